@@ -22,6 +22,7 @@
 #include "tensor/arena.h"
 #include "turbo/adamw/adamw.h"
 #include "turbo/attention/attention.h"
+#include "turbo/causal_conv/causal_conv.h"
 #include "turbo/context.h"
 #include "turbo/cross_entropy/cross_entropy.h"
 #include "turbo/elementwise/elementwise.h"
@@ -118,6 +119,45 @@ class Bench {
 
 constexpr DType kHalf = DType::kBF16, kFull = DType::kF32;
 
+// That of LFM2-1.2B and 8B-A1B. Bytes of every row once, as if neighbours cost nothing.
+void short_convolution(Bench& bench) {
+  const CausalConvShape shape{2, 4096, 2048, 3};
+  const Tensor bcx = bench.random(kHalf, {shape.rows(), 3 * shape.channels}),
+               d_bcx = bench.empty(kHalf, bcx.shape);
+  const Tensor y = bench.random(kHalf, {shape.rows(), shape.channels});
+  const Tensor weight = bench.random(kHalf, {shape.channels, shape.width}),
+               d_weight = bench.empty(kFull, weight.shape);
+  const double row = static_cast<double>(y.bytes());
+  bench.run(
+      "causal_conv 8192x2048, width 3, bf16",
+      CausalConvForward{
+          .shape = shape, .bcx = bcx, .weight = weight, .bias = {}, .before = {}, .first_key = {}, .y = y},
+      4 * row, "GB/s");
+  bench.run("causal_conv d_x 8192x2048, width 3, bf16",
+            CausalConvBackwardInput{.shape = shape,
+                                    .bcx = bcx,
+                                    .weight = weight,
+                                    .bias = {},
+                                    .before = {},
+                                    .first_key = {},
+                                    .d_y = y,
+                                    .d_after = {},
+                                    .d_bcx = d_bcx},
+            7 * row, "GB/s");
+  bench.run("causal_conv d_w 8192x2048, width 3, bf16",
+            CausalConvBackwardWeight{.shape = shape,
+                                     .bcx = bcx,
+                                     .before = {},
+                                     .first_key = {},
+                                     .d_y = y,
+                                     .of_bias = false,
+                                     .d_weight = d_weight,
+                                     .accumulate = false,
+                                     .workspace = {}},
+            4 * row, "GB/s");
+  for (const Tensor& tensor : {bcx, d_bcx, y, weight, d_weight}) bench.release(tensor);
+}
+
 void memory_bound(Bench& bench) {
   const std::int64_t tokens = 8192, hidden = 4096, ffn = 14336, vocab = 32768;
   const double row = static_cast<double>(tokens * hidden) * 2;
@@ -149,6 +189,7 @@ void memory_bound(Bench& bench) {
   bench.run("swiglu 8192x14336 bf16", SwigluForward{.gate_up = gate_up, .out = act}, 3 * wide, "GB/s");
   bench.run("swiglu backward 8192x14336 bf16",
             SwigluBackward{.gate_up = gate_up, .d_out = act, .d_gate_up = d_gate_up}, 5 * wide, "GB/s");
+  short_convolution(bench);
   const Tensor positions =
       bench.integers(tokens, [](std::int64_t i) { return static_cast<std::int32_t>(i); });
   const Tensor table = bench.random(kFull, {tokens, 128});

@@ -14,6 +14,7 @@
 #include "operators/bench.h"
 #include "turbo/adamw/adamw.h"
 #include "turbo/attention/attention.h"
+#include "turbo/causal_conv/causal_conv.h"
 #include "turbo/embedding/embedding.h"
 #include "turbo/linear/linear.h"
 #include "turbo/rms_norm/rms_norm.h"
@@ -183,6 +184,36 @@ void measure_activations(KernelBench& bench, std::int64_t rows, DType dtype) {
     bench.measure(
         "embedding d_table = " + type, wide + 8 * rows * kHidden + d_table.bytes(),
         EmbeddingBackwardWeight{.tokens = tokens, .d_out = x, .d_table = d_table, .accumulate = false});
+    bench.release();
+  }
+  {
+    const CausalConvShape shape{1, rows, kHidden, 3};
+    const Tensor bcx = bench.tensor(dtype, {rows, 3 * kHidden}), d_bcx = bench.tensor(dtype, bcx.shape);
+    const Tensor y = bench.tensor(dtype, {rows, kHidden}), weight = bench.tensor(dtype, {kHidden, 3});
+    bench.measure(
+        "causal_conv " + type, 4 * wide,
+        CausalConvForward{
+            .shape = shape, .bcx = bcx, .weight = weight, .bias = {}, .before = {}, .first_key = {}, .y = y});
+    bench.measure("causal_conv d_x " + type, 7 * wide,
+                  CausalConvBackwardInput{.shape = shape,
+                                          .bcx = bcx,
+                                          .weight = weight,
+                                          .bias = {},
+                                          .before = {},
+                                          .first_key = {},
+                                          .d_y = y,
+                                          .d_after = {},
+                                          .d_bcx = d_bcx});
+    bench.measure("causal_conv d_weight " + type, 4 * wide,
+                  CausalConvBackwardWeight{.shape = shape,
+                                           .bcx = bcx,
+                                           .before = {},
+                                           .first_key = {},
+                                           .d_y = y,
+                                           .of_bias = false,
+                                           .d_weight = bench.tensor(DType::kF32, {kHidden, 3}),
+                                           .accumulate = false,
+                                           .workspace = {}});
     bench.release();
   }
   const Tensor gate_up = bench.tensor(dtype, {rows, 2 * kFfn}),

@@ -113,6 +113,10 @@ double bytes_of_decoding(const ModelConfig& c, const FamilyRegistry& families, D
   const std::int64_t width =
       latent.kv_rank > 0 ? latent.kv_rank + latent.rope_dim : 2 * c.kv_heads * c.head_dim;
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    if (c.convolves(layer)) {  // the inputs that it reaches, in fp32, of which one is new
+      bytes += texts * static_cast<double>(c.conv_width * c.hidden) * 4;
+      continue;
+    }
     const SelfAttentionOptions options = attention_options(c, layer);
     std::int64_t seen = length;
     if (options.chunk > 0) seen = (length - 1) % options.chunk + 1;

@@ -27,8 +27,13 @@ std::vector<ModelProduct> products_of(const ModelConfig& c, std::int64_t tokens)
     add("kv up", c.heads * (latent.nope_dim + latent.value_dim), latent.kv_rank, blocks);
     add("attention out", c.hidden, c.heads * latent.value_dim, blocks);
   } else {
-    add("qkv", (c.heads + 2 * c.kv_heads) * c.head_dim, c.hidden, blocks);
-    add("attention out", c.hidden, c.heads * c.head_dim, blocks);
+    const auto convolutions = static_cast<std::int64_t>(c.conv_layers.size());
+    add("qkv", (c.heads + 2 * c.kv_heads) * c.head_dim, c.hidden, blocks - convolutions);
+    add("attention out", c.hidden, c.heads * c.head_dim, blocks - convolutions);
+    if (convolutions > 0) {
+      add("convolution in", 3 * c.hidden, c.hidden, convolutions);
+      add("convolution out", c.hidden, c.hidden, convolutions);
+    }
   }
   const bool routed = c.moe.experts > 0;
   if (!routed || !c.moe.dense_layers.empty()) {
@@ -92,7 +97,7 @@ std::vector<LayersAttention> attentions_of(const ModelConfig& c, std::int64_t ba
   };
   const bool windows = a.window > 0 && a.window<sequence, chunks = a.chunk> 0 && a.chunk < sequence;
   if (!windows && !chunks) local = 0;
-  add(batch, sequence, 0, blocks - local);
+  add(batch, sequence, 0, blocks - local - static_cast<std::int64_t>(c.conv_layers.size()));
   if (windows) {
     add(batch, sequence, a.window, local);
   } else if (chunks) {

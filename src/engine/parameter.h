@@ -22,11 +22,11 @@ struct Initializer {
 
 // Axes of a published tensor that lie in another order than the parameter's: the rows of a part, seen as
 // [dims...], have their axes permuted (published axis i is dims[axes[i]]) and are then given `shape`. The
-// first axis stays the first.
+// first axis stays the first. Without dims the elements stay in their order, and only the shape is another.
 struct PublishedLayout {
-  std::vector<std::int64_t> dims;
-  std::vector<int> axes;
-  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> dims = {};
+  std::vector<int> axes = {};
+  std::vector<std::int64_t> shape = {};
 };
 
 // Which part of a whole parameter a rank's is. Rows are counted as in CheckpointPart; every row loses the
@@ -88,6 +88,7 @@ struct Parameter {
   LowRank low_rank = {};     // of a matrix that linear() and its like multiply with
   bool is_low_rank = false;  // A or B of another one: weights that are loaded may be without
   bool vocabulary = false;   // a row for each token of the vocabulary: the embedding, the head
+  bool kernel = false;       // of a convolution: a row for each channel, and no matrix to be multiplied with
 
   // Set by ParameterStore::allocate, as everything below; null where another stage has the parameter.
   ParameterUnit* unit = nullptr;

@@ -182,9 +182,7 @@ void BatchReader::read(std::span<const Input> inputs) {
   rows = pass_size(rows, settings_.pass_tokens);
   fill(inputs, rows);
   forward({.rows = rows});
-  for (const Input& input : inputs) {
-    slots_[static_cast<std::size_t>(input.sequence)].length += static_cast<std::int64_t>(input.tokens.size());
-  }
+  for (const Input& input : inputs) advance(input);
 }
 
 void BatchReader::read_next(std::span<const Input> inputs, const WantedLogits& wanted) {
@@ -201,7 +199,7 @@ void BatchReader::read_next(std::span<const Input> inputs, const WantedLogits& w
     last_ = pass_of(rows, {.vocab = wanted.vocab});
     forward(last_);
   }
-  for (const Input& input : inputs) ++slots_[static_cast<std::size_t>(input.sequence)].length;
+  for (const Input& input : inputs) advance(input);
 }
 
 NextLogits BatchReader::next(std::size_t input) const {
@@ -213,14 +211,23 @@ NextLogits BatchReader::next(std::size_t input) const {
   return {std::span<const float>(logits_).subspan(input * vocab, vocab)};
 }
 
+void BatchReader::advance(const Input& input) {
+  Slot& s = slots_[static_cast<std::size_t>(input.sequence)];
+  s.length += static_cast<std::int64_t>(input.tokens.size());
+  s.reached = std::max(s.reached, s.length);
+}
+
 void BatchReader::truncate(std::int64_t sequence, std::int64_t length) {
   Slot& s = slots_[static_cast<std::size_t>(sequence)];
-  s.length = std::clamp<std::int64_t>(length, 0, s.length);
+  const std::int64_t kept = std::clamp<std::int64_t>(length, 0, s.length);
+  const std::int64_t spare = conv_ring(config()) - (config().conv_width - 1);
+  s.length = config().conv_layers.empty() || s.reached - kept <= spare ? kept : 0;
+  if (s.length == 0) s.reached = 0;
 }
 
 void BatchReader::release(std::int64_t sequence) {
   Slot& s = slots_[static_cast<std::size_t>(sequence)];
-  s.length = 0;
+  s.length = s.reached = 0;
   free_.insert(free_.end(), s.pages.rbegin(), s.pages.rend());
   s.pages.clear();
 }

@@ -83,7 +83,9 @@ class BatchReader {
   void read_next(std::span<const Input> inputs, const WantedLogits& wanted = {});
   // Of the input with this index, until the next call of read_next().
   NextLogits next(std::size_t input) const;
-  // Forgets a sequence's tokens from position `length` on. Its pages stay its own.
+  // Forgets a sequence's tokens from position `length` on. Its pages stay its own. Where the model has short
+  // convolutions, which keep the last few inputs alone, a cut that goes further back forgets all tokens:
+  // length() says what is left.
   void truncate(std::int64_t sequence, std::int64_t length);
   // Forgets the sequence and gives its pages back.
   void release(std::int64_t sequence);
@@ -100,10 +102,12 @@ class BatchReader {
  private:
   struct Slot {
     std::int64_t length = 0;
+    std::int64_t reached = 0;  // the most tokens it has held since it was empty
     std::vector<std::int32_t> pages;
   };
   const Slot& slot(std::int64_t sequence) const { return slots_[static_cast<std::size_t>(sequence)]; }
   void measure_passes();
+  void advance(const Input& input);  // what it holds has been read
   // The sizes that a pass of up to `most` rows may have.
   std::vector<std::int64_t> pass_sizes(std::int64_t most) const;
   std::int64_t pass_size(std::int64_t rows, std::int64_t most) const;

@@ -29,7 +29,7 @@ class TokenReader {
   // As BatchReader's.
   bool reads_together() const { return reader_.reads_together(); }
   bool gathers_weights() const { return reader_.gathers_weights(); }
-  // Forgets all tokens from position `length` on.
+  // As BatchReader's: forgets tokens from position `length` on, or all.
   void truncate(std::int64_t length) { reader_.truncate(0, length); }
 
   const ModelConfig& config() const { return reader_.config(); }

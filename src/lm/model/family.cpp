@@ -46,6 +46,8 @@ FamilyRegistry builtin_families() {
   registry.add(qwen3_moe_family());
   registry.add(gpt_oss_family());
   registry.add(llama4_family());
+  registry.add(lfm2_family());
+  registry.add(lfm2_moe_family());
   registry.add(primus_gpt_family());
   return registry;
 }

@@ -99,6 +99,7 @@ struct Family {
   // Where config.json leaves out a key of the architecture, what transformers takes: a JSON object.
   std::string_view defaults = {};
   bool partial_rotary = false;  // heads may rotate in part (partial_rotary_factor)
+  std::string_view final_norm = "model.norm.weight";
   // Other model_types that published models of this architecture have (Kimi K2).
   std::vector<std::string_view> other_names = {};
   // Keys of config.json that `read` knows and `write` does not always write, and those that published models

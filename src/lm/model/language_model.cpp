@@ -11,6 +11,8 @@ namespace primus {
 using engine::Initializer;
 using engine::Value;
 
+std::int64_t conv_ring(const ModelConfig& config) { return config.conv_width + 5; }
+
 LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& families,
                              engine::ParameterStore& store, const ModelParts& parts)
     : config_(config), vocabulary_(shared_vocabulary(config, store)) {
@@ -47,7 +49,7 @@ LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& fa
   }
   store.begin_group("head").here = has_last;
   final_norm_ = &declare(store, last_chunk, "final_norm", {config.hidden}, Initializer::constant(1),
-                         {{"model.norm.weight", 0, config.hidden}});
+                         {{std::string(family.final_norm), 0, config.hidden}});
   if (config.tied_embeddings) {
     head_ = embedding_;
     if (has_last) head_->uses.push_back(last_chunk);
@@ -167,6 +169,11 @@ KvCache LanguageModel::make_kv_cache(engine::Rank& rank, DType dtype, std::int64
   for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
     if (chunk_with(layer) < 0) continue;
     engine::KvCacheLayer& entry = cache.layers[static_cast<std::size_t>(layer)];
+    if (config_.convolves(layer)) {
+      entry.ring =
+          rank.persistent(DType::kF32, {sequences, conv_ring(config_), config_.hidden / tensor_ranks});
+      continue;
+    }
     entry.k = rank.persistent(dtype, shape);
     if (!latents) entry.v = rank.persistent(dtype, shape);
   }

@@ -37,6 +37,10 @@ struct ModelInputs {
   std::vector<MtpInputs> mtp;  // by depth; for mtp_losses only
 };
 
+// Inputs that a short convolution keeps of each sequence that is read: more than it needs, so that a few
+// tokens can be forgotten without reading the sequence again.
+std::int64_t conv_ring(const ModelConfig& config);
+
 class LanguageModel {
  public:
   // Declares all parameters in `store`; those of other ranks' parts are known there and have no memory. The

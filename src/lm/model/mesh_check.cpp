@@ -38,6 +38,7 @@ std::vector<Shared> shared_by_tensor_ranks(const ModelConfig& c) {
   std::vector<Shared> things{{c.heads, "attention heads (num_attention_heads)"}};
   if (c.attention.latent.kv_rank == 0)
     things.push_back({c.kv_heads, "heads of keys and values (num_query_groups)"});
+  if (!c.conv_layers.empty()) things.push_back({c.hidden, "channels of short convolutions (hidden_size)"});
   bool dense = false;
   for (std::int64_t layer = 0; layer < c.layers; ++layer)
     dense = dense || c.moe.experts == 0 || !c.moe.routed(layer);
@@ -58,6 +59,15 @@ std::optional<MeshMismatch> check_context(const ModelConfig& c, const engine::Me
                     "context ranks",
                     sequence, unit, shape.context),
         fmt::format("set seq_length to {}", std::max(unit, sequence / unit * unit))};
+  }
+  const std::int64_t slices = 2 * std::int64_t{shape.context}, reach = c.conv_width - 1;
+  if (!c.conv_layers.empty() && sequence / slices < reach) {
+    return MeshMismatch{
+        "seq_length",
+        fmt::format("slices of {} tokens of a sequence (seq_length), two for each of {} context ranks, are "
+                    "shorter than the {} tokens that a short convolution (conv_L_cache) looks back",
+                    sequence / slices, shape.context, reach),
+        fmt::format("set seq_length to {}", reach * slices)};
   }
   if (exchange == engine::ContextParallel::Exchange::kAllToAll) {
     const std::int64_t of_keys = c.attention.latent.kv_rank > 0 ? c.heads : c.kv_heads;

@@ -184,8 +184,10 @@ void add_defaults(const Family& family, json& root) {
   }
 }
 
-// Weights that a token is multiplied with in the attention of one layer.
-double attention_weights(const ModelConfig& c) {
+// Weights that a token is multiplied with in the attention of one layer, or in the projections of its short
+// convolution.
+double attention_weights(const ModelConfig& c, std::int64_t layer) {
+  if (c.convolves(layer)) return 4 * static_cast<double>(c.hidden) * static_cast<double>(c.hidden);
   const double h = static_cast<double>(c.hidden), q = static_cast<double>(c.heads * c.head_dim),
                kv = static_cast<double>(c.kv_heads * c.head_dim);
   const LatentConfig& latent = c.attention.latent;
@@ -223,10 +225,11 @@ void check_size(const ModelConfig& c) {
     return sum;
   };
   const double h = static_cast<double>(c.hidden);
-  const double parameters = with_modules([&](std::int64_t layer) {
-                              return attention_weights(c) + feed_forward_weights(c, layer, c.moe.experts);
-                            }) +
-                            2 * h * (static_cast<double>(c.vocab) + static_cast<double>(c.mtp.layers) * h);
+  const double parameters =
+      with_modules([&](std::int64_t layer) {
+        return attention_weights(c, layer) + feed_forward_weights(c, layer, c.moe.experts);
+      }) +
+      2 * h * (static_cast<double>(c.vocab) + static_cast<double>(c.mtp.layers) * h);
   if (width > kWidest || parameters > kMostParameters) {
     throw refuse("hidden_size",
                  fmt::format("these sizes make {:.3g} parameters, of which attention is {:.3g} wide",
@@ -409,8 +412,10 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
 
 namespace {
 
-// Keys that a query of this layer sees, on average over a sequence: half of it, or its window or chunk.
+// Keys that a query of this layer sees, on average over a sequence: half of it, or its window or chunk; of a
+// layer without queries, none.
 double keys_per_query(const ModelConfig& c, std::int64_t layer, double s) {
+  if (c.convolves(layer)) return 0;
   const AttentionConfig& a = c.attention;
   const double window = static_cast<double>(a.window), chunk = static_cast<double>(a.chunk);
   if (a.local(layer) && a.window > 0 && window < s) return window - window * window / (2 * s);
@@ -427,10 +432,11 @@ double adapter_weights(const ModelConfig& c, std::int64_t layer) {
   const double q = static_cast<double>(c.heads * c.head_dim),
                kv = static_cast<double>(c.kv_heads * c.head_dim);
   const LatentConfig& latent = c.attention.latent;
-  const bool latents = latent.kv_rank > 0;
+  const bool latents = latent.kv_rank > 0, attends = !c.convolves(layer);
   double sum = 0;
-  if (c.lora.has("linear_qkv") && !latents) sum += h + q + 2 * kv;
-  if (c.lora.has("linear_proj")) sum += (latents ? static_cast<double>(c.heads * latent.value_dim) : q) + h;
+  if (c.lora.has("linear_qkv") && !latents && attends) sum += h + q + 2 * kv;
+  if (c.lora.has("linear_proj") && attends)
+    sum += (latents ? static_cast<double>(c.heads * latent.value_dim) : q) + h;
   if (c.lora.has("linear_fc1") && ffn > 0) sum += h + 2 * ffn;
   if (c.lora.has("linear_fc2") && ffn > 0) sum += ffn + h;
   return static_cast<double>(c.lora.dim) * sum;
@@ -446,7 +452,7 @@ double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t
       static_cast<double>(c.heads * (c.head_dim + (latent.kv_rank > 0 ? latent.value_dim : c.head_dim)));
   const double head = h * static_cast<double>(c.vocab);
   const auto block = [&](std::int64_t layer) {
-    return attention_weights(c) + width * keys_per_query(c, layer, s) +
+    return attention_weights(c, layer) + width * keys_per_query(c, layer, s) +
            feed_forward_weights(c, layer, c.moe.router.top_k);
   };
   double per_token = head, adapters = 0;

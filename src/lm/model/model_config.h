@@ -2,6 +2,7 @@
 // Face's config.json, or taken from an experiment's settings.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -50,6 +51,7 @@ struct ModelConfig {
   MoeConfig moe;
   MtpConfig mtp;
   LoraConfig lora;
+  std::vector<std::int64_t> conv_layers;  // layers with a short convolution for their attention, in order
   bool tied_embeddings = false;
   std::optional<std::int64_t> bos_id;
   std::vector<std::int64_t> eos_ids;  // any of them ends a text
@@ -58,6 +60,10 @@ struct ModelConfig {
   std::int64_t rotary_dim() const {
     if (attention.latent.kv_rank > 0) return attention.latent.rope_dim;
     return static_cast<std::int64_t>(static_cast<double>(head_dim) * rotary_fraction) / 2 * 2;
+  }
+
+  bool convolves(std::int64_t layer) const {
+    return std::binary_search(conv_layers.begin(), conv_layers.end(), layer);
   }
 
   bool operator==(const ModelConfig&) const = default;

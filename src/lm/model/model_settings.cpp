@@ -44,6 +44,7 @@ constexpr std::array<FamilySwitch, 10> kSwitches = {{{"multi_latent_attention", 
                                                      {"rotary_interleaved", "false"}}};
 
 constexpr const char* kOwnFamily = "primus_gpt";
+constexpr std::string_view kConvolution = "conv";  // in lfm_layer_types
 
 class Settings {
  public:
@@ -58,6 +59,7 @@ class Settings {
     c.family = family.model_type;
     rope(c);
     if (t_.multi_latent_attention) latent(c);
+    convolutions(c);
     local_attention(c);
     experts(c);
     ModelConfig read = as_the_family_has_it(c);
@@ -98,13 +100,18 @@ class Settings {
     if (t_.multi_latent_attention) return sigmoid ? "deepseek_v3" : "deepseek_v2";
     std::string name = kOwnFamily;
     const bool part = t_.rotary_percent != 1;
-    if (!sinks && !caps && !part && !t_.num_experts && !(head_norms && biases)) {
+    const bool plain_experts =
+        !t_.moe_shared_expert_intermediate_size && t_.moe_router_num_groups.value_or(1) == 1;
+    if (std::ranges::find(t_.lfm_layer_types, kConvolution) != t_.lfm_layer_types.end()) {
+      const bool alike = head_norms && !biases && !sinks && !caps && !part && t_.window_size.empty();
+      if (alike && !t_.num_experts) name = "lfm2";
+      if (alike && t_.num_experts && sigmoid && plain_experts) name = "lfm2_moe";
+    } else if (!sinks && !caps && !part && !t_.num_experts && !(head_norms && biases)) {
       name = head_norms ? "qwen3" : biases ? "qwen2" : "llama";
       if (!t_.window_size.empty()) name = kOwnFamily;
     } else if (t_.num_experts && !sinks && !caps && !part && !biases && !sigmoid && t_.window_size.empty() &&
-               !t_.moe_router_pre_softmax.value_or(false) && !t_.moe_shared_expert_intermediate_size &&
+               !t_.moe_router_pre_softmax.value_or(false) && plain_experts &&
                !t_.moe_router_enable_expert_bias.value_or(false) &&
-               t_.moe_router_num_groups.value_or(1) == 1 &&
                t_.moe_router_topk_scaling_factor.value_or(1) == 1) {
       const bool alike = t_.moe_ffn_hidden_size.value_or(t_.ffn_hidden_size) == t_.ffn_hidden_size;
       if (head_norms) name = "qwen3_moe";
@@ -229,6 +236,32 @@ class Settings {
     return left + 1;  // and itself
   }
 
+  void convolutions(ModelConfig& c) const {
+    const auto refuse = [&](const std::string& what) {
+      return experiment_.error_for(
+          "lfm_layer_types", what,
+          fmt::format("write conv or full_attention for each of {} layers", t_.num_layers));
+    };
+    const std::vector<std::string>& types = t_.lfm_layer_types;
+    if (types.empty()) return;
+    if (static_cast<std::int64_t>(types.size()) != t_.num_layers) {
+      throw refuse(
+          fmt::format("lfm_layer_types has {} layers, and num_layers is {}", types.size(), t_.num_layers));
+    }
+    for (std::size_t layer = 0; layer < types.size(); ++layer) {
+      if (types[layer] == kConvolution) {
+        c.conv_layers.push_back(static_cast<std::int64_t>(layer));
+      } else if (types[layer] != "full_attention") {
+        throw refuse(fmt::format("lfm_layer_types has '{}', which is no kind of layer", types[layer]));
+      }
+    }
+    if (!c.conv_layers.empty() && t_.mtp_num_layers.value_or(0) > 0) {
+      throw experiment_.error_for("mtp_num_layers",
+                                  "multi-token prediction is not there for models with short convolutions",
+                                  "set mtp_num_layers to null");
+    }
+  }
+
   void local_attention(ModelConfig& c) const {
     AttentionConfig& a = c.attention;
     if (!t_.no_rope_freq.empty()) {
@@ -280,6 +313,7 @@ class Settings {
       }
     }
     router.normalise = !t_.moe_router_pre_softmax.value_or(false);
+    if (c.family == "lfm2_moe") moe.choice_bias = t_.moe_router_enable_expert_bias.value_or(true);
     if (c.family != kOwnFamily) return;  // the others have one way of scoring
     const bool v3 = t_.model_type == "deepseek_v3";
     moe.choice_bias = t_.moe_router_enable_expert_bias.value_or(v3);
@@ -362,6 +396,7 @@ class Settings {
     same("window_size", said.attention.window, has.attention.window);
     same_layers(said.attention.chunk > 0 ? "attention_chunk_size" : "window_attn_skip_freq",
                 said.attention.local_layers, has.attention.local_layers);
+    same_layers("lfm_layer_types", said.conv_layers, has.conv_layers);
     same_layers("no_rope_freq", said.attention.no_rope_layers, has.attention.no_rope_layers);
     same("num_experts", said.moe.experts, has.moe.experts);
     if (has.moe.experts == 0) return;

@@ -35,6 +35,7 @@ class Filler {
       if (!is_set(field.name) && has(field)) field.write(m_, t_);
     });
     attention();
+    convolutions();
     rope();
     experts();
     // What somebody did set may decide over what is derived, and now meets the model.
@@ -80,6 +81,13 @@ class Filler {
          pattern(m_.layers, a.no_rope_layers.empty(), [&](std::int64_t layer) { return !a.rope(layer); }));
   }
 
+  void convolutions() {
+    std::vector<std::string> types;
+    for (std::int64_t layer = 0; layer < m_.layers && !m_.conv_layers.empty(); ++layer)
+      types.emplace_back(m_.convolves(layer) ? "conv" : "full_attention");
+    fill("lfm_layer_types", t_.lfm_layer_types, types);
+  }
+
   void rope() {
     const RopeScaling& s = m_.rope_scaling;
     const bool kind_is_said =
@@ -110,6 +118,7 @@ class Filler {
     if (moe.experts == 0) return;
     fill("moe_layer_freq", t_.moe_layer_freq,
          pattern(m_.layers, moe.dense_layers.empty(), [&](std::int64_t layer) { return moe.routed(layer); }));
+    fill("moe_router_enable_expert_bias", t_.moe_router_enable_expert_bias, moe.choice_bias);
     if (moe.router.scoring == turbo::RouterRule::Scoring::kSoftmax)
       fill("moe_router_pre_softmax", t_.moe_router_pre_softmax, !moe.router.normalise);
   }

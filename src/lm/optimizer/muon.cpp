@@ -65,8 +65,9 @@ class MuonRule final : public UpdateRule {
 
   std::string_view name() const override { return "muon"; }
   std::vector<engine::StateSpec> states() const override { return {{"momentum_buffer"}}; }
-  // Biases of experts are [experts, n], and no matrices; they are not decayed.
-  bool takes(const Parameter& p) const override { return p.decayed() && !p.vocabulary; }
+  // Biases of experts are [experts, n], and no matrices; they are not decayed. Nor are kernels of
+  // convolutions.
+  bool takes(const Parameter& p) const override { return p.decayed() && !p.vocabulary && !p.kernel; }
 
   void update(const UnitUpdate& u) const override;
 

@@ -171,10 +171,10 @@ void chosen_scores(const RouterRule& rule, const float* logits, std::int64_t n, 
   for (std::int32_t i = 0; i < k; ++i) scores[i] = p[static_cast<std::size_t>(chosen[i])] * scale;
 }
 
-float sum_of_chosen(const float* scores, std::int32_t k) {
+float sum_of_chosen(const RouterRule& rule, const float* scores) {
   float sum = 0;
-  for (std::int32_t i = 0; i < k; ++i) sum += scores[i];
-  return sum + kTinySum;
+  for (std::int32_t i = 0; i < rule.top_k; ++i) sum += scores[i];
+  return sum + rule.least_sum;
 }
 
 void choose_experts(const CpuContext& context, const RouterForward& a, const float* logits, const float* bias,
@@ -232,7 +232,7 @@ void forward(CpuContext& context, const RouterForward& a) {
       float* weights = context.data<float>(a.weights) + token * k;
       choose_experts(context, a, logits, bias, given ? given + token * k : nullptr, token, chosen);
       chosen_scores(a.rule, logits, n, chosen, weights);
-      const float scale = a.rule.normalise ? a.rule.scale / sum_of_chosen(weights, k) : a.rule.scale;
+      const float scale = a.rule.normalise ? a.rule.scale / sum_of_chosen(a.rule, weights) : a.rule.scale;
       for (std::int32_t i = 0; i < k; ++i) weights[i] *= scale;
     }
   });
@@ -245,7 +245,7 @@ void weights_gradient(const RouterRule& rule, const float* logits, std::int64_t 
   float scores[RouterRule::kMaxTopK], d_scores[RouterRule::kMaxTopK];
   chosen_scores(rule, logits, n, chosen, scores);
   // Of what the scores are divided by, if by anything.
-  const float inverse = rule.normalise ? 1.0F / sum_of_chosen(scores, k) : 1.0F;
+  const float inverse = rule.normalise ? 1.0F / sum_of_chosen(rule, scores) : 1.0F;
   float mean = 0;
   for (std::int32_t i = 0; i < k; ++i) mean += d_weights[i] * scores[i] * inverse;
   for (std::int32_t i = 0; i < k; ++i) {

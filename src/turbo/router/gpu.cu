@@ -185,10 +185,10 @@ PRIMUS_DEVICE void score_chosen(const RouterRule& rule, const float* logits, int
   warp_barrier();
 }
 
-PRIMUS_DEVICE float sum_of_chosen(const Scratch& s, int k) {
+PRIMUS_DEVICE float sum_of_chosen(const RouterRule& rule, const Scratch& s) {
   float sum = 0;
-  for (int i = 0; i < k; ++i) sum += s.chosen_scores[i];
-  return sum + kTinySum;
+  for (int i = 0; i < rule.top_k; ++i) sum += s.chosen_scores[i];
+  return sum + rule.least_sum;
 }
 
 // ---- Forward ------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ struct Forward {
     const float* x = logits + token * n;
     choose_experts(token, x, s);
     score_chosen(rule, x, n, s);
-    const float scale = rule.normalise ? rule.scale / sum_of_chosen(s, rule.top_k) : rule.scale;
+    const float scale = rule.normalise ? rule.scale / sum_of_chosen(rule, s) : rule.scale;
     for (int i = lane(); i < rule.top_k; i += kWarp) {
       experts[token * rule.top_k + i] = s.chosen[i];
       weights[token * rule.top_k + i] = s.chosen_scores[i] * scale;
@@ -286,7 +286,7 @@ struct Backward {
     for (int i = lane(); i < k; i += kWarp) s.chosen[i] = experts[token * k + i];
     score_chosen(rule, x, n, s);
     // Of what the scores are divided by, if by anything.
-    const float inverse = rule.normalise ? 1.0F / sum_of_chosen(s, k) : 1.0F;
+    const float inverse = rule.normalise ? 1.0F / sum_of_chosen(rule, s) : 1.0F;
     const float* d = d_weights + token * k;
     float mean = 0;
     for (int i = 0; i < k; ++i) mean += d[i] * s.chosen_scores[i] * inverse;

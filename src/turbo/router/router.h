@@ -25,6 +25,8 @@ struct RouterRule {
   enum class Forced : std::uint8_t { kNo, kEven, kUniform } forced = Forced::kNo;
   std::int32_t top_k = 1, groups = 1, top_groups = 1;
   float scale = 1;  // times every weight
+  // Added to the sum that weights are divided by, as in the published code: it keeps the division defined.
+  float least_sum = 1e-20F;
 
   // Whether it can choose from so many experts.
   bool fits(std::int64_t experts) const;

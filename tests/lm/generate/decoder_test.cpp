@@ -147,6 +147,34 @@ TEST(Decoder, ForgetsWhatIsTruncated) {
   EXPECT_EQ(decoder->length(), 10);
 }
 
+// A short convolution has the last inputs alone: a few tokens can be forgotten, in one cut or in several, and
+// after a deeper one all are read again.
+TEST(Decoder, ForgetsAllWhereConvolutionsDoNotReachBack) {
+  ModelConfig config = tiny_config();
+  config.family = "lfm2";
+  config.conv_layers = {1};
+  const auto tokens = some_tokens(30, config.vocab);
+  const auto decoder = random_decoder(test::cpu(), config, kSeed, {.capacity = 32});
+  const auto read = [&](std::size_t from, std::size_t to) {
+    const auto logits = decoder->read(std::span(tokens).subspan(from, to - from));
+    return std::vector<float>(logits.begin(), logits.end());
+  };
+  const std::vector<float> expected = read(0, 15);
+  read(15, 20);
+  decoder->truncate(17);
+  decoder->truncate(14);
+  ASSERT_EQ(decoder->length(), 14);
+  EXPECT_EQ(read(14, 15), expected);
+  // What was read since position 14 lies where older inputs were.
+  read(15, 17);
+  decoder->truncate(13);
+  EXPECT_EQ(decoder->length(), 0);
+  EXPECT_EQ(read(0, 15), expected);
+  read(15, 30);
+  decoder->truncate(15);
+  EXPECT_EQ(decoder->length(), 0);
+}
+
 TEST(Decoder, RefusesWhatDoesNotFit) {
   const ModelConfig config = tiny_config();
   const auto decoder = random_decoder(test::cpu(), config, kSeed, {.capacity = 8});

@@ -69,7 +69,8 @@ TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
       {"qwen3_moe", {"sliding_window"}},
       {"deepseek_v2", {"head_dim", "num_key_value_heads", "qk_head_dim", "n_group", "topk_group"}},
       {"deepseek_v3", {"num_key_value_heads", "qk_head_dim"}},
-      {"llama4_text", {"interleave_moe_layer_step", "no_rope_layer_interval"}}};  // lists go before them
+      {"llama4_text", {"interleave_moe_layer_step", "no_rope_layer_interval"}},  // lists go before them
+      {"lfm2", {"full_attn_idxs"}}};
   const json families = json::parse(read_file(kTests / "lm/model/transformers_defaults.json"));
   std::size_t keys = 0;
   for (const auto& [family, config] : families.items()) {
@@ -157,7 +158,8 @@ TEST(ConfigKeys, OtherNamesGoBeforeTheUsualOnes) {
       {"deepseek_v2", "num_experts", "n_routed_experts"},
       {"deepseek_v3", "num_local_experts", "n_routed_experts"},
       {"deepseek_v3", "num_mtp_layers", "num_nextn_predict_layers"},
-      {"qwen3_moe", "num_local_experts", "num_experts"}};
+      {"qwen3_moe", "num_local_experts", "num_experts"},
+      {"lfm2", "block_ff_dim", "intermediate_size"}};
   for (const auto& [family, alias, key] : aliases) {
     json expected = golden(family), root = expected;
     expected.erase(alias);
@@ -285,7 +287,16 @@ TEST(ConfigKeys, PublishedModelsGiveNoNote) {
        "floor_scale for_llm_compressor interleave_moe_layer_step intermediate_size_mlp layer_types "
        "moe_layers "
        "no_rope_layer_interval no_rope_layers num_experts_per_tok num_local_experts output_router_logits "
-       "router_aux_loss_coef router_jitter_noise use_qk_norm"}};
+       "router_aux_loss_coef router_jitter_noise use_qk_norm"},
+      {"lfm2",
+       "block_auto_adjust_ff_dim block_dim block_ff_dim block_ffn_dim_multiplier block_mlp_init_scale "
+       "block_multiple_of block_norm_eps block_out_init_scale block_use_swiglu block_use_xavier_init "
+       "conv_L_cache conv_bias conv_dim conv_dim_out conv_use_xavier_init full_attn_idxs layer_types "
+       "norm_eps "
+       "num_heads tie_embedding use_pos_enc"},
+      {"lfm2_moe",
+       "conv_L_cache conv_bias layer_types moe_intermediate_size norm_eps norm_topk_prob num_dense_layers "
+       "num_experts num_experts_per_tok routed_scaling_factor use_expert_bias"}};
   for (const auto& [name, keys] : published) {
     const json root = golden(name);
     EXPECT_EQ(notes_of(root), std::vector<std::string>{}) << name;

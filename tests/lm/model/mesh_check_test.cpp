@@ -55,6 +55,13 @@ TEST(MeshCheck, WhatDoesNotIsRefusedWithANumberThatWorks) {
   ModelConfig latent = mixture();
   latent.attention.latent.kv_rank = 16;
   EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // its heads of keys and values are heads
+  ModelConfig convolutions = mixture();
+  convolutions.conv_layers = {0};
+  EXPECT_EQ(mismatch(convolutions, {.tensor = 6, .context = 2}).key, "none");
+  convolutions.hidden = 94;
+  expect(convolutions, {.tensor = 6}, tensor, "channels of short convolutions (hidden_size)", 2);
+  convolutions.conv_width = 14;
+  expect(convolutions, {.context = 2}, "seq_length", "slices of 12 tokens", 52);
   ModelConfig few = mixture();
   few.vocab = 5;
   expect(few, {.tensor = 6}, tensor, "vocabulary", 1);

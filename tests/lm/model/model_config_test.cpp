@@ -380,6 +380,49 @@ TEST(ModelConfig, GreedyChoiceKnowsNoGroups) {
   EXPECT_EQ(refusal(root), "'n_group' is missing");
 }
 
+// Of LFM2's feed-forwards config.json has what they would be without a gate, and of its layers the kinds or
+// which of them attend.
+TEST(ModelConfig, ShortConvolutionsAndTheirFeedForwards) {
+  json root = golden("lfm2");
+  root["layer_types"] = nullptr;
+  root["num_hidden_layers"] = 4;
+  EXPECT_EQ(read(root).conv_layers, std::vector<std::int64_t>{});
+  root["full_attn_idxs"] = {2, 0};
+  EXPECT_EQ(read(root).conv_layers, (std::vector<std::int64_t>{1, 3}));
+  root["layer_types"] = {"conv", "conv", "conv", "full_attention"};
+  EXPECT_EQ(read(root).conv_layers, (std::vector<std::int64_t>{0, 1, 2}));
+  for (const auto& [wide, multiple, factor, width] : {std::tuple{6656, 256, 1.0, 4608},
+                                                      {12288, 256, 1.0, 8192},
+                                                      {160, 16, 1.0, 112},
+                                                      {160, 16, 1.5, 160}}) {
+    root["block_ff_dim"] = wide, root["block_multiple_of"] = multiple;
+    root["block_ffn_dim_multiplier"] = factor;
+    EXPECT_EQ(read(root).ffn, width);
+  }
+  root["block_auto_adjust_ff_dim"] = false;
+  EXPECT_EQ(read(root).ffn, 160);
+  root["conv_L_cache"] = 17;
+  EXPECT_NE(refusal(root).find("conv_L_cache"), std::string::npos) << refusal(root);
+  root["conv_L_cache"] = 16;
+  root["layer_types"] = {"conv", "conv", "mamba", "full_attention"};
+  EXPECT_EQ(refusal(root), "'layer_types': \"mamba\" is not supported for this model family");
+  // Beside windows, which the family of Megatron-LM's own combinations has.
+  json own = small_llama();
+  own["model_type"] = "primus_gpt";
+  own["num_hidden_layers"] = 3;
+  own["sliding_window"] = 8;
+  own["layer_types"] = {"conv", "sliding_attention", "full_attention"};
+  const ModelConfig both = read(own);
+  EXPECT_EQ(both.conv_layers, std::vector<std::int64_t>{0});
+  EXPECT_EQ(both.attention.local_layers, std::vector<std::int64_t>{1});
+  EXPECT_EQ(read(json::parse(write_model_config(both, DType::kF32, builtin_families()))), both);
+  own["sliding_window"] = 0;
+  EXPECT_EQ(refusal(own), "'layer_types': \"sliding_attention\" is not supported for this model family");
+  json mixture = golden("lfm2_moe");
+  mixture.erase("layer_types");
+  EXPECT_EQ(refusal(mixture), "'layer_types' is missing");
+}
+
 TEST(ModelConfig, RefusesOptionsThatAFamilyDoesNotHave) {
   const std::tuple<const char*, const char*, json> refused[] = {{"llama", "attention_bias", true},
                                                                 {"llama", "mlp_bias", true},

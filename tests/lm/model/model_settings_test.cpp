@@ -90,6 +90,13 @@ TEST(ModelSettings, GptIsTheFamilyOfItsParts) {
   EXPECT_EQ(family("      final_logit_softcapping: 30\n"), "primus_gpt");
   EXPECT_EQ(family("      final_logit_softcapping: 0\n"), "llama");
   EXPECT_EQ(family(experts + "      router_logit_softcapping: 30\n"), "primus_gpt");
+  const std::string convolutions =
+      "      qk_layernorm: true\n      lfm_layer_types: [conv, full_attention, conv, conv]\n";
+  EXPECT_EQ(family(convolutions), "lfm2");
+  EXPECT_EQ(family(convolutions + "      add_qkv_bias: true\n"), "primus_gpt");
+  EXPECT_EQ(family("      lfm_layer_types: [conv, conv, conv, conv]\n"), "primus_gpt");
+  EXPECT_EQ(family(convolutions + experts), "primus_gpt");  // AMD's LFM2
+  EXPECT_EQ(family(convolutions + experts + "      moe_router_score_function: sigmoid\n"), "lfm2_moe");
   const std::string latent =
       "      multi_latent_attention: true\n      qk_layernorm: true\n      kv_lora_rank: 16\n      "
       "qk_head_dim: 16\n"

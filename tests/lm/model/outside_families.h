@@ -72,6 +72,10 @@ inline std::vector<NamedConfig> attention_configs(const ModelConfig& base) {
   windows.attention.window = 5;
   windows.attention.local_layers = {1};
   add("qwen3", "qwen3").head_dim = 20;
+  ModelConfig& convolutions = add("short_convolutions", "lfm2");
+  convolutions.conv_layers = {0};
+  convolutions.conv_width = 4;
+  convolutions.conv_bias = true;
   ModelConfig& options = add("every_option", "every_attention_option");
   options.attention.chunk = 6;
   options.attention.local_layers = {0};

@@ -32,7 +32,8 @@ constexpr double kRate = 1e-2, kDecay = 0.1, kClip = 2;
 constexpr int kSteps = 10;
 
 // An embedding, and a block with what a rule may treat in its own way: vectors, fused and stacked matrices,
-// matrices that are wide and tall, and biases of experts, which look like a matrix.
+// matrices that are wide and tall, and biases of experts and the kernel of a convolution, which look like
+// one.
 void declare(ParameterStore& store) {
   const Initializer normal = Initializer::normal(0.5);
   store.begin_group("embedding");
@@ -51,6 +52,7 @@ void declare(ParameterStore& store) {
              {"e2.up", 25, 5}});
   store.add("layers.0.stacked", {2, 6, 8}, normal);  // published as one tensor
   store.add("layers.0.biases", {3, 10}, normal).decay = false;
+  store.add("layers.0.kernel", {12, 3}, normal).kernel = true;
 }
 
 // Declares them, and takes their memory for these rules.

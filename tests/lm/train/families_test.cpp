@@ -59,7 +59,7 @@ TEST(PrimusGpt, IsWhatItsPartsAre) {
   for (const NamedConfig& named : golden_configs()) {
     ModelConfig config = named.config;
     if (config.family != "llama" && config.family != "qwen2" && config.family != "qwen3" &&
-        config.family != "mixtral") {
+        config.family != "mixtral" && config.family != "lfm2") {
       continue;
     }
     ++compared;
@@ -68,10 +68,10 @@ TEST(PrimusGpt, IsWhatItsPartsAre) {
     const TrainedState published = train(turbo::make_cpu_device(2), s);
     s.model.family = "primus_gpt";
     s.model.attention.qkv_bias = config.family == "qwen2";
-    s.model.attention.qk_norm = config.family == "qwen3";
+    s.model.attention.qk_norm = config.family == "qwen3" || config.family == "lfm2";
     EXPECT_EQ(train(turbo::make_cpu_device(2), s), published) << named.name;
   }
-  EXPECT_GE(compared, 4);
+  EXPECT_GE(compared, 5);
 }
 
 SessionSettings capped_settings(DType compute) {

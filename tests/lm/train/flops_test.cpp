@@ -32,6 +32,7 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
   const std::int64_t width = c.head_dim + (latent.kv_rank > 0 ? latent.value_dim : c.head_dim);
   double keys = 0;
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    if (c.convolves(layer)) continue;
     const AttentionConfig& a = c.attention;
     for (std::int64_t t = 0; t < kLength; ++t) {
       std::int64_t before = t;
@@ -63,7 +64,8 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Flops,
                          ::testing::Values("llama", "llama31_tied", "qwen2", "qwen3", "qwen3_moe", "mixtral",
-                                           "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4"));
+                                           "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4", "lfm2",
+                                           "lfm2_moe"));
 
 }  // namespace
 }  // namespace primus

@@ -63,7 +63,15 @@ const std::map<std::string, std::string> kExperiments = {
     {"llama4",
      "model_type: llama4_text, ffn_hidden_size: 80, num_experts: 4, moe_router_topk: 1,"
      "moe_ffn_hidden_size: 40, moe_shared_expert_intermediate_size: 40, moe_layer_freq: [0, 1],"
-     "attention_chunk_size: 16, no_rope_freq: 2, attention_temperature_scale: 0.1, qk_l2_norm: true"}};
+     "attention_chunk_size: 16, no_rope_freq: 2, attention_temperature_scale: 0.1, qk_l2_norm: true"},
+    {"lfm2",
+     "model_type: lfm2, ffn_hidden_size: 112, num_query_groups: 2, qk_layernorm: true, conv_L_cache: 4,"
+     "conv_bias: true, lfm_layer_types: [conv, full_attention], untie_embeddings_and_output_weights: false"},
+    {"lfm2_moe",
+     "model_type: lfm2_moe, ffn_hidden_size: 112, num_query_groups: 2, num_experts: 8, moe_ffn_hidden_size: "
+     "24,"
+     "moe_router_topk: 3, moe_router_topk_scaling_factor: 1.5, moe_layer_freq: [0, 1],"
+     "moe_router_enable_expert_bias: false, lfm_layer_types: [full_attention, conv]"}};
 
 const FamilyRegistry& families() {
   static const FamilyRegistry registry = builtin_families();

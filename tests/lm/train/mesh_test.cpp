@@ -400,7 +400,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"gpt_oss_tp2_ep4", gpt_oss, {4, {.tensor = 2, .expert = 4}, Sharding::kStates}},
         Case{"llama4_tp2", llama4, {2, tensor(2)}}, Case{"llama4_tp4", llama4, {4, tensor(4)}},
         Case{"llama4_ep4", llama4, {4, expert(4)}},
-        Case{"llama4_tp2_ep2_etp2", llama4, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}}),
+        Case{"llama4_tp2_ep2_etp2", llama4, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
+        Case{"lfm2_tp2", tiny_lfm2, {2, tensor(2)}},
+        Case{"lfm2_tp4_recomputed", tiny_lfm2, {4, tensor(4), Sharding::kNone, true}},
+        Case{"lfm2_tp2_dp2_zero3", tiny_lfm2, {4, tensor(2), Sharding::kParameters}},
+        Case{"lfm2_moe_ep4", tiny_lfm2_moe, {4, expert(4)}},
+        Case{"lfm2_moe_tp2_ep2_etp2", tiny_lfm2_moe, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}}),
     [](const auto& c) { return std::string(c.param.name); });
 
 constexpr MeshShape context(int n) { return {.context = n}; }
@@ -430,7 +435,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"latent_cp2", latent_by_microbatch, {2, context(2)}},
         Case{"gpt_oss_cp2", gpt_oss, {2, context(2)}},
         Case{"gpt_oss_cp4_gathered", gpt_oss, by(Exchange::kAllGather, {4, context(4)})},
-        Case{"llama4_cp2_tp2", llama4, {4, {.tensor = 2, .context = 2}}}),
+        Case{"llama4_cp2_tp2", llama4, {4, {.tensor = 2, .context = 2}}},
+        Case{"lfm2_cp2", tiny_lfm2, {2, context(2)}},
+        // Slices of two tokens: all of them are the edge of the next one.
+        Case{"lfm2_cp4_recomputed", tiny_lfm2, {4, context(4), Sharding::kNone, true}},
+        Case{"lfm2_cp2_tp2_by_heads", tiny_lfm2, by(Exchange::kAllToAll, {4, {.tensor = 2, .context = 2}})},
+        Case{"lfm2_moe_cp2_ep4_zero1", tiny_lfm2_moe, {4, {.context = 2, .expert = 4}, Sharding::kStates}}),
     [](const auto& c) { return std::string(c.param.name); });
 
 // Eight ranks: what users run together.

@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
                          testing::Values(Model{"llama", llama, true}, Model{"lora", tiny_lora, true},
                                          Model{"tied_llama", tied_llama, false},
                                          Model{"mixture", mixture, true}, Model{"latent", latent, false},
-                                         Model{"capped", capped, false}),
+                                         Model{"capped", capped, false}, Model{"lfm2", tiny_lfm2, false}),
                          [](const auto& model) { return std::string(model.param.name); });
 
 // Stages of several ranks: every level of sharding, with hybrid shards, and bf16.

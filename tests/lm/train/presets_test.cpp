@@ -123,6 +123,10 @@ constexpr Published kPublished[] = {
     {"qwen3_32B", 32'762'123'264},
     {"qwen3_30B_A3B", 30'532'122'624, 3'353'032'704},
     {"qwen3_235B_A22B", 235'093'634'560, 22'190'763'520},
+    {"lfm2_350M", 354'483'968},
+    {"lfm2_700M", 742'489'344},
+    {"lfm2_1.2B", 1'170'340'608},
+    {"lfm2_8B_A1B", 8'339'930'560, 1'557'740'992},
 };
 
 // Presets of our own or of Primus, or parts of a published model.

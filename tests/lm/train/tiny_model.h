@@ -89,6 +89,32 @@ inline ModelConfig tiny_capped() {
   return c;
 }
 
+// Blocks of short convolutions, with biases, around one of attention, and a head that is the embedding.
+inline ModelConfig tiny_lfm2() {
+  ModelConfig c = tiny_llama();
+  c.family = "lfm2";
+  c.kv_heads = 4;
+  c.layers = 3;
+  c.conv_layers = {0, 2};
+  c.conv_bias = true;
+  c.tied_embeddings = true;
+  return c;
+}
+
+// The same with a mixture of experts behind the first block.
+inline ModelConfig tiny_lfm2_moe() {
+  ModelConfig c = tiny_lfm2();
+  c.family = "lfm2_moe";
+  c.conv_bias = false;
+  c.moe.experts = 8;
+  c.moe.ffn = 24;
+  c.moe.dense_layers = {0};
+  c.moe.choice_bias = true;
+  c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid, .top_k = 2, .least_sum = 1e-6F};
+  c.moe.training = {.bias_update_rate = 0x1p-7};
+  return c;
+}
+
 // Adapters beside all matrices of a dense model.
 inline ModelConfig tiny_lora() {
   ModelConfig c = tiny_llama();

@@ -17,6 +17,7 @@
 #include "turbo/attention/paged_attention.h"
 #include "turbo/bias/bias.h"
 #include "turbo/block_moments.h"
+#include "turbo/causal_conv/causal_conv.h"
 #include "turbo/context.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/cross_entropy/cross_entropy.h"
@@ -132,6 +133,7 @@ class CheckTest : public ::testing::Test {
 
   void check_dense();
   void check_attention();
+  void check_convolutions();
   void check_experts();
   void check_update();
 };
@@ -298,6 +300,88 @@ void CheckTest::check_dense() {
                     {}, {&Cr::from, &Cr::to},
                     {[](Cr& a) { a.from_stride = kWidth - 1; }, [](Cr& a) { a.to_stride = kWidth - 1; },
                      [](Cr& a) { a.group_rows = 0; }, [](Cr& a) { a.rows = -1; }});
+}
+
+void CheckTest::check_convolutions() {
+  const CausalConvShape inside{2, 3, kWidth, 3, 4, 7}, front{2, 3, kWidth, 3};
+  const Tensor bcx = bf16({kTokens, 3 * kWidth}), y = bf16({kTokens, kWidth}), weight = bf16({kWidth, 3});
+  const Tensor bias = f32({kWidth}), edge = f32({4, kWidth}), first_key = i32({kTokens});
+  const auto shapes = []<class Call>(std::vector<std::function<void(Call&)>> more = {}) {
+    std::vector<std::function<void(Call&)>> all = {
+        [](Call& a) { a.shape.segments = 0; },      [](Call& a) { a.shape.tokens = 0; },
+        [](Call& a) { a.shape.channels = 0; },      [](Call& a) { a.shape.width = 0; },
+        [](Call& a) { a.shape.width = 17; },        [](Call& a) { a.shape.first_of_even = -1; },
+        [](Call& a) { a.shape.first_of_odd = -1; }, [](Call& a) { a.shape.tokens = 2; }};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  using Cf = CausalConvForward;
+  Cf forward{.shape = inside,
+             .bcx = bcx,
+             .weight = weight,
+             .bias = bias,
+             .before = edge,
+             .first_key = first_key,
+             .y = y};
+  expect_checks<Cf>(forward, {&Cf::bcx, &Cf::weight, &Cf::bias, &Cf::before, &Cf::first_key, &Cf::y}, {},
+                    shapes.operator()<Cf>({[](Cf& a) { a.before = {}; }}));
+  // Nothing is in front of what begins a sequence.
+  forward.shape = front, forward.before = forward.bias = forward.first_key = {};
+  EXPECT_EQ(refusal(forward), "");
+  using Ci = CausalConvBackwardInput;
+  expect_checks<Ci>(
+      {.shape = inside,
+       .bcx = bcx,
+       .weight = weight,
+       .bias = bias,
+       .before = edge,
+       .first_key = first_key,
+       .d_y = y,
+       .d_after = edge,
+       .d_bcx = bcx},
+      {&Ci::bcx, &Ci::weight, &Ci::bias, &Ci::before, &Ci::first_key, &Ci::d_y, &Ci::d_after, &Ci::d_bcx}, {},
+      shapes.operator()<Ci>({[](Ci& a) { a.before = {}; }}));
+  using Cw = CausalConvBackwardWeight;
+  Cw of_weight{.shape = inside,
+               .bcx = bcx,
+               .before = edge,
+               .first_key = first_key,
+               .d_y = y,
+               .of_bias = false,
+               .d_weight = f32({kWidth, 3}),
+               .accumulate = false};
+  expect_checks<Cw>(of_weight, {&Cw::bcx, &Cw::before, &Cw::first_key, &Cw::d_y, &Cw::d_weight}, {},
+                    shapes.operator()<Cw>({[](Cw& a) { a.of_bias = true; }}));
+  of_weight.of_bias = true, of_weight.d_weight = bf16({kWidth});
+  EXPECT_EQ(refusal(of_weight), "");
+  using Ce = CausalConvEdge;
+  const auto short_segments = [](auto& a) { a.shape.segments = 6, a.shape.tokens = 1; };
+  expect_checks<Ce>({.shape = inside, .bcx = bcx, .edge = edge}, {&Ce::bcx, &Ce::edge}, {},
+                    shapes.operator()<Ce>({short_segments}));
+  using Cb = CausalConvBackwardEdge;
+  expect_checks<Cb>(
+      {.shape = inside, .bcx = bcx, .weight = weight, .first_key = first_key, .d_y = y, .d_edge = edge},
+      {&Cb::bcx, &Cb::weight, &Cb::first_key, &Cb::d_y, &Cb::d_edge}, {}, shapes.operator()<Cb>());
+  using Cc = CachedCausalConv;
+  expect_checks<Cc>({.sequences = {.query_starts = i32({4}),
+                                   .key_lengths = i32({3}),
+                                   .block_table = i32({3, 5}),
+                                   .page_size = 64},
+                     .width = 3,
+                     .bcx = bcx,
+                     .weight = weight,
+                     .bias = bias,
+                     .ring = f32({3, 4, kWidth}),
+                     .y = y},
+                    {&Cc::bcx, &Cc::weight, &Cc::bias, &Cc::ring, &Cc::y}, {},
+                    {[](Cc& a) { a.width = 0; }, [](Cc& a) { a.width = 17; },
+                     [](Cc& a) {
+                       a.ring = f32({3, 2, kWidth});
+                     },
+                     [](Cc& a) {
+                       a.ring = f32({2, 4, kWidth});
+                     },
+                     [](Cc& a) { a.sequences.key_lengths = i32({2}); }});
 }
 
 void CheckTest::check_attention() {
@@ -760,6 +844,7 @@ void CheckTest::check_update() {
 TEST_F(CheckTest, EveryKernelRefusesWrongOperands) {
   check_dense();
   check_attention();
+  check_convolutions();
   check_experts();
   check_update();
 #define PRIMUS_KERNEL(name) \

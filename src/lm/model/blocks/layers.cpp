@@ -7,14 +7,22 @@ namespace primus {
 using engine::Normed;
 using engine::Value;
 
+namespace {
+
+std::string weight_name(const std::string& prefix, std::string_view matrix) {
+  return prefix + "." + std::string(matrix) + ".weight";
+}
+
+}  // namespace
+
 FeedForward::FeedForward(const ModelConfig& c, const BlockParameters& p, std::int64_t ffn,
-                         const std::string& name, const std::string& published)
+                         const std::string& name, const std::string& published, const FeedForwardNames& names)
     : group_(p.tensor_group()),
-      gate_up_(
-          p.linear("linear_fc1", name + ".gate_up", p.rows({ffn, ffn}, c.hidden), p.matrix(),
-                   {{published + ".gate_proj.weight", 0, ffn}, {published + ".up_proj.weight", ffn, ffn}})),
+      gate_up_(p.linear(
+          "linear_fc1", name + ".gate_up", p.rows({ffn, ffn}, c.hidden), p.matrix(),
+          {{weight_name(published, names.gate), 0, ffn}, {weight_name(published, names.up), ffn, ffn}})),
       down_(p.linear("linear_fc2", name + ".down", p.columns(c.hidden, ffn), p.into_residual(),
-                     {{published + ".down_proj.weight", 0, c.hidden}})) {}
+                     {{weight_name(published, names.down), 0, c.hidden}})) {}
 
 Value FeedForward::forward(const Normed& h, const BlockInputs& in) const { return narrow(widen(h, in), in); }
 
@@ -27,8 +35,9 @@ Value FeedForward::narrow(const Value& wide, const BlockInputs& in) const {
 }
 
 std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParameters& parameters,
-                                    std::int64_t ffn, const std::string& name, const std::string& published) {
-  return std::make_unique<FeedForward>(config, parameters, ffn, name, published);
+                                    std::int64_t ffn, const std::string& name, const std::string& published,
+                                    const FeedForwardNames& names) {
+  return std::make_unique<FeedForward>(config, parameters, ffn, name, published, names);
 }
 
 void PreNormBlock::forward(engine::Residual& x, const BlockInputs& in) const {

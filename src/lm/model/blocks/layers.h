@@ -4,6 +4,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "engine/normed.h"
 #include "lm/model/blocks/block_parameters.h"
@@ -31,8 +33,10 @@ struct SelfAttentionOptions {
   bool qkv_bias = false, out_bias = false;  // self_attn.{q,k,v}_proj.bias, self_attn.o_proj.bias
   HeadNorm head_norm = HeadNorm::kNone;
   bool rope = true, interleaved = false;
-  std::int64_t window = 0, chunk = 0;         // as turbo::AttentionShape
-  bool sinks = false;                         // self_attn.sinks
+  std::int64_t window = 0, chunk = 0;  // as turbo::AttentionShape
+  bool sinks = false;                  // self_attn.sinks
+  // What checkpoints call the output's projection, and end the names of the heads' norms with.
+  std::string_view out_name = "o_proj", norm_name = "norm";
   double floor_scale = 8192, attn_scale = 0;  // queries are scaled by position; attn_scale 0: they are not
 };
 
@@ -47,11 +51,19 @@ std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockPara
 // q_b_proj}, self_attn.{kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj}. Rotary pairs are neighbours.
 std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters);
 
+// A gated short convolution over the last conv_L_cache tokens: conv.{in_proj,conv,out_proj}.
+std::unique_ptr<Layer> short_convolution(const ModelConfig& config, const BlockParameters& parameters);
+
+// What checkpoints call the matrices of a feed-forward.
+struct FeedForwardNames {
+  std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
+};
+
 // SwiGLU of width `ffn`: <published>.{gate,up,down}_proj.
 class FeedForward final : public Layer {
  public:
   FeedForward(const ModelConfig& config, const BlockParameters& parameters, std::int64_t ffn,
-              const std::string& name, const std::string& published);
+              const std::string& name, const std::string& published, const FeedForwardNames& names = {});
   engine::Value forward(const engine::Normed& h, const BlockInputs& in) const override;
   // Its halves, for those who do something else in between: to [T, this rank's width], and back.
   engine::Value widen(const engine::Normed& h, const BlockInputs& in) const;
@@ -63,19 +75,25 @@ class FeedForward final : public Layer {
 };
 std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParameters& parameters,
                                     std::int64_t ffn, const std::string& name = ".ffn",
-                                    const std::string& published = ".mlp");
+                                    const std::string& published = ".mlp",
+                                    const FeedForwardNames& names = {});
+
+// What checkpoints call the norms of a block, within it.
+struct NormNames {
+  std::string_view attention = ".input_layernorm.weight", ffn = ".post_attention_layernorm.weight";
+};
 
 class PreNormBlock final : public Block {
  public:
   // Makes the parts in the order of the forward pass: which parameter is which in the store depends on it.
   template <class MakeAttention, class MakeFeedForward>
   PreNormBlock(const ModelConfig& config, const BlockParameters& parameters, MakeAttention make_attention,
-               MakeFeedForward make_feed_forward)
+               MakeFeedForward make_feed_forward, const NormNames& names = {})
       : layer_(parameters.layer()),
         epsilon_(config.norm_epsilon),
-        attention_norm_(parameters.norm(".attention_norm", ".input_layernorm.weight")),
+        attention_norm_(parameters.norm(".attention_norm", std::string(names.attention))),
         attention_(make_attention()),
-        ffn_norm_(parameters.norm(".ffn_norm", ".post_attention_layernorm.weight")),
+        ffn_norm_(parameters.norm(".ffn_norm", std::string(names.ffn))),
         feed_forward_(make_feed_forward()) {}
 
   void forward(engine::Residual& x, const BlockInputs& inputs) const override;

@@ -34,20 +34,23 @@ class SelfAttention final : public Layer {
     if (options.qkv_bias) {
       qkv_bias_ = &p.add(".attention.qkv_bias", p.rows({q, kv, kv}), Initializer::constant(0), parts("bias"));
     }
+    const auto norm_name = [&](const std::string& of) {
+      return ".self_attn." + of + "_" + std::string(options.norm_name) + ".weight";
+    };
     if (options.head_norm == HeadNorm::kBeforeRope) {
-      head_norm_ = &p.add(
-          ".attention.head_norm", {2 * head_dim_}, Initializer::constant(1),
-          {{".self_attn.q_norm.weight", 0, head_dim_}, {".self_attn.k_norm.weight", head_dim_, head_dim_}});
+      head_norm_ = &p.add(".attention.head_norm", {2 * head_dim_}, Initializer::constant(1),
+                          {{norm_name("q"), 0, head_dim_}, {norm_name("k"), head_dim_, head_dim_}});
     }
     if (options.sinks) {
       sinks_ = &p.add(".attention.sinks", p.rows({c.heads}), Initializer::constant(0),
                       {{".self_attn.sinks", 0, c.heads}});
     }
+    const std::string out = ".self_attn." + std::string(options.out_name);
     out_ = &p.linear("linear_proj", ".attention.out", p.columns(c.hidden, q), p.into_residual(),
-                     {{".self_attn.o_proj.weight", 0, c.hidden}});
+                     {{out + ".weight", 0, c.hidden}});
     if (options.out_bias) {
-      out_bias_ = &p.add(".attention.out_bias", {c.hidden}, Initializer::constant(0),
-                         {{".self_attn.o_proj.bias", 0, c.hidden}});
+      out_bias_ =
+          &p.add(".attention.out_bias", {c.hidden}, Initializer::constant(0), {{out + ".bias", 0, c.hidden}});
     }
   }
 

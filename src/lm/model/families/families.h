@@ -18,6 +18,8 @@ Family mixtral_family();
 Family qwen3_moe_family();
 Family gpt_oss_family();
 Family llama4_family();
+Family lfm2_family();
+Family lfm2_moe_family();
 Family primus_gpt_family();
 
 // Throws Error(kUnsupported) naming `key` when config.json sets it to anything but `neutral` (or null).
@@ -35,6 +37,12 @@ double shortest(float value);
 void read_local_layers(const nlohmann::json& json, const char* local, ModelConfig& config,
                        bool (*otherwise)(const nlohmann::json& json, std::int64_t layer));
 void write_layer_types(const ModelConfig& config, const char* local, nlohmann::json& json);
+
+// Short convolutions: conv_L_cache, conv_bias, and which layers `layer_types` says are "conv". `local`: the
+// other kind of layer that the family has beside full attention, or null. Before read_local_layers(), which
+// then passes them over; write_layer_types() writes them, too.
+void read_convolutions(const nlohmann::json& json, const char* local, ModelConfig& config);
+void write_convolutions(const ModelConfig& config, nlohmann::json& json);
 
 // Qwen's keys: use_sliding_window, sliding_window, max_window_layers, layer_types.
 void read_sliding_layers(const nlohmann::json& json, ModelConfig& config);

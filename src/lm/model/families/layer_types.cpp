@@ -1,39 +1,74 @@
-// Which layers of a model attend to a window or a chunk only.
+// Which layers of a model attend to a window or a chunk only, and which are short convolutions.
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"
+#include "turbo/causal_conv/causal_conv.h"
 
 namespace primus {
+namespace {
+
+constexpr const char *kFull = "full_attention", *kConvolution = "conv";
+
+// The names in `layer_types`, one for each layer; empty where there is no such list.
+std::vector<std::string> read_layer_types(const nlohmann::json& json, const ModelConfig& config,
+                                          const std::vector<std::string>& known) {
+  const ConfigReader r(json);
+  const nlohmann::json* const types = r.find("layer_types");
+  if (!types) return {};
+  if (!types->is_array() || static_cast<std::int64_t>(types->size()) != config.layers) {
+    throw r.bad("layer_types",
+                "must be a list of num_hidden_layers = " + std::to_string(config.layers) + " names");
+  }
+  std::vector<std::string> names;
+  for (const nlohmann::json& type : *types) {
+    if (std::ranges::none_of(known, [&](const std::string& name) { return type == name; })) {
+      throw r.not_supported("layer_types", ": " + type.dump() + " is not supported for this model family",
+                            fmt::format("{} {}", fmt::join(known, " and "), known.size() > 1 ? "are" : "is"));
+    }
+    names.push_back(type);
+  }
+  return names;
+}
+
+}  // namespace
+
 void read_local_layers(const nlohmann::json& json, const char* local, ModelConfig& config,
                        bool (*otherwise)(const nlohmann::json& json, std::int64_t layer)) {
-  const auto types = json.find("layer_types");
-  const bool listed = types != json.end() && !types->is_null();
-  if (listed && (!types->is_array() || static_cast<std::int64_t>(types->size()) != config.layers)) {
-    throw ConfigReader(json).bad(
-        "layer_types", "must be a list of num_hidden_layers = " + std::to_string(config.layers) + " names");
-  }
+  std::vector<std::string> known = {kFull, local};
+  if (!config.conv_layers.empty()) known.emplace_back(kConvolution);
+  const std::vector<std::string> types = read_layer_types(json, config, known);
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    bool is_local = false;
-    if (listed) {
-      const nlohmann::json& type = (*types)[static_cast<std::size_t>(layer)];
-      is_local = type == local;
-      if (!is_local && type != "full_attention") {
-        throw ConfigReader(json).not_supported("layer_types",
-                                               ": " + type.dump() + " is not supported for this model family",
-                                               "full_attention and " + std::string(local) + " are");
-      }
-    } else {
-      is_local = otherwise(json, layer);
-    }
+    const bool is_local =
+        types.empty() ? otherwise(json, layer) : types[static_cast<std::size_t>(layer)] == local;
     if (is_local) config.attention.local_layers.push_back(layer);
   }
+}
+
+void read_convolutions(const nlohmann::json& json, const char* local, ModelConfig& config) {
+  const ConfigReader r(json);
+  config.conv_width = r.integer_or("conv_L_cache", 3, 1, turbo::CausalConvShape::kMaxWidth);
+  config.conv_bias = r.flag_or("conv_bias", false);
+  std::vector<std::string> known = {kFull, kConvolution};
+  if (local) known.emplace_back(local);
+  const std::vector<std::string> types = read_layer_types(json, config, known);
+  for (std::size_t layer = 0; layer < types.size(); ++layer) {
+    if (types[layer] == kConvolution) config.conv_layers.push_back(static_cast<std::int64_t>(layer));
+  }
+}
+
+void write_convolutions(const ModelConfig& config, nlohmann::json& json) {
+  json["conv_L_cache"] = config.conv_width;
+  json["conv_bias"] = config.conv_bias;
 }
 
 void write_layer_types(const ModelConfig& config, const char* local, nlohmann::json& json) {
   nlohmann::json types = nlohmann::json::array();
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    types.push_back(config.attention.local(layer) ? local : "full_attention");
+    types.push_back(config.convolves(layer) ? kConvolution : config.attention.local(layer) ? local : kFull);
   }
   json["layer_types"] = std::move(types);
 }

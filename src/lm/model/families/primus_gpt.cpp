@@ -1,5 +1,6 @@
 // Megatron-LM's GPT, where no published architecture has its combination of parts: grouped-query attention
-// with or without biases, norms of heads, sinks, windows and heads that rotate in part, a SwiGLU feed-forward
+// with or without biases, norms of heads, sinks, windows and heads that rotate in part, short convolutions in
+// some of its blocks (what AMD's Primus trains as LFM2 chooses experts otherwise), a SwiGLU feed-forward
 // or a mixture with any of the routers, shared experts and dense layers, and soft caps on the logits of
 // routers and output. DeepSeek's experts with ordinary attention are such a model. Its config.json names a
 // model_type of its own, because transformers has no class that would compute the same.
@@ -73,6 +74,7 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   c.attention.qk_norm = r.flag_or("use_qk_norm", false);
   c.attention.sinks = r.flag_or("attention_sinks", false);
   c.attention.window = r.integer_or("sliding_window", 0, 0, ConfigReader::kMaxWidth);
+  read_convolutions(json, c.attention.window > 0 ? kLocal : nullptr, c);
   if (c.attention.window > 0) {
     read_local_layers(json, kLocal, c, [](const nlohmann::json&, std::int64_t) { return true; });
   }
@@ -88,7 +90,8 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json[kLogitCap] = cap_json(c.logit_cap);
   json["use_qk_norm"] = c.attention.qk_norm;
   json["sliding_window"] = c.attention.window;
-  if (c.attention.window > 0) write_layer_types(c, kLocal, json);
+  if (!c.conv_layers.empty()) write_convolutions(c, json);
+  if (c.attention.window > 0 || !c.conv_layers.empty()) write_layer_types(c, kLocal, json);
   if (c.moe.experts == 0) return;
   const RouterRule& router = c.moe.router;
   json["num_experts"] = c.moe.experts;
@@ -113,7 +116,11 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
   options.sinks = config.attention.sinks;
   if (config.attention.qk_norm) options.head_norm = SelfAttentionOptions::HeadNorm::kBeforeRope;
   return std::make_unique<PreNormBlock>(
-      config, parameters, [&] { return self_attention(config, parameters, options); },
+      config, parameters,
+      [&] {
+        return config.convolves(layer) ? short_convolution(config, parameters)
+                                       : self_attention(config, parameters, options);
+      },
       [&]() -> std::unique_ptr<Layer> {
         if (!config.moe.routed(layer)) return feed_forward(config, parameters, config.ffn);
         ExpertParts parts =

@@ -1,0 +1,208 @@
+#include "engine/short_convolution.h"
+
+#include <optional>
+
+#include "base/check.h"
+#include "engine/context_attention.h"
+#include "engine/fp32_weight_gradient.h"
+#include "tensor/scratch_tensor.h"
+#include "turbo/elementwise/elementwise.h"
+
+namespace primus::engine {
+namespace {
+
+using turbo::launch;
+
+// --- bias_values: a small parameter as a value of the tape, in fp32.
+
+void bias_values_forward(OperatorCall& op) {
+  launch(op.context(), turbo::Cast{.x = op.weight(), .out = op.out(0)});
+}
+
+void bias_values_backward_weight(OperatorCall& op) {
+  write_fp32_weight_gradient(op, [&](const Tensor& d_bias, bool accumulate) {
+    if (accumulate) {
+      launch(op.context(), turbo::Add{.a = d_bias, .b = op.d_out(0), .out = d_bias});
+    } else {
+      launch(op.context(), turbo::Cast{.x = op.d_out(0), .out = d_bias});
+    }
+  });
+}
+
+constexpr Operator kBiasValues{.name = "bias_values",
+                               .operator_class = OperatorClass::kActivation,
+                               .forward = bias_values_forward,
+                               .backward_weight = bias_values_backward_weight};
+
+// --- short_convolution
+
+struct Attributes {
+  turbo::CausalConvShape shape;
+  ContextParallel* context;
+  bool documents, bias;
+
+  // Neighbours of some tokens are on other ranks: output 1 is what is in front of each slice.
+  bool has_edges() const { return context && shape.width > 1; }
+};
+
+// Inputs: bcx, and what the call has of first keys and bias, in this order.
+Tensor first_key(const OperatorCall& op, const Attributes& a) { return a.documents ? op.in(1) : Tensor(); }
+int bias_input(const Attributes& a) { return a.documents ? 2 : 1; }
+Tensor bias(const OperatorCall& op, const Attributes& a) { return a.bias ? op.in(bias_input(a)) : Tensor(); }
+Tensor before(const OperatorCall& op, const Attributes& a) { return a.has_edges() ? op.out(1) : Tensor(); }
+
+// Of the edges of all slices, given the own ones: those of the slices in front of the own (by: -1), or behind
+// them (1); zero where there is none.
+void neighbours(turbo::Context& context, const Attributes& a, const Tensor& own, int by, const Tensor& out) {
+  ContextParallel& group = *a.context;
+  const std::int64_t ranks = group.ranks(), edge = own.elements() / a.shape.segments;
+  const ScratchTensor all(context.scratch, DType::kF32, {ranks * own.rows(), own.cols()});
+  group.all_gather(own, all.get());
+  if (!context.measuring()) context.stream.fill_zero(out.data, out.bytes());
+  for (int half = 0; half < 2; ++half) {
+    const std::int64_t slice = group.slice(group.rank(), half) + by;
+    if (slice < 0 || slice >= 2 * ranks) continue;
+    const std::int64_t rank = slice < ranks ? slice : 2 * ranks - 1 - slice;
+    const std::int64_t from = rank * own.elements() + (slice < ranks ? 0 : edge);
+    launch(context, turbo::CopyRows::strided(all.get().from(from), out.from(half * edge),
+                                             a.shape.segments / 2, edge, 2 * edge, 2 * edge));
+  }
+}
+
+// Outputs: y, what is in front of each slice.
+void forward(OperatorCall& op) {
+  const auto a = op.attributes<Attributes>();
+  if (a.has_edges()) {
+    const ScratchTensor own(op.context().scratch, DType::kF32, a.shape.edge());
+    launch(op.context(), turbo::CausalConvEdge{.shape = a.shape, .bcx = op.in(0), .edge = own.get()});
+    neighbours(op.context(), a, own.get(), -1, op.out(1));
+  }
+  launch(op.context(), turbo::CausalConvForward{.shape = a.shape,
+                                                .bcx = op.in(0),
+                                                .weight = op.weight(),
+                                                .bias = bias(op, a),
+                                                .before = before(op, a),
+                                                .first_key = first_key(op, a),
+                                                .y = op.out(0)});
+}
+
+void weight_gradient(OperatorCall& op, const Tensor& d_weight, bool of_bias, bool accumulate) {
+  const auto a = op.attributes<Attributes>();
+  launch(op.context(), turbo::CausalConvBackwardWeight{.shape = a.shape,
+                                                       .bcx = op.in(0),
+                                                       .before = before(op, a),
+                                                       .first_key = first_key(op, a),
+                                                       .d_y = op.d_out(0),
+                                                       .of_bias = of_bias,
+                                                       .d_weight = d_weight,
+                                                       .accumulate = accumulate,
+                                                       .workspace = {}});
+}
+
+void backward_input(OperatorCall& op) {
+  const auto a = op.attributes<Attributes>();
+  if (a.bias && op.needs_d_in(bias_input(a))) {
+    const auto target = op.fresh_d_in(bias_input(a));
+    weight_gradient(op, target.out, true, false);
+    add_previous(op, target);
+  }
+  if (!op.needs_d_in(0)) return;
+  Arena& scratch = op.context().scratch;
+  std::optional<ScratchTensor> d_after;
+  if (a.has_edges()) {
+    d_after.emplace(scratch, DType::kF32, a.shape.edge());
+    const ScratchTensor d_before(scratch, DType::kF32, a.shape.edge());
+    launch(op.context(), turbo::CausalConvBackwardEdge{.shape = a.shape,
+                                                       .bcx = op.in(0),
+                                                       .weight = op.weight(),
+                                                       .first_key = first_key(op, a),
+                                                       .d_y = op.d_out(0),
+                                                       .d_edge = d_before.get()});
+    neighbours(op.context(), a, d_before.get(), 1, d_after->get());
+  }
+  const auto target = op.fresh_d_in(0);
+  launch(op.context(), turbo::CausalConvBackwardInput{.shape = a.shape,
+                                                      .bcx = op.in(0),
+                                                      .weight = op.weight(),
+                                                      .bias = bias(op, a),
+                                                      .before = before(op, a),
+                                                      .first_key = first_key(op, a),
+                                                      .d_y = op.d_out(0),
+                                                      .d_after = d_after ? d_after->get() : Tensor(),
+                                                      .d_bcx = target.out});
+  add_previous(op, target);
+}
+
+void backward_weight(OperatorCall& op) {
+  const auto [d_weight, accumulate] = op.d_weight();
+  weight_gradient(op, d_weight, false, accumulate);
+}
+
+constexpr Operator kShortConvolution{.name = "short_convolution",
+                                     .operator_class = OperatorClass::kActivation,
+                                     .forward = forward,
+                                     .backward_input = backward_input,
+                                     .backward_weight = backward_weight,
+                                     .for_input = {.inputs = bit(0) | bit(1) | bit(2), .outputs = bit(1)},
+                                     .for_weight = {.inputs = bit(0) | bit(1), .outputs = bit(1)}};
+
+// --- the same over a cache
+
+struct CachedAttributes {
+  turbo::PagedSequences sequences;
+  Tensor ring;
+  std::int64_t width;
+  bool bias;
+};
+
+void cached_forward(OperatorCall& op) {
+  const auto a = op.attributes<CachedAttributes>();
+  launch(op.context(), turbo::CachedCausalConv{.sequences = a.sequences,
+                                               .width = a.width,
+                                               .bcx = op.in(0),
+                                               .weight = op.weight(),
+                                               .bias = a.bias ? op.in(1) : Tensor(),
+                                               .ring = a.ring,
+                                               .y = op.out(0)});
+}
+
+constexpr Operator kCachedShortConvolution{.name = "cached_short_convolution",
+                                           .operator_class = OperatorClass::kActivation,
+                                           .forward = cached_forward};
+
+}  // namespace
+
+Value short_convolution(const Value& bcx, Parameter& weight, const ShortConvolutionShape& shape,
+                        const ShortConvolutionOptions& options) {
+  Tape& tape = bcx.tape();
+  const Tape::Output out{bcx.dtype(), Shape{shape.batch * shape.sequence, shape.channels}};
+  Value bias;
+  if (options.bias)
+    bias = tape.record(kBiasValues, {}, options.bias, {{DType::kF32, Shape{shape.channels}}})[0];
+  const Value* const of_bias = bias ? &bias : nullptr;
+  if (const KvCacheLayer* layer = options.cache.layer) {
+    PRIMUS_CHECK("short_convolution", !tape.training() && !options.first_key && !options.context);
+    return tape.record(kCachedShortConvolution, {&bcx, of_bias}, &weight, {out},
+                       CachedAttributes{*options.cache.sequences, layer->ring, shape.width, bool(bias)})[0];
+  }
+  const Value* const documents = options.first_key ? &options.first_key : nullptr;
+  Attributes a{.shape = {shape.batch, shape.sequence, shape.channels, shape.width},
+               .context = options.context,
+               .documents = documents != nullptr,
+               .bias = bool(bias)};
+  const auto record = [&](std::initializer_list<Tape::Output> outputs) {
+    if (documents) return tape.record(kShortConvolution, {&bcx, documents, of_bias}, &weight, outputs, a)[0];
+    return tape.record(kShortConvolution, {&bcx, of_bias}, &weight, outputs, a)[0];
+  };
+  if (a.context) {
+    const std::int64_t slice = shape.sequence / 2;
+    PRIMUS_CHECK("short_convolution", slice >= shape.width - 1);
+    const auto first = [&](int half) { return a.context->slice(a.context->rank(), half) * slice; };
+    a.shape.segments = 2 * shape.batch, a.shape.tokens = slice;
+    a.shape.first_of_even = first(0), a.shape.first_of_odd = first(1);
+  }
+  if (!a.has_edges()) return record({out});
+  return record({out, {DType::kF32, a.shape.edge(), false}});
+}
+
+}  // namespace primus::engine

@@ -1,0 +1,73 @@
+#include "engine/short_convolution.h"
+
+#include "engine/context_attention.h"
+#include "engine/tensor_parallel.h"
+#include "lm/model/blocks/layers.h"
+
+namespace primus {
+namespace {
+
+using engine::Initializer;
+using engine::Normed;
+using engine::Parameter;
+using engine::Value;
+
+// Channels stand by themselves between the two projections: tensor ranks share them as they do heads.
+class ShortConvolution final : public Layer {
+ public:
+  ShortConvolution(const ModelConfig& c, const BlockParameters& p)
+      : group_(p.tensor_group()),
+        channels_(p.tensor().size(c.hidden)),
+        width_(c.conv_width),
+        layer_(p.layer()),
+        in_(p.linear(".conv.in", p.rows({c.hidden, c.hidden, c.hidden}, c.hidden), p.matrix(),
+                     {{".conv.in_proj.weight", 0, 3 * c.hidden}})),
+        kernel_(p.add(".conv.kernel", p.rows({c.hidden}, width_), p.matrix(),
+                      {{".conv.conv.weight", 0, c.hidden, {.shape = {c.hidden, 1, width_}}}})),
+        out_(p.linear(".conv.out", p.columns(c.hidden, c.hidden), p.into_residual(),
+                      {{".conv.out_proj.weight", 0, c.hidden}})) {
+    kernel_.kernel = true;
+    if (!c.conv_bias) return;
+    const auto bias = [&](const std::string& name, Share share, const std::string& published,
+                          std::int64_t n) {
+      return &p.add(name, std::move(share), Initializer::constant(0), {{published, 0, n}});
+    };
+    in_bias_ =
+        bias(".conv.in_bias", p.rows({c.hidden, c.hidden, c.hidden}), ".conv.in_proj.bias", 3 * c.hidden);
+    bias_ = bias(".conv.bias", p.rows({c.hidden}), ".conv.conv.bias", c.hidden);
+    out_bias_ = bias(".conv.out_bias", {{c.hidden}, {}}, ".conv.out_proj.bias", c.hidden);
+  }
+
+  Value forward(const Normed& h, const BlockInputs& in) const override {
+    Value bcx;
+    if (group_) {
+      bcx = gathered_linear(h.value(), in_, group_, in.tensor);
+      if (in_bias_) bcx = add_bias(std::move(bcx), *in_bias_);
+    } else {
+      bcx = h.linear(in_, in_bias_);
+    }
+    const Value mixed = engine::short_convolution(
+        bcx, kernel_, {.batch = in.batch, .sequence = in.sequence, .channels = channels_, .width = width_},
+        {.cache = in.cache ? in.cache->layer(layer_) : engine::CachedSequences(),
+         .context = in.context,
+         .first_key = in.first_key,
+         .bias = bias_});
+    Value out = scattered_linear(mixed, out_, group_, in.tensor);
+    return out_bias_ ? add_bias(std::move(out), *out_bias_) : out;
+  }
+
+ private:
+  comm::Communicator* group_;  // that shares the channels
+  std::int64_t channels_;      // of this rank
+  std::int64_t width_, layer_;
+  Parameter &in_, &kernel_, &out_;
+  Parameter *in_bias_ = nullptr, *bias_ = nullptr, *out_bias_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> short_convolution(const ModelConfig& config, const BlockParameters& parameters) {
+  return std::make_unique<ShortConvolution>(config, parameters);
+}
+
+}  // namespace primus

@@ -1,0 +1,87 @@
+#include "turbo/causal_conv/causal_conv.h"
+
+#include "turbo/check.h"
+
+namespace primus::turbo {
+namespace {
+
+bool is_edge(const CausalConvShape& s, const Tensor& edge) {
+  return edge.dtype == DType::kF32 && edge.shape == s.edge();
+}
+
+// Rows of a projection, and of what becomes of it.
+bool is_gated(const CausalConvShape& s, const Tensor& bcx, const Tensor& y) {
+  return is_float(bcx) && bcx.shape == Shape{s.rows(), 3 * s.channels} && y.dtype == bcx.dtype &&
+         y.shape == Shape{s.rows(), s.channels};
+}
+
+bool is_kernel(const CausalConvShape& s, const Tensor& weight, const Tensor& bcx) {
+  return weight.dtype == bcx.dtype && weight.shape == Shape{s.channels, s.width};
+}
+
+bool is_bias(const Tensor& bias, std::int64_t channels) {
+  return bias.absent() || is_vector(bias, DType::kF32, channels);
+}
+
+bool is_first_key(const CausalConvShape& s, const Tensor& first_key) {
+  return first_key.absent() || is_vector(first_key, DType::kI32, s.rows());
+}
+
+// Where something is in front of a segment, it must be there.
+bool knows_before(const CausalConvShape& s, const Tensor& before) {
+  return before.absent() ? s.width == 1 || (s.first_of_even == 0 && s.first_of_odd == 0) : is_edge(s, before);
+}
+
+}  // namespace
+
+void CausalConvShape::check(KernelId kernel) const {
+  PRIMUS_CHECK(kernel, segments > 0 && tokens > 0 && channels > 0 && width > 0 && width <= kMaxWidth);
+  PRIMUS_CHECK(kernel, first_of_even >= 0 && first_of_odd >= 0);
+}
+
+void CausalConvForward::check() const {
+  shape.check(kId);
+  PRIMUS_CHECK(kId, is_gated(shape, bcx, y) && is_kernel(shape, weight, bcx));
+  PRIMUS_CHECK(kId, is_bias(bias, shape.channels) && is_first_key(shape, first_key));
+  PRIMUS_CHECK(kId, knows_before(shape, before));
+}
+
+void CausalConvBackwardInput::check() const {
+  shape.check(kId);
+  PRIMUS_CHECK(kId, is_gated(shape, bcx, d_y) && is_kernel(shape, weight, bcx) && same(d_bcx, bcx));
+  PRIMUS_CHECK(kId, is_bias(bias, shape.channels) && is_first_key(shape, first_key));
+  PRIMUS_CHECK(kId, knows_before(shape, before) && (d_after.absent() || is_edge(shape, d_after)));
+  PRIMUS_CHECK(kId, d_after.absent() || shape.tokens >= shape.width - 1);
+}
+
+void CausalConvBackwardWeight::check() const {
+  shape.check(kId);
+  PRIMUS_CHECK(kId, is_gated(shape, bcx, d_y) && is_first_key(shape, first_key));
+  PRIMUS_CHECK(kId, knows_before(shape, before) && is_float(d_weight));
+  PRIMUS_CHECK(kId, d_weight.shape == (of_bias ? Shape{shape.channels} : Shape{shape.channels, shape.width}));
+}
+
+void CausalConvEdge::check() const {
+  shape.check(kId);
+  PRIMUS_CHECK(kId, is_float(bcx) && bcx.shape == Shape{shape.rows(), 3 * shape.channels});
+  PRIMUS_CHECK(kId, is_edge(shape, edge) && shape.tokens >= shape.width - 1);
+}
+
+void CausalConvBackwardEdge::check() const {
+  shape.check(kId);
+  PRIMUS_CHECK(kId, is_gated(shape, bcx, d_y) && is_kernel(shape, weight, bcx));
+  PRIMUS_CHECK(kId, is_first_key(shape, first_key) && is_edge(shape, d_edge));
+}
+
+void CachedCausalConv::check() const {
+  sequences.check(kId);
+  const std::int64_t channels = y.cols();
+  PRIMUS_CHECK(kId, width > 0 && width <= CausalConvShape::kMaxWidth && channels > 0);
+  PRIMUS_CHECK(kId, is_gated({1, y.rows(), channels, width}, bcx, y.reshaped({y.rows(), channels})));
+  PRIMUS_CHECK(kId, is_kernel({1, y.rows(), channels, width}, weight, bcx) && is_bias(bias, channels));
+  PRIMUS_CHECK(kId, ring.dtype == DType::kF32 && ring.shape.rank() == 3 &&
+                        ring.shape[0] == sequences.batch() && ring.shape[1] >= width &&
+                        ring.shape[2] == channels);
+}
+
+}  // namespace primus::turbo

@@ -1,0 +1,295 @@
+// A row's channels are worked on in blocks that stay in registers and the first cache.
+#include <algorithm>
+
+#include "turbo/causal_conv/causal_conv.h"
+#include "turbo/cpu/reduce.h"
+#include "turbo/cpu/register.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+namespace {
+
+constexpr std::int64_t kChannels = 256;  // of a block
+
+template <class T>
+const T* optional(const CpuContext& context, const Tensor& tensor) {
+  return tensor.absent() ? nullptr : context.data<const T>(tensor);
+}
+
+// The weights of a block of channels by their distance from the token: of(d)[i].
+struct Lines {
+  template <class T>
+  Lines(const T* weight, std::int64_t channel, std::int64_t count, std::int64_t width) {
+    const T* from = weight + channel * width;
+    for (std::int64_t i = 0; i < count; ++i) {
+      for (std::int64_t d = 0; d < width; ++d) at[d][i] = to_float(from[i * width + width - 1 - d]);
+    }
+  }
+  const float* of(std::int64_t distance) const { return at[distance]; }
+  float at[CausalConvShape::kMaxWidth][kChannels];
+};
+
+// What goes into the convolution, and which of it a token sees.
+template <class T>
+struct Inputs {
+  Inputs(const CpuContext& context, const CausalConvShape& shape, const Tensor& rows,
+         const Tensor& before_rows, const Tensor& first_keys)
+      : s(shape),
+        bcx(context.data<const T>(rows)),
+        before(optional<float>(context, before_rows)),
+        first_key(optional<std::int32_t>(context, first_keys)) {}
+
+  // Tokens before this one that it sees.
+  std::int64_t reach(std::int64_t segment, std::int64_t token) const {
+    const std::int64_t position = (segment % 2 == 0 ? s.first_of_even : s.first_of_odd) + token;
+    const std::int64_t first = first_key ? first_key[segment * s.tokens + token] : 0;
+    return std::clamp<std::int64_t>(position - first, 0, s.width - 1);
+  }
+  const T* row(std::int64_t segment, std::int64_t token) const {
+    return bcx + (segment * s.tokens + token) * 3 * s.channels;
+  }
+  // use(i, u) for `count` channels from `channel` on of a token, or of one in front of the segment.
+  template <class Use>
+  PRIMUS_INLINE void each(std::int64_t segment, std::int64_t token, std::int64_t channel, std::int64_t count,
+                          Use use) const {
+    if (token < 0) {
+      const float* u = before + (segment * (s.width - 1) + s.width - 1 + token) * s.channels + channel;
+      PRIMUS_SIMD()
+      for (std::int64_t i = 0; i < count; ++i) use(i, u[i]);
+      return;
+    }
+    const T* b = row(segment, token) + channel;
+    const T* x = b + 2 * s.channels;
+    PRIMUS_SIMD()
+    for (std::int64_t i = 0; i < count; ++i) use(i, to_float(b[i]) * to_float(x[i]));
+  }
+  // The convolution before its second gate.
+  PRIMUS_INLINE void convolve(std::int64_t segment, std::int64_t token, std::int64_t channel,
+                              std::int64_t count, const Lines& weight, const float* bias, float* sum) const {
+    for (std::int64_t i = 0; i < count; ++i) sum[i] = bias ? bias[channel + i] : 0.0F;
+    for (std::int64_t d = reach(segment, token); d >= 0; --d) {
+      const float* w = weight.of(d);
+      each(segment, token - d, channel, count,
+           [=](std::int64_t i, float u) { sum[i] = multiply_add(w[i], u, sum[i]); });
+    }
+  }
+  // sum += what the tokens from `token` + `from` on say of the gradient of u there.
+  PRIMUS_INLINE void add_gradient(std::int64_t segment, std::int64_t token, std::int64_t from,
+                                  std::int64_t channel, std::int64_t count, const Lines& weight, const T* d_y,
+                                  float* sum) const {
+    for (std::int64_t d = from; d < s.width && token + d < s.tokens; ++d) {
+      if (reach(segment, token + d) < d) continue;
+      const float* w = weight.of(d);
+      const T* c = row(segment, token + d) + s.channels + channel;
+      const T* d_out = d_y + (segment * s.tokens + token + d) * s.channels + channel;
+      PRIMUS_SIMD()
+      for (std::int64_t i = 0; i < count; ++i)
+        sum[i] = multiply_add(w[i], to_float(d_out[i]) * to_float(c[i]), sum[i]);
+    }
+  }
+
+  CausalConvShape s;
+  const T* bcx;
+  const float* before;
+  const std::int32_t* first_key;
+};
+
+// body(channel, count) for blocks of the channels [begin, end).
+template <class Body>
+PRIMUS_INLINE void for_each_block(std::int64_t begin, std::int64_t end, Body body) {
+  for (std::int64_t channel = begin; channel < end; channel += kChannels)
+    body(channel, std::min(kChannels, end - channel));
+}
+
+void forward(CpuContext& context, const CausalConvForward& a) {
+  with_float_type(a.bcx.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const CausalConvShape& s = a.shape;
+    const Inputs<T> in(context, s, a.bcx, a.before, a.first_key);
+    const auto* weight = context.data<const T>(a.weight);
+    const auto* bias = optional<float>(context, a.bias);
+    T* const y = context.data<T>(a.y);
+    parallel_ranges(context, s.rows(), 4 * s.channels * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+      for_each_block(0, s.channels, [&](std::int64_t channel, std::int64_t count) {
+        const Lines lines(weight, channel, count, s.width);
+        float sum[kChannels];
+        for (std::int64_t row = begin; row < end; ++row) {
+          in.convolve(row / s.tokens, row % s.tokens, channel, count, lines, bias, sum);
+          const T* c = in.bcx + (3 * row + 1) * s.channels + channel;
+          T* out = y + row * s.channels + channel;
+          PRIMUS_SIMD()
+          for (std::int64_t i = 0; i < count; ++i) out[i] = from_float<T>(to_float(c[i]) * sum[i]);
+        }
+      });
+    });
+  });
+}
+
+void backward_input(CpuContext& context, const CausalConvBackwardInput& a) {
+  with_float_type(a.bcx.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const CausalConvShape& s = a.shape;
+    const Inputs<T> in(context, s, a.bcx, a.before, a.first_key);
+    const auto* weight = context.data<const T>(a.weight);
+    const auto *bias = optional<float>(context, a.bias), *after = optional<float>(context, a.d_after);
+    const T* const d_y = context.data<const T>(a.d_y);
+    T* const d_bcx = context.data<T>(a.d_bcx);
+    parallel_ranges(context, s.rows(), 7 * s.channels * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+      for_each_block(0, s.channels, [&](std::int64_t channel, std::int64_t count) {
+        const Lines lines(weight, channel, count, s.width);
+        float sum[kChannels];
+        for (std::int64_t row = begin; row < end; ++row) {
+          const std::int64_t segment = row / s.tokens, token = row % s.tokens;
+          const std::int64_t edge = token - (s.tokens - (s.width - 1));
+          const T* b = in.row(segment, token) + channel;
+          const T* x = b + 2 * s.channels;
+          const T* d_out = d_y + row * s.channels + channel;
+          T* d_b = d_bcx + row * 3 * s.channels + channel;
+          T *d_c = d_b + s.channels, *d_x = d_c + s.channels;
+          in.convolve(segment, token, channel, count, lines, bias, sum);
+          PRIMUS_SIMD()
+          for (std::int64_t i = 0; i < count; ++i) d_c[i] = from_float<T>(to_float(d_out[i]) * sum[i]);
+          const float* more =
+              after && edge >= 0 ? after + (segment * (s.width - 1) + edge) * s.channels + channel : nullptr;
+          for (std::int64_t i = 0; i < count; ++i) sum[i] = more ? more[i] : 0.0F;
+          in.add_gradient(segment, token, 0, channel, count, lines, d_y, sum);
+          PRIMUS_SIMD()
+          for (std::int64_t i = 0; i < count; ++i) {
+            d_b[i] = from_float<T>(sum[i] * to_float(x[i]));
+            d_x[i] = from_float<T>(sum[i] * to_float(b[i]));
+          }
+        }
+      });
+    });
+  });
+}
+
+std::int64_t weight_columns(const CausalConvBackwardWeight& a) {
+  return a.shape.channels * (a.of_bias ? 1 : a.shape.width);
+}
+
+std::int64_t backward_weight_workspace(CpuContext&, const CausalConvBackwardWeight& a) {
+  return row_sum_workspace(a.shape.rows(), weight_columns(a));
+}
+
+void backward_weight(CpuContext& context, const CausalConvBackwardWeight& a) {
+  with_float_type(a.bcx.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const CausalConvShape& s = a.shape;
+    const Inputs<T> in(context, s, a.bcx, a.before, a.first_key);
+    const T* const d_y = context.data<const T>(a.d_y);
+    const bool of_bias = a.of_bias;
+    row_sum(context, s.rows(), weight_columns(a), context.data<float>(a.workspace), a.d_weight, a.accumulate,
+            [&](float* line, std::int64_t row) {
+              const std::int64_t segment = row / s.tokens, token = row % s.tokens;
+              float d_sum[kChannels];
+              for_each_block(0, s.channels, [&](std::int64_t channel, std::int64_t count) {
+                const T* c = in.row(segment, token) + s.channels + channel;
+                const T* d_out = d_y + row * s.channels + channel;
+                PRIMUS_SIMD()
+                for (std::int64_t i = 0; i < count; ++i) d_sum[i] = to_float(d_out[i]) * to_float(c[i]);
+                if (of_bias) {
+                  for (std::int64_t i = 0; i < count; ++i) line[channel + i] += d_sum[i];
+                  return;
+                }
+                for (std::int64_t d = in.reach(segment, token); d >= 0; --d) {
+                  float* to = line + channel * s.width + s.width - 1 - d;
+                  const std::int64_t width = s.width;
+                  in.each(segment, token - d, channel, count, [&](std::int64_t i, float u) {
+                    to[i * width] = multiply_add(d_sum[i], u, to[i * width]);
+                  });
+                }
+              });
+            });
+  });
+}
+
+void edge(CpuContext& context, const CausalConvEdge& a) {
+  with_float_type(a.bcx.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const CausalConvShape& s = a.shape;
+    const Inputs<T> in(context, s, a.bcx, {}, {});
+    auto* const out = context.data<float>(a.edge);
+    const std::int64_t rows = s.width - 1;
+    for (std::int64_t row = 0; row < s.segments * rows; ++row) {
+      float* to = out + row * s.channels;
+      in.each(row / rows, s.tokens - rows + row % rows, 0, s.channels,
+              [=](std::int64_t i, float u) { to[i] = u; });
+    }
+  });
+}
+
+void backward_edge(CpuContext& context, const CausalConvBackwardEdge& a) {
+  with_float_type(a.bcx.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const CausalConvShape& s = a.shape;
+    const Inputs<T> in(context, s, a.bcx, {}, a.first_key);
+    auto* const out = context.data<float>(a.d_edge);
+    const std::int64_t rows = s.width - 1;
+    for_each_block(0, s.channels, [&](std::int64_t channel, std::int64_t count) {
+      const Lines lines(context.data<const T>(a.weight), channel, count, s.width);
+      for (std::int64_t row = 0; row < s.segments * rows; ++row) {
+        float* to = out + row * s.channels + channel;
+        std::fill_n(to, count, 0.0F);
+        const std::int64_t distance = rows - row % rows;  // to the segment's first token
+        in.add_gradient(row / rows, -distance, distance, channel, count, lines, context.data<const T>(a.d_y),
+                        to);
+      }
+    });
+  });
+}
+
+void cached(CpuContext& context, const CachedCausalConv& a) {
+  with_float_type(a.bcx.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t channels = a.y.cols(), size = a.ring.shape[1], batch = a.sequences.batch();
+    const auto* const starts = context.data<const std::int32_t>(a.sequences.query_starts);
+    const auto* const lengths = context.data<const std::int32_t>(a.sequences.key_lengths);
+    const auto* const bias = optional<float>(context, a.bias);
+    const auto* const weight = context.data<const T>(a.weight);
+    const T* const bcx = context.data<T>(a.bcx);
+    T* const y = context.data<T>(a.y);
+    const auto read = [&](const Lines& lines, std::int64_t channel, std::int64_t count) {
+      for (std::int64_t b = 0; b < batch; ++b) {
+        float* const ring = context.data<float>(a.ring) + b * size * channels + channel;
+        for (std::int64_t row = starts[b]; row < starts[b + 1]; ++row) {
+          const std::int64_t position = lengths[b] - starts[b + 1] + row;
+          const T* gate = bcx + 3 * row * channels + channel;
+          const T *gate_out = gate + channels, *x = gate_out + channels;
+          float* const own = ring + position % size * channels;
+          PRIMUS_SIMD()
+          for (std::int64_t i = 0; i < count; ++i) own[i] = to_float(gate[i]) * to_float(x[i]);
+          float sum[kChannels];
+          for (std::int64_t i = 0; i < count; ++i) sum[i] = bias ? bias[channel + i] : 0.0F;
+          for (std::int64_t d = std::min(a.width - 1, position); d >= 0; --d) {
+            const float *w = lines.of(d), *u = ring + (position - d) % size * channels;
+            PRIMUS_SIMD()
+            for (std::int64_t i = 0; i < count; ++i) sum[i] = multiply_add(w[i], u[i], sum[i]);
+          }
+          T* const out = y + row * channels + channel;
+          PRIMUS_SIMD()
+          for (std::int64_t i = 0; i < count; ++i) out[i] = from_float<T>(to_float(gate_out[i]) * sum[i]);
+        }
+      }
+      for (std::int64_t row = starts[batch]; row < a.y.rows(); ++row)
+        std::fill_n(y + row * channels + channel, count, T{});
+    };
+    parallel_ranges(context, channels, 4 * a.y.rows() * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+      for_each_block(begin, end, [&](std::int64_t channel, std::int64_t count) {
+        read(Lines(weight, channel, count, a.width), channel, count);
+      });
+    });
+  });
+}
+
+}  // namespace
+
+void register_causal_conv(KernelTable& table) {
+  table.add<CausalConvForward, CpuContext, &forward>();
+  table.add<CausalConvBackwardInput, CpuContext, &backward_input>();
+  table.add<CausalConvBackwardWeight, CpuContext, &backward_weight, &backward_weight_workspace>();
+  table.add<CausalConvEdge, CpuContext, &edge>();
+  table.add<CausalConvBackwardEdge, CpuContext, &backward_edge>();
+  table.add<CachedCausalConv, CpuContext, &cached>();
+}
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

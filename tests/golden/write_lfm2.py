@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Writes the goldens models/lfm2 and models/lfm2_moe: tiny models of transformers in float64, as README.md beside
+this file says what a golden holds. Run by hand; needs torch and transformers 5.
+
+The dense one has biases, a kernel of 4 and a feed-forward whose width follows from block_multiple_of; the mixture is as
+published, in small, with a bias of experts that is not zero. transformers keeps all experts in one tensor; files have
+them apart, as the published ones.
+"""
+
+import json
+import pathlib
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+HERE = pathlib.Path(__file__).resolve().parent / "models"
+ADAMW = {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "decay_all_parameters": True}
+COMMON = {"vocab_size": 320, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "max_position_embeddings": 128, "norm_eps": 1e-5, "layer_types": ["conv", "full_attention", "conv"],
+          "pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "use_cache": False}
+MODELS = {
+    "lfm2": transformers.Lfm2Config(**COMMON, intermediate_size=160, block_multiple_of=16, conv_bias=True, conv_L_cache=4),
+    "lfm2_moe": transformers.Lfm2MoeConfig(**COMMON, intermediate_size=112, moe_intermediate_size=24, num_experts=8,
+                                           num_experts_per_tok=3, num_dense_layers=1, routed_scaling_factor=1.5),
+}
+
+
+def published(name: str, tensor: torch.Tensor) -> dict:
+    """The tensors that a parameter is in files."""
+    tensor = tensor.detach().float()
+    at, _, last = name.rpartition(".")
+    if last == "gate_up_proj":
+        half = tensor.shape[1] // 2
+        return {f"{at}.{e}.{w}.weight": part.contiguous() for e, both in enumerate(tensor)
+                for w, part in (("w1", both[:half]), ("w3", both[half:]))}
+    if last == "down_proj":
+        return {f"{at}.{e}.w2.weight": one.contiguous() for e, one in enumerate(tensor)}
+    return {name: tensor.contiguous()}
+
+
+def write(name: str, config) -> None:
+    torch.manual_seed(17)
+    folder = HERE / name
+    model = transformers.AutoModelForCausalLM.from_config(
+        config, attn_implementation="eager", experts_implementation="eager").float()
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            norm = "norm" in key
+            scale = 1 if "embed" in key else 0.5  # gates multiply: larger ones would leave bf16 no digits
+            p.copy_(torch.randn_like(p) * (0.1 if norm or key.endswith("bias") else scale * p.shape[-1] ** -0.5) + norm)
+        for key, buffer in model.named_buffers():
+            if key.endswith("expert_bias"):
+                buffer.copy_(torch.randn_like(buffer) * 0.1)
+    model.save_pretrained(folder)
+    saved = set(load_file(folder / "model.safetensors"))
+    model = model.double()
+    named = dict(model.named_parameters())
+    ours = {k for key, p in named.items() for k in published(key, p)}
+    assert ours == {key for key in saved if not key.endswith("expert_bias")}, ours ^ saved
+
+    ids = torch.randint(0, config.vocab_size, (2, 24))
+    logits = model(ids).logits
+    save_file({"input_ids": ids, "logits": logits.detach().float().contiguous()}, folder / "io.safetensors")
+    optimizer = torch.optim.AdamW(named.values(), lr=ADAMW["lr"], betas=ADAMW["betas"], eps=ADAMW["eps"],
+                                  weight_decay=ADAMW["weight_decay"])
+    trajectory = []
+    for step in range(10):
+        optimizer.zero_grad()
+        # The model's own loss is in fp32.
+        loss = torch.nn.functional.cross_entropy(model(ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward()
+        if step == 0:
+            save_file({k: v for key, p in named.items() for k, v in published(key, p.grad).items()},
+                      folder / "grads.safetensors")
+        norm = torch.nn.utils.clip_grad_norm_(named.values(), ADAMW["clip"])
+        trajectory.append([loss.item(), norm.item()])
+        optimizer.step()
+    golden = {"transformers": transformers.__version__, "loss": trajectory[0][0], "grad_norm": trajectory[0][1],
+              "adamw": ADAMW, "trajectory_loss_gradnorm": trajectory}
+    (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
+
+
+for key, value in MODELS.items():
+    write(key, value)

@@ -1,0 +1,418 @@
+#include "turbo/causal_conv/causal_conv.h"
+
+#include "turbo/operator_test.h"
+
+namespace primus::turbo::test {
+namespace {
+
+// Sequences packed from documents, cut into segments as they come.
+struct Case {
+  std::int64_t segments, tokens, channels, width;
+  bool bias = false, documents = false;
+  DType dtype = DType::kF32;
+
+  CausalConvShape shape() const { return {segments, tokens, channels, width}; }
+  std::int64_t rows() const { return segments * tokens; }
+  // Documents of 5 tokens; the first of each sequence is 2 long.
+  std::int64_t first_key(std::int64_t position) const {
+    return documents && position >= 2 ? (position - 2) / 5 * 5 + 2 : 0;
+  }
+  Values first_keys() const {
+    Values keys;
+    for (std::int64_t row = 0; row < rows(); ++row)
+      keys.push_back(static_cast<double>(first_key(row % tokens)));
+    return keys;
+  }
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.segments << " x " << c.tokens << " tokens, " << c.channels << " channels, width " << c.width
+             << (c.bias ? ", bias" : "") << (c.documents ? ", documents" : "") << ", " << name_of(c.dtype);
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const bool documents : {false, true}) {
+      all.push_back({1, 1, 1, 1, false, documents, dtype});
+      all.push_back({2, 19, 24, 3, false, documents, dtype});
+      all.push_back({2, 33, 40, 4, true, documents, dtype});
+      all.push_back({3, 2, 7, 16, true, documents, dtype});
+      all.push_back({1, 45, 264, 16, false, documents, dtype});
+    }
+  }
+  return all;
+}
+
+struct Operands {
+  Values bcx, weight, bias, d_y;
+
+  explicit Operands(const Case& c)
+      : bcx(rounded(random_values(c.rows() * 3 * c.channels, 1), c.dtype)),
+        weight(rounded(random_values(c.channels * c.width, 2, 0.5), c.dtype)),
+        bias(rounded(random_values(c.channels, 3), DType::kF32)),
+        d_y(rounded(random_values(c.rows() * c.channels, 4), c.dtype)) {
+    if (!c.bias) bias.assign(bias.size(), 0.0);
+  }
+};
+
+Values forward(const Case& c, const Operands& o) {
+  const auto at = [&](std::int64_t row, std::int64_t part, std::int64_t channel) {
+    return o.bcx[static_cast<std::size_t>((row * 3 + part) * c.channels + channel)];
+  };
+  Values y;
+  for (std::int64_t row = 0; row < c.rows(); ++row) {
+    const std::int64_t position = row % c.tokens;
+    for (std::int64_t channel = 0; channel < c.channels; ++channel) {
+      double sum = o.bias[static_cast<std::size_t>(channel)];
+      for (std::int64_t d = 0; d < c.width && position - d >= c.first_key(position); ++d)
+        sum += o.weight[static_cast<std::size_t>(channel * c.width + c.width - 1 - d)] *
+               at(row - d, 0, channel) * at(row - d, 2, channel);
+      y.push_back(at(row, 1, channel) * sum);
+    }
+  }
+  return y;
+}
+
+// The gradient of dot(y, d_y) by one of the operands. It is linear in each of them, so that a difference of
+// any size is exact.
+Values gradient(const Case& c, const Operands& o, Values Operands::*by) {
+  Values result((o.*by).size());
+  Operands changed = o;
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    const double value = (o.*by)[i];
+    (changed.*by)[i] = value + 0.5;
+    const double above = dot(forward(c, changed), o.d_y);
+    (changed.*by)[i] = value - 0.5;
+    result[i] = above - dot(forward(c, changed), o.d_y);
+    (changed.*by)[i] = value;
+  }
+  return result;
+}
+
+// The same by hand for larger ones.
+Values gradient_of_bcx(const Case& c, const Operands& o) {
+  Values result(o.bcx.size());
+  const auto at = [&](std::int64_t row, std::int64_t part, std::int64_t channel) {
+    return static_cast<std::size_t>((row * 3 + part) * c.channels + channel);
+  };
+  for (std::int64_t row = 0; row < c.rows(); ++row) {
+    const std::int64_t position = row % c.tokens;
+    for (std::int64_t channel = 0; channel < c.channels; ++channel) {
+      const double d = o.d_y[static_cast<std::size_t>(row * c.channels + channel)];
+      double sum = o.bias[static_cast<std::size_t>(channel)];
+      for (std::int64_t k = 0; k < c.width && position - k >= c.first_key(position); ++k) {
+        const double w = o.weight[static_cast<std::size_t>(channel * c.width + c.width - 1 - k)];
+        const std::size_t b = at(row - k, 0, channel), x = at(row - k, 2, channel);
+        sum += w * o.bcx[b] * o.bcx[x];
+        const double d_u = d * o.bcx[at(row, 1, channel)] * w;
+        result[b] += d_u * o.bcx[x];
+        result[x] += d_u * o.bcx[b];
+      }
+      result[at(row, 1, channel)] += d * sum;
+    }
+  }
+  return result;
+}
+
+Values gradient_of_weight(const Case& c, const Operands& o, bool of_bias) {
+  Values result(of_bias ? o.bias.size() : o.weight.size());
+  for (std::int64_t row = 0; row < c.rows(); ++row) {
+    const std::int64_t position = row % c.tokens;
+    for (std::int64_t channel = 0; channel < c.channels; ++channel) {
+      const auto at = [&](std::int64_t r, std::int64_t part) {
+        return o.bcx[static_cast<std::size_t>((r * 3 + part) * c.channels + channel)];
+      };
+      const double e = o.d_y[static_cast<std::size_t>(row * c.channels + channel)] * at(row, 1);
+      if (of_bias) result[static_cast<std::size_t>(channel)] += e;
+      for (std::int64_t k = 0; !of_bias && k < c.width && position - k >= c.first_key(position); ++k)
+        result[static_cast<std::size_t>(channel * c.width + c.width - 1 - k)] +=
+            e * at(row - k, 0) * at(row - k, 2);
+    }
+  }
+  return result;
+}
+
+TEST(CausalConvReference, GradientsAgreeWithDifferences) {
+  for (const bool documents : {false, true}) {
+    const Case c{2, 9, 3, 4, true, documents};
+    const Operands o(c);
+    EXPECT_LE(normalised_error(gradient_of_bcx(c, o), gradient(c, o, &Operands::bcx)), 1e-12);
+    EXPECT_LE(normalised_error(gradient_of_weight(c, o, false), gradient(c, o, &Operands::weight)), 1e-12);
+    EXPECT_LE(normalised_error(gradient_of_weight(c, o, true), gradient(c, o, &Operands::bias)), 1e-12);
+  }
+}
+
+class CausalConvTest : public ::testing::TestWithParam<DeviceUnderTest> {};
+INSTANTIATE_TEST_SUITE_P(Devices, CausalConvTest, ::testing::ValuesIn(devices_under_test()));
+
+// The operands of a case on a device.
+struct OnDevice {
+  OnDevice(OperatorBench& bench, const Case& c, const Operands& o)
+      : bcx(bench.upload(o.bcx, c.dtype, {c.rows(), 3 * c.channels})),
+        weight(bench.upload(o.weight, c.dtype, {c.channels, c.width})),
+        d_y(bench.upload(o.d_y, c.dtype, {c.rows(), c.channels})) {
+    if (c.bias) bias = bench.upload(o.bias, DType::kF32, {c.channels});
+    if (c.documents) first_key = bench.upload(c.first_keys(), DType::kI32, {c.rows()});
+  }
+  // Calls over segments of this shape; what is before and behind them may be absent.
+  CausalConvForward forward(const CausalConvShape& shape, const Tensor& y, const Tensor& before = {}) const {
+    return {.shape = shape,
+            .bcx = bcx,
+            .weight = weight,
+            .bias = bias,
+            .before = before,
+            .first_key = first_key,
+            .y = y};
+  }
+  CausalConvBackwardInput backward(const CausalConvShape& shape, const Tensor& d_bcx,
+                                   const Tensor& before = {}, const Tensor& after = {}) const {
+    return {.shape = shape,
+            .bcx = bcx,
+            .weight = weight,
+            .bias = bias,
+            .before = before,
+            .first_key = first_key,
+            .d_y = d_y,
+            .d_after = after,
+            .d_bcx = d_bcx};
+  }
+  CausalConvBackwardWeight of_weight(const CausalConvShape& shape, const Tensor& d_weight,
+                                     bool accumulate = false, const Tensor& before = {}) const {
+    return {.shape = shape,
+            .bcx = bcx,
+            .before = before,
+            .first_key = first_key,
+            .d_y = d_y,
+            .of_bias = d_weight.shape.rank() == 1,
+            .d_weight = d_weight,
+            .accumulate = accumulate,
+            .workspace = {}};
+  }
+
+  Tensor bcx, weight, d_y, bias, first_key;
+};
+
+// fp32 sums of at most 16 products, and one rounding.
+double tolerance(DType dtype) { return rounding_error(dtype) + 2e-6; }
+
+TEST_P(CausalConvTest, ForwardAndBackwardInput) {
+  OperatorBench bench(GetParam());
+  for (const Case& c : cases()) {
+    const Operands o(c);
+    const OnDevice on(bench, c, o);
+    const Tensor y = bench.empty(c.dtype, {c.rows(), c.channels});
+    bench.run(on.forward(c.shape(), y));
+    EXPECT_LE(normalised_error(bench.download(y), forward(c, o)), tolerance(c.dtype)) << c;
+    const Tensor d_bcx = bench.empty(c.dtype, {c.rows(), 3 * c.channels});
+    bench.run(on.backward(c.shape(), d_bcx));
+    EXPECT_LE(normalised_error(bench.download(d_bcx), gradient_of_bcx(c, o)), tolerance(c.dtype)) << c;
+  }
+}
+
+TEST_P(CausalConvTest, BackwardWeightAssignsAndAccumulates) {
+  OperatorBench bench(GetParam());
+  for (const Case& c : cases()) {
+    const Operands o(c);
+    const OnDevice on(bench, c, o);
+    for (const bool of_bias : {false, true}) {
+      const Shape shape = of_bias ? Shape{c.channels} : Shape{c.channels, c.width};
+      Values expected = gradient_of_weight(c, o, of_bias);
+      for (const DType type : {DType::kF32, DType::kBF16}) {
+        const Tensor d_weight = bench.empty(type, shape);
+        const auto run = [&](bool accumulate) { bench.run(on.of_weight(c.shape(), d_weight, accumulate)); };
+        run(false);
+        EXPECT_LE(normalised_error(bench.download(d_weight), expected), tolerance(type)) << c;
+        run(true);
+        Values twice = expected;
+        for (double& value : twice) value *= 2;
+        EXPECT_LE(normalised_error(bench.download(d_weight), twice), 2 * tolerance(type)) << c;
+      }
+    }
+  }
+}
+
+// Nothing of another document or sequence is as much as multiplied.
+TEST_P(CausalConvTest, WhatATokenDoesNotSeeMayBeNan) {
+  OperatorBench bench(GetParam());
+  const Case c{2, 7, 8, 3, false, true};
+  Operands o(c);
+  const Values clean = forward(c, o);
+  // The last document of the first sequence is that of positions 2 to 6.
+  for (std::int64_t i = 0; i < 2 * 3 * c.channels; ++i) o.bcx[static_cast<std::size_t>(i)] = NAN;
+  const OnDevice on(bench, c, o);
+  const Tensor y = bench.empty(c.dtype, {c.rows(), c.channels});
+  bench.run(on.forward(c.shape(), y));
+  const Values actual = bench.download(y);
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    if (i < static_cast<std::size_t>(2 * c.channels)) {
+      EXPECT_TRUE(std::isnan(actual[i])) << i;
+    } else {
+      EXPECT_NEAR(actual[i], clean[i], 1e-5) << i;
+    }
+  }
+}
+
+// Sequences in pieces, each of which knows its edges alone, give what whole sequences give: as on context
+// ranks, where a rank has two pieces of each sequence.
+TEST_P(CausalConvTest, PiecesWithTheirEdgesAreTheWhole) {
+  OperatorBench bench(GetParam());
+  for (const bool documents : {false, true}) {
+    for (const std::int64_t width : {1, 3, 5}) {
+      const std::int64_t half = 6, sequences = 2;
+      const Case whole{sequences, 2 * half, 24, width, true, documents};
+      const Operands o(whole);
+      const OnDevice on(bench, whole, o);
+      const CausalConvShape halves{2 * sequences, half, whole.channels, width, 0, half};
+      const Tensor edge = bench.empty(DType::kF32, halves.edge()),
+                   d_edge = bench.empty(DType::kF32, halves.edge());
+      bench.run(CausalConvEdge{.shape = halves, .bcx = on.bcx, .edge = edge});
+      bench.run(CausalConvBackwardEdge{.shape = halves,
+                                       .bcx = on.bcx,
+                                       .weight = on.weight,
+                                       .first_key = on.first_key,
+                                       .d_y = on.d_y,
+                                       .d_edge = d_edge});
+      // What is before a piece is the edge of the one before it, and the gradients go the other way.
+      const auto moved = [&](const Tensor& tensor, std::int64_t by) {
+        const Values all = bench.download(tensor);
+        Values result(all.size());
+        const std::int64_t n = (width - 1) * whole.channels;
+        for (std::int64_t piece = 0; piece < halves.segments; ++piece) {
+          const std::int64_t from = piece + by;
+          for (std::int64_t i = 0; i < n && from >= 0 && from / 2 == piece / 2; ++i)
+            result[static_cast<std::size_t>(piece * n + i)] = all[static_cast<std::size_t>(from * n + i)];
+        }
+        return bench.upload(result, DType::kF32, halves.edge());
+      };
+      const Tensor before = moved(edge, -1), after = moved(d_edge, 1);
+      const Tensor y = bench.empty(whole.dtype, {whole.rows(), whole.channels});
+      bench.run(on.forward(halves, y, before));
+      EXPECT_LE(normalised_error(bench.download(y), forward(whole, o)), 2e-6) << whole;
+      const Tensor d_bcx = bench.empty(whole.dtype, {whole.rows(), 3 * whole.channels});
+      bench.run(on.backward(halves, d_bcx, before, after));
+      EXPECT_LE(normalised_error(bench.download(d_bcx), gradient_of_bcx(whole, o)), 2e-6) << whole;
+      const Tensor d_weight = bench.empty(DType::kF32, {whole.channels, width});
+      bench.run(on.of_weight(halves, d_weight, false, before));
+      EXPECT_LE(normalised_error(bench.download(d_weight), gradient_of_weight(whole, o, false)), 2e-6)
+          << whole;
+    }
+  }
+}
+
+// Three sequences that are read in passes of uneven runs of tokens.
+struct Reading {
+  static constexpr std::int64_t kSequences = 3, kTokens = 20, kRing = 8;
+
+  Reading(OperatorBench& on, const Case& which, const Operands& operands)
+      : bench(on),
+        c(which),
+        o(operands),
+        weight(on.upload(o.weight, c.dtype, {c.channels, c.width})),
+        // What is left of other sequences may be anything.
+        ring(on.empty(DType::kF32, {kSequences, std::max(kRing, 2 * c.width), c.channels})),
+        lengths(kSequences, 0) {
+    if (c.bias) bias = on.upload(o.bias, DType::kF32, {c.channels});
+  }
+
+  // Reads so many more tokens of each sequence, and `nobody` rows behind them, into `y`.
+  void read(const std::vector<std::int64_t>& counts, std::int64_t nobody, Values& y) {
+    Values rows, starts{0}, ends;
+    const std::int64_t wide = 3 * c.channels;
+    for (std::int64_t b = 0; b < kSequences; ++b) {
+      const auto begin = o.bcx.begin() + (b * kTokens + lengths[static_cast<std::size_t>(b)]) * wide;
+      rows.insert(rows.end(), begin, begin + counts[static_cast<std::size_t>(b)] * wide);
+      lengths[static_cast<std::size_t>(b)] += counts[static_cast<std::size_t>(b)];
+      starts.push_back(static_cast<double>(rows.size()) / static_cast<double>(wide));
+      ends.push_back(static_cast<double>(lengths[static_cast<std::size_t>(b)]));
+    }
+    const auto total = static_cast<std::int64_t>(starts.back()) + nobody;
+    rows.resize(static_cast<std::size_t>(total * wide), NAN);
+    const Tensor out = bench.empty(c.dtype, {total, c.channels});
+    bench.run(
+        CachedCausalConv{.sequences = {.query_starts = bench.upload(starts, DType::kI32, {kSequences + 1}),
+                                       .key_lengths = bench.upload(ends, DType::kI32, {kSequences}),
+                                       .block_table = bench.zeros(DType::kI32, {kSequences, 1}),
+                                       .page_size = 64},
+                         .width = c.width,
+                         .bcx = bench.upload(rows, c.dtype, {total, wide}),
+                         .weight = weight,
+                         .bias = bias,
+                         .ring = ring,
+                         .y = out});
+    const Values all = bench.download(out);
+    std::size_t row = 0;
+    for (std::int64_t b = 0; b < kSequences; ++b) {
+      const std::int64_t count = counts[static_cast<std::size_t>(b)] * c.channels;
+      const std::int64_t first = (b * kTokens + lengths[static_cast<std::size_t>(b)]) * c.channels - count;
+      std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(row), count, y.begin() + first);
+      row += static_cast<std::size_t>(count);
+    }
+    for (; row < all.size(); ++row) ASSERT_EQ(all[row], 0.0);
+  }
+
+  OperatorBench& bench;
+  const Case& c;
+  const Operands& o;
+  Tensor weight, bias, ring;
+  std::vector<std::int64_t> lengths;
+};
+
+TEST_P(CausalConvTest, ReadingInPassesIsReadingAtOnce) {
+  OperatorBench bench(GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const auto& [width, channels] : {std::pair{1, 8}, {3, 24}, {4, 7}, {16, 32}}) {
+      const Case c{Reading::kSequences, Reading::kTokens, channels, width, width == 4, false, dtype};
+      const Operands o(c);
+      const Values expected = forward(c, o);
+      Values y(expected.size(), NAN);
+      Reading reading(bench, c, o);
+      reading.read({3, 0, 1}, 2, y);    // a prompt
+      reading.read({1, 1, 1}, 0, y);    // a token each
+      reading.read({0, 2, 1}, 0, y);    // few rows, unevenly
+      reading.read({1, 0, 0}, 1, y);    // few rows, and one of nobody
+      reading.read({14, 17, 9}, 3, y);  // more than the ring holds
+      reading.read({1, 0, 8}, 0, y);
+      EXPECT_LE(normalised_error(y, expected), tolerance(dtype)) << c;
+      // The last tokens are read again, and others after a cut.
+      Values again(expected.size(), NAN);
+      for (std::int64_t& length : reading.lengths) length -= 1;
+      reading.read({1, 1, 1}, 0, again);
+      for (std::int64_t& length : reading.lengths) length -= 5;
+      reading.read({2, 3, 1}, 0, again);
+      reading.read({3, 2, 4}, 0, again);
+      for (std::size_t i = 0; i < again.size(); ++i) {
+        if (std::isnan(again[i])) continue;
+        EXPECT_NEAR(again[i], y[i], 1e-6) << c << " at " << i;
+      }
+      // A sequence that begins anew sees nothing of what its ring holds.
+      reading.lengths[1] = 0;
+      reading.read({0, 2, 0}, 0, again);
+      EXPECT_NEAR(again[static_cast<std::size_t>(Reading::kTokens * channels)],
+                  y[static_cast<std::size_t>(Reading::kTokens * channels)], 1e-6);
+    }
+  }
+}
+
+TEST(CausalConv, NoThreadCountChangesABit) {
+  const Case c{3, 211, 130, 3, true, true, DType::kBF16};
+  const Operands o(c);
+  std::vector<std::vector<unsigned char>> first;
+  for (const int threads : {1, 2, 5}) {
+    OperatorBench bench({.threads = threads});
+    const OnDevice on(bench, c, o);
+    const Tensor y = bench.empty(c.dtype, {c.rows(), c.channels}),
+                 d_bcx = bench.empty(c.dtype, {c.rows(), 3 * c.channels}),
+                 d_weight = bench.empty(DType::kF32, {c.channels, c.width});
+    bench.run(on.forward(c.shape(), y));
+    bench.run(on.backward(c.shape(), d_bcx));
+    bench.run(on.of_weight(c.shape(), d_weight));
+    std::vector<std::vector<unsigned char>> bits = {bench.bytes(y), bench.bytes(d_bcx),
+                                                    bench.bytes(d_weight)};
+    if (first.empty()) first = bits;
+    EXPECT_EQ(bits, first) << threads << " threads";
+  }
+}
+
+}  // namespace
+}  // namespace primus::turbo::test

@@ -11,6 +11,7 @@
 
 #include "base/random/random.h"
 #include "device/guard_device.h"
+#include "engine/device_values.h"
 #include "engine/operators.h"
 #include "engine/rank.h"
 #include "engine/weight_gradient_queue.h"
@@ -24,12 +25,6 @@ constexpr std::int64_t kTokens = 5, kIn = 14, kOut = 9, kDim = 3;
 constexpr std::uint64_t kSeed = 21;
 constexpr float kRate = 0.3F, kScale = 1.5F;
 using Numbers = std::vector<double>;
-
-std::vector<float> numbers(std::int64_t count, std::uint64_t seed) {
-  std::vector<float> values(static_cast<std::size_t>(count));
-  fill_normal(RandomStream(seed, RandomPurpose::kTest), 0, values);
-  return values;
-}
 
 // a [m, k] · b [k, n].
 Numbers times(const Numbers& a, const Numbers& b, std::int64_t m, std::int64_t k, std::int64_t n) {
@@ -140,24 +135,18 @@ class Adapted {
     return values;
   }
 
-  const std::vector<float> w = numbers(kOut * kIn, 1), a = numbers(kDim * kIn, 2),
-                           b = numbers(kOut * kDim, 3), x = numbers(kTokens * kIn, 4),
-                           d_y = numbers(kTokens * kOut, 5);
+  const std::vector<float> w = test::numbers(kOut * kIn, 1), a = test::numbers(kDim * kIn, 2),
+                           b = test::numbers(kOut * kDim, 3), x = test::numbers(kTokens * kIn, 4),
+                           d_y = test::numbers(kTokens * kOut, 5);
 
  private:
   inline static const std::vector<std::int32_t> kNumbers{3, 4, 100, 101, 7};
 
   template <class T>
   void fill(const Tensor& tensor, const std::vector<T>& values) {
-    rank_.compute().copy_to_device(tensor.data, values.data(), tensor.bytes());
-    rank_.compute().synchronize();
+    test::write(rank_, tensor, values);
   }
-  std::vector<float> read(const Tensor& tensor) {
-    std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
-    rank_.compute().copy_to_host(values.data(), tensor.data, tensor.bytes());
-    rank_.compute().synchronize();
-    return values;
-  }
+  std::vector<float> read(const Tensor& tensor) { return test::read(rank_, tensor); }
 
   Rank rank_;
   ParameterStore store_;

@@ -29,21 +29,19 @@ struct DropoutBody {
     const RandomStream stream(key, RandomPurpose::kDropout,
                               static_cast<std::uint32_t>(static_cast<std::int64_t>(step)),
                               static_cast<std::uint32_t>(tokens[row]));
-    Philox::Counter words{};
-    std::int64_t drawn = -1;
-    PRIMUS_UNROLL
-    for (int k = 0; k < kColumns; ++k) {
-      const std::int64_t column = first + k;
-      if (column >= cols) return;
-      const std::int64_t element = whole(column);
-      if (element / 4 != drawn) {
-        drawn = element / 4;
-        words = stream.quad(static_cast<std::uint64_t>(drawn));
-      }
-      const float u = RandomStream::to_uniform(words[static_cast<std::size_t>(element % 4)]);
-      const std::int64_t at = row * cols + column;
-      out[at] = from_float<T>(u >= rate ? to_float(x[at]) * factor : 0.0F);
+    const std::int64_t at = row * cols + first, element = whole(first), last = first + kColumns - 1;
+    if (element % kColumns == 0 && last < cols && whole(last) == element + kColumns - 1) {
+      const Philox::Counter words = stream.quad(static_cast<std::uint64_t>(element / kColumns));
+      PRIMUS_UNROLL
+      for (std::size_t k = 0; k < kColumns; ++k) put(at + static_cast<std::int64_t>(k), words[k]);
+      return;
     }
+    for (std::int64_t k = 0; k < kColumns && first + k < cols; ++k)
+      put(at + k, stream.bits(static_cast<std::uint64_t>(whole(first + k))));
+  }
+
+  PRIMUS_DEVICE void put(std::int64_t at, std::uint32_t word) const {
+    out[at] = from_float<T>(RandomStream::to_uniform(word) >= rate ? to_float(x[at]) * factor : 0.0F);
   }
 
   // The column within the whole matrix.

@@ -66,6 +66,14 @@ ModelConfig adapted_latent() {
   return c;
 }
 
+// Beside experts that have no adapters.
+ModelConfig adapted_latent_dropout() {
+  ModelConfig c = adapted_latent();
+  c.lora.modules = {"linear_proj"};
+  c.lora.training.dropout = 0.2;
+  return c;
+}
+
 ModelConfig mixture() {
   ModelConfig c = tiny_mixture();
   c.layers = 2;
@@ -332,8 +340,11 @@ void expect_equal(const MeshOutcome& many, const MeshOutcome& one, const Case& c
   for (const std::vector<float>& logits : many.logits)
     EXPECT_LE(distance(logits, one.logits.front()), kTolerance);
   ASSERT_EQ(many.weights.size(), one.weights.size());
-  for (const auto& [name, weights] : one.weights)
-    EXPECT_LE(distance(many.weights.at(name), weights), kTolerance) << name;
+  // B begins at zero: it is a sum of Adam's steps alone, which a small gradient's rounding moves most.
+  for (const auto& [name, weights] : one.weights) {
+    const double tolerance = (name.ends_with(".lora_B") ? 5 : 1) * kTolerance;
+    EXPECT_LE(distance(many.weights.at(name), weights), tolerance) << name;
+  }
 }
 
 TEST_P(MeshTraining, EqualsOneDevice) {
@@ -394,6 +405,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"lora_dropout_tp2", adapted_dropout, {2, tensor(2)}},
         Case{"lora_dropout_tp4_recomputed", adapted_dropout, {4, tensor(4), Sharding::kNone, true}},
         Case{"lora_dropout_tp2_dp2_zero3", adapted_dropout, {4, tensor(2), Sharding::kParameters}},
+        Case{"lora_dropout_latent_ep2", adapted_latent_dropout, {2, expert(2)}},
+        Case{"lora_dropout_latent_tp2_ep4", adapted_latent_dropout, {4, {.tensor = 2, .expert = 4}}},
         Case{"lora_dropout_after_tp2", adapted_dropout_after, {2, tensor(2)}},
         Case{"lora_dropout_after_tp4", adapted_dropout_after, {4, tensor(4)}},
         Case{"tied_tp2", tied, {2, tensor(2)}}, Case{"tied_tp4", tied, {4, tensor(4)}},

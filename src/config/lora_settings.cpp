@@ -46,13 +46,6 @@ std::string one_of(const Value& value, std::string_view key, Names names) {
   throw error;
 }
 
-Error not_so_far(const Value& value, std::string_view key, std::string_view can, std::string hint) {
-  return unsupported(
-             fmt::format("lora.{} is {}; Primus's own engine can only do {} so far", key, value.show(), can),
-             std::move(hint))
-      .at(value.origin.location(), value.origin.snippet(value.width()));
-}
-
 void read(LoraSettings& settings, const std::string& key, const Value& value) {
   constexpr std::array<std::string_view, 2> kPositions{"pre", "post"}, kInit{"xavier", "kaiming"};
   constexpr std::array<std::string_view, 1> kZero{"zero"};
@@ -106,8 +99,6 @@ LoraSettings read_lora(const Value& lora) {
     }
     if (!member.value.is_null()) read(settings, member.key, member.value);
   }
-  if (settings.enabled && settings.dropout > 0)
-    throw not_so_far(*lora.find("dropout"), "dropout", "0", "set it to 0.0, or leave it out");
   return settings;
 }
 

@@ -28,8 +28,8 @@ struct LoraSettings {
   std::vector<std::string> target_modules{"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"};
 };
 
-// Throws an Error at the place of a key that is unknown or misspelt, of a value that is wrong, and, where
-// adapters are enabled, of one that the native engine does not have. Null, and an absent key, is the default.
+// Throws an Error at the place of a key that is unknown or misspelt, or of a value that is wrong. Null, and
+// an absent key, is the default.
 LoraSettings read_lora(const Value& lora);
 
 }  // namespace primus::config

@@ -1,5 +1,7 @@
 #include "engine/mesh.h"
 
+#include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 #include "comm/measuring.h"
@@ -62,9 +64,23 @@ Mesh::Mesh(std::unique_ptr<comm::Communicator> world, const MeshShape& shape)
     make_reduction(ReduceGroup::kExperts,
                    every(first + within % expert_ranks, stage_ranks / expert_ranks, expert_ranks));
   }
+  if (resolve(ReduceGroup::kExpertTokens) == ReduceGroup::kExpertTokens) {
+    std::vector<int> members;
+    const int begin = first + within % expert_ranks / shape.expert_tensor * shape.expert_tensor;
+    for (const int copy : every(begin, stage_ranks / expert_ranks, expert_ranks))
+      std::ranges::copy(every(copy, shape.expert_tensor, 1), std::back_inserter(members));
+    make_reduction(ReduceGroup::kExpertTokens, members);
+  }
 }
 
 ReduceGroup Mesh::resolve(ReduceGroup group) const {
+  if (group == ReduceGroup::kExpertTokens) {
+    if (shape_.expert_tensor == 1) {
+      group = ReduceGroup::kExperts;
+    } else if (shape_.expert == 1) {
+      group = ReduceGroup::kTokens;
+    }
+  }
   if (group == ReduceGroup::kExperts && shape_.expert * shape_.expert_tensor == 1)
     group = ReduceGroup::kTokens;
   return group == ReduceGroup::kTokens && shape_.tensor == 1 ? ReduceGroup::kData : group;
@@ -80,7 +96,8 @@ void Mesh::make_reduction(ReduceGroup group, const std::vector<int>& members) {
   const int ranks = static_cast<int>(members.size());
   if (ranks == 1) return;
   if (ranks % shape_.copies != 0) throw std::logic_error("Mesh: copies do not divide a reduce group");
-  static constexpr std::array<const char*, kReduceGroups> kNames = {"data", "tokens", "expert_data"};
+  static constexpr std::array<const char*, kReduceGroups> kNames = {"data", "tokens", "expert_data",
+                                                                    "expert_tokens"};
   const std::string name = kNames[index(group)];
   Owned& owned = owned_[index(group)];
   owned.all = split(members, name, Beside::kKernels);

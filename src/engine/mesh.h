@@ -47,9 +47,10 @@ MeshPlace place_of(const MeshShape& shape, int world, int rank);
 enum class ReduceGroup : std::uint8_t {
   kData,     // split over tensor ranks: data and context ranks
   kTokens,   // whole on all tensor ranks, each of which sees other tokens or heads: all ranks of the stage
-  kExperts,  // of experts: the ranks that hold the same ones
+  kExperts,  // of experts: the ranks that hold the same ones, and the same part of their width
+  kExpertTokens,  // of experts, whole on all of their tensor ranks: the ranks that hold the same ones
 };
-inline constexpr std::size_t kReduceGroups = 3;
+inline constexpr std::size_t kReduceGroups = 4;
 constexpr std::size_t index(ReduceGroup group) { return static_cast<std::size_t>(group); }
 
 // A reduce group, as one of its ranks sees it.

@@ -1,6 +1,8 @@
 // What experts compute on the rows of tokens that chose them, and the way there and back (moe_operators.h).
 #include <optional>
+#include <utility>
 
+#include "base/check.h"
 #include "engine/fp32_weight_gradient.h"
 #include "engine/linear_products.h"
 #include "engine/moe_operators.h"
@@ -327,18 +329,36 @@ PlanAttributes attributes_of(const Routing& r) {
   return {r.expert_count, r.weights.shape()[0], r.weights.shape()[1]};
 }
 
+// Dropout would have to know the tokens of rows from other ranks.
+const LowRank& adapter_of(const Parameter& weight) {
+  PRIMUS_CHECK("experts", weight.low_rank.dropout == 0);
+  return weight.low_rank;
+}
+
+// What A makes of each row, by the A of its expert.
+Value low_rows(const Value& rows, const LowRank& low_rank, const Routing& r) {
+  return scale(grouped_linear(rows, *low_rank.down, r), low_rank.scale);
+}
+
 }  // namespace
 
 // ---- what model code calls ----------------------------------------------------------------------
 
 Value dispatch_linear(const Value& x, Parameter& weight, const Routing& r) {
   const Shape shape{r.rows, weight.shape[1]};
-  return x.tape().record(kDispatchLinear, {&x, &r.plan}, &weight, {{x.dtype(), shape}}, attributes_of(r))[0];
+  Value y =
+      x.tape().record(kDispatchLinear, {&x, &r.plan}, &weight, {{x.dtype(), shape}}, attributes_of(r))[0];
+  const LowRank& low_rank = adapter_of(weight);
+  if (!low_rank) return y;
+  const Value low = scale(dispatch_linear(x, *low_rank.down, r), low_rank.scale);
+  return sum(std::move(y), grouped_linear(low, *low_rank.up, r));
 }
 
 Value grouped_linear(const Value& rows, Parameter& weight, const Routing& r) {
   const Shape shape{rows.shape()[0], weight.shape[1]};
-  return rows.tape().record(kGroupedLinear, {&rows, &r.plan}, &weight, {{rows.dtype(), shape}})[0];
+  Value y = rows.tape().record(kGroupedLinear, {&rows, &r.plan}, &weight, {{rows.dtype(), shape}})[0];
+  const LowRank& low_rank = adapter_of(weight);
+  return low_rank ? sum(std::move(y), grouped_linear(low_rows(rows, low_rank, r), *low_rank.up, r)) : y;
 }
 
 Value combine(const Value& rows, const Routing& r, const Value& addend) {
@@ -353,8 +373,10 @@ Value linear_combine(const Value& rows, Parameter& weight, const Routing& r, con
   Tape& tape = rows.tape();
   const Tape::Output out{rows.dtype(), {r.weights.shape()[0], weight.shape[1]}};
   const PlanAttributes a = attributes_of(r);
-  if (addend) return tape.record(kLinearCombine<true>, {&rows, &r.plan, &addend}, &weight, {out}, a)[0];
-  return tape.record(kLinearCombine<false>, {&rows, &r.plan}, &weight, {out}, a)[0];
+  Value y = addend ? tape.record(kLinearCombine<true>, {&rows, &r.plan, &addend}, &weight, {out}, a)[0]
+                   : tape.record(kLinearCombine<false>, {&rows, &r.plan}, &weight, {out}, a)[0];
+  const LowRank& low_rank = adapter_of(weight);
+  return low_rank ? linear_combine(low_rows(rows, low_rank, r), *low_rank.up, r, y) : y;
 }
 
 Value grouped_bias(Value rows, Parameter& bias, const Routing& r) {

@@ -59,6 +59,8 @@ void record(const Routing& routing, const Tensor& experts);
 void observe(const Value& logits, const Routing& routing, const RoutingRule& rule, const Tensor& load,
              const Tensor& losses);
 
+// Products with experts' matrices, and what these have of low rank: an adapter for each expert.
+//
 // The row of each choice of each token times the matrix of its expert: [T, in] · [E, out, in]ᵀ -> [T · top_k,
 // out].
 Value dispatch_linear(const Value& x, Parameter& weight, const Routing& routing);

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "engine/linear_products.h"
+#include "engine/low_rank.h"
 #include "engine/parallel_operators.h"
 #include "turbo/bias/bias.h"
 #include "turbo/elementwise/elementwise.h"
@@ -387,9 +388,10 @@ Value product(const Value& x, Parameter& weight) {
 Value linear(const Value& x, Parameter& weight) {
   Value y = product(x, weight);
   const LowRank& low_rank = weight.low_rank;
-  return low_rank
-             ? sum(std::move(y), product(scale(product(x, *low_rank.down), low_rank.scale), *low_rank.up))
-             : y;
+  if (!low_rank) return y;
+  const Value read = before_low_rank(x, low_rank, RowsOf::kOwn);
+  const Value low = scale(product(read, *low_rank.down), low_rank.scale);
+  return sum(std::move(y), after_low_rank(product(low, *low_rank.up), low_rank, RowsOf::kOwn));
 }
 
 Value scale(Value x, float factor) {

@@ -64,6 +64,8 @@ struct LowRank {
   Parameter* down = nullptr;  // A [rank, in]; null: there are none
   Parameter* up = nullptr;    // B [out, rank]
   float scale = 1;
+  float dropout = 0;         // in training: the rate (engine/low_rank.h)
+  bool drops_after = false;  // of what B gives; false: of what A reads
 
   explicit operator bool() const { return down != nullptr; }
 };

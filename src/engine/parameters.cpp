@@ -179,13 +179,16 @@ void ParameterStore::allocate(const Layout& layout, Arena& arena) {
   for (std::size_t number = 0; number < groups_.size(); ++number) {
     const Group& group = groups_[number];
     if (!group.here) continue;
-    // By reduce group; trained or not; read in the compute type or in fp32.
-    std::array<std::vector<Parameter*>, 4 * kReduceGroups> kinds;
+    // By reduce group; trained or not; read in the compute type or in fp32. What is never sharded (see
+    // add_unit) is by itself.
+    constexpr std::size_t kKinds = 5;
+    std::array<std::vector<Parameter*>, kKinds * kReduceGroups> kinds;
     for (Parameter* p : group.parameters) {
       const bool wide = layout.compute == DType::kF32 || p->full_precision || p->reads_full_precision;
-      kinds[index(layout.groups[index(p->group)].group) * 4 + (p->trainable ? 0 : 2) +
-            (wide && layout.compute != DType::kF32 ? 1 : 0)]
-          .push_back(p);
+      const std::size_t kind = !p->trainable && p->full_precision
+                                   ? 4
+                                   : (p->trainable ? 0 : 2) + (wide && layout.compute != DType::kF32 ? 1 : 0);
+      kinds[index(layout.groups[index(p->group)].group) * kKinds + kind].push_back(p);
     }
     for (const std::vector<Parameter*>& kind : kinds) {
       if (!kind.empty()) add_unit(number, kind);

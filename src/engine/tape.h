@@ -31,6 +31,7 @@
 namespace primus::engine {
 
 class DataParallel;
+struct DropoutSource;  // engine/low_rank.h
 class Tape;
 class WeightGradientQueue;
 
@@ -124,6 +125,9 @@ class Tape {
   // Operators called while this is set are replayed in the backward pass, whatever the policy says; returns
   // what it was before.
   bool set_replay(bool replay) { return std::exchange(replay_, replay); }
+  // What adapters' dropout draws by; null: there is none (DropoutScope).
+  const DropoutSource* dropout() const { return dropout_; }
+  void set_dropout(const DropoutSource* source) { dropout_ = source; }
   bool training() const { return settings_.train; }
   // Parameters may have no values but while an operator runs that names them: no other may be read.
   bool gathers_parameters() const { return settings_.parallel != nullptr; }
@@ -204,6 +208,7 @@ class Tape {
   std::vector<int> free_slots_;  // recycled when nothing is recorded
   std::int64_t layer_ = -1;
   bool replay_ = false;
+  const DropoutSource* dropout_ = nullptr;
   int pending_weight_gradients_ = 0;
   bool in_backward_ = false;
 };

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "comm/beside.h"
+#include "engine/low_rank.h"
 #include "tensor/scratch_tensor.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/linear/linear.h"
@@ -328,8 +329,10 @@ Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* gro
   Value y = gathered_product(x, weight, group, beside);
   const LowRank& low_rank = weight.low_rank;
   if (!low_rank) return y;
-  const Value low = scale(product(x, *low_rank.down), low_rank.scale);
-  return sum(std::move(y), gathered_product(low, *low_rank.up, group, beside));
+  const Value read = before_low_rank(x, low_rank, RowsOf::kOwn);
+  const Value low = scale(product(read, *low_rank.down), low_rank.scale);
+  Value added = gathered_product(low, *low_rank.up, group, beside);
+  return sum(std::move(y), after_low_rank(std::move(added), low_rank, RowsOf::kLayer));
 }
 
 // A is shared as the weight is, and B is whole.
@@ -337,8 +340,9 @@ Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* gr
   Value y = scattered_product(x, weight, group, beside);
   const LowRank& low_rank = weight.low_rank;
   if (!low_rank) return y;
-  const Value low = scale(scattered_product(x, *low_rank.down, group, beside), low_rank.scale);
-  return sum(std::move(y), product(low, *low_rank.up));
+  const Value read = before_low_rank(x, low_rank, RowsOf::kLayer);
+  const Value low = scale(scattered_product(read, *low_rank.down, group, beside), low_rank.scale);
+  return sum(std::move(y), after_low_rank(product(low, *low_rank.up), low_rank, RowsOf::kOwn));
 }
 
 }  // namespace primus::engine

@@ -353,9 +353,8 @@ TEST(Experiment, WhatWouldTrainSomethingElseIsRefused) {
         "swiglu_limit: 7.0", "apply_query_key_layer_scaling: true",
         "heterogeneous_layers_config_path: layers.json", "head_lr_mult: 2", "iterations_to_skip: [1, 2]",
         "fp8: hybrid\n      fp8_recipe: blockwise", "fp4: e2m1", "recompute_activations: true",
-        "fp32_residual_connection: true", "exit_on_missing_checkpoint: false\n      load: x",
-        "lora: {enabled: true, dropout: 0.1}", "stage: sft", "save_retain_interval: 10", "spec: [a.b, c]",
-        "per_split_data_args_path: data.json"}) {
+        "fp32_residual_connection: true", "exit_on_missing_checkpoint: false\n      load: x", "stage: sft",
+        "save_retain_interval: 10", "spec: [a.b, c]", "per_split_data_args_path: data.json"}) {
     const std::string error = error_of(experiment_text("      " + std::string(refused) + "\n"));
     EXPECT_NE(error.find(": error: "), std::string::npos) << refused << error;
     EXPECT_NE(error.find("so far"), std::string::npos) << refused << error;
@@ -368,8 +367,8 @@ TEST(Experiment, WhatWouldTrainSomethingElseIsRefused) {
        {"activation_func: silu", "attn_sliding_window: null", "window_size: []", "use_sink_attention: 0",
         "swiglu_limit: 0", "head_lr_mult: 1.0", "iterations_to_skip: null", "fp8: null",
         "exit_on_missing_checkpoint: true", "lora: {enabled: false}", "lora: {}",
-        "lora: {enabled: false, dropout: 0.1}", "stage: pretrain", "recompute_activations: false",
-        "perform_initialization: true", "iterations_to_skip: []"}) {
+        "lora: {enabled: true, dropout: 0.1, dropout_position: post}", "stage: pretrain",
+        "recompute_activations: false", "perform_initialization: true", "iterations_to_skip: []"}) {
     EXPECT_EQ(error_of(experiment_text("      " + std::string(neutral) + "\n")), "") << neutral;
   }
 }

@@ -100,6 +100,11 @@ TEST(Mesh, ExpertsAreSpreadInTheirOwnWay) {
   EXPECT_THAT(groups(shape, 8, kReduction<ReduceGroup::kData>),
               UnorderedElementsAre(ElementsAre(0, 2, 4, 6), ElementsAre(1, 3, 5, 7)));
   const MeshShape split{.tensor = 2, .expert = 2, .expert_tensor = 2};
+  EXPECT_THAT(
+      groups(split, 8, kReduction<ReduceGroup::kExperts>),
+      UnorderedElementsAre(ElementsAre(0, 4), ElementsAre(1, 5), ElementsAre(2, 6), ElementsAre(3, 7)));
+  EXPECT_THAT(groups(split, 8, kReduction<ReduceGroup::kExpertTokens>),
+              UnorderedElementsAre(ElementsAre(0, 1, 4, 5), ElementsAre(2, 3, 6, 7)));
   const Mesh mesh(world_of(6, 8), split);
   EXPECT_EQ(mesh.place().expert_tensor, 0);
   EXPECT_EQ(mesh.place().expert, 1);
@@ -112,8 +117,16 @@ TEST(Mesh, GroupsOfTheSameRanksAreOne) {
   const Mesh tensor(world_of(1, 4), {.tensor = 2});
   EXPECT_EQ(tensor.resolve(ReduceGroup::kTokens), ReduceGroup::kTokens);
   EXPECT_EQ(tensor.resolve(ReduceGroup::kExperts), ReduceGroup::kTokens);
+  const Mesh experts(world_of(1, 4), {.expert = 2});
+  EXPECT_EQ(experts.resolve(ReduceGroup::kExpertTokens), ReduceGroup::kExperts);
+  const Mesh wide(world_of(1, 4), {.tensor = 2, .expert_tensor = 2});
+  EXPECT_EQ(wide.resolve(ReduceGroup::kExperts), ReduceGroup::kExperts);
+  EXPECT_EQ(wide.resolve(ReduceGroup::kExpertTokens), ReduceGroup::kTokens);
+  EXPECT_EQ(Mesh(world_of(1, 4), {.expert_tensor = 2}).resolve(ReduceGroup::kExpertTokens),
+            ReduceGroup::kData);
   const Mesh alone;
-  for (const ReduceGroup group : {ReduceGroup::kData, ReduceGroup::kTokens, ReduceGroup::kExperts})
+  for (const ReduceGroup group :
+       {ReduceGroup::kData, ReduceGroup::kTokens, ReduceGroup::kExperts, ReduceGroup::kExpertTokens})
     EXPECT_EQ(alone.reduction(group).size(), 1);
 }
 
@@ -157,7 +170,10 @@ TEST(Mesh, SaysWhatItsGroupsRunBeside) {
                                                 {"tokens.replicas.0", Beside::kKernels},
                                                 {"expert_data.0", Beside::kKernels},
                                                 {"expert_data.shards.0", Beside::kKernels},
-                                                {"expert_data.replicas.0", Beside::kKernels}};
+                                                {"expert_data.replicas.0", Beside::kKernels},
+                                                {"expert_tokens.0", Beside::kKernels},
+                                                {"expert_tokens.shards.0", Beside::kKernels},
+                                                {"expert_tokens.replicas.0", Beside::kKernels}};
   EXPECT_EQ(found, wanted);
 }
 

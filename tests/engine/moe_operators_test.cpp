@@ -3,11 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <vector>
 
-#include "base/random/random.h"
 #include "device/guard_device.h"
+#include "engine/device_values.h"
 #include "engine/rank.h"
 #include "engine/tape.h"
 #include "engine/weight_gradient_queue.h"
@@ -38,14 +37,14 @@ class WeightedSwiglu {
     Gradients result;
     {
       const Value gate_up = tape.input(DType::kF32, {kRows, 2 * kFfn}, rows_differ);
-      fill(gate_up.tensor(), numbers(kRows * 2 * kFfn, 1));
+      fill(gate_up.tensor(), test::numbers(kRows * 2 * kFfn, 1));
       Routing routing{
           .weights = tape.input(DType::kF32, {kTokens, kTopK}, weights_differ),
           .experts = tape.input(DType::kI32, {kTokens, kTopK}, false),
           .plan = tape.input(DType::kI32, turbo::RoutingPlan::shape(kExperts, kTokens, kTopK), false),
           .expert_count = kExperts,
           .rows = kRows};
-      fill(routing.weights.tensor(), numbers(kRows, 2));
+      fill(routing.weights.tensor(), test::numbers(kRows, 2));
       fill(routing.experts.tensor(), std::vector<std::int32_t>{1, 0, 0, 1, 1, 0});
       turbo::launch(rank_.context(), turbo::PlanRouting{.experts = routing.experts.tensor(),
                                                         .weights = {},
@@ -53,7 +52,7 @@ class WeightedSwiglu {
                                                         .expert_count = kExperts,
                                                         .capacity = 0});
       const Value d_out = tape.input(DType::kF32, {kRows, kFfn}, false);
-      fill(d_out.tensor(), numbers(kRows * kFfn, 3));
+      fill(d_out.tensor(), test::numbers(kRows * kFfn, 3));
       for (int call = 0; call < calls; ++call)
         tape.set_gradient(weighted_swiglu(gate_up, routing), d_out.tensor());
       if (plain && rows_differ) tape.set_gradient(swiglu(gate_up), d_out.tensor());
@@ -66,24 +65,11 @@ class WeightedSwiglu {
   }
 
  private:
-  static std::vector<float> numbers(std::int64_t count, std::uint64_t seed) {
-    std::vector<float> values(static_cast<std::size_t>(count));
-    fill_normal(RandomStream(seed, RandomPurpose::kTest), 0, values);
-    return values;
-  }
-
   template <class T>
   void fill(const Tensor& tensor, const std::vector<T>& values) {
-    rank_.compute().copy_to_device(tensor.data, values.data(), tensor.bytes());
-    rank_.compute().synchronize();
+    test::write(rank_, tensor, values);
   }
-
-  std::vector<float> read(const Tensor& tensor) {
-    std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
-    rank_.compute().copy_to_host(values.data(), tensor.data, tensor.bytes());
-    rank_.compute().synchronize();
-    return values;
-  }
+  std::vector<float> read(const Tensor& tensor) { return test::read(rank_, tensor); }
 
   Rank rank_;
 };

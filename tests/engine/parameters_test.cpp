@@ -90,6 +90,25 @@ TEST(ParameterStore, StoresWhatItsUseNeedsAndNoMore) {
   EXPECT_EQ(bytes_of({.compute = DType::kBF16, .states = {two}}, true), 2 * kNarrow + 4 * kWide);
 }
 
+// The biases by which routers balance are read without a gather: nothing that is frozen beside them, a router
+// among it, may shard them with it.
+TEST(ParameterStore, WhatIsNeverShardedIsByItself) {
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    Rank rank(turbo::make_cpu_device(1));
+    ParameterStore store;
+    declare_block(store);
+    Parameter& bias = store.add("layers.0.choice_bias", {8}, Initializer::constant(0));
+    bias.full_precision = true;
+    for (Parameter& p : store.parameters()) p.trainable = false;
+    ParameterStore::Layout layout{.compute = compute, .sharding = Sharding::kParameters};
+    for (GroupPlace& place : layout.groups) place = {.ranks = 2, .shards = 2};
+    store.allocate(layout, rank.persistent());
+    EXPECT_EQ(bias.unit->parameters.size(), 1U);
+    EXPECT_EQ(bias.unit->sharding, Sharding::kNone);
+    EXPECT_EQ(store.parameters().front().unit->sharding, Sharding::kParameters);
+  }
+}
+
 // Every element is stored by as many ranks as there are copies, counted by one, and starts as on one rank.
 TEST(ParameterStore, ShardsAreTheWhole) {
   Rank one(turbo::make_cpu_device(1));

@@ -274,24 +274,28 @@ class Copy {
     return values;
   }
 
-  // W + scale B A, summed in fp64 and rounded once.
+  // W + scale B A, summed in fp64 and rounded once. Of experts, by the adapter of each.
   PublishedTensor folded(PublishedTensor base, const Parameter& p, const CheckpointPart& part) {
     const Parameter &down = *p.low_rank.down, &up = *p.low_rank.up;
-    const auto a = std::make_shared<const std::vector<float>>(adapter(down, 0, down.shape[0]));
+    const std::int64_t out_rows = p.shape[p.shape.rank() - 2], rank = down.shape[down.shape.rank() - 2];
+    const std::int64_t expert = part.row / out_rows,
+                       experts = std::max<std::int64_t>(part.rows / out_rows, 1);
+    const auto a = std::make_shared<const std::vector<float>>(adapter(down, expert * rank, experts * rank));
     const auto b = std::make_shared<const std::vector<float>>(adapter(up, part.row, part.rows));
-    const std::int64_t cols = p.row_elements(), rank = down.shape[0];
     base.plain = {};
-    base.read = [a, b, cols, rank, scale = config_.lora.scale(), read = std::move(base.read)](
-                    std::int64_t first, std::span<float> out) {
+    base.read = [a, b, part, out_rows, rank, cols = p.row_elements(), scale = config_.lora.scale(),
+                 read = std::move(base.read)](std::int64_t first, std::span<float> out) {
       read(first, out);
       std::vector<double> added;
       for (std::size_t i = 0; i < out.size();) {
-        const std::int64_t row = (first + static_cast<std::int64_t>(i)) / cols;
-        const std::int64_t col = (first + static_cast<std::int64_t>(i)) % cols;
-        added.assign(std::min(static_cast<std::size_t>(cols - col), out.size() - i), 0);
+        const std::int64_t place = place_in_memory(part, first + static_cast<std::int64_t>(i));
+        const std::int64_t row = place / cols, col = place % cols;
+        // Neighbours of a row, where the published tensor has them as they lie in memory.
+        const std::size_t run = part.layout.axes.empty() ? static_cast<std::size_t>(cols - col) : 1;
+        added.assign(std::min(run, out.size() - i), 0);
         for (std::int64_t r = 0; r < rank; ++r) {
           const double factor = static_cast<double>((*b)[static_cast<std::size_t>(row * rank + r)]);
-          const float* const of_a = a->data() + r * cols + col;
+          const float* const of_a = a->data() + (row / out_rows * rank + r) * cols + col;
           for (std::size_t j = 0; j < added.size(); ++j) added[j] += factor * static_cast<double>(of_a[j]);
         }
         for (const double sum : added) {

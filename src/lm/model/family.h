@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/low_rank.h"
 #include "engine/operators.h"
 #include "engine/parameters.h"
 #include "lm/model/model_config.h"
@@ -53,9 +54,11 @@ struct BlockInputs {
   // packed from documents; empty: at 0.
   engine::Value first_key = {};
   const RoutingStep* routing = nullptr;  // training only
-  // Each token's number within the step's global batch (turbo::RouterRandom), with `routing`: [T of all
-  // context ranks, in their order] int32.
+  // Each token's number within the step's global batch (turbo::RouterRandom), with `routing` or `dropout`: [T
+  // of all context ranks, in their order] int32.
   engine::Value token_numbers = {};
+  // Training with dropout of adapters alone: what it draws by, without the tokens.
+  const engine::DropoutSource* dropout = nullptr;
   const RoutingTrace* trace = nullptr;  // usually none
   // Context parallelism: the ranks that hold the rest of each sequence, of which `sequence` tokens are here;
   // null: nobody does.

@@ -1,6 +1,7 @@
 #include "lm/model/language_model.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/check.h"
 #include "lm/model/blocks/block_parameters.h"
@@ -15,7 +16,7 @@ std::int64_t conv_ring(const ModelConfig& config) { return config.conv_width + 5
 
 LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& families,
                              engine::ParameterStore& store, const ModelParts& parts)
-    : config_(config), vocabulary_(shared_vocabulary(config, store)) {
+    : config_(config), mesh_(store.mesh()), vocabulary_(shared_vocabulary(config, store)) {
   const Family& family = families.find(config.family);
   const Initializer normal = Initializer::normal(config.init_std);
   const std::vector<std::int64_t> blocks = parts.blocks.empty() ? std::vector{config.layers} : parts.blocks;
@@ -91,11 +92,20 @@ BlockInputs LanguageModel::block_inputs(const ModelInputs& in) const {
   return inputs;
 }
 
+engine::DropoutSource LanguageModel::dropout_source(const BlockInputs& in) const {
+  engine::DropoutSource source = *in.dropout;
+  source.of_layer = own_tokens(in.token_numbers, mesh_ ? mesh_->context() : nullptr);
+  source.own = own_tokens(source.of_layer, vocabulary_.group);
+  return source;
+}
+
 Value LanguageModel::forward(int chunk, const ModelInputs& in, Value x) const {
   const Chunk& part = chunks_[static_cast<std::size_t>(chunk)];
   if (part.first) x = scatter_tokens(embedding(in.tokens, *embedding_, vocabulary_), vocabulary_.group);
   engine::Residual stream{std::move(x), {}};
   const BlockInputs inputs = block_inputs(in);
+  std::optional<engine::DropoutScope> dropout;
+  if (inputs.dropout) dropout.emplace(stream.sum.tape(), dropout_source(inputs));
   for (std::int64_t i = part.begin; i < part.end; ++i) blocks_[i]->forward(stream, inputs);
   if (part.last) return norm(stream, *final_norm_, config_.norm_epsilon);
   flush(stream);
@@ -120,6 +130,8 @@ Value LanguageModel::loss(const Value& hidden, const Value& labels, const Value&
 
 std::vector<Value> LanguageModel::mtp_losses(const Value& hidden, const ModelInputs& in) const {
   const BlockInputs inputs = block_inputs(in);
+  std::optional<engine::DropoutScope> dropout;
+  if (inputs.dropout) dropout.emplace(hidden.tape(), dropout_source(inputs));
   std::vector<Value> losses;
   Value h = hidden;
   for (std::size_t i = 0; i < mtp_.size(); ++i) {

@@ -89,10 +89,13 @@ class LanguageModel {
   // The chunk of this rank that has a block; -1: another rank has it.
   int chunk_with(std::int64_t block) const;
   BlockInputs block_inputs(const ModelInputs& inputs) const;
+  // With the tokens' numbers as the layers of this rank need them.
+  engine::DropoutSource dropout_source(const BlockInputs& inputs) const;
   engine::Value loss(const engine::Value& hidden, const engine::Value& labels,
                      const engine::Value& loss_weights) const;
 
   ModelConfig config_;
+  engine::Mesh* mesh_;  // null: one rank
   engine::SharedVocabulary vocabulary_;
   engine::Parameter* embedding_ = nullptr;
   engine::Parameter* final_norm_ = nullptr;

@@ -20,6 +20,13 @@ struct LoraConfig {
   bool kaiming = false;              // A's initial values: Kaiming's standard deviation, else Xavier's
   std::vector<std::string> modules;  // of config::lora_modules()
 
+  // How they are trained, which is no part of what they are.
+  struct Training {
+    double dropout = 0;        // rate, of what A reads
+    bool drops_after = false;  // of what B gives instead
+    bool operator==(const Training&) const = default;
+  } training = {};
+
   explicit operator bool() const { return dim > 0; }
   double scale() const { return alpha / static_cast<double>(dim); }
   bool has(std::string_view module) const;

@@ -426,9 +426,9 @@ double keys_per_query(const ModelConfig& c, std::int64_t layer, double s) {
   return s / 2;
 }
 
-// Weights of one layer's adapters.
+// Weights of one layer's adapters that a token meets.
 double adapter_weights(const ModelConfig& c, std::int64_t layer) {
-  const double h = static_cast<double>(c.hidden), ffn = static_cast<double>(c.moe.routed(layer) ? 0 : c.ffn);
+  const double h = static_cast<double>(c.hidden);
   const double q = static_cast<double>(c.heads * c.head_dim),
                kv = static_cast<double>(c.kv_heads * c.head_dim);
   const LatentConfig& latent = c.attention.latent;
@@ -437,8 +437,16 @@ double adapter_weights(const ModelConfig& c, std::int64_t layer) {
   if (c.lora.has("linear_qkv") && !latents && attends) sum += h + q + 2 * kv;
   if (c.lora.has("linear_proj") && attends)
     sum += (latents ? static_cast<double>(c.heads * latent.value_dim) : q) + h;
-  if (c.lora.has("linear_fc1") && ffn > 0) sum += h + 2 * ffn;
-  if (c.lora.has("linear_fc2") && ffn > 0) sum += ffn + h;
+  const auto feed_forward = [&](std::int64_t width) {
+    const double ffn = static_cast<double>(width);
+    return (c.lora.has("linear_fc1") ? h + 2 * ffn : 0) + (c.lora.has("linear_fc2") ? ffn + h : 0);
+  };
+  if (c.moe.routed(layer)) {
+    sum += static_cast<double>(c.moe.router.top_k) * feed_forward(c.moe.ffn);
+    if (c.moe.shared_ffn > 0) sum += feed_forward(c.moe.shared_ffn);
+  } else {
+    sum += feed_forward(c.ffn);
+  }
   return static_cast<double>(c.lora.dim) * sum;
 }
 

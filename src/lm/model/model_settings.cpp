@@ -467,12 +467,13 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
   model.lora = {.dim = lora.dim,
                 .alpha = lora.alpha,
                 .kaiming = lora.a_init == "kaiming",
-                .modules = lora.target_modules};
+                .modules = lora.target_modules,
+                .training = {.dropout = lora.dropout, .drops_after = lora.dropout_position == "post"}};
   const bool feed_forwards = model.lora.has("linear_fc1") || model.lora.has("linear_fc2");
-  if (model.moe.experts > 0 && feed_forwards) {
+  if (model.moe.experts > 0 && feed_forwards && lora.dropout > 0) {
     throw experiment.error_for(
-        "lora", "lora names linear_fc1 or linear_fc2, and adapters of experts are not there so far",
-        "set target_modules of lora to [linear_qkv, linear_proj]");
+        "lora", "lora has dropout, and adapters of experts (linear_fc1, linear_fc2) can have none so far",
+        "set dropout of lora to 0.0, or its target_modules to [linear_qkv, linear_proj]");
   }
   if (model.attention.latent.kv_rank > 0 && model.lora.modules == std::vector<std::string>{"linear_qkv"}) {
     throw experiment.error_for("lora", "lora names linear_qkv alone, and latent attention has no such module",

@@ -215,7 +215,9 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
     r.note("init_method_std has no effect: the weights are loaded");
   }
   r.fixed("untie_embeddings_and_output_weights", !ours.tied_embeddings, !loaded.tied_embeddings);
-  if (loaded.lora && loaded.lora != ours.lora) {
+  LoraConfig adapters = loaded.lora;
+  adapters.training = ours.lora.training;
+  if (adapters && adapters != ours.lora) {
     throw experiment.error_for(
         "lora", fmt::format("the weights of {} have adapters, and those of the experiment are others", where),
         "restore lora, or fold the adapters into the weights first: primus model export");

@@ -60,6 +60,7 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, c
   routing_.random.seed = settings.seed;
   routing_.random.scalars = scalars_;
   routing_.loss_weight = loss_weight();
+  dropout_ = {.seed = settings.seed, .scalars = scalars_};
   if (rank.mesh().tensor()) tensor_.emplace(rank, settings.tensor_overlap);
   if (comm::Communicator* const experts = rank.mesh().experts())
     experts_.emplace(rank, *experts, settings.expert_overlap);
@@ -145,7 +146,7 @@ void TrainingStep::stage(const data::BatchView& batch, std::int64_t slot, double
   std::transform(batch.loss_mask.begin(), batch.loss_mask.end(), host.loss_weights.begin(),
                  [scale](float m) { return static_cast<float>(static_cast<double>(m) * scale); });
   if (settings_.packed_documents) host.first_key = first_key(batch.document_starts);
-  if (!routing_.load.absent()) {
+  if (numbers_tokens(true)) {
     const auto first =
         static_cast<std::int32_t>((slot * rank_.mesh().data_ranks() + rank_.mesh().data_rank()) *
                                   settings_.micro_batch * settings_.sequence);
@@ -348,6 +349,7 @@ engine::ChunkedModel::Outputs TrainingStep::forward(Tape& tape, int chunk, std::
   ModelInputs in = upload(tape, chunk, microbatch, with_mtp);
   if (tape.training()) {
     if (!routing_.load.absent()) in.blocks.routing = &routing_;
+    if (drops_out()) in.blocks.dropout = &dropout_;
     in.blocks.trace = trace_;
   }
   Value hidden = model_.forward(chunk, in, std::move(x));

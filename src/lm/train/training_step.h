@@ -156,8 +156,9 @@ class TrainingStep : private engine::ChunkedModel {
   // Where they lie on the host, in the order in which upload() takes their memory.
   std::vector<const void*> host_inputs(int chunk, std::int64_t slot, bool training, bool with_mtp);
   void copy_inputs(const std::vector<Tensor>& to, const std::vector<const void*>& from);
-  // Only routers draw random numbers, and only in training.
-  bool numbers_tokens(bool training) const { return !routing_.load.absent() && training; }
+  bool drops_out() const { return model_.config().lora.training.dropout > 0; }
+  // Routers and dropout draw random numbers, and only in training.
+  bool numbers_tokens(bool training) const { return training && (!routing_.load.absent() || drops_out()); }
   engine::ScheduleRunner::Settings runner_settings() const;
   // The sums of losses begin anew.
   void begin_losses();
@@ -196,6 +197,7 @@ class TrainingStep : private engine::ChunkedModel {
   Tensor scalars_;       // turbo/step_scalars.h
   Tensor mtp_loss_;      // of models with multi-token prediction
   RoutingStep routing_;  // of models with experts
+  engine::DropoutSource dropout_;
   const RoutingTrace* trace_ = nullptr;
   const std::atomic<bool>* stop_ = nullptr;
   bool first_microbatch_ = true, votes_to_stop_ = false;

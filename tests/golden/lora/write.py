@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Writes the golden beside this file: the Llama of tests/golden/models with low-rank adapters of PEFT (Hugging Face),
-in float64. Run by hand; needs torch, transformers 5 and peft.
+"""Writes the goldens beside this file: models of tests/golden/models with low-rank adapters of PEFT (Hugging Face), in
+float64. Run by hand, with names of models or without; needs torch, peft and transformers: 5 for Llama, whose golden lies
+in this folder, and 4 for the mixtures, each in a folder of its own. (Version 4 has a module for each matrix of each
+expert, so that PEFT gives each expert adapters of its own.)
 
 adapters.safetensors has A and B of every projection (fp32, PEFT's names without its prefix), io.safetensors input_ids
 and the logits, gradients.safetensors d loss / d A and d B, golden.json the loss, the gradient norm, and those of ten
 AdamW steps, as in tests/golden/models. Megatron-LM fuses q, k and v, and gate and up: their adapters have one A there,
-and here the same Parameter, which is saved once, under the first name.
+and here the same Parameter, which is saved once, under the first name. So do the two of each expert. Routers are frozen,
+and score in float64, too.
 """
 
 import json
 import pathlib
+import sys
 
 import peft
 import torch
@@ -17,26 +21,59 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
-BASE = HERE.parent / "models" / "llama"
+MODELS = HERE.parent / "models"
 DIM, ALPHA = 6, 9
 FUSED = [["q_proj", "k_proj", "v_proj"], ["o_proj"], ["gate_proj", "up_proj"], ["down_proj"]]
+# Mixtures take smaller steps: after larger ones rounding to bf16 alone moves the last gradient norms by a tenth.
 ADAMW = {"lr": 0.01, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "decay_all_parameters": True}
 
 
-def main() -> None:
+def changes_of(name: str) -> dict:
+    """Of config.json. DeepSeek-V2 of version 4 does not scale scores as YaRN asks."""
+    return {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}} if name == "deepseek_v2" else {}
+
+
+def read_config(name: str) -> transformers.PretrainedConfig:
+    """As version 4 names what version 5 has under rope_parameters and num_local_experts."""
+    values = json.loads((MODELS / name / "config.json").read_text()) | changes_of(name)
+    if int(transformers.__version__.split(".")[0]) < 5:
+        rope = values.pop("rope_parameters")
+        values["rope_theta"] = rope.pop("rope_theta")
+        if rope["rope_type"] != "default":
+            values["rope_scaling"] = rope
+        if "num_local_experts" in values:
+            values["num_experts"] = values.pop("num_local_experts")
+    return transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+
+
+def in_float64(function):
+    """What models compute in fp32 whatever they are in."""
+    def wrapped(*args, dtype=None, **rest):
+        return function(*args, dtype=torch.float64 if dtype == torch.float32 else dtype, **rest)
+    return wrapped
+
+
+def write(name: str) -> None:
+    base, to = MODELS / name, HERE if name == "llama" else HERE / name
+    to.mkdir(exist_ok=True)
     torch.manual_seed(5)
-    base = transformers.AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float64, attn_implementation="eager")
-    model = peft.get_peft_model(base, peft.LoraConfig(
-        r=DIM, lora_alpha=ALPHA, lora_dropout=0.0, target_modules=[name for group in FUSED for name in group]))
+    # Latent attention has no module that is fused of queries, keys and values: none of its projections is adapted but
+    # the output's.
+    groups = FUSED[1:] if name.startswith("deepseek") else FUSED
+    model = transformers.AutoModelForCausalLM.from_pretrained(base, config=read_config(name), dtype=torch.float64,
+                                                              attn_implementation="eager")
+    model = peft.get_peft_model(model, peft.LoraConfig(
+        r=DIM, lora_alpha=ALPHA, lora_dropout=0.0, target_modules=[matrix for group in groups for matrix in group]))
     model = model.double()
-    for layer in model.base_model.model.model.layers:
-        for group in FUSED:
-            part = layer.self_attn if hasattr(layer.self_attn, group[0]) else layer.mlp
+    for part in model.modules():
+        for group in groups:
+            if not hasattr(getattr(part, group[0], None), "lora_A"):
+                continue
             first = getattr(part, group[0]).lora_A["default"]
             torch.nn.init.xavier_normal_(first.weight)
-            for name in group:
-                getattr(part, name).lora_A["default"].weight = first.weight
-                torch.nn.init.normal_(getattr(part, name).lora_B["default"].weight, std=0.05)
+            for matrix in group:
+                getattr(part, matrix).lora_A["default"].weight = first.weight
+                torch.nn.init.normal_(getattr(part, matrix).lora_B["default"].weight, std=0.05)
 
     # As fp32 holds them. named_parameters() has a shared one once.
     trained = {name.removeprefix("base_model.model.").replace(".default", ""): p
@@ -45,29 +82,34 @@ def main() -> None:
     with torch.no_grad():
         for p in trained.values():
             p.copy_(p.float().double())
-    save_file({name: p.detach().float().contiguous() for name, p in trained.items()}, HERE / "adapters.safetensors")
+    save_file({name: p.detach().float().contiguous() for name, p in trained.items()}, to / "adapters.safetensors")
 
-    ids = load_file(BASE / "io.safetensors")["input_ids"].long()
+    ids = load_file(base / "io.safetensors")["input_ids"].long()
     logits = model(ids).logits
-    save_file({"input_ids": ids, "logits": logits.detach().float().contiguous()}, HERE / "io.safetensors")
+    save_file({"input_ids": ids, "logits": logits.detach().float().contiguous()}, to / "io.safetensors")
 
-    optimizer = torch.optim.AdamW(trained.values(), lr=ADAMW["lr"], betas=ADAMW["betas"], eps=ADAMW["eps"],
-                                  weight_decay=ADAMW["weight_decay"])
+    adamw = ADAMW | ({} if name == "llama" else {"lr": 0.003})
+    optimizer = torch.optim.AdamW(trained.values(), lr=adamw["lr"], betas=adamw["betas"], eps=adamw["eps"],
+                                  weight_decay=adamw["weight_decay"])
     trajectory = []
     for step in range(10):
         optimizer.zero_grad()
         loss = model(ids, labels=ids).loss
         loss.backward()
+        for p in trained.values():  # of experts that no token chose, as here
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         if step == 0:
-            save_file({name: p.grad.float().contiguous() for name, p in trained.items()}, HERE / "gradients.safetensors")
-        norm = torch.nn.utils.clip_grad_norm_(trained.values(), ADAMW["clip"])
+            save_file({name: p.grad.float().contiguous() for name, p in trained.items()}, to / "gradients.safetensors")
+        norm = torch.nn.utils.clip_grad_norm_(trained.values(), adamw["clip"])
         trajectory.append([loss.item(), norm.item()])
         optimizer.step()
     golden = {"peft": peft.__version__, "transformers": transformers.__version__, "torch": torch.__version__,
-              "lora": {"dim": DIM, "alpha": ALPHA}, "loss": trajectory[0][0], "grad_norm": trajectory[0][1],
-              "adamw": ADAMW, "trajectory_loss_gradnorm": trajectory}
-    (HERE / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
+              "lora": {"dim": DIM, "alpha": ALPHA}, "changes": changes_of(name), "loss": trajectory[0][0], "grad_norm": trajectory[0][1],
+              "adamw": adamw, "trajectory_loss_gradnorm": trajectory}
+    (to / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    torch.nn.functional.softmax = in_float64(torch.nn.functional.softmax)
+    for model_name in sys.argv[1:] or ["llama", "qwen3_moe", "deepseek_v2"]:
+        write(model_name)

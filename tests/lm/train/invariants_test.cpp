@@ -24,11 +24,19 @@ struct Case {
   ModelConfig (*config)();
   DType compute;
 };
-constexpr Case kCases[] = {
-    {"llama", tiny_llama, DType::kF32},       {"llama", tiny_llama, DType::kBF16},
-    {"lora", tiny_lora, DType::kF32},         {"lora", tiny_lora, DType::kBF16},
-    {"mixture", tiny_mixture, DType::kF32},   {"mixture", tiny_mixture, DType::kBF16},
-    {"deepseek", tiny_deepseek, DType::kF32}, {"deepseek", tiny_deepseek, DType::kBF16}};
+constexpr Case kCases[] = {{"llama", tiny_llama, DType::kF32},
+                           {"llama", tiny_llama, DType::kBF16},
+                           {"lora", tiny_lora, DType::kF32},
+                           {"lora", tiny_lora, DType::kBF16},
+                           {"lora_dropout", tiny_lora_dropout, DType::kF32},
+                           {"lora_dropout", tiny_lora_dropout, DType::kBF16},
+                           {"lora_dropout_after", tiny_lora_dropout_after, DType::kF32},
+                           {"lora_mixture", tiny_lora_mixture, DType::kF32},
+                           {"lora_mixture", tiny_lora_mixture, DType::kBF16},
+                           {"mixture", tiny_mixture, DType::kF32},
+                           {"mixture", tiny_mixture, DType::kBF16},
+                           {"deepseek", tiny_deepseek, DType::kF32},
+                           {"deepseek", tiny_deepseek, DType::kBF16}};
 
 // Counts down the kernels of a device, and asks for a stop when none is left.
 struct Countdown {

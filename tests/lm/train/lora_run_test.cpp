@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ namespace primus::test {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 class LoraRuns : public WholeRuns {
  protected:
@@ -127,10 +129,81 @@ TEST_F(LoraRuns, PublishedWeightsGoInAndComeOutFolded) {
   }
 }
 
-TEST_F(LoraRuns, ExpertsHaveNone) {
-  EXPECT_THAT(refusal("experts", {lora_, "model_type=mixtral", "num_experts=4", "moe_router_topk=2",
-                                  "ffn_hidden_size=16"}),
-              HasSubstr("adapters of experts are not there so far"));
+// Masks are of the step and the token: a run that goes on draws those that an uninterrupted one draws.
+TEST_F(LoraRuns, WithDropoutGoOnBitForBit) {
+  const Path base = run("base", {});
+  for (const char* position : {"pre", "post"}) {
+    SCOPED_TRACE(position);
+    const std::string name = position;
+    const std::string with =
+        "lora={enabled: true, dim: 4, alpha: 8, dropout: 0.25, dropout_position: " + name + "}";
+    const Path whole = run("whole_" + name, {load(base), "finetune=true", with});
+    run("plain_" + name, {load(base), "finetune=true", lora_});
+    // B is zero at first: there is nothing to drop in the first step.
+    EXPECT_EQ(losses("whole_" + name).front(), losses("plain_" + name).front());
+    EXPECT_NE(losses("whole_" + name), losses("plain_" + name));
+    run("twice_" + name, {load(base), "finetune=true", with, "exit_interval=2"});
+    const Path twice = run("twice_" + name, {load(base), "finetune=true", with});
+    EXPECT_EQ(losses("twice_" + name), losses("whole_" + name));
+    for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+      EXPECT_EQ(read_file(twice / file), read_file(whole / file)) << file;
+    // It is no part of what the adapters are.
+    EXPECT_THAT(read_file(whole / "config.json"), Not(HasSubstr("dropout\": 0.25")));
+    run("further_" + name, {load(whole), "finetune=true", lora_});
+  }
+}
+
+class LoraMixtures : public LoraRuns, public testing::WithParamInterface<const char*> {
+ protected:
+  // Experts whose tensors are published one by one, and those of a layer in one, transposed.
+  std::vector<std::string> with(std::vector<std::string> more) const {
+    const std::string family = GetParam();
+    std::vector<std::string> all{"model_type=" + family,       "num_experts=4",
+                                 "moe_router_topk=2",          "ffn_hidden_size=16",
+                                 "moe_ffn_hidden_size=16",     "moe_router_load_balancing_type=none",
+                                 "allow_tokenizer_change=true"};
+    std::ranges::copy(more, std::back_inserter(all));
+    return all;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Families, LoraMixtures, testing::Values("qwen3_moe", "gpt_oss"),
+                         [](const auto& family) { return std::string(family.param); });
+
+TEST_P(LoraMixtures, TrainGoOnAndComeOutFolded) {
+  const Path base = run("base", with({}));
+  const Path whole = run("whole", with({load(base), "finetune=true", lora_}));
+  const SafetensorsFolder before = SafetensorsFolder::open(base), after = SafetensorsFolder::open(whole);
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const std::optional<TensorView> now = after.find(before[i].name);
+    ASSERT_TRUE(now) << before[i].name;
+    EXPECT_TRUE(std::ranges::equal(now->data, before[i].data)) << before[i].name;
+  }
+  run("twice", with({load(base), "finetune=true", lora_, "exit_interval=2"}));
+  const Path twice = run("twice", with({load(base), "finetune=true", lora_}));
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    EXPECT_EQ(read_file(twice / file), read_file(whole / file)) << file;
+
+  // The exported model is an ordinary one with the adapted model's loss.
+  const Path out = folder_.path() / "out";
+  const ExchangeReport report = copy_model(find_model_folder(whole), out, {.dtype = DType::kF32}, families_);
+  EXPECT_FALSE(report.config.lora);
+  EXPECT_EQ(report.tensors, before.size());
+  run("adapted", with({load(whole), "finetune=true", lora_}));
+  run("folded", with({load(out), "finetune=true"}));
+  EXPECT_NEAR(losses("folded").front(), losses("adapted").front(), 1e-5 * losses("adapted").front());
+  EXPECT_LT(losses("folded").front(), losses("whole").front());
+}
+
+TEST_F(LoraRuns, DropoutOfExpertsIsRefused) {
+  const std::vector<std::string> mixture{"model_type=mixtral", "num_experts=4", "moe_router_topk=2",
+                                         "ffn_hidden_size=16"};
+  const auto with = [&](const std::string& modules) {
+    std::vector<std::string> all = mixture;
+    all.push_back("lora={enabled: true, dim: 4, alpha: 8, dropout: 0.1, target_modules: " + modules + "}");
+    return all;
+  };
+  EXPECT_THAT(refusal("experts", with("[linear_proj, linear_fc2]")), HasSubstr("can have none so far"));
+  run("attention", with("[linear_qkv, linear_proj]"));
 }
 
 }  // namespace

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lm/train/tiny_model.h"
+#include "turbo/elementwise/elementwise.h"
 
 namespace primus::test {
 namespace {
@@ -107,43 +109,97 @@ ModelConfig without_adapters(ModelConfig config) {
   return config;
 }
 
-TEST(Lora, IsTheModelWithTheProductsWrittenOut) {
-  const ModelConfig config = tiny_lora();
+// Part e of a matrix that is there for each of `experts`.
+std::vector<float> part(const std::vector<float>& all, std::int64_t experts, std::int64_t e) {
+  const auto n = static_cast<std::ptrdiff_t>(all.size()) / experts;
+  return {all.begin() + e * n, all.begin() + (e + 1) * n};
+}
+
+// Mixtures whose weights come before an expert, after it, and behind a bias; capacities that drop choices.
+ModelConfig adapted_llama4() {
+  ModelConfig c = tiny_lora_mixture();
+  c.family = "llama4_text";
+  c.moe.shared_ffn = 24;
+  c.moe.dense_layers = {0};
+  c.moe.weigh_input = true;
+  c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid, .normalise = false, .top_k = 1};
+  c.moe.training = {};
+  return c;
+}
+ModelConfig adapted_gpt_oss() {
+  ModelConfig c = tiny_lora_mixture();
+  c.family = "gpt_oss";
+  c.moe.biases = true;
+  c.moe.swiglu_limit = 7;
+  c.moe.training = {};
+  return c;
+}
+// Latent attention has the output's alone, and two layers a dense and a routed feed-forward with a shared
+// one; the two modules of multi-token prediction are like the latter.
+ModelConfig adapted_deepseek() {
+  ModelConfig c = tiny_deepseek();
+  c.moe.training.bias_update_rate = 0;
+  c.lora = tiny_lora().lora;
+  return c;
+}
+
+struct WrittenOut {
+  const char* name;
+  ModelConfig (*config)();
+  int matrices;
+};
+class LoraModels : public testing::TestWithParam<WrittenOut> {};
+INSTANTIATE_TEST_SUITE_P(Lora, LoraModels,
+                         testing::Values(WrittenOut{"llama", tiny_lora, 4 * 4},
+                                         WrittenOut{"mixtral", tiny_lora_mixture, 4 * 4},
+                                         WrittenOut{"llama4", adapted_llama4, 4 + 3 * 6},
+                                         WrittenOut{"gpt_oss", adapted_gpt_oss, 4 * 4},
+                                         WrittenOut{"deepseek", adapted_deepseek, 3 + 3 * 5}),
+                         [](const auto& c) { return std::string(c.param.name); });
+
+TEST_P(LoraModels, IsTheModelWithTheProductsWrittenOut) {
+  const ModelConfig config = GetParam().config();
   Model adapted(config), whole(without_adapters(config));
   draw_up(adapted);
   const double scale = 1.5;
   int matrices = 0;
+  const auto experts_of = [](const Parameter& p) { return p.shape.rank() == 3 ? p.shape[0] : 1; };
   for (Parameter& p : whole.session->store().parameters()) {
     std::vector<float> weight = adapted.values(p.name);
     const Parameter& base = *adapted.find(p.name);
     EXPECT_FALSE(base.trainable) << p.name;
     if (base.low_rank) {
-      const std::vector<float> added = times(adapted.values(p.name + ".lora_B"),
-                                             adapted.values(p.name + ".lora_A"), p.shape[0], 6, p.shape[1]);
-      for (std::size_t i = 0; i < weight.size(); ++i)
-        weight[i] =
-            static_cast<float>(static_cast<double>(weight[i]) + scale * static_cast<double>(added[i]));
+      const std::vector<float> a = adapted.values(p.name + ".lora_A"), b = adapted.values(p.name + ".lora_B");
+      const std::int64_t n = experts_of(p), out = p.shape[p.shape.rank() - 2], in = p.row_elements();
+      std::size_t i = 0;
+      for (std::int64_t e = 0; e < n; ++e) {
+        for (const float added : times(part(b, n, e), part(a, n, e), out, 6, in)) {
+          weight[i] = static_cast<float>(static_cast<double>(weight[i]) + scale * static_cast<double>(added));
+          ++i;
+        }
+      }
+      ASSERT_EQ(i, weight.size());
       ++matrices;
     }
     upload(whole.rank, p.value, weight);
   }
-  EXPECT_EQ(matrices, 4 * 4);
+  EXPECT_EQ(matrices, GetParam().matrices);
   const StepResult ours = adapted.gradients(), reference = whole.gradients();
   EXPECT_NEAR(ours.loss, reference.loss, 1e-6 * reference.loss);
   // dA = scale Bᵀ dW, dB = scale dW Aᵀ. Sums of some hundred fp32 products.
   for (Parameter& p : whole.session->store().parameters()) {
     if (!adapted.find(p.name)->low_rank) continue;
     const std::string a = p.name + ".lora_A", b = p.name + ".lora_B";
-    const std::vector<float> d_w = whole.gradient(p.name);
-    const std::int64_t out = p.shape[0], in = p.shape[1];
-    EXPECT_LE(
-        error_of(adapted.gradient(a), times(transposed(adapted.values(b), out, 6), d_w, 6, out, in), scale),
-        2e-5)
-        << a;
-    EXPECT_LE(
-        error_of(adapted.gradient(b), times(d_w, transposed(adapted.values(a), 6, in), out, in, 6), scale),
-        2e-5)
-        << b;
+    const std::int64_t n = experts_of(p), out = p.shape[p.shape.rank() - 2], in = p.row_elements();
+    std::vector<float> d_a, d_b;
+    for (std::int64_t e = 0; e < n; ++e) {
+      const std::vector<float> d_w = part(whole.gradient(p.name), n, e);
+      const std::vector<float> of_a = part(adapted.values(a), n, e), of_b = part(adapted.values(b), n, e);
+      std::ranges::copy(times(transposed(of_b, out, 6), d_w, 6, out, in), std::back_inserter(d_a));
+      std::ranges::copy(times(d_w, transposed(of_a, 6, in), out, in, 6), std::back_inserter(d_b));
+    }
+    EXPECT_LE(error_of(adapted.gradient(a), d_a, scale), 2e-5) << a;
+    EXPECT_LE(error_of(adapted.gradient(b), d_b, scale), 2e-5) << b;
   }
 }
 
@@ -211,18 +267,71 @@ TEST(Lora, ModulesThatAreNotNamedHaveNone) {
       std::ranges::any_of(model.gradient("layers.0.attention.out.lora_B"), [](float d) { return d != 0; }));
 }
 
+// Of experts those that a token meets: two of five.
 TEST(Lora, FrozenWeightsCountTwoThirdsOfTheirProducts) {
-  const ModelConfig config = tiny_lora();
-  Model model(config);
-  double adapters = 0;
-  for (const Parameter& p : model.session->store().parameters()) {
-    if (p.is_low_rank) adapters += static_cast<double>(p.shape.elements());
+  for (const ModelConfig& config : {tiny_lora(), tiny_lora_mixture()}) {
+    Model model(config);
+    double adapters = 0;
+    for (const Parameter& p : model.session->store().parameters()) {
+      if (p.is_low_rank) adapters += static_cast<double>(p.shape.elements()) * (p.per_expert ? 2.0 / 5 : 1);
+    }
+    const double tokens = 64;
+    const double scores = 6 * tokens * 4 * (2 * 4 * 12) * tokens / 2;  // of four layers
+    const double whole = training_flops(without_adapters(config), 1, 64);
+    const double expected = (whole - scores) * 4 / 6 + scores + 6 * adapters * tokens;
+    EXPECT_NEAR(training_flops(config, 1, 64) / expected, 1, 1e-12);
   }
-  const double tokens = 64;
-  const double scores = 6 * tokens * 4 * (2 * 4 * 12) * tokens / 2;  // of four layers
-  const double whole = training_flops(without_adapters(config), 1, 64);
-  const double expected = (whole - scores) * 4 / 6 + scores + 6 * adapters * tokens;
-  EXPECT_NEAR(training_flops(config, 1, 64) / expected, 1, 1e-12);
+}
+
+// Evaluation sees no dropout, and a step does: B is not zero, so that an adapter says something.
+TEST(LoraDropout, IsOfTrainingAlone) {
+  std::vector<double> evaluated, trained;
+  for (const ModelConfig& config : {tiny_lora(), tiny_lora_dropout(), tiny_lora_dropout_after()}) {
+    Model model(config);
+    draw_up(model);
+    TrainingStep& step = model.session->step();
+    step.begin_evaluation();
+    step.evaluate(TestBatch(2 * 16, 97, 1));
+    evaluated.push_back(step.evaluation_loss());
+    trained.push_back(model.gradients().loss);
+  }
+  EXPECT_EQ(evaluated[1], evaluated[0]);
+  EXPECT_EQ(evaluated[2], evaluated[0]);
+  EXPECT_NE(trained[1], trained[0]);
+  EXPECT_NE(trained[2], trained[0]);
+  EXPECT_NE(trained[2], trained[1]);
+}
+
+// Each step has masks of its own, and so has each seed.
+TEST(LoraDropout, StepsAndSeedsDiffer) {
+  const auto loss = [](std::int64_t step, std::uint64_t seed) {
+    engine::Rank rank(turbo::make_cpu_device(2));
+    SessionSettings settings = tiny_settings(DType::kF32, tiny_lora_dropout());
+    settings.step.microbatches = 1;
+    settings.step.seed = seed;
+    const auto session = open_session(rank, settings, builtin_families());
+    session->store().initialize(rank.context(), 7);
+    for (Parameter& p : session->store().parameters()) {
+      if (p.is_low_rank) turbo::launch(rank.context(), turbo::Fill{.out = p.value, .value = 0.05F});
+    }
+    session->step().begin(step);
+    session->step().microbatch(0, TestBatch(2 * 16, 97, 1));
+    session->step().finish_gradients();
+    return session->step().result().loss;
+  };
+  EXPECT_EQ(loss(1, 1), loss(1, 1));
+  EXPECT_NE(loss(1, 1), loss(2, 1));
+  EXPECT_NE(loss(1, 1), loss(1, 2));
+}
+
+// No mask is kept, and what A reads is made again: no more than one of them at a time.
+TEST(LoraDropout, TakesNoMemoryForMasks) {
+  const auto stash = [](const ModelConfig& config) {
+    engine::Rank rank(turbo::make_cpu_device(2));
+    return measure_session(rank, tiny_settings(DType::kF32, config), builtin_families()).memory.stash;
+  };
+  const std::int64_t widest = 2 * 16 * 80 * 4;  // what the last product of a feed-forward reads
+  EXPECT_LE(stash(tiny_lora_dropout()), stash(tiny_lora()) + 2 * widest + 4096);
 }
 
 }  // namespace

@@ -45,7 +45,18 @@ ModelConfig adapted() {
   return c;
 }
 
-// Experts and what chooses among them are frozen.
+ModelConfig adapted_dropout() {
+  ModelConfig c = adapted();
+  c.lora.training.dropout = 0.2;
+  return c;
+}
+ModelConfig adapted_dropout_after() {
+  ModelConfig c = adapted_dropout();
+  c.lora.training.drops_after = true;
+  return c;
+}
+
+// Adapters of experts, shared ones among them; what chooses is frozen.
 ModelConfig adapted_latent() {
   ModelConfig c = tiny_deepseek();
   c.moe.experts = 8;
@@ -55,11 +66,25 @@ ModelConfig adapted_latent() {
   return c;
 }
 
+// Beside experts that have no adapters.
+ModelConfig adapted_latent_dropout() {
+  ModelConfig c = adapted_latent();
+  c.lora.modules = {"linear_proj"};
+  c.lora.training.dropout = 0.2;
+  return c;
+}
+
 ModelConfig mixture() {
   ModelConfig c = tiny_mixture();
   c.layers = 2;
   c.kv_heads = 4;
   c.moe.experts = 4;
+  return c;
+}
+
+ModelConfig adapted_mixture() {
+  ModelConfig c = mixture();
+  c.lora = tiny_lora().lora;
   return c;
 }
 
@@ -83,6 +108,7 @@ ModelConfig by_microbatch(ModelConfig c) {
 }
 ModelConfig latent_by_microbatch() { return by_microbatch(latent()); }
 ModelConfig mixture_by_microbatch() { return by_microbatch(mixture()); }
+ModelConfig adapted_by_microbatch() { return by_microbatch(adapted_mixture()); }
 
 ModelConfig gpt_oss() {
   ModelConfig c = dense();
@@ -112,6 +138,13 @@ ModelConfig llama4() {
   c.moe.dense_layers = {0};
   c.moe.weigh_input = true;
   c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid, .normalise = false, .top_k = 1};
+  return c;
+}
+
+// Weights of choices are there for what comes out of an expert, with its bias.
+ModelConfig adapted_gpt_oss() {
+  ModelConfig c = gpt_oss();
+  c.lora = tiny_lora().lora;
   return c;
 }
 
@@ -307,8 +340,11 @@ void expect_equal(const MeshOutcome& many, const MeshOutcome& one, const Case& c
   for (const std::vector<float>& logits : many.logits)
     EXPECT_LE(distance(logits, one.logits.front()), kTolerance);
   ASSERT_EQ(many.weights.size(), one.weights.size());
-  for (const auto& [name, weights] : one.weights)
-    EXPECT_LE(distance(many.weights.at(name), weights), kTolerance) << name;
+  // B begins at zero: it is a sum of Adam's steps alone, which a small gradient's rounding moves most.
+  for (const auto& [name, weights] : one.weights) {
+    const double tolerance = (name.ends_with(".lora_B") ? 5 : 1) * kTolerance;
+    EXPECT_LE(distance(many.weights.at(name), weights), tolerance) << name;
+  }
 }
 
 TEST_P(MeshTraining, EqualsOneDevice) {
@@ -352,21 +388,29 @@ constexpr MeshShape expert(int n) { return {.expert = n}; }
 
 INSTANTIATE_TEST_SUITE_P(
     Dense, MeshTraining,
-    testing::Values(Case{"tp2", dense, {2, tensor(2)}}, Case{"tp4", dense, {4, tensor(4)}},
-                    Case{"tp2_recomputed", dense, {2, tensor(2), Sharding::kNone, true}},
-                    Case{"tp2_dp2", dense, {4, tensor(2)}},
-                    Case{"tp2_dp2_zero1", dense, {4, tensor(2), Sharding::kStates}},
-                    Case{"tp2_dp2_zero2", dense, {4, tensor(2), Sharding::kGradients}},
-                    Case{"tp2_dp2_zero3", dense, {4, tensor(2), Sharding::kParameters}},
-                    Case{"tp4_zero3", dense, {4, tensor(4), Sharding::kParameters}},
-                    Case{"lora_tp2", adapted, {2, tensor(2)}},
-                    Case{"lora_tp4_recomputed", adapted, {4, tensor(4), Sharding::kNone, true}},
-                    Case{"lora_tp2_dp2_zero1", adapted, {4, tensor(2), Sharding::kStates}},
-                    Case{"lora_tp2_dp2_zero3", adapted, {4, tensor(2), Sharding::kParameters}},
-                    Case{"lora_latent_tp2", adapted_latent, {2, tensor(2)}},
-                    Case{"lora_latent_ep2", adapted_latent, {2, expert(2)}},
-                    Case{"tied_tp2", tied, {2, tensor(2)}}, Case{"tied_tp4", tied, {4, tensor(4)}},
-                    Case{"tied_tp2_dp2_zero1", tied, {4, tensor(2), Sharding::kStates}}),
+    testing::Values(
+        Case{"tp2", dense, {2, tensor(2)}}, Case{"tp4", dense, {4, tensor(4)}},
+        Case{"tp2_recomputed", dense, {2, tensor(2), Sharding::kNone, true}},
+        Case{"tp2_dp2", dense, {4, tensor(2)}},
+        Case{"tp2_dp2_zero1", dense, {4, tensor(2), Sharding::kStates}},
+        Case{"tp2_dp2_zero2", dense, {4, tensor(2), Sharding::kGradients}},
+        Case{"tp2_dp2_zero3", dense, {4, tensor(2), Sharding::kParameters}},
+        Case{"tp4_zero3", dense, {4, tensor(4), Sharding::kParameters}},
+        Case{"lora_tp2", adapted, {2, tensor(2)}},
+        Case{"lora_tp4_recomputed", adapted, {4, tensor(4), Sharding::kNone, true}},
+        Case{"lora_tp2_dp2_zero1", adapted, {4, tensor(2), Sharding::kStates}},
+        Case{"lora_tp2_dp2_zero3", adapted, {4, tensor(2), Sharding::kParameters}},
+        Case{"lora_latent_tp2", adapted_latent, {2, tensor(2)}},
+        Case{"lora_latent_ep2", adapted_latent, {2, expert(2)}},
+        Case{"lora_dropout_tp2", adapted_dropout, {2, tensor(2)}},
+        Case{"lora_dropout_tp4_recomputed", adapted_dropout, {4, tensor(4), Sharding::kNone, true}},
+        Case{"lora_dropout_tp2_dp2_zero3", adapted_dropout, {4, tensor(2), Sharding::kParameters}},
+        Case{"lora_dropout_latent_ep2", adapted_latent_dropout, {2, expert(2)}},
+        Case{"lora_dropout_latent_tp2_ep4", adapted_latent_dropout, {4, {.tensor = 2, .expert = 4}}},
+        Case{"lora_dropout_after_tp2", adapted_dropout_after, {2, tensor(2)}},
+        Case{"lora_dropout_after_tp4", adapted_dropout_after, {4, tensor(4)}},
+        Case{"tied_tp2", tied, {2, tensor(2)}}, Case{"tied_tp4", tied, {4, tensor(4)}},
+        Case{"tied_tp2_dp2_zero1", tied, {4, tensor(2), Sharding::kStates}}),
     [](const auto& c) { return std::string(c.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(
@@ -385,6 +429,25 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"etp2_dp2", mixture, {4, {.expert_tensor = 2}}},
                     Case{
                         "tp2_ep2_dp2_zero2", mixture, {4, {.tensor = 2, .expert = 2}, Sharding::kGradients}}),
+    [](const auto& c) { return std::string(c.param.name); });
+
+INSTANTIATE_TEST_SUITE_P(
+    Adapters, MeshTraining,
+    testing::Values(
+        Case{"ep2", adapted_mixture, {2, expert(2)}}, Case{"ep4", adapted_mixture, {4, expert(4)}},
+        Case{"ep2_dp2_zero1", adapted_mixture, {4, expert(2), Sharding::kStates}},
+        Case{"ep2_dp2_zero3_recomputed", adapted_mixture, {4, expert(2), Sharding::kParameters, true}},
+        Case{"tp2", adapted_mixture, {2, tensor(2)}},
+        Case{"tp2_ep4", adapted_mixture, {4, {.tensor = 2, .expert = 4}}},
+        Case{"tp2_etp2", adapted_mixture, {2, {.tensor = 2, .expert_tensor = 2}}},
+        Case{"etp2_dp2", adapted_mixture, {4, {.expert_tensor = 2}}},
+        Case{"etp4_zero1", adapted_mixture, {4, {.expert_tensor = 4}, Sharding::kStates}},
+        Case{"tp2_ep2_etp2", adapted_mixture, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
+        Case{"latent_tp2_ep2_etp2", adapted_latent, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
+        Case{"latent_tp2_ep4_zero3",
+             adapted_latent,
+             {4, {.tensor = 2, .expert = 4}, Sharding::kParameters, true}},
+        Case{"gpt_oss_tp2_ep4", adapted_gpt_oss, {4, {.tensor = 2, .expert = 4}, Sharding::kStates}}),
     [](const auto& c) { return std::string(c.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(
@@ -420,6 +483,12 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Case{"cp2", dense, {2, context(2)}}, Case{"cp4", dense, {4, context(4)}},
         Case{"lora_cp2", adapted, {2, context(2)}},
+        Case{"lora_dropout_cp2", adapted_dropout, {2, context(2)}},
+        Case{"lora_dropout_cp2_tp2", adapted_dropout, {4, {.tensor = 2, .context = 2}}},
+        Case{"lora_dropout_after_cp2_tp2", adapted_dropout_after, {4, {.tensor = 2, .context = 2}}},
+        Case{"lora_mixture_cp2_ep4_zero1",
+             adapted_by_microbatch,
+             {4, {.context = 2, .expert = 4}, Sharding::kStates}},
         Case{"cp2_gathered", dense, by(Exchange::kAllGather, {2, context(2)})},
         Case{"cp2_by_heads", dense, by(Exchange::kAllToAll, {2, context(2)})},
         Case{"cp2_recomputed", dense, {2, context(2), Sharding::kNone, true}},
@@ -452,6 +521,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"hybrid_shards", dense, {8, {.tensor = 2, .copies = 2}, Sharding::kParameters}},
         Case{"mixture_tp2_ep8", mixture_of_eight, {8, {.tensor = 2, .expert = 8}}},
         Case{"mixture_tp2_ep2_etp2_dp2", mixture, {8, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
+        Case{"lora_tp2_ep2_etp2_dp2_zero3",
+             adapted_mixture,
+             {8, {.tensor = 2, .expert = 2, .expert_tensor = 2}, Sharding::kParameters}},
+        Case{"lora_dropout_tp2_cp2_dp2_zero1",
+             adapted_dropout,
+             {8, {.tensor = 2, .context = 2}, Sharding::kStates}},
         Case{"mixture_tp2_ep4_etp1_zero2",
              mixture,
              {8, {.tensor = 2, .expert = 4, .expert_tensor = 1}, Sharding::kGradients}},
@@ -470,6 +545,7 @@ ModelConfig by_all_to_all(ModelConfig c) {
 }
 ModelConfig mixture_all_to_all() { return by_all_to_all(mixture()); }
 ModelConfig mixture_cp_all_to_all() { return by_all_to_all(mixture_by_microbatch()); }
+ModelConfig adapted_all_to_all() { return by_all_to_all(adapted_mixture()); }
 ModelConfig latent_all_to_all() { return by_all_to_all(latent()); }
 ModelConfig gpt_oss_all_to_all() { return by_all_to_all(gpt_oss()); }
 ModelConfig llama4_all_to_all() { return by_all_to_all(llama4()); }
@@ -484,6 +560,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"tp2_ep2_etp2", mixture_all_to_all, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
         Case{"etp2_dp2", mixture_all_to_all, {4, {.expert_tensor = 2}}},
         Case{"cp2_tp2_ep4", mixture_cp_all_to_all, {4, {.tensor = 2, .context = 2, .expert = 4}}},
+        Case{"lora_ep2", adapted_all_to_all, {2, expert(2)}},
+        Case{"lora_tp2_ep2_etp2", adapted_all_to_all, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
+        Case{"lora_ep2_pp2_dp2", adapted_all_to_all, {8, {.pipeline = 2, .expert = 2}}},
         Case{"latent_ep2", latent_all_to_all, {2, expert(2)}},
         Case{"latent_ep4_recomputed", latent_all_to_all, {4, expert(4), Sharding::kNone, true}},
         Case{"latent_ep2_dp2_zero3", latent_all_to_all, {4, expert(2), Sharding::kParameters}},

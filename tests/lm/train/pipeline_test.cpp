@@ -111,6 +111,8 @@ TEST_P(PipelineTraining, EqualsOneDeviceOnEverySchedule) {
 
 INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
                          testing::Values(Model{"llama", llama, true}, Model{"lora", tiny_lora, true},
+                                         Model{"lora_dropout", tiny_lora_dropout, true},
+                                         Model{"lora_mixture", tiny_lora_mixture, true},
                                          Model{"tied_llama", tied_llama, false},
                                          Model{"mixture", mixture, true}, Model{"latent", latent, false},
                                          Model{"capped", capped, false}, Model{"lfm2", tiny_lfm2, false}),

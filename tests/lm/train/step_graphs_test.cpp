@@ -82,7 +82,8 @@ TEST_P(GraphsOfFamilies, ChangeNoBit) {
 
 // Behind the host's back, and with memory that a stale address cannot reach.
 TEST(Graphs, OnAGuardedDeviceChangeNoBit) {
-  for (const ModelConfig& model : {tiny_llama(), tiny_mixture(), tiny_deepseek()}) {
+  for (const ModelConfig& model : {tiny_llama(), tiny_mixture(), tiny_deepseek(), tiny_lora_dropout(),
+                                   tiny_lora_dropout_after(), tiny_lora_mixture()}) {
     const SessionSettings s = tiny_settings(DType::kBF16, model);
     EXPECT_EQ(train_recorded(s, guard_device()), train_plain(s)) << model.family;
   }

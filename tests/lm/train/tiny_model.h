@@ -122,6 +122,26 @@ inline ModelConfig tiny_lora() {
   return c;
 }
 
+// The same with dropout of what A reads, and of what B gives.
+inline ModelConfig tiny_lora_dropout() {
+  ModelConfig c = tiny_lora();
+  c.lora.training.dropout = 0.2;
+  return c;
+}
+inline ModelConfig tiny_lora_dropout_after() {
+  ModelConfig c = tiny_lora_dropout();
+  c.lora.training.drops_after = true;
+  return c;
+}
+
+// Adapters beside all matrices of a mixture, each expert's among them. Experts overflow; what chooses among
+// them is frozen.
+inline ModelConfig tiny_lora_mixture() {
+  ModelConfig c = tiny_mixture();
+  c.lora = tiny_lora().lora;
+  return c;
+}
+
 inline SessionSettings tiny_settings(DType compute = DType::kF32, const ModelConfig& model = tiny_llama()) {
   return {.model = model,
           .compute = compute,

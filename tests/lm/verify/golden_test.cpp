@@ -63,12 +63,30 @@ INSTANTIATE_TEST_SUITE_P(Families, Golden,
                                          "lfm2_moe"),
                          [](const auto& family) { return std::string(family.param); });
 
-// tests/golden/lora: low-rank adapters beside the frozen Llama, against PEFT.
-TEST(LoraGolden, LogitsGradientsAndSteps) {
-  const std::filesystem::path base = kGoldens / "llama", lora = kGoldens.parent_path() / "lora";
+// tests/golden/lora: low-rank adapters beside a frozen model, against PEFT.
+struct AdaptedGolden {
+  const char* model;
+  const char* folder;  // below tests/golden/lora
+  std::size_t adapters;
+};
+class LoraGolden : public testing::TestWithParam<AdaptedGolden> {};
+
+// Of two layers. Llama: four As and seven Bs each. Qwen3: of attention two As and four Bs, and of each of
+// eight experts two and three. DeepSeek: of attention an A and a B; a dense feed-forward in one layer, and
+// six experts and a shared one in the other, of two As and three Bs each.
+INSTANTIATE_TEST_SUITE_P(Models, LoraGolden,
+                         testing::Values(AdaptedGolden{"llama", ".", 2 * (4 + 7)},
+                                         AdaptedGolden{"qwen3_moe", "qwen3_moe", 2 * (6 + 8 * 5)},
+                                         AdaptedGolden{"deepseek_v2", "deepseek_v2", 2 * 2 + 5 + 7 * 5}),
+                         [](const auto& golden) { return std::string(golden.param.model); });
+
+TEST_P(LoraGolden, LogitsGradientsAndSteps) {
+  const std::filesystem::path base = kGoldens / GetParam().model,
+                              lora = kGoldens.parent_path() / "lora" / GetParam().folder;
   const test::TemporaryFolder folder;
   auto config = nlohmann::json::parse(read_file(base / "config.json"));
   const auto golden = nlohmann::json::parse(read_file(lora / "golden.json"));
+  config.update(golden.value("changes", nlohmann::json::object()));
   config["primus_lora"] = golden.at("lora");
   config["primus_lora"]["target_modules"] = {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"};
   write_file_atomic(folder.path() / "config.json", config.dump());
@@ -89,7 +107,7 @@ TEST(LoraGolden, LogitsGradientsAndSteps) {
                                               .compute = compute},
                                              builtin_families(), cpu_device);
     for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
-    EXPECT_EQ(report.gradients.size(), 2U * (4 + 7));  // of two layers: four As, seven Bs
+    EXPECT_EQ(report.gradients.size(), GetParam().adapters);
     EXPECT_EQ(report.trajectory.size(), 10U);
   }
 }

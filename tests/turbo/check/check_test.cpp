@@ -21,6 +21,7 @@
 #include "turbo/context.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/cross_entropy/cross_entropy.h"
+#include "turbo/dropout/dropout.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/embedding/embedding.h"
 #include "turbo/fp8_linear/fp8_linear.h"
@@ -287,6 +288,15 @@ void CheckTest::check_dense() {
                     {[](Rn& a) { a.offset = -1; }, [](Rn& a) { a.length = -1; }, [](Rn& a) { a.stride = 1; },
                      [](Rn& a) { a.length = 7; }});
   expect_checks<Scale>({.x = x, .out = x, .factor = 2}, {&Scale::x, &Scale::out});
+  const auto runs_backwards = [](Dropout& a) { a.run_count = 2, a.runs = {{{0, 0}, {0, 4}, {}}}; };
+  expect_checks<Dropout>({.x = bf16({kTokens, kWidth}),
+                          .out = bf16({kTokens, kWidth}),
+                          .tokens = i32({kTokens}),
+                          .scalars = f64({kStepScalars}),
+                          .rate = 0.1F},
+                         {&Dropout::x, &Dropout::out, &Dropout::tokens, &Dropout::scalars}, {},
+                         {[](Dropout& a) { a.rate = 0; }, [](Dropout& a) { a.rate = 1; },
+                          [](Dropout& a) { a.run_count = Dropout::kMostRuns + 1; }, runs_backwards});
   expect_checks<Fill>({.out = x, .value = 1}, {}, {&Fill::out});
   using Cr = CopyRows;
   expect_checks<Cr>({.from = x,

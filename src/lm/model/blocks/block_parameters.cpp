@@ -1,5 +1,6 @@
 #include "lm/model/blocks/block_parameters.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -54,40 +55,82 @@ engine::Parameter& BlockParameters::linear(const std::string& name, Share share,
 engine::Parameter& BlockParameters::linear(std::string_view module, const std::string& name, Share share,
                                            Initializer initializer,
                                            std::vector<engine::CheckpointPart> parts) const {
-  engine::Parameter& matrix = linear(name, share, initializer, parts);
-  if (lora_.has(module)) add_low_rank(matrix, name, share, parts);
+  engine::Parameter& matrix = linear(name, std::move(share), initializer, parts);
+  if (lora_.has(module)) add_low_rank(matrix, name, parts);
+  return matrix;
+}
+
+engine::Parameter& BlockParameters::experts(std::string_view module, const std::string& name, Share share,
+                                            Initializer initializer,
+                                            std::vector<engine::CheckpointPart> parts) const {
+  engine::Parameter& matrix = add(name, std::move(share), initializer, parts);
+  matrix.per_expert = true;
+  matrix.group = engine::ReduceGroup::kExperts;
+  if (lora_.has(module)) add_low_rank(matrix, name, parts);
   return matrix;
 }
 
 // Names are those that PEFT gives them. A is shared by all parts of a fused matrix.
-void BlockParameters::add_low_rank(engine::Parameter& matrix, const std::string& name, const Share& share,
+void BlockParameters::add_low_rank(engine::Parameter& matrix, const std::string& name,
                                    const std::vector<engine::CheckpointPart>& parts) const {
-  const std::string weight = ".weight";
-  const auto published = [&](const engine::CheckpointPart& part, const char* which) {
-    return part.name.substr(0, part.name.size() - weight.size()) + which + weight;
+  // Of [out, in] or, of each expert, [experts, out, in].
+  const Shape &whole = matrix.whole_shape(), &own = matrix.shape;
+  const bool of_experts = whole.rank() == 3;
+  const auto count = [&](const Shape& s) { return of_experts ? s[0] : 1; };
+  const auto out_of = [](const Shape& s) { return s[s.rank() - 2]; };
+  const auto in_of = [](const Shape& s) { return s[s.rank() - 1]; };
+  const auto shape = [&](std::int64_t experts, std::int64_t rows, std::int64_t cols) {
+    return of_experts ? Shape{experts, rows, cols} : Shape{rows, cols};
   };
-  const std::int64_t dim = lora_.dim, in = matrix.whole_shape()[1];
+  const std::int64_t dim = lora_.dim, out = out_of(whole), in = in_of(whole);
+  const bool all = count(own) == count(whole);
+
+  const std::string_view weight = ".weight";
+  const auto published = [&](const engine::CheckpointPart& part, const char* which) {
+    std::string base = part.name;
+    if (base.ends_with(weight)) base.resize(base.size() - weight.size());
+    return base.append(which).append(weight);
+  };
+  std::vector<engine::CheckpointPart> of_a, of_b;
+  for (const engine::CheckpointPart& part : parts) {
+    const std::int64_t first = part.row / out * dim, rows = std::max<std::int64_t>(part.rows / out, 1) * dim;
+    if (!of_a.empty() && of_a.back().row == first) {
+      of_a.back().copies.push_back("model.layers." + std::to_string(layer_) + published(part, ".lora_A"));
+    } else {
+      of_a.push_back({published(part, ".lora_A"), first, rows});
+    }
+    of_b.push_back({published(part, ".lora_B"), part.row, part.rows});
+  }
+
+  Share a{shape(count(own), dim, in_of(own)), {}}, b{shape(count(own), out_of(own), dim), {}};
+  if (!all || in_of(own) != in) {
+    const std::int64_t first = of_experts ? matrix.placement.rows.front().whole / out : 0;
+    a.placement = {.whole = shape(count(whole), dim, in),
+                   .rows = {{first * dim, count(own) * dim}},
+                   .column = matrix.placement.column};
+  }
+  if (!all || out_of(own) != out)
+    b.placement = {.whole = shape(count(whole), out, dim), .rows = matrix.placement.rows};
   // Of the standard deviations of PyTorch's xavier_normal_ and kaiming_uniform_(a=sqrt(5)).
   const double std = lora_.kaiming ? 1 / std::sqrt(3.0 * static_cast<double>(in))
                                    : std::sqrt(2.0 / static_cast<double>(in + dim));
-  engine::CheckpointPart of_a{published(parts.front(), ".lora_A"), 0, dim};
-  for (std::size_t i = 1; i < parts.size(); ++i)
-    of_a.copies.push_back("model.layers." + std::to_string(layer_) + published(parts[i], ".lora_A"));
-  std::vector<engine::CheckpointPart> of_b;
-  for (const engine::CheckpointPart& part : parts)
-    of_b.push_back({published(part, ".lora_B"), part.row, part.rows});
-
-  Share a{{dim, in}, {}}, b{{matrix.shape[0], dim}, {}};
-  if (matrix.shape[1] != in) {
-    a = {{dim, matrix.shape[1]}, {.whole = {dim, in}, .rows = {{0, dim}}, .column = share.placement.column}};
-  } else if (!share.placement.is_whole()) {
-    b.placement = {.whole = {share.placement.whole[0], dim}, .rows = share.placement.rows};
+  engine::Parameter& down = add(name + ".lora_A", std::move(a), Initializer::normal(std), std::move(of_a));
+  engine::Parameter& up = add(name + ".lora_B", std::move(b), Initializer::constant(0), std::move(of_b));
+  down.is_low_rank = up.is_low_rank = true;
+  if (of_experts) {
+    down.per_expert = up.per_expert = true;
+    // The one that is not split with the width sees a part of what each expert does.
+    const auto group = [](bool split) {
+      return split ? engine::ReduceGroup::kExperts : engine::ReduceGroup::kExpertTokens;
+    };
+    down.group = group(in_of(own) != in);
+    up.group = group(out_of(own) != out);
   }
-  matrix.low_rank = {
-      .down = &add(name + ".lora_A", std::move(a), Initializer::normal(std), {std::move(of_a)}),
-      .up = &add(name + ".lora_B", std::move(b), Initializer::constant(0), std::move(of_b)),
-      .scale = static_cast<float>(lora_.scale())};
-  matrix.low_rank.down->is_low_rank = matrix.low_rank.up->is_low_rank = true;
+  matrix.low_rank = {.down = &down,
+                     .up = &up,
+                     .scale = static_cast<float>(lora_.scale()),
+                     .dropout = static_cast<float>(lora_.training.dropout),
+                     .drops_after = lora_.training.drops_after};
 }
 
 EqualShare BlockParameters::tensor() const {

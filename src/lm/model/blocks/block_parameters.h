@@ -50,6 +50,10 @@ class BlockParameters {
   // The same with adapters, where the model has them for `module` (LoraConfig).
   engine::Parameter& linear(std::string_view module, const std::string& name, Share share,
                             engine::Initializer initializer, std::vector<engine::CheckpointPart> parts) const;
+  // The matrices of a layer's experts, [experts, out, in], likewise: each expert has adapters of its own.
+  engine::Parameter& experts(std::string_view module, const std::string& name, Share share,
+                             engine::Initializer initializer,
+                             std::vector<engine::CheckpointPart> parts) const;
   // A norm's weight, [hidden], ones at first.
   engine::Parameter& norm(const std::string& name, const std::string& published) const;
 
@@ -79,7 +83,7 @@ class BlockParameters {
   engine::Initializer into_residual() const;
 
  private:
-  void add_low_rank(engine::Parameter& matrix, const std::string& name, const Share& share,
+  void add_low_rank(engine::Parameter& matrix, const std::string& name,
                     const std::vector<engine::CheckpointPart>& parts) const;
 
   engine::ParameterStore& store_;

@@ -31,14 +31,13 @@ class MixtureOfExperts final : public Layer {
                  .count = p.experts().size(moe_.experts)},
         router_(
             p.add(".moe.router", {moe_.experts, c.hidden}, p.matrix(), {{parts.router, 0, moe_.experts}})),
-        gate_up_(p.add(".moe.gate_up", p.expert_rows(moe_.experts, {moe_.ffn, moe_.ffn}, c.hidden),
-                       p.matrix(), parts.gate_up)),
-        down_(p.add(".moe.down", p.expert_columns(moe_.experts, c.hidden, moe_.ffn), p.into_residual(),
-                    parts.down)) {
+        gate_up_(p.experts("linear_fc1", ".moe.gate_up",
+                           p.expert_rows(moe_.experts, {moe_.ffn, moe_.ffn}, c.hidden), p.matrix(),
+                           parts.gate_up)),
+        down_(p.experts("linear_fc2", ".moe.down", p.expert_columns(moe_.experts, c.hidden, moe_.ffn),
+                        p.into_residual(), parts.down)) {
     if (moe_.weigh_input && !plain_)
       throw std::logic_error("experts that weigh their input have neither biases nor a swiglu_limit");
-    gate_up_.per_expert = down_.per_expert = true;
-    gate_up_.group = down_.group = engine::ReduceGroup::kExperts;
     router_.reads_full_precision = true;
     if (moe_.biases) {
       const auto bias = [&](const std::string& name, std::int64_t n, std::vector<CheckpointPart> of) {

@@ -342,6 +342,15 @@ TEST_F(Preflight, WrongArgumentsAreRefusedBeforeAnythingIsStarted) {
   }
 }
 
+// A launcher's ranks are as many as they are.
+TEST_F(Preflight, OtherNodesThanTheLaunchersAreRefused) {
+  const ProgramResult result = run_program({"preflight", "--host", "--nnodes", "3", "--master_addr",
+                                            "127.0.0.1", "--master_port", "1", "--dump-path", file("out")},
+                                           of_rank(0, 2, free_port()));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("--nnodes 3, and a launcher has started 2 ranks"));
+}
+
 // Whatever else is looked at.
 TEST_F(Preflight, ExpectationsAreCheckedInEverySection) {
   const std::vector<std::vector<std::string>> sections{{"--host"},
@@ -361,7 +370,9 @@ TEST_F(Preflight, ExpectationsAreCheckedInEverySection) {
     ASSERT_EQ(found.size(), 1U) << section.back();
     EXPECT_EQ(found[0]["source"], "--expected-gpus");
     // And nothing else of sections that nobody asked for.
-    if (section[0] != "--gpu") EXPECT_TRUE(findings(report, "gpu.tools", {"pass", "skip"}).empty());
+    if (section[0] != "--gpu") {
+      EXPECT_TRUE(findings(report, "gpu.tools", {"pass", "skip"}).empty());
+    }
   }
   // Each machine of a job, by its first rank.
   const ProgramResult ranks =
@@ -379,12 +390,12 @@ TEST_F(Preflight, DemandsOfVariablesAreCheckedOrSaid) {
     return run_program(words, {.environment = {{variable, "100000"}, {"PATH", "/usr/bin:/bin"}}});
   };
   for (const std::vector<std::string>& section :
-       std::vector<std::vector<std::string>>{{"--host"}, {"--gpu"}, {"--tests", "gemm"}}) {
+       std::vector<std::vector<std::string>>{{"--host"}, {"--gpu"}, {"--tests", "corruption"}}) {
     const ProgramResult free = run(section, "PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB");
     EXPECT_EQ(free.exit_code, 2) << section.back();
     EXPECT_FALSE(findings(json::parse(free.out), "gpu.free-memory", {"fail"}).empty()) << free.out;
   }
-  EXPECT_EQ(run({"--tests", "gemm"}, "PRIMUS_PREFLIGHT_MIN_TFLOPS").exit_code, 2);
+  EXPECT_EQ(run({"--quick", "--host"}, "PRIMUS_PREFLIGHT_MIN_TFLOPS").exit_code, 2);
   EXPECT_THAT(run({"--host"}, "PRIMUS_PREFLIGHT_MIN_TFLOPS").out,
               HasSubstr("PRIMUS_PREFLIGHT_MIN_TFLOPS: no effect, because no product was measured"));
 }
@@ -535,6 +546,13 @@ TEST_F(Preflight, NodeSmokeHoldsTheNodeToWhatIsExpected) {
     EXPECT_FALSE(findings(report, check, {"fail"}).empty()) << check;
 }
 
+// 'direct' says GPUS_PER_NODE=1 where it starts one rank.
+TEST_F(Preflight, NodeSmokeOfALauncherWantsNoGpuOfANodeWithoutOne) {
+  const ProgramResult result =
+      run_program({"direct", "--", "node_smoke", "--skip-dmesg", "--dump-path", file("out"), "--json"});
+  EXPECT_TRUE(findings(json::parse(result.out), "gpu.count", {"fail"}).empty()) << result.out;
+}
+
 // A threshold that is not measured is no threshold.
 TEST_F(Preflight, NodeSmokeMeasuresWhatItIsAskedForOrRefuses) {
   for (const std::vector<std::string>& words :
@@ -549,12 +567,13 @@ TEST_F(Preflight, NodeSmokeMeasuresWhatItIsAskedForOrRefuses) {
     EXPECT_EQ(result.exit_code, 2) << words[0];
     EXPECT_THAT(result.err, AllOf(HasSubstr(words[0]), HasSubstr("give --tier2-perf")));
   }
+  write_file(file("empty"), "\n");
   for (const std::vector<std::string>& words :
        std::vector<std::vector<std::string>>{{"--expected-rdma-nics", "-1"},
                                              {"--shm-min-gb", "-1"},
                                              {"--tier2-perf", "--gemm-tflops-min", "-3"},
                                              {"--skip-dmesg", "--dmesg-minutes", "5"},
-                                             {"--expected-nodelist-file", "/dev/null"}}) {
+                                             {"--expected-nodelist-file", file("empty")}}) {
     std::vector<std::string> all{"node_smoke", "--dump-path", file("none")};
     all.insert(all.end(), words.begin(), words.end());
     EXPECT_EQ(run_program(all).exit_code, 2) << words[0];

@@ -263,7 +263,9 @@ class NodeSmoke final : public Command {
     Requirements& wanted = options.wanted;
     const auto local = number_of(*machine, {"LOCAL_WORLD_SIZE", "GPUS_PER_NODE"});
     wanted.local_ranks = static_cast<int>(std::clamp<std::int64_t>(local.value_or(1), 1, 4096));
-    if (const auto gpus = number_of(*machine, {"GPUS_PER_NODE"}); gpus && !wanted.gpus)
+    // 'primus direct' says 1 of a node without a GPU, where it starts one rank.
+    const auto gpus = number_of(*machine, {"GPUS_PER_NODE"});
+    if (gpus && !wanted.gpus && (*gpus != 1 || gpus_on_bus(*machine).any_on_bus()))
       wanted.gpus = Wanted{static_cast<double>(*gpus), "GPUS_PER_NODE"};
     if (expected_ports_)
       wanted.rdma_ports = Wanted{static_cast<double>(*expected_ports_), "--expected-rdma-nics"};
@@ -288,9 +290,9 @@ class NodeSmoke final : public Command {
     if (least_memory_) performance.least_memory = Wanted{*least_memory_, "--hbm-gbs-min"};
     for (const std::string& device : devices) measure_device(device, table, performance, report);
     if (tier2_) {
-      const auto gpus = std::count_if(devices.begin(), devices.end(),
-                                      [](const std::string& device) { return !device.starts_with("cpu"); });
-      measure_all_reduce(static_cast<int>(gpus), place,
+      const auto usable = std::count_if(devices.begin(), devices.end(),
+                                        [](const std::string& device) { return !device.starts_with("cpu"); });
+      measure_all_reduce(static_cast<int>(usable), place,
                          least_reduce_ ? Wanted{*least_reduce_, "--rccl-gbs-min"}
                                        : least_all_reduce(table, turbo::list_devices()),
                          report);
@@ -481,7 +483,13 @@ extern const CommandEntry kNodeSmoke{
     "and\n"
     "'srun --exclude'. Checks as 'primus preflight', and exact products on each GPU; with --tier2-perf "
     "speeds too.\n\n"
-    "Exit code: 0 where nothing failed, 1 where something did or a node is missing, 2 for wrong arguments.",
+    "Of several tasks on a node the first one looks. Thresholds of speeds need --tier2-perf; what is "
+    "demanded "
+    "and\n"
+    "cannot be seen has failed.\n\n"
+    "Exit code: 0 where nothing failed, 1 where something did or a node is missing, 2 for wrong arguments. "
+    "Within\n"
+    "a step of Slurm's node 0 has the exit code for all.",
     "primus node_smoke\n"
     "srun -N 4 --ntasks-per-node=1 primus node_smoke --tier2-perf --dump-path /shared/smoke\n"
     "primus node_smoke --expected-gpus 8 --expected-rdma-nics 8 --require-tools nvidia-smi,ibstat\n"

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/random/random.h"
+#include "base/system/process_label.h"
 #include "base/terminal/terminal.h"
 #include "lm/checkpoint/checkpoint.h"
 
@@ -104,7 +105,7 @@ BenchmarkReport benchmark_checkpoint(const CheckpointBenchmarkOptions& options, 
   if (options.repetitions < 1) throw invalid("a measurement needs at least one repetition");
   make_folders(options.folder, env);
   check_room(options.folder, options.bytes);
-  const Path place = options.folder / fmt::format(".primus-benchmark-{}", ::getpid());
+  const Path place = options.folder / (".primus-benchmark-" + process_label());
   make_folders(place, env);
   std::vector<double> saved, loaded, loaded_cold;
   Content content = make_content(options.bytes);

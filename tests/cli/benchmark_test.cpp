@@ -19,6 +19,7 @@ namespace {
 
 using test::ProgramResult;
 using test::run_program;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const std::vector<std::string> kQuick = {"--seconds", "0.001", "--device", "cpu", "--threads", "1"};
@@ -561,6 +562,94 @@ TEST(Benchmarks, BaselinesAndReports) {
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1 + 2 * 3);  // one head
 }
 
+// What srun, torchrun and a launcher by hand give the processes that they start.
+const std::map<std::string, std::string> kPlaces[] = {
+    {{"SLURM_JOB_ID", "4711"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "%"}},
+    {{"RANK", "%"}, {"WORLD_SIZE", "2"}},
+    {{"OMPI_COMM_WORLD_RANK", "%"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
+    {{"NODE_RANK", "%"}, {"NNODES", "2"}}};
+
+ProgramResult run_beside(const std::map<std::string, std::string>& place, int number,
+                         const std::vector<std::string>& words) {
+  std::map<std::string, std::string> environment = place;
+  for (auto& [name, value] : environment)
+    if (value == "%") value = std::to_string(number);
+  return run_program(words, {.environment = environment});
+}
+
+// Each measures by itself, and nothing is written over.
+TEST(Benchmarks, ProcessesSideBySideHaveFilesOfTheirOwn) {
+  for (const auto& place : kPlaces) {
+    const test::TemporaryFolder folder;
+    const auto file = [&](const std::string& name) { return (folder.path() / name).string(); };
+    const std::vector<std::string> words{"benchmark", "memory", "--sizes",  "64K",
+                                         "--seconds", "0.001",  "--device", "cpu",
+                                         "--threads", "1",      "--output", file("a.b.csv")};
+    const auto with = [&](int number, const std::vector<std::string>& more) {
+      std::vector<std::string> all = words;
+      all.insert(all.end(), more.begin(), more.end());
+      return run_beside(place, number, all);
+    };
+    for (const int number : {0, 1}) {
+      const std::string own = std::to_string(number) + "-of-2";
+      const ProgramResult saved = with(number, {"--baseline", "save", file("before.json")});
+      ASSERT_EQ(saved.exit_code, 0) << saved.err;
+      EXPECT_THAT(saved.err, AllOf(HasSubstr("report: " + file("a.b." + own + ".csv")),
+                                   HasSubstr("baseline: " + file("before." + own + ".json"))));
+      EXPECT_TRUE(std::filesystem::exists(file("a.b." + own + ".csv")));
+      EXPECT_THAT(content(file("before." + own + ".json")), HasSubstr(std::to_string(number) + " of 2, on "));
+    }
+    EXPECT_FALSE(std::filesystem::exists(file("a.b.csv")));
+    EXPECT_FALSE(std::filesystem::exists(file("before.json")));
+    const std::vector<std::string> compare{"--baseline", "compare", file("before.json")};
+    EXPECT_THAT(with(1, compare).out, HasSubstr("compared with " + file("before.1-of-2.json")));
+    // What one process saved alone is a baseline of all.
+    std::filesystem::rename(file("before.1-of-2.json"), file("before.json"));
+    EXPECT_THAT(with(1, compare).out, HasSubstr("compared with " + file("before.json")));
+    EXPECT_THAT(with(0, compare).out, HasSubstr("compared with " + file("before.0-of-2.json")));
+    std::filesystem::remove(file("before.json"));
+    const ProgramResult none = with(1, compare);
+    EXPECT_EQ(none.exit_code, 2);
+    EXPECT_THAT(none.err, AllOf(HasSubstr("before.1-of-2.json"), HasSubstr("before.json")));
+  }
+}
+
+// Jobs with ranks that are started side by side; and one job of two tasks, which is alone.
+TEST(Benchmarks, JobsSideBySideHaveFilesOfTheirOwn) {
+  const test::TemporaryFolder folder;
+  const auto file = [&](const std::string& name) { return (folder.path() / name).string(); };
+  for (const char* transport : {"auto", "threads"}) {
+    const std::vector<std::string> words{"benchmark",
+                                         "rccl",
+                                         "--device",
+                                         "cpu",
+                                         "--nproc",
+                                         "2",
+                                         "--sizes",
+                                         "1K",
+                                         "--iters",
+                                         "2",
+                                         "--op",
+                                         "barrier",
+                                         "--transport",
+                                         transport,
+                                         "--output",
+                                         file(transport + std::string(".json")),
+                                         "--per-rank-file",
+                                         file("ranks.csv"),
+                                         "--per-iter-trace"};
+    for (const int number : {0, 1}) {
+      const ProgramResult result = run_beside(kPlaces[0], number, words);
+      ASSERT_EQ(result.exit_code, 0) << result.err;
+      const std::string own = "." + std::to_string(number) + "-of-2";
+      for (const std::string& name : {transport + own + ".json", "ranks" + own + ".csv",
+                                      transport + std::string("_trace") + own + ".jsonl"})
+        EXPECT_TRUE(std::filesystem::exists(file(name))) << name << result.err;
+    }
+  }
+  EXPECT_FALSE(std::filesystem::exists(file("ranks.csv")));
+}
+
 // Primus's suites of models have a report of a fixed name, which --append alone continues.
 TEST(Benchmarks, AppendAloneContinuesPrimussReport) {
   const test::TemporaryFolder folder;
@@ -631,6 +720,21 @@ TEST(Benchmarks, DecodeFitsASmallModelByItself) {
   EXPECT_THAT(refused.err, HasSubstr("do not fit the model's 512 positions"));
   chosen.back() = "0";
   EXPECT_EQ(run_program(chosen).exit_code, 2);
+}
+
+TEST(Benchmarks, OptionsWithoutTheirObjectAreRefused) {
+  const std::string experiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
+  const std::pair<std::vector<std::string>, const char*> refused[] = {
+      {{"train", "--config", experiment, "--trace-steps", "2"}, "give --trace FILE with it"},
+      {{"decode", "--model", "/tmp", "--vocab-size", "100"}, "says how large its vocabulary is"},
+      {{"decode", "--model", "qwen3_0.6B", "--vocab-size", "100"}, "has a vocabulary of its own"}};
+  for (const auto& [words, message] : refused) {
+    std::vector<std::string> all = words;
+    all.insert(all.begin(), "benchmark");
+    const ProgramResult result = run_program(all);
+    EXPECT_EQ(result.exit_code, 2) << message;
+    EXPECT_THAT(result.err, HasSubstr(message));
+  }
 }
 
 TEST(Benchmarks, WhatCannotBeMeasuredIsRefused) {

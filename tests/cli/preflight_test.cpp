@@ -342,6 +342,64 @@ TEST_F(Preflight, WrongArgumentsAreRefusedBeforeAnythingIsStarted) {
   }
 }
 
+// A launcher's ranks are as many as they are.
+TEST_F(Preflight, OtherNodesThanTheLaunchersAreRefused) {
+  const ProgramResult result = run_program({"preflight", "--host", "--nnodes", "3", "--master_addr",
+                                            "127.0.0.1", "--master_port", "1", "--dump-path", file("out")},
+                                           of_rank(0, 2, free_port()));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("--nnodes 3, and a launcher has started 2 ranks"));
+}
+
+// Whatever else is looked at.
+TEST_F(Preflight, ExpectationsAreCheckedInEverySection) {
+  const std::vector<std::vector<std::string>> sections{{"--host"},
+                                                       {"--network"},
+                                                       {"--gpu"},
+                                                       {"--tests", "gemm"},
+                                                       {"--tests", "memory", "--host"},
+                                                       {"--perf-test", "--tests", "corruption"}};
+  for (const std::vector<std::string>& section : sections) {
+    std::vector<std::string> words{"preflight",    "--expected-gpus", "8192",      "--device",  "cpu",
+                                   "--skip-dmesg", "--dump-path",     file("out"), "--no-html", "--json"};
+    words.insert(words.end(), section.begin(), section.end());
+    const ProgramResult result = run_program(words);
+    EXPECT_EQ(result.exit_code, 2) << section.back() << result.err;
+    const json report = json::parse(result.out);
+    const auto found = findings(report, "gpu.count", {"fail"});
+    ASSERT_EQ(found.size(), 1U) << section.back();
+    EXPECT_EQ(found[0]["source"], "--expected-gpus");
+    // And nothing else of sections that nobody asked for.
+    if (section[0] != "--gpu") {
+      EXPECT_TRUE(findings(report, "gpu.tools", {"pass", "skip"}).empty());
+    }
+  }
+  // Each machine of a job, by its first rank.
+  const ProgramResult ranks =
+      run_program({"preflight", "--tests", "intra-allreduce", "--nproc", "2", "--comm-sizes-mb", "1",
+                   "--expected-gpus", "8192", "--device", "cpu", "--dump-path", file("out"), "--json"});
+  EXPECT_EQ(ranks.exit_code, 2);
+  EXPECT_EQ(findings(json::parse(ranks.out), "gpu.count", {"fail"}).size(), 1U);
+}
+
+TEST_F(Preflight, DemandsOfVariablesAreCheckedOrSaid) {
+  const auto run = [&](const std::vector<std::string>& more, const std::string& variable) {
+    std::vector<std::string> words{"preflight",   "--device",  "cpu",       "--skip-dmesg",
+                                   "--dump-path", file("out"), "--no-html", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words, {.environment = {{variable, "100000"}, {"PATH", "/usr/bin:/bin"}}});
+  };
+  for (const std::vector<std::string>& section :
+       std::vector<std::vector<std::string>>{{"--host"}, {"--gpu"}, {"--tests", "corruption"}}) {
+    const ProgramResult free = run(section, "PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB");
+    EXPECT_EQ(free.exit_code, 2) << section.back();
+    EXPECT_FALSE(findings(json::parse(free.out), "gpu.free-memory", {"fail"}).empty()) << free.out;
+  }
+  EXPECT_EQ(run({"--quick", "--host"}, "PRIMUS_PREFLIGHT_MIN_TFLOPS").exit_code, 2);
+  EXPECT_THAT(run({"--host"}, "PRIMUS_PREFLIGHT_MIN_TFLOPS").out,
+              HasSubstr("PRIMUS_PREFLIGHT_MIN_TFLOPS: no effect, because no product was measured"));
+}
+
 TEST_F(Preflight, SelectorsAndOptionsThatMeanNothingAreSaid) {
   const ProgramResult info = run_program(
       {"preflight", "--network", "--comm-sizes-mb", "8", "--dump-path", file("out"), "--no-html"});
@@ -349,6 +407,107 @@ TEST_F(Preflight, SelectorsAndOptionsThatMeanNothingAreSaid) {
   const ProgramResult perf = run_program({"preflight", "--host", "--tests", "storage", "--device", "cpu",
                                           "--dump-path", file("out"), "--no-html"});
   EXPECT_THAT(perf.out, HasSubstr("--host, --gpu and --network were left out"));
+
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"preflight",   "--device",  "cpu",      "--skip-dmesg",
+                                   "--dump-path", file("out"), "--no-html"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words).out;
+  };
+  const std::string corruption = run({"--tests", "corruption,inter-p2p", "--intra-group-sizes", "1",
+                                      "--inter-group-sizes", "2", "--no-split-nodes-subgroup",
+                                      "--ring-p2p-sizes-mb", "1", "--plot", "--storage-path", file("here")});
+  EXPECT_THAT(
+      corruption,
+      AllOf(HasSubstr("--intra-group-sizes, --inter-group-sizes, --ring-p2p-sizes-mb: no effect"),
+            HasSubstr("inter-p2p was left out, because --no-split-nodes-subgroup"),
+            HasSubstr("--plot: no effect, because --no-html"), HasSubstr("--storage-path: no effect")));
+  EXPECT_THAT(run({"--tests", "corruption,intra-allreduce", "--comm-sizes-mb", "1"}),
+              HasSubstr("--comm-sizes-mb: no effect, because there is one rank"));
+  EXPECT_THAT(run({"--host", "--plot"}), HasSubstr("--plot: no effect"));
+}
+
+// A group that the job has no nodes for, and nodes that are left over.
+TEST_F(Preflight, GroupsOfNodesThatCannotBeMadeAreSaid) {
+  const int port = free_port();
+  const std::vector<std::string> words{"preflight",
+                                       "--device",
+                                       "cpu",
+                                       "--tests",
+                                       "inter-allreduce,inter-p2p",
+                                       "--comm-sizes-mb",
+                                       "1",
+                                       "--inter-group-sizes",
+                                       "2,8",
+                                       "--dump-path",
+                                       file("out"),
+                                       "--json"};
+  Program second(words, of_rank(1, 3, port)), third(words, of_rank(2, 3, port));
+  const ProgramResult first = run_program(words, of_rank(0, 3, port));
+  second.wait();
+  third.wait();
+  EXPECT_THAT(text_of(findings(json::parse(first.out), "cluster.communication", {"skip"})),
+              AllOf(HasSubstr("all-reduce between nodes, groups of 8: the job has 3 nodes"),
+                    HasSubstr("the last 1 of 3 nodes are in no group"),
+                    HasSubstr("pairs of nodes: the last of 3 nodes has no other one")));
+}
+
+// Two tasks on one node, of which a script gives one another algorithm.
+TEST_F(Preflight, RanksOfOneNodeThatAreSetUpOtherwiseAreNamed) {
+  const int port = free_port();
+  const auto rank = [&](int number, const std::string& algorithm) {
+    ProgramOptions options = of_rank(number, 2, port);
+    options.environment["LOCAL_RANK"] = std::to_string(number);
+    options.environment["LOCAL_WORLD_SIZE"] = "2";
+    options.environment["GROUP_RANK"] = "0";
+    options.environment["NCCL_ALGO"] = algorithm;
+    options.environment["UCX_NET_DEVICES"] = "mlx5_" + std::to_string(number);  // each its own card
+    if (number == 1) options.environment["NCCL_DEBUG"] = "INFO";
+    return options;
+  };
+  const std::vector<std::string> words{"preflight", "--host",    "--skip-dmesg", "--dump-path",
+                                       file("out"), "--no-html", "--json"};
+  Program other(words, rank(1, "Tree"));
+  const ProgramResult first = run_program(words, rank(0, "Ring"));
+  other.wait();
+  std::map<std::string, std::string> drift;
+  for (const json& finding : findings(json::parse(first.out), "cluster.drift", {"warn"}))
+    drift[finding["where"]] =
+        finding["measured"].get<std::string>() + ", " + finding["wanted"].get<std::string>();
+  EXPECT_THAT(drift["NCCL_ALGO"], AllOf(HasSubstr("'Ring'"), HasSubstr("'Tree'"), HasSubstr("as on 1 rank")));
+  EXPECT_THAT(drift["NCCL_DEBUG"], AllOf(HasSubstr("'INFO'"), HasSubstr("'not set'")));
+  EXPECT_EQ(drift.size(), 2U) << first.out;
+}
+
+// As 'srun primus direct --single -- preflight': each task's, in one folder and in the same second.
+TEST_F(Preflight, PreflightsSideBySideKeepTheirReports) {
+  const auto task = [](int number) {
+    return ProgramOptions{.environment = {{"SLURM_JOB_ID", "4711"},
+                                          {"SLURM_STEP_ID", "3"},
+                                          {"SLURM_STEP_NUM_TASKS", "2"},
+                                          {"SLURM_PROCID", std::to_string(number)}}};
+  };
+  const std::vector<std::string> words{"preflight",
+                                       "--tests",
+                                       "intra-allreduce",
+                                       "--comm-sizes-mb",
+                                       "1",
+                                       "--nproc",
+                                       "2",
+                                       "--device",
+                                       "cpu",
+                                       "--dump-path",
+                                       file("out"),
+                                       "--report-file-name",
+                                       "mine",
+                                       "--no-html"};
+  Program other(words, task(1));
+  EXPECT_EQ(run_program(words, task(0)).exit_code, 0);
+  EXPECT_EQ(other.wait().exit_code, 0);
+  for (const char* name : {"mine_perf.0-of-2.json", "mine_perf.1-of-2.json", "ranks.0-of-2/rank-0.log",
+                           "ranks.1-of-2/rank-1.log"})
+    EXPECT_TRUE(std::filesystem::exists(file("out/") + name)) << name;
+  EXPECT_THAT(read_file(file("out/mine_perf.1-of-2.json")), HasSubstr("task 1 of 2"));
 }
 
 TEST_F(Preflight, NodeSmokeSaysWhoPassed) {
@@ -385,6 +544,140 @@ TEST_F(Preflight, NodeSmokeHoldsTheNodeToWhatIsExpected) {
   const json report = json::parse(result.out);
   for (const char* check : {"gpu.count", "host.tools", "network.rdma-count"})
     EXPECT_FALSE(findings(report, check, {"fail"}).empty()) << check;
+}
+
+// 'direct' says GPUS_PER_NODE=1 where it starts one rank.
+TEST_F(Preflight, NodeSmokeOfALauncherWantsNoGpuOfANodeWithoutOne) {
+  const ProgramResult result =
+      run_program({"direct", "--", "node_smoke", "--skip-dmesg", "--dump-path", file("out"), "--json"});
+  EXPECT_TRUE(findings(json::parse(result.out), "gpu.count", {"fail"}).empty()) << result.out;
+}
+
+// A threshold that is not measured is no threshold.
+TEST_F(Preflight, NodeSmokeMeasuresWhatItIsAskedForOrRefuses) {
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"--gemm-tflops-min", "700"},
+                                             {"--hbm-gbs-min", "4500"},
+                                             {"--rccl-gbs-min", "180"},
+                                             {"--rccl-size-mb", "32"},
+                                             {"--rccl-timeout-sec", "60"}}) {
+    std::vector<std::string> all{"node_smoke", "--dump-path", file("none")};
+    all.insert(all.end(), words.begin(), words.end());
+    const ProgramResult result = run_program(all);
+    EXPECT_EQ(result.exit_code, 2) << words[0];
+    EXPECT_THAT(result.err, AllOf(HasSubstr(words[0]), HasSubstr("give --tier2-perf")));
+  }
+  write_file(file("empty"), "\n");
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"--expected-rdma-nics", "-1"},
+                                             {"--shm-min-gb", "-1"},
+                                             {"--tier2-perf", "--gemm-tflops-min", "-3"},
+                                             {"--skip-dmesg", "--dmesg-minutes", "5"},
+                                             {"--expected-nodelist-file", file("empty")}}) {
+    std::vector<std::string> all{"node_smoke", "--dump-path", file("none")};
+    all.insert(all.end(), words.begin(), words.end());
+    EXPECT_EQ(run_program(all).exit_code, 2) << words[0];
+  }
+  EXPECT_FALSE(std::filesystem::exists(file("none")));
+  // Without GPUs there is no all-reduce to hold against it.
+  const ProgramResult result =
+      run_program({"node_smoke", "--skip-dmesg", "--dump-path", file("out"), "--tier2-perf", "--rccl-gbs-min",
+                   "180", "--json"},
+                  {.environment = {{"CUDA_VISIBLE_DEVICES", ""}, {"HIP_VISIBLE_DEVICES", ""}}});
+  EXPECT_EQ(result.exit_code, 1);
+  const auto found = findings(json::parse(result.out), "performance.all-reduce", {"fail"});
+  ASSERT_EQ(found.size(), 1U) << result.out;
+  EXPECT_EQ(found[0]["source"], "--rccl-gbs-min");
+}
+
+TEST_F(Preflight, NodeSmokeWantsThePortsThatItIsGiven) {
+  const ProgramResult result = run_program({"node_smoke", "--skip-dmesg", "--dump-path", file("out"),
+                                            "--rdma-nic-allowlist", "nosuch0,nosuch1:1", "--json"});
+  EXPECT_EQ(result.exit_code, 1);
+  const auto found = findings(json::parse(result.out), "network.rdma-variable", {"fail"});
+  ASSERT_EQ(found.size(), 1U) << result.out;
+  EXPECT_THAT(found[0]["measured"].get<std::string>(), HasSubstr("nosuch0, nosuch1:1"));
+}
+
+// What srun gives the tasks of a step, whose nodes have names that are not the host's.
+class NodeSmokeOfAStep : public Preflight {
+ protected:
+  ProgramOptions on(int node, int local = 0) const {
+    return {.environment = {{"SLURM_JOB_ID", "4711"},
+                            {"SLURM_STEP_ID", "3"},
+                            {"SLURM_STEP_NUM_TASKS", "4"},
+                            {"SLURM_NNODES", "2"},
+                            {"SLURM_NODEID", std::to_string(node)},
+                            {"SLURM_LOCALID", std::to_string(local)},
+                            {"SLURM_PROCID", std::to_string(2 * node + local)},
+                            {"SLURM_STEP_NODELIST", "gpu-[07,12]"},
+                            {"SLURM_JOB_NODELIST", "gpu-[07-12]"},  // the step has some of the job's nodes
+                            {"SLURMD_NODENAME", node == 0 ? "gpu-07" : "gpu-12"},
+                            {"NODE_RANK", "0"},  // of an old shell
+                            {"PATH", "/usr/bin:/bin"}}};
+  }
+  std::vector<std::string> words() const {
+    return {"node_smoke", "--skip-dmesg", "--dump-path", file("out"), "--wait-timeout-sec", "20", "--json"};
+  }
+};
+
+TEST_F(NodeSmokeOfAStep, NodesAreCalledAsSlurmCallsThem) {
+  // The second node is done before the first one begins, and an old report lies there.
+  make_folders(file("out/smoke"));
+  write_file(file("out/smoke/gpu-03.json"), "{}");
+  const ProgramResult second = run_program(words(), on(1));
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  const ProgramResult first = run_program(words(), on(0));
+  EXPECT_EQ(first.exit_code, 0) << first.out << first.err;
+  const json report = json::parse(first.out);
+  ASSERT_EQ(report["nodes"].size(), 2U);
+  EXPECT_TRUE(findings(report, "cluster.missing", {"fail"}).empty());
+  EXPECT_EQ(read_file(file("out/passing_nodes.txt")), "gpu-07\ngpu-12\n");
+  EXPECT_EQ(read_file(file("out/expected_nodes.txt")), "gpu-07\ngpu-12\n");
+  EXPECT_TRUE(std::filesystem::exists(file("out/smoke/gpu-12.json")));
+  EXPECT_FALSE(std::filesystem::exists(file("out/smoke/gpu-03.json")));
+}
+
+TEST_F(NodeSmokeOfAStep, OneTaskOfEachNodeLooksAtIt) {
+  const ProgramResult other = run_program(words(), on(0, 1));
+  EXPECT_EQ(other.exit_code, 0);
+  EXPECT_THAT(other.err, HasSubstr("node_smoke looks at a node once: the first process on gpu-07 does it"));
+  EXPECT_FALSE(std::filesystem::exists(file("out")));
+}
+
+TEST_F(NodeSmokeOfAStep, AFailureOfAnotherNodeIsTheStepsByNodeZero) {
+  std::vector<std::string> demanding = words();
+  demanding.insert(demanding.end(), {"--require-tools", "no-such-tool"});
+  // A task that ends with an error may end the step before node 0 has reported.
+  const ProgramResult second = run_program(demanding, on(1));
+  EXPECT_EQ(second.exit_code, 0);
+  EXPECT_THAT(second.err, HasSubstr("gpu-12: fail"));
+  EXPECT_EQ(run_program(words(), on(0)).exit_code, 1);
+  EXPECT_EQ(read_file(file("out/failing_nodes.txt")), "gpu-12\n");
+  // The report of another step is none of this one.
+  ProgramOptions later = on(0);
+  later.environment["SLURM_STEP_ID"] = "4";
+  std::vector<std::string> kept = words();
+  kept.insert(kept.end(), {"--no-clean-dump-path"});
+  kept[5] = "1";
+  EXPECT_EQ(run_program(kept, later).exit_code, 1);
+  EXPECT_EQ(read_file(file("out/failing_nodes.txt")), "gpu-12\n");
+}
+
+// Lists with and without domains, and addresses.
+TEST_F(Preflight, NodeSmokeKnowsAHostWithItsDomain) {
+  const std::vector<std::string> words{
+      "node_smoke", "--skip-dmesg",       "--dump-path", file("out"),
+      "--json",     "--wait-timeout-sec", "1",           "--expected-nodelist-file",
+      file("list")};
+  ASSERT_EQ(run_program({"node_smoke", "--skip-dmesg", "--dump-path", file("out")}).exit_code, 0);
+  std::string host = read_file(file("out/passing_nodes.txt"));
+  host.pop_back();
+  write_file(file("list"), host + ".cluster.example\n");
+  EXPECT_EQ(run_program(words).exit_code, 0);
+  write_file(file("list"), host + "\n10.0.0.7\n10.0.0.8\n");
+  EXPECT_EQ(run_program(words).exit_code, 1);
+  EXPECT_EQ(read_file(file("out/failing_nodes.txt")), "10.0.0.7\n10.0.0.8\n");
 }
 
 }  // namespace

@@ -398,16 +398,46 @@ TEST_F(Slurm, BareTasksOfAStepAreOneJob) {
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_EQ(times(trained.out, "done after iteration 2"), 1) << trained.out;
   // What measures one device does so in each task, and says it.
-  const SubprocessResult alone =
-      srun({"--ntasks-per-node=1"}, {"benchmark", "memory", "--device", "cpu", "--sizes", "1M"});
+  const std::vector<std::string> memory{"benchmark", "memory",   "--device", "cpu",       "--sizes",
+                                        "1M",        "--output", "m.json",   "--baseline"};
+  const SubprocessResult alone = srun({"--ntasks-per-node=1"}, joined(memory, {"save", "before.json"}));
   EXPECT_EQ(alone.exit_code, 0) << alone.err;
   EXPECT_THAT(alone.err,
               AllOf(HasSubstr("note: this is task 0 of 2"), HasSubstr("note: this is task 1 of 2")));
+  for (const char* name : {"m.0-of-2.json", "m.1-of-2.json", "before.0-of-2.json", "before.1-of-2.json"})
+    EXPECT_TRUE(std::filesystem::exists(here / name)) << name;
+  EXPECT_THAT(read_file(here / "m.1-of-2.json"), HasSubstr("task 1 of 2, on n2"));
+  const SubprocessResult compared = srun({"--ntasks-per-node=1"}, joined(memory, {"compare", "before.json"}));
+  EXPECT_THAT(compared.out, AllOf(HasSubstr("compared with before.0-of-2.json"),
+                                  HasSubstr("compared with before.1-of-2.json")))
+      << compared.err;
   std::filesystem::remove(here / ".primus.yaml");
   // A launcher's --single means each task by itself.
   const SubprocessResult each = srun(
       {"--ntasks-per-node=1"}, joined({"direct", "--single", "--"}, joined(preflight, {"--disable-pdf"})));
   EXPECT_EQ(times(each.out, "Preflight of 1 node"), 2) << each.out << each.err;
+}
+
+// Both nodes are this machine, and have names that its host has not.
+TEST_F(Slurm, NodeSmokeCallsNodesAsSlurmDoes) {
+  const Path here = folder("smoke");
+  for (const char* tasks : {"--ntasks-per-node=1", "--ntasks-per-node=2"}) {
+    const SubprocessResult smoke =
+        run_subprocess({"srun", "-N", "2", tasks, "--chdir=" + here.string(), PRIMUS_PROGRAM, "node_smoke",
+                        "--skip-dmesg", "--shm-min-gb", "0", "--wait-timeout-sec", "30"},
+                       {.timeout = 120s, .path = kPath});
+    EXPECT_EQ(smoke.exit_code, 0) << smoke.out << smoke.err;
+    EXPECT_THAT(smoke.out, HasSubstr("Node smoke test of 2 nodes"));
+    EXPECT_EQ(read_file(here / "output/preflight/passing_nodes.txt"), "n1\nn2\n");
+    EXPECT_EQ(read_file(here / "output/preflight/failing_nodes.txt"), "");
+  }
+  // A part of the job's nodes, of which one fails; the report is written, though the step ends with an error.
+  const ProgramResult failing =
+      run_program({"slurm", "srun", "-N", "2", "--", "direct", "--", "node_smoke", "--skip-dmesg",
+                   "--require-tools", "no-such-tool", "--dump-path", "failing"},
+                  options(here));
+  EXPECT_EQ(failing.exit_code, 1) << failing.err;
+  EXPECT_EQ(read_file(here / "failing/failing_nodes.txt"), "n1\nn2\n");
 }
 
 TEST_F(Slurm, AFailureIsTheJobsExitCode) {

@@ -49,7 +49,8 @@ class BenchmarkRanks : public Command {
 
   int run(Console& console) final {
     check_words();
-    output_.check();
+    const SideBySide jobs = jobs_side_by_side(launch::Surroundings::here(), ranks_.nodes());
+    output_.check(jobs);
     const auto place = comm::current_job();
     ranks_.check_place(place);
     if (place && place->world > 1) return run_rank(*place, console);
@@ -59,6 +60,7 @@ class BenchmarkRanks : public Command {
       throw invalid("one rank has nobody to exchange with", "start several: --nproc 2, or --nnodes");
     if (transport_ == "threads") return run_threads(ranks, spec, console);
     launch::LocalLaunch start = ranks_.start(ranks);
+    start.environment = for_ranks(jobs);
     // Rank 0 alone shows what it writes; what makes a rank fail is in the result.
     start.output_file = [](int) { return Path("/dev/null"); };
     const launch::LaunchResult result = launch::run_local(start);
@@ -128,6 +130,11 @@ class BenchmarkRanks : public Command {
       const std::unique_ptr<Device> device =
           turbo::open_device(device_.spec(console, place.local_rank, place.local_world));
       const DeviceCollectives* const collectives = turbo::collectives_of(*device);
+      if (collectives && transport_ != "auto")
+        throw invalid(fmt::format("--transport {} is between ranks on CPUs, and on {} the vendor's library "
+                                  "chooses the way",
+                                  transport_, device->description()),
+                      "leave --transport out, or take --device cpu");
       const std::unique_ptr<comm::Communicator> world = job->world(*device, collectives);
       report = measure(*world, *device);
       const int nodes = place.world / std::max(place.local_world, 1);
@@ -312,9 +319,9 @@ class BenchmarkCollectives final : public BenchmarkRanks {
 
   // The trace of an earlier measurement is replaced where somebody named the file, as --output is.
   void write_trace(const std::string& trace) const {
-    Path file = trace_file_;
+    std::string file = output().own(trace_file_);
     for (int i = 2; !trace_file_is_named_ && Env::posix().status(file); ++i)
-      file = fmt::format("rccl_trace_{}.jsonl", i);
+      file = output().own(fmt::format("rccl_trace_{}.jsonl", i));
     write_file_atomic(file, trace);
   }
 
@@ -332,7 +339,7 @@ class BenchmarkCollectives final : public BenchmarkRanks {
                             timing.p95 / result.timing.median);
       }
     }
-    write_file_atomic(per_rank_file_, text);
+    write_file_atomic(output().own(per_rank_file_), text);
   }
 
   BenchmarkReport measure(comm::Communicator& world, Device& device) override {

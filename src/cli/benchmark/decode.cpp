@@ -31,16 +31,15 @@ class BenchmarkDecode final : public Command {
 
   void check_job(int, int, const std::map<std::string, std::string>&) override {
     check_words();
-    if (names_a_preset(model_)) preset_model(model_, builtin_families(), vocabulary_);
+    if (names_a_preset(model_)) preset(builtin_families());
   }
 
   int run(Console& console) override {
     check_words();
     output_.check();
     const FamilyRegistry families = builtin_families();
-    const ModelConfig config = names_a_preset(model_)
-                                   ? preset_model(model_, families, vocabulary_)
-                                   : load_model_config(find_model_folder(model_), families);
+    const ModelConfig config =
+        names_a_preset(model_) ? preset(families) : load_model_config(find_model_folder(model_), families);
     options_.dtype = device_.compute();
     std::string shortened;
     const std::int64_t fits = config.max_positions - options_.warmup - options_.tokens;
@@ -58,10 +57,24 @@ class BenchmarkDecode final : public Command {
   }
 
  private:
+  ModelConfig preset(const FamilyRegistry& families) const {
+    ModelConfig config = preset_model(model_, families, vocabulary_);
+    constexpr std::int64_t kMorePadded = 1 << 16;
+    if (vocabulary_ && preset_model(model_, families, *vocabulary_ + kMorePadded).vocab == config.vocab)
+      throw invalid(fmt::format("--vocab-size: the preset '{}' has a vocabulary of its own, of {} tokens",
+                                model_, config.vocab),
+                    "leave it out");
+    return config;
+  }
+
   // Mistakes that are ones on every machine.
   void check_words() {
     device_.check_words();
     output_.check_words();
+    if (vocabulary_) in_range("--vocab-size", *vocabulary_, 1);
+    if (vocabulary_ && !names_a_preset(model_))
+      throw invalid(fmt::format("--vocab-size: the folder '{}' says how large its vocabulary is", model_),
+                    "leave it out; it is for presets that leave it to a tokenizer");
     if (context_) in_range("--context", options_.context = *context_, 1);
     in_range("--tokens", options_.tokens, 1);
     in_range("--warmup", options_.warmup, 0);

@@ -9,23 +9,12 @@
 #include "base/files/file.h"
 #include "base/text/json_text.h"
 #include "cli/preflight/report_files.h"
-#include "launch/node.h"
 #include "safe/preflight/machine.h"
 
 namespace primus::cli {
 namespace {
 
 constexpr std::uint64_t kMostBaselineBytes = 64 << 20;
-
-// Tasks that Slurm starts side by side mix their tables, and each uses what the others measure.
-void name_task(Console& console) {
-  const auto task = launch::task_of_step(launch::Surroundings::here());
-  if (!task) return;
-  console.note(
-      fmt::format("note: this is task {} of {} of a step of Slurm's, on {}, and each measures by itself; "
-                  "'srun --nodes=1 --ntasks=1' starts one",
-                  task->task, task->tasks, preflight::Machine().host_name()));
-}
 
 }  // namespace
 
@@ -65,9 +54,31 @@ void BenchmarkOutput::check_words() {
                   "for example --baseline save gemm.json; other arguments go in front of it");
 }
 
-void BenchmarkOutput::check() {
+void BenchmarkOutput::check(const SideBySide& place) {
   check_words();
-  if (!baseline_.empty() && baseline_[0] == "compare") earlier_ = read_file(baseline_[1], kMostBaselineBytes);
+  place_ = place;
+  if (baseline_.empty() || baseline_[0] != "compare") return;
+  // What a process in this place saved; else what one process alone did, with which all of them compare.
+  earlier_file_ = own(baseline_[1]);
+  if (!Env::posix().status(earlier_file_) && Env::posix().status(baseline_[1])) earlier_file_ = baseline_[1];
+  if (!place_.alone() && !Env::posix().status(earlier_file_))
+    throw invalid(
+        fmt::format("there is no baseline of {}: neither '{}' nor '{}' is there", place_.text(),
+                    earlier_file_, baseline_[1]),
+        "'--baseline save' writes the first where as many are started in the same way, and the second "
+        "where one is");
+  earlier_ = read_file(earlier_file_, kMostBaselineBytes);
+}
+
+// Processes side by side mix their tables, and each uses what the others measure.
+void BenchmarkOutput::name_place(BenchmarkReport& report, Console& console) const {
+  if (place_.alone()) return;
+  const std::string host = preflight::Machine().node_name();
+  const bool is_task = place_.what == "task";
+  console.note(fmt::format("note: this is {}{}, on {}, and each measures by itself{}", place_.text(),
+                           is_task ? " of a step of Slurm's" : "", host,
+                           is_task ? "; 'srun --nodes=1 --ntasks=1' starts one" : ""));
+  report.notes.push_back(fmt::format("{}, on {}", place_.text(), host));
 }
 
 void BenchmarkOutput::write_output(const BenchmarkReport& report,
@@ -85,23 +96,23 @@ void BenchmarkOutput::write_output(const BenchmarkReport& report,
            : end == ".tsv"   ? to_csv(report, '\t')
            : end == ".jsonl" ? to_json_lines(report)
                              : to_markdown(report);
-    if (append_ && Env::posix().status(output_)) {
-      const std::string before = read_file(output_, kMostBaselineBytes);
+    if (append_ && Env::posix().status(own(output_))) {
+      const std::string before = read_file(own(output_), kMostBaselineBytes);
       // The head of a table is there already, where it is the same one.
       const std::string head = text.substr(0, text.find('\n') + 1);
       if ((end == ".csv" || end == ".tsv") && before.starts_with(head)) text.erase(0, head.size());
       text = before + (end == ".md" ? "\n" : "") + text;
     }
   }
-  write_file_atomic(output_, text);
+  write_file_atomic(own(output_), text);
 }
 
-int BenchmarkOutput::finish(const BenchmarkReport& report, Console& console,
+int BenchmarkOutput::finish(BenchmarkReport report, Console& console,
                             const std::optional<std::string>& shown) const {
-  name_task(console);
+  name_place(report, console);
   std::optional<BaselineComparison> comparison;
   if (!baseline_.empty() && baseline_[0] == "compare")
-    comparison = compare_with_baseline(report, earlier_, baseline_[1]);
+    comparison = compare_with_baseline(report, earlier_, earlier_file_);
   if (csv_) {
     console.write(to_csv(report));
   } else if (markdown_) {
@@ -118,11 +129,11 @@ int BenchmarkOutput::finish(const BenchmarkReport& report, Console& console,
     csv_ || markdown_ ? console.note(to_text(*comparison)) : console.print(to_text(*comparison));
   if (!output_.empty()) {
     write_output(report, comparison ? &*comparison : nullptr);
-    console.note("report: " + output_);
+    console.note("report: " + own(output_));
   }
   if (!baseline_.empty() && baseline_[0] == "save") {
-    write_file_atomic(baseline_[1], json_text(to_json(report)) + "\n");
-    console.note("baseline: " + baseline_[1]);
+    write_file_atomic(own(baseline_[1]), json_text(to_json(report)) + "\n");
+    console.note("baseline: " + own(baseline_[1]));
   }
   return comparison && comparison->slower() ? 1 : 0;
 }

@@ -23,7 +23,7 @@ class BenchmarkTrain final : public Command {
               "the rate that these would give together");
     args.option("--trace", "FILE", &trace_,
                 "record further steps behind the timed ones, as a Chrome trace (ui.perfetto.dev shows it)");
-    args.option("--trace-steps", "N", &options_.traced_steps, "how many of them");
+    args.option("--trace-steps", "N", &traced_steps_, "how many of them (default: 1)");
     output_.declare(args);
   }
 
@@ -49,8 +49,8 @@ class BenchmarkTrain final : public Command {
     const TrainBenchmarkReport report = benchmark_training(experiment, builtin_families(), options_);
     progress.finish(steady_seconds());
     if (options_.trace) {
-      write_file_atomic(trace_, options_.trace->chrome_json({.name = report.device}));
-      console.note("trace: " + trace_);
+      write_file_atomic(output_.own(trace_), options_.trace->chrome_json({.name = report.device}));
+      console.note("trace: " + output_.own(trace_));
       if (options_.trace->full())
         console.note("note: the trace is full, and the rest is left out; record fewer steps (--trace-steps)");
     }
@@ -66,6 +66,9 @@ class BenchmarkTrain final : public Command {
       throw invalid(fmt::format("--steps must be from 1 to {}", kMostSteps));
     if (options_.warmup < 0 || options_.warmup > kMostSteps)
       throw invalid(fmt::format("--warmup must be from 0 to {}", kMostSteps));
+    if (traced_steps_ && trace_.empty())
+      throw invalid("--trace-steps is about a trace, and nothing is recorded", "give --trace FILE with it");
+    options_.traced_steps = traced_steps_.value_or(1);
     if (options_.traced_steps < 1 || options_.traced_steps > 1000)
       throw invalid("--trace-steps must be from 1 to 1000");
     output_.check_words();
@@ -75,6 +78,7 @@ class BenchmarkTrain final : public Command {
   TrainBenchmarkOptions options_;
   BenchmarkOutput output_;
   std::string trace_;
+  std::optional<std::int64_t> traced_steps_;
   bool ceiling_ = false;
 };
 

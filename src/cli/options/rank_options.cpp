@@ -36,6 +36,10 @@ void RankOptions::check(bool starts) const {
 }
 
 void RankOptions::check_place(const std::optional<comm::JobEnvironment>& place) const {
+  if (place && nodes_ > 1 && nodes_ * place->local_world != place->world)
+    throw invalid(fmt::format("--nnodes {}, and a launcher has started {} ranks with {} on this machine",
+                              nodes_, place->world, place->local_world),
+                  "leave --nnodes out");
   if (!place || !nproc_ || *nproc_ == 1 || *nproc_ == place->local_world) return;
   throw invalid(fmt::format("--nproc {}, and a launcher has started {} on this machine (LOCAL_WORLD_SIZE)",
                             *nproc_, place->local_world),

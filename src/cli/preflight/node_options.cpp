@@ -28,11 +28,4 @@ NodeOptions NodeArguments::node_options(std::vector<std::pair<std::string, std::
   return options;
 }
 
-std::vector<std::string> slurm_hosts(const Machine& machine) {
-  const auto list = machine.variable("SLURM_JOB_NODELIST");
-  if (!list) return {};
-  const SubprocessResult names = machine.command({"scontrol", "show", "hostnames", *list});
-  return names.ok() ? lines_of(names.out) : std::vector<std::string>();
-}
-
 }  // namespace primus::cli

@@ -31,7 +31,4 @@ struct NodeArguments {
   preflight::NodeOptions node_options(std::vector<std::pair<std::string, std::string>> folders) const;
 };
 
-// The hosts of Slurm's job, by SLURM_JOB_NODELIST; none outside Slurm.
-std::vector<std::string> slurm_hosts(const preflight::Machine& machine);
-
 }  // namespace primus::cli

@@ -18,6 +18,22 @@ constexpr const char* kTests[] = {"gemm",           "intra-allreduce", "intra-al
 
 constexpr std::int64_t kMostMib = 65536, kMostGroup = 1 << 20;
 
+// Which tests an option of sizes or groups is for.
+struct SizeOption {
+  const char* name;
+  std::string PerfRequest::*text;
+  std::vector<std::string> tests;
+};
+const std::vector<SizeOption> kSizeOptions = {
+    {"--comm-sizes-mb",
+     &PerfRequest::sizes,
+     {"intra-allreduce", "intra-alltoall", "inter-allreduce", "inter-alltoall", "inter-p2p"}},
+    {"--intra-comm-sizes-mb", &PerfRequest::intra_sizes, {"intra-allreduce", "intra-alltoall"}},
+    {"--inter-comm-sizes-mb", &PerfRequest::inter_sizes, {"inter-allreduce", "inter-alltoall", "inter-p2p"}},
+    {"--intra-group-sizes", &PerfRequest::intra_groups, {"intra-allreduce", "intra-alltoall"}},
+    {"--inter-group-sizes", &PerfRequest::inter_groups, {"inter-allreduce", "inter-alltoall"}},
+    {"--ring-p2p-sizes-mb", &PerfRequest::ring_sizes, {"inter-ring-p2p"}}};
+
 // Positive whole numbers, ascending and each once; `all` stands for `everybody`.
 std::vector<std::int64_t> numbers(const char* option, const std::string& text, std::int64_t most,
                                   std::int64_t everybody = 0) {
@@ -68,6 +84,29 @@ std::set<std::string> chosen_tests(const PerfRequest& request) {
 }  // namespace
 
 std::string perf_tests() { return fmt::format("{}", fmt::join(kTests, ", ")); }
+
+std::vector<std::string> given_sizes(const PerfRequest& request) {
+  std::vector<std::string> given;
+  for (const SizeOption& option : kSizeOptions)
+    if (!(request.*option.text).empty()) given.emplace_back(option.name);
+  return given;
+}
+
+std::vector<std::string> idle_sizes(const PerfRequest& request, const PerfPlan& plan) {
+  std::vector<std::string> idle;
+  for (const SizeOption& option : kSizeOptions) {
+    const bool asked_about = std::any_of(plan.tests.begin(), plan.tests.end(), [&](const std::string& test) {
+      return std::find(option.tests.begin(), option.tests.end(), test) != option.tests.end();
+    });
+    if (!(request.*option.text).empty() && !asked_about) idle.emplace_back(option.name);
+  }
+  return idle;
+}
+
+bool names_test(const PerfRequest& request, const std::string& test) {
+  const std::vector<std::string> words = preflight::split_text(request.tests, ',');
+  return std::find(words.begin(), words.end(), test) != words.end();
+}
 
 bool PerfPlan::any_communication() const {
   return std::any_of(tests.begin(), tests.end(), [](const std::string& test) {
@@ -121,6 +160,10 @@ PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place) {
                                                             : request.inter_groups;
   c.inter_groups =
       small_numbers(numbers("--inter-group-sizes", groups, kMostGroup, std::max(place.nodes, 1)));
+  // Of the usual sizes, those that there are nodes for; what was asked for and is not to be had, the report
+  // says.
+  if (request.inter_groups.empty() || request.one_group)
+    std::erase_if(c.inter_groups, [&](int size) { return size > place.nodes; });
   return plan;
 }
 

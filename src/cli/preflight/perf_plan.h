@@ -32,6 +32,12 @@ struct PerfPlan {
 // Throws Error(kInvalid) for words, sizes and groups that cannot be.
 PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place);
 
+// The options of sizes and groups that were given; and those of them that no test of the plan asks about.
+std::vector<std::string> given_sizes(const PerfRequest& request);
+std::vector<std::string> idle_sizes(const PerfRequest& request, const PerfPlan& plan);
+// Whether --tests has this word.
+bool names_test(const PerfRequest& request, const std::string& test);
+
 // "gemm, memory, ...": for help and errors.
 std::string perf_tests();
 

@@ -9,12 +9,14 @@
 #include "base/terminal/terminal.h"
 #include "cli/command.h"
 #include "cli/options/rank_options.h"
+#include "cli/options/side_by_side.h"
 #include "cli/preflight/node_options.h"
 #include "cli/preflight/perf_plan.h"
 #include "comm/mpi/current_job.h"
 #include "config/experiment.h"
 #include "config/inherit.h"
 #include "launch/local_launch.h"
+#include "safe/preflight/environment_facts.h"
 #include "safe/preflight/experiment_checks.h"
 #include "safe/preflight/job.h"
 #include "safe/preflight/node.h"
@@ -77,6 +79,8 @@ class Preflight final : public Command {
     const double begin = steady_seconds();
     check_arguments();
     const auto environment = comm::current_job();
+    // Several preflights of one step write into one folder.
+    const SideBySide jobs = jobs_side_by_side(launch::Surroundings::here(), ranks_.nodes());
     const auto machine = std::make_shared<const Machine>(MachineOptions{.root = root_});
     std::vector<Finding> device_findings;
     const std::vector<std::string> devices = choose_devices(*machine, device_findings);
@@ -88,7 +92,7 @@ class Preflight final : public Command {
                                                : static_cast<int>(ranks_.nodes())};
     PerfPlan plan = plan_perf(perf_, place);  // refuses what cannot be before anything is started
     plan.communication.pause_seconds = pause_;
-    if (!environment && (ranks > 1 || ranks_.nodes() > 1)) return launch_ranks(ranks, console);
+    if (!environment && (ranks > 1 || ranks_.nodes() > 1)) return launch_ranks(ranks, jobs, console);
 
     const bool job = environment && environment->world > 1;
     const bool first_here = !environment || environment->local_rank == 0;
@@ -99,7 +103,8 @@ class Preflight final : public Command {
     if (!config_.empty() && first_here) check_experiment(load_experiment(), own);
     own.seconds = steady_seconds() - begin;
 
-    Report report{.generated = time_for_people(), .version = PRIMUS_VERSION, .notes = notes()};
+    Report report{.generated = time_for_people(), .version = PRIMUS_VERSION, .notes = notes(plan, job)};
+    if (!jobs.alone()) report.notes.push_back(jobs.text() + ", and each makes a preflight of its own");
     if (job) {
       const bool exchanges = measures() && plan.any_communication();
       JobOutcome outcome = run_job(job_of(*environment, machine, exchanges ? &plan : nullptr,
@@ -110,7 +115,7 @@ class Preflight final : public Command {
       report.cluster = std::move(outcome.cluster);
     } else {
       report.nodes.push_back(std::move(own));
-      if (!perf_.tests.empty() && plan.any_communication()) {
+      if (measures() && plan.any_communication()) {
         report.cluster.push_back({.check = "cluster.exchanges",
                                   .category = "cluster",
                                   .verdict = Verdict::kSkip,
@@ -122,7 +127,7 @@ class Preflight final : public Command {
     report.seconds = steady_seconds() - begin;
     node_.report.show(report, console);
     const std::string written =
-        write_report(report, node_.dump_path, report_name(place.nodes), !no_html_, plot_);
+        write_report(report, node_.dump_path, own_name(report_name(place.nodes), jobs), !no_html_, plot_);
     console.note("report: " + written);
     const int code = node_.report.exit_code(report, kFailed);
     leave_stuck_threads(report, code);
@@ -139,6 +144,10 @@ class Preflight final : public Command {
   // Speeds alone: they win over the sections, as in Primus.
   bool only_perf() const { return perf_test_ || (!perf_.tests.empty() && !perf_.quick); }
   bool measures() const { return only_perf() || perf_.quick || !selects(); }
+  // Whether it is a failure that primus cannot use GPUs which are there.
+  bool needs_gpus() const {
+    return (only_perf() && perf_.tests != "storage") || node_.expected_gpus.value_or(0) > 0;
+  }
 
   // Mistakes that are ones on every machine.
   void check_words() const {
@@ -164,26 +173,36 @@ class Preflight final : public Command {
     if (!config_.empty()) load_experiment();  // its mistakes first
   }
 
-  std::vector<std::string> notes() const {
+  // What was given and has no effect, as Primus says it, too.
+  std::vector<std::string> notes(const PerfPlan& plan, bool several_ranks) const {
     std::vector<std::string> notes;
     if (only_perf() && selects())
       notes.emplace_back(
           "--host, --gpu and --network were left out, because --perf-test and --tests measure speeds only; "
           "run them separately for both");
-    if (selects() && !measures()) {
-      std::string idle;
-      const std::pair<const char*, const std::string*> options[] = {
-          {"--comm-sizes-mb", &perf_.sizes},
-          {"--intra-comm-sizes-mb", &perf_.intra_sizes},
-          {"--inter-comm-sizes-mb", &perf_.inter_sizes},
-          {"--intra-group-sizes", &perf_.intra_groups},
-          {"--inter-group-sizes", &perf_.inter_groups},
-          {"--ring-p2p-sizes-mb", &perf_.ring_sizes}};
-      for (const auto& [name, value] : options)
-        if (!value->empty()) idle += (idle.empty() ? "" : ", ") + std::string(name);
-      if (!idle.empty())
-        notes.push_back(idle + ": no effect, because --host, --gpu and --network alone measure no speed");
+    const auto say = [&](const std::vector<std::string>& options, const std::string& why) {
+      if (!options.empty())
+        notes.push_back(fmt::format("{}: no effect, because {}", fmt::join(options, ", "), why));
+    };
+    if (measures()) {
+      say(idle_sizes(perf_, plan), "none of the tests that it is for is made");
+      if (!several_ranks && plan.any_communication())
+        say(given_sizes(perf_), "there is one rank, which has nobody to exchange with");
+      if (perf_.one_group && !perf_.inter_groups.empty())
+        say({"--inter-group-sizes"}, "--no-split-nodes-subgroup takes all nodes together");
+      if (perf_.one_group && names_test(perf_, "inter-p2p"))
+        notes.emplace_back(
+            "inter-p2p was left out, because --no-split-nodes-subgroup makes no pairs of nodes");
+    } else {
+      say(given_sizes(perf_), "--host, --gpu and --network alone measure no speed");
     }
+    const bool measures_products = measures() && plan.has("gemm");
+    if (!measures_products && number_of("PRIMUS_PREFLIGHT_MIN_TFLOPS"))
+      say({"PRIMUS_PREFLIGHT_MIN_TFLOPS"}, "no product was measured (--quick and --tests gemm do)");
+    if (!storage_.empty() && (only_perf() || (selects() && !host_)) && !(measures() && plan.has("storage")))
+      say({"--storage-path"}, "neither the host nor the test 'storage' was asked for");
+    if (plot_ && no_html_) say({"--plot"}, "--no-html leaves out the page that shows plots");
+    if (plot_ && !no_html_ && !measures()) say({"--plot"}, "no speed was measured");
     return notes;
   }
 
@@ -210,7 +229,7 @@ class Preflight final : public Command {
   config::Experiment load_experiment() const { return config::load_experiment(config_, overrides_); }
 
   std::vector<std::string> choose_devices(const Machine& machine, std::vector<Finding>& findings) const {
-    if (device_ == "auto") return devices_to_measure(machine, findings);
+    if (device_ == "auto") return devices_to_measure(machine, findings, needs_gpus());
     const DeviceSpec spec = turbo::parse_device(device_);
     // "cuda" means all of them.
     if (spec.kind != "cpu" && device_.find(':') == std::string::npos) {
@@ -244,25 +263,34 @@ class Preflight final : public Command {
 
   NodeReport look(const std::shared_ptr<const Machine>& machine, const PerfPlace& place,
                   bool first_here) const {
-    if (!first_here || only_perf()) {
-      NodeReport report{.host = machine->host_name(), .wall_clock = machine->wall_clock()};
-      report.findings.push_back({.check = "host.process",
-                                 .category = "host",
-                                 .verdict = Verdict::kPass,
-                                 .measured = "the process runs"});
+    NodeOptions options = node_.node_options({{"checkpoints", storage_folder().string()}});
+    options.host = !only_perf() && (host_ || !selects());
+    options.gpu = !only_perf() && (gpu_ || !selects());
+    options.network = !only_perf() && (network_ || !selects());
+    if (!first_here) {
+      NodeReport report{.host = machine->node_name(), .wall_clock = machine->wall_clock()};
+      report.findings.push_back(process_runs());
+      // The machine is the first rank's to look at; its environment every process has for itself.
+      if (options.host || options.network) add_environment_facts(*machine, report.facts);
       return report;
     }
-    NodeOptions options = node_.node_options({{"checkpoints", storage_folder().string()}});
-    options.host = host_ || !selects();
-    options.gpu = gpu_ || !selects();
-    options.network = network_ || !selects();
     options.wanted.local_ranks = place.local_ranks;
     options.wanted.nodes = place.nodes;
-    options.wanted.free_gpu_memory_gib = Wanted{1, "Primus's default"};
+    options.wanted.usual_free_gpu_memory_gib = 1;
     options.wanted.allowed_processes.emplace_back("primus");  // the other ranks' own
     if (const auto least = number_of("PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"))
       options.wanted.free_gpu_memory_gib = Wanted{*least, "PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"};
-    return inspect_node(machine, options);
+    // What the user demands is checked in any case.
+    NodeReport report = inspect_node(machine, options);
+    if (only_perf()) report.findings.insert(report.findings.begin(), process_runs());
+    return report;
+  }
+
+  static Finding process_runs() {
+    return {.check = "host.process",
+            .category = "host",
+            .verdict = Verdict::kPass,
+            .measured = "the process runs"};
   }
 
   // Of a variable; nothing where it is not set. Throws for text that is no number.
@@ -306,7 +334,7 @@ class Preflight final : public Command {
     if (!device.starts_with("cpu")) job.least_all_reduce = least_all_reduce(table, turbo::list_devices());
     if (environment.rank != 0) return job;
     // Slurm's list names nodes that never come.
-    if (std::vector<std::string> hosts = slurm_hosts(*machine); !hosts.empty()) {
+    if (std::vector<std::string> hosts = slurm_nodes(*machine); !hosts.empty()) {
       job.name_of_rank = [hosts = std::move(hosts), here = environment.local_world](int rank) {
         const auto node = static_cast<std::size_t>(rank / std::max(here, 1));
         return node < hosts.size() ? hosts[node] : std::string();
@@ -327,12 +355,12 @@ class Preflight final : public Command {
   }
 
   // This same command, once for each rank.
-  int launch_ranks(int ranks, Console& console) const {
+  int launch_ranks(int ranks, const SideBySide& jobs, Console& console) const {
     launch::LocalLaunch start = ranks_.start(ranks);
-    start.output_file = [folder = Path(node_.dump_path)](int rank) {
-      return folder / "ranks" / fmt::format("rank-{}.log", rank);
-    };
-    make_folders(Path(node_.dump_path) / "ranks");
+    start.environment = for_ranks(jobs);
+    const Path logs = Path(node_.dump_path) / own_name("ranks", jobs);
+    start.output_file = [logs](int rank) { return logs / fmt::format("rank-{}.log", rank); };
+    make_folders(logs);
     // When one is lost, rank 0 still has a report to write.
     start.patience = std::chrono::seconds(20);
     const launch::LaunchResult result = launch::run_local(start);

@@ -29,16 +29,19 @@ struct Wanted {
   std::string source;
 };
 
-// What the machine must have. Where the user set nothing, checks choose by what the machine is for.
+// What the machine must have. Where the user set nothing, checks choose by what the machine is for. What is
+// set in an optional is a demand: its check runs whichever sections were asked for, and what cannot be seen
+// has failed.
 struct Requirements {
   int local_ranks = 1, nodes = 1;  // processes of the job on this machine; machines of the job
   std::optional<Wanted> shared_memory_gib, locked_memory_gib;  // 0 switches the check off
   std::optional<Wanted> gpus;                                  // so many
   std::optional<Wanted> rdma_ports;
-  std::optional<Wanted> free_gpu_memory_gib;
-  double busy_memory_gib = 2;    // that somebody else may hold of a GPU
-  double busy_percent = 20;      // that a GPU may be busy
-  double slow_tool_seconds = 1;  // that a tool of a driver may take
+  std::optional<Wanted> free_gpu_memory_gib;  // of each GPU
+  double usual_free_gpu_memory_gib = 0;       // likewise, where nobody demands any; 0: not checked
+  std::optional<Wanted> busy_memory_gib;      // that somebody else may hold of a GPU; 2 where nobody says
+  std::optional<Wanted> busy_percent;         // that a GPU may be busy; 20 where nobody says
+  double slow_tool_seconds = 1;               // that a tool of a driver may take
   bool allow_foreign_processes = false;
   std::vector<std::string> allowed_processes;  // on a GPU, by name
   std::vector<std::string> required_tools;
@@ -88,13 +91,18 @@ struct Check {
   std::string_view name, category;
   std::string_view question;  // what it looks at, in one sentence
   void (*judge)(const CheckInput& input, Judge& judge);
+  // Whether the user demands something that this check judges; null: nothing that it judges can be demanded.
+  bool (*demanded)(const Requirements& wanted) = nullptr;
 };
 
 std::span<const Check> host_checks();
 std::span<const Check> network_checks();
 std::span<const Check> gpu_checks();
 
-// Runs them and appends their findings.
-void run_checks(std::span<const Check> checks, const CheckInput& input, std::vector<Finding>& findings);
+// Runs them and appends their findings; with `only_demanded`, those alone that the user demands something of.
+void run_checks(std::span<const Check> checks, const CheckInput& input, std::vector<Finding>& findings,
+                bool only_demanded = false);
+// Whether the user demands something of any check.
+bool any_demanded(const Requirements& wanted);
 
 }  // namespace primus::preflight

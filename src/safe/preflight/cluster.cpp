@@ -30,8 +30,10 @@ std::string fix_of_drift(const std::string& category, const std::string& name) {
     return "drain the node: a device that gives another checksum computes wrongly";
   if (category == kEnvironment)
     return fmt::format(
-        "give all nodes the same: '--env {}=VALUE' of primus direct and container, or unset it where the job "
-        "is started; look for profiles of shells and settings files (.primus.yaml) that differ between nodes",
+        "give all ranks the same: '--env {}=VALUE' of primus direct and container, or unset it where the job "
+        "is started; look for profiles of shells and settings files (.primus.yaml) that differ between "
+        "nodes, "
+        "and for scripts that set it by the task's number",
         name);
   return "bring these nodes to what the others have, or leave them out";
 }
@@ -43,28 +45,40 @@ void compare_facts(const std::vector<NodeReport>& nodes, std::vector<Finding>& f
   struct Compared {
     Verdict drift = Verdict::kPass;
     std::map<std::string, Value> values;
-    // One report of each machine speaks for it, and one for each of its devices.
+    // One report of each machine speaks for it, and one for each of its devices; but every process for its
+    // environment.
     std::set<std::tuple<std::string, int, std::string>> seen;
+    std::set<std::pair<std::string, int>> machines;
     bool devices = false;
+    bool ranks() const { return !devices && seen.size() > machines.size(); }
+    bool is_first_word_of(const NodeReport& node, const std::string& about) {
+      machines.emplace(node.host, node.node);
+      return seen.emplace(node.host, node.node, about).second;
+    }
+  };
+  const auto speaks_about = [](const NodeReport& node, const std::string& category, const std::string& name,
+                               const std::string& where) {
+    return category == kEnvironment && !places_a_rank(name) ? fmt::format("rank {}", node.rank) : where;
   };
   std::map<std::pair<std::string, std::string>, Compared> facts;
   for (const NodeReport& node : nodes) {
     for (const Fact& fact : node.facts) {
       if (fact.drift < Verdict::kWarn) continue;
       Compared& compared = facts[{fact.category, fact.name}];
-      if (!compared.seen.emplace(node.host, node.node, fact.where).second) continue;
+      if (!compared.is_first_word_of(node, speaks_about(node, fact.category, fact.name, fact.where)))
+        continue;
       compared.drift = std::max(compared.drift, fact.drift);
       compared.devices |= !fact.where.empty();
       compared.values[fact.value].who.push_back(
           fact.where.empty() ? name_of(node) : fmt::format("{}, {}", name_of(node), fact.where));
     }
   }
-  // A variable that a machine has not set is no fact there; it is another value all the same.
-  std::set<std::pair<std::string, int>> machines;
+  // A variable that a process has not set is no fact there; it is another value all the same.
   for (const NodeReport& node : nodes) {
-    if (!tells_environment(node) || !machines.emplace(node.host, node.node).second) continue;
+    if (!tells_environment(node)) continue;
     for (auto& [key, compared] : facts)
-      if (key.first == kEnvironment && compared.seen.emplace(node.host, node.node, "").second)
+      if (key.first == kEnvironment &&
+          compared.is_first_word_of(node, speaks_about(node, key.first, key.second, "")))
         compared.values[std::string(kNotSet)].who.push_back(name_of(node));
   }
   bool any = false;
@@ -79,22 +93,22 @@ void compare_facts(const std::vector<NodeReport>& nodes, std::vector<Finding>& f
       if (value == most->first) continue;
       others += fmt::format("{}'{}' on {}", others.empty() ? "" : "; ", value, list_of(holders.who));
     }
-    findings.push_back(
-        {.check = "cluster.drift",
-         .category = "cluster",
-         .verdict = compared.drift,
-         .where = key.second,
-         .measured = fmt::format("{} ({}) differs: {}", key.second, key.first, others),
-         .wanted = fmt::format("'{}', as on {} {}{}", most->first, most->second.who.size(),
-                               compared.devices ? "device" : "node", most->second.who.size() == 1 ? "" : "s"),
-         .source = compared.devices ? "what most devices have" : "what most nodes have",
-         .fix = fix_of_drift(key.first, key.second)});
+    const char* const unit = compared.devices ? "device" : compared.ranks() ? "rank" : "node";
+    findings.push_back({.check = "cluster.drift",
+                        .category = "cluster",
+                        .verdict = compared.drift,
+                        .where = key.second,
+                        .measured = fmt::format("{} ({}) differs: {}", key.second, key.first, others),
+                        .wanted = fmt::format("'{}', as on {} {}{}", most->first, most->second.who.size(),
+                                              unit, most->second.who.size() == 1 ? "" : "s"),
+                        .source = fmt::format("what most {}s have", unit),
+                        .fix = fix_of_drift(key.first, key.second)});
   }
   if (!any && nodes.size() > 1) {
     findings.push_back({.check = "cluster.drift",
                         .category = "cluster",
                         .verdict = Verdict::kPass,
-                        .measured = fmt::format("{} properties are the same on all nodes", facts.size())});
+                        .measured = fmt::format("{} properties are the same everywhere", facts.size())});
   }
 }
 

@@ -128,6 +128,8 @@ class Exchanges {
     if (!plan_.intra_all_reduce && !plan_.intra_all_to_all) return;
     bool any = false;
     for (const int size : plan_.intra_groups) {
+      if (size < 2 && plan_.intra_groups.size() > 1)
+        result_.skipped.emplace_back("tests within nodes, groups of 1 rank: it has nobody to exchange with");
       if (size < 2) continue;
       // Whole groups of this size, on all nodes.
       std::vector<std::vector<int>> groups;
@@ -167,12 +169,21 @@ class Exchanges {
     const int count = static_cast<int>(nodes_.size());
     for (const bool reduces : {true, false}) {
       if (!(reduces ? plan_.inter_all_reduce : plan_.inter_all_to_all)) continue;
+      const char* const test = reduces ? "all-reduce between nodes" : "all-to-all between nodes";
       std::vector<int> sizes;
+      int reached = 0;  // nodes that are in a group
       for (const int asked : plan_.inter_groups) {
         const int size = reduces ? asked : std::min(asked, kMostAllToAllNodes);
-        if (size >= 2 && size <= count && std::find(sizes.begin(), sizes.end(), size) == sizes.end())
+        if (size < 2 || size > count) {
+          result_.skipped.push_back(fmt::format("{}, groups of {}: the job has {} nodes", test, size, count));
+        } else if (std::find(sizes.begin(), sizes.end(), size) == sizes.end()) {
           sizes.push_back(size);
+          reached = std::max(reached, count / size * size);
+        }
       }
+      if (reached < count)
+        result_.skipped.push_back(fmt::format("{}: the last {} of {} nodes are in no group of these sizes",
+                                              test, count - reached, count));
       for (const int size : sizes) {
         std::vector<std::vector<int>> groups;
         for (int first = 0; first + size <= count; first += size) {
@@ -182,14 +193,16 @@ class Exchanges {
         }
         with_group(groups, fmt::format("inter{}{}", reduces, size), [&](Communicator& group, std::size_t) {
           for (const std::int64_t mib : plan_.inter_mib) {
-            add(reduces ? "all-reduce between nodes" : "all-to-all between nodes",
-                fmt::format("{} nodes, ", size), mib,
+            add(test, fmt::format("{} nodes, ", size), mib,
                 reduces ? all_reduce(group, mib) : all_to_all(group, mib), mib == plan_.inter_mib.back());
           }
         });
       }
     }
     if (plan_.inter_pairs) {
+      if (count % 2 == 1)
+        result_.skipped.push_back(
+            fmt::format("pairs of nodes: the last of {} nodes has no other one", count));
       std::vector<std::vector<int>> groups;
       for (int node = 0; node + 1 < count; node += 2) groups.push_back(ranks_of({node, node + 1}));
       with_group(groups, "pairs", [&](Communicator& group, std::size_t g) {

@@ -34,10 +34,22 @@ constexpr std::string_view kOwn[] = {
     "OMPI_MCA_ess_", "OMPI_MCA_orte_", "OMPI_MCA_initial_wdir", "I_MPI_INFO_", "I_MPI_HYDRA_",
     // The rank's number and devices.
     "JAX_PROCESS_ID", "JAX_LOCAL_",
-    // A file number of one process, who started it, and what the rendezvous itself holds ranks to.
-    "PRIMUS_RENDEZVOUS_FD", "PRIMUS_LAUNCHED_STEP", "PRIMUS_JOB_TOKEN", "PRIMUS_JOB_TOKEN_FILE"};
+    // A file number of one process, who started it beside whom, and what the rendezvous itself holds ranks
+    // to.
+    "PRIMUS_RENDEZVOUS_FD", "PRIMUS_LAUNCHED_STEP", "PRIMUS_SIDE_BY_SIDE", "PRIMUS_JOB_TOKEN",
+    "PRIMUS_JOB_TOKEN_FILE"};
+
+// Those that scripts set for each rank by its number on the node.
+constexpr std::string_view kRanksOwn[] = {"UCX_NET_DEVICES",  "OMPI_MCA_btl_openib_if_include",
+                                          "OMP_PLACES",       "GOMP_CPU_AFFINITY",
+                                          "KMP_AFFINITY",     "KMP_HW_SUBSET",
+                                          "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESSOR_LIST"};
 
 }  // namespace
+
+bool places_a_rank(std::string_view name) {
+  return std::find(std::begin(kRanksOwn), std::end(kRanksOwn), name) != std::end(kRanksOwn);
+}
 
 bool changes_jobs(std::string_view name) {
   const bool known = std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames) ||

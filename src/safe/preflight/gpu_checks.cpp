@@ -272,9 +272,34 @@ void judge_processes(const CheckInput& in, Judge& judge) {
 }
 
 void judge_memory(const CheckInput& in, Judge& judge) {
+  const Requirements& asked = in.wanted;
+  if (in.found.gpu.gpus.empty() && asked.free_gpu_memory_gib) {
+    judge.fail({.measured = "there is no GPU whose memory could be free",
+                .wanted = fmt::format("{:g} GiB free of each GPU", asked.free_gpu_memory_gib->value),
+                .source = asked.free_gpu_memory_gib->source,
+                .fix =
+                    "see 'primus doctor' for why no GPU is seen, or unset the variable on machines without "
+                    "one"});
+    return;
+  }
+  const Wanted busy = asked.busy_memory_gib.value_or(Wanted{2, "the default of node_smoke"});
+  const Wanted least_free =
+      asked.free_gpu_memory_gib.value_or(Wanted{asked.usual_free_gpu_memory_gib, "Primus's default"});
   for_gpus(in, judge, [&](const Gpu& gpu) {
     if (!gpu.memory || !gpu.memory_used) {
-      judge.skip("the driver does not tell how much memory is used", where_of(gpu));
+      const char* const silent = "the driver does not tell how much memory is used";
+      const Wanted* const demand = asked.free_gpu_memory_gib ? &*asked.free_gpu_memory_gib
+                                   : asked.busy_memory_gib   ? &*asked.busy_memory_gib
+                                                             : nullptr;
+      if (!demand) {
+        judge.skip(silent, where_of(gpu));
+      } else {
+        judge.fail({.where = where_of(gpu),
+                    .measured = fmt::format("{}: {}", place_of(gpu), silent),
+                    .wanted = "a number to hold against the threshold",
+                    .source = demand->source,
+                    .fix = "install the driver's tools, or leave the threshold out"});
+      }
       return;
     }
     const auto used = static_cast<double>(*gpu.memory_used), free = static_cast<double>(*gpu.memory) - used;
@@ -282,17 +307,17 @@ void judge_memory(const CheckInput& in, Judge& judge) {
         fmt::format("{}: {} of {} used", place_of(gpu), human_bytes(used), bytes(*gpu.memory));
     const std::string fix =
         "find who holds it (nvidia-smi, rocm-smi --showpids), or reset the GPU if nobody does";
-    if (used >= in.wanted.busy_memory_gib * kGiB) {
+    if (used >= busy.value * kGiB) {
       judge.fail({.where = where_of(gpu),
                   .measured = measured,
-                  .wanted = fmt::format("less than {:g} GiB", in.wanted.busy_memory_gib),
-                  .source = "--hbm-busy-threshold-gib",
+                  .wanted = fmt::format("less than {:g} GiB", busy.value),
+                  .source = busy.source,
                   .fix = fix});
-    } else if (in.wanted.free_gpu_memory_gib && free < in.wanted.free_gpu_memory_gib->value * kGiB) {
+    } else if (free < least_free.value * kGiB) {
       judge.fail({.where = where_of(gpu),
                   .measured = measured,
-                  .wanted = fmt::format("{:g} GiB free", in.wanted.free_gpu_memory_gib->value),
-                  .source = in.wanted.free_gpu_memory_gib->source,
+                  .wanted = fmt::format("{:g} GiB free", least_free.value),
+                  .source = least_free.source,
                   .fix = fix});
     } else {
       judge.pass(measured, {}, where_of(gpu));
@@ -301,14 +326,21 @@ void judge_memory(const CheckInput& in, Judge& judge) {
 }
 
 void judge_activity(const CheckInput& in, Judge& judge) {
+  const Wanted most = in.wanted.busy_percent.value_or(Wanted{20, "the default of node_smoke"});
   for_gpus(in, judge, [&](const Gpu& gpu) {
-    if (!gpu.busy) {
+    if (!gpu.busy && in.wanted.busy_percent) {
+      judge.warn({.where = where_of(gpu),
+                  .measured = place_of(gpu) + ": the driver does not tell how busy it is",
+                  .wanted = fmt::format("at most {:g} %", most.value),
+                  .source = most.source,
+                  .fix = "install the driver's tools, or leave the threshold out"});
+    } else if (!gpu.busy) {
       judge.skip("the driver does not tell how busy it is", where_of(gpu));
-    } else if (*gpu.busy > in.wanted.busy_percent) {
+    } else if (*gpu.busy > most.value) {
       judge.warn({.where = where_of(gpu),
                   .measured = fmt::format("{} is {:.0f} % busy", place_of(gpu), *gpu.busy),
-                  .wanted = fmt::format("at most {:g} %", in.wanted.busy_percent),
-                  .source = "--gpu-activity-warn-pct",
+                  .wanted = fmt::format("at most {:g} %", most.value),
+                  .source = most.source,
                   .fix = "find out who uses it (nvidia-smi, rocm-smi --showpids)"});
     } else {
       judge.pass(fmt::format("{:.0f} % busy", *gpu.busy), {}, where_of(gpu));
@@ -338,7 +370,8 @@ void judge_mode(const CheckInput& in, Judge& judge) {
 }
 
 constexpr Check kChecks[] = {
-    {"gpu.count", "gpu", "Do the drivers show all GPUs of the bus, and as many as expected?", judge_count},
+    {"gpu.count", "gpu", "Do the drivers show all GPUs of the bus, and as many as expected?", judge_count,
+     [](const Requirements& wanted) { return wanted.gpus.has_value(); }},
     {"gpu.tools", "gpu", "Do the drivers' tools answer, and soon?", judge_tools},
     {"gpu.device-nodes", "gpu", "Can programs open the GPUs?", judge_nodes},
     {"gpu.sameness", "gpu", "Are all GPUs the same product, with the same memory?", judge_sameness},
@@ -347,8 +380,10 @@ constexpr Check kChecks[] = {
     {"gpu.throttling", "gpu", "May the GPUs run at their full clock and power?", judge_throttling},
     {"gpu.link-width", "gpu", "Have the GPUs all lanes of PCI Express?", judge_link},
     {"gpu.processes", "gpu", "Does anybody else compute on the GPUs?", judge_processes},
-    {"gpu.free-memory", "gpu", "Is the GPUs' memory free?", judge_memory},
-    {"gpu.activity", "gpu", "Are the GPUs idle?", judge_activity},
+    {"gpu.free-memory", "gpu", "Is the GPUs' memory free?", judge_memory,
+     [](const Requirements& wanted) { return wanted.free_gpu_memory_gib || wanted.busy_memory_gib; }},
+    {"gpu.activity", "gpu", "Are the GPUs idle?", judge_activity,
+     [](const Requirements& wanted) { return wanted.busy_percent.has_value(); }},
     {"gpu.mode", "gpu", "Do the GPUs take programs, undivided?", judge_mode},
 };
 

@@ -459,15 +459,18 @@ constexpr Check kChecks[] = {
     {"host.numa-balancing", "host", "Does the kernel leave memory where it is?", judge_numa_balancing},
     {"host.swap", "host", "Does memory lie in swap?", judge_swap},
     {"host.huge-pages", "host", "Are huge pages set up well?", judge_huge_pages},
-    {"host.shared-memory", "host", "Is /dev/shm large enough, and free?", judge_shared_memory},
+    {"host.shared-memory", "host", "Is /dev/shm large enough, and free?", judge_shared_memory,
+     [](const Requirements& wanted) { return wanted.shared_memory_gib.has_value(); }},
     {"host.open-files", "host", "May a process open enough files?", judge_open_files},
     {"host.processes", "host", "May the user have enough processes and threads?", judge_processes},
     {"host.stack", "host", "Is a thread's stack large enough?", judge_stack},
-    {"host.locked-memory", "host", "May RDMA lock memory?", judge_locked_memory},
+    {"host.locked-memory", "host", "May RDMA lock memory?", judge_locked_memory,
+     [](const Requirements& wanted) { return wanted.locked_memory_gib.has_value(); }},
     {"host.clock", "host", "Is the clock synchronised?", judge_clock},
     {"host.disks", "host", "Do the file systems answer, and have room?", judge_disks},
     {"host.kernel-log", "host", "Has the kernel reported trouble lately?", judge_kernel_log},
-    {"host.tools", "host", "Are the required tools installed?", judge_tools},
+    {"host.tools", "host", "Are the required tools installed?", judge_tools,
+     [](const Requirements& wanted) { return !wanted.required_tools.empty(); }},
 };
 
 }  // namespace

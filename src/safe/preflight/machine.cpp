@@ -12,6 +12,8 @@
 #include <fstream>
 #include <system_error>
 
+#include "launch/node.h"
+
 namespace primus::preflight {
 namespace {
 
@@ -115,6 +117,22 @@ std::string Machine::host_name() const {
   if (!is_this_one()) return text("/etc/hostname").value_or("unknown");
   char name[256] = {};
   return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";
+}
+
+std::string Machine::node_name() const {
+  if (!variable("SLURM_JOB_ID")) return host_name();
+  if (const auto name = variable("SLURMD_NODENAME")) return *name;
+  // In containers the name may not have been handed on.
+  const auto number = leading_number(variable("SLURM_NODEID").value_or(""));
+  const std::vector<std::string> nodes = slurm_nodes(*this);
+  if (!number || *number < 0 || *number >= static_cast<std::int64_t>(nodes.size())) return host_name();
+  return nodes[static_cast<std::size_t>(*number)];
+}
+
+std::vector<std::string> slurm_nodes(const Machine& machine) {
+  for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"})
+    if (const auto list = machine.variable(name)) return launch::expand_nodes(*list);
+  return {};
 }
 
 std::optional<Space> Machine::space(std::string_view name) const {

@@ -71,6 +71,9 @@ class Machine {
   std::string prefix() const { return is_this_one() ? std::string() : options_.root.string(); }
 
   virtual std::string host_name() const;
+  // What the machine is called in lists of nodes: by Slurm's name within a job of Slurm's, which may be
+  // another one than the host's; else the host's.
+  std::string node_name() const;
   virtual std::optional<Space> space(std::string_view name) const;
   virtual ClockState clock() const;
   virtual double wall_clock() const;
@@ -80,6 +83,10 @@ class Machine {
  private:
   MachineOptions options_;
 };
+
+// The nodes of Slurm's step, or of its job, in the order of their numbers; none outside of Slurm. Throws
+// Error(kInvalid) for a list that Slurm does not write.
+std::vector<std::string> slurm_nodes(const Machine& machine);
 
 // --- texts of the system, in pieces
 

@@ -309,15 +309,38 @@ void judge_firmware(const CheckInput& in, Judge& judge) {
   }
 }
 
-void judge_hca_variable(const CheckInput& in, Judge& judge) {
+void judge_selection(const CheckInput& in, Judge& judge) {
+  const NetworkFacts& network = in.found.network;
+  // What the user names for this check has to be there, entry by entry; a variable may be meant for nodes of
+  // several kinds.
+  const std::string option = network.selector == kPortOption ? network.selector : "";
+  const std::string fix = "name devices that 'ls /sys/class/infiniband' shows; in a container, pass them in";
+  const bool any_used =
+      std::any_of(network.ports.begin(), network.ports.end(), [](const RdmaPort& port) { return port.used; });
+  if (!option.empty() && !network.unmatched.empty()) {
+    judge.fail({.where = option,
+                .measured = fmt::format("{}: no RDMA port of this machine is {}", option,
+                                        fmt::join(network.unmatched, ", ")),
+                .wanted = "every port that it names",
+                .source = "/sys/class/infiniband",
+                .fix = fix});
+  } else if (!option.empty() && !any_used) {
+    judge.fail({.where = option,
+                .measured = option + " leaves no RDMA port for training",
+                .wanted = "one at least",
+                .source = "/sys/class/infiniband",
+                .fix = fix});
+  } else if (!option.empty()) {
+    judge.pass(option + " chooses ports that are there", {}, option);
+  }
   const auto value = in.machine.variable("NCCL_IB_HCA");
   if (!value) {
-    judge.skip("NCCL_IB_HCA is not set: all RDMA ports are used");
+    if (option.empty()) judge.skip("NCCL_IB_HCA is not set: all RDMA ports are used");
     return;
   }
-  const bool any =
-      std::any_of(in.found.network.ports.begin(), in.found.network.ports.end(),
-                  [&](const RdmaPort& port) { return chosen_by(*value, port.device, port.port); });
+  const bool any = std::any_of(network.ports.begin(), network.ports.end(), [&](const RdmaPort& port) {
+    return chosen_by(*value, port.device, port.port);
+  });
   if (!any) {
     judge.fail({.where = "NCCL_IB_HCA",
                 .measured = fmt::format("NCCL_IB_HCA={} names no RDMA device of this machine", *value),
@@ -375,10 +398,12 @@ constexpr Check kChecks[] = {
     {"network.errors", "network", "Do packets arrive without errors?", judge_errors},
     {"network.rdma-ports", "network", "Are the RDMA ports up, at full speed, and with an address?",
      judge_ports},
-    {"network.rdma-count", "network", "Are there as many RDMA ports as expected?", judge_port_count},
+    {"network.rdma-count", "network", "Are there as many RDMA ports as expected?", judge_port_count,
+     [](const Requirements& wanted) { return wanted.rdma_ports.has_value(); }},
     {"network.rdma-nodes", "network", "Can programs open the RDMA devices?", judge_device_nodes},
     {"network.rdma-firmware", "network", "Have the RDMA devices the same firmware?", judge_firmware},
-    {"network.rdma-variable", "network", "Does NCCL_IB_HCA name devices that are there?", judge_hca_variable},
+    {"network.rdma-variable", "network",
+     "Do NCCL_IB_HCA and --rdma-nic-allowlist choose devices that are there?", judge_selection},
     {"network.gpu-direct", "network", "Can RDMA devices read GPU memory?", judge_peer_memory},
 };
 

@@ -109,7 +109,7 @@ NetworkFacts collect_network(const Machine& machine, const std::string& ports) {
       network.interfaces.push_back(read_interface(machine, name));
   }
   std::string list = ports;
-  network.selector = ports.empty() ? "" : "--rdma-nic-allowlist";
+  network.selector = ports.empty() ? "" : kPortOption;
   if (const auto variable = machine.variable("NCCL_IB_HCA"); variable && list.empty()) {
     list = *variable;
     network.selector = "NCCL_IB_HCA";
@@ -123,6 +123,14 @@ NetworkFacts collect_network(const Machine& machine, const std::string& ports) {
                                 : chosen_by(list, device, found.port);
       network.ports.push_back(std::move(found));
     }
+  }
+  for (const std::string& entry :
+       list.starts_with('^') ? std::vector<std::string>() : split_text(list, ',')) {
+    if (entry.empty() || entry == "=") continue;
+    const std::string one = (list.starts_with('=') && !entry.starts_with('=') ? "=" : "") + entry;
+    if (std::none_of(network.ports.begin(), network.ports.end(),
+                     [&](const RdmaPort& port) { return chosen_by(one, port.device, port.port); }))
+      network.unmatched.push_back(entry);
   }
   network.device_nodes = machine.list("/dev/infiniband");
   for (const std::string& line : lines_of(machine.text("/proc/modules").value_or(""))) {

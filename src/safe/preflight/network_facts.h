@@ -33,6 +33,8 @@ struct RdmaPort {
   std::string name() const { return device + ":" + std::to_string(port); }
 };
 
+inline constexpr const char* kPortOption = "--rdma-nic-allowlist";
+
 struct NetworkFacts {
   std::vector<Interface> interfaces;
   std::vector<RdmaPort> ports;
@@ -42,8 +44,9 @@ struct NetworkFacts {
   std::string master;                           // MASTER_ADDR; empty: none
   std::optional<std::uint32_t> master_address;  // IPv4; nullopt: the name is not known, or is IPv6
   bool master_is_ipv6 = false;
-  std::string master_interface;  // that packets to it leave by; empty: there is no route
-  std::string selector;          // what chose the RDMA ports: "--rdma-nic-allowlist", "NCCL_IB_HCA", ""
+  std::string master_interface;        // that packets to it leave by; empty: there is no route
+  std::string selector;                // what chose the RDMA ports: kPortOption, "NCCL_IB_HCA", ""
+  std::vector<std::string> unmatched;  // entries of that list, if it names ports, that none here is
 
   const Interface* interface(const std::string& name) const;
 };

@@ -33,12 +33,18 @@ Facts collected(const char* category, std::function<Facts()> collect, const Node
 
 NodeReport inspect_node(const std::shared_ptr<const Machine>& machine, const NodeOptions& options) {
   const double begin = steady_seconds();
-  NodeReport report{.host = machine->host_name(), .wall_clock = machine->wall_clock()};
+  NodeReport report{.host = machine->node_name(), .wall_clock = machine->wall_clock()};
+  const bool any_section = options.host || options.gpu || options.network;
+  if (!any_section && !any_demanded(options.wanted)) return report;
+  HostQuestions questions = options.questions;
+  if (!options.host) {  // nobody judges these, and a folder may hang
+    questions.folders.clear();
+    questions.read_kernel_log = false;
+  }
   // Checks of one section look at facts of another: all are collected.
   Inventory found;
   found.host = collected<HostFacts>(
-      "host", [machine, questions = options.questions] { return collect_host(*machine, questions); }, options,
-      report);
+      "host", [machine, questions] { return collect_host(*machine, questions); }, options, report);
   found.gpu = collected<GpuFacts>(
       "gpu", [machine, timeout = options.tool_timeout] { return collect_gpus(*machine, timeout); }, options,
       report);
@@ -47,18 +53,12 @@ NodeReport inspect_node(const std::shared_ptr<const Machine>& machine, const Nod
       report);
 
   const CheckInput input{.machine = *machine, .found = found, .wanted = options.wanted};
-  if (options.host) {
-    run_checks(host_checks(), input, report.findings);
-    add_facts(found.host, report.facts);
-  }
-  if (options.gpu) {
-    run_checks(gpu_checks(), input, report.findings);
-    add_facts(found.gpu, report.facts);
-  }
-  if (options.network) {
-    run_checks(network_checks(), input, report.findings);
-    add_facts(found.network, report.facts);
-  }
+  run_checks(host_checks(), input, report.findings, !options.host);
+  run_checks(gpu_checks(), input, report.findings, !options.gpu);
+  run_checks(network_checks(), input, report.findings, !options.network);
+  if (options.host) add_facts(found.host, report.facts);
+  if (options.gpu) add_facts(found.gpu, report.facts);
+  if (options.network) add_facts(found.network, report.facts);
   if (options.host || options.network) add_environment_facts(*machine, report.facts);
   report.seconds = steady_seconds() - begin;
   return report;

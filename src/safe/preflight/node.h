@@ -13,14 +13,17 @@
 namespace primus::preflight {
 
 struct NodeOptions {
-  bool host = true, gpu = true, network = true;  // the sections that are judged and reported
+  // The sections that are judged and reported. Of the others those checks run that the user demands something
+  // of (Requirements).
+  bool host = true, gpu = true, network = true;
   HostQuestions questions = {};
-  std::string rdma_ports = {};  // NCCL_IB_HCA's syntax
+  std::string rdma_ports = {};  // NCCL_IB_HCA's syntax; every device that it names must be there
   std::optional<std::chrono::milliseconds> tool_timeout = {};
   Requirements wanted = {};
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  // of each part
 };
 
+// Without a section and a demand, nothing is looked at, and there is no finding.
 // The machine is shared with threads that may outlive the call (NodeReport::has_stuck_threads).
 NodeReport inspect_node(const std::shared_ptr<const Machine>& machine, const NodeOptions& options);
 

@@ -92,7 +92,8 @@ struct Rates {
 
 }  // namespace
 
-std::vector<std::string> devices_to_measure(const Machine& machine, std::vector<Finding>& findings) {
+std::vector<std::string> devices_to_measure(const Machine& machine, std::vector<Finding>& findings,
+                                            bool demanded) {
   const GpuFacts bus = gpus_on_bus(machine);
   const std::vector<turbo::DeviceListing> listings = turbo::list_devices();
   std::vector<std::string> names;
@@ -110,7 +111,7 @@ std::vector<std::string> devices_to_measure(const Machine& machine, std::vector<
     findings.push_back(
         {.check = "performance.devices",
          .category = "performance",
-         .verdict = installed ? Verdict::kFail : Verdict::kWarn,
+         .verdict = installed || demanded ? Verdict::kFail : Verdict::kWarn,
          .measured = fmt::format(
              "primus cannot use the {} GPU{} of this machine: {}", there, there == 1 ? "" : "s",
              installed ? listing->problem : "its plug-in libprimus_" + kind + ".so is not installed"),

@@ -27,8 +27,10 @@ struct PerformanceOptions {
 };
 
 // The devices to measure on this machine, by name: all GPUs that there are, else the CPU. Appends to
-// `findings` what is wrong where the bus has GPUs that primus cannot use.
-std::vector<std::string> devices_to_measure(const Machine& machine, std::vector<Finding>& findings);
+// `findings` what is wrong where the bus has GPUs that primus cannot use: a failure where their speed or
+// their number was `demanded`, or where a driver refuses; else a warning.
+std::vector<std::string> devices_to_measure(const Machine& machine, std::vector<Finding>& findings,
+                                            bool demanded = false);
 
 // Appends measurements and findings of `device` ("cuda:0", "cpu").
 void measure_device(const std::string& device, const std::vector<Hardware>& table,

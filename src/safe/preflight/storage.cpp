@@ -1,7 +1,6 @@
 #include "safe/preflight/storage.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "base/files/crc32c.h"
 #include "base/files/piece_writer.h"
 #include "base/random/random.h"
+#include "base/system/process_label.h"
 #include "base/terminal/terminal.h"
 #include "safe/preflight/guard.h"
 
@@ -35,8 +35,7 @@ std::vector<std::byte> block_of(std::uint32_t number) {
 }
 
 Times run(const Path& folder, std::uint64_t bytes, Env& env) {
-  // Of this process alone: all ranks of a machine may try at once.
-  const Path place = folder / fmt::format(".primus-preflight-{}", ::getpid());
+  const Path place = folder / (".primus-preflight-" + process_label());  // all nodes may try at once
   Times times;
   make_folders(place, env);
   try {

@@ -134,10 +134,36 @@ TEST(Cluster, AVariableThatIsSetOnSomeNodesOnlyIsNamed) {
   EXPECT_TRUE(trouble(compare_nodes(nodes, {})).empty());
 }
 
+TEST(Cluster, RanksOfOneNodeAreComparedInTheirVariables) {
+  auto nodes =
+      with_environments({{{"NCCL_ALGO", "Ring"}}, {{"NCCL_ALGO", "Tree"}}, {{"NCCL_ALGO", "Ring"}}, {}});
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    nodes[i].host = "node-" + std::to_string(i / 2);
+    nodes[i].node = static_cast<int>(i / 2);
+  }
+  const auto found = trouble(compare_nodes(nodes, {}));
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].measured,
+            "NCCL_ALGO (environment) differs: 'Tree' on node-0 (rank 1); 'not set' on node-1 (rank 3)");
+  EXPECT_EQ(found[0].wanted, "'Ring', as on 2 ranks");
+  // What places each rank of a node differs within it, and is compared between nodes.
+  auto cards = with_environments({{{"UCX_NET_DEVICES", "mlx5_0"}},
+                                  {{"UCX_NET_DEVICES", "mlx5_1"}},
+                                  {{"UCX_NET_DEVICES", "mlx5_0"}},
+                                  {{"UCX_NET_DEVICES", "mlx5_1"}}});
+  for (std::size_t i = 0; i < cards.size(); ++i) {
+    cards[i].host = nodes[i].host;
+    cards[i].node = nodes[i].node;
+  }
+  EXPECT_TRUE(trouble(compare_nodes(cards, {})).empty());
+  cards[2].facts.back().value = "mlx5_7";
+  EXPECT_EQ(trouble(compare_nodes(cards, {})).size(), 1U);
+}
+
 TEST(Cluster, WhatIsANodesOwnMayDiffer) {
   for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NODE_RANK",
                            "HOSTNAME", "NCCL_HOSTID", "OMPI_MCA_ess_base_vpid", "OMPI_MCA_orte_hnp_uri",
-                           "PRIMUS_JOB_TOKEN", "SLURM_PROCID", "RANK"})
+                           "PRIMUS_JOB_TOKEN", "PRIMUS_SIDE_BY_SIDE", "SLURM_PROCID", "RANK"})
     EXPECT_TRUE(trouble(compare_nodes(with_environments({{{name, "0"}}, {{name, "1"}}, {}}), {})).empty())
         << name;
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
 #include <set>
 
 #include "fake_machine.h"
@@ -213,6 +214,12 @@ const Fault kFaults[] = {
     {"WrongRdmaDevice", make_nvidia_node, [](FakeMachine& m) { m.set("NCCL_IB_HCA", "=bnxt_re0"); },
      "network.rdma-variable", kFail, "NCCL_IB_HCA==bnxt_re0 names no RDMA device",
      "ls /sys/class/infiniband"},
+    {"WrongAllowedPort", make_nvidia_node, [](FakeMachine&) {}, "network.rdma-variable", kFail,
+     "no RDMA port of this machine is mlx5_9, mlx5_1:2", "ls /sys/class/infiniband",
+     [](NodeOptions& o) { o.rdma_ports = "mlx5_0,mlx5_9,mlx5_1:2"; }},
+    {"AllPortsExcluded", make_nvidia_node, [](FakeMachine&) {}, "network.rdma-variable", kFail,
+     "leaves no RDMA port for training", "ls /sys/class/infiniband",
+     [](NodeOptions& o) { o.rdma_ports = "^mlx5"; }},
     {"NoGpuDirect", make_nvidia_node,
      [](FakeMachine& m) { m.write("/proc/modules", "nvidia 1 - - Live 0x0\n"); }, "network.gpu-direct", kWarn,
      "nvidia_peermem", "modprobe"},
@@ -315,6 +322,24 @@ const Fault kFaults[] = {
     {"Divided", make_nvidia_node,
      [](FakeMachine& m) { m.replace("/smi/health", "Default, Disabled", "Default, Enabled"); }, "gpu.mode",
      kWarn, "MIG is on", "-mig 0"},
+    {"NoGpuWhoseMemoryIsFree", make_cpu_node, [](FakeMachine&) {}, "gpu.free-memory", kFail,
+     "there is no GPU whose memory could be free", "primus doctor",
+     [](NodeOptions& o) {
+       o.wanted.free_gpu_memory_gib = Wanted{10, "PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"};
+       o.wanted.local_ranks = 1;
+     }},
+    {"UsedMemoryNotTold", make_amd_node,
+     [](FakeMachine& m) { m.remove("/sys/class/drm/card2/device/mem_info_vram_used"); }, "gpu.free-memory",
+     kFail, "the driver does not tell how much memory is used", "tools",
+     [](NodeOptions& o) {
+       o.wanted.busy_memory_gib = Wanted{1, "--hbm-busy-threshold-gib"};
+     }},
+    {"ActivityNotTold", make_amd_node,
+     [](FakeMachine& m) { m.remove("/sys/class/drm/card2/device/gpu_busy_percent"); }, "gpu.activity", kWarn,
+     "the driver does not tell how busy it is", "tools",
+     [](NodeOptions& o) {
+       o.wanted.busy_percent = Wanted{5, "--gpu-activity-warn-pct"};
+     }},
     {"MoreRanksThanGpus", make_nvidia_node, [](FakeMachine&) {}, "gpu.count", kFail,
      "16 ranks on this machine, and 8 GPUs", "--nproc_per_node",
      [](NodeOptions& o) { o.wanted.local_ranks = 16; }},
@@ -393,6 +418,46 @@ TEST(Faults, NoneOnMachinesInGoodHealth) {
     for (const Finding& f : report.findings) checks.insert(f.check);
     EXPECT_EQ(checks.size(), host_checks().size() + network_checks().size() + gpu_checks().size());
   }
+}
+
+// Whichever sections run; and of the others nothing else is said.
+TEST(Faults, DemandsAreCheckedInEverySection) {
+  FakeMachine fake;
+  make_nvidia_node(fake);
+  NodeOptions options = options_of_job();
+  options.host = options.gpu = options.network = false;
+  EXPECT_TRUE(inspect_node(fake.machine(), options).findings.empty());
+  options.wanted.gpus = Wanted{16, "--expected-gpus"};
+  options.wanted.rdma_ports = Wanted{16, "--expected-rdma-nics"};
+  options.wanted.required_tools = {"no-such-tool"};
+  options.wanted.shared_memory_gib = Wanted{1e6, "--shm-min-gb"};
+  options.wanted.locked_memory_gib = Wanted{1, "--ulimit-l-min-gb"};
+  options.wanted.free_gpu_memory_gib = Wanted{1000, "PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"};
+  std::map<std::string, Verdict> verdicts;
+  for (const Finding& f : inspect_node(fake.machine(), options).findings) verdicts[f.check] = f.verdict;
+  const std::map<std::string, Verdict> wanted{
+      {"gpu.count", kFail},          {"network.rdma-count", kFail}, {"host.tools", kFail},
+      {"host.shared-memory", kFail}, {"gpu.free-memory", kFail},    {"host.locked-memory", Verdict::kPass}};
+  EXPECT_EQ(verdicts, wanted);
+}
+
+// Lists of nodes have Slurm's names.
+TEST(Faults, ANodeIsCalledAsSlurmCallsIt) {
+  FakeMachine fake;
+  make_cpu_node(fake);
+  const std::string host = fake.machine()->host_name();
+  fake.set("SLURMD_NODENAME", "of-no-job");
+  EXPECT_EQ(fake.machine()->node_name(), host);
+  fake.set("SLURM_JOB_ID", "1");
+  fake.set("SLURMD_NODENAME", "gpu-07");
+  EXPECT_EQ(inspect_node(fake.machine(), options_of_job()).host, "gpu-07");
+  fake.set("SLURMD_NODENAME", "");
+  fake.set("SLURM_JOB_NODELIST", "gpu-[07-12]");
+  EXPECT_EQ(fake.machine()->node_name(), host);  // a shell beside the job
+  fake.set("SLURM_NODEID", "1");
+  EXPECT_EQ(fake.machine()->node_name(), "gpu-08");
+  fake.set("SLURM_STEP_NODELIST", "gpu-[10,12]");
+  EXPECT_EQ(fake.machine()->node_name(), "gpu-12");
 }
 
 TEST(Faults, AnEmptyMachineFails) {

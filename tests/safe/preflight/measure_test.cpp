@@ -152,10 +152,15 @@ TEST(Performance, GpusThatPrimusCannotUseAreSaid) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_GE(findings[0].verdict, Verdict::kWarn);
   EXPECT_THAT(findings[0].measured, HasSubstr("8 GPUs"));
+  // Who asked for their speed has not got it.
+  findings.clear();
+  devices_to_measure(*fake.machine(), findings, true);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].verdict, Verdict::kFail);
   FakeMachine plain;
   test::make_cpu_node(plain);
   findings.clear();
-  devices_to_measure(*plain.machine(), findings);
+  devices_to_measure(*plain.machine(), findings, true);
   EXPECT_TRUE(findings.empty());
 }
 

@@ -1,0 +1,82 @@
+#include "cli/options/side_by_side.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <optional>
+
+#include "base/error.h"
+#include "base/files/file.h"
+#include "launch/node.h"
+#include "safe/preflight/machine.h"
+
+namespace primus::cli {
+namespace {
+
+constexpr const char* kVariable = "PRIMUS_SIDE_BY_SIDE";  // "task/0/2", of a job's starter for its ranks
+
+std::int64_t number_in(const std::string& name, const std::string& text, std::int64_t least) {
+  constexpr std::int64_t kMost = 1 << 30;
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least || value > kMost)
+    throw invalid(fmt::format("{}='{}' is not a number from {} to {}", name, text, least, kMost),
+                  "set it to one, or unset it");
+  return value;
+}
+
+// The place that two variables tell; nothing where one of them is not set, or there is one process.
+std::optional<SideBySide> place_of(const launch::Surroundings& surroundings, const char* number,
+                                   const char* count, const char* what) {
+  const auto mine = surroundings.setting(number), all = surroundings.setting(count);
+  if (!mine || !all) return std::nullopt;
+  const SideBySide place{
+      .number = number_in(number, *mine, 0), .of = number_in(count, *all, 1), .what = what};
+  if (place.number >= place.of)
+    throw invalid(fmt::format("{}={} is not below {}={}", number, *mine, count, *all));
+  return place.alone() ? std::nullopt : std::optional(place);
+}
+
+constexpr std::pair<const char*, const char*> kRanks[] = {{"RANK", "WORLD_SIZE"},
+                                                          {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}};
+
+}  // namespace
+
+std::string SideBySide::text() const { return fmt::format("{} {} of {}", what, number, of); }
+
+SideBySide side_by_side(const launch::Surroundings& surroundings) {
+  for (const auto& [rank, world] : kRanks)
+    if (const auto place = place_of(surroundings, rank, world, "rank")) return *place;
+  if (const auto task = launch::task_of_step(surroundings)) return {.number = task->task, .of = task->tasks};
+  if (const auto place = place_of(surroundings, "PMI_RANK", "PMI_SIZE", "rank")) return *place;
+  return place_of(surroundings, "NODE_RANK", "NNODES", "node").value_or(SideBySide{});
+}
+
+SideBySide jobs_side_by_side(const launch::Surroundings& surroundings, std::int64_t nodes) {
+  for (const auto& [rank, world] : kRanks) {
+    if (!place_of(surroundings, rank, world, "rank")) continue;
+    const std::vector<std::string> told =
+        preflight::split_text(surroundings.setting(kVariable).value_or(""), '/');
+    if (told.size() != 3) return {};
+    return {
+        .number = number_in(kVariable, told[1], 0), .of = number_in(kVariable, told[2], 1), .what = told[0]};
+  }
+  return nodes > 1 ? SideBySide{} : side_by_side(surroundings);
+}
+
+std::map<std::string, std::string> for_ranks(const SideBySide& place) {
+  if (place.alone()) return {};
+  return {{kVariable, fmt::format("{}/{}/{}", place.what, place.number, place.of)}};
+}
+
+std::string own_name(const std::string& name, const SideBySide& place) {
+  if (place.alone() || name.empty()) return name;
+  return fmt::format("{}.{}-of-{}", name, place.number, place.of);
+}
+
+std::string own_file(const std::string& file, const SideBySide& place) {
+  const std::string end = Path(file).extension();
+  return place.alone() ? file : own_name(file.substr(0, file.size() - end.size()), place) + end;
+}
+
+}  // namespace primus::cli

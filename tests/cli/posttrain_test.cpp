@@ -113,8 +113,12 @@ TEST_F(Posttrain, RanksTrainAsOneDeviceDoes) {
   for (const auto& [name, more] : std::vector<std::pair<std::string, std::vector<std::string>>>{
            {"one", {}},
            {"data", {"--nproc", "2"}},
-           {"context", {"--nproc", "2", "context_parallel_size=2"}}}) {
-    std::vector<std::string> words = {"train_iters=4", "exp_name=" + name, "num_threads=1"};
+           {"context", {"--nproc", "2", "context_parallel_size=2"}},
+           {"tensor", {"--nproc", "2", "tensor_model_parallel_size=2"}},
+           {"pipeline", {"--nproc", "2", "pipeline_model_parallel_size=2"}},
+           {"sharded", {"--nproc", "2", "data_parallel_sharding_strategy=optim_grads_params"}}}) {
+    std::vector<std::string> words = {"train_iters=4", "global_batch_size=4", "exp_name=" + name,
+                                      "num_threads=1"};
     words.insert(words.end(), more.begin(), more.end());
     const ProgramResult result = train(words);
     ASSERT_EQ(result.exit_code, 0) << name << result.err;

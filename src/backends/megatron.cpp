@@ -614,7 +614,8 @@ class Megatron {
       put_words(key, words);
       any = true;
     }
-    if (!any) {
+    // Conversations are refused with their stage.
+    if (!any && t_.stage != "sft") {
       throw e_.error_for("data_path", "there is no data to train on",
                          "set data_path or train_data_path to .bin/.idx files, or mock_data: true");
     }

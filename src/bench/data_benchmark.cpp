@@ -54,13 +54,16 @@ BenchmarkReport benchmark_data(const config::Experiment& experiment, const DataB
   data::DataOptions opened = data_options_of(experiment, *tokenizer);
   // An experiment may leave its length open, and one step is enough to begin with.
   opened.train_samples = std::max(opened.train_samples, c.global_batch_size);
+  data::SftOptions conversations = sft_options_of(experiment, *tokenizer);
+  conversations.train_samples = opened.train_samples;
   BenchmarkReport report{.suite = "data", .dtype = {}, .notes = std::move(notes)};
   std::vector<double> openings;
   data::Datasets datasets;
   for (int i = 0; i < 5; ++i) {
     datasets = {};
     const double begin = steady_seconds();
-    datasets = data::open_datasets(opened, *tokenizer);
+    datasets = c.stage == "sft" ? data::open_sft_datasets(conversations, *tokenizer)
+                                : data::open_datasets(opened, *tokenizer);
     openings.push_back(std::max(steady_seconds() - begin, 1e-9));
   }
   if (!datasets.train) throw invalid("the experiment has no training data", "set data_path or mock_data");

@@ -58,10 +58,6 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
   for (const CommandEntry& entry : commands()) {
     if (entry.name.starts_with(first + " ")) known.push_back(entry.name.substr(first.size() + 1));
   }
-  if (first == "train" && words[1] == "posttrain") {
-    throw unsupported("'train posttrain' is not there yet: Primus pre-trains so far",
-                      "'train pretrain' with load=FOLDER goes on training a model on text of your own");
-  }
   if (first == "data" && words[1].starts_with("diffusion")) {
     throw unsupported(fmt::format("'data {}' is not there: diffusion models are not trained here", words[1]),
                       "'primus data' lists what prepares text");

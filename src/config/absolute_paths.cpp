@@ -46,7 +46,8 @@ Experiment with_absolute_paths(Experiment experiment) {
   for (auto* path : {&c.save, &c.data_cache_path, &c.tensorboard_dir}) {
     if (*path) *path = absolute(**path);
   }
-  for (auto* path : {&c.load, &c.tokenizer_model, &c.vocab_file, &c.merge_file})
+  for (auto* path : {&c.load, &c.pretrained_checkpoint, &c.hf_path, &c.tokenizer_model, &c.vocab_file,
+                     &c.merge_file, &c.sft_dataset_name})
     make_absolute_if_there(*path);
   for (auto* paths : {&c.data_path, &c.train_data_path, &c.valid_data_path, &c.test_data_path})
     make_absolute(*paths);

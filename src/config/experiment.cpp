@@ -96,6 +96,7 @@ class Loader {
     take_sink_windows();
     derive_fields(result_);
     if (framework_ == Framework::kNative) {
+      take_weights();
       take_threads_of_environment();
       take_target_of_environment();
       require_keys();
@@ -707,6 +708,21 @@ class Loader {
     Provenance from{Layer::kDerived, Origin{.source = nullptr, .variable = name}};
     if (own != result_.env.end()) from.origin = result_.provenance_of("env." + name).origin;
     return Variable{.text = *text, .from = std::move(from)};
+  }
+
+  // The other names of what a run begins from: Megatron-LM's second `load`, which takes the weights alone,
+  // and the model that Primus converts before it fine-tunes.
+  void take_weights() {
+    TrainerConfig& c = result_.trainer;
+    for (const auto& [name, folder] :
+         {std::pair("pretrained_checkpoint", &c.pretrained_checkpoint), std::pair("hf_path", &c.hf_path)}) {
+      if (c.load || !*folder) continue;
+      c.load = *folder;
+      c.finetune = true;
+      Provenance from = result_.provenance_of(name);
+      from.name = name;
+      result_.provenance.insert_or_assign("load", std::move(from));
+    }
   }
 
   // num_threads that nobody chose: what OpenMP would take.

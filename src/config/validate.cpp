@@ -430,6 +430,29 @@ class Validator {
     return sum > 0;
   }
 
+  // Of stage: sft.
+  void conversations(bool separate) {
+    if (!config_.sft_dataset_name) {
+      refuse({"stage", "sft_dataset_name"}, "stage is sft, and there are no conversations to learn",
+             "set sft_dataset_name to a file of JSON lines, or a folder with train.jsonl");
+    }
+    if (config_.mock_data) {
+      refuse({"mock_data", "stage"}, "mock_data makes no conversations, and stage is sft",
+             "set sft_dataset_name and mock_data: false, or stage: pretrain");
+    }
+    if (!config_.data_path.empty() || separate) {
+      warn(last_set({"data_path", "train_data_path", "valid_data_path", "test_data_path"}),
+           "stage is sft, so sft_dataset_name is learned, and the data paths are not read");
+    }
+    // hf_path: null, written down, is a choice.
+    if (!config_.load && experiment_.provenance_of("hf_path").layer < Layer::kOverrides) {
+      warn("stage",
+           "sft without weights to start from (load, or hf_path; Primus takes those of tokenizer_model "
+           "then): the "
+           "model begins with random ones, which hf_path: null says on purpose");
+    }
+  }
+
   void data() {
     if (config_.split && !split_is_right()) {
       refuse({"split"}, fmt::format("split is '{}'; it must be up to three shares", *config_.split),
@@ -437,12 +460,16 @@ class Validator {
     }
     const bool separate = !config_.train_data_path.empty() || !config_.valid_data_path.empty() ||
                           !config_.test_data_path.empty();
-    if (!config_.data_path.empty() && separate) {
+    if (config_.stage == "sft") {
+      conversations(separate);
+    } else if (!config_.data_path.empty() && separate) {
       refuse({"data_path", "train_data_path", "valid_data_path", "test_data_path"},
              "data_path and train_data_path, valid_data_path or test_data_path exclude each other",
              "data_path is divided by `split`; the others are used whole");
     }
-    if (config_.mock_data) {
+    if (config_.stage == "sft") {
+      // said by conversations()
+    } else if (config_.mock_data) {
       if (!config_.data_path.empty() || separate) {
         warn("mock_data", "mock_data is true, so the data paths are not read");
         TrainerConfig& trainer = experiment_.trainer;

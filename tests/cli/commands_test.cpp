@@ -369,7 +369,7 @@ TEST(Config, RunsTheModuleOfTheCommandAndSaysWhichNot) {
   EXPECT_THAT(result.err, HasSubstr("pre_trainer is the one that is run, not post_trainer"));
   const ProgramResult post = run_program({"train", "posttrain", "--config", file});
   EXPECT_EQ(post.exit_code, 2);
-  EXPECT_THAT(post.err, HasSubstr("'train posttrain' is not there yet"));
+  EXPECT_THAT(post.err, HasSubstr("post_trainer is the one that is run, not pre_trainer"));
 }
 
 TEST(Config, NamesThePlaceOfAMistake) {

@@ -353,7 +353,7 @@ TEST(Experiment, WhatWouldTrainSomethingElseIsRefused) {
         "swiglu_limit: 7.0", "apply_query_key_layer_scaling: true",
         "heterogeneous_layers_config_path: layers.json", "head_lr_mult: 2", "iterations_to_skip: [1, 2]",
         "fp8: hybrid\n      fp8_recipe: blockwise", "fp4: e2m1", "recompute_activations: true",
-        "fp32_residual_connection: true", "exit_on_missing_checkpoint: false\n      load: x", "stage: sft",
+        "fp32_residual_connection: true", "exit_on_missing_checkpoint: false\n      load: x",
         "save_retain_interval: 10", "spec: [a.b, c]", "per_split_data_args_path: data.json"}) {
     const std::string error = error_of(experiment_text("      " + std::string(refused) + "\n"));
     EXPECT_NE(error.find(": error: "), std::string::npos) << refused << error;
@@ -390,6 +390,32 @@ TEST(Experiment, ThreadsComeFromOpenMpsVariable) {
     EXPECT_EQ(bad.warnings[0], "environment: OMP_NUM_THREADS is '" + std::string(text) +
                                    "', which is no number of threads, and is not used");
   }
+}
+
+// Fine-tuning names its data and weights by keys of its own.
+TEST(Experiment, FineTuningHasConversationsAndWeights) {
+  const std::string sft = experiment_text("      stage: sft\n");
+  EXPECT_NE(error_of(sft).find("exp.yaml:13:18: error: mock_data makes no conversations"), std::string::npos);
+  EXPECT_NE(error_of(sft, {"mock_data=false"}).find("there are no conversations to learn"),
+            std::string::npos);
+  const std::vector<std::string> right = {"mock_data=false", "sft_dataset_name=a.jsonl"};
+  const Experiment e = load_text(sft, right);
+  ASSERT_EQ(e.warnings.size(), 1u);
+  EXPECT_NE(e.warnings[0].find("random ones"), std::string::npos);
+  EXPECT_TRUE(load_text(experiment_text("      stage: sft\n      hf_path: null\n"), right).warnings.empty());
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), right.begin(), right.end());
+    return load_text(sft, more);
+  };
+  const Experiment hub = with({"hf_path=org/model", "finetune=false"});
+  EXPECT_EQ(hub.trainer.load, "org/model");
+  EXPECT_TRUE(hub.trainer.finetune);
+  EXPECT_EQ(hub.name_of("load"), "hf_path");
+  EXPECT_TRUE(hub.warnings.empty());
+  EXPECT_EQ(with({"hf_path=org/model", "pretrained_checkpoint=there"}).trainer.load, "there");
+  EXPECT_EQ(with({"hf_path=org/model", "pretrained_checkpoint=there", "load=run"}).trainer.load, "run");
+  EXPECT_EQ(load_text(to_yaml(hub)).trainer.load, "org/model");
+  EXPECT_EQ(with({"load=run", "data_path=text.txt"}).warnings.size(), 1u) << "data_path is not read";
 }
 
 TEST(Experiment, ATargetComesFromMlperfsVariables) {

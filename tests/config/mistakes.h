@@ -223,7 +223,8 @@ inline std::vector<Mistake> typical_mistakes() {
   at_value("exp_avg_sq_dtype: FP16", "can only do fp32, bf16", "set exp_avg_sq_dtype: bf16");
   at_value("main_params_dtype: fp16", "can only do fp32", "set main_params_dtype: fp32");
   at_value("moe_router_dtype: fp64", "can only do fp32", "set moe_router_dtype: fp32");
-  at_value("stage: sft", "can only do pretrain, mlperf_pretrain", "set stage: pretrain");
+  at_value("stage: grpo", "it must be one of pretrain, mlperf_pretrain, sft",
+           "primus config reference stage");
   file(with_lines("      lora:\n        enabled: true\n        dropout: 1\n"), "exp.yaml:16:18",
        "it must be at least 0 and below 1", "leave dropout out");
   file(with_lines("      lora:\n        dim: 0\n"), "exp.yaml:15:14", "it must be an integer, at least 1",

@@ -49,9 +49,15 @@ bool decides_a_field(const std::string& table, std::string_view name) {
 
 TEST(Usage, NativeKeysAreRead) {
   // These take effect through others, or are held against others, inside src/config.
-  const std::set<std::string_view> folded = {
-      "group_query_attention", "use_rope_scaling",    "make_vocab_size_divisible_by", "rope_type",
-      "train_tokens",          "sink_sliding_window", "sink_window_even_layers_only"};
+  const std::set<std::string_view> folded = {"group_query_attention",
+                                             "use_rope_scaling",
+                                             "make_vocab_size_divisible_by",
+                                             "rope_type",
+                                             "train_tokens",
+                                             "sink_sliding_window",
+                                             "sink_window_even_layers_only",
+                                             "pretrained_checkpoint",
+                                             "hf_path"};
   // Held against model_type by name (lm/model/model_settings.cpp).
   const std::set<std::string_view> switches = {"add_qkv_bias",      "add_bias_linear",
                                                "qk_layernorm",      "swiglu",

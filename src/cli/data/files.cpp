@@ -147,7 +147,7 @@ extern const CommandEntry kDataMerge{
     "primus data merge data/a_text_document data/b_text_document -o data/all\n"
     "primus data merge data/parts/ -o data/all",
     make_command<DataMerge>,
-    {Section::kData, 4}};
+    {Section::kData, 5}};
 
 extern const CommandEntry kDataSplit{"data split",
                                      "Cuts a data set into several",
@@ -155,6 +155,6 @@ extern const CommandEntry kDataSplit{"data split",
                                      "primus data split data/all -o data/all --split 98,1,1\n"
                                      "primus data split data/all -o data/part --parts 8",
                                      make_command<DataSplit>,
-                                     {Section::kData, 5}};
+                                     {Section::kData, 6}};
 
 }  // namespace primus::cli

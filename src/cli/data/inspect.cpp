@@ -278,6 +278,6 @@ extern const CommandEntry kDataInspect{
     "100,10,10\n"
     "primus data inspect --order --blend 0.7 data/a 0.3 data/b --seq-length 1024 --samples 100,10,10",
     make_command<DataInspect>,
-    {Section::kData, 3}};
+    {Section::kData, 4}};
 
 }  // namespace primus::cli

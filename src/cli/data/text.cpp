@@ -225,7 +225,7 @@ extern const CommandEntry kDataEncode{
     "echo 'In the beginning' | primus data encode --tokenizer tokenizer.json\n"
     R"(echo '{"text": "In the beginning"}' | primus data encode --tokenizer tokenizer.model --jsonl)",
     make_command<DataEncode>,
-    {Section::kData, 6}};
+    {Section::kData, 7}};
 
 extern const CommandEntry kDataDecode{
     "data decode",
@@ -234,6 +234,6 @@ extern const CommandEntry kDataDecode{
     "echo 464 3726 | primus data decode --tokenizer tokenizer.json\n"
     R"(echo '{"ids": [464, 3726]}' | primus data decode --tokenizer tokenizer.json --jsonl)",
     make_command<DataDecode>,
-    {Section::kData, 7}};
+    {Section::kData, 8}};
 
 }  // namespace primus::cli

@@ -76,8 +76,9 @@ void note_tracker(const config::Experiment& experiment, const std::string& track
 
 }  // namespace
 
-void ExperimentArguments::declare(Arguments& arguments, bool needs_file) {
+void ExperimentArguments::declare(Arguments& arguments, bool needs_file, const std::string& module) {
   declared_ = &arguments;
+  module_ = module;
   arguments.option("--config,--exp", "FILE", &file_, "the experiment, YAML or TOML").required = needs_file;
   arguments
       .rest("overrides", overrides_, "settings that replace the experiment's, e.g. lr=1e-4 --train_iters 50")
@@ -98,6 +99,7 @@ config::Experiment ExperimentArguments::load_with(const std::vector<std::string>
 config::Experiment ExperimentArguments::read(std::int64_t ranks,
                                              const std::map<std::string, std::string>& variables) const {
   config::LoadOptions options;
+  options.module = module_;
   // What the job that is about to start will say of itself.
   options.environment = [ranks, &variables](const std::string& name) -> std::optional<std::string> {
     if (const auto found = variables.find(name); found != variables.end()) return found->second;
@@ -164,32 +166,38 @@ bool ExperimentArguments::names_a_model() const {
 
 // What stands in for an experiment file: a run that goes over the data once, with validation and samples.
 config::Experiment ExperimentArguments::load_without_file() const {
+  const bool tunes = module_ == "post_trainer";
   const auto load_as = [&](const std::string& exp_name) {
-    return config::load_experiment_text(fmt::format("exp_name: {}\n"
-                                                    "modules:\n"
-                                                    "  pre_trainer:\n"
-                                                    "    framework: native\n"
-                                                    "    config: pre_trainer.yaml\n"
-                                                    "    overrides:\n"
-                                                    "      train_epochs: 1\n"
-                                                    "      micro_batch_size: 1\n"
-                                                    "      global_batch_size: 8\n"
-                                                    "      lr_warmup_fraction: 0.05\n"
-                                                    "      eval_interval: 100\n"
-                                                    "      eval_iters: 4\n"
-                                                    "      sample_interval: 100\n",
-                                                    json_text(nlohmann::json(exp_name), -1)),
-                                        "(no experiment file)", overrides_);
+    return config::load_experiment_text(
+        fmt::format("exp_name: {}\n"
+                    "modules:\n"
+                    "  {}:\n"
+                    "    framework: native\n"
+                    "    config: {}.yaml\n"
+                    "    overrides:\n"
+                    "      train_epochs: 1\n"
+                    "      micro_batch_size: 1\n"
+                    "      global_batch_size: 8\n"
+                    "      lr_warmup_fraction: 0.05\n"
+                    "      eval_interval: 100\n"
+                    "      eval_iters: 4\n"
+                    "      sample_interval: 100\n"
+                    "{}",
+                    json_text(nlohmann::json(exp_name), -1), module_, tunes ? "sft_trainer" : "pre_trainer",
+                    tunes ? "      sft_dataset_name: null\n      enable_packed_sequences: true\n" : ""),
+        "(no experiment file)", overrides_);
   };
   if (!names_a_model()) {
     throw invalid("there is neither an experiment nor a model to start from",
-                  "name an experiment with --config FILE, or go on from a model: load=FOLDER data_path=FILE");
+                  fmt::format("name an experiment with --config FILE, or go on from a model: load=FOLDER {}",
+                              tunes ? "sft_dataset_name=FILE" : "data_path=FILE"));
   }
   const config::Experiment first = load_as("run");
   const config::TrainerConfig& c = first.trainer;
   // "llama-corpus": of the model's folder and the data.
   std::string name = std::filesystem::path(*c.load + "/").parent_path().filename().string();
-  const auto& data = c.data_path.empty() ? c.train_data_path : c.data_path;
+  std::vector<std::string> data = c.data_path.empty() ? c.train_data_path : c.data_path;
+  if (tunes) data.assign(1, c.sft_dataset_name.value_or("data"));
   if (!data.empty()) name += "-" + std::filesystem::path(data.back()).stem().string();
   std::ranges::replace_if(
       name,

@@ -13,8 +13,9 @@ namespace primus::cli {
 
 class ExperimentArguments {
  public:
-  // `arguments` must outlive this object. `needs_file` false: a model to load and data do, too.
-  void declare(Arguments& arguments, bool needs_file = true);
+  // `arguments` must outlive this object. `needs_file` false: a model to load and data do, too. `module`: the
+  // one to run where the experiment has several, and post_trainer fine-tunes where there is no file.
+  void declare(Arguments& arguments, bool needs_file = true, const std::string& module = "pre_trainer");
   bool names_a_file() const { return !file_.empty(); }
   bool names_a_model() const;  // an override load=FOLDER, which may stand in for the file
   const std::vector<std::string>& overrides() const { return overrides_; }
@@ -35,7 +36,7 @@ class ExperimentArguments {
   config::Experiment load_without_file() const;
 
   const Arguments* declared_ = nullptr;
-  std::string file_;
+  std::string file_, module_ = "pre_trainer";
   std::vector<std::string> overrides_;
 };
 

@@ -153,6 +153,6 @@ extern const CommandEntry kReport{
     "primus report output/team/user --mlflow mlruns\n"
     "primus report output --json | jq '.runs[].loss'",
     make_command<Report>,
-    {Section::kTrain, 4}};
+    {Section::kTrain, 5}};
 
 }  // namespace primus::cli

@@ -152,6 +152,6 @@ extern const CommandEntry kRuns{
     "primus runs output/team --state running\n"
     "primus runs output --sort loss --json",
     make_command<Runs>,
-    {Section::kTrain, 3}};
+    {Section::kTrain, 4}};
 
 }  // namespace primus::cli

@@ -1,4 +1,4 @@
-// primus train pretrain
+// primus train pretrain and train posttrain
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -189,10 +189,13 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
   return text;
 }
 
-class TrainPretrain final : public Command {
+// `module`: the experiment's that is run where it has several.
+class Train : public Command {
  public:
+  explicit Train(std::string module) : module_(std::move(module)) {}
+
   void declare(Arguments& args) override {
-    experiment_.declare(args, false);
+    experiment_.declare(args, false, module_);
     args.option(
         "--backend", "NAME", &backend_,
         "the engine, in place of the experiment's framework: native, megatron, torchtitan or maxtext");
@@ -256,6 +259,7 @@ class TrainPretrain final : public Command {
     const std::int64_t world =
         place ? place->world : world_.value_or(ranks_.here().value_or(1) * ranks_.nodes());
     config::Experiment experiment = experiment_.load(console, world);
+    check_stage(experiment);
     if (experiment.framework != "native") {
       if (export_ && !place) export_to(*export_, experiment, console);
       return run_external(experiment, external_options(experiment), console);
@@ -297,6 +301,15 @@ class TrainPretrain final : public Command {
     refuse(fit_ || fit_memory_, "--fit");
     return {
         .backend_path = backend_path_, .ranks = ranks_, .dry_run = dry_run_, .json = json_, .quiet = quiet_};
+  }
+
+  // 'train pretrain' takes every stage, as in Primus; who asks to fine-tune must not pre-train unawares.
+  void check_stage(const config::Experiment& experiment) const {
+    const std::string& stage = experiment.trainer.stage;
+    if (module_ != "post_trainer" || experiment.framework != "native" || stage == "sft") return;
+    throw experiment.error_for(
+        "stage", fmt::format("the stage is {}, which does not fine-tune", stage),
+        "set stage: sft (config: sft_trainer.yaml has it), or start it with 'train pretrain'");
   }
 
   void check_ranks() const {
@@ -526,6 +539,7 @@ class TrainPretrain final : public Command {
     console.print(text);
   }
 
+  std::string module_;
   ExperimentArguments experiment_;
   std::optional<std::string> export_;
   OverwriteFlag overwrite_;
@@ -534,6 +548,16 @@ class TrainPretrain final : public Command {
   std::optional<std::string> backend_, backend_path_, fit_memory_;
   std::vector<std::string> fit_settings_;
   bool fit_ = false, dry_run_ = false, quiet_ = false, plain_ = false, force_ = false, json_ = false;
+};
+
+class TrainPretrain final : public Train {
+ public:
+  TrainPretrain() : Train("pre_trainer") {}
+};
+
+class TrainPosttrain final : public Train {
+ public:
+  TrainPosttrain() : Train("post_trainer") {}
 };
 
 }  // namespace
@@ -575,6 +599,38 @@ extern const CommandEntry kTrainPretrain{
     "primus train pretrain load=path/to/model data_path=corpus.txt --epochs 2",
     make_command<TrainPretrain>,
     {Section::kTrain, 2},
+    true};
+
+extern const CommandEntry kTrainPosttrain{
+    "train posttrain",
+    "Fine-tunes a language model on conversations (stage: sft)",
+    "Learns the answers of conversations, whole models or low-rank adapters beside them (lora): everything "
+    "else "
+    "is as\n"
+    "'train pretrain' has it, options, output folder and continuation included. docs/posttrain.md goes from "
+    "a "
+    "file of\n"
+    "JSON lines and a Hugging Face folder to a model that answers.\n\n"
+    "sft_dataset_name is a file of JSON lines ({\"messages\": [...]}, {\"instruction\", \"output\"}, ...), "
+    "or a "
+    "folder with\n"
+    "train.jsonl and perhaps validation.jsonl; sft_conversation_format says how they are written: alpaca, "
+    "squad, or chatml\n"
+    "for tokenizers with <|im_start|> and <|im_end|>. 'primus data conversations' shows what is learned.\n\n"
+    "Without --config, load=FOLDER names the model and sft_dataset_name=FILE the conversations: one epoch, "
+    "packed, unless\n"
+    "settings say otherwise.",
+    "primus train posttrain --config examples/native/configs/CPU/llama_tiny-sft.yaml\n"
+    "primus train posttrain --config exp.yaml --dry-run\n"
+    "primus train posttrain load=path/to/model sft_dataset_name=train.jsonl\n"
+    "primus train posttrain load=path/to/model sft_dataset_name=data/ sft_conversation_format=chatml "
+    "--epochs 3 "
+    "lr=2e-5\n"
+    "primus train posttrain load=path/to/model sft_dataset_name=train.jsonl lora='{enabled: true, dim: 16}' "
+    "lr=2e-4\n"
+    "primus train posttrain --config exp.yaml --nproc 4",
+    make_command<TrainPosttrain>,
+    {Section::kTrain, 3},
     true};
 
 }  // namespace primus::cli

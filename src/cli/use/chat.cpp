@@ -42,8 +42,9 @@ class Chat final : public Command {
   void declare(Arguments& args) override {
     model_.declare(args);
     args.option("--template", "NAME", &template_,
-                "how turns are written; plain is 'User: ...' and 'Assistant: ...'")
-        .choices = {"auto", "plain"};
+                "how turns are written; plain is 'User: ...' and 'Assistant: ...', and auto what a model was "
+                "fine-tuned on (docs/posttrain.md)")
+        .choices = {"auto", "plain", "alpaca", "squad", "chatml"};
     args.option("--context", "N", &context_,
                 "tokens of conversation to remember (default: up to 4096, as the model has)");
     sampling_.declare(args, 256);
@@ -55,10 +56,14 @@ class Chat final : public Command {
     const ModelFolder folder = model_.folder();
     const ModelConfig config = ModelArguments::config(folder, families, console);
     const auto tokenizer = model_.tokenizer(folder, config);
-    if (template_ == "auto" && !tokenizer->chat_template().empty()) {
-      throw unsupported(
-          "this model has a chat template of its own (Jinja), which Primus does not run yet",
-          "--template plain writes turns as 'User:' and 'Assistant:' lines, which the model may not know");
+    const std::optional<std::string> tuned = template_ == "auto"    ? load_conversation_format(folder)
+                                             : template_ == "plain" ? std::nullopt
+                                                                    : std::optional(template_);
+    if (template_ == "auto" && !tuned && !tokenizer->chat_template().empty()) {
+      throw unsupported("this model has a chat template of its own (Jinja), which Primus does not run yet",
+                        "--template chatml, alpaca or squad writes turns so, and plain as 'User:' and "
+                        "'Assistant:' lines: take "
+                        "what the model knows");
     }
     const GenerateSettings settings = sampling_.settings(folder, config, *tokenizer);
     constexpr std::int64_t kUsualContext = 4096;
@@ -66,7 +71,9 @@ class Chat final : public Command {
     Decoder decoder(device_.make(console), config, families,
                     {.compute = device_.compute(), .capacity = capacity});
     load_model_weights(folder, decoder.store(), decoder.rank());
-    Conversation conversation(decoder, *tokenizer, settings);
+    std::optional<data::ConversationWriter> writer;
+    if (tuned) writer.emplace(*data::conversation_format(*tuned), *tokenizer);
+    Conversation conversation(decoder, *tokenizer, settings, writer ? &*writer : nullptr);
 
     const bool person = isatty(STDIN_FILENO) == 1;
     const bool edits = Prompt::works(console.out);
@@ -74,7 +81,7 @@ class Chat final : public Command {
       console.note(
           "Type a line and Enter. Ctrl-C stops a reply; /clear starts over; /quit, Ctrl-D or Ctrl-C on an "
           "empty line ends.");
-      if (tokenizer->chat_template().empty()) {
+      if (!tuned && tokenizer->chat_template().empty()) {
         console.note(
             "This model has no chat template: it goes on with the conversation as a text, and may not have "
             "learnt "
@@ -141,9 +148,10 @@ class Chat final : public Command {
 extern const CommandEntry kChat{
     "chat",
     "Talks with a trained model",
-    "Reads a line, writes the reply, and keeps the conversation. Turns are written as plain lines 'User: "
-    "...'\n"
-    "and 'Assistant: ...'. A model that was only pre-trained continues the conversation as a text; it has\n"
+    "Reads a line, writes the reply, and keeps the conversation. A run of 'train posttrain' is asked in the "
+    "format\n"
+    "it was fine-tuned on. For other models turns are plain lines 'User: ...' and 'Assistant: ...', unless\n"
+    "--template says how. A model that was only pre-trained continues the conversation as a text; it has\n"
     "not learnt to answer.\n\n"
     "On a terminal lines can be edited: arrows, Home and End, Ctrl-A/E/K/U/W/Y, and the lines before with "
     "the\n"

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <numeric>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -76,7 +77,48 @@ struct BatchLoader::Impl {
       std::copy(tokens.begin(), tokens.end() - 1, batch.tokens.begin() + static_cast<ptrdiff_t>(at));
       std::copy(tokens.begin() + 1, tokens.end(), batch.labels.begin() + static_cast<ptrdiff_t>(at));
     }
-    if (options.reset_position_ids || options.reset_attention_mask) mark_documents(batch);
+    if (dataset.separates_documents()) {
+      take_documents(first, batch);
+    } else if (options.reset_position_ids || options.reset_attention_mask) {
+      mark_documents(batch);
+    }
+    batch.loss_divisor = loss_divisor(index);
+  }
+
+  // The learned labels of a mean, over the microbatches that share it.
+  double loss_divisor(int64_t index) const {
+    if (options.samples_per_mean == 0) return 0;
+    const int64_t together = options.samples_per_mean / samples_per_microbatch();  // of each rank
+    const std::lock_guard lock(mean_mutex);
+    if (mean_of != index / together) {
+      mean_of = index / together;
+      const int64_t begin = options.consumed_samples + mean_of * options.samples_per_mean;
+      double learned = 0;
+      for (int64_t i = 0; i < options.samples_per_mean && begin + i < dataset.size(); ++i)
+        learned += dataset.learned_tokens(begin + i);
+      learned_in_mean = learned;
+    }
+    // A step that learns nothing has a loss of 0, whatever it is divided by.
+    const double microbatches =
+        static_cast<double>(options.samples_per_mean) / static_cast<double>(options.micro_batch_size);
+    return std::max(learned_in_mean, 1.0) / microbatches;
+  }
+
+  void take_documents(int64_t first, Batch& batch) const {
+    const auto length = static_cast<int32_t>(dataset.seq_length());
+    batch.positions.resize(batch.tokens.size());
+    batch.document_starts.clear();
+    std::vector<int32_t> starts;
+    for (int64_t row = 0; row < options.micro_batch_size; ++row) {
+      dataset.document_starts(first + row, starts);
+      const auto at = static_cast<int32_t>(row) * length;
+      for (size_t i = 0; i < starts.size(); ++i) {
+        const int32_t end = i + 1 < starts.size() ? starts[i + 1] : length;
+        batch.document_starts.push_back(at + starts[i]);
+        std::iota(batch.positions.begin() + at + starts[i], batch.positions.begin() + at + end, 0);
+      }
+    }
+    batch.document_starts.push_back(static_cast<int32_t>(batch.tokens.size()));
   }
 
   void mark_documents(Batch& batch) const {
@@ -146,6 +188,10 @@ struct BatchLoader::Impl {
   double wait_seconds = 0;  // the consumer's
   int64_t taken = 0;        // microbatches returned so far; the consumer's
 
+  mutable std::mutex mean_mutex;  // guards these
+  mutable int64_t mean_of = -1;   // which mean `learned_in_mean` belongs to
+  mutable double learned_in_mean = 0;
+
   std::mutex mutex;  // guards the rest, and each slot's `ready`
   std::condition_variable changed;
   int64_t to_fill = 0;
@@ -161,7 +207,12 @@ BatchLoader::BatchLoader(const Dataset& dataset, const BatchLoaderOptions& optio
       options.consumed_samples < 0) {
     throw invalid("a batch loader needs a positive micro-batch size and a rank below the data-parallel size");
   }
-  if ((options.reset_position_ids || options.reset_attention_mask) && !options.eod) {
+  if (options.samples_per_mean < 0 || options.samples_per_mean % round != 0) {
+    throw invalid(fmt::format("a mean over {} samples is no multiple of the {} that all ranks take at once",
+                              options.samples_per_mean, round));
+  }
+  if ((options.reset_position_ids || options.reset_attention_mask) && !dataset.separates_documents() &&
+      !options.eod) {
     throw invalid(
         "reset_position_ids and reset_attention_mask need a tokenizer with an end-of-document token");
   }

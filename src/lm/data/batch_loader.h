@@ -22,6 +22,10 @@ struct BatchLoaderOptions {
   bool reset_position_ids = false;
   bool reset_attention_mask = false;
   std::optional<int32_t> eod;
+  // With N > 0, Batch::loss_divisor makes the loss one mean over the learned labels of each N samples of all
+  // ranks, counted from consumed_samples on: those of a step. A multiple of micro_batch_size * dp_size. 0:
+  // each microbatch has a mean of its own.
+  int64_t samples_per_mean = 0;
 };
 
 // Microbatch i (counted from the start of the run, over all steps) of rank r holds samples

@@ -30,15 +30,19 @@ class CyclicDataset final : public Dataset {
   std::string description() const override { return dataset_->description(); }
 
   void sample(int64_t draw, std::span<int32_t> tokens, std::span<float> loss_mask) const override {
+    dataset_->sample(index_of(draw), tokens, loss_mask);
+  }
+  double learned_tokens(int64_t draw) const override { return dataset_->learned_tokens(index_of(draw)); }
+
+ private:
+  int64_t index_of(int64_t draw) const {
     const int64_t within = draw % epoch_size_, batch = options_.micro_batch_size;
     const int64_t rank = within % step_ / batch, row = within / step_ * batch + within % batch;
     const std::shared_ptr<const Permutation> order = permutation(draw / epoch_size_);
     const auto at = [&](int64_t i) { return static_cast<int64_t>(order->entries[static_cast<size_t>(i)]); };
-    const int64_t index = options_.sharded ? rank * permuted_ + at(row) : at(row * options_.dp_size + rank);
-    dataset_->sample(index, tokens, loss_mask);
+    return options_.sharded ? rank * permuted_ + at(row) : at(row * options_.dp_size + rank);
   }
 
- private:
   struct Permutation {
     int64_t epoch = -1;
     std::vector<uint32_t> entries;

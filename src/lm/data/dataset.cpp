@@ -505,6 +505,17 @@ void check(const DataOptions& options) {
 
 }  // namespace
 
+void Dataset::document_starts(int64_t /*index*/, std::vector<int32_t>& starts) const { starts.assign(1, 0); }
+
+double Dataset::learned_tokens(int64_t index) const {
+  std::vector<int32_t> tokens(static_cast<size_t>(seq_length()) + 1);
+  std::vector<float> mask(static_cast<size_t>(seq_length()));
+  sample(index, tokens, mask);
+  double sum = 0;
+  for (const float m : mask) sum += static_cast<double>(m);
+  return sum;
+}
+
 Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer) {
   check(options);
   return Opener(options, tokenizer).run();

@@ -33,6 +33,16 @@ class Dataset {
   // of document when masked).
   virtual void sample(int64_t index, std::span<int32_t> tokens, std::span<float> loss_mask) const = 0;
 
+  // Whether attention is to stay within the documents of document_starts(), and positions to count in each
+  // of them. Otherwise every sample is one.
+  virtual bool separates_documents() const { return false; }
+  // Where the documents of sample `index` begin among its inputs, 0 first. Only of a data set that separates
+  // them.
+  virtual void document_starts(int64_t index, std::vector<int32_t>& starts) const;
+  // The labels of sample `index` that count: what its loss_mask adds up to. Unless a data set knows, the
+  // sample is read.
+  virtual double learned_tokens(int64_t index) const;
+
   // Where it comes from, for messages: "corpus/en_text_document (train)".
   virtual std::string description() const = 0;
 };
@@ -93,6 +103,7 @@ struct Datasets {
   // without training data.
   uint64_t train_fingerprint = 0;
   std::vector<std::string> notes;  // for the user to see once: lines left out, a blend smaller than requested
+  std::vector<std::string> facts;  // what there is, for the log
 };
 
 // Errors (Error): kInvalid for missing, truncated or inconsistent files, a split without data, a sequence

@@ -83,6 +83,11 @@ void GptDataset::sample(int64_t index, std::span<int32_t> tokens, std::span<floa
   }
 }
 
+double GptDataset::learned_tokens(int64_t index) const {
+  const bool masks = rules_.loss_end || rules_.pad;
+  return masks ? Dataset::learned_tokens(index) : static_cast<double>(seq_length_);
+}
+
 BlendOrder build_blend_order(const std::vector<double>& weights, int64_t size) {
   BlendOrder order;
   order.dataset.reserve(static_cast<size_t>(size));
@@ -147,6 +152,11 @@ BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<const Dataset>> datas
 void BlendedDataset::sample(int64_t index, std::span<int32_t> tokens, std::span<float> loss_mask) const {
   const auto i = static_cast<size_t>(index);
   datasets_[order_.dataset[i]]->sample(order_.sample[i], tokens, loss_mask);
+}
+
+double BlendedDataset::learned_tokens(int64_t index) const {
+  const auto i = static_cast<size_t>(index);
+  return datasets_[order_.dataset[i]]->learned_tokens(order_.sample[i]);
 }
 
 std::string BlendedDataset::description() const {

@@ -31,6 +31,7 @@ class GptDataset final : public Dataset {
   int64_t size() const override { return order_.samples(); }
   int64_t seq_length() const override { return seq_length_; }
   void sample(int64_t index, std::span<int32_t> tokens, std::span<float> loss_mask) const override;
+  double learned_tokens(int64_t index) const override;
   std::string description() const override { return description_; }
   const SampleOrder& order() const { return order_; }
 
@@ -66,6 +67,7 @@ class BlendedDataset final : public Dataset {
   int64_t size() const override { return static_cast<int64_t>(order_.sample.size()); }
   int64_t seq_length() const override { return datasets_.front()->seq_length(); }
   void sample(int64_t index, std::span<int32_t> tokens, std::span<float> loss_mask) const override;
+  double learned_tokens(int64_t index) const override;
   std::string description() const override;
 
  private:

@@ -49,14 +49,17 @@ class ReplyText {
 
 }  // namespace
 
-Conversation::Conversation(TokenReader& decoder, const Tokenizer& tokenizer, GenerateSettings settings)
-    : decoder_(decoder), tokenizer_(tokenizer), settings_(std::move(settings)) {
+Conversation::Conversation(TokenReader& decoder, const Tokenizer& tokenizer, GenerateSettings settings,
+                           const data::ConversationWriter* writer)
+    : decoder_(decoder), tokenizer_(tokenizer), settings_(std::move(settings)), writer_(writer) {
+  if (writer_) settings_.stop_ids.push_back(writer_->end_id());
   clear();
 }
 
 void Conversation::clear() {
   decoder_.truncate(0);
   turns_.clear();
+  messages_.clear();
   tokens_ = tokenizer_.frame().before;
   prefix_ = tokens_.size();
 }
@@ -83,6 +86,7 @@ std::size_t Conversation::make_room(std::size_t tokens) {
 
 Conversation::Reply Conversation::say(std::string_view user,
                                       const std::function<bool(std::string_view)>& on_text) {
+  if (writer_) return say_formatted(user, on_text);
   std::string turn = turns_.empty() ? std::string() : "\n";
   turn.append(kUser).append(user).append(kAssistant);
   const std::vector<std::int32_t> ids = tokenizer_.encode(turn, false);
@@ -108,6 +112,41 @@ Conversation::Reply Conversation::say(std::string_view user,
   if (text.next_turn()) decoder_.truncate(end);
   tokens_.insert(tokens_.end(), written.begin(), written.end());
   reply.text = text.text().substr(text.text().starts_with(' ') ? 1 : 0);
+  reply.reason = generation.reason;
+  return reply;
+}
+
+Conversation::Reply Conversation::say_formatted(std::string_view user,
+                                                const std::function<bool(std::string_view)>& on_text) {
+  Reply reply;
+  if (!writer_->has_turns()) messages_.clear();
+  messages_.push_back({std::string(data::kUser), std::string(user), {}});
+  const std::int64_t reserve = std::min(settings_.max_tokens, decoder_.capacity() / 2);
+  std::vector<std::int32_t> ids = writer_->prompt(messages_);
+  while (static_cast<std::int64_t>(ids.size()) > decoder_.capacity() - reserve && messages_.size() > 1) {
+    messages_.erase(messages_.begin(), messages_.begin() + 2);
+    ids = writer_->prompt(messages_);
+    ++reply.forgotten_turns;
+  }
+  // A single turn longer than the context loses its beginning.
+  const auto kept = fit_prompt(ids, decoder_.capacity(), settings_.max_tokens);
+  // Where the tokenizer writes an earlier reply as the model did, only what is new is read.
+  const auto common = std::min<std::int64_t>(
+      {std::ranges::mismatch(kept, tokens_).in1 - kept.begin(), decoder_.length(), std::ssize(kept) - 1});
+  decoder_.truncate(common);
+  tokens_.assign(kept.begin(), kept.end());
+
+  StreamDecoder stream(tokenizer_);
+  const auto show = [&](const std::string& piece) {
+    reply.text += piece;
+    return !on_text || piece.empty() || on_text(piece);
+  };
+  const std::vector<std::int32_t> unread(tokens_.begin() + common, tokens_.end());
+  const Generation generation =
+      generate(decoder_, unread, settings_, [&](std::int32_t id) { return show(stream.push(id)); });
+  show(stream.finish());
+  tokens_.insert(tokens_.end(), generation.ids.begin(), generation.ids.end());
+  messages_.push_back({std::string(data::kAssistant), reply.text, {}});
   reply.reason = generation.reason;
   return reply;
 }

@@ -5,8 +5,9 @@
 //   User: ...
 //
 // The model writes after "Assistant:" until it begins a line "User:" itself, ends the text, or has written
-// enough. Keys and values stay on the device between turns, so each turn reads only what is new. When the
-// context is full, the oldest turns are forgotten.
+// enough. A model that was fine-tuned on conversations is asked in their format instead. Keys and values stay
+// on the device between turns, so each turn reads only what is new. When the context is full, the oldest
+// turns are forgotten.
 //
 // Models that were trained on another format come with a Jinja chat template; this format is not an
 // approximation of those, and callers should say so. Not thread-safe.
@@ -18,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lm/data/conversation_format.h"
 #include "lm/generate/generate.h"
 #include "lm/tokenizer/tokenizer.h"
 
@@ -25,8 +27,10 @@ namespace primus {
 
 class Conversation {
  public:
-  // Decoder and tokenizer must outlive it; the decoder is the conversation's alone.
-  Conversation(TokenReader& decoder, const Tokenizer& tokenizer, GenerateSettings settings);
+  // All that is given by reference must outlive it; the decoder is the conversation's alone. `writer`: of the
+  // format in which turns are written; null: as above.
+  Conversation(TokenReader& decoder, const Tokenizer& tokenizer, GenerateSettings settings,
+               const data::ConversationWriter* writer = nullptr);
 
   struct Reply {
     std::string text;
@@ -38,17 +42,20 @@ class Conversation {
   // Starts over.
   void clear();
 
-  std::size_t turns() const { return turns_.size(); }
+  std::size_t turns() const { return writer_ ? messages_.size() / 2 : turns_.size(); }
 
  private:
+  Reply say_formatted(std::string_view user, const std::function<bool(std::string_view)>& on_text);
   std::size_t make_room(std::size_t tokens);
 
   TokenReader& decoder_;
   const Tokenizer& tokenizer_;
   GenerateSettings settings_;
-  std::vector<std::int32_t> tokens_;  // of the conversation; the decoder holds a beginning of it
-  std::size_t prefix_ = 0;            // of them, what stands before every text (bos, say)
-  std::vector<std::size_t> turns_;    // where each turn begins
+  const data::ConversationWriter* writer_;
+  std::vector<data::Message> messages_;  // with a writer: the user's and the model's in turn
+  std::vector<std::int32_t> tokens_;     // of the conversation; the decoder holds a beginning of it
+  std::size_t prefix_ = 0;               // of them, what stands before every text (bos, say)
+  std::vector<std::size_t> turns_;       // where each turn begins
 };
 
 }  // namespace primus

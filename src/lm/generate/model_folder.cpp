@@ -94,6 +94,17 @@ std::unique_ptr<const Tokenizer> tokenizer_of_run(const config::TrainerConfig& t
   return type.empty() ? nullptr : load_tokenizer(type, model);
 }
 
+// What a checkpoint was trained by. Nothing: it does not say.
+std::optional<config::Experiment> experiment_of(const ModelFolder& folder) {
+  if (!folder.iteration) return std::nullopt;
+  const CheckpointReader checkpoint = CheckpointReader::open(folder.path, Validation::kStructure);
+  const auto state = nlohmann::json::parse(checkpoint.trainer_state(), nullptr, false);
+  if (!state.is_object() || !state.contains("experiment") || !state["experiment"].is_string())
+    return std::nullopt;
+  return config::load_experiment_text(state["experiment"].get<std::string>(),
+                                      (folder.path / "trainer_state.json").string());
+}
+
 // Whether training wrote this folder: a run's, its checkpoints', or one checkpoint's.
 bool is_of_a_run(const Path& folder) {
   return is_file(folder / RunFolder::kExperimentFile) || is_file(folder / "latest") ||
@@ -140,17 +151,17 @@ ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& f
 // A checkpoint of a model whose tokenizer has no file still knows its experiment.
 std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder) {
   if (is_file(folder.path / "tokenizer.json")) return load_tokenizer({}, folder.path.string());
-  if (folder.iteration) {
-    const CheckpointReader checkpoint = CheckpointReader::open(folder.path, Validation::kStructure);
-    const auto state = nlohmann::json::parse(checkpoint.trainer_state(), nullptr, false);
-    if (state.is_object() && state.contains("experiment") && state["experiment"].is_string()) {
-      const auto experiment = config::load_experiment_text(state["experiment"].get<std::string>(),
-                                                           (folder.path / "trainer_state.json").string());
-      if (auto tokenizer = tokenizer_of_run(experiment.trainer)) return tokenizer;
-    }
+  if (const auto experiment = experiment_of(folder)) {
+    if (auto tokenizer = tokenizer_of_run(experiment->trainer)) return tokenizer;
   }
   throw invalid(fmt::format("'{}' has no tokenizer.json", folder.path.string()),
                 "name one with --tokenizer FILE, or --tokenizer-type ByteTokenizer for a model of bytes");
+}
+
+std::optional<std::string> load_conversation_format(const ModelFolder& folder) {
+  const auto experiment = experiment_of(folder);
+  if (!experiment || experiment->trainer.stage != "sft") return std::nullopt;
+  return experiment->trainer.sft_conversation_format;
 }
 
 std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source) {

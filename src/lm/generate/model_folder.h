@@ -35,6 +35,10 @@ ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& f
 // The folder's own tokenizer: its tokenizer.json, or what the checkpoint's experiment names.
 std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder);
 
+// How conversations were written that the model was fine-tuned on, by its checkpoint. Nothing: it was not, or
+// there is no checkpoint.
+std::optional<std::string> load_conversation_format(const ModelFolder& folder);
+
 // load_tokenizer(), where `source.model` may also be a checkpoint or a run's folder: the tokenizer that it
 // was trained with.
 std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source);

@@ -165,7 +165,7 @@ MemoryNeed memory_need(const config::Experiment& e, const SessionSettings& setti
                        const StepMeasurement& measured) {
   const config::TrainerConfig& c = e.trainer;
   // Tokens, labels and weights of each place, and where documents are told apart their positions and limits.
-  const std::int64_t per_token = 12 + (c.reset_position_ids || c.reset_attention_mask ? 8 : 0);
+  const std::int64_t per_token = 12 + (c.reset_position_ids || separates_documents(c) ? 8 : 0);
   const std::int64_t batch = c.micro_batch_size * c.seq_length * per_token;
   const std::int64_t held =
       batches_read_ahead(settings.step.microbatches) + 2 + 2 * settings.step.microbatches;

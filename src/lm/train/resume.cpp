@@ -21,10 +21,25 @@ namespace primus {
 namespace {
 
 // train_iters too: the number of samples decides over how many passes through the data the order is drawn.
-constexpr std::array<std::string_view, 14> kDataKeys = {
-    "seed",        "seq_length",      "data_path",      "train_data_path", "mock_data",
-    "split",       "tokenizer_model", "tokenizer_type", "vocab_file",      "merge_file",
-    "train_iters", "train_epochs",    "train_tokens",   "train_minutes"};
+constexpr std::array<std::string_view, 19> kDataKeys = {"seed",
+                                                        "seq_length",
+                                                        "data_path",
+                                                        "train_data_path",
+                                                        "mock_data",
+                                                        "split",
+                                                        "tokenizer_model",
+                                                        "tokenizer_type",
+                                                        "vocab_file",
+                                                        "merge_file",
+                                                        "train_iters",
+                                                        "train_epochs",
+                                                        "train_tokens",
+                                                        "train_minutes",
+                                                        "sft_dataset_name",
+                                                        "dataloader_type",
+                                                        "sft_conversation_format",
+                                                        "enable_packed_sequences",
+                                                        "use_packed_attention"};
 
 // Every scalar and list of a document, by its key alone: keys of different maps do not share names here.
 void collect(const config::Value& value, std::map<std::string, std::string>& settings) {
@@ -248,8 +263,11 @@ void refuse_other_inputs(const CheckpointReader& checkpoint, const TrainerState&
            "tokenizer", *state.tokenizer, tokenizer, "allow_tokenizer_change");
   }
   if (state.data && data && state.data->fingerprint != data->fingerprint && !c.allow_data_change) {
-    refuse(key_in_use(experiment, {"data_path", "train_data_path", "mock_data"}), "training text",
-           *state.data, *data, "allow_data_change");
+    const bool conversations = c.stage == "sft";
+    refuse(conversations ? "sft_dataset_name"
+                         : key_in_use(experiment, {"data_path", "train_data_path", "mock_data"}),
+           conversations ? "set of conversations, or form of them" : "training text", *state.data, *data,
+           "allow_data_change");
   }
 }
 

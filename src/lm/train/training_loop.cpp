@@ -299,15 +299,17 @@ void Trainer::Run::watch_ranks(double step_seconds) {
       comm::watchdog_timeout(std::chrono::duration_cast<std::chrono::milliseconds>(patience)));
 }
 
-data::BatchLoaderOptions Trainer::Run::loader_options(std::int64_t first_sample) const {
+data::BatchLoaderOptions Trainer::Run::loader_options(std::int64_t first_sample, std::int64_t samples) const {
+  const bool marks = c.stage != "sft";  // documents end with a token
   return {.micro_batch_size = c.micro_batch_size,
           .dp_rank = place.data,
           .dp_size = shape.data(ranks.size()),
           .consumed_samples = first_sample,
           .prefetch = batches_read_ahead(settings.step.microbatches),
-          .reset_position_ids = c.reset_position_ids,
-          .reset_attention_mask = c.reset_attention_mask,
-          .eod = tokenizer->special_ids().eod};
+          .reset_position_ids = marks && c.reset_position_ids,
+          .reset_attention_mask = marks && c.reset_attention_mask,
+          .eod = tokenizer->special_ids().eod,
+          .samples_per_mean = c.calculate_per_token_loss ? samples : 0};
 }
 
 const data::Batch& Trainer::Run::next_batch(data::BatchLoader& batches) {
@@ -335,7 +337,7 @@ std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const
   if (monitor) monitor->begin_evaluation(iteration, name);
   const RunTrace::HostWork evaluated(trace.get(), "evaluation");
   const double began = monotonic_seconds();
-  data::BatchLoader batches(dataset, loader_options(first_sample));
+  data::BatchLoader batches(dataset, loader_options(first_sample, c.eval_iters * c.global_batch_size));
   TrainingStep& step = session->step();
   step.begin_evaluation();
   const std::int64_t count = c.eval_iters * settings.step.microbatches;  // on this rank
@@ -380,6 +382,7 @@ GenerateSettings Trainer::Run::sample_settings() const {
   for (const auto& id : {special.eod, special.eos}) {
     if (id) sampled.stop_ids.push_back(*id);
   }
+  for (const std::int64_t id : model.eos_ids) sampled.stop_ids.push_back(static_cast<std::int32_t>(id));
   return sampled;
 }
 

@@ -72,11 +72,9 @@ void Trainer::Run::phase(std::string_view what, std::optional<double> share) con
   if (options.observer) options.observer->phase(what, share);
 }
 
-data::DataOptions Trainer::Run::data_options() const {
+data::TokenizeProgressFn Trainer::Run::tokenize_progress() const {
   constexpr double kProgressSeconds = 5;  // between lines in the log
-  data::DataOptions made = data_options_of(e, *tokenizer);
-  made.progress = [this,
-                   next = monotonic_seconds() + kProgressSeconds](const data::TokenizeProgress& p) mutable {
+  return [this, next = monotonic_seconds() + kProgressSeconds](const data::TokenizeProgress& p) mutable {
     const double share =
         static_cast<double>(p.bytes_done) / static_cast<double>(std::max<std::uint64_t>(p.bytes_total, 1));
     phase(fmt::format("tokenizing {}", p.input), share);
@@ -86,6 +84,17 @@ data::DataOptions Trainer::Run::data_options() const {
              static_cast<double>(p.bytes_done) / 1e6 / std::max(p.seconds, 1e-3),
              share > 0 ? p.seconds * (1 - share) / share : 0.0);
   };
+}
+
+data::DataOptions Trainer::Run::data_options() const {
+  data::DataOptions made = data_options_of(e, *tokenizer);
+  made.progress = tokenize_progress();
+  return made;
+}
+
+data::SftOptions Trainer::Run::sft_options() const {
+  data::SftOptions made = sft_options_of(e, *tokenizer);
+  made.progress = tokenize_progress();
   return made;
 }
 
@@ -93,7 +102,13 @@ void Trainer::Run::plan_length() {
   if (!config::length_is_open(c)) return;
   std::int64_t steps = 0;
   if (c.train_epochs) {
-    const std::int64_t samples = data::samples_of_epochs(data_options(), *tokenizer, *c.train_epochs);
+    std::int64_t samples = 0;
+    if (c.stage == "sft") {
+      blame("sft_dataset_name",
+            [&] { samples = data::sft_samples_of_epochs(sft_options(), *tokenizer, *c.train_epochs); });
+    } else {
+      samples = data::samples_of_epochs(data_options(), *tokenizer, *c.train_epochs);
+    }
     steps = samples / c.global_batch_size + (samples % c.global_batch_size != 0);
     log.info("{} epochs of the training data are {} samples: {} steps", *c.train_epochs, samples, steps);
   } else {

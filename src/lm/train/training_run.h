@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -88,8 +89,13 @@ struct Trainer::Run {
   std::int64_t planned_steps() const;
   // All ranks call it alike.
   std::int64_t steps_of_minutes();
+  data::TokenizeProgressFn tokenize_progress() const;
   data::DataOptions data_options() const;
+  data::SftOptions sft_options() const;
   void open_data();
+  void open_conversations();
+  // Gives an error of `work` that has no place that of the key.
+  void blame(std::string_view key, const std::function<void()>& work) const;
   InputIdentity tokenizer_identity() const;
   std::optional<InputIdentity> data_identity() const;  // empty: nothing is trained on
   void check_memory(const StepMeasurement& measured);
@@ -141,7 +147,8 @@ struct Trainer::Run {
   GenerateSettings sample_settings() const;
   // A rank that does not come within three steps is taken for lost.
   void watch_ranks(double step_seconds);
-  data::BatchLoaderOptions loader_options(std::int64_t first_sample) const;
+  // `samples`: those whose learned labels have one mean, where calculate_per_token_loss asks for that.
+  data::BatchLoaderOptions loader_options(std::int64_t first_sample, std::int64_t samples) const;
   // The next batch of what is trained or evaluated on. Where the data is broken, what was learned is saved
   // first.
   const data::Batch& next_batch(data::BatchLoader& batches);

@@ -136,6 +136,29 @@ data::DataOptions data_options_of(const config::Experiment& e, const Tokenizer& 
   return options;
 }
 
+data::SftOptions sft_options_of(const config::Experiment& e, const Tokenizer& tokenizer) {
+  const config::TrainerConfig& c = e.trainer;
+  const data::DataOptions samples = data_options_of(e, tokenizer);
+  return {.dataset = c.sft_dataset_name.value_or(""),
+          .train_split = c.sft_dataset_split,
+          .format = c.sft_conversation_format,
+          .inline_bos = c.sft_bridge_compat_inline_bos,
+          .pack = c.enable_packed_sequences,
+          .separate = c.use_packed_attention,
+          .shuffle = c.dataloader_type == "cyclic",
+          .shares = c.split.value_or(""),
+          .seq_length = c.seq_length,
+          .seed = c.seed,
+          .train_samples = samples.train_samples,
+          .valid_samples = samples.valid_samples,
+          .test_samples = samples.test_samples,
+          .vocab_size = samples.vocab_size};
+}
+
+bool separates_documents(const config::TrainerConfig& c) {
+  return c.stage == "sft" ? c.enable_packed_sequences && c.use_packed_attention : c.reset_attention_mask;
+}
+
 Path loaded_root(const Path& load) {
   Env& env = Env::posix();
   if (env.status(load / "config.json") || env.status(load / "latest")) return load;
@@ -151,9 +174,38 @@ Path loaded_folder(const Path& load) {
   return point.reader ? point.reader->folder() : root;
 }
 
+namespace {
+
+// A folder that Megatron-LM saved.
+bool is_of_megatron(const Path& folder) {
+  Env& env = Env::posix();
+  for (const char* name :
+       {"latest_checkpointed_iteration.txt", "common.pt", ".metadata", "model_optim_rng.pt"}) {
+    if (env.status(folder / name)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 Error nothing_to_load(const config::Experiment& e) {
+  const std::string& load = *e.trainer.load;
+  if (!Env::posix().status(load)) {
+    return e.error_for(
+        "load", fmt::format("there is no folder '{}' to load a model from", load),
+        "name the folder of a Hugging Face model, a checkpoint or a run; models of the hub are not "
+        "downloaded ('huggingface-cli download NAME --local-dir FOLDER' does that)");
+  }
+  if (is_of_megatron(load)) {
+    return e.error_for(
+        "load",
+        fmt::format("'{}' is a checkpoint of Megatron-LM, which is made of pickled Python objects "
+                    "and not read",
+                    load),
+        "name the Hugging Face folder that it was made from, or convert it to one");
+  }
   return e.error_for(
-      "load", "there is neither a model nor a checkpoint in " + *e.trainer.load,
+      "load", "there is neither a model nor a checkpoint in " + load,
       "a model folder has config.json and *.safetensors; a checkpoint has manifest.json; the folder of a run "
       "has checkpoints");
 }
@@ -286,7 +338,18 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
     model.bos_id = tokenizer->special_ids().bos;
     if (const auto eos = tokenizer->special_ids().eos) model.eos_ids = {*eos};
   }
-  if (!loaded) return model;
+  // A model that is taught to end its turns so stops there, whoever asks it.
+  const auto with_end_of_turn = [&](ModelConfig config) {
+    const bool turns =
+        e.trainer.stage == "sft" &&
+        data::conversation_format(e.trainer.sft_conversation_format) == data::ConversationFormat::kChatMl;
+    const std::optional<std::int32_t> end =
+        turns && tokenizer ? tokenizer->token_id(data::kTurnEnd) : std::nullopt;
+    if (end && std::ranges::find(config.eos_ids, *end) == config.eos_ids.end())
+      config.eos_ids.push_back(*end);
+    return config;
+  };
+  if (!loaded) return with_end_of_turn(std::move(model));
   const std::string config_json = (loaded_folder(*e.trainer.load) / "config.json").string();
   LoadedModel reconciled = reconcile_with_loaded(filled, model, *loaded, config_json);
   if (notes) std::ranges::move(reconciled.notes, std::back_inserter(*notes));
@@ -296,7 +359,7 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
                           " ids, and the weights are made for " + std::to_string(loaded->vocab),
                       "use the tokenizer that came with the weights");
   }
-  return std::move(reconciled.config);
+  return with_end_of_turn(std::move(reconciled.config));
 }
 
 int batches_read_ahead(std::int64_t microbatches) {
@@ -564,7 +627,7 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
           .step = {.micro_batch = c.micro_batch_size,
                    .sequence = c.seq_length,
                    .microbatches = c.num_microbatches(ranks),
-                   .packed_documents = c.reset_attention_mask,
+                   .packed_documents = separates_documents(c),
                    .recompute = recompute_policy_of(e, model),
                    .precision = precision_recipe_of(e, model, shape.context),
                    .weight_gradients = c.delay_wgrad_compute ? Policy::kDeferred : Policy::kInline,

@@ -46,10 +46,11 @@ void Trainer::Run::record_experiment() const {
 
 void Trainer::Run::open_data() {
   phase("opening the data");
+  if (c.stage == "sft") return open_conversations();
   datasets = data::open_datasets(data_options(), *tokenizer);
   if (c.dataloader_type == "cyclic") {
     const data::CyclicOptions cyclic{.micro_batch_size = c.micro_batch_size,
-                                     .dp_size = loader_options(0).dp_size,
+                                     .dp_size = shape.data(ranks.size()),
                                      .sharded = c.data_sharding};
     for (auto* dataset : {&datasets.train, &datasets.valid, &datasets.test}) {
       if (*dataset) *dataset = data::make_cyclic(std::move(*dataset), cyclic);
@@ -66,6 +67,22 @@ void Trainer::Run::open_data() {
   }
 }
 
+void Trainer::Run::blame(std::string_view key, const std::function<void()>& work) const {
+  try {
+    work();
+  } catch (const Error& error) {
+    if (!error.location().empty() || error.kind() == ErrorKind::kIo) throw;
+    throw e.error_for(key, error.what(), error.hint());
+  }
+}
+
+// They never end.
+void Trainer::Run::open_conversations() {
+  const data::SftOptions wanted = sft_options();
+  blame("sft_conversation_format", [&] { data::conversation_writer(wanted, *tokenizer); });
+  blame("sft_dataset_name", [&] { datasets = data::open_sft_datasets(wanted, *tokenizer); });
+}
+
 InputIdentity Trainer::Run::tokenizer_identity() const {
   return {.name = std::string(tokenizer->name()), .fingerprint = tokenizer->fingerprint()};
 }
@@ -73,7 +90,9 @@ InputIdentity Trainer::Run::tokenizer_identity() const {
 std::optional<InputIdentity> Trainer::Run::data_identity() const {
   if (!datasets.train) return std::nullopt;
   const auto& paths = c.data_path.empty() ? c.train_data_path : c.data_path;
-  return InputIdentity{.name = c.mock_data ? "mock data" : fmt::format("{}", fmt::join(paths, " ")),
+  return InputIdentity{.name = c.stage == "sft" ? c.sft_dataset_name.value_or("")
+                               : c.mock_data    ? "mock data"
+                                                : fmt::format("{}", fmt::join(paths, " ")),
                        .fingerprint = datasets.train_fingerprint};
 }
 
@@ -81,6 +100,10 @@ void Trainer::Run::prepare() {
   // A run that is refused for its data leaves no folder where there was none.
   if (Env::posix().status(folder.root())) lock_folder();
   compare_experiments();
+  // Before the data is read, which may take long. A run that goes on does without what it began with.
+  const bool goes_on =
+      c.auto_continue_train && find_resume_point(checkpoint_root_of(e), Validation::kStructure).reader;
+  if (c.load && !Env::posix().status(*c.load) && !goes_on) throw nothing_to_load(e);
   plan_length();
   ranks.first_then_others([&] { open_data(); });
   compare_data();
@@ -88,17 +111,17 @@ void Trainer::Run::prepare() {
     throw e.error_for("target_eval_loss",
                       fmt::format("target_eval_loss is {}, and there is no validation data to reach it on",
                                   *c.target_eval_loss),
-                      "give it a share (split), or set valid_data_path");
+                      "give it a share (split), or a file of its own");
   }
   if (!lock) lock_folder();
   for (const auto& notes : {tokenizer->notes(), model_notes, datasets.notes}) {
     for (const std::string& note : notes) log.warning("{}", note);
   }
+  for (const std::string& fact : datasets.facts) log.info("{}", fact);
   if (c.eval_iters > 0 && !datasets.valid) {
-    log.warning(
-        "eval_iters is {}, and there is no validation data: give it a share (split), or set "
-        "valid_data_path",
-        c.eval_iters);
+    log.warning("eval_iters is {}, and there is no validation data: give it a share (split), or {}",
+                c.eval_iters,
+                c.stage == "sft" ? "name a folder that has validation.jsonl, too" : "set valid_data_path");
   }
   const bool nobody_chose = !c.split && e.provenance_of("eval_iters").layer < config::Layer::kOverrides;
   if (c.eval_iters == 0 && nobody_chose && !c.data_path.empty()) {
@@ -210,8 +233,8 @@ void Trainer::Run::prepare() {
   if (ranks.first()) record_experiment();
   if (session->reader()) sample_prompt = find_sample_prompt();
   if (monitor) monitor->begin();
-  loader =
-      std::make_unique<data::BatchLoader>(*datasets.train, loader_options(iteration * c.global_batch_size));
+  loader = std::make_unique<data::BatchLoader>(
+      *datasets.train, loader_options(iteration * c.global_batch_size, c.global_batch_size));
 }
 
 MonitorOptions Trainer::Run::monitor_options() {
@@ -270,6 +293,12 @@ std::vector<std::int32_t> Trainer::Run::find_sample_prompt() const {
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(c.seq_length) + 1);
   std::vector<float> mask(static_cast<std::size_t>(c.seq_length));
   from.sample(0, tokens, mask);
+  if (c.stage == "sft") {
+    // A question, up to where its answer begins.
+    const auto answer = std::ranges::find(mask, 1.0F) - mask.begin();
+    tokens.resize(static_cast<std::size_t>(answer) + 1);
+    return tokens;
+  }
   // A sample begins anywhere, often in the middle of a word.
   tokens.resize(std::min(kLooked, static_cast<std::size_t>(c.seq_length)));
   const std::string text = tokenizer->decode(tokens);

@@ -141,7 +141,7 @@ void TrainingStep::stage(const data::BatchView& batch, std::int64_t slot, double
   host.batch.assign(batch);
   double mask_sum = 0;
   for (float m : batch.loss_mask) mask_sum += static_cast<double>(m);
-  const double scale = weight / std::max(mask_sum, 1.0);
+  const double scale = weight / (batch.loss_divisor > 0 ? batch.loss_divisor : std::max(mask_sum, 1.0));
   host.loss_weights.resize(batch.loss_mask.size());
   std::transform(batch.loss_mask.begin(), batch.loss_mask.end(), host.loss_weights.begin(),
                  [scale](float m) { return static_cast<float>(static_cast<double>(m) * scale); });
@@ -258,8 +258,8 @@ TrainingStep::MtpStaging TrainingStep::mtp_inputs(const data::BatchView& batch, 
       shift(begin, begin + settings_.sequence);
   }
   const MtpConfig& mtp = model_.config().mtp;
-  const double scale =
-      weight * mtp.training.loss_scale / (static_cast<double>(mtp.layers) * std::max(mask_sum, 1.0));
+  const double labels = batch.loss_divisor > 0 ? batch.loss_divisor : std::max(mask_sum, 1.0);
+  const double scale = weight * mtp.training.loss_scale / (static_cast<double>(mtp.layers) * labels);
   for (float& w : out.loss_weights) w = static_cast<float>(static_cast<double>(w) * scale);
   return out;
 }

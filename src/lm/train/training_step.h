@@ -77,7 +77,8 @@ struct LayerRouting {
 };
 
 struct StepResult {
-  double loss = 0;           // mean over microbatches of the mean over their unmasked tokens
+  // Mean over microbatches of the mean over their unmasked tokens, or of what BatchView::loss_divisor says.
+  double loss = 0;
   double gradient_norm = 0;  // before clipping
   int stop_votes = 0;        // ranks that want to stop (TrainingStep::vote_to_stop)
   // Of multi-token prediction, without its scale: mean over depths of what `loss` is for each. Empty: the
@@ -148,8 +149,8 @@ class TrainingStep : private engine::ChunkedModel {
   };
 
   // Copies a batch to the host's side of microbatch `slot`. `weight` is what its loss weighs in the sum: the
-  // mask is divided by its own sum and multiplied by it. `with_mtp`: with the inputs of multi-token
-  // prediction.
+  // mask is divided by its own sum, or the batch's divisor, and multiplied by it. `with_mtp`: with the inputs
+  // of multi-token prediction.
   void stage(const data::BatchView& batch, std::int64_t slot, double weight, bool with_mtp);
   // The inputs from there, on a tape.
   ModelInputs upload(engine::Tape& tape, int chunk, std::int64_t slot, bool with_mtp);

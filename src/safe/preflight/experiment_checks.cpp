@@ -95,14 +95,17 @@ void check_data(const config::Experiment& experiment, Findings& findings) {
   if (!missing.empty()) return;
   const config::TrainerConfig& c = experiment.trainer;
   int read = 0;
-  for (const std::string& path : c.mock_data ? std::vector<std::string>() : c.data_path) {
+  const bool conversations = c.stage == "sft";
+  std::vector<std::string> paths = c.mock_data ? std::vector<std::string>() : c.data_path;
+  if (conversations) paths.assign(1, c.sft_dataset_name.value_or(""));
+  for (const std::string& path : paths) {
     if (leading_real(path) || path.find_first_of("*?[") != std::string::npos) continue;  // weights and globs
     try {
       read_some(path);
       ++read;
     } catch (const std::exception& error) {
       findings.add("experiment.data", Verdict::kFail,
-                   {.where = "data_path",
+                   {.where = conversations ? "sft_dataset_name" : "data_path",
                     .measured = error.what(),
                     .wanted = "data that can be read",
                     .source = "a MiB was tried",

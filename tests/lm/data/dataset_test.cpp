@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "data_test_util.h"
 #include "lm/data/batch_loader.h"
+#include "lm/data/cyclic_dataset.h"
 #include "lm/data/gpt_dataset.h"
 #include "lm/data/tokenize.h"
 #include "lm/data/train_tokenizer.h"
@@ -65,6 +66,35 @@ TEST(GptDataset, PadTokensAreNoLabels) {
           << i << " " << at;  // pad tokens are read as id 0
       EXPECT_NE(tokens[at], 9);
     }
+  }
+}
+
+// What a step divides its loss by, without reading where nothing is masked.
+TEST(GptDataset, CountsLabelsThatAreLearned) {
+  const auto source = std::make_shared<PaddedSource>();
+  const GptDataset plain(source, {0, 50, 6, 30, 1234}, {}, "train");
+  EXPECT_EQ(plain.learned_tokens(3), 6);
+  const auto masked = [&] {
+    return std::make_unique<GptDataset>(source, OrderOptions{0, 50, 6, 30, 1234}, TokenRules{.pad = 9},
+                                        "train");
+  };
+  const auto padded = masked();
+  for (int64_t i = 0; i < 8; ++i) {
+    const Sample sample = sample_of(*padded, i);
+    EXPECT_EQ(padded->learned_tokens(i), std::accumulate(sample.mask.begin(), sample.mask.end(), 0.0));
+  }
+  const auto cyclic = make_cyclic(masked(), {.micro_batch_size = 2});
+  BatchLoader means(*cyclic, {.micro_batch_size = 2, .prefetch = 0, .samples_per_mean = 4});
+  BatchLoader again(*cyclic, {.micro_batch_size = 2, .prefetch = 0});
+  for (int step = 0; step < 3; ++step) {
+    double learned = 0, divisors = 0;
+    for (int i = 0; i < 2; ++i) {
+      divisors += means.next().loss_divisor;
+      const Batch& batch = again.next();
+      EXPECT_EQ(batch.loss_divisor, 0);
+      learned += std::accumulate(batch.loss_mask.begin(), batch.loss_mask.end(), 0.0);
+    }
+    EXPECT_EQ(divisors, learned);
   }
 }
 

@@ -116,5 +116,51 @@ TEST(Conversation, EndsTheReplyWhenItMaySayNoMore) {
   EXPECT_EQ(reply.reason, StopReason::kMaxTokens);
 }
 
+// A model that was fine-tuned is asked as it was taught.
+TEST(Conversation, TurnsAreWrittenInTheFormatOfFineTuning) {
+  auto chain = chain_of("\nok");
+  chain.emplace_back('k', 256);
+  const auto decoder = chain_decoder(chain, 512);
+  const auto tokenizer = make_byte_tokenizer();
+  const data::ConversationWriter writer(data::ConversationFormat::kAlpaca, *tokenizer);
+  GenerateSettings settings = kGreedy;
+  settings.stop_ids.clear();  // the writer knows what ends an answer
+  Conversation conversation(*decoder, *tokenizer, settings, &writer);
+  const auto reply = conversation.say("one");
+  EXPECT_EQ(reply.text, "ok");
+  EXPECT_EQ(reply.reason, StopReason::kStopToken);
+  using Messages = std::vector<data::Message>;
+  const auto prompt = [&](const Messages& messages) {
+    return static_cast<std::int64_t>(writer.prompt(messages).size());
+  };
+  EXPECT_EQ(decoder->length(), prompt({{"user", "one", {}}}) + 2);
+  EXPECT_EQ(conversation.say("two").text, "ok");
+  EXPECT_EQ(decoder->length(),
+            prompt({{"user", "one", {}}, {"assistant", "ok", {}}, {"user", "two", {}}}) + 2);
+  EXPECT_EQ(conversation.turns(), 2U);
+  conversation.say("three");
+  EXPECT_EQ(conversation.say("four").forgotten_turns, 0U);
+  // Room for 472 tokens: of the five turns the oldest are forgotten.
+  EXPECT_GT(conversation.say(std::string(200, 'x')).forgotten_turns, 0U);
+  EXPECT_LE(decoder->length(), 512);
+  conversation.clear();
+  EXPECT_EQ(conversation.turns(), 0U);
+  EXPECT_EQ(decoder->length(), 0);
+}
+
+// SQuAD's has one question and one answer: each turn stands alone.
+TEST(Conversation, AFormatOfOneTurnForgetsTheLastOne) {
+  auto chain = chain_of(": ok");
+  chain.emplace_back('k', 256);
+  const auto decoder = chain_decoder(chain, 512);
+  const auto tokenizer = make_byte_tokenizer();
+  const data::ConversationWriter writer(data::ConversationFormat::kSquad, *tokenizer);
+  Conversation conversation(*decoder, *tokenizer, kGreedy, &writer);
+  EXPECT_EQ(conversation.say("one").text, " ok");
+  const std::int64_t length = decoder->length();
+  EXPECT_EQ(conversation.say("two").text, " ok");
+  EXPECT_EQ(decoder->length(), length);
+}
+
 }  // namespace
 }  // namespace primus

@@ -1,0 +1,175 @@
+// primus data conversations: what fine-tuning reads of conversations, and which tokens it learns.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/terminal/terminal.h"
+#include "base/text/json_text.h"
+#include "cli/command.h"
+#include "lm/data/conversation_files.h"
+#include "lm/generate/model_folder.h"
+
+namespace primus::cli {
+namespace {
+
+// Around what is learned: in a file, and for those who see no colors.
+constexpr std::string_view kBegin = "\u27E6", kEnd = "\u27E7";
+
+class DataConversations final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    args.positional("FILE", &name_, "JSON lines, a JSON list, or a folder with train.jsonl");
+    args.option("--format,-f", "FORMAT", &format_, "how conversations are written (sft_conversation_format)")
+        .choices = {"alpaca", "squad", "bridge_squad", "chatml", "messages", "openai"};
+    args.option("--tokenizer,-t", "FILE", &tokenizer_, "tokenizer file, or the folder of a model or a run");
+    args.option("--tokenizer-type", "TYPE", &type_, "kind of tokenizer, as in experiments");
+    args.option("--split", "NAME", &split_, "of a folder, the files to read (sft_dataset_split)");
+    args.option("--seq-length", "L", &seq_length_, "count those that are longer than a sequence of L tokens");
+    args.option("--show", "N", &show_, "conversations to show");
+    args.flag("--inline-bos", inline_bos_, "as with sft_bridge_compat_inline_bos");
+    args.flag("--json", json_, "print as JSON, with the ids of what is shown");
+  }
+
+  int run(Console& console) override {
+    if (type_.empty() && tokenizer_.empty()) {
+      throw invalid(
+          "there is no tokenizer",
+          "--tokenizer names its file or the model's folder; --tokenizer-type ByteTokenizer needs none");
+    }
+    if (show_ < 0) throw invalid(fmt::format("--show is {}", show_), "give 0 or more");
+    if (seq_length_ < 0) throw invalid(fmt::format("--seq-length is {}", seq_length_), "give 1 or more");
+    const auto tokenizer = load_named_tokenizer({type_, tokenizer_, {}, {}});
+    console.notes(tokenizer->notes());
+    const data::ConversationWriter writer(*data::conversation_format(format_), *tokenizer, inline_bos_);
+    const data::TokenizedConversations all = data::read_conversations(
+        data::find_conversations(name_, split_).train, writer, tokenizer->vocab_size());
+    if (json_) {
+      console.write(as_json(all, *tokenizer));
+      return 0;
+    }
+    for (std::size_t i = 0; i < shown(all); ++i) show(console, all, i, *tokenizer);
+    console.print(summary(all));
+    return 0;
+  }
+
+ private:
+  std::size_t shown(const data::TokenizedConversations& all) const {
+    return std::min(all.size(), static_cast<std::size_t>(show_));
+  }
+
+  // Calls visit(text, whether it is learned) for each stretch of tokens that are or are not.
+  template <class Visit>
+  static void stretches(const data::TokenizedConversations& all, std::size_t i, const Tokenizer& tokenizer,
+                        Visit visit) {
+    StreamDecoder decoder(tokenizer, /*skip_special=*/false);
+    std::string text;
+    bool learned = false;
+    for (auto t = static_cast<std::size_t>(all.begin(i)); t < static_cast<std::size_t>(all.ends[i]); ++t) {
+      const bool is = all.learned[t] != 0;
+      if (is != learned) {
+        // A character between the two is shown with the first.
+        visit(text + decoder.finish(), learned);
+        text.clear();
+        learned = is;
+      }
+      text += decoder.push(all.ids[t]);
+    }
+    visit(text + decoder.finish(), learned);
+  }
+
+  static std::int64_t learned_in(const data::TokenizedConversations& all, std::size_t i) {
+    return std::count(all.learned.begin() + all.begin(i), all.learned.begin() + all.ends[i], std::uint8_t{1});
+  }
+
+  static void show(const Console& console, const data::TokenizedConversations& all, std::size_t i,
+                   const Tokenizer& tokenizer) {
+    console.print(Color::kBold, fmt::format("{}: {} tokens, {} learned\n", i + 1, all.ends[i] - all.begin(i),
+                                            learned_in(all, i)));
+    stretches(all, i, tokenizer, [&](const std::string& text, bool learned) {
+      if (text.empty()) return;
+      learned ? console.print(Color::kGreen, fmt::format("{}{}{}", kBegin, text, kEnd)) : console.print(text);
+    });
+    console.print("\n\n");
+  }
+
+  struct Totals {
+    std::int64_t tokens = 0, learned = 0, longer = 0, nothing = 0;
+    std::vector<std::int64_t> lengths;  // sorted
+    std::int64_t at(double share) const {
+      if (lengths.empty()) return 0;
+      return lengths[std::min(lengths.size() - 1,
+                              static_cast<std::size_t>(share * static_cast<double>(lengths.size())))];
+    }
+  };
+  Totals totals(const data::TokenizedConversations& all) const {
+    Totals t;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const std::int64_t length = all.ends[i] - all.begin(i), learned = learned_in(all, i);
+      t.lengths.push_back(length);
+      t.tokens += length;
+      t.learned += learned;
+      t.nothing += learned == 0 ? 1 : 0;
+      t.longer += seq_length_ > 0 && length > seq_length_ + 1 ? 1 : 0;
+    }
+    std::ranges::sort(t.lengths);
+    return t;
+  }
+
+  std::string summary(const data::TokenizedConversations& all) const {
+    const Totals t = totals(all);
+    std::string text = fmt::format(
+        "{} conversations, {} tokens, of which {} are learned ({} ... {})\nlengths: half up to {}, nine of "
+        "ten up to "
+        "{}, the longest {}\n",
+        all.size(), t.tokens, t.learned, kBegin, kEnd, t.at(0.5), t.at(0.9), t.at(1));
+    if (t.nothing > 0) text += fmt::format("{} have nothing to learn, and are left out\n", t.nothing);
+    if (seq_length_ > 0)
+      text += fmt::format("{} are longer than a sequence of {}, and lose their end\n", t.longer, seq_length_);
+    return text;
+  }
+
+  std::string as_json(const data::TokenizedConversations& all, const Tokenizer& tokenizer) const {
+    const Totals t = totals(all);
+    nlohmann::ordered_json json{{"conversations", all.size()}, {"tokens", t.tokens},
+                                {"learned_tokens", t.learned}, {"nothing_to_learn", t.nothing},
+                                {"median_tokens", t.at(0.5)},  {"longest", t.at(1)}};
+    if (seq_length_ > 0) json["longer_than_seq_length"] = t.longer;
+    json["shown"] = nlohmann::ordered_json::array();
+    for (std::size_t i = 0; i < shown(all); ++i) {
+      nlohmann::ordered_json parts = nlohmann::ordered_json::array();
+      stretches(all, i, tokenizer, [&](const std::string& text, bool learned) {
+        if (!text.empty()) parts.push_back({{"text", text}, {"learned", learned}});
+      });
+      const auto begin = all.begin(i), end = all.ends[i];
+      json["shown"].push_back(
+          {{"ids", std::vector(all.ids.begin() + begin, all.ids.begin() + end)},
+           {"learned", std::vector<int>(all.learned.begin() + begin, all.learned.begin() + end)},
+           {"parts", parts}});
+    }
+    return json_text(json) + "\n";
+  }
+
+  std::string name_, tokenizer_, type_, format_ = "alpaca", split_ = "train";
+  std::int64_t show_ = 3, seq_length_ = 0;
+  bool inline_bos_ = false, json_ = false;
+};
+
+}  // namespace
+
+extern const CommandEntry kDataConversations{
+    "data conversations",
+    "Shows conversations as fine-tuning reads them, with what is learned marked",
+    "Reads all of the file, and says at its first mistake where it is. Learned are the assistant's texts and "
+    "what "
+    "ends them;\n"
+    "docs/posttrain.md has the formats, and docs/formats/conversations.md what a file may hold.",
+    "primus data conversations train.jsonl --tokenizer path/to/model\n"
+    "primus data conversations data/ --tokenizer path/to/model --format chatml --seq-length 2048 --show 10\n"
+    "primus data conversations train.jsonl --tokenizer-type ByteTokenizer --json",
+    make_command<DataConversations>,
+    {Section::kData, 3}};
+
+}  // namespace primus::cli

@@ -1,0 +1,296 @@
+#include "lm/data/conversation.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "base/text/suggest.h"
+
+namespace primus::data {
+namespace {
+
+using Kind = JsonReader::Kind;
+
+constexpr std::array<std::string_view, 8> kRoles = {kSystem, kUser,       kAssistant, "tool",
+                                                    "tools", "developer", "function", "observation"};
+// Other names of the same roles, as data sets of ShareGPT's kind have them.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kOtherRoles = {
+    {{"human", kUser}, {"gpt", kAssistant}, {"bot", kAssistant}, {"model", kAssistant}}};
+
+constexpr std::array<std::string_view, 3> kQuestions = {"instruction", "prompt", "question"};
+constexpr std::array<std::string_view, 3> kAnswers = {"response", "output", "answer"};
+constexpr std::array<std::string_view, 2> kContexts = {"input", "context"};
+
+// What the members of an object say under several names.
+template <size_t N>
+using Texts = std::array<std::optional<std::string>, N>;
+
+template <size_t N>
+std::optional<std::string>* find(const std::array<std::string_view, N>& names, Texts<N>& texts,
+                                 std::string_view key) {
+  const auto found = std::find(names.begin(), names.end(), key);
+  return found == names.end() ? nullptr : &texts[static_cast<size_t>(found - names.begin())];
+}
+
+template <size_t N>
+std::optional<std::string> first_of(Texts<N>& texts) {
+  for (std::optional<std::string>& text : texts) {
+    if (text) return std::move(text);
+  }
+  return std::nullopt;
+}
+
+class Reader {
+ public:
+  Reader(JsonReader& json, Conversation& out) : json_(json), out_(out) {}
+
+  void read() {
+    json_.require(Kind::kObject, "a conversation");
+    json_.begin_object();
+    for (std::string key; json_.next_key(key);) member(key);
+    if (has_ids_) return finish_tokens();
+    out_.ids.clear();
+    out_.learned.clear();
+    out_.starts.clear();
+    has_messages_ ? finish_messages() : finish_turn();
+  }
+
+ private:
+  void member(const std::string& key) {
+    if (std::optional<std::string>* text = find(kQuestions, questions_, key)) {
+      *text = text_or_null(key);
+    } else if (std::optional<std::string>* answer = find(kAnswers, answers_, key)) {
+      *answer = text_or_null(key);
+    } else if (std::optional<std::string>* context = find(kContexts, contexts_, key)) {
+      *context = text_or_null(key);
+    } else if (key == "answers") {
+      read_answers();
+    } else if (key == "system") {
+      system_ = text_or_null(key);
+    } else if (key == "messages" || key == "conversations") {
+      if (!json_.read_null()) read_messages(key);
+    } else if (key == "input_ids") {
+      read_ids();
+    } else if (key == "loss_mask") {
+      read_mask();
+    } else if (key == "seq_start_id") {
+      read_starts();
+    } else {
+      json_.skip();
+    }
+  }
+
+  std::optional<std::string> text_or_null(std::string_view key) {
+    if (json_.read_null()) return std::nullopt;
+    json_.require(Kind::kString, "the value of", key);
+    return json_.read_string();
+  }
+
+  // Of several answers that are all right, the first: {"text": ["Paris", "in Paris"], ...}, or the list
+  // alone.
+  void read_answers() {
+    if (json_.read_null()) return;
+    if (json_.peek() != Kind::kObject) return read_answer_list();
+    json_.begin_object();
+    for (std::string key; json_.next_key(key);) key == "text" ? read_answer_list() : void(json_.skip());
+  }
+
+  void read_answer_list() {
+    json_.require(Kind::kArray, "the value of", "answers");
+    json_.begin_array();
+    for (std::string text; json_.next_element();) {
+      json_.require(Kind::kString, "an element of", "answers");
+      json_.read_string(text);
+      if (!first_answer_) first_answer_ = text;
+    }
+    if (!first_answer_) first_answer_.emplace();  // there is none: nothing to learn
+  }
+
+  void read_messages(std::string_view key) {
+    json_.require(Kind::kArray, "the value of", key);
+    if (has_messages_) json_.refuse("the conversation has messages twice");
+    has_messages_ = true;
+    out_.messages.clear();
+    json_.begin_array();
+    while (json_.next_element()) read_message();
+    if (out_.messages.empty()) json_.refuse("the conversation has no messages");
+  }
+
+  void read_message() {
+    json_.require(Kind::kObject, "a message");
+    std::optional<std::string> role, text;
+    json_.begin_object();
+    for (std::string key; json_.next_key(key);) {
+      if (key == "role" || key == "from") {
+        json_.require(Kind::kString, "the value of", key);
+        role = json_.read_string();
+      } else if (key == "content" || key == "value") {
+        text = read_content(key);
+      } else if (key == "tool_calls" && json_.peek() != Kind::kNull) {
+        refuse_calls();
+      } else {
+        json_.skip();
+      }
+    }
+    if (!role) json_.refuse("a message has no role");
+    if (!text) json_.refuse("a message has no content");
+    out_.messages.push_back({known_role(*role), *std::move(text), {}});
+  }
+
+  // An empty list calls nothing.
+  void refuse_calls() {
+    json_.require(Kind::kArray, "the value of", "tool_calls");
+    json_.begin_array();
+    if (!json_.next_element()) return;
+    json_.refuse("a message calls tools (tool_calls), which no conversation format here writes");
+  }
+
+  std::string read_content(const std::string& key) {
+    if (json_.read_null()) return {};
+    if (json_.peek() != Kind::kArray) {
+      json_.require(Kind::kString, "the value of", key);
+      return json_.read_string();
+    }
+    std::string content;
+    json_.begin_array();
+    while (json_.next_element()) {
+      json_.require(Kind::kObject, "an element of", key);
+      std::optional<std::string> type, text;
+      json_.begin_object();
+      for (std::string inner; json_.next_key(inner);) {
+        if (inner == "type" || inner == "text") {
+          json_.require(Kind::kString, "the value of", inner);
+          (inner == "type" ? type : text) = json_.read_string();
+        } else {
+          json_.skip();
+        }
+      }
+      if (type.value_or("text") != "text") {
+        json_.refuse(
+            fmt::format("a message has content of type '{}', and only text is learned", type->substr(0, 40)));
+      }
+      if (!text) json_.refuse("a part of a message's content has no text");
+      content += *text;
+    }
+    return content;
+  }
+
+  std::string known_role(std::string role) const {
+    for (char& c : role) {
+      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    }
+    for (const auto& [other, name] : kOtherRoles) {
+      if (role == other) return std::string(name);
+    }
+    if (std::ranges::find(kRoles, role) != kRoles.end()) return role;
+    const std::string near = did_you_mean(role, kRoles);
+    json_.refuse(
+        fmt::format("a message has the role '{}'{}", role.substr(0, 40),
+                    near.empty() ? fmt::format("; roles are {}", fmt::join(kRoles, ", ")) : ": " + near));
+  }
+
+  void read_ids() {
+    json_.require(Kind::kArray, "the value of", "input_ids");
+    has_ids_ = true;
+    out_.ids.clear();
+    json_.begin_array();
+    while (json_.next_element()) {
+      json_.require(Kind::kNumber, "an element of", "input_ids");
+      const int64_t id = json_.read_int();
+      if (id < 0 || id > std::numeric_limits<int32_t>::max())
+        json_.refuse(fmt::format("{} is no token id", id));
+      out_.ids.push_back(static_cast<int32_t>(id));
+    }
+  }
+
+  void read_mask() {
+    json_.require(Kind::kArray, "the value of", "loss_mask");
+    has_mask_ = true;
+    out_.learned.clear();
+    json_.begin_array();
+    while (json_.next_element()) {
+      bool learned = false;
+      if (json_.peek() == Kind::kBool) {
+        learned = json_.read_bool();
+      } else {
+        json_.require(Kind::kNumber, "an element of", "loss_mask");
+        const double weight = json_.read_double();
+        if (weight != 0 && weight != 1)
+          json_.refuse(fmt::format("loss_mask has {}; a token is learned (1) or not (0)", weight));
+        learned = weight == 1;
+      }
+      out_.learned.push_back(learned ? 1 : 0);
+    }
+  }
+
+  void read_starts() {
+    json_.require(Kind::kArray, "the value of", "seq_start_id");
+    starts_.clear();
+    json_.begin_array();
+    while (json_.next_element()) {
+      json_.require(Kind::kNumber, "an element of", "seq_start_id");
+      starts_.push_back(json_.read_int());
+    }
+  }
+
+  void finish_tokens() {
+    if (has_messages_) json_.refuse("the conversation has messages and input_ids; it must be one of them");
+    out_.messages.clear();
+    if (!has_mask_) out_.learned.assign(out_.ids.size(), 1);
+    if (out_.learned.size() != out_.ids.size()) {
+      json_.refuse(
+          fmt::format("loss_mask has {} numbers, and input_ids {}", out_.learned.size(), out_.ids.size()));
+    }
+    if (starts_.empty()) starts_ = {0};
+    const auto size = static_cast<int64_t>(out_.ids.size());
+    const bool rise = std::ranges::adjacent_find(starts_, std::greater_equal<>()) == starts_.end();
+    if (starts_.front() != 0 || !rise || (size > 0 && starts_.back() >= size))
+      json_.refuse("seq_start_id must begin with 0, rise, and stay below the number of input_ids");
+    out_.starts = starts_;
+  }
+
+  void finish_messages() {
+    if (system_.value_or("").empty() || out_.messages.front().role == kSystem) return;
+    out_.messages.insert(out_.messages.begin(), {std::string(kSystem), *std::move(system_), {}});
+  }
+
+  void finish_turn() {
+    std::optional<std::string> question = first_of(questions_), answer = first_of(answers_);
+    std::string context = first_of(contexts_).value_or("");
+    if (!answer) answer = std::move(first_answer_);
+    if (!question && !context.empty()) question = std::exchange(context, {});
+    if (!question) {
+      json_.refuse(fmt::format("the conversation has no question: none of messages, {}, input_ids",
+                               fmt::join(kQuestions, ", ")));
+    }
+    if (!answer) {
+      json_.refuse(
+          fmt::format("the conversation has no answer: none of {}, answers", fmt::join(kAnswers, ", ")));
+    }
+    out_.messages.clear();
+    if (!system_.value_or("").empty())
+      out_.messages.push_back({std::string(kSystem), *std::move(system_), {}});
+    out_.messages.push_back({std::string(kUser), *std::move(question), std::move(context)});
+    out_.messages.push_back({std::string(kAssistant), *std::move(answer), {}});
+  }
+
+  JsonReader& json_;
+  Conversation& out_;
+  Texts<kQuestions.size()> questions_;
+  Texts<kAnswers.size()> answers_;
+  Texts<kContexts.size()> contexts_;
+  std::optional<std::string> first_answer_, system_;
+  bool has_messages_ = false, has_ids_ = false, has_mask_ = false;
+  std::vector<int64_t> starts_;
+};
+
+}  // namespace
+
+void read_conversation(JsonReader& json, Conversation& out) { Reader(json, out).read(); }
+
+}  // namespace primus::data

@@ -1,0 +1,45 @@
+// One conversation to learn from, as a JSON object says it: turns of text, or tokens that are made already.
+//
+// What is read (the names of Primus's supervised fine-tuning, docs/formats/conversations.md):
+//   messages         [{"role": "user", "content": "..."}, ...], or "conversations" with "from" and "value";
+//                    "system" beside them goes in front. The content of a message is text, null, or a list of
+//                    {"type": "text", "text": ...}
+//   a single turn    instruction, prompt or question; response, output, answer or answers; perhaps input or
+//                    context (what the question is about) and system. {"input", "output"} alone are question
+//                    and answer. Of several names the first that is not null counts
+//   tokens           input_ids; perhaps loss_mask (1 where the token is to be learned; without it all are)
+//   and
+//                    seq_start_id (where each of several conversations begins)
+// All else in the object is passed over.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/text/json_reader.h"
+
+namespace primus::data {
+
+inline constexpr std::string_view kSystem = "system", kUser = "user", kAssistant = "assistant";
+
+struct Message {
+  std::string role;     // kSystem, kUser, kAssistant, or one that only messages have: tool, developer ...
+  std::string text;     // may be empty
+  std::string context;  // of a user's turn: what the question is about; empty: none
+};
+
+struct Conversation {
+  std::vector<Message> messages;  // empty: the tokens are there
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> learned;  // one per id
+  std::vector<int64_t> starts;   // within `ids`, 0 first; empty where messages are there
+};
+
+// Replaces `out` by what the next value of `json` says. Error(kInvalid) at "name:line:column" for anything
+// but such an object: another type, a turn without a role or text, a role that nobody has, calls of tools
+// (no format here writes them), no question, no answer.
+void read_conversation(JsonReader& json, Conversation& out);
+
+}  // namespace primus::data

@@ -1,0 +1,344 @@
+#include "lm/data/conversation_files.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <exception>
+#include <initializer_list>
+#include <memory>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "base/system/thread_pool.h"
+#include "lm/tokenizer/text/unicode.h"
+
+namespace primus::data {
+namespace {
+
+// Of a file that is one JSON list: it is in memory as a whole.
+constexpr size_t kMaxListBytes = size_t{4} << 30;
+
+// Where one object lies.
+struct Place {
+  std::string_view text;
+  int64_t line = 0;
+};
+
+// Objects that are read together, and the memory in which they lie.
+struct Part {
+  std::vector<std::unique_ptr<const std::string>> memory;
+  std::vector<Place> objects;
+  std::string file;
+  uint64_t position = 0;  // bytes of the file, as it lies on disk, that were read up to here
+};
+using PartFn = FunctionRef<bool(Part&)>;
+
+std::string_view without_mark(std::string_view text) {
+  if (text.starts_with(unicode::kByteOrderMark)) text.remove_prefix(unicode::kByteOrderMark.size());
+  return text;
+}
+
+bool begins_list(std::string_view text) {
+  text = without_mark(text);
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  return begin != std::string_view::npos && text[begin] == '[';
+}
+
+void add_lines(std::string_view text, int64_t line, std::vector<Place>& objects) {
+  for (; !text.empty(); ++line) {
+    const size_t newline = text.find('\n');
+    const std::string_view object = text.substr(0, newline);
+    text.remove_prefix(newline == std::string_view::npos ? text.size() : newline + 1);
+    if (object.find_first_not_of(" \t\r") != std::string_view::npos) objects.push_back({object, line});
+  }
+}
+
+// False: `visit` has seen enough.
+bool read_lines(const InputFile& file, PartFn visit) {
+  constexpr size_t kTogether = 16;  // blocks
+  BlockReader reader({file});
+  Part part{.file = file.path.string()};
+  bool more = true;
+  while (more) {
+    auto text = std::make_unique<std::string>();
+    TextBlock block;
+    more = reader.next(block);
+    if (more) {
+      *text = std::move(block.text);
+      add_lines(block.begins_file ? without_mark(*text) : std::string_view(*text), block.first_line,
+                part.objects);
+      part.memory.push_back(std::move(text));
+      part.position = block.position;
+    }
+    if (part.memory.size() < kTogether && more) continue;
+    if (!visit(part)) return false;
+    part.objects.clear();
+    part.memory.clear();
+  }
+  return true;
+}
+
+bool read_list(const InputFile& file, PartFn visit) {
+  auto text = std::make_unique<std::string>();
+  BlockReader reader({file}, BlockReader::kBlockSize, kMaxListBytes);
+  for (TextBlock block; reader.next(block);) {
+    if (text->size() + block.text.size() > kMaxListBytes) {
+      throw unsupported("a JSON list of more than 4 GiB is not read",
+                        "write it as JSON lines: jq -c '.[]' FILE > FILE.jsonl")
+          .at(file.path.string());
+    }
+    *text += block.text;
+  }
+  Part part{.file = file.path.string(), .position = file.size};
+  const std::string_view all = without_mark(*text);
+  JsonReader json(all, part.file, {.python = true});
+  const char* counted = all.data();
+  int64_t line = 1;
+  json.array([&] {
+    json.require(JsonReader::Kind::kObject, "an element of the list");
+    const std::string_view object = json.skip();
+    line += std::count(counted, object.data(), '\n');
+    counted = object.data();
+    part.objects.push_back({object, line});
+  });
+  json.finish();
+  part.memory.push_back(std::move(text));
+  return visit(part);
+}
+
+void read_objects(const std::vector<InputFile>& files, PartFn visit) {
+  for (const InputFile& file : files) {
+    TextBlock block;
+    BlockReader reader({file});
+    bool list = false;
+    // A list may stand in one line that is too long for JSON lines.
+    try {
+      while (reader.next(block) && block.text.find_first_not_of(" \t\r\n") == std::string::npos) {
+      }
+      list = begins_list(block.text);
+    } catch (const Error&) {
+      BlockReader whole({file}, BlockReader::kBlockSize, kMaxListBytes);
+      whole.next(block);
+      list = begins_list(block.text);
+      if (!list) throw;
+    }
+    if (!(list ? read_list(file, visit) : read_lines(file, visit))) return;
+  }
+}
+
+void read_object(const Place& place, const std::string& file, Conversation& out) {
+  unicode::require_valid(place.text, file, place.line);
+  JsonReader json(place.text, file, {.first_line = place.line, .python = true});
+  read_conversation(json, out);
+  json.finish();
+}
+
+Error at_line(Error error, const Place& place, const std::string& file) {
+  if (error.location().empty()) error.at(fmt::format("{}:{}", file, place.line));
+  return error;
+}
+
+// The names of a part's files: what they begin with.
+bool is_part(std::string_view file, std::initializer_list<std::string_view> names) {
+  return std::ranges::any_of(names, [file](std::string_view name) {
+    if (!file.starts_with(name)) return false;
+    const std::string_view rest = file.substr(name.size());
+    return rest.starts_with('.') || rest.starts_with('-') || rest.starts_with('_');
+  });
+}
+
+constexpr const char* kHowToExport =
+    "where there is a network, python -c \"from datasets import load_dataset; "
+    "load_dataset('NAME', split='train').to_json('train.jsonl')\" writes one as JSON lines";
+
+std::string how_to_export(const std::string& name) {
+  std::string text = kHowToExport;
+  return text.replace(text.find("NAME"), 4, name);
+}
+
+// "tatsu-lab/alpaca" and not "./data/x.jsonl".
+bool looks_like_hub(const std::string& name) {
+  const size_t slash = name.find('/');
+  const bool pair = slash != std::string::npos && slash > 0 && slash + 1 < name.size() &&
+                    name.find('/', slash + 1) == std::string::npos;
+  return pair && name[0] != '.' && name[0] != '~' && name.find(".json") == std::string::npos;
+}
+
+Error no_such_data(const std::string& name) {
+  if (looks_like_hub(name)) {
+    return invalid(
+        fmt::format(
+            "there is no file or folder '{}', and data sets of the Hugging Face hub are not downloaded",
+            name),
+        fmt::format("give sft_dataset_name a file of JSON lines, or a folder with train.jsonl and perhaps "
+                    "validation.jsonl; {}",
+                    how_to_export(name)));
+  }
+  return invalid(
+      fmt::format("there is no file or folder '{}' of conversations", name),
+      fmt::format("sft_dataset_name is a file of JSON lines, or a folder with train.jsonl and perhaps "
+                  "validation.jsonl{}",
+                  Path(name).is_absolute() ? ""
+                                           : fmt::format("; paths are relative to '{}'",
+                                                         std::filesystem::current_path().string())));
+}
+
+// Every file must be JSON.
+std::vector<InputFile> json_files(const std::vector<std::string>& patterns) {
+  std::vector<InputFile> files = find_inputs(patterns);
+  for (const InputFile& file : files) {
+    if (file.kind == InputKind::kJsonLines || !file.known_ending) continue;
+    throw invalid(fmt::format("'{}' is text, and conversations are JSON lines", file.path.string()),
+                  "'train pretrain' with data_path learns plain text");
+  }
+  return files;
+}
+
+ConversationFiles divided_folder(const Path& folder, const std::string& split) {
+  Env& env = Env::posix();
+  const std::vector<std::string> names = env.list(folder);
+  const auto has = [&](std::string_view name) { return std::ranges::find(names, name) != names.end(); };
+  std::vector<std::string> train, valid, test;
+  for (const std::string& name : names) {
+    const auto status = env.status(folder / name);
+    if (!status || status->type != FileStatus::Type::kFile || name.ends_with(".npy")) continue;
+    const std::string path = (folder / name).string();
+    if (is_part(name, {split})) {
+      train.push_back(path);
+    } else if (is_part(name, {"validation", "valid", "val", "dev"})) {
+      valid.push_back(path);
+    } else if (is_part(name, {"test"})) {
+      test.push_back(path);
+    }
+  }
+  if (train.empty() && has("train.npy") && has("packed_metadata.jsonl")) {
+    throw unsupported(
+        fmt::format(
+            "'{}' holds MLPerf's packed arrays (train.npy): each of their elements is a pickled Python "
+            "object, which may run code when it is read",
+            folder.string()),
+        fmt::format(
+            "write them as JSON lines of {{\"input_ids\", \"loss_mask\", \"seq_start_id\"}}, for train "
+            "and for validation: python -c \"import json, numpy as np; [print(json.dumps({{k: "
+            "list(map(int, v)) for k, v in s.items()}})) for s in np.load('{}', allow_pickle=True)]\" > "
+            "{}",
+            (folder / "train.npy").string(), (folder / "train.jsonl").string()));
+  }
+  if (train.empty()) {
+    throw invalid(
+        fmt::format("the folder '{}' has no file whose name begins with '{}'; it has {}", folder.string(),
+                    split, names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))),
+        "call the training data train.jsonl, or name it by sft_dataset_split");
+  }
+  const auto found = [](const std::vector<std::string>& paths) {
+    return paths.empty() ? std::vector<InputFile>{} : json_files(paths);
+  };
+  return {.train = found(train), .valid = found(valid), .test = found(test), .divided = true};
+}
+
+}  // namespace
+
+ConversationFiles find_conversations(const std::string& name, const std::string& split) {
+  const auto status = Env::posix().status(name);
+  if (status && status->type == FileStatus::Type::kFolder) return divided_folder(name, split);
+  if (!status && name.find_first_of("*?[") == std::string::npos) throw no_such_data(name);
+  return {.train = json_files({name})};
+}
+
+TokenizedConversations read_conversations(const std::vector<InputFile>& files,
+                                          const ConversationWriter& writer, int64_t vocab_size, int workers,
+                                          const TokenizeProgressFn& progress) {
+  using Clock = std::chrono::steady_clock;
+  constexpr int64_t kGrain = 16;
+  ThreadPool pool(workers > 0 ? workers
+                              : static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 64u)));
+  TokenizedConversations all;
+  struct Done {
+    LearnedTokens tokens;
+    std::vector<int64_t> starts;
+    std::exception_ptr error;
+  };
+  std::vector<Done> done;
+  std::vector<Conversation> scratch(static_cast<size_t>(pool.size()));
+  const Clock::time_point began = Clock::now();
+  uint64_t bytes_total = 0, bytes_before = 0;
+  for (const InputFile& file : files) bytes_total += file.size;
+
+  const auto tokenize = [&](const Place& place, const std::string& file, Conversation& conversation,
+                            Done& out) {
+    read_object(place, file, conversation);
+    out.starts.assign(1, 0);
+    if (!conversation.messages.empty()) return writer.write(conversation, out.tokens);
+    for (const int32_t id : conversation.ids) {
+      if (id < vocab_size) continue;
+      throw invalid(fmt::format("the token {} is not below the size of the vocabulary, {}", id, vocab_size),
+                    "the data were made with another tokenizer: take that one");
+    }
+    out.tokens.ids = conversation.ids;
+    out.tokens.learned = conversation.learned;
+    out.starts = conversation.starts;
+  };
+  std::string current;
+  uint64_t current_size = 0;
+  read_objects(files, [&](Part& part) {
+    if (part.file != current) {
+      bytes_before += current_size;
+      current = part.file;
+      for (const InputFile& file : files)
+        if (file.path.string() == current) current_size = file.size;
+    }
+    done.resize(std::max(done.size(), part.objects.size()));
+    pool.parallel_for(
+        static_cast<int64_t>(part.objects.size()), kGrain, [&](int64_t begin, int64_t end, int thread) {
+          for (int64_t i = begin; i < end; ++i) {
+            const auto at = static_cast<size_t>(i);
+            done[at].error = nullptr;
+            try {
+              tokenize(part.objects[at], part.file, scratch[static_cast<size_t>(thread)], done[at]);
+            } catch (const Error& error) {
+              done[at].error = std::make_exception_ptr(at_line(error, part.objects[at], part.file));
+            }
+          }
+        });
+    for (size_t i = 0; i < part.objects.size(); ++i) {
+      const Done& one = done[i];
+      if (one.error) std::rethrow_exception(one.error);
+      const auto begin = static_cast<int64_t>(all.ids.size());
+      all.ids.insert(all.ids.end(), one.tokens.ids.begin(), one.tokens.ids.end());
+      all.learned.insert(all.learned.end(), one.tokens.learned.begin(), one.tokens.learned.end());
+      for (size_t k = 1; k < one.starts.size(); ++k) all.ends.push_back(begin + one.starts[k]);
+      all.ends.push_back(static_cast<int64_t>(all.ids.size()));
+    }
+    all.read += static_cast<int64_t>(part.objects.size());
+    if (progress) {
+      progress({part.file, std::min(bytes_total, bytes_before + part.position), bytes_total,
+                static_cast<uint64_t>(all.read), all.ids.size(),
+                std::chrono::duration<double>(Clock::now() - began).count()});
+    }
+    return true;
+  });
+  return all;
+}
+
+void for_each_conversation(const std::vector<InputFile>& files,
+                           const std::function<bool(const Conversation&)>& visit) {
+  Conversation conversation;
+  read_objects(files, [&](Part& part) {
+    for (const Place& place : part.objects) {
+      try {
+        read_object(place, part.file, conversation);
+        if (!visit(conversation)) return false;
+      } catch (const Error& error) {
+        throw at_line(error, place, part.file);
+      }
+    }
+    return true;
+  });
+}
+
+}  // namespace primus::data

@@ -1,0 +1,51 @@
+// The conversations in files: finds those of a split, and reads them into tokens.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lm/data/conversation_format.h"
+#include "lm/data/corpus.h"
+#include "lm/data/dataset.h"
+
+namespace primus::data {
+
+// The files that hold one part each of what is named by sft_dataset_name; an empty part is not there.
+struct ConversationFiles {
+  std::vector<InputFile> train, valid, test;
+  bool divided = false;  // a folder with files for each part; else all is in `train`
+};
+
+// `name`: a file or glob of JSON lines or JSON lists (.jsonl, .ndjson, .json, also .gz and .zst), or a folder
+// with files whose names begin with train, validation (valid, val, dev) and test. `split`: what training
+// files are called instead of train. Error(kInvalid) where nothing is there, with the next step where it
+// looks like a data set of the Hugging Face hub; kUnsupported for MLPerf's packed arrays, which are Python
+// objects.
+ConversationFiles find_conversations(const std::string& name, const std::string& split = "train");
+
+// Conversations one behind the other.
+struct TokenizedConversations {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> learned;
+  std::vector<int64_t> ends;  // of each, in `ids`; one that has tokens already may be several
+  int64_t read = 0;           // objects in the files
+
+  std::size_t size() const { return ends.size(); }
+  int64_t begin(std::size_t i) const { return i == 0 ? 0 : ends[i - 1]; }
+};
+
+// Reads the files in order, each object with `writer`. The same for any number of `workers` (0: one per
+// core). Error(kInvalid) at "file:line" for the first object that is no conversation, or whose tokens are not
+// below `vocab_size`.
+TokenizedConversations read_conversations(const std::vector<InputFile>& files,
+                                          const ConversationWriter& writer, int64_t vocab_size,
+                                          int workers = 0, const TokenizeProgressFn& progress = {});
+
+// Calls `visit` for each object of the files in order, until it returns false. Errors as above.
+void for_each_conversation(const std::vector<InputFile>& files,
+                           const std::function<bool(const Conversation&)>& visit);
+
+}  // namespace primus::data

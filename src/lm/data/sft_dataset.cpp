@@ -1,0 +1,403 @@
+#include "lm/data/sft_dataset.h"
+
+#define XXH_INLINE_ALL
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <numeric>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/random/random.h"
+#include "lm/data/gpt_dataset.h"
+
+namespace primus::data {
+namespace {
+
+// What a shuffle is for: the same seed gives each its own.
+enum class Shuffle : uint32_t { kEpoch = 0x5F70, kHeldOut, kPacks };
+
+void shuffle(std::vector<uint32_t>& entries, int64_t seed, Shuffle purpose, uint32_t epoch = 0) {
+  const RandomStream random(static_cast<uint64_t>(seed), RandomPurpose::kData, epoch, 0,
+                            static_cast<uint32_t>(purpose));
+  for (size_t i = entries.size(); i > 1; --i)
+    std::swap(entries[i - 1], entries[random.below(i, static_cast<uint32_t>(i))]);
+}
+
+std::vector<uint32_t> up_to(size_t n) {
+  std::vector<uint32_t> numbers(n);
+  std::iota(numbers.begin(), numbers.end(), 0U);
+  return numbers;
+}
+
+// Bins of equal size, of which the first with room takes what comes: a tree of the most room in each half.
+class FirstFit {
+ public:
+  FirstFit(size_t most, int64_t room) : leaves_(std::bit_ceil(std::max<size_t>(most, 1))) {
+    room_.assign(2 * leaves_, room);
+  }
+  // The bin that takes `size`, which is at most a bin's room.
+  size_t put(int64_t size) {
+    size_t node = 1;
+    while (node < leaves_) node = 2 * node + (room_[2 * node] >= size ? 0 : 1);
+    room_[node] -= size;
+    for (size_t up = node / 2; up > 0; up /= 2) room_[up] = std::max(room_[2 * up], room_[2 * up + 1]);
+    return node - leaves_;
+  }
+
+ private:
+  size_t leaves_;
+  std::vector<int64_t> room_;
+};
+
+int32_t pad_of(const Tokenizer& tokenizer) {
+  const SpecialIds& special = tokenizer.special_ids();
+  for (const auto& id : {special.pad, special.eod, special.eos}) {
+    if (id) return *id;
+  }
+  return 0;
+}
+
+}  // namespace
+
+// The orders of two epochs: threads that read ahead are in one, or in two beside each other.
+struct SftDataset::Order {
+  struct Epoch {
+    int64_t number = -1;
+    std::vector<uint32_t> samples;
+  };
+  std::mutex mutex;
+  std::array<std::shared_ptr<const Epoch>, 2> kept;
+};
+
+SftDataset::SftDataset(std::shared_ptr<const TokenizedConversations> conversations,
+                       const std::vector<uint32_t>& which, const Layout& layout, std::string description)
+    : conversations_(std::move(conversations)),
+      layout_(layout),
+      description_(std::move(description)),
+      order_(std::make_unique<Order>()) {
+  fill(usable(which));
+  if (!learned_.empty()) return;
+  throw invalid(fmt::format("{}: none of {} conversations has anything to learn", description_, which.size()),
+                counts_.too_long > 0 ? fmt::format("{} are longer than seq_length ({}): make that longer",
+                                                   counts_.too_long, layout.seq_length)
+                                     : "an assistant's turn that is not empty must begin within the first "
+                                       "seq_length tokens: 'primus data "
+                                       "conversations' shows what is learned");
+}
+
+SftDataset::~SftDataset() = default;
+
+int64_t SftDataset::size() const { return std::numeric_limits<int64_t>::max(); }
+
+int64_t SftDataset::kept_tokens(uint32_t conversation) const {
+  const int64_t length = conversations_->ends[conversation] - conversations_->begin(conversation);
+  return std::min(length, layout_.seq_length + 1);
+}
+
+// Those with something to learn, which is counted.
+std::vector<uint32_t> SftDataset::usable(const std::vector<uint32_t>& which) {
+  std::vector<uint32_t> kept;
+  for (const uint32_t i : which) {
+    const int64_t begin = conversations_->begin(i), kept_length = kept_tokens(i);
+    const bool cut = conversations_->ends[i] - begin > kept_length;
+    if (cut && layout_.leave_out_long) {
+      ++counts_.too_long;
+      continue;
+    }
+    // The first token is nobody's label.
+    const auto learned = conversations_->learned.begin() + begin;
+    const int64_t labels = kept_length > 1 ? std::count(learned + 1, learned + kept_length, uint8_t{1}) : 0;
+    if (labels == 0) {
+      ++counts_.nothing_to_learn;
+      continue;
+    }
+    kept.push_back(i);
+    ++counts_.conversations;
+    counts_.truncated += cut ? 1 : 0;
+    counts_.tokens += kept_length;
+    counts_.learned += labels;
+  }
+  return kept;
+}
+
+void SftDataset::fill(const std::vector<uint32_t>& conversations) {
+  if (conversations.empty()) return;
+  std::vector<std::vector<uint32_t>> samples;
+  if (!layout_.pack) {
+    for (const uint32_t i : conversations) samples.push_back({i});
+  } else {
+    std::vector<uint32_t> order = conversations;
+    if (layout_.random_fit) {
+      shuffle(order, layout_.seed, Shuffle::kPacks);
+    } else if (layout_.shuffle) {
+      // The longest first fills best.
+      std::ranges::stable_sort(order, std::greater<>(), [this](uint32_t i) { return kept_tokens(i); });
+    }
+    FirstFit bins(order.size(), layout_.seq_length + 1);
+    for (const uint32_t i : order) {
+      const size_t bin = bins.put(kept_tokens(i));
+      if (bin >= samples.size()) samples.resize(bin + 1);
+      samples[bin].push_back(i);
+    }
+  }
+  for (const std::vector<uint32_t>& sample : samples) {
+    int64_t learned = 0;
+    for (const uint32_t i : sample) {
+      const auto begin = conversations_->learned.begin() + conversations_->begin(i);
+      learned += std::count(begin + 1, begin + kept_tokens(i), uint8_t{1});
+    }
+    members_.insert(members_.end(), sample.begin(), sample.end());
+    ends_.push_back(members_.size());
+    learned_.push_back(checked_cast<int32_t>(learned, "learned tokens of a sample"));
+  }
+}
+
+std::span<const uint32_t> SftDataset::contents(size_t sample) const {
+  const size_t begin = sample == 0 ? 0 : ends_[sample - 1];
+  return std::span(members_).subspan(begin, ends_[sample] - begin);
+}
+
+size_t SftDataset::sample_of(int64_t draw) const {
+  const int64_t all = samples(), epoch = draw / all;
+  const auto within = static_cast<size_t>(draw % all);
+  if (!layout_.shuffle) return within;
+  const std::lock_guard lock(order_->mutex);
+  std::shared_ptr<const Order::Epoch>& kept = order_->kept[static_cast<size_t>(epoch % 2)];
+  if (!kept || kept->number != epoch) {
+    Order::Epoch made{epoch, up_to(learned_.size())};
+    shuffle(made.samples, layout_.seed, Shuffle::kEpoch, static_cast<uint32_t>(epoch));
+    kept = std::make_shared<const Order::Epoch>(std::move(made));
+  }
+  return kept->samples[within];
+}
+
+void SftDataset::sample(int64_t draw, std::span<int32_t> tokens, std::span<float> loss_mask) const {
+  std::ranges::fill(tokens, layout_.pad);
+  std::ranges::fill(loss_mask, 0.0F);
+  int64_t at = 0;
+  for (const uint32_t i : contents(sample_of(draw))) {
+    const int64_t begin = conversations_->begin(i), length = kept_tokens(i);
+    std::copy_n(conversations_->ids.begin() + begin, length, tokens.begin() + at);
+    for (int64_t k = 1; k < length; ++k) {
+      if (conversations_->learned[static_cast<size_t>(begin + k)] != 0)
+        loss_mask[static_cast<size_t>(at + k - 1)] = 1;
+    }
+    at += length;
+  }
+}
+
+void SftDataset::document_starts(int64_t draw, std::vector<int32_t>& starts) const {
+  starts.clear();
+  int64_t at = 0;
+  for (const uint32_t i : contents(sample_of(draw))) {
+    if (at < layout_.seq_length) starts.push_back(static_cast<int32_t>(at));
+    at += kept_tokens(i);
+  }
+  // What fills up the rest is by itself.
+  if (at < layout_.seq_length) starts.push_back(static_cast<int32_t>(at));
+}
+
+double SftDataset::learned_tokens(int64_t draw) const { return learned_[sample_of(draw)]; }
+
+uint64_t SftDataset::fingerprint() const {
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  const std::array<int64_t, 3> layout = {layout_.seq_length, layout_.pack, layout_.separate};
+  XXH3_64bits_update(&state, layout.data(), sizeof layout);
+  for (size_t sample = 0; sample < learned_.size(); ++sample) {
+    for (const uint32_t i : contents(sample)) {
+      const auto begin = static_cast<size_t>(conversations_->begin(i)),
+                 length = static_cast<size_t>(kept_tokens(i));
+      XXH3_64bits_update(&state, conversations_->ids.data() + begin, length * sizeof(int32_t));
+      XXH3_64bits_update(&state, conversations_->learned.data() + begin, length);
+    }
+    XXH3_64bits_update(&state, &sample, sizeof sample);  // where it ends
+  }
+  return XXH3_64bits_digest(&state);
+}
+
+namespace {
+
+class SftOpener {
+ public:
+  SftOpener(const SftOptions& options, const Tokenizer& tokenizer)
+      : options_(options),
+        tokenizer_(tokenizer),
+        writer_(conversation_writer(options, tokenizer)),
+        files_(find_conversations(options.dataset, options.train_split)) {}
+
+  Datasets run() {
+    Datasets result;
+    if (options_.train_samples > 0) result.train = open_train(result);
+    if (files_.divided) {
+      result.valid = open_file(files_.valid, options_.valid_samples, "validation", result);
+      result.test = open_file(files_.test, options_.test_samples, "test", result);
+    } else {
+      result.valid = open_part(held_out_valid_, options_.valid_samples, "validation", result);
+      result.test = open_part(held_out_test_, options_.test_samples, "test", result);
+    }
+    return result;
+  }
+
+  int64_t samples_of_epochs(double epochs) {
+    Datasets unused;
+    const auto train = open_train(unused);
+    const double samples = std::ceil(epochs * static_cast<double>(train->samples()));
+    return std::max<int64_t>(1, static_cast<int64_t>(samples));
+  }
+
+ private:
+  std::shared_ptr<const TokenizedConversations> read(const std::vector<InputFile>& files) {
+    const int64_t vocab = options_.vocab_size > 0 ? options_.vocab_size : tokenizer_.vocab_size();
+    auto read = std::make_shared<TokenizedConversations>(
+        read_conversations(files, writer_, vocab, options_.workers, options_.progress));
+    if (read->size() > 0) return read;
+    throw invalid(fmt::format("'{}' is empty: there is nothing to learn", files.front().path.string()),
+                  "put conversations into it, one JSON object a line");
+  }
+
+  std::unique_ptr<const SftDataset> open_train(Datasets& result) {
+    conversations_ = read(files_.train);
+    std::vector<uint32_t> all = up_to(conversations_->size());
+    if (!files_.divided) hold_out(all, result);
+    std::unique_ptr<const SftDataset> train =
+        make(conversations_, all, options_.dataset, "train", options_.shuffle, result);
+    result.train_fingerprint = train->fingerprint();
+    return train;
+  }
+
+  // Takes what is not trained on out of `all`.
+  void hold_out(std::vector<uint32_t>& all, Datasets& result) {
+    constexpr size_t kFewest = 10;
+    constexpr int64_t kHundredth = 100;
+    const auto count = static_cast<int64_t>(all.size());
+    std::vector<Share> shares;
+    if (!options_.shares.empty()) {
+      shares = split_sequences(options_.shares, count);
+    } else if (options_.valid_samples > 0) {
+      if (all.size() < kFewest) {
+        result.notes.push_back(fmt::format("{}: {} conversations are too few to hold some out for validation",
+                                           options_.dataset, all.size()));
+        return;
+      }
+      const int64_t held = (count + kHundredth - 1) / kHundredth;
+      shares = {{0, count - held}, {count - held, count}, {count, count}};
+    } else {
+      return;
+    }
+    std::vector<uint32_t> mixed = all;
+    shuffle(mixed, options_.seed, Shuffle::kHeldOut);
+    const auto part = [&mixed](const Share& share) {
+      std::vector<uint32_t> members(mixed.begin() + share.first, mixed.begin() + share.last);
+      std::ranges::sort(members);
+      return members;
+    };
+    all = part(shares[0]);
+    held_out_valid_ = part(shares[1]);
+    held_out_test_ = part(shares[2]);
+  }
+
+  std::unique_ptr<const Dataset> open_file(const std::vector<InputFile>& files, int64_t samples,
+                                           std::string_view part, Datasets& result) {
+    if (samples == 0 || files.empty()) return nullptr;
+    const auto conversations = read(files);
+    return make_evaluated(conversations, up_to(conversations->size()), files.front().path.string(), part,
+                          samples, result);
+  }
+
+  std::unique_ptr<const Dataset> open_part(const std::vector<uint32_t>& members, int64_t samples,
+                                           std::string_view part, Datasets& result) {
+    if (samples == 0 || members.empty()) return nullptr;
+    return make_evaluated(conversations_, members, options_.dataset, part, samples, result);
+  }
+
+  std::unique_ptr<const Dataset> make_evaluated(std::shared_ptr<const TokenizedConversations> conversations,
+                                                const std::vector<uint32_t>& members, const std::string& name,
+                                                std::string_view part, int64_t samples, Datasets& result) {
+    auto made = make(std::move(conversations), members, name, part, /*shuffled=*/false, result);
+    if (made->samples() < samples) {
+      result.facts.push_back(
+          fmt::format("the {} data are {} sequences, and evaluations draw {}: they come more than once", part,
+                      made->samples(), samples));
+    }
+    return made;
+  }
+
+  std::unique_ptr<const SftDataset> make(std::shared_ptr<const TokenizedConversations> conversations,
+                                         const std::vector<uint32_t>& members, const std::string& name,
+                                         std::string_view part, bool shuffled, Datasets& result) const {
+    auto made = std::make_unique<const SftDataset>(std::move(conversations), members,
+                                                   SftDataset::Layout{.seq_length = options_.seq_length,
+                                                                      .seed = options_.seed,
+                                                                      .pad = pad_of(tokenizer_),
+                                                                      .pack = options_.pack,
+                                                                      .separate = options_.separate,
+                                                                      .shuffle = shuffled,
+                                                                      .leave_out_long = options_.inline_bos,
+                                                                      .random_fit = options_.inline_bos},
+                                                   fmt::format("{} ({})", name, part));
+    describe(*made, result);
+    return made;
+  }
+
+  void describe(const SftDataset& data, Datasets& result) const {
+    const SftDataset::Counts& counts = data.counts();
+    const double places = static_cast<double>(data.samples()) * static_cast<double>(options_.seq_length);
+    result.facts.push_back(fmt::format(
+        "{}: {} conversations in {} sequences, {:.1f} % of whose {} places hold tokens; {} of {} tokens "
+        "are learned",
+        data.description(), counts.conversations, data.samples(),
+        100 * std::min(1.0, static_cast<double>(counts.tokens) / places),
+        data.samples() * options_.seq_length, counts.learned, counts.tokens));
+    const auto warn = [&](int64_t count, const std::string& what) {
+      if (count > 0)
+        result.notes.push_back(fmt::format("{}: {} conversations {}", data.description(), count, what));
+    };
+    warn(counts.truncated,
+         fmt::format("are longer than seq_length ({}): their ends are cut off", options_.seq_length));
+    warn(counts.too_long,
+         fmt::format("are longer than seq_length ({}), and are left out", options_.seq_length));
+    warn(counts.nothing_to_learn,
+         "have nothing to learn within seq_length (no answer, or an empty one), and are left out");
+  }
+
+  const SftOptions& options_;
+  const Tokenizer& tokenizer_;
+  ConversationWriter writer_;
+  ConversationFiles files_;
+  std::shared_ptr<const TokenizedConversations> conversations_;  // of training
+  std::vector<uint32_t> held_out_valid_, held_out_test_;
+};
+
+void check(const SftOptions& options) {
+  if (options.seq_length < 1) throw invalid(fmt::format("seq_length is {}", options.seq_length));
+}
+
+}  // namespace
+
+ConversationWriter conversation_writer(const SftOptions& options, const Tokenizer& tokenizer) {
+  if (const auto format = conversation_format(options.format))
+    return {*format, tokenizer, options.inline_bos};
+  throw invalid(fmt::format("there is no conversation format '{}'", options.format),
+                fmt::format("it is one of {}", kConversationFormats));
+}
+
+Datasets open_sft_datasets(const SftOptions& options, const Tokenizer& tokenizer) {
+  check(options);
+  return SftOpener(options, tokenizer).run();
+}
+
+int64_t sft_samples_of_epochs(const SftOptions& options, const Tokenizer& tokenizer, double epochs) {
+  check(options);
+  return SftOpener(options, tokenizer).samples_of_epochs(epochs);
+}
+
+}  // namespace primus::data

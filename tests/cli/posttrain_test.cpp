@@ -1,0 +1,201 @@
+// 'primus train posttrain' as users start it: a model that is taught answers gives them, ranks train as one
+// device does, and what is missing or wrong is said.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/temporary_folder.h"
+#include "cli/program.h"
+#include "cli/runs.h"
+
+namespace primus {
+namespace {
+
+using test::losses;
+using test::ProgramResult;
+using test::run_folder;
+using test::run_program;
+using test::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Taught {
+  const char *question, *answer;
+};
+constexpr Taught kTaught[] = {{"Capital of France?", "Paris"},
+                              {"Two and two?", "four"},
+                              {"Colour of grass?", "green"},
+                              {"Opposite of hot?", "cold"},
+                              {"Who barks?", "a dog"}};
+
+class Posttrain : public ::testing::Test {
+ protected:
+  Posttrain() {
+    std::string lines;
+    for (const Taught& one : kTaught)
+      lines += nlohmann::json{{"question", one.question}, {"answer", one.answer}}.dump() + "\n";
+    write("taught.jsonl", lines);
+    write("exp.yaml", R"(work_group: w
+user_name: u
+exp_name: run
+workspace: )" + folder_.path().string() +
+                          R"(
+modules:
+  post_trainer:
+    framework: native
+    config: sft_trainer.yaml
+    model: llama_tiny.yaml
+    overrides:
+      num_layers: 2
+      hidden_size: 64
+      ffn_hidden_size: 128
+      num_attention_heads: 4
+      sft_dataset_name: )" +
+                          at("taught.jsonl") +
+                          R"(
+      sft_conversation_format: squad
+      enable_packed_sequences: true
+      use_packed_attention: true
+      seq_length: 128
+      global_batch_size: 2
+      bf16: false
+      lr: 5.0e-3
+      weight_decay: 0.0
+      lr_warmup_iters: 5
+      train_iters: 120
+      eval_iters: 0
+      num_threads: 1
+)");
+  }
+
+  std::string at(const std::string& name) const { return (folder_.path() / name).string(); }
+  void write(const std::string& name, const std::string& content) const {
+    std::ofstream(folder_.path() / name, std::ios::binary) << content;
+  }
+  ProgramResult train(std::vector<std::string> more, const std::string& command = "posttrain") const {
+    std::vector<std::string> words = {"train", command, "--config", at("exp.yaml")};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words);
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Posttrain, AModelGivesTheAnswersItWasTaught) {
+  const ProgramResult result = train({});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("5 conversations in"), HasSubstr("tokens are learned"),
+                                HasSubstr("sft without weights to start from")));
+  const auto steps = losses(run_folder(folder_.path()));
+  EXPECT_GT(steps.at(1).loss, 4);
+  EXPECT_LT(steps.at(120).loss, 0.1);
+  for (const Taught& one : kTaught) {
+    const ProgramResult said = run_program(
+        {"generate", run_folder(folder_.path()).string(), "--prompt",
+         std::string("Context:  Question: ") + one.question + " Answer:", "-n", "12", "-t", "0", "--json"});
+    ASSERT_EQ(said.exit_code, 0) << said.err;
+    // The end is learned, too.
+    EXPECT_EQ(nlohmann::json::parse(said.out).at("text"), std::string(" ") + one.answer);
+  }
+  // A chat asks in the format that was learned.
+  EXPECT_EQ(
+      run_program({"chat", run_folder(folder_.path()).string(), "-t", "0"}, {.input = "Who barks?\n"}).out,
+      " a dog\n");
+  // The same command has nothing left to do; 'train pretrain' takes the same file.
+  EXPECT_THAT(train({}, "pretrain").out, HasSubstr("nothing left to do"));
+}
+
+TEST_F(Posttrain, RanksTrainAsOneDeviceDoes) {
+  for (const auto& [name, more] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"one", {}},
+           {"data", {"--nproc", "2"}},
+           {"context", {"--nproc", "2", "context_parallel_size=2"}},
+           {"tensor", {"--nproc", "2", "tensor_model_parallel_size=2"}},
+           {"pipeline", {"--nproc", "2", "pipeline_model_parallel_size=2"}},
+           {"sharded", {"--nproc", "2", "data_parallel_sharding_strategy=optim_grads_params"}}}) {
+    std::vector<std::string> words = {"train_iters=4", "global_batch_size=4", "exp_name=" + name,
+                                      "num_threads=1"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProgramResult result = train(words);
+    ASSERT_EQ(result.exit_code, 0) << name << result.err;
+    const auto one = losses(run_folder(folder_.path(), "one")),
+               now = losses(run_folder(folder_.path(), name));
+    ASSERT_EQ(now.size(), 4U);
+    for (const auto& [iteration, step] : one) {
+      EXPECT_NEAR(now.at(iteration).loss, step.loss, 1e-5 * step.loss) << name;
+      EXPECT_NEAR(now.at(iteration).gradient_norm, step.gradient_norm, 1e-4 * step.gradient_norm) << name;
+    }
+  }
+}
+
+TEST_F(Posttrain, GoesOnFromAModelWithoutAnExperiment) {
+  ASSERT_EQ(train({"train_iters=20"}).exit_code, 0);
+  const ProgramResult result =
+      run_program({"train", "posttrain", "load=" + run_folder(folder_.path()).string(),
+                   "sft_dataset_name=" + at("taught.jsonl"), "sft_conversation_format=squad", "--epochs", "2",
+                   "workspace=" + folder_.path().string(), "num_threads=1", "seq_length=64"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("checkpoint"));
+  EXPECT_THAT(run_program({"train", "posttrain"}).err, HasSubstr("load=FOLDER sft_dataset_name=FILE"));
+}
+
+// On a laptop that has neither the model nor the data.
+TEST_F(Posttrain, ADryRunDoesWithoutInputs) {
+  const ProgramResult plan =
+      train({"sft_dataset_name=tatsu-lab/alpaca", "hf_path=NousResearch/Meta-Llama-3-8B", "--dry-run"});
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_THAT(plan.err, AllOf(HasSubstr("sft_dataset_name is 'tatsu-lab/alpaca'"),
+                              HasSubstr("hf_path is 'NousResearch/Meta-Llama-3-8B'")));
+  const ProgramResult start = train({"sft_dataset_name=tatsu-lab/alpaca"});
+  EXPECT_EQ(start.exit_code, 2);
+  EXPECT_THAT(start.err,
+              AllOf(HasSubstr("are not downloaded"), HasSubstr("load_dataset('tatsu-lab/alpaca'")));
+  const ProgramResult weights = train({"hf_path=NousResearch/Meta-Llama-3-8B"});
+  EXPECT_EQ(weights.exit_code, 2);
+  EXPECT_THAT(weights.err, HasSubstr("there is no folder 'NousResearch/Meta-Llama-3-8B'"));
+}
+
+TEST_F(Posttrain, ConversationsAreShownWithWhatIsLearned) {
+  const std::vector<std::string> words = {"data",  "conversations",    at("taught.jsonl"), "-f",
+                                          "squad", "--tokenizer-type", "ByteTokenizer",    "--seq-length",
+                                          "48"};
+  const ProgramResult shown = run_program(words);
+  EXPECT_EQ(shown.exit_code, 0) << shown.err;
+  EXPECT_THAT(shown.out,
+              AllOf(HasSubstr("1: 53 tokens, 7 learned\nContext:  Question: Capital of France? Answer:"
+                              "\u27E6 Paris<|endoftext|>\u27E7\n"),
+                    HasSubstr("5 conversations, 245 tokens, of which 33 are learned"),
+                    HasSubstr("3 are longer than a sequence of 48")));
+  std::vector<std::string> json = words;
+  json.insert(json.end(), {"--json", "--show", "1"});
+  const auto all = nlohmann::json::parse(run_program(json).out);
+  EXPECT_EQ(all.at("learned_tokens"), 33);
+  EXPECT_EQ(all.at("shown").size(), 1U);
+  EXPECT_EQ(all.at("shown")[0].at("parts")[1].at("text"), " Paris<|endoftext|>");
+  const ProgramResult none = run_program({"data", "conversations", at("taught.jsonl")});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, HasSubstr("there is no tokenizer"));
+}
+
+TEST_F(Posttrain, MistakesHaveAPlaceAndANextStep) {
+  write("bad.jsonl", "{\"question\": \"q\", \"answer\": \"a\"}\n{\"question\": 7, \"answer\": \"a\"}\n");
+  const ProgramResult bad = train({"sft_dataset_name=" + at("bad.jsonl")});
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_THAT(bad.err, HasSubstr("bad.jsonl:2:"));
+  const ProgramResult chatml = train({"sft_conversation_format=chatml"});
+  EXPECT_EQ(chatml.exit_code, 2);
+  EXPECT_THAT(chatml.err, HasSubstr("the special token <|im_start|>"));
+  const ProgramResult stage = train({"stage=pretrain", "mock_data=true"});
+  EXPECT_EQ(stage.exit_code, 2);
+  EXPECT_THAT(stage.err, HasSubstr("the stage is pretrain, which does not fine-tune"));
+  const ProgramResult none = train({"sft_dataset_name=null"});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, HasSubstr("there are no conversations to learn"));
+}
+
+}  // namespace
+}  // namespace primus

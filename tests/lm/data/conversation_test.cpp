@@ -1,0 +1,362 @@
+#include <gmock/gmock.h>
+
+#include "base/error.h"
+#include "data_test_util.h"
+#include "lm/data/conversation_files.h"
+#include "lm/tokenizer/simple.h"
+#include "tiny_tokenizers.h"
+
+namespace primus::data {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+Conversation conversation_of(const std::string& json) {
+  Conversation conversation;
+  JsonReader reader(json, "c.jsonl", {.python = true});
+  read_conversation(reader, conversation);
+  reader.finish();
+  return conversation;
+}
+
+std::string refusal(const std::string& json) {
+  return error_of([&] { conversation_of(json); });
+}
+
+// The turns as "role: text", a context in brackets.
+std::vector<std::string> turns(const std::string& json) {
+  std::vector<std::string> all;
+  for (const Message& m : conversation_of(json).messages)
+    all.push_back(m.role + ": " + m.text + (m.context.empty() ? "" : " [" + m.context + "]"));
+  return all;
+}
+
+// The text, with what is learned between braces and tokens that are no bytes in their own spelling.
+std::string marked(const Tokenizer& tokenizer, const LearnedTokens& tokens) {
+  std::string text;
+  bool open = false;
+  for (size_t i = 0; i < tokens.ids.size(); ++i) {
+    if ((tokens.learned[i] != 0) != open) text += std::exchange(open, !open) ? "}" : "{";
+    text += tokenizer.decode(std::span(tokens.ids).subspan(i, 1), false);
+  }
+  return text + (open ? "}" : "");
+}
+
+std::string written(ConversationFormat format, const Tokenizer& tokenizer, const std::string& json,
+                    bool inline_bos = false) {
+  LearnedTokens tokens;
+  ConversationWriter(format, tokenizer, inline_bos).write(conversation_of(json), tokens);
+  EXPECT_EQ(tokens.ids.size(), tokens.learned.size());
+  return marked(tokenizer, tokens);
+}
+
+TEST(ConversationRecord, ReadsEverySchema) {
+  EXPECT_THAT(turns(R"({"instruction": "Add", "input": "1 2", "output": "3"})"),
+              ElementsAre("user: Add [1 2]", "assistant: 3"));
+  EXPECT_THAT(turns(R"({"output": "3", "input": "", "instruction": "Add", "system": "Be brief", "x": [1]})"),
+              ElementsAre("system: Be brief", "user: Add", "assistant: 3"));
+  EXPECT_THAT(turns(R"({"id": "7", "question": "Who?", "context": "Me.", "answers": {"answer_start": [0],
+                        "text": ["Me", "I"]}})"),
+              ElementsAre("user: Who? [Me.]", "assistant: Me"));
+  EXPECT_THAT(turns(R"({"question": "Who?", "answers": {"text": []}})"),
+              ElementsAre("user: Who?", "assistant: "));
+  EXPECT_THAT(turns(R"({"question": "Who?", "answers": ["Me", "I"]})"),
+              ElementsAre("user: Who?", "assistant: Me"));
+  EXPECT_THAT(turns(R"({"prompt": "Hi", "response": "Hello", "output": "not this"})"),
+              ElementsAre("user: Hi", "assistant: Hello"));
+  EXPECT_THAT(turns(R"({"input": "Hi", "output": "Hello"})"), ElementsAre("user: Hi", "assistant: Hello"));
+  EXPECT_THAT(
+      turns(R"({"messages": [{"role": "user", "content": "Hi"}, {"content": null, "role": "assistant"},
+                        {"role": "tool", "content": [{"type": "text", "text": "a"}, {"text": "b"}]}]})"),
+      ElementsAre("user: Hi", "assistant: ", "tool: ab"));
+  EXPECT_THAT(
+      turns(R"({"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}],
+                        "system": "S"})"),
+      ElementsAre("system: S", "user: Hi", "assistant: Hello"));
+  EXPECT_THAT(turns(R"({"messages": null, "instruction": null, "question": "Hi", "answer": "Hello"})"),
+              ElementsAre("user: Hi", "assistant: Hello"));
+
+  const Conversation tokens =
+      conversation_of(R"({"input_ids": [5, 6, 7], "loss_mask": [0, 1, 1.0], "seq_start_id": [0, 2]})");
+  EXPECT_THAT(tokens.messages, IsEmpty());
+  EXPECT_THAT(tokens.ids, ElementsAre(5, 6, 7));
+  EXPECT_THAT(tokens.learned, ElementsAre(0, 1, 1));
+  EXPECT_THAT(tokens.starts, ElementsAre(0, 2));
+  EXPECT_THAT(conversation_of(R"({"input_ids": [5, 6]})").learned, ElementsAre(1, 1));
+}
+
+TEST(ConversationRecord, RefusesWhatIsNoConversationAtItsPlace) {
+  EXPECT_THAT(refusal("[1]"), HasSubstr("c.jsonl:1:1: error: a conversation is a list"));
+  EXPECT_THAT(refusal(R"({"instruction": 5, "output": "x"})"), HasSubstr("c.jsonl:1:17"));
+  EXPECT_THAT(refusal(R"({"instruction": "a", "output": ["x"]})"), HasSubstr("'output' is a list"));
+  EXPECT_THAT(refusal(R"({"instruction": "a"})"), HasSubstr("has no answer"));
+  EXPECT_THAT(refusal(R"({"text": "a"})"), HasSubstr("has no question"));
+  EXPECT_THAT(refusal(R"({"messages": "hello"})"), HasSubstr("'messages' is a string"));
+  EXPECT_THAT(refusal(R"({"messages": []})"), HasSubstr("has no messages"));
+  EXPECT_THAT(refusal(R"({"messages": [{"content": "a"}]})"), HasSubstr("a message has no role"));
+  EXPECT_THAT(refusal(R"({"messages": [{"role": "user"}]})"), HasSubstr("a message has no content"));
+  EXPECT_THAT(refusal(R"({"messages": [{"role": "asistant", "content": "a"}]})"),
+              HasSubstr("did you mean 'assistant'?"));
+  EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})"),
+              HasSubstr("content of type 'image_url'"));
+  EXPECT_THAT(refusal(R"({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": 1}]}]})"),
+              HasSubstr("calls tools"));
+  EXPECT_THAT(refusal(R"({"input_ids": [1, -2]})"), HasSubstr("-2 is no token id"));
+  EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "loss_mask": [1]})"), HasSubstr("loss_mask has 1 numbers"));
+  EXPECT_THAT(refusal(R"({"input_ids": [1], "loss_mask": [0.5]})"), HasSubstr("learned (1) or not (0)"));
+  EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "seq_start_id": [0, 2]})"), HasSubstr("seq_start_id"));
+  EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "seq_start_id": [1]})"), HasSubstr("seq_start_id"));
+}
+
+TEST(ConversationFormat, Alpaca) {
+  const auto bytes = make_byte_tokenizer();
+  const std::string preamble =
+      "Below is an instruction that describes a task. Write a response that appropriately completes the "
+      "request.\n\n";
+  EXPECT_EQ(written(ConversationFormat::kAlpaca, *bytes, R"({"instruction": "Add", "output": "3"})"),
+            preamble + "### Instruction:\nAdd\n\n### Response:\n{3<|endoftext|>}");
+  EXPECT_EQ(written(ConversationFormat::kAlpaca, *bytes,
+                    R"({"instruction": "Add", "input": "1 2", "output": "3", "system": "Be brief."})"),
+            "Be brief.\n\n### Instruction:\nAdd\n\n### Input:\n1 2\n\n### Response:\n{3<|endoftext|>}");
+  // Further turns are there, too, and every answer is learned.
+  EXPECT_EQ(written(ConversationFormat::kAlpaca, *bytes,
+                    R"({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "a"},
+                        {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
+                        {"role": "assistant", "content": "d"}, {"role": "user", "content": "e"}]})"),
+            "S\n\n### Instruction:\na\n\n### Response:\n{b<|endoftext|>}\n\n### Instruction:\nc\n\n"
+            "### Response:\n{d<|endoftext|>}\n\n### Instruction:\ne\n\n");
+  // A blank answer teaches nothing, not even to end.
+  EXPECT_EQ(written(ConversationFormat::kAlpaca, *bytes, R"({"instruction": "Add", "output": " \n"})"),
+            preamble + "### Instruction:\nAdd\n\n### Response:\n \n<|endoftext|>");
+}
+
+TEST(ConversationFormat, Squad) {
+  const auto bytes = make_byte_tokenizer();
+  EXPECT_EQ(written(ConversationFormat::kSquad, *bytes,
+                    R"({"question": " Who? ", "context": "Me.", "answers": {"text": ["Me "]}})"),
+            "Context: Me. Question: Who? Answer:{ Me<|endoftext|>}");
+  EXPECT_EQ(written(ConversationFormat::kSquad, *bytes, R"({"question": "Who?", "answers": {"text": []}})"),
+            "Context:  Question: Who? Answer: <|endoftext|>");
+  EXPECT_THAT(error_of([&] {
+                written(ConversationFormat::kSquad, *bytes,
+                        R"({"system": "S", "question": "Who?", "answer": "Me"})");
+              }),
+              HasSubstr("other turns"));
+}
+
+TEST(ConversationFormat, ChatMl) {
+  const TemporaryFolder folder;
+  const auto tokenizer = tiny_tokenizer(folder, {}, {"<|endoftext|>", "<|im_start|>", "<|im_end|>"});
+  EXPECT_EQ(
+      written(ConversationFormat::kChatMl, *tokenizer,
+              R"({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "a"},
+                        {"role": "assistant", "content": "b"}, {"role": "tool", "content": "c"},
+                        {"role": "assistant", "content": "d"}]})"),
+      "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n{b<|im_end|>}\n"
+      "<|im_start|>tool\nc<|im_end|>\n<|im_start|>assistant\n{d<|im_end|>}");
+  EXPECT_EQ(written(ConversationFormat::kChatMl, *tokenizer,
+                    R"({"instruction": "Add", "input": "1 2", "output": "3"})"),
+            "<|im_start|>user\nAdd\n\n1 2<|im_end|>\n<|im_start|>assistant\n{3<|im_end|>}");
+  // The two turn marks are one token each: 127 bytes' worth of ids come before.
+  LearnedTokens tokens;
+  ConversationWriter(ConversationFormat::kChatMl, *tokenizer)
+      .write(conversation_of(R"({"prompt": "a", "response": "b"})"), tokens);
+  EXPECT_THAT(tokens.ids, ElementsAre(128, 'u', 's', 'e', 'r', '\n', 'a', 129, '\n', 128, 'a', 's', 's', 'i',
+                                      's', 't', 'a', 'n', 't', '\n', 'b', 129));
+  EXPECT_THAT(tokens.learned, ElementsAre(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1));
+
+  EXPECT_THAT(error_of([&] { ConversationWriter(ConversationFormat::kChatMl, *make_byte_tokenizer()); }),
+              HasSubstr("the special token <|im_start|>, which the tokenizer (ByteTokenizer) does not have"));
+  const TemporaryFolder other;
+  const auto half = tiny_tokenizer(other, {}, {"<|endoftext|>", "<|im_start|>"});
+  EXPECT_THAT(error_of([&] { ConversationWriter(ConversationFormat::kChatMl, *half); }),
+              HasSubstr("<|im_end|>"));
+}
+
+TEST(ConversationFormat, NamesAreUpstreams) {
+  EXPECT_EQ(conversation_format("alpaca"), ConversationFormat::kAlpaca);
+  EXPECT_EQ(conversation_format("bridge_squad"), ConversationFormat::kSquad);
+  EXPECT_EQ(conversation_format("openai"), ConversationFormat::kChatMl);
+  EXPECT_EQ(conversation_format("messages"), ConversationFormat::kChatMl);
+  EXPECT_EQ(conversation_format("llama"), std::nullopt);
+}
+
+// At use the prompt ends where the answer begins. So "\n" and "\nx" must not become one token here, though
+// the tokenizer makes one of them in the whole text; and where it does not, " M" is the token that it would
+// be.
+TEST(ConversationFormat, NoTokenSpansPromptAndAnswer) {
+  const TemporaryFolder folder;
+  const auto tokenizer =
+      tiny_tokenizer(folder, {{"\n", "\n"}, {" ", "M"}, {":", " "}, {": ", "x"}}, {"<|endoftext|>"});
+  const int32_t newlines = 127, space_m = 128, colon_space = 129;
+  ASSERT_THAT(tokenizer->encode("\n\n", false), ElementsAre(newlines));
+  LearnedTokens tokens;
+  const ConversationWriter alpaca(ConversationFormat::kAlpaca, *tokenizer);
+  alpaca.write(conversation_of(R"({"instruction": "a", "output": "\nb"})"), tokens);
+  const size_t n = tokens.ids.size();
+  EXPECT_THAT(std::vector(tokens.ids.begin() + static_cast<ptrdiff_t>(n) - 5, tokens.ids.end()),
+              ElementsAre(':', '\n', '\n', 'b', 131));
+  EXPECT_EQ(marked(*tokenizer, tokens).substr(marked(*tokenizer, tokens).find("###")),
+            "### Instruction:\na\n\n### Response:\n{\nb<|endoftext|>}");
+
+  const ConversationWriter squad(ConversationFormat::kSquad, *tokenizer);
+  squad.write(conversation_of(R"({"question": "q", "context": "c", "answer": "Me"})"), tokens);
+  EXPECT_THAT(std::vector(tokens.ids.end() - 4, tokens.ids.end()), ElementsAre(':', space_m, 'e', 131));
+  squad.write(conversation_of(R"({"question": "q", "context": "c", "answer": "x"})"), tokens);
+  EXPECT_THAT(std::vector(tokens.ids.end() - 4, tokens.ids.end()), ElementsAre(':', ' ', 'x', 131));
+  EXPECT_THAT(tokenizer->encode(": z", false), ElementsAre(colon_space, 'z'));
+  EXPECT_THAT(std::vector(tokens.learned.end() - 4, tokens.learned.end()), ElementsAre(0, 1, 1, 1));
+}
+
+// A tokenizer that puts a space in front of every text does so once, not at every border.
+TEST(ConversationFormat, ASpaceInFrontOfTextsIsNotPutInFrontOfAnswers) {
+  const TemporaryFolder folder;
+  const auto tokenizer =
+      tiny_tokenizer(folder, {{"\n", "\n"}}, {"</s>", "<|im_start|>", "<|im_end|>"}, /*sentencepiece=*/true);
+  const ConversationWriter alpaca(ConversationFormat::kAlpaca, *tokenizer);
+  LearnedTokens tokens;
+  alpaca.write(conversation_of(R"({"messages": [{"role": "user", "content": "a"},
+      {"role": "assistant", "content": "\nb"}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]})"),
+               tokens);
+  const auto text_of = [&](size_t begin, size_t end) {
+    std::string text;
+    for (size_t i = begin; i < end; ++i) text += tokenizer->token_text(tokens.ids[i]);
+    return text;
+  };
+  const size_t first = static_cast<size_t>(std::ranges::find(tokens.learned, 1) - tokens.learned.begin());
+  EXPECT_EQ(text_of(0, 6),
+            "\xE2\x96\x81"
+            "Below");
+  EXPECT_EQ(text_of(first, first + 3), "\nb</s>");
+  EXPECT_EQ(text_of(first + 3, first + 6), "\n\n##");
+  EXPECT_EQ(text_of(tokens.ids.size() - 3, tokens.ids.size()), "\nd</s>");
+}
+
+// As Megatron Bridge packs: every text by itself, with what begins a text.
+TEST(ConversationFormat, InlineBos) {
+  const TemporaryFolder folder;
+  const auto tokenizer = tiny_tokenizer(folder, {}, {"</s>"}, /*sentencepiece=*/true);
+  LearnedTokens tokens;
+  ConversationWriter(ConversationFormat::kSquad, *tokenizer, true)
+      .write(conversation_of(R"({"question": "q", "context": "c", "answer": "Me"})"), tokens);
+  const std::vector<int32_t> answer = tokenizer->encode(" Me", true);
+  std::vector<int32_t> expected = tokenizer->encode("Context: c Question: q Answer:", true);
+  const size_t prompt = expected.size();
+  expected.insert(expected.end(), answer.begin(), answer.end());
+  expected.push_back(*tokenizer->special_ids().eos);
+  EXPECT_EQ(tokens.ids, expected);
+  EXPECT_EQ(static_cast<size_t>(std::ranges::find(tokens.learned, 1) - tokens.learned.begin()), prompt);
+}
+
+TEST(ConversationFormat, PromptIsTheBeginningOfWhatIsLearned) {
+  const auto bytes = make_byte_tokenizer();
+  const ConversationWriter writer(ConversationFormat::kAlpaca, *bytes);
+  LearnedTokens tokens;
+  const Conversation whole = conversation_of(R"({"instruction": "Add", "input": "1 2", "output": "3"})");
+  writer.write(whole, tokens);
+  const std::vector<int32_t> prompt = writer.prompt({whole.messages[0]});
+  ASSERT_EQ(prompt.size() + 2, tokens.ids.size());
+  EXPECT_TRUE(std::equal(prompt.begin(), prompt.end(), tokens.ids.begin()));
+  EXPECT_EQ(writer.end_id(), tokens.ids.back());
+}
+
+class ConversationFiles : public testing::Test {
+ protected:
+  TokenizedConversations read(const std::string& path, int workers = 2) const {
+    return read_conversations(find_conversations(path).train, writer_, bytes_->vocab_size(), workers);
+  }
+  std::unique_ptr<const Tokenizer> bytes_ = make_byte_tokenizer();
+  ConversationWriter writer_{ConversationFormat::kSquad, *bytes_};
+  TemporaryFolder folder_;
+};
+
+TEST_F(ConversationFiles, LinesAndListsAreTheSame) {
+  std::string lines, list = "\xEF\xBB\xBF [\n";
+  for (int i = 0; i < 500; ++i) {
+    const std::string one = R"({"question": "q)" + std::to_string(i) + R"(", "answer": "a"})";
+    lines += one + "\n\n";
+    list += (i > 0 ? ",\n " : " ") + one;
+  }
+  const TokenizedConversations a = read(folder_.write("a.jsonl", lines));
+  const TokenizedConversations b = read(folder_.write("b.json", list + "\n]\n"), 1);
+  EXPECT_EQ(a.read, 500);
+  EXPECT_EQ(a.ids, b.ids);
+  EXPECT_EQ(a.learned, b.learned);
+  EXPECT_EQ(a.ends, b.ends);
+  // In one line, too.
+  std::erase(list, '\n');
+  EXPECT_EQ(read(folder_.write("c.json", list + "]")).ids, a.ids);
+}
+
+TEST_F(ConversationFiles, MistakesHaveTheirLine) {
+  const std::string good = R"({"question": "q", "answer": "a"})";
+  EXPECT_THAT(
+      error_of([&] { read(folder_.write("a.jsonl", good + "\n" + good + "\n{\"question\": \"q\"}\n")); }),
+      HasSubstr("a.jsonl:3:"));
+  EXPECT_THAT(error_of([&] { read(folder_.write("b.jsonl", good + "\n{\"question\": \n")); }),
+              HasSubstr("b.jsonl:2:"));
+  EXPECT_THAT(
+      error_of([&] { read(folder_.write("c.json", "[" + good + ",\n\n" + good + ",\n{\"a\": 1}]")); }),
+      HasSubstr("c.json:4:"));
+  EXPECT_THAT(error_of([&] { read(folder_.write("d.json", "[" + good + ",\n 7]")); }),
+              HasSubstr("d.json:2:"));
+  EXPECT_THAT(error_of([&] {
+                read(folder_.write("e.jsonl", good + "\n{\"question\": \"\xFF\", \"answer\": \"a\"}\n"));
+              }),
+              HasSubstr("e.jsonl:2"));
+  // What the format cannot say, and tokens of another vocabulary.
+  EXPECT_THAT(
+      error_of([&] {
+        read(folder_.write("f.jsonl", good + "\n" + R"({"system": "S", "question": "q", "answer": "a"})"));
+      }),
+      HasSubstr("f.jsonl:2: error: the format squad"));
+  EXPECT_THAT(error_of([&] { read(folder_.write("g.jsonl", "{\"input_ids\": [1, 257]}")); }),
+              HasSubstr("g.jsonl:1: error: the token 257"));
+  // Of several the first one is told, however many read.
+  std::string many;
+  for (int i = 0; i < 300; ++i) many += i == 100 || i == 270 ? "{\"question\": \"q\"}\n" : good + "\n";
+  for (int i = 0; i < 3; ++i)
+    EXPECT_THAT(error_of([&] { read(folder_.write("h.jsonl", many), 4); }), HasSubstr("h.jsonl:101:"));
+}
+
+TEST_F(ConversationFiles, AHugeLineIsRefusedBeforeItIsRead) {
+  std::string huge = R"({"question": ")";
+  huge.append(BlockReader::kMaxLineBytes + 1, 'x');
+  EXPECT_THAT(error_of([&] { read(folder_.write("huge.jsonl", huge + R"(", "answer": "a"})")); }),
+              HasSubstr("huge.jsonl:1"));
+}
+
+TEST_F(ConversationFiles, FoldersHaveParts) {
+  folder_.write("d/train-00000-of-00002.jsonl", "");
+  folder_.write("d/train-00001-of-00002.jsonl", "");
+  folder_.write("d/validation.json", "");
+  folder_.write("d/test.jsonl.zst", "");
+  folder_.write("d/trainer.jsonl", "");
+  folder_.write("d/README.md", "");
+  const auto files = find_conversations((folder_ / "d").string());
+  EXPECT_EQ(files.train.size(), 2U);
+  EXPECT_EQ(files.valid.size(), 1U);
+  EXPECT_EQ(files.test.size(), 1U);
+  EXPECT_TRUE(files.divided);
+  folder_.write("e/tool.jsonl", "");
+  EXPECT_THAT(error_of([&] { find_conversations((folder_ / "e").string()); }),
+              AllOf(HasSubstr("begins with 'train'; it has tool.jsonl"), HasSubstr("sft_dataset_split")));
+  EXPECT_EQ(find_conversations((folder_ / "e").string(), "tool").train.size(), 1U);
+}
+
+TEST_F(ConversationFiles, NamesOfTheHubSayWhatToDo) {
+  EXPECT_THAT(error_of([] { find_conversations("tatsu-lab/alpaca"); }),
+              AllOf(HasSubstr("are not downloaded"), HasSubstr("load_dataset('tatsu-lab/alpaca'")));
+  EXPECT_THAT(error_of([] { find_conversations("no/such/file.jsonl"); }), HasSubstr("paths are relative to"));
+  folder_.write("m/train.npy", "x");
+  folder_.write("m/packed_metadata.jsonl", "[]");
+  EXPECT_THAT(error_of([&] { find_conversations((folder_ / "m").string()); }),
+              AllOf(HasSubstr("pickled Python object"), HasSubstr("seq_start_id")));
+  EXPECT_THAT(error_of([&] { find_conversations(folder_.write("t.txt", "hello")); }),
+              HasSubstr("conversations are JSON lines"));
+}
+
+}  // namespace
+}  // namespace primus::data

@@ -1,0 +1,272 @@
+#include "lm/data/sft_dataset.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "data_test_util.h"
+#include "lm/data/batch_loader.h"
+#include "lm/tokenizer/simple.h"
+
+namespace primus::data {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr int32_t kPad = 256;
+
+class SftData : public testing::Test {
+ protected:
+  Datasets open(SftOptions options) const {
+    if (options.train_samples == 0) options.train_samples = 1;
+    return open_sft_datasets(options, *bytes_);
+  }
+  // A has four tokens, of which the last two are learned, B two and C three.
+  SftOptions three(bool pack) const {
+    return {.dataset = folder_.write("three.jsonl", R"({"input_ids": [1, 2, 3, 4], "loss_mask": [0, 0, 1, 1]}
+{"input_ids": [5, 6], "loss_mask": [1, 1]}
+{"input_ids": [7, 8, 9], "loss_mask": [0, 1, 1]}
+)"),
+            .pack = pack,
+            .separate = pack,
+            .shuffle = false,
+            .seq_length = 5};
+  }
+  // As many conversations of one learned token each, which tells them apart.
+  SftOptions numbered(int count) const {
+    std::string lines;
+    for (int i = 0; i < count; ++i)
+      lines += "{\"input_ids\": [200, " + std::to_string(i) + "], \"loss_mask\": [0, 1]}\n";
+    return {.dataset = folder_.write("numbered.jsonl", lines), .seq_length = 2};
+  }
+  std::vector<int32_t> tokens_of(const Dataset& data, int64_t draw) const {
+    std::vector<int32_t> tokens(static_cast<size_t>(data.seq_length()) + 1);
+    std::vector<float> mask(static_cast<size_t>(data.seq_length()));
+    data.sample(draw, tokens, mask);
+    return tokens;
+  }
+  std::vector<float> mask_of(const Dataset& data, int64_t draw) const {
+    std::vector<int32_t> tokens(static_cast<size_t>(data.seq_length()) + 1);
+    std::vector<float> mask(static_cast<size_t>(data.seq_length()));
+    data.sample(draw, tokens, mask);
+    return mask;
+  }
+  // The numbers of `numbered` in so many draws.
+  std::vector<int32_t> numbers(const Dataset& data, int64_t first, int64_t count) const {
+    std::vector<int32_t> all;
+    for (int64_t i = 0; i < count; ++i) all.push_back(tokens_of(data, first + i)[1]);
+    return all;
+  }
+
+  std::unique_ptr<const Tokenizer> bytes_ = make_byte_tokenizer();
+  TemporaryFolder folder_;
+};
+
+TEST_F(SftData, PaddedSamplesLearnByLabel) {
+  const Datasets data = open(three(false));
+  const Dataset& train = *data.train;
+  EXPECT_FALSE(train.separates_documents());
+  EXPECT_THAT(tokens_of(train, 0), ElementsAre(1, 2, 3, 4, kPad, kPad));
+  // At the input 2 the label 3 is learned: the first token of the answer.
+  EXPECT_THAT(mask_of(train, 0), ElementsAre(0, 1, 1, 0, 0));
+  EXPECT_THAT(tokens_of(train, 1), ElementsAre(5, 6, kPad, kPad, kPad, kPad));
+  EXPECT_THAT(mask_of(train, 1), ElementsAre(1, 0, 0, 0, 0));
+  EXPECT_THAT(mask_of(train, 2), ElementsAre(1, 1, 0, 0, 0));
+  EXPECT_EQ(train.learned_tokens(0), 2);
+  EXPECT_EQ(train.learned_tokens(1), 1);
+  EXPECT_THAT(tokens_of(train, 3), ElementsAre(1, 2, 3, 4, kPad, kPad)) << "the next pass";
+  EXPECT_THAT(data.notes, IsEmpty());
+  EXPECT_THAT(data.facts,
+              ElementsAre(HasSubstr("3 conversations in 3 sequences, 60.0 % of whose 15 places hold "
+                                    "tokens; 5 of 9 tokens are learned")));
+}
+
+TEST_F(SftData, PacksKeepConversationsApart) {
+  const Datasets data = open(three(true));
+  const Dataset& train = *data.train;
+  ASSERT_TRUE(train.separates_documents());
+  EXPECT_THAT(tokens_of(train, 0), ElementsAre(1, 2, 3, 4, 5, 6));
+  // 5 is learned nowhere: it begins a conversation, and 4 is of another.
+  EXPECT_THAT(mask_of(train, 0), ElementsAre(0, 1, 1, 0, 1));
+  std::vector<int32_t> starts;
+  train.document_starts(0, starts);
+  EXPECT_THAT(starts, ElementsAre(0, 4));
+  EXPECT_THAT(tokens_of(train, 1), ElementsAre(7, 8, 9, kPad, kPad, kPad));
+  EXPECT_THAT(mask_of(train, 1), ElementsAre(1, 1, 0, 0, 0));
+  train.document_starts(1, starts);
+  EXPECT_THAT(starts, ElementsAre(0, 3));
+
+  const BatchLoaderOptions loader{.micro_batch_size = 2, .prefetch = 0, .samples_per_mean = 2};
+  BatchLoader batches(train, loader);
+  const Batch& batch = batches.next();
+  EXPECT_THAT(batch.positions, ElementsAre(0, 1, 2, 3, 0, 0, 1, 2, 0, 1));
+  EXPECT_THAT(batch.document_starts, ElementsAre(0, 4, 5, 8, 10));
+  EXPECT_EQ(batch.loss_divisor, 5) << "the one microbatch has all five labels";
+
+  SftOptions joined = three(true);
+  joined.separate = false;
+  const Datasets across = open(joined);
+  EXPECT_FALSE(across.train->separates_documents());
+  EXPECT_THAT(mask_of(*across.train, 0), ElementsAre(0, 1, 1, 0, 1));
+  EXPECT_NE(across.train_fingerprint, data.train_fingerprint);
+}
+
+TEST_F(SftData, PacksAreFilledFirstFitLongestFirst) {
+  SftOptions options{.dataset = folder_.write("a.jsonl", R"({"input_ids": [1, 2]}
+{"input_ids": [3, 4, 5, 6, 7, 8]}
+{"input_ids": [9, 10, 11]}
+{"input_ids": [12, 13]}
+)"),
+                     .pack = true,
+                     .seq_length = 6};
+  // Seven places: 6 tokens fill the first but one; 3 and the two of 2 go into the second.
+  const Datasets data = open(options);
+  std::set<std::vector<int32_t>> samples = {tokens_of(*data.train, 0), tokens_of(*data.train, 1)};
+  EXPECT_THAT(samples, ElementsAre(std::vector<int32_t>{3, 4, 5, 6, 7, 8, kPad},
+                                   std::vector<int32_t>{9, 10, 11, 1, 2, 12, 13}));
+  options.shuffle = false;  // as they come
+  const Datasets in_order = open(options);
+  EXPECT_THAT(tokens_of(*in_order.train, 0), ElementsAre(1, 2, 9, 10, 11, 12, 13));
+  EXPECT_THAT(tokens_of(*in_order.train, 1), ElementsAre(3, 4, 5, 6, 7, 8, kPad));
+}
+
+TEST_F(SftData, LongConversationsLoseTheirEnd) {
+  SftOptions options{
+      .dataset = folder_.write("a.jsonl", R"({"input_ids": [1, 2, 3, 4, 5], "loss_mask": [0, 1, 1, 1, 1]}
+{"input_ids": [1, 2, 3, 4, 5], "loss_mask": [0, 0, 0, 0, 1]}
+{"input_ids": [6, 7, 8, 9], "loss_mask": [0, 0, 0, 1]}
+{"input_ids": [9], "loss_mask": [1]}
+)"),
+      .shuffle = false,
+      .seq_length = 3};
+  const Datasets data = open(options);
+  EXPECT_THAT(tokens_of(*data.train, 0), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(mask_of(*data.train, 0), ElementsAre(1, 1, 1));
+  EXPECT_THAT(tokens_of(*data.train, 1), ElementsAre(6, 7, 8, 9)) << "the last token is a label only";
+  EXPECT_THAT(data.notes,
+              ElementsAre(HasSubstr("1 conversations are longer than seq_length (3): their ends are cut off"),
+                          HasSubstr("2 conversations have nothing to learn within seq_length")));
+  options.inline_bos = true;
+  options.seq_length = 4;  // five tokens are not too long: the last is a label
+  EXPECT_THAT(open(options).notes, SizeIs(1));
+  options.seq_length = 3;
+  EXPECT_THAT(open(options).notes,
+              Contains(HasSubstr("2 conversations are longer than seq_length (3), and are "
+                                 "left out")));
+  options.seq_length = 1;
+  options.inline_bos = false;
+  EXPECT_THAT(open(options).notes, Contains(HasSubstr("3 conversations have nothing to learn")));
+  options.dataset = folder_.write("b.jsonl", R"({"prompt": "a", "response": ""})");
+  EXPECT_THAT(error_of([&] { open(options); }), HasSubstr("none of 1 conversations has anything to learn"));
+}
+
+TEST_F(SftData, EachEpochHasAnOrderOfItsOwn) {
+  SftOptions options = numbered(50);
+  const Datasets data = open(options), again = open(options);
+  const std::vector<int32_t> first = numbers(*data.train, 0, 50), second = numbers(*data.train, 50, 50);
+  EXPECT_NE(first, second);
+  EXPECT_FALSE(std::ranges::is_sorted(first));
+  for (std::vector<int32_t> epoch : {first, second}) {
+    std::ranges::sort(epoch);
+    for (int i = 0; i < 50; ++i) EXPECT_EQ(epoch[static_cast<size_t>(i)], i);
+  }
+  EXPECT_EQ(numbers(*again.train, 50, 50), second) << "whatever was drawn before";
+  EXPECT_EQ(numbers(*again.train, 0, 50), first);
+  EXPECT_EQ(again.train_fingerprint, data.train_fingerprint);
+  options.seed = 7;
+  EXPECT_NE(numbers(*open(options).train, 0, 50), first);
+  options.shuffle = false;
+  EXPECT_TRUE(std::ranges::is_sorted(numbers(*open(options).train, 50, 50)));
+}
+
+// All ranks together draw what one would.
+TEST_F(SftData, RanksShareTheSamplesOfOne) {
+  const Datasets data = open(numbered(30));
+  const auto drawn = [&](int ranks, int64_t micro_batch) {
+    std::map<int64_t, std::multiset<int32_t>> steps;
+    for (int rank = 0; rank < ranks; ++rank) {
+      BatchLoader batches(
+          *data.train,
+          {.micro_batch_size = micro_batch, .dp_rank = rank, .dp_size = ranks, .samples_per_mean = 8});
+      for (int64_t i = 0; i < 5 * 8 / (ranks * micro_batch); ++i) {
+        const Batch& batch = batches.next();
+        EXPECT_EQ(batch.loss_divisor, static_cast<double>(micro_batch));
+        for (size_t t = 0; t < batch.labels.size(); t += 2)
+          steps[i * ranks * micro_batch / 8].insert(batch.labels[t]);
+      }
+    }
+    return steps;
+  };
+  const auto one = drawn(1, 1);
+  EXPECT_EQ(drawn(2, 1), one);
+  EXPECT_EQ(drawn(4, 2), one);
+}
+
+TEST_F(SftData, AHundredthIsHeldOut) {
+  SftOptions options = numbered(250);
+  options.valid_samples = 4;
+  const Datasets data = open(options);
+  const std::vector<int32_t> held = numbers(*data.valid, 0, 3);
+  EXPECT_TRUE(std::ranges::is_sorted(held));
+  EXPECT_EQ(numbers(*data.valid, 3, 3), held) << "it is repeated";
+  const std::vector<int32_t> trained = numbers(*data.train, 0, 247);
+  for (const int32_t number : held) EXPECT_EQ(std::ranges::find(trained, number), trained.end());
+  EXPECT_EQ(std::set(trained.begin(), trained.end()).size(), 247U);
+  EXPECT_EQ(data.test, nullptr);
+  EXPECT_THAT(data.facts, Contains(HasSubstr("3 sequences, and evaluations draw 4")));
+
+  options.valid_samples = 0;  // nothing is evaluated: all is trained on
+  EXPECT_THAT(open(options).facts, Contains(HasSubstr("250 conversations")));
+  options.shares = "80,10,10";
+  options.valid_samples = options.test_samples = 1;
+  const Datasets shared = open(options);
+  EXPECT_THAT(shared.facts, ElementsAre(HasSubstr("200 conversations"), HasSubstr("25 conversations"),
+                                        HasSubstr("25 conversations")));
+  SftOptions few = numbered(9);
+  few.valid_samples = 1;
+  const Datasets small = open(few);
+  EXPECT_EQ(small.valid, nullptr);
+  EXPECT_THAT(small.notes, ElementsAre(HasSubstr("too few")));
+}
+
+TEST_F(SftData, FoldersBringTheirParts) {
+  const std::string one = R"({"prompt": "a", "response": "b"})", two = R"({"prompt": "a", "response": "c"})";
+  folder_.write("d/train.jsonl", one);
+  folder_.write("d/validation.jsonl", two + "\n" + two);
+  SftOptions options{.dataset = (folder_ / "d").string(),
+                     .seq_length = 200,
+                     .train_samples = 1,
+                     .valid_samples = 2,
+                     .test_samples = 1};
+  const Datasets data = open(options);
+  EXPECT_THAT(data.facts,
+              ElementsAre(HasSubstr("(train): 1 conversations"), HasSubstr("(validation): 2 conversations")));
+  EXPECT_EQ(data.test, nullptr);
+  // What is learned and how it is written are part of what was trained on.
+  std::set<uint64_t> fingerprints = {data.train_fingerprint};
+  options.format = "squad";
+  fingerprints.insert(open(options).train_fingerprint);
+  options.seq_length = 100;
+  fingerprints.insert(open(options).train_fingerprint);
+  folder_.write("d/train.jsonl", two);
+  fingerprints.insert(open(options).train_fingerprint);
+  EXPECT_EQ(fingerprints.size(), 4U);
+  options.format = "vicuna";
+  EXPECT_THAT(error_of([&] { open(options); }), HasSubstr("it is one of alpaca, squad, chatml, messages"));
+}
+
+TEST_F(SftData, EpochsAreCountedInSamples) {
+  EXPECT_EQ(sft_samples_of_epochs(numbered(50), *bytes_, 3), 150);
+  EXPECT_EQ(sft_samples_of_epochs(numbered(50), *bytes_, 0.01), 1);
+  EXPECT_EQ(sft_samples_of_epochs(three(true), *bytes_, 1), 2);
+}
+
+}  // namespace
+}  // namespace primus::data

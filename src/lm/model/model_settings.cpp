@@ -475,9 +475,16 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
         "lora", "lora has dropout, and adapters of experts (linear_fc1, linear_fc2) can have none so far",
         "set dropout of lora to 0.0, or its target_modules to [linear_qkv, linear_proj]");
   }
-  if (model.attention.latent.kv_rank > 0 && model.lora.modules == std::vector<std::string>{"linear_qkv"}) {
-    throw experiment.error_for("lora", "lora names linear_qkv alone, and latent attention has no such module",
-                               "name linear_proj in target_modules");
+  if (model.attention.latent.kv_rank > 0 && model.lora.has("linear_qkv")) {
+    if (model.lora.modules.size() == 1)
+      throw experiment.error_for("lora",
+                                 "lora names linear_qkv alone, and latent attention has no such module",
+                                 "name linear_proj in target_modules");
+    if (warnings)
+      warnings->push_back(
+          fmt::format("{}: latent attention has no linear_qkv, so its queries, keys and values have no "
+                      "adapters, as in Primus",
+                      experiment.provenance_of("lora").describe()));
   }
   // What balances experts is as frozen as they are.
   model.moe.training.bias_update_rate = 0;

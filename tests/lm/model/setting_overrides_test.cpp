@@ -142,14 +142,28 @@ TEST(SettingOverrides, AreTakenOrRefusedOnEveryMixture) {
   EXPECT_GT(settings, 1000);
 }
 
+using Warnings = std::vector<std::string>;
+Warnings warnings(const std::string& preset, const std::vector<std::string>& overrides) {
+  config::Experiment changed = experiment(preset, overrides);
+  model_config_of(changed, std::nullopt, builtin_families(), &changed.warnings);
+  return changed.warnings;
+}
+
+// Adapters beside a module that latent attention does not have.
+TEST(SettingOverrides, OfModulesThatAreNotThereAreWarnedAbout) {
+  const std::string load = "load=weights";
+  const Warnings warning{
+      "command line: latent attention has no linear_qkv, so its queries, keys and values have no adapters, "
+      "as "
+      "in Primus"};
+  EXPECT_EQ(warnings("deepseek_v2_lite", {load, "lora={enabled: true}"}), warning);
+  EXPECT_EQ(warnings("deepseek_v2_lite", {load, "lora={enabled: true, target_modules: [linear_proj]}"}),
+            Warnings{});
+  EXPECT_EQ(warnings("qwen3_30B_A3B", {load, "lora={enabled: true}"}), Warnings{});
+}
+
 // A width that no layer has.
 TEST(SettingOverrides, OfLayersThatAreNotThereAreWarnedAbout) {
-  const auto warnings = [](const std::string& preset, const std::vector<std::string>& overrides) {
-    config::Experiment changed = experiment(preset, overrides);
-    model_config_of(changed, std::nullopt, builtin_families(), &changed.warnings);
-    return changed.warnings;
-  };
-  using Warnings = std::vector<std::string>;
   const Warnings warning{
       "command line: ffn_hidden_size has an effect only on blocks without experts, and every block has some: "
       "their width is moe_ffn_hidden_size"};

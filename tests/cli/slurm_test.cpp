@@ -16,6 +16,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
+#include <iostream>
 #include <set>
 #include <thread>
 
@@ -23,6 +25,8 @@
 #include "base/system/subprocess.h"
 #include "base/temporary_folder.h"
 #include "cli/program.h"
+#include "launch/option_samples.h"
+#include "launch/tables.h"
 
 namespace primus {
 namespace {
@@ -465,6 +469,101 @@ TEST_F(Slurm, ANodeThatFailsCostsWhatCameAfterTheLastCheckpoint) {
   expect_to_complete_again(job, here);
   expect_in_log(here, "continuing from");
   expect_in_log(here, "done after iteration 30");
+}
+
+// Slurm's own srun waits for ever for the tasks of a node that died and came back before Slurm missed it:
+// nobody tells it that they are gone. So much after the first launcher has ended, srun is to give up.
+constexpr int kWait = 8;
+constexpr std::chrono::seconds kKillWait = 5s;  // of this cluster; srun gives its tasks 2 s more
+constexpr std::chrono::seconds kNoticed = 20s;  // ranks miss their peers, on a busy machine
+
+TEST_F(Slurm, ANodeThatComesBackSoonDoesNotHoldItsJob) {
+  for (const std::string node : {"n2", "n1"}) {  // the second one has the job's script
+    SCOPED_TRACE(node);
+    const Path here = folder("back-" + node);
+    write_file(here / ".primus.yaml", "slurm: {wait: " + std::to_string(kWait) + "}\n");
+    const std::string job =
+        submitted(run_program(joined({"slurm", "sbatch", "-N", "2", "--requeue", "--output=job.out", "--",
+                                      "direct", "--env", "GPUS_PER_NODE=2", "--"},
+                                     training({"train_iters=60", "--plain"})),
+                              options(here)));
+    ASSERT_TRUE(wait_for_text(here, "iteration       12/", 90s)) << end_of_log(here);
+    // Slurm takes a script that is gone for one that does not run yet, for BatchStartTimeout (10 s).
+    if (node == "n1") std::this_thread::sleep_for(11s);
+    const auto killed = std::chrono::steady_clock::now();
+    cluster_->kill_node(node);
+    std::this_thread::sleep_for(1s);
+    cluster_->start_node(node);
+    EXPECT_TRUE(wait_until([&] { return Cluster::state(job) != "RUNNING"; },
+                           kNoticed + std::chrono::seconds(kWait) + kKillWait + 2s))
+        << end_of_log(here) << cluster_->tail("slurmctld.log");
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - killed;
+    std::cout << node << " was killed and came back: its job left it after " << seconds.count() << " s\n";
+    expect_to_complete_again(job, here);
+    expect_in_log(here, "continuing from");
+    expect_in_log(here, "done after iteration 60");
+  }
+}
+
+TEST_F(Slurm, ANodeThatComesBackSoonEndsSrun) {
+  const Path here = folder("back-srun");
+  auto ended = std::async(std::launch::async, [&] {
+    return run_program(joined({"slurm", "srun", "-N", "2", "--wait=" + std::to_string(kWait),
+                               "--output=job.out", "--", "direct", "--env", "GPUS_PER_NODE=2", "--"},
+                              training({"train_iters=100000", "--plain"})),
+                       options(here));
+  });
+  ASSERT_TRUE(wait_for_text(here, "iteration        3/", 90s)) << end_of_log(here);
+  cluster_->kill_node("n2");
+  std::this_thread::sleep_for(1s);
+  cluster_->start_node("n2");
+  const bool in_time =
+      ended.wait_for(kNoticed + std::chrono::seconds(kWait) + kKillWait + 2s) == std::future_status::ready;
+  EXPECT_TRUE(in_time) << end_of_log(here) << cluster_->tail("slurmctld.log");
+  if (!in_time) run_subprocess({"scancel", "--me"}, {.path = kPath});
+  EXPECT_NE(ended.get().exit_code, 0);
+}
+
+// What the launcher takes and refuses of options' values, and whose options they are, is as Slurm says.
+TEST_F(Slurm, OptionsAreAsSlurmSays) {
+  const auto says = [&](const std::string& tool, const std::string& word) {
+    std::vector<std::string> command{tool, "--test-only", word};
+    if (tool == "sbatch") command.emplace_back("--wrap=true");
+    if (tool == "srun") command.emplace_back("true");
+    return run_subprocess(command, {.timeout = 20s, .path = kPath}).err;
+  };
+  const auto is_value_error = [](const std::string& text) {
+    for (const char* part :
+         {"Invalid numeric", "Invalid --", "nvalid time spec", "nvalid range", "nvalid plane", "Invalid host",
+          "is not a valid node count", "less than minimum", "Bad rlimit", "Invalid --gpu-bind",
+          "invalid --profile", "unrecognized", "Could not open", "opening file", "Invalid job array",
+          "dependency problem", "Priority must", "cpu-freq", "Unable to open file"})
+      if (text.find(part) != std::string::npos) return true;
+    return false;
+  };
+  for (const auto& [tool, samples] :
+       {std::pair(std::string("srun"), test::srun_samples()), {"sbatch", test::sbatch_samples()}}) {
+    for (const test::OptionSample& sample : samples) {
+      for (const std::string& value : sample.taken) {
+        const std::string said = says(tool, "--" + sample.option + "=" + value);
+        EXPECT_FALSE(is_value_error(said)) << tool << " --" << sample.option << "=" << value << ": " << said;
+      }
+      for (const std::string& value : sample.refused) {
+        if (!sample.by_tool) continue;
+        const std::string said = says(tool, "--" + sample.option + "=" + value);
+        EXPECT_TRUE(is_value_error(said)) << tool << " --" << sample.option << "=" << value << ": " << said;
+      }
+    }
+  }
+  for (const launch::ForeignOption& option : launch::slurm_options()) {
+    if (option.only.empty() || option.name == "wait" || option.name == "signal") continue;
+    const bool has_value = option.takes == launch::ForeignOption::Takes::kValue;
+    for (const char* tool : {"srun", "sbatch"}) {
+      const std::string said = says(tool, "--" + std::string(option.name) + (has_value ? "=1" : ""));
+      EXPECT_EQ(said.find("unrecognized") == std::string::npos, option.only == tool)
+          << tool << " --" << option.name << ": " << said;
+    }
+  }
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "base/files/file.h"
 #include "base/text/json_text.h"
 #include "cli/command.h"
+#include "cli/options/device.h"
 #include "cli/options/experiment.h"
 #include "cli/options/rank_options.h"
 #include "cli/options/sizes.h"
@@ -197,7 +198,8 @@ class TrainPretrain final : public Command {
         "--backend", "NAME", &backend_,
         "the engine, in place of the experiment's framework: native, megatron, torchtitan or maxtext");
     args.option("--backend_path,--backend-path", "FOLDER", &backend_path_,
-                "the sources of that framework ('primus deps' finds or fetches them)");
+                "the sources of that framework ('primus deps' finds or fetches them)")
+        .reads = all_of_them;
     args.flag("--dry-run,--dry_run", dry_run_,
               "show what the run would be (of another framework its command and files), and touch nothing");
     args.option("--world", "N", &world_,
@@ -237,6 +239,7 @@ class TrainPretrain final : public Command {
       check_external(experiment, std::max(nodes, 1), std::max(here, 1));
       return;
     }
+    check_device_name(experiment.trainer.device);
     if (world > 0) check_mesh(experiment, world);
   }
 

@@ -137,8 +137,8 @@ std::vector<std::string> command_line(const DirectSettings& settings, const Dire
 }
 
 bool is_single(const DirectSettings& settings, const DirectCommand& command,
-               const Surroundings* surroundings) {
-  const auto mode = surroundings ? surroundings->setting("RUN_MODE") : std::nullopt;  // a hook's word
+               const Surroundings& surroundings) {
+  const auto mode = surroundings.setting("RUN_MODE");  // a hook's word
   if (mode && *mode != "single" && *mode != "torchrun") {
     throw invalid(fmt::format("RUN_MODE='{}' is neither single nor torchrun", *mode),
                   "set it to one, or unset it");
@@ -274,7 +274,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   // Primus's scripts take it for --numa.
   if (settings.numa == Numa::kAuto && gpus.any() && surroundings.setting("ENABLE_NUMA_BINDING") == "1")
     settings.numa = Numa::kOn;
-  const bool single = is_single(settings, command, &surroundings);
+  const bool single = is_single(settings, command, surroundings);
   const Shape shape = shape_of(settings, command, single);
   NodePlace place = find_node(surroundings, node_defaults(settings, given), gpus);
   const bool own_ranks = shape.ranks && !shape.script;
@@ -394,10 +394,14 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
   for (const Path& folder : settings.hooks) look_for(folder, "--hooks");
   for (const Path& file : settings.environment_files) look_for(file, "--env");
   const Variables given = given_variables(settings, only_there);
-  Shape shape = shape_of(settings, command, is_single(settings, command, nullptr));
+  check_place_variables(given);
+  const Surroundings nothing{.variable = [](const std::string&) { return std::nullopt; },
+                             .variable_names = [] { return std::vector<std::string>(); }};
+  const Surroundings told = with(nothing, given);
+  Shape shape = shape_of(settings, command, is_single(settings, command, told));
   std::optional<int> ranks = nodes.ranks ? nodes.ranks : settings.ranks_per_node;
-  if (const auto told = given.find("GPUS_PER_NODE"); told != given.end()) {
-    ranks = parse_ranks("GPUS_PER_NODE", told->second);
+  if (const auto count = given.find("GPUS_PER_NODE"); count != given.end()) {
+    ranks = parse_ranks("GPUS_PER_NODE", count->second);
   }
   const bool has_ranks = shape.ranks;
   if (nodes.tasks && has_ranks) {
@@ -419,9 +423,7 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
   for (const auto& [name, value] : given) step.environment[name] = value;
   add_notes(settings, {}, step);
   step.notes.insert(step.notes.end(), notes.begin(), notes.end());
-  const Surroundings nothing{.variable = [](const std::string&) { return std::nullopt; },
-                             .variable_names = [] { return std::vector<std::string>(); }};
-  for (std::string& note : environment_notes({}, with(nothing, given))) step.notes.push_back(std::move(note));
+  for (std::string& note : environment_notes({}, told)) step.notes.push_back(std::move(note));
   for (const Path& folder : settings.hooks) step.notes.push_back(fmt::format("hooks of {}", folder.string()));
   if (settings.log_file && !settings.log_file->empty())
     step.notes.push_back(fmt::format("output to {}", *settings.log_file));

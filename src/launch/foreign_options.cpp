@@ -76,7 +76,7 @@ std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::s
     const std::size_t equals = is_long ? word.find('=') : std::string::npos;
     const std::string name =
         is_long ? word.substr(2, equals == std::string::npos ? equals : equals - 2) : word.substr(1, 1);
-    const ForeignOption* const option = find_option(table, name);
+    const ForeignOption* const option = find_option(table, name, tool);
     if (!option && is_long) {
       if (const auto near = mistyped(table, name)) {
         throw invalid(fmt::format("{} has no option '--{}'", tool, name), *near);

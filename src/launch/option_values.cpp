@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "launch/node.h"
+#include "launch/secrets.h"
 
 namespace primus::launch {
 namespace {
@@ -576,6 +577,25 @@ bool is_label_name(View text) {
          std::ranges::all_of(name, [&](char c) { return fits(c) || c == '-' || c == '_' || c == '.'; });
 }
 
+bool is_resource_name(View text) {
+  const std::size_t slash = text.find('/');
+  return slash != View::npos && slash > 0 && is_label_name(text);
+}
+bool is_pod_volume(View text) {
+  const std::size_t colon = text.find(':');
+  const View from = text.substr(0, colon);
+  View inside = colon == View::npos ? from : text.substr(colon + 1);
+  if (inside.ends_with(":ro")) inside.remove_suffix(3);
+  const bool is_claim = from.starts_with("pvc/") && is_dns_name(from.substr(4));
+  return (is_claim || from.starts_with('/')) && inside.starts_with('/') && inside.find(':') == View::npos;
+}
+bool is_secret_ref(View text) {
+  const std::size_t equals = text.find('='), slash = text.find('/', equals);
+  if (equals == View::npos) return is_dns_name(text);
+  return is_variable_name(text.substr(0, equals)) && slash != View::npos && slash + 1 < text.size() &&
+         is_dns_name(text.substr(equals + 1, slash - equals - 1));
+}
+
 struct Row {
   Form form;
   const char* what;
@@ -638,6 +658,9 @@ constexpr Row kRows[] = {
     {Form::kPercent, "a number from -1 to 100", [](View t) { return within(t, -1, 100); }},
     {Form::kQuantity, "a quantity, such as 128Gi, 500m or 1.5", is_quantity},
     {Form::kDnsName, "a name of lower-case letters, digits, '-' and '.'", is_dns_name},
+    {Form::kResourceName, "DOMAIN/NAME, such as amd.com/gpu", is_resource_name},
+    {Form::kPodVolume, "/HOST/PATH:/INSIDE or pvc/CLAIM:/INSIDE, and ':ro'", is_pod_volume},
+    {Form::kSecretRef, "NAME=SECRET/KEY, or the name of a Secret", is_secret_ref},
     {Form::kLabelName, "the name of a label, such as kubernetes.io/hostname", is_label_name},
 };
 // clang-format on

@@ -71,9 +71,12 @@ enum class Form : std::uint8_t {
   kScore,         // -1000 to 1000
   kPercent,       // -1 to 100
   // Kubernetes
-  kQuantity,   // 128Gi, 500m, 1.5
-  kDnsName,    // team-a, a.b.c
-  kLabelName,  // kubernetes.io/hostname
+  kQuantity,      // 128Gi, 500m, 1.5
+  kDnsName,       // team-a, a.b.c
+  kLabelName,     // kubernetes.io/hostname
+  kResourceName,  // amd.com/gpu
+  kPodVolume,     // pvc/data:/data, /nfs:/nfs:ro
+  kSecretRef,     // HF_TOKEN=hugging-face/token, or the Secret alone
 };
 
 // A form, and the words of a choice: "always|missing|never".

@@ -63,12 +63,6 @@ std::vector<const Value*> items_of(const Value& value) {
   return items;
 }
 
-std::vector<std::string> texts_of(const Value& value, std::string_view key) {
-  std::vector<std::string> texts;
-  for (const Value* item : items_of(value)) texts.push_back(text_of(*item, key));
-  return texts;
-}
-
 std::vector<std::string> assignments_of(const Value& value, std::string_view key) {
   std::vector<std::string> list;
   if (value.is_map()) {
@@ -145,9 +139,6 @@ Handler to(std::optional<std::string>& target) {
     if (!text.empty()) target = text;
   };
 }
-Handler to(std::vector<std::string>& target) {
-  return [&](const Value& v, std::string_view key) { target = texts_of(v, key); };
-}
 Handler to(std::optional<int>& target, int low, int high) {
   return [&, low, high](const Value& v, std::string_view key) { target = number_of(v, key, low, high); };
 }
@@ -156,6 +147,19 @@ Handler to(std::string& target, Form form) {
     const std::string text = text_of(v, key);
     if (const auto wanted = text.empty() ? std::nullopt : misfit(form, text)) throw expected(v, key, *wanted);
     target = text;
+  };
+}
+Handler to(std::vector<std::string>& target, Form form) {
+  return [&target, form](const Value& v, std::string_view key) {
+    std::vector<std::string> texts;
+    for (const Value* item : items_of(v)) {
+      texts.push_back(text_of(*item, key));
+      if (const auto wanted = misfit(form, texts.back())) {
+        // What it is may be a secret.
+        throw config::error_at(item->origin, fmt::format("{} must be {}", key, *wanted));
+      }
+    }
+    target = std::move(texts);
   };
 }
 Handler to_one_of(std::string& target, std::vector<std::string_view> words) {
@@ -305,7 +309,7 @@ LauncherSettings read_settings(const Value& document) {
                                  {"priority_class", to(k.priority_class, Form::kDnsName)},
                                  {"program", to(k.program)},
                                  {"gpu_resource", to(k.gpu_resource)},
-                                 {"rdma_resource", to(k.rdma_resource)},
+                                 {"rdma_resource", to(k.rdma_resource, Form::kResourceName)},
                                  {"shm_size", to(k.shared_memory, Form::kQuantity)},
                                  {"memory", to(k.memory, Form::kQuantity)},
                                  {"cpus", to(k.cpus, Form::kQuantity)},
@@ -314,8 +318,8 @@ LauncherSettings read_settings(const Value& document) {
                                  {"gpus_per_node", to(k.ranks_per_node, 1, kMaxRanksPerNode)},
                                  {"max_restarts", to(k.max_restarts, 0, 1000)},
                                  {"env", to_variables(k.environment)},
-                                 {"secrets", to(k.secrets)},
-                                 {"volumes", to(k.volumes)}});
+                                 {"secrets", to(k.secrets, Form::kSecretRef)},
+                                 {"volumes", to(k.volumes, Form::kPodVolume)}});
   read_section(document, "the file",
                {{"main", sub("main", {{"debug", to(s.debug)},
                                       {"dry_run", to_dry_run(s.dry_run, s.dry_run_at, "main")}})},

@@ -117,7 +117,6 @@ constexpr ForeignOption kSlurm[] = {
     {"tres-bind"},
     {"tres-per-job"},
     {"tres-per-node"},
-    {"tres-per-socket", 0, {}, Takes::kValue, Times::kOnce, "srun"},
     {"tres-per-task"},
     {"uid"},
     {"unbuffered", 'u', {}, Takes::kNothing, Times::kOnce, "srun"},

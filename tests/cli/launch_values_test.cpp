@@ -143,7 +143,10 @@ TEST_F(LaunchValues, OfSettingsAreRefusedWithTheirPlace) {
         {"container: {options: {image: 'A B'}}\n", "image must be an image"},
         {"k8s: {memory: 64GB}\n", ".primus.yaml:1:15: error: memory must be a quantity"},
         {"k8s: {cpus: two}\n", "cpus must be a quantity"},
-        {"k8s: {topology_key: a/b/c}\n", "topology_key must be"}}) {
+        {"k8s: {topology_key: a/b/c}\n", "topology_key must be"},
+        {"k8s: {volumes: [pvc/data:/data, data]}\n", ":1:33: error: volumes must be"},
+        {"k8s: {secrets: [HF_TOKEN=x]}\n", "secrets must be NAME=SECRET/KEY"},
+        {"k8s: {rdma_resource: hca}\n", "rdma_resource must be DOMAIN/NAME"}}) {
     settings(c.yaml);
     for (const Words& chain : {kSrun, kDocker, Words{"direct", "--"}})
       expect_refused(Words{"--dry-run"} + chain + Words{"version"}, c.said);
@@ -220,6 +223,34 @@ TEST_F(LaunchValues, OfCommandsAreRefused) {
         expect_refused(dry + chain + c.command, c.said);
       }
   EXPECT_EQ(started(), "");
+}
+
+// What the launchers on the nodes and the command there would say.
+TEST_F(LaunchValues, WhatTheNodesWouldRefuseIsRefused) {
+  make_folders(folder_.path() / "here/sources");
+  const Words direct = {"slurm", "srun", "-N2", "--", "direct"};
+  for (const Words& dry : {Words{}, Words{"--dry-run"}}) {
+    expect_refused(
+        dry + Words{"slurm", "srun", "-N2", "--ntasks-per-node=2", "--", "container", "--"} + kTrain,
+        "a container has all ranks of its node");
+    expect_refused(dry + Words{"container", "-d", "--image", "a/b:1", "--"} + kTrain, "--detach leaves");
+    expect_refused(dry + direct + Words{"--env", "MASTER_PORT=x", "--"} + kTrain, "MASTER_PORT");
+    expect_refused(dry + direct + Words{"--env", "RUN_MODE=x", "--"} + kTrain, "RUN_MODE");
+    expect_refused(dry + Words{"slurm", "srun", "--", "container", "--env", "NNODES=x", "--"} + kTrain,
+                   "NNODES");
+    expect_refused(
+        dry + Words{"slurm", "srun", "-N1", "--", "container", "--env", "GPUS_PER_NODE=7", "--"} + kTrain,
+        "times 7 data-parallel ranks");
+    for (const auto& [words, said] : std::vector<std::pair<Words, std::string>>{
+             {{"--backend_path", "sources"}, "this run is native"},
+             {{"--fit-memory", "much"}, "much"},
+             {{"--world", "4"}, "--world is for --dry-run"},
+             {{"--backend", "megatron", "--force"}, "--force is for the native engine"}})
+      expect_refused(dry + direct + Words{"--"} + kTrain + words, said);
+  }
+  EXPECT_EQ(started(), "");
+  const Words single = Words{"--dry-run"} + direct + Words{"--env", "RUN_MODE=single", "--"} + kTrain;
+  EXPECT_THAT(planned(single).out, Not(HasSubstr("--nproc")));
 }
 
 TEST_F(LaunchValues, FilesThatOnlyTheNodesHaveAreNamed) {

@@ -177,7 +177,8 @@ class BenchmarkModelGemm : public BenchmarkOperator {
 
   void declare_case(Arguments& args) final {
     args.option("--model", "MODEL", &model_,
-                "a preset (llama3.1_8B; Primus's names too), a Hugging Face folder, or a run's folder");
+                "a preset (llama3.1_8B; Primus's names too), a Hugging Face folder, or a run's folder")
+        .reads = folders_among;
     args.option("--mbs,--micro-batch-size", "N", &batch_, "sequences of a microbatch");
     args.option("--seqlen,--seq-length", "N", &sequence_,
                 "tokens of a sequence (default: what the model takes, up to 4096)");

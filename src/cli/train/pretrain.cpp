@@ -227,6 +227,7 @@ class TrainPretrain final : public Command {
   void check_job(int nodes, int ranks_per_node,
                  const std::map<std::string, std::string>& variables) override {
     const Console silent{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
+    check_words();
     if (!experiment_.names_a_file() && !experiment_.names_a_model())
       experiment_.load(silent);  // says what is missing
     if (!experiment_.names_a_file() || !Env::posix().status(experiment_.file())) return;
@@ -235,10 +236,12 @@ class TrainPretrain final : public Command {
     const int world = nodes * here;
     const config::Experiment experiment = experiment_.load(silent, std::max(world, 1), variables);
     if (experiment.framework != "native") {
+      external_options(experiment);  // refuses options of the native engine
       // Of a size that is not known yet, one process: what no size would change.
       check_external(experiment, std::max(nodes, 1), std::max(here, 1));
       return;
     }
+    refuse_backend_path();
     check_device_name(experiment.trainer.device);
     if (world > 0) check_mesh(experiment, world);
   }
@@ -263,10 +266,7 @@ class TrainPretrain final : public Command {
       if (export_ && !place) export_to(*export_, experiment, console);
       return run_external(experiment, external_options(experiment), console);
     }
-    if (backend_path_) {
-      throw invalid("--backend_path names another framework's sources, and this run is native",
-                    "choose one with --backend megatron, torchtitan or maxtext, or leave --backend_path out");
-    }
+    refuse_backend_path();
     if (fit_ || fit_memory_) experiment = fitted(experiment, place, world, console);
     if (dry_run_) {
       if (place && place->rank != 0) return 0;  // one forecast is enough
@@ -302,8 +302,20 @@ class TrainPretrain final : public Command {
         .backend_path = backend_path_, .ranks = ranks_, .dry_run = dry_run_, .json = json_, .quiet = quiet_};
   }
 
+  void refuse_backend_path() const {
+    if (!backend_path_) return;
+    throw invalid("--backend_path names another framework's sources, and this run is native",
+                  "choose one with --backend megatron, torchtitan or maxtext, or leave --backend_path out");
+  }
+
   void check_ranks() const {
     ranks_.check(!dry_run_);
+    check_words();
+  }
+
+  // Mistakes that are ones on every machine and with any ranks.
+  void check_words() const {
+    if (fit_memory_) parse_fit_memory(*fit_memory_);
     constexpr std::int64_t kMostWorld = 1 << 20;
     if (world_ && (*world_ < 1 || *world_ > kMostWorld))
       throw invalid(fmt::format("--world {}: not a number of ranks", *world_), "give 1 or more");

@@ -100,16 +100,28 @@ class Daemon {
   pid_t pid_ = -1;
 };
 
-// The processes of this machine whose parents lead to `root`, and those whose environment has `mark`.
-std::set<pid_t> processes_with(const std::string& mark) {
+std::set<pid_t> all_processes() {
   std::set<pid_t> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file(entry.path() / "environ", std::ios::binary);
-    const std::string environment{std::istreambuf_iterator<char>(file), {}};
-    if (environment.find(mark) != std::string::npos) found.insert(static_cast<pid_t>(std::stol(name)));
+    if (name.find_first_not_of("0123456789") == std::string::npos)
+      found.insert(static_cast<pid_t>(std::stol(name)));
   }
+  return found;
+}
+
+// Of a file of /proc; nothing where the process is gone.
+std::string text_of(const Path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+// Those of this machine whose environment has `mark`.
+std::set<pid_t> processes_with(const std::string& mark) {
+  std::set<pid_t> found;
+  for (const pid_t pid : all_processes())
+    if (text_of("/proc/" + std::to_string(pid) + "/environ").find(mark) != std::string::npos)
+      found.insert(pid);
   return found;
 }
 
@@ -185,23 +197,20 @@ class Cluster {
   // Everything that runs on the node, at once, as when its power fails.
   void kill_node(const std::string& name) {
     nodes_[name]->end(SIGKILL);
-    for (const pid_t pid : processes_with("SLURMD_NODENAME=" + name)) kill(pid, SIGKILL);
-    const SubprocessResult steps = run_subprocess({"pgrep", "-f", "slurmstepd: "}, {});
-    std::istringstream pids(steps.out);
-    for (pid_t pid; pids >> pid;) {
-      std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
-      const std::string environment{std::istreambuf_iterator<char>(file), {}};
-      if (environment.find(folder().string()) == std::string::npos) continue;
-      // A stepd of the other node stays: its socket lies in that node's folder.
+    const std::set<pid_t> processes = processes_with("SLURMD_NODENAME=" + name);
+    // Its stepds first, which would report how their processes end: those that write to the node's log.
+    const std::string log = (folder() / ("slurmd-" + name + ".log")).string();
+    for (const pid_t pid : all_processes()) {
+      const Path process = "/proc/" + std::to_string(pid);
+      if (!text_of(process / "cmdline").starts_with("slurmstepd:")) continue;
       std::error_code none;
-      bool here = false;
-      for (const auto& fd :
-           std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", none)) {
-        const std::string target = std::filesystem::read_symlink(fd.path(), none).string();
-        here = here || target.find("slurmd-" + name + ".log") != std::string::npos;
+      for (const auto& fd : std::filesystem::directory_iterator(process / "fd", none)) {
+        if (std::filesystem::read_symlink(fd.path(), none) != log) continue;
+        kill(pid, SIGKILL);
+        break;
       }
-      if (here) kill(pid, SIGKILL);
     }
+    for (const pid_t pid : processes) kill(pid, SIGKILL);
   }
 
   static std::string words(const std::vector<std::string>& command) {

@@ -63,8 +63,7 @@ class NodeSmoke final : public Command {
     args.option("--expected-nodes", "N", &expected_nodes_,
                 "nodes that must report (default: SLURM_NNODES, SLURM_JOB_NUM_NODES or NNODES)");
     args.option("--expected-nodelist-file", "FILE", &node_list_,
-                "their names, one a line (default: Slurm's list)")
-        .reads = all_of_them;
+                "their names, one a line (default: Slurm's list)");
     args.option("--wait-timeout-sec", "S", &wait_, "how long rank 0 waits for the reports of all nodes");
     args.option("--clock-skew-warn-sec", "S", &clock_skew_,
                 "warn where the nodes' clocks are further apart, their starts included");

@@ -2,6 +2,7 @@
 """Runs every `primus-cli ...` example of AMD Primus's documents with --dry-run, and counts what comes of it.
 
   scripts/check-primus-examples.py [CHECKOUT] [--program build/bin/primus] [--verbose] [--match TEXT]
+  scripts/check-primus-examples.py --self-test [--program build/bin/primus]
 
 CHECKOUT is a checkout of Primus's repository, PRIMUS_UPSTREAM by default: where both are missing, the check is
 skipped (exit code 77). ./test.sh runs it, too. Nothing in it is changed: the commands run in a copy of its documents, shell scripts and examples. srun, sbatch, docker and torchrun are stand-ins that do nothing, so that what is
@@ -10,7 +11,10 @@ documents' have. Files that an example leaves to its reader (--config config.yam
 Primus's own experiments. Examples with gaps to fill in ("<image>", "...", a variable that the document does not set) are counted, and not run. Nor are commands
 without a mode.
 
-A command is `planned` where it ends with 0 with the files that Primus has, `planned with a stand-in` where one
+A command is `planned` where it ends with 0 and its plan has all that was asked for (plan_check.py): the chain of
+modes, their options and variables, and the command, word by word, in the last process. Where a plan lacks something,
+the exit code is 1, whatever the counts are. --self-test shows that a program that does nothing, one that repeats its
+words, and one that drops a single word are found. So it is `planned` with the files that Primus has, `planned with a stand-in` where one
 of its files was stood in for, and `refused` otherwise, by the first sentence of its error. What is refused may
 be right. The exit code is 1 where fewer are planned than were last (RECORDED), 0 otherwise.
 """
@@ -25,11 +29,13 @@ import subprocess
 import sys
 import tempfile
 
+import plan_check
+
 LIMIT = 300  # seconds for a command
 SKIPPED = 77
 FOLDERS = ["README.md", "docs", "docs_deprecated", "skills", "runner", "examples", "primus/configs"]
 # Of commit fd1eeab of Primus, on a machine without GPUs. Who makes more of them run raises the numbers.
-RECORDED = {"planned": 148, "planned with a stand-in": 46}
+RECORDED = {"planned": 147, "planned with a stand-in": 43}
 STAND_INS = ["srun", "sbatch", "docker", "torchrun", "python3"]
 EXPERIMENT = "examples/megatron/configs/MI300X/llama2_7B-BF16-pretrain.yaml"
 MODES = {"direct", "container", "slurm"}
@@ -110,14 +116,94 @@ def reason_of(error):
     return line
 
 
+def surroundings(folder):
+    """The variables of the commands: stand-ins for tools in front of PATH, nodes with eight GPUs."""
+    tools = folder / "bin"
+    tools.mkdir()
+    for tool in STAND_INS:
+        (tools / tool).write_text("#!/bin/sh\nexit 0\n")
+        (tools / tool).chmod(0o755)
+    return {"PATH": f"{tools}:/usr/bin:/bin", "HOME": str(folder), "NO_COLOR": "1", "PRIMUS_JOB_TOKEN": "example",
+            "GPUS_PER_NODE": "8"}
+
+
+# For --self-test: what is asked for in many ways, and needs no file of Primus's.
+SAMPLES = [
+    "direct --env A=1 --log_file run.log -- preflight --quick --expected-gpus 8",
+    "direct --patch fix.sh -- benchmark gemm --M 4096 --N 4096 --K 1024",
+    "direct --script job.py -- --steps 10",
+    "container --image a/b:1 --volume /tmp --env B=2 --shm-size 64g -- --numa -- benchmark memory --sizes 16M",
+    "slurm srun -N 2 -p gpu -t 1:00:00 -- direct --env GPUS_PER_NODE=8 -- preflight --quick",
+    "slurm sbatch --nodes=4 --job-name x -- container --image a/b:1 -- direct --numa -- preflight --tests gemm",
+    "direct --help",
+]
+
+
+def problems_of(program, words, plan, asks_help):
+    """What is wrong with what a program said."""
+    if asks_help:
+        return [] if "Usage:" in plan else ["no help"]
+    return plan_check.missing(words, plan, program)
+
+
+def self_test(program, run):
+    """A right program passes; one that does nothing, repeats its words or drops one of them does not."""
+    failures = []
+
+    def verdicts(candidate, dropped=None):
+        for sample in SAMPLES:
+            words = shlex.split(sample)
+            asks_help = "--help" in words
+            given = words if dropped is None else words[:dropped] + words[dropped + 1:]
+            result = run(candidate, given, asks_help)
+            # A stand-in may name itself in its plan: the program's own name is what counts.
+            yield sample, words, result.returncode != 0 or problems_of(program if dropped is not None else candidate,
+                                                                       words, result.stdout, asks_help)
+
+    for sample, _, problems in verdicts(program):
+        if problems:
+            failures.append(f"{sample}: {problems}")
+    for stub in ("/bin/true", "/bin/echo"):
+        failures += [f"{stub} passes: {sample}" for sample, _, problems in verdicts(stub) if not problems]
+    dropped_ones = 0
+    for dropped in range(max(len(shlex.split(sample)) for sample in SAMPLES)):
+        for sample, words, problems in verdicts(program, dropped):
+            if dropped >= len(words) or words[dropped] in ("srun", "--help", "direct", "--"):
+                continue  # the same without the word
+            if words[dropped] == "container" and dropped > 0:
+                continue  # which slurm starts where nobody says
+            dropped_ones += 1
+            if not problems:
+                failures.append(f"without '{words[dropped]}' it passes: {sample}")
+    for failure in failures:
+        print(failure)
+    print(f"{len(SAMPLES)} commands pass; a program that does nothing, one that repeats its words, and {dropped_ones} that "
+          f"drop one: {'FAILED' if failures else 'all found'}")
+    sys.exit(1 if failures else 0)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", nargs="?", default=os.environ.get("PRIMUS_UPSTREAM"))
     parser.add_argument("--program", default="build/bin/primus")
     parser.add_argument("--verbose", action="store_true", help="show every command and what came of it")
+    parser.add_argument("--self-test", action="store_true", help="does this check find wrong programs?")
     parser.add_argument("--match", default="", help="only commands with this text")
     args = parser.parse_args()
     program = os.path.abspath(args.program)
+    if args.self_test:
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = pathlib.Path(temporary).resolve()
+            environment = surroundings(folder)
+            for name in ("fix.sh", "job.py"):
+                (folder / name).write_text("")
+
+            def run(candidate, words, asks_help):
+                command = [candidate, *words] if asks_help else [candidate, "--dry-run", *words]
+                return subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+                                      capture_output=True, text=True, timeout=LIMIT)
+
+            self_test(program, run)
     if not args.checkout:
         print("skipped: PRIMUS_UPSTREAM names no checkout of AMD's Primus (github.com/AMD-AGI/Primus)")
         sys.exit(SKIPPED)
@@ -134,13 +220,7 @@ def main():
                 shutil.copytree(source, folder / name, symlinks=True, ignore_dangling_symlinks=True)
             elif source.exists():
                 shutil.copy(source, folder / name)
-        tools = pathlib.Path(temporary) / "bin"
-        tools.mkdir()
-        for tool in STAND_INS:
-            (tools / tool).write_text("#!/bin/sh\nexit 0\n")
-            (tools / tool).chmod(0o755)
-        environment = {"PATH": f"{tools}:/usr/bin:/bin", "HOME": temporary, "NO_COLOR": "1",
-                       "PRIMUS_JOB_TOKEN": "example", "GPUS_PER_NODE": "8"}
+        environment = surroundings(pathlib.Path(temporary))
 
         found = {}
         gaps = set()
@@ -155,6 +235,7 @@ def main():
         refused = collections.defaultdict(list)
         planned = dict.fromkeys(RECORDED, 0)
         others = 0
+        wrong = []
         for words, document in found.items():
             if not (set(words) & MODES) and "--help" not in words:
                 others += 1
@@ -171,7 +252,10 @@ def main():
                 result = subprocess.CompletedProcess(command, 1, "", f"error: it did not end within {LIMIT} s")
             for file in made:
                 file.unlink()
-            if result.returncode == 0:
+            problems = problems_of(program, words, result.stdout, asks_help) if result.returncode == 0 else []
+            if problems:
+                wrong.append((document, shown, problems))
+            elif result.returncode == 0:
                 kind = "planned with a stand-in" if made else "planned"
                 planned[kind] += 1
                 if args.verbose:
@@ -188,6 +272,10 @@ def main():
     for kind, examples in sorted(refused.items(), key=lambda item: -len(item[1])):
         document, shown, reason = examples[0]
         print(f"\n{len(examples):4}  {reason}\n      {document}: {shown[:160]}")
+    for document, shown, problems in wrong:
+        print(f"\nplanned without what it asks for: {'; '.join(problems)}\n      {document}: {shown}")
+    if wrong:
+        sys.exit(f"error: {len(wrong)} plans lack what was asked for")
     fewer = [f"{planned[kind]} are {kind}, {count} were before" for kind, count in RECORDED.items()
              if planned[kind] < count]
     if fewer and not args.match:

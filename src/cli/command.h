@@ -77,7 +77,13 @@ struct Argument {
   // typed on.
   std::vector<Suggestion> (*suggest)(std::string_view typed) = nullptr;
   std::vector<Refusal> refused = {};  // of a string: values that have no meaning here
+  // Of its values those that name files or folders which have to be there; null: none. Launchers look for
+  // them before they start anything.
+  std::vector<std::string> (*reads)(const std::vector<std::string>& values) = nullptr;
 };
+
+// For Argument::reads: each of the values names one.
+std::vector<std::string> all_of_them(const std::vector<std::string>& values);
 
 class Arguments {
  public:

@@ -16,6 +16,7 @@
 #include "cli/completion.h"
 #include "cli/grammar.h"
 #include "cli/launch/mode.h"
+#include "cli/options/device.h"
 #include "cli/parse.h"
 #include "cli/problem_json.h"
 #include "launch/direct.h"
@@ -25,6 +26,15 @@
 
 namespace primus::cli {
 namespace {
+
+// The commands of a group by their second words.
+std::vector<std::string_view> subcommands(const std::string& group) {
+  std::vector<std::string_view> names;
+  for (const CommandEntry& entry : commands()) {
+    if (entry.name.starts_with(group + " ")) names.push_back(entry.name.substr(group.size() + 1));
+  }
+  return names;
+}
 
 // The command that `words` begin with, and how many words name it. Prints help and returns null where only
 // help is wanted.
@@ -54,10 +64,7 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
     used = 2;
     return entry;
   }
-  std::vector<std::string_view> known;
-  for (const CommandEntry& entry : commands()) {
-    if (entry.name.starts_with(first + " ")) known.push_back(entry.name.substr(first.size() + 1));
-  }
+  const std::vector<std::string_view> known = subcommands(first);
   if (first == "data" && words[1].starts_with("diffusion")) {
     throw unsupported(fmt::format("'data {}' is not there: diffusion models are not trained here", words[1]),
                       "'primus data' lists what prepares text");
@@ -65,6 +72,15 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
   const std::string near = did_you_mean(words[1], known);
   throw invalid(fmt::format("there is no command '{} {}'", first, words[1]),
                 near.empty() ? fmt::format("it is one of {}", fmt::join(known, ", ")) : near);
+}
+
+// What was given of an argument that takes text, or what it is without.
+std::vector<std::string> values_of(const Argument& argument) {
+  if (const auto* const text = std::get_if<std::string*>(&argument.target)) return {**text};
+  if (const auto* const text = std::get_if<std::optional<std::string>*>(&argument.target))
+    return **text ? std::vector<std::string>{***text} : std::vector<std::string>();
+  if (const auto* const list = std::get_if<std::vector<std::string>*>(&argument.target)) return **list;
+  return {};
 }
 
 // By its words: a mistake among them may have ended their reading before the switch was set.
@@ -166,13 +182,19 @@ int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, 
   context.debug = globals.debug || declared.common->debug || settings.debug || switches.debug;
   context.config = config;
   bool dry_run = globals.dry_run || declared.common->dry_run;
-  if (settings.dry_run || switches.dry_run) {
+  std::optional<std::string> asked = settings.dry_run   ? std::optional(settings.dry_run_at)
+                                     : switches.dry_run ? std::optional(switches.dry_run_at)
+                                                        : std::nullopt;
+  // Else a job would be queued whose nodes show what they would run, and end well.
+  if (!asked && !dry_run) asked = mode.asks_for_dry_run_within(context, command);
+  if (asked) {
     // Else a check or a training that did not run would look like one that did.
     if (typed == Typed::kCommand) {
       console.note(
           "note: dry_run of the settings is for launchers, and this command was typed without one: "
           "it runs ('primus --dry-run direct -- ...' shows what would)");
     } else {
+      if (!dry_run) console.note(fmt::format("note: nothing is run: {}", *asked));
       dry_run = true;
     }
   }
@@ -256,8 +278,14 @@ launch::DirectCommand check_command(Words words, bool debug, Experiments experim
   if (words.empty() || words[0] == "help" || is_help(words[0])) return result;
   Console nowhere{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
   std::size_t used = 0;
-  // The program itself prints the help of a group.
-  if (is_group(words[0]) && (words.size() == 1 || is_help(words[1]))) return result;
+  // The program itself prints the help of a group that asks for it. A group alone would print it, too, and
+  // look like a job that is done.
+  if (is_group(words[0]) && words.size() > 1 && is_help(words[1])) return result;
+  if (is_group(words[0]) && !find_command(words[0]) && (words.size() == 1 || words[1].starts_with('-'))) {
+    throw invalid(fmt::format("'{}' needs a subcommand", words[0]),
+                  fmt::format("it is one of {}: {} {} ...", fmt::join(subcommands(words[0]), ", "), words[0],
+                              subcommands(words[0]).front()));
+  }
   const CommandEntry* const entry = resolve(words, used, nowhere);
   if (!entry) return result;
   const std::shared_ptr<Command> command = entry->make();
@@ -265,14 +293,27 @@ launch::DirectCommand check_command(Words words, bool debug, Experiments experim
   Arguments& arguments = *declared;
   command->declare(arguments);
   if (!parse(arguments, words.subspan(used), fmt::format("primus {}", entry->name))) return result;
-  const Argument* const experiment =
-      experiments != Experiments::kElsewhere ? arguments.find("--config") : nullptr;
-  if (experiment && std::holds_alternative<std::string*>(experiment->target)) {
-    const std::string& file = *std::get<std::string*>(experiment->target);
-    const bool looked_for = experiments == Experiments::kHere || Path(file).is_relative();
-    if (!file.empty() && looked_for && !Env::posix().status(file)) {
-      throw invalid(fmt::format("there is no experiment '{}'", file),
-                    "'primus " + std::string(entry->name) + " --help' has examples");
+  if (const Argument* const device = arguments.find("--device");
+      device && experiments != Experiments::kElsewhere) {
+    for (const std::string& name : values_of(*device)) check_device_name(name);
+  }
+  for (const Argument& argument : arguments.all()) {
+    const bool is_experiment = &argument == arguments.find("--config");
+    const std::vector<std::string> values = values_of(argument);
+    const std::string what = is_experiment            ? "experiment"
+                             : argument.names.empty() ? argument.value
+                                                      : argument.names.front();
+    for (const std::string& path : is_experiment    ? values
+                                   : argument.reads ? argument.reads(values)
+                                                    : std::vector<std::string>()) {
+      if (path.empty() || Env::posix().status(path)) continue;
+      if (launch::is_looked_for_here(path, experiments != Experiments::kElsewhere,
+                                     experiments == Experiments::kHere)) {
+        throw invalid(is_experiment ? fmt::format("there is no experiment '{}'", path)
+                                    : fmt::format("{}: there is no '{}'", what, path),
+                      "'primus " + std::string(entry->name) + " --help' has examples");
+      }
+      result.notes.push_back(launch::not_looked_for(is_experiment ? "the experiment" : what, path));
     }
   }
   result.check_job = [command, declared](int nodes, int ranks_per_node, const auto& variables) {

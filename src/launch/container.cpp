@@ -24,24 +24,15 @@ namespace {
 constexpr const char* kLabel = "io.primus.job";
 
 // Those of the host that Primus's jobs want within, as Primus hands them on.
-constexpr const char* kHandedOn[] = {"HF_TOKEN",
-                                     "HF_HOME",
-                                     "WANDB_API_KEY",
-                                     "OMP_NUM_THREADS",
-                                     "NO_COLOR",
-                                     "CUDA_VISIBLE_DEVICES",
-                                     "HIP_VISIBLE_DEVICES",
-                                     "ROCR_VISIBLE_DEVICES",
-                                     "CUDA_DEVICE_MAX_CONNECTIONS",
-                                     "GPU_MAX_HW_QUEUES",
-                                     "HSA_NO_SCRATCH_RECLAIM",
-                                     "HSA_KERNARG_POOL_SIZE",
-                                     "NVTE_CK_USES_BWD_V3",
-                                     "USING_AINIC",
-                                     "ANP_HOME_DIR",
-                                     "MPI_HOME_DIR",
-                                     "NET_OPTIONAL_RECV_COMPLETION",
-                                     "ENABLE_NUMA_BINDING"};
+constexpr const char* kHandedOn[] = {
+    "HF_TOKEN", "HF_HOME", "WANDB_API_KEY", "OMP_NUM_THREADS", "NO_COLOR", "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "GPU_MAX_HW_QUEUES",
+    "HSA_NO_SCRATCH_RECLAIM", "HSA_KERNARG_POOL_SIZE", "NVTE_CK_USES_BWD_V3", "USING_AINIC", "ANP_HOME_DIR",
+    "MPI_HOME_DIR", "NET_OPTIONAL_RECV_COMPLETION", "ENABLE_NUMA_BINDING",
+    // Which of Slurm's nodes and tasks this is, for preflight and node_smoke. Not
+    // SLURM_PROCID: within a container the place comes from NODE_RANK.
+    "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NODEID", "SLURM_LOCALID", "SLURMD_NODENAME",
+    "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"};
 constexpr const char* kHandedOnPrefixes[] = {"PRIMUS_", "NCCL_", "RCCL_", "GLOO_", "IONIC_", "HIPBLASLT_"};
 
 bool is_apptainer(const std::string& runtime) { return runtime == "apptainer" || runtime == "singularity"; }
@@ -80,7 +71,13 @@ class Builder {
         surroundings_(surroundings),
         runtime_(std::move(runtime)),
         apptainer_(is_apptainer(runtime_)),
-        options_(merged(container_options(), request.settings.options, request.given)) {}
+        options_(merged(container_options(), request.settings.options, request.given)) {
+    if (given("detach")) {
+      throw invalid(
+          "--detach leaves the container behind, and the launcher's exit code would say that all is done",
+          "leave it out: the command's exit code is the launcher's");
+    }
+  }
 
   void set_place(std::map<std::string, std::string> place, bool several_nodes) {
     place_ = std::move(place);
@@ -518,6 +515,11 @@ bool starts_here(const ContainerRequest& request) {
   return !names_another(request.given) && !names_another(request.settings.options);
 }
 
+Error several_tasks() {
+  return unsupported("Slurm starts several tasks on a node, and a container has all ranks of its node",
+                     "start one task on each node: --ntasks-per-node=1");
+}
+
 // What --env says of the node counts before the node is looked at.
 Surroundings with_given(const ContainerRequest& request, const Surroundings& surroundings,
                         std::map<std::string, std::string>& given) {
@@ -566,10 +568,7 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
   NodeDefaults defaults;
   for (const auto& [name, value] : given) defaults.typed.insert(name);
   const NodePlace place = find_node(inside, defaults, gpus);
-  if (place.task) {
-    throw unsupported("Slurm has started several tasks on a node, and a container has all ranks of its node",
-                      "start one task on each node: --ntasks-per-node=1");
-  }
+  if (place.task) throw several_tasks();
   std::map<std::string, std::string> variables{{"NNODES", std::to_string(place.nodes)},
                                                {"NODE_RANK", std::to_string(place.node)},
                                                {"GPUS_PER_NODE", std::to_string(place.ranks)}};
@@ -619,8 +618,16 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
   return plan;
 }
 
-ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const ElsewhereNodes& nodes,
+ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const ElsewhereNodes& job,
                                        const Surroundings& surroundings) {
+  if (job.tasks) throw several_tasks();
+  // What is set within counts there as it would here.
+  std::map<std::string, std::string> given;
+  with_given(request, surroundings, given);
+  check_place_variables(given);
+  ElsewhereNodes nodes = job;
+  if (const auto ranks = given.find("GPUS_PER_NODE"); ranks != given.end())
+    nodes.ranks = parse_ranks("GPUS_PER_NODE", ranks->second);
   const std::string runtime = request.settings.runtime == "auto" ? "docker" : request.settings.runtime;
   Builder builder(request, surroundings, runtime);
   builder.leave_devices_to_nodes();

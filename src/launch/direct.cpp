@@ -7,6 +7,7 @@
 #include <chrono>
 #include <ctime>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "comm/rendezvous/socket.h"
@@ -23,7 +24,7 @@ constexpr std::uint64_t kMaxEnvironmentFile = 1 << 20;
 using Variables = std::map<std::string, std::string>;
 
 // --env and its files; what stands later wins, and --env over files.
-Variables given_variables(const DirectSettings& settings) {
+Variables given_variables(const DirectSettings& settings, const std::set<Path>& left_out = {}) {
   Variables variables;
   const auto set = [&](const std::vector<std::string>& assignments) {
     for (const std::string& text : assignments) {
@@ -31,7 +32,8 @@ Variables given_variables(const DirectSettings& settings) {
       variables[assignment.name] = std::move(assignment.value);
     }
   };
-  for (const Path& file : settings.environment_files) set(read_environment_file(file));
+  for (const Path& file : settings.environment_files)
+    if (!left_out.contains(file)) set(read_environment_file(file));
   set(settings.environment);
   return variables;
 }
@@ -135,8 +137,8 @@ std::vector<std::string> command_line(const DirectSettings& settings, const Dire
 }
 
 bool is_single(const DirectSettings& settings, const DirectCommand& command,
-               const Surroundings* surroundings) {
-  const auto mode = surroundings ? surroundings->setting("RUN_MODE") : std::nullopt;  // a hook's word
+               const Surroundings& surroundings) {
+  const auto mode = surroundings.setting("RUN_MODE");  // a hook's word
   if (mode && *mode != "single" && *mode != "torchrun") {
     throw invalid(fmt::format("RUN_MODE='{}' is neither single nor torchrun", *mode),
                   "set it to one, or unset it");
@@ -196,6 +198,19 @@ void require_token(const NodePlace& place, const Surroundings& surroundings) {
 }
 
 }  // namespace
+
+bool is_looked_for_here(const Path& file, bool in_this_folder, bool on_this_machine) {
+  if (on_this_machine) return true;
+  const Path here = std::filesystem::current_path();
+  const Path place = (file.is_absolute() ? file : here / file).lexically_normal();
+  const auto [end, unused] = std::mismatch(here.begin(), here.end(), place.begin(), place.end());
+  return in_this_folder && (file.is_relative() || end == here.end());
+}
+
+std::string not_looked_for(const std::string& what, const Path& file) {
+  return fmt::format("{} '{}' is not on this machine; whether it is there was not checked", what,
+                     file.string());
+}
 
 bool asks_for_ranks(const std::vector<std::string>& words) {
   return std::any_of(words.begin(), words.end(), [](const std::string& word) {
@@ -259,7 +274,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   // Primus's scripts take it for --numa.
   if (settings.numa == Numa::kAuto && gpus.any() && surroundings.setting("ENABLE_NUMA_BINDING") == "1")
     settings.numa = Numa::kOn;
-  const bool single = is_single(settings, command, &surroundings);
+  const bool single = is_single(settings, command, surroundings);
   const Shape shape = shape_of(settings, command, single);
   NodePlace place = find_node(surroundings, node_defaults(settings, given), gpus);
   const bool own_ranks = shape.ranks && !shape.script;
@@ -362,11 +377,31 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
 
 Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
                            const ElsewhereNodes& nodes, const std::string& program) {
-  const Variables given = given_variables(settings);
-  Shape shape = shape_of(settings, command, is_single(settings, command, nullptr));
+  // Files that only the nodes have are left to them.
+  std::vector<std::string> notes = command.notes;
+  std::set<Path> only_there;
+  const auto look_for = [&](const Path& file, const std::string& what) {
+    if (Env::posix().status(file)) return;
+    if (is_looked_for_here(file, nodes.same_folder, false)) {
+      throw invalid(fmt::format("{}: there is no '{}'", what, file.string()),
+                    "correct its name, or leave it out");
+    }
+    notes.push_back(not_looked_for(what, file));
+    only_there.insert(file);
+  };
+  if (settings.script && !settings.script->empty()) look_for(*settings.script, "--script");
+  for (const Path& file : settings.patches) look_for(file, "--patch");
+  for (const Path& folder : settings.hooks) look_for(folder, "--hooks");
+  for (const Path& file : settings.environment_files) look_for(file, "--env");
+  const Variables given = given_variables(settings, only_there);
+  check_place_variables(given);
+  const Surroundings nothing{.variable = [](const std::string&) { return std::nullopt; },
+                             .variable_names = [] { return std::vector<std::string>(); }};
+  const Surroundings told = with(nothing, given);
+  Shape shape = shape_of(settings, command, is_single(settings, command, told));
   std::optional<int> ranks = nodes.ranks ? nodes.ranks : settings.ranks_per_node;
-  if (const auto told = given.find("GPUS_PER_NODE"); told != given.end()) {
-    ranks = parse_ranks("GPUS_PER_NODE", told->second);
+  if (const auto count = given.find("GPUS_PER_NODE"); count != given.end()) {
+    ranks = parse_ranks("GPUS_PER_NODE", count->second);
   }
   const bool has_ranks = shape.ranks;
   if (nodes.tasks && has_ranks) {
@@ -387,9 +422,8 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
             .argv = command_line(settings, command, words, shape, several, program, nullptr)};
   for (const auto& [name, value] : given) step.environment[name] = value;
   add_notes(settings, {}, step);
-  const Surroundings nothing{.variable = [](const std::string&) { return std::nullopt; },
-                             .variable_names = [] { return std::vector<std::string>(); }};
-  for (std::string& note : environment_notes({}, with(nothing, given))) step.notes.push_back(std::move(note));
+  step.notes.insert(step.notes.end(), notes.begin(), notes.end());
+  for (std::string& note : environment_notes({}, told)) step.notes.push_back(std::move(note));
   for (const Path& folder : settings.hooks) step.notes.push_back(fmt::format("hooks of {}", folder.string()));
   if (settings.log_file && !settings.log_file->empty())
     step.notes.push_back(fmt::format("output to {}", *settings.log_file));

@@ -26,6 +26,7 @@ struct DirectCommand {
   bool has_ranks = false;          // of Primus's own commands: whether ranks work on it together
   bool one_process = false;        // of Primus's own commands: one process for each node, whatever there is
   bool debug = false;
+  std::vector<std::string> notes = {};  // what could not be looked at here, one sentence each
   HookCommand hooks;
   // Of Primus's own commands with ranks: throws what would keep a job of so many from starting
   // (Command::check_job); 0: not known. Null: nothing is known.
@@ -62,6 +63,12 @@ struct ElsewhereNodes {
 };
 Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
                            const ElsewhereNodes& nodes, const std::string& program);
+
+// Whether a file that the job is to find is looked for before it is started: where it runs on this machine;
+// and in the current folder, where it runs in that folder (`in_this_folder`).
+bool is_looked_for_here(const Path& file, bool in_this_folder, bool on_this_machine);
+// What is said of one that is neither here nor looked for: "--patch '/x' is not on this machine, ...".
+std::string not_looked_for(const std::string& what, const Path& file);
 
 // Runs hooks and patches, plans again with what they changed, and becomes the command, or runs it and returns
 // its exit code. `show` gets lines for the user.

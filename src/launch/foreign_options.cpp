@@ -12,13 +12,46 @@ namespace primus::launch {
 using Takes = ForeignOption::Takes;
 using Times = ForeignOption::Times;
 
-const ForeignOption* find_option(ForeignTable table, std::string_view name) {
+namespace {
+
+std::string_view without_dashes(std::string_view name) {
   while (name.starts_with('-')) name.remove_prefix(1);
+  return name;
+}
+
+bool is_called(const ForeignOption& option, std::string_view name) {
+  return option.name == name || (name.size() == 1 && option.letter == name[0]) ||
+         (!option.another.empty() && option.another == name);
+}
+
+}  // namespace
+
+const ForeignOption* find_option(ForeignTable table, std::string_view name, std::string_view tool) {
+  name = without_dashes(name);
+  const ForeignOption* other = nullptr;
   for (const ForeignOption& option : table) {
-    if (option.name == name || (name.size() == 1 && option.letter == name[0])) return &option;
-    if (!option.another.empty() && option.another == name) return &option;
+    if (!is_called(option, name)) continue;
+    if (tool.empty() || option.only.empty() || option.only == tool) return &option;
+    if (!other) other = &option;
   }
-  return nullptr;
+  return other;
+}
+
+bool takes(const ForeignOption& option, const std::optional<std::string>& value) {
+  if (!value || value->empty()) return option.takes != Takes::kValue;
+  if (option.takes == Takes::kNothing) return false;
+  return option.takes == Takes::kTruth || !misfit(option.form, *value);
+}
+
+bool takes(ForeignTable table, const GivenOption& option, std::string_view tool) {
+  bool known = false;
+  for (const ForeignOption& entry : table) {
+    if (!is_called(entry, option.name)) continue;
+    known = true;
+    const bool its_own = tool.empty() || entry.only.empty() || entry.only == tool;
+    if (its_own && takes(entry, option.value)) return true;
+  }
+  return !known;
 }
 
 std::optional<std::string> mistyped(ForeignTable table, std::string_view name) {
@@ -43,7 +76,7 @@ std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::s
     const std::size_t equals = is_long ? word.find('=') : std::string::npos;
     const std::string name =
         is_long ? word.substr(2, equals == std::string::npos ? equals : equals - 2) : word.substr(1, 1);
-    const ForeignOption* const option = find_option(table, name);
+    const ForeignOption* const option = find_option(table, name, tool);
     if (!option && is_long) {
       if (const auto near = mistyped(table, name)) {
         throw invalid(fmt::format("{} has no option '--{}'", tool, name), *near);
@@ -56,8 +89,15 @@ std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::s
     }
     GivenOption found{option ? std::string(option->name) : name};
     const bool takes_value = !option || option->takes == Takes::kValue;
+    const bool is_switch = option && option->takes == Takes::kNothing;
     if (equals != std::string::npos) {
       found.value = word.substr(equals + 1);
+    } else if (!is_long && word.size() > 2 && is_switch) {  // -vl
+      std::vector<std::string> others(words.begin() + static_cast<std::ptrdiff_t>(at) + 1, words.end());
+      others.insert(others.begin(), "-" + word.substr(2));
+      given.push_back(std::move(found));
+      for (GivenOption& other : read_options(table, others, tool, rest)) given.push_back(std::move(other));
+      return given;
     } else if (!is_long && word.size() > 2) {  // -N4
       found.value = word.substr(2);
     } else if (takes_value && at + 1 < words.size() && (option || !words[at + 1].starts_with('-'))) {
@@ -65,11 +105,16 @@ std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::s
     } else if (option && option->takes == Takes::kValue) {
       throw invalid(fmt::format("{} of {} needs a value", word, tool));
     }
-    if (option && option->takes == Takes::kNothing && found.value && *found.value != "true") {
-      throw invalid(fmt::format("{} of {} takes no value, and has '{}'", is_long ? "--" + name : word, tool,
-                                *found.value));
+    const std::string shown = is_long ? "--" + name : word.substr(0, 2);
+    if (is_switch && found.value) {
+      const bool truth = *found.value == "true" || *found.value == "false";
+      if (!truth)
+        throw invalid(fmt::format("{} of {} takes no value, and has '{}'", shown, tool, *found.value));
+      if (*found.value == "false") continue;
+      found.value.reset();
     }
-    if (option && option->takes == Takes::kNothing) found.value.reset();
+    if (option && found.value && !found.value->empty() && option->takes != Takes::kTruth)
+      require_form(option->form, *found.value, fmt::format("{} of {}", shown, tool));
     given.push_back(std::move(found));
   }
   return given;

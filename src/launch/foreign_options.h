@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "launch/option_values.h"
+
 namespace primus::launch {
 
 struct ForeignOption {
@@ -19,15 +21,17 @@ struct ForeignOption {
   enum class Times { kOnce, kAddUp, kReplace };
   std::string_view name;  // "nodes"
   char letter = 0;        // 'N'; 0: none
+  ValueForm form = {};    // of its value
   Takes takes = Takes::kValue;
   Times times = Times::kOnce;
-  std::string_view only = {};     // the one tool of several that has it: "podman"
+  std::string_view only = {};     // the one tool of several that has it, or has it so: "podman"
   std::string_view another = {};  // another long name
 };
 using ForeignTable = std::span<const ForeignOption>;
 
-// "nodes", "N" and "-N" are the same option. Null: not in the table.
-const ForeignOption* find_option(ForeignTable table, std::string_view name);
+// "nodes", "N" and "-N" are the same option. Of several entries, the one that `tool` has. Null: not in the
+// table.
+const ForeignOption* find_option(ForeignTable table, std::string_view name, std::string_view tool = {});
 
 struct GivenOption {
   std::string name;  // as in the table ("nodes"); without dashes
@@ -35,11 +39,16 @@ struct GivenOption {
   bool operator==(const GivenOption&) const = default;
 };
 
+// Whether `tool` has the option so: with a value of its form, or without one. Names that the table does not
+// have may be anybody's. Without a tool: whether any of them has it so.
+bool takes(ForeignTable table, const GivenOption& option, std::string_view tool = {});
+
 // What becomes of long names that the table does not have: of a complete table they are mistakes.
 enum class Unknown { kHandOn, kRefuse };
 
 // Reads `words`. Throws Error(kInvalid): a word that is no option and no value ('needs the command behind
-// --'), an option without its value, one that looks like a mistyped one. `tool`: "srun", for messages.
+// --'), an option without its value, one that looks like a mistyped one, a value that cannot be.
+// `tool`: "srun", whose entries count.
 std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::string> words,
                                       std::string_view tool, Unknown rest = Unknown::kHandOn);
 

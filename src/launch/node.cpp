@@ -7,12 +7,15 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/system/subprocess.h"
 
 namespace primus::launch {
 namespace {
+
+constexpr std::int64_t kMaxPort = 65535;
 
 constexpr std::size_t kMaxListedNodes = kMaxNodes;
 
@@ -167,6 +170,18 @@ std::optional<StepTask> task_of_step(const Surroundings& surroundings) {
   return result;
 }
 
+void check_place_variables(const std::map<std::string, std::string>& variables) {
+  constexpr std::tuple<const char*, std::int64_t, std::int64_t> kRanges[] = {
+      {"NNODES", 1, kMaxNodes},
+      {"NODE_RANK", 0, kMaxNodes - 1},
+      {"GPUS_PER_NODE", 1, kMaxRanksPerNode},
+      {"MASTER_PORT", 1, kMaxPort}};
+  for (const auto& [name, low, high] : kRanges) {
+    const auto found = variables.find(name);
+    if (found != variables.end() && !found->second.empty()) number_in(name, found->second, low, high);
+  }
+}
+
 int parse_ranks(const std::string& variable, const std::string& value) {
   return static_cast<int>(number_in(variable, value, 1, kMaxRanksPerNode));
 }
@@ -241,7 +256,7 @@ NodePlace find_node(const Surroundings& surroundings, const NodeDefaults& defaul
   place.ranks = static_cast<int>(ranks.value_or(1));
   if (place.task) place.ranks = place.task->local_world;
 
-  const auto port = number(surroundings, "MASTER_PORT", 1, 65535);
+  const auto port = number(surroundings, "MASTER_PORT", 1, kMaxPort);
   // Primus's settings say "localhost" where they mean nothing.
   const std::string usual = defaults.master_address.value_or("");
   place.master_address = surroundings.setting("MASTER_ADDR").value_or(usual == "localhost" ? "" : usual);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -64,6 +65,10 @@ std::optional<StepTask> task_of_step(const Surroundings& surroundings);
 
 // What our launcher tells its processes: the step in which it placed them. Another step within starts anew.
 inline constexpr const char* kLaunchedStep = "PRIMUS_LAUNCHED_STEP";
+
+// The variables of a node's place that a launcher is given for nodes elsewhere. Throws Error(kInvalid) for
+// one that is no number in its range.
+void check_place_variables(const std::map<std::string, std::string>& variables);
 
 // The value of a variable that says how many ranks a node has. Throws Error(kInvalid) naming it.
 int parse_ranks(const std::string& variable, const std::string& value);

@@ -63,12 +63,6 @@ std::vector<const Value*> items_of(const Value& value) {
   return items;
 }
 
-std::vector<std::string> texts_of(const Value& value, std::string_view key) {
-  std::vector<std::string> texts;
-  for (const Value* item : items_of(value)) texts.push_back(text_of(*item, key));
-  return texts;
-}
-
 std::vector<std::string> assignments_of(const Value& value, std::string_view key) {
   std::vector<std::string> list;
   if (value.is_map()) {
@@ -145,11 +139,28 @@ Handler to(std::optional<std::string>& target) {
     if (!text.empty()) target = text;
   };
 }
-Handler to(std::vector<std::string>& target) {
-  return [&](const Value& v, std::string_view key) { target = texts_of(v, key); };
-}
 Handler to(std::optional<int>& target, int low, int high) {
   return [&, low, high](const Value& v, std::string_view key) { target = number_of(v, key, low, high); };
+}
+Handler to(std::string& target, Form form) {
+  return [&target, form](const Value& v, std::string_view key) {
+    const std::string text = text_of(v, key);
+    if (const auto wanted = text.empty() ? std::nullopt : misfit(form, text)) throw expected(v, key, *wanted);
+    target = text;
+  };
+}
+Handler to(std::vector<std::string>& target, Form form) {
+  return [&target, form](const Value& v, std::string_view key) {
+    std::vector<std::string> texts;
+    for (const Value* item : items_of(v)) {
+      texts.push_back(text_of(*item, key));
+      if (const auto wanted = misfit(form, texts.back())) {
+        // What it is may be a secret.
+        throw config::error_at(item->origin, fmt::format("{} must be {}", key, *wanted));
+      }
+    }
+    target = std::move(texts);
+  };
 }
 Handler to_one_of(std::string& target, std::vector<std::string_view> words) {
   return [&target, words = std::move(words)](const Value& v, std::string_view key) {
@@ -175,7 +186,9 @@ bool read_option(ForeignTable table, std::string_view tool, const Member& member
     }
   }
   const std::string name = known ? std::string(known->name) : member.key;
-  const bool is_switch = known && known->takes == ForeignOption::Takes::kNothing;
+  // As one of the tools has it that is a switch ("wait: true" is sbatch's).
+  const bool is_truth = member.value.kind == Kind::kBool && takes(table, {name, std::nullopt});
+  const bool is_switch = known && (known->takes == ForeignOption::Takes::kNothing || is_truth);
   if (member.value.is_map()) throw expected(member.value, member.key, "text or a list");
   if (member.value.is_list() && !member.value.items.empty() && known &&
       known->times == ForeignOption::Times::kOnce) {
@@ -194,7 +207,11 @@ bool read_option(ForeignTable table, std::string_view tool, const Member& member
     }
     if (words && !truth.value_or(true)) continue;
     const bool bare = text.empty() || (words && truth.value_or(false));
-    if (bare && known && known->takes == ForeignOption::Takes::kValue) continue;  // partition: ""
+    if (!bare && known && !takes(table, {name, text})) {
+      throw expected(*item, member.key, misfit(known->form, text).value_or("something else"));
+    }
+    if (bare && !is_switch && known && known->takes == ForeignOption::Takes::kValue)
+      continue;  // partition: ""
     options.push_back({name, bare ? std::nullopt : std::optional<std::string>(text)});
   }
   return true;
@@ -225,14 +242,20 @@ LauncherSettings read_settings(const Value& document) {
       read_section(section, name, handlers, problems, other);
     };
   };
-  const auto switches = [](LauncherSettings::Switches& target, Handlers handlers) {
+  const auto to_dry_run = [](bool& target, std::string& at, std::string_view section) -> Handler {
+    return [&target, &at, section](const Value& v, std::string_view key) {
+      target = bool_of(v, key);
+      at = fmt::format("{} has {}.dry_run: true", v.origin.describe(), section);
+    };
+  };
+  const auto switches = [&](std::string_view section, LauncherSettings::Switches& target, Handlers handlers) {
     handlers.emplace("debug", to(target.debug));
-    handlers.emplace("dry_run", to(target.dry_run));
+    handlers.emplace("dry_run", to_dry_run(target.dry_run, target.dry_run_at, section));
     return handlers;
   };
   DirectSettings& d = s.direct;
   const Handlers direct = switches(
-      s.direct_switches,
+      "direct", s.direct_switches,
       {{"run_mode",
         [&](const Value& v, std::string_view key) {
           std::string mode;
@@ -263,11 +286,11 @@ LauncherSettings read_settings(const Value& document) {
        {"master_port", [&](const Value& v, std::string_view key) {
           d.master_port = static_cast<std::uint16_t>(number_of(v, key, 1, 65535));
         }}});
-  const Handlers slurm =
-      switches(s.slurm_switches, {{"gpus_per_node", to(s.slurm.ranks_per_node, 1, kMaxRanksPerNode)}});
+  const Handlers slurm = switches("slurm", s.slurm_switches,
+                                  {{"gpus_per_node", to(s.slurm.ranks_per_node, 1, kMaxRanksPerNode)}});
   ContainerSettings& c = s.container;
   const Handlers container =
-      switches(s.container_switches,
+      switches("container", s.container_switches,
                {{"runtime", to_one_of(c.runtime, {"auto", "docker", "podman", "apptainer", "singularity"})},
                 {"accelerator", to_one_of(c.accelerator, {"auto", "amd", "nvidia", "none"})},
                 {"program", to(c.program)},
@@ -276,28 +299,30 @@ LauncherSettings read_settings(const Value& document) {
                    return read_option(container_options(), "the container's runtime", member, c.options);
                  })}});
   KubernetesSettings& k = s.k8s;
-  const Handlers k8s = switches(s.k8s_switches, {{"kind", to_one_of(k.kind, {"jobset", "pytorchjob"})},
-                                                 {"name", to(k.name)},
-                                                 {"namespace", to(k.name_space)},
-                                                 {"image", to(k.image)},
-                                                 {"service_account", to(k.service_account)},
-                                                 {"queue", to(k.queue)},
-                                                 {"priority_class", to(k.priority_class)},
-                                                 {"program", to(k.program)},
-                                                 {"gpu_resource", to(k.gpu_resource)},
-                                                 {"rdma_resource", to(k.rdma_resource)},
-                                                 {"shm_size", to(k.shared_memory)},
-                                                 {"memory", to(k.memory)},
-                                                 {"cpus", to(k.cpus)},
-                                                 {"topology_key", to(k.topology_key)},
-                                                 {"nodes", to(k.nodes, 1, kMaxNodes)},
-                                                 {"gpus_per_node", to(k.ranks_per_node, 1, kMaxRanksPerNode)},
-                                                 {"max_restarts", to(k.max_restarts, 0, 1000)},
-                                                 {"env", to_variables(k.environment)},
-                                                 {"secrets", to(k.secrets)},
-                                                 {"volumes", to(k.volumes)}});
+  const Handlers k8s = switches("k8s", s.k8s_switches,
+                                {{"kind", to_one_of(k.kind, {"jobset", "pytorchjob"})},
+                                 {"name", to(k.name, Form::kDnsName)},
+                                 {"namespace", to(k.name_space, Form::kDnsName)},
+                                 {"image", to(k.image, Form::kImage)},
+                                 {"service_account", to(k.service_account, Form::kDnsName)},
+                                 {"queue", to(k.queue, Form::kDnsName)},
+                                 {"priority_class", to(k.priority_class, Form::kDnsName)},
+                                 {"program", to(k.program)},
+                                 {"gpu_resource", to(k.gpu_resource)},
+                                 {"rdma_resource", to(k.rdma_resource, Form::kResourceName)},
+                                 {"shm_size", to(k.shared_memory, Form::kQuantity)},
+                                 {"memory", to(k.memory, Form::kQuantity)},
+                                 {"cpus", to(k.cpus, Form::kQuantity)},
+                                 {"topology_key", to(k.topology_key, Form::kLabelName)},
+                                 {"nodes", to(k.nodes, 1, kMaxNodes)},
+                                 {"gpus_per_node", to(k.ranks_per_node, 1, kMaxRanksPerNode)},
+                                 {"max_restarts", to(k.max_restarts, 0, 1000)},
+                                 {"env", to_variables(k.environment)},
+                                 {"secrets", to(k.secrets, Form::kSecretRef)},
+                                 {"volumes", to(k.volumes, Form::kPodVolume)}});
   read_section(document, "the file",
-               {{"main", sub("main", {{"debug", to(s.debug)}, {"dry_run", to(s.dry_run)}})},
+               {{"main", sub("main", {{"debug", to(s.debug)},
+                                      {"dry_run", to_dry_run(s.dry_run, s.dry_run_at, "main")}})},
                 {"direct", sub("direct", direct)},
                 {"slurm", sub("slurm", slurm,
                               [&s](const Member& member) {

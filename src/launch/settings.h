@@ -62,10 +62,12 @@ struct KubernetesSettings {
 };
 
 struct LauncherSettings {
-  bool debug = false, dry_run = false;  // main:
   struct Switches {
     bool debug = false, dry_run = false;
+    std::string dry_run_at;  // where it stands: "dry_run: true in .primus.yaml:3:12"
   };
+  bool debug = false, dry_run = false;  // main:
+  std::string dry_run_at;
   Switches slurm_switches, container_switches, direct_switches, k8s_switches;
   DirectSettings direct;
   SlurmSettings slurm;

@@ -44,6 +44,28 @@ int nodes_of(const std::vector<GivenOption>& options) {
   return tasks ? 0 : 1;
 }
 
+// Takes out of `options` what `tool` does not have. A batch job's step is given what is srun's. What is
+// sbatch's is a mistake where it is typed for srun, and is left out, with a note, where settings have it for
+// both.
+std::vector<std::string> sort_by_tool(const SlurmRequest& request, const std::string& tool,
+                                      std::vector<GivenOption>& options, std::vector<GivenOption>& of_step) {
+  std::vector<std::string> notes;
+  std::erase_if(options, [&](const GivenOption& option) {
+    if (takes(slurm_options(), option, tool)) return false;
+    if (request.batch) {
+      of_step.push_back(option);
+      return true;
+    }
+    if (std::find(request.given.begin(), request.given.end(), option) != request.given.end()) {
+      throw invalid(fmt::format("srun has no option '{}', which is one of sbatch's", written(option)),
+                    "leave it out, or submit a batch job: primus slurm sbatch ...");
+    }
+    notes.push_back(fmt::format("without {} of the settings, which sbatch alone has", written(option)));
+    return true;
+  });
+  return notes;
+}
+
 std::vector<std::string> words_of(const std::string& tool, const std::vector<GivenOption>& options) {
   std::vector<std::string> words{tool};
   for (const GivenOption& option : options) words.push_back(written(option));
@@ -104,11 +126,16 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
                 "run this on a machine of the cluster, or without Slurm: primus direct -- ...");
   }
   std::vector<GivenOption> options = merged(slurm_options(), settings.options, request.given);
-  if (find_given(options, "wrap")) {
-    throw invalid("--wrap gives sbatch a command of its own", "leave it out: the command stands behind '--'");
+  for (const auto& [name, whose] : {std::pair("wrap", "sbatch"), std::pair("multi-prog", "srun")}) {
+    if (find_given(options, name)) {
+      throw invalid(fmt::format("--{} gives {} a command of its own", name, whose),
+                    "leave it out: the command stands behind '--'");
+    }
   }
 
   SlurmPlan plan;
+  std::vector<GivenOption> step_options;
+  std::vector<std::string> notes = sort_by_tool(request, tool, options, step_options);
   plan.nodes.nodes = nodes_of(options);
   plan.nodes.same_folder = !find_given(options, "chdir");
   plan.nodes.node = "<SLURM_NODEID>";
@@ -126,15 +153,20 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   }
 
   const bool requeue = is_given(options, {"requeue"});
-  std::vector<GivenOption> step_options;
-  if (!tasks_are_given) step_options.push_back({"ntasks-per-node", "1"});
-  step_options.push_back({"kill-on-bad-exit", "1"});
+  const auto step_option = [&](const char* name, const std::string& value) {
+    if (!find_given(step_options, name)) step_options.push_back({name, value});
+  };
+  if (!tasks_are_given) step_option("ntasks-per-node", "1");
+  // Ranks need each other. Of other commands each node's result counts by itself.
+  if (request.has_ranks) step_option("kill-on-bad-exit", "1");
+  if (request.has_ranks && !surroundings.setting("SLURM_WAIT"))
+    step_option("wait", std::to_string(request.own_ranks ? kWaitForOwnRanks : kWaitForRanks));
   if (request.batch) {
     if (!tasks_are_given) options.push_back({"ntasks-per-node", "1"});
     if (request.has_ranks && !find_given(options, "signal")) options.push_back({"signal", "B:USR1@120"});
     if (requeue && !find_given(options, "open-mode")) options.push_back({"open-mode", "append"});
     // Slurm does not hand these on to a job's steps.
-    step_options.push_back({"export", "ALL"});
+    step_option("export", "ALL");
     if (const GivenOption* const cpus = find_given(options, "cpus-per-task")) step_options.push_back(*cpus);
   } else {
     for (const GivenOption& option : step_options) {
@@ -144,6 +176,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
 
   const std::string ranks = plan.nodes.ranks && !own_ranks ? std::to_string(*plan.nodes.ranks) : "";
   plan.step = {.name = "slurm", .where = "on this machine", .argv = words_of(tool, options)};
+  plan.step.notes = std::move(notes);
   if (request.batch) {
     std::vector<std::string> srun = words_of("srun", step_options);
     srun.insert(srun.end(), request.inner.begin(), request.inner.end());

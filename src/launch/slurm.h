@@ -3,8 +3,11 @@
 //
 // A batch job whose ranks can save is warned before its time limit (--signal=B:USR1@120, unless the user says
 // otherwise): its ranks save and stop. With --requeue it is then queued again, and goes on where it stopped.
-// So it is when a node or a rank is lost: the other ranks notice long before Slurm does. A job that lasted
-// less than ten minutes is queued again three times at the most.
+// So it is when a node or a rank is lost: the other ranks notice long before Slurm does, and srun does not
+// wait for a node that is gone. A job that lasted less than ten minutes is queued again three times at the
+// most.
+//
+// Options of srun alone go to the step of a batch job.
 #pragma once
 
 #include <string>
@@ -22,7 +25,14 @@ struct SlurmRequest {
   std::vector<GivenOption> given;  // on the command line
   std::vector<std::string> inner;  // what each node runs
   bool has_ranks = false;          // its processes are ranks of one job
+  bool own_ranks = false;          // of this engine: they end together
 };
+
+// Where a node dies and comes back soon, Slurm 22.05's srun waits for its tasks for ever, although the other
+// nodes' have failed: nobody tells it that they are gone. So many seconds after the first launcher of a step
+// has ended, srun ends the others (--wait), and itself KillWait + 2 seconds later. Ranks of this engine end
+// within a second of each other; other programs may still be writing.
+inline constexpr int kWaitForOwnRanks = 60, kWaitForRanks = 600;
 
 struct SlurmPlan {
   Step step;

@@ -43,7 +43,7 @@ TEST(Direct, RunsTheCommandHere) {
       << "Primus does without '--', too";
   EXPECT_EQ(run_program({"--debug", "direct", "--single", "--", "config", "schema"}).exit_code, 0);
   EXPECT_EQ(run_program({"direct", "--", "--help"}).out, run_program({"--help"}).out);
-  EXPECT_EQ(run_program({"direct", "--", "train"}).out, run_program({"train"}).out);
+  EXPECT_EQ(run_program({"direct", "--", "train", "--help"}).out, run_program({"train"}).out);
 }
 
 TEST(Direct, SetsTheEnvironment) {

@@ -10,8 +10,7 @@
 
 #include "base/files/file.h"
 #include "base/system/subprocess.h"
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/launch_fixture.h"
 #include "launch/plan.h"
 #include "launch/tables.h"
 
@@ -25,103 +24,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const std::string kExperiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
-using Words = std::vector<std::string>;
-// With a batch that all jobs here can share.
-const Words kTrain = {"train",     "pretrain",           "--config",
-                      kExperiment, "micro_batch_size=1", "global_batch_size=32"};
+using test::kExperiment;
+using test::kTrain;
+using test::Words;
+using test::operator+;
 
-Words operator+(Words a, const Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-// A folder to work in, whose bin/ is all of PATH but the shell's own tools.
-class Launch : public ::testing::Test {
- protected:
-  Launch() {
-    // What this machine has set of what is handed on.
-    updates_ = std::getenv("PRIMUS_UPDATE_GOLDEN") != nullptr;
-    for (const std::string& name : launch::Surroundings::here().variable_names()) {
-      for (const char* prefix : {"PRIMUS_", "NCCL_", "RCCL_", "GLOO_", "SLURM_", "OMP_", "HF_", "DOCKER_"}) {
-        if (name.starts_with(prefix)) unset_[name] = std::getenv(name.c_str());
-      }
-    }
-    for (const auto& [name, value] : unset_) unsetenv(name.c_str());
-    make_folders(folder_.path() / "bin");
-    make_folders(folder_.path() / "here/data");
-    environment_ = {{"HOME", (folder_.path() / "home").string()},
-                    {"PATH", (folder_.path() / "bin").string() + ":/usr/bin:/bin"},
-                    {"NO_COLOR", "1"},
-                    // No GPUs, whatever this machine has.
-                    {"CUDA_VISIBLE_DEVICES", ""},
-                    {"HIP_VISIBLE_DEVICES", ""}};
-  }
-
-  ~Launch() override {
-    for (const auto& [name, value] : unset_) setenv(name.c_str(), value.c_str(), 1);
-  }
-
-  // A program that writes down what it is given, and then does what `script` says.
-  void tool(const std::string& name, const std::string& script = "exit 0") const {
-    const Path file = folder_.path() / "bin" / name;
-    const std::string log = (folder_.path() / (name + ".log")).string();
-    write_file(file, "#!/bin/sh\n{ printf '%s\\n' \"$0\" \"$@\"; echo ---; env | sort; echo ---; } >> " +
-                         log + "\n" + script + "\n");
-    std::filesystem::permissions(file, std::filesystem::perms::owner_all);
-  }
-  std::string log(const std::string& name) const {
-    const Path file = folder_.path() / (name + ".log");
-    return std::filesystem::exists(file) ? read_file(file) : "";
-  }
-  // Only the arguments of the last call.
-  std::string arguments(const std::string& name) const {
-    const std::string text = log(name);
-    return text.substr(0, text.find("\n---\n"));
-  }
-  ProgramResult run(const std::vector<std::string>& words) const {
-    return run_program(words, {.folder = (folder_.path() / "here").string(), .environment = environment_});
-  }
-  void settings(const std::string& yaml) const { write_file(folder_.path() / "here/.primus.yaml", yaml); }
-
-  // What differs from machine to machine has a name instead.
-  std::string neutral(std::string text) const {
-    const auto replace = [&](const std::string& what, const std::string& with) {
-      for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += with.size())
-        text.replace(at, what.size(), with);
-    };
-    const std::string program = std::filesystem::canonical(PRIMUS_PROGRAM).string();
-    replace(program, "PROGRAM");
-    replace(Path(program).parent_path().string(), "PROGRAM-FOLDER");
-    replace(std::filesystem::canonical(folder_.path()).string(), "FOLDER");
-    replace(PRIMUS_SOURCE_DIR, "SOURCE");
-    replace("--user=" + std::to_string(getuid()) + ":" + std::to_string(getgid()), "--user=UID:GID");
-    replace("--userns=keep-id", "--user=UID:GID");  // of podman, unless the tests run as root
-    // GPU plug-ins, where they were built.
-    text = std::regex_replace(text, std::regex(" (--volume|--bind) [^ ]*/lib/primus:[^ ]*"), "");
-    text = std::regex_replace(text, std::regex("(--name primus-|io.primus.job=)[0-9]+"), "$1PID");
-    return text;
-  }
-  void expect_golden(const ProgramResult& result, const std::string& name) const {
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    const std::string path = PRIMUS_SOURCE_DIR "/tests/cli/golden/launch/" + name + ".txt";
-    if (updates_) {
-      write_file_atomic(path, neutral(result.out));
-      return;
-    }
-    EXPECT_EQ(neutral(result.out), read_file(path)) << path;
-  }
-  void expect_refused(const std::vector<std::string>& words, const std::string& said, int code = 2) const {
-    const ProgramResult result = run(words);
-    EXPECT_EQ(result.exit_code, code) << result.out << result.err;
-    EXPECT_THAT(result.err, HasSubstr(said));
-    EXPECT_EQ(result.out, "");
-  }
-
-  test::TemporaryFolder folder_;
-  std::map<std::string, std::string> environment_, unset_;
-  bool updates_ = false;
-};
+class Launch : public test::LaunchFixture {};
 
 // The user's own settings of `direct` count within, where nothing else looks for them.
 TEST_F(Launch, TheUsersSettingsAreSeenInContainers) {
@@ -217,12 +125,12 @@ TEST_F(Launch, SrunGetsTheChainAndTheSecretByTheEnvironment) {
   const ProgramResult result =
       run(Words{"--debug", "slurm", "srun", "-N", "2", "--", "direct", "--numa", "--"} + kTrain);
   EXPECT_EQ(result.exit_code, 5);
-  EXPECT_EQ(
-      neutral(arguments("srun")),
-      "FOLDER/bin/"
-      "srun\n--nodes=2\n--ntasks-per-node=1\n--kill-on-bad-exit=1\nPROGRAM\n--debug\ndirect\n--numa\n--\n"
-      "train\npretrain\n--config\nSOURCE/examples/native/configs/CPU/llama_tiny-pretrain.yaml\n"
-      "micro_batch_size=1\nglobal_batch_size=32");
+  EXPECT_EQ(neutral(arguments("srun")),
+            "FOLDER/bin/"
+            "srun\n--nodes=2\n--ntasks-per-node=1\n--kill-on-bad-exit=1\n--wait=60\nPROGRAM\n--"
+            "debug\ndirect\n--numa\n--\n"
+            "train\npretrain\n--config\nSOURCE/examples/native/configs/CPU/llama_tiny-pretrain.yaml\n"
+            "micro_batch_size=1\nglobal_batch_size=32");
   EXPECT_THAT(log("srun"), AllOf(HasSubstr("\nGPUS_PER_NODE=2\n"), HasSubstr("\nHF_TOKEN=hf_secret\n")));
   EXPECT_TRUE(std::regex_search(log("srun"), std::regex("\nPRIMUS_JOB_TOKEN=[0-9a-f]{64}\n")));
 }
@@ -241,7 +149,8 @@ TEST_F(Launch, SbatchReadsItsScript) {
   EXPECT_THAT(
       script,
       AllOf(HasSubstr("#!/bin/sh\n"), HasSubstr("scontrol requeue \"$SLURM_JOB_ID\""),
-            HasSubstr("srun --ntasks-per-node=1 --kill-on-bad-exit=1 --export=ALL --cpus-per-task=4 ")));
+            HasSubstr(
+                "srun --ntasks-per-node=1 --kill-on-bad-exit=1 --wait=60 --export=ALL --cpus-per-task=4 ")));
   EXPECT_EQ(log("sbatch").find("PRIMUS_JOB_TOKEN"), std::string::npos) << "a batch job makes its own";
 }
 
@@ -375,6 +284,20 @@ TEST_F(Launch, ContainersGetLittle) {
                           "SYS_PTRACE", "--volume", "./data"} +
                     own + Words{"--", "version"}),
                 "apptainer");
+}
+
+// Within, preflight and node_smoke call nodes as Slurm does. The process's place is the launcher's.
+TEST_F(Launch, ContainersKnowTheirSlurmNode) {
+  tool("docker");
+  for (const char* name : {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_PROCID"})
+    environment_[name] = "0";
+  environment_["SLURMD_NODENAME"] = environment_["SLURM_STEP_NODELIST"] = "node0";
+  const std::string plan =
+      run({"container", "--dry-run", "--image", "a/b:1", "--accelerator", "none", "--", "version"}).out;
+  for (const char* name : {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NODEID", "SLURM_LOCALID",
+                           "SLURMD_NODENAME", "SLURM_STEP_NODELIST"})
+    EXPECT_THAT(plan, HasSubstr(std::string("--env ") + name + " "));
+  EXPECT_THAT(plan, Not(HasSubstr("SLURM_PROCID")));
 }
 
 // What only one of docker and podman has is not given to the other.
@@ -619,12 +542,12 @@ TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
              {data + Words{"--seconds", "0"}, "must be above 0"},
          })
       expect_refused(chain + Words{"benchmark"} + c.words, c.said);
-    // Files that only the nodes have are left to them.
+    // Files that only the nodes have are left to them; here they are looked for.
     for (const Words& words : {Words{"gemm-dense", "--model", "/on/the/nodes"},
                                {"attention", "--shapes-json-path", "/on/the/nodes.json"},
                                {"gemm", "--baseline", "compare", "/on/the/nodes.json"}}) {
       const ProgramResult result = run(chain + Words{"benchmark"} + words);
-      EXPECT_EQ(result.exit_code, 0) << words[0] << result.err;
+      EXPECT_EQ(result.exit_code, chain[1] == "direct" ? 2 : 0) << words[0] << result.err;
     }
   }
   expect_refused({"config", "validate", "--config", "other.yaml"}, "yarn");
@@ -633,7 +556,7 @@ TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
   expect_refused({"--dry-run", "container", "--image", "a/b:1", "--numa", "--", "version"},
                  "container ... -- direct --numa");
   expect_refused({"--dry-run", "container", "--image", "a/b:1", "--volume", "/:/", "--", "version"},
-                 "cannot be a volume");
+                 "not '/:/'");
   const ProgramResult root = run_program({"--dry-run", "container", "--image", "a/b:1", "--", "version"},
                                          {.folder = "/", .environment = environment_});
   EXPECT_EQ(root.exit_code, 2);

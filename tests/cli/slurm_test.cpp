@@ -16,6 +16,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
+#include <iostream>
 #include <set>
 #include <thread>
 
@@ -23,6 +25,8 @@
 #include "base/system/subprocess.h"
 #include "base/temporary_folder.h"
 #include "cli/program.h"
+#include "launch/option_samples.h"
+#include "launch/tables.h"
 
 namespace primus {
 namespace {
@@ -96,16 +100,28 @@ class Daemon {
   pid_t pid_ = -1;
 };
 
-// The processes of this machine whose parents lead to `root`, and those whose environment has `mark`.
-std::set<pid_t> processes_with(const std::string& mark) {
+std::set<pid_t> all_processes() {
   std::set<pid_t> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file(entry.path() / "environ", std::ios::binary);
-    const std::string environment{std::istreambuf_iterator<char>(file), {}};
-    if (environment.find(mark) != std::string::npos) found.insert(static_cast<pid_t>(std::stol(name)));
+    if (name.find_first_not_of("0123456789") == std::string::npos)
+      found.insert(static_cast<pid_t>(std::stol(name)));
   }
+  return found;
+}
+
+// Of a file of /proc; nothing where the process is gone.
+std::string text_of(const Path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+// Those of this machine whose environment has `mark`.
+std::set<pid_t> processes_with(const std::string& mark) {
+  std::set<pid_t> found;
+  for (const pid_t pid : all_processes())
+    if (text_of("/proc/" + std::to_string(pid) + "/environ").find(mark) != std::string::npos)
+      found.insert(pid);
   return found;
 }
 
@@ -181,23 +197,20 @@ class Cluster {
   // Everything that runs on the node, at once, as when its power fails.
   void kill_node(const std::string& name) {
     nodes_[name]->end(SIGKILL);
-    for (const pid_t pid : processes_with("SLURMD_NODENAME=" + name)) kill(pid, SIGKILL);
-    const SubprocessResult steps = run_subprocess({"pgrep", "-f", "slurmstepd: "}, {});
-    std::istringstream pids(steps.out);
-    for (pid_t pid; pids >> pid;) {
-      std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
-      const std::string environment{std::istreambuf_iterator<char>(file), {}};
-      if (environment.find(folder().string()) == std::string::npos) continue;
-      // A stepd of the other node stays: its socket lies in that node's folder.
+    const std::set<pid_t> processes = processes_with("SLURMD_NODENAME=" + name);
+    // Its stepds first, which would report how their processes end: those that write to the node's log.
+    const std::string log = (folder() / ("slurmd-" + name + ".log")).string();
+    for (const pid_t pid : all_processes()) {
+      const Path process = "/proc/" + std::to_string(pid);
+      if (!text_of(process / "cmdline").starts_with("slurmstepd:")) continue;
       std::error_code none;
-      bool here = false;
-      for (const auto& fd :
-           std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", none)) {
-        const std::string target = std::filesystem::read_symlink(fd.path(), none).string();
-        here = here || target.find("slurmd-" + name + ".log") != std::string::npos;
+      for (const auto& fd : std::filesystem::directory_iterator(process / "fd", none)) {
+        if (std::filesystem::read_symlink(fd.path(), none) != log) continue;
+        kill(pid, SIGKILL);
+        break;
       }
-      if (here) kill(pid, SIGKILL);
     }
+    for (const pid_t pid : processes) kill(pid, SIGKILL);
   }
 
   static std::string words(const std::vector<std::string>& command) {
@@ -288,15 +301,18 @@ class Slurm : public ::testing::Test {
     }
     return std::to_string(std::stol(result.out.substr(at + line.size())));
   }
-  // A job that was queued again starts, goes on and completes. Slurm lets it wait for two minutes, in which
-  // the nodes forget it; the test moves its start to a few seconds from now. Not to now: a node refuses a
-  // credential that was made in the second in which it revoked the job's last one, and Slurm then calls the
-  // job failed.
-  static void expect_to_complete_again(const std::string& job, const Path& folder) {
-    ASSERT_TRUE(wait_until([&] { return Cluster::state(job) == "PENDING"; }, 60s)) << Cluster::state(job);
+  // Slurm lets a job that was queued again wait for two minutes, in which the nodes forget it; a test moves
+  // its start to a few seconds from now. Not to now: a node refuses a credential that was made in the second
+  // in which it revoked the job's last one, and Slurm then calls the job failed.
+  static void start_soon(const std::string& job) {
     EXPECT_EQ(
         run_subprocess({"scontrol", "update", "JobId=" + job, "StartTime=now+3"}, {.path = kPath}).exit_code,
         0);
+  }
+  // A job that was queued again starts, goes on and completes.
+  static void expect_to_complete_again(const std::string& job, const Path& folder) {
+    ASSERT_TRUE(wait_until([&] { return Cluster::state(job) == "PENDING"; }, 60s)) << Cluster::state(job);
+    start_soon(job);
     std::string state;
     EXPECT_TRUE(wait_until(
         [&] {
@@ -495,6 +511,104 @@ TEST_F(Slurm, ANodeThatFailsCostsWhatCameAfterTheLastCheckpoint) {
   expect_to_complete_again(job, here);
   expect_in_log(here, "continuing from");
   expect_in_log(here, "done after iteration 30");
+}
+
+// Slurm's own srun waits for ever for the tasks of a node that died and came back before Slurm missed it:
+// nobody tells it that they are gone. So much after the first launcher has ended, srun is to give up.
+constexpr int kWait = 8;
+constexpr std::chrono::seconds kKillWait = 5s;  // of this cluster; srun gives its tasks 2 s more
+constexpr std::chrono::seconds kNoticed = 20s;  // ranks miss their peers, on a busy machine
+
+TEST_F(Slurm, ANodeThatComesBackSoonDoesNotHoldItsJob) {
+  for (const std::string node : {"n2", "n1"}) {  // the second one has the job's script
+    SCOPED_TRACE(node);
+    const Path here = folder("back-" + node);
+    write_file(here / ".primus.yaml", "slurm: {wait: " + std::to_string(kWait) + "}\n");
+    const std::string job =
+        submitted(run_program(joined({"slurm", "sbatch", "-N", "2", "--requeue", "--output=job.out", "--",
+                                      "direct", "--env", "GPUS_PER_NODE=2", "--"},
+                                     training({"train_iters=100000", "--plain"})),
+                              options(here)));
+    ASSERT_TRUE(wait_for_text(here, "iteration       12/", 90s)) << end_of_log(here);
+    // Slurm takes a script that is gone for one that does not run yet, for BatchStartTimeout (10 s).
+    if (node == "n1") std::this_thread::sleep_for(11s);
+    const auto killed = std::chrono::steady_clock::now();
+    cluster_->kill_node(node);
+    std::this_thread::sleep_for(1s);
+    cluster_->start_node(node);
+    EXPECT_TRUE(wait_until([&] { return Cluster::state(job) != "RUNNING"; },
+                           kNoticed + std::chrono::seconds(kWait) + kKillWait + 2s))
+        << end_of_log(here) << cluster_->tail("slurmctld.log");
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - killed;
+    std::cout << node << " was killed and came back: its job left it after " << seconds.count() << " s\n";
+    ASSERT_TRUE(wait_until([&] { return Cluster::state(job) == "PENDING"; }, 30s)) << Cluster::state(job);
+    start_soon(job);
+    EXPECT_TRUE(wait_for_text(here, "continuing from", 90s)) << end_of_log(here);
+    run_subprocess({"scancel", job}, {.path = kPath});
+    wait_until([&] { return Cluster::words({"squeue", "-h"}).empty(); }, 60s);
+  }
+}
+
+TEST_F(Slurm, ANodeThatComesBackSoonEndsSrun) {
+  const Path here = folder("back-srun");
+  auto ended = std::async(std::launch::async, [&] {
+    return run_program(joined({"slurm", "srun", "-N", "2", "--wait=" + std::to_string(kWait),
+                               "--output=job.out", "--", "direct", "--env", "GPUS_PER_NODE=2", "--"},
+                              training({"train_iters=100000", "--plain"})),
+                       options(here));
+  });
+  ASSERT_TRUE(wait_for_text(here, "iteration        3/", 90s)) << end_of_log(here);
+  cluster_->kill_node("n2");
+  std::this_thread::sleep_for(1s);
+  cluster_->start_node("n2");
+  const bool in_time =
+      ended.wait_for(kNoticed + std::chrono::seconds(kWait) + kKillWait + 2s) == std::future_status::ready;
+  EXPECT_TRUE(in_time) << end_of_log(here) << cluster_->tail("slurmctld.log");
+  if (!in_time) run_subprocess({"scancel", "--me"}, {.path = kPath});
+  EXPECT_NE(ended.get().exit_code, 0);
+}
+
+// What the launcher takes and refuses of options' values, and whose options they are, is as Slurm says.
+TEST_F(Slurm, OptionsAreAsSlurmSays) {
+  const auto says = [&](const std::string& tool, const std::string& word) {
+    std::vector<std::string> command{tool, "--test-only", word};
+    if (tool == "sbatch") command.emplace_back("--wrap=true");
+    if (tool == "srun") command.emplace_back("true");
+    return run_subprocess(command, {.timeout = 20s, .path = kPath}).err;
+  };
+  const auto is_value_error = [](const std::string& text) {
+    for (const char* part :
+         {"Invalid numeric", "Invalid --", "nvalid time spec", "nvalid range", "nvalid plane", "Invalid host",
+          "is not a valid node count", "less than minimum", "Bad rlimit", "Invalid --gpu-bind",
+          "invalid --profile", "unrecognized", "Could not open", "opening file", "Invalid job array",
+          "dependency problem", "Priority must", "cpu-freq", "Unable to open file"})
+      if (text.find(part) != std::string::npos) return true;
+    return false;
+  };
+  for (const auto& [tool, samples] :
+       {std::pair(std::string("srun"), test::srun_samples()), {"sbatch", test::sbatch_samples()}}) {
+    for (const test::OptionSample& sample : samples) {
+      for (const std::string& value : sample.taken) {
+        const std::string said = says(tool, "--" + sample.option + "=" + value);
+        EXPECT_FALSE(is_value_error(said)) << tool << " --" << sample.option << "=" << value << ": " << said;
+      }
+      for (const std::string& value : sample.refused) {
+        if (!sample.by_tool) continue;
+        const std::string said = says(tool, "--" + sample.option + "=" + value);
+        EXPECT_TRUE(is_value_error(said)) << tool << " --" << sample.option << "=" << value << ": " << said;
+      }
+    }
+  }
+  for (const launch::ForeignOption& option : launch::slurm_options()) {
+    if (option.only.empty() || option.name == "wait" || option.name == "signal") continue;
+    if (option.name == "threads") continue;  // sbatch takes it for the beginning of --threads-per-core
+    const bool has_value = option.takes == launch::ForeignOption::Takes::kValue;
+    for (const char* tool : {"srun", "sbatch"}) {
+      const std::string said = says(tool, "--" + std::string(option.name) + (has_value ? "=1" : ""));
+      EXPECT_EQ(said.find("unrecognized option") == std::string::npos, option.only == tool)
+          << tool << " --" << option.name << ": " << said;
+    }
+  }
 }
 
 }  // namespace

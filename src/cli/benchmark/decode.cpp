@@ -17,7 +17,8 @@ class BenchmarkDecode final : public Command {
  public:
   void declare(Arguments& args) override {
     args.option("--model", "MODEL", &model_,
-                "a preset (llama3.1_8B), a Hugging Face folder, or a run's folder: only its shape counts");
+                "a preset (llama3.1_8B), a Hugging Face folder, or a run's folder: only its shape counts")
+        .reads = folders_among;
     args.option("--vocab-size", "N", &vocabulary_, "where a preset leaves it to a tokenizer");
     args.option("--batch", "LIST", &batches_, "texts that are written together");
     args.option("--context", "N", &context_,

@@ -36,7 +36,8 @@ class BenchmarkOperator : public Command {
 
   void check_job(int, int, const std::map<std::string, std::string>&) final {
     check_words();
-    if (!reads_files()) check_case();  // which only the job's nodes may have
+    const std::string file = file_of_case();  // which only the job's nodes may have
+    if (file.empty() || Env::posix().status(file)) check_case();
   }
 
   int run(Console& console) final {
@@ -59,7 +60,7 @@ class BenchmarkOperator : public Command {
   virtual void declare_case(Arguments& args) = 0;
   virtual void declare_output(Arguments& args, BenchmarkOutput& output) { output.declare(args); }
   virtual void check_case() {}
-  virtual bool reads_files() const { return false; }  // of check_case()
+  virtual std::string file_of_case() const { return {}; }  // that check_case() reads; empty: none
   virtual MeasuredTypes types() const { return {}; }
   virtual BenchmarkReport report(const DeviceSpec& spec, const OperatorBenchmarkOptions& options) {
     return measure(*turbo::open_device(spec), options);
@@ -176,7 +177,8 @@ class BenchmarkModelGemm : public BenchmarkOperator {
 
   void declare_case(Arguments& args) final {
     args.option("--model", "MODEL", &model_,
-                "a preset (llama3.1_8B; Primus's names too), a Hugging Face folder, or a run's folder");
+                "a preset (llama3.1_8B; Primus's names too), a Hugging Face folder, or a run's folder")
+        .reads = folders_among;
     args.option("--mbs,--micro-batch-size", "N", &batch_, "sequences of a microbatch");
     args.option("--seqlen,--seq-length", "N", &sequence_,
                 "tokens of a sequence (default: what the model takes, up to 4096)");
@@ -187,7 +189,7 @@ class BenchmarkModelGemm : public BenchmarkOperator {
   void declare_output(Arguments& args, BenchmarkOutput& output) final {
     output.declare(args, "--output,--output-file", suite_ + "_report.md");
   }
-  bool reads_files() const final { return !names_a_preset(model_); }
+  std::string file_of_case() const final { return names_a_preset(model_) ? "" : model_; }
   void check_case() final {
     const FamilyRegistry families = builtin_families();
     std::optional<std::int64_t> vocabulary;  // presets may leave it to a tokenizer
@@ -314,7 +316,7 @@ class BenchmarkAttention final : public BenchmarkOperator {
                 "in place of these sizes: those of models, by Primus's names, of presets, or in the file of "
                 "--shapes-json-path; all: each of Primus's table or of that file");
     args.option("--skip-models", "LIST", &skipped_, "names to leave out of these");
-    args.option("--shapes-json-path", "FILE", &shapes_file_, "shapes, in Primus's form");
+    args.option("--shapes-json-path", "FILE", &shapes_file_, "shapes, in Primus's form").reads = all_of_them;
     Argument& backend = args.option(
         "--backend", "NAME", &backend_,
         "who computes: own (flash, by Primus's name: our kernels), cudnn, auto (cudnn where it takes the "
@@ -330,7 +332,7 @@ class BenchmarkAttention final : public BenchmarkOperator {
     output.declare(args, "--output,--output-file,--report-csv-path");
   }
   MeasuredTypes types() const override { return {.fp16 = true}; }
-  bool reads_files() const override { return !shapes_file_.empty(); }
+  std::string file_of_case() const override { return shapes_file_; }
 
   void check_case() override {
     const bool named = !models_.empty() || !shapes_file_.empty();

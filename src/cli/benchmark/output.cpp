@@ -29,9 +29,13 @@ void BenchmarkOutput::declare(Arguments& args, std::string_view names, const std
   args.flag("--append", append_,
             "with --output FILE.csv, .tsv, .jsonl or .md: behind what is there" +
                 (appended.empty() ? "" : "; without it, behind ./" + appended));
-  args.option("--baseline", "save|compare FILE", &baseline_,
-              "keep this report, or compare it with one that was kept")
-      .several = true;
+  Argument& baseline = args.option("--baseline", "save|compare FILE", &baseline_,
+                                   "keep this report, or compare it with one that was kept");
+  baseline.several = true;
+  baseline.reads = [](const std::vector<std::string>& words) {
+    const bool compares = words.size() == 2 && words[0] == "compare";
+    return compares ? std::vector<std::string>{words[1]} : std::vector<std::string>();
+  };
 }
 
 void BenchmarkOutput::check_words() {

@@ -85,8 +85,9 @@ class DataTokenize final : public Command {
     args.option("--tokenizer-type", "TYPE", &type_, "kind of tokenizer, as in experiments");
     args.option("--tokenizer-model,--tokenizer,-t", "FILE", &model_,
                 "tokenizer file, or the folder of a model or a run");
-    args.option("--vocab-file", "FILE", &vocab_file_, "instead of a model: vocab.json of a GPT2BPETokenizer");
-    args.option("--merge-file", "FILE", &merge_file_, "and its merges.txt");
+    args.option("--vocab-file", "FILE", &vocab_file_, "instead of a model: vocab.json of a GPT2BPETokenizer")
+        .reads = all_of_them;
+    args.option("--merge-file", "FILE", &merge_file_, "and its merges.txt").reads = all_of_them;
     args.option("--vocab-size", "N", &vocab_size_,
                 "of a NullTokenizer, in place of a model: how many ids there are; the last ends documents");
     args.option("--tiktoken-pattern", "v2", &tiktoken_pattern_,

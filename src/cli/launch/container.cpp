@@ -62,6 +62,14 @@ class Container final : public Mode {
     return settings.container_switches;
   }
 
+  std::optional<std::string> asks_for_dry_run_within(const ModeContext& context, Words words) const override {
+    const DirectWords inner = direct_words(words);
+    Arguments arguments;
+    const DeclaredMode direct = cli::declare(kDirect, arguments);
+    parse(arguments, inner.options, "primus direct");
+    return dry_run_of(direct, kDirect, context, inner.command);
+  }
+
   launch::Plan plan(const ModeContext& context, Words words) override {
     return with_inside(context, words, launch::plan_container(request(context, words), context.surroundings));
   }
@@ -75,6 +83,7 @@ class Container final : public Mode {
 
   int run(const ModeContext& context, Words words, Console& console) override {
     const launch::ContainerPlan plan = launch::plan_container(request(context, words), context.surroundings);
+    with_inside(context, words, plan);  // what would fail within fails here
     for (const std::string& note : plan.step.notes) console.note("note: " + note);
     for (const launch::Step& step : plan.before) {
       const int code = launch::run_and_wait(step);
@@ -112,6 +121,12 @@ class Container final : public Mode {
     for (const std::string& variable : environment_) add("env", variable);
     for (const std::string& device : devices_) add("device", device);
     for (const std::string& capability : capabilities_) add("cap-add", capability);
+    for (const launch::GivenOption& option : request.given) {
+      const launch::ForeignOption* const known =
+          launch::find_option(launch::container_options(), option.name);
+      if (known && option.value && !option.value->empty())
+        launch::require_form(known->form, *option.value, "--" + option.name);
+    }
     for (launch::GivenOption& option : launch::read_options(
              launch::container_options(), more_, "the container's runtime", launch::Unknown::kRefuse)) {
       request.given.push_back(std::move(option));

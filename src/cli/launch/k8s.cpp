@@ -54,6 +54,17 @@ class Kubernetes final : public Mode {
     return settings.k8s_switches;
   }
 
+  // The settings of this machine are not the pods'.
+  std::optional<std::string> asks_for_dry_run_within(const ModeContext& context, Words words) const override {
+    const DirectWords inner = direct_words(words);
+    Arguments arguments;
+    const DeclaredMode direct = cli::declare(kDirect, arguments);
+    parse(arguments, inner.options, "primus direct");
+    const launch::LauncherSettings none;
+    return dry_run_of(direct, kDirect, {.surroundings = context.surroundings, .settings = none},
+                      inner.command);
+  }
+
   launch::Plan plan(const ModeContext& context, Words words) override {
     const launch::KubernetesRequest request = this->request(context, words);
     const launch::KubernetesPlan manifest = launch::plan_kubernetes(request);
@@ -121,20 +132,26 @@ class Kubernetes final : public Mode {
     const auto take = [](const std::optional<std::string>& from, std::string& to) {
       if (from) to = *from;
     };
+    const auto take_as = [](const char* name, launch::Form form, const std::optional<std::string>& from,
+                            std::string& to) {
+      if (!from) return;
+      if (!from->empty()) launch::require_form(form, *from, name);
+      to = *from;
+    };
     take(kind_, s.kind);
     take(name_, s.name);
     take(namespace_, s.name_space);
-    take(image_, s.image);
+    take_as("--image", launch::Form::kImage, image_, s.image);
     take(program_, s.program);
     take(resource_, s.gpu_resource);
     take(rdma_, s.rdma_resource);
-    take(cpus_, s.cpus);
-    take(memory_, s.memory);
-    take(shared_memory_, s.shared_memory);
-    take(queue_, s.queue);
-    take(account_, s.service_account);
-    take(priority_, s.priority_class);
-    take(topology_, s.topology_key);
+    take_as("--cpus", launch::Form::kQuantity, cpus_, s.cpus);
+    take_as("--memory", launch::Form::kQuantity, memory_, s.memory);
+    take_as("--shm-size", launch::Form::kQuantity, shared_memory_, s.shared_memory);
+    take_as("--queue", launch::Form::kDnsName, queue_, s.queue);
+    take_as("--service-account", launch::Form::kDnsName, account_, s.service_account);
+    take_as("--priority-class", launch::Form::kDnsName, priority_, s.priority_class);
+    take_as("--topology-key", launch::Form::kLabelName, topology_, s.topology_key);
     const auto number = [](const std::optional<std::int64_t>& from, const char* name, std::int64_t low,
                            std::int64_t high, std::optional<int>& to) {
       if (!from) return;

@@ -39,6 +39,18 @@ launch::LauncherSettings settings_within(const ModeContext& context, const ModeO
   return launch::load_settings(files, context.surroundings);
 }
 
+std::optional<std::string> dry_run_of(const DeclaredMode& inner, const ModeEntry& entry,
+                                      const ModeContext& context, Words command) {
+  if (inner.common->dry_run) return fmt::format("--dry-run stands behind '{}'", entry.about.name);
+  const launch::LauncherSettings settings = settings_within(context, *inner.common);
+  if (settings.dry_run) return settings.dry_run_at;
+  const launch::LauncherSettings::Switches switches = inner.mode->switches(settings);
+  if (switches.dry_run) return switches.dry_run_at;
+  const ModeContext there{
+      .surroundings = context.surroundings, .settings = settings, .config = context.config};
+  return inner.mode->asks_for_dry_run_within(there, command);
+}
+
 std::span<const ModeEntry> modes() {
   // The entries live in other files: they are ready once main() runs.
   static const std::array all{kDirect, kContainer, kSlurm, kKubernetes};

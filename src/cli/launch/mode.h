@@ -37,6 +37,13 @@ class Mode {
   // The switches debug and dry_run of its section.
   virtual launch::LauncherSettings::Switches switches(const launch::LauncherSettings& settings) const = 0;
 
+  // Where a launcher further down the chain is told to show a plan and run nothing, by its option or by
+  // settings; nullopt: nowhere. Then nothing of the chain is run: a job whose nodes show plans looks done.
+  virtual std::optional<std::string> asks_for_dry_run_within(const ModeContext& /*context*/,
+                                                             Words /*command*/) const {
+    return std::nullopt;
+  }
+
   // The whole chain for what stands behind "--". Throws Error for what would fail.
   virtual launch::Plan plan(const ModeContext& context, Words command) = 0;
   // The same where it is run on nodes that are not known yet, as a part of another chain.
@@ -70,6 +77,11 @@ struct DeclaredMode {
   std::unique_ptr<ModeOptions> common;
 };
 DeclaredMode declare(const ModeEntry& entry, Arguments& arguments);
+
+// The same of a mode down the chain, whose own options were parsed into `inner`: of itself and what it
+// starts.
+std::optional<std::string> dry_run_of(const DeclaredMode& inner, const ModeEntry& entry,
+                                      const ModeContext& context, Words command);
 
 extern const ModeEntry kDirect, kContainer, kSlurm, kKubernetes;
 

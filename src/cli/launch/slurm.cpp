@@ -36,22 +36,8 @@ class Slurm final : public Mode {
     }
     request.given = launch::read_options(launch::slurm_options(), options, request.batch ? "sbatch" : "srun");
 
-    // Primus's rule: a container, unless 'direct' is asked for.
-    const ModeEntry* entry = words.empty() ? nullptr : find_mode(words[0]);
-    if (entry && entry != find_mode("direct") && entry != find_mode("container")) {
-      throw invalid(fmt::format("'slurm' does not start '{}'", words[0]),
-                    "it starts 'container' and 'direct'");
-    }
-    if (entry) words = words.subspan(1);
-    if (!entry) entry = find_mode("container");
-    Arguments arguments;
-    const DeclaredMode inner = cli::declare(*entry, arguments);
-    const auto split = std::find(words.begin(), words.end(), "--");
-    const std::size_t own = split == words.end() ? inner.mode->count_own(arguments, words)
-                                                 : static_cast<std::size_t>(split - words.begin());
-    parse(arguments, words.first(own), fmt::format("primus {}", entry->about.name));
-    const Words command = split == words.end() ? words.subspan(own) : Words(split + 1, words.end());
-    if (command.empty() && inner.mode->needs_command(context.settings)) {
+    const Inner inner = inner_of(words);
+    if (inner.command.empty() && inner.declared.mode->needs_command(context.settings)) {
       throw invalid(
           "'slurm' has no command to run",
           "put it at the end: primus slurm srun -N 2 -- direct -- train pretrain --config exp.yaml");
@@ -61,31 +47,70 @@ class Slurm final : public Mode {
     if (context.debug) request.inner.emplace_back("--debug");
     for (const std::string& file : context.config)
       request.inner.insert(request.inner.end(), {"--config", file});
-    request.inner.emplace_back(entry->about.name);
-    request.inner.insert(request.inner.end(), words.begin(),
-                         words.begin() + static_cast<std::ptrdiff_t>(own));
+    request.inner.emplace_back(inner.entry->about.name);
+    request.inner.insert(request.inner.end(), inner.options.begin(), inner.options.end());
     request.inner.emplace_back("--");
-    request.inner.insert(request.inner.end(), command.begin(), command.end());
-    request.has_ranks = has_ranks(command);
+    request.inner.insert(request.inner.end(), inner.command.begin(), inner.command.end());
+    const launch::LauncherSettings on_nodes = settings_within(context, *inner.declared.common);
+    find_ranks(inner, on_nodes, request);
 
     launch::SlurmPlan plan = launch::plan_slurm(context.settings.slurm, request, context.surroundings);
-    const launch::LauncherSettings on_nodes = settings_within(context, *inner.common);
     const ModeContext there{.surroundings = context.surroundings,
                             .settings = on_nodes,
-                            .debug = context.debug || inner.common->debug,
+                            .debug = context.debug || inner.declared.common->debug,
                             .config = context.config};
-    launch::Plan chain = inner.mode->plan_elsewhere(there, command, plan.nodes);
+    launch::Plan chain = inner.declared.mode->plan_elsewhere(there, inner.command, plan.nodes);
     chain.steps.insert(chain.steps.begin(), std::move(plan.step));
     return chain;
   }
 
+  std::optional<std::string> asks_for_dry_run_within(const ModeContext& context, Words words) const override {
+    const Inner inner = inner_of(words);
+    return dry_run_of(inner.declared, *inner.entry, context, inner.command);
+  }
+
  private:
+  // What stands behind the first "--": each node's launcher with its options, and its command.
+  struct Inner {
+    const ModeEntry* entry;
+    Arguments arguments;
+    DeclaredMode declared;
+    Words options, command;
+  };
+
+  static Inner inner_of(Words words) {
+    // Primus's rule: a container, unless 'direct' is asked for.
+    const ModeEntry* entry = words.empty() ? nullptr : find_mode(words[0]);
+    if (entry && entry != find_mode("direct") && entry != find_mode("container")) {
+      throw invalid(fmt::format("'slurm' does not start '{}'", words[0]),
+                    "it starts 'container' and 'direct'");
+    }
+    if (entry) words = words.subspan(1);
+    if (!entry) entry = find_mode("container");
+    Inner inner{.entry = entry, .arguments = {}, .declared = {}, .options = {}, .command = {}};
+    inner.declared = cli::declare(*entry, inner.arguments);
+    const auto split = std::find(words.begin(), words.end(), "--");
+    const std::size_t own = split == words.end() ? inner.declared.mode->count_own(inner.arguments, words)
+                                                 : static_cast<std::size_t>(split - words.begin());
+    inner.options = words.first(own);
+    parse(inner.arguments, inner.options, fmt::format("primus {}", entry->about.name));
+    inner.command = split == words.end() ? words.subspan(own) : Words(split + 1, words.end());
+    return inner;
+  }
+
   // Scripts have ranks, too; what stands behind "direct --" within a container is the command.
-  static bool has_ranks(Words command) {
+  static void find_ranks(const Inner& inner, const launch::LauncherSettings& on_nodes,
+                         launch::SlurmRequest& request) {
+    request.has_ranks = true;
     try {
-      return check_command(direct_words(command).command, false, Experiments::kElsewhere).has_ranks;
-    } catch (const Error&) {
-      return true;  // a script's words, or a mistake, which the plan of the node finds
+      const DirectWords words = direct_words(inner.command);
+      const launch::DirectCommand command = check_command(words.command, false, Experiments::kElsewhere);
+      request.has_ranks = command.has_ranks;
+      const bool is_script =
+          !inner.declared.mode->needs_command(on_nodes) ||
+          std::find(words.options.begin(), words.options.end(), "--script") != words.options.end();
+      request.own_ranks = command.has_ranks && !is_script && (!command.needs_token || command.needs_token());
+    } catch (const Error&) {  // a script's words, or a mistake, which the plan of the node finds
     }
   }
 

@@ -66,11 +66,16 @@ std::optional<double> limit(std::string_view option, const std::optional<double>
 class ModelVerify final : public Command {
  public:
   void declare(Arguments& args) override {
-    args.positional("DIR", &model_, "a Hugging Face folder, a checkpoint, or the folder of a run");
-    args.option("--inputs", "FILE", &inputs_, "safetensors with input_ids and the reference's logits")
-        .required = true;
-    args.option("--grads", "FILE", &gradients_, "safetensors with the reference's gradient of every weight");
-    args.option("--trajectory", "FILE", &trajectory_, "JSON with the reference's loss and its AdamW steps");
+    args.positional("DIR", &model_, "a Hugging Face folder, a checkpoint, or the folder of a run").reads =
+        all_of_them;
+    Argument& inputs =
+        args.option("--inputs", "FILE", &inputs_, "safetensors with input_ids and the reference's logits");
+    inputs.required = true;
+    inputs.reads = all_of_them;
+    args.option("--grads", "FILE", &gradients_, "safetensors with the reference's gradient of every weight")
+        .reads = all_of_them;
+    args.option("--trajectory", "FILE", &trajectory_, "JSON with the reference's loss and its AdamW steps")
+        .reads = all_of_them;
     args.option("--tolerance", "X", &tolerance_,
                 "limit of the normalised error (default: fp32 2e-5, bf16 2e-2)");
     args.option("--trajectory-tolerance", "X", &trajectory_tolerance_,

@@ -16,6 +16,10 @@ struct MeasuredTypes {
   bool fp16 = false, fp8 = false;
 };
 
+// Before a job is started that is to run on `device`: its name, and that this program may have such devices
+// (cuda and hip, whose plug-ins the nodes may have, or an installed kind). Throws Error(kInvalid).
+void check_device_name(const std::string& device);
+
 class DeviceOptions {
  public:
   // --device, --threads and --dtype, which is `dtype` where nobody says.

@@ -9,7 +9,8 @@
 namespace primus::cli {
 
 void ModelArguments::declare(Arguments& arguments) {
-  arguments.positional("MODEL", &folder_, "a Hugging Face folder, a checkpoint, or the folder of a run");
+  arguments.positional("MODEL", &folder_, "a Hugging Face folder, a checkpoint, or the folder of a run")
+      .reads = all_of_them;
   arguments.option("--tokenizer", "FILE", &tokenizer_,
                    "tokenizer file or folder, instead of the model's own");
   arguments.option("--tokenizer-type", "TYPE", &tokenizer_type_, "its kind, e.g. ByteTokenizer");

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/error.h"
 #include "base/files/file.h"
 #include "config/experiment.h"
@@ -33,6 +36,13 @@ ModelConfig preset_model(const std::string& name, const FamilyRegistry& families
 
 bool names_a_preset(const std::string& text) {
   return text.find('/') == std::string::npos && !Env::posix().status(text);
+}
+
+std::vector<std::string> folders_among(const std::vector<std::string>& values) {
+  std::vector<std::string> folders;
+  std::ranges::copy_if(values, std::back_inserter(folders),
+                       [](const std::string& value) { return !names_a_preset(value); });
+  return folders;
 }
 
 }  // namespace primus::cli

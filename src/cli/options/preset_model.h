@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/command.h"
 #include "lm/model/family.h"
@@ -18,5 +19,7 @@ ModelConfig preset_model(const std::string& name, const FamilyRegistry& families
 
 // Whether `text` can only mean a preset: it has no '/', and there is no such folder.
 bool names_a_preset(const std::string& text);
+// For Argument::reads: those of `values` that are folders.
+std::vector<std::string> folders_among(const std::vector<std::string>& values);
 
 }  // namespace primus::cli

@@ -64,7 +64,8 @@ class Preflight final : public Command {
     args.option("--storage-path", "FOLDER", &storage_,
                 "where checkpoints go (default: the folder of reports, or the experiment's)");
     args.option("--root", "FOLDER", &root_,
-                "where the host's /proc, /sys, /etc and /dev are, if a container has them elsewhere");
+                "where the host's /proc, /sys, /etc and /dev are, if a container has them elsewhere")
+        .reads = all_of_them;
     args.flag("--plot", plot_, "draw the speeds in the HTML report");
     args.option("--report-file-name", "NAME", &name_,
                 "their name (default: preflight-<nodes>N-<time>-<job>)");
@@ -73,7 +74,13 @@ class Preflight final : public Command {
     args.rest("KEY=VALUE", overrides_, "changes of the experiment of --config");
   }
 
-  void check_job(int, int, const std::map<std::string, std::string>&) override { check_words(); }
+  void check_job(int nodes, int ranks_per_node, const std::map<std::string, std::string>&) override {
+    check_words();
+    node_.check();
+    // Sizes are the same mistakes on every device; 0 ranks, which are not known yet, every size divides.
+    plan_perf(perf_, {.gpu = false, .local_ranks = ranks_per_node, .nodes = nodes});
+    if (!config_.empty() && Env::posix().status(config_)) load_experiment();
+  }
 
   int run(Console& console) override {
     const double begin = steady_seconds();

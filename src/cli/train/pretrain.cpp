@@ -9,6 +9,7 @@
 #include "base/files/file.h"
 #include "base/text/json_text.h"
 #include "cli/command.h"
+#include "cli/options/device.h"
 #include "cli/options/experiment.h"
 #include "cli/options/rank_options.h"
 #include "cli/options/sizes.h"
@@ -200,7 +201,8 @@ class Train : public Command {
         "--backend", "NAME", &backend_,
         "the engine, in place of the experiment's framework: native, megatron, torchtitan or maxtext");
     args.option("--backend_path,--backend-path", "FOLDER", &backend_path_,
-                "the sources of that framework ('primus deps' finds or fetches them)");
+                "the sources of that framework ('primus deps' finds or fetches them)")
+        .reads = all_of_them;
     args.flag("--dry-run,--dry_run", dry_run_,
               "show what the run would be (of another framework its command and files), and touch nothing");
     args.option("--world", "N", &world_,
@@ -228,6 +230,7 @@ class Train : public Command {
   void check_job(int nodes, int ranks_per_node,
                  const std::map<std::string, std::string>& variables) override {
     const Console silent{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
+    check_words();
     if (!experiment_.names_a_file() && !experiment_.names_a_model())
       experiment_.load(silent);  // says what is missing
     if (!experiment_.names_a_file() || !Env::posix().status(experiment_.file())) return;
@@ -235,11 +238,15 @@ class Train : public Command {
     const int here = static_cast<int>(ranks_.here().value_or(ranks_per_node));
     const int world = nodes * here;
     const config::Experiment experiment = experiment_.load(silent, std::max(world, 1), variables);
+    check_stage(experiment);
     if (experiment.framework != "native") {
+      external_options(experiment);  // refuses options of the native engine
       // Of a size that is not known yet, one process: what no size would change.
       check_external(experiment, std::max(nodes, 1), std::max(here, 1));
       return;
     }
+    refuse_backend_path();
+    check_device_name(experiment.trainer.device);
     if (world > 0) check_mesh(experiment, world);
   }
 
@@ -264,10 +271,7 @@ class Train : public Command {
       if (export_ && !place) export_to(*export_, experiment, console);
       return run_external(experiment, external_options(experiment), console);
     }
-    if (backend_path_) {
-      throw invalid("--backend_path names another framework's sources, and this run is native",
-                    "choose one with --backend megatron, torchtitan or maxtext, or leave --backend_path out");
-    }
+    refuse_backend_path();
     if (fit_ || fit_memory_) experiment = fitted(experiment, place, world, console);
     if (dry_run_) {
       if (place && place->rank != 0) return 0;  // one forecast is enough
@@ -312,8 +316,20 @@ class Train : public Command {
         "set stage: sft (config: sft_trainer.yaml has it), or start it with 'train pretrain'");
   }
 
+  void refuse_backend_path() const {
+    if (!backend_path_) return;
+    throw invalid("--backend_path names another framework's sources, and this run is native",
+                  "choose one with --backend megatron, torchtitan or maxtext, or leave --backend_path out");
+  }
+
   void check_ranks() const {
     ranks_.check(!dry_run_);
+    check_words();
+  }
+
+  // Mistakes that are ones on every machine and with any ranks.
+  void check_words() const {
+    if (fit_memory_) parse_fit_memory(*fit_memory_);
     constexpr std::int64_t kMostWorld = 1 << 20;
     if (world_ && (*world_ < 1 || *world_ > kMostWorld))
       throw invalid(fmt::format("--world {}: not a number of ranks", *world_), "give 1 or more");

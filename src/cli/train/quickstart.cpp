@@ -46,8 +46,8 @@ std::string quoted(const std::string& text) { return json_text(nlohmann::json(te
 class Quickstart final : public Command {
  public:
   void declare(Arguments& args) override {
-    args.option("--text", "FILE", &text_,
-                "English text to learn (default: the one ./quickstart.sh prepares)");
+    args.option("--text", "FILE", &text_, "English text to learn (default: the one ./quickstart.sh prepares)")
+        .reads = all_of_them;
     args.option("--workspace", "FOLDER", &workspace_, "where the run goes");
     args.option("--seconds", "N", &seconds_, "time to train, about (default: 30)");
     args.option("--steps", "N", &steps_, "steps to train, instead of a time");

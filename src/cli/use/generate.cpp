@@ -60,7 +60,8 @@ class Generate final : public Command {
     args.option("--prompt,-p", "TEXT", &prompt_,
                 "the beginning of the text; '-' reads it from standard input, as leaving it out does for a "
                 "pipe or a file there");
-    args.option("--prompt-file", "FILE", &prompt_file_, "the beginning of the text, from a file");
+    args.option("--prompt-file", "FILE", &prompt_file_, "the beginning of the text, from a file").reads =
+        all_of_them;
     args.option(
         "--prompts", "FILE", &prompts_,
         "many prompts, one JSON value a line: \"TEXT\" or {\"prompt\": \"TEXT\", \"id\": ..., \"seed\": N, "

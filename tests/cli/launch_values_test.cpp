@@ -1,0 +1,318 @@
+// What would fail on the nodes is refused before there is a job: commands without a subcommand, values of
+// options and settings, files; and what asks for a plan anywhere in a chain makes no job.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/system/subprocess.h"
+#include "cli/launch_fixture.h"
+#include "launch/option_samples.h"
+
+namespace primus {
+namespace {
+
+using test::kExperiment;
+using test::kTrain;
+using test::ProgramResult;
+using test::Words;
+using test::operator+;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class LaunchValues : public test::LaunchFixture {
+ protected:
+  LaunchValues() {
+    for (const char* name : {"srun", "sbatch", "docker", "kubectl"}) tool(name);
+  }
+  std::string started() const { return log("srun") + log("sbatch") + log("docker") + log("kubectl"); }
+  ProgramResult planned(const Words& words) const {
+    ProgramResult result = run(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result;
+  }
+};
+
+const Words kSrun = {"slurm", "srun", "-N", "2", "--", "direct", "--"};
+const Words kDocker = {"container", "--image", "a/b:1", "--"};
+
+// Else the group's help is printed within the job, which then looks done.
+TEST_F(LaunchValues, AGroupNeedsItsSubcommand) {
+  for (const Words& chain : {kSrun, Words{"slurm", "sbatch", "-N2", "--", "direct", "--"},
+                             Words{"slurm", "srun", "--", "container", "--"}, kDocker, Words{"direct", "--"},
+                             Words{"direct", "--single", "--"}, Words{"k8s", "--image", "a/b:1", "--"},
+                             Words{"k8s", "apply", "--image", "a/b:1", "--"}}) {
+    for (const Words& dry : {Words{}, Words{"--dry-run"}}) {
+      expect_refused(dry + chain + Words{"train"}, "'train' needs a subcommand");
+      expect_refused(dry + chain + Words{"--debug", "data"}, "'data' needs a subcommand");
+      expect_refused(dry + chain + Words{"benchmark", "--device", "cpu"}, "it is one of");
+    }
+  }
+  EXPECT_EQ(started(), "");
+  // Who asks for its help gets it.
+  EXPECT_THAT(planned({"direct", "--", "train", "--help"}).out, HasSubstr("pretrain"));
+  EXPECT_THAT(planned({"train"}).out, HasSubstr("pretrain"));
+}
+
+TEST_F(LaunchValues, ADryRunOfAnyModeOfTheChainMakesNoJob) {
+  const auto expect_plan = [&](const Words& words, const std::string& said) {
+    const ProgramResult result = planned(words);
+    EXPECT_THAT(result.out, HasSubstr("1. ")) << words[0];
+    EXPECT_THAT(result.err, AllOf(HasSubstr("note: nothing is run: "), HasSubstr(said)));
+    EXPECT_EQ(started(), "") << words[0];
+  };
+  settings("main: {debug: false}\ndirect: {env: [A=1],\n  dry_run: true}\n");
+  const Words batch = {"slurm", "sbatch", "--", "direct", "--"};
+  for (const Words& chain : {kSrun, batch, kDocker, Words{"slurm", "srun", "--"}, Words{"direct", "--"}})
+    expect_plan(chain + kTrain, ".primus.yaml:3:12 has direct.dry_run: true");
+  settings("container: {dry_run: true}\n");
+  expect_plan(Words{"slurm", "srun", "--", "container", "--"} + kTrain,
+              ".primus.yaml:1:22 has container.dry_run: true");
+  settings("slurm: {dry_run: true}\n");
+  expect_plan(kSrun + kTrain, "has slurm.dry_run: true");
+  settings("main: {dry_run: true}\n");
+  expect_plan(kSrun + kTrain, "has main.dry_run: true");
+  settings("{}\n");
+  expect_plan(Words{"slurm", "srun", "--", "direct", "--dry-run", "--"} + kTrain,
+              "--dry-run stands behind 'direct'");
+  expect_plan(Words{"slurm", "srun", "--", "container", "--dry-run", "--"} + kTrain,
+              "--dry-run stands behind 'container'");
+  expect_plan(Words{"slurm", "srun", "--", "container", "--", "direct", "--dry-run", "--"} + kTrain,
+              "--dry-run stands behind 'direct'");
+  expect_plan(Words{"k8s", "apply", "--image", "a/b:1", "--", "direct", "--dry-run", "--"} + kTrain,
+              "--dry-run stands behind 'direct'");
+  write_file(folder_.path() / "here/within.yaml", "direct: {dry_run: true}\n");
+  expect_plan(Words{"slurm", "srun", "--", "direct", "--config", "within.yaml", "--"} + kTrain,
+              "within.yaml:1:19 has direct.dry_run: true");
+  // Of a mode that is not in the chain it means nothing.
+  settings("container: {dry_run: true}\n");
+  planned(kSrun + kTrain);
+  EXPECT_NE(started(), "");
+}
+
+TEST_F(LaunchValues, OfOptionsAreRefused) {
+  const auto with = [](const Words& mode, const Words& options, const Words& rest) {
+    return mode + options + rest;
+  };
+  struct Case {
+    Words options;
+    std::string said;
+  };
+  for (const Case& c : {Case{{"-N", "two"}, "-N of srun must be a number of nodes"},
+                        {{"-t", "abc"}, "-t of srun must be a time"},
+                        {{"--mem=64X"}, "--mem of srun must be a size"},
+                        {{"--cpus-per-task", "1.5"}, "must be a number from 1 on"},
+                        {{"--gpus-per-node=-1"}, "must be a number of GPUs"},
+                        {{"--multi-prog"}, "leave it out"},
+                        {{"--requeue"}, "which is one of sbatch's"},
+                        {{"--wait-all-nodes=1"}, "which is one of sbatch's"}})
+    for (const Words& dry : {Words{}, Words{"--dry-run"}})
+      expect_refused(dry + with({"slurm", "srun"}, c.options, {"--", "direct", "--", "version"}), c.said);
+  for (const Case& c : {Case{{"--shm-size", "foo"}, "--shm-size must be a size"},
+                        {{"--memory", "lots"}, "--memory must be a size"},
+                        {{"--cpus", "two"}, "--cpus must be a number of cores"},
+                        {{"--image", "A B"}, "--image must be an image"},
+                        {{"--volume", "/tmp:/data:foo"}, "--volume must be"},
+                        {{"--publish", "x:80"}, "--publish of the container's runtime must be"},
+                        {{"--ulimit", "nofile"}, "--ulimit of the container's runtime must be"},
+                        {{"--cap-add", "FOO"}, "--cap-add must be a capability"},
+                        {{"--env-file", "nofile"}, "must be a file of this machine"},
+                        {{"--restart", "always"}, "--restart of the container's runtime must be one of no"}})
+    for (const Words& chain : {Words{"container"}, Words{"slurm", "srun", "--", "container"}})
+      expect_refused(with(chain, c.options, {"--", "version"}), c.said);
+  for (const Case& c : {Case{{"--memory", "64GB"}, "--memory must be a quantity"},
+                        {{"--cpus", "two"}, "--cpus must be a quantity"},
+                        {{"--shm-size", "foo"}, "--shm-size must be a quantity"},
+                        {{"--image", "A/b"}, "--image must be an image"},
+                        {{"--queue", "My Queue"}, "--queue must be a name"},
+                        {{"--topology-key", "a/b/c"}, "--topology-key must be the name of a label"}})
+    expect_refused(with({"k8s", "--image", "a/b:1"}, c.options, {"--", "version"}), c.said);
+  EXPECT_EQ(started(), "");
+}
+
+TEST_F(LaunchValues, OfSettingsAreRefusedWithTheirPlace) {
+  struct Case {
+    std::string yaml, said;
+  };
+  for (const Case& c :
+       {Case{"slurm:\n  nodes: two\n", ".primus.yaml:2:10: error: nodes must be a number of nodes"},
+        {"slurm: {time: abc}\n", ".primus.yaml:1:15: error: time must be a time"},
+        {"slurm: {mem: 64X}\n", "mem must be a size"},
+        {"slurm: {exclusive: maybe}\n", "exclusive must be one of user, mcs, topo"},
+        {"container: {options: {shm-size: foo}}\n", ".primus.yaml:1:33: error: shm-size must be a size"},
+        {"container: {options: {ulimit: [nofile=1:2, nofile]}}\n", ":1:44: error: ulimit must be NAME="},
+        {"container: {options: {image: 'A B'}}\n", "image must be an image"},
+        {"k8s: {memory: 64GB}\n", ".primus.yaml:1:15: error: memory must be a quantity"},
+        {"k8s: {cpus: two}\n", "cpus must be a quantity"},
+        {"k8s: {topology_key: a/b/c}\n", "topology_key must be"},
+        {"k8s: {volumes: [pvc/data:/data, data]}\n", ":1:33: error: volumes must be"},
+        {"k8s: {secrets: [HF_TOKEN=x]}\n", "secrets must be NAME=SECRET/KEY"},
+        {"k8s: {rdma_resource: hca}\n", "rdma_resource must be DOMAIN/NAME"}}) {
+    settings(c.yaml);
+    for (const Words& chain : {kSrun, kDocker, Words{"direct", "--"}})
+      expect_refused(Words{"--dry-run"} + chain + Words{"version"}, c.said);
+  }
+  settings(
+      "slurm: {nodes: 2-4, time: 1-12:00:00, mem: 64G, exclusive: true, signal: 'B:USR1@60', gpus-per-node: "
+      "'a100:8'}\n"
+      "container: {options: {image: a/b:1, shm-size: 64g, cpus: 1.5, ulimit: [memlock=-1, "
+      "'stack=67108864'],\n"
+      "  publish: '8080:80'}}\nk8s: {memory: 1Ti, cpus: '96', shm_size: 64Gi}\n");
+  planned({"--dry-run", "slurm", "sbatch", "--", "version"});
+}
+
+// Settings are for both of Slurm's tools: what srun alone has is for a batch job's step.
+TEST_F(LaunchValues, OptionsOfSrunAreForTheStepOfABatchJob) {
+  settings("slurm: {nodes: 2, label: true, mpi: none, wait: 30, requeue: true}\n");
+  const ProgramResult batch = planned(Words{"--dry-run", "slurm", "sbatch", "--", "direct", "--"} + kTrain);
+  EXPECT_THAT(batch.out,
+              AllOf(HasSubstr("\n   sbatch --nodes=2 --requeue --ntasks-per-node=1"),
+                    HasSubstr("srun --label --mpi=none --wait=30 --ntasks-per-node=1 --kill-on-bad-exit=1")));
+  const ProgramResult now = planned(Words{"--dry-run", "slurm", "srun", "--", "direct", "--"} + kTrain);
+  EXPECT_THAT(now.out,
+              AllOf(HasSubstr("without --requeue of the settings, which sbatch alone has"),
+                    HasSubstr("\n   srun --nodes=2 --label --mpi=none --wait=30 --ntasks-per-node=1")));
+  settings("slurm: {wait: true}\n");
+  EXPECT_THAT(planned({"--dry-run", "slurm", "sbatch", "--", "direct", "--", "version"}).out,
+              HasSubstr("\n   sbatch --wait --ntasks-per-node=1\n"));
+  EXPECT_THAT(planned({"--dry-run", "slurm", "srun", "--", "direct", "--", "version"}).out,
+              HasSubstr("without --wait of the settings"));
+}
+
+// srun waits for ever for a node that died and came back, unless it is told not to (slurm_test.cpp).
+TEST_F(LaunchValues, AStepDoesNotWaitForLostRanks) {
+  const Words batch = {"--dry-run", "slurm", "sbatch", "-N2", "--", "direct"};
+  EXPECT_THAT(planned(batch + Words{"--"} + kTrain).out, HasSubstr(" --kill-on-bad-exit=1 --wait=60 "));
+  EXPECT_THAT(planned(Words{"--dry-run"} + kSrun + kTrain).out, HasSubstr(" --wait=60 "));
+  write_file(folder_.path() / "here/job.py", "");
+  EXPECT_THAT(planned(batch + Words{"--script", "job.py", "--", "--steps", "3"}).out,
+              HasSubstr(" --wait=600 "));
+  EXPECT_THAT(
+      planned(Words{"--dry-run", "slurm", "srun", "-N2", "--wait=5", "--", "direct", "--"} + kTrain).out,
+      AllOf(HasSubstr(" --wait=5 "), Not(HasSubstr("--wait=60"))));
+  // Processes that are no job together take their own time, and one's failure ends no other.
+  EXPECT_THAT(planned(Words{"--dry-run"} + kSrun + Words{"benchmark", "gemm"}).out,
+              Not(AnyOf(HasSubstr("--wait"), HasSubstr("--kill-on-bad-exit"))));
+  environment_["SLURM_WAIT"] = "7";
+  EXPECT_THAT(planned(Words{"--dry-run"} + kSrun + kTrain).out, Not(HasSubstr("--wait")));
+}
+
+TEST_F(LaunchValues, OfCommandsAreRefused) {
+  struct Case {
+    Words command;
+    std::string said;
+  };
+  const std::string model = PRIMUS_SOURCE_DIR "/tests/golden/models/llama";
+  for (const Case& c :
+       {Case{{"preflight", "--tests", "nonsense"}, "there is no test 'nonsense'"},
+        {{"preflight", "--comm-sizes-mb", "x"}, "'x' is no number"},
+        {{"preflight", "--device", "nosuch"}, "no devices of kind 'nosuch'"},
+        {{"preflight", "--expected-gpus", "-1"}, "--expected-gpus must be"},
+        {{"preflight", "--root", "nowhere"}, "--root: there is no 'nowhere'"},
+        {{"preflight", "--config", kExperiment, "lrr=3"}, "lrr"},
+        {{"benchmark", "gemm", "--baseline", "compare", "nofile"}, "--baseline: there is no 'nofile'"},
+        {{"benchmark", "attention", "--shapes-json-path", "nofile"}, "there is no 'nofile'"},
+        {{"eval", "loss", model, "--data", "x", "--device", "no such"}, "names no device"},
+        {{"generate", "nosuchmodel"}, "MODEL: there is no 'nosuchmodel'"},
+        {{"generate", model, "--prompt-file", "nofile"}, "--prompt-file: there is no 'nofile'"},
+        {kTrain + Words{"--backend_path", "../nosuch"}, "there is no '../nosuch'"},
+        {kTrain + Words{"device=nosuch"}, "no devices of kind"}})
+    for (const Words& chain :
+         {kSrun, kDocker, Words{"direct", "--"}, Words{"slurm", "sbatch", "--", "direct", "--"}})
+      for (const Words& dry : {Words{}, Words{"--dry-run"}}) {
+        // The command itself refuses it where it runs here.
+        if (dry.empty() && chain[0] == "direct") continue;
+        expect_refused(dry + chain + c.command, c.said);
+      }
+  EXPECT_EQ(started(), "");
+}
+
+// What the launchers on the nodes and the command there would say.
+TEST_F(LaunchValues, WhatTheNodesWouldRefuseIsRefused) {
+  make_folders(folder_.path() / "here/sources");
+  const Words direct = {"slurm", "srun", "-N2", "--", "direct"};
+  for (const Words& dry : {Words{}, Words{"--dry-run"}}) {
+    expect_refused(
+        dry + Words{"slurm", "srun", "-N2", "--ntasks-per-node=2", "--", "container", "--"} + kTrain,
+        "a container has all ranks of its node");
+    expect_refused(dry + Words{"container", "-d", "--image", "a/b:1", "--"} + kTrain, "--detach leaves");
+    expect_refused(dry + direct + Words{"--env", "MASTER_PORT=x", "--"} + kTrain, "MASTER_PORT");
+    expect_refused(dry + direct + Words{"--env", "RUN_MODE=x", "--"} + kTrain, "RUN_MODE");
+    expect_refused(dry + Words{"slurm", "srun", "--", "container", "--env", "NNODES=x", "--"} + kTrain,
+                   "NNODES");
+    expect_refused(
+        dry + Words{"slurm", "srun", "-N1", "--", "container", "--env", "GPUS_PER_NODE=7", "--"} + kTrain,
+        "times 7 data-parallel ranks");
+    for (const auto& [words, said] : std::vector<std::pair<Words, std::string>>{
+             {{"--backend_path", "sources"}, "this run is native"},
+             {{"--fit-memory", "much"}, "much"},
+             {{"--world", "4"}, "--world is for --dry-run"},
+             {{"--backend", "megatron", "--force"}, "--force is for the native engine"}})
+      expect_refused(dry + direct + Words{"--"} + kTrain + words, said);
+  }
+  EXPECT_EQ(started(), "");
+  const Words single = Words{"--dry-run"} + direct + Words{"--env", "RUN_MODE=single", "--"} + kTrain;
+  EXPECT_THAT(planned(single).out, Not(HasSubstr("--nproc")));
+}
+
+TEST_F(LaunchValues, FilesThatOnlyTheNodesHaveAreNamed) {
+  const auto expect_note = [&](const Words& words, const std::string& said) {
+    EXPECT_THAT(planned(Words{"--dry-run"} + words).out, HasSubstr(said));
+  };
+  const std::string there = " is not on this machine; whether it is there was not checked";
+  expect_note(kSrun + Words{"train", "pretrain", "--config", "/nodes/exp.yaml"},
+              "the experiment '/nodes/exp.yaml'" + there);
+  expect_note(kSrun + Words{"benchmark", "gemm", "--baseline", "compare", "/nodes/a.json"},
+              "--baseline '/nodes/a.json'" + there);
+  expect_note(kDocker + Words{"benchmark", "attention", "--shapes-json-path", "/image/a.json"},
+              "'/image/a.json'" + there);
+  expect_note(Words{"slurm", "srun", "--", "direct", "--script", "/nodes/job.py", "--"},
+              "--script '/nodes/job.py'" + there);
+  expect_note(Words{"slurm", "srun", "--", "direct", "--patch", "/nodes/p.sh", "--"} + kTrain,
+              "--patch '/nodes/p.sh'" + there);
+  expect_note(Words{"slurm", "srun", "--", "direct", "--hooks", "/nodes/h", "--"} + kTrain,
+              "--hooks '/nodes/h'" + there);
+  expect_note(Words{"slurm", "srun", "--", "direct", "--env", "/nodes/env", "--"} + kTrain,
+              "--env '/nodes/env'" + there);
+  // Those of this folder have to be here, which the nodes see as well.
+  for (const char* option : {"--script", "--patch", "--hooks", "--env"})
+    for (const std::string& file :
+         {std::string("nowhere"), (std::filesystem::canonical(folder_.path()) / "here/nowhere").string()})
+      expect_refused(Words{"slurm", "srun", "--", "direct", option, file, "--"} + kTrain,
+                     "there is no '" + file + "'");
+  // In another folder they may be others.
+  expect_note(Words{"slurm", "srun", "--chdir=/elsewhere", "--", "direct", "--patch", "p.sh", "--"} + kTrain,
+              "--patch 'p.sh'" + there);
+  EXPECT_EQ(started(), "");
+}
+
+// docker's own client, where it is installed, is of the same opinion. It looks at values before it looks for
+// its server, which is nowhere.
+TEST(OptionsOfDocker, HaveValuesAsDockerSays) {
+  const std::string path = "/usr/local/bin:/usr/bin:/bin";
+  if (find_program("docker", path).empty()) GTEST_SKIP() << "docker is not installed";
+  const auto says = [&](const std::string& option, const std::string& value) {
+    return run_subprocess({"env", "DOCKER_HOST=tcp://127.0.0.1:1", "docker", "run", "--rm",
+                           "--" + option + "=" + value, "busybox", "true"},
+                          {.timeout = std::chrono::seconds(20), .path = path})
+        .err;
+  };
+  const auto is_value_error = [](const std::string& text) {
+    return text.find("127.0.0.1:1") == std::string::npos &&
+           text.find("unknown server OS") == std::string::npos;
+  };
+  if (is_value_error(says("memory", "64m"))) GTEST_SKIP() << says("memory", "64m");
+  for (const test::OptionSample& sample : test::container_samples()) {
+    for (const std::string& value : sample.taken) {
+      const std::string said = says(sample.option, value);
+      EXPECT_FALSE(is_value_error(said)) << "--" << sample.option << "=" << value << ": " << said;
+    }
+    for (const std::string& value : sample.refused) {
+      if (!sample.by_tool) continue;
+      EXPECT_TRUE(is_value_error(says(sample.option, value))) << "--" << sample.option << "=" << value;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace primus

@@ -444,6 +444,15 @@ class Validator {
       warn(last_set({"data_path", "train_data_path", "valid_data_path", "test_data_path"}),
            "stage is sft, so sft_dataset_name is learned, and the data paths are not read");
     }
+    for (const auto& [key, value] : {std::pair("eod_mask_loss", config_.eod_mask_loss),
+                                     std::pair("reset_position_ids", config_.reset_position_ids),
+                                     std::pair("reset_attention_mask", config_.reset_attention_mask)}) {
+      if (!value) continue;
+      warn(key,
+           fmt::format("{} is for text, and has no effect with stage: sft (use_packed_attention keeps packed "
+                       "conversations apart)",
+                       key));
+    }
     // hf_path: null, written down, is a choice.
     if (!config_.load && experiment_.provenance_of("hf_path").layer < Layer::kOverrides) {
       warn("stage",

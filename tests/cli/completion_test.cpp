@@ -47,7 +47,8 @@ TEST(Completion, OfCommands) {
 TEST(Completion, OfOptionsAndTheirValues) {
   EXPECT_THAT(offered({"chat", "--temp"}), ElementsAre("--template", "--temperature", ":none"));
   EXPECT_THAT(offered({"chat", "--template", "plain", "--temp"}), ElementsAre("--temperature", ":none"));
-  EXPECT_THAT(offered({"chat", "--template", ""}), ElementsAre("auto", "plain", ":none"));
+  EXPECT_THAT(offered({"chat", "--template", ""}),
+              ElementsAre("auto", "plain", "alpaca", "squad", "chatml", ":none"));
   EXPECT_THAT(offered({"chat", "--template=p"}), ElementsAre("--template=plain", ":none"));
   EXPECT_THAT(offered({"chat", "--tokenizer", ""}), ElementsAre(":files"));
   EXPECT_THAT(offered({"chat", ""}), ElementsAre(":folders"));

@@ -416,6 +416,7 @@ TEST(Experiment, FineTuningHasConversationsAndWeights) {
   EXPECT_EQ(with({"hf_path=org/model", "pretrained_checkpoint=there", "load=run"}).trainer.load, "run");
   EXPECT_EQ(load_text(to_yaml(hub)).trainer.load, "org/model");
   EXPECT_EQ(with({"load=run", "data_path=text.txt"}).warnings.size(), 1u) << "data_path is not read";
+  EXPECT_EQ(with({"load=run", "reset_attention_mask=true", "eod_mask_loss=true"}).warnings.size(), 2u);
 }
 
 TEST(Experiment, ATargetComesFromMlperfsVariables) {

@@ -70,8 +70,8 @@ class DataConversations final : public Command {
     for (auto t = static_cast<std::size_t>(all.begin(i)); t < static_cast<std::size_t>(all.ends[i]); ++t) {
       const bool is = all.learned[t] != 0;
       if (is != learned) {
-        // A character between the two is shown with the first.
-        visit(text + decoder.finish(), learned);
+        // A character between the two is shown with the second.
+        visit(text, learned);
         text.clear();
         learned = is;
       }

@@ -36,7 +36,7 @@ struct Part {
   std::string file;
   uint64_t position = 0;  // bytes of the file, as it lies on disk, that were read up to here
 };
-using PartFn = FunctionRef<bool(Part&)>;
+using PartFn = FunctionRef<void(const Part&)>;
 
 std::string_view without_mark(std::string_view text) {
   if (text.starts_with(unicode::kByteOrderMark)) text.remove_prefix(unicode::kByteOrderMark.size());
@@ -58,8 +58,7 @@ void add_lines(std::string_view text, int64_t line, std::vector<Place>& objects)
   }
 }
 
-// False: `visit` has seen enough.
-bool read_lines(const InputFile& file, PartFn visit) {
+void read_lines(const InputFile& file, PartFn visit) {
   constexpr size_t kTogether = 16;  // blocks
   BlockReader reader({file});
   Part part{.file = file.path.string()};
@@ -76,14 +75,13 @@ bool read_lines(const InputFile& file, PartFn visit) {
       part.position = block.position;
     }
     if (part.memory.size() < kTogether && more) continue;
-    if (!visit(part)) return false;
+    visit(part);
     part.objects.clear();
     part.memory.clear();
   }
-  return true;
 }
 
-bool read_list(const InputFile& file, PartFn visit) {
+void read_list(const InputFile& file, PartFn visit) {
   auto text = std::make_unique<std::string>();
   BlockReader reader({file}, BlockReader::kBlockSize, kMaxListBytes);
   for (TextBlock block; reader.next(block);) {
@@ -108,7 +106,7 @@ bool read_list(const InputFile& file, PartFn visit) {
   });
   json.finish();
   part.memory.push_back(std::move(text));
-  return visit(part);
+  visit(part);
 }
 
 void read_objects(const std::vector<InputFile>& files, PartFn visit) {
@@ -127,7 +125,7 @@ void read_objects(const std::vector<InputFile>& files, PartFn visit) {
       list = begins_list(block.text);
       if (!list) throw;
     }
-    if (!(list ? read_list(file, visit) : read_lines(file, visit))) return;
+    list ? read_list(file, visit) : read_lines(file, visit);
   }
 }
 
@@ -140,6 +138,11 @@ void read_object(const Place& place, const std::string& file, Conversation& out)
 
 Error at_line(Error error, const Place& place, const std::string& file) {
   if (error.location().empty()) error.at(fmt::format("{}:{}", file, place.line));
+  if (place.text.find_first_not_of("{ \t\r") == std::string_view::npos) {
+    error.add_hint(
+        "a file of JSON lines has one object a line, and other JSON a list of objects: 'jq -c .' writes "
+        "lines");
+  }
   return error;
 }
 
@@ -285,7 +288,7 @@ TokenizedConversations read_conversations(const std::vector<InputFile>& files,
   };
   std::string current;
   uint64_t current_size = 0;
-  read_objects(files, [&](Part& part) {
+  read_objects(files, [&](const Part& part) {
     if (part.file != current) {
       bytes_before += current_size;
       current = part.file;
@@ -320,25 +323,8 @@ TokenizedConversations read_conversations(const std::vector<InputFile>& files,
                 static_cast<uint64_t>(all.read), all.ids.size(),
                 std::chrono::duration<double>(Clock::now() - began).count()});
     }
-    return true;
   });
   return all;
-}
-
-void for_each_conversation(const std::vector<InputFile>& files,
-                           const std::function<bool(const Conversation&)>& visit) {
-  Conversation conversation;
-  read_objects(files, [&](Part& part) {
-    for (const Place& place : part.objects) {
-      try {
-        read_object(place, part.file, conversation);
-        if (!visit(conversation)) return false;
-      } catch (const Error& error) {
-        throw at_line(error, place, part.file);
-      }
-    }
-    return true;
-  });
 }
 
 }  // namespace primus::data

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,9 +42,5 @@ struct TokenizedConversations {
 TokenizedConversations read_conversations(const std::vector<InputFile>& files,
                                           const ConversationWriter& writer, int64_t vocab_size,
                                           int workers = 0, const TokenizeProgressFn& progress = {});
-
-// Calls `visit` for each object of the files in order, until it returns false. Errors as above.
-void for_each_conversation(const std::vector<InputFile>& files,
-                           const std::function<bool(const Conversation&)>& visit);
 
 }  // namespace primus::data

@@ -236,6 +236,10 @@ class SftOpener {
 
   Datasets run() {
     Datasets result;
+    if (!files_.divided && options_.train_split != "train") {
+      result.notes.push_back(fmt::format("{} is not divided: all of it is read, and not only '{}'",
+                                         options_.dataset, options_.train_split));
+    }
     if (options_.train_samples > 0) result.train = open_train(result);
     if (files_.divided) {
       result.valid = open_file(files_.valid, options_.valid_samples, "validation", result);

@@ -306,6 +306,8 @@ TEST_F(ConversationFiles, MistakesHaveTheirLine) {
                 read(folder_.write("e.jsonl", good + "\n{\"question\": \"\xFF\", \"answer\": \"a\"}\n"));
               }),
               HasSubstr("e.jsonl:2"));
+  EXPECT_THAT(error_of([&] { read(folder_.write("i.json", "{\n" + good.substr(1))); }),
+              AllOf(HasSubstr("i.json:1"), HasSubstr("jq -c .")));
   // What the format cannot say, and tokens of another vocabulary.
   EXPECT_THAT(
       error_of([&] {

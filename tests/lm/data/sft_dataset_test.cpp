@@ -229,6 +229,8 @@ TEST_F(SftData, AHundredthIsHeldOut) {
   const Datasets shared = open(options);
   EXPECT_THAT(shared.facts, ElementsAre(HasSubstr("200 conversations"), HasSubstr("25 conversations"),
                                         HasSubstr("25 conversations")));
+  options.train_split = "tool";
+  EXPECT_THAT(open(options).notes, ElementsAre(HasSubstr("all of it is read, and not only 'tool'")));
   SftOptions few = numbered(9);
   few.valid_samples = 1;
   const Datasets small = open(few);

@@ -116,7 +116,7 @@ TEST_F(FirstHour, WithoutAnExperimentAModelIsNeeded) {
   EXPECT_THAT(none.err, AllOf(HasSubstr("--config FILE"), HasSubstr("load=FOLDER data_path=FILE")));
   const ProgramResult missing = run({"train", "pretrain", "load=nowhere", "data_path=corpus.txt"});
   EXPECT_EQ(missing.exit_code, 2);
-  EXPECT_THAT(missing.err, HasSubstr("there is neither a model nor a checkpoint in nowhere"));
+  EXPECT_THAT(missing.err, HasSubstr("there is no folder 'nowhere' to load a model from"));
   EXPECT_FALSE(Env::posix().status(path("output")));
 }
 

@@ -62,7 +62,9 @@ void read(LoraSettings& settings, const std::string& key, const Value& value) {
     if (settings.alpha <= 0 || settings.alpha > 1e6) throw wrong(value, key, "above 0 and at most 1e6");
   } else if (key == "dropout") {
     settings.dropout = number(value, key, "a number");
-    if (settings.dropout < 0 || settings.dropout >= 1) throw wrong(value, key, "at least 0 and below 1");
+    // Masks are drawn in fp32, in which a number just below one is one.
+    if (settings.dropout < 0 || static_cast<float>(settings.dropout) >= 1)
+      throw wrong(value, key, "at least 0 and below 1, in fp32");
   } else if (key == "dropout_position") {
     settings.dropout_position = one_of(value, key, kPositions);
   } else if (key == "lora_A_init_method") {

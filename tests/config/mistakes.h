@@ -227,6 +227,8 @@ inline std::vector<Mistake> typical_mistakes() {
            "primus config reference stage");
   file(with_lines("      lora:\n        enabled: true\n        dropout: 1\n"), "exp.yaml:16:18",
        "it must be at least 0 and below 1", "leave dropout out");
+  file(with_lines("      lora:\n        enabled: true\n        dropout: 0.99999999\n"), "exp.yaml:16:18",
+       "it must be at least 0 and below 1, in fp32", "leave dropout out");
   file(with_lines("      lora:\n        dim: 0\n"), "exp.yaml:15:14", "it must be an integer, at least 1",
        "leave dim out");
   file(with_lines("      lora:\n        rank: 8\n"), "exp.yaml:15:9", "unknown key 'rank' of lora", "dim");

@@ -286,17 +286,28 @@ class Copy {
     base.read = [a, b, part, out_rows, rank, cols = p.row_elements(), scale = config_.lora.scale(),
                  read = std::move(base.read)](std::int64_t first, std::span<float> out) {
       read(first, out);
-      std::vector<double> added;
+      std::vector<double> added, column(static_cast<std::size_t>(rank));
       for (std::size_t i = 0; i < out.size();) {
-        const std::int64_t place = place_in_memory(part, first + static_cast<std::int64_t>(i));
-        const std::int64_t row = place / cols, col = place % cols;
-        // Neighbours of a row, where the published tensor has them as they lie in memory.
-        const std::size_t run = part.layout.axes.empty() ? static_cast<std::size_t>(cols - col) : 1;
-        added.assign(std::min(run, out.size() - i), 0);
-        for (std::int64_t r = 0; r < rank; ++r) {
-          const double factor = static_cast<double>((*b)[static_cast<std::size_t>(row * rank + r)]);
-          const float* const of_a = a->data() + (row / out_rows * rank + r) * cols + col;
-          for (std::size_t j = 0; j < added.size(); ++j) added[j] += factor * static_cast<double>(of_a[j]);
+        // Neighbours of a row, or, where the published tensor is transposed, of a column.
+        const PlacesInMemory places = places_in_memory(part, first + static_cast<std::int64_t>(i), cols);
+        const std::int64_t row = places.first / cols, col = places.first % cols;
+        const float* const of_a = a->data() + row / out_rows * rank * cols + col;
+        const float* const of_b = b->data() + row * rank;
+        added.assign(std::min(static_cast<std::size_t>(places.count), out.size() - i), 0);
+        if (places.step == 1) {
+          for (std::int64_t r = 0; r < rank; ++r) {
+            const auto factor = static_cast<double>(of_b[r]);
+            for (std::size_t j = 0; j < added.size(); ++j)
+              added[j] += factor * static_cast<double>(of_a[r * cols + static_cast<std::int64_t>(j)]);
+          }
+        } else {
+          for (std::size_t r = 0; r < column.size(); ++r)
+            column[r] = static_cast<double>(of_a[static_cast<std::int64_t>(r) * cols]);
+          for (std::size_t j = 0; j < added.size(); ++j) {
+            const float* const line = of_b + static_cast<std::int64_t>(j) * (places.step / cols) * rank;
+            for (std::size_t r = 0; r < column.size(); ++r)
+              added[j] += static_cast<double>(line[r]) * column[r];
+          }
         }
         for (const double sum : added) {
           out[i] = static_cast<float>(static_cast<double>(out[i]) + scale * sum);

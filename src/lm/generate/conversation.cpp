@@ -130,7 +130,8 @@ Conversation::Reply Conversation::say_formatted(std::string_view user,
   }
   // A single turn longer than the context loses its beginning.
   const auto kept = fit_prompt(ids, decoder_.capacity(), settings_.max_tokens);
-  // Where the tokenizer writes an earlier reply as the model did, only what is new is read.
+  // Where the tokenizer writes an earlier reply as the model did, only what is new is read; and all of it
+  // where the model cannot forget so much of what it has read (BatchReader::truncate).
   const auto common = std::min<std::int64_t>(
       {std::ranges::mismatch(kept, tokens_).in1 - kept.begin(), decoder_.length(), std::ssize(kept) - 1});
   decoder_.truncate(common);
@@ -141,7 +142,7 @@ Conversation::Reply Conversation::say_formatted(std::string_view user,
     reply.text += piece;
     return !on_text || piece.empty() || on_text(piece);
   };
-  const std::vector<std::int32_t> unread(tokens_.begin() + common, tokens_.end());
+  const std::vector<std::int32_t> unread(tokens_.begin() + decoder_.length(), tokens_.end());
   const Generation generation =
       generate(decoder_, unread, settings_, [&](std::int32_t id) { return show(stream.push(id)); });
   show(stream.finish());

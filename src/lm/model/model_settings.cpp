@@ -486,6 +486,14 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
                       "adapters, as in Primus",
                       experiment.provenance_of("lora").describe()));
   }
+  // Nothing would be trained, and a step without a backward pass has no loss.
+  if (!feed_forwards && static_cast<std::int64_t>(model.conv_layers.size()) == model.layers) {
+    throw experiment.error_for(
+        "lora",
+        "lora names modules of attention alone, and every layer of this model is a short "
+        "convolution instead (lfm_layer_types)",
+        "name linear_fc1 and linear_fc2 in target_modules");
+  }
   // What balances experts is as frozen as they are.
   model.moe.training.bias_update_rate = 0;
   if (warnings && !experiment.trainer.load)

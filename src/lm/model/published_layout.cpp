@@ -18,17 +18,21 @@ Tensor part_of(const Tensor& whole, const Parameter& p, const CheckpointPart& pa
   return whole.reshaped({whole.elements()}).slice(part.row * row, (part.row + part.rows) * row);
 }
 
-std::int64_t place_in_memory(const CheckpointPart& part, std::int64_t i) {
+PlacesInMemory places_in_memory(const CheckpointPart& part, std::int64_t i, std::int64_t cols) {
   const engine::PublishedLayout& layout = part.layout;
-  std::int64_t place = 0;
+  if (layout.axes.empty()) return {.first = i, .step = 1, .count = cols - i % cols};
+  PlacesInMemory places;
   for (std::size_t axis = layout.axes.size(); axis-- > 0;) {
     const auto of_memory = static_cast<std::size_t>(layout.axes[axis]);
+    const std::int64_t size = layout.dims[of_memory];
     std::int64_t stride = 1;
     for (std::size_t inner = of_memory + 1; inner < layout.dims.size(); ++inner) stride *= layout.dims[inner];
-    place += i % layout.dims[of_memory] * stride;
-    i /= layout.dims[of_memory];
+    if (axis + 1 == layout.axes.size() && (stride == 1 || stride % cols == 0))
+      places.step = stride, places.count = size - i % size;
+    places.first += i % size * stride;
+    i /= size;
   }
-  return layout.axes.empty() ? i : place;
+  return places;
 }
 
 AxisOrder axis_order(const CheckpointPart& part) {

@@ -15,8 +15,13 @@ std::vector<std::int64_t> published_shape(const engine::Parameter& p, const engi
 // The part's elements within `whole`, which is as large as the parameter: one run, in the order of memory.
 Tensor part_of(const Tensor& whole, const engine::Parameter& p, const engine::CheckpointPart& part);
 
-// Where element `i` of the published tensor is among the part's elements in memory.
-std::int64_t place_in_memory(const engine::CheckpointPart& part, std::int64_t i);
+// Neighbours in the published tensor, where they are among the part's elements in memory: `count` of them,
+// `step` apart.
+struct PlacesInMemory {
+  std::int64_t first = 0, step = 1, count = 1;
+};
+// Of element `i` and those after it, as many as lie in one row of `cols` elements, or in one column.
+PlacesInMemory places_in_memory(const engine::CheckpointPart& part, std::int64_t i, std::int64_t cols);
 
 // How the published order of a part's elements differs from that in memory.
 AxisOrder axis_order(const engine::CheckpointPart& part);

@@ -179,6 +179,7 @@ void compare_experts(Reconciliation& r, const MoeConfig& ours, const MoeConfig& 
     return rule.scoring == Scoring::kSoftmax && !rule.normalise;
   };
   r.fixed("moe_router_pre_softmax", pre_softmax(ours.router), pre_softmax(theirs.router));
+  r.fixed("moe_router_enable_expert_bias", ours.choice_bias, theirs.choice_bias);
 }
 
 // Whether multi-token prediction is trained is the run's to say; how much of it there is, the weights know.
@@ -203,6 +204,8 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   Reconciliation r(experiment, where);
   r.shape("model_type", ours.family, loaded.family);
   compare_fields(r, ours, loaded);
+  r.shape("lfm_layer_types", fmt::format("convolutions in {}", text_of(ours.conv_layers)),
+          fmt::format("convolutions in {}", text_of(loaded.conv_layers)));
   compare_experts(r, ours.moe, loaded.moe);
   compare_attention(r, ours.attention, loaded.attention);
   // Rows of the embedding beyond the vocabulary are padding, of which either may have more.

@@ -10,6 +10,7 @@ namespace {
 
 using test::chain_decoder;
 using test::chain_of;
+using test::random_decoder;
 
 // After "Assistant:" the model writes " hey\nUser:" and would go on for ever.
 const auto kChain = chain_of(": hey\nUsr: ");
@@ -160,6 +161,24 @@ TEST(Conversation, AFormatOfOneTurnForgetsTheLastOne) {
   const std::int64_t length = decoder->length();
   EXPECT_EQ(conversation.say("two").text, " ok");
   EXPECT_EQ(decoder->length(), length);
+}
+
+// Short convolutions cannot go back to where two prompts part: the second one is read from its beginning.
+TEST(Conversation, AFormatOfOneTurnBeginsAnewWhereTheModelForgetsAll) {
+  ModelConfig config = test::tiny_config();
+  config.family = "lfm2";
+  config.conv_layers = {1};
+  config.vocab = 288;
+  config.max_positions = 512;
+  const auto tokenizer = make_byte_tokenizer();
+  const data::ConversationWriter writer(data::ConversationFormat::kSquad, *tokenizer);
+  const auto decoder = random_decoder(test::cpu(), config, 3, {.capacity = 512}),
+             fresh = random_decoder(test::cpu(), config, 3, {.capacity = 512});
+  Conversation conversation(*decoder, *tokenizer, kGreedy, &writer);
+  conversation.say("one");
+  const std::string expected = Conversation(*fresh, *tokenizer, kGreedy, &writer).say("two").text;
+  EXPECT_EQ(conversation.say("two").text, expected);
+  EXPECT_EQ(decoder->length(), fresh->length());
 }
 
 }  // namespace

@@ -162,6 +162,30 @@ TEST(SettingOverrides, OfModulesThatAreNotThereAreWarnedAbout) {
   EXPECT_EQ(warnings("qwen3_30B_A3B", {load, "lora={enabled: true}"}), Warnings{});
 }
 
+// Without a number that is trained, a step has no loss.
+TEST(SettingOverrides, AdaptersOfNothingAreRefused) {
+  std::string layers = "lfm_layer_types=[conv";
+  for (int layer = 1; layer < 16; ++layer) layers += ", conv";
+  layers += "]";
+  const auto refusal = [](const std::string& preset,
+                          const std::vector<std::string>& overrides) -> std::string {
+    try {
+      warnings(preset, overrides);
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  const std::string attention = "lora={enabled: true, target_modules: [linear_qkv, linear_proj]}";
+  EXPECT_NE(refusal("lfm2_350M", {layers, attention}).find("names modules of attention alone"),
+            std::string::npos);
+  EXPECT_EQ(refusal("lfm2_350M", {attention}), "");
+  EXPECT_EQ(refusal("lfm2_350M", {layers, "lora={enabled: true}"}), "");
+  EXPECT_NE(refusal("deepseek_v2_lite", {"lora={enabled: true, target_modules: [linear_qkv]}"})
+                .find("names linear_qkv alone"),
+            std::string::npos);
+}
+
 // A width that no layer has.
 TEST(SettingOverrides, OfLayersThatAreNotThereAreWarnedAbout) {
   const Warnings warning{

@@ -119,7 +119,7 @@ std::vector<std::string> values_for(const KeySpec& key, const config::TrainerCon
     case KeyType::kString:
       return {"llama", "qwen3"};
     default:
-      return {"[3,0]", "[0,0]", "[1,1]", "[0,1]", "[1,0]", "1", "2"};
+      return {"[3,0]", "[0,0]", "[1,1]", "[0,1]", "[1,0]", "1", "2", "[conv,conv]"};
   }
 }
 
@@ -290,7 +290,22 @@ TEST(LoadedModel, WhatTheWeightsWereTrainedWithIsFixed) {
             "window_attn_skip_freq is layers 0, 1, and config.json says layers 1");
   EXPECT_EQ(refusal("qwen3_moe", "moe_router_pre_softmax=false"),
             "moe_router_pre_softmax is false, and config.json says true");
+  EXPECT_EQ(refusal("lfm2_moe", "moe_router_enable_expert_bias=true"),
+            "moe_router_enable_expert_bias is true, and config.json says false");
   EXPECT_EQ(refusal("mixtral", "moe_router_topk=1"), "moe_router_topk is 1, and config.json says 2");
+}
+
+TEST(LoadedModel, WhichLayersConvolveIsTheWeightsToSay) {
+  const std::string& settings = kExperiments.at("lfm2");
+  try {
+    load(saved(settings), experiment(settings, {"lfm_layer_types=[conv,conv]"}));
+    ADD_FAILURE() << "it was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(
+        std::string(error.what()),
+        "lfm_layer_types is convolutions in layers 0, 1, and config.json says convolutions in layers 0");
+    EXPECT_THAT(error.hint(), HasSubstr("name the model preset"));
+  }
 }
 
 }  // namespace

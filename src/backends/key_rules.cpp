@@ -84,7 +84,8 @@ std::string_view KeyRules::reason_for(const config::KeySpec& key) const {
 }
 
 void KeyRules::check_missing(const config::KeySpec& key, const Value& value) {
-  const bool set = experiment_.provenance_of(key.name).layer > config::Layer::kDerived;
+  const config::Layer layer = experiment_.provenance_of(key.name).layer;
+  const bool set = layer > config::Layer::kDerived;
   const std::string title = fields_.keys().find("title")->text;
   if (const Value* rule = fields_.keys("refused").find(key.name)) {
     const Value* only = rule->find("only");
@@ -92,11 +93,15 @@ void KeyRules::check_missing(const config::KeySpec& key, const Value& value) {
                         return word.is_null() ? says(value, "null") : says(value, word.text);
                       });
     const Value* because = rule->find("because");
-    if (fine || !set) return;
+    const Value* enabled = value.is_map() ? value.find("enabled") : nullptr;
+    if (fine || !set || (enabled && says(*enabled, "false"))) return;
+    // What a preset says cannot be left out, and without its stage a fine-tuning would pre-train.
+    const bool may_go = layer >= config::Layer::kOverrides && key.name != "stage";
     throw unsupported_there(experiment_, key.name,
                             fmt::format("{} cannot be {} with {}: {}", key.name, value.show(), title,
                                         because ? because->text : "it has nothing like it"),
-                            fmt::format("leave {} out, or choose framework: native", key.name));
+                            may_go ? fmt::format("leave {} out, or choose framework: native", key.name)
+                                   : "choose framework: native");
   }
   // Keys that would make another model or another training have their neutral values in the table of keys;
   // those of Primus alone change nothing where they say what is said without them.

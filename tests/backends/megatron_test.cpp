@@ -241,6 +241,15 @@ TEST(Megatron, WhatItDoesNotHaveIsRefusedByName) {
               HasSubstr("2 problems"));
 }
 
+// Leaving the stage out would pre-train, and adapters that are not enabled are none.
+TEST(Megatron, FineTuningIsForTheNativeEngine) {
+  const std::string error = error_of(
+      [&] { render(load("framework: megatron\nconfig: sft_trainer.yaml\nmodel: llama3.1_8B.yaml", "")); });
+  EXPECT_THAT(error, AllOf(HasSubstr("stage cannot be 'sft'"), HasSubstr("hint: choose framework: native"),
+                           Not(HasSubstr("leave stage out")), Not(HasSubstr("lora"))));
+  EXPECT_EQ(error_of([&] { render(load(kLlama, "mock_data: true\nlora: {enabled: false, dim: 8}")); }), "");
+}
+
 // Chunks that hold a sequence limit nothing, and positions before the first step have no temperature.
 TEST(Megatron, WhatChangesNothingForTheseSequencesIsNotRefused) {
   const ExternalJob job =

@@ -26,6 +26,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (conversation.messages.empty()) {
     if (conversation.ids.size() != conversation.learned.size() || conversation.starts.empty())
       __builtin_trap();
+    // Where one begins, another ends.
+    const auto last = static_cast<size_t>(conversation.starts.back());
+    if (last > 0 && last >= conversation.ids.size()) __builtin_trap();
     return 0;
   }
   for (const auto format : {data::ConversationFormat::kAlpaca, data::ConversationFormat::kSquad}) {

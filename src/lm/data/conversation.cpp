@@ -23,7 +23,9 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kOtherRol
     {{"human", kUser}, {"gpt", kAssistant}, {"bot", kAssistant}, {"model", kAssistant}}};
 
 constexpr std::array<std::string_view, 3> kQuestions = {"instruction", "prompt", "question"};
-constexpr std::array<std::string_view, 3> kAnswers = {"response", "output", "answer"};
+constexpr std::array<std::string_view, 4> kAnswers = {"response", "output", "answer", "completion"};
+// How other tools say which of input_ids are learned.
+constexpr std::array<std::string_view, 3> kOtherMasks = {"labels", "completion_mask", "assistant_masks"};
 constexpr std::array<std::string_view, 2> kContexts = {"input", "context"};
 
 // What the members of an object say under several names.
@@ -81,6 +83,8 @@ class Reader {
     } else if (key == "seq_start_id") {
       read_starts();
     } else {
+      const auto mask = std::ranges::find(kOtherMasks, key);
+      if (mask != kOtherMasks.end() && json_.peek() != Kind::kNull) other_mask_ = *mask;
       json_.skip();
     }
   }
@@ -124,6 +128,7 @@ class Reader {
   void read_message() {
     json_.require(Kind::kObject, "a message");
     std::optional<std::string> role, text;
+    bool learned = true;
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
       if (key == "role" || key == "from") {
@@ -131,6 +136,8 @@ class Reader {
         role = json_.read_string();
       } else if (key == "content" || key == "value") {
         text = read_content(key);
+      } else if (key == "weight") {
+        learned = read_weight();
       } else if (key == "tool_calls" && json_.peek() != Kind::kNull) {
         refuse_calls();
       } else {
@@ -139,7 +146,17 @@ class Reader {
     }
     if (!role) json_.refuse("a message has no role");
     if (!text) json_.refuse("a message has no content");
-    out_.messages.push_back({known_role(*role), *std::move(text), {}});
+    out_.messages.push_back({known_role(*role), *std::move(text), {}, learned});
+  }
+
+  // Whether an answer is learned, as fine-tuning by services has it.
+  bool read_weight() {
+    if (json_.read_null()) return true;
+    json_.require(Kind::kNumber, "the value of", "weight");
+    const double weight = json_.read_double();
+    if (weight != 0 && weight != 1)
+      json_.refuse(fmt::format("a message has the weight {}; an answer is learned (1) or not (0)", weight));
+    return weight == 1;
   }
 
   // An empty list calls nothing.
@@ -240,6 +257,12 @@ class Reader {
 
   void finish_tokens() {
     if (has_messages_) json_.refuse("the conversation has messages and input_ids; it must be one of them");
+    if (!has_mask_ && !other_mask_.empty()) {
+      json_.refuse(
+          fmt::format("'{}' is not read, and without a loss_mask all of input_ids would be learned: write "
+                      "loss_mask, 1 for each token that is learned and 0 for the others",
+                      other_mask_));
+    }
     out_.messages.clear();
     if (!has_mask_) out_.learned.assign(out_.ids.size(), 1);
     if (out_.learned.size() != out_.ids.size()) {
@@ -249,7 +272,7 @@ class Reader {
     if (starts_.empty()) starts_ = {0};
     const auto size = static_cast<int64_t>(out_.ids.size());
     const bool rise = std::ranges::adjacent_find(starts_, std::greater_equal<>()) == starts_.end();
-    if (starts_.front() != 0 || !rise || (size > 0 && starts_.back() >= size))
+    if (starts_.front() != 0 || !rise || starts_.back() >= std::max<int64_t>(size, 1))
       json_.refuse("seq_start_id must begin with 0, rise, and stay below the number of input_ids");
     out_.starts = starts_;
   }
@@ -286,6 +309,7 @@ class Reader {
   Texts<kContexts.size()> contexts_;
   std::optional<std::string> first_answer_, system_;
   bool has_messages_ = false, has_ids_ = false, has_mask_ = false;
+  std::string_view other_mask_;  // that the object has
   std::vector<int64_t> starts_;
 };
 

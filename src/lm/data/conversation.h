@@ -3,10 +3,10 @@
 // What is read (the names of Primus's supervised fine-tuning, docs/formats/conversations.md):
 //   messages         [{"role": "user", "content": "..."}, ...], or "conversations" with "from" and "value";
 //                    "system" beside them goes in front. The content of a message is text, null, or a list of
-//                    {"type": "text", "text": ...}
-//   a single turn    instruction, prompt or question; response, output, answer or answers; perhaps input or
-//                    context (what the question is about) and system. {"input", "output"} alone are question
-//                    and answer. Of several names the first that is not null counts
+//                    {"type": "text", "text": ...}; an answer with "weight": 0 is not learned
+//   a single turn    instruction, prompt or question; response, output, answer, completion or answers;
+//                    perhaps input or context (what the question is about) and system. {"input", "output"}
+//                    alone are question and answer. Of several names the first that is not null counts
 //   tokens           input_ids; perhaps loss_mask (1 where the token is to be learned; without it all are)
 //   and
 //                    seq_start_id (where each of several conversations begins)
@@ -28,6 +28,7 @@ struct Message {
   std::string role;     // kSystem, kUser, kAssistant, or one that only messages have: tool, developer ...
   std::string text;     // may be empty
   std::string context;  // of a user's turn: what the question is about; empty: none
+  bool learned = true;  // of an assistant's turn
 };
 
 struct Conversation {

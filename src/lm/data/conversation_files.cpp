@@ -324,6 +324,10 @@ TokenizedConversations read_conversations(const std::vector<InputFile>& files,
                 std::chrono::duration<double>(Clock::now() - began).count()});
     }
   });
+  // They stay in memory, and grew by doubling.
+  all.ids.shrink_to_fit();
+  all.learned.shrink_to_fit();
+  all.ends.shrink_to_fit();
   return all;
 }
 

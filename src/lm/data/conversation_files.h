@@ -16,6 +16,9 @@ namespace primus::data {
 struct ConversationFiles {
   std::vector<InputFile> train, valid, test;
   bool divided = false;  // a folder with files for each part; else all is in `train`
+
+  // Else a part of `train` may be held out.
+  bool has_evaluated() const { return !valid.empty() || !test.empty(); }
 };
 
 // `name`: a file or glob of JSON lines or JSON lists (.jsonl, .ndjson, .json, also .gz and .zst), or a folder
@@ -34,6 +37,7 @@ struct TokenizedConversations {
 
   std::size_t size() const { return ends.size(); }
   int64_t begin(std::size_t i) const { return i == 0 ? 0 : ends[i - 1]; }
+  int64_t tokens(std::size_t i) const { return ends[i] - begin(i); }
 };
 
 // Reads the files in order, each object with `writer`. The same for any number of `workers` (0: one per

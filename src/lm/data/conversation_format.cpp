@@ -17,6 +17,8 @@ constexpr std::string_view kAlpacaPreamble =
 
 bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
 
+bool is_learned(const Message& answer) { return answer.learned && !is_blank(answer.text); }
+
 std::string_view without_spaces(std::string_view text) {
   const size_t begin = text.find_first_not_of(' ');
   if (begin == std::string_view::npos) return {};
@@ -91,7 +93,7 @@ std::vector<ConversationWriter::Piece> ConversationWriter::alpaca(const std::vec
     } else {
       separate();
       pieces.push_back({std::exchange(prompt, {}) + "### Response:\n"});
-      pieces.push_back({message.text, !is_blank(message.text), true});
+      pieces.push_back({message.text, is_learned(message), true});
     }
   }
   if (open) {
@@ -114,7 +116,7 @@ std::vector<ConversationWriter::Piece> ConversationWriter::squad(const std::vect
                    without_spaces(messages[0].text))}};
   if (!open) {
     const std::string_view answer = without_spaces(messages[1].text);
-    pieces.push_back({fmt::format(" {}", answer), !is_blank(answer), true});
+    pieces.push_back({fmt::format(" {}", answer), is_learned(messages[1]), true});
   }
   return pieces;
 }
@@ -132,7 +134,7 @@ std::vector<ConversationWriter::Piece> ConversationWriter::chatml(const std::vec
     begin_turn(message.role);
     if (message.role == kAssistant) {
       pieces.push_back({std::exchange(prompt, {})});
-      pieces.push_back({message.text, !is_blank(message.text), true});
+      pieces.push_back({message.text, is_learned(message), true});
     } else {
       prompt += message.text;
       if (!message.context.empty()) prompt += "\n\n" + message.context;

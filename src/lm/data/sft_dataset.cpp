@@ -57,6 +57,14 @@ class FirstFit {
   std::vector<int64_t> room_;
 };
 
+// Labels that are learned of a conversation, within a sequence.
+int64_t labels_of(const TokenizedConversations& all, size_t conversation, int64_t seq_length) {
+  const int64_t kept = std::min(all.tokens(conversation), seq_length + 1);
+  // The first token is nobody's label.
+  const auto learned = all.learned.begin() + all.begin(conversation);
+  return kept > 1 ? std::count(learned + 1, learned + kept, uint8_t{1}) : 0;
+}
+
 int32_t pad_of(const Tokenizer& tokenizer) {
   const SpecialIds& special = tokenizer.special_ids();
   for (const auto& id : {special.pad, special.eod, special.eos}) {
@@ -98,23 +106,20 @@ SftDataset::~SftDataset() = default;
 int64_t SftDataset::size() const { return std::numeric_limits<int64_t>::max(); }
 
 int64_t SftDataset::kept_tokens(uint32_t conversation) const {
-  const int64_t length = conversations_->ends[conversation] - conversations_->begin(conversation);
-  return std::min(length, layout_.seq_length + 1);
+  return std::min(conversations_->tokens(conversation), layout_.seq_length + 1);
 }
 
 // Those with something to learn, which is counted.
 std::vector<uint32_t> SftDataset::usable(const std::vector<uint32_t>& which) {
   std::vector<uint32_t> kept;
   for (const uint32_t i : which) {
-    const int64_t begin = conversations_->begin(i), kept_length = kept_tokens(i);
-    const bool cut = conversations_->ends[i] - begin > kept_length;
+    const int64_t kept_length = kept_tokens(i);
+    const bool cut = conversations_->tokens(i) > kept_length;
     if (cut && layout_.leave_out_long) {
       ++counts_.too_long;
       continue;
     }
-    // The first token is nobody's label.
-    const auto learned = conversations_->learned.begin() + begin;
-    const int64_t labels = kept_length > 1 ? std::count(learned + 1, learned + kept_length, uint8_t{1}) : 0;
+    const int64_t labels = labels_of(*conversations_, i, layout_.seq_length);
     if (labels == 0) {
       ++counts_.nothing_to_learn;
       continue;
@@ -150,10 +155,7 @@ void SftDataset::fill(const std::vector<uint32_t>& conversations) {
   }
   for (const std::vector<uint32_t>& sample : samples) {
     int64_t learned = 0;
-    for (const uint32_t i : sample) {
-      const auto begin = conversations_->learned.begin() + conversations_->begin(i);
-      learned += std::count(begin + 1, begin + kept_tokens(i), uint8_t{1});
-    }
+    for (const uint32_t i : sample) learned += labels_of(*conversations_, i, layout_.seq_length);
     members_.insert(members_.end(), sample.begin(), sample.end());
     ends_.push_back(members_.size());
     learned_.push_back(checked_cast<int32_t>(learned, "learned tokens of a sample"));
@@ -241,7 +243,11 @@ class SftOpener {
                                          options_.dataset, options_.train_split));
     }
     if (options_.train_samples > 0) result.train = open_train(result);
-    if (files_.divided) {
+    if (files_.has_evaluated()) {
+      if (!options_.shares.empty()) {
+        result.notes.push_back(fmt::format("{}: split ({}) has no effect where validation or test have files",
+                                           options_.dataset, options_.shares));
+      }
       result.valid = open_file(files_.valid, options_.valid_samples, "validation", result);
       result.test = open_file(files_.test, options_.test_samples, "test", result);
     } else {
@@ -251,11 +257,11 @@ class SftOpener {
     return result;
   }
 
-  int64_t samples_of_epochs(double epochs) {
+  SftEpochs samples_of_epochs(double epochs) {
     Datasets unused;
     const auto train = open_train(unused);
     const double samples = std::ceil(epochs * static_cast<double>(train->samples()));
-    return std::max<int64_t>(1, static_cast<int64_t>(samples));
+    return {std::max<int64_t>(1, static_cast<int64_t>(samples)), conversations_};
   }
 
  private:
@@ -269,27 +275,38 @@ class SftOpener {
   }
 
   std::unique_ptr<const SftDataset> open_train(Datasets& result) {
-    conversations_ = read(files_.train);
+    conversations_ = options_.conversations ? options_.conversations : read(files_.train);
     std::vector<uint32_t> all = up_to(conversations_->size());
-    if (!files_.divided) hold_out(all, result);
+    if (!files_.has_evaluated()) hold_out(all, result);
     std::unique_ptr<const SftDataset> train =
         make(conversations_, all, options_.dataset, "train", options_.shuffle, result);
     result.train_fingerprint = train->fingerprint();
     return train;
   }
 
-  // Takes what is not trained on out of `all`.
+  bool is_usable(uint32_t conversation) const {
+    const bool too_long = conversations_->tokens(conversation) > options_.seq_length + 1;
+    return !(too_long && options_.inline_bos) &&
+           labels_of(*conversations_, conversation, options_.seq_length) > 0;
+  }
+
+  // Takes what is not trained on out of `all`. What nobody can use stays, to be counted there.
   void hold_out(std::vector<uint32_t>& all, Datasets& result) {
     constexpr size_t kFewest = 10;
     constexpr int64_t kHundredth = 100;
-    const auto count = static_cast<int64_t>(all.size());
+    std::vector<uint32_t> mixed = all;
+    shuffle(mixed, options_.seed, Shuffle::kHeldOut);
+    const auto rest = std::ranges::stable_partition(mixed, [this](uint32_t i) { return is_usable(i); });
+    const std::vector<uint32_t> left_out(rest.begin(), rest.end());
+    mixed.erase(rest.begin(), rest.end());
+    const auto count = static_cast<int64_t>(mixed.size());
     std::vector<Share> shares;
     if (!options_.shares.empty()) {
       shares = split_sequences(options_.shares, count);
     } else if (options_.valid_samples > 0) {
-      if (all.size() < kFewest) {
+      if (mixed.size() < kFewest) {
         result.notes.push_back(fmt::format("{}: {} conversations are too few to hold some out for validation",
-                                           options_.dataset, all.size()));
+                                           options_.dataset, mixed.size()));
         return;
       }
       const int64_t held = (count + kHundredth - 1) / kHundredth;
@@ -297,14 +314,14 @@ class SftOpener {
     } else {
       return;
     }
-    std::vector<uint32_t> mixed = all;
-    shuffle(mixed, options_.seed, Shuffle::kHeldOut);
     const auto part = [&mixed](const Share& share) {
       std::vector<uint32_t> members(mixed.begin() + share.first, mixed.begin() + share.last);
       std::ranges::sort(members);
       return members;
     };
     all = part(shares[0]);
+    all.insert(all.end(), left_out.begin(), left_out.end());
+    std::ranges::sort(all);
     held_out_valid_ = part(shares[1]);
     held_out_test_ = part(shares[2]);
   }
@@ -399,7 +416,7 @@ Datasets open_sft_datasets(const SftOptions& options, const Tokenizer& tokenizer
   return SftOpener(options, tokenizer).run();
 }
 
-int64_t sft_samples_of_epochs(const SftOptions& options, const Tokenizer& tokenizer, double epochs) {
+SftEpochs sft_samples_of_epochs(const SftOptions& options, const Tokenizer& tokenizer, double epochs) {
   check(options);
   return SftOpener(options, tokenizer).samples_of_epochs(epochs);
 }

@@ -30,14 +30,16 @@ struct SftOptions {
   bool pack = false;      // several conversations in a sequence ...
   bool separate = false;  // ... each for itself: positions count in it, and attention stays within
   bool shuffle = true;    // an order of its own for each epoch; else that of the files
-  // Shares of a file that is not divided, as "95,5,0". Empty: a hundredth of its conversations is held out
-  // for validation, where validation samples are drawn and there are ten at least.
+  // Shares of data that have no files for validation and test, as "95,5,0". Empty: a hundredth of its
+  // conversations is held out for validation, where validation samples are drawn and there are ten at least.
   std::string shares;
   int64_t seq_length = 0, seed = 1234;
   // What training, evaluations and the test will draw; a part of which nothing is drawn is not opened.
   int64_t train_samples = 0, valid_samples = 0, test_samples = 0;
   int64_t vocab_size = 0;  // refuses larger ids; 0: the tokenizer's
   int workers = 0;         // threads that tokenize; 0: one per core
+  // The training files, where they are read already (sft_samples_of_epochs); else they are.
+  std::shared_ptr<const TokenizedConversations> conversations;
   TokenizeProgressFn progress;
 };
 
@@ -101,7 +103,12 @@ ConversationWriter conversation_writer(const SftOptions& options, const Tokenize
 // anything to learn.
 Datasets open_sft_datasets(const SftOptions& options, const Tokenizer& tokenizer);
 
+struct SftEpochs {
+  int64_t samples = 0;
+  std::shared_ptr<const TokenizedConversations> conversations;  // for SftOptions
+};
+
 // Samples in so many passes over the training data.
-int64_t sft_samples_of_epochs(const SftOptions& options, const Tokenizer& tokenizer, double epochs);
+SftEpochs sft_samples_of_epochs(const SftOptions& options, const Tokenizer& tokenizer, double epochs);
 
 }  // namespace primus::data

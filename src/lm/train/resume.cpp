@@ -41,6 +41,20 @@ constexpr std::array<std::string_view, 19> kDataKeys = {"seed",
                                                         "enable_packed_sequences",
                                                         "use_packed_attention"};
 
+// How conversations are written, packed and held out, which decides over what is trained on.
+constexpr std::array<std::string_view, 10> kConversationKeys = {"sft_conversation_format",
+                                                                "enable_packed_sequences",
+                                                                "use_packed_attention",
+                                                                "sft_bridge_compat_inline_bos",
+                                                                "sft_dataset_split",
+                                                                "dataloader_type",
+                                                                "seq_length",
+                                                                "split",
+                                                                "eval_iters",
+                                                                "seed"};
+
+constexpr std::array<std::string_view, 2> kNone = {"", "0"};
+
 // Every scalar and list of a document, by its key alone: keys of different maps do not share names here.
 void collect(const config::Value& value, std::map<std::string, std::string>& settings) {
   for (const config::Member& member : value.members) {
@@ -248,14 +262,17 @@ void refuse_other_inputs(const CheckpointReader& checkpoint, const TrainerState&
     return before.name == now.name ? fmt::format("'{}', whose content has changed since then", now.name)
                                    : fmt::format("'{}'; now it is '{}'", before.name, now.name);
   };
+  const auto hint = [&](std::string_view permission) {
+    return fmt::format(
+        "put back what it was; or give the new run a name of its own (exp_name), with load: {} if "
+        "it is to begin from these weights; or set {}=true to go on with it on purpose",
+        folder, permission);
+  };
   const auto refuse = [&](std::string_view key, std::string_view what, const InputIdentity& before,
                           const InputIdentity& now, std::string_view permission) {
     throw experiment.error_for(
         key, fmt::format("'{}' was trained with another {}: {}", folder, what, another(before, now)),
-        fmt::format(
-            "put back what it was; or give the new run a name of its own (exp_name), with load: {} if "
-            "it is to begin from these weights; or set {}=true to go on with it on purpose",
-            folder, permission));
+        hint(permission));
   };
   const config::TrainerConfig& c = experiment.trainer;
   if (state.tokenizer && state.tokenizer->fingerprint != tokenizer.fingerprint && !c.allow_tokenizer_change) {
@@ -263,11 +280,22 @@ void refuse_other_inputs(const CheckpointReader& checkpoint, const TrainerState&
            "tokenizer", *state.tokenizer, tokenizer, "allow_tokenizer_change");
   }
   if (state.data && data && state.data->fingerprint != data->fingerprint && !c.allow_data_change) {
-    const bool conversations = c.stage == "sft";
-    refuse(conversations ? "sft_dataset_name"
-                         : key_in_use(experiment, {"data_path", "train_data_path", "mock_data"}),
-           conversations ? "set of conversations, or form of them" : "training text", *state.data, *data,
-           "allow_data_change");
+    if (c.stage != "sft") {
+      refuse(key_in_use(experiment, {"data_path", "train_data_path", "mock_data"}), "training text",
+             *state.data, *data, "allow_data_change");
+    }
+    for (const SettingChange& change : changed_settings(state.experiment, config::to_yaml(experiment))) {
+      if (!contains(kConversationKeys, change.key) || state.data->name != data->name) continue;
+      // Whether there are evaluations decides, and not how many batches they have.
+      if (change.key == "eval_iters" && c.eval_iters != 0 && !contains(kNone, change.before)) continue;
+      throw experiment.error_for(
+          change.key,
+          fmt::format("'{}' was trained with {}: {}, which makes other sequences of the conversations, or "
+                      "holds others out for validation",
+                      folder, change.key, change.before.empty() ? "unset" : change.before),
+          hint("allow_data_change"));
+    }
+    refuse("sft_dataset_name", "set of conversations", *state.data, *data, "allow_data_change");
   }
 }
 

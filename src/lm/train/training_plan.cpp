@@ -95,6 +95,7 @@ data::DataOptions Trainer::Run::data_options() const {
 data::SftOptions Trainer::Run::sft_options() const {
   data::SftOptions made = sft_options_of(e, *tokenizer);
   made.progress = tokenize_progress();
+  made.conversations = conversations;
   return made;
 }
 
@@ -104,8 +105,11 @@ void Trainer::Run::plan_length() {
   if (c.train_epochs) {
     std::int64_t samples = 0;
     if (c.stage == "sft") {
-      blame("sft_dataset_name",
-            [&] { samples = data::sft_samples_of_epochs(sft_options(), *tokenizer, *c.train_epochs); });
+      blame("sft_dataset_name", [&] {
+        data::SftEpochs epochs = data::sft_samples_of_epochs(sft_options(), *tokenizer, *c.train_epochs);
+        samples = epochs.samples;
+        conversations = std::move(epochs.conversations);
+      });
     } else {
       samples = data::samples_of_epochs(data_options(), *tokenizer, *c.train_epochs);
     }

@@ -163,6 +163,8 @@ struct Trainer::Run {
   std::string trainer_state() const;
 
   std::optional<RunLock> lock, checkpoints_lock;
+  // Those to train on, where the length of the run was counted in them.
+  std::shared_ptr<const data::TokenizedConversations> conversations;
   data::Datasets datasets;
   std::unique_ptr<engine::Rank> rank;
   std::unique_ptr<RunTrace> trace;  // null: none. Goes before the device that it watches

@@ -96,7 +96,9 @@ bool has_preset_tokenizer(const config::Experiment& e) {
 // Tokens of a sample, its prompt included.
 std::int64_t sample_capacity_of(const config::TrainerConfig& c, const ModelConfig& model) {
   constexpr std::int64_t kPrompt = 256;
-  return std::min(model.max_positions, c.sample_tokens + kPrompt);
+  // A question is asked as a whole.
+  const std::int64_t prompt = c.stage == "sft" ? std::max(c.seq_length, kPrompt) : kPrompt;
+  return std::min(model.max_positions, c.sample_tokens + prompt);
 }
 
 }  // namespace

@@ -105,7 +105,11 @@ void Trainer::Run::prepare() {
       c.auto_continue_train && find_resume_point(checkpoint_root_of(e), Validation::kStructure).reader;
   if (c.load && !Env::posix().status(*c.load) && !goes_on) throw nothing_to_load(e);
   plan_length();
-  ranks.first_then_others([&] { open_data(); });
+  if (c.stage == "sft") {
+    open_data();  // all at once: there is no cache that the first could make for the others
+  } else {
+    ranks.first_then_others([&] { open_data(); });
+  }
   compare_data();
   if (c.target_eval_loss && !datasets.valid) {
     throw e.error_for("target_eval_loss",
@@ -390,9 +394,12 @@ void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
     const std::string text = fmt::format("{} was {}, and is {} from here on", change.key,
                                          change.before.empty() ? "unset" : change.before,
                                          change.after.empty() ? "unset" : change.after);
-    const bool renamed = (change.key == "data_path" || change.key == "train_data_path") && state.data &&
-                         data && state.data->fingerprint == data->fingerprint;
-    change.moves_data && !renamed
+    const bool names_data =
+        change.key == "data_path" || change.key == "train_data_path" || change.key == "sft_dataset_name";
+    const bool renamed = names_data && state.data && data && state.data->fingerprint == data->fingerprint;
+    // Conversations have an order that does not depend on how many passes there are.
+    const bool length = c.stage == "sft" && change.key.starts_with("train_");
+    change.moves_data && !renamed && !length
         ? log.warning(
               "{}: the data is put into another order, so some samples come twice and others not at all",
               text)

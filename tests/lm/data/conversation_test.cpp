@@ -85,6 +85,9 @@ TEST(ConversationRecord, ReadsEverySchema) {
   EXPECT_THAT(tokens.learned, ElementsAre(0, 1, 1));
   EXPECT_THAT(tokens.starts, ElementsAre(0, 2));
   EXPECT_THAT(conversation_of(R"({"input_ids": [5, 6]})").learned, ElementsAre(1, 1));
+  EXPECT_THAT(conversation_of(R"({"input_ids": [5, 6], "labels": [5, 6], "loss_mask": [0, 1]})").learned,
+              ElementsAre(0, 1));
+  EXPECT_THAT(turns(R"({"prompt": "Add", "completion": "3"})"), ElementsAre("user: Add", "assistant: 3"));
 }
 
 TEST(ConversationRecord, RefusesWhatIsNoConversationAtItsPlace) {
@@ -108,6 +111,12 @@ TEST(ConversationRecord, RefusesWhatIsNoConversationAtItsPlace) {
   EXPECT_THAT(refusal(R"({"input_ids": [1], "loss_mask": [0.5]})"), HasSubstr("learned (1) or not (0)"));
   EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "seq_start_id": [0, 2]})"), HasSubstr("seq_start_id"));
   EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "seq_start_id": [1]})"), HasSubstr("seq_start_id"));
+  EXPECT_THAT(refusal(R"({"input_ids": [], "seq_start_id": [0, 1]})"), HasSubstr("seq_start_id"));
+  // What would be learned against the data's own word.
+  EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "labels": [-100, 2]})"), HasSubstr("'labels' is not read"));
+  EXPECT_THAT(refusal(R"({"completion_mask": [0, 1], "input_ids": [1, 2]})"), HasSubstr("loss_mask"));
+  EXPECT_THAT(refusal(R"({"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]})"),
+              HasSubstr("the weight 0.5"));
 }
 
 TEST(ConversationFormat, Alpaca) {

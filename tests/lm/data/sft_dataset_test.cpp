@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -238,6 +239,27 @@ TEST_F(SftData, AHundredthIsHeldOut) {
   EXPECT_THAT(small.notes, ElementsAre(HasSubstr("too few")));
 }
 
+// Else chance, which seeds decide, would leave an evaluation without anything to evaluate.
+TEST_F(SftData, WhatTeachesNothingIsNotHeldOut) {
+  std::string lines;
+  for (int i = 0; i < 20; ++i) {
+    lines += "{\"input_ids\": [200, " + std::to_string(i) + "], \"loss_mask\": [0, " +
+             (i % 2 == 0 ? "1" : "0") + "]}\n";
+  }
+  SftOptions options{.dataset = folder_.write("half.jsonl", lines), .seq_length = 2};
+  options.valid_samples = options.test_samples = 1;
+  for (options.seed = 0; options.seed < 8; ++options.seed) {
+    options.shares = "";
+    EXPECT_THAT(open(options).facts, Contains(HasSubstr("(validation): 1 conversations"))) << options.seed;
+    options.shares = "80,10,10";
+    const Datasets data = open(options);
+    EXPECT_THAT(data.facts, ElementsAre(HasSubstr("(train): 8 conversations"), HasSubstr("1 conversations"),
+                                        HasSubstr("1 conversations")))
+        << options.seed;
+    EXPECT_THAT(data.notes, ElementsAre(HasSubstr("10 conversations have nothing to learn")));
+  }
+}
+
 TEST_F(SftData, FoldersBringTheirParts) {
   const std::string one = R"({"prompt": "a", "response": "b"})", two = R"({"prompt": "a", "response": "c"})";
   folder_.write("d/train.jsonl", one);
@@ -251,6 +273,10 @@ TEST_F(SftData, FoldersBringTheirParts) {
   EXPECT_THAT(data.facts,
               ElementsAre(HasSubstr("(train): 1 conversations"), HasSubstr("(validation): 2 conversations")));
   EXPECT_EQ(data.test, nullptr);
+  options.shares = "50,50,0";
+  EXPECT_THAT(open(options).notes, ElementsAre(HasSubstr("split (50,50,0) has no effect")));
+  EXPECT_EQ(open(options).train_fingerprint, data.train_fingerprint);
+  options.shares = "";
   // What is learned and how it is written are part of what was trained on.
   std::set<uint64_t> fingerprints = {data.train_fingerprint};
   options.format = "squad";
@@ -264,10 +290,28 @@ TEST_F(SftData, FoldersBringTheirParts) {
   EXPECT_THAT(error_of([&] { open(options); }), HasSubstr("it is one of alpaca, squad, chatml, messages"));
 }
 
+// A folder that has nothing but train.jsonl is as that file would be.
+TEST_F(SftData, OfAFolderWithoutValidationAHundredthIsHeldOut) {
+  SftOptions options = numbered(50);
+  std::filesystem::rename(options.dataset, folder_.write("only/train.jsonl", ""));
+  options.dataset = (folder_ / "only").string();
+  options.valid_samples = 1;
+  EXPECT_THAT(open(options).facts, ElementsAre(HasSubstr("(train): 49 conversations"),
+                                               HasSubstr("(validation): 1 conversations")));
+}
+
 TEST_F(SftData, EpochsAreCountedInSamples) {
-  EXPECT_EQ(sft_samples_of_epochs(numbered(50), *bytes_, 3), 150);
-  EXPECT_EQ(sft_samples_of_epochs(numbered(50), *bytes_, 0.01), 1);
-  EXPECT_EQ(sft_samples_of_epochs(three(true), *bytes_, 1), 2);
+  EXPECT_EQ(sft_samples_of_epochs(numbered(50), *bytes_, 3).samples, 150);
+  EXPECT_EQ(sft_samples_of_epochs(numbered(50), *bytes_, 0.01).samples, 1);
+  EXPECT_EQ(sft_samples_of_epochs(three(true), *bytes_, 1).samples, 2);
+}
+
+TEST_F(SftData, WhatWasCountedIsNotReadAgain) {
+  SftOptions options = numbered(50);
+  const Datasets read = open(options);
+  options.conversations = sft_samples_of_epochs(options, *bytes_, 1).conversations;
+  folder_.write("numbered.jsonl", "no JSON");
+  EXPECT_EQ(open(options).train_fingerprint, read.train_fingerprint);
 }
 
 }  // namespace

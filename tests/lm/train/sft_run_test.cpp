@@ -78,10 +78,18 @@ TEST_F(SftRuns, OtherConversationsAreRefused) {
   run("run", {data, "exit_interval=2"});
   EXPECT_THAT(refusal("run", {questions("other.jsonl", 7)}),
               AllOf(HasSubstr("another set of conversations"), HasSubstr("allow_data_change")));
-  EXPECT_THAT(refusal("run", {data, "sft_conversation_format=alpaca", "seq_length=48"}),
-              HasSubstr("conversations"));
+  const std::string longer = "seq_length=300", positions = "max_position_embeddings=300";
+  run("long", {data, longer, positions, "exit_interval=2"});
+  EXPECT_THAT(refusal("long", {data, longer, positions, "sft_conversation_format=alpaca"}),
+              HasSubstr("was trained with sft_conversation_format: squad"));
   EXPECT_THAT(refusal("run", {data, "enable_packed_sequences=true", "use_packed_attention=true"}),
-              HasSubstr("conversations"));
+              HasSubstr("was trained with enable_packed_sequences: false"));
+  run("unheld", {questions("many.jsonl", 20), "exit_interval=2"});
+  EXPECT_THAT(refusal("unheld", {questions("many.jsonl", 20), "eval_iters=1"}),
+              HasSubstr("was trained with eval_iters: 0"));
+  questions("many.jsonl", 19);  // the same name
+  EXPECT_THAT(refusal("unheld", {"sft_dataset_name=" + (folder_.path() / "many.jsonl").string()}),
+              HasSubstr("whose content has changed"));
   run("run", {data});  // as it was
 }
 
@@ -116,6 +124,16 @@ TEST_F(SftRuns, AllLearnedIsPretraining) {
                "global_batch_size=1", "train_iters=1"});
   EXPECT_EQ(losses("sft"), losses("text"));
   EXPECT_EQ(losses("sft", "grad_norm"), losses("text", "grad_norm"));
+}
+
+// The question is asked as it is learned, however long it is.
+TEST_F(SftRuns, SamplesAskTheWholeQuestion) {
+  const std::string question(300, 'q');
+  run("run",
+      {"sft_dataset_name=" + write("long.jsonl", "{\"question\": \"" + question + "\", \"answer\": \"a\"}\n"),
+       "seq_length=400", "max_position_embeddings=512", "sample_interval=2", "sample_tokens=4"});
+  EXPECT_THAT(read_file(folder_.path() / "w/u/run/samples.jsonl"),
+              HasSubstr("Context:  Question: " + question + " Answer:"));
 }
 
 TEST_F(SftRuns, StartFromWeightsByAnyName) {

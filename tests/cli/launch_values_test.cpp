@@ -227,6 +227,19 @@ TEST_F(LaunchValues, OfCommandsAreRefused) {
   EXPECT_EQ(started(), "");
 }
 
+// Two processes keep two files, and neither has the name that was typed. The nodes know which is whose.
+TEST_F(LaunchValues, BaselinesOfSeveralProcessesAreThere) {
+  const Words compare = kSrun + Words{"benchmark", "gemm", "--baseline", "compare", "b.json"};
+  const Path here = folder_.path() / "here";
+  for (const char* other : {"b.x-of-2.json", "b.0-of-2.csv", "c.0-of-2.json", "b..json"})
+    write_file(here / other, "{}");
+  expect_refused(Words{"--dry-run"} + compare, "--baseline: there is no 'b.json'");
+  write_file(here / "b.0-of-2.json", "{}");
+  planned(Words{"--dry-run"} + compare);
+  planned(compare);
+  EXPECT_NE(started(), "");
+}
+
 // What the launchers on the nodes and the command there would say.
 TEST_F(LaunchValues, WhatTheNodesWouldRefuseIsRefused) {
   make_folders(folder_.path() / "here/sources");

@@ -210,6 +210,8 @@ TEST_F(LaunchValues, OfCommandsAreRefused) {
         {{"preflight", "--expected-gpus", "-1"}, "--expected-gpus must be"},
         {{"preflight", "--root", "nowhere"}, "--root: there is no 'nowhere'"},
         {{"preflight", "--config", kExperiment, "lrr=3"}, "lrr"},
+        {{"node_smoke", "--hbm-gbs-min", "3"}, "without --tier2-perf"},
+        {{"node_smoke", "--expected-nodelist-file", "nofile"}, "there is no 'nofile'"},
         {{"benchmark", "gemm", "--baseline", "compare", "nofile"}, "--baseline: there is no 'nofile'"},
         {{"benchmark", "attention", "--shapes-json-path", "nofile"}, "there is no 'nofile'"},
         {{"eval", "loss", model, "--data", "x", "--device", "no such"}, "names no device"},

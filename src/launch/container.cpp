@@ -9,8 +9,10 @@
 #include <charconv>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "base/error.h"
+#include "base/files/file.h"
 #include "config/inherit.h"
 #include "launch/dependency_folder.h"
 #include "launch/hardware.h"
@@ -22,6 +24,9 @@ namespace primus::launch {
 namespace {
 
 constexpr const char* kLabel = "io.primus.job";
+// The process that started a container, and when that began, in the kernel's ticks: numbers of processes
+// return.
+constexpr const char* kLauncherLabel = "io.primus.launcher";
 
 // Those of the host that Primus's jobs want within, as Primus hands them on.
 constexpr const char* kHandedOn[] = {
@@ -159,12 +164,25 @@ class Builder {
 
   void name() {
     if (apptainer_) return;
-    // Of its own for each job, so that what an earlier one left behind is not in its way.
-    const std::string job =
-        surroundings_.setting("SLURM_JOB_ID").value_or(here_ ? std::to_string(getpid()) : "<job>");
+    // Of its own for each launcher, so that neither what an earlier one left behind is in its way, nor
+    // another step of the same job. A job that Slurm has queued again keeps its number.
+    const std::string process = here_ ? std::to_string(getpid()) : "<process>";
+    const auto job = here_ ? surroundings_.setting("SLURM_JOB_ID") : std::optional<std::string>("<job>");
     const GivenOption* const named = given("name");
-    add("--name", fmt::format("{}-{}", named && named->value ? *named->value : "primus", job));
-    add("--label", fmt::format("{}={}", kLabel, job));
+    const std::string first = named && named->value ? *named->value : "primus";
+    add("--name", job ? fmt::format("{}-{}-{}", first, *job, process) : fmt::format("{}-{}", first, process));
+    add("--label", fmt::format("{}={}", kLabel, job.value_or(process)));
+    add("--label",
+        fmt::format("{}={}", kLauncherLabel, here_ ? fmt::format("{}.{}", process, began()) : process));
+  }
+
+  // When this process began: the 22nd field of its line, of which the second may have blanks in it.
+  static std::string began() {
+    const std::string line = read_file("/proc/self/stat");
+    std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
+    std::string field;
+    for (int number = 3; number <= 22; ++number) fields >> field;
+    return field;
   }
 
   void privileges() {
@@ -538,6 +556,22 @@ Surroundings with_given(const ContainerRequest& request, const Surroundings& sur
   return result;
 }
 
+// Removes the containers with `label` whose launchers are gone. Others belong to jobs that run beside this
+// one.
+Step removal(const std::string& runtime, const std::string& label) {
+  return {
+      .name = "clean",
+      .where = "on this node",
+      .argv = {"/bin/sh", "-c",
+               fmt::format(
+                   "{0} ps -aq --filter label={1} | while read -r id; do "
+                   "by=$({0} inspect --format '{{{{index .Config.Labels \"{2}\"}}}}' \"$id\" 2>/dev/null); "
+                   "now=$(sed 's/.*) //' \"/proc/${{by%.*}}/stat\" 2>/dev/null | cut -d' ' -f20); "
+                   "[ -n \"$now\" ] && [ \"$now\" = \"${{by#*.}}\" ] || "
+                   "{0} rm -f \"$id\" >/dev/null || true; done",
+                   runtime, label, kLauncherLabel)}};
+}
+
 }  // namespace
 
 std::string find_runtime(const std::string& wanted, const Surroundings& surroundings) {
@@ -590,17 +624,18 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
   plan.step = builder.build();
   plan.step.where = "on this node";
   plan.step.notes.insert(plan.step.notes.end(), place.notes.begin(), place.notes.end());
-  if (request.clean && is_apptainer(runtime)) {
-    plan.step.notes.push_back(runtime + " leaves no containers behind: there is nothing to clean");
+  const auto job = surroundings.setting("SLURM_JOB_ID");
+  if (is_apptainer(runtime)) {
+    if (request.clean)
+      plan.step.notes.push_back(runtime + " leaves no containers behind: there is nothing to clean");
   } else if (request.clean) {
     plan.step.notes.push_back("containers that earlier jobs of Primus left on this node are removed");
-    plan.before.push_back(
-        {.name = "clean",
-         .where = "on this node",
-         .argv = {"/bin/sh", "-c",
-                  fmt::format("{0} ps -aq --filter label={1} | while read -r id; do {0} rm -f \"$id\" "
-                              ">/dev/null || true; done",
-                              runtime, kLabel)}});
+    plan.before.push_back(removal(runtime, kLabel));
+  } else if (job && surroundings.setting("SLURM_RESTART_COUNT")) {
+    // Slurm kills the client of a container, and not the container, which would hold the GPUs.
+    plan.step.notes.push_back(
+        "containers that this job left on this node before it was queued again are removed");
+    plan.before.push_back(removal(runtime, fmt::format("{}={}", kLabel, *job)));
   }
   const auto key = surroundings.setting("DOCKER_LOGIN_KEY");
   if (key && !is_apptainer(runtime)) {

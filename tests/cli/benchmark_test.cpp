@@ -532,6 +532,7 @@ TEST(Benchmarks, BaselinesAndReports) {
   const test::TemporaryFolder folder;
   const std::string baseline = folder.path() / "baseline.json", page = folder.path() / "report.html",
                     table = folder.path() / "table.csv";
+  const auto file = [&](const std::string& name) { return (folder.path() / name).string(); };
   const std::vector<std::string> gemm{"gemm", "--shape", "64x64x64"};
   const auto with = [&](std::vector<std::string> more) {
     std::vector<std::string> words = gemm;
@@ -556,6 +557,16 @@ TEST(Benchmarks, BaselinesAndReports) {
   std::ofstream(baseline) << "{}";
   EXPECT_EQ(with({"--baseline", "compare", baseline}).exit_code, 2);
 
+  // Folders that are not there yet.
+  const ProgramResult deep =
+      with({"--output", file("new/deep/a.csv"), "--baseline", "save", file("kept/b.json")});
+  EXPECT_EQ(deep.exit_code, 0) << deep.err;
+  EXPECT_TRUE(std::filesystem::exists(file("new/deep/a.csv")) &&
+              std::filesystem::exists(file("kept/b.json")));
+  // One that cannot be is no reason to measure first.
+  const ProgramResult no_folder = with({"--output", baseline + "/a.csv"});
+  EXPECT_EQ(no_folder.exit_code, 2);
+  EXPECT_THAT(no_folder.out, Not(HasSubstr("TFLOP/s")));
   ASSERT_EQ(with({"--output", table}).exit_code, 0);
   ASSERT_EQ(with({"--output", table, "--append"}).exit_code, 0);
   const std::string lines = content(table);

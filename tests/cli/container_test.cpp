@@ -214,5 +214,26 @@ TEST_F(Podman, ASignalSavesAndEndsTheContainer) {
   EXPECT_EQ(containers(), "");
 }
 
+// As Slurm does, when a node's launcher does not end in time: the container goes on without its client.
+TEST_F(Podman, AJobThatIsQueuedAgainHasTheNodeForItself) {
+  const Words training = in_container({}, {"direct", "--", "train", "pretrain", "--config", kExperiment,
+                                           "train_iters=100000", "exp_name=left", "workspace=out"});
+  const std::map<std::string, std::string> job{{"SLURM_JOB_ID", "7"}};
+  Program program(training, {.folder = work_.string(), .environment = job});
+  const auto limit = std::chrono::steady_clock::now() + 60s;
+  while (containers().empty() && std::chrono::steady_clock::now() < limit) std::this_thread::sleep_for(100ms);
+  ASSERT_NE(containers(), "");
+  EXPECT_EQ(run(in_container({"--clean"}, {"version"}), job).exit_code, 0);
+  EXPECT_NE(containers(), "") << "a job that runs beside is none that was left behind";
+  program.send(SIGKILL);
+  program.wait();
+  ASSERT_NE(containers(), "");
+  std::map<std::string, std::string> again = job;
+  again["SLURM_RESTART_COUNT"] = "1";
+  const ProgramResult result = run(in_container({}, {"version"}), again);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(containers(), "");
+}
+
 }  // namespace
 }  // namespace primus

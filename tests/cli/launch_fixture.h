@@ -94,7 +94,8 @@ class LaunchFixture : public ::testing::Test {
     replace("--userns=keep-id", "--user=UID:GID");  // of podman, unless the tests run as root
     // GPU plug-ins, where they were built.
     text = std::regex_replace(text, std::regex(" (--volume|--bind) [^ ]*/lib/primus:[^ ]*"), "");
-    text = std::regex_replace(text, std::regex("(--name primus-|io.primus.job=)[0-9]+"), "$1PID");
+    text = std::regex_replace(
+        text, std::regex("(--name primus-|io.primus.(job|launcher)=)[0-9]+(\\.[0-9]+)?"), "$1PID");
     return text;
   }
   void expect_golden(const ProgramResult& result, const std::string& name) const {

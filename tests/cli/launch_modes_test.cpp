@@ -3,10 +3,13 @@
 // the goldens (tests/cli/golden/launch) anew.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <regex>
+#include <sstream>
 
 #include "base/files/file.h"
 #include "base/system/subprocess.h"
@@ -22,6 +25,7 @@ using test::ProgramResult;
 using test::run_program;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::Not;
 
 using test::kExperiment;
@@ -419,11 +423,40 @@ TEST_F(Launch, ALoginAndAnOldContainerComeFirst) {
   environment_["DOCKER_LOGIN_KEY"] = "key-secret";
   const ProgramResult result = run({"container", "--clean", "--image", "a/b:1", "--", "version"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(read_file(log_file), "ps\nrm\nabc123\nlogin\nkey-secretrun\n");
+  EXPECT_EQ(read_file(log_file), "ps\ninspect\nrm\nabc123\nlogin\nkey-secretrun\n");
   EXPECT_THAT(result.err + run({"--dry-run", "container", "--image", "a/b:1", "--", "version"}).out,
               Not(HasSubstr("key-secret")));
   environment_["DOCKER_LOGIN_USER"] = "";
   expect_refused({"container", "--image", "a/b:1", "--", "version"}, "DOCKER_LOGIN_USER is not");
+}
+
+// Slurm ends the client of a container, which may leave the container. Its job comes back with its number.
+TEST_F(Launch, AJobThatIsQueuedAgainRemovesWhatItLeft) {
+  // This process stands for a launcher that still runs, and its number with another begin for one that has
+  // ended.
+  const std::string line = read_file("/proc/self/stat");
+  std::istringstream fields(line.substr(line.rfind(')') + 1));
+  const std::vector<std::string> words{std::istream_iterator<std::string>(fields), {}};
+  const std::string process = std::to_string(getpid());
+  const std::string calls = (folder_.path() / "calls").string();
+  tool("docker", "case $1 in ps) echo \"ps $4\" >> " + calls +
+                     "; echo runs; echo ended; echo old;; inspect) case $4 in runs) echo " + process + "." +
+                     words.at(19) + ";; ended) echo " + process +
+                     ".1;; *) echo;; esac;; *) echo \"$1 $3 $4\" >> " + calls + ";; esac");
+  const Words start{"container", "--image", "a/b:1", "--accelerator", "none", "--", "version"};
+  environment_["SLURM_JOB_ID"] = "7";
+  EXPECT_EQ(run(start).exit_code, 0);
+  EXPECT_THAT(read_file(calls), MatchesRegex("run --name primus-7-[0-9]+\n"));
+  std::filesystem::remove(calls);
+  environment_["SLURM_RESTART_COUNT"] = "1";
+  EXPECT_EQ(run(start).exit_code, 0);
+  const std::string removed = "rm ended \nrm old \n";
+  EXPECT_THAT(read_file(calls),
+              MatchesRegex("ps label=io.primus.job=7\n" + removed + "run --name primus-7-[0-9]+\n"));
+  std::filesystem::remove(calls);
+  EXPECT_EQ(run(Words{"container", "--clean"} + Words(start.begin() + 1, start.end())).exit_code, 0);
+  EXPECT_THAT(read_file(calls),
+              MatchesRegex("ps label=io.primus.job\n" + removed + "run --name primus-7-[0-9]+\n"));
 }
 
 TEST_F(Launch, ContainersRefuseWhatWouldFail) {

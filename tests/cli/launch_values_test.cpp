@@ -210,6 +210,8 @@ TEST_F(LaunchValues, OfCommandsAreRefused) {
         {{"preflight", "--expected-gpus", "-1"}, "--expected-gpus must be"},
         {{"preflight", "--root", "nowhere"}, "--root: there is no 'nowhere'"},
         {{"preflight", "--config", kExperiment, "lrr=3"}, "lrr"},
+        {{"node_smoke", "--hbm-gbs-min", "3"}, "without --tier2-perf"},
+        {{"node_smoke", "--expected-nodelist-file", "nofile"}, "there is no 'nofile'"},
         {{"benchmark", "gemm", "--baseline", "compare", "nofile"}, "--baseline: there is no 'nofile'"},
         {{"benchmark", "attention", "--shapes-json-path", "nofile"}, "there is no 'nofile'"},
         {{"eval", "loss", model, "--data", "x", "--device", "no such"}, "names no device"},
@@ -225,6 +227,19 @@ TEST_F(LaunchValues, OfCommandsAreRefused) {
         expect_refused(dry + chain + c.command, c.said);
       }
   EXPECT_EQ(started(), "");
+}
+
+// Two processes keep two files, and neither has the name that was typed. The nodes know which is whose.
+TEST_F(LaunchValues, BaselinesOfSeveralProcessesAreThere) {
+  const Words compare = kSrun + Words{"benchmark", "gemm", "--baseline", "compare", "b.json"};
+  const Path here = folder_.path() / "here";
+  for (const char* other : {"b.x-of-2.json", "b.0-of-2.csv", "c.0-of-2.json", "b..json"})
+    write_file(here / other, "{}");
+  expect_refused(Words{"--dry-run"} + compare, "--baseline: there is no 'b.json'");
+  write_file(here / "b.0-of-2.json", "{}");
+  planned(Words{"--dry-run"} + compare);
+  planned(compare);
+  EXPECT_NE(started(), "");
 }
 
 // What the launchers on the nodes and the command there would say.

@@ -219,6 +219,22 @@ TEST_F(Preflight, TestsThatCannotBeMadeAreNoSuccess) {
   const ProgramResult some = run("inter-allreduce,memory");
   EXPECT_EQ(some.exit_code, 0) << some.out;
   EXPECT_EQ(findings(json::parse(some.out), "cluster.exchanges", {"skip"}).size(), 1U);
+  EXPECT_THAT(json::parse(some.out)["notes"].dump(), HasSubstr("not made: tests within and between nodes"));
+}
+
+TEST_F(Preflight, ASectionThatLooksAtNothingIsNoSuccess) {
+  make_folders(file("no-machine"));
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"preflight",        "--device",    "cpu",       "--skip-dmesg", "--root",
+                                   file("no-machine"), "--dump-path", file("out"), "--no-html",    "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words, {.environment = {{"PATH", "/nowhere"}}});
+  };
+  const ProgramResult gpus = run({"--gpu"});
+  EXPECT_EQ(gpus.exit_code, 2) << gpus.out;
+  EXPECT_EQ(findings(json::parse(gpus.out), "cluster.nothing-checked", {"fail"}).size(), 1U) << gpus.out;
+  const ProgramResult none = run({"--gpu", "--expected-gpus", "0"});
+  EXPECT_EQ(none.exit_code, 0) << none.out;
 }
 
 // What `srun` does to two launchers, on one machine.

@@ -34,7 +34,9 @@ void BenchmarkOutput::declare(Arguments& args, std::string_view names, const std
   baseline.several = true;
   baseline.reads = [](const std::vector<std::string>& words) {
     const bool compares = words.size() == 2 && words[0] == "compare";
-    return compares ? std::vector<std::string>{words[1]} : std::vector<std::string>();
+    // Which of the files of several processes is a process's own, it says itself.
+    const bool is_several = compares && !Env::posix().status(words[1]) && has_own_files(words[1]);
+    return compares && !is_several ? std::vector<std::string>{words[1]} : std::vector<std::string>();
   };
 }
 
@@ -61,6 +63,10 @@ void BenchmarkOutput::check_words() {
 void BenchmarkOutput::check(const SideBySide& place) {
   check_words();
   place_ = place;
+  // Before anything is measured: what takes an hour should not be lost for want of a folder.
+  const bool saves = !baseline_.empty() && baseline_[0] == "save";
+  for (const std::string& file : {output_, saves ? baseline_[1] : std::string()})
+    if (const Path folder = Path(file).parent_path(); !folder.empty()) make_folders(folder);
   if (baseline_.empty() || baseline_[0] != "compare") return;
   // What a process in this place saved; else what one process alone did, with which all of them compare.
   earlier_file_ = own(baseline_[1]);

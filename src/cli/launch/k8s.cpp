@@ -73,6 +73,8 @@ class Kubernetes final : public Mode {
         .name = "k8s", .where = "on this machine", .argv = kubectl(manifest, {"apply", "-f", "-"})};
     step.input = manifest.manifest;
     step.input_name = "manifest";
+    if (action_ != "apply")
+      step.notes.emplace_back("the manifest is printed, and nothing is started; 'k8s apply' does this:");
     if (manifest.token_secret) {
       step.notes.push_back(
           fmt::format("the Secret {} with a new random token, where there is none", *manifest.token_secret));

@@ -79,4 +79,21 @@ std::string own_file(const std::string& file, const SideBySide& place) {
   return place.alone() ? file : own_name(file.substr(0, file.size() - end.size()), place) + end;
 }
 
+bool has_own_files(const std::string& file) {
+  const Path path(file), folder = path.has_parent_path() ? path.parent_path() : Path(".");
+  if (!Env::posix().status(folder)) return false;
+  const std::string end = path.extension(), first = path.stem().string() + ".";
+  for (const std::string& name : Env::posix().list(folder)) {
+    if (!name.starts_with(first) || !name.ends_with(end) || name.size() < first.size() + end.size()) continue;
+    const std::string between = name.substr(first.size(), name.size() - first.size() - end.size());
+    const std::size_t at = between.find("-of-");
+    const auto is_number = [](const std::string& text) {
+      return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+    };
+    if (at != std::string::npos && is_number(between.substr(0, at)) && is_number(between.substr(at + 4)))
+      return true;
+  }
+  return false;
+}
+
 }  // namespace primus::cli

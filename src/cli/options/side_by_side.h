@@ -29,5 +29,7 @@ std::map<std::string, std::string> for_ranks(const SideBySide& place);
 // "gemm" -> "gemm.0-of-2", and "gemm.html" -> "gemm.0-of-2.html"; as it is where the process is alone.
 std::string own_name(const std::string& name, const SideBySide& place);
 std::string own_file(const std::string& file, const SideBySide& place);
+// Whether processes side by side, however many, left such files beside where `file` would be.
+bool has_own_files(const std::string& file);
 
 }  // namespace primus::cli

@@ -69,13 +69,16 @@ class NodeSmoke final : public Command {
     args.option("--expected-nodes", "N", &expected_nodes_,
                 "nodes that must report (default: SLURM_NNODES, SLURM_JOB_NUM_NODES or NNODES)");
     args.option("--expected-nodelist-file", "FILE", &node_list_,
-                "their names, one a line (default: Slurm's list of the step's nodes)");
+                "their names, one a line (default: Slurm's list of the step's nodes)")
+        .reads = all_of_them;
     args.option("--wait-timeout-sec", "S", &wait_, "how long rank 0 waits for the reports of all nodes");
     args.option("--clock-skew-warn-sec", "S", &clock_skew_,
                 "warn where the nodes' clocks are further apart, their starts included");
     node_.declare(args, "where smoke/<host>.json and the report of all nodes go; shared by the nodes",
                   "GPUS_PER_NODE, where set");
   }
+
+  void check_job(int, int, const std::map<std::string, std::string>&) override { check_arguments(); }
 
   int run(Console& console) override {
     const double begin = steady_seconds();

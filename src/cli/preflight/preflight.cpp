@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -213,9 +214,35 @@ class Preflight final : public Command {
     return notes;
   }
 
+  // Who asks for one section, and for a machine that it has nothing to look at, has not been told that the
+  // machine is ready, either.
+  static bool all_skipped(const Report& report) {
+    const auto is_skipped = [](const Finding& finding) {
+      return finding.verdict == Verdict::kSkip || finding.check == "host.process";
+    };
+    return std::ranges::all_of(report.nodes, [&](const NodeReport& node) {
+      return node.measurements.empty() && std::ranges::all_of(node.findings, is_skipped);
+    });
+  }
+
   // Who asks for speeds alone, and gets none, has not been told that the machines are ready.
   void require_a_measurement(Report& report) const {
-    if (!only_perf()) return;
+    if (!only_perf()) {
+      if (selects() && all_skipped(report)) {
+        report.cluster.push_back({.check = "cluster.nothing-checked",
+                                  .category = "cluster",
+                                  .verdict = Verdict::kFail,
+                                  .measured = "none of the checks that were asked for could be made",
+                                  .wanted = "one of them at least",
+                                  .source = "--host, --gpu and --network",
+                                  .fix = "'primus device list' says why there is no GPU; for a machine "
+                                         "without one leave --gpu out, or say --expected-gpus 0"});
+      }
+      return;
+    }
+    // What was asked for by name, and is not in the table of speeds.
+    for (const Finding& finding : report.cluster)
+      if (finding.verdict == Verdict::kSkip) report.notes.push_back("not made: " + finding.measured);
     for (const NodeReport& node : report.nodes) {
       if (!node.measurements.empty()) return;
       for (const Finding& finding : node.findings)

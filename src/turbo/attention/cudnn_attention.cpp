@@ -11,10 +11,6 @@ constexpr std::int64_t kElementsAligned = 8;
 constexpr std::int64_t kMostHeadDim = 256;
 // Until then the backward computed keys behind the last whole tile of 128 as if they were there.
 constexpr std::size_t kTailsMended = 91501;
-// Of 2 x 180 tokens in documents, 2 heads of 64 to one of keys, two of the three gradients were garbage on an
-// H100 (2026-11-25, twice; HeadsForWarpgroupsMatchReference with PRIMUS_TEST_GPU_FAST). Heads of 128 were
-// right.
-constexpr std::int64_t kLeastOfDocuments = 128;
 
 bool aligned(const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0; }
 
@@ -214,11 +210,11 @@ const CudnnCall& CudnnAttention::find(const AttentionBackward& call, bool own_is
     reason = "rows that are no multiple of 16 bytes";
   }
   if (!reason && call.shape.capacity_k != call.shape.seq_k) reason = "gradients of keys with gaps";
+  if (!reason && p.documents && !options_.gradients_of_documents)
+    reason = "gradients of documents, which were wrong on an H100 (PRIMUS_CUDNN_DOCUMENTS=1 asks for them)";
   if (!reason && p.documents && p.deterministic) {
     reason = "documents in a deterministic backward (deterministic_mode: false lifts it)";
   }
-  if (!reason && p.documents && p.head_dim < kLeastOfDocuments)
-    reason = "gradients of documents with heads narrower than 128, which were wrong on an H100";
   if (!reason && library_.version <= kTailsMended && p.seq_k % 128 != 0 && !p.documents) {
     reason = "a length that is no multiple of 128, which this version computes wrongly";
   }

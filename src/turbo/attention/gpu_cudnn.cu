@@ -3,6 +3,7 @@
 #if defined(__CUDACC__) && !defined(__HIP__)
 
 #include <array>
+#include <cstdlib>
 #include <optional>
 
 #include "base/error.h"
@@ -38,7 +39,10 @@ class Provider {
       handle_ = nullptr;
       return;
     }
-    attention_.emplace(*library_, handle_, CudnnAttention::Options{.deterministic = shared.deterministic()});
+    const char* const documents = std::getenv("PRIMUS_CUDNN_DOCUMENTS");  // to look for the fault
+    attention_.emplace(*library_, handle_,
+                       CudnnAttention::Options{.deterministic = shared.deterministic(),
+                                               .gradients_of_documents = documents && *documents == '1'});
   }
   ~Provider() {
     attention_.reset();

@@ -36,7 +36,8 @@ ProgramResult train(const TemporaryFolder& folder, const std::string& name,
   return run_program(test::train(folder.path(), with({"exp_name=" + name}, more)));
 }
 
-// 200 steps of a small Llama on English text that does not change: by chance alone, runs differ by some percent.
+// 200 steps of a small Llama on English text that does not change: by chance alone, runs differ by some
+// percent.
 TEST(Fp8, TextIsLearntAsInBf16) {
   const TemporaryFolder folder;
   const Path text = folder.path() / "text.txt";  // what is made of it lies beside it

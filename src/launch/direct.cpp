@@ -316,6 +316,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   step.environment["NNODES"] = words.nodes;
   step.environment["NODE_RANK"] = words.node;
   step.environment["GPUS_PER_NODE"] = words.ranks;
+  if (place.ranks_are_tasks) step.environment[kTasksAsRanks] = words.ranks;
   if (!alone || shape.script || place.task) {
     step.environment["MASTER_ADDR"] = words.address;
     step.environment["MASTER_PORT"] = words.port;

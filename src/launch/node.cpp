@@ -254,7 +254,10 @@ NodePlace find_node(const Surroundings& surroundings, const NodeDefaults& defaul
   if (!ranks && gpus.any()) ranks = gpus.count;
   if (!ranks && slurm) ranks = first_of({"SLURM_GPUS_ON_NODE"}, 1, kMaxRanksPerNode);
   place.ranks = static_cast<int>(ranks.value_or(1));
-  if (place.task) place.ranks = place.task->local_world;
+  if (place.task) {
+    place.ranks = place.task->local_world;
+    place.ranks_are_tasks = !ranks;
+  }
 
   const auto port = number(surroundings, "MASTER_PORT", 1, kMaxPort);
   // Primus's settings say "localhost" where they mean nothing.

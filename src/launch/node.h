@@ -31,6 +31,7 @@ struct NodePlace {
     int rank = 0, world = 1, local_rank = 0, local_world = 1;
   };
   std::optional<Task> task = {};
+  bool ranks_are_tasks = false;         // nobody said how many there are, and there is no GPU to count
   std::vector<std::string> notes = {};  // variables that do not count, one sentence each
 };
 
@@ -65,6 +66,8 @@ std::optional<StepTask> task_of_step(const Surroundings& surroundings);
 
 // What our launcher tells its processes: the step in which it placed them. Another step within starts anew.
 inline constexpr const char* kLaunchedStep = "PRIMUS_LAUNCHED_STEP";
+// And what GPUS_PER_NODE is where nobody said it and it is the number of Slurm's tasks: no GPUs are expected.
+inline constexpr const char* kTasksAsRanks = "PRIMUS_TASKS_AS_RANKS";
 
 // The variables of a node's place that a launcher is given for nodes elsewhere. Throws Error(kInvalid) for
 // one that is no number in its range.

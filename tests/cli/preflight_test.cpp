@@ -654,6 +654,25 @@ TEST_F(NodeSmokeOfAStep, NodesAreCalledAsSlurmCallsThem) {
   EXPECT_FALSE(std::filesystem::exists(file("out/smoke/gpu-03.json")));
 }
 
+// Slurm's tasks are ranks, and no GPUs that a node must have. What somebody says is.
+TEST_F(NodeSmokeOfAStep, TasksBehindALauncherAreNoGpus) {
+  for (const bool said : {false, true}) {
+    const auto gpus_missing = [&](int node) {
+      ProgramOptions options = on(node);
+      options.environment["SLURM_NTASKS"] = "4";
+      options.environment["SLURM_STEP_TASKS_PER_NODE"] = "2(x2)";
+      if (said) options.environment["GPUS_PER_NODE"] = "2";
+      std::vector<std::string> all{"direct", "--"};
+      const std::vector<std::string> smoke = words();
+      all.insert(all.end(), smoke.begin(), smoke.end());
+      const ProgramResult result = run_program(all, options);
+      return result.out.empty() ? json() : json::parse(result.out);
+    };
+    gpus_missing(1);
+    EXPECT_EQ(findings(gpus_missing(0), "gpu.count", {"fail"}).empty(), !said);
+  }
+}
+
 TEST_F(NodeSmokeOfAStep, OneTaskOfEachNodeLooksAtIt) {
   const ProgramResult other = run_program(words(), on(0, 1));
   EXPECT_EQ(other.exit_code, 0);

@@ -266,9 +266,11 @@ class NodeSmoke final : public Command {
     Requirements& wanted = options.wanted;
     const auto local = number_of(*machine, {"LOCAL_WORLD_SIZE", "GPUS_PER_NODE"});
     wanted.local_ranks = static_cast<int>(std::clamp<std::int64_t>(local.value_or(1), 1, 4096));
-    // 'primus direct' says 1 of a node without a GPU, where it starts one rank.
+    // 'primus direct' says 1 of a node without a GPU, where it starts one rank, and the number of Slurm's
+    // tasks where there are several.
     const auto gpus = number_of(*machine, {"GPUS_PER_NODE"});
-    if (gpus && !wanted.gpus && (*gpus != 1 || gpus_on_bus(*machine).any_on_bus()))
+    const bool is_wish = gpus && gpus != number_of(*machine, {launch::kTasksAsRanks});
+    if (is_wish && !wanted.gpus && (*gpus != 1 || gpus_on_bus(*machine).any_on_bus()))
       wanted.gpus = Wanted{static_cast<double>(*gpus), "GPUS_PER_NODE"};
     if (expected_ports_)
       wanted.rdma_ports = Wanted{static_cast<double>(*expected_ports_), "--expected-rdma-nics"};

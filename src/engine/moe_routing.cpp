@@ -117,6 +117,8 @@ struct RouteAttributes {
   std::int64_t expert_count;
   void *choice_bias, *given;  // null: none
   bool by_logits;
+  bool numbered;  // input 1 are the tokens' numbers
+  bool by_table;  // the last input are the experts
 };
 
 // Loads per segment for the balance loss, or nothing when there is no such loss.
@@ -136,20 +138,23 @@ class Loads {
   std::optional<ScratchTensor> load_;
 };
 
-// Inputs: logits and, where random numbers are drawn, the tokens' numbers. Outputs: weights, experts, plan.
+// Inputs: logits; where random numbers are drawn, the tokens' numbers; where a table decides, the experts.
+// Outputs: weights, experts, plan.
 void route_forward(OperatorCall& op) {
   const auto a = op.attributes<RouteAttributes>();
   const RoutingRule& rule = a.rule;
   // In measure mode a bias has no address either, and nothing runs.
   const Tensor bias = a.choice_bias ? Tensor(a.choice_bias, DType::kF32, {a.expert_count}) : Tensor();
-  const Tensor given = a.given ? Tensor(a.given, DType::kI32, op.out(1).shape) : Tensor();
-  launch(op.context(), turbo::RouterForward{.rule = rule.router,
-                                            .random = with_tokens(op, rule.random, 1),
-                                            .logits = op.in(0),
-                                            .bias = bias,
-                                            .given = given,
-                                            .experts = op.out(1),
-                                            .weights = op.out(0)});
+  Tensor given = a.given ? Tensor(a.given, DType::kI32, op.out(1).shape) : Tensor();
+  if (a.by_table && given.absent()) given = op.in(op.input_count() - 1);
+  launch(op.context(),
+         turbo::RouterForward{.rule = rule.router,
+                              .random = a.numbered ? with_tokens(op, rule.random, 1) : rule.random,
+                              .logits = op.in(0),
+                              .bias = bias,
+                              .given = given,
+                              .experts = op.out(1),
+                              .weights = op.out(0)});
   launch(op.context(), turbo::PlanRouting{.experts = op.out(1),
                                           .weights = rule.drop_lightest ? op.out(0) : Tensor(),
                                           .plan = op.out(2),
@@ -179,6 +184,13 @@ constexpr Operator kRoute{.name = "route",
                           .forward = route_forward,
                           .backward_input = route_backward_input,
                           .for_input = {.inputs = bit(0), .outputs = bit(1)}};
+
+void table_forward(OperatorCall& op) {
+  launch(op.context(), turbo::RouterTable{.tokens = op.in(0), .table = op.weight(), .experts = op.out(0)});
+}
+
+constexpr Operator kTable{
+    .name = "experts_by_table", .operator_class = OperatorClass::kRouting, .forward = table_forward};
 
 struct ObserveAttributes {
   turbo::RouterRule router;
@@ -238,23 +250,31 @@ Value router_bias(Value logits, Parameter& bias) {
 }
 
 Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias, const Tensor& given,
-              const Value& tokens) {
+              const Value& tokens, const Value& by_table) {
   const std::int64_t count = logits.shape()[0], experts = logits.shape()[1], top_k = rule.router.top_k;
   const Shape slots{count, top_k};
-  const bool by_logits = choice_bias.absent() && given.absent() &&
+  const bool by_logits = choice_bias.absent() && given.absent() && !by_table &&
                          rule.router.forced == turbo::RouterRule::Forced::kNo &&
                          rule.router.top_groups == rule.router.groups;
   const Tape::Output outputs[] = {{DType::kF32, slots},
                                   {DType::kI32, slots, false},
                                   {DType::kI32, turbo::RoutingPlan::shape(experts, count, top_k), false}};
-  const RouteAttributes a{rule, experts, choice_bias.data, given.data, by_logits};
-  Tape& tape = logits.tape();
-  const auto record = [&](std::initializer_list<const Value*> inputs) {
-    auto [weights, chosen, plan] =
-        tape.record(kRoute, inputs, nullptr, {outputs[0], outputs[1], outputs[2]}, a);
-    return Routing{std::move(weights), std::move(chosen), std::move(plan), experts, count * top_k, by_logits};
-  };
-  return tokens ? record({&logits, &tokens}) : record({&logits});
+  const RouteAttributes a{rule,
+                          experts,
+                          choice_bias.data,
+                          given.data,
+                          by_logits,
+                          static_cast<bool>(tokens),
+                          static_cast<bool>(by_table)};
+  const Value* const more[] = {tokens ? &tokens : nullptr, by_table ? &by_table : nullptr};
+  auto [weights, chosen, plan] = logits.tape().record(kRoute, {&logits, more[0], more[1]}, nullptr,
+                                                      {outputs[0], outputs[1], outputs[2]}, a);
+  return Routing{std::move(weights), std::move(chosen), std::move(plan), experts, count * top_k, by_logits};
+}
+
+Value experts_by_table(const Value& tokens, Parameter& table) {
+  const Shape slots{tokens.shape().elements(), table.shape[1]};
+  return tokens.tape().record(kTable, {&tokens}, &table, {{DType::kI32, slots, false}})[0];
 }
 
 void observe(const Value& logits, const Routing& routing, const RoutingRule& rule, const Tensor& load,
@@ -269,8 +289,10 @@ void observe(const Value& logits, const Routing& routing, const RoutingRule& rul
                                          .losses = losses.data});
 }
 
-void record(const Routing& routing, const Tensor& experts) {
-  routing.experts.tape().record(kRecord, {&routing.experts}, nullptr, {}, RecordAttributes{experts.data});
+void record(const Routing& routing, const Tensor& experts) { record(routing.experts, experts); }
+
+void record(const Value& numbers, const Tensor& to) {
+  numbers.tape().record(kRecord, {&numbers}, nullptr, {}, RecordAttributes{to.data});
 }
 
 }  // namespace primus::engine

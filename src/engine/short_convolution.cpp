@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "engine/context_attention.h"
-#include "engine/fp32_weight_gradient.h"
+#include "engine/parameter_values.h"
 #include "tensor/scratch_tensor.h"
 #include "turbo/elementwise/elementwise.h"
 
@@ -12,27 +12,6 @@ namespace primus::engine {
 namespace {
 
 using turbo::launch;
-
-// --- bias_values: a small parameter as a value of the tape, in fp32.
-
-void bias_values_forward(OperatorCall& op) {
-  launch(op.context(), turbo::Cast{.x = op.weight(), .out = op.out(0)});
-}
-
-void bias_values_backward_weight(OperatorCall& op) {
-  write_fp32_weight_gradient(op, [&](const Tensor& d_bias, bool accumulate) {
-    if (accumulate) {
-      launch(op.context(), turbo::Add{.a = d_bias, .b = op.d_out(0), .out = d_bias});
-    } else {
-      launch(op.context(), turbo::Cast{.x = op.d_out(0), .out = d_bias});
-    }
-  });
-}
-
-constexpr Operator kBiasValues{.name = "bias_values",
-                               .operator_class = OperatorClass::kActivation,
-                               .forward = bias_values_forward,
-                               .backward_weight = bias_values_backward_weight};
 
 // --- short_convolution
 
@@ -177,8 +156,7 @@ Value short_convolution(const Value& bcx, Parameter& weight, const ShortConvolut
   Tape& tape = bcx.tape();
   const Tape::Output out{bcx.dtype(), Shape{shape.batch * shape.sequence, shape.channels}};
   Value bias;
-  if (options.bias)
-    bias = tape.record(kBiasValues, {}, options.bias, {{DType::kF32, Shape{shape.channels}}})[0];
+  if (options.bias) bias = parameter_values(tape, *options.bias);
   const Value* const of_bias = bias ? &bias : nullptr;
   if (const KvCacheLayer* layer = options.cache.layer) {
     PRIMUS_CHECK("short_convolution", !tape.training() && !options.first_key && !options.context);

@@ -28,7 +28,17 @@ struct AttentionConfig {
   // and values; norms of heads, with weights, before the rotation; learned sinks.
   bool qkv_bias = false, qk_norm = false, sinks = false;
   LatentConfig latent;
+  // DeepSeek-V4: layers that see pooled latents beside their window, the heavy ones all of so many tokens
+  // each, the sparse ones those that an indexer chooses. index_heads is above 0 in such models alone.
+  std::vector<std::int64_t> sparse_layers, heavy_layers;  // in order
+  std::int64_t sparse_ratio = 4, heavy_ratio = 128;
 
+  bool compressed() const { return index_heads > 0; }
+  bool sparse(std::int64_t layer) const { return contains(sparse_layers, layer); }
+  // Tokens of a block that is pooled; 0: the layer has its window alone.
+  std::int64_t pooled_ratio(std::int64_t layer) const {
+    return sparse(layer) ? sparse_ratio : contains(heavy_layers, layer) ? heavy_ratio : 0;
+  }
   bool local(std::int64_t layer) const { return contains(local_layers, layer); }
   bool rope(std::int64_t layer) const { return !contains(no_rope_layers, layer); }
 

@@ -18,8 +18,9 @@ struct MoeConfig {
   bool choice_bias = false;  // a bias per expert that is added for choosing only (DeepSeek-V3)
   bool weigh_input = false;  // weights multiply what goes into an expert, not what comes out (Llama 4)
   bool biases = false;       // of the router and of the experts' matrices (gpt-oss)
-  // Above 0: SwiGLU is clamped to it, as turbo::ClampedSwigluForward has it (gpt-oss).
-  double swiglu_limit = 0;
+  // Above 0: SwiGLU is clamped to it, as turbo::ClampedSwigluForward has it with these two (gpt-oss). Without
+  // a shift shared experts are clamped, too (DeepSeek-V4).
+  double swiglu_limit = 0, swiglu_alpha = 1.702, swiglu_shift = 1;
   std::vector<std::int64_t> dense_layers;  // layers with an ordinary feed-forward, in order
 
   // Of training alone: evaluation and generation route by scores, and drop nothing.
@@ -44,6 +45,8 @@ struct MoeConfig {
     bool operator==(const Training&) const = default;
   } training;
 
+  // Whether a table says which experts a token goes to, by its number.
+  bool hashed(std::int64_t layer) const { return layer < hash_layers; }
   bool routed(std::int64_t layer) const {
     return experts > 0 && !std::binary_search(dense_layers.begin(), dense_layers.end(), layer);
   }

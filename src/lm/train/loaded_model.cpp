@@ -206,6 +206,12 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   compare_fields(r, ours, loaded);
   r.shape("lfm_layer_types", fmt::format("convolutions in {}", text_of(ours.conv_layers)),
           fmt::format("convolutions in {}", text_of(loaded.conv_layers)));
+  const auto pooled = [](const AttentionConfig& a) {
+    return fmt::format("latents of {} tokens in {}, and of {} in {}", a.sparse_ratio,
+                       text_of(a.sparse_layers), a.heavy_ratio, text_of(a.heavy_layers));
+  };
+  r.shape("compress_ratios", pooled(ours.attention), pooled(loaded.attention));
+  r.shape("hc_mult", ours.hyper.streams, loaded.hyper.streams);
   compare_experts(r, ours.moe, loaded.moe);
   compare_attention(r, ours.attention, loaded.attention);
   // Rows of the embedding beyond the vocabulary are padding, of which either may have more.

@@ -55,6 +55,13 @@ TEST(MeshCheck, WhatDoesNotIsRefusedWithANumberThatWorks) {
   ModelConfig latent = mixture();
   latent.attention.latent.kv_rank = 16;
   EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // its heads of keys and values are heads
+  ModelConfig pooled = mixture();
+  pooled.attention.index_heads = 2;
+  pooled.attention.out_groups = 2;
+  pooled.kv_heads = 1;
+  expect(pooled, {.tensor = 3}, tensor, "groups of heads (o_groups)", 1);
+  EXPECT_EQ(mismatch(pooled, {.tensor = 2}).key, "none");
+  EXPECT_EQ(mismatch(pooled, {.context = 2}).key, "context_parallel_size");
   ModelConfig convolutions = mixture();
   convolutions.conv_layers = {0};
   EXPECT_EQ(mismatch(convolutions, {.tensor = 6, .context = 2}).key, "none");

@@ -70,7 +70,7 @@ PipelineSettings pipeline_of(const ModelConfig& model, ScheduleKind kind, int st
 
 SessionSettings settings_of(const ModelConfig& model, DType compute = DType::kF32) {
   SessionSettings settings = tiny_settings(compute, model);
-  settings.step.packed_documents = true;
+  settings.step.packed_documents = !model.attention.compressed();
   settings.step.recompute = {.full_layers = 1};
   settings.optimizer.rules = update_rules_of({.adam_eps = 1e-4});
   return settings;
@@ -126,7 +126,8 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
                                          Model{"tied_llama", tied_llama, false},
                                          Model{"mixture", mixture, true}, Model{"latent", latent, false},
                                          Model{"capped", capped, false}, Model{"lfm2", tiny_lfm2, false},
-                                         Model{"wide", wide, false}),
+                                         Model{"wide", wide, false},
+                                         Model{"deepseek_v4", tiny_deepseek_v4, false}),
                          [](const auto& model) { return std::string(model.param.name); });
 
 // Stages of several ranks: every level of sharding, with hybrid shards, and bf16.

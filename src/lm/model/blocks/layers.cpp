@@ -1,5 +1,6 @@
 #include "lm/model/blocks/layers.h"
 
+#include "engine/moe_operators.h"
 #include "engine/tensor_parallel.h"
 
 namespace primus {
@@ -16,8 +17,10 @@ std::string weight_name(const std::string& prefix, std::string_view matrix) {
 }  // namespace
 
 FeedForward::FeedForward(const ModelConfig& c, const BlockParameters& p, std::int64_t ffn,
-                         const std::string& name, const std::string& published, const FeedForwardNames& names)
+                         const std::string& name, const std::string& published, const FeedForwardNames& names,
+                         double limit)
     : group_(p.tensor_group()),
+      limit_(limit),
       gate_up_(p.linear(
           "linear_fc1", name + ".gate_up", p.rows({ffn, ffn}, c.hidden), p.matrix(),
           {{weight_name(published, names.gate), 0, ffn}, {weight_name(published, names.up), ffn, ffn}})),
@@ -27,6 +30,11 @@ FeedForward::FeedForward(const ModelConfig& c, const BlockParameters& p, std::in
 Value FeedForward::forward(const Normed& h, const BlockInputs& in) const { return narrow(widen(h, in), in); }
 
 Value FeedForward::widen(const Normed& h, const BlockInputs& in) const {
+  if (limit_ > 0) {
+    const Value gate_up =
+        group_ ? gathered_linear(h.value(), gate_up_, group_, in.tensor) : h.linear(gate_up_);
+    return clamped_swiglu(gate_up, {.limit = limit_, .alpha = 1, .shift = 0});
+  }
   return group_ ? swiglu(gathered_linear(h.value(), gate_up_, group_, in.tensor)) : h.gated_linear(gate_up_);
 }
 

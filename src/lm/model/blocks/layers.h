@@ -51,6 +51,10 @@ std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockPara
 // q_b_proj}, self_attn.{kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj}. Rotary pairs are neighbours.
 std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters);
 
+// Attention over a window and over pooled latents (config.attention.compressed()): attn.{wq_a, q_norm, wq_b,
+// wkv, norm, wo_a, wo_b, attn_sink, compressor, indexer}.
+std::unique_ptr<Layer> compressed_attention(const ModelConfig& config, const BlockParameters& parameters);
+
 // A gated short convolution over the last conv_L_cache tokens: conv.{in_proj,conv,out_proj}.
 std::unique_ptr<Layer> short_convolution(const ModelConfig& config, const BlockParameters& parameters);
 
@@ -62,8 +66,10 @@ struct FeedForwardNames {
 // SwiGLU of width `ffn`: <published>.{gate,up,down}_proj.
 class FeedForward final : public Layer {
  public:
+  // `limit` above 0: of what is gated, as DeepSeek-V4 has it (turbo::ClampedSwigluForward).
   FeedForward(const ModelConfig& config, const BlockParameters& parameters, std::int64_t ffn,
-              const std::string& name, const std::string& published, const FeedForwardNames& names = {});
+              const std::string& name, const std::string& published, const FeedForwardNames& names = {},
+              double limit = 0);
   engine::Value forward(const engine::Normed& h, const BlockInputs& in) const override;
   // Its halves, for those who do something else in between: to [T, this rank's width], and back.
   engine::Value widen(const engine::Normed& h, const BlockInputs& in) const;
@@ -71,6 +77,7 @@ class FeedForward final : public Layer {
 
  private:
   comm::Communicator* group_;  // that shares the width
+  double limit_;
   engine::Parameter &gate_up_, &down_;
 };
 std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParameters& parameters,

@@ -54,13 +54,22 @@ class MixtureOfExperts final : public Layer {
       gate_up_bias_ = bias(".moe.gate_up_bias", 2 * moe_.ffn, parts.gate_up_bias);
       down_bias_ = bias(".moe.down_bias", c.hidden, parts.down_bias);
     }
-    if (moe_.choice_bias) {
+    if (moe_.hashed(layer_)) {
+      table_ = &p.add(".moe.table", {c.vocab, moe_.router.top_k}, engine::Initializer::distinct(moe_.experts),
+                      {{parts.table, 0, c.vocab}});
+      table_->trainable = false;
+      table_->full_precision = true;
+      table_->whole_numbers = true;
+    } else if (moe_.choice_bias) {
       choice_bias_ = &p.add(".moe.choice_bias", {moe_.experts}, engine::Initializer::constant(0),
                             {{parts.choice_bias, 0, moe_.experts}});
       choice_bias_->trainable = false;
       choice_bias_->full_precision = true;
     }
-    if (moe_.shared_ffn > 0) shared_.emplace(c, p, moe_.shared_ffn, ".moe.shared", parts.shared);
+    if (moe_.shared_ffn > 0) {
+      shared_.emplace(c, p, moe_.shared_ffn, ".moe.shared", parts.shared, parts.shared_names,
+                      moe_.swiglu_shift == 0 ? moe_.swiglu_limit : 0);
+    }
   }
 
   Value forward(const Normed& normed, const BlockInputs& in) const override {
@@ -75,8 +84,9 @@ class MixtureOfExperts final : public Layer {
     logits = replicate_tokens(logits, tokens_);
     const Tensor traced = in.trace ? row_of(in.trace->experts) : Tensor();
     const bool replay = in.trace && in.trace->use == RoutingTrace::Use::kReplay;
-    Routing routing = route(logits, rule, choice_bias_ ? choice_bias_->value : Tensor(),
-                            replay ? traced : Tensor(), in.token_numbers);
+    Routing routing =
+        route(logits, rule, choice_bias_ ? choice_bias_->value : Tensor(), replay ? traced : Tensor(),
+              in.token_numbers, table_ ? experts_by_table(in.tokens, *table_) : Value());
     if (in.trace && !replay) record(routing, traced);
     if (training && (!tokens_ || tokens_->rank() == 0))
       observe(logits, routing, rule, row_of(in.routing->load), row_of(in.routing->losses));
@@ -121,8 +131,8 @@ class MixtureOfExperts final : public Layer {
     if (gate_up_bias_) rows = grouped_bias(std::move(rows), *gate_up_bias_, routing);
     if (!plain_) {
       // A bias after the last product, too, is weighed: so what comes out of experts is.
-      rows = grouped_linear(moe_.swiglu_limit > 0 ? clamped_swiglu(rows, moe_.swiglu_limit) : swiglu(rows),
-                            down_, routing);
+      rows = grouped_linear(moe_.swiglu_limit > 0 ? clamped_swiglu(rows, clamp()) : swiglu(rows), down_,
+                            routing);
       if (down_bias_) rows = grouped_bias(std::move(rows), *down_bias_, routing);
       return combine(rows, routing, addend());
     }
@@ -141,11 +151,14 @@ class MixtureOfExperts final : public Layer {
     rule.capacity = t.capacity(tokens * moe_.router.top_k, moe_.experts);
     rule.drop_lightest = t.drop_lightest;
     rule.sequences = in.batch;
-    rule.balance_scale = static_cast<float>(t.balance_loss * in.routing->loss_weight);
+    // What a table decides no loss can balance.
+    rule.balance_scale = table_ ? 0.0F : static_cast<float>(t.balance_loss * in.routing->loss_weight);
     rule.z_scale = static_cast<float>(t.z_loss * in.routing->loss_weight);
     rule.segments = t.balance_sequences ? in.batch : 1;
     return rule;
   }
+
+  engine::SwigluClamp clamp() const { return {moe_.swiglu_limit, moe_.swiglu_alpha, moe_.swiglu_shift}; }
 
   // This layer's row of a table for all layers.
   Tensor row_of(const Tensor& table) const {
@@ -159,7 +172,7 @@ class MixtureOfExperts final : public Layer {
   engine::SharedExperts experts_;  // those of this rank
   Parameter &router_, &gate_up_, &down_;
   Parameter *router_bias_ = nullptr, *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
-  Parameter* choice_bias_ = nullptr;
+  Parameter *choice_bias_ = nullptr, *table_ = nullptr;
   std::optional<FeedForward> shared_;
 };
 

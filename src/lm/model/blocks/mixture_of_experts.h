@@ -14,11 +14,13 @@ struct ExpertParts {
   std::string router;                                     // [experts, hidden]
   std::string router_bias = {};                           // [experts]; where MoeConfig::biases is set
   std::string choice_bias = {};                           // [experts]; where MoeConfig::choice_bias is set
+  std::string table = {};                                 // [vocab, top_k]; of MoeConfig::hash_layers
   std::vector<engine::CheckpointPart> gate_up;            // of [experts, 2*ffn, hidden]: gate, then up
   std::vector<engine::CheckpointPart> gate_up_bias = {};  // of [experts, 2*ffn]
   std::vector<engine::CheckpointPart> down;               // of [experts, hidden, ffn]
   std::vector<engine::CheckpointPart> down_bias = {};     // of [experts, hidden]
-  std::string shared = {};                                // prefix of the shared experts' {gate,up,down}_proj
+  std::string shared = {};                                // prefix of the shared experts' matrices,
+  FeedForwardNames shared_names = {};                     // and what these are called
 };
 
 // One tensor for each expert and matrix: <prefix>.<expert>.<gate>.weight and so on.

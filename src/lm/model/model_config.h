@@ -54,6 +54,7 @@ struct ModelConfig {
   MtpConfig mtp;
   LoraConfig lora;
   std::vector<std::int64_t> conv_layers;  // layers with a short convolution for their attention, in order
+  bool centred_norms = false;  // weights of norms are stored minus one (Qwen3-Next); a family says so
   bool tied_embeddings = false;
   std::optional<std::int64_t> bos_id;
   std::vector<std::int64_t> eos_ids;  // any of them ends a text
@@ -69,6 +70,9 @@ struct ModelConfig {
   }
   // Whether the layer has attention, with queries that meet the keys before them.
   bool attends(std::int64_t layer) const { return !convolves(layer) && !linear.has(layer); }
+
+  // Added to the weights of norms, those of heads among them.
+  float norm_offset() const { return centred_norms ? 1.0F : 0.0F; }
 
   bool operator==(const ModelConfig&) const = default;
 };

@@ -115,7 +115,8 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
                                          Model{"lora_mixture", tiny_lora_mixture, true},
                                          Model{"tied_llama", tied_llama, false},
                                          Model{"mixture", mixture, true}, Model{"latent", latent, false},
-                                         Model{"capped", capped, false}, Model{"lfm2", tiny_lfm2, false}),
+                                         Model{"capped", capped, false}, Model{"lfm2", tiny_lfm2, false},
+                                         Model{"qwen3_next", tiny_qwen3_next, false}),
                          [](const auto& model) { return std::string(model.param.name); });
 
 // Stages of several ranks: every level of sharding, with hybrid shards, and bf16.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lm/model/attention_config.h"
+#include "lm/model/hyper_config.h"
 #include "lm/model/lora_config.h"
 #include "lm/model/moe_config.h"
 #include "lm/model/mtp_config.h"
@@ -51,6 +52,7 @@ struct ModelConfig {
   MoeConfig moe;
   MtpConfig mtp;
   LoraConfig lora;
+  HyperConfig hyper;
   std::vector<std::int64_t> conv_layers;  // layers with a short convolution for their attention, in order
   bool tied_embeddings = false;
   std::optional<std::int64_t> bos_id;
@@ -65,6 +67,10 @@ struct ModelConfig {
   bool convolves(std::int64_t layer) const {
     return std::binary_search(conv_layers.begin(), conv_layers.end(), layer);
   }
+
+  // Residual streams side by side: blocks and pipeline stages hand on [T, streams() * hidden]. A family of
+  // more than one has Family::make_stream_ends.
+  std::int64_t streams() const { return hyper.streams; }
 
   bool operator==(const ModelConfig&) const = default;
 };

@@ -107,11 +107,6 @@ struct Family {
   // to be noted as their user.
   std::unique_ptr<Block> (*make_block)(const ModelConfig& config, engine::ParameterStore& store,
                                        std::int64_t layer, int chunk);
-  // For streams() > 1: declares the parameters of the ends in the store's current unit. `depth`: 0 for the
-  // model's own, else that of a module of multi-token prediction. `chunk`: as above; widening needs no
-  // parameters, so the rank that has the first part alone makes the ends with -1 and only widens.
-  std::unique_ptr<StreamEnds> (*make_stream_ends)(const ModelConfig& config, engine::ParameterStore& store,
-                                                  int depth, int chunk) = nullptr;
   // Where the family is not as most are (lm/model/model_settings.cpp has the list): add_qkv_bias: "true".
   // Experiments may say so, and nothing else.
   std::vector<FamilySwitch> switches = {};
@@ -127,6 +122,11 @@ struct Family {
   // {"num_experts", "num_local_experts"}: the first is another name of the second, and goes before it, as in
   // transformers (attribute_map).
   std::vector<std::pair<std::string_view, std::string_view>> aliases = {};
+  // For streams() > 1: declares the parameters of the ends in the store's current unit. `depth`: 0 for the
+  // model's own, else that of a module of multi-token prediction. `chunk`: as above; widening needs no
+  // parameters, so the rank that has the first part alone makes the ends with -1 and only widens.
+  std::unique_ptr<StreamEnds> (*make_stream_ends)(const ModelConfig& config, engine::ParameterStore& store,
+                                                  int depth, int chunk) = nullptr;
 };
 
 class FamilyRegistry {

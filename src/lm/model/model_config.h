@@ -12,6 +12,7 @@
 
 #include "lm/model/attention_config.h"
 #include "lm/model/hyper_config.h"
+#include "lm/model/linear_attention_config.h"
 #include "lm/model/lora_config.h"
 #include "lm/model/moe_config.h"
 #include "lm/model/mtp_config.h"
@@ -49,6 +50,7 @@ struct ModelConfig {
   std::int64_t vocab = 0;  // rows of the embedding
   RopeScaling rope_scaling;
   AttentionConfig attention;
+  LinearAttentionConfig linear;
   MoeConfig moe;
   MtpConfig mtp;
   LoraConfig lora;
@@ -67,6 +69,8 @@ struct ModelConfig {
   bool convolves(std::int64_t layer) const {
     return std::binary_search(conv_layers.begin(), conv_layers.end(), layer);
   }
+  // Whether the layer has attention, with queries that meet the keys before them.
+  bool attends(std::int64_t layer) const { return !convolves(layer) && !linear.has(layer); }
 
   // Residual streams side by side: blocks and pipeline stages hand on [T, streams() * hidden]. A family of
   // more than one has Family::make_stream_ends.

@@ -304,6 +304,7 @@ void fill(turbo::Context& context, const Parameter& p, const FlatRange& range, s
     turbo::launch(context, turbo::Fill{.out = out, .value = p.initializer.value});
     return;
   }
+  const bool log_uniform = p.initializer.kind == Initializer::Kind::kLogUniform;
   std::int64_t at = 0;
   for (const StridedRun& run : whole_elements(p, range)) {
     turbo::launch(context, turbo::RandomNormal{.out = out.slice(at, at + run.size()),
@@ -311,10 +312,14 @@ void fill(turbo::Context& context, const Parameter& p, const FlatRange& range, s
                                                .stream = random_stream_id(p.name),
                                                .offset = run.begin,
                                                .mean = 0,
-                                               .std = p.initializer.value,
+                                               .std = log_uniform ? 1 : p.initializer.value,
                                                .length = run.length,
                                                .stride = run.stride});
     at += run.size();
+  }
+  if (log_uniform) {
+    turbo::launch(context,
+                  turbo::LogUniform{.x = out, .low = p.initializer.value, .high = p.initializer.most});
   }
 }
 

@@ -56,6 +56,7 @@ struct ModelConfig {
   LoraConfig lora;
   HyperConfig hyper;
   std::vector<std::int64_t> conv_layers;  // layers with a short convolution for their attention, in order
+  bool centred_norms = false;  // weights of norms are stored minus one (Qwen3-Next); a family says so
   bool tied_embeddings = false;
   std::optional<std::int64_t> bos_id;
   std::vector<std::int64_t> eos_ids;  // any of them ends a text
@@ -75,6 +76,9 @@ struct ModelConfig {
   // Residual streams side by side: blocks and pipeline stages hand on [T, streams() * hidden]. A family of
   // more than one has Family::make_stream_ends.
   std::int64_t streams() const { return hyper.streams; }
+
+  // Added to the weights of norms, those of heads among them.
+  float norm_offset() const { return centred_norms ? 1.0F : 0.0F; }
 
   bool operator==(const ModelConfig&) const = default;
 };

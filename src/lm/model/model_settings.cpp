@@ -535,11 +535,16 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
                       experiment.provenance_of("lora").describe()));
   }
   // Nothing would be trained, and a step without a backward pass has no loss.
-  if (!feed_forwards && static_cast<std::int64_t>(model.conv_layers.size()) == model.layers) {
+  bool attends = false;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) attends = attends || model.attends(layer);
+  if (!feed_forwards && !attends) {
     throw experiment.error_for(
         "lora",
-        "lora names modules of attention alone, and every layer of this model is a short "
-        "convolution instead (lfm_layer_types)",
+        model.linear.layers.empty()
+            ? "lora names modules of attention alone, and every layer of this model is a "
+              "short convolution instead (lfm_layer_types)"
+            : "lora names modules of attention alone, and every layer of this model has "
+              "linear attention instead (linear_attention_freq)",
         "name linear_fc1 and linear_fc2 in target_modules");
   }
   // What balances experts is as frozen as they are.

@@ -17,6 +17,7 @@ struct MoeConfig {
   turbo::RouterRule router;  // top_k and the rest of the rule
   bool choice_bias = false;  // a bias per expert that is added for choosing only (DeepSeek-V3)
   bool weigh_input = false;  // weights multiply what goes into an expert, not what comes out (Llama 4)
+  bool shared_gate = false;  // of the shared experts: a sigmoid of a product of the token (Qwen3-Next)
   bool biases = false;       // of the router and of the experts' matrices (gpt-oss)
   // Above 0: SwiGLU is clamped to it, as turbo::ClampedSwigluForward has it (gpt-oss).
   double swiglu_limit = 0;

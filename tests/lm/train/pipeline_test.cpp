@@ -126,6 +126,7 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
                                          Model{"tied_llama", tied_llama, false},
                                          Model{"mixture", mixture, true}, Model{"latent", latent, false},
                                          Model{"capped", capped, false}, Model{"lfm2", tiny_lfm2, false},
+                                         Model{"qwen3_next", tiny_qwen3_next, false},
                                          Model{"wide", wide, false}),
                          [](const auto& model) { return std::string(model.param.name); });
 

@@ -160,6 +160,7 @@ Family family(const char* model_type, const char* architecture) {
                  {"attention_output_gate", "true"},
                  {"experimental_attention_variant", "gated_delta_net"}}};
   family.partial_rotary = true;
+  family.left_out = {"mtp."};
   family.other_keys = {"attn_output_gate", "full_attention_interval", "mamba_ssm_dtype",
                        "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"};
   return family;

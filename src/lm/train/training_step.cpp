@@ -98,7 +98,7 @@ engine::ScheduleRunner::Settings TrainingStep::runner_settings() const {
       .stage = mesh.place().stage,
       .pipeline = mesh.pipeline(),
       .dtype = settings_.compute,
-      .shape = {held_tokens() / mesh.shape().tensor, model_.config().hidden},
+      .shape = {held_tokens() / mesh.shape().tensor, model_.config().streams() * model_.config().hidden},
       .recompute = {},
       .precision = settings_.precision,
       .weight_gradients = settings_.weight_gradients};

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "lm/model/outside_families.h"
 #include "lm/train/rank_training.h"
 
 namespace primus::test {
@@ -150,6 +151,16 @@ ModelConfig llama4() {
   return c;
 }
 
+// A residual stream twice as wide as hidden states, and multi-token prediction behind it.
+ModelConfig wide() {
+  ModelConfig c = dense();
+  c.family = "two_streams";
+  c.hyper.streams = 2;
+  c.mtp = {.layers = 1, .enabled = true};
+  c.mtp.training.loss_scale = 0.3;
+  return c;
+}
+
 // Weights of choices are there for what comes out of an expert, with its bias.
 ModelConfig adapted_gpt_oss() {
   ModelConfig c = gpt_oss();
@@ -250,7 +261,7 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way) {
       way.ranks, way.shape,
       [&](engine::Rank& rank) {
         const int r = rank.mesh().rank();
-        const auto session = open_session(rank, settings, builtin_families());
+        const auto session = open_session(rank, settings, all_families());
         session->store().initialize(rank.context(), 7);
         session->parallel().distribute_values();
         std::vector<float>& logits = outcome.logits[static_cast<std::size_t>(r)];
@@ -476,6 +487,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"lfm2_tp2", tiny_lfm2, {2, tensor(2)}},
         Case{"lfm2_tp4_recomputed", tiny_lfm2, {4, tensor(4), Sharding::kNone, true}},
         Case{"lfm2_tp2_dp2_zero3", tiny_lfm2, {4, tensor(2), Sharding::kParameters}},
+        Case{"wide_tp2", wide, {2, tensor(2)}},
+        Case{"wide_tp4_zero3_recomputed", wide, {4, tensor(4), Sharding::kParameters, true}},
         Case{"lfm2_moe_ep4", tiny_lfm2_moe, {4, expert(4)}},
         Case{"lfm2_moe_tp2_ep2_etp2", tiny_lfm2_moe, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
         Case{"qwen3_5_tp2", tiny_qwen3_5, {2, tensor(2)}},

@@ -79,6 +79,7 @@ struct Parameter {
   std::vector<CheckpointPart> parts;
   bool trainable = true;
   bool decay = true;        // false: no weight decay although it is no vector (the biases of experts)
+  bool head_norm = false;   // the weight of a norm of heads: decayed where ParameterStore::Layout says so
   bool per_expert = false;  // the first axis is experts, of which a token meets a few
   // Operators read it in fp32, also where others are read in bf16 (routers). Checkpoints hold it in the
   // compute type and its master beside it, as they do for all others.
@@ -100,8 +101,10 @@ struct Parameter {
   Tensor gradient;  // the unit's gradient_dtype; absent when nothing is trained, and where it has no memory
                     // at present
 
-  int index = 0;                                              // position among all parameters
-  bool decayed() const { return decay && shape.rank() > 1; }  // Megatron: not on norms and biases
+  int index = 0;               // position among all parameters
+  bool decays_vector = false;  // although it is a vector
+  // Megatron: not on norms and biases.
+  bool decayed() const { return decay && (shape.rank() > 1 || decays_vector); }
   std::int64_t row_elements() const { return shape.rank() > 1 ? shape[shape.rank() - 1] : 1; }
   const Shape& whole_shape() const { return placement.is_whole() ? shape : placement.whole; }
 

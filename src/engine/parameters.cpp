@@ -175,7 +175,10 @@ void ParameterStore::allocate(const Layout& layout, Arena& arena) {
   for (const std::vector<StateSpec>& states : layout.states) {
     if (std::ranges::any_of(states, &StateSpec::has_scales)) grain_ = std::max(grain_, turbo::kMomentBlock);
   }
-  for (Parameter& p : parameters_) p.rule = layout.rule_of ? layout.rule_of(p) : 0;
+  for (Parameter& p : parameters_) {
+    p.rule = layout.rule_of ? layout.rule_of(p) : 0;
+    p.decays_vector = p.head_norm && layout.decay_head_norms;
+  }
   for (std::size_t number = 0; number < groups_.size(); ++number) {
     const Group& group = groups_[number];
     if (!group.here) continue;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lm/model/attention_config.h"
+#include "lm/model/linear_attention_config.h"
 #include "lm/model/lora_config.h"
 #include "lm/model/moe_config.h"
 #include "lm/model/mtp_config.h"
@@ -48,6 +49,7 @@ struct ModelConfig {
   std::int64_t vocab = 0;  // rows of the embedding
   RopeScaling rope_scaling;
   AttentionConfig attention;
+  LinearAttentionConfig linear;
   MoeConfig moe;
   MtpConfig mtp;
   LoraConfig lora;
@@ -65,6 +67,8 @@ struct ModelConfig {
   bool convolves(std::int64_t layer) const {
     return std::binary_search(conv_layers.begin(), conv_layers.end(), layer);
   }
+  // Whether the layer has attention, with queries that meet the keys before them.
+  bool attends(std::int64_t layer) const { return !convolves(layer) && !linear.has(layer); }
 
   bool operator==(const ModelConfig&) const = default;
 };

@@ -26,6 +26,8 @@ struct MoeConfig {
   struct Training {
     double balance_loss = 0;         // coefficient of the load-balancing loss
     bool balance_sequences = false;  // over each sequence by itself, not over the microbatch
+    // By the choices of all data-parallel ranks in the step so far, not by those of the microbatch alone.
+    bool balance_step = false;
     double z_loss = 0;
     double bias_update_rate = 0;  // of choice_bias after each step; 0: it stays
     double capacity_factor = 0;   // times the mean load: rows that an expert takes at most; 0: all

@@ -368,6 +368,23 @@ void CheckTest::check_convolutions() {
                     shapes.operator()<Cw>({[](Cw& a) { a.of_bias = true; }}));
   of_weight.of_bias = true, of_weight.d_weight = bf16({kWidth});
   EXPECT_EQ(refusal(of_weight), "");
+  const Tensor x = bf16({kTokens, kWidth});
+  CausalConvShape silu = inside;
+  silu.form = CausalConvShape::Form::kSilu;
+  expect_checks<Cw>({.shape = silu,
+                     .bcx = x,
+                     .before = edge,
+                     .first_key = first_key,
+                     .weight = weight,
+                     .bias = bias,
+                     .d_y = y,
+                     .of_bias = false,
+                     .d_weight = f32({kWidth, 3}),
+                     .accumulate = false},
+                    {&Cw::bcx, &Cw::before, &Cw::first_key, &Cw::weight, &Cw::bias, &Cw::d_y, &Cw::d_weight},
+                    {},
+                    shapes.operator()<Cw>({[](Cw& a) { a.weight = {}; },
+                                           [](Cw& a) { a.shape.form = CausalConvShape::Form::kGated; }}));
   using Ce = CausalConvEdge;
   const auto short_segments = [](auto& a) { a.shape.segments = 6, a.shape.tokens = 1; };
   expect_checks<Ce>({.shape = inside, .bcx = bcx, .edge = edge}, {&Ce::bcx, &Ce::edge}, {},
@@ -375,13 +392,25 @@ void CheckTest::check_convolutions() {
   using Cb = CausalConvBackwardEdge;
   expect_checks<Cb>(
       {.shape = inside, .bcx = bcx, .weight = weight, .first_key = first_key, .d_y = y, .d_edge = edge},
-      {&Cb::bcx, &Cb::weight, &Cb::first_key, &Cb::d_y, &Cb::d_edge}, {}, shapes.operator()<Cb>());
+      {&Cb::bcx, &Cb::weight, &Cb::first_key, &Cb::d_y, &Cb::d_edge}, {},
+      shapes.operator()<Cb>({[&](Cb& a) { a.before = edge; }, [&](Cb& a) { a.bias = bias; }}));
+  expect_checks<Cb>({.shape = silu,
+                     .bcx = x,
+                     .weight = weight,
+                     .first_key = first_key,
+                     .bias = bias,
+                     .before = edge,
+                     .d_y = y,
+                     .d_edge = edge},
+                    {&Cb::bcx, &Cb::weight, &Cb::first_key, &Cb::bias, &Cb::before, &Cb::d_y, &Cb::d_edge},
+                    {}, shapes.operator()<Cb>({[](Cb& a) { a.before = {}; }}));
   using Cc = CachedCausalConv;
   expect_checks<Cc>({.sequences = {.query_starts = i32({4}),
                                    .key_lengths = i32({3}),
                                    .block_table = i32({3, 5}),
                                    .page_size = 64},
                      .width = 3,
+                     .form = CausalConvShape::Form::kGated,
                      .bcx = bcx,
                      .weight = weight,
                      .bias = bias,

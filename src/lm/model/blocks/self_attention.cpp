@@ -40,6 +40,7 @@ class SelfAttention final : public Layer {
     if (options.head_norm == HeadNorm::kBeforeRope) {
       head_norm_ = &p.add(".attention.head_norm", {2 * head_dim_}, Initializer::constant(1),
                           {{norm_name("q"), 0, head_dim_}, {norm_name("k"), head_dim_, head_dim_}});
+      head_norm_->head_norm = true;
     }
     if (options.sinks) {
       sinks_ = &p.add(".attention.sinks", p.rows({c.heads}), Initializer::constant(0),

@@ -38,7 +38,9 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
       std::int64_t before = t;
       if (a.local(layer) && a.window > 0) before = std::min(before, a.window);
       if (a.local(layer) && a.chunk > 0) before = t % a.chunk;
-      const bool cut = a.local(layer) && a.window > 0 && t >= a.window;
+      const std::int64_t most = a.indexer.top_k;
+      const bool cut = (a.local(layer) && a.window > 0 && t >= a.window) || (most > 0 && t >= most);
+      if (most > 0) before = std::min(before, most);
       keys += static_cast<double>(before) + (cut ? 0 : 0.5);
     }
   }
@@ -49,6 +51,13 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
     if (c.moe.routed(layer)) products += tokens * 6 * h * static_cast<double>(c.moe.experts);
     if (latent.kv_rank == 0) continue;
+    if (const IndexerConfig& indexer = c.attention.indexer; indexer.heads > 0) {
+      // Products with latents are no Gemm here, nor are the indexer's scores, each token's own counting half.
+      products -= tokens * (6 * static_cast<double>(latent.kv_rank * c.heads) *
+                                static_cast<double>(latent.nope_dim + latent.value_dim) +
+                            static_cast<double>(indexer.heads * indexer.head_dim * kLength));
+      continue;
+    }
     const auto heads = static_cast<double>(c.heads);
     products += tokens * 2 * static_cast<double>(latent.kv_rank) * heads *
                 static_cast<double>(latent.nope_dim + latent.value_dim);
@@ -65,7 +74,7 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
 INSTANTIATE_TEST_SUITE_P(Families, Flops,
                          ::testing::Values("llama", "llama31_tied", "qwen2", "qwen3", "qwen3_moe", "mixtral",
                                            "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4", "lfm2",
-                                           "lfm2_moe"));
+                                           "lfm2_moe", "deepseek_v32", "glm_moe_dsa"));
 
 }  // namespace
 }  // namespace primus

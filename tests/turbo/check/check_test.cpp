@@ -458,7 +458,7 @@ void CheckTest::check_selection() {
                     {&Sb::q, &Sb::kv, &Sb::selected, &Sb::out, &Sb::lse, &Sb::d_out, &Sb::d_q, &Sb::d_kv}, {},
                     shapes.operator()<Sb>({[](Sb& a) { a.queries_at_once = -1; }}));
   using Ln = LayerNorm;
-  expect_checks<Ln>({.x = q, .weight = bf16({24}), .bias = bf16({24}), .y = q, .eps = 1},
+  expect_checks<Ln>({.x = q, .weight = bf16({24}), .bias = f32({24}), .y = q, .eps = 1},
                     {&Ln::x, &Ln::weight, &Ln::bias, &Ln::y}, {}, {[](Ln& a) { a.eps = -1; }});
   const Tensor weights = f32({kTokens, 3}), rows = i32({kTokens});
   using Is = IndexerSelect;

@@ -128,6 +128,10 @@ double bytes_of_decoding(const ModelConfig& c, const FamilyRegistry& families, D
     std::int64_t seen = length;
     if (options.chunk > 0) seen = (length - 1) % options.chunk + 1;
     if (options.window > 0) seen = std::min(seen, options.window);
+    if (const IndexerConfig& indexer = c.attention.indexer; indexer.heads > 0) {
+      bytes += texts * static_cast<double>(seen * indexer.head_dim) * size;
+      seen = std::min(seen, indexer.top_k);
+    }
     bytes += texts * static_cast<double>(seen * width) * size;
   }
   return bytes;

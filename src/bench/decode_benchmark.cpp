@@ -151,8 +151,7 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
   BenchmarkReport report{
       .suite = "decode", .device = device->description(), .dtype = std::string(name_of(options.dtype))};
   say("the memory's rate");
-  constexpr double kSecondsOfCopies = 0.5;
-  report.copy_ceiling = DeviceTimer(*device, kSecondsOfCopies).copy_rate();
+  report.copy_ceiling = DeviceTimer(*device, options.copy_seconds).copy_rate();
 
   engine::Rank rank(std::move(device));
   // Weights once, and a reader for each case, one after the other in the same memory.

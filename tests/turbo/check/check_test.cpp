@@ -37,6 +37,8 @@
 #include "turbo/lion/lion.h"
 #include "turbo/moe_permute/moe_permute.h"
 #include "turbo/muon/muon.h"
+#include "turbo/mxfp4/mxfp4.h"
+#include "turbo/oscillation/oscillation.h"
 #include "turbo/position_scale/position_scale.h"
 #include "turbo/rms_norm/rms_norm.h"
 #include "turbo/rope/rope.h"
@@ -236,6 +238,22 @@ void CheckTest::check_dense() {
                        a.b = e5m2({16, 48});
                      },  // GPUs do not multiply e5m2 by e5m2
                      [](Fg& a) { a.b.data = reinterpret_cast<void*>(8); }});
+  using Rm = RoundMxfp4;
+  expect_checks<Rm>({.x = bf16({32, 48}), .out = bf16({32, 48})}, {&Rm::x, &Rm::out}, {},
+                    {[](Rm& a) { a.hadamard = true; }, [](Rm& a) { a.offsets = i32({3}); }});
+  expect_checks<Rm>({.x = bf16({32, 48}),
+                     .out = bf16({50, 48}),
+                     .blocks = Rm::Blocks::kColumns,
+                     .offsets = i32({3}),
+                     .picks = i32({50})},
+                    {&Rm::x, &Rm::out, &Rm::picks}, {&Rm::offsets}, {[](Rm& a) { a.offsets = {}; }});
+  const Rm random{.x = bf16({32, 48}),
+                  .out = bf16({32, 48}),
+                  .random = {.tokens = i32({32}), .scalars = f64({kStepScalars}), .width = 48}};
+  expect_checks<Rm>(random, {&Rm::x, &Rm::out}, {},
+                    {[](Rm& a) { a.blocks = Rm::Blocks::kTiles; }, [](Rm& a) { a.random.tokens = i32({31}); },
+                     [](Rm& a) { a.random.scalars = f32({kStepScalars}); },
+                     [](Rm& a) { a.random.width = 47; }, [](Rm& a) { a.random.run_count = 4; }});
   expect_checks<AddBias>({.x = x, .bias = bf16({kWidth}), .y = x},
                          {&AddBias::x, &AddBias::bias, &AddBias::y});
   using Bw = AddBiasBackwardWeight;
@@ -983,6 +1001,24 @@ void CheckTest::check_update() {
        .beta1 = 0.9F,
        .beta2 = 0.95F},
       {&Lion::param, &Lion::grad, &Lion::exp_avg, &Lion::grad_scale, &Lion::working, &Lion::scalars});
+  using To = TrackOscillation;
+  To track{.before_param = n,
+           .before_working = working,
+           .param = n,
+           .working = working,
+           .before_rounded = working,
+           .rounded = working,
+           .moved = n,
+           .jumped = n,
+           .grad_scale = one,
+           .snapped = i32({1}),
+           .ratio = 2};
+  expect_checks<To>(track,
+                    {&To::before_param, &To::before_working, &To::param, &To::working, &To::before_rounded,
+                     &To::rounded, &To::moved, &To::jumped, &To::grad_scale, &To::snapped},
+                    {}, {[](To& a) { a.ratio = 0; }, [](To& a) { a.before_param = {}; }});
+  track.param = {};
+  expect_split_masters<To>(track);
   expect_split_masters<AdamW>({.param = {},
                                .grad = n,
                                .exp_avg = n,

@@ -1,10 +1,8 @@
 #include "engine/compressed_attention.h"
 
 #include "base/check.h"
-#include "engine/fp32_weight_gradient.h"
 #include "engine/parameter_values.h"
 #include "tensor/scratch_tensor.h"
-#include "turbo/attention/attention.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/linear/linear.h"
 
@@ -110,25 +108,6 @@ constexpr Operator kStack{.name = "stack_rows",
 
 // --- what a query sees
 
-struct IndexerAttributes {
-  turbo::IndexerShape shape;
-};
-
-// Inputs: q, k, w.
-void indexer_forward(OperatorCall& op) {
-  launch(op.context(), turbo::IndexerSelect{.shape = op.attributes<IndexerAttributes>().shape,
-                                            .q = op.in(0),
-                                            .k = op.in(1),
-                                            .w = op.in(2),
-                                            .first_row = {},
-                                            .end_row = {},
-                                            .selected = op.out(0),
-                                            .workspace = {}});
-}
-
-constexpr Operator kIndexer{
-    .name = "indexer_select", .operator_class = OperatorClass::kAttention, .forward = indexer_forward};
-
 struct WindowAttributes {
   std::int64_t batch, sequence, window, ratio;
   bool chosen;
@@ -152,68 +131,6 @@ void window_forward(OperatorCall& op) {
 
 constexpr Operator kWindow{
     .name = "window_and_pooled", .operator_class = OperatorClass::kAttention, .forward = window_forward};
-
-// --- selected_attention
-
-struct SelectedAttributes {
-  turbo::SelectedAttentionShape shape;
-  bool statistics;  // output 1 is the log-sum-exp
-};
-
-Tensor sinks(const OperatorCall& op) { return op.has_parameter() ? op.weight() : Tensor(); }
-
-// Inputs: q, kv, selected.
-void selected_forward(OperatorCall& op) {
-  const auto a = op.attributes<SelectedAttributes>();
-  launch(op.context(), turbo::SelectedAttentionForward{.shape = a.shape,
-                                                       .q = op.in(0),
-                                                       .kv = op.in(1),
-                                                       .selected = op.in(2),
-                                                       .sinks = sinks(op),
-                                                       .out = op.out(0),
-                                                       .lse = a.statistics ? op.out(1) : Tensor(),
-                                                       .workspace = {}});
-}
-
-void selected_backward(OperatorCall& op) {
-  const auto d_q = op.fresh_d_in(0), d_kv = op.fresh_d_in(1);
-  launch(op.context(), turbo::SelectedAttentionBackward{.shape = op.attributes<SelectedAttributes>().shape,
-                                                        .q = op.in(0),
-                                                        .kv = op.in(1),
-                                                        .selected = op.in(2),
-                                                        .out = op.out(0),
-                                                        .lse = op.out(1),
-                                                        .d_out = op.d_out(0),
-                                                        .d_q = d_q.out,
-                                                        .d_kv = d_kv.out,
-                                                        .workspace = {}});
-  add_previous(op, d_q);
-  add_previous(op, d_kv);
-}
-
-// The parameter is the sinks; the log-sum-exp and the output hold all that their gradient needs.
-void selected_backward_weight(OperatorCall& op) {
-  const auto a = op.attributes<SelectedAttributes>();
-  write_fp32_weight_gradient(op, [&](const Tensor& d_sinks, bool accumulate) {
-    launch(op.context(), turbo::AttentionBackwardSinks{.heads = a.shape.heads,
-                                                       .value_dim = a.shape.value_dim,
-                                                       .sinks = op.weight(),
-                                                       .out = op.out(0),
-                                                       .lse = op.out(1),
-                                                       .d_out = op.d_out(0),
-                                                       .d_sinks = d_sinks,
-                                                       .accumulate = accumulate});
-  });
-}
-
-constexpr Operator kSelected{.name = "selected_attention",
-                             .operator_class = OperatorClass::kAttention,
-                             .forward = selected_forward,
-                             .backward_input = selected_backward,
-                             .backward_weight = selected_backward_weight,
-                             .for_input = {.inputs = bit(0) | bit(1) | bit(2), .outputs = bit(0) | bit(1)},
-                             .for_weight = {.outputs = bit(0) | bit(1)},
-                             .weight_reads_parameter = true};
 
 // --- grouped_columns_linear
 
@@ -314,11 +231,6 @@ Value stack_rows(const Value& a, const Value& b) {
                          {{a.dtype(), {a.shape()[0] + b.shape()[0], a.shape()[1]}}})[0];
 }
 
-Value indexer_select(const Value& q, const Value& k, const Value& w, const turbo::IndexerShape& shape) {
-  return q.tape().record(kIndexer, {&q, &k, &w}, nullptr,
-                         {{DType::kI32, {shape.tokens(), shape.top_k}, false}}, IndexerAttributes{shape})[0];
-}
-
 Value window_and_pooled(const Value& positions, const Value& chosen, const turbo::WindowAndPooled& how) {
   const std::int64_t given = how.chosen.absent() ? 0 : how.chosen.cols();
   const std::int64_t more = given > 0 ? given : chosen ? chosen.shape()[1] : how.blocks();
@@ -327,17 +239,6 @@ Value window_and_pooled(const Value& positions, const Value& chosen, const turbo
                            how.chosen.data, given};
   return positions.tape().record(kWindow, {&positions, chosen ? &chosen : nullptr}, nullptr, {selected},
                                  a)[0];
-}
-
-Value selected_attention(const Value& q, const Value& kv, const Value& selected, Parameter* sinks,
-                         const turbo::SelectedAttentionShape& shape) {
-  Tape& tape = q.tape();
-  const Tape::Output out{q.dtype(), {shape.tokens, shape.heads * shape.value_dim}};
-  if (!tape.training())
-    return tape.record(kSelected, {&q, &kv, &selected}, sinks, {out}, SelectedAttributes{shape, false})[0];
-  const Tape::Output statistics{DType::kF32, {shape.heads, shape.tokens}, false};
-  return tape.record(kSelected, {&q, &kv, &selected}, sinks, {out, statistics},
-                     SelectedAttributes{shape, true})[0];
 }
 
 Value grouped_columns_linear(const Value& x, Parameter& weight, std::int64_t groups) {

@@ -4,9 +4,7 @@
 #pragma once
 
 #include "engine/operators.h"
-#include "turbo/indexer/indexer.h"
 #include "turbo/latent_pooling/latent_pooling.h"
-#include "turbo/selected_attention/selected_attention.h"
 
 namespace primus::engine {
 
@@ -20,14 +18,9 @@ Value positions_of_blocks(const Value& positions, std::int64_t batch, std::int64
 // Rows of a, then those of b.
 Value stack_rows(const Value& a, const Value& b);
 
-// Rows of keys for each query by their scores, [T, top_k] int32. Not differentiable.
-Value indexer_select(const Value& q, const Value& k, const Value& w, const turbo::IndexerShape& shape);
 // The rows that each query sees (turbo::WindowAndPooled). `chosen` may be empty; how.chosen, in memory that
 // outlives the tape, goes before it.
 Value window_and_pooled(const Value& positions, const Value& chosen, const turbo::WindowAndPooled& how);
-// q [T, heads*key_dim] over rows of kv -> [T, heads*value_dim]. `sinks`: [heads], or null.
-Value selected_attention(const Value& q, const Value& kv, const Value& selected, Parameter* sinks,
-                         const turbo::SelectedAttentionShape& shape);
 
 // Each of `groups` runs of columns times rows of its own: x [T, groups*in] · weight [groups*out, in] -> [T,
 // groups*out].

@@ -16,6 +16,15 @@ struct LatentConfig {
   bool operator==(const LatentConfig&) const = default;
 };
 
+// What selects the tokens that each token attends to (DeepSeek-V3.2's lightning indexer); heads 0: nothing.
+struct IndexerConfig {
+#define INDEXER_FIELD(type, member, initial, ...) type member = initial;
+#include "lm/model/model_fields.def"
+  bool interleaved = false;  // rotary pairs of its heads are neighbours, as those of attention are
+
+  bool operator==(const IndexerConfig&) const = default;
+};
+
 struct AttentionConfig {
 #define ATTENTION_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
@@ -27,11 +36,14 @@ struct AttentionConfig {
   // What primus_gpt leaves open, and other families say once for all their models: biases of queries, keys
   // and values; norms of heads, with weights, before the rotation; learned sinks.
   bool qkv_bias = false, qk_norm = false, sinks = false;
+  // What comes out is gated, by as many columns of the queries' projection (Qwen3-Next); a family says so.
+  bool output_gate = false;
   LatentConfig latent;
   // DeepSeek-V4: layers that see pooled latents beside their window, the heavy ones all of so many tokens
   // each, the sparse ones those that an indexer chooses. index_heads is above 0 in such models alone.
   std::vector<std::int64_t> sparse_layers, heavy_layers;  // in order
   std::int64_t sparse_ratio = 4, heavy_ratio = 128;
+  IndexerConfig indexer;
 
   bool compressed() const { return index_heads > 0; }
   bool sparse(std::int64_t layer) const { return contains(sparse_layers, layer); }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/data_parallel.h"
 #include "engine/low_rank.h"
 #include "engine/operators.h"
 #include "engine/parameters.h"
@@ -33,8 +34,13 @@ struct KvCache {
 struct RoutingStep {
   turbo::RouterRandom random;
   double loss_weight = 1;
-  Tensor load;    // [layers, experts + 1] int32 (turbo::ExpertLoad)
-  Tensor losses;  // [layers, 2] fp32 (turbo::RouterLosses)
+  // With MoeConfig::Training::balance_step: who adds up over data ranks, how many these are, and loads of the
+  // step so far.
+  engine::DataParallel* parallel = nullptr;
+  int data_ranks = 1;
+  Tensor running;  // [layers, experts] int32
+  Tensor load;     // [layers, experts + 1] int32 (turbo::ExpertLoad)
+  Tensor losses;   // [layers, 2] fp32 (turbo::RouterLosses)
 };
 
 // The experts that one microbatch's tokens go to, and the pooled latents that an indexer chooses for them:
@@ -123,6 +129,8 @@ struct Family {
   // Keys of config.json that `read` knows and `write` does not always write, and those that published models
   // have and that have no say in what they compute. Any other that is neither common nor written gets a note.
   std::vector<std::string_view> other_keys = {};
+  // What the names of published tensors begin with that are no part of the model here.
+  std::vector<std::string_view> left_out = {};
   // {"num_experts", "num_local_experts"}: the first is another name of the second, and goes before it, as in
   // transformers (attribute_map).
   std::vector<std::pair<std::string_view, std::string_view>> aliases = {};

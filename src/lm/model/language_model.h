@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/delta_rule.h"
 #include "engine/parallel_operators.h"
 #include "engine/parameters.h"
 #include "engine/rank.h"
@@ -37,9 +38,11 @@ struct ModelInputs {
   std::vector<MtpInputs> mtp;  // by depth; for mtp_losses only
 };
 
-// Inputs that a short convolution keeps of each sequence that is read: more than it needs, so that a few
-// tokens can be forgotten without reading the sequence again.
-std::int64_t conv_ring(const ModelConfig& config);
+// Layers that keep the last inputs of each sequence that is read, or a state, keep so many more than they
+// need: as many tokens can be forgotten without reading the sequence again.
+inline constexpr std::int64_t kSpareTokens = engine::kDeltaRuleSpare;
+// Inputs that a convolution of this width keeps of each.
+std::int64_t conv_ring(std::int64_t width);
 
 class LanguageModel {
  public:

@@ -39,6 +39,8 @@ constexpr auto kOrigins = std::to_array<std::pair<std::string_view, std::string_
     {"hc_sinkhorn_iters", "hc_sinkhorn_iters"},
     {"hc_eps", "hc_eps"},
     {"swiglu_limit", "swiglu_limit"},
+    {"layer_types", "linear_attention_freq"},
+    {"full_attention_interval", "linear_attention_freq"},
     {"no_rope_layers", "no_rope_freq"},
     {"scoring_func", "moe_router_score_function"},
     {"use_expert_bias", "moe_router_enable_expert_bias"},

@@ -212,6 +212,8 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   };
   r.shape("compress_ratios", pooled(ours.attention), pooled(loaded.attention));
   r.shape("hc_mult", ours.hyper.streams, loaded.hyper.streams);
+  r.shape("linear_attention_freq", fmt::format("linear attention in {}", text_of(ours.linear.layers)),
+          fmt::format("linear attention in {}", text_of(loaded.linear.layers)));
   compare_experts(r, ours.moe, loaded.moe);
   compare_attention(r, ours.attention, loaded.attention);
   // Rows of the embedding beyond the vocabulary are padding, of which either may have more.

@@ -11,7 +11,8 @@ void layer_norm(CpuContext& context, const LayerNorm& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
     const std::int64_t n = a.x.cols();
-    const T *const weight = context.data<const T>(a.weight), *const bias = context.data<const T>(a.bias);
+    const T* const weight = context.data<const T>(a.weight);
+    const auto* const bias = context.data<const float>(a.bias);
     parallel_ranges(context, a.x.rows(), 2 * n * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* const x = context.data<const T>(a.x) + row * n;
@@ -25,8 +26,7 @@ void layer_norm(CpuContext& context, const LayerNorm& a) {
         const float inverse = 1.0F / std::sqrt(squares / count + a.eps);
         PRIMUS_SIMD()
         for (std::int64_t i = 0; i < n; ++i) {
-          y[i] = from_float<T>(
-              multiply_add((to_float(x[i]) - mean) * inverse, to_float(weight[i]), to_float(bias[i])));
+          y[i] = from_float<T>(multiply_add((to_float(x[i]) - mean) * inverse, to_float(weight[i]), bias[i]));
         }
       }
     });

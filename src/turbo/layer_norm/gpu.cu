@@ -9,7 +9,8 @@ namespace {
 template <class T>
 struct Rows {
   static constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-  const T *x, *weight, *bias;
+  const T *x, *weight;
+  const float* bias;
   T* y;
   std::int64_t rows, n;
   float eps;
@@ -28,8 +29,8 @@ struct Rows {
     }
     const float inverse = 1.0F / ::sqrtf(warp_reduce(squares) / count + eps);
     for (std::int64_t i = lane(); i < n; i += kWarp) {
-      y[row * n + i] = from_float<T>(
-          multiply_add((to_float(from[i]) - mean) * inverse, to_float(weight[i]), to_float(bias[i])));
+      y[row * n + i] =
+          from_float<T>(multiply_add((to_float(from[i]) - mean) * inverse, to_float(weight[i]), bias[i]));
     }
   }
 };
@@ -38,7 +39,7 @@ void layer_norm(Context& context, const LayerNorm& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
     launch(context, blocks_for(a.x.rows(), Rows<T>::kWarps),
-           Rows<T>{context.data<T>(a.x), context.data<T>(a.weight), context.data<T>(a.bias),
+           Rows<T>{context.data<T>(a.x), context.data<T>(a.weight), context.data<float>(a.bias),
                    context.data<T>(a.y), a.x.rows(), a.x.cols(), a.eps});
   });
 }

@@ -10,9 +10,10 @@ namespace primus::turbo {
 
 struct LayerNorm {
   static constexpr KernelId kId = KernelId::kLayerNorm;
-  Tensor x;             // [rows, n]
-  Tensor weight, bias;  // [n], x's type
-  Tensor y;             // [rows, n] out; may be x
+  Tensor x;       // [rows, n]
+  Tensor weight;  // [n] in x's type
+  Tensor bias;    // [n] fp32
+  Tensor y;       // [rows, n] out; may be x
   float eps;
   void check() const;
   double flops() const { return 0; }

@@ -138,12 +138,24 @@ inline std::vector<NamedConfig> attention_configs(const ModelConfig& base) {
   convolutions.conv_layers = {0};
   convolutions.conv_width = 4;
   convolutions.conv_bias = true;
+  ModelConfig& linear = add("gated_delta", "qwen3_5_text");
+  linear.centred_norms = linear.attention.output_gate = true;
+  linear.linear = {.key_heads = 2, .value_heads = 4, .key_dim = 8, .value_dim = 6, .conv_width = 4};
+  linear.linear.layers = {0};
+  ModelConfig& by_head = add("gated_delta_by_head", "qwen3_next");
+  by_head.centred_norms = by_head.attention.output_gate = true;
+  by_head.linear = linear.linear;
+  by_head.linear.layers = {1};
   ModelConfig& options = add("every_option", "every_attention_option");
   options.attention.chunk = 6;
   options.attention.local_layers = {0};
   options.attention.no_rope_layers = {1};
   options.attention.floor_scale = 4;
   options.attention.attn_scale = 0.3;
+  ModelConfig& sparse = add("sparse_latent", "latent");
+  sparse.kv_heads = sparse.heads;
+  sparse.attention.latent = {.q_rank = 20, .kv_rank = 16, .nope_dim = 12, .rope_dim = 8, .value_dim = 10};
+  sparse.attention.indexer = {.heads = 3, .head_dim = 14, .top_k = 5};
   for (const std::int64_t q_rank : {0, 20}) {
     ModelConfig& latent = add(q_rank > 0 ? "latent_queries" : "latent", "latent");
     latent.kv_heads = latent.heads;

@@ -17,7 +17,8 @@ TEST_P(LayerNormTest, IsTheReference) {
       Values x = random_values(kRows * n, 1);
       for (double& value : x) value += 3;  // a mean that matters
       x = rounded(x, dtype);
-      const Values weight = rounded(random_values(n, 2), dtype), bias = rounded(random_values(n, 3), dtype);
+      const Values weight = rounded(random_values(n, 2), dtype),
+                   bias = rounded(random_values(n, 3), DType::kF32);
       Values expected;
       for (std::int64_t row = 0; row < kRows; ++row) {
         const double* const of_row = x.data() + row * n;
@@ -33,7 +34,7 @@ TEST_P(LayerNormTest, IsTheReference) {
       const Tensor y = bench.upload(x, dtype, {kRows, n});  // in place
       bench.run(LayerNorm{.x = y,
                           .weight = bench.upload(weight, dtype, {n}),
-                          .bias = bench.upload(bias, dtype, {n}),
+                          .bias = bench.upload(bias, DType::kF32, {n}),
                           .y = y,
                           .eps = static_cast<float>(kEps)});
       EXPECT_LE(normalised_error(bench.download(y), expected), rounding_error(dtype) + 2e-6) << n;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/moe_operators.h"
+#include "engine/selected_attention.h"
 #include "engine/tensor_parallel.h"
 #include "lm/model/blocks/layers.h"
 
@@ -144,7 +145,7 @@ class CompressedAttention final : public Layer {
                                               .key_dim = dim_,
                                               .value_dim = dim_,
                                               .scale = 1.0F / std::sqrt(static_cast<float>(dim_))};
-    const Value mixed = selected_attention(queries(q_latent, in), kv, seen, sinks_, shape);
+    const Value mixed = selected_attention(queries(q_latent, in), kv, seen, shape, sinks_);
     return scattered_linear(grouped_columns_linear(turned_back(mixed, in), *out_down_, groups_), *out_up_,
                             group_, in.tensor);
   }
@@ -189,14 +190,14 @@ class CompressedAttention final : public Layer {
   Value choose(const Value& hidden, const Value& q_latent, std::int64_t blocks, const BlockInputs& in) const {
     const Value h = engine::detached(hidden);
     const Value q = rotated(linear(engine::detached(q_latent), *index_q_), index_heads_, index_dim_, in);
-    return indexer_select(q, indexer_->forward(h, in, rotary_), linear(h, *index_weights_),
-                          {.batch = in.batch,
-                           .seq_q = in.sequence,
-                           .seq_k = blocks,
-                           .heads = index_heads_,
-                           .head_dim = index_dim_,
-                           .top_k = std::min(index_top_k_, blocks),
-                           .stride = ratio_});
+    return select_keys(q, indexer_->forward(h, in, rotary_), linear(h, *index_weights_),
+                       {.batch = in.batch,
+                        .seq_q = in.sequence,
+                        .seq_k = blocks,
+                        .heads = index_heads_,
+                        .head_dim = index_dim_,
+                        .top_k = std::min(index_top_k_, blocks),
+                        .stride = ratio_});
   }
 
   comm::Communicator* group_;  // that shares the heads

@@ -19,8 +19,10 @@ struct ExpertParts {
   std::vector<engine::CheckpointPart> gate_up_bias = {};  // of [experts, 2*ffn]
   std::vector<engine::CheckpointPart> down;               // of [experts, hidden, ffn]
   std::vector<engine::CheckpointPart> down_bias = {};     // of [experts, hidden]
-  std::string shared = {};                                // prefix of the shared experts' matrices,
-  FeedForwardNames shared_names = {};                     // and what these are called
+  // Prefix of the shared experts' matrices, what these are called, and <prefix>_gate where
+  // MoeConfig::shared_gate is set.
+  std::string shared = {};
+  FeedForwardNames shared_names = {};
 };
 
 // One tensor for each expert and matrix: <prefix>.<expert>.<gate>.weight and so on.

@@ -21,6 +21,7 @@
 #include "turbo/context.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/cross_entropy/cross_entropy.h"
+#include "turbo/delta_rule/delta_rule.h"
 #include "turbo/dropout/dropout.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/embedding/embedding.h"
@@ -135,6 +136,7 @@ class CheckTest : public ::testing::Test {
   void check_dense();
   void check_attention();
   void check_convolutions();
+  void check_delta_rule();
   void check_experts();
   void check_update();
 };
@@ -392,6 +394,69 @@ void CheckTest::check_convolutions() {
                        a.ring = f32({2, 4, kWidth});
                      },
                      [](Cc& a) { a.sequences.key_lengths = i32({2}); }});
+}
+
+void CheckTest::check_delta_rule() {
+  const DeltaRuleShape shape{.batch = 2,
+                             .sequence = 3,
+                             .key_heads = 2,
+                             .value_heads = 4,
+                             .key_dim = 8,
+                             .value_dim = 12,
+                             .channel_gates = true,
+                             .normalise = true,
+                             .scale = 1};
+  const Tensor qkv = bf16({kTokens, shape.width()}), out = bf16({kTokens, 48});
+  const Tensor g = f32({kTokens, 32}), beta = f32({kTokens, 4}), first_key = i32({kTokens});
+  const auto shapes = []<class Call>(std::vector<std::function<void(Call&)>> more = {}) {
+    std::vector<std::function<void(Call&)>> all = {
+        [](Call& a) { a.shape.batch = 0; },       [](Call& a) { a.shape.sequence = 0; },
+        [](Call& a) { a.shape.key_heads = 0; },   [](Call& a) { a.shape.key_heads = 3; },
+        [](Call& a) { a.shape.value_heads = 0; }, [](Call& a) { a.shape.key_dim = 257; },
+        [](Call& a) { a.shape.value_dim = 257; }, [](Call& a) { a.shape.channel_gates = false; },
+        [](Call& a) { a.shape.epsilon = 0; }};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  using Df = DeltaRuleForward;
+  Df forward{.shape = shape, .qkv = qkv, .g = g, .beta = beta, .first_key = first_key, .out = out};
+  expect_checks<Df>(forward, {&Df::qkv, &Df::g, &Df::beta, &Df::first_key, &Df::out}, {},
+                    shapes.operator()<Df>());
+  forward.first_key = {};
+  EXPECT_EQ(refusal(forward), "");
+  using Db = DeltaRuleBackward;
+  expect_checks<Db>(
+      {.shape = shape,
+       .qkv = qkv,
+       .g = g,
+       .beta = beta,
+       .first_key = first_key,
+       .d_out = out,
+       .d_qkv = qkv,
+       .d_g = g,
+       .d_beta = beta},
+      {&Db::qkv, &Db::g, &Db::beta, &Db::first_key, &Db::d_out, &Db::d_qkv, &Db::d_g, &Db::d_beta}, {},
+      shapes.operator()<Db>());
+  using Dc = CachedDeltaRule;
+  Dc cached{.sequences = {.query_starts = i32({4}),
+                          .key_lengths = i32({3}),
+                          .block_table = i32({3, 5}),
+                          .page_size = 64},
+            .shape = shape,
+            .spare = 2,
+            .qkv = qkv,
+            .g = g,
+            .beta = beta,
+            .state = f32({3, 4, 8, 12}),
+            .recent = f32({3, 5, 4 * shape.recent_width()}),
+            .committed = i32({3}),
+            .out = out};
+  cached.shape.batch = 1, cached.shape.sequence = kTokens;
+  expect_checks<Dc>(cached, {&Dc::qkv, &Dc::g, &Dc::beta, &Dc::state, &Dc::recent, &Dc::committed, &Dc::out},
+                    {},
+                    shapes.operator()<Dc>({[](Dc& a) { a.spare = 5; }, [](Dc& a) { a.spare = -1; },
+                                           [](Dc& a) { a.shape.batch = 2, a.shape.sequence = 3; },
+                                           [](Dc& a) { a.sequences.key_lengths = i32({2}); }}));
 }
 
 void CheckTest::check_attention() {
@@ -855,6 +920,7 @@ TEST_F(CheckTest, EveryKernelRefusesWrongOperands) {
   check_dense();
   check_attention();
   check_convolutions();
+  check_delta_rule();
   check_experts();
   check_update();
 #define PRIMUS_KERNEL(name) \

@@ -315,7 +315,7 @@ void BatchReader::enqueue(const Pass& pass, Done done) {
     return Value();
   };
   const std::int64_t rows = pass.rows / rank_.mesh().shape().tensor;
-  stages_.run(tape, settings_.compute, {rows, config().hidden}, begin, forward);
+  stages_.run(tape, settings_.compute, {rows, config().streams() * config().hidden}, begin, forward);
   if (pass.logits) {
     if (pass.likeliest > 0) {
       choose(pass, logits);

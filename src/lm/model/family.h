@@ -86,6 +86,17 @@ class Block {
   virtual void end_step(turbo::Context&, const RoutingStep&) const {}
 };
 
+// The two ends of a residual stream that is wider than hidden states, [T, streams * hidden]
+// (ModelConfig::streams). Stateless but for its parameters.
+class StreamEnds {
+ public:
+  virtual ~StreamEnds() = default;
+  // In front of the first block: [T, hidden] -> [T, streams * hidden].
+  virtual engine::Value widen(const engine::Value& hidden) const = 0;
+  // Behind the last one, in front of the final norm: the reverse.
+  virtual engine::Value contract(engine::Residual& x) const = 0;
+};
+
 // One of Megatron-LM's switches, and what it is in a family: the text of its value, "" for null.
 struct FamilySwitch {
   std::string_view key, value;
@@ -119,6 +130,11 @@ struct Family {
   // {"num_experts", "num_local_experts"}: the first is another name of the second, and goes before it, as in
   // transformers (attribute_map).
   std::vector<std::pair<std::string_view, std::string_view>> aliases = {};
+  // For streams() > 1: declares the parameters of the ends in the store's current unit. `depth`: 0 for the
+  // model's own, else that of a module of multi-token prediction. `chunk`: as above; widening needs no
+  // parameters, so the rank that has the first part alone makes the ends with -1 and only widens.
+  std::unique_ptr<StreamEnds> (*make_stream_ends)(const ModelConfig& config, engine::ParameterStore& store,
+                                                  int depth, int chunk) = nullptr;
 };
 
 class FamilyRegistry {

@@ -52,6 +52,8 @@ LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& fa
   final_norm_ = &declare(store, last_chunk, "final_norm", {config.hidden},
                          Initializer::constant(1 - config.norm_offset()),
                          {{std::string(family.final_norm), 0, config.hidden}});
+  PRIMUS_CHECK("LanguageModel", config.streams() == 1 || family.make_stream_ends);
+  if (config.streams() > 1) ends_ = family.make_stream_ends(config, store, 0, last_chunk);
   final_norm_->norm_offset = config.norm_offset();
   if (config.tied_embeddings) {
     head_ = embedding_;
@@ -105,11 +107,13 @@ engine::DropoutSource LanguageModel::dropout_source(const BlockInputs& in) const
 Value LanguageModel::forward(int chunk, const ModelInputs& in, Value x) const {
   const Chunk& part = chunks_[static_cast<std::size_t>(chunk)];
   if (part.first) x = scatter_tokens(embedding(in.tokens, *embedding_, vocabulary_), vocabulary_.group);
+  if (part.first && ends_) x = ends_->widen(x);
   engine::Residual stream{std::move(x), {}};
   const BlockInputs inputs = block_inputs(in);
   std::optional<engine::DropoutScope> dropout;
   if (inputs.dropout) dropout.emplace(stream.sum.tape(), dropout_source(inputs));
   for (std::int64_t i = part.begin; i < part.end; ++i) blocks_[i]->forward(stream, inputs);
+  if (part.last && ends_) stream = {ends_->contract(stream), {}};
   if (part.last) return norm(stream, *final_norm_, config_.norm_epsilon);
   flush(stream);
   return stream.sum;
@@ -212,6 +216,8 @@ KvCache LanguageModel::make_kv_cache(engine::Rank& rank, DType dtype, std::int64
     }
     entry.k = rank.persistent(dtype, shape);
     if (!latents) entry.v = rank.persistent(dtype, shape);
+    if (const IndexerConfig& indexer = config_.attention.indexer; indexer.heads > 0)
+      entry.index = rank.persistent(dtype, {pages, page_size, indexer.head_dim});
   }
   return cache;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lm/model/attention_config.h"
+#include "lm/model/hyper_config.h"
 #include "lm/model/linear_attention_config.h"
 #include "lm/model/lora_config.h"
 #include "lm/model/moe_config.h"
@@ -53,6 +54,7 @@ struct ModelConfig {
   MoeConfig moe;
   MtpConfig mtp;
   LoraConfig lora;
+  HyperConfig hyper;
   std::vector<std::int64_t> conv_layers;  // layers with a short convolution for their attention, in order
   bool centred_norms = false;  // weights of norms are stored minus one (Qwen3-Next); a family says so
   bool tied_embeddings = false;
@@ -70,6 +72,10 @@ struct ModelConfig {
   }
   // Whether the layer has attention, with queries that meet the keys before them.
   bool attends(std::int64_t layer) const { return !convolves(layer) && !linear.has(layer); }
+
+  // Residual streams side by side: blocks and pipeline stages hand on [T, streams() * hidden]. A family of
+  // more than one has Family::make_stream_ends.
+  std::int64_t streams() const { return hyper.streams; }
 
   // Added to the weights of norms, those of heads among them.
   float norm_offset() const { return centred_norms ? 1.0F : 0.0F; }

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "lm/model/outside_families.h"
 #include "lm/train/rank_training.h"
 
 namespace primus::test {
@@ -110,6 +111,13 @@ ModelConfig qwen3_next() {
   return c;
 }
 
+ModelConfig sparse() {
+  ModelConfig c = latent();
+  c.family = tiny_sparse().family;
+  c.attention.indexer = tiny_sparse().attention.indexer;
+  return c;
+}
+
 // Ranks that share sequences know no balance of a single one.
 ModelConfig by_microbatch(ModelConfig c) {
   c.moe.training.balance_sequences = false;
@@ -147,6 +155,16 @@ ModelConfig llama4() {
   c.moe.dense_layers = {0};
   c.moe.weigh_input = true;
   c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid, .normalise = false, .top_k = 1};
+  return c;
+}
+
+// A residual stream twice as wide as hidden states, and multi-token prediction behind it.
+ModelConfig wide() {
+  ModelConfig c = dense();
+  c.family = "two_streams";
+  c.hyper.streams = 2;
+  c.mtp = {.layers = 1, .enabled = true};
+  c.mtp.training.loss_scale = 0.3;
   return c;
 }
 
@@ -250,7 +268,7 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way) {
       way.ranks, way.shape,
       [&](engine::Rank& rank) {
         const int r = rank.mesh().rank();
-        const auto session = open_session(rank, settings, builtin_families());
+        const auto session = open_session(rank, settings, all_families());
         session->store().initialize(rank.context(), 7);
         session->parallel().distribute_values();
         std::vector<float>& logits = outcome.logits[static_cast<std::size_t>(r)];
@@ -473,9 +491,15 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"llama4_tp2", llama4, {2, tensor(2)}}, Case{"llama4_tp4", llama4, {4, tensor(4)}},
         Case{"llama4_ep4", llama4, {4, expert(4)}},
         Case{"llama4_tp2_ep2_etp2", llama4, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
+        Case{"sparse_tp2", sparse, {2, tensor(2)}},
+        Case{"sparse_tp4_recomputed", sparse, {4, tensor(4), Sharding::kNone, true}},
+        Case{"sparse_dp2_zero3", sparse, {2, {}, Sharding::kParameters}},
+        Case{"sparse_tp2_ep2_zero1", sparse, {4, {.tensor = 2, .expert = 2}, Sharding::kStates}},
         Case{"lfm2_tp2", tiny_lfm2, {2, tensor(2)}},
         Case{"lfm2_tp4_recomputed", tiny_lfm2, {4, tensor(4), Sharding::kNone, true}},
         Case{"lfm2_tp2_dp2_zero3", tiny_lfm2, {4, tensor(2), Sharding::kParameters}},
+        Case{"wide_tp2", wide, {2, tensor(2)}},
+        Case{"wide_tp4_zero3_recomputed", wide, {4, tensor(4), Sharding::kParameters, true}},
         Case{"lfm2_moe_ep4", tiny_lfm2_moe, {4, expert(4)}},
         Case{"lfm2_moe_tp2_ep2_etp2", tiny_lfm2_moe, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
         Case{"qwen3_5_tp2", tiny_qwen3_5, {2, tensor(2)}},

@@ -24,6 +24,11 @@ std::vector<ModelProduct> products_of(const ModelConfig& c, std::int64_t tokens)
       add("q", queries, c.hidden, blocks);
     }
     add("kv down", latent.kv_rank + latent.rope_dim, c.hidden, blocks);
+    if (const IndexerConfig& indexer = c.attention.indexer; indexer.heads > 0) {
+      add("indexer q", indexer.heads * indexer.head_dim, latent.q_rank, blocks);
+      add("indexer k", indexer.head_dim, c.hidden, blocks);
+      add("indexer weights", indexer.heads, c.hidden, blocks);
+    }
     add("kv up", c.heads * (latent.nope_dim + latent.value_dim), latent.kv_rank, blocks);
     add("attention out", c.hidden, c.heads * latent.value_dim, blocks);
   } else {

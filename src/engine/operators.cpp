@@ -182,6 +182,15 @@ constexpr Operator kLinear{.name = "linear",
                            .backward_weight = linear_backward_weight,
                            .for_weight = {.inputs = bit(0)}};
 
+// Inputs: x, the tokens' numbers.
+constexpr Operator kRoundedLinear{.name = "linear",
+                                  .operator_class = OperatorClass::kLinear,
+                                  .forward = linear_forward,
+                                  .backward_input = linear_backward_input,
+                                  .backward_weight = linear_backward_weight,
+                                  .for_input = {.inputs = bit(1)},
+                                  .for_weight = {.inputs = bit(0) | bit(1)}};
+
 // --- scale
 
 struct ScaleAttributes {
@@ -385,8 +394,14 @@ BlockScope::BlockScope(Residual& x, std::int64_t layer) : tape_(x.sum.tape()) {
 }
 
 Value product(const Value& x, Parameter& weight) {
+  Tape& tape = x.tape();
   const Shape shape{x.shape()[0], weight.shape[0]};
-  return x.tape().record(kLinear, {&x}, &weight, {{x.dtype(), shape}})[0];
+  const DropoutSource* const source = tape.dropout();
+  if (!source || !tape.precision().at_random || !tape.precision().is_fp4(weight))
+    return tape.record(kLinear, {&x}, &weight, {{x.dtype(), shape}})[0];
+  const Value& tokens = source->of_layer.shape()[0] == shape[0] ? source->of_layer : source->own;
+  return tape.record(kRoundedLinear, {&x, &tokens}, &weight, {{x.dtype(), shape}},
+                     GradientRounding{source->scalars, source->seed})[0];
 }
 
 Value linear(const Value& x, Parameter& weight) {

@@ -106,6 +106,7 @@ Value scale_by_position(Value x, const Value& positions, const PositionScaling& 
 struct KvCacheLayer {
   Tensor k, v, ring;
   Tensor state, recent, committed;
+  Tensor index;  // keys of an indexer (turbo/indexer), [pages, page_size, head_dim]
 };
 // Inference: the pass's new tokens are appended to the pages, and each attends to all of its sequence.
 struct CachedSequences {

@@ -96,7 +96,8 @@ struct Parameter {
   bool reads_full_precision = false;
   // Checkpoints hold it in fp32, too. Implies reads_full_precision.
   bool full_precision = false;
-  // A matrix of a linear layer of this block: products with it follow the PrecisionRecipe. -1: anything else.
+  // A matrix of a linear layer, or the experts' matrices, of this block: products with it follow the
+  // PrecisionRecipe. -1: anything else.
   std::int64_t linear_of = -1;
   LowRank low_rank = {};     // of a matrix that linear() and its like multiply with
   bool is_low_rank = false;  // A or B of another one: weights that are loaded may be without

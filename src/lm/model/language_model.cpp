@@ -220,6 +220,8 @@ KvCache LanguageModel::make_kv_cache(engine::Rank& rank, DType dtype, std::int64
     }
     entry.k = rank.persistent(dtype, shape);
     if (!latents) entry.v = rank.persistent(dtype, shape);
+    if (const IndexerConfig& indexer = config_.attention.indexer; indexer.heads > 0)
+      entry.index = rank.persistent(dtype, {pages, page_size, indexer.head_dim});
   }
   return cache;
 }

@@ -58,6 +58,12 @@ std::vector<Shared> shared_by_tensor_ranks(const ModelConfig& c) {
 
 std::optional<MeshMismatch> check_context(const ModelConfig& c, const engine::MeshShape& shape,
                                           std::int64_t sequence, engine::ContextParallel::Exchange exchange) {
+  if (c.attention.indexer.heads > 0) {
+    return MeshMismatch{"context_parallel_size",
+                        "sparse attention (dsa_indexer_topk) selects among all tokens of a sequence, which "
+                        "context ranks do not have",
+                        "set context_parallel_size to 1, and share the layers by tensor_model_parallel_size"};
+  }
   if (sequence % (2 * shape.context) != 0) {
     const std::int64_t unit = 2 * std::int64_t{shape.context};
     return MeshMismatch{

@@ -213,6 +213,14 @@ double attention_weights(const ModelConfig& c, std::int64_t layer) {
          rank * up + values * h + (latent.output_gate ? h * values : 0);
 }
 
+// ... and in its indexer, which has no gradients.
+double indexer_weights(const ModelConfig& c) {
+  const IndexerConfig& indexer = c.attention.indexer;
+  return static_cast<double>(indexer.heads * indexer.head_dim) *
+             static_cast<double>(c.attention.latent.q_rank) +
+         static_cast<double>(c.hidden) * static_cast<double>(indexer.head_dim + indexer.heads);
+}
+
 // ... and in its feed-forward, if `experts` of the mixture's take part.
 double feed_forward_weights(const ModelConfig& c, std::int64_t layer, std::int64_t experts) {
   const double h = static_cast<double>(c.hidden);
@@ -241,11 +249,11 @@ void check_size(const ModelConfig& c) {
     return sum;
   };
   const double h = static_cast<double>(c.hidden);
-  const double parameters =
-      with_modules([&](std::int64_t layer) {
-        return attention_weights(c, layer) + feed_forward_weights(c, layer, c.moe.experts);
-      }) +
-      2 * h * (static_cast<double>(c.vocab) + static_cast<double>(c.mtp.layers) * h);
+  const double parameters = with_modules([&](std::int64_t layer) {
+                              return attention_weights(c, layer) + indexer_weights(c) +
+                                     feed_forward_weights(c, layer, c.moe.experts);
+                            }) +
+                            2 * h * (static_cast<double>(c.vocab) + static_cast<double>(c.mtp.layers) * h);
   if (width > kWidest || parameters > kMostParameters) {
     throw refuse("hidden_size",
                  fmt::format("these sizes make {:.3g} parameters, of which attention is {:.3g} wide",
@@ -434,6 +442,8 @@ double keys_per_query(const ModelConfig& c, std::int64_t layer, double s) {
   if (!c.attends(layer)) return 0;
   const AttentionConfig& a = c.attention;
   const double window = static_cast<double>(a.window), chunk = static_cast<double>(a.chunk);
+  const double most = static_cast<double>(a.indexer.top_k);
+  if (most > 0 && most < s) return most - most * most / (2 * s);
   if (a.local(layer) && a.window > 0 && window < s) return window - window * window / (2 * s);
   if (a.local(layer) && a.chunk > 0 && chunk < s) {
     const double whole = std::floor(s / chunk), rest = s - whole * chunk;
@@ -498,12 +508,16 @@ double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t
   const double modules = static_cast<double>(c.mtp.modules());
   per_token += modules * (2 * h * h + block(c.layers - 1) + head);
   const double tokens = static_cast<double>(sequences) * s;
-  if (!c.lora) return 6 * per_token * tokens;
+  const IndexerConfig& indexer = c.attention.indexer;
+  const double selection =
+      2 * (static_cast<double>(c.layers) + modules) *
+      (indexer_weights(c) + static_cast<double>(indexer.heads * indexer.head_dim) * s / 2);
+  if (!c.lora) return (6 * per_token + selection) * tokens;
   // Frozen weights have no gradient: two thirds of their products are left, and all of attention's own.
   double scores = modules * mixing_products(c, c.layers - 1, s);
   for (std::int64_t layer = 0; layer < c.layers; ++layer) scores += mixing_products(c, layer, s);
   adapters += modules * adapter_weights(c, c.layers - 1);
-  return (4 * per_token + 2 * scores + 6 * adapters) * tokens;
+  return (4 * per_token + 2 * scores + 6 * adapters + selection) * tokens;
 }
 
 }  // namespace primus

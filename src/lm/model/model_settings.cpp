@@ -48,8 +48,8 @@ constexpr std::array<FamilySwitch, 14> kSwitches = {{{"multi_latent_attention", 
                                                      {"moe_shared_expert_gate", "false"}}};
 
 constexpr const char* kOwnFamily = "primus_gpt";
-constexpr std::string_view kConvolution = "conv";       // in lfm_layer_types
-constexpr const char* kGatedDelta = "gated_delta_net";  // experimental_attention_variant
+constexpr std::string_view kConvolution = "conv";                         // in lfm_layer_types
+constexpr const char *kGatedDelta = "gated_delta_net", *kSparse = "dsa";  // experimental_attention_variant
 
 class Settings {
  public:
@@ -99,6 +99,7 @@ class Settings {
     }
     if (t_.model_type != "gpt") return t_.model_type;
     if (t_.experimental_attention_variant == kGatedDelta) return gated_delta_family();
+    if (t_.experimental_attention_variant == kSparse) return "deepseek_v32";
     const bool sigmoid = t_.moe_router_score_function == "sigmoid";
     const bool head_norms = t_.qk_layernorm.value_or(false), biases = t_.add_qkv_bias.value_or(false);
     const bool sinks = has_sinks();
@@ -205,7 +206,7 @@ class Settings {
                     "set vocab_size, or tokenizer_type and tokenizer_model");
     }
     ModelConfig c;
-    take({ModelPart::kModel, ModelPart::kAttention}, c);
+    take({ModelPart::kModel, ModelPart::kAttention, ModelPart::kIndexer}, c);
     c.vocab = t_.padded_vocab_size(*size);
     c.tied_embeddings = !t_.untie_embeddings_and_output_weights;
     return c;
@@ -447,8 +448,9 @@ class Settings {
     same("untie_embeddings_and_output_weights", !said.tied_embeddings, !has.tied_embeddings);
     if (!always_latent(families_.find(has.family)))
       same("multi_latent_attention", t_.multi_latent_attention, has.attention.latent.kv_rank > 0);
-    same_fields({ModelPart::kModel, ModelPart::kLatent, ModelPart::kAttention, ModelPart::kLinear}, said,
-                has);
+    same_fields({ModelPart::kModel, ModelPart::kLatent, ModelPart::kAttention, ModelPart::kIndexer,
+                 ModelPart::kLinear},
+                said, has);
     same("window_size", said.attention.window, has.attention.window);
     same_layers(said.attention.chunk > 0 ? "attention_chunk_size" : "window_attn_skip_freq",
                 said.attention.local_layers, has.attention.local_layers);

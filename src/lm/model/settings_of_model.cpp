@@ -31,6 +31,8 @@ class Filler {
     fill("model_type", t_.model_type, m_.family);
     fill("untie_embeddings_and_output_weights", t_.untie_embeddings_and_output_weights, !m_.tied_embeddings);
     fill("multi_latent_attention", t_.multi_latent_attention, m_.attention.latent.kv_rank > 0);
+    if (m_.attention.indexer.heads > 0)
+      fill("experimental_attention_variant", t_.experimental_attention_variant, "dsa");
     for_each_model_field([&](const auto& field) {
       if (!is_set(field.name) && has(field)) field.write(m_, t_);
     });
@@ -59,6 +61,8 @@ class Filler {
         return m_.attention.latent.kv_rank > 0;
       case ModelPart::kLinear:
         return !m_.linear.layers.empty();
+      case ModelPart::kIndexer:
+        return m_.attention.indexer.heads > 0;
       case ModelPart::kMoe:
       case ModelPart::kRouter:
         return m_.moe.experts > 0;

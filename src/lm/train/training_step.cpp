@@ -118,6 +118,9 @@ std::string TrainingStep::why_not_recorded() const {
     return "the balance loss of a microbatch depends on how many came before it in the step "
            "(global_aux_loss)";
   const DeviceProperties device = rank_.device().properties();
+  for (const auto& rule : optimizer_.rules()) {
+    if (rule->varies()) return "weights are watched for oscillation in some steps (weight_deosc)";
+  }
   if (!device.graphs) return device.kind + " cannot record its work";
   return {};
 }
@@ -483,7 +486,7 @@ void TrainingStep::update(std::int64_t step, double learning_rate, double weight
   if (host_[1 - turn_].unread) host_[1 - turn_].finished->synchronize();
   upload_scalars(ScalarsOf::kUpdate, step, learning_rate, weight_decay);
   graphs_.run(StepGraphs::Part::kUpdate, [&] {
-    optimizer_.update(scalars_);
+    optimizer_.update(scalars_, step);
     if (!routing_.load.absent()) model_.end_step(rank_.context(), routing_);
     if (scales_) scales_->update(rank_.context(), optimizer_.gradient_norm());
   });

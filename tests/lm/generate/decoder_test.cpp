@@ -84,6 +84,7 @@ TEST(Decoder, ComputesInBf16) {
 TEST(Decoder, FusedProductsOfAGpuAgreeWithTheCpu) {
   ModelConfig grouped = tiny_config();
   grouped.layers = 1, grouped.hidden = 1032;  // shorter rows are not fused
+  grouped.ffn = 16, grouped.vocab = 40;       // emulated products take a while
   grouped.init_std = 0.05;
   ModelConfig biased = grouped, normed = grouped;
   biased.family = "qwen2", normed.family = "qwen3";
@@ -106,7 +107,7 @@ TEST(Decoder, FusedProductsOfAGpuAgreeWithTheCpu) {
 TEST(Decoder, RanksThatGatherTheirWeightsFuseNothing) {
   ModelConfig config = tiny_config();
   config.family = "qwen2";  // with biases
-  config.layers = 1, config.hidden = 1032;
+  config.layers = 1, config.hidden = 1032, config.ffn = 16, config.vocab = 40;
   config.init_std = 0.05;
   const auto tokens = some_tokens(6, config.vocab);
   SessionSettings settings{.model = config,

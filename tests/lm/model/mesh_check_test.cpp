@@ -55,6 +55,9 @@ TEST(MeshCheck, WhatDoesNotIsRefusedWithANumberThatWorks) {
   ModelConfig latent = mixture();
   latent.attention.latent.kv_rank = 16;
   EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // its heads of keys and values are heads
+  latent.attention.indexer = {.heads = 2, .head_dim = 8, .top_k = 4};
+  EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // ranks have indexers whole
+  EXPECT_THAT(mismatch(latent, {.context = 2}).what, ::testing::HasSubstr("sparse attention"));
   ModelConfig convolutions = mixture();
   convolutions.conv_layers = {0};
   EXPECT_EQ(mismatch(convolutions, {.tensor = 6, .context = 2}).key, "none");

@@ -109,6 +109,15 @@ TEST(ModelSettings, GptIsTheFamilyOfItsParts) {
   EXPECT_EQ(family(latent +
                    "      moe_router_score_function: sigmoid\n      moe_router_enable_expert_bias: true\n"),
             "deepseek_v3");
+  const std::string sparse =
+      latent +
+      "      moe_router_score_function: sigmoid\n      moe_router_enable_expert_bias: true\n"
+      "      experimental_attention_variant: dsa\n      dsa_indexer_n_heads: 4\n      dsa_indexer_head_dim: "
+      "32\n"
+      "      dsa_indexer_topk: 16\n";
+  EXPECT_EQ(family(sparse + "      q_lora_rank: 24\n"), "deepseek_v32");
+  EXPECT_THAT(refusal(sparse), testing::HasSubstr("q_lora_rank"));
+  EXPECT_THAT(refusal("      dsa_indexer_n_heads: 4\n"), testing::HasSubstr("has dsa_indexer_n_heads: 0"));
 }
 
 TEST(ModelSettings, DeepseekWithOrdinaryAttention) {

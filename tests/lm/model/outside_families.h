@@ -152,6 +152,10 @@ inline std::vector<NamedConfig> attention_configs(const ModelConfig& base) {
   options.attention.no_rope_layers = {1};
   options.attention.floor_scale = 4;
   options.attention.attn_scale = 0.3;
+  ModelConfig& sparse = add("sparse_latent", "latent");
+  sparse.kv_heads = sparse.heads;
+  sparse.attention.latent = {.q_rank = 20, .kv_rank = 16, .nope_dim = 12, .rope_dim = 8, .value_dim = 10};
+  sparse.attention.indexer = {.heads = 3, .head_dim = 14, .top_k = 5};
   for (const std::int64_t q_rank : {0, 20}) {
     ModelConfig& latent = add(q_rank > 0 ? "latent_queries" : "latent", "latent");
     latent.kv_heads = latent.heads;

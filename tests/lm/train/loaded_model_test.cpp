@@ -56,6 +56,12 @@ const std::map<std::string, std::string> kExperiments = {
      "qk_head_dim: 12, qk_pos_emb_head_dim: 8, v_head_dim: 12, num_experts: 8, moe_ffn_hidden_size: 24,"
      "moe_shared_expert_intermediate_size: 24, moe_router_num_groups: 4, moe_router_group_topk: 2,"
      "moe_router_topk_scaling_factor: 2.5, moe_layer_freq: [0, 1], mtp_num_layers: 1"},
+    {"glm_moe_dsa",
+     "model_type: glm_moe_dsa, ffn_hidden_size: 112, multi_latent_attention: true, q_lora_rank: 32,"
+     "kv_lora_rank: 16, qk_head_dim: 12, qk_pos_emb_head_dim: 8, v_head_dim: 20, num_experts: 8,"
+     "moe_ffn_hidden_size: 24, moe_shared_expert_intermediate_size: 24, moe_router_topk: 3,"
+     "moe_router_topk_scaling_factor: 2.5, moe_layer_freq: [0, 1], dsa_indexer_n_heads: 6,"
+     "dsa_indexer_head_dim: 16, dsa_indexer_topk: 12"},
     {"gpt_oss",
      "model_type: gpt_oss, ffn_hidden_size: 48, num_experts: 4, window_size: [7, 0], window_attn_skip_freq: "
      "2,"

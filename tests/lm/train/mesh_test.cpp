@@ -111,6 +111,13 @@ ModelConfig qwen3_next() {
   return c;
 }
 
+ModelConfig sparse() {
+  ModelConfig c = latent();
+  c.family = tiny_sparse().family;
+  c.attention.indexer = tiny_sparse().attention.indexer;
+  return c;
+}
+
 // Ranks that share sequences know no balance of a single one.
 ModelConfig by_microbatch(ModelConfig c) {
   c.moe.training.balance_sequences = false;
@@ -484,6 +491,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"llama4_tp2", llama4, {2, tensor(2)}}, Case{"llama4_tp4", llama4, {4, tensor(4)}},
         Case{"llama4_ep4", llama4, {4, expert(4)}},
         Case{"llama4_tp2_ep2_etp2", llama4, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
+        Case{"sparse_tp2", sparse, {2, tensor(2)}},
+        Case{"sparse_tp4_recomputed", sparse, {4, tensor(4), Sharding::kNone, true}},
+        Case{"sparse_dp2_zero3", sparse, {2, {}, Sharding::kParameters}},
+        Case{"sparse_tp2_ep2_zero1", sparse, {4, {.tensor = 2, .expert = 2}, Sharding::kStates}},
         Case{"lfm2_tp2", tiny_lfm2, {2, tensor(2)}},
         Case{"lfm2_tp4_recomputed", tiny_lfm2, {4, tensor(4), Sharding::kNone, true}},
         Case{"lfm2_tp2_dp2_zero3", tiny_lfm2, {4, tensor(2), Sharding::kParameters}},

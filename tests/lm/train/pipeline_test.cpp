@@ -38,6 +38,14 @@ ModelConfig latent() {
   return c;
 }
 
+// The same with attention to selected tokens, and no further predictions.
+ModelConfig sparse() {
+  ModelConfig c = tiny_sparse();
+  c.layers = 4;
+  c.mtp = {};
+  return c;
+}
+
 // Capped logits, and multi-token prediction of depth one.
 ModelConfig capped() {
   ModelConfig c = tiny_capped();
@@ -127,7 +135,8 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
                                          Model{"mixture", mixture, true}, Model{"latent", latent, false},
                                          Model{"capped", capped, false}, Model{"lfm2", tiny_lfm2, false},
                                          Model{"qwen3_next", tiny_qwen3_next, false},
-                                         Model{"wide", wide, false}, Model{"kimi_k3", tiny_kimi_k3, false}),
+                                         Model{"wide", wide, false},
+                                         Model{"sparse", sparse, true}, Model{"kimi_k3", tiny_kimi_k3, false}),
                          [](const auto& model) { return std::string(model.param.name); });
 
 // Stages of several ranks: every level of sharding, with hybrid shards, and bf16.

@@ -169,6 +169,16 @@ inline Outcome train_on_ranks(SessionSettings settings, int ranks, const engine:
   return outcome;
 }
 
+// Every rank's arenas held what was measured.
+inline void expect_measured(const Outcome& outcome) {
+  ASSERT_EQ(outcome.used.size(), outcome.memory.size());
+  for (std::size_t r = 0; r < outcome.used.size(); ++r) {
+    EXPECT_EQ(outcome.used[r].persistent, outcome.memory[r].persistent);
+    EXPECT_EQ(outcome.used[r].stash, outcome.memory[r].stash);
+    EXPECT_EQ(outcome.used[r].scratch, outcome.memory[r].scratch);
+  }
+}
+
 // The largest difference of losses over their size.
 inline double distance(const Outcome& x, const Outcome& y) {
   if (x.losses.size() != y.losses.size() || x.losses.empty()) return INFINITY;

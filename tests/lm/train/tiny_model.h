@@ -68,6 +68,14 @@ inline ModelConfig tiny_deepseek() {
   return c;
 }
 
+// The same with attention to six selected tokens.
+inline ModelConfig tiny_sparse() {
+  ModelConfig c = tiny_deepseek();
+  c.family = "deepseek_v32";
+  c.attention.indexer = {.heads = 4, .head_dim = 12, .top_k = 6};
+  return c;
+}
+
 // What AMD's Primus asks Megatron-LM's GPT for by the names of Grok 2 and MiniMax-M2.5: caps on logits, low
 // enough to be felt, normed heads that rotate in part, sigmoid scores and biases of experts; and multi-token
 // prediction of depth one.

@@ -32,16 +32,21 @@
 #include "turbo/gate/gate.h"
 #include "turbo/grouped_linear/grouped_linear.h"
 #include "turbo/head_norm/head_norm.h"
+#include "turbo/indexer/indexer.h"
 #include "turbo/latent_attention/latent_attention.h"
+#include "turbo/layer_norm/layer_norm.h"
 #include "turbo/linear/linear.h"
 #include "turbo/lion/lion.h"
 #include "turbo/moe_permute/moe_permute.h"
 #include "turbo/muon/muon.h"
+#include "turbo/mxfp4/mxfp4.h"
+#include "turbo/oscillation/oscillation.h"
 #include "turbo/position_scale/position_scale.h"
 #include "turbo/quantile_balance/quantile_balance.h"
 #include "turbo/rms_norm/rms_norm.h"
 #include "turbo/rope/rope.h"
 #include "turbo/router/router.h"
+#include "turbo/selected_attention/selected_attention.h"
 #include "turbo/sgd/sgd.h"
 #include "turbo/situ/situ.h"
 #include "turbo/soft_cap/soft_cap.h"
@@ -144,6 +149,7 @@ class CheckTest : public ::testing::Test {
   void check_attention();
   void check_convolutions();
   void check_gates();
+  void check_selection();
   void check_experts();
   void check_update();
 };
@@ -327,6 +333,22 @@ void CheckTest::check_dense() {
                        a.b = e5m2({16, 48});
                      },  // GPUs do not multiply e5m2 by e5m2
                      [](Fg& a) { a.b.data = reinterpret_cast<void*>(8); }});
+  using Rm = RoundMxfp4;
+  expect_checks<Rm>({.x = bf16({32, 48}), .out = bf16({32, 48})}, {&Rm::x, &Rm::out}, {},
+                    {[](Rm& a) { a.hadamard = true; }, [](Rm& a) { a.offsets = i32({3}); }});
+  expect_checks<Rm>({.x = bf16({32, 48}),
+                     .out = bf16({50, 48}),
+                     .blocks = Rm::Blocks::kColumns,
+                     .offsets = i32({3}),
+                     .picks = i32({50})},
+                    {&Rm::x, &Rm::out, &Rm::picks}, {&Rm::offsets}, {[](Rm& a) { a.offsets = {}; }});
+  const Rm random{.x = bf16({32, 48}),
+                  .out = bf16({32, 48}),
+                  .random = {.tokens = i32({32}), .scalars = f64({kStepScalars}), .width = 48}};
+  expect_checks<Rm>(random, {&Rm::x, &Rm::out}, {},
+                    {[](Rm& a) { a.blocks = Rm::Blocks::kTiles; }, [](Rm& a) { a.random.tokens = i32({31}); },
+                     [](Rm& a) { a.random.scalars = f32({kStepScalars}); },
+                     [](Rm& a) { a.random.width = 47; }, [](Rm& a) { a.random.run_count = 4; }});
   expect_checks<AddBias>({.x = x, .bias = bf16({kWidth}), .y = x},
                          {&AddBias::x, &AddBias::bias, &AddBias::y});
   using Bw = AddBiasBackwardWeight;
@@ -592,6 +614,68 @@ void CheckTest::check_convolutions() {
                      [](Cc& a) { a.sequences.key_lengths = i32({2}); }});
 }
 
+void CheckTest::check_selection() {
+  const SelectedAttentionShape shape{
+      .tokens = kTokens, .rows = 9, .selected = 5, .heads = 3, .key_dim = 8, .value_dim = 7, .scale = 1};
+  const Tensor q = bf16({kTokens, 24}), kv = bf16({9, 8}), selected = i32({kTokens, 5}),
+               out = bf16({kTokens, 21}), lse = f32({3, kTokens});
+  const auto shapes = []<class Call>(std::vector<std::function<void(Call&)>> more = {}) {
+    std::vector<std::function<void(Call&)>> all = {
+        [](Call& a) { a.shape.tokens = 7; },   [](Call& a) { a.shape.rows = 0; },
+        [](Call& a) { a.shape.selected = 6; }, [](Call& a) { a.shape.heads = 2; },
+        [](Call& a) { a.shape.key_dim = 6; },  [](Call& a) { a.shape.value_dim = 9; },
+        [](Call& a) { a.shape.scale = 0; }};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  using Sf = SelectedAttentionForward;
+  expect_checks<Sf>(
+      {.shape = shape, .q = q, .kv = kv, .selected = selected, .sinks = bf16({3}), .out = out, .lse = lse},
+      {&Sf::q, &Sf::kv, &Sf::selected, &Sf::sinks, &Sf::out, &Sf::lse}, {}, shapes.operator()<Sf>());
+  using Sb = SelectedAttentionBackward;
+  expect_checks<Sb>({.shape = shape,
+                     .q = q,
+                     .kv = kv,
+                     .selected = selected,
+                     .out = out,
+                     .lse = lse,
+                     .d_out = out,
+                     .d_q = q,
+                     .d_kv = kv},
+                    {&Sb::q, &Sb::kv, &Sb::selected, &Sb::out, &Sb::lse, &Sb::d_out, &Sb::d_q, &Sb::d_kv}, {},
+                    shapes.operator()<Sb>({[](Sb& a) { a.queries_at_once = -1; }}));
+  using Ln = LayerNorm;
+  expect_checks<Ln>({.x = q, .weight = bf16({24}), .bias = f32({24}), .y = q, .eps = 1},
+                    {&Ln::x, &Ln::weight, &Ln::bias, &Ln::y}, {}, {[](Ln& a) { a.eps = -1; }});
+  const Tensor weights = f32({kTokens, 3}), rows = i32({kTokens});
+  using Is = IndexerSelect;
+  expect_checks<Is>({.shape = {.batch = 2, .seq_q = 3, .seq_k = 5, .heads = 3, .head_dim = 8, .top_k = 5},
+                     .q = q,
+                     .k = bf16({10, 8}),
+                     .w = weights,
+                     .first_row = rows,
+                     .end_row = rows,
+                     .selected = selected},
+                    {&Is::q, &Is::k, &Is::w, &Is::first_row, &Is::end_row, &Is::selected}, {},
+                    {[](Is& a) { a.shape.batch = 0; }, [](Is& a) { a.shape.stride = 0; },
+                     [](Is& a) { a.shape.q_first = -1; }, [](Is& a) { a.shape.top_k = 4; }});
+  using Pi = PagedIndexerSelect;
+  expect_checks<Pi>({.sequences = {.query_starts = i32({4}),
+                                   .key_lengths = i32({3}),
+                                   .block_table = i32({3, 5}),
+                                   .page_size = 64},
+                     .heads = 3,
+                     .head_dim = 8,
+                     .top_k = 5,
+                     .q = q,
+                     .pages = bf16({128, 8}),
+                     .w = weights,
+                     .selected = selected},
+                    {&Pi::q, &Pi::pages, &Pi::w, &Pi::selected}, {},
+                    {[](Pi& a) { a.top_k = 0; }, [](Pi& a) { a.heads = 0; },
+                     [](Pi& a) { a.sequences.key_lengths = i32({2}); }});
+}
+
 void CheckTest::check_attention() {
   constexpr std::int64_t kHeads = 4, kKvHeads = 2, kHeadDim = 8, kValueDim = 12;
   const Tensor positions = i32({kTokens});
@@ -793,6 +877,20 @@ void CheckTest::check_attention() {
                      .up = bf16({2 * 12, 16}),
                      .out = bf16({kTokens, 2 * 7})},
                     {&Lp::x, &Lp::up, &Lp::out});
+  using Li = LatentProjectBackwardInput;
+  expect_checks<Li>({.shape = latent,
+                     .side = Lp::Side::kQueries,
+                     .d_out = bf16({kTokens, 2 * 20}),
+                     .up = bf16({2 * 12, 16}),
+                     .d_x = lq},
+                    {&Li::d_out, &Li::up, &Li::d_x}, {}, {[](Li& a) { a.side = Lp::Side::kValues; }});
+  using Lw = LatentProjectBackwardWeight;
+  expect_checks<Lw>({.shape = latent,
+                     .side = Lp::Side::kValues,
+                     .x = bf16({kTokens, 2 * 16}),
+                     .d_out = bf16({kTokens, 2 * 7}),
+                     .d_up = f32({2 * 12, 16})},
+                    {&Lw::x, &Lw::d_out, &Lw::d_up}, {}, {[](Lw& a) { a.side = Lp::Side::kQueries; }});
 }
 
 void CheckTest::check_experts() {
@@ -998,6 +1096,24 @@ void CheckTest::check_update() {
        .beta1 = 0.9F,
        .beta2 = 0.95F},
       {&Lion::param, &Lion::grad, &Lion::exp_avg, &Lion::grad_scale, &Lion::working, &Lion::scalars});
+  using To = TrackOscillation;
+  To track{.before_param = n,
+           .before_working = working,
+           .param = n,
+           .working = working,
+           .before_rounded = working,
+           .rounded = working,
+           .moved = n,
+           .jumped = n,
+           .grad_scale = one,
+           .snapped = i32({1}),
+           .ratio = 2};
+  expect_checks<To>(track,
+                    {&To::before_param, &To::before_working, &To::param, &To::working, &To::before_rounded,
+                     &To::rounded, &To::moved, &To::jumped, &To::grad_scale, &To::snapped},
+                    {}, {[](To& a) { a.ratio = 0; }, [](To& a) { a.before_param = {}; }});
+  track.param = {};
+  expect_split_masters<To>(track);
   expect_split_masters<AdamW>({.param = {},
                                .grad = n,
                                .exp_avg = n,
@@ -1056,6 +1172,7 @@ TEST_F(CheckTest, EveryKernelRefusesWrongOperands) {
   check_kimi();
   check_attention();
   check_convolutions();
+  check_selection();
   check_experts();
   check_update();
 #define PRIMUS_KERNEL(name) \

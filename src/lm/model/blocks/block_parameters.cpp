@@ -66,6 +66,7 @@ engine::Parameter& BlockParameters::experts(std::string_view module, const std::
                                             std::vector<engine::CheckpointPart> parts) const {
   engine::Parameter& matrix = add(name, std::move(share), initializer, parts);
   matrix.per_expert = true;
+  matrix.linear_of = layer_;
   matrix.group = engine::ReduceGroup::kExperts;
   if (lora_.has(module)) add_low_rank(matrix, name, parts);
   return matrix;

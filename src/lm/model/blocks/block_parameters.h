@@ -44,7 +44,7 @@ class BlockParameters {
                          std::vector<engine::CheckpointPart> parts) const;
   engine::Parameter& add(const std::string& name, Share share, engine::Initializer initializer,
                          std::vector<engine::CheckpointPart> parts) const;
-  // A matrix of a linear layer, whose products may be in fp8 (engine/precision.h).
+  // A matrix of a linear layer, whose products may be in fp8 or fp4 (engine/precision.h).
   engine::Parameter& linear(const std::string& name, Share share, engine::Initializer initializer,
                             std::vector<engine::CheckpointPart> parts) const;
   // The same with adapters, where the model has them for `module` (LoraConfig).

@@ -53,6 +53,7 @@ std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockPara
 // Multi-head latent attention (config.attention.latent): self_attn.{q_proj | q_a_proj, q_a_layernorm,
 // q_b_proj}, self_attn.{kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj}, and self_attn.g_proj where it
 // has an output gate. Rotary pairs are neighbours.
+// With config.attention.indexer it is to the tokens that an indexer selects (blocks/indexer.h).
 std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters);
 
 // Kimi delta attention (config.linear): self_attn.{q,k,v}_{proj,conv1d}, self_attn.{f_a_proj, f_b_proj,

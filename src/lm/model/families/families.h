@@ -14,6 +14,8 @@ Family qwen2_family();
 Family qwen3_family();
 Family deepseek_v2_family();
 Family deepseek_v3_family();
+Family deepseek_v32_family();
+Family glm_moe_dsa_family();
 Family mixtral_family();
 Family qwen3_moe_family();
 Family gpt_oss_family();

@@ -58,7 +58,7 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
           tokens * 6 *
           static_cast<double>(4 * l.values() * l.key_dim + l.conv_width * (2 * l.keys() + l.values()));
     }
-    if (latent.kv_rank == 0) continue;
+    if (latent.kv_rank == 0 || !c.attends(layer)) continue;
     if (const IndexerConfig& indexer = c.attention.indexer; indexer.heads > 0) {
       // Products with latents are no Gemm here, nor are the indexer's scores, each token's own counting half.
       products -= tokens * (6 * static_cast<double>(latent.kv_rank * c.heads) *

@@ -124,9 +124,10 @@ void read_common(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "topk_method", "noaux_tc");
   deepseek::read_parts(json, c);
   if (c.moe.experts == 0) throw ConfigReader(json).bad("n_routed_experts", "is missing");
-  // Whatever the file says of rotation, there is none.
-  c.rope_theta = ModelConfig().rope_theta;
-  c.rope_scaling = {};
+  // A rope_theta has no effect, and files have one.
+  if (c.rope_scaling.kind != RopeScaling::Kind::kNone)
+    throw ConfigReader(json).not_supported("rope_scaling", " is not supported for this model family",
+                                           "it has no positions");
   c.attention.latent.nope = true;
   turbo::RouterRule& router = c.moe.router;
   router.scoring = turbo::RouterRule::Scoring::kSigmoid;
@@ -144,7 +145,9 @@ void write_common(const ModelConfig& c, nlohmann::json& json) {
     json[name] = json[of_deepseek];
     json.erase(of_deepseek);
   }
-  for (const char* const key : {"rope_theta", "rope_scaling", "rope_parameters"}) json.erase(key);
+  for (const char* const key : {"rope_scaling", "rope_parameters"}) {
+    if (c.rope_scaling.kind == RopeScaling::Kind::kNone) json.erase(key);
+  }
   json["mla_use_nope"] = true;
   json["moe_router_activation_func"] = "sigmoid";
   const auto from_one = [](std::vector<std::int64_t> layers) {

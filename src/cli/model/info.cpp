@@ -64,9 +64,13 @@ std::string experts_text(const MoeConfig& moe) {
 std::string attention_text(const ModelConfig& c) {
   const LatentConfig& latent = c.attention.latent;
   if (latent.kv_rank > 0) {
-    return fmt::format("{} heads of {}+{}, values {}, latent {}{}", c.heads, latent.nope_dim, latent.rope_dim,
-                       latent.value_dim, latent.kv_rank,
-                       latent.q_rank > 0 ? fmt::format(", of queries {}", latent.q_rank) : "");
+    const IndexerConfig& indexer = c.attention.indexer;
+    return fmt::format("{} heads of {}+{}, values {}, latent {}{}{}", c.heads, latent.nope_dim,
+                       latent.rope_dim, latent.value_dim, latent.kv_rank,
+                       latent.q_rank > 0 ? fmt::format(", of queries {}", latent.q_rank) : "",
+                       indexer.heads > 0 ? fmt::format(", to {} tokens that {} heads of {} select",
+                                                       indexer.top_k, indexer.heads, indexer.head_dim)
+                                         : "");
   }
   std::string text = fmt::format("{} heads of {}, {} key/value", c.heads, c.head_dim, c.kv_heads);
   const std::size_t local = c.attention.local_layers.size();
@@ -75,6 +79,10 @@ std::string attention_text(const ModelConfig& c) {
   if (!c.conv_layers.empty())
     text += fmt::format("; short convolutions over {} tokens in {} of {} layers", c.conv_width,
                         c.conv_layers.size(), c.layers);
+  if (!c.linear.layers.empty())
+    text += fmt::format("; linear attention of {} heads of {} with {} of keys in {} of {} layers",
+                        c.linear.value_heads, c.linear.value_dim, c.linear.key_heads, c.linear.layers.size(),
+                        c.layers);
   return text;
 }
 

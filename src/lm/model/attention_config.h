@@ -16,6 +16,15 @@ struct LatentConfig {
   bool operator==(const LatentConfig&) const = default;
 };
 
+// What selects the tokens that each token attends to (DeepSeek-V3.2's lightning indexer); heads 0: nothing.
+struct IndexerConfig {
+#define INDEXER_FIELD(type, member, initial, ...) type member = initial;
+#include "lm/model/model_fields.def"
+  bool interleaved = false;  // rotary pairs of its heads are neighbours, as those of attention are
+
+  bool operator==(const IndexerConfig&) const = default;
+};
+
 struct AttentionConfig {
 #define ATTENTION_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
@@ -27,7 +36,10 @@ struct AttentionConfig {
   // What primus_gpt leaves open, and other families say once for all their models: biases of queries, keys
   // and values; norms of heads, with weights, before the rotation; learned sinks.
   bool qkv_bias = false, qk_norm = false, sinks = false;
+  // What comes out is gated, by as many columns of the queries' projection (Qwen3-Next); a family says so.
+  bool output_gate = false;
   LatentConfig latent;
+  IndexerConfig indexer;
 
   bool local(std::int64_t layer) const { return contains(local_layers, layer); }
   bool rope(std::int64_t layer) const { return !contains(no_rope_layers, layer); }

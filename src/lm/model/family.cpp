@@ -42,12 +42,17 @@ FamilyRegistry builtin_families() {
   registry.add(qwen3_family());
   registry.add(deepseek_v2_family());
   registry.add(deepseek_v3_family());
+  registry.add(deepseek_v32_family());
+  registry.add(glm_moe_dsa_family());
   registry.add(mixtral_family());
   registry.add(qwen3_moe_family());
   registry.add(gpt_oss_family());
   registry.add(llama4_family());
   registry.add(lfm2_family());
   registry.add(lfm2_moe_family());
+  registry.add(qwen3_next_family());
+  registry.add(qwen3_5_family());
+  registry.add(qwen3_5_moe_family());
   registry.add(primus_gpt_family());
   return registry;
 }

@@ -31,6 +31,8 @@ class Filler {
     fill("model_type", t_.model_type, m_.family);
     fill("untie_embeddings_and_output_weights", t_.untie_embeddings_and_output_weights, !m_.tied_embeddings);
     fill("multi_latent_attention", t_.multi_latent_attention, m_.attention.latent.kv_rank > 0);
+    if (m_.attention.indexer.heads > 0)
+      fill("experimental_attention_variant", t_.experimental_attention_variant, "dsa");
     for_each_model_field([&](const auto& field) {
       if (!is_set(field.name) && has(field)) field.write(m_, t_);
     });
@@ -57,6 +59,10 @@ class Filler {
     switch (field.part) {
       case ModelPart::kLatent:
         return m_.attention.latent.kv_rank > 0;
+      case ModelPart::kLinear:
+        return !m_.linear.layers.empty();
+      case ModelPart::kIndexer:
+        return m_.attention.indexer.heads > 0;
       case ModelPart::kMoe:
       case ModelPart::kRouter:
         return m_.moe.experts > 0;
@@ -86,6 +92,9 @@ class Filler {
     for (std::int64_t layer = 0; layer < m_.layers && !m_.conv_layers.empty(); ++layer)
       types.emplace_back(m_.convolves(layer) ? "conv" : "full_attention");
     fill("lfm_layer_types", t_.lfm_layer_types, types);
+    fill("linear_attention_freq", t_.linear_attention_freq,
+         pattern(m_.layers, m_.linear.layers.empty(),
+                 [&](std::int64_t layer) { return m_.linear.has(layer); }));
   }
 
   void rope() {

@@ -147,6 +147,13 @@ struct AttentionTiles {
 #endif
   }
 
+  // Whether a row is there: some sources have empty places.
+  template <class Rows>
+  PRIMUS_DEVICE static bool holds(const Rows& from, std::int64_t row) {
+    if constexpr (requires { from.holds(row); }) return row < from.rows && from.holds(row);
+    return row < from.rows;
+  }
+
   // to[r][c] = from(row + r, col + c), zero outside; there after wait_for_fetches() and a barrier.
   template <int kTileRows, int kTileCols, class Rows>
   PRIMUS_DEVICE static void fetch(T (&to)[kTileRows][kTileCols], const Rows& from, std::int64_t row,
@@ -162,7 +169,7 @@ struct AttentionTiles {
       const int r = i / kPacks, c = i % kPacks * kCount;
       if (c >= needed) continue;
       Line line{};
-      if (row + r < from.rows) {
+      if (holds(from, row + r)) {
         const T* source = from.at(row + r) + col + c;
         if (whole) {
           if (col + c < from.cols) {
@@ -183,8 +190,8 @@ struct AttentionTiles {
   // scores = left rows · right rowsᵀ over all columns of both. Left rows number `left_index` stay in shared
   // memory if they have no more than kDepth columns and there is a place for each of them; `loaded`
   // remembers. also() fetches what the caller needs next. On return, all of that is there.
-  template <class Rows, class Also>
-  PRIMUS_DEVICE static void multiply_rows(Memory& m, Scores& scores, int left_index, const HeadRows<T>& left,
+  template <class Left, class Rows, class Also>
+  PRIMUS_DEVICE static void multiply_rows(Memory& m, Scores& scores, int left_index, const Left& left,
                                           std::int64_t row, const Rows& right, std::int64_t col, bool& loaded,
                                           Also also) {
     clear(scores);

@@ -7,6 +7,30 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
+// delta[head, token] = out · d_out: a warp for each.
+template <class T>
+struct Deltas {
+  static constexpr int kThreads = 256;
+  static constexpr int kWarps = kThreads / kWarp;
+  const T *out, *d_out;
+  float* delta;
+  std::int64_t tokens, heads, value_dim;
+  const std::int32_t* unless_zero;
+
+  PRIMUS_DEVICE void operator()() const {
+    if (unless_zero && *unless_zero == 0) return;
+    const std::int64_t item = block() * kWarps + warp();
+    if (item >= tokens * heads) return;
+    const std::int64_t at = item * value_dim;
+    float sum = 0;
+    for (std::int64_t i = lane(); i < value_dim; i += kWarp) {
+      sum = multiply_add(to_float(out[at + i]), to_float(d_out[at + i]), sum);
+    }
+    sum = warp_reduce(sum);
+    if (lane() == 0) delta[item % heads * tokens + item / heads] = sum;
+  }
+};
+
 // What both kernels know.
 template <class T>
 struct BackwardTiles {

@@ -60,17 +60,16 @@ struct ForwardTiles {
       typename Tiles::Scores scores;
       Tiles::multiply_rows(m, scores, 0, queries, row, keys, col, loaded,
                            [&] { Tiles::fetch(m.wide, values, col, panel * Tiles::kWide); });
-      softmax(scores, seen, col, most, total, sums);
+      softmax(scale * kLog2E, scores, seen, col, most, total, sums);
       Tiles::add_weighted(m, sums, scores, panel * Tiles::kWide, value_dim);
     }
     finish(seq_q, head, row, panel, most, total, sums, to, log_sums);
   }
 
   // Masks and scales the scores, moves the running maximum, and turns scores into weights of the values.
-  PRIMUS_DEVICE void softmax(typename Tiles::Scores& scores, const KeyRange (&seen)[kSlots], std::int64_t col,
-                             float (&most)[kSlots], float (&total)[kSlots],
-                             typename Tiles::Sums& sums) const {
-    const float factor = scale * kLog2E;
+  PRIMUS_DEVICE static void softmax(float factor, typename Tiles::Scores& scores,
+                                    const KeyRange (&seen)[kSlots], std::int64_t col, float (&most)[kSlots],
+                                    float (&total)[kSlots], typename Tiles::Sums& sums) {
     // Positions within the tile, in 32 bits. Most tiles are visible as a whole.
     int begin[kSlots], end[kSlots];
     bool whole = true;
@@ -127,23 +126,27 @@ struct ForwardTiles {
     }
   }
 
+  // The log-sum-exp of a row and its sink (-infinity: none), and what its sums are to be multiplied by. A
+  // row that sees nothing: its sums are zero, and so is what it gets.
+  PRIMUS_DEVICE static float end_softmax(float most, float total, float sink, float& factor) {
+    const float final_most = ::fmaxf(most, sink);
+    const bool nothing = final_most == -infinity();
+    const float shrink = nothing ? 0.0F : ::exp2f(most - final_most);
+    const float sum = total * shrink + (sink == -infinity() ? 0.0F : ::exp2f(sink - final_most));
+    factor = nothing ? 0.0F : shrink / sum;
+    return nothing ? -infinity() : (final_most + ::log2f(sum)) * kLn2;
+  }
+
   PRIMUS_DEVICE void finish(std::int64_t seq_q, std::int64_t head, std::int64_t row, std::int64_t panel,
                             float (&most)[kSlots], float (&total)[kSlots], const typename Tiles::Sums& sums,
                             T* to, float* log_sums) const {
     float factor[kSlots];
     PRIMUS_UNROLL
     for (int s = 0; s < kSlots; ++s) {
-      const float sink = sinks ? to_float(sinks[head]) * kLog2E : -infinity();
-      const float final_most = ::fmaxf(most[s], sink);
-      // A query that sees nothing: its sums are zero, and so is what it gets.
-      const bool nothing = final_most == -infinity();
-      const float shrink = nothing ? 0.0F : ::exp2f(most[s] - final_most);
-      const float sum = total[s] * shrink + (sinks ? ::exp2f(sink - final_most) : 0.0F);
-      factor[s] = nothing ? 0.0F : shrink / sum;
+      const float log_sum =
+          end_softmax(most[s], total[s], sinks ? to_float(sinks[head]) * kLog2E : -infinity(), factor[s]);
       const std::int64_t i = row + warp() * kTile + Accumulator::row_of_slot(s);
-      if (log_sums && panel == 0 && i < seq_q && Accumulator::col(0) == 0) {
-        log_sums[i] = nothing ? -infinity() : (final_most + ::log2f(sum)) * kLn2;
-      }
+      if (log_sums && panel == 0 && i < seq_q && Accumulator::col(0) == 0) log_sums[i] = log_sum;
     }
     Tiles::store(sums, to + head * value_dim, heads * value_dim, row, panel * Tiles::kWide, seq_q, value_dim,
                  factor);

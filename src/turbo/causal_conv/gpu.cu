@@ -1,5 +1,7 @@
 // A thread makes neighbouring channels of one token and reads the tokens around it again, which the threads
 // beside it have brought into the first cache: a block has as many tokens as it has runs of channels.
+#include <type_traits>
+
 #include "turbo/attention/gpu_paged.h"
 #include "turbo/causal_conv/causal_conv.h"
 #include "turbo/gpu/reduce.h"
@@ -34,9 +36,17 @@ PRIMUS_DEVICE void add_product(const float (&a)[kCount], const float (&b)[kCount
   for (int k = 0; k < kCount; ++k) sum[k] = multiply_add(a[k], b[k], sum[k]);
 }
 
+// x = silu(x)
+template <int kCount>
+PRIMUS_DEVICE void activate(float (&x)[kCount]) {
+  PRIMUS_UNROLL
+  for (int k = 0; k < kCount; ++k) x[k] *= sigmoid(x[k]);
+}
+
 // What goes into the convolution, and which of it a token sees.
-template <class T>
+template <class T, bool kSilu>
 struct Inputs {
+  static constexpr int kParts = kSilu ? 1 : 3;  // of a row, each as wide as the channels
   const T *bcx, *weight;
   const float *bias, *before;
   const std::int32_t* first_key;
@@ -71,7 +81,7 @@ struct Inputs {
     return larger(smaller(position - first, width - 1), 0);
   }
   PRIMUS_DEVICE const T* row(std::int64_t segment, std::int64_t token) const {
-    return bcx + (segment * tokens + token) * 3 * channels;
+    return bcx + (segment * tokens + token) * kParts * channels;
   }
   // u of a token, or of one in front of the segment.
   template <int kCount>
@@ -81,22 +91,33 @@ struct Inputs {
       load<kCount>(before + (segment * (width - 1) + width - 1 + token) * channels + channel, u);
       return;
     }
-    float x[kCount];
     const T* b = row(segment, token) + channel;
     load<kCount>(b, u);
-    load<kCount>(b + 2 * channels, x);
-    multiply(x, u);
+    if constexpr (!kSilu) {
+      float x[kCount];
+      load<kCount>(b + 2 * channels, x);
+      multiply(x, u);
+    }
   }
-  // The gradient of what a token's second gate gets: d_y * C.
+  // The gradient of a token's sums: d_y * C, or d_y * silu'(sums).
   template <int kCount>
   PRIMUS_DEVICE void load_gradient(std::int64_t segment, std::int64_t token, std::int64_t channel,
                                    float (&d)[kCount]) const {
     float c[kCount];
     load<kCount>(d_y + (segment * tokens + token) * channels + channel, d);
-    load<kCount>(row(segment, token) + channels + channel, c);
+    if constexpr (kSilu) {
+      convolve(segment, token, channel, c);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) {
+        const float gate = sigmoid(c[k]);
+        c[k] = gate * (1.0F + c[k] * (1.0F - gate));
+      }
+    } else {
+      load<kCount>(row(segment, token) + channels + channel, c);
+    }
     multiply(c, d);
   }
-  // The convolution before its second gate.
+  // The sums themselves.
   template <int kCount>
   PRIMUS_DEVICE void convolve(std::int64_t segment, std::int64_t token, std::int64_t channel,
                               float (&sum)[kCount]) const {
@@ -157,53 +178,70 @@ bool vectors(std::int64_t channels, const Pointers*... pointers) {
   return channels % kVector<T> == 0 && (... && aligned(pointers));
 }
 
+// body(tag of the type, whether the form is kSilu) with both as types.
+template <class Body>
+void with_type_and_form(DType dtype, CausalConvShape::Form form, Body body) {
+  with_float_type(dtype, [&](auto tag) {
+    if (form == CausalConvShape::Form::kSilu) return body(tag, std::true_type());
+    body(tag, std::false_type());
+  });
+}
+
 // ---- Training -----------------------------------------------------------------------------------
 
-template <class T, int kCount>
+template <class T, bool kSilu, int kCount>
 struct ForwardBody {
-  Inputs<T> in;
+  Inputs<T, kSilu> in;
   T* y;
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel) const {
     const std::int64_t segment = row / in.tokens, token = row % in.tokens;
-    float sum[kCount], c[kCount];
-    load<kCount>(in.row(segment, token) + in.channels + channel, c);
+    float sum[kCount];
     in.convolve(segment, token, channel, sum);
-    multiply(c, sum);
+    if constexpr (kSilu) {
+      activate(sum);
+    } else {
+      float c[kCount];
+      load<kCount>(in.row(segment, token) + in.channels + channel, c);
+      multiply(c, sum);
+    }
     store<kCount>(y + row * in.channels + channel, sum);
   }
 };
 
 void forward(Context& context, const CausalConvForward& a) {
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.shape.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
-    const Inputs<T> in(context, a);
+    const Inputs<T, silu> in(context, a);
     T* y = context.data<T>(a.y);
     with_vector<T>(vectors<T>(in.channels, in.bcx, in.before, y), [&](auto count) {
-      for_each_of_tiles<count>(context, in.rows, in.channels, ForwardBody<T, count>{in, y});
+      for_each_of_tiles<count>(context, in.rows, in.channels, ForwardBody<T, silu, count>{in, y});
     });
   });
 }
 
-template <class T, int kCount>
+template <class T, bool kSilu, int kCount>
 struct BackwardBody {
-  Inputs<T> in;
+  Inputs<T, kSilu> in;
   const float* d_after;
   T* d_bcx;
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel) const {
     const std::int64_t segment = row / in.tokens, token = row % in.tokens;
-    T* const d_b = d_bcx + row * 3 * in.channels + channel;
+    T* const d_b = d_bcx + row * in.kParts * in.channels + channel;
     float sum[kCount], gate[kCount];
-    in.convolve(segment, token, channel, sum);
-    load<kCount>(in.d_y + row * in.channels + channel, gate);
-    multiply(gate, sum);
-    store<kCount>(d_b + in.channels, sum);
+    if constexpr (!kSilu) {
+      in.convolve(segment, token, channel, sum);
+      load<kCount>(in.d_y + row * in.channels + channel, gate);
+      multiply(gate, sum);
+      store<kCount>(d_b + in.channels, sum);
+    }
     const std::int64_t edge = token - (in.tokens - (in.width - 1));
     start_from(
         d_after && edge >= 0 ? d_after + (segment * (in.width - 1) + edge) * in.channels + channel : nullptr,
         sum);
     in.add_gradient(segment, token, 0, channel, sum);
+    if constexpr (kSilu) return store<kCount>(d_b, sum);
     const T* const b = in.row(segment, token) + channel;
     float d_x[kCount];
     load<kCount>(b, d_x);
@@ -216,23 +254,23 @@ struct BackwardBody {
 };
 
 void backward_input(Context& context, const CausalConvBackwardInput& a) {
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.shape.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
-    const Inputs<T> in(context, a);
+    const Inputs<T, silu> in(context, a);
     const auto* after = optional<float>(context, a.d_after);
     T* d_bcx = context.data<T>(a.d_bcx);
     with_vector<T>(vectors<T>(in.channels, in.bcx, in.before, in.d_y, after, d_bcx), [&](auto count) {
-      for_each_of_tiles<count>(context, in.rows, in.channels, BackwardBody<T, count>{in, after, d_bcx});
+      for_each_of_tiles<count>(context, in.rows, in.channels, BackwardBody<T, silu, count>{in, after, d_bcx});
     });
   });
 }
 
 // lines[slice][channel][d] = the sum over the slice's rows, in order, for the taps of one group: a thread has
 // neighbouring channels, and takes up so many weights of each in one pass over the rows.
-template <class T, int kCount>
+template <class T, bool kSilu, int kCount>
 struct WeightParts {
   static constexpr int kThreads = 256, kTaps = 4;
-  Inputs<T> in;
+  Inputs<T, kSilu> in;
   float* lines;
   std::int64_t rows_per_slice, slices, groups;
   bool of_bias;
@@ -285,11 +323,11 @@ void backward_weight(Context& context, const CausalConvBackwardWeight& a) {
   const std::int64_t columns = weight_columns(a);
   const RowSlices slices(a.shape.rows(), columns);
   auto* const lines = context.data<float>(a.workspace);
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.shape.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
-    const Inputs<T> in(context, a);
+    const Inputs<T, silu> in(context, a);
     with_vector<T>(vectors<T>(in.channels, in.bcx, in.before, in.d_y), [&](auto count) {
-      using Kernel = WeightParts<T, count>;
+      using Kernel = WeightParts<T, silu, count>;
       const std::int64_t groups = a.of_bias ? 1 : blocks_for(in.width, Kernel::kTaps);
       launch(context, blocks_for(in.channels / count * slices.count * groups, Kernel::kThreads),
              Kernel{in, lines, slices.rows_per_slice, slices.count, groups, a.of_bias});
@@ -300,9 +338,9 @@ void backward_weight(Context& context, const CausalConvBackwardWeight& a) {
 
 // ---- Edges of segments: a few rows --------------------------------------------------------------
 
-template <class T>
+template <class T, bool kSilu>
 struct EdgeBody {
-  Inputs<T> in;
+  Inputs<T, kSilu> in;
   float* edge;
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel) const {
@@ -314,16 +352,16 @@ struct EdgeBody {
 };
 
 void edge(Context& context, const CausalConvEdge& a) {
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.shape.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
     for_each_of_rows<1>(context, a.edge.shape[0], a.shape.channels,
-                        EdgeBody<T>{Inputs<T>(context, a), context.data<float>(a.edge)});
+                        EdgeBody<T, silu>{Inputs<T, silu>(context, a), context.data<float>(a.edge)});
   });
 }
 
-template <class T>
+template <class T, bool kSilu>
 struct BackwardEdgeBody {
-  Inputs<T> in;
+  Inputs<T, kSilu> in;
   float* d_edge;
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel) const {
@@ -335,17 +373,19 @@ struct BackwardEdgeBody {
 };
 
 void backward_edge(Context& context, const CausalConvBackwardEdge& a) {
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.shape.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
-    for_each_of_rows<1>(context, a.d_edge.shape[0], a.shape.channels,
-                        BackwardEdgeBody<T>{Inputs<T>(context, a), context.data<float>(a.d_edge)});
+    for_each_of_rows<1>(
+        context, a.d_edge.shape[0], a.shape.channels,
+        BackwardEdgeBody<T, silu>{Inputs<T, silu>(context, a), context.data<float>(a.d_edge)});
   });
 }
 
 // ---- Generation ---------------------------------------------------------------------------------
 
-template <class T>
+template <class T, bool kSilu>
 struct Cached {
+  static constexpr int kParts = kSilu ? 1 : 3;
   Pages pages;
   const T *bcx, *weight;
   const float* bias;
@@ -356,10 +396,12 @@ struct Cached {
   // u of a row of the projection.
   template <int kCount>
   PRIMUS_DEVICE void load_input(std::int64_t row, std::int64_t channel, float (&u)[kCount]) const {
-    float x[kCount];
-    load<kCount>(bcx + row * 3 * channels + channel, u);
-    load<kCount>(bcx + (row * 3 + 2) * channels + channel, x);
-    multiply(x, u);
+    load<kCount>(bcx + row * kParts * channels + channel, u);
+    if constexpr (!kSilu) {
+      float x[kCount];
+      load<kCount>(bcx + (row * 3 + 2) * channels + channel, x);
+      multiply(x, u);
+    }
   }
   PRIMUS_DEVICE float* place(std::int64_t sequence, std::int64_t position, std::int64_t channel) const {
     return ring + (sequence * ring_rows + position % ring_rows) * channels + channel;
@@ -371,7 +413,7 @@ struct Cached {
   template <int kCount>
   PRIMUS_DEVICE void make(std::int64_t sequence, std::int64_t row, std::int64_t channel) const {
     const std::int64_t position = origin(sequence) + row;
-    float sum[kCount], c[kCount];
+    float sum[kCount];
     start_from(bias ? bias + channel : nullptr, sum);
     for (std::int64_t d = smaller(width - 1, position); d >= 0; --d) {
       float u[kCount], w[kCount];
@@ -383,8 +425,13 @@ struct Cached {
       load_weight(weight, width, channel, d, w);
       add_product(w, u, sum);
     }
-    load<kCount>(bcx + (row * 3 + 1) * channels + channel, c);
-    multiply(c, sum);
+    if constexpr (kSilu) {
+      activate(sum);
+    } else {
+      float c[kCount];
+      load<kCount>(bcx + (row * 3 + 1) * channels + channel, c);
+      multiply(c, sum);
+    }
     store<kCount>(y + row * channels + channel, sum);
   }
   template <int kCount>
@@ -401,9 +448,9 @@ struct Cached {
 };
 
 // All rows of a pass, which read what the ring holds before it changes.
-template <class T, int kCount>
+template <class T, bool kSilu, int kCount>
 struct CachedRows {
-  Cached<T> all;
+  Cached<T, kSilu> all;
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel) const {
     if (row >= all.pages.starts[all.pages.batch]) return all.template clear<kCount>(row, channel);
     all.template make<kCount>(all.pages.sequence_of(row), row, channel);
@@ -411,9 +458,9 @@ struct CachedRows {
 };
 
 // Then the last ones of each sequence go into the ring: body(number from the end, channel) for each sequence.
-template <class T, int kCount>
+template <class T, bool kSilu, int kCount>
 struct KeptRows {
-  Cached<T> all;
+  Cached<T, kSilu> all;
   PRIMUS_DEVICE void operator()(std::int64_t item, std::int64_t channel) const {
     const std::int64_t sequence = item / all.ring_rows;
     const std::int64_t row = all.pages.starts[sequence + 1] - 1 - item % all.ring_rows;
@@ -423,9 +470,9 @@ struct KeptRows {
 
 // Few rows: both in one launch. A thread has all rows of a sequence, one after the other; that behind the
 // last sequence, those of nobody.
-template <class T, int kCount>
+template <class T, bool kSilu, int kCount>
 struct FewRows {
-  Cached<T> all;
+  Cached<T, kSilu> all;
   PRIMUS_DEVICE void operator()(std::int64_t sequence, std::int64_t channel) const {
     const bool nobody = sequence == all.pages.batch;
     const std::int64_t end = nobody ? all.rows : all.pages.starts[sequence + 1];
@@ -443,24 +490,24 @@ struct FewRows {
 };
 
 void cached(Context& context, const CachedCausalConv& a) {
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
-    const Cached<T> all{Pages(context, a.sequences),
-                        context.data<T>(a.bcx),
-                        context.data<T>(a.weight),
-                        optional<float>(context, a.bias),
-                        context.data<float>(a.ring),
-                        context.data<T>(a.y),
-                        a.y.rows(),
-                        a.y.cols(),
-                        a.width,
-                        a.ring.shape[1]};
+    const Cached<T, silu> all{Pages(context, a.sequences),
+                              context.data<T>(a.bcx),
+                              context.data<T>(a.weight),
+                              optional<float>(context, a.bias),
+                              context.data<float>(a.ring),
+                              context.data<T>(a.y),
+                              a.y.rows(),
+                              a.y.cols(),
+                              a.width,
+                              a.ring.shape[1]};
     const std::int64_t batch = all.pages.batch;
     with_vector<T>(vectors<T>(all.channels, all.bcx, all.ring, all.y), [&](auto count) {
       if (all.rows <= batch)
-        return for_each_of_rows<count>(context, batch + 1, all.channels, FewRows<T, count>{all});
-      for_each_of_tiles<count>(context, all.rows, all.channels, CachedRows<T, count>{all});
-      for_each_of_rows<count>(context, batch * all.ring_rows, all.channels, KeptRows<T, count>{all});
+        return for_each_of_rows<count>(context, batch + 1, all.channels, FewRows<T, silu, count>{all});
+      for_each_of_tiles<count>(context, all.rows, all.channels, CachedRows<T, silu, count>{all});
+      for_each_of_rows<count>(context, batch * all.ring_rows, all.channels, KeptRows<T, silu, count>{all});
     });
   });
 }

@@ -73,70 +73,132 @@ struct HeadProduct {
   std::int64_t a_step, b_step, c_step;
 };
 
-HeadProduct head_product(const CpuContext& context, const LatentProject& call) {
-  const LatentShape& s = call.shape;
-  const bool queries = call.side == LatentProject::Side::kQueries;
-  const std::int64_t element = size_of(call.x.dtype);
-  HeadProduct product{};
-  GemmArgs& args = product.args;
-  args.ab_dtype = args.c_dtype = call.x.dtype;
-  args.accumulate = false;
-  args.m = call.x.rows();
-  args.n = queries ? s.rank : s.value_dim;
-  args.k = queries ? s.nope_dim : s.rank;
-  args.layout = queries ? GemmLayout::kNN : GemmLayout::kNT;
-  args.lda = call.x.cols();
-  args.ldb = s.rank;
-  args.ldc = call.out.cols();
-  args.a = context.data<const std::byte>(call.x);
-  // A head's rows of the up-projection make its key first, then its value.
-  args.b = call.up.data
-               ? context.data<const std::byte>(call.up) + (queries ? 0 : s.nope_dim * s.rank * element)
-               : nullptr;
-  args.c = context.data<std::byte>(call.out);
-  product.a_step = (queries ? s.key_dim() : s.rank) * element;
-  product.b_step = s.up_dim() * s.rank * element;
-  product.c_step = (queries ? s.rank + s.rope_dim : s.value_dim) * element;
-  return product;
-}
+// What a side's products join: rows of a head without position or of its value (narrow), which are x of
+// queries and out of values, rows as wide as latents (wide), which are the others, and a head's part of the
+// up-projection.
+struct Sides {
+  Sides(const CpuContext& context, const LatentShape& s, LatentProject::Side side, const Tensor& x,
+        const Tensor& out, const Tensor& up)
+      : queries(side == LatentProject::Side::kQueries),
+        width(queries ? s.nope_dim : s.value_dim),
+        rank(s.rank),
+        tokens(x.rows()),
+        narrow{context.data<std::byte>(queries ? x : out), queries ? s.key_dim() : s.value_dim,
+               (queries ? x : out).cols()},
+        wide{context.data<std::byte>(queries ? out : x), queries ? s.rank + s.rope_dim : s.rank,
+             (queries ? out : x).cols()},
+        // A head's rows of the up-projection make its key first, then its value.
+        weight{up.data ? context.data<std::byte>(up) + (queries ? 0 : s.nope_dim * s.rank) * size_of(up.dtype)
+                       : nullptr,
+               s.up_dim() * s.rank, s.rank},
+        dtype(x.dtype),
+        weight_dtype(up.dtype) {}
 
-void copy_rope_part(CpuContext& context, const LatentProject& call) {
-  with_float_type(call.x.dtype, [&](auto tag) {
-    using T = decltype(tag);
-    const LatentShape& s = call.shape;
-    const T* x = context.data<const T>(call.x);
-    T* out = context.data<T>(call.out);
-    // Heads of all tokens are equally far apart.
-    parallel_ranges(context, call.x.rows() * s.heads, 2 * s.rope_dim * sizeof(T),
-                    [&](std::int64_t begin, std::int64_t end) {
-                      for (std::int64_t i = begin; i < end; ++i) {
-                        std::copy_n(x + i * s.key_dim() + s.nope_dim, s.rope_dim,
-                                    out + i * (s.rank + s.rope_dim) + s.rank);
-                      }
-                    });
-  });
-}
+  HeadProduct to_wide() const {
+    return product(GemmLayout::kNN, {tokens, rank, width}, narrow, weight, wide);
+  }
+  HeadProduct to_narrow() const {
+    return product(GemmLayout::kNT, {tokens, width, rank}, wide, weight, narrow);
+  }
+  HeadProduct to_weight() const {
+    HeadProduct p = product(GemmLayout::kTN, {width, rank, tokens}, narrow, wide, weight);
+    p.args.c_dtype = weight_dtype;
+    p.args.accumulate = true;
+    p.c_step = weight.step * size_of(weight_dtype);
+    return p;
+  }
 
-void latent_project(CpuContext& context, const LatentProject& call) {
-  HeadProduct product = head_product(context, call);
+  struct Rows {
+    std::byte* data;
+    std::int64_t step, stride;  // elements to the next head, and to the next row
+  };
+  struct Extents {
+    std::int64_t m, n, k;
+  };
+  HeadProduct product(GemmLayout layout, Extents extents, const Rows& a, const Rows& b, const Rows& c) const {
+    HeadProduct p{};
+    p.args.layout = layout;
+    p.args.ab_dtype = p.args.c_dtype = dtype;
+    p.args.m = extents.m, p.args.n = extents.n, p.args.k = extents.k;
+    p.args.a = a.data, p.args.lda = a.stride;
+    p.args.b = b.data, p.args.ldb = b.stride;
+    p.args.c = c.data, p.args.ldc = c.stride;
+    const std::int64_t element = size_of(dtype);
+    p.a_step = a.step * element, p.b_step = b.step * element, p.c_step = c.step * element;
+    return p;
+  }
+
+  bool queries;
+  std::int64_t width, rank, tokens;
+  Rows narrow, wide, weight;
+  DType dtype, weight_dtype;
+};
+
+void run_heads(CpuContext& context, HeadProduct product, std::int64_t heads, const Tensor& workspace) {
   GemmArgs& args = product.args;
-  args.workspace = context.data<std::byte>(call.workspace);
-  args.workspace_bytes = static_cast<std::size_t>(call.workspace.bytes());
+  args.workspace = context.data<std::byte>(workspace);
+  args.workspace_bytes = static_cast<std::size_t>(workspace.bytes());
   const auto* a = static_cast<const std::byte*>(args.a);
   const auto* b = static_cast<const std::byte*>(args.b);
   auto* c = static_cast<std::byte*>(args.c);
-  for (std::int64_t head = 0; head < call.shape.heads; ++head) {
+  for (std::int64_t head = 0; head < heads; ++head) {
     args.a = a + head * product.a_step;
     args.b = b + head * product.b_step;
     args.c = c + head * product.c_step;
     cpu_gemm(context.pool(), args);
   }
-  if (call.side == LatentProject::Side::kQueries) copy_rope_part(context, call);
 }
 
-std::int64_t latent_project_workspace(CpuContext& context, const LatentProject& call) {
-  return static_cast<std::int64_t>(
-      cpu_gemm_workspace_bytes(head_product(context, call).args, context.threads()));
+std::int64_t bytes_of(const CpuContext& context, const HeadProduct& product) {
+  return static_cast<std::int64_t>(cpu_gemm_workspace_bytes(product.args, context.threads()));
+}
+
+// The rotated part of each head's query, which no product changes: from rows of heads to rows of latents, or
+// back.
+void copy_rope_part(CpuContext& context, const LatentShape& s, const Tensor& from_tensor,
+                    const Tensor& to_tensor, bool back) {
+  with_float_type(from_tensor.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T* from = context.data<const T>(from_tensor);
+    T* to = context.data<T>(to_tensor);
+    const std::int64_t wide = s.rank + s.rope_dim, narrow = s.key_dim();
+    // Heads of all tokens are equally far apart.
+    parallel_ranges(context, from_tensor.rows() * s.heads, 2 * s.rope_dim * sizeof(T),
+                    [&](std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t i = begin; i < end; ++i) {
+                        std::copy_n(from + (back ? i * wide + s.rank : i * narrow + s.nope_dim), s.rope_dim,
+                                    to + (back ? i * narrow + s.nope_dim : i * wide + s.rank));
+                      }
+                    });
+  });
+}
+
+HeadProduct product_of(const CpuContext& context, const LatentProject& call) {
+  const Sides sides(context, call.shape, call.side, call.x, call.out, call.up);
+  return sides.queries ? sides.to_wide() : sides.to_narrow();
+}
+HeadProduct product_of(const CpuContext& context, const LatentProjectBackwardInput& call) {
+  const Sides sides(context, call.shape, call.side, call.d_x, call.d_out, call.up);
+  return sides.queries ? sides.to_narrow() : sides.to_wide();
+}
+HeadProduct product_of(const CpuContext& context, const LatentProjectBackwardWeight& call) {
+  return Sides(context, call.shape, call.side, call.x, call.d_out, call.d_up).to_weight();
+}
+
+template <class Call>
+std::int64_t project_workspace(CpuContext& context, const Call& call) {
+  return bytes_of(context, product_of(context, call));
+}
+
+template <class Call>
+void project(CpuContext& context, const Call& call) {
+  run_heads(context, product_of(context, call), call.shape.heads, call.workspace);
+  if (call.side != LatentProject::Side::kQueries) return;
+  if constexpr (std::is_same_v<Call, LatentProject>) {
+    copy_rope_part(context, call.shape, call.x, call.out, false);
+  } else if constexpr (std::is_same_v<Call, LatentProjectBackwardInput>) {
+    copy_rope_part(context, call.shape, call.d_out, call.d_x, true);
+  }
 }
 
 }  // namespace
@@ -144,7 +206,11 @@ std::int64_t latent_project_workspace(CpuContext& context, const LatentProject& 
 void register_latent_attention(KernelTable& table) {
   table.add<LatentQkv, CpuContext, &latent_qkv>();
   table.add<LatentQkvBackward, CpuContext, &latent_qkv_backward>();
-  table.add<LatentProject, CpuContext, &latent_project, &latent_project_workspace>();
+  table.add<LatentProject, CpuContext, &project<LatentProject>, &project_workspace<LatentProject>>();
+  table.add<LatentProjectBackwardInput, CpuContext, &project<LatentProjectBackwardInput>,
+            &project_workspace<LatentProjectBackwardInput>>();
+  table.add<LatentProjectBackwardWeight, CpuContext, &project<LatentProjectBackwardWeight>,
+            &project_workspace<LatentProjectBackwardWeight>>();
 }
 
 }  // namespace primus::turbo::PRIMUS_CPU_ISA

@@ -86,43 +86,116 @@ void latent_qkv_backward(Context& context, const LatentQkvBackward& a) {
   });
 }
 
+// The rotated part of each head's query, which no product changes: from rows of heads to rows of latents, or
+// back.
 template <class T>
 struct CopyRopePart {
   LatentShape s;
-  const T* x;
-  T* out;
+  const T* from;
+  T* to;
+  bool back;
   // Heads of all tokens are equally far apart.
   PRIMUS_DEVICE void operator()(std::int64_t head, std::int64_t i) const {
-    out[head * (s.rank + s.rope_dim) + s.rank + i] = x[head * (s.nope_dim + s.rope_dim) + s.nope_dim + i];
+    const std::int64_t wide = head * (s.rank + s.rope_dim) + s.rank + i,
+                       narrow = head * (s.nope_dim + s.rope_dim) + s.nope_dim + i;
+    to[back ? narrow : wide] = from[back ? wide : narrow];
   }
+};
+
+template <class T>
+void copy_rope_part(Context& context, const LatentShape& s, const Tensor& from, const Tensor& to, bool back) {
+  for_each_of_rows<1>(context, from.rows() * s.heads, s.rope_dim,
+                      CopyRopePart<T>{s, context.data<T>(from), context.data<T>(to), back});
+}
+
+// What a side's products join: rows of a head without position or of its value (narrow), which are x of
+// queries and out of values, rows as wide as latents (wide), which are the others, and a head's part of the
+// up-projection.
+struct Sides {
+  Sides(const LatentShape& shape, LatentProject::Side side, const Tensor& x, const Tensor& out)
+      : s(shape),
+        queries(side == LatentProject::Side::kQueries),
+        width(queries ? s.nope_dim : s.value_dim),
+        narrow_tensor(queries ? x : out),
+        wide_tensor(queries ? out : x),
+        narrow{queries ? s.nope_dim + s.rope_dim : s.value_dim, narrow_tensor.cols()},
+        wide{queries ? s.rank + s.rope_dim : s.rank, wide_tensor.cols()},
+        weight{(s.nope_dim + s.value_dim) * s.rank, s.rank},
+        first_weight(queries ? 0 : s.nope_dim * s.rank) {}
+
+  struct Rows {
+    std::int64_t step, stride;  // elements to the next head, and to the next row
+  };
+
+  // Each product with one of its operands transposed, or both: a(m, k) and b(n, k) are rows or columns.
+  template <class T>
+  void to_wide(Context& context, const Tensor& up) const {
+    run<T, T>(context, {wide_tensor.rows(), s.rank, width}, context.data<T>(narrow_tensor), narrow, false,
+              context.data<T>(up) + first_weight, weight, true, context.data<T>(wide_tensor), wide, false);
+  }
+  template <class T>
+  void to_narrow(Context& context, const Tensor& up) const {
+    run<T, T>(context, {wide_tensor.rows(), width, s.rank}, context.data<T>(wide_tensor), wide, false,
+              context.data<T>(up) + first_weight, weight, false, context.data<T>(narrow_tensor), narrow,
+              false);
+  }
+  template <class T, class G>
+  void to_weight(Context& context, const Tensor& d_up) const {
+    run<T, G>(context, {width, s.rank, wide_tensor.rows()}, context.data<T>(narrow_tensor), narrow, true,
+              context.data<T>(wide_tensor), wide, true, context.data<G>(d_up) + first_weight, weight, true);
+  }
+
+  struct Extents {
+    std::int64_t m, n, k;
+  };
+  template <class T, class C>
+  void run(Context& context, Extents extents, const T* a, const Rows& a_rows, bool a_transposed, const T* b,
+           const Rows& b_rows, bool b_transposed, C* c, const Rows& c_rows, bool accumulate) const {
+    TileProduct<T, T, C> product{};
+    product.m = extents.m, product.n = extents.n, product.k = extents.k;
+    product.a = a, product.b = b, product.c = c;
+    product.a_row = a_transposed ? 1 : a_rows.stride, product.a_col = a_transposed ? a_rows.stride : 1;
+    product.b_row = b_transposed ? 1 : b_rows.stride, product.b_col = b_transposed ? b_rows.stride : 1;
+    product.c_row = c_rows.stride;
+    product.batches = s.heads;
+    product.a_batch = a_rows.step, product.b_batch = b_rows.step, product.c_batch = c_rows.step;
+    product.accumulate = accumulate;
+    run_product(context, product);
+  }
+
+  LatentShape s;
+  bool queries;
+  std::int64_t width;
+  const Tensor &narrow_tensor, &wide_tensor;
+  Rows narrow, wide, weight;
+  std::int64_t first_weight;
 };
 
 void latent_project(Context& context, const LatentProject& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
-    const LatentShape& s = a.shape;
-    const bool queries = a.side == LatentProject::Side::kQueries;
-    TileProduct<T, T, T> product{};
-    product.m = a.x.rows();
-    product.n = queries ? s.rank : s.value_dim;
-    product.k = queries ? s.nope_dim : s.rank;
-    product.a = context.data<T>(a.x);
-    product.b = context.data<T>(a.up) + (queries ? 0 : s.nope_dim * s.rank);
-    product.c = context.data<T>(a.out);
-    product.a_row = a.x.cols();
-    product.a_col = 1;
-    // B(n, k) is up[k, n] for queries and up[n, k] for values.
-    product.b_row = queries ? 1 : s.rank;
-    product.b_col = queries ? s.rank : 1;
-    product.c_row = a.out.cols();
-    product.batches = s.heads;
-    product.a_batch = queries ? s.key_dim() : s.rank;
-    product.b_batch = s.up_dim() * s.rank;
-    product.c_batch = queries ? s.rank + s.rope_dim : s.value_dim;
-    run_product(context, product);
-    if (!queries) return;
-    for_each_of_rows<1>(context, a.x.rows() * s.heads, s.rope_dim,
-                        CopyRopePart<T>{s, context.data<T>(a.x), context.data<T>(a.out)});
+    const Sides sides(a.shape, a.side, a.x, a.out);
+    if (!sides.queries) return sides.to_narrow<T>(context, a.up);
+    sides.to_wide<T>(context, a.up);
+    copy_rope_part<T>(context, a.shape, a.x, a.out, false);
+  });
+}
+
+void backward_input(Context& context, const LatentProjectBackwardInput& a) {
+  with_float_type(a.d_x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const Sides sides(a.shape, a.side, a.d_x, a.d_out);
+    if (!sides.queries) return sides.to_wide<T>(context, a.up);
+    sides.to_narrow<T>(context, a.up);
+    copy_rope_part<T>(context, a.shape, a.d_out, a.d_x, true);
+  });
+}
+
+void backward_weight(Context& context, const LatentProjectBackwardWeight& a) {
+  with_float_type(a.x.dtype, [&](auto tag) {
+    with_float_type(a.d_up.dtype, [&](auto of_gradient) {
+      Sides(a.shape, a.side, a.x, a.d_out).to_weight<decltype(tag), decltype(of_gradient)>(context, a.d_up);
+    });
   });
 }
 
@@ -132,6 +205,8 @@ void register_latent_attention(KernelTable& table) {
   table.add<LatentQkv, Context, &latent_qkv>();
   table.add<LatentQkvBackward, Context, &latent_qkv_backward>();
   table.add<LatentProject, Context, &latent_project>();
+  table.add<LatentProjectBackwardInput, Context, &backward_input>();
+  table.add<LatentProjectBackwardWeight, Context, &backward_weight>();
 }
 
 }  // namespace primus::turbo::PRIMUS_GPU

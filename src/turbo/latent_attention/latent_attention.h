@@ -61,4 +61,29 @@ struct LatentProject {
   double flops() const;
 };
 
+// d_x = the gradient of LatentProject's x.
+struct LatentProjectBackwardInput {
+  static constexpr KernelId kId = KernelId::kLatentProjectBackwardInput;
+  LatentShape shape;
+  LatentProject::Side side;
+  Tensor d_out, up;
+  Tensor d_x;
+  Tensor workspace;
+  void check() const;
+  double flops() const;
+};
+
+// d_up += the gradient of the part of LatentProject's up-projection that this side multiplies with; of the
+// rows of the other side nothing is read or written.
+struct LatentProjectBackwardWeight {
+  static constexpr KernelId kId = KernelId::kLatentProjectBackwardWeight;
+  LatentShape shape;
+  LatentProject::Side side;
+  Tensor x, d_out;
+  Tensor d_up;  // [heads * up_dim, rank], fp32, or bf16 that is rounded once
+  Tensor workspace;
+  void check() const;
+  double flops() const;
+};
+
 }  // namespace primus::turbo

@@ -423,37 +423,77 @@ TEST(ModelConfig, ShortConvolutionsAndTheirFeedForwards) {
   EXPECT_EQ(refusal(mixture), "'layer_types' is missing");
 }
 
+// Of Qwen3-Next config.json has a list of layers, or every how many-th has attention; and what is left out is
+// a quarter of a head that rotates.
+TEST(ModelConfig, GatedDeltaNetworks) {
+  json root = golden("qwen3_next");
+  root["num_hidden_layers"] = 8;
+  root["layer_types"] = nullptr;
+  EXPECT_EQ(read(root).linear.layers, (std::vector<std::int64_t>{0, 1, 2, 4, 5, 6}));
+  root["full_attention_interval"] = 2;
+  EXPECT_EQ(read(root).linear.layers, (std::vector<std::int64_t>{0, 2, 4, 6}));
+  root.erase("rope_parameters");
+  EXPECT_EQ(read(root).rotary_fraction, 0.25);
+  root["partial_rotary_factor"] = 1;
+  const ModelConfig whole = read(root);
+  EXPECT_EQ(whole.rotary_fraction, 1);
+  EXPECT_EQ(read(json::parse(write_model_config(whole, DType::kF32, builtin_families()))), whole);
+  EXPECT_TRUE(whole.centred_norms && whole.attention.output_gate && whole.moe.shared_gate);
+  const std::pair<const char*, json> refused[] = {{"linear_num_value_heads", 3},
+                                                  {"linear_key_head_dim", 257},
+                                                  {"linear_conv_kernel_dim", 17},
+                                                  {"attn_output_gate", false},
+                                                  {"num_experts", 0}};
+  for (const auto& [key, value] : refused) {
+    json changed = root;
+    changed[key] = value;
+    EXPECT_NE(refusal(changed).find(key), std::string::npos) << key << ": " << refusal(changed);
+  }
+  root["layer_types"] =
+      json::array({"linear_attention", "conv", "linear_attention", "full_attention", "linear_attention",
+                   "linear_attention", "linear_attention", "full_attention"});
+  EXPECT_EQ(refusal(root), "'layer_types': \"conv\" is not supported for this model family");
+  // What sees images, too, has the model of language in a part of its own.
+  EXPECT_EQ(read({{"model_type", "qwen3_5_moe"}, {"text_config", golden("qwen3_5_moe")}}),
+            read(golden("qwen3_5_moe")));
+}
+
 TEST(ModelConfig, RefusesOptionsThatAFamilyDoesNotHave) {
-  const std::tuple<const char*, const char*, json> refused[] = {{"llama", "attention_bias", true},
-                                                                {"llama", "mlp_bias", true},
-                                                                {"llama", "hidden_act", "gelu"},
-                                                                {"qwen2", "hidden_act", "gelu"},
-                                                                {"qwen3", "attention_bias", true},
-                                                                {"qwen3", "hidden_act", "gelu"},
-                                                                {"mixtral", "sliding_window", 4096},
-                                                                {"mixtral", "hidden_act", "gelu"},
-                                                                {"mixtral", "router_jitter_noise", 0.1},
-                                                                {"qwen3_moe", "use_sliding_window", true},
-                                                                {"qwen3_moe", "attention_bias", true},
-                                                                {"qwen3_moe", "hidden_act", "gelu"},
-                                                                {"deepseek_v2", "attention_bias", true},
-                                                                {"deepseek_v2", "mlp_bias", true},
-                                                                {"deepseek_v2", "hidden_act", "gelu"},
-                                                                {"deepseek_v2", "moe_layer_freq", 2},
-                                                                {"deepseek_v2", "scoring_func", "sigmoid"},
-                                                                {"deepseek_v2", "norm_topk_prob", true},
-                                                                {"deepseek_v2", "topk_method", "noaux_tc"},
-                                                                {"deepseek_v3", "rope_interleave", false},
-                                                                {"deepseek_v3", "scoring_func", "softmax"},
-                                                                {"deepseek_v3", "topk_method", "greedy"},
-                                                                {"deepseek_v3", "attention_bias", true},
-                                                                {"gpt_oss", "attention_bias", false},
-                                                                {"gpt_oss", "hidden_act", "gelu"},
-                                                                {"gpt_oss", "swiglu_limit", 5.0},
-                                                                {"gpt_oss", "swiglu_alpha", 1.0},
-                                                                {"llama4", "attention_bias", true},
-                                                                {"llama4", "hidden_act", "gelu"},
-                                                                {"llama4", "router_jitter_noise", 0.1}};
+  const std::tuple<const char*, const char*, json> refused[] = {
+      {"llama", "attention_bias", true},
+      {"llama", "mlp_bias", true},
+      {"llama", "hidden_act", "gelu"},
+      {"qwen2", "hidden_act", "gelu"},
+      {"qwen3", "attention_bias", true},
+      {"qwen3", "hidden_act", "gelu"},
+      {"mixtral", "sliding_window", 4096},
+      {"mixtral", "hidden_act", "gelu"},
+      {"mixtral", "router_jitter_noise", 0.1},
+      {"qwen3_moe", "use_sliding_window", true},
+      {"qwen3_moe", "attention_bias", true},
+      {"qwen3_moe", "hidden_act", "gelu"},
+      {"deepseek_v2", "attention_bias", true},
+      {"deepseek_v2", "mlp_bias", true},
+      {"deepseek_v2", "hidden_act", "gelu"},
+      {"deepseek_v2", "moe_layer_freq", 2},
+      {"deepseek_v2", "scoring_func", "sigmoid"},
+      {"deepseek_v2", "norm_topk_prob", true},
+      {"deepseek_v2", "topk_method", "noaux_tc"},
+      {"deepseek_v3", "rope_interleave", false},
+      {"deepseek_v3", "scoring_func", "softmax"},
+      {"deepseek_v3", "topk_method", "greedy"},
+      {"deepseek_v3", "attention_bias", true},
+      {"deepseek_v32", "scoring_func", "softmax"},
+      {"deepseek_v32", "indexer_rope_interleave", true},
+      {"glm_moe_dsa", "indexer_rope_interleave", false},
+      {"glm_moe_dsa", "index_topk_freq", 4},
+      {"gpt_oss", "attention_bias", false},
+      {"gpt_oss", "hidden_act", "gelu"},
+      {"gpt_oss", "swiglu_limit", 5.0},
+      {"gpt_oss", "swiglu_alpha", 1.0},
+      {"llama4", "attention_bias", true},
+      {"llama4", "hidden_act", "gelu"},
+      {"llama4", "router_jitter_noise", 0.1}};
   for (const auto& [family, key, value] : refused) {
     json root = golden(family);
     root[key] = value;

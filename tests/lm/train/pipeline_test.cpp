@@ -38,10 +38,28 @@ ModelConfig latent() {
   return c;
 }
 
+// The same with attention to selected tokens, and no further predictions.
+ModelConfig sparse() {
+  ModelConfig c = tiny_sparse();
+  c.layers = 4;
+  c.mtp = {};
+  return c;
+}
+
 // Capped logits, and multi-token prediction of depth one.
 ModelConfig capped() {
   ModelConfig c = tiny_capped();
   c.layers = 4;
+  return c;
+}
+
+// A stream twice as wide as hidden states.
+ModelConfig wide() {
+  ModelConfig c = tiny_llama();
+  c.family = "two_streams";
+  c.hyper.streams = 2;
+  c.mtp = {.layers = 1, .enabled = true};
+  c.mtp.training.loss_scale = 0.3;
   return c;
 }
 
@@ -115,7 +133,10 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
                                          Model{"lora_mixture", tiny_lora_mixture, true},
                                          Model{"tied_llama", tied_llama, false},
                                          Model{"mixture", mixture, true}, Model{"latent", latent, false},
-                                         Model{"capped", capped, false}, Model{"lfm2", tiny_lfm2, false}),
+                                         Model{"capped", capped, false}, Model{"lfm2", tiny_lfm2, false},
+                                         Model{"qwen3_next", tiny_qwen3_next, false},
+                                         Model{"wide", wide, false},
+                                         Model{"sparse", sparse, true}),
                          [](const auto& model) { return std::string(model.param.name); });
 
 // Stages of several ranks: every level of sharding, with hybrid shards, and bf16.

@@ -68,6 +68,14 @@ inline ModelConfig tiny_deepseek() {
   return c;
 }
 
+// The same with attention to six selected tokens.
+inline ModelConfig tiny_sparse() {
+  ModelConfig c = tiny_deepseek();
+  c.family = "deepseek_v32";
+  c.attention.indexer = {.heads = 4, .head_dim = 12, .top_k = 6};
+  return c;
+}
+
 // What AMD's Primus asks Megatron-LM's GPT for by the names of Grok 2 and MiniMax-M2.5: caps on logits, low
 // enough to be felt, normed heads that rotate in part, sigmoid scores and biases of experts; and multi-token
 // prediction of depth one.
@@ -112,6 +120,36 @@ inline ModelConfig tiny_lfm2_moe() {
   c.moe.choice_bias = true;
   c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid, .top_k = 2, .least_sum = 1e-6F};
   c.moe.training = {.bias_update_rate = 0x1p-7};
+  return c;
+}
+
+// Gated delta networks around gated attention that rotates half of each head, and norms around zero. More
+// heads of values than of keys.
+inline ModelConfig tiny_qwen3_5() {
+  ModelConfig c = tiny_llama();
+  c.family = "qwen3_5_text";
+  c.kv_heads = 4;
+  c.layers = 3;
+  c.rotary_fraction = 0.5;
+  c.norm_epsilon = 1e-6;
+  c.centred_norms = c.attention.output_gate = true;
+  c.linear = {.key_heads = 4, .value_heads = 8, .key_dim = 8, .value_dim = 6, .conv_width = 3};
+  c.linear.layers = {0, 2};
+  return c;
+}
+
+// The same with a mixture of experts behind the first block, balanced over the step, and a gate of the shared
+// one.
+inline ModelConfig tiny_qwen3_next() {
+  ModelConfig c = tiny_qwen3_5();
+  c.family = "qwen3_next";
+  c.moe.experts = 8;
+  c.moe.ffn = 24;
+  c.moe.shared_ffn = 24;
+  c.moe.shared_gate = true;
+  c.moe.dense_layers = {0};
+  c.moe.router.top_k = 2;
+  c.moe.training = {.balance_loss = 0.02, .balance_step = true};
   return c;
 }
 

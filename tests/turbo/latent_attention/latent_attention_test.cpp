@@ -143,5 +143,66 @@ TEST_P(LatentAttentionTest, ProjectsPerHead) {
   }
 }
 
+// The product is linear in both operands, so its gradients are what makes the inner products equal: of d_out
+// with the product of x and up, of d_x with x, and of d_up with up.
+TEST_P(LatentAttentionTest, GradientsOfProjections) {
+  using Side = LatentProject::Side;
+  OperatorBench bench(GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const LatentShape& s : {kShapes[1], kShapes[2]}) {
+      for (const Side side : {Side::kQueries, Side::kValues}) {
+        constexpr std::int64_t kTokens = 5;
+        const bool queries = side == Side::kQueries;
+        const std::int64_t width = queries ? s.nope_dim : s.value_dim, first = queries ? 0 : s.nope_dim;
+        const std::int64_t x_dim = queries ? s.key_dim() : s.rank,
+                           out_dim = queries ? s.rank + s.rope_dim : s.value_dim;
+        const auto draw = [&](std::int64_t n, std::uint64_t seed) {
+          return rounded(random_values(n, seed), dtype);
+        };
+        const Values x = draw(kTokens * s.heads * x_dim, 1), d_out = draw(kTokens * s.heads * out_dim, 2),
+                     up = draw(s.heads * s.up_dim() * s.rank, 3);
+        Values d_x(x.size()), d_up(up.size(), 1.0);  // 1: what is there already
+        for (std::int64_t t = 0; t < kTokens; ++t) {
+          for (std::int64_t h = 0; h < s.heads; ++h) {
+            for (std::int64_t i = 0; i < width; ++i) {
+              for (std::int64_t r = 0; r < s.rank; ++r) {
+                const std::size_t weight = at((h * s.up_dim() + first + i) * s.rank + r);
+                const std::size_t in = in_head(t, s.heads, h, x_dim, queries ? i : r),
+                                  out = in_head(t, s.heads, h, out_dim, queries ? r : i);
+                d_x[in] += d_out[out] * up[weight];
+                d_up[weight] += d_out[out] * x[in];
+              }
+            }
+            for (std::int64_t i = 0; queries && i < s.rope_dim; ++i) {
+              d_x[in_head(t, s.heads, h, x_dim, s.nope_dim + i)] =
+                  d_out[in_head(t, s.heads, h, out_dim, s.rank + i)];
+            }
+          }
+        }
+        const Shape rows{kTokens, s.heads * x_dim}, matrix{s.heads * s.up_dim(), s.rank};
+        const Tensor gradient = bench.upload(d_out, dtype, {kTokens, s.heads * out_dim});
+        const Tensor d_x_device = bench.empty(dtype, rows);
+        bench.run(LatentProjectBackwardInput{.shape = s,
+                                             .side = side,
+                                             .d_out = gradient,
+                                             .up = bench.upload(up, dtype, matrix),
+                                             .d_x = d_x_device,
+                                             .workspace = {}});
+        EXPECT_LE(normalised_error(bench.download(d_x_device), d_x), rounding_error(dtype) + 2e-6);
+        for (const DType of_gradient : {DType::kF32, DType::kBF16}) {
+          const Tensor d_up_device = bench.upload(Values(up.size(), 1.0), of_gradient, matrix);
+          bench.run(LatentProjectBackwardWeight{.shape = s,
+                                                .side = side,
+                                                .x = bench.upload(x, dtype, rows),
+                                                .d_out = gradient,
+                                                .d_up = d_up_device,
+                                                .workspace = {}});
+          EXPECT_LE(normalised_error(bench.download(d_up_device), d_up), rounding_error(of_gradient) + 2e-6);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace primus::turbo::test

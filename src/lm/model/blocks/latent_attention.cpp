@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "engine/tensor_parallel.h"
+#include "lm/model/blocks/indexer.h"
 #include "lm/model/blocks/layers.h"
 #include "lm/model/rope_table.h"
 
@@ -48,6 +49,12 @@ class LatentAttention final : public Layer {
     kv_down_ = matrix("kv_down", {{shape_.rank + shape_.rope_dim, c.hidden}, {}}, "kv_a_proj_with_mqa");
     kv_norm_ = norm("kv_norm", shape_.rank, "kv_a_layernorm");
     kv_up_ = matrix("kv_up", p.rows({c.heads * shape_.up_dim()}, shape_.rank), "kv_b_proj");
+    if (c.attention.indexer.heads > 0) {
+      indexer_.emplace(c, p);
+      // Used on both sides of attention, per head, which is no linear layer's product.
+      kv_up_->uses.push_back(kv_up_->uses.back());
+      kv_up_->linear_of = -1;
+    }
     out_ = &p.linear("linear_proj", ".attention.out", p.columns(c.hidden, c.heads * shape_.value_dim),
                      p.into_residual(), {{".self_attn.o_proj.weight", 0, c.hidden}});
   }
@@ -57,6 +64,7 @@ class LatentAttention final : public Layer {
     if (group_) return parallel(h, in);
     const Value q_latent = q_down_ ? linear(h, *q_down_) : Value();
     auto [kv_latent, rope_key] = latents(linear(h, *kv_down_), in);
+    if (indexer_) return linear(sparse(h, q_latent, kv_latent, rope_key, in), *out_);
     if (in.cache) return linear(cached(queries(h, q_latent, in), kv_latent, rope_key, in), *out_);
     return linear(attention(heads(h, q_latent, kv_latent, rope_key, in), attention_shape(in),
                             {.context = in.context, .first_key = in.first_key}),
@@ -68,6 +76,11 @@ class LatentAttention final : public Layer {
   // in the backward pass, for its heads.
   Value parallel(const Value& h, const BlockInputs& in) const {
     const Value own_q = q_down_ ? linear(h, *q_down_) : h, own_kv = linear(h, *kv_down_);
+    if (indexer_) {
+      const Value q = gather_tokens(own_q, group_);
+      auto [kv_latent, rope_key] = latents(gather_tokens(own_kv, group_), in);
+      return scattered_linear(sparse(h, q, kv_latent, rope_key, in), *out_, group_, in.tensor);
+    }
     if (in.cache) {
       const Value q = gather_tokens(own_q, group_);
       auto [kv_latent, rope_key] = latents(gather_tokens(own_kv, group_), in);
@@ -84,6 +97,28 @@ class LatentAttention final : public Layer {
     const Value mixed =
         attention(fused(), attention_shape(in), {.context = in.context, .first_key = in.first_key});
     return scattered_linear(mixed, *out_, group_, in.tensor);
+  }
+
+  // What this rank's heads read of the tokens that the indexer selects. Queries move to the latents, so that
+  // all heads meet the same keys; they are made again in the backward pass.
+  Value sparse(const Value& h, const Value& q_latent, const Value& kv_latent, const Value& rope_key,
+               const BlockInputs& in) const {
+    using Side = turbo::LatentProject::Side;
+    const Value latents = norm(q_latent, *q_norm_, kLatentEpsilon);
+    const Value selected = indexer_->select(h, latents, in);
+    const Value keys = concat(norm(kv_latent, *kv_norm_, kLatentEpsilon), rope_key);
+    const Value q = rotated(linear(latents, *q_up_), shape_.heads, shape_.key_dim(), in);
+    std::optional<engine::ReplayScope> replay(q.tape());
+    const Value wide = latent_project(q, *kv_up_, Side::kQueries, shape_);
+    replay.reset();
+    const turbo::SelectedAttentionShape shape{.heads = shape_.heads,
+                                              .key_dim = shape_.rank + shape_.rope_dim,
+                                              .value_dim = shape_.rank,
+                                              .scale = scale_};
+    const Value mixed = in.cache
+                            ? selected_cached_attention(wide, keys, selected, shape, in.cache->layer(layer_))
+                            : selected_attention(wide, keys, selected, shape);
+    return latent_project(mixed, *kv_up_, Side::kValues, shape_);
   }
 
   // What this rank's heads read of the tokens so far, whose latents the cache has.
@@ -142,6 +177,7 @@ class LatentAttention final : public Layer {
   std::int64_t layer_;
   Parameter *q_down_ = nullptr, *q_norm_ = nullptr, *q_up_ = nullptr;
   Parameter *kv_down_ = nullptr, *kv_norm_ = nullptr, *kv_up_ = nullptr, *out_ = nullptr;
+  std::optional<Indexer> indexer_;  // of sparse attention
 };
 
 }  // namespace

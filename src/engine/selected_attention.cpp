@@ -1,0 +1,285 @@
+#include "engine/selected_attention.h"
+
+#include "base/check.h"
+#include "engine/fp32_weight_gradient.h"
+#include "engine/parameter_values.h"
+#include "turbo/elementwise/elementwise.h"
+#include "turbo/layer_norm/layer_norm.h"
+
+namespace primus::engine {
+namespace {
+
+using turbo::LatentProject;
+using turbo::launch;
+
+// --- select_keys
+
+struct SelectAttributes {
+  turbo::IndexerShape shape;
+  bool first_row, end_row;
+};
+
+// Inputs: q, k, w, and what the call has of bounds, in this order.
+void select_forward(OperatorCall& op) {
+  const auto a = op.attributes<SelectAttributes>();
+  launch(op.context(), turbo::IndexerSelect{.shape = a.shape,
+                                            .q = op.in(0),
+                                            .k = op.in(1),
+                                            .w = op.in(2),
+                                            .first_row = a.first_row ? op.in(3) : Tensor(),
+                                            .end_row = a.end_row ? op.in(a.first_row ? 4 : 3) : Tensor(),
+                                            .selected = op.out(0),
+                                            .workspace = {}});
+}
+
+constexpr Operator kSelectKeys{
+    .name = "select_keys", .operator_class = OperatorClass::kAttention, .forward = select_forward};
+
+struct SelectCachedAttributes {
+  turbo::PagedSequences sequences;
+  std::int64_t heads, head_dim, top_k;
+  Tensor pages;
+};
+
+// The new tokens' rows, into columns of the pages that are as wide as they.
+void append(OperatorCall& op, const turbo::PagedSequences& sequences, const Tensor& rows,
+            const Tensor& pages) {
+  launch(op.context(), turbo::PagedAppend{.sequences = sequences,
+                                          .rows = rows,
+                                          .pages = pages,
+                                          .tokens = rows.rows(),
+                                          .cols = rows.cols(),
+                                          .stride = rows.cols(),
+                                          .to_stride = rows.cols()});
+}
+
+Tensor rows_of(const Tensor& pages) { return pages.reshaped({pages.rows(), pages.cols()}); }
+
+// Inputs: q, k, w.
+void select_cached_forward(OperatorCall& op) {
+  const auto a = op.attributes<SelectCachedAttributes>();
+  append(op, a.sequences, op.in(1), a.pages);
+  launch(op.context(), turbo::PagedIndexerSelect{.sequences = a.sequences,
+                                                 .heads = a.heads,
+                                                 .head_dim = a.head_dim,
+                                                 .top_k = a.top_k,
+                                                 .q = op.in(0),
+                                                 .pages = a.pages,
+                                                 .w = op.in(2),
+                                                 .selected = op.out(0),
+                                                 .workspace = {}});
+}
+
+constexpr Operator kSelectCachedKeys{.name = "select_cached_keys",
+                                     .operator_class = OperatorClass::kAttention,
+                                     .forward = select_cached_forward};
+
+// --- selected_attention
+
+struct AttendAttributes {
+  turbo::SelectedAttentionShape shape;
+  bool statistics;  // output 1 is the log-sum-exp
+};
+
+void attend(OperatorCall& op, const turbo::SelectedAttentionShape& shape, const Tensor& kv,
+            const Tensor& lse) {
+  launch(op.context(), turbo::SelectedAttentionForward{.shape = shape,
+                                                       .q = op.in(0),
+                                                       .kv = kv,
+                                                       .selected = op.in(2),
+                                                       .sinks = op.has_parameter() ? op.weight() : Tensor(),
+                                                       .out = op.out(0),
+                                                       .lse = lse,
+                                                       .workspace = {}});
+}
+
+// Inputs: q, kv, selected.
+void attend_forward(OperatorCall& op) {
+  const auto a = op.attributes<AttendAttributes>();
+  attend(op, a.shape, op.in(1), a.statistics ? op.out(1) : Tensor());
+}
+
+void attend_backward_input(OperatorCall& op) {
+  const OperatorCall::Target d_q = op.fresh_d_in(0), d_kv = op.fresh_d_in(1);
+  launch(op.context(), turbo::SelectedAttentionBackward{.shape = op.attributes<AttendAttributes>().shape,
+                                                        .q = op.in(0),
+                                                        .kv = op.in(1),
+                                                        .selected = op.in(2),
+                                                        .out = op.out(0),
+                                                        .lse = op.out(1),
+                                                        .d_out = op.d_out(0),
+                                                        .d_q = d_q.out,
+                                                        .d_kv = d_kv.out,
+                                                        .workspace = {}});
+  for (const OperatorCall::Target& target : {d_q, d_kv}) add_previous(op, target);
+}
+
+// The parameter is the sinks.
+void attend_backward_weight(OperatorCall& op) {
+  const turbo::SelectedAttentionShape shape = op.attributes<AttendAttributes>().shape;
+  write_fp32_weight_gradient(op, [&](const Tensor& d_sinks, bool accumulate) {
+    launch(op.context(), turbo::AttentionBackwardSinks{.heads = shape.heads,
+                                                       .value_dim = shape.value_dim,
+                                                       .sinks = op.weight(),
+                                                       .out = op.out(0),
+                                                       .lse = op.out(1),
+                                                       .d_out = op.d_out(0),
+                                                       .d_sinks = d_sinks,
+                                                       .accumulate = accumulate});
+  });
+}
+
+constexpr Operator kSelectedAttention{
+    .name = "selected_attention",
+    .operator_class = OperatorClass::kAttention,
+    .forward = attend_forward,
+    .backward_input = attend_backward_input,
+    .backward_weight = attend_backward_weight,
+    .for_input = {.inputs = bit(0) | bit(1) | bit(2), .outputs = bit(0) | bit(1)},
+    .for_weight = {.outputs = bit(0) | bit(1)},
+    .weight_reads_parameter = true};
+
+struct AttendCachedAttributes {
+  turbo::PagedSequences sequences;
+  turbo::SelectedAttentionShape shape;
+  Tensor pages;
+};
+
+// Inputs: q, the new rows of kv, selected.
+void attend_cached_forward(OperatorCall& op) {
+  const auto a = op.attributes<AttendCachedAttributes>();
+  append(op, a.sequences, op.in(1), a.pages);
+  attend(op, a.shape, a.pages, {});
+}
+
+constexpr Operator kSelectedCachedAttention{.name = "selected_cached_attention",
+                                            .operator_class = OperatorClass::kAttention,
+                                            .forward = attend_cached_forward};
+
+// --- latent_project
+
+struct ProjectAttributes {
+  turbo::LatentShape shape;
+  LatentProject::Side side;
+};
+
+void project_forward(OperatorCall& op) {
+  const auto a = op.attributes<ProjectAttributes>();
+  launch(op.context(), LatentProject{.shape = a.shape,
+                                     .side = a.side,
+                                     .x = op.in(0),
+                                     .up = op.weight(),
+                                     .out = op.out(0),
+                                     .workspace = {}});
+}
+
+void project_backward_input(OperatorCall& op) {
+  const auto a = op.attributes<ProjectAttributes>();
+  const OperatorCall::Target d_x = op.fresh_d_in(0);
+  launch(op.context(), turbo::LatentProjectBackwardInput{.shape = a.shape,
+                                                         .side = a.side,
+                                                         .d_out = op.d_out(0),
+                                                         .up = op.weight(),
+                                                         .d_x = d_x.out,
+                                                         .workspace = {}});
+  add_previous(op, d_x);
+}
+
+// Of the other side's rows nothing is known here: the first one of both makes them zero.
+void project_backward_weight(OperatorCall& op) {
+  const auto a = op.attributes<ProjectAttributes>();
+  const auto [d_up, accumulate] = op.d_weight();
+  if (!accumulate) launch(op.context(), turbo::Fill{.out = d_up, .value = 0});
+  launch(op.context(), turbo::LatentProjectBackwardWeight{.shape = a.shape,
+                                                          .side = a.side,
+                                                          .x = op.in(0),
+                                                          .d_out = op.d_out(0),
+                                                          .d_up = d_up,
+                                                          .workspace = {}});
+}
+
+constexpr Operator kLatentProject{.name = "latent_project",
+                                  .operator_class = OperatorClass::kLinear,
+                                  .forward = project_forward,
+                                  .backward_input = project_backward_input,
+                                  .backward_weight = project_backward_weight,
+                                  .for_weight = {.inputs = bit(0)}};
+
+// --- layer_norm
+
+// Inputs: x, bias.
+void layer_norm_forward(OperatorCall& op) {
+  launch(op.context(), turbo::LayerNorm{.x = op.in(0),
+                                        .weight = op.weight(),
+                                        .bias = op.in(1),
+                                        .y = op.out(0),
+                                        .eps = op.attributes<float>()});
+}
+
+constexpr Operator kLayerNorm{
+    .name = "layer_norm", .operator_class = OperatorClass::kNorm, .forward = layer_norm_forward};
+
+void set_extents(turbo::SelectedAttentionShape& shape, const Value& q, const Tensor& kv,
+                 const Value& selected) {
+  shape.tokens = q.shape()[0];
+  shape.rows = kv.rows();
+  shape.selected = selected.shape()[1];
+}
+
+}  // namespace
+
+Value select_keys(const Value& q, const Value& k, const Value& w, const turbo::IndexerShape& shape,
+                  const Value& first_row, const Value& end_row) {
+  const Value *const first = first_row ? &first_row : nullptr, *const end = end_row ? &end_row : nullptr;
+  return q.tape().record(kSelectKeys, {&q, &k, &w, first, end}, nullptr,
+                         {{DType::kI32, Shape{shape.tokens(), shape.top_k}, false}},
+                         SelectAttributes{shape, first != nullptr, end != nullptr})[0];
+}
+
+Value select_cached_keys(const Value& q, const Value& k, const Value& w, const turbo::IndexerShape& shape,
+                         const CachedSequences& cache) {
+  PRIMUS_CHECK("select_cached_keys", !q.tape().training());
+  return q.tape().record(kSelectCachedKeys, {&q, &k, &w}, nullptr,
+                         {{DType::kI32, Shape{q.shape()[0], shape.top_k}, false}},
+                         SelectCachedAttributes{*cache.sequences, shape.heads, shape.head_dim, shape.top_k,
+                                                rows_of(cache.layer->index)})[0];
+}
+
+Value selected_attention(const Value& q, const Value& kv, const Value& selected,
+                         turbo::SelectedAttentionShape shape, Parameter* sinks) {
+  Tape& tape = q.tape();
+  set_extents(shape, q, Tensor(nullptr, kv.dtype(), kv.shape()), selected);
+  const Tape::Output out{q.dtype(), Shape{shape.tokens, shape.heads * shape.value_dim}};
+  const AttendAttributes attributes{shape, tape.training()};
+  if (!tape.training())
+    return tape.record(kSelectedAttention, {&q, &kv, &selected}, sinks, {out}, attributes)[0];
+  const Tape::Output statistics{DType::kF32, Shape{shape.heads, shape.tokens}, false};
+  return tape.record(kSelectedAttention, {&q, &kv, &selected}, sinks, {out, statistics}, attributes)[0];
+}
+
+Value selected_cached_attention(const Value& q, const Value& kv, const Value& selected,
+                                turbo::SelectedAttentionShape shape, const CachedSequences& cache) {
+  PRIMUS_CHECK("selected_cached_attention", !q.tape().training());
+  const Tensor pages = rows_of(cache.layer->k);
+  set_extents(shape, q, pages, selected);
+  return q.tape().record(kSelectedCachedAttention, {&q, &kv, &selected}, nullptr,
+                         {{q.dtype(), Shape{shape.tokens, shape.heads * shape.value_dim}}},
+                         AttendCachedAttributes{*cache.sequences, shape, pages})[0];
+}
+
+Value latent_project(const Value& x, Parameter& up, LatentProject::Side side,
+                     const turbo::LatentShape& shape) {
+  const std::int64_t width =
+      side == LatentProject::Side::kQueries ? shape.rank + shape.rope_dim : shape.value_dim;
+  return x.tape().record(kLatentProject, {&x}, &up, {{x.dtype(), Shape{x.shape()[0], shape.heads * width}}},
+                         ProjectAttributes{shape, side})[0];
+}
+
+Value layer_norm(const Value& x, Parameter& weight, Parameter& bias, double epsilon) {
+  PRIMUS_CHECK("layer_norm", !weight.trainable && !bias.trainable);
+  const Value shift = parameter_values(x.tape(), bias);
+  return x.tape().record(kLayerNorm, {&x, &shift}, &weight, {{x.dtype(), x.shape()}},
+                         static_cast<float>(epsilon))[0];
+}
+
+}  // namespace primus::engine

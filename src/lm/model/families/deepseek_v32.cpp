@@ -1,0 +1,121 @@
+// DeepSeek-V3.2 (arXiv:2512.02556) and GLM-5: DeepSeek-V3's blocks, whose attention is to the tokens that an
+// indexer selects (blocks/indexer.h). They differ in how the indexer rotates its heads.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lm/model/config_reader.h"
+#include "lm/model/families/deepseek.h"
+#include "lm/model/families/families.h"
+
+namespace primus {
+namespace {
+
+constexpr const char* kV32Defaults =
+    R"({"max_position_embeddings": 163840, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+  "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256, "n_shared_experts": 1,
+  "moe_intermediate_size": 2048, "first_k_dense_replace": 3, "routed_scaling_factor": 2.5, "num_experts_per_tok": 8,
+  "n_group": 8, "topk_group": 4, "index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048})";
+constexpr const char* kGlmDefaults =
+    R"({"max_position_embeddings": 202752, "rms_norm_eps": 1e-05, "q_lora_rank": 2048, "kv_lora_rank": 512,
+  "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256, "n_routed_experts": 256, "n_shared_experts": 1,
+  "moe_intermediate_size": 2048, "first_k_dense_replace": 3, "routed_scaling_factor": 2.5, "num_experts_per_tok": 8,
+  "n_group": 1, "topk_group": 1, "index_n_heads": 32, "index_head_dim": 128, "index_topk": 2048})";
+
+// A list with the same word for each layer, or none.
+void refuse_lists_but(const nlohmann::json& json, const char* key, const std::string& word,
+                      std::int64_t layers) {
+  refuse_unless(json, key, std::vector<std::string>(static_cast<std::size_t>(layers), word));
+}
+
+// Which layers are dense; it goes before first_k_dense_replace.
+void read_dense_layers(const nlohmann::json& json, ModelConfig& c) {
+  const ConfigReader r(json);
+  const nlohmann::json* const types = r.find("mlp_layer_types");
+  if (!types || c.moe.experts == 0) return;
+  if (!types->is_array() || static_cast<std::int64_t>(types->size()) != c.layers) {
+    throw r.bad("mlp_layer_types", fmt::format("is no list of {} layers", c.layers));
+  }
+  c.moe.dense_layers.clear();
+  for (std::size_t layer = 0; layer < types->size(); ++layer) {
+    const nlohmann::json& type = (*types)[layer];
+    if (type == "dense") {
+      c.moe.dense_layers.push_back(static_cast<std::int64_t>(layer));
+    } else if (type != "sparse") {
+      throw r.bad("mlp_layer_types", fmt::format("has {}, which is no kind of layer", type.dump()));
+    }
+  }
+}
+
+void read(const nlohmann::json& json, ModelConfig& c, bool interleaved) {
+  deepseek::read_common(json, c);
+  refuse_unless(json, "scoring_func", "sigmoid");
+  refuse_unless(json, "topk_method", "noaux_tc");
+  refuse_unless(json, "indexer_rope_interleave", interleaved);
+  refuse_lists_but(json, "layer_types", "indexed_attention", c.layers);
+  // Layers that take the selection of the one before.
+  refuse_lists_but(json, "indexer_types", "full", c.layers);
+  refuse_unless(json, "index_topk_freq", 1);
+  refuse_unless(json, "index_topk_pattern", std::string(static_cast<std::size_t>(c.layers), 'F'));
+  read_dense_layers(json, c);
+  c.moe.router.scoring = turbo::RouterRule::Scoring::kSigmoid;
+  c.moe.router.group_score = turbo::RouterRule::GroupScore::kTwoBest;
+  deepseek::read_groups(json, c);
+  const ConfigReader r(json);
+  c.moe.router.normalise = r.flag_or("norm_topk_prob", true);
+  c.moe.choice_bias = c.moe.experts > 0;
+  if (c.attention.latent.q_rank == 0) {
+    throw r.bad("q_lora_rank", "is not there, and the indexer's queries are made of the latents of queries");
+  }
+  const std::int64_t most = ConfigReader::kMaxWidth;
+  c.attention.indexer = {.heads = r.integer("index_n_heads", 1, most),
+                         .head_dim = r.integer("index_head_dim", 1, most),
+                         .top_k = r.integer("index_topk", 1, std::int64_t{1} << 22),
+                         .interleaved = interleaved};
+  if (c.attention.indexer.head_dim < c.attention.latent.rope_dim) {
+    throw r.bad("index_head_dim", "is less than qk_rope_head_dim, which columns of each head are rotated");
+  }
+}
+
+void read_v32(const nlohmann::json& json, ModelConfig& c) { read(json, c, false); }
+void read_glm(const nlohmann::json& json, ModelConfig& c) { read(json, c, true); }
+
+void write(const ModelConfig& c, nlohmann::json& json) {
+  deepseek::write_common(c, json);
+  const IndexerConfig& indexer = c.attention.indexer;
+  json["scoring_func"] = "sigmoid";
+  json["topk_method"] = "noaux_tc";
+  json["index_n_heads"] = indexer.heads;
+  json["index_head_dim"] = indexer.head_dim;
+  json["index_topk"] = indexer.top_k;
+  std::vector<std::string> types;
+  for (std::int64_t layer = 0; layer < c.layers; ++layer)
+    types.emplace_back(c.moe.experts > 0 && c.moe.routed(layer) ? "sparse" : "dense");
+  json["mlp_layer_types"] = types;
+}
+
+Family family(const char* model_type, const char* architecture,
+              void (*read_it)(const nlohmann::json&, ModelConfig&), const char* defaults) {
+  Family family{model_type,           architecture,         read_it, write,
+                deepseek::make_block, deepseek::switches(), defaults};
+  family.switches.push_back({"experimental_attention_variant", "dsa"});
+  family.other_keys = deepseek::other_keys();
+  for (const char* key : {"indexer_rope_interleave", "layer_types", "indexer_types", "index_topk_freq",
+                          "index_skip_topk_offset", "index_topk_pattern"}) {
+    family.other_keys.emplace_back(key);
+  }
+  family.aliases = {{"num_local_experts", "n_routed_experts"},
+                    {"num_mtp_layers", "num_nextn_predict_layers"}};
+  return family;
+}
+
+}  // namespace
+
+Family deepseek_v32_family() {
+  return family("deepseek_v32", "DeepseekV32ForCausalLM", read_v32, kV32Defaults);
+}
+
+Family glm_moe_dsa_family() { return family("glm_moe_dsa", "GlmMoeDsaForCausalLM", read_glm, kGlmDefaults); }
+
+}  // namespace primus

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Writes the goldens models/deepseek_v32 and models/glm_moe_dsa: tiny models of transformers in float64, as README.md
+beside this file says what a golden holds. Run by hand; needs torch and transformers 5.
+
+Lists of selected tokens are shorter than the sequences. A seed is looked for with which no score at the end of a list
+is close to the first one behind it, so that rounding decides nothing. Indexers have no gradients, and optimizers leave
+them alone.
+"""
+
+import json
+import pathlib
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+HERE = pathlib.Path(__file__).resolve().parent / "models"
+ADAMW = {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "decay_all_parameters": True}
+COMMON = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 112, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8,
+          "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "moe_intermediate_size": 24,
+          "first_k_dense_replace": 1, "max_position_embeddings": 128, "index_head_dim": 16, "index_n_heads": 8,
+          "index_topk": 16, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "use_cache": False}
+MODELS = {
+    "deepseek_v32": transformers.DeepseekV32Config(**COMMON, v_head_dim=12, n_group=4, topk_group=2),
+    "glm_moe_dsa": transformers.GlmMoeDsaConfig(**COMMON, v_head_dim=20, n_group=1, topk_group=1),
+}
+TOKENS, SEEDS, TRIALS = (2, 24), 200, 12
+
+
+def published(name: str, tensor: torch.Tensor) -> dict:
+    """The tensors that a parameter is in files."""
+    tensor = tensor.detach().float()
+    at, _, last = name.rpartition(".")
+    if last == "gate_up_proj":
+        half = tensor.shape[1] // 2
+        return {f"{at}.{e}.{w}.weight": part.contiguous() for e, both in enumerate(tensor)
+                for w, part in (("gate_proj", both[:half]), ("up_proj", both[half:]))}
+    if last == "down_proj" and at.endswith("experts"):
+        return {f"{at}.{e}.down_proj.weight": one.contiguous() for e, one in enumerate(tensor)}
+    return {name: tensor.contiguous()}
+
+
+class Margins:
+    """How far the last selected score is from the first one that is not, as a share of the largest."""
+
+    def __init__(self, model, topk: int):
+        self.least, self.topk = 1.0, topk
+        for layer in model.model.layers:
+            self.watch(layer.self_attn.indexer)
+
+    def watch(self, indexer) -> None:
+        forward = indexer.forward
+
+        def watched(hidden, q, positions, mask, *more, **named):
+            real = torch.Tensor.topk
+
+            def topk(scores, k, **how):
+                if scores.shape[-1] > k and scores.dim() == 3:
+                    best = scores.sort(dim=-1, descending=True).values
+                    for row in best.flatten(0, 1):
+                        if torch.isfinite(row[k]) and row[k] > -1e30:
+                            seen = row[row > -1e30]
+                            self.least = min(self.least, float((row[k - 1] - row[k]) / seen.abs().max()))
+                return real(scores, k, **how)
+
+            torch.Tensor.topk = topk
+            try:
+                return forward(hidden, q, positions, mask, *more, **named)
+            finally:
+                torch.Tensor.topk = real
+
+        indexer.forward = watched
+
+
+def make(config, seed: int):
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(
+        config, attn_implementation="eager", experts_implementation="eager").float()
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            norm = "norm" in key and not key.endswith("bias")
+            scale = 1 if "embed" in key else 0.5
+            small = norm or key.endswith("bias")
+            p.copy_(torch.randn_like(p) * (0.1 if small else scale * p.shape[-1] ** -0.5) + norm)
+        for key, buffer in model.named_buffers():
+            if key.endswith("e_score_correction_bias"):
+                buffer.copy_(torch.randn_like(buffer) * 0.1)
+    ids = torch.randint(0, config.vocab_size, TOKENS)
+    return model, ids
+
+
+def first_margin(config, seed: int) -> float:
+    model, ids = make(config, seed)
+    model = model.double()
+    margins = Margins(model, config.index_topk)
+    with torch.no_grad():
+        model(ids)
+    return margins.least
+
+
+def train(config, model, ids):
+    """Ten steps: the losses and norms, the first gradients, and the least margin on the way."""
+    named = dict(model.named_parameters())
+    margins = Margins(model, config.index_topk)
+    trained = [p for key, p in named.items() if ".indexer." not in key]
+    optimizer = torch.optim.AdamW(trained, lr=ADAMW["lr"], betas=ADAMW["betas"], eps=ADAMW["eps"],
+                                  weight_decay=ADAMW["weight_decay"])
+    trajectory, gradients = [], {}
+    for step in range(10):
+        optimizer.zero_grad()
+        # The model's own loss is in fp32.
+        loss = torch.nn.functional.cross_entropy(model(ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward()
+        if step == 0:
+            assert all((p.grad is None) == (".indexer." in key) for key, p in named.items())
+            gradients = {k: v for key, p in named.items() if p.grad is not None for k, v in published(key, p.grad).items()}
+        norm = torch.nn.utils.clip_grad_norm_(trained, ADAMW["clip"])
+        trajectory.append([loss.item(), norm.item()])
+        optimizer.step()
+    return trajectory, gradients, margins.least
+
+
+def best_seed(config) -> int:
+    likely = sorted(range(SEEDS), key=lambda seed: first_margin(config, seed))[-TRIALS:]
+
+    def margin(seed: int) -> float:
+        model, ids = make(config, seed)
+        return train(config, model.double(), ids)[2]
+    return max(likely, key=margin)
+
+
+def write(name: str, config) -> None:
+    folder = HERE / name
+    model, ids = make(config, best_seed(config))
+    model.save_pretrained(folder)
+    saved = set(load_file(folder / "model.safetensors"))
+    model = model.double()
+    ours = {k for key, p in model.named_parameters() for k in published(key, p)}
+    assert ours == {key for key in saved if not key.endswith("e_score_correction_bias")}, ours ^ saved
+    with torch.no_grad():
+        logits = model(ids).logits
+    save_file({"input_ids": ids, "logits": logits.float().contiguous()}, folder / "io.safetensors")
+    trajectory, gradients, margin = train(config, model, ids)
+    print(name, "margin", margin)
+    save_file(gradients, folder / "grads.safetensors")
+    golden = {"transformers": transformers.__version__, "loss": trajectory[0][0], "grad_norm": trajectory[0][1],
+              "adamw": ADAMW, "trajectory_loss_gradnorm": trajectory}
+    (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
+
+
+for key, value in MODELS.items():
+    write(key, value)

@@ -1,6 +1,6 @@
 // Context parallelism by all-to-all (DeepSpeed-Ulysses, Jacobs et al. 2023): for attention every rank gets
 // all tokens of some of the heads, and gives the results back.
-#include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "engine/context_attention.h"
@@ -53,68 +53,101 @@ class Call {
   // `own`: rows of all heads, of this rank's tokens. `all`: rows of this rank's heads, of all tokens, in the
   // order of the sequences.
   void to_heads(const Tensor& own, const Tensor& all, const std::vector<Columns>& columns) const {
-    const ScratchTensor sent(scratch(), own.dtype, {all_tokens(), all.cols()});
-    const ScratchTensor received(scratch(), own.dtype, {all_tokens(), all.cols()});
-    for_each_column(columns, [&](int rank, std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
-      copy(own.from(of_own), sent.get().from(rank * own_tokens() * all.cols() + of_row), own_tokens(), count,
-           own.cols(), all.cols());
+    const ScratchTensor sent(scratch(), own.dtype, {all_tokens() - own_tokens(), all.cols()});
+    std::vector<comm::Transfer> transfers;
+    for_each_peer([&](int peer, std::int64_t place) {
+      const Tensor part = sent.get().slice(place, place + own_tokens());
+      for_each_column(columns, peer, [&](std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
+        copy(own.from(of_own), part.from(of_row), own_tokens(), count, own.cols(), all.cols());
+      });
+      for_each_piece([&](std::int64_t sequence, int half) {
+        transfers.push_back(comm::Transfer::send(piece(part, sequence, half), peer));
+        transfers.push_back(comm::Transfer::receive(place_of(all, peer, sequence, half), peer));
+      });
     });
-    a_.context->all_to_all(sent.get(), received.get());
-    reorder(received.get(), all, false);
+    a_.context->exchange(transfers);
+    // What stays here goes to its place meanwhile.
+    for_each_piece([&](std::int64_t sequence, int half) {
+      const Tensor from = piece(own, sequence, half), to = place_of(all, rank(), sequence, half);
+      for_each_column(columns, rank(), [&](std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
+        copy(from.from(of_own), to.from(of_row), slice_tokens_, count, own.cols(), all.cols());
+      });
+    });
+    a_.context->wait(a_.context->values_arrived());
   }
   // The reverse.
   void to_tokens(const Tensor& all, const Tensor& own, const std::vector<Columns>& columns) const {
-    const ScratchTensor sent(scratch(), own.dtype, {all_tokens(), all.cols()});
-    const ScratchTensor received(scratch(), own.dtype, {all_tokens(), all.cols()});
-    reorder(all, sent.get(), true);
-    a_.context->all_to_all(sent.get(), received.get());
-    for_each_column(columns, [&](int rank, std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
-      copy(received.get().from(rank * own_tokens() * all.cols() + of_row), own.from(of_own), own_tokens(),
-           count, all.cols(), own.cols());
+    const ScratchTensor received(scratch(), own.dtype, {all_tokens() - own_tokens(), all.cols()});
+    std::vector<comm::Transfer> transfers;
+    for_each_peer([&](int peer, std::int64_t place) {
+      const Tensor part = received.get().slice(place, place + own_tokens());
+      for_each_piece([&](std::int64_t sequence, int half) {
+        transfers.push_back(comm::Transfer::send(place_of(all, peer, sequence, half), peer));
+        transfers.push_back(comm::Transfer::receive(piece(part, sequence, half), peer));
+      });
+    });
+    a_.context->exchange(transfers);
+    for_each_piece([&](std::int64_t sequence, int half) {
+      const Tensor from = place_of(all, rank(), sequence, half), to = piece(own, sequence, half);
+      for_each_column(columns, rank(), [&](std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
+        copy(from.from(of_row), to.from(of_own), slice_tokens_, count, all.cols(), own.cols());
+      });
+    });
+    a_.context->wait(a_.context->values_arrived());
+    for_each_peer([&](int peer, std::int64_t place) {
+      const Tensor part = received.get().slice(place, place + own_tokens());
+      for_each_column(columns, peer, [&](std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
+        copy(part.from(of_row), own.from(of_own), own_tokens(), count, all.cols(), own.cols());
+      });
     });
   }
 
   // The first keys of all tokens, from those of this rank's.
   void gather_first_keys(const Tensor& all) const {
-    const ScratchTensor gathered(scratch(), DType::kI32, {all_tokens(), 1});
-    a_.context->all_gather(op_.in(1), gathered.get().reshaped({all_tokens()}));
-    reorder(gathered.get(), all.reshaped({all_tokens(), 1}), false);
+    const Tensor own = op_.in(1).reshaped({own_tokens(), 1}), whole = all.reshaped({all_tokens(), 1});
+    std::vector<comm::Transfer> transfers;
+    for_each_piece([&](std::int64_t sequence, int half) {
+      for_each_peer([&](int peer, std::int64_t) {
+        transfers.push_back(comm::Transfer::send(piece(own, sequence, half), peer));
+        transfers.push_back(comm::Transfer::receive(place_of(whole, peer, sequence, half), peer));
+      });
+      copy(piece(own, sequence, half), place_of(whole, rank(), sequence, half), 1, slice_tokens_,
+           slice_tokens_, slice_tokens_);
+    });
+    a_.context->exchange(transfers);
+    a_.context->wait(a_.context->values_arrived());
   }
 
   Arena& scratch() const { return op_.context().scratch; }
 
  private:
+  // visit(another rank, where its part begins in rows of all the others').
   template <class Visit>
-  void for_each_column(const std::vector<Columns>& columns, Visit visit) const {
-    for (int rank = 0; rank < ranks_; ++rank) {
-      std::int64_t of_row = 0;
-      for (const Columns& c : columns) {
-        visit(rank, c.first + rank * c.count, of_row, c.count);
-        of_row += c.count;
-      }
+  void for_each_peer(Visit visit) const {
+    for (int i = 1; i < ranks_; ++i) visit((rank() + i) % ranks_, (i - 1) * own_tokens());
+  }
+  template <class Visit>
+  void for_each_piece(Visit visit) const {
+    for (std::int64_t sequence = 0; sequence < a_.shape.batch; ++sequence) {
+      for (const int half : {0, 1}) visit(sequence, half);
     }
   }
-
-  // Between rows in the order of ranks and of what each holds, and in that of the sequences.
-  void reorder(const Tensor& from, const Tensor& to, bool to_ranks) const {
-    const std::int64_t cols = from.cols(), half = slice_tokens_ * cols;
-    for (int rank = 0; rank < ranks_; ++rank) {
-      for (int part = 0; part < 2; ++part) {
-        // Of each sequence one slice.
-        const std::int64_t by_rank = rank * own_tokens() * cols + part * half;
-        const std::int64_t by_sequence = a_.context->slice(rank, part) * half;
-        const Tensor a = from.from(to_ranks ? by_sequence : by_rank);
-        const Tensor b = to.from(to_ranks ? by_rank : by_sequence);
-        const std::int64_t of_rank = 2 * half, of_sequence = a_.shape.seq_q * cols;
-        launch(op_.context(), turbo::CopyRows{.from = a,
-                                              .to = b,
-                                              .rows = a_.shape.batch,
-                                              .cols = half,
-                                              .from_stride = to_ranks ? of_sequence : of_rank,
-                                              .to_stride = to_ranks ? of_rank : of_sequence,
-                                              .group_rows = a_.shape.batch,
-                                              .to_group_stride = 0});
-      }
+  // Of what a rank holds; and where it belongs among whole sequences.
+  Tensor piece(const Tensor& of_rank, std::int64_t sequence, int half) const {
+    const std::int64_t begin = (2 * sequence + half) * slice_tokens_;
+    return of_rank.slice(begin, begin + slice_tokens_);
+  }
+  Tensor place_of(const Tensor& all, int rank, std::int64_t sequence, int half) const {
+    const std::int64_t begin = sequence * a_.shape.seq_q + a_.context->slice(rank, half) * slice_tokens_;
+    return all.slice(begin, begin + slice_tokens_);
+  }
+  // visit(first column of all heads' rows, of the rank's own rows, how many), of the heads of a rank.
+  template <class Visit>
+  void for_each_column(const std::vector<Columns>& columns, int rank, Visit visit) const {
+    std::int64_t of_row = 0;
+    for (const Columns& c : columns) {
+      visit(c.first + rank * c.count, of_row, c.count);
+      of_row += c.count;
     }
   }
 
@@ -136,19 +169,23 @@ Tensor own_heads(const Call& call, const Tensor& of_heads) {
   return of_heads.slice(call.rank() * heads, (call.rank() + 1) * heads);
 }
 
-// Inputs: qkv, first keys. Outputs: out of this rank's tokens; that of its heads, and their log-sum-exp.
+// Inputs: qkv, first keys. Outputs: out of this rank's tokens; that of its heads, their log-sum-exp and qkv.
+// The backward pass needs the last one, which is as large as the input, instead of that.
 void forward(OperatorCall& op) {
   const Call call(op);
   const Tensor own = op.in(0);
-  const ScratchTensor qkv(call.scratch(), own.dtype, {call.all_tokens(), call.width()});
-  call.to_heads(own, qkv.get(), call.qkv_columns());
+  std::optional<ScratchTensor> unkept;
+  if (!call.attributes().statistics)
+    unkept.emplace(call.scratch(), own.dtype, Shape{call.all_tokens(), call.width()});
+  const Tensor qkv = unkept ? unkept->get() : op.out(3);
+  call.to_heads(own, qkv, call.qkv_columns());
   const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
   if (call.attributes().documents) call.gather_first_keys(first_keys.get());
   launch(op.context(),
          turbo::AttentionForward{.shape = call.shape(),
-                                 .q = qkv.get(),
-                                 .k = qkv.get().from(call.columns().k),
-                                 .v = qkv.get().from(call.columns().v),
+                                 .q = qkv,
+                                 .k = qkv.from(call.columns().k),
+                                 .v = qkv.from(call.columns().v),
                                  .q_stride = call.width(),
                                  .k_stride = call.width(),
                                  .v_stride = call.width(),
@@ -162,19 +199,17 @@ void forward(OperatorCall& op) {
 
 void backward_input(OperatorCall& op) {
   const Call call(op);
-  const Tensor own = op.in(0);
+  const Tensor qkv = op.out(3);
   const auto [d_own, previous] = op.fresh_d_in(0);
-  const ScratchTensor qkv(call.scratch(), own.dtype, {call.all_tokens(), call.width()});
-  const ScratchTensor d_qkv(call.scratch(), own.dtype, qkv.get().shape);
-  const ScratchTensor d_out(call.scratch(), own.dtype, {call.all_tokens(), call.out_width()});
+  const ScratchTensor d_qkv(call.scratch(), qkv.dtype, qkv.shape);
+  const ScratchTensor d_out(call.scratch(), qkv.dtype, {call.all_tokens(), call.out_width()});
   const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
-  call.to_heads(own, qkv.get(), call.qkv_columns());
   call.to_heads(op.d_out(0), d_out.get(), call.out_columns());
   if (call.attributes().documents) call.gather_first_keys(first_keys.get());
-  const Tensor k = qkv.get().from(call.columns().k), v = qkv.get().from(call.columns().v);
+  const Tensor k = qkv.from(call.columns().k), v = qkv.from(call.columns().v);
   launch(op.context(),
          turbo::AttentionBackward{.shape = call.shape(),
-                                  .q = qkv.get(),
+                                  .q = qkv,
                                   .k = k,
                                   .v = v,
                                   .q_stride = call.width(),
@@ -219,7 +254,7 @@ constexpr Operator kContextAllToAll{.name = "context_all_to_all",
                                     .forward = forward,
                                     .backward_input = backward_input,
                                     .backward_weight = backward_weight,
-                                    .for_input = {.inputs = bit(0) | bit(1), .outputs = bit(1) | bit(2)},
+                                    .for_input = {.inputs = bit(1), .outputs = bit(1) | bit(2) | bit(3)},
                                     .for_weight = {.outputs = bit(1) | bit(2)},
                                     .weight_reads_parameter = true};
 
@@ -238,12 +273,13 @@ Value attention_by_heads(const Value& qkv, turbo::AttentionShape shape, const At
   const std::int64_t tokens = shape.batch * shape.seq_q;
   const Tape::Output of_heads{qkv.dtype(), Shape{tokens, shape.heads * shape.value_dim}, false};
   const Tape::Output statistics{DType::kF32, Shape{shape.heads, tokens}, false};
+  const Tape::Output qkv_of_heads{qkv.dtype(), Shape{tokens, FusedColumns(shape).width}, false};
   if (!tape.training()) {
     return tape.record(kContextAllToAll, {&qkv, documents}, options.sinks, {{qkv.dtype(), out}, of_heads},
                        attributes)[0];
   }
   return tape.record(kContextAllToAll, {&qkv, documents}, options.sinks,
-                     {{qkv.dtype(), out}, of_heads, statistics}, attributes)[0];
+                     {{qkv.dtype(), out}, of_heads, statistics, qkv_of_heads}, attributes)[0];
 }
 
 }  // namespace primus::engine

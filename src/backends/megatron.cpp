@@ -207,10 +207,10 @@ class Megatron {
     const ModelConfig model = model_config_of(e_, t_.vocab_size.value_or(kMockVocabulary), families);
     const Family& family = families.find(model.family);
     for (const FamilySwitch& common : switches_of(family)) {
-      if (common.value == kEither || common.value.empty() || arguments_.contains(std::string(common.key)))
-        continue;
+      const std::string name = rules_.renamed(common.key);
+      if (common.value == kEither || common.value.empty() || arguments_.contains(name)) continue;
       if (common.key == "softmax_type" && t_.use_sink_attention) continue;
-      put(std::string(common.key), config::plain_scalar(common.value, {}));
+      put(name, config::plain_scalar(common.value, {}));
     }
     // gpt-oss's activation is a gated one of its own in Megatron-LM.
     if (arguments_.contains("quick_geglu") && arguments_.at("quick_geglu").boolean)
@@ -573,6 +573,7 @@ class Megatron {
       if (!words.empty()) put_text(key, pattern_word(words));
     };
     if (t_.num_experts) pattern("moe_layer_freq", t_.moe_layer_freq);
+    pattern("linear_attention_freq", t_.linear_attention_freq);
     pattern("no_rope_freq", t_.no_rope_freq);
     pattern("window_attn_skip_freq", t_.window_attn_skip_freq);
     if (!t_.window_size.empty()) {

@@ -117,6 +117,13 @@ double bytes_of_decoding(const ModelConfig& c, const FamilyRegistry& families, D
       bytes += texts * static_cast<double>(c.conv_width * c.hidden) * 4;
       continue;
     }
+    if (c.linear.has(
+            layer)) {  // the same of its convolution, and the state, which is written once in many tokens
+      const LinearAttentionConfig& l = c.linear;
+      bytes += texts * 4 *
+               static_cast<double>(l.conv_width * (2 * l.keys() + l.values()) + l.values() * l.key_dim);
+      continue;
+    }
     const SelfAttentionOptions options = attention_options(c, layer);
     std::int64_t seen = length;
     if (options.chunk > 0) seen = (length - 1) % options.chunk + 1;

@@ -27,7 +27,6 @@ constexpr auto kModels = std::to_array<Row>({
     {"glm5", "GLM-5 needs DeepSeek's sparse attention"},
     {"kimi_k3", "Kimi K3 needs Kimi delta attention and gated latent attention"},
     {"mamba", "Mamba needs state-space layers"},
-    {"qwen3_5", "Qwen3.5 needs gated delta networks (linear attention)"},
     {"zebra_llama", "Zebra-Llama needs state-space or linear-attention layers beside latent attention"},
 });
 

@@ -1,12 +1,10 @@
-// Context parallelism by all-to-all (DeepSpeed-Ulysses, Jacobs et al. 2023): for attention every rank gets
-// all tokens of some of the heads, and gives the results back.
+// Attention by heads: every context rank gets all tokens of some of them, and gives the results back.
+#include <array>
 #include <optional>
-#include <vector>
 
-#include "engine/context_attention.h"
 #include "engine/fp32_weight_gradient.h"
 #include "engine/fused_columns.h"
-#include "tensor/scratch_tensor.h"
+#include "engine/head_exchange.h"
 #include "turbo/elementwise/elementwise.h"
 
 namespace primus::engine {
@@ -20,146 +18,33 @@ struct Attributes {
   bool documents, statistics;
 };
 
-// Runs of columns that go to each rank: `count` columns from `first + rank * count` on.
-struct Columns {
-  std::int64_t first, count;
-};
-
-class Call {
+class Call : public HeadExchange {
  public:
-  explicit Call(OperatorCall& op)
-      : op_(op),
-        a_(op.attributes<Attributes>()),
-        ranks_(a_.context->ranks()),
-        slice_tokens_(a_.shape.seq_q / (2 * ranks_)),
-        columns_(a_.shape) {}
+  explicit Call(OperatorCall& op) : Call(op, op.attributes<Attributes>()) {}
 
   const turbo::AttentionShape& shape() const { return a_.shape; }
   const Attributes& attributes() const { return a_; }
-  std::int64_t own_tokens() const { return all_tokens() / ranks_; }
-  std::int64_t all_tokens() const { return a_.shape.batch * a_.shape.seq_q; }
   std::int64_t width() const { return columns_.width; }  // of a row of this rank's heads
   std::int64_t out_width() const { return a_.shape.heads * a_.shape.value_dim; }
   const FusedColumns& columns() const { return columns_; }
   int rank() const { return a_.context->rank(); }
-
-  // Of a row of the fused projection of all heads: queries, keys and values.
-  std::vector<Columns> qkv_columns() const {
-    const std::int64_t values = columns_.width - columns_.v;
-    return {{0, columns_.k}, {ranks_ * columns_.k, columns_.v - columns_.k}, {ranks_ * columns_.v, values}};
-  }
-  std::vector<Columns> out_columns() const { return {{0, out_width()}}; }
-
-  // `own`: rows of all heads, of this rank's tokens. `all`: rows of this rank's heads, of all tokens, in the
-  // order of the sequences.
-  void to_heads(const Tensor& own, const Tensor& all, const std::vector<Columns>& columns) const {
-    const ScratchTensor sent(scratch(), own.dtype, {all_tokens() - own_tokens(), all.cols()});
-    std::vector<comm::Transfer> transfers;
-    for_each_peer([&](int peer, std::int64_t place) {
-      const Tensor part = sent.get().slice(place, place + own_tokens());
-      for_each_column(columns, peer, [&](std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
-        copy(own.from(of_own), part.from(of_row), own_tokens(), count, own.cols(), all.cols());
-      });
-      for_each_piece([&](std::int64_t sequence, int half) {
-        transfers.push_back(comm::Transfer::send(piece(part, sequence, half), peer));
-        transfers.push_back(comm::Transfer::receive(place_of(all, peer, sequence, half), peer));
-      });
-    });
-    a_.context->exchange(transfers);
-    // What stays here goes to its place meanwhile.
-    for_each_piece([&](std::int64_t sequence, int half) {
-      const Tensor from = piece(own, sequence, half), to = place_of(all, rank(), sequence, half);
-      for_each_column(columns, rank(), [&](std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
-        copy(from.from(of_own), to.from(of_row), slice_tokens_, count, own.cols(), all.cols());
-      });
-    });
-    a_.context->wait(a_.context->values_arrived());
-  }
-  // The reverse.
-  void to_tokens(const Tensor& all, const Tensor& own, const std::vector<Columns>& columns) const {
-    const ScratchTensor received(scratch(), own.dtype, {all_tokens() - own_tokens(), all.cols()});
-    std::vector<comm::Transfer> transfers;
-    for_each_peer([&](int peer, std::int64_t place) {
-      const Tensor part = received.get().slice(place, place + own_tokens());
-      for_each_piece([&](std::int64_t sequence, int half) {
-        transfers.push_back(comm::Transfer::send(place_of(all, peer, sequence, half), peer));
-        transfers.push_back(comm::Transfer::receive(piece(part, sequence, half), peer));
-      });
-    });
-    a_.context->exchange(transfers);
-    for_each_piece([&](std::int64_t sequence, int half) {
-      const Tensor from = place_of(all, rank(), sequence, half), to = piece(own, sequence, half);
-      for_each_column(columns, rank(), [&](std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
-        copy(from.from(of_row), to.from(of_own), slice_tokens_, count, all.cols(), own.cols());
-      });
-    });
-    a_.context->wait(a_.context->values_arrived());
-    for_each_peer([&](int peer, std::int64_t place) {
-      const Tensor part = received.get().slice(place, place + own_tokens());
-      for_each_column(columns, peer, [&](std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
-        copy(part.from(of_row), own.from(of_own), own_tokens(), count, all.cols(), own.cols());
-      });
-    });
-  }
-
-  // The first keys of all tokens, from those of this rank's.
-  void gather_first_keys(const Tensor& all) const {
-    const Tensor own = op_.in(1).reshaped({own_tokens(), 1}), whole = all.reshaped({all_tokens(), 1});
-    std::vector<comm::Transfer> transfers;
-    for_each_piece([&](std::int64_t sequence, int half) {
-      for_each_peer([&](int peer, std::int64_t) {
-        transfers.push_back(comm::Transfer::send(piece(own, sequence, half), peer));
-        transfers.push_back(comm::Transfer::receive(place_of(whole, peer, sequence, half), peer));
-      });
-      copy(piece(own, sequence, half), place_of(whole, rank(), sequence, half), 1, slice_tokens_,
-           slice_tokens_, slice_tokens_);
-    });
-    a_.context->exchange(transfers);
-    a_.context->wait(a_.context->values_arrived());
-  }
-
   Arena& scratch() const { return op_.context().scratch; }
 
+  // Of a row of the fused projection of all heads: queries, keys and values.
+  std::array<Columns, 3> qkv_columns() const {
+    const std::int64_t ranks = a_.context->ranks(), k = columns_.k, v = columns_.v;
+    return {{{0, k}, {ranks * k, v - k}, {ranks * v, columns_.width - v}}};
+  }
+  std::array<Columns, 1> out_columns() const { return {{{0, out_width()}}}; }
+
  private:
-  // visit(another rank, where its part begins in rows of all the others').
-  template <class Visit>
-  void for_each_peer(Visit visit) const {
-    for (int i = 1; i < ranks_; ++i) visit((rank() + i) % ranks_, (i - 1) * own_tokens());
-  }
-  template <class Visit>
-  void for_each_piece(Visit visit) const {
-    for (std::int64_t sequence = 0; sequence < a_.shape.batch; ++sequence) {
-      for (const int half : {0, 1}) visit(sequence, half);
-    }
-  }
-  // Of what a rank holds; and where it belongs among whole sequences.
-  Tensor piece(const Tensor& of_rank, std::int64_t sequence, int half) const {
-    const std::int64_t begin = (2 * sequence + half) * slice_tokens_;
-    return of_rank.slice(begin, begin + slice_tokens_);
-  }
-  Tensor place_of(const Tensor& all, int rank, std::int64_t sequence, int half) const {
-    const std::int64_t begin = sequence * a_.shape.seq_q + a_.context->slice(rank, half) * slice_tokens_;
-    return all.slice(begin, begin + slice_tokens_);
-  }
-  // visit(first column of all heads' rows, of the rank's own rows, how many), of the heads of a rank.
-  template <class Visit>
-  void for_each_column(const std::vector<Columns>& columns, int rank, Visit visit) const {
-    std::int64_t of_row = 0;
-    for (const Columns& c : columns) {
-      visit(c.first + rank * c.count, of_row, c.count);
-      of_row += c.count;
-    }
-  }
-
-  void copy(const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,
-            std::int64_t from_stride, std::int64_t to_stride) const {
-    launch(op_.context(), turbo::CopyRows::strided(from, to, rows, cols, from_stride, to_stride));
-  }
-
+  Call(OperatorCall& op, const Attributes& a)
+      : HeadExchange(op.context(), *a.context, a.shape.batch, a.shape.seq_q),
+        op_(op),
+        a_(a),
+        columns_(a.shape) {}
   OperatorCall& op_;
   Attributes a_;
-  int ranks_;
-  std::int64_t slice_tokens_;
   FusedColumns columns_;
 };
 
@@ -180,7 +65,7 @@ void forward(OperatorCall& op) {
   const Tensor qkv = unkept ? unkept->get() : op.out(3);
   call.to_heads(own, qkv, call.qkv_columns());
   const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
-  if (call.attributes().documents) call.gather_first_keys(first_keys.get());
+  if (call.attributes().documents) call.gather_first_keys(op.in(1), first_keys.get());
   launch(op.context(),
          turbo::AttentionForward{.shape = call.shape(),
                                  .q = qkv,
@@ -205,7 +90,7 @@ void backward_input(OperatorCall& op) {
   const ScratchTensor d_out(call.scratch(), qkv.dtype, {call.all_tokens(), call.out_width()});
   const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
   call.to_heads(op.d_out(0), d_out.get(), call.out_columns());
-  if (call.attributes().documents) call.gather_first_keys(first_keys.get());
+  if (call.attributes().documents) call.gather_first_keys(op.in(1), first_keys.get());
   const Tensor k = qkv.from(call.columns().k), v = qkv.from(call.columns().v);
   launch(op.context(),
          turbo::AttentionBackward{.shape = call.shape(),

@@ -100,9 +100,11 @@ Value scale_by_position(Value x, const Value& positions, const PositionScaling& 
 // Keys and values of one layer for generation, in pages that sequences share
 // (turbo/attention/paged_attention.h): [pages, page_size, kv_heads * dim] each. Latents have k only: [pages,
 // page_size, rank + rope_dim]. A short convolution has the last inputs of each sequence instead, [sequences,
-// ring, channels] fp32 (turbo/causal_conv/causal_conv.h).
+// ring, channels] fp32 (turbo/causal_conv/causal_conv.h), and a delta rule the state of each sequence and
+// what goes with it (CachedDeltaRule in turbo/delta_rule/delta_rule.h).
 struct KvCacheLayer {
   Tensor k, v, ring;
+  Tensor state, recent, committed;
 };
 // Inference: the pass's new tokens are appended to the pages, and each attends to all of its sequence.
 struct CachedSequences {

@@ -14,10 +14,15 @@ namespace primus::engine {
 // How a parameter starts. Random values are drawn by (seed, the parameter's name, element), whatever the
 // layout and whichever other parameters there are.
 struct Initializer {
-  enum class Kind : std::uint8_t { kNormal, kConstant } kind = Kind::kConstant;
-  float value = 0;  // the standard deviation, or the constant
+  enum class Kind : std::uint8_t { kNormal, kConstant, kLogUniform } kind = Kind::kConstant;
+  float value = 0;  // the standard deviation, the constant, or the least number whose logarithm may be drawn
+  float most = 0;   // of kLogUniform
   static Initializer normal(double std) { return {Kind::kNormal, static_cast<float>(std)}; }
   static Initializer constant(double value) { return {Kind::kConstant, static_cast<float>(value)}; }
+  // Logarithms of numbers that are uniform between these.
+  static Initializer log_uniform(double least, double most) {
+    return {Kind::kLogUniform, static_cast<float>(least), static_cast<float>(most)};
+  }
 };
 
 // Axes of a published tensor that lie in another order than the parameter's: the rows of a part, seen as
@@ -79,6 +84,8 @@ struct Parameter {
   std::vector<CheckpointPart> parts;
   bool trainable = true;
   bool decay = true;        // false: no weight decay although it is no vector (the biases of experts)
+  float norm_offset = 0;    // of the weights of a norm: what is added to them where they multiply
+  bool head_norm = false;   // the weight of a norm of heads: decayed where ParameterStore::Layout says so
   bool per_expert = false;  // the first axis is experts, of which a token meets a few
   // Operators read it in fp32, also where others are read in bf16 (routers). Checkpoints hold it in the
   // compute type and its master beside it, as they do for all others.
@@ -100,8 +107,10 @@ struct Parameter {
   Tensor gradient;  // the unit's gradient_dtype; absent when nothing is trained, and where it has no memory
                     // at present
 
-  int index = 0;                                              // position among all parameters
-  bool decayed() const { return decay && shape.rank() > 1; }  // Megatron: not on norms and biases
+  int index = 0;               // position among all parameters
+  bool decays_vector = false;  // although it is a vector
+  // Megatron: not on norms and biases.
+  bool decayed() const { return decay && (shape.rank() > 1 || decays_vector); }
   std::int64_t row_elements() const { return shape.rank() > 1 ? shape[shape.rank() - 1] : 1; }
   const Shape& whole_shape() const { return placement.is_whole() ? shape : placement.whole; }
 

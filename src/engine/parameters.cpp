@@ -175,7 +175,10 @@ void ParameterStore::allocate(const Layout& layout, Arena& arena) {
   for (const std::vector<StateSpec>& states : layout.states) {
     if (std::ranges::any_of(states, &StateSpec::has_scales)) grain_ = std::max(grain_, turbo::kMomentBlock);
   }
-  for (Parameter& p : parameters_) p.rule = layout.rule_of ? layout.rule_of(p) : 0;
+  for (Parameter& p : parameters_) {
+    p.rule = layout.rule_of ? layout.rule_of(p) : 0;
+    p.decays_vector = p.head_norm && layout.decay_head_norms;
+  }
   for (std::size_t number = 0; number < groups_.size(); ++number) {
     const Group& group = groups_[number];
     if (!group.here) continue;
@@ -301,6 +304,7 @@ void fill(turbo::Context& context, const Parameter& p, const FlatRange& range, s
     turbo::launch(context, turbo::Fill{.out = out, .value = p.initializer.value});
     return;
   }
+  const bool log_uniform = p.initializer.kind == Initializer::Kind::kLogUniform;
   std::int64_t at = 0;
   for (const StridedRun& run : whole_elements(p, range)) {
     turbo::launch(context, turbo::RandomNormal{.out = out.slice(at, at + run.size()),
@@ -308,10 +312,14 @@ void fill(turbo::Context& context, const Parameter& p, const FlatRange& range, s
                                                .stream = random_stream_id(p.name),
                                                .offset = run.begin,
                                                .mean = 0,
-                                               .std = p.initializer.value,
+                                               .std = log_uniform ? 1 : p.initializer.value,
                                                .length = run.length,
                                                .stride = run.stride});
     at += run.size();
+  }
+  if (log_uniform) {
+    turbo::launch(context,
+                  turbo::LogUniform{.x = out, .low = p.initializer.value, .high = p.initializer.most});
   }
 }
 

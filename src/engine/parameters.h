@@ -189,6 +189,8 @@ class ParameterStore {
     bool split_masters = false;
     // Gradients of different microbatches are added up after the reduction over ranks, not before.
     bool reduce_each_microbatch = false;
+    // Weights of norms of heads decay as matrices do.
+    bool decay_head_norms = false;
 
     // True where the whole gradient of a unit of several ranks keeps its memory between steps.
     bool keeps_gradients() const { return !reduce_each_microbatch && sharding <= Sharding::kStates; }

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "engine/context_attention.h"
-#include "engine/fp32_weight_gradient.h"
+#include "engine/parameter_values.h"
 #include "tensor/scratch_tensor.h"
 #include "turbo/elementwise/elementwise.h"
 
@@ -12,27 +12,6 @@ namespace primus::engine {
 namespace {
 
 using turbo::launch;
-
-// --- bias_values: a small parameter as a value of the tape, in fp32.
-
-void bias_values_forward(OperatorCall& op) {
-  launch(op.context(), turbo::Cast{.x = op.weight(), .out = op.out(0)});
-}
-
-void bias_values_backward_weight(OperatorCall& op) {
-  write_fp32_weight_gradient(op, [&](const Tensor& d_bias, bool accumulate) {
-    if (accumulate) {
-      launch(op.context(), turbo::Add{.a = d_bias, .b = op.d_out(0), .out = d_bias});
-    } else {
-      launch(op.context(), turbo::Cast{.x = op.d_out(0), .out = d_bias});
-    }
-  });
-}
-
-constexpr Operator kBiasValues{.name = "bias_values",
-                               .operator_class = OperatorClass::kActivation,
-                               .forward = bias_values_forward,
-                               .backward_weight = bias_values_backward_weight};
 
 // --- short_convolution
 
@@ -43,6 +22,8 @@ struct Attributes {
 
   // Neighbours of some tokens are on other ranks: output 1 is what is in front of each slice.
   bool has_edges() const { return context && shape.width > 1; }
+  // Gradients go through the activation, which the sums before it decide.
+  bool sums() const { return shape.form == turbo::CausalConvShape::Form::kSilu; }
 };
 
 // Inputs: bcx, and what the call has of first keys and bias, in this order.
@@ -92,6 +73,8 @@ void weight_gradient(OperatorCall& op, const Tensor& d_weight, bool of_bias, boo
                                                        .bcx = op.in(0),
                                                        .before = before(op, a),
                                                        .first_key = first_key(op, a),
+                                                       .weight = a.sums() ? op.weight() : Tensor(),
+                                                       .bias = a.sums() ? bias(op, a) : Tensor(),
                                                        .d_y = op.d_out(0),
                                                        .of_bias = of_bias,
                                                        .d_weight = d_weight,
@@ -116,6 +99,8 @@ void backward_input(OperatorCall& op) {
                                                        .bcx = op.in(0),
                                                        .weight = op.weight(),
                                                        .first_key = first_key(op, a),
+                                                       .bias = a.sums() ? bias(op, a) : Tensor(),
+                                                       .before = a.sums() ? before(op, a) : Tensor(),
                                                        .d_y = op.d_out(0),
                                                        .d_edge = d_before.get()});
     neighbours(op.context(), a, d_before.get(), 1, d_after->get());
@@ -138,13 +123,19 @@ void backward_weight(OperatorCall& op) {
   weight_gradient(op, d_weight, false, accumulate);
 }
 
-constexpr Operator kShortConvolution{.name = "short_convolution",
-                                     .operator_class = OperatorClass::kActivation,
-                                     .forward = forward,
-                                     .backward_input = backward_input,
-                                     .backward_weight = backward_weight,
-                                     .for_input = {.inputs = bit(0) | bit(1) | bit(2), .outputs = bit(1)},
-                                     .for_weight = {.inputs = bit(0) | bit(1), .outputs = bit(1)}};
+constexpr Operator short_convolution_operator(bool silu) {
+  return {.name = silu ? "silu_convolution" : "short_convolution",
+          .operator_class = OperatorClass::kActivation,
+          .forward = forward,
+          .backward_input = backward_input,
+          .backward_weight = backward_weight,
+          .for_input = {.inputs = bit(0) | bit(1) | bit(2), .outputs = bit(1)},
+          .for_weight = {.inputs = static_cast<std::uint8_t>(bit(0) | bit(1) | (silu ? bit(2) : 0)),
+                         .outputs = bit(1)},
+          .weight_reads_parameter = silu};
+}
+constexpr Operator kShortConvolution = short_convolution_operator(false),
+                   kSiluConvolution = short_convolution_operator(true);
 
 // --- the same over a cache
 
@@ -152,6 +143,7 @@ struct CachedAttributes {
   turbo::PagedSequences sequences;
   Tensor ring;
   std::int64_t width;
+  turbo::CausalConvShape::Form form;
   bool bias;
 };
 
@@ -159,6 +151,7 @@ void cached_forward(OperatorCall& op) {
   const auto a = op.attributes<CachedAttributes>();
   launch(op.context(), turbo::CachedCausalConv{.sequences = a.sequences,
                                                .width = a.width,
+                                               .form = a.form,
                                                .bcx = op.in(0),
                                                .weight = op.weight(),
                                                .bias = a.bias ? op.in(1) : Tensor(),
@@ -177,22 +170,23 @@ Value short_convolution(const Value& bcx, Parameter& weight, const ShortConvolut
   Tape& tape = bcx.tape();
   const Tape::Output out{bcx.dtype(), Shape{shape.batch * shape.sequence, shape.channels}};
   Value bias;
-  if (options.bias)
-    bias = tape.record(kBiasValues, {}, options.bias, {{DType::kF32, Shape{shape.channels}}})[0];
+  if (options.bias) bias = parameter_values(tape, *options.bias);
   const Value* const of_bias = bias ? &bias : nullptr;
   if (const KvCacheLayer* layer = options.cache.layer) {
     PRIMUS_CHECK("short_convolution", !tape.training() && !options.first_key && !options.context);
-    return tape.record(kCachedShortConvolution, {&bcx, of_bias}, &weight, {out},
-                       CachedAttributes{*options.cache.sequences, layer->ring, shape.width, bool(bias)})[0];
+    return tape.record(
+        kCachedShortConvolution, {&bcx, of_bias}, &weight, {out},
+        CachedAttributes{*options.cache.sequences, layer->ring, shape.width, shape.form, bool(bias)})[0];
   }
   const Value* const documents = options.first_key ? &options.first_key : nullptr;
-  Attributes a{.shape = {shape.batch, shape.sequence, shape.channels, shape.width},
+  Attributes a{.shape = {shape.batch, shape.sequence, shape.channels, shape.width, 0, 0, shape.form},
                .context = options.context,
                .documents = documents != nullptr,
                .bias = bool(bias)};
   const auto record = [&](std::initializer_list<Tape::Output> outputs) {
-    if (documents) return tape.record(kShortConvolution, {&bcx, documents, of_bias}, &weight, outputs, a)[0];
-    return tape.record(kShortConvolution, {&bcx, of_bias}, &weight, outputs, a)[0];
+    const Operator& op = a.sums() ? kSiluConvolution : kShortConvolution;
+    if (documents) return tape.record(op, {&bcx, documents, of_bias}, &weight, outputs, a)[0];
+    return tape.record(op, {&bcx, of_bias}, &weight, outputs, a)[0];
   };
   if (a.context) {
     const std::int64_t slice = shape.sequence / 2;

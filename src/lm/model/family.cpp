@@ -48,6 +48,9 @@ FamilyRegistry builtin_families() {
   registry.add(llama4_family());
   registry.add(lfm2_family());
   registry.add(lfm2_moe_family());
+  registry.add(qwen3_next_family());
+  registry.add(qwen3_5_family());
+  registry.add(qwen3_5_moe_family());
   registry.add(primus_gpt_family());
   return registry;
 }

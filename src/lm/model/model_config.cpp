@@ -184,14 +184,19 @@ void add_defaults(const Family& family, json& root) {
   }
 }
 
-// Weights that a token is multiplied with in the attention of one layer, or in the projections of its short
-// convolution.
+// Weights that a token is multiplied with in the attention of one layer, or in the projections of what it has
+// in its place: a short convolution or linear attention.
 double attention_weights(const ModelConfig& c, std::int64_t layer) {
   if (c.convolves(layer)) return 4 * static_cast<double>(c.hidden) * static_cast<double>(c.hidden);
+  if (c.linear.has(layer)) {
+    const LinearAttentionConfig& l = c.linear;
+    return static_cast<double>(c.hidden) *
+           static_cast<double>(2 * l.keys() + 3 * l.values() + 2 * l.value_heads);
+  }
   const double h = static_cast<double>(c.hidden), q = static_cast<double>(c.heads * c.head_dim),
                kv = static_cast<double>(c.kv_heads * c.head_dim);
   const LatentConfig& latent = c.attention.latent;
-  if (latent.kv_rank == 0) return h * (q + 2 * kv) + q * h;
+  if (latent.kv_rank == 0) return h * (q + 2 * kv) + q * h + (c.attention.output_gate ? h * q : 0);
   const double values = static_cast<double>(c.heads * latent.value_dim),
                rank = static_cast<double>(latent.kv_rank), q_rank = static_cast<double>(latent.q_rank),
                up = static_cast<double>(c.heads * latent.nope_dim) + values;
@@ -415,7 +420,7 @@ namespace {
 // Keys that a query of this layer sees, on average over a sequence: half of it, or its window or chunk; of a
 // layer without queries, none.
 double keys_per_query(const ModelConfig& c, std::int64_t layer, double s) {
-  if (c.convolves(layer)) return 0;
+  if (!c.attends(layer)) return 0;
   const AttentionConfig& a = c.attention;
   const double window = static_cast<double>(a.window), chunk = static_cast<double>(a.chunk);
   if (a.local(layer) && a.window > 0 && window < s) return window - window * window / (2 * s);
@@ -426,15 +431,29 @@ double keys_per_query(const ModelConfig& c, std::int64_t layer, double s) {
   return s / 2;
 }
 
+// What the tokens of a sequence are multiplied with among themselves in one layer, for each of them: keys and
+// values that a query meets, or the products with a state and what its convolution reaches (Megatron-LM's
+// count).
+double mixing_products(const ModelConfig& c, std::int64_t layer, double s) {
+  if (c.linear.has(layer)) {
+    const LinearAttentionConfig& l = c.linear;
+    return static_cast<double>(4 * l.values() * l.key_dim + l.conv_width * (2 * l.keys() + l.values()));
+  }
+  const LatentConfig& latent = c.attention.latent;
+  const std::int64_t width = c.head_dim + (latent.kv_rank > 0 ? latent.value_dim : c.head_dim);
+  return static_cast<double>(c.heads * width) * keys_per_query(c, layer, s);
+}
+
 // Weights of one layer's adapters that a token meets.
 double adapter_weights(const ModelConfig& c, std::int64_t layer) {
   const double h = static_cast<double>(c.hidden);
   const double q = static_cast<double>(c.heads * c.head_dim),
                kv = static_cast<double>(c.kv_heads * c.head_dim);
+  const double of_q = c.attention.output_gate ? 2 * q : q;
   const LatentConfig& latent = c.attention.latent;
-  const bool latents = latent.kv_rank > 0, attends = !c.convolves(layer);
+  const bool latents = latent.kv_rank > 0, attends = c.attends(layer);
   double sum = 0;
-  if (c.lora.has("linear_qkv") && !latents && attends) sum += h + q + 2 * kv;
+  if (c.lora.has("linear_qkv") && !latents && attends) sum += h + of_q + 2 * kv;
   if (c.lora.has("linear_proj") && attends)
     sum += (latents ? static_cast<double>(c.heads * latent.value_dim) : q) + h;
   const auto feed_forward = [&](std::int64_t width) {
@@ -454,13 +473,9 @@ double adapter_weights(const ModelConfig& c, std::int64_t layer) {
 
 double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t length) {
   const double h = static_cast<double>(c.hidden), s = static_cast<double>(length);
-  // Of attention's two products, together, for each key.
-  const LatentConfig& latent = c.attention.latent;
-  const double width =
-      static_cast<double>(c.heads * (c.head_dim + (latent.kv_rank > 0 ? latent.value_dim : c.head_dim)));
   const double head = h * static_cast<double>(c.vocab);
   const auto block = [&](std::int64_t layer) {
-    return attention_weights(c, layer) + width * keys_per_query(c, layer, s) +
+    return attention_weights(c, layer) + mixing_products(c, layer, s) +
            feed_forward_weights(c, layer, c.moe.router.top_k);
   };
   double per_token = head, adapters = 0;
@@ -474,8 +489,8 @@ double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t
   const double tokens = static_cast<double>(sequences) * s;
   if (!c.lora) return 6 * per_token * tokens;
   // Frozen weights have no gradient: two thirds of their products are left, and all of attention's own.
-  double scores = modules * width * keys_per_query(c, c.layers - 1, s);
-  for (std::int64_t layer = 0; layer < c.layers; ++layer) scores += width * keys_per_query(c, layer, s);
+  double scores = modules * mixing_products(c, c.layers - 1, s);
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) scores += mixing_products(c, layer, s);
   adapters += modules * adapter_weights(c, c.layers - 1);
   return (4 * per_token + 2 * scores + 6 * adapters) * tokens;
 }

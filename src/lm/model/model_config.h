@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "lm/model/attention_config.h"
+#include "lm/model/hyper_config.h"
+#include "lm/model/linear_attention_config.h"
 #include "lm/model/lora_config.h"
 #include "lm/model/moe_config.h"
 #include "lm/model/mtp_config.h"
@@ -48,10 +50,13 @@ struct ModelConfig {
   std::int64_t vocab = 0;  // rows of the embedding
   RopeScaling rope_scaling;
   AttentionConfig attention;
+  LinearAttentionConfig linear;
   MoeConfig moe;
   MtpConfig mtp;
   LoraConfig lora;
+  HyperConfig hyper;
   std::vector<std::int64_t> conv_layers;  // layers with a short convolution for their attention, in order
+  bool centred_norms = false;  // weights of norms are stored minus one (Qwen3-Next); a family says so
   bool tied_embeddings = false;
   std::optional<std::int64_t> bos_id;
   std::vector<std::int64_t> eos_ids;  // any of them ends a text
@@ -65,6 +70,15 @@ struct ModelConfig {
   bool convolves(std::int64_t layer) const {
     return std::binary_search(conv_layers.begin(), conv_layers.end(), layer);
   }
+  // Whether the layer has attention, with queries that meet the keys before them.
+  bool attends(std::int64_t layer) const { return !convolves(layer) && !linear.has(layer); }
+
+  // Residual streams side by side: blocks and pipeline stages hand on [T, streams() * hidden]. A family of
+  // more than one has Family::make_stream_ends.
+  std::int64_t streams() const { return hyper.streams; }
+
+  // Added to the weights of norms, those of heads among them.
+  float norm_offset() const { return centred_norms ? 1.0F : 0.0F; }
 
   bool operator==(const ModelConfig&) const = default;
 };

@@ -11,7 +11,7 @@
 
 namespace primus {
 
-enum class ModelPart : std::uint8_t { kModel, kLatent, kAttention, kMoe, kRouter, kRope };
+enum class ModelPart : std::uint8_t { kModel, kLatent, kAttention, kLinear, kMoe, kRouter, kRope };
 enum class WhenLoaded : std::uint8_t { kShape, kFixed, kFlexible, kApart };
 
 // One line of the table. `setting` points into TrainerConfig; `of(model)` is a reference to the member.
@@ -71,6 +71,8 @@ void for_each_model_field(Visit&& visit) {
   PRIMUS_FIELD(kLatent, model.attention.latent.member, setting, when_loaded, keys)
 #define ATTENTION_FIELD(type, member, initial, setting, when_loaded, keys) \
   PRIMUS_FIELD(kAttention, model.attention.member, setting, when_loaded, keys)
+#define LINEAR_FIELD(type, member, initial, setting, when_loaded, keys) \
+  PRIMUS_FIELD(kLinear, model.linear.member, setting, when_loaded, keys)
 #define MOE_FIELD(type, member, initial, setting, when_loaded, keys) \
   PRIMUS_FIELD(kMoe, model.moe.member, setting, when_loaded, keys)
 #define ROUTER_FIELD(type, member, initial, setting, when_loaded, keys) \

@@ -32,7 +32,7 @@ using turbo::RouterRule;
 using Layers = std::vector<std::int64_t>;
 
 // Megatron-LM's switches for what model_type says already, and what they are in most families.
-constexpr std::array<FamilySwitch, 10> kSwitches = {{{"multi_latent_attention", "false"},
+constexpr std::array<FamilySwitch, 14> kSwitches = {{{"multi_latent_attention", "false"},
                                                      {"add_qkv_bias", "false"},
                                                      {"add_bias_linear", "false"},
                                                      {"qk_layernorm", "false"},
@@ -41,10 +41,15 @@ constexpr std::array<FamilySwitch, 10> kSwitches = {{{"multi_latent_attention", 
                                                      {"activation_func_clamp_value", ""},
                                                      {"glu_linear_offset", "0"},
                                                      {"softmax_type", "vanilla"},
-                                                     {"rotary_interleaved", "false"}}};
+                                                     {"rotary_interleaved", "false"},
+                                                     {"apply_layernorm_1p", "false"},
+                                                     {"attention_output_gate", "false"},
+                                                     {"experimental_attention_variant", ""},
+                                                     {"moe_shared_expert_gate", "false"}}};
 
 constexpr const char* kOwnFamily = "primus_gpt";
-constexpr std::string_view kConvolution = "conv";  // in lfm_layer_types
+constexpr std::string_view kConvolution = "conv";       // in lfm_layer_types
+constexpr const char* kGatedDelta = "gated_delta_net";  // experimental_attention_variant
 
 class Settings {
  public:
@@ -60,6 +65,7 @@ class Settings {
     rope(c);
     if (t_.multi_latent_attention) latent(c);
     convolutions(c);
+    linear_attention(c);
     local_attention(c);
     experts(c);
     ModelConfig read = as_the_family_has_it(c);
@@ -92,6 +98,7 @@ class Settings {
       return kOwnFamily;
     }
     if (t_.model_type != "gpt") return t_.model_type;
+    if (t_.experimental_attention_variant == kGatedDelta) return gated_delta_family();
     const bool sigmoid = t_.moe_router_score_function == "sigmoid";
     const bool head_norms = t_.qk_layernorm.value_or(false), biases = t_.add_qkv_bias.value_or(false);
     const bool sinks = has_sinks();
@@ -119,6 +126,26 @@ class Settings {
     }
     if (name == kOwnFamily) warn_of_own_family("no published architecture has these parts", "model_type");
     return name;
+  }
+
+  // Qwen's are the only ones that are published, with all of these parts: what Megatron-LM would train
+  // without one of them is none of them.
+  std::string gated_delta_family() const {
+    std::vector<std::pair<const char*, bool>> parts = {
+        {"qk_layernorm", t_.qk_layernorm.value_or(false)},
+        {"attention_output_gate", t_.attention_output_gate.value_or(false)},
+        {"apply_layernorm_1p", t_.apply_layernorm_1p.value_or(false)}};
+    if (t_.num_experts)
+      parts.emplace_back("moe_shared_expert_gate", t_.moe_shared_expert_gate.value_or(false));
+    for (const auto& [key, said] : parts) {
+      if (said) continue;
+      throw experiment_.error_for(is_set(key) ? key : "experimental_attention_variant",
+                                  fmt::format("no model family has gated delta networks without {}", key),
+                                  fmt::format("set {}: true", key));
+    }
+    if (!t_.num_experts) return "qwen3_5_text";
+    const bool all_routed = t_.moe_layer_freq.empty() || t_.moe_layer_freq == std::vector<std::string>{"1"};
+    return all_routed ? "qwen3_5_moe_text" : "qwen3_next";
   }
 
   bool has_sinks() const { return t_.use_sink_attention || t_.softmax_type == "learnable"; }
@@ -255,11 +282,29 @@ class Settings {
         throw refuse(fmt::format("lfm_layer_types has '{}', which is no kind of layer", types[layer]));
       }
     }
-    if (!c.conv_layers.empty() && t_.mtp_num_layers.value_or(0) > 0) {
-      throw experiment_.error_for("mtp_num_layers",
-                                  "multi-token prediction is not there for models with short convolutions",
-                                  "set mtp_num_layers to null");
+    if (!c.conv_layers.empty()) refuse_modules("short convolutions");
+  }
+
+  // Modules of multi-token prediction, in models with such layers.
+  void refuse_modules(std::string_view layers) const {
+    if (t_.mtp_num_layers.value_or(0) == 0) return;
+    throw experiment_.error_for("mtp_num_layers",
+                                fmt::format("multi-token prediction is not there for models with {}", layers),
+                                "set mtp_num_layers to null");
+  }
+
+  void linear_attention(ModelConfig& c) const {
+    take({ModelPart::kLinear}, c);
+    if (!t_.linear_attention_freq.empty()) {
+      c.linear.layers = layers("linear_attention_freq", t_.linear_attention_freq,
+                               [](std::int64_t layer, std::int64_t n) { return (layer + 1) % n != 0; });
+    } else if (t_.experimental_attention_variant == kGatedDelta) {
+      throw experiment_.error_for(
+          "experimental_attention_variant",
+          "experimental_attention_variant gated_delta_net needs linear_attention_freq",
+          "set linear_attention_freq: 4 for one layer of attention behind each three");
     }
+    if (!c.linear.layers.empty()) refuse_modules("linear attention");
   }
 
   void local_attention(ModelConfig& c) const {
@@ -392,11 +437,13 @@ class Settings {
   void agree(const ModelConfig& has, const ModelConfig& said) const {
     same("untie_embeddings_and_output_weights", !said.tied_embeddings, !has.tied_embeddings);
     same("multi_latent_attention", t_.multi_latent_attention, has.attention.latent.kv_rank > 0);
-    same_fields({ModelPart::kModel, ModelPart::kLatent, ModelPart::kAttention}, said, has);
+    same_fields({ModelPart::kModel, ModelPart::kLatent, ModelPart::kAttention, ModelPart::kLinear}, said,
+                has);
     same("window_size", said.attention.window, has.attention.window);
     same_layers(said.attention.chunk > 0 ? "attention_chunk_size" : "window_attn_skip_freq",
                 said.attention.local_layers, has.attention.local_layers);
     same_layers("lfm_layer_types", said.conv_layers, has.conv_layers);
+    same_layers("linear_attention_freq", said.linear.layers, has.linear.layers);
     same_layers("no_rope_freq", said.attention.no_rope_layers, has.attention.no_rope_layers);
     same("num_experts", said.moe.experts, has.moe.experts);
     if (has.moe.experts == 0) return;
@@ -441,6 +488,7 @@ class Settings {
     const bool balanced = t_.moe_router_load_balancing_type != "none";
     return {.balance_loss = balanced ? t_.moe_aux_loss_coeff : 0,
             .balance_sequences = t_.moe_router_load_balancing_type == "seq_aux_loss",
+            .balance_step = t_.moe_router_load_balancing_type == "global_aux_loss",
             .z_loss = t_.moe_z_loss_coeff.value_or(0),
             .bias_update_rate = c.moe.choice_bias ? t_.moe_router_bias_update_rate : 0,
             .capacity_factor = t_.moe_expert_capacity_factor.value_or(0),
@@ -487,11 +535,16 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
                       experiment.provenance_of("lora").describe()));
   }
   // Nothing would be trained, and a step without a backward pass has no loss.
-  if (!feed_forwards && static_cast<std::int64_t>(model.conv_layers.size()) == model.layers) {
+  bool attends = false;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) attends = attends || model.attends(layer);
+  if (!feed_forwards && !attends) {
     throw experiment.error_for(
         "lora",
-        "lora names modules of attention alone, and every layer of this model is a short "
-        "convolution instead (lfm_layer_types)",
+        model.linear.layers.empty()
+            ? "lora names modules of attention alone, and every layer of this model is a "
+              "short convolution instead (lfm_layer_types)"
+            : "lora names modules of attention alone, and every layer of this model has "
+              "linear attention instead (linear_attention_freq)",
         "name linear_fc1 and linear_fc2 in target_modules");
   }
   // What balances experts is as frozen as they are.

@@ -17,6 +17,7 @@ struct MoeConfig {
   turbo::RouterRule router;  // top_k and the rest of the rule
   bool choice_bias = false;  // a bias per expert that is added for choosing only (DeepSeek-V3)
   bool weigh_input = false;  // weights multiply what goes into an expert, not what comes out (Llama 4)
+  bool shared_gate = false;  // of the shared experts: a sigmoid of a product of the token (Qwen3-Next)
   bool biases = false;       // of the router and of the experts' matrices (gpt-oss)
   // Above 0: SwiGLU is clamped to it, as turbo::ClampedSwigluForward has it (gpt-oss).
   double swiglu_limit = 0;
@@ -26,6 +27,8 @@ struct MoeConfig {
   struct Training {
     double balance_loss = 0;         // coefficient of the load-balancing loss
     bool balance_sequences = false;  // over each sequence by itself, not over the microbatch
+    // By the choices of all data-parallel ranks in the step so far, not by those of the microbatch alone.
+    bool balance_step = false;
     double z_loss = 0;
     double bias_update_rate = 0;  // of choice_bias after each step; 0: it stays
     double capacity_factor = 0;   // times the mean load: rows that an expert takes at most; 0: all

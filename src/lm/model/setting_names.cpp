@@ -31,6 +31,8 @@ constexpr auto kOrigins = std::to_array<std::pair<std::string_view, std::string_
     {"layer_types", "window_size"},
     {"layer_types", "attention_chunk_size"},
     {"layer_types", "lfm_layer_types"},
+    {"layer_types", "linear_attention_freq"},
+    {"full_attention_interval", "linear_attention_freq"},
     {"no_rope_layers", "no_rope_freq"},
     {"scoring_func", "moe_router_score_function"},
     {"use_expert_bias", "moe_router_enable_expert_bias"},

@@ -57,6 +57,8 @@ class Filler {
     switch (field.part) {
       case ModelPart::kLatent:
         return m_.attention.latent.kv_rank > 0;
+      case ModelPart::kLinear:
+        return !m_.linear.layers.empty();
       case ModelPart::kMoe:
       case ModelPart::kRouter:
         return m_.moe.experts > 0;
@@ -86,6 +88,9 @@ class Filler {
     for (std::int64_t layer = 0; layer < m_.layers && !m_.conv_layers.empty(); ++layer)
       types.emplace_back(m_.convolves(layer) ? "conv" : "full_attention");
     fill("lfm_layer_types", t_.lfm_layer_types, types);
+    fill("linear_attention_freq", t_.linear_attention_freq,
+         pattern(m_.layers, m_.linear.layers.empty(),
+                 [&](std::int64_t layer) { return m_.linear.has(layer); }));
   }
 
   void rope() {

@@ -67,7 +67,9 @@ class MuonRule final : public UpdateRule {
   std::vector<engine::StateSpec> states() const override { return {{"momentum_buffer"}}; }
   // Biases of experts are [experts, n], and no matrices; they are not decayed. Nor are kernels of
   // convolutions.
-  bool takes(const Parameter& p) const override { return p.decayed() && !p.vocabulary && !p.kernel; }
+  bool takes(const Parameter& p) const override {
+    return p.shape.rank() > 1 && p.decayed() && !p.vocabulary && !p.kernel;
+  }
 
   void update(const UnitUpdate& u) const override;
 

@@ -206,6 +206,8 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   compare_fields(r, ours, loaded);
   r.shape("lfm_layer_types", fmt::format("convolutions in {}", text_of(ours.conv_layers)),
           fmt::format("convolutions in {}", text_of(loaded.conv_layers)));
+  r.shape("linear_attention_freq", fmt::format("linear attention in {}", text_of(ours.linear.layers)),
+          fmt::format("linear attention in {}", text_of(loaded.linear.layers)));
   compare_experts(r, ours.moe, loaded.moe);
   compare_attention(r, ours.attention, loaded.attention);
   // Rows of the embedding beyond the vocabulary are padding, of which either may have more.

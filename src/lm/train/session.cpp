@@ -32,7 +32,8 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
                    .sharding = settings.sharding,
                    .groups = engine::group_places(rank.mesh()),
                    .split_masters = settings.optimizer.split_masters,
-                   .reduce_each_microbatch = settings.reduce_each_microbatch},
+                   .reduce_each_microbatch = settings.reduce_each_microbatch,
+                   .decay_head_norms = settings.decay_head_norms},
                   rank.persistent());
   model_.allocate_tables(rank, std::max(settings.step.sequence, settings.sample_capacity));
   parallel_ = std::make_unique<engine::DataParallel>(rank, store_, settings.parallel);

@@ -22,6 +22,7 @@ struct SessionSettings {
   ModelConfig model;
   DType compute = DType::kF32;    // fp32 or bf16
   DType gradients = DType::kF32;  // ParameterStore::Layout::gradients
+  bool decay_head_norms = false;  // likewise
   StepSettings step;
   OptimizerSettings optimizer;
   // Of the rank's mesh; of no effect on one rank.

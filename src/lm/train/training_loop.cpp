@@ -36,8 +36,10 @@ void add_routing(const StepResult& result, const MoeConfig& moe, IterationRecord
   if (result.routing.empty()) return;
   const auto layers = static_cast<double>(result.routing.size());
   if (moe.training.balance_loss != 0) {
-    record.other_losses.emplace_back(
-        moe.training.balance_sequences ? "seq_load_balancing_loss" : "load_balancing_loss", balance / layers);
+    record.other_losses.emplace_back(moe.training.balance_sequences ? "seq_load_balancing_loss"
+                                     : moe.training.balance_step    ? "global_load_balancing_loss"
+                                                                    : "load_balancing_loss",
+                                     balance / layers);
   }
   if (moe.training.z_loss != 0) record.other_losses.emplace_back("z_loss", z / layers);
 }

@@ -626,6 +626,7 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
   return {.model = model,
           .compute = c.bf16 ? DType::kBF16 : DType::kF32,
           .gradients = c.main_grads_dtype == "bf16" ? DType::kBF16 : DType::kF32,
+          .decay_head_norms = c.apply_wd_to_qk_layernorm,
           .step = {.micro_batch = c.micro_batch_size,
                    .sequence = c.seq_length,
                    .microbatches = c.num_microbatches(ranks),

@@ -10,8 +10,8 @@ bool is_edge(const CausalConvShape& s, const Tensor& edge) {
 }
 
 // Rows of a projection, and of what becomes of it.
-bool is_gated(const CausalConvShape& s, const Tensor& bcx, const Tensor& y) {
-  return is_float(bcx) && bcx.shape == Shape{s.rows(), 3 * s.channels} && y.dtype == bcx.dtype &&
+bool are_rows(const CausalConvShape& s, const Tensor& bcx, const Tensor& y) {
+  return is_float(bcx) && bcx.shape == Shape{s.rows(), s.columns()} && y.dtype == bcx.dtype &&
          y.shape == Shape{s.rows(), s.channels};
 }
 
@@ -32,6 +32,12 @@ bool knows_before(const CausalConvShape& s, const Tensor& before) {
   return before.absent() ? s.width == 1 || (s.first_of_even == 0 && s.first_of_odd == 0) : is_edge(s, before);
 }
 
+// What gradients through an activation need of the sums before it, and others do not have.
+bool knows_sums(const CausalConvShape& s, const Tensor& weight, const Tensor& bias, const Tensor& bcx) {
+  if (s.form != CausalConvShape::Form::kSilu) return weight.absent() && bias.absent();
+  return is_kernel(s, weight, bcx) && is_bias(bias, s.channels);
+}
+
 }  // namespace
 
 void CausalConvShape::check(KernelId kernel) const {
@@ -41,14 +47,14 @@ void CausalConvShape::check(KernelId kernel) const {
 
 void CausalConvForward::check() const {
   shape.check(kId);
-  PRIMUS_CHECK(kId, is_gated(shape, bcx, y) && is_kernel(shape, weight, bcx));
+  PRIMUS_CHECK(kId, are_rows(shape, bcx, y) && is_kernel(shape, weight, bcx));
   PRIMUS_CHECK(kId, is_bias(bias, shape.channels) && is_first_key(shape, first_key));
   PRIMUS_CHECK(kId, knows_before(shape, before));
 }
 
 void CausalConvBackwardInput::check() const {
   shape.check(kId);
-  PRIMUS_CHECK(kId, is_gated(shape, bcx, d_y) && is_kernel(shape, weight, bcx) && same(d_bcx, bcx));
+  PRIMUS_CHECK(kId, are_rows(shape, bcx, d_y) && is_kernel(shape, weight, bcx) && same(d_bcx, bcx));
   PRIMUS_CHECK(kId, is_bias(bias, shape.channels) && is_first_key(shape, first_key));
   PRIMUS_CHECK(kId, knows_before(shape, before) && (d_after.absent() || is_edge(shape, d_after)));
   PRIMUS_CHECK(kId, d_after.absent() || shape.tokens >= shape.width - 1);
@@ -56,29 +62,34 @@ void CausalConvBackwardInput::check() const {
 
 void CausalConvBackwardWeight::check() const {
   shape.check(kId);
-  PRIMUS_CHECK(kId, is_gated(shape, bcx, d_y) && is_first_key(shape, first_key));
+  PRIMUS_CHECK(kId, are_rows(shape, bcx, d_y) && is_first_key(shape, first_key));
   PRIMUS_CHECK(kId, knows_before(shape, before) && is_float(d_weight));
+  PRIMUS_CHECK(kId, knows_sums(shape, weight, bias, bcx));
   PRIMUS_CHECK(kId, d_weight.shape == (of_bias ? Shape{shape.channels} : Shape{shape.channels, shape.width}));
 }
 
 void CausalConvEdge::check() const {
   shape.check(kId);
-  PRIMUS_CHECK(kId, is_float(bcx) && bcx.shape == Shape{shape.rows(), 3 * shape.channels});
+  PRIMUS_CHECK(kId, is_float(bcx) && bcx.shape == Shape{shape.rows(), shape.columns()});
   PRIMUS_CHECK(kId, is_edge(shape, edge) && shape.tokens >= shape.width - 1);
 }
 
 void CausalConvBackwardEdge::check() const {
   shape.check(kId);
-  PRIMUS_CHECK(kId, is_gated(shape, bcx, d_y) && is_kernel(shape, weight, bcx));
+  PRIMUS_CHECK(kId, are_rows(shape, bcx, d_y) && is_kernel(shape, weight, bcx));
   PRIMUS_CHECK(kId, is_first_key(shape, first_key) && is_edge(shape, d_edge));
+  const bool silu = shape.form == CausalConvShape::Form::kSilu;
+  PRIMUS_CHECK(kId, silu ? is_bias(bias, shape.channels) && knows_before(shape, before)
+                         : bias.absent() && before.absent());
 }
 
 void CachedCausalConv::check() const {
   sequences.check(kId);
   const std::int64_t channels = y.cols();
   PRIMUS_CHECK(kId, width > 0 && width <= CausalConvShape::kMaxWidth && channels > 0);
-  PRIMUS_CHECK(kId, is_gated({1, y.rows(), channels, width}, bcx, y.reshaped({y.rows(), channels})));
-  PRIMUS_CHECK(kId, is_kernel({1, y.rows(), channels, width}, weight, bcx) && is_bias(bias, channels));
+  const CausalConvShape rows{1, y.rows(), channels, width, 0, 0, form};
+  PRIMUS_CHECK(kId, are_rows(rows, bcx, y.reshaped({y.rows(), channels})));
+  PRIMUS_CHECK(kId, is_kernel(rows, weight, bcx) && is_bias(bias, channels));
   PRIMUS_CHECK(kId, ring.dtype == DType::kF32 && ring.shape.rank() == 3 &&
                         ring.shape[0] == sequences.batch() && ring.shape[1] >= width &&
                         ring.shape[2] == channels);

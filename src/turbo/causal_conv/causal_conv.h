@@ -1,9 +1,11 @@
-// The gated short convolution of LFM2 (Liquid AI 2025): each channel by itself is gated, convolved over the
-// last `width` tokens, and gated again,
-//   u[t] = B[t] * x[t],   y[t] = C[t] * (bias + sum over d < width of weight[width - 1 - d] * u[t - d]).
-// B, C and x lie side by side in one projection. One kernel does all of it, because it is bound by memory:
-// u and what becomes of it before the second gate are never stored. Sums are in fp32; results are rounded
-// once.
+// Short convolutions: each channel by itself is convolved over the last `width` tokens,
+//   c[t] = bias + sum over d < width of weight[width - 1 - d] * u[t - d].
+// Two forms, each one kernel, because all of it is bound by memory: what lies between is never stored.
+//   kGated  that of LFM2 (Liquid AI 2025), gated before and after: u = B * x, y = C * c, with B, C and x side
+//   by
+//           side in one projection
+//   kSilu   that in front of linear attention (Qwen3-Next, Kimi Linear): u = x, y = silu(c)
+// Sums are in fp32; results are rounded once.
 //
 // A token sees tokens of its own document alone, those from first_key on (turbo/attention/attention.h).
 //
@@ -11,6 +13,8 @@
 // sequence, as on context ranks, what is in front of it comes from elsewhere: `before` holds the last
 // width - 1 inputs u in front of each segment, and gradients of such inputs come and go likewise.
 #pragma once
+
+#include <cstdint>
 
 #include "tensor/tensor.h"
 #include "turbo/attention/paged_attention.h"
@@ -25,8 +29,14 @@ struct CausalConvShape {
   std::int64_t channels, width;   // width: from 1 to kMaxWidth
   // Position, within its sequence, of the first token of segments 0, 2, 4, ..., and of segments 1, 3, 5, ...
   std::int64_t first_of_even = 0, first_of_odd = 0;
+  enum class Form : std::uint8_t { kGated, kSilu } form = Form::kGated;
 
   std::int64_t rows() const { return segments * tokens; }
+  // Of a row that goes in.
+  std::int64_t columns() const { return columns(form, channels); }
+  static std::int64_t columns(Form form, std::int64_t channels) {
+    return form == Form::kGated ? 3 * channels : channels;
+  }
   Shape edge() const { return {segments * (width - 1), channels}; }  // of `before` and its like
   void check(KernelId kernel) const;
 };
@@ -34,7 +44,7 @@ struct CausalConvShape {
 struct CausalConvForward {
   static constexpr KernelId kId = KernelId::kCausalConvForward;
   CausalConvShape shape;
-  Tensor bcx;        // [rows, 3*channels]: B, C, x
+  Tensor bcx;        // [rows, columns]: B, C, x; of kSilu x alone
   Tensor weight;     // [channels, width], bcx's type: the last column meets the token itself
   Tensor bias;       // [channels] fp32; absent: none
   Tensor before;     // edge() fp32; absent: all segments begin at position 0
@@ -52,7 +62,7 @@ struct CausalConvBackwardInput {
   // edge() fp32: what tokens behind each segment add to the gradients of its last width - 1 inputs; absent:
   // nothing.
   Tensor d_after;
-  Tensor d_bcx;  // [rows, 3*channels] out; no operand's memory
+  Tensor d_bcx;  // [rows, columns] out; no operand's memory
   void check() const;
   double flops() const { return 0; }
 };
@@ -63,6 +73,7 @@ struct CausalConvBackwardWeight {
   static constexpr KernelId kId = KernelId::kCausalConvBackwardWeight;
   CausalConvShape shape;
   Tensor bcx, before, first_key;  // of the forward
+  Tensor weight, bias;            // of kSilu; absent without it
   Tensor d_y;                     // [rows, channels]
   bool of_bias;
   Tensor d_weight;  // [channels, width], of the bias [channels]; fp32, or bf16 that is rounded once
@@ -76,7 +87,7 @@ struct CausalConvBackwardWeight {
 struct CausalConvEdge {
   static constexpr KernelId kId = KernelId::kCausalConvEdge;
   CausalConvShape shape;  // tokens >= width - 1
-  Tensor bcx;             // [rows, 3*channels]
+  Tensor bcx;             // [rows, columns]
   Tensor edge;            // edge() fp32 out
   void check() const;
   double flops() const { return 0; }
@@ -87,6 +98,7 @@ struct CausalConvBackwardEdge {
   static constexpr KernelId kId = KernelId::kCausalConvBackwardEdge;
   CausalConvShape shape;
   Tensor bcx, weight, first_key;  // of the forward
+  Tensor bias, before;            // of kSilu, whose first tokens' sums they are in; absent without it
   Tensor d_y;                     // [rows, channels]
   Tensor d_edge;                  // edge() fp32 out
   void check() const;
@@ -101,7 +113,8 @@ struct CachedCausalConv {
   static constexpr KernelId kId = KernelId::kCachedCausalConv;
   PagedSequences sequences;  // the pages are not looked at
   std::int64_t width;
-  Tensor bcx;     // [T, 3*channels]
+  CausalConvShape::Form form;
+  Tensor bcx;     // [T, columns]
   Tensor weight;  // [channels, width], bcx's type
   Tensor bias;    // [channels] fp32; absent: none
   Tensor ring;    // [sequences, ring, channels] fp32, ring >= width; read and written

@@ -1,9 +1,11 @@
 // A row's channels are worked on in blocks that stay in registers and the first cache.
 #include <algorithm>
+#include <type_traits>
 
 #include "turbo/causal_conv/causal_conv.h"
 #include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"
+#include "turbo/cpu/simd.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
@@ -28,9 +30,33 @@ struct Lines {
   float at[CausalConvShape::kMaxWidth][kChannels];
 };
 
+// The same of all channels, by block, in memory of [width, channels].
+struct AllLines {
+  template <class T>
+  static void fill(const T* weight, std::int64_t channels, std::int64_t width, float* to) {
+    for (std::int64_t i = 0; i < channels; ++i) {
+      for (std::int64_t d = 0; d < width; ++d)
+        to[d * channels + i] = to_float(weight[i * width + width - 1 - d]);
+    }
+  }
+  const float* of(std::int64_t distance) const { return block + distance * channels; }
+  const float* block;
+  std::int64_t channels;
+};
+
+// body(tag of the type, whether the form is kSilu) with both as types.
+template <class Body>
+void with_type_and_form(DType dtype, CausalConvShape::Form form, Body body) {
+  with_float_type(dtype, [&](auto tag) {
+    if (form == CausalConvShape::Form::kSilu) return body(tag, std::true_type());
+    body(tag, std::false_type());
+  });
+}
+
 // What goes into the convolution, and which of it a token sees.
-template <class T>
+template <class T, bool kSilu>
 struct Inputs {
+  static constexpr std::int64_t kParts = kSilu ? 1 : 3;  // of a row, each as wide as the channels
   Inputs(const CpuContext& context, const CausalConvShape& shape, const Tensor& rows,
          const Tensor& before_rows, const Tensor& first_keys)
       : s(shape),
@@ -45,7 +71,7 @@ struct Inputs {
     return std::clamp<std::int64_t>(position - first, 0, s.width - 1);
   }
   const T* row(std::int64_t segment, std::int64_t token) const {
-    return bcx + (segment * s.tokens + token) * 3 * s.channels;
+    return bcx + (segment * s.tokens + token) * kParts * s.channels;
   }
   // use(i, u) for `count` channels from `channel` on of a token, or of one in front of the segment.
   template <class Use>
@@ -57,14 +83,26 @@ struct Inputs {
       for (std::int64_t i = 0; i < count; ++i) use(i, u[i]);
       return;
     }
-    const T* b = row(segment, token) + channel;
-    const T* x = b + 2 * s.channels;
-    PRIMUS_SIMD()
-    for (std::int64_t i = 0; i < count; ++i) use(i, to_float(b[i]) * to_float(x[i]));
+    each_of(row(segment, token) + channel, s.channels, count, use);
   }
-  // The convolution before its second gate.
+  // The same of channels that lie there, in a row of so many channels.
+  template <class Use>
+  static PRIMUS_INLINE void each_of(const T* b, std::int64_t channels, std::int64_t count, Use use) {
+    const T* x = b + (kParts - 1) * channels;
+    PRIMUS_SIMD()
+    for (std::int64_t i = 0; i < count; ++i) use(i, kSilu ? to_float(x[i]) : to_float(b[i]) * to_float(x[i]));
+  }
+  // What the sums of a token become: `c` is where its second gate lies.
+  static PRIMUS_INLINE void finish(const float* sum, const T* c, std::int64_t count, T* out) {
+    PRIMUS_SIMD()
+    for (std::int64_t i = 0; i < count; ++i)
+      out[i] = from_float<T>(kSilu ? sum[i] * sigmoid(sum[i]) : to_float(c[i]) * sum[i]);
+  }
+  // The sums themselves.
+  template <class Weights>
   PRIMUS_INLINE void convolve(std::int64_t segment, std::int64_t token, std::int64_t channel,
-                              std::int64_t count, const Lines& weight, const float* bias, float* sum) const {
+                              std::int64_t count, const Weights& weight, const float* bias,
+                              float* sum) const {
     for (std::int64_t i = 0; i < count; ++i) sum[i] = bias ? bias[channel + i] : 0.0F;
     for (std::int64_t d = reach(segment, token); d >= 0; --d) {
       const float* w = weight.of(d);
@@ -72,18 +110,23 @@ struct Inputs {
            [=](std::int64_t i, float u) { sum[i] = multiply_add(w[i], u, sum[i]); });
     }
   }
-  // sum += what the tokens from `token` + `from` on say of the gradient of u there.
-  PRIMUS_INLINE void add_gradient(std::int64_t segment, std::int64_t token, std::int64_t from,
-                                  std::int64_t channel, std::int64_t count, const Lines& weight, const T* d_y,
-                                  float* sum) const {
-    for (std::int64_t d = from; d < s.width && token + d < s.tokens; ++d) {
-      if (reach(segment, token + d) < d) continue;
-      const float* w = weight.of(d);
-      const T* c = row(segment, token + d) + s.channels + channel;
-      const T* d_out = d_y + (segment * s.tokens + token + d) * s.channels + channel;
+  // The gradient of a token's sums.
+  template <class Weights>
+  PRIMUS_INLINE void gradient(std::int64_t segment, std::int64_t token, std::int64_t channel,
+                              std::int64_t count, const Weights& weight, const float* bias, const T* d_y,
+                              float* d_sum) const {
+    const T* d_out = d_y + (segment * s.tokens + token) * s.channels + channel;
+    if constexpr (kSilu) {
+      convolve(segment, token, channel, count, weight, bias, d_sum);
       PRIMUS_SIMD()
-      for (std::int64_t i = 0; i < count; ++i)
-        sum[i] = multiply_add(w[i], to_float(d_out[i]) * to_float(c[i]), sum[i]);
+      for (std::int64_t i = 0; i < count; ++i) {
+        const float sum = d_sum[i], gate = sigmoid(sum);
+        d_sum[i] = to_float(d_out[i]) * (gate * (1.0F + sum * (1.0F - gate)));
+      }
+    } else {
+      const T* c = row(segment, token) + s.channels + channel;
+      PRIMUS_SIMD()
+      for (std::int64_t i = 0; i < count; ++i) d_sum[i] = to_float(d_out[i]) * to_float(c[i]);
     }
   }
 
@@ -91,6 +134,41 @@ struct Inputs {
   const T* bcx;
   const float* before;
   const std::int32_t* first_key;
+};
+
+// The gradients of the sums of the tokens that see a token, for a block of channels: each is made once while
+// tokens go by in order.
+template <class T, bool kSilu>
+class GradientRows {
+ public:
+  GradientRows(const Inputs<T, kSilu>& in, std::int64_t channel, std::int64_t count, const Lines& weight,
+               const float* bias, const T* d_y)
+      : in_(in), channel_(channel), count_(count), weight_(weight), bias_(bias), d_y_(d_y) {}
+
+  // sum += what the tokens from `token` + `from` on say of the gradient of u there.
+  PRIMUS_INLINE void add(std::int64_t segment, std::int64_t token, std::int64_t from, float* sum) {
+    const std::int64_t end = std::min(token + in_.s.width, in_.s.tokens);
+    if (segment != segment_) segment_ = segment, known_ = token + from;
+    for (; known_ < end; ++known_)
+      in_.gradient(segment, known_, channel_, count_, weight_, bias_, d_y_, of(known_));
+    for (std::int64_t d = from; token + d < end; ++d) {
+      if (in_.reach(segment, token + d) < d) continue;
+      const float *w = weight_.of(d), *e = of(token + d);
+      PRIMUS_SIMD()
+      for (std::int64_t i = 0; i < count_; ++i) sum[i] = multiply_add(w[i], e[i], sum[i]);
+    }
+  }
+
+ private:
+  float* of(std::int64_t token) { return rows_[token % CausalConvShape::kMaxWidth]; }
+
+  const Inputs<T, kSilu>& in_;
+  std::int64_t channel_, count_;
+  const Lines& weight_;
+  const float* bias_;
+  const T* d_y_;
+  std::int64_t segment_ = -1, known_ = 0;  // of that segment, the first token that is not there yet
+  float rows_[CausalConvShape::kMaxWidth][kChannels];
 };
 
 // body(channel, count) for blocks of the channels [begin, end).
@@ -101,10 +179,10 @@ PRIMUS_INLINE void for_each_block(std::int64_t begin, std::int64_t end, Body bod
 }
 
 void forward(CpuContext& context, const CausalConvForward& a) {
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.shape.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
     const CausalConvShape& s = a.shape;
-    const Inputs<T> in(context, s, a.bcx, a.before, a.first_key);
+    const Inputs<T, silu> in(context, s, a.bcx, a.before, a.first_key);
     const auto* weight = context.data<const T>(a.weight);
     const auto* bias = optional<float>(context, a.bias);
     T* const y = context.data<T>(a.y);
@@ -114,10 +192,8 @@ void forward(CpuContext& context, const CausalConvForward& a) {
         float sum[kChannels];
         for (std::int64_t row = begin; row < end; ++row) {
           in.convolve(row / s.tokens, row % s.tokens, channel, count, lines, bias, sum);
-          const T* c = in.bcx + (3 * row + 1) * s.channels + channel;
-          T* out = y + row * s.channels + channel;
-          PRIMUS_SIMD()
-          for (std::int64_t i = 0; i < count; ++i) out[i] = from_float<T>(to_float(c[i]) * sum[i]);
+          const T* c = silu ? nullptr : in.bcx + (3 * row + 1) * s.channels + channel;
+          in.finish(sum, c, count, y + row * s.channels + channel);
         }
       });
     });
@@ -125,10 +201,10 @@ void forward(CpuContext& context, const CausalConvForward& a) {
 }
 
 void backward_input(CpuContext& context, const CausalConvBackwardInput& a) {
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.shape.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
     const CausalConvShape& s = a.shape;
-    const Inputs<T> in(context, s, a.bcx, a.before, a.first_key);
+    const Inputs<T, silu> in(context, s, a.bcx, a.before, a.first_key);
     const auto* weight = context.data<const T>(a.weight);
     const auto *bias = optional<float>(context, a.bias), *after = optional<float>(context, a.d_after);
     const T* const d_y = context.data<const T>(a.d_y);
@@ -136,26 +212,35 @@ void backward_input(CpuContext& context, const CausalConvBackwardInput& a) {
     parallel_ranges(context, s.rows(), 7 * s.channels * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
       for_each_block(0, s.channels, [&](std::int64_t channel, std::int64_t count) {
         const Lines lines(weight, channel, count, s.width);
+        GradientRows<T, silu> gradients(in, channel, count, lines, bias, d_y);
         float sum[kChannels];
         for (std::int64_t row = begin; row < end; ++row) {
           const std::int64_t segment = row / s.tokens, token = row % s.tokens;
           const std::int64_t edge = token - (s.tokens - (s.width - 1));
           const T* b = in.row(segment, token) + channel;
-          const T* x = b + 2 * s.channels;
-          const T* d_out = d_y + row * s.channels + channel;
-          T* d_b = d_bcx + row * 3 * s.channels + channel;
-          T *d_c = d_b + s.channels, *d_x = d_c + s.channels;
-          in.convolve(segment, token, channel, count, lines, bias, sum);
-          PRIMUS_SIMD()
-          for (std::int64_t i = 0; i < count; ++i) d_c[i] = from_float<T>(to_float(d_out[i]) * sum[i]);
+          T* d_b = d_bcx + row * s.columns() + channel;
+          if constexpr (!silu) {
+            const T* d_out = d_y + row * s.channels + channel;
+            T* d_c = d_b + s.channels;
+            in.convolve(segment, token, channel, count, lines, bias, sum);
+            PRIMUS_SIMD()
+            for (std::int64_t i = 0; i < count; ++i) d_c[i] = from_float<T>(to_float(d_out[i]) * sum[i]);
+          }
           const float* more =
               after && edge >= 0 ? after + (segment * (s.width - 1) + edge) * s.channels + channel : nullptr;
           for (std::int64_t i = 0; i < count; ++i) sum[i] = more ? more[i] : 0.0F;
-          in.add_gradient(segment, token, 0, channel, count, lines, d_y, sum);
-          PRIMUS_SIMD()
-          for (std::int64_t i = 0; i < count; ++i) {
-            d_b[i] = from_float<T>(sum[i] * to_float(x[i]));
-            d_x[i] = from_float<T>(sum[i] * to_float(b[i]));
+          gradients.add(segment, token, 0, sum);
+          if constexpr (silu) {
+            PRIMUS_SIMD()
+            for (std::int64_t i = 0; i < count; ++i) d_b[i] = from_float<T>(sum[i]);
+          } else {
+            const T* x = b + 2 * s.channels;
+            T* d_x = d_b + 2 * s.channels;
+            PRIMUS_SIMD()
+            for (std::int64_t i = 0; i < count; ++i) {
+              d_b[i] = from_float<T>(sum[i] * to_float(x[i]));
+              d_x[i] = from_float<T>(sum[i] * to_float(b[i]));
+            }
           }
         }
       });
@@ -167,26 +252,32 @@ std::int64_t weight_columns(const CausalConvBackwardWeight& a) {
   return a.shape.channels * (a.of_bias ? 1 : a.shape.width);
 }
 
+// Of a row sum and, behind it, of all weights.
 std::int64_t backward_weight_workspace(CpuContext&, const CausalConvBackwardWeight& a) {
-  return row_sum_workspace(a.shape.rows(), weight_columns(a));
+  const std::int64_t lines = a.shape.form == CausalConvShape::Form::kSilu
+                                 ? a.shape.channels * a.shape.width * static_cast<std::int64_t>(sizeof(float))
+                                 : 0;
+  return row_sum_workspace(a.shape.rows(), weight_columns(a)) + lines;
 }
 
 void backward_weight(CpuContext& context, const CausalConvBackwardWeight& a) {
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.shape.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
     const CausalConvShape& s = a.shape;
-    const Inputs<T> in(context, s, a.bcx, a.before, a.first_key);
+    const Inputs<T, silu> in(context, s, a.bcx, a.before, a.first_key);
     const T* const d_y = context.data<const T>(a.d_y);
+    const auto* const bias = optional<float>(context, a.bias);
     const bool of_bias = a.of_bias;
-    row_sum(context, s.rows(), weight_columns(a), context.data<float>(a.workspace), a.d_weight, a.accumulate,
+    auto* const workspace = context.data<float>(a.workspace);
+    float* const lines = workspace + row_sum_workspace(s.rows(), weight_columns(a)) / sizeof(float);
+    if constexpr (silu) AllLines::fill(context.data<const T>(a.weight), s.channels, s.width, lines);
+    row_sum(context, s.rows(), weight_columns(a), workspace, a.d_weight, a.accumulate,
             [&](float* line, std::int64_t row) {
               const std::int64_t segment = row / s.tokens, token = row % s.tokens;
               float d_sum[kChannels];
               for_each_block(0, s.channels, [&](std::int64_t channel, std::int64_t count) {
-                const T* c = in.row(segment, token) + s.channels + channel;
-                const T* d_out = d_y + row * s.channels + channel;
-                PRIMUS_SIMD()
-                for (std::int64_t i = 0; i < count; ++i) d_sum[i] = to_float(d_out[i]) * to_float(c[i]);
+                in.gradient(segment, token, channel, count, AllLines{lines + channel, s.channels}, bias, d_y,
+                            d_sum);
                 if (of_bias) {
                   for (std::int64_t i = 0; i < count; ++i) line[channel + i] += d_sum[i];
                   return;
@@ -204,10 +295,10 @@ void backward_weight(CpuContext& context, const CausalConvBackwardWeight& a) {
 }
 
 void edge(CpuContext& context, const CausalConvEdge& a) {
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.shape.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
     const CausalConvShape& s = a.shape;
-    const Inputs<T> in(context, s, a.bcx, {}, {});
+    const Inputs<T, silu> in(context, s, a.bcx, {}, {});
     auto* const out = context.data<float>(a.edge);
     const std::int64_t rows = s.width - 1;
     for (std::int64_t row = 0; row < s.segments * rows; ++row) {
@@ -219,28 +310,30 @@ void edge(CpuContext& context, const CausalConvEdge& a) {
 }
 
 void backward_edge(CpuContext& context, const CausalConvBackwardEdge& a) {
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.shape.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
     const CausalConvShape& s = a.shape;
-    const Inputs<T> in(context, s, a.bcx, {}, a.first_key);
+    const Inputs<T, silu> in(context, s, a.bcx, a.before, a.first_key);
+    const auto* const bias = optional<float>(context, a.bias);
     auto* const out = context.data<float>(a.d_edge);
     const std::int64_t rows = s.width - 1;
     for_each_block(0, s.channels, [&](std::int64_t channel, std::int64_t count) {
       const Lines lines(context.data<const T>(a.weight), channel, count, s.width);
+      GradientRows<T, silu> gradients(in, channel, count, lines, bias, context.data<const T>(a.d_y));
       for (std::int64_t row = 0; row < s.segments * rows; ++row) {
         float* to = out + row * s.channels + channel;
         std::fill_n(to, count, 0.0F);
         const std::int64_t distance = rows - row % rows;  // to the segment's first token
-        in.add_gradient(row / rows, -distance, distance, channel, count, lines, context.data<const T>(a.d_y),
-                        to);
+        gradients.add(row / rows, -distance, distance, to);
       }
     });
   });
 }
 
 void cached(CpuContext& context, const CachedCausalConv& a) {
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
+    using Rows = Inputs<T, silu>;
     const std::int64_t channels = a.y.cols(), size = a.ring.shape[1], batch = a.sequences.batch();
     const auto* const starts = context.data<const std::int32_t>(a.sequences.query_starts);
     const auto* const lengths = context.data<const std::int32_t>(a.sequences.key_lengths);
@@ -253,11 +346,9 @@ void cached(CpuContext& context, const CachedCausalConv& a) {
         float* const ring = context.data<float>(a.ring) + b * size * channels + channel;
         for (std::int64_t row = starts[b]; row < starts[b + 1]; ++row) {
           const std::int64_t position = lengths[b] - starts[b + 1] + row;
-          const T* gate = bcx + 3 * row * channels + channel;
-          const T *gate_out = gate + channels, *x = gate_out + channels;
+          const T* const parts = bcx + Rows::kParts * row * channels + channel;
           float* const own = ring + position % size * channels;
-          PRIMUS_SIMD()
-          for (std::int64_t i = 0; i < count; ++i) own[i] = to_float(gate[i]) * to_float(x[i]);
+          Rows::each_of(parts, channels, count, [=](std::int64_t i, float u) { own[i] = u; });
           float sum[kChannels];
           for (std::int64_t i = 0; i < count; ++i) sum[i] = bias ? bias[channel + i] : 0.0F;
           for (std::int64_t d = std::min(a.width - 1, position); d >= 0; --d) {
@@ -265,9 +356,7 @@ void cached(CpuContext& context, const CachedCausalConv& a) {
             PRIMUS_SIMD()
             for (std::int64_t i = 0; i < count; ++i) sum[i] = multiply_add(w[i], u[i], sum[i]);
           }
-          T* const out = y + row * channels + channel;
-          PRIMUS_SIMD()
-          for (std::int64_t i = 0; i < count; ++i) out[i] = from_float<T>(to_float(gate_out[i]) * sum[i]);
+          Rows::finish(sum, silu ? nullptr : parts + channels, count, y + row * channels + channel);
         }
       }
       for (std::int64_t row = starts[batch]; row < a.y.rows(); ++row)

@@ -1,6 +1,8 @@
 // A thread has neighbouring channels, whose weights it keeps, of a run of tokens, and takes what goes into
 // the convolution along as a window that slides over them: a token is loaded once, but for those in front of
 // a run.
+#include <type_traits>
+
 #include "turbo/attention/gpu_paged.h"
 #include "turbo/causal_conv/causal_conv.h"
 #include "turbo/gpu/reduce.h"
@@ -36,9 +38,27 @@ PRIMUS_DEVICE void add_product(const float (&a)[kCount], const float (&b)[kCount
   for (int k = 0; k < kCount; ++k) sum[k] = multiply_add(a[k], b[k], sum[k]);
 }
 
+// x = silu(x)
+template <int kCount>
+PRIMUS_DEVICE void activate(float (&x)[kCount]) {
+  PRIMUS_UNROLL
+  for (int k = 0; k < kCount; ++k) x[k] *= sigmoid(x[k]);
+}
+
+// x = the slope of silu(x)
+template <int kCount>
+PRIMUS_DEVICE void slope(float (&x)[kCount]) {
+  PRIMUS_UNROLL
+  for (int k = 0; k < kCount; ++k) {
+    const float gate = sigmoid(x[k]);
+    x[k] = gate * (1.0F + x[k] * (1.0F - gate));
+  }
+}
+
 // What goes into the convolution, and which of it a token sees.
-template <class T>
+template <class T, bool kSilu>
 struct Inputs {
+  static constexpr int kParts = kSilu ? 1 : 3;  // of a row, each as wide as the channels
   const T *bcx, *weight;
   const float *bias, *before;
   const std::int32_t* first_key;
@@ -73,7 +93,7 @@ struct Inputs {
     return larger(smaller(position - first, width - 1), 0);
   }
   PRIMUS_DEVICE const T* row(std::int64_t segment, std::int64_t token) const {
-    return bcx + (segment * tokens + token) * 3 * channels;
+    return bcx + (segment * tokens + token) * kParts * channels;
   }
   // u of a token, or of one in front of the segment.
   template <int kCount>
@@ -83,19 +103,26 @@ struct Inputs {
       load<kCount>(before + (segment * (width - 1) + width - 1 + token) * channels + channel, u);
       return;
     }
-    float x[kCount];
     const T* b = row(segment, token) + channel;
     load<kCount>(b, u);
-    load<kCount>(b + 2 * channels, x);
-    multiply(x, u);
+    if constexpr (!kSilu) {
+      float x[kCount];
+      load<kCount>(b + 2 * channels, x);
+      multiply(x, u);
+    }
   }
-  // The gradient of what a token's second gate gets: d_y * C.
+  // The gradient of a token's sums: d_y * C, or d_y * silu'(sums).
   template <int kCount>
   PRIMUS_DEVICE void load_gradient(std::int64_t segment, std::int64_t token, std::int64_t channel,
                                    float (&d)[kCount]) const {
     float c[kCount];
     load<kCount>(d_y + (segment * tokens + token) * channels + channel, d);
-    load<kCount>(row(segment, token) + channels + channel, c);
+    if constexpr (kSilu) {
+      convolve(segment, token, channel, c);
+      slope(c);
+    } else {
+      load<kCount>(row(segment, token) + channels + channel, c);
+    }
     multiply(c, d);
   }
   // The weights of the taps, by their distance from the token.
@@ -116,6 +143,19 @@ struct Inputs {
       PRIMUS_UNROLL
       for (int d = 0; d < kTaps; ++d)
         w[d][0] = d < width ? to_float(weight[channel * width + width - 1 - d]) : 0.0F;
+    }
+  }
+  // The sums of a token, all of whose inputs are read.
+  template <int kCount>
+  PRIMUS_DEVICE void convolve(std::int64_t segment, std::int64_t token, std::int64_t channel,
+                              float (&sum)[kCount]) const {
+    start_from(bias ? bias + channel : nullptr, sum);
+    PRIMUS_UNROLL_BY(3)
+    for (std::int64_t d = reach(segment, token); d >= 0; --d) {
+      float u[kCount], w[kCount];
+      load_input(segment, token - d, channel, u);
+      load_weight(weight, width, channel, d, w);
+      add_product(w, u, sum);
     }
   }
   // sum += what the tokens from `token` + `from` on say of the gradient of u there. Of tokens in order, each
@@ -140,9 +180,8 @@ struct Window {
   float u[kTaps][kCount];
 
   // The next token is this one. What no token can see is not read.
-  template <class T>
-  PRIMUS_DEVICE void start(const Inputs<T>& in, std::int64_t segment, std::int64_t token,
-                           std::int64_t channel) {
+  template <class Inputs>
+  PRIMUS_DEVICE void start(const Inputs& in, std::int64_t segment, std::int64_t token, std::int64_t channel) {
     PRIMUS_UNROLL
     for (int d = 1; d < kTaps; ++d) {
       if (d < in.width && (token >= d || in.before)) {
@@ -247,11 +286,20 @@ bool vectors(std::int64_t channels, const Pointers*... pointers) {
   return channels % kVector<T> == 0 && (... && aligned(pointers));
 }
 
+// body(tag of the type, whether the form is kSilu) with both as types.
+template <class Body>
+void with_type_and_form(DType dtype, CausalConvShape::Form form, Body body) {
+  with_float_type(dtype, [&](auto tag) {
+    if (form == CausalConvShape::Form::kSilu) return body(tag, std::true_type());
+    body(tag, std::false_type());
+  });
+}
+
 // ---- Training -----------------------------------------------------------------------------------
 
-template <class T, int kCount, int kTaps>
+template <class T, bool kSilu, int kCount, int kTaps>
 struct ForwardBody {
-  Inputs<T> in;
+  Inputs<T, kSilu> in;
   T* y;
 
   PRIMUS_DEVICE void operator()(std::int64_t segment, std::int64_t begin, std::int64_t end,
@@ -261,26 +309,31 @@ struct ForwardBody {
     Window<kCount, kTaps> window;
     window.start(in, segment, begin, channel);
     for (std::int64_t token = begin; token < end; ++token) {
-      float u[kCount], c[kCount], sum[kCount];
+      float u[kCount], sum[kCount];
       in.load_input(segment, token, channel, u);
-      load<kCount>(in.row(segment, token) + in.channels + channel, c);
       window.take(u);
       start_from(in.bias ? in.bias + channel : nullptr, sum);
       window.convolve(w, in.reach(segment, token), sum);
-      multiply(c, sum);
+      if constexpr (kSilu) {
+        activate(sum);
+      } else {
+        float c[kCount];
+        load<kCount>(in.row(segment, token) + in.channels + channel, c);
+        multiply(c, sum);
+      }
       store<kCount>(y + (segment * in.tokens + token) * in.channels + channel, sum);
     }
   }
 };
 
 void forward(Context& context, const CausalConvForward& a) {
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.shape.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
-    const Inputs<T> in(context, a);
+    const Inputs<T, silu> in(context, a);
     T* y = context.data<T>(a.y);
     const bool wide = vectors<T>(in.channels, in.bcx, in.weight, in.bias, in.before, y);
     with_taps<T>(in.width, wide, [&](auto count, auto taps) {
-      for_each_of_runs<count, taps>(context, a.shape, ForwardBody<T, count, taps>{in, y});
+      for_each_of_runs<count, taps>(context, a.shape, ForwardBody<T, silu, count, taps>{in, y});
     });
   });
 }
@@ -288,10 +341,10 @@ void forward(Context& context, const CausalConvForward& a) {
 // A token's input is in the outputs of the kTaps - 1 behind it, too, so its gradient is complete so many
 // tokens later. Its two factors are loaded again then: they are still in the first cache, and registers are
 // scarce.
-template <class T, int kCount, int kTaps>
+template <class T, bool kSilu, int kCount, int kTaps>
 struct BackwardBody {
   static constexpr int kLag = kTaps - 1;
-  Inputs<T> in;
+  Inputs<T, kSilu> in;
   const float* d_after;
   T* d_bcx;
 
@@ -318,7 +371,7 @@ struct BackwardBody {
 
  private:
   PRIMUS_DEVICE T* d_row(std::int64_t segment, std::int64_t token) const {
-    return d_bcx + (segment * in.tokens + token) * 3 * in.channels;
+    return d_bcx + (segment * in.tokens + token) * in.kParts * in.channels;
   }
   PRIMUS_DEVICE static void shift(State& s) {
     PRIMUS_UNROLL
@@ -328,31 +381,38 @@ struct BackwardBody {
       for (int k = 0; k < kCount; ++k) s.d[j][k] = s.d[j - 1][k];
     }
   }
-  // The next token: the gradient of its convolution, and of its second gate, which is the thread's to write
-  // within its run.
+  // The next token: the gradient of its sums, and of its second gate, which is the thread's to write within
+  // its run.
   PRIMUS_DEVICE void take(State& s, std::int64_t segment, std::int64_t token, std::int64_t end,
                           std::int64_t channel) const {
     s.reach[0] = static_cast<int>(in.reach(segment, token));
-    const T* const row = in.row(segment, token) + channel;
-    float c[kCount];
-    load<kCount>(in.d_y + (segment * in.tokens + token) * in.channels + channel, s.d[0]);
-    load<kCount>(row + in.channels, c);
-    if (token < end) {
-      float u[kCount], sum[kCount];
+    float sum[kCount] = {};
+    if (kSilu || token < end) {
+      float u[kCount];
       in.load_input(segment, token, channel, u);
       start_from(in.bias ? in.bias + channel : nullptr, sum);
       s.window.take(u);
       s.window.convolve(s.w, s.reach[0], sum);
-      multiply(s.d[0], sum);
-      store<kCount>(d_row(segment, token) + in.channels + channel, sum);
     }
-    multiply(c, s.d[0]);
+    load<kCount>(in.d_y + (segment * in.tokens + token) * in.channels + channel, s.d[0]);
+    if constexpr (kSilu) {
+      slope(sum);
+      multiply(sum, s.d[0]);
+    } else {
+      float c[kCount];
+      load<kCount>(in.row(segment, token) + in.channels + channel, c);
+      if (token < end) {
+        multiply(s.d[0], sum);
+        store<kCount>(d_row(segment, token) + in.channels + channel, sum);
+      }
+      multiply(c, s.d[0]);
+    }
   }
-  // The gradients of the factors of the token kLag before.
+  // The gradient of what went in kLag tokens before, or of its factors.
   PRIMUS_DEVICE void put(const State& s, std::int64_t segment, std::int64_t token,
                          std::int64_t channel) const {
     const std::int64_t edge = token - (in.tokens - (in.width - 1));
-    float sum[kCount], b[kCount], x[kCount];
+    float sum[kCount];
     start_from(
         d_after && edge >= 0 ? d_after + (segment * (in.width - 1) + edge) * in.channels + channel : nullptr,
         sum);
@@ -360,35 +420,40 @@ struct BackwardBody {
     for (int d = 0; d < kTaps; ++d) {
       if (s.reach[kLag - d] >= d) add_product(s.w[d], s.d[kLag - d], sum);
     }
-    const T* const factors = in.row(segment, token) + channel;
-    load<kCount>(factors, b);
-    load<kCount>(factors + 2 * in.channels, x);
-    multiply(sum, b);
-    multiply(sum, x);
     T* const to = d_row(segment, token) + channel;
-    store<kCount>(to, x);
-    store<kCount>(to + 2 * in.channels, b);
+    if constexpr (kSilu) {
+      store<kCount>(to, sum);
+    } else {
+      const T* const factors = in.row(segment, token) + channel;
+      float b[kCount], x[kCount];
+      load<kCount>(factors, b);
+      load<kCount>(factors + 2 * in.channels, x);
+      multiply(sum, b);
+      multiply(sum, x);
+      store<kCount>(to, x);
+      store<kCount>(to + 2 * in.channels, b);
+    }
   }
 };
 
 void backward_input(Context& context, const CausalConvBackwardInput& a) {
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.shape.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
-    const Inputs<T> in(context, a);
+    const Inputs<T, silu> in(context, a);
     const auto* after = optional<float>(context, a.d_after);
     T* d_bcx = context.data<T>(a.d_bcx);
     const bool wide = vectors<T>(in.channels, in.bcx, in.weight, in.bias, in.before, in.d_y, after, d_bcx);
     with_taps<T>(in.width, wide, [&](auto count, auto taps) {
-      for_each_of_runs<count, taps>(context, a.shape, BackwardBody<T, count, taps>{in, after, d_bcx});
+      for_each_of_runs<count, taps>(context, a.shape, BackwardBody<T, silu, count, taps>{in, after, d_bcx});
     });
   });
 }
 
 // lines[slice][channel][tap] = the sum over the slice's rows, in order: a thread has neighbouring channels.
-template <class T, int kCount, int kTaps>
+template <class T, bool kSilu, int kCount, int kTaps>
 struct WeightParts {
   static constexpr int kThreads = 256;
-  Inputs<T> in;
+  Inputs<T, kSilu> in;
   float* lines;
   std::int64_t rows_per_slice, slices;
 
@@ -399,6 +464,8 @@ struct WeightParts {
     const std::int64_t begin = slice * rows_per_slice, end = smaller(begin + rows_per_slice, in.rows);
     std::int64_t segment = begin / in.tokens, token = begin % in.tokens;
     float sum[kTaps][kCount] = {};
+    [[maybe_unused]] float w[kTaps][kCount];
+    if constexpr (kSilu) in.load_weights(channel, w);
     for (std::int64_t left = end - begin; left > 0; ++segment, token = 0) {
       const std::int64_t stop = smaller(token + left, in.tokens);
       left -= stop - token;
@@ -408,9 +475,18 @@ struct WeightParts {
       for (; token < stop; ++token) {
         float u[kCount], e[kCount];
         in.load_input(segment, token, channel, u);
-        in.load_gradient(segment, token, channel, e);
         window.take(u);
         const std::int64_t reach = in.reach(segment, token);
+        if constexpr (kSilu) {
+          float sums[kCount];
+          start_from(in.bias ? in.bias + channel : nullptr, sums);
+          window.convolve(w, reach, sums);
+          slope(sums);
+          load<kCount>(in.d_y + (segment * in.tokens + token) * in.channels + channel, e);
+          multiply(sums, e);
+        } else {
+          in.load_gradient(segment, token, channel, e);
+        }
         PRIMUS_UNROLL
         for (int d = 0; d < kTaps; ++d) {
           if (d <= reach) add_product(e, window.u[d], sum[d]);
@@ -440,13 +516,13 @@ struct WeightParts {
 };
 
 // A row's gradient of the bias.
-template <class T, int kVectors>
+template <class T, bool kSilu, int kVectors>
 struct BiasTerm {
   static constexpr int kCount = kVectors;
-  Inputs<T> in;
+  Inputs<T, kSilu> in;
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel, float (&d)[kCount]) const {
-    in.load_gradient(0, row, channel, d);  // its own row alone: segments do not matter
+    in.load_gradient(row / in.tokens, row % in.tokens, channel, d);
   }
 };
 
@@ -462,17 +538,17 @@ void backward_weight(Context& context, const CausalConvBackwardWeight& a) {
   const std::int64_t columns = weight_columns(a);
   const RowSlices slices(a.shape.rows(), columns);
   auto* const lines = context.data<float>(a.workspace);
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.shape.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
-    const Inputs<T> in(context, a);
-    const bool wide = vectors<T>(in.channels, in.bcx, in.before, in.d_y, lines);
+    const Inputs<T, silu> in(context, a);
+    const bool wide = vectors<T>(in.channels, in.bcx, in.weight, in.bias, in.before, in.d_y, lines);
     if (a.of_bias) {
       return with_vector<T>(wide, [&](auto count) {
-        row_sum(context, in.rows, columns, lines, a.d_weight, a.accumulate, BiasTerm<T, count>{in});
+        row_sum(context, in.rows, columns, lines, a.d_weight, a.accumulate, BiasTerm<T, silu, count>{in});
       });
     }
     with_taps<T>(in.width, wide, [&](auto count, auto taps) {
-      using Kernel = WeightParts<T, count, taps>;
+      using Kernel = WeightParts<T, silu, count, taps>;
       launch(context, blocks_for(in.channels / count * slices.count, Kernel::kThreads),
              Kernel{in, lines, slices.rows_per_slice, slices.count});
     });
@@ -482,9 +558,9 @@ void backward_weight(Context& context, const CausalConvBackwardWeight& a) {
 
 // ---- Edges of segments: a few rows --------------------------------------------------------------
 
-template <class T>
+template <class T, bool kSilu>
 struct EdgeBody {
-  Inputs<T> in;
+  Inputs<T, kSilu> in;
   float* edge;
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel) const {
@@ -496,16 +572,16 @@ struct EdgeBody {
 };
 
 void edge(Context& context, const CausalConvEdge& a) {
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.shape.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
     for_each_of_rows<1>(context, a.edge.shape[0], a.shape.channels,
-                        EdgeBody<T>{Inputs<T>(context, a), context.data<float>(a.edge)});
+                        EdgeBody<T, silu>{Inputs<T, silu>(context, a), context.data<float>(a.edge)});
   });
 }
 
-template <class T>
+template <class T, bool kSilu>
 struct BackwardEdgeBody {
-  Inputs<T> in;
+  Inputs<T, kSilu> in;
   float* d_edge;
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel) const {
@@ -517,17 +593,19 @@ struct BackwardEdgeBody {
 };
 
 void backward_edge(Context& context, const CausalConvBackwardEdge& a) {
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.shape.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
-    for_each_of_rows<1>(context, a.d_edge.shape[0], a.shape.channels,
-                        BackwardEdgeBody<T>{Inputs<T>(context, a), context.data<float>(a.d_edge)});
+    for_each_of_rows<1>(
+        context, a.d_edge.shape[0], a.shape.channels,
+        BackwardEdgeBody<T, silu>{Inputs<T, silu>(context, a), context.data<float>(a.d_edge)});
   });
 }
 
 // ---- Generation ---------------------------------------------------------------------------------
 
-template <class T>
+template <class T, bool kSilu>
 struct Cached {
+  static constexpr int kParts = kSilu ? 1 : 3;
   Pages pages;
   const T *bcx, *weight;
   const float* bias;
@@ -538,10 +616,12 @@ struct Cached {
   // u of a row of the projection.
   template <int kCount>
   PRIMUS_DEVICE void load_input(std::int64_t row, std::int64_t channel, float (&u)[kCount]) const {
-    float x[kCount];
-    load<kCount>(bcx + row * 3 * channels + channel, u);
-    load<kCount>(bcx + (row * 3 + 2) * channels + channel, x);
-    multiply(x, u);
+    load<kCount>(bcx + row * kParts * channels + channel, u);
+    if constexpr (!kSilu) {
+      float x[kCount];
+      load<kCount>(bcx + (row * 3 + 2) * channels + channel, x);
+      multiply(x, u);
+    }
   }
   PRIMUS_DEVICE float* place(std::int64_t sequence, std::int64_t position, std::int64_t channel) const {
     return ring + (sequence * ring_rows + position % ring_rows) * channels + channel;
@@ -553,7 +633,7 @@ struct Cached {
   template <int kCount>
   PRIMUS_DEVICE void make(std::int64_t sequence, std::int64_t row, std::int64_t channel) const {
     const std::int64_t position = origin(sequence) + row;
-    float sum[kCount], c[kCount];
+    float sum[kCount];
     start_from(bias ? bias + channel : nullptr, sum);
     for (std::int64_t d = smaller(width - 1, position); d >= 0; --d) {
       float u[kCount], w[kCount];
@@ -565,8 +645,13 @@ struct Cached {
       load_weight(weight, width, channel, d, w);
       add_product(w, u, sum);
     }
-    load<kCount>(bcx + (row * 3 + 1) * channels + channel, c);
-    multiply(c, sum);
+    if constexpr (kSilu) {
+      activate(sum);
+    } else {
+      float c[kCount];
+      load<kCount>(bcx + (row * 3 + 1) * channels + channel, c);
+      multiply(c, sum);
+    }
     store<kCount>(y + row * channels + channel, sum);
   }
   template <int kCount>
@@ -583,9 +668,9 @@ struct Cached {
 };
 
 // All rows of a pass, which read what the ring holds before it changes.
-template <class T, int kCount>
+template <class T, bool kSilu, int kCount>
 struct CachedRows {
-  Cached<T> all;
+  Cached<T, kSilu> all;
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel) const {
     if (row >= all.pages.starts[all.pages.batch]) return all.template clear<kCount>(row, channel);
     all.template make<kCount>(all.pages.sequence_of(row), row, channel);
@@ -593,9 +678,9 @@ struct CachedRows {
 };
 
 // Then the last ones of each sequence go into the ring: body(number from the end, channel) for each sequence.
-template <class T, int kCount>
+template <class T, bool kSilu, int kCount>
 struct KeptRows {
-  Cached<T> all;
+  Cached<T, kSilu> all;
   PRIMUS_DEVICE void operator()(std::int64_t item, std::int64_t channel) const {
     const std::int64_t sequence = item / all.ring_rows;
     const std::int64_t row = all.pages.starts[sequence + 1] - 1 - item % all.ring_rows;
@@ -605,9 +690,9 @@ struct KeptRows {
 
 // Few rows: both in one launch. A thread has all rows of a sequence, one after the other; that behind the
 // last sequence, those of nobody.
-template <class T, int kCount>
+template <class T, bool kSilu, int kCount>
 struct FewRows {
-  Cached<T> all;
+  Cached<T, kSilu> all;
   PRIMUS_DEVICE void operator()(std::int64_t sequence, std::int64_t channel) const {
     const bool nobody = sequence == all.pages.batch;
     const std::int64_t end = nobody ? all.rows : all.pages.starts[sequence + 1];
@@ -625,24 +710,24 @@ struct FewRows {
 };
 
 void cached(Context& context, const CachedCausalConv& a) {
-  with_float_type(a.bcx.dtype, [&](auto tag) {
+  with_type_and_form(a.bcx.dtype, a.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
-    const Cached<T> all{Pages(context, a.sequences),
-                        context.data<T>(a.bcx),
-                        context.data<T>(a.weight),
-                        optional<float>(context, a.bias),
-                        context.data<float>(a.ring),
-                        context.data<T>(a.y),
-                        a.y.rows(),
-                        a.y.cols(),
-                        a.width,
-                        a.ring.shape[1]};
+    const Cached<T, silu> all{Pages(context, a.sequences),
+                              context.data<T>(a.bcx),
+                              context.data<T>(a.weight),
+                              optional<float>(context, a.bias),
+                              context.data<float>(a.ring),
+                              context.data<T>(a.y),
+                              a.y.rows(),
+                              a.y.cols(),
+                              a.width,
+                              a.ring.shape[1]};
     const std::int64_t batch = all.pages.batch;
     with_vector<T>(vectors<T>(all.channels, all.bcx, all.bias, all.ring, all.y), [&](auto count) {
       if (all.rows <= batch)
-        return for_each_of_rows<count>(context, batch + 1, all.channels, FewRows<T, count>{all});
-      for_each_of_tiles<count>(context, all.rows, all.channels, CachedRows<T, count>{all});
-      for_each_of_rows<count>(context, batch * all.ring_rows, all.channels, KeptRows<T, count>{all});
+        return for_each_of_rows<count>(context, batch + 1, all.channels, FewRows<T, silu, count>{all});
+      for_each_of_tiles<count>(context, all.rows, all.channels, CachedRows<T, silu, count>{all});
+      for_each_of_rows<count>(context, batch * all.ring_rows, all.channels, KeptRows<T, silu, count>{all});
     });
   });
 }

@@ -48,6 +48,11 @@ void Scale::check() const {
   PRIMUS_CHECK(kId, same(out, x));
 }
 
+void LogUniform::check() const {
+  PRIMUS_CHECK(kId, x.dtype == DType::kF32);
+  PRIMUS_CHECK(kId, low > 0 && high > low);
+}
+
 CopyRows CopyRows::strided(const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,
                            std::int64_t from_stride, std::int64_t to_stride) {
   return {.from = from,

@@ -96,6 +96,16 @@ struct Scale {
   double flops() const { return 0; }
 };
 
+// x = log(low + (high - low) * u), where u is how much of the normal distribution lies below x: of normal
+// numbers, the logarithms of uniform ones.
+struct LogUniform {
+  static constexpr KernelId kId = KernelId::kLogUniform;
+  Tensor x;         // fp32, in place
+  float low, high;  // 0 < low < high
+  void check() const;
+  double flops() const { return 0; }
+};
+
 // Copies rows between row-strided buffers: to[(row / group_rows) * to_group_stride + (row % group_rows) *
 // to_stride + c] = from[row * from_stride + c] for c < cols. Or adds them to what is there, rounded once.
 struct CopyRows {

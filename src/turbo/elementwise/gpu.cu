@@ -152,6 +152,21 @@ void scale(Context& context, const Scale& call) {
   });
 }
 
+struct LogUniformBody {
+  float* x;
+  double low, range;
+  PRIMUS_DEVICE void operator()(std::int64_t i) const {
+    constexpr double kRootHalf = 0.70710678118654752440;
+    x[i] = static_cast<float>(::log(low + range * (0.5 * ::erfc(-static_cast<double>(x[i]) * kRootHalf))));
+  }
+};
+
+void log_uniform(Context& context, const LogUniform& call) {
+  const double low = call.low;
+  for_each(context, call.x.elements(),
+           LogUniformBody{context.data<float>(call.x), low, static_cast<double>(call.high) - low});
+}
+
 template <class T>
 struct FillBody {
   T* out;
@@ -354,6 +369,7 @@ void register_elementwise(KernelTable& table) {
   table.add<RandomNormal, Context, &random_normal>();
   table.add<Fill, Context, &fill>();
   table.add<Scale, Context, &scale>();
+  table.add<LogUniform, Context, &log_uniform>();
   table.add<CopyRows, Context, &copy_rows>();
 }
 

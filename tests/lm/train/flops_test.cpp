@@ -32,7 +32,7 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
   const std::int64_t width = c.head_dim + (latent.kv_rank > 0 ? latent.value_dim : c.head_dim);
   double keys = 0;
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    if (c.convolves(layer)) continue;
+    if (!c.attends(layer)) continue;
     const AttentionConfig& a = c.attention;
     for (std::int64_t t = 0; t < kLength; ++t) {
       std::int64_t before = t;
@@ -47,7 +47,15 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
   // By convention routers do not count, nor what is computed again: latents are unfolded in the backward
   // pass.
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    if (c.moe.routed(layer)) products += tokens * 6 * h * static_cast<double>(c.moe.experts);
+    if (c.moe.routed(layer)) {
+      products += tokens * 6 * h * static_cast<double>(c.moe.experts + (c.moe.shared_gate ? 1 : 0));
+    }
+    // Nor is what tokens do with a state, or with those before them, a Gemm.
+    if (const LinearAttentionConfig& l = c.linear; l.has(layer)) {
+      products -=
+          tokens * 6 *
+          static_cast<double>(4 * l.values() * l.key_dim + l.conv_width * (2 * l.keys() + l.values()));
+    }
     if (latent.kv_rank == 0) continue;
     const auto heads = static_cast<double>(c.heads);
     products += tokens * 2 * static_cast<double>(latent.kv_rank) * heads *
@@ -65,7 +73,7 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
 INSTANTIATE_TEST_SUITE_P(Families, Flops,
                          ::testing::Values("llama", "llama31_tied", "qwen2", "qwen3", "qwen3_moe", "mixtral",
                                            "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4", "lfm2",
-                                           "lfm2_moe"));
+                                           "lfm2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5"));
 
 }  // namespace
 }  // namespace primus

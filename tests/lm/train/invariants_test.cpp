@@ -35,6 +35,8 @@ constexpr Case kCases[] = {{"llama", tiny_llama, DType::kF32},
                            {"lora_mixture", tiny_lora_mixture, DType::kBF16},
                            {"mixture", tiny_mixture, DType::kF32},
                            {"mixture", tiny_mixture, DType::kBF16},
+                           {"qwen3_next", tiny_qwen3_next, DType::kF32},
+                           {"qwen3_next", tiny_qwen3_next, DType::kBF16},
                            {"deepseek", tiny_deepseek, DType::kF32},
                            {"deepseek", tiny_deepseek, DType::kBF16}};
 

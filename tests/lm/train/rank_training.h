@@ -21,6 +21,7 @@
 #include "engine/mesh.h"
 #include "lm/checkpoint/elements.h"
 #include "lm/generate/generate.h"
+#include "lm/model/outside_families.h"
 #include "lm/train/tiny_model.h"
 
 namespace primus::test {
@@ -121,10 +122,10 @@ inline Outcome train_on_ranks(SessionSettings settings, int ranks, const engine:
   on_ranks(ranks, shape, [&](engine::Rank& rank) {
     const int r = rank.mesh().rank();
     const std::unique_ptr<TrainingSession> session = [&] {
-      const engine::MemoryPlan plan = measure_session(rank, settings, builtin_families()).memory;
+      const engine::MemoryPlan plan = measure_session(rank, settings, all_families()).memory;
       outcome.memory[static_cast<std::size_t>(r)] = plan;
       rank.reserve(plan);
-      return std::make_unique<TrainingSession>(rank, settings, builtin_families());
+      return std::make_unique<TrainingSession>(rank, settings, all_families());
     }();
     session->store().initialize(rank.context(), 7);
     session->parallel().distribute_values();

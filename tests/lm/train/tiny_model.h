@@ -115,6 +115,36 @@ inline ModelConfig tiny_lfm2_moe() {
   return c;
 }
 
+// Gated delta networks around gated attention that rotates half of each head, and norms around zero. More
+// heads of values than of keys.
+inline ModelConfig tiny_qwen3_5() {
+  ModelConfig c = tiny_llama();
+  c.family = "qwen3_5_text";
+  c.kv_heads = 4;
+  c.layers = 3;
+  c.rotary_fraction = 0.5;
+  c.norm_epsilon = 1e-6;
+  c.centred_norms = c.attention.output_gate = true;
+  c.linear = {.key_heads = 4, .value_heads = 8, .key_dim = 8, .value_dim = 6, .conv_width = 3};
+  c.linear.layers = {0, 2};
+  return c;
+}
+
+// The same with a mixture of experts behind the first block, balanced over the step, and a gate of the shared
+// one.
+inline ModelConfig tiny_qwen3_next() {
+  ModelConfig c = tiny_qwen3_5();
+  c.family = "qwen3_next";
+  c.moe.experts = 8;
+  c.moe.ffn = 24;
+  c.moe.shared_ffn = 24;
+  c.moe.shared_gate = true;
+  c.moe.dense_layers = {0};
+  c.moe.router.top_k = 2;
+  c.moe.training = {.balance_loss = 0.02, .balance_step = true};
+  return c;
+}
+
 // Adapters beside all matrices of a dense model.
 inline ModelConfig tiny_lora() {
   ModelConfig c = tiny_llama();

@@ -1,17 +1,24 @@
 #include "turbo/causal_conv/causal_conv.h"
 
+#include <cmath>
+
 #include "turbo/operator_test.h"
 
 namespace primus::turbo::test {
 namespace {
+
+using Form = CausalConvShape::Form;
 
 // Sequences packed from documents, cut into segments as they come.
 struct Case {
   std::int64_t segments, tokens, channels, width;
   bool bias = false, documents = false;
   DType dtype = DType::kF32;
+  Form form = Form::kGated;
 
-  CausalConvShape shape() const { return {segments, tokens, channels, width}; }
+  CausalConvShape shape() const { return {segments, tokens, channels, width, 0, 0, form}; }
+  bool silu() const { return form == Form::kSilu; }
+  std::int64_t columns() const { return shape().columns(); }
   std::int64_t rows() const { return segments * tokens; }
   // Documents of 5 tokens; the first of each sequence is 2 long.
   std::int64_t first_key(std::int64_t position) const {
@@ -27,18 +34,21 @@ struct Case {
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.segments << " x " << c.tokens << " tokens, " << c.channels << " channels, width " << c.width
-             << (c.bias ? ", bias" : "") << (c.documents ? ", documents" : "") << ", " << name_of(c.dtype);
+             << (c.bias ? ", bias" : "") << (c.documents ? ", documents" : "")
+             << (c.silu() ? ", silu, " : ", ") << name_of(c.dtype);
 }
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const bool documents : {false, true}) {
-      all.push_back({1, 1, 1, 1, false, documents, dtype});
-      all.push_back({2, 19, 24, 3, false, documents, dtype});
-      all.push_back({2, 33, 40, 4, true, documents, dtype});
-      all.push_back({3, 2, 7, 16, true, documents, dtype});
-      all.push_back({1, 45, 264, 16, false, documents, dtype});
+  for (const Form form : {Form::kGated, Form::kSilu}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const bool documents : {false, true}) {
+        all.push_back({1, 1, 1, 1, false, documents, dtype, form});
+        all.push_back({2, 19, 24, 3, false, documents, dtype, form});
+        all.push_back({2, 33, 40, 4, true, documents, dtype, form});
+        all.push_back({3, 2, 7, 16, true, documents, dtype, form});
+        all.push_back({1, 45, 264, 16, false, documents, dtype, form});
+      }
     }
   }
   return all;
@@ -48,7 +58,7 @@ struct Operands {
   Values bcx, weight, bias, d_y;
 
   explicit Operands(const Case& c)
-      : bcx(rounded(random_values(c.rows() * 3 * c.channels, 1), c.dtype)),
+      : bcx(rounded(random_values(c.rows() * c.columns(), 1), c.dtype)),
         weight(rounded(random_values(c.channels * c.width, 2, 0.5), c.dtype)),
         bias(rounded(random_values(c.channels, 3), DType::kF32)),
         d_y(rounded(random_values(c.rows() * c.channels, 4), c.dtype)) {
@@ -56,35 +66,70 @@ struct Operands {
   }
 };
 
-Values forward(const Case& c, const Operands& o) {
-  const auto at = [&](std::int64_t row, std::int64_t part, std::int64_t channel) {
-    return o.bcx[static_cast<std::size_t>((row * 3 + part) * c.channels + channel)];
-  };
-  Values y;
-  for (std::int64_t row = 0; row < c.rows(); ++row) {
-    const std::int64_t position = row % c.tokens;
-    for (std::int64_t channel = 0; channel < c.channels; ++channel) {
-      double sum = o.bias[static_cast<std::size_t>(channel)];
-      for (std::int64_t d = 0; d < c.width && position - d >= c.first_key(position); ++d)
-        sum += o.weight[static_cast<std::size_t>(channel * c.width + c.width - 1 - d)] *
-               at(row - d, 0, channel) * at(row - d, 2, channel);
-      y.push_back(at(row, 1, channel) * sum);
-    }
+// One row of the reference: what goes into a sum, and where its gradient goes.
+struct Reference {
+  const Case& c;
+  const Operands& o;
+
+  std::size_t at(std::int64_t row, std::int64_t part, std::int64_t channel) const {
+    return static_cast<std::size_t>(row * c.columns() + part * c.channels + channel);
   }
+  double input(std::int64_t row, std::int64_t channel) const {
+    return c.silu() ? o.bcx[at(row, 0, channel)] : o.bcx[at(row, 0, channel)] * o.bcx[at(row, 2, channel)];
+  }
+  // use(distance, index of the weight) for the tokens that a token sees.
+  template <class Use>
+  void each(std::int64_t row, std::int64_t channel, Use use) const {
+    const std::int64_t position = row % c.tokens;
+    for (std::int64_t d = 0; d < c.width && position - d >= c.first_key(position); ++d)
+      use(d, static_cast<std::size_t>(channel * c.width + c.width - 1 - d));
+  }
+  double sum(std::int64_t row, std::int64_t channel) const {
+    double sum = o.bias[static_cast<std::size_t>(channel)];
+    each(row, channel, [&](std::int64_t d, std::size_t w) { sum += o.weight[w] * input(row - d, channel); });
+    return sum;
+  }
+  // d y / d sum.
+  double slope(std::int64_t row, std::int64_t channel) const {
+    if (!c.silu()) return o.bcx[at(row, 1, channel)];
+    const double x = sum(row, channel), gate = 1 / (1 + std::exp(-x));
+    return gate * (1 + x * (1 - gate));
+  }
+  double gradient(std::int64_t row, std::int64_t channel) const {
+    return o.d_y[static_cast<std::size_t>(row * c.channels + channel)] * slope(row, channel);
+  }
+};
+
+// use(row, channel) for all of them, in order.
+template <class Use>
+void for_each_element(const Case& c, Use use) {
+  for (std::int64_t row = 0; row < c.rows(); ++row) {
+    for (std::int64_t channel = 0; channel < c.channels; ++channel) use(row, channel);
+  }
+}
+
+Values forward(const Case& c, const Operands& o) {
+  const Reference r{c, o};
+  Values y;
+  for_each_element(c, [&](std::int64_t row, std::int64_t channel) {
+    const double sum = r.sum(row, channel);
+    y.push_back(c.silu() ? sum / (1 + std::exp(-sum)) : r.slope(row, channel) * sum);
+  });
   return y;
 }
 
-// The gradient of dot(y, d_y) by one of the operands. It is linear in each of them, so that a difference of
-// any size is exact.
+// The gradient of dot(y, d_y) by one of the operands. Gated it is linear in each of them, so that a
+// difference of any size is exact.
 Values gradient(const Case& c, const Operands& o, Values Operands::*by) {
+  const double by_much = c.silu() ? 1e-5 : 0.5;
   Values result((o.*by).size());
   Operands changed = o;
   for (std::size_t i = 0; i < result.size(); ++i) {
     const double value = (o.*by)[i];
-    (changed.*by)[i] = value + 0.5;
+    (changed.*by)[i] = value + by_much;
     const double above = dot(forward(c, changed), o.d_y);
-    (changed.*by)[i] = value - 0.5;
-    result[i] = above - dot(forward(c, changed), o.d_y);
+    (changed.*by)[i] = value - by_much;
+    result[i] = (above - dot(forward(c, changed), o.d_y)) / (2 * by_much);
     (changed.*by)[i] = value;
   }
   return result;
@@ -92,54 +137,54 @@ Values gradient(const Case& c, const Operands& o, Values Operands::*by) {
 
 // The same by hand for larger ones.
 Values gradient_of_bcx(const Case& c, const Operands& o) {
+  const Reference r{c, o};
   Values result(o.bcx.size());
-  const auto at = [&](std::int64_t row, std::int64_t part, std::int64_t channel) {
-    return static_cast<std::size_t>((row * 3 + part) * c.channels + channel);
-  };
-  for (std::int64_t row = 0; row < c.rows(); ++row) {
-    const std::int64_t position = row % c.tokens;
-    for (std::int64_t channel = 0; channel < c.channels; ++channel) {
-      const double d = o.d_y[static_cast<std::size_t>(row * c.channels + channel)];
-      double sum = o.bias[static_cast<std::size_t>(channel)];
-      for (std::int64_t k = 0; k < c.width && position - k >= c.first_key(position); ++k) {
-        const double w = o.weight[static_cast<std::size_t>(channel * c.width + c.width - 1 - k)];
-        const std::size_t b = at(row - k, 0, channel), x = at(row - k, 2, channel);
-        sum += w * o.bcx[b] * o.bcx[x];
-        const double d_u = d * o.bcx[at(row, 1, channel)] * w;
-        result[b] += d_u * o.bcx[x];
-        result[x] += d_u * o.bcx[b];
+  for_each_element(c, [&](std::int64_t row, std::int64_t channel) {
+    const double e = r.gradient(row, channel);
+    r.each(row, channel, [&](std::int64_t d, std::size_t w) {
+      const std::size_t b = r.at(row - d, 0, channel);
+      if (c.silu()) {
+        result[b] += e * o.weight[w];
+        return;
       }
-      result[at(row, 1, channel)] += d * sum;
-    }
-  }
+      const std::size_t x = r.at(row - d, 2, channel);
+      result[b] += e * o.weight[w] * o.bcx[x];
+      result[x] += e * o.weight[w] * o.bcx[b];
+    });
+    if (!c.silu())
+      result[r.at(row, 1, channel)] +=
+          o.d_y[static_cast<std::size_t>(row * c.channels + channel)] * r.sum(row, channel);
+  });
   return result;
 }
 
 Values gradient_of_weight(const Case& c, const Operands& o, bool of_bias) {
+  const Reference r{c, o};
   Values result(of_bias ? o.bias.size() : o.weight.size());
-  for (std::int64_t row = 0; row < c.rows(); ++row) {
-    const std::int64_t position = row % c.tokens;
-    for (std::int64_t channel = 0; channel < c.channels; ++channel) {
-      const auto at = [&](std::int64_t r, std::int64_t part) {
-        return o.bcx[static_cast<std::size_t>((r * 3 + part) * c.channels + channel)];
-      };
-      const double e = o.d_y[static_cast<std::size_t>(row * c.channels + channel)] * at(row, 1);
-      if (of_bias) result[static_cast<std::size_t>(channel)] += e;
-      for (std::int64_t k = 0; !of_bias && k < c.width && position - k >= c.first_key(position); ++k)
-        result[static_cast<std::size_t>(channel * c.width + c.width - 1 - k)] +=
-            e * at(row - k, 0) * at(row - k, 2);
+  for_each_element(c, [&](std::int64_t row, std::int64_t channel) {
+    const double e = r.gradient(row, channel);
+    if (of_bias) {
+      result[static_cast<std::size_t>(channel)] += e;
+      return;
     }
-  }
+    r.each(row, channel, [&](std::int64_t d, std::size_t w) { result[w] += e * r.input(row - d, channel); });
+  });
   return result;
 }
 
 TEST(CausalConvReference, GradientsAgreeWithDifferences) {
-  for (const bool documents : {false, true}) {
-    const Case c{2, 9, 3, 4, true, documents};
-    const Operands o(c);
-    EXPECT_LE(normalised_error(gradient_of_bcx(c, o), gradient(c, o, &Operands::bcx)), 1e-12);
-    EXPECT_LE(normalised_error(gradient_of_weight(c, o, false), gradient(c, o, &Operands::weight)), 1e-12);
-    EXPECT_LE(normalised_error(gradient_of_weight(c, o, true), gradient(c, o, &Operands::bias)), 1e-12);
+  for (const Form form : {Form::kGated, Form::kSilu}) {
+    for (const bool documents : {false, true}) {
+      const Case c{2, 9, 3, 4, true, documents, DType::kF32, form};
+      const Operands o(c);
+      const double tolerance = c.silu() ? 1e-8 : 1e-12;
+      const auto expect = [&](const Values& actual, Values Operands::*by) {
+        EXPECT_LE(normalised_error(actual, gradient(c, o, by)), tolerance) << c;
+      };
+      expect(gradient_of_bcx(c, o), &Operands::bcx);
+      expect(gradient_of_weight(c, o, false), &Operands::weight);
+      expect(gradient_of_weight(c, o, true), &Operands::bias);
+    }
   }
 }
 
@@ -149,7 +194,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, CausalConvTest, ::testing::ValuesIn(devices_un
 // The operands of a case on a device.
 struct OnDevice {
   OnDevice(OperatorBench& bench, const Case& c, const Operands& o)
-      : bcx(bench.upload(o.bcx, c.dtype, {c.rows(), 3 * c.channels})),
+      : bcx(bench.upload(o.bcx, c.dtype, {c.rows(), c.columns()})),
         weight(bench.upload(o.weight, c.dtype, {c.channels, c.width})),
         d_y(bench.upload(o.d_y, c.dtype, {c.rows(), c.channels})) {
     if (c.bias) bias = bench.upload(o.bias, DType::kF32, {c.channels});
@@ -183,11 +228,29 @@ struct OnDevice {
             .bcx = bcx,
             .before = before,
             .first_key = first_key,
+            .weight = of_sums(shape, weight),
+            .bias = of_sums(shape, bias),
             .d_y = d_y,
             .of_bias = d_weight.shape.rank() == 1,
             .d_weight = d_weight,
             .accumulate = accumulate,
             .workspace = {}};
+  }
+
+  CausalConvBackwardEdge of_edge(const CausalConvShape& shape, const Tensor& d_edge,
+                                 const Tensor& before) const {
+    return {.shape = shape,
+            .bcx = bcx,
+            .weight = weight,
+            .first_key = first_key,
+            .bias = of_sums(shape, bias),
+            .before = of_sums(shape, before),
+            .d_y = d_y,
+            .d_edge = d_edge};
+  }
+  // What gradients need where sums go through an activation.
+  static Tensor of_sums(const CausalConvShape& shape, const Tensor& tensor) {
+    return shape.form == Form::kSilu ? tensor : Tensor();
   }
 
   Tensor bcx, weight, d_y, bias, first_key;
@@ -204,7 +267,7 @@ TEST_P(CausalConvTest, ForwardAndBackwardInput) {
     const Tensor y = bench.empty(c.dtype, {c.rows(), c.channels});
     bench.run(on.forward(c.shape(), y));
     EXPECT_LE(normalised_error(bench.download(y), forward(c, o)), tolerance(c.dtype)) << c;
-    const Tensor d_bcx = bench.empty(c.dtype, {c.rows(), 3 * c.channels});
+    const Tensor d_bcx = bench.empty(c.dtype, {c.rows(), c.columns()});
     bench.run(on.backward(c.shape(), d_bcx));
     EXPECT_LE(normalised_error(bench.download(d_bcx), gradient_of_bcx(c, o)), tolerance(c.dtype)) << c;
   }
@@ -235,20 +298,22 @@ TEST_P(CausalConvTest, BackwardWeightAssignsAndAccumulates) {
 // Nothing of another document or sequence is as much as multiplied.
 TEST_P(CausalConvTest, WhatATokenDoesNotSeeMayBeNan) {
   OperatorBench bench(GetParam());
-  const Case c{2, 7, 8, 3, false, true};
-  Operands o(c);
-  const Values clean = forward(c, o);
-  // The last document of the first sequence is that of positions 2 to 6.
-  for (std::int64_t i = 0; i < 2 * 3 * c.channels; ++i) o.bcx[static_cast<std::size_t>(i)] = NAN;
-  const OnDevice on(bench, c, o);
-  const Tensor y = bench.empty(c.dtype, {c.rows(), c.channels});
-  bench.run(on.forward(c.shape(), y));
-  const Values actual = bench.download(y);
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    if (i < static_cast<std::size_t>(2 * c.channels)) {
-      EXPECT_TRUE(std::isnan(actual[i])) << i;
-    } else {
-      EXPECT_NEAR(actual[i], clean[i], 1e-5) << i;
+  for (const Form form : {Form::kGated, Form::kSilu}) {
+    const Case c{2, 7, 8, 3, false, true, DType::kF32, form};
+    Operands o(c);
+    const Values clean = forward(c, o);
+    // The last document of the first sequence is that of positions 2 to 6.
+    for (std::int64_t i = 0; i < 2 * c.columns(); ++i) o.bcx[static_cast<std::size_t>(i)] = NAN;
+    const OnDevice on(bench, c, o);
+    const Tensor y = bench.empty(c.dtype, {c.rows(), c.channels});
+    bench.run(on.forward(c.shape(), y));
+    const Values actual = bench.download(y);
+    for (std::size_t i = 0; i < actual.size(); ++i) {
+      if (i < static_cast<std::size_t>(2 * c.channels)) {
+        EXPECT_TRUE(std::isnan(actual[i])) << i;
+      } else {
+        EXPECT_NEAR(actual[i], clean[i], 1e-5) << i;
+      }
     }
   }
 }
@@ -257,45 +322,43 @@ TEST_P(CausalConvTest, WhatATokenDoesNotSeeMayBeNan) {
 // ranks, where a rank has two pieces of each sequence.
 TEST_P(CausalConvTest, PiecesWithTheirEdgesAreTheWhole) {
   OperatorBench bench(GetParam());
-  for (const bool documents : {false, true}) {
-    for (const std::int64_t width : {1, 3, 5}) {
-      const std::int64_t half = 6, sequences = 2;
-      const Case whole{sequences, 2 * half, 24, width, true, documents};
-      const Operands o(whole);
-      const OnDevice on(bench, whole, o);
-      const CausalConvShape halves{2 * sequences, half, whole.channels, width, 0, half};
-      const Tensor edge = bench.empty(DType::kF32, halves.edge()),
-                   d_edge = bench.empty(DType::kF32, halves.edge());
-      bench.run(CausalConvEdge{.shape = halves, .bcx = on.bcx, .edge = edge});
-      bench.run(CausalConvBackwardEdge{.shape = halves,
-                                       .bcx = on.bcx,
-                                       .weight = on.weight,
-                                       .first_key = on.first_key,
-                                       .d_y = on.d_y,
-                                       .d_edge = d_edge});
-      // What is before a piece is the edge of the one before it, and the gradients go the other way.
-      const auto moved = [&](const Tensor& tensor, std::int64_t by) {
-        const Values all = bench.download(tensor);
-        Values result(all.size());
-        const std::int64_t n = (width - 1) * whole.channels;
-        for (std::int64_t piece = 0; piece < halves.segments; ++piece) {
-          const std::int64_t from = piece + by;
-          for (std::int64_t i = 0; i < n && from >= 0 && from / 2 == piece / 2; ++i)
-            result[static_cast<std::size_t>(piece * n + i)] = all[static_cast<std::size_t>(from * n + i)];
-        }
-        return bench.upload(result, DType::kF32, halves.edge());
-      };
-      const Tensor before = moved(edge, -1), after = moved(d_edge, 1);
-      const Tensor y = bench.empty(whole.dtype, {whole.rows(), whole.channels});
-      bench.run(on.forward(halves, y, before));
-      EXPECT_LE(normalised_error(bench.download(y), forward(whole, o)), 2e-6) << whole;
-      const Tensor d_bcx = bench.empty(whole.dtype, {whole.rows(), 3 * whole.channels});
-      bench.run(on.backward(halves, d_bcx, before, after));
-      EXPECT_LE(normalised_error(bench.download(d_bcx), gradient_of_bcx(whole, o)), 2e-6) << whole;
-      const Tensor d_weight = bench.empty(DType::kF32, {whole.channels, width});
-      bench.run(on.of_weight(halves, d_weight, false, before));
-      EXPECT_LE(normalised_error(bench.download(d_weight), gradient_of_weight(whole, o, false)), 2e-6)
-          << whole;
+  for (const Form form : {Form::kGated, Form::kSilu}) {
+    for (const bool documents : {false, true}) {
+      for (const std::int64_t width : {1, 3, 5}) {
+        const std::int64_t half = 6, sequences = 2;
+        const Case whole{sequences, 2 * half, 24, width, true, documents, DType::kF32, form};
+        const Operands o(whole);
+        const OnDevice on(bench, whole, o);
+        const CausalConvShape halves{2 * sequences, half, whole.channels, width, 0, half, form};
+        const Tensor edge = bench.empty(DType::kF32, halves.edge()),
+                     d_edge = bench.empty(DType::kF32, halves.edge());
+        bench.run(CausalConvEdge{.shape = halves, .bcx = on.bcx, .edge = edge});
+        // What is before a piece is the edge of the one before it, and the gradients go the other way.
+        const auto moved = [&](const Tensor& tensor, std::int64_t by) {
+          const Values all = bench.download(tensor);
+          Values result(all.size());
+          const std::int64_t n = (width - 1) * whole.channels;
+          for (std::int64_t piece = 0; piece < halves.segments; ++piece) {
+            const std::int64_t from = piece + by;
+            for (std::int64_t i = 0; i < n && from >= 0 && from / 2 == piece / 2; ++i)
+              result[static_cast<std::size_t>(piece * n + i)] = all[static_cast<std::size_t>(from * n + i)];
+          }
+          return bench.upload(result, DType::kF32, halves.edge());
+        };
+        const Tensor before = moved(edge, -1);
+        bench.run(on.of_edge(halves, d_edge, before));
+        const Tensor after = moved(d_edge, 1);
+        const Tensor y = bench.empty(whole.dtype, {whole.rows(), whole.channels});
+        bench.run(on.forward(halves, y, before));
+        EXPECT_LE(normalised_error(bench.download(y), forward(whole, o)), 2e-6) << whole;
+        const Tensor d_bcx = bench.empty(whole.dtype, {whole.rows(), whole.columns()});
+        bench.run(on.backward(halves, d_bcx, before, after));
+        EXPECT_LE(normalised_error(bench.download(d_bcx), gradient_of_bcx(whole, o)), 2e-6) << whole;
+        const Tensor d_weight = bench.empty(DType::kF32, {whole.channels, width});
+        bench.run(on.of_weight(halves, d_weight, false, before));
+        EXPECT_LE(normalised_error(bench.download(d_weight), gradient_of_weight(whole, o, false)), 2e-6)
+            << whole;
+      }
     }
   }
 }
@@ -318,7 +381,7 @@ struct Reading {
   // Reads so many more tokens of each sequence, and `nobody` rows behind them, into `y`.
   void read(const std::vector<std::int64_t>& counts, std::int64_t nobody, Values& y) {
     Values rows, starts{0}, ends;
-    const std::int64_t wide = 3 * c.channels;
+    const std::int64_t wide = c.columns();
     for (std::int64_t b = 0; b < kSequences; ++b) {
       const auto begin = o.bcx.begin() + (b * kTokens + lengths[static_cast<std::size_t>(b)]) * wide;
       rows.insert(rows.end(), begin, begin + counts[static_cast<std::size_t>(b)] * wide);
@@ -335,6 +398,7 @@ struct Reading {
                                        .block_table = bench.zeros(DType::kI32, {kSequences, 1}),
                                        .page_size = 64},
                          .width = c.width,
+                         .form = c.form,
                          .bcx = bench.upload(rows, c.dtype, {total, wide}),
                          .weight = weight,
                          .bias = bias,
@@ -360,9 +424,12 @@ struct Reading {
 
 TEST_P(CausalConvTest, ReadingInPassesIsReadingAtOnce) {
   OperatorBench bench(GetParam());
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const auto& [dtype, form] : {std::pair{DType::kF32, Form::kGated},
+                                    {DType::kBF16, Form::kGated},
+                                    {DType::kF32, Form::kSilu},
+                                    {DType::kBF16, Form::kSilu}}) {
     for (const auto& [width, channels] : {std::pair{1, 8}, {3, 24}, {4, 7}, {16, 32}}) {
-      const Case c{Reading::kSequences, Reading::kTokens, channels, width, width == 4, false, dtype};
+      const Case c{Reading::kSequences, Reading::kTokens, channels, width, width == 4, false, dtype, form};
       const Operands o(c);
       const Values expected = forward(c, o);
       Values y(expected.size(), NAN);
@@ -395,22 +462,24 @@ TEST_P(CausalConvTest, ReadingInPassesIsReadingAtOnce) {
 }
 
 TEST(CausalConv, NoThreadCountChangesABit) {
-  const Case c{3, 211, 130, 3, true, true, DType::kBF16};
-  const Operands o(c);
-  std::vector<std::vector<unsigned char>> first;
-  for (const int threads : {1, 2, 5}) {
-    OperatorBench bench({.threads = threads});
-    const OnDevice on(bench, c, o);
-    const Tensor y = bench.empty(c.dtype, {c.rows(), c.channels}),
-                 d_bcx = bench.empty(c.dtype, {c.rows(), 3 * c.channels}),
-                 d_weight = bench.empty(DType::kF32, {c.channels, c.width});
-    bench.run(on.forward(c.shape(), y));
-    bench.run(on.backward(c.shape(), d_bcx));
-    bench.run(on.of_weight(c.shape(), d_weight));
-    std::vector<std::vector<unsigned char>> bits = {bench.bytes(y), bench.bytes(d_bcx),
-                                                    bench.bytes(d_weight)};
-    if (first.empty()) first = bits;
-    EXPECT_EQ(bits, first) << threads << " threads";
+  for (const Form form : {Form::kGated, Form::kSilu}) {
+    const Case c{3, 211, 130, 3, true, true, DType::kBF16, form};
+    const Operands o(c);
+    std::vector<std::vector<unsigned char>> first;
+    for (const int threads : {1, 2, 5}) {
+      OperatorBench bench({.threads = threads});
+      const OnDevice on(bench, c, o);
+      const Tensor y = bench.empty(c.dtype, {c.rows(), c.channels}),
+                   d_bcx = bench.empty(c.dtype, {c.rows(), c.columns()}),
+                   d_weight = bench.empty(DType::kF32, {c.channels, c.width});
+      bench.run(on.forward(c.shape(), y));
+      bench.run(on.backward(c.shape(), d_bcx));
+      bench.run(on.of_weight(c.shape(), d_weight));
+      std::vector<std::vector<unsigned char>> bits = {bench.bytes(y), bench.bytes(d_bcx),
+                                                      bench.bytes(d_weight)};
+      if (first.empty()) first = bits;
+      EXPECT_EQ(bits, first) << threads << " threads";
+    }
   }
 }
 

@@ -18,13 +18,16 @@
 #include "turbo/bias/bias.h"
 #include "turbo/block_moments.h"
 #include "turbo/causal_conv/causal_conv.h"
+#include "turbo/column_runs/column_runs.h"
 #include "turbo/context.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/cross_entropy/cross_entropy.h"
+#include "turbo/delta_gates/delta_gates.h"
 #include "turbo/dropout/dropout.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/embedding/embedding.h"
 #include "turbo/fp8_linear/fp8_linear.h"
+#include "turbo/gate/gate.h"
 #include "turbo/grouped_linear/grouped_linear.h"
 #include "turbo/head_norm/head_norm.h"
 #include "turbo/latent_attention/latent_attention.h"
@@ -135,6 +138,7 @@ class CheckTest : public ::testing::Test {
   void check_dense();
   void check_attention();
   void check_convolutions();
+  void check_gates();
   void check_experts();
   void check_update();
 };
@@ -288,6 +292,9 @@ void CheckTest::check_dense() {
                     {[](Rn& a) { a.offset = -1; }, [](Rn& a) { a.length = -1; }, [](Rn& a) { a.stride = 1; },
                      [](Rn& a) { a.length = 7; }});
   expect_checks<Scale>({.x = x, .out = x, .factor = 2}, {&Scale::x, &Scale::out});
+  expect_checks<LogUniform>({.x = rows, .low = 1, .high = 2}, {}, {&LogUniform::x},
+                            {[](LogUniform& a) { a.low = 0; }, [](LogUniform& a) { a.high = 1; }});
+  check_gates();
   const auto runs_backwards = [](Dropout& a) { a.run_count = 2, a.runs = {{{0, 0}, {0, 4}, {}}}; };
   expect_checks<Dropout>({.x = bf16({kTokens, kWidth}),
                           .out = bf16({kTokens, kWidth}),
@@ -311,6 +318,73 @@ void CheckTest::check_dense() {
                     {[](Cr& a) { a.from_stride = kWidth - 1; }, [](Cr& a) { a.to_stride = kWidth - 1; },
                      [](Cr& a) { a.group_rows = 0; }, [](Cr& a) { a.rows = -1; },
                      [](Cr& a) { a.from.dtype = a.to.dtype = DType::kI32, a.add = true; }});
+}
+
+void CheckTest::check_gates() {
+  const Tensor x = bf16({kTokens, kWidth}), rows = bf16({kTokens, 1});
+  using Gf = GateForward;
+  expect_checks<Gf>({.x = x, .gate = x, .y = x}, {&Gf::x, &Gf::gate, &Gf::y});
+  EXPECT_EQ(refusal(Gf{.x = x, .gate = f32({kTokens, 1}), .y = x}), "");
+  using Gb = GateBackward;
+  expect_checks<Gb>({.x = x, .gate = rows, .d_y = x, .d_x = x, .d_gate = rows},
+                    {&Gb::x, &Gb::gate, &Gb::d_y, &Gb::d_x, &Gb::d_gate});
+  // Two heads.
+  constexpr std::int64_t kDim = kWidth / 2;
+  const Tensor weight = bf16({kDim}), rstd = f32({kTokens, 2});
+  using Nf = GatedNormForward;
+  expect_checks<Nf>({.activation = GateActivation::kSilu,
+                     .x = x,
+                     .gate = x,
+                     .weight = weight,
+                     .y = x,
+                     .rstd = rstd,
+                     .eps = 1e-5F},
+                    {&Nf::x, &Nf::gate, &Nf::weight, &Nf::y, &Nf::rstd});
+  using Ni = GatedNormBackwardInput;
+  expect_checks<Ni>({.activation = GateActivation::kSilu,
+                     .x = x,
+                     .gate = x,
+                     .weight = weight,
+                     .rstd = rstd,
+                     .d_y = x,
+                     .d_x = x,
+                     .d_gate = x},
+                    {&Ni::x, &Ni::gate, &Ni::weight, &Ni::rstd, &Ni::d_y, &Ni::d_x, &Ni::d_gate});
+  using Nw = GatedNormBackwardWeight;
+  expect_checks<Nw>({.activation = GateActivation::kSilu,
+                     .x = x,
+                     .gate = x,
+                     .rstd = rstd,
+                     .d_y = x,
+                     .d_weight = f32({kDim}),
+                     .accumulate = false},
+                    {&Nw::x, &Nw::gate, &Nw::rstd, &Nw::d_y, &Nw::d_weight});
+  const Tensor ba = bf16({kTokens, 6}), heads = f32({3}), gates = f32({kTokens, 3});
+  using Df = DeltaGatesForward;
+  expect_checks<Df>({.ba = ba, .a_log = heads, .dt_bias = heads, .g = gates, .beta = gates},
+                    {&Df::ba, &Df::a_log, &Df::dt_bias, &Df::g, &Df::beta});
+  using Di = DeltaGatesBackwardInput;
+  expect_checks<Di>({.ba = ba, .a_log = heads, .dt_bias = heads, .d_g = gates, .d_beta = gates, .d_ba = ba},
+                    {&Di::ba, &Di::a_log, &Di::dt_bias, &Di::d_g, &Di::d_beta, &Di::d_ba});
+  using Dw = DeltaGatesBackwardWeight;
+  expect_checks<Dw>({.ba = ba, .a_log = heads, .dt_bias = heads, .d_g = gates, .d_weights = f32({6})},
+                    {&Dw::ba, &Dw::a_log, &Dw::dt_bias, &Dw::d_g, &Dw::d_weights});
+  using Cc = CopyColumns;
+  const Cc right{
+      .from = x,
+      .to = bf16({kTokens, 2}),
+      .runs = {{{.from = 1, .to = 0, .groups = 2, .columns = 1, .from_stride = 2, .to_stride = 1}}},
+      .run_count = 1};
+  const auto run = [](auto change) { return [change](Cc& a) { change(a.runs[0]); }; };
+  expect_checks<Cc>(
+      right, {}, {&Cc::from, &Cc::to},
+      {[](Cc& a) { a.run_count = 0; }, [](Cc& a) { a.run_count = Cc::kMostRuns + 1; },
+       [](Cc& a) {
+         a.to = bf16({kTokens + 1, 2});
+       },
+       run([](ColumnRun& r) { r.from = -1; }), run([](ColumnRun& r) { r.to = 1; }),
+       run([](ColumnRun& r) { r.groups = 0; }), run([](ColumnRun& r) { r.columns = 0; }),
+       run([](ColumnRun& r) { r.from_stride = 0; }), run([](ColumnRun& r) { r.from = kWidth; })});
 }
 
 void CheckTest::check_convolutions() {
@@ -365,6 +439,23 @@ void CheckTest::check_convolutions() {
                     shapes.operator()<Cw>({[](Cw& a) { a.of_bias = true; }}));
   of_weight.of_bias = true, of_weight.d_weight = bf16({kWidth});
   EXPECT_EQ(refusal(of_weight), "");
+  const Tensor x = bf16({kTokens, kWidth});
+  CausalConvShape silu = inside;
+  silu.form = CausalConvShape::Form::kSilu;
+  expect_checks<Cw>({.shape = silu,
+                     .bcx = x,
+                     .before = edge,
+                     .first_key = first_key,
+                     .weight = weight,
+                     .bias = bias,
+                     .d_y = y,
+                     .of_bias = false,
+                     .d_weight = f32({kWidth, 3}),
+                     .accumulate = false},
+                    {&Cw::bcx, &Cw::before, &Cw::first_key, &Cw::weight, &Cw::bias, &Cw::d_y, &Cw::d_weight},
+                    {},
+                    shapes.operator()<Cw>({[](Cw& a) { a.weight = {}; },
+                                           [](Cw& a) { a.shape.form = CausalConvShape::Form::kGated; }}));
   using Ce = CausalConvEdge;
   const auto short_segments = [](auto& a) { a.shape.segments = 6, a.shape.tokens = 1; };
   expect_checks<Ce>({.shape = inside, .bcx = bcx, .edge = edge}, {&Ce::bcx, &Ce::edge}, {},
@@ -372,13 +463,25 @@ void CheckTest::check_convolutions() {
   using Cb = CausalConvBackwardEdge;
   expect_checks<Cb>(
       {.shape = inside, .bcx = bcx, .weight = weight, .first_key = first_key, .d_y = y, .d_edge = edge},
-      {&Cb::bcx, &Cb::weight, &Cb::first_key, &Cb::d_y, &Cb::d_edge}, {}, shapes.operator()<Cb>());
+      {&Cb::bcx, &Cb::weight, &Cb::first_key, &Cb::d_y, &Cb::d_edge}, {},
+      shapes.operator()<Cb>({[&](Cb& a) { a.before = edge; }, [&](Cb& a) { a.bias = bias; }}));
+  expect_checks<Cb>({.shape = silu,
+                     .bcx = x,
+                     .weight = weight,
+                     .first_key = first_key,
+                     .bias = bias,
+                     .before = edge,
+                     .d_y = y,
+                     .d_edge = edge},
+                    {&Cb::bcx, &Cb::weight, &Cb::first_key, &Cb::bias, &Cb::before, &Cb::d_y, &Cb::d_edge},
+                    {}, shapes.operator()<Cb>({[](Cb& a) { a.before = {}; }}));
   using Cc = CachedCausalConv;
   expect_checks<Cc>({.sequences = {.query_starts = i32({4}),
                                    .key_lengths = i32({3}),
                                    .block_table = i32({3, 5}),
                                    .page_size = 64},
                      .width = 3,
+                     .form = CausalConvShape::Form::kGated,
                      .bcx = bcx,
                      .weight = weight,
                      .bias = bias,
@@ -641,6 +744,8 @@ void CheckTest::check_experts() {
   using Rs = RouterLosses;
   expect_checks<Rs>({.rule = rule, .logits = logits, .load = load, .losses = f32({2})},
                     {&Rs::logits, &Rs::load, &Rs::losses}, {}, {too_many});
+  using Rn = RunningLoad;
+  expect_checks<Rn>({.load = i32({1, kExperts}), .running = i32({kExperts})}, {&Rn::load, &Rn::running});
   using El = ExpertLoad;
   expect_checks<El>({.experts = chosen, .rows = chosen, .load = i32({kExperts + 1})},
                     {&El::experts, &El::rows}, {&El::load});

@@ -1,6 +1,8 @@
 #include "turbo/elementwise/elementwise.h"
 
+#include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -193,6 +195,25 @@ TEST_P(ElementwiseTest, RandomNormalIsTheStreamsOwnNumbers) {
   for (std::int64_t i = 0; i < kRows * kColumns; ++i)
     of_columns.push_back(expected[static_cast<std::size_t>(kFirst + i / kColumns * kStride + i % kColumns)]);
   EXPECT_EQ(bench.download(columns), of_columns);
+}
+
+TEST_P(ElementwiseTest, NormalNumbersBecomeLogarithmsOfUniformOnes) {
+  OperatorBench bench(GetParam());
+  const Values x = {-40, -1, 0, 0.5, 40};
+  const Tensor values = bench.upload(x, DType::kF32, {5});
+  bench.run(LogUniform{.x = values, .low = 1, .high = 16});
+  Values expected;
+  for (const double v : x) expected.push_back(std::log(1 + 15 * 0.5 * std::erfc(-v / std::sqrt(2.0))));
+  EXPECT_LE(normalised_error(bench.download(values), expected), 1e-6);
+  // Of many, a quarter lies in each quarter of the range.
+  constexpr std::int64_t kMany = 40000;
+  const Tensor many = bench.empty(DType::kF32, {kMany});
+  bench.run(RandomNormal{.out = many, .seed = 4, .stream = 5, .offset = 0, .mean = 0, .std = 1});
+  bench.run(LogUniform{.x = many, .low = 1, .high = 16});
+  std::array<int, 4> quarters{};
+  for (const double v : bench.download(many))
+    ++quarters.at(static_cast<std::size_t>((std::exp(v) - 1) / 15 * 4));
+  for (const int count : quarters) EXPECT_NEAR(count, kMany / 4, 400);
 }
 
 TEST_P(ElementwiseTest, Scale) {

@@ -35,6 +35,9 @@ struct SelfAttentionOptions {
   bool rope = true, interleaved = false;
   std::int64_t window = 0, chunk = 0;  // as turbo::AttentionShape
   bool sinks = false;                  // self_attn.sinks
+  // What comes out is multiplied with sigmoids of a gate for each of its columns (Qwen3-Next):
+  // self_attn.q_proj has the gates of each head behind its query. Not with qkv_bias.
+  bool output_gate = false;
   // What checkpoints call the output's projection, and end the names of the heads' norms with.
   std::string_view out_name = "o_proj", norm_name = "norm";
   double floor_scale = 8192, attn_scale = 0;  // queries are scaled by position; attn_scale 0: they are not
@@ -53,6 +56,15 @@ std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockPa
 
 // A gated short convolution over the last conv_L_cache tokens: conv.{in_proj,conv,out_proj}.
 std::unique_ptr<Layer> short_convolution(const ModelConfig& config, const BlockParameters& parameters);
+
+// What checkpoints have of the input's projection of a gated delta network.
+enum class DeltaProjection : std::uint8_t {
+  kByKeyHead,  // in_proj_{qkvz,ba}: of each key head what belongs to it (Qwen3-Next)
+  kSeparate,   // in_proj_{qkv,z,b,a} (Qwen3.5)
+};
+// A gated delta network (config.linear): linear_attn.{in_proj_*,conv1d,A_log,dt_bias,norm,out_proj}.
+std::unique_ptr<Layer> gated_delta_net(const ModelConfig& config, const BlockParameters& parameters,
+                                       DeltaProjection projection);
 
 // What checkpoints call the matrices of a feed-forward.
 struct FeedForwardNames {

@@ -6,6 +6,7 @@
 
 #include "engine/context_attention.h"
 #include "engine/expert_dispatch.h"
+#include "engine/gates.h"
 #include "engine/parallel_operators.h"
 
 namespace primus {
@@ -61,11 +62,15 @@ class MixtureOfExperts final : public Layer {
       choice_bias_->full_precision = true;
     }
     if (moe_.shared_ffn > 0) shared_.emplace(c, p, moe_.shared_ffn, ".moe.shared", parts.shared);
+    if (!shared_ || !moe_.shared_gate) return;
+    shared_gate_ =
+        &p.add(".moe.shared_gate", {1, c.hidden}, p.matrix(), {{parts.shared + "_gate.weight", 0, 1}});
+    shared_gate_->reads_full_precision = true;
   }
 
   Value forward(const Normed& normed, const BlockInputs& in) const override {
     const Value& h = normed.value();
-    const RoutingRule rule = rule_for(in);
+    RoutingRule rule = rule_for(in);
     const bool training = in.routing != nullptr;
     Value logits = router_logits(h, router_, training ? moe_.training.jitter : 0, rule.random,
                                  training ? own_tokens(in.token_numbers, tokens_) : in.token_numbers);
@@ -73,13 +78,19 @@ class MixtureOfExperts final : public Layer {
     if (moe_.logit_cap > 0) logits = soft_cap(std::move(logits), moe_.logit_cap);
     // Choices, capacity and losses are of the whole microbatch: each of its ranks works them out.
     logits = replicate_tokens(logits, tokens_);
+    Value load;
+    if (training && moe_.training.balance_step && rule.balance_scale != 0) {
+      const RoutingStep& step = *in.routing;
+      load = step_load(logits, rule, row_of(step.running), *step.parallel);
+      rule.load_share = 1 / static_cast<float>(step.data_ranks * (h.tape().microbatch() + 1));
+    }
     const Tensor traced = in.trace ? row_of(in.trace->experts) : Tensor();
     const bool replay = in.trace && in.trace->use == RoutingTrace::Use::kReplay;
     Routing routing = route(logits, rule, choice_bias_ ? choice_bias_->value : Tensor(),
-                            replay ? traced : Tensor(), in.token_numbers);
+                            replay ? traced : Tensor(), in.token_numbers, load);
     if (in.trace && !replay) record(routing, traced);
     if (training && (!tokens_ || tokens_->rank() == 0))
-      observe(logits, routing, rule, row_of(in.routing->load), row_of(in.routing->losses));
+      observe(logits, routing, rule, row_of(in.routing->load), row_of(in.routing->losses), load);
     if (!tokens_ && !experts_.group) return through_experts(h, routing, &normed, &in);
     return through_ranks(normed, routing, rule.capacity, in);
   }
@@ -104,7 +115,7 @@ class MixtureOfExperts final : public Layer {
     Value wide = shared_ ? shared_->widen(normed, in) : Value();
     Value y = through_experts(end_dispatch(std::move(there), dispatch), dispatch.routing);
     engine::Travelling back = begin_return(std::move(y), dispatch);
-    Value of_shared = shared_ ? shared_->narrow(std::exchange(wide, {}), in) : Value();
+    Value of_shared = shared_ ? gated_shared(normed, shared_->narrow(std::exchange(wide, {}), in)) : Value();
     y = end_return(std::move(back), dispatch);
     if (!shared_) return y;
     engine::Residual sum{std::move(y), std::move(of_shared)};
@@ -112,11 +123,18 @@ class MixtureOfExperts final : public Layer {
     return sum.sum;
   }
 
+  // What the shared experts give for this rank's tokens, times its gate where there is one.
+  Value gated_shared(const Normed& h, Value y) const {
+    return shared_gate_ ? gated(y, router_logits(h.value(), *shared_gate_)) : y;
+  }
+
   // The rows of this rank's experts, and back to tokens. With `shared`, which h is the value of, plus what
   // the shared experts make of it.
   Value through_experts(const Value& h, const Routing& routing, const Normed* shared = nullptr,
                         const BlockInputs* in = nullptr) const {
-    const auto addend = [&] { return shared && shared_ ? shared_->forward(*shared, *in) : Value(); };
+    const auto addend = [&] {
+      return shared && shared_ ? gated_shared(*shared, shared_->forward(*shared, *in)) : Value();
+    };
     Value rows = dispatch_linear(h, gate_up_, routing);
     if (gate_up_bias_) rows = grouped_bias(std::move(rows), *gate_up_bias_, routing);
     if (!plain_) {
@@ -159,7 +177,7 @@ class MixtureOfExperts final : public Layer {
   engine::SharedExperts experts_;  // those of this rank
   Parameter &router_, &gate_up_, &down_;
   Parameter *router_bias_ = nullptr, *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
-  Parameter* choice_bias_ = nullptr;
+  Parameter *choice_bias_ = nullptr, *shared_gate_ = nullptr;
   std::optional<FeedForward> shared_;
 };
 

@@ -18,7 +18,9 @@ struct ExpertParts {
   std::vector<engine::CheckpointPart> gate_up_bias = {};  // of [experts, 2*ffn]
   std::vector<engine::CheckpointPart> down;               // of [experts, hidden, ffn]
   std::vector<engine::CheckpointPart> down_bias = {};     // of [experts, hidden]
-  std::string shared = {};                                // prefix of the shared experts' {gate,up,down}_proj
+  // Prefix of the shared experts' {gate,up,down}_proj, and of <prefix>_gate where MoeConfig::shared_gate is
+  // set.
+  std::string shared = {};
 };
 
 // One tensor for each expert and matrix: <prefix>.<expert>.<gate>.weight and so on.

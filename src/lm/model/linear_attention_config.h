@@ -1,0 +1,24 @@
+// Layers of a model that keep a state in place of keys and values: gated delta networks (Qwen3-Next,
+// Qwen3.5). Members that an experiment sets one for one are in model_fields.def.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace primus {
+
+struct LinearAttentionConfig {
+#define LINEAR_FIELD(type, member, initial, ...) type member = initial;
+#include "lm/model/model_fields.def"
+  std::vector<std::int64_t> layers;  // that have it for their attention, in order
+
+  bool has(std::int64_t layer) const { return std::binary_search(layers.begin(), layers.end(), layer); }
+  // Columns of all queries, as of all keys, and of all values.
+  std::int64_t keys() const { return key_heads * key_dim; }
+  std::int64_t values() const { return value_heads * value_dim; }
+
+  bool operator==(const LinearAttentionConfig&) const = default;
+};
+
+}  // namespace primus

@@ -1,0 +1,77 @@
+#include "turbo/delta_rule/delta_rule.h"
+
+#include "turbo/check.h"
+
+namespace primus::turbo {
+namespace {
+
+struct Inputs {
+  const Tensor &qkv, &g, &beta;
+};
+
+bool are_inputs(const DeltaRuleShape& s, const Inputs& in) {
+  return is_float(in.qkv) && in.qkv.shape == Shape{s.rows(), s.width()} && in.g.dtype == DType::kF32 &&
+         in.g.shape == Shape{s.rows(), s.gates()} && in.beta.dtype == DType::kF32 &&
+         in.beta.shape == Shape{s.rows(), s.value_heads};
+}
+
+bool is_out(const DeltaRuleShape& s, const Tensor& qkv, const Tensor& out) {
+  return out.dtype == qkv.dtype && out.shape == Shape{s.rows(), s.out_width()};
+}
+
+bool is_first_key(const DeltaRuleShape& s, const Tensor& first_key) {
+  return first_key.absent() || is_vector(first_key, DType::kI32, s.rows());
+}
+
+// Multiply-adds of products, for each token of a value head: those of a token with the whole state, and those
+// of the tokens of a chunk with each other, of which half are masked, along the keys' and the values' axis.
+double flops_of(const DeltaRuleShape& s, double with_state, double along_keys, double along_values) {
+  const auto k = static_cast<double>(s.key_dim), v = static_cast<double>(s.value_dim);
+  const double half = DeltaRuleShape::kChunk / 2.0;
+  return 2 * static_cast<double>(s.rows() * s.value_heads) *
+         (with_state * k * v + half * (along_keys * k + along_values * v));
+}
+
+}  // namespace
+
+void DeltaRuleShape::check(KernelId kernel) const {
+  PRIMUS_CHECK(kernel, batch > 0 && sequence > 0 && key_heads > 0 && value_heads > 0);
+  PRIMUS_CHECK(kernel, value_heads % key_heads == 0);
+  PRIMUS_CHECK(kernel, key_dim > 0 && key_dim <= kMaxDim && value_dim > 0 && value_dim <= kMaxDim);
+  PRIMUS_CHECK(kernel, epsilon > 0);
+}
+
+void DeltaRuleForward::check() const {
+  shape.check(kId);
+  PRIMUS_CHECK(kId, are_inputs(shape, {qkv, g, beta}));
+  PRIMUS_CHECK(kId, is_first_key(shape, first_key) && is_out(shape, qkv, out));
+}
+
+// With the state: it is read for keys and queries, and written. K Kᵀ, Q Kᵀ; the solution, and Q Kᵀ U.
+double DeltaRuleForward::flops() const { return flops_of(shape, 3, 2, 2); }
+
+void DeltaRuleBackward::check() const {
+  shape.check(kId);
+  PRIMUS_CHECK(kId, are_inputs(shape, {qkv, g, beta}));
+  PRIMUS_CHECK(kId, is_first_key(shape, first_key) && is_out(shape, qkv, d_out));
+  PRIMUS_CHECK(kId, same(d_qkv, qkv) && same(d_g, g) && same(d_beta, beta));
+}
+
+// States and U once more; then the gradients of the states, and with them those of queries, keys and U. Of
+// the tokens of a chunk with each other: K Kᵀ, Q Kᵀ, and both ways their gradients; the solution and its
+// gradient, Pᵀ d_out, and the gradients of both matrices.
+double DeltaRuleBackward::flops() const { return flops_of(shape, 8, 6, 5); }
+
+void CachedDeltaRule::check() const {
+  sequences.check(kId);
+  shape.check(kId);
+  const std::int64_t batch = sequences.batch();
+  PRIMUS_CHECK(kId, shape.batch == 1 && are_inputs(shape, {qkv, g, beta}) && is_out(shape, qkv, out));
+  PRIMUS_CHECK(kId, state.dtype == DType::kF32 &&
+                        state.shape == Shape{batch, shape.value_heads, shape.key_dim, shape.value_dim});
+  PRIMUS_CHECK(kId, recent.dtype == DType::kF32 && recent.shape.rank() == 3 && recent.shape[0] == batch &&
+                        recent.shape[2] == shape.value_heads * shape.recent_width());
+  PRIMUS_CHECK(kId, is_vector(committed, DType::kI32, batch) && spare >= 0 && spare < recent.shape[1]);
+}
+
+}  // namespace primus::turbo

@@ -435,7 +435,8 @@ void CheckTest::check_dense() {
                      .to_group_stride = kTokens * kWidth},
                     {}, {&Cr::from, &Cr::to},
                     {[](Cr& a) { a.from_stride = kWidth - 1; }, [](Cr& a) { a.to_stride = kWidth - 1; },
-                     [](Cr& a) { a.group_rows = 0; }, [](Cr& a) { a.rows = -1; }});
+                     [](Cr& a) { a.group_rows = 0; }, [](Cr& a) { a.rows = -1; },
+                     [](Cr& a) { a.from.dtype = a.to.dtype = DType::kI32, a.add = true; }});
 }
 
 void CheckTest::check_gates() {

@@ -14,11 +14,17 @@ namespace primus::engine {
 // How a parameter starts. Random values are drawn by (seed, the parameter's name, element), whatever the
 // layout and whichever other parameters there are.
 struct Initializer {
-  enum class Kind : std::uint8_t { kNormal, kConstant, kLogUniform, kDistinct } kind = Kind::kConstant;
-  // The standard deviation, the constant, the least number whose logarithm may be drawn, or the bound of
-  // distinct numbers.
+  enum class Kind : std::uint8_t {
+    kNormal,
+    kConstant,
+    kLogUniform,
+    kGateBias,
+    kDistinct
+  } kind = Kind::kConstant;
+  // The standard deviation, the constant, the least number that may be drawn, or the bound of distinct
+  // numbers.
   float value = 0;
-  float most = 0;  // of kLogUniform
+  float most = 0;  // of kLogUniform and kGateBias
   static Initializer normal(double std) { return {Kind::kNormal, static_cast<float>(std)}; }
   // Whole numbers in [0, bound), of a row no two alike.
   static Initializer distinct(std::int64_t bound) { return {Kind::kDistinct, static_cast<float>(bound)}; }
@@ -26,6 +32,10 @@ struct Initializer {
   // Logarithms of numbers that are uniform between these.
   static Initializer log_uniform(double least, double most) {
     return {Kind::kLogUniform, static_cast<float>(least), static_cast<float>(most)};
+  }
+  // Biases of gates whose softplus lies between these (turbo::ChannelGateBias).
+  static Initializer gate_bias(double least, double most) {
+    return {Kind::kGateBias, static_cast<float>(least), static_cast<float>(most)};
   }
 };
 

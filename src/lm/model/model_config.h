@@ -76,9 +76,11 @@ struct ModelConfig {
   // Added to the weights of norms, those of heads among them.
   float norm_offset() const { return centred_norms ? 1.0F : 0.0F; }
 
-  // Residual streams side by side: blocks and pipeline stages hand on [T, streams() * hidden]. A family of
-  // more than one has Family::make_stream_ends.
-  std::int64_t streams() const { return hyper.streams; }
+  // Residual streams side by side, or one and its checkpoints: blocks and pipeline stages hand on [T,
+  // streams() * hidden]. A family of more than one has Family::make_stream_ends.
+  std::int64_t streams() const {
+    return residual_block > 0 ? 1 + (layers + residual_block - 1) / residual_block : hyper.streams;
+  }
 
   bool operator==(const ModelConfig&) const = default;
 };

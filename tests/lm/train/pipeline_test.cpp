@@ -136,6 +136,7 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
                                          Model{"capped", capped, false}, Model{"lfm2", tiny_lfm2, false},
                                          Model{"qwen3_next", tiny_qwen3_next, false},
                                          Model{"wide", wide, false}, Model{"sparse", sparse, true},
+                                         Model{"kimi_k3", tiny_kimi_k3, false},
                                          Model{"deepseek_v4", tiny_deepseek_v4, false}),
                          [](const auto& model) { return std::string(model.param.name); });
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cmath>
+#include <map>
+#include <string>
 
 #include "turbo/delta_rule/delta_rule.h"
 #include "turbo/operator_test.h"
@@ -207,6 +209,14 @@ inline DeltaResults delta_reference(const DeltaCase& c, const DeltaOperands& o) 
     for (std::int64_t head = 0; head < c.value_heads; ++head) reference.run(sequence, head);
   }
   return r;
+}
+
+// Of the operands that go with the case: made once, however many devices are tested.
+inline const DeltaResults& delta_expected(const DeltaCase& c) {
+  static std::map<std::string, DeltaResults> known;
+  const auto [at, added] = known.try_emplace(::testing::PrintToString(c));
+  if (added) at->second = delta_reference(c, DeltaOperands(c));
+  return at->second;
 }
 
 }  // namespace primus::turbo::test

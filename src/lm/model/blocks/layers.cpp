@@ -1,6 +1,7 @@
 #include "lm/model/blocks/layers.h"
 
 #include "engine/moe_operators.h"
+#include "engine/situ.h"
 #include "engine/tensor_parallel.h"
 
 namespace primus {
@@ -21,6 +22,8 @@ FeedForward::FeedForward(const ModelConfig& c, const BlockParameters& p, std::in
                          double limit)
     : group_(p.tensor_group()),
       limit_(limit),
+      situ_beta_(c.situ_beta),
+      situ_linear_beta_(c.situ_linear_beta),
       gate_up_(p.linear(
           "linear_fc1", name + ".gate_up", p.rows({ffn, ffn}, c.hidden), p.matrix(),
           {{weight_name(published, names.gate), 0, ffn}, {weight_name(published, names.up), ffn, ffn}})),
@@ -30,12 +33,10 @@ FeedForward::FeedForward(const ModelConfig& c, const BlockParameters& p, std::in
 Value FeedForward::forward(const Normed& h, const BlockInputs& in) const { return narrow(widen(h, in), in); }
 
 Value FeedForward::widen(const Normed& h, const BlockInputs& in) const {
-  if (limit_ > 0) {
-    const Value gate_up =
-        group_ ? gathered_linear(h.value(), gate_up_, group_, in.tensor) : h.linear(gate_up_);
-    return clamped_swiglu(gate_up, {.limit = limit_, .alpha = 1, .shift = 0});
-  }
-  return group_ ? swiglu(gathered_linear(h.value(), gate_up_, group_, in.tensor)) : h.gated_linear(gate_up_);
+  if (situ_beta_ == 0 && limit_ == 0 && !group_) return h.gated_linear(gate_up_);
+  const Value wide = group_ ? gathered_linear(h.value(), gate_up_, group_, in.tensor) : h.linear(gate_up_);
+  if (limit_ > 0) return clamped_swiglu(wide, {.limit = limit_, .alpha = 1, .shift = 0});
+  return situ_beta_ > 0 ? situ(wide, situ_beta_, situ_linear_beta_) : swiglu(wide);
 }
 
 Value FeedForward::narrow(const Value& wide, const BlockInputs& in) const {

@@ -325,7 +325,7 @@ std::vector<BenchmarkResult> measure_collectives(Communicator& world, Device& de
       std::vector<std::pair<Tensor, Tensor>> sets;
       const Counts shape = counts_of(op, count, ranks);
       if (count > 0) {
-        for (std::int64_t set = DeviceTimer::sets((shape.in + shape.out) * element); set > 0; --set) {
+        for (std::int64_t set = timer.sets((shape.in + shape.out) * element); set > 0; --set) {
           sets.emplace_back(timer.empty(plan.dtype, {shape.in}), timer.empty(plan.dtype, {shape.out}));
           fill(timer.stream(), sets.back().first, world.rank());
         }
@@ -397,7 +397,7 @@ std::vector<BenchmarkResult> measure_strided_all_gather(Communicator& world, Dev
     const std::int64_t element = size_of(plan.dtype), count = (asked + element - 1) / element,
                        size = count * element;
     std::vector<std::pair<Tensor, Tensor>> sets;
-    for (std::int64_t set = DeviceTimer::sets(size * (group->size() + 1)); set > 0; --set)
+    for (std::int64_t set = timer.sets(size * (group->size() + 1)); set > 0; --set)
       sets.emplace_back(timer.empty(plan.dtype, {count}), timer.empty(plan.dtype, {count * group->size()}));
     // Turns: with `parallel` one that all take, else one for each group.
     const std::size_t turns = plan.parallel ? 1 : groups.size();

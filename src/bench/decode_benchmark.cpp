@@ -117,6 +117,13 @@ double bytes_of_decoding(const ModelConfig& c, const FamilyRegistry& families, D
       bytes += texts * static_cast<double>(c.conv_width * c.hidden) * 4;
       continue;
     }
+    if (c.linear.has(
+            layer)) {  // the same of its convolution, and the state, which is written once in many tokens
+      const LinearAttentionConfig& l = c.linear;
+      bytes += texts * 4 *
+               static_cast<double>(l.conv_width * (2 * l.keys() + l.values()) + l.values() * l.key_dim);
+      continue;
+    }
     const SelfAttentionOptions options = attention_options(c, layer);
     std::int64_t seen = length;
     if (options.chunk > 0) seen = (length - 1) % options.chunk + 1;
@@ -144,8 +151,7 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
   BenchmarkReport report{
       .suite = "decode", .device = device->description(), .dtype = std::string(name_of(options.dtype))};
   say("the memory's rate");
-  constexpr double kSecondsOfCopies = 0.5;
-  report.copy_ceiling = DeviceTimer(*device, kSecondsOfCopies).copy_rate();
+  report.copy_ceiling = DeviceTimer(*device, options.copy_seconds).copy_rate();
 
   engine::Rank rank(std::move(device));
   // Weights once, and a reader for each case, one after the other in the same memory.

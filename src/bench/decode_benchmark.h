@@ -24,6 +24,7 @@ struct DecodeBenchmarkOptions {
   std::int64_t tokens = 64;                     // that are then written; each step is a sample
   std::int64_t warmup = 4;                      // steps before, not counted
   DType dtype = DType::kBF16;
+  double copy_seconds = 0.5;  // in which the memory's rate is measured
   // What is done now: "weights", "batch 64". May be empty.
   std::function<void(std::string_view)> progress = {};
 };

@@ -17,8 +17,11 @@ void check_seconds(double seconds) {
     throw invalid("the time for a measurement must be above 0 and at most 3600 seconds");
 }
 
-DeviceTimer::DeviceTimer(Device& device, double seconds)
-    : device_(device), seconds_(seconds), stream_(device.create_stream(StreamKind::kCompute)) {
+DeviceTimer::DeviceTimer(Device& device, double seconds, std::int64_t rotated)
+    : device_(device),
+      seconds_(seconds),
+      rotated_(rotated),
+      stream_(device.create_stream(StreamKind::kCompute)) {
   check_seconds(seconds);
 }
 
@@ -62,12 +65,12 @@ void DeviceTimer::release() {
   memory_.clear();
 }
 
-std::int64_t DeviceTimer::sets(std::int64_t bytes, std::int64_t most) {
-  return std::clamp(kRotatedBytes / std::max<std::int64_t>(bytes, 1) + 1, std::int64_t{1}, most);
+std::int64_t DeviceTimer::sets(std::int64_t bytes, std::int64_t most) const {
+  return std::clamp(rotated_ / std::max<std::int64_t>(bytes, 1) + 1, std::int64_t{1}, most);
 }
 
 double DeviceTimer::copy_rate() {
-  const Tensor from = empty(DType::kF32, {kRotatedBytes / 4}), to = empty(DType::kF32, {kRotatedBytes / 4});
+  const Tensor from = empty(DType::kF32, {rotated_ / 4}), to = empty(DType::kF32, {rotated_ / 4});
   run_once(turbo::Fill{.out = from, .value = 1});  // memory that was never written may all be one page
   const BenchmarkResult result =
       time_calls([&] { stream_->copy_on_device(to.data, from.data, from.bytes()); });

@@ -19,11 +19,12 @@ namespace primus {
 
 class DeviceTimer {
  public:
-  // Operands of consecutive calls take at least so much memory together: more than twice the largest caches.
+  // More than twice the largest caches.
   static constexpr std::int64_t kRotatedBytes = std::int64_t{192} << 20;
 
-  // `seconds`: for each measurement; at least five samples are taken.
-  DeviceTimer(Device& device, double seconds);
+  // `seconds`: for each measurement; at least five samples are taken. `rotated`: operands of consecutive
+  // calls take at least so much memory together.
+  DeviceTimer(Device& device, double seconds, std::int64_t rotated = kRotatedBytes);
   ~DeviceTimer() { release(); }
   DeviceTimer(const DeviceTimer&) = delete;
   DeviceTimer& operator=(const DeviceTimer&) = delete;
@@ -39,7 +40,7 @@ class DeviceTimer {
   void release();
 
   // How many sets of operands of `bytes` calls take turns with, at most `most`.
-  static std::int64_t sets(std::int64_t bytes, std::int64_t most = 16);
+  std::int64_t sets(std::int64_t bytes, std::int64_t most = 16) const;
 
   template <class Arguments>
   void run_once(const Arguments& call) {
@@ -90,6 +91,7 @@ class DeviceTimer {
 
   Device& device_;
   double seconds_;
+  std::int64_t rotated_;
   std::unique_ptr<Stream> stream_;
   turbo::Meter meter_;
   std::vector<void*> memory_;

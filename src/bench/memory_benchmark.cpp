@@ -70,7 +70,7 @@ class Cases {
   // A multiple of `together`, all written once: memory that never was may all be one page.
   std::vector<Tensor> buffers(std::int64_t together) {
     std::vector<Tensor> made;
-    for (std::int64_t set = DeviceTimer::sets(together * bytes_, kMostSets); set > 0; --set) {
+    for (std::int64_t set = timer_.sets(together * bytes_, kMostSets); set > 0; --set) {
       for (std::int64_t i = 0; i < together; ++i) {
         made.push_back(timer_.empty(DType::kF32, {count_}));
         timer_.run_once(turbo::Fill{.out = made.back(), .value = 1});
@@ -123,7 +123,7 @@ class Cases {
 BenchmarkReport benchmark_memory(Device& device, const MemoryBenchmarkOptions& options) {
   for (const std::int64_t size : options.sizes)
     if (size < 1 || size > kMostBytes) throw invalid(fmt::format("a buffer cannot have {} bytes", size));
-  DeviceTimer timer(device, options.seconds);
+  DeviceTimer timer(device, options.seconds, options.rotated_bytes);
   BenchmarkReport report{.suite = "memory", .device = device.description(), .dtype = {}};
   for (const std::int64_t size : options.sizes) Cases(timer, report, size).run();
   if (device.properties().host_memory)

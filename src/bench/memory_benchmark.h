@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "bench/device_timer.h"
 #include "bench/report.h"
 #include "device/device.h"
 
@@ -13,6 +14,7 @@ namespace primus {
 struct MemoryBenchmarkOptions {
   std::vector<std::int64_t> sizes;  // bytes of a buffer; rounded up to 4
   double seconds = 0.5;             // for each measurement
+  std::int64_t rotated_bytes = DeviceTimer::kRotatedBytes;
 };
 
 // Bytes count what is read and written. On a device that shares the host's memory, the copies between host

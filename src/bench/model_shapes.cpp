@@ -32,9 +32,16 @@ std::vector<ModelProduct> products_of(const ModelConfig& c, std::int64_t tokens)
     add("kv up", c.heads * (latent.nope_dim + latent.value_dim), latent.kv_rank, blocks);
     add("attention out", c.hidden, c.heads * latent.value_dim, blocks);
   } else {
-    const auto convolutions = static_cast<std::int64_t>(c.conv_layers.size());
-    add("qkv", (c.heads + 2 * c.kv_heads) * c.head_dim, c.hidden, blocks - convolutions);
-    add("attention out", c.hidden, c.heads * c.head_dim, blocks - convolutions);
+    const auto convolutions = static_cast<std::int64_t>(c.conv_layers.size()),
+               linear = static_cast<std::int64_t>(c.linear.layers.size());
+    const std::int64_t of_queries = c.attention.output_gate ? 2 * c.heads : c.heads;
+    add("qkv", (of_queries + 2 * c.kv_heads) * c.head_dim, c.hidden, blocks - convolutions - linear);
+    add("attention out", c.hidden, c.heads * c.head_dim, blocks - convolutions - linear);
+    if (linear > 0) {
+      const LinearAttentionConfig& l = c.linear;
+      add("linear attention in", 2 * (l.keys() + l.values() + l.value_heads), c.hidden, linear);
+      add("linear attention out", c.hidden, l.values(), linear);
+    }
     if (convolutions > 0) {
       add("convolution in", 3 * c.hidden, c.hidden, convolutions);
       add("convolution out", c.hidden, c.hidden, convolutions);
@@ -102,7 +109,8 @@ std::vector<LayersAttention> attentions_of(const ModelConfig& c, std::int64_t ba
   };
   const bool windows = a.window > 0 && a.window<sequence, chunks = a.chunk> 0 && a.chunk < sequence;
   if (!windows && !chunks) local = 0;
-  add(batch, sequence, 0, blocks - local - static_cast<std::int64_t>(c.conv_layers.size()));
+  add(batch, sequence, 0,
+      blocks - local - static_cast<std::int64_t>(c.conv_layers.size() + c.linear.layers.size()));
   if (windows) {
     add(batch, sequence, a.window, local);
   } else if (chunks) {

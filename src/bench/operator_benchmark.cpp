@@ -45,7 +45,7 @@ void time_float_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBench
   const std::int64_t element = size_of(dtype), x_bytes = c.m * c.k * element, w_bytes = c.n * c.k * element,
                      y_bytes = c.m * c.n * element, d_w_bytes = c.n * c.k * size_of(options.weight_gradient);
   std::vector<turbo::Gemm> forward, input, weight;
-  for (std::int64_t set = DeviceTimer::sets(x_bytes + w_bytes + y_bytes); set > 0; --set) {
+  for (std::int64_t set = bench.sets(x_bytes + w_bytes + y_bytes); set > 0; --set) {
     const Tensor x = bench.random(dtype, {c.m, c.k}), w = bench.random(dtype, {c.n, c.k}, 0.02F);
     const Tensor y = bench.random(dtype, {c.m, c.n}), d_w = bench.empty(options.weight_gradient, {c.n, c.k});
     forward.push_back({.role = GemmRole::kForward, .a = x, .b = w, .c = y, .workspace = {}});
@@ -93,7 +93,7 @@ void time_fp8_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBenchma
     const std::int64_t operands = way.a.elements() + way.b.elements(), result = way.m * way.n;
     const auto result_bytes = static_cast<double>(result * size_of(way.c_type) * (adds ? 2 : 1));
     std::vector<turbo::Fp8Linear> whole;
-    for (std::int64_t set = DeviceTimer::sets(operands * size_of(DType::kBF16)); set > 0; --set) {
+    for (std::int64_t set = bench.sets(operands * size_of(DType::kBF16)); set > 0; --set) {
       whole.push_back({.role = way.role,
                        .a = bench.random(DType::kBF16, way.a),
                        .b = bench.random(DType::kBF16, way.b),
@@ -106,7 +106,7 @@ void time_fp8_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBenchma
         bench.time(name, whole, static_cast<double>(operands * size_of(DType::kBF16)) + result_bytes));
     bench.release();
     std::vector<turbo::Fp8Gemm> products;
-    for (std::int64_t set = DeviceTimer::sets(operands); set > 0; --set) {
+    for (std::int64_t set = bench.sets(operands); set > 0; --set) {
       const Fp8Operand a = random_codes(bench, way.a_type, {way.m, way.k}),
                        b = random_codes(bench, kE4M3, {way.n, way.k});
       products.push_back({.a = a.codes,
@@ -159,7 +159,7 @@ void time_experts(DeviceTimer& bench, const GroupedGemmCase& which, const Operat
   const std::int64_t element = size_of(dtype), x_bytes = rows * which.in * element,
                      y_bytes = rows * which.out * element, weights = which.experts * which.out * which.in;
   std::vector<turbo::GroupedGemm> calls[3];
-  for (std::int64_t set = DeviceTimer::sets(x_bytes + y_bytes + weights * element); set > 0; --set) {
+  for (std::int64_t set = bench.sets(x_bytes + y_bytes + weights * element); set > 0; --set) {
     const Tensor x = bench.random(dtype, {rows, which.in}), y = bench.random(dtype, {rows, which.out});
     const Tensor w = bench.random(dtype, {which.experts, which.out, which.in}, 0.02F);
     const Tensor d_w = bench.empty(options.weight_gradient, {which.experts, which.out, which.in});
@@ -202,8 +202,7 @@ void time_attention(DeviceTimer& bench, const AttentionCase& which, DType dtype,
   const double lse_bytes = static_cast<double>(which.heads * tokens * size_of(DType::kF32));
   std::vector<turbo::AttentionForward> forward;
   std::vector<turbo::AttentionBackward> backward;
-  for (std::int64_t set = DeviceTimer::sets(static_cast<std::int64_t>(2 * (q + k + v + out))); set > 0;
-       --set) {
+  for (std::int64_t set = bench.sets(static_cast<std::int64_t>(2 * (q + k + v + out))); set > 0; --set) {
     turbo::AttentionForward f{};
     f.shape.batch = which.batch;
     f.shape.seq_q = f.shape.seq_k = f.shape.capacity_k = which.sequence;
@@ -338,7 +337,7 @@ GemmCase parse_gemm_case(const std::string& text) {
 BenchmarkReport benchmark_gemm(Device& device, const std::vector<GemmCase>& cases,
                                const OperatorBenchmarkOptions& options) {
   for (const GemmCase& c : cases) check_layer(c, options);
-  DeviceTimer bench(device, options.seconds);
+  DeviceTimer bench(device, options.seconds, options.rotated_bytes);
   BenchmarkReport report = begin(bench, device, "gemm", options);
   for (const GemmCase& c : cases) time_layer(bench, c, options, "", report.results);
   return end(bench, device, std::move(report), options);
@@ -347,7 +346,7 @@ BenchmarkReport benchmark_gemm(Device& device, const std::vector<GemmCase>& case
 BenchmarkReport benchmark_attention(Device& device, const std::vector<AttentionCase>& cases,
                                     const OperatorBenchmarkOptions& options, const std::string& prefix) {
   for (const AttentionCase& which : cases) check_case(which);  // all mistakes before anything is measured
-  DeviceTimer bench(device, options.seconds);
+  DeviceTimer bench(device, options.seconds, options.rotated_bytes);
   BenchmarkReport report = begin(bench, device, "attention", options);
   for (const AttentionCase& which : cases)
     time_attention(bench, which, options.dtype, prefix, report.results);
@@ -359,7 +358,7 @@ BenchmarkReport benchmark_attention(Device& device, const std::vector<AttentionC
 BenchmarkReport benchmark_grouped_gemm(Device& device, const GroupedGemmCase& which,
                                        const OperatorBenchmarkOptions& options) {
   check_case(which);
-  DeviceTimer bench(device, options.seconds);
+  DeviceTimer bench(device, options.seconds, options.rotated_bytes);
   BenchmarkReport report = begin(bench, device, "grouped-gemm", options);
   time_experts(bench, which, options, "", report.results);
   time_layer(bench, {.m = which.tokens * which.top_k, .n = which.out, .k = which.in}, options, "dense, ",
@@ -385,7 +384,7 @@ BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
       check_layer(layer_of(p), options);
     }
   }
-  DeviceTimer bench(device, options.seconds);
+  DeviceTimer bench(device, options.seconds, options.rotated_bytes);
   BenchmarkReport report = begin(bench, device, suite.c_str(), options);
   for (const ModelProduct& p : products) {
     if (p.experts == 0)

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/device_timer.h"
 #include "bench/report.h"
 #include "device/device.h"
 #include "tensor/dtype.h"
@@ -22,6 +23,7 @@ struct OperatorBenchmarkOptions {
   bool fp8 = false;
   double seconds = 0.5;                 // for each measurement
   DType weight_gradient = DType::kF32;  // what a layer's weight gradient is added into
+  std::int64_t rotated_bytes = DeviceTimer::kRotatedBytes;
 };
 
 // C = A · Bᵀ as linear layers use it: forward [m, n] = [m, k] · [n, k]ᵀ, and both gradients of that layer.

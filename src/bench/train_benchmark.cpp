@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kPeakSeconds = 0.5;  // for each measurement of the ceiling
+constexpr turbo::RateTime kPeakTime{.seconds = 0.5};  // for each measurement of the ceiling
 
 std::int64_t peak_resident_bytes() {
   rusage usage{};
@@ -45,7 +45,7 @@ TrainBenchmarkReport time_steps(const config::Experiment& experiment, const Sess
   report.parameters = session->store().elements();
   report.tokens_per_step = c.global_batch_size * c.seq_length;
   report.steps = options.steps;
-  report.gemm_peak = turbo::measure_gemm_rate(rank.device(), settings.compute, kPeakSeconds);
+  report.gemm_peak = turbo::measure_gemm_rate(rank.device(), settings.compute, kPeakTime);
 
   std::vector<data::Batch> batches;
   for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
@@ -110,7 +110,7 @@ TrainBenchmarkReport time_steps(const config::Experiment& experiment, const Sess
   report.replayed_steps = step.graphs().replayed_steps();
   report.device_used_bytes = rank.device().memory_use().used;
   report.gemm_peak =
-      std::max(report.gemm_peak, turbo::measure_gemm_rate(rank.device(), settings.compute, kPeakSeconds));
+      std::max(report.gemm_peak, turbo::measure_gemm_rate(rank.device(), settings.compute, kPeakTime));
 
   report.memory = rank.high_water();
   double sum = 0;

@@ -21,6 +21,7 @@
 
 #include "base/files/file.h"
 #include "base/terminal/terminal.h"
+#include "launch/absent_input.h"
 
 namespace primus::cli {
 
@@ -119,6 +120,12 @@ class Command {
   // 0 nodes or ranks: how many is not known.
   virtual void check_job(int /*nodes*/, int /*ranks_per_node*/,
                          const std::map<std::string, std::string>& /*variables*/) {}
+  // Files that the job will read and that are not there now, as far as can be known here; none where
+  // check_job throws.
+  virtual std::vector<launch::AbsentInput> absent_inputs(
+      const std::map<std::string, std::string>& /*variables*/) {
+    return {};
+  }
   // Whether its ranks talk by this engine's connections, which need a secret. Another framework's do not.
   virtual bool needs_token() const { return true; }
 };

@@ -320,6 +320,9 @@ launch::DirectCommand check_command(Words words, bool debug, Experiments experim
     require_limits();
     command->check_job(nodes, ranks_per_node, variables);
   };
+  result.absent_inputs = [command, declared](const auto& variables) {
+    return command->absent_inputs(variables);
+  };
   result.needs_token = [command, declared] { return command->needs_token(); };
   result.has_ranks = entry->has_ranks;
   result.one_process = !entry->has_ranks;

@@ -211,7 +211,6 @@ constexpr auto kNeedless = std::to_array<std::pair<std::string_view, std::string
 constexpr auto kInstead = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"batch_size", "set micro_batch_size (sequences at once) and global_batch_size (sequences per step)"},
     {"fp16", "set bf16: true, or false for float32"},
-    {"fp4", "set fp4: null; the native engine computes in bf16 or fp32 so far"},
     {"lr_decay_samples", "set lr_decay_iters"},
     {"lr_warmup_samples", "set lr_warmup_iters"},
     {"pretrained_checkpoint", "set load"},

@@ -127,7 +127,26 @@ class Validator {
                      layers, parts, layers / parts + 1, layers / parts));
   }
 
+  void fp4() {
+    if (!config_.fp4 || experiment_.framework != "native") return;
+    if (config_.fp8)
+      refuse({"fp4", "fp8"}, fmt::format("fp4: {} and fp8: {} are both set", *config_.fp4, *config_.fp8),
+             "set one of them to null");
+    if (!config_.bf16)
+      refuse({"fp4", "bf16"}, fmt::format("fp4: {} needs bf16: true", *config_.fp4), "set it, or fp4: null");
+    if (config_.fp4_recipe != "mxfp4")
+      refuse({"fp4", "fp4_recipe"},
+             fmt::format("fp4: {} with fp4_recipe: {}, which the native engine has not so far", *config_.fp4,
+                         config_.fp4_recipe),
+             "set fp4_recipe: mxfp4, or fp4: null");
+    if (config_.mxfp4_gradient_stochastic_rounding && config_.num_experts)
+      refuse({"mxfp4_gradient_stochastic_rounding"},
+             "mxfp4_gradient_stochastic_rounding is not there for routed experts so far",
+             "set mxfp4_gradient_stochastic_rounding: false");
+  }
+
   void precision() {
+    fp4();
     if (!config_.fp8 || experiment_.framework != "native") return;
     if (!config_.bf16)
       refuse({"fp8", "bf16"}, fmt::format("fp8: {} needs bf16: true", *config_.fp8), "set it, or fp8: null");

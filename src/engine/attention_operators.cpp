@@ -22,6 +22,7 @@ struct HeadNormAttributes {
 };
 
 Tensor optional_weight(const OperatorCall& op) { return op.has_parameter() ? op.weight() : Tensor(); }
+float offset_of_weight(const OperatorCall& op) { return op.has_parameter() ? op.parameter().norm_offset : 0; }
 
 // Inputs: x. Outputs: y, rstd.
 void head_norm_forward(OperatorCall& op) {
@@ -31,7 +32,8 @@ void head_norm_forward(OperatorCall& op) {
                                               .weight = optional_weight(op),
                                               .y = op.out(0),
                                               .rstd = op.out(1),
-                                              .eps = a.epsilon});
+                                              .eps = a.epsilon,
+                                              .offset = offset_of_weight(op)});
 }
 
 void head_norm_backward_input(OperatorCall& op) {
@@ -41,7 +43,8 @@ void head_norm_backward_input(OperatorCall& op) {
                                                     .weight = optional_weight(op),
                                                     .rstd = op.out(1),
                                                     .d_y = op.d_out(0),
-                                                    .d_x = d_x});
+                                                    .d_x = d_x,
+                                                    .offset = offset_of_weight(op)});
   add_previous(op, {d_x, previous});
 }
 

@@ -1,12 +1,10 @@
-// Context parallelism by all-to-all (DeepSpeed-Ulysses, Jacobs et al. 2023): for attention every rank gets
-// all tokens of some of the heads, and gives the results back.
-#include <algorithm>
-#include <vector>
+// Attention by heads: every context rank gets all tokens of some of them, and gives the results back.
+#include <array>
+#include <optional>
 
-#include "engine/context_attention.h"
 #include "engine/fp32_weight_gradient.h"
 #include "engine/fused_columns.h"
-#include "tensor/scratch_tensor.h"
+#include "engine/head_exchange.h"
 #include "turbo/elementwise/elementwise.h"
 
 namespace primus::engine {
@@ -20,113 +18,33 @@ struct Attributes {
   bool documents, statistics;
 };
 
-// Runs of columns that go to each rank: `count` columns from `first + rank * count` on.
-struct Columns {
-  std::int64_t first, count;
-};
-
-class Call {
+class Call : public HeadExchange {
  public:
-  explicit Call(OperatorCall& op)
-      : op_(op),
-        a_(op.attributes<Attributes>()),
-        ranks_(a_.context->ranks()),
-        slice_tokens_(a_.shape.seq_q / (2 * ranks_)),
-        columns_(a_.shape) {}
+  explicit Call(OperatorCall& op) : Call(op, op.attributes<Attributes>()) {}
 
   const turbo::AttentionShape& shape() const { return a_.shape; }
   const Attributes& attributes() const { return a_; }
-  std::int64_t own_tokens() const { return all_tokens() / ranks_; }
-  std::int64_t all_tokens() const { return a_.shape.batch * a_.shape.seq_q; }
   std::int64_t width() const { return columns_.width; }  // of a row of this rank's heads
   std::int64_t out_width() const { return a_.shape.heads * a_.shape.value_dim; }
   const FusedColumns& columns() const { return columns_; }
   int rank() const { return a_.context->rank(); }
-
-  // Of a row of the fused projection of all heads: queries, keys and values.
-  std::vector<Columns> qkv_columns() const {
-    const std::int64_t values = columns_.width - columns_.v;
-    return {{0, columns_.k}, {ranks_ * columns_.k, columns_.v - columns_.k}, {ranks_ * columns_.v, values}};
-  }
-  std::vector<Columns> out_columns() const { return {{0, out_width()}}; }
-
-  // `own`: rows of all heads, of this rank's tokens. `all`: rows of this rank's heads, of all tokens, in the
-  // order of the sequences.
-  void to_heads(const Tensor& own, const Tensor& all, const std::vector<Columns>& columns) const {
-    const ScratchTensor sent(scratch(), own.dtype, {all_tokens(), all.cols()});
-    const ScratchTensor received(scratch(), own.dtype, {all_tokens(), all.cols()});
-    for_each_column(columns, [&](int rank, std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
-      copy(own.from(of_own), sent.get().from(rank * own_tokens() * all.cols() + of_row), own_tokens(), count,
-           own.cols(), all.cols());
-    });
-    a_.context->all_to_all(sent.get(), received.get());
-    reorder(received.get(), all, false);
-  }
-  // The reverse.
-  void to_tokens(const Tensor& all, const Tensor& own, const std::vector<Columns>& columns) const {
-    const ScratchTensor sent(scratch(), own.dtype, {all_tokens(), all.cols()});
-    const ScratchTensor received(scratch(), own.dtype, {all_tokens(), all.cols()});
-    reorder(all, sent.get(), true);
-    a_.context->all_to_all(sent.get(), received.get());
-    for_each_column(columns, [&](int rank, std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
-      copy(received.get().from(rank * own_tokens() * all.cols() + of_row), own.from(of_own), own_tokens(),
-           count, all.cols(), own.cols());
-    });
-  }
-
-  // The first keys of all tokens, from those of this rank's.
-  void gather_first_keys(const Tensor& all) const {
-    const ScratchTensor gathered(scratch(), DType::kI32, {all_tokens(), 1});
-    a_.context->all_gather(op_.in(1), gathered.get().reshaped({all_tokens()}));
-    reorder(gathered.get(), all.reshaped({all_tokens(), 1}), false);
-  }
-
   Arena& scratch() const { return op_.context().scratch; }
 
+  // Of a row of the fused projection of all heads: queries, keys and values.
+  std::array<Columns, 3> qkv_columns() const {
+    const std::int64_t ranks = a_.context->ranks(), k = columns_.k, v = columns_.v;
+    return {{{0, k}, {ranks * k, v - k}, {ranks * v, columns_.width - v}}};
+  }
+  std::array<Columns, 1> out_columns() const { return {{{0, out_width()}}}; }
+
  private:
-  template <class Visit>
-  void for_each_column(const std::vector<Columns>& columns, Visit visit) const {
-    for (int rank = 0; rank < ranks_; ++rank) {
-      std::int64_t of_row = 0;
-      for (const Columns& c : columns) {
-        visit(rank, c.first + rank * c.count, of_row, c.count);
-        of_row += c.count;
-      }
-    }
-  }
-
-  // Between rows in the order of ranks and of what each holds, and in that of the sequences.
-  void reorder(const Tensor& from, const Tensor& to, bool to_ranks) const {
-    const std::int64_t cols = from.cols(), half = slice_tokens_ * cols;
-    for (int rank = 0; rank < ranks_; ++rank) {
-      for (int part = 0; part < 2; ++part) {
-        // Of each sequence one slice.
-        const std::int64_t by_rank = rank * own_tokens() * cols + part * half;
-        const std::int64_t by_sequence = a_.context->slice(rank, part) * half;
-        const Tensor a = from.from(to_ranks ? by_sequence : by_rank);
-        const Tensor b = to.from(to_ranks ? by_rank : by_sequence);
-        const std::int64_t of_rank = 2 * half, of_sequence = a_.shape.seq_q * cols;
-        launch(op_.context(), turbo::CopyRows{.from = a,
-                                              .to = b,
-                                              .rows = a_.shape.batch,
-                                              .cols = half,
-                                              .from_stride = to_ranks ? of_sequence : of_rank,
-                                              .to_stride = to_ranks ? of_rank : of_sequence,
-                                              .group_rows = a_.shape.batch,
-                                              .to_group_stride = 0});
-      }
-    }
-  }
-
-  void copy(const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,
-            std::int64_t from_stride, std::int64_t to_stride) const {
-    launch(op_.context(), turbo::CopyRows::strided(from, to, rows, cols, from_stride, to_stride));
-  }
-
+  Call(OperatorCall& op, const Attributes& a)
+      : HeadExchange(op.context(), *a.context, a.shape.batch, a.shape.seq_q),
+        op_(op),
+        a_(a),
+        columns_(a.shape) {}
   OperatorCall& op_;
   Attributes a_;
-  int ranks_;
-  std::int64_t slice_tokens_;
   FusedColumns columns_;
 };
 
@@ -136,19 +54,23 @@ Tensor own_heads(const Call& call, const Tensor& of_heads) {
   return of_heads.slice(call.rank() * heads, (call.rank() + 1) * heads);
 }
 
-// Inputs: qkv, first keys. Outputs: out of this rank's tokens; that of its heads, and their log-sum-exp.
+// Inputs: qkv, first keys. Outputs: out of this rank's tokens; that of its heads, their log-sum-exp and qkv.
+// The backward pass needs the last one, which is as large as the input, instead of that.
 void forward(OperatorCall& op) {
   const Call call(op);
   const Tensor own = op.in(0);
-  const ScratchTensor qkv(call.scratch(), own.dtype, {call.all_tokens(), call.width()});
-  call.to_heads(own, qkv.get(), call.qkv_columns());
+  std::optional<ScratchTensor> unkept;
+  if (!call.attributes().statistics)
+    unkept.emplace(call.scratch(), own.dtype, Shape{call.all_tokens(), call.width()});
+  const Tensor qkv = unkept ? unkept->get() : op.out(3);
+  call.to_heads(own, qkv, call.qkv_columns());
   const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
-  if (call.attributes().documents) call.gather_first_keys(first_keys.get());
+  if (call.attributes().documents) call.gather_first_keys(op.in(1), first_keys.get());
   launch(op.context(),
          turbo::AttentionForward{.shape = call.shape(),
-                                 .q = qkv.get(),
-                                 .k = qkv.get().from(call.columns().k),
-                                 .v = qkv.get().from(call.columns().v),
+                                 .q = qkv,
+                                 .k = qkv.from(call.columns().k),
+                                 .v = qkv.from(call.columns().v),
                                  .q_stride = call.width(),
                                  .k_stride = call.width(),
                                  .v_stride = call.width(),
@@ -162,19 +84,17 @@ void forward(OperatorCall& op) {
 
 void backward_input(OperatorCall& op) {
   const Call call(op);
-  const Tensor own = op.in(0);
+  const Tensor qkv = op.out(3);
   const auto [d_own, previous] = op.fresh_d_in(0);
-  const ScratchTensor qkv(call.scratch(), own.dtype, {call.all_tokens(), call.width()});
-  const ScratchTensor d_qkv(call.scratch(), own.dtype, qkv.get().shape);
-  const ScratchTensor d_out(call.scratch(), own.dtype, {call.all_tokens(), call.out_width()});
+  const ScratchTensor d_qkv(call.scratch(), qkv.dtype, qkv.shape);
+  const ScratchTensor d_out(call.scratch(), qkv.dtype, {call.all_tokens(), call.out_width()});
   const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
-  call.to_heads(own, qkv.get(), call.qkv_columns());
   call.to_heads(op.d_out(0), d_out.get(), call.out_columns());
-  if (call.attributes().documents) call.gather_first_keys(first_keys.get());
-  const Tensor k = qkv.get().from(call.columns().k), v = qkv.get().from(call.columns().v);
+  if (call.attributes().documents) call.gather_first_keys(op.in(1), first_keys.get());
+  const Tensor k = qkv.from(call.columns().k), v = qkv.from(call.columns().v);
   launch(op.context(),
          turbo::AttentionBackward{.shape = call.shape(),
-                                  .q = qkv.get(),
+                                  .q = qkv,
                                   .k = k,
                                   .v = v,
                                   .q_stride = call.width(),
@@ -219,7 +139,7 @@ constexpr Operator kContextAllToAll{.name = "context_all_to_all",
                                     .forward = forward,
                                     .backward_input = backward_input,
                                     .backward_weight = backward_weight,
-                                    .for_input = {.inputs = bit(0) | bit(1), .outputs = bit(1) | bit(2)},
+                                    .for_input = {.inputs = bit(1), .outputs = bit(1) | bit(2) | bit(3)},
                                     .for_weight = {.outputs = bit(1) | bit(2)},
                                     .weight_reads_parameter = true};
 
@@ -238,12 +158,13 @@ Value attention_by_heads(const Value& qkv, turbo::AttentionShape shape, const At
   const std::int64_t tokens = shape.batch * shape.seq_q;
   const Tape::Output of_heads{qkv.dtype(), Shape{tokens, shape.heads * shape.value_dim}, false};
   const Tape::Output statistics{DType::kF32, Shape{shape.heads, tokens}, false};
+  const Tape::Output qkv_of_heads{qkv.dtype(), Shape{tokens, FusedColumns(shape).width}, false};
   if (!tape.training()) {
     return tape.record(kContextAllToAll, {&qkv, documents}, options.sinks, {{qkv.dtype(), out}, of_heads},
                        attributes)[0];
   }
   return tape.record(kContextAllToAll, {&qkv, documents}, options.sinks,
-                     {{qkv.dtype(), out}, of_heads, statistics}, attributes)[0];
+                     {{qkv.dtype(), out}, of_heads, statistics, qkv_of_heads}, attributes)[0];
 }
 
 }  // namespace primus::engine

@@ -268,6 +268,14 @@ void DataParallel::sum(const Tensor& tensor) {
   if (mesh_.size() > 1) all_reduce(*mesh_.world(), tensor, comm::Reduction::kSum);
 }
 
+void DataParallel::sum_over_data(const Tensor& tensor) {
+  if (mesh_.data_ranks() == 1) return;
+  // The group has the ranks of each sequence, too: one of them speaks for all.
+  if (mesh_.place().context != 0 && !rank_.measuring())
+    rank_.compute().fill_zero(tensor.data, tensor.bytes());
+  all_reduce(*mesh_.reduction(ReduceGroup::kData).all, tensor, comm::Reduction::kSum);
+}
+
 void DataParallel::largest(const Tensor& tensor) {
   if (mesh_.size() > 1) all_reduce(*mesh_.world(), tensor, comm::Reduction::kMax);
 }

@@ -78,6 +78,9 @@ class DataParallel {
 
   // out = the sum over all ranks of the mesh, for kernels enqueued from now on. In place.
   void sum(const Tensor& tensor);
+  // The same over the ranks of this stage that hold other sequences, of what all ranks of a sequence have
+  // alike: those with another data rank.
+  void sum_over_data(const Tensor& tensor);
   // The largest over all ranks, likewise.
   void largest(const Tensor& tensor);
 

@@ -1,9 +1,15 @@
 #include "engine/linear_products.h"
 
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/random/random.h"
 #include "engine/delayed_scales.h"
+#include "engine/low_rank.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/fp8_linear/fp8_product.h"
 #include "turbo/linear/linear.h"
+#include "turbo/mxfp4/mxfp4_product.h"
 
 namespace primus::engine {
 
@@ -12,6 +18,30 @@ using turbo::GemmRole;
 using turbo::launch;
 
 namespace {
+
+// How the gradient of an output is rounded to fp4. The two products with it draw apart.
+turbo::Mxfp4Random random_of(OperatorCall& op, GemmRole role) {
+  if (role == GemmRole::kForward || !op.precision().at_random) return {};
+  const Parameter& weight = op.parameter();
+  const auto source = op.attributes<GradientRounding>();
+  PRIMUS_CHECK("linear", op.input_count() == 2 && op.in(1).elements() == op.d_out(0).rows());
+  turbo::Mxfp4Random random{
+      .tokens = op.in(1),
+      .scalars = source.scalars,
+      .stream = source.seed ^
+                random_stream_id(weight.name +
+                                 (role == GemmRole::kInputGradient ? ".input_gradient" : ".weight_gradient")),
+      .width = weight.whole_shape()[0]};
+  std::int64_t begin = 0;
+  int run = 0;
+  for (const Placement::Rows& part : weight.placement.rows) {
+    PRIMUS_CHECK("linear", run < turbo::Dropout::kMostRuns);
+    random.runs[static_cast<std::size_t>(run++)] = {begin, part.whole};
+    begin += part.rows;
+  }
+  random.run_count = std::max(run, 1);
+  return random;
+}
 
 // In the types that the recipe has for this product.
 void multiply(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& b, const Tensor& c,
@@ -29,10 +59,11 @@ void multiply(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& b,
     }
     return launch(op.context(), call);
   }
-  launch(
-      op.context(),
-      Gemm{
-          .role = role, .a = a, .b = b, .c = c, .accumulate = accumulate, .spared = spared, .workspace = {}});
+  const Gemm product{
+      .role = role, .a = a, .b = b, .c = c, .accumulate = accumulate, .spared = spared, .workspace = {}};
+  if (op.precision().is_fp4(op.parameter()))
+    return launch(op.context(), turbo::Mxfp4Linear{.product = product, .random = random_of(op, role)});
+  launch(op.context(), product);
 }
 
 }  // namespace
@@ -51,6 +82,12 @@ void input_gradient_product(OperatorCall& op, const Tensor& weight) {
 void weight_gradient_product(OperatorCall& op, const Tensor& x) {
   const auto [d_weight, accumulate] = op.d_weight();
   multiply(op, GemmRole::kWeightGradient, op.d_out(0), x, d_weight, accumulate);
+}
+
+void grouped_product(OperatorCall& op, const turbo::GroupedGemm& product) {
+  if (op.precision().is_fp4(op.parameter()))
+    return launch(op.context(), turbo::Mxfp4Grouped{.product = product});
+  launch(op.context(), product);
 }
 
 }  // namespace primus::engine

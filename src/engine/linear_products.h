@@ -3,8 +3,16 @@
 #pragma once
 
 #include "engine/tape.h"
+#include "turbo/grouped_linear/grouped_linear.h"
 
 namespace primus::engine {
+
+// Attributes of an operator whose output's gradient may be rounded at random (PrecisionRecipe::at_random);
+// its input 1 are the tokens' numbers then.
+struct GradientRounding {
+  Tensor scalars;  // the step's
+  std::uint64_t seed;
+};
 
 // out(0) = x · weightᵀ.
 void forward_product(OperatorCall& op, const Tensor& x, const Tensor& weight);
@@ -12,5 +20,7 @@ void forward_product(OperatorCall& op, const Tensor& x, const Tensor& weight);
 void input_gradient_product(OperatorCall& op, const Tensor& weight);
 // d_weight (+)= d_out(0)ᵀ · x.
 void weight_gradient_product(OperatorCall& op, const Tensor& x);
+// A product with the matrices of experts.
+void grouped_product(OperatorCall& op, const turbo::GroupedGemm& product);
 
 }  // namespace primus::engine

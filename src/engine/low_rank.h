@@ -11,7 +11,7 @@
 namespace primus::engine {
 
 // What dropout draws by besides the adapter's name.
-struct DropoutSource {
+struct DropoutSource {  // also of gradients that are rounded at random (PrecisionRecipe::at_random)
   std::uint64_t seed = 0;
   Tensor scalars = {};  // the step's (turbo/step_scalars.h)
   // Each token's number within the step's global batch, int32: of the tokens that this rank's layers work on

@@ -78,35 +78,35 @@ constexpr Operator kCombine{.name = "combine",
 Tensor offsets_of(OperatorCall& op) { return op.in(1).slice(0, op.parameter().shape[0] + 1); }
 
 void grouped_linear_forward(OperatorCall& op) {
-  launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
-                                          .a = op.in(0),
-                                          .b = op.weight(),
-                                          .c = op.out(0),
-                                          .offsets = offsets_of(op),
-                                          .workspace = {}});
+  grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
+                                         .a = op.in(0),
+                                         .b = op.weight(),
+                                         .c = op.out(0),
+                                         .offsets = offsets_of(op),
+                                         .workspace = {}});
 }
 
 void grouped_linear_backward_input(OperatorCall& op) {
   if (!op.needs_d_in(0)) return;
   const auto [d_x, previous] = op.fresh_d_in(0);
-  launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
-                                          .a = op.d_out(0),
-                                          .b = op.weight(),
-                                          .c = d_x,
-                                          .offsets = offsets_of(op),
-                                          .workspace = {}});
+  grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
+                                         .a = op.d_out(0),
+                                         .b = op.weight(),
+                                         .c = d_x,
+                                         .offsets = offsets_of(op),
+                                         .workspace = {}});
   add_previous(op, {d_x, previous});
 }
 
 void grouped_linear_backward_weight(OperatorCall& op) {
   const auto [d_weight, accumulate] = op.d_weight();
-  launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
-                                          .a = op.d_out(0),
-                                          .b = op.in(0),
-                                          .c = d_weight,
-                                          .offsets = offsets_of(op),
-                                          .accumulate = accumulate,
-                                          .workspace = {}});
+  grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
+                                         .a = op.d_out(0),
+                                         .b = op.in(0),
+                                         .c = d_weight,
+                                         .offsets = offsets_of(op),
+                                         .accumulate = accumulate,
+                                         .workspace = {}});
 }
 
 constexpr Operator kGroupedLinear{.name = "grouped_linear",
@@ -124,13 +124,13 @@ constexpr Operator kGroupedLinear{.name = "grouped_linear",
 // Inputs: x, plan.
 void dispatch_linear_forward(OperatorCall& op) {
   const turbo::RoutingPlan plan = plan_of(op);
-  launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
-                                          .a = op.in(0),
-                                          .b = op.weight(),
-                                          .c = op.out(0),
-                                          .offsets = plan.offsets,
-                                          .a_rows = plan.tokens,
-                                          .workspace = {}});
+  grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
+                                         .a = op.in(0),
+                                         .b = op.weight(),
+                                         .c = op.out(0),
+                                         .offsets = plan.offsets,
+                                         .a_rows = plan.tokens,
+                                         .workspace = {}});
 }
 
 void dispatch_linear_backward_input(OperatorCall& op) {
@@ -139,12 +139,12 @@ void dispatch_linear_backward_input(OperatorCall& op) {
   const turbo::RoutingPlan plan = plan_of(op);
   const auto [d_x, previous] = op.d_in(0);
   const ScratchTensor d_rows(op.context().scratch, d_x.dtype, {d_out.rows(), d_x.cols()});
-  launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
-                                          .a = d_out,
-                                          .b = op.weight(),
-                                          .c = d_rows.get(),
-                                          .offsets = plan.offsets,
-                                          .workspace = {}});
+  grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
+                                         .a = d_out,
+                                         .b = op.weight(),
+                                         .c = d_rows.get(),
+                                         .offsets = plan.offsets,
+                                         .workspace = {}});
   launch(op.context(),
          turbo::CombineRows{
              .x = d_rows.get(), .rows = plan.rows, .weights = {}, .previous = previous, .out = d_x});
@@ -153,14 +153,14 @@ void dispatch_linear_backward_input(OperatorCall& op) {
 void dispatch_linear_backward_weight(OperatorCall& op) {
   const turbo::RoutingPlan plan = plan_of(op);
   const auto [d_weight, accumulate] = op.d_weight();
-  launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
-                                          .a = op.d_out(0),
-                                          .b = op.in(0),
-                                          .c = d_weight,
-                                          .offsets = plan.offsets,
-                                          .b_rows = plan.tokens,
-                                          .accumulate = accumulate,
-                                          .workspace = {}});
+  grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
+                                         .a = op.d_out(0),
+                                         .b = op.in(0),
+                                         .c = d_weight,
+                                         .offsets = plan.offsets,
+                                         .b_rows = plan.tokens,
+                                         .accumulate = accumulate,
+                                         .workspace = {}});
 }
 
 constexpr Operator kDispatchLinear{.name = "dispatch_linear",
@@ -177,12 +177,12 @@ void linear_combine_forward(OperatorCall& op) {
   const Tensor rows = op.in(0), out = op.out(0);
   const turbo::RoutingPlan plan = plan_of(op);
   const ScratchTensor results(op.context().scratch, out.dtype, {rows.rows(), out.cols()});
-  launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
-                                          .a = rows,
-                                          .b = op.weight(),
-                                          .c = results.get(),
-                                          .offsets = plan.offsets,
-                                          .workspace = {}});
+  grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
+                                         .a = rows,
+                                         .b = op.weight(),
+                                         .c = results.get(),
+                                         .offsets = plan.offsets,
+                                         .workspace = {}});
   launch(op.context(), turbo::CombineRows{.x = results.get(),
                                           .rows = plan.rows,
                                           .weights = {},
@@ -195,13 +195,13 @@ void linear_combine_backward_input(OperatorCall& op) {
   if (op.needs_d_in(0)) {
     const auto [d_rows, previous] = op.fresh_d_in(0);
     const turbo::RoutingPlan plan = plan_of(op);
-    launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
-                                            .a = op.d_out(0),
-                                            .b = op.weight(),
-                                            .c = d_rows,
-                                            .offsets = plan.offsets,
-                                            .a_rows = plan.tokens,
-                                            .workspace = {}});
+    grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
+                                           .a = op.d_out(0),
+                                           .b = op.weight(),
+                                           .c = d_rows,
+                                           .offsets = plan.offsets,
+                                           .a_rows = plan.tokens,
+                                           .workspace = {}});
     add_previous(op, {d_rows, previous});
   }
   if (kAddend && op.needs_d_in(2)) op.pass_d_in(2, 0);
@@ -211,14 +211,14 @@ void linear_combine_backward_weight(OperatorCall& op) {
   const Tensor rows = op.in(0);
   const turbo::RoutingPlan plan = plan_of(op);
   const auto [d_weight, accumulate] = op.d_weight();
-  launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
-                                          .a = op.d_out(0),
-                                          .b = rows,
-                                          .c = d_weight,
-                                          .offsets = plan.offsets,
-                                          .a_rows = plan.tokens,
-                                          .accumulate = accumulate,
-                                          .workspace = {}});
+  grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
+                                         .a = op.d_out(0),
+                                         .b = rows,
+                                         .c = d_weight,
+                                         .offsets = plan.offsets,
+                                         .a_rows = plan.tokens,
+                                         .accumulate = accumulate,
+                                         .workspace = {}});
 }
 
 template <bool kAddend>

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "engine/operators.h"
+#include "turbo/quantile_balance/quantile_balance.h"
 #include "turbo/router/router.h"
 
 namespace primus::engine {
@@ -32,7 +33,15 @@ struct RoutingRule {
   // z (turbo::RouterLosses).
   float balance_scale = 0, z_scale = 0;
   std::int64_t segments = 1;
+  // Where loads of more runs of tokens count (StepLoad): 1 / their number.
+  float load_share = 1;
 };
+
+// The loads of all data ranks in the step so far, this microbatch included, which its balance loss is made
+// of: [1, E] int32. `running` [E] int32, in persistent memory, holds them between microbatches; zero when a
+// step begins. Counts exactly once, however often what follows is recomputed; all ranks of the stage call it
+// in the same order.
+Value step_load(const Value& logits, const RoutingRule& rule, const Tensor& running, DataParallel& parallel);
 
 // Which expert each token chose, what each choice weighs, and where its row is.
 struct Routing {
@@ -47,8 +56,9 @@ struct Routing {
 // `choice_bias`, [E] fp32 or absent, is added to the scores for choosing only. `given`, [T, top_k] int32 in
 // memory that outlives the tape, or absent: these experts instead of the best; weights are still computed
 // from the scores. `tokens`: as for router_logits, or empty where nothing random is drawn.
+// `load`: what step_load() gave, or empty: that of these tokens.
 Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias = {},
-              const Tensor& given = {}, const Value& tokens = {});
+              const Tensor& given = {}, const Value& tokens = {}, const Value& load = {});
 
 // Copies the chosen experts to `experts` [T, top_k] int32 in memory that outlives the tape. Once, as
 // observe().
@@ -56,8 +66,14 @@ void record(const Routing& routing, const Tensor& experts);
 
 // Adds this routing to counters in persistent memory: `load` [E + 1] int32 (turbo::ExpertLoad) and `losses`
 // [2] fp32 (turbo::RouterLosses). Runs exactly once, however often the routing is recomputed.
+// `step_load`: as for route().
 void observe(const Value& logits, const Routing& routing, const RoutingRule& rule, const Tensor& load,
-             const Tensor& losses);
+             const Tensor& losses, const Value& step_load = {});
+
+// The same of what each expert's score exceeds a token's cutoff by: `counts` [E, bins] int32
+// (turbo::MarginHistogram).
+void observe_margins(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias,
+                     const turbo::MarginBins& bins, const Tensor& counts);
 
 // Products with experts' matrices, and what these have of low rank: an adapter for each expert.
 //

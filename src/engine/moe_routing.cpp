@@ -1,6 +1,7 @@
 // How tokens choose their experts (moe_operators.h): scores, choices, losses on them, and what is counted.
 #include <optional>
 
+#include "engine/data_parallel.h"
 #include "engine/linear_products.h"
 #include "engine/moe_operators.h"
 #include "tensor/scratch_tensor.h"
@@ -20,9 +21,9 @@ struct LogitsAttributes {
   turbo::RouterRandom random;
 };
 
-// The router's random numbers, whose tokens are input `i` where there is one.
+// The router's random numbers, whose tokens are input `i`; 0: there are none.
 turbo::RouterRandom with_tokens(const OperatorCall& op, turbo::RouterRandom random, int i) {
-  if (op.input_count() > i) random.tokens = op.in(i);
+  if (i > 0) random.tokens = op.in(i);
   return random;
 }
 
@@ -110,6 +111,28 @@ constexpr Operator kRouterBias{.name = "router_bias",
                                .backward_weight = router_bias_backward_weight,
                                .in_place = true};
 
+// ---- step_load ----------------------------------------------------------------------------------
+
+struct StepLoadAttributes {
+  std::int32_t top_k;
+  void* running;
+  DataParallel* parallel;
+};
+
+void step_load_forward(OperatorCall& op) {
+  const auto a = op.attributes<StepLoadAttributes>();
+  const Tensor load = op.out(0);
+  launch(op.context(), turbo::RouterLoad{.top_k = a.top_k, .logits = op.in(0), .chosen = {}, .load = load});
+  a.parallel->sum_over_data(load);
+  launch(op.context(),
+         turbo::RunningLoad{.load = load, .running = Tensor(a.running, DType::kI32, {load.shape[1]})});
+}
+
+constexpr Operator kStepLoad{.name = "step_load",
+                             .operator_class = OperatorClass::kRouting,
+                             .forward = step_load_forward,
+                             .once = true};
+
 // ---- route --------------------------------------------------------------------------------------
 
 struct RouteAttributes {
@@ -117,6 +140,7 @@ struct RouteAttributes {
   std::int64_t expert_count;
   void *choice_bias, *given;  // null: none
   bool by_logits;
+  int tokens, load;  // which inputs these are; 0: there is none
 };
 
 // Loads per segment for the balance loss, or nothing when there is no such loss.
@@ -144,7 +168,7 @@ void route_forward(OperatorCall& op) {
   const Tensor bias = a.choice_bias ? Tensor(a.choice_bias, DType::kF32, {a.expert_count}) : Tensor();
   const Tensor given = a.given ? Tensor(a.given, DType::kI32, op.out(1).shape) : Tensor();
   launch(op.context(), turbo::RouterForward{.rule = rule.router,
-                                            .random = with_tokens(op, rule.random, 1),
+                                            .random = with_tokens(op, rule.random, a.tokens),
                                             .logits = op.in(0),
                                             .bias = bias,
                                             .given = given,
@@ -161,14 +185,15 @@ void route_forward(OperatorCall& op) {
 void route_backward_input(OperatorCall& op) {
   const auto a = op.attributes<RouteAttributes>();
   const RoutingRule& rule = a.rule;
-  const Loads loads(op, rule, op.in(0), a.by_logits ? op.out(1) : Tensor());
+  std::optional<Loads> own;
+  if (a.load == 0) own.emplace(op, rule, op.in(0), a.by_logits ? op.out(1) : Tensor());
   const auto [d_logits, previous] = op.d_in(0);
   launch(op.context(), turbo::RouterBackward{.rule = rule.router,
                                              .logits = op.in(0),
                                              .experts = op.out(1),
                                              .d_weights = op.d_out(0),
-                                             .load = loads.get(),
-                                             .balance_scale = rule.balance_scale,
+                                             .load = own ? own->get() : op.in(a.load),
+                                             .balance_scale = rule.balance_scale * rule.load_share,
                                              .z_scale = rule.z_scale,
                                              .previous = previous,
                                              .d_logits = d_logits});
@@ -179,15 +204,23 @@ constexpr Operator kRoute{.name = "route",
                           .forward = route_forward,
                           .backward_input = route_backward_input,
                           .for_input = {.inputs = bit(0), .outputs = bit(1)}};
+// With loads of the step as the last input.
+constexpr Operator kRouteByStep{.name = "route",
+                                .operator_class = OperatorClass::kRouting,
+                                .forward = route_forward,
+                                .backward_input = route_backward_input,
+                                .for_input = {.inputs = bit(0) | bit(1) | bit(2), .outputs = bit(1)}};
 
 struct ObserveAttributes {
   turbo::RouterRule router;
   std::int64_t segments, expert_count;
   bool balance, by_logits;
+  float load_share;
   void *load, *losses;
 };
 
-// Inputs: logits, experts, plan. No outputs: so nobody ever asks for a replay.
+// Inputs: logits, experts, plan and, where there are such, loads of the step. No outputs: so nobody ever asks
+// for a replay.
 void observe_forward(OperatorCall& op) {
   const auto a = op.attributes<ObserveAttributes>();
   const Tensor logits = op.in(0), experts = op.in(1);
@@ -197,15 +230,37 @@ void observe_forward(OperatorCall& op) {
                                          .load = Tensor(a.load, DType::kI32, {a.expert_count + 1})});
   RoutingRule rule{.router = a.router, .segments = a.segments};
   rule.balance_scale = a.balance ? 1 : 0;
-  const Loads loads(op, rule, logits, a.by_logits ? experts : Tensor());
+  std::optional<Loads> own;
+  if (op.input_count() < 4) own.emplace(op, rule, logits, a.by_logits ? experts : Tensor());
   launch(op.context(), turbo::RouterLosses{.rule = a.router,
                                            .logits = logits,
-                                           .load = loads.get(),
-                                           .losses = Tensor(a.losses, DType::kF32, {2})});
+                                           .load = own ? own->get() : op.in(3),
+                                           .losses = Tensor(a.losses, DType::kF32, {2}),
+                                           .load_share = a.load_share});
 }
 
 constexpr Operator kObserve{
     .name = "observe_routing", .operator_class = OperatorClass::kRouting, .forward = observe_forward};
+
+// Input: logits. No outputs, as above.
+struct MarginAttributes {
+  turbo::MarginBins bins;
+  std::int32_t top_k;
+  Tensor bias, counts;
+};
+
+void observe_margins_forward(OperatorCall& op) {
+  const auto a = op.attributes<MarginAttributes>();
+  launch(op.context(), turbo::MarginHistogram{.bins = a.bins,
+                                              .top_k = a.top_k,
+                                              .logits = op.in(0),
+                                              .bias = a.bias,
+                                              .counts = a.counts,
+                                              .workspace = {}});
+}
+
+constexpr Operator kObserveMargins{
+    .name = "observe_margins", .operator_class = OperatorClass::kRouting, .forward = observe_margins_forward};
 
 // Input: experts. No outputs, as above.
 struct RecordAttributes {
@@ -237,8 +292,13 @@ Value router_bias(Value logits, Parameter& bias) {
   return logits.tape().record(kRouterBias, {&logits}, &bias, {{DType::kF32, logits.shape()}})[0];
 }
 
+Value step_load(const Value& logits, const RoutingRule& rule, const Tensor& running, DataParallel& parallel) {
+  return logits.tape().record(kStepLoad, {&logits}, nullptr, {{DType::kI32, {1, logits.shape()[1]}, false}},
+                              StepLoadAttributes{rule.router.top_k, running.data, &parallel})[0];
+}
+
 Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias, const Tensor& given,
-              const Value& tokens) {
+              const Value& tokens, const Value& load) {
   const std::int64_t count = logits.shape()[0], experts = logits.shape()[1], top_k = rule.router.top_k;
   const Shape slots{count, top_k};
   const bool by_logits = choice_bias.absent() && given.absent() &&
@@ -247,26 +307,41 @@ Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice
   const Tape::Output outputs[] = {{DType::kF32, slots},
                                   {DType::kI32, slots, false},
                                   {DType::kI32, turbo::RoutingPlan::shape(experts, count, top_k), false}};
-  const RouteAttributes a{rule, experts, choice_bias.data, given.data, by_logits};
+  const RouteAttributes a{.rule = rule,
+                          .expert_count = experts,
+                          .choice_bias = choice_bias.data,
+                          .given = given.data,
+                          .by_logits = by_logits,
+                          .tokens = tokens ? 1 : 0,
+                          .load = load ? (tokens ? 2 : 1) : 0};
   Tape& tape = logits.tape();
   const auto record = [&](std::initializer_list<const Value*> inputs) {
     auto [weights, chosen, plan] =
-        tape.record(kRoute, inputs, nullptr, {outputs[0], outputs[1], outputs[2]}, a);
+        tape.record(load ? kRouteByStep : kRoute, inputs, nullptr, {outputs[0], outputs[1], outputs[2]}, a);
     return Routing{std::move(weights), std::move(chosen), std::move(plan), experts, count * top_k, by_logits};
   };
-  return tokens ? record({&logits, &tokens}) : record({&logits});
+  const Value* const last = load ? &load : nullptr;
+  return tokens ? record({&logits, &tokens, last}) : record({&logits, last});
 }
 
 void observe(const Value& logits, const Routing& routing, const RoutingRule& rule, const Tensor& load,
-             const Tensor& losses) {
-  logits.tape().record(kObserve, {&logits, &routing.experts, &routing.plan}, nullptr, {},
+             const Tensor& losses, const Value& step_load) {
+  const Value* const of_step = step_load ? &step_load : nullptr;
+  logits.tape().record(kObserve, {&logits, &routing.experts, &routing.plan, of_step}, nullptr, {},
                        ObserveAttributes{.router = rule.router,
                                          .segments = rule.segments,
                                          .expert_count = routing.expert_count,
                                          .balance = rule.balance_scale != 0,
                                          .by_logits = routing.by_logits,
+                                         .load_share = rule.load_share,
                                          .load = load.data,
                                          .losses = losses.data});
+}
+
+void observe_margins(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias,
+                     const turbo::MarginBins& bins, const Tensor& counts) {
+  logits.tape().record(kObserveMargins, {&logits}, nullptr, {},
+                       MarginAttributes{bins, rule.router.top_k, choice_bias, counts});
 }
 
 void record(const Routing& routing, const Tensor& experts) {

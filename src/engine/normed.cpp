@@ -41,7 +41,7 @@ struct Normed::Fused {
 
 Normed::Normed(Residual& x, Parameter& weight, double epsilon, bool decoding)
     : x_(&x), weight_(&weight), epsilon_(epsilon) {
-  if (!decoding) value();
+  if (!decoding || weight.norm_offset != 0) value();  // products take up weights as they are
 }
 
 const Value& Normed::value() const {

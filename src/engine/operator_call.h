@@ -40,7 +40,9 @@ struct Operator {
   bool in_place = false;                // output 0 may take over the memory of input 0 (never needed again)
   bool is_loss = false;                 // its gradient starts from nothing: backward_input always runs
   bool weight_reads_parameter = false;  // backward_weight does; forward and backward_input may always
-  bool unsettled = false;               // outputs are still on their way, or nobody writes some of their rows
+  bool once =
+      false;  // it also counts something elsewhere: no policy drops its outputs, and it never runs again
+  bool unsettled = false;  // outputs are still on their way, or nobody writes some of their rows
 };
 
 // One recorded call. Fixed size, no heap.

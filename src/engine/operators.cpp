@@ -63,6 +63,7 @@ void norm_input_gradient(OperatorCall& op, const Tensor& x, const Tensor& rstd, 
                          const Tensor& previous, const Tensor& d_x) {
   turbo::RmsNormBackwardInput both{
       .x = x, .weight = op.weight(), .rstd = rstd, .d_y = d_y, .d_sum = previous, .d_x = d_x};
+  both.offset = op.parameter().norm_offset;
   // Both gradients read the same rows.
   const bool weight_now = op.weight_gradient_now();
   if (weight_now) {
@@ -85,7 +86,8 @@ void norm_forward(OperatorCall& op) {
                                              .weight = op.weight(),
                                              .y = op.out(0),
                                              .rstd = op.out(1),
-                                             .eps = op.attributes<NormAttributes>().epsilon});
+                                             .eps = op.attributes<NormAttributes>().epsilon,
+                                             .offset = op.parameter().norm_offset});
 }
 
 void norm_backward_input(OperatorCall& op) {
@@ -111,7 +113,8 @@ void add_norm_forward(OperatorCall& op) {
                                              .sum = op.out(0),
                                              .y = op.out(1),
                                              .rstd = op.out(2),
-                                             .eps = op.attributes<NormAttributes>().epsilon});
+                                             .eps = op.attributes<NormAttributes>().epsilon,
+                                             .offset = op.parameter().norm_offset});
 }
 
 // The stream stays as the sum alone: a replay starts from there, and neither addend is kept.
@@ -120,7 +123,8 @@ void add_norm_from_sum(OperatorCall& op) {
                                              .weight = op.weight(),
                                              .y = op.out(1),
                                              .rstd = op.out(2),
-                                             .eps = op.attributes<NormAttributes>().epsilon});
+                                             .eps = op.attributes<NormAttributes>().epsilon,
+                                             .offset = op.parameter().norm_offset});
 }
 
 // The gradient of the sum, complete once the norm's own part is in, is the gradient of both addends.
@@ -177,6 +181,15 @@ constexpr Operator kLinear{.name = "linear",
                            .backward_input = linear_backward_input,
                            .backward_weight = linear_backward_weight,
                            .for_weight = {.inputs = bit(0)}};
+
+// Inputs: x, the tokens' numbers.
+constexpr Operator kRoundedLinear{.name = "linear",
+                                  .operator_class = OperatorClass::kLinear,
+                                  .forward = linear_forward,
+                                  .backward_input = linear_backward_input,
+                                  .backward_weight = linear_backward_weight,
+                                  .for_input = {.inputs = bit(1)},
+                                  .for_weight = {.inputs = bit(0) | bit(1)}};
 
 // --- scale
 
@@ -381,8 +394,14 @@ BlockScope::BlockScope(Residual& x, std::int64_t layer) : tape_(x.sum.tape()) {
 }
 
 Value product(const Value& x, Parameter& weight) {
+  Tape& tape = x.tape();
   const Shape shape{x.shape()[0], weight.shape[0]};
-  return x.tape().record(kLinear, {&x}, &weight, {{x.dtype(), shape}})[0];
+  const DropoutSource* const source = tape.dropout();
+  if (!source || !tape.precision().at_random || !tape.precision().is_fp4(weight))
+    return tape.record(kLinear, {&x}, &weight, {{x.dtype(), shape}})[0];
+  const Value& tokens = source->of_layer.shape()[0] == shape[0] ? source->of_layer : source->own;
+  return tape.record(kRoundedLinear, {&x, &tokens}, &weight, {{x.dtype(), shape}},
+                     GradientRounding{source->scalars, source->seed})[0];
 }
 
 Value linear(const Value& x, Parameter& weight) {

@@ -15,7 +15,8 @@ namespace primus::engine {
 // The residual stream of a transformer: a sum and an addend that the next norm folds in on its way.
 struct Residual {
   Value sum;
-  Value pending;  // empty: nothing to add
+  Value pending;           // empty: nothing to add
+  Value checkpoints = {};  // [T, n * hidden]: what the sum was at n earlier places, for attention residuals
 };
 
 // Rows of the table for each token: [T] int32 -> [T, hidden].
@@ -100,8 +101,8 @@ Value scale_by_position(Value x, const Value& positions, const PositionScaling& 
 // Keys and values of one layer for generation, in pages that sequences share
 // (turbo/attention/paged_attention.h): [pages, page_size, kv_heads * dim] each. Latents have k only: [pages,
 // page_size, rank + rope_dim]. A short convolution has the last inputs of each sequence instead, [sequences,
-// ring, channels] fp32 (turbo/causal_conv/causal_conv.h), and a delta rule the state of each sequence and what
-// goes with it (CachedDeltaRule in turbo/delta_rule/delta_rule.h).
+// ring, channels] fp32 (turbo/causal_conv/causal_conv.h), and a delta rule the state of each sequence and
+// what goes with it (CachedDeltaRule in turbo/delta_rule/delta_rule.h).
 struct KvCacheLayer {
   Tensor k, v, ring;
   Tensor state, recent, committed;

@@ -14,10 +14,19 @@ namespace primus::engine {
 // How a parameter starts. Random values are drawn by (seed, the parameter's name, element), whatever the
 // layout and whichever other parameters there are.
 struct Initializer {
-  enum class Kind : std::uint8_t { kNormal, kConstant } kind = Kind::kConstant;
-  float value = 0;  // the standard deviation, or the constant
+  enum class Kind : std::uint8_t { kNormal, kConstant, kLogUniform, kGateBias } kind = Kind::kConstant;
+  float value = 0;  // the standard deviation, the constant, or the least number that may be drawn
+  float most = 0;   // of the last two
   static Initializer normal(double std) { return {Kind::kNormal, static_cast<float>(std)}; }
   static Initializer constant(double value) { return {Kind::kConstant, static_cast<float>(value)}; }
+  // Logarithms of numbers that are uniform between these.
+  static Initializer log_uniform(double least, double most) {
+    return {Kind::kLogUniform, static_cast<float>(least), static_cast<float>(most)};
+  }
+  // Biases of gates whose softplus lies between these (turbo::ChannelGateBias).
+  static Initializer gate_bias(double least, double most) {
+    return {Kind::kGateBias, static_cast<float>(least), static_cast<float>(most)};
+  }
 };
 
 // Axes of a published tensor that lie in another order than the parameter's: the rows of a part, seen as
@@ -79,6 +88,7 @@ struct Parameter {
   std::vector<CheckpointPart> parts;
   bool trainable = true;
   bool decay = true;        // false: no weight decay although it is no vector (the biases of experts)
+  float norm_offset = 0;    // of the weights of a norm: what is added to them where they multiply
   bool head_norm = false;   // the weight of a norm of heads: decayed where ParameterStore::Layout says so
   bool per_expert = false;  // the first axis is experts, of which a token meets a few
   // Operators read it in fp32, also where others are read in bf16 (routers). Checkpoints hold it in the
@@ -86,7 +96,8 @@ struct Parameter {
   bool reads_full_precision = false;
   // Checkpoints hold it in fp32, too. Implies reads_full_precision.
   bool full_precision = false;
-  // A matrix of a linear layer of this block: products with it follow the PrecisionRecipe. -1: anything else.
+  // A matrix of a linear layer, or the experts' matrices, of this block: products with it follow the
+  // PrecisionRecipe. -1: anything else.
   std::int64_t linear_of = -1;
   LowRank low_rank = {};     // of a matrix that linear() and its like multiply with
   bool is_low_rank = false;  // A or B of another one: weights that are loaded may be without

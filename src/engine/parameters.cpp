@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/random/random.h"
+#include "turbo/channel_gate/channel_gate.h"
 #include "turbo/elementwise/elementwise.h"
 
 namespace primus::engine {
@@ -304,6 +305,7 @@ void fill(turbo::Context& context, const Parameter& p, const FlatRange& range, s
     turbo::launch(context, turbo::Fill{.out = out, .value = p.initializer.value});
     return;
   }
+  const bool normal = p.initializer.kind == Initializer::Kind::kNormal;
   std::int64_t at = 0;
   for (const StridedRun& run : whole_elements(p, range)) {
     turbo::launch(context, turbo::RandomNormal{.out = out.slice(at, at + run.size()),
@@ -311,11 +313,16 @@ void fill(turbo::Context& context, const Parameter& p, const FlatRange& range, s
                                                .stream = random_stream_id(p.name),
                                                .offset = run.begin,
                                                .mean = 0,
-                                               .std = p.initializer.value,
+                                               .std = normal ? p.initializer.value : 1,
                                                .length = run.length,
                                                .stride = run.stride});
     at += run.size();
   }
+  const float low = p.initializer.value, high = p.initializer.most;
+  if (p.initializer.kind == Initializer::Kind::kLogUniform)
+    turbo::launch(context, turbo::LogUniform{.x = out, .low = low, .high = high});
+  if (p.initializer.kind == Initializer::Kind::kGateBias)
+    turbo::launch(context, turbo::ChannelGateBias{.x = out, .low = low, .high = high});
 }
 
 }  // namespace
@@ -338,7 +345,8 @@ void ParameterStore::initialize(const Parameter& p, turbo::Context& context, std
   const Tensor remainders = unit.split() ? stored_part(unit.remainder, p) : Tensor();
   const std::int64_t most = std::min(range.size(), kAtOnce);
   const Arena::Block block = context.scratch.allocate(most * size_of(DType::kF32));
-  for (std::int64_t begin = 0; begin < range.size(); begin += most) {
+  // While measuring, that memory is all there is to it: a model of 10^12 parameters would take a second.
+  for (std::int64_t begin = 0; begin < range.size() && !context.measuring(); begin += most) {
     const std::int64_t end = std::min(begin + most, range.size());
     const Tensor wide(block.address, DType::kF32, {end - begin}), narrow = values.slice(begin, end);
     fill(context, p, {range.begin + begin, range.begin + end}, seed, wide);

@@ -26,11 +26,15 @@ struct DelayedScaling {
 struct PrecisionRecipe {
   static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
 
-  bool fp8 = false;  // products by turbo::Fp8Linear
+  bool fp8 = false;  // products by turbo::Fp8Linear; not those of routed experts
+  bool fp4 = false;  // products by turbo::Mxfp4Linear and turbo::Mxfp4Grouped; not with fp8
   // Of the gradients of outputs; weights and activations are e4m3.
   DType gradients = DType::kF8E4M3;
   bool weight_gradients = true;  // false: those products are not in fp8
-  // Blocks [0, first) and [last, layers) are not in fp8. What comes behind the model's blocks (multi-token
+  // With fp4: gradients of outputs are rounded at random, by the tape's DropoutSource. Not with routed
+  // experts, whose rows bring no numbers of tokens.
+  bool at_random = false;
+  // Blocks [0, first) and [last, layers) are in neither. What comes behind the model's blocks (multi-token
   // prediction) is.
   std::int64_t first = 0, last = kAll, layers = kAll;
   DelayedScaling delayed = {};
@@ -38,9 +42,15 @@ struct PrecisionRecipe {
   const DelayedScales* scales = nullptr;
 
   bool is_fp8(turbo::GemmRole role, const Parameter& weight) const {
-    const std::int64_t block = weight.linear_of;
-    return fp8 && block >= first && (block < last || block >= layers) &&
+    return fp8 && !weight.per_expert && in_blocks(weight) &&
            (weight_gradients || role != turbo::GemmRole::kWeightGradient);
+  }
+  bool is_fp4(const Parameter& weight) const { return fp4 && in_blocks(weight); }
+
+ private:
+  bool in_blocks(const Parameter& weight) const {
+    const std::int64_t block = weight.linear_of;
+    return block >= first && (block < last || block >= layers);
   }
 };
 

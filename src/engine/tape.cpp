@@ -204,7 +204,7 @@ std::array<Value, Entry::kMaxOutputs> Tape::record_bytes(
     differentiable = differentiable || slots_[v->slot_].differentiable;
   }
   differentiable = differentiable && settings_.train;
-  entry.dropped = differentiable && drops(op.operator_class);
+  entry.dropped = differentiable && !op.once && drops(op.operator_class);
   entry.keeps_first = entry.dropped && op.from_first && !replay_ && !settings_.recompute.full(layer_);
 
   // In place: only when nobody else looks at input 0, and a replay can make it again.

@@ -290,11 +290,11 @@ constexpr Operator kScattered{.name = "scattered_linear",
                               .for_weight = {.inputs = bit(0)}};
 
 // Whether what is gathered or scattered, of these bytes, shall travel beside products with this weight. Those
-// in fp8 quantise all rows at once, so they wait for them.
+// in fp8 and fp4 quantise all rows at once, so they wait for them.
 bool travels_beside(const Value& x, const Parameter& weight, comm::Communicator* group,
                     const TensorParallel* beside, std::int64_t bytes) {
   return group && beside && beside->worthwhile(bytes) &&
-         !x.tape().precision().is_fp8(GemmRole::kForward, weight);
+         !x.tape().precision().is_fp8(GemmRole::kForward, weight) && !x.tape().precision().is_fp4(weight);
 }
 
 Value gathered_product(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {

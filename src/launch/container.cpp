@@ -7,12 +7,15 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <chrono>
 #include <map>
 #include <set>
 #include <sstream>
 
 #include "base/error.h"
 #include "base/files/file.h"
+#include "base/system/subprocess.h"
+#include "base/terminal/terminal.h"
 #include "config/inherit.h"
 #include "launch/dependency_folder.h"
 #include "launch/hardware.h"
@@ -572,25 +575,55 @@ Step removal(const std::string& runtime, const std::string& label) {
                    runtime, label, kLauncherLabel)}};
 }
 
-}  // namespace
-
-std::string find_runtime(const std::string& wanted, const Surroundings& surroundings) {
-  const std::vector<std::string> candidates =
-      wanted == "auto" ? std::vector<std::string>{"docker", "podman", "apptainer", "singularity"}
-                       : std::vector<std::string>{wanted};
-  for (const std::string& name : candidates) {
-    if (surroundings.find_program(name)) return name;
-  }
-  throw Error(ErrorKind::kDependency,
-              wanted == "auto" ? "there is no docker, podman or apptainer here"
-                               : fmt::format("there is no {} here", wanted),
-              "install one, or run without a container: primus direct -- ...");
+// What docker says where its daemon does not answer; empty where it does. A list of no more than one
+// container is the cheapest question that every version answers so, podman's stand-in for docker as well.
+std::string why_docker_fails(const Surroundings& surroundings) {
+  constexpr std::chrono::seconds kPatience{10};
+  const SubprocessResult asked = run_subprocess(
+      {"docker", "ps", "--quiet", "--last", "1"},
+      {.timeout = kPatience, .path = surroundings.variable("PATH").value_or("/usr/local/bin:/usr/bin:/bin")});
+  if (asked.timed_out) return fmt::format("its daemon did not answer within {} s", kPatience.count());
+  if (asked.ok()) return {};
+  std::string said = asked.err.substr(0, asked.err.find('\n'));
+  if (said.empty()) said = fmt::format("'docker ps' ended with exit code {}", asked.exit_code);
+  return printable(said);
 }
+
+// "docker", "podman", "apptainer" or "singularity": the one asked for, or the first that works. `notes`: what
+// was passed over.
+std::string find_runtime(const std::string& wanted, const Surroundings& surroundings,
+                         std::vector<std::string>& notes) {
+  constexpr std::string_view kInstall = "install one, or run without a container: primus direct -- ...";
+  if (wanted != "auto") {
+    if (surroundings.find_program(wanted)) return wanted;
+    throw Error(ErrorKind::kDependency, fmt::format("there is no {} here", wanted), std::string(kInstall));
+  }
+  std::string docker_fails;
+  for (const char* name : {"docker", "podman", "apptainer", "singularity"}) {
+    if (!surroundings.find_program(name)) continue;
+    // Docker is no use by itself: it asks a daemon. The others do the work themselves.
+    if (name == std::string_view("docker")) docker_fails = why_docker_fails(surroundings);
+    if (name == std::string_view("docker") && !docker_fails.empty()) continue;
+    if (!docker_fails.empty())
+      notes.push_back(fmt::format("by {}, because docker fails: {}", name, docker_fails));
+    return name;
+  }
+  if (docker_fails.empty())
+    throw Error(ErrorKind::kDependency, "there is no docker, podman or apptainer here",
+                std::string(kInstall));
+  throw Error(ErrorKind::kDependency,
+              fmt::format("docker is here and fails: {}; there is no podman or apptainer", docker_fails),
+              "start docker's daemon, join its group, or install podman; without a container: primus direct "
+              "-- ...");
+}
+
+}  // namespace
 
 ContainerPlan plan_container(const ContainerRequest& request, const Surroundings& surroundings) {
   std::map<std::string, std::string> given;
   const Surroundings inside = with_given(request, surroundings, given);
-  const std::string runtime = find_runtime(request.settings.runtime, surroundings);
+  std::vector<std::string> found;
+  const std::string runtime = find_runtime(request.settings.runtime, surroundings, found);
   Accelerators gpus = find_accelerators(inside);
   const std::string& wanted = request.settings.accelerator;
   if ((wanted == "amd" && gpus.vendor != Vendor::kAmd) ||
@@ -623,6 +656,7 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
                 .same_folder = starts_here(request)};
   plan.step = builder.build();
   plan.step.where = "on this node";
+  plan.step.notes.insert(plan.step.notes.end(), found.begin(), found.end());
   plan.step.notes.insert(plan.step.notes.end(), place.notes.begin(), place.notes.end());
   const auto job = surroundings.setting("SLURM_JOB_ID");
   if (is_apptainer(runtime)) {

@@ -35,14 +35,13 @@ struct ContainerPlan {
   std::vector<Step> before;  // what runs before it: the removal of old containers, a login
 };
 
-// On this node. Throws Error: no runtime (kDependency), no image, devices and folders that are not there.
+// On this node. Where nobody says which runtime (auto), docker is asked whether its daemon answers; another
+// one is taken where it does not, and a note says so. Throws Error: no runtime that works (kDependency), no
+// image, devices and folders that are not there.
 ContainerPlan plan_container(const ContainerRequest& request, const Surroundings& surroundings);
 
 // On nodes that are not known yet: devices are left to them.
 ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const ElsewhereNodes& nodes,
                                        const Surroundings& surroundings);
-
-// "docker", "podman", "apptainer" or "singularity": the one asked for, or the first there is.
-std::string find_runtime(const std::string& wanted, const Surroundings& surroundings);
 
 }  // namespace primus::launch

@@ -186,6 +186,18 @@ void check_job(const DirectSettings& settings, const DirectCommand& command, int
     command.check_job(nodes, ranks, given);
 }
 
+// What the job will look for in vain where its nodes see this folder. Hooks and patches may still make it.
+void note_absent_inputs(const DirectSettings& settings, const DirectCommand& command, const Variables& given,
+                        bool in_this_folder, std::vector<std::string>& notes) {
+  if (!command.absent_inputs || !settings.hooks.empty() || !settings.patches.empty()) return;
+  for (const AbsentInput& input : command.absent_inputs(given)) {
+    notes.push_back(is_looked_for_here(input.path, in_this_folder, false)
+                        ? fmt::format("{} is '{}' ({}), which is not there: training will need it", input.key,
+                                      input.path.string(), input.origin)
+                        : not_looked_for(input.key, input.path));
+  }
+}
+
 // Where ranks of this engine talk over a network, they have to know a secret.
 void require_token(const NodePlace& place, const Surroundings& surroundings) {
   if (surroundings.setting("PRIMUS_JOB_TOKEN") || surroundings.setting("PRIMUS_JOB_TOKEN_FILE")) return;
@@ -409,7 +421,10 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
     ranks = nodes.tasks;
     shape.ranks = false;
   }
-  if (!shape.script) check_job(settings, command, nodes.nodes, has_ranks ? ranks.value_or(0) : 1, given);
+  if (!shape.script) {
+    check_job(settings, command, nodes.nodes, has_ranks ? ranks.value_or(0) : 1, given);
+    note_absent_inputs(settings, command, given, nodes.same_folder, notes);
+  }
   const PlaceWords words{.nodes = nodes.nodes > 0 ? std::to_string(nodes.nodes) : "<nodes of the job>",
                          .node = nodes.node,
                          .ranks = ranks ? std::to_string(*ranks) : "<its GPUs>",

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "launch/absent_input.h"
 #include "launch/hooks.h"
 #include "launch/local_launch.h"
 #include "launch/node.h"
@@ -32,6 +33,9 @@ struct DirectCommand {
   // (Command::check_job); 0: not known. Null: nothing is known.
   std::function<void(int nodes, int ranks_per_node, const std::map<std::string, std::string>& variables)>
       check_job = {};
+  // Of the same: files that it will read and that are not there (Command::absent_inputs).
+  std::function<std::vector<AbsentInput>(const std::map<std::string, std::string>& variables)> absent_inputs =
+      {};
   std::function<bool()> needs_token = {};  // whether ranks on several nodes have to share a secret; null: yes
 };
 

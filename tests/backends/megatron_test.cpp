@@ -375,15 +375,17 @@ TEST(Megatron, WhatChangesSpeedAloneIsLeftOutWithAWarning) {
   }
 }
 
-// Models that Megatron-LM has and the native engine has not: their presets lie under its name.
-TEST(Megatron, PresetsOfItsOwn) {
+// Whose norms, gates and linear attention are switches there.
+TEST(Megatron, GatedDeltaNetworks) {
   const ExternalJob job = render(load("framework: megatron\nmodel: qwen3_5_35B_A3B.yaml", "mock_data: true"));
   EXPECT_EQ(after(job, "--experimental-attention-variant"), "gated_delta_net");
   EXPECT_EQ(after(job, "--linear-attention-freq"), "4");
   for (const char* flag : {"--attention-output-gate", "--moe-shared-expert-gate", "--apply-layernorm-1p"})
     EXPECT_THAT(job.command, Contains(flag));
-  EXPECT_THAT(error_of([&] { load("framework: native\nmodel: qwen3_5_35B_A3B.yaml", "mock_data: true"); }),
-              HasSubstr("experimental_attention_variant is 'gated_delta_net'"));
+  // model_type says them, too.
+  const ExternalJob next = render(load("framework: megatron\nmodel: qwen3_next_80B_A3B.yaml",
+                                       "mock_data: true\napply_layernorm_1p: null"));
+  EXPECT_THAT(next.command, Contains("--apply-layernorm-1p"));
 }
 
 // Whatever an experiment may say is an argument there, refused, or listed.

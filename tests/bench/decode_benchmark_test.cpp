@@ -36,11 +36,14 @@ TEST(DecodeBenchmark, CountsWhatAStepHasToRead) {
 
 TEST(DecodeBenchmark, TimesEveryBatch) {
   std::vector<std::string> done;
-  const BenchmarkReport report = benchmark_decoding(
-      cpu(), tiny(), builtin_families(),
-      {.batches = {1, 5}, .context = 20, .tokens = 6, .warmup = 1, .progress = [&](std::string_view what) {
-         done.emplace_back(what);
-       }});
+  const BenchmarkReport report =
+      benchmark_decoding(cpu(), tiny(), builtin_families(),
+                         {.batches = {1, 5},
+                          .context = 20,
+                          .tokens = 6,
+                          .warmup = 1,
+                          .copy_seconds = 0.001,
+                          .progress = [&](std::string_view what) { done.emplace_back(what); }});
   EXPECT_EQ(report.suite, "decode");
   EXPECT_EQ(report.dtype, "bf16");
   EXPECT_GT(report.copy_ceiling, 0);
@@ -65,7 +68,9 @@ TEST(DecodeBenchmark, RefusesWhatTheModelDoesNotHave) {
   EXPECT_THROW(run({.batches = {1}, .context = 10, .tokens = 10, .warmup = -1}), Error);
   EXPECT_THROW(run({.batches = {1}, .context = 50, .tokens = 20}), Error);
   // A prompt of one token, and nothing to read before it.
-  EXPECT_EQ(run({.batches = {2}, .context = 1, .tokens = 1, .warmup = 0}).results.size(), 1U);
+  EXPECT_EQ(
+      run({.batches = {2}, .context = 1, .tokens = 1, .warmup = 0, .copy_seconds = 0.001}).results.size(),
+      1U);
 }
 
 }  // namespace

@@ -28,7 +28,8 @@ const BenchmarkResult* find(const BenchmarkReport& report, const std::string& na
 
 TEST(MemoryBenchmark, CountsWhatIsReadAndWritten) {
   const auto device = turbo::open_device({.kind = "cpu", .threads = 1});
-  const BenchmarkReport report = benchmark_memory(*device, {.sizes = {1 << 20, 5 << 20}, .seconds = 0.001});
+  const BenchmarkReport report =
+      benchmark_memory(*device, {.sizes = {1 << 20, 5 << 20}, .seconds = 0.001, .rotated_bytes = 12 << 20});
   EXPECT_EQ(report.results.size(), 2 * 9U);
   const double mib = 1 << 20;
   for (const auto& [name, bytes] : {std::pair("read (sum), 1.00 MiB", mib),
@@ -49,7 +50,8 @@ TEST(MemoryBenchmark, CountsWhatIsReadAndWritten) {
 // No suite may look into device memory.
 TEST(MemoryBenchmark, RunsOnADeviceWhoseMemoryFaults) {
   test::GuardDevice device(1, turbo::cpu_kernel_table());
-  const BenchmarkReport report = benchmark_memory(device, {.sizes = {64 << 20}, .seconds = 0.001});
+  const BenchmarkReport report =
+      benchmark_memory(device, {.sizes = {8 << 20}, .seconds = 0.001, .rotated_bytes = 16 << 20});
   EXPECT_EQ(report.results.size(), 9U);
 }
 
@@ -225,8 +227,8 @@ TEST(AttentionBenchmark, ValuesMayBeNarrowerThanKeys) {
                             .head_dim = 24,
                             .value_dim = 8,
                             .causal = false};
-  const BenchmarkReport report =
-      benchmark_attention(*device, {which}, {.dtype = DType::kF32, .seconds = 0.001}, "own, ");
+  const BenchmarkReport report = benchmark_attention(
+      *device, {which}, {.dtype = DType::kF32, .seconds = 0.001, .rotated_bytes = 1 << 20}, "own, ");
   ASSERT_EQ(report.results.size(), 2U);
   EXPECT_EQ(report.results[0].name, "own, A, forward 2x16 4/2 heads of 24 and 8");
   EXPECT_EQ(report.results[0].flops, 2.0 * 2 * 4 * 16 * 16 * (24 + 8));

@@ -341,6 +341,26 @@ TEST_F(DataFiles, LearnsATokenizerAndReadsOneInTwoFiles) {
   EXPECT_THAT(half.err, HasSubstr("a vocabulary file without a merge file"));
 }
 
+TEST_F(DataFiles, LearnsSpecialTokens) {
+  ASSERT_EQ(run({"train-tokenizer", "-i", "a.jsonl", "-o", "s", "--vocab-size", "264", "--special",
+                 "<|im_start|>", "--special", "<|im_end|>"})
+                .exit_code,
+            0);
+  const json added = json::parse(content("s/tokenizer.json")).at("added_tokens");
+  ASSERT_EQ(added.size(), 3U);
+  EXPECT_EQ(added[0].at("content"), "<|endoftext|>");
+  EXPECT_EQ(added[2].at("content"), "<|im_end|>");
+  EXPECT_EQ(added[2].at("special"), true);
+  // A conversation in chatml needs both.
+  write_file(folder_.path() / "chat.jsonl", R"({"question": "q", "answer": "a"})");
+  const ProgramResult shown = run({"conversations", "chat.jsonl", "--tokenizer", "s", "-f", "chatml"});
+  EXPECT_EQ(shown.exit_code, 0) << shown.err;
+  const ProgramResult twice =
+      run({"train-tokenizer", "-i", "a.jsonl", "-o", "u", "--special", "<|endoftext|>"});
+  EXPECT_EQ(twice.exit_code, 2);
+  EXPECT_THAT(twice.err, HasSubstr("it is another token already"));
+}
+
 TEST_F(DataFiles, SplitAndMerge) {
   write_file(folder_.path() / "empty.jsonl", "");
   EXPECT_THAT(run({"tokenize", "-i", "empty.jsonl", "-o", "e", "--tokenizer-type", "ByteTokenizer"}).err,

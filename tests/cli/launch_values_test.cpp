@@ -270,6 +270,25 @@ TEST_F(LaunchValues, WhatTheNodesWouldRefuseIsRefused) {
   EXPECT_THAT(planned(single).out, Not(HasSubstr("--nproc")));
 }
 
+// As a dry run here warns of them. What lies below this folder would be there for srun's nodes, too.
+TEST_F(LaunchValues, InputsThatAreNotThereAreNamed) {
+  const Words inputs = {"mock_data=false", "data_path=gone/text", "load=/nodes/model",
+                        "tokenizer_type=HuggingFaceTokenizer", "tokenizer_model=gone/tokenizer"};
+  const std::string plan = planned(Words{"--dry-run"} + kSrun + kTrain + inputs).out;
+  EXPECT_THAT(plan, AllOf(HasSubstr("data_path is 'gone/text' (command line), which is not there: training "
+                                    "will need it"),
+                          HasSubstr("tokenizer_model is 'gone/tokenizer' (command line), which is not there"),
+                          HasSubstr("load '/nodes/model' is not on this machine; whether it is there was not "
+                                    "checked")));
+  EXPECT_THAT(planned(Words{"--dry-run"} + kSrun + kTrain).out, Not(HasSubstr("is not there")));
+  // A batch script may start in another folder.
+  const std::string with_hooks =
+      planned(Words{"--dry-run", "slurm", "srun", "--", "direct", "--patch", "/nodes/p.sh", "--"} + kTrain +
+              inputs)
+          .out;
+  EXPECT_THAT(with_hooks, Not(HasSubstr("which is not there"))) << "a patch may make them";
+}
+
 TEST_F(LaunchValues, FilesThatOnlyTheNodesHaveAreNamed) {
   const auto expect_note = [&](const Words& words, const std::string& said) {
     EXPECT_THAT(planned(Words{"--dry-run"} + words).out, HasSubstr(said));

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/files/file.h"
 #include "base/temporary_folder.h"
 #include "cli/program.h"
 #include "cli/runs.h"
@@ -101,7 +103,25 @@ TEST_F(Posttrain, AModelGivesTheAnswersItWasTaught) {
     // The end is learned, too.
     EXPECT_EQ(nlohmann::json::parse(said.out).at("text"), std::string(" ") + one.answer);
   }
-  // A chat asks in the format that was learned.
+  // A chat asks in the format that was learned, and so does a prompt that is to be answered.
+  const std::string run = run_folder(folder_.path()).string();
+  EXPECT_EQ(run_program({"generate", run, "--template", "auto", "--prompt", "Who barks?", "-t", "0"}).out,
+            " a dog\n");
+  write("asked.jsonl", "\"Who barks?\"\n\"Two and two?\"\n");
+  const ProgramResult many =
+      run_program({"generate", run, "--template", "auto", "--prompts", at("asked.jsonl"), "-t", "0"});
+  EXPECT_THAT(many.out, AllOf(HasSubstr("\"text\":\" a dog\""), HasSubstr("\"text\":\" four\"")));
+  for (const char* command : {"chat", "generate"}) {
+    const ProgramResult no_place = run_program({command, run, "--template", "auto", "--system", "Be brief."});
+    EXPECT_EQ(no_place.exit_code, 2);
+    EXPECT_THAT(no_place.err, HasSubstr("no place for a system's text"));
+  }
+  // What is left to learn of the answers is next to nothing.
+  const auto left = nlohmann::json::parse(
+      run_program({"eval", "loss", run, "--conversations", at("taught.jsonl"), "--json"}).out);
+  EXPECT_EQ(left.at("tokens"), 33);
+  EXPECT_EQ(left.at("conversations"), 5);
+  EXPECT_LT(left.at("loss").get<double>(), 0.1);
   EXPECT_EQ(
       run_program({"chat", run_folder(folder_.path()).string(), "-t", "0"}, {.input = "Who barks?\n"}).out,
       " a dog\n");
@@ -130,6 +150,34 @@ TEST_F(Posttrain, RanksTrainAsOneDeviceDoes) {
       EXPECT_NEAR(now.at(iteration).gradient_norm, step.gradient_norm, 1e-4 * step.gradient_norm) << name;
     }
   }
+}
+
+// Of conversations that were held out, 'eval loss' finds what training calls their validation loss.
+TEST_F(Posttrain, EvalFindsTheValidationLossOfTraining) {
+  std::filesystem::create_directories(folder_.path() / "data");
+  std::filesystem::copy(folder_.path() / "taught.jsonl", folder_.path() / "data/train.jsonl");
+  write("data/validation.jsonl",
+        "{\"question\": \"Capital of Spain?\", \"answer\": \"Madrid\"}\n"
+        "{\"question\": \"Three and one?\", \"answer\": \"four\"}\n"
+        "{\"question\": \"Colour of snow?\", \"answer\": \"white\"}\n"
+        "{\"question\": \"Who purrs?\", \"answer\": \"a cat\"}\n");
+  // One evaluation draws each of the four once.
+  const ProgramResult result = train({"sft_dataset_name=" + at("data"), "train_iters=10", "eval_interval=10",
+                                      "eval_iters=2", "enable_packed_sequences=false"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::string run = run_folder(folder_.path()).string();
+  const std::string lines = read_file(Path(run) / "evaluations.jsonl");
+  const auto evaluation = nlohmann::json::parse(lines.substr(0, lines.find('\n')));
+  for (const std::string& what : {at("data"), at("data/validation.jsonl")}) {
+    const ProgramResult found = run_program({"eval", "loss", run, "--conversations", what, "--json"});
+    ASSERT_EQ(found.exit_code, 0) << found.err;
+    const double loss = evaluation.at("lm_loss");
+    EXPECT_NEAR(nlohmann::json::parse(found.out).at("loss").get<double>(), loss, 1e-5 * loss) << lines;
+  }
+  const ProgramResult both = run_program(
+      {"eval", "loss", run, "--conversations", at("data"), "--data", at("data/validation.jsonl")});
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_THAT(both.err, HasSubstr("either --data PATH or --conversations PATH"));
 }
 
 TEST_F(Posttrain, GoesOnFromAModelWithoutAnExperiment) {

@@ -4,25 +4,23 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cmath>
-#include <exception>
 #include <numeric>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "base/random/random.h"
-#include "comm/local/thread_group.h"
+#include "engine/context_ranks.h"
 #include "engine/data_parallel.h"
-#include "engine/tape.h"
+#include "engine/device_values.h"
 #include "engine/weight_gradient_queue.h"
 #include "turbo/cpu/cpu_kernels.h"
-#include "turbo/elementwise/elementwise.h"
 
 namespace primus::engine {
 namespace {
 
+using test::distance;
+using test::numbers;
+using test::rows_of;
 using Exchange = ContextParallel::Exchange;
 
 constexpr std::int64_t kSequences = 2, kSequence = 48;
@@ -62,25 +60,10 @@ const Case kCases[] = {
     {"WindowDocumentsAndSinks", shape_of(4, 2, 8, 8, 9), true, true},
 };
 
-std::vector<float> numbers(std::int64_t count, std::uint64_t seed) {
-  std::vector<float> values(static_cast<std::size_t>(count));
-  fill_normal(RandomStream(seed, RandomPurpose::kTest), 0, values);
-  return values;
-}
-
 struct Result {
   std::vector<float> out, d_qkv, d_sinks;  // rows of this rank's tokens
   turbo::Meter meter;
 };
-
-// Rows `tokens` of a matrix, as floats of its type.
-std::vector<float> rows_of(const std::vector<float>& matrix, std::int64_t width,
-                           const std::vector<std::int64_t>& tokens) {
-  std::vector<float> rows;
-  for (const std::int64_t t : tokens)
-    rows.insert(rows.end(), matrix.begin() + t * width, matrix.begin() + (t + 1) * width);
-  return rows;
-}
 
 // Of one rank: forward and backward of the tokens it holds.
 Result attend(Mesh mesh, const Case& c, DType dtype, Exchange exchange,
@@ -112,18 +95,7 @@ Result attend(Mesh mesh, const Case& c, DType dtype, Exchange exchange,
     std::optional<ContextParallel> context;
     if (!alone) context.emplace(rank, exchange);
     const auto fill = [&](const std::vector<float>& values, std::int64_t columns) {
-      const Value wide = tape.input(DType::kF32, {held, columns}, false);
-      if (!rank.measuring())
-        rank.compute().copy_to_device(wide.tensor().data, values.data(), wide.tensor().bytes());
-      const Value value = tape.input(dtype, {held, columns}, true);
-      if (dtype == DType::kF32) {
-        if (!rank.measuring())
-          rank.compute().copy_on_device(value.tensor().data, wide.tensor().data, wide.tensor().bytes());
-      } else {
-        turbo::launch(rank.context(), turbo::Cast{.x = wide.tensor(), .out = value.tensor()});
-      }
-      rank.synchronize();
-      return value;
+      return test::tape_input(tape, rank, dtype, values, held, columns);
     };
     {
       const Value qkv = fill(rows_of(numbers(total * width, 1), width, tokens), width);
@@ -140,19 +112,7 @@ Result attend(Mesh mesh, const Case& c, DType dtype, Exchange exchange,
       shape.seq_q = held / kSequences;
       const Value out = attention(qkv, shape, options);
       tape.set_gradient(out, d_out.tensor());
-      const auto read = [&](const Tensor& tensor) {
-        std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
-        const Buffer buffer = rank.stash().allocate(tensor.elements() * size_of(DType::kF32));
-        Tensor wide = buffer.view(DType::kF32, tensor.shape);
-        if (tensor.dtype == DType::kF32) {
-          wide = tensor;
-        } else {
-          turbo::launch(rank.context(), turbo::Cast{.x = tensor, .out = wide});
-        }
-        if (!rank.measuring()) rank.compute().copy_to_host(values.data(), wide.data, wide.bytes());
-        rank.synchronize();
-        return values;
-      };
+      const auto read = [&](const Tensor& tensor) { return test::read_wide(rank, tensor); };
       result.out = read(out.tensor());
       tape.backward();
       queue.run(tape);
@@ -169,47 +129,14 @@ Result attend(Mesh mesh, const Case& c, DType dtype, Exchange exchange,
 }
 
 std::vector<std::int64_t> tokens_of(int ranks, int rank) {
-  std::vector<std::int64_t> tokens;
-  for (std::int64_t sequence = 0; sequence < kSequences; ++sequence) {
-    for (const std::int64_t position : context_positions(kSequence, ranks, rank))
-      tokens.push_back(sequence * kSequence + position);
-  }
-  return tokens;
+  return test::tokens_of(kSequences, kSequence, ranks, rank);
 }
 
 // Of all ranks.
 std::vector<Result> attend_together(int ranks, const Case& c, DType dtype, Exchange exchange) {
-  auto worlds = comm::local::make_thread_group(ranks);
-  std::vector<Result> results(static_cast<std::size_t>(ranks));
-  std::vector<std::exception_ptr> errors(results.size());
-  {
-    std::vector<std::jthread> threads;
-    for (int r = 0; r < ranks; ++r) {
-      threads.emplace_back([&, r] {
-        const auto i = static_cast<std::size_t>(r);
-        try {
-          results[i] =
-              attend(Mesh(std::move(worlds[i]), {.context = ranks}), c, dtype, exchange, tokens_of(ranks, r));
-        } catch (...) {
-          errors[i] = std::current_exception();
-        }
-      });
-    }
-  }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-  return results;
-}
-
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double difference = 0, size = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-    size += std::pow(static_cast<double>(b[i]), 2);
-  }
-  return std::sqrt(difference / std::max(size, 1e-30));
+  return test::on_context_ranks<Result>(ranks, [&](Mesh mesh, int rank) {
+    return attend(std::move(mesh), c, dtype, exchange, tokens_of(ranks, rank));
+  });
 }
 
 TEST(ContextPositions, EveryTokenIsHeldOnceAndTheWorkIsEven) {

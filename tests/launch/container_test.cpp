@@ -20,7 +20,7 @@ using ::testing::Not;
 struct Host : test::Machine {
   Host() {
     for (const char* tool : {"docker", "podman", "apptainer"}) {
-      file(std::string("bin/") + tool);
+      file(std::string("bin/") + tool, "#!/bin/sh\n");
       std::filesystem::permissions(folder.path() / "bin" / tool, std::filesystem::perms::owner_all);
     }
     variables["PATH"] = (folder.path() / "bin").string();
@@ -168,6 +168,31 @@ TEST(ContainerPlan, SeveralNodesTalkOverTheHostsNetwork) {
   ContainerRequest request = host.request();
   request.given.push_back({"env", "NODE_RANK=0"});
   EXPECT_THAT(host.line(request), HasSubstr(" --env NODE_RANK=0 "));
+}
+
+// Docker may be installed on a machine whose daemon does not run, or is not ours to use.
+TEST(ContainerPlan, DockerWithoutItsDaemonIsPassedOver) {
+  Host host;
+  EXPECT_THAT(host.line(host.request()), HasSubstr("docker run "));
+  host.file("bin/docker", "#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n");
+  const Step step = plan_container(host.request(), host.surroundings()).step;
+  EXPECT_EQ(step.argv.front(), "podman");
+  EXPECT_THAT(step.notes,
+              testing::Contains("by podman, because docker fails: Cannot connect to the Docker daemon"));
+  // Who names it means it, and hears from docker itself.
+  ContainerRequest named = host.request();
+  named.settings.runtime = "docker";
+  EXPECT_THAT(host.line(named), HasSubstr("docker run "));
+  for (const char* tool : {"podman", "apptainer"}) std::filesystem::remove(host.folder.path() / "bin" / tool);
+  try {
+    host.line(host.request());
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kDependency);
+    EXPECT_THAT(error.render(),
+                AllOf(HasSubstr("docker is here and fails: Cannot connect to the Docker daemon"),
+                      HasSubstr("install podman")));
+  }
 }
 
 TEST(ContainerPlan, SlurmsTasksAreNotContainers) {

@@ -241,7 +241,10 @@ class DataTrainTokenizer final : public Command {
                                   "text or JSON lines: files, folders, globs; one or more");
     input.required = input.several = true;
     args.option("--output,-o", "FOLDER", &output_, "where tokenizer.json goes").required = true;
-    args.option("--vocab-size", "N", &vocab_size_, "tokens, the 256 bytes and <|endoftext|> included");
+    args.option("--vocab-size", "N", &vocab_size_,
+                "tokens, the 256 bytes, <|endoftext|> and the special ones included");
+    args.option("--special", "TOKEN", &special_,
+                "a text that is one special token wherever it stands (<|im_start|>); may be repeated");
     args.option("--json-key", "KEY", &options_.json_key, "of JSON lines: where the text is");
     args.flag("--gpt2", options_.bpe.gpt2_style, "cut words as GPT-2 does; otherwise as Llama 3");
     args.flag("--skip-bad", options_.skip_bad, "leave out broken lines");
@@ -253,6 +256,10 @@ class DataTrainTokenizer final : public Command {
   int run(Console& console) override {
     options_.max_line_bytes = max_line_bytes(max_line_mib_);
     options_.bpe.vocab_size = checked_cast<std::int32_t>(vocab_size_, "--vocab-size");
+    for (const std::string& token : special_) {
+      if (token.empty()) throw invalid("--special: an empty text is no token");
+      options_.bpe.special_tokens.push_back(token);
+    }
     note_endings(options_.inputs, console);
     const Path file = Path(output_) / "tokenizer.json";
     refuse_existing(file, overwrite_.existing());  // before the work, not after it
@@ -290,6 +297,7 @@ class DataTrainTokenizer final : public Command {
  private:
   data::TrainTokenizerOptions options_;
   std::string output_;
+  std::vector<std::string> special_;
   std::int64_t vocab_size_ = 8192, max_line_mib_ = 64;
   OverwriteFlag overwrite_;
   bool json_ = false;
@@ -314,7 +322,8 @@ extern const CommandEntry kDataTrainTokenizer{
     "Writes a tokenizer.json that Hugging Face tokenizers and Primus load. One that is there is replaced "
     "only\n"
     "with --overwrite: data and models that were made with it would not fit the new one.",
-    "primus data train-tokenizer -i book.txt -o tokenizer --vocab-size 4096",
+    "primus data train-tokenizer -i book.txt -o tokenizer --vocab-size 4096\n"
+    "primus data train-tokenizer -i chats.jsonl -o tokenizer --special '<|im_start|>' --special '<|im_end|>'",
     make_command<DataTrainTokenizer>,
     {Section::kData, 2}};
 

@@ -32,8 +32,8 @@ class Container final : public Mode {
     for (Named& option : single_) args.option(option.name, option.value, &option.given, option.help);
     args.option("--accelerator", "KIND", &accelerator_, "the GPUs to have within").choices = {
         "auto", "amd", "nvidia", "none"};
-    args.option("--runtime", "NAME", &runtime_, "what runs containers (auto: the first there is)").choices = {
-        "auto", "docker", "podman", "apptainer", "singularity"};
+    args.option("--runtime", "NAME", &runtime_, "what runs containers (auto: the first that works)")
+        .choices = {"auto", "docker", "podman", "apptainer", "singularity"};
     args.option("--log_file,--log-file", "PATH", &log_file_,
                 "append all output to this file of the node, too, as 'direct --log_file' does");
     args.option("--program", "NAME", &program_,

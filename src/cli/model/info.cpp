@@ -79,6 +79,10 @@ std::string attention_text(const ModelConfig& c) {
   if (!c.conv_layers.empty())
     text += fmt::format("; short convolutions over {} tokens in {} of {} layers", c.conv_width,
                         c.conv_layers.size(), c.layers);
+  if (!c.linear.layers.empty())
+    text += fmt::format("; linear attention of {} heads of {} with {} of keys in {} of {} layers",
+                        c.linear.value_heads, c.linear.value_dim, c.linear.key_heads, c.linear.layers.size(),
+                        c.layers);
   return text;
 }
 

@@ -250,6 +250,18 @@ class Train : public Command {
     if (world > 0) check_mesh(experiment, world);
   }
 
+  std::vector<launch::AbsentInput> absent_inputs(
+      const std::map<std::string, std::string>& variables) override {
+    if (!experiment_.names_a_file() || !Env::posix().status(experiment_.file())) return {};
+    const Console silent{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
+    const config::Experiment experiment = experiment_.load(silent, 1, variables);
+    std::vector<launch::AbsentInput> absent;
+    if (experiment.framework != "native") return absent;
+    for (const MissingInput& input : missing_inputs(experiment))
+      absent.push_back({input.key, input.path, experiment.provenance_of(input.key).describe()});
+    return absent;
+  }
+
   bool needs_token() const override {
     if (dry_run_) return false;
     if (!experiment_.names_a_file() || !Env::posix().status(experiment_.file())) return true;

@@ -10,6 +10,7 @@
 #include "cli/options/line_reader.h"
 #include "cli/options/model_options.h"
 #include "cli/use/prompt.h"
+#include "cli/use/template_arguments.h"
 #include "lm/generate/conversation.h"
 #include "lm/generate/decoder.h"
 
@@ -41,10 +42,11 @@ class Chat final : public Command {
  public:
   void declare(Arguments& args) override {
     model_.declare(args);
-    args.option("--template", "NAME", &template_,
-                "how turns are written; plain is 'User: ...' and 'Assistant: ...', and auto what a model was "
-                "fine-tuned on (docs/posttrain.md)")
-        .choices = {"auto", "plain", "alpaca", "squad", "chatml"};
+    template_.declare(
+        args, "auto", true,
+        "how turns are written; plain is 'User: ...' and 'Assistant: ...', and auto what a model "
+        "was fine-tuned on (docs/posttrain.md)");
+    template_.declare_system(args);
     args.option("--context", "N", &context_,
                 "tokens of conversation to remember (default: up to 4096, as the model has)");
     sampling_.declare(args, 256);
@@ -56,10 +58,8 @@ class Chat final : public Command {
     const ModelFolder folder = model_.folder();
     const ModelConfig config = ModelArguments::config(folder, families, console);
     const auto tokenizer = model_.tokenizer(folder, config);
-    const std::optional<std::string> tuned = template_ == "auto"    ? load_conversation_format(folder)
-                                             : template_ == "plain" ? std::nullopt
-                                                                    : std::optional(template_);
-    if (template_ == "auto" && !tuned && !tokenizer->chat_template().empty()) {
+    const std::optional<ConversationStyle> tuned = template_.style(folder);
+    if (template_.is_auto() && !tuned && !tokenizer->chat_template().empty()) {
       throw unsupported("this model has a chat template of its own (Jinja), which Primus does not run yet",
                         "--template chatml, alpaca or squad writes turns so, and plain as 'User:' and "
                         "'Assistant:' lines: take "
@@ -72,8 +72,8 @@ class Chat final : public Command {
                     {.compute = device_.compute(), .capacity = capacity});
     load_model_weights(folder, decoder.store(), decoder.rank());
     std::optional<data::ConversationWriter> writer;
-    if (tuned) writer.emplace(*data::conversation_format(*tuned), *tokenizer);
-    Conversation conversation(decoder, *tokenizer, settings, writer ? &*writer : nullptr);
+    if (tuned) writer.emplace(writer_of({tuned->format}, *tokenizer));
+    Conversation conversation(decoder, *tokenizer, settings, writer ? &*writer : nullptr, template_.system());
 
     const bool person = isatty(STDIN_FILENO) == 1;
     const bool edits = Prompt::works(console.out);
@@ -137,7 +137,7 @@ class Chat final : public Command {
   }
 
   ModelArguments model_;
-  std::string template_ = "auto";
+  TemplateArguments template_;
   std::optional<std::int64_t> context_;
   SamplingArguments sampling_;
   DeviceOptions device_;
@@ -159,6 +159,7 @@ extern const CommandEntry kChat{
     "on\n"
     "an empty line ends, as Ctrl-D does.",
     "primus chat output/primus/root/quickstart\n"
+    "primus chat DIR --template chatml --system 'You answer in one word.'\n"
     "echo 'Who are you?' | primus chat DIR -t 0",
     make_command<Chat>,
     {Section::kUse, 2}};

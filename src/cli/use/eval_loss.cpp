@@ -7,6 +7,7 @@
 #include "base/text/json_text.h"
 #include "cli/command.h"
 #include "cli/options/model_options.h"
+#include "cli/use/template_arguments.h"
 #include "lm/generate/evaluate.h"
 
 namespace primus::cli {
@@ -17,11 +18,16 @@ class EvalLoss final : public Command {
   void declare(Arguments& args) override {
     model_.declare(args);
     args.option("--data,-d", "PATH", &options_.inputs,
-                "text or JSON lines (files, folders, globs), or a .bin/.idx prefix; may be repeated")
-        .required = true;
+                "text or JSON lines (files, folders, globs), or a .bin/.idx prefix; may be repeated");
+    args.option("--conversations", "PATH", &conversations_,
+                "conversations instead, of which the answers count: a file or glob, or a folder's validation "
+                "part (docs/posttrain.md)");
+    template_.declare(args, "auto", false,
+                      "of --conversations: how turns are written; auto is what the model was fine-tuned on");
     args.option("--json-key", "KEY", &options_.json_key, "of JSON lines: where the text is");
     args.option("--max-tokens,-n", "N", &options_.max_tokens, "stop after so many tokens; 0: all");
-    args.option("--seq-length", "N", &sequence_, "tokens of context (default: up to 1024, as the model has)");
+    args.option("--seq-length", "N", &sequence_,
+                "tokens of context (default: up to 1024, as the model has; the longest of --conversations)");
     args.option("--batch", "N", &batch_, "sequences at a time");
     device_.declare(args);
     args.flag("--json", json_, "print the result as JSON");
@@ -37,6 +43,10 @@ class EvalLoss final : public Command {
       throw invalid(fmt::format("--batch must be from 1 to {}, not {}", kLargestBatch, batch_));
     if (options_.max_tokens < 0)
       throw invalid(fmt::format("--max-tokens must be 0 or more, not {}", options_.max_tokens));
+    if (conversations_.has_value() == !options_.inputs.empty())
+      throw invalid("there is nothing to evaluate, or two kinds of it",
+                    "give either --data PATH or --conversations PATH");
+    if (conversations_) return evaluate_answers(console, families, folder, config, *tokenizer);
     constexpr std::int64_t kUsualSequence = 1024;
     const EvaluatorSettings settings{
         .compute = device_.compute(),
@@ -71,8 +81,59 @@ class EvalLoss final : public Command {
   }
 
  private:
+  int evaluate_answers(Console& console, const FamilyRegistry& families, const ModelFolder& folder,
+                       const ModelConfig& config, const Tokenizer& tokenizer) {
+    if (options_.max_tokens > 0)
+      throw invalid("--max-tokens is for --data", "name a file with fewer conversations");
+    const data::ConversationFiles files = data::find_conversations(*conversations_);
+    if (files.divided && files.valid.empty())
+      throw invalid(fmt::format("'{}' has no file of validation data", *conversations_),
+                    "name the file itself");
+    const data::ConversationWriter writer = writer_of(template_.required_style(folder), tokenizer);
+    const data::TokenizedConversations conversations =
+        data::read_conversations(files.divided ? files.valid : files.train, writer, config.vocab);
+    std::int64_t longest = 2;
+    for (std::size_t i = 0; i < conversations.size(); ++i)
+      longest = std::max(longest, conversations.tokens(i));
+    const std::int64_t sequence = sequence_.value_or(std::min(config.max_positions, longest - 1));
+    LossEvaluator evaluator(device_.make(console), config, families,
+                            {.compute = device_.compute(), .sequence = sequence, .batch = batch_});
+    load_model_weights(folder, evaluator.store(), evaluator.rank());
+
+    const double start = steady_seconds();
+    ProgressLine progress(json_ ? Terminal{} : console.err, {.label = "evaluating", .unit = "tokens"});
+    const ConversationReport report =
+        evaluate_conversations(evaluator, conversations, sequence, [&](std::int64_t tokens, double loss) {
+          progress.update(static_cast<std::uint64_t>(tokens), steady_seconds(),
+                          fmt::format("loss {:.4f}", loss));
+        });
+    progress.finish(steady_seconds(), fmt::format("loss {:.4f}", report.loss));
+    if (json_) {
+      console.write(json_text({{"loss", report.loss},
+                               {"perplexity", report.perplexity},
+                               {"tokens", report.tokens},
+                               {"conversations", report.conversations},
+                               {"truncated", report.truncated},
+                               {"without_answer", report.without_answer},
+                               {"seconds", steady_seconds() - start}}) +
+                    "\n");
+      return 0;
+    }
+    std::string text = fmt::format(
+        "loss           {:.6f}\nperplexity     {:.4f}\nanswers        {} tokens\n"
+        "conversations  {}\n",
+        report.loss, report.perplexity, report.tokens, report.conversations);
+    if (report.truncated > 0) text += fmt::format("without end    {}\n", report.truncated);
+    if (report.without_answer > 0)
+      text += fmt::format("left out       {}, which have no answer\n", report.without_answer);
+    console.print(text);
+    return 0;
+  }
+
   ModelArguments model_;
   EvaluateOptions options_;
+  std::optional<std::string> conversations_;
+  TemplateArguments template_;
   std::optional<std::int64_t> sequence_;
   std::int64_t batch_ = 4;
   DeviceOptions device_;
@@ -83,10 +144,14 @@ class EvalLoss final : public Command {
 
 extern const CommandEntry kEvalLoss{
     "eval loss",
-    "Measures how well a model predicts a text",
+    "Measures how well a model predicts a text, or the answers of conversations",
     "Prints the mean loss per token, perplexity, and bits per byte, which compares models with different\n"
-    "tokenizers. Windows of --seq-length tokens follow each other; each token is predicted once.",
+    "tokenizers. Windows of --seq-length tokens follow each other; each token is predicted once.\n\n"
+    "With --conversations each conversation stands alone, and the tokens that count are those that "
+    "fine-tuning\n"
+    "learns: the loss is what 'train posttrain' calls the validation loss of these conversations.",
     "primus eval loss output/primus/root/quickstart --data book.txt\n"
+    "primus eval loss output/primus/root/tuned --conversations held_out.jsonl\n"
     "primus eval loss Llama-3.2-1B -d corpus/valid.jsonl --json-key text --dtype bf16 --json",
     make_command<EvalLoss>,
     {Section::kUse, 3}};

@@ -16,6 +16,7 @@
 #include "cli/command.h"
 #include "cli/options/model_options.h"
 #include "cli/use/prompts.h"
+#include "cli/use/template_arguments.h"
 #include "lm/generate/batch_generate.h"
 #include "lm/generate/decoder.h"
 
@@ -67,6 +68,11 @@ class Generate final : public Command {
         "many prompts, one JSON value a line: \"TEXT\" or {\"prompt\": \"TEXT\", \"id\": ..., \"seed\": N, "
         "\"max_tokens\": N}; '-' reads standard input");
     args.option("--batch", "N", &batch_, "with --prompts: texts that are written together (default: 8)");
+    template_.declare(
+        args, "", false,
+        "ask: each prompt is a user's turn, written in this format, and the answer alone is shown; "
+        "auto is what the model was fine-tuned on");
+    template_.declare_system(args);
     sampling_.declare(args, 128);
     device_.declare(args);
     args.flag("--json", json_, "print text, tokens and times as JSON when done");
@@ -77,7 +83,8 @@ class Generate final : public Command {
     const ModelFolder folder = model_.folder();
     const ModelConfig config = ModelArguments::config(folder, families, console);
     const auto tokenizer = model_.tokenizer(folder, config);
-    const GenerateSettings settings = sampling_.settings(folder, config, *tokenizer);
+    GenerateSettings settings = sampling_.settings(folder, config, *tokenizer);
+    choose_format(folder, *tokenizer, settings);
     if (prompts_) return run_batch(console, families, folder, config, *tokenizer, settings);
     if (batch_) throw invalid("--batch goes with --prompts", "give a file of prompts with --prompts FILE");
     const std::string prompt = prompt_text(console);
@@ -93,14 +100,14 @@ class Generate final : public Command {
     // What it writes goes on where the prompt ends: with the space that some tokenizers leave out at the
     // beginning of a text.
     StreamDecoder stream(*tokenizer);
-    if (!prompt.empty()) {
+    if (!prompt.empty() || writer_) {
       for (const std::int32_t id : kept) stream.push(id);
     }
     auto show = [&](const std::string& piece) {
       text += piece;
       if (!json_) console.write(piece);
     };
-    if (!json_) console.write(prompt);
+    if (!json_ && !writer_) console.write(prompt);
     const Generation result = primus::generate(decoder, kept, settings, [&](std::int32_t id) {
       show(stream.push(id));
       return true;
@@ -122,11 +129,35 @@ class Generate final : public Command {
   }
 
  private:
+  void choose_format(const ModelFolder& folder, const Tokenizer& tokenizer, GenerateSettings& settings) {
+    const std::string system = template_.system();
+    if (!template_.given()) {
+      if (!system.empty())
+        throw invalid("a system's text goes with a format of turns",
+                      "name it: --template auto, chatml or alpaca");
+      return;
+    }
+    const ConversationStyle style = template_.required_style(folder);
+    writer_.emplace(writer_of({style.format}, tokenizer));
+    if (!system.empty() && !writer_->has_system())
+      throw invalid(fmt::format("the format {} has no place for a system's text", style.format),
+                    "leave --system out");
+    before_ = data::with_system(system);
+    settings.stop_ids.push_back(writer_->end_id());
+  }
+
+  std::vector<std::int32_t> encoded(const Tokenizer& tokenizer, const std::string& prompt) const {
+    if (!writer_) return tokenizer.encode(prompt);
+    std::vector<data::Message> messages = before_;
+    messages.push_back({std::string(data::kUser), prompt, {}});
+    return writer_->prompt(messages);
+  }
+
   // The prompt's tokens, as many of its last ones as leave room to write.
-  static std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, const std::string& prompt,
-                                              const ModelConfig& config, const GenerateSettings& settings,
-                                              std::string_view whose, const Console& console) {
-    std::vector<std::int32_t> ids = tokenizer.encode(prompt);
+  std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, const std::string& prompt,
+                                       const ModelConfig& config, const GenerateSettings& settings,
+                                       std::string_view whose, const Console& console) const {
+    std::vector<std::int32_t> ids = encoded(tokenizer, prompt);
     if (ids.empty()) {
       // A text that begins from nothing begins where the training texts did.
       const SpecialIds& special = tokenizer.special_ids();
@@ -209,10 +240,10 @@ class Generate final : public Command {
     return 0;
   }
 
-  static std::string result_line(std::size_t index, const PromptLine& line, const BatchPrompt& prompt,
-                                 const Generation& text, const Tokenizer& tokenizer) {
+  std::string result_line(std::size_t index, const PromptLine& line, const BatchPrompt& prompt,
+                          const Generation& text, const Tokenizer& tokenizer) const {
     StreamDecoder stream(tokenizer);
-    if (!line.prompt.empty()) {
+    if (!line.prompt.empty() || writer_) {
       for (const std::int32_t id : prompt.tokens) stream.push(id);
     }
     std::string written;
@@ -247,6 +278,9 @@ class Generate final : public Command {
   ModelArguments model_;
   std::optional<std::string> prompt_, prompt_file_, prompts_;
   std::optional<std::int64_t> batch_;
+  TemplateArguments template_;
+  std::optional<data::ConversationWriter> writer_;  // with --template
+  std::vector<data::Message> before_;               // a system's turn, where there is one
   SamplingArguments sampling_;
   DeviceOptions device_;
   bool json_ = false;
@@ -268,6 +302,7 @@ extern const CommandEntry kGenerate{
     "primus generate output/primus/root/quickstart --prompt 'In the beginning'\n"
     "primus generate Llama-3.2-1B -p 'The moon is' -n 64 -t 0 --dtype bf16\n"
     "printf 'And God said' | primus generate DIR --json\n"
+    "primus generate DIR --template auto -p 'Name a prime.'\n"
     "primus generate DIR --prompts prompts.jsonl --batch 16 > texts.jsonl",
     make_command<Generate>,
     {Section::kUse, 1}};

@@ -31,6 +31,12 @@ struct Message {
   bool learned = true;  // of an assistant's turn
 };
 
+// The beginning of a conversation: a system's turn, or nothing where its text is empty.
+inline std::vector<Message> with_system(const std::string& text) {
+  if (text.empty()) return {};
+  return {{std::string(kSystem), text, {}}};
+}
+
 struct Conversation {
   std::vector<Message> messages;  // empty: the tokens are there
   std::vector<int32_t> ids;

@@ -63,6 +63,8 @@ class ConversationWriter {
   int32_t end_id() const { return end_; }
   // Whether a conversation may have several turns.
   bool has_turns() const { return format_ != ConversationFormat::kSquad; }
+  // Whether it may begin with a system's text.
+  bool has_system() const { return format_ != ConversationFormat::kSquad; }
 
  private:
   // A text that is encoded as one; `ends`: what ends an answer stands behind it.

@@ -220,8 +220,8 @@ void BatchReader::advance(const Input& input) {
 void BatchReader::truncate(std::int64_t sequence, std::int64_t length) {
   Slot& s = slots_[static_cast<std::size_t>(sequence)];
   const std::int64_t kept = std::clamp<std::int64_t>(length, 0, s.length);
-  const std::int64_t spare = conv_ring(config()) - (config().conv_width - 1);
-  s.length = config().conv_layers.empty() || s.reached - kept <= spare ? kept : 0;
+  const bool all_kept = config().conv_layers.empty() && config().linear.layers.empty();
+  s.length = all_kept || s.reached - kept <= kSpareTokens ? kept : 0;
   if (s.length == 0) s.reached = 0;
 }
 
@@ -315,7 +315,7 @@ void BatchReader::enqueue(const Pass& pass, Done done) {
     return Value();
   };
   const std::int64_t rows = pass.rows / rank_.mesh().shape().tensor;
-  stages_.run(tape, settings_.compute, {rows, config().hidden}, begin, forward);
+  stages_.run(tape, settings_.compute, {rows, config().streams() * config().hidden}, begin, forward);
   if (pass.logits) {
     if (pass.likeliest > 0) {
       choose(pass, logits);

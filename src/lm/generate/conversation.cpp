@@ -1,6 +1,9 @@
 #include "lm/generate/conversation.h"
 
 #include <algorithm>
+#include <iterator>
+
+#include "base/error.h"
 
 namespace primus {
 namespace {
@@ -50,8 +53,16 @@ class ReplyText {
 }  // namespace
 
 Conversation::Conversation(TokenReader& decoder, const Tokenizer& tokenizer, GenerateSettings settings,
-                           const data::ConversationWriter* writer)
-    : decoder_(decoder), tokenizer_(tokenizer), settings_(std::move(settings)), writer_(writer) {
+                           const data::ConversationWriter* writer, std::string system)
+    : decoder_(decoder),
+      tokenizer_(tokenizer),
+      settings_(std::move(settings)),
+      writer_(writer),
+      system_(std::move(system)) {
+  if (!system_.empty() && !(writer_ && writer_->has_system())) {
+    throw invalid("turns in this format have no place for a system's text",
+                  "leave --system out, or choose a format that has one: --template chatml or alpaca");
+  }
   if (writer_) settings_.stop_ids.push_back(writer_->end_id());
   clear();
 }
@@ -59,7 +70,7 @@ Conversation::Conversation(TokenReader& decoder, const Tokenizer& tokenizer, Gen
 void Conversation::clear() {
   decoder_.truncate(0);
   turns_.clear();
-  messages_.clear();
+  messages_ = data::with_system(system_);
   tokens_ = tokenizer_.frame().before;
   prefix_ = tokens_.size();
 }
@@ -119,12 +130,14 @@ Conversation::Reply Conversation::say(std::string_view user,
 Conversation::Reply Conversation::say_formatted(std::string_view user,
                                                 const std::function<bool(std::string_view)>& on_text) {
   Reply reply;
+  const auto first = static_cast<std::ptrdiff_t>(system_.empty() ? 0 : 1);  // of the turns
   if (!writer_->has_turns()) messages_.clear();
   messages_.push_back({std::string(data::kUser), std::string(user), {}});
   const std::int64_t reserve = std::min(settings_.max_tokens, decoder_.capacity() / 2);
   std::vector<std::int32_t> ids = writer_->prompt(messages_);
-  while (static_cast<std::int64_t>(ids.size()) > decoder_.capacity() - reserve && messages_.size() > 1) {
-    messages_.erase(messages_.begin(), messages_.begin() + 2);
+  while (static_cast<std::int64_t>(ids.size()) > decoder_.capacity() - reserve &&
+         std::ssize(messages_) > first + 1) {
+    messages_.erase(messages_.begin() + first, messages_.begin() + first + 2);
     ids = writer_->prompt(messages_);
     ++reply.forgotten_turns;
   }

@@ -28,9 +28,10 @@ namespace primus {
 class Conversation {
  public:
   // All that is given by reference must outlive it; the decoder is the conversation's alone. `writer`: of the
-  // format in which turns are written; null: as above.
+  // format in which turns are written; null: as above. `system`: what stands before the first turn, and is
+  // never forgotten; empty: nothing. Throws Error(kInvalid) where the format has no place for it.
   Conversation(TokenReader& decoder, const Tokenizer& tokenizer, GenerateSettings settings,
-               const data::ConversationWriter* writer = nullptr);
+               const data::ConversationWriter* writer = nullptr, std::string system = {});
 
   struct Reply {
     std::string text;
@@ -42,7 +43,7 @@ class Conversation {
   // Starts over.
   void clear();
 
-  std::size_t turns() const { return writer_ ? messages_.size() / 2 : turns_.size(); }
+  std::size_t turns() const { return writer_ ? messages_.size() / 2 : turns_.size(); }  // a system's is none
 
  private:
   Reply say_formatted(std::string_view user, const std::function<bool(std::string_view)>& on_text);
@@ -52,10 +53,12 @@ class Conversation {
   const Tokenizer& tokenizer_;
   GenerateSettings settings_;
   const data::ConversationWriter* writer_;
-  std::vector<data::Message> messages_;  // with a writer: the user's and the model's in turn
-  std::vector<std::int32_t> tokens_;     // of the conversation; the decoder holds a beginning of it
-  std::size_t prefix_ = 0;               // of them, what stands before every text (bos, say)
-  std::vector<std::size_t> turns_;       // where each turn begins
+  const std::string system_;
+  // With a writer: the system's text, where there is one, and the user's and the model's in turn.
+  std::vector<data::Message> messages_;
+  std::vector<std::int32_t> tokens_;  // of the conversation; the decoder holds a beginning of it
+  std::size_t prefix_ = 0;            // of them, what stands before every text (bos, say)
+  std::vector<std::size_t> turns_;    // where each turn begins
 };
 
 }  // namespace primus

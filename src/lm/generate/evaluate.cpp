@@ -140,4 +140,34 @@ LossReport evaluate_loss(LossEvaluator& evaluator, const Tokenizer* tokenizer,
   return evaluation.finish();
 }
 
+ConversationReport evaluate_conversations(LossEvaluator& evaluator,
+                                          const data::TokenizedConversations& conversations,
+                                          std::int64_t sequence,
+                                          const std::function<void(std::int64_t, double)>& progress) {
+  ConversationReport report;
+  for (std::size_t i = 0; i < conversations.size(); ++i) {
+    const auto begin = static_cast<std::size_t>(conversations.begin(i));
+    const auto length = static_cast<std::size_t>(std::min(conversations.tokens(i), sequence + 1));
+    const auto tokens = std::span(conversations.ids).subspan(begin, length);
+    const auto learned = std::span(conversations.learned).subspan(begin, length);
+    if (length < 2 || std::ranges::none_of(learned.subspan(1), [](std::uint8_t one) { return one != 0; })) {
+      ++report.without_answer;
+      continue;
+    }
+    ++report.conversations;
+    report.truncated += static_cast<std::int64_t>(length) < conversations.tokens(i) ? 1 : 0;
+    evaluator.add_alone(tokens, learned);
+    if (progress) progress(evaluator.tokens(), evaluator.mean());
+  }
+  evaluator.finish();
+  if (evaluator.tokens() == 0) {
+    throw invalid("no conversation has an answer to evaluate",
+                  "see what is read: primus data conversations FILE --tokenizer MODEL");
+  }
+  report.tokens = evaluator.tokens();
+  report.loss = evaluator.mean();
+  report.perplexity = std::exp(report.loss);
+  return report;
+}
+
 }  // namespace primus

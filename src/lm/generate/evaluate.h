@@ -1,4 +1,4 @@
-// How well a model predicts a text: mean loss, perplexity, bits per byte.
+// How well a model predicts a text: mean loss, perplexity, bits per byte; and the answers of conversations.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lm/data/conversation_files.h"
 #include "lm/generate/loss_evaluator.h"
 #include "lm/tokenizer/tokenizer.h"
 
@@ -34,5 +35,21 @@ struct LossReport {
 // JSON lines ("file:line"), and for a token outside the vocabulary (of .bin/.idx with its place).
 LossReport evaluate_loss(LossEvaluator& evaluator, const Tokenizer* tokenizer,
                          const EvaluateOptions& options);
+
+struct ConversationReport {
+  double loss = 0;                                 // mean over the answers' tokens, nats
+  double perplexity = 0;                           // exp(loss)
+  std::int64_t tokens = 0;                         // of answers, with what ends each
+  std::int64_t conversations = 0;                  // that have such
+  std::int64_t truncated = 0, without_answer = 0;  // without their end; left out
+};
+
+// What fine-tuning calls the validation loss of these conversations: each stands alone, and the tokens that
+// count are those that training would learn. Of a conversation that is longer than the evaluator's sequence
+// the end is left out, as in training. Throws Error(kInvalid) where no token counts.
+ConversationReport evaluate_conversations(LossEvaluator& evaluator,
+                                          const data::TokenizedConversations& conversations,
+                                          std::int64_t sequence,
+                                          const std::function<void(std::int64_t, double)>& progress = {});
 
 }  // namespace primus

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -37,11 +38,22 @@ LossEvaluator::LossEvaluator(std::unique_ptr<Device> device, const ModelConfig& 
                           });
 }
 
+void LossEvaluator::check(std::int32_t id) const {
+  if (id < 0 || id >= config_.vocab)
+    throw invalid(fmt::format("token {} is outside the vocabulary of {}", id, config_.vocab));
+}
+
+void LossEvaluator::add_alone(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> chosen) {
+  if (tokens.size() != chosen.size() || tokens.size() > static_cast<std::size_t>(settings_.sequence) + 1 ||
+      !pending_.empty())
+    throw std::logic_error("LossEvaluator::add_alone");
+  for (const std::int32_t id : tokens) check(id);
+  if (tokens.size() > 1) add_row(tokens, [&](std::size_t i) { return chosen[i + 1] != 0; });
+}
+
 void LossEvaluator::add(std::span<const std::int32_t> tokens) {
   for (const std::int32_t id : tokens) {
-    if (id < 0 || id >= config_.vocab) {
-      throw invalid(fmt::format("token {} is outside the vocabulary of {}", id, config_.vocab));
-    }
+    check(id);
     pending_.push_back(id);
     if (static_cast<std::int64_t>(pending_.size()) == settings_.sequence + 1) add_window();
   }
@@ -53,19 +65,23 @@ void LossEvaluator::finish() {
   pending_.clear();
 }
 
+template <class Counts>
+void LossEvaluator::add_row(std::span<const std::int32_t> tokens, Counts&& counts) {
+  const std::size_t begin = static_cast<std::size_t>(rows_ * settings_.sequence);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(settings_.sequence); ++i) {
+    const bool used = i + 1 < tokens.size(), counted = used && counts(i);
+    tokens_[begin + i] = used ? tokens[i] : 0;
+    labels_[begin + i] = used ? tokens[i + 1] : 0;
+    weights_[begin + i] = counted ? 1.0F : 0.0F;
+    predicted_ += counted ? 1 : 0;
+  }
+  if (++rows_ == settings_.batch) run_batch();
+}
+
 // pending_ becomes the next row; its last token begins what follows.
 void LossEvaluator::add_window() {
-  const std::size_t begin = static_cast<std::size_t>(rows_ * settings_.sequence);
-  const std::size_t count = pending_.size() - 1;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(settings_.sequence); ++i) {
-    const bool used = i < count;
-    tokens_[begin + i] = used ? pending_[i] : 0;
-    labels_[begin + i] = used ? pending_[i + 1] : 0;
-    weights_[begin + i] = used ? 1.0F : 0.0F;
-  }
-  predicted_ += static_cast<std::int64_t>(count);
+  add_row(pending_, [](std::size_t) { return true; });
   pending_.erase(pending_.begin(), pending_.end() - 1);
-  if (++rows_ == settings_.batch) run_batch();
 }
 
 Value LossEvaluator::losses_of(const LanguageModel& model, engine::Tape& tape) {

@@ -1,5 +1,5 @@
 // The mean loss of a model over a text: each token but the first is predicted once, from the tokens before it
-// in its window of `sequence` tokens. Not thread-safe.
+// in its window of `sequence` tokens; or over the chosen tokens of texts that stand alone. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,9 @@ class LossEvaluator {
   std::int64_t vocab_size() const { return config_.vocab; }
   // Goes on with the text. Throws Error(kInvalid) for an id outside the vocabulary.
   void add(std::span<const std::int32_t> tokens);
+  // A text by itself, of at most `sequence` + 1 tokens; of its tokens those count that are `chosen` (one for
+  // each, the first is never predicted). Not within a text of add().
+  void add_alone(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> chosen);
   // The text is complete: evaluates what add() has kept back.
   void finish();
 
@@ -40,7 +43,11 @@ class LossEvaluator {
   double mean() const { return predicted_ > 0 ? total_ / static_cast<double>(predicted_) : 0; }
 
  private:
+  void check(std::int32_t id) const;
   void add_window();
+  // A row of the batch: labels[i] of tokens[i], which count where counts(i).
+  template <class Counts>
+  void add_row(std::span<const std::int32_t> tokens, Counts&& counts);
   void run_batch();
   // The loss of each token of a batch of `model`, on a tape.
   engine::Value losses_of(const LanguageModel& model, engine::Tape& tape);

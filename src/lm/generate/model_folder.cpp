@@ -158,10 +158,11 @@ std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder) {
                 "name one with --tokenizer FILE, or --tokenizer-type ByteTokenizer for a model of bytes");
 }
 
-std::optional<std::string> load_conversation_format(const ModelFolder& folder) {
+std::optional<ConversationStyle> load_conversation_style(const ModelFolder& folder) {
   const auto experiment = experiment_of(folder);
   if (!experiment || experiment->trainer.stage != "sft") return std::nullopt;
-  return experiment->trainer.sft_conversation_format;
+  const config::TrainerConfig& c = experiment->trainer;
+  return ConversationStyle{c.sft_conversation_format, c.sft_bridge_compat_inline_bos};
 }
 
 std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source) {

@@ -37,7 +37,11 @@ std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder);
 
 // How conversations were written that the model was fine-tuned on, by its checkpoint. Nothing: it was not, or
 // there is no checkpoint.
-std::optional<std::string> load_conversation_format(const ModelFolder& folder);
+struct ConversationStyle {
+  std::string format;       // lm/data/conversation_format.h
+  bool inline_bos = false;  // sft_bridge_compat_inline_bos
+};
+std::optional<ConversationStyle> load_conversation_style(const ModelFolder& folder);
 
 // load_tokenizer(), where `source.model` may also be a checkpoint or a run's folder: the tokenizer that it
 // was trained with.

@@ -100,7 +100,9 @@ constexpr std::string_view kSampling[] = {"assistant_confidence_threshold",
                                           "top_p",
                                           "typical_p"};
 
-constexpr std::string_view kRope[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
+// Of models that see images, too: how positions of images are rotated. Those of text are as without.
+constexpr std::string_view kRope[] = {
+    "rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved"};
 constexpr std::string_view kLinear[] = {"factor"};
 constexpr std::string_view kLlama3[] = {"factor", "original_max_position_embeddings", "low_freq_factor",
                                         "high_freq_factor"};

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/data_parallel.h"
 #include "engine/low_rank.h"
 #include "engine/operators.h"
 #include "engine/parameters.h"
@@ -33,8 +34,15 @@ struct KvCache {
 struct RoutingStep {
   turbo::RouterRandom random;
   double loss_weight = 1;
-  Tensor load;    // [layers, experts + 1] int32 (turbo::ExpertLoad)
-  Tensor losses;  // [layers, 2] fp32 (turbo::RouterLosses)
+  // With MoeConfig::Training::balance_step: who adds up over data ranks, how many these are, and loads of the
+  // step so far.
+  engine::DataParallel* parallel = nullptr;
+  int data_ranks = 1;
+  Tensor running;  // [layers, experts] int32
+  Tensor load;     // [layers, experts + 1] int32 (turbo::ExpertLoad)
+  Tensor losses;   // [layers, 2] fp32 (turbo::RouterLosses)
+  // [layers, experts * bins] int32 (turbo::MarginHistogram), where biases are set by quantiles; else absent
+  Tensor margins;
 };
 
 // The experts that one microbatch's tokens go to: noted down, or given instead of the routers' own choice.
@@ -80,6 +88,27 @@ class Block {
   virtual void end_step(turbo::Context&, const RoutingStep&) const {}
 };
 
+// The two ends of a residual stream that is wider than hidden states, [T, streams * hidden]
+// (ModelConfig::streams). Stateless but for its parameters.
+class StreamEnds {
+ public:
+  virtual ~StreamEnds() = default;
+  // In front of the first block: [T, hidden] -> [T, streams * hidden].
+  virtual engine::Value widen(const engine::Value& hidden) const = 0;
+  // Between two stages of a pipeline: the whole of the stream as [T, streams * hidden], and the reverse in
+  // front of block `layer`.
+  virtual engine::Value pack(engine::Residual& x) const {
+    flush(x);
+    return x.sum;
+  }
+  virtual engine::Residual unpack(const engine::Value& packed, std::int64_t layer) const {
+    static_cast<void>(layer);
+    return {packed, {}};
+  }
+  // Behind the last one, in front of the final norm: the reverse of widen().
+  virtual engine::Value contract(engine::Residual& x) const = 0;
+};
+
 // One of Megatron-LM's switches, and what it is in a family: the text of its value, "" for null.
 struct FamilySwitch {
   std::string_view key, value;
@@ -108,9 +137,16 @@ struct Family {
   // Keys of config.json that `read` knows and `write` does not always write, and those that published models
   // have and that have no say in what they compute. Any other that is neither common nor written gets a note.
   std::vector<std::string_view> other_keys = {};
+  // What the names of published tensors begin with that are no part of the model here.
+  std::vector<std::string_view> left_out = {};
   // {"num_experts", "num_local_experts"}: the first is another name of the second, and goes before it, as in
   // transformers (attribute_map).
   std::vector<std::pair<std::string_view, std::string_view>> aliases = {};
+  // For streams() > 1: declares the parameters of the ends in the store's current unit. `depth`: 0 for the
+  // model's own, else that of a module of multi-token prediction. `chunk`: as above; widening needs no
+  // parameters, so the rank that has the first part alone makes the ends with -1 and only widens.
+  std::unique_ptr<StreamEnds> (*make_stream_ends)(const ModelConfig& config, engine::ParameterStore& store,
+                                                  int depth, int chunk) = nullptr;
 };
 
 class FamilyRegistry {

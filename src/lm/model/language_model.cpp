@@ -12,7 +12,7 @@ namespace primus {
 using engine::Initializer;
 using engine::Value;
 
-std::int64_t conv_ring(const ModelConfig& config) { return config.conv_width + 5; }
+std::int64_t conv_ring(std::int64_t width) { return width - 1 + kSpareTokens; }
 
 LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& families,
                              engine::ParameterStore& store, const ModelParts& parts)
@@ -49,8 +49,12 @@ LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& fa
     blocks_.push_back(family.make_block(config, store, layer, chunk));
   }
   store.begin_group("head").here = has_last;
-  final_norm_ = &declare(store, last_chunk, "final_norm", {config.hidden}, Initializer::constant(1),
+  final_norm_ = &declare(store, last_chunk, "final_norm", {config.hidden},
+                         Initializer::constant(1 - config.norm_offset()),
                          {{std::string(family.final_norm), 0, config.hidden}});
+  PRIMUS_CHECK("LanguageModel", config.streams() == 1 || family.make_stream_ends);
+  if (config.streams() > 1) ends_ = family.make_stream_ends(config, store, 0, last_chunk);
+  final_norm_->norm_offset = config.norm_offset();
   if (config.tied_embeddings) {
     head_ = embedding_;
     if (has_last) head_->uses.push_back(last_chunk);
@@ -66,6 +70,7 @@ LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& fa
   for (std::int64_t layer = config.layers + modules; layer < config.layers + config.mtp.layers; ++layer) {
     store.leave_out("model.layers." + std::to_string(layer) + ".");
   }
+  for (const std::string_view prefix : family.left_out) store.leave_out(std::string(prefix));
   if (!config.lora) return;
   for (engine::Parameter& p : store.parameters()) p.trainable = p.is_low_rank;
 }
@@ -102,12 +107,16 @@ engine::DropoutSource LanguageModel::dropout_source(const BlockInputs& in) const
 Value LanguageModel::forward(int chunk, const ModelInputs& in, Value x) const {
   const Chunk& part = chunks_[static_cast<std::size_t>(chunk)];
   if (part.first) x = scatter_tokens(embedding(in.tokens, *embedding_, vocabulary_), vocabulary_.group);
-  engine::Residual stream{std::move(x), {}};
+  if (part.first && ends_) x = ends_->widen(x);
+  engine::Residual stream = ends_ && !part.first ? ends_->unpack(x, part.begin) : engine::Residual{x, {}};
+  x = {};
   const BlockInputs inputs = block_inputs(in);
   std::optional<engine::DropoutScope> dropout;
   if (inputs.dropout) dropout.emplace(stream.sum.tape(), dropout_source(inputs));
   for (std::int64_t i = part.begin; i < part.end; ++i) blocks_[i]->forward(stream, inputs);
+  if (part.last && ends_) stream = {ends_->contract(stream), {}};
   if (part.last) return norm(stream, *final_norm_, config_.norm_epsilon);
+  if (ends_) return ends_->pack(stream);
   flush(stream);
   return stream.sum;
 }
@@ -151,7 +160,11 @@ RoutingStep LanguageModel::make_routing_step(engine::Rank& rank) const {
   const auto table = [&](DType dtype, std::int64_t columns) {
     return rank.persistent(dtype, {config_.layers + config_.mtp.modules(), columns});
   };
-  return {.random = {}, .load = table(DType::kI32, config_.moe.experts + 1), .losses = table(DType::kF32, 2)};
+  RoutingStep step{.load = table(DType::kI32, config_.moe.experts + 1), .losses = table(DType::kF32, 2)};
+  if (config_.moe.training.balance_step) step.running = table(DType::kI32, config_.moe.experts);
+  const std::int64_t bins = config_.moe.experts * config_.moe.training.quantile_bins;
+  if (bins > 0) step.margins = table(DType::kI32, bins);
+  return step;
 }
 
 void LanguageModel::end_step(turbo::Context& context, const RoutingStep& step) const {
@@ -182,8 +195,27 @@ KvCache LanguageModel::make_kv_cache(engine::Rank& rank, DType dtype, std::int64
     if (chunk_with(layer) < 0) continue;
     engine::KvCacheLayer& entry = cache.layers[static_cast<std::size_t>(layer)];
     if (config_.convolves(layer)) {
-      entry.ring =
-          rank.persistent(DType::kF32, {sequences, conv_ring(config_), config_.hidden / tensor_ranks});
+      entry.ring = rank.persistent(DType::kF32,
+                                   {sequences, conv_ring(config_.conv_width), config_.hidden / tensor_ranks});
+      continue;
+    }
+    if (config_.linear.has(layer)) {
+      const LinearAttentionConfig& l = config_.linear;
+      const std::int64_t heads = l.value_heads / tensor_ranks;
+      const turbo::DeltaRuleShape of_rank{.batch = 1,
+                                          .sequence = 1,
+                                          .key_heads = l.key_heads / tensor_ranks,
+                                          .value_heads = heads,
+                                          .key_dim = l.key_dim,
+                                          .value_dim = l.value_dim,
+                                          .channel_gates = l.channel_gates,
+                                          .normalise = true,
+                                          .scale = 1};
+      entry.ring = rank.persistent(DType::kF32, {sequences, conv_ring(l.conv_width), of_rank.width()});
+      entry.state = rank.persistent(DType::kF32, {sequences, heads, l.key_dim, l.value_dim});
+      entry.recent =
+          rank.persistent(DType::kF32, {sequences, engine::kDeltaRuleRing, heads * of_rank.recent_width()});
+      entry.committed = rank.persistent(DType::kI32, {sequences});
       continue;
     }
     entry.k = rank.persistent(dtype, shape);

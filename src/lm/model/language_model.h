@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/delta_rule.h"
 #include "engine/parallel_operators.h"
 #include "engine/parameters.h"
 #include "engine/rank.h"
@@ -37,9 +38,11 @@ struct ModelInputs {
   std::vector<MtpInputs> mtp;  // by depth; for mtp_losses only
 };
 
-// Inputs that a short convolution keeps of each sequence that is read: more than it needs, so that a few
-// tokens can be forgotten without reading the sequence again.
-std::int64_t conv_ring(const ModelConfig& config);
+// Layers that keep the last inputs of each sequence that is read, or a state, keep so many more than they
+// need: as many tokens can be forgotten without reading the sequence again.
+inline constexpr std::int64_t kSpareTokens = engine::kDeltaRuleSpare;
+// Inputs that a convolution of this width keeps of each.
+std::int64_t conv_ring(std::int64_t width);
 
 class LanguageModel {
  public:
@@ -53,8 +56,8 @@ class LanguageModel {
   // Puts the rope table for `positions` positions into the persistent arena. Call once, before forward().
   void allocate_tables(engine::Rank& rank, std::int64_t positions);
 
-  // One chunk: the first part takes tokens, later ones `x` (the residual stream [T, hidden]); the last part
-  // returns the hidden states after the final norm, the others the residual stream.
+  // One chunk: the first part takes tokens, later ones `x` (the residual stream [T, streams * hidden]); the
+  // last part returns the hidden states after the final norm, the others the residual stream.
   engine::Value forward(int chunk, const ModelInputs& inputs, engine::Value x = {}) const;
   // All chunks, of a rank that has all parts.
   engine::Value forward(const ModelInputs& inputs) const;
@@ -101,6 +104,7 @@ class LanguageModel {
   engine::Parameter* final_norm_ = nullptr;
   engine::Parameter* head_ = nullptr;  // the embedding when tied
   std::vector<std::unique_ptr<Block>> blocks_;
+  std::unique_ptr<StreamEnds> ends_;  // null: the stream is as wide as hidden states
   struct Chunk {
     std::int64_t begin = 0, end = 0;  // its blocks
     bool first = false, last = false;

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "base/error.h"
 
 namespace primus {
 namespace {
+
+constexpr std::string_view kModel = "model.", kWithin = "model.language_model.";
 
 bool same_bits(const TensorView& a, const TensorView& b) {
   return a.dtype == b.dtype && std::ranges::equal(a.data, b.data);
@@ -19,6 +22,20 @@ bool same_bits(const TensorView& a, const TensorView& b) {
 LanguageTensors::LanguageTensors(const SafetensorsFolder& folder) : folder_(folder) {
   const std::string prefix = "language_model.";
   if (folder.find(prefix + "model.embed_tokens.weight")) prefix_ = prefix;
+  within_ = folder.find(std::string(kWithin) + "embed_tokens.weight").has_value();
+}
+
+std::string LanguageTensors::full_name(std::string_view name) const {
+  if (within_ && name.starts_with(kModel)) return std::string(kWithin).append(name.substr(kModel.size()));
+  return prefix_ + std::string(name);
+}
+
+std::optional<std::string_view> LanguageTensors::own_name(std::string_view full, std::string& storage) const {
+  if (!full.starts_with(prefix_)) return std::nullopt;
+  if (!within_ || !full.starts_with(kModel)) return full.substr(prefix_.size());
+  if (!full.starts_with(kWithin)) return std::nullopt;
+  storage = std::string(kModel).append(full.substr(kWithin.size()));
+  return storage;
 }
 
 void LanguageTensors::check_copies(const engine::CheckpointPart& part, TensorNames& used) const {
@@ -41,11 +58,13 @@ std::vector<std::string> LanguageTensors::refuse_foreign(const TensorNames& used
   for (std::size_t i = 0; i < folder_.size(); ++i) {
     const std::string_view full = folder_[i].name;
     if (used.contains(full)) continue;
-    if (!full.starts_with(prefix_)) {
+    std::string storage;
+    const std::optional<std::string_view> own = own_name(full, storage);
+    if (!own) {
       ++other_parts;
       continue;
     }
-    const std::string_view name = full.substr(prefix_.size());
+    const std::string_view name = *own;
     if (store.left_out(name)) continue;
     if (name.ends_with("rotary_emb.inv_freq")) {
       notes.push_back(fmt::format("'{}' follows from config.json: left out", name));

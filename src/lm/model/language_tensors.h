@@ -1,5 +1,6 @@
 // The tensors of a published folder that are the language model's. Models that see images, too, have theirs
-// under "language_model.", beside others that are nothing to us; elsewhere all of them are.
+// under "language_model.", or what is "model." elsewhere under "model.language_model." (Qwen3.5), beside
+// others that are nothing to us; elsewhere all of them are.
 //
 // What loading and copying a folder must hold against the model stands here. Errors are kInvalid at the
 // folder. Immutable; the folder must outlive it.
@@ -25,7 +26,7 @@ class LanguageTensors {
 
   const SafetensorsFolder& folder() const { return folder_; }
   // What `name` is called in the folder.
-  std::string full_name(std::string_view name) const { return prefix_ + std::string(name); }
+  std::string full_name(std::string_view name) const;
   std::optional<TensorView> find(std::string_view name) const { return folder_.find(full_name(name)); }
   std::string where() const { return folder_.folder().string(); }
 
@@ -38,8 +39,12 @@ class LanguageTensors {
   std::vector<std::string> refuse_foreign(const TensorNames& used, const engine::ParameterStore& store) const;
 
  private:
+  // The other way; nothing for what is not the language model's.
+  std::optional<std::string_view> own_name(std::string_view full, std::string& storage) const;
+
   const SafetensorsFolder& folder_;
-  std::string prefix_;
+  std::string prefix_;   // of all names
+  bool within_ = false;  // "model." is "model.language_model."
 };
 
 }  // namespace primus

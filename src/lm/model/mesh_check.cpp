@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
+
+#include "engine/delta_rule.h"
 
 namespace primus {
 namespace {
@@ -39,6 +42,10 @@ std::vector<Shared> shared_by_tensor_ranks(const ModelConfig& c) {
   if (c.attention.latent.kv_rank == 0)
     things.push_back({c.kv_heads, "heads of keys and values (num_query_groups)"});
   if (!c.conv_layers.empty()) things.push_back({c.hidden, "channels of short convolutions (hidden_size)"});
+  if (!c.linear.layers.empty()) {
+    things.push_back({c.linear.key_heads, "heads of keys of linear attention (linear_num_key_heads)"});
+    things.push_back({c.linear.value_heads, "heads of values of linear attention (linear_num_value_heads)"});
+  }
   bool dense = false;
   for (std::int64_t layer = 0; layer < c.layers; ++layer)
     dense = dense || c.moe.experts == 0 || !c.moe.routed(layer);
@@ -66,14 +73,31 @@ std::optional<MeshMismatch> check_context(const ModelConfig& c, const engine::Me
                     sequence, unit, shape.context),
         fmt::format("set seq_length to {}", std::max(unit, sequence / unit * unit))};
   }
-  const std::int64_t slices = 2 * std::int64_t{shape.context}, reach = c.conv_width - 1;
-  if (!c.conv_layers.empty() && sequence / slices < reach) {
+  const std::int64_t slices = 2 * std::int64_t{shape.context};
+  const auto too_short = [&](std::int64_t width, const char* key) -> std::optional<MeshMismatch> {
+    const std::int64_t reach = width - 1;
+    if (sequence / slices >= reach) return std::nullopt;
     return MeshMismatch{
         "seq_length",
         fmt::format("slices of {} tokens of a sequence (seq_length), two for each of {} context ranks, are "
-                    "shorter than the {} tokens that a short convolution (conv_L_cache) looks back",
-                    sequence / slices, shape.context, reach),
+                    "shorter than the {} tokens that a short convolution ({}) looks back",
+                    sequence / slices, shape.context, reach, key),
         fmt::format("set seq_length to {}", reach * slices)};
+  };
+  if (!c.conv_layers.empty()) {
+    if (auto mismatch = too_short(c.conv_width, "conv_L_cache")) return mismatch;
+  }
+  if (!c.linear.layers.empty()) {
+    if (auto mismatch = too_short(c.linear.conv_width, "linear_conv_kernel_dim")) return mismatch;
+    if (!engine::delta_rule_divides(c.linear.key_heads / shape.tensor, shape.context)) {
+      return MeshMismatch{"context_parallel_size",
+                          fmt::format("{} key heads of linear attention (linear_num_key_heads) of each rank "
+                                      "cannot be shared evenly by "
+                                      "{} context ranks",
+                                      c.linear.key_heads / shape.tensor, shape.context),
+                          fmt::format("set context_parallel_size to {}",
+                                      std::gcd(c.linear.key_heads / shape.tensor, shape.context))};
+    }
   }
   if (exchange == engine::ContextParallel::Exchange::kAllToAll) {
     const std::int64_t of_keys = c.attention.latent.kv_rank > 0 ? c.heads : c.kv_heads;

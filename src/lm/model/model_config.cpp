@@ -184,19 +184,33 @@ void add_defaults(const Family& family, json& root) {
   }
 }
 
-// Weights that a token is multiplied with in the attention of one layer, or in the projections of its short
-// convolution.
+// Weights that a token is multiplied with in a layer of linear attention: a gated delta network, or Kimi
+// delta attention with its latents.
+double linear_weights(const ModelConfig& c) {
+  const LinearAttentionConfig& l = c.linear;
+  if (!l.channel_gates)
+    return static_cast<double>(c.hidden) *
+           static_cast<double>(2 * l.keys() + 3 * l.values() + 2 * l.value_heads);
+  const std::int64_t gates = c.hidden * l.key_dim + l.key_dim * l.keys() + c.hidden * l.value_heads;
+  const std::int64_t out_gate =
+      l.full_rank_gate ? c.hidden * l.values() : (c.hidden + l.values()) * l.value_dim;
+  return static_cast<double>(c.hidden * (2 * l.keys() + 2 * l.values()) + gates + out_gate);
+}
+
+// Weights that a token is multiplied with in the attention of one layer, or in the projections of what it has
+// in its place: a short convolution or linear attention.
 double attention_weights(const ModelConfig& c, std::int64_t layer) {
   if (c.convolves(layer)) return 4 * static_cast<double>(c.hidden) * static_cast<double>(c.hidden);
+  if (c.linear.has(layer)) return linear_weights(c);
   const double h = static_cast<double>(c.hidden), q = static_cast<double>(c.heads * c.head_dim),
                kv = static_cast<double>(c.kv_heads * c.head_dim);
   const LatentConfig& latent = c.attention.latent;
-  if (latent.kv_rank == 0) return h * (q + 2 * kv) + q * h;
+  if (latent.kv_rank == 0) return h * (q + 2 * kv) + q * h + (c.attention.output_gate ? h * q : 0);
   const double values = static_cast<double>(c.heads * latent.value_dim),
                rank = static_cast<double>(latent.kv_rank), q_rank = static_cast<double>(latent.q_rank),
                up = static_cast<double>(c.heads * latent.nope_dim) + values;
   return (latent.q_rank > 0 ? (h + q) * q_rank : h * q) + h * (rank + static_cast<double>(latent.rope_dim)) +
-         rank * up + values * h;
+         rank * up + values * h + (latent.output_gate ? h * values : 0);
 }
 
 // ... and in its indexer, which has no gradients.
@@ -209,10 +223,12 @@ double indexer_weights(const ModelConfig& c) {
 
 // ... and in its feed-forward, if `experts` of the mixture's take part.
 double feed_forward_weights(const ModelConfig& c, std::int64_t layer, std::int64_t experts) {
-  const double width = c.moe.routed(layer) ? static_cast<double>(experts) * static_cast<double>(c.moe.ffn) +
-                                                 static_cast<double>(c.moe.shared_ffn)
-                                           : static_cast<double>(c.ffn);
-  return 3 * static_cast<double>(c.hidden) * width;
+  const double h = static_cast<double>(c.hidden);
+  if (!c.moe.routed(layer)) return 3 * h * static_cast<double>(c.ffn);
+  const double within = static_cast<double>(c.moe.width(c.hidden)),
+               latent = static_cast<double>(c.moe.latent);
+  return 3 * within * static_cast<double>(experts) * static_cast<double>(c.moe.ffn) +
+         3 * h * static_cast<double>(c.moe.shared_ffn) + 2 * h * latent;
 }
 
 // Each factor was bounded when it was read. What multiplies them further down, in integers, and what makes an
@@ -423,7 +439,7 @@ namespace {
 // Keys that a query of this layer sees, on average over a sequence: half of it, or its window or chunk; of a
 // layer without queries, none.
 double keys_per_query(const ModelConfig& c, std::int64_t layer, double s) {
-  if (c.convolves(layer)) return 0;
+  if (!c.attends(layer)) return 0;
   const AttentionConfig& a = c.attention;
   const double window = static_cast<double>(a.window), chunk = static_cast<double>(a.chunk);
   const double most = static_cast<double>(a.indexer.top_k);
@@ -436,15 +452,29 @@ double keys_per_query(const ModelConfig& c, std::int64_t layer, double s) {
   return s / 2;
 }
 
+// What the tokens of a sequence are multiplied with among themselves in one layer, for each of them: keys and
+// values that a query meets, or the products with a state and what its convolution reaches (Megatron-LM's
+// count).
+double mixing_products(const ModelConfig& c, std::int64_t layer, double s) {
+  if (c.linear.has(layer)) {
+    const LinearAttentionConfig& l = c.linear;
+    return static_cast<double>(4 * l.values() * l.key_dim + l.conv_width * (2 * l.keys() + l.values()));
+  }
+  const LatentConfig& latent = c.attention.latent;
+  const std::int64_t width = c.head_dim + (latent.kv_rank > 0 ? latent.value_dim : c.head_dim);
+  return static_cast<double>(c.heads * width) * keys_per_query(c, layer, s);
+}
+
 // Weights of one layer's adapters that a token meets.
 double adapter_weights(const ModelConfig& c, std::int64_t layer) {
   const double h = static_cast<double>(c.hidden);
   const double q = static_cast<double>(c.heads * c.head_dim),
                kv = static_cast<double>(c.kv_heads * c.head_dim);
+  const double of_q = c.attention.output_gate ? 2 * q : q;
   const LatentConfig& latent = c.attention.latent;
-  const bool latents = latent.kv_rank > 0, attends = !c.convolves(layer);
+  const bool latents = latent.kv_rank > 0, attends = c.attends(layer);
   double sum = 0;
-  if (c.lora.has("linear_qkv") && !latents && attends) sum += h + q + 2 * kv;
+  if (c.lora.has("linear_qkv") && !latents && attends) sum += h + of_q + 2 * kv;
   if (c.lora.has("linear_proj") && attends)
     sum += (latents ? static_cast<double>(c.heads * latent.value_dim) : q) + h;
   const auto feed_forward = [&](std::int64_t width) {
@@ -464,13 +494,9 @@ double adapter_weights(const ModelConfig& c, std::int64_t layer) {
 
 double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t length) {
   const double h = static_cast<double>(c.hidden), s = static_cast<double>(length);
-  // Of attention's two products, together, for each key.
-  const LatentConfig& latent = c.attention.latent;
-  const double width =
-      static_cast<double>(c.heads * (c.head_dim + (latent.kv_rank > 0 ? latent.value_dim : c.head_dim)));
   const double head = h * static_cast<double>(c.vocab);
   const auto block = [&](std::int64_t layer) {
-    return attention_weights(c, layer) + width * keys_per_query(c, layer, s) +
+    return attention_weights(c, layer) + mixing_products(c, layer, s) +
            feed_forward_weights(c, layer, c.moe.router.top_k);
   };
   double per_token = head, adapters = 0;
@@ -488,8 +514,8 @@ double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t
       (indexer_weights(c) + static_cast<double>(indexer.heads * indexer.head_dim) * s / 2);
   if (!c.lora) return (6 * per_token + selection) * tokens;
   // Frozen weights have no gradient: two thirds of their products are left, and all of attention's own.
-  double scores = modules * width * keys_per_query(c, c.layers - 1, s);
-  for (std::int64_t layer = 0; layer < c.layers; ++layer) scores += width * keys_per_query(c, layer, s);
+  double scores = modules * mixing_products(c, c.layers - 1, s);
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) scores += mixing_products(c, layer, s);
   adapters += modules * adapter_weights(c, c.layers - 1);
   return (4 * per_token + 2 * scores + 6 * adapters + selection) * tokens;
 }

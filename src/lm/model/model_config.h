@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lm/model/attention_config.h"
+#include "lm/model/hyper_config.h"
 #include "lm/model/linear_attention_config.h"
 #include "lm/model/lora_config.h"
 #include "lm/model/moe_config.h"
@@ -53,7 +54,9 @@ struct ModelConfig {
   MoeConfig moe;
   MtpConfig mtp;
   LoraConfig lora;
+  HyperConfig hyper;
   std::vector<std::int64_t> conv_layers;  // layers with a short convolution for their attention, in order
+  bool centred_norms = false;  // weights of norms are stored minus one (Qwen3-Next); a family says so
   bool tied_embeddings = false;
   std::optional<std::int64_t> bos_id;
   std::vector<std::int64_t> eos_ids;  // any of them ends a text
@@ -69,6 +72,15 @@ struct ModelConfig {
   }
   // Whether the layer has attention, with queries that meet the keys before them.
   bool attends(std::int64_t layer) const { return !convolves(layer) && !linear.has(layer); }
+
+  // Residual streams side by side, or one and its checkpoints: blocks and pipeline stages hand on [T,
+  // streams() * hidden]. A family of more than one has Family::make_stream_ends.
+  std::int64_t streams() const {
+    return residual_block > 0 ? 1 + (layers + residual_block - 1) / residual_block : hyper.streams;
+  }
+
+  // Added to the weights of norms, those of heads among them.
+  float norm_offset() const { return centred_norms ? 1.0F : 0.0F; }
 
   bool operator==(const ModelConfig&) const = default;
 };

@@ -11,8 +11,8 @@ namespace {
 
 // The configuration in which `layer`, beyond the last, is like the last.
 ModelConfig with_layer_like_last(ModelConfig config, std::int64_t layer) {
-  for (std::vector<std::int64_t>* layers :
-       {&config.moe.dense_layers, &config.attention.local_layers, &config.attention.no_rope_layers}) {
+  for (std::vector<std::int64_t>* layers : {&config.moe.dense_layers, &config.attention.local_layers,
+                                            &config.attention.no_rope_layers, &config.linear.layers}) {
     if (std::binary_search(layers->begin(), layers->end(), config.layers - 1)) layers->push_back(layer);
   }
   return config;
@@ -38,6 +38,7 @@ MultiTokenPrediction::MultiTokenPrediction(const ModelConfig& config, const Fami
   join_ = &parameters.add(".eh_proj", {config.hidden, 2 * config.hidden}, parameters.matrix(),
                           {{".eh_proj.weight", 0, config.hidden}});
   block_ = family.make_block(with_layer_like_last(config, layer_), store, layer_, chunk);
+  if (config.streams() > 1) ends_ = family.make_stream_ends(config, store, depth, chunk);
   final_norm_ = &parameters.norm(".final_norm", ".shared_head.norm.weight");
   if (chunk >= 0) {
     embedding.uses.push_back(chunk);
@@ -53,11 +54,11 @@ engine::Value MultiTokenPrediction::forward(const engine::Value& hidden, const e
   tape.enter_block(layer_);  // where blocks are recomputed, what leads into this one is, too
   const engine::Value embedded =
       scatter_tokens(embedding(tokens, embedding_, vocabulary_), vocabulary_.group);
-  engine::Residual stream{
-      linear(concat(norm(embedded, *embedding_norm_, epsilon_), norm(hidden, *hidden_norm_, epsilon_)),
-             *join_),
-      {}};
+  engine::Value joined = linear(
+      concat(norm(embedded, *embedding_norm_, epsilon_), norm(hidden, *hidden_norm_, epsilon_)), *join_);
+  engine::Residual stream{ends_ ? ends_->widen(joined) : std::move(joined), {}};
   block_->forward(stream, inputs);
+  if (ends_) stream = {ends_->contract(stream), {}};
   tape.leave_block();
   return norm(stream, *final_norm_, epsilon_);
 }

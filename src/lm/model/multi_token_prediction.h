@@ -42,6 +42,7 @@ class MultiTokenPrediction {
   engine::Parameter *embedding_norm_ = nullptr, *hidden_norm_ = nullptr;
   engine::Parameter* join_ = nullptr;  // [hidden, 2 * hidden]
   std::unique_ptr<Block> block_;
+  std::unique_ptr<StreamEnds> ends_;  // null: the stream is as wide as hidden states
   engine::Parameter* final_norm_ = nullptr;
 };
 

@@ -28,6 +28,8 @@ using engine::Parameter;
 using turbo::Gemm;
 using turbo::GemmRole;
 
+constexpr const char* kMomentum = "momentum_buffer";
+
 struct Polynomial {
   double a, b, c;
 };
@@ -64,7 +66,7 @@ class MuonRule final : public UpdateRule {
   explicit MuonRule(const MuonSettings& settings) : settings_(settings) {}
 
   std::string_view name() const override { return "muon"; }
-  std::vector<engine::StateSpec> states() const override { return {{"momentum_buffer"}}; }
+  std::vector<engine::StateSpec> states() const override { return {{kMomentum}}; }
   // Biases of experts are [experts, n], and no matrices; they are not decayed. Nor are kernels of
   // convolutions.
   bool takes(const Parameter& p) const override {
@@ -170,7 +172,7 @@ void MuonRule::update(const UnitUpdate& u) const {
   Buffer own_buffer = stash.allocate(unit.shard.size() * size_of(DType::kF32));
   const Tensor own = own_buffer.view(DType::kF32, {unit.shard.size()});
   for (const engine::UnitState& state : unit.states) {
-    if (state.rule != u.rule || state.elements.empty()) continue;
+    if (state.rule != u.rule || state.elements.empty() || state.spec.name != kMomentum) continue;
     const auto part = [&](const Tensor& of_shard) {
       return of_shard.slice(state.elements.begin - unit.shard.begin, state.elements.end - unit.shard.begin);
     };

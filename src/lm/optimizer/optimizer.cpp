@@ -1,5 +1,8 @@
 #include "lm/optimizer/optimizer.h"
 
+#include <numeric>
+#include <vector>
+
 #include "turbo/adamw/adamw.h"
 
 namespace primus {
@@ -11,6 +14,8 @@ Optimizer::Optimizer(const OptimizerSettings& settings, engine::ParameterStore& 
   sum_of_squares_ = scalar(DType::kF64);
   norm_ = scalar(DType::kF32);
   scale_ = scalar(DType::kF32);
+  if (settings_.oscillation)
+    snapped_ = rank.persistent(DType::kI32, {static_cast<std::int64_t>(store.units().size())});
 }
 
 void Optimizer::measure_gradients() {
@@ -42,20 +47,42 @@ void Optimizer::set_scalars(std::int64_t step, double learning_rate, double weig
   for (const auto& rule : settings_.rules) rule->set_scalars(step, scalars);
 }
 
-void Optimizer::update(const Tensor& scalars) {
+void Optimizer::update(const Tensor& scalars, std::int64_t step) {
+  if (!snapped_.absent() && !rank_.measuring()) rank_.compute().fill_zero(snapped_.data, snapped_.bytes());
   for (engine::ParameterUnit& unit : store_.units()) {
     if (!unit.trained) continue;
     for (std::size_t rule = 0; rule < rules().size(); ++rule) {
-      rules()[rule]->update({.rank = rank_,
-                             .parallel = parallel_,
-                             .unit = unit,
-                             .rule = static_cast<int>(rule),
-                             .gradient_scale = scale_,
-                             .scalars = scalars,
-                             .decay_all = settings_.decay_all_parameters});
+      rules()[rule]->update(
+          {.rank = rank_,
+           .parallel = parallel_,
+           .unit = unit,
+           .rule = static_cast<int>(rule),
+           .gradient_scale = scale_,
+           .scalars = scalars,
+           .step = step,
+           .snapped = snapped_.absent() ? Tensor() : snapped_.slice(unit.number, unit.number + 1),
+           .decay_all = settings_.decay_all_parameters});
     }
   }
   parallel_.distribute_values();
+}
+
+Optimizer::Snapped Optimizer::snapped() {
+  std::vector<std::int32_t> of_units(static_cast<std::size_t>(snapped_.elements()));
+  rank_.compute().copy_to_host(of_units.data(), snapped_.data, snapped_.bytes());
+  rank_.compute().synchronize();
+  double all = std::accumulate(of_units.begin(), of_units.end(), 0.0);
+  // Nobody reads the last step's sum of squares any more.
+  rank_.compute().copy_to_device(sum_of_squares_.data, &all, sum_of_squares_.bytes());
+  parallel_.sum(sum_of_squares_);
+  rank_.compute().copy_to_host(&all, sum_of_squares_.data, sum_of_squares_.bytes());
+  rank_.compute().synchronize();
+  double watched = 0;
+  for (const engine::Parameter& p : store_.parameters()) {
+    if (p.trainable && rules()[static_cast<std::size_t>(p.rule)]->varies())
+      watched += static_cast<double>(p.whole_shape().elements());
+  }
+  return {all, watched};
 }
 
 }  // namespace primus

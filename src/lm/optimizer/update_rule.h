@@ -29,8 +29,10 @@ struct UnitUpdate {
   int rule;  // this rule's index: of the unit's runs and states, those with it are the rule's
   // The gradient is multiplied by it first ([1] fp32); below 0 nothing changes.
   Tensor gradient_scale;
-  Tensor scalars;  // of the step, on the device
-  bool decay_all;  // norms and biases are decayed, too
+  Tensor scalars;         // of the step, on the device
+  std::int64_t step = 1;  // its number, for rules that do something else in some steps (UpdateRule::varies)
+  Tensor snapped = {};    // [1] int32, where weights that end at a number of fp4 are counted
+  bool decay_all;         // norms and biases are decayed, too
 };
 
 class UpdateRule {
@@ -45,6 +47,8 @@ class UpdateRule {
   // Fills in what update() reads besides the step, the learning rate and the weight decay. `step` counts from
   // 1.
   virtual void set_scalars(std::int64_t /*step*/, std::span<double, turbo::kStepScalars> /*scalars*/) const {}
+  // True: what update() enqueues depends on the step's number, so a recorded step is no other's.
+  virtual bool varies() const { return false; }
   // Enqueues the update of the unit's shard from its reduced gradient: master weights, states, and stored
   // values. Every rank calls it for the same units in the same order.
   virtual void update(const UnitUpdate& update) const = 0;

@@ -39,6 +39,7 @@ constexpr ChartKind kCharts[] = {
     {"mtp_loss", "Multi-token prediction loss", "nats per token", "number"},
     {"load_balancing_loss", "Balance loss", "1 is even", "number"},
     {"seq_load_balancing_loss", "Balance loss of sequences", "1 is even", "number"},
+    {"global_load_balancing_loss", "Balance loss of steps", "1 is even", "number"},
     {"z_loss", "Router z-loss", "", "number"},
 };
 

@@ -111,7 +111,7 @@ MlperfOptions mlperf_options_of(const config::TrainerConfig& trainer, const engi
   entries.emplace_back("context_parallelism", std::int64_t{shape.context});
   entries.emplace_back("expert_parallelism", std::int64_t{shape.expert});
   const std::string values = c.bf16 ? "bfloat16" : "fp32";
-  entries.emplace_back("lowest_numerical_precision_in_linear", c.fp8 ? "fp8" : values);
+  entries.emplace_back("lowest_numerical_precision_in_linear", c.fp4 ? "fp4" : c.fp8 ? "fp8" : values);
   entries.emplace_back("lowest_numerical_precision_in_attn", values);
   // Ranks that share nothing but batches send gradients alone; others send activations or weights, too.
   const bool gradients_alone =

@@ -55,23 +55,29 @@ constexpr std::array<std::string_view, 10> kConversationKeys = {"sft_conversatio
 
 constexpr std::array<std::string_view, 2> kNone = {"", "0"};
 
-// Every scalar and list of a document, by its key alone: keys of different maps do not share names here.
-void collect(const config::Value& value, std::map<std::string, std::string>& settings) {
+// Every scalar and list of a document by its name: the key alone, and in a setting that is a map as on a
+// command line ("lora.dropout"). `in_settings`: `value` is a module's overrides, or such a setting, whose
+// name `prefix` begins with.
+void collect(const config::Value& value, bool in_settings, const std::string& prefix,
+             std::map<std::string, std::string>& settings) {
   for (const config::Member& member : value.members) {
     if (member.value.is_map()) {
-      collect(member.value, settings);
+      const bool is_setting = in_settings || member.key == "env";
+      collect(member.value, is_setting || member.key == "overrides",
+              is_setting ? prefix + member.key + "." : "", settings);
       continue;
     }
     std::string text = member.value.text;
     for (const config::Value& item : member.value.items) text += (text.empty() ? "" : " ") + item.text;
-    settings[member.key] = text;
+    settings[prefix + member.key] = text;
   }
 }
 
 std::map<std::string, std::string> settings_of(std::string_view yaml) {
   std::map<std::string, std::string> settings;
   if (!yaml.empty())
-    collect(config::read_yaml(config::make_source("experiment.yaml", std::string(yaml))), settings);
+    collect(config::read_yaml(config::make_source("experiment.yaml", std::string(yaml))), false, "",
+            settings);
   return settings;
 }
 

@@ -36,8 +36,10 @@ void add_routing(const StepResult& result, const MoeConfig& moe, IterationRecord
   if (result.routing.empty()) return;
   const auto layers = static_cast<double>(result.routing.size());
   if (moe.training.balance_loss != 0) {
-    record.other_losses.emplace_back(
-        moe.training.balance_sequences ? "seq_load_balancing_loss" : "load_balancing_loss", balance / layers);
+    record.other_losses.emplace_back(moe.training.balance_sequences ? "seq_load_balancing_loss"
+                                     : moe.training.balance_step    ? "global_load_balancing_loss"
+                                                                    : "load_balancing_loss",
+                                     balance / layers);
   }
   if (moe.training.z_loss != 0) record.other_losses.emplace_back("z_loss", z / layers);
 }
@@ -231,6 +233,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
     step.update(iteration + 1, learning_rate, schedule.weight_decay(iteration));
   }
   ++iteration;
+  log_oscillation();
   pending = {.iteration = iteration,
              .learning_rate = learning_rate,
              .began = began,
@@ -240,6 +243,15 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   writer->check();
   log_written();
   return true;
+}
+
+void Trainer::Run::log_oscillation() {
+  const std::optional<OscillationSettings>& watched = settings.optimizer.oscillation;
+  if (!watched || !watched->reports(iteration)) return;
+  const Optimizer::Snapped snapped = session->optimizer().snapped();
+  log.info("weight_deosc: {:.0f} of {:.0f} weights in fp4 ({:.3f} %) oscillated in the {} steps up to {}",
+           snapped.weights, snapped.of, 100 * snapped.weights / std::max(snapped.of, 1.0), watched->period,
+           iteration);
 }
 
 void Trainer::Run::finish_step() {

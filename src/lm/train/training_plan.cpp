@@ -180,8 +180,8 @@ void Trainer::Run::measure_peak() {
   const DeviceSpec spec = device_spec_of(e, ranks.on_host());
   const int threads = spec.threads > 0 ? spec.threads : cpu::available_cores();
   peak.emplace(peak_name(rank->device(), settings.compute), DevicePeak::default_file());
-  constexpr double kSeconds = 0.1;
-  if (const auto now = turbo::measure_gemm_peak(rank->device(), settings.compute, threads, kSeconds)) {
+  constexpr turbo::RateTime kTime{.seconds = 0.1, .settled = 0.01};
+  if (const auto now = turbo::measure_gemm_peak(rank->device(), settings.compute, threads, kTime)) {
     peak->measured(*now);
   }
   if (!peak->value()) log.info("the machine is busy, and its peak is not known yet: no MFU is shown");
@@ -260,7 +260,8 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
                         static_cast<int>(f.neediest) * f.mesh.stage_ranks(world));
   f.steps = c.train_iters;
   try {
-    f.matmul_flops_per_second = turbo::measure_gemm_rate(*turbo::open_device(device), settings.compute, 0.2);
+    f.matmul_flops_per_second = turbo::measure_gemm_rate(*turbo::open_device(device), settings.compute,
+                                                         {.seconds = 0.2, .settled = 0.01});
   } catch (const Error& error) {
     if (device.kind == "cpu") throw;
     log_.warning("planned without the device, so the time is not known: {}", error.what());

@@ -128,6 +128,8 @@ struct Trainer::Run {
   // NaN, and reports the step. A device that works behind the host's back is not waited for before the next
   // step is on its way.
   void finish_step();
+  // A line about the window of steps that ends with this one, where one does (weight_deosc).
+  void log_oscillation();
   // Whether rank 0 has no record of this evaluation.
   bool must_evaluate(const char* data_set);
   // Evaluates what is due after this iteration and has no record yet: an earlier process may have been

@@ -554,6 +554,15 @@ PipelineSettings pipeline_settings_of(const config::Experiment& e, const ModelCo
 engine::PrecisionRecipe precision_recipe_of(const config::Experiment& e, const ModelConfig& model,
                                             int context_ranks) {
   const config::TrainerConfig& c = e.trainer;
+  const bool ends = c.first_last_layers_bf16;
+  const std::int64_t first = ends ? c.num_layers_at_start_in_bf16 : 0,
+                     last = ends ? model.layers - c.num_layers_at_end_in_bf16 : model.layers;
+  if (c.fp4)
+    return {.fp4 = true,
+            .at_random = c.mxfp4_gradient_stochastic_rounding,
+            .first = first,
+            .last = last,
+            .layers = model.layers};
   if (!c.fp8) return {};
   constexpr std::int64_t kMultiple = 16;  // turbo/fp8_linear
   const std::int64_t tokens = c.micro_batch_size * c.seq_length / context_ranks;
@@ -564,12 +573,11 @@ engine::PrecisionRecipe precision_recipe_of(const config::Experiment& e, const M
                     tokens, kMultiple),
         "set another seq_length or micro_batch_size, or fp8: null");
   }
-  const bool ends = c.first_last_layers_bf16;
   return {.fp8 = true,
           .gradients = *c.fp8 == "hybrid" ? DType::kF8E5M2 : DType::kF8E4M3,
           .weight_gradients = c.fp8_wgrad,
-          .first = ends ? c.num_layers_at_start_in_bf16 : 0,
-          .last = ends ? model.layers - c.num_layers_at_end_in_bf16 : model.layers,
+          .first = first,
+          .last = last,
           .layers = model.layers,
           .delayed = c.fp8_recipe == "delayed"
                          ? engine::DelayedScaling{.steps = c.fp8_amax_history_len,
@@ -613,6 +621,23 @@ void check_batches(const config::Experiment& e, int world) {
   }
 }
 
+namespace {
+
+OptimizerSettings optimizer_settings_of(const config::Experiment& e,
+                                        const engine::PrecisionRecipe& precision) {
+  const config::TrainerConfig& c = e.trainer;
+  OptimizerSettings settings = OptimizerSettings::from(e);
+  if (!precision.fp4 || !c.weight_deosc) return settings;
+  settings.oscillation = {.start_step = c.weight_deosc_start_step,
+                          .period = c.weight_deosc_period,
+                          .ratio = c.weight_deosc_ratio,
+                          .log_freq = c.weight_deosc_log_freq};
+  settings.rules = without_oscillation(settings.rules, precision, *settings.oscillation);
+  return settings;
+}
+
+}  // namespace
+
 SessionSettings session_settings_of(const config::Experiment& e, const ModelConfig& model, int world) {
   check_batches(e, world);
   const config::TrainerConfig& c = e.trainer;
@@ -622,6 +647,7 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
   if (const auto mismatch = mesh_mismatch(model, shape, c.micro_batch_size, c.seq_length, exchange))
     throw e.error_for(mismatch->key, mismatch->what, mismatch->next);
   const engine::Sharding sharding = sharding_of(c);
+  const engine::PrecisionRecipe precision = precision_recipe_of(e, model, shape.context);
   using Policy = engine::WeightGradientQueue::Policy;
   return {.model = model,
           .compute = c.bf16 ? DType::kBF16 : DType::kF32,
@@ -632,7 +658,7 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
                    .microbatches = c.num_microbatches(ranks),
                    .packed_documents = separates_documents(c),
                    .recompute = recompute_policy_of(e, model),
-                   .precision = precision_recipe_of(e, model, shape.context),
+                   .precision = precision,
                    .weight_gradients = c.delay_wgrad_compute ? Policy::kDeferred : Policy::kInline,
                    .seed = static_cast<std::uint64_t>(c.seed),
                    .context_exchange = exchange,
@@ -640,7 +666,7 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
                    .expert_overlap = c.moe_shared_expert_overlap,
                    .pipeline = pipeline_settings_of(e, model, shape.pipeline, c.num_microbatches(ranks)),
                    .record_after = c.enable_cuda_graph ? c.cuda_graph_warmup_steps : 0},
-          .optimizer = OptimizerSettings::from(e),
+          .optimizer = optimizer_settings_of(e, precision),
           .sharding = sharding,
           // Whoever shards gradients has no room for whole ones.
           .reduce_each_microbatch =

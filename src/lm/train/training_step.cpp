@@ -60,6 +60,8 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, c
   routing_.random.seed = settings.seed;
   routing_.random.scalars = scalars_;
   routing_.loss_weight = loss_weight();
+  routing_.parallel = &parallel;
+  routing_.data_ranks = rank.mesh().data_ranks();
   dropout_ = {.seed = settings.seed, .scalars = scalars_};
   if (rank.mesh().tensor()) tensor_.emplace(rank, settings.tensor_overlap);
   if (comm::Communicator* const experts = rank.mesh().experts())
@@ -96,7 +98,7 @@ engine::ScheduleRunner::Settings TrainingStep::runner_settings() const {
       .stage = mesh.place().stage,
       .pipeline = mesh.pipeline(),
       .dtype = settings_.compute,
-      .shape = {held_tokens() / mesh.shape().tensor, model_.config().hidden},
+      .shape = {held_tokens() / mesh.shape().tensor, model_.config().streams() * model_.config().hidden},
       .recompute = {},
       .precision = settings_.precision,
       .weight_gradients = settings_.weight_gradients};
@@ -111,7 +113,14 @@ engine::ScheduleRunner::Settings TrainingStep::runner_settings() const {
 std::string TrainingStep::why_not_recorded() const {
   if (rank_.mesh().size() > 1) return "several ranks train together, and their collectives are not recorded";
   if (!runner_->in_turn()) return "the schedule begins a microbatch before the one in front has ended";
+  const MoeConfig& moe = model_.config().moe;
+  if (moe.experts > 0 && moe.training.balance_step && settings_.microbatches > 1)
+    return "the balance loss of a microbatch depends on how many came before it in the step "
+           "(global_aux_loss)";
   const DeviceProperties device = rank_.device().properties();
+  for (const auto& rule : optimizer_.rules()) {
+    if (rule->varies()) return "weights are watched for oscillation in some steps (weight_deosc)";
+  }
   if (!device.graphs) return device.kind + " cannot record its work";
   return {};
 }
@@ -319,8 +328,9 @@ void TrainingStep::begin(std::int64_t step) {
   if (std::exchange(host_[turn_].unread, false)) host_[turn_].finished->synchronize();
   upload_scalars(ScalarsOf::kBegin, step, 0, 0);
   if (routing_.load.absent() || rank_.measuring()) return;
-  for (const Tensor& counters : {routing_.load, routing_.losses})
-    rank_.compute().fill_zero(counters.data, counters.bytes());
+  for (const Tensor& counters : {routing_.load, routing_.losses, routing_.running, routing_.margins}) {
+    if (!counters.absent()) rank_.compute().fill_zero(counters.data, counters.bytes());
+  }
 }
 
 void TrainingStep::microbatch(std::int64_t index, const data::BatchView& batch) {
@@ -378,7 +388,8 @@ void TrainingStep::finish_gradients() {
   turbo::launch(rank_.context(), turbo::Fill{.out = stop_votes_, .value = votes_to_stop_ ? 1.0F : 0.0F});
   graphs_.run(StepGraphs::Part::kGradients, [&] {
     parallel_.finish_gradients();
-    for (const Tensor& total : {loss_, stop_votes_, mtp_loss_, routing_.load, routing_.losses}) {
+    for (const Tensor& total :
+         {loss_, stop_votes_, mtp_loss_, routing_.load, routing_.losses, routing_.margins}) {
       if (!total.absent()) parallel_.sum(total);
     }
     if (scales_) scales_->reduce(parallel_);
@@ -475,7 +486,7 @@ void TrainingStep::update(std::int64_t step, double learning_rate, double weight
   if (host_[1 - turn_].unread) host_[1 - turn_].finished->synchronize();
   upload_scalars(ScalarsOf::kUpdate, step, learning_rate, weight_decay);
   graphs_.run(StepGraphs::Part::kUpdate, [&] {
-    optimizer_.update(scalars_);
+    optimizer_.update(scalars_, step);
     if (!routing_.load.absent()) model_.end_step(rank_.context(), routing_);
     if (scales_) scales_->update(rank_.context(), optimizer_.gradient_norm());
   });

@@ -157,8 +157,10 @@ class TrainingStep : private engine::ChunkedModel {
   // Where they lie on the host, in the order in which upload() takes their memory.
   std::vector<const void*> host_inputs(int chunk, std::int64_t slot, bool training, bool with_mtp);
   void copy_inputs(const std::vector<Tensor>& to, const std::vector<const void*>& from);
-  bool drops_out() const { return model_.config().lora.training.dropout > 0; }
-  // Routers and dropout draw random numbers, and only in training.
+  bool drops_out() const {
+    return model_.config().lora.training.dropout > 0 || settings_.precision.at_random;
+  }
+  // Routers, dropout and rounding draw random numbers, and only in training.
   bool numbers_tokens(bool training) const { return training && (!routing_.load.absent() || drops_out()); }
   engine::ScheduleRunner::Settings runner_settings() const;
   // The sums of losses begin anew.

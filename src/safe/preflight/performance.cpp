@@ -139,11 +139,10 @@ void measure_device(const std::string& device, const std::vector<Hardware>& tabl
                                                 : std::vector<std::int64_t>{1024, 2048, 4096, 8192, 10240};
     if (!options.quick && options.products)
       for (const std::int64_t side : sides) cases.push_back({side, side, side});
-    const auto rates =
-        steps.run<Rates>("performance.products", [cases, dtype, quick = options.quick](Device& opened) {
-          return Rates{benchmark_gemm(opened, cases, {.dtype = dtype, .seconds = quick ? 0.2 : 0.5}),
-                       opened.properties()};
-        });
+    const double seconds = options.seconds.value_or(options.quick ? 0.2 : 0.5);
+    const auto rates = steps.run<Rates>("performance.products", [cases, dtype, seconds](Device& opened) {
+      return Rates{benchmark_gemm(opened, cases, {.dtype = dtype, .seconds = seconds}), opened.properties()};
+    });
     if (!rates) return;  // a device that fails here has nothing else to show
     const std::optional<Hardware> hardware = find_hardware(table, cpu ? "cpu" : rates->properties.name);
     const std::string type(name_of(dtype));

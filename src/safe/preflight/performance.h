@@ -18,7 +18,8 @@ namespace primus::preflight {
 
 struct PerformanceOptions {
   bool products = true, memory = true, corruption = true;
-  bool quick = false;  // one size, and fewer rounds
+  bool quick = false;                  // one size, and fewer rounds
+  std::optional<double> seconds = {};  // for each measurement; else half a second, or 0.2 where quick
   // Instead of the table's. In TFLOP/s and GB/s.
   std::optional<Wanted> least_tflops, least_memory;
   std::chrono::milliseconds timeout = std::chrono::minutes(3);  // of each step

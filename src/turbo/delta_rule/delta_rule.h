@@ -93,6 +93,7 @@ struct CachedDeltaRule {
   Tensor recent;             // [sequences, ring, value_heads * recent_width()] fp32; read and written
   Tensor committed;          // [sequences] int32; read and written
   Tensor out;                // [T, out_width()] out; zero for rows that belong to no sequence
+  Tensor workspace;
   void check() const;
   double flops() const { return 0; }
 };

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <numbers>
 #include <span>
 
 #include "base/random/random.h"
@@ -164,6 +166,17 @@ void random_normal(CpuContext& context, const RandomNormal& a) {
   });
 }
 
+void log_uniform(CpuContext& context, const LogUniform& a) {
+  float* x = context.data<float>(a.x);
+  const double low = a.low, range = static_cast<double>(a.high) - low;
+  parallel_ranges(context, a.x.elements(), 64 * sizeof(float), [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const double below = 0.5 * std::erfc(-static_cast<double>(x[i]) * std::numbers::sqrt2 / 2);
+      x[i] = static_cast<float>(std::log(low + range * below));
+    }
+  });
+}
+
 void scale(CpuContext& context, const Scale& a) {
   with_float_type(a.out.dtype, [&](auto tag) {
     using T = decltype(tag);
@@ -188,7 +201,24 @@ void fill(CpuContext& context, const Fill& a) {
   });
 }
 
+void add_rows(CpuContext& context, const CopyRows& a) {
+  with_float_type(a.to.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T* from = context.data<T>(a.from);
+    T* to = context.data<T>(a.to);
+    parallel_ranges(context, a.rows, 3 * a.cols * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T* x = from + row * a.from_stride;
+        T* y = to + row / a.group_rows * a.to_group_stride + row % a.group_rows * a.to_stride;
+        PRIMUS_SIMD()
+        for (std::int64_t i = 0; i < a.cols; ++i) y[i] = from_float<T>(to_float(y[i]) + to_float(x[i]));
+      }
+    });
+  });
+}
+
 void copy_rows(CpuContext& context, const CopyRows& a) {
+  if (a.add) return add_rows(context, a);
   const std::int64_t element = size_of(a.from.dtype);
   const std::int64_t bytes = a.cols * element;
   const char* from = context.data<char>(a.from);
@@ -213,6 +243,7 @@ void register_elementwise(KernelTable& table) {
   table.add<RandomNormal, CpuContext, &random_normal>();
   table.add<Fill, CpuContext, &fill>();
   table.add<Scale, CpuContext, &scale>();
+  table.add<LogUniform, CpuContext, &log_uniform>();
   table.add<CopyRows, CpuContext, &copy_rows>();
 }
 

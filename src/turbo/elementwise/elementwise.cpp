@@ -48,6 +48,11 @@ void Scale::check() const {
   PRIMUS_CHECK(kId, same(out, x));
 }
 
+void LogUniform::check() const {
+  PRIMUS_CHECK(kId, x.dtype == DType::kF32);
+  PRIMUS_CHECK(kId, low > 0 && high > low);
+}
+
 CopyRows CopyRows::strided(const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,
                            std::int64_t from_stride, std::int64_t to_stride) {
   return {.from = from,
@@ -61,7 +66,7 @@ CopyRows CopyRows::strided(const Tensor& from, const Tensor& to, std::int64_t ro
 }
 
 void CopyRows::check() const {
-  PRIMUS_CHECK(kId, from.dtype == to.dtype);
+  PRIMUS_CHECK(kId, from.dtype == to.dtype && (!add || is_float(to)));
   PRIMUS_CHECK(kId, rows >= 0 && cols >= 0 && group_rows > 0);
   PRIMUS_CHECK(kId, from_stride >= cols && to_stride >= cols);
 }

@@ -26,6 +26,7 @@ void forward(CpuContext& context, const HeadNormForward& a) {
     using T = decltype(tag);
     const std::int64_t width = a.x.cols(), dim = a.shape.head_dim, normed = a.shape.normed();
     const T* weight = optional<T>(context, a.weight);
+    const float offset = a.offset;
     parallel_ranges(context, a.x.rows(), 2 * width * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* x_row = context.data<const T>(a.x) + row * width;
@@ -41,7 +42,7 @@ void forward(CpuContext& context, const HeadNormForward& a) {
           if (w) {
             PRIMUS_SIMD()
             for (std::int64_t i = 0; i < dim; ++i)
-              y[i] = from_float<T>(to_float(x[i]) * scale * to_float(w[i]));
+              y[i] = from_float<T>(to_float(x[i]) * scale * (to_float(w[i]) + offset));
           } else {
             PRIMUS_SIMD()
             for (std::int64_t i = 0; i < dim; ++i) y[i] = from_float<T>(to_float(x[i]) * scale);
@@ -59,6 +60,7 @@ void backward_input(CpuContext& context, const HeadNormBackwardInput& a) {
     using T = decltype(tag);
     const std::int64_t width = a.x.cols(), dim = a.shape.head_dim, normed = a.shape.normed();
     const T* weight = optional<T>(context, a.weight);
+    const float offset = a.offset;
     parallel_ranges(context, a.x.rows(), 3 * width * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* x_row = context.data<const T>(a.x) + row * width;
@@ -77,7 +79,7 @@ void backward_input(CpuContext& context, const HeadNormBackwardInput& a) {
               d_x[i] = from_float<T>(gradient(i) * scale - to_float(x[i]) * along);
           };
           if (w) {
-            with([=](std::int64_t i) { return to_float(d_y[i]) * to_float(w[i]); });
+            with([=](std::int64_t i) { return to_float(d_y[i]) * (to_float(w[i]) + offset); });
           } else {
             with([=](std::int64_t i) { return to_float(d_y[i]); });
           }

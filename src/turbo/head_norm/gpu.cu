@@ -28,8 +28,8 @@ struct Heads {
       to[row * width + i] = from[row * width + i];
   }
   // Element i of head's weights.
-  PRIMUS_DEVICE float weight_at(const T* weight, std::int64_t head, std::int64_t i) const {
-    return weight ? to_float(weight[(head < heads ? 0 : dim) + i]) : 1.0F;
+  PRIMUS_DEVICE float weight_at(const T* weight, float offset, std::int64_t head, std::int64_t i) const {
+    return weight ? to_float(weight[(head < heads ? 0 : dim) + i]) + offset : 1.0F;
   }
 };
 
@@ -39,7 +39,7 @@ struct Forward : Heads<T> {
   const T *x, *weight;
   T* y;
   float* rstd;
-  float eps;
+  float eps, offset;
 
   Forward(Context& context, const HeadNormForward& a)
       : Heads<T>(a.shape, a.x),
@@ -47,7 +47,8 @@ struct Forward : Heads<T> {
         weight(optional<T>(context, a.weight)),
         y(context.data<T>(a.y)),
         rstd(context.data<float>(a.rstd)),
-        eps(a.eps) {}
+        eps(a.eps),
+        offset(a.offset) {}
 
   PRIMUS_DEVICE void operator()() const {
     this->each([&](std::int64_t row, std::int64_t head) {
@@ -63,7 +64,7 @@ struct Forward : Heads<T> {
       const float scale = 1.0F / ::sqrtf(squares / static_cast<float>(dim) + eps);
       if (lane() == 0) rstd[row * normed + head] = scale;
       for (std::int64_t i = lane(); i < dim; i += kWarp) {
-        to[i] = from_float<T>(to_float(from[i]) * scale * this->weight_at(weight, head, i));
+        to[i] = from_float<T>(to_float(from[i]) * scale * this->weight_at(weight, offset, head, i));
       }
     });
   }
@@ -88,6 +89,7 @@ struct BackwardInput : Heads<T> {
   const T *x, *weight, *d_y;
   const float* rstd;
   T* d_x;
+  float offset;
 
   BackwardInput(Context& context, const HeadNormBackwardInput& a)
       : Heads<T>(a.shape, a.x),
@@ -95,7 +97,8 @@ struct BackwardInput : Heads<T> {
         weight(optional<T>(context, a.weight)),
         d_y(context.data<T>(a.d_y)),
         rstd(context.data<float>(a.rstd)),
-        d_x(context.data<T>(a.d_x)) {}
+        d_x(context.data<T>(a.d_x)),
+        offset(a.offset) {}
 
   PRIMUS_DEVICE void operator()() const {
     this->each([&](std::int64_t row, std::int64_t head) {
@@ -104,13 +107,13 @@ struct BackwardInput : Heads<T> {
       const float scale = rstd[row * normed + head];
       float dot = 0;
       for (std::int64_t i = lane(); i < dim; i += kWarp) {
-        dot =
-            multiply_add(to_float(d_y[at + i]) * this->weight_at(weight, head, i), to_float(x[at + i]), dot);
+        dot = multiply_add(to_float(d_y[at + i]) * this->weight_at(weight, offset, head, i),
+                           to_float(x[at + i]), dot);
       }
       dot = warp_reduce(dot);
       const float along = dot * scale * scale * scale / static_cast<float>(dim);
       for (std::int64_t i = lane(); i < dim; i += kWarp) {
-        const float g = to_float(d_y[at + i]) * this->weight_at(weight, head, i);
+        const float g = to_float(d_y[at + i]) * this->weight_at(weight, offset, head, i);
         d_x[at + i] = from_float<T>(g * scale - to_float(x[at + i]) * along);
       }
     });

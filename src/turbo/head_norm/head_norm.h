@@ -1,6 +1,7 @@
 // RMSNorm of every query head and every key head of a fused projection, each over its own head_dim columns
 // (QK norm: Henry et al. 2020, as in Qwen 3; without weights, as in Llama 4):
-//   y = x * rstd * weight,  rstd = 1/sqrt(mean(x²) + eps) per token and head.
+//   y = x * rstd * (weight + offset),  rstd = 1/sqrt(mean(x²) + eps) per token and head.
+// The offset is 1 where weights are stored minus one, else 0.
 // A row is `heads` query heads, then `kv_heads` key heads, then columns that are not touched (values).
 // Statistics and products are in fp32; y is rounded once.
 #pragma once
@@ -23,6 +24,7 @@ struct HeadNormForward {
   Tensor y;       // [tokens, width] out
   Tensor rstd;    // [tokens, heads + kv_heads] fp32 out
   float eps;
+  float offset = 0;
   void check() const;
   double flops() const { return 0; }
 };
@@ -35,6 +37,7 @@ struct HeadNormBackwardInput {
   Tensor rstd;    // [tokens, heads + kv_heads] fp32
   Tensor d_y;     // [tokens, width]
   Tensor d_x;     // [tokens, width] out; may be d_y
+  float offset = 0;
   void check() const;
   double flops() const { return 0; }
 };

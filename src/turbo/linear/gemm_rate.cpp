@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <memory>
 
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/linear/linear.h"
@@ -26,6 +27,12 @@ class OwnArena {
   Arena arena_;
 };
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 // Seconds of processor time, of all threads.
 double processor_seconds() {
   timespec time{};
@@ -33,77 +40,102 @@ double processor_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Calls visit(FLOP/s, mean number of cores kept busy) for each repetition but the first, which warms up.
-template <class Visit>
-void repeat_gemm(Device& device, DType dtype, double seconds, Visit&& visit) {
-  using Clock = std::chrono::steady_clock;
-  // On a GPU small products would measure launches, and a wait behind each of them the host.
-  const bool gpu = !device.properties().host_memory;
-  const std::int64_t size = gpu ? 4096 : 1536, products = gpu ? 16 : 1;
-  const Shape square{size, size};
-  const std::unique_ptr<Stream> stream = device.create_stream(StreamKind::kCompute);
-  Meter meter;
+// Products of square matrices, over and over.
+class Products {
+ public:
+  // `count`: of a repetition.
+  Products(Device& device, DType dtype, std::int64_t side, std::int64_t count)
+      : count_(count), stream_(device.create_stream(StreamKind::kCompute)) {
+    const Shape square{side, side};
+    Arena measuring("scratch");
+    turbo::Context plan{device, *stream_, measuring, meter_};
+    product_.a = Tensor(nullptr, dtype, square);
+    product_.b = Tensor(nullptr, dtype, square);
+    product_.c = Tensor(nullptr, DType::kF32, square);
+    launch(plan, product_);
 
-  Arena measuring("scratch");
-  Context plan{device, *stream, measuring, meter};
-  Gemm product{.role = GemmRole::kForward,
-               .a = Tensor(nullptr, dtype, square),
-               .b = Tensor(nullptr, dtype, square),
-               .c = Tensor(nullptr, DType::kF32, square),
-               .accumulate = false,
-               .workspace = {}};
-  launch(plan, product);
+    scratch_ =
+        std::make_unique<OwnArena>(device, "scratch", std::max(measuring.high_water(), Arena::kAlignment));
+    operands_ = std::make_unique<OwnArena>(device, "operands", 2 * product_.a.bytes() + product_.c.bytes());
+    context_ = std::unique_ptr<turbo::Context>(new turbo::Context{device, *stream_, scratch_->get(), meter_});
+    product_.a.data = operands_->get().allocate(product_.a.bytes()).address;
+    product_.b.data = operands_->get().allocate(product_.b.bytes()).address;
+    product_.c.data = operands_->get().allocate(product_.c.bytes()).address;
 
-  OwnArena scratch(device, "scratch", std::max(measuring.high_water(), Arena::kAlignment));
-  OwnArena operands(device, "operands", 2 * product.a.bytes() + product.c.bytes());
-  Context context{device, *stream, scratch.get(), meter};
-  product.a.data = operands.get().allocate(product.a.bytes()).address;
-  product.b.data = operands.get().allocate(product.b.bytes()).address;
-  product.c.data = operands.get().allocate(product.c.bytes()).address;
-
-  // Random operands: a GPU multiplies zeros faster, since that takes less power.
-  for (const Tensor& operand : {product.a, product.b}) {
-    const bool wide = dtype == DType::kF32;
-    launch(context, RandomNormal{.out = wide ? operand : product.c,
-                                 .seed = 1,
-                                 .stream = operand.data == product.a.data ? 1U : 2U,
-                                 .offset = 0,
-                                 .mean = 0,
-                                 .std = 1});
-    if (!wide) launch(context, Cast{.x = product.c, .out = operand});
+    // Random operands: a GPU multiplies zeros faster, since that takes less power.
+    for (const Tensor& operand : {product_.a, product_.b}) {
+      const bool wide = dtype == DType::kF32;
+      launch(*context_, RandomNormal{.out = wide ? operand : product_.c,
+                                     .seed = 1,
+                                     .stream = operand.data == product_.a.data ? 1U : 2U,
+                                     .offset = 0,
+                                     .mean = 0,
+                                     .std = 1});
+      if (!wide) launch(*context_, Cast{.x = product_.c, .out = operand});
+    }
+    stream_->synchronize();
   }
-  stream->synchronize();
 
-  const auto begin = Clock::now();
-  for (int i = 0; i < 3 || std::chrono::duration<double>(Clock::now() - begin).count() < seconds; ++i) {
+  struct Repetition {
+    double seconds, rate;  // FLOP/s
+    double cores;          // kept busy by this process, on average
+  };
+  Repetition run() {
     const double busy = processor_seconds();
     const auto start = Clock::now();
-    for (std::int64_t j = 0; j < products; ++j) launch(context, product);
-    stream->synchronize();
-    const double elapsed = std::chrono::duration<double>(Clock::now() - start).count();
-    if (i > 0)
-      visit(static_cast<double>(products) * product.flops() / elapsed,
-            (processor_seconds() - busy) / elapsed);
+    for (std::int64_t i = 0; i < count_; ++i) launch(*context_, product_);
+    stream_->synchronize();
+    const double seconds = seconds_since(start);
+    return {seconds, static_cast<double>(count_) * product_.flops() / seconds,
+            (processor_seconds() - busy) / seconds};
   }
+
+ private:
+  std::int64_t count_;
+  std::unique_ptr<Stream> stream_;
+  Meter meter_;
+  Gemm product_{.role = GemmRole::kForward, .a = {}, .b = {}, .c = {}, .accumulate = false, .workspace = {}};
+  std::unique_ptr<OwnArena> scratch_, operands_;
+  std::unique_ptr<turbo::Context> context_;
+};
+
+// The best rate of the repetitions for which counts(cores) says so; empty: there was none.
+template <class Counts>
+std::optional<double> best_rate(Device& device, DType dtype, RateTime time, Counts&& counts) {
+  const bool host = device.properties().host_memory;
+  // On a GPU small products would measure launches, and a wait behind each of them the host. On a few cores
+  // products of side 1024 are as fast as larger ones; more cores find too little work in them.
+  constexpr double kTooShort = 0.003;
+  auto products = std::make_unique<Products>(device, dtype, host ? 1024 : 4096, host ? 1 : 16);
+  products->run();  // compiles kernels, touches memory
+  if (host && products->run().seconds < kTooShort) {
+    products.reset();
+    products = std::make_unique<Products>(device, dtype, 1536, 1);
+    products->run();
+  }
+  double best = 0, second = 0;
+  const auto settled = [&] { return host && second > 0 && best <= second * (1 + time.settled); };
+  const auto begin = Clock::now();
+  for (int i = 0; i < 2 || (!settled() && seconds_since(begin) < time.seconds); ++i) {
+    const Products::Repetition now = products->run();
+    if (!counts(now.cores)) continue;
+    second = std::max(second, std::min(best, now.rate));
+    best = std::max(best, now.rate);
+  }
+  return best > 0 ? std::optional(best) : std::nullopt;
 }
 
 }  // namespace
 
-double measure_gemm_rate(Device& device, DType dtype, double seconds) {
-  double best = 0;
-  repeat_gemm(device, dtype, seconds, [&](double rate, double) { best = std::max(best, rate); });
-  return best;
+double measure_gemm_rate(Device& device, DType dtype, RateTime time) {
+  return *best_rate(device, dtype, time, [](double) { return true; });
 }
 
-std::optional<double> measure_gemm_peak(Device& device, DType dtype, int threads, double seconds) {
+std::optional<double> measure_gemm_peak(Device& device, DType dtype, int threads, RateTime time) {
   // Threads wait for each other a little even when nobody else is there.
   constexpr double kWhole = 0.97;
-  std::optional<double> best;
-  repeat_gemm(device, dtype, seconds, [&](double rate, double cores) {
-    if (device.synchronous() && cores < kWhole * threads) return;
-    best = std::max(best.value_or(0), rate);
-  });
-  return best;
+  const bool watched = device.synchronous();
+  return best_rate(device, dtype, time, [&](double cores) { return !watched || cores >= kWhole * threads; });
 }
 
 }  // namespace primus::turbo

@@ -14,6 +14,7 @@ void forward(CpuContext& context, const RmsNormForward& a) {
     using T = decltype(tag);
     const std::int64_t hidden = a.x.cols();
     const T* weight = context.data<T>(a.weight);
+    const float offset = a.offset;
     float* rstd = context.data<float>(a.rstd);
     const int streams = a.delta.absent() ? 2 : 4;
     parallel_ranges(
@@ -35,7 +36,7 @@ void forward(CpuContext& context, const RmsNormForward& a) {
             rstd[row] = scale;
             PRIMUS_SIMD()
             for (std::int64_t i = 0; i < hidden; ++i)
-              y[i] = from_float<T>(to_float(x[i]) * scale * to_float(weight[i]));
+              y[i] = from_float<T>(to_float(x[i]) * scale * (to_float(weight[i]) + offset));
           }
         });
   });
@@ -87,6 +88,7 @@ void backward_input(CpuContext& context, const RmsNormBackwardInput& a) {
     using T = decltype(tag);
     const std::int64_t hidden = a.x.cols();
     const T* weight = context.data<T>(a.weight);
+    const float offset = a.offset;
     const int streams = a.d_sum.absent() ? 3 : 4;
     parallel_ranges(
         context, a.x.rows(), streams * hidden * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
@@ -96,20 +98,21 @@ void backward_input(CpuContext& context, const RmsNormBackwardInput& a) {
             T* d_x = context.data<T>(a.d_x) + row * hidden;
             const float rstd = context.data<float>(a.rstd)[row];
             const float dot = sum_terms(hidden, [&](std::int64_t i) {
-              return to_float(d_y[i]) * to_float(weight[i]) * to_float(x[i]);
+              return to_float(d_y[i]) * (to_float(weight[i]) + offset) * to_float(x[i]);
             });
             const float along = dot * rstd * rstd * rstd / static_cast<float>(hidden);
             if (a.d_sum.absent()) {
               PRIMUS_SIMD()
               for (std::int64_t i = 0; i < hidden; ++i) {
-                d_x[i] =
-                    from_float<T>(to_float(d_y[i]) * to_float(weight[i]) * rstd - to_float(x[i]) * along);
+                d_x[i] = from_float<T>(to_float(d_y[i]) * (to_float(weight[i]) + offset) * rstd -
+                                       to_float(x[i]) * along);
               }
             } else {
               const T* d_sum = context.data<T>(a.d_sum) + row * hidden;
               PRIMUS_SIMD()
               for (std::int64_t i = 0; i < hidden; ++i) {
-                const float through = to_float(d_y[i]) * to_float(weight[i]) * rstd - to_float(x[i]) * along;
+                const float through =
+                    to_float(d_y[i]) * (to_float(weight[i]) + offset) * rstd - to_float(x[i]) * along;
                 d_x[i] = from_float<T>(to_float(d_sum[i]) + through);
               }
             }

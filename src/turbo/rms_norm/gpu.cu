@@ -6,6 +6,14 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
+// Neighbouring weights, as they multiply.
+template <int kCount, class T>
+PRIMUS_DEVICE void load_weights(const T* weight, float offset, float (&w)[kCount]) {
+  load<kCount>(weight, w);
+  PRIMUS_UNROLL
+  for (int k = 0; k < kCount; ++k) w[k] += offset;
+}
+
 template <class T, int kCount>
 struct Forward {
   static constexpr int kThreads = 256;
@@ -14,7 +22,7 @@ struct Forward {
   T *sum, *y;
   float* rstd;
   std::int64_t hidden;
-  float eps;
+  float eps, offset;
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();
@@ -42,7 +50,7 @@ struct Forward {
     for (std::int64_t i = thread() * kCount; i < hidden; i += kThreads * kCount) {
       float v[kCount], w[kCount];
       load<kCount>(normed + i, v);  // this thread's own elements: no barrier needed
-      load<kCount>(weight + i, w);
+      load_weights<kCount>(weight + i, offset, w);
       PRIMUS_UNROLL
       for (int k = 0; k < kCount; ++k) v[k] = v[k] * scale * w[k];
       store<kCount>(y + at + i, v);
@@ -72,7 +80,7 @@ struct ForwardByWarps {
   T *sum, *y;
   float* rstd;
   std::int64_t rows, hidden;
-  float eps;
+  float eps, offset;
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();
@@ -108,7 +116,7 @@ struct ForwardByWarps {
       const std::int64_t i = Row::column(p);
       if (i >= hidden) continue;
       float w[kCount];
-      load<kCount>(weight + i, w);
+      load_weights<kCount>(weight + i, offset, w);
       PRIMUS_UNROLL
       for (int k = 0; k < kCount; ++k) w[k] = v[p][k] * scale * w[k];
       store<kCount>(y + at + i, w);
@@ -127,9 +135,9 @@ void forward(Context& context, const RmsNormForward& a) {
       using Row = WarpRow<count>;
       if (hidden <= Row::kMost) {
         launch(context, Row::blocks(rows),
-               ForwardByWarps<T, count>{x, delta, w, sum, y, rstd, rows, hidden, a.eps});
+               ForwardByWarps<T, count>{x, delta, w, sum, y, rstd, rows, hidden, a.eps, a.offset});
       } else {
-        launch(context, rows, Forward<T, count>{x, delta, w, sum, y, rstd, hidden, a.eps});
+        launch(context, rows, Forward<T, count>{x, delta, w, sum, y, rstd, hidden, a.eps, a.offset});
       }
     });
   });
@@ -144,6 +152,7 @@ struct BackwardInput {
   const T *d_y, *d_sum;
   T* d_x;
   std::int64_t hidden;
+  float offset;
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t at = block() * hidden;
@@ -152,7 +161,7 @@ struct BackwardInput {
     for (std::int64_t i = thread() * kCount; i < hidden; i += kThreads * kCount) {
       float v[kCount], w[kCount], d[kCount];
       load<kCount>(x + at + i, v);
-      load<kCount>(weight + i, w);
+      load_weights<kCount>(weight + i, offset, w);
       load<kCount>(d_y + at + i, d);
       PRIMUS_UNROLL
       for (int k = 0; k < kCount; ++k) dot = multiply_add(d[k] * w[k], v[k], dot);
@@ -162,7 +171,7 @@ struct BackwardInput {
     for (std::int64_t i = thread() * kCount; i < hidden; i += kThreads * kCount) {
       float v[kCount], w[kCount], d[kCount];
       load<kCount>(x + at + i, v);
-      load<kCount>(weight + i, w);
+      load_weights<kCount>(weight + i, offset, w);
       load<kCount>(d_y + at + i, d);
       PRIMUS_UNROLL
       for (int k = 0; k < kCount; ++k) d[k] = d[k] * w[k] * scale - v[k] * along;
@@ -188,6 +197,7 @@ struct BackwardByWarps {
   T* d_x;
   float* lines;
   std::int64_t rows, hidden, rows_per_block;
+  float offset;
 
   PRIMUS_DEVICE void operator()() const {
     float sums[kPieces][kCount] = {};
@@ -209,7 +219,7 @@ struct BackwardByWarps {
         const std::int64_t i = Row::column(p);
         if (i >= hidden) continue;
         float w[kCount];
-        load<kCount>(weight + i, w);
+        load_weights<kCount>(weight + i, offset, w);
         PRIMUS_UNROLL
         for (int k = 0; k < kCount; ++k) {
           if constexpr (kWeight) sums[p][k] += d[p][k] * (v[p][k] * scale);
@@ -312,7 +322,7 @@ void backward_by_warps(Context& context, const RmsNormBackwardInput& a) {
            BackwardByWarps<T, kCount, of_weight>{context.data<T>(a.x), context.data<T>(a.weight),
                                                  context.data<float>(a.rstd), context.data<T>(a.d_y),
                                                  optional<T>(context, a.d_sum), context.data<T>(a.d_x), lines,
-                                                 rows, hidden, rows_per_block});
+                                                 rows, hidden, rows_per_block, a.offset});
   });
   if (weight) sum_of_lines(context, lines, hidden, blocks, a.d_weight, a.accumulate);
 }
@@ -336,7 +346,7 @@ void backward_input(Context& context, const RmsNormBackwardInput& a) {
                                   .workspace = a.workspace});
       }
       launch(context, a.x.rows(),
-             BackwardInput<T, count>{x, w, context.data<float>(a.rstd), d_y, d_sum, d_x, hidden});
+             BackwardInput<T, count>{x, w, context.data<float>(a.rstd), d_y, d_sum, d_x, hidden, a.offset});
     });
   });
 }

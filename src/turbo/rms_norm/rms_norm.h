@@ -1,5 +1,7 @@
 // RMSNorm (Zhang & Sennrich 2019), optionally fused with the residual addition before it:
-//   sum = x + delta (rounded to its type),  rstd = 1/sqrt(mean(sum²) + eps),  y = sum * rstd * weight.
+//   sum = x + delta (rounded to its type),  rstd = 1/sqrt(mean(sum²) + eps),  y = sum * rstd * (weight +
+//   offset).
+// The offset is 1 where weights are stored minus one (Gemma, Qwen3-Next), else 0.
 // Statistics and products are in fp32; y is rounded once.
 #pragma once
 
@@ -17,6 +19,7 @@ struct RmsNormForward {
   Tensor y;       // [tokens, hidden] out
   Tensor rstd;    // [tokens] fp32 out
   float eps;
+  float offset = 0;
   void check() const;
   double flops() const { return 0; }
 };
@@ -34,6 +37,7 @@ struct RmsNormBackwardInput {
   Tensor d_x;               // [tokens, hidden] out
   Tensor d_weight = {};     // [hidden] fp32, or bf16 that is rounded once; or absent
   bool accumulate = false;  // d_weight += instead of d_weight =
+  float offset = 0;
   Tensor workspace = {};
   void check() const;
   double flops() const { return 0; }

@@ -375,9 +375,15 @@ void losses(CpuContext& context, const RouterLosses& a) {
   });
   float* out = context.data<float>(a.losses);
   if (!a.load.absent()) {
-    out[0] += static_cast<float>(sums.balance * static_cast<double>(balance_factor(a.rule, a.load, tokens)));
+    const float factor = a.load_share * balance_factor(a.rule, a.load, tokens);
+    out[0] += static_cast<float>(sums.balance * static_cast<double>(factor));
   }
   out[1] += static_cast<float>(sums.z / static_cast<double>(tokens));
+}
+
+void running_load(CpuContext& context, const RunningLoad& a) {
+  auto *load = context.data<std::int32_t>(a.load), *running = context.data<std::int32_t>(a.running);
+  for (std::int64_t e = 0; e < a.load.elements(); ++e) load[e] = running[e] += load[e];
 }
 
 void expert_load(CpuContext& context, const ExpertLoad& a) {
@@ -411,6 +417,7 @@ void register_router(KernelTable& table) {
   table.add<RouterBackward, CpuContext, &backward>();
   table.add<RouterLoad, CpuContext, &load>();
   table.add<RouterLosses, CpuContext, &losses>();
+  table.add<RunningLoad, CpuContext, &running_load>();
   table.add<ExpertLoad, CpuContext, &expert_load>();
   table.add<ExpertBiasUpdate, CpuContext, &expert_bias_update>();
 }

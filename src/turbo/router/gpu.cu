@@ -450,9 +450,10 @@ void losses(Context& context, const RouterLosses& a) {
                    counts ? tokens / a.load.rows() : 1, static_cast<int>(a.logits.cols())});
   auto* out = context.data<float>(a.losses);
   if (counts) {
-    launch(context, 1,
-           SumOfParts<AddLoss, double>{
-               {out, static_cast<double>(balance_factor(a.rule, a.load, tokens))}, parts, count});
+    launch(
+        context, 1,
+        SumOfParts<AddLoss, double>{
+            {out, static_cast<double>(a.load_share * balance_factor(a.rule, a.load, tokens))}, parts, count});
   }
   launch(context, 1,
          SumOfParts<AddLoss, double>{{out + 1, 1 / static_cast<double>(tokens)}, parts + count, count});
@@ -467,6 +468,16 @@ struct CountExperts {
     if (rows[slot] < 0) atomic_add(load + dropped, 1);
   }
 };
+
+struct AddRunning {
+  std::int32_t *load, *running;
+  PRIMUS_DEVICE void operator()(std::int64_t e) const { load[e] = running[e] += load[e]; }
+};
+
+void running_load(Context& context, const RunningLoad& a) {
+  for_each(context, a.load.elements(),
+           AddRunning{context.data<std::int32_t>(a.load), context.data<std::int32_t>(a.running)});
+}
 
 void expert_load(Context& context, const ExpertLoad& a) {
   for_each(context, a.experts.elements(),
@@ -506,6 +517,7 @@ void register_router(KernelTable& table) {
   table.add<RouterBackward, Context, &backward>();
   table.add<RouterLoad, Context, &router_load>();
   table.add<RouterLosses, Context, &losses>();
+  table.add<RunningLoad, Context, &running_load>();
   table.add<ExpertLoad, Context, &expert_load>();
   table.add<ExpertBiasUpdate, Context, &expert_bias_update>();
 }

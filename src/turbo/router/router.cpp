@@ -78,6 +78,11 @@ void ExpertLoad::check() const {
   PRIMUS_CHECK(kId, load.shape.rank() == 1 && load.dtype == DType::kI32);
 }
 
+void RunningLoad::check() const {
+  PRIMUS_CHECK(kId, load.dtype == DType::kI32 && load.shape.rank() == 2 && load.shape[0] == 1);
+  PRIMUS_CHECK(kId, is_vector(running, DType::kI32, load.shape[1]));
+}
+
 void ExpertBiasUpdate::check() const {
   PRIMUS_CHECK(
       kId, load.dtype == DType::kI32 && bias.dtype == DType::kF32 && load.elements() == bias.elements() + 1);

@@ -91,13 +91,15 @@ struct RouterLoad {
 //   z         the mean over tokens of  (log Σ_e exp logits[t, e])²
 // p is the softmax, or the sigmoids divided by their sum. One segment per microbatch is the loss of Switch
 // Transformer and Megatron-LM's aux_loss, one per sequence DeepSeek's (seq_aux_loss); balanced experts
-// give 1.
+// give 1. With the loads of more microbatches and `load_share` it is Megatron-LM's global_aux_loss.
 struct RouterLosses {
   static constexpr KernelId kId = KernelId::kRouterLosses;
   RouterRule rule;
   Tensor logits;  // [tokens, experts] fp32
   Tensor load;    // [segments, experts] int32, or absent: no balance loss
   Tensor losses;  // [2] fp32, added to
+  // Of the loads that count: their mean over so many runs of tokens as these are, when `load` is their sum.
+  float load_share = 1;
   void check() const;
   double flops() const { return 0; }
 };
@@ -113,6 +115,14 @@ struct RouterBackward {
   float balance_scale, z_scale;
   Tensor previous;  // [tokens, experts] fp32 to be added, or absent; may be d_logits
   Tensor d_logits;  // [tokens, experts] fp32 out
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// running[e] += load[e], and load[e] = running[e]: loads of one microbatch become those of all so far.
+struct RunningLoad {
+  static constexpr KernelId kId = KernelId::kRunningLoad;
+  Tensor load, running;  // [1, experts] and [experts] int32, in place
   void check() const;
   double flops() const { return 0; }
 };

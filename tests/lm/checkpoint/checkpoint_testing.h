@@ -62,7 +62,10 @@ struct TestTensors {
         .name = std::move(name), .dtype = dtype, .shape = std::move(shape), .data = nullptr, .fill = {}};
     TestRandom random(seed);
     std::vector<std::byte> bytes(source.bytes());
-    for (auto& byte : bytes) byte = static_cast<std::byte>(random.next() >> 56);
+    for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
+      const std::uint64_t eight = random.next();
+      std::memcpy(&bytes[at], &eight, std::min(sizeof(eight), bytes.size() - at));
+    }
     storage.push_back(std::move(bytes));
     source.data = storage.back().data();
     sources.push_back(std::move(source));

@@ -149,6 +149,32 @@ TEST(Conversation, TurnsAreWrittenInTheFormatOfFineTuning) {
   EXPECT_EQ(decoder->length(), 0);
 }
 
+// A system's text stands in front of every turn, and stays when turns are forgotten.
+TEST(Conversation, ASystemsTextStaysInFront) {
+  auto chain = chain_of("\nok");
+  chain.emplace_back('k', 256);
+  const auto decoder = chain_decoder(chain, 120);
+  const auto tokenizer = make_byte_tokenizer();
+  const data::ConversationWriter writer(data::ConversationFormat::kAlpaca, *tokenizer);
+  Conversation conversation(*decoder, *tokenizer, kGreedy, &writer, "Be brief.");
+  using Messages = std::vector<data::Message>;
+  const auto prompt = [&](const Messages& messages) {
+    return static_cast<std::int64_t>(writer.prompt(messages).size());
+  };
+  EXPECT_EQ(conversation.say("one").text, "ok");
+  EXPECT_EQ(decoder->length(), prompt({{"system", "Be brief.", {}}, {"user", "one", {}}}) + 2);
+  EXPECT_EQ(conversation.turns(), 1U);
+  EXPECT_GT(conversation.say("a question").forgotten_turns, 0U);
+  EXPECT_EQ(decoder->length(), prompt({{"system", "Be brief.", {}}, {"user", "a question", {}}}) + 2);
+  conversation.clear();
+  conversation.say("one");
+  EXPECT_EQ(decoder->length(), prompt({{"system", "Be brief.", {}}, {"user", "one", {}}}) + 2);
+  // Where there is no place for it, that is said.
+  const data::ConversationWriter squad(data::ConversationFormat::kSquad, *tokenizer);
+  EXPECT_THROW(Conversation(*decoder, *tokenizer, kGreedy, &squad, "x"), Error);
+  EXPECT_THROW(Conversation(*decoder, *tokenizer, kGreedy, nullptr, "x"), Error);
+}
+
 // SQuAD's has one question and one answer: each turn stands alone.
 TEST(Conversation, AFormatOfOneTurnForgetsTheLastOne) {
   auto chain = chain_of(": ok");

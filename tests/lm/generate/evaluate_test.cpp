@@ -28,15 +28,18 @@ std::unique_ptr<LossEvaluator> evaluator(const ModelConfig& config, const Evalua
   return result;
 }
 
+// -ln p of a token.
+double loss_of(const std::vector<float>& logits, std::int32_t token) {
+  double total = 0;
+  for (const float z : logits) total += std::exp(static_cast<double>(z));
+  return std::log(total) - static_cast<double>(logits[static_cast<std::size_t>(token)]);
+}
+
 // The sum of -ln p over a window, from the logits of one pass.
 double reference_loss(const ModelConfig& config, const std::vector<std::int32_t>& tokens) {
   const auto logits = test::teacher_forcing(config, kSeed, tokens);
   double sum = 0;
-  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
-    double total = 0;
-    for (const float z : logits[i]) total += std::exp(static_cast<double>(z));
-    sum += std::log(total) - static_cast<double>(logits[i][tokens[i + 1]]);
-  }
+  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) sum += loss_of(logits[i], tokens[i + 1]);
   return sum;
 }
 
@@ -68,6 +71,47 @@ TEST(LossEvaluator, WindowsFollowEachOtherAndTheLastMayBeShort) {
     EXPECT_EQ(e->tokens(), 39);
     EXPECT_NEAR(e->total(), expected, 1e-5 * expected) << "batch " << batch;
   }
+}
+
+// As fine-tuning sees them: each alone, and the tokens that count are those to learn, as labels.
+TEST(Conversations, AnswersAloneCount) {
+  const ModelConfig config = tiny_config();
+  data::TokenizedConversations conversations;
+  const auto add = [&](std::size_t length, std::vector<std::size_t> learned) {
+    const auto ids = some_tokens(length + conversations.ids.size(), config.vocab);
+    conversations.ids.insert(conversations.ids.end(), ids.end() - static_cast<std::ptrdiff_t>(length),
+                             ids.end());
+    std::vector<std::uint8_t> marks(length);
+    for (const std::size_t i : learned) marks[i] = 1;
+    conversations.learned.insert(conversations.learned.end(), marks.begin(), marks.end());
+    conversations.ends.push_back(static_cast<std::int64_t>(conversations.ids.size()));
+  };
+  add(9, {5, 6, 7, 8});
+  add(17, {0, 3, 15, 16});        // its first token is never predicted
+  add(12, {});                    // nothing to learn
+  add(30, {10, 16, 17, 28, 29});  // its last thirteen tokens do not fit
+  double expected = 0;
+  for (const auto& [i, learned] :
+       {std::pair<std::size_t, std::vector<std::size_t>>{0, {5, 6, 7, 8}}, {1, {3, 15, 16}}, {3, {10, 16}}}) {
+    const auto begin = conversations.ids.begin() + conversations.begin(i);
+    const std::vector<std::int32_t> tokens(begin,
+                                           begin + std::min<std::int64_t>(conversations.tokens(i), 17));
+    const auto logits = test::teacher_forcing(config, kSeed, tokens);
+    for (const std::size_t at : learned) expected += loss_of(logits[at - 1], tokens[at]);
+  }
+  for (const std::int64_t batch : {1, 2, 5}) {
+    const auto e = evaluator(config, {.sequence = 16, .batch = batch});
+    const ConversationReport report = evaluate_conversations(*e, conversations, 16);
+    EXPECT_EQ(report.tokens, 9);
+    EXPECT_EQ(report.conversations, 3);
+    EXPECT_EQ(report.truncated, 1);
+    EXPECT_EQ(report.without_answer, 1);
+    EXPECT_NEAR(report.loss, expected / 9, 1e-5 * expected / 9) << "batch " << batch;
+    EXPECT_DOUBLE_EQ(report.perplexity, std::exp(report.loss));
+  }
+  std::ranges::fill(conversations.learned, 0);
+  const auto e = evaluator(config, {.sequence = 16});
+  EXPECT_THROW(evaluate_conversations(*e, conversations, 16), Error);
 }
 
 TEST(LossEvaluator, RefusesIdsBeyondTheVocabulary) {

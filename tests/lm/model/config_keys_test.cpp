@@ -73,7 +73,8 @@ TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
       {"deepseek_v32", {"first_k_dense_replace", "head_dim", "num_key_value_heads", "qk_head_dim"}},
       {"glm_moe_dsa", {"first_k_dense_replace", "head_dim", "num_key_value_heads", "qk_head_dim"}},
       {"llama4_text", {"interleave_moe_layer_step", "no_rope_layer_interval"}},  // lists go before them
-      {"lfm2", {"full_attn_idxs"}}};
+      {"lfm2", {"full_attn_idxs"}},
+      {"kimi_linear", {"head_dim", "num_key_value_heads", "qk_head_dim"}}};
   const json families = json::parse(read_file(kTests / "lm/model/transformers_defaults.json"));
   std::size_t keys = 0;
   for (const auto& [family, config] : families.items()) {
@@ -162,7 +163,9 @@ TEST(ConfigKeys, OtherNamesGoBeforeTheUsualOnes) {
       {"deepseek_v3", "num_local_experts", "n_routed_experts"},
       {"deepseek_v3", "num_mtp_layers", "num_nextn_predict_layers"},
       {"qwen3_moe", "num_local_experts", "num_experts"},
-      {"lfm2", "block_ff_dim", "intermediate_size"}};
+      {"lfm2", "block_ff_dim", "intermediate_size"},
+      {"kimi_linear", "num_local_experts", "num_experts"},
+      {"kimi_linear", "num_shared_experts", "n_shared_experts"}};
   for (const auto& [family, alias, key] : aliases) {
     json expected = golden(family), root = expected;
     expected.erase(alias);
@@ -265,6 +268,10 @@ TEST(ConfigKeys, PublishedModelsGiveNoNote) {
       "n_group n_routed_experts n_shared_experts norm_topk_prob num_experts_per_tok q_lora_rank "
       "qk_nope_head_dim "
       "qk_rope_head_dim routed_scaling_factor scoring_func seq_aux topk_group topk_method v_head_dim";
+  const char* const qwen =
+      "attention_bias linear_conv_kernel_dim linear_key_head_dim linear_num_key_heads linear_num_value_heads "
+      "linear_value_head_dim moe_intermediate_size num_experts num_experts_per_tok output_router_logits "
+      "partial_rotary_factor router_aux_loss_coef shared_expert_intermediate_size";
   const std::map<std::string, std::string> published = {
       {"llama", "attention_bias mlp_bias"},
       {"llama31_tied", "attention_bias mlp_bias"},
@@ -299,7 +306,24 @@ TEST(ConfigKeys, PublishedModelsGiveNoNote) {
        "num_heads tie_embedding use_pos_enc"},
       {"lfm2_moe",
        "conv_L_cache conv_bias layer_types moe_intermediate_size norm_eps norm_topk_prob num_dense_layers "
-       "num_experts num_experts_per_tok routed_scaling_factor use_expert_bias"}};
+       "num_experts num_experts_per_tok routed_scaling_factor use_expert_bias"},
+      {"qwen3_next",
+       qwen + std::string(" decoder_sparse_step mlp_only_layers norm_topk_prob full_attention_interval")},
+      {"qwen3_5_moe",
+       qwen + std::string(
+                  " attn_output_gate full_attention_interval layer_types mamba_ssm_dtype mlp_only_layers "
+                  "mtp_num_hidden_layers mtp_use_dedicated_embeddings rope_parameters")},
+      {"qwen3_5",
+       "attention_bias attn_output_gate full_attention_interval layer_types linear_conv_kernel_dim "
+       "linear_key_head_dim linear_num_key_heads linear_num_value_heads linear_value_head_dim "
+       "mamba_ssm_dtype "
+       "mtp_num_hidden_layers mtp_use_dedicated_embeddings rope_parameters partial_rotary_factor"},
+      {"kimi_linear",
+       "auto_map attention_bias first_k_dense_replace kv_lora_rank linear_attn_config mla_use_nope "
+       "model_max_length moe_intermediate_size moe_layer_freq moe_renormalize moe_router_activation_func "
+       "num_expert_group num_experts num_experts_per_token num_nextn_predict_layers num_shared_experts "
+       "q_lora_rank qk_nope_head_dim qk_rope_head_dim routed_scaling_factor topk_group topk_method "
+       "use_grouped_topk v_head_dim"}};
   for (const auto& [name, keys] : published) {
     const json root = golden(name);
     EXPECT_EQ(notes_of(root), std::vector<std::string>{}) << name;

@@ -65,6 +65,15 @@ TEST(MeshCheck, WhatDoesNotIsRefusedWithANumberThatWorks) {
   expect(convolutions, {.tensor = 6}, tensor, "channels of short convolutions (hidden_size)", 2);
   convolutions.conv_width = 14;
   expect(convolutions, {.context = 2}, "seq_length", "slices of 12 tokens", 52);
+  ModelConfig linear = mixture();
+  linear.linear = {.key_heads = 12, .value_heads = 24, .conv_width = 4};
+  linear.linear.layers = {0};
+  EXPECT_EQ(mismatch(linear, {.tensor = 6, .context = 2}).key, "none");
+  expect(linear, {.context = 8}, "context_parallel_size", "12 key heads of linear attention", 4);
+  linear.linear.conv_width = 14;
+  expect(linear, {.context = 2}, "seq_length", "slices of 12 tokens", 52);
+  linear.linear.key_heads = 8;
+  expect(linear, {.tensor = 6}, tensor, "heads of keys of linear attention (linear_num_key_heads)", 2);
   ModelConfig few = mixture();
   few.vocab = 5;
   expect(few, {.tensor = 6}, tensor, "vocabulary", 1);

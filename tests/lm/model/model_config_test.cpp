@@ -423,6 +423,41 @@ TEST(ModelConfig, ShortConvolutionsAndTheirFeedForwards) {
   EXPECT_EQ(refusal(mixture), "'layer_types' is missing");
 }
 
+// Of Qwen3-Next config.json has a list of layers, or every how many-th has attention; and what is left out is
+// a quarter of a head that rotates.
+TEST(ModelConfig, GatedDeltaNetworks) {
+  json root = golden("qwen3_next");
+  root["num_hidden_layers"] = 8;
+  root["layer_types"] = nullptr;
+  EXPECT_EQ(read(root).linear.layers, (std::vector<std::int64_t>{0, 1, 2, 4, 5, 6}));
+  root["full_attention_interval"] = 2;
+  EXPECT_EQ(read(root).linear.layers, (std::vector<std::int64_t>{0, 2, 4, 6}));
+  root.erase("rope_parameters");
+  EXPECT_EQ(read(root).rotary_fraction, 0.25);
+  root["partial_rotary_factor"] = 1;
+  const ModelConfig whole = read(root);
+  EXPECT_EQ(whole.rotary_fraction, 1);
+  EXPECT_EQ(read(json::parse(write_model_config(whole, DType::kF32, builtin_families()))), whole);
+  EXPECT_TRUE(whole.centred_norms && whole.attention.output_gate && whole.moe.shared_gate);
+  const std::pair<const char*, json> refused[] = {{"linear_num_value_heads", 3},
+                                                  {"linear_key_head_dim", 257},
+                                                  {"linear_conv_kernel_dim", 17},
+                                                  {"attn_output_gate", false},
+                                                  {"num_experts", 0}};
+  for (const auto& [key, value] : refused) {
+    json changed = root;
+    changed[key] = value;
+    EXPECT_NE(refusal(changed).find(key), std::string::npos) << key << ": " << refusal(changed);
+  }
+  root["layer_types"] =
+      json::array({"linear_attention", "conv", "linear_attention", "full_attention", "linear_attention",
+                   "linear_attention", "linear_attention", "full_attention"});
+  EXPECT_EQ(refusal(root), "'layer_types': \"conv\" is not supported for this model family");
+  // What sees images, too, has the model of language in a part of its own.
+  EXPECT_EQ(read({{"model_type", "qwen3_5_moe"}, {"text_config", golden("qwen3_5_moe")}}),
+            read(golden("qwen3_5_moe")));
+}
+
 TEST(ModelConfig, RefusesOptionsThatAFamilyDoesNotHave) {
   const std::tuple<const char*, const char*, json> refused[] = {
       {"llama", "attention_bias", true},

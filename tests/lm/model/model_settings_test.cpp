@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -286,6 +287,42 @@ TEST(ModelSettings, Llama4) {
             "llama4_text has one width for both");
   EXPECT_EQ(refusal(text + "      moe_router_pre_softmax: true\n"),
             "exp.yaml:24: model_type llama4_text has moe_router_pre_softmax: false");
+}
+
+// Megatron-LM's keys of Qwen3.5, as Primus's preset has them: the family is found by its parts.
+TEST(ModelSettings, GatedDeltaNetworks) {
+  const std::string text =
+      "      model_type: gpt\n      num_experts: 8\n      moe_shared_expert_intermediate_size: 40\n"
+      "      moe_shared_expert_gate: true\n      moe_router_load_balancing_type: global_aux_loss\n"
+      "      moe_aux_loss_coeff: 0.001\n      qk_layernorm: true\n      attention_output_gate: true\n"
+      "      apply_layernorm_1p: true\n      rotary_percent: 0.25\n"
+      "      experimental_attention_variant: gated_delta_net\n";
+  const std::string layers = "      linear_attention_freq: 4\n";
+  const ModelConfig m = model(text + layers + "      linear_num_value_heads: 16\n");
+  EXPECT_EQ(m.family, "qwen3_5_moe_text");
+  EXPECT_EQ(m.linear.layers, (std::vector<std::int64_t>{0, 1, 2}));
+  EXPECT_EQ(m.linear.value_heads, 16);
+  EXPECT_TRUE(m.moe.training.balance_step);
+  EXPECT_FALSE(m.moe.training.balance_sequences);
+  EXPECT_EQ(model(text + "      linear_attention_freq: ([1]*2+[0])+[1]\n").linear.layers,
+            (std::vector<std::int64_t>{0, 1, 3}));
+  EXPECT_EQ(model(text + layers + "      moe_layer_freq: [0,1,1,1]\n").family, "qwen3_next");
+  std::string dense = text;
+  for (const char* key :
+       {"num_experts: 8", "moe_shared_expert_intermediate_size: 40", "moe_shared_expert_gate: true"})
+    dense.erase(dense.find(key) - 6, std::strlen(key) + 7);
+  EXPECT_EQ(model(dense + layers).family, "qwen3_5_text");
+  std::string without = text;
+  without.erase(without.find("attention_output_gate") - 6, 34);
+  EXPECT_THAT(refusal(without + layers), ::testing::HasSubstr("without attention_output_gate"));
+  EXPECT_THAT(refusal(text), ::testing::HasSubstr("gated_delta_net needs linear_attention_freq"));
+  EXPECT_THAT(refusal(text + layers + "      mtp_num_layers: 1\n"),
+              ::testing::HasSubstr("multi-token prediction is not there for models with linear attention"));
+  EXPECT_THAT(refusal(layers), ::testing::HasSubstr("model_type llama has linear_attention_freq: no layers"));
+  EXPECT_THAT(refusal("      attention_output_gate: true\n"),
+              ::testing::HasSubstr("model_type llama has attention_output_gate: false"));
+  EXPECT_THAT(refusal("      linear_key_head_dim: 64\n"),
+              ::testing::HasSubstr("model_type llama has linear_key_head_dim: 128"));
 }
 
 TEST(ModelSettings, WhatAFamilyCannotBeIsRefusedAtItsKey) {

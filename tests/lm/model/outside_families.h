@@ -46,10 +46,72 @@ inline Family latent_family() {
           [](const ModelConfig&, nlohmann::json&) {}, make_block};
 }
 
+// Two residual streams, of which the first is what attention adds to and the second what the feed-forward
+// adds to; each reads the other's.
+class TwoStreamBlock final : public Block {
+ public:
+  TwoStreamBlock(const ModelConfig& config, const BlockParameters& parameters)
+      : layer_(parameters.layer()),
+        hidden_(config.hidden),
+        epsilon_(config.norm_epsilon),
+        attention_norm_(parameters.norm(".attention_norm", ".input_layernorm.weight")),
+        attention_(self_attention(config, parameters)),
+        ffn_norm_(parameters.norm(".ffn_norm", ".post_attention_layernorm.weight")),
+        feed_forward_(feed_forward(config, parameters, config.ffn)) {}
+
+  void forward(engine::Residual& x, const BlockInputs& in) const override {
+    engine::BlockScope scope(x, layer_);
+    flush(x);
+    auto [first, second] = split(x.sum, hidden_);
+    first = sum(std::move(first), attention_->forward(norm(second, attention_norm_, epsilon_), in));
+    second = sum(std::move(second), feed_forward_->forward(norm(first, ffn_norm_, epsilon_), in));
+    x = {concat(first, second), {}};
+  }
+
+ private:
+  std::int64_t layer_, hidden_;
+  double epsilon_;
+  engine::Parameter& attention_norm_;
+  std::unique_ptr<Layer> attention_;
+  engine::Parameter& ffn_norm_;
+  std::unique_ptr<Layer> feed_forward_;
+};
+
+class TwoStreamEnds final : public StreamEnds {
+ public:
+  TwoStreamEnds(const ModelConfig& config, engine::ParameterStore& store, int depth, int chunk)
+      : matrix_(declare(store, chunk, "contract" + std::to_string(depth), {config.hidden, 2 * config.hidden},
+                        engine::Initializer::normal(0.2),
+                        {{"contract" + std::to_string(depth) + ".weight", 0, config.hidden}})) {}
+  engine::Value widen(const engine::Value& hidden) const override { return concat(hidden, hidden); }
+  engine::Value contract(engine::Residual& x) const override {
+    flush(x);
+    return linear(x.sum, matrix_);
+  }
+
+ private:
+  engine::Parameter& matrix_;
+};
+
+inline Family two_streams() {
+  const auto make_block = [](const ModelConfig& config, engine::ParameterStore& store, std::int64_t layer,
+                             int chunk) -> std::unique_ptr<Block> {
+    return std::make_unique<TwoStreamBlock>(config, BlockParameters(config, store, layer, chunk));
+  };
+  Family family{"two_streams", "TwoStreams", [](const nlohmann::json&, ModelConfig&) {},
+                [](const ModelConfig&, nlohmann::json&) {}, make_block};
+  family.make_stream_ends = [](const ModelConfig& config, engine::ParameterStore& store, int depth,
+                               int chunk) -> std::unique_ptr<StreamEnds> {
+    return std::make_unique<TwoStreamEnds>(config, store, depth, chunk);
+  };
+  return family;
+}
+
 inline FamilyRegistry all_families() {
   FamilyRegistry registry = builtin_families();
   registry.add(every_attention_option());
   registry.add(latent_family());
+  registry.add(two_streams());
   return registry;
 }
 
@@ -76,6 +138,14 @@ inline std::vector<NamedConfig> attention_configs(const ModelConfig& base) {
   convolutions.conv_layers = {0};
   convolutions.conv_width = 4;
   convolutions.conv_bias = true;
+  ModelConfig& linear = add("gated_delta", "qwen3_5_text");
+  linear.centred_norms = linear.attention.output_gate = true;
+  linear.linear = {.key_heads = 2, .value_heads = 4, .key_dim = 8, .value_dim = 6, .conv_width = 4};
+  linear.linear.layers = {0};
+  ModelConfig& by_head = add("gated_delta_by_head", "qwen3_next");
+  by_head.centred_norms = by_head.attention.output_gate = true;
+  by_head.linear = linear.linear;
+  by_head.linear.layers = {1};
   ModelConfig& options = add("every_option", "every_attention_option");
   options.attention.chunk = 6;
   options.attention.local_layers = {0};

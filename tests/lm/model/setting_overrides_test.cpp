@@ -80,7 +80,7 @@ ModelConfig effective(ModelConfig c) {
   if (rope.mscale_all_dim.value_or(0) == 0) rope.mscale = none.mscale;
   MoeConfig::Training& training = c.moe.training;
   if (c.moe.experts == 0) training = {};
-  if (training.balance_loss == 0) training.balance_sequences = false;
+  if (training.balance_loss == 0) training.balance_sequences = training.balance_step = false;
   if (training.capacity_factor == 0) training.drop_lightest = true;
   if (c.moe.router.groups == 1) c.moe.router.top_groups = 1;
   return c;

@@ -42,8 +42,9 @@ TEST_P(Published, TensorsComeBackByteForByte) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Published,
                          testing::Values("llama", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3",
-                                         "gpt_oss", "llama4", "lfm2", "lfm2_moe", "deepseek_v32",
-                                         "glm_moe_dsa"),
+                                         "gpt_oss", "llama4", "lfm2", "lfm2_moe", "qwen3_next",
+                                         "qwen3_5_moe", "qwen3_5", "deepseek_v32", "glm_moe_dsa",
+                                         "kimi_linear", "kimi_k3"),
                          [](const auto& family) { return std::string(family.param); });
 
 // --- multi-token prediction: its own tensors, and copies of embedding and head
@@ -200,7 +201,8 @@ class Llama4Folder : public testing::Test {
   void TearDown() override { remove_tree(folder_); }
 
   // The golden's tensors under changed names, and one of another part; what loading them says.
-  std::string load(const std::function<std::string(std::string)>& rename) {
+  std::string load(const std::function<std::string(std::string)>& rename,
+                   const std::string& other = "vision_model.patch") {
     const Path golden = Path(PRIMUS_SOURCE_DIR) / "tests/golden/models/llama4";
     const SafetensorsFolder weights = SafetensorsFolder::open(golden);
     std::vector<TensorSource> sources;
@@ -213,8 +215,7 @@ class Llama4Folder : public testing::Test {
                          .fill = {}});
     }
     const float pixel = 1;
-    sources.push_back(
-        {.name = "vision_model.patch", .dtype = DType::kF32, .shape = {1}, .data = &pixel, .fill = {}});
+    sources.push_back({.name = other, .dtype = DType::kF32, .shape = {1}, .data = &pixel, .fill = {}});
     save_safetensors(folder_, sources);
     const ModelConfig config =
         read_model_config(read_file(golden / "config.json"), "config.json", builtin_families());
@@ -243,6 +244,15 @@ class Llama4Folder : public testing::Test {
 
 TEST_F(Llama4Folder, TheLanguageModelIsTakenFromAModelThatSees) {
   EXPECT_EQ(load([](const std::string& name) { return "language_model." + name; }), "loaded");
+}
+
+// As Qwen3.5 is published: the head stands outside.
+TEST_F(Llama4Folder, TheLanguageModelMayBeAPartOfTheModel) {
+  const auto rename = [](const std::string& name) {
+    return name.starts_with("model.") ? "model.language_model." + name.substr(6) : name;
+  };
+  EXPECT_NE(load(rename).find("vision_model.patch"), std::string::npos);
+  EXPECT_EQ(load([&](const std::string& name) { return rename(name); }, "model.visual.patch"), "loaded");
 }
 
 TEST_F(Llama4Folder, StrangersAreRefusedWhereThereIsNoPrefix) {

@@ -43,14 +43,6 @@ Outcome train_alone(const SessionSettings& settings, int steps = 5) {
   return train_on_ranks(settings, 1, kAlone, steps, 2);
 }
 
-void expect_measured(const Outcome& outcome) {
-  for (std::size_t r = 0; r < outcome.used.size(); ++r) {
-    EXPECT_EQ(outcome.used[r].persistent, outcome.memory[r].persistent);
-    EXPECT_EQ(outcome.used[r].stash, outcome.memory[r].stash);
-    EXPECT_EQ(outcome.used[r].scratch, outcome.memory[r].scratch);
-  }
-}
-
 // All ranks have the same scales.
 const std::vector<float>& scales_of(const Outcome& outcome) {
   for (const auto& scales : outcome.scales) EXPECT_EQ(scales, outcome.scales[0]);

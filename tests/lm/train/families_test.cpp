@@ -46,7 +46,7 @@ TEST_P(Families, NothingChangesABit) {
     EXPECT_EQ(train(turbo::make_cpu_device(3), s), reference);
     s.step.recompute = {.full_layers = 3};
     s.step.weight_gradients = engine::WeightGradientQueue::Policy::kDeferred;
-    EXPECT_EQ(train(turbo::make_cpu_device(2), s), reference);
+    EXPECT_EQ(train(turbo::make_cpu_device(1), s), reference);
     s.step.recompute = {};
     EXPECT_EQ(train(turbo::make_cpu_device(1), s), reference);
   }
@@ -101,7 +101,7 @@ TEST(PrimusGpt, WithCapsGradientsAreFiniteDifferences) {
   // No choice that a small step could change.
   s.model.moe.router.top_k = static_cast<std::int32_t>(s.model.moe.experts);
   s.model.moe.training = {};
-  engine::Rank rank(turbo::make_cpu_device(2));
+  engine::Rank rank(turbo::make_cpu_device(1));
   const auto session = open_session(rank, s, builtin_families());
   session->store().initialize(rank.context(), 3);
   const TestBatch batch(s.step.micro_batch * s.step.sequence, s.model.vocab, 5);

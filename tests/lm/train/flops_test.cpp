@@ -32,7 +32,7 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
   const std::int64_t width = c.head_dim + (latent.kv_rank > 0 ? latent.value_dim : c.head_dim);
   double keys = 0;
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    if (c.convolves(layer)) continue;
+    if (!c.attends(layer)) continue;
     const AttentionConfig& a = c.attention;
     for (std::int64_t t = 0; t < kLength; ++t) {
       std::int64_t before = t;
@@ -49,8 +49,16 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
   // By convention routers do not count, nor what is computed again: latents are unfolded in the backward
   // pass.
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    if (c.moe.routed(layer)) products += tokens * 6 * h * static_cast<double>(c.moe.experts);
-    if (latent.kv_rank == 0) continue;
+    if (c.moe.routed(layer)) {
+      products += tokens * 6 * h * static_cast<double>(c.moe.experts + (c.moe.shared_gate ? 1 : 0));
+    }
+    // Nor is what tokens do with a state, or with those before them, a Gemm.
+    if (const LinearAttentionConfig& l = c.linear; l.has(layer)) {
+      products -=
+          tokens * 6 *
+          static_cast<double>(4 * l.values() * l.key_dim + l.conv_width * (2 * l.keys() + l.values()));
+    }
+    if (latent.kv_rank == 0 || !c.attends(layer)) continue;
     if (const IndexerConfig& indexer = c.attention.indexer; indexer.heads > 0) {
       // Products with latents are no Gemm here, nor are the indexer's scores, each token's own counting half.
       products -= tokens * (6 * static_cast<double>(latent.kv_rank * c.heads) *
@@ -74,7 +82,8 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
 INSTANTIATE_TEST_SUITE_P(Families, Flops,
                          ::testing::Values("llama", "llama31_tied", "qwen2", "qwen3", "qwen3_moe", "mixtral",
                                            "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4", "lfm2",
-                                           "lfm2_moe", "deepseek_v32", "glm_moe_dsa"));
+                                           "lfm2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5",
+                                           "deepseek_v32", "glm_moe_dsa", "kimi_linear", "kimi_k3"));
 
 }  // namespace
 }  // namespace primus

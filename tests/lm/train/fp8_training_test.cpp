@@ -29,15 +29,6 @@ constexpr engine::MeshShape kAlone{};
 
 Outcome train(const SessionSettings& settings) { return train_on_ranks(settings, 1, kAlone, 3, 2); }
 
-void expect_measured(const Outcome& outcome) {
-  ASSERT_EQ(outcome.used.size(), outcome.memory.size());
-  for (std::size_t r = 0; r < outcome.used.size(); ++r) {
-    EXPECT_EQ(outcome.used[r].persistent, outcome.memory[r].persistent);
-    EXPECT_EQ(outcome.used[r].stash, outcome.memory[r].stash);
-    EXPECT_EQ(outcome.used[r].scratch, outcome.memory[r].scratch);
-  }
-}
-
 // Four matrices in each of four blocks, three products each, three microbatches.
 TEST(Fp8Training, TheProductsAreThoseOfTheBlocksLinearLayers) {
   SessionSettings settings = settings_with({});

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "lm/model/outside_families.h"
 #include "lm/train/rank_training.h"
 
 namespace primus::test {
@@ -101,6 +103,14 @@ ModelConfig latent() {
   return c;
 }
 
+// What counts for the balance of a microbatch are all that data ranks have at a time: another mesh has others
+// (StepBalance in this file).
+ModelConfig qwen3_next() {
+  ModelConfig c = tiny_qwen3_next();
+  c.moe.training.balance_step = false;
+  return c;
+}
+
 ModelConfig sparse() {
   ModelConfig c = latent();
   c.family = tiny_sparse().family;
@@ -145,6 +155,16 @@ ModelConfig llama4() {
   c.moe.dense_layers = {0};
   c.moe.weigh_input = true;
   c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid, .normalise = false, .top_k = 1};
+  return c;
+}
+
+// A residual stream twice as wide as hidden states, and multi-token prediction behind it.
+ModelConfig wide() {
+  ModelConfig c = dense();
+  c.family = "two_streams";
+  c.hyper.streams = 2;
+  c.mtp = {.layers = 1, .enabled = true};
+  c.mtp.training.loss_scale = 0.3;
   return c;
 }
 
@@ -248,7 +268,7 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way) {
       way.ranks, way.shape,
       [&](engine::Rank& rank) {
         const int r = rank.mesh().rank();
-        const auto session = open_session(rank, settings, builtin_families());
+        const auto session = open_session(rank, settings, all_families());
         session->store().initialize(rank.context(), 7);
         session->parallel().distribute_values();
         std::vector<float>& logits = outcome.logits[static_cast<std::size_t>(r)];
@@ -478,8 +498,38 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"lfm2_tp2", tiny_lfm2, {2, tensor(2)}},
         Case{"lfm2_tp4_recomputed", tiny_lfm2, {4, tensor(4), Sharding::kNone, true}},
         Case{"lfm2_tp2_dp2_zero3", tiny_lfm2, {4, tensor(2), Sharding::kParameters}},
+        Case{"wide_tp2", wide, {2, tensor(2)}},
+        Case{"wide_tp4_zero3_recomputed", wide, {4, tensor(4), Sharding::kParameters, true}},
         Case{"lfm2_moe_ep4", tiny_lfm2_moe, {4, expert(4)}},
-        Case{"lfm2_moe_tp2_ep2_etp2", tiny_lfm2_moe, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}}),
+        Case{"lfm2_moe_tp2_ep2_etp2", tiny_lfm2_moe, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
+        Case{"qwen3_5_tp2", tiny_qwen3_5, {2, tensor(2)}},
+        Case{"qwen3_5_tp4_recomputed", tiny_qwen3_5, {4, tensor(4), Sharding::kNone, true}},
+        Case{"qwen3_next_tp2_dp2_zero3", qwen3_next, {4, tensor(2), Sharding::kParameters}},
+        Case{"qwen3_next_ep4", qwen3_next, {4, expert(4)}},
+        Case{"qwen3_next_tp2_ep2_etp2", qwen3_next, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}}),
+    [](const auto& c) { return std::string(c.param.name); });
+
+INSTANTIATE_TEST_SUITE_P(
+    Kimi, MeshTraining,
+    testing::Values(Case{"linear_tp2", tiny_kimi_linear, {2, tensor(2)}},
+                    Case{"linear_tp4_recomputed", tiny_kimi_linear, {4, tensor(4), Sharding::kNone, true}},
+                    Case{"linear_tp2_ep4_zero3",
+                         tiny_kimi_linear,
+                         {4, {.tensor = 2, .expert = 4}, Sharding::kParameters}},
+                    Case{"linear_cp2", tiny_kimi_linear, {2, {.context = 2}}},
+                    Case{"linear_cp2_tp2", tiny_kimi_linear, {4, {.tensor = 2, .context = 2}}},
+                    Case{"k3_tp2", tiny_kimi_k3, {2, tensor(2)}},
+                    Case{"k3_tp2_ep2_etp2_recomputed",
+                         tiny_kimi_k3,
+                         {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}, Sharding::kNone, true}},
+                    Case{"k3_ep4_zero1", tiny_kimi_k3, {4, expert(4), Sharding::kStates}},
+                    Case{"k3_ep2_dp2_zero3", tiny_kimi_k3, {4, expert(2), Sharding::kParameters}},
+                    Case{"k3_pp2", tiny_kimi_k3, {2, {.pipeline = 2}}},
+                    Case{"k3_pp4_recomputed", tiny_kimi_k3, {4, {.pipeline = 4}, Sharding::kNone, true}},
+                    Case{"k3_tp2_pp2_ep2", tiny_kimi_k3, {4, {.tensor = 2, .pipeline = 2, .expert = 2}}},
+                    Case{"k3_cp2_ep2", tiny_kimi_k3, {2, {.context = 2, .expert = 2}}},
+                    Case{"k3_by_quantiles_tp2", tiny_kimi_k3_by_quantiles, {2, tensor(2)}},
+                    Case{"k3_by_quantiles_dp2_pp2", tiny_kimi_k3_by_quantiles, {4, {.pipeline = 2}}}),
     [](const auto& c) { return std::string(c.param.name); });
 
 constexpr MeshShape context(int n) { return {.context = n}; }
@@ -520,8 +570,75 @@ INSTANTIATE_TEST_SUITE_P(
         // Slices of two tokens: all of them are the edge of the next one.
         Case{"lfm2_cp4_recomputed", tiny_lfm2, {4, context(4), Sharding::kNone, true}},
         Case{"lfm2_cp2_tp2_by_heads", tiny_lfm2, by(Exchange::kAllToAll, {4, {.tensor = 2, .context = 2}})},
-        Case{"lfm2_moe_cp2_ep4_zero1", tiny_lfm2_moe, {4, {.context = 2, .expert = 4}, Sharding::kStates}}),
+        Case{"lfm2_moe_cp2_ep4_zero1", tiny_lfm2_moe, {4, {.context = 2, .expert = 4}, Sharding::kStates}},
+        Case{"qwen3_5_cp2", tiny_qwen3_5, {2, context(2)}},
+        Case{"qwen3_5_cp4_recomputed", tiny_qwen3_5, {4, context(4), Sharding::kNone, true}},
+        Case{"qwen3_5_cp2_tp2_by_heads", tiny_qwen3_5,
+             by(Exchange::kAllToAll, {4, {.tensor = 2, .context = 2}})},
+        Case{"qwen3_next_cp2_ep4_zero1", qwen3_next, {4, {.context = 2, .expert = 4}, Sharding::kStates}}),
     [](const auto& c) { return std::string(c.param.name); });
+
+// Megatron-LM's global balance loss: what counts are the choices of all data ranks so far, so that data ranks
+// with smaller microbatches are one device with larger ones, and a mesh of tensor, context and expert ranks
+// is one of itself.
+TEST(StepBalance, ByTheChoicesOfAllDataRanksSoFar) {
+  const auto train = [](int ranks, const MeshShape& shape, std::int64_t micro_batch, bool recompute,
+                        bool of_step) {
+    SessionSettings settings = tiny_settings(DType::kF32, tiny_qwen3_next());
+    settings.model.moe.training.balance_loss = 0.5;
+    settings.model.moe.training.balance_step = of_step;
+    settings.optimizer.rules = update_rules_of({.adam_eps = 1e-4});
+    settings.step.micro_batch = micro_batch;
+    settings.step.recompute.full_layers = recompute ? settings.model.layers : 0;
+    settings.step.pipeline = pipeline_of(settings.model, {.shape = shape});
+    const std::int64_t sequence = settings.step.sequence, tokens = micro_batch * sequence;
+    settings.step.microbatches = 8 / micro_batch / shape.data(ranks);
+    std::vector<double> results;
+    std::mutex mutex;
+    on_ranks(ranks, shape, [&](engine::Rank& rank) {
+      const auto session = open_session(rank, settings, builtin_families());
+      session->store().initialize(rank.context(), 7);
+      session->parallel().distribute_values();
+      TrainingStep& step = session->step();
+      for (int s = 0; s < 4; ++s) {
+        step.begin(s + 1);
+        for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
+          // The same sequences in the same order, whoever takes them.
+          const std::int64_t first = (i * shape.data(ranks) + rank.mesh().data_rank()) * micro_batch;
+          TestBatch batch(tokens, settings.model.vocab, 0);
+          for (std::int64_t b = 0; b < micro_batch; ++b) {
+            const TestBatch one(sequence, settings.model.vocab,
+                                static_cast<std::uint64_t>(s * 100 + first + b));
+            std::ranges::copy(one.tokens, batch.tokens.begin() + b * sequence);
+            std::ranges::copy(one.labels, batch.labels.begin() + b * sequence);
+            std::ranges::copy(one.loss_mask, batch.loss_mask.begin() + b * sequence);
+          }
+          step.microbatch(i, batch);
+        }
+        step.finish_gradients();
+        const StepResult result = step.result();
+        step.update(s + 1, 3e-3, 0.1);
+        if (rank.mesh().rank() > 0) continue;
+        const std::lock_guard lock(mutex);
+        results.push_back(result.loss);
+        results.push_back(result.gradient_norm);
+        for (const LayerRouting& layer : result.routing) results.push_back(layer.balance_loss);
+      }
+    });
+    return results;
+  };
+  const std::vector<double> one = train(1, {}, 2, false, true);
+  EXPECT_LE(distance(train(1, {}, 2, true, true), one), 1e-12);
+  EXPECT_LE(distance(train(2, {}, 1, false, true), one), 2e-5);
+  EXPECT_LE(distance(train(2, {}, 1, true, true), one), 2e-5);
+  EXPECT_LE(distance(train(2, {.tensor = 2}, 2, false, true), one), 2e-5);
+  EXPECT_LE(distance(train(4, {.context = 2}, 1, false, true), one), 2e-5);
+  EXPECT_LE(distance(train(4, {.tensor = 2, .expert = 4}, 1, false, true), one), 2e-5);
+  EXPECT_LE(distance(train(2, {.pipeline = 2}, 2, true, true), one), 2e-5);
+  // One microbatch of all tokens has no others to count.
+  EXPECT_LE(distance(train(1, {}, 8, false, true), train(1, {}, 8, false, false)), 1e-12);
+  EXPECT_GT(distance(train(1, {}, 2, false, false), one), 1e-4);
+}
 
 // Eight ranks: what users run together.
 INSTANTIATE_TEST_SUITE_P(

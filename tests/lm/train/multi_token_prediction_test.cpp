@@ -29,7 +29,7 @@ ModelConfig small_llama(std::int64_t depths) {
 // One microbatch of two sequences, packed or not.
 struct MtpRun {
   MtpRun(const ModelConfig& config, bool packed, std::uint64_t seed = 7)
-      : rank(turbo::make_cpu_device(2)),
+      : rank(turbo::make_cpu_device(1)),
         batch(2 * 16, config.vocab, 5),
         session(open_session(rank, settings(config, packed), all_families())) {
     if (packed) batch.pack({0, 5, 6, 8, 16, 27});

@@ -53,6 +53,16 @@ ModelConfig capped() {
   return c;
 }
 
+// A stream twice as wide as hidden states.
+ModelConfig wide() {
+  ModelConfig c = tiny_llama();
+  c.family = "two_streams";
+  c.hyper.streams = 2;
+  c.mtp = {.layers = 1, .enabled = true};
+  c.mtp.training.loss_scale = 0.3;
+  return c;
+}
+
 struct Model {
   const char* name;
   ModelConfig (*make)();
@@ -124,7 +134,9 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
                                          Model{"tied_llama", tied_llama, false},
                                          Model{"mixture", mixture, true}, Model{"latent", latent, false},
                                          Model{"capped", capped, false}, Model{"lfm2", tiny_lfm2, false},
-                                         Model{"sparse", sparse, true}),
+                                         Model{"qwen3_next", tiny_qwen3_next, false},
+                                         Model{"wide", wide, false},
+                                         Model{"sparse", sparse, true}, Model{"kimi_k3", tiny_kimi_k3, false}),
                          [](const auto& model) { return std::string(model.param.name); });
 
 // Stages of several ranks: every level of sharding, with hybrid shards, and bf16.

@@ -21,6 +21,7 @@
 #include "engine/mesh.h"
 #include "lm/checkpoint/elements.h"
 #include "lm/generate/generate.h"
+#include "lm/model/outside_families.h"
 #include "lm/train/tiny_model.h"
 
 namespace primus::test {
@@ -121,10 +122,10 @@ inline Outcome train_on_ranks(SessionSettings settings, int ranks, const engine:
   on_ranks(ranks, shape, [&](engine::Rank& rank) {
     const int r = rank.mesh().rank();
     const std::unique_ptr<TrainingSession> session = [&] {
-      const engine::MemoryPlan plan = measure_session(rank, settings, builtin_families()).memory;
+      const engine::MemoryPlan plan = measure_session(rank, settings, all_families()).memory;
       outcome.memory[static_cast<std::size_t>(r)] = plan;
       rank.reserve(plan);
-      return std::make_unique<TrainingSession>(rank, settings, builtin_families());
+      return std::make_unique<TrainingSession>(rank, settings, all_families());
     }();
     session->store().initialize(rank.context(), 7);
     session->parallel().distribute_values();
@@ -166,6 +167,16 @@ inline Outcome train_on_ranks(SessionSettings settings, int ranks, const engine:
     collect(rank, session->store(), outcome);
   });
   return outcome;
+}
+
+// Every rank's arenas held what was measured.
+inline void expect_measured(const Outcome& outcome) {
+  ASSERT_EQ(outcome.used.size(), outcome.memory.size());
+  for (std::size_t r = 0; r < outcome.used.size(); ++r) {
+    EXPECT_EQ(outcome.used[r].persistent, outcome.memory[r].persistent);
+    EXPECT_EQ(outcome.used[r].stash, outcome.memory[r].stash);
+    EXPECT_EQ(outcome.used[r].scratch, outcome.memory[r].scratch);
+  }
 }
 
 // The largest difference of losses over their size.

@@ -127,7 +127,7 @@ TEST(Performance, DevicesThatFailOrHangAreFailures) {
 
 TEST(Performance, ThresholdsDecide) {
   const auto table = read_hardware({Path(PRIMUS_SOURCE_DIR) / "presets"});
-  PerformanceOptions options{.corruption = false, .quick = true};
+  PerformanceOptions options{.corruption = false, .quick = true, .seconds = 0.001};
   options.least_tflops = Wanted{1e6, "--gemm-tflops-min"};
   NodeReport report;
   measure_device("cpu", table, options, report);

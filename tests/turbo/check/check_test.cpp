@@ -15,16 +15,22 @@
 #include "turbo/adamw/adamw.h"
 #include "turbo/attention/attention.h"
 #include "turbo/attention/paged_attention.h"
+#include "turbo/attention_residual/attention_residual.h"
 #include "turbo/bias/bias.h"
 #include "turbo/block_moments.h"
 #include "turbo/causal_conv/causal_conv.h"
+#include "turbo/channel_gate/channel_gate.h"
+#include "turbo/column_runs/column_runs.h"
 #include "turbo/context.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/cross_entropy/cross_entropy.h"
+#include "turbo/delta_gates/delta_gates.h"
+#include "turbo/delta_rule/delta_rule.h"
 #include "turbo/dropout/dropout.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/embedding/embedding.h"
 #include "turbo/fp8_linear/fp8_linear.h"
+#include "turbo/gate/gate.h"
 #include "turbo/grouped_linear/grouped_linear.h"
 #include "turbo/head_norm/head_norm.h"
 #include "turbo/indexer/indexer.h"
@@ -34,12 +40,16 @@
 #include "turbo/lion/lion.h"
 #include "turbo/moe_permute/moe_permute.h"
 #include "turbo/muon/muon.h"
+#include "turbo/mxfp4/mxfp4.h"
+#include "turbo/oscillation/oscillation.h"
 #include "turbo/position_scale/position_scale.h"
+#include "turbo/quantile_balance/quantile_balance.h"
 #include "turbo/rms_norm/rms_norm.h"
 #include "turbo/rope/rope.h"
 #include "turbo/router/router.h"
 #include "turbo/selected_attention/selected_attention.h"
 #include "turbo/sgd/sgd.h"
+#include "turbo/situ/situ.h"
 #include "turbo/soft_cap/soft_cap.h"
 #include "turbo/step_scalars.h"
 #include "turbo/swiglu/swiglu.h"
@@ -136,12 +146,105 @@ class CheckTest : public ::testing::Test {
   std::map<KernelId, bool> covered_;
 
   void check_dense();
+  void check_kimi();
   void check_attention();
   void check_convolutions();
+  void check_delta_rule();
+  void check_gates();
   void check_selection();
   void check_experts();
   void check_update();
 };
+
+// What Kimi Linear and Kimi K3 alone have.
+void CheckTest::check_kimi() {
+  const Tensor x = bf16({kTokens, kWidth});
+  const ChannelGates gates{.z = bf16({kTokens, 6}),
+                           .b = bf16({kTokens, 2}),
+                           .a_log = f32({2}),
+                           .bias = f32({6}),
+                           .lower_bound = -5};
+  const Tensor of_channels = f32({kTokens, 6}), of_heads = f32({kTokens, 2});
+  using Dg = ChannelGateForward;
+  expect_checks<Dg>({.of = gates, .g = of_channels, .beta = of_heads}, {&Dg::g, &Dg::beta}, {},
+                    {[](Dg& a) {
+                       a.of.z = bf16({kTokens, 7});
+                     },
+                     [](Dg& a) {
+                       a.of.b = f32({kTokens, 2});
+                     },
+                     [](Dg& a) { a.of.a_log = f32({3}); }, [](Dg& a) { a.of.bias = f32({7}); },
+                     [](Dg& a) { a.of.lower_bound = 1; }});
+  using Db = ChannelGateBackward;
+  expect_checks<Db>({.of = gates,
+                     .d_g = of_channels,
+                     .d_beta = of_heads,
+                     .d_z = bf16({kTokens, 6}),
+                     .d_b = bf16({kTokens, 2})},
+                    {&Db::d_g, &Db::d_beta, &Db::d_z, &Db::d_b}, {}, {[](Db& a) { a.of.lower_bound = 1; }});
+  using Dw = ChannelGateBackwardWeight;
+  expect_checks<Dw>({.of = gates, .d_g = of_channels, .d_weight = f32({8}), .workspace = {}},
+                    {&Dw::d_g, &Dw::d_weight}, {}, {[](Dw& a) { a.of.lower_bound = 1; }});
+  using Cb = ChannelGateBias;
+  expect_checks<Cb>({.x = f32({8}), .low = 1, .high = 2}, {}, {&Cb::x},
+                    {[](Cb& a) { a.low = 0; }, [](Cb& a) { a.high = 1; }});
+  using Mh = MarginHistogram;
+  const MarginBins bins{.low = -1, .high = 1};
+  const auto no_range = [](auto& a) { a.bins.high = -1; };
+  const auto all_chosen = [](auto& a) { a.top_k = 9; };
+  expect_checks<Mh>({.bins = bins,
+                     .top_k = 2,
+                     .logits = f32({kTokens, 8}),
+                     .bias = f32({8}),
+                     .counts = i32({8, 16}),
+                     .workspace = {}},
+                    {&Mh::logits, &Mh::bias}, {&Mh::counts}, {no_range, all_chosen});
+  using Qb = QuantileBiasUpdate;
+  expect_checks<Qb>(
+      {.bins = bins, .top_k = 2, .counts = i32({8, 16}), .bias = f32({8}), .centred = true, .kept = 0},
+      {&Qb::bias}, {&Qb::counts}, {no_range, all_chosen, [](Qb& a) { a.kept = 1; }});
+  using Si = SituForward;
+  expect_checks<Si>({.gate_up = bf16({kTokens, 2 * kWidth}), .out = x, .beta = 4, .linear_beta = 0},
+                    {&Si::gate_up, &Si::out}, {},
+                    {[](Si& a) { a.beta = 0; }, [](Si& a) { a.linear_beta = -1; }});
+  using Sb = SituBackward;
+  const Tensor wide = bf16({kTokens, 2 * kWidth});
+  expect_checks<Sb>({.gate_up = wide, .d_out = x, .d_gate_up = wide, .beta = 4, .linear_beta = 25},
+                    {&Sb::gate_up, &Sb::d_out, &Sb::d_gate_up}, {},
+                    {[](Sb& a) { a.beta = 0; }, [](Sb& a) { a.linear_beta = -1; }});
+  const Tensor w = f32({kWidth}), factors = f32({kTokens, 3});
+  const ResidualCandidates of{.checkpoints = wide, .stream = x, .norm = w, .proj = w, .eps = 1e-5F};
+  using Ar = AttentionResidual;
+  expect_checks<Ar>({.of = of, .out = x}, {&Ar::out}, {},
+                    {[](Ar& a) {
+                       a.of.checkpoints = bf16({kTokens, 2 * kWidth + 1});
+                     },
+                     [](Ar& a) {
+                       a.of.checkpoints = f32({kTokens, 2 * kWidth});
+                     },
+                     [](Ar& a) {
+                       a.of.checkpoints = bf16({kTokens, 64 * kWidth});
+                     },
+                     [](Ar& a) {
+                       a.of.stream = bf16({kTokens + 1, kWidth});
+                     },
+                     [](Ar& a) { a.of.norm = bf16({kWidth}); }, [](Ar& a) { a.of.proj = f32({kWidth + 1}); },
+                     [](Ar& a) { a.of.eps = -1; }});
+  using Ab = AttentionResidualBackward;
+  expect_checks<Ab>({.of = of,
+                     .d_out = x,
+                     .previous_checkpoints = wide,
+                     .previous_stream = x,
+                     .d_checkpoints = wide,
+                     .d_stream = x,
+                     .factors = factors},
+                    {&Ab::d_out, &Ab::previous_checkpoints, &Ab::previous_stream, &Ab::d_checkpoints,
+                     &Ab::d_stream, &Ab::factors},
+                    {}, {[](Ab& a) { a.of.eps = -1; }});
+  using Aw = AttentionResidualBackwardWeight;
+  expect_checks<Aw>({.of = of, .factors = factors, .d_norm = w, .d_proj = w, .workspace = {}},
+                    {&Aw::factors, &Aw::d_norm, &Aw::d_proj}, {}, {[](Aw& a) { a.of.eps = -1; }});
+}
 
 void CheckTest::check_dense() {
   const Tensor x = bf16({kTokens, kWidth}), rows = f32({kTokens});
@@ -232,6 +335,22 @@ void CheckTest::check_dense() {
                        a.b = e5m2({16, 48});
                      },  // GPUs do not multiply e5m2 by e5m2
                      [](Fg& a) { a.b.data = reinterpret_cast<void*>(8); }});
+  using Rm = RoundMxfp4;
+  expect_checks<Rm>({.x = bf16({32, 48}), .out = bf16({32, 48})}, {&Rm::x, &Rm::out}, {},
+                    {[](Rm& a) { a.hadamard = true; }, [](Rm& a) { a.offsets = i32({3}); }});
+  expect_checks<Rm>({.x = bf16({32, 48}),
+                     .out = bf16({50, 48}),
+                     .blocks = Rm::Blocks::kColumns,
+                     .offsets = i32({3}),
+                     .picks = i32({50})},
+                    {&Rm::x, &Rm::out, &Rm::picks}, {&Rm::offsets}, {[](Rm& a) { a.offsets = {}; }});
+  const Rm random{.x = bf16({32, 48}),
+                  .out = bf16({32, 48}),
+                  .random = {.tokens = i32({32}), .scalars = f64({kStepScalars}), .width = 48}};
+  expect_checks<Rm>(random, {&Rm::x, &Rm::out}, {},
+                    {[](Rm& a) { a.blocks = Rm::Blocks::kTiles; }, [](Rm& a) { a.random.tokens = i32({31}); },
+                     [](Rm& a) { a.random.scalars = f32({kStepScalars}); },
+                     [](Rm& a) { a.random.width = 47; }, [](Rm& a) { a.random.run_count = 4; }});
   expect_checks<AddBias>({.x = x, .bias = bf16({kWidth}), .y = x},
                          {&AddBias::x, &AddBias::bias, &AddBias::y});
   using Bw = AddBiasBackwardWeight;
@@ -292,6 +411,9 @@ void CheckTest::check_dense() {
                     {[](Rn& a) { a.offset = -1; }, [](Rn& a) { a.length = -1; }, [](Rn& a) { a.stride = 1; },
                      [](Rn& a) { a.length = 7; }});
   expect_checks<Scale>({.x = x, .out = x, .factor = 2}, {&Scale::x, &Scale::out});
+  expect_checks<LogUniform>({.x = rows, .low = 1, .high = 2}, {}, {&LogUniform::x},
+                            {[](LogUniform& a) { a.low = 0; }, [](LogUniform& a) { a.high = 1; }});
+  check_gates();
   const auto runs_backwards = [](Dropout& a) { a.run_count = 2, a.runs = {{{0, 0}, {0, 4}, {}}}; };
   expect_checks<Dropout>({.x = bf16({kTokens, kWidth}),
                           .out = bf16({kTokens, kWidth}),
@@ -313,7 +435,75 @@ void CheckTest::check_dense() {
                      .to_group_stride = kTokens * kWidth},
                     {}, {&Cr::from, &Cr::to},
                     {[](Cr& a) { a.from_stride = kWidth - 1; }, [](Cr& a) { a.to_stride = kWidth - 1; },
-                     [](Cr& a) { a.group_rows = 0; }, [](Cr& a) { a.rows = -1; }});
+                     [](Cr& a) { a.group_rows = 0; }, [](Cr& a) { a.rows = -1; },
+                     [](Cr& a) { a.from.dtype = a.to.dtype = DType::kI32, a.add = true; }});
+}
+
+void CheckTest::check_gates() {
+  const Tensor x = bf16({kTokens, kWidth}), rows = bf16({kTokens, 1});
+  using Gf = GateForward;
+  expect_checks<Gf>({.x = x, .gate = x, .y = x}, {&Gf::x, &Gf::gate, &Gf::y});
+  EXPECT_EQ(refusal(Gf{.x = x, .gate = f32({kTokens, 1}), .y = x}), "");
+  using Gb = GateBackward;
+  expect_checks<Gb>({.x = x, .gate = rows, .d_y = x, .d_x = x, .d_gate = rows},
+                    {&Gb::x, &Gb::gate, &Gb::d_y, &Gb::d_x, &Gb::d_gate});
+  // Two heads.
+  constexpr std::int64_t kDim = kWidth / 2;
+  const Tensor weight = bf16({kDim}), rstd = f32({kTokens, 2});
+  using Nf = GatedNormForward;
+  expect_checks<Nf>({.activation = GateActivation::kSilu,
+                     .x = x,
+                     .gate = x,
+                     .weight = weight,
+                     .y = x,
+                     .rstd = rstd,
+                     .eps = 1e-5F},
+                    {&Nf::x, &Nf::gate, &Nf::weight, &Nf::y, &Nf::rstd});
+  using Ni = GatedNormBackwardInput;
+  expect_checks<Ni>({.activation = GateActivation::kSilu,
+                     .x = x,
+                     .gate = x,
+                     .weight = weight,
+                     .rstd = rstd,
+                     .d_y = x,
+                     .d_x = x,
+                     .d_gate = x},
+                    {&Ni::x, &Ni::gate, &Ni::weight, &Ni::rstd, &Ni::d_y, &Ni::d_x, &Ni::d_gate});
+  using Nw = GatedNormBackwardWeight;
+  expect_checks<Nw>({.activation = GateActivation::kSilu,
+                     .x = x,
+                     .gate = x,
+                     .rstd = rstd,
+                     .d_y = x,
+                     .d_weight = f32({kDim}),
+                     .accumulate = false},
+                    {&Nw::x, &Nw::gate, &Nw::rstd, &Nw::d_y, &Nw::d_weight});
+  const Tensor ba = bf16({kTokens, 6}), heads = f32({3}), gates = f32({kTokens, 3});
+  using Df = DeltaGatesForward;
+  expect_checks<Df>({.ba = ba, .a_log = heads, .dt_bias = heads, .g = gates, .beta = gates},
+                    {&Df::ba, &Df::a_log, &Df::dt_bias, &Df::g, &Df::beta});
+  using Di = DeltaGatesBackwardInput;
+  expect_checks<Di>({.ba = ba, .a_log = heads, .dt_bias = heads, .d_g = gates, .d_beta = gates, .d_ba = ba},
+                    {&Di::ba, &Di::a_log, &Di::dt_bias, &Di::d_g, &Di::d_beta, &Di::d_ba});
+  using Dw = DeltaGatesBackwardWeight;
+  expect_checks<Dw>({.ba = ba, .a_log = heads, .dt_bias = heads, .d_g = gates, .d_weights = f32({6})},
+                    {&Dw::ba, &Dw::a_log, &Dw::dt_bias, &Dw::d_g, &Dw::d_weights});
+  using Cc = CopyColumns;
+  const Cc right{
+      .from = x,
+      .to = bf16({kTokens, 2}),
+      .runs = {{{.from = 1, .to = 0, .groups = 2, .columns = 1, .from_stride = 2, .to_stride = 1}}},
+      .run_count = 1};
+  const auto run = [](auto change) { return [change](Cc& a) { change(a.runs[0]); }; };
+  expect_checks<Cc>(
+      right, {}, {&Cc::from, &Cc::to},
+      {[](Cc& a) { a.run_count = 0; }, [](Cc& a) { a.run_count = Cc::kMostRuns + 1; },
+       [](Cc& a) {
+         a.to = bf16({kTokens + 1, 2});
+       },
+       run([](ColumnRun& r) { r.from = -1; }), run([](ColumnRun& r) { r.to = 1; }),
+       run([](ColumnRun& r) { r.groups = 0; }), run([](ColumnRun& r) { r.columns = 0; }),
+       run([](ColumnRun& r) { r.from_stride = 0; }), run([](ColumnRun& r) { r.from = kWidth; })});
 }
 
 void CheckTest::check_convolutions() {
@@ -425,6 +615,69 @@ void CheckTest::check_convolutions() {
                        a.ring = f32({2, 4, kWidth});
                      },
                      [](Cc& a) { a.sequences.key_lengths = i32({2}); }});
+}
+
+void CheckTest::check_delta_rule() {
+  const DeltaRuleShape shape{.batch = 2,
+                             .sequence = 3,
+                             .key_heads = 2,
+                             .value_heads = 4,
+                             .key_dim = 8,
+                             .value_dim = 12,
+                             .channel_gates = true,
+                             .normalise = true,
+                             .scale = 1};
+  const Tensor qkv = bf16({kTokens, shape.width()}), out = bf16({kTokens, 48});
+  const Tensor g = f32({kTokens, 32}), beta = f32({kTokens, 4}), first_key = i32({kTokens});
+  const auto shapes = []<class Call>(std::vector<std::function<void(Call&)>> more = {}) {
+    std::vector<std::function<void(Call&)>> all = {
+        [](Call& a) { a.shape.batch = 0; },       [](Call& a) { a.shape.sequence = 0; },
+        [](Call& a) { a.shape.key_heads = 0; },   [](Call& a) { a.shape.key_heads = 3; },
+        [](Call& a) { a.shape.value_heads = 0; }, [](Call& a) { a.shape.key_dim = 257; },
+        [](Call& a) { a.shape.value_dim = 257; }, [](Call& a) { a.shape.channel_gates = false; },
+        [](Call& a) { a.shape.epsilon = 0; }};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  using Df = DeltaRuleForward;
+  Df forward{.shape = shape, .qkv = qkv, .g = g, .beta = beta, .first_key = first_key, .out = out};
+  expect_checks<Df>(forward, {&Df::qkv, &Df::g, &Df::beta, &Df::first_key, &Df::out}, {},
+                    shapes.operator()<Df>());
+  forward.first_key = {};
+  EXPECT_EQ(refusal(forward), "");
+  using Db = DeltaRuleBackward;
+  expect_checks<Db>(
+      {.shape = shape,
+       .qkv = qkv,
+       .g = g,
+       .beta = beta,
+       .first_key = first_key,
+       .d_out = out,
+       .d_qkv = qkv,
+       .d_g = g,
+       .d_beta = beta},
+      {&Db::qkv, &Db::g, &Db::beta, &Db::first_key, &Db::d_out, &Db::d_qkv, &Db::d_g, &Db::d_beta}, {},
+      shapes.operator()<Db>());
+  using Dc = CachedDeltaRule;
+  Dc cached{.sequences = {.query_starts = i32({4}),
+                          .key_lengths = i32({3}),
+                          .block_table = i32({3, 5}),
+                          .page_size = 64},
+            .shape = shape,
+            .spare = 2,
+            .qkv = qkv,
+            .g = g,
+            .beta = beta,
+            .state = f32({3, 4, 8, 12}),
+            .recent = f32({3, 5, 4 * shape.recent_width()}),
+            .committed = i32({3}),
+            .out = out};
+  cached.shape.batch = 1, cached.shape.sequence = kTokens;
+  expect_checks<Dc>(cached, {&Dc::qkv, &Dc::g, &Dc::beta, &Dc::state, &Dc::recent, &Dc::committed, &Dc::out},
+                    {},
+                    shapes.operator()<Dc>({[](Dc& a) { a.spare = 5; }, [](Dc& a) { a.spare = -1; },
+                                           [](Dc& a) { a.shape.batch = 2, a.shape.sequence = 3; },
+                                           [](Dc& a) { a.sequences.key_lengths = i32({2}); }}));
 }
 
 void CheckTest::check_selection() {
@@ -749,6 +1002,8 @@ void CheckTest::check_experts() {
   using Rs = RouterLosses;
   expect_checks<Rs>({.rule = rule, .logits = logits, .load = load, .losses = f32({2})},
                     {&Rs::logits, &Rs::load, &Rs::losses}, {}, {too_many});
+  using Rn = RunningLoad;
+  expect_checks<Rn>({.load = i32({1, kExperts}), .running = i32({kExperts})}, {&Rn::load, &Rn::running});
   using El = ExpertLoad;
   expect_checks<El>({.experts = chosen, .rows = chosen, .load = i32({kExperts + 1})},
                     {&El::experts, &El::rows}, {&El::load});
@@ -907,6 +1162,24 @@ void CheckTest::check_update() {
        .beta1 = 0.9F,
        .beta2 = 0.95F},
       {&Lion::param, &Lion::grad, &Lion::exp_avg, &Lion::grad_scale, &Lion::working, &Lion::scalars});
+  using To = TrackOscillation;
+  To track{.before_param = n,
+           .before_working = working,
+           .param = n,
+           .working = working,
+           .before_rounded = working,
+           .rounded = working,
+           .moved = n,
+           .jumped = n,
+           .grad_scale = one,
+           .snapped = i32({1}),
+           .ratio = 2};
+  expect_checks<To>(track,
+                    {&To::before_param, &To::before_working, &To::param, &To::working, &To::before_rounded,
+                     &To::rounded, &To::moved, &To::jumped, &To::grad_scale, &To::snapped},
+                    {}, {[](To& a) { a.ratio = 0; }, [](To& a) { a.before_param = {}; }});
+  track.param = {};
+  expect_split_masters<To>(track);
   expect_split_masters<AdamW>({.param = {},
                                .grad = n,
                                .exp_avg = n,
@@ -962,8 +1235,10 @@ void CheckTest::check_update() {
 
 TEST_F(CheckTest, EveryKernelRefusesWrongOperands) {
   check_dense();
+  check_kimi();
   check_attention();
   check_convolutions();
+  check_delta_rule();
   check_selection();
   check_experts();
   check_update();

@@ -1,6 +1,8 @@
 #include "turbo/elementwise/elementwise.h"
 
+#include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -195,6 +197,25 @@ TEST_P(ElementwiseTest, RandomNormalIsTheStreamsOwnNumbers) {
   EXPECT_EQ(bench.download(columns), of_columns);
 }
 
+TEST_P(ElementwiseTest, NormalNumbersBecomeLogarithmsOfUniformOnes) {
+  OperatorBench bench(GetParam());
+  const Values x = {-40, -1, 0, 0.5, 40};
+  const Tensor values = bench.upload(x, DType::kF32, {5});
+  bench.run(LogUniform{.x = values, .low = 1, .high = 16});
+  Values expected;
+  for (const double v : x) expected.push_back(std::log(1 + 15 * 0.5 * std::erfc(-v / std::sqrt(2.0))));
+  EXPECT_LE(normalised_error(bench.download(values), expected), 1e-6);
+  // Of many, a quarter lies in each quarter of the range.
+  constexpr std::int64_t kMany = 40000;
+  const Tensor many = bench.empty(DType::kF32, {kMany});
+  bench.run(RandomNormal{.out = many, .seed = 4, .stream = 5, .offset = 0, .mean = 0, .std = 1});
+  bench.run(LogUniform{.x = many, .low = 1, .high = 16});
+  std::array<int, 4> quarters{};
+  for (const double v : bench.download(many))
+    ++quarters.at(static_cast<std::size_t>((std::exp(v) - 1) / 15 * 4));
+  for (const int count : quarters) EXPECT_NEAR(count, kMany / 4, 400);
+}
+
 TEST_P(ElementwiseTest, Scale) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -243,6 +264,29 @@ TEST_P(ElementwiseTest, CopyRowsScattersGroups) {
     }
   }
   EXPECT_EQ(bench.download(to), expected);
+}
+
+TEST_P(ElementwiseTest, CopyRowsAddsToWhatIsThere) {
+  OperatorBench bench(GetParam());
+  const std::int64_t rows = 37, from_stride = 48, to_stride = 72;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const auto& [first, cols] :
+         {std::pair<std::int64_t, std::int64_t>{8, 40}, {3, 13}}) {  // by vectors, one by one
+      const Values from = rounded(random_values(rows * from_stride, 1), dtype);
+      Values expected = rounded(random_values(rows * to_stride, 2), dtype);
+      const Tensor to = bench.upload(expected, dtype, {rows, to_stride});
+      CopyRows call = CopyRows::strided(bench.upload(from, dtype, {rows, from_stride}), to.from(first), rows,
+                                        cols, from_stride, to_stride);
+      call.add = true;
+      bench.run(call);
+      for (std::int64_t row = 0; row < rows; ++row) {
+        for (std::int64_t c = 0; c < cols; ++c)
+          expected[static_cast<std::size_t>(row * to_stride + first + c)] +=
+              from[static_cast<std::size_t>(row * from_stride + c)];
+      }
+      EXPECT_LE(normalised_error(bench.download(to), expected), rounding_error(dtype)) << cols;
+    }
+  }
 }
 
 TEST(Elementwise, NoThreadCountChangesABit) {

@@ -12,11 +12,13 @@ struct Case {
   HeadNormShape shape;
   std::int64_t values;  // columns behind the normed ones
   bool weighted;
+  double offset = 0;
   std::int64_t width() const { return shape.normed() * shape.head_dim + values; }
 };
 
 const Case kCases[] = {{1, {1, 1, 3}, 0, true},    {7, {4, 2, 16}, 32, true}, {300, {3, 1, 20}, 7, true},
-                       {5, {2, 2, 128}, 5, false}, {9, {1, 0, 33}, 8, false}, {2, {0, 3, 70}, 0, true}};
+                       {5, {2, 2, 128}, 5, false}, {9, {1, 0, 33}, 8, false}, {2, {0, 3, 70}, 0, true},
+                       {6, {2, 1, 20}, 8, true, 1}};
 
 struct Reference {
   Case c;
@@ -34,7 +36,7 @@ struct Reference {
         for (std::size_t i = 0; i < n; ++i) squares += x[at + i] * x[at + i];
         const double scale = 1 / std::sqrt(squares / static_cast<double>(dim) + kEpsilon);
         rstd.push_back(scale);
-        const auto weight_at = [&](std::size_t i) { return c.weighted ? weight[w + i] : 1.0; };
+        const auto weight_at = [&](std::size_t i) { return c.weighted ? weight[w + i] + c.offset : 1.0; };
         for (std::size_t i = 0; i < n; ++i) along += d_y[at + i] * weight_at(i) * x[at + i];
         along *= scale * scale * scale / static_cast<double>(dim);
         for (std::size_t i = 0; i < n; ++i) {
@@ -83,7 +85,8 @@ TEST_P(HeadNormTest, ForwardAndGradients) {
                                 .weight = weight_device,
                                 .y = y,
                                 .rstd = rstd,
-                                .eps = static_cast<float>(kEpsilon)});
+                                .eps = static_cast<float>(kEpsilon),
+                                .offset = static_cast<float>(c.offset)});
       EXPECT_LE(normalised_error(bench.download(y), expected.y), tolerance);
       EXPECT_LE(normalised_error(bench.download(rstd), expected.rstd), 1e-6);
 
@@ -106,7 +109,8 @@ TEST_P(HeadNormTest, ForwardAndGradients) {
                                         .weight = weight_device,
                                         .rstd = rstd,
                                         .d_y = d_y_device,
-                                        .d_x = d_x});
+                                        .d_x = d_x,
+                                        .offset = static_cast<float>(c.offset)});
         EXPECT_LE(normalised_error(bench.download(d_x), expected.d_x), tolerance);
       }
     }

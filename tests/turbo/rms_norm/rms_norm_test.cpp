@@ -123,6 +123,35 @@ TEST_P(RmsNormTest, ForwardWithResidual) {
   }
 }
 
+// What is stored minus one multiplies as the whole weight does, in registers of a warp and beyond them.
+TEST_P(RmsNormTest, WeightsMayBeStoredMinusOne) {
+  OperatorBench bench(GetParam());
+  for (const auto& [tokens, hidden, dtype] : cases()) {
+    const Shape shape{tokens, hidden};
+    const Values x = rounded(random_values(tokens * hidden, 1, 3.0), dtype),
+                 d_y = rounded(random_values(tokens * hidden, 5), dtype),
+                 stored = rounded(random_values(hidden, 2, 0.1), dtype);
+    Values weight = stored, rstd;
+    for (double& w : weight) w += 1;
+    const Values expected = reference_forward(x, weight, tokens, &rstd);
+    const Tensor on_x = bench.upload(x, dtype, shape), on_weight = bench.upload(stored, dtype, {hidden}),
+                 y = bench.empty(dtype, shape), r = bench.empty(DType::kF32, {tokens});
+    bench.run(RmsNormForward{
+        .x = on_x, .delta = {}, .weight = on_weight, .sum = {}, .y = y, .rstd = r, .eps = kEps, .offset = 1});
+    EXPECT_LE(normalised_error(bench.download(y), expected), rounding_error(dtype) + 4e-7);
+    RmsNormBackwardInput input{.x = on_x,
+                               .weight = on_weight,
+                               .rstd = bench.upload(rstd, DType::kF32, {tokens}),
+                               .d_y = bench.upload(d_y, dtype, shape),
+                               .d_sum = {},
+                               .d_x = y};
+    input.offset = 1;
+    bench.run(input);
+    EXPECT_LE(normalised_error(bench.download(y), reference_backward(x, weight, d_y, tokens).d_x),
+              rounding_error(dtype) + 1e-6);
+  }
+}
+
 TEST_P(RmsNormTest, Backward) {
   OperatorBench bench(GetParam());
   for (const auto& [tokens, hidden, dtype] : cases()) {

@@ -268,6 +268,33 @@ RouterRandom random_of(OperatorBench& bench, std::int64_t tokens, RouterRandom r
 }
 
 // What a token draws depends on its number in the step's global batch, not on the microbatch it is in.
+// Loads of two microbatches, each of which counts half: as much as their mean.
+TEST_P(RouterTest, LoadsOfMoreMicrobatchesCountByTheirMean) {
+  OperatorBench bench(GetParam());
+  constexpr std::int64_t kMany = 33, kOf = 7;
+  const Tensor logits = bench.upload(random_values(kMany * kOf, 1), DType::kF32, {kMany, kOf}),
+               running = bench.zeros(DType::kI32, {kOf});
+  const Values first = {3, 0, 8, 1, 9, 40, 5}, second = {10, 2, 0, 3, 11, 20, 20};
+  Tensor load;
+  Values sum(first.size());
+  for (const Values& counts : {first, second}) {
+    load = bench.upload(counts, DType::kI32, {1, kOf});
+    bench.run(RunningLoad{.load = load, .running = running});
+    for (std::size_t e = 0; e < sum.size(); ++e) sum[e] += counts[e];
+    EXPECT_EQ(bench.download(load), sum);
+    EXPECT_EQ(bench.download(running), sum);
+  }
+  const auto balance = [&](const Tensor& counts, float share) {
+    const Tensor losses = bench.zeros(DType::kF32, {2});
+    bench.run(RouterLosses{
+        .rule = {.top_k = 2}, .logits = logits, .load = counts, .losses = losses, .load_share = share});
+    return bench.download(losses)[0];
+  };
+  const double of_both = balance(bench.upload(first, DType::kI32, {1, kOf}), 1) +
+                         balance(bench.upload(second, DType::kI32, {1, kOf}), 1);
+  EXPECT_NEAR(balance(load, 0.5F), of_both / 2, 1e-6 * of_both);
+}
+
 TEST_P(RouterTest, NoiseBelongsToTheTokenWhateverIsAroundIt) {
   OperatorBench bench(GetParam());
   const std::int64_t tokens = 24, hidden = 67, experts = 8, k = 2;

@@ -155,6 +155,28 @@ Values weighted_forward(const Values& gate_up, const Weighted& w, bool weigh_inp
   return out;
 }
 
+struct WeightedGradients {
+  Values by_gate_up, by_weight;
+};
+
+// By finite differences, once for all devices: they take longer than all kernels.
+const WeightedGradients& weighted_gradients(DType dtype, std::int64_t ffn, const Weighted& w,
+                                            const Values& gate_up, const Values& d_out, bool weigh_input) {
+  static std::map<std::tuple<DType, std::int64_t, bool>, WeightedGradients> known;
+  WeightedGradients& result = known[{dtype, ffn, weigh_input}];
+  if (!result.by_weight.empty()) return result;
+  result.by_gate_up = numeric_gradient(
+      [&](const Values& v) { return dot(weighted_forward(v, w, weigh_input), d_out); }, gate_up);
+  result.by_weight = numeric_gradient(
+      [&](const Values& v) {
+        Weighted other = w;
+        other.weights = v;
+        return dot(weighted_forward(gate_up, other, weigh_input), d_out);
+      },
+      w.weights);
+  return result;
+}
+
 TEST_P(SwigluTest, WeightedForwardAndBackward) {
   OperatorBench bench(GetParam());
   const std::int64_t rows = Weighted::kSlots;
@@ -185,15 +207,8 @@ TEST_P(SwigluTest, WeightedForwardAndBackward) {
         EXPECT_LE(normalised_error(bench.download(out), weighted_forward(gate_up, w, weigh_input)),
                   tolerance);
 
-        const Values by_gate_up = numeric_gradient(
-            [&](const Values& v) { return dot(weighted_forward(v, w, weigh_input), d_out); }, gate_up);
-        Values by_weight = numeric_gradient(
-            [&](const Values& v) {
-              Weighted other = w;
-              other.weights = v;
-              return dot(weighted_forward(gate_up, other, weigh_input), d_out);
-            },
-            w.weights);
+        const auto& [by_gate_up, of_weights] = weighted_gradients(dtype, ffn, w, gate_up, d_out, weigh_input);
+        Values by_weight = of_weights;
         const auto backward = [&](const Tensor& previous, const Tensor& d_gate_up, const Tensor& d_weights) {
           bench.run(WeightedSwigluBackward{.gate_up = device,
                                            .weights = weights,

@@ -29,6 +29,7 @@ BlockParameters::BlockParameters(const ModelConfig& config, engine::ParameterSto
       layers_(config.layers),
       hidden_(config.hidden),
       init_std_(config.init_std),
+      norm_offset_(config.norm_offset()),
       chunk_(chunk),
       lora_(config.lora) {}
 
@@ -65,6 +66,7 @@ engine::Parameter& BlockParameters::experts(std::string_view module, const std::
                                             std::vector<engine::CheckpointPart> parts) const {
   engine::Parameter& matrix = add(name, std::move(share), initializer, parts);
   matrix.per_expert = true;
+  matrix.linear_of = layer_;
   matrix.group = engine::ReduceGroup::kExperts;
   if (lora_.has(module)) add_low_rank(matrix, name, parts);
   return matrix;
@@ -203,7 +205,14 @@ Share BlockParameters::expert_columns(std::int64_t count, std::int64_t rows, std
 }
 
 engine::Parameter& BlockParameters::norm(const std::string& name, const std::string& published) const {
-  return add(name, {hidden_}, Initializer::constant(1), {{published, 0, hidden_}});
+  return norm(name, hidden_, {{published, 0, hidden_}});
+}
+
+engine::Parameter& BlockParameters::norm(const std::string& name, std::int64_t width,
+                                         std::vector<engine::CheckpointPart> parts) const {
+  engine::Parameter& weight = add(name, {width}, Initializer::constant(1 - norm_offset_), std::move(parts));
+  weight.norm_offset = norm_offset_;
+  return weight;
 }
 
 Initializer BlockParameters::matrix() const { return Initializer::normal(init_std_); }

@@ -44,7 +44,7 @@ class BlockParameters {
                          std::vector<engine::CheckpointPart> parts) const;
   engine::Parameter& add(const std::string& name, Share share, engine::Initializer initializer,
                          std::vector<engine::CheckpointPart> parts) const;
-  // A matrix of a linear layer, whose products may be in fp8 (engine/precision.h).
+  // A matrix of a linear layer, whose products may be in fp8 or fp4 (engine/precision.h).
   engine::Parameter& linear(const std::string& name, Share share, engine::Initializer initializer,
                             std::vector<engine::CheckpointPart> parts) const;
   // The same with adapters, where the model has them for `module` (LoraConfig).
@@ -54,8 +54,11 @@ class BlockParameters {
   engine::Parameter& experts(std::string_view module, const std::string& name, Share share,
                              engine::Initializer initializer,
                              std::vector<engine::CheckpointPart> parts) const;
-  // A norm's weight, [hidden], ones at first.
+  // A norm's weight, [hidden] or as wide as said: one at first, or what is one with
+  // ModelConfig::norm_offset().
   engine::Parameter& norm(const std::string& name, const std::string& published) const;
+  engine::Parameter& norm(const std::string& name, std::int64_t width,
+                          std::vector<engine::CheckpointPart> parts) const;
 
   // Of a matrix [sum of `runs`, cols] or, without cols, a vector: this tensor rank's slice of each run of
   // rows (q, k and v; gate and up).
@@ -90,6 +93,7 @@ class BlockParameters {
   engine::Mesh* mesh_;
   std::int64_t layer_, layers_, hidden_;
   double init_std_;
+  float norm_offset_;
   int chunk_;
   LoraConfig lora_;
 };

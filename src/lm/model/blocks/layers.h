@@ -35,6 +35,9 @@ struct SelfAttentionOptions {
   bool rope = true, interleaved = false;
   std::int64_t window = 0, chunk = 0;  // as turbo::AttentionShape
   bool sinks = false;                  // self_attn.sinks
+  // What comes out is multiplied with sigmoids of a gate for each of its columns (Qwen3-Next):
+  // self_attn.q_proj has the gates of each head behind its query. Not with qkv_bias.
+  bool output_gate = false;
   // What checkpoints call the output's projection, and end the names of the heads' norms with.
   std::string_view out_name = "o_proj", norm_name = "norm";
   double floor_scale = 8192, attn_scale = 0;  // queries are scaled by position; attn_scale 0: they are not
@@ -48,19 +51,33 @@ std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockPara
                                       const SelfAttentionOptions& options = {});
 
 // Multi-head latent attention (config.attention.latent): self_attn.{q_proj | q_a_proj, q_a_layernorm,
-// q_b_proj}, self_attn.{kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj}. Rotary pairs are neighbours.
+// q_b_proj}, self_attn.{kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj}, and self_attn.g_proj where it
+// has an output gate. Rotary pairs are neighbours.
 // With config.attention.indexer it is to the tokens that an indexer selects (blocks/indexer.h).
 std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters);
 
+// Kimi delta attention (config.linear): self_attn.{q,k,v}_{proj,conv1d}, self_attn.{f_a_proj, f_b_proj,
+// A_log, dt_bias, b_proj, o_norm, o_proj}, and the output's gate, self_attn.{g_proj | g_a_proj, g_b_proj}.
+std::unique_ptr<Layer> delta_attention(const ModelConfig& config, const BlockParameters& parameters);
+
 // A gated short convolution over the last conv_L_cache tokens: conv.{in_proj,conv,out_proj}.
 std::unique_ptr<Layer> short_convolution(const ModelConfig& config, const BlockParameters& parameters);
+
+// What checkpoints have of the input's projection of a gated delta network.
+enum class DeltaProjection : std::uint8_t {
+  kByKeyHead,  // in_proj_{qkvz,ba}: of each key head what belongs to it (Qwen3-Next)
+  kSeparate,   // in_proj_{qkv,z,b,a} (Qwen3.5)
+};
+// A gated delta network (config.linear): linear_attn.{in_proj_*,conv1d,A_log,dt_bias,norm,out_proj}.
+std::unique_ptr<Layer> gated_delta_net(const ModelConfig& config, const BlockParameters& parameters,
+                                       DeltaProjection projection);
 
 // What checkpoints call the matrices of a feed-forward.
 struct FeedForwardNames {
   std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
 };
 
-// SwiGLU of width `ffn`: <published>.{gate,up,down}_proj.
+// SwiGLU, or SiTU where the model has it, of width `ffn`: <published>.{gate,up,down}_proj.
 class FeedForward final : public Layer {
  public:
   FeedForward(const ModelConfig& config, const BlockParameters& parameters, std::int64_t ffn,
@@ -72,6 +89,7 @@ class FeedForward final : public Layer {
 
  private:
   comm::Communicator* group_;  // that shares the width
+  double situ_beta_, situ_linear_beta_;
   engine::Parameter &gate_up_, &down_;
 };
 std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParameters& parameters,

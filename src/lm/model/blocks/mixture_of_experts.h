@@ -18,7 +18,12 @@ struct ExpertParts {
   std::vector<engine::CheckpointPart> gate_up_bias = {};  // of [experts, 2*ffn]
   std::vector<engine::CheckpointPart> down;               // of [experts, hidden, ffn]
   std::vector<engine::CheckpointPart> down_bias = {};     // of [experts, hidden]
-  std::string shared = {};                                // prefix of the shared experts' {gate,up,down}_proj
+  // Prefix of the shared experts' {gate,up,down}_proj, and of <prefix>_gate where MoeConfig::shared_gate is
+  // set.
+  std::string shared = {};
+  // Where MoeConfig::latent is set: into the latent [latent, hidden], its norm [latent] where it has one, and
+  // back [hidden, latent]. `hidden` of the experts' matrices is the latent then.
+  std::string latent_down = {}, latent_norm = {}, latent_up = {};
 };
 
 // One tensor for each expert and matrix: <prefix>.<expert>.<gate>.weight and so on.

@@ -1,5 +1,9 @@
 #include <cmath>
+#include <stdexcept>
+#include <utility>
+#include <vector>
 
+#include "engine/gates.h"
 #include "engine/tensor_parallel.h"
 #include "lm/model/blocks/layers.h"
 
@@ -24,13 +28,16 @@ class SelfAttention final : public Layer {
         layer_(p.layer()),
         options_(options) {
     const std::int64_t q = c.heads * head_dim_, kv = c.kv_heads * head_dim_;
+    const std::int64_t of_q = options.output_gate ? 2 * q : q;  // rows that make queries, and gates
+    if (options.output_gate && options.qkv_bias)
+      throw std::logic_error("attention with an output gate has no biases");
     const auto parts = [&](const std::string& kind) -> std::vector<engine::CheckpointPart> {
-      return {{".self_attn.q_proj." + kind, 0, q},
-              {".self_attn.k_proj." + kind, q, kv},
-              {".self_attn.v_proj." + kind, q + kv, kv}};
+      return {{".self_attn.q_proj." + kind, 0, of_q},
+              {".self_attn.k_proj." + kind, of_q, kv},
+              {".self_attn.v_proj." + kind, of_q + kv, kv}};
     };
-    qkv_ =
-        &p.linear("linear_qkv", ".attention.qkv", p.rows({q, kv, kv}, c.hidden), p.matrix(), parts("weight"));
+    qkv_ = &p.linear("linear_qkv", ".attention.qkv", p.rows({of_q, kv, kv}, c.hidden), p.matrix(),
+                     parts("weight"));
     if (options.qkv_bias) {
       qkv_bias_ = &p.add(".attention.qkv_bias", p.rows({q, kv, kv}), Initializer::constant(0), parts("bias"));
     }
@@ -38,8 +45,8 @@ class SelfAttention final : public Layer {
       return ".self_attn." + of + "_" + std::string(options.norm_name) + ".weight";
     };
     if (options.head_norm == HeadNorm::kBeforeRope) {
-      head_norm_ = &p.add(".attention.head_norm", {2 * head_dim_}, Initializer::constant(1),
-                          {{norm_name("q"), 0, head_dim_}, {norm_name("k"), head_dim_, head_dim_}});
+      head_norm_ = &p.norm(".attention.head_norm", 2 * head_dim_,
+                           {{norm_name("q"), 0, head_dim_}, {norm_name("k"), head_dim_, head_dim_}});
       head_norm_->head_norm = true;
     }
     if (options.sinks) {
@@ -62,8 +69,8 @@ class SelfAttention final : public Layer {
                                      .rotary_dim = rotary_dim_,
                                      .rotary_begin = 0,
                                      .interleaved = options_.interleaved};
-    const bool rotates_products = options_.rope && !group_ && !head_norm_;
-    Value qkv;
+    const bool rotates_products = options_.rope && !group_ && !head_norm_ && !options_.output_gate;
+    Value qkv, gate;
     if (group_) {
       qkv = gathered_linear(h.value(), *qkv_, group_, in.tensor);
       if (qkv_bias_) qkv = add_bias(std::move(qkv), *qkv_bias_);
@@ -71,6 +78,10 @@ class SelfAttention final : public Layer {
       qkv = h.rotated_linear(*qkv_, qkv_bias_, in.positions, in.rope_table, rotation);
     } else {
       qkv = h.linear(*qkv_, qkv_bias_);
+    }
+    if (options_.output_gate) {
+      auto apart = take_apart(std::exchange(qkv, {}), queries_and_gates());
+      qkv = std::move(apart[0]), gate = std::move(apart[1]);
     }
     if (head_norm_) qkv = head_norm(qkv, head_norm_, normed, epsilon_);
     if (options_.rope && !rotates_products) qkv = rope(std::move(qkv), in.positions, in.rope_table, rotation);
@@ -81,11 +92,12 @@ class SelfAttention final : public Layer {
                                .floor_scale = static_cast<float>(options_.floor_scale),
                                .attn_scale = static_cast<float>(options_.attn_scale)});
     }
-    const Value mixed = attention(qkv, shape(in),
-                                  {.cache = in.cache ? in.cache->layer(layer_) : engine::CachedSequences(),
-                                   .context = in.context,
-                                   .first_key = in.first_key,
-                                   .sinks = sinks_});
+    Value mixed = attention(qkv, shape(in),
+                            {.cache = in.cache ? in.cache->layer(layer_) : engine::CachedSequences(),
+                             .context = in.context,
+                             .first_key = in.first_key,
+                             .sinks = sinks_});
+    if (gate) mixed = gated(mixed, gate);
     Value out = scattered_linear(mixed, *out_, group_, in.tensor);
     return out_bias_ ? add_bias(std::move(out), *out_bias_) : out;
   }
@@ -106,6 +118,18 @@ class SelfAttention final : public Layer {
             .chunk = options_.chunk};
   }
 
+  // Of each head's query and gate side by side, and keys and values behind them all: those that attention
+  // reads, and the gates.
+  std::vector<engine::ColumnRuns> queries_and_gates() const {
+    const auto dim = static_cast<std::int32_t>(head_dim_), heads = static_cast<std::int32_t>(heads_);
+    const auto keys = static_cast<std::int32_t>(2 * kv_heads_ * head_dim_);
+    const turbo::ColumnRun of_heads{
+        .from = 0, .to = 0, .groups = heads, .columns = dim, .from_stride = 2 * dim, .to_stride = dim};
+    turbo::ColumnRun gates = of_heads;
+    gates.from = dim;
+    return {{of_heads, {.from = 2 * heads * dim, .to = heads * dim, .groups = 1, .columns = keys}}, {gates}};
+  }
+
   comm::Communicator* group_;      // that shares the heads
   std::int64_t heads_, kv_heads_;  // of this rank
   std::int64_t head_dim_, rotary_dim_;
@@ -122,6 +146,7 @@ SelfAttentionOptions attention_options(const ModelConfig& config, std::int64_t l
   const AttentionConfig& a = config.attention;
   SelfAttentionOptions options;
   options.rope = a.rope(layer);
+  options.output_gate = a.output_gate;
   if (a.local(layer)) {
     options.window = a.window;
     options.chunk = a.chunk;

@@ -22,6 +22,11 @@ Family gpt_oss_family();
 Family llama4_family();
 Family lfm2_family();
 Family lfm2_moe_family();
+Family qwen3_next_family();
+Family qwen3_5_family();
+Family qwen3_5_moe_family();
+Family kimi_linear_family();
+Family kimi_k3_family();
 Family primus_gpt_family();
 
 // Throws Error(kUnsupported) naming `key` when config.json sets it to anything but `neutral` (or null).
@@ -34,6 +39,13 @@ void read_expert_counts(const ConfigReader& reader, const char* key, ModelConfig
 // The number with the fewest digits that is `value` as a float: what was read into one is written as it was.
 double shortest(float value);
 
+// Which layers are dense: those of mlp_only_layers, and all but every decoder_sparse_step-th.
+void read_sparse_layers(const ConfigReader& reader, ModelConfig& config);
+
+// The names in config.json's `layer_types`, one for each layer, all of them among `known`; empty where there
+// is no such list.
+std::vector<std::string> read_layer_types(const nlohmann::json& json, const ModelConfig& config,
+                                          const std::vector<std::string>& known);
 // config.json's `layer_types`: sets config.attention.local_layers to those of type `local`
 // ("sliding_attention"); where there is no such list, `otherwise` says which they are.
 void read_local_layers(const nlohmann::json& json, const char* local, ModelConfig& config,

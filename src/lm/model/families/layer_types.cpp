@@ -13,7 +13,8 @@ namespace {
 
 constexpr const char *kFull = "full_attention", *kConvolution = "conv";
 
-// The names in `layer_types`, one for each layer; empty where there is no such list.
+}  // namespace
+
 std::vector<std::string> read_layer_types(const nlohmann::json& json, const ModelConfig& config,
                                           const std::vector<std::string>& known) {
   const ConfigReader r(json);
@@ -33,8 +34,6 @@ std::vector<std::string> read_layer_types(const nlohmann::json& json, const Mode
   }
   return names;
 }
-
-}  // namespace
 
 void read_local_layers(const nlohmann::json& json, const char* local, ModelConfig& config,
                        bool (*otherwise)(const nlohmann::json& json, std::int64_t layer)) {

@@ -23,12 +23,7 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   read_expert_counts(r, r.find("num_local_experts") ? "num_local_experts" : "num_experts", c);
   c.moe.router.normalise = r.flag_or("norm_topk_prob", false);
   c.moe.ffn = r.integer("moe_intermediate_size", 1, ConfigReader::kMaxWidth);
-  const std::int64_t step = r.integer_or("decoder_sparse_step", 1, 1, c.layers);
-  const std::vector<std::int64_t> dense = r.integers("mlp_only_layers", 0, c.layers - 1);
-  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    const bool named = std::find(dense.begin(), dense.end(), layer) != dense.end();
-    if (named || (layer + 1) % step != 0) c.moe.dense_layers.push_back(layer);
-  }
+  read_sparse_layers(r, c);
 }
 
 void write(const ModelConfig& c, nlohmann::json& json) {
@@ -63,6 +58,15 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 }
 
 }  // namespace
+
+void read_sparse_layers(const ConfigReader& r, ModelConfig& c) {
+  const std::int64_t step = r.integer_or("decoder_sparse_step", 1, 1, c.layers);
+  const std::vector<std::int64_t> dense = r.integers("mlp_only_layers", 0, c.layers - 1);
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    const bool named = std::ranges::find(dense, layer) != dense.end();
+    if (named || (layer + 1) % step != 0) c.moe.dense_layers.push_back(layer);
+  }
+}
 
 Family qwen3_moe_family() {
   Family family{"qwen3_moe", "Qwen3MoeForCausalLM",      read,     write,

@@ -17,7 +17,7 @@ namespace primus {
 struct BpeTrainerOptions {
   int32_t vocab_size = 8192;  // special tokens and the 256 bytes included
   std::vector<std::string> special_tokens = {
-      "<|endoftext|>"};       // the first ids; the last of them ends documents
+      "<|endoftext|>"};       // the first ids; readers know by its name which of them ends documents
   bool gpt2_style = false;    // cut words by GPT-2's expression instead of Llama 3's
   int64_t min_frequency = 2;  // a pair must occur so often to merge
 };

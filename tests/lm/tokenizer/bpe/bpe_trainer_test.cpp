@@ -135,6 +135,22 @@ TEST(BpeTrainer, DoesNotDependOnTheOrderOfTexts) {
   EXPECT_EQ(one.train(), two.train());
 }
 
+// As chat formats want them: one token each wherever they stand, and left out of decoded text.
+TEST(BpeTrainer, SpecialTokensAreReadAsSuch) {
+  BpeTrainer trainer({.vocab_size = 300, .special_tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}});
+  trainer.add(text_of_words(300));
+  const auto tokenizer = load(trainer.train());
+  EXPECT_EQ(tokenizer->special_ids().eod, 0);
+  EXPECT_EQ(tokenizer->token_id("<|im_start|>"), 1);
+  EXPECT_EQ(tokenizer->token_id("<|im_end|>"), 2);
+  const auto ids = tokenizer->encode("<|im_start|>user\nhi<|im_end|>", false);
+  EXPECT_EQ(ids.front(), 1);
+  EXPECT_EQ(ids.back(), 2);
+  EXPECT_EQ(std::ranges::count_if(ids, [](std::int32_t id) { return id < 3; }), 2);
+  EXPECT_EQ(tokenizer->decode(ids), "user\nhi");
+  EXPECT_EQ(tokenizer->decode(ids, /*skip_special=*/false), "<|im_start|>user\nhi<|im_end|>");
+}
+
 TEST(BpeTrainer, RefusesWhatCannotWork) {
   EXPECT_THROW(BpeTrainer({.vocab_size = 256}), Error);
   EXPECT_THROW(BpeTrainer({.vocab_size = 300}).train(), Error);

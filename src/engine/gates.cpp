@@ -1,0 +1,226 @@
+#include "engine/gates.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "engine/parameter_values.h"
+#include "tensor/scratch_tensor.h"
+#include "turbo/delta_gates/delta_gates.h"
+#include "turbo/elementwise/elementwise.h"
+
+namespace primus::engine {
+namespace {
+
+using turbo::ColumnRun;
+using turbo::CopyColumns;
+using turbo::launch;
+
+// --- take_apart
+
+struct Parts {
+  struct Part {
+    std::array<ColumnRun, CopyColumns::kMostRuns> runs;
+    int run_count;
+  };
+  std::array<Part, Entry::kMaxOutputs> parts;
+};
+
+void take_apart_forward(OperatorCall& op) {
+  const auto a = op.attributes<Parts>();
+  for (int i = 0; i < op.output_count(); ++i) {
+    const Parts::Part& part = a.parts[static_cast<std::size_t>(i)];
+    launch(op.context(),
+           CopyColumns{.from = op.in(0), .to = op.out(i), .runs = part.runs, .run_count = part.run_count});
+  }
+}
+
+void take_apart_backward_input(OperatorCall& op) {
+  const auto a = op.attributes<Parts>();
+  const auto target = op.fresh_d_in(0);
+  bool all = true;
+  for (int i = 0; i < op.output_count(); ++i) all = all && !op.d_out(i).absent();
+  if (!all) launch(op.context(), turbo::Fill{.out = target.out, .value = 0});
+  for (int i = 0; i < op.output_count(); ++i) {
+    if (op.d_out(i).absent()) continue;
+    Parts::Part part = a.parts[static_cast<std::size_t>(i)];
+    for (ColumnRun& run : part.runs) {
+      std::swap(run.from, run.to);
+      std::swap(run.from_stride, run.to_stride);
+    }
+    launch(
+        op.context(),
+        CopyColumns{.from = op.d_out(i), .to = target.out, .runs = part.runs, .run_count = part.run_count});
+  }
+  add_previous(op, target);
+}
+
+constexpr Operator kTakeApart{.name = "take_apart",
+                              .operator_class = OperatorClass::kAdd,
+                              .forward = take_apart_forward,
+                              .backward_input = take_apart_backward_input};
+
+// --- gated
+
+void gated_forward(OperatorCall& op) {
+  launch(op.context(), turbo::GateForward{.x = op.in(0), .gate = op.in(1), .y = op.out(0)});
+}
+
+void gated_backward_input(OperatorCall& op) {
+  const auto d_x = op.fresh_d_in(0), d_gate = op.fresh_d_in(1);
+  launch(op.context(),
+         turbo::GateBackward{
+             .x = op.in(0), .gate = op.in(1), .d_y = op.d_out(0), .d_x = d_x.out, .d_gate = d_gate.out});
+  add_previous(op, d_x);
+  add_previous(op, d_gate);
+}
+
+constexpr Operator kGated{.name = "gated",
+                          .operator_class = OperatorClass::kActivation,
+                          .forward = gated_forward,
+                          .backward_input = gated_backward_input,
+                          .for_input = {.inputs = bit(0) | bit(1)}};
+
+// --- gated_norm
+
+struct GatedNormAttributes {
+  turbo::GateActivation activation;
+  float epsilon;
+};
+
+// Inputs: x, gate. Outputs: y, rstd.
+void gated_norm_forward(OperatorCall& op) {
+  const auto a = op.attributes<GatedNormAttributes>();
+  launch(op.context(), turbo::GatedNormForward{.activation = a.activation,
+                                               .x = op.in(0),
+                                               .gate = op.in(1),
+                                               .weight = op.weight(),
+                                               .y = op.out(0),
+                                               .rstd = op.out(1),
+                                               .eps = a.epsilon});
+}
+
+void gated_norm_backward_input(OperatorCall& op) {
+  const auto d_x = op.fresh_d_in(0), d_gate = op.fresh_d_in(1);
+  launch(op.context(),
+         turbo::GatedNormBackwardInput{.activation = op.attributes<GatedNormAttributes>().activation,
+                                       .x = op.in(0),
+                                       .gate = op.in(1),
+                                       .weight = op.weight(),
+                                       .rstd = op.out(1),
+                                       .d_y = op.d_out(0),
+                                       .d_x = d_x.out,
+                                       .d_gate = d_gate.out});
+  add_previous(op, d_x);
+  add_previous(op, d_gate);
+}
+
+void gated_norm_backward_weight(OperatorCall& op) {
+  const auto [d_weight, accumulate] = op.d_weight();
+  launch(op.context(),
+         turbo::GatedNormBackwardWeight{.activation = op.attributes<GatedNormAttributes>().activation,
+                                        .x = op.in(0),
+                                        .gate = op.in(1),
+                                        .rstd = op.out(1),
+                                        .d_y = op.d_out(0),
+                                        .d_weight = d_weight,
+                                        .accumulate = accumulate,
+                                        .workspace = {}});
+}
+
+constexpr Operator kGatedNorm{.name = "gated_norm",
+                              .operator_class = OperatorClass::kNorm,
+                              .forward = gated_norm_forward,
+                              .backward_input = gated_norm_backward_input,
+                              .backward_weight = gated_norm_backward_weight,
+                              .for_input = {.inputs = bit(0) | bit(1), .outputs = bit(1)},
+                              .for_weight = {.inputs = bit(0) | bit(1), .outputs = bit(1)}};
+
+// --- delta_gates
+
+// Inputs: ba, a_log, dt_bias. Outputs: g, beta.
+void delta_gates_forward(OperatorCall& op) {
+  launch(op.context(),
+         turbo::DeltaGatesForward{
+             .ba = op.in(0), .a_log = op.in(1), .dt_bias = op.in(2), .g = op.out(0), .beta = op.out(1)});
+}
+
+void delta_gates_backward_input(OperatorCall& op) {
+  const Tensor ba = op.in(0);
+  const std::int64_t heads = ba.cols() / 2;
+  if (op.needs_d_in(0)) {
+    const auto target = op.fresh_d_in(0);
+    launch(op.context(), turbo::DeltaGatesBackwardInput{.ba = ba,
+                                                        .a_log = op.in(1),
+                                                        .dt_bias = op.in(2),
+                                                        .d_g = op.d_out(0),
+                                                        .d_beta = op.d_out(1),
+                                                        .d_ba = target.out});
+    add_previous(op, target);
+  }
+  if (!op.needs_d_in(1) && !op.needs_d_in(2)) return;
+  const ScratchTensor sums(op.context().scratch, DType::kF32, {2 * heads});
+  launch(op.context(), turbo::DeltaGatesBackwardWeight{.ba = ba,
+                                                       .a_log = op.in(1),
+                                                       .dt_bias = op.in(2),
+                                                       .d_g = op.d_out(0),
+                                                       .d_weights = sums.get(),
+                                                       .workspace = {}});
+  for (const int i : {1, 2}) {
+    if (!op.needs_d_in(i)) continue;
+    const auto target = op.fresh_d_in(i);
+    launch(op.context(), turbo::Cast{.x = sums.get().slice((i - 1) * heads, i * heads), .out = target.out});
+    add_previous(op, target);
+  }
+}
+
+constexpr Operator kDeltaGates{.name = "delta_gates",
+                               .operator_class = OperatorClass::kActivation,
+                               .forward = delta_gates_forward,
+                               .backward_input = delta_gates_backward_input,
+                               .for_input = {.inputs = bit(0) | bit(1) | bit(2)}};
+
+}  // namespace
+
+std::array<Value, 3> take_apart(const Value& x, const std::vector<ColumnRuns>& parts) {
+  PRIMUS_CHECK("take_apart", !parts.empty() && parts.size() <= Entry::kMaxOutputs);
+  Parts attributes{};
+  std::array<Tape::Output, Entry::kMaxOutputs> outputs{};
+  std::int64_t all = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    PRIMUS_CHECK("take_apart", parts[i].size() <= CopyColumns::kMostRuns);
+    Parts::Part& part = attributes.parts[i];
+    part.run_count = static_cast<int>(parts[i].size());
+    std::ranges::copy(parts[i], part.runs.begin());
+    std::int64_t columns = 0;
+    for (const ColumnRun& run : parts[i]) columns += run.size();
+    outputs[i] = {x.dtype(), Shape{x.shape()[0], columns}};
+    all += columns;
+  }
+  PRIMUS_CHECK("take_apart", all == x.shape()[1]);
+  Tape& tape = x.tape();
+  if (parts.size() == 1) return tape.record(kTakeApart, {&x}, nullptr, {outputs[0]}, attributes);
+  if (parts.size() == 2) return tape.record(kTakeApart, {&x}, nullptr, {outputs[0], outputs[1]}, attributes);
+  return tape.record(kTakeApart, {&x}, nullptr, {outputs[0], outputs[1], outputs[2]}, attributes);
+}
+
+Value gated(const Value& x, const Value& gate) {
+  return x.tape().record(kGated, {&x, &gate}, nullptr, {{x.dtype(), x.shape()}})[0];
+}
+
+Value gated_norm(const Value& x, const Value& gate, Parameter& weight, turbo::GateActivation activation,
+                 double epsilon) {
+  const Shape statistics{x.shape()[0], x.shape()[1] / weight.shape[0]};
+  return x.tape().record(kGatedNorm, {&x, &gate}, &weight,
+                         {{x.dtype(), x.shape()}, {DType::kF32, statistics, false}},
+                         GatedNormAttributes{activation, static_cast<float>(epsilon)})[0];
+}
+
+std::pair<Value, Value> delta_gates(const Value& ba, Parameter& a_log, Parameter& dt_bias) {
+  Tape& tape = ba.tape();
+  const Value a = parameter_values(tape, a_log), dt = parameter_values(tape, dt_bias);
+  const Tape::Output heads{DType::kF32, {ba.shape()[0], ba.shape()[1] / 2}};
+  auto [g, beta, none] = tape.record(kDeltaGates, {&ba, &a, &dt}, nullptr, {heads, heads});
+  return {std::move(g), std::move(beta)};
+}
+
+}  // namespace primus::engine

@@ -1,0 +1,135 @@
+// A gated delta network in place of attention (Yang et al. 2024, arXiv:2412.06464), as Qwen3-Next has it.
+#include <cmath>
+
+#include "engine/delta_rule.h"
+#include "engine/gates.h"
+#include "engine/short_convolution.h"
+#include "engine/tensor_parallel.h"
+#include "lm/model/blocks/layers.h"
+
+namespace primus {
+namespace {
+
+using engine::ColumnRuns;
+using engine::Initializer;
+using engine::Normed;
+using engine::Parameter;
+using engine::Value;
+using turbo::ColumnRun;
+
+// Neighbouring columns that begin at `from`.
+ColumnRun run(std::int64_t from, std::int64_t columns) {
+  return {.from = static_cast<std::int32_t>(from),
+          .to = 0,
+          .groups = 1,
+          .columns = static_cast<std::int32_t>(columns)};
+}
+
+// Heads and what they are wide: tensor ranks share the heads of keys, and with them those of values.
+class GatedDeltaNet final : public Layer {
+ public:
+  GatedDeltaNet(const ModelConfig& c, const BlockParameters& p, DeltaProjection projection)
+      : group_(p.tensor_group()),
+        epsilon_(c.norm_epsilon),
+        layer_(p.layer()),
+        width_(c.linear.conv_width),
+        shape_{.batch = 0,
+               .sequence = 0,
+               .key_heads = p.tensor().size(c.linear.key_heads),
+               .value_heads = p.tensor().size(c.linear.value_heads),
+               .key_dim = c.linear.key_dim,
+               .value_dim = c.linear.value_dim,
+               .channel_gates = false,
+               .normalise = true,
+               .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.linear.key_dim)))} {
+    const std::int64_t k = c.linear.keys(), v = c.linear.values(), heads = c.linear.value_heads;
+    const std::string at = ".linear_attn.";
+    if (projection == DeltaProjection::kByKeyHead) {
+      in_ = &p.linear(".linear.in", p.rows({2 * k + 2 * v, 2 * heads}, c.hidden), p.matrix(),
+                      {{at + "in_proj_qkvz.weight", 0, 2 * k + 2 * v},
+                       {at + "in_proj_ba.weight", 2 * k + 2 * v, 2 * heads}});
+      parts_ = parts_by_key_head();
+    } else {
+      in_ = &p.linear(".linear.in", p.rows({k, k, v, v, heads, heads}, c.hidden), p.matrix(),
+                      {{at + "in_proj_qkv.weight", 0, 2 * k + v},
+                       {at + "in_proj_z.weight", 2 * k + v, v},
+                       {at + "in_proj_b.weight", 2 * k + 2 * v, heads},
+                       {at + "in_proj_a.weight", 2 * k + 2 * v + heads, heads}});
+      const std::int64_t qkv = shape_.width(), z = shape_.out_width();
+      parts_ = {{run(0, qkv)}, {run(qkv, z)}, {run(qkv + z, 2 * shape_.value_heads)}};
+    }
+    kernel_ = &p.add(".linear.kernel", p.rows({k, k, v}, width_), p.matrix(),
+                     {{at + "conv1d.weight", 0, 2 * k + v, {.shape = {2 * k + v, 1, width_}}}});
+    kernel_->kernel = true;
+    // A state fades by a factor that is exp(-1 * softplus(1)) to exp(-16 * softplus(1)) where inputs say
+    // nothing.
+    a_log_ =
+        &p.add(".linear.a_log", p.rows({heads}), Initializer::log_uniform(1, 16), {{at + "A_log", 0, heads}});
+    dt_bias_ =
+        &p.add(".linear.dt_bias", p.rows({heads}), Initializer::constant(1), {{at + "dt_bias", 0, heads}});
+    a_log_->reads_full_precision = dt_bias_->reads_full_precision = true;
+    norm_ = &p.add(".linear.norm", {shape_.value_dim}, Initializer::constant(1),
+                   {{at + "norm.weight", 0, shape_.value_dim}});
+    out_ = &p.linear(".linear.out", p.columns(c.hidden, v), p.into_residual(),
+                     {{at + "out_proj.weight", 0, c.hidden}});
+  }
+
+  Value forward(const Normed& h, const BlockInputs& in) const override {
+    const engine::CachedSequences cache = in.cache ? in.cache->layer(layer_) : engine::CachedSequences();
+    Value wide = group_ ? gathered_linear(h.value(), *in_, group_, in.tensor) : h.linear(*in_);
+    auto [qkv, z, ba] = take_apart(std::exchange(wide, {}), parts_);
+    const engine::ShortConvolutionShape convolution{.batch = in.batch,
+                                                    .sequence = in.sequence,
+                                                    .channels = shape_.width(),
+                                                    .width = width_,
+                                                    .form = turbo::CausalConvShape::Form::kSilu};
+    qkv = short_convolution(qkv, *kernel_, convolution,
+                            {.cache = cache, .context = in.context, .first_key = in.first_key});
+    const auto [g, beta] = delta_gates(std::exchange(ba, {}), *a_log_, *dt_bias_);
+    turbo::DeltaRuleShape shape = shape_;
+    shape.batch = in.batch, shape.sequence = in.sequence;
+    const Value mixed = delta_rule(std::exchange(qkv, {}), g, beta, shape,
+                                   {.cache = cache, .context = in.context, .first_key = in.first_key});
+    const Value normed = gated_norm(mixed, z, *norm_, turbo::GateActivation::kSilu, epsilon_);
+    return scattered_linear(normed, *out_, group_, in.tensor);
+  }
+
+ private:
+  // Of each key head its query and key, then values and gates of its value heads; b and a likewise.
+  std::vector<ColumnRuns> parts_by_key_head() const {
+    const turbo::DeltaRuleShape& s = shape_;
+    const std::int64_t per_key = s.value_heads / s.key_heads, dim = s.key_dim, values = per_key * s.value_dim;
+    const std::int64_t head = 2 * dim + 2 * values, behind = s.key_heads * head;
+    const auto each = [&](std::int64_t from, std::int64_t columns, std::int64_t stride, std::int64_t to) {
+      const auto narrow = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
+      return ColumnRun{.from = narrow(from),
+                       .to = narrow(to),
+                       .groups = narrow(s.key_heads),
+                       .columns = narrow(columns),
+                       .from_stride = narrow(stride),
+                       .to_stride = narrow(columns)};
+    };
+    return {
+        {each(0, dim, head, 0), each(dim, dim, head, s.k_column()),
+         each(2 * dim, values, head, s.v_column())},
+        {each(2 * dim + values, values, head, 0)},
+        {each(behind, per_key, 2 * per_key, 0), each(behind + per_key, per_key, 2 * per_key, s.value_heads)}};
+  }
+
+  comm::Communicator* group_;  // that shares the heads
+  double epsilon_;
+  std::int64_t layer_, width_;
+  turbo::DeltaRuleShape shape_;    // of this rank's heads
+  std::vector<ColumnRuns> parts_;  // of the projection: what is convolved, gates of the result, b and a
+  Parameter *in_ = nullptr, *kernel_ = nullptr, *a_log_ = nullptr, *dt_bias_ = nullptr, *norm_ = nullptr,
+            *out_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> gated_delta_net(const ModelConfig& config, const BlockParameters& parameters,
+                                       DeltaProjection projection) {
+  return std::make_unique<GatedDeltaNet>(config, parameters, projection);
+}
+
+}  // namespace primus

@@ -1,0 +1,201 @@
+// Qwen3-Next (Qwen team 2025) and Qwen3.5, which has the same architecture with another layout of its
+// tensors: of four blocks, three have a gated delta network in place of attention, and attention has normed
+// heads, rotates a quarter of each and is gated. Norms have weights around zero. Qwen3-Next and the larger
+// Qwen3.5 are mixtures of small experts beside a shared one, which is gated, too.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lm/model/blocks/layers.h"
+#include "lm/model/blocks/mixture_of_experts.h"
+#include "lm/model/config_reader.h"
+#include "lm/model/families/families.h"
+#include "turbo/causal_conv/causal_conv.h"
+#include "turbo/delta_rule/delta_rule.h"
+
+namespace primus {
+namespace {
+
+constexpr const char* kNextDefaults =
+    R"({"intermediate_size": 5632, "num_key_value_heads": 2, "head_dim": 256,
+  "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "partial_rotary_factor": 0.25,
+  "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
+  "shared_expert_intermediate_size": 512})";
+// The mixture of Qwen3.5 has no dense block, and no width of one.
+constexpr const char* kMoeDefaults = R"({"intermediate_size": 5120, "num_key_value_heads": 2, "head_dim": 256,
+  "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "partial_rotary_factor": 0.25,
+  "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+  "shared_expert_intermediate_size": 512})";
+constexpr const char* kDenseDefaults = R"({"num_key_value_heads": 4, "head_dim": 256,
+  "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "partial_rotary_factor": 0.25})";
+
+constexpr const char *kLinear = "linear_attention", *kFull = "full_attention";
+
+// Without `layer_types`, every full_attention_interval-th layer has attention.
+void read_layers(const nlohmann::json& json, ModelConfig& c) {
+  const ConfigReader r(json);
+  if (r.find("layer_types")) {
+    const std::vector<std::string> types = read_layer_types(json, c, {kFull, kLinear});
+    for (std::size_t layer = 0; layer < types.size(); ++layer) {
+      if (types[layer] == kLinear) c.linear.layers.push_back(static_cast<std::int64_t>(layer));
+    }
+    return;
+  }
+  const std::int64_t interval = r.integer_or("full_attention_interval", 4, 1, ConfigReader::kMaxWidth);
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    if ((layer + 1) % interval != 0) c.linear.layers.push_back(layer);
+  }
+}
+
+void read_common(const nlohmann::json& json, ModelConfig& c) {
+  refuse_unless(json, "attention_bias", false);
+  refuse_unless(json, "attn_output_gate", true);
+  refuse_unless(json, "hidden_act", "silu");
+  const ConfigReader r(json);
+  c.centred_norms = c.attention.output_gate = true;
+  read_layers(json, c);
+  LinearAttentionConfig& l = c.linear;
+  const std::int64_t most_dim = turbo::DeltaRuleShape::kMaxDim;
+  l.key_heads = r.integer_or("linear_num_key_heads", 16, 1, ConfigReader::kMaxWidth);
+  l.value_heads = r.integer_or("linear_num_value_heads", 32, 1, ConfigReader::kMaxWidth);
+  l.key_dim = r.integer_or("linear_key_head_dim", 128, 1, most_dim);
+  l.value_dim = r.integer_or("linear_value_head_dim", 128, 1, most_dim);
+  l.conv_width = r.integer_or("linear_conv_kernel_dim", 4, 1, turbo::CausalConvShape::kMaxWidth);
+  if (l.value_heads % l.key_heads != 0)
+    throw r.bad("linear_num_value_heads", "is not a multiple of linear_num_key_heads");
+}
+
+void read_experts(const nlohmann::json& json, ModelConfig& c) {
+  const ConfigReader r(json);
+  read_expert_counts(r, "num_experts", c);
+  c.moe.ffn = r.integer("moe_intermediate_size", 1, ConfigReader::kMaxWidth);
+  c.moe.shared_ffn = r.integer("shared_expert_intermediate_size", 1, ConfigReader::kMaxWidth);
+  c.moe.shared_gate = true;
+}
+
+void read_next(const nlohmann::json& json, ModelConfig& c) {
+  read_common(json, c);
+  read_experts(json, c);
+  const ConfigReader r(json);
+  c.moe.router.normalise = r.flag_or("norm_topk_prob", true);
+  read_sparse_layers(r, c);
+}
+
+void read_moe(const nlohmann::json& json, ModelConfig& c) {
+  read_common(json, c);
+  read_experts(json, c);
+}
+
+void write_common(const ModelConfig& c, nlohmann::json& json) {
+  json["attention_bias"] = false;
+  json["attention_dropout"] = 0.0;
+  json["hidden_act"] = "silu";
+  const LinearAttentionConfig& l = c.linear;
+  json["linear_num_key_heads"] = l.key_heads;
+  json["linear_num_value_heads"] = l.value_heads;
+  json["linear_key_head_dim"] = l.key_dim;
+  json["linear_value_head_dim"] = l.value_dim;
+  json["linear_conv_kernel_dim"] = l.conv_width;
+  nlohmann::json types = nlohmann::json::array();
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) types.push_back(l.has(layer) ? kLinear : kFull);
+  json["layer_types"] = std::move(types);
+  // Said although it is 1: left out it would be a quarter.
+  json["partial_rotary_factor"] = json["rope_parameters"]["partial_rotary_factor"] = c.rotary_fraction;
+}
+
+void write_moe(const ModelConfig& c, nlohmann::json& json) {
+  write_common(c, json);
+  json["num_experts"] = c.moe.experts;
+  json["num_experts_per_tok"] = c.moe.router.top_k;
+  json["moe_intermediate_size"] = c.moe.ffn;
+  json["shared_expert_intermediate_size"] = c.moe.shared_ffn;
+  json["output_router_logits"] = false;
+  json["router_aux_loss_coef"] = c.moe.training.balance_loss;
+}
+
+void write_next(const ModelConfig& c, nlohmann::json& json) {
+  write_moe(c, json);
+  json["norm_topk_prob"] = c.moe.router.normalise;
+  json["decoder_sparse_step"] = 1;
+  json["mlp_only_layers"] = c.moe.dense_layers;
+}
+
+std::unique_ptr<Block> make_block_of(const ModelConfig& config, engine::ParameterStore& store,
+                                     std::int64_t layer, int chunk, DeltaProjection projection) {
+  const BlockParameters parameters(config, store, layer, chunk);
+  SelfAttentionOptions options = attention_options(config, layer);
+  options.head_norm = SelfAttentionOptions::HeadNorm::kBeforeRope;
+  return std::make_unique<PreNormBlock>(
+      config, parameters,
+      [&] {
+        return config.linear.has(layer) ? gated_delta_net(config, parameters, projection)
+                                        : self_attention(config, parameters, options);
+      },
+      [&]() -> std::unique_ptr<Layer> {
+        if (!config.moe.routed(layer)) return feed_forward(config, parameters, config.ffn);
+        ExpertParts parts =
+            separate_experts(config, ".mlp.gate.weight", ".mlp.experts", "gate_proj", "up_proj", "down_proj");
+        parts.shared = ".mlp.shared_expert";
+        return mixture_of_experts(config, parameters, parts);
+      });
+}
+
+std::unique_ptr<Block> make_next_block(const ModelConfig& config, engine::ParameterStore& store,
+                                       std::int64_t layer, int chunk) {
+  return make_block_of(config, store, layer, chunk, DeltaProjection::kByKeyHead);
+}
+
+std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
+                                  std::int64_t layer, int chunk) {
+  return make_block_of(config, store, layer, chunk, DeltaProjection::kSeparate);
+}
+
+Family family(const char* model_type, const char* architecture) {
+  Family family{model_type,
+                architecture,
+                read_common,
+                write_common,
+                make_block,
+                {{"qk_layernorm", "true"},
+                 {"apply_layernorm_1p", "true"},
+                 {"attention_output_gate", "true"},
+                 {"experimental_attention_variant", "gated_delta_net"}}};
+  family.partial_rotary = true;
+  family.left_out = {"mtp."};
+  family.other_keys = {"attn_output_gate", "full_attention_interval", "mamba_ssm_dtype",
+                       "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"};
+  return family;
+}
+
+Family mixture(const char* model_type, const char* architecture) {
+  Family mixture = family(model_type, architecture);
+  mixture.switches.push_back({"moe_shared_expert_gate", "true"});
+  mixture.read = read_moe, mixture.write = write_moe;
+  mixture.defaults = kMoeDefaults;
+  return mixture;
+}
+
+}  // namespace
+
+Family qwen3_next_family() {
+  Family next = mixture("qwen3_next", "Qwen3NextForCausalLM");
+  next.read = read_next, next.write = write_next, next.make_block = make_next_block;
+  next.defaults = kNextDefaults;
+  return next;
+}
+
+// Their whole models see images, too; what is said here is their text_config.
+Family qwen3_5_family() {
+  Family dense = family("qwen3_5_text", "Qwen3_5ForCausalLM");
+  dense.defaults = kDenseDefaults;
+  dense.other_names = {"qwen3_5"};
+  return dense;
+}
+
+Family qwen3_5_moe_family() {
+  Family moe = mixture("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM");
+  moe.other_names = {"qwen3_5_moe"};
+  moe.other_keys.emplace_back("mlp_only_layers");
+  return moe;
+}
+
+}  // namespace primus

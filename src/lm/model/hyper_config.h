@@ -1,0 +1,14 @@
+// A residual stream of several streams side by side (hyper-connections, arXiv:2512.24880).
+#pragma once
+
+#include <cstdint>
+
+namespace primus {
+
+struct HyperConfig {
+  std::int64_t streams = 1;
+
+  bool operator==(const HyperConfig&) const = default;
+};
+
+}  // namespace primus

@@ -1,0 +1,87 @@
+#include <algorithm>
+#include <cmath>
+
+#include "turbo/cpu/reduce.h"
+#include "turbo/cpu/register.h"
+#include "turbo/cpu/simd.h"
+#include "turbo/delta_gates/delta_gates.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+namespace {
+
+float softplus(float x) { return std::max(x, 0.0F) + std::log1p(std::exp(-std::abs(x))); }
+
+void forward(CpuContext& context, const DeltaGatesForward& a) {
+  with_float_type(a.ba.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t heads = a.ba.cols() / 2;
+    const auto *a_log = context.data<const float>(a.a_log), *dt_bias = context.data<const float>(a.dt_bias);
+    parallel_ranges(context, a.ba.rows(), 32 * heads * sizeof(float),
+                    [&](std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t row = begin; row < end; ++row) {
+                        const T* ba = context.data<const T>(a.ba) + row * 2 * heads;
+                        float* g = context.data<float>(a.g) + row * heads;
+                        float* beta = context.data<float>(a.beta) + row * heads;
+                        for (std::int64_t h = 0; h < heads; ++h) {
+                          beta[h] = sigmoid(to_float(ba[h]));
+                          g[h] = -std::exp(a_log[h]) * softplus(to_float(ba[heads + h]) + dt_bias[h]);
+                        }
+                      }
+                    });
+  });
+}
+
+void backward_input(CpuContext& context, const DeltaGatesBackwardInput& a) {
+  with_float_type(a.ba.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t heads = a.ba.cols() / 2;
+    const auto *a_log = context.data<const float>(a.a_log), *dt_bias = context.data<const float>(a.dt_bias);
+    parallel_ranges(context, a.ba.rows(), 32 * heads * sizeof(float),
+                    [&](std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t row = begin; row < end; ++row) {
+                        const T* ba = context.data<const T>(a.ba) + row * 2 * heads;
+                        const float* d_g = context.data<const float>(a.d_g) + row * heads;
+                        const float* d_beta = context.data<const float>(a.d_beta) + row * heads;
+                        T* d_ba = context.data<T>(a.d_ba) + row * 2 * heads;
+                        for (std::int64_t h = 0; h < heads; ++h) {
+                          const float s = sigmoid(to_float(ba[h])), x = to_float(ba[heads + h]) + dt_bias[h];
+                          d_ba[h] = from_float<T>(d_beta[h] * (s * (1.0F - s)));
+                          d_ba[heads + h] = from_float<T>(-d_g[h] * std::exp(a_log[h]) * sigmoid(x));
+                        }
+                      }
+                    });
+  });
+}
+
+std::int64_t backward_weight_workspace(CpuContext&, const DeltaGatesBackwardWeight& a) {
+  return row_sum_workspace(a.ba.rows(), a.ba.cols());
+}
+
+void backward_weight(CpuContext& context, const DeltaGatesBackwardWeight& a) {
+  with_float_type(a.ba.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t heads = a.ba.cols() / 2;
+    const T* ba = context.data<const T>(a.ba);
+    const auto *a_log = context.data<const float>(a.a_log), *dt_bias = context.data<const float>(a.dt_bias);
+    const auto* d_g = context.data<const float>(a.d_g);
+    row_sum(context, a.ba.rows(), 2 * heads, context.data<float>(a.workspace), a.d_weights, false,
+            [=](float* line, std::int64_t row) {
+              for (std::int64_t h = 0; h < heads; ++h) {
+                const float x = to_float(ba[row * 2 * heads + heads + h]) + dt_bias[h];
+                const float d = -d_g[row * heads + h] * std::exp(a_log[h]);
+                line[h] += d * softplus(x);
+                line[heads + h] += d * sigmoid(x);
+              }
+            });
+  });
+}
+
+}  // namespace
+
+void register_delta_gates(KernelTable& table) {
+  table.add<DeltaGatesForward, CpuContext, &forward>();
+  table.add<DeltaGatesBackwardInput, CpuContext, &backward_input>();
+  table.add<DeltaGatesBackwardWeight, CpuContext, &backward_weight, &backward_weight_workspace>();
+}
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

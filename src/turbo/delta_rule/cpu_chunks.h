@@ -1,0 +1,351 @@
+// One chunk of the delta rule on the CPU: what is computed from its inputs and the state in front of it, and
+// the gradients. Matrices are in fp32; their rows are padded to whole vectors, with zeros.
+#pragma once
+
+#include <cmath>
+
+#include "turbo/delta_rule/cpu_gates.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+
+struct DeltaSizes {
+  explicit DeltaSizes(const DeltaRuleShape& shape)
+      : s(shape),
+        key_width(round_up(s.key_dim, kFp32Lanes)),
+        value_width(round_up(s.value_dim, kFp32Lanes)),
+        group(s.value_heads / s.key_heads) {}
+  std::int64_t state() const { return key_width * value_width; }
+  // Chunks that do not begin a document follow a whole chunk of it.
+  std::int64_t inner_chunks() const { return s.sequence / kDeltaChunk; }
+
+  DeltaRuleShape s;
+  std::int64_t key_width, value_width, group;
+};
+
+// Queries and keys of a key head.
+class KeysOfChunk {
+ public:
+  KeysOfChunk(Carver& carver, const DeltaSizes& sizes)
+      : sizes_(sizes),
+        q_(carver.take<float>(kDeltaChunk * sizes.key_width)),
+        k_(carver.take<float>(kDeltaChunk * sizes.key_width)),
+        transposed_(carver.take<float>(kDeltaChunk * sizes.key_width)),
+        q_factors_(carver.take<float>(kDeltaChunk)),
+        k_factors_(carver.take<float>(kDeltaChunk)) {}
+
+  // `row`: of the head's query in the chunk's first token.
+  template <class T>
+  void load(const T* row, std::int64_t tokens) {
+    const DeltaRuleShape& s = sizes_.s;
+    load_rows(row, s.width(), tokens, s.key_dim, q_, sizes_.key_width, tokens);
+    load_rows(row + s.k_column(), s.width(), tokens, s.key_dim, k_, sizes_.key_width, tokens);
+    if (s.normalise) {
+      normalise(tokens, q_, q_factors_);
+      normalise(tokens, k_, k_factors_);
+    }
+    std::fill_n(transposed_, kDeltaChunk * sizes_.key_width, 0.0F);
+    transpose(k_, sizes_.key_width, tokens, sizes_.key_width, transposed_, kDeltaChunk);
+    tokens_ = tokens;
+  }
+  ChunkKeys keys() const { return {tokens_, sizes_.key_width, q_, k_, transposed_}; }
+
+  // From the gradients of what products read, [tokens, key_width], to those of the rows.
+  template <class T>
+  void store_gradients(float* d_q, float* d_k, T* row) const {
+    const DeltaRuleShape& s = sizes_.s;
+    if (s.normalise) {
+      normalise_backward(q_, q_factors_, d_q);
+      normalise_backward(k_, k_factors_, d_k);
+    }
+    store_rows(d_q, sizes_.key_width, tokens_, s.key_dim, row, s.width());
+    store_rows(d_k, sizes_.key_width, tokens_, s.key_dim, row + s.k_column(), s.width());
+  }
+
+ private:
+  void normalise(std::int64_t tokens, float* rows, float* factors) const {
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      float* row = rows + i * sizes_.key_width;
+      const float square = sum_terms(sizes_.key_width, [=](std::int64_t c) { return row[c] * row[c]; });
+      factors[i] = 1.0F / std::sqrt(square + sizes_.s.epsilon);
+      const float factor = factors[i];
+      PRIMUS_SIMD()
+      for (std::int64_t c = 0; c < sizes_.key_width; ++c) row[c] *= factor;
+    }
+  }
+  void normalise_backward(const float* rows, const float* factors, float* gradients) const {
+    for (std::int64_t i = 0; i < tokens_; ++i) {
+      const float* row = rows + i * sizes_.key_width;
+      float* gradient = gradients + i * sizes_.key_width;
+      const float along = sum_terms(sizes_.key_width, [=](std::int64_t c) { return row[c] * gradient[c]; });
+      const float factor = factors[i];
+      PRIMUS_SIMD()
+      for (std::int64_t c = 0; c < sizes_.key_width; ++c)
+        gradient[c] = factor * multiply_add(-along, row[c], gradient[c]);
+    }
+  }
+
+  const DeltaSizes& sizes_;
+  std::int64_t tokens_ = 0;
+  float *q_, *k_;      // [tokens, key_width]
+  float* transposed_;  // [key_width, kDeltaChunk]
+  float *q_factors_, *k_factors_;
+};
+
+// A value head, over the keys of its key head.
+template <class Gates>
+class DeltaChunk {
+ public:
+  DeltaChunk(Carver& carver, const DeltaSizes& sizes)
+      : sizes_(sizes),
+        gates_(carver, sizes.key_width),
+        beta_(carver.take<float>(kDeltaChunk)),
+        key_since_(keys(carver)),
+        key_until_(keys(carver)),
+        query_since_(keys(carver)),
+        matrices_{carver.take<float>(kDeltaChunk * kDeltaChunk),
+                  carver.take<float>(kDeltaChunk * kDeltaChunk)},
+        error_(values(carver)),
+        u_(values(carver)),
+        rows_(values(carver)) {}
+
+  // The inputs of value head `head`; g and beta from the chunk's first token on.
+  template <class T>
+  void load(const ChunkKeys& keys, const T* v, const float* g, const float* beta, std::int64_t head) {
+    const DeltaRuleShape& s = sizes_.s;
+    keys_ = keys;
+    gates_.prepare(g + head * Gates::columns(s.key_dim), s.gates(), keys, s.key_dim);
+    for (std::int64_t i = 0; i < keys.tokens; ++i) beta_[i] = beta[i * s.value_heads + head];
+    load_rows(v + head * s.value_dim, s.width(), keys.tokens, s.value_dim, error_, sizes_.value_width,
+              keys.tokens);
+    gates_.since_begin(keys, keys.k, key_since_);
+    gates_.until_end(keys, keys.k, key_until_);
+    gates_.matrices(keys, matrices_);
+  }
+
+  // U, and what it corrects, from the state in front of the chunk; null: nothing is there.
+  void solve(const float* state) {
+    const std::int64_t n = keys_.tokens, width = sizes_.value_width;
+    if (state) {
+      multiply(n, width, sizes_.key_width, {key_since_, keys_.width, 1}, state, width, u_, width);
+      for (std::int64_t i = 0; i < n * width; ++i) error_[i] -= u_[i];
+    }
+    // u_ is -U meanwhile.
+    for (std::int64_t begin = 0; begin < n; begin += kStrip) {
+      const std::int64_t end = std::min(begin + kStrip, n);
+      const float* write = matrices_.write + begin * kDeltaChunk;
+      multiply_accumulate(end - begin, width, begin, {write, kDeltaChunk, 1}, u_, width,
+                          error_ + begin * width, width);
+      for (std::int64_t i = begin; i < end; ++i) {
+        float* error = error_ + i * width;
+        for (std::int64_t j = begin; j < i; ++j)
+          add(matrices_.write[i * kDeltaChunk + j], u_ + j * width, error);
+        for (std::int64_t c = 0; c < width; ++c) u_[i * width + c] = -beta_[i] * error[c];
+      }
+    }
+    for (std::int64_t i = 0; i < n * width; ++i) u_[i] = -u_[i];
+  }
+
+  // The state behind the chunk, from that in front of it, which is zero if `first`.
+  void advance(float* state, bool first) const {
+    const std::int64_t width = sizes_.value_width;
+    if (first) {
+      multiply(sizes_.key_width, width, keys_.tokens, {key_until_, 1, keys_.width}, u_, width, state, width);
+      return;
+    }
+    fade(state);
+    multiply_accumulate(sizes_.key_width, width, keys_.tokens, {key_until_, 1, keys_.width}, u_, width, state,
+                        width);
+  }
+
+  template <class T>
+  void read(const float* state, T* out, std::int64_t head) {
+    const DeltaRuleShape& s = sizes_.s;
+    const std::int64_t n = keys_.tokens, width = sizes_.value_width;
+    multiply(n, width, n, {matrices_.read, kDeltaChunk, 1}, u_, width, rows_, width);
+    if (state) {
+      gates_.since_begin(keys_, keys_.q, query_since_);
+      multiply_accumulate(n, width, sizes_.key_width, {query_since_, keys_.width, 1}, state, width, rows_,
+                          width);
+    }
+    for (std::int64_t i = 0; i < n * width; ++i) rows_[i] *= s.scale;
+    store_rows(rows_, width, n, s.value_dim, out + head * s.value_dim, s.out_width());
+  }
+
+ protected:
+  static constexpr std::int64_t kStrip = 16;  // tokens that are solved for one after the other
+
+  float* keys(Carver& carver) const { return carver.take<float>(kDeltaChunk * sizes_.key_width); }
+  float* values(Carver& carver) const { return carver.take<float>(kDeltaChunk * sizes_.value_width); }
+  // to += factor · x, of values.
+  void add(float factor, const float* x, float* to) const {
+    PRIMUS_SIMD()
+    for (std::int64_t c = 0; c < sizes_.value_width; ++c) to[c] = multiply_add(factor, x[c], to[c]);
+  }
+  void fade(float* state) const {
+    for (std::int64_t c = 0; c < sizes_.key_width; ++c) {
+      const float left = gates_.through(c);
+      float* row = state + c * sizes_.value_width;
+      PRIMUS_SIMD()
+      for (std::int64_t i = 0; i < sizes_.value_width; ++i) row[i] *= left;
+    }
+  }
+
+  const DeltaSizes& sizes_;
+  ChunkKeys keys_{};
+  Gates gates_;
+  float* beta_;
+  float *key_since_, *key_until_, *query_since_;  // [tokens, key_width], decayed
+  ChunkMatrices matrices_;
+  float *error_, *u_;  // [tokens, value_width]: U = beta · error
+  float* rows_;
+};
+
+template <class Gates>
+class DeltaChunkBackward : public DeltaChunk<Gates> {
+ public:
+  DeltaChunkBackward(Carver& carver, const DeltaSizes& sizes)
+      : DeltaChunk<Gates>(carver, sizes),
+        d_matrices_{carver.take<float>(kDeltaChunk * kDeltaChunk),
+                    carver.take<float>(kDeltaChunk * kDeltaChunk)},
+        of_head_{this->keys(carver), this->keys(carver), this->keys(carver)},
+        d_out_(this->values(carver)),
+        d_u_(this->values(carver)),
+        d_error_(this->values(carver)),
+        product_(this->keys(carver)),
+        last_(carver.take<float>(sizes.key_width)),
+        u_transposed_(carver.take<float>(kDeltaChunk * sizes.value_width)),
+        state_transposed_(carver.take<float>(sizes.state())) {}
+
+  // Behind load() and solve(state). `d_state`: the gradient of the state behind the chunk, null where nothing
+  // comes; becomes that of the state in front of it if there is one. Adds to d_q and d_k [tokens, key_width]
+  // of the key head; d_v, d_g and d_beta as of load().
+  template <class T>
+  void backward(const float* state, float* d_state, bool d_state_is_there, const T* d_out, float* d_q,
+                float* d_k, T* d_v, float* d_g, float* d_beta, std::int64_t head) {
+    const DeltaSizes& z = this->sizes_;
+    const DeltaRuleShape& s = z.s;
+    const ChunkKeys& keys = this->keys_;
+    const std::int64_t n = keys.tokens, values = z.value_width, width = keys.width;
+    load_rows(d_out + head * s.value_dim, s.out_width(), n, s.value_dim, d_out_, values, n);
+    for (std::int64_t i = 0; i < n * values; ++i) d_out_[i] *= s.scale;
+    multiply(n, values, n, {this->matrices_.read, 1, kDeltaChunk}, d_out_, values, d_u_, values);
+    if (d_state_is_there)
+      multiply_accumulate(n, values, width, {this->key_until_, width, 1}, d_state, values, d_u_, values);
+    solve_backward(d_beta, head);
+    for (std::int64_t i = 0; i < n * values; ++i) this->rows_[i] = -d_error_[i];
+    store_rows(this->rows_, values, n, s.value_dim, d_v + head * s.value_dim, s.width());
+
+    std::fill_n(of_head_.q, n * width, 0.0F);
+    std::fill_n(of_head_.looking, n * width, 0.0F);
+    std::fill_n(of_head_.seen, n * width, 0.0F);
+    std::fill_n(last_, width, 0.0F);
+    if (d_state_is_there) end_backward(state, d_state);
+    if (state) begin_backward(state, d_state, d_state_is_there);
+    std::fill_n(u_transposed_, kDeltaChunk * values, 0.0F);
+    transpose(this->u_, values, n, values, u_transposed_, kDeltaChunk);
+    multiply(n, kDeltaChunk, values, {d_out_, values, 1}, u_transposed_, kDeltaChunk, d_matrices_.read,
+             kDeltaChunk);
+    multiply(n, kDeltaChunk, values, {d_error_, values, 1}, u_transposed_, kDeltaChunk, d_matrices_.write,
+             kDeltaChunk);
+    this->gates_.matrices_backward(keys, d_matrices_, of_head_);
+    gates_backward(d_g + head * Gates::columns(s.key_dim), !state);
+    PRIMUS_SIMD()
+    for (std::int64_t i = 0; i < n * width; ++i) {
+      d_q[i] += of_head_.q[i];
+      d_k[i] += of_head_.looking[i] + of_head_.seen[i];
+    }
+  }
+
+ private:
+  // d_error_ becomes minus the gradient of the errors, from d_u_.
+  void solve_backward(float* d_beta, std::int64_t head) {
+    const std::int64_t n = this->keys_.tokens, width = this->sizes_.value_width;
+    const float* const write = this->matrices_.write;
+    for (std::int64_t begin = (n - 1) / this->kStrip * this->kStrip; begin >= 0; begin -= this->kStrip) {
+      const std::int64_t end = std::min(begin + this->kStrip, n);
+      multiply_accumulate(end - begin, width, n - end, {write + end * kDeltaChunk + begin, 1, kDeltaChunk},
+                          d_error_ + end * width, width, d_u_ + begin * width, width);
+      for (std::int64_t i = end - 1; i >= begin; --i) {
+        float* d_u = d_u_ + i * width;
+        for (std::int64_t j = i + 1; j < end; ++j)
+          this->add(write[j * kDeltaChunk + i], d_error_ + j * width, d_u);
+        const float* error = this->error_ + i * width;
+        d_beta[i * this->sizes_.s.value_heads + head] =
+            sum_terms(width, [=](std::int64_t c) { return d_u[c] * error[c]; });
+        for (std::int64_t c = 0; c < width; ++c) d_error_[i * width + c] = -this->beta_[i] * d_u[c];
+      }
+    }
+  }
+  // What the gradient of the state behind the chunk says of keys and gates.
+  void end_backward(const float* state, const float* d_state) {
+    const DeltaSizes& z = this->sizes_;
+    const std::int64_t n = this->keys_.tokens, values = z.value_width, width = z.key_width;
+    transpose(d_state, values, width, values, state_transposed_, width);
+    multiply(n, width, values, {this->u_, values, 1}, state_transposed_, width, product_, width);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const float *gradient = product_ + i * width, *key = this->key_until_ + i * width;
+      PRIMUS_SIMD()
+      for (std::int64_t c = 0; c < width; ++c) last_[c] = multiply_add(gradient[c], key[c], last_[c]);
+    }
+    this->gates_.until_end(this->keys_, product_, of_head_.seen);
+    for (std::int64_t c = 0; state && c < width; ++c) {
+      const float *before = state + c * values, *d_after = d_state + c * values;
+      last_[c] +=
+          this->gates_.through(c) * sum_terms(values, [=](std::int64_t i) { return before[i] * d_after[i]; });
+    }
+  }
+  // What the state in front of the chunk is read for.
+  void begin_backward(const float* state, float* d_state, bool d_state_is_there) {
+    const DeltaSizes& z = this->sizes_;
+    const std::int64_t n = this->keys_.tokens, values = z.value_width, width = z.key_width;
+    transpose(state, values, width, values, state_transposed_, width);
+    multiply(n, width, values, {d_out_, values, 1}, state_transposed_, width, product_, width);
+    this->gates_.since_begin(this->keys_, product_, of_head_.q);
+    multiply(n, width, values, {d_error_, values, 1}, state_transposed_, width, product_, width);
+    this->gates_.since_begin(this->keys_, product_, of_head_.looking);
+    this->gates_.since_begin(this->keys_, this->keys_.q, this->query_since_);
+    if (d_state_is_there) {
+      this->fade(d_state);
+    } else {
+      std::fill_n(d_state, z.state(), 0.0F);
+    }
+    multiply_accumulate(width, values, n, {this->query_since_, 1, width}, d_out_, values, d_state, values);
+    multiply_accumulate(width, values, n, {this->key_since_, 1, width}, d_error_, values, d_state, values);
+  }
+  // A sum of gates is an exponent of what looks from its token, and minus one of what is seen of it: its
+  // gradient is that of the decayed thing, times the thing.
+  void gates_backward(float* d_g, bool first) {
+    const DeltaRuleShape& s = this->sizes_.s;
+    const ChunkKeys& keys = this->keys_;
+    const std::int64_t n = keys.tokens, width = keys.width;
+    const auto at = [&](std::int64_t i, std::int64_t c) {
+      const std::int64_t e = i * width + c;
+      return multiply_add(keys.q[e], of_head_.q[e], keys.k[e] * (of_head_.looking[e] - of_head_.seen[e]));
+    };
+    if (Gates::columns(2) == 1) {
+      double sum = static_cast<double>(sum_terms(width, [&](std::int64_t c) { return last_[c]; }));
+      for (std::int64_t i = n - 1; i >= 0; --i) {
+        sum += static_cast<double>(sum_terms(width, [&](std::int64_t c) { return at(i, c); }));
+        d_g[i * s.gates()] = first && i == 0 ? 0.0F : static_cast<float>(sum);
+      }
+      return;
+    }
+    for (std::int64_t i = n - 1; i >= 0; --i) {
+      PRIMUS_SIMD()
+      for (std::int64_t c = 0; c < s.key_dim; ++c) {
+        last_[c] += at(i, c);
+        d_g[i * s.gates() + c] = last_[c];
+      }
+    }
+    if (first) std::fill_n(d_g, s.key_dim, 0.0F);
+  }
+
+  ChunkMatrices d_matrices_;
+  ChunkGradients of_head_;
+  float *d_out_, *d_u_, *d_error_;  // [tokens, value_width]
+  float* product_;                  // [tokens, key_width]
+  float* last_;                     // [key_width]: the gradient of the sums of gates at the chunk's end
+  float *u_transposed_, *state_transposed_;
+};
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

@@ -1,0 +1,214 @@
+// The delta rule on GPUs. docs/performance.md has what it should cost.
+#include "turbo/delta_rule/gpu_cached.h"
+#include "turbo/delta_rule/gpu_gradients.h"
+#include "turbo/gpu/register.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+namespace {
+
+// Hands out aligned pieces of a workspace; of none, it only adds up.
+class Pieces {
+ public:
+  explicit Pieces(std::byte* base) : base_(base) {}
+  template <class X>
+  X* take(std::int64_t count) {
+    X* const piece = base_ ? reinterpret_cast<X*>(base_ + used_) : nullptr;
+    used_ += (count * static_cast<std::int64_t>(sizeof(X)) + 255) / 256 * 256;
+    return piece;
+  }
+  std::int64_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  std::int64_t used_ = 0;
+};
+
+// Heads that are worked on at a time: as many as make this many tokens, so that the workspace of long batches
+// stays within bounds, and whole groups of a key head.
+constexpr std::int64_t kTokensOfHeads = std::int64_t{32} * 8192;
+
+std::int64_t heads_at_a_time(const DeltaRuleShape& s) {
+  const std::int64_t group = s.value_heads / s.key_heads;
+  const std::int64_t tokens = s.batch * blocks_for(s.sequence, kRows) * kRows;
+  return std::clamp<std::int64_t>(kTokensOfHeads / (tokens * group), 1, s.key_heads) * group;
+}
+
+// body(first head, how many).
+template <class Body>
+void for_each_heads(const DeltaRuleShape& s, Body body) {
+  const std::int64_t most = heads_at_a_time(s);
+  for (std::int64_t first = 0; first < s.value_heads; first += most)
+    body(first, std::min(most, s.value_heads - first));
+}
+
+// Sizes of matrices of as many items as there are at a time.
+struct DeltaSizes {
+  explicit DeltaSizes(const DeltaRuleShape& s)
+      : items(s.batch * blocks_for(s.sequence, kRows) * heads_at_a_time(s)),
+        gates(items * kRows * (s.channel_gates ? s.key_dim : 1)),
+        keys(items * kRows * s.key_dim),
+        values(items * kRows * s.value_dim),
+        pairs(items * kRows * kRows),
+        states(items * s.key_dim * s.value_dim),
+        channels(items * s.key_dim) {}
+  std::int64_t items, gates, keys, values, pairs, states, channels;
+};
+
+template <class T>
+DeltaStates<T> take_states(Pieces& pieces, const DeltaSizes& n) {
+  return {pieces.take<double>(n.gates), pieces.take<T>(n.keys),       pieces.take<T>(n.keys),
+          pieces.take<T>(n.keys),       pieces.take<T>(n.keys),       pieces.take<T>(n.keys),
+          pieces.take<T>(n.pairs),      pieces.take<float>(n.pairs),  pieces.take<float>(n.pairs),
+          pieces.take<T>(n.keys),       pieces.take<float>(n.values), pieces.take<T>(n.values),
+          pieces.take<T>(n.states)};
+}
+
+template <class T>
+struct ForwardMemory {
+  ForwardMemory(Pieces& pieces, const DeltaSizes& n)
+      : states(take_states<T>(pieces, n)), out(pieces.take<float>(n.values)) {}
+  DeltaStates<T> states;
+  float* out;
+};
+
+template <class T>
+struct BackwardMemory {
+  BackwardMemory(Pieces& pieces, const DeltaSizes& n)
+      : states(take_states<T>(pieces, n)),
+        d{.out = nullptr,
+          .scaled = pieces.take<T>(n.values),
+          .u = pieces.take<float>(n.values),
+          .error = pieces.take<T>(n.values),
+          .states = pieces.take<T>(n.states),
+          .of_read = pieces.take<float>(n.pairs),
+          .of_write = pieces.take<float>(n.pairs),
+          .read = pieces.take<T>(n.pairs),
+          .write = pieces.take<T>(n.pairs),
+          .q = pieces.take<float>(n.keys),
+          .looking = pieces.take<float>(n.keys),
+          .seen = pieces.take<float>(n.keys),
+          .last = pieces.take<float>(n.channels),
+          .qkv = nullptr,
+          .g = nullptr,
+          .beta = nullptr} {}
+  DeltaStates<T> states;
+  DeltaGradients<T> d;
+};
+
+template <class T>
+struct StoreOut {
+  DeltaItems<T> in;
+  const float* from;  // [kRows, value_dim] of each item
+  T* out;
+  PRIMUS_DEVICE void operator()(std::int64_t i) const {
+    const std::int64_t item = i / (kRows * in.value_dim), token = i / in.value_dim % kRows;
+    if (token >= in.tokens(item)) return;
+    out[((in.row(item) + token) * in.all_heads + in.head(item)) * in.value_dim + i % in.value_dim] =
+        from_float<T>(in.scale * from[i]);
+  }
+};
+
+void forward(Context& context, const DeltaRuleForward& a) {
+  with_float_type(a.qkv.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    Pieces pieces(context.data<std::byte>(a.workspace));
+    const ForwardMemory<T> memory(pieces, DeltaSizes(a.shape));
+    const DeltaStates<T>& m = memory.states;
+    for_each_heads(a.shape, [&](std::int64_t first, std::int64_t heads) {
+      const DeltaItems<T> in(context, a, first, heads);
+      const std::int64_t items = in.count(), keys = in.key_dim, values = in.value_dim;
+      make_states(context, in, m);
+      multiply_items(context, items, kRows, values, keys, matrix(m.q_since, kRows, keys),
+                     matrix(m.states, keys, values), memory.out);
+      multiply_items(context, items, kRows, values, kRows, matrix(m.read, kRows, kRows),
+                     matrix(m.u, kRows, values), memory.out, true);
+      for_each(context, items * kRows * values, StoreOut<T>{in, memory.out, context.data<T>(a.out)});
+    });
+  });
+}
+
+// What comes of the gradients of the matrices of tokens with tokens.
+template <class T>
+void pairs_backward(Context& context, const DeltaItems<T>& in, const DeltaStates<T>& m,
+                    const DeltaGradients<T>& d) {
+  const std::int64_t items = in.count(), keys = in.key_dim;
+  if (in.channel_gates) {
+    using Pairs = DeltaPairsBackward<T>;
+    return launch(context, items * blocks_for(keys, Pairs::kThreads), Pairs{in, m, d});
+  }
+  using Weigh = DeltaWeigh<T, T>;
+  launch(context, blocks_for(items * kRows * kRows, Weigh::kThreads),
+         Weigh{in, m.sums, d.of_read, d.of_write, d.read, d.write});
+  const auto read = matrix(d.read, kRows, kRows), write = matrix(d.write, kRows, kRows);
+  const auto q = matrix(m.q, kRows, keys), k = matrix(m.k, kRows, keys);
+  const auto add = [&](const ItemMatrix<T>& a, const ItemMatrix<T>& b, float* to) {
+    multiply_items(context, items, kRows, keys, kRows, a, b, to, true);
+  };
+  add(read, k, d.q);
+  add(write, k, d.looking);
+  add(read.transposed(), q, d.seen);
+  add(write.transposed(), k, d.seen);
+}
+
+void backward(Context& context, const DeltaRuleBackward& a) {
+  with_float_type(a.qkv.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    Pieces pieces(context.data<std::byte>(a.workspace));
+    const BackwardMemory<T> memory(pieces, DeltaSizes(a.shape));
+    const DeltaStates<T>& m = memory.states;
+    DeltaGradients<T> d = memory.d;
+    d.out = context.data<T>(a.d_out);
+    d.qkv = context.data<T>(a.d_qkv);
+    d.g = context.data<float>(a.d_g);
+    d.beta = context.data<float>(a.d_beta);
+    for_each_heads(a.shape, [&](std::int64_t first, std::int64_t heads) {
+      const DeltaItems<T> in(context, a, first, heads);
+      const std::int64_t items = in.count(), keys = in.key_dim, values = in.value_dim;
+      const auto of_values = [&](T* data) { return matrix(data, kRows, values); };
+      const auto of_states = [&](T* data) { return matrix(data, keys, values).transposed(); };
+      make_states(context, in, m);
+      launch(context, items, DeltaScaled<T>{in, d});
+      multiply_items(context, items, kRows, values, kRows, matrix(m.read, kRows, kRows).transposed(),
+                     of_values(d.scaled), d.u);
+      launch(context, in.batch * heads * blocks_for(values, kScanColumns), DeltaScanBackward<T>{in, m, d},
+             DeltaScanMemory<T>::bytes(keys));
+      launch(context, items, DeltaSolveBackward<T>{in, m, d});
+      const auto u = of_values(m.u);
+      multiply_items(context, items, kRows, kRows, values, of_values(d.scaled), u.transposed(), d.of_read);
+      multiply_items(context, items, kRows, kRows, values, of_values(d.error), u.transposed(), d.of_write);
+      multiply_items(context, items, kRows, keys, values, of_values(d.scaled), of_states(m.states), d.q);
+      multiply_items(context, items, kRows, keys, values, of_values(d.error), of_states(m.states), d.looking);
+      multiply_items(context, items, kRows, keys, values, u, of_states(d.states), d.seen);
+      launch(context, items, DeltaUndecay<T>{in, m, d});
+      pairs_backward(context, in, m, d);
+      launch(context, items, DeltaGates<T>{in, m, d});
+      using Keys = DeltaKeys<T>;
+      const std::int64_t warps = 2 * in.batch * in.sequence * (heads / in.group);
+      launch(context, blocks_for(warps, Keys::kThreads / kWarp), Keys{in, d});
+    });
+  });
+}
+
+template <template <class> class Memory>
+std::int64_t workspace(const DeltaRuleShape& shape, DType dtype) {
+  Pieces pieces(nullptr);
+  with_float_type(dtype, [&](auto tag) { Memory<decltype(tag)>(pieces, DeltaSizes(shape)); });
+  return pieces.used();
+}
+
+std::int64_t forward_workspace(Context&, const DeltaRuleForward& a) {
+  return workspace<ForwardMemory>(a.shape, a.qkv.dtype);
+}
+std::int64_t backward_workspace(Context&, const DeltaRuleBackward& a) {
+  return workspace<BackwardMemory>(a.shape, a.qkv.dtype);
+}
+
+}  // namespace
+
+void register_delta_rule(KernelTable& table) {
+  table.add<DeltaRuleForward, Context, &forward, &forward_workspace>();
+  table.add<DeltaRuleBackward, Context, &backward, &backward_workspace>();
+  table.add<CachedDeltaRule, Context, &cached_delta_rule>();
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -1,0 +1,116 @@
+// What the delta rule's kernels share on GPUs: where chunks lie, and what gates and documents let through.
+//
+// An item is a chunk of a value head of a sequence. Most of the work is products of all items at once
+// (turbo/gpu/gemm_tile.h), over matrices [kRows, key_dim] and [kRows, value_dim] of each item in the
+// workspace, in the type of the inputs; rows behind a sequence's end are zero. What needs the state in front
+// of a chunk is a scan over chunks, by blocks that have some of a head's value columns.
+#pragma once
+
+#include "turbo/delta_rule/delta_rule.h"
+#include "turbo/gpu/reduce.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+constexpr int kRows = DeltaRuleShape::kChunk;
+
+// Some value heads of all sequences, and their inputs. Sums of gates are in double, because differences of
+// large sums matter.
+template <class T>
+struct DeltaItems {
+  const T* qkv;
+  const float *g, *beta;
+  const std::int32_t* first_key;
+  std::int64_t batch, sequence, chunks;
+  std::int64_t first_head, heads, all_heads, group;  // the heads at hand; those of a row; of a key head
+  std::int64_t key_dim, value_dim, width, k_column, v_column;
+  bool channel_gates, normalise;
+  float scale, epsilon;
+
+  template <class Arguments>
+  DeltaItems(const Context& context, const Arguments& a, std::int64_t from, std::int64_t count)
+      : qkv(context.template data<T>(a.qkv)),
+        g(context.template data<float>(a.g)),
+        beta(context.template data<float>(a.beta)),
+        first_key(optional<std::int32_t>(context, a.first_key)),
+        batch(a.shape.batch),
+        sequence(a.shape.sequence),
+        chunks(blocks_for(a.shape.sequence, kRows)),
+        first_head(from),
+        heads(count),
+        all_heads(a.shape.value_heads),
+        group(a.shape.value_heads / a.shape.key_heads),
+        key_dim(a.shape.key_dim),
+        value_dim(a.shape.value_dim),
+        width(a.shape.width()),
+        k_column(a.shape.k_column()),
+        v_column(a.shape.v_column()),
+        channel_gates(a.shape.channel_gates),
+        normalise(a.shape.normalise),
+        scale(a.shape.scale),
+        epsilon(a.shape.epsilon) {}
+
+  std::int64_t count() const { return batch * chunks * heads; }
+  PRIMUS_DEVICE std::int64_t head(std::int64_t item) const { return first_head + item % heads; }
+  PRIMUS_DEVICE std::int64_t begin(std::int64_t item) const { return item / heads % chunks * kRows; }
+  PRIMUS_DEVICE std::int64_t row(std::int64_t item) const {
+    return item / heads / chunks * sequence + begin(item);
+  }
+  PRIMUS_DEVICE int tokens(std::int64_t item) const {
+    return static_cast<int>(smaller(sequence - begin(item), kRows));
+  }
+  PRIMUS_DEVICE std::int64_t item(std::int64_t of_batch, std::int64_t chunk, std::int64_t of_heads) const {
+    return (of_batch * chunks + chunk) * heads + of_heads;
+  }
+  // Where a token's document begins, from the chunk's begin on: negative where it began before.
+  PRIMUS_DEVICE int document(std::int64_t item, int token) const {
+    const std::int64_t first = first_key ? first_key[row(item) + token] : 0;
+    return static_cast<int>(first - begin(item));
+  }
+
+  // Sums of gates [kRows, gate_columns()] of an item; behind the last token as there.
+  PRIMUS_DEVICE std::int64_t gate_columns() const { return channel_gates ? key_dim : 1; }
+  PRIMUS_DEVICE const double* sums(const double* all, std::int64_t item) const {
+    return all + item * kRows * gate_columns();
+  }
+  PRIMUS_DEVICE double sum(const double* of_item, int token, std::int64_t channel) const {
+    return channel_gates ? of_item[token * key_dim + channel] : of_item[token];
+  }
+  // What is left at a token of the state in front of the chunk.
+  PRIMUS_DEVICE float since_begin(const double* of_item, std::int64_t item, int token,
+                                  std::int64_t channel) const {
+    if (document(item, token) >= 0) return 0;
+    return ::expf(static_cast<float>(sum(of_item, token, channel)));
+  }
+  // What is left behind the chunk of what a token wrote.
+  PRIMUS_DEVICE float until_end(const double* of_item, std::int64_t item, int token,
+                                std::int64_t channel) const {
+    const int last = tokens(item) - 1;
+    if (token > last || document(item, last) > token) return 0;
+    return ::expf(static_cast<float>(sum(of_item, last, channel) - sum(of_item, token, channel)));
+  }
+  PRIMUS_DEVICE float through(const double* of_item, std::int64_t item, std::int64_t channel) const {
+    return since_begin(of_item, item, tokens(item) - 1, channel);
+  }
+  // Whether a token looks at another one, or at itself.
+  PRIMUS_DEVICE bool sees(std::int64_t item, int token, int other) const {
+    return other <= token && token < tokens(item) && other >= document(item, token);
+  }
+};
+
+// Matrices of all items in the workspace.
+template <class T>
+struct DeltaStates {
+  double* sums;
+  T *q, *k;              // [kRows, key_dim]
+  T *q_since, *k_since;  // times what is left of the state in front of the chunk
+  T* k_until;            // times what is left behind the chunk
+  T* read;               // [kRows, kRows]: of queries with keys
+  float* write;          // of keys with keys, below the diagonal
+  float* scores;         // [kRows, kRows]
+  T* w;                  // [kRows, key_dim]: what the state in front takes from the errors
+  float* error;          // [kRows, value_dim]: U = beta · error
+  T* u;
+  T* states;  // [key_dim, value_dim] in front of the chunk
+};
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -1,0 +1,338 @@
+// Kernels of the delta rule's backward pass on GPUs.
+#pragma once
+
+#include "turbo/delta_rule/gpu_states.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+template <class T>
+struct DeltaGradients {
+  const T* out;               // of the caller, [rows, out_width]
+  T* scaled;                  // [kRows, value_dim]: the gradient of the output, times the scale
+  float* u;                   // [kRows, value_dim]: of U
+  T* error;                   // [kRows, value_dim]: minus that of the errors
+  T* states;                  // [key_dim, value_dim]: of the state behind the chunk
+  float *of_read, *of_write;  // [kRows, kRows]: of the matrices of tokens with tokens
+  T *read, *write;            // the same times decays
+  float *q, *looking, *seen;  // [kRows, key_dim]: of queries; of keys that look at others, or are looked at
+  float* last;                // [key_dim]: of the sums of gates at the chunk's end
+  T* qkv;                     // of the caller
+  float *g, *beta;
+};
+
+// The output's gradients, by items.
+template <class T>
+struct DeltaScaled {
+  static constexpr int kThreads = 256;
+  DeltaItems<T> in;
+  DeltaGradients<T> d;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t item = block(), at = item * kRows * in.value_dim;
+    const T* const from = d.out + (in.row(item) * in.all_heads + in.head(item)) * in.value_dim;
+    for (std::int64_t e = thread(); e < kRows * in.value_dim; e += kThreads) {
+      const std::int64_t i = e / in.value_dim, v = e % in.value_dim;
+      const float x =
+          i < in.tokens(item) ? in.scale * to_float(from[i * in.all_heads * in.value_dim + v]) : 0.0F;
+      d.scaled[at + e] = from_float<T>(x);
+    }
+  }
+};
+
+// From the last chunk to the first: gradients of states, and what they add to those of U.
+template <class T>
+struct DeltaScanBackward {
+  static constexpr int kThreads = kScanThreads;
+  DeltaItems<T> in;
+  DeltaStates<T> from;
+  DeltaGradients<T> d;
+
+  PRIMUS_DEVICE void operator()() const {
+    const DeltaScanMemory<T> memory(in.key_dim);
+    const std::int64_t slices = (in.value_dim + kScanColumns - 1) / kScanColumns;
+    const std::int64_t head = block() / slices % in.heads, sequence = block() / slices / in.heads;
+    const std::int64_t first = block() % slices * kScanColumns;
+    for (std::int64_t at = thread(); at < memory.padded(in.key_dim) * kScanColumns; at += kThreads)
+      memory.state[at] = 0;
+    Accumulator sums[kScanTiles], less[kScanTiles];
+    for (std::int64_t chunk = in.chunks - 1; chunk >= 0; --chunk) {
+      const std::int64_t item = in.item(sequence, chunk, head), keys = item * kRows * in.key_dim;
+      const double* const gates = in.sums(from.sums, item);
+      const int tokens = in.tokens(item);
+      barrier();
+      memory.keep_state(d.states + item * in.key_dim * in.value_dim, in.key_dim, in.value_dim, first);
+      PRIMUS_UNROLL
+      for (int t = 0; t < kScanTiles; ++t) sums[t].clear();
+      memory.multiply_state(from.k_until + keys, in.key_dim, sums);
+      PRIMUS_UNROLL
+      for (int t = 0; t < kScanTiles; ++t) {
+        PRIMUS_UNROLL
+        for (int n = 0; n < kPerLane; ++n) {
+          const int i = memory.tile_row(t) + Accumulator::row(n), v = Accumulator::col(n);
+          T scaled = from_float<T>(0.0F), of_beta = scaled;
+          if (first + v < in.value_dim) {
+            const std::int64_t at = (item * kRows + i) * in.value_dim + first + v;
+            const float u = d.u[at] + sums[t].at[n];
+            const float beta = i < tokens ? in.beta[(in.row(item) + i) * in.all_heads + in.head(item)] : 0.0F;
+            d.u[at] = u;
+            scaled = d.scaled[at];
+            of_beta = from_float<T>(beta * u);
+          }
+          memory.right[i][v] = scaled;
+          memory.more[i][v] = of_beta;
+        }
+      }
+      for (std::int64_t column = 0; column < in.key_dim; column += kScanPiece) {
+        memory.load_piece(from.q_since + keys, in.key_dim, column);
+        memory.multiply_piece(memory.right, sums);
+        memory.load_piece(from.w + keys, in.key_dim, column);
+        memory.multiply_piece(memory.more, less);
+        PRIMUS_UNROLL
+        for (int t = 0; t < kScanTiles; ++t) {
+          PRIMUS_UNROLL
+          for (int n = 0; n < kPerLane; ++n) {
+            const std::int64_t c = column + memory.tile_row(t) + Accumulator::row(n);
+            if (c >= in.key_dim) continue;
+            float& state = memory.state[c * kScanColumns + Accumulator::col(n)];
+            state = multiply_add(in.through(gates, item, c), state, sums[t].at[n] - less[t].at[n]);
+          }
+        }
+      }
+    }
+  }
+};
+
+// (I + beta · write)ᵀ z = the gradient of U, by substitution from the last token on; the gradient of the
+// errors is beta · z, and that of beta z · error. A block has an item, a thread a column and then a token.
+template <class T>
+struct DeltaSolveBackward {
+  static constexpr int kThreads = kRows;
+  DeltaItems<T> in;
+  DeltaStates<T> from;
+  DeltaGradients<T> d;
+
+  PRIMUS_DEVICE void operator()() const {
+    struct Tile {
+      float factor[kRows][kRows];
+      float x[kRows][kThreads + 1];
+    };
+    Tile& tile = shared<Tile>();
+    const std::int64_t item = block(), row = in.row(item), head = in.head(item);
+    const int tokens = in.tokens(item), own = thread();
+    const float* const beta = in.beta + row * in.all_heads + head;
+    for (int at = own; at < kRows * kRows; at += kThreads) {
+      const int i = at / kRows;
+      tile.factor[i][at % kRows] =
+          i < tokens ? from.write[item * kRows * kRows + at] * beta[i * in.all_heads] : 0.0F;
+    }
+    float d_beta = 0;
+    for (std::int64_t column = 0; column < in.value_dim; column += kThreads) {
+      const std::int64_t v = column + own;
+      barrier();
+      for (int j = kRows - 1; j >= 0; --j) {
+        const std::int64_t at = (item * kRows + j) * in.value_dim + v;
+        float z = v < in.value_dim && j < tokens ? d.u[at] : 0.0F;
+        for (int i = j + 1; i < kRows; ++i) z = multiply_add(-tile.factor[i][j], tile.x[i][own], z);
+        tile.x[j][own] = z;
+      }
+      for (int j = 0; j < kRows; ++j) {
+        if (v >= in.value_dim) continue;
+        const std::int64_t at = (item * kRows + j) * in.value_dim + v;
+        const float z = tile.x[j][own], of_error = j < tokens ? beta[j * in.all_heads] * z : 0.0F;
+        d.error[at] = from_float<T>(-of_error);
+        tile.x[j][own] = z * from.error[at];
+        if (j < tokens)
+          d.qkv[(row + j) * in.width + in.v_column + head * in.value_dim + v] = from_float<T>(of_error);
+      }
+      barrier();
+      const int columns = static_cast<int>(smaller(in.value_dim - column, kThreads));
+      for (int c = 0; c < columns; ++c) d_beta += tile.x[own][c];
+    }
+    if (own < tokens) d.beta[(row + own) * in.all_heads + head] = d_beta;
+  }
+};
+
+// From the gradients of decayed queries and keys to those of themselves; and of the sums of gates at the
+// chunk's end, what the state in front and the keys say.
+template <class T>
+struct DeltaUndecay {
+  static constexpr int kThreads = 128;
+  DeltaItems<T> in;
+  DeltaStates<T> from;
+  DeltaGradients<T> d;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t item = block(), keys = item * kRows * in.key_dim,
+                       states = item * in.key_dim * in.value_dim;
+    const double* const gates = in.sums(from.sums, item);
+    for (std::int64_t c = thread(); c < in.key_dim; c += kThreads) {
+      float last = 0;
+      for (int i = 0; i < kRows; ++i) {
+        const std::int64_t at = keys + i * in.key_dim + c;
+        const float since = i < in.tokens(item) ? in.since_begin(gates, item, i, c) : 0.0F;
+        const float seen = d.seen[at] * in.until_end(gates, item, i, c);
+        d.q[at] *= since;
+        d.looking[at] *= since;
+        d.seen[at] = seen;
+        last = multiply_add(seen, to_float(from.k[at]), last);
+      }
+      d.last[item * in.key_dim + c] = last;
+    }
+    barrier();
+    for (std::int64_t c = warp(); c < in.key_dim; c += kThreads / kWarp) {
+      float sum = 0;
+      for (std::int64_t v = lane(); v < in.value_dim; v += kWarp) {
+        const std::int64_t at = states + c * in.value_dim + v;
+        sum = multiply_add(to_float(from.states[at]), to_float(d.states[at]), sum);
+      }
+      sum = warp_reduce(sum);
+      if (lane() == 0) d.last[item * in.key_dim + c] += in.through(gates, item, c) * sum;
+    }
+  }
+};
+
+// A gate for each channel: gradients of the matrices of tokens with tokens, pair by pair. A thread has a
+// channel.
+template <class T>
+struct DeltaPairsBackward {
+  static constexpr int kThreads = 64;
+  DeltaItems<T> in;
+  DeltaStates<T> from;
+  DeltaGradients<T> d;
+
+  PRIMUS_DEVICE void operator()() const {
+    struct Sums {
+      float seen[kRows][kThreads];
+    };
+    Sums& sums = shared<Sums>();
+    const std::int64_t parts = (in.key_dim + kThreads - 1) / kThreads, item = block() / parts;
+    const std::int64_t c = block() % parts * kThreads + thread();
+    if (c >= in.key_dim) return;
+    const std::int64_t keys = item * kRows * in.key_dim + c;
+    const double* const gates = in.sums(from.sums, item) + c;
+    const int tokens = in.tokens(item);
+    for (int i = 0; i < tokens; ++i) {
+      const std::int64_t own = keys + i * in.key_dim, matrices = (item * kRows + i) * kRows;
+      const double sum = gates[i * in.key_dim];
+      const float query = to_float(from.q[own]), key = to_float(from.k[own]);
+      float d_query = 0, d_key = 0;
+      sums.seen[i][thread()] = 0;
+      const int document = in.document(item, i);
+      for (int j = document > 0 ? document : 0; j <= i; ++j) {
+        const float decay = ::expf(static_cast<float>(sum - gates[j * in.key_dim]));
+        const float read = d.of_read[matrices + j], write = j < i ? d.of_write[matrices + j] : 0.0F;
+        const float seen = to_float(from.k[keys + j * in.key_dim]) * decay;
+        d_query = multiply_add(read, seen, d_query);
+        d_key = multiply_add(write, seen, d_key);
+        float& to = sums.seen[j][thread()];
+        to = multiply_add(multiply_add(read, query, write * key), decay, to);
+      }
+      d.q[own] += d_query;
+      d.looking[own] += d_key;
+    }
+    for (int i = 0; i < tokens; ++i) d.seen[keys + i * in.key_dim] += sums.seen[i][thread()];
+  }
+};
+
+// Gradients of gates; those of a head's keys become one.
+template <class T>
+struct DeltaGates {
+  static constexpr int kThreads = 128;
+  DeltaItems<T> in;
+  DeltaStates<T> from;
+  DeltaGradients<T> d;
+
+  PRIMUS_DEVICE void operator()() const {
+    struct Sums {
+      float of_token[kRows];
+    };
+    Sums& sums = shared<Sums>();
+    const std::int64_t item = block(), columns = in.gate_columns();
+    const std::int64_t first = in.row(item) * in.all_heads + in.head(item);
+    const int tokens = in.tokens(item);
+    const float* const last = d.last + item * in.key_dim;
+    if (in.channel_gates) {
+      for (std::int64_t c = thread(); c < columns; c += kThreads) {
+        float sum = last[c];
+        for (int i = tokens - 1; i >= 0; --i) {
+          sum += of_sum(item, i, c);
+          d.g[(first + i * in.all_heads) * columns + c] = in.document(item, i) == i ? 0.0F : sum;
+        }
+      }
+    } else {
+      for (int i = warp(); i < tokens; i += kThreads / kWarp) {
+        float sum = 0;
+        for (std::int64_t c = lane(); c < in.key_dim; c += kWarp) {
+          sum += of_sum(item, i, c);
+          if (i == tokens - 1) sum += last[c];
+        }
+        sum = warp_reduce(sum);
+        if (lane() == 0) sums.of_token[i] = sum;
+      }
+      barrier();
+      double sum = 0;
+      for (int i = tokens - 1; i >= 0 && thread() == 0; --i) {
+        sum += static_cast<double>(sums.of_token[i]);
+        d.g[first + i * in.all_heads] = in.document(item, i) == i ? 0.0F : static_cast<float>(sum);
+      }
+    }
+    barrier();
+    const std::int64_t keys = item * kRows * in.key_dim;
+    for (std::int64_t e = thread(); e < tokens * in.key_dim; e += kThreads)
+      d.looking[keys + e] += d.seen[keys + e];
+  }
+
+ private:
+  // A sum of gates is an exponent of what looks from its token, and minus one of what is seen of it.
+  PRIMUS_DEVICE float of_sum(std::int64_t item, int i, std::int64_t c) const {
+    const std::int64_t at = (item * kRows + i) * in.key_dim + c;
+    return multiply_add(to_float(from.q[at]), d.q[at], to_float(from.k[at]) * (d.looking[at] - d.seen[at]));
+  }
+};
+
+// Gradients of queries and keys: over the value heads of a key head, and back through the normalisation. A
+// warp has a row of a key head; rows of queries, then rows of keys.
+template <class T>
+struct DeltaKeys {
+  static constexpr int kThreads = 256;
+  DeltaItems<T> in;
+  DeltaGradients<T> d;
+
+  PRIMUS_DEVICE std::int64_t heads() const { return in.heads / in.group; }
+  PRIMUS_DEVICE void operator()() const {
+    constexpr int kMost = DeltaRuleShape::kMaxDim / kWarp;
+    const std::int64_t rows = in.batch * in.sequence, of_all = block() * (kThreads / kWarp) + warp();
+    if (of_all >= 2 * rows * heads()) return;
+    const bool key = of_all >= rows * heads();
+    const std::int64_t row = of_all % (rows * heads()) / heads(), own = of_all % heads();
+    const std::int64_t token = row % in.sequence;
+    const std::int64_t first = in.item(row / in.sequence, token / kRows, own * in.group);
+    const std::int64_t column = (in.first_head / in.group + own) * in.key_dim + (key ? in.k_column : 0);
+    const float* const from = key ? d.looking : d.q;
+    float x[kMost], gradient[kMost], square = 0, along = 0;
+    PRIMUS_UNROLL
+    for (int n = 0; n < kMost; ++n) {
+      const std::int64_t c = n * kWarp + lane();
+      x[n] = gradient[n] = 0;
+      if (c >= in.key_dim) continue;
+      x[n] = to_float(in.qkv[row * in.width + column + c]);
+      for (std::int64_t head = 0; head < in.group; ++head)
+        gradient[n] += from[((first + head) * kRows + token % kRows) * in.key_dim + c];
+      square = multiply_add(x[n], x[n], square);
+      along = multiply_add(x[n], gradient[n], along);
+    }
+    float factor = 1, less = 0;
+    if (in.normalise) {
+      factor = 1.0F / ::sqrtf(warp_reduce(square) + in.epsilon);
+      less = warp_reduce(along) * factor * factor;
+    }
+    PRIMUS_UNROLL
+    for (int n = 0; n < kMost; ++n) {
+      const std::int64_t c = n * kWarp + lane();
+      if (c < in.key_dim)
+        d.qkv[row * in.width + column + c] = from_float<T>(factor * multiply_add(-less, x[n], gradient[n]));
+    }
+  }
+};
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -1,0 +1,361 @@
+// From inputs to the states in front of all chunks, on GPUs: what forward and backward begin with.
+#pragma once
+
+#include "turbo/delta_rule/gpu_delta_rule.h"
+#include "turbo/gpu/gemm_tile.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+// A matrix of each item, and how a product reads it.
+template <class T>
+struct ItemMatrix {
+  T* data;
+  std::int64_t row, col, size;  // elements from row to row and from column to column, and from item to item
+  ItemMatrix transposed() const { return {data, col, row, size}; }
+};
+template <class T>
+ItemMatrix<T> matrix(T* data, std::int64_t rows, std::int64_t cols) {
+  return {data, cols, 1, rows * cols};
+}
+
+// c [m, n] (+)= a [m, k] · b [k, n] of all items. c has rows of n.
+template <class T>
+void multiply_items(Context& context, std::int64_t items, std::int64_t m, std::int64_t n, std::int64_t k,
+                    const ItemMatrix<T>& a, const ItemMatrix<T>& b, float* c, bool accumulate = false) {
+  run_product(context, TileProduct<T, T, float>{m,     n,          k,       a.data, b.data,  c,      a.row,
+                                                a.col, b.col,      b.row,   n,      items,   a.size, b.size,
+                                                m * n, accumulate, nullptr, false,  nullptr, nullptr});
+}
+
+// Sums of gates, and queries and keys in all their forms. A block has an item.
+template <class T>
+struct DeltaGather {
+  static constexpr int kThreads = 256;
+  DeltaItems<T> in;
+  DeltaStates<T> to;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t item = block(), columns = in.gate_columns(), row = in.row(item);
+    const int tokens = in.tokens(item);
+    double* const sums = to.sums + item * kRows * columns;
+    for (std::int64_t c = thread(); c < columns; c += kThreads) {
+      double sum = 0;
+      for (int i = 0; i < kRows; ++i) {
+        if (i < tokens)
+          sum += static_cast<double>(in.g[((row + i) * in.all_heads + in.head(item)) * columns + c]);
+        sums[i * columns + c] = sum;
+      }
+    }
+    barrier();
+    const std::int64_t from = in.head(item) / in.group * in.key_dim;
+    for (int i = warp(); i < kRows; i += kThreads / kWarp) {
+      const bool there = i < tokens;
+      const T* const q = in.qkv + (row + (there ? i : 0)) * in.width + from;
+      const T* const k = q + in.k_column;
+      float q_factor = 1, k_factor = 1;
+      if (in.normalise) {
+        q_factor = normalising_factor(q);
+        k_factor = normalising_factor(k);
+      }
+      const std::int64_t at = (item * kRows + i) * in.key_dim;
+      for (std::int64_t c = lane(); c < in.key_dim; c += kWarp) {
+        const float x = there ? to_float(q[c]) * q_factor : 0.0F,
+                    y = there ? to_float(k[c]) * k_factor : 0.0F;
+        const float since = there ? in.since_begin(sums, item, i, c) : 0.0F;
+        to.q[at + c] = from_float<T>(x);
+        to.k[at + c] = from_float<T>(y);
+        to.q_since[at + c] = from_float<T>(x * since);
+        to.k_since[at + c] = from_float<T>(y * since);
+        to.k_until[at + c] = from_float<T>(y * in.until_end(sums, item, i, c));
+      }
+    }
+  }
+
+ private:
+  PRIMUS_DEVICE float normalising_factor(const T* x) const {
+    float square = 0;
+    for (std::int64_t c = lane(); c < in.key_dim; c += kWarp) square += to_float(x[c]) * to_float(x[c]);
+    return 1.0F / ::sqrtf(warp_reduce(square) + in.epsilon);
+  }
+};
+
+// One gate for a head: products of queries and of keys with keys, times the decay from token to token. Or the
+// same of the gradients of such products.
+template <class T, class Write>
+struct DeltaWeigh {
+  static constexpr int kThreads = 256;
+  DeltaItems<T> in;
+  const double* sums;
+  const float *of_read, *of_write;
+  T* read;
+  Write* write;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t element = block() * kThreads + thread(), item = element / (kRows * kRows);
+    const int i = static_cast<int>(element / kRows % kRows), j = static_cast<int>(element % kRows);
+    const double* const own = in.sums(sums, item);
+    const float decay = in.sees(item, i, j) ? ::expf(static_cast<float>(own[i] - own[j])) : 0.0F;
+    const float by_query = of_read[element], by_key = of_write[element];
+    read[element] = from_float<T>(decay * by_query);
+    write[element] = from_float<Write>(j < i ? decay * by_key : 0.0F);
+  }
+};
+
+// A gate for each channel: each pair of tokens is summed by itself. A thread has one key, and half of the
+// tokens that look at it.
+template <class T>
+struct DeltaPairs {
+  static constexpr int kThreads = 256, kGroups = kThreads / kRows, kOwn = kRows / kGroups, kChannels = 16;
+  DeltaItems<T> in;
+  DeltaStates<T> to;
+
+  PRIMUS_DEVICE void operator()() const {
+    struct Tile {
+      double sum[kRows][kChannels + 1];
+      float q[kRows][kChannels + 1], k[kRows][kChannels + 1];
+    };
+    Tile& tile = shared<Tile>();
+    const std::int64_t item = block(), from = item * kRows * in.key_dim;
+    const double* const sums = in.sums(to.sums, item);
+    const int j = thread() % kRows, first = thread() / kRows;
+    float read[kOwn] = {}, write[kOwn] = {};
+    for (std::int64_t channel = 0; channel < in.key_dim; channel += kChannels) {
+      barrier();
+      for (int at = thread(); at < kRows * kChannels; at += kThreads) {
+        const int i = at / kChannels, c = at % kChannels;
+        const bool there = channel + c < in.key_dim;
+        const std::int64_t element = i * in.key_dim + channel + c;
+        tile.sum[i][c] = there ? sums[element] : 0.0;
+        tile.q[i][c] = there ? to_float(to.q[from + element]) : 0.0F;
+        tile.k[i][c] = there ? to_float(to.k[from + element]) : 0.0F;
+      }
+      barrier();
+      for (int c = 0; c < kChannels; ++c) {
+        const double sum = tile.sum[j][c];
+        const float key = tile.k[j][c];
+        PRIMUS_UNROLL
+        for (int n = 0; n < kOwn; ++n) {
+          const int i = n * kGroups + first;
+          if (i < j) continue;
+          const float seen = key * ::expf(static_cast<float>(tile.sum[i][c] - sum));
+          read[n] = multiply_add(tile.q[i][c], seen, read[n]);
+          write[n] = multiply_add(tile.k[i][c], seen, write[n]);
+        }
+      }
+    }
+    PRIMUS_UNROLL
+    for (int n = 0; n < kOwn; ++n) {
+      const int i = n * kGroups + first;
+      const std::int64_t element = (item * kRows + i) * kRows + j;
+      const bool sees = in.sees(item, i, j);
+      to.read[element] = from_float<T>(sees ? read[n] : 0.0F);
+      to.write[element] = sees && j < i ? write[n] : 0.0F;
+    }
+  }
+};
+
+// (I + write · beta) [error, w] = [values, keys since the begin], by substitution: a thread has a column.
+template <class T>
+struct DeltaSolve {
+  static constexpr int kThreads = 64;
+  DeltaItems<T> in;
+  DeltaStates<T> to;
+
+  static std::int64_t parts(std::int64_t columns) { return blocks_for(columns, kThreads); }
+  PRIMUS_DEVICE void operator()() const {
+    struct Tile {
+      float factor[kRows][kRows];
+      float x[kRows][kThreads];
+    };
+    Tile& tile = shared<Tile>();
+    const std::int64_t columns = in.value_dim + in.key_dim,
+                       parts_of_item = (columns + kThreads - 1) / kThreads;
+    const std::int64_t item = block() / parts_of_item, row = in.row(item);
+    const std::int64_t column = block() % parts_of_item * kThreads + thread();
+    const int tokens = in.tokens(item);
+    const float* const beta = in.beta + row * in.all_heads + in.head(item);
+    for (int at = thread(); at < kRows * kRows; at += kThreads) {
+      const int j = at % kRows;
+      tile.factor[at / kRows][j] =
+          j < tokens ? to.write[item * kRows * kRows + at] * beta[j * in.all_heads] : 0.0F;
+    }
+    barrier();
+    if (column >= columns) return;
+    const bool value = column < in.value_dim;
+    const T* const values = in.qkv + row * in.width + in.v_column + in.head(item) * in.value_dim + column;
+    const std::int64_t key = item * kRows * in.key_dim + column - in.value_dim;
+    for (int i = 0; i < kRows; ++i) {
+      float x = 0;
+      if (i < tokens) x = to_float(value ? values[i * in.width] : to.k_since[key + i * in.key_dim]);
+      for (int j = 0; j < i; ++j) x = multiply_add(-tile.factor[i][j], tile.x[j][thread()], x);
+      tile.x[i][thread()] = x;
+      if (value) {
+        to.error[(item * kRows + i) * in.value_dim + column] = x;
+      } else {
+        to.w[key + i * in.key_dim] = from_float<T>(x);
+      }
+    }
+  }
+};
+
+// Scans have blocks of a sequence's head and kScanColumns of its value columns.
+constexpr int kScanColumns = kTile, kScanThreads = 128, kScanPiece = 64;
+constexpr int kScanTiles = kRows / kTile / (kScanThreads / kWarp);  // of 16 rows, for each warp
+constexpr int kScanStep = kScanColumns + 8;
+static_assert(kScanPiece == kRows);
+
+// A scan's memory: a state, the same in T, some columns of a matrix of rows, and what is multiplied with it.
+template <class T>
+struct DeltaScanMemory {
+  float* state;                // [key_dim, kScanColumns]
+  T* rounded;                  // [padded key_dim, kScanStep]
+  T (*piece)[kScanPiece + 8];  // [kRows]
+  T (*right)[kScanStep], (*more)[kScanStep];
+
+  PRIMUS_DEVICE static std::int64_t padded(std::int64_t key_dim) {
+    return (key_dim + kScanPiece - 1) / kScanPiece * kScanPiece;
+  }
+  static std::size_t bytes(std::int64_t key_dim) {
+    const std::int64_t rows = blocks_for(key_dim, kScanPiece) * kScanPiece;
+    return static_cast<std::size_t>(rows) * (kScanColumns * sizeof(float) + kScanStep * sizeof(T)) +
+           sizeof(T) * kRows * (kScanPiece + 8 + 2 * kScanStep);
+  }
+  PRIMUS_DEVICE explicit DeltaScanMemory(std::int64_t key_dim) {
+    unsigned char* at = dynamic_shared();
+    state = reinterpret_cast<float*>(at);
+    at += padded(key_dim) * kScanColumns * static_cast<std::int64_t>(sizeof(float));
+    rounded = reinterpret_cast<T*>(at);
+    at += padded(key_dim) * kScanStep * static_cast<std::int64_t>(sizeof(T));
+    piece = reinterpret_cast<T(*)[kScanPiece + 8]>(at);
+    right = reinterpret_cast<T(*)[kScanStep]>(piece + kRows);
+    more = right + kRows;
+  }
+
+  // Columns from `column` on of rows of `key_dim`. Barriers before and after.
+  PRIMUS_DEVICE void load_piece(const T* from, std::int64_t key_dim, std::int64_t column) const {
+    barrier();
+    for (int at = thread(); at < kRows * kScanPiece; at += kScanThreads) {
+      const int i = at / kScanPiece, c = at % kScanPiece;
+      piece[i][c] = column + c < key_dim ? from[i * key_dim + column + c] : from_float<T>(0.0F);
+    }
+    barrier();
+  }
+  // The state as it is now, also to `to` [key_dim, value_dim]. A barrier must follow.
+  PRIMUS_DEVICE void keep_state(T* to, std::int64_t key_dim, std::int64_t value_dim,
+                                std::int64_t column) const {
+    for (std::int64_t at = thread(); at < padded(key_dim) * kScanColumns; at += kScanThreads) {
+      const std::int64_t c = at / kScanColumns, v = at % kScanColumns;
+      const T value = from_float<T>(state[at]);
+      rounded[c * kScanStep + v] = value;
+      if (c < key_dim && column + v < value_dim) to[c * value_dim + column + v] = value;
+    }
+  }
+  // sums += rows [kRows, key_dim] · the rounded state.
+  PRIMUS_DEVICE void multiply_state(const T* rows, std::int64_t key_dim,
+                                    Accumulator (&sums)[kScanTiles]) const {
+    for (std::int64_t column = 0; column < key_dim; column += kScanPiece) {
+      load_piece(rows, key_dim, column);
+      PRIMUS_UNROLL
+      for (int c = 0; c < kScanPiece; c += kTile) {
+        const auto y = load_right<true>(rounded + (column + c) * kScanStep, kScanStep);
+        PRIMUS_UNROLL
+        for (int t = 0; t < kScanTiles; ++t)
+          multiply(sums[t], load_left<false>(&piece[tile_row(t)][c], kScanPiece + 8), y);
+      }
+    }
+  }
+  // sums = the piece, transposed, times `by`: rows are channels.
+  PRIMUS_DEVICE void multiply_piece(const T (*by)[kScanStep], Accumulator (&sums)[kScanTiles]) const {
+    PRIMUS_UNROLL
+    for (int t = 0; t < kScanTiles; ++t) sums[t].clear();
+    PRIMUS_UNROLL
+    for (int i = 0; i < kRows; i += kTile) {
+      const auto y = load_right<true>(&by[i][0], kScanStep);
+      PRIMUS_UNROLL
+      for (int t = 0; t < kScanTiles; ++t)
+        multiply(sums[t], load_left<true>(&piece[i][tile_row(t)], kScanPiece + 8), y);
+    }
+  }
+  PRIMUS_DEVICE static int tile_row(int t) { return (warp() * kScanTiles + t) * kTile; }
+};
+
+// States in front of all chunks, errors and U.
+template <class T>
+struct DeltaScan {
+  static constexpr int kThreads = kScanThreads;
+  DeltaItems<T> in;
+  DeltaStates<T> to;
+
+  PRIMUS_DEVICE void operator()() const {
+    const DeltaScanMemory<T> memory(in.key_dim);
+    const std::int64_t slices = (in.value_dim + kScanColumns - 1) / kScanColumns;
+    const std::int64_t head = block() / slices % in.heads, sequence = block() / slices / in.heads;
+    const std::int64_t first = block() % slices * kScanColumns;
+    for (std::int64_t at = thread(); at < memory.padded(in.key_dim) * kScanColumns; at += kThreads)
+      memory.state[at] = 0;
+    Accumulator sums[kScanTiles];
+    for (std::int64_t chunk = 0; chunk < in.chunks; ++chunk) {
+      const std::int64_t item = in.item(sequence, chunk, head), keys = item * kRows * in.key_dim;
+      const double* const gates = in.sums(to.sums, item);
+      const int tokens = in.tokens(item);
+      barrier();
+      memory.keep_state(to.states + item * in.key_dim * in.value_dim, in.key_dim, in.value_dim, first);
+      PRIMUS_UNROLL
+      for (int t = 0; t < kScanTiles; ++t) sums[t].clear();
+      memory.multiply_state(to.w + keys, in.key_dim, sums);
+      PRIMUS_UNROLL
+      for (int t = 0; t < kScanTiles; ++t) {
+        PRIMUS_UNROLL
+        for (int n = 0; n < kPerLane; ++n) {
+          const int i = memory.tile_row(t) + Accumulator::row(n), v = Accumulator::col(n);
+          T u = from_float<T>(0.0F);
+          if (first + v < in.value_dim) {
+            const std::int64_t at = (item * kRows + i) * in.value_dim + first + v;
+            const float error = to.error[at] - sums[t].at[n];
+            const float beta = i < tokens ? in.beta[(in.row(item) + i) * in.all_heads + in.head(item)] : 0.0F;
+            to.error[at] = error;
+            u = from_float<T>(beta * error);
+            to.u[at] = u;
+          }
+          memory.right[i][v] = u;
+        }
+      }
+      for (std::int64_t column = 0; column < in.key_dim; column += kScanPiece) {
+        memory.load_piece(to.k_until + keys, in.key_dim, column);
+        memory.multiply_piece(memory.right, sums);
+        PRIMUS_UNROLL
+        for (int t = 0; t < kScanTiles; ++t) {
+          PRIMUS_UNROLL
+          for (int n = 0; n < kPerLane; ++n) {
+            const std::int64_t c = column + memory.tile_row(t) + Accumulator::row(n);
+            if (c >= in.key_dim) continue;
+            float& state = memory.state[c * kScanColumns + Accumulator::col(n)];
+            state = multiply_add(in.through(gates, item, c), state, sums[t].at[n]);
+          }
+        }
+      }
+    }
+  }
+};
+
+// Everything up to the states and U.
+template <class T>
+void make_states(Context& context, const DeltaItems<T>& in, const DeltaStates<T>& to) {
+  const std::int64_t items = in.count(), dim = in.key_dim;
+  launch(context, items, DeltaGather<T>{in, to});
+  if (in.channel_gates) {
+    launch(context, items, DeltaPairs<T>{in, to});
+  } else {
+    const auto keys = matrix(to.k, kRows, dim).transposed();
+    multiply_items(context, items, kRows, kRows, dim, matrix(to.q, kRows, dim), keys, to.scores);
+    multiply_items(context, items, kRows, kRows, dim, matrix(to.k, kRows, dim), keys, to.write);
+    using Weigh = DeltaWeigh<T, float>;
+    launch(context, blocks_for(items * kRows * kRows, Weigh::kThreads),
+           Weigh{in, to.sums, to.scores, to.write, to.read, to.write});
+  }
+  launch(context, items * DeltaSolve<T>::parts(in.value_dim + dim), DeltaSolve<T>{in, to});
+  launch(context, in.batch * in.heads * blocks_for(in.value_dim, kScanColumns), DeltaScan<T>{in, to},
+         DeltaScanMemory<T>::bytes(dim));
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

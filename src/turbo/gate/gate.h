@@ -1,0 +1,77 @@
+// What a layer gives, multiplied with an activation of a gate that a projection of its input makes: that of
+// gated attention, of a shared expert, and of linear attention, which norms each head before.
+// Everything between is in fp32; results are rounded once.
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+// y = x * sigmoid(gate), with a gate for each column or one for each row.
+struct GateForward {
+  static constexpr KernelId kId = KernelId::kGateForward;
+  Tensor x;     // [rows, n]
+  Tensor gate;  // [rows, n] x's type, or [rows, 1] x's type or fp32
+  Tensor y;     // [rows, n] out; may be x
+  void check() const;
+  double flops() const { return 0; }
+};
+
+struct GateBackward {
+  static constexpr KernelId kId = KernelId::kGateBackward;
+  Tensor x, gate;  // of the forward
+  Tensor d_y;      // [rows, n]
+  Tensor d_x;      // [rows, n] out; may be d_y
+  Tensor d_gate;   // gate's shape and type, out
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// Of each head of a row, `dim` neighbouring columns:
+//   y = x * rstd * weight * act(gate),  rstd = 1/sqrt(mean(x²) + eps).
+// `act` is SiLU (gated delta networks: Yang et al. 2024) or the sigmoid (Kimi delta attention).
+enum class GateActivation : std::uint8_t { kSilu, kSigmoid };
+
+struct GatedNormForward {
+  static constexpr KernelId kId = KernelId::kGatedNormForward;
+  GateActivation activation;
+  Tensor x;       // [rows, heads * dim]
+  Tensor gate;    // [rows, heads * dim]
+  Tensor weight;  // [dim], x's type
+  Tensor y;       // [rows, heads * dim] out
+  Tensor rstd;    // [rows, heads] fp32 out
+  float eps;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+struct GatedNormBackwardInput {
+  static constexpr KernelId kId = KernelId::kGatedNormBackwardInput;
+  GateActivation activation;
+  Tensor x, gate, weight;  // of the forward
+  Tensor rstd;             // [rows, heads] fp32
+  Tensor d_y;              // [rows, heads * dim]
+  Tensor d_x, d_gate;      // [rows, heads * dim] out; no operand's memory
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// d_weight (+)= the sum over rows and heads of d_y * act(gate) * x * rstd, in an order that does not depend
+// on the number of threads.
+struct GatedNormBackwardWeight {
+  static constexpr KernelId kId = KernelId::kGatedNormBackwardWeight;
+  GateActivation activation;
+  Tensor x, gate;   // of the forward
+  Tensor rstd;      // [rows, heads] fp32
+  Tensor d_y;       // [rows, heads * dim]
+  Tensor d_weight;  // [dim] fp32, or bf16 that is rounded once
+  bool accumulate;
+  Tensor workspace;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+}  // namespace primus::turbo

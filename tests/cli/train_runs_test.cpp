@@ -1,0 +1,134 @@
+// Several runs of a tiny model, one after the other: whose checkpoints are whose, and what goes on or is
+// loaded.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/files/file.h"
+#include "base/temporary_folder.h"
+#include "cli/program.h"
+#include "cli/runs.h"
+#include "lm/monitor/run_folder.h"
+
+namespace primus {
+namespace {
+
+using nlohmann::json;
+using test::ProgramResult;
+using test::run_program;
+using test::TemporaryFolder;
+using test::train;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Routers as small as the model: what is trained, how, and with which experts.
+std::vector<std::string> mixture(const Path& workspace, const std::vector<std::string>& more) {
+  std::vector<std::string> words =
+      train(workspace, {"model_type=mixtral", "num_experts=4", "ffn_hidden_size=64"});
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST(SeveralRuns, ARunStandsForItsOwnCheckpointsWhateverOthersSave) {
+  const TemporaryFolder folder;
+  const std::string shared = (folder.path() / "shared").string();
+  const auto info = [&](const std::string& name) {
+    return run_program({"model", "info", test::run_folder(folder.path(), name).string()});
+  };
+  const auto run = [&](const std::vector<std::string>& more) {
+    return run_program(train(folder.path(), more));
+  };
+  ASSERT_EQ(run({"train_iters=2", "exp_name=own"}).exit_code, 0);
+  const std::string recorded = read_file(test::run_folder(folder.path(), "own") / "experiment.yaml");
+  ASSERT_EQ(run({"train_iters=4", "exp_name=other", "save=" + shared}).exit_code, 0);
+  EXPECT_THAT(info("other").out, HasSubstr("shared/iter_0000004"));
+  {
+    const RunLock other_process(shared);
+    const ProgramResult refused = run({"train_iters=6", "exp_name=own", "save=" + shared});
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("let this run save elsewhere (save)"));
+  }
+  EXPECT_EQ(read_file(test::run_folder(folder.path(), "own") / "experiment.yaml"), recorded);
+  EXPECT_THAT(info("own").out, HasSubstr("own/checkpoints/iter_0000002"));
+
+  // Two that save in one place: it stands for neither but the one that wrote there last.
+  ASSERT_EQ(run({"train_iters=6", "exp_name=own", "save=" + shared}).exit_code, 0);
+  EXPECT_THAT(info("own").out, HasSubstr("own/checkpoints/iter_0000002"));
+  const ProgramResult overtaken = info("other");
+  EXPECT_EQ(overtaken.exit_code, 2);
+  EXPECT_THAT(overtaken.err,
+              AllOf(HasSubstr("another experiment"), HasSubstr("w/u/own"), HasSubstr("iter_0000006")));
+  // Nothing left to do: nothing of this experiment is there either.
+  ASSERT_EQ(run({"train_iters=6", "exp_name=third", "save=" + shared}).exit_code, 0);
+  EXPECT_EQ(info("third").exit_code, 2);
+
+  remove_tree(shared);
+  const ProgramResult gone = info("other");
+  EXPECT_EQ(gone.exit_code, 2);
+  EXPECT_THAT(gone.err, HasSubstr("saves in '" + shared + "'"));
+}
+
+TEST(SeveralRuns, ResumesAMixtureWithAnotherLossAndNotWithOtherExperts) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(run_program(mixture(folder.path(), {"train_iters=1", "moe_aux_loss_coeff=0.01"})).exit_code, 0);
+  const ProgramResult same =
+      run_program(mixture(folder.path(), {"train_iters=2", "moe_aux_loss_coeff=0.01"}));
+  EXPECT_EQ(same.exit_code, 0) << same.err;
+  const ProgramResult other =
+      run_program(mixture(folder.path(), {"train_iters=3", "moe_aux_loss_coeff=0.02"}));
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_THAT(other.err, HasSubstr("moe_aux_loss_coeff was 0.01, and is 0.02 from here on"));
+  const ProgramResult refused = run_program(mixture(folder.path(), {"train_iters=4", "moe_router_topk=1"}));
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("num_experts_per_tok is 2 there, and 1 in the experiment"));
+  EXPECT_THAT(refused.err, HasSubstr("restore the setting"));
+  // Loading the weights would be refused, too.
+  EXPECT_THAT(refused.err, Not(HasSubstr("load:")));
+  const std::string load =
+      "load=" + (test::run_folder(folder.path()) / "checkpoints" / "iter_0000003").string();
+  EXPECT_EQ(
+      run_program(mixture(folder.path(), {"train_iters=1", "moe_router_topk=1", load, "exp_name=other"}))
+          .exit_code,
+      2);
+}
+
+// What load names may be a folder of checkpoints: then it is the newest good one, and what the experiment
+// says of the model counts as it does for any other folder.
+TEST(SeveralRuns, LoadsTheNewestGoodOfManyCheckpoints) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(
+      run_program(train(folder.path(), {"train_iters=3", "save_interval=1", "rotary_base=5000"})).exit_code,
+      0);
+  const Path root = test::run_folder(folder.path()) / "checkpoints";
+  const std::string load = "load=" + root.string();
+  const auto start = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"train_iters=4", "exp_name=other", load});
+    return run_program(train(folder.path(), more));
+  };
+  // A preset's rotary_base gives way to that of the weights; who contradicts them is told where.
+  const ProgramResult contradiction = start({"norm_epsilon=0.5"});
+  EXPECT_EQ(contradiction.exit_code, 2);
+  EXPECT_THAT(contradiction.err,
+              HasSubstr("norm_epsilon is 0.5, and " + (root / "iter_0000003/config.json").string()));
+  EXPECT_THAT(contradiction.err, HasSubstr("\n  | norm_epsilon=0.5\n"));
+  EXPECT_EQ(start({"norm_epsilon=0.5", "--dry-run"}).exit_code, 2);
+  // The newest is damaged: the one before it is taken.
+  const Path newest = root / "iter_0000003" / "model.safetensors";
+  std::string bytes = read_file(newest);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_file(newest, bytes);
+  const ProgramResult older = start({});
+  ASSERT_EQ(older.exit_code, 0) << older.err;
+  EXPECT_THAT(older.err, HasSubstr("damaged checkpoint passed over: iter_0000003"));
+  EXPECT_THAT(older.err, HasSubstr("weights loaded from " + (root / "iter_0000002").string() + "\n"));
+  const json config = json::parse(
+      read_file(test::run_folder(folder.path(), "other") / "checkpoints/iter_0000004/config.json"));
+  EXPECT_EQ(config.at("rope_theta"), 5000.0);
+}
+
+}  // namespace
+}  // namespace primus

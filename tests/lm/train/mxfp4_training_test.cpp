@@ -1,0 +1,249 @@
+// Linear layers and experts in MXFP4: which products they are, that steps stay what they are under everything
+// that changes how a step is run, and weights that oscillate. That a model learns: tests/cli/fp4_test.cpp.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "lm/train/rank_training.h"
+#include "lm/train/tiny_model.h"
+
+namespace primus::test {
+namespace {
+
+using engine::PrecisionRecipe;
+using turbo::KernelId;
+
+constexpr PrecisionRecipe kMxfp4{.fp4 = true};
+constexpr PrecisionRecipe kAtRandom{.fp4 = true, .at_random = true};
+constexpr engine::MeshShape kAlone{};
+
+SessionSettings settings_with(const PrecisionRecipe& recipe, const ModelConfig& model = tiny_llama()) {
+  SessionSettings settings = tiny_settings(DType::kBF16, model);
+  settings.step.precision = recipe;
+  settings.evaluation = false;
+  return settings;
+}
+
+SessionSettings damped(const OscillationSettings& oscillation, const ModelConfig& model = tiny_llama()) {
+  SessionSettings settings = settings_with(kMxfp4, model);
+  settings.optimizer.oscillation = oscillation;
+  settings.optimizer.rules = without_oscillation(settings.optimizer.rules, kMxfp4, oscillation);
+  return settings;
+}
+
+turbo::Meter kernels_of(const SessionSettings& settings) {
+  engine::Rank rank(turbo::make_cpu_device(1));
+  return measure_session(rank, settings, builtin_families()).kernels;
+}
+
+Outcome train(const SessionSettings& settings, int steps = 3) {
+  return train_on_ranks(settings, 1, kAlone, steps, 2);
+}
+
+// Four matrices in each of four blocks, three products each, three microbatches; of a mixture two, and two of
+// experts.
+TEST(Mxfp4Training, TheProductsAreThoseOfTheBlocksLinearLayersAndExperts) {
+  const auto rounded = [](const PrecisionRecipe& recipe, const ModelConfig& model) {
+    const turbo::Meter plain = kernels_of(settings_with({}, model));
+    turbo::Meter meter = kernels_of(settings_with(recipe, model));
+    EXPECT_EQ(meter.total_flops(), plain.total_flops());
+    return meter[KernelId::kRoundMxfp4].calls;
+  };
+  EXPECT_EQ(rounded({}, tiny_llama()), 0);
+  EXPECT_EQ(rounded(kMxfp4, tiny_llama()), 2 * 4 * 4 * 3 * 3);
+  EXPECT_EQ(rounded({.fp4 = true, .first = 1, .last = 2, .layers = 4}, tiny_llama()), 2 * 4 * 3 * 3);
+  EXPECT_EQ(rounded(kMxfp4, tiny_mixture()), 2 * 4 * 4 * 3 * 3);
+}
+
+TEST(Mxfp4Training, AStepTakesTheMemoryThatWasMeasured) {
+  for (const ModelConfig& model : {tiny_llama(), tiny_mixture()})
+    expect_measured(train(settings_with(kMxfp4, model)));
+  expect_measured(train(settings_with(kAtRandom)));
+  expect_measured(train(damped({.period = 2})));
+}
+
+TEST(Mxfp4Training, NumbersAreNearThoseOfBf16AndABlockInBf16IsInBf16) {
+  for (const ModelConfig& model : {tiny_llama(), tiny_mixture(), tiny_deepseek()}) {
+    const Outcome plain = train(settings_with({}, model)), fp4 = train(settings_with(kMxfp4, model));
+    EXPECT_FALSE(fp4 == plain);
+    EXPECT_LE(distance(fp4, plain), 0.1);
+    EXPECT_TRUE(train(settings_with({.fp4 = true, .last = 0, .layers = model.layers}, model)) == plain ||
+                model.mtp.layers > 0);
+  }
+}
+
+TEST(Mxfp4Training, RecomputationAndDeferredWeightGradientsChangeNoBit) {
+  for (const PrecisionRecipe& recipe : {kMxfp4, kAtRandom}) {
+    const Outcome expected = train(settings_with(recipe));
+    SessionSettings recomputed = settings_with(recipe);
+    recomputed.step.recompute.full_layers = 4;
+    EXPECT_TRUE(train(recomputed) == expected);
+    SessionSettings deferred = settings_with(recipe);
+    deferred.step.weight_gradients = engine::WeightGradientQueue::Policy::kDeferred;
+    EXPECT_TRUE(train(deferred) == expected);
+  }
+}
+
+TEST(Mxfp4Training, GradientsAreRoundedAtRandomByTheSeed) {
+  const Outcome nearest = train(settings_with(kMxfp4)), random = train(settings_with(kAtRandom));
+  EXPECT_EQ(nearest.losses[0], random.losses[0]);  // forward products are alike
+  EXPECT_FALSE(nearest == random);
+  EXPECT_TRUE(random == train(settings_with(kAtRandom)));
+  SessionSettings other = settings_with(kAtRandom);
+  other.step.seed = 99;
+  EXPECT_FALSE(random == train(other));
+}
+
+// Blocks are a microbatch's own, so they do not know how many ranks share the microbatches. Sums of gradients
+// differ in their last bits.
+TEST(Mxfp4Training, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
+  for (SessionSettings settings : {settings_with(kMxfp4), settings_with(kAtRandom),
+                                   damped({.start_step = 1, .period = 2, .ratio = 2})}) {
+    const Outcome one = train_on_ranks(settings, 1, kAlone, 4, 4);
+    const Outcome replicated = train_on_ranks(settings, 2, kAlone, 4, 4);
+    // What is rounded the other way, of nearly equal numbers, is a number of fp4 away.
+    EXPECT_LE(distance(replicated, one), 5e-3);
+    expect_measured(replicated);
+    for (const engine::Sharding level :
+         {engine::Sharding::kStates, engine::Sharding::kGradients, engine::Sharding::kParameters}) {
+      settings.sharding = level;
+      const Outcome sharded = train_on_ranks(settings, 2, kAlone, 4, 4);
+      EXPECT_TRUE(sharded == replicated) << static_cast<int>(level);
+      expect_measured(sharded);
+    }
+  }
+}
+
+// Extents that two ranks share in whole blocks: both have the scales, and the random bits, of one. Other
+// products round their operands by the last bit of a sum.
+TEST(Mxfp4Training, TensorAndContextRanksTrainAsOne) {
+  ModelConfig model = tiny_llama();
+  model.layers = 2, model.hidden = 64, model.heads = 4, model.kv_heads = 2, model.head_dim = 32,
+  model.ffn = 128, model.vocab = 96;
+  for (const PrecisionRecipe& recipe : {kMxfp4, kAtRandom}) {
+    SessionSettings settings = settings_with(recipe, model);
+    settings.step.sequence = 64;
+    const Outcome one = train_on_ranks(settings, 1, kAlone, 3, 2);
+    for (const engine::MeshShape& shape : {engine::MeshShape{.tensor = 2}, engine::MeshShape{.context = 2}}) {
+      const Outcome two = train_on_ranks(settings, 2, shape, 3, 2);
+      EXPECT_LE(distance(two, one), 5e-3);
+      expect_measured(two);
+    }
+  }
+}
+
+TEST(Mxfp4Training, ExpertRanksTrainAsOneUpToTheBlocksOfTheirTokens) {
+  ModelConfig model = tiny_mixture();
+  model.moe.experts = 4;
+  model.moe.training = {};
+  const Outcome one = train_on_ranks(settings_with(kMxfp4, model), 1, kAlone, 3, 2);
+  const Outcome two = train_on_ranks(settings_with(kMxfp4, model), 2, {.expert = 2}, 3, 2);
+  EXPECT_LE(distance(two, one), 0.02);
+  expect_measured(two);
+}
+
+// ---- Oscillation --------------------------------------------------------------------------------
+
+// The number of MXFP4 of each weight of matrices [rows, cols] below each other, in squares of 32.
+std::vector<float> numbers_of(const std::vector<float>& masters, std::int64_t rows, std::int64_t cols) {
+  constexpr std::array<double, 8> kNumbers = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  const auto all = static_cast<std::int64_t>(masters.size()) / cols;
+  std::vector<float> out(masters.size());
+  for (std::int64_t matrix = 0; matrix < all; matrix += rows) {
+    for (std::int64_t r = 0; r < rows; r += 32) {
+      for (std::int64_t c = 0; c < cols; c += 32) {
+        std::vector<std::size_t> places;
+        double largest = 0;
+        for (std::int64_t i = r; i < std::min(r + 32, rows); ++i) {
+          for (std::int64_t j = c; j < std::min(c + 32, cols); ++j) {
+            places.push_back(static_cast<std::size_t>((matrix + i) * cols + j));
+            largest = std::max(largest, std::abs(static_cast<double>(static_cast<float>(
+                                            turbo::working_value(masters[places.back()])))));
+          }
+        }
+        int exponent = std::ilogb(largest);
+        if (largest >= std::ldexp(1.75, exponent)) ++exponent;
+        const double scale = std::ldexp(1.0, exponent - 2);
+        for (const std::size_t place : places) {
+          const double x =
+              static_cast<double>(static_cast<float>(turbo::working_value(masters[place]))) / scale;
+          std::size_t best = 0;
+          for (std::size_t code = 1; code < kNumbers.size(); ++code) {
+            const double here = std::abs(kNumbers[code] - std::abs(x)),
+                         before = std::abs(kNumbers[best] - std::abs(x));
+            if (here < before || (here == before && code % 2 == 0)) best = code;
+          }
+          out[place] = static_cast<float>(std::copysign(kNumbers[best], x) * scale);
+        }
+      }
+    }
+  }
+  return out;
+}
+
+// The shapes of the weights whose products are in fp4.
+std::map<std::string, Shape> watched_shapes(const SessionSettings& settings) {
+  engine::Rank rank(turbo::make_cpu_device(1));
+  rank.reserve(measure_session(rank, settings, builtin_families()).memory);
+  TrainingSession session(rank, settings, builtin_families());
+  std::map<std::string, Shape> shapes;
+  for (const engine::Parameter& p : session.store().parameters())
+    if (kMxfp4.is_fp4(p)) shapes[p.name] = p.shape;
+  return shapes;
+}
+
+// A window of the steps 3, 4 and 5, of which weights before and after are those of runs that are not watched.
+TEST(Mxfp4Training, WeightsThatOscillateEndAtTheirNumberAndOthersStay) {
+  constexpr float kRatio = 2;
+  for (const bool split : {false, true}) {
+    for (const ModelConfig& model : {tiny_llama(), tiny_mixture()}) {
+      SessionSettings plain = settings_with(kMxfp4, model),
+                      watched = damped({.start_step = 2, .period = 3, .ratio = kRatio}, model);
+      plain.optimizer.split_masters = watched.optimizer.split_masters = split;
+      std::vector<Outcome> after;
+      for (const int steps : {2, 3, 4, 5}) after.push_back(train(plain, steps));
+      EXPECT_TRUE(train(watched, 4) == after[2]);
+      const Outcome actual = train(watched, 5);
+      EXPECT_EQ(actual.losses, after[3].losses);
+      std::size_t snapped = 0, all = 0;
+      std::map<std::string, std::vector<float>> expected = after[3].weights;
+      for (const auto& [name, shape] : watched_shapes(plain)) {
+        const std::int64_t cols = shape[shape.rank() - 1], rows = shape[shape.rank() - 2];
+        std::vector<float>& weights = expected.at(name);
+        std::vector<float> moved(weights.size()), jumped(weights.size()), number;
+        for (std::size_t s = 0; s + 1 < after.size(); ++s) {
+          const std::vector<float>&from = after[s].weights.at(name), &to = after[s + 1].weights.at(name);
+          const std::vector<float> before = numbers_of(from, rows, cols);
+          number = numbers_of(to, rows, cols);
+          for (std::size_t i = 0; i < moved.size(); ++i) {
+            moved[i] += std::abs(to[i] - from[i]);
+            jumped[i] += std::abs(number[i] - before[i]);
+          }
+        }
+        for (std::size_t i = 0; i < moved.size(); ++i) {
+          if (moved[i] > 0 && jumped[i] >= kRatio * moved[i]) weights[i] = number[i], ++snapped;
+        }
+        all += moved.size();
+      }
+      EXPECT_TRUE(actual.weights == expected);
+      EXPECT_GT(snapped, all / 1000);
+      EXPECT_LT(snapped, all / 2);
+    }
+  }
+}
+
+// Two ranks whose parts are whole squares watch what one does.
+TEST(Mxfp4Training, TensorRanksWatchAsOne) {
+  ModelConfig model = tiny_llama();
+  model.layers = 2, model.hidden = 64, model.heads = 4, model.kv_heads = 2, model.head_dim = 32,
+  model.ffn = 128, model.vocab = 96;
+  const SessionSettings settings = damped({.period = 2, .ratio = 2}, model);
+  const Outcome two = train_on_ranks(settings, 2, {.tensor = 2}, 4, 2);
+  EXPECT_LE(distance(two, train_on_ranks(settings, 1, kAlone, 4, 2)), 1e-2);
+  expect_measured(two);
+}
+
+}  // namespace
+}  // namespace primus::test

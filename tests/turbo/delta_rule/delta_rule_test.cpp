@@ -1,0 +1,277 @@
+#include "turbo/delta_rule/delta_rule.h"
+
+#include "delta_rule_reference.h"
+
+namespace primus::turbo::test {
+namespace {
+
+// Every gradient of the reference, by differences of its output.
+TEST(DeltaRuleReference, GradientsAgreeWithDifferences) {
+  for (const bool channel_gates : {false, true}) {
+    for (const bool normalise : {false, true}) {
+      const DeltaCase c{1, 5, 1, 2, 3, 2, channel_gates, normalise, true};
+      const DeltaOperands o(c);
+      const DeltaResults r = delta_reference(c, o);
+      const auto by = [&](Values DeltaOperands::*member) {
+        return numeric_gradient(
+            [&](const Values& values) {
+              DeltaOperands changed = o;
+              changed.*member = values;
+              return dot(delta_reference(c, changed).out, o.d_out);
+            },
+            o.*member);
+      };
+      EXPECT_LE(normalised_error(r.d_qkv, by(&DeltaOperands::qkv)), 1e-8) << c;
+      EXPECT_LE(normalised_error(r.d_g, by(&DeltaOperands::g)), 1e-8) << c;
+      EXPECT_LE(normalised_error(r.d_beta, by(&DeltaOperands::beta)), 1e-8) << c;
+    }
+  }
+}
+
+class DeltaRuleTest : public ::testing::TestWithParam<DeviceUnderTest> {};
+INSTANTIATE_TEST_SUITE_P(Devices, DeltaRuleTest, ::testing::ValuesIn(devices_under_test()));
+
+struct OnDevice {
+  OnDevice(OperatorBench& bench, const DeltaCase& c, const DeltaOperands& o) : s(c.shape()) {
+    qkv = bench.upload(o.qkv, c.dtype, {s.rows(), s.width()});
+    g = bench.upload(o.g, DType::kF32, {s.rows(), s.gates()});
+    beta = bench.upload(o.beta, DType::kF32, {s.rows(), s.value_heads});
+    d_out = bench.upload(o.d_out, c.dtype, {s.rows(), s.out_width()});
+    if (c.documents) first_key = bench.upload(c.first_keys(), DType::kI32, {s.rows()});
+    out = bench.empty(c.dtype, d_out.shape);
+    d_qkv = bench.empty(c.dtype, qkv.shape);
+    d_g = bench.empty(DType::kF32, g.shape);
+    d_beta = bench.empty(DType::kF32, beta.shape);
+  }
+  DeltaRuleForward forward() const {
+    return {
+        .shape = s, .qkv = qkv, .g = g, .beta = beta, .first_key = first_key, .out = out, .workspace = {}};
+  }
+  DeltaRuleBackward backward() const {
+    return {.shape = s,
+            .qkv = qkv,
+            .g = g,
+            .beta = beta,
+            .first_key = first_key,
+            .d_out = d_out,
+            .d_qkv = d_qkv,
+            .d_g = d_g,
+            .d_beta = d_beta,
+            .workspace = {}};
+  }
+  DeltaRuleShape s;
+  Tensor qkv, g, beta, first_key, d_out, out, d_qkv, d_g, d_beta;
+};
+
+// The emulator takes a hundred times as long: few cases of each thing.
+std::vector<DeltaCase> cases(const DeviceUnderTest& device) {
+  std::vector<DeltaCase> all;
+  for (const bool by_channel : {false, true}) {
+    if (device.emulated_warp > 0) {
+      all.push_back({2, 17, 1, 2, 16, 8, by_channel, false});
+      all.push_back({1, 134, 1, 1, 12, 20, by_channel, true, true, DType::kF32, GateKind::kMixed});
+      all.push_back({1, 70, 1, 1, 72, 8, by_channel, true, true, DType::kBF16});
+      continue;
+    }
+    all.push_back({1, 1, 1, 1, 8, 8, by_channel});
+    all.push_back({2, 17, 1, 2, 16, 8, by_channel, false});
+    all.push_back({2, 64, 2, 2, 16, 16, by_channel});
+    all.push_back({1, 150, 1, 3, 12, 20, by_channel, true, true});
+    all.push_back({1, 130, 2, 2, 24, 40, by_channel, false, true});
+    all.push_back({1, 100, 1, 1, 16, 16, by_channel, true, false, DType::kF32, GateKind::kNone});
+    all.push_back({1, 100, 1, 1, 16, 16, by_channel, true, true, DType::kF32, GateKind::kStrong});
+    all.push_back({1, 140, 1, 2, 16, 16, by_channel, true, false, DType::kF32, GateKind::kMixed});
+    all.push_back({1, 140, 1, 2, 32, 16, by_channel, true, true, DType::kBF16, GateKind::kMixed});
+    all.push_back({2, 72, 1, 1, 128, 64, by_channel, true, false, DType::kBF16});
+    all.push_back({1, 70, 1, 1, 128, 128, by_channel, true, false, DType::kF32});
+  }
+  return all;
+}
+
+// Sums of some hundred products in fp32, one behind the other through chunks; gates' gradients are
+// differences of sums. In bf16 GPUs round what tensor cores multiply, and results are rounded once.
+double tolerance(const DeltaCase& c) { return c.dtype == DType::kBF16 ? 1e-2 : 1e-5; }
+
+// The gradient of a gate is a difference of sums of inputs times their gradients, and is as exact as these:
+// where gates let nothing through, it is next to nothing.
+double gate_error(const Values& actual, const DeltaResults& expected, const DeltaOperands& o) {
+  double terms = 0, largest = 0;
+  for (std::size_t i = 0; i < o.qkv.size(); ++i)
+    terms = std::max(terms, std::abs(o.qkv[i] * expected.d_qkv[i]));
+  for (const double d : expected.d_g) largest = std::max(largest, std::abs(d));
+  return normalised_error(actual, expected.d_g) * largest / std::max(largest, terms);
+}
+
+TEST_P(DeltaRuleTest, ForwardAndBackward) {
+  OperatorBench bench(GetParam());
+  for (const DeltaCase& c : cases(GetParam())) {
+    SCOPED_TRACE(::testing::PrintToString(c));
+    const DeltaOperands o(c);
+    const DeltaResults& expected = delta_expected(c);
+    const OnDevice on(bench, c, o);
+    bench.run(on.forward());
+    EXPECT_LE(normalised_error(bench.download(on.out), expected.out), tolerance(c)) << c;
+    bench.run(on.backward());
+    EXPECT_LE(normalised_error(bench.download(on.d_qkv), expected.d_qkv), tolerance(c)) << c;
+    EXPECT_LE(gate_error(bench.download(on.d_g), expected, o), tolerance(c)) << c;
+    EXPECT_LE(normalised_error(bench.download(on.d_beta), expected.d_beta), tolerance(c)) << c;
+    const Values d_g = bench.download(on.d_g);
+    for (std::int64_t row = 0; row < c.rows(); ++row) {
+      if (c.first_key(row % c.sequence) != row % c.sequence) continue;
+      EXPECT_EQ(d_g[static_cast<std::size_t>(row * on.s.gates())], 0);
+    }
+  }
+}
+
+TEST(DeltaRule, NoThreadCountChangesABit) {
+  for (const bool by_channel : {false, true}) {
+    const DeltaCase c{2, 150, 2, 4, 24, 16, by_channel, true, true, DType::kBF16};
+    const DeltaOperands o(c);
+    std::vector<std::vector<unsigned char>> first;
+    for (const int threads : {1, 2, 5}) {
+      OperatorBench bench({.threads = threads});
+      const OnDevice on(bench, c, o);
+      bench.run(on.forward());
+      bench.run(on.backward());
+      std::vector<std::vector<unsigned char>> bits = {bench.bytes(on.out), bench.bytes(on.d_qkv),
+                                                      bench.bytes(on.d_g), bench.bytes(on.d_beta)};
+      if (first.empty()) first = bits;
+      EXPECT_EQ(bits, first) << threads << " threads";
+    }
+  }
+}
+
+TEST_P(DeltaRuleTest, TwoRunsAreEqual) {
+  OperatorBench bench(GetParam());
+  const DeltaCase c{1, 66, 1, 2, 8, 8, true, true, true, DType::kBF16};
+  const DeltaOperands o(c);
+  const OnDevice on(bench, c, o);
+  std::vector<std::vector<unsigned char>> first;
+  for (int i = 0; i < 2; ++i) {
+    bench.run(on.forward());
+    bench.run(on.backward());
+    std::vector<std::vector<unsigned char>> bits = {bench.bytes(on.out), bench.bytes(on.d_qkv),
+                                                    bench.bytes(on.d_g), bench.bytes(on.d_beta)};
+    if (first.empty()) first = bits;
+    EXPECT_EQ(bits, first);
+  }
+}
+
+// Sequences that are read in passes of uneven runs of tokens.
+struct Reading {
+  static constexpr std::int64_t kRing = 8, kSpare = 3;
+
+  Reading(OperatorBench& on, const DeltaCase& which, const DeltaOperands& operands)
+      : bench(on),
+        c(which),
+        s(which.shape()),
+        o(operands),
+        // What is left of other sequences may be anything.
+        state(on.empty(DType::kF32, {c.batch, s.value_heads, s.key_dim, s.value_dim})),
+        recent(on.empty(DType::kF32, {c.batch, kRing, s.value_heads * s.recent_width()})),
+        committed(on.empty(DType::kI32, {c.batch})),
+        lengths(static_cast<std::size_t>(c.batch), 0) {}
+
+  // Reads so many more tokens of each sequence, and `nobody` rows behind them; returns what was computed for
+  // them against `expected`.
+  void read(const std::vector<std::int64_t>& counts, std::int64_t nobody, const Values& expected) {
+    Values qkv, g, beta, starts{0}, ends, wanted;
+    const auto append = [](const Values& from, std::int64_t row, std::int64_t width, Values& to) {
+      to.insert(to.end(), from.begin() + row * width, from.begin() + (row + 1) * width);
+    };
+    std::int64_t rows = 0;
+    for (std::int64_t b = 0; b < c.batch; ++b) {
+      std::int64_t& length = lengths[static_cast<std::size_t>(b)];
+      for (std::int64_t i = 0; i < counts[static_cast<std::size_t>(b)]; ++i, ++rows, ++length) {
+        const std::int64_t row = b * c.sequence + length;
+        append(o.qkv, row, s.width(), qkv);
+        append(o.g, row, s.gates(), g);
+        append(o.beta, row, s.value_heads, beta);
+        append(expected, row, s.out_width(), wanted);
+      }
+      starts.push_back(static_cast<double>(rows));
+      ends.push_back(static_cast<double>(length));
+    }
+    rows += nobody;
+    qkv.resize(static_cast<std::size_t>(rows * s.width()), NAN);
+    g.resize(static_cast<std::size_t>(rows * s.gates()), NAN);
+    beta.resize(static_cast<std::size_t>(rows * s.value_heads), NAN);
+    wanted.resize(static_cast<std::size_t>(rows * s.out_width()), 0);
+    DeltaRuleShape shape = s;
+    shape.batch = 1, shape.sequence = rows;
+    const Tensor out = bench.empty(c.dtype, {rows, s.out_width()});
+    bench.run(CachedDeltaRule{.sequences = {.query_starts = bench.upload(starts, DType::kI32, {c.batch + 1}),
+                                            .key_lengths = bench.upload(ends, DType::kI32, {c.batch}),
+                                            .block_table = bench.zeros(DType::kI32, {c.batch, 1}),
+                                            .page_size = 64},
+                              .shape = shape,
+                              .spare = kSpare,
+                              .qkv = bench.upload(qkv, c.dtype, {rows, s.width()}),
+                              .g = bench.upload(g, DType::kF32, {rows, s.gates()}),
+                              .beta = bench.upload(beta, DType::kF32, {rows, s.value_heads}),
+                              .state = state,
+                              .recent = recent,
+                              .committed = committed,
+                              .out = out,
+                              .workspace = {}});
+    EXPECT_LE(normalised_error(bench.download(out), wanted), tolerance(c));
+  }
+  void cut(const std::vector<std::int64_t>& counts) {
+    for (std::size_t i = 0; i < counts.size(); ++i) lengths[i] -= counts[i];
+  }
+
+  OperatorBench& bench;
+  const DeltaCase& c;
+  DeltaRuleShape s;
+  const DeltaOperands& o;
+  Tensor state, recent, committed;
+  std::vector<std::int64_t> lengths;
+};
+
+TEST_P(DeltaRuleTest, ReadingInPassesIsReadingAtOnce) {
+  OperatorBench bench(GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const bool by_channel : {false, true}) {
+      if (GetParam().emulated_warp > 0 && by_channel != (dtype == DType::kBF16)) continue;
+      const DeltaCase c{3, 40, 1, 2, 24, 12, by_channel, true, false, dtype};
+      SCOPED_TRACE(::testing::PrintToString(c));
+      const DeltaOperands o(c);
+      const Values& expected = delta_expected(c).out;
+      Reading reading(bench, c, o);
+      reading.read({3, 0, 1}, 2, expected);  // a prompt
+      reading.read({1, 1, 1}, 0, expected);  // a token each
+      reading.read({0, 2, 1}, 0, expected);  // few rows, unevenly
+      reading.cut({0, 2, 1});                // the same pass again
+      reading.read({0, 2, 1}, 0, expected);
+      reading.read({1, 0, 0}, 1, expected);
+      reading.read({14, 17, 4}, 3, expected);  // more than the ring holds
+      reading.cut({3, 2, 1});                  // and as much as may be lost
+      reading.read({1, 1, 1}, 0, expected);
+      reading.cut({1, 1, 1});
+      reading.read({2, 1, 3}, 0, expected);
+      // Token after token past the ring's end, each of them twice.
+      for (int i = 0; i < 10; ++i) {
+        reading.read({1, 1, 1}, 0, expected);
+        reading.cut({1, 1, 1});
+        reading.read({1, 1, 1}, 0, expected);
+      }
+      // A sequence that begins anew knows nothing of what was there.
+      reading.lengths[1] = 0;
+      reading.read({1, 6, 1}, 0, expected);
+      reading.read({0, 9, 0}, 0, expected);
+    }
+  }
+}
+
+// The same work whatever the device: MFU and dry runs count it.
+TEST(DeltaRule, FlopsAreThoseOfChunks) {
+  const DeltaCase c{1, 8192, 16, 32, 128, 128};
+  const DeltaRuleForward forward{.shape = c.shape()};
+  const double tokens_of_heads = 8192.0 * 32;
+  EXPECT_DOUBLE_EQ(forward.flops(), tokens_of_heads * (6 * 128 * 128 + 4 * 64 * 128));
+  const DeltaRuleBackward backward{.shape = c.shape()};
+  EXPECT_DOUBLE_EQ(backward.flops(), tokens_of_heads * (16 * 128 * 128 + 11 * 64 * 128));
+}
+
+}  // namespace
+}  // namespace primus::turbo::test

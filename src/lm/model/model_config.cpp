@@ -501,15 +501,17 @@ double adapter_weights(const ModelConfig& c, std::int64_t layer) {
   if (c.lora.has("linear_qkv") && !latents && attends) sum += h + of_q + 2 * kv;
   if (c.lora.has("linear_proj") && attends)
     sum += (latents ? static_cast<double>(c.heads * latent.value_dim) : q) + h;
-  const auto feed_forward = [&](std::int64_t width) {
+  const auto feed_forward = [&](std::int64_t width, double outside) {
     const double ffn = static_cast<double>(width);
-    return (c.lora.has("linear_fc1") ? h + 2 * ffn : 0) + (c.lora.has("linear_fc2") ? ffn + h : 0);
+    return (c.lora.has("linear_fc1") ? outside + 2 * ffn : 0) +
+           (c.lora.has("linear_fc2") ? ffn + outside : 0);
   };
   if (c.moe.routed(layer)) {
-    sum += static_cast<double>(c.moe.router.top_k) * feed_forward(c.moe.ffn);
-    if (c.moe.shared_ffn > 0) sum += feed_forward(c.moe.shared_ffn);
+    sum += static_cast<double>(c.moe.router.top_k) *
+           feed_forward(c.moe.ffn, static_cast<double>(c.moe.width(c.hidden)));
+    if (c.moe.shared_ffn > 0) sum += feed_forward(c.moe.shared_ffn, h);
   } else {
-    sum += feed_forward(c.ffn);
+    sum += feed_forward(c.ffn, h);
   }
   return static_cast<double>(c.lora.dim) * sum;
 }

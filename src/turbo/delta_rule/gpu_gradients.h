@@ -59,6 +59,7 @@ struct DeltaScanBackward {
       const std::int64_t item = in.item(sequence, chunk, head), keys = item * kRows * in.key_dim;
       const double* const gates = in.sums(from.sums, item);
       const int tokens = in.tokens(item);
+      const float through = in.through(gates, item, 0);
       barrier();
       memory.keep_state(d.states + item * in.key_dim * in.value_dim, in.key_dim, in.value_dim, first);
       PRIMUS_UNROLL
@@ -94,7 +95,8 @@ struct DeltaScanBackward {
             const std::int64_t c = column + memory.tile_row(t) + Accumulator::row(n);
             if (c >= in.key_dim) continue;
             float& state = memory.state[c * kScanColumns + Accumulator::col(n)];
-            state = multiply_add(in.through(gates, item, c), state, sums[t].at[n] - less[t].at[n]);
+            state = multiply_add(in.channel_gates ? in.through(gates, item, c) : through, state,
+                                 sums[t].at[n] - less[t].at[n]);
           }
         }
       }

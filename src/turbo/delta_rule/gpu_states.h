@@ -233,10 +233,21 @@ struct DeltaScanMemory {
 
   // Columns from `column` on of rows of `key_dim`. Barriers before and after.
   PRIMUS_DEVICE void load_piece(const T* from, std::int64_t key_dim, std::int64_t column) const {
+    constexpr int kCount = kVector<T>;
     barrier();
-    for (int at = thread(); at < kRows * kScanPiece; at += kScanThreads) {
-      const int i = at / kScanPiece, c = at % kScanPiece;
-      piece[i][c] = column + c < key_dim ? from[i * key_dim + column + c] : from_float<T>(0.0F);
+    if (key_dim % kCount == 0) {
+      for (int at = thread() * kCount; at < kRows * kScanPiece; at += kScanThreads * kCount) {
+        const int i = at / kScanPiece, c = at % kScanPiece;
+        const bool there = column + c < key_dim;
+        const Bytes16 line = there ? load_line(from + i * key_dim + column + c) : Bytes16{};
+        T* const to = &piece[i][c];
+        *reinterpret_cast<Pack<T, kCount>*>(to) = std::bit_cast<Pack<T, kCount>>(line);
+      }
+    } else {
+      for (int at = thread(); at < kRows * kScanPiece; at += kScanThreads) {
+        const int i = at / kScanPiece, c = at % kScanPiece;
+        piece[i][c] = column + c < key_dim ? from[i * key_dim + column + c] : from_float<T>(0.0F);
+      }
     }
     barrier();
   }
@@ -298,6 +309,7 @@ struct DeltaScan {
       const std::int64_t item = in.item(sequence, chunk, head), keys = item * kRows * in.key_dim;
       const double* const gates = in.sums(to.sums, item);
       const int tokens = in.tokens(item);
+      const float through = in.through(gates, item, 0);
       barrier();
       memory.keep_state(to.states + item * in.key_dim * in.value_dim, in.key_dim, in.value_dim, first);
       PRIMUS_UNROLL
@@ -330,7 +342,8 @@ struct DeltaScan {
             const std::int64_t c = column + memory.tile_row(t) + Accumulator::row(n);
             if (c >= in.key_dim) continue;
             float& state = memory.state[c * kScanColumns + Accumulator::col(n)];
-            state = multiply_add(in.through(gates, item, c), state, sums[t].at[n]);
+            state =
+                multiply_add(in.channel_gates ? in.through(gates, item, c) : through, state, sums[t].at[n]);
           }
         }
       }

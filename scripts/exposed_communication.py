@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """How much of a run's steps went by while only collectives ran, from its traces (docs/watching.md).
 
-  scripts/exposed_communication.py RUN_FOLDER [--calls | --step-seconds]
+  scripts/exposed_communication.py RUN_FOLDER [--calls] [--kernels] | --step-seconds
 
 A line for each traced rank: the time in which a collective ran and no kernel did, as a share of the traced steps, and the
-time of collectives in all. --calls adds a line for each kind of collective and group; --step-seconds prints nothing but
-the mean time of the first rank's steps. Exits 2 where there is no trace.
+time of collectives in all. --calls adds a line for each kind of collective and group, --kernels one for each kernel and for
+copies, with their time in a step; --step-seconds prints nothing but the mean time of the first rank's steps. Exits 2 where
+there is no trace.
 """
 
 import json
@@ -49,6 +50,21 @@ def step_seconds(trace):
     return whole_time(trace) / 1e6 / (about["last_step"] - about["first_step"] + 1)
 
 
+def kernel_lines(trace):
+    """The time of each kernel in a step, the longest first."""
+    about, kinds = trace["primus"], {}
+    steps = about["last_step"] - about["first_step"] + 1
+    for e in trace["traceEvents"]:
+        if e.get("ph") == "X" and e.get("cat") in ("kernel", "copy"):
+            of_kind = kinds.setdefault(e["name"] if e["cat"] == "kernel" else "copy", [0, 0.0])
+            of_kind[0] += 1
+            of_kind[1] += e["dur"]
+    return [
+        f"  {name}: {count / steps:.0f} calls, {time / 1000 / steps:.2f} ms of a step"
+        for name, (count, time) in sorted(kinds.items(), key=lambda kind: -kind[1][1])
+    ]
+
+
 def report(trace, calls):
     events = [e for e in trace["traceEvents"] if e.get("ph") == "X"]
 
@@ -82,7 +98,8 @@ def report(trace, calls):
 
 def main():
     names = [a for a in sys.argv[1:] if not a.startswith("-")]
-    unknown = [a for a in sys.argv[1:] if a.startswith("-") and a not in ("--calls", "--step-seconds")]
+    known = ("--calls", "--kernels", "--step-seconds")
+    unknown = [a for a in sys.argv[1:] if a.startswith("-") and a not in known]
     if len(names) != 1 or unknown:
         print(__doc__, file=sys.stderr)
         return 0 if unknown in (["-h"], ["--help"]) else 2
@@ -94,7 +111,9 @@ def main():
         print(f"{step_seconds(json.loads(files[0].read_text())):.6f}")
         return 0
     for file in files:
-        for line in report(json.loads(file.read_text()), "--calls" in sys.argv):
+        trace = json.loads(file.read_text())
+        lines = report(trace, "--calls" in sys.argv)
+        for line in lines + (kernel_lines(trace) if "--kernels" in sys.argv else []):
             print(line)
     return 0
 

@@ -26,7 +26,7 @@ while :; do
   esac
 done
 if [ "$gpus" -gt 1 ]; then
-  known="comm losses overlap replicated sharded tensor library pipeline context mixtral deepseek peer killed"
+  known="comm losses overlap replicated sharded tensor library pipeline context context_gather context_by_heads context_optim mixtral deepseek peer killed"
 else
   known="tests rates sanitizer models lost graphs decoding peers"
 fi

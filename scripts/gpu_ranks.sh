@@ -12,13 +12,16 @@
 #               Llama 3.1 8B of LAYERS layers, sequence 8192, 4 sequences a GPU and step: data-parallel, fully sharded,
 #               with all GPUs sharing its layers (exchanging by copy engines, or by the library), or in stages; beside one GPU
 #   context     the same model of CONTEXT_LAYERS layers at sequence 32768, the GPUs sharing each sequence; beside one GPU
+#   context_gather, context_by_heads, context_optim
+#               the same with cp_comm_type all_gather and a2a, and with states that are spread over the ranks (not by default)
 #   mixtral, deepseek
 #               Mixtral 8x7B of 2 layers and DeepSeek-V2-Lite of 5, the GPUs sharing the experts; beside the same data-parallel
 #   peer        PyTorch's FSDP, the model of `sharded`: torchrun with benchmarks/peers/torch_fsdp.py, or the one in the folder PEERS;
 #               among the rows by default where there is a torchrun
 #   killed      a rank that is killed ends all
 # PRESET is another dense model than Llama 3.1 8B, with SEQUENCE tokens. STEPS: of each timed run, before the two whose trace
-# gives its rate. TRACE=1 prints how much communication was exposed in them. KEEP is an empty folder that the runs stay in.
+# gives its rate. TRACE=1 prints how much communication was exposed in them, TRACE=kernels each kernel's time as well. KEEP is
+# an empty folder that the runs stay in.
 # Exits 1 if something fails.
 set -eu
 cd "$(dirname "$0")/.."
@@ -84,7 +87,9 @@ settings_of() {
     sharded) echo "data_parallel_sharding_strategy=optim_grads_params reduce_gradients_each_microbatch=false" ;;
     tensor | library) echo "tensor_model_parallel_size=$gpus" ;;
     context) echo "context_parallel_size=$gpus" ;;
+    context_gather) echo "context_parallel_size=$gpus cp_comm_type=all_gather" ;;
     context_by_heads) echo "context_parallel_size=$gpus cp_comm_type=a2a" ;;
+    context_optim) echo "context_parallel_size=$gpus data_parallel_sharding_strategy=optim" ;;
     pipeline) echo "pipeline_model_parallel_size=$gpus" ;;
     expert) echo "expert_model_parallel_size=$gpus expert_tensor_parallel_size=1" ;;
     *) echo "tensor_model_parallel_size=$gpus expert_model_parallel_size=$gpus expert_tensor_parallel_size=1" ;;
@@ -157,10 +162,12 @@ timed() {
   config=$2
   shift 2
   all=$((steps + 2))
+  traced_ranks='[0]'
+  [ "${TRACE:-}" != kernels ] || traced_ranks=all
   random_data
   run "$label" "$config" mock_data=false data_path="$scratch/random_text_document" tokenizer_type=NullTokenizer \
     tokenizer_model=null async_save=false deterministic_mode=false train_iters=$all eval_iters=0 \
-    profile=true profile_step_start="$steps" profile_step_end="$all" "$@"
+    profile=true profile_step_start="$steps" profile_step_end="$all" profile_ranks="$traced_ranks" "$@"
 }
 
 # rate NAME KEY: tokens_per_second or tflops of each GPU in the traced steps. The log knows the work of a step.
@@ -170,9 +177,19 @@ rate() {
     awk '{ printf "%.0f", $1 * $2 / 1000 / $3 }'
 }
 
+# traced NAME: what TRACE asks for.
+traced() {
+  case ${TRACE:-} in
+    "") ;;
+    kernels) python3 scripts/exposed_communication.py "$scratch/w/u/$1" --calls --kernels ;;
+    *) python3 scripts/exposed_communication.py "$scratch/w/u/$1" --calls ;;
+  esac
+}
+
 # alone NAME: what the others are compared with.
 alone() {
   echo "$1: $(rate "$1" tokens_per_second) tokens/s of each GPU, $(rate "$1" tflops) TFLOP/s, $(memory_of "$1")"
+  [ "${TRACE:-}" != kernels ] || traced "$1"
 }
 
 # beside NAME OTHER: the rate of each GPU as a share of the other run's.
@@ -181,7 +198,7 @@ beside() {
   echo "$1 on $gpus GPUs: $each tokens/s each, $(
     awk "BEGIN { printf \"%.3f\", $each / $(rate "$2" tokens_per_second) }"
   ) of $2, $(memory_of "$1")"
-  [ -z "${TRACE:-}" ] || python3 scripts/exposed_communication.py "$scratch/w/u/$1" --calls
+  traced "$1"
 }
 
 # dense ROW WORD...
@@ -208,14 +225,17 @@ pipeline() {
   echo "pipeline: without its bubble a GPU has $(awk "BEGIN { printf \"%.3f\", 4 * $gpus / (5 * $gpus - 1) }") of its time"
 }
 
+# context ROW
 context() {
   config=$configs/any/$preset
   common="num_layers=${CONTEXT_LAYERS:-8} seq_length=32768 micro_batch_size=1"
   # shellcheck disable=SC2086
-  timed one_long "$config" $common global_batch_size=2 || return 0
-  alone one_long
+  if [ ! -e "$scratch/w/u/one_long" ]; then
+    timed one_long "$config" $common global_batch_size=2 || return 0
+    alone one_long
+  fi
   # shellcheck disable=SC2046,SC2086
-  timed context "$config" $common global_batch_size=$((2 * gpus)) --nproc "$gpus" $(settings_of context) && beside context one_long
+  timed "$1" "$config" $common global_batch_size=$((2 * gpus)) --nproc "$gpus" $(settings_of "$1") && beside "$1" one_long
 }
 
 # experts NAME CONFIG WORD...
@@ -269,7 +289,7 @@ for row in $rows; do
     losses) losses ;;
     overlap) overlap ;;
     pipeline) pipeline ;;
-    context) context ;;
+    context | context_gather | context_by_heads | context_optim) context "$row" ;;
     peer) peer ;;
     killed) killed ;;
     replicated | sharded) dense "$row" ;;

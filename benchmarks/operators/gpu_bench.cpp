@@ -1,6 +1,7 @@
 // Speed of the GPU's operators: bytes that must move over time, or operations over time.
 //
-//   gpu_bench PLUGIN [--json] [--attention | --delta | --products | --experts | --decoding] [--own] [--fast]
+//   gpu_bench PLUGIN [--json] [--attention | --delta | --memory | --products | --experts | --decoding]
+//   [--own] [--fast]
 //   [--tune FOLDER]
 //
 // PLUGIN is libprimus_cuda.so or libprimus_hip.so. Inputs are random; each figure is the median of five runs
@@ -225,6 +226,29 @@ void delta_rules(Bench& bench) {
   delta_rule(bench, "32 heads of 128, by channel, bf16", 32, 32, true);  // Kimi Linear 48B-A3B
 }
 
+// What context ranks do with parts of attention: 16 384 tokens of Llama 3.1 8B.
+void parts_of_attention(Bench& bench) {
+  const std::int64_t tokens = 16384, heads = 32, dim = 128, width = heads * dim + 16 * dim;
+  const Tensor out = bench.random(kHalf, {tokens, heads * dim}), part = bench.random(kHalf, out.shape);
+  const Tensor lse = bench.random(kFull, {heads, tokens}), part_lse = bench.random(kFull, lse.shape);
+  const Tensor fused = bench.random(kHalf, {tokens, width});
+  const double bytes = static_cast<double>(out.bytes());
+  bench.run("merge of two parts 16384x32 heads of 128",
+            AttentionMerge{.heads = heads,
+                           .value_dim = dim,
+                           .part = part,
+                           .part_lse = part_lse,
+                           .out = out,
+                           .lse = lse,
+                           .accumulate = true},
+            3 * bytes, "GB/s");
+  CopyRows rows = CopyRows::strided(part, fused, tokens, heads * dim, heads * dim, width);
+  bench.run("copy_rows 16384x4096 into 6144, bf16", rows, 2 * bytes, "GB/s");
+  rows.add = true;
+  bench.run("copy_rows, added", rows, 3 * bytes, "GB/s");
+  for (const Tensor& tensor : {out, part, lse, part_lse, fused}) bench.release(tensor);
+}
+
 void memory_bound(Bench& bench) {
   const std::int64_t tokens = 8192, hidden = 4096, ffn = 14336, vocab = 32768;
   const double row = static_cast<double>(tokens * hidden) * 2;
@@ -257,6 +281,7 @@ void memory_bound(Bench& bench) {
   bench.run("swiglu backward 8192x14336 bf16",
             SwigluBackward{.gate_up = gate_up, .d_out = act, .d_gate_up = d_gate_up}, 5 * wide, "GB/s");
   short_convolution(bench);
+  parts_of_attention(bench);
   const Tensor positions =
       bench.integers(tokens, [](std::int64_t i) { return static_cast<std::int32_t>(i); });
   const Tensor table = bench.random(kFull, {tokens, 128});
@@ -482,12 +507,14 @@ constexpr AttentionCase kAttentionCases[] = {
 int run(int argc, char** argv) {
   if (argc < 2 || std::strcmp(argv[1], "--help") == 0) {
     std::printf(
-        "usage: gpu_bench PLUGIN [--json] [--attention | --delta | --products | --experts | --decoding] "
+        "usage: gpu_bench PLUGIN [--json] [--attention | --delta | --memory | --products | --experts | "
+        "--decoding] "
         "[--own] "
         "[--fast] "
         "[--tune FOLDER]\n"
         "  --attention    only attention\n"
         "  --delta        only the delta rule of linear attention\n"
+        "  --memory       only what is bound by memory\n"
         "  --products     only matrix products\n"
         "  --experts      only products of experts, shaped as Mixtral's and DeepSeek-V2-Lite's, beside dense "
         "ones\n"
@@ -520,6 +547,8 @@ int run(int argc, char** argv) {
     for (const auto& [n, k] : kLinearShapes) products(bench, 8192, n, k);
   } else if (has("--delta")) {
     delta_rules(bench);
+  } else if (has("--memory")) {
+    memory_bound(bench);
   } else if (!has("--attention")) {
     if (!has("--experts")) {
       memory_bound(bench);
@@ -532,7 +561,9 @@ int run(int argc, char** argv) {
     experts(bench, "64 experts, top 6", 64, 6, 2048, 2816);
     experts(bench, "64 experts, top 6, down", 64, 6, 1408, 2048);
   }
-  if (!has("--products") && !has("--experts") && !has("--decoding") && !has("--delta")) {
+  const bool of_one_kind =
+      has("--products") || has("--memory") || has("--experts") || has("--decoding") || has("--delta");
+  if (!of_one_kind) {
     for (const AttentionCase& one : kAttentionCases) attention(bench, one);
   }
   for (const KernelChoice& choice : device->choices()) {

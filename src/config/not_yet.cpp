@@ -24,7 +24,6 @@ constexpr auto kModels = std::to_array<Row>({
     {"diffusion", "diffusion models make images, and Primus trains language models so far"},
     {"flux", "diffusion models make images, and Primus trains language models so far"},
     {"glm4", "GLM-4.5 to 4.7 (glm4_moe) is a family that is not built yet"},
-    {"kimi_k3", "Kimi K3 needs Kimi delta attention and gated latent attention"},
     {"mamba", "Mamba needs state-space layers"},
     {"zebra_llama", "Zebra-Llama needs state-space or linear-attention layers beside latent attention"},
 });

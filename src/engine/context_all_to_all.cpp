@@ -1,5 +1,6 @@
 // Attention by heads: every context rank gets all tokens of some of them, and gives the results back.
 #include <array>
+#include <optional>
 
 #include "engine/fp32_weight_gradient.h"
 #include "engine/fused_columns.h"
@@ -53,19 +54,23 @@ Tensor own_heads(const Call& call, const Tensor& of_heads) {
   return of_heads.slice(call.rank() * heads, (call.rank() + 1) * heads);
 }
 
-// Inputs: qkv, first keys. Outputs: out of this rank's tokens; that of its heads, and their log-sum-exp.
+// Inputs: qkv, first keys. Outputs: out of this rank's tokens; that of its heads, their log-sum-exp and qkv.
+// The backward pass needs the last one, which is as large as the input, instead of that.
 void forward(OperatorCall& op) {
   const Call call(op);
   const Tensor own = op.in(0);
-  const ScratchTensor qkv(call.scratch(), own.dtype, {call.all_tokens(), call.width()});
-  call.to_heads(own, qkv.get(), call.qkv_columns());
+  std::optional<ScratchTensor> unkept;
+  if (!call.attributes().statistics)
+    unkept.emplace(call.scratch(), own.dtype, Shape{call.all_tokens(), call.width()});
+  const Tensor qkv = unkept ? unkept->get() : op.out(3);
+  call.to_heads(own, qkv, call.qkv_columns());
   const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
   if (call.attributes().documents) call.gather_first_keys(op.in(1), first_keys.get());
   launch(op.context(),
          turbo::AttentionForward{.shape = call.shape(),
-                                 .q = qkv.get(),
-                                 .k = qkv.get().from(call.columns().k),
-                                 .v = qkv.get().from(call.columns().v),
+                                 .q = qkv,
+                                 .k = qkv.from(call.columns().k),
+                                 .v = qkv.from(call.columns().v),
                                  .q_stride = call.width(),
                                  .k_stride = call.width(),
                                  .v_stride = call.width(),
@@ -79,19 +84,17 @@ void forward(OperatorCall& op) {
 
 void backward_input(OperatorCall& op) {
   const Call call(op);
-  const Tensor own = op.in(0);
+  const Tensor qkv = op.out(3);
   const auto [d_own, previous] = op.fresh_d_in(0);
-  const ScratchTensor qkv(call.scratch(), own.dtype, {call.all_tokens(), call.width()});
-  const ScratchTensor d_qkv(call.scratch(), own.dtype, qkv.get().shape);
-  const ScratchTensor d_out(call.scratch(), own.dtype, {call.all_tokens(), call.out_width()});
+  const ScratchTensor d_qkv(call.scratch(), qkv.dtype, qkv.shape);
+  const ScratchTensor d_out(call.scratch(), qkv.dtype, {call.all_tokens(), call.out_width()});
   const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
-  call.to_heads(own, qkv.get(), call.qkv_columns());
   call.to_heads(op.d_out(0), d_out.get(), call.out_columns());
   if (call.attributes().documents) call.gather_first_keys(op.in(1), first_keys.get());
-  const Tensor k = qkv.get().from(call.columns().k), v = qkv.get().from(call.columns().v);
+  const Tensor k = qkv.from(call.columns().k), v = qkv.from(call.columns().v);
   launch(op.context(),
          turbo::AttentionBackward{.shape = call.shape(),
-                                  .q = qkv.get(),
+                                  .q = qkv,
                                   .k = k,
                                   .v = v,
                                   .q_stride = call.width(),
@@ -136,7 +139,7 @@ constexpr Operator kContextAllToAll{.name = "context_all_to_all",
                                     .forward = forward,
                                     .backward_input = backward_input,
                                     .backward_weight = backward_weight,
-                                    .for_input = {.inputs = bit(0) | bit(1), .outputs = bit(1) | bit(2)},
+                                    .for_input = {.inputs = bit(1), .outputs = bit(1) | bit(2) | bit(3)},
                                     .for_weight = {.outputs = bit(1) | bit(2)},
                                     .weight_reads_parameter = true};
 
@@ -155,12 +158,13 @@ Value attention_by_heads(const Value& qkv, turbo::AttentionShape shape, const At
   const std::int64_t tokens = shape.batch * shape.seq_q;
   const Tape::Output of_heads{qkv.dtype(), Shape{tokens, shape.heads * shape.value_dim}, false};
   const Tape::Output statistics{DType::kF32, Shape{shape.heads, tokens}, false};
+  const Tape::Output qkv_of_heads{qkv.dtype(), Shape{tokens, FusedColumns(shape).width}, false};
   if (!tape.training()) {
     return tape.record(kContextAllToAll, {&qkv, documents}, options.sinks, {{qkv.dtype(), out}, of_heads},
                        attributes)[0];
   }
   return tape.record(kContextAllToAll, {&qkv, documents}, options.sinks,
-                     {{qkv.dtype(), out}, of_heads, statistics}, attributes)[0];
+                     {{qkv.dtype(), out}, of_heads, statistics, qkv_of_heads}, attributes)[0];
 }
 
 }  // namespace primus::engine

@@ -46,12 +46,10 @@ void ContextParallel::reduce_scatter(const Tensor& all, const Tensor& own) {
   rank_.compute().wait(*gradients_arrived_);
 }
 
-void ContextParallel::all_to_all(const Tensor& from, const Tensor& into) {
+void ContextParallel::exchange(std::span<const comm::Transfer> transfers) {
   follow_compute();
-  const std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks()), from.elements() / ranks());
-  group_.all_to_all(rank_.communication(), from, counts, into, counts);
+  group_.exchange(rank_.communication(), transfers);
   rank_.communication().record(*values_arrived_);
-  rank_.compute().wait(*values_arrived_);
 }
 
 std::vector<std::int64_t> context_positions(std::int64_t sequence, int ranks, int rank) {
@@ -131,9 +129,16 @@ class Call {
   void copy_in(const Tensor& from, const Tensor& fused, std::int64_t first) const {
     copy_rows(from, fused.from(first), tokens(), from.cols(), from.cols(), columns_.width);
   }
+  // Adds rows to those of a fused projection, whose first column that is.
+  void add_in(const Tensor& from, const Tensor& first) const {
+    auto add = turbo::CopyRows::strided(from, first, from.rows(), from.cols(), from.cols(), columns_.width);
+    add.add = true;
+    launch(op_.context(), add);
+  }
 
+  std::int64_t first_row(std::int64_t piece) const { return piece * slice_tokens_; }
   Tensor rows(const Tensor& of_tokens, std::int64_t piece, std::int64_t count) const {
-    return of_tokens.slice(piece * slice_tokens_, (piece + count) * slice_tokens_);
+    return of_tokens.slice(first_row(piece), first_row(piece + count));
   }
 
   // Statistics are [heads, tokens] of each sequence. Kernels want those of a block densely: one piece of two
@@ -159,8 +164,10 @@ class Call {
     return !a_.documents && (a_.shape.window == 0 || a_.shape.window >= whole) &&
            (a_.shape.chunk == 0 || a_.shape.chunk >= whole);
   }
-  // The most blocks that a query takes part in.
+  // A query takes part in no more blocks.
   bool two_parts_at_most() const { return only_causal() && a_.context->ranks() <= 2; }
+  // What many parts add up to keeps all digits. The sum of two is rounded once in either case.
+  bool sums_in_place(DType dtype) const { return dtype == DType::kF32 || two_parts_at_most(); }
 
   // Calls visit(block) for blocks that hold every visible pair of a query of this rank and a key of rank
   // `from`, once. Keys come in the order of the sequence.
@@ -209,6 +216,7 @@ class Call {
 
   std::int64_t value_column() const { return columns_.v - columns_.k; }
   std::int64_t kv_width() const { return kv_width_; }
+  std::int64_t width() const { return columns_.width; }
 
  private:
   void copy_rows(const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,
@@ -275,8 +283,7 @@ void forward(OperatorCall& op) {
   const Tensor qkv = op.in(0);
   const ScratchTensor own(scratch, qkv.dtype, call.kv_shape());
   call.copy_out(qkv, call.q_width(), own.get());
-  // What many parts add up to keeps all digits. The sum of two is rounded once in either case.
-  const bool in_place = qkv.dtype == DType::kF32 || call.two_parts_at_most();
+  const bool in_place = call.sums_in_place(qkv.dtype);
   std::optional<ScratchTensor> wide;
   if (!in_place) wide.emplace(scratch, DType::kF32, Shape{call.tokens(), call.out_width()});
   const Tensor sum = wide ? wide->get() : op.out(0);
@@ -328,97 +335,162 @@ void forward(OperatorCall& op) {
   if (!in_place) launch(op.context(), turbo::Cast{.x = sum, .out = op.out(0)});
 }
 
-// Gradients are added up in fp32, over blocks and over ranks.
+// Gradients of a call's inputs. Those of this rank's own keys are written where the sum is made, and what
+// other parts say is added there.
+class Gradients {
+ public:
+  Gradients(const OperatorCall& op, const Call& call, const Tensor& d_qkv)
+      : op_(op), call_(call), d_qkv_(d_qkv), in_place_(call.sums_in_place(d_qkv.dtype)) {
+    Arena& scratch = op.context().scratch;
+    if (!in_place_) wide_.emplace(scratch, DType::kF32, d_qkv.shape);
+    sum_ = wide_ ? wide_->get() : d_qkv;
+    // Two ranks' parts of the queries' gradients are added while those of keys and values travel.
+    if (call.two_parts_at_most()) d_q_.emplace(scratch, sum_.dtype, Shape{call.tokens(), call.q_width()});
+  }
+
+  DType dtype() const { return sum_.dtype; }
+
+  // By this rank's keys; the gradients of those go to `d_kv` or, if it is absent, into the sum.
+  void of_own(const Tensor& kv, const Tensor& d_kv = {}) {
+    const Rows queries{sum_, call_.width()};
+    attend(call_.context().rank(), kv, queries, false,
+           d_kv.absent() ? Rows{sum_.from(call_.q_width()), call_.width()} : Rows{d_kv, call_.kv_width()});
+  }
+  // By those of another rank, after its own; add_queries() follows.
+  void of_other(int from, const Tensor& kv, const Tensor& d_kv) {
+    const Rows keys{d_kv, call_.kv_width()};
+    if (d_q_) {
+      attended_ = attend(from, kv, {d_q_->get(), call_.q_width()}, false, keys);
+    } else {
+      attend(from, kv, {sum_, call_.width()}, true, keys);
+    }
+    turbo::Context& context = op_.context();
+    for (std::int64_t piece = 0; piece < call_.pieces(); ++piece) {
+      const Tensor unseen = call_.rows(d_kv, piece, 1);
+      if (!written_.has(piece, 1) && !context.measuring())
+        context.stream.fill_zero(unseen.data, unseen.bytes());
+    }
+  }
+  void add_queries() {
+    if (!d_q_) return;
+    for (std::int64_t piece = 0; piece < call_.pieces(); ++piece) {
+      if (attended_.has(piece, 1))
+        call_.add_in(call_.rows(d_q_->get(), piece, 1), call_.rows(sum_, piece, 1));
+    }
+  }
+  void add_keys(const Tensor& d_kv) { call_.add_in(d_kv, sum_.from(call_.q_width())); }
+  void put_keys(const Tensor& d_kv) { call_.copy_in(d_kv, sum_, call_.q_width()); }
+  void finish() {
+    if (wide_) launch(op_.context(), turbo::Cast{.x = sum_, .out = d_qkv_});
+  }
+
+ private:
+  // Rows of tokens: the first one, and from one to the next.
+  struct Rows {
+    Tensor first;
+    std::int64_t stride;
+    Tensor at(std::int64_t row) const { return first.from(row * stride); }
+  };
+
+  // Returns which pieces of the queries had keys there, and notes which of the keys had queries.
+  Written attend(int from, const Tensor& kv, const Rows& d_q, bool add_d_q, const Rows& d_kv) {
+    const ScratchTensor piece_lse(op_.context().scratch, DType::kF32, call_.piece_lse_shape());
+    Written queries(call_.pieces());
+    written_ = Written(call_.pieces());
+    call_.for_each_block(from, [&](const Block& block) {
+      const turbo::AttentionForward f = call_.forward(block, op_.in(0), kv);
+      const Tensor lse = call_.dense_lse(op_.out(1), block, piece_lse.get());
+      call_.get_lse(op_.out(1), block, lse);
+      const Tensor d_keys = d_kv.at(call_.first_row(block.k));
+      launch(op_.context(),
+             turbo::AttentionBackward{.shape = block.shape,
+                                      .q = f.q,
+                                      .k = f.k,
+                                      .v = f.v,
+                                      .q_stride = f.q_stride,
+                                      .k_stride = f.k_stride,
+                                      .v_stride = f.v_stride,
+                                      .first_key = f.first_key,
+                                      .out = call_.rows(op_.out(0), block.q, block.q_pieces),
+                                      .lse = lse,
+                                      .d_out = call_.rows(op_.d_out(0), block.q, block.q_pieces),
+                                      .d_q = d_q.at(call_.first_row(block.q)),
+                                      .d_k = d_keys,
+                                      .d_v = d_keys.from(call_.value_column()),
+                                      .d_q_stride = d_q.stride,
+                                      .d_k_stride = d_kv.stride,
+                                      .d_v_stride = d_kv.stride,
+                                      .accumulate_d_q = add_d_q || queries.has(block.q, block.q_pieces),
+                                      .accumulate_d_kv = written_.has(block.k, block.k_pieces),
+                                      .workspace = {}});
+      queries.add(block.q, block.q_pieces);
+      written_.add(block.k, block.k_pieces);
+    });
+    return queries;
+  }
+
+  const OperatorCall& op_;
+  const Call& call_;
+  const Tensor d_qkv_;
+  const bool in_place_;
+  std::optional<ScratchTensor> wide_, d_q_;
+  Tensor sum_;
+  Written written_{0}, attended_{0};
+};
+
+// Gradients of keys and values that many parts add up to travel in fp32; those of two ranks travel once, as
+// they are, and are added at home.
 void backward_input(OperatorCall& op) {
   const Call call(op);
   turbo::Context& context = op.context();
   Arena& scratch = context.scratch;
+  ContextParallel& group = call.context();
   const Tensor qkv = op.in(0);
   const auto [d_qkv, previous] = op.fresh_d_in(0);
   const ScratchTensor own(scratch, qkv.dtype, call.kv_shape());
   call.copy_out(qkv, call.q_width(), own.get());
-  const ScratchTensor d_q(scratch, DType::kF32, {call.tokens(), call.q_width()});
-  const ScratchTensor piece_lse(scratch, DType::kF32, call.piece_lse_shape());
-  Written d_q_written(call.pieces());
-  const auto attend = [&](int from, const Tensor& kv, const Tensor& d_kv) {
-    Written d_kv_written(call.pieces());
-    call.for_each_block(from, [&](const Block& block) {
-      const turbo::AttentionForward f = call.forward(block, qkv, kv);
-      const Tensor d_keys = call.rows(d_kv, block.k, block.k_pieces);
-      const Tensor lse = call.dense_lse(op.out(1), block, piece_lse.get());
-      call.get_lse(op.out(1), block, lse);
-      launch(context, turbo::AttentionBackward{.shape = block.shape,
-                                               .q = f.q,
-                                               .k = f.k,
-                                               .v = f.v,
-                                               .q_stride = f.q_stride,
-                                               .k_stride = f.k_stride,
-                                               .v_stride = f.v_stride,
-                                               .first_key = f.first_key,
-                                               .out = call.rows(op.out(0), block.q, block.q_pieces),
-                                               .lse = lse,
-                                               .d_out = call.rows(op.d_out(0), block.q, block.q_pieces),
-                                               .d_q = call.rows(d_q.get(), block.q, block.q_pieces),
-                                               .d_k = d_keys,
-                                               .d_v = d_keys.from(call.value_column()),
-                                               .d_q_stride = call.q_width(),
-                                               .d_k_stride = call.kv_width(),
-                                               .d_v_stride = call.kv_width(),
-                                               .accumulate_d_q = d_q_written.has(block.q, block.q_pieces),
-                                               .accumulate_d_kv = d_kv_written.has(block.k, block.k_pieces),
-                                               .workspace = {}});
-      d_q_written.add(block.q, block.q_pieces);
-      d_kv_written.add(block.k, block.k_pieces);
-    });
-    for (std::int64_t piece = 0; piece < call.pieces(); ++piece) {
-      const Tensor unseen = call.rows(d_kv, piece, 1);
-      if (!d_kv_written.has(piece, 1) && !context.measuring()) {
-        context.stream.fill_zero(unseen.data, unseen.bytes());
-      }
-    }
-  };
-  const auto put = [&](const Tensor& gradient, std::int64_t column) {
-    if (d_qkv.dtype == DType::kF32) {
-      call.copy_in(gradient, d_qkv, column);
-      return;
-    }
-    const ScratchTensor narrow(scratch, d_qkv.dtype, gradient.shape);
-    launch(context, turbo::Cast{.x = gradient, .out = narrow.get()});
-    call.copy_in(narrow.get(), d_qkv, column);
-  };
-  const ScratchTensor d_own(scratch, DType::kF32, call.kv_shape());
-  ContextParallel& group = call.context();
+  Gradients gradients(op, call, d_qkv);
   if (group.exchange() == ContextParallel::Exchange::kRing) {
-    // A rank's gradients follow its keys and values round the ring, one step behind, and end at home.
-    const ScratchTensor sum(scratch, DType::kF32, call.kv_shape());
-    const ScratchTensor arriving(scratch, DType::kF32, call.kv_shape());
-    bool first = true;
+    // The gradients of a rank's keys and values follow them round the ring, one step behind, from the first
+    // rank that is not their own, and end at home.
+    const ScratchTensor part(scratch, gradients.dtype(), call.kv_shape());
+    const ScratchTensor arriving(scratch, gradients.dtype(), call.kv_shape());
+    std::optional<ScratchTensor> sum;
+    if (group.ranks() > 2) sum.emplace(scratch, gradients.dtype(), call.kv_shape());
+    int step = 0;
     call.ring(own.get(), [&](int from, const Tensor& kv) {
-      attend(from, kv, d_own.get());
-      if (first) {
-        copy(context, d_own.get(), sum.get());
-      } else {
+      if (step++ == 0) return gradients.of_own(kv);
+      gradients.of_other(from, kv, part.get());
+      const Tensor sent = sum ? sum->get() : part.get();
+      if (step > 2) {
         group.wait(group.gradients_arrived());
-        launch(context, turbo::Add{.a = arriving.get(), .b = d_own.get(), .out = sum.get()});
+        launch(context, turbo::Add{.a = arriving.get(), .b = part.get(), .out = sent});
+      } else if (sum) {
+        copy(context, part.get(), sent);
       }
-      group.pass_on(sum.get(), arriving.get(), group.gradients_arrived());
-      first = false;
+      group.pass_on(sent, arriving.get(), group.gradients_arrived());
+      gradients.add_queries();
     });
-    put(d_q.get(), 0);  // beside the last transfer
     group.wait(group.gradients_arrived());
-    put(arriving.get(), call.q_width());
+    gradients.add_keys(arriving.get());
   } else {
     const ScratchTensor all(scratch, qkv.dtype, {group.ranks() * call.tokens(), call.kv_width()});
-    const ScratchTensor d_all(scratch, DType::kF32, all.get().shape);
+    const ScratchTensor d_all(scratch, gradients.dtype(), all.get().shape);
+    const ScratchTensor d_own(scratch, gradients.dtype(), call.kv_shape());
+    const auto part = [&](const ScratchTensor& of_all, int from) {
+      return of_all.get().slice(from * call.tokens(), (from + 1) * call.tokens());
+    };
     group.all_gather(own.get(), all.get());
-    for (int from = 0; from < group.ranks(); ++from) {
-      const std::int64_t begin = from * call.tokens(), end = begin + call.tokens();
-      attend(from, all.get().slice(begin, end), d_all.get().slice(begin, end));
+    gradients.of_own(own.get(), part(d_all, group.rank()));
+    for (int i = 1; i < group.ranks(); ++i) {
+      const int from = (group.rank() + i) % group.ranks();
+      gradients.of_other(from, part(all, from), part(d_all, from));
+      gradients.add_queries();
     }
     group.reduce_scatter(d_all.get(), d_own.get());
-    put(d_q.get(), 0);
-    put(d_own.get(), call.q_width());
+    gradients.put_keys(d_own.get());
   }
+  gradients.finish();
   add_previous(op, {d_qkv, previous});
 }
 

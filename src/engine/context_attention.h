@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/operators.h"
@@ -45,8 +46,8 @@ class ContextParallel {
   void pass_on(const Tensor& from, const Tensor& into, Event& arrived);
   void all_gather(const Tensor& own, const Tensor& all);
   void reduce_scatter(const Tensor& all, const Tensor& own);
-  // Part i of `from` goes to rank i; all parts are alike.
-  void all_to_all(const Tensor& from, const Tensor& into);
+  // What values_arrived() marks.
+  void exchange(std::span<const comm::Transfer> transfers);
   void wait(Event& arrived) { rank_.compute().wait(arrived); }
   // Two things travel in the backward pass, keys and values, and their gradients.
   Event& values_arrived() { return *values_arrived_; }

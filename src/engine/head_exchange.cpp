@@ -1,10 +1,13 @@
 #include "engine/head_exchange.h"
 
+#include <vector>
+
 #include "turbo/elementwise/elementwise.h"
 
 namespace primus::engine {
 namespace {
 
+using comm::Transfer;
 using turbo::launch;
 
 void copy(turbo::Context& context, const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,
@@ -12,71 +15,106 @@ void copy(turbo::Context& context, const Tensor& from, const Tensor& to, std::in
   launch(context, turbo::CopyRows::strided(from, to, rows, cols, from_stride, to_stride));
 }
 
-// visit(rank, first column of a row of all heads, first column of one of the rank's heads, how many).
+// visit(first column of a row of all heads, first column of one of the rank's heads, how many).
 template <class Visit>
-void for_each_column(int ranks, HeadExchange::AllColumns columns, Visit visit) {
-  for (int rank = 0; rank < ranks; ++rank) {
-    std::int64_t of_row = 0;
-    for (const HeadExchange::Columns& c : columns) {
-      visit(rank, c.first + rank * c.count, of_row, c.count);
-      of_row += c.count;
-    }
+void for_each_column(int rank, HeadExchange::AllColumns columns, Visit visit) {
+  std::int64_t of_row = 0;
+  for (const HeadExchange::Columns& c : columns) {
+    visit(c.first + rank * c.count, of_row, c.count);
+    of_row += c.count;
   }
 }
 
 }  // namespace
 
+template <class Visit>
+void HeadExchange::for_each_peer(Visit visit) const {
+  const int ranks = group_.ranks();
+  for (int i = 1; i < ranks; ++i) visit((group_.rank() + i) % ranks, (i - 1) * own_tokens());
+}
+
+template <class Visit>
+void HeadExchange::for_each_piece(Visit visit) const {
+  for (std::int64_t sequence = 0; sequence < batch_; ++sequence) {
+    for (const int half : {0, 1}) visit(sequence, half);
+  }
+}
+
+Tensor HeadExchange::piece(const Tensor& of_rank, std::int64_t sequence, int half) const {
+  const std::int64_t begin = (2 * sequence + half) * slice_tokens();
+  return of_rank.slice(begin, begin + slice_tokens());
+}
+
+Tensor HeadExchange::place(const Tensor& all, int rank, std::int64_t sequence, int half) const {
+  const std::int64_t begin = sequence * sequence_ + group_.slice(rank, half) * slice_tokens();
+  return all.slice(begin, begin + slice_tokens());
+}
+
 void HeadExchange::to_heads(const Tensor& own, const Tensor& all, AllColumns columns) const {
-  const ScratchTensor sent(context_.scratch, own.dtype, {all_tokens(), all.cols()});
-  const ScratchTensor received(context_.scratch, own.dtype, {all_tokens(), all.cols()});
-  for_each_column(
-      group_.ranks(), columns, [&](int rank, std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
-        copy(context_, own.from(of_own), sent.get().from(rank * own_tokens() * all.cols() + of_row),
-             own_tokens(), count, own.cols(), all.cols());
-      });
-  group_.all_to_all(sent.get(), received.get());
-  reorder(received.get(), all, false);
+  const ScratchTensor sent(context_.scratch, own.dtype, {all_tokens() - own_tokens(), all.cols()});
+  std::vector<Transfer> transfers;
+  for_each_peer([&](int peer, std::int64_t begin) {
+    const Tensor part = sent.get().slice(begin, begin + own_tokens());
+    for_each_column(peer, columns, [&](std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
+      copy(context_, own.from(of_own), part.from(of_row), own_tokens(), count, own.cols(), all.cols());
+    });
+    for_each_piece([&](std::int64_t sequence, int half) {
+      transfers.push_back(Transfer::send(piece(part, sequence, half), peer));
+      transfers.push_back(Transfer::receive(place(all, peer, sequence, half), peer));
+    });
+  });
+  group_.exchange(transfers);
+  // What stays here goes to its place meanwhile.
+  for_each_piece([&](std::int64_t sequence, int half) {
+    const Tensor from = piece(own, sequence, half), to = place(all, group_.rank(), sequence, half);
+    for_each_column(
+        group_.rank(), columns, [&](std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
+          copy(context_, from.from(of_own), to.from(of_row), slice_tokens(), count, own.cols(), all.cols());
+        });
+  });
+  group_.wait(group_.values_arrived());
 }
 
 void HeadExchange::to_tokens(const Tensor& all, const Tensor& own, AllColumns columns) const {
-  const ScratchTensor sent(context_.scratch, own.dtype, {all_tokens(), all.cols()});
-  const ScratchTensor received(context_.scratch, own.dtype, {all_tokens(), all.cols()});
-  reorder(all, sent.get(), true);
-  group_.all_to_all(sent.get(), received.get());
-  for_each_column(group_.ranks(), columns,
-                  [&](int rank, std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
-                    copy(context_, received.get().from(rank * own_tokens() * all.cols() + of_row),
-                         own.from(of_own), own_tokens(), count, all.cols(), own.cols());
-                  });
+  const ScratchTensor received(context_.scratch, own.dtype, {all_tokens() - own_tokens(), all.cols()});
+  const auto part = [&](std::int64_t begin) { return received.get().slice(begin, begin + own_tokens()); };
+  std::vector<Transfer> transfers;
+  for_each_peer([&](int peer, std::int64_t begin) {
+    for_each_piece([&](std::int64_t sequence, int half) {
+      transfers.push_back(Transfer::send(place(all, peer, sequence, half), peer));
+      transfers.push_back(Transfer::receive(piece(part(begin), sequence, half), peer));
+    });
+  });
+  group_.exchange(transfers);
+  for_each_piece([&](std::int64_t sequence, int half) {
+    const Tensor from = place(all, group_.rank(), sequence, half), to = piece(own, sequence, half);
+    for_each_column(
+        group_.rank(), columns, [&](std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
+          copy(context_, from.from(of_row), to.from(of_own), slice_tokens(), count, all.cols(), own.cols());
+        });
+  });
+  group_.wait(group_.values_arrived());
+  for_each_peer([&](int peer, std::int64_t begin) {
+    for_each_column(peer, columns, [&](std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
+      copy(context_, part(begin).from(of_row), own.from(of_own), own_tokens(), count, all.cols(), own.cols());
+    });
+  });
 }
 
 void HeadExchange::gather_first_keys(const Tensor& own, const Tensor& all) const {
-  const ScratchTensor gathered(context_.scratch, DType::kI32, {all_tokens(), 1});
-  group_.all_gather(own, gathered.get().reshaped({all_tokens()}));
-  reorder(gathered.get(), all.reshaped({all_tokens(), 1}), false);
-}
-
-void HeadExchange::reorder(const Tensor& from, const Tensor& to, bool to_ranks) const {
-  const int ranks = group_.ranks();
-  const std::int64_t cols = from.cols(), half = sequence_ / (2 * ranks) * cols;
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (int part = 0; part < 2; ++part) {
-      // Of each sequence one slice.
-      const std::int64_t by_rank = rank * own_tokens() * cols + part * half;
-      const std::int64_t by_sequence = group_.slice(rank, part) * half;
-      const Tensor a = from.from(to_ranks ? by_sequence : by_rank);
-      const Tensor b = to.from(to_ranks ? by_rank : by_sequence);
-      const std::int64_t of_rank = 2 * half, of_sequence = sequence_ * cols;
-      launch(context_, turbo::CopyRows{.from = a,
-                                       .to = b,
-                                       .rows = batch_,
-                                       .cols = half,
-                                       .from_stride = to_ranks ? of_sequence : of_rank,
-                                       .to_stride = to_ranks ? of_rank : of_sequence,
-                                       .group_rows = batch_,
-                                       .to_group_stride = 0});
-    }
-  }
+  const Tensor rows = own.reshaped({own_tokens(), 1}), all_rows = all.reshaped({all_tokens(), 1});
+  std::vector<Transfer> transfers;
+  for_each_piece([&](std::int64_t sequence, int half) {
+    const Tensor sent = piece(rows, sequence, half);
+    for_each_peer([&](int peer, std::int64_t) {
+      transfers.push_back(Transfer::send(sent, peer));
+      transfers.push_back(Transfer::receive(place(all_rows, peer, sequence, half), peer));
+    });
+    copy(context_, sent, place(all_rows, group_.rank(), sequence, half), 1, slice_tokens(), slice_tokens(),
+         slice_tokens());
+  });
+  group_.exchange(transfers);
+  group_.wait(group_.values_arrived());
 }
 
 }  // namespace primus::engine

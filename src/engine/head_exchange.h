@@ -1,6 +1,7 @@
 // All-to-all between context ranks (DeepSpeed-Ulysses, Jacobs et al. 2023): from rows of all heads of this
 // rank's tokens to rows of this rank's heads of all tokens, and back. For operators that need every token of
-// a sequence, in order.
+// a sequence, in order. Runs of tokens are sent and received where they belong, and what stays on this rank
+// is copied there meanwhile.
 #pragma once
 
 #include <span>
@@ -35,8 +36,17 @@ class HeadExchange {
   void gather_first_keys(const Tensor& own, const Tensor& all) const;
 
  private:
-  // Between rows in the order of ranks and of what each holds, and in that of the sequences.
-  void reorder(const Tensor& from, const Tensor& to, bool to_ranks) const;
+  // A rank holds two slices of every sequence.
+  std::int64_t slice_tokens() const { return sequence_ / (2 * group_.ranks()); }
+  // visit(another rank, where its part begins in rows of all the others').
+  template <class Visit>
+  void for_each_peer(Visit visit) const;
+  // visit(sequence, half), in the order of the rows that a rank holds.
+  template <class Visit>
+  void for_each_piece(Visit visit) const;
+  // A slice of what a rank holds; and the place of a rank's slice among whole sequences.
+  Tensor piece(const Tensor& of_rank, std::int64_t sequence, int half) const;
+  Tensor place(const Tensor& all, int rank, std::int64_t sequence, int half) const;
 
   turbo::Context& context_;
   ContextParallel& group_;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "engine/operators.h"
+#include "turbo/quantile_balance/quantile_balance.h"
 #include "turbo/router/router.h"
 
 namespace primus::engine {
@@ -68,6 +69,11 @@ void record(const Routing& routing, const Tensor& experts);
 // `step_load`: as for route().
 void observe(const Value& logits, const Routing& routing, const RoutingRule& rule, const Tensor& load,
              const Tensor& losses, const Value& step_load = {});
+
+// The same of what each expert's score exceeds a token's cutoff by: `counts` [E, bins] int32
+// (turbo::MarginHistogram).
+void observe_margins(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias,
+                     const turbo::MarginBins& bins, const Tensor& counts);
 
 // Products with experts' matrices, and what these have of low rank: an adapter for each expert.
 //

@@ -242,6 +242,26 @@ void observe_forward(OperatorCall& op) {
 constexpr Operator kObserve{
     .name = "observe_routing", .operator_class = OperatorClass::kRouting, .forward = observe_forward};
 
+// Input: logits. No outputs, as above.
+struct MarginAttributes {
+  turbo::MarginBins bins;
+  std::int32_t top_k;
+  Tensor bias, counts;
+};
+
+void observe_margins_forward(OperatorCall& op) {
+  const auto a = op.attributes<MarginAttributes>();
+  launch(op.context(), turbo::MarginHistogram{.bins = a.bins,
+                                              .top_k = a.top_k,
+                                              .logits = op.in(0),
+                                              .bias = a.bias,
+                                              .counts = a.counts,
+                                              .workspace = {}});
+}
+
+constexpr Operator kObserveMargins{
+    .name = "observe_margins", .operator_class = OperatorClass::kRouting, .forward = observe_margins_forward};
+
 // Input: experts. No outputs, as above.
 struct RecordAttributes {
   void* to;
@@ -316,6 +336,12 @@ void observe(const Value& logits, const Routing& routing, const RoutingRule& rul
                                          .load_share = rule.load_share,
                                          .load = load.data,
                                          .losses = losses.data});
+}
+
+void observe_margins(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias,
+                     const turbo::MarginBins& bins, const Tensor& counts) {
+  logits.tape().record(kObserveMargins, {&logits}, nullptr, {},
+                       MarginAttributes{bins, rule.router.top_k, choice_bias, counts});
 }
 
 void record(const Routing& routing, const Tensor& experts) {

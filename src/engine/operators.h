@@ -15,7 +15,8 @@ namespace primus::engine {
 // The residual stream of a transformer: a sum and an addend that the next norm folds in on its way.
 struct Residual {
   Value sum;
-  Value pending;  // empty: nothing to add
+  Value pending;           // empty: nothing to add
+  Value checkpoints = {};  // [T, n * hidden]: what the sum was at n earlier places, for attention residuals
 };
 
 // Rows of the table for each token: [T] int32 -> [T, hidden].

@@ -14,14 +14,18 @@ namespace primus::engine {
 // How a parameter starts. Random values are drawn by (seed, the parameter's name, element), whatever the
 // layout and whichever other parameters there are.
 struct Initializer {
-  enum class Kind : std::uint8_t { kNormal, kConstant, kLogUniform } kind = Kind::kConstant;
-  float value = 0;  // the standard deviation, the constant, or the least number whose logarithm may be drawn
-  float most = 0;   // of kLogUniform
+  enum class Kind : std::uint8_t { kNormal, kConstant, kLogUniform, kGateBias } kind = Kind::kConstant;
+  float value = 0;  // the standard deviation, the constant, or the least number that may be drawn
+  float most = 0;   // of the last two
   static Initializer normal(double std) { return {Kind::kNormal, static_cast<float>(std)}; }
   static Initializer constant(double value) { return {Kind::kConstant, static_cast<float>(value)}; }
   // Logarithms of numbers that are uniform between these.
   static Initializer log_uniform(double least, double most) {
     return {Kind::kLogUniform, static_cast<float>(least), static_cast<float>(most)};
+  }
+  // Biases of gates whose softplus lies between these (turbo::ChannelGateBias).
+  static Initializer gate_bias(double least, double most) {
+    return {Kind::kGateBias, static_cast<float>(least), static_cast<float>(most)};
   }
 };
 

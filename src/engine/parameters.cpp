@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/random/random.h"
+#include "turbo/channel_gate/channel_gate.h"
 #include "turbo/elementwise/elementwise.h"
 
 namespace primus::engine {
@@ -304,7 +305,7 @@ void fill(turbo::Context& context, const Parameter& p, const FlatRange& range, s
     turbo::launch(context, turbo::Fill{.out = out, .value = p.initializer.value});
     return;
   }
-  const bool log_uniform = p.initializer.kind == Initializer::Kind::kLogUniform;
+  const bool normal = p.initializer.kind == Initializer::Kind::kNormal;
   std::int64_t at = 0;
   for (const StridedRun& run : whole_elements(p, range)) {
     turbo::launch(context, turbo::RandomNormal{.out = out.slice(at, at + run.size()),
@@ -312,15 +313,16 @@ void fill(turbo::Context& context, const Parameter& p, const FlatRange& range, s
                                                .stream = random_stream_id(p.name),
                                                .offset = run.begin,
                                                .mean = 0,
-                                               .std = log_uniform ? 1 : p.initializer.value,
+                                               .std = normal ? p.initializer.value : 1,
                                                .length = run.length,
                                                .stride = run.stride});
     at += run.size();
   }
-  if (log_uniform) {
-    turbo::launch(context,
-                  turbo::LogUniform{.x = out, .low = p.initializer.value, .high = p.initializer.most});
-  }
+  const float low = p.initializer.value, high = p.initializer.most;
+  if (p.initializer.kind == Initializer::Kind::kLogUniform)
+    turbo::launch(context, turbo::LogUniform{.x = out, .low = low, .high = high});
+  if (p.initializer.kind == Initializer::Kind::kGateBias)
+    turbo::launch(context, turbo::ChannelGateBias{.x = out, .low = low, .high = high});
 }
 
 }  // namespace

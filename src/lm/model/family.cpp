@@ -53,6 +53,8 @@ FamilyRegistry builtin_families() {
   registry.add(qwen3_next_family());
   registry.add(qwen3_5_family());
   registry.add(qwen3_5_moe_family());
+  registry.add(kimi_linear_family());
+  registry.add(kimi_k3_family());
   registry.add(primus_gpt_family());
   return registry;
 }

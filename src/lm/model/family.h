@@ -41,6 +41,8 @@ struct RoutingStep {
   Tensor running;  // [layers, experts] int32
   Tensor load;     // [layers, experts + 1] int32 (turbo::ExpertLoad)
   Tensor losses;   // [layers, 2] fp32 (turbo::RouterLosses)
+  // [layers, experts * bins] int32 (turbo::MarginHistogram), where biases are set by quantiles; else absent
+  Tensor margins;
 };
 
 // The experts that one microbatch's tokens go to: noted down, or given instead of the routers' own choice.
@@ -93,7 +95,17 @@ class StreamEnds {
   virtual ~StreamEnds() = default;
   // In front of the first block: [T, hidden] -> [T, streams * hidden].
   virtual engine::Value widen(const engine::Value& hidden) const = 0;
-  // Behind the last one, in front of the final norm: the reverse.
+  // Between two stages of a pipeline: the whole of the stream as [T, streams * hidden], and the reverse in
+  // front of block `layer`.
+  virtual engine::Value pack(engine::Residual& x) const {
+    flush(x);
+    return x.sum;
+  }
+  virtual engine::Residual unpack(const engine::Value& packed, std::int64_t layer) const {
+    static_cast<void>(layer);
+    return {packed, {}};
+  }
+  // Behind the last one, in front of the final norm: the reverse of widen().
   virtual engine::Value contract(engine::Residual& x) const = 0;
 };
 

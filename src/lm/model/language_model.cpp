@@ -108,13 +108,15 @@ Value LanguageModel::forward(int chunk, const ModelInputs& in, Value x) const {
   const Chunk& part = chunks_[static_cast<std::size_t>(chunk)];
   if (part.first) x = scatter_tokens(embedding(in.tokens, *embedding_, vocabulary_), vocabulary_.group);
   if (part.first && ends_) x = ends_->widen(x);
-  engine::Residual stream{std::move(x), {}};
+  engine::Residual stream = ends_ && !part.first ? ends_->unpack(x, part.begin) : engine::Residual{x, {}};
+  x = {};
   const BlockInputs inputs = block_inputs(in);
   std::optional<engine::DropoutScope> dropout;
   if (inputs.dropout) dropout.emplace(stream.sum.tape(), dropout_source(inputs));
   for (std::int64_t i = part.begin; i < part.end; ++i) blocks_[i]->forward(stream, inputs);
   if (part.last && ends_) stream = {ends_->contract(stream), {}};
   if (part.last) return norm(stream, *final_norm_, config_.norm_epsilon);
+  if (ends_) return ends_->pack(stream);
   flush(stream);
   return stream.sum;
 }
@@ -160,6 +162,8 @@ RoutingStep LanguageModel::make_routing_step(engine::Rank& rank) const {
   };
   RoutingStep step{.load = table(DType::kI32, config_.moe.experts + 1), .losses = table(DType::kF32, 2)};
   if (config_.moe.training.balance_step) step.running = table(DType::kI32, config_.moe.experts);
+  const std::int64_t bins = config_.moe.experts * config_.moe.training.quantile_bins;
+  if (bins > 0) step.margins = table(DType::kI32, bins);
   return step;
 }
 
@@ -204,7 +208,7 @@ KvCache LanguageModel::make_kv_cache(engine::Rank& rank, DType dtype, std::int64
                                           .value_heads = heads,
                                           .key_dim = l.key_dim,
                                           .value_dim = l.value_dim,
-                                          .channel_gates = false,
+                                          .channel_gates = l.channel_gates,
                                           .normalise = true,
                                           .scale = 1};
       entry.ring = rank.persistent(DType::kF32, {sequences, conv_ring(l.conv_width), of_rank.width()});

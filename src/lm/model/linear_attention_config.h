@@ -1,5 +1,5 @@
 // Layers of a model that keep a state in place of keys and values: gated delta networks (Qwen3-Next,
-// Qwen3.5). Members that an experiment sets one for one are in model_fields.def.
+// Qwen3.5), and Kimi delta attention. Members that an experiment sets one for one are in model_fields.def.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +12,7 @@ struct LinearAttentionConfig {
 #define LINEAR_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
   std::vector<std::int64_t> layers;  // that have it for their attention, in order
+  bool channel_gates = false;        // Kimi delta attention: a gate for each channel of a key
 
   bool has(std::int64_t layer) const { return std::binary_search(layers.begin(), layers.end(), layer); }
   // Columns of all queries, as of all keys, and of all values.

@@ -184,15 +184,24 @@ void add_defaults(const Family& family, json& root) {
   }
 }
 
+// Weights that a token is multiplied with in a layer of linear attention: a gated delta network, or Kimi
+// delta attention with its latents.
+double linear_weights(const ModelConfig& c) {
+  const LinearAttentionConfig& l = c.linear;
+  if (!l.channel_gates)
+    return static_cast<double>(c.hidden) *
+           static_cast<double>(2 * l.keys() + 3 * l.values() + 2 * l.value_heads);
+  const std::int64_t gates = c.hidden * l.key_dim + l.key_dim * l.keys() + c.hidden * l.value_heads;
+  const std::int64_t out_gate =
+      l.full_rank_gate ? c.hidden * l.values() : (c.hidden + l.values()) * l.value_dim;
+  return static_cast<double>(c.hidden * (2 * l.keys() + 2 * l.values()) + gates + out_gate);
+}
+
 // Weights that a token is multiplied with in the attention of one layer, or in the projections of what it has
 // in its place: a short convolution or linear attention.
 double attention_weights(const ModelConfig& c, std::int64_t layer) {
   if (c.convolves(layer)) return 4 * static_cast<double>(c.hidden) * static_cast<double>(c.hidden);
-  if (c.linear.has(layer)) {
-    const LinearAttentionConfig& l = c.linear;
-    return static_cast<double>(c.hidden) *
-           static_cast<double>(2 * l.keys() + 3 * l.values() + 2 * l.value_heads);
-  }
+  if (c.linear.has(layer)) return linear_weights(c);
   const double h = static_cast<double>(c.hidden), q = static_cast<double>(c.heads * c.head_dim),
                kv = static_cast<double>(c.kv_heads * c.head_dim);
   const LatentConfig& latent = c.attention.latent;
@@ -201,7 +210,7 @@ double attention_weights(const ModelConfig& c, std::int64_t layer) {
                rank = static_cast<double>(latent.kv_rank), q_rank = static_cast<double>(latent.q_rank),
                up = static_cast<double>(c.heads * latent.nope_dim) + values;
   return (latent.q_rank > 0 ? (h + q) * q_rank : h * q) + h * (rank + static_cast<double>(latent.rope_dim)) +
-         rank * up + values * h;
+         rank * up + values * h + (latent.output_gate ? h * values : 0);
 }
 
 // ... and in its indexer, which has no gradients.
@@ -214,10 +223,12 @@ double indexer_weights(const ModelConfig& c) {
 
 // ... and in its feed-forward, if `experts` of the mixture's take part.
 double feed_forward_weights(const ModelConfig& c, std::int64_t layer, std::int64_t experts) {
-  const double width = c.moe.routed(layer) ? static_cast<double>(experts) * static_cast<double>(c.moe.ffn) +
-                                                 static_cast<double>(c.moe.shared_ffn)
-                                           : static_cast<double>(c.ffn);
-  return 3 * static_cast<double>(c.hidden) * width;
+  const double h = static_cast<double>(c.hidden);
+  if (!c.moe.routed(layer)) return 3 * h * static_cast<double>(c.ffn);
+  const double within = static_cast<double>(c.moe.width(c.hidden)),
+               latent = static_cast<double>(c.moe.latent);
+  return 3 * within * static_cast<double>(experts) * static_cast<double>(c.moe.ffn) +
+         3 * h * static_cast<double>(c.moe.shared_ffn) + 2 * h * latent;
 }
 
 // Each factor was bounded when it was read. What multiplies them further down, in integers, and what makes an
@@ -466,15 +477,17 @@ double adapter_weights(const ModelConfig& c, std::int64_t layer) {
   if (c.lora.has("linear_qkv") && !latents && attends) sum += h + of_q + 2 * kv;
   if (c.lora.has("linear_proj") && attends)
     sum += (latents ? static_cast<double>(c.heads * latent.value_dim) : q) + h;
-  const auto feed_forward = [&](std::int64_t width) {
+  const auto feed_forward = [&](std::int64_t width, double outside) {
     const double ffn = static_cast<double>(width);
-    return (c.lora.has("linear_fc1") ? h + 2 * ffn : 0) + (c.lora.has("linear_fc2") ? ffn + h : 0);
+    return (c.lora.has("linear_fc1") ? outside + 2 * ffn : 0) +
+           (c.lora.has("linear_fc2") ? ffn + outside : 0);
   };
   if (c.moe.routed(layer)) {
-    sum += static_cast<double>(c.moe.router.top_k) * feed_forward(c.moe.ffn);
-    if (c.moe.shared_ffn > 0) sum += feed_forward(c.moe.shared_ffn);
+    sum += static_cast<double>(c.moe.router.top_k) *
+           feed_forward(c.moe.ffn, static_cast<double>(c.moe.width(c.hidden)));
+    if (c.moe.shared_ffn > 0) sum += feed_forward(c.moe.shared_ffn, h);
   } else {
-    sum += feed_forward(c.ffn);
+    sum += feed_forward(c.ffn, h);
   }
   return static_cast<double>(c.lora.dim) * sum;
 }

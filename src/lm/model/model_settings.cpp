@@ -63,7 +63,7 @@ class Settings {
     ModelConfig c = common(vocab);
     c.family = family.model_type;
     rope(c);
-    if (t_.multi_latent_attention) latent(c);
+    if (t_.multi_latent_attention || always_latent(family)) latent(c);
     convolutions(c);
     linear_attention(c);
     local_attention(c);
@@ -183,6 +183,13 @@ class Settings {
           return own.key == "softmax_type" && own.value == "learnable";
         });
     if (t_.use_sink_attention && !can_have_sinks) throw differs("use_sink_attention", "no sinks");
+  }
+
+  // Kimi's have latent attention whatever the switch says, which Primus's presets set to false.
+  static bool always_latent(const Family& family) {
+    return std::ranges::any_of(family.switches, [](const FamilySwitch& own) {
+      return own.key == "multi_latent_attention" && own.value == kEither;
+    });
   }
 
   // What the settings say of the fields of these parts.
@@ -305,7 +312,9 @@ class Settings {
           "experimental_attention_variant gated_delta_net needs linear_attention_freq",
           "set linear_attention_freq: 4 for one layer of attention behind each three");
     }
-    if (!c.linear.layers.empty()) refuse_modules("linear attention");
+    // A module is like the last layer, which in Kimi's is latent attention.
+    if (!c.linear.layers.empty() && (c.linear.has(c.layers - 1) || !always_latent(families_.find(c.family))))
+      refuse_modules("linear attention");
   }
 
   void local_attention(ModelConfig& c) const {
@@ -437,7 +446,8 @@ class Settings {
   // Refuses what was said and is not in `has`, the model as its family reads it.
   void agree(const ModelConfig& has, const ModelConfig& said) const {
     same("untie_embeddings_and_output_weights", !said.tied_embeddings, !has.tied_embeddings);
-    same("multi_latent_attention", t_.multi_latent_attention, has.attention.latent.kv_rank > 0);
+    if (!always_latent(families_.find(has.family)))
+      same("multi_latent_attention", t_.multi_latent_attention, has.attention.latent.kv_rank > 0);
     same_fields({ModelPart::kModel, ModelPart::kLatent, ModelPart::kAttention, ModelPart::kIndexer,
                  ModelPart::kLinear},
                 said, has);
@@ -487,12 +497,27 @@ class Settings {
         rate != config::TrainerConfig().moe_router_bias_update_rate) {
       throw differs("moe_router_bias_update_rate", "no bias of experts");
     }
+    const bool quantiles = t_.moe_router_bias_update_rule == "quantile";
+    if (quantiles && c.moe.experts > 0 && !c.moe.choice_bias)
+      throw differs("moe_router_bias_update_rule", "no bias of experts");
+    if (quantiles && t_.quantile_balancing_margin_min >= t_.quantile_balancing_margin_max) {
+      throw experiment_.error_for(
+          "quantile_balancing_margin_max",
+          fmt::format("quantile_balancing_margin_max is {}, and quantile_balancing_margin_min {}",
+                      t_.quantile_balancing_margin_max, t_.quantile_balancing_margin_min),
+          "set quantile_balancing_margin_max to more");
+    }
     const bool balanced = t_.moe_router_load_balancing_type != "none";
     return {.balance_loss = balanced ? t_.moe_aux_loss_coeff : 0,
             .balance_sequences = t_.moe_router_load_balancing_type == "seq_aux_loss",
             .balance_step = t_.moe_router_load_balancing_type == "global_aux_loss",
             .z_loss = t_.moe_z_loss_coeff.value_or(0),
             .bias_update_rate = c.moe.choice_bias ? t_.moe_router_bias_update_rate : 0,
+            .quantile_bins = quantiles && c.moe.choice_bias ? t_.quantile_balancing_num_bins : 0,
+            .margin_low = t_.quantile_balancing_margin_min,
+            .margin_high = t_.quantile_balancing_margin_max,
+            .centred_bias = t_.quantile_balancing_center_bias,
+            .kept_bias = t_.quantile_balancing_ema_decay.value_or(0),
             .capacity_factor = t_.moe_expert_capacity_factor.value_or(0),
             .drop_lightest = t_.moe_token_drop_policy == "probs",
             .jitter = t_.moe_input_jitter_eps.value_or(0),
@@ -551,6 +576,7 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
   }
   // What balances experts is as frozen as they are.
   model.moe.training.bias_update_rate = 0;
+  model.moe.training.quantile_bins = 0;
   if (warnings && !experiment.trainer.load)
     warnings->push_back(fmt::format("{}: lora without load trains adapters of a model that knows nothing",
                                     experiment.provenance_of("lora").describe()));

@@ -31,9 +31,15 @@ struct MoeConfig {
     bool balance_step = false;
     double z_loss = 0;
     double bias_update_rate = 0;  // of choice_bias after each step; 0: it stays
-    double capacity_factor = 0;   // times the mean load: rows that an expert takes at most; 0: all
-    bool drop_lightest = true;    // beyond that, drop the smallest weights; false: the last tokens
-    double jitter = 0;            // of the router's input
+    // The bias is set by quantiles instead (turbo/quantile_balance), from histograms of so many bins; 0: it
+    // is not.
+    std::int64_t quantile_bins = 0;
+    double margin_low = -1, margin_high = 1;
+    bool centred_bias = true;
+    double kept_bias = 0;
+    double capacity_factor = 0;  // times the mean load: rows that an expert takes at most; 0: all
+    bool drop_lightest = true;   // beyond that, drop the smallest weights; false: the last tokens
+    double jitter = 0;           // of the router's input
     turbo::RouterRule::Forced forced = turbo::RouterRule::Forced::kNo;
     // Where ranks share the experts: tokens travel by all-to-all instead of all-gather.
     bool all_to_all = false;
@@ -46,6 +52,9 @@ struct MoeConfig {
 
     bool operator==(const Training&) const = default;
   } training;
+
+  // What goes into an expert and comes out: hidden states, or their latent.
+  std::int64_t width(std::int64_t hidden) const { return latent > 0 ? latent : hidden; }
 
   bool routed(std::int64_t layer) const {
     return experts > 0 && !std::binary_search(dense_layers.begin(), dense_layers.end(), layer);

@@ -11,8 +11,8 @@ namespace {
 
 // The configuration in which `layer`, beyond the last, is like the last.
 ModelConfig with_layer_like_last(ModelConfig config, std::int64_t layer) {
-  for (std::vector<std::int64_t>* layers :
-       {&config.moe.dense_layers, &config.attention.local_layers, &config.attention.no_rope_layers}) {
+  for (std::vector<std::int64_t>* layers : {&config.moe.dense_layers, &config.attention.local_layers,
+                                            &config.attention.no_rope_layers, &config.linear.layers}) {
     if (std::binary_search(layers->begin(), layers->end(), config.layers - 1)) layers->push_back(layer);
   }
   return config;

@@ -328,7 +328,7 @@ void TrainingStep::begin(std::int64_t step) {
   if (std::exchange(host_[turn_].unread, false)) host_[turn_].finished->synchronize();
   upload_scalars(ScalarsOf::kBegin, step, 0, 0);
   if (routing_.load.absent() || rank_.measuring()) return;
-  for (const Tensor& counters : {routing_.load, routing_.losses, routing_.running}) {
+  for (const Tensor& counters : {routing_.load, routing_.losses, routing_.running, routing_.margins}) {
     if (!counters.absent()) rank_.compute().fill_zero(counters.data, counters.bytes());
   }
 }
@@ -388,7 +388,8 @@ void TrainingStep::finish_gradients() {
   turbo::launch(rank_.context(), turbo::Fill{.out = stop_votes_, .value = votes_to_stop_ ? 1.0F : 0.0F});
   graphs_.run(StepGraphs::Part::kGradients, [&] {
     parallel_.finish_gradients();
-    for (const Tensor& total : {loss_, stop_votes_, mtp_loss_, routing_.load, routing_.losses}) {
+    for (const Tensor& total :
+         {loss_, stop_votes_, mtp_loss_, routing_.load, routing_.losses, routing_.margins}) {
       if (!total.absent()) parallel_.sum(total);
     }
     if (scales_) scales_->reduce(parallel_);

@@ -109,7 +109,7 @@ CudnnWorkspace lay_out(const CudnnProblem& p, std::int64_t plan_bytes) {
   if (p.sinks) w.sinks = layout.take(p.heads * kF32);
   if (p.backward) {
     const std::int64_t rows = p.documents ? p.tokens : p.batch * p.seq_q;
-    w.delta = layout.take(rows * p.heads * kF32);
+    w.delta = layout.take(p.batch * p.seq_q * p.heads * kF32);
     if (!p.deterministic)
       w.d_q_sum = layout.take(p.documents ? rows * p.d_q_row * kF32 : rows * p.heads * p.head_dim * kF32);
     const std::int64_t key_rows = p.documents ? p.tokens : p.batch * p.seq_k;

@@ -82,11 +82,11 @@ void forward(Context& context, const AttentionForward& a) {
 
 // ---- Parts of the keys --------------------------------------------------------------------------
 
-// A warp for every token's head.
-template <class T, class Part>
+// A group of kLanes lanes for every token's head, kCount neighbouring values a lane.
+template <class T, class Part, int kCount>
 struct Merge {
-  static constexpr int kThreads = 256;
-  static constexpr int kWarps = kThreads / kWarp;
+  static constexpr int kThreads = 256, kLanes = 16;
+  static constexpr int kGroups = kThreads / kLanes;
   T* out;
   float* lse;
   const Part* part;
@@ -95,9 +95,10 @@ struct Merge {
   bool accumulate;
 
   PRIMUS_DEVICE void operator()() const {
-    const std::int64_t item = block() * kWarps + warp();
-    if (item >= tokens * heads) return;
-    const std::int64_t statistic = item % heads * tokens + item / heads;
+    const int group = thread() / kLanes, lane_of_group = thread() % kLanes;
+    const std::int64_t item = block() * kGroups + group;
+    const bool there = item < tokens * heads;
+    const std::int64_t statistic = there ? item % heads * tokens + item / heads : 0;
     const float mine = accumulate ? lse[statistic] : -infinity(), other = part_lse[statistic];
     const float most = ::fmaxf(mine, other);
     float a = 0, b = 1, merged = other;
@@ -108,10 +109,15 @@ struct Merge {
       merged = most + ::logf(weight_a + weight_b);
     }
     warp_barrier();  // everybody has read the sum
-    if (lane() == 0) lse[statistic] = merged;
-    for (std::int64_t i = item * value_dim + lane(); i < (item + 1) * value_dim; i += kWarp) {
-      const float value = b * to_float(part[i]);
-      out[i] = from_float<T>(accumulate ? multiply_add(a, to_float(out[i]), value) : value);
+    if (!there) return;
+    if (lane_of_group == 0) lse[statistic] = merged;
+    for (std::int64_t i = lane_of_group * kCount; i < value_dim; i += kLanes * kCount) {
+      float x[kCount], y[kCount] = {};
+      load<kCount>(part + item * value_dim + i, x);
+      if (accumulate) load<kCount>(out + item * value_dim + i, y);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) x[k] = accumulate ? multiply_add(a, y[k], b * x[k]) : b * x[k];
+      store<kCount>(out + item * value_dim + i, x);
     }
   }
 };
@@ -122,9 +128,18 @@ void merge(Context& context, const AttentionMerge& a) {
       using T = decltype(out_tag);
       using Part = decltype(part_tag);
       const std::int64_t tokens = a.out.rows();
-      launch(context, blocks_for(tokens * a.heads, Merge<T, Part>::kWarps),
-             Merge<T, Part>{context.data<T>(a.out), context.data<float>(a.lse), context.data<Part>(a.part),
-                            context.data<float>(a.part_lse), tokens, a.heads, a.value_dim, a.accumulate});
+      T* const out = context.data<T>(a.out);
+      const Part* const part = context.data<Part>(a.part);
+      using Narrow = std::conditional_t<sizeof(T) < sizeof(Part), T, Part>;
+      const auto whole = [](const auto* at) {
+        return reinterpret_cast<std::uintptr_t>(at) % (kVector<Narrow> * sizeof(*at)) == 0;
+      };
+      with_vector<Narrow>(a.value_dim % kVector<Narrow> == 0 && whole(out) && whole(part), [&](auto count) {
+        using Kernel = Merge<T, Part, count>;
+        launch(context, blocks_for(tokens * a.heads, Kernel::kGroups),
+               Kernel{out, context.data<float>(a.lse), part, context.data<float>(a.part_lse), tokens, a.heads,
+                      a.value_dim, a.accumulate});
+      });
     });
   });
 }

@@ -1,5 +1,6 @@
-// A thread makes neighbouring channels of one token and reads the tokens around it again, which the threads
-// beside it have brought into the first cache: a block has as many tokens as it has runs of channels.
+// A thread has neighbouring channels, whose weights it keeps, of a run of tokens, and takes what goes into
+// the convolution along as a window that slides over them: a token is loaded once, but for those in front of
+// a run.
 #include <type_traits>
 
 #include "turbo/attention/gpu_paged.h"
@@ -21,7 +22,8 @@ PRIMUS_DEVICE void load_weight(const T* weight, std::int64_t width, std::int64_t
 template <int kCount>
 PRIMUS_DEVICE void start_from(const float* values, float (&sum)[kCount]) {
   PRIMUS_UNROLL
-  for (int k = 0; k < kCount; ++k) sum[k] = values ? values[k] : 0.0F;
+  for (int k = 0; k < kCount; ++k) sum[k] = 0.0F;
+  if (values) load<kCount>(values, sum);
 }
 
 template <int kCount>
@@ -41,6 +43,16 @@ template <int kCount>
 PRIMUS_DEVICE void activate(float (&x)[kCount]) {
   PRIMUS_UNROLL
   for (int k = 0; k < kCount; ++k) x[k] *= sigmoid(x[k]);
+}
+
+// x = the slope of silu(x)
+template <int kCount>
+PRIMUS_DEVICE void slope(float (&x)[kCount]) {
+  PRIMUS_UNROLL
+  for (int k = 0; k < kCount; ++k) {
+    const float gate = sigmoid(x[k]);
+    x[k] = gate * (1.0F + x[k] * (1.0F - gate));
+  }
 }
 
 // What goes into the convolution, and which of it a token sees.
@@ -107,17 +119,33 @@ struct Inputs {
     load<kCount>(d_y + (segment * tokens + token) * channels + channel, d);
     if constexpr (kSilu) {
       convolve(segment, token, channel, c);
-      PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) {
-        const float gate = sigmoid(c[k]);
-        c[k] = gate * (1.0F + c[k] * (1.0F - gate));
-      }
+      slope(c);
     } else {
       load<kCount>(row(segment, token) + channels + channel, c);
     }
     multiply(c, d);
   }
-  // The sums themselves.
+  // The weights of the taps, by their distance from the token.
+  template <int kTaps, int kCount>
+  PRIMUS_DEVICE void load_weights(std::int64_t channel, float (&w)[kTaps][kCount]) const {
+    if constexpr (kCount > 1) {  // kTaps == width: those of a channel are neighbours, and so are channels
+      PRIMUS_UNROLL
+      for (int part = 0; part < kTaps; ++part) {
+        float some[kCount];
+        load<kCount>(weight + channel * kTaps + part * kCount, some);
+        PRIMUS_UNROLL
+        for (int i = 0; i < kCount; ++i) {
+          const int at = part * kCount + i;
+          w[kTaps - 1 - at % kTaps][at / kTaps] = some[i];
+        }
+      }
+    } else {
+      PRIMUS_UNROLL
+      for (int d = 0; d < kTaps; ++d)
+        w[d][0] = d < width ? to_float(weight[channel * width + width - 1 - d]) : 0.0F;
+    }
+  }
+  // The sums of a token, all of whose inputs are read.
   template <int kCount>
   PRIMUS_DEVICE void convolve(std::int64_t segment, std::int64_t token, std::int64_t channel,
                               float (&sum)[kCount]) const {
@@ -145,6 +173,86 @@ struct Inputs {
     }
   }
 };
+
+// What goes into the convolution, of a token and of those before it: u[d] is that of the token d before.
+template <int kCount, int kTaps>
+struct Window {
+  float u[kTaps][kCount];
+
+  // The next token is this one. What no token can see is not read.
+  template <class Inputs>
+  PRIMUS_DEVICE void start(const Inputs& in, std::int64_t segment, std::int64_t token, std::int64_t channel) {
+    PRIMUS_UNROLL
+    for (int d = 1; d < kTaps; ++d) {
+      if (d < in.width && (token >= d || in.before)) {
+        in.load_input(segment, token - d, channel, u[d - 1]);
+      } else {
+        start_from(nullptr, u[d - 1]);
+      }
+    }
+  }
+  // Moves on to `token`, whose own input `next` is.
+  PRIMUS_DEVICE void take(const float (&next)[kCount]) {
+    PRIMUS_UNROLL
+    for (int d = kTaps - 1; d > 0; --d) {
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) u[d][k] = u[d - 1][k];
+    }
+    PRIMUS_UNROLL
+    for (int k = 0; k < kCount; ++k) u[0][k] = next[k];
+  }
+  // sum += the convolution of what a token with this reach sees.
+  PRIMUS_DEVICE void convolve(const float (&w)[kTaps][kCount], std::int64_t reach,
+                              float (&sum)[kCount]) const {
+    PRIMUS_UNROLL
+    for (int d = kTaps - 1; d >= 0; --d) {
+      if (d <= reach) add_product(w[d], u[d], sum);
+    }
+  }
+};
+
+// body(segment, first token, end, channel) for all runs of tokens of all channels: a block has neighbouring
+// runs of as many channels as a warp holds.
+template <class Body, int kCount>
+struct EachOfRuns {
+  static constexpr int kThreads = 128, kPacks = 32;
+  using StartsEarly = void;
+  Body body;
+  std::int64_t segments, tokens, run, packs, tiles;  // packs of a row, and blocks side by side
+
+  PRIMUS_DEVICE void operator()() const {
+    let_next_begin();
+    wait_for_previous();
+    const std::int64_t runs = (tokens + run - 1) / run;  // of a segment
+    const std::int64_t number = block() / tiles * (kThreads / kPacks) + thread() / kPacks;
+    const std::int64_t pack = block() % tiles * kPacks + thread() % kPacks;
+    const std::int64_t segment = number / runs, begin = number % runs * run;
+    if (segment < segments && pack < packs) body(segment, begin, smaller(begin + run, tokens), pack * kCount);
+  }
+};
+// Runs of kTaps to 4 * kTaps tokens: as long as that leaves every GPU enough threads.
+template <int kCount, int kTaps, class Body>
+void for_each_of_runs(Context& context, const CausalConvShape& shape, const Body& body) {
+  using Kernel = EachOfRuns<Body, kCount>;
+  constexpr std::int64_t kEnoughThreads = std::int64_t{1} << 17;
+  const std::int64_t packs = shape.channels / kCount, tiles = blocks_for(packs, Kernel::kPacks);
+  const std::int64_t run =
+      std::clamp<std::int64_t>(shape.rows() * packs / kEnoughThreads, kTaps, std::int64_t{4} * kTaps);
+  const std::int64_t runs = shape.segments * blocks_for(shape.tokens, run);
+  launch(context, blocks_for(runs, Kernel::kThreads / Kernel::kPacks) * tiles,
+         Kernel{body, shape.segments, shape.tokens, run, packs, tiles});
+}
+
+// body(channels of a thread, taps), both constants: the usual widths by vectors where that is possible, and
+// whatever else channel by channel with as many taps as there can be.
+template <class T, class Body>
+void with_taps(std::int64_t width, bool vectors, Body&& body) {
+  constexpr std::integral_constant<int, kVector<T>> kMany;
+  if (vectors && width == 2) return body(kMany, std::integral_constant<int, 2>{});
+  if (vectors && width == 3) return body(kMany, std::integral_constant<int, 3>{});
+  if (vectors && width == 4) return body(kMany, std::integral_constant<int, 4>{});
+  body(std::integral_constant<int, 1>{}, std::integral_constant<int, CausalConvShape::kMaxWidth>{});
+}
 
 // body(row, channel) by blocks of kRows rows and as many runs of channels.
 template <class Body, int kCount>
@@ -189,23 +297,32 @@ void with_type_and_form(DType dtype, CausalConvShape::Form form, Body body) {
 
 // ---- Training -----------------------------------------------------------------------------------
 
-template <class T, bool kSilu, int kCount>
+template <class T, bool kSilu, int kCount, int kTaps>
 struct ForwardBody {
   Inputs<T, kSilu> in;
   T* y;
 
-  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel) const {
-    const std::int64_t segment = row / in.tokens, token = row % in.tokens;
-    float sum[kCount];
-    in.convolve(segment, token, channel, sum);
-    if constexpr (kSilu) {
-      activate(sum);
-    } else {
-      float c[kCount];
-      load<kCount>(in.row(segment, token) + in.channels + channel, c);
-      multiply(c, sum);
+  PRIMUS_DEVICE void operator()(std::int64_t segment, std::int64_t begin, std::int64_t end,
+                                std::int64_t channel) const {
+    float w[kTaps][kCount];
+    in.load_weights(channel, w);
+    Window<kCount, kTaps> window;
+    window.start(in, segment, begin, channel);
+    for (std::int64_t token = begin; token < end; ++token) {
+      float u[kCount], sum[kCount];
+      in.load_input(segment, token, channel, u);
+      window.take(u);
+      start_from(in.bias ? in.bias + channel : nullptr, sum);
+      window.convolve(w, in.reach(segment, token), sum);
+      if constexpr (kSilu) {
+        activate(sum);
+      } else {
+        float c[kCount];
+        load<kCount>(in.row(segment, token) + in.channels + channel, c);
+        multiply(c, sum);
+      }
+      store<kCount>(y + (segment * in.tokens + token) * in.channels + channel, sum);
     }
-    store<kCount>(y + row * in.channels + channel, sum);
   }
 };
 
@@ -214,42 +331,108 @@ void forward(Context& context, const CausalConvForward& a) {
     using T = decltype(tag);
     const Inputs<T, silu> in(context, a);
     T* y = context.data<T>(a.y);
-    with_vector<T>(vectors<T>(in.channels, in.bcx, in.before, y), [&](auto count) {
-      for_each_of_tiles<count>(context, in.rows, in.channels, ForwardBody<T, silu, count>{in, y});
+    const bool wide = vectors<T>(in.channels, in.bcx, in.weight, in.bias, in.before, y);
+    with_taps<T>(in.width, wide, [&](auto count, auto taps) {
+      for_each_of_runs<count, taps>(context, a.shape, ForwardBody<T, silu, count, taps>{in, y});
     });
   });
 }
 
-template <class T, bool kSilu, int kCount>
+// A token's input is in the outputs of the kTaps - 1 behind it, too, so its gradient is complete so many
+// tokens later. Its two factors are loaded again then: they are still in the first cache, and registers are
+// scarce.
+template <class T, bool kSilu, int kCount, int kTaps>
 struct BackwardBody {
+  static constexpr int kLag = kTaps - 1;
   Inputs<T, kSilu> in;
   const float* d_after;
   T* d_bcx;
 
-  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel) const {
-    const std::int64_t segment = row / in.tokens, token = row % in.tokens;
-    T* const d_b = d_bcx + row * in.kParts * in.channels + channel;
-    float sum[kCount], gate[kCount];
-    if constexpr (!kSilu) {
-      in.convolve(segment, token, channel, sum);
-      load<kCount>(in.d_y + row * in.channels + channel, gate);
-      multiply(gate, sum);
-      store<kCount>(d_b + in.channels, sum);
+  // d[j] and reach[j] are of the token j before, as is the window.
+  struct State {
+    float w[kTaps][kCount], d[kTaps][kCount];
+    Window<kCount, kTaps> window;
+    int reach[kTaps];
+  };
+
+  PRIMUS_DEVICE void operator()(std::int64_t segment, std::int64_t begin, std::int64_t end,
+                                std::int64_t channel) const {
+    State s{};
+    in.load_weights(channel, s.w);
+    s.window.start(in, segment, begin, channel);
+    PRIMUS_UNROLL_BY(1)
+    for (std::int64_t token = begin; token < end + kLag; ++token) {
+      shift(s);
+      s.reach[0] = -1;  // behind the segment nobody sees anything
+      if (token < in.tokens) take(s, segment, token, end, channel);
+      if (token - kLag >= begin) put(s, segment, token - kLag, channel);
     }
+  }
+
+ private:
+  PRIMUS_DEVICE T* d_row(std::int64_t segment, std::int64_t token) const {
+    return d_bcx + (segment * in.tokens + token) * in.kParts * in.channels;
+  }
+  PRIMUS_DEVICE static void shift(State& s) {
+    PRIMUS_UNROLL
+    for (int j = kLag; j > 0; --j) {
+      s.reach[j] = s.reach[j - 1];
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) s.d[j][k] = s.d[j - 1][k];
+    }
+  }
+  // The next token: the gradient of its sums, and of its second gate, which is the thread's to write within
+  // its run.
+  PRIMUS_DEVICE void take(State& s, std::int64_t segment, std::int64_t token, std::int64_t end,
+                          std::int64_t channel) const {
+    s.reach[0] = static_cast<int>(in.reach(segment, token));
+    float sum[kCount] = {};
+    if (kSilu || token < end) {
+      float u[kCount];
+      in.load_input(segment, token, channel, u);
+      start_from(in.bias ? in.bias + channel : nullptr, sum);
+      s.window.take(u);
+      s.window.convolve(s.w, s.reach[0], sum);
+    }
+    load<kCount>(in.d_y + (segment * in.tokens + token) * in.channels + channel, s.d[0]);
+    if constexpr (kSilu) {
+      slope(sum);
+      multiply(sum, s.d[0]);
+    } else {
+      float c[kCount];
+      load<kCount>(in.row(segment, token) + in.channels + channel, c);
+      if (token < end) {
+        multiply(s.d[0], sum);
+        store<kCount>(d_row(segment, token) + in.channels + channel, sum);
+      }
+      multiply(c, s.d[0]);
+    }
+  }
+  // The gradient of what went in kLag tokens before, or of its factors.
+  PRIMUS_DEVICE void put(const State& s, std::int64_t segment, std::int64_t token,
+                         std::int64_t channel) const {
     const std::int64_t edge = token - (in.tokens - (in.width - 1));
+    float sum[kCount];
     start_from(
         d_after && edge >= 0 ? d_after + (segment * (in.width - 1) + edge) * in.channels + channel : nullptr,
         sum);
-    in.add_gradient(segment, token, 0, channel, sum);
-    if constexpr (kSilu) return store<kCount>(d_b, sum);
-    const T* const b = in.row(segment, token) + channel;
-    float d_x[kCount];
-    load<kCount>(b, d_x);
-    load<kCount>(b + 2 * in.channels, gate);
-    multiply(sum, d_x);
-    multiply(sum, gate);
-    store<kCount>(d_b, gate);
-    store<kCount>(d_b + 2 * in.channels, d_x);
+    PRIMUS_UNROLL
+    for (int d = 0; d < kTaps; ++d) {
+      if (s.reach[kLag - d] >= d) add_product(s.w[d], s.d[kLag - d], sum);
+    }
+    T* const to = d_row(segment, token) + channel;
+    if constexpr (kSilu) {
+      store<kCount>(to, sum);
+    } else {
+      const T* const factors = in.row(segment, token) + channel;
+      float b[kCount], x[kCount];
+      load<kCount>(factors, b);
+      load<kCount>(factors + 2 * in.channels, x);
+      multiply(sum, b);
+      multiply(sum, x);
+      store<kCount>(to, x);
+      store<kCount>(to + 2 * in.channels, b);
+    }
   }
 };
 
@@ -259,55 +442,87 @@ void backward_input(Context& context, const CausalConvBackwardInput& a) {
     const Inputs<T, silu> in(context, a);
     const auto* after = optional<float>(context, a.d_after);
     T* d_bcx = context.data<T>(a.d_bcx);
-    with_vector<T>(vectors<T>(in.channels, in.bcx, in.before, in.d_y, after, d_bcx), [&](auto count) {
-      for_each_of_tiles<count>(context, in.rows, in.channels, BackwardBody<T, silu, count>{in, after, d_bcx});
+    const bool wide = vectors<T>(in.channels, in.bcx, in.weight, in.bias, in.before, in.d_y, after, d_bcx);
+    with_taps<T>(in.width, wide, [&](auto count, auto taps) {
+      for_each_of_runs<count, taps>(context, a.shape, BackwardBody<T, silu, count, taps>{in, after, d_bcx});
     });
   });
 }
 
-// lines[slice][channel][d] = the sum over the slice's rows, in order, for the taps of one group: a thread has
-// neighbouring channels, and takes up so many weights of each in one pass over the rows.
-template <class T, bool kSilu, int kCount>
+// lines[slice][channel][tap] = the sum over the slice's rows, in order: a thread has neighbouring channels.
+template <class T, bool kSilu, int kCount, int kTaps>
 struct WeightParts {
-  static constexpr int kThreads = 256, kTaps = 4;
+  static constexpr int kThreads = 256;
   Inputs<T, kSilu> in;
   float* lines;
-  std::int64_t rows_per_slice, slices, groups;
-  bool of_bias;
+  std::int64_t rows_per_slice, slices;
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t packs = in.channels / kCount, item = block() * kThreads + thread();
-    const std::int64_t channel = item % packs * kCount, slice = item / packs % slices;
-    const std::int64_t first = item / packs / slices * kTaps;  // distance of the group's nearest tap
-    if (item >= packs * slices * groups) return;
+    const std::int64_t channel = item % packs * kCount, slice = item / packs;
+    if (slice >= slices) return;
     const std::int64_t begin = slice * rows_per_slice, end = smaller(begin + rows_per_slice, in.rows);
+    std::int64_t segment = begin / in.tokens, token = begin % in.tokens;
     float sum[kTaps][kCount] = {};
-    for (std::int64_t row = begin; row < end; ++row) {
-      const std::int64_t segment = row / in.tokens, token = row % in.tokens;
-      const std::int64_t reach = in.reach(segment, token);
-      float e[kCount];
-      in.load_gradient(segment, token, channel, e);
-      PRIMUS_UNROLL
-      for (int tap = 0; tap < kTaps; ++tap) {
-        float u[kCount];
-        if (first + tap > reach) continue;
-        if (of_bias) {
-          PRIMUS_UNROLL
-          for (int k = 0; k < kCount; ++k) u[k] = 1.0F;
+    [[maybe_unused]] float w[kTaps][kCount];
+    if constexpr (kSilu) in.load_weights(channel, w);
+    for (std::int64_t left = end - begin; left > 0; ++segment, token = 0) {
+      const std::int64_t stop = smaller(token + left, in.tokens);
+      left -= stop - token;
+      Window<kCount, kTaps> window;
+      window.start(in, segment, token, channel);
+      PRIMUS_UNROLL_BY(2)
+      for (; token < stop; ++token) {
+        float u[kCount], e[kCount];
+        in.load_input(segment, token, channel, u);
+        window.take(u);
+        const std::int64_t reach = in.reach(segment, token);
+        if constexpr (kSilu) {
+          float sums[kCount];
+          start_from(in.bias ? in.bias + channel : nullptr, sums);
+          window.convolve(w, reach, sums);
+          slope(sums);
+          load<kCount>(in.d_y + (segment * in.tokens + token) * in.channels + channel, e);
+          multiply(sums, e);
         } else {
-          in.load_input(segment, token - first - tap, channel, u);
+          in.load_gradient(segment, token, channel, e);
         }
-        add_product(e, u, sum[tap]);
+        PRIMUS_UNROLL
+        for (int d = 0; d < kTaps; ++d) {
+          if (d <= reach) add_product(e, window.u[d], sum[d]);
+        }
       }
     }
-    const std::int64_t columns = of_bias ? 1 : in.width;
-    float* const line = lines + (slice * in.channels + channel) * columns;
-    PRIMUS_UNROLL
-    for (int tap = 0; tap < kTaps; ++tap) {
-      if (first + tap >= columns) continue;
+    put(sum, lines + (slice * in.channels + channel) * in.width);
+  }
+
+ private:
+  PRIMUS_DEVICE void put(const float (&sum)[kTaps][kCount], float* line) const {
+    if constexpr (kCount > 1) {  // kTaps == width
       PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) line[k * columns + columns - 1 - first - tap] = sum[tap][k];
+      for (int part = 0; part < kTaps * kCount; part += 4) {
+        float some[4];
+        PRIMUS_UNROLL
+        for (int i = 0; i < 4; ++i) some[i] = sum[kTaps - 1 - (part + i) % kTaps][(part + i) / kTaps];
+        store<4>(line + part, some);
+      }
+    } else {
+      PRIMUS_UNROLL
+      for (int d = 0; d < kTaps; ++d) {
+        if (d < in.width) line[in.width - 1 - d] = sum[d][0];
+      }
     }
+  }
+};
+
+// A row's gradient of the bias.
+template <class T, bool kSilu, int kVectors>
+struct BiasTerm {
+  static constexpr int kCount = kVectors;
+  Inputs<T, kSilu> in;
+
+  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel, float (&d)[kCount]) const {
+    in.load_gradient(row / in.tokens, row % in.tokens, channel, d);
   }
 };
 
@@ -326,14 +541,19 @@ void backward_weight(Context& context, const CausalConvBackwardWeight& a) {
   with_type_and_form(a.bcx.dtype, a.shape.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
     const Inputs<T, silu> in(context, a);
-    with_vector<T>(vectors<T>(in.channels, in.bcx, in.before, in.d_y), [&](auto count) {
-      using Kernel = WeightParts<T, silu, count>;
-      const std::int64_t groups = a.of_bias ? 1 : blocks_for(in.width, Kernel::kTaps);
-      launch(context, blocks_for(in.channels / count * slices.count * groups, Kernel::kThreads),
-             Kernel{in, lines, slices.rows_per_slice, slices.count, groups, a.of_bias});
+    const bool wide = vectors<T>(in.channels, in.bcx, in.weight, in.bias, in.before, in.d_y, lines);
+    if (a.of_bias) {
+      return with_vector<T>(wide, [&](auto count) {
+        row_sum(context, in.rows, columns, lines, a.d_weight, a.accumulate, BiasTerm<T, silu, count>{in});
+      });
+    }
+    with_taps<T>(in.width, wide, [&](auto count, auto taps) {
+      using Kernel = WeightParts<T, silu, count, taps>;
+      launch(context, blocks_for(in.channels / count * slices.count, Kernel::kThreads),
+             Kernel{in, lines, slices.rows_per_slice, slices.count});
     });
+    sum_of_lines(context, lines, columns, slices.count, a.d_weight, a.accumulate);
   });
-  sum_of_lines(context, lines, columns, slices.count, a.d_weight, a.accumulate);
 }
 
 // ---- Edges of segments: a few rows --------------------------------------------------------------
@@ -503,7 +723,7 @@ void cached(Context& context, const CachedCausalConv& a) {
                               a.width,
                               a.ring.shape[1]};
     const std::int64_t batch = all.pages.batch;
-    with_vector<T>(vectors<T>(all.channels, all.bcx, all.ring, all.y), [&](auto count) {
+    with_vector<T>(vectors<T>(all.channels, all.bcx, all.bias, all.ring, all.y), [&](auto count) {
       if (all.rows <= batch)
         return for_each_of_rows<count>(context, batch + 1, all.channels, FewRows<T, silu, count>{all});
       for_each_of_tiles<count>(context, all.rows, all.channels, CachedRows<T, silu, count>{all});

@@ -201,7 +201,24 @@ void fill(CpuContext& context, const Fill& a) {
   });
 }
 
+void add_rows(CpuContext& context, const CopyRows& a) {
+  with_float_type(a.to.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T* from = context.data<T>(a.from);
+    T* to = context.data<T>(a.to);
+    parallel_ranges(context, a.rows, 3 * a.cols * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T* x = from + row * a.from_stride;
+        T* y = to + row / a.group_rows * a.to_group_stride + row % a.group_rows * a.to_stride;
+        PRIMUS_SIMD()
+        for (std::int64_t i = 0; i < a.cols; ++i) y[i] = from_float<T>(to_float(y[i]) + to_float(x[i]));
+      }
+    });
+  });
+}
+
 void copy_rows(CpuContext& context, const CopyRows& a) {
+  if (a.add) return add_rows(context, a);
   const std::int64_t element = size_of(a.from.dtype);
   const std::int64_t bytes = a.cols * element;
   const char* from = context.data<char>(a.from);

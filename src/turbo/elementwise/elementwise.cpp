@@ -66,7 +66,7 @@ CopyRows CopyRows::strided(const Tensor& from, const Tensor& to, std::int64_t ro
 }
 
 void CopyRows::check() const {
-  PRIMUS_CHECK(kId, from.dtype == to.dtype);
+  PRIMUS_CHECK(kId, from.dtype == to.dtype && (!add || is_float(to)));
   PRIMUS_CHECK(kId, rows >= 0 && cols >= 0 && group_rows > 0);
   PRIMUS_CHECK(kId, from_stride >= cols && to_stride >= cols);
 }

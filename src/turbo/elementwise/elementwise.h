@@ -107,11 +107,12 @@ struct LogUniform {
 };
 
 // Copies rows between row-strided buffers: to[(row / group_rows) * to_group_stride + (row % group_rows) *
-// to_stride + c] = from[row * from_stride + c] for c < cols.
+// to_stride + c] = from[row * from_stride + c] for c < cols. Or adds them to what is there, rounded once.
 struct CopyRows {
   static constexpr KernelId kId = KernelId::kCopyRows;
-  Tensor from, to;  // first elements; equal types
+  Tensor from, to;  // first elements; equal types, to add fp32 or bf16
   std::int64_t rows, cols, from_stride, to_stride, group_rows, to_group_stride;  // in elements
+  bool add = false;
   // All rows in one group.
   static CopyRows strided(const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,
                           std::int64_t from_stride, std::int64_t to_stride);

@@ -231,15 +231,50 @@ void random_normal(Context& context, const RandomNormal& call) {
            RandomNormalBody{stream, context.data<float>(call.out), call.offset, n, call.mean, call.std});
 }
 
+// Where rows come from and go to. Long divisions cost as much as the copy, so most calls are without those of
+// groups.
 template <class Word>
-struct CopyRowsBody {
+struct Rows {
   const Word* from;
   Word* to;
-  std::int64_t cols, from_stride, to_stride, group_rows, to_group_stride;
-  PRIMUS_DEVICE void operator()(std::int64_t i) const {
-    const std::int64_t row = i / cols, column = i % cols;
-    to[row / group_rows * to_group_stride + row % group_rows * to_stride + column] =
-        from[row * from_stride + column];
+  std::int64_t from_stride, to_stride, group_rows, to_group_stride;
+  bool groups;
+
+  Rows(Context& context, const CopyRows& a, std::int64_t words)
+      : from(context.data<Word>(a.from)),
+        to(context.data<Word>(a.to)),
+        from_stride(a.from_stride / words),
+        to_stride(a.to_stride / words),
+        group_rows(a.group_rows),
+        to_group_stride(a.to_group_stride / words),
+        groups(a.rows > a.group_rows) {}
+
+  PRIMUS_DEVICE const Word* source(std::int64_t row) const { return from + row * from_stride; }
+  PRIMUS_DEVICE Word* target(std::int64_t row) const {
+    if (!groups) return to + row * to_stride;
+    return to + row / group_rows * to_group_stride + row % group_rows * to_stride;
+  }
+};
+
+template <class Word>
+struct CopyRowsBody {
+  Rows<Word> rows;
+  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t column) const {
+    rows.target(row)[column] = rows.source(row)[column];
+  }
+};
+
+template <class T, int kCount>
+struct AddRowsBody {
+  Rows<T> rows;
+  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t column) const {
+    T* const to = rows.target(row) + column;
+    float x[kCount], y[kCount];
+    load<kCount>(rows.source(row) + column, x);
+    load<kCount>(to, y);
+    PRIMUS_UNROLL
+    for (int k = 0; k < kCount; ++k) y[k] += x[k];
+    store<kCount>(to, y);
   }
 };
 
@@ -250,10 +285,7 @@ struct alignas(16) Line {
 template <class Word>
 void copy_rows_by(Context& context, const CopyRows& a) {
   const auto words = static_cast<std::int64_t>(sizeof(Word)) / size_of(a.from.dtype);
-  for_each(context, a.rows * (a.cols / words),
-           CopyRowsBody<Word>{context.data<Word>(a.from), context.data<Word>(a.to), a.cols / words,
-                              a.from_stride / words, a.to_stride / words, a.group_rows,
-                              a.to_group_stride / words});
+  for_each_of_rows<1>(context, a.rows, a.cols / words, CopyRowsBody<Word>{Rows<Word>(context, a, words)});
 }
 
 void copy_rows(Context& context, const CopyRows& a) {
@@ -262,6 +294,14 @@ void copy_rows(Context& context, const CopyRows& a) {
                      reinterpret_cast<std::uintptr_t>(context.data<char>(a.to)) % 16 == 0 &&
                      a.cols * bytes % 16 == 0 && a.from_stride * bytes % 16 == 0 &&
                      a.to_stride * bytes % 16 == 0 && a.to_group_stride * bytes % 16 == 0;
+  if (a.add) {
+    return with_float_type(a.to.dtype, [&](auto tag) {
+      using T = decltype(tag);
+      with_vector<T>(lines, [&](auto count) {
+        for_each_of_rows<count>(context, a.rows, a.cols, AddRowsBody<T, count>{Rows<T>(context, a, 1)});
+      });
+    });
+  }
   if (lines) return copy_rows_by<Line>(context, a);
   switch (bytes) {
     case 8:

@@ -54,9 +54,10 @@ class Products {
     product_.c = Tensor(nullptr, DType::kF32, square);
     launch(plan, product_);
 
-    scratch_.emplace(device, "scratch", std::max(measuring.high_water(), Arena::kAlignment));
-    operands_.emplace(device, "operands", 2 * product_.a.bytes() + product_.c.bytes());
-    context_.emplace(device, *stream_, scratch_->get(), meter_);
+    scratch_ =
+        std::make_unique<OwnArena>(device, "scratch", std::max(measuring.high_water(), Arena::kAlignment));
+    operands_ = std::make_unique<OwnArena>(device, "operands", 2 * product_.a.bytes() + product_.c.bytes());
+    context_ = std::unique_ptr<turbo::Context>(new turbo::Context{device, *stream_, scratch_->get(), meter_});
     product_.a.data = operands_->get().allocate(product_.a.bytes()).address;
     product_.b.data = operands_->get().allocate(product_.b.bytes()).address;
     product_.c.data = operands_->get().allocate(product_.c.bytes()).address;
@@ -94,8 +95,8 @@ class Products {
   std::unique_ptr<Stream> stream_;
   Meter meter_;
   Gemm product_{.role = GemmRole::kForward, .a = {}, .b = {}, .c = {}, .accumulate = false, .workspace = {}};
-  std::optional<OwnArena> scratch_, operands_;
-  std::optional<turbo::Context> context_;
+  std::unique_ptr<OwnArena> scratch_, operands_;
+  std::unique_ptr<turbo::Context> context_;
 };
 
 // The best rate of the repetitions for which counts(cores) says so; empty: there was none.
@@ -105,11 +106,11 @@ std::optional<double> best_rate(Device& device, DType dtype, RateTime time, Coun
   // On a GPU small products would measure launches, and a wait behind each of them the host. On a few cores
   // products of side 1024 are as fast as larger ones; more cores find too little work in them.
   constexpr double kTooShort = 0.003;
-  std::optional<Products> products(std::in_place, device, dtype, host ? 1024 : 4096, host ? 1 : 16);
+  auto products = std::make_unique<Products>(device, dtype, host ? 1024 : 4096, host ? 1 : 16);
   products->run();  // compiles kernels, touches memory
   if (host && products->run().seconds < kTooShort) {
     products.reset();
-    products.emplace(device, dtype, 1536, 1);
+    products = std::make_unique<Products>(device, dtype, 1536, 1);
     products->run();
   }
   double best = 0, second = 0;

@@ -73,7 +73,8 @@ TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
       {"deepseek_v32", {"first_k_dense_replace", "head_dim", "num_key_value_heads", "qk_head_dim"}},
       {"glm_moe_dsa", {"first_k_dense_replace", "head_dim", "num_key_value_heads", "qk_head_dim"}},
       {"llama4_text", {"interleave_moe_layer_step", "no_rope_layer_interval"}},  // lists go before them
-      {"lfm2", {"full_attn_idxs"}}};
+      {"lfm2", {"full_attn_idxs"}},
+      {"kimi_linear", {"head_dim", "num_key_value_heads", "qk_head_dim"}}};
   const json families = json::parse(read_file(kTests / "lm/model/transformers_defaults.json"));
   std::size_t keys = 0;
   for (const auto& [family, config] : families.items()) {
@@ -162,7 +163,9 @@ TEST(ConfigKeys, OtherNamesGoBeforeTheUsualOnes) {
       {"deepseek_v3", "num_local_experts", "n_routed_experts"},
       {"deepseek_v3", "num_mtp_layers", "num_nextn_predict_layers"},
       {"qwen3_moe", "num_local_experts", "num_experts"},
-      {"lfm2", "block_ff_dim", "intermediate_size"}};
+      {"lfm2", "block_ff_dim", "intermediate_size"},
+      {"kimi_linear", "num_local_experts", "num_experts"},
+      {"kimi_linear", "num_shared_experts", "n_shared_experts"}};
   for (const auto& [family, alias, key] : aliases) {
     json expected = golden(family), root = expected;
     expected.erase(alias);
@@ -314,7 +317,13 @@ TEST(ConfigKeys, PublishedModelsGiveNoNote) {
        "attention_bias attn_output_gate full_attention_interval layer_types linear_conv_kernel_dim "
        "linear_key_head_dim linear_num_key_heads linear_num_value_heads linear_value_head_dim "
        "mamba_ssm_dtype "
-       "mtp_num_hidden_layers mtp_use_dedicated_embeddings rope_parameters partial_rotary_factor"}};
+       "mtp_num_hidden_layers mtp_use_dedicated_embeddings rope_parameters partial_rotary_factor"},
+      {"kimi_linear",
+       "auto_map attention_bias first_k_dense_replace kv_lora_rank linear_attn_config mla_use_nope "
+       "model_max_length moe_intermediate_size moe_layer_freq moe_renormalize moe_router_activation_func "
+       "num_expert_group num_experts num_experts_per_token num_nextn_predict_layers num_shared_experts "
+       "q_lora_rank qk_nope_head_dim qk_rope_head_dim routed_scaling_factor topk_group topk_method "
+       "use_grouped_topk v_head_dim"}};
   for (const auto& [name, keys] : published) {
     const json root = golden(name);
     EXPECT_EQ(notes_of(root), std::vector<std::string>{}) << name;

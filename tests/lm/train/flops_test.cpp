@@ -58,7 +58,7 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
           tokens * 6 *
           static_cast<double>(4 * l.values() * l.key_dim + l.conv_width * (2 * l.keys() + l.values()));
     }
-    if (latent.kv_rank == 0) continue;
+    if (latent.kv_rank == 0 || !c.attends(layer)) continue;
     if (const IndexerConfig& indexer = c.attention.indexer; indexer.heads > 0) {
       // Products with latents are no Gemm here, nor are the indexer's scores, each token's own counting half.
       products -= tokens * (6 * static_cast<double>(latent.kv_rank * c.heads) *
@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Flops,
                          ::testing::Values("llama", "llama31_tied", "qwen2", "qwen3", "qwen3_moe", "mixtral",
                                            "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4", "lfm2",
                                            "lfm2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5",
-                                           "deepseek_v32", "glm_moe_dsa"));
+                                           "deepseek_v32", "glm_moe_dsa", "kimi_linear", "kimi_k3"));
 
 }  // namespace
 }  // namespace primus

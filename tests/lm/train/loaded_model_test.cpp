@@ -91,6 +91,21 @@ const std::map<std::string, std::string> kExperiments = {
      "moe_shared_expert_gate: true, linear_attention_freq: 2, linear_num_key_heads: 2, "
      "linear_num_value_heads: 4, "
      "linear_key_head_dim: 16, linear_value_head_dim: 8, rotary_percent: 0.25"},
+    {"kimi_linear",
+     "model_type: kimi_linear, ffn_hidden_size: 112, kv_lora_rank: 16, qk_head_dim: 12, qk_pos_emb_head_dim: "
+     "8, v_head_dim: 16, mla_use_nope: true, num_experts: 8, moe_ffn_hidden_size: 24,"
+     "moe_shared_expert_intermediate_size: 24, moe_router_topk: 3, moe_router_topk_scaling_factor: 1.5,"
+     "moe_layer_freq: [0, 1], linear_attention_freq: [1, 0], linear_num_key_heads: 4,"
+     "linear_num_value_heads: 4, linear_key_head_dim: 16, linear_value_head_dim: 16"},
+    {"kimi_k3",
+     "model_type: kimi_k3, ffn_hidden_size: 112, q_lora_rank: 24, kv_lora_rank: 16, qk_head_dim: 12,"
+     "qk_pos_emb_head_dim: 8, v_head_dim: 16, mla_use_nope: true, mla_use_output_gate: true, num_experts: 8,"
+     "moe_ffn_hidden_size: 24, moe_shared_expert_intermediate_size: 48, moe_router_topk: 3,"
+     "moe_layer_freq: [0, 1], routed_expert_hidden_size: 32, latent_moe_use_norm: true,"
+     "linear_attention_freq: [1, 0], linear_num_key_heads: 4, linear_num_value_heads: 4,"
+     "linear_key_head_dim: 16, linear_value_head_dim: 16, kda_gate_lower_bound: -5,"
+     "kda_use_full_rank_gate: true, attn_res_block_size: 1, activation_situ_beta: 4,"
+     "activation_situ_linear_beta: 25, moe_router_bias_update_rule: quantile"},
     {"qwen3_5",
      "model_type: qwen3_5_text, ffn_hidden_size: 112, num_query_groups: 2, kv_channels: 16, "
      "apply_layernorm_1p: true, "

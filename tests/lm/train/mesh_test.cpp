@@ -509,6 +509,29 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"qwen3_next_tp2_ep2_etp2", qwen3_next, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}}),
     [](const auto& c) { return std::string(c.param.name); });
 
+INSTANTIATE_TEST_SUITE_P(
+    Kimi, MeshTraining,
+    testing::Values(Case{"linear_tp2", tiny_kimi_linear, {2, tensor(2)}},
+                    Case{"linear_tp4_recomputed", tiny_kimi_linear, {4, tensor(4), Sharding::kNone, true}},
+                    Case{"linear_tp2_ep4_zero3",
+                         tiny_kimi_linear,
+                         {4, {.tensor = 2, .expert = 4}, Sharding::kParameters}},
+                    Case{"linear_cp2", tiny_kimi_linear, {2, {.context = 2}}},
+                    Case{"linear_cp2_tp2", tiny_kimi_linear, {4, {.tensor = 2, .context = 2}}},
+                    Case{"k3_tp2", tiny_kimi_k3, {2, tensor(2)}},
+                    Case{"k3_tp2_ep2_etp2_recomputed",
+                         tiny_kimi_k3,
+                         {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}, Sharding::kNone, true}},
+                    Case{"k3_ep4_zero1", tiny_kimi_k3, {4, expert(4), Sharding::kStates}},
+                    Case{"k3_ep2_dp2_zero3", tiny_kimi_k3, {4, expert(2), Sharding::kParameters}},
+                    Case{"k3_pp2", tiny_kimi_k3, {2, {.pipeline = 2}}},
+                    Case{"k3_pp4_recomputed", tiny_kimi_k3, {4, {.pipeline = 4}, Sharding::kNone, true}},
+                    Case{"k3_tp2_pp2_ep2", tiny_kimi_k3, {4, {.tensor = 2, .pipeline = 2, .expert = 2}}},
+                    Case{"k3_cp2_ep2", tiny_kimi_k3, {2, {.context = 2, .expert = 2}}},
+                    Case{"k3_by_quantiles_tp2", tiny_kimi_k3_by_quantiles, {2, tensor(2)}},
+                    Case{"k3_by_quantiles_dp2_pp2", tiny_kimi_k3_by_quantiles, {4, {.pipeline = 2}}}),
+    [](const auto& c) { return std::string(c.param.name); });
+
 constexpr MeshShape context(int n) { return {.context = n}; }
 constexpr Way by(engine::ContextParallel::Exchange exchange, Way way) {
   way.exchange = exchange;

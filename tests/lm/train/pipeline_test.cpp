@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
                                          Model{"capped", capped, false}, Model{"lfm2", tiny_lfm2, false},
                                          Model{"qwen3_next", tiny_qwen3_next, false},
                                          Model{"wide", wide, false},
-                                         Model{"sparse", sparse, true}),
+                                         Model{"sparse", sparse, true}, Model{"kimi_k3", tiny_kimi_k3, false}),
                          [](const auto& model) { return std::string(model.param.name); });
 
 // Stages of several ranks: every level of sharding, with hybrid shards, and bf16.

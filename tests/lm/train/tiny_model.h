@@ -153,6 +153,54 @@ inline ModelConfig tiny_qwen3_next() {
   return c;
 }
 
+// Kimi delta attention around a layer of latent attention without positions, and experts behind the first.
+inline ModelConfig tiny_kimi_linear() {
+  ModelConfig c = tiny_llama();
+  c.family = "kimi_linear";
+  c.kv_heads = c.heads;
+  c.attention.latent = {
+      .q_rank = 0, .kv_rank = 16, .nope_dim = 8, .rope_dim = 4, .value_dim = 10, .nope = true};
+  c.linear = {.key_heads = 4, .value_heads = 4, .key_dim = 12, .value_dim = 12, .conv_width = 4};
+  c.linear.layers = {0, 1, 3};
+  c.linear.channel_gates = true;
+  c.moe.experts = 8;
+  c.moe.ffn = 24;
+  c.moe.shared_ffn = 24;
+  c.moe.dense_layers = {0};
+  c.moe.choice_bias = true;
+  c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid,
+                  .group_score = turbo::RouterRule::GroupScore::kTwoBest,
+                  .top_k = 2};
+  c.moe.training = {.balance_loss = 0.02, .bias_update_rate = 0x1p-7};
+  return c;
+}
+
+// All that Kimi K3 adds, and multi-token prediction of depth one.
+inline ModelConfig tiny_kimi_k3() {
+  ModelConfig c = tiny_kimi_linear();
+  c.family = "kimi_k3";
+  c.layers = 5;
+  c.attention.latent.q_rank = 20;
+  c.attention.latent.output_gate = true;
+  c.linear.layers = {0, 1, 3};
+  c.linear.gate_lower_bound = -5;
+  c.linear.full_rank_gate = true;
+  c.situ_beta = 4;
+  c.situ_linear_beta = 25;
+  c.residual_block = 2;
+  c.moe.latent = 32;
+  c.moe.latent_norm = true;
+  c.mtp = {.layers = 1, .enabled = true, .training = {.loss_scale = 0.3}};
+  return c;
+}
+
+// The same, whose biases are set by quantiles.
+inline ModelConfig tiny_kimi_k3_by_quantiles() {
+  ModelConfig c = tiny_kimi_k3();
+  c.moe.training.quantile_bins = 64;
+  return c;
+}
+
 // Adapters beside all matrices of a dense model.
 inline ModelConfig tiny_lora() {
   ModelConfig c = tiny_llama();

@@ -352,6 +352,15 @@ TEST(Attention, PackedDocumentsMatchReference) {
 }
 
 // Every document of a packed sequence gives what it gives alone, up to the places where tiles are cut.
+// So few that a library has room for them, with and without groups of heads.
+TEST(Attention, FewDocumentsMatchReference) {
+  expect_all_match({shape(2, 180, 2, 2, 64, 64), shape(2, 180, 2, 1, 64, 64), shape(1, 384, 4, 2, 128, 128)},
+                   [](Expected& expected, DType) {
+                     expected.pack({70, 110});
+                   },
+                   8, {DType::kBF16});
+}
+
 TEST(Attention, APackedDocumentEqualsTheDocumentAlone) {
   constexpr std::int64_t kLengths[] = {64, 100, 36, 192};
   OperatorBench bench;

@@ -15,9 +15,11 @@
 #include "turbo/adamw/adamw.h"
 #include "turbo/attention/attention.h"
 #include "turbo/attention/paged_attention.h"
+#include "turbo/attention_residual/attention_residual.h"
 #include "turbo/bias/bias.h"
 #include "turbo/block_moments.h"
 #include "turbo/causal_conv/causal_conv.h"
+#include "turbo/channel_gate/channel_gate.h"
 #include "turbo/column_runs/column_runs.h"
 #include "turbo/context.h"
 #include "turbo/cpu/cpu_kernels.h"
@@ -41,11 +43,13 @@
 #include "turbo/mxfp4/mxfp4.h"
 #include "turbo/oscillation/oscillation.h"
 #include "turbo/position_scale/position_scale.h"
+#include "turbo/quantile_balance/quantile_balance.h"
 #include "turbo/rms_norm/rms_norm.h"
 #include "turbo/rope/rope.h"
 #include "turbo/router/router.h"
 #include "turbo/selected_attention/selected_attention.h"
 #include "turbo/sgd/sgd.h"
+#include "turbo/situ/situ.h"
 #include "turbo/soft_cap/soft_cap.h"
 #include "turbo/step_scalars.h"
 #include "turbo/swiglu/swiglu.h"
@@ -142,6 +146,7 @@ class CheckTest : public ::testing::Test {
   std::map<KernelId, bool> covered_;
 
   void check_dense();
+  void check_kimi();
   void check_attention();
   void check_convolutions();
   void check_delta_rule();
@@ -150,6 +155,96 @@ class CheckTest : public ::testing::Test {
   void check_experts();
   void check_update();
 };
+
+// What Kimi Linear and Kimi K3 alone have.
+void CheckTest::check_kimi() {
+  const Tensor x = bf16({kTokens, kWidth});
+  const ChannelGates gates{.z = bf16({kTokens, 6}),
+                           .b = bf16({kTokens, 2}),
+                           .a_log = f32({2}),
+                           .bias = f32({6}),
+                           .lower_bound = -5};
+  const Tensor of_channels = f32({kTokens, 6}), of_heads = f32({kTokens, 2});
+  using Dg = ChannelGateForward;
+  expect_checks<Dg>({.of = gates, .g = of_channels, .beta = of_heads}, {&Dg::g, &Dg::beta}, {},
+                    {[](Dg& a) {
+                       a.of.z = bf16({kTokens, 7});
+                     },
+                     [](Dg& a) {
+                       a.of.b = f32({kTokens, 2});
+                     },
+                     [](Dg& a) { a.of.a_log = f32({3}); }, [](Dg& a) { a.of.bias = f32({7}); },
+                     [](Dg& a) { a.of.lower_bound = 1; }});
+  using Db = ChannelGateBackward;
+  expect_checks<Db>({.of = gates,
+                     .d_g = of_channels,
+                     .d_beta = of_heads,
+                     .d_z = bf16({kTokens, 6}),
+                     .d_b = bf16({kTokens, 2})},
+                    {&Db::d_g, &Db::d_beta, &Db::d_z, &Db::d_b}, {}, {[](Db& a) { a.of.lower_bound = 1; }});
+  using Dw = ChannelGateBackwardWeight;
+  expect_checks<Dw>({.of = gates, .d_g = of_channels, .d_weight = f32({8}), .workspace = {}},
+                    {&Dw::d_g, &Dw::d_weight}, {}, {[](Dw& a) { a.of.lower_bound = 1; }});
+  using Cb = ChannelGateBias;
+  expect_checks<Cb>({.x = f32({8}), .low = 1, .high = 2}, {}, {&Cb::x},
+                    {[](Cb& a) { a.low = 0; }, [](Cb& a) { a.high = 1; }});
+  using Mh = MarginHistogram;
+  const MarginBins bins{.low = -1, .high = 1};
+  const auto no_range = [](auto& a) { a.bins.high = -1; };
+  const auto all_chosen = [](auto& a) { a.top_k = 9; };
+  expect_checks<Mh>({.bins = bins,
+                     .top_k = 2,
+                     .logits = f32({kTokens, 8}),
+                     .bias = f32({8}),
+                     .counts = i32({8, 16}),
+                     .workspace = {}},
+                    {&Mh::logits, &Mh::bias}, {&Mh::counts}, {no_range, all_chosen});
+  using Qb = QuantileBiasUpdate;
+  expect_checks<Qb>(
+      {.bins = bins, .top_k = 2, .counts = i32({8, 16}), .bias = f32({8}), .centred = true, .kept = 0},
+      {&Qb::bias}, {&Qb::counts}, {no_range, all_chosen, [](Qb& a) { a.kept = 1; }});
+  using Si = SituForward;
+  expect_checks<Si>({.gate_up = bf16({kTokens, 2 * kWidth}), .out = x, .beta = 4, .linear_beta = 0},
+                    {&Si::gate_up, &Si::out}, {},
+                    {[](Si& a) { a.beta = 0; }, [](Si& a) { a.linear_beta = -1; }});
+  using Sb = SituBackward;
+  const Tensor wide = bf16({kTokens, 2 * kWidth});
+  expect_checks<Sb>({.gate_up = wide, .d_out = x, .d_gate_up = wide, .beta = 4, .linear_beta = 25},
+                    {&Sb::gate_up, &Sb::d_out, &Sb::d_gate_up}, {},
+                    {[](Sb& a) { a.beta = 0; }, [](Sb& a) { a.linear_beta = -1; }});
+  const Tensor w = f32({kWidth}), factors = f32({kTokens, 3});
+  const ResidualCandidates of{.checkpoints = wide, .stream = x, .norm = w, .proj = w, .eps = 1e-5F};
+  using Ar = AttentionResidual;
+  expect_checks<Ar>({.of = of, .out = x}, {&Ar::out}, {},
+                    {[](Ar& a) {
+                       a.of.checkpoints = bf16({kTokens, 2 * kWidth + 1});
+                     },
+                     [](Ar& a) {
+                       a.of.checkpoints = f32({kTokens, 2 * kWidth});
+                     },
+                     [](Ar& a) {
+                       a.of.checkpoints = bf16({kTokens, 64 * kWidth});
+                     },
+                     [](Ar& a) {
+                       a.of.stream = bf16({kTokens + 1, kWidth});
+                     },
+                     [](Ar& a) { a.of.norm = bf16({kWidth}); }, [](Ar& a) { a.of.proj = f32({kWidth + 1}); },
+                     [](Ar& a) { a.of.eps = -1; }});
+  using Ab = AttentionResidualBackward;
+  expect_checks<Ab>({.of = of,
+                     .d_out = x,
+                     .previous_checkpoints = wide,
+                     .previous_stream = x,
+                     .d_checkpoints = wide,
+                     .d_stream = x,
+                     .factors = factors},
+                    {&Ab::d_out, &Ab::previous_checkpoints, &Ab::previous_stream, &Ab::d_checkpoints,
+                     &Ab::d_stream, &Ab::factors},
+                    {}, {[](Ab& a) { a.of.eps = -1; }});
+  using Aw = AttentionResidualBackwardWeight;
+  expect_checks<Aw>({.of = of, .factors = factors, .d_norm = w, .d_proj = w, .workspace = {}},
+                    {&Aw::factors, &Aw::d_norm, &Aw::d_proj}, {}, {[](Aw& a) { a.of.eps = -1; }});
+}
 
 void CheckTest::check_dense() {
   const Tensor x = bf16({kTokens, kWidth}), rows = f32({kTokens});
@@ -340,7 +435,8 @@ void CheckTest::check_dense() {
                      .to_group_stride = kTokens * kWidth},
                     {}, {&Cr::from, &Cr::to},
                     {[](Cr& a) { a.from_stride = kWidth - 1; }, [](Cr& a) { a.to_stride = kWidth - 1; },
-                     [](Cr& a) { a.group_rows = 0; }, [](Cr& a) { a.rows = -1; }});
+                     [](Cr& a) { a.group_rows = 0; }, [](Cr& a) { a.rows = -1; },
+                     [](Cr& a) { a.from.dtype = a.to.dtype = DType::kI32, a.add = true; }});
 }
 
 void CheckTest::check_gates() {
@@ -1139,6 +1235,7 @@ void CheckTest::check_update() {
 
 TEST_F(CheckTest, EveryKernelRefusesWrongOperands) {
   check_dense();
+  check_kimi();
   check_attention();
   check_convolutions();
   check_delta_rule();

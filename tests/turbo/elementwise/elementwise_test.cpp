@@ -266,6 +266,29 @@ TEST_P(ElementwiseTest, CopyRowsScattersGroups) {
   EXPECT_EQ(bench.download(to), expected);
 }
 
+TEST_P(ElementwiseTest, CopyRowsAddsToWhatIsThere) {
+  OperatorBench bench(GetParam());
+  const std::int64_t rows = 37, from_stride = 48, to_stride = 72;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const auto& [first, cols] :
+         {std::pair<std::int64_t, std::int64_t>{8, 40}, {3, 13}}) {  // by vectors, one by one
+      const Values from = rounded(random_values(rows * from_stride, 1), dtype);
+      Values expected = rounded(random_values(rows * to_stride, 2), dtype);
+      const Tensor to = bench.upload(expected, dtype, {rows, to_stride});
+      CopyRows call = CopyRows::strided(bench.upload(from, dtype, {rows, from_stride}), to.from(first), rows,
+                                        cols, from_stride, to_stride);
+      call.add = true;
+      bench.run(call);
+      for (std::int64_t row = 0; row < rows; ++row) {
+        for (std::int64_t c = 0; c < cols; ++c)
+          expected[static_cast<std::size_t>(row * to_stride + first + c)] +=
+              from[static_cast<std::size_t>(row * from_stride + c)];
+      }
+      EXPECT_LE(normalised_error(bench.download(to), expected), rounding_error(dtype)) << cols;
+    }
+  }
+}
+
 TEST(Elementwise, NoThreadCountChangesABit) {
   const std::int64_t n = 1000003;
   const Values x = random_values(n, 1);

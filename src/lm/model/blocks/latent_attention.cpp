@@ -1,6 +1,7 @@
 #include <cmath>
 #include <optional>
 
+#include "engine/gates.h"
 #include "engine/tensor_parallel.h"
 #include "lm/model/blocks/indexer.h"
 #include "lm/model/blocks/layers.h"
@@ -28,7 +29,8 @@ class LatentAttention final : public Layer {
                .value_dim = c.attention.latent.value_dim},
         scale_(static_cast<float>(yarn_score_scale(c.rope_scaling) /
                                   std::sqrt(static_cast<double>(shape_.key_dim())))),
-        layer_(p.layer()) {
+        layer_(p.layer()),
+        rotates_(!c.attention.latent.nope) {
     const std::int64_t q = c.heads * shape_.key_dim(), q_rank = c.attention.latent.q_rank;
     const auto matrix = [&](const std::string& name, Share share, const std::string& published) {
       const std::int64_t rows = share.placement.is_whole() ? share.shape[0] : share.placement.whole[0];
@@ -49,6 +51,8 @@ class LatentAttention final : public Layer {
     kv_down_ = matrix("kv_down", {{shape_.rank + shape_.rope_dim, c.hidden}, {}}, "kv_a_proj_with_mqa");
     kv_norm_ = norm("kv_norm", shape_.rank, "kv_a_layernorm");
     kv_up_ = matrix("kv_up", p.rows({c.heads * shape_.up_dim()}, shape_.rank), "kv_b_proj");
+    if (c.attention.latent.output_gate)
+      gate_ = matrix("gate", p.rows({c.heads * shape_.value_dim}, c.hidden), "g_proj");
     if (c.attention.indexer.heads > 0) {
       indexer_.emplace(c, p);
       // Used on both sides of attention, per head, which is no linear layer's product.
@@ -64,11 +68,12 @@ class LatentAttention final : public Layer {
     if (group_) return parallel(h, in);
     const Value q_latent = q_down_ ? linear(h, *q_down_) : Value();
     auto [kv_latent, rope_key] = latents(linear(h, *kv_down_), in);
-    if (indexer_) return linear(sparse(h, q_latent, kv_latent, rope_key, in), *out_);
-    if (in.cache) return linear(cached(queries(h, q_latent, in), kv_latent, rope_key, in), *out_);
-    return linear(attention(heads(h, q_latent, kv_latent, rope_key, in), attention_shape(in),
-                            {.context = in.context, .first_key = in.first_key}),
-                  *out_);
+    if (indexer_) return linear(times_gate(sparse(h, q_latent, kv_latent, rope_key, in), h, in), *out_);
+    if (in.cache)
+      return linear(times_gate(cached(queries(h, q_latent, in), kv_latent, rope_key, in), h, in), *out_);
+    const Value mixed = attention(heads(h, q_latent, kv_latent, rope_key, in), attention_shape(in),
+                                  {.context = in.context, .first_key = in.first_key});
+    return linear(times_gate(mixed, h, in), *out_);
   }
 
  private:
@@ -79,13 +84,14 @@ class LatentAttention final : public Layer {
     if (indexer_) {
       const Value q = gather_tokens(own_q, group_);
       auto [kv_latent, rope_key] = latents(gather_tokens(own_kv, group_), in);
-      return scattered_linear(sparse(h, q, kv_latent, rope_key, in), *out_, group_, in.tensor);
+      return scattered_linear(times_gate(sparse(h, q, kv_latent, rope_key, in), h, in), *out_, group_,
+                              in.tensor);
     }
     if (in.cache) {
       const Value q = gather_tokens(own_q, group_);
       auto [kv_latent, rope_key] = latents(gather_tokens(own_kv, group_), in);
       const Value mixed = cached(queries(q, q, in), kv_latent, rope_key, in);
-      return scattered_linear(mixed, *out_, group_, in.tensor);
+      return scattered_linear(times_gate(mixed, h, in), *out_, group_, in.tensor);
     }
     const auto fused = [&] {
       const Value q = gather_tokens(own_q, group_);
@@ -96,7 +102,12 @@ class LatentAttention final : public Layer {
     };
     const Value mixed =
         attention(fused(), attention_shape(in), {.context = in.context, .first_key = in.first_key});
-    return scattered_linear(mixed, *out_, group_, in.tensor);
+    return scattered_linear(times_gate(mixed, h, in), *out_, group_, in.tensor);
+  }
+
+  // What this rank's heads give, times the sigmoids of its output gate, where there is one.
+  Value times_gate(const Value& mixed, const Value& h, const BlockInputs& in) const {
+    return gate_ ? gated(mixed, gathered_linear(h, *gate_, group_, in.tensor)) : mixed;
   }
 
   // What this rank's heads read of the tokens that the indexer selects. Queries move to the latents, so that
@@ -147,8 +158,9 @@ class LatentAttention final : public Layer {
                    shape_.key_dim(), in);
   }
 
-  // Rotates the last rope_dim columns of each head.
+  // Rotates the last rope_dim columns of each head, where the layer has positions.
   Value rotated(Value x, std::int64_t heads, std::int64_t head_dim, const BlockInputs& in) const {
+    if (!rotates_) return x;
     return rope(std::move(x), in.positions, in.rope_table,
                 {.heads = heads,
                  .head_dim = head_dim,
@@ -175,8 +187,10 @@ class LatentAttention final : public Layer {
   turbo::LatentShape shape_;   // of this rank
   float scale_;
   std::int64_t layer_;
+  bool rotates_;
   Parameter *q_down_ = nullptr, *q_norm_ = nullptr, *q_up_ = nullptr;
   Parameter *kv_down_ = nullptr, *kv_norm_ = nullptr, *kv_up_ = nullptr, *out_ = nullptr;
+  Parameter* gate_ = nullptr;  // null: there is none
   std::optional<Indexer> indexer_;  // of sparse attention
 };
 

@@ -1,5 +1,6 @@
 #include "lm/model/blocks/layers.h"
 
+#include "engine/situ.h"
 #include "engine/tensor_parallel.h"
 
 namespace primus {
@@ -18,6 +19,8 @@ std::string weight_name(const std::string& prefix, std::string_view matrix) {
 FeedForward::FeedForward(const ModelConfig& c, const BlockParameters& p, std::int64_t ffn,
                          const std::string& name, const std::string& published, const FeedForwardNames& names)
     : group_(p.tensor_group()),
+      situ_beta_(c.situ_beta),
+      situ_linear_beta_(c.situ_linear_beta),
       gate_up_(p.linear(
           "linear_fc1", name + ".gate_up", p.rows({ffn, ffn}, c.hidden), p.matrix(),
           {{weight_name(published, names.gate), 0, ffn}, {weight_name(published, names.up), ffn, ffn}})),
@@ -27,7 +30,9 @@ FeedForward::FeedForward(const ModelConfig& c, const BlockParameters& p, std::in
 Value FeedForward::forward(const Normed& h, const BlockInputs& in) const { return narrow(widen(h, in), in); }
 
 Value FeedForward::widen(const Normed& h, const BlockInputs& in) const {
-  return group_ ? swiglu(gathered_linear(h.value(), gate_up_, group_, in.tensor)) : h.gated_linear(gate_up_);
+  if (situ_beta_ == 0 && !group_) return h.gated_linear(gate_up_);
+  const Value wide = group_ ? gathered_linear(h.value(), gate_up_, group_, in.tensor) : h.linear(gate_up_);
+  return situ_beta_ > 0 ? situ(wide, situ_beta_, situ_linear_beta_) : swiglu(wide);
 }
 
 Value FeedForward::narrow(const Value& wide, const BlockInputs& in) const {

@@ -51,9 +51,14 @@ std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockPara
                                       const SelfAttentionOptions& options = {});
 
 // Multi-head latent attention (config.attention.latent): self_attn.{q_proj | q_a_proj, q_a_layernorm,
-// q_b_proj}, self_attn.{kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj}. Rotary pairs are neighbours.
+// q_b_proj}, self_attn.{kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj}, and self_attn.g_proj where it
+// has an output gate. Rotary pairs are neighbours.
 // With config.attention.indexer it is to the tokens that an indexer selects (blocks/indexer.h).
 std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters);
+
+// Kimi delta attention (config.linear): self_attn.{q,k,v}_{proj,conv1d}, self_attn.{f_a_proj, f_b_proj,
+// A_log, dt_bias, b_proj, o_norm, o_proj}, and the output's gate, self_attn.{g_proj | g_a_proj, g_b_proj}.
+std::unique_ptr<Layer> delta_attention(const ModelConfig& config, const BlockParameters& parameters);
 
 // A gated short convolution over the last conv_L_cache tokens: conv.{in_proj,conv,out_proj}.
 std::unique_ptr<Layer> short_convolution(const ModelConfig& config, const BlockParameters& parameters);
@@ -72,7 +77,7 @@ struct FeedForwardNames {
   std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
 };
 
-// SwiGLU of width `ffn`: <published>.{gate,up,down}_proj.
+// SwiGLU, or SiTU where the model has it, of width `ffn`: <published>.{gate,up,down}_proj.
 class FeedForward final : public Layer {
  public:
   FeedForward(const ModelConfig& config, const BlockParameters& parameters, std::int64_t ffn,
@@ -84,6 +89,7 @@ class FeedForward final : public Layer {
 
  private:
   comm::Communicator* group_;  // that shares the width
+  double situ_beta_, situ_linear_beta_;
   engine::Parameter &gate_up_, &down_;
 };
 std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParameters& parameters,

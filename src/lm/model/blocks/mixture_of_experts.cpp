@@ -8,6 +8,7 @@
 #include "engine/expert_dispatch.h"
 #include "engine/gates.h"
 #include "engine/parallel_operators.h"
+#include "engine/situ.h"
 
 namespace primus {
 namespace {
@@ -23,7 +24,10 @@ class MixtureOfExperts final : public Layer {
  public:
   MixtureOfExperts(const ModelConfig& c, const BlockParameters& p, const ExpertParts& parts)
       : moe_(c.moe),
-        plain_(!moe_.biases && moe_.swiglu_limit == 0),
+        plain_(!moe_.biases && moe_.swiglu_limit == 0 && c.situ_beta == 0),
+        situ_beta_(c.situ_beta),
+        situ_linear_beta_(c.situ_linear_beta),
+        epsilon_(c.norm_epsilon),
         layer_(p.layer()),
         tokens_(p.sequence_group()),
         experts_{.group = p.expert_group(),
@@ -33,12 +37,13 @@ class MixtureOfExperts final : public Layer {
         router_(
             p.add(".moe.router", {moe_.experts, c.hidden}, p.matrix(), {{parts.router, 0, moe_.experts}})),
         gate_up_(p.experts("linear_fc1", ".moe.gate_up",
-                           p.expert_rows(moe_.experts, {moe_.ffn, moe_.ffn}, c.hidden), p.matrix(),
-                           parts.gate_up)),
-        down_(p.experts("linear_fc2", ".moe.down", p.expert_columns(moe_.experts, c.hidden, moe_.ffn),
-                        p.into_residual(), parts.down)) {
+                           p.expert_rows(moe_.experts, {moe_.ffn, moe_.ffn}, moe_.width(c.hidden)),
+                           p.matrix(), parts.gate_up)),
+        down_(p.experts("linear_fc2", ".moe.down",
+                        p.expert_columns(moe_.experts, moe_.width(c.hidden), moe_.ffn), p.into_residual(),
+                        parts.down)) {
     if (moe_.weigh_input && !plain_)
-      throw std::logic_error("experts that weigh their input have neither biases nor a swiglu_limit");
+      throw std::logic_error("experts that weigh their input are plain SwiGLU");
     router_.reads_full_precision = true;
     if (moe_.biases) {
       const auto bias = [&](const std::string& name, std::int64_t n, std::vector<CheckpointPart> of) {
@@ -60,6 +65,15 @@ class MixtureOfExperts final : public Layer {
                             {{parts.choice_bias, 0, moe_.experts}});
       choice_bias_->trainable = false;
       choice_bias_->full_precision = true;
+    }
+    if (moe_.latent > 0) {
+      latent_down_ = &p.linear(".moe.latent_down", {{moe_.latent, c.hidden}, {}}, p.matrix(),
+                               {{parts.latent_down, 0, moe_.latent}});
+      if (moe_.latent_norm)
+        latent_norm_ = &p.add(".moe.latent_norm", {moe_.latent}, engine::Initializer::constant(1),
+                              {{parts.latent_norm, 0, moe_.latent}});
+      latent_up_ = &p.linear(".moe.latent_up", {{c.hidden, moe_.latent}, {}}, p.into_residual(),
+                             {{parts.latent_up, 0, c.hidden}});
     }
     if (moe_.shared_ffn > 0) shared_.emplace(c, p, moe_.shared_ffn, ".moe.shared", parts.shared);
     if (!shared_ || !moe_.shared_gate) return;
@@ -89,13 +103,28 @@ class MixtureOfExperts final : public Layer {
     Routing routing = route(logits, rule, choice_bias_ ? choice_bias_->value : Tensor(),
                             replay ? traced : Tensor(), in.token_numbers, load);
     if (in.trace && !replay) record(routing, traced);
-    if (training && (!tokens_ || tokens_->rank() == 0))
+    if (training && (!tokens_ || tokens_->rank() == 0)) {
       observe(logits, routing, rule, row_of(in.routing->load), row_of(in.routing->losses), load);
-    if (!tokens_ && !experts_.group) return through_experts(h, routing, &normed, &in);
+      if (by_quantiles())
+        observe_margins(logits, rule, choice_bias_->value, margin_bins(), histograms(in.routing->margins));
+    }
+    const bool alone = !tokens_ && !experts_.group;
+    if (!latent_down_ && alone) return through_experts(h, routing, &normed, &in);
+    if (alone)
+      return with_shared(out_of_latent(through_experts(linear(h, *latent_down_), routing)), normed, in);
     return through_ranks(normed, routing, rule.capacity, in);
   }
 
   void end_step(turbo::Context& context, const RoutingStep& step) const override {
+    if (by_quantiles()) {
+      turbo::launch(context, turbo::QuantileBiasUpdate{.bins = margin_bins(),
+                                                       .top_k = moe_.router.top_k,
+                                                       .counts = histograms(step.margins),
+                                                       .bias = choice_bias_->value,
+                                                       .centred = moe_.training.centred_bias,
+                                                       .kept = static_cast<float>(moe_.training.kept_bias)});
+      return;
+    }
     if (!choice_bias_ || moe_.training.bias_update_rate == 0) return;
     turbo::launch(context,
                   turbo::ExpertBiasUpdate{.load = row_of(step.load),
@@ -111,16 +140,24 @@ class MixtureOfExperts final : public Layer {
                                                     {.parallel = experts_.group ? in.experts : nullptr,
                                                      .all_to_all = moe_.training.all_to_all,
                                                      .beside = shared_.has_value()});
-    engine::Travelling there = begin_dispatch(normed.value(), dispatch);
+    const Value& h = normed.value();
+    engine::Travelling there = begin_dispatch(latent_down_ ? linear(h, *latent_down_) : h, dispatch);
     Value wide = shared_ ? shared_->widen(normed, in) : Value();
     Value y = through_experts(end_dispatch(std::move(there), dispatch), dispatch.routing);
     engine::Travelling back = begin_return(std::move(y), dispatch);
     Value of_shared = shared_ ? gated_shared(normed, shared_->narrow(std::exchange(wide, {}), in)) : Value();
-    y = end_return(std::move(back), dispatch);
-    if (!shared_) return y;
-    engine::Residual sum{std::move(y), std::move(of_shared)};
-    flush(sum);
-    return sum.sum;
+    y = out_of_latent(end_return(std::move(back), dispatch));
+    return of_shared ? sum(std::move(y), of_shared) : y;
+  }
+
+  Value with_shared(Value y, const Normed& normed, const BlockInputs& in) const {
+    return shared_ ? sum(std::move(y), gated_shared(normed, shared_->forward(normed, in))) : y;
+  }
+
+  // Of what the experts of a token give together.
+  Value out_of_latent(Value y) const {
+    if (!latent_up_) return y;
+    return linear(latent_norm_ ? norm(y, *latent_norm_, epsilon_) : y, *latent_up_);
   }
 
   // What the shared experts give for this rank's tokens, times its gate where there is one.
@@ -139,13 +176,18 @@ class MixtureOfExperts final : public Layer {
     if (gate_up_bias_) rows = grouped_bias(std::move(rows), *gate_up_bias_, routing);
     if (!plain_) {
       // A bias after the last product, too, is weighed: so what comes out of experts is.
-      rows = grouped_linear(moe_.swiglu_limit > 0 ? clamped_swiglu(rows, moe_.swiglu_limit) : swiglu(rows),
-                            down_, routing);
+      rows = grouped_linear(activated(rows), down_, routing);
       if (down_bias_) rows = grouped_bias(std::move(rows), *down_bias_, routing);
       return combine(rows, routing, addend());
     }
     rows = weighted_swiglu(rows, routing, moe_.weigh_input);
     return linear_combine(rows, down_, routing, addend());
+  }
+
+  // Of experts that are not plain.
+  Value activated(const Value& rows) const {
+    if (situ_beta_ > 0) return situ(rows, situ_beta_, situ_linear_beta_);
+    return moe_.swiglu_limit > 0 ? clamped_swiglu(rows, moe_.swiglu_limit) : swiglu(rows);
   }
 
   RoutingRule rule_for(const BlockInputs& in) const {
@@ -165,6 +207,14 @@ class MixtureOfExperts final : public Layer {
     return rule;
   }
 
+  bool by_quantiles() const { return choice_bias_ && moe_.training.quantile_bins > 0; }
+  turbo::MarginBins margin_bins() const {
+    return {static_cast<float>(moe_.training.margin_low), static_cast<float>(moe_.training.margin_high)};
+  }
+  Tensor histograms(const Tensor& table) const {
+    return row_of(table).reshaped({moe_.experts, moe_.training.quantile_bins});
+  }
+
   // This layer's row of a table for all layers.
   Tensor row_of(const Tensor& table) const {
     return table.slice(layer_, layer_ + 1).reshaped({table.cols()});
@@ -172,12 +222,14 @@ class MixtureOfExperts final : public Layer {
 
   MoeConfig moe_;
   bool plain_;  // nothing but products and SwiGLU
+  double situ_beta_, situ_linear_beta_, epsilon_;
   std::int64_t layer_;
   comm::Communicator* tokens_;     // that routes a microbatch together
   engine::SharedExperts experts_;  // those of this rank
   Parameter &router_, &gate_up_, &down_;
   Parameter *router_bias_ = nullptr, *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
   Parameter *choice_bias_ = nullptr, *shared_gate_ = nullptr;
+  Parameter *latent_down_ = nullptr, *latent_norm_ = nullptr, *latent_up_ = nullptr;
   std::optional<FeedForward> shared_;
 };
 
@@ -186,7 +238,7 @@ class MixtureOfExperts final : public Layer {
 ExpertParts separate_experts(const ModelConfig& config, std::string router, const std::string& prefix,
                              const std::string& gate, const std::string& up, const std::string& down) {
   ExpertParts parts{.router = std::move(router), .gate_up = {}, .down = {}};
-  const std::int64_t ffn = config.moe.ffn, hidden = config.hidden;
+  const std::int64_t ffn = config.moe.ffn, hidden = config.moe.width(config.hidden);
   for (std::int64_t e = 0; e < config.moe.experts; ++e) {
     const std::string at = prefix + "." + std::to_string(e) + ".";
     parts.gate_up.push_back({at + gate + ".weight", e * 2 * ffn, ffn});

@@ -21,6 +21,9 @@ struct ExpertParts {
   // Prefix of the shared experts' {gate,up,down}_proj, and of <prefix>_gate where MoeConfig::shared_gate is
   // set.
   std::string shared = {};
+  // Where MoeConfig::latent is set: into the latent [latent, hidden], its norm [latent] where it has one, and
+  // back [hidden, latent]. `hidden` of the experts' matrices is the latent then.
+  std::string latent_down = {}, latent_norm = {}, latent_up = {};
 };
 
 // One tensor for each expert and matrix: <prefix>.<expert>.<gate>.weight and so on.

@@ -42,7 +42,6 @@ void read_attention(const nlohmann::json& json, ModelConfig& c) {
 }
 
 void read_experts(const nlohmann::json& json, ModelConfig& c) {
-  refuse_unless(json, "hidden_act", "silu");
   refuse_unless(json, "mlp_bias", false);
   refuse_unless(json, "moe_layer_freq", 1);
   const ConfigReader r(json);
@@ -60,9 +59,14 @@ void read_experts(const nlohmann::json& json, ModelConfig& c) {
 
 }  // namespace
 
-void read_common(const nlohmann::json& json, ModelConfig& c) {
+void read_parts(const nlohmann::json& json, ModelConfig& c) {
   read_attention(json, c);
   read_experts(json, c);
+}
+
+void read_common(const nlohmann::json& json, ModelConfig& c) {
+  refuse_unless(json, "hidden_act", "silu");
+  read_parts(json, c);
 }
 
 void read_groups(const nlohmann::json& json, ModelConfig& c) {

@@ -11,7 +11,9 @@
 
 namespace primus::deepseek {
 
-// config.json to `config` and back, without what is said of scores. Errors as Family::read's.
+// config.json to `config` and back, without what is said of scores. Errors as Family::read's. The first
+// leaves hidden_act alone.
+void read_parts(const nlohmann::json& json, ModelConfig& config);
 void read_common(const nlohmann::json& json, ModelConfig& config);
 // Groups of experts of which only the best may be chosen. After the score of a group is known.
 void read_groups(const nlohmann::json& json, ModelConfig& config);

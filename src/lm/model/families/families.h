@@ -25,6 +25,8 @@ Family lfm2_moe_family();
 Family qwen3_next_family();
 Family qwen3_5_family();
 Family qwen3_5_moe_family();
+Family kimi_linear_family();
+Family kimi_k3_family();
 Family primus_gpt_family();
 
 // Throws Error(kUnsupported) naming `key` when config.json sets it to anything but `neutral` (or null).

@@ -1,0 +1,66 @@
+#include "engine/attention_residual.h"
+
+#include "engine/parameter_values.h"
+#include "tensor/scratch_tensor.h"
+#include "turbo/attention_residual/attention_residual.h"
+
+namespace primus::engine {
+namespace {
+
+using turbo::launch;
+
+struct Attributes {
+  float eps;
+};
+
+// Inputs: checkpoints, stream, norm, proj.
+turbo::ResidualCandidates candidates(const OperatorCall& op) {
+  return {.checkpoints = op.in(0),
+          .stream = op.in(1),
+          .norm = op.in(2),
+          .proj = op.in(3),
+          .eps = op.attributes<Attributes>().eps};
+}
+
+void forward(OperatorCall& op) {
+  launch(op.context(), turbo::AttentionResidual{.of = candidates(op), .out = op.out(0)});
+}
+
+void backward_input(OperatorCall& op) {
+  Arena& scratch = op.context().scratch;
+  const turbo::ResidualCandidates of = candidates(op);
+  const OperatorCall::Target d_checkpoints = op.d_in(0), d_stream = op.d_in(1);
+  const ScratchTensor factors(scratch, DType::kF32, {of.stream.rows(), of.count()});
+  launch(op.context(), turbo::AttentionResidualBackward{.of = of,
+                                                        .d_out = op.d_out(0),
+                                                        .previous_checkpoints = d_checkpoints.previous,
+                                                        .previous_stream = d_stream.previous,
+                                                        .d_checkpoints = d_checkpoints.out,
+                                                        .d_stream = d_stream.out,
+                                                        .factors = factors.get()});
+  const OperatorCall::Target d_norm = op.fresh_d_in(2), d_proj = op.fresh_d_in(3);
+  launch(
+      op.context(),
+      turbo::AttentionResidualBackwardWeight{
+          .of = of, .factors = factors.get(), .d_norm = d_norm.out, .d_proj = d_proj.out, .workspace = {}});
+  add_previous(op, d_norm);
+  add_previous(op, d_proj);
+}
+
+constexpr Operator kAttentionResidual{.name = "attention_residual",
+                                      .operator_class = OperatorClass::kNorm,
+                                      .forward = forward,
+                                      .backward_input = backward_input,
+                                      .for_input = {.inputs = bit(0) | bit(1) | bit(2) | bit(3)}};
+
+}  // namespace
+
+Value attention_residual(const Value& stream, const Value& checkpoints, Parameter& norm, Parameter& proj,
+                         double epsilon) {
+  Tape& tape = stream.tape();
+  const Value of_norm = parameter_values(tape, norm), of_proj = parameter_values(tape, proj);
+  return tape.record(kAttentionResidual, {&checkpoints, &stream, &of_norm, &of_proj}, nullptr,
+                     {{stream.dtype(), stream.shape()}}, Attributes{static_cast<float>(epsilon)})[0];
+}
+
+}  // namespace primus::engine

@@ -1,0 +1,67 @@
+#include "engine/channel_gate.h"
+
+#include "engine/parameter_values.h"
+#include "tensor/scratch_tensor.h"
+#include "turbo/channel_gate/channel_gate.h"
+#include "turbo/elementwise/elementwise.h"
+
+namespace primus::engine {
+namespace {
+
+using turbo::launch;
+
+struct Attributes {
+  float lower_bound;
+};
+
+// Inputs: z, b, a_log, bias. Outputs: g, beta.
+turbo::ChannelGates gates(const OperatorCall& op) {
+  return {.z = op.in(0),
+          .b = op.in(1),
+          .a_log = op.in(2),
+          .bias = op.in(3),
+          .lower_bound = op.attributes<Attributes>().lower_bound};
+}
+
+void forward(OperatorCall& op) {
+  launch(op.context(), turbo::ChannelGateForward{.of = gates(op), .g = op.out(0), .beta = op.out(1)});
+}
+
+void backward_input(OperatorCall& op) {
+  const turbo::ChannelGates of = gates(op);
+  const OperatorCall::Target d_z = op.fresh_d_in(0), d_b = op.fresh_d_in(1);
+  launch(op.context(),
+         turbo::ChannelGateBackward{
+             .of = of, .d_g = op.d_out(0), .d_beta = op.d_out(1), .d_z = d_z.out, .d_b = d_b.out});
+  add_previous(op, d_z);
+  add_previous(op, d_b);
+  const std::int64_t width = of.bias.elements();
+  const ScratchTensor d_weight(op.context().scratch, DType::kF32, {width + of.heads()});
+  launch(op.context(), turbo::ChannelGateBackwardWeight{
+                           .of = of, .d_g = op.d_out(0), .d_weight = d_weight.get(), .workspace = {}});
+  const OperatorCall::Target d_a_log = op.fresh_d_in(2), d_bias = op.fresh_d_in(3);
+  launch(op.context(), turbo::Cast{.x = d_weight.get().slice(0, width), .out = d_bias.out});
+  launch(op.context(), turbo::Cast{.x = d_weight.get().slice(width, width + of.heads()), .out = d_a_log.out});
+  add_previous(op, d_a_log);
+  add_previous(op, d_bias);
+}
+
+constexpr Operator kChannelGate{.name = "channel_gate",
+                                .operator_class = OperatorClass::kActivation,
+                                .forward = forward,
+                                .backward_input = backward_input,
+                                .for_input = {.inputs = bit(0) | bit(1) | bit(2) | bit(3)}};
+
+}  // namespace
+
+ChannelGateValues channel_gates(const Value& z, const Value& b, Parameter& a_log, Parameter& bias,
+                                double lower_bound) {
+  Tape& tape = z.tape();
+  const Value of_a_log = parameter_values(tape, a_log), of_bias = parameter_values(tape, bias);
+  auto [g, beta, none] = tape.record(kChannelGate, {&z, &b, &of_a_log, &of_bias}, nullptr,
+                                     {{DType::kF32, z.shape()}, {DType::kF32, b.shape()}},
+                                     Attributes{static_cast<float>(lower_bound)});
+  return {std::move(g), std::move(beta)};
+}
+
+}  // namespace primus::engine

@@ -1,0 +1,46 @@
+#include "engine/situ.h"
+
+#include "turbo/situ/situ.h"
+
+namespace primus::engine {
+namespace {
+
+using turbo::launch;
+
+struct Attributes {
+  float beta, linear_beta;
+};
+
+void forward(OperatorCall& op) {
+  const auto a = op.attributes<Attributes>();
+  launch(op.context(),
+         turbo::SituForward{
+             .gate_up = op.in(0), .out = op.out(0), .beta = a.beta, .linear_beta = a.linear_beta});
+}
+
+void backward_input(OperatorCall& op) {
+  const auto a = op.attributes<Attributes>();
+  const OperatorCall::Target target = op.d_in_over_in(0);
+  launch(op.context(), turbo::SituBackward{.gate_up = op.in(0),
+                                           .d_out = op.d_out(0),
+                                           .d_gate_up = target.out,
+                                           .beta = a.beta,
+                                           .linear_beta = a.linear_beta});
+  add_previous(op, target);
+}
+
+constexpr Operator kSitu{.name = "situ",
+                         .operator_class = OperatorClass::kActivation,
+                         .forward = forward,
+                         .backward_input = backward_input,
+                         .for_input = {.inputs = bit(0)}};
+
+}  // namespace
+
+Value situ(const Value& gate_up, double beta, double linear_beta) {
+  const Shape shape{gate_up.shape()[0], gate_up.shape()[1] / 2};
+  return gate_up.tape().record(kSitu, {&gate_up}, nullptr, {{gate_up.dtype(), shape}},
+                               Attributes{static_cast<float>(beta), static_cast<float>(linear_beta)})[0];
+}
+
+}  // namespace primus::engine

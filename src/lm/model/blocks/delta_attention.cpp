@@ -1,0 +1,134 @@
+#include <cmath>
+
+#include "engine/channel_gate.h"
+#include "engine/delta_rule.h"
+#include "engine/gates.h"
+#include "engine/short_convolution.h"
+#include "engine/tensor_parallel.h"
+#include "lm/model/blocks/layers.h"
+
+namespace primus {
+namespace {
+
+using engine::Initializer;
+using engine::Normed;
+using engine::Parameter;
+using engine::Value;
+
+// Heads stand by themselves between the two projections: tensor ranks share them. The latents of the gates
+// are small, and every rank makes those of its tokens.
+class DeltaAttention final : public Layer {
+ public:
+  DeltaAttention(const ModelConfig& c, const BlockParameters& p)
+      : group_(p.tensor_group()),
+        shape_{.batch = 0,
+               .sequence = 0,
+               .key_heads = p.tensor().size(c.linear.key_heads),
+               .value_heads = p.tensor().size(c.linear.value_heads),
+               .key_dim = c.linear.key_dim,
+               .value_dim = c.linear.value_dim,
+               .channel_gates = true,
+               .normalise = true,
+               .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.linear.key_dim)))},
+        lower_bound_(c.linear.gate_lower_bound),
+        epsilon_(c.norm_epsilon),
+        width_(c.linear.conv_width),
+        layer_(p.layer()) {
+    const LinearAttentionConfig& linear = c.linear;
+    const std::int64_t keys = linear.keys(), values = linear.values(), heads = linear.value_heads;
+    const auto matrix = [&](const std::string& name, Share share, const std::string& published) {
+      const std::int64_t rows = share.placement.is_whole() ? share.shape[0] : share.placement.whole[0];
+      return &p.linear(".attention." + name, std::move(share), p.matrix(),
+                       {{".self_attn." + published + ".weight", 0, rows}});
+    };
+    qkv_ = &p.linear(".attention.qkv", p.rows({keys, keys, values}, c.hidden), p.matrix(),
+                     {{".self_attn.q_proj.weight", 0, keys},
+                      {".self_attn.k_proj.weight", keys, keys},
+                      {".self_attn.v_proj.weight", 2 * keys, values}});
+    // As wide as PyTorch's Conv1d draws them.
+    const double spread = 1 / std::sqrt(3 * static_cast<double>(width_));
+    const auto of = [&](std::int64_t channels) {
+      return engine::PublishedLayout{.shape = {channels, 1, width_}};
+    };
+    kernel_ = &p.add(".attention.kernel", p.rows({keys, keys, values}, width_), Initializer::normal(spread),
+                     {{".self_attn.q_conv1d.weight", 0, keys, of(keys)},
+                      {".self_attn.k_conv1d.weight", keys, keys, of(keys)},
+                      {".self_attn.v_conv1d.weight", 2 * keys, values, of(values)}});
+    kernel_->kernel = true;
+    gate_down_ = matrix("gate_down", {{linear.key_dim, c.hidden}, {}}, "f_a_proj");
+    gate_up_ = matrix("gate_up", p.rows({keys}, linear.key_dim), "f_b_proj");
+    beta_ = matrix("beta", p.rows({heads}, c.hidden), "b_proj");
+    // Kimi Linear's rates are between 1 and 16 at first, and its file has them in four dimensions; K3's
+    // are 1.
+    const bool of_k3 = linear.gate_lower_bound < 0;
+    a_log_ =
+        small(p, "a_log", heads, of_k3 ? Initializer::constant(0) : Initializer::log_uniform(1, 16), "A_log");
+    if (c.family == "kimi_linear") a_log_->parts.front().layout.shape = {1, 1, heads, 1};
+    bias_ = small(p, "bias", keys, Initializer::gate_bias(1e-3, 1e-1), "dt_bias");
+    if (linear.full_rank_gate) {
+      out_gate_ = matrix("out_gate", p.rows({values}, c.hidden), "g_proj");
+    } else {
+      out_gate_down_ = matrix("out_gate_down", {{linear.value_dim, c.hidden}, {}}, "g_a_proj");
+      out_gate_ = matrix("out_gate", p.rows({values}, linear.value_dim), "g_b_proj");
+    }
+    norm_ = &p.add(".attention.norm", {linear.value_dim}, Initializer::constant(1),
+                   {{".self_attn.o_norm.weight", 0, linear.value_dim}});
+    out_ = &p.linear(".attention.out", p.columns(c.hidden, values), p.into_residual(),
+                     {{".self_attn.o_proj.weight", 0, c.hidden}});
+  }
+
+  Value forward(const Normed& normed, const BlockInputs& in) const override {
+    const Value& own = normed.value();
+    const Value h = gather_tokens(own, group_);
+    const auto cache = [&] { return in.cache ? in.cache->layer(layer_) : engine::CachedSequences(); };
+    const Value qkv = engine::short_convolution(
+        linear(h, *qkv_), *kernel_,
+        {.batch = in.batch,
+         .sequence = in.sequence,
+         .channels = shape_.width(),
+         .width = width_,
+         .form = turbo::CausalConvShape::Form::kSilu},
+        {.cache = cache(), .context = in.context, .first_key = in.first_key, .bias = nullptr});
+    const engine::ChannelGateValues gates = channel_gates(through_latent(own, *gate_down_, *gate_up_),
+                                                          linear(h, *beta_), *a_log_, *bias_, lower_bound_);
+    turbo::DeltaRuleShape shape = shape_;
+    shape.batch = in.batch, shape.sequence = in.sequence;
+    const Value mixed = delta_rule(qkv, gates.g, gates.beta, shape,
+                                   {.cache = cache(), .context = in.context, .first_key = in.first_key});
+    const Value gate =
+        out_gate_down_ ? through_latent(own, *out_gate_down_, *out_gate_) : linear(h, *out_gate_);
+    return scattered_linear(gated_norm(mixed, gate, *norm_, turbo::GateActivation::kSigmoid, epsilon_), *out_,
+                            group_, in.tensor);
+  }
+
+ private:
+  // In fp32, also in checkpoints, as the published ones.
+  static Parameter* small(const BlockParameters& p, const std::string& name, std::int64_t n,
+                          Initializer initializer, const std::string& published) {
+    Parameter& parameter =
+        p.add(".attention." + name, p.rows({n}), initializer, {{".self_attn." + published, 0, n}});
+    parameter.full_precision = true;
+    return &parameter;
+  }
+
+  Value through_latent(const Value& own, Parameter& down, Parameter& up) const {
+    return linear(gather_tokens(linear(own, down), group_), up);
+  }
+
+  comm::Communicator* group_;    // that shares the heads
+  turbo::DeltaRuleShape shape_;  // of this rank's heads
+  double lower_bound_, epsilon_;
+  std::int64_t width_, layer_;
+  Parameter *qkv_ = nullptr, *kernel_ = nullptr;
+  Parameter *gate_down_ = nullptr, *gate_up_ = nullptr, *beta_ = nullptr, *a_log_ = nullptr, *bias_ = nullptr;
+  Parameter *out_gate_down_ = nullptr, *out_gate_ = nullptr;  // without the first: of full rank
+  Parameter *norm_ = nullptr, *out_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> delta_attention(const ModelConfig& config, const BlockParameters& parameters) {
+  return std::make_unique<DeltaAttention>(config, parameters);
+}
+
+}  // namespace primus

@@ -1,0 +1,54 @@
+// Attention residuals (Kimi K3): what a branch of a block reads is a learned mixture of the residual stream
+// and of what the stream was at earlier places, its checkpoints. For each token, of n + 1 candidates v_j,
+//   score_j = (w · v_j) / sqrt(mean(v_j²) + eps),  w = norm · proj,  out = Σ_j softmax(score)_j v_j:
+// candidates are normed for their scores alone. All sums are in fp32; out is rounded once.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+// The candidates of T tokens: n checkpoints side by side, and the stream.
+struct ResidualCandidates {
+  static constexpr std::int64_t kMost = 64;  // all together
+  Tensor checkpoints;                        // [T, n * hidden], n >= 1
+  Tensor stream;                             // [T, hidden], the same type
+  Tensor norm, proj;                         // [hidden] fp32
+  float eps;
+  std::int64_t count() const { return checkpoints.cols() / stream.cols() + 1; }
+  bool fit() const;
+};
+
+struct AttentionResidual {
+  static constexpr KernelId kId = KernelId::kAttentionResidual;
+  ResidualCandidates of;
+  Tensor out;  // [T, hidden]
+  void check() const;
+  double flops() const { return 0; }
+};
+
+struct AttentionResidualBackward {
+  static constexpr KernelId kId = KernelId::kAttentionResidualBackward;
+  ResidualCandidates of;
+  Tensor d_out;  // [T, hidden]
+  // What other users of the candidates contribute, or absent: zero. Each may be its gradient's memory.
+  Tensor previous_checkpoints, previous_stream;
+  Tensor d_checkpoints, d_stream;  // as what they are of, out
+  Tensor factors;  // [T, n + 1] fp32 out: Σ over tokens and candidates of factor · v is the gradient of w
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// d_norm = proj · d_w and d_proj = norm · d_w, in an order that does not depend on the number of threads.
+struct AttentionResidualBackwardWeight {
+  static constexpr KernelId kId = KernelId::kAttentionResidualBackwardWeight;
+  ResidualCandidates of;
+  Tensor factors;         // [T, n + 1] fp32
+  Tensor d_norm, d_proj;  // [hidden] fp32 out
+  Tensor workspace;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+}  // namespace primus::turbo

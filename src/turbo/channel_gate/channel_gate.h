@@ -1,0 +1,63 @@
+// The gates of Kimi delta attention (arXiv:2510.26692), in fp32 as turbo/delta_rule reads them: of each
+// channel of a key how much of the state fades, and of each head how much of a correction is written.
+//   g = -exp(a_log) · softplus(z + bias), or with a lower bound (Kimi K3)
+//   g = lower_bound · sigmoid(exp(a_log) · (z + bias)),  beta = sigmoid(b)
+// A head has one a_log; a channel has a bias.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+// What gates are made of.
+struct ChannelGates {
+  Tensor z;           // [tokens, heads * channels] fp32 or bf16
+  Tensor b;           // [tokens, heads], z's type
+  Tensor a_log;       // [heads] fp32
+  Tensor bias;        // [heads * channels] fp32
+  float lower_bound;  // < 0; 0: there is none
+  std::int64_t heads() const { return b.cols(); }
+  std::int64_t channels() const { return z.cols() / b.cols(); }
+  bool fit() const;
+};
+
+struct ChannelGateForward {
+  static constexpr KernelId kId = KernelId::kChannelGateForward;
+  ChannelGates of;
+  Tensor g;     // [tokens, heads * channels] fp32 out
+  Tensor beta;  // [tokens, heads] fp32 out
+  void check() const;
+  double flops() const { return 0; }
+};
+
+struct ChannelGateBackward {
+  static constexpr KernelId kId = KernelId::kChannelGateBackward;
+  ChannelGates of;
+  Tensor d_g, d_beta;  // fp32
+  Tensor d_z, d_b;     // z's type, out
+  void check() const;
+  double flops() const { return 0; }
+};
+
+struct ChannelGateBackwardWeight {
+  static constexpr KernelId kId = KernelId::kChannelGateBackwardWeight;
+  ChannelGates of;
+  Tensor d_g;       // fp32
+  Tensor d_weight;  // [heads * channels + heads] fp32 out: of the bias, then of a_log
+  Tensor workspace;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// How biases start (Mamba's, which fla takes, too): x = softplus⁻¹(low · (high / low)^u), where u is how much
+// of the normal distribution lies below x: of normal numbers.
+struct ChannelGateBias {
+  static constexpr KernelId kId = KernelId::kChannelGateBias;
+  Tensor x;         // fp32, in place
+  float low, high;  // 0 < low < high
+  void check() const;
+  double flops() const { return 0; }
+};
+
+}  // namespace primus::turbo

@@ -1,0 +1,33 @@
+// SiTU, the activation of Kimi K3's feed-forwards: SwiGLU with soft clamps in place of its two linear
+// factors,
+//   out = beta · tanh(gate / beta) · sigmoid(gate) · linear_beta · tanh(up / linear_beta),
+// with gate and up side by side in one tensor. Small values go through as in SwiGLU; none exceeds beta ·
+// linear_beta.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+struct SituForward {
+  static constexpr KernelId kId = KernelId::kSituForward;
+  Tensor gate_up;     // [tokens, 2*ffn]: gate, then up
+  Tensor out;         // [tokens, ffn]
+  float beta;         // > 0
+  float linear_beta;  // > 0, or 0: up goes through as it is
+  void check() const;
+  double flops() const { return 0; }
+};
+
+struct SituBackward {
+  static constexpr KernelId kId = KernelId::kSituBackward;
+  Tensor gate_up;    // [tokens, 2*ffn]
+  Tensor d_out;      // [tokens, ffn]
+  Tensor d_gate_up;  // [tokens, 2*ffn] out; may be gate_up's memory
+  float beta, linear_beta;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+}  // namespace primus::turbo

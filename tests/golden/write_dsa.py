@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the goldens models/deepseek_v32 and models/glm_moe_dsa, or those that are named: tiny models of transformers in float64, as README.md
-beside this file says what a golden holds. Run by hand; needs torch and transformers 5.
+"""Writes the goldens models/deepseek_v32 and models/glm_moe_dsa, or those that are named: tiny models of transformers
+in float64, as README.md beside this file says what a golden holds. Run by hand; needs torch and transformers 5.
 
 Lists of selected tokens are shorter than the sequences. A seed is looked for with which no score at the end of a list
 is close to the first one behind it, so that rounding decides nothing. Indexers have no gradients, and optimizers leave

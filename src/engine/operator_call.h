@@ -47,7 +47,7 @@ struct Operator {
 
 // One recorded call. Fixed size, no heap.
 struct Entry {
-  static constexpr int kMaxInputs = 5, kMaxOutputs = 4, kMaxAttributeBytes = 320;
+  static constexpr int kMaxInputs = 5, kMaxOutputs = 3, kMaxAttributeBytes = 320;
 
   const Operator* op = nullptr;
   std::array<int, kMaxInputs> inputs{};

@@ -642,7 +642,7 @@ TEST_F(TapeTest, CallsThatFitNoEntryAreRefused) {
               }),
               StartsWith("sum: check failed"));
   EXPECT_THAT(refusal([&] {
-                tape_.record(kSum, {&x, &x}, nullptr, {y, y, y, y, y}, Noted{&log_});
+                tape_.record(kSum, {&x, &x}, nullptr, {y, y, y, y}, Noted{&log_});
               }),
               StartsWith("sum: check failed"));
   EXPECT_THAT(log_, IsEmpty());

@@ -1,7 +1,8 @@
 // Speed of the GPU's operators: bytes that must move over time, or operations over time.
 //
-//   gpu_bench PLUGIN [--json] [--attention | --products | --experts | --decoding] [--own] [--fast] [--tune
-//   FOLDER]
+//   gpu_bench PLUGIN [--json] [--attention | --delta | --memory | --products | --experts | --decoding]
+//   [--own] [--fast]
+//   [--tune FOLDER]
 //
 // PLUGIN is libprimus_cuda.so or libprimus_hip.so. Inputs are random; each figure is the median of five runs
 // of many launches. Bytes count every input and output once.
@@ -25,6 +26,7 @@
 #include "turbo/causal_conv/causal_conv.h"
 #include "turbo/context.h"
 #include "turbo/cross_entropy/cross_entropy.h"
+#include "turbo/delta_rule/delta_rule.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/embedding/embedding.h"
 #include "turbo/grouped_linear/grouped_linear.h"
@@ -50,11 +52,12 @@ class Bench {
     if (!json_) std::printf("%-44s %10s %12s\n", "operator", "time", "rate");
   }
 
-  // Standard normal numbers times `scale`.
-  Tensor random(DType dtype, Shape shape, float scale = 1) {
+  // Standard normal numbers times `scale`, plus `mean`.
+  Tensor random(DType dtype, Shape shape, float scale = 1, float mean = 0) {
     const Tensor wide = empty(DType::kF32, shape);
-    launch(context_,
-           RandomNormal{.out = wide, .seed = 1, .stream = ++streams_, .offset = 0, .mean = 0, .std = scale});
+    launch(
+        context_,
+        RandomNormal{.out = wide, .seed = 1, .stream = ++streams_, .offset = 0, .mean = mean, .std = scale});
     if (dtype == DType::kF32) return wide;
     const Tensor tensor = empty(dtype, shape);
     launch(context_, Cast{.x = wide, .out = tensor});
@@ -156,6 +159,71 @@ void short_convolution(Bench& bench) {
                                      .workspace = {}},
             4 * row, "GB/s");
   for (const Tensor& tensor : {bcx, d_bcx, y, weight, d_weight}) bench.release(tensor);
+}
+
+// Linear attention: of whole sequences, and a token of each of many.
+void delta_rule(Bench& bench, const std::string& name, std::int64_t key_heads, std::int64_t value_heads,
+                bool channel_gates) {
+  DeltaRuleShape shape{.batch = 1,
+                       .sequence = 8192,
+                       .key_heads = key_heads,
+                       .value_heads = value_heads,
+                       .key_dim = 128,
+                       .value_dim = 128,
+                       .channel_gates = channel_gates,
+                       .normalise = true,
+                       .scale = 0.088F};
+  const Tensor qkv = bench.random(kHalf, {shape.rows(), shape.width()}),
+               d_qkv = bench.empty(kHalf, qkv.shape);
+  const Tensor out = bench.random(kHalf, {shape.rows(), shape.out_width()});
+  const Tensor g = bench.random(kFull, {shape.rows(), shape.gates()}, 0.01F, -0.1F);
+  const Tensor beta = bench.random(kFull, {shape.rows(), value_heads}, 0.1F, 0.5F);
+  const Tensor d_g = bench.empty(kFull, g.shape), d_beta = bench.empty(kFull, beta.shape);
+  const DeltaRuleBackward backward{.shape = shape,
+                                   .qkv = qkv,
+                                   .g = g,
+                                   .beta = beta,
+                                   .first_key = {},
+                                   .d_out = out,
+                                   .d_qkv = d_qkv,
+                                   .d_g = d_g,
+                                   .d_beta = d_beta,
+                                   .workspace = {}};
+  bench.run("delta rule backward, " + name, backward, backward.flops(), "TFLOP/s");
+  const DeltaRuleForward forward{
+      .shape = shape, .qkv = qkv, .g = g, .beta = beta, .first_key = {}, .out = out, .workspace = {}};
+  bench.run("delta rule, " + name, forward, forward.flops(), "TFLOP/s");
+  const std::int64_t texts = 64, ring = 16;
+  shape.sequence = texts;
+  const Tensor state = bench.random(kFull, {texts, value_heads, 128, 128}, 0.1F);
+  const Tensor recent = bench.random(kFull, {texts, ring, value_heads * shape.recent_width()}, 0.1F, -0.1F);
+  const auto first = [](const Tensor& tensor) { return tensor.slice(0, texts); };
+  // Positions 20, of which 12 are committed: eight tokens on the way from the state to the new one's.
+  bench.run("delta rule, 64 x 1 token, " + name,
+            CachedDeltaRule{
+                .sequences = {.query_starts = bench.integers(
+                                  texts + 1, [](std::int64_t i) { return static_cast<std::int32_t>(i); }),
+                              .key_lengths = bench.integers(texts, [](std::int64_t) { return 21; }),
+                              .block_table =
+                                  bench.integers(texts, [](std::int64_t) { return 0; }).reshaped({texts, 1}),
+                              .page_size = 64},
+                .shape = shape,
+                .spare = 6,
+                .qkv = first(qkv),
+                .g = first(g),
+                .beta = first(beta),
+                .state = state,
+                .recent = recent,
+                .committed = bench.integers(texts, [](std::int64_t) { return 12; }),
+                .out = first(out),
+                .workspace = {}},
+            static_cast<double>(state.bytes() + recent.bytes() / 2), "GB/s");
+  for (const Tensor& tensor : {qkv, d_qkv, out, g, beta, d_g, d_beta, state, recent}) bench.release(tensor);
+}
+
+void delta_rules(Bench& bench) {
+  delta_rule(bench, "16/32 heads of 128, bf16", 16, 32, false);          // Qwen3.5-35B-A3B
+  delta_rule(bench, "32 heads of 128, by channel, bf16", 32, 32, true);  // Kimi Linear 48B-A3B
 }
 
 // What context ranks do with parts of attention: 16 384 tokens of Llama 3.1 8B.
@@ -439,11 +507,13 @@ constexpr AttentionCase kAttentionCases[] = {
 int run(int argc, char** argv) {
   if (argc < 2 || std::strcmp(argv[1], "--help") == 0) {
     std::printf(
-        "usage: gpu_bench PLUGIN [--json] [--attention | --memory | --products | --experts | --decoding] "
+        "usage: gpu_bench PLUGIN [--json] [--attention | --delta | --memory | --products | --experts | "
+        "--decoding] "
         "[--own] "
         "[--fast] "
         "[--tune FOLDER]\n"
         "  --attention    only attention\n"
+        "  --delta        only the delta rule of linear attention\n"
         "  --memory       only what is bound by memory\n"
         "  --products     only matrix products\n"
         "  --experts      only products of experts, shaped as Mixtral's and DeepSeek-V2-Lite's, beside dense "
@@ -475,11 +545,14 @@ int run(int argc, char** argv) {
     for (const std::int64_t rows : {1, 2}) decoding(bench, rows);
   } else if (has("--products")) {
     for (const auto& [n, k] : kLinearShapes) products(bench, 8192, n, k);
+  } else if (has("--delta")) {
+    delta_rules(bench);
   } else if (has("--memory")) {
     memory_bound(bench);
   } else if (!has("--attention")) {
     if (!has("--experts")) {
       memory_bound(bench);
+      delta_rules(bench);
       products(bench, 8192, 28672, 4096);
     }
     // Gate and up in one matrix, then down.
@@ -488,7 +561,9 @@ int run(int argc, char** argv) {
     experts(bench, "64 experts, top 6", 64, 6, 2048, 2816);
     experts(bench, "64 experts, top 6, down", 64, 6, 1408, 2048);
   }
-  if (!has("--products") && !has("--memory") && !has("--experts") && !has("--decoding")) {
+  const bool of_one_kind =
+      has("--products") || has("--memory") || has("--experts") || has("--decoding") || has("--delta");
+  if (!of_one_kind) {
     for (const AttentionCase& one : kAttentionCases) attention(bench, one);
   }
   for (const KernelChoice& choice : device->choices()) {

@@ -31,6 +31,11 @@ std::vector<ModelProduct> products_of(const ModelConfig& c, std::int64_t tokens)
     }
     add("kv up", c.heads * (latent.nope_dim + latent.value_dim), latent.kv_rank, blocks);
     add("attention out", c.hidden, c.heads * latent.value_dim, blocks);
+  } else if (const AttentionConfig& a = c.attention; a.compressed()) {
+    add("q down", latent.q_rank, c.hidden, blocks);
+    add("q up", c.heads * c.head_dim, latent.q_rank, blocks);
+    add("key and value", c.head_dim, c.hidden, blocks);
+    add("attention out, up", c.hidden, a.out_groups * a.out_rank, blocks);
   } else {
     const auto convolutions = static_cast<std::int64_t>(c.conv_layers.size()),
                linear = static_cast<std::int64_t>(c.linear.layers.size());

@@ -12,6 +12,7 @@
 #include "turbo/fp8_linear/fp8_product.h"
 #include "turbo/grouped_linear/grouped_linear.h"
 #include "turbo/linear/linear.h"
+#include "turbo/mxfp4/mxfp4_product.h"
 
 namespace primus {
 namespace {
@@ -38,6 +39,43 @@ std::string name_of(GemmRole role, const GemmCase& c) {
   return fmt::format("{} {}x{}x{}", name_of_role(role), c.m, c.n, c.k);
 }
 
+// Products in MXFP4, and then what rounds an operand in each way.
+void time_fp4_products(DeviceTimer& bench, const GemmCase& c,
+                       const std::vector<std::vector<turbo::Gemm>>& products, const std::string& prefix,
+                       std::vector<BenchmarkResult>& results) {
+  for (const std::vector<turbo::Gemm>& of_role : products) {
+    std::vector<turbo::Mxfp4Linear> calls;
+    for (const turbo::Gemm& product : of_role) calls.push_back({.product = product});
+    const turbo::Gemm& first = of_role.front();
+    results.push_back(bench.time(prefix + name_of(first.role, c), calls,
+                                 static_cast<double>(first.a.bytes() + first.b.bytes() +
+                                                     first.c.bytes() * (first.accumulate ? 2 : 1))));
+  }
+  bench.release();
+  using Blocks = turbo::RoundMxfp4::Blocks;
+  struct Way {
+    const char* what;
+    Blocks blocks;
+    Shape shape;
+  };
+  for (const Way& way : {Way{"activations, along rows", Blocks::kRows, {c.m, c.k}},
+                         Way{"activations, transformed along columns", Blocks::kColumns, {c.m, c.k}},
+                         Way{"weights, in squares", Blocks::kTiles, {c.n, c.k}}}) {
+    std::vector<turbo::RoundMxfp4> calls;
+    const std::int64_t bytes = 2 * way.shape.elements() * size_of(DType::kBF16);  // read and written
+    for (std::int64_t set = bench.sets(bytes); set > 0; --set) {
+      calls.push_back({.x = bench.random(DType::kBF16, way.shape),
+                       .out = bench.empty(DType::kBF16, way.shape),
+                       .blocks = way.blocks,
+                       .hadamard = way.blocks == Blocks::kColumns});
+    }
+    results.push_back(
+        bench.time(fmt::format("{}rounding {}, {}x{}", prefix, way.what, way.shape[0], way.shape[1]), calls,
+                   static_cast<double>(bytes)));
+    bench.release();
+  }
+}
+
 // The three products of a layer with x [m, k], weight [n, k] and y [m, n].
 void time_float_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBenchmarkOptions& options,
                       const std::string& prefix, std::vector<BenchmarkResult>& results) {
@@ -53,6 +91,7 @@ void time_float_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBench
     weight.push_back(
         {.role = GemmRole::kWeightGradient, .a = y, .b = x, .c = d_w, .accumulate = true, .workspace = {}});
   }
+  if (options.fp4) return time_fp4_products(bench, c, {weight, forward, input}, prefix, results);
   // The weight gradient goes first: the others overwrite its operands.
   const auto bytes = static_cast<double>(x_bytes + y_bytes);
   results.push_back(
@@ -179,12 +218,18 @@ void time_experts(DeviceTimer& bench, const GroupedGemmCase& which, const Operat
   }
   const auto moved = static_cast<double>(x_bytes + y_bytes);
   for (const int role : {2, 0, 1}) {
-    results.push_back(bench.time(
-        fmt::format("{}{} experts, {} {}x{}x{}", prefix, which.experts, name_of_role(kRoles[role]), rows,
-                    which.out, which.in),
-        calls[role],
+    const std::string name = fmt::format("{}{} experts, {} {}x{}x{}", prefix, which.experts,
+                                         name_of_role(kRoles[role]), rows, which.out, which.in);
+    const double bytes =
         moved + static_cast<double>(weights) *
-                    static_cast<double>(role == 2 ? 2 * size_of(options.weight_gradient) : element)));
+                    static_cast<double>(role == 2 ? 2 * size_of(options.weight_gradient) : element);
+    if (options.fp4) {
+      std::vector<turbo::Mxfp4Grouped> rounded;
+      for (const turbo::GroupedGemm& product : calls[role]) rounded.push_back({product});
+      results.push_back(bench.time(name, rounded, bytes));
+    } else {
+      results.push_back(bench.time(name, calls[role], bytes));
+    }
   }
   bench.release();
 }
@@ -273,7 +318,7 @@ BenchmarkReport begin(DeviceTimer& bench, Device& device, const char* suite,
   BenchmarkReport report;
   report.suite = suite;
   report.device = device.description();
-  report.dtype = options.fp8 ? "fp8" : name_of(options.dtype);
+  report.dtype = options.fp8 ? "fp8" : options.fp4 ? "fp4" : name_of(options.dtype);
   report.copy_ceiling = bench.copy_rate();
   report.gemm_ceiling = product_rate(bench, device, options);
   return report;

@@ -21,6 +21,9 @@ struct OperatorBenchmarkOptions {
   // e4m3, gradients in e5m2 (Megatron's "hybrid"). Each is timed from bf16 operands, and once more without
   // their quantisation. Other suites than those of linear layers do not have it.
   bool fp8 = false;
+  // Those in MXFP4 (turbo/mxfp4), and of experts, likewise of operands in bf16. What rounds the operands of
+  // each is timed by itself, too.
+  bool fp4 = false;
   double seconds = 0.5;                 // for each measurement
   DType weight_gradient = DType::kF32;  // what a layer's weight gradient is added into
   std::int64_t rotated_bytes = DeviceTimer::kRotatedBytes;

@@ -20,7 +20,6 @@ constexpr auto kEngines = std::to_array<Row>({{"native", "Primus's own engine"},
 
 // By the beginning of their names.
 constexpr auto kModels = std::to_array<Row>({
-    {"deepseek_v4", "DeepSeek-V4 needs compressed sparse attention and hyper-connections"},
     {"diffusion", "diffusion models make images, and Primus trains language models so far"},
     {"flux", "diffusion models make images, and Primus trains language models so far"},
     {"glm4", "GLM-4.5 to 4.7 (glm4_moe) is a family that is not built yet"},

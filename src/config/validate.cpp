@@ -383,14 +383,21 @@ class Validator {
             {key.name});
     }
     const TrainerConfig& c = config_;
+    const bool compressed = !c.compress_ratios.empty();
+    needs(c.multi_latent_attention || compressed, "with multi_latent_attention or compress_ratios",
+          {"q_lora_rank", "qk_pos_emb_head_dim"});
     needs(c.multi_latent_attention, "with multi_latent_attention",
-          {"q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"});
+          {"kv_lora_rank", "qk_head_dim", "v_head_dim"});
+    needs(compressed, "with compress_ratios",
+          {"compress_rope_theta", "attn_sliding_window", "attn_sink", "hybrid_attention_enabled", "o_groups",
+           "o_lora_rank", "swiglu_limit"});
+    needs(c.hc_mult.value_or(1) > 1, "with hc_mult", {"hc_sinkhorn_iters", "hc_eps"});
     needs(!c.multi_latent_attention, "without multi_latent_attention, whose heads have widths of their own",
           {"group_query_attention", "num_query_groups", "kv_channels"});
-    needs(c.multi_latent_attention,
-          "with multi_latent_attention: without it, rope_scaling_factor is the stretch",
+    needs(c.multi_latent_attention || compressed,
+          "with multi_latent_attention or compress_ratios: without them, rope_scaling_factor is the stretch",
           {"rotary_scaling_factor"});
-    needs(!c.multi_latent_attention || !is_set("rotary_scaling_factor"),
+    needs(!(c.multi_latent_attention || compressed) || !is_set("rotary_scaling_factor"),
           "without multi_latent_attention: with it, rotary_scaling_factor is the stretch",
           {"rope_scaling_factor"});
     needs(c.use_sink_attention, "with use_sink_attention", {"sink_sliding_window"});
@@ -555,12 +562,13 @@ void derive(TrainerConfig& config) {
   }
   // As Megatron-LM has it for latent attention: yarn unless rope_type says otherwise, and a stretch of 1,
   // which is none, unless it is given (arguments.py; MLATransformerConfig).
-  if (c.multi_latent_attention) {
+  const bool latents = c.multi_latent_attention || !c.compress_ratios.empty();
+  if (latents) {
     fill(c.rotary_scaling_factor, c.rope_scaling_factor > 0 ? c.rope_scaling_factor : 1.0);
   } else {
     fill(c.rope_scaling_factor, 8.0);
   }
-  const double factor = c.multi_latent_attention ? c.rotary_scaling_factor : c.rope_scaling_factor;
+  const double factor = latents ? c.rotary_scaling_factor : c.rope_scaling_factor;
   const bool latent_yarn = c.multi_latent_attention && !c.rope_type && factor > 1;
   const bool yarn = c.rope_type == "yarn" || c.position_embedding_type == "yarn" || latent_yarn;
   if (c.rope_scaling_type.empty()) {

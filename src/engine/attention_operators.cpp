@@ -85,7 +85,7 @@ void rotate(OperatorCall& op, const Tensor& x, const Tensor& y, bool inverse) {
                                    .rotary_dim = a.shape.rotary_dim,
                                    .rotary_begin = a.shape.rotary_begin,
                                    .interleaved = a.shape.interleaved,
-                                   .inverse = inverse});
+                                   .inverse = inverse != a.shape.inverse});
 }
 
 // Inputs: x, positions. Its own input is gone when it ran in place, so the rotation reads what it writes.

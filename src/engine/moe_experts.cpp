@@ -301,21 +301,25 @@ constexpr Operator kWeightedSwiglu{.name = "weighted_swiglu",
 // ---- clamped swiglu -----------------------------------------------------------------------------
 
 struct ClampAttributes {
-  float limit;
+  float limit, alpha, shift;
 };
 
 void clamped_swiglu_forward(OperatorCall& op) {
+  const auto a = op.attributes<ClampAttributes>();
   launch(op.context(),
          turbo::ClampedSwigluForward{
-             .gate_up = op.in(0), .out = op.out(0), .limit = op.attributes<ClampAttributes>().limit});
+             .gate_up = op.in(0), .out = op.out(0), .limit = a.limit, .alpha = a.alpha, .shift = a.shift});
 }
 
 void clamped_swiglu_backward(OperatorCall& op) {
+  const auto a = op.attributes<ClampAttributes>();
   const auto [d_gate_up, previous] = op.fresh_d_in(0);
   launch(op.context(), turbo::ClampedSwigluBackward{.gate_up = op.in(0),
                                                     .d_out = op.d_out(0),
                                                     .d_gate_up = d_gate_up,
-                                                    .limit = op.attributes<ClampAttributes>().limit});
+                                                    .limit = a.limit,
+                                                    .alpha = a.alpha,
+                                                    .shift = a.shift});
   add_previous(op, {d_gate_up, previous});
 }
 
@@ -390,10 +394,12 @@ Value weighted_swiglu(const Value& gate_up, const Routing& r, bool weigh_input) 
                                WeightedAttributes{attributes_of(r), weigh_input})[0];
 }
 
-Value clamped_swiglu(const Value& gate_up, double limit) {
+Value clamped_swiglu(const Value& gate_up, const SwigluClamp& clamp) {
   const Shape shape{gate_up.shape()[0], gate_up.shape()[1] / 2};
-  return gate_up.tape().record(kClampedSwiglu, {&gate_up}, nullptr, {{gate_up.dtype(), shape}},
-                               ClampAttributes{static_cast<float>(limit)})[0];
+  return gate_up.tape().record(
+      kClampedSwiglu, {&gate_up}, nullptr, {{gate_up.dtype(), shape}},
+      ClampAttributes{static_cast<float>(clamp.limit), static_cast<float>(clamp.alpha),
+                      static_cast<float>(clamp.shift)})[0];
 }
 
 }  // namespace primus::engine

@@ -56,13 +56,20 @@ struct Routing {
 // `choice_bias`, [E] fp32 or absent, is added to the scores for choosing only. `given`, [T, top_k] int32 in
 // memory that outlives the tape, or absent: these experts instead of the best; weights are still computed
 // from the scores. `tokens`: as for router_logits, or empty where nothing random is drawn.
-// `load`: what step_load() gave, or empty: that of these tokens.
+// `load`: what step_load() gave, or empty: that of these tokens. `by_table`: as `given`, from
+// experts_by_table(), or empty.
 Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias = {},
-              const Tensor& given = {}, const Value& tokens = {}, const Value& load = {});
+              const Tensor& given = {}, const Value& tokens = {}, const Value& load = {},
+              const Value& by_table = {});
+
+// The experts of each token by its number alone, [T, top_k] int32: rows of `table`, [vocabulary, top_k] fp32.
+Value experts_by_table(const Value& tokens, Parameter& table);
 
 // Copies the chosen experts to `experts` [T, top_k] int32 in memory that outlives the tape. Once, as
 // observe().
 void record(const Routing& routing, const Tensor& experts);
+// The same of any whole numbers that a pass decides by.
+void record(const Value& numbers, const Tensor& to);
 
 // Adds this routing to counters in persistent memory: `load` [E + 1] int32 (turbo::ExpertLoad) and `losses`
 // [2] fp32 (turbo::RouterLosses). Runs exactly once, however often the routing is recomputed.
@@ -94,7 +101,10 @@ Value grouped_bias(Value rows, Parameter& bias, const Routing& routing);
 // multiplied (Llama 4, which weighs what an expert reads), else the result is, as if the expert's output
 // were.
 Value weighted_swiglu(const Value& gate_up, const Routing& routing, bool weigh_input = false);
-// gpt-oss's activation (turbo::ClampedSwigluForward): [rows, 2*ffn] -> [rows, ffn].
-Value clamped_swiglu(const Value& gate_up, double limit);
+// A clamped activation (turbo::ClampedSwigluForward): [rows, 2*ffn] -> [rows, ffn].
+struct SwigluClamp {
+  double limit, alpha = 1.702, shift = 1;  // gpt-oss's; alpha 1 and shift 0: SwiGLU of what is clamped
+};
+Value clamped_swiglu(const Value& gate_up, const SwigluClamp& clamp);
 
 }  // namespace primus::engine

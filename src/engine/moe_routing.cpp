@@ -140,7 +140,7 @@ struct RouteAttributes {
   std::int64_t expert_count;
   void *choice_bias, *given;  // null: none
   bool by_logits;
-  int tokens, load;  // which inputs these are; 0: there is none
+  int tokens, load, table;  // which inputs these are; 0: there is none
 };
 
 // Loads per segment for the balance loss, or nothing when there is no such loss.
@@ -160,13 +160,15 @@ class Loads {
   std::optional<ScratchTensor> load_;
 };
 
-// Inputs: logits and, where random numbers are drawn, the tokens' numbers. Outputs: weights, experts, plan.
+// Inputs: logits; where random numbers are drawn, the tokens' numbers; where a table decides, the experts.
+// Outputs: weights, experts, plan.
 void route_forward(OperatorCall& op) {
   const auto a = op.attributes<RouteAttributes>();
   const RoutingRule& rule = a.rule;
   // In measure mode a bias has no address either, and nothing runs.
   const Tensor bias = a.choice_bias ? Tensor(a.choice_bias, DType::kF32, {a.expert_count}) : Tensor();
-  const Tensor given = a.given ? Tensor(a.given, DType::kI32, op.out(1).shape) : Tensor();
+  Tensor given = a.given ? Tensor(a.given, DType::kI32, op.out(1).shape) : Tensor();
+  if (a.table > 0 && given.absent()) given = op.in(a.table);
   launch(op.context(), turbo::RouterForward{.rule = rule.router,
                                             .random = with_tokens(op, rule.random, a.tokens),
                                             .logits = op.in(0),
@@ -210,6 +212,13 @@ constexpr Operator kRouteByStep{.name = "route",
                                 .forward = route_forward,
                                 .backward_input = route_backward_input,
                                 .for_input = {.inputs = bit(0) | bit(1) | bit(2), .outputs = bit(1)}};
+
+void table_forward(OperatorCall& op) {
+  launch(op.context(), turbo::RouterTable{.tokens = op.in(0), .table = op.weight(), .experts = op.out(0)});
+}
+
+constexpr Operator kTable{
+    .name = "experts_by_table", .operator_class = OperatorClass::kRouting, .forward = table_forward};
 
 struct ObserveAttributes {
   turbo::RouterRule router;
@@ -298,30 +307,34 @@ Value step_load(const Value& logits, const RoutingRule& rule, const Tensor& runn
 }
 
 Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias, const Tensor& given,
-              const Value& tokens, const Value& load) {
+              const Value& tokens, const Value& load, const Value& by_table) {
   const std::int64_t count = logits.shape()[0], experts = logits.shape()[1], top_k = rule.router.top_k;
   const Shape slots{count, top_k};
-  const bool by_logits = choice_bias.absent() && given.absent() &&
+  const bool by_logits = choice_bias.absent() && given.absent() && !by_table &&
                          rule.router.forced == turbo::RouterRule::Forced::kNo &&
                          rule.router.top_groups == rule.router.groups;
   const Tape::Output outputs[] = {{DType::kF32, slots},
                                   {DType::kI32, slots, false},
                                   {DType::kI32, turbo::RoutingPlan::shape(experts, count, top_k), false}};
+  const int of_tokens = tokens ? 1 : 0, of_load = load ? of_tokens + 1 : 0;
   const RouteAttributes a{.rule = rule,
                           .expert_count = experts,
                           .choice_bias = choice_bias.data,
                           .given = given.data,
                           .by_logits = by_logits,
-                          .tokens = tokens ? 1 : 0,
-                          .load = load ? (tokens ? 2 : 1) : 0};
-  Tape& tape = logits.tape();
-  const auto record = [&](std::initializer_list<const Value*> inputs) {
-    auto [weights, chosen, plan] =
-        tape.record(load ? kRouteByStep : kRoute, inputs, nullptr, {outputs[0], outputs[1], outputs[2]}, a);
-    return Routing{std::move(weights), std::move(chosen), std::move(plan), experts, count * top_k, by_logits};
-  };
-  const Value* const last = load ? &load : nullptr;
-  return tokens ? record({&logits, &tokens, last}) : record({&logits, last});
+                          .tokens = of_tokens,
+                          .load = of_load,
+                          .table = by_table ? std::max(of_tokens, of_load) + 1 : 0};
+  const auto optional = [](const Value& value) { return value ? &value : nullptr; };
+  auto [weights, chosen, plan] = logits.tape().record(
+      load ? kRouteByStep : kRoute, {&logits, optional(tokens), optional(load), optional(by_table)}, nullptr,
+      {outputs[0], outputs[1], outputs[2]}, a);
+  return Routing{std::move(weights), std::move(chosen), std::move(plan), experts, count * top_k, by_logits};
+}
+
+Value experts_by_table(const Value& tokens, Parameter& table) {
+  const Shape slots{tokens.shape().elements(), table.shape[1]};
+  return tokens.tape().record(kTable, {&tokens}, &table, {{DType::kI32, slots, false}})[0];
 }
 
 void observe(const Value& logits, const Routing& routing, const RoutingRule& rule, const Tensor& load,
@@ -344,8 +357,10 @@ void observe_margins(const Value& logits, const RoutingRule& rule, const Tensor&
                        MarginAttributes{bins, rule.router.top_k, choice_bias, counts});
 }
 
-void record(const Routing& routing, const Tensor& experts) {
-  routing.experts.tape().record(kRecord, {&routing.experts}, nullptr, {}, RecordAttributes{experts.data});
+void record(const Routing& routing, const Tensor& experts) { record(routing.experts, experts); }
+
+void record(const Value& numbers, const Tensor& to) {
+  numbers.tape().record(kRecord, {&numbers}, nullptr, {}, RecordAttributes{to.data});
 }
 
 }  // namespace primus::engine

@@ -87,6 +87,7 @@ struct RopeShape {
   std::int64_t heads, head_dim, rotary_dim;
   std::int64_t rotary_begin = 0;
   bool interleaved = false;  // neighbouring columns are a pair (turbo/rope/rope.h)
+  bool inverse = false;      // by the negative angle
 };
 Value rope(Value x, const Value& positions, const Tensor& table, const RopeShape& shape);
 

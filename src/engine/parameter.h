@@ -14,10 +14,20 @@ namespace primus::engine {
 // How a parameter starts. Random values are drawn by (seed, the parameter's name, element), whatever the
 // layout and whichever other parameters there are.
 struct Initializer {
-  enum class Kind : std::uint8_t { kNormal, kConstant, kLogUniform, kGateBias } kind = Kind::kConstant;
-  float value = 0;  // the standard deviation, the constant, or the least number that may be drawn
-  float most = 0;   // of the last two
+  enum class Kind : std::uint8_t {
+    kNormal,
+    kConstant,
+    kLogUniform,
+    kGateBias,
+    kDistinct
+  } kind = Kind::kConstant;
+  // The standard deviation, the constant, the least number that may be drawn, or the bound of distinct
+  // numbers.
+  float value = 0;
+  float most = 0;  // of kLogUniform and kGateBias
   static Initializer normal(double std) { return {Kind::kNormal, static_cast<float>(std)}; }
+  // Whole numbers in [0, bound), of a row no two alike.
+  static Initializer distinct(std::int64_t bound) { return {Kind::kDistinct, static_cast<float>(bound)}; }
   static Initializer constant(double value) { return {Kind::kConstant, static_cast<float>(value)}; }
   // Logarithms of numbers that are uniform between these.
   static Initializer log_uniform(double least, double most) {
@@ -96,6 +106,8 @@ struct Parameter {
   bool reads_full_precision = false;
   // Checkpoints hold it in fp32, too. Implies reads_full_precision.
   bool full_precision = false;
+  // Checkpoints hold int64. With full_precision, which is exact below 2^24.
+  bool whole_numbers = false;
   // A matrix of a linear layer, or the experts' matrices, of this block: products with it follow the
   // PrecisionRecipe. -1: anything else.
   std::int64_t linear_of = -1;

@@ -298,9 +298,38 @@ void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
 
 namespace {
 
+// Whole numbers, of a row no two alike: drawn one after the other, by the row, and again where one is there
+// already. On the host: it is done once, for one row of every token.
+void fill_distinct(turbo::Context& context, const Parameter& p, const FlatRange& range, std::uint64_t seed,
+                   const Tensor& out) {
+  const auto bound = static_cast<std::uint32_t>(p.initializer.value);
+  const std::int64_t cols = p.row_elements();
+  if (!p.placement.is_whole() || cols > static_cast<std::int64_t>(bound))
+    throw std::logic_error(
+        "ParameterStore: rows of distinct numbers are whole, and no longer than their bound");
+  const std::uint64_t stream = random_stream_id(p.name);
+  std::vector<float> values(static_cast<std::size_t>(range.size())), row(static_cast<std::size_t>(cols));
+  for (std::int64_t r = range.begin / cols; r * cols < range.end; ++r) {
+    const RandomStream draws(seed, RandomPurpose::kInit, static_cast<std::uint32_t>(r),
+                             static_cast<std::uint32_t>(stream >> 32), static_cast<std::uint32_t>(stream));
+    std::uint64_t draw = 0;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      do {
+        row[i] = static_cast<float>(draws.below(draw++, bound));
+      } while (std::find(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(i), row[i]) !=
+               row.begin() + static_cast<std::ptrdiff_t>(i));
+      const std::int64_t at = r * cols + static_cast<std::int64_t>(i) - range.begin;
+      if (at >= 0 && at < range.size()) values[static_cast<std::size_t>(at)] = row[i];
+    }
+  }
+  context.stream.copy_to_device(out.data, values.data(), out.bytes());
+  context.stream.synchronize();
+}
+
 // Enqueues the initial values of the parameter's elements in `range`: [range] fp32.
 void fill(turbo::Context& context, const Parameter& p, const FlatRange& range, std::uint64_t seed,
           const Tensor& out) {
+  if (p.initializer.kind == Initializer::Kind::kDistinct) return fill_distinct(context, p, range, seed, out);
   if (p.initializer.kind == Initializer::Kind::kConstant) {
     turbo::launch(context, turbo::Fill{.out = out, .value = p.initializer.value});
     return;

@@ -83,6 +83,21 @@ TEST(Benchmarks, GemmInFp8) {
   EXPECT_THAT(odd.err, testing::AllOf(HasSubstr("multiples of 16, not 64 x 40"), HasSubstr("hint:")));
 }
 
+TEST(Benchmarks, GemmInFp4) {
+  const auto report = report_of({"gemm", "--shape", "64x48x40", "--dtype", "fp4"});
+  EXPECT_EQ(report["dtype"], "fp4");
+  ASSERT_EQ(report["results"].size(), 6U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(report["results"][i]["flops"].get<double>(), 2.0 * 64 * 48 * 40);
+    EXPECT_EQ(report["results"][3 + i]["bytes"].get<double>(), i < 2 ? 4.0 * 64 * 40 : 4.0 * 48 * 40);
+  }
+  EXPECT_EQ(report["results"][1]["case"], "forward 64x48x40");
+  EXPECT_EQ(report["results"][5]["case"], "rounding weights, in squares, 48x40");
+  const ProgramResult attention = benchmark({"attention", "--dtype", "fp4"});
+  EXPECT_EQ(attention.exit_code, 2);
+  EXPECT_THAT(attention.err, HasSubstr("benchmark gemm --dtype fp4"));
+}
+
 TEST(Benchmarks, ModelsInFp8WithoutTheirExperts) {
   const auto report =
       report_of({"gemm-deepseek", "--model", "V2_Lite", "--mbs", "1", "--seqlen", "16", "--hidden-size", "64",

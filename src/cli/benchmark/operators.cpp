@@ -45,7 +45,7 @@ class BenchmarkOperator : public Command {
     output_.check();
     check_case();
     const OperatorBenchmarkOptions options{
-        .dtype = device_.compute(), .fp8 = device_.fp8(), .seconds = seconds_};
+        .dtype = device_.compute(), .fp8 = device_.fp8(), .fp4 = device_.fp4(), .seconds = seconds_};
     return output_.finish(report(device_.spec(console), options), console);
   }
 
@@ -90,7 +90,7 @@ class BenchmarkGemm final : public BenchmarkOperator {
     }
     for (const std::string& shape : shapes_) cases_.push_back(parse_gemm_case(shape));
   }
-  MeasuredTypes types() const override { return {.fp16 = true, .fp8 = true}; }
+  MeasuredTypes types() const override { return {.fp16 = true, .fp8 = true, .fp4 = true}; }
   BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) override {
     if (cases_.empty() && device.synchronous()) cases_ = {{512, 768, 768}, {2048, 2048, 2048}};
     // A Llama of 8B: fused projections, output, gate and up, down.
@@ -219,7 +219,7 @@ class BenchmarkModelGemm : public BenchmarkOperator {
                       "leave it out, or choose another --model");
     }
   }
-  MeasuredTypes types() const final { return {.fp16 = true, .fp8 = true}; }
+  MeasuredTypes types() const final { return {.fp16 = true, .fp8 = true, .fp4 = true}; }
   BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) final {
     return benchmark_model_gemm(device, suite_, products_, options);
   }
@@ -498,7 +498,8 @@ class BenchmarkGroupedGemm final : public BenchmarkOperator {
 #define PRIMUS_FP8_DETAILS                                                                                 \
   "In fp8 each product is measured twice: from operands in bf16, which are quantised with one scale for\n" \
   "each tensor, and of operands that were quantised before. The large product is one in fp8, too. Sizes\n" \
-  "are multiples of 16, and experts are left out, as they are in fp16."
+  "are multiples of 16, and experts are left out, as they are in fp16. In fp4 (MXFP4) each product is\n"   \
+  "measured from operands in bf16, and what rounds them by itself, too; it is bf16's of their numbers."
 
 }  // namespace
 
@@ -511,6 +512,7 @@ extern const CommandEntry kBenchmarkGemm{
     "primus benchmark gemm --shape 2048x4096x1024 --shape 512x512x512 --json\n"
     "primus benchmark gemm --M 4096 --N 4096 --K 4096 --output gemm.html\n"
     "primus benchmark gemm --device cuda --dtype fp8\n"
+    "primus benchmark gemm --device cuda --dtype fp4\n"
     "primus benchmark gemm --baseline save before.json\n"
     "primus benchmark gemm --baseline compare before.json",
     make_command<BenchmarkGemm>,

@@ -76,6 +76,12 @@ std::string attention_text(const ModelConfig& c) {
   const std::size_t local = c.attention.local_layers.size();
   if (c.attention.window > 0) text += fmt::format(", window {} in {} layers", c.attention.window, local);
   if (c.attention.chunk > 0) text += fmt::format(", chunks of {} in {} layers", c.attention.chunk, local);
+  if (c.attention.compressed())
+    text += fmt::format(
+        "; latents pooled over {} tokens in {} layers, of which {} are chosen, and over {} in {}; "
+        "{} residual streams",
+        c.attention.sparse_ratio, c.attention.sparse_layers.size(), c.attention.index_top_k,
+        c.attention.heavy_ratio, c.attention.heavy_layers.size(), c.streams());
   if (!c.conv_layers.empty())
     text += fmt::format("; short convolutions over {} tokens in {} of {} layers", c.conv_width,
                         c.conv_layers.size(), c.layers);

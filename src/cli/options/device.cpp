@@ -27,9 +27,10 @@ void check_device_name(const std::string& device) {
 
 void DeviceOptions::declare(Arguments& arguments, const char* type, MeasuredTypes types) {
   dtype_ = type;
-  Argument& dtype = arguments.option(
-      "--dtype", "TYPE", &dtype_,
-      types.fp8 ? "type to compute in (fp8: e4m3, gradients of outputs e5m2)" : "type to compute in");
+  Argument& dtype =
+      arguments.option("--dtype", "TYPE", &dtype_,
+                       types.fp4 ? "type to compute in (fp8: e4m3, gradients of outputs e5m2; fp4: MXFP4)"
+                                 : "type to compute in");
   dtype.choices = {"fp32", "bf16"};
   if (types.fp16)
     dtype.choices.emplace_back("fp16");
@@ -43,6 +44,12 @@ void DeviceOptions::declare(Arguments& arguments, const char* type, MeasuredType
   else
     dtype.refused.push_back({"fp8", "in fp8 there are products of linear layers, and nothing else",
                              "take --dtype bf16; 'primus benchmark gemm --dtype fp8' times those products"});
+  if (types.fp4)
+    dtype.choices.emplace_back("fp4");
+  else
+    dtype.refused.push_back({"fp4",
+                             "in fp4 there are products of linear layers and of experts, and nothing else",
+                             "take --dtype bf16; 'primus benchmark gemm --dtype fp4' times those products"});
   declare_without_type(arguments);
 }
 

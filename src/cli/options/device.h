@@ -11,9 +11,9 @@
 namespace primus::cli {
 
 // Besides fp32 and bf16, in which models run: what single operators and collectives can be timed in. Only
-// products of linear layers can be in fp8.
+// products of linear layers can be in fp8 and fp4.
 struct MeasuredTypes {
-  bool fp16 = false, fp8 = false;
+  bool fp16 = false, fp8 = false, fp4 = false;
 };
 
 // Before a job is started that is to run on `device`: its name, and that this program may have such devices
@@ -34,11 +34,12 @@ class DeviceOptions {
   // What make() opens; of a rank, the `rank`th of `ranks` on this machine: of GPUs the one of its number
   // where none is named, of the CPU its share of the cores where nobody chose threads.
   DeviceSpec spec(const Console& console, int rank = 0, int ranks = 1) const;
-  // In fp8 operands come in bf16.
+  // In fp8 and fp4 operands come in bf16.
   DType compute() const {
     return dtype_ == "fp32" ? DType::kF32 : dtype_ == "fp16" ? DType::kF16 : DType::kBF16;
   }
   bool fp8() const { return dtype_ == "fp8"; }
+  bool fp4() const { return dtype_ == "fp4"; }
 
  private:
   std::string device_ = "auto", dtype_ = "fp32";

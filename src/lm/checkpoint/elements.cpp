@@ -60,6 +60,10 @@ void to_float(DType dtype, std::span<const std::byte> from, std::span<float> out
       return read_all<Float16>(from, out, [](Float16 v) { return static_cast<float>(v); });
     case DType::kF64:
       return read_all<double>(from, out, [](double v) { return static_cast<float>(v); });
+    case DType::kI64:
+      return read_all<std::int64_t>(from, out, [](std::int64_t v) { return static_cast<float>(v); });
+    case DType::kI32:
+      return read_all<std::int32_t>(from, out, [](std::int32_t v) { return static_cast<float>(v); });
     default:
       throw not_a_float("elements are", dtype);
   }
@@ -74,6 +78,8 @@ void from_float(std::span<const float> from, DType dtype, std::span<std::byte> o
       return write_all(from, out, [](float v) { return BFloat16(v); });
     case DType::kF16:
       return write_all(from, out, [](float v) { return Float16(v); });
+    case DType::kI64:
+      return write_all(from, out, [](float v) { return static_cast<std::int64_t>(v); });
     default:
       throw not_a_float("weights cannot be written as", dtype);
   }

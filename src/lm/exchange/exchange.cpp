@@ -214,8 +214,9 @@ class Copy {
 
   const TensorSource& add(const Parameter& p, const CheckpointPart& part) {
     const std::vector<std::int64_t> shape = published_shape(p, part);
-    PublishedTensor tensor = find_published(folder_, tensors_.full_name(part.name), shape, used_);
-    const bool stored_as_it_is = !options_.dtype || tensor.dtype == *options_.dtype;
+    PublishedTensor tensor =
+        find_published(folder_, tensors_.full_name(part.name), shape, used_, p.whole_numbers);
+    const bool stored_as_it_is = !options_.dtype || tensor.dtype == *options_.dtype || p.whole_numbers;
     if (options_.dtype == DType::kF32) {
       if (const auto master = master_of(part.name)) tensor = *master;
     }

@@ -125,7 +125,8 @@ void refuse_beyond_float(std::string_view name, std::span<const std::byte> doubl
 }  // namespace
 
 PublishedTensor find_published(const SafetensorsFolder& folder, const std::string& name,
-                               const std::vector<std::int64_t>& shape, TensorNames& used) {
+                               const std::vector<std::int64_t>& shape, TensorNames& used,
+                               bool whole_numbers) {
   const auto blocks = folder.find(name + "_blocks"), scales = folder.find(name + "_scales");
   if (blocks && scales && !folder.find(name)) {
     used.insert({name + "_blocks", name + "_scales"});
@@ -137,7 +138,7 @@ PublishedTensor find_published(const SafetensorsFolder& folder, const std::strin
     used.insert(name + "_scale_inv");
     return float8(tensor, folder.at(name + "_scale_inv"), folder.folder());
   }
-  require_float(tensor);
+  if (!whole_numbers || tensor.dtype != DType::kI64) require_float(tensor);
   const auto size = static_cast<std::size_t>(size_of(tensor.dtype));
   return {.dtype = tensor.dtype,
           .plain = tensor.data,

@@ -23,8 +23,10 @@ struct PublishedTensor {
 };
 
 // The tensor of that name and shape; throws kInvalid when there is none, or its shape is another. The names
-// of what it is stored in are added to `used`. The folder must outlive the result.
+// of what it is stored in are added to `used`. The folder must outlive the result. `whole_numbers`: it may be
+// int64.
 PublishedTensor find_published(const SafetensorsFolder& folder, const std::string& name,
-                               const std::vector<std::int64_t>& shape, TensorNames& used);
+                               const std::vector<std::int64_t>& shape, TensorNames& used,
+                               bool whole_numbers = false);
 
 }  // namespace primus

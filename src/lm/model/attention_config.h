@@ -39,8 +39,18 @@ struct AttentionConfig {
   // What comes out is gated, by as many columns of the queries' projection (Qwen3-Next); a family says so.
   bool output_gate = false;
   LatentConfig latent;
+  // DeepSeek-V4: layers that see pooled latents beside their window, the heavy ones all of so many tokens
+  // each, the sparse ones those that an indexer chooses. index_heads is above 0 in such models alone.
+  std::vector<std::int64_t> sparse_layers, heavy_layers;  // in order
+  std::int64_t sparse_ratio = 4, heavy_ratio = 128;
   IndexerConfig indexer;
 
+  bool compressed() const { return index_heads > 0; }
+  bool sparse(std::int64_t layer) const { return contains(sparse_layers, layer); }
+  // Tokens of a block that is pooled; 0: the layer has its window alone.
+  std::int64_t pooled_ratio(std::int64_t layer) const {
+    return sparse(layer) ? sparse_ratio : contains(heavy_layers, layer) ? heavy_ratio : 0;
+  }
   bool local(std::int64_t layer) const { return contains(local_layers, layer); }
   bool rope(std::int64_t layer) const { return !contains(no_rope_layers, layer); }
 

@@ -44,6 +44,7 @@ FamilyRegistry builtin_families() {
   registry.add(deepseek_v3_family());
   registry.add(deepseek_v32_family());
   registry.add(glm_moe_dsa_family());
+  registry.add(deepseek_v4_family());
   registry.add(mixtral_family());
   registry.add(qwen3_moe_family());
   registry.add(gpt_oss_family());

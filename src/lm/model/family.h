@@ -45,11 +45,13 @@ struct RoutingStep {
   Tensor margins;
 };
 
-// The experts that one microbatch's tokens go to: noted down, or given instead of the routers' own choice.
-// What verification in bf16 needs, where rounding would choose between equals.
+// The experts that one microbatch's tokens go to, and the pooled latents that an indexer chooses for them:
+// noted down, or given instead of their own choice. What verification in bf16 needs, where rounding would
+// choose between equals.
 struct RoutingTrace {
   enum class Use : std::uint8_t { kRecord, kReplay } use = Use::kRecord;
-  Tensor experts;  // [layers, T * top_k] int32, persistent
+  Tensor experts;   // [layers, T * top_k] int32, persistent
+  Tensor selected;  // [layers, T * index_top_k] int32, persistent; absent without an indexer
 };
 
 // What every block gets besides the residual stream. T = batch * sequence tokens, of this context rank.
@@ -57,6 +59,8 @@ struct BlockInputs {
   std::int64_t batch = 0, sequence = 0;  // in generation they only multiply to T
   engine::Value positions = {};          // [T] int32
   Tensor rope_table = {};                // see turbo/rope/rope.h
+  Tensor compressed_rope_table = {};     // of layers with pooled latents
+  engine::Value tokens = {};             // [T] int32, for layers whose experts are those of a table
   const KvCache* cache = nullptr;        // generation only
   // [T] int32: where each token's document begins in its sequence (turbo/attention/attention.h), of sequences
   // packed from documents; empty: at 0.
@@ -142,6 +146,9 @@ struct Family {
   // {"num_experts", "num_local_experts"}: the first is another name of the second, and goes before it, as in
   // transformers (attribute_map).
   std::vector<std::pair<std::string_view, std::string_view>> aliases = {};
+  std::string_view head = "lm_head.weight";
+  // rope_parameters has two objects, "main" with the base alone, and "compress" with the rest (DeepSeek-V4).
+  bool rope_by_branch = false;
   // For streams() > 1: declares the parameters of the ends in the store's current unit. `depth`: 0 for the
   // model's own, else that of a module of multi-token prediction. `chunk`: as above; widening needs no
   // parameters, so the rank that has the first part alone makes the ends with -1 and only widens.

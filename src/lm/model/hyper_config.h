@@ -7,6 +7,8 @@ namespace primus {
 
 struct HyperConfig {
   std::int64_t streams = 1;
+  std::int64_t iterations = 20;  // of what balances their mixture
+  double epsilon = 1e-6;
 
   bool operator==(const HyperConfig&) const = default;
 };

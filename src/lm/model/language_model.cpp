@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "lm/model/blocks/block_parameters.h"
 #include "lm/model/rope_table.h"
 
@@ -60,7 +61,7 @@ LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& fa
     if (has_last) head_->uses.push_back(last_chunk);
   } else {
     head_ = &declare(store, last_chunk, "head", of_vocabulary.shape, normal,
-                     {{"lm_head.weight", 0, config.vocab}}, of_vocabulary.placement);
+                     {{std::string(family.head), 0, config.vocab}}, of_vocabulary.placement);
     head_->vocabulary = true;
   }
   for (int depth = 1; depth <= modules; ++depth) {
@@ -82,18 +83,38 @@ int LanguageModel::chunk_with(std::int64_t block) const {
   return -1;
 }
 
+bool LanguageModel::needs_tokens(int chunk) const {
+  const Chunk& part = chunks_[static_cast<std::size_t>(chunk)];
+  return part.first || part.begin < std::min(part.end, config_.moe.hash_layers);
+}
+
 void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) {
   rope_positions_ = positions;
-  rope_table_ = rank.persistent(DType::kF32, {positions, config_.rotary_dim()});
-  if (rank.measuring()) return;
-  const std::vector<float> table = make_rope_table(config_, positions);
-  rank.compute().copy_to_device(rope_table_.data, table.data(), rope_table_.bytes());
-  rank.compute().synchronize();
+  const auto allocate = [&](const ModelConfig& config) {
+    const Tensor on_device = rank.persistent(DType::kF32, {positions, config.rotary_dim()});
+    if (rank.measuring()) return on_device;
+    const std::vector<float> table = make_rope_table(config, positions);
+    rank.compute().copy_to_device(on_device.data, table.data(), on_device.bytes());
+    rank.compute().synchronize();
+    return on_device;
+  };
+  if (!config_.attention.compressed()) {
+    rope_table_ = allocate(config_);
+    return;
+  }
+  // Frequencies are stretched where latents are pooled alone.
+  ModelConfig plain = config_, compressed = config_;
+  plain.rope_scaling = {};
+  compressed.rope_theta = config_.attention.compressed_theta;
+  rope_table_ = allocate(plain);
+  compressed_rope_table_ = allocate(compressed);
 }
 
 BlockInputs LanguageModel::block_inputs(const ModelInputs& in) const {
   BlockInputs inputs = in.blocks;
   inputs.rope_table = rope_table_;
+  inputs.compressed_rope_table = compressed_rope_table_;
+  inputs.tokens = in.tokens;
   return inputs;
 }
 
@@ -178,6 +199,11 @@ void LanguageModel::end_step(turbo::Context& context, const RoutingStep& step) c
 KvCache LanguageModel::make_kv_cache(engine::Rank& rank, DType dtype, std::int64_t sequences,
                                      std::int64_t capacity, std::int64_t pages,
                                      std::int64_t page_size) const {
+  if (config_.attention.compressed()) {
+    throw unsupported("models of type " + config_.family +
+                          " do not write texts so far: pooled latents are not kept from token to token",
+                      "leave sample_interval out; train, evaluate and verify read whole sequences");
+  }
   KvCache cache;
   const std::int64_t blocks = (capacity + page_size - 1) / page_size;
   cache.sequences = {.query_starts = rank.persistent(DType::kI32, {sequences + 1}),

@@ -30,7 +30,7 @@ struct MtpInputs {
 
 // Device inputs of one microbatch, as Values of its tape, each [T].
 struct ModelInputs {
-  engine::Value tokens = {};  // int32; for the first part of the model
+  engine::Value tokens = {};  // int32; for the first part of the model, and those that need_tokens()
   // int32, and fp32: what each token's loss weighs in the sum that is trained on (of a training batch: its
   // loss_mask, divided by the mask's sum); for the last part, where there is a loss.
   engine::Value labels = {}, loss_weights = {};
@@ -84,6 +84,8 @@ class LanguageModel {
   // Whether the chunk is the first, or the last, part of the model.
   bool first(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].first; }
   bool last(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].last; }
+  // Whether the chunk reads the tokens themselves: the first one, and those with experts by a table.
+  bool needs_tokens(int chunk) const;
   // The number of the chunk's first block.
   std::int64_t first_block(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].begin; }
   std::int64_t rope_positions() const { return rope_positions_; }
@@ -111,7 +113,7 @@ class LanguageModel {
   };
   std::vector<Chunk> chunks_;              // of this rank
   std::vector<MultiTokenPrediction> mtp_;  // by depth
-  Tensor rope_table_;
+  Tensor rope_table_, compressed_rope_table_;
   std::int64_t rope_positions_ = 0;
 };
 

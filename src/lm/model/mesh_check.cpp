@@ -39,8 +39,11 @@ std::optional<MeshMismatch> check(const char* key, int ranks, const std::vector<
 
 std::vector<Shared> shared_by_tensor_ranks(const ModelConfig& c) {
   std::vector<Shared> things{{c.heads, "attention heads (num_attention_heads)"}};
-  if (c.attention.latent.kv_rank == 0)
+  if (c.attention.compressed()) {
+    things.push_back({c.attention.out_groups, "groups of heads (o_groups)"});
+  } else if (c.attention.latent.kv_rank == 0) {
     things.push_back({c.kv_heads, "heads of keys and values (num_query_groups)"});
+  }
   if (!c.conv_layers.empty()) things.push_back({c.hidden, "channels of short convolutions (hidden_size)"});
   if (!c.linear.layers.empty()) {
     things.push_back({c.linear.key_heads, "heads of keys of linear attention (linear_num_key_heads)"});
@@ -58,6 +61,12 @@ std::vector<Shared> shared_by_tensor_ranks(const ModelConfig& c) {
 
 std::optional<MeshMismatch> check_context(const ModelConfig& c, const engine::MeshShape& shape,
                                           std::int64_t sequence, engine::ContextParallel::Exchange exchange) {
+  if (c.attention.compressed()) {
+    return MeshMismatch{"context_parallel_size",
+                        "pooled latents (compress_ratios) are not there for sequences that ranks share",
+                        "set context_parallel_size to 1, and pipeline_model_parallel_size or "
+                        "tensor_model_parallel_size higher"};
+  }
   if (c.attention.indexer.heads > 0) {
     return MeshMismatch{"context_parallel_size",
                         "sparse attention (dsa_indexer_topk) selects among all tokens of a sequence, which "

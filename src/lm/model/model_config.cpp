@@ -32,11 +32,18 @@ const char* rope_key(const json& root) {
   return nullptr;
 }
 
-void read_rope(const json& root, const std::string& where, ModelConfig& config) {
+void read_rope(const json& root, const std::string& where, const Family& family, ModelConfig& config) {
   const ConfigReader common(root, where);
   const char* const key = rope_key(root);
-  const json* const object = key ? &root.at(key) : &root;
+  const json* object = key ? &root.at(key) : &root;
   if (!object->is_object()) throw common.bad(key, "must be an object");
+  const json* main = nullptr;
+  if (key && family.rope_by_branch && object->contains("main") && object->contains("compress")) {
+    main = &object->at("main");
+    object = &object->at("compress");
+    if (!main->is_object() || !object->is_object())
+      throw common.bad(key, "must have objects for its branches");
+  }
   for (const auto& [name, value] : object->items()) {
     if (!key || !value.is_object()) continue;
     throw common.not_supported(
@@ -44,7 +51,11 @@ void read_rope(const json& root, const std::string& where, ModelConfig& config) 
         "all layers must rotate alike");
   }
   const ConfigReader rope(*object, where);
-  config.rope_theta = rope.positive_or("rope_theta", common.positive_or("rope_theta", 10000));
+  const double theta = common.positive_or("rope_theta", 10000);
+  // Where it does not stand in a branch of its own, that of another branch is none of it.
+  config.rope_theta = main                    ? ConfigReader(*main, where).positive_or("rope_theta", theta)
+                      : family.rope_by_branch ? theta
+                                              : rope.positive_or("rope_theta", theta);
   const double fraction =
       rope.positive_or("partial_rotary_factor", common.positive_or("partial_rotary_factor", 1));
   if (fraction > 1) throw rope.bad("partial_rotary_factor", "must be at most 1");
@@ -205,6 +216,14 @@ double attention_weights(const ModelConfig& c, std::int64_t layer) {
   const double h = static_cast<double>(c.hidden), q = static_cast<double>(c.heads * c.head_dim),
                kv = static_cast<double>(c.kv_heads * c.head_dim);
   const LatentConfig& latent = c.attention.latent;
+  if (c.attention.compressed()) {
+    // Its indexer, which is frozen, is not counted, as routers are not.
+    const double rank = static_cast<double>(c.attention.out_rank),
+                 q_rank = static_cast<double>(latent.q_rank);
+    const double pooled = c.attention.pooled_ratio(layer) == 0 ? 0 : c.attention.sparse(layer) ? 4 : 2;
+    return (h + q) * q_rank + (1 + pooled) * h * kv +
+           (q + h * static_cast<double>(c.attention.out_groups)) * rank;
+  }
   if (latent.kv_rank == 0) return h * (q + 2 * kv) + q * h + (c.attention.output_gate ? h * q : 0);
   const double values = static_cast<double>(c.heads * latent.value_dim),
                rank = static_cast<double>(latent.kv_rank), q_rank = static_cast<double>(latent.q_rank),
@@ -354,7 +373,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     if (const auto bos = r.ids("bos_token_id"); !bos.empty()) c.bos_id = bos.front();
     c.eos_ids = r.ids("eos_token_id");
     c.mtp.layers = r.integer_or("num_nextn_predict_layers", 0, 0, MtpConfig::kMaxLayers);
-    read_rope(root, where, c);
+    read_rope(root, where, family, c);
     c.lora = read_lora(root, where);
     if (c.rotary_fraction != 1 && !family.partial_rotary) {
       throw r.not_supported("partial_rotary_factor",
@@ -378,7 +397,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
   if (notes) {
     const json written = json::parse(write_model_config(c, DType::kF32, families));
     std::vector<std::string> unknown = unknown_keys(root, written, families.find(c.family));
-    if (const char* const key = rope_key(root)) {
+    if (const char* const key = rope_key(root); key && !families.find(c.family).rope_by_branch) {
       for (const std::string& name : unknown_rope_keys(root.at(key), c.rope_scaling.kind)) {
         unknown.push_back(fmt::format("{}.{}", key, name));
       }
@@ -442,6 +461,11 @@ double keys_per_query(const ModelConfig& c, std::int64_t layer, double s) {
   if (!c.attends(layer)) return 0;
   const AttentionConfig& a = c.attention;
   const double window = static_cast<double>(a.window), chunk = static_cast<double>(a.chunk);
+  if (const std::int64_t ratio = a.pooled_ratio(layer); ratio > 0) {
+    const double blocks = s / static_cast<double>(ratio), chosen = static_cast<double>(a.index_top_k);
+    const double near = window < s ? window - window * window / (2 * s) : s / 2;
+    return near + (a.sparse(layer) && chosen < blocks ? chosen - chosen * chosen / (2 * blocks) : blocks / 2);
+  }
   const double most = static_cast<double>(a.indexer.top_k);
   if (most > 0 && most < s) return most - most * most / (2 * s);
   if (a.local(layer) && a.window > 0 && window < s) return window - window * window / (2 * s);
@@ -506,9 +530,10 @@ double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t
     per_token += block(layer);
     adapters += adapter_weights(c, layer);
   }
-  // Each module: the joined input's projection, a block like the last one, the head again.
+  // Each module: the joined input's projection, a block like the last one, the head again. Where latents are
+  // pooled, modules have their window alone.
   const double modules = static_cast<double>(c.mtp.modules());
-  per_token += modules * (2 * h * h + block(c.layers - 1) + head);
+  per_token += modules * (2 * h * h + block(c.attention.compressed() ? c.layers : c.layers - 1) + head);
   const double tokens = static_cast<double>(sequences) * s;
   const IndexerConfig& indexer = c.attention.indexer;
   const double selection =

@@ -73,14 +73,14 @@ struct ModelConfig {
   // Whether the layer has attention, with queries that meet the keys before them.
   bool attends(std::int64_t layer) const { return !convolves(layer) && !linear.has(layer); }
 
+  // Added to the weights of norms, those of heads among them.
+  float norm_offset() const { return centred_norms ? 1.0F : 0.0F; }
+
   // Residual streams side by side, or one and its checkpoints: blocks and pipeline stages hand on [T,
   // streams() * hidden]. A family of more than one has Family::make_stream_ends.
   std::int64_t streams() const {
     return residual_block > 0 ? 1 + (layers + residual_block - 1) / residual_block : hyper.streams;
   }
-
-  // Added to the weights of norms, those of heads among them.
-  float norm_offset() const { return centred_norms ? 1.0F : 0.0F; }
 
   bool operator==(const ModelConfig&) const = default;
 };

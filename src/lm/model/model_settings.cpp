@@ -68,6 +68,7 @@ class Settings {
     linear_attention(c);
     local_attention(c);
     experts(c);
+    compressed(c);
     ModelConfig read = as_the_family_has_it(c);
     agree(read, c);
     without_effect(read);
@@ -219,7 +220,8 @@ class Settings {
              : t_.rope_scaling_type == "yarn"   ? RopeScaling::Kind::kYarn
                                                 : RopeScaling::Kind::kNone;
     if (s.kind == RopeScaling::Kind::kNone) return;
-    s.factor = t_.multi_latent_attention ? t_.rotary_scaling_factor : t_.rope_scaling_factor;
+    const bool latents = t_.multi_latent_attention || !t_.compress_ratios.empty();
+    s.factor = latents ? t_.rotary_scaling_factor : t_.rope_scaling_factor;
     take({ModelPart::kRope}, c);
   }
 
@@ -315,6 +317,60 @@ class Settings {
     // A module is like the last layer, which in Kimi's is latent attention.
     if (!c.linear.layers.empty() && (c.linear.has(c.layers - 1) || !always_latent(families_.find(c.family))))
       refuse_modules("linear attention");
+  }
+
+  // What each layer pools, of a list that stands in quotes or not; then that of multi-token prediction's.
+  void compressed(ModelConfig& c) const {
+    std::string text = fmt::format("{}", fmt::join(t_.compress_ratios, ","));
+    std::erase_if(text, [](char x) { return x == '(' || x == ')' || x == '[' || x == ']' || x == ' '; });
+    if (t_.hc_mult.value_or(0) > 1) c.hyper.streams = *t_.hc_mult;
+    if (text.empty()) {
+      if (c.family != "deepseek_v4") return;
+      throw experiment_.error_for("compress_ratios",
+                                  "compress_ratios is null, and model_type deepseek_v4 pools latents",
+                                  "write 0, 4 or 128 for each layer, or choose another model_type");
+    }
+    if (is_set("attn_sink") && !t_.attn_sink) throw differs("attn_sink", "true");
+    if (is_set("hybrid_attention_enabled") && !t_.hybrid_attention_enabled)
+      throw differs("hybrid_attention_enabled", "true");
+    AttentionConfig& a = c.attention;
+    std::int64_t layer = 0;
+    for (std::size_t at = 0; at <= text.size(); ++layer) {
+      const std::size_t end = std::min(text.find(',', at), text.size());
+      const std::string word = text.substr(at, end - at);
+      at = end + 1;
+      if (word.empty() && at > text.size()) break;
+      const bool known = word == "0" || word == "4" || word == "128";
+      if (!known || (layer >= c.layers && word != "0")) {
+        throw experiment_.error_for(
+            "compress_ratios",
+            fmt::format("compress_ratios has '{}' {} {} layers", word,
+                        known ? "behind the" : "among those of", c.layers),
+            "write 0, 4 or 128 for each layer, and 0 for those of multi-token prediction");
+      }
+      if (layer >= c.layers) continue;
+      a.local_layers.push_back(layer);
+      if (word == "4") a.sparse_layers.push_back(layer);
+      if (word == "128") a.heavy_layers.push_back(layer);
+    }
+    if (layer < c.layers)
+      throw experiment_.error_for(
+          "compress_ratios",
+          fmt::format("compress_ratios has {} layers, and num_layers is {}", layer, c.layers));
+    a.latent.q_rank = t_.q_lora_rank.value_or(0);
+    a.window = t_.attn_sliding_window.value_or(0);
+    c.rotary_fraction = static_cast<double>(t_.qk_pos_emb_head_dim) / static_cast<double>(c.head_dim);
+    c.hyper = {.streams = t_.hc_mult.value_or(1), .iterations = t_.hc_sinkhorn_iters, .epsilon = t_.hc_eps};
+    c.ffn = c.moe.ffn;  // no layer has an ordinary feed-forward
+    c.moe.choice_bias = t_.moe_router_enable_expert_bias.value_or(true);
+    c.moe.swiglu_limit =
+        t_.swiglu_limit.value_or(0) > 0 ? *t_.swiglu_limit : t_.activation_func_clamp_value.value_or(0);
+    if (t_.reset_attention_mask) {
+      throw experiment_.error_for(
+          "reset_attention_mask",
+          "blocks of pooled tokens (compress_ratios) know no documents within a sequence",
+          "set reset_attention_mask to false");
+    }
   }
 
   void local_attention(ModelConfig& c) const {
@@ -455,6 +511,9 @@ class Settings {
     same_layers(said.attention.chunk > 0 ? "attention_chunk_size" : "window_attn_skip_freq",
                 said.attention.local_layers, has.attention.local_layers);
     same_layers("lfm_layer_types", said.conv_layers, has.conv_layers);
+    same_layers("compress_ratios", said.attention.sparse_layers, has.attention.sparse_layers);
+    same_layers("compress_ratios", said.attention.heavy_layers, has.attention.heavy_layers);
+    same("hc_mult", said.hyper.streams, has.hyper.streams);
     same_layers("linear_attention_freq", said.linear.layers, has.linear.layers);
     same_layers("no_rope_freq", said.attention.no_rope_layers, has.attention.no_rope_layers);
     same("num_experts", said.moe.experts, has.moe.experts);
@@ -474,7 +533,9 @@ class Settings {
     const RouterRule& router = has.moe.router;
     const bool softmax = router.scoring == RouterRule::Scoring::kSoftmax;
     if_said<std::string>("moe_router_score_function", t_.moe_router_score_function,
-                         softmax ? "softmax" : "sigmoid");
+                         softmax                                                ? "softmax"
+                         : router.scoring == RouterRule::Scoring::kSqrtSoftplus ? "sqrtsoftplus"
+                                                                                : "sigmoid");
     if_said("moe_router_pre_softmax", t_.moe_router_pre_softmax, softmax && !router.normalise);
     if_said("moe_router_enable_expert_bias", t_.moe_router_enable_expert_bias, has.moe.choice_bias);
     if_said("moe_apply_probs_on_input", t_.moe_apply_probs_on_input, has.moe.weigh_input);
@@ -550,7 +611,7 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
         "lora", "lora has dropout, and adapters of experts (linear_fc1, linear_fc2) can have none so far",
         "set dropout of lora to 0.0, or its target_modules to [linear_qkv, linear_proj]");
   }
-  if (model.attention.latent.kv_rank > 0 && model.lora.has("linear_qkv")) {
+  if ((model.attention.latent.kv_rank > 0 || model.attention.compressed()) && model.lora.has("linear_qkv")) {
     if (model.lora.modules.size() == 1)
       throw experiment.error_for("lora",
                                  "lora names linear_qkv alone, and latent attention has no such module",

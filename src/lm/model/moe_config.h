@@ -19,8 +19,9 @@ struct MoeConfig {
   bool weigh_input = false;  // weights multiply what goes into an expert, not what comes out (Llama 4)
   bool shared_gate = false;  // of the shared experts: a sigmoid of a product of the token (Qwen3-Next)
   bool biases = false;       // of the router and of the experts' matrices (gpt-oss)
-  // Above 0: SwiGLU is clamped to it, as turbo::ClampedSwigluForward has it (gpt-oss).
-  double swiglu_limit = 0;
+  // Above 0: SwiGLU is clamped to it, as turbo::ClampedSwigluForward has it with these two (gpt-oss). Without
+  // a shift shared experts are clamped, too (DeepSeek-V4).
+  double swiglu_limit = 0, swiglu_alpha = 1.702, swiglu_shift = 1;
   std::vector<std::int64_t> dense_layers;  // layers with an ordinary feed-forward, in order
 
   // Of training alone: evaluation and generation route by scores, and drop nothing.
@@ -53,6 +54,8 @@ struct MoeConfig {
     bool operator==(const Training&) const = default;
   } training;
 
+  // Whether a table says which experts a token goes to, by its number.
+  bool hashed(std::int64_t layer) const { return layer < hash_layers; }
   // What goes into an expert and comes out: hidden states, or their latent.
   std::int64_t width(std::int64_t hidden) const { return latent > 0 ? latent : hidden; }
 

@@ -38,6 +38,7 @@ class Filler {
     });
     attention();
     convolutions();
+    compressed();
     rope();
     experts();
     // What somebody did set may decide over what is derived, and now meets the model.
@@ -78,7 +79,7 @@ class Filler {
 
   void attention() {
     const AttentionConfig& a = m_.attention;
-    if (a.window > 0 && !is_set("attention_chunk_size")) {
+    if (a.window > 0 && !a.compressed() && !is_set("attention_chunk_size")) {
       fill("window_size", t_.window_size, std::vector<std::string>{std::to_string(a.window - 1), "0"});
       fill("window_attn_skip_freq", t_.window_attn_skip_freq,
            pattern(m_.layers, false, [&](std::int64_t layer) { return a.local(layer); }));
@@ -97,12 +98,28 @@ class Filler {
                  [&](std::int64_t layer) { return m_.linear.has(layer); }));
   }
 
+  void compressed() {
+    const AttentionConfig& a = m_.attention;
+    if (!a.compressed()) return;
+    std::vector<std::string> ratios;
+    for (std::int64_t layer = 0; layer < m_.layers; ++layer)
+      ratios.emplace_back(a.sparse(layer) ? "4" : a.pooled_ratio(layer) > 0 ? "128" : "0");
+    fill("compress_ratios", t_.compress_ratios, ratios);
+    fill("attn_sliding_window", t_.attn_sliding_window, a.window);
+    fill("q_lora_rank", t_.q_lora_rank, a.latent.q_rank);
+    fill("qk_pos_emb_head_dim", t_.qk_pos_emb_head_dim, m_.rotary_dim());
+    fill("hc_mult", t_.hc_mult, m_.hyper.streams);
+    fill("hc_sinkhorn_iters", t_.hc_sinkhorn_iters, m_.hyper.iterations);
+    fill("hc_eps", t_.hc_eps, m_.hyper.epsilon);
+    fill("swiglu_limit", t_.swiglu_limit, m_.moe.swiglu_limit);
+  }
+
   void rope() {
     const RopeScaling& s = m_.rope_scaling;
-    const bool kind_is_said =
-        is_set("rope_scaling_type") || is_set("use_rope_scaling") || is_set("rope_type") ||
-        is_set("position_embedding_type") ||
-        (t_.multi_latent_attention && (is_set("rotary_scaling_factor") || is_set("rope_scaling_factor")));
+    const bool kind_is_said = is_set("rope_scaling_type") || is_set("use_rope_scaling") ||
+                              is_set("rope_type") || is_set("position_embedding_type") ||
+                              ((t_.multi_latent_attention || m_.attention.compressed()) &&
+                               (is_set("rotary_scaling_factor") || is_set("rope_scaling_factor")));
     // Derived of an experiment that did not know its model: derive() does it anew.
     fill("rope_scaling_type", t_.rope_scaling_type, "");
     fill("rope_scaling_factor", t_.rope_scaling_factor, 0.0);
@@ -112,7 +129,7 @@ class Filler {
     if (kind_is_said) return;
     t_.rope_scaling_type = name_of(s.kind);
     if (s.kind == RopeScaling::Kind::kNone) return;
-    if (t_.multi_latent_attention) {
+    if (t_.multi_latent_attention || m_.attention.compressed()) {
       fill("rotary_scaling_factor", t_.rotary_scaling_factor, s.factor);
     } else {
       fill("rope_scaling_factor", t_.rope_scaling_factor, s.factor);

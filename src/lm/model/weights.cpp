@@ -1,5 +1,7 @@
 #include "lm/model/weights.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string_view>
@@ -213,6 +215,25 @@ void upload(engine::Rank& rank, const UnitBuffer& buffer, const Parameter& p, co
   upload(rank, to.remainders, remainders.data());
 }
 
+// Whether weights may be read from this tensor, and are what the parameter can be.
+void require_elements(const Parameter& p, const TensorView& tensor) {
+  const bool whole = tensor.dtype == DType::kI64 || tensor.dtype == DType::kI32;
+  if (!p.whole_numbers || !whole) require_float(tensor);
+}
+void check_elements(const Parameter& p, const std::string& name, DType dtype,
+                    std::span<const std::byte> host) {
+  if (!p.whole_numbers) return;
+  std::vector<float> values(host.size() / static_cast<std::size_t>(size_of(dtype)));
+  to_float(dtype, host, values);
+  const float bound = p.initializer.value;
+  for (const float value : values) {
+    if (value >= 0 && value < bound && value == std::floor(value)) continue;
+    throw invalid(
+        fmt::format("tensor '{}' holds {}, which is no whole number from 0 to {}", name, value, bound - 1),
+        "the file is damaged, or of another model: copy or download it again");
+  }
+}
+
 // The same to where the rank keeps weights: the masters, or without training the values.
 void upload_weights(engine::Rank& rank, const Parameter& p, const CheckpointPart& part, DType dtype,
                     std::span<const std::byte> host) {
@@ -275,7 +296,7 @@ void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine
   for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
     if (without && p.is_low_rank) return;
     const TensorView tensor = tensor_of(tensors, p, part);
-    require_float(tensor);
+    require_elements(p, tensor);
     tensors.check_copies(part, used);
     if (rank.measuring()) return;
     const engine::FlatRange range = stored_of(p, part);
@@ -283,6 +304,7 @@ void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine
     const auto size = static_cast<std::size_t>(size_of(tensor.dtype));
     staging.resize(static_cast<std::size_t>(range.size()) * size);
     copy_runs(axis_order(part), size, tensor.data, runs_of(range, p, part), staging);
+    check_elements(p, part.name, tensor.dtype, staging);
     upload_weights(rank, p, part, tensor.dtype, staging);
   });
   tensors.refuse_foreign(used, store);
@@ -299,7 +321,9 @@ void DeviceReader::read(const Tensor& from, std::uint64_t offset, std::span<std:
 std::vector<TensorSource> model_sources(const ParameterStore& store, DeviceReader& reader) {
   std::vector<TensorSource> sources;
   for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
-    const DType dtype = p.full_precision ? DType::kF32 : store.layout().compute;
+    const DType dtype = p.whole_numbers    ? DType::kI64
+                        : p.full_precision ? DType::kF32
+                                           : store.layout().compute;
     const UnitBuffer values = p.unit ? of_shard(p, p.unit->stored_values) : UnitBuffer{};
     sources.push_back(source(part.name, dtype, values, p, part, reader));
     for (const std::string& name : part.copies) {
@@ -373,8 +397,9 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
     } else {
       const std::optional<TensorView> tensor = checkpoint.find(TensorPart::kModel, part.name);
       const DType dtype = tensor ? tensor->dtype : DType::kF32;
-      if (tensor) require_float(*tensor);
+      if (tensor) require_elements(p, *tensor);
       read(TensorPart::kModel, part.name, dtype, p, part);
+      check_elements(p, part.name, dtype, staging);
       upload_weights(rank, p, part, dtype, staging);
     }
     if (!optimizer || !unit.trained) return;

@@ -120,6 +120,7 @@ void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const Mod
   std::string_view kind = name_of(scaling.kind);
   // Megatron-LM's position_embedding_type says yarn, or nothing: it is rope for other kinds of scaling too.
   // For latent attention a stretch alone means yarn (config::derive).
+  const bool latents = t.multi_latent_attention || !t.compress_ratios.empty();
   const bool changed =
       ours.rope_scaling.kind == Kind::kYarn && t.multi_latent_attention
           ? r.flexible({"rope_scaling_type", "rope_type", "position_embedding_type", "rotary_scaling_factor",
@@ -140,7 +141,7 @@ void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const Mod
         "position_embedding_type is rope, and the weights have yarn, which is taken (rope_scaling_type: "
         "none is without it)");
   }
-  if (t.multi_latent_attention) {
+  if (latents) {
     r.flexible({"rotary_scaling_factor", "rope_scaling_factor"}, t.rotary_scaling_factor, scaling.factor);
   } else {
     r.flexible({"rope_scaling_factor"}, t.rope_scaling_factor, scaling.factor);
@@ -165,7 +166,7 @@ void compare_fields(Reconciliation& r, const ModelConfig& ours, const ModelConfi
 }
 
 void compare_attention(Reconciliation& r, const AttentionConfig& ours, const AttentionConfig& theirs) {
-  r.fixed("window_size", ours.window, theirs.window);
+  r.fixed(ours.compressed() ? "attn_sliding_window" : "window_size", ours.window, theirs.window);
   r.fixed("no_rope_freq", ours.no_rope_layers, theirs.no_rope_layers);
   r.fixed(ours.chunk > 0 ? "attention_chunk_size" : "window_attn_skip_freq", ours.local_layers,
           theirs.local_layers);
@@ -206,6 +207,15 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   compare_fields(r, ours, loaded);
   r.shape("lfm_layer_types", fmt::format("convolutions in {}", text_of(ours.conv_layers)),
           fmt::format("convolutions in {}", text_of(loaded.conv_layers)));
+  const auto pooled = [](const AttentionConfig& a) {
+    return fmt::format("latents of {} tokens in {}, and of {} in {}", a.sparse_ratio,
+                       text_of(a.sparse_layers), a.heavy_ratio, text_of(a.heavy_layers));
+  };
+  r.shape("compress_ratios", pooled(ours.attention), pooled(loaded.attention));
+  r.shape("hc_mult", ours.hyper.streams, loaded.hyper.streams);
+  r.fixed("hc_sinkhorn_iters", ours.hyper.iterations, loaded.hyper.iterations);
+  r.fixed("hc_eps", ours.hyper.epsilon, loaded.hyper.epsilon);
+  if (ours.attention.compressed()) r.fixed("swiglu_limit", ours.moe.swiglu_limit, loaded.moe.swiglu_limit);
   r.shape("linear_attention_freq", fmt::format("linear attention in {}", text_of(ours.linear.layers)),
           fmt::format("linear attention in {}", text_of(loaded.linear.layers)));
   compare_experts(r, ours.moe, loaded.moe);

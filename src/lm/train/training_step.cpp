@@ -174,7 +174,7 @@ void TrainingStep::stage(const data::BatchView& batch, std::int64_t slot, double
 }
 
 ModelInputs TrainingStep::upload(Tape& tape, int chunk, std::int64_t slot, bool with_mtp) {
-  const bool first = model_.first(chunk), last = model_.last(chunk);
+  const bool last = model_.last(chunk);
   const std::int64_t all = settings_.micro_batch * settings_.sequence;  // of all context ranks
   const Shape shape{held_tokens()};
   std::vector<Tensor> places;
@@ -187,7 +187,7 @@ ModelInputs TrainingStep::upload(Tape& tape, int chunk, std::int64_t slot, bool 
   BlockInputs& blocks = in.blocks;
   blocks.batch = settings_.micro_batch;
   blocks.sequence = settings_.sequence / rank_.mesh().shape().context;
-  if (first) in.tokens = input(DType::kI32, shape);
+  if (model_.needs_tokens(chunk)) in.tokens = input(DType::kI32, shape);
   blocks.positions = input(DType::kI32, shape);
   if (last) {
     in.labels = input(DType::kI32, shape);
@@ -218,7 +218,7 @@ std::vector<const void*> TrainingStep::host_inputs(int chunk, std::int64_t slot,
   Staging& host = host_[turn_].staging[static_cast<std::size_t>(slot)];
   std::vector<const void*> inputs;
   const auto held = [&](const auto& values) { inputs.push_back(held_of(host, values)); };
-  if (model_.first(chunk)) held(host.batch.tokens);
+  if (model_.needs_tokens(chunk)) held(host.batch.tokens);
   held(host.batch.positions.empty() ? positions_ : host.batch.positions);
   if (model_.last(chunk)) {
     held(host.batch.labels);

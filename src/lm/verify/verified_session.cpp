@@ -79,9 +79,13 @@ VerifiedSession::VerifiedSession(std::unique_ptr<Device> device, const SessionSe
 RoutingTrace VerifiedSession::make_trace() {
   const MoeConfig& moe = settings_.model.moe;
   if (moe.experts == 0) return {};
-  return {.experts = rank_.persistent(DType::kI32,
-                                      {settings_.model.layers + settings_.model.mtp.modules(),
-                                       static_cast<std::int64_t>(batch_.tokens.size()) * moe.router.top_k})};
+  const AttentionConfig& attention = settings_.model.attention;
+  const auto table = [&](std::int64_t for_token) {
+    return rank_.persistent(DType::kI32, {settings_.model.layers + settings_.model.mtp.modules(),
+                                          static_cast<std::int64_t>(batch_.tokens.size()) * for_token});
+  };
+  return {.experts = table(moe.router.top_k),
+          .selected = attention.compressed() ? table(attention.index_top_k) : Tensor()};
 }
 
 std::vector<float> VerifiedSession::logits_of(TrainingSession& session) {
@@ -138,13 +142,21 @@ void VerifiedSession::for_each_gradient(
 void VerifiedSession::prescribe(const Choices& choices) {
   trace_.use = choices.empty() ? RoutingTrace::Use::kRecord : RoutingTrace::Use::kReplay;
   if (choices.empty()) return;
-  rank_.compute().copy_to_device(trace_.experts.data, choices.data(), trace_.experts.bytes());
+  rank_.compute().copy_to_device(trace_.experts.data, choices.experts.data(), trace_.experts.bytes());
+  if (!trace_.selected.absent())
+    rank_.compute().copy_to_device(trace_.selected.data, choices.selected.data(), trace_.selected.bytes());
   rank_.compute().synchronize();
 }
 
 VerifiedSession::Choices VerifiedSession::choices() {
-  Choices choices(static_cast<std::size_t>(trace_.experts.elements()));
-  rank_.compute().copy_to_host(choices.data(), trace_.experts.data, trace_.experts.bytes());
+  Choices choices;
+  const auto read = [&](const Tensor& from, std::vector<std::int32_t>& to) {
+    if (from.absent()) return;
+    to.resize(static_cast<std::size_t>(from.elements()));
+    rank_.compute().copy_to_host(to.data(), from.data, from.bytes());
+  };
+  read(trace_.experts, choices.experts);
+  read(trace_.selected, choices.selected);
   rank_.compute().synchronize();
   return choices;
 }

@@ -24,8 +24,11 @@ std::vector<float> download(engine::Rank& rank, const Tensor& tensor);
 
 class VerifiedSession {
  public:
-  // The experts of every token in every layer, as LanguageModel numbers them: RoutingTrace::experts.
-  using Choices = std::vector<std::int32_t>;
+  // What was chosen for every token in every layer, as LanguageModel numbers them: RoutingTrace's.
+  struct Choices {
+    std::vector<std::int32_t> experts, selected;
+    bool empty() const { return experts.empty(); }
+  };
 
   // `batch` has the sequences and the length of settings.step, and its positions.
   VerifiedSession(std::unique_ptr<Device> device, const SessionSettings& settings,

@@ -92,7 +92,7 @@ bool beyond(double error, double limit) { return !(error <= limit); }
 
 using Choices = VerifiedSession::Choices;
 
-// The experts that the fp32 model's routers choose: for the initial weights, and after each of `updates`
+// What the fp32 model's routers and indexers choose: for the initial weights, and after each of `updates`
 // steps.
 std::vector<Choices> choices_of(VerifiedSession& exact, const std::optional<Golden>& golden) {
   std::vector<Choices> all;
@@ -109,9 +109,9 @@ std::vector<Choices> choices_of(VerifiedSession& exact, const std::optional<Gold
 // does not matter. Layers without experts have zeros in both.
 std::int64_t rerouted(const Choices& a, const Choices& b, std::int64_t tokens, std::int64_t top_k) {
   std::set<std::int64_t> differing;
-  for (std::size_t at = 0; at < a.size(); at += static_cast<std::size_t>(top_k)) {
+  for (std::size_t at = 0; at < a.experts.size(); at += static_cast<std::size_t>(top_k)) {
     const auto sorted = [&](const Choices& of) {
-      const auto begin = of.begin() + static_cast<std::ptrdiff_t>(at);
+      const auto begin = of.experts.begin() + static_cast<std::ptrdiff_t>(at);
       return std::multiset<std::int32_t>(begin, begin + top_k);
     };
     if (sorted(a) != sorted(b)) differing.insert(static_cast<std::int64_t>(at) / top_k % tokens);

@@ -170,8 +170,7 @@ void backward(Context& context, const DeltaRuleBackward& a) {
       launch(context, items, DeltaScaled<T>{in, d});
       multiply_items(context, items, kRows, values, kRows, matrix(m.read, kRows, kRows).transposed(),
                      of_values(d.scaled), d.u);
-      launch(context, in.batch * heads * blocks_for(values, kScanColumns), DeltaScanBackward<T>{in, m, d},
-             DeltaScanMemory<T>::bytes(keys));
+      launch_scan(context, in, DeltaScanBackward<T>{in, m, d});
       launch(context, items, DeltaSolveBackward<T>{in, m, d});
       const auto u = of_values(m.u);
       multiply_items(context, items, kRows, kRows, values, of_values(d.scaled), u.transposed(), d.of_read);

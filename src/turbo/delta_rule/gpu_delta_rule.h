@@ -61,6 +61,9 @@ struct DeltaItems {
   PRIMUS_DEVICE std::int64_t item(std::int64_t of_batch, std::int64_t chunk, std::int64_t of_heads) const {
     return (of_batch * chunks + chunk) * heads + of_heads;
   }
+  PRIMUS_DEVICE float beta_of(std::int64_t item, int token) const {
+    return token < tokens(item) ? beta[(row(item) + token) * all_heads + head(item)] : 0.0F;
+  }
   // Where a token's document begins, from the chunk's begin on: negative where it began before.
   PRIMUS_DEVICE int document(std::int64_t item, int token) const {
     const std::int64_t first = first_key ? first_key[row(item) + token] : 0;

@@ -49,54 +49,37 @@ struct DeltaScanBackward {
 
   PRIMUS_DEVICE void operator()() const {
     const DeltaScanMemory<T> memory(in.key_dim);
-    const std::int64_t slices = (in.value_dim + kScanColumns - 1) / kScanColumns;
-    const std::int64_t head = block() / slices % in.heads, sequence = block() / slices / in.heads;
-    const std::int64_t first = block() % slices * kScanColumns;
-    for (std::int64_t at = thread(); at < memory.padded(in.key_dim) * kScanColumns; at += kThreads)
-      memory.state[at] = 0;
+    const DeltaScanPlace place(in);
+    const std::int64_t first = place.first;
     Accumulator sums[kScanTiles], less[kScanTiles];
     for (std::int64_t chunk = in.chunks - 1; chunk >= 0; --chunk) {
-      const std::int64_t item = in.item(sequence, chunk, head), keys = item * kRows * in.key_dim;
+      const std::int64_t item = in.item(place.sequence, chunk, place.head), keys = item * kRows * in.key_dim;
       const double* const gates = in.sums(from.sums, item);
-      const int tokens = in.tokens(item);
+      const float through = in.through(gates, item, 0);
       barrier();
       memory.keep_state(d.states + item * in.key_dim * in.value_dim, in.key_dim, in.value_dim, first);
       PRIMUS_UNROLL
       for (int t = 0; t < kScanTiles; ++t) sums[t].clear();
       memory.multiply_state(from.k_until + keys, in.key_dim, sums);
-      PRIMUS_UNROLL
-      for (int t = 0; t < kScanTiles; ++t) {
-        PRIMUS_UNROLL
-        for (int n = 0; n < kPerLane; ++n) {
-          const int i = memory.tile_row(t) + Accumulator::row(n), v = Accumulator::col(n);
-          T scaled = from_float<T>(0.0F), of_beta = scaled;
-          if (first + v < in.value_dim) {
-            const std::int64_t at = (item * kRows + i) * in.value_dim + first + v;
-            const float u = d.u[at] + sums[t].at[n];
-            const float beta = i < tokens ? in.beta[(in.row(item) + i) * in.all_heads + in.head(item)] : 0.0F;
-            d.u[at] = u;
-            scaled = d.scaled[at];
-            of_beta = from_float<T>(beta * u);
-          }
-          memory.right[i][v] = scaled;
-          memory.more[i][v] = of_beta;
+      memory.for_each_element([&](int t, int n, int i, int v) {
+        T scaled = from_float<T>(0.0F), of_beta = scaled;
+        if (first + v < in.value_dim) {
+          const std::int64_t at = (item * kRows + i) * in.value_dim + first + v;
+          const float u = d.u[at] + sums[t].at[n];
+          d.u[at] = u;
+          scaled = d.scaled[at];
+          of_beta = from_float<T>(in.beta_of(item, i) * u);
         }
-      }
+        memory.right[i][v] = scaled;
+        memory.more[i][v] = of_beta;
+      });
       for (std::int64_t column = 0; column < in.key_dim; column += kScanPiece) {
         memory.load_piece(from.q_since + keys, in.key_dim, column);
         memory.multiply_piece(memory.right, sums);
         memory.load_piece(from.w + keys, in.key_dim, column);
         memory.multiply_piece(memory.more, less);
-        PRIMUS_UNROLL
-        for (int t = 0; t < kScanTiles; ++t) {
-          PRIMUS_UNROLL
-          for (int n = 0; n < kPerLane; ++n) {
-            const std::int64_t c = column + memory.tile_row(t) + Accumulator::row(n);
-            if (c >= in.key_dim) continue;
-            float& state = memory.state[c * kScanColumns + Accumulator::col(n)];
-            state = multiply_add(in.through(gates, item, c), state, sums[t].at[n] - less[t].at[n]);
-          }
-        }
+        memory.for_each_element([&](int t, int n, int, int) { sums[t].at[n] -= less[t].at[n]; });
+        memory.pass(in, gates, item, through, column, sums);
       }
     }
   }

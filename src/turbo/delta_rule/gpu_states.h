@@ -204,7 +204,8 @@ constexpr int kScanTiles = kRows / kTile / (kScanThreads / kWarp);  // of 16 row
 constexpr int kScanStep = kScanColumns + 8;
 static_assert(kScanPiece == kRows);
 
-// A scan's memory: a state, the same in T, some columns of a matrix of rows, and what is multiplied with it.
+// A scan's memory: a state, from zero on, the same in T, some columns of a matrix of rows, and what is
+// multiplied with it.
 template <class T>
 struct DeltaScanMemory {
   float* state;                // [key_dim, kScanColumns]
@@ -229,14 +230,26 @@ struct DeltaScanMemory {
     piece = reinterpret_cast<T(*)[kScanPiece + 8]>(at);
     right = reinterpret_cast<T(*)[kScanStep]>(piece + kRows);
     more = right + kRows;
+    for (std::int64_t i = thread(); i < padded(key_dim) * kScanColumns; i += kScanThreads) state[i] = 0;
   }
 
   // Columns from `column` on of rows of `key_dim`. Barriers before and after.
   PRIMUS_DEVICE void load_piece(const T* from, std::int64_t key_dim, std::int64_t column) const {
+    constexpr int kCount = kVector<T>;
     barrier();
-    for (int at = thread(); at < kRows * kScanPiece; at += kScanThreads) {
-      const int i = at / kScanPiece, c = at % kScanPiece;
-      piece[i][c] = column + c < key_dim ? from[i * key_dim + column + c] : from_float<T>(0.0F);
+    if (key_dim % kCount == 0) {
+      for (int at = thread() * kCount; at < kRows * kScanPiece; at += kScanThreads * kCount) {
+        const int i = at / kScanPiece, c = at % kScanPiece;
+        const bool there = column + c < key_dim;
+        const Bytes16 line = there ? load_line(from + i * key_dim + column + c) : Bytes16{};
+        T* const to = &piece[i][c];
+        *reinterpret_cast<Pack<T, kCount>*>(to) = std::bit_cast<Pack<T, kCount>>(line);
+      }
+    } else {
+      for (int at = thread(); at < kRows * kScanPiece; at += kScanThreads) {
+        const int i = at / kScanPiece, c = at % kScanPiece;
+        piece[i][c] = column + c < key_dim ? from[i * key_dim + column + c] : from_float<T>(0.0F);
+      }
     }
     barrier();
   }
@@ -277,7 +290,43 @@ struct DeltaScanMemory {
     }
   }
   PRIMUS_DEVICE static int tile_row(int t) { return (warp() * kScanTiles + t) * kTile; }
+  // visit(tile, element, row, column) for this lane's elements of its warp's tiles.
+  template <class Visit>
+  PRIMUS_DEVICE static void for_each_element(Visit visit) {
+    PRIMUS_UNROLL
+    for (int t = 0; t < kScanTiles; ++t) {
+      PRIMUS_UNROLL
+      for (int n = 0; n < kPerLane; ++n) visit(t, n, tile_row(t) + Accumulator::row(n), Accumulator::col(n));
+    }
+  }
+  // The state passes a chunk, and takes `sums`, of the channels from `column` on.
+  PRIMUS_DEVICE void pass(const DeltaItems<T>& in, const double* gates, std::int64_t item, float through,
+                          std::int64_t column, const Accumulator (&sums)[kScanTiles]) const {
+    for_each_element([&](int t, int n, int row, int v) {
+      const std::int64_t c = column + row;
+      if (c >= in.key_dim) return;
+      float& value = state[c * kScanColumns + v];
+      value = multiply_add(in.channel_gates ? in.through(gates, item, c) : through, value, sums[t].at[n]);
+    });
+  }
 };
+
+// Which head of which sequence a scan's block has, and from which value column on.
+template <class T>
+struct DeltaScanPlace {
+  std::int64_t sequence, head, first;
+  PRIMUS_DEVICE explicit DeltaScanPlace(const DeltaItems<T>& in) {
+    const std::int64_t slices = (in.value_dim + kScanColumns - 1) / kScanColumns, of_head = block() / slices;
+    sequence = of_head / in.heads;
+    head = of_head % in.heads;
+    first = block() % slices * kScanColumns;
+  }
+};
+template <class T, class Scan>
+void launch_scan(Context& context, const DeltaItems<T>& in, const Scan& scan) {
+  launch(context, in.batch * in.heads * blocks_for(in.value_dim, kScanColumns), scan,
+         DeltaScanMemory<T>::bytes(in.key_dim));
+}
 
 // States in front of all chunks, errors and U.
 template <class T>
@@ -288,51 +337,33 @@ struct DeltaScan {
 
   PRIMUS_DEVICE void operator()() const {
     const DeltaScanMemory<T> memory(in.key_dim);
-    const std::int64_t slices = (in.value_dim + kScanColumns - 1) / kScanColumns;
-    const std::int64_t head = block() / slices % in.heads, sequence = block() / slices / in.heads;
-    const std::int64_t first = block() % slices * kScanColumns;
-    for (std::int64_t at = thread(); at < memory.padded(in.key_dim) * kScanColumns; at += kThreads)
-      memory.state[at] = 0;
+    const DeltaScanPlace place(in);
+    const std::int64_t first = place.first;
     Accumulator sums[kScanTiles];
     for (std::int64_t chunk = 0; chunk < in.chunks; ++chunk) {
-      const std::int64_t item = in.item(sequence, chunk, head), keys = item * kRows * in.key_dim;
+      const std::int64_t item = in.item(place.sequence, chunk, place.head), keys = item * kRows * in.key_dim;
       const double* const gates = in.sums(to.sums, item);
-      const int tokens = in.tokens(item);
+      const float through = in.through(gates, item, 0);
       barrier();
       memory.keep_state(to.states + item * in.key_dim * in.value_dim, in.key_dim, in.value_dim, first);
       PRIMUS_UNROLL
       for (int t = 0; t < kScanTiles; ++t) sums[t].clear();
       memory.multiply_state(to.w + keys, in.key_dim, sums);
-      PRIMUS_UNROLL
-      for (int t = 0; t < kScanTiles; ++t) {
-        PRIMUS_UNROLL
-        for (int n = 0; n < kPerLane; ++n) {
-          const int i = memory.tile_row(t) + Accumulator::row(n), v = Accumulator::col(n);
-          T u = from_float<T>(0.0F);
-          if (first + v < in.value_dim) {
-            const std::int64_t at = (item * kRows + i) * in.value_dim + first + v;
-            const float error = to.error[at] - sums[t].at[n];
-            const float beta = i < tokens ? in.beta[(in.row(item) + i) * in.all_heads + in.head(item)] : 0.0F;
-            to.error[at] = error;
-            u = from_float<T>(beta * error);
-            to.u[at] = u;
-          }
-          memory.right[i][v] = u;
+      memory.for_each_element([&](int t, int n, int i, int v) {
+        T u = from_float<T>(0.0F);
+        if (first + v < in.value_dim) {
+          const std::int64_t at = (item * kRows + i) * in.value_dim + first + v;
+          const float error = to.error[at] - sums[t].at[n];
+          to.error[at] = error;
+          u = from_float<T>(in.beta_of(item, i) * error);
+          to.u[at] = u;
         }
-      }
+        memory.right[i][v] = u;
+      });
       for (std::int64_t column = 0; column < in.key_dim; column += kScanPiece) {
         memory.load_piece(to.k_until + keys, in.key_dim, column);
         memory.multiply_piece(memory.right, sums);
-        PRIMUS_UNROLL
-        for (int t = 0; t < kScanTiles; ++t) {
-          PRIMUS_UNROLL
-          for (int n = 0; n < kPerLane; ++n) {
-            const std::int64_t c = column + memory.tile_row(t) + Accumulator::row(n);
-            if (c >= in.key_dim) continue;
-            float& state = memory.state[c * kScanColumns + Accumulator::col(n)];
-            state = multiply_add(in.through(gates, item, c), state, sums[t].at[n]);
-          }
-        }
+        memory.pass(in, gates, item, through, column, sums);
       }
     }
   }
@@ -354,8 +385,7 @@ void make_states(Context& context, const DeltaItems<T>& in, const DeltaStates<T>
            Weigh{in, to.sums, to.scores, to.write, to.read, to.write});
   }
   launch(context, items * DeltaSolve<T>::parts(in.value_dim + dim), DeltaSolve<T>{in, to});
-  launch(context, in.batch * in.heads * blocks_for(in.value_dim, kScanColumns), DeltaScan<T>{in, to},
-         DeltaScanMemory<T>::bytes(dim));
+  launch_scan(context, in, DeltaScan<T>{in, to});
 }
 
 }  // namespace primus::turbo::PRIMUS_GPU

@@ -15,12 +15,14 @@ namespace primus::turbo {
 struct Mxfp4Linear {
   Gemm product;             // without `around`
   Mxfp4Random random = {};  // of the output's gradient
+  double flops() const { return product.flops(); }
 };
 void launch(Context& context, const Mxfp4Linear& call);
 
 // The products of experts. Each expert's rows have blocks of their own.
 struct Mxfp4Grouped {
   GroupedGemm product;
+  double flops() const { return product.flops(); }
 };
 void launch(Context& context, const Mxfp4Grouped& call);
 

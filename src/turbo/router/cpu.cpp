@@ -139,14 +139,27 @@ float exponentials(const float* logits, std::int64_t n, float* p) {
   return sum_terms(n, [&](std::int64_t i) { return p[i]; });
 }
 
-// Scores of all experts: the softmax, or sigmoids.
+// A score that depends on its own logit alone, and its slope there. Of the logarithm of 1 + e^x little is
+// left from e^x on where that is small, and from x on where it is large.
+float lone_score(RouterRule::Scoring scoring, float x) {
+  if (scoring == RouterRule::Scoring::kSigmoid) return sigmoid(x);
+  return x > 20.0F ? std::sqrt(x) : std::sqrt(std::log1p(exp(x)));
+}
+float lone_slope(RouterRule::Scoring scoring, float x, float score) {
+  if (scoring == RouterRule::Scoring::kSigmoid) return score * (1.0F - score);
+  return score > 0 ? 0.5F * sigmoid(x) / score : 0.0F;
+}
+
+// Scores of all experts: the softmax, or those of each by itself.
 void all_scores(RouterRule::Scoring scoring, const float* logits, std::int64_t n, float* scores) {
   if (scoring == RouterRule::Scoring::kSoftmax) {
     const float scale = 1.0F / exponentials(logits, n, scores);
     for (std::int64_t i = 0; i < n; ++i) scores[i] *= scale;
-  } else {
+  } else if (scoring == RouterRule::Scoring::kSigmoid) {
     PRIMUS_SIMD()
     for (std::int64_t i = 0; i < n; ++i) scores[i] = sigmoid(logits[i]);
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) scores[i] = lone_score(scoring, logits[i]);
   }
 }
 
@@ -157,8 +170,8 @@ constexpr float kTinySum = 1e-20F;  // keeps a division defined, as in the publi
 void chosen_scores(const RouterRule& rule, const float* logits, std::int64_t n, const std::int32_t* chosen,
                    float* scores) {
   const std::int32_t k = rule.top_k;
-  if (rule.scoring == RouterRule::Scoring::kSigmoid) {
-    for (std::int32_t i = 0; i < k; ++i) scores[i] = sigmoid(logits[chosen[i]]);
+  if (rule.scoring != RouterRule::Scoring::kSoftmax) {
+    for (std::int32_t i = 0; i < k; ++i) scores[i] = lone_score(rule.scoring, logits[chosen[i]]);
     return;
   }
   Row p;
@@ -201,7 +214,7 @@ void choose_experts(const CpuContext& context, const RouterForward& a, const flo
     case RouterRule::Forced::kNo:
       break;
   }
-  // Softmax and sigmoid do not change an order, so logits will do unless scores are added to something.
+  // No way of scoring changes an order, so logits will do unless scores are added to something.
   const bool sums = bias || rule.group_score == RouterRule::GroupScore::kTwoBest;
   if (sums) {
     all_scores(rule.scoring, logits, n, scores.data());
@@ -251,8 +264,9 @@ void weights_gradient(const RouterRule& rule, const float* logits, std::int64_t 
   for (std::int32_t i = 0; i < k; ++i) {
     d_scores[i] = rule.scale * inverse * (d_weights[i] - (rule.normalise ? mean : 0.0F));
   }
-  if (rule.scoring == RouterRule::Scoring::kSigmoid) {
-    for (std::int32_t i = 0; i < k; ++i) d_logits[chosen[i]] += d_scores[i] * scores[i] * (1.0F - scores[i]);
+  if (rule.scoring != RouterRule::Scoring::kSoftmax) {
+    for (std::int32_t i = 0; i < k; ++i)
+      d_logits[chosen[i]] += d_scores[i] * lone_slope(rule.scoring, logits[chosen[i]], scores[i]);
     return;
   }
   // Normalised scores are ratios: what they all share drops out, and d_scores · scores is all.
@@ -271,7 +285,7 @@ void balance_gradient(RouterRule::Scoring scoring, const float* logits, std::int
   Row scores;
   all_scores(scoring, logits, n, scores.data());
   const float* s = scores.data();
-  const float inverse = scoring == RouterRule::Scoring::kSigmoid
+  const float inverse = scoring != RouterRule::Scoring::kSoftmax
                             ? 1.0F / (sum_terms(n, [&](std::int64_t i) { return s[i]; }) + kTinySum)
                             : 1.0F;
   const float mean =
@@ -280,7 +294,8 @@ void balance_gradient(RouterRule::Scoring scoring, const float* logits, std::int
     for (std::int64_t i = 0; i < n; ++i) d_logits[i] += scale * s[i] * (static_cast<float>(load[i]) - mean);
   } else {
     for (std::int64_t i = 0; i < n; ++i) {
-      d_logits[i] += scale * inverse * s[i] * (1.0F - s[i]) * (static_cast<float>(load[i]) - mean);
+      d_logits[i] +=
+          scale * inverse * lone_slope(scoring, logits[i], s[i]) * (static_cast<float>(load[i]) - mean);
     }
   }
 }
@@ -320,6 +335,17 @@ void backward(CpuContext& context, const RouterBackward& a) {
       std::copy(d, d + n, context.data<float>(a.d_logits) + token * n);
     }
   });
+}
+
+void router_table(CpuContext& context, const RouterTable& a) {
+  const std::int64_t k = a.table.cols();
+  const auto* tokens = context.data<std::int32_t>(a.tokens);
+  const auto* from = context.data<float>(a.table);
+  auto* experts = context.data<std::int32_t>(a.experts);
+  for (std::int64_t t = 0; t < a.tokens.elements(); ++t) {
+    for (std::int64_t i = 0; i < k; ++i)
+      experts[t * k + i] = static_cast<std::int32_t>(from[tokens[t] * k + i]);
+  }
 }
 
 // One thread counts, since integers cannot be added to one place by two.
@@ -363,7 +389,7 @@ void losses(CpuContext& context, const RouterLosses& a) {
       part.z += lse * lse;
       if (a.load.absent()) continue;
       const auto* counts = context.data<std::int32_t>(a.load) + token / segment * n;
-      if (a.rule.scoring == RouterRule::Scoring::kSigmoid) {
+      if (a.rule.scoring != RouterRule::Scoring::kSoftmax) {
         all_scores(a.rule.scoring, logits, n, scores);
         total = sum_terms(n, [&](std::int64_t i) { return scores[i]; });
       }
@@ -415,6 +441,7 @@ void register_router(KernelTable& table) {
   table.add<RouterJitter, CpuContext, &router_jitter>();
   table.add<RouterForward, CpuContext, &forward>();
   table.add<RouterBackward, CpuContext, &backward>();
+  table.add<RouterTable, CpuContext, &router_table>();
   table.add<RouterLoad, CpuContext, &load>();
   table.add<RouterLosses, CpuContext, &losses>();
   table.add<RunningLoad, CpuContext, &running_load>();

@@ -156,13 +156,23 @@ PRIMUS_DEVICE float exponentials(const float* x, int n, float* p) {
   return sum;
 }
 
-// Scores of all experts: the softmax, or sigmoids.
+// A score that depends on its own logit alone, and its slope there.
+PRIMUS_DEVICE float lone_score(Scoring scoring, float x) {
+  if (scoring == Scoring::kSigmoid) return sigmoid(x);
+  return x > 20.0F ? ::sqrtf(x) : ::sqrtf(::log1pf(::expf(x)));
+}
+PRIMUS_DEVICE float lone_slope(Scoring scoring, float x, float score) {
+  if (scoring == Scoring::kSigmoid) return score * (1.0F - score);
+  return score > 0 ? 0.5F * sigmoid(x) / score : 0.0F;
+}
+
+// Scores of all experts: the softmax, or those of each by itself.
 PRIMUS_DEVICE void all_scores(Scoring scoring, const float* logits, int n, float* scores) {
   if (scoring == Scoring::kSoftmax) {
     const float scale = 1.0F / exponentials(logits, n, scores);
     for (int i = lane(); i < n; i += kWarp) scores[i] *= scale;
   } else {
-    for (int i = lane(); i < n; i += kWarp) scores[i] = sigmoid(logits[i]);
+    for (int i = lane(); i < n; i += kWarp) scores[i] = lone_score(scoring, logits[i]);
   }
   warp_barrier();
 }
@@ -172,8 +182,9 @@ PRIMUS_DEVICE void all_scores(Scoring scoring, const float* logits, int n, float
 PRIMUS_DEVICE void score_chosen(const RouterRule& rule, const float* logits, int n, Scratch& s) {
   const int k = rule.top_k;
   warp_barrier();
-  if (rule.scoring == Scoring::kSigmoid) {
-    for (int i = lane(); i < k; i += kWarp) s.chosen_scores[i] = sigmoid(logits[s.chosen[i]]);
+  if (rule.scoring != Scoring::kSoftmax) {
+    for (int i = lane(); i < k; i += kWarp)
+      s.chosen_scores[i] = lone_score(rule.scoring, logits[s.chosen[i]]);
   } else if (rule.normalise) {
     for (int i = lane(); i < k; i += kWarp) s.other[i] = logits[s.chosen[i]];
     warp_barrier();
@@ -221,7 +232,7 @@ struct Forward {
       }
       return choose(s.scores, n, rule.top_k, s.keys, s.chosen);
     }
-    // Softmax and sigmoid do not change an order, so logits will do unless scores are added to something.
+    // No way of scoring changes an order, so logits will do unless scores are added to something.
     if (bias || rule.group_score == RouterRule::GroupScore::kTwoBest) {
       all_scores(rule.scoring, x, n, s.scores);
       if (bias) {
@@ -295,11 +306,12 @@ struct Backward {
         const float d_score = rule.scale * inverse * (d[i] - (rule.normalise ? mean : 0.0F));
         const float score = s.chosen_scores[i];
         m.sum[s.chosen[i]] +=
-            rule.scoring == Scoring::kSigmoid ? d_score * score * (1.0F - score) : d_score * score;
+            d_score *
+            (rule.scoring == Scoring::kSoftmax ? score : lone_slope(rule.scoring, x[s.chosen[i]], score));
       }
     }
     warp_barrier();
-    if (rule.scoring == Scoring::kSigmoid || rule.normalise) return;
+    if (rule.scoring != Scoring::kSoftmax || rule.normalise) return;
     all_scores(rule.scoring, x, n, s.scores);
     for (int e = lane(); e < n; e += kWarp) m.sum[e] -= rule.scale * mean * s.scores[e];
     warp_barrier();
@@ -316,11 +328,11 @@ struct Backward {
       weighted += static_cast<float>(counts[e]) * scores[e];
     }
     total = warp_reduce(total);
-    const bool sigmoids = rule.scoring == Scoring::kSigmoid;
-    const float inverse = sigmoids ? 1.0F / (total + kTinySum) : 1.0F;
+    const bool lone = rule.scoring != Scoring::kSoftmax;
+    const float inverse = lone ? 1.0F / (total + kTinySum) : 1.0F;
     const float mean = warp_reduce(weighted) * inverse;
     for (int e = lane(); e < n; e += kWarp) {
-      const float slope = sigmoids ? inverse * scores[e] * (1.0F - scores[e]) : scores[e];
+      const float slope = lone ? inverse * lone_slope(rule.scoring, x[e], scores[e]) : scores[e];
       m.sum[e] += balance_scale * slope * (static_cast<float>(counts[e]) - mean);
     }
     warp_barrier();
@@ -361,6 +373,24 @@ void backward(Context& context, const RouterBackward& a) {
                   balance ? a.balance_scale * balance_factor(a.rule, a.load, tokens) : 0.0F,
                   2 * a.z_scale / static_cast<float>(tokens), balance ? tokens / a.load.rows() : 1,
                   static_cast<int>(a.logits.cols())});
+}
+
+// ---- Experts by a table -------------------------------------------------------------------------
+
+struct LookUp {
+  const std::int32_t* tokens;
+  const float* table;
+  std::int32_t* experts;
+  std::int64_t top_k;
+  PRIMUS_DEVICE void operator()(std::int64_t i) const {
+    experts[i] = static_cast<std::int32_t>(table[tokens[i / top_k] * top_k + i % top_k]);
+  }
+};
+
+void router_table(Context& context, const RouterTable& a) {
+  for_each(context, a.experts.elements(),
+           LookUp{context.data<std::int32_t>(a.tokens), context.data<float>(a.table),
+                  context.data<std::int32_t>(a.experts), a.table.cols()});
 }
 
 // ---- Loads and losses ---------------------------------------------------------------------------
@@ -515,6 +545,7 @@ void register_router(KernelTable& table) {
   table.add<RouterJitter, Context, &router_jitter>();
   table.add<RouterForward, Context, &forward>();
   table.add<RouterBackward, Context, &backward>();
+  table.add<RouterTable, Context, &router_table>();
   table.add<RouterLoad, Context, &router_load>();
   table.add<RouterLosses, Context, &losses>();
   table.add<RunningLoad, Context, &running_load>();

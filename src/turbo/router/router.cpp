@@ -52,6 +52,12 @@ void RouterForward::check() const {
   PRIMUS_CHECK(kId, is_slots(weights, DType::kF32, logits, rule.top_k));
 }
 
+void RouterTable::check() const {
+  PRIMUS_CHECK(kId, table.dtype == DType::kF32 && table.shape.rank() == 2);
+  PRIMUS_CHECK(kId, tokens.dtype == DType::kI32 && experts.dtype == DType::kI32);
+  PRIMUS_CHECK(kId, experts.shape == Shape{tokens.elements(), table.cols()});
+}
+
 void RouterLoad::check() const {
   PRIMUS_CHECK(kId, is_logits(logits) && is_load(load, logits));
   PRIMUS_CHECK(kId, top_k >= 1 && top_k <= RouterRule::kMaxTopK && top_k <= logits.cols());

@@ -1,8 +1,8 @@
 // Which experts a token goes to, and what each weighs: the router of a mixture of experts, everything in
 // fp32.
 //
-// Rules cover Mixtral (arXiv:2401.04088), Switch Transformer (2101.03961), DeepSeek-V2 and -V3 (2405.04434,
-// 2412.19437), Qwen3, gpt-oss and Llama 4.
+// Rules cover Mixtral (arXiv:2401.04088), Switch Transformer (2101.03961), DeepSeek-V2, -V3 and -V4
+// (2405.04434, 2412.19437), Qwen3, gpt-oss and Llama 4.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -14,7 +14,8 @@ struct RouterRule {
   // What kernels have room for: experts, and how many of them, or groups of them, are chosen from all.
   static constexpr std::int64_t kMaxExperts = 1024, kMaxTopK = 64;
 
-  enum class Scoring : std::uint8_t { kSoftmax, kSigmoid } scoring = Scoring::kSoftmax;
+  // sqrt(log(1 + e^x)): DeepSeek-V4.
+  enum class Scoring : std::uint8_t { kSoftmax, kSigmoid, kSqrtSoftplus } scoring = Scoring::kSoftmax;
   // Whether the weights of the chosen are divided by their sum. (Softmax over the chosen logits only is
   // softmax with normalised weights.)
   bool normalise = true;
@@ -74,6 +75,16 @@ struct RouterForward {
   double flops() const { return 0; }
 };
 
+// Experts by the token's number alone (DeepSeek-V4's hash routing): experts[t, :] = table[tokens[t], :].
+struct RouterTable {
+  static constexpr KernelId kId = KernelId::kRouterTable;
+  Tensor tokens;   // [tokens] int32, rows of the table
+  Tensor table;    // [vocabulary, top_k] fp32: whole numbers
+  Tensor experts;  // [tokens, top_k] int32 out
+  void check() const;
+  double flops() const { return 0; }
+};
+
 // How often each expert is among the top_k scores, bias and groups aside, in each of `segments` equal runs of
 // tokens: what the load-balancing losses count.
 struct RouterLoad {
@@ -89,8 +100,8 @@ struct RouterLoad {
 // The losses that shape a router, added to losses[0] and losses[1] (fp32):
 //   balance   the mean over segments b of  experts / (top_k T_b²) · Σ_e load[b, e] Σ_{t in b} p[t, e]
 //   z         the mean over tokens of  (log Σ_e exp logits[t, e])²
-// p is the softmax, or the sigmoids divided by their sum. One segment per microbatch is the loss of Switch
-// Transformer and Megatron-LM's aux_loss, one per sequence DeepSeek's (seq_aux_loss); balanced experts
+// p is the softmax, or the other scores divided by their sum. One segment per microbatch is the loss of
+// Switch Transformer and Megatron-LM's aux_loss, one per sequence DeepSeek's (seq_aux_loss); balanced experts
 // give 1. With the loads of more microbatches and `load_share` it is Megatron-LM's global_aux_loss.
 struct RouterLosses {
   static constexpr KernelId kId = KernelId::kRouterLosses;

@@ -23,17 +23,16 @@ struct Silu {
 };
 
 struct ClampedSilu {
-  float limit;
-  static constexpr float kAlpha = 1.702F;
+  float limit, alpha, shift;
 
   PRIMUS_INLINE float forward(float gate, float up) const {
     const float g = gate > limit ? limit : gate;
-    return (clamped(up) + 1.0F) * (g * sigmoid(kAlpha * g));
+    return (clamped(up) + shift) * (g * sigmoid(alpha * g));
   }
   PRIMUS_INLINE Gradient backward(float gate, float up, float d) const {
     const float g = gate > limit ? limit : gate;
-    const float s = sigmoid(kAlpha * g);
-    const float d_gate = d * (clamped(up) + 1.0F) * (s * (1.0F + kAlpha * g * (1.0F - s)));
+    const float s = sigmoid(alpha * g);
+    const float d_gate = d * (clamped(up) + shift) * (s * (1.0F + alpha * g * (1.0F - s)));
     const bool held = up > limit || up < -limit;
     return {gate > limit ? 0.0F : d_gate, held ? 0.0F : d * (g * s)};
   }
@@ -179,11 +178,13 @@ void weighted_backward(CpuContext& context, const WeightedSwigluBackward& a) {
 }
 
 void clamped_forward(CpuContext& context, const ClampedSwigluForward& a) {
-  run_forward(context, a.gate_up, a.out, [&](std::int64_t) { return ClampedSilu{a.limit}; });
+  run_forward(context, a.gate_up, a.out, [&](std::int64_t) {
+    return ClampedSilu{a.limit, a.alpha, a.shift};
+  });
 }
 
 void clamped_backward(CpuContext& context, const ClampedSwigluBackward& a) {
-  run_backward(context, a.gate_up, a.d_out, a.d_gate_up, ClampedSilu{a.limit});
+  run_backward(context, a.gate_up, a.d_out, a.d_gate_up, ClampedSilu{a.limit, a.alpha, a.shift});
 }
 
 }  // namespace

@@ -19,18 +19,17 @@ struct Silu {
 };
 
 struct ClampedSilu {
-  float limit;
-  static constexpr float kAlpha = 1.702F;
+  float limit, alpha, shift;
 
   PRIMUS_DEVICE float clamped(float up) const { return up > limit ? limit : up < -limit ? -limit : up; }
   PRIMUS_DEVICE float forward(float gate, float up) const {
     const float g = gate > limit ? limit : gate;
-    return (clamped(up) + 1.0F) * (g * sigmoid(kAlpha * g));
+    return (clamped(up) + shift) * (g * sigmoid(alpha * g));
   }
   PRIMUS_DEVICE Gradient backward(float gate, float up, float d) const {
     const float g = gate > limit ? limit : gate;
-    const float s = sigmoid(kAlpha * g);
-    const float d_gate = d * (clamped(up) + 1.0F) * (s * (1.0F + kAlpha * g * (1.0F - s)));
+    const float s = sigmoid(alpha * g);
+    const float d_gate = d * (clamped(up) + shift) * (s * (1.0F + alpha * g * (1.0F - s)));
     const bool held = up > limit || up < -limit;
     return {gate > limit ? 0.0F : d_gate, held ? 0.0F : d * (g * s)};
   }
@@ -111,10 +110,10 @@ void backward(Context& context, const SwigluBackward& a) {
   run_backward(context, a.gate_up, a.d_out, a.d_gate_up, Silu{});
 }
 void clamped_forward(Context& context, const ClampedSwigluForward& a) {
-  run_forward(context, a.gate_up, a.out, ClampedSilu{a.limit});
+  run_forward(context, a.gate_up, a.out, ClampedSilu{a.limit, a.alpha, a.shift});
 }
 void clamped_backward(Context& context, const ClampedSwigluBackward& a) {
-  run_backward(context, a.gate_up, a.d_out, a.d_gate_up, ClampedSilu{a.limit});
+  run_backward(context, a.gate_up, a.d_out, a.d_gate_up, ClampedSilu{a.limit, a.alpha, a.shift});
 }
 
 // ---- Weighted rows: a block works on one --------------------------------------------------------

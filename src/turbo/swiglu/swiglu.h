@@ -52,13 +52,15 @@ struct WeightedSwigluBackward {
   double flops() const { return 0; }
 };
 
-// gpt-oss's variant: out = (u + 1) * g * sigmoid(1.702 g) with g = min(gate, limit) and u = up clamped to
-// [-limit, limit]. Where a clamp holds, its gradient is zero.
+// Clamped: out = (u + shift) * g * sigmoid(alpha g) with g = min(gate, limit) and u = up clamped to [-limit,
+// limit]. Where a clamp holds, its gradient is zero. gpt-oss has alpha 1.702 and shift 1, DeepSeek-V4 1 and
+// 0.
 struct ClampedSwigluForward {
   static constexpr KernelId kId = KernelId::kClampedSwigluForward;
   Tensor gate_up;  // [tokens, 2*ffn]: gate, then up
   Tensor out;      // [tokens, ffn]
   float limit;
+  float alpha = 1.702F, shift = 1;
   void check() const;
   double flops() const { return 0; }
 };
@@ -69,6 +71,7 @@ struct ClampedSwigluBackward {
   Tensor d_out;      // [tokens, ffn]
   Tensor d_gate_up;  // [tokens, 2*ffn] out; may be gate_up's memory
   float limit;
+  float alpha = 1.702F, shift = 1;
   void check() const;
   double flops() const { return 0; }
 };

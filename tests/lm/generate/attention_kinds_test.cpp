@@ -72,7 +72,7 @@ TEST(CappedLogits, DecodingEqualsTeacherForcing) {
 // The same for every family as published: experts, latent caches and yarn included.
 class Families : public testing::TestWithParam<NamedConfig> {};
 
-INSTANTIATE_TEST_SUITE_P(Goldens, Families, testing::ValuesIn(golden_configs()),
+INSTANTIATE_TEST_SUITE_P(Goldens, Families, testing::ValuesIn(writing_golden_configs()),
                          [](const auto& named) { return named.param.name; });
 
 TEST_P(Families, DecodingEqualsTeacherForcing) {

@@ -78,7 +78,7 @@ void expect_each_as_alone(const ModelConfig& config, DType compute) {
 
 class BatchFamilies : public testing::TestWithParam<NamedConfig> {};
 
-INSTANTIATE_TEST_SUITE_P(Goldens, BatchFamilies, testing::ValuesIn(golden_configs()),
+INSTANTIATE_TEST_SUITE_P(Goldens, BatchFamilies, testing::ValuesIn(writing_golden_configs()),
                          [](const auto& named) { return named.param.name; });
 
 TEST_P(BatchFamilies, EveryTextIsTheOneWrittenAlone) {

@@ -24,4 +24,11 @@ inline std::vector<NamedConfig> golden_configs() {
   return all;
 }
 
+// Of those that write texts.
+inline std::vector<NamedConfig> writing_golden_configs() {
+  std::vector<NamedConfig> all = golden_configs();
+  std::erase_if(all, [](const NamedConfig& named) { return named.config.attention.compressed(); });
+  return all;
+}
+
 }  // namespace primus::test

@@ -58,6 +58,13 @@ TEST(MeshCheck, WhatDoesNotIsRefusedWithANumberThatWorks) {
   latent.attention.indexer = {.heads = 2, .head_dim = 8, .top_k = 4};
   EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // ranks have indexers whole
   EXPECT_THAT(mismatch(latent, {.context = 2}).what, ::testing::HasSubstr("sparse attention"));
+  ModelConfig pooled = mixture();
+  pooled.attention.index_heads = 2;
+  pooled.attention.out_groups = 2;
+  pooled.kv_heads = 1;
+  expect(pooled, {.tensor = 3}, tensor, "groups of heads (o_groups)", 1);
+  EXPECT_EQ(mismatch(pooled, {.tensor = 2}).key, "none");
+  EXPECT_EQ(mismatch(pooled, {.context = 2}).key, "context_parallel_size");
   ModelConfig convolutions = mixture();
   convolutions.conv_layers = {0};
   EXPECT_EQ(mismatch(convolutions, {.tensor = 6, .context = 2}).key, "none");

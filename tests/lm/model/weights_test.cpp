@@ -42,9 +42,9 @@ TEST_P(Published, TensorsComeBackByteForByte) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Published,
                          testing::Values("llama", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3",
-                                         "gpt_oss", "llama4", "lfm2", "lfm2_moe", "qwen3_next",
-                                         "qwen3_5_moe", "qwen3_5", "deepseek_v32", "glm_moe_dsa",
-                                         "kimi_linear", "kimi_k3"),
+                                         "gpt_oss", "llama4", "lfm2", "lfm2_moe", "qwen3_next", "qwen3_5_moe",
+                                         "qwen3_5", "deepseek_v32", "glm_moe_dsa", "kimi_linear", "kimi_k3",
+                                         "deepseek_v4"),
                          [](const auto& family) { return std::string(family.param); });
 
 // --- multi-token prediction: its own tensors, and copies of embedding and head

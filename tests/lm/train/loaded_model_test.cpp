@@ -106,6 +106,14 @@ const std::map<std::string, std::string> kExperiments = {
      "linear_key_head_dim: 16, linear_value_head_dim: 16, kda_gate_lower_bound: -5,"
      "kda_use_full_rank_gate: true, attn_res_block_size: 1, activation_situ_beta: 4,"
      "activation_situ_linear_beta: 25, moe_router_bias_update_rule: quantile"},
+    {"deepseek_v4",
+     "model_type: deepseek_v4, ffn_hidden_size: 24, num_query_groups: 1, kv_channels: 16,"
+     "qk_pos_emb_head_dim: 8, q_lora_rank: 20, compress_ratios: [4, 128], attn_sliding_window: 8,"
+     "hybrid_attention_enabled: true, attn_sink: true, compress_rope_theta: 160000, index_n_heads: 2,"
+     "index_head_dim: 8, index_topk: 3, o_groups: 2, o_lora_rank: 6, hc_mult: 2, num_experts: 8,"
+     "moe_ffn_hidden_size: 24, moe_shared_expert_intermediate_size: 24, moe_router_topk: 2,"
+     "num_hash_layers: 1, swiglu_limit: 7, rope_type: yarn, rotary_scaling_factor: 4,"
+     "original_max_position_embeddings: 32"},
     {"qwen3_5",
      "model_type: qwen3_5_text, ffn_hidden_size: 112, num_query_groups: 2, kv_channels: 16, "
      "apply_layernorm_1p: true, "
@@ -214,7 +222,8 @@ TEST(LoadedModel, NoSettingOfTheModelIsDropped) {
     EXPECT_THAT(run.loaded.notes, IsEmpty()) << name;
   }
   for (const KeySpec& key : config::all_keys()) {
-    if (key.group != "model" && key.group != "latent" && key.group != "moe") continue;
+    if (key.group != "model" && key.group != "latent" && key.group != "compressed" && key.group != "moe")
+      continue;
     if (std::holds_alternative<std::monostate>(key.field)) continue;
     bool felt = false;
     for (const auto& [name, run] : runs) {

@@ -78,7 +78,7 @@ PipelineSettings pipeline_of(const ModelConfig& model, ScheduleKind kind, int st
 
 SessionSettings settings_of(const ModelConfig& model, DType compute = DType::kF32) {
   SessionSettings settings = tiny_settings(compute, model);
-  settings.step.packed_documents = true;
+  settings.step.packed_documents = !model.attention.compressed();
   settings.step.recompute = {.full_layers = 1};
   settings.optimizer.rules = update_rules_of({.adam_eps = 1e-4});
   return settings;
@@ -135,8 +135,9 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
                                          Model{"mixture", mixture, true}, Model{"latent", latent, false},
                                          Model{"capped", capped, false}, Model{"lfm2", tiny_lfm2, false},
                                          Model{"qwen3_next", tiny_qwen3_next, false},
-                                         Model{"wide", wide, false},
-                                         Model{"sparse", sparse, true}, Model{"kimi_k3", tiny_kimi_k3, false}),
+                                         Model{"wide", wide, false}, Model{"sparse", sparse, true},
+                                         Model{"kimi_k3", tiny_kimi_k3, false},
+                                         Model{"deepseek_v4", tiny_deepseek_v4, false}),
                          [](const auto& model) { return std::string(model.param.name); });
 
 // Stages of several ranks: every level of sharding, with hybrid shards, and bf16.

@@ -123,6 +123,45 @@ inline ModelConfig tiny_lfm2_moe() {
   return c;
 }
 
+// DeepSeek-V4 with each kind of layer, experts by a table in the first one, blocks that end within the
+// sequence, more of them than the indexer chooses, and multi-token prediction of depth one.
+inline ModelConfig tiny_deepseek_v4() {
+  ModelConfig c = tiny_llama();
+  c.family = "deepseek_v4";
+  c.layers = 3;
+  c.kv_heads = 1;
+  c.ffn = 24;
+  c.rotary_fraction = 4.0 / 12;
+  c.rope_scaling = {.kind = RopeScaling::Kind::kYarn, .factor = 4, .original_max_positions = 8};
+  c.rope_scaling.attention_factor = 1;
+  AttentionConfig& a = c.attention;
+  a.latent.q_rank = 20;
+  a.window = 3;
+  a.local_layers = {0, 1, 2};
+  a.sparse_layers = {1};
+  a.heavy_layers = {2};
+  a.sparse_ratio = 2;
+  a.heavy_ratio = 5;
+  a.compressed_theta = 160000;
+  a.index_heads = 2;
+  a.index_dim = 8;
+  a.index_top_k = 3;
+  a.out_groups = 4;
+  a.out_rank = 6;
+  c.hyper = {.streams = 4, .iterations = 5};
+  c.moe.experts = 8;
+  c.moe.ffn = c.moe.shared_ffn = 24;
+  c.moe.hash_layers = 1;
+  c.moe.choice_bias = true;
+  c.moe.swiglu_limit = 1;
+  c.moe.swiglu_alpha = 1;
+  c.moe.swiglu_shift = 0;
+  c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSqrtSoftplus, .top_k = 2, .scale = 1.5F};
+  c.moe.training = {.balance_loss = 0.02, .balance_sequences = true, .bias_update_rate = 0x1p-7};
+  c.mtp = {.layers = 1, .enabled = true, .training = {.loss_scale = 0.3}};
+  return c;
+}
+
 // Gated delta networks around gated attention that rotates half of each head, and norms around zero. More
 // heads of values than of keys.
 inline ModelConfig tiny_qwen3_5() {

@@ -33,8 +33,10 @@
 #include "turbo/gate/gate.h"
 #include "turbo/grouped_linear/grouped_linear.h"
 #include "turbo/head_norm/head_norm.h"
+#include "turbo/hyper_connection/hyper_connection.h"
 #include "turbo/indexer/indexer.h"
 #include "turbo/latent_attention/latent_attention.h"
+#include "turbo/latent_pooling/latent_pooling.h"
 #include "turbo/layer_norm/layer_norm.h"
 #include "turbo/linear/linear.h"
 #include "turbo/lion/lion.h"
@@ -152,6 +154,7 @@ class CheckTest : public ::testing::Test {
   void check_delta_rule();
   void check_gates();
   void check_selection();
+  void check_compressed();
   void check_experts();
   void check_update();
 };
@@ -437,6 +440,87 @@ void CheckTest::check_dense() {
                     {[](Cr& a) { a.from_stride = kWidth - 1; }, [](Cr& a) { a.to_stride = kWidth - 1; },
                      [](Cr& a) { a.group_rows = 0; }, [](Cr& a) { a.rows = -1; },
                      [](Cr& a) { a.from.dtype = a.to.dtype = DType::kI32, a.add = true; }});
+}
+
+void CheckTest::check_compressed() {
+  const HyperShape hyper{.streams = 2, .iterations = 3, .eps = 1e-6F, .norm_eps = 1e-6F};
+  const Tensor streams = bf16({kTokens, 2 * kWidth}), y = bf16({kTokens, kWidth});
+  const Tensor products = f32({kTokens, hyper.products()}), mixing = f32({kTokens, hyper.mixing()});
+  const Tensor base = f32({hyper.products()}), scale = f32({hyper.scales()}), rstd = f32({kTokens});
+  const auto shapes = []<class Call>() {
+    return std::vector<std::function<void(Call&)>>{
+        [](Call& a) { a.shape.streams = 9; }, [](Call& a) { a.shape.streams = 1; },
+        [](Call& a) { a.shape.iterations = -1; }, [](Call& a) { a.shape.iterations = 65; }};
+  };
+  using Hr = HyperRead;
+  expect_checks<Hr>({.shape = hyper,
+                     .x = streams,
+                     .products = products,
+                     .base = base,
+                     .scale = scale,
+                     .y = y,
+                     .mixing = mixing,
+                     .rstd = rstd},
+                    {&Hr::x, &Hr::products, &Hr::base, &Hr::scale, &Hr::y, &Hr::mixing, &Hr::rstd}, {},
+                    shapes.operator()<Hr>());
+  using Hb = HyperReadBackward;
+  expect_checks<Hb>({.shape = hyper,
+                     .x = streams,
+                     .products = products,
+                     .base = base,
+                     .scale = scale,
+                     .rstd = rstd,
+                     .d_y = y,
+                     .d_mixing = mixing,
+                     .previous = streams,
+                     .d_x = streams,
+                     .d_products = products,
+                     .d_base = products,
+                     .d_scale = f32({kTokens, hyper.scales()})},
+                    {&Hb::x, &Hb::products, &Hb::base, &Hb::scale, &Hb::rstd, &Hb::d_y, &Hb::d_mixing,
+                     &Hb::previous, &Hb::d_x, &Hb::d_products, &Hb::d_base, &Hb::d_scale},
+                    {}, shapes.operator()<Hb>());
+  using Hw = HyperWrite;
+  expect_checks<Hw>({.shape = hyper, .x = streams, .out = y, .mixing = mixing, .z = streams},
+                    {&Hw::x, &Hw::out, &Hw::mixing, &Hw::z}, {}, shapes.operator()<Hw>());
+  using Hg = HyperWriteBackward;
+  expect_checks<Hg>(
+      {.shape = hyper,
+       .x = streams,
+       .out = y,
+       .mixing = mixing,
+       .d_z = streams,
+       .previous = streams,
+       .d_x = streams,
+       .d_out = y,
+       .d_mixing = mixing},
+      {&Hg::x, &Hg::out, &Hg::mixing, &Hg::d_z, &Hg::previous, &Hg::d_x, &Hg::d_out, &Hg::d_mixing}, {},
+      shapes.operator()<Hg>());
+
+  const PoolingShape pooling{.batch = 2, .sequence = 3, .ratio = 2, .dim = kWidth, .overlap = true};
+  const Tensor projection = bf16({kTokens, 4 * kWidth}), bias = f32({2, 2 * kWidth}),
+               pooled = bf16({2, kWidth});
+  const auto pools = []<class Call>() {
+    return std::vector<std::function<void(Call&)>>{
+        [](Call& a) { a.shape.ratio = 0; }, [](Call& a) { a.shape.ratio = 4; },
+        [](Call& a) { a.shape.overlap = false; }, [](Call& a) { a.shape.batch = 0; }};
+  };
+  using Lp = LatentPooling;
+  expect_checks<Lp>({.shape = pooling, .x = projection, .bias = bias, .out = pooled},
+                    {&Lp::x, &Lp::bias, &Lp::out}, {}, pools.operator()<Lp>());
+  using Lb = LatentPoolingBackward;
+  expect_checks<Lb>(
+      {.shape = pooling, .x = projection, .bias = bias, .d_out = pooled, .d_x = projection, .d_bias = bias},
+      {&Lb::x, &Lb::bias, &Lb::d_out, &Lb::d_x, &Lb::d_bias}, {}, pools.operator()<Lb>());
+  using Wp = WindowAndPooled;
+  expect_checks<Wp>({.batch = 2,
+                     .sequence = 3,
+                     .window = 2,
+                     .ratio = 2,
+                     .chosen = i32({kTokens, 4}),
+                     .selected = i32({kTokens, 6})},
+                    {&Wp::chosen, &Wp::selected}, {},
+                    {[](Wp& a) { a.window = 0; }, [](Wp& a) { a.ratio = 0; }, [](Wp& a) { a.batch = 3; }});
 }
 
 void CheckTest::check_gates() {
@@ -1002,6 +1086,9 @@ void CheckTest::check_experts() {
   using Rs = RouterLosses;
   expect_checks<Rs>({.rule = rule, .logits = logits, .load = load, .losses = f32({2})},
                     {&Rs::logits, &Rs::load, &Rs::losses}, {}, {too_many});
+  using Rt = RouterTable;
+  expect_checks<Rt>({.tokens = i32({kTokens}), .table = f32({99, kTopK}), .experts = chosen},
+                    {&Rt::tokens, &Rt::table, &Rt::experts});
   using Rn = RunningLoad;
   expect_checks<Rn>({.load = i32({1, kExperts}), .running = i32({kExperts})}, {&Rn::load, &Rn::running});
   using El = ExpertLoad;
@@ -1240,6 +1327,7 @@ TEST_F(CheckTest, EveryKernelRefusesWrongOperands) {
   check_convolutions();
   check_delta_rule();
   check_selection();
+  check_compressed();
   check_experts();
   check_update();
 #define PRIMUS_KERNEL(name) \

@@ -20,7 +20,7 @@ struct Case {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const Scoring scoring : {Scoring::kSoftmax, Scoring::kSigmoid}) {
+  for (const Scoring scoring : {Scoring::kSoftmax, Scoring::kSigmoid, Scoring::kSqrtSoftplus}) {
     for (const bool normalise : {false, true}) {
       for (const bool bias : {false, true}) {
         RouterRule rule{.scoring = scoring, .normalise = normalise, .top_k = 3, .scale = 2.5F};
@@ -44,6 +44,10 @@ Values scores_of(Scoring scoring, const Values& logits) {
   Values scores = logits;
   if (scoring == Scoring::kSigmoid) {
     for (double& s : scores) s = 1 / (1 + std::exp(-s));
+    return scores;
+  }
+  if (scoring == Scoring::kSqrtSoftplus) {
+    for (double& s : scores) s = std::sqrt(std::log1p(std::exp(s)));
     return scores;
   }
   double sum = 0;
@@ -476,6 +480,50 @@ TEST(Router, NoThreadCountChangesABit) {
     if (first.empty()) first = bits;
     EXPECT_EQ(bits, first) << threads << " threads";
   }
+}
+
+// Logits from which little, or nothing but themselves, is left.
+TEST_P(RouterTest, RootsOfSoftplusFarOut) {
+  OperatorBench bench(GetParam());
+  const Values logits = {-60, 25, 90, -20};
+  const RouterRule rule{.scoring = Scoring::kSqrtSoftplus, .normalise = false, .top_k = 4};
+  const Tensor on_device = bench.upload(logits, DType::kF32, {1, 4});
+  const Tensor experts = bench.empty(DType::kI32, {1, 4}), weights = bench.empty(DType::kF32, {1, 4});
+  bench.run(RouterForward{.rule = rule,
+                          .random = {},
+                          .logits = on_device,
+                          .bias = {},
+                          .given = {},
+                          .experts = experts,
+                          .weights = weights});
+  EXPECT_EQ(bench.download(experts), (Values{2, 1, 3, 0}));
+  const Values found = bench.download(weights);
+  const Tensor d_logits = bench.empty(DType::kF32, {1, 4});
+  bench.run(RouterBackward{.rule = rule,
+                           .logits = on_device,
+                           .experts = experts,
+                           .d_weights = bench.upload({1, 1, 1, 1}, DType::kF32, {1, 4}),
+                           .load = {},
+                           .balance_scale = 0,
+                           .z_scale = 0,
+                           .previous = {},
+                           .d_logits = d_logits});
+  const Values slopes = bench.download(d_logits);
+  const std::size_t order[] = {2, 1, 3, 0};
+  for (std::size_t i = 0; i < 4; ++i) {
+    const double x = logits[order[i]], score = std::sqrt(std::log1p(std::exp(x)));
+    EXPECT_NEAR(found[i] / score, 1, 1e-6) << x;
+    EXPECT_NEAR(slopes[order[i]] * 2 * score * (1 + std::exp(-x)), 1, 1e-5) << x;
+  }
+}
+
+TEST_P(RouterTest, ExpertsByATable) {
+  OperatorBench bench(GetParam());
+  const Tensor experts = bench.empty(DType::kI32, {3, 2});
+  bench.run(RouterTable{.tokens = bench.upload({3, 0, 3}, DType::kI32, {3}),
+                        .table = bench.upload({7, 1, 0, 0, 0, 0, 5, 300}, DType::kF32, {4, 2}),
+                        .experts = experts});
+  EXPECT_EQ(bench.download(experts), (Values{5, 300, 7, 1, 5, 300}));
 }
 
 }  // namespace

@@ -98,14 +98,20 @@ TEST_P(SwigluTest, LargeGatesSaturateAndNanPasses) {
 
 constexpr double kLimit = 1.5;
 
-Values clamped_forward(const Values& gate_up, std::int64_t tokens) {
+// gpt-oss's activation, or SwiGLU of what is clamped.
+struct Clamp {
+  float alpha, shift;
+};
+
+Values clamped_forward(const Values& gate_up, std::int64_t tokens, const Clamp& clamp) {
   const std::size_t ffn = gate_up.size() / static_cast<std::size_t>(tokens) / 2;
   Values out(gate_up.size() / 2);
   for (std::size_t at = 0; at < out.size(); ++at) {
     const double* row = &gate_up[at / ffn * 2 * ffn];
     const double gate = std::min(row[at % ffn], kLimit),
                  up = std::clamp(row[ffn + at % ffn], -kLimit, kLimit);
-    out[at] = (up + 1) * gate * sigmoid(1.702 * gate);
+    out[at] =
+        (up + static_cast<double>(clamp.shift)) * gate * sigmoid(static_cast<double>(clamp.alpha) * gate);
   }
   return out;
 }
@@ -114,19 +120,24 @@ TEST_P(SwigluTest, ClampedForwardAndBackward) {
   OperatorBench bench(GetParam());
   const std::int64_t tokens = 3, ffn = 33;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const Values gate_up = rounded(random_values(tokens * 2 * ffn, 1, 2.0), dtype);
-    const Values d_out = rounded(random_values(tokens * ffn, 2), dtype);
-    const Tensor device = bench.upload(gate_up, dtype, {tokens, 2 * ffn});
-    const Tensor out = bench.empty(dtype, {tokens, ffn});
-    const double tolerance = rounding_error(dtype) + 1e-6;
-    bench.run(ClampedSwigluForward{.gate_up = device, .out = out, .limit = kLimit});
-    EXPECT_LE(normalised_error(bench.download(out), clamped_forward(gate_up, tokens)), tolerance);
-    const auto loss = [&](const Values& v) { return dot(clamped_forward(v, tokens), d_out); };
-    bench.run(ClampedSwigluBackward{.gate_up = device,
-                                    .d_out = bench.upload(d_out, dtype, {tokens, ffn}),
-                                    .d_gate_up = device,
-                                    .limit = kLimit});
-    EXPECT_LE(normalised_error(bench.download(device), numeric_gradient(loss, gate_up)), tolerance);
+    for (const Clamp& clamp : {Clamp{1.702F, 1}, Clamp{1, 0}}) {
+      const Values gate_up = rounded(random_values(tokens * 2 * ffn, 1, 2.0), dtype);
+      const Values d_out = rounded(random_values(tokens * ffn, 2), dtype);
+      const Tensor device = bench.upload(gate_up, dtype, {tokens, 2 * ffn});
+      const Tensor out = bench.empty(dtype, {tokens, ffn});
+      const double tolerance = rounding_error(dtype) + 1e-6;
+      bench.run(ClampedSwigluForward{
+          .gate_up = device, .out = out, .limit = kLimit, .alpha = clamp.alpha, .shift = clamp.shift});
+      EXPECT_LE(normalised_error(bench.download(out), clamped_forward(gate_up, tokens, clamp)), tolerance);
+      const auto loss = [&](const Values& v) { return dot(clamped_forward(v, tokens, clamp), d_out); };
+      bench.run(ClampedSwigluBackward{.gate_up = device,
+                                      .d_out = bench.upload(d_out, dtype, {tokens, ffn}),
+                                      .d_gate_up = device,
+                                      .limit = kLimit,
+                                      .alpha = clamp.alpha,
+                                      .shift = clamp.shift});
+      EXPECT_LE(normalised_error(bench.download(device), numeric_gradient(loss, gate_up)), tolerance);
+    }
   }
 }
 

@@ -190,7 +190,7 @@ class LatentAttention final : public Layer {
   bool rotates_;
   Parameter *q_down_ = nullptr, *q_norm_ = nullptr, *q_up_ = nullptr;
   Parameter *kv_down_ = nullptr, *kv_norm_ = nullptr, *kv_up_ = nullptr, *out_ = nullptr;
-  Parameter* gate_ = nullptr;  // null: there is none
+  Parameter* gate_ = nullptr;       // null: there is none
   std::optional<Indexer> indexer_;  // of sparse attention
 };
 

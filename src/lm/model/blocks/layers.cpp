@@ -1,5 +1,6 @@
 #include "lm/model/blocks/layers.h"
 
+#include "engine/moe_operators.h"
 #include "engine/situ.h"
 #include "engine/tensor_parallel.h"
 
@@ -17,8 +18,10 @@ std::string weight_name(const std::string& prefix, std::string_view matrix) {
 }  // namespace
 
 FeedForward::FeedForward(const ModelConfig& c, const BlockParameters& p, std::int64_t ffn,
-                         const std::string& name, const std::string& published, const FeedForwardNames& names)
+                         const std::string& name, const std::string& published, const FeedForwardNames& names,
+                         double limit)
     : group_(p.tensor_group()),
+      limit_(limit),
       situ_beta_(c.situ_beta),
       situ_linear_beta_(c.situ_linear_beta),
       gate_up_(p.linear(
@@ -30,8 +33,9 @@ FeedForward::FeedForward(const ModelConfig& c, const BlockParameters& p, std::in
 Value FeedForward::forward(const Normed& h, const BlockInputs& in) const { return narrow(widen(h, in), in); }
 
 Value FeedForward::widen(const Normed& h, const BlockInputs& in) const {
-  if (situ_beta_ == 0 && !group_) return h.gated_linear(gate_up_);
+  if (situ_beta_ == 0 && limit_ == 0 && !group_) return h.gated_linear(gate_up_);
   const Value wide = group_ ? gathered_linear(h.value(), gate_up_, group_, in.tensor) : h.linear(gate_up_);
+  if (limit_ > 0) return clamped_swiglu(wide, {.limit = limit_, .alpha = 1, .shift = 0});
   return situ_beta_ > 0 ? situ(wide, situ_beta_, situ_linear_beta_) : swiglu(wide);
 }
 

@@ -56,6 +56,9 @@ std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockPara
 // With config.attention.indexer it is to the tokens that an indexer selects (blocks/indexer.h).
 std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters);
 
+// Attention over a window and over pooled latents (config.attention.compressed()): attn.{wq_a, q_norm, wq_b,
+// wkv, norm, wo_a, wo_b, attn_sink, compressor, indexer}.
+std::unique_ptr<Layer> compressed_attention(const ModelConfig& config, const BlockParameters& parameters);
 // Kimi delta attention (config.linear): self_attn.{q,k,v}_{proj,conv1d}, self_attn.{f_a_proj, f_b_proj,
 // A_log, dt_bias, b_proj, o_norm, o_proj}, and the output's gate, self_attn.{g_proj | g_a_proj, g_b_proj}.
 std::unique_ptr<Layer> delta_attention(const ModelConfig& config, const BlockParameters& parameters);
@@ -80,8 +83,10 @@ struct FeedForwardNames {
 // SwiGLU, or SiTU where the model has it, of width `ffn`: <published>.{gate,up,down}_proj.
 class FeedForward final : public Layer {
  public:
+  // `limit` above 0: of what is gated, as DeepSeek-V4 has it (turbo::ClampedSwigluForward).
   FeedForward(const ModelConfig& config, const BlockParameters& parameters, std::int64_t ffn,
-              const std::string& name, const std::string& published, const FeedForwardNames& names = {});
+              const std::string& name, const std::string& published, const FeedForwardNames& names = {},
+              double limit = 0);
   engine::Value forward(const engine::Normed& h, const BlockInputs& in) const override;
   // Its halves, for those who do something else in between: to [T, this rank's width], and back.
   engine::Value widen(const engine::Normed& h, const BlockInputs& in) const;
@@ -89,6 +94,7 @@ class FeedForward final : public Layer {
 
  private:
   comm::Communicator* group_;  // that shares the width
+  double limit_;
   double situ_beta_, situ_linear_beta_;
   engine::Parameter &gate_up_, &down_;
 };

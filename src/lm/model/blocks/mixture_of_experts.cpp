@@ -60,7 +60,13 @@ class MixtureOfExperts final : public Layer {
       gate_up_bias_ = bias(".moe.gate_up_bias", 2 * moe_.ffn, parts.gate_up_bias);
       down_bias_ = bias(".moe.down_bias", c.hidden, parts.down_bias);
     }
-    if (moe_.choice_bias) {
+    if (moe_.hashed(layer_)) {
+      table_ = &p.add(".moe.table", {c.vocab, moe_.router.top_k}, engine::Initializer::distinct(moe_.experts),
+                      {{parts.table, 0, c.vocab}});
+      table_->trainable = false;
+      table_->full_precision = true;
+      table_->whole_numbers = true;
+    } else if (moe_.choice_bias) {
       choice_bias_ = &p.add(".moe.choice_bias", {moe_.experts}, engine::Initializer::constant(0),
                             {{parts.choice_bias, 0, moe_.experts}});
       choice_bias_->trainable = false;
@@ -75,7 +81,10 @@ class MixtureOfExperts final : public Layer {
       latent_up_ = &p.linear(".moe.latent_up", {{c.hidden, moe_.latent}, {}}, p.into_residual(),
                              {{parts.latent_up, 0, c.hidden}});
     }
-    if (moe_.shared_ffn > 0) shared_.emplace(c, p, moe_.shared_ffn, ".moe.shared", parts.shared);
+    if (moe_.shared_ffn > 0) {
+      shared_.emplace(c, p, moe_.shared_ffn, ".moe.shared", parts.shared, parts.shared_names,
+                      moe_.swiglu_shift == 0 ? moe_.swiglu_limit : 0);
+    }
     if (!shared_ || !moe_.shared_gate) return;
     shared_gate_ =
         &p.add(".moe.shared_gate", {1, c.hidden}, p.matrix(), {{parts.shared + "_gate.weight", 0, 1}});
@@ -100,8 +109,9 @@ class MixtureOfExperts final : public Layer {
     }
     const Tensor traced = in.trace ? row_of(in.trace->experts) : Tensor();
     const bool replay = in.trace && in.trace->use == RoutingTrace::Use::kReplay;
-    Routing routing = route(logits, rule, choice_bias_ ? choice_bias_->value : Tensor(),
-                            replay ? traced : Tensor(), in.token_numbers, load);
+    Routing routing =
+        route(logits, rule, choice_bias_ ? choice_bias_->value : Tensor(), replay ? traced : Tensor(),
+              in.token_numbers, load, table_ ? experts_by_table(in.tokens, *table_) : Value());
     if (in.trace && !replay) record(routing, traced);
     if (training && (!tokens_ || tokens_->rank() == 0)) {
       observe(logits, routing, rule, row_of(in.routing->load), row_of(in.routing->losses), load);
@@ -187,7 +197,7 @@ class MixtureOfExperts final : public Layer {
   // Of experts that are not plain.
   Value activated(const Value& rows) const {
     if (situ_beta_ > 0) return situ(rows, situ_beta_, situ_linear_beta_);
-    return moe_.swiglu_limit > 0 ? clamped_swiglu(rows, moe_.swiglu_limit) : swiglu(rows);
+    return moe_.swiglu_limit > 0 ? clamped_swiglu(rows, clamp()) : swiglu(rows);
   }
 
   RoutingRule rule_for(const BlockInputs& in) const {
@@ -201,12 +211,14 @@ class MixtureOfExperts final : public Layer {
     rule.capacity = t.capacity(tokens * moe_.router.top_k, moe_.experts);
     rule.drop_lightest = t.drop_lightest;
     rule.sequences = in.batch;
-    rule.balance_scale = static_cast<float>(t.balance_loss * in.routing->loss_weight);
+    // What a table decides no loss can balance.
+    rule.balance_scale = table_ ? 0.0F : static_cast<float>(t.balance_loss * in.routing->loss_weight);
     rule.z_scale = static_cast<float>(t.z_loss * in.routing->loss_weight);
     rule.segments = t.balance_sequences ? in.batch : 1;
     return rule;
   }
 
+  engine::SwigluClamp clamp() const { return {moe_.swiglu_limit, moe_.swiglu_alpha, moe_.swiglu_shift}; }
   bool by_quantiles() const { return choice_bias_ && moe_.training.quantile_bins > 0; }
   turbo::MarginBins margin_bins() const {
     return {static_cast<float>(moe_.training.margin_low), static_cast<float>(moe_.training.margin_high)};
@@ -228,7 +240,7 @@ class MixtureOfExperts final : public Layer {
   engine::SharedExperts experts_;  // those of this rank
   Parameter &router_, &gate_up_, &down_;
   Parameter *router_bias_ = nullptr, *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
-  Parameter *choice_bias_ = nullptr, *shared_gate_ = nullptr;
+  Parameter *choice_bias_ = nullptr, *table_ = nullptr, *shared_gate_ = nullptr;
   Parameter *latent_down_ = nullptr, *latent_norm_ = nullptr, *latent_up_ = nullptr;
   std::optional<FeedForward> shared_;
 };

@@ -14,13 +14,15 @@ struct ExpertParts {
   std::string router;                                     // [experts, hidden]
   std::string router_bias = {};                           // [experts]; where MoeConfig::biases is set
   std::string choice_bias = {};                           // [experts]; where MoeConfig::choice_bias is set
+  std::string table = {};                                 // [vocab, top_k]; of MoeConfig::hash_layers
   std::vector<engine::CheckpointPart> gate_up;            // of [experts, 2*ffn, hidden]: gate, then up
   std::vector<engine::CheckpointPart> gate_up_bias = {};  // of [experts, 2*ffn]
   std::vector<engine::CheckpointPart> down;               // of [experts, hidden, ffn]
   std::vector<engine::CheckpointPart> down_bias = {};     // of [experts, hidden]
-  // Prefix of the shared experts' {gate,up,down}_proj, and of <prefix>_gate where MoeConfig::shared_gate is
-  // set.
+  // Prefix of the shared experts' matrices, what these are called, and <prefix>_gate where
+  // MoeConfig::shared_gate is set.
   std::string shared = {};
+  FeedForwardNames shared_names = {};
   // Where MoeConfig::latent is set: into the latent [latent, hidden], its norm [latent] where it has one, and
   // back [hidden, latent]. `hidden` of the experts' matrices is the latent then.
   std::string latent_down = {}, latent_norm = {}, latent_up = {};

@@ -16,6 +16,7 @@ Family deepseek_v2_family();
 Family deepseek_v3_family();
 Family deepseek_v32_family();
 Family glm_moe_dsa_family();
+Family deepseek_v4_family();
 Family mixtral_family();
 Family qwen3_moe_family();
 Family gpt_oss_family();

@@ -1,0 +1,250 @@
+#include "engine/compressed_attention.h"
+
+#include "base/check.h"
+#include "engine/parameter_values.h"
+#include "tensor/scratch_tensor.h"
+#include "turbo/elementwise/elementwise.h"
+#include "turbo/linear/linear.h"
+
+namespace primus::engine {
+namespace {
+
+using turbo::launch;
+
+void copy_rows(OperatorCall& op, const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,
+               std::int64_t from_stride, std::int64_t to_stride) {
+  launch(op.context(), turbo::CopyRows::strided(from, to, rows, cols, from_stride, to_stride));
+}
+
+// --- detached
+
+void detached_forward(OperatorCall& op) {
+  const Tensor x = op.in(0);
+  copy_rows(op, x, op.out(0), x.rows(), x.cols(), x.cols(), x.cols());
+}
+
+constexpr Operator kDetached{
+    .name = "detached", .operator_class = OperatorClass::kAdd, .forward = detached_forward};
+
+// --- latent_pooling
+
+struct PoolingAttributes {
+  turbo::PoolingShape shape;
+};
+
+// Inputs: x, bias.
+void pooling_forward(OperatorCall& op) {
+  launch(op.context(), turbo::LatentPooling{.shape = op.attributes<PoolingAttributes>().shape,
+                                            .x = op.in(0),
+                                            .bias = op.in(1),
+                                            .out = op.out(0)});
+}
+
+void pooling_backward(OperatorCall& op) {
+  const auto d_x = op.fresh_d_in(0);
+  // Of gates that are frozen nobody wants it.
+  const bool of_bias = op.needs_d_in(1);
+  const ScratchTensor unwanted(op.context().scratch, DType::kF32, op.in_shape(1));
+  const OperatorCall::Target d_bias =
+      of_bias ? op.fresh_d_in(1) : OperatorCall::Target{unwanted.get(), Tensor()};
+  launch(op.context(), turbo::LatentPoolingBackward{.shape = op.attributes<PoolingAttributes>().shape,
+                                                    .x = op.in(0),
+                                                    .bias = op.in(1),
+                                                    .d_out = op.d_out(0),
+                                                    .d_x = d_x.out,
+                                                    .d_bias = d_bias.out,
+                                                    .workspace = {}});
+  add_previous(op, d_x);
+  if (of_bias) add_previous(op, d_bias);
+}
+
+constexpr Operator kPooling{.name = "latent_pooling",
+                            .operator_class = OperatorClass::kActivation,
+                            .forward = pooling_forward,
+                            .backward_input = pooling_backward,
+                            .for_input = {.inputs = bit(0) | bit(1)}};
+
+// --- positions_of_blocks
+
+struct BlockAttributes {
+  std::int64_t batch, ratio;
+};
+
+void positions_forward(OperatorCall& op) {
+  const auto a = op.attributes<BlockAttributes>();
+  const std::int64_t sequence = op.in(0).elements() / a.batch, blocks = sequence / a.ratio;
+  for (std::int64_t b = 0; b < a.batch; ++b)
+    copy_rows(op, op.in(0).from(b * sequence), op.out(0).from(b * blocks), blocks, 1, a.ratio, 1);
+}
+
+constexpr Operator kPositions{
+    .name = "positions_of_blocks", .operator_class = OperatorClass::kRope, .forward = positions_forward};
+
+// --- stack_rows
+
+void stack_forward(OperatorCall& op) {
+  const Tensor a = op.in(0), b = op.in(1), y = op.out(0);
+  copy_rows(op, a, y, a.rows(), a.cols(), a.cols(), a.cols());
+  copy_rows(op, b, y.from(a.elements()), b.rows(), b.cols(), b.cols(), b.cols());
+}
+
+void stack_backward(OperatorCall& op) {
+  Tensor d_y = op.d_out(0);
+  for (const int i : {0, 1}) {
+    const Shape& shape = op.in_shape(i);
+    if (op.needs_d_in(i)) {
+      const auto target = op.fresh_d_in(i);
+      copy_rows(op, d_y, target.out, shape[0], shape[1], shape[1], shape[1]);
+      add_previous(op, target);
+    }
+    if (i == 0) d_y = d_y.from(shape.elements());
+  }
+}
+
+constexpr Operator kStack{.name = "stack_rows",
+                          .operator_class = OperatorClass::kAdd,
+                          .forward = stack_forward,
+                          .backward_input = stack_backward};
+
+// --- what a query sees
+
+struct WindowAttributes {
+  std::int64_t batch, sequence, window, ratio;
+  bool chosen;
+  void* given;  // [tokens, given_cols]; given_cols 0: nothing is
+  std::int64_t given_cols;
+};
+
+// Inputs: positions, of which only the tape is wanted, and the chosen rows where there are some.
+void window_forward(OperatorCall& op) {
+  const auto a = op.attributes<WindowAttributes>();
+  const Tensor given(a.given, DType::kI32, {a.batch * a.sequence, a.given_cols});
+  launch(op.context(), turbo::WindowAndPooled{.batch = a.batch,
+                                              .sequence = a.sequence,
+                                              .window = a.window,
+                                              .ratio = a.ratio,
+                                              .chosen = a.given_cols > 0 ? given
+                                                        : a.chosen       ? op.in(1)
+                                                                         : Tensor(),
+                                              .selected = op.out(0)});
+}
+
+constexpr Operator kWindow{
+    .name = "window_and_pooled", .operator_class = OperatorClass::kAttention, .forward = window_forward};
+
+// --- grouped_columns_linear
+
+struct GroupAttributes {
+  std::int64_t groups;
+};
+
+// One group after the other, its columns side by side for the product.
+template <class Product>
+void for_each_group(OperatorCall& op, Product product) {
+  const std::int64_t groups = op.attributes<GroupAttributes>().groups;
+  const Tensor weight = op.weight();
+  const std::int64_t out = weight.rows() / groups;
+  for (std::int64_t g = 0; g < groups; ++g) product(g, weight.slice(g * out, (g + 1) * out));
+}
+
+void grouped_forward(OperatorCall& op) {
+  const Tensor x = op.in(0), y = op.out(0);
+  for_each_group(op, [&](std::int64_t g, const Tensor& weight) {
+    const std::int64_t rows = x.rows(), in = weight.cols(), out = weight.rows();
+    const ScratchTensor from(op.context().scratch, x.dtype, {rows, in});
+    const ScratchTensor to(op.context().scratch, x.dtype, {rows, out});
+    copy_rows(op, x.from(g * in), from.get(), rows, in, x.cols(), in);
+    launch(
+        op.context(),
+        turbo::Gemm{
+            .role = turbo::GemmRole::kForward, .a = from.get(), .b = weight, .c = to.get(), .workspace = {}});
+    copy_rows(op, to.get(), y.from(g * out), rows, out, out, y.cols());
+  });
+}
+
+void grouped_backward(OperatorCall& op) {
+  if (!op.needs_d_in(0)) return;
+  const Tensor d_y = op.d_out(0);
+  const auto target = op.fresh_d_in(0);
+  for_each_group(op, [&](std::int64_t g, const Tensor& weight) {
+    const std::int64_t rows = d_y.rows(), in = weight.cols(), out = weight.rows();
+    const ScratchTensor from(op.context().scratch, d_y.dtype, {rows, out});
+    const ScratchTensor to(op.context().scratch, d_y.dtype, {rows, in});
+    copy_rows(op, d_y.from(g * out), from.get(), rows, out, d_y.cols(), out);
+    launch(op.context(), turbo::Gemm{.role = turbo::GemmRole::kInputGradient,
+                                     .a = from.get(),
+                                     .b = weight,
+                                     .c = to.get(),
+                                     .workspace = {}});
+    copy_rows(op, to.get(), target.out.from(g * in), rows, in, in, target.out.cols());
+  });
+  add_previous(op, target);
+}
+
+void grouped_backward_weight(OperatorCall& op) {
+  const Tensor x = op.in(0), d_y = op.d_out(0);
+  const auto [d_weight, accumulate] = op.d_weight();
+  const std::int64_t groups = op.attributes<GroupAttributes>().groups, rows = x.rows();
+  const std::int64_t in = x.cols() / groups, out = d_y.cols() / groups;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    const ScratchTensor left(op.context().scratch, x.dtype, {rows, out});
+    const ScratchTensor right(op.context().scratch, x.dtype, {rows, in});
+    copy_rows(op, d_y.from(g * out), left.get(), rows, out, d_y.cols(), out);
+    copy_rows(op, x.from(g * in), right.get(), rows, in, x.cols(), in);
+    launch(op.context(), turbo::Gemm{.role = turbo::GemmRole::kWeightGradient,
+                                     .a = left.get(),
+                                     .b = right.get(),
+                                     .c = d_weight.slice(g * out, (g + 1) * out),
+                                     .accumulate = accumulate,
+                                     .workspace = {}});
+  }
+}
+
+constexpr Operator kGroupedColumns{.name = "grouped_columns_linear",
+                                   .operator_class = OperatorClass::kLinear,
+                                   .forward = grouped_forward,
+                                   .backward_input = grouped_backward,
+                                   .backward_weight = grouped_backward_weight,
+                                   .for_weight = {.inputs = bit(0)}};
+
+}  // namespace
+
+Value detached(const Value& x) {
+  return x.tape().record(kDetached, {&x}, nullptr, {{x.dtype(), x.shape(), false}})[0];
+}
+
+Value latent_pooling(const Value& x, Parameter& bias, const turbo::PoolingShape& shape) {
+  const Value of_gates = parameter_values(x.tape(), bias);
+  return x.tape().record(kPooling, {&x, &of_gates}, nullptr, {{x.dtype(), {shape.pooled(), shape.dim}}},
+                         PoolingAttributes{shape})[0];
+}
+
+Value positions_of_blocks(const Value& positions, std::int64_t batch, std::int64_t ratio) {
+  const std::int64_t blocks = positions.shape().elements() / batch / ratio;
+  return positions.tape().record(kPositions, {&positions}, nullptr, {{DType::kI32, {batch * blocks}, false}},
+                                 BlockAttributes{batch, ratio})[0];
+}
+
+Value stack_rows(const Value& a, const Value& b) {
+  PRIMUS_CHECK("stack_rows", a.shape()[1] == b.shape()[1]);
+  return a.tape().record(kStack, {&a, &b}, nullptr,
+                         {{a.dtype(), {a.shape()[0] + b.shape()[0], a.shape()[1]}}})[0];
+}
+
+Value window_and_pooled(const Value& positions, const Value& chosen, const turbo::WindowAndPooled& how) {
+  const std::int64_t given = how.chosen.absent() ? 0 : how.chosen.cols();
+  const std::int64_t more = given > 0 ? given : chosen ? chosen.shape()[1] : how.blocks();
+  const Tape::Output selected{DType::kI32, {how.batch * how.sequence, how.window + more}, false};
+  const WindowAttributes a{how.batch,       how.sequence, how.window, how.ratio, static_cast<bool>(chosen),
+                           how.chosen.data, given};
+  return positions.tape().record(kWindow, {&positions, chosen ? &chosen : nullptr}, nullptr, {selected},
+                                 a)[0];
+}
+
+Value grouped_columns_linear(const Value& x, Parameter& weight, std::int64_t groups) {
+  PRIMUS_CHECK("grouped_columns_linear", x.shape()[1] == groups * weight.shape[1]);
+  return x.tape().record(kGroupedColumns, {&x}, &weight, {{x.dtype(), {x.shape()[0], weight.shape[0]}}},
+                         GroupAttributes{groups})[0];
+}
+
+}  // namespace primus::engine

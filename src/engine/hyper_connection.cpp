@@ -1,0 +1,140 @@
+#include "engine/hyper_connection.h"
+
+#include <optional>
+
+#include "engine/moe_operators.h"
+#include "engine/parameter_values.h"
+#include "tensor/scratch_tensor.h"
+#include "turbo/bias/bias.h"
+
+namespace primus::engine {
+namespace {
+
+using turbo::launch;
+
+struct Attributes {
+  turbo::HyperShape shape;
+};
+
+// Inputs: x, products, base, scale. Outputs: y, rstd and, with iterations, what mixes.
+void read_forward(OperatorCall& op) {
+  const auto a = op.attributes<Attributes>();
+  launch(op.context(), turbo::HyperRead{.shape = a.shape,
+                                        .x = op.in(0),
+                                        .products = op.in(1),
+                                        .base = op.in(2),
+                                        .scale = op.in(3),
+                                        .y = op.out(0),
+                                        .mixing = a.shape.mixes() ? op.out(2) : Tensor(),
+                                        .rstd = op.out(1)});
+}
+
+void read_backward(OperatorCall& op) {
+  const auto a = op.attributes<Attributes>();
+  const std::int64_t tokens = op.in_shape(0)[0];
+  const auto [d_x, previous] = op.d_in(0);
+  const auto d_products = op.fresh_d_in(1);
+  const ScratchTensor d_base(op.context().scratch, DType::kF32, {tokens, a.shape.products()});
+  const ScratchTensor d_scale(op.context().scratch, DType::kF32, {tokens, a.shape.scales()});
+  launch(op.context(), turbo::HyperReadBackward{.shape = a.shape,
+                                                .x = op.in(0),
+                                                .products = op.in(1),
+                                                .base = op.in(2),
+                                                .scale = op.in(3),
+                                                .rstd = op.out(1),
+                                                .d_y = op.d_out(0),
+                                                .d_mixing = a.shape.mixes() ? op.d_out(2) : Tensor(),
+                                                .previous = previous,
+                                                .d_x = d_x,
+                                                .d_products = d_products.out,
+                                                .d_base = d_base.get(),
+                                                .d_scale = d_scale.get()});
+  add_previous(op, d_products);
+  for (const int i : {2, 3}) {
+    if (!op.needs_d_in(i)) continue;
+    const auto target = op.fresh_d_in(i);
+    launch(op.context(), turbo::AddBiasBackwardWeight{.d_y = i == 2 ? d_base.get() : d_scale.get(),
+                                                      .d_bias = target.out,
+                                                      .accumulate = false,
+                                                      .workspace = {}});
+    add_previous(op, target);
+  }
+}
+
+constexpr Operator kRead{.name = "hyper_read",
+                         .operator_class = OperatorClass::kNorm,
+                         .forward = read_forward,
+                         .backward_input = read_backward,
+                         .for_input = {.inputs = bit(0) | bit(1) | bit(2) | bit(3), .outputs = bit(1)}};
+
+// Inputs: x, out, mixing.
+void write_forward(OperatorCall& op) {
+  launch(op.context(), turbo::HyperWrite{.shape = op.attributes<Attributes>().shape,
+                                         .x = op.in(0),
+                                         .out = op.in(1),
+                                         .mixing = op.in(2),
+                                         .z = op.out(0)});
+}
+
+// Where a gradient goes, or memory for one that nobody wants (of what is frozen).
+struct Gradient {
+  Gradient(OperatorCall& op, int i) : wanted(op.needs_d_in(i)) {
+    if (wanted) {
+      target = op.fresh_d_in(i);
+    } else {
+      unwanted.emplace(op.context().scratch, op.in(i).dtype, op.in_shape(i));
+      target.out = unwanted->get();
+    }
+  }
+  void finish(OperatorCall& op) const {
+    if (wanted) add_previous(op, target);
+  }
+
+  bool wanted;
+  OperatorCall::Target target;
+  std::optional<ScratchTensor> unwanted;
+};
+
+void write_backward(OperatorCall& op) {
+  const Gradient d_x(op, 0), d_out(op, 1), d_mixing(op, 2);
+  launch(op.context(), turbo::HyperWriteBackward{.shape = op.attributes<Attributes>().shape,
+                                                 .x = op.in(0),
+                                                 .out = op.in(1),
+                                                 .mixing = op.in(2),
+                                                 .d_z = op.d_out(0),
+                                                 .previous = {},
+                                                 .d_x = d_x.target.out,
+                                                 .d_out = d_out.target.out,
+                                                 .d_mixing = d_mixing.target.out});
+  for (const Gradient* gradient : {&d_x, &d_out, &d_mixing}) gradient->finish(op);
+}
+
+constexpr Operator kWrite{.name = "hyper_write",
+                          .operator_class = OperatorClass::kAdd,
+                          .forward = write_forward,
+                          .backward_input = write_backward,
+                          .for_input = {.inputs = bit(0) | bit(1) | bit(2)}};
+
+}  // namespace
+
+HyperReading hyper_read(const Value& x, const HyperParameters& parameters, const turbo::HyperShape& shape) {
+  Tape& tape = x.tape();
+  const std::int64_t tokens = x.shape()[0];
+  const Value products = router_logits(x, *parameters.fn);
+  const Value base = parameter_values(tape, *parameters.base);
+  const Value scale = parameter_values(tape, *parameters.scale);
+  const Tape::Output y{x.dtype(), {tokens, x.shape()[1] / shape.streams}}, rstd{DType::kF32, {tokens}, false};
+  const Attributes a{shape};
+  if (!shape.mixes())
+    return {tape.record(kRead, {&x, &products, &base, &scale}, nullptr, {y, rstd}, a)[0], {}};
+  auto [read, of_norm, mixing] = tape.record(kRead, {&x, &products, &base, &scale}, nullptr,
+                                             {y, rstd, {DType::kF32, {tokens, shape.mixing()}}}, a);
+  return {std::move(read), std::move(mixing)};
+}
+
+Value hyper_write(const Value& x, const Value& out, const Value& mixing, const turbo::HyperShape& shape) {
+  return x.tape().record(kWrite, {&x, &out, &mixing}, nullptr, {{x.dtype(), x.shape()}},
+                         Attributes{shape})[0];
+}
+
+}  // namespace primus::engine

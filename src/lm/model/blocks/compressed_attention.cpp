@@ -1,0 +1,220 @@
+// DeepSeek-V4's attention. One latent is key and value of all heads; what a head reads of it is rotated back,
+// so that it depends on distances alone. A query sees the last tokens, and of those before them latents that
+// are pooled over blocks of tokens: of large blocks all, of small ones those that an indexer chooses, which
+// learns from nothing.
+#include "engine/compressed_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "engine/moe_operators.h"
+#include "engine/selected_attention.h"
+#include "engine/tensor_parallel.h"
+#include "lm/model/blocks/layers.h"
+
+namespace primus {
+namespace {
+
+using engine::Initializer;
+using engine::Normed;
+using engine::Parameter;
+using engine::Value;
+
+// Pools what it projects of hidden states, and norms it: compressor.{wkv, wgate, ape, norm}.
+class Compressor {
+ public:
+  Compressor(const ModelConfig& c, const BlockParameters& p, const std::string& name, std::int64_t dim)
+      : ratio_(c.attention.pooled_ratio(p.layer())),
+        dim_(dim),
+        overlap_(c.attention.sparse(p.layer())),
+        epsilon_(c.norm_epsilon) {
+    const std::int64_t width = (overlap_ ? 2 : 1) * dim;
+    const std::string own = ".attention" + name, published = ".attn" + name;
+    project_ = &p.add(own + ".project", {2 * width, c.hidden}, p.matrix(),
+                      {{published + ".wkv.weight", 0, width}, {published + ".wgate.weight", width, width}});
+    bias_ =
+        &p.add(own + ".bias", {ratio_, width}, Initializer::constant(0), {{published + ".ape", 0, ratio_}});
+    bias_->decay = false;
+    bias_->full_precision = true;
+    norm_ = &p.add(own + ".norm", {dim}, Initializer::constant(1), {{published + ".norm.weight", 0, dim}});
+  }
+
+  void freeze() const {
+    for (Parameter* p : {project_, bias_, norm_}) p->trainable = false;
+  }
+
+  // [batch * blocks, dim], of which rotary_dim columns are rotated as at the first token of their block.
+  Value forward(const Value& h, const BlockInputs& in, std::int64_t rotary_dim) const {
+    const turbo::PoolingShape shape{
+        .batch = in.batch, .sequence = in.sequence, .ratio = ratio_, .dim = dim_, .overlap = overlap_};
+    Value pooled = norm(latent_pooling(linear(h, *project_), *bias_, shape), *norm_, epsilon_);
+    return rope(std::move(pooled), positions_of_blocks(in.positions, in.batch, ratio_),
+                in.compressed_rope_table,
+                {.heads = 1,
+                 .head_dim = dim_,
+                 .rotary_dim = rotary_dim,
+                 .rotary_begin = dim_ - rotary_dim,
+                 .interleaved = true});
+  }
+
+ private:
+  std::int64_t ratio_, dim_;
+  bool overlap_;
+  double epsilon_;
+  Parameter *project_, *bias_, *norm_;
+};
+
+class CompressedAttention final : public Layer {
+ public:
+  CompressedAttention(const ModelConfig& c, const BlockParameters& p)
+      : group_(p.tensor_group()),
+        layer_(p.layer()),
+        heads_(p.tensor().size(c.heads)),
+        groups_(p.tensor().size(c.attention.out_groups)),
+        dim_(c.head_dim),
+        rotary_(c.rotary_dim()),
+        window_(c.attention.window),
+        ratio_(c.attention.pooled_ratio(p.layer())),
+        index_heads_(c.attention.index_heads),
+        index_dim_(c.attention.index_dim),
+        index_top_k_(c.attention.index_top_k),
+        epsilon_(c.norm_epsilon) {
+    const std::int64_t q_rank = c.attention.latent.q_rank, rank = c.attention.out_rank;
+    const std::int64_t of_group = c.heads / c.attention.out_groups * dim_,
+                       ranks = c.attention.out_groups * rank;
+    const auto norm_of = [&](const std::string& name, std::int64_t width, const std::string& published) {
+      return &p.add(".attention." + name, {width}, Initializer::constant(1),
+                    {{".attn." + published, 0, width}});
+    };
+    q_down_ = &p.linear(".attention.q_down", {{q_rank, c.hidden}, {}}, p.matrix(),
+                        {{".attn.wq_a.weight", 0, q_rank}});
+    q_norm_ = norm_of("q_norm", q_rank, "q_norm.weight");
+    q_up_ = &p.linear(".attention.q_up", p.rows({c.heads * dim_}, q_rank), p.matrix(),
+                      {{".attn.wq_b.weight", 0, c.heads * dim_}});
+    kv_ = &p.linear(".attention.kv", {{dim_, c.hidden}, {}}, p.matrix(), {{".attn.wkv.weight", 0, dim_}});
+    kv_norm_ = norm_of("kv_norm", dim_, "norm.weight");
+    sinks_ = &p.add(".attention.sinks", p.rows({c.heads}), Initializer::constant(0),
+                    {{".attn.attn_sink", 0, c.heads}});
+    out_down_ = &p.add(".attention.out_down", p.rows({ranks}, of_group), p.matrix(),
+                       {{".attn.wo_a.weight", 0, ranks}});
+    out_up_ = &p.linear("linear_proj", ".attention.out", p.columns(c.hidden, ranks), p.into_residual(),
+                        {{".attn.wo_b.weight", 0, c.hidden}});
+    if (ratio_ == 0) return;
+    compressor_.emplace(c, p, ".compressor", dim_);
+    if (!c.attention.sparse(p.layer())) return;
+    indexer_.emplace(c, p, ".indexer.compressor", index_dim_);
+    indexer_->freeze();
+    index_q_ = &p.add(".attention.indexer.q", {index_heads_ * index_dim_, q_rank}, p.matrix(),
+                      {{".attn.indexer.wq_b.weight", 0, index_heads_ * index_dim_}});
+    index_weights_ = &p.add(".attention.indexer.weights", {index_heads_, c.hidden}, p.matrix(),
+                            {{".attn.indexer.weights_proj.weight", 0, index_heads_}});
+    index_q_->trainable = index_weights_->trainable = false;
+  }
+
+  Value forward(const Normed& normed, const BlockInputs& in) const override {
+    // Each rank makes all latents for its heads: what these say of them is part of their gradients.
+    const Value h = gather_tokens(normed.value(), group_);
+    const Value q_latent = norm(linear(h, *q_down_), *q_norm_, epsilon_);
+    Value kv = rotated(norm(linear(h, *kv_), *kv_norm_, epsilon_), 1, dim_, in);
+    const std::int64_t blocks = ratio_ > 0 ? in.sequence / ratio_ : 0;
+    Value chosen;
+    Tensor given;
+    if (blocks > 0) {
+      kv = stack_rows(kv, compressor_->forward(h, in, rotary_));
+      const Tensor traced = indexer_ ? traced_rows(in, blocks) : Tensor();
+      if (indexer_ && in.trace && in.trace->use == RoutingTrace::Use::kReplay) {
+        given = traced;
+      } else if (indexer_) {
+        chosen = choose(h, q_latent, blocks, in);
+        if (in.trace) record(chosen, traced);
+      }
+    }
+    const Value seen = window_and_pooled(in.positions, chosen,
+                                         {.batch = in.batch,
+                                          .sequence = in.sequence,
+                                          .window = std::min(window_, in.sequence),
+                                          .ratio = blocks > 0 ? ratio_ : 0,
+                                          .chosen = given,
+                                          .selected = {}});
+    const turbo::SelectedAttentionShape shape{.tokens = h.shape()[0],
+                                              .rows = kv.shape()[0],
+                                              .selected = seen.shape()[1],
+                                              .heads = heads_,
+                                              .key_dim = dim_,
+                                              .value_dim = dim_,
+                                              .scale = 1.0F / std::sqrt(static_cast<float>(dim_))};
+    const Value mixed = selected_attention(queries(q_latent, in), kv, seen, shape, sinks_);
+    return scattered_linear(grouped_columns_linear(turned_back(mixed, in), *out_down_, groups_), *out_up_,
+                            group_, in.tensor);
+  }
+
+ private:
+  engine::RopeShape rope_shape(std::int64_t heads, std::int64_t dim) const {
+    return {.heads = heads,
+            .head_dim = dim,
+            .rotary_dim = rotary_,
+            .rotary_begin = dim - rotary_,
+            .interleaved = true};
+  }
+  Value rotated(Value x, std::int64_t heads, std::int64_t dim, const BlockInputs& in) const {
+    return rope(std::move(x), in.positions, ratio_ > 0 ? in.compressed_rope_table : in.rope_table,
+                rope_shape(heads, dim));
+  }
+
+  // Heads are large, and made from a small latent: only that stays until the backward pass.
+  Value queries(const Value& latent, const BlockInputs& in) const {
+    const engine::ReplayScope replay(latent.tape());
+    const turbo::HeadNormShape shape{.heads = heads_, .kv_heads = 0, .head_dim = dim_};
+    return rotated(head_norm(linear(latent, *q_up_), nullptr, shape, epsilon_), heads_, dim_, in);
+  }
+
+  // What heads read, without the positions that values have as keys.
+  Value turned_back(const Value& mixed, const BlockInputs& in) const {
+    const engine::ReplayScope replay(mixed.tape());
+    engine::RopeShape shape = rope_shape(heads_, dim_);
+    shape.inverse = true;
+    return rope(mixed, in.positions, ratio_ > 0 ? in.compressed_rope_table : in.rope_table, shape);
+  }
+
+  // Where a trace has this layer's choice, [T, as many as are chosen].
+  Tensor traced_rows(const BlockInputs& in, std::int64_t blocks) const {
+    if (!in.trace) return {};
+    const Shape shape{in.batch * in.sequence, std::min(index_top_k_, blocks)};
+    const Tensor row = in.trace->selected.slice(layer_, layer_ + 1);
+    return row.reshaped({row.cols()}).slice(0, shape.elements()).reshaped(shape);
+  }
+
+  // The blocks that each query sees. Factors that all scores have in common decide nothing.
+  Value choose(const Value& hidden, const Value& q_latent, std::int64_t blocks, const BlockInputs& in) const {
+    const Value h = engine::detached(hidden);
+    const Value q = rotated(linear(engine::detached(q_latent), *index_q_), index_heads_, index_dim_, in);
+    return select_keys(q, indexer_->forward(h, in, rotary_), linear(h, *index_weights_),
+                       {.batch = in.batch,
+                        .seq_q = in.sequence,
+                        .seq_k = blocks,
+                        .heads = index_heads_,
+                        .head_dim = index_dim_,
+                        .top_k = std::min(index_top_k_, blocks),
+                        .stride = ratio_});
+  }
+
+  comm::Communicator* group_;  // that shares the heads
+  std::int64_t layer_;
+  std::int64_t heads_, groups_;  // of this rank
+  std::int64_t dim_, rotary_, window_, ratio_;
+  std::int64_t index_heads_, index_dim_, index_top_k_;
+  double epsilon_;
+  Parameter *q_down_, *q_norm_, *q_up_, *kv_, *kv_norm_, *sinks_, *out_down_, *out_up_;
+  std::optional<Compressor> compressor_, indexer_;
+  Parameter *index_q_ = nullptr, *index_weights_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> compressed_attention(const ModelConfig& config, const BlockParameters& parameters) {
+  return std::make_unique<CompressedAttention>(config, parameters);
+}
+
+}  // namespace primus

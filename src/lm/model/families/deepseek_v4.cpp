@@ -1,0 +1,335 @@
+// DeepSeek-V4 (2026): several residual streams, mixed by hyper-connections; attention over a window and
+// pooled latents, without a key for each token behind the window; experts scored by the root of a softplus,
+// in the first layers chosen by the token alone. As transformers has it; multi-token prediction, which
+// transformers leaves out, as Primus trains it: one projection joins the embedding with the last hidden
+// state, and behind a block with a window alone the streams are contracted by factors of the module's own.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "engine/hyper_connection.h"
+#include "lm/model/blocks/layers.h"
+#include "lm/model/blocks/mixture_of_experts.h"
+#include "lm/model/config_reader.h"
+#include "lm/model/families/families.h"
+#include "turbo/latent_pooling/latent_pooling.h"
+
+namespace primus {
+namespace {
+
+using engine::HyperParameters;
+using engine::Initializer;
+using engine::Parameter;
+using engine::Value;
+
+constexpr const char* kDefaults =
+    R"({"intermediate_size": 2048, "num_key_value_heads": 1, "head_dim": 512, "q_lora_rank": 1024,
+  "num_experts_per_tok": 6, "n_routed_experts": 256, "n_shared_experts": 1, "routed_scaling_factor": 1.5,
+  "max_position_embeddings": 1048576, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6, "swiglu_limit": 10.0,
+  "sliding_window": 128, "o_groups": 8, "o_lora_rank": 1024, "index_n_heads": 64, "index_head_dim": 128,
+  "index_topk": 512, "compress_rope_theta": 160000.0, "num_nextn_predict_layers": 1})";
+constexpr const char *kWindow = "sliding_attention", *kSparse = "compressed_sparse_attention",
+                     *kHeavy = "heavily_compressed_attention";
+constexpr double kMostScale = 1e6;
+
+// --- config.json
+
+// One kind for each layer: `layer_types`, or the released files' compress_ratios. Those behind the last layer
+// are multi-token prediction's.
+void read_layers(const nlohmann::json& json, ModelConfig& c) {
+  const ConfigReader r(json);
+  AttentionConfig& a = c.attention;
+  const nlohmann::json* const rates = r.find("compress_rates");
+  if (rates) {
+    if (!rates->is_object()) throw r.bad("compress_rates", "must be an object");
+    const ConfigReader of(*rates);
+    a.sparse_ratio = of.integer_or(kSparse, a.sparse_ratio, 1, turbo::PoolingShape::kMaxRatio);
+    a.heavy_ratio = of.integer_or(kHeavy, a.heavy_ratio, 1, turbo::PoolingShape::kMaxRatio);
+  }
+  const bool by_type = r.find("layer_types") != nullptr;
+  const nlohmann::json* const list = r.find(by_type ? "layer_types" : "compress_ratios");
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    a.local_layers.push_back(layer);
+    // What transformers has where nobody says it: two heavy layers, then by turns.
+    bool sparse = layer >= 2 && layer % 2 == 1, heavy = !sparse;
+    if (list) {
+      const char* const key = by_type ? "layer_types" : "compress_ratios";
+      if (!list->is_array() || static_cast<std::int64_t>(list->size()) < c.layers)
+        throw r.bad(key, "must be a list with an entry for each layer");
+      const nlohmann::json& kind = (*list)[static_cast<std::size_t>(layer)];
+      sparse = by_type ? kind == kSparse : kind == 4;
+      heavy = by_type ? kind == kHeavy : kind == 128;
+      if (!sparse && !heavy && !(by_type ? kind == kWindow : kind == 0))
+        throw r.bad(key, "has " + kind.dump() + ", which is no kind of layer");
+    }
+    if (sparse) a.sparse_layers.push_back(layer);
+    if (heavy) a.heavy_layers.push_back(layer);
+  }
+}
+
+// Layers that route by a table are the first ones.
+void read_hash_layers(const nlohmann::json& json, ModelConfig& c) {
+  const ConfigReader r(json);
+  const nlohmann::json* const types = r.find("mlp_layer_types");
+  if (!types) {
+    c.moe.hash_layers = std::min(c.layers, r.integer_or("num_hash_layers", 3, 0, ConfigReader::kMaxWidth));
+    return;
+  }
+  if (!types->is_array() || static_cast<std::int64_t>(types->size()) < c.layers)
+    throw r.bad("mlp_layer_types", "must be a list with an entry for each layer");
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    const nlohmann::json& type = (*types)[static_cast<std::size_t>(layer)];
+    const bool hash = type == "hash_moe";
+    if (!hash && type != "moe")
+      throw r.bad("mlp_layer_types", "has " + type.dump() + ", which is no kind of layer");
+    if (hash && c.moe.hash_layers < layer)
+      throw r.not_supported("mlp_layer_types", " has hash_moe behind moe, which is not supported",
+                            "layers that route by a table come first");
+    if (hash) ++c.moe.hash_layers;
+  }
+}
+
+void read(const nlohmann::json& json, ModelConfig& c) {
+  refuse_unless(json, "attention_bias", false);
+  refuse_unless(json, "mlp_bias", false);
+  refuse_unless(json, "hidden_act", "silu");
+  refuse_unless(json, "num_key_value_heads", 1);
+  refuse_unless(json, "scoring_func", "sqrtsoftplus");
+  refuse_unless(json, "topk_method", "noaux_tc");
+  refuse_unless(json, "norm_topk_prob", true);
+  const ConfigReader r(json);
+  const std::int64_t most = ConfigReader::kMaxWidth;
+  read_layers(json, c);
+  AttentionConfig& a = c.attention;
+  a.latent.q_rank = r.integer("q_lora_rank", 1, most);
+  a.window = r.integer("sliding_window", 1, most);
+  a.compressed_theta = r.positive_or("compress_rope_theta", 160000);
+  a.index_heads = r.integer("index_n_heads", 1, most);
+  a.index_dim = r.integer("index_head_dim", 1, most);
+  a.index_top_k = r.integer("index_topk", 1, most);
+  a.out_groups = r.integer("o_groups", 1, most);
+  a.out_rank = r.integer("o_lora_rank", 1, most);
+  if (c.heads % a.out_groups != 0) throw r.bad("o_groups", "does not divide num_attention_heads");
+  // Before partial_rotary_factor there was the number of columns itself.
+  const std::int64_t rotated =
+      r.integer_or("qk_rope_head_dim", r.find("partial_rotary_factor") ? c.rotary_dim() : 64, 1, most);
+  c.rotary_fraction = static_cast<double>(rotated) / static_cast<double>(c.head_dim);
+  if (rotated % 2 != 0 || rotated > c.head_dim || rotated > a.index_dim || c.rotary_dim() != rotated)
+    throw r.bad("qk_rope_head_dim", "must be even, and at most head_dim and index_head_dim");
+  c.hyper.streams = r.integer("hc_mult", 2, turbo::HyperShape::kMaxStreams);
+  c.hyper.iterations = r.integer("hc_sinkhorn_iters", 1, turbo::HyperShape::kMaxIterations);
+  c.hyper.epsilon = r.positive_or("hc_eps", 1e-6);
+  read_expert_counts(r, "n_routed_experts", c);
+  c.moe.ffn = c.ffn;
+  c.moe.shared_ffn = r.integer_or("n_shared_experts", 1, 0, 1024) * c.moe.ffn;
+  read_hash_layers(json, c);
+  c.moe.choice_bias = true;
+  c.moe.router.scoring = turbo::RouterRule::Scoring::kSqrtSoftplus;
+  const double scale = r.positive_or("routed_scaling_factor", 1);
+  if (scale > kMostScale) throw r.bad("routed_scaling_factor", "is above 1000000");
+  c.moe.router.scale = static_cast<float>(scale);
+  c.moe.swiglu_limit = r.positive_or("swiglu_limit", 10);
+  c.moe.swiglu_alpha = 1;
+  c.moe.swiglu_shift = 0;
+  // Rotations are not scaled: transformers says so where its YaRN would.
+  if (c.rope_scaling.kind == RopeScaling::Kind::kYarn) c.rope_scaling.attention_factor = 1;
+  c.rope_scaling.mscale = c.rope_scaling.mscale_all_dim = std::nullopt;
+}
+
+void write(const ModelConfig& c, nlohmann::json& json) {
+  const AttentionConfig& a = c.attention;
+  if (c.moe.ffn == 0 || c.moe.shared_ffn % c.moe.ffn != 0) {
+    throw ConfigKeyError(
+        ErrorKind::kInvalid, "n_shared_experts",
+        fmt::format(
+            "'n_shared_experts' would be no whole number, with {} for an expert and {} for all shared ones",
+            c.moe.ffn, c.moe.shared_ffn),
+        "set moe_shared_expert_intermediate_size to a multiple of moe_ffn_hidden_size");
+  }
+  // transformers takes it for another name of moe_intermediate_size.
+  json.erase("intermediate_size");
+  json["attention_bias"] = json["mlp_bias"] = false;
+  json["attention_dropout"] = 0.0;
+  json["hidden_act"] = "silu";
+  json["q_lora_rank"] = a.latent.q_rank;
+  json["sliding_window"] = a.window;
+  json["compress_rope_theta"] = a.compressed_theta;
+  json["index_n_heads"] = a.index_heads;
+  json["index_head_dim"] = a.index_dim;
+  json["index_topk"] = a.index_top_k;
+  json["o_groups"] = a.out_groups;
+  json["o_lora_rank"] = a.out_rank;
+  json["compress_rates"] = {{kSparse, a.sparse_ratio}, {kHeavy, a.heavy_ratio}};
+  json["qk_rope_head_dim"] = c.rotary_dim();
+  json["partial_rotary_factor"] = c.rotary_fraction;
+  nlohmann::json types = nlohmann::json::array(), mixtures = nlohmann::json::array();
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    types.push_back(a.sparse(layer) ? kSparse : a.pooled_ratio(layer) > 0 ? kHeavy : kWindow);
+    mixtures.push_back(c.moe.hashed(layer) ? "hash_moe" : "moe");
+  }
+  json["layer_types"] = types;
+  json["mlp_layer_types"] = mixtures;
+  json["hc_mult"] = c.hyper.streams;
+  json["hc_sinkhorn_iters"] = c.hyper.iterations;
+  json["hc_eps"] = c.hyper.epsilon;
+  json["n_routed_experts"] = c.moe.experts;
+  json["num_experts_per_tok"] = c.moe.router.top_k;
+  json["moe_intermediate_size"] = c.moe.ffn;
+  json["n_shared_experts"] = c.moe.shared_ffn / c.moe.ffn;
+  json["scoring_func"] = "sqrtsoftplus";
+  json["norm_topk_prob"] = true;
+  json["routed_scaling_factor"] = shortest(c.moe.router.scale);
+  json["swiglu_limit"] = c.moe.swiglu_limit;
+  json["output_router_logits"] = false;
+  json["router_aux_loss_coef"] = c.moe.training.balance_loss;
+  json["num_nextn_predict_layers"] = c.mtp.modules();
+  // By branch, with frequencies stretched in the one that pools alone.
+  nlohmann::json pooled = json["rope_parameters"], plain = {{"rope_type", "default"}};
+  pooled["rope_theta"] = a.compressed_theta;
+  plain["rope_theta"] = c.rope_theta;
+  pooled["partial_rotary_factor"] = plain["partial_rotary_factor"] = c.rotary_fraction;
+  json["rope_parameters"] = {{"main", plain}, {"compress", pooled}};
+  json.erase("rope_scaling");
+}
+
+// --- blocks
+
+// What streams are mixed by: <published>{fn, base, scale}.
+HyperParameters hyper_parameters(engine::ParameterStore& store, int chunk, const std::string& name,
+                                 const std::string& published, const turbo::HyperShape& shape,
+                                 std::int64_t hidden, double std) {
+  const auto add = [&](const std::string& what, Shape of, Initializer start) {
+    Parameter& p = declare(store, chunk, name + "." + what, of, start, {{published + what, 0, of[0]}});
+    p.full_precision = true;
+    return &p;
+  };
+  return {add("fn", {shape.products(), shape.streams * hidden}, Initializer::normal(std)),
+          add("base", {shape.products()}, Initializer::constant(0)),
+          add("scale", {shape.scales()}, Initializer::constant(1))};
+}
+
+turbo::HyperShape hyper_shape(const ModelConfig& c, std::int64_t iterations) {
+  return {.streams = c.hyper.streams,
+          .iterations = iterations,
+          .eps = static_cast<float>(c.hyper.epsilon),
+          .norm_eps = static_cast<float>(c.norm_epsilon)};
+}
+
+std::unique_ptr<Layer> experts(const ModelConfig& c, const BlockParameters& p) {
+  ExpertParts parts = separate_experts(c, ".ffn.gate.weight", ".ffn.experts", "w1", "w3", "w2");
+  parts.choice_bias = ".ffn.gate.bias";
+  parts.table = ".ffn.gate.tid2eid";
+  parts.shared = ".ffn.shared_experts";
+  parts.shared_names = {.gate = "w1", .up = "w3", .down = "w2"};
+  return mixture_of_experts(c, p, parts);
+}
+
+class HyperBlock final : public Block {
+ public:
+  HyperBlock(const ModelConfig& c, engine::ParameterStore& store, std::int64_t layer, int chunk)
+      : HyperBlock(c, store, BlockParameters(c, store, layer, chunk), chunk) {}
+
+  void forward(engine::Residual& x, const BlockInputs& in) const override {
+    engine::BlockScope scope(x, layer_);
+    flush(x);
+    for (const Branch* branch : {&attention_, &feed_forward_}) {
+      const auto [y, mixing] = hyper_read(x.sum, branch->hyper, shape_);
+      const Value out = branch->layer->forward(norm(y, branch->norm, epsilon_), in);
+      x.sum = hyper_write(x.sum, out, mixing, shape_);
+    }
+  }
+
+  void end_step(turbo::Context& context, const RoutingStep& step) const override {
+    feed_forward_.layer->end_step(context, step);
+  }
+
+ private:
+  struct Branch {
+    HyperParameters hyper;
+    Parameter& norm;
+    std::unique_ptr<Layer> layer;
+  };
+
+  HyperBlock(const ModelConfig& c, engine::ParameterStore& store, const BlockParameters& p, int chunk)
+      : layer_(p.layer()),
+        epsilon_(c.norm_epsilon),
+        shape_(hyper_shape(c, c.hyper.iterations)),
+        attention_{mixer(c, store, "attention", "attn", chunk),
+                   p.norm(".attention_norm", ".attn_norm.weight"), compressed_attention(c, p)},
+        feed_forward_{mixer(c, store, "ffn", "ffn", chunk), p.norm(".ffn_norm", ".ffn_norm.weight"),
+                      experts(c, p)} {}
+
+  HyperParameters mixer(const ModelConfig& c, engine::ParameterStore& store, const std::string& name,
+                        const std::string& published, int chunk) const {
+    const std::string at = "layers." + std::to_string(layer_);
+    return hyper_parameters(store, chunk, at + ".hyper_" + name, "model." + at + ".hc_" + published + "_",
+                            shape_, c.hidden, c.init_std);
+  }
+
+  std::int64_t layer_;
+  double epsilon_;
+  turbo::HyperShape shape_;
+  Branch attention_, feed_forward_;
+};
+
+std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
+                                  std::int64_t layer, int chunk) {
+  return std::make_unique<HyperBlock>(config, store, layer, chunk);
+}
+
+// All streams begin as the embedding, and end as a sum of them.
+class HyperEnds final : public StreamEnds {
+ public:
+  HyperEnds(const ModelConfig& c, engine::ParameterStore& store, int depth, int chunk)
+      : shape_(hyper_shape(c, 0)),
+        head_(hyper_parameters(
+            store, chunk,
+            depth == 0 ? "hyper_head" : "layers." + std::to_string(c.layers + depth - 1) + ".hyper_head",
+            depth == 0 ? "model.hc_head.hc_"
+                       : "model.layers." + std::to_string(c.layers + depth - 1) + ".hc_head.hc_",
+            shape_, c.hidden, c.init_std)) {}
+
+  Value widen(const Value& hidden) const override {
+    Value wide = hidden;
+    for (std::int64_t i = 1; i < shape_.streams; ++i) wide = concat(wide, hidden);
+    return wide;
+  }
+  Value contract(engine::Residual& x) const override {
+    flush(x);
+    return hyper_read(x.sum, head_, shape_).y;
+  }
+
+ private:
+  turbo::HyperShape shape_;
+  HyperParameters head_;
+};
+
+std::unique_ptr<StreamEnds> make_stream_ends(const ModelConfig& config, engine::ParameterStore& store,
+                                             int depth, int chunk) {
+  return std::make_unique<HyperEnds>(config, store, depth, chunk);
+}
+
+}  // namespace
+
+Family deepseek_v4_family() {
+  Family family{
+      "deepseek_v4",
+      "DeepseekV4ForCausalLM",
+      read,
+      write,
+      make_block,
+      {{"swiglu", kEither}, {"activation_func_clamp_value", kEither}, {"rotary_interleaved", kEither}},
+      kDefaults,
+      true};
+  family.aliases = {{"num_local_experts", "n_routed_experts"},
+                    {"moe_intermediate_size", "intermediate_size"}};
+  family.other_keys = {"compress_ratios", "expert_dtype", "intermediate_size", "num_hash_layers",
+                       "topk_method"};
+  family.head = "head.weight";
+  family.rope_by_branch = true;
+  family.make_stream_ends = make_stream_ends;
+  return family;
+}
+
+}  // namespace primus

@@ -1,0 +1,227 @@
+#include <algorithm>
+#include <cmath>
+
+#include "turbo/cpu/register.h"
+#include "turbo/cpu/simd.h"
+#include "turbo/hyper_connection/balance.h"
+#include "turbo/hyper_connection/hyper_connection.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+namespace {
+
+constexpr std::int64_t kMost = HyperShape::kMaxStreams;
+
+// What one token is mixed by.
+struct Factors {
+  float pre[kMost], post[kMost], comb[kMost * kMost];
+  float divisors[(2 * HyperShape::kMaxIterations - 1) * kMost];
+};
+
+// From products times rstd.
+void make_factors(const HyperShape& s, const float* products, float rstd, const float* base,
+                  const float* scale, Factors& f) {
+  const std::int64_t n = s.streams;
+  const auto argument = [&](std::int64_t i, std::int64_t part) {
+    return scale[part] * (products[i] * rstd) + base[i];
+  };
+  for (std::int64_t j = 0; j < n; ++j) f.pre[j] = sigmoid(argument(j, 0)) + s.eps;
+  if (!s.mixes()) return;
+  for (std::int64_t j = 0; j < n; ++j) f.post[j] = 2.0F * sigmoid(argument(n + j, 1));
+  for (std::int64_t i = 0; i < n; ++i) {
+    float* const row = f.comb + i * n;
+    float most = argument((2 + i) * n, 2), sum = 0;
+    for (std::int64_t j = 0; j < n; ++j) most = std::max(most, argument((2 + i) * n + j, 2));
+    for (std::int64_t j = 0; j < n; ++j) sum += row[j] = exp(argument((2 + i) * n + j, 2) - most);
+    for (std::int64_t j = 0; j < n; ++j) row[j] = row[j] / sum + s.eps;
+  }
+  balance(f.comb, n, s.iterations, s.eps, f.divisors);
+}
+
+void read(CpuContext& context, const HyperRead& a) {
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const HyperShape& s = a.shape;
+    const std::int64_t n = s.streams, hidden = a.y.cols(), width = n * hidden, products = s.products();
+    parallel_ranges(context, a.x.rows(), 3 * width * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+      Factors f;
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T* const x = context.data<const T>(a.x) + row * width;
+        const float squares =
+            sum_terms(width, [&](std::int64_t i) { return to_float(x[i]) * to_float(x[i]); });
+        const float rstd = 1.0F / std::sqrt(squares / static_cast<float>(width) + s.norm_eps);
+        context.data<float>(a.rstd)[row] = rstd;
+        make_factors(s, context.data<const float>(a.products) + row * products, rstd,
+                     context.data<const float>(a.base), context.data<const float>(a.scale), f);
+        T* const y = context.data<T>(a.y) + row * hidden;
+        PRIMUS_SIMD()
+        for (std::int64_t i = 0; i < hidden; ++i) {
+          float sum = 0;
+          for (std::int64_t j = 0; j < n; ++j) sum = multiply_add(f.pre[j], to_float(x[j * hidden + i]), sum);
+          y[i] = from_float<T>(sum);
+        }
+        if (!s.mixes()) continue;
+        float* const mixing = context.data<float>(a.mixing) + row * s.mixing();
+        std::copy_n(f.post, n, mixing);
+        std::copy_n(f.comb, n * n, mixing + n);
+      }
+    });
+  });
+}
+
+// The gradients of the arguments of all factors, from those of the factors; d_comb is worked on in place.
+void argument_gradients(const HyperShape& s, Factors& f, const float* d_pre, const float* d_post,
+                        float* d_comb, float* d) {
+  const std::int64_t n = s.streams;
+  for (std::int64_t j = 0; j < n; ++j) {
+    const float sigma = f.pre[j] - s.eps;
+    d[j] = d_pre[j] * sigma * (1.0F - sigma);
+  }
+  if (!s.mixes()) return;
+  for (std::int64_t j = 0; j < n; ++j) d[n + j] = d_post[j] * f.post[j] * (1.0F - 0.5F * f.post[j]);
+  balance_gradient(f.comb, d_comb, n, s.iterations, f.divisors);
+  for (std::int64_t i = 0; i < n; ++i) {
+    float mean = 0;
+    for (std::int64_t j = 0; j < n; ++j) mean += d_comb[i * n + j] * (f.comb[i * n + j] - s.eps);
+    for (std::int64_t j = 0; j < n; ++j)
+      d[(2 + i) * n + j] = (f.comb[i * n + j] - s.eps) * (d_comb[i * n + j] - mean);
+  }
+}
+
+void read_backward(CpuContext& context, const HyperReadBackward& a) {
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const HyperShape& s = a.shape;
+    const std::int64_t n = s.streams, hidden = a.d_y.cols(), width = n * hidden, count = s.products();
+    const auto* base = context.data<const float>(a.base);
+    const auto* scale = context.data<const float>(a.scale);
+    parallel_ranges(context, a.x.rows(), 6 * width * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+      Factors f;
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T* const x = context.data<const T>(a.x) + row * width;
+        const T* const d_y = context.data<const T>(a.d_y) + row * hidden;
+        const float* const products = context.data<const float>(a.products) + row * count;
+        const float rstd = context.data<const float>(a.rstd)[row];
+        make_factors(s, products, rstd, base, scale, f);
+        float d_pre[kMost], d_post[kMost] = {}, d_comb[kMost * kMost] = {};
+        for (std::int64_t j = 0; j < n; ++j) {
+          d_pre[j] = sum_terms(
+              hidden, [&](std::int64_t i) { return to_float(d_y[i]) * to_float(x[j * hidden + i]); });
+        }
+        if (!a.d_mixing.absent()) {
+          const float* const d = context.data<const float>(a.d_mixing) + row * s.mixing();
+          std::copy_n(d, n, d_post);
+          std::copy_n(d + n, n * n, d_comb);
+        }
+        float* const d_base = context.data<float>(a.d_base) + row * count;
+        float* const d_scale = context.data<float>(a.d_scale) + row * s.scales();
+        float* const d_products = context.data<float>(a.d_products) + row * count;
+        argument_gradients(s, f, d_pre, d_post, d_comb, d_base);
+        std::fill_n(d_scale, s.scales(), 0.0F);
+        float along = 0;  // of the gradient by rstd
+        for (std::int64_t i = 0; i < count; ++i) {
+          const std::int64_t part = std::min<std::int64_t>(i / n, 2);
+          d_scale[part] += d_base[i] * (products[i] * rstd);
+          d_products[i] = d_base[i] * scale[part] * rstd;
+          along += d_products[i] * products[i];
+        }
+        // rstd falls by rstd³ x / width.
+        const float of_x = -along * rstd * rstd / static_cast<float>(width);
+        const T* const previous =
+            a.previous.absent() ? nullptr : context.data<const T>(a.previous) + row * width;
+        T* const d_x = context.data<T>(a.d_x) + row * width;
+        for (std::int64_t j = 0; j < n; ++j) {
+          const float pre = f.pre[j];
+          const std::int64_t at = j * hidden;
+          PRIMUS_SIMD()
+          for (std::int64_t i = 0; i < hidden; ++i) {
+            const float sum = multiply_add(pre, to_float(d_y[i]), of_x * to_float(x[at + i]));
+            d_x[at + i] = from_float<T>(previous ? to_float(previous[at + i]) + sum : sum);
+          }
+        }
+      }
+    });
+  });
+}
+
+void write(CpuContext& context, const HyperWrite& a) {
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t n = a.shape.streams, hidden = a.out.cols(), width = n * hidden;
+    parallel_ranges(context, a.x.rows(), 3 * width * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T* const x = context.data<const T>(a.x) + row * width;
+        const T* const out = context.data<const T>(a.out) + row * hidden;
+        const float* const post = context.data<const float>(a.mixing) + row * a.shape.mixing();
+        const float* const comb = post + n;
+        T* const z = context.data<T>(a.z) + row * width;
+        for (std::int64_t k = 0; k < n; ++k) {
+          PRIMUS_SIMD()
+          for (std::int64_t i = 0; i < hidden; ++i) {
+            float sum = post[k] * to_float(out[i]);
+            for (std::int64_t j = 0; j < n; ++j)
+              sum = multiply_add(comb[j * n + k], to_float(x[j * hidden + i]), sum);
+            z[k * hidden + i] = from_float<T>(sum);
+          }
+        }
+      }
+    });
+  });
+}
+
+void write_backward(CpuContext& context, const HyperWriteBackward& a) {
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t n = a.shape.streams, hidden = a.out.cols(), width = n * hidden;
+    parallel_ranges(context, a.x.rows(), 6 * width * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T* const x = context.data<const T>(a.x) + row * width;
+        const T* const out = context.data<const T>(a.out) + row * hidden;
+        const T* const d_z = context.data<const T>(a.d_z) + row * width;
+        const T* const previous =
+            a.previous.absent() ? nullptr : context.data<const T>(a.previous) + row * width;
+        const float* const post = context.data<const float>(a.mixing) + row * a.shape.mixing();
+        const float* const comb = post + n;
+        float* const d_post = context.data<float>(a.d_mixing) + row * a.shape.mixing();
+        float* const d_comb = d_post + n;
+        for (std::int64_t k = 0; k < n; ++k) {
+          const T* const d = d_z + k * hidden;
+          d_post[k] = sum_terms(hidden, [&](std::int64_t i) { return to_float(d[i]) * to_float(out[i]); });
+          for (std::int64_t j = 0; j < n; ++j) {
+            const T* const of = x + j * hidden;
+            d_comb[j * n + k] =
+                sum_terms(hidden, [&](std::int64_t i) { return to_float(d[i]) * to_float(of[i]); });
+          }
+        }
+        T* const d_out = context.data<T>(a.d_out) + row * hidden;
+        T* const d_x = context.data<T>(a.d_x) + row * width;
+        PRIMUS_SIMD()
+        for (std::int64_t i = 0; i < hidden; ++i) {
+          float sum = 0;
+          for (std::int64_t k = 0; k < n; ++k)
+            sum = multiply_add(post[k], to_float(d_z[k * hidden + i]), sum);
+          d_out[i] = from_float<T>(sum);
+        }
+        for (std::int64_t j = 0; j < n; ++j) {
+          PRIMUS_SIMD()
+          for (std::int64_t i = 0; i < hidden; ++i) {
+            float sum = previous ? to_float(previous[j * hidden + i]) : 0.0F;
+            for (std::int64_t k = 0; k < n; ++k)
+              sum = multiply_add(comb[j * n + k], to_float(d_z[k * hidden + i]), sum);
+            d_x[j * hidden + i] = from_float<T>(sum);
+          }
+        }
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void register_hyper_connection(KernelTable& table) {
+  table.add<HyperRead, CpuContext, &read>();
+  table.add<HyperReadBackward, CpuContext, &read_backward>();
+  table.add<HyperWrite, CpuContext, &write>();
+  table.add<HyperWriteBackward, CpuContext, &write_backward>();
+}
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

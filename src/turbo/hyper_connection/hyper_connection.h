@@ -1,0 +1,90 @@
+// Manifold-constrained hyper-connections (mHC; Xie et al. 2026, arXiv:2512.24880): a residual of several
+// streams side by side, from which a layer reads a mixture, and to which it writes back, while the streams
+// are mixed among themselves by a matrix whose rows and columns each sum to one.
+//
+// Of a token with streams x[0 .. n), each `hidden` wide, p = x · fnᵀ is given for all streams as one row, and
+//   s = p / sqrt(mean(x²) + norm_eps)                        one factor for the whole row
+//   pre[j]     = sigmoid(scale[0] s[j] + base[j]) + eps      j < n
+//   post[j]    = 2 sigmoid(scale[1] s[n + j] + base[n + j])
+//   comb[i, j] = balance(softmax over j of (scale[2] s[2n + i n + j] + base[2n + i n + j]) + eps)
+//   y = Σ_j pre[j] x[j]                      HyperRead: what the layer reads
+//   z[k] = post[k] out + Σ_j comb[j, k] x[j]   HyperWrite: the streams behind it
+// balance (Sinkhorn and Knopp) divides columns by their sums + eps, and then `iterations` - 1 times rows and
+// columns. Where the streams end there is `pre` alone: iterations is 0. All factors are in fp32.
+//
+// x is read twice and written once (beside the product's reading): streams are what moves most bytes.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+struct HyperShape {
+  static constexpr std::int64_t kMaxStreams = 8, kMaxIterations = 64;
+
+  std::int64_t streams;
+  std::int64_t iterations;  // of the balance; 0: only `pre`
+  float eps, norm_eps;
+
+  constexpr bool mixes() const { return iterations > 0; }
+  // Columns of p; elements of `scale`; columns of `mixing`: post, then comb row by row.
+  constexpr std::int64_t products() const { return mixes() ? (2 + streams) * streams : streams; }
+  constexpr std::int64_t scales() const { return mixes() ? 3 : 1; }
+  constexpr std::int64_t mixing() const { return streams + streams * streams; }
+  void check(KernelId kernel) const;
+};
+
+struct HyperRead {
+  static constexpr KernelId kId = KernelId::kHyperRead;
+  HyperShape shape;
+  Tensor x;            // [tokens, streams*hidden] fp32 or bf16
+  Tensor products;     // [tokens, products()] fp32
+  Tensor base, scale;  // [products()], [scales()] fp32
+  Tensor y;            // [tokens, hidden] out, x's type
+  Tensor mixing;       // [tokens, mixing()] fp32 out; absent where iterations is 0
+  Tensor rstd;         // [tokens] fp32 out
+  void check() const;
+  double flops() const { return 0; }
+};
+
+struct HyperReadBackward {
+  static constexpr KernelId kId = KernelId::kHyperReadBackward;
+  HyperShape shape;
+  Tensor x, products, base, scale, rstd;  // of the forward
+  Tensor d_y;                             // [tokens, hidden]
+  Tensor d_mixing;                        // [tokens, mixing()] fp32; absent: zero
+  Tensor previous;    // [tokens, streams*hidden] to be added to d_x, or absent; may be d_x
+  Tensor d_x;         // [tokens, streams*hidden] out, without what comes through products
+  Tensor d_products;  // [tokens, products()] fp32 out
+  // Each token's part of the gradients of base and scale: to be summed over tokens.
+  Tensor d_base, d_scale;  // [tokens, products()], [tokens, scales()] fp32 out
+  void check() const;
+  double flops() const { return 0; }
+};
+
+struct HyperWrite {
+  static constexpr KernelId kId = KernelId::kHyperWrite;
+  HyperShape shape;  // iterations > 0
+  Tensor x;          // [tokens, streams*hidden]
+  Tensor out;        // [tokens, hidden]: of the layer
+  Tensor mixing;     // [tokens, mixing()] fp32
+  Tensor z;          // [tokens, streams*hidden] out
+  void check() const;
+  double flops() const { return 0; }
+};
+
+struct HyperWriteBackward {
+  static constexpr KernelId kId = KernelId::kHyperWriteBackward;
+  HyperShape shape;
+  Tensor x, out, mixing;  // of the forward
+  Tensor d_z;             // [tokens, streams*hidden]
+  Tensor previous;        // [tokens, streams*hidden] to be added to d_x, or absent; may be d_x
+  Tensor d_x;             // [tokens, streams*hidden] out; not d_z
+  Tensor d_out;           // [tokens, hidden] out
+  Tensor d_mixing;        // [tokens, mixing()] fp32 out
+  void check() const;
+  double flops() const { return 0; }
+};
+
+}  // namespace primus::turbo

@@ -128,7 +128,6 @@ inline ModelConfig tiny_lfm2_moe() {
 inline ModelConfig tiny_deepseek_v4() {
   ModelConfig c = tiny_llama();
   c.family = "deepseek_v4";
-  c.init_std = 0.2;  // streams are mixed: what layers add to them is felt less
   c.layers = 3;
   c.kv_heads = 1;
   c.ffn = 24;

@@ -1,6 +1,5 @@
 // Attention by heads: every context rank gets all tokens of some of them, and gives the results back.
 #include <array>
-#include <optional>
 
 #include "engine/fp32_weight_gradient.h"
 #include "engine/fused_columns.h"
@@ -29,6 +28,9 @@ class Call : public HeadExchange {
   const FusedColumns& columns() const { return columns_; }
   int rank() const { return a_.context->rank(); }
   Arena& scratch() const { return op_.context().scratch; }
+  // Of this rank's heads and all tokens, in rows: one output, one behind the other.
+  Tensor qkv() const { return of_heads(0, width()); }
+  Tensor out() const { return of_heads(width(), out_width()); }
 
   // Of a row of the fused projection of all heads: queries, keys and values.
   std::array<Columns, 3> qkv_columns() const {
@@ -43,6 +45,13 @@ class Call : public HeadExchange {
         op_(op),
         a_(a),
         columns_(a.shape) {}
+
+  Tensor of_heads(std::int64_t begin, std::int64_t columns) const {
+    return op_.out(1)
+        .slice(all_tokens() * begin, all_tokens() * (begin + columns))
+        .reshaped({all_tokens(), columns});
+  }
+
   OperatorCall& op_;
   Attributes a_;
   FusedColumns columns_;
@@ -54,15 +63,12 @@ Tensor own_heads(const Call& call, const Tensor& of_heads) {
   return of_heads.slice(call.rank() * heads, (call.rank() + 1) * heads);
 }
 
-// Inputs: qkv, first keys. Outputs: out of this rank's tokens; that of its heads, their log-sum-exp and qkv.
-// The backward pass needs the last one, which is as large as the input, instead of that.
+// Inputs: qkv, first keys. Outputs: out of this rank's tokens; what Call::qkv() and Call::out() are parts of;
+// log-sum-exp. The backward pass needs qkv of the heads instead of the input, which is as large.
 void forward(OperatorCall& op) {
   const Call call(op);
   const Tensor own = op.in(0);
-  std::optional<ScratchTensor> unkept;
-  if (!call.attributes().statistics)
-    unkept.emplace(call.scratch(), own.dtype, Shape{call.all_tokens(), call.width()});
-  const Tensor qkv = unkept ? unkept->get() : op.out(3);
+  const Tensor qkv = call.qkv();
   call.to_heads(own, qkv, call.qkv_columns());
   const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
   if (call.attributes().documents) call.gather_first_keys(op.in(1), first_keys.get());
@@ -76,15 +82,15 @@ void forward(OperatorCall& op) {
                                  .v_stride = call.width(),
                                  .first_key = call.attributes().documents ? first_keys.get() : Tensor(),
                                  .sinks = op.has_parameter() ? own_heads(call, op.weight()) : Tensor(),
-                                 .out = op.out(1),
+                                 .out = call.out(),
                                  .lse = call.attributes().statistics ? op.out(2) : Tensor(),
                                  .workspace = {}});
-  call.to_tokens(op.out(1), op.out(0), call.out_columns());
+  call.to_tokens(call.out(), op.out(0), call.out_columns());
 }
 
 void backward_input(OperatorCall& op) {
   const Call call(op);
-  const Tensor qkv = op.out(3);
+  const Tensor qkv = call.qkv();
   const auto [d_own, previous] = op.fresh_d_in(0);
   const ScratchTensor d_qkv(call.scratch(), qkv.dtype, qkv.shape);
   const ScratchTensor d_out(call.scratch(), qkv.dtype, {call.all_tokens(), call.out_width()});
@@ -101,7 +107,7 @@ void backward_input(OperatorCall& op) {
                                   .k_stride = call.width(),
                                   .v_stride = call.width(),
                                   .first_key = call.attributes().documents ? first_keys.get() : Tensor(),
-                                  .out = op.out(1),
+                                  .out = call.out(),
                                   .lse = op.out(2),
                                   .d_out = d_out.get(),
                                   .d_q = d_qkv.get(),
@@ -126,7 +132,7 @@ void backward_weight(OperatorCall& op) {
     launch(op.context(), turbo::AttentionBackwardSinks{.heads = call.shape().heads,
                                                        .value_dim = call.shape().value_dim,
                                                        .sinks = own_heads(call, op.weight()),
-                                                       .out = op.out(1),
+                                                       .out = call.out(),
                                                        .lse = op.out(2),
                                                        .d_out = d_out.get(),
                                                        .d_sinks = own_heads(call, d_sinks),
@@ -139,7 +145,7 @@ constexpr Operator kContextAllToAll{.name = "context_all_to_all",
                                     .forward = forward,
                                     .backward_input = backward_input,
                                     .backward_weight = backward_weight,
-                                    .for_input = {.inputs = bit(1), .outputs = bit(1) | bit(2) | bit(3)},
+                                    .for_input = {.inputs = bit(1), .outputs = bit(1) | bit(2)},
                                     .for_weight = {.outputs = bit(1) | bit(2)},
                                     .weight_reads_parameter = true};
 
@@ -156,15 +162,15 @@ Value attention_by_heads(const Value& qkv, turbo::AttentionShape shape, const At
   const Value* documents = options.first_key ? &options.first_key : nullptr;
   const Attributes attributes{shape, options.context, documents != nullptr, tape.training()};
   const std::int64_t tokens = shape.batch * shape.seq_q;
-  const Tape::Output of_heads{qkv.dtype(), Shape{tokens, shape.heads * shape.value_dim}, false};
+  const std::int64_t columns = FusedColumns(shape).width + shape.heads * shape.value_dim;
+  const Tape::Output of_heads{qkv.dtype(), Shape{tokens * columns}, false};
   const Tape::Output statistics{DType::kF32, Shape{shape.heads, tokens}, false};
-  const Tape::Output qkv_of_heads{qkv.dtype(), Shape{tokens, FusedColumns(shape).width}, false};
   if (!tape.training()) {
     return tape.record(kContextAllToAll, {&qkv, documents}, options.sinks, {{qkv.dtype(), out}, of_heads},
                        attributes)[0];
   }
   return tape.record(kContextAllToAll, {&qkv, documents}, options.sinks,
-                     {{qkv.dtype(), out}, of_heads, statistics, qkv_of_heads}, attributes)[0];
+                     {{qkv.dtype(), out}, of_heads, statistics}, attributes)[0];
 }
 
 }  // namespace primus::engine

@@ -204,7 +204,7 @@ class Session {
     optimizer_->set_scalars(number, kRate, kDecay, scalars);
     rank_.compute().copy_to_device(scalars_.data, scalars.data(), scalars_.bytes());
     optimizer_->measure_gradients();
-    optimizer_->update(scalars_);
+    optimizer_->update(scalars_, number);
     rank_.compute().synchronize();
   }
 

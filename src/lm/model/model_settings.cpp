@@ -325,7 +325,12 @@ class Settings {
     std::erase_if(text, [](char x) { return x == '(' || x == ')' || x == '[' || x == ']' || x == ' '; });
     if (t_.hc_mult.value_or(0) > 1) c.hyper.streams = *t_.hc_mult;
     if (text.empty()) {
-      if (c.family != "deepseek_v4") return;
+      if (c.family != "deepseek_v4") {
+        if (t_.attn_sliding_window.value_or(0) > 0) throw differs("attn_sliding_window", "null");
+        if (t_.attn_sink) throw differs("attn_sink", "false");
+        if (t_.swiglu_limit.value_or(0) > 0) throw differs("swiglu_limit", "null");
+        return;
+      }
       throw experiment_.error_for("compress_ratios",
                                   "compress_ratios is null, and model_type deepseek_v4 pools latents",
                                   "write 0, 4 or 128 for each layer, or choose another model_type");

@@ -557,7 +557,7 @@ engine::PrecisionRecipe precision_recipe_of(const config::Experiment& e, const M
   const bool ends = c.first_last_layers_bf16;
   const std::int64_t first = ends ? c.num_layers_at_start_in_bf16 : 0,
                      last = ends ? model.layers - c.num_layers_at_end_in_bf16 : model.layers;
-  if (c.fp4)
+  if (c.fp4 && c.fp4_recipe == "mxfp4")  // the only one that validation lets pass
     return {.fp4 = true,
             .at_random = c.mxfp4_gradient_stochastic_rounding,
             .first = first,

@@ -177,7 +177,7 @@ TEST_P(Families, MatricesDecayAndNothingElse) {
   for (std::size_t i = 0; i < names.size(); ++i) {
     const std::string_view name = names[i];
     // Indexers are not trained.
-    const bool matrix = (name.ends_with("weight") || name.ends_with("_proj")) &&
+    const bool matrix = (name.ends_with("weight") || name.ends_with("_proj") || name.ends_with("_fn")) &&
                         name.find("norm") == std::string_view::npos &&
                         name.find(".indexer.") == std::string_view::npos;
     EXPECT_EQ(with[i] != without[i], matrix) << name;

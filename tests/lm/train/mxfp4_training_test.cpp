@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <mutex>
 
 #include "lm/train/rank_training.h"
 #include "lm/train/tiny_model.h"
@@ -183,66 +184,75 @@ std::vector<float> numbers_of(const std::vector<float>& masters, std::int64_t ro
   return out;
 }
 
-// The shapes of the weights whose products are in fp4.
-std::map<std::string, Shape> watched_shapes(const SessionSettings& settings) {
-  engine::Rank rank(turbo::make_cpu_device(1));
-  rank.reserve(measure_session(rank, settings, builtin_families()).memory);
-  TrainingSession session(rank, settings, builtin_families());
+// By the names of Outcome::weights: the shapes of what ranks have of the weights whose products are in fp4.
+std::map<std::string, Shape> watched_shapes(const SessionSettings& settings, int ranks,
+                                            const engine::MeshShape& shape) {
   std::map<std::string, Shape> shapes;
-  for (const engine::Parameter& p : session.store().parameters())
-    if (kMxfp4.is_fp4(p)) shapes[p.name] = p.shape;
+  std::mutex mutex;
+  on_ranks(ranks, shape, [&](engine::Rank& rank) {
+    rank.reserve(measure_session(rank, settings, builtin_families()).memory);
+    TrainingSession session(rank, settings, builtin_families());
+    const std::lock_guard lock(mutex);
+    for (const engine::Parameter& p : session.store().parameters())
+      if (kMxfp4.is_fp4(p)) shapes[weights_name(p)] = p.shape;
+  });
   return shapes;
 }
 
 // A window of the steps 3, 4 and 5, of which weights before and after are those of runs that are not watched.
-TEST(Mxfp4Training, WeightsThatOscillateEndAtTheirNumberAndOthersStay) {
+void expect_reference(const ModelConfig& model, bool split, int ranks = 1,
+                      const engine::MeshShape& shape = {}) {
   constexpr float kRatio = 2;
-  for (const bool split : {false, true}) {
-    for (const ModelConfig& model : {tiny_llama(), tiny_mixture()}) {
-      SessionSettings plain = settings_with(kMxfp4, model),
-                      watched = damped({.start_step = 2, .period = 3, .ratio = kRatio}, model);
-      plain.optimizer.split_masters = watched.optimizer.split_masters = split;
-      std::vector<Outcome> after;
-      for (const int steps : {2, 3, 4, 5}) after.push_back(train(plain, steps));
-      EXPECT_TRUE(train(watched, 4) == after[2]);
-      const Outcome actual = train(watched, 5);
-      EXPECT_EQ(actual.losses, after[3].losses);
-      std::size_t snapped = 0, all = 0;
-      std::map<std::string, std::vector<float>> expected = after[3].weights;
-      for (const auto& [name, shape] : watched_shapes(plain)) {
-        const std::int64_t cols = shape[shape.rank() - 1], rows = shape[shape.rank() - 2];
-        std::vector<float>& weights = expected.at(name);
-        std::vector<float> moved(weights.size()), jumped(weights.size()), number;
-        for (std::size_t s = 0; s + 1 < after.size(); ++s) {
-          const std::vector<float>&from = after[s].weights.at(name), &to = after[s + 1].weights.at(name);
-          const std::vector<float> before = numbers_of(from, rows, cols);
-          number = numbers_of(to, rows, cols);
-          for (std::size_t i = 0; i < moved.size(); ++i) {
-            moved[i] += std::abs(to[i] - from[i]);
-            jumped[i] += std::abs(number[i] - before[i]);
-          }
-        }
-        for (std::size_t i = 0; i < moved.size(); ++i) {
-          if (moved[i] > 0 && jumped[i] >= kRatio * moved[i]) weights[i] = number[i], ++snapped;
-        }
-        all += moved.size();
+  SessionSettings plain = settings_with(kMxfp4, model),
+                  watched = damped({.start_step = 2, .period = 3, .ratio = kRatio}, model);
+  plain.optimizer.split_masters = watched.optimizer.split_masters = split;
+  const auto run = [&](const SessionSettings& settings, int steps) {
+    return train_on_ranks(settings, ranks, shape, steps, 2);
+  };
+  std::vector<Outcome> after;
+  for (const int steps : {2, 3, 4, 5}) after.push_back(run(plain, steps));
+  EXPECT_TRUE(run(watched, 4) == after[2]);
+  const Outcome actual = run(watched, 5);
+  expect_measured(actual);
+  EXPECT_EQ(actual.losses, after[3].losses);
+  std::size_t snapped = 0, all = 0;
+  std::map<std::string, std::vector<float>> expected = after[3].weights;
+  for (const auto& [name, extents] : watched_shapes(plain, ranks, shape)) {
+    const std::int64_t cols = extents[extents.rank() - 1], rows = extents[extents.rank() - 2];
+    std::vector<float>& weights = expected.at(name);
+    std::vector<float> moved(weights.size()), jumped(weights.size()), number;
+    for (std::size_t s = 0; s + 1 < after.size(); ++s) {
+      const std::vector<float>&from = after[s].weights.at(name), &to = after[s + 1].weights.at(name);
+      const std::vector<float> before = numbers_of(from, rows, cols);
+      number = numbers_of(to, rows, cols);
+      for (std::size_t i = 0; i < moved.size(); ++i) {
+        moved[i] += std::abs(to[i] - from[i]);
+        jumped[i] += std::abs(number[i] - before[i]);
       }
-      EXPECT_TRUE(actual.weights == expected);
-      EXPECT_GT(snapped, all / 1000);
-      EXPECT_LT(snapped, all / 2);
     }
+    for (std::size_t i = 0; i < moved.size(); ++i) {
+      if (moved[i] > 0 && jumped[i] >= kRatio * moved[i]) weights[i] = number[i], ++snapped;
+    }
+    all += moved.size();
+  }
+  EXPECT_TRUE(actual.weights == expected);
+  EXPECT_GT(snapped, all / 1000);
+  EXPECT_LT(snapped, all / 2);
+}
+
+TEST(Mxfp4Training, WeightsThatOscillateEndAtTheirNumberAndOthersStay) {
+  for (const bool split : {false, true}) {
+    expect_reference(tiny_llama(), split);
+    expect_reference(tiny_mixture(), split);
   }
 }
 
-// Two ranks whose parts are whole squares watch what one does.
-TEST(Mxfp4Training, TensorRanksWatchAsOne) {
-  ModelConfig model = tiny_llama();
-  model.layers = 2, model.hidden = 64, model.heads = 4, model.kv_heads = 2, model.head_dim = 32,
-  model.ffn = 128, model.vocab = 96;
-  const SessionSettings settings = damped({.period = 2, .ratio = 2}, model);
-  const Outcome two = train_on_ranks(settings, 2, {.tensor = 2}, 4, 2);
-  EXPECT_LE(distance(two, train_on_ranks(settings, 1, kAlone, 4, 2)), 1e-2);
-  expect_measured(two);
+// Each of its own part, as its products round it.
+TEST(Mxfp4Training, SoTheyDoOnTensorAndExpertRanks) {
+  expect_reference(tiny_llama(), false, 2, {.tensor = 2});
+  ModelConfig mixture = tiny_mixture();
+  mixture.moe.experts = 4;
+  expect_reference(mixture, true, 2, {.expert = 2});
 }
 
 }  // namespace

@@ -79,16 +79,18 @@ inline std::vector<float> scale_state(engine::Rank& rank, TrainingSession& sessi
   return state;
 }
 
+// The name of a parameter, or of a rank's part of it, in Outcome::weights.
+inline std::string weights_name(const engine::Parameter& p) {
+  if (p.placement.is_whole()) return p.name;
+  return p.name + "[" + std::to_string(p.placement.rows.empty() ? 0 : p.placement.rows.front().whole) + ", " +
+         std::to_string(p.placement.column) + "]";
+}
+
 // What this rank stores of every master weight, put into its place.
 inline void collect(engine::Rank& rank, const engine::ParameterStore& store, Outcome& outcome) {
   for (const engine::Parameter& p : store.parameters()) {
     if (!p.unit) continue;
-    std::string name = p.name;
-    if (!p.placement.is_whole()) {
-      name += "[" + std::to_string(p.placement.rows.empty() ? 0 : p.placement.rows.front().whole) + ", " +
-              std::to_string(p.placement.column) + "]";
-    }
-    std::vector<float>& whole = outcome.weights[name];
+    std::vector<float>& whole = outcome.weights[weights_name(p)];
     whole.resize(static_cast<std::size_t>(p.shape.elements()));
     const engine::FlatRange range = engine::stored_range(p);
     if (range.empty()) continue;

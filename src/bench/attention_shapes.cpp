@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kMostSize = 1 << 20;
 
-struct FileShape {
+struct ListedShape {
   std::string model;
   std::int64_t seqlen_q = 0, seqlen_kv = 0, heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
   bool causal = true;
@@ -22,16 +22,16 @@ struct FileShape {
 
 struct SizeKey {
   std::string_view name;
-  std::int64_t FileShape::*member;
+  std::int64_t ListedShape::*member;
 };
 constexpr SizeKey kSizeKeys[] = {
-    {"seqlen_q", &FileShape::seqlen_q},    {"seqlen_kv", &FileShape::seqlen_kv},
-    {"num_head_q", &FileShape::heads},     {"num_head_kv", &FileShape::kv_heads},
-    {"head_dim_qk", &FileShape::head_dim}, {"head_dim_v", &FileShape::value_dim}};
+    {"seqlen_q", &ListedShape::seqlen_q},    {"seqlen_kv", &ListedShape::seqlen_kv},
+    {"num_head_q", &ListedShape::heads},     {"num_head_kv", &ListedShape::kv_heads},
+    {"head_dim_qk", &ListedShape::head_dim}, {"head_dim_v", &ListedShape::value_dim}};
 
-FileShape read_shape(JsonReader& json) {
+ListedShape read_shape(JsonReader& json) {
   constexpr std::string_view kWhat = "of a shape,";
-  FileShape shape;
+  ListedShape shape;
   json.require(JsonReader::Kind::kObject, "each of the shapes");
   json.object([&](std::string_view key) {
     const auto size = std::find_if(std::begin(kSizeKeys), std::end(kSizeKeys),
@@ -81,7 +81,7 @@ std::vector<AttentionCase> read_attention_shapes(std::string_view text, const st
   std::vector<AttentionCase> cases;
   json.require(JsonReader::Kind::kArray, "the file of shapes");
   json.array([&] {
-    const FileShape shape = read_shape(json);
+    const ListedShape shape = read_shape(json);
     if (shape.seqlen_q != shape.seqlen_kv) {
       left_out.push_back({shape.model, fmt::format("{} was left out: its seqlen_q {} and seqlen_kv {} differ",
                                                    shape.model.empty() ? "a shape" : shape.model,

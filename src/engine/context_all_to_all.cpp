@@ -37,6 +37,13 @@ class Call : public HeadExchange {
   }
   std::array<Columns, 1> out_columns() const { return {{{0, out_width()}}}; }
 
+  // Output 1: what this rank's heads make of all tokens, and in training, behind that, their projection.
+  Tensor out_of_heads() const { return {op_.out(1).data, op_.out(1).dtype, {all_tokens(), out_width()}}; }
+  Tensor qkv_of_heads() const {
+    const Tensor behind = op_.out(1).from(all_tokens() * out_width());
+    return {behind.data, behind.dtype, {all_tokens(), width()}};
+  }
+
  private:
   Call(OperatorCall& op, const Attributes& a)
       : HeadExchange(op.context(), *a.context, a.shape.batch, a.shape.seq_q),
@@ -54,15 +61,15 @@ Tensor own_heads(const Call& call, const Tensor& of_heads) {
   return of_heads.slice(call.rank() * heads, (call.rank() + 1) * heads);
 }
 
-// Inputs: qkv, first keys. Outputs: out of this rank's tokens; that of its heads, their log-sum-exp and qkv.
-// The backward pass needs the last one, which is as large as the input, instead of that.
+// Inputs: qkv, first keys. Outputs: out of this rank's tokens; out and qkv of its heads; their log-sum-exp.
+// The backward pass needs their qkv, which is as large as the input, instead of that.
 void forward(OperatorCall& op) {
   const Call call(op);
   const Tensor own = op.in(0);
   std::optional<ScratchTensor> unkept;
   if (!call.attributes().statistics)
     unkept.emplace(call.scratch(), own.dtype, Shape{call.all_tokens(), call.width()});
-  const Tensor qkv = unkept ? unkept->get() : op.out(3);
+  const Tensor qkv = unkept ? unkept->get() : call.qkv_of_heads();
   call.to_heads(own, qkv, call.qkv_columns());
   const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
   if (call.attributes().documents) call.gather_first_keys(op.in(1), first_keys.get());
@@ -76,15 +83,15 @@ void forward(OperatorCall& op) {
                                  .v_stride = call.width(),
                                  .first_key = call.attributes().documents ? first_keys.get() : Tensor(),
                                  .sinks = op.has_parameter() ? own_heads(call, op.weight()) : Tensor(),
-                                 .out = op.out(1),
+                                 .out = call.out_of_heads(),
                                  .lse = call.attributes().statistics ? op.out(2) : Tensor(),
                                  .workspace = {}});
-  call.to_tokens(op.out(1), op.out(0), call.out_columns());
+  call.to_tokens(call.out_of_heads(), op.out(0), call.out_columns());
 }
 
 void backward_input(OperatorCall& op) {
   const Call call(op);
-  const Tensor qkv = op.out(3);
+  const Tensor qkv = call.qkv_of_heads();
   const auto [d_own, previous] = op.fresh_d_in(0);
   const ScratchTensor d_qkv(call.scratch(), qkv.dtype, qkv.shape);
   const ScratchTensor d_out(call.scratch(), qkv.dtype, {call.all_tokens(), call.out_width()});
@@ -101,7 +108,7 @@ void backward_input(OperatorCall& op) {
                                   .k_stride = call.width(),
                                   .v_stride = call.width(),
                                   .first_key = call.attributes().documents ? first_keys.get() : Tensor(),
-                                  .out = op.out(1),
+                                  .out = call.out_of_heads(),
                                   .lse = op.out(2),
                                   .d_out = d_out.get(),
                                   .d_q = d_qkv.get(),
@@ -126,7 +133,7 @@ void backward_weight(OperatorCall& op) {
     launch(op.context(), turbo::AttentionBackwardSinks{.heads = call.shape().heads,
                                                        .value_dim = call.shape().value_dim,
                                                        .sinks = own_heads(call, op.weight()),
-                                                       .out = op.out(1),
+                                                       .out = call.out_of_heads(),
                                                        .lse = op.out(2),
                                                        .d_out = d_out.get(),
                                                        .d_sinks = own_heads(call, d_sinks),
@@ -139,7 +146,7 @@ constexpr Operator kContextAllToAll{.name = "context_all_to_all",
                                     .forward = forward,
                                     .backward_input = backward_input,
                                     .backward_weight = backward_weight,
-                                    .for_input = {.inputs = bit(1), .outputs = bit(1) | bit(2) | bit(3)},
+                                    .for_input = {.inputs = bit(1), .outputs = bit(1) | bit(2)},
                                     .for_weight = {.outputs = bit(1) | bit(2)},
                                     .weight_reads_parameter = true};
 
@@ -156,15 +163,16 @@ Value attention_by_heads(const Value& qkv, turbo::AttentionShape shape, const At
   const Value* documents = options.first_key ? &options.first_key : nullptr;
   const Attributes attributes{shape, options.context, documents != nullptr, tape.training()};
   const std::int64_t tokens = shape.batch * shape.seq_q;
-  const Tape::Output of_heads{qkv.dtype(), Shape{tokens, shape.heads * shape.value_dim}, false};
+  const std::int64_t of_token = shape.heads * shape.value_dim;
   const Tape::Output statistics{DType::kF32, Shape{shape.heads, tokens}, false};
-  const Tape::Output qkv_of_heads{qkv.dtype(), Shape{tokens, FusedColumns(shape).width}, false};
   if (!tape.training()) {
+    const Tape::Output of_heads{qkv.dtype(), Shape{tokens, of_token}, false};
     return tape.record(kContextAllToAll, {&qkv, documents}, options.sinks, {{qkv.dtype(), out}, of_heads},
                        attributes)[0];
   }
+  const Tape::Output of_heads{qkv.dtype(), Shape{tokens, of_token + FusedColumns(shape).width}, false};
   return tape.record(kContextAllToAll, {&qkv, documents}, options.sinks,
-                     {{qkv.dtype(), out}, of_heads, statistics, qkv_of_heads}, attributes)[0];
+                     {{qkv.dtype(), out}, of_heads, statistics}, attributes)[0];
 }
 
 }  // namespace primus::engine

@@ -307,6 +307,7 @@ void fill_distinct(turbo::Context& context, const Parameter& p, const FlatRange&
   if (!p.placement.is_whole() || cols > static_cast<std::int64_t>(bound))
     throw std::logic_error(
         "ParameterStore: rows of distinct numbers are whole, and no longer than their bound");
+  if (context.measuring()) return;
   const std::uint64_t stream = random_stream_id(p.name);
   std::vector<float> values(static_cast<std::size_t>(range.size())), row(static_cast<std::size_t>(cols));
   for (std::int64_t r = range.begin / cols; r * cols < range.end; ++r) {

@@ -349,8 +349,8 @@ TEST(Experiment, WhatTheNativeEngineCannotDoIsNamed) {
 // Keys that the engine has no field for, and that would make another model, training or data.
 TEST(Experiment, WhatWouldTrainSomethingElseIsRefused) {
   for (const char* refused :
-       {"activation_func: openai_gelu", "attn_sliding_window: 128", "trainer_class: x.Flux", "warmup: 100",
-        "swiglu_limit: 7.0", "apply_query_key_layer_scaling: true",
+       {"activation_func: openai_gelu", "hc_use_sinkhorn: false", "trainer_class: x.Flux", "warmup: 100",
+        "use_v4_fp8_indexer: true", "apply_query_key_layer_scaling: true",
         "heterogeneous_layers_config_path: layers.json", "head_lr_mult: 2", "iterations_to_skip: [1, 2]",
         "fp8: hybrid\n      fp8_recipe: blockwise", "fp4: e2m1", "recompute_activations: true",
         "fp32_residual_connection: true", "exit_on_missing_checkpoint: false\n      load: x",

@@ -47,6 +47,7 @@ struct Inputs {
 
 struct Result {
   std::vector<float> out, gated, d_qkv, d_g, d_beta;  // rows of this rank's tokens
+  std::int64_t forwards = 0;
 };
 
 struct Case {
@@ -109,7 +110,9 @@ Result run_rank(Mesh mesh, const Case& c, const std::vector<std::int64_t>& token
   };
   run();
   rank.reserve(rank.high_water());
+  rank.context().meter.reset();
   run();
+  result.forwards = rank.context().meter[turbo::KernelId::kDeltaRuleForward].calls;
   return result;
 }
 
@@ -150,6 +153,8 @@ TEST(DeltaRuleOperator, ReplayedIsKept) {
     const Result kept = run_rank({}, c, tokens);
     c.recompute = true;
     const Result replayed = run_rank({}, c, tokens);
+    EXPECT_EQ(kept.forwards, 1);
+    EXPECT_EQ(replayed.forwards, 2);
     EXPECT_EQ(replayed.gated, kept.gated);
     EXPECT_EQ(replayed.d_qkv, kept.d_qkv);
     EXPECT_EQ(replayed.d_g, kept.d_g);

@@ -638,7 +638,7 @@ TEST_F(TapeTest, CallsThatFitNoEntryAreRefused) {
   const Value x = input();
   const Tape::Output y{DType::kF32, {kElements}};
   EXPECT_THAT(refusal([&] {
-                tape_.record(kSum, {&x, &x, &x, &x, &x}, nullptr, {y}, Noted{&log_});
+                tape_.record(kSum, {&x, &x, &x, &x, &x, &x}, nullptr, {y}, Noted{&log_});
               }),
               StartsWith("sum: check failed"));
   EXPECT_THAT(refusal([&] {

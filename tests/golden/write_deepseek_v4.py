@@ -4,7 +4,8 @@ what a golden holds. Run by hand; needs torch and transformers 5.24.
 
 Four layers have all three kinds of attention, the first of them routes by a table, and the sequence is longer than the
 window and than what the indexer chooses, so that every choice matters. YaRN stretches the frequencies of compressed
-layers. The indexer has no gradient: what it makes is a choice. Files have the names of the published ones.
+layers. The clamp of gates is felt. The indexer has no gradient: what it makes is a choice. Files have the names of the
+published ones, as transformers saves them.
 """
 
 import json
@@ -64,7 +65,8 @@ def main() -> None:
         for key, p in model.named_parameters():
             norm = "norm" in key
             small = norm or key.endswith(("base", "position_bias", "sinks"))
-            p.copy_(torch.randn_like(p) * (0.1 if small else 1 if "embed" in key else p.shape[-1] ** -0.5) + norm)
+            scale = 0.1 if small else 1 if "embed" in key else 0.5 * p.shape[-1] ** -0.5  # what multiplies, as in write_lfm2.py
+            p.copy_(torch.randn_like(p) * scale + norm)
             if key.endswith("scale"):
                 p.copy_(1 + 0.1 * torch.randn_like(p))
         for key, buffer in model.named_buffers():

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the goldens models/deepseek_v32 and models/glm_moe_dsa: tiny models of transformers in float64, as README.md
-beside this file says what a golden holds. Run by hand; needs torch and transformers 5.
+"""Writes the goldens models/deepseek_v32 and models/glm_moe_dsa, or those that are named: tiny models of transformers
+in float64, as README.md beside this file says what a golden holds. Run by hand; needs torch and transformers 5.
 
 Lists of selected tokens are shorter than the sequences. A seed is looked for with which no score at the end of a list
 is close to the first one behind it, so that rounding decides nothing. Indexers have no gradients, and optimizers leave
@@ -9,6 +9,7 @@ them alone.
 
 import json
 import pathlib
+import sys
 
 import torch
 import transformers
@@ -20,10 +21,10 @@ COMMON = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 112, "num_h
           "num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8,
           "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "moe_intermediate_size": 24,
           "first_k_dense_replace": 1, "max_position_embeddings": 128, "index_head_dim": 16, "index_n_heads": 8,
-          "index_topk": 16, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "use_cache": False}
+          "pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "use_cache": False}
 MODELS = {
-    "deepseek_v32": transformers.DeepseekV32Config(**COMMON, v_head_dim=12, n_group=4, topk_group=2),
-    "glm_moe_dsa": transformers.GlmMoeDsaConfig(**COMMON, v_head_dim=20, n_group=1, topk_group=1),
+    "deepseek_v32": transformers.DeepseekV32Config(**COMMON, v_head_dim=12, n_group=4, topk_group=2, index_topk=16),
+    "glm_moe_dsa": transformers.GlmMoeDsaConfig(**COMMON, v_head_dim=20, n_group=1, topk_group=1, index_topk=21),
 }
 TOKENS, SEEDS, TRIALS = (2, 24), 200, 12
 
@@ -149,5 +150,5 @@ def write(name: str, config) -> None:
     (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
 
 
-for key, value in MODELS.items():
-    write(key, value)
+for chosen in sys.argv[1:] or MODELS:
+    write(chosen, MODELS[chosen])

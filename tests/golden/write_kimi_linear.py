@@ -23,7 +23,7 @@ CONFIG = transformers.KimiLinearConfig(
     vocab_size=320, hidden_size=64, intermediate_size=112, moe_intermediate_size=24, num_hidden_layers=4,
     num_attention_heads=4, num_key_value_heads=4, num_experts=8, num_experts_per_token=3, num_shared_experts=1,
     num_expert_group=1, topk_group=1, routed_scaling_factor=1.5, kv_lora_rank=16, q_lora_rank=None, qk_nope_head_dim=12,
-    qk_rope_head_dim=8, v_head_dim=16, model_max_length=128, rms_norm_eps=1e-5,
+    qk_rope_head_dim=8, v_head_dim=16, model_max_length=128, rms_norm_eps=0.1,
     linear_attn_config={"head_dim": 16, "num_heads": 4, "short_conv_kernel_size": 4, "kda_layers": [1, 2, 4],
                         "full_attn_layers": [3]},
     pad_token_id=None, bos_token_id=None, eos_token_id=None, use_cache=False)
@@ -57,6 +57,8 @@ def published(name: str, tensor: torch.Tensor) -> dict:
     return {name: tensor.contiguous()}
 
 
+# The norm of what a head's first token reads multiplies rounding errors: its epsilon and the scales of the weights are
+# such that this stays within what fp32 and bf16 have.
 def initialise(model) -> None:
     with torch.no_grad():
         for key, p in model.named_parameters():
@@ -66,7 +68,7 @@ def initialise(model) -> None:
                 p.copy_(torch.randn_like(p) * 0.5 - 1)
             else:
                 norm = "norm" in key
-                scale = 1 if "embed" in key else 0.5
+                scale = 8 if "embed" in key else 0.5
                 fan = 1 if "conv1d" in key else p.shape[-1]
                 p.copy_(torch.randn_like(p) * (0.1 if norm else scale * fan ** -0.5) + norm)
         for key, buffer in model.named_buffers():

@@ -3,7 +3,8 @@
 as README.md beside this file says what a golden holds. Run by hand; needs torch and transformers 5.
 
 transformers runs its gated delta rule in fp32 whatever the model's type is; here it runs in the model's. It keeps all
-experts in one tensor; files have them apart, as what it saves.
+experts in one tensor; files have them apart, as what it saves. Epsilons of norms are large: where a state has little in
+it yet, its norm divides by little, and ten steps would make much of the rounding of the first.
 """
 
 import json
@@ -19,7 +20,7 @@ from transformers.models.qwen3_next import modeling_qwen3_next
 HERE = pathlib.Path(__file__).resolve().parent / "models"
 ADAMW = {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "decay_all_parameters": True}
 COMMON = {"vocab_size": 320, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-          "head_dim": 16, "max_position_embeddings": 128, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+          "head_dim": 16, "max_position_embeddings": 128, "rms_norm_eps": 1e-3, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
           "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 8,
           "linear_conv_kernel_dim": 4, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "use_cache": False}
 EXPERTS = {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 40, "num_experts": 8, "num_experts_per_tok": 3}
@@ -85,12 +86,12 @@ def write(name: str, config) -> None:
         for key, p in model.named_parameters():
             one = key.endswith("linear_attn.norm.weight")  # other norms are around zero
             if key.endswith("A_log"):
-                p.copy_(torch.log(torch.rand_like(p) * 3 + 0.1))  # so that much of a state is left after some tokens
+                p.copy_(torch.log(torch.rand_like(p) + 0.1))  # so that much of a state is left after some tokens
             elif p.dim() == 1:
-                p.copy_(torch.randn_like(p) * 0.1 + one)
+                p.copy_(torch.randn_like(p) * 0.1 + one * 0.5)
             else:
-                scale = 1 if "embed" in key else 0.7
-                p.copy_(torch.randn_like(p) * scale * (4 if "conv1d" in key else p.shape[-1]) ** -0.5)
+                scale = 0.7 if "conv1d" in key else p.shape[-1] ** -0.5 * (1 if "embed" in key else 0.5)
+                p.copy_(torch.randn_like(p) * scale)
     model.save_pretrained(folder)
     saved = set(load_file(folder / "model.safetensors"))
     model = model.double()

@@ -325,7 +325,12 @@ class Settings {
     std::erase_if(text, [](char x) { return x == '(' || x == ')' || x == '[' || x == ']' || x == ' '; });
     if (t_.hc_mult.value_or(0) > 1) c.hyper.streams = *t_.hc_mult;
     if (text.empty()) {
-      if (c.family != "deepseek_v4") return;
+      if (c.family != "deepseek_v4") {
+        if (t_.attn_sliding_window.value_or(0) > 0) throw differs("attn_sliding_window", "null");
+        if (t_.attn_sink) throw differs("attn_sink", "false");
+        if (t_.swiglu_limit.value_or(0) > 0) throw differs("swiglu_limit", "null");
+        return;
+      }
       throw experiment_.error_for("compress_ratios",
                                   "compress_ratios is null, and model_type deepseek_v4 pools latents",
                                   "write 0, 4 or 128 for each layer, or choose another model_type");
@@ -563,7 +568,8 @@ class Settings {
       throw differs("moe_router_bias_update_rule", "no bias of experts");
     if (quantiles && t_.quantile_balancing_margin_min >= t_.quantile_balancing_margin_max) {
       throw experiment_.error_for(
-          "quantile_balancing_margin_max",
+          is_set("quantile_balancing_margin_max") ? "quantile_balancing_margin_max"
+                                                  : "quantile_balancing_margin_min",
           fmt::format("quantile_balancing_margin_max is {}, and quantile_balancing_margin_min {}",
                       t_.quantile_balancing_margin_max, t_.quantile_balancing_margin_min),
           "set quantile_balancing_margin_max to more");

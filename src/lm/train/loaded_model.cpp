@@ -215,9 +215,10 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   r.shape("hc_mult", ours.hyper.streams, loaded.hyper.streams);
   r.fixed("hc_sinkhorn_iters", ours.hyper.iterations, loaded.hyper.iterations);
   r.fixed("hc_eps", ours.hyper.epsilon, loaded.hyper.epsilon);
-  if (ours.attention.compressed()) r.fixed("swiglu_limit", ours.moe.swiglu_limit, loaded.moe.swiglu_limit);
-  r.shape("linear_attention_freq", fmt::format("linear attention in {}", text_of(ours.linear.layers)),
-          fmt::format("linear attention in {}", text_of(loaded.linear.layers)));
+  if (ours.attention.compressed()) {
+    r.fixed("swiglu_limit", ours.moe.swiglu_limit, loaded.moe.swiglu_limit);
+    r.fixed("qk_pos_emb_head_dim", ours.rotary_dim(), loaded.rotary_dim());
+  }
   compare_experts(r, ours.moe, loaded.moe);
   compare_attention(r, ours.attention, loaded.attention);
   // Rows of the embedding beyond the vocabulary are padding, of which either may have more.

@@ -181,7 +181,7 @@ class Verification {
       report_.trajectory.push_back({result.loss, loss, result.gradient_norm, norm});
       check(i + 1, "loss", result.loss, loss, report_.trajectory_tolerance);
       check(i + 1, "gradient norm", result.gradient_norm, norm,
-            report_.single_factor * report_.trajectory_tolerance);
+            std::min(report_.single_factor, 2.0) * report_.trajectory_tolerance);
       session_.update(static_cast<std::int64_t>(i) + 1, golden.learning_rate, golden.weight_decay);
     }
   }
@@ -243,7 +243,10 @@ VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& fa
   VerifiedSession session(make_device(), settings, families, weights, batch);
 
   const bool exact = options.compute == DType::kF32;
-  report.single_factor = exact ? 1 : 2;
+  // Where streams are mixed by sums that cancel, and gates are clamped, rounding weights alone moves a
+  // tensor's gradient by a third of itself (tests/golden/README.md): what is left of a single one's is its
+  // direction.
+  report.single_factor = exact ? 1 : config.streams() > 1 && config.attention.compressed() ? 25 : 2;
   report.tolerance = options.tolerance.value_or(exact ? 2e-5 : 2e-2);
   report.trajectory_tolerance = options.trajectory_tolerance.value_or(exact ? 1e-4 : 2e-2);
 

@@ -5,7 +5,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-PRIMUS_DEVICE float softplus(float x) { return larger(x, 0.0F) + ::log1pf(::expf(-::fabsf(x))); }
+PRIMUS_DEVICE float softplus(float x) { return ::fmaxf(x, 0.0F) + ::log1pf(::expf(-::fabsf(x))); }
 
 // What goes into the gates.
 template <class T>

@@ -2,7 +2,7 @@
 // the state behind the one before it. Chunks end with documents, so that no chunk has tokens of two.
 #include "turbo/cpu/register.h"
 #include "turbo/delta_rule/cpu_cached.h"
-#include "turbo/delta_rule/cpu_chunks.h"
+#include "turbo/delta_rule/cpu_chunk_gradients.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {

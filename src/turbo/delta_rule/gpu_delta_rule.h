@@ -116,4 +116,20 @@ struct DeltaStates {
   T* states;  // [key_dim, value_dim] in front of the chunk
 };
 
+// Gradients, of all items and of the caller.
+template <class T>
+struct DeltaGradients {
+  const T* out;               // of the caller, [rows, out_width]
+  T* scaled;                  // [kRows, value_dim]: the gradient of the output, times the scale
+  float* u;                   // [kRows, value_dim]: of U
+  T* error;                   // [kRows, value_dim]: minus that of the errors
+  T* states;                  // [key_dim, value_dim]: of the state behind the chunk
+  float *of_read, *of_write;  // [kRows, kRows]: of the matrices of tokens with tokens
+  T *read, *write;            // the same times decays
+  float *q, *looking, *seen;  // [kRows, key_dim]: of queries; of keys that look at others, or are looked at
+  float* last;                // [key_dim]: of the sums of gates at the chunk's end
+  T* qkv;                     // of the caller
+  float *g, *beta;
+};
+
 }  // namespace primus::turbo::PRIMUS_GPU

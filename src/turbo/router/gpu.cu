@@ -445,7 +445,7 @@ struct LossParts {
       const auto lse = static_cast<double>(::logf(total) + largest(x, n));
       z_sum += lse * lse;
       if (!load) continue;
-      if (rule.scoring == Scoring::kSigmoid) {
+      if (rule.scoring != Scoring::kSoftmax) {
         all_scores(rule.scoring, x, n, s.scores);
         total = 0;
         for (int e = lane(); e < n; e += kWarp) total += s.scores[e];

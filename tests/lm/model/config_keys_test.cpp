@@ -74,7 +74,8 @@ TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
       {"glm_moe_dsa", {"first_k_dense_replace", "head_dim", "num_key_value_heads", "qk_head_dim"}},
       {"llama4_text", {"interleave_moe_layer_step", "no_rope_layer_interval"}},  // lists go before them
       {"lfm2", {"full_attn_idxs"}},
-      {"kimi_linear", {"head_dim", "num_key_value_heads", "qk_head_dim"}}};
+      {"kimi_linear", {"head_dim", "num_key_value_heads", "qk_head_dim"}},
+      {"deepseek_v4", {"partial_rotary_factor", "rope_theta"}}};  // rope_parameters go before them
   const json families = json::parse(read_file(kTests / "lm/model/transformers_defaults.json"));
   std::size_t keys = 0;
   for (const auto& [family, config] : families.items()) {

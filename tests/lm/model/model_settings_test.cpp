@@ -116,7 +116,7 @@ TEST(ModelSettings, GptIsTheFamilyOfItsParts) {
       "32\n"
       "      dsa_indexer_topk: 16\n";
   EXPECT_EQ(family(sparse + "      q_lora_rank: 24\n"), "deepseek_v32");
-  EXPECT_THAT(refusal(sparse), testing::HasSubstr("q_lora_rank"));
+  EXPECT_THAT(refusal("      model_type: gpt\n" + sparse), testing::HasSubstr("q_lora_rank"));
   EXPECT_THAT(refusal("      dsa_indexer_n_heads: 4\n"), testing::HasSubstr("has dsa_indexer_n_heads: 0"));
 }
 

@@ -58,7 +58,10 @@ class GatedDeltaNet final : public Layer {
       const std::int64_t qkv = shape_.width(), z = shape_.out_width();
       parts_ = {{run(0, qkv)}, {run(qkv, z)}, {run(qkv + z, 2 * shape_.value_heads)}};
     }
-    kernel_ = &p.add(".linear.kernel", p.rows({k, k, v}, width_), p.matrix(),
+    // As PyTorch's convolutions start, which Megatron-LM's and the published ones are: a kernel sums a few
+    // numbers.
+    kernel_ = &p.add(".linear.kernel", p.rows({k, k, v}, width_),
+                     Initializer::normal(1 / std::sqrt(3.0 * static_cast<double>(width_))),
                      {{at + "conv1d.weight", 0, 2 * k + v, {.shape = {2 * k + v, 1, width_}}}});
     kernel_->kernel = true;
     // A state fades by a factor that is exp(-1 * softplus(1)) to exp(-16 * softplus(1)) where inputs say

@@ -35,7 +35,8 @@ ProgramResult train(const TemporaryFolder& folder, const std::string& name, cons
   return run_program(test::train(folder.path(), with({"exp_name=" + name}, more)));
 }
 
-// Four bits cost a little: 3 % of the loss at most, in what is left of it after so few steps.
+// Four bits may cost 2 % of the loss. Measured: -0.7 % to nearest, 1.4 % at random, where three standard
+// errors are 4 %.
 TEST(Fp4, TextIsLearntNearlyAsInBf16) {
   const Words fp4 = {"fp4=e2m1", "fp4_recipe=mxfp4"};
   test::Learning learning;
@@ -43,7 +44,7 @@ TEST(Fp4, TextIsLearntNearlyAsInBf16) {
   learning.learn("random", with(fp4, {"mxfp4_gradient_stochastic_rounding=true"}));
   learning.learn("deosc",
                  with(fp4, {"weight_deosc=true", "weight_deosc_start_step=20", "weight_deosc_period=20"}));
-  learning.expect_near_bf16(0.03);
+  learning.expect_near_bf16(0.02);
 }
 
 TEST(Fp4, ARunThatGoesOnEqualsOneThatWasNotInterrupted) {
@@ -89,9 +90,10 @@ TEST(Fp4, EveryOptimizerCanBeWatched) {
 
 TEST(Fp4, ARunEvaluatesAndWritesSamples) {
   const TemporaryFolder folder;
-  for (const Words& model : {Words{}, kExperts}) {
+  for (const auto& [name, model] :
+       std::vector<std::pair<std::string, Words>>{{"dense", {}}, {"experts", kExperts}}) {
     const ProgramResult result =
-        train(folder, "run",
+        train(folder, name,
               with(with(kMxfp4, model), {"train_iters=2", "eval_iters=1", "eval_interval=1",
                                          "sample_interval=1", "sample_prompt=The", "sample_tokens=5"}));
     EXPECT_EQ(result.exit_code, 0) << result.err;

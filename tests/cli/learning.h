@@ -1,5 +1,7 @@
 // Whether runs in few bits learn as those in bf16 do, by the losses of several seeds: how far apart they may
-// be follows from how far apart seeds are.
+// be follows from how far apart they are in the measure. Runs of one seed begin with the same weights and
+// read the same batches, so they are compared in pairs. Losses of seeds spread by 3 %; differences of pairs
+// by 0.7 % (fp8: hybrid, tensorwise) to 3.6 %.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +20,7 @@ namespace primus::test {
 
 class Learning {
  public:
-  static constexpr int kSeeds = 6, kSteps = 150;
+  static constexpr int kSeeds = 4, kSteps = 100;
 
   Learning() : text_(folder_.path() / "text.txt") {  // what is made of it lies beside it
     std::filesystem::copy_file(PRIMUS_SOURCE_DIR "/LICENSE", text_);
@@ -40,35 +42,33 @@ class Learning {
       ASSERT_EQ(result.exit_code, 0) << result.err;
       const auto steps = losses(run_folder(folder_.path(), run));
       ASSERT_EQ(steps.size(), static_cast<std::size_t>(kSteps));
-      // The mean of the last twenty: one batch is not the other.
-      double sum = 0;
-      for (int i = kSteps - 19; i <= kSteps; ++i) sum += steps.at(i).loss / 20;
+      double sum = 0;  // the mean of the last forty
+      for (int i = kSteps - 39; i <= kSteps; ++i) sum += steps.at(i).loss / 40;
       EXPECT_LT(sum, 0.7 * steps.at(1).loss) << run;
       losses_[name].push_back(sum);
     }
   }
 
-  // The mean loss of each recipe is at most `loss` above bf16's, as a share of it, and three standard errors
-  // of the difference of two means of so many seeds. The deviation is that of all runs from their recipes'
-  // means.
+  // Each recipe's loss is at most `loss` above bf16's, as a share of it, and three standard errors of a mean
+  // of so many pairs. The deviation is that of all pairs from their recipe's mean.
   void expect_near_bf16(double loss) const {
+    const std::vector<double>& bf16 = losses_.at("bf16");
     std::map<std::string, double> means;
     double squares = 0, count = 0;
     for (const auto& [name, of_seeds] : losses_) {
+      if (name == "bf16") continue;
+      EXPECT_NE(of_seeds, bf16) << name;
       double& mean = means[name];
-      for (const double x : of_seeds) mean += x / kSeeds;
-      for (const double x : of_seeds) squares += (x / mean - 1) * (x / mean - 1);
+      const auto more = [&](std::size_t seed) { return of_seeds[seed] / bf16[seed] - 1; };
+      for (std::size_t seed = 0; seed < kSeeds; ++seed) mean += more(seed) / kSeeds;
+      for (std::size_t seed = 0; seed < kSeeds; ++seed) squares += (more(seed) - mean) * (more(seed) - mean);
       count += kSeeds - 1;
     }
-    const double deviation = std::sqrt(squares / count), error = deviation * std::sqrt(2.0 / kSeeds);
+    const double deviation = std::sqrt(squares / count), error = deviation / std::sqrt(kSeeds);
     EXPECT_LT(deviation, 0.06);  // or the bound would be none
     for (const auto& [name, mean] : means) {
-      const double more = mean / means.at("bf16") - 1;
-      EXPECT_LE(more, loss + 3 * error) << name;
-      if (name != "bf16") {
-        EXPECT_NE(losses_.at(name), losses_.at("bf16")) << name;
-      }
-      testing::Test::RecordProperty(name, std::to_string(more) + " +- " + std::to_string(error));
+      EXPECT_LE(mean, loss + 3 * error) << name;
+      testing::Test::RecordProperty(name, std::to_string(mean) + " +- " + std::to_string(error));
     }
   }
 

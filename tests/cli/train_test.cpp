@@ -437,7 +437,7 @@ TEST(Train, AFullDiskKeepsTheOldCheckpoint) {
   const std::string before = test::final_weights(test::run_folder(folder.path()), 2);
   auto full = train(folder.path(), {"train_iters=4"});
   full.emplace_back("--json");
-  const ProgramResult result = run_program(full, {.file_size_limit = 1 << 20});
+  const ProgramResult result = run_program(full, {.file_size_limit = 1 << 16});
   EXPECT_EQ(result.signal, 0);
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("cannot write"));

@@ -34,6 +34,12 @@ class EvalLoss final : public Command {
   }
 
   int run(Console& console) override {
+    if (conversations_ && !options_.inputs.empty())
+      throw invalid("--data and --conversations exclude each other",
+                    "give either --data PATH or --conversations PATH");
+    if (!conversations_ && options_.inputs.empty())
+      throw invalid("'eval loss' needs --data PATH or --conversations PATH",
+                    "'primus eval loss --help' has examples");
     const FamilyRegistry families = builtin_families();
     const ModelFolder folder = model_.folder();
     const ModelConfig config = ModelArguments::config(folder, families, console);
@@ -43,9 +49,6 @@ class EvalLoss final : public Command {
       throw invalid(fmt::format("--batch must be from 1 to {}, not {}", kLargestBatch, batch_));
     if (options_.max_tokens < 0)
       throw invalid(fmt::format("--max-tokens must be 0 or more, not {}", options_.max_tokens));
-    if (conversations_.has_value() == !options_.inputs.empty())
-      throw invalid("there is nothing to evaluate, or two kinds of it",
-                    "give either --data PATH or --conversations PATH");
     if (conversations_) return evaluate_answers(console, families, folder, config, *tokenizer);
     constexpr std::int64_t kUsualSequence = 1024;
     const EvaluatorSettings settings{

@@ -568,7 +568,8 @@ class Settings {
       throw differs("moe_router_bias_update_rule", "no bias of experts");
     if (quantiles && t_.quantile_balancing_margin_min >= t_.quantile_balancing_margin_max) {
       throw experiment_.error_for(
-          "quantile_balancing_margin_max",
+          is_set("quantile_balancing_margin_max") ? "quantile_balancing_margin_max"
+                                                  : "quantile_balancing_margin_min",
           fmt::format("quantile_balancing_margin_max is {}, and quantile_balancing_margin_min {}",
                       t_.quantile_balancing_margin_max, t_.quantile_balancing_margin_min),
           "set quantile_balancing_margin_max to more");

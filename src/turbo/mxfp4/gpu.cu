@@ -19,13 +19,13 @@ struct Rounding {
   std::uint64_t stream;
   std::int64_t width;
   int run_count;
-  Dropout::Columns runs[Dropout::kMostRuns];
+  Mxfp4Random::Columns runs[Mxfp4Random::kMostRuns];
 
   PRIMUS_DEVICE float operator()(float x, const MxScale& scale, std::int64_t row, std::int64_t column) const {
     if constexpr (kRandom) {
       std::int64_t element = tokens[row] * width + column + runs[0].whole;
       PRIMUS_UNROLL
-      for (int run = 1; run < Dropout::kMostRuns; ++run) {
+      for (int run = 1; run < Mxfp4Random::kMostRuns; ++run) {
         if (run < run_count && runs[run].begin <= column)
           element = tokens[row] * width + column - runs[run].begin + runs[run].whole;
       }

@@ -7,8 +7,9 @@
 // number.
 #pragma once
 
+#include <array>
+
 #include "tensor/tensor.h"
-#include "turbo/dropout/dropout.h"
 #include "turbo/kernel_table.h"
 #include "turbo/mxfp4/mxfp4_format.h"
 
@@ -18,12 +19,20 @@ namespace primus::turbo {
 // the step, of its token's number within the step's global batch, of its column within the whole matrix and
 // of `stream`: the same whichever ranks and microbatches they are spread over.
 struct Mxfp4Random {
+  // The columns from `begin` on, up to the next run, are those from `whole` on of the whole matrix: of a part
+  // of fused columns (q, k and v; gate and up).
+  struct Columns {
+    std::int64_t begin = 0, whole = 0;
+  };
+  static constexpr int kMostRuns = 3;
+  using Runs = std::array<Columns, kMostRuns>;
+
   Tensor tokens = {};   // [rows] int32; absent: numbers are rounded to nearest
   Tensor scalars = {};  // the step's (turbo/step_scalars.h)
   std::uint64_t stream = 0;
   std::int64_t width = 0;  // columns of the whole matrix
   int run_count = 1;
-  Dropout::Runs runs = {};  // where those of x are in it; the first begins at 0
+  Runs runs = {};  // of x's columns; the first begins at 0
 
   bool absent() const { return tokens.absent(); }
 };

@@ -116,7 +116,7 @@ TEST(Kimi, SettingsSayWhatK3Is) {
   EXPECT_EQ(refused("      moe_router_bias_update_rule: quantile\n"), "");
   EXPECT_EQ(
       refused("      moe_router_bias_update_rule: quantile\n      quantile_balancing_margin_min: 2.0\n"),
-      "exp.yaml: quantile_balancing_margin_max is 1, and quantile_balancing_margin_min 2");
+      "exp.yaml:11: quantile_balancing_margin_max is 1, and quantile_balancing_margin_min 2");
   EXPECT_EQ(refused("      linear_attention_freq: \"([0]*1+[1]*23)\"\n      mtp_num_layers: 1\n"),
             "exp.yaml:11: multi-token prediction is not there for models with linear attention");
 }

@@ -385,9 +385,10 @@ TEST_P(MeshTraining, EqualsOneDevice) {
   const Case& c = GetParam();
   const MeshOutcome& one = one_device(c.model);
   ASSERT_EQ(one.losses.size(), static_cast<std::size_t>(kSteps + 1));
-  // Adapters of a random model learn little of random tokens, and so do streams that are mixed; with larger
-  // weights, choices that are nearly ties would fall differently.
-  if (!c.model().lora && c.model().family != "deepseek_v4") {
+  // Adapters of a random model learn little of random tokens, as does a model that knows that they are
+  // random. DeepSeek-V4's mixed streams do, too: with larger weights, choices that nearly tie fall differently.
+  if (!c.model().lora && has_something_to_learn(one.losses.front(), c.model()) &&
+      c.model().family != "deepseek_v4") {
     EXPECT_LT(one.losses[kSteps - 1], one.losses.front());
   }
   const MeshOutcome many = train_on(c.model(), c.way);
@@ -543,9 +544,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"k3_pp2", tiny_kimi_k3, {2, {.pipeline = 2}}},
                     Case{"k3_pp4_recomputed", tiny_kimi_k3, {4, {.pipeline = 4}, Sharding::kNone, true}},
                     Case{"k3_tp2_pp2_ep2", tiny_kimi_k3, {4, {.tensor = 2, .pipeline = 2, .expert = 2}}},
-                    Case{"k3_cp2_ep2", tiny_kimi_k3, {2, {.context = 2, .expert = 2}}},
-                    Case{"k3_by_quantiles_tp2", tiny_kimi_k3_by_quantiles, {2, tensor(2)}},
-                    Case{"k3_by_quantiles_dp2_pp2", tiny_kimi_k3_by_quantiles, {4, {.pipeline = 2}}}),
+                    Case{"k3_cp2_ep2", tiny_kimi_k3, {2, {.context = 2, .expert = 2}}}),
     [](const auto& c) { return std::string(c.param.name); });
 
 constexpr MeshShape context(int n) { return {.context = n}; }

@@ -106,7 +106,9 @@ class PipelineTraining : public testing::TestWithParam<Model> {};
 TEST_P(PipelineTraining, EqualsOneDeviceOnEverySchedule) {
   SessionSettings settings = settings_of(GetParam().make());
   const Outcome one = train_on_ranks(settings, 1, {}, kSteps, kMicrobatches);
-  EXPECT_LT(one.losses.back(), one.losses.front());
+  if (has_something_to_learn(one.losses.front(), settings.model)) {
+    EXPECT_LT(one.losses.back(), one.losses.front());
+  }
   for (const int stages : {2, 4}) {
     for (const engine::ScheduleTraits& traits : engine::schedule_kinds()) {
       SCOPED_TRACE(std::string(traits.name) + " on " + std::to_string(stages) + " stages");

@@ -49,6 +49,11 @@ inline void on_ranks(
   for (std::thread& thread : threads) thread.join();
 }
 
+// Whether a loss is more than random tokens cost anyhow.
+inline bool has_something_to_learn(double loss, const ModelConfig& model) {
+  return loss > 1.02 * std::log(static_cast<double>(model.vocab));
+}
+
 struct Outcome {
   std::vector<double> losses, mtp_losses, norms;
   // All master weights, whole, by name; of tensor and expert ranks' parts, by name and place.

@@ -171,6 +171,7 @@ inline ModelConfig tiny_qwen3_5() {
   c.layers = 3;
   c.rotary_fraction = 0.5;
   c.norm_epsilon = 1e-3;  // a state that has little in it is normed by little: rounding would become large
+  c.init_std = 0.2;       // so that there is something to learn: less confidence in the wrong tokens
   c.centred_norms = c.attention.output_gate = true;
   c.linear = {.key_heads = 4, .value_heads = 8, .key_dim = 8, .value_dim = 6, .conv_width = 3};
   c.linear.layers = {0, 2};
@@ -193,8 +194,11 @@ inline ModelConfig tiny_qwen3_next() {
 }
 
 // Kimi delta attention around a layer of latent attention without positions, and experts behind the first.
+// The norms of what heads read and of streams that begin anew multiply what rounds, so their epsilon is
+// large.
 inline ModelConfig tiny_kimi_linear() {
   ModelConfig c = tiny_llama();
+  c.norm_epsilon = 0.1;
   c.family = "kimi_linear";
   c.kv_heads = c.heads;
   c.attention.latent = {
@@ -218,6 +222,7 @@ inline ModelConfig tiny_kimi_linear() {
 inline ModelConfig tiny_kimi_k3() {
   ModelConfig c = tiny_kimi_linear();
   c.family = "kimi_k3";
+  c.init_std = 0.15;
   c.layers = 5;
   c.attention.latent.q_rank = 20;
   c.attention.latent.output_gate = true;
@@ -230,13 +235,6 @@ inline ModelConfig tiny_kimi_k3() {
   c.moe.latent = 32;
   c.moe.latent_norm = true;
   c.mtp = {.layers = 1, .enabled = true, .training = {.loss_scale = 0.3}};
-  return c;
-}
-
-// The same, whose biases are set by quantiles.
-inline ModelConfig tiny_kimi_k3_by_quantiles() {
-  ModelConfig c = tiny_kimi_k3();
-  c.moe.training.quantile_bins = 64;
   return c;
 }
 

@@ -305,7 +305,7 @@ TEST_P(Mxfp4Test, RandomBitsAreThoseOfTheTokenTheColumnTheStepAndTheName) {
   constexpr std::int64_t kRows = 64, kCols = 128;
   const Values x = rounded(random_values(kRows * kCols, 4), DType::kBF16);
   const auto run = [&](const Values& part, std::int64_t rows, std::int64_t cols, double token, double step,
-                       std::uint64_t stream, const Dropout::Runs& runs, int run_count) {
+                       std::uint64_t stream, const Mxfp4Random::Runs& runs, int run_count) {
     const RoundMxfp4 call{.x = bench.upload(part, DType::kBF16, {rows, cols}),
                           .out = bench.empty(DType::kBF16, {rows, cols}),
                           .random = {.tokens = bench.upload(counted(rows, token), DType::kI32, {rows}),

@@ -251,9 +251,9 @@ Family family(const char* model_type, const char* architecture) {
   for (const auto& [name, of_deepseek] : kNames) family.aliases.emplace_back(name, of_deepseek);
   family.aliases.emplace_back("num_local_experts", "n_routed_experts");
   family.other_keys = deepseek::other_keys();
-  for (const char* const key :
-       {"layer_types", "linear_conv_kernel_dim", "linear_head_dim", "linear_num_heads",
-        "moe_router_activation_func", "topk_method", "use_grouped_topk"})
+  for (const char* const key : {"max_position_embeddings", "n_routed_experts", "rope_scaling", "layer_types",
+                                "linear_conv_kernel_dim", "linear_head_dim", "linear_num_heads",
+                                "moe_router_activation_func", "topk_method", "use_grouped_topk"})
     family.other_keys.emplace_back(key);
   return family;
 }

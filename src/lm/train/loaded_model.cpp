@@ -207,6 +207,8 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   compare_fields(r, ours, loaded);
   r.shape("lfm_layer_types", fmt::format("convolutions in {}", text_of(ours.conv_layers)),
           fmt::format("convolutions in {}", text_of(loaded.conv_layers)));
+  r.shape("linear_attention_freq", fmt::format("linear attention in {}", text_of(ours.linear.layers)),
+          fmt::format("linear attention in {}", text_of(loaded.linear.layers)));
   const auto pooled = [](const AttentionConfig& a) {
     return fmt::format("latents of {} tokens in {}, and of {} in {}", a.sparse_ratio,
                        text_of(a.sparse_layers), a.heavy_ratio, text_of(a.heavy_layers));

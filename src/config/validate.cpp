@@ -384,15 +384,17 @@ class Validator {
     }
     const TrainerConfig& c = config_;
     const bool compressed = !c.compress_ratios.empty();
-    needs(c.multi_latent_attention || compressed, "with multi_latent_attention or compress_ratios",
+    // Kimi's have it whatever the switch says.
+    const bool latent = c.multi_latent_attention || c.model_type.starts_with("kimi_");
+    needs(latent || compressed, "with multi_latent_attention or compress_ratios",
           {"q_lora_rank", "qk_pos_emb_head_dim"});
-    needs(c.multi_latent_attention, "with multi_latent_attention",
-          {"kv_lora_rank", "qk_head_dim", "v_head_dim"});
+    needs(latent, "with multi_latent_attention",
+          {"kv_lora_rank", "qk_head_dim", "v_head_dim", "mla_use_nope", "mla_use_output_gate"});
     needs(compressed, "with compress_ratios",
           {"compress_rope_theta", "attn_sliding_window", "attn_sink", "hybrid_attention_enabled", "o_groups",
            "o_lora_rank", "swiglu_limit"});
     needs(c.hc_mult.value_or(1) > 1, "with hc_mult", {"hc_sinkhorn_iters", "hc_eps"});
-    needs(!c.multi_latent_attention, "without multi_latent_attention, whose heads have widths of their own",
+    needs(!latent, "without multi_latent_attention, whose heads have widths of their own",
           {"group_query_attention", "num_query_groups", "kv_channels"});
     needs(c.multi_latent_attention || compressed,
           "with multi_latent_attention or compress_ratios: without them, rope_scaling_factor is the stretch",

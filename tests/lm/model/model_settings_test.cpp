@@ -414,6 +414,7 @@ TEST(ModelFields, GoFromSettingsToTheModelAndBack) {
     const bool now = config::current_value(*key, said).boolean;
     const config::Value value = config::plain_scalar(flag ? now ? "false" : "true"
                                                      : key->type == config::KeyType::kInt ? "6"
+                                                     : key->upper == 0                    ? "-0.75"
                                                                                           : "0.75",
                                                      {});
     config::assign(*key, value, said);

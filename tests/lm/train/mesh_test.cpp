@@ -386,7 +386,7 @@ TEST_P(MeshTraining, EqualsOneDevice) {
   const MeshOutcome& one = one_device(c.model);
   ASSERT_EQ(one.losses.size(), static_cast<std::size_t>(kSteps + 1));
   // Adapters of a random model learn little of random tokens, as does a model that knows that they are
-  // random. DeepSeek-V4's mixed streams do, too: with larger weights, choices that nearly tie fall differently.
+  // random. DeepSeek-V4's mixed streams do, too: with larger weights, near ties are chosen differently.
   if (!c.model().lora && has_something_to_learn(one.losses.front(), c.model()) &&
       c.model().family != "deepseek_v4") {
     EXPECT_LT(one.losses[kSteps - 1], one.losses.front());

@@ -210,8 +210,6 @@ const CudnnCall& CudnnAttention::find(const AttentionBackward& call, bool own_is
     reason = "rows that are no multiple of 16 bytes";
   }
   if (!reason && call.shape.capacity_k != call.shape.seq_k) reason = "gradients of keys with gaps";
-  if (!reason && p.documents && !options_.gradients_of_documents)
-    reason = "gradients of documents, which were wrong on an H100 (PRIMUS_CUDNN_DOCUMENTS=1 asks for them)";
   if (!reason && p.documents && p.deterministic) {
     reason = "documents in a deterministic backward (deterministic_mode: false lifts it)";
   }

@@ -100,10 +100,6 @@ class CudnnAttention {
  public:
   struct Options {
     bool deterministic = true;
-    // Also the backward pass of packed documents. On two H100s it gave garbage for two of three gradients of
-    // 2 x 180 tokens, with documents of 3, 130, 1, 46 and 180 tokens and 2 heads of 64 to one of keys
-    // (2026-11-25, HeadsForWarpgroupsMatchReference with PRIMUS_TEST_GPU_FAST); why is not known.
-    bool gradients_of_documents = false;
     // Of the deterministic backward, in bytes: what groups of heads are cut for, and what is refused.
     std::int64_t good_workspace = std::int64_t{2} << 30, most_workspace = std::int64_t{9} << 30;
   };

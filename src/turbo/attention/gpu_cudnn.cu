@@ -3,7 +3,6 @@
 #if defined(__CUDACC__) && !defined(__HIP__)
 
 #include <array>
-#include <cstdlib>
 #include <optional>
 
 #include "base/error.h"
@@ -39,10 +38,7 @@ class Provider {
       handle_ = nullptr;
       return;
     }
-    const char* const documents = std::getenv("PRIMUS_CUDNN_DOCUMENTS");  // to look for the fault
-    attention_.emplace(*library_, handle_,
-                       CudnnAttention::Options{.deterministic = shared.deterministic(),
-                                               .gradients_of_documents = documents && *documents == '1'});
+    attention_.emplace(*library_, handle_, CudnnAttention::Options{.deterministic = shared.deterministic()});
   }
   ~Provider() {
     attention_.reset();

@@ -61,7 +61,7 @@ TEST(Mistakes, EndWithCodeTwoAndAHint) {
       {{"train", "pretrain", "--config", experiment, "--node_rank", "1"}, "is not below --nnodes 1"},
       {{"--dry-run", "direct", "--", "trian", "pretrain"}, "did you mean 'train'?"},
       {{"--dry-run", "direct", "--", "train", "pretrian"}, "did you mean 'pretrain'?"},
-      {{"--dry-run", "direct", "--", "eval", "loss", "m"}, "needs --data PATH"},
+      {{"--dry-run", "direct", "--", "eval", "loss", model}, "needs --data PATH"},
       {{"--dry-run", "direct", "--", "generate", "m", "--promt", "x"}, "did you mean '--prompt'?"},
       {{"man", "quikstart"}, "did you mean 'quickstart'?"},
       {{"man", "chat", "--markdown"}, "exclude each other"},

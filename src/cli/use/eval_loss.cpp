@@ -33,13 +33,11 @@ class EvalLoss final : public Command {
     args.flag("--json", json_, "print the result as JSON");
   }
 
+  // Before a launcher starts anything.
+  void check_job(int, int, const std::map<std::string, std::string>&) override { check_inputs(); }
+
   int run(Console& console) override {
-    if (conversations_ && !options_.inputs.empty())
-      throw invalid("--data and --conversations exclude each other",
-                    "give either --data PATH or --conversations PATH");
-    if (!conversations_ && options_.inputs.empty())
-      throw invalid("'eval loss' needs --data PATH or --conversations PATH",
-                    "'primus eval loss --help' has examples");
+    check_inputs();
     const FamilyRegistry families = builtin_families();
     const ModelFolder folder = model_.folder();
     const ModelConfig config = ModelArguments::config(folder, families, console);
@@ -84,6 +82,15 @@ class EvalLoss final : public Command {
   }
 
  private:
+  void check_inputs() const {
+    if (conversations_ && !options_.inputs.empty())
+      throw invalid("--data and --conversations exclude each other",
+                    "give either --data PATH or --conversations PATH");
+    if (!conversations_ && options_.inputs.empty())
+      throw invalid("'eval loss' needs --data PATH or --conversations PATH",
+                    "'primus eval loss --help' has examples");
+  }
+
   int evaluate_answers(Console& console, const FamilyRegistry& families, const ModelFolder& folder,
                        const ModelConfig& config, const Tokenizer& tokenizer) {
     if (options_.max_tokens > 0)

@@ -140,10 +140,13 @@ inline std::vector<NamedConfig> attention_configs(const ModelConfig& base) {
   convolutions.conv_bias = true;
   ModelConfig& linear = add("gated_delta", "qwen3_5_text");
   linear.centred_norms = linear.attention.output_gate = true;
+  linear.norm_epsilon =
+      1e-2;  // what states with little in them are divided by: else too bent for differences
   linear.linear = {.key_heads = 2, .value_heads = 4, .key_dim = 8, .value_dim = 6, .conv_width = 4};
   linear.linear.layers = {0};
   ModelConfig& by_head = add("gated_delta_by_head", "qwen3_next");
   by_head.centred_norms = by_head.attention.output_gate = true;
+  by_head.norm_epsilon = linear.norm_epsilon;
   by_head.linear = linear.linear;
   by_head.linear.layers = {1};
   ModelConfig& options = add("every_option", "every_attention_option");

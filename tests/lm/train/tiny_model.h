@@ -171,7 +171,6 @@ inline ModelConfig tiny_qwen3_5() {
   c.layers = 3;
   c.rotary_fraction = 0.5;
   c.norm_epsilon = 1e-3;  // a state that has little in it is normed by little: rounding would become large
-  c.init_std = 0.2;       // so that there is something to learn: less confidence in the wrong tokens
   c.centred_norms = c.attention.output_gate = true;
   c.linear = {.key_heads = 4, .value_heads = 8, .key_dim = 8, .value_dim = 6, .conv_width = 3};
   c.linear.layers = {0, 2};

@@ -28,18 +28,15 @@ struct ModelField {
   void read(const config::TrainerConfig& settings, ModelConfig& model) const {
     assign(of(model), settings.*setting);
   }
-  // The setting becomes what says the member. An optional whole number has no 0: it is null then.
+  // The setting becomes what says the member. An optional number has no 0: it is null then.
   void write(const ModelConfig& model, config::TrainerConfig& settings) const {
     const auto& value = of(model);
     if constexpr (requires { (settings.*setting).has_value(); }) {
       if constexpr (requires { value.has_value(); }) {
         settings.*setting = value;
       } else {
-        using Number = typename Setting::value_type;
-        settings.*setting = static_cast<Number>(value);
-        if constexpr (std::is_integral_v<Number>) {
-          if (value == 0) settings.*setting = std::nullopt;
-        }
+        settings.*setting = static_cast<typename Setting::value_type>(value);
+        if (value == 0) settings.*setting = std::nullopt;
       }
     } else {
       settings.*setting = value;

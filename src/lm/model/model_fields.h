@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <type_traits>
 
 #include "config/trainer_config.h"
 #include "lm/model/model_config.h"

@@ -20,7 +20,7 @@ from transformers.models.qwen3_next import modeling_qwen3_next
 HERE = pathlib.Path(__file__).resolve().parent / "models"
 ADAMW = {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "decay_all_parameters": True}
 COMMON = {"vocab_size": 320, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-          "head_dim": 16, "max_position_embeddings": 128, "rms_norm_eps": 1e-3, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+          "head_dim": 16, "max_position_embeddings": 128, "rms_norm_eps": 1e-2, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
           "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 8,
           "linear_conv_kernel_dim": 4, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "use_cache": False}
 EXPERTS = {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 40, "num_experts": 8, "num_experts_per_tok": 3}
@@ -78,7 +78,7 @@ def published(name: str, tensor: torch.Tensor) -> dict:
 
 
 def write(name: str, config) -> None:
-    torch.manual_seed(17)
+    torch.manual_seed(18)  # with 17, the gradient of one norm's eight weights nearly cancels, and bf16 rounding is 6% of it
     folder = HERE / name
     model = transformers.AutoModelForCausalLM.from_config(
         config, attn_implementation="eager", experts_implementation="eager").float()

@@ -118,6 +118,17 @@ ModelConfig qwen3_5() {
   return c;
 }
 
+// With large weights, and without what turns rounding into other numbers: near ties of experts and of keys,
+// and values at the limit of SwiGLU, where the gradient jumps.
+ModelConfig smooth_deepseek_v4() {
+  ModelConfig c = tiny_deepseek_v4();
+  c.init_std = 0.16;
+  c.attention.index_top_k = 64;
+  c.moe.router.top_k = static_cast<std::int32_t>(c.moe.experts);
+  c.moe.swiglu_limit = 1000;
+  return c;
+}
+
 ModelConfig sparse() {
   ModelConfig c = latent();
   c.family = tiny_sparse().family;
@@ -521,6 +532,8 @@ INSTANTIATE_TEST_SUITE_P(
              tiny_deepseek_v4,
              {4, tensor(4), Sharding::kParameters, true}},
         Case{"deepseek_v4_ep4", tiny_deepseek_v4, {4, expert(4)}},
+        Case{"deepseek_v4_smooth_tp2", smooth_deepseek_v4, {2, tensor(2)}},
+        Case{"deepseek_v4_smooth_ep4", smooth_deepseek_v4, {4, expert(4)}},
         Case{"deepseek_v4_tp2_ep4_zero1",
              tiny_deepseek_v4,
              {4, {.tensor = 2, .expert = 4}, Sharding::kStates}},

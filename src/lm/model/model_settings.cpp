@@ -370,11 +370,13 @@ class Settings {
     c.moe.choice_bias = t_.moe_router_enable_expert_bias.value_or(true);
     c.moe.swiglu_limit =
         t_.swiglu_limit.value_or(0) > 0 ? *t_.swiglu_limit : t_.activation_func_clamp_value.value_or(0);
-    if (t_.reset_attention_mask) {
+    for (const auto& [key, packs] :
+         {std::pair("reset_attention_mask", t_.reset_attention_mask),
+          std::pair("use_packed_attention", t_.stage == "sft" && t_.use_packed_attention)}) {
+      if (!packs) continue;
       throw experiment_.error_for(
-          "reset_attention_mask",
-          "blocks of pooled tokens (compress_ratios) know no documents within a sequence",
-          "set reset_attention_mask to false");
+          key, "blocks of pooled tokens (compress_ratios) know no documents within a sequence",
+          fmt::format("set {} to false", key));
     }
   }
 

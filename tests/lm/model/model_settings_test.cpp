@@ -23,23 +23,23 @@
 namespace primus {
 namespace {
 
-ModelConfig model(const std::string& overrides) {
+ModelConfig model(const std::string& overrides, const std::string& data = "mock_data: true") {
   config::LoadOptions options;
   options.environment = [](const std::string&) { return std::nullopt; };
   options.preset_dirs.emplace();
   const std::string text =
       "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\nmodules:\n  pre_trainer:\n    overrides:\n"
       "      num_layers: 4\n      hidden_size: 64\n      ffn_hidden_size: 96\n      num_attention_heads: 4\n"
-      "      vocab_size: 256\n      mock_data: true\n" +
-      overrides;  // line 14 on
+      "      vocab_size: 256\n      " +
+      data + "\n" + overrides;  // line 14 on
   return model_config_of(config::load_experiment_text(text, "exp.yaml", {}, options), std::nullopt,
                          builtin_families());
 }
 
 // "line: message" of the error; "" when there is none.
-std::string refusal(const std::string& overrides) {
+std::string refusal(const std::string& overrides, const std::string& data = "mock_data: true") {
   try {
-    model(overrides);
+    model(overrides, data);
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 2);
     return error.location().substr(0, error.location().rfind(':')) + ": " + error.what();
@@ -70,6 +70,25 @@ TEST(ModelSettings, SwitchesMaySayWhatTheFamilyIsAndNothingElse) {
             "exp.yaml:14: model_type llama has activation_func_clamp_value: null");
   EXPECT_EQ(refusal("      model_type: lama\n"),
             "exp.yaml:14: model_type 'lama' is not a family that Primus knows");
+}
+
+// A pool would mix tokens of two documents, also of conversations in one sequence.
+TEST(ModelSettings, PooledLatentsKnowNoDocuments) {
+  const std::string pooled =
+      "      model_type: deepseek_v4\n      num_query_groups: 1\n      kv_channels: 16\n"
+      "      qk_pos_emb_head_dim: 8\n      q_lora_rank: 20\n      compress_ratios: [4, 128, 4, 0]\n"
+      "      attn_sliding_window: 8\n      hybrid_attention_enabled: true\n      attn_sink: true\n"
+      "      compress_rope_theta: 160000\n      index_n_heads: 2\n      index_head_dim: 8\n"
+      "      index_topk: 3\n      o_groups: 2\n      o_lora_rank: 6\n      hc_mult: 2\n      num_experts: 8\n"
+      "      moe_ffn_hidden_size: 24\n      moe_shared_expert_intermediate_size: 24\n"
+      "      num_hash_layers: 1\n      swiglu_limit: 7\n";
+  const std::string sft = "      stage: sft\n      enable_packed_sequences: true\n",
+                    data = "sft_dataset_name: conversations.jsonl";
+  EXPECT_EQ(refusal(pooled + sft, data), "");
+  EXPECT_THAT(refusal(pooled + "      reset_attention_mask: true\n"),
+              testing::HasSubstr("know no documents"));
+  EXPECT_THAT(refusal(pooled + sft + "      use_packed_attention: true\n", data),
+              testing::HasSubstr("know no documents"));
 }
 
 // Megatron-LM's presets say gpt of every model; then its parts say which family it is.

@@ -8,15 +8,12 @@ layers. The clamp of gates is felt. The indexer has no gradient: what it makes i
 published ones, as transformers saves them.
 """
 
-import json
-import pathlib
 
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from golden_files import HERE, save_golden, separate_experts, ten_steps
+from safetensors.torch import load_file
 
-HERE = pathlib.Path(__file__).resolve().parent / "models"
-ADAMW = {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "decay_all_parameters": True}
 CONFIG = transformers.DeepseekV4Config(
     vocab_size=320, hidden_size=48, moe_intermediate_size=24, num_hidden_layers=4, num_attention_heads=4, head_dim=24,
     q_lora_rank=32, num_experts_per_tok=2, n_routed_experts=8, routed_scaling_factor=1.5, max_position_embeddings=128,
@@ -29,7 +26,6 @@ CONFIG = transformers.DeepseekV4Config(
     rope_parameters={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 32,
                      "beta_slow": 1},
     pad_token_id=None, bos_token_id=None, eos_token_id=None, use_cache=False)
-
 
 
 def published(name: str, tensor: torch.Tensor) -> dict:
@@ -46,14 +42,7 @@ def published(name: str, tensor: torch.Tensor) -> dict:
              ".shared_experts.up_proj": ".shared_experts.w3"}
     for theirs, ours in names.items():
         name = name.replace(theirs, ours)
-    at, _, last = name.rpartition(".")
-    if last == "gate_up_proj":
-        half = tensor.shape[1] // 2
-        return {f"{at}.{e}.{w}.weight": part.contiguous() for e, both in enumerate(tensor)
-                for w, part in (("w1", both[:half]), ("w3", both[half:]))}
-    if last == "down_proj":
-        return {f"{at}.{e}.w2.weight": one.contiguous() for e, one in enumerate(tensor)}
-    return {name: tensor.contiguous()}
+    return separate_experts(name, tensor, "w1", "w3", "w2")
 
 
 def main() -> None:
@@ -89,25 +78,10 @@ def main() -> None:
     ids = torch.randint(0, CONFIG.vocab_size, (2, 24))
     logits = model(ids).logits
     assert logits.dtype == torch.float64
-    save_file({"input_ids": ids, "logits": logits.detach().to(torch.float32).contiguous()}, folder / "io.safetensors")
     trained = {key: p for key, p in named.items() if ".indexer." not in key}
-    optimizer = torch.optim.AdamW(trained.values(), lr=ADAMW["lr"], betas=ADAMW["betas"], eps=ADAMW["eps"],
-                                  weight_decay=ADAMW["weight_decay"])
-    trajectory = []
-    for step in range(10):
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-        loss.backward()
-        assert all((p.grad is None) == (key not in trained) for key, p in named.items())
-        if step == 0:
-            save_file({k: v.to(torch.float32) for key, p in trained.items() for k, v in published(key, p.grad).items()},
-                      folder / "grads.safetensors")
-        norm = torch.nn.utils.clip_grad_norm_(trained.values(), ADAMW["clip"])
-        trajectory.append([loss.item(), norm.item()])
-        optimizer.step()
-    golden = {"transformers": transformers.__version__, "loss": trajectory[0][0], "grad_norm": trajectory[0][1],
-              "adamw": ADAMW, "trajectory_loss_gradnorm": trajectory}
-    (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
+    outcome = ten_steps(lambda x: model(x).logits, trained, ids)
+    assert all((p.grad is None) == (key not in trained) for key, p in named.items())
+    save_golden(folder, ids, logits, outcome, published, {"transformers": transformers.__version__})
 
 
 main()

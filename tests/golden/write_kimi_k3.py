@@ -17,11 +17,10 @@ import sys
 
 import torch
 import torch.nn.functional as F
+from golden_files import HERE, save_golden, ten_steps
 from safetensors.torch import save_file
 
-HERE = pathlib.Path(__file__).resolve().parent / "models"
 UPSTREAM = pathlib.Path(sys.argv[1]) / "primus/backends/megatron/core/transformer/kimi_k3"
-ADAMW = {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "decay_all_parameters": True}
 CONFIG = {
     "architectures": ["KimiK3ForCausalLM"], "model_type": "kimi_k3", "vocab_size": 320, "hidden_size": 64,
     "intermediate_size": 112, "num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 4,
@@ -224,22 +223,8 @@ def main() -> None:
     trained = {k: v for k, v in named.items() if v.requires_grad}
     model = Model(named)
     ids = torch.randint(0, C["vocab_size"], (2, 24))
-    save_file({"input_ids": ids, "logits": model(ids).detach().float().contiguous()}, folder / "io.safetensors")
-    optimizer = torch.optim.AdamW(trained.values(), lr=ADAMW["lr"], betas=ADAMW["betas"], eps=ADAMW["eps"],
-                                  weight_decay=ADAMW["weight_decay"])
-    trajectory = []
-    for step in range(10):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-        loss.backward()
-        if step == 0:
-            save_file({k: v.grad.float().contiguous() for k, v in trained.items()}, folder / "grads.safetensors")
-        norm = torch.nn.utils.clip_grad_norm_(trained.values(), ADAMW["clip"])
-        trajectory.append([loss.item(), norm.item()])
-        optimizer.step()
-    golden = {"torch": torch.__version__, "loss": trajectory[0][0], "grad_norm": trajectory[0][1], "adamw": ADAMW,
-              "trajectory_loss_gradnorm": trajectory}
-    (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
+    save_golden(folder, ids, model(ids), ten_steps(model, trained, ids), lambda name, values: {name: values.contiguous()},
+                {"torch": torch.__version__})
 
 
 main()

@@ -10,15 +10,12 @@ transformers' own conversion writes them, but for the dense layer, whose `mlp` i
 
 import importlib
 import inspect
-import json
-import pathlib
 
 import torch
 import transformers
+from golden_files import HERE, save_golden, separate_experts, ten_steps
 from safetensors.torch import load_file, save_file
 
-HERE = pathlib.Path(__file__).resolve().parent / "models"
-ADAMW = {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "decay_all_parameters": True}
 CONFIG = transformers.KimiLinearConfig(
     vocab_size=320, hidden_size=64, intermediate_size=112, moe_intermediate_size=24, num_hidden_layers=4,
     num_attention_heads=4, num_key_value_heads=4, num_experts=8, num_experts_per_token=3, num_shared_experts=1,
@@ -41,20 +38,13 @@ def published(name: str, tensor: torch.Tensor) -> dict:
     """The tensors that a parameter is in files."""
     tensor = tensor.detach().float()
     name = name.replace(".forget_gate.", ".")
-    at, _, last = name.rpartition(".")
+    at = name.rpartition(".")[0]
     if at.endswith(".conv1d"):
         return {f"{at.removesuffix('conv1d')}{x}_conv1d.weight": part.contiguous()
                 for x, part in zip("qkv", tensor.chunk(3))}
-    routed = ".layers.0." not in name
-    if routed:
-        at, name = (text.replace(".mlp.", ".block_sparse_moe.") for text in (at, name))
-    if last == "gate_up_proj":
-        half = tensor.shape[1] // 2
-        return {f"{at}.{e}.{w}.weight": part.contiguous() for e, both in enumerate(tensor)
-                for w, part in (("w1", both[:half]), ("w3", both[half:]))}
-    if last == "down_proj" and tensor.dim() == 3:
-        return {f"{at}.{e}.w2.weight": one.contiguous() for e, one in enumerate(tensor)}
-    return {name: tensor.contiguous()}
+    if ".layers.0." not in name:
+        name = name.replace(".mlp.", ".block_sparse_moe.")
+    return separate_experts(name, tensor, "w1", "w3", "w2")
 
 
 # The norm of what a head's first token reads multiplies rounding errors: its epsilon and the scales of the weights are
@@ -97,23 +87,8 @@ def main() -> None:
     ids = torch.randint(0, CONFIG.vocab_size, (2, 24))
     logits = model(ids).logits
     assert logits.dtype == torch.float64
-    save_file({"input_ids": ids, "logits": logits.detach().float().contiguous()}, folder / "io.safetensors")
-    optimizer = torch.optim.AdamW(named.values(), lr=ADAMW["lr"], betas=ADAMW["betas"], eps=ADAMW["eps"],
-                                  weight_decay=ADAMW["weight_decay"])
-    trajectory = []
-    for step in range(10):
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-        loss.backward()
-        if step == 0:
-            save_file({k: v for key, p in named.items() for k, v in published(key, p.grad).items()},
-                      folder / "grads.safetensors")
-        norm = torch.nn.utils.clip_grad_norm_(named.values(), ADAMW["clip"])
-        trajectory.append([loss.item(), norm.item()])
-        optimizer.step()
-    golden = {"transformers": transformers.__version__, "loss": trajectory[0][0], "grad_norm": trajectory[0][1],
-              "adamw": ADAMW, "trajectory_loss_gradnorm": trajectory}
-    (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
+    save_golden(folder, ids, logits, ten_steps(lambda x: model(x).logits, named, ids), published,
+                {"transformers": transformers.__version__})
 
 
 main()

@@ -7,15 +7,12 @@ published, in small, with a bias of experts that is not zero. transformers keeps
 them apart, as the published ones.
 """
 
-import json
-import pathlib
 
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from golden_files import HERE, save_golden, separate_experts, ten_steps
+from safetensors.torch import load_file
 
-HERE = pathlib.Path(__file__).resolve().parent / "models"
-ADAMW = {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "decay_all_parameters": True}
 COMMON = {"vocab_size": 320, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
           "max_position_embeddings": 128, "norm_eps": 1e-5, "layer_types": ["conv", "full_attention", "conv"],
           "pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "use_cache": False}
@@ -29,14 +26,7 @@ MODELS = {
 def published(name: str, tensor: torch.Tensor) -> dict:
     """The tensors that a parameter is in files."""
     tensor = tensor.detach().float()
-    at, _, last = name.rpartition(".")
-    if last == "gate_up_proj":
-        half = tensor.shape[1] // 2
-        return {f"{at}.{e}.{w}.weight": part.contiguous() for e, both in enumerate(tensor)
-                for w, part in (("w1", both[:half]), ("w3", both[half:]))}
-    if last == "down_proj":
-        return {f"{at}.{e}.w2.weight": one.contiguous() for e, one in enumerate(tensor)}
-    return {name: tensor.contiguous()}
+    return separate_experts(name, tensor, "w1", "w3", "w2")
 
 
 def write(name: str, config) -> None:
@@ -61,24 +51,8 @@ def write(name: str, config) -> None:
 
     ids = torch.randint(0, config.vocab_size, (2, 24))
     logits = model(ids).logits
-    save_file({"input_ids": ids, "logits": logits.detach().float().contiguous()}, folder / "io.safetensors")
-    optimizer = torch.optim.AdamW(named.values(), lr=ADAMW["lr"], betas=ADAMW["betas"], eps=ADAMW["eps"],
-                                  weight_decay=ADAMW["weight_decay"])
-    trajectory = []
-    for step in range(10):
-        optimizer.zero_grad()
-        # The model's own loss is in fp32.
-        loss = torch.nn.functional.cross_entropy(model(ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-        loss.backward()
-        if step == 0:
-            save_file({k: v for key, p in named.items() for k, v in published(key, p.grad).items()},
-                      folder / "grads.safetensors")
-        norm = torch.nn.utils.clip_grad_norm_(named.values(), ADAMW["clip"])
-        trajectory.append([loss.item(), norm.item()])
-        optimizer.step()
-    golden = {"transformers": transformers.__version__, "loss": trajectory[0][0], "grad_norm": trajectory[0][1],
-              "adamw": ADAMW, "trajectory_loss_gradnorm": trajectory}
-    (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
+    save_golden(folder, ids, logits, ten_steps(lambda x: model(x).logits, named, ids), published,
+                {"transformers": transformers.__version__})
 
 
 for key, value in MODELS.items():

@@ -7,18 +7,15 @@ experts in one tensor; files have them apart, as what it saves. Epsilons of norm
 it yet, its norm divides by little, and ten steps would make much of the rounding of the first.
 """
 
-import json
-import pathlib
 
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from golden_files import HERE, save_golden, separate_experts, ten_steps
+from safetensors.torch import load_file
 from transformers.models.qwen3_5 import modeling_qwen3_5
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
 from transformers.models.qwen3_next import modeling_qwen3_next
 
-HERE = pathlib.Path(__file__).resolve().parent / "models"
-ADAMW = {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "decay_all_parameters": True}
 COMMON = {"vocab_size": 320, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
           "head_dim": 16, "max_position_embeddings": 128, "rms_norm_eps": 1e-2, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
           "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 8,
@@ -67,14 +64,7 @@ class Float64(torch.nn.Module):
 def published(name: str, tensor: torch.Tensor) -> dict:
     """The tensors that a parameter is in files."""
     tensor = torch.Tensor.detach(tensor).to(torch.float32)
-    at, _, last = name.rpartition(".")
-    if last == "gate_up_proj":
-        half = tensor.shape[1] // 2
-        return {f"{at}.{e}.{w}.weight": part.contiguous() for e, both in enumerate(tensor)
-                for w, part in (("gate_proj", both[:half]), ("up_proj", both[half:]))}
-    if last == "down_proj":
-        return {f"{at}.{e}.down_proj.weight": one.contiguous() for e, one in enumerate(tensor)}
-    return {name: tensor.contiguous()}
+    return separate_experts(name, tensor, "gate_proj", "up_proj", "down_proj")
 
 
 def write(name: str, config) -> None:
@@ -103,24 +93,8 @@ def write(name: str, config) -> None:
     with Float64():
         logits = model(ids).logits
         assert logits.dtype == torch.float64
-        optimizer = torch.optim.AdamW(named.values(), lr=ADAMW["lr"], betas=ADAMW["betas"], eps=ADAMW["eps"],
-                                      weight_decay=ADAMW["weight_decay"])
-        trajectory, gradients = [], {}
-        for step in range(10):
-            optimizer.zero_grad()
-            # The model's own loss is in fp32.
-            loss = torch.nn.functional.cross_entropy(model(ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-            loss.backward()
-            if step == 0:
-                gradients = {key: p.grad.clone() for key, p in named.items()}
-            norm = torch.nn.utils.clip_grad_norm_(named.values(), ADAMW["clip"])
-            trajectory.append([loss.item(), norm.item()])
-            optimizer.step()
-    save_file({"input_ids": ids, "logits": logits.detach().float().contiguous()}, folder / "io.safetensors")
-    save_file({k: v for key, g in gradients.items() for k, v in published(key, g).items()}, folder / "grads.safetensors")
-    golden = {"transformers": transformers.__version__, "loss": trajectory[0][0], "grad_norm": trajectory[0][1],
-              "adamw": ADAMW, "trajectory_loss_gradnorm": trajectory}
-    (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
+        outcome = ten_steps(lambda x: model(x).logits, named, ids)
+    save_golden(folder, ids, logits, outcome, published, {"transformers": transformers.__version__})
 
 
 for module in (modeling_qwen3_next, modeling_qwen3_5, modeling_qwen3_5_moe):

@@ -1,0 +1,52 @@
+"""What the scripts beside this file share: how a model in float64 learns for ten steps, and the files of a golden."""
+
+import json
+import pathlib
+
+import torch
+from safetensors.torch import save_file
+
+HERE = pathlib.Path(__file__).resolve().parent / "models"
+ADAMW = {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "decay_all_parameters": True}
+
+
+def separate_experts(name: str, tensor: torch.Tensor, gate: str, up: str, down: str) -> dict:
+    """The tensors that a parameter is in files which have the experts apart; transformers keeps all in one."""
+    at, _, last = name.rpartition(".")
+    if last == "gate_up_proj":
+        half = tensor.shape[1] // 2
+        return {f"{at}.{e}.{w}.weight": part.contiguous() for e, both in enumerate(tensor)
+                for w, part in ((gate, both[:half]), (up, both[half:]))}
+    if last == "down_proj" and tensor.dim() == 3:
+        return {f"{at}.{e}.{down}.weight": one.contiguous() for e, one in enumerate(tensor)}
+    return {name: tensor.contiguous()}
+
+
+def ten_steps(logits_of, trained: dict, ids: torch.Tensor) -> tuple:
+    """The losses and gradient norms of ten AdamW steps on the same tokens, and the gradients of the first."""
+    optimizer = torch.optim.AdamW(trained.values(), lr=ADAMW["lr"], betas=ADAMW["betas"], eps=ADAMW["eps"],
+                                  weight_decay=ADAMW["weight_decay"])
+    trajectory, gradients = [], {}
+    for step in range(10):
+        optimizer.zero_grad()
+        # A model's own loss is in fp32.
+        loss = torch.nn.functional.cross_entropy(logits_of(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward()
+        if step == 0:
+            gradients = {key: p.grad.clone() for key, p in trained.items()}
+        norm = torch.nn.utils.clip_grad_norm_(trained.values(), ADAMW["clip"])
+        trajectory.append([loss.item(), norm.item()])
+        optimizer.step()
+    return trajectory, gradients
+
+
+def save_golden(folder: pathlib.Path, ids: torch.Tensor, logits: torch.Tensor, outcome: tuple, published,
+                version: dict) -> None:
+    """Writes io, gradients and the trajectory. `published` makes of a parameter's name and values the file's tensors."""
+    trajectory, gradients = outcome
+    save_file({"input_ids": ids, "logits": logits.detach().to(torch.float32).contiguous()}, folder / "io.safetensors")
+    save_file({name: values.to(torch.float32) for key, gradient in gradients.items()
+               for name, values in published(key, gradient).items()}, folder / "grads.safetensors")
+    golden = {**version, "loss": trajectory[0][0], "grad_norm": trajectory[0][1], "adamw": ADAMW,
+              "trajectory_loss_gradnorm": trajectory}
+    (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")

@@ -7,16 +7,13 @@ is close to the first one behind it, so that rounding decides nothing. Indexers 
 them alone.
 """
 
-import json
-import pathlib
 import sys
 
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from golden_files import HERE, save_golden, separate_experts, ten_steps
+from safetensors.torch import load_file
 
-HERE = pathlib.Path(__file__).resolve().parent / "models"
-ADAMW = {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "decay_all_parameters": True}
 COMMON = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 112, "num_hidden_layers": 2, "num_attention_heads": 4,
           "num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8,
           "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "moe_intermediate_size": 24,
@@ -32,14 +29,7 @@ TOKENS, SEEDS, TRIALS = (2, 24), 200, 12
 def published(name: str, tensor: torch.Tensor) -> dict:
     """The tensors that a parameter is in files."""
     tensor = tensor.detach().float()
-    at, _, last = name.rpartition(".")
-    if last == "gate_up_proj":
-        half = tensor.shape[1] // 2
-        return {f"{at}.{e}.{w}.weight": part.contiguous() for e, both in enumerate(tensor)
-                for w, part in (("gate_proj", both[:half]), ("up_proj", both[half:]))}
-    if last == "down_proj" and at.endswith("experts"):
-        return {f"{at}.{e}.down_proj.weight": one.contiguous() for e, one in enumerate(tensor)}
-    return {name: tensor.contiguous()}
+    return separate_experts(name, tensor, "gate_proj", "up_proj", "down_proj")
 
 
 class Margins:
@@ -104,22 +94,10 @@ def train(config, model, ids):
     """Ten steps: the losses and norms, the first gradients, and the least margin on the way."""
     named = dict(model.named_parameters())
     margins = Margins(model, config.index_topk)
-    trained = [p for key, p in named.items() if ".indexer." not in key]
-    optimizer = torch.optim.AdamW(trained, lr=ADAMW["lr"], betas=ADAMW["betas"], eps=ADAMW["eps"],
-                                  weight_decay=ADAMW["weight_decay"])
-    trajectory, gradients = [], {}
-    for step in range(10):
-        optimizer.zero_grad()
-        # The model's own loss is in fp32.
-        loss = torch.nn.functional.cross_entropy(model(ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-        loss.backward()
-        if step == 0:
-            assert all((p.grad is None) == (".indexer." in key) for key, p in named.items())
-            gradients = {k: v for key, p in named.items() if p.grad is not None for k, v in published(key, p.grad).items()}
-        norm = torch.nn.utils.clip_grad_norm_(trained, ADAMW["clip"])
-        trajectory.append([loss.item(), norm.item()])
-        optimizer.step()
-    return trajectory, gradients, margins.least
+    trained = {key: p for key, p in named.items() if ".indexer." not in key}
+    outcome = ten_steps(lambda x: model(x).logits, trained, ids)
+    assert all((p.grad is None) == (key not in trained) for key, p in named.items())
+    return outcome, margins.least
 
 
 def best_seed(config) -> int:
@@ -127,7 +105,7 @@ def best_seed(config) -> int:
 
     def margin(seed: int) -> float:
         model, ids = make(config, seed)
-        return train(config, model.double(), ids)[2]
+        return train(config, model.double(), ids)[1]
     return max(likely, key=margin)
 
 
@@ -141,13 +119,9 @@ def write(name: str, config) -> None:
     assert ours == {key for key in saved if not key.endswith("e_score_correction_bias")}, ours ^ saved
     with torch.no_grad():
         logits = model(ids).logits
-    save_file({"input_ids": ids, "logits": logits.float().contiguous()}, folder / "io.safetensors")
-    trajectory, gradients, margin = train(config, model, ids)
+    outcome, margin = train(config, model, ids)
     print(name, "margin", margin)
-    save_file(gradients, folder / "grads.safetensors")
-    golden = {"transformers": transformers.__version__, "loss": trajectory[0][0], "grad_norm": trajectory[0][1],
-              "adamw": ADAMW, "trajectory_loss_gradnorm": trajectory}
-    (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
+    save_golden(folder, ids, logits, outcome, published, {"transformers": transformers.__version__})
 
 
 for chosen in sys.argv[1:] or MODELS:

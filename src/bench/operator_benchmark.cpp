@@ -8,11 +8,11 @@
 
 #include "base/error.h"
 #include "bench/device_timer.h"
+#include "engine/mxfp4_products.h"
 #include "turbo/attention/attention.h"
 #include "turbo/fp8_linear/fp8_product.h"
 #include "turbo/grouped_linear/grouped_linear.h"
 #include "turbo/linear/linear.h"
-#include "turbo/mxfp4/mxfp4_product.h"
 
 namespace primus {
 namespace {
@@ -44,7 +44,7 @@ void time_fp4_products(DeviceTimer& bench, const GemmCase& c,
                        const std::vector<std::vector<turbo::Gemm>>& products, const std::string& prefix,
                        std::vector<BenchmarkResult>& results) {
   for (const std::vector<turbo::Gemm>& of_role : products) {
-    std::vector<turbo::Mxfp4Linear> calls;
+    std::vector<engine::Mxfp4Linear> calls;
     for (const turbo::Gemm& product : of_role) calls.push_back({.product = product});
     const turbo::Gemm& first = of_role.front();
     results.push_back(bench.time(prefix + name_of(first.role, c), calls,
@@ -224,7 +224,7 @@ void time_experts(DeviceTimer& bench, const GroupedGemmCase& which, const Operat
         moved + static_cast<double>(weights) *
                     static_cast<double>(role == 2 ? 2 * size_of(options.weight_gradient) : element);
     if (options.fp4) {
-      std::vector<turbo::Mxfp4Grouped> rounded;
+      std::vector<engine::Mxfp4Grouped> rounded;
       for (const turbo::GroupedGemm& product : calls[role]) rounded.push_back({product});
       results.push_back(bench.time(name, rounded, bytes));
     } else {

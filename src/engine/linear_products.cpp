@@ -6,10 +6,10 @@
 #include "base/random/random.h"
 #include "engine/delayed_scales.h"
 #include "engine/low_rank.h"
+#include "engine/mxfp4_products.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/fp8_linear/fp8_product.h"
 #include "turbo/linear/linear.h"
-#include "turbo/mxfp4/mxfp4_product.h"
 
 namespace primus::engine {
 
@@ -62,7 +62,7 @@ void multiply(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& b,
   const Gemm product{
       .role = role, .a = a, .b = b, .c = c, .accumulate = accumulate, .spared = spared, .workspace = {}};
   if (op.precision().is_fp4(op.parameter()))
-    return launch(op.context(), turbo::Mxfp4Linear{.product = product, .random = random_of(op, role)});
+    return launch(op.context(), Mxfp4Linear{.product = product, .random = random_of(op, role)});
   launch(op.context(), product);
 }
 
@@ -85,8 +85,7 @@ void weight_gradient_product(OperatorCall& op, const Tensor& x) {
 }
 
 void grouped_product(OperatorCall& op, const turbo::GroupedGemm& product) {
-  if (op.precision().is_fp4(op.parameter()))
-    return launch(op.context(), turbo::Mxfp4Grouped{.product = product});
+  if (op.precision().is_fp4(op.parameter())) return launch(op.context(), Mxfp4Grouped{.product = product});
   launch(op.context(), product);
 }
 

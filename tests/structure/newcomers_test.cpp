@@ -93,9 +93,8 @@ TEST(Newcomers, AnOptimizerIsOneFileAndItsKeys) {
 // Of the kernels' structs nothing in turbo/ knows but their operator's folder; and that is four files where
 // one is enough for the kernels of each sort of device.
 TEST(Newcomers, AnOperatorIsItsFolder) {
-  // turbo/linear/gemm_rate.cpp measures what products take, with operands that these two make. Products in
-  // MXFP4 are those of linear layers and of experts, from operands that turbo/mxfp4 rounds.
-  const std::set<std::string> used_by_others = {"Cast", "RandomNormal", "Gemm", "GroupedGemm"};
+  // turbo/linear/gemm_rate.cpp measures what products take, with operands that these two make.
+  const std::set<std::string> used_by_others = {"Cast", "RandomNormal"};
   // The build lists kernels by the line, whose name is the struct's (primus_kernel_list).
   const std::string line = "  static constexpr KernelId kId = KernelId::k";
   const auto kernels = definitions("turbo/", "^" + line + "(\\w+);");

@@ -1,5 +1,5 @@
 // Operands of products in MXFP4 (mxfp4_format.h): each number becomes one that 4 bits and its block's scale
-// can say, in the type that it had. mxfp4_product.h has the products of linear layers.
+// can say, in the type that it had. engine/mxfp4_products.h has products of such numbers.
 //
 // No GPU that Primus has kernels for multiplies fp4 (NVIDIA's do from Blackwell on, AMD's from MI350 on), nor
 // do CPUs. A number of MXFP4 is exact in bf16, so the ordinary product of what codes stand for is the product

@@ -6,8 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "turbo/linear_layer.h"
-#include "turbo/mxfp4/mxfp4_product.h"
+#include "turbo/mxfp4/mxfp4_reference.h"
 #include "turbo/operator_test.h"
 #include "turbo/step_scalars.h"
 
@@ -21,58 +20,6 @@ class Mxfp4Test : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, Mxfp4Test, ::testing::ValuesIn(devices_under_test()));
 
 // ---- The format, by tables ----------------------------------------------------------------------
-
-// Codes 0 to 7; with 8 more, their negatives.
-constexpr std::array<double, 8> kNumbers = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-
-double nearest(double x) {
-  const double magnitude = std::abs(x);
-  std::size_t best = 0;
-  for (std::size_t code = 1; code < kNumbers.size(); ++code) {
-    const double here = std::abs(kNumbers[code] - magnitude), before = std::abs(kNumbers[best] - magnitude);
-    if (here < before || (here == before && code % 2 == 0)) best = code;
-  }
-  return std::copysign(kNumbers[best], x);
-}
-
-// The scale of a block; NaN where one of its numbers is not finite.
-double scale_of(const Values& block) {
-  double largest = 0;
-  for (const double x : block) {
-    if (!std::isfinite(x)) return NAN;
-    largest = std::max(largest, std::abs(x));
-  }
-  if (largest == 0) return std::ldexp(1.0, -127);
-  int exponent = 0;  // largest = fraction * 2^exponent, fraction in [1, 2)
-  const double fraction = 2 * std::frexp(largest, &exponent);
-  --exponent;
-  // fp32 numbers below the least normal one have no exponent of their own.
-  if (exponent >= -126 && fraction >= 1.75) ++exponent;
-  return std::ldexp(1.0, std::clamp(exponent - 2, -127, 125));
-}
-
-// Of matrices below each other, each `of_matrix` rows.
-Values expected_numbers(const Values& x, std::int64_t cols, Blocks blocks, std::int64_t of_matrix) {
-  const auto rows = static_cast<std::int64_t>(x.size()) / cols;
-  const std::int64_t height = blocks == Blocks::kRows ? 1 : kMxBlock,
-                     width = blocks == Blocks::kColumns ? 1 : kMxBlock;
-  Values out(x.size());
-  for (std::int64_t matrix = 0; matrix < rows; matrix += of_matrix) {
-    for (std::int64_t r = matrix; r < matrix + of_matrix; r += height) {
-      for (std::int64_t c = 0; c < cols; c += width) {
-        std::vector<std::size_t> places;
-        for (std::int64_t i = r; i < std::min(r + height, matrix + of_matrix); ++i)
-          for (std::int64_t j = c; j < std::min(c + width, cols); ++j)
-            places.push_back(static_cast<std::size_t>(i * cols + j));
-        Values block;
-        for (const std::size_t place : places) block.push_back(x[place]);
-        const double scale = scale_of(block);
-        for (const std::size_t place : places) out[place] = nearest(x[place] / scale) * scale;
-      }
-    }
-  }
-  return out;
-}
 
 // Bit for bit, but for what a NaN says.
 void expect_same(const Values& actual, const Values& expected, const std::string& what) {
@@ -173,31 +120,6 @@ TEST_P(Mxfp4Test, ZerosTinyHugeInfiniteAndNoNumbers) {
 }
 
 // ---- Hadamard's matrix, groups ------------------------------------------------------------------
-
-// Each whole run of 16 rows times H/4, with H by Sylvester's rule.
-Values transformed(const Values& x, std::int64_t cols, std::int64_t begin, std::int64_t end) {
-  Values out = x;
-  for (std::int64_t block = begin; block < end; block += kMxBlock) {
-    for (std::int64_t first = block; first + 16 <= std::min(block + kMxBlock, end); first += 16) {
-      for (std::int64_t c = 0; c < cols; ++c) {
-        for (unsigned r = 0; r < 16; ++r) {
-          double sum = 0;
-          for (unsigned k = 0; k < 16; ++k)
-            sum += (std::popcount(r & k) % 2 ? -1 : 1) * x[static_cast<std::size_t>((first + k) * cols + c)];
-          out[static_cast<std::size_t>((first + r) * cols + c)] = sum / 4;
-        }
-      }
-    }
-  }
-  return out;
-}
-
-// Small integers, whose sums are exact.
-Values integers(std::int64_t n, std::uint64_t seed) {
-  Values x = random_values(n, seed, 40);
-  for (double& value : x) value = std::round(value);
-  return x;
-}
 
 TEST_P(Mxfp4Test, RunsOfSixteenRowsAreTransformedAndTheRestIsNot) {
   OperatorBench bench(GetParam());
@@ -333,126 +255,6 @@ TEST_P(Mxfp4Test, RandomBitsAreThoseOfTheTokenTheColumnTheStepAndTheName) {
   EXPECT_NE(run(x, kRows, kCols, 1000, 6, 9, {}, 1), whole);
   EXPECT_NE(run(x, kRows, kCols, 1000, 5, 8, {}, 1), whole);
   EXPECT_NE(run(x, kRows, kCols, 1001, 5, 9, {}, 1), whole);
-}
-
-// ---- Products -----------------------------------------------------------------------------------
-
-// The operands that products are of.
-Values operand(const Values& x, std::int64_t cols, bool weight, bool weight_gradient) {
-  const auto rows = static_cast<std::int64_t>(x.size()) / cols;
-  if (weight_gradient) return expected_numbers(transformed(x, cols, 0, rows), cols, Blocks::kColumns, rows);
-  return expected_numbers(x, cols, weight ? Blocks::kTiles : Blocks::kRows, rows);
-}
-
-TEST_P(Mxfp4Test, ProductsAreThoseOfTheNumbers) {
-  OperatorBench bench(GetParam());
-  for (const Layer& layer : {Layer{48, 64, 96}, {50, 72, 40}}) {
-    for (const GemmRole role : kRoles) {
-      const Shapes s = shapes(role, layer);
-      const bool gradient = role == GemmRole::kWeightGradient;
-      const Values a = integers(s.a.elements(), 1), b = integers(s.b.elements(), 2);
-      const Values expected =
-          product(role, layer, operand(a, s.a[1], false, gradient), operand(b, s.b[1], true, gradient));
-      for (const bool accumulate : {false, true}) {
-        const Mxfp4Linear call{.product = {.role = role,
-                                           .a = bench.upload(a, DType::kBF16, s.a),
-                                           .b = bench.upload(b, DType::kBF16, s.b),
-                                           .c = bench.upload(Values(expected.size(), 2), DType::kF32, s.c),
-                                           .accumulate = accumulate}};
-        bench.run(call);
-        Values sum = expected;
-        for (double& value : sum) value += accumulate ? 2 : 0;
-        EXPECT_LE(normalised_error(bench.download(call.product.c), sum), 1e-5);
-      }
-    }
-  }
-}
-
-// The transform is the same in both operands, so all that is lost is what rounding loses.
-TEST_P(Mxfp4Test, ProductsAreNearThoseOfTheOperands) {
-  OperatorBench bench(GetParam());
-  const Layer layer{96, 64, 64};
-  for (const GemmRole role : kRoles) {
-    const Shapes s = shapes(role, layer);
-    const Values a = rounded(random_values(s.a.elements(), 1), DType::kBF16),
-                 b = rounded(random_values(s.b.elements(), 2), DType::kBF16);
-    const Mxfp4Linear call{.product = {.role = role,
-                                       .a = bench.upload(a, DType::kBF16, s.a),
-                                       .b = bench.upload(b, DType::kBF16, s.b),
-                                       .c = bench.empty(DType::kF32, s.c)}};
-    bench.run(call);
-    const Values exact = product(role, layer, a, b), actual = bench.download(call.product.c);
-    double error = 0, size = 0;
-    for (std::size_t i = 0; i < exact.size(); ++i) {
-      error += (actual[i] - exact[i]) * (actual[i] - exact[i]);
-      size += exact[i] * exact[i];
-    }
-    // Each operand is off by some 11 % of its own size, independently.
-    EXPECT_LE(std::sqrt(error / size), 0.2);
-    EXPECT_GE(std::sqrt(error / size), 0.1);
-  }
-}
-
-TEST_P(Mxfp4Test, ExpertsMultiplyAsLayersOfTheirRows) {
-  OperatorBench bench(GetParam());
-  constexpr std::int64_t kExperts = 3, kTokens = 40, kRows = 90, kIn = 40, kOut = 72;
-  const Values offsets = {0, 37, 37, 80};
-  Values picks;
-  for (std::int64_t r = 0; r < kRows; ++r) picks.push_back(static_cast<double>(r * 3 % kTokens));
-  const Tensor where = bench.upload(offsets, DType::kI32, {kExperts + 1}),
-               picked = bench.upload(picks, DType::kI32, {kRows});
-  const Values x = integers(kTokens * kIn, 1), weights = integers(kExperts * kOut * kIn, 2),
-               d_y = integers(kRows * kOut, 3);
-  const Tensor tokens = bench.upload(x, DType::kBF16, {kTokens, kIn}),
-               matrices = bench.upload(weights, DType::kBF16, {kExperts, kOut, kIn}),
-               gradients = bench.upload(d_y, DType::kBF16, {kRows, kOut});
-  const auto rows_of = [&](const Values& of, std::int64_t cols, std::size_t expert, bool pick) {
-    Values out;
-    for (auto r = static_cast<std::int64_t>(offsets[expert]);
-         r < static_cast<std::int64_t>(offsets[expert + 1]); ++r)
-      for (std::int64_t c = 0; c < cols; ++c)
-        out.push_back(of[static_cast<std::size_t>((pick ? r * 3 % kTokens : r) * cols + c)]);
-    return out;
-  };
-  const Mxfp4Grouped calls[] = {{{.role = GemmRole::kForward,
-                                  .a = tokens,
-                                  .b = matrices,
-                                  .c = bench.empty(DType::kF32, {kRows, kOut}),
-                                  .offsets = where,
-                                  .a_rows = picked}},
-                                {{.role = GemmRole::kInputGradient,
-                                  .a = gradients,
-                                  .b = matrices,
-                                  .c = bench.empty(DType::kF32, {kRows, kIn}),
-                                  .offsets = where}},
-                                {{.role = GemmRole::kWeightGradient,
-                                  .a = gradients,
-                                  .b = tokens,
-                                  .c = bench.empty(DType::kF32, {kExperts, kOut, kIn}),
-                                  .offsets = where,
-                                  .b_rows = picked}}};
-  for (const Mxfp4Grouped& call : calls) {
-    bench.run(call);
-    const GemmRole role = call.product.role;
-    const bool gradient = role == GemmRole::kWeightGradient;
-    Values expected;
-    for (std::size_t e = 0; e < kExperts; ++e) {
-      const auto count = static_cast<std::int64_t>(offsets[e + 1] - offsets[e]);
-      const Values own(weights.begin() + static_cast<std::int64_t>(e) * kOut * kIn,
-                       weights.begin() + static_cast<std::int64_t>(e + 1) * kOut * kIn);
-      const Values rows = rows_of(x, kIn, e, true), d_rows = rows_of(d_y, kOut, e, false);
-      const Values& a = role == GemmRole::kForward ? rows : d_rows;
-      const Values& b = gradient ? rows : own;
-      const Values c = count == 0
-                           ? Values(gradient ? kOut * kIn : 0)
-                           : product(role, {count, kIn, kOut},
-                                     operand(a, role == GemmRole::kForward ? kIn : kOut, false, gradient),
-                                     operand(b, kIn, true, gradient));
-      expected.insert(expected.end(), c.begin(), c.end());
-    }
-    expected.resize(static_cast<std::size_t>(call.product.c.elements()));  // nobody's rows are zero
-    EXPECT_LE(normalised_error(bench.download(call.product.c), expected), 1e-5);
-  }
 }
 
 }  // namespace

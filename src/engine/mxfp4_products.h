@@ -9,21 +9,21 @@
 #include "turbo/linear/linear.h"
 #include "turbo/mxfp4/mxfp4.h"
 
-namespace primus::turbo {
+namespace primus::engine {
 
 // Both round their operands into the context's scratch arena, and launch the product of what comes out.
 struct Mxfp4Linear {
-  Gemm product;             // without `around`
-  Mxfp4Random random = {};  // of the output's gradient
+  turbo::Gemm product;             // without `around`
+  turbo::Mxfp4Random random = {};  // of the output's gradient
   double flops() const { return product.flops(); }
 };
-void launch(Context& context, const Mxfp4Linear& call);
+void launch(turbo::Context& context, const Mxfp4Linear& call);
 
 // The products of experts. Each expert's rows have blocks of their own.
 struct Mxfp4Grouped {
-  GroupedGemm product;
+  turbo::GroupedGemm product;
   double flops() const { return product.flops(); }
 };
-void launch(Context& context, const Mxfp4Grouped& call);
+void launch(turbo::Context& context, const Mxfp4Grouped& call);
 
-}  // namespace primus::turbo
+}  // namespace primus::engine

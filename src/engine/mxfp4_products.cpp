@@ -1,16 +1,18 @@
-#include "turbo/mxfp4/mxfp4_product.h"
+#include "engine/mxfp4_products.h"
 
 #include "tensor/scratch_tensor.h"
 
-namespace primus::turbo {
+namespace primus::engine {
 namespace {
 
+using turbo::GemmRole;
+using turbo::RoundMxfp4;
 using Blocks = RoundMxfp4::Blocks;
 
 }  // namespace
 
-void launch(Context& context, const Mxfp4Linear& call) {
-  Gemm product = call.product;
+void launch(turbo::Context& context, const Mxfp4Linear& call) {
+  turbo::Gemm product = call.product;
   const ScratchTensor a(context.scratch, product.a.dtype, product.a.shape),
       b(context.scratch, product.b.dtype, product.b.shape);
   const bool weight_gradient = product.role == GemmRole::kWeightGradient;
@@ -27,8 +29,8 @@ void launch(Context& context, const Mxfp4Linear& call) {
   launch(context, product);
 }
 
-void launch(Context& context, const Mxfp4Grouped& call) {
-  GroupedGemm product = call.product;
+void launch(turbo::Context& context, const Mxfp4Grouped& call) {
+  turbo::GroupedGemm product = call.product;
   if (product.role != GemmRole::kWeightGradient) {
     const ScratchTensor a(context.scratch, product.a.dtype, product.a.shape),
         b(context.scratch, product.b.dtype, product.b.shape);
@@ -56,4 +58,4 @@ void launch(Context& context, const Mxfp4Grouped& call) {
   launch(context, product);
 }
 
-}  // namespace primus::turbo
+}  // namespace primus::engine

@@ -1,21 +1,27 @@
 #!/bin/sh
-# Builds and tests.
+# Installs missing Debian packages (through sudo, where you are not root), builds, and tests.
 #
 #   ./test.sh        everything: all tests, models against their references, the cost of a mixture of experts,
-#                    GPU kernels by the compilers that are there, formatting, fuzzing for twenty seconds each
-#   ./test.sh fast   the fast tests
+#                    GPU kernels by the installed compilers, formatting, fuzzing for twenty seconds each
+#                    about 30 minutes on two cores, and as long again for the first build
+#   ./test.sh fast   the fast tests: 90 seconds on two cores, after the build
 set -eu
 cd "$(dirname "$0")"
 
 mode=${1:-all}
 case "$mode" in
   all | fast) ;;
+  -h | --help)
+    sed -n '2,/^set/s/^# \{0,1\}//p' "$0"
+    exit 0
+    ;;
   *)
     echo "usage: ./test.sh [fast]" >&2
     exit 2
     ;;
 esac
 
+[ "$mode" = fast ] || echo "All tests: about 30 minutes on two cores, and as long again for a first build. ./test.sh fast is shorter."
 scripts/install-packages.sh build test
 # The rest says itself what it cannot do without these.
 [ "$mode" = fast ] || scripts/install-packages.sh lint fuzz hip || true

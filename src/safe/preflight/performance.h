@@ -9,12 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "config/hardware.h"
 #include "device/device.h"
 #include "safe/preflight/check.h"
-#include "safe/preflight/hardware.h"
 #include "turbo/devices/devices.h"
 
 namespace primus::preflight {
+
+using config::Hardware;
+using config::read_hardware;
 
 struct PerformanceOptions {
   bool products = true, memory = true, corruption = true;

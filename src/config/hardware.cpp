@@ -1,0 +1,153 @@
+#include "config/hardware.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text/suggest.h"
+#include "config/keys.h"
+#include "config/readers.h"
+#include "config/value.h"
+
+namespace primus::config {
+namespace {
+
+struct NumberKey {
+  const char* name;
+  double Hardware::*value;
+};
+
+constexpr NumberKey kNumbers[] = {
+    {"memory_gib", &Hardware::memory_gib},
+    {"peak_bf16_tflops", &Hardware::peak_tflops},
+    {"peak_fp8_tflops", &Hardware::peak_fp8_tflops},
+    {"peak_fp32_tflops", &Hardware::peak_fp32_tflops},
+    {"step_share", &Hardware::step_share},
+    {"fp8_step_share", &Hardware::fp8_step_share},
+    {"least_bf16_tflops", &Hardware::least_tflops},
+    {"least_fp32_tflops_per_thread", &Hardware::least_tflops},
+    {"peak_memory_gbs", &Hardware::peak_memory},
+    {"least_memory_gbs", &Hardware::least_memory},
+    {"least_all_reduce_gbs", &Hardware::least_all_reduce},
+    {"link_gbs", &Hardware::link},
+    {"network_gbs", &Hardware::network},
+    {"gpus_per_host", &Hardware::gpus_per_host},
+};
+
+void read_number(const Member& member, double& target) {
+  const Value& value = member.value;
+  const bool number = value.kind == Value::Kind::kInt || value.kind == Value::Kind::kFloat;
+  if (!number || !(value.real > 0))
+    throw error_at(value.origin, "'" + member.key + "' must be a number above 0");
+  if (member.key.ends_with("step_share") && value.real > 1)
+    throw error_at(value.origin, "'" + member.key + "' must be a share of the peak: at most 1");
+  target = value.real;
+}
+
+void read_text(const Member& member, Hardware& hardware) {
+  const Value& value = member.value;
+  if (value.kind != Value::Kind::kString) throw error_at(value.origin, "'" + member.key + "' must be a text");
+  if (member.key == "device" && value.text != "cuda" && value.text != "hip" && value.text != "cpu")
+    throw error_at(value.origin, "'device' must be cuda, hip or cpu");
+  (member.key == "name"     ? hardware.name
+   : member.key == "device" ? hardware.device
+                            : hardware.source) = value.text;
+}
+
+void read_match(const Member& member, Hardware& hardware) {
+  for (const Value& item : member.value.items) {
+    if (item.kind != Value::Kind::kString) throw error_at(item.origin, "'match' must be a list of texts");
+    hardware.match.push_back(item.text);
+  }
+}
+
+Hardware read_one(const Path& path) {
+  const Value document = read_document(path);
+  Hardware hardware{.file = "presets/hardware/" + path.filename().string(),
+                    .short_name = path.stem().string()};
+  for (const std::string_view vendor : {"amd_", "nvidia_"}) {
+    if (hardware.short_name.starts_with(vendor)) hardware.short_name.erase(0, vendor.size());
+  }
+  for (const Member& member : document.members) {
+    const auto* const key =
+        std::ranges::find_if(kNumbers, [&](const NumberKey& k) { return member.key == k.name; });
+    if (key != std::end(kNumbers)) {
+      read_number(member, hardware.*key->value);
+    } else if (member.key == "name" || member.key == "source" || member.key == "device") {
+      read_text(member, hardware);
+    } else if (member.key == "match") {
+      read_match(member, hardware);
+    } else {
+      throw error_at(member.origin, "unknown key '" + member.key + "' of hardware",
+                     "src/config/hardware.h lists the keys", member.key.size());
+    }
+  }
+  if (hardware.name.empty() || hardware.match.empty() || hardware.source.empty())
+    throw invalid(path.string() + " lacks name, match or source",
+                  "say what it is, which devices it means, and where its numbers come from");
+  return hardware;
+}
+
+bool is_called(const Hardware& hardware, std::string_view name) {
+  return same_ignoring_case(hardware.short_name, name) ||
+         std::ranges::any_of(hardware.match,
+                             [&](const std::string& match) { return same_ignoring_case(match, name); });
+}
+
+}  // namespace
+
+std::vector<Hardware> read_hardware(const std::vector<Path>& preset_folders) {
+  std::vector<Hardware> table;
+  for (const Path& folder : preset_folders) {
+    const Path hardware = folder / "hardware";
+    if (!Env::posix().status(hardware)) continue;
+    for (const std::string& name : Env::posix().list(hardware))
+      if (name.ends_with(".yaml")) table.push_back(read_one(hardware / name));
+  }
+  return table;
+}
+
+std::optional<Hardware> find_hardware(const std::vector<Hardware>& table, std::string_view device_name) {
+  const Hardware* best = nullptr;
+  std::size_t length = 0;
+  for (const Hardware& hardware : table) {
+    for (const std::string& match : hardware.match) {
+      if (match.size() <= length || device_name.find(match) == std::string_view::npos) continue;
+      best = &hardware;
+      length = match.size();
+    }
+  }
+  return best ? std::optional(*best) : std::nullopt;
+}
+
+Hardware hardware_named(const std::vector<Hardware>& table, const std::string& name) {
+  if (name.ends_with(".yaml") || name.ends_with(".yml") || name.find('/') != std::string::npos) {
+    Hardware own = read_one(name);
+    own.file = name;
+    return own;
+  }
+  std::vector<std::string_view> names;
+  for (const Hardware& hardware : table) {
+    if (is_called(hardware, name) || same_ignoring_case(Path(hardware.file).stem().string(), name))
+      return hardware;
+    names.emplace_back(hardware.short_name);
+  }
+  std::ranges::sort(names);
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  const std::string near = did_you_mean(name, names);
+  throw invalid(fmt::format("no hardware is called '{}'", name),
+                fmt::format("{}{}there are {}, and files of your own: PATH.yaml (docs/parallelism.md)", near,
+                            near.empty() ? "" : " ", fmt::join(names, ", ")));
+}
+
+std::optional<Hardware> hardware_of_path(const std::vector<Hardware>& table, const Path& path) {
+  for (const Path& folder : path.parent_path()) {
+    for (const Hardware& hardware : table) {
+      if (hardware.device != "cpu" && is_called(hardware, folder.string())) return hardware;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace primus::config

@@ -246,6 +246,7 @@ std::string to_json(const Experiment& experiment, bool origins) {
                               {"env", nlohmann::ordered_json::object()},
                               {"trainer", nlohmann::ordered_json::object()},
                               {"ignored", experiment.ignored},
+                              {"replaced", experiment.replaced},
                               {"warnings", experiment.warnings}};
   for (const auto& [name, value] : experiment.env) json["env"][name] = is_secret(name) ? "<redacted>" : value;
   for_each_setting(experiment, [&](const KeySpec& key, const Value& value, bool) {

@@ -23,6 +23,7 @@
 #include "config/problems.h"
 #include "config/readers.h"
 #include "config/validate.h"
+#include "config/zero_bubble.h"
 
 namespace primus::config {
 namespace fs = std::filesystem;
@@ -94,6 +95,7 @@ class Loader {
     refuse_other_engines();
     problems_.throw_if_any();
     take_sink_windows();
+    if (framework_ == Framework::kNative) take_zero_bubble(result_, problems_);
     derive_fields(result_);
     if (framework_ == Framework::kNative) {
       take_weights();
@@ -579,6 +581,7 @@ class Loader {
         assign(key, member.value, result_.trainer);
         if (framework_ == Framework::kNative && !is_moot(key.name)) require_native_support(key, member.value);
         if (framework_ == Framework::kNative && key.name == "lora") read_lora(member.value);
+        note_replaced(key, member.value);
       });
       if (!key.has_meaning_for(framework_)) result_.ignored.emplace_back(key.name);
       Origin origin = member.value.origin.source ? member.value.origin : member.origin;
@@ -589,11 +592,30 @@ class Loader {
     std::sort(result_.ignored.begin(), result_.ignored.end());
   }
 
-  // Whether to go on without the weights to load does not matter where none are to be loaded.
+  // Whether a key's value does not matter because of another one: nothing is loaded, or nothing reads it.
   bool is_moot(std::string_view key) const {
-    if (key != "exit_on_missing_checkpoint") return false;
-    const Value* load = result_.settings.find("load");
-    return !load || load->is_null();
+    const auto is_on = [&](std::string_view other) {
+      const Value* const value = result_.settings.find(other);
+      return value && value->kind == Value::Kind::kBool && value->boolean;
+    };
+    if (key == "exit_on_missing_checkpoint") {
+      const Value* load = result_.settings.find("load");
+      return !load || load->is_null();
+    }
+    if (key == "turbo_mega_moe_precision") return !is_on("use_turbo_mega_moe");
+    if (key == "sequence_parallel") {
+      const Value* tensor = result_.settings.find("tensor_model_parallel_size");
+      return !tensor || (tensor->kind == Value::Kind::kInt && tensor->integer == 1);
+    }
+    return false;
+  }
+
+  // What the native engine does in place of what the user asks for. Presets of AMD Primus set hundreds of
+  // keys; those have no line.
+  void note_replaced(const KeySpec& key, const Value& value) {
+    if (framework_ != Framework::kNative || layers_[std::string(key.name)] < Layer::kOverrides) return;
+    if (is_moot(key.name) || !asks_for_more(key, value)) return;
+    result_.replaced.emplace(key.name, key.instead);
   }
 
   void resolve_warmup() {

@@ -24,12 +24,14 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "config/hardware.h"
 #include "config/trainer_config.h"
 #include "config/value.h"
 
@@ -58,6 +60,9 @@ struct Experiment {
 
   // Keys that were set, are known, and have no meaning for `framework`, each once, in alphabetical order.
   std::vector<std::string> ignored;
+  // Of those that the user's own files or command line set, what happens in place of what they ask for
+  // (KeyClass::kReplaced); natively only.
+  std::map<std::string, std::string> replaced;
   // Things worth a word that are no errors, as whole sentences with their location.
   std::vector<std::string> warnings;
 
@@ -66,6 +71,9 @@ struct Experiment {
   Value settings;
   // Of trainer keys, top-level keys, framework, config, model and env.NAME; only what was set or derived.
   std::map<std::string, Provenance, std::less<>> provenance;
+
+  // The hardware that this is a plan for (--hardware), which need not be here; null: this machine's device.
+  std::shared_ptr<const Hardware> hardware;
 
   Provenance provenance_of(std::string_view key) const;
   // Trainer key `key` by the name that the user knows it by.

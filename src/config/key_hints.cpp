@@ -209,6 +209,17 @@ constexpr auto kNeedless = std::to_array<std::pair<std::string_view, std::string
 
 // What is asked for by a key that only other engines have, under the names the native engine has for it.
 constexpr auto kInstead = std::to_array<std::pair<std::string_view, std::string_view>>({
+    {"cpu_offload", "recompute_granularity: full keeps less on the device"},
+    {"data_parallel_replicate_degree", "set num_distributed_optimizer_instances"},
+    {"decoder_pipeline_manual_split_list", "set pipeline_model_parallel_layout"},
+    {"encoder_seq_length", "set seq_length"},
+    {"model_parallel_size", "set tensor_model_parallel_size"},
+    {"moe_layer_recompute", "set recompute_granularity: selective and recompute_modules: [moe]"},
+    {"offload", "recompute_granularity: full keeps less on the device"},
+    {"optimizer_cpu_offload",
+     "share states between ranks (data_parallel_sharding_strategy: optim), keep moments in 8 or 16 bits "
+     "(exp_avg_dtype), or set optimizer_cpu_offload: false and they stay on the device"},
+    {"standalone_embedding_stage", "set pipeline_model_parallel_layout"},
     {"batch_size", "set micro_batch_size (sequences at once) and global_batch_size (sequences per step)"},
     {"fp16", "set bf16: true, or false for float32"},
     {"lr_decay_samples", "set lr_decay_iters"},

@@ -329,6 +329,34 @@ void assign(const KeySpec& key, const Value& value, TrainerConfig& config) {
       key.field);
 }
 
+std::string_view describe(KeyClass key_class) {
+  switch (key_class) {
+    case KeyClass::kNone:
+      return "it has a meaning";
+    case KeyClass::kNoEffect:
+      return "no effect on results or memory";
+    case KeyClass::kSaidBy:
+      return "said by other keys";
+    case KeyClass::kReplaced:
+      return "replaced";
+    case KeyClass::kRefused:
+      return "other values are refused";
+  }
+  return "";
+}
+
+bool asks_for_more(const KeySpec& key, const Value& value) {
+  if (key.native_class != KeyClass::kReplaced || value.is_null()) return false;
+  const auto is_neutral = [&](std::string_view text) {
+    const Value neutral = plain_scalar(text, {});
+    if (key.type == KeyType::kBool) return to_bool(key, value) == neutral.boolean;
+    return value.is_scalar() && same_ignoring_case(value.text, text);
+  };
+  // Unless it says otherwise, a switch asks for something where it is on.
+  if (key.type == KeyType::kBool && key.neutral_values.empty()) return !is_neutral("false");
+  return std::ranges::none_of(key.neutral_values, is_neutral);
+}
+
 void require_native_support(const KeySpec& key, const Value& value) {
   if (key.native_values.empty() || value.is_null()) return;
   if (value.is_list() && value.items.empty()) return;

@@ -38,6 +38,17 @@ struct KeyCondition {
   std::vector<std::string_view> values;
 };
 
+// What becomes of a key that the native engine has no meaning for. Every such key has one of them.
+enum class KeyClass : uint8_t {
+  kNone,      // it has a meaning
+  kNoEffect,  // results and memory are the same whatever it says: logging, choices between kernels, sizes of
+              // buffers
+  kSaidBy,    // other keys say the same here: KeySpec::instead names them
+  kReplaced,  // something else happens: KeySpec::instead, which is said once for each key that asks for more
+  kRefused,   // values but native_values are refused by name
+};
+std::string_view describe(KeyClass key_class);
+
 struct KeySpec {
   std::string_view name;
   std::string_view help;
@@ -52,8 +63,11 @@ struct KeySpec {
   std::vector<std::string_view> native_values;  // all that the native engine can do today; empty: everything
   std::vector<std::string_view> aliases;
   std::vector<KeyCondition> conditions;  // one of them must hold, or the key has no effect; none: always
-  std::string_view derived_from;         // filled in from other keys when unset
-  std::string_view primus_default;       // of Primus's presets, where it is not the one here
+  KeyClass native_class = KeyClass::kNone;
+  std::string_view instead;                      // of kSaidBy: names of keys; of kReplaced: what happens
+  std::vector<std::string_view> neutral_values;  // of kReplaced: besides false and null, what changes nothing
+  std::string_view derived_from;                 // filled in from other keys when unset
+  std::string_view primus_default;               // of Primus's presets, where it is not the one here
   bool is_required = false;
   bool is_no_part_of_training = false;  // whatever it says, the same is trained
 
@@ -80,7 +94,20 @@ struct KeySpec {
   }
   KeySpec&& trains_the_same() && { return is_no_part_of_training = true, std::move(*this); }
   KeySpec&& not_native() && {
-    return frameworks &= static_cast<uint8_t>(~static_cast<uint8_t>(Framework::kNative)), std::move(*this);
+    frameworks &= static_cast<uint8_t>(~static_cast<uint8_t>(Framework::kNative));
+    return std::move(*this).no_effect();
+  }
+  // The rules of other_keys.def.
+  KeySpec&& no_effect() && { return native_class = KeyClass::kNoEffect, std::move(*this); }
+  KeySpec&& said_by(std::string_view keys) && {
+    return native_class = KeyClass::kSaidBy, instead = keys, std::move(*this);
+  }
+  template <class... Values>
+  KeySpec&& replaced(std::string_view by, Values... neutral) && {
+    native_class = KeyClass::kReplaced;
+    instead = by;
+    neutral_values = {neutral...};
+    return std::move(*this);
   }
   KeySpec&& everywhere() && { return frameworks = 0x0F, std::move(*this); }
   template <class... Names>
@@ -89,7 +116,9 @@ struct KeySpec {
   }
   template <class... Values>
   KeySpec&& only(Values... values) && {
-    return native_values = {values...}, std::move(*this);
+    native_values = {values...};
+    if (!has_meaning_for(Framework::kNative)) native_class = KeyClass::kRefused;
+    return std::move(*this);
   }
 };
 
@@ -111,6 +140,9 @@ void assign(const KeySpec& key, const Value& value, TrainerConfig& config);
 
 // Throws kUnsupported at the value's place when the native engine cannot do what it asks.
 void require_native_support(const KeySpec& key, const Value& value);
+
+// Whether `value` of a key of class kReplaced asks for what the native engine does in another way.
+bool asks_for_more(const KeySpec& key, const Value& value);
 
 // The field's present value (null for an empty optional). The key must have a field.
 Value current_value(const KeySpec& key, const TrainerConfig& config);

@@ -103,6 +103,8 @@ std::string text_of(const Entry& entry) {
   line("in Primus", std::string(key.primus_default));
   line("frameworks", fmt::format("{}", fmt::join(frameworks_of(key), ", ")));
   if (!key.native_values.empty()) line("native", fmt::format("only {}", fmt::join(key.native_values, ", ")));
+  if (key.native_class != KeyClass::kNone) line("natively", std::string(describe(key.native_class)));
+  line("instead", std::string(key.instead));
   if (!key.aliases.empty()) line("also", fmt::format("{}", fmt::join(key.aliases, ", ")));
   if (const auto names = names_elsewhere(key.name); !names.empty())
     line("elsewhere", fmt::format("{}", fmt::join(names, ", ")));
@@ -127,6 +129,8 @@ Json json_of(const Entry& entry) {
   json["required"] = key.is_required;
   json["frameworks"] = frameworks_of(key);
   json["native_values"] = key.native_values;
+  json["native_class"] = key.native_class == KeyClass::kNone ? Json() : Json(describe(key.native_class));
+  json["instead"] = key.instead.empty() ? Json() : Json(key.instead);
   json["aliases"] = key.aliases;
   return json;
 }

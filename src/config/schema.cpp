@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "config/experiment.h"
 #include "config/experiment_keys.h"
@@ -174,6 +176,79 @@ std::string meaning_text(const KeySpec& key) {
   return text;
 }
 
+// What becomes of a key that has no meaning natively, for the reference.
+std::string natively(const KeySpec& key) {
+  switch (key.native_class) {
+    case KeyClass::kSaidBy:
+      return fmt::format("said by {}", key.instead);
+    case KeyClass::kRefused:
+      return "refused: " + only_text(key);
+    case KeyClass::kReplaced:
+      return key.neutral_values.empty()
+                 ? cell(key.instead)
+                 : fmt::format("{} (nothing is said for {})", cell(key.instead),
+                               code(fmt::format("{}", fmt::join(key.neutral_values, ", "))));
+    case KeyClass::kNone:
+      return cell(key.help);
+    case KeyClass::kNoEffect:
+      break;
+  }
+  return std::string(describe(key.native_class));
+}
+
+// "`a` (bool), `b` (int)" in lines of usual length.
+std::string list_of(const std::vector<const KeySpec*>& keys) {
+  std::string text;
+  std::size_t column = 0;
+  for (const KeySpec* key : keys) {
+    const std::string item = fmt::format("{} ({})", code(key->name), describe_type(*key));
+    if (column > 0) {
+      const bool wrap = column + item.size() + 3 > kLineWidth;
+      text += wrap ? ",\n" : ", ";
+      column = wrap ? 0 : column + 2;
+    }
+    text += item;
+    column += item.size();
+  }
+  return text;
+}
+
+// The keys of other_keys.def by group: a table of those of which something is to be said, and a list.
+std::string keys_without_meaning() {
+  std::string text =
+      "\n## Keys without a field in the native engine\n\n"
+      "Known from AMD Primus's Megatron presets and experiments; the Megatron back end passes them on. "
+      "Natively each has one "
+      "of these fates:\n\n"
+      "* **no effect**: results and memory are the same whatever it says. Those that are set are named "
+      "once.\n"
+      "* **said by** other keys, which mean the same here.\n"
+      "* **replaced**: something else happens. A line says what, where an experiment or the command line "
+      "asks for it.\n"
+      "* **refused**: values but the neutral ones would make another model, training, data or need of "
+      "memory. They are an "
+      "error with the key's name and place.\n";
+  const std::span<const KeySpec> keys = all_keys();
+  for (auto at = keys.begin(); at != keys.end();) {
+    const auto end = std::find_if(at, keys.end(), [&](const KeySpec& key) { return key.group != at->group; });
+    std::string rows;
+    std::vector<const KeySpec*> harmless;
+    for (const KeySpec& key : std::span(at, end)) {
+      if (!std::holds_alternative<std::monostate>(key.field)) continue;
+      if (key.native_class == KeyClass::kNoEffect) {
+        harmless.push_back(&key);
+      } else {
+        rows += fmt::format("| {} | {} | {} |\n", code(key.name), describe_type(key), natively(key));
+      }
+    }
+    if (!rows.empty() || !harmless.empty()) text += fmt::format("\n### {} (not native)\n", at->group_title);
+    if (!rows.empty()) text += "\n| Key | Type | Natively |\n|---|---|---|\n" + rows;
+    if (!harmless.empty()) text += "\nNo effect: " + list_of(harmless) + "\n";
+    at = end;
+  }
+  return text;
+}
+
 template <class Keys>
 std::string experiment_table(const Keys& keys) {
   std::string text = "| Key | Required | Meaning |\n|---|---|---|\n";
@@ -207,6 +282,10 @@ constexpr std::string_view kDifferences = R"(
 | `data_path` of a stronger level turns off `mock_data: true` | Mock data is trained on |
 | Of several modules `train pretrain` runs `pre_trainer`; the others are named in a note | The same, without a word |
 | The resolved configuration can be exported, and loads back | `--export_config` writes nothing |
+| `grad_reduce_in_bf16` sends gradients in bf16 and keeps them in fp32; `main_grads_dtype: bf16` keeps them so, too | It does both |
+| `data_parallel_sharding_strategy` counts by itself | Only with `use_megatron_fsdp` |
+| `optimizer_cpu_offload: true` is refused | States lie in the host's memory |
+| `patch_zero_bubble` is ZB-H1, whatever `zero_bubble_max_pending_backward: auto` would find room for | It takes up to ZB-H2 |
 | `auto_continue_train` works, and is on | It is accepted and does nothing |
 | TensorBoard events are on | Off |
 | Presets hold the published models' values | Llama 3.1 and later lack rope scaling, 3.2 is untied, 405B has 8192 positions |
@@ -281,32 +360,7 @@ std::string markdown_reference() {
     text += fmt::format("| {} | {} | {} | {} | {} |\n", code(key.name), type_text(key), default_text(key),
                         frameworks_text(key), meaning_text(key));
   }
-  text +=
-      "\n## Keys without a meaning for the native engine\n\n"
-      "Known from Primus's Megatron presets and experiments. The native engine lists those that are set once "
-      "as "
-      "ignored;\nthe Megatron back end passes them on. Where it says \"only\", other values would make "
-      "another "
-      "model, training or\ndata, and the native engine refuses them by name.";
-  size_t column = 0;
-  for (const KeySpec& key : all_keys()) {
-    if (!std::holds_alternative<std::monostate>(key.field)) continue;
-    if (key.group != group) {
-      group = key.group;
-      text += fmt::format("\n\n### {} (not native)\n\n", key.group_title);
-      column = 0;
-    }
-    const std::string only = key.native_values.empty() ? "" : ", " + only_text(key);
-    const std::string item = fmt::format("{} ({}{})", code(key.name), describe_type(key), only);
-    if (column > 0) {
-      const bool wrap = column + item.size() + 3 > kLineWidth;
-      text += wrap ? ",\n" : ", ";
-      column = wrap ? 0 : column + 2;
-    }
-    text += item;
-    column += item.size();
-  }
-  text += "\n";
+  text += keys_without_meaning();
   text += kDifferences;
   return text;
 }

@@ -52,6 +52,7 @@ class ConfigValidate final : public Command {
       const config::Experiment experiment = checked(console);
       const nlohmann::json verdict{{"valid", true},
                                    {"ignored", experiment.ignored},
+                                   {"replaced", experiment.replaced},
                                    {"warnings", experiment.warnings},
                                    {"problems", nlohmann::json::array()}};
       console.write(json_text(verdict, -1) + "\n");

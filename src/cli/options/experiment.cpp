@@ -139,16 +139,22 @@ config::Experiment ExperimentArguments::load(const Console& console, std::int64_
     // counted.
     std::vector<std::string> own;
     std::ranges::copy_if(experiment.ignored, std::back_inserter(own), [&](const std::string& key) {
-      return experiment.provenance_of(key).layer >= config::Layer::kOverrides || key == "platform";
+      return (experiment.provenance_of(key).layer >= config::Layer::kOverrides || key == "platform") &&
+             !experiment.replaced.contains(key);
     });
-    const std::size_t of_presets = experiment.ignored.size() - own.size();
+    const std::size_t of_presets = experiment.ignored.size() - own.size() - experiment.replaced.size();
     std::string what = fmt::format("{}", fmt::join(own, ", "));
     if (of_presets > 0) {
       what += fmt::format("{}{} of presets ('primus config show' has them)", own.empty() ? "" : ", and ",
                           of_presets == 1 ? "a key" : fmt::format("{} keys", of_presets));
     }
-    console.note(
-        fmt::format("note: without meaning for framework {}, and ignored: {}", experiment.framework, what));
+    for (const auto& [key, instead] : experiment.replaced)
+      console.note(fmt::format("note: {}: natively {}", experiment.name_of(key), instead));
+    if (!what.empty()) {
+      console.note(fmt::format(
+          "note: without meaning for framework {} (results and memory are the same), and ignored: {}",
+          experiment.framework, what));
+    }
     note_tracker(experiment, "wandb", "Weights & Biases",
                  "scripts/wandb_offline.py makes an offline run of a run's folder, for 'wandb sync'",
                  console);

@@ -351,6 +351,10 @@ class Megatron {
 
   void parallelism() {
     put("sequence_parallel", t_.tensor_model_parallel_size > 1 && is_true("sequence_parallel"));
+    // What a module preset says of every run gives way where Megatron-LM cannot have it.
+    const bool is_of_preset = e_.provenance_of("use_distributed_optimizer").layer == Layer::kModulePreset;
+    if (is_of_preset && (t_.use_torch_fsdp2 || t_.optimizer == "muon"))
+      put("use_distributed_optimizer", false);
     const std::string& sharding = t_.data_parallel_sharding_strategy;
     const bool fsdp = is_true("use_megatron_fsdp") || is_true("use_custom_fsdp");
     if (fsdp) {

@@ -167,7 +167,7 @@ int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, 
     return run_help(std::span(&name, 1), console);
   }
   const Words command = split == words.end() ? words.subspan(own) : Words(split + 1, words.end());
-  const launch::Surroundings surroundings = launch::Surroundings::here();
+  launch::Surroundings surroundings = launch::Surroundings::here();
   std::vector<std::string> config = globals.config;
   config.insert(config.end(), declared.common->config.begin(), declared.common->config.end());
   const launch::LauncherSettings settings = launch::load_settings(config, surroundings);
@@ -199,6 +199,7 @@ int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, 
     }
   }
   if (dry_run) {
+    surroundings.dry_run = true;
     console.print(launch::render(mode.plan(context, command)));
     return 0;
   }

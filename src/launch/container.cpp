@@ -594,8 +594,13 @@ std::string why_docker_fails(const Surroundings& surroundings) {
 std::string find_runtime(const std::string& wanted, const Surroundings& surroundings,
                          std::vector<std::string>& notes) {
   constexpr std::string_view kInstall = "install one, or run without a container: primus direct -- ...";
+  constexpr std::string_view kElsewhere = "the plan is for a machine that has it";
   if (wanted != "auto") {
     if (surroundings.find_program(wanted)) return wanted;
+    if (surroundings.dry_run) {
+      notes.push_back(fmt::format("there is no {} here: {}", wanted, kElsewhere));
+      return wanted;
+    }
     throw Error(ErrorKind::kDependency, fmt::format("there is no {} here", wanted), std::string(kInstall));
   }
   std::string docker_fails;
@@ -607,6 +612,14 @@ std::string find_runtime(const std::string& wanted, const Surroundings& surround
     if (!docker_fails.empty())
       notes.push_back(fmt::format("by {}, because docker fails: {}", name, docker_fails));
     return name;
+  }
+  if (surroundings.dry_run) {
+    notes.push_back(
+        docker_fails.empty()
+            ? fmt::format("there is no docker, podman or apptainer here: by docker, and {}", kElsewhere)
+            : fmt::format("docker is here and fails: {}; {}", docker_fails,
+                          "the plan is for a machine where it works"));
+    return "docker";
   }
   if (docker_fails.empty())
     throw Error(ErrorKind::kDependency, "there is no docker, podman or apptainer here",

@@ -63,10 +63,12 @@ void require_file(const Path& file, std::string_view what, const std::string& hi
   }
 }
 
-void require_program(const Surroundings& surroundings, const std::string& name, const std::string& hint) {
-  if (name.find('/') == std::string::npos && !surroundings.find_program(name)) {
+void require_program(const Surroundings& surroundings, const std::string& name, const std::string& hint,
+                     std::vector<std::string>& notes) {
+  if (name.find('/') != std::string::npos || surroundings.find_program(name)) return;
+  if (!surroundings.dry_run)
     throw Error(ErrorKind::kDependency, fmt::format("there is no program '{}' here", name), hint);
-  }
+  notes.push_back(fmt::format("there is no program '{}' here, and the run needs it: {}", name, hint));
 }
 
 // The Python environment that VENV_ACTIVATE names, as its script "activate" would set it.
@@ -372,14 +374,18 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
                     step.argv[0] == "torchrun"
                         ? "install PyTorch, name its environment by VENV_ACTIVATE, or run one "
                           "process with --single"
-                        : "install Python 3");
+                        : "install Python 3",
+                    result.notes);
   }
   add_notes(settings, result.hooks, step);
   if (result.log_file) {
     step.notes.push_back(fmt::format("output to {}{}", result.log_file->string(),
                                      settings.silent ? ", and nowhere else" : ""));
   }
-  if (gpus.any()) {
+  if (gpus.assumed) {
+    result.notes.push_back(fmt::format("planned for {} {} {} GPUs, as PRIMUS_GPU_MODEL says: none is here",
+                                       gpus.count, vendor_name(gpus.vendor), gpus.model));
+  } else if (gpus.any()) {
     result.notes.push_back(fmt::format("{} {} {} GPU{} on this node", gpus.count, vendor_name(gpus.vendor),
                                        gpus.model, gpus.count == 1 ? "" : "s"));
   }

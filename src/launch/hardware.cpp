@@ -10,6 +10,10 @@
 #include <cstdint>
 #include <sstream>
 
+#include "base/error.h"
+#include "config/hardware.h"
+#include "config/inherit.h"
+
 namespace primus::launch {
 namespace {
 
@@ -285,6 +289,24 @@ std::string library_path(const Surroundings& surroundings, bool ainic) {
   return path == before ? "" : path;
 }
 
+// The GPUs of a host of the model that PRIMUS_GPU_MODEL names.
+Accelerators assumed_gpus(const Surroundings& surroundings) {
+  Accelerators gpus;
+  const auto model = surroundings.setting("PRIMUS_GPU_MODEL");
+  if (!model) return gpus;
+  try {
+    const config::Hardware hardware = config::hardware_named(
+        config::read_hardware(config::default_preset_dirs(surroundings.variable)), *model);
+    if (hardware.device == "cpu") return gpus;
+    gpus.vendor = hardware.device == "hip" ? Vendor::kAmd : Vendor::kNvidia;
+    gpus.count = static_cast<int>(hardware.gpus_per_host);
+    gpus.numa_nodes.assign(static_cast<std::size_t>(gpus.count), -1);
+    gpus.assumed = true;
+  } catch (const Error&) {  // a name that is not known here says nothing
+  }
+  return gpus;
+}
+
 }  // namespace
 
 std::string_view vendor_name(Vendor vendor) {
@@ -295,6 +317,7 @@ Accelerators find_accelerators(const Surroundings& surroundings) {
   Accelerators found;
   find_nvidia(surroundings.root, found);
   if (!found.any()) find_amd(surroundings.root, found);
+  if (!found.any() && surroundings.dry_run) found = assumed_gpus(surroundings);
   if (!found.any()) return found;
   const std::vector<std::string> masks =
       found.vendor == Vendor::kNvidia

@@ -19,11 +19,13 @@ struct Accelerators {
   int count = 0;                // those that CUDA_VISIBLE_DEVICES and its like leave
   std::string model;            // "MI300X", "H100"; empty: not known
   std::vector<int> numa_nodes;  // of each; -1: not known
+  bool assumed = false;         // of a plan: none is here, and PRIMUS_GPU_MODEL names them
 
   bool any() const { return count > 0; }
 };
 
-// Looks below surroundings.root; PRIMUS_GPU_MODEL says what the model is.
+// Looks below surroundings.root; PRIMUS_GPU_MODEL says what the model is. Where there are none and the plan
+// is only shown, they are those of a host of that model (presets/hardware).
 Accelerators find_accelerators(const Surroundings& surroundings);
 
 // Variables with the values they get on a node with these GPUs where nobody has set them. For AMD they are

@@ -28,6 +28,9 @@ struct Surroundings {
   std::string program;  // this program, by its absolute path: what runs on nodes and in containers
   uid_t user = 0;       // who runs it, and their group
   gid_t group = 0;
+  // The plan is shown and not run: what this machine lacks for it is a note, and PRIMUS_GPU_MODEL stands in
+  // for GPUs that are not here.
+  bool dry_run = false;
 
   // This process's own.
   static Surroundings here();

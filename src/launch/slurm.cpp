@@ -121,7 +121,8 @@ std::string batch_script(const std::vector<std::string>& srun, bool has_ranks, b
 SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
                      const Surroundings& surroundings) {
   const std::string tool = request.batch ? "sbatch" : "srun";
-  if (!surroundings.find_program(tool)) {
+  const bool is_here = surroundings.find_program(tool).has_value();
+  if (!is_here && !surroundings.dry_run) {
     throw Error(ErrorKind::kDependency, fmt::format("there is no '{}' here", tool),
                 "run this on a machine of the cluster, or without Slurm: primus direct -- ...");
   }
@@ -177,6 +178,10 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   const std::string ranks = plan.nodes.ranks && !own_ranks ? std::to_string(*plan.nodes.ranks) : "";
   plan.step = {.name = "slurm", .where = "on this machine", .argv = words_of(tool, options)};
   plan.step.notes = std::move(notes);
+  if (!is_here) {
+    plan.step.notes.push_back(
+        fmt::format("there is no '{}' here: the plan is for a machine of the cluster", tool));
+  }
   if (request.batch) {
     std::vector<std::string> srun = words_of("srun", step_options);
     srun.insert(srun.end(), request.inner.begin(), request.inner.end());

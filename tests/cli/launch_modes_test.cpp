@@ -201,8 +201,7 @@ TEST_F(Launch, TheBatchScriptWaitsForItsRanks) {
 
 TEST_F(Launch, SlurmRefusesWhatWouldFail) {
   environment_["PATH"] = (folder_.path() / "bin").string();
-  expect_refused(Words{"--dry-run", "slurm", "srun", "--", "direct", "--"} + kTrain,
-                 "there is no 'srun' here", 1);
+  expect_refused(Words{"slurm", "srun", "--", "direct", "--"} + kTrain, "there is no 'srun' here", 1);
   tool("srun");
   tool("sbatch");
   expect_refused({"slurm"}, "has no command");
@@ -459,12 +458,36 @@ TEST_F(Launch, AJobThatIsQueuedAgainRemovesWhatItLeft) {
               MatchesRegex("ps label=io.primus.job\n" + removed + "run --name primus-7-[0-9]+\n"));
 }
 
+// A laptop has no Slurm, no containers and no PyTorch, and plans for machines that have them.
+TEST_F(Launch, PlansNeedNoToolsOfTheCluster) {
+  environment_["PATH"] = (folder_.path() / "bin").string();
+  const auto planned = [&](const Words& words) {
+    const ProgramResult result = run(Words{"--dry-run"} + words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  EXPECT_THAT(
+      planned(Words{"slurm", "srun", "-N", "4", "--", "direct", "--env", "GPUS_PER_NODE=8", "--"} + kTrain),
+      AllOf(HasSubstr("srun"), HasSubstr("there is no 'srun' here: the plan is for a machine of the cluster"),
+            HasSubstr("WORLD_SIZE=32")));
+  EXPECT_THAT(planned({"container", "--image", "a/b:1", "--", "version"}),
+              AllOf(HasSubstr("docker run"), HasSubstr("there is no docker, podman or apptainer here")));
+  EXPECT_THAT(planned({"container", "--runtime", "podman", "--image", "a/b:1", "--", "version"}),
+              AllOf(HasSubstr("podman run"), HasSubstr("there is no podman here")));
+  write_file(folder_.path() / "here/x.py", "print()\n");
+  EXPECT_THAT(
+      planned({"direct", "--script", "x.py"}),
+      AllOf(HasSubstr("torchrun"), HasSubstr("there is no program 'torchrun' here, and the run needs it")));
+  expect_refused({"direct", "--script", "x.py"}, "there is no program 'torchrun' here", 1);
+}
+
 TEST_F(Launch, ContainersRefuseWhatWouldFail) {
   environment_["PATH"] = (folder_.path() / "bin").string();
   const std::vector<std::string> image = {"container", "--dry-run", "--image", "a/b:1"};
   const std::vector<std::string> command = {"--", "version"};
-  expect_refused(image + command, "there is no docker, podman or apptainer here", 1);
-  expect_refused(image + Words{"--runtime", "podman"} + command, "there is no podman here", 1);
+  const Words real = {"container", "--image", "a/b:1"};
+  expect_refused(real + command, "there is no docker, podman or apptainer here", 1);
+  expect_refused(real + Words{"--runtime", "podman"} + command, "there is no podman here", 1);
   tool("docker");
   tool("apptainer");
   expect_refused({"container", "--program", "primus", "--", "version"}, "no image is named");

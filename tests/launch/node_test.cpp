@@ -253,6 +253,31 @@ TEST(Hardware, AmdGpusBringPrimusDefaults) {
               Contains(HasSubstr("NCCL_ALGO=Ring in place of Tree")));
 }
 
+// A login node has no GPUs, and what is shown there is for those that are named.
+TEST(Hardware, APlanMayAssumeTheGpusThatAVariableNames) {
+  test::Machine machine;
+  machine.variables["PRIMUS_GPU_MODEL"] = "MI355X";
+  launch::Surroundings here = machine.surroundings();
+  EXPECT_FALSE(find_accelerators(here).any()) << "a run has what there is";
+  here.dry_run = true;
+  const Accelerators gpus = find_accelerators(here);
+  EXPECT_EQ(gpus.vendor, Vendor::kAmd);
+  EXPECT_EQ(gpus.count, 8);
+  EXPECT_EQ(gpus.model, "MI355X");
+  EXPECT_TRUE(gpus.assumed);
+  EXPECT_TRUE(environment_defaults(gpus, here).contains("RCCL_WARP_SPEED_AUTO"));
+  machine.variables["PRIMUS_GPU_MODEL"] = "H100";
+  EXPECT_EQ(find_accelerators(here).vendor, Vendor::kNvidia);
+  machine.variables["PRIMUS_GPU_MODEL"] = "XYZ";
+  EXPECT_FALSE(find_accelerators(here).any());
+  machine.variables.erase("PRIMUS_GPU_MODEL");
+  EXPECT_FALSE(find_accelerators(here).any());
+  machine.amd_gpus(2);
+  machine.variables["PRIMUS_GPU_MODEL"] = "H100";
+  EXPECT_EQ(find_accelerators(here).count, 2);
+  EXPECT_FALSE(find_accelerators(here).assumed);
+}
+
 // The values of Primus's base_env.sh.
 TEST(Hardware, AmdDefaultsAreWhole) {
   test::Machine machine;

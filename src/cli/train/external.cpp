@@ -47,6 +47,7 @@ class External {
     backends::JobShape shape{.nodes = options_.ranks.nodes(),
                              .ranks_per_node = options_.ranks.here().value_or(1)};
     if (place) shape = {.nodes = 1, .ranks_per_node = place->world};
+    surroundings_.dry_run = options_.dry_run;
     const launch::Accelerators gpus = launch::find_accelerators(surroundings_);
     if (gpus.vendor == launch::Vendor::kAmd) shape.amd_model = gpus.model.empty() ? "AMD" : gpus.model;
     job_ = backends::render_job(experiment_, fields_, installation_.checkout, shape);

@@ -36,6 +36,13 @@ MeasuringDevice::MeasuringDevice(DeviceProperties properties, std::string descri
       kernels_(kernels),
       context_(std::move(context)) {}
 
+MeasuringDevice::MeasuringDevice(DeviceProperties properties, std::string description,
+                                 const KernelTable& kernels, std::unique_ptr<Device> source)
+    : properties_(std::move(properties)),
+      description_(std::move(description)),
+      source_(std::move(source)),
+      kernels_(kernels) {}
+
 void* MeasuringDevice::allocate(std::int64_t) { refuse("memory"); }
 void MeasuringDevice::release(void*) noexcept {}
 void* MeasuringDevice::allocate_pinned(std::int64_t) { refuse("pinned memory"); }

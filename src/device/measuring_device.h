@@ -15,6 +15,11 @@ class MeasuringDevice final : public Device {
   MeasuringDevice(DeviceProperties properties, std::string description, const KernelTable& kernels,
                   std::unique_ptr<KernelContext> context);
 
+  // The same with the context of `source`, another device to measure on: a plan for a device that is
+  // elsewhere.
+  MeasuringDevice(DeviceProperties properties, std::string description, const KernelTable& kernels,
+                  std::unique_ptr<Device> source);
+
   std::string description() const override { return description_; }
   DeviceProperties properties() const override { return properties_; }
   DeviceMemoryUse memory_use() const override { return {0, properties_.memory}; }
@@ -26,12 +31,13 @@ class MeasuringDevice final : public Device {
   std::unique_ptr<Stream> create_stream(StreamKind kind) override;
   std::unique_ptr<Event> create_event() override;
   const KernelTable& kernels() const override { return kernels_; }
-  KernelContext& kernel_context() override { return *context_; }
+  KernelContext& kernel_context() override { return context_ ? *context_ : source_->kernel_context(); }
   bool synchronous() const override { return false; }
 
  private:
   DeviceProperties properties_;
   std::string description_;
+  std::unique_ptr<Device> source_;  // whose context it has; null: context_
   const KernelTable& kernels_;
   std::unique_ptr<KernelContext> context_;
 };

@@ -11,9 +11,11 @@
 #include "cli/command.h"
 #include "cli/options/device.h"
 #include "cli/options/experiment.h"
+#include "cli/options/hardware.h"
 #include "cli/options/rank_options.h"
 #include "cli/options/sizes.h"
 #include "cli/train/external.h"
+#include "cli/train/forecast.h"
 #include "cli/train/stop_signal.h"
 #include "comm/job.h"
 #include "comm/mpi/current_job.h"
@@ -27,168 +29,6 @@
 
 namespace primus::cli {
 namespace {
-
-nlohmann::json to_json(const TrainingForecast& f) {
-  const engine::MemoryPlan& memory = f.step().memory;
-  return {{"parameters", f.step().parameters},
-          {"memory_bytes",
-           {{"persistent", memory.persistent},
-            {"stash", memory.stash},
-            {"scratch", memory.scratch},
-            {"checkpoint_copy", f.memory.need.snapshot},
-            {"host_buffers", f.memory.need.host_buffers},
-            {"program", f.program_bytes},
-            {"total", f.memory.need.total()},
-            {"available", f.memory.supply.device},
-            {"fits", f.memory.fits}}},
-          {"model_flops_per_step", f.model_flops_per_step},
-          {"kernel_flops_per_step", f.executed_flops_per_step()},
-          {"steps", f.steps},
-          {"tokens_per_step", f.tokens_per_step},
-          {"checkpoint_bytes", f.checkpoint_bytes},
-          {"matmul_flops_per_second", f.matmul_flops_per_second},
-          {"seconds_per_step", f.seconds_per_step},
-          {"timed", f.timed},
-          {"with_communication", f.world == 1},
-          {"seconds", f.seconds_per_step * static_cast<double>(f.steps)}};
-}
-
-// Calls visit(group, kind of collective, its line) for all that a rank sends in a step.
-template <class Visit>
-void for_each_line(const StepMeasurement& step, Visit visit) {
-  for (const GroupTraffic& group : step.communication) {
-    for (std::size_t kind = 0; kind < group.traffic.lines.size(); ++kind) {
-      const comm::Traffic::Line& line = group.traffic.lines[kind];
-      if (line.bytes > 0) visit(group, comm::name_of(static_cast<comm::Kind>(kind)), line);
-    }
-  }
-}
-
-// Of a job of several ranks: its mesh, and what the first rank of each stage needs and sends.
-nlohmann::json mesh_json(const TrainingForecast& f) {
-  nlohmann::json stages = nlohmann::json::array();
-  for (const StepMeasurement& stage : f.stages) {
-    nlohmann::json sent = nlohmann::json::array();
-    for_each_line(stage,
-                  [&](const GroupTraffic& group, std::string_view kind, const comm::Traffic::Line& line) {
-                    sent.push_back({{"group", group.group},
-                                    {"ranks", group.ranks},
-                                    {"kind", kind},
-                                    {"calls_per_step", line.calls},
-                                    {"bytes_per_step", line.bytes}});
-                  });
-    stages.push_back({{"memory_bytes",
-                       {{"persistent", stage.memory.persistent},
-                        {"stash", stage.memory.stash},
-                        {"scratch", stage.memory.scratch}}},
-                      {"kernel_flops_per_step", stage.kernels.total_flops()},
-                      {"communication", sent}});
-  }
-  return {{"ranks", f.world},
-          {"tensor", f.mesh.tensor},
-          {"context", f.mesh.context},
-          {"data", f.mesh.data(f.world)},
-          {"pipeline", f.mesh.pipeline},
-          {"expert", f.mesh.expert},
-          {"expert_tensor", f.mesh.expert_tensor},
-          {"pipeline_bubble", f.bubble},
-          {"stages", stages}};
-}
-
-// The same for people.
-std::string mesh_text(const TrainingForecast& f) {
-  std::string text = fmt::format("{:<22}{}: tensor {} x context {} x data {} x pipeline {}", "ranks", f.world,
-                                 f.mesh.tensor, f.mesh.context, f.mesh.data(f.world), f.mesh.pipeline);
-  if (f.mesh.expert * f.mesh.expert_tensor > 1)
-    text += fmt::format("; experts over {} x {}", f.mesh.expert, f.mesh.expert_tensor);
-  text += "\n";
-  if (f.mesh.pipeline > 1) {
-    text += fmt::format("{:<22}{:.1f} % of the time, if a backward pass takes twice a forward one\n",
-                        "pipeline bubble", 100 * f.bubble);
-  }
-  for (std::size_t i = 0; i < f.stages.size(); ++i) {
-    const StepMeasurement& stage = f.stages[i];
-    text += fmt::format("{:<22}{} on the device, {:.3g} FLOPs a step\n",
-                        f.stages.size() == 1 ? "a rank" : fmt::format("a rank of stage {}", i),
-                        human_bytes(static_cast<double>(stage.memory.total())), stage.kernels.total_flops());
-    for_each_line(stage,
-                  [&](const GroupTraffic& group, std::string_view kind, const comm::Traffic::Line& line) {
-                    text += fmt::format("  {:<20}{} a step, {} in {} calls\n",
-                                        fmt::format("{} ({})", group.group, group.ranks),
-                                        human_bytes(line.bytes), kind, line.calls);
-                  });
-  }
-  return text;
-}
-
-// What would make a run fit the memory.
-nlohmann::json changes_of(const MemoryFit& fit) {
-  nlohmann::json list = nlohmann::json::array();
-  for (const MemoryChange& change : fit.changes) {
-    list.push_back(
-        {{"settings", change.settings}, {"price", change.price}, {"memory_bytes", change.need.total()}});
-  }
-  return list;
-}
-
-std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
-  const engine::MemoryPlan& memory = f.step().memory;
-  std::string text;
-  auto line = [&](std::string_view what, const std::string& value) {
-    text += fmt::format("{:<22}{}\n", what, value);
-  };
-  auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
-  line("parameters", human_count(static_cast<double>(f.step().parameters)));
-  if (f.step().trained_parameters < f.step().parameters)
-    line("  trained", human_count(static_cast<double>(f.step().trained_parameters)));
-  if (f.world > 1) text += mesh_text(f);
-  line(f.world > 1 ? "memory of a rank" : "memory", bytes(f.memory.need.total()));
-  line("  persistent", bytes(memory.persistent) + "  weights, gradients, optimizer states");
-  line("  stash", bytes(memory.stash) + "  activations");
-  line("  scratch", bytes(memory.scratch) + "  workspaces");
-  if (f.memory.need.snapshot > 0)
-    line("  checkpoint copy",
-         bytes(f.memory.need.snapshot) + "  from the first save on; async_save=false needs none");
-  line("  host buffers", bytes(f.memory.need.host_buffers) + "  batches read ahead");
-  if (f.program_bytes > 0) {
-    const bool shared = f.memory.supply.shared;
-    line("  program",
-         bytes(f.program_bytes) +
-             (shared ? "  besides: the program" : "  besides, about: the program on the device") +
-             (f.world == 1 ? ""
-              : shared     ? ", and what the ranks of a host exchange through"
-                           : ", and the library of collectives"));
-  }
-  if (!f.memory.fits) {
-    text += "  DOES NOT FIT: " + describe_lack(f.memory) + "\n";
-    if (f.memory.changes.empty()) text += "    " + describe_changes(f.memory) + "\n";
-    for (const MemoryChange& change : f.memory.changes) {
-      text += fmt::format("    {:<28}  needs {} ({})\n", fmt::format("{}", fmt::join(change.settings, " ")),
-                          bytes(change.need.total()), change.price);
-    }
-  }
-  const bool open = f.steps == 0 && c.train_epochs;
-  line("steps",
-       open ? fmt::format("as many as {} epochs need, of {} tokens each", *c.train_epochs, f.tokens_per_step)
-            : fmt::format("{}{} of {} tokens",
-                          !c.train_minutes ? ""
-                          : f.world > 1    ? "at most "
-                                           : "about ",
-                          f.steps, f.tokens_per_step));
-  line("model FLOPs per step", fmt::format("{:.3g}", f.model_flops_per_step));
-  line("executed per step", fmt::format("{:.3g}{}", f.executed_flops_per_step(),
-                                        f.world > 1 ? "  by the kernels of all ranks" : ""));
-  line("checkpoint", bytes(f.checkpoint_bytes));
-  if (f.matmul_flops_per_second == 0) return text;  // planned for a device that is not here
-  line("matrix products", fmt::format("{:.1f} GFLOP/s measured here", f.matmul_flops_per_second / 1e9));
-  const std::string each = human_duration(f.seconds_per_step) + " a step";
-  line("time, about",
-       (open ? each : human_duration(f.seconds_per_step * static_cast<double>(f.steps)) + ", " + each) +
-           (f.timed       ? ""
-            : f.world > 1 ? " (estimated: computing alone; what ranks send and wait for comes on top)"
-                          : " (estimated: a part of a step takes too long to try)"));
-  return text;
-}
 
 // `module`: the experiment's that is run where it has several.
 class Train : public Command {
@@ -207,6 +47,7 @@ class Train : public Command {
               "show what the run would be (of another framework its command and files), and touch nothing");
     args.option("--world", "N", &world_,
                 "with --dry-run: of a job of N ranks, wherever they are: memory, communication, bubble");
+    hardware_.declare(args);
     args.option("--export-config,--export_config", "OUT", &export_,
                 "write the resolved experiment to this file");
     overwrite_.declare(args, "with --export-config: replace that file");
@@ -284,6 +125,7 @@ class Train : public Command {
       return run_external(experiment, external_options(experiment), console);
     }
     refuse_backend_path();
+    if (dry_run_) hardware_.apply(experiment, experiment_.file(), console);
     if (fit_ || fit_memory_) experiment = fitted(experiment, place, world, console);
     if (dry_run_) {
       if (place && place->rank != 0) return 0;  // one forecast is enough
@@ -315,6 +157,7 @@ class Train : public Command {
     refuse(world_.has_value(), "--world");
     refuse(force_, "--force");
     refuse(fit_ || fit_memory_, "--fit");
+    refuse(hardware_.given(), "--hardware");
     return {
         .backend_path = backend_path_, .ranks = ranks_, .dry_run = dry_run_, .json = json_, .quiet = quiet_};
   }
@@ -345,6 +188,11 @@ class Train : public Command {
     constexpr std::int64_t kMostWorld = 1 << 20;
     if (world_ && (*world_ < 1 || *world_ > kMostWorld))
       throw invalid(fmt::format("--world {}: not a number of ranks", *world_), "give 1 or more");
+    if (hardware_.given() && !dry_run_) {
+      throw invalid("--hardware is for --dry-run: a plan for a device that need not be here",
+                    "add --dry-run; a run takes the device that the setting 'device' names");
+    }
+    hardware_.check();
     if (world_ && !dry_run_)
       throw invalid("--world is for --dry-run", "add --dry-run, or start ranks with --nproc and --nnodes");
   }
@@ -389,7 +237,10 @@ class Train : public Command {
     const Trainer::Fit fit = Trainer(experiment, families, log).fit(memory, static_cast<int>(world), on_host);
     fit_settings_ = fit.choice.settings;
     if (!place || place->rank == 0) console.note(describe_choice(fit.choice, fit.supply));
-    return experiment_.load_with(fit.choice.settings, world);
+    config::Experiment fitted = experiment_.load_with(fit.choice.settings, world);
+    fitted.hardware = experiment.hardware;
+    fitted.trainer.device = experiment.trainer.device;
+    return fitted;
   }
 
   // A command's words without --fit, and --fit-memory with its value.
@@ -442,14 +293,13 @@ class Train : public Command {
       console.note(fmt::format("warning: {} is '{}' ({}), which is not there: training will need it",
                                input.key, input.path, experiment.provenance_of(input.key).describe()));
     }
-    const std::string lack = world_ ? ""
-                                    : lack_of_disk(experiment.trainer, run_folder_of(experiment).root(),
-                                                   forecast.checkpoint_bytes);
+    const bool elsewhere = world_ || experiment.hardware;
+    const std::string lack = elsewhere ? ""
+                                       : lack_of_disk(experiment.trainer, run_folder_of(experiment).root(),
+                                                      forecast.checkpoint_bytes);
     if (!lack.empty()) console.note(fmt::format("warning: {}: training will need it", lack));
     if (json_) {
       nlohmann::json json = to_json(forecast);
-      if (forecast.world > 1) json["mesh"] = mesh_json(forecast);
-      json["memory_changes"] = changes_of(forecast.memory);
       json["output_dir"] = experiment.output_dir().string();
       json["experiment"] = nlohmann::json::parse(config::to_json(experiment, false));
       json["missing"] = nlohmann::json::array();
@@ -459,7 +309,7 @@ class Train : public Command {
     } else {
       console.print(config::show(experiment, false) + "\n" + to_text(forecast, experiment.trainer));
     }
-    return 0;
+    return forecast.hardware && !forecast.memory.fits ? 1 : 0;
   }
 
   // Starts this same command once for each rank, and watches over them.
@@ -573,6 +423,7 @@ class Train : public Command {
   OverwriteFlag overwrite_;
   RankOptions ranks_;
   std::optional<std::int64_t> world_;
+  HardwareOption hardware_;
   std::optional<std::string> backend_, backend_path_, fit_memory_;
   std::vector<std::string> fit_settings_;
   bool fit_ = false, dry_run_ = false, quiet_ = false, plain_ = false, force_ = false, json_ = false;

@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "base/terminal/terminal.h"
 #include "engine/pipeline_schedule.h"
+#include "lm/train/planned_hardware.h"
 #include "lm/train/training_settings.h"
-#include "turbo/devices/devices.h"
 
 namespace primus {
 namespace {
@@ -103,8 +103,7 @@ std::optional<Candidate> Search::measure(const TrainerConfig& c) const {
   }
   const engine::MeshShape mesh = mesh_shape_of(e, world_);
   for (int stage = 0; stage < mesh.pipeline; ++stage) {
-    engine::Rank rank(turbo::measuring_device(device_spec_of(e)),
-                      measuring_mesh(e, world_, stage * mesh.stage_ranks(world_)));
+    engine::Rank rank(planning_device(e).device, measuring_mesh(e, world_, stage * mesh.stage_ranks(world_)));
     const StepMeasurement measured = measure_session(rank, *settings, families_);
     const MemoryNeed need = memory_need(e, *settings, measured);
     if (stage == 0 || need.device.total() > found.need.device.total()) {

@@ -12,8 +12,8 @@
 #include "base/terminal/terminal.h"
 #include "comm/job.h"
 #include "lm/data/batch_loader.h"
+#include "lm/train/planned_hardware.h"
 #include "lm/train/training_settings.h"
-#include "turbo/devices/devices.h"
 
 namespace primus {
 namespace {
@@ -113,7 +113,7 @@ class Search {
  private:
   MemoryNeed measure(const config::Experiment& e) const {
     const SessionSettings settings = session_settings_of(e, model_, world_);
-    engine::Rank rank(turbo::measuring_device(device_spec_of(e)), measuring_mesh(e, world_, rank_));
+    engine::Rank rank(planning_device(e).device, measuring_mesh(e, world_, rank_));
     return memory_need(e, settings, measure_session(rank, settings, families_));
   }
 
@@ -242,6 +242,11 @@ std::string describe_lack(const MemoryFit& fit) {
     const auto [need, have] = told_apart(s.shared ? fit.need.total() : fit.need.device.total(), s.device);
     return fmt::format("the run needs {} of memory, and it may have {}", need, have);
   }
+  if (!s.hardware.empty()) {
+    const auto [need, have] = told_apart(fit.need.device.total(), s.device);
+    return fmt::format("the run needs {} of the device's memory, and of the {} of {} {} are left for it",
+                       need, bytes(s.total), s.hardware, have);
+  }
   if (s.shared) {
     const auto [need, have] = told_apart(fit.need.total(), s.device);
     return fmt::format("the run needs {} of memory, and {} of {} are free{}", need, have, bytes(s.total),
@@ -264,7 +269,8 @@ std::string describe_changes(const MemoryFit& fit) {
   std::string text;
   for (const MemoryChange& change : fit.changes) {
     text += fmt::format("{}{} needs {} ({})", text.empty() ? "" : "; ", fmt::join(change.settings, " "),
-                        bytes(change.need.total()), change.price);
+                        bytes(fit.supply.shared ? change.need.total() : change.need.device.total()),
+                        change.price);
   }
   return text;
 }

@@ -30,6 +30,7 @@ struct MemorySupply {
   std::int64_t total = 0;             // installed or allowed, for messages
   std::string limited_by;             // a control group's folder; empty: the machine
   bool chosen = false;                // `device` is what somebody allows (--fit-memory), not what is free
+  std::string hardware = {};          // of a plan for this hardware, `device` is what a run gets; else empty
 };
 
 // A change of settings, and what the run would need with it.

@@ -20,9 +20,19 @@
 #include "lm/tokenizer/tokenizer.h"
 #include "lm/train/fit_choice.h"
 #include "lm/train/memory_fit.h"
+#include "lm/train/planned_hardware.h"
 #include "lm/train/session.h"
 
 namespace primus {
+
+// Of a plan for hardware that need not be here.
+struct HardwarePlan {
+  std::shared_ptr<const config::Hardware> profile;
+  bool by_cpu_kernels = false;      // no plug-in of its kind is here to tell workspaces
+  PlannedMemory memory;             // of the neediest stage's rank
+  PlannedTime time;                 // of a step
+  std::vector<std::string> doubts;  // what the hardware or the program lacks for it
+};
 
 // What a run would be, found without touching a file of the output folder.
 struct TrainingForecast {
@@ -50,6 +60,10 @@ struct TrainingForecast {
   double seconds_per_step = 0;         // of several ranks: what computing alone takes
   bool timed = false;  // seconds_per_step was measured with a small part of a step; otherwise it is estimated
   MemoryFit memory;
+  std::optional<HardwarePlan> hardware;  // of experiments with Experiment::hardware
+  // Ranks that share experts reserve memory for the most rows that can come. The same stages where every
+  // expert gets its equal share of the tokens; empty where that is what is reserved.
+  std::vector<StepMeasurement> balanced;
 };
 
 struct TrainingSummary {

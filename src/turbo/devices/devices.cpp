@@ -4,8 +4,10 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "device/measuring_device.h"
 #include "device/plugin_loader.h"
 #include "turbo/cpu/cpu_kernels.h"
+#include "turbo/devices/planned_kernels.h"
 #include "turbo/devices/plugin_abi.h"
 
 namespace primus::turbo {
@@ -90,6 +92,21 @@ std::unique_ptr<Device> open_device(const DeviceSpec& asked) {
 std::unique_ptr<Device> measuring_device(const DeviceSpec& asked) {
   const DeviceSpec spec = choose_device(asked);
   return plugin_of(spec.kind).measuring(spec);
+}
+
+PlannedDevice planned_device(const DeviceProperties& properties, DeviceSpec spec) {
+  const std::vector<std::string> installed = installed_plugins();
+  PlannedDevice planned;
+  planned.by_cpu_kernels = properties.kind != kCpu &&
+                           std::find(installed.begin(), installed.end(), properties.kind) == installed.end();
+  spec.kind = planned.by_cpu_kernels ? kCpu : properties.kind;
+  spec.ordinal = 0;
+  // A thread of the CPU's has buffers of its own, and a GPU has none of these.
+  if (planned.by_cpu_kernels) spec.threads = 1;
+  std::unique_ptr<Device> source = plugin_of(spec.kind).measuring(spec);
+  const KernelTable& kernels = planned.by_cpu_kernels ? planned_kernels() : source->kernels();
+  planned.device = std::make_unique<MeasuringDevice>(properties, properties.name, kernels, std::move(source));
+  return planned;
 }
 
 const DeviceCollectives* collectives_of(const Device& device) {

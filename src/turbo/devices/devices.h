@@ -27,6 +27,13 @@ std::unique_ptr<Device> open_device(const DeviceSpec& spec);
 // A device to measure on, which needs no hardware (device/measuring_device.h): any machine can plan a run for
 // any device whose plug-in it has.
 std::unique_ptr<Device> measuring_device(const DeviceSpec& spec);
+// The same for a device with these properties, which need not be of this machine: kernels of its kind's
+// plug-in tell their workspaces and, where that is not installed, planned_kernels() (`by_cpu_kernels`).
+struct PlannedDevice {
+  std::unique_ptr<Device> device;
+  bool by_cpu_kernels = false;
+};
+PlannedDevice planned_device(const DeviceProperties& properties, DeviceSpec spec);
 
 // How devices of this kind take part in the vendor's collectives; null where comm's own communicators serve
 // them. For comm::Job::world(). Throws Error(kDependency) as open_device() does.

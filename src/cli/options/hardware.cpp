@@ -1,0 +1,74 @@
+#include "cli/options/hardware.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <vector>
+
+#include "base/error.h"
+#include "config/inherit.h"
+#include "turbo/devices/devices.h"
+
+namespace primus::cli {
+namespace {
+
+constexpr const char* kVariable = "PRIMUS_GPU_MODEL";
+
+void plan_for(config::Experiment& experiment, config::Hardware hardware) {
+  experiment.trainer.device = hardware.device;
+  if (hardware.device == "cpu") return;  // of this machine
+  if (!hardware.can_be_planned()) {
+    throw invalid(
+        fmt::format(
+            "{} lacks memory_gib, peak_bf16_tflops or peak_memory_gbs, and nothing can be planned for it",
+            hardware.file),
+        "docs/parallelism.md has an example of such a file");
+  }
+  experiment.hardware = std::make_shared<const config::Hardware>(std::move(hardware));
+}
+
+}  // namespace
+
+std::vector<config::Hardware> known_hardware() {
+  return config::read_hardware(
+      config::default_preset_dirs([](const std::string& name) -> std::optional<std::string> {
+        const char* const value = std::getenv(name.c_str());
+        return value ? std::optional<std::string>(value) : std::nullopt;
+      }));
+}
+
+void HardwareOption::declare(Arguments& arguments) {
+  arguments.option("--hardware", "NAME", &name_,
+                   "with --dry-run: plan for this device, which need not be here: mi300x, h100 and others of "
+                   "presets/hardware, or a YAML file like those");
+}
+
+void HardwareOption::check() const {
+  if (name_) config::hardware_named(known_hardware(), *name_);
+}
+
+void HardwareOption::apply(config::Experiment& experiment, const std::string& file,
+                           const Console& console) const {
+  if (name_) return plan_for(experiment, config::hardware_named(known_hardware(), *name_));
+  const bool here = turbo::choose_device({}).kind != "cpu";
+  if (here || experiment.provenance.contains("device")) return;
+  const char* const model = std::getenv(kVariable);
+  if (model && *model) {
+    try {
+      plan_for(experiment, config::hardware_named(known_hardware(), model));
+      console.note(
+          fmt::format("note: planned for the {} that {} names; --hardware names another", model, kVariable));
+    } catch (const Error& error) {
+      console.note(fmt::format("warning: {}: {}", kVariable, error.what()));
+    }
+    return;
+  }
+  if (const auto meant = config::hardware_of_path(known_hardware(), file)) {
+    console.note(
+        fmt::format("note: planned for this machine; the experiment lies in a folder for the {}: "
+                    "--hardware {} plans for that",
+                    meant->name, meant->short_name));
+  }
+}
+
+}  // namespace primus::cli

@@ -1,0 +1,309 @@
+#include "cli/train/forecast.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/terminal/terminal.h"
+#include "cli/options/hardware.h"
+
+namespace primus::cli {
+namespace {
+
+// Calls visit(group, kind of collective, its line) for all that a rank sends in a step.
+template <class Visit>
+void for_each_line(const StepMeasurement& step, Visit visit) {
+  for (const GroupTraffic& group : step.communication) {
+    for (std::size_t kind = 0; kind < group.traffic.lines.size(); ++kind) {
+      const comm::Traffic::Line& line = group.traffic.lines[kind];
+      if (line.bytes > 0) visit(group, comm::name_of(static_cast<comm::Kind>(kind)), line);
+    }
+  }
+}
+
+// Of a job of several ranks: its mesh, and what the first rank of each stage needs and sends.
+nlohmann::json mesh_json(const TrainingForecast& f) {
+  nlohmann::json stages = nlohmann::json::array();
+  for (const StepMeasurement& stage : f.stages) {
+    nlohmann::json sent = nlohmann::json::array();
+    for_each_line(stage,
+                  [&](const GroupTraffic& group, std::string_view kind, const comm::Traffic::Line& line) {
+                    sent.push_back({{"group", group.group},
+                                    {"ranks", group.ranks},
+                                    {"kind", kind},
+                                    {"calls_per_step", line.calls},
+                                    {"bytes_per_step", line.bytes}});
+                  });
+    stages.push_back({{"memory_bytes",
+                       {{"persistent", stage.memory.persistent},
+                        {"stash", stage.memory.stash},
+                        {"scratch", stage.memory.scratch}}},
+                      {"kernel_flops_per_step", stage.kernels.total_flops()},
+                      {"communication", sent}});
+  }
+  return {{"ranks", f.world},
+          {"tensor", f.mesh.tensor},
+          {"context", f.mesh.context},
+          {"data", f.mesh.data(f.world)},
+          {"pipeline", f.mesh.pipeline},
+          {"expert", f.mesh.expert},
+          {"expert_tensor", f.mesh.expert_tensor},
+          {"pipeline_bubble", f.bubble},
+          {"stages", stages}};
+}
+
+// The same for people.
+std::string mesh_text(const TrainingForecast& f) {
+  std::string text = fmt::format("{:<22}{}: tensor {} x context {} x data {} x pipeline {}", "ranks", f.world,
+                                 f.mesh.tensor, f.mesh.context, f.mesh.data(f.world), f.mesh.pipeline);
+  if (f.mesh.expert * f.mesh.expert_tensor > 1)
+    text += fmt::format("; experts over {} x {}", f.mesh.expert, f.mesh.expert_tensor);
+  text += "\n";
+  if (f.mesh.pipeline > 1) {
+    text += fmt::format("{:<22}{:.1f} % of the time, if a backward pass takes twice a forward one\n",
+                        "pipeline bubble", 100 * f.bubble);
+  }
+  for (std::size_t i = 0; i < f.stages.size(); ++i) {
+    const StepMeasurement& stage = f.stages[i];
+    text += fmt::format("{:<22}{} on the device, {:.3g} FLOPs a step\n",
+                        f.stages.size() == 1 ? "a rank" : fmt::format("a rank of stage {}", i),
+                        human_bytes(static_cast<double>(stage.memory.total())), stage.kernels.total_flops());
+    for_each_line(stage,
+                  [&](const GroupTraffic& group, std::string_view kind, const comm::Traffic::Line& line) {
+                    text += fmt::format("  {:<20}{} a step, {} in {} calls\n",
+                                        fmt::format("{} ({})", group.group, group.ranks),
+                                        human_bytes(line.bytes), kind, line.calls);
+                  });
+  }
+  return text;
+}
+
+// What would make a run fit the memory.
+nlohmann::json changes_of(const MemoryFit& fit) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const MemoryChange& change : fit.changes) {
+    list.push_back(
+        {{"settings", change.settings}, {"price", change.price}, {"memory_bytes", change.need.total()}});
+  }
+  return list;
+}
+
+// The devices that have the memory for a run that does not fit, by name: the same need, and the same kept
+// free.
+std::vector<std::string> larger_hardware(const TrainingForecast& f) {
+  std::vector<std::string> names;
+  if (f.memory.fits) return names;
+  for (const config::Hardware& h : known_hardware()) {
+    PlannedMemory memory = f.hardware->memory;
+    memory.installed = h.memory_bytes();
+    if (h.can_be_planned() && fits(f.memory.need, supply_of(h, memory))) names.push_back(h.short_name);
+  }
+  return names;
+}
+
+nlohmann::json hardware_json(const TrainingForecast& f) {
+  const HardwarePlan& plan = *f.hardware;
+  const config::Hardware& h = *plan.profile;
+  return {{"name", h.name},
+          {"file", h.file},
+          {"source", h.source},
+          {"device", h.device},
+          {"workspaces_by", plan.by_cpu_kernels ? "kernels of the CPU" : "kernels of the device"},
+          {"memory_bytes",
+           {{"installed", plan.memory.installed},
+            {"reserved_for_driver", plan.memory.context},
+            {"reserved_for_collectives", plan.memory.collectives},
+            {"reserved_for_libraries", plan.memory.libraries},
+            {"for_the_run", f.memory.supply.device}}},
+          {"peak_bf16_flops_per_second", 1e12 * h.peak_tflops},
+          {"peak_fp8_flops_per_second", 1e12 * h.peak_fp8_tflops},
+          {"peak_fp32_flops_per_second", 1e12 * h.peak_fp32_tflops},
+          {"step_share", h.step_share},
+          {"fp8_step_share", h.fp8_share_of_step()},
+          {"peak_memory_bytes_per_second", 1e9 * h.peak_memory},
+          {"link_bytes_per_second", 1e9 * h.link},
+          {"network_bytes_per_second", 1e9 * h.network},
+          {"gpus_per_host", h.gpus_per_host},
+          {"estimated_seconds_per_step",
+           {{"computing", plan.time.computing},
+            {"communication", plan.time.communication},
+            {"all_communication_hidden", plan.time.quickest},
+            {"none_hidden", plan.time.slowest}}},
+          {"would_fit_on", larger_hardware(f)},
+          {"doubts", plan.doubts}};
+}
+
+std::int64_t most_of(const std::vector<StepMeasurement>& stages) {
+  std::int64_t most = 0;
+  for (const StepMeasurement& stage : stages) most = std::max(most, stage.memory.total());
+  return most;
+}
+
+// Where memory is reserved for the most rows that experts can get.
+std::string experts_text(const TrainingForecast& f) {
+  const std::int64_t even = most_of(f.balanced);
+  const MemoryNeed need{.device = {.persistent = even, .stash = 0, .scratch = 0},
+                        .snapshot = f.memory.need.snapshot,
+                        .host_buffers = f.memory.need.host_buffers};
+  return fmt::format(
+      "  {:<20}{}  what this run reserves beyond a run whose experts get equal shares: for all tokens of {} "
+      "ranks on one.\n  {:<20}{}  on the device with equal shares{}\n",
+      "worst case", human_bytes(static_cast<double>(f.step().memory.total() - even)),
+      f.mesh.expert * f.mesh.expert_tensor, "expected", human_bytes(static_cast<double>(even)),
+      f.memory.fits                 ? ""
+      : fits(need, f.memory.supply) ? ", which would fit"
+                                    : ", which would not fit, either");
+}
+
+// What a plan's hardware gives the run, and whether that is enough.
+std::string hardware_text(const TrainingForecast& f) {
+  const HardwarePlan& plan = *f.hardware;
+  const config::Hardware& h = *plan.profile;
+  const auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
+  std::string text = fmt::format("{:<22}{} ({})\n", "planned for", h.name, h.file);
+  text +=
+      fmt::format("  {:<20}{} of {}: {} are kept for the driver and kernels", "memory for the run",
+                  bytes(f.memory.supply.device), bytes(plan.memory.installed), bytes(plan.memory.context));
+  if (plan.memory.collectives > 0)
+    text += fmt::format(", {} for the library of collectives", bytes(plan.memory.collectives));
+  if (plan.memory.libraries > 0) {
+    text += fmt::format(", {} for libraries' workspaces (no {} plug-in is here to tell them)",
+                        bytes(plan.memory.libraries), h.device);
+  }
+  text += "\n";
+  if (f.memory.fits) {
+    text += fmt::format("  FITS                {} of {}\n", bytes(f.memory.need.device.total()),
+                        bytes(f.memory.supply.device));
+  }
+  for (const std::string& doubt : plan.doubts) text += fmt::format("  but                 {}\n", doubt);
+  return text;
+}
+
+// `open`: the number of steps is not known.
+std::string time_text(const TrainingForecast& f, bool open) {
+  const HardwarePlan& plan = *f.hardware;
+  const config::Hardware& h = *plan.profile;
+  const auto tokens = static_cast<double>(f.tokens_per_step) / f.world;
+  std::string text =
+      f.world == 1
+          ? fmt::format("{:<22}{} a step", "time, an estimate", human_duration(plan.time.slowest))
+          : fmt::format("{:<22}{} a step if all communication is hidden, {} if none is", "time, an estimate",
+                        human_duration(plan.time.quickest), human_duration(plan.time.slowest));
+  if (!open)
+    text += fmt::format("; {} in all", human_duration(plan.time.slowest * static_cast<double>(f.steps)));
+  text += fmt::format("\n  {:<20}{:.0f} tokens/s of each device\n", "that is", tokens / plan.time.slowest);
+  text += fmt::format("  {:<20}{:g} TFLOP/s in bf16, of which steps reach {:.0f} %; memory {:g} GB/s", "by",
+                      h.peak_tflops, 100 * h.step_share, h.peak_memory);
+  if (f.world > 1) text += fmt::format("; links {:g} GB/s, network {:g} GB/s", h.link, h.network);
+  return text + "\n";
+}
+
+}  // namespace
+
+nlohmann::json to_json(const TrainingForecast& f) {
+  const engine::MemoryPlan& memory = f.step().memory;
+  nlohmann::json json = {{"parameters", f.step().parameters},
+                         {"memory_bytes",
+                          {{"persistent", memory.persistent},
+                           {"stash", memory.stash},
+                           {"scratch", memory.scratch},
+                           {"checkpoint_copy", f.memory.need.snapshot},
+                           {"host_buffers", f.memory.need.host_buffers},
+                           {"program", f.program_bytes},
+                           {"total", f.memory.need.total()},
+                           {"available", f.memory.supply.device},
+                           {"fits", f.memory.fits}}},
+                         {"model_flops_per_step", f.model_flops_per_step},
+                         {"kernel_flops_per_step", f.executed_flops_per_step()},
+                         {"steps", f.steps},
+                         {"tokens_per_step", f.tokens_per_step},
+                         {"checkpoint_bytes", f.checkpoint_bytes},
+                         {"matmul_flops_per_second", f.matmul_flops_per_second},
+                         {"seconds_per_step", f.seconds_per_step},
+                         {"timed", f.timed},
+                         {"with_communication", f.world == 1},
+                         {"seconds", f.seconds_per_step * static_cast<double>(f.steps)}};
+  if (f.world > 1) json["mesh"] = mesh_json(f);
+  json["memory_changes"] = changes_of(f.memory);
+  if (f.hardware) json["hardware"] = hardware_json(f);
+  if (!f.balanced.empty()) {
+    json["memory_bytes"]["device_with_equal_shares_of_experts"] = most_of(f.balanced);
+    json["memory_bytes"]["reserved_for_the_worst_case_of_experts"] =
+        f.step().memory.total() - most_of(f.balanced);
+  }
+  return json;
+}
+
+std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
+  const engine::MemoryPlan& memory = f.step().memory;
+  std::string text;
+  auto line = [&](std::string_view what, const std::string& value) {
+    text += fmt::format("{:<22}{}\n", what, value);
+  };
+  auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
+  line("parameters", human_count(static_cast<double>(f.step().parameters)));
+  if (f.step().trained_parameters < f.step().parameters)
+    line("  trained", human_count(static_cast<double>(f.step().trained_parameters)));
+  if (f.world > 1) text += mesh_text(f);
+  line(f.world > 1 ? "memory of a rank" : "memory", bytes(f.memory.need.total()));
+  line("  persistent", bytes(memory.persistent) + "  weights, gradients, optimizer states");
+  line("  stash", bytes(memory.stash) + "  activations");
+  line("  scratch", bytes(memory.scratch) + "  workspaces");
+  if (f.memory.need.snapshot > 0)
+    line("  checkpoint copy",
+         bytes(f.memory.need.snapshot) + "  from the first save on; async_save=false needs none");
+  line("  host buffers", bytes(f.memory.need.host_buffers) + "  batches read ahead");
+  if (!f.balanced.empty()) text += experts_text(f);
+  if (f.hardware) {
+    text += hardware_text(f);
+  } else if (f.program_bytes > 0) {
+    const bool shared = f.memory.supply.shared;
+    line("  program",
+         bytes(f.program_bytes) +
+             (shared ? "  besides: the program" : "  besides, about: the program on the device") +
+             (f.world == 1 ? ""
+              : shared     ? ", and what the ranks of a host exchange through"
+                           : ", and the library of collectives"));
+  }
+  if (!f.memory.fits) {
+    text += "  DOES NOT FIT: " + describe_lack(f.memory) + "\n";
+    if (f.memory.changes.empty()) text += "    " + describe_changes(f.memory) + "\n";
+    for (const MemoryChange& change : f.memory.changes) {
+      text += fmt::format("    {:<28}  needs {} ({})\n", fmt::format("{}", fmt::join(change.settings, " ")),
+                          bytes(f.memory.supply.shared ? change.need.total() : change.need.device.total()),
+                          change.price);
+    }
+    if (f.hardware) {
+      const std::vector<std::string> larger = larger_hardware(f);
+      text +=
+          fmt::format("    {:<28}  {}\n", "other hardware",
+                      larger.empty() ? "none that is known has so much memory: more ranks, which share more"
+                                     : fmt::format("it would fit on {}", fmt::join(larger, ", ")));
+    }
+  }
+  const bool open = f.steps == 0 && c.train_epochs;
+  line("steps",
+       open ? fmt::format("as many as {} epochs need, of {} tokens each", *c.train_epochs, f.tokens_per_step)
+            : fmt::format("{}{} of {} tokens",
+                          !c.train_minutes ? ""
+                          : f.world > 1    ? "at most "
+                                           : "about ",
+                          f.steps, f.tokens_per_step));
+  line("model FLOPs per step", fmt::format("{:.3g}", f.model_flops_per_step));
+  line("executed per step", fmt::format("{:.3g}{}", f.executed_flops_per_step(),
+                                        f.world > 1 ? "  by the kernels of all ranks" : ""));
+  line("checkpoint", bytes(f.checkpoint_bytes));
+  if (f.hardware) return text + time_text(f, open);
+  if (f.matmul_flops_per_second == 0) return text;  // the device of the experiment is not here
+  line("matrix products", fmt::format("{:.1f} GFLOP/s measured here", f.matmul_flops_per_second / 1e9));
+  const std::string each = human_duration(f.seconds_per_step) + " a step";
+  line("time, about",
+       (open ? each : human_duration(f.seconds_per_step * static_cast<double>(f.steps)) + ", " + each) +
+           (f.timed       ? ""
+            : f.world > 1 ? " (estimated: computing alone; what ranks send and wait for comes on top)"
+                          : " (estimated: a part of a step takes too long to try)"));
+  return text;
+}
+
+}  // namespace primus::cli

@@ -1,0 +1,15 @@
+// What 'train ... --dry-run' prints of a run: for people and as JSON.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "config/trainer_config.h"
+#include "lm/train/trainer.h"
+
+namespace primus::cli {
+
+nlohmann::json to_json(const TrainingForecast& forecast);
+std::string to_text(const TrainingForecast& forecast, const config::TrainerConfig& trainer);
+
+}  // namespace primus::cli

@@ -1,0 +1,147 @@
+// train --dry-run --hardware: a plan for a GPU that need not be here.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/files/file.h"
+#include "base/temporary_folder.h"
+#include "cli/program.h"
+
+namespace primus {
+namespace {
+
+using nlohmann::json;
+using test::ProgramResult;
+using test::run_program;
+using test::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class PlanHardware : public ::testing::Test {
+ protected:
+  // `model` on `layers` layers: small enough to be measured at once, and as large as it says.
+  std::string file(const std::string& folder, const std::string& overrides) const {
+    const Path path = folder_.path() / folder;
+    make_folders(path);
+    write_file(
+        path / "e.yaml",
+        "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\nmodules:\n  pre_trainer:\n"
+        "    framework: native\n    config: pre_trainer.yaml\n    model: llama3.1_8B.yaml\n    overrides:\n"
+        "      mock_data: true\n      micro_batch_size: 1\n      global_batch_size: 8\n" +
+            overrides);
+    return (path / "e.yaml").string();
+  }
+  ProgramResult plan(const std::string& experiment, const std::vector<std::string>& more,
+                     const std::map<std::string, std::string>& variables = {}) const {
+    std::vector<std::string> words{"train", "pretrain", "--config", experiment, "--dry-run"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words, {.environment = variables});
+  }
+  TemporaryFolder folder_;
+};
+
+// The same run on two GPUs: 8B parameters with fp32 states are 134 GiB.
+TEST_F(PlanHardware, SaysWhetherTheRunFitsThatGpu) {
+  const std::string experiment = file("x", "      seq_length: 2048\n");
+  const ProgramResult large = plan(experiment, {"--hardware", "mi300x"});
+  EXPECT_EQ(large.exit_code, 0) << large.err;
+  EXPECT_THAT(large.out,
+              AllOf(HasSubstr("AMD Instinct MI300X (presets/hardware/amd_mi300x.yaml)"), HasSubstr("FITS"),
+                    HasSubstr("time, an estimate"), HasSubstr("tokens/s of each device"),
+                    HasSubstr("device: hip"), Not(HasSubstr("DOES NOT FIT"))));
+  const ProgramResult small = plan(experiment, {"--hardware", "h100"});
+  EXPECT_EQ(small.exit_code, 1);
+  EXPECT_THAT(small.out, AllOf(HasSubstr("DOES NOT FIT: the run needs"), HasSubstr("of NVIDIA H100 SXM"),
+                               HasSubstr("it would fit on mi300x, ")));
+  // Eight of them share the states, as pre_trainer.yaml says.
+  const ProgramResult eight = plan(experiment, {"--hardware", "h100", "--world", "8", "--json"});
+  EXPECT_EQ(eight.exit_code, 0) << eight.err;
+  const json forecast = json::parse(eight.out);
+  EXPECT_EQ(forecast.at("memory_bytes").at("fits"), true);
+  const json& hardware = forecast.at("hardware");
+  EXPECT_EQ(hardware.at("name"), "NVIDIA H100 SXM");
+  const json& memory = hardware.at("memory_bytes");
+  EXPECT_EQ(memory.at("for_the_run").get<std::int64_t>() +
+                memory.at("reserved_for_driver").get<std::int64_t>() +
+                memory.at("reserved_for_collectives").get<std::int64_t>() +
+                memory.at("reserved_for_libraries").get<std::int64_t>(),
+            memory.at("installed").get<std::int64_t>());
+  const json& seconds = hardware.at("estimated_seconds_per_step");
+  EXPECT_GT(seconds.at("none_hidden"), seconds.at("computing"));
+  EXPECT_EQ(forecast.at("seconds_per_step"), seconds.at("none_hidden"));
+  EXPECT_FALSE(forecast.at("timed"));
+  EXPECT_EQ(forecast.at("experiment").at("trainer").at("use_distributed_optimizer"), true);
+}
+
+TEST_F(PlanHardware, AFileOfYourOwnIsAProfile) {
+  const std::string experiment = file("x", "      num_layers: 1\n      seq_length: 64\n");
+  const std::string own = (folder_.path() / "own.yaml").string();
+  const std::string text =
+      "name: Tiny\nmatch: [Tiny]\nsource: me\ndevice: cuda\npeak_bf16_tflops: 10\npeak_memory_gbs: 100\n";
+  write_file(own, text + "memory_gib: 2\n");
+  const ProgramResult small = plan(experiment, {"--hardware", own});
+  EXPECT_EQ(small.exit_code, 1);
+  EXPECT_THAT(small.out, HasSubstr("of Tiny"));
+  write_file(own, text);
+  const ProgramResult without = plan(experiment, {"--hardware", own});
+  EXPECT_EQ(without.exit_code, 2);
+  EXPECT_THAT(without.err, HasSubstr("lacks memory_gib"));
+  write_file(own, text + "memory: 2\n");
+  EXPECT_THAT(plan(experiment, {"--hardware", own}).err,
+              AllOf(HasSubstr("own.yaml:7:1"), HasSubstr("'memory'")));
+}
+
+// AMD Primus's variable, and its folders.
+TEST_F(PlanHardware, TheVariableAndTheFolderCount) {
+  const std::string experiment = file("MI355X", "      num_layers: 1\n      seq_length: 64\n");
+  const ProgramResult here = plan(experiment, {});
+  EXPECT_EQ(here.exit_code, 0) << here.err;
+  EXPECT_THAT(here.err,
+              HasSubstr("the experiment lies in a folder for the AMD Instinct MI355X: --hardware mi355x"));
+  EXPECT_THAT(here.out, Not(HasSubstr("planned for")));
+  const ProgramResult by_variable = plan(experiment, {}, {{"PRIMUS_GPU_MODEL", "MI300X"}});
+  EXPECT_EQ(by_variable.exit_code, 0) << by_variable.err;
+  EXPECT_THAT(by_variable.out, HasSubstr("AMD Instinct MI300X"));
+  EXPECT_THAT(by_variable.err, HasSubstr("planned for the MI300X that PRIMUS_GPU_MODEL names"));
+  const ProgramResult chosen = plan(experiment, {"device=cpu"}, {{"PRIMUS_GPU_MODEL", "MI300X"}});
+  EXPECT_THAT(chosen.out, Not(HasSubstr("planned for")));
+  EXPECT_THAT(plan(experiment, {}, {{"PRIMUS_GPU_MODEL", "XYZ"}}).err,
+              HasSubstr("warning: PRIMUS_GPU_MODEL: no hardware is called 'XYZ'"));
+  const ProgramResult cpu = plan(experiment, {"--hardware", "cpu"});
+  EXPECT_EQ(cpu.exit_code, 0) << cpu.err;
+  EXPECT_THAT(cpu.out, HasSubstr("measured here"));
+}
+
+TEST_F(PlanHardware, MistakesAreRefused) {
+  const std::string experiment = file("x", "");
+  const auto refused = [&](const std::vector<std::string>& more, const std::string& said) {
+    const ProgramResult result = plan(experiment, more);
+    EXPECT_EQ(result.exit_code, 2) << result.out;
+    EXPECT_THAT(result.err, HasSubstr(said));
+  };
+  refused({"--hardware", "mi300"}, "no hardware is called 'mi300'");
+  refused({"--hardware", "nowhere.yaml"}, "nowhere.yaml");
+  refused({"--hardware", "h100", "--framework", "megatron"}, "--hardware is for the native engine");
+  const ProgramResult run = run_program({"train", "pretrain", "--config", experiment, "--hardware", "h100"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("--hardware is for --dry-run"));
+}
+
+// --fit chooses for that GPU's memory.
+TEST_F(PlanHardware, FitChoosesForIt) {
+  const std::string experiment =
+      file("x", "      num_layers: 4\n      seq_length: 8192\n      global_batch_size: 64\n");
+  const ProgramResult fitted = plan(experiment, {"--fit", "--hardware", "h100", "--json"});
+  EXPECT_EQ(fitted.exit_code, 0) << fitted.err;
+  const json forecast = json::parse(fitted.out);
+  EXPECT_EQ(forecast.at("hardware").at("name"), "NVIDIA H100 SXM");
+  EXPECT_GT(forecast.at("experiment").at("trainer").at("micro_batch_size"), 1);
+  EXPECT_TRUE(forecast.at("memory_bytes").at("fits"));
+}
+
+}  // namespace
+}  // namespace primus

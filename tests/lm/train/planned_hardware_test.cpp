@@ -1,0 +1,185 @@
+// Plans for hardware that is not here: its memory decides, and time follows from its profile by arithmetic.
+#include "lm/train/planned_hardware.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "lm/model/family.h"
+#include "lm/train/trainer.h"
+#include "lm/train/training_settings.h"
+
+namespace primus {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+config::Hardware a_gpu() {
+  return {.file = "x.yaml",
+          .short_name = "x",
+          .name = "a GPU",
+          .source = "this test",
+          .device = "cuda",
+          .match = {"x"},
+          .memory_gib = 80,
+          .peak_tflops = 1000,
+          .peak_fp8_tflops = 2000,
+          .peak_fp32_tflops = 50,
+          .step_share = 0.5,
+          .fp8_step_share = 0.25,
+          .peak_memory = 3000,
+          .link = 100,
+          .network = 10,
+          .gpus_per_host = 8};
+}
+
+StepMeasurement stage_with(double flops, double fp8_flops = 0) {
+  StepMeasurement stage;
+  stage.kernels[turbo::KernelId::kGemm].flops = flops;
+  stage.kernels[turbo::KernelId::kFp8Gemm].flops = fp8_flops;
+  return stage;
+}
+
+GroupTraffic traffic(const std::string& group, int ranks, comm::Kind kind, double bytes) {
+  GroupTraffic sent{.group = group, .ranks = ranks, .traffic = {}};
+  sent.traffic.lines[static_cast<std::size_t>(kind)] = {.calls = 1, .bytes = bytes};
+  return sent;
+}
+
+TEST(PlannedTime, IsTheWorkByTheRatesThatStepsReach) {
+  const config::Hardware gpu = a_gpu();
+  const auto computing = [&](const StepMeasurement& stage, DType compute) {
+    return planned_time(gpu, {stage}, {}, 1, compute, 0).computing;
+  };
+  EXPECT_DOUBLE_EQ(computing(stage_with(1e15), DType::kBF16), 2);
+  EXPECT_DOUBLE_EQ(computing(stage_with(1e15), DType::kF32), 40);
+  EXPECT_DOUBLE_EQ(computing(stage_with(1e15, 1e15), DType::kBF16), 2 + 2);
+  // What is read and written of memory takes its time however little is computed: 2 x 2.1e12 bytes.
+  StepMeasurement wide = stage_with(1e9);
+  wide.memory = {.persistent = 1'050'000'000'000, .stash = 1'050'000'000'000, .scratch = 0};
+  EXPECT_DOUBLE_EQ(computing(wide, DType::kBF16), 2);
+  // The stage with the most work decides, and stages wait in the bubble.
+  const PlannedTime staged =
+      planned_time(gpu, {stage_with(1e15), stage_with(2e15)}, {.pipeline = 2}, 2, DType::kBF16, 0.2);
+  EXPECT_DOUBLE_EQ(staged.computing, 4);
+  EXPECT_DOUBLE_EQ(staged.slowest, 5);
+}
+
+// Links within a host, network cards between hosts; of what is sent around a ring every host's cards have a
+// part.
+TEST(PlannedTime, CommunicationIsByTheLinksOfTheGroup) {
+  const config::Hardware gpu = a_gpu();
+  const auto seconds = [&](const GroupTraffic& sent, const engine::MeshShape& mesh, int world) {
+    StepMeasurement stage = stage_with(5e14);
+    stage.communication = {sent};
+    const PlannedTime time = planned_time(gpu, {stage}, mesh, world, DType::kBF16, 0);
+    EXPECT_DOUBLE_EQ(time.slowest, time.computing + time.communication);
+    EXPECT_DOUBLE_EQ(time.quickest, std::max(time.computing, time.communication));
+    return time.communication;
+  };
+  using comm::Kind;
+  EXPECT_DOUBLE_EQ(seconds(traffic("data", 8, Kind::kAllReduce, 70e9), {}, 8), 1);
+  // Eight GPUs of a host on the ring: eight cards of 10 GB/s.
+  EXPECT_DOUBLE_EQ(seconds(traffic("data", 16, Kind::kAllReduce, 56e9), {}, 16), 1);
+  // Of a data group beside 8 tensor ranks each host has one.
+  EXPECT_DOUBLE_EQ(seconds(traffic("data", 2, Kind::kAllReduce, 7e9), {.tensor = 8}, 16), 1);
+  EXPECT_DOUBLE_EQ(seconds(traffic("tensor", 8, Kind::kAllReduce, 70e9), {.tensor = 8}, 16), 1);
+  EXPECT_DOUBLE_EQ(seconds(traffic("pipeline", 2, Kind::kExchange, 7e9), {.pipeline = 2}, 16), 1);
+  EXPECT_DOUBLE_EQ(seconds(traffic("pipeline", 2, Kind::kExchange, 70e9), {.pipeline = 2}, 8), 1);
+  // Half of what is sent to 16 ranks stays in the host.
+  EXPECT_DOUBLE_EQ(seconds(traffic("experts", 16, Kind::kAllToAll, 14e9), {.expert = 16}, 16), 1 + 0.1);
+}
+
+TEST(PlannedTime, DoubtsAreSaid) {
+  config::Hardware gpu = a_gpu();
+  EXPECT_THAT(doubts_about(gpu, {stage_with(1, 1)}), IsEmpty());
+  gpu.peak_fp8_tflops = 0;
+  EXPECT_THAT(doubts_about(gpu, {stage_with(1)}), IsEmpty());
+  EXPECT_THAT(doubts_about(gpu, {stage_with(1, 1)}).at(0), HasSubstr("no products in fp8"));
+  gpu.peak_fp8_tflops = 2000;
+  gpu.device = "hip";
+  EXPECT_THAT(doubts_about(gpu, {stage_with(1, 1)}).at(0), HasSubstr("AMD"));
+}
+
+config::Experiment experiment(const std::string& more, std::shared_ptr<const config::Hardware> hardware,
+                              const std::vector<std::string>& arguments = {}) {
+  config::LoadOptions options;
+  options.environment = [](const std::string&) { return std::nullopt; };
+  options.preset_dirs.emplace();
+  config::Experiment e = config::load_experiment_text(
+      "{work_group: g, user_name: u, exp_name: e, workspace: w, modules: {pre_trainer: {overrides: "
+      "{mock_data: true, num_layers: 2, hidden_size: 128, num_attention_heads: 4, vocab_size: 512, "
+      "seq_length: 256, micro_batch_size: 2, global_batch_size: 16, num_threads: 1" +
+          more + "}}}}",
+      "exp.yaml", arguments, options);
+  e.hardware = std::move(hardware);
+  return e;
+}
+
+TrainingForecast forecast(const config::Experiment& e, int world) {
+  static const FamilyRegistry families = builtin_families();
+  Logger log(LogOptions{.console_level = LogLevel::kError, .console = {}});
+  return Trainer(e, families, log).forecast(world, 1);
+}
+
+// The verdict is by the hardware's memory, to the byte, beside what is kept for its driver and libraries.
+TEST(PlannedHardware, ItsMemoryDecides) {
+  config::Hardware gpu = a_gpu();
+  const auto planned = [&](double gib) {
+    gpu.memory_gib = gib;
+    return forecast(experiment("", std::make_shared<const config::Hardware>(gpu)), 4);
+  };
+  const TrainingForecast large = planned(80);
+  ASSERT_TRUE(large.hardware);
+  EXPECT_TRUE(large.hardware->by_cpu_kernels);
+  EXPECT_TRUE(large.memory.fits);
+  EXPECT_FALSE(large.memory.supply.shared);
+  const PlannedMemory& memory = large.hardware->memory;
+  EXPECT_EQ(memory.installed, std::int64_t{80} << 30);
+  EXPECT_GT(memory.context, 0);
+  EXPECT_GT(memory.collectives, 0);
+  EXPECT_GT(memory.libraries, 0);
+  EXPECT_EQ(large.memory.supply.device, memory.installed - memory.reserved());
+  EXPECT_GT(large.seconds_per_step, 0);
+  EXPECT_FALSE(large.timed);
+  // What it needs, and what is left of it for others (fits()): a GiB more is enough, a GiB less is not.
+  const double needs = static_cast<double>(large.memory.need.device.total() + memory.reserved()) / (1 << 30);
+  EXPECT_TRUE(planned(needs + 1).memory.fits);
+  const TrainingForecast small = planned(needs - 1);
+  EXPECT_FALSE(small.memory.fits);
+  EXPECT_THAT(describe_lack(small.memory), HasSubstr("of a GPU"));
+}
+
+// Weights, gradients and states are counted alike whatever device they are planned for.
+TEST(PlannedHardware, HoldsWhatTheRunHolds) {
+  const auto gpu = std::make_shared<const config::Hardware>(a_gpu());
+  const TrainingForecast here = forecast(experiment("", nullptr, {"device=cpu"}), 4);
+  const TrainingForecast there = forecast(experiment("", gpu), 4);
+  EXPECT_EQ(there.step().memory.persistent, here.step().memory.persistent);
+  EXPECT_EQ(there.step().memory.stash, here.step().memory.stash);
+  EXPECT_EQ(there.step().kernels.total_flops(), here.step().kernels.total_flops());
+  EXPECT_FALSE(here.hardware);
+}
+
+// Ranks that share experts reserve the most rows that can come; what an even share takes is said beside it.
+TEST(PlannedHardware, TheWorstCaseOfExpertsIsTold) {
+  const std::string experts =
+      ", num_experts: 8, moe_ffn_hidden_size: 64, moe_router_topk: 2, model_type: mixtral";
+  const auto gpu = std::make_shared<const config::Hardware>(a_gpu());
+  const TrainingForecast spread = forecast(experiment(experts + ", expert_model_parallel_size: 4", gpu), 4);
+  ASSERT_EQ(spread.balanced.size(), 1U);
+  EXPECT_LT(spread.balanced[0].memory.stash, spread.step().memory.stash);
+  EXPECT_EQ(spread.balanced[0].memory.persistent, spread.step().memory.persistent);
+  EXPECT_TRUE(forecast(experiment(experts, gpu), 4).balanced.empty());
+  EXPECT_TRUE(
+      forecast(experiment(experts + ", expert_model_parallel_size: 4, moe_expert_capacity_factor: 1", gpu), 4)
+          .balanced.empty());
+}
+
+}  // namespace
+}  // namespace primus

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Holds the experiments that Primus publishes against this program, and prints how each kind of them fares.
 
-    scripts/check-upstream-experiments.py PATH [--primus build/bin/primus] [--list] [--dry-run] [--meshes] [--own-presets]
+    scripts/check-upstream-experiments.py PATH [--primus build/bin/primus] [--list] [--dry-run] [--meshes] [--hardware]
+        [--own-presets] [--match TEXT]
 
 PATH is a checkout of github.com/AMD-AGI/Primus. Each experiment is validated
   as it is         for the engine that it is written for
@@ -12,7 +13,9 @@ there yet, and as "other" otherwise: an unknown key, a missing preset, a syntax 
 problems of each file, --dry-run plans a step of each reduced experiment, too, and --own-presets repeats
 everything with PRIMUS_PRESETS at the presets of PATH. --meshes does something else instead: it plans a step of each
 experiment for Megatron in which ranks share layers, sequences or experts, natively and as it is but for framework=native,
-on the fewest of 8, 16, ... 1024 ranks that will do.
+on the fewest of 8, 16, ... 1024 ranks that will do. --hardware plans each experiment for Megatron natively on hosts of
+eight of the GPUs that its folder is called by (MI300X, MI325X, MI355X), the fewest that its mesh allows, and prints which are
+said to fit, and what the others lack; --match TEXT takes only files with this text in their path.
 Exit code: 0 when nothing is refused for another reason, 1 otherwise.
 """
 
@@ -115,6 +118,61 @@ def plan_meshes(args, found):
         print(f"| {count} | {reason} |")
 
 
+GIB = 1 << 30
+
+
+def plan_on_hosts(primus, path):
+    """(GPU, ranks, forecast or None, error) of one experiment on the fewest hosts of eight GPUs that will do."""
+    gpu = next((part for part in path.parts if re.fullmatch(r"MI\d+X?", part)), "MI300X").rstrip("X") + "X"
+    env = dict(os.environ, PRIMUS_TOKENIZED_DATA_PATH=os.environ.get("PRIMUS_TOKENIZED_DATA_PATH", "data"))
+    command = "posttrain" if re.search(r"^\s+post_trainer:", path.read_text(errors="replace"), re.M) else "pretrain"
+    first = ""
+    for world in (8, 16, 32, 64, 128, 256, 512, 1024):
+        code, out, err = run(primus, ["train", command, "--config", str(path), "--framework", "native", "--dry-run",
+                                      "--json", "--hardware", gpu.lower(), "--world", str(world)], env)
+        if code in (0, 1) and out.startswith("{"):
+            return gpu, world, json.loads(out), err
+        first = first or err
+        if "does not divide" not in err and "global_batch_size" not in err:
+            break
+    return gpu, 0, None, first
+
+
+def plan_hardware(args, found):
+    """Prints which experiments fit a host of the GPUs that they are written for."""
+    paths = [path for engine, path in found if engine == "megatron" and "examples" in path.parts]
+    counts = collections.defaultdict(collections.Counter)
+    lacking, refused = [], collections.Counter()
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        results = pool.map(lambda path: plan_on_hosts(args.primus, path), paths)
+        for path, (gpu, world, forecast, err) in zip(paths, results):
+            name = path.relative_to(args.path / "examples")
+            if forecast is None:
+                problems = [p for p in re.findall(r"error: (.*)", err) if not p.startswith("the settings have ")]
+                refused[(problems or [err.strip()[-120:]])[0][:150]] += 1
+                continue
+            memory = forecast["memory_bytes"]
+            kind = ("one host" if world == 8 else "several hosts") + (
+                ", experts over ranks" if "device_with_equal_shares_of_experts" in memory else "")
+            room = forecast["hardware"]["memory_bytes"]["for_the_run"]
+            need = memory["persistent"] + memory["stash"] + memory["scratch"]
+            expected = memory.get("device_with_equal_shares_of_experts", need)
+            verdict = ("fits" if memory["fits"] else "fits with equal shares of experts" if expected <= room
+                       else "does not fit")
+            counts[kind][verdict] += 1
+            if args.list or verdict != "fits":
+                lacking.append(f"| {name} | {world} x {gpu} | {room / GIB:.0f} | {need / GIB:.0f} | {expected / GIB:.0f} | {verdict} |")
+    verdicts = ["fits", "fits with equal shares of experts", "does not fit"]
+    print("| | planned | " + " | ".join(verdicts) + " |\n|---|---|---|---|---|")
+    for kind, row in sorted(counts.items()):
+        print(f"| {kind} | {sum(row.values())} | " + " | ".join(str(row[v]) for v in verdicts) + " |")
+    print("\n| experiment | GPUs | GiB for the run | GiB needed | GiB with equal shares | |\n|---|---|---|---|---|---|")
+    print("\n".join(lacking))
+    print("\n| files | not planned, because |\n|---|---|")
+    for reason, count in refused.most_common():
+        print(f"| {count} | {reason} |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=pathlib.Path)
@@ -123,11 +181,16 @@ def main():
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--own-presets", action="store_true")
     parser.add_argument("--meshes", action="store_true")
+    parser.add_argument("--hardware", action="store_true")
+    parser.add_argument("--match", default="")
     args = parser.parse_args()
     if not (args.path / "examples").is_dir():
         sys.exit(f"{args.path} is no checkout of Primus: it has no folder examples")
 
-    found = experiments(args.path)
+    found = [(engine, path) for engine, path in experiments(args.path) if args.match in str(path)]
+    if args.hardware:
+        plan_hardware(args, found)
+        return
     if args.meshes:
         plan_meshes(args, found)
         return
@@ -142,12 +205,15 @@ def main():
         rows = collections.OrderedDict()
         reasons = collections.Counter()
         accepted = []
+        loads = collections.defaultdict(set)
         jobs = [(engine, path, mode) for engine, path in found for mode in MODES
                 if mode == "as it is" or engine == "megatron"]
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             results = pool.map(lambda job: validate(args.primus, job[1], MODES[job[2]], env), jobs)
             for (engine, path, mode), (outcome, problems) in zip(jobs, results):
                 rows.setdefault((engine, mode), collections.Counter())[outcome] += 1
+                if outcome == "accepted" and "examples" in path.parts:
+                    loads[mode].add(path)
                 if outcome == "accepted" and mode == "native, reduced":
                     accepted.append(path)
                 bad += outcome == "other"
@@ -157,6 +223,10 @@ def main():
                     for kind, message in problems:
                         print(f"{mode} | {path.relative_to(args.path)} | {kind} | {message}")
         table(title, rows)
+        published = sum("examples" in path.parts for _, path in found)
+        print(f"\nOf {published} files below examples/, {len(loads['as it is'])} load for the engine that they are written "
+              f"for, {len(loads['native'])} of Megatron's natively, and {len(loads['as it is'] | loads['native'])} one way or "
+              "the other.")
         print("\nWhat is refused most often\n| files | mode | kind | problem |\n|---|---|---|---|")
         for (mode, kind, message), count in reasons.most_common(40):
             print(f"| {count} | {mode} | {kind} | {message} |")

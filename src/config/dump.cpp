@@ -1,6 +1,7 @@
 // The resolved experiment as text: YAML that loads back, and the listing of `config show`.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -134,6 +135,17 @@ bool is_secret(std::string_view name) {
   return false;
 }
 
+// What the field of a key has, and of a list the items as they were written: [0.5, a] is a number and a text,
+// though the field holds texts; and 3 in place of a list of numbers is 3.
+Value value_of_field(const KeySpec& key, const Experiment& experiment, const Value* set) {
+  Value value = current_value(key, experiment.trainer);
+  const auto same_text = [](const Value& a, const Value& b) { return a.text == b.text; };
+  if (!set || !value.is_list()) return value;
+  if (key.holds_numbers && set->is_scalar() && value.items.size() == 1 && set->text == value.items[0].text)
+    return *set;
+  return set->is_list() && std::ranges::equal(set->items, value.items, same_text) ? *set : value;
+}
+
 // Calls visit(key, value, is_first_of_group) for every key with a field, and then for every other key that
 // was set.
 template <class Visit>
@@ -149,7 +161,7 @@ void for_each_setting(const Experiment& experiment, Visit&& visit) {
     const bool unset = experiment.provenance_of(key.name).layer == Layer::kDefault;
     if (unset && (key.is_required || !key.derived_from.empty())) continue;
     if (key.is_required && set && set->is_null()) continue;
-    visit(key, has_field ? current_value(key, experiment.trainer) : *set, key.group != group);
+    visit(key, has_field ? value_of_field(key, experiment, set) : *set, key.group != group);
     group = key.group;
   }
 }

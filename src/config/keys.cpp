@@ -376,10 +376,12 @@ void require_native_support(const KeySpec& key, const Value& value) {
     }
   }
   const bool none = key.native_values.front() == "null";
+  const std::string_view reason = reason_without_value(key.name, value.text);
   Error error = unsupported(
-      none ? fmt::format("{} is {}, and the native engine does not have it so far", key.name, value.show())
-           : fmt::format("{} is {}, and the native engine can only do {} so far", key.name, value.show(),
-                         fmt::join(key.native_values, ", ")),
+      !reason.empty() ? fmt::format("{} is {}: {}", key.name, value.show(), reason)
+      : none ? fmt::format("{} is {}, and the native engine does not have it so far", key.name, value.show())
+             : fmt::format("{} is {}, and the native engine can only do {} so far", key.name, value.show(),
+                           fmt::join(key.native_values, ", ")),
       hint_for_unsupported(key, value.text));
   throw error.at(value.origin.location(), value.origin.snippet(value.width()));
 }
@@ -403,7 +405,13 @@ Value current_value(const KeySpec& key, const TrainerConfig& config) {
           using T = std::decay_t<decltype(x)>;
           if constexpr (std::is_same_v<T, std::vector<std::string>>) {
             value.kind = Value::Kind::kList;
-            for (const std::string& text : x) set_scalar(value.items.emplace_back(), text);
+            for (const std::string& text : x) {
+              Value& item = value.items.emplace_back();
+              if (key.holds_numbers)
+                item = plain_scalar(text, {});
+              else
+                set_scalar(item, text);
+            }
           } else if constexpr (std::is_same_v<T, typename BareType<T>::type>) {
             set_scalar(value, x);
           } else if (x) {
@@ -447,7 +455,7 @@ std::string describe_type(const KeySpec& key) {
     case KeyType::kString:
       return "string";
     case KeyType::kStrings:
-      return "list of strings";
+      return key.holds_numbers ? "list of numbers" : "list of strings";
     case KeyType::kList:
       return "list";
     case KeyType::kMap:

@@ -70,6 +70,7 @@ struct KeySpec {
   std::string_view primus_default;               // of Primus's presets, where it is not the one here
   bool is_required = false;
   bool is_no_part_of_training = false;  // whatever it says, the same is trained
+  bool holds_numbers = false;  // a list whose items are numbers where they read as such, and not text
 
   bool has_meaning_for(Framework framework) const {
     return (frameworks & static_cast<uint8_t>(framework)) != 0;
@@ -88,6 +89,7 @@ struct KeySpec {
     return conditions.push_back({key, {values...}}), std::move(*this);
   }
   KeySpec&& required() && { return is_required = true, std::move(*this); }
+  KeySpec&& numbers() && { return holds_numbers = true, std::move(*this); }
   KeySpec&& own() && { return frameworks = static_cast<uint8_t>(Framework::kNative), std::move(*this); }
   KeySpec&& also_native(std::string_view meaning) && {
     return help = meaning, frameworks |= static_cast<uint8_t>(Framework::kNative), std::move(*this);
@@ -144,7 +146,8 @@ void require_native_support(const KeySpec& key, const Value& value);
 // Whether `value` of a key of class kReplaced asks for what the native engine does in another way.
 bool asks_for_more(const KeySpec& key, const Value& value);
 
-// The field's present value (null for an empty optional). The key must have a field.
+// The field's present value (null for an empty optional), with numbers in lists of numbers. The key must have
+// a field.
 Value current_value(const KeySpec& key, const TrainerConfig& config);
 
 // Whether the key's field is the same in both. The key must have a field.

@@ -260,15 +260,16 @@ std::string experiment_table(const Keys& keys) {
 
 // Kept here on purpose, because Primus's users would look for it beside the keys.
 constexpr std::string_view kDifferences = R"(
-## Where this differs from Primus
+## Where this differs from AMD Primus
 
-| Here | Primus |
+| Here | AMD Primus |
 |---|---|
 | Unknown keys are refused | Files: they are merged in and do nothing. Command line: refused |
-| `lr: 1e-5` and `lr=1e-5` are numbers, `${X:null}` is null | In files `1e-5` is text, and so is `null` from a variable |
+| `lr: 1e-5` and `lr=1e-5` are numbers, `${X:null}` is null | In files `1e-5` is text, before v26.8 on the command line, too; `null` from a variable is text |
 | `None` is null everywhere | On the command line; in files it is text |
 | `yes`, `no`, `on`, `off` are text, and no booleans | YAML 1.1's booleans |
-| A number with leading zeros is text | `007` from a variable is 7 |
+| A number with leading zeros is text, and so is 12:30; `-.5` is a number (YAML 1.2) | `007` is 7, 12:30 is 750, `-.5` is text (YAML 1.1) |
+| `${X:[1, 2]}` is a list, `${X:}` is null | Both are text |
 | A key given twice is refused | The last one counts |
 | `bases:` and `includes:` are refused | `bases:` is silently ignored |
 | `--flag d.e=3` sets both | The flag takes `d.e=3` as its value |
@@ -280,6 +281,7 @@ constexpr std::string_view kDifferences = R"(
 | `final_logit_softcapping` caps the output's logits | No code reads it: it does nothing |
 | `deterministic_mode` is true by default, and holds for the native engine's products, attention and sums | False: faster kernels without that promise |
 | `data_path` of a stronger level turns off `mock_data: true` | Mock data is trained on |
+| `--data_path PATH` is training data, as `data_path=PATH`; the folder of data sets is the variable `DATA_PATH` | `--data_path DIR` of `train` is that folder, and `data_path=PATH` is training data |
 | Of several modules `train pretrain` runs `pre_trainer`; the others are named in a note | The same, without a word |
 | The resolved configuration can be exported, and loads back | `--export_config` writes nothing |
 | `grad_reduce_in_bf16` sends gradients in bf16 and keeps them in fp32; `main_grads_dtype: bf16` keeps them so, too | It does both |

@@ -255,8 +255,7 @@ Value plain_scalar(std::string_view text, Origin origin) {
     return value;
   }
   const std::string_view unsigned_text = text[0] == '-' || text[0] == '+' ? text.substr(1) : text;
-  if (is_one_of(unsigned_text, {".inf", ".Inf", ".INF", "inf"}) ||
-      is_one_of(text, {".nan", ".NaN", ".NAN", "nan"})) {
+  if (is_one_of(unsigned_text, {".inf", ".Inf", ".INF"}) || is_one_of(text, {".nan", ".NaN", ".NAN"})) {
     value.kind = Value::Kind::kFloat;
     value.real = unsigned_text.back() == 'n' || unsigned_text.back() == 'N' ? std::nan("") : HUGE_VAL;
     if (text[0] == '-') value.real = -value.real;

@@ -172,7 +172,8 @@ def main():
             notes += [f"{framework} {path.parent.name}/{path.name}: {kind}: {text}" for kind, text in problems]
             if job:
                 command = job["command"]
-                start = next(i for i, word in enumerate(command) if word.endswith(".py") or word == "-m") + 1
+                # Behind Megatron-LM's program, which may stand behind with_parts.py, or behind -m.
+                start = max(i for i, word in enumerate(command[:5]) if word.endswith(".py") or word == "-m") + 1
                 jobs.append({"path": path, "arguments": command[start:], "environment": job["environment"],
                              "file": next(iter(job["files"].values()), "")})
         checkout = getattr(args, framework)

@@ -44,6 +44,11 @@ CASES = {
     "mixtral": (MIXTRAL, 1, {}),
     "mock data": (LLAMA, 1, {"mock_data": True}),
     "llama, bf16": (LLAMA, 1, {"bf16": True}),
+    # What with_parts.py adds to Megatron-LM's model.
+    "llama, yarn": (LLAMA, 1, {"rope_scaling_type": "yarn", "rope_scaling_factor": 4.0, "original_max_position_embeddings": 16}),
+    "llama, scaled positions": (LLAMA, 1, {"rope_scaling_type": "llama3", "rope_scaling_factor": 4.0, "rope_high_freq_factor": 2.0,
+                                           "original_max_position_embeddings": 16}),
+    "llama, divided positions": (LLAMA, 1, {"rope_scaling_type": "linear", "rope_scaling_factor": 2.5}),
 }
 
 EXPERIMENT = """\

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "backends/job.h"
 #include "backends/key_rules.h"
+#include "backends/megatron_parts.h"
 #include "base/error.h"
 #include "base/files/file.h"
 #include "config/keys.h"
@@ -93,6 +95,7 @@ class Megatron {
     problems_.collect([&] { layers(); });
     parallelism();
     problems_.collect([&] { narrow_states(); });
+    problems_.collect([&] { recipes(); });
     problems_.collect([&] { stages(); });
     recomputation();
     pipeline_patches();
@@ -104,6 +107,7 @@ class Megatron {
     reports();
     problems_.throw_if_any();
     emit();
+    add_parts();
     environment();
     compare_with_primus();
     job_.dropped = rules_.dropped();
@@ -303,7 +307,7 @@ class Megatron {
 
   void rope() {
     const std::string& type = t_.position_embedding_type;
-    put_text("position_embedding_type", type);
+    put_text("position_embedding_type", type == "yarn" ? "rope" : type);  // of yarn, see megatron_parts()
     if (t_.rotary_base != std::floor(t_.rotary_base)) {
       throw error_for("rotary_base", "Megatron-LM's --rotary-base is a whole number", "round it");
     }
@@ -324,29 +328,28 @@ class Megatron {
       }
       return;
     }
-    const std::string& scaling = t_.rope_scaling_type;
-    if (scaling == "llama3" || (scaling == "none" && t_.use_rope_scaling)) {
-      const bool fixed =
-          (t_.rope_low_freq_factor == 1 && t_.rope_high_freq_factor == 4 &&
-           (t_.original_max_position_embeddings == 0 || t_.original_max_position_embeddings == 8192)) ||
-          scaling == "none";
-      if (!fixed) {
-        throw error_for(
-            "rope_scaling_type",
-            "Megatron-LM's --use-rope-scaling has rope_low_freq_factor 1, rope_high_freq_factor 4 and "
-            "original_max_position_embeddings 8192",
-            "take these values, or framework: native");
-      }
+    // megatron_parts() describes the rest of a scaled rope.
+    if (t_.rope_scaling_type == "llama3") {
       put("use_rope_scaling", true);
-      put_number("rope_scaling_factor", t_.rope_scaling_factor > 0 ? t_.rope_scaling_factor : 8);
-    } else if (scaling == "linear") {
-      put_number("rotary_seq_len_interpolation_factor", t_.rope_scaling_factor);
-    } else if (scaling != "none") {
-      throw error_for(
-          "rope_scaling_type",
-          fmt::format("Megatron-LM has no rope_scaling_type {} without latent attention", scaling),
-          "choose another model, or framework: native");
+      put_number("rope_scaling_factor", t_.rope_scaling_factor);
+    } else if (t_.rope_scaling_type == "yarn" && t_.rotary_percent < 1) {
+      throw error_for("rotary_percent",
+                      "Megatron-LM's yarn rotates whole heads, and rotary_percent is below 1",
+                      "set rotary_percent: 1, or choose framework: native");
     }
+  }
+
+  // Runs with_parts.py in front of Megatron-LM's program where arguments do not describe the model.
+  void add_parts() {
+    const nlohmann::ordered_json parts = megatron_parts(t_);
+    if (parts.empty()) return;
+    const Path script = fields_.folder() / "with_parts.py";
+    job_.command.insert(job_.command.begin(), {script.string(), parts.dump()});
+    std::vector<std::string> names;
+    for (const auto& part : parts.items()) names.push_back(part.key());
+    job_.notes.push_back(
+        fmt::format("no argument of Megatron-LM describes {}: with_parts.py adds {} to its model",
+                    fmt::join(names, ", "), names.size() == 1 ? "it" : "them"));
   }
 
   void parallelism() {
@@ -409,6 +412,15 @@ class Megatron {
       }
       put("use_precision_aware_optimizer", true);
       if (!arguments_.contains("use_megatron_fsdp")) put("use_distributed_optimizer", true);
+    }
+  }
+
+  // with_parts.py knows what MXFP4 is, and Megatron-LM asks a recipe of another's for a name.
+  void recipes() {
+    if (t_.fp4 && t_.fp4_recipe == "mxfp4") put_text("fp4_quantizer_factory", "mxfp4");
+    if (is_mamba() && t_.final_logit_softcapping.value_or(0) > 0) {
+      throw error_for("final_logit_softcapping", "Megatron-LM has no cap of logits for state-space models",
+                      "leave final_logit_softcapping out");
     }
   }
 

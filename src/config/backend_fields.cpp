@@ -84,6 +84,7 @@ BackendFields BackendFields::load(std::string_view framework, std::span<const fs
     if (!fs::is_regular_file(folder / "fields.yaml", error)) continue;
     BackendFields result;
     result.framework_ = framework;
+    result.folder_ = folder;
     const Value document = read_document(folder / "fields.yaml");
     const Value* fields = document.find("fields");
     if (!fields || !fields->is_map()) {

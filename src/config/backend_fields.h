@@ -33,6 +33,8 @@ class BackendFields {
   static BackendFields load(std::string_view framework, std::span<const std::filesystem::path> preset_dirs);
 
   const std::string& framework() const { return framework_; }
+  // The folder that the tables were read from.
+  const std::filesystem::path& folder() const { return folder_; }
   const BackendField* find(std::string_view name) const;
   const std::map<std::string, BackendField, std::less<>>& all() const { return fields_; }
   // Whether some field lies in the section `prefix`: "training" of "training.seq_len".
@@ -47,6 +49,7 @@ class BackendFields {
 
  private:
   std::string framework_;
+  std::filesystem::path folder_;
   std::map<std::string, BackendField, std::less<>> fields_;
   Value keys_;
 };

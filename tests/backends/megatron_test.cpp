@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "backends/key_rules.h"
 #include "config/keys.h"
@@ -237,7 +238,7 @@ TEST(Megatron, WhatItDoesNotHaveIsRefusedByName) {
   EXPECT_THAT(error(llama4, "mock_data: true\nseq_length: 8192"),
               AllOf(HasSubstr("temperature of attention"), Not(HasSubstr("within chunks"))));
   EXPECT_THAT(error(kLlama, "mock_data: true\noptimizer: lion"), HasSubstr("must be one of"));
-  EXPECT_THAT(error(kLlama, "mock_data: true\nlora: {dim: 8}\nrope_scaling_type: yarn"),
+  EXPECT_THAT(error(kLlama, "mock_data: true\nlora: {dim: 8}\nattn_logit_softcapping: 30"),
               HasSubstr("2 problems"));
 }
 
@@ -256,6 +257,35 @@ TEST(Megatron, WhatChangesNothingForTheseSequencesIsNotRefused) {
       render(load("framework: megatron\nmodel: llama4_17B128E.yaml", "mock_data: true\nseq_length: 8191"));
   EXPECT_THAT(job.command, Contains("--moe-apply-probs-on-input"));  // the family's
   EXPECT_EQ(after(job, "--no-rope-freq"), "4");
+}
+
+// Megatron-LM builds scaled positions with a factor of 8 whatever its arguments say, and has no caps of
+// logits.
+TEST(Megatron, PartsWithoutAnArgumentComeWithTheScript) {
+  const auto parts = [](const std::string& model, const std::string& overrides = "") {
+    const ExternalJob job =
+        render(load("framework: megatron\nmodel: " + model, "mock_data: true\n" + overrides));
+    if (!job.command[0].ends_with("backends/megatron/with_parts.py")) {
+      EXPECT_TRUE(job.command[0].ends_with("pretrain_gpt.py"));
+      return nlohmann::json();
+    }
+    EXPECT_EQ(job.command[2], "/sources/pretrain_gpt.py");
+    EXPECT_THAT(job.notes, Contains(HasSubstr("with_parts.py adds")));
+    return nlohmann::json::parse(job.command[1]);
+  };
+  EXPECT_EQ(parts("llama3.1_8B.yaml"), nlohmann::json());
+  EXPECT_EQ(parts("llama3.2_1B.yaml"), nlohmann::json::parse(R"({"rope_scaling": {"factor": 32,
+      "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}})"));
+  EXPECT_EQ(parts("llama4_17B16E.yaml", "seq_length: 4096")["rope_scaling"]["high_freq_factor"], 1);
+  EXPECT_EQ(parts("gpt_oss_20B.yaml"), nlohmann::json::parse(R"({"yarn": {"rotary_scaling_factor": 32,
+      "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1, "mscale": null,
+      "mscale_all_dim": null, "correction_range_round_to_int": false}})"));
+  EXPECT_EQ(parts("grok2.yaml"),
+            nlohmann::json::parse(R"({"router_softcap": {"cap": 30}, "final_softcap": {"cap": 50}})"));
+  EXPECT_EQ(parts("llama3_8B.yaml", "rope_scaling_type: linear\nrope_scaling_factor: 2.5"),
+            nlohmann::json::parse(R"({"rope_interpolation": {"factor": 2.5}})"));
+  EXPECT_EQ(parts("llama3_8B.yaml", "fp4: e2m1\nfp4_recipe: mxfp4"),
+            nlohmann::json::parse(R"({"mxfp4": {}})"));
 }
 
 TEST(Megatron, StagesOfAPipelineMustShareTheLayers) {

@@ -92,7 +92,8 @@ std::vector<Pin> read_pins(std::span<const Path> preset_dirs) {
               .repository = required(member.value, "repository", member.key),
               .commit = required(member.value, "commit", member.key),
               .packages = words(member.value, "packages"),
-              .imports = words(member.value, "imports")};
+              .imports = words(member.value, "imports"),
+              .purpose = member.value.find("purpose") ? required(member.value, "purpose", member.key) : ""};
       // Both become words of git's command line, and a folder.
       if (!is_plain_name(pin.name) || pin.repository.starts_with('-') || !is_commit(pin.commit)) {
         throw config::error_at(member.origin, fmt::format("the pin of {} is damaged", member.key),

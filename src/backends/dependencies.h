@@ -18,6 +18,7 @@ struct Pin {
   std::string name;       // of its folder: "Megatron-LM"
   std::string repository, commit;
   std::vector<std::string> packages, imports;
+  std::string purpose;  // what it is for, where it is no engine of experiments
 };
 
 // All pins, from the first of `preset_dirs` that has them. Throws Error(kInvalid): none has, or the table is

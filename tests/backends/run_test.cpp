@@ -343,8 +343,14 @@ TEST(Dependencies, AFailureLeavesNothingUnderThePinsName) {
 
 TEST(Dependencies, ThePinsOfTheProgramAreWhole) {
   const std::vector<Pin> pins = read_pins(preset_dirs());
-  ASSERT_EQ(pins.size(), 3u);
-  for (const Pin& pin : pins) EXPECT_EQ(fields_of(pin.framework).keys().find("checkout")->text, pin.name);
+  ASSERT_EQ(pins.size(), 9u);
+  int engines = 0;
+  for (const Pin& pin : pins) {
+    if (!pin.purpose.empty()) continue;
+    EXPECT_EQ(fields_of(pin.framework).keys().find("checkout")->text, pin.name);
+    ++engines;
+  }
+  EXPECT_EQ(engines, 3);
 }
 
 TEST(Dependencies, CheckSaysWhatIsMissingAndTheNextStep) {
@@ -354,7 +360,10 @@ TEST(Dependencies, CheckSaysWhatIsMissingAndTheNextStep) {
   EXPECT_THAT(result.out,
               AllOf(HasSubstr("its sources are not in"), HasSubstr("next: primus deps sync torchtitan")));
   EXPECT_EQ(fake.run({"deps", "list", "megatrn"}).exit_code, 2);
-  EXPECT_THAT(fake.run({"deps", "sync", "--dry-run"}).out, HasSubstr("github.com"));
+  EXPECT_THAT(fake.run({"deps", "sync", "--dry-run"}).out,
+              AllOf(HasSubstr("github.com"),
+                    HasSubstr("mamba: for Megatron-LM's state-space layers, fetched by its name alone")));
+  EXPECT_THAT(fake.run({"deps", "sync", "--dry-run", "mamba"}).out, HasSubstr("AndreasKaratzas/mamba.git"));
 }
 
 }  // namespace

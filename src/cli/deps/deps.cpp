@@ -22,12 +22,16 @@ using backends::PinStatus;
 class DependencyCommand : public Command {
  protected:
   void declare_common(Arguments& args) {
-    args.rest("NAMES", names_, "frameworks: megatron, torchtitan, maxtext (all of them without a name)");
+    args.rest(
+        "NAMES", names_,
+        "frameworks: megatron, torchtitan, maxtext (these three without a name), or what else 'deps list' "
+        "shows");
     args.option("--dir", "FOLDER", &folder_,
                 "where the sources are (PRIMUS_THIRDPARTY_DIR, or ~/.cache/Primus/third_party)");
   }
 
-  std::vector<Pin> pins() const {
+  // Those that were named. Without a name: the engines of experiments, or with `all` the others, too.
+  std::vector<Pin> pins(bool all_of_them = false) const {
     const launch::Surroundings here = launch::Surroundings::here();
     std::vector<Pin> all = backends::read_pins(config::default_preset_dirs(here.variable));
     std::vector<std::string_view> known;
@@ -38,11 +42,14 @@ class DependencyCommand : public Command {
       throw invalid(fmt::format("there is no framework '{}'", name),
                     near.empty() ? fmt::format("it is one of {}", fmt::join(known, ", ")) : near);
     }
-    if (names_.empty()) return all;
-    std::erase_if(all,
-                  [&](const Pin& pin) { return std::ranges::find(names_, pin.framework) == names_.end(); });
+    std::erase_if(all, [&](const Pin& pin) {
+      if (names_.empty()) return !all_of_them && !pin.purpose.empty();
+      return std::ranges::find(names_, pin.framework) == names_.end();
+    });
     return all;
   }
+
+  bool was_named(const Pin& pin) const { return std::ranges::find(names_, pin.framework) != names_.end(); }
 
   backends::Path folder() const {
     return folder_ ? backends::Path(*folder_) : launch::dependency_folder(launch::Surroundings::here());
@@ -70,16 +77,19 @@ class DepsList final : public DependencyCommand {
   }
   int run(Console& console) override {
     nlohmann::json json = nlohmann::json::array();
-    for (const Pin& pin : pins()) {
+    for (const Pin& pin : pins(true)) {
       json.push_back({{"framework", pin.framework},
                       {"name", pin.name},
                       {"repository", pin.repository},
                       {"commit", pin.commit},
                       {"packages", pin.packages},
+                      {"purpose", pin.purpose},
                       {"folder", (folder() / pin.name).string()}});
       if (!json_)
-        console.print(fmt::format("{:<11} {}  {}\n{:<11} {}\n", pin.framework, pin.commit.substr(0, 12),
-                                  pin.repository, "", (folder() / pin.name).string()));
+        console.print(fmt::format(
+            "{:<19} {}  {}\n{:<19} {}\n", pin.framework, pin.commit.substr(0, 12), pin.repository, "",
+            pin.purpose.empty() ? (folder() / pin.name).string()
+                                : fmt::format("for {}: fetched by its name alone", pin.purpose)));
     }
     if (json_) console.write(json_text(json) + "\n");
     return 0;
@@ -155,8 +165,12 @@ class DepsSync final : public DependencyCommand {
     args.flag("--dry-run,--dry_run", dry_run_, "say what would be fetched, and fetch nothing");
   }
   int run(Console& console) override {
-    for (const Pin& pin : pins()) {
+    for (const Pin& pin : pins(dry_run_)) {
       const std::string where = (folder() / pin.name).string();
+      if (dry_run_ && !pin.purpose.empty() && !was_named(pin)) {
+        console.print(fmt::format("{}: for {}, fetched by its name alone\n", pin.framework, pin.purpose));
+        continue;
+      }
       if (dry_run_) {
         console.print(fmt::format("{}: {} at {} into {}\n", pin.framework, pin.repository,
                                   pin.commit.substr(0, 12), where));
@@ -183,8 +197,8 @@ class DepsSync final : public DependencyCommand {
 extern const CommandEntry kDepsList{
     "deps list",
     "Lists the versions of other frameworks that Primus was checked with",
-    "Frameworks that experiments can name: Megatron-LM, TorchTitan and MaxText. What is pinned "
-    "stands in\npresets/backends/pins.yaml.",
+    "Frameworks that experiments can name: Megatron-LM, TorchTitan and MaxText; and what AMD Primus has "
+    "beside\nthem, which is fetched by its name alone. What is pinned stands in presets/backends/pins.yaml.",
     "primus deps list\nprimus deps list megatron --json",
     make_command<DepsList>,
     {Section::kDependencies, 1}};

@@ -318,7 +318,14 @@ Accelerators find_accelerators(const Surroundings& surroundings) {
   find_nvidia(surroundings.root, found);
   if (!found.any()) find_amd(surroundings.root, found);
   if (!found.any() && surroundings.dry_run) found = assumed_gpus(surroundings);
-  if (!found.any()) return found;
+  if (!found.any()) {
+    // A container's devices may not be visible yet: the model alone decides its environment.
+    if (const auto model = surroundings.setting("PRIMUS_GPU_MODEL")) {
+      found.vendor = model->starts_with("MI") ? Vendor::kAmd : Vendor::kNvidia;
+      found.model = *model;
+    }
+    return found;
+  }
   const std::vector<std::string> masks =
       found.vendor == Vendor::kNvidia
           ? std::vector<std::string>{"CUDA_VISIBLE_DEVICES"}
@@ -329,7 +336,7 @@ Accelerators find_accelerators(const Surroundings& surroundings) {
       break;
     }
   }
-  if (const auto model = surroundings.setting("PRIMUS_GPU_MODEL")) found.model = *model;
+  if (model) found.model = *model;
   return found;
 }
 
@@ -341,7 +348,7 @@ std::map<std::string, std::string> environment_defaults(const Accelerators& gpus
       if (!surroundings.variable(entry.name)) defaults[entry.name] = entry.value;
     }
   };
-  if (!gpus.any()) return defaults;
+  if (!gpus.any() && !surroundings.setting("PRIMUS_GPU_MODEL")) return defaults;
   const bool ainic = surroundings.setting("USING_AINIC") == "1";
   if (gpus.vendor == Vendor::kAmd) {
     add(kAmd);
@@ -352,7 +359,7 @@ std::map<std::string, std::string> environment_defaults(const Accelerators& gpus
       if (!surroundings.setting("NCCL_NET_PLUGIN"))
         defaults["NCCL_NET_PLUGIN"] = roce ? "none" : "librccl-anp.so";
     }
-    if (gpus.model == "MI355X") add(kMi355x);
+    if (gpus.model == "MI355X" || gpus.model == "MI350X") add(kMi355x);
     const auto found = [&](const char* name, const std::string& value) {
       if (!surroundings.setting(name) && !value.empty()) defaults[name] = value;
     };

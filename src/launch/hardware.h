@@ -24,13 +24,15 @@ struct Accelerators {
   bool any() const { return count > 0; }
 };
 
-// Looks below surroundings.root; PRIMUS_GPU_MODEL says what the model is. Where there are none and the plan
-// is only shown, they are those of a host of that model (presets/hardware).
+// Looks below surroundings.root; PRIMUS_GPU_MODEL says what the model is. Without GPUs here, a plan that is only
+// shown gets the GPUs of a host of that model (presets/hardware); otherwise their vendor is set and their count
+// stays 0.
 Accelerators find_accelerators(const Surroundings& surroundings);
 
 // Variables with the values they get on a node with these GPUs where nobody has set them. For AMD they are
 // Primus's, with the InfiniBand devices and the network interface that are found here, and those of
-// USING_AINIC=1; without GPUs there are none. PRIMUS_DETERMINISTIC=1 wins over what was set before.
+// USING_AINIC=1; without GPUs and without PRIMUS_GPU_MODEL there are none. PRIMUS_DETERMINISTIC=1 wins over
+// what was set before.
 std::map<std::string, std::string> environment_defaults(const Accelerators& gpus,
                                                         const Surroundings& surroundings);
 

@@ -227,6 +227,21 @@ TEST(Hardware, CountsGpusByTheirFiles) {
   }
 }
 
+// A plan from a login node, for nodes whose GPUs PRIMUS_GPU_MODEL names.
+TEST(Hardware, ANamedModelNeedsNoGpusHere) {
+  test::Machine machine;
+  machine.variables["PRIMUS_GPU_MODEL"] = "MI355X";
+  const Accelerators gpus = find_accelerators(machine.surroundings());
+  EXPECT_EQ(gpus.vendor, Vendor::kAmd);
+  EXPECT_EQ(gpus.model, "MI355X");
+  EXPECT_FALSE(gpus.any());
+  const auto defaults = environment_defaults(gpus, machine.surroundings());
+  EXPECT_EQ(defaults.at("RCCL_WARP_SPEED_AUTO"), "0");
+  EXPECT_EQ(defaults.at("HSA_NO_SCRATCH_RECLAIM"), "1");
+  machine.variables["PRIMUS_GPU_MODEL"] = "H100";
+  EXPECT_EQ(find_accelerators(machine.surroundings()).vendor, Vendor::kNvidia);
+}
+
 TEST(Hardware, AmdGpusBringPrimusDefaults) {
   test::Machine machine;
   machine.amd_gpus(8);

@@ -162,8 +162,12 @@ class Preflight final : public Command {
     if (config_.empty() && !overrides_.empty()) {  // neither options nor changes of an experiment
       throw invalid(
           fmt::format("'{}' is no option of preflight", overrides_.front()),
-          "'primus preflight --help' lists its options (--dump-path says where reports go); changes of "
-          "an experiment need --config FILE");
+          overrides_.front() == "bisect"
+              ? "'primus preflight --tests slow-nodes' finds slow nodes by halves; a node that makes a job "
+                "hang is "
+                "named by that job's ranks, which say for whom they wait"
+              : "'primus preflight --help' lists its options (--dump-path says where reports go); changes of "
+                "an experiment need --config FILE");
     }
     if (timeout_ < 1 || timeout_ > 86400)
       throw invalid(fmt::format("--dist-timeout-sec {}: not a time from 1 to 86400", timeout_));

@@ -8,22 +8,42 @@ namespace {
 
 using Row = std::pair<std::string_view, std::string_view>;
 
-constexpr auto kEngines = std::to_array<Row>({{"native", "Primus's own engine"},
-                                              {"megatron", "Megatron-LM"},
-                                              {"torchtitan", "TorchTitan"},
-                                              {"maxtext", "MaxText"},
-                                              {"megatron_bridge", "Megatron Bridge"},
-                                              {"nemo_automodel", "NeMo AutoModel"},
-                                              {"maxdiffusion", "MaxDiffusion"},
-                                              {"hummingbirdxt", "HummingbirdXT"},
-                                              {"diffusion", "Primus's diffusion trainer"}});
+constexpr auto kEngines =
+    std::to_array<Row>({{"native", "Primus's own engine"},
+                        {"megatron", "Megatron-LM"},
+                        {"torchtitan", "TorchTitan"},
+                        {"maxtext", "MaxText"},
+                        {"megatron_bridge", "Megatron Bridge"},
+                        {"nemo_automodel", "NeMo AutoModel"},
+                        {"maxdiffusion", "MaxDiffusion"},
+                        {"hummingbirdxt", "HummingbirdXT"},
+                        {"diffusion", "AMD Primus's diffusion trainer"},
+                        {"specforge", "SpecForge, which trains drafts for speculative decoding"},
+                        {"worldmirror", "WorldMirror, which trains models of 3D scenes"}});
 
 // By the beginning of their names.
 constexpr auto kModels = std::to_array<Row>({
+    {"deepseek_proxy", "DeepSeek's proxy models of AMD Primus have settings of its developers' branches"},
     {"diffusion", "diffusion models make images, and Primus trains language models so far"},
     {"flux", "diffusion models make images, and Primus trains language models so far"},
-    {"glm4", "GLM-4.5 to 4.7 (glm4_moe) is a family that is not built yet"},
+    {"gdn", "these hybrids need state-space or linear-attention layers beside latent attention"},
+    {"gemma4", "Gemma 4 is a family that is not built yet"},
+    {"glm4_moe",
+     "GLM-4.5 to 4.7 as published (glm4_moe) is a family that is not built yet; glm4_7.yaml is AMD Primus's"},
+    {"glm5_3",
+     "GLM-5.3 needs Kimi delta attention beside sparse latent attention with pooled keys, and "
+     "hyper-connections"},
+    {"glm5_next",
+     "GLM-5.3 needs Kimi delta attention beside sparse latent attention with pooled keys, and "
+     "hyper-connections"},
+    {"hylo", "these hybrids need state-space or linear-attention layers beside latent attention"},
+    {"kda", "these hybrids need state-space or linear-attention layers beside latent attention"},
     {"mamba", "Mamba needs state-space layers"},
+    {"minimax_m3", "MiniMax-M3 needs attention to blocks that an indexer chooses (MiniMax Sparse Attention)"},
+    {"zaya1", "ZAYA1 needs compressed convolutional attention, and a router with a class that skips experts"},
+    {"zebra_gdn", "these hybrids need state-space or linear-attention layers beside latent attention"},
+    {"zebra_kda", "these hybrids need state-space or linear-attention layers beside latent attention"},
+    {"zebra_mamba", "these hybrids need state-space or linear-attention layers beside latent attention"},
     {"zebra_llama", "Zebra-Llama needs state-space or linear-attention layers beside latent attention"},
 });
 
@@ -46,6 +66,15 @@ std::string_view reason_without_preset(std::string_view model) {
 std::string_view reason_without_value(std::string_view key, std::string_view value) {
   if (key == "tokenizer_type" && value == "KimiK2Tokenizer")
     return "Kimi K2's tokenizer is a tiktoken file with Python code beside it, which Primus does not have";
+  if (key == "qk_clip")
+    return "QK-Clip scales the projections of queries and keys by each head's largest attention logit, which "
+           "attention "
+           "does not keep";
+  if (key == "te_precision_config_file")
+    return "it is a file of Transformer Engine's; first_last_layers_bf16 keeps the first and the last blocks "
+           "in bf16";
+  if (key == "mxfp4_scale_rounding_mode")
+    return "scales of MXFP4 are rounded half a digit upwards, which is 0";
   return {};
 }
 

@@ -371,7 +371,7 @@ inline std::vector<Mistake> typical_mistakes() {
   };
   file(preset("llama3_9B.yaml"), "exp.yaml:7:12", "there is no model preset 'llama3_9B.yaml'",
        "did you mean 'llama3_8B.yaml'?");
-  file(preset("glm4_7.yaml"), "exp.yaml:7:12", "a family that is not built yet", "PRIMUS_PRESETS=FOLDER");
+  file(preset("gemma4_31B.yaml"), "exp.yaml:7:12", "a family that is not built yet", "PRIMUS_PRESETS=FOLDER");
   file(preset("mamba_370M.yaml"), "exp.yaml:7:12", "state-space layers", "choose framework: megatron");
   file(preset("my_own"), "exp.yaml:7:12", "there is no model preset 'my_own'", "looked in");
   return all;

@@ -48,12 +48,12 @@ bool is_apptainer(const std::string& runtime) { return runtime == "apptainer" ||
 bool is_there(const Path& path) { return Env::posix().status(path).has_value(); }
 
 // Where nobody names an image. The program comes from the host, so that an image needs a shell, the C and C++
-// libraries of Debian 12 or newer, and what the vendor's GPUs are programmed with. For AMD it is Primus's
-// own.
+// libraries of Debian 12 or newer, and what the vendor's GPUs are programmed with. For AMD it is AMD Primus's
+// own: the newest whose contents its release notes list.
 const char* usual_image(Vendor vendor) {
   switch (vendor) {
     case Vendor::kAmd:
-      return "rocm/primus:v26.5";
+      return "rocm/primus:v26.8";
     case Vendor::kNvidia:
       return "nvidia/cuda:13.0.1-cudnn-runtime-ubuntu24.04";
     case Vendor::kNone:

@@ -652,7 +652,7 @@ constexpr Row kRows[] = {
     {Form::kGpusOfDocker, "all, a number, or device=0,2", is_gpus_of_docker},
     {Form::kSecurity, "NAME=VALUE or no-new-privileges", [](View t) { return t == "no-new-privileges" || t.find_first_of("=:") != View::npos; }},
     {Form::kPlatform, "OS/ARCHITECTURE, such as linux/amd64", is_platform},
-    {Form::kImage, "an image, such as rocm/primus:v26.5: names are lower-case", is_image},
+    {Form::kImage, "an image, such as rocm/primus:v26.8: names are lower-case", is_image},
     {Form::kUmask, "an octal number, such as 0022", is_umask},
     {Form::kScore, "a number from -1000 to 1000", [](View t) { return within(t, -1000, 1000); }},
     {Form::kPercent, "a number from -1 to 100", [](View t) { return within(t, -1, 100); }},

@@ -131,7 +131,7 @@ TEST(ContainerPlan, AnImageThatNobodyNamesIsThatOfTheGpus) {
   EXPECT_EQ(image_of(plain, request), "debian:12");
   Host amd;
   amd.amd_gpus(8);
-  EXPECT_EQ(image_of(amd, request), "rocm/primus:v26.5");
+  EXPECT_EQ(image_of(amd, request), "rocm/primus:v26.8");
   Host nvidia;
   nvidia.nvidia_gpus(4);
   EXPECT_THAT(image_of(nvidia, request), HasSubstr("nvidia/cuda:13"));
@@ -145,9 +145,9 @@ TEST(ContainerPlan, AnImageThatNobodyNamesIsThatOfTheGpus) {
     return plan_container_elsewhere(request, nodes, plain.surroundings()).step;
   };
   EXPECT_THAT(elsewhere().argv, ::testing::Contains("<image for the node's GPUs>"));
-  EXPECT_THAT(elsewhere().notes, ::testing::Contains(HasSubstr("GPUs of AMD take rocm/primus:v26.5")));
+  EXPECT_THAT(elsewhere().notes, ::testing::Contains(HasSubstr("GPUs of AMD take rocm/primus:v26.8")));
   request.settings.accelerator = "amd";
-  EXPECT_THAT(elsewhere().argv, ::testing::Contains("rocm/primus:v26.5"));
+  EXPECT_THAT(elsewhere().argv, ::testing::Contains("rocm/primus:v26.8"));
   // A Primus of the image's own is in no usual image.
   request.settings.program = "primus";
   EXPECT_THROW(elsewhere(), Error);

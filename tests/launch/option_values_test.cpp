@@ -53,7 +53,7 @@ TEST(OptionValues, OfKubernetes) {
   for (const char* label : {"a/b/c", "/rack", "A/b", "rack-"})
     EXPECT_NE(misfit(Form::kLabelName, label), std::nullopt) << label;
   for (const char* image :
-       {"a/b:1", "rocm/primus:v26.5", "localhost:5000/a/b", "ghcr.io:1/own.er/x@sha256:0123", "x",
+       {"a/b:1", "rocm/primus:v26.8", "localhost:5000/a/b", "ghcr.io:1/own.er/x@sha256:0123", "x",
         "docker://a/b", "my.sif", "./folder", "registry:5000/a/b:tag"})
     EXPECT_EQ(misfit(Form::kImage, image), std::nullopt) << image;
   for (const char* image : {"A/b:1", "a b", "a:", "", "a//b"})

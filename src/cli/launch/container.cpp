@@ -238,7 +238,7 @@ const ModeEntry kContainer{
      "beyond yours: ask for more by options. Variables that begin with PRIMUS_, NCCL_, RCCL_, GLOO_, IONIC_\n"
      "or HIPBLASLT_ are handed on, and HF_TOKEN and WANDB_API_KEY, by their names alone.\n\n"
      "The exit code is the command's; 42 when there is no Primus in the container.",
-     "primus container --image rocm/primus:v26.5 -- train pretrain --config exp.yaml\n"
+     "primus container --image rocm/primus:v26.8 -- train pretrain --config exp.yaml\n"
      "primus container --image my.sif --runtime apptainer -- benchmark gemm\n"
      "primus container --volume /data --shm-size 64g -- train pretrain --config /data/exp.yaml\n"
      "primus container --dry-run --privileged-set -- direct --numa -- train pretrain --config exp.yaml",

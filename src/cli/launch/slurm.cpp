@@ -135,7 +135,7 @@ const ModeEntry kSlurm{
      "lasted less than ten minutes, three times at the most.",
      "primus slurm srun -N 4 -p gpu -- direct -- train pretrain --config exp.yaml\n"
      "primus slurm sbatch -N 8 -t 8:00:00 --requeue -- direct --numa -- train pretrain --config exp.yaml\n"
-     "primus slurm srun -N 2 -- container --image rocm/primus:v26.5 -- train pretrain --config exp.yaml\n"
+     "primus slurm srun -N 2 -- container --image rocm/primus:v26.8 -- train pretrain --config exp.yaml\n"
      "primus --dry-run slurm srun -N 2 --gres gpu:8 -- direct -- train pretrain --config exp.yaml",
      nullptr},
     []() -> std::unique_ptr<Mode> { return std::make_unique<Slurm>(); }};

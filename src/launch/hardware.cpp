@@ -314,13 +314,14 @@ std::string_view vendor_name(Vendor vendor) {
 }
 
 Accelerators find_accelerators(const Surroundings& surroundings) {
+  const auto model = surroundings.setting("PRIMUS_GPU_MODEL");
   Accelerators found;
   find_nvidia(surroundings.root, found);
   if (!found.any()) find_amd(surroundings.root, found);
   if (!found.any() && surroundings.dry_run) found = assumed_gpus(surroundings);
   if (!found.any()) {
     // A container's devices may not be visible yet: the model alone decides its environment.
-    if (const auto model = surroundings.setting("PRIMUS_GPU_MODEL")) {
+    if (model) {
       found.vendor = model->starts_with("MI") ? Vendor::kAmd : Vendor::kNvidia;
       found.model = *model;
     }

@@ -14,6 +14,7 @@
 #include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"
 #include "lm/model/family.h"
+#include "lm/model/rope_config.h"
 
 namespace primus {
 namespace {
@@ -21,82 +22,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t kMaxWidth = ConfigReader::kMaxWidth;
-
-// The key that says how positions are rotated: transformers 4 writes rope_theta and rope_scaling, 5
-// rope_parameters; both take rope_scaling where it says something. Null: there is neither.
-const char* rope_key(const json& root) {
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const auto it = root.find(key);
-    if (it != root.end() && !it->empty()) return key;
-  }
-  return nullptr;
-}
-
-void read_rope(const json& root, const std::string& where, const Family& family, ModelConfig& config) {
-  const ConfigReader common(root, where);
-  const char* const key = rope_key(root);
-  const json* object = key ? &root.at(key) : &root;
-  if (!object->is_object()) throw common.bad(key, "must be an object");
-  const json* main = nullptr;
-  if (key && family.rope_by_branch && object->contains("main") && object->contains("compress")) {
-    main = &object->at("main");
-    object = &object->at("compress");
-    if (!main->is_object() || !object->is_object())
-      throw common.bad(key, "must have objects for its branches");
-  }
-  for (const auto& [name, value] : object->items()) {
-    if (!key || !value.is_object()) continue;
-    throw common.not_supported(
-        key, fmt::format(" has '{}' in it: rotations by kind of layer are not supported", name),
-        "all layers must rotate alike");
-  }
-  const ConfigReader rope(*object, where);
-  const double theta = common.positive_or("rope_theta", 10000);
-  // Where it does not stand in a branch of its own, that of another branch is none of it.
-  config.rope_theta = main                    ? ConfigReader(*main, where).positive_or("rope_theta", theta)
-                      : family.rope_by_branch ? theta
-                                              : rope.positive_or("rope_theta", theta);
-  const double fraction =
-      rope.positive_or("partial_rotary_factor", common.positive_or("partial_rotary_factor", 1));
-  if (fraction > 1) throw rope.bad("partial_rotary_factor", "must be at most 1");
-  config.rotary_fraction = fraction;
-  if (object == &root) return;
-
-  RopeScaling& s = config.rope_scaling;
-  const std::string type = rope.text_or("rope_type", rope.text_or("type", "default"));
-  if (type == "default") return;
-  if (type == "linear") {
-    s.kind = RopeScaling::Kind::kLinear;
-  } else if (type == "llama3") {
-    s.kind = RopeScaling::Kind::kLlama3;
-  } else if (type == "yarn") {
-    s.kind = RopeScaling::Kind::kYarn;
-  } else {
-    throw ConfigKeyError(ErrorKind::kUnsupported, "rope_type",
-                         "rope_type '" + printable(type) + "' is not supported",
-                         "default, linear, llama3 and yarn are");
-  }
-  // transformers prefers the key that stands outside.
-  constexpr const char* kOriginal = "original_max_position_embeddings";
-  s.original_max_positions = common.integer_or(
-      kOriginal, rope.integer_or(kOriginal, config.max_positions, 1, kMaxWidth), 1, kMaxWidth);
-  const auto factor = object->find("factor");
-  if (factor == object->end()) throw rope.bad("factor", fmt::format("is missing in '{}'", key));
-  if (factor->is_null() && s.kind != RopeScaling::Kind::kYarn) throw rope.bad("factor", "must be a number");
-  s.factor = rope.positive_or(
-      "factor", static_cast<double>(config.max_positions) / static_cast<double>(s.original_max_positions));
-  s.low_freq_factor = rope.positive_or("low_freq_factor", 1);
-  s.high_freq_factor = rope.positive_or("high_freq_factor", 4);
-  if (s.kind == RopeScaling::Kind::kLlama3 && s.high_freq_factor < s.low_freq_factor) {
-    throw rope.bad("high_freq_factor", "must not be below low_freq_factor");
-  }
-  s.beta_fast = rope.positive_or("beta_fast", 32);
-  s.beta_slow = rope.positive_or("beta_slow", 1);
-  s.attention_factor = rope.optional_number("attention_factor");
-  s.mscale = rope.optional_number("mscale");
-  s.mscale_all_dim = rope.optional_number("mscale_all_dim");
-  s.truncate = rope.flag_or("truncate", true);
-}
 
 // Adapters whose tensors lie beside the model's. A key of Primus alone: transformers passes it over.
 constexpr const char* kLoraKey = "primus_lora";
@@ -119,39 +44,6 @@ LoraConfig read_lora(const json& root, const std::string& where) {
   if (!list || lora.modules.size() != modules->size())
     throw r.bad("target_modules", "must be a list of linear_qkv, linear_proj, linear_fc1 and linear_fc2");
   return lora;
-}
-
-json rope_json(const ModelConfig& config) {
-  const RopeScaling& s = config.rope_scaling;
-  json rope = json::object();
-  switch (s.kind) {
-    case RopeScaling::Kind::kNone:
-      rope["rope_type"] = "default";
-      break;
-    case RopeScaling::Kind::kLinear:
-      rope["rope_type"] = "linear";
-      rope["factor"] = s.factor;
-      break;
-    case RopeScaling::Kind::kLlama3:
-      rope["rope_type"] = "llama3";
-      rope["factor"] = s.factor;
-      rope["low_freq_factor"] = s.low_freq_factor;
-      rope["high_freq_factor"] = s.high_freq_factor;
-      rope["original_max_position_embeddings"] = s.original_max_positions;
-      break;
-    case RopeScaling::Kind::kYarn:
-      rope["rope_type"] = "yarn";
-      rope["factor"] = s.factor;
-      rope["original_max_position_embeddings"] = s.original_max_positions;
-      rope["beta_fast"] = s.beta_fast;
-      rope["beta_slow"] = s.beta_slow;
-      if (s.attention_factor) rope["attention_factor"] = *s.attention_factor;
-      if (s.mscale) rope["mscale"] = *s.mscale;
-      if (s.mscale_all_dim) rope["mscale_all_dim"] = *s.mscale_all_dim;
-      if (!s.truncate) rope["truncate"] = false;
-      break;
-  }
-  return rope;
 }
 
 using Renamed = std::vector<std::pair<std::string_view, std::string_view>>;
@@ -309,6 +201,18 @@ void check(const ModelConfig& c) {
     throw ConfigKeyError(ErrorKind::kInvalid, "head_dim",
                          fmt::format("head_dim {} is odd, and rotary positions need pairs", c.head_dim));
   }
+  if (c.rotary_columns() == 0) {
+    throw ConfigKeyError(ErrorKind::kInvalid, "partial_rotary_factor",
+                         fmt::format("partial_rotary_factor {} rotates no column of a head_dim of {}",
+                                     c.rotary_fraction, c.head_dim));
+  }
+  // transformers makes a ramp of half as many frequencies, rounded down, and breaks.
+  if (c.rotary_columns() % 2 != 0 && c.rope_scaling.kind == RopeScaling::Kind::kYarn) {
+    throw ConfigKeyError(
+        ErrorKind::kUnsupported, "partial_rotary_factor",
+        fmt::format("yarn over {} rotary columns, an odd number, is not supported", c.rotary_columns()),
+        "choose a partial_rotary_factor that makes an even number of them");
+  }
 }
 
 }  // namespace
@@ -397,11 +301,8 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
   if (notes) {
     const json written = json::parse(write_model_config(c, DType::kF32, families));
     std::vector<std::string> unknown = unknown_keys(root, written, families.find(c.family));
-    if (const char* const key = rope_key(root); key && !families.find(c.family).rope_by_branch) {
-      for (const std::string& name : unknown_rope_keys(root.at(key), c.rope_scaling.kind)) {
-        unknown.push_back(fmt::format("{}.{}", key, name));
-      }
-    }
+    for (std::string& name : unused_rope_keys(root, families.find(c.family), c))
+      unknown.push_back(std::move(name));
     if (!unknown.empty()) {
       const bool one = unknown.size() == 1;
       notes->push_back(fmt::format("{}: {} {} {} unknown to Primus and {} ignored", where,
@@ -434,15 +335,7 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
   if (c.mtp.modules() > 0) root["num_nextn_predict_layers"] = c.mtp.modules();
   root["use_cache"] = true;
   root["torch_dtype"] = dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
-  // Both spellings: transformers 4 reads the first two, transformers 5 the third.
-  const json rope = rope_json(c);
-  root["rope_theta"] = c.rope_theta;
-  root["rope_scaling"] = c.rope_scaling.kind == RopeScaling::Kind::kNone ? json() : rope;
-  root["rope_parameters"] = rope;
-  root["rope_parameters"]["rope_theta"] = c.rope_theta;
-  if (c.rotary_fraction != 1) {
-    root["partial_rotary_factor"] = root["rope_parameters"]["partial_rotary_factor"] = c.rotary_fraction;
-  }
+  write_rope(c, root);
   if (c.lora) {
     root[kLoraKey] = {{"dim", c.lora.dim},
                       {"alpha", c.lora.alpha},

@@ -61,11 +61,15 @@ struct ModelConfig {
   std::optional<std::int64_t> bos_id;
   std::vector<std::int64_t> eos_ids;  // any of them ends a text
 
-  // Columns of each head, or of the shared part of latent attention's keys, that are rotated.
-  std::int64_t rotary_dim() const {
+  // Columns that rotary frequencies are spaced over: rotary_fraction of each head, or the shared part of
+  // latent attention's keys.
+  std::int64_t rotary_columns() const {
     if (attention.latent.kv_rank > 0) return attention.latent.rope_dim;
-    return static_cast<std::int64_t>(static_cast<double>(head_dim) * rotary_fraction) / 2 * 2;
+    return static_cast<std::int64_t>(static_cast<double>(head_dim) * rotary_fraction);
   }
+  // Columns that are rotated, two for each frequency: one more where the number above is odd, as in
+  // transformers.
+  std::int64_t rotary_dim() const { return (rotary_columns() + 1) / 2 * 2; }
 
   bool convolves(std::int64_t layer) const {
     return std::binary_search(conv_layers.begin(), conv_layers.end(), layer);

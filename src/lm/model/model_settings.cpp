@@ -366,6 +366,9 @@ class Settings {
     a.window = t_.attn_sliding_window.value_or(0);
     c.rotary_fraction = static_cast<double>(t_.qk_pos_emb_head_dim) / static_cast<double>(c.head_dim);
     c.hyper = {.streams = t_.hc_mult.value_or(1), .iterations = t_.hc_sinkhorn_iters, .epsilon = t_.hc_eps};
+    // YaRN scales no rotation here, as in AMD Primus (mscale = mscale_all_dim).
+    if (c.rope_scaling.kind == RopeScaling::Kind::kYarn) c.rope_scaling.attention_factor = 1;
+    c.rope_scaling.mscale = c.rope_scaling.mscale_all_dim = std::nullopt;
     c.ffn = c.moe.ffn;  // no layer has an ordinary feed-forward
     c.moe.choice_bias = t_.moe_router_enable_expert_bias.value_or(true);
     c.moe.swiglu_limit =

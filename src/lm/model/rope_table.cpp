@@ -24,7 +24,7 @@ double llama3_frequency(double frequency, const RopeScaling& s) {
 // YaRN (Peng et al. 2023): the same idea by dimension, with a linear ramp between two numbers of rotations.
 double yarn_frequency(double frequency, double dimension, const ModelConfig& c) {
   const RopeScaling& s = c.rope_scaling;
-  const double dim = static_cast<double>(c.rotary_dim());
+  const double dim = static_cast<double>(c.rotary_columns());
   auto dimension_of = [&](double rotations) {
     return dim * std::log(static_cast<double>(s.original_max_positions) / (rotations * 2 * pi)) /
            (2 * std::log(c.rope_theta));
@@ -62,10 +62,10 @@ double yarn_score_scale(const RopeScaling& s) {
 }
 
 std::vector<float> make_rope_table(const ModelConfig& c, std::int64_t positions) {
-  const std::int64_t half = c.rotary_dim() / 2;
+  const std::int64_t half = c.rotary_dim() / 2, columns = c.rotary_columns();
   std::vector<double> frequencies(half);
   for (std::int64_t i = 0; i < half; ++i) {
-    double f = std::pow(c.rope_theta, -static_cast<double>(i) / static_cast<double>(half));
+    double f = std::pow(c.rope_theta, -static_cast<double>(2 * i) / static_cast<double>(columns));
     switch (c.rope_scaling.kind) {
       case RopeScaling::Kind::kNone:
         break;

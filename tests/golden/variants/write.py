@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the variants beside this file: goldens of tests/golden/models under another config.json, whose weights still
-fit. For what the goldens' own configurations leave at its neutral value. Run by hand; needs torch and transformers 5.
+fit. For what the goldens' own configurations leave at its neutral value. Run by hand, for all of them or those that are
+named; needs torch and transformers 5.
 
 NAME.json has the golden and what changes (null: the key is taken out), NAME.safetensors input_ids [1, 24] and the
 logits [1, 24, vocab], computed by transformers in float64 and stored in fp32. NAME.gradients.safetensors has d loss /
@@ -11,6 +12,7 @@ several megabytes.
 import json
 import pathlib
 import shutil
+import sys
 import tempfile
 
 import numpy
@@ -35,6 +37,18 @@ VARIANTS = {
     "rope_mscale": ("deepseek_v3", {"rope_parameters": {
         "rope_type": "yarn", "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 1.2,
         "original_max_position_embeddings": 16} | THETA}),
+    # DeepSeek-V4's branches: they alone count, whatever stands beside them, and YaRN's factor is computed where none is
+    # written.
+    "rope_branches": ("deepseek_v4", {
+        "partial_rotary_factor": None, "qk_rope_head_dim": None, "rope_theta": 123.0, "compress_rope_theta": 456.0,
+        "rope_parameters": {
+            "main": {"rope_type": "default", "rope_theta": 20000.0, "partial_rotary_factor": 1 / 3},
+            "compress": {"rope_type": "yarn", "rope_theta": 2000.0, "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 1.2,
+                         "original_max_position_embeddings": 16, "partial_rotary_factor": 1 / 3}}}),
+    # 7 of 16 columns: 4 frequencies, which rotate 8.
+    "rope_odd_columns": ("qwen3_next", {
+        "partial_rotary_factor": 0.45,
+        "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.45} | THETA}),
     "absent_keys": ("deepseek_v3", {"routed_scaling_factor": None, "norm_topk_prob": None}),
 }
 SKETCH = 256
@@ -56,14 +70,17 @@ def sketch(values: numpy.ndarray) -> numpy.ndarray:
 def gradients(model: torch.nn.Module, folder: pathlib.Path) -> dict[str, torch.Tensor]:
     """Of every parameter, under its published name: transformers' own way of saving names and splits them."""
     for parameter in model.parameters():
-        parameter.data = parameter.grad
+        frozen = parameter.grad is None  # an indexer, say: it stays out
+        parameter.data = torch.full_like(parameter, torch.nan) if frozen else parameter.grad
     model.save_pretrained(folder)
     buffers = {name for name, _ in model.named_buffers()}
-    return {name: value for name, value in load_file(folder / "model.safetensors").items() if name not in buffers}
+    return {name: value for name, value in load_file(folder / "model.safetensors").items()
+            if name not in buffers and value.is_floating_point() and not value.isnan().all()}
 
 
 def main() -> None:
-    for name, (golden, changes) in VARIANTS.items():
+    for name in sys.argv[1:] or VARIANTS:
+        golden, changes = VARIANTS[name]
         source = HERE.parent / "models" / golden
         config = json.loads((source / "config.json").read_text())
         for key, value in changes.items():

@@ -193,7 +193,8 @@ TEST_P(Variant, GradientsOfEveryWeight) {
 INSTANTIATE_TEST_SUITE_P(Variants, Variant,
                          testing::Values("temperature_tuning", "groups_by_best", "weights_as_they_are",
                                          "sigmoids_as_they_are", "windows", "rope_linear", "rope_llama3",
-                                         "rope_attention_factor", "rope_mscale", "absent_keys"),
+                                         "rope_attention_factor", "rope_mscale", "rope_branches",
+                                         "rope_odd_columns", "absent_keys"),
                          [](const auto& variant) { return std::string(variant.param); });
 
 TEST(Verify, SeesAWrongModel) {

@@ -47,6 +47,9 @@ void read_layers(const nlohmann::json& json, ModelConfig& c) {
     a.sparse_ratio = of.integer_or(kSparse, a.sparse_ratio, 1, turbo::PoolingShape::kMaxRatio);
     a.heavy_ratio = of.integer_or(kHeavy, a.heavy_ratio, 1, turbo::PoolingShape::kMaxRatio);
   }
+  // What they were called before.
+  a.sparse_ratio = r.integer_or("compress_rate_csa", a.sparse_ratio, 1, turbo::PoolingShape::kMaxRatio);
+  a.heavy_ratio = r.integer_or("compress_rate_hca", a.heavy_ratio, 1, turbo::PoolingShape::kMaxRatio);
   const bool by_type = r.find("layer_types") != nullptr;
   const nlohmann::json* const list = r.find(by_type ? "layer_types" : "compress_ratios");
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
@@ -55,8 +58,10 @@ void read_layers(const nlohmann::json& json, ModelConfig& c) {
     bool sparse = layer >= 2 && layer % 2 == 1, heavy = !sparse;
     if (list) {
       const char* const key = by_type ? "layer_types" : "compress_ratios";
-      if (!list->is_array() || static_cast<std::int64_t>(list->size()) < c.layers)
-        throw r.bad(key, "must be a list with an entry for each layer");
+      // Released files list the layers of multi-token prediction, too.
+      const auto entries = list->is_array() ? static_cast<std::int64_t>(list->size()) : 0;
+      if (entries != c.layers && (by_type || entries != c.layers + c.mtp.layers))
+        throw r.bad(key, fmt::format("must be a list with an entry for each of {} layers", c.layers));
       const nlohmann::json& kind = (*list)[static_cast<std::size_t>(layer)];
       sparse = by_type ? kind == kSparse : kind == 4;
       heavy = by_type ? kind == kHeavy : kind == 128;
@@ -76,8 +81,9 @@ void read_hash_layers(const nlohmann::json& json, ModelConfig& c) {
     c.moe.hash_layers = std::min(c.layers, r.integer_or("num_hash_layers", 3, 0, ConfigReader::kMaxWidth));
     return;
   }
-  if (!types->is_array() || static_cast<std::int64_t>(types->size()) < c.layers)
-    throw r.bad("mlp_layer_types", "must be a list with an entry for each layer");
+  if (!types->is_array() || static_cast<std::int64_t>(types->size()) != c.layers)
+    throw r.bad("mlp_layer_types",
+                fmt::format("must be a list with an entry for each of {} layers", c.layers));
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
     const nlohmann::json& type = (*types)[static_cast<std::size_t>(layer)];
     const bool hash = type == "hash_moe";
@@ -88,6 +94,32 @@ void read_hash_layers(const nlohmann::json& json, ModelConfig& c) {
                             "layers that route by a table come first");
     if (hash) ++c.moe.hash_layers;
   }
+}
+
+// The branches of rope_parameters say everything (read_rope). In files without them, layers that pool have
+// compress_rope_theta, and YaRN scales rotations only where the file says by how much.
+void read_rotation(const ConfigReader& r, ModelConfig& c) {
+  AttentionConfig& a = c.attention;
+  RopeScaling& scaling = c.rope_scaling;
+  const bool branches = a.compressed_theta > 0;
+  const char* const columns = "qk_rope_head_dim";
+  if (!branches) {
+    a.compressed_theta = r.positive_or("compress_rope_theta", 160000);
+    if (scaling.kind == RopeScaling::Kind::kYarn && !scaling.attention_factor) scaling.attention_factor = 1;
+    scaling.mscale = scaling.mscale_all_dim = std::nullopt;
+    // Before partial_rotary_factor there was the number of columns itself.
+    if (!r.find("partial_rotary_factor")) {
+      const double said = static_cast<double>(r.integer_or(columns, 0, 1, c.head_dim));
+      c.rotary_fraction = said > 0 ? said / static_cast<double>(c.head_dim) : 1.0 / 8;
+    }
+  }
+  const std::int64_t rotated = c.rotary_columns();
+  if (rotated % 2 != 0 || rotated > a.index_dim)
+    throw r.bad(columns,
+                fmt::format("is {}; it must be even, and at most head_dim and index_head_dim", rotated));
+  if (r.integer_or(columns, rotated, 1, ConfigReader::kMaxWidth) != rotated)
+    throw r.bad(columns, fmt::format("is another number than the {} columns that partial_rotary_factor makes",
+                                     rotated));
 }
 
 void read(const nlohmann::json& json, ModelConfig& c) {
@@ -104,19 +136,13 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   AttentionConfig& a = c.attention;
   a.latent.q_rank = r.integer("q_lora_rank", 1, most);
   a.window = r.integer("sliding_window", 1, most);
-  a.compressed_theta = r.positive_or("compress_rope_theta", 160000);
   a.index_heads = r.integer("index_n_heads", 1, most);
   a.index_dim = r.integer("index_head_dim", 1, most);
   a.index_top_k = r.integer("index_topk", 1, most);
   a.out_groups = r.integer("o_groups", 1, most);
   a.out_rank = r.integer("o_lora_rank", 1, most);
   if (c.heads % a.out_groups != 0) throw r.bad("o_groups", "does not divide num_attention_heads");
-  // Before partial_rotary_factor there was the number of columns itself.
-  const std::int64_t rotated =
-      r.integer_or("qk_rope_head_dim", r.find("partial_rotary_factor") ? c.rotary_dim() : 64, 1, most);
-  c.rotary_fraction = static_cast<double>(rotated) / static_cast<double>(c.head_dim);
-  if (rotated % 2 != 0 || rotated > c.head_dim || rotated > a.index_dim || c.rotary_dim() != rotated)
-    throw r.bad("qk_rope_head_dim", "must be even, and at most head_dim and index_head_dim");
+  read_rotation(r, c);
   c.hyper.streams = r.integer("hc_mult", 2, turbo::HyperShape::kMaxStreams);
   c.hyper.iterations = r.integer("hc_sinkhorn_iters", 1, turbo::HyperShape::kMaxIterations);
   c.hyper.epsilon = r.positive_or("hc_eps", 1e-6);
@@ -132,9 +158,6 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   c.moe.swiglu_limit = r.positive_or("swiglu_limit", 10);
   c.moe.swiglu_alpha = 1;
   c.moe.swiglu_shift = 0;
-  // Rotations are not scaled: transformers says so where its YaRN would.
-  if (c.rope_scaling.kind == RopeScaling::Kind::kYarn) c.rope_scaling.attention_factor = 1;
-  c.rope_scaling.mscale = c.rope_scaling.mscale_all_dim = std::nullopt;
 }
 
 void write(const ModelConfig& c, nlohmann::json& json) {
@@ -184,6 +207,10 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["output_router_logits"] = false;
   json["router_aux_loss_coef"] = c.moe.training.balance_loss;
   json["num_nextn_predict_layers"] = c.mtp.modules();
+  if (a.compressed_theta <= 0) {
+    throw ConfigKeyError(ErrorKind::kInvalid, "compress_rope_theta", "compress_rope_theta is not set",
+                         "set compress_rope_theta, the base of layers that pool latents");
+  }
   // By branch, with frequencies stretched in the one that pools alone.
   nlohmann::json pooled = json["rope_parameters"], plain = {{"rope_type", "default"}};
   pooled["rope_theta"] = a.compressed_theta;
@@ -324,8 +351,8 @@ Family deepseek_v4_family() {
       true};
   family.aliases = {{"num_local_experts", "n_routed_experts"},
                     {"moe_intermediate_size", "intermediate_size"}};
-  family.other_keys = {"compress_ratios", "expert_dtype", "intermediate_size", "num_hash_layers",
-                       "topk_method"};
+  family.other_keys = {"compress_rate_csa", "compress_rate_hca", "compress_ratios", "expert_dtype",
+                       "intermediate_size", "num_hash_layers",   "topk_method"};
   family.head = "head.weight";
   family.rope_by_branch = true;
   family.make_stream_ends = make_stream_ends;

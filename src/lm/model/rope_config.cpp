@@ -1,0 +1,194 @@
+#include "lm/model/rope_config.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/terminal/terminal.h"
+#include "lm/model/config_keys.h"
+#include "lm/model/config_reader.h"
+
+namespace primus {
+namespace {
+
+using nlohmann::json;
+using Kind = RopeScaling::Kind;
+
+constexpr const char *kMain = "main", *kCompress = "compress", *kTheta = "rope_theta",
+                     *kPart = "partial_rotary_factor", *kOriginal = "original_max_position_embeddings";
+
+// The key that says how positions are rotated: transformers 4 writes rope_theta and rope_scaling, 5
+// rope_parameters; both take rope_scaling where it says something. Null: there is neither.
+const char* rope_key(const json& root) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const auto it = root.find(key);
+    if (it != root.end() && !it->empty()) return key;
+  }
+  return nullptr;
+}
+
+bool has_branches(const json& rope, const Family& family) {
+  return family.rope_by_branch && rope.contains(kMain) && rope.contains(kCompress);
+}
+
+void refuse_nested(const json& rope, const char* key, const ConfigReader& common) {
+  for (const auto& [name, value] : rope.items()) {
+    if (!value.is_object()) continue;
+    throw common.not_supported(
+        key, fmt::format(" has '{}' in it: rotations by kind of layer are not supported", name),
+        "all layers must rotate alike");
+  }
+}
+
+std::string type_of(const ConfigReader& rope) {
+  return rope.text_or("rope_type", rope.text_or("type", "default"));
+}
+
+Kind kind_of(const std::string& type) {
+  for (const Kind kind : {Kind::kLinear, Kind::kLlama3, Kind::kYarn}) {
+    if (name_of(kind) == type) return kind;
+  }
+  throw ConfigKeyError(ErrorKind::kUnsupported, "rope_type",
+                       "rope_type '" + printable(type) + "' is not supported",
+                       "default, linear, llama3 and yarn are");
+}
+
+// `original`: the context before stretching, as keys beside the object say it.
+void read_scaling(const json& object, const ConfigReader& rope, const char* key,
+                  const std::optional<std::int64_t>& original, ModelConfig& config) {
+  const std::string type = type_of(rope);
+  if (type == "default") return;
+  RopeScaling& s = config.rope_scaling;
+  s.kind = kind_of(type);
+  s.original_max_positions =
+      original ? *original : rope.integer_or(kOriginal, config.max_positions, 1, ConfigReader::kMaxWidth);
+  const auto factor = object.find("factor");
+  if (factor == object.end()) throw rope.bad("factor", fmt::format("is missing in '{}'", key));
+  if (factor->is_null() && s.kind != Kind::kYarn) throw rope.bad("factor", "must be a number");
+  s.factor = rope.positive_or(
+      "factor", static_cast<double>(config.max_positions) / static_cast<double>(s.original_max_positions));
+  s.low_freq_factor = rope.positive_or("low_freq_factor", 1);
+  s.high_freq_factor = rope.positive_or("high_freq_factor", 4);
+  if (s.kind == Kind::kLlama3 && s.high_freq_factor < s.low_freq_factor) {
+    throw rope.bad("high_freq_factor", "must not be below low_freq_factor");
+  }
+  s.beta_fast = rope.positive_or("beta_fast", 32);
+  s.beta_slow = rope.positive_or("beta_slow", 1);
+  s.attention_factor = rope.optional_number("attention_factor");
+  s.mscale = rope.optional_number("mscale");
+  s.mscale_all_dim = rope.optional_number("mscale_all_dim");
+  s.truncate = rope.flag_or("truncate", true);
+}
+
+double fraction_of(const ConfigReader& rope, double otherwise) {
+  const double fraction = rope.positive_or(kPart, otherwise);
+  if (fraction > 1) throw rope.bad(kPart, "must be at most 1");
+  return fraction;
+}
+
+// transformers takes from beside the branches only what one of them leaves out, and of these keys alone.
+void read_branches(const json& rope, const char* key, const std::string& where, const ConfigReader& common,
+                   ModelConfig& config) {
+  const json &main = rope.at(kMain), &compress = rope.at(kCompress);
+  if (!main.is_object() || !compress.is_object()) throw common.bad(key, "must have objects for its branches");
+  refuse_nested(main, key, common);
+  refuse_nested(compress, key, common);
+  const ConfigReader plain(main, where), pooled(compress, where);
+  const double theta = common.positive_or(kTheta, 10000);
+  config.rope_theta = plain.positive_or(kTheta, theta);
+  config.attention.compressed_theta = pooled.positive_or(kTheta, theta);
+  const std::optional<double> beside = common.optional_number(kPart);
+  for (const ConfigReader* branch : {&plain, &pooled}) {
+    if (!branch->find(kPart) && !beside)
+      throw branch->bad(kPart, fmt::format("is missing in a branch of '{}', and beside it", key));
+  }
+  config.rotary_fraction = fraction_of(plain, beside.value_or(1));
+  if (fraction_of(pooled, beside.value_or(1)) != config.rotary_fraction)
+    throw common.not_supported(kPart, " differs between the branches of rope_parameters",
+                               "all layers must rotate as many columns");
+  if (const std::string type = type_of(plain); type != "default") {
+    throw ConfigKeyError(ErrorKind::kUnsupported, "rope_type",
+                         fmt::format("rope_type '{}' of '{}.main' is not supported", printable(type), key),
+                         "layers without pooled latents rotate by 'default'");
+  }
+  read_scaling(compress, pooled, key, std::nullopt, config);
+}
+
+json scaling_json(const ModelConfig& config) {
+  const RopeScaling& s = config.rope_scaling;
+  if (s.kind == Kind::kNone) return {{"rope_type", "default"}};
+  json rope = {{"rope_type", name_of(s.kind)}, {"factor", s.factor}};
+  if (s.kind != Kind::kLinear) rope[kOriginal] = s.original_max_positions;
+  if (s.kind == Kind::kLlama3) {
+    rope["low_freq_factor"] = s.low_freq_factor;
+    rope["high_freq_factor"] = s.high_freq_factor;
+  }
+  if (s.kind == Kind::kYarn) {
+    rope["beta_fast"] = s.beta_fast;
+    rope["beta_slow"] = s.beta_slow;
+    if (s.attention_factor) rope["attention_factor"] = *s.attention_factor;
+    if (s.mscale) rope["mscale"] = *s.mscale;
+    if (s.mscale_all_dim) rope["mscale_all_dim"] = *s.mscale_all_dim;
+    if (!s.truncate) rope["truncate"] = false;
+  }
+  return rope;
+}
+
+}  // namespace
+
+void read_rope(const json& root, const std::string& where, const Family& family, ModelConfig& config) {
+  const ConfigReader common(root, where);
+  const char* const key = rope_key(root);
+  const json& object = key ? root.at(key) : root;
+  if (!object.is_object()) throw common.bad(key, "must be an object");
+  if (key && has_branches(object, family)) {
+    read_branches(object, key, where, common, config);
+    return;
+  }
+  if (key) refuse_nested(object, key, common);
+  const ConfigReader rope(object, where);
+  const double theta = common.positive_or(kTheta, 10000);
+  // What stands for both branches holds for the stretched one, and its base is not the other's.
+  config.rope_theta = family.rope_by_branch ? theta : rope.positive_or(kTheta, theta);
+  const double beside = common.positive_or(kPart, 1);
+  config.rotary_fraction = family.rope_by_branch ? fraction_of(common, 1) : fraction_of(rope, beside);
+  if (!key) return;
+  // transformers prefers the key that stands outside.
+  std::optional<std::int64_t> original;
+  if (common.find(kOriginal)) original = common.integer(kOriginal, 1, ConfigReader::kMaxWidth);
+  read_scaling(object, rope, key, original, config);
+}
+
+void write_rope(const ModelConfig& config, json& root) {
+  // Both spellings: transformers 4 reads the first two, transformers 5 the third.
+  const json rope = scaling_json(config);
+  root[kTheta] = config.rope_theta;
+  root["rope_scaling"] = config.rope_scaling.kind == Kind::kNone ? json() : rope;
+  root["rope_parameters"] = rope;
+  root["rope_parameters"][kTheta] = config.rope_theta;
+  if (config.rotary_fraction != 1) root[kPart] = root["rope_parameters"][kPart] = config.rotary_fraction;
+}
+
+std::vector<std::string> unused_rope_keys(const json& root, const Family& family, const ModelConfig& config) {
+  const char* const key = rope_key(root);
+  if (!key) return {};
+  const json& rope = root.at(key);
+  std::vector<std::string> unused;
+  const auto add = [&](const json& object, const std::string& prefix, Kind kind) {
+    for (const std::string& name : unknown_rope_keys(object, kind)) unused.push_back(prefix + "." + name);
+  };
+  if (!has_branches(rope, family)) {
+    add(rope, key, config.rope_scaling.kind);
+    return unused;
+  }
+  for (const auto& [name, value] : rope.items()) {
+    if (name != kMain && name != kCompress && !value.is_null())
+      unused.push_back(fmt::format("{}.{}", key, name));
+  }
+  add(rope.at(kMain), fmt::format("{}.{}", key, kMain), Kind::kNone);
+  add(rope.at(kCompress), fmt::format("{}.{}", key, kCompress), config.rope_scaling.kind);
+  return unused;
+}
+
+}  // namespace primus

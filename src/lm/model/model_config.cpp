@@ -46,6 +46,32 @@ LoraConfig read_lora(const json& root, const std::string& where) {
   return lora;
 }
 
+constexpr const char *kBos = "bos_token_id", *kEos = "eos_token_id", *kPad = "pad_token_id";
+
+void read_token_ids(const ConfigReader& r, const json& root, ModelConfig& c) {
+  const auto first = [&](const char* key) {
+    const std::vector<std::int64_t> ids = r.ids(key);
+    return ids.empty() ? std::nullopt : std::optional(ids.front());
+  };
+  c.bos_id = first(kBos);
+  c.pad_id = first(kPad);
+  c.eos_ids = r.ids(kEos);
+  for (const char* key : {kBos, kEos, kPad}) {
+    if (!root.contains(key)) c.unsaid_ids.emplace_back(key);
+  }
+}
+
+// Null is written, too: where a key is left out, transformers takes an id from the family's class.
+void write_token_ids(const ModelConfig& c, json& root) {
+  const auto id = [](const std::optional<std::int64_t>& value) { return value ? json(*value) : json(); };
+  root[kBos] = id(c.bos_id);
+  root[kPad] = id(c.pad_id);
+  root[kEos] = c.eos_ids.size() > 1 ? json(c.eos_ids) : c.eos_ids.empty() ? json() : json(c.eos_ids.front());
+  for (const std::string& key : c.unsaid_ids) {
+    if (root[key].is_null()) root.erase(key);
+  }
+}
+
 using Renamed = std::vector<std::pair<std::string_view, std::string_view>>;
 
 // Takes the names of keys that transformers takes for others; those that were there, and what they are now.
@@ -274,8 +300,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     c.norm_epsilon = r.positive_or("rms_norm_eps", 1e-6);
     c.tied_embeddings = r.flag_or("tie_word_embeddings", false);
     c.init_std = r.number_or("initializer_range", 0.02);
-    if (const auto bos = r.ids("bos_token_id"); !bos.empty()) c.bos_id = bos.front();
-    c.eos_ids = r.ids("eos_token_id");
+    read_token_ids(r, root, c);
     c.mtp.layers = r.integer_or("num_nextn_predict_layers", 0, 0, MtpConfig::kMaxLayers);
     read_rope(root, where, family, c);
     c.lora = read_lora(root, where);
@@ -329,9 +354,7 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
   root["rms_norm_eps"] = c.norm_epsilon;
   root["tie_word_embeddings"] = c.tied_embeddings;
   root["initializer_range"] = c.init_std;
-  if (c.bos_id) root["bos_token_id"] = *c.bos_id;
-  if (c.eos_ids.size() == 1) root["eos_token_id"] = c.eos_ids.front();
-  if (c.eos_ids.size() > 1) root["eos_token_id"] = c.eos_ids;
+  write_token_ids(c, root);
   if (c.mtp.modules() > 0) root["num_nextn_predict_layers"] = c.mtp.modules();
   root["use_cache"] = true;
   root["torch_dtype"] = dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";

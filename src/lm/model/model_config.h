@@ -58,8 +58,10 @@ struct ModelConfig {
   std::vector<std::int64_t> conv_layers;  // layers with a short convolution for their attention, in order
   bool centred_norms = false;  // weights of norms are stored minus one (Qwen3-Next); a family says so
   bool tied_embeddings = false;
-  std::optional<std::int64_t> bos_id;
+  std::optional<std::int64_t> bos_id, pad_id;
   std::vector<std::int64_t> eos_ids;  // any of them ends a text
+  // Keys of these ids that config.json leaves out, where the family's class in transformers has one.
+  std::vector<std::string> unsaid_ids;
 
   // Columns that rotary frequencies are spaced over: rotary_fraction of each head, or the shared part of
   // latent attention's keys.

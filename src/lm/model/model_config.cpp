@@ -46,6 +46,24 @@ LoraConfig read_lora(const json& root, const std::string& where) {
   return lora;
 }
 
+// Quantised weights lie in other tensors than the model's. An import reads mxfp4, and fp8 with a scale for
+// each block of 128 x 128; the rest is refused here, before its tensors are missed.
+void refuse_quantised(const ConfigReader& r) {
+  constexpr const char* kKey = "quantization_config";
+  const json* const config = r.find(kKey);
+  if (!config || config->empty()) return;
+  if (!config->is_object()) throw r.bad(kKey, "must be an object");
+  const ConfigReader of(*config);
+  std::string method = of.text_or("quant_method", "");
+  if (method.empty()) method = config->contains("load_in_4bit") ? "bitsandbytes" : "an unknown method";
+  const json* const blocks = of.find("weight_block_size");
+  if (method == "mxfp4" || (method == "fp8" && (!blocks || *blocks == json({128, 128})))) return;
+  if (method == "fp8") method = "fp8 with blocks of " + blocks->dump();
+  throw r.not_supported(kKey, ": weights quantised by " + method + " cannot be read",
+                        "get the model that was not quantised, or write it in bf16 with transformers: "
+                        "from_pretrained(...), model.dequantize(), save_pretrained(...)");
+}
+
 constexpr const char *kBos = "bos_token_id", *kEos = "eos_token_id", *kPad = "pad_token_id";
 
 void read_token_ids(const ConfigReader& r, const json& root, ModelConfig& c) {
@@ -266,6 +284,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     if (error.hint().empty()) error.add_hint("the file is damaged or cut off: copy or download it again");
     throw;
   }
+  refuse_quantised(ConfigReader(root, where));
   // Models that see images, too, describe their language model in a part of its own.
   if (const auto text = root.find("text_config"); text != root.end() && text->is_object()) {
     root = json(*text);

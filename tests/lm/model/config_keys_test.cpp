@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -62,7 +63,7 @@ TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
   // as wide as they are only where there are any; latent attention computes with the widths of its parts,
   // and more keys than queries are as many.
   const std::set<std::string> any = {"output_router_logits", "pretraining_tp", "router_aux_loss_coef"};
-  const std::set<std::string> windows = {"layer_types", "max_window_layers", "sliding_window"};
+  const std::set<std::string> windows = {"max_window_layers", "sliding_window"};
   const std::map<std::string, std::set<std::string>> without_say = {
       {"qwen2", windows},
       {"qwen3", windows},
@@ -75,7 +76,8 @@ TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
       {"llama4_text", {"interleave_moe_layer_step", "no_rope_layer_interval"}},  // lists go before them
       {"lfm2", {"full_attn_idxs"}},
       {"kimi_linear", {"head_dim", "num_key_value_heads", "qk_head_dim"}},
-      {"deepseek_v4", {"partial_rotary_factor", "rope_theta"}}};  // rope_parameters go before them
+      // The branches of rope_parameters go before them.
+      {"deepseek_v4", {"compress_rope_theta", "partial_rotary_factor", "rope_theta"}}};
   const json families = json::parse(read_file(kTests / "lm/model/transformers_defaults.json"));
   std::size_t keys = 0;
   for (const auto& [family, config] : families.items()) {
@@ -205,6 +207,146 @@ TEST(ConfigKeys, RopeParametersThatStandElsewhereOrNowhere) {
   json deepseek = golden("deepseek_v3");
   deepseek["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 4.0}, {"mscale_all_dim", 1.0}};
   EXPECT_EQ(refusal(deepseek), "'mscale_all_dim' is not supported with this rope_type");
+}
+
+// DeepSeek-V4's two branches alone say how positions are rotated, as in transformers 5.24.
+TEST(ConfigKeys, BranchesOfRopeParametersGoBeforeKeysBesideThem) {
+  const json root = golden("deepseek_v4");
+  json changed = root;
+  changed["rope_parameters"]["compress"]["rope_theta"] = 2000.0;
+  changed["rope_parameters"]["main"]["rope_theta"] = 500.0;
+  EXPECT_EQ(read(changed).attention.compressed_theta, 2000);
+  EXPECT_EQ(read(changed).rope_theta, 500);
+  changed["rope_parameters"]["compress"].erase("rope_theta");
+  EXPECT_EQ(read(changed).attention.compressed_theta, 10000);  // rope_theta's, not compress_rope_theta's
+  changed = root;
+  changed["rope_parameters"]["compress"]["attention_factor"] = 1.3;
+  EXPECT_EQ(read(changed).rope_scaling.attention_factor, 1.3);
+  changed["rope_parameters"]["compress"].erase("attention_factor");
+  EXPECT_EQ(read(changed).rope_scaling.attention_factor, std::nullopt);  // computed of the stretch
+  EXPECT_EQ(read(json::parse(write_model_config(read(changed), DType::kF32, builtin_families()))),
+            read(changed));
+  changed = root;
+  changed.erase("partial_rotary_factor");
+  changed.erase("qk_rope_head_dim");
+  EXPECT_EQ(read(changed), read(root));
+  changed["rope_parameters"]["main"].erase("partial_rotary_factor");
+  EXPECT_EQ(refusal(changed),
+            "'partial_rotary_factor' is missing in a branch of 'rope_parameters', and beside it");
+  changed["rope_parameters"]["main"]["partial_rotary_factor"] = 0.5;
+  EXPECT_EQ(refusal(changed), "'partial_rotary_factor' differs between the branches of rope_parameters");
+  changed = root;
+  changed["rope_parameters"]["main"]["rope_type"] = "linear";
+  changed["rope_parameters"]["main"]["factor"] = 3.0;
+  EXPECT_EQ(refusal(changed), "rope_type 'linear' of 'rope_parameters.main' is not supported");
+  changed = root;
+  changed["qk_rope_head_dim"] = 12;
+  EXPECT_EQ(refusal(changed),
+            "'qk_rope_head_dim' is another number than the 8 columns that partial_rotary_factor makes");
+  changed = root;
+  changed["rope_parameters"]["main"]["beta_fast"] = 16;
+  changed["rope_parameters"]["rope_type"] = "default";
+  EXPECT_EQ(notes_of(changed), std::vector<std::string>{
+                                   "config.json: keys rope_parameters.rope_type, "
+                                   "rope_parameters.main.beta_fast are unknown to Primus and were ignored"});
+  // What compress_rates were called before.
+  changed = root;
+  changed["compress_rate_csa"] = 3;
+  changed["compress_rate_hca"] = 7;
+  EXPECT_EQ(read(changed).attention.sparse_ratio, 3);
+  EXPECT_EQ(read(changed).attention.heavy_ratio, 7);
+  // Released files have no branches: then YaRN does not scale rotations unless they say so.
+  json flat = root;
+  flat["rope_parameters"] = nullptr;
+  flat["rope_scaling"] = {{"type", "yarn"}, {"factor", 16}, {"original_max_position_embeddings", 16}};
+  EXPECT_EQ(read(flat).attention.compressed_theta, 160000);
+  EXPECT_EQ(read(flat).rope_scaling.attention_factor, 1);
+  flat["rope_scaling"]["attention_factor"] = 1.3;
+  EXPECT_EQ(read(flat).rope_scaling.attention_factor, 1.3);
+  flat.erase("partial_rotary_factor");
+  EXPECT_EQ(read(flat).rotary_dim(), 8);  // by qk_rope_head_dim
+  flat.erase("qk_rope_head_dim");
+  EXPECT_EQ(refusal(flat),
+            "'qk_rope_head_dim' is 3; it must be even, and at most head_dim and index_head_dim");
+}
+
+// One entry more than there are layers, in every list that has one for each.
+TEST(ConfigKeys, ListsOfLayersThatAreTooLongAreRefused) {
+  std::size_t lists = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kTests / "golden/models")) {
+    const std::string name = entry.path().filename();
+    const json root = golden(name);
+    for (const auto& [key, value] : root.items()) {
+      if (!value.is_array() || value.size() != root.at("num_hidden_layers")) continue;
+      json longer = root;
+      longer[key].push_back(value.back());
+      EXPECT_NE(refusal(longer).find("'" + key + "'"), std::string::npos) << name << " " << refusal(longer);
+      json shorter = root;
+      shorter[key].erase(shorter[key].size() - 1);
+      EXPECT_NE(refusal(shorter).find("'" + key + "'"), std::string::npos) << name << " " << refusal(shorter);
+      ++lists;
+    }
+  }
+  EXPECT_GT(lists, 8U);
+  // Released files of DeepSeek-V4 list the layers of multi-token prediction behind the others.
+  json ratios = golden("deepseek_v4");
+  ratios.erase("layer_types");
+  ratios["num_nextn_predict_layers"] = 1;
+  ratios["compress_ratios"] = {0, 4, 128, 4, 0};
+  EXPECT_EQ(refusal(ratios), "accepted");
+  ratios["compress_ratios"].push_back(0);
+  EXPECT_EQ(refusal(ratios), "'compress_ratios' must be a list with an entry for each of 4 layers");
+}
+
+// What transformers takes from a family's class where a key is left out is another model.
+TEST(ConfigKeys, IdsOfTokensAreWrittenAsTheyWereRead) {
+  const auto written = [](const json& root) {
+    return json::parse(write_model_config(read(root), DType::kF32, builtin_families()));
+  };
+  for (const auto& entry : std::filesystem::directory_iterator(kTests / "golden/models")) {
+    json root = golden(entry.path().filename());
+    const auto expect_same = [&](const json& of) {
+      const json again = written(of);
+      for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+        EXPECT_EQ(again.contains(key), of.contains(key)) << entry.path() << key;
+        EXPECT_EQ(again.value(key, json()), of.value(key, json())) << entry.path() << key;
+      }
+    };
+    expect_same(root);
+    root["bos_token_id"] = 3;
+    root["eos_token_id"] = {4, 5};
+    root["pad_token_id"] = 6;
+    expect_same(root);
+    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) root[key] = nullptr;
+    expect_same(root);
+    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) root.erase(key);
+    expect_same(root);
+  }
+}
+
+TEST(ConfigKeys, QuantisedWeightsThatNothingReadsAreNamed) {
+  json root = golden("llama");
+  const auto with = [&](const json& config) {
+    root["quantization_config"] = config;
+    return refusal(root);
+  };
+  for (const char* method : {"awq", "gptq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "quark"}) {
+    EXPECT_EQ(with({{"quant_method", method}, {"bits", 4}}),
+              fmt::format("'quantization_config': weights quantised by {} cannot be read", method));
+  }
+  EXPECT_EQ(with({{"load_in_4bit", true}}),
+            "'quantization_config': weights quantised by bitsandbytes cannot be read");
+  EXPECT_EQ(with({{"quant_method", "fp8"}, {"weight_block_size", nullptr}, {"fmt", "e4m3"}}), "accepted");
+  EXPECT_EQ(with({{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}), "accepted");
+  EXPECT_EQ(with({{"quant_method", "fp8"}, {"weight_block_size", {64, 64}}}),
+            "'quantization_config': weights quantised by fp8 with blocks of [64,64] cannot be read");
+  EXPECT_EQ(with({{"quant_method", "mxfp4"}}), "accepted");
+  EXPECT_EQ(with(json::object()), "accepted");
+  // Models that see images, too, say it beside their text_config.
+  const json outside = {{"model_type", "llama"},
+                        {"quantization_config", {{"quant_method", "awq"}}},
+                        {"text_config", golden("llama")}};
+  EXPECT_NE(refusal(outside).find("quantised by awq"), std::string::npos);
 }
 
 TEST(ConfigKeys, WhatNobodyKnowsIsNotedOnce) {

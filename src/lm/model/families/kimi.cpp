@@ -170,6 +170,8 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "mla_use_output_gate", false);
   refuse_unless(json, "attn_res_block_size", 0);
   refuse_unless(json, "routed_expert_hidden_size", nullptr);
+  // transformers ties no head of this family, and would draw one where an export has none.
+  refuse_unless(json, "tie_word_embeddings", false);
   read_common(json, c);
 }
 

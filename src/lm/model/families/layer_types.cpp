@@ -77,7 +77,10 @@ void read_sliding_layers(const nlohmann::json& json, ModelConfig& config) {
   config.attention.window = r.flag_or("use_sliding_window", false)
                                 ? r.integer_or("sliding_window", 4096, 0, ConfigReader::kMaxWidth)
                                 : 0;
-  if (config.attention.window == 0) return;
+  if (config.attention.window == 0) {
+    read_layer_types(json, config, {kFull, "sliding_attention"});  // a list of another length is a mistake
+    return;
+  }
   read_local_layers(json, "sliding_attention", config, [](const nlohmann::json& root, std::int64_t layer) {
     return layer >= ConfigReader(root).integer_or("max_window_layers", 28, 0, ConfigReader::kMaxWidth);
   });

@@ -214,8 +214,7 @@ class Copy {
 
   const TensorSource& add(const Parameter& p, const CheckpointPart& part) {
     const std::vector<std::int64_t> shape = published_shape(p, part);
-    PublishedTensor tensor =
-        find_published(folder_, tensors_.full_name(part.name), shape, used_, p.whole_numbers);
+    PublishedTensor tensor = find_published(tensors_, part.name, shape, used_, p.whole_numbers);
     const bool stored_as_it_is = !options_.dtype || tensor.dtype == *options_.dtype || p.whole_numbers;
     if (options_.dtype == DType::kF32) {
       if (const auto master = master_of(part.name)) tensor = *master;
@@ -264,8 +263,7 @@ class Copy {
     std::vector<float> values;
     for (const CheckpointPart& part : p.parts) {
       if (part.row < row || part.row + part.rows > row + rows) continue;
-      PublishedTensor tensor =
-          find_published(folder_, tensors_.full_name(part.name), published_shape(p, part), used_);
+      PublishedTensor tensor = find_published(tensors_, part.name, published_shape(p, part), used_);
       tensors_.check_copies(part, used_);
       if (const auto master = master_of(part.name)) tensor = *master;
       const std::size_t before = values.size();

@@ -124,19 +124,21 @@ void refuse_beyond_float(std::string_view name, std::span<const std::byte> doubl
 
 }  // namespace
 
-PublishedTensor find_published(const SafetensorsFolder& folder, const std::string& name,
+PublishedTensor find_published(const LanguageTensors& tensors, const std::string& name,
                                const std::vector<std::int64_t>& shape, TensorNames& used,
                                bool whole_numbers) {
-  const auto blocks = folder.find(name + "_blocks"), scales = folder.find(name + "_scales");
-  if (blocks && scales && !folder.find(name)) {
-    used.insert({name + "_blocks", name + "_scales"});
-    return float4(*blocks, *scales, name, shape, folder.folder());
+  const SafetensorsFolder& folder = tensors.folder();
+  const std::string full = tensors.full_name(name);
+  const auto blocks = folder.find(full + "_blocks"), scales = folder.find(full + "_scales");
+  if (blocks && scales && !folder.find(full)) {
+    used.insert({full + "_blocks", full + "_scales"});
+    return float4(*blocks, *scales, full, shape, folder.folder());
   }
-  const TensorView tensor = folder.at(name, shape);
-  used.insert(name);
+  const TensorView tensor = tensors.at(name, shape);
+  used.insert(full);
   if (tensor.dtype == DType::kF8E4M3) {
-    used.insert(name + "_scale_inv");
-    return float8(tensor, folder.at(name + "_scale_inv"), folder.folder());
+    used.insert(full + "_scale_inv");
+    return float8(tensor, folder.at(full + "_scale_inv"), folder.folder());
   }
   if (!whole_numbers || tensor.dtype != DType::kI64) require_float(tensor);
   const auto size = static_cast<std::size_t>(size_of(tensor.dtype));

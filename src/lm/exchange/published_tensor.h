@@ -22,10 +22,10 @@ struct PublishedTensor {
   std::function<void(std::int64_t first, std::span<float> out)> read;
 };
 
-// The tensor of that name and shape; throws kInvalid when there is none, or its shape is another. The names
-// of what it is stored in are added to `used`. The folder must outlive the result. `whole_numbers`: it may be
-// int64.
-PublishedTensor find_published(const SafetensorsFolder& folder, const std::string& name,
+// The language model's tensor of that name and shape; throws kInvalid when there is none, or its shape is
+// another. The full names of what it is stored in are added to `used`, but for fused experts, which
+// LanguageTensors::check_copies() adds. The folder must outlive the result. `whole_numbers`: it may be int64.
+PublishedTensor find_published(const LanguageTensors& tensors, const std::string& name,
                                const std::vector<std::int64_t>& shape, TensorNames& used,
                                bool whole_numbers = false);
 

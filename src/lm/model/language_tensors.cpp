@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <string>
 
@@ -12,6 +13,8 @@ namespace primus {
 namespace {
 
 constexpr std::string_view kModel = "model.", kWithin = "model.language_model.";
+
+constexpr std::string_view kGateUp = ".gate_up_proj", kDown = ".down_proj";
 
 bool same_bits(const TensorView& a, const TensorView& b) {
   return a.dtype == b.dtype && std::ranges::equal(a.data, b.data);
@@ -23,11 +26,66 @@ LanguageTensors::LanguageTensors(const SafetensorsFolder& folder) : folder_(fold
   const std::string prefix = "language_model.";
   if (folder.find(prefix + "model.embed_tokens.weight")) prefix_ = prefix;
   within_ = folder.find(std::string(kWithin) + "embed_tokens.weight").has_value();
+  for (std::size_t i = 0; i < folder.size(); ++i) {
+    const TensorView tensor = folder[i];
+    const bool gate_up = tensor.name.ends_with(kGateUp);
+    if (tensor.shape.size() != 3 || (!gate_up && !tensor.name.ends_with(kDown))) continue;
+    const std::size_t ending = gate_up ? kGateUp.size() : kDown.size();
+    Fused& fused = fused_[std::string(tensor.name.substr(0, tensor.name.size() - ending))];
+    (gate_up ? fused.gate_up : fused.down) = tensor;
+    if (gate_up) fused.half = {tensor.shape[1] / 2, tensor.shape[2]};
+  }
 }
 
-std::string LanguageTensors::full_name(std::string_view name) const {
-  if (within_ && name.starts_with(kModel)) return std::string(kWithin).append(name.substr(kModel.size()));
-  return prefix_ + std::string(name);
+std::optional<TensorView> LanguageTensors::find(std::string_view name) const {
+  const std::string full = full_name(name);
+  if (auto tensor = folder_.find(full)) return tensor;
+  const std::optional<Piece> part = piece(full);
+  return part ? std::optional(part->view) : std::nullopt;
+}
+
+TensorView LanguageTensors::at(std::string_view name, std::span<const std::int64_t> shape) const {
+  const std::string full = full_name(name);
+  const std::optional<Piece> part = folder_.find(full) ? std::nullopt : piece(full);
+  if (!part) return folder_.at(full, shape);
+  if (std::ranges::equal(part->view.shape, shape)) return part->view;
+  throw invalid(fmt::format("tensor '{}' has shape {}, which has no '{}' of shape {}", part->of->name,
+                            shape_text(part->of->shape), full, shape_text(shape)),
+                "config.json and the weights belong to different models")
+      .at(where());
+}
+
+// `full` is <at>.<expert>.<gate_proj, up_proj or down_proj>.weight.
+std::optional<LanguageTensors::Piece> LanguageTensors::piece(std::string_view full) const {
+  constexpr std::string_view kWeight = ".weight";
+  if (fused_.empty() || !full.ends_with(kWeight)) return std::nullopt;
+  std::string_view rest = full.substr(0, full.size() - kWeight.size());
+  const auto take_last = [&rest] {
+    const std::size_t dot = rest.rfind('.');
+    if (dot == std::string_view::npos) return std::string_view();
+    const std::string_view word = rest.substr(dot + 1);
+    rest = rest.substr(0, dot);
+    return word;
+  };
+  const std::string_view matrix = take_last(), number = take_last();
+  const auto found = fused_.find(rest);
+  if (found == fused_.end()) return std::nullopt;
+  std::int64_t expert = -1;
+  std::from_chars(number.data(), number.data() + number.size(), expert);
+  const Fused& fused = found->second;
+  const bool is_down = matrix == "down_proj";
+  const std::optional<TensorView>& whole = is_down ? fused.down : fused.gate_up;
+  if (!whole || (!is_down && matrix != "gate_proj" && matrix != "up_proj")) return std::nullopt;
+  if (expert < 0 || expert >= whole->shape[0] || (!is_down && whole->shape[1] % 2 != 0)) return std::nullopt;
+  const std::span<const std::int64_t> shape =
+      is_down ? whole->shape.subspan(1) : std::span<const std::int64_t>(fused.half);
+  const auto bytes = static_cast<std::size_t>(shape[0] * shape[1] * size_of(whole->dtype));
+  const auto before = static_cast<std::size_t>(is_down ? expert : 2 * expert + (matrix == "up_proj"));
+  TensorView view = *whole;
+  view.shape = shape;
+  view.data = whole->data.subspan(before * bytes, bytes);
+  view.file_offset += before * bytes;
+  return Piece{view, &*whole};
 }
 
 std::optional<std::string_view> LanguageTensors::own_name(std::string_view full, std::string& storage) const {
@@ -39,7 +97,11 @@ std::optional<std::string_view> LanguageTensors::own_name(std::string_view full,
 }
 
 void LanguageTensors::check_copies(const engine::CheckpointPart& part, TensorNames& used) const {
-  used.insert(full_name(part.name));
+  const std::string full = full_name(part.name);
+  used.insert(full);
+  if (!folder_.find(full)) {
+    if (const std::optional<Piece> of_fused = piece(full)) used.insert(std::string(of_fused->of->name));
+  }
   const std::optional<TensorView> tensor = find(part.name);
   for (const std::string& name : part.copies) {
     used.insert(full_name(name));

@@ -2,12 +2,21 @@
 // under "language_model.", or what is "model." elsewhere under "model.language_model." (Qwen3.5), beside
 // others that are nothing to us; elsewhere all of them are.
 //
+// Publications may have all experts of a layer in two tensors: <at>.gate_up_proj [experts, 2 * width,
+// hidden], first gate's rows and then up's of each expert, and <at>.down_proj [experts, hidden, width]
+// (Qwen3.5). Where a matrix of one expert, <at>.3.up_proj.weight, is not there by itself, it is found in
+// them.
+//
 // What loading and copying a folder must hold against the model stands here. Errors are kInvalid at the
 // folder. Immutable; the folder must outlive it.
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,7 +36,9 @@ class LanguageTensors {
   const SafetensorsFolder& folder() const { return folder_; }
   // What `name` is called in the folder.
   std::string full_name(std::string_view name) const;
-  std::optional<TensorView> find(std::string_view name) const { return folder_.find(full_name(name)); }
+  std::optional<TensorView> find(std::string_view name) const;
+  // The same; throws kInvalid where it is missing or has another shape, as SafetensorsFolder::at() does.
+  TensorView at(std::string_view name, std::span<const std::int64_t> shape) const;
   std::string where() const { return folder_.folder().string(); }
 
   // Refuses a copy of `part` (CheckpointPart::copies) that is there and not equal to it. The names of part
@@ -42,7 +53,19 @@ class LanguageTensors {
   // The other way; nothing for what is not the language model's.
   std::optional<std::string_view> own_name(std::string_view full, std::string& storage) const;
 
+  // All experts of a layer, under the name of what holds them ("model.layers.0.mlp.experts").
+  struct Fused {
+    std::optional<TensorView> gate_up, down;
+    std::array<std::int64_t, 2> half{};  // the shape of one expert's gate
+  };
+  struct Piece {
+    TensorView view;
+    const TensorView* of;
+  };
+  std::optional<Piece> piece(std::string_view full) const;
+
   const SafetensorsFolder& folder_;
+  std::map<std::string, Fused, std::less<>> fused_;
   std::string prefix_;   // of all names
   bool within_ = false;  // "model." is "model.language_model."
 };

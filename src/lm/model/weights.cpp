@@ -269,7 +269,7 @@ TensorView tensor_of(const LanguageTensors& tensors, const Parameter& p, const C
                       "'primus model import' writes the model in bf16")
         .at(tensors.where());
   }
-  return tensors.folder().at(tensors.full_name(part.name), published_shape(p, part));
+  return tensors.at(part.name, published_shape(p, part));
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 
 #include "../../base/temporary_folder.h"
 #include "../model/built_model.h"
+#include "../model/fused_experts.h"
 #include "base/error.h"
 #include "base/fault_env.h"
 #include "base/files/partial_folder.h"
@@ -53,6 +54,8 @@ void expect_same_tensors(const Path& a, const Path& b) {
     EXPECT_TRUE(std::ranges::equal(ours[i].data, theirs[i].data)) << ours[i].name;
   }
 }
+
+std::string refusal(const TemporaryFolder& folder, const Path& from);
 
 class Golden : public ::testing::TestWithParam<const char*> {};
 
@@ -156,6 +159,47 @@ TEST(Exchange, TakesTheLanguageModelOfAModelThatSees) {
   expect_same_tensors(out, golden("llama4"));
 }
 
+// Qwen3.5's publication: the export is the golden that it was made of.
+TEST(Exchange, TakesExpertsThatLieInTwoTensors) {
+  const TemporaryFolder folder;
+  const Path in = folder.path() / "in", out = folder.path() / "out";
+  test::write_published_qwen3_5(golden("qwen3_5_moe"), in);
+  const ExchangeReport report = exchange(in, out);
+  EXPECT_EQ(report.notes, (std::vector<std::string>{"1 tensor(s) are not the language model's: left out"}));
+  expect_same_tensors(out, golden("qwen3_5_moe"));
+  const std::string experts = "model.language_model.layers.0.mlp.experts.";
+  const SafetensorsFolder weights = SafetensorsFolder::open(in);
+  EXPECT_TRUE(weights.find(experts + "gate_up_proj") && !weights.find(experts + "0.gate_proj.weight"));
+  // Fewer experts than there are would be another model, and more are missing.
+  const std::int64_t count = weights.at(experts + "down_proj").shape[0];
+  const Path fewer = folder.path() / "fewer", more = folder.path() / "more";
+  test::write_published_qwen3_5(golden("qwen3_5_moe"), fewer, count - 1);
+  EXPECT_THAT(refusal(folder, fewer), ::testing::HasSubstr("mlp.gate.weight"));  // the router's rows
+  test::write_published_qwen3_5(golden("qwen3_5_moe"), more, count + 1);
+  EXPECT_NE(refusal(folder, more), "");
+}
+
+// Who names a file wants one.
+TEST(Exchange, NamesOfFilesAreNoTargets) {
+  const TemporaryFolder folder;
+  const auto error_of = [&](const char* name) {
+    try {
+      exchange(golden("llama"), folder.path() / name);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), 2);
+      EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << name;
+      return error.render();
+    }
+    return std::string("written");
+  };
+  EXPECT_THAT(error_of("my.gguf"), ::testing::AllOf(::testing::HasSubstr("GGUF is not written"),
+                                                    ::testing::HasSubstr("convert_hf_to_gguf.py")));
+  EXPECT_THAT(error_of("my.GGUF/"), ::testing::HasSubstr("GGUF is not written"));
+  for (const char* name : {"m.safetensors", "pytorch_model.bin", "m.pt", "m.pth", "m.ckpt"})
+    EXPECT_THAT(error_of(name), ::testing::HasSubstr("a model is written as a folder")) << name;
+  EXPECT_EQ(error_of("Llama-3.1-8B"), "written");
+}
+
 // DeepSeek-V3's publication, made here of numbers that e4m3 holds exactly: sign, 4 bits, 3 bits, bias 7.
 TEST(Exchange, ReadsFloat8WithItsScales) {
   const TemporaryFolder folder;
@@ -219,7 +263,8 @@ TEST(Exchange, ReadsMxfp4) {
   save_safetensors(folder.path(), sources);
   const SafetensorsFolder weights = SafetensorsFolder::open(folder.path());
   std::set<std::string, std::less<>> used;
-  const PublishedTensor tensor = find_published(weights, "w", {kExperts, kInner, kRows}, used);
+  const LanguageTensors tensors(weights);
+  const PublishedTensor tensor = find_published(tensors, "w", {kExperts, kInner, kRows}, used);
   EXPECT_EQ(used, (std::set<std::string, std::less<>>{"w_blocks", "w_scales"}));
   EXPECT_EQ(tensor.dtype, DType::kBF16);
   std::vector<float> values(kExperts * kInner * kRows);
@@ -238,7 +283,7 @@ TEST(Exchange, ReadsMxfp4) {
       }
     }
   }
-  EXPECT_THROW(find_published(weights, "w", {kExperts, kRows, kInner}, used), Error);
+  EXPECT_THROW(find_published(tensors, "w", {kExperts, kRows, kInner}, used), Error);
 }
 
 // The message of the error; the target must not have appeared.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "../../base/temporary_folder.h"
+#include "../model/fused_experts.h"
 #include "base/error.h"
 #include "base/files/file.h"
 #include "lm/model/model_config.h"
@@ -196,6 +197,17 @@ INSTANTIATE_TEST_SUITE_P(Variants, Variant,
                                          "rope_attention_factor", "rope_mscale", "rope_branches",
                                          "rope_odd_columns", "absent_keys"),
                          [](const auto& variant) { return std::string(variant.param); });
+
+// Read for training as they were published, too.
+TEST(Verify, ExpertsThatLieInTwoTensors) {
+  const test::TemporaryFolder folder;
+  test::write_published_qwen3_5(kGoldens / "qwen3_5_moe", folder.path() / "m");
+  VerifyOptions options = options_for("qwen3_5_moe", DType::kF32);
+  options.model = folder.path() / "m";
+  const VerifyReport report = verify_model(options, builtin_families(), cpu_device);
+  for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+  EXPECT_LE(report.logits.normalised, 2e-5);
+}
 
 TEST(Verify, SeesAWrongModel) {
   VerifyOptions options = options_for("llama", DType::kF32);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -78,10 +79,26 @@ void refuse_no_model(const Path& to, const Path& target, const Path& from, Env& 
   }
 }
 
+// Who names a file wants one, of another kind perhaps.
+void refuse_file_name(const Path& to) {
+  std::string ending = (to.has_filename() ? to : to.parent_path()).extension().string();
+  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (ending == ".gguf") {
+    throw unsupported(fmt::format("'{}': GGUF is not written", to.string()),
+                      "export a folder, and convert it with llama.cpp's convert_hf_to_gguf.py");
+  }
+  constexpr std::array<std::string_view, 7> kFiles = {".safetensors", ".bin",  ".pt",     ".pth",
+                                                      ".ckpt",        ".onnx", ".msgpack"};
+  if (std::ranges::find(kFiles, ending) == kFiles.end()) return;
+  throw invalid(fmt::format("'{}' is the name of a file, and a model is written as a folder", to.string()),
+                "name a folder: its model.safetensors has the weights");
+}
+
 // Where the folder `to` will be, as rename needs it: a name in a folder, through what links there are. All
 // that makes a place impossible is found here, before anything is written.
 Path target_of(const Path& to, const Path& from, Existing existing, Env& env) {
   if (to.empty()) throw invalid("the target has no name", "name a folder that does not exist");
+  refuse_file_name(to);
   std::error_code unresolved;
   Path target = std::filesystem::weakly_canonical(to, unresolved);
   if (unresolved) target = to.lexically_normal();

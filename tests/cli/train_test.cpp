@@ -611,6 +611,34 @@ TEST(Train, TheContextOfALoadedModelMayBeStretched) {
                                        "which is taken .*llama_tiny.yaml"));
 }
 
+// DeepSeek-V4 writes no texts and keeps no packed documents apart. Only who asks for that is refused.
+TEST(Train, WhatAFamilyCannotDoIsRefusedOnlyWhereItWasAskedFor) {
+  const std::string load = "load=" PRIMUS_SOURCE_DIR "/tests/golden/models/deepseek_v4";
+  const auto run = [&](const char* command, std::vector<std::string> more) {
+    more.insert(more.begin(), {"train", command, "--dry-run", load, "train_iters=1"});
+    return run_program(more);
+  };
+  const std::vector<std::string> text = {"mock_data=true", "tokenizer_type=NullTokenizer", "vocab_size=319",
+                                         "seq_length=32"};
+  EXPECT_EQ(run("pretrain", text).exit_code, 0) << run("pretrain", text).err;
+  auto words = text;
+  words.emplace_back("sample_interval=10");
+  const ProgramResult samples = run("pretrain", words);
+  EXPECT_EQ(samples.exit_code, 2);
+  EXPECT_THAT(samples.err,
+              AllOf(HasSubstr("command line: error: models of type deepseek_v4 do not write texts"),
+                    HasSubstr("set sample_interval to null")));
+
+  words = {"sft_dataset_name=" PRIMUS_SOURCE_DIR "/examples/native/data/answers.jsonl",
+           "tokenizer_type=ByteTokenizer", "seq_length=256"};
+  EXPECT_EQ(run("posttrain", words).exit_code, 0) << run("posttrain", words).err;
+  words.emplace_back("enable_packed_sequences=true");
+  const ProgramResult packed = run("posttrain", words);
+  EXPECT_EQ(packed.exit_code, 2);
+  EXPECT_THAT(packed.err, AllOf(HasSubstr("command line: error: blocks of pooled tokens"),
+                                HasSubstr("set enable_packed_sequences to false")));
+}
+
 TEST(Train, ADryRunNeedsNoFilesButNamesThem) {
   const TemporaryFolder folder;
   const ProgramResult big =

@@ -15,6 +15,7 @@
 #include "config/experiment_keys.h"
 #include "config/keys.h"
 #include "config/problems.h"
+#include "lm/generate/model_folder.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
 
@@ -72,6 +73,16 @@ void note_tracker(const config::Experiment& experiment, const std::string& track
   if (!asked && key == experiment.ignored.end()) return;
   console.note(fmt::format("note: nothing is sent to {} ({}): {} (docs/watching.md)", name,
                            asked ? "disable_" + tracker : *key, instead));
+}
+
+// Whether the model has pooled latents (DeepSeek-V4). What is wrong with the folder is said when it is
+// loaded.
+bool reads_whole_sequences(const std::string& load) {
+  try {
+    return load_model_config(find_model_folder(load), builtin_families()).attention.compressed();
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -173,6 +184,7 @@ bool ExperimentArguments::names_a_model() const {
 // What stands in for an experiment file: a run that goes over the data once, with validation and samples.
 config::Experiment ExperimentArguments::load_without_file() const {
   const bool tunes = module_ == "post_trainer";
+  bool whole_sequences = false;  // the model can neither write texts nor tell packed conversations apart
   const auto load_as = [&](const std::string& exp_name) {
     return config::load_experiment_text(
         fmt::format("exp_name: {}\n"
@@ -187,10 +199,11 @@ config::Experiment ExperimentArguments::load_without_file() const {
                     "      lr_warmup_fraction: 0.05\n"
                     "      eval_interval: 100\n"
                     "      eval_iters: 4\n"
-                    "      sample_interval: 100\n"
-                    "{}",
+                    "{}{}{}",
                     json_text(nlohmann::json(exp_name), -1), module_, tunes ? "sft_trainer" : "pre_trainer",
-                    tunes ? "      sft_dataset_name: null\n      enable_packed_sequences: true\n" : ""),
+                    whole_sequences ? "" : "      sample_interval: 100\n",
+                    tunes ? "      sft_dataset_name: null\n" : "",
+                    tunes && !whole_sequences ? "      enable_packed_sequences: true\n" : ""),
         "(no experiment file)", overrides_);
   };
   if (!names_a_model()) {
@@ -200,6 +213,7 @@ config::Experiment ExperimentArguments::load_without_file() const {
   }
   const config::Experiment first = load_as("run");
   const config::TrainerConfig& c = first.trainer;
+  whole_sequences = reads_whole_sequences(*c.load);
   // "llama-corpus": of the model's folder and the data.
   std::string name = std::filesystem::path(*c.load + "/").parent_path().filename().string();
   std::vector<std::string> data = c.data_path.empty() ? c.train_data_path : c.data_path;

@@ -202,7 +202,7 @@ KvCache LanguageModel::make_kv_cache(engine::Rank& rank, DType dtype, std::int64
   if (config_.attention.compressed()) {
     throw unsupported("models of type " + config_.family +
                           " do not write texts so far: pooled latents are not kept from token to token",
-                      "leave sample_interval out; train, evaluate and verify read whole sequences");
+                      "train, eval loss and model verify read whole sequences, and work");
   }
   KvCache cache;
   const std::int64_t blocks = (capacity + page_size - 1) / page_size;

@@ -375,11 +375,19 @@ class Settings {
         t_.swiglu_limit.value_or(0) > 0 ? *t_.swiglu_limit : t_.activation_func_clamp_value.value_or(0);
     for (const auto& [key, packs] :
          {std::pair("reset_attention_mask", t_.reset_attention_mask),
-          std::pair("use_packed_attention", t_.stage == "sft" && t_.use_packed_attention)}) {
+          std::pair("enable_packed_sequences",
+                    t_.stage == "sft" && t_.enable_packed_sequences && t_.use_packed_attention)}) {
       if (!packs) continue;
       throw experiment_.error_for(
           key, "blocks of pooled tokens (compress_ratios) know no documents within a sequence",
           fmt::format("set {} to false", key));
+    }
+    if (t_.sample_interval) {
+      throw experiment_.error_for("sample_interval",
+                                  fmt::format("models of type {} do not write texts: pooled latents "
+                                              "(compress_ratios) are not kept from token to token",
+                                              c.family),
+                                  "set sample_interval to null");
     }
   }
 

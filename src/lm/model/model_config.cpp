@@ -23,7 +23,9 @@ using nlohmann::json;
 
 constexpr std::int64_t kMaxWidth = ConfigReader::kMaxWidth;
 
-// Adapters whose tensors lie beside the model's. A key of Primus alone: transformers passes it over.
+// Adapters whose tensors lie beside the model's: an object of Primus alone. Its name is the model_type, too,
+// and the family's own is in the object, so that transformers refuses a folder whose frozen weights it would
+// load as the trained model.
 constexpr const char* kLoraKey = "primus_lora";
 
 LoraConfig read_lora(const json& root, const std::string& where) {
@@ -293,6 +295,8 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
   ModelConfig c;
   Renamed renamed;
   c.family = r.text_or("model_type", "");
+  if (const json* const lora = r.find(kLoraKey); lora && c.family == kLoraKey && lora->is_object())
+    c.family = ConfigReader(*lora, where).text_or("model_type", "");
   if (c.family.empty()) throw r.bad("model_type", "is missing");
   try {
     const Family& family = families.find(c.family);
@@ -379,7 +383,9 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
   root["torch_dtype"] = dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
   write_rope(c, root);
   if (c.lora) {
-    root[kLoraKey] = {{"dim", c.lora.dim},
+    root["model_type"] = kLoraKey;
+    root[kLoraKey] = {{"model_type", family.model_type},
+                      {"dim", c.lora.dim},
                       {"alpha", c.lora.alpha},
                       {"init", c.lora.kaiming ? "kaiming" : "xavier"},
                       {"target_modules", c.lora.modules}};

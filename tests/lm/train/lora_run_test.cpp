@@ -59,6 +59,11 @@ TEST_F(LoraRuns, TrainAdaptersAloneAndGoOnBitForBit) {
     const std::vector<float> b = values(after, attention + name + ".lora_B.weight");
     EXPECT_TRUE(std::ranges::any_of(b, [](float v) { return v != 0; })) << name;
   }
+  // No other program takes the frozen weights for the trained model.
+  const auto config = nlohmann::json::parse(read_file(whole / "config.json"));
+  EXPECT_EQ(config.at("model_type"), "primus_lora");
+  EXPECT_EQ(config.at("primus_lora").at("model_type"), "llama");
+  EXPECT_EQ(load_model_config(find_model_folder(whole), families_).family, "llama");
   // No state for what is frozen.
   const CheckpointReader saved = CheckpointReader::open(whole);
   int states = 0;

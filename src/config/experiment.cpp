@@ -552,7 +552,34 @@ class Loader {
         names_[std::string(key->name)] = member.key;
       }
     }
+    if (framework_ == Framework::kNative) switch_adapters_on(renamed, layer);
     merge(result_.settings, renamed);
+  }
+
+  // Whoever says how adapters are wants them. What a preset says of lora.enabled gives way; what the user's
+  // own file says must be changed there.
+  void switch_adapters_on(Value& renamed, Layer layer) {
+    const auto here = std::ranges::find(renamed.members, "lora", &Member::key);
+    if (here == renamed.members.end() || !here->value.is_map()) return;
+    Value& lora = here->value;
+    const Value* const enabled = lora.find("enabled");
+    if (enabled && !enabled->is_null()) {
+      adapters_said_by_ = layer;
+      return;
+    }
+    const Value* const before = result_.settings.find("lora");
+    const Value* const said = before ? before->find("enabled") : nullptr;
+    if (lora.members.empty() || (said && said->boolean)) return;
+    if (said && adapters_said_by_ >= Layer::kOverrides) {
+      const Member& first = lora.members.front();
+      problems_.add(error_at(first.origin,
+                             fmt::format("lora.{} has no effect: lora.enabled is false ({})", first.key,
+                                         said->origin.describe()),
+                             "set lora.enabled to true, too", first.key.size()));
+      return;
+    }
+    Value on = plain_scalar("true", lora.members.front().origin);
+    lora.set("enabled", on.origin, on);
   }
 
   void take_layernorm_epsilon(Value& renamed, const Member& second) {
@@ -821,6 +848,7 @@ class Loader {
   Value root_;
   Framework framework_ = Framework::kNative;
   std::map<std::string, Layer> layers_;
+  Layer adapters_said_by_ = Layer::kDefault;  // whoever said lora.enabled last
   std::map<std::string, std::string> names_;  // as the strongest layer has them
   Problems problems_;
   Experiment result_;

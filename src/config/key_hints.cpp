@@ -200,10 +200,17 @@ constexpr auto kNeedless = std::to_array<std::pair<std::string_view, std::string
     {"compile", "the native engine has nothing to compile: leave it out"},
     {"devices", "device says what to compute on: cpu, cuda, hip ('primus device list')"},
     {"gpus", "the option --nproc N starts N ranks, each with a GPU of its own"},
+    {"lora_alpha", "adapters are set in a map: lora.alpha=32 (docs/models.md)"},
+    {"lora_dim", "adapters are set in a map: lora.dim=32 (docs/models.md)"},
+    {"lora_dropout", "adapters are set in a map: lora.dropout=0.1 (docs/models.md)"},
+    {"lora_r", "adapters are set in a map: lora.dim=32 (docs/models.md)"},
+    {"lora_rank", "adapters are set in a map: lora.dim=32 (docs/models.md)"},
+    {"lora_target_modules", "adapters are set in a map: lora.target_modules=[linear_qkv] (docs/models.md)"},
     {"num_gpus", "the option --nproc N starts N ranks, each with a GPU of its own"},
     {"num_nodes",
      "'primus slurm srun -N 4 -- train pretrain ...' starts on 4 nodes; without Slurm, --nnodes on each"},
     {"nproc", "it is an option of the command, and no key of an experiment: --nproc N"},
+    {"peft", "adapters are set in a map: lora.enabled=true, lora.dim=32 (docs/models.md)"},
     {"torch_compile_mode", "the native engine has nothing to compile: leave it out"},
 });
 

@@ -94,7 +94,8 @@ LoraSettings read_lora(const Value& lora) {
   LoraSettings settings;
   for (const Member& member : lora.members) {
     if (std::ranges::find(kKeys, member.key) == kKeys.end()) {
-      const std::string near = did_you_mean(member.key, kKeys);
+      std::string near = did_you_mean(member.key, kKeys);
+      if (member.key == "r" || member.key == "rank") near = "did you mean 'dim'?";
       throw error_at(member.origin, fmt::format("unknown key '{}' of lora", member.key.substr(0, 80)),
                      near.empty() ? fmt::format("its keys are {}", fmt::join(kKeys, ", ")) : near,
                      member.key.size());

@@ -296,6 +296,7 @@ void merge(Value& base, const Value& over) {
     } else {
       found->origin = member.origin;
       merge(found->value, member.value);
+      if (member.value.origin.source) found->value.origin = member.value.origin;
     }
   }
 }

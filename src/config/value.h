@@ -87,7 +87,8 @@ Value plain_scalar(std::string_view text, Origin origin);
 // list or a map and is none ("[0,", "[draft") is text. Throws Error.
 Value parse_inline(std::string_view text, const Origin& origin);
 
-// `over` into `base`: maps merge member by member, everything else is replaced.
+// `over` into `base`: maps merge member by member, and those within them then stand where they were written
+// last; everything else is replaced.
 void merge(Value& base, const Value& over);
 
 }  // namespace primus::config

@@ -5,9 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "base/system/user_name.h"
+#include "config/lora_settings.h"
 #include "support.h"
 
 namespace primus::config {
@@ -370,6 +373,42 @@ TEST(Experiment, WhatWouldTrainSomethingElseIsRefused) {
         "lora: {enabled: true, dropout: 0.1, dropout_position: post}", "stage: pretrain",
         "recompute_activations: false", "perform_initialization: true", "iterations_to_skip: []"}) {
     EXPECT_EQ(error_of(experiment_text("      " + std::string(neutral) + "\n")), "") << neutral;
+  }
+}
+
+// Whoever says how adapters are wants them, but where the same layer says that they are off.
+TEST(Experiment, SettingsOfAdaptersSwitchThemOn) {
+  const auto load = [](const std::string& overrides, const std::vector<std::string>& arguments) {
+    return load_experiment_text(
+        "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\nmodules:\n  post_trainer:\n"
+        "    config: sft_trainer.yaml\n    model: llama3.2_1B.yaml\n    overrides:\n      load: weights\n" +
+            overrides,
+        "exp.yaml", arguments,
+        {.environment = [](const std::string&) { return std::nullopt; },
+         .preset_dirs = std::vector<std::filesystem::path>{PRIMUS_SOURCE_DIR "/presets"},
+         .module = "post_trainer"});
+  };
+  const auto lora = [&](const std::string& overrides, const std::vector<std::string>& arguments) {
+    return read_lora(*load(overrides, arguments).settings.find("lora"));
+  };
+  // The preset says that they are off.
+  EXPECT_FALSE(lora("", {}).enabled);
+  EXPECT_TRUE(lora("", {"lora.dim=16"}).enabled);
+  EXPECT_EQ(lora("", {"lora.dim=16"}).dim, 16);
+  EXPECT_TRUE(lora("", {"lora={dim: 8}"}).enabled);
+  EXPECT_TRUE(lora("      lora: {dim: 8}\n", {}).enabled);
+  EXPECT_FALSE(lora("      lora: {enabled: false, dim: 8}\n", {}).enabled);
+  EXPECT_TRUE(lora("      lora: {enabled: false, dim: 8}\n", {"lora.enabled=true", "lora.dim=4"}).enabled);
+  EXPECT_FALSE(lora("      lora: {dim: 8}\n", {"lora.enabled=false"}).enabled);
+  // It stands where the last of it was said.
+  EXPECT_EQ(load("", {"lora.dim=16"}).provenance_of("lora").describe(), "command line");
+  EXPECT_EQ(load("      lora: {dim: 8}\n", {}).provenance_of("lora").describe(), "exp.yaml:11:13");
+  try {
+    load("      lora: {enabled: false, dim: 8}\n", {"lora.alpha=4"});
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.location(), "command line");
+    EXPECT_EQ(std::string(error.what()), "lora.alpha has no effect: lora.enabled is false (exp.yaml:11:23)");
   }
 }
 

@@ -196,6 +196,17 @@ FileStatus to_status(const struct stat& status) {
   return result;
 }
 
+// What a clone without Git LFS has in place of a large file: a few lines, of which the first is this.
+bool is_lfs_pointer(int descriptor, off_t size) {
+  constexpr std::string_view kFirstLine = "version https://git-lfs.github.com/spec/v1\n";
+  constexpr off_t kMostBytes = 1024;  // the format's own limit
+  if (size > kMostBytes || size < static_cast<off_t>(kFirstLine.size())) return false;
+  std::array<char, kFirstLine.size()> begin{};
+  const ssize_t got = retry([&] { return ::pread(descriptor, begin.data(), begin.size(), 0); });
+  return got == static_cast<ssize_t>(begin.size()) &&
+         std::string_view(begin.data(), begin.size()) == kFirstLine;
+}
+
 int open_descriptor(const Path& path, OpenMode mode) {
   int flags = O_CLOEXEC;
   switch (mode) {
@@ -218,7 +229,13 @@ int open_descriptor(const Path& path, OpenMode mode) {
   if (mode != OpenMode::kRead) return descriptor;
   struct stat status {};
   const bool known = ::fstat(descriptor, &status) == 0;
-  if (known && S_ISREG(status.st_mode)) return descriptor;
+  if (known && S_ISREG(status.st_mode)) {
+    if (!is_lfs_pointer(descriptor, status.st_size)) return descriptor;
+    ::close(descriptor);
+    throw invalid(fmt::format("'{}' is a Git LFS pointer: the file that it stands for was not downloaded",
+                              path.string()),
+                  "run 'git lfs install && git lfs pull' in the folder that was cloned");
+  }
   if (known) errno = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
   const int code = errno;
   ::close(descriptor);

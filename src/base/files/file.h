@@ -92,7 +92,7 @@ class MappedFile {
 };
 
 enum class OpenMode {
-  kRead,    // an existing regular file
+  kRead,    // an existing regular file; Error(kInvalid) where it is a Git LFS pointer
   kWrite,   // created, or emptied; never through a symlink
   kUpdate,  // an existing file, to read and write in place
   kAppend,  // created when missing; every append goes to the end

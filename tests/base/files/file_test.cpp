@@ -183,6 +183,33 @@ TEST(File, APipeIsRefusedInsteadOfWaitingForEver) {
   EXPECT_THROW(read_file(pipe), FileError);
 }
 
+// What a clone without Git LFS has in place of weights, vocabularies and data, however they are read.
+TEST(File, AGitLfsPointerIsNamed) {
+  const TemporaryFolder folder;
+  const Path file = folder.path() / "model.safetensors";
+  const std::string first = "version https://git-lfs.github.com/spec/v1\n";
+  write_file(
+      file,
+      first + "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n");
+  for (const auto& read :
+       {+[](const Path& path) { read_file(path); }, +[](const Path& path) { Env::posix().map(path); },
+        +[](const Path& path) { Env::posix().open(path, OpenMode::kRead); }}) {
+    try {
+      read(file);
+      ADD_FAILURE() << "read";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalid);
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("model.safetensors' is a Git LFS pointer")));
+      EXPECT_THAT(error.hint(), HasSubstr("git lfs pull"));
+    }
+  }
+  // Larger files and shorter texts are none.
+  write_file(file, first + std::string(2000, 'x'));
+  EXPECT_EQ(read_file(file).size(), first.size() + 2000);
+  write_file(file, first.substr(0, first.size() - 1));
+  EXPECT_EQ(read_file(file).size(), first.size() - 1);
+}
+
 TEST(File, AnOutputFollowsLinksAndKeepsDevices) {
   const test::TemporaryFolder folder;
   write_file(folder.path() / "real", "old");

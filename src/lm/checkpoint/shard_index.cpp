@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -12,6 +15,26 @@
 #include "base/text/json_reader.h"
 
 namespace primus {
+namespace {
+
+// Only warnings are made of it, so what is no number of bytes says nothing. Some tools write floats.
+std::optional<std::uint64_t> read_total_size(JsonReader& json) {
+  if (json.peek() != JsonReader::Kind::kNumber) {
+    json.skip();
+    return std::nullopt;
+  }
+  constexpr double kExact = 9007199254740992.0;  // below it every whole number is a double
+  const std::string_view text = json.skip();
+  std::uint64_t whole = 0;
+  const char* const end = text.data() + text.size();
+  if (std::from_chars(text.data(), end, whole).ptr == end) return whole;
+  double number = -1;
+  std::from_chars(text.data(), end, number);
+  if (number < 0 || number > kExact || number != std::floor(number)) return std::nullopt;
+  return static_cast<std::uint64_t>(number);
+}
+
+}  // namespace
 
 ShardIndex ShardIndex::parse(std::string_view text, const std::string& where) {
   constexpr std::string_view kHint = "the index is corrupt or hostile; get the model again";
@@ -50,7 +73,7 @@ ShardIndex ShardIndex::parse(std::string_view text, const std::string& where) {
       if (std::exchange(has_metadata, true)) refuse("metadata is given twice");
       json.object([&](std::string_view entry) {
         if (entry == "total_size") {
-          index.total_size = json.read_unsigned();
+          index.total_size = read_total_size(json);
         } else {
           json.skip();
         }

@@ -79,6 +79,19 @@ TEST_F(SafetensorsFolderTest, SavingReplacesTheOldModelOnly) {
   EXPECT_THAT(env_.list("/m"), ElementsAre("model.safetensors", "modelling.py"));
 }
 
+// transformers does not look at it, and other tools write floats.
+TEST_F(SafetensorsFolderTest, ATotalSizeMayBeAnything) {
+  save_sharded();
+  const std::string good = index();
+  const auto warnings = [&](const std::string& total) {
+    write_file_atomic("/m/model.safetensors.index.json", replaced(good, "64", total), env_);
+    return SafetensorsFolder::open("/m", env_).warnings();
+  };
+  for (const char* same : {"64", "64.0", "6.4e1", "\"64\"", "null", "-1", "64.5", "1e300"})
+    EXPECT_TRUE(warnings(same).empty()) << same;
+  EXPECT_THAT(warnings("65.0"), ElementsAre(HasSubstr("have 65 bytes together; they have 64")));
+}
+
 TEST_F(SafetensorsFolderTest, ShardNamesStayInTheFolder) {
   save_sharded();
   const std::string good = index();

@@ -277,6 +277,24 @@ TEST(LoadedModel, TheFolderAloneDefinesTheModel) {
   }
 }
 
+// What is saved says how long the sequences were, so that evaluations and generation take them.
+TEST(LoadedModel, SequencesLongerThanTheModelWasMadeForAreNotedAndSaved) {
+  const std::string plain = "ffn_hidden_size: 112, num_query_groups: 2, ";
+  const ModelConfig folder = saved(plain + "max_position_embeddings: 64");
+  const LoadedModel longer = load(folder, experiment(plain, {"seq_length=128"}));
+  EXPECT_THAT(longer.notes,
+              ElementsAre(HasSubstr("seq_length is 128, and config.json was made for 64 positions "
+                                    "(max_position_embeddings)")));
+  EXPECT_EQ(longer.config.max_positions, 128);
+  const LoadedModel same = load(folder, experiment(plain, {"seq_length=64"}));
+  EXPECT_THAT(same.notes, IsEmpty());
+  EXPECT_EQ(same.config.max_positions, 64);
+  // Who says both is taken at their word (and warned when the settings are read).
+  EXPECT_EQ(
+      load(folder, experiment(plain, {"seq_length=128", "max_position_embeddings=64"})).config.max_positions,
+      64);
+}
+
 // Where the experiment does not say which kind of scaling there is, what it says about scaling still counts.
 TEST(LoadedModel, RopeIsStretchedKeyByKey) {
   const std::string plain = "ffn_hidden_size: 112, num_query_groups: 2, ";

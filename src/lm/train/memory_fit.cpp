@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "base/system/host_memory.h"
 #include "base/terminal/terminal.h"
 #include "comm/job.h"
+#include "config/lora_settings.h"
 #include "lm/data/batch_loader.h"
 #include "lm/train/planned_hardware.h"
 #include "lm/train/training_settings.h"
@@ -22,12 +24,13 @@ std::string bytes(std::int64_t count) { return human_bytes(static_cast<double>(c
 
 // One way to need less: `apply` makes it a step stronger, or says that it goes no further.
 struct Lever {
-  std::function<bool(config::TrainerConfig&)> apply;
-  std::function<std::string(const config::TrainerConfig&)> setting;
+  std::function<bool(config::TrainerConfig&, ModelConfig&)> apply;
+  std::function<std::vector<std::string>(const config::TrainerConfig&)> settings;
   const char* price;
+  bool of_weights = false;  // less of weights, gradients and optimizer states, too
 };
 
-bool smaller_micro_batch(config::TrainerConfig& c) {
+bool smaller_micro_batch(config::TrainerConfig& c, ModelConfig&) {
   for (std::int64_t size = c.micro_batch_size - 1; size > 0; --size) {
     if (c.global_batch_size % size != 0) continue;
     c.micro_batch_size = size;
@@ -37,7 +40,7 @@ bool smaller_micro_batch(config::TrainerConfig& c) {
 }
 
 // Of data ranks: each keeps a part of more of what all of them have.
-bool stronger_sharding(config::TrainerConfig& c) {
+bool stronger_sharding(config::TrainerConfig& c, ModelConfig&) {
   for (const char* const stronger : {"optim", "optim_grads", "optim_grads_params"}) {
     config::TrainerConfig next = c;
     next.data_parallel_sharding_strategy = stronger;
@@ -48,41 +51,65 @@ bool stronger_sharding(config::TrainerConfig& c) {
   return false;
 }
 
+bool narrow_moments(config::TrainerConfig& c, ModelConfig&) {
+  const bool has_them = c.optimizer == "adam" || c.optimizer.ends_with("muon");
+  if (!has_them || (c.exp_avg_dtype == "fp8" && c.exp_avg_sq_dtype == "fp8")) return false;
+  c.exp_avg_dtype = c.exp_avg_sq_dtype = "fp8";
+  return true;
+}
+
+// Of a model that knows something already.
+bool adapters(config::TrainerConfig& c, ModelConfig& model) {
+  if (!c.load || model.lora) return false;
+  const config::LoraSettings lora;
+  model.lora = {.dim = lora.dim, .alpha = lora.alpha, .modules = lora.target_modules};
+  model.moe.training.bias_update_rate = 0;
+  model.moe.training.quantile_bins = 0;
+  return true;
+}
+
 // From what changes least of the run to what changes most.
 std::vector<Lever> levers(int data_ranks) {
   constexpr std::int64_t kShortest = 64;
+  using Config = config::TrainerConfig;
+  using Words = std::vector<std::string>;
   std::vector<Lever> levers = {
-      {[](config::TrainerConfig& c) { return std::exchange(c.async_save, false); },
-       [](const config::TrainerConfig&) { return std::string("async_save=false"); },
-       "training waits while it saves"},
+      {[](Config& c, ModelConfig&) { return std::exchange(c.async_save, false); },
+       [](const Config&) { return Words{"async_save=false"}; }, "training waits while it saves"},
       {smaller_micro_batch,
-       [](const config::TrainerConfig& c) { return fmt::format("micro_batch_size={}", c.micro_batch_size); },
+       [](const Config& c) { return Words{fmt::format("micro_batch_size={}", c.micro_batch_size)}; },
        "the same batch in more and smaller parts"},
-      {[](config::TrainerConfig& c) {
+      {[](Config& c, ModelConfig&) {
          if (c.recompute_granularity == "full") return false;
          c.recompute_granularity = "full";
          c.recompute_method = "uniform";
          c.recompute_num_layers = 1;
          return true;
        },
-       [](const config::TrainerConfig&) { return std::string("recompute_granularity=full"); },
-       "about a third more time"},
-      {[](config::TrainerConfig& c) { return !std::exchange(c.bf16, true); },
-       [](const config::TrainerConfig&) { return std::string("bf16=true"); }, "less precise activations"},
-      {[](config::TrainerConfig& c) {
+       [](const Config&) { return Words{"recompute_granularity=full"}; }, "about a third more time"},
+      {narrow_moments,
+       [](const Config&) {
+         return Words{"exp_avg_dtype=fp8", "exp_avg_sq_dtype=fp8"};
+       },
+       "optimizer moments of one byte", true},
+      {[](Config& c, ModelConfig&) { return !std::exchange(c.bf16, true); },
+       [](const Config&) { return Words{"bf16=true"}; }, "less precise activations"},
+      {adapters, [](const Config&) { return Words{"lora.enabled=true"}; }, "only adapters are trained", true},
+      {[](Config& c, ModelConfig&) {
          if (c.seq_length < 2 * kShortest) return false;
          c.seq_length /= 2;
          return true;
        },
-       [](const config::TrainerConfig& c) { return fmt::format("seq_length={}", c.seq_length); },
+       [](const Config& c) { return Words{fmt::format("seq_length={}", c.seq_length)}; },
        "shorter sequences"},
   };
   if (data_ranks > 1) {
-    const Lever sharding = {stronger_sharding,
-                            [](const config::TrainerConfig& c) {
-                              return "data_parallel_sharding_strategy=" + c.data_parallel_sharding_strategy;
-                            },
-                            "ranks send each other more"};
+    const Lever sharding = {
+        stronger_sharding,
+        [](const Config& c) {
+          return Words{"data_parallel_sharding_strategy=" + c.data_parallel_sharding_strategy};
+        },
+        "ranks send each other more", true};
     levers.insert(levers.begin() + 1, sharding);
   }
   return levers;
@@ -90,19 +117,27 @@ std::vector<Lever> levers(int data_ranks) {
 
 class Search {
  public:
-  Search(const ModelConfig& model, const FamilyRegistry& families, const MemorySupply& supply, int world,
-         int rank)
-      : model_(model), families_(families), supply_(supply), world_(world), rank_(rank) {}
+  Search(const FamilyRegistry& families, const MemorySupply& supply, int world, int rank)
+      : families_(families), supply_(supply), world_(world), rank_(rank) {}
 
-  // Pulls `lever` until the run fits. False: it cannot; `e` is then as far as it goes.
-  bool pull(config::Experiment& e, const Lever& lever, MemoryNeed& need) const {
-    config::TrainerConfig next = e.trainer;
-    while (lever.apply(next)) {
-      const config::TrainerConfig before = std::exchange(e.trainer, next);
+  // A run, as levers change it.
+  struct Run {
+    config::Experiment e;
+    ModelConfig model;
+  };
+
+  // Pulls `lever` until the run fits. False: it cannot; `run` is then as far as it goes.
+  bool pull(Run& run, const Lever& lever, MemoryNeed& need) const {
+    config::TrainerConfig trainer = run.e.trainer;
+    ModelConfig model = run.model;
+    while (lever.apply(trainer, model)) {
+      const Run before = run;
+      run.e.trainer = trainer;
+      run.model = model;
       try {
-        need = measure(e);
+        need = measure(run);
       } catch (const Error&) {  // ranks cannot share such microbatches
-        e.trainer = before;
+        run = before;
         continue;
       }
       if (fits(need, supply_)) return true;
@@ -111,13 +146,13 @@ class Search {
   }
 
  private:
-  MemoryNeed measure(const config::Experiment& e) const {
-    const SessionSettings settings = session_settings_of(e, model_, world_);
+  MemoryNeed measure(const Run& run) const {
+    const config::Experiment& e = run.e;
+    const SessionSettings settings = session_settings_of(e, run.model, world_);
     engine::Rank rank(planning_device(e).device, measuring_mesh(e, world_, rank_));
     return memory_need(e, settings, measure_session(rank, settings, families_));
   }
 
-  const ModelConfig& model_;
   const FamilyRegistry& families_;
   const MemorySupply& supply_;
   int world_, rank_;
@@ -193,26 +228,37 @@ MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& mo
   fit.fits = fits(fit.need, supply);
   if (fit.fits) return fit;
   const int data_ranks = mesh_shape_of(experiment, world).data(world);
-  // What every setting here leaves as it is, unless ranks can share it: weights, gradients and states.
-  const MemoryNeed least{.device = {.persistent = fit.need.device.persistent, .stash = 0, .scratch = 0}};
-  if (data_ranks == 1 && !fits(least, supply)) return fit;
-  const Search search(model, families, supply, world, rank);
+  const Search search(families, supply, world, rank);
+  const Search::Run given{experiment, model};
+  // Most settings leave weights, gradients and optimizer states as they are.
+  const auto weights_fit = [&](const MemoryNeed& need) {
+    return fits({.device = {.persistent = need.device.persistent, .stash = 0, .scratch = 0}}, supply);
+  };
+  if (!weights_fit(fit.need)) {
+    Search::Run smallest = given;
+    MemoryNeed need = fit.need;
+    for (const Lever& lever : levers(data_ranks)) {
+      if (lever.of_weights) search.pull(smallest, lever, need);
+    }
+    if (!weights_fit(need)) return fit;
+  }
   for (const Lever& lever : levers(data_ranks)) {
-    config::Experiment changed = experiment;
+    Search::Run changed = given;
     MemoryNeed need;
     if (fit.changes.size() == kMostChanges) break;
     if (search.pull(changed, lever, need)) {
-      fit.changes.push_back({{lever.setting(changed.trainer)}, lever.price, need});
+      fit.changes.push_back({lever.settings(changed.e.trainer), lever.price, need});
     }
   }
   if (!fit.changes.empty()) return fit;
   // No single one is enough: one after another, each as far as it goes.
-  config::Experiment changed = experiment;
+  Search::Run changed = given;
   MemoryChange together{{}, "all of these together", {}};
   for (const Lever& lever : levers(data_ranks)) {
-    const config::TrainerConfig before = changed.trainer;
+    const Search::Run before = changed;
     const bool enough = search.pull(changed, lever, together.need);
-    if (changed.trainer != before) together.settings.push_back(lever.setting(changed.trainer));
+    if (changed.e.trainer != before.e.trainer || changed.model != before.model)
+      std::ranges::move(lever.settings(changed.e.trainer), std::back_inserter(together.settings));
     if (!enough) continue;
     fit.changes.push_back(std::move(together));
     break;

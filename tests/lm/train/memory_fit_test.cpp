@@ -83,6 +83,45 @@ TEST(MemoryFit, EveryChangeMakesItFitAndTheCheapestComesFirst) {
   EXPECT_EQ(fit(experiment({}), all).changes.front().settings, std::vector<std::string>{"async_save=false"});
 }
 
+// Weights, gradients and fp32 moments are too much by themselves: moments of a byte each, and of a model that
+// is loaded adapters.
+TEST(MemoryFit, NarrowMomentsAndAdaptersWhereWeightsAloneAreTooMuch) {
+  const std::vector<std::string> small = {"micro_batch_size=1", "seq_length=64", "async_save=false",
+                                          "bf16=true"};
+  const MemoryNeed need = need_of(experiment(small));
+  const std::int64_t available = need.device.persistent * 9 / 10;
+  const MemoryFit moments = fit(experiment(small), available);
+  ASSERT_FALSE(moments.fits);
+  ASSERT_EQ(moments.changes.size(), 1U);
+  EXPECT_EQ(moments.changes.front().settings,
+            (std::vector<std::string>{"exp_avg_dtype=fp8", "exp_avg_sq_dtype=fp8"}));
+  auto words = small;
+  words.insert(words.end(), moments.changes.front().settings.begin(), moments.changes.front().settings.end());
+  EXPECT_TRUE(fit(experiment(words), available).fits);
+
+  words = small;
+  words.emplace_back("load=somewhere");
+  const MemoryFit adapters = fit(experiment(words), available);
+  ASSERT_EQ(adapters.changes.size(), 2U);
+  EXPECT_EQ(adapters.changes.back().settings, std::vector<std::string>{"lora.enabled=true"});
+  words.emplace_back("lora.enabled=true");
+  EXPECT_TRUE(fit(experiment(words), available).fits);
+  EXPECT_EQ(need_of(experiment(words)).total(), adapters.changes.back().need.total());
+}
+
+// A device's memory is what was too little there, whatever the host holds of a checkpoint.
+TEST(MemoryFit, ChangesAreDescribedByTheMemoryThatIsShort) {
+  MemoryFit fit;
+  fit.supply = {.device = 80 << 20, .host = std::int64_t{1} << 40, .shared = false};
+  fit.changes.push_back(
+      {{"seq_length=4096"},
+       "shorter sequences",
+       {.device = {.persistent = 70 << 20, .stash = 0, .scratch = 0}, .snapshot = 500 << 20}});
+  EXPECT_EQ(describe_changes(fit), "seq_length=4096 needs 70.0 MiB (shorter sequences)");
+  fit.supply.shared = true;
+  EXPECT_EQ(describe_changes(fit), "seq_length=4096 needs 570 MiB (shorter sequences)");
+}
+
 // Data ranks that all hold the weights' states may share them.
 TEST(MemoryFit, RanksAreToldToShareWhatAllOfThemHold) {
   constexpr int kRanks = 8;

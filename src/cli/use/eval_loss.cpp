@@ -159,7 +159,8 @@ extern const CommandEntry kEvalLoss{
     "tokenizers. Windows of --seq-length tokens follow each other; each token is predicted once.\n\n"
     "With --conversations each conversation stands alone, and the tokens that count are those that "
     "fine-tuning\n"
-    "learns: the loss is what 'train posttrain' calls the validation loss of these conversations.",
+    "learns: the loss is what 'train posttrain' calls the validation loss of these conversations.\n\n"
+    "A loss that is not a number ends with exit code 3 and names the operator that gave the first one.",
     "primus eval loss output/primus/root/quickstart --data book.txt\n"
     "primus eval loss output/primus/root/tuned --conversations held_out.jsonl\n"
     "primus eval loss Llama-3.2-1B -d corpus/valid.jsonl --json-key text --dtype bf16 --json",

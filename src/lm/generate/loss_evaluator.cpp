@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "engine/tape.h"
+#include "lm/checkpoint/elements.h"
 
 namespace primus {
 
@@ -108,7 +110,35 @@ void LossEvaluator::run_batch() {
   rank_.compute().copy_to_host(losses_.data(), loss.tensor().data, loss.tensor().bytes());
   rank_.compute().synchronize();
   for (std::int64_t i = 0; i < rows_ * settings_.sequence; ++i) total_ += static_cast<double>(losses_[i]);
+  if (!std::isfinite(total_)) {
+    const std::string first = first_non_finite();
+    throw Error(ErrorKind::kNumerics,
+                fmt::format("the loss is {} within the first {} tokens{}", total_, predicted_,
+                            first.empty() ? "" : fmt::format(": {} gave the first such result", first)),
+                "the weights may be damaged, or bf16 too narrow for them: try --dtype fp32");
+  }
   rows_ = 0;
+}
+
+std::string LossEvaluator::first_non_finite() {
+  std::string first;
+  engine::Tape tape(rank_.context(), rank_.stash());
+  tape.set_observer([&](engine::OperatorCall& op) {
+    for (int i = 0; i < op.output_count() && first.empty(); ++i) {
+      const Tensor& out = op.out(i);
+      if (out.dtype != DType::kF32 && out.dtype != DType::kBF16) continue;
+      std::vector<std::byte> bytes(static_cast<std::size_t>(out.bytes()));
+      rank_.compute().copy_to_host(bytes.data(), out.data, out.bytes());
+      rank_.compute().synchronize();
+      std::vector<float> values(static_cast<std::size_t>(out.elements()));
+      to_float(out.dtype, bytes, values);
+      if (std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) continue;
+      first =
+          (op.layer() >= 0 ? fmt::format("layers.{}.", op.layer()) : std::string()) + std::string(op.name());
+    }
+  });
+  losses_of(parts_->model, tape);
+  return first;
 }
 
 }  // namespace primus

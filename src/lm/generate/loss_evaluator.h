@@ -1,10 +1,12 @@
 // The mean loss of a model over a text: each token but the first is predicted once, from the tokens before it
-// in its window of `sequence` tokens; or over the chosen tokens of texts that stand alone. Not thread-safe.
+// in its window of `sequence` tokens; or over the chosen tokens of texts that stand alone. A loss that is not
+// a number throws Error(kNumerics), which names the first operator that gave none. Not thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "device/device.h"
@@ -49,6 +51,8 @@ class LossEvaluator {
   template <class Counts>
   void add_row(std::span<const std::int32_t> tokens, Counts&& counts);
   void run_batch();
+  // Of the batch's forward pass: "layers.2.rms_norm", or nothing where all results are numbers.
+  std::string first_non_finite();
   // The loss of each token of a batch of `model`, on a tape.
   engine::Value losses_of(const LanguageModel& model, engine::Tape& tape);
 

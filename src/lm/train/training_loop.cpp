@@ -364,6 +364,11 @@ std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const
   }
   phase("");
   const double loss = step.evaluation_loss();
+  if (c.check_for_nan_in_loss_and_grad && !std::isfinite(loss)) {
+    throw Error(ErrorKind::kNumerics,
+                fmt::format("the loss on {} data is {} after iteration {}", name, loss, iteration),
+                "go on from an earlier checkpoint with a lower lr, or look at this data");
+  }
   if (monitor) {
     monitor->evaluation({.iteration = iteration,
                          .data_set = name,

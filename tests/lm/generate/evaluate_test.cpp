@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <string>
 
 #include "../../base/temporary_folder.h"
 #include "lm/data/indexed_dataset.h"
@@ -70,6 +72,28 @@ TEST(LossEvaluator, WindowsFollowEachOtherAndTheLastMayBeShort) {
     e->finish();
     EXPECT_EQ(e->tokens(), 39);
     EXPECT_NEAR(e->total(), expected, 1e-5 * expected) << "batch " << batch;
+  }
+}
+
+// A weight that is no number is found, and so is the operator that met it.
+TEST(LossEvaluator, ALossThatIsNotANumberIsAnErrorThatSaysWhere) {
+  const ModelConfig config = tiny_config();
+  const auto tokens = some_tokens(17, config.vocab);
+  const auto e = evaluator(config, {.sequence = 16, .batch = 1});
+  for (engine::Parameter& p : e->store().parameters()) {
+    if (p.name.starts_with("layers.1.") && p.name.find("norm") != std::string::npos)
+      static_cast<float*>(p.value.data)[3] = std::numeric_limits<float>::quiet_NaN();
+  }
+  try {
+    e->add(tokens);
+    e->finish();
+    FAIL() << e->mean();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kNumerics);
+    EXPECT_EQ(error.exit_code(), 3);
+    const std::string what = error.what();
+    EXPECT_TRUE(what.starts_with("the loss is nan within the first 16 tokens: layers.1.")) << what;
+    EXPECT_TRUE(what.ends_with(" gave the first such result")) << what;
   }
 }
 

@@ -55,6 +55,11 @@ const Case kCases[] = {
     {"ValuesOfAnotherSize", shape_of(2, 2, 12, 8)},
     {"Window", shape_of(2, 1, 8, 8, 7)},
     {"Chunk", shape_of(2, 2, 8, 8, 0, 20)},
+    // Of two ranks, whose slices have 12 tokens, a chunk begins with a slice's last token.
+    {"ChunkFromALastToken", shape_of(2, 2, 8, 8, 0, 11)},
+    // The last query alone does not see the first key; then all queries see all keys before them.
+    {"WindowOfAllButOne", shape_of(2, 2, 8, 8, kSequence - 1)},
+    {"WindowOfAll", shape_of(2, 2, 8, 8, kSequence)},
     {"Documents", shape_of(2, 2, 8, 8), true},
     {"Sinks", shape_of(4, 2, 8, 8), false, true},
     {"WindowDocumentsAndSinks", shape_of(4, 2, 8, 8, 9), true, true},

@@ -104,5 +104,37 @@ TEST(MoeOperators, EachGradientIsTheSameWithoutTheOther) {
   EXPECT_NE(both.weights, std::vector<float>(both.weights.size()));
 }
 
+// Of the loads of several microbatches and ranks the balance loss counts their mean (load_share), and so does
+// its gradient: a quarter of a quarter of it, exactly.
+TEST(MoeOperators, TheBalanceGradientIsOfTheMeanLoad) {
+  Rank rank(std::make_unique<test::GuardDevice>(2, turbo::cpu_kernel_table()));
+  rank.reserve({.persistent = 1 << 20, .stash = 1 << 20, .scratch = 1 << 20});
+  const auto gradient = [&](float load_share) {
+    WeightGradientQueue queue;
+    Tape tape(rank.context(), rank.stash());
+    tape.begin({.weight_gradients = &queue});
+    std::vector<float> result;
+    {
+      const Value logits = tape.input(DType::kF32, {kTokens, kExperts}, true);
+      test::write(rank, logits.tensor(), test::numbers(kTokens * kExperts, 4));
+      const Value load = tape.input(DType::kI32, {1, kExperts}, false);
+      test::write(rank, load.tensor(), std::vector<std::int32_t>{9, 3});
+      RoutingRule rule{.router = {.top_k = 1}, .balance_scale = 0.5F};
+      rule.load_share = load_share;
+      const Routing routing = route(logits, rule, {}, {}, {}, load);
+      const Value d_weights = tape.input(DType::kF32, {kTokens, 1}, false);
+      test::write(rank, d_weights.tensor(), std::vector<float>(kTokens));
+      tape.set_gradient(routing.weights, d_weights.tensor());
+      tape.backward();
+      result = test::read(rank, tape.gradient(logits));
+    }
+    tape.clear();
+    return result;
+  };
+  const std::vector<float> whole = gradient(1), quarter = gradient(0.25F);
+  EXPECT_NE(whole, std::vector<float>(whole.size()));
+  for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(quarter[i], 0.25F * whole[i]) << i;
+}
+
 }  // namespace
 }  // namespace primus::engine

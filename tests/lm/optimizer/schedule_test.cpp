@@ -42,7 +42,11 @@ TEST(Schedule, Shapes) {
   EXPECT_NEAR(Schedule(base("cosine")).learning_rate(55), 1e-4 + 0.5 * 9e-4, 1e-18);
   EXPECT_NEAR(Schedule(base("cosine")).learning_rate(100), 1e-4, 1e-18);
   EXPECT_DOUBLE_EQ(Schedule(base("cosine")).learning_rate(101), 1e-4);
-  EXPECT_DOUBLE_EQ(Schedule(base("inverse-square-root")).learning_rate(40), 1e-3 * std::sqrt(10.0 / 40.0));
+  const Schedule root(base("inverse-square-root"));
+  EXPECT_DOUBLE_EQ(root.learning_rate(40), 1e-3 * std::sqrt(10.0 / 40.0));
+  // The last step of the decay still has its own rate, far above the least.
+  EXPECT_DOUBLE_EQ(root.learning_rate(100), 1e-3 * std::sqrt(10.0 / 100.0));
+  EXPECT_DOUBLE_EQ(root.learning_rate(101), 1e-4);
 }
 
 TEST(Schedule, WarmupStableDecay) {

@@ -9,6 +9,10 @@
 #include <cstring>
 #include <mutex>
 
+#include "base/temporary_folder.h"
+#include "lm/checkpoint/checkpoint.h"
+#include "lm/model/weights.h"
+#include "lm/train/fp8_state.h"
 #include "lm/train/rank_training.h"
 #include "lm/train/tiny_model.h"
 
@@ -292,6 +296,58 @@ TEST(DelayedScales, ABadStepLeavesThem) {
   EXPECT_EQ(scale_state(rank, *session), before);
   EXPECT_TRUE(std::isfinite(step(4, 1)));
   EXPECT_NE(scale_state(rank, *session), before);
+}
+
+// A run that goes on with a shorter history has the newest magnitudes of each tensor, and none of another's.
+TEST(DelayedScales, AHistoryThatWasLongerKeepsItsNewestSteps) {
+  const TemporaryFolder folder;
+  ModelConfig model = divisible_llama();
+  model.layers = 1;
+  const auto floats = [](engine::Rank& rank, const Tensor& tensor) {
+    const std::vector<std::byte> bits = bits_of(rank, tensor);
+    std::vector<float> values(bits.size() / sizeof(float));
+    std::memcpy(values.data(), bits.data(), bits.size());
+    return values;
+  };
+  std::vector<std::vector<float>> saved;  // [3, 5] of each layer
+  {
+    engine::Rank rank(turbo::make_cpu_device(1));
+    SessionSettings settings = settings_with(delayed(5), model);
+    settings.step.microbatches = 1;
+    const auto session = open_session(rank, settings, builtin_families());
+    session->store().initialize(rank.context(), 7);
+    for (std::uint64_t i = 1; i <= 3; ++i) {
+      TrainingStep& step = session->step();
+      step.begin(static_cast<std::int64_t>(i));
+      step.microbatch(0, TestBatch(settings.step.micro_batch * settings.step.sequence, model.vocab, i));
+      step.finish_gradients();
+      step.result();
+      step.update(static_cast<std::int64_t>(i), 1e-2, 0.1);
+    }
+    rank.synchronize();
+    DeviceReader reader(rank);
+    Snapshot snapshot;
+    snapshot.iteration = 1;
+    snapshot.model = model_sources(session->store(), reader);
+    snapshot.optimizer = scale_sources(*session->scales(), rank, reader);
+    CheckpointRoot(folder.path() / "root").save(snapshot);
+    for (const auto& layer : session->scales()->layers()) saved.push_back(floats(rank, layer.history));
+  }
+  engine::Rank rank(turbo::make_cpu_device(1));
+  const auto session = open_session(rank, settings_with(delayed(2), model), builtin_families());
+  const ResumePoint point = find_resume_point(folder.path() / "root", Validation::kFull);
+  ASSERT_TRUE(point.reader);
+  EXPECT_EQ(load_scales(*point.reader, *session->scales(), rank).missing, 0);
+  const auto layers = session->scales()->layers();
+  ASSERT_EQ(layers.size(), saved.size());
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    const std::vector<float> history = floats(rank, layers[l].history);
+    for (std::size_t t = 0; t < 3; ++t) {
+      EXPECT_GT(saved[l][5 * t], 0);
+      for (std::size_t step = 0; step < 2; ++step)
+        EXPECT_EQ(history[2 * t + step], saved[l][5 * t + step]) << l << t;
+    }
+  }
 }
 
 }  // namespace

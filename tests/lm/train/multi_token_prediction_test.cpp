@@ -7,7 +7,9 @@
 
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "lm/model/outside_families.h"
 #include "lm/train/finite_differences.h"
@@ -271,6 +273,64 @@ TEST_P(Gradients, AreFiniteDifferences) {
 }
 INSTANTIATE_TEST_SUITE_P(Heads, Gradients, testing::Bool(),
                          [](const auto& tied) { return tied.param ? "Tied" : "Separate"; });
+
+// --- one mean over all labels of a step (calculate_per_token_loss)
+
+// Two microbatches of a sequence each, one with many labels and one with few, are as one microbatch with
+// both: every label weighs the same, whichever microbatch it is in.
+TEST(MultiTokenPrediction, MicrobatchesWithUnlikeNumbersOfLabelsAreAsOne) {
+  constexpr std::size_t kSequence = 16;
+  const ModelConfig config = small_llama(2);
+  TestBatch all(2 * kSequence, config.vocab, 5);
+  for (std::size_t t = kSequence; t < 2 * kSequence - 5; ++t) all.loss_mask[t] = 0;
+  const double labels = std::accumulate(all.loss_mask.begin(), all.loss_mask.end(), 0.0);
+  struct Outcome {
+    StepResult result;
+    std::vector<float> gradients;
+  };
+  const auto run = [&](std::size_t microbatches) {
+    engine::Rank rank(turbo::make_cpu_device(1));
+    SessionSettings settings = tiny_settings(DType::kF32, config);
+    const std::size_t sequences = 2 / microbatches;
+    settings.step = {.micro_batch = static_cast<std::int64_t>(sequences),
+                     .sequence = kSequence,
+                     .microbatches = static_cast<std::int64_t>(microbatches)};
+    const auto session = open_session(rank, settings, all_families());
+    session->store().initialize(rank.context(), 7);
+    session->step().begin();
+    for (std::size_t m = 0; m < microbatches; ++m) {
+      TestBatch part = all;
+      const auto cut = [&](auto& values) {
+        const auto begin = values.begin() + static_cast<std::ptrdiff_t>(m * sequences * kSequence);
+        values = {begin, begin + static_cast<std::ptrdiff_t>(sequences * kSequence)};
+      };
+      cut(part.tokens);
+      cut(part.labels);
+      cut(part.loss_mask);
+      part.loss_divisor = labels / static_cast<double>(microbatches);  // as data::BatchLoader has it
+      session->step().microbatch(static_cast<std::int64_t>(m), part);
+    }
+    session->step().finish_gradients();
+    Outcome outcome{session->step().result(), {}};
+    for (const engine::Parameter& p : session->store().parameters()) {
+      if (!p.trainable) continue;
+      const std::vector<float> values = values_of(rank, p.gradient);
+      outcome.gradients.insert(outcome.gradients.end(), values.begin(), values.end());
+    }
+    return outcome;
+  };
+  const Outcome one = run(1), two = run(2);
+  EXPECT_NEAR(two.result.loss, one.result.loss, 1e-5 * one.result.loss);
+  EXPECT_NEAR(*two.result.mtp_loss, *one.result.mtp_loss, 1e-5 * *one.result.mtp_loss);
+  double squares = 0, error = 0;
+  ASSERT_EQ(one.gradients.size(), two.gradients.size());
+  for (std::size_t i = 0; i < one.gradients.size(); ++i) {
+    squares += static_cast<double>(one.gradients[i]) * static_cast<double>(one.gradients[i]);
+    error += std::pow(static_cast<double>(one.gradients[i]) - static_cast<double>(two.gradients[i]), 2);
+  }
+  EXPECT_GT(squares, 0);
+  EXPECT_LE(std::sqrt(error / squares), 1e-5);
+}
 
 // --- what it leaves alone
 

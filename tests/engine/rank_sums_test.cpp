@@ -1,0 +1,75 @@
+// What data ranks add up, and how: each sequence counts once, whatever ranks share it, and fp32 is summed by
+// pairs.
+#include <gtest/gtest.h>
+
+#include <exception>
+#include <functional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/local/thread_group.h"
+#include "engine/data_parallel.h"
+#include "engine/device_values.h"
+#include "engine/rank.h"
+#include "turbo/cpu/cpu_kernels.h"
+
+namespace primus::engine {
+namespace {
+
+constexpr int kRanks = 4;
+
+// A number of each rank after body(parallel, number) on all of them.
+std::vector<float> on_ranks(const MeshShape& shape, const std::function<float(const Mesh&)>& number,
+                            const std::function<void(DataParallel&, const Tensor&)>& body) {
+  auto worlds = comm::local::make_thread_group(kRanks);
+  std::vector<float> results(kRanks);
+  std::vector<std::exception_ptr> errors(kRanks);
+  {
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < kRanks; ++r) {
+      threads.emplace_back([&, r] {
+        const auto i = static_cast<std::size_t>(r);
+        try {
+          Rank rank(turbo::make_cpu_device(1), Mesh(std::move(worlds[i]), shape));
+          rank.reserve({.persistent = 1 << 16, .stash = 1 << 16, .scratch = 1 << 16});
+          ParameterStore store;
+          store.begin_group("all");
+          store.add("w", {1}, Initializer::constant(0)).uses.push_back(0);
+          store.allocate({.compute = DType::kF32}, rank.persistent());
+          DataParallel parallel(rank, store, {});
+          const Tensor tensor = rank.persistent(DType::kF32, {1});
+          test::write(rank, tensor, std::vector<float>{number(rank.mesh())});
+          body(parallel, tensor);
+          results[i] = test::read(rank, tensor).front();
+        } catch (...) {
+          errors[i] = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return results;
+}
+
+TEST(RankSums, OverDataEverySequenceCountsOnce) {
+  // Two data ranks, each of which shares its sequences with another context rank.
+  EXPECT_EQ(on_ranks(
+                {.context = 2}, [](const Mesh& mesh) { return static_cast<float>(mesh.data_rank() + 1); },
+                [](DataParallel& parallel, const Tensor& tensor) { parallel.sum_over_data(tensor); }),
+            std::vector<float>(kRanks, 3.0F));
+}
+
+// (1e8 + 1) + (-1e8 + 5), where fp32 steps by 8; one after the other it would be 5.
+TEST(RankSums, AreOfPairs) {
+  const std::vector<float> numbers = {1e8F, 1.0F, -1e8F, 5.0F};
+  EXPECT_EQ(on_ranks(
+                {}, [&](const Mesh& mesh) { return numbers[static_cast<std::size_t>(mesh.data_rank())]; },
+                [](DataParallel& parallel, const Tensor& tensor) { parallel.sum(tensor); }),
+            std::vector<float>(kRanks, 8.0F));
+}
+
+}  // namespace
+}  // namespace primus::engine

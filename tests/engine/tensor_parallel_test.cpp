@@ -1,0 +1,93 @@
+// Products beside collectives by themselves (in models: tests/lm/train/mesh_test.cpp).
+#include "engine/tensor_parallel.h"
+
+#include <gtest/gtest.h>
+
+#include <exception>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/local/thread_group.h"
+#include "engine/device_values.h"
+#include "engine/weight_gradient_queue.h"
+#include "turbo/cpu/cpu_kernels.h"
+
+namespace primus::engine {
+namespace {
+
+constexpr int kRanks = 2;
+constexpr std::int64_t kTokens = 6, kIn = 5, kOut = 4;  // of all ranks
+
+// The gradient of a rank's rows of x, which so many products use, each with a weight of its own that is the
+// same.
+std::vector<float> gradient_of(Mesh mesh, int products) {
+  Rank rank(turbo::make_cpu_device(1), std::move(mesh));
+  rank.reserve({.persistent = 1 << 20, .stash = 1 << 20, .scratch = 1 << 20});
+  TensorParallel beside(rank, {.least_bytes = 0, .flops_per_byte = 1, .rows_multiple = 1});
+  ParameterStore store;
+  store.begin_group("all");
+  std::vector<Parameter*> weights;
+  for (int i = 0; i < products; ++i) {
+    weights.push_back(&store.add("w" + std::to_string(i), {kOut / kRanks, kIn}, Initializer::constant(0)));
+    weights.back()->uses.push_back(0);
+  }
+  store.allocate({.compute = DType::kF32}, rank.persistent());
+  WeightGradientQueue queue;
+  Tape tape(rank.context(), rank.stash());
+  tape.begin({.weight_gradients = &queue});
+  std::vector<float> result;
+  {
+    const Value x = tape.input(DType::kF32, {kTokens / kRanks, kIn}, true);
+    test::write(rank, x.tensor(), test::numbers(kTokens / kRanks * kIn, 1));
+    for (Parameter* weight : weights) {
+      test::write(rank, weight->value, test::numbers(kOut / kRanks * kIn, 2));
+      const Value y = gathered_linear(x, *weight, rank.mesh().tensor(), &beside);
+      const Value d_y = tape.input(DType::kF32, y.shape(), false);
+      test::write(rank, d_y.tensor(), test::numbers(y.shape().elements(), 3));
+      tape.set_gradient(y, d_y.tensor());
+    }
+    tape.backward();
+    result = test::read(rank, tape.gradient(x));
+  }
+  tape.clear();
+  return result;
+}
+
+std::vector<std::vector<float>> gradients_of(int products) {
+  auto worlds = comm::local::make_thread_group(kRanks);
+  std::vector<std::vector<float>> results(kRanks);
+  std::vector<std::exception_ptr> errors(kRanks);
+  {
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < kRanks; ++r) {
+      threads.emplace_back([&, r] {
+        const auto i = static_cast<std::size_t>(r);
+        try {
+          results[i] = gradient_of(Mesh(std::move(worlds[i]), {.tensor = kRanks}), products);
+        } catch (...) {
+          errors[i] = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return results;
+}
+
+// x + x is an exact multiple of x.
+TEST(TensorParallel, TheGradientsOfSeveralUsersOfAnInputAddUp) {
+  const auto once = gradients_of(1), twice = gradients_of(2);
+  for (std::size_t r = 0; r < once.size(); ++r) {
+    ASSERT_EQ(once[r].size(), static_cast<std::size_t>(kTokens / kRanks * kIn));
+    for (std::size_t i = 0; i < once[r].size(); ++i) {
+      EXPECT_NE(once[r][i], 0.0F);
+      EXPECT_EQ(twice[r][i], 2 * once[r][i]) << r << " " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace primus::engine

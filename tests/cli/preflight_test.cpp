@@ -552,6 +552,51 @@ TEST_F(Preflight, NodeSmokeSaysWhoPassed) {
   EXPECT_EQ(findings(json::parse(missing.out), "cluster.missing", {"fail"}).size(), 1U);
 }
 
+// Files of others in its folder and behind links.
+TEST_F(Preflight, NodeSmokeRemovesItsOwnReportsAlone) {
+  const std::vector<std::string> words{
+      "node_smoke", "--skip-dmesg", "--dump-path", file("out"), "--json", "--wait-timeout-sec", "0"};
+  ASSERT_EQ(run_program(words).exit_code, 0);
+  std::string own;
+  for (const auto& entry : std::filesystem::directory_iterator(file("out/smoke")))
+    own = entry.path().string();
+  const std::string report = read_file(own);
+  json old = json::parse(report);
+  old["host"] = "node-of-an-earlier-run";
+  write_file(file("out/smoke/old.json"), old.dump());
+  write_file(file("out/smoke/mine.json"), "{\"a\": 1}");
+  write_file(file("out/smoke/text.json"), "x");
+  json other = old;  // like a report, and not of node_smoke
+  other.erase("run");
+  write_file(file("out/smoke/other.json"), other.dump());
+  write_file(file("elsewhere.json"), old.dump());
+  std::filesystem::create_symlink(file("elsewhere.json"), file("out/smoke/link.json"));
+  ASSERT_EQ(run_program(words).exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(file("out/smoke/old.json")));
+  for (const char* name : {"mine.json", "text.json", "other.json", "link.json"})
+    EXPECT_TRUE(std::filesystem::is_regular_file(file("out/smoke/") + name)) << name;
+  EXPECT_EQ(read_file(file("elsewhere.json")), old.dump());
+
+  // The folder itself is a link.
+  std::filesystem::create_directories(file("keep"));
+  std::filesystem::create_directories(file("linked"));
+  write_file(file("keep/old.json"), old.dump());
+  write_file(file("keep/a.json"), "x");
+  std::filesystem::create_symlink(file("keep"), file("linked/smoke"));
+  std::vector<std::string> linked = words;
+  linked[3] = file("linked");
+  EXPECT_THAT(run_program(linked).err, HasSubstr("is a link: reports of earlier runs stay there"));
+  EXPECT_EQ(read_file(file("keep/a.json")), "x");
+  EXPECT_EQ(read_file(file("keep/old.json")), old.dump());
+
+  // A file that has the report's name.
+  write_file(own, "precious");
+  const ProgramResult taken = run_program(words);
+  EXPECT_EQ(taken.exit_code, 2);
+  EXPECT_THAT(taken.err, HasSubstr("is there and is not a report of node_smoke"));
+  EXPECT_EQ(read_file(own), "precious");
+}
+
 TEST_F(Preflight, NodeSmokeHoldsTheNodeToWhatIsExpected) {
   const ProgramResult result =
       run_program({"node_smoke", "--skip-dmesg", "--dump-path", file("out"), "--expected-gpus", "8192",

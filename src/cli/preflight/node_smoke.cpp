@@ -95,7 +95,7 @@ class NodeSmoke final : public Command {
       return 0;
     }
     const double started = machine->wall_clock();
-    if (place.node == 0 && !keep_) clean(place);
+    if (place.node == 0 && !keep_) clean(place, console);
 
     NodeReport own = look(machine, place);
     own.rank = own.node = place.node;
@@ -105,6 +105,7 @@ class NodeSmoke final : public Command {
     nlohmann::ordered_json json = to_json(own);
     json["run"] = place.run;
     const std::string file = place.file_of(own.host);
+    check_name(file);
     write_file_atomic(folder() / file, json_text(json) + "\n");
 
     if (place.node != 0) {
@@ -230,7 +231,7 @@ class NodeSmoke final : public Command {
     return a == b || short_name(a) == b || a == short_name(b);
   }
 
-  // A file that another node wrote; nothing where it is not whole, or no report.
+  // A file that another node wrote; nothing where it is not whole or not a report of node_smoke.
   struct Written {
     NodeReport report;
     std::string run;
@@ -239,22 +240,36 @@ class NodeSmoke final : public Command {
     const std::string file = (folder() / name).string();
     try {
       const std::string text = read_file(file, 64 << 20);
-      return Written{node_report(text, file), parse_json_object(text, file).value("run", std::string())};
+      return Written{node_report(text, file), parse_json_object(text, file).at("run").get<std::string>()};
     } catch (const std::exception&) {
       return std::nullopt;  // being replaced, or of somebody else; its node then counts as missing
     }
   }
 
-  // Reports of an earlier run, of nodes that may not be in this one. A node that was faster than this one has
-  // written its own already.
-  void clean(const SmokePlace& place) const {
+  // Removes the reports of an earlier run, whose nodes may not be in this one. A node that was faster than
+  // this one has written its own already. Files that are not reports of node_smoke stay, and so does what
+  // lies behind a link.
+  void clean(const SmokePlace& place, Console& console) const {
     Env& env = Env::posix();
     if (!env.status(folder())) return;
-    for (const std::string& name : env.list(folder())) {
-      if (!name.ends_with(".json")) continue;
-      const auto there = place.run.empty() ? std::nullopt : read_report(name);
-      if (!there || there->run != place.run) env.remove_file(folder() / name);
+    if (env.is_link(folder())) {
+      console.note(
+          fmt::format("note: '{}' is a link: reports of earlier runs stay there", folder().string()));
+      return;
     }
+    for (const std::string& name : env.list(folder())) {
+      if (!name.ends_with(".json") || env.is_link(folder() / name)) continue;
+      const auto there = read_report(name);
+      if (there && (place.run.empty() || there->run != place.run)) env.remove_file(folder() / name);
+    }
+  }
+
+  // A file that is not a report is not replaced by one.
+  void check_name(const std::string& name) const {
+    const Path file = folder() / name;
+    if (!Env::posix().status(file) || read_report(name)) return;
+    throw invalid(fmt::format("'{}' is there and is not a report of node_smoke", file.string()),
+                  "move it, or name another folder: --dump-path FOLDER");
   }
 
   NodeReport look(const std::shared_ptr<const Machine>& machine, const SmokePlace& place) const {

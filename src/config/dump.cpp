@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/text/secrets.h"
 #include "config/experiment.h"
 #include "config/foreign.h"
 #include "config/keys.h"
@@ -126,15 +127,6 @@ nlohmann::ordered_json json_of(const Value& value) {
   return nullptr;
 }
 
-// Variables whose values do not belong into files or on screens.
-bool is_secret(std::string_view name) {
-  for (std::string_view mark :
-       {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "ACCESS_KEY", "CREDENTIAL"}) {
-    if (name.find(mark) != std::string_view::npos) return true;
-  }
-  return false;
-}
-
 // What the field of a key has, and of a list the items as they were written: [0.5, a] is a number and a text,
 // though the field holds texts; and 3 in place of a list of numbers is 3.
 Value value_of_field(const KeySpec& key, const Experiment& experiment, const Value* set) {
@@ -199,8 +191,9 @@ std::string to_yaml(const Experiment& experiment) {
     text += "env:\n";
     for (const auto& [name, value] : experiment.env) {
       // A secret stays in the environment that it came from.
-      text += fmt::format("  {}: {}\n", name,
-                          is_secret(name) ? fmt::format("${{{}}}", name) : nlohmann::json(value).dump());
+      text +=
+          fmt::format("  {}: {}\n", name,
+                      is_secret(name, value) ? fmt::format("${{{}}}", name) : nlohmann::json(value).dump());
     }
   }
   text += fmt::format("modules:\n  {}:\n    framework: {}\n    overrides:\n",
@@ -233,7 +226,7 @@ std::string show(const Experiment& experiment, bool origins) {
   if (!experiment.module_preset.empty()) top("config", experiment.module_preset);
   if (!experiment.model_preset.empty()) top("model", experiment.model_preset);
   for (const auto& [name, value] : experiment.env) {
-    line("env." + name, is_secret(name) ? "<redacted>" : nlohmann::json(value).dump(),
+    line("env." + name, is_secret(name, value) ? std::string(kRedacted) : nlohmann::json(value).dump(),
          experiment.provenance_of("env." + name).describe());
   }
   for_each_setting(experiment, [&](const KeySpec& key, const Value& value, bool first) {
@@ -260,7 +253,7 @@ std::string to_json(const Experiment& experiment, bool origins) {
                               {"ignored", experiment.ignored},
                               {"replaced", experiment.replaced},
                               {"warnings", experiment.warnings}};
-  for (const auto& [name, value] : experiment.env) json["env"][name] = is_secret(name) ? "<redacted>" : value;
+  for (const auto& [name, value] : experiment.env) json["env"][name] = shown_value(name, value);
   for_each_setting(experiment, [&](const KeySpec& key, const Value& value, bool) {
     json["trainer"][std::string(key.name)] = json_of(value);
     if (origins) json["origins"][std::string(key.name)] = origin_of(experiment, key, value);

@@ -12,6 +12,7 @@
 #include "base/system/user_name.h"
 #include "base/text/suggest.h"
 #include "base/text/utf8.h"
+#include "config/elsewhere.h"
 #include "config/experiment_keys.h"
 #include "config/foreign.h"
 #include "config/inherit.h"
@@ -439,11 +440,13 @@ class Loader {
     const std::optional<Framework> parsed = parse_framework(framework->text);
     if (!parsed || framework->kind != Value::Kind::kString) {
       const std::string near = did_you_mean(framework->text, kFrameworks);
-      problems_.add(error_at(framework->origin,
-                             fmt::format("framework is {}; it must be one of {}", framework->show(),
-                                         fmt::join(kFrameworks, ", ")),
-                             near.empty() ? "framework: native trains with Primus's own engine" : near,
-                             framework->width()));
+      problems_.add(
+          error_at(framework->origin,
+                   fmt::format("framework is {}; it must be one of {}", framework->show(),
+                               fmt::join(kFrameworks, ", ")),
+                   answer_for(framework->text)
+                       .value_or(near.empty() ? "framework: native trains with Primus's own engine" : near),
+                   framework->width()));
       return;
     }
     framework_ = *parsed;
@@ -891,6 +894,15 @@ Experiment load_experiment_text(std::string_view text, const std::string& name,
   FileLoader files = make_file_loader(options);
   const std::shared_ptr<const Source> source = make_source(name, std::string(text));
   return Loader(files, reader_of(options), fs::path(name), options).run(files.load(source), overrides);
+}
+
+Experiment load_recorded_experiment(std::string_view text, const std::string& name) {
+  LoadOptions options;
+  options.environment = [](const std::string& variable) -> std::optional<std::string> {
+    const char* const value = std::getenv(variable.c_str());
+    return value ? value : "";
+  };
+  return load_experiment_text(text, name, {}, options);
 }
 
 }  // namespace primus::config

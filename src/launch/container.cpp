@@ -16,11 +16,12 @@
 #include "base/files/file.h"
 #include "base/system/subprocess.h"
 #include "base/terminal/terminal.h"
+#include "base/text/secrets.h"
 #include "config/inherit.h"
+#include "launch/assignment.h"
 #include "launch/dependency_folder.h"
 #include "launch/hardware.h"
 #include "launch/node.h"
-#include "launch/secrets.h"
 #include "launch/tables.h"
 
 namespace primus::launch {

@@ -11,10 +11,10 @@
 
 #include "base/error.h"
 #include "comm/rendezvous/socket.h"
+#include "launch/assignment.h"
 #include "launch/hardware.h"
 #include "launch/numa.h"
 #include "launch/process.h"
-#include "launch/secrets.h"
 
 namespace primus::launch {
 namespace {

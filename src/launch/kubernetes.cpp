@@ -8,8 +8,9 @@
 #include "base/error.h"
 #include "base/files/sha256.h"
 #include "base/text/json_text.h"
+#include "base/text/secrets.h"
+#include "launch/assignment.h"
 #include "launch/node.h"
-#include "launch/secrets.h"
 
 namespace primus::launch {
 namespace {
@@ -216,7 +217,7 @@ class Manifest {
     add_place(environment);
     for (const std::string& text : s_.environment) {
       const Assignment variable = parse_assignment(text, "env");
-      if (is_secret_name(variable.name)) {
+      if (is_secret(variable.name, variable.value)) {
         throw invalid(
             fmt::format("{} is a secret, and everybody who sees the manifest would see it", variable.name),
             fmt::format("put it into a Secret, and name that: --secret {}=SECRET/KEY", variable.name));

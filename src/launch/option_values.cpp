@@ -12,8 +12,8 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
+#include "launch/assignment.h"
 #include "launch/node.h"
-#include "launch/secrets.h"
 
 namespace primus::launch {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/system/shell.h"
 #include "base/system/subprocess.h"
-#include "launch/secrets.h"
+#include "base/text/secrets.h"
 
 extern char** environ;
 

@@ -148,6 +148,22 @@ TEST(ToYaml, LeavesSecretsWhereTheyAre) {
   round_trip(e, variables);
 }
 
+// A password in an address, in every form that a run writes or shows.
+TEST(ToYaml, LeavesPasswordsInAddressesWhereTheyAre) {
+  const Variables variables = {{"DB_URL", "http://u:canary@h"}};
+  const Experiment e = load_text(
+      "env: {DB_URL: 'http://u:canary@h', PROXY: 'http://h:80'}\n" + experiment_text(""), {}, variables);
+  EXPECT_EQ(e.env.at("DB_URL"), "http://u:canary@h");
+  for (const std::string& text : {to_yaml(e), show(e, true), show(e, false), to_json(e, true)})
+    EXPECT_EQ(text.find("canary"), std::string::npos) << text;
+  EXPECT_NE(to_yaml(e).find("PROXY: \"http://h:80\""), std::string::npos);
+  round_trip(e, variables);
+  // Without the variable it is not run, and still read.
+  EXPECT_THROW(load_text(to_yaml(e)), Error);
+  EXPECT_EQ(load_recorded_experiment(to_yaml(e), "exp.yaml").env.at("DB_URL"), "");
+  EXPECT_EQ(load_recorded_experiment(to_yaml(e), "exp.yaml").exp_name, e.exp_name);
+}
+
 TEST(Show, ListsValuesAndOrigins) {
   const Experiment e = load_text(experiment_text("      lr: ${LR}\n      use_turbo_gemm: true\n"), {"seed=7"},
                                  {{"LR", "1e-5"}});

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "launch/secrets.h"
 #include "launch/tables.h"
 #include "surroundings.h"
 
@@ -166,19 +165,6 @@ TEST(Options, MistakesAreNamed) {
   EXPECT_THAT(error({"train"}), HasSubstr("'train' is no option of srun"));
   EXPECT_THAT(error({"-N"}), HasSubstr("-N of srun needs a value"));
   EXPECT_THAT(error({"--requeue=7"}), HasSubstr("takes no value"));
-}
-
-TEST(Secrets, AreKnownByTheirNames) {
-  for (const char* name : {"HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD",
-                           "DOCKER_LOGIN_KEY", "PRIMUS_JOB_TOKEN", "my_secret"})
-    EXPECT_TRUE(is_secret_name(name)) << name;
-  for (const char* name :
-       {"NCCL_DEBUG", "PRIMUS_JOB_TOKEN_FILE", "TOKENIZER_MODEL", "KEYBOARD", "PATH", "MONKEY"})
-    EXPECT_FALSE(is_secret_name(name)) << name;
-  EXPECT_EQ(shown_value("HF_TOKEN", "abc"), "<redacted>");
-  EXPECT_EQ(shown_value("HTTPS_PROXY", "http://me:word@proxy:80/"), "<redacted>");
-  EXPECT_EQ(shown_value("URL", "http://proxy:80/a@b:c"), "http://proxy:80/a@b:c");
-  EXPECT_EQ(shown_value("NCCL_DEBUG", "INFO"), "INFO");
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 #include "base/files/file.h"
 #include "cli/launch/mode.h"
 #include "cli/parse.h"
+#include "launch/assignment.h"
 #include "launch/process.h"
-#include "launch/secrets.h"
 #include "launch/tables.h"
 
 namespace primus::cli {

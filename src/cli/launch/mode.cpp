@@ -6,9 +6,9 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/text/secrets.h"
 #include "cli/grammar.h"
 #include "launch/process.h"
-#include "launch/secrets.h"
 
 namespace primus::cli {
 
@@ -91,8 +91,8 @@ DirectWords direct_words(Words words) {
 void refuse_secrets(const std::vector<std::string>& assignments, std::string_view mode) {
   for (const std::string& text : assignments) {
     const std::size_t equals = text.find('=');
-    if (equals == std::string::npos || !launch::is_secret_name(text.substr(0, equals))) continue;
     const std::string name = text.substr(0, equals);
+    if (equals == std::string::npos || !is_secret(name, text.substr(equals + 1))) continue;
     throw invalid(fmt::format("{} is a secret, and others can read a command line", name),
                   mode == "direct"
                       ? fmt::format("export {} before, or put it into a file: --env FILE", name)

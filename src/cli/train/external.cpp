@@ -11,6 +11,7 @@
 #include "backends/installation.h"
 #include "backends/job.h"
 #include "base/text/json_text.h"
+#include "base/text/secrets.h"
 #include "cli/options/experiment.h"
 #include "comm/job.h"
 #include "comm/rendezvous/socket.h"
@@ -18,7 +19,6 @@
 #include "launch/hardware.h"
 #include "launch/local_launch.h"
 #include "launch/process.h"
-#include "launch/secrets.h"
 #include "lm/report/metrics_line.h"
 #include "lm/train/training_settings.h"
 
@@ -105,9 +105,9 @@ class External {
                     experiment_.output_dir().string(), processes(), processes() == 1 ? "" : "es");
     const std::size_t before = text.size();
     for (const auto& [name, value] : environment())
-      text += fmt::format("{}={} ", name, launch::shown_value(name, value));
+      text += fmt::format("{}={} ", name, shown_value(name, value));
     for (const auto& [name, value] : experiment_.env)
-      text += fmt::format("{}={} ", name, launch::shown_value(name, value));
+      text += fmt::format("{}={} ", name, shown_value(name, value));
     if (text.size() > before) text += "\\\n  ";
     console_.print(text + launch::shell_line(command) + "\n" + files_text());
     return 0;

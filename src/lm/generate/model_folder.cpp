@@ -101,8 +101,8 @@ std::optional<config::Experiment> experiment_of(const ModelFolder& folder) {
   const auto state = nlohmann::json::parse(checkpoint.trainer_state(), nullptr, false);
   if (!state.is_object() || !state.contains("experiment") || !state["experiment"].is_string())
     return std::nullopt;
-  return config::load_experiment_text(state["experiment"].get<std::string>(),
-                                      (folder.path / "trainer_state.json").string());
+  return config::load_recorded_experiment(state["experiment"].get<std::string>(),
+                                          (folder.path / "trainer_state.json").string());
 }
 
 // Whether training wrote this folder: a run's, its checkpoints', or one checkpoint's.

@@ -41,7 +41,7 @@ std::optional<OwnTokenizer> own_tokenizer(const Path& folder) {
   if (state && !state->experiment.empty()) {
     // A checkpoint of a model of bytes has files for other programs; its own name says more.
     const config::TrainerConfig trainer =
-        config::load_experiment_text(state->experiment, (folder / "trainer_state.json").string()).trainer;
+        config::load_recorded_experiment(state->experiment, (folder / "trainer_state.json").string()).trainer;
     const std::string type = trainer.tokenizer_type.value_or("");
     const bool counts = type == "NullTokenizer" || (type.empty() && !trainer.tokenizer_model && !own);
     if (type == "ByteTokenizer" || type == "byte") own = {.type = "ByteTokenizer"};

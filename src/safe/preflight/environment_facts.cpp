@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "launch/secrets.h"
+#include "base/text/secrets.h"
 
 namespace primus::preflight {
 namespace {
@@ -65,8 +65,7 @@ void add_environment_facts(const Machine& machine, std::vector<Fact>& facts) {
   for (const std::string& name : machine.variables()) {
     if (!changes_jobs(name)) continue;
     const auto value = machine.variable(name);
-    if (value)
-      set.push_back({std::string(kEnvironment), name, launch::shown_value(name, *value), Verdict::kWarn});
+    if (value) set.push_back({std::string(kEnvironment), name, shown_value(name, *value), Verdict::kWarn});
   }
   facts.push_back(
       {std::string(kEnvironment), "variables that change how jobs run", std::to_string(set.size())});

@@ -1,0 +1,35 @@
+#include "launch/assignment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace primus::launch {
+namespace {
+
+bool is_letter(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_'; }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+}  // namespace
+
+bool is_variable_name(std::string_view name) {
+  return !name.empty() && is_letter(name[0]) &&
+         std::all_of(name.begin(), name.end(), [](char c) { return is_letter(c) || is_digit(c); });
+}
+
+Assignment parse_assignment(std::string_view text, std::string_view option) {
+  const std::size_t equals = text.find('=');
+  const std::string_view name = text.substr(0, equals);
+  if (equals == std::string_view::npos) {
+    throw invalid(fmt::format("{} needs NAME=VALUE, not '{}'", option, text));
+  }
+  if (!is_variable_name(name)) {
+    throw invalid(fmt::format("{}: '{}' is not the name of a variable", option, name),
+                  "a name has letters, digits and '_', and does not begin with a digit");
+  }
+  return {std::string(name), std::string(text.substr(equals + 1))};
+}
+
+}  // namespace primus::launch

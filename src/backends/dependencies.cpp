@@ -29,7 +29,7 @@ struct Result {
 Result run(std::vector<std::string> argv, const Show& show = {}) {
   constexpr std::size_t kMost = 16 << 10;
   Result result;
-  result.code = launch::run_and_read(step_of(std::move(argv)), [&](std::string_view line) {
+  result.code = launch::run_group_and_read(step_of(std::move(argv)), [&](std::string_view line) {
     if (show) show(line);
     if (result.output.size() < kMost) result.output += std::string(line) + "\n";
   });

@@ -7,8 +7,9 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/text/secrets.h"
+#include "launch/assignment.h"
 #include "launch/process.h"
-#include "launch/secrets.h"
 
 namespace primus::launch {
 namespace {
@@ -80,7 +81,7 @@ std::vector<std::string> run_hook(HookKind kind, const Path& file, const std::ve
   step.argv.insert(step.argv.end(), words.begin(), words.end());
   std::vector<std::string> arguments;
   std::vector<Assignment> variables;
-  const int code = run_and_read(step, [&](std::string_view line) {
+  const int code = run_group_and_read(step, [&](std::string_view line) {
     if (auto variable = told(line, "env.", is_variable_name)) {
       variables.push_back(std::move(*variable));
     } else if (const auto extra = told(line, "extra.", is_key)) {

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +22,7 @@
 #include "base/files/sha256.h"
 #include "base/terminal/terminal.h"
 #include "comm/rendezvous/socket.h"
+#include "launch/signals.h"
 
 extern char** environ;
 
@@ -36,7 +36,6 @@ using comm::Socket;  // any descriptor that is closed at the end
 constexpr int kMaxRanks = 4096;             // on one host
 constexpr std::size_t kMaxLine = 64 << 10;  // longer ones are cut into several
 constexpr std::size_t kTailLines = 12;      // of a rank that fails
-constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 
 struct Stream {
   Socket pipe;
@@ -51,34 +50,6 @@ struct RankProcess {
   std::deque<std::string> tail;  // its last lines
   bool running = false;
   int status = 0;
-};
-
-// Blocks the signals that are passed on, and reads them from a descriptor.
-class Signals {
- public:
-  Signals() {
-    sigset_t set;
-    sigemptyset(&set);
-    for (const int signal : kPassedOn) sigaddset(&set, signal);
-    pthread_sigmask(SIG_BLOCK, &set, &before_);
-    descriptor_ = Socket(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
-    if (!descriptor_.valid()) throw io_error("cannot wait for signals", errno);
-  }
-  ~Signals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
-
-  int fd() const { return descriptor_.fd(); }
-  const sigset_t& before() const { return before_; }
-  std::optional<int> next() {
-    signalfd_siginfo info;
-    if (read(descriptor_.fd(), &info, sizeof(info)) != sizeof(info)) return std::nullopt;
-    return static_cast<int>(info.ssi_signo);
-  }
-
- private:
-  sigset_t before_;
-  Socket descriptor_;
 };
 
 class Launcher {
@@ -333,7 +304,7 @@ class Launcher {
   }
 
   void pass_on(int signal) {
-    const bool stops = signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+    const bool stops = asks_to_stop(signal);
     if (!stops || !same_request_until_) {
       signal_all(signal);
       if (!stops) return;

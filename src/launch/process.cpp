@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -10,10 +11,14 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
+#include <optional>
+#include <thread>
 
 #include "base/error.h"
 #include "comm/rendezvous/socket.h"
+#include "launch/signals.h"
 
 namespace primus::launch {
 namespace {
@@ -21,6 +26,7 @@ namespace {
 using comm::Socket;  // any descriptor that is closed at the end
 
 constexpr std::size_t kMaxLine = 64 << 10;
+constexpr std::chrono::seconds kGrace{5};  // from a signal to the kill
 
 // A file without a name that holds `text`, to read from its beginning.
 Socket file_of(const std::string& text) {
@@ -69,7 +75,8 @@ int wait_for(pid_t pid) {
 }
 
 // The child's variables are set in the parent before: a step is the last thing that needs them.
-pid_t start(const Step& step, int input, int output) {
+// `group`: the mask of signals that a child in a process group of its own has; null: it stays in ours.
+pid_t start(const Step& step, int input, int output, const sigset_t* group = nullptr) {
   apply_environment(step);
   const std::vector<char*> argv = pointers(step.argv);
   std::array<int, 2> failure{};
@@ -82,6 +89,10 @@ pid_t start(const Step& step, int input, int output) {
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody would read what it writes
     if (getppid() != parent) _exit(127);
+    if (group) {
+      setpgid(0, 0);
+      sigprocmask(SIG_SETMASK, group, nullptr);
+    }
     if (output >= 0) {
       dup2(output, 1);
       dup2(output, 2);
@@ -90,6 +101,7 @@ pid_t start(const Step& step, int input, int output) {
     [[maybe_unused]] const ssize_t written = write(failure_end.fd(), &error, sizeof(error));
     _exit(127);
   }
+  if (group) setpgid(pid, pid);  // whichever of us comes first; both are needed before a signal to the group
   failure_end.close();
   int error = 0;
   if (read(failure_read.fd(), &error, sizeof(error)) == sizeof(error)) {
@@ -98,6 +110,156 @@ pid_t start(const Step& step, int input, int output) {
   }
   return pid;
 }
+
+// The lines of what a program writes.
+class Lines {
+ public:
+  explicit Lines(const std::function<void(std::string_view)>& line) : line_(line) {}
+
+  // Reads once. False at the end.
+  bool read_from(int fd) {
+    std::array<char, 16 << 10> buffer{};
+    const ssize_t got = read(fd, buffer.data(), buffer.size());
+    if (got < 0) return errno == EINTR;
+    if (got == 0) return false;
+    text_.append(buffer.data(), static_cast<std::size_t>(got));
+    std::size_t begin = 0;
+    for (std::size_t end; (end = text_.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      line_(std::string_view(text_).substr(begin, end - begin));
+    }
+    text_.erase(0, begin);
+    if (text_.size() > kMaxLine) end();
+    return true;
+  }
+  // A line that has no end.
+  void end() {
+    if (!text_.empty()) line_(text_);
+    text_.clear();
+  }
+
+ private:
+  const std::function<void(std::string_view)>& line_;
+  std::string text_;
+};
+
+// A program with no input, whose output and errors come from one pipe.
+class Outputs {
+ public:
+  Outputs() {
+    std::array<int, 2> ends{};
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) throw io_error("cannot make a pipe", errno);
+    from_ = Socket(ends[0]);
+    to_ = Socket(ends[1]);
+  }
+  pid_t start(const Step& step, const sigset_t* group = nullptr) {
+    const Socket nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    const pid_t pid = launch::start(step, nothing.fd(), to_.fd(), group);
+    to_.close();
+    return pid;
+  }
+  int from() const { return from_.fd(); }
+
+ private:
+  Socket from_, to_;
+};
+
+// A program and all that it starts, as far as they stay in its process group.
+class ProcessGroup {
+ public:
+  ProcessGroup(const Step& step, const std::function<void(std::string_view)>& line)
+      : lines_(line), leader_(outputs_.start(step, &signals_.before())) {}
+
+  int run() {
+    for (bool open = true; open && !stop_;) {
+      std::array<pollfd, 2> polled{pollfd{outputs_.from(), POLLIN, 0}, pollfd{signals_.fd(), POLLIN, 0}};
+      poll(polled.data(), polled.size(), kLookMs);
+      if (polled[0].revents != 0) open = lines_.read_from(outputs_.from());
+      pass_on();
+      look();
+    }
+    while (!stop_ && !status_) {  // the output is closed, and the program goes on
+      std::array<pollfd, 1> polled{pollfd{signals_.fd(), POLLIN, 0}};
+      poll(polled.data(), polled.size(), kWaitMs);
+      pass_on();
+      look();
+    }
+    if (stop_) end_by_signal();
+    lines_.end();
+    take_terminal_back();
+    const int status = *status_;
+    if (had_terminal_ && WIFSIGNALED(status) && asks_to_stop(WTERMSIG(status))) raise_own(WTERMSIG(status));
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  }
+
+ private:
+  static constexpr int kLookMs = 200, kWaitMs = 5;
+  static constexpr int kMostReads = 64;  // between two looks: some programs never end their output
+
+  void pass_on() {
+    while (const auto signal = signals_.next()) {
+      kill(-leader_, *signal);
+      if (asks_to_stop(*signal)) stop_ = *signal;
+    }
+  }
+
+  // Whether the leader has ended, or waits for the terminal, which another group has.
+  void look() {
+    int status = 0;
+    if (status_ || waitpid(leader_, &status, WNOHANG | WUNTRACED) != leader_) return;
+    if (!WIFSTOPPED(status)) {
+      status_ = status;
+    } else if (WSTOPSIG(status) == SIGTTIN || WSTOPSIG(status) == SIGTTOU) {
+      terminal_ = Socket(open("/dev/tty", O_RDWR | O_CLOEXEC));
+      had_terminal_ = terminal_.valid() && tcsetpgrp(terminal_.fd(), leader_) == 0;
+      kill(-leader_, had_terminal_ ? SIGCONT : SIGKILL);
+    }
+  }
+
+  void take_terminal_back() {
+    if (!had_terminal_) return;
+    sigset_t set, before;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTTOU);
+    pthread_sigmask(SIG_BLOCK, &set, &before);
+    tcsetpgrp(terminal_.fd(), getpgrp());
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  [[noreturn]] void end_by_signal() {
+    const auto kill_at = std::chrono::steady_clock::now() + kGrace;
+    fcntl(outputs_.from(), F_SETFL, O_NONBLOCK);
+    const auto gone = [&] { return kill(-leader_, 0) != 0 && errno == ESRCH; };
+    for (bool killed = false; !gone() && !killed;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(kWaitMs));
+      for (int reads = 0; reads < kMostReads && lines_.read_from(outputs_.from()); ++reads) continue;
+      look();
+      killed = std::chrono::steady_clock::now() >= kill_at;
+      if (killed) kill(-leader_, SIGKILL);
+    }
+    lines_.end();
+    take_terminal_back();
+    raise_own(*stop_);
+  }
+
+  // Ends this process as the signal would have.
+  [[noreturn]] static void raise_own(int signal) {
+    ::signal(signal, SIG_DFL);
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, signal);
+    kill(getpid(), signal);
+    pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+    _exit(128 + signal);
+  }
+
+  Signals signals_;
+  Outputs outputs_;
+  Lines lines_;
+  pid_t leader_;
+  std::optional<int> stop_, status_;
+  Socket terminal_;
+  bool had_terminal_ = false;
+};
 
 }  // namespace
 
@@ -119,32 +281,16 @@ int run_and_wait(const Step& step) {
 }
 
 int run_and_read(const Step& step, const std::function<void(std::string_view)>& line) {
-  std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) throw io_error("cannot make a pipe", errno);
-  const Socket from(ends[0]);
-  Socket to(ends[1]);
-  const Socket nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  const pid_t pid = start(step, nothing.fd(), to.fd());
-  to.close();
-  std::string text;
-  for (;;) {
-    std::array<char, 16 << 10> buffer{};
-    const ssize_t got = read(from.fd(), buffer.data(), buffer.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    text.append(buffer.data(), static_cast<std::size_t>(got));
-    std::size_t begin = 0;
-    for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-      line(std::string_view(text).substr(begin, end - begin));
-    }
-    text.erase(0, begin);
-    if (text.size() > kMaxLine) {
-      line(text);
-      text.clear();
-    }
-  }
-  if (!text.empty()) line(text);
+  Outputs outputs;
+  const pid_t pid = outputs.start(step);
+  Lines lines(line);
+  while (lines.read_from(outputs.from())) continue;
+  lines.end();
   return wait_for(pid);
+}
+
+int run_group_and_read(const Step& step, const std::function<void(std::string_view)>& line) {
+  return ProcessGroup(step, line).run();
 }
 
 }  // namespace primus::launch

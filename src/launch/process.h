@@ -25,4 +25,8 @@ int run_and_wait(const Step& step);
 // longer lines than 64 KiB come in parts. Its input is empty.
 int run_and_read(const Step& step, const std::function<void(std::string_view)>& line);
 
+// The same in a process group of its own. A signal that asks this process to stop goes to the whole group;
+// what is left of it 5 s later is killed, and this process ends by that signal.
+int run_group_and_read(const Step& step, const std::function<void(std::string_view)>& line);
+
 }  // namespace primus::launch

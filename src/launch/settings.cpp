@@ -1,6 +1,8 @@
 #include "launch/settings.h"
 
 #include <fmt/format.h>
+#include <grp.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,13 +11,14 @@
 #include <limits>
 #include <map>
 
+#include "base/text/secrets.h"
 #include "base/text/suggest.h"
 #include "config/inherit.h"
 #include "config/problems.h"
 #include "config/readers.h"
 #include "config/value.h"
+#include "launch/assignment.h"
 #include "launch/node.h"
-#include "launch/secrets.h"
 #include "launch/tables.h"
 
 namespace primus::launch {
@@ -335,13 +338,38 @@ LauncherSettings read_settings(const Value& document) {
   return s;
 }
 
+// Whether others than `user` are in the group: by its list, or because it is their first one. A group without
+// an entry may be anybody's, except where the user has none either: in a container that runs as the user of
+// its host, whose launcher has looked at the file.
+bool has_other_members(gid_t group, uid_t user) {
+  const struct group* const entry = ::getgrgid(group);
+  if (!entry) return ::getpwuid(user) != nullptr || group != ::getegid();
+  const auto is_other = [user](uid_t member) { return member != user && member != 0; };
+  std::vector<std::string> members;
+  for (char** name = entry->gr_mem; *name; ++name) members.emplace_back(*name);
+  for (const std::string& name : members) {
+    const struct passwd* const member = ::getpwnam(name.c_str());
+    if (!member || is_other(member->pw_uid)) return true;
+  }
+  bool found = false;
+  ::setpwent();
+  while (const struct passwd* const other = ::getpwent()) {
+    if (other->pw_gid == group && is_other(other->pw_uid)) found = true;
+  }
+  ::endpwent();
+  return found;
+}
+
 // Nullopt where it may be read; otherwise why not.
 std::optional<std::string> untrusted(const Path& file) {
-  struct stat status = {};
-  if (::stat(file.c_str(), &status) != 0) return std::nullopt;
+  struct stat link = {}, status = {};
+  if (::lstat(file.c_str(), &link) != 0 || ::stat(file.c_str(), &status) != 0) return std::nullopt;
   const uid_t me = ::geteuid();
-  if (me != 0 && status.st_uid != me && status.st_uid != 0) return "belongs to another user";
+  const auto is_trusted = [me](uid_t owner) { return owner == me || owner == 0; };
+  if (!is_trusted(link.st_uid) || !is_trusted(status.st_uid)) return "belongs to another user";
   if ((status.st_mode & S_IWOTH) != 0) return "can be written to by everybody";
+  if ((status.st_mode & S_IWGRP) != 0 && has_other_members(status.st_gid, me))
+    return "can be written to by other members of its group";
   return std::nullopt;
 }
 

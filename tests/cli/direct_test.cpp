@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include "base/files/file.h"
 #include "base/temporary_folder.h"
@@ -35,6 +37,14 @@ struct Folder : test::TemporaryFolder {
   }
   ProgramResult run(const std::vector<std::string>& words) const { return run_program(words, options()); }
 };
+
+// Ended, or waiting to be reaped by whoever adopted it.
+bool has_ended(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string stat((std::istreambuf_iterator<char>(file)), {});
+  const std::size_t at = stat.rfind(") ");
+  return at == std::string::npos || stat[at + 2] == 'Z';
+}
 
 TEST(Direct, RunsTheCommandHere) {
   const ProgramResult help = run_program({"model", "info", "--help"});
@@ -175,6 +185,70 @@ TEST(Direct, SettingsOfTheProject) {
                        {.folder = folder.path().string(), .environment = {{"HOME", "/nonexistent"}}});
   EXPECT_THAT(result.out, Not(HasSubstr("of-the-project")));
   EXPECT_THAT(result.err, HasSubstr("can be written to by everybody and is not read"));
+}
+
+// Other users' files, and those that a group may write to, are not read, by root neither.
+TEST(Direct, SettingsOfOthersAreNotRead) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root may give a file away";
+  const Folder folder;
+  const std::string settings = folder.file(".primus.yaml", "direct: {env: {PRIMUS_TEAM: of-the-project}}\n");
+  const auto run = [&] {
+    return run_program({"direct", "--", "config", "show", "--config", kExperiment},
+                       {.folder = folder.path().string(), .environment = {{"HOME", "/nonexistent"}}});
+  };
+  const auto expect_not_read = [&](const char* why) {
+    const ProgramResult result = run();
+    EXPECT_THAT(result.out, Not(HasSubstr("of-the-project")));
+    EXPECT_THAT(result.err, HasSubstr(why));
+    EXPECT_THAT(result.err, HasSubstr("is not read; '--config "));
+  };
+  constexpr uid_t kOther = 1000;
+  constexpr gid_t kShared = 65534;  // nogroup, the first group of several users
+  ASSERT_EQ(::chown(settings.c_str(), kOther, 0), 0);
+  expect_not_read("belongs to another user");
+  ASSERT_EQ(::chown(settings.c_str(), 0, kShared), 0);
+  ASSERT_EQ(::chmod(settings.c_str(), 0664), 0);
+  expect_not_read("can be written to by other members of its group");
+  ASSERT_EQ(::chmod(settings.c_str(), 0644), 0);
+  EXPECT_THAT(run().out, HasSubstr("of-the-project"));
+  // Nobody else is in root's group.
+  ASSERT_EQ(::chown(settings.c_str(), 0, 0), 0);
+  ASSERT_EQ(::chmod(settings.c_str(), 0664), 0);
+  EXPECT_THAT(run().out, HasSubstr("of-the-project"));
+  // Another user's link to a good file.
+  std::filesystem::rename(settings, folder.path() / "good.yaml");
+  std::filesystem::create_symlink("good.yaml", settings);
+  EXPECT_THAT(run().out, HasSubstr("of-the-project"));
+  ASSERT_EQ(::lchown(settings.c_str(), kOther, kOther), 0);
+  expect_not_read("belongs to another user");
+}
+
+// Nothing of a hook outlives its launcher, whatever asks the launcher to stop.
+TEST(Direct, HooksEndWithTheirLauncher) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+    const Folder folder;
+    folder.file("hooks/slow.sh",
+                "sleep 71 &\necho $! > pids\n(trap '' TERM INT HUP; sleep 72 >/dev/null 2>&1; sleep 73) &\n"
+                "echo $! >> pids\necho $$ >> pids\necho started >&2\nsleep 74\n");
+    test::Program program({"direct", "--hooks", "hooks", "--", "version"}, folder.options());
+    ASSERT_TRUE(program.wait_for_error("started", 20));
+    program.send(signal);
+    const ProgramResult result = program.wait();
+    EXPECT_EQ(result.signal, signal);
+    std::istringstream pids(read_file(folder.path() / "pids"));
+    int count = 0;
+    for (pid_t pid = 0; pids >> pid; ++count) EXPECT_TRUE(has_ended(pid)) << signal << " " << pid;
+    EXPECT_EQ(count, 3);
+  }
+}
+
+TEST(Direct, AHookThatWritesNothingMoreIsWaitedFor) {
+  const Folder folder;
+  folder.file("hooks/quiet.sh", "echo hello\nexec >/dev/null 2>&1\nsleep 0.3\ntouch done\n");
+  const ProgramResult result = folder.run({"direct", "--hooks", "hooks", "--", "version"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("hello"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "done"));
 }
 
 TEST(Direct, TrainsOnTwoRanks) {

@@ -1,0 +1,29 @@
+#include "launch/signals.h"
+
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/error.h"
+
+namespace primus::launch {
+
+Signals::Signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) sigaddset(&set, signal);
+  pthread_sigmask(SIG_BLOCK, &set, &before_);
+  descriptor_ = comm::Socket(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
+  if (!descriptor_.valid()) throw io_error("cannot wait for signals", errno);
+}
+
+Signals::~Signals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+std::optional<int> Signals::next() {
+  signalfd_siginfo info;
+  if (read(descriptor_.fd(), &info, sizeof(info)) != sizeof(info)) return std::nullopt;
+  return static_cast<int>(info.ssi_signo);
+}
+
+}  // namespace primus::launch

@@ -122,7 +122,7 @@ void collect_nvidia(const Machine& machine, std::optional<std::chrono::milliseco
   const auto version = machine.text("/proc/driver/nvidia/version");
   if (version) {
     // "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build ..."
-    for (const std::string& word : words_of(lines_of(*version).front())) {
+    for (const std::string& word : words_of(first_line_of(*version))) {
       if (facts.nvidia_driver.empty() && word.find('.') != std::string::npos && leading_number(word))
         facts.nvidia_driver = word;
     }

@@ -150,7 +150,7 @@ ClockState Machine::clock() const {
   // "Ref,IP,stratum,time,system,last offset,RMS,frequency,residual,skew,delay,dispersion,interval,leap"
   const SubprocessResult chrony = command({"chronyc", "-c", "-n", "tracking"});
   if (chrony.ok()) {
-    const std::vector<std::string> fields = split_text(lines_of(chrony.out).front(), ',');
+    const std::vector<std::string> fields = split_text(first_line_of(chrony.out), ',');
     if (fields.size() >= 14) {
       return {
           .known = true,
@@ -219,6 +219,8 @@ std::vector<std::string> lines_of(std::string_view text) {
   }
   return lines;
 }
+
+std::string first_line_of(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
 std::vector<std::string> split_text(std::string_view text, char separator) {
   std::vector<std::string> parts;

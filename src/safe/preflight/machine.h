@@ -92,6 +92,8 @@ std::vector<std::string> slurm_nodes(const Machine& machine);
 
 // The words of a line, between blanks.
 std::vector<std::string> words_of(std::string_view line);
+// Empty where the text is.
+std::string first_line_of(std::string_view text);
 std::vector<std::string> lines_of(std::string_view text);
 // The parts between `separator`, blanks around them removed; none of an empty text.
 std::vector<std::string> split_text(std::string_view text, char separator);

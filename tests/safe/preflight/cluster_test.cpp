@@ -324,5 +324,20 @@ TEST(SlowSearch, FindsALinkBetweenHalvesAndSaysNothingOfHealthyOnes) {
   EXPECT_EQ(findings[0].where, fmt::format("node-{} and node-{}", pair[0], pair[1]));
 }
 
+// A node is slow below 60 % of the middle one, a pair alone below half of that: 12 of 40 GB/s.
+TEST(SlowSearch, APairAloneIsSlowBelowHalfTheShare) {
+  const SearchPlan plan = plan_search(16);
+  const Group& pair = plan.pairs[2][1];
+  const auto verdict_at = [&](double rate) {
+    const SearchRates rates = simulate(plan, [&](const Group& g) { return g == pair ? rate : 40.0; });
+    const std::vector<Finding> findings = judge_search(plan, rates, names_of(16), 0.6);
+    EXPECT_EQ(findings.size(), 1U);
+    return findings[0].verdict;
+  };
+  EXPECT_EQ(verdict_at(23), Verdict::kPass);
+  EXPECT_EQ(verdict_at(12.1), Verdict::kPass);
+  EXPECT_EQ(verdict_at(11.9), Verdict::kWarn);
+}
+
 }  // namespace
 }  // namespace primus::preflight

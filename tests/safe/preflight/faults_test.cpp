@@ -460,6 +460,52 @@ TEST(Faults, ANodeIsCalledAsSlurmCallsIt) {
   EXPECT_EQ(fake.machine()->node_name(), "gpu-12");
 }
 
+// 1 GiB for each rank, and half of a small memory at most.
+TEST(Faults, RanksNeedAGibibyteEachOrHalfTheMemory) {
+  const auto verdict = [](int ranks, int gib, double available) {
+    FakeMachine fake;
+    make_cpu_node(fake);
+    fake.write("/proc/meminfo",
+               fmt::format("MemTotal: {} kB\nMemAvailable: {:.0f} kB\n", gib << 20, available * (1 << 20)));
+    NodeOptions options = options_of_job();
+    options.wanted.local_ranks = ranks;
+    for (const Finding& f : inspect_node(fake.machine(), options).findings)
+      if (f.check == "host.memory") return f.verdict;
+    throw std::runtime_error("no finding");
+  };
+  EXPECT_EQ(verdict(8, 8, 5), Verdict::kPass) << "half of 8 GiB is 4";
+  EXPECT_EQ(verdict(8, 8, 3.9), kFail);
+  EXPECT_EQ(verdict(8, 64, 8.1), Verdict::kPass);
+  EXPECT_EQ(verdict(8, 64, 7.9), kFail);
+}
+
+// A tool that writes nothing and a file that is empty say nothing, and end nothing.
+TEST(Faults, EmptyTextsAreNoFacts) {
+  for (const char* text : {"", "\n", " \n\n", ",", "\n,\n"}) {
+    for (const auto make : {make_nvidia_node, make_amd_node, make_cpu_node}) {
+      FakeMachine fake;
+      make(fake);
+      for (const auto& entry : std::filesystem::recursive_directory_iterator(fake.root()))
+        if (entry.is_regular_file() && !entry.is_symlink()) std::ofstream(entry.path()) << text;
+      for (const auto& entry : std::filesystem::directory_iterator(fake.tools()))
+        std::ofstream(entry.path()) << "#!/bin/sh\nprintf '" << text << "'\n";
+      EXPECT_EQ(verdict_of(inspect_node(fake.machine(), options_of_job()).findings), kFail);
+    }
+  }
+}
+
+TEST(Faults, AClockToolThatSaysNothingIsPassedOver) {
+  FakeMachine fake;
+  fake.tool("chronyc", "exit 0");
+  fake.tool("timedatectl", "echo yes");
+  const Machine machine({.environment = [&](const std::string& name) {
+    return name == "PATH" ? std::optional(fake.tools().string()) : std::nullopt;
+  }});
+  EXPECT_EQ(machine.clock().told_by, "timedatectl");
+  fake.tool("timedatectl", "");
+  EXPECT_EQ(machine.clock().told_by, "the kernel");
+}
+
 TEST(Faults, AnEmptyMachineFails) {
   // Nothing can be read: checks fail closed.
   FakeMachine fake;

@@ -1,6 +1,9 @@
 // Limits of the shell that Primus cannot work under are errors, not crashes.
 #include <gmock/gmock.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -8,6 +11,7 @@
 #include <string>
 
 #include "base/address_space.h"
+#include "base/small_disk.h"
 
 namespace primus::cli {
 namespace {
@@ -20,8 +24,9 @@ struct Result {
   std::string output;
 };
 
-Result run_under(const std::string& limits, const std::string& arguments) {
-  const std::string command = limits + " && exec " PRIMUS_PROGRAM " " + arguments + " 2>&1";
+Result run_under(const std::string& limits, const std::string& arguments,
+                 const std::string& program = PRIMUS_PROGRAM) {
+  const std::string command = limits + " && exec " + program + " " + arguments + " 2>&1";
   FILE* const pipe = ::popen(command.c_str(), "r");
   std::string output;
   std::array<char, 4096> part;
@@ -52,6 +57,26 @@ TEST(Limits, AreNamedWithWhatIsNeeded) {
   }
   EXPECT_EQ(run_under("ulimit -s 512", kDryRun).exit_code, 0);
   EXPECT_EQ(run_under("ulimit -s 64", "--version").exit_code, 0);
+}
+
+// libxsmm's lock of its statistics: another user's pipe of that name, or link.
+TEST(Limits, NothingInTmpStopsAStart) {
+  const bool tried = test::on_small_disk(std::uint64_t{16} << 20, [](const Path&) {
+    ASSERT_EQ(::mount("tmpfs", "/tmp", "tmpfs", 0, nullptr), 0);
+    const std::string name = "/tmp/.libxsmm." + std::to_string(::getuid());
+    ASSERT_EQ(::mkfifo(name.c_str(), 0666), 0);
+    const std::string command = "train pretrain --config " PRIMUS_SOURCE_DIR
+                                "/examples/native/configs/CPU/llama_tiny-pretrain.yaml workspace=/tmp/out "
+                                "train_iters=1 seq_length=32 "
+                                "micro_batch_size=1 global_batch_size=1 num_threads=1";
+    const Result pipe = run_under("cd /tmp", command, "timeout 60 " PRIMUS_PROGRAM);
+    EXPECT_EQ(pipe.exit_code, 0) << pipe.output;
+    ASSERT_EQ(::unlink(name.c_str()), 0);
+    ASSERT_EQ(::symlink("/tmp/target", name.c_str()), 0);
+    EXPECT_EQ(run_under("cd /tmp", command + " --force exp_name=b").exit_code, 0);
+    EXPECT_NE(::access("/tmp/target", F_OK), 0) << "the link's target was made";
+  });
+  if (!tried) GTEST_SKIP() << "nobody may mount a file system here";
 }
 
 TEST(Limits, MoreThreadsThanThereAreIsAnError) {

@@ -1,6 +1,7 @@
 #include <libxsmm.h>
 
 #include <array>
+#include <cerrno>
 #include <optional>
 
 #include "turbo/gemm/cpu_features.h"
@@ -8,10 +9,18 @@
 #include "turbo/gemm/pack.h"
 #include "turbo/gemm/tile_io.h"
 
+// What libxsmm calls in place of open() (see CMakeLists.txt), for one file alone: the lock of its statistics
+// in /tmp, where anybody may have put something of that name. Without the lock it prints none.
+extern "C" int primus_open_for_xsmm(const char* /*path*/, int /*flags*/, ...) {
+  errno = EACCES;
+  return -1;
+}
+
 // libxsmm works on column-major matrices, so it is asked for Cᵀ = Bᵀ · Aᵀ: its first operand is our packed B,
 // whose nr columns are contiguous, its second our packed A, whose rows are contiguous in k. C is always a
 // contiguous tile: that takes a handful of compiled kernels for all shapes there are, and copying a tile
 // costs 1 % of computing it.
+
 namespace primus::turbo::gemm {
 namespace {
 

@@ -79,15 +79,7 @@ Error unexpected(const std::string& word, const Arguments& arguments, const std:
   for (const Argument& argument : arguments.all()) {
     known.insert(known.end(), argument.names.begin(), argument.names.end());
   }
-  std::string near = did_you_mean(name, known);
-  if (near.empty() && name.starts_with("--") && name.size() > 2) {
-    // The beginning of longer names: --output of --output-prefix.
-    std::vector<std::string> longer;
-    for (const std::string_view option : known) {
-      if (option.starts_with(name + "-")) longer.push_back(fmt::format("'{}'", option));
-    }
-    if (!longer.empty()) near = fmt::format("did you mean {}?", fmt::join(longer, " or "));
-  }
+  const std::string near = did_you_mean_option(name, known);
   return invalid(fmt::format("'{}' has no option '{}'", command, name),
                  near.empty() ? fmt::format("'{} --help' lists its options", command) : near);
 }

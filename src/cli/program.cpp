@@ -19,6 +19,7 @@
 #include "cli/options/device.h"
 #include "cli/parse.h"
 #include "cli/problem_json.h"
+#include "config/elsewhere.h"
 #include "launch/direct.h"
 #include "launch/node.h"
 #include "launch/numa.h"
@@ -36,6 +37,14 @@ std::vector<std::string_view> subcommands(const std::string& group) {
   return names;
 }
 
+// Where to go for a word that people know from other programs; else the nearest command, else `otherwise`.
+Error unknown_command(const std::string& what, const std::string& word,
+                      std::span<const std::string_view> known, const std::string& otherwise) {
+  if (const auto answer = config::answer_for(word)) return invalid(what, *answer);
+  const std::string near = did_you_mean(word, known);
+  return invalid(what, near.empty() ? otherwise : near);
+}
+
 // The command that `words` begin with, and how many words name it. Prints help and returns null where only
 // help is wanted.
 const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
@@ -48,16 +57,12 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
     std::vector<std::string_view> known{"help"};
     for (const ModeEntry& mode : modes()) known.push_back(mode.about.name);
     for (const CommandEntry& entry : commands()) known.push_back(entry.name.substr(0, entry.name.find(' ')));
-    const std::string near = did_you_mean(first, known);
-    if (first == "projection") {
-      throw invalid("there is no command 'projection'",
-                    "'train pretrain --dry-run --world N' tells the memory and communication of N ranks");
-    }
-    throw invalid(fmt::format("there is no {} '{}'", first.starts_with('-') ? "option" : "command", first),
-                  near.empty() ? fmt::format("'{} --help' lists what there is", console.program) : near);
+    const std::string what = first.starts_with('-') ? "option" : "command";
+    throw unknown_command(fmt::format("there is no {} '{}'", what, first), first, known,
+                          fmt::format("'{} --help' lists what there is", console.program));
   }
   if (words.size() < 2 || is_help(words[1])) {
-    console.print(group_help_text(first, console.program));
+    console.print(group_help_text(first, console.program, console.out.width()));
     return nullptr;
   }
   if (const CommandEntry* entry = find_command(first + " " + words[1])) {
@@ -69,9 +74,8 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
     throw unsupported(fmt::format("'data {}' is not there: diffusion models are not trained here", words[1]),
                       "'primus data' lists what prepares text");
   }
-  const std::string near = did_you_mean(words[1], known);
-  throw invalid(fmt::format("there is no command '{} {}'", first, words[1]),
-                near.empty() ? fmt::format("it is one of {}", fmt::join(known, ", ")) : near);
+  throw unknown_command(fmt::format("there is no command '{} {}'", first, words[1]), words[1], known,
+                        fmt::format("it is one of {}", fmt::join(known, ", ")));
 }
 
 // What was given of an argument that takes text, or what it is without.
@@ -83,10 +87,11 @@ std::vector<std::string> values_of(const Argument& argument) {
   return {};
 }
 
-// By its words: a mistake among them may have ended their reading before the switch was set.
-bool wants_json(const Arguments& arguments, Words words) {
+// By its words: a mistake among them may have ended their reading before the switch was set. Without a
+// command, which words it takes is not known.
+bool wants_json(const CommandEntry* entry, const Arguments& arguments, Words words) {
   const Argument* const json = arguments.find("--json");
-  return json && std::holds_alternative<bool*>(json->target) &&
+  return (!entry || (json && std::holds_alternative<bool*>(json->target))) &&
          std::find(words.begin(), words.end(), "--json") != words.end();
 }
 
@@ -115,34 +120,36 @@ void require_limits() {
 // Parses and runs a command.
 int run_command(Words words, Console& console) {
   std::size_t used = 0;
-  const CommandEntry* entry = resolve(words, used, console);
-  if (!entry) return 0;
-  const std::unique_ptr<Command> command = entry->make();
+  const CommandEntry* entry = nullptr;
+  std::unique_ptr<Command> command;
   Arguments arguments;
-  command->declare(arguments);
   try {
+    entry = resolve(words, used, console);
+    if (!entry) return 0;
+    command = entry->make();
+    command->declare(arguments);
     if (!parse(arguments, words.subspan(used), fmt::format("{} {}", console.program, entry->name))) {
-      console.print(help_text(*entry, arguments, console.program));
+      console.print(help_text(*entry, arguments, console.program, console.out.width()));
       return 0;
     }
     require_limits();
     return command->run(console);
   } catch (const Error& error) {
     // Whoever asked for JSON gets the failure as JSON too, besides the text on standard error.
-    if (wants_json(arguments, words.subspan(used))) console.write(to_json(error));
+    if (wants_json(entry, arguments, words.subspan(used))) console.write(to_json(error));
     throw;
   }
 }
 
 int run_help(Words topic, Console& console) {
   if (topic.empty()) {
-    console.print(overview_text(console.program));
+    console.print(overview_text(console.program, console.out.width()));
     return 0;
   }
   if (const ModeEntry* const mode = find_mode(topic[0])) {
     Arguments arguments;
     const DeclaredMode declared = declare(*mode, arguments);
-    console.print(help_text(mode->about, arguments, console.program));
+    console.print(help_text(mode->about, arguments, console.program, console.out.width()));
     return 0;
   }
   std::vector<std::string> words(topic.begin(), topic.end());

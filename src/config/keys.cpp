@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/text/suggest.h"
+#include "config/elsewhere.h"
 #include "config/key_hints.h"
 #include "config/not_yet.h"
 
@@ -191,9 +192,10 @@ std::string to_text(const KeySpec& key, const Value& value) {
         .at(value.origin.location(), value.origin.snippet(value.width()));
   }
   const std::string near = did_you_mean(value.text, key.choices);
+  const std::string hint = near.empty() ? hint_about(key.name) : near;
   throw error_at(value.origin,
                  fmt::format("{} is {}; it must be one of {}", key.name, value.show(), describe_choices(key)),
-                 near.empty() ? hint_about(key.name) : near, value.width());
+                 key.name == "stage" ? answer_for(value.text).value_or(hint) : hint, value.width());
 }
 
 std::vector<std::string> to_texts(const KeySpec& key, const Value& value) {
@@ -379,9 +381,9 @@ void require_native_support(const KeySpec& key, const Value& value) {
   const std::string_view reason = reason_without_value(key.name, value.text);
   Error error = unsupported(
       !reason.empty() ? fmt::format("{} is {}: {}", key.name, value.show(), reason)
-      : none ? fmt::format("{} is {}, and the native engine does not have it so far", key.name, value.show())
-             : fmt::format("{} is {}, and the native engine can only do {} so far", key.name, value.show(),
-                           fmt::join(key.native_values, ", ")),
+      : none          ? fmt::format("the native engine has no {} (it is {} here)", key.name, value.show())
+                      : fmt::format("{} is {}; the native engine supports only {}", key.name, value.show(),
+                                    fmt::join(key.native_values, ", ")),
       hint_for_unsupported(key, value.text));
   throw error.at(value.origin.location(), value.origin.snippet(value.width()));
 }

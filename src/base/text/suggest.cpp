@@ -79,4 +79,47 @@ std::string did_you_mean(std::string_view name, std::span<const std::string_view
   return best.empty() ? std::string() : "did you mean '" + std::string(best) + "'?";
 }
 
+namespace {
+
+std::string_view without_dashes(std::string_view name) {
+  while (name.starts_with('-')) name.remove_prefix(1);
+  return name;
+}
+
+// Whether `part` is the first or the last words of `whole`, or the beginning of its first word.
+bool holds(std::string_view whole, std::string_view part) {
+  if (part.size() >= whole.size()) return false;
+  if (shared_prefix(whole, part) == part.size()) return part.size() > 2 || folded(whole[part.size()]) == '_';
+  const std::string_view end = whole.substr(whole.size() - part.size());
+  return part.size() > 2 && shared_prefix(end, part) == part.size() &&
+         folded(whole[whole.size() - part.size() - 1]) == '_';
+}
+
+}  // namespace
+
+std::string did_you_mean_option(std::string_view name, std::span<const std::string_view> options) {
+  constexpr size_t kMost = 3;
+  const std::string_view bare = without_dashes(name);
+  if (bare.size() < 2 || bare.size() > kLongestName) return {};
+  std::vector<std::string_view> meant, names;
+  for (const std::string_view option : options) {
+    const std::string_view whole = without_dashes(option);
+    if (whole.size() < 2) continue;
+    if (holds(whole, bare) || holds(bare, whole)) meant.push_back(option);
+    names.push_back(whole);
+  }
+  if (meant.empty()) {
+    const std::string_view near = closest(bare, names);
+    for (const std::string_view option : options)
+      if (!near.empty() && without_dashes(option) == near) meant.assign(1, option);
+  }
+  if (meant.empty() || meant.size() > kMost) return {};
+  std::string text = "did you mean ";
+  for (size_t i = 0; i < meant.size(); ++i) {
+    const std::string_view before = i == 0 ? "" : i + 1 == meant.size() ? " or " : ", ";
+    text += std::string(before) + "'" + std::string(meant[i]) + "'";
+  }
+  return text + "?";
+}
+
 }  // namespace primus

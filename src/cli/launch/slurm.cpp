@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "cli/grammar.h"
 #include "cli/launch/mode.h"
 #include "cli/parse.h"
 #include "launch/tables.h"
@@ -20,8 +21,21 @@ class Slurm final : public Mode {
               "srun (the default) or sbatch, and any of its options");
   }
 
-  // Options of Slurm look like those of a command.
-  std::size_t count_own(const Arguments&, Words words) const override { return words.size(); }
+  // Options of Slurm look like those of a command, so only '--' says where the command begins.
+  std::size_t count_own(const Arguments& arguments, Words words) const override {
+    for (std::size_t at = 0; at < words.size(); ++at) {
+      if (is_option_with_value(arguments, words, at)) {
+        ++at;
+      } else if (find_mode(words[at]) || find_command(words[at]) || is_group(words[at])) {
+        const bool has_mode = find_mode(words[at]) != nullptr;
+        throw invalid(
+            fmt::format("'--' is missing in front of '{}'", words[at]),
+            fmt::format("write: primus slurm {}{}-- {}{}", fmt::join(words.first(at), " "), at > 0 ? " " : "",
+                        has_mode ? "" : "direct -- ", fmt::join(words.subspan(at), " ")));
+      }
+    }
+    return words.size();
+  }
 
   launch::LauncherSettings::Switches switches(const launch::LauncherSettings& settings) const override {
     return settings.slurm_switches;
@@ -70,6 +84,16 @@ class Slurm final : public Mode {
   }
 
  private:
+  static bool is_option_with_value(const Arguments& arguments, Words words, std::size_t at) {
+    const std::string& word = words[at];
+    if (!word.starts_with('-') || word.find('=') != std::string::npos) return false;
+    if (const Argument* const own = arguments.find(word)) return !own->value.empty();
+    const bool is_short = !word.starts_with("--");
+    if (is_short && word.size() > 2) return false;  // -N4
+    const launch::ForeignOption* const option = launch::find_option(launch::slurm_options(), word);
+    return option && option->takes == launch::ForeignOption::Takes::kValue;
+  }
+
   // What stands behind the first "--": each node's launcher with its options, and its command.
   struct Inner {
     const ModeEntry* entry;

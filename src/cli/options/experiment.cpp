@@ -13,6 +13,7 @@
 #include "base/text/json_text.h"
 #include "base/text/suggest.h"
 #include "config/experiment_keys.h"
+#include "config/key_hints.h"
 #include "config/keys.h"
 #include "config/problems.h"
 #include "lm/generate/model_folder.h"
@@ -31,7 +32,7 @@ Error with_option_in_mind(const Error& error, const Arguments& declared, std::sp
   for (const std::string& word : words) {
     const std::string name = word.substr(0, word.find('='));
     const bool blamed = error.snippet().find(word) != std::string::npos;
-    const std::string near = did_you_mean(name, options);
+    const std::string near = did_you_mean_option(name, options);
     if (blamed && name.starts_with("--") && !near.empty() && !error.hint().starts_with("did you mean")) {
       return invalid(error.what(), near).at(error.location(), error.snippet());
     }
@@ -92,7 +93,7 @@ void ExperimentArguments::declare(Arguments& arguments, bool needs_file, const s
   module_ = module;
   arguments.option("--config,--exp", "FILE", &file_, "the experiment, YAML or TOML").required = needs_file;
   arguments
-      .rest("overrides", overrides_, "settings that replace the experiment's, e.g. lr=1e-4 --train_iters 50")
+      .rest("overrides", overrides_, "settings that replace the experiment's, e.g. lr=1e-3 --train_iters 50")
       .suggest = suggest_overrides;
 }
 
@@ -181,6 +182,36 @@ bool ExperimentArguments::names_a_model() const {
   });
 }
 
+// Names what is neither an option of the command nor a setting: --model X --data Y. `start`: what would do
+// instead.
+void ExperimentArguments::refuse_unknown_options(const std::string& start) const {
+  std::vector<std::string_view> options;
+  for (const Argument& argument : declared_->all())
+    options.insert(options.end(), argument.names.begin(), argument.names.end());
+  std::vector<std::string> unknown, hints;
+  for (const std::string& word : overrides_) {
+    if (!word.starts_with("--") || word.size() < 3) continue;
+    const std::string name = word.substr(0, word.find('='));
+    std::string key = name.substr(2);
+    std::ranges::replace(key, '-', '_');
+    const bool is_model = key == "model";  // which is a key, of a preset beside an experiment
+    if (!is_model &&
+        (config::find_key(key) || config::is_experiment_key(key) || key.find('.') != std::string::npos))
+      continue;
+    unknown.push_back(fmt::format("'{}'", name));
+    const std::string near = did_you_mean_option(name, options);
+    hints.push_back(fmt::format("{}: {}", name,
+                                is_model        ? "did you mean 'load'? (a model's folder)"
+                                : !near.empty() ? near
+                                                : config::hint_for_unknown_key(key)));
+  }
+  if (unknown.empty()) return;
+  hints.push_back(start);
+  throw invalid(fmt::format("{} {} here", fmt::join(unknown, " and "),
+                            unknown.size() == 1 ? "is not an option" : "are not options"),
+                fmt::format("{}", fmt::join(hints, "; ")));
+}
+
 // What stands in for an experiment file: a run that goes over the data once, with validation and samples.
 config::Experiment ExperimentArguments::load_without_file() const {
   const bool tunes = module_ == "post_trainer";
@@ -207,9 +238,11 @@ config::Experiment ExperimentArguments::load_without_file() const {
         "(no experiment file)", overrides_);
   };
   if (!names_a_model()) {
-    throw invalid("there is neither an experiment nor a model to start from",
-                  fmt::format("name an experiment with --config FILE, or go on from a model: load=FOLDER {}",
-                              tunes ? "sft_dataset_name=FILE" : "data_path=FILE"));
+    const std::string start =
+        fmt::format("name an experiment with --config FILE, or go on from a model: load=FOLDER {}",
+                    tunes ? "sft_dataset_name=FILE" : "data_path=FILE");
+    refuse_unknown_options(start);
+    throw invalid("there is neither an experiment nor a model to start from", start);
   }
   const config::Experiment first = load_as("run");
   const config::TrainerConfig& c = first.trainer;

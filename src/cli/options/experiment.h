@@ -34,6 +34,7 @@ class ExperimentArguments {
  private:
   config::Experiment read(std::int64_t ranks, const std::map<std::string, std::string>& variables) const;
   config::Experiment load_without_file() const;
+  void refuse_unknown_options(const std::string& start) const;
 
   const Arguments* declared_ = nullptr;
   std::string file_, module_ = "pre_trainer";

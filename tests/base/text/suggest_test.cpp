@@ -35,6 +35,22 @@ TEST(Closest, StaysSilentWhenNothingIsNear) {
   EXPECT_EQ(closest("lr", {}), "");
 }
 
+TEST(DidYouMean, OfOptionsTakesTheirWords) {
+  constexpr std::string_view kOptions[] = {"--help",      "-t",       "--temperature", "--output-prefix",
+                                           "--json-key",  "--config", "--intra-sizes", "--inter-sizes",
+                                           "--max-tokens"};
+  EXPECT_EQ(did_you_mean_option("--temp", kOptions), "did you mean '--temperature'?");
+  EXPECT_EQ(did_you_mean_option("--output", kOptions), "did you mean '--output-prefix'?");
+  EXPECT_EQ(did_you_mean_option("--output-prefix-name", kOptions), "did you mean '--output-prefix'?");
+  EXPECT_EQ(did_you_mean_option("--key", kOptions), "did you mean '--json-key'?");
+  EXPECT_EQ(did_you_mean_option("--conf", kOptions), "did you mean '--config'?");
+  EXPECT_EQ(did_you_mean_option("--sizes", kOptions), "did you mean '--intra-sizes' or '--inter-sizes'?");
+  EXPECT_EQ(did_you_mean_option("--max_token", kOptions), "did you mean '--max-tokens'?");
+  EXPECT_EQ(did_you_mean_option("--hepl", kOptions), "did you mean '--help'?");
+  for (const char* far : {"--seed", "--x", "-x", "--", "", "--lora"})
+    EXPECT_EQ(did_you_mean_option(far, kOptions), "") << far;
+}
+
 TEST(DidYouMean, IsAQuestion) {
   EXPECT_EQ(did_you_mean("min_ler", kNames), "did you mean 'min_lr'?");
   EXPECT_EQ(did_you_mean("zzzzzz", kNames), "");

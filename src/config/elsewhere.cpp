@@ -1,0 +1,202 @@
+#include "config/elsewhere.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+namespace primus::config {
+namespace {
+
+// The words of a row stand apart by blanks, with '-' inside of them.
+struct Row {
+  std::string_view words, answer;
+};
+
+constexpr auto kRows = std::to_array<Row>({
+    // Training.
+    {"finetune fine-tune finetuning fine-tuning tune tuning sft instruct instruction-tuning chat-tuning "
+     "supervised",
+     "fine-tuning on conversations is 'primus train posttrain load=MODEL sft_dataset_name=chats.jsonl' "
+     "(docs/posttrain.md)"},
+    {"lora qlora peft adapter adapters dora",
+     "LoRA is a setting of fine-tuning: 'primus train posttrain load=MODEL sft_dataset_name=chats.jsonl "
+     "lora=\"{enabled: true, dim: 16}\"' (docs/models.md)"},
+    {"dpo orpo kto ipo simpo cpo preference preferences",
+     "Primus has no preference learning: TRL has it (trl dpo), and loads what 'primus model export RUN "
+     "FOLDER' "
+     "writes; 'primus train posttrain' learns from answers"},
+    {"grpo ppo rlhf rl rloo reinforce dapo gspo rlvr reward reward-model rm rollout",
+     "Primus has no reinforcement learning: TRL, OpenRLHF and verl have it, and load what 'primus model "
+     "export "
+     "RUN FOLDER' writes; 'primus train posttrain' learns from answers"},
+    {"distill distillation kd prune pruning",
+     "Primus neither distils nor prunes models: export with 'primus model export RUN FOLDER' and use "
+     "NVIDIA's "
+     "ModelOpt or Hugging Face's libraries"},
+    {"diffusion image vision multimodal vlm audio speech embedding embeddings rerank",
+     "Primus trains language models on text alone: 'primus train pretrain', 'primus train posttrain'"},
+    {"pre-train pretraining pretraining-run training trainer fit start run launch",
+     "training is 'primus train pretrain --config exp.yaml' on text, and 'primus train posttrain' on "
+     "conversations"},
+    {"resume continue restart",
+     "the command that started a run continues it from its last checkpoint: 'primus train pretrain --config "
+     "exp.yaml' again"},
+    {"checkpoint checkpoints ckpt save load restore snapshot",
+     "checkpoints lie in RUN/checkpoints: save_interval=N writes one every N steps, the same command again "
+     "continues from the last, and load=FOLDER starts a new run from one"},
+    {"sweep sweeps hparams hpo hyperopt optuna grid search",
+     "Primus has no sweeps: write a shell loop, 'for lr in 1e-4 3e-4; do primus train pretrain --config "
+     "exp.yaml "
+     "lr=$lr exp_name=lr-$lr; done', and compare with 'primus report RUN RUN'"},
+    {"agent agents tuning-agent autotune",
+     "Primus has no tuning agent: 'primus train pretrain --config exp.yaml --fit' picks the fastest settings "
+     "that fit the memory"},
+    {"projection estimate estimator vram memory-estimate calculator",
+     "'primus train pretrain --config exp.yaml --dry-run --world N' forecasts the memory, communication and "
+     "time "
+     "of N ranks"},
+    // Using and measuring a model.
+    {"infer inference predict sample sampling text-generation write",
+     "'primus generate MODEL --prompt TEXT' writes on from a prompt, and 'primus chat MODEL' answers"},
+    {"talk ask repl interactive prompt conversation",
+     "'primus chat MODEL' talks with a model, and 'primus generate MODEL --prompt TEXT' writes on"},
+    {"serve server serving api openai deploy endpoint vllm sglang tgi ollama",
+     "Primus does not serve models: write a Hugging Face folder with 'primus model export RUN FOLDER' and "
+     "serve it "
+     "with vLLM ('vllm serve FOLDER') or llama.cpp; 'primus chat' talks with a model here"},
+    {"webui web-ui ui gui gradio streamlit playground",
+     "Primus has no web page for chats: 'primus chat MODEL' talks in the terminal, and vLLM or llama.cpp "
+     "serve "
+     "what 'primus model export RUN FOLDER' writes"},
+    {"evaluate evaluation validate validation test score perplexity ppl",
+     "'primus eval loss MODEL --data held-out.txt' measures loss and perplexity; '--conversations FILE' "
+     "those of "
+     "answers"},
+    {"lm-eval lm-eval-harness lm-evaluation-harness lighteval harness hellaswag mmlu arc arc-easy "
+     "arc-challenge "
+     "gsm8k humaneval winogrande truthfulqa ifeval lambada piqa boolq openbookqa mbpp math",
+     "Primus measures loss, not tasks: 'primus model export RUN FOLDER', then EleutherAI's harness: 'lm_eval "
+     "--model hf --model_args pretrained=FOLDER --tasks hellaswag'"},
+    // Models.
+    {"export save-pretrained to-hf hf-export",
+     "'primus model export RUN FOLDER' writes a trained model as a Hugging Face folder"},
+    {"import from-pretrained from-hf hf-import",
+     "'primus model import FROM TO' reads a Hugging Face model, and load=FOLDER trains it further"},
+    {"convert conversion converter",
+     "'primus model import FROM TO' reads a Hugging Face model and 'primus model export RUN FOLDER' writes "
+     "one; "
+     "for GGUF run llama.cpp's convert_hf_to_gguf.py on that folder"},
+    {"gguf ggml llama.cpp llama-cpp llamacpp to-gguf",
+     "Primus does not write GGUF: 'primus model export RUN FOLDER', then llama.cpp's 'convert_hf_to_gguf.py "
+     "FOLDER'"},
+    {"quantize quantise quantization quantisation awq gptq bnb bitsandbytes int8 int4 nf4 4bit 8bit",
+     "Primus does not quantize models: 'primus model export RUN FOLDER', then llama.cpp's llama-quantize or "
+     "vLLM's llm-compressor"},
+    {"merge merge-lora merge-adapter merge-adapters",
+     "'primus model export RUN FOLDER' merges LoRA into the weights, and 'primus data merge' joins data "
+     "sets"},
+    {"download pull fetch get hub hf huggingface huggingface-cli",
+     "Primus downloads no models: 'hf download ORG/MODEL --local-dir FOLDER' (pip install huggingface_hub), "
+     "then "
+     "load=FOLDER"},
+    {"upload push publish push-to-hub login",
+     "Primus uploads no models: 'primus model export RUN FOLDER', then 'hf upload ORG/MODEL FOLDER' (pip "
+     "install "
+     "huggingface_hub)"},
+    // Data.
+    {"tokenize tokenise tokenization preprocess preprocess-data prepare prepare-data pretokenize",
+     "'primus data tokenize --input corpus.jsonl --output data/corpus --tokenizer FOLDER' writes .bin/.idx; "
+     "training also reads text and JSON lines as they are (docs/data.md)"},
+    {"tokenizer tokenizers train-tokenizer",
+     "'primus data train-tokenizer --input corpus.txt --vocab-size 8192 --output my-tokenizer' learns a "
+     "tokenizer"},
+    {"encode", "'primus data encode --tokenizer FOLDER' turns text into token ids"},
+    {"decode", "'primus data decode --tokenizer FOLDER' turns token ids into text"},
+    {"dataset datasets corpus", "'primus data' lists the commands that prepare text (docs/data.md)"},
+    // Watching runs.
+    {"status ps list ls jobs queue top monitor watch history show-runs",
+     "'primus runs' lists the runs with state, step, loss and speed"},
+    {"log logs tail",
+     "the logs of a run lie in RUN/logs: 'tail -f RUN/logs/*/rank-0/info.log'; 'primus runs' lists the runs"},
+    {"stop kill cancel abort pause",
+     "Ctrl-C or 'kill PID' ends a run after its step, with a checkpoint; 'scancel JOB' ends a job of "
+     "Slurm's"},
+    {"attach detach",
+     "a run has nothing to attach to: start it in tmux, or read it with 'primus runs' and 'tail -f "
+     "RUN/logs/*/rank-0/info.log'"},
+    {"compare diff",
+     "'primus report RUN RUN' draws the curves of runs side by side, and lists how they differ"},
+    {"plot plots graph curves dashboard tensorboard wandb mlflow comet",
+     "'primus report RUN' draws a run's curves as one HTML page; 'tensorboard --logdir RUN', MLflow and W&B "
+     "are in "
+     "docs/watching.md"},
+    {"profile profiler trace nsys rocprof",
+     "docs/watching.md says how to trace steps; 'primus benchmark train' times them"},
+    // Machines.
+    {"torchrun accelerate deepspeed fsdp ddp horovod ray lightning mpirun mpiexec torch-distributed "
+     "distributed pytorch",
+     "Primus starts its ranks itself: 'primus direct -- train pretrain --config exp.yaml' one for each GPU, "
+     "'--nproc N' N of them, 'primus slurm' on nodes (docs/launch.md)"},
+    {"docker podman apptainer singularity",
+     "'primus container --image IMAGE -- train pretrain --config exp.yaml' runs in a container"},
+    {"srun sbatch salloc",
+     "'primus slurm srun -N 2 -- direct -- train pretrain --config exp.yaml' runs on nodes of Slurm; sbatch "
+     "likewise"},
+    {"kubectl kubernetes kube helm",
+     "'primus k8s --image IMAGE -N 2 -- train pretrain --config exp.yaml' writes a job of Kubernetes"},
+    {"check health diagnose diagnostics env info",
+     "'primus doctor' looks at this machine, 'primus preflight' at those of a job, and 'primus model info "
+     "MODEL' at a model"},
+    {"devices gpus gpu nvidia-smi rocm-smi", "'primus device list' lists the devices that can compute here"},
+    {"install setup update upgrade",
+     "docs/install.md says how to install Primus; 'primus deps sync' fetches other frameworks"},
+    {"init new create template",
+     "an experiment is a YAML file: copy one of examples/native/configs; 'primus config reference' explains "
+     "its keys"},
+    {"settings keys options",
+     "'primus config reference' explains every key of an experiment, and 'primus config show' prints one as "
+     "it would run"},
+    {"perf speed throughput",
+     "'primus benchmark train --config exp.yaml' times training steps; 'primus benchmark' lists more"},
+    // Programs of this kind.
+    {"unsloth axolotl trl llama-factory torchtune nemo nanogpt nanochat litgpt",
+     "Primus trains with an engine of its own, or with Megatron-LM, TorchTitan or MaxText (framework: ..., "
+     "docs/backends.md); 'primus train posttrain' fine-tunes"},
+});
+
+std::string as_word(std::string_view text) {
+  while (text.starts_with('-')) text.remove_prefix(1);
+  std::string word(text);
+  for (char& c : word) c = c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return word;
+}
+
+template <class Visit>
+void for_each_word(std::string_view words, Visit visit) {
+  while (!words.empty()) {
+    const std::string_view word = words.substr(0, words.find(' '));
+    words.remove_prefix(std::min(words.size(), word.size() + 1));
+    visit(word);
+  }
+}
+
+}  // namespace
+
+std::optional<std::string> answer_for(std::string_view word) {
+  const std::string wanted = as_word(word);
+  for (const Row& row : kRows) {
+    bool found = false;
+    for_each_word(row.words, [&](std::string_view known) { found |= known == wanted; });
+    if (found) return std::string(row.answer);
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string_view> words_from_elsewhere() {
+  std::vector<std::string_view> words;
+  for (const Row& row : kRows)
+    for_each_word(row.words, [&](std::string_view word) { words.push_back(word); });
+  return words;
+}
+
+}  // namespace primus::config

@@ -1,0 +1,124 @@
+// What the program answers to words that people know from elsewhere.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "../../src/cli/program.h"  // beside the tests' own of that name
+#include "cli/command.h"
+#include "cli/grammar.h"
+#include "cli/launch/mode.h"
+#include "cli/program.h"
+#include "config/elsewhere.h"
+
+namespace primus {
+namespace {
+
+using test::ProgramResult;
+using test::run_program;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Said {
+  int exit_code;
+  std::string err;
+};
+
+Said run_here(const std::vector<std::string>& words) {
+  const int file = memfd_create("errors", MFD_CLOEXEC);
+  cli::Console console{.out = {}, .err = {.fd = file}, .program = "primus", .invocation = "primus"};
+  Said said{cli::run(words, console), {}};
+  char buffer[4096];
+  lseek(file, 0, SEEK_SET);
+  for (ssize_t got; (got = read(file, buffer, sizeof(buffer))) > 0;)
+    said.err.append(buffer, static_cast<std::size_t>(got));
+  close(file);
+  return said;
+}
+
+// Alone, and behind the groups where they are typed.
+TEST(Words, FromElsewhereAreAnswered) {
+  for (const std::string_view view : config::words_from_elsewhere()) {
+    const std::string word(view);
+    const std::string answer = config::answer_for(word).value();
+    for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+             {word}, {"train", word}, {"eval", word}, {"model", word}, {"data", word}}) {
+      const std::string name = words.size() > 1 ? words[0] + " " + words[1] : word;
+      if (cli::find_command(name)) continue;
+      const Said said = run_here(words);
+      EXPECT_EQ(said.exit_code, 2) << name;
+      EXPECT_EQ(said.err, "error: there is no command '" + name + "'\n  hint: " + answer + "\n");
+    }
+    EXPECT_FALSE(cli::find_command(word) || cli::is_group(word) || cli::find_mode(word))
+        << word << " is ours";
+  }
+}
+
+// An answer that names a command or an option which is gone would mislead.
+TEST(Words, AnswersNameCommandsThatThereAre) {
+  int named = 0;
+  for (const std::string_view word : config::words_from_elsewhere()) {
+    const std::string answer = config::answer_for(word).value();
+    static const std::regex kCommand("'primus ([a-z_0-9]+)(?: ([a-z-]+))?");
+    for (std::sregex_iterator at(answer.begin(), answer.end(), kCommand), end; at != end; ++at) {
+      const std::string first = (*at)[1], both = first + " " + (*at)[2].str();
+      const bool is_whole_group = cli::is_group(first) && !(*at)[2].matched;
+      EXPECT_TRUE(cli::find_command(both) || cli::find_command(first) || cli::find_mode(first) ||
+                  is_whole_group)
+          << answer;
+      ++named;
+    }
+    static const std::regex kPage("docs/[a-z]+\\.md");
+    for (std::sregex_iterator at(answer.begin(), answer.end(), kPage), end; at != end; ++at)
+      EXPECT_EQ(access((PRIMUS_SOURCE_DIR "/" + at->str()).c_str(), R_OK), 0) << at->str();
+  }
+  EXPECT_GT(named, 100);
+}
+
+TEST(Words, AnUnknownCommandAnswersJson) {
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"serve", "--json"}, {"eval", "hellaswag", "--json"}, {"xyzzy", "--json"}}) {
+    const ProgramResult result = run_program(words);
+    EXPECT_EQ(result.exit_code, 2);
+    const auto json = nlohmann::json::parse(result.out);
+    EXPECT_THAT(json.at("error").get<std::string>(), HasSubstr("there is no command"));
+    EXPECT_EQ(json.at("exit_code"), 2);
+  }
+  EXPECT_EQ(run_program({"serve"}).out, "");
+}
+
+TEST(Words, ThatAreUnknownOptionsAreNamed) {
+  ProgramResult result = run_program({"train", "pretrain", "--model", "X", "--data", "Y"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("'--model' and '--data' are not options here"),
+                                HasSubstr("--model: did you mean 'load'?"),
+                                HasSubstr("--data: did you mean 'data_path'?"), HasSubstr("--config FILE")));
+  result = run_program({"train", "pretrain", "--conf", "F"});
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("'--conf' is not an option here"), HasSubstr("did you mean '--config'?")));
+  result = run_program({"train", "pretrain", "--lr", "1e-4"});
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("neither an experiment nor a model"), Not(HasSubstr("not an option"))));
+  result = run_program({"generate", "X", "--temp", "1"});
+  EXPECT_THAT(result.err, HasSubstr("did you mean '--temperature'?"));
+}
+
+// Before, four wrong errors about the experiment, which was read as launcher settings.
+TEST(Words, SlurmWithoutDashesSaysWhatToWrite) {
+  const Said said =
+      run_here({"slurm", "srun", "-N", "2", "-p", "train", "train", "pretrain", "--config", "exp.yaml"});
+  EXPECT_EQ(said.exit_code, 2);
+  EXPECT_EQ(said.err,
+            "error: '--' is missing in front of 'train'\n"
+            "  hint: write: primus slurm srun -N 2 -p train -- direct -- train pretrain --config exp.yaml\n");
+  EXPECT_THAT(run_here({"slurm", "sbatch", "direct", "--", "version"}).err, Not(HasSubstr("is missing")));
+  EXPECT_THAT(run_here({"slurm", "-N2", "container", "version"}).err,
+              HasSubstr("write: primus slurm -N2 -- container version"));
+}
+
+}  // namespace
+}  // namespace primus

@@ -1,0 +1,62 @@
+// Words of other programs: every one has an answer, once, and the commands that answers name are there
+// (tests/cli/words_test.cpp).
+#include "config/elsewhere.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "config/readers.h"
+#include "support.h"
+
+namespace primus::config {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Elsewhere, EveryWordHasOneAnswer) {
+  std::map<std::string_view, int> times;
+  for (const std::string_view word : words_from_elsewhere()) ++times[word];
+  for (const auto& [word, count] : times) {
+    EXPECT_EQ(count, 1) << word;
+    ASSERT_TRUE(answer_for(word)) << word;
+  }
+  for (const char* word :
+       {"serve",     "dpo",        "grpo",      "sft",        "finetune",   "fine-tune", "gguf",
+        "hellaswag", "convert",    "export",    "logs",       "status",     "sweep",     "compare",
+        "download",  "upload",     "quantize",  "lora",       "rlhf",       "ppo",       "evaluate",
+        "lm_eval",   "perplexity", "tokenize",  "resume",     "checkpoint", "ps",        "list",
+        "stop",      "kill",       "attach",    "projection", "agents",     "torchrun",  "accelerate",
+        "webui",     "api",        "server",    "orpo",       "kto",        "merge",     "fine_tune",
+        "qlora",     "mmlu",       "inference", "deploy",     "ollama",     "vllm",      "wandb",
+        "push",      "resume",     "hub",       "FineTune",   "--serve"})
+    EXPECT_TRUE(answer_for(word)) << word;
+  for (const char* word :
+       {"", "pretrain", "posttrain", "chat", "generate", "runs", "report", "xyzzy", " ", "ser ve"})
+    EXPECT_FALSE(answer_for(word)) << word;
+}
+
+std::string error_of(const std::string& settings, const std::vector<std::string>& overrides = {}) {
+  try {
+    load_text(experiment_text(settings), overrides);
+  } catch (const Error& error) {
+    return error.render();
+  }
+  return "no error";
+}
+
+TEST(Elsewhere, StagesAndFrameworksAreAnswered) {
+  EXPECT_THAT(error_of("      stage: dpo\n"),
+              HasSubstr("hint: Primus has no preference learning: TRL has it"));
+  EXPECT_THAT(error_of("      stage: grpo\n"), HasSubstr("hint: Primus has no reinforcement learning"));
+  EXPECT_THAT(error_of("      stage: finetune\n"), HasSubstr("'primus train posttrain"));
+  EXPECT_THAT(error_of("      stage: pretrian\n"), HasSubstr("did you mean 'pretrain'?"));
+  EXPECT_THAT(error_of("", {"--framework", "unsloth"}), HasSubstr("'primus train posttrain' fine-tunes"));
+  EXPECT_THAT(error_of("", {"--framework", "deepspeed"}), HasSubstr("Primus starts its ranks itself"));
+  EXPECT_THAT(error_of("", {"--framework", "megatorn"}), HasSubstr("did you mean 'megatron'?"));
+  EXPECT_THAT(error_of("", {"lora_rank=8"}), HasSubstr("did you mean 'lora'?"));
+}
+
+}  // namespace
+}  // namespace primus::config

@@ -10,7 +10,9 @@ namespace primus::cli {
 namespace {
 
 constexpr std::size_t kColumn = 26;  // where explanations begin
-constexpr std::size_t kWidth = 100;
+constexpr std::size_t kNarrowest = 40, kWidest = 100;
+
+std::size_t used(std::size_t width) { return std::clamp(width, kNarrowest, kWidest); }
 
 std::string default_of(const Argument& argument) {
   struct Show {
@@ -27,13 +29,13 @@ std::string default_of(const Argument& argument) {
   return value.empty() || argument.required ? std::string() : fmt::format(" (default: {})", value);
 }
 
-std::string wrapped(std::string_view text, std::size_t indent) {
+std::string wrapped(std::string_view text, std::size_t indent, std::size_t width) {
   std::string out;
   std::size_t column = indent;
   while (!text.empty()) {
     const std::string_view word = text.substr(0, text.find(' '));
     text.remove_prefix(std::min(text.size(), word.size() + 1));
-    if (column > indent && column + 1 + word.size() > kWidth) {
+    if (column > indent && column + 1 + word.size() > width) {
       out += "\n" + std::string(indent, ' ');
       column = indent;
     } else if (column > indent) {
@@ -46,14 +48,36 @@ std::string wrapped(std::string_view text, std::size_t indent) {
   return out;
 }
 
-std::string row(const std::string& left, const std::string& right) {
+// Paragraphs stand apart by empty lines, and their lines are joined; lines that begin with a blank stay as
+// they are.
+std::string paragraphs(std::string_view text, std::size_t width) {
+  std::string out, paragraph;
+  const auto end = [&] {
+    if (!paragraph.empty()) out += wrapped(paragraph, 0, width) + "\n";
+    paragraph.clear();
+  };
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    if (line.empty() || line.starts_with(' ')) {
+      end();
+      out += std::string(line) + "\n";
+    } else {
+      paragraph += (paragraph.empty() ? "" : " ") + std::string(line);
+    }
+  }
+  end();
+  return out;
+}
+
+std::string row(const std::string& left, const std::string& right, std::size_t width) {
   std::string line = "  " + left;
   if (line.size() + 2 > kColumn) {
     line += "\n" + std::string(kColumn, ' ');
   } else {
     line.resize(kColumn, ' ');
   }
-  return line + wrapped(right, kColumn) + "\n";
+  return line + wrapped(right, kColumn, width) + "\n";
 }
 
 std::string indented(std::string_view lines) {
@@ -66,29 +90,29 @@ std::string indented(std::string_view lines) {
   return out;
 }
 
-std::string option_rows(const Arguments& arguments) {
+std::string option_rows(const Arguments& arguments, std::size_t width) {
   std::string rows;
   for (const Argument& a : arguments.all()) {
     if (a.names.empty()) continue;
     rows += row(fmt::format("{}{}{}", fmt::join(a.names, ", "), a.value.empty() ? "" : " ", a.value),
-                explanation(a));
+                explanation(a), width);
   }
   return rows;
 }
 
-std::string command_table(std::string_view group) {
+std::string command_table(std::string_view group, std::size_t width) {
   std::string text;
   for (const CommandEntry& entry : commands()) {
     if (!group.empty() && !entry.name.starts_with(std::string(group) + " ")) continue;
-    text += row(std::string(entry.name), std::string(entry.summary));
+    text += row(std::string(entry.name), std::string(entry.summary), width);
   }
   return text;
 }
 
-std::string mode_table() {
+std::string mode_table(std::size_t width) {
   std::string text;
   for (const ModeEntry& mode : modes()) {
-    text += row(std::string(mode.about.name), std::string(mode.about.summary));
+    text += row(std::string(mode.about.name), std::string(mode.about.summary), width);
   }
   return text;
 }
@@ -101,7 +125,8 @@ std::string explanation(const Argument& argument) {
   return text + (argument.required && !argument.names.empty() ? " (required)" : default_of(argument));
 }
 
-std::string overview_text(const std::string& program) {
+std::string overview_text(const std::string& program, std::size_t width) {
+  width = used(width);
   GlobalOptions globals;
   Arguments arguments;
   globals.declare(arguments);
@@ -114,23 +139,25 @@ std::string overview_text(const std::string& program) {
       "Modes:\n{3}\n"
       "Options:\n{4}{5}\n"
       "Examples:\n{6}",
-      program, kProgramSummary, command_table({}), mode_table(), option_rows(arguments),
-      row("-h, --help", "this text; after a command, all about it"), indented(kProgramExamples));
+      program, kProgramSummary, command_table({}, width), mode_table(width), option_rows(arguments, width),
+      row("-h, --help", "this text; after a command, all about it", width), indented(kProgramExamples));
 }
 
-std::string group_help_text(const std::string& group, const std::string& program) {
+std::string group_help_text(const std::string& group, const std::string& program, std::size_t width) {
   return fmt::format(
       "Usage:\n  {0} {1} <command> [options]\n\nCommands:\n{2}\n'{0} {1} <command> --help' has all about "
       "one.\n",
-      program, group, command_table(group));
+      program, group, command_table(group, used(width)));
 }
 
-std::string help_text(const CommandEntry& entry, const Arguments& arguments, const std::string& program) {
+std::string help_text(const CommandEntry& entry, const Arguments& arguments, const std::string& program,
+                      std::size_t width) {
+  width = used(width);
   std::string usage = fmt::format("{} {}", program, entry.name), positionals;
   for (const Argument& a : arguments.all()) {
     if (a.names.empty()) {
       usage += a.required ? " " + a.value : fmt::format(" [{}]", a.value);
-      positionals += row(a.value, explanation(a));
+      positionals += row(a.value, explanation(a), width);
       continue;
     }
     if (a.required) usage += fmt::format(" {} {}", a.names.front(), a.value);
@@ -139,12 +166,13 @@ std::string help_text(const CommandEntry& entry, const Arguments& arguments, con
   if (entry.make == nullptr) usage += " -- <command> [options]";  // a mode
   if (arguments.rest()) {
     if (entry.make != nullptr) usage += fmt::format(" [{}]", arguments.rest()->value);
-    positionals += row(arguments.rest()->value, arguments.rest()->help);
+    positionals += row(arguments.rest()->value, arguments.rest()->help, width);
   }
-  std::string text = fmt::format("{}.\n\nUsage:\n  {}\n", entry.summary, usage);
-  if (!entry.details.empty()) text += fmt::format("\n{}\n", entry.details);
+  std::string text =
+      fmt::format("{}.\n\nUsage:\n  {}\n", wrapped(entry.summary, 0, width - 1), wrapped(usage, 2, width));
+  if (!entry.details.empty()) text += "\n" + paragraphs(entry.details, width);
   if (!positionals.empty()) text += "\nArguments:\n" + positionals;
-  text += "\nOptions:\n" + option_rows(arguments) + row("-h, --help", "this text");
+  text += "\nOptions:\n" + option_rows(arguments, width) + row("-h, --help", "this text", width);
   if (!entry.examples.empty()) text += "\nExamples:\n" + indented(entry.examples);
   return text;
 }

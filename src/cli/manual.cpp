@@ -11,6 +11,7 @@
 namespace primus::cli {
 namespace {
 
+constexpr std::size_t kDocumentWidth = 100;       // of docs/commands.md
 constexpr std::string_view kDate = "2026-11-22";  // of the texts, not of the build: builds are reproducible
 
 struct Named {
@@ -204,18 +205,19 @@ std::string commands_markdown() {
   std::string out =
       "# The commands\n\nWritten by `primus man --markdown`. Completion for bash, zsh and fish: `primus "
       "completion --help`; manual pages:\n`primus man --help`.\n\n```\n" +
-      overview_text("primus") + "```\n";
+      overview_text("primus", kDocumentWidth) + "```\n";
   for (const CommandEntry& entry : commands()) {
     const std::unique_ptr<Command> command = entry.make();
     Arguments arguments;
     command->declare(arguments);
-    out += fmt::format("\n## {}\n\n```\n{}```\n", entry.name, help_text(entry, arguments, "primus"));
+    out += fmt::format("\n## {}\n\n```\n{}```\n", entry.name,
+                       help_text(entry, arguments, "primus", kDocumentWidth));
   }
   for (const ModeEntry& mode : modes()) {
     Arguments arguments;
     const DeclaredMode declared = declare(mode, arguments);
-    out +=
-        fmt::format("\n## {}\n\n```\n{}```\n", mode.about.name, help_text(mode.about, arguments, "primus"));
+    out += fmt::format("\n## {}\n\n```\n{}```\n", mode.about.name,
+                       help_text(mode.about, arguments, "primus", kDocumentWidth));
   }
   return out;
 }

@@ -192,9 +192,21 @@ std::string human_duration(double seconds) {
   return fmt::format("{}d {:02}h", days, hours % 24);
 }
 
-std::string sparkline(std::span<const double> values, std::size_t width) {
-  constexpr std::array<const char*, 8> kBars = {"\u2581", "\u2582", "\u2583", "\u2584",
-                                                "\u2585", "\u2586", "\u2587", "\u2588"};
+bool locale_has_utf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    std::string locale(environment(name));
+    if (locale.empty()) continue;
+    for (char& c : locale) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
+  }
+  return true;
+}
+
+std::string sparkline(std::span<const double> values, std::size_t width, bool utf8) {
+  using Bars = std::array<const char*, 8>;
+  constexpr Bars kBlocks = {"\u2581", "\u2582", "\u2583", "\u2584", "\u2585", "\u2586", "\u2587", "\u2588"};
+  constexpr Bars kAscii = {"_", ".", "-", ":", "=", "+", "*", "#"};
+  const Bars& bars = utf8 ? kBlocks : kAscii;
   const std::size_t count = std::min(width, values.size());
   std::string text;
   if (count == 0) return text;
@@ -218,7 +230,7 @@ std::string sparkline(std::span<const double> values, std::size_t width) {
     }
     // A flat series sits on the floor.
     const double share = high > low ? (mean - low) / (high - low) : 0.0;
-    text += kBars[std::min<std::size_t>(static_cast<std::size_t>(share * kBars.size()), kBars.size() - 1)];
+    text += bars[std::min<std::size_t>(static_cast<std::size_t>(share * bars.size()), bars.size() - 1)];
   }
   return text;
 }

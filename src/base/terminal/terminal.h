@@ -53,9 +53,13 @@ std::string human_bytes(double bytes);       // 1536 -> "1.50 KiB"
 std::string human_count(double count);       // 1234567 -> "1.23M"
 std::string human_duration(double seconds);  // 0.0421 -> "42.1 ms", 192 -> "3m 12s", 98000 -> "1d 03h"
 
-// One character per value, lowest to highest as eight block heights; at most `width` characters, older values
-// averaged together. Values that are not finite show as "!".
-std::string sparkline(std::span<const double> values, std::size_t width);
+// Whether the locale of the environment (LC_ALL, LC_CTYPE, LANG) has UTF-8. True where none of them is set:
+// containers set none, and their terminals are of today.
+bool locale_has_utf8();
+
+// One character per value, lowest to highest as eight block heights, or as "_.-:=+*#" without `utf8`; at most
+// `width` characters, older values averaged together. Values that are not finite show as "!".
+std::string sparkline(std::span<const double> values, std::size_t width, bool utf8 = locale_has_utf8());
 
 // --- how long still
 

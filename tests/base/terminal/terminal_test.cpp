@@ -64,14 +64,27 @@ TEST(Human, Durations) {
   EXPECT_EQ(human_duration(1e300), human_duration(1e15));
 }
 
+TEST(Locale, SaysWhetherUtf8IsShown) {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) unsetenv(name);
+  EXPECT_TRUE(locale_has_utf8());
+  setenv("LANG", "en_US.UTF-8", 1);
+  EXPECT_TRUE(locale_has_utf8());
+  setenv("LC_ALL", "POSIX", 1);
+  EXPECT_FALSE(locale_has_utf8());
+  setenv("LC_ALL", "C.utf8", 1);
+  EXPECT_TRUE(locale_has_utf8());
+  for (const char* name : {"LC_ALL", "LANG"}) unsetenv(name);
+}
+
 TEST(Sparkline, ShowsTheFall) {
   const std::vector<double> losses = {8, 7, 6, 5, 4, 3, 2, 1};
-  EXPECT_EQ(sparkline(losses, 8), "\u2588\u2587\u2586\u2585\u2584\u2583\u2582\u2581");
-  EXPECT_EQ(sparkline(losses, 2), "\u2588\u2581");
-  EXPECT_EQ(sparkline(losses, 0), "");
-  EXPECT_EQ(sparkline({}, 8), "");
-  EXPECT_EQ(sparkline(std::vector<double>{2, 2}, 8), "\u2581\u2581");
-  EXPECT_EQ(sparkline(std::vector<double>{2, std::nan(""), 1}, 8), "\u2588!\u2581");
+  EXPECT_EQ(sparkline(losses, 8, false), "#*+=:-._");
+  EXPECT_EQ(sparkline(losses, 8, true), "\u2588\u2587\u2586\u2585\u2584\u2583\u2582\u2581");
+  EXPECT_EQ(sparkline(losses, 2, true), "\u2588\u2581");
+  EXPECT_EQ(sparkline(losses, 0, true), "");
+  EXPECT_EQ(sparkline({}, 8, true), "");
+  EXPECT_EQ(sparkline(std::vector<double>{2, 2}, 8, true), "\u2581\u2581");
+  EXPECT_EQ(sparkline(std::vector<double>{2, std::nan(""), 1}, 8, true), "\u2588!\u2581");
 }
 
 TEST(Terminal, APipeHasNoColorAndNoCursor) {

@@ -17,10 +17,11 @@ void check_seconds(double seconds) {
     throw invalid("the time for a measurement must be above 0 and at most 3600 seconds");
 }
 
-DeviceTimer::DeviceTimer(Device& device, double seconds, std::int64_t rotated)
+DeviceTimer::DeviceTimer(Device& device, double seconds, std::int64_t rotated, Progress progress)
     : device_(device),
       seconds_(seconds),
       rotated_(rotated),
+      progress_(std::move(progress)),
       stream_(device.create_stream(StreamKind::kCompute)) {
   check_seconds(seconds);
 }
@@ -79,6 +80,7 @@ double DeviceTimer::copy_rate() {
 }
 
 BenchmarkResult DeviceTimer::time_calls(const std::function<void()>& call) {
+  if (progress_) progress_(measured_++);
   const auto seconds_of = [&](std::int64_t calls) {
     const auto start = Clock::now();
     for (std::int64_t i = 0; i < calls; ++i) call();

@@ -22,9 +22,12 @@ class DeviceTimer {
   // More than twice the largest caches.
   static constexpr std::int64_t kRotatedBytes = std::int64_t{192} << 20;
 
+  // Called before each measurement with the number of those that are done.
+  using Progress = std::function<void(std::int64_t done)>;
+
   // `seconds`: for each measurement; at least five samples are taken. `rotated`: operands of consecutive
   // calls take at least so much memory together.
-  DeviceTimer(Device& device, double seconds, std::int64_t rotated = kRotatedBytes);
+  DeviceTimer(Device& device, double seconds, std::int64_t rotated = kRotatedBytes, Progress progress = {});
   ~DeviceTimer() { release(); }
   DeviceTimer(const DeviceTimer&) = delete;
   DeviceTimer& operator=(const DeviceTimer&) = delete;
@@ -91,7 +94,8 @@ class DeviceTimer {
 
   Device& device_;
   double seconds_;
-  std::int64_t rotated_;
+  std::int64_t rotated_, measured_ = 0;
+  Progress progress_;
   std::unique_ptr<Stream> stream_;
   turbo::Meter meter_;
   std::vector<void*> memory_;

@@ -123,7 +123,7 @@ class Cases {
 BenchmarkReport benchmark_memory(Device& device, const MemoryBenchmarkOptions& options) {
   for (const std::int64_t size : options.sizes)
     if (size < 1 || size > kMostBytes) throw invalid(fmt::format("a buffer cannot have {} bytes", size));
-  DeviceTimer timer(device, options.seconds, options.rotated_bytes);
+  DeviceTimer timer(device, options.seconds, options.rotated_bytes, options.progress);
   BenchmarkReport report{.suite = "memory", .device = device.description(), .dtype = {}};
   for (const std::int64_t size : options.sizes) Cases(timer, report, size).run();
   if (device.properties().host_memory)

@@ -15,6 +15,7 @@ struct MemoryBenchmarkOptions {
   std::vector<std::int64_t> sizes;  // bytes of a buffer; rounded up to 4
   double seconds = 0.5;             // for each measurement
   std::int64_t rotated_bytes = DeviceTimer::kRotatedBytes;
+  DeviceTimer::Progress progress = {};
 };
 
 // Bytes count what is read and written. On a device that shares the host's memory, the copies between host

@@ -382,7 +382,7 @@ GemmCase parse_gemm_case(const std::string& text) {
 BenchmarkReport benchmark_gemm(Device& device, const std::vector<GemmCase>& cases,
                                const OperatorBenchmarkOptions& options) {
   for (const GemmCase& c : cases) check_layer(c, options);
-  DeviceTimer bench(device, options.seconds, options.rotated_bytes);
+  DeviceTimer bench(device, options.seconds, options.rotated_bytes, options.progress);
   BenchmarkReport report = begin(bench, device, "gemm", options);
   for (const GemmCase& c : cases) time_layer(bench, c, options, "", report.results);
   return end(bench, device, std::move(report), options);
@@ -391,7 +391,7 @@ BenchmarkReport benchmark_gemm(Device& device, const std::vector<GemmCase>& case
 BenchmarkReport benchmark_attention(Device& device, const std::vector<AttentionCase>& cases,
                                     const OperatorBenchmarkOptions& options, const std::string& prefix) {
   for (const AttentionCase& which : cases) check_case(which);  // all mistakes before anything is measured
-  DeviceTimer bench(device, options.seconds, options.rotated_bytes);
+  DeviceTimer bench(device, options.seconds, options.rotated_bytes, options.progress);
   BenchmarkReport report = begin(bench, device, "attention", options);
   for (const AttentionCase& which : cases)
     time_attention(bench, which, options.dtype, prefix, report.results);
@@ -403,7 +403,7 @@ BenchmarkReport benchmark_attention(Device& device, const std::vector<AttentionC
 BenchmarkReport benchmark_grouped_gemm(Device& device, const GroupedGemmCase& which,
                                        const OperatorBenchmarkOptions& options) {
   check_case(which);
-  DeviceTimer bench(device, options.seconds, options.rotated_bytes);
+  DeviceTimer bench(device, options.seconds, options.rotated_bytes, options.progress);
   BenchmarkReport report = begin(bench, device, "grouped-gemm", options);
   time_experts(bench, which, options, "", report.results);
   time_layer(bench, {.m = which.tokens * which.top_k, .n = which.out, .k = which.in}, options, "dense, ",
@@ -429,7 +429,7 @@ BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
       check_layer(layer_of(p), options);
     }
   }
-  DeviceTimer bench(device, options.seconds, options.rotated_bytes);
+  DeviceTimer bench(device, options.seconds, options.rotated_bytes, options.progress);
   BenchmarkReport report = begin(bench, device, suite.c_str(), options);
   for (const ModelProduct& p : products) {
     if (p.experts == 0)

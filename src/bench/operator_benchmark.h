@@ -27,6 +27,7 @@ struct OperatorBenchmarkOptions {
   double seconds = 0.5;                 // for each measurement
   DType weight_gradient = DType::kF32;  // what a layer's weight gradient is added into
   std::int64_t rotated_bytes = DeviceTimer::kRotatedBytes;
+  DeviceTimer::Progress progress = {};
 };
 
 // C = A · Bᵀ as linear layers use it: forward [m, n] = [m, k] · [n, k]ᵀ, and both gradients of that layer.

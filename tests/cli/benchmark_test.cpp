@@ -57,6 +57,21 @@ nlohmann::json json_of(std::vector<std::string> words) {
   return nlohmann::json::parse(result.out);
 }
 
+// On a terminal; a report that is read by a program has it beside, on standard error.
+TEST(Benchmarks, SayWhatTheyDo) {
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"gemm", "--shape", "64x64x64"}, {"memory", "--sizes", "1K"}}) {
+    std::vector<std::string> all{"benchmark"};
+    all.insert(all.end(), words.begin(), words.end());
+    all.insert(all.end(), kQuick.begin(), kQuick.end());
+    const ProgramResult shown =
+        run_program(all, {.environment = {{"TERM", "xterm"}}, .error_terminal = true});
+    EXPECT_EQ(shown.exit_code, 0);
+    EXPECT_THAT(shown.err, HasSubstr("measuring  0 measurements done"));
+    EXPECT_THAT(run_program(all).err, testing::Not(HasSubstr("measuring")));
+  }
+}
+
 TEST(Benchmarks, Gemm) {
   const auto report = report_of({"gemm", "--shape", "64x48x32", "--shape", "8x16x24", "--dtype", "bf16"});
   EXPECT_EQ(report["suite"], "gemm");

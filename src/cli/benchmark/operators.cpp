@@ -44,12 +44,19 @@ class BenchmarkOperator : public Command {
     check_words();
     output_.check();
     check_case();
-    const OperatorBenchmarkOptions options{
+    OperatorBenchmarkOptions options{
         .dtype = device_.compute(), .fp8 = device_.fp8(), .fp4 = device_.fp4(), .seconds = seconds_};
-    return output_.finish(report(device_.spec(console), options), console);
+    return output_.finish(measured(device_.spec(console), options, console), console);
   }
 
  private:
+  BenchmarkReport measured(const DeviceSpec& spec, OperatorBenchmarkOptions& options,
+                           const Console& console) {
+    MeasuringLine line(console);
+    options.progress = line.progress();
+    return report(spec, options);
+  }
+
   // Mistakes that are ones on every machine.
   void check_words() {
     device_.check_words();

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/terminal/terminal.h"
+#include "bench/device_timer.h"
 #include "bench/report.h"
 #include "cli/command.h"
 #include "cli/options/side_by_side.h"
@@ -43,6 +45,20 @@ class BenchmarkOutput {
   std::vector<std::string> baseline_;
   SideBySide place_;
   std::string earlier_, earlier_file_;  // the baseline's text, and where it is from
+};
+
+// "measuring  3 measurements", while a benchmark runs: on a terminal it is gone at the end, elsewhere it is a
+// line every ten seconds.
+class MeasuringLine {
+ public:
+  explicit MeasuringLine(const Console& console)
+      : line_(console.err, {.label = "measuring", .unit = "measurements done"}) {}
+  DeviceTimer::Progress progress() {
+    return [this](std::int64_t done) { line_.update(static_cast<std::uint64_t>(done), steady_seconds()); };
+  }
+
+ private:
+  ProgressLine line_;
 };
 
 // A paragraph of these commands' help.

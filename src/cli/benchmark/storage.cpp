@@ -28,10 +28,15 @@ class BenchmarkMemory final : public Command {
   void check_job(int, int, const std::map<std::string, std::string>&) override { checked(); }
 
   int run(Console& console) override {
-    const MemoryBenchmarkOptions options = checked();
+    MemoryBenchmarkOptions options = checked();
     output_.check();
     const std::unique_ptr<Device> device = device_.make(console);
-    return output_.finish(benchmark_memory(*device, options), console);
+    const BenchmarkReport report = [&] {
+      MeasuringLine line(console);
+      options.progress = line.progress();
+      return benchmark_memory(*device, options);
+    }();
+    return output_.finish(report, console);
   }
 
  private:

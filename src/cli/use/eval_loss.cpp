@@ -13,6 +13,27 @@
 namespace primus::cli {
 namespace {
 
+// "evaluating   42%  [########------------]  12.3k tokens, loss 3.2100  ETA 3m 12s".
+class Progress {
+ public:
+  explicit Progress(const Terminal& terminal) : line_(terminal, {.label = "evaluating", .total = kParts}) {}
+  void show(const EvaluateProgress& now) {
+    line_.update(static_cast<std::uint64_t>(now.share * kParts), steady_seconds(),
+                 note(now.tokens, now.loss));
+  }
+  void show_end(std::int64_t tokens, double loss) {
+    line_.update(kParts, steady_seconds(), note(tokens, loss));
+    line_.finish(steady_seconds(), note(tokens, loss));
+  }
+
+ private:
+  static constexpr std::uint64_t kParts = 10000;
+  static std::string note(std::int64_t tokens, double loss) {
+    return fmt::format("{} tokens, loss {:.4f}", human_count(static_cast<double>(tokens)), loss);
+  }
+  ProgressLine line_;
+};
+
 class EvalLoss final : public Command {
  public:
   void declare(Arguments& args) override {
@@ -57,12 +78,10 @@ class EvalLoss final : public Command {
     load_model_weights(folder, evaluator.store(), evaluator.rank());
 
     const double start = steady_seconds();
-    ProgressLine progress(json_ ? Terminal{} : console.err, {.label = "evaluating", .unit = "tokens"});
-    options_.progress = [&](std::int64_t tokens, double loss) {
-      progress.update(static_cast<std::uint64_t>(tokens), steady_seconds(), fmt::format("loss {:.4f}", loss));
-    };
+    Progress progress(json_ ? Terminal{} : console.err);
+    options_.progress = [&](const EvaluateProgress& now) { progress.show(now); };
     const LossReport report = evaluate_loss(evaluator, tokenizer.get(), options_);
-    progress.finish(steady_seconds(), fmt::format("loss {:.4f}", report.loss));
+    progress.show_end(report.tokens, report.loss);
     const double seconds = steady_seconds() - start;
     if (json_) {
       nlohmann::json json{{"loss", report.loss},     {"perplexity", report.perplexity},
@@ -111,13 +130,10 @@ class EvalLoss final : public Command {
     load_model_weights(folder, evaluator.store(), evaluator.rank());
 
     const double start = steady_seconds();
-    ProgressLine progress(json_ ? Terminal{} : console.err, {.label = "evaluating", .unit = "tokens"});
-    const ConversationReport report =
-        evaluate_conversations(evaluator, conversations, sequence, [&](std::int64_t tokens, double loss) {
-          progress.update(static_cast<std::uint64_t>(tokens), steady_seconds(),
-                          fmt::format("loss {:.4f}", loss));
-        });
-    progress.finish(steady_seconds(), fmt::format("loss {:.4f}", report.loss));
+    Progress progress(json_ ? Terminal{} : console.err);
+    const ConversationReport report = evaluate_conversations(
+        evaluator, conversations, sequence, [&](const EvaluateProgress& now) { progress.show(now); });
+    progress.show_end(report.tokens, report.loss);
     if (json_) {
       console.write(json_text({{"loss", report.loss},
                                {"perplexity", report.perplexity},

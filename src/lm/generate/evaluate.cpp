@@ -19,6 +19,12 @@ class Evaluation {
   Evaluation(LossEvaluator& evaluator, const Tokenizer* tokenizer, const EvaluateOptions& options)
       : evaluator_(evaluator), tokenizer_(tokenizer), options_(options) {}
 
+  void read(const std::string& input) {
+    share_of_input_ = 0;
+    data::IndexedDataset::exists(input) ? read_indexed(input) : read_text(input);
+    ++inputs_read_;
+  }
+
   // The first token of all is not predicted.
   bool done() const { return options_.max_tokens > 0 && added_ > options_.max_tokens; }
 
@@ -27,6 +33,7 @@ class Evaluation {
     if (tokenizer_) data::check_made_by(prefix, *source, *tokenizer_);
     std::vector<std::int32_t> ids;
     for (std::int64_t document = 0; document < source->documents() && !done(); ++document) {
+      share_of_input_ = static_cast<double>(document) / static_cast<double>(source->documents());
       const std::int64_t end = source->document_start(document + 1);
       for (std::int64_t s = source->document_start(document); s < end && !done(); ++s) {
         ids.resize(static_cast<std::size_t>(source->length(s)));
@@ -48,11 +55,16 @@ class Evaluation {
       throw invalid(fmt::format("'{}' is empty: there is nothing to evaluate", pattern),
                     "put text into it, or name other data (--data)");
     }
+    std::uint64_t total = 0, before = 0;  // bytes of all files, and of those in front of this one
+    for (const data::InputFile& file : files) total += file.size;
+    std::size_t last = 0;
     data::BlockReader reader(files);
     data::JsonLines lines({options_.json_key}, false);
     data::TextBlock block;
     while (!done() && reader.next(block)) {
       const data::InputFile& file = reader.files()[block.file];
+      for (; last < block.file; ++last) before += files[last].size;
+      share_of_input_ = static_cast<double>(before + block.position) / static_cast<double>(total);
       if (file.kind == data::InputKind::kText) {
         if (block.begins_file) begin_document();
         std::size_t begin = 0;
@@ -114,7 +126,14 @@ class Evaluation {
     ids = within_limit(ids);
     added_ += static_cast<std::int64_t>(ids.size());
     evaluator_.add(ids);
-    if (options_.progress) options_.progress(evaluator_.tokens(), evaluator_.mean());
+    if (options_.progress) {
+      const double inputs = static_cast<double>(options_.inputs.size());
+      double share = (static_cast<double>(inputs_read_) + share_of_input_) / inputs;
+      if (options_.max_tokens > 0)
+        share = std::max(share, static_cast<double>(added_) / static_cast<double>(options_.max_tokens + 1));
+      options_.progress(
+          {.tokens = evaluator_.tokens(), .loss = evaluator_.mean(), .share = std::min(1.0, share)});
+    }
     return ids;
   }
 
@@ -123,7 +142,8 @@ class Evaluation {
   const EvaluateOptions& options_;
   std::vector<std::int32_t> ids_;
   std::int64_t added_ = 0;  // tokens given to the evaluator
-  std::int64_t documents_ = 0;
+  std::int64_t documents_ = 0, inputs_read_ = 0;
+  double share_of_input_ = 0;  // of the present one, what was read
   std::uint64_t bytes_ = 0;
   bool bytes_known_ = true;
 };
@@ -135,7 +155,7 @@ LossReport evaluate_loss(LossEvaluator& evaluator, const Tokenizer* tokenizer,
   Evaluation evaluation(evaluator, tokenizer, options);
   for (const std::string& input : options.inputs) {
     if (evaluation.done()) break;
-    data::IndexedDataset::exists(input) ? evaluation.read_indexed(input) : evaluation.read_text(input);
+    evaluation.read(input);
   }
   return evaluation.finish();
 }
@@ -143,7 +163,7 @@ LossReport evaluate_loss(LossEvaluator& evaluator, const Tokenizer* tokenizer,
 ConversationReport evaluate_conversations(LossEvaluator& evaluator,
                                           const data::TokenizedConversations& conversations,
                                           std::int64_t sequence,
-                                          const std::function<void(std::int64_t, double)>& progress) {
+                                          const std::function<void(const EvaluateProgress&)>& progress) {
   ConversationReport report;
   for (std::size_t i = 0; i < conversations.size(); ++i) {
     const auto begin = static_cast<std::size_t>(conversations.begin(i));
@@ -157,7 +177,11 @@ ConversationReport evaluate_conversations(LossEvaluator& evaluator,
     ++report.conversations;
     report.truncated += static_cast<std::int64_t>(length) < conversations.tokens(i) ? 1 : 0;
     evaluator.add_alone(tokens, learned);
-    if (progress) progress(evaluator.tokens(), evaluator.mean());
+    if (progress) {
+      progress({.tokens = evaluator.tokens(),
+                .loss = evaluator.mean(),
+                .share = static_cast<double>(i + 1) / static_cast<double>(conversations.size())});
+    }
   }
   evaluator.finish();
   if (evaluator.tokens() == 0) {

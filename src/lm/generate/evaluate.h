@@ -13,13 +13,18 @@
 
 namespace primus {
 
+struct EvaluateProgress {
+  std::int64_t tokens = 0;  // predicted so far
+  double loss = 0;          // mean over them
+  double share = 0;         // of the whole work, from 0 to 1, by the bytes or documents that were read
+};
+
 struct EvaluateOptions {
   // Text and JSON-lines files, folders and globs (lm/data/corpus.h), or prefixes of .bin/.idx files.
   std::vector<std::string> inputs;
   std::string json_key = "text";
   std::int64_t max_tokens = 0;  // stop after so many; 0: all
-  // Tokens predicted so far, the mean loss over them.
-  std::function<void(std::int64_t, double)> progress = {};
+  std::function<void(const EvaluateProgress&)> progress = {};
 };
 
 struct LossReport {
@@ -50,6 +55,6 @@ struct ConversationReport {
 ConversationReport evaluate_conversations(LossEvaluator& evaluator,
                                           const data::TokenizedConversations& conversations,
                                           std::int64_t sequence,
-                                          const std::function<void(std::int64_t, double)>& progress = {});
+                                          const std::function<void(const EvaluateProgress&)>& progress = {});
 
 }  // namespace primus

@@ -253,6 +253,32 @@ TEST(EvaluateLoss, StopsAfterEnoughTokens) {
   EXPECT_LE(report.bytes, 101U);  // of text: the tokenizer's end of document has none
 }
 
+// What a percentage and the time left are shown from.
+TEST(EvaluateLoss, SaysWhichShareIsDone) {
+  const TemporaryFolder folder;
+  const auto tokenizer = make_byte_tokenizer();
+  std::string text;
+  for (int i = 0; i < 20000; ++i) text += "Ye shall not eat of it, neither shall ye touch it.\n\n";
+  write_file(folder.path() / "a.txt", text);  // of several blocks
+  write_file(folder.path() / "b.txt", text);
+  const auto shares = [&](EvaluateOptions options) {
+    std::vector<double> seen;
+    options.progress = [&](const EvaluateProgress& now) { seen.push_back(now.share); };
+    const auto e = evaluator(uniform_config(), {.sequence = 256, .batch = 64}, false);
+    evaluate_loss(*e, tokenizer.get(), options);
+    EXPECT_TRUE(std::ranges::is_sorted(seen));
+    EXPECT_GT(seen.front(), 0);
+    EXPECT_DOUBLE_EQ(seen.back(), 1);
+    return seen;
+  };
+  const std::string a = (folder.path() / "a.txt").string(), b = (folder.path() / "b.txt").string();
+  const std::vector<double> one = shares({.inputs = {a}});
+  EXPECT_LT(one.front(), 0.3);
+  EXPECT_LT(shares({.inputs = {a, b}}).front(), 0.15);
+  EXPECT_LT(shares({.inputs = {folder.path().string()}}).front(), 0.15);
+  EXPECT_LT(shares({.inputs = {a}, .max_tokens = 100000}).front(), 0.6);
+}
+
 TEST(EvaluateLoss, RefusesEmptyData) {
   const TemporaryFolder folder;
   const auto tokenizer = make_byte_tokenizer();

@@ -5,6 +5,16 @@
 set -eu
 cd "$(dirname "$0")"
 
+case "$(uname -s) $(uname -m)" in
+  "Linux x86_64") ;;
+  *)
+    echo "Primus runs on Linux for x86-64; this is $(uname -s) for $(uname -m). README.md says what else was tried." >&2
+    exit 1
+    ;;
+esac
+# A clean build takes 10 to 26 core-minutes (docs/performance.md).
+cores=$(nproc)
+echo "The first build takes $(((10 + cores - 1) / cores)) to $(((26 + cores - 1) / cores)) minutes on $cores cores, and 500 MB in build/."
 scripts/install-packages.sh build quickstart
 scripts/build.sh -DPRIMUS_TESTS=OFF
 

@@ -14,7 +14,15 @@ export LANG=C.UTF-8
 mkdir -p build
 echo "Building into build/ ..."
 start=$(date +%s)
-if ! { cmake --preset release "$@" && cmake --build build; } >"$log" 2>&1; then
+: >"$log"
+# A shell has no status of a pipe's first part.
+status=build/build.status
+{
+  code=0
+  { cmake --preset release "$@" && cmake --build build; } || code=$?
+  echo "$code" >"$status"
+} 2>&1 | scripts/build-progress.sh "$log"
+if [ "$(cat "$status")" != 0 ]; then
   grep -nE 'error|Error|FAILED' "$log" | head -n 40 >&2 || true
   tail -n 15 "$log" >&2
   echo "The build failed; all of it is in $log" >&2

@@ -1,0 +1,42 @@
+#!/bin/sh
+# Reads what ninja writes, keeps it in a log, and says how far the build is: on a terminal in one line, which it writes
+# anew, elsewhere in a line every 20 seconds.
+#
+#   ninja 2>&1 | scripts/build-progress.sh LOG
+set -eu
+
+log=$1
+start=$(date +%s)
+shown=$start
+seen=
+blank='                                                                      '
+
+while IFS= read -r line; do
+  printf '%s\n' "$line" >>"$log"
+  # "[12/345] Building CXX object ..."
+  case "$line" in
+    \[[0-9]*/[0-9]*\]*) ;;
+    *) continue ;;
+  esac
+  done=${line#\[}
+  done=${done%%/*}
+  total=${line#*/}
+  total=${total%%\]*}
+  case "$done$total" in *[!0-9]*) continue ;; esac
+  [ "$total" -gt 0 ] || continue
+  now=$(date +%s)
+  seen=yes
+  text="$((100 * done / total)) %, step $done of $total"
+  # Before that, a guess says little.
+  if [ "$done" -ge 20 ] && [ "$done" -lt "$total" ]; then
+    left=$(((now - start) * (total - done) / done))
+    text="$text, about $((left / 60 + 1)) min left"
+  fi
+  if [ -t 1 ]; then
+    printf '\r%.70s\r%s' "$blank" "$text"
+  elif [ $((now - shown)) -ge "${PRIMUS_PROGRESS_SECONDS:-20}" ]; then
+    echo "$text"
+    shown=$now
+  fi
+done
+if [ -t 1 ] && [ -n "$seen" ]; then printf '\r%.70s\r' "$blank"; fi

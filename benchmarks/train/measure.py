@@ -82,7 +82,7 @@ def real_run(saves, interval=4):
         log = (metrics.parent / "logs/pre_trainer/rank-0/info.log").read_text()
     if len(used) < len(steps) - 1:  # the last one may end with the run
         sys.exit(f"{len(used)} of {len(steps)} steps were seen to end: their processor time is not known")
-    held = {int(i): float(ms) / 1000 for i, ms in re.findall(r"saving iteration (\d+): training held for ([0-9.]+) ms", log)}
+    held = {int(i): float(ms) / 1000 for i, ms in re.findall(r"saving iteration (\d+): training paused ([0-9.]+) ms", log)}
     processor = [0.0] + [later - before for before, later in zip(used, used[1:])]
     beside = sum(sorted(threads.values())[:-os.cpu_count()])  # the busiest train: as many as there are cores
     plain = [statistics.median(t for i, t in enumerate(times) if i >= interval and i % interval >= 2) for times in (steps, processor)]

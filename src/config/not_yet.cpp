@@ -24,8 +24,8 @@ constexpr auto kEngines =
 // By the beginning of their names.
 constexpr auto kModels = std::to_array<Row>({
     {"deepseek_proxy", "DeepSeek's proxy models of AMD Primus have settings of its developers' branches"},
-    {"diffusion", "diffusion models make images, and Primus trains language models so far"},
-    {"flux", "diffusion models make images, and Primus trains language models so far"},
+    {"diffusion", "diffusion models make images; Primus trains language models only"},
+    {"flux", "diffusion models make images; Primus trains language models only"},
     {"gdn", "these hybrids need state-space or linear-attention layers beside latent attention"},
     {"gemma4", "Gemma 4 is a family that is not built yet"},
     {"glm4_moe",

@@ -71,7 +71,7 @@ std::vector<Entry> entries_about(std::string_view text) {
   }
   if (!called.empty()) return called;
   if (about.empty())
-    throw invalid(fmt::format("no key has to do with '{}'", text.substr(0, 80)), hint_for_unknown_key(text));
+    throw invalid(fmt::format("no setting matches '{}'", text.substr(0, 80)), hint_for_unknown_key(text));
   return about;
 }
 

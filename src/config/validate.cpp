@@ -64,7 +64,9 @@ class Validator {
     if (global % micro != 0) {
       refuse({"global_batch_size", "micro_batch_size"},
              fmt::format("global_batch_size ({}) is not a multiple of micro_batch_size ({})", global, micro),
-             fmt::format("{} is", std::max<int64_t>(1, global / micro) * micro));
+             global < micro ? fmt::format("set global_batch_size to {}", micro)
+                            : fmt::format("set global_batch_size to {} or {}", global / micro * micro,
+                                          (global / micro + 1) * micro));
     }
     // Tokens of the whole run are counted in int64 and in double.
     constexpr double kMostTokens = 9007199254740992.0;
@@ -136,12 +138,12 @@ class Validator {
       refuse({"fp4", "bf16"}, fmt::format("fp4: {} needs bf16: true", *config_.fp4), "set it, or fp4: null");
     if (config_.fp4_recipe != "mxfp4")
       refuse({"fp4", "fp4_recipe"},
-             fmt::format("fp4: {} with fp4_recipe: {}, which the native engine has not so far", *config_.fp4,
+             fmt::format("the native engine has no fp4: {} with fp4_recipe: {}", *config_.fp4,
                          config_.fp4_recipe),
              "set fp4_recipe: mxfp4, or fp4: null");
     if (config_.mxfp4_gradient_stochastic_rounding && config_.num_experts)
       refuse({"mxfp4_gradient_stochastic_rounding"},
-             "mxfp4_gradient_stochastic_rounding is not there for routed experts so far",
+             "mxfp4_gradient_stochastic_rounding does not support routed experts",
              "set mxfp4_gradient_stochastic_rounding: false");
   }
 
@@ -152,7 +154,7 @@ class Validator {
       refuse({"fp8", "bf16"}, fmt::format("fp8: {} needs bf16: true", *config_.fp8), "set it, or fp8: null");
     if (config_.fp8_recipe != "tensorwise" && config_.fp8_recipe != "delayed")
       refuse({"fp8", "fp8_recipe"},
-             fmt::format("fp8: {} with fp8_recipe: {}, which the native engine has not so far", *config_.fp8,
+             fmt::format("the native engine has no fp8: {} with fp8_recipe: {}", *config_.fp8,
                          config_.fp8_recipe),
              "set fp8_recipe: delayed or tensorwise, or fp8: null");
     if (config_.num_experts)

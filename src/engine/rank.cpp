@@ -44,9 +44,10 @@ void Rank::reserve(const MemoryPlan& plan) {
   } catch (const Error& error) {
     const auto bytes = [](std::int64_t count) { return human_bytes(static_cast<double>(count)); };
     throw Error(error.kind(),
-                "the device does not give the run its memory (" + bytes(plan.persistent) +
-                    " for weights, gradients and optimizer states, " + bytes(plan.stash) +
-                    " for activations, " + bytes(plan.scratch) + " of scratch): " + error.what(),
+                "out of memory: the run needs " + bytes(plan.persistent + plan.stash + plan.scratch) + " (" +
+                    bytes(plan.persistent) + " for weights, gradients and optimizer states, " +
+                    bytes(plan.stash) + " for activations, " + bytes(plan.scratch) +
+                    " of scratch): " + error.what(),
                 error.hint());
   }
   arenas_ = std::make_unique<Arenas>(*device_, *compute_, meter_, memory_, plan);

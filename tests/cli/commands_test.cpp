@@ -332,7 +332,7 @@ TEST(Config, ReferenceAnswersForAWord) {
   EXPECT_GT(json::parse(run_program({"config", "reference", "--json"}).out).size(), 500u);
   const ProgramResult unknown = run_program({"config", "reference", "xyzzy"});
   EXPECT_EQ(unknown.exit_code, 2);
-  EXPECT_THAT(unknown.err, HasSubstr("no key has to do with 'xyzzy'"));
+  EXPECT_THAT(unknown.err, HasSubstr("no setting matches 'xyzzy'"));
 }
 
 // Presets of other frameworks set hundreds of keys that say nothing here: the user's own are what a note is

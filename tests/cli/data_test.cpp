@@ -76,7 +76,7 @@ TEST(DataText, PlainTextAndMistakes) {
   EXPECT_EQ(run({"data", "decode"}, "257").exit_code, 2);
   const ProgramResult latin = run({"data", "encode"}, "a\nb\xE9");
   EXPECT_EQ(latin.exit_code, 2);
-  EXPECT_THAT(latin.err, HasSubstr("<standard input>:2:2: error: the byte 0xE9 here is no UTF-8"));
+  EXPECT_THAT(latin.err, HasSubstr("<standard input>:2:2: error: not valid UTF-8 (byte 0xE9)"));
   EXPECT_THAT(run({"data", "encode", "--jsonl"}, "{\"text\": \"\xE9\"}\n").err,
               HasSubstr("<standard input>:1:11"));
   const ProgramResult no_text = run({"data", "encode", "--jsonl"}, "{\"text\": \"a\"}\n{\"t\": 1}\n");

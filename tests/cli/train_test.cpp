@@ -200,7 +200,7 @@ TEST(Train, ResumesOnlyTheModelThatWasSaved) {
   // The same shapes, and another function.
   const ProgramResult other = run_program(train(folder.path(), {"train_iters=2", "rotary_base=1000"}));
   EXPECT_EQ(other.exit_code, 2);
-  EXPECT_THAT(other.err, HasSubstr("was saved by another model: rope_theta is 10000.0 there, and 1000.0"));
+  EXPECT_THAT(other.err, HasSubstr("was saved with rope_theta 10000.0, and the experiment has 1000.0"));
   EXPECT_THAT(other.err, HasSubstr("\n  | rotary_base=1000\n"));
   // In its file, where the setting comes from one.
   auto in_file = train(folder.path(), {"train_iters=2"});
@@ -216,7 +216,7 @@ TEST(Train, ResumesOnlyTheModelThatWasSaved) {
   const ProgramResult changed = run_program(train(folder.path(), {"train_iters=2", "seed=5", "lr=2e-3"}));
   EXPECT_EQ(changed.exit_code, 0) << changed.err;
   EXPECT_THAT(changed.err,
-              HasSubstr("seed was 1234, and is 5 from here on: the data is put into another order"));
+              HasSubstr("seed was 1234, and is 5 from here on: the data order changes"));
   EXPECT_THAT(changed.err, HasSubstr("lr was "));
 }
 

@@ -327,7 +327,7 @@ TEST(Experiment, WhatTheNativeEngineCannotDoIsNamed) {
     EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
     EXPECT_EQ(
         error.render(),
-        "exp.yaml:14:25: error: moe_router_dtype is 'fp64', and the native engine can only do fp32 so far\n"
+        "exp.yaml:14:25: error: moe_router_dtype is 'fp64'; the native engine supports only fp32\n"
         " 14 |       moe_router_dtype: fp64\n"
         "    |                         ^^^^\n"
         "  hint: leave moe_router_dtype out, or set moe_router_dtype: fp32");

@@ -201,7 +201,7 @@ inline std::vector<Mistake> typical_mistakes() {
   at_value("lr_decay_style: cosin", "it must be one of", "did you mean 'cosine'?");
   at_value("lr_decay_style: polynomial", "it must be one of", "primus config reference lr_decay_style");
   at_value("optimizer: adamw", "it must be one of", "did you mean 'adam'?");
-  at_value("optimizer: soap", "the native engine can only do adam, sgd", "set optimizer: adam");
+  at_value("optimizer: soap", "the native engine supports only adam, sgd", "set optimizer: adam");
   at_value("exp_avg_dtype: int8", "it must be one of fp32, bf16, fp8 (with other frameworks also fp16)",
            "primus config reference exp_avg_dtype");
   at_value("exp_avg_dtype: \"\"", "it must be one of fp32, bf16", "primus config reference exp_avg_dtype");
@@ -209,20 +209,20 @@ inline std::vector<Mistake> typical_mistakes() {
   at_value("recompute_granularity: all", "it must be one of",
            "primus config reference recompute_granularity");
   at_value("dataloader_type: random", "it must be one of", "primus config reference dataloader_type");
-  at_value("dataloader_type: external", "can only do single, cyclic", "set dataloader_type: single");
+  at_value("dataloader_type: external", "supports only single, cyclic", "set dataloader_type: single");
   at_value("position_embedding_type: alibi", "it must be one of",
            "primus config reference position_embedding_type");
-  at_value("normalization: LayerNorm", "can only do RMSNorm", "set normalization: RMSNorm");
+  at_value("normalization: LayerNorm", "supports only RMSNorm", "set normalization: RMSNorm");
 
   // What is to come.
-  at_value("cp_comm_type: a2a+p2p", "can only do p2p, a2a, all_gather", "set cp_comm_type: p2p");
+  at_value("cp_comm_type: a2a+p2p", "supports only p2p, a2a, all_gather", "set cp_comm_type: p2p");
   at_value("cp_comm_type: nvlink", "it must be one of", "primus config reference cp_comm_type");
-  at_value("hidden_dropout: 0.1", "can only do 0", "leave hidden_dropout out");
-  at_value("main_params_dtype: bf16", "can only do fp32", "set main_params_dtype: fp32");
-  at_value("exp_avg_dtype: fp16", "can only do fp32, bf16", "set exp_avg_dtype: bf16");
-  at_value("exp_avg_sq_dtype: FP16", "can only do fp32, bf16", "set exp_avg_sq_dtype: bf16");
-  at_value("main_params_dtype: fp16", "can only do fp32", "set main_params_dtype: fp32");
-  at_value("moe_router_dtype: fp64", "can only do fp32", "set moe_router_dtype: fp32");
+  at_value("hidden_dropout: 0.1", "supports only 0", "leave hidden_dropout out");
+  at_value("main_params_dtype: bf16", "supports only fp32", "set main_params_dtype: fp32");
+  at_value("exp_avg_dtype: fp16", "supports only fp32, bf16", "set exp_avg_dtype: bf16");
+  at_value("exp_avg_sq_dtype: FP16", "supports only fp32, bf16", "set exp_avg_sq_dtype: bf16");
+  at_value("main_params_dtype: fp16", "supports only fp32", "set main_params_dtype: fp32");
+  at_value("moe_router_dtype: fp64", "supports only fp32", "set moe_router_dtype: fp32");
   at_value("stage: grpo", "it must be one of pretrain, mlperf_pretrain, sft",
            "primus config reference stage");
   file(with_lines("      lora:\n        enabled: true\n        dropout: 1\n"), "exp.yaml:16:18",
@@ -237,9 +237,11 @@ inline std::vector<Mistake> typical_mistakes() {
   argument({"lora.r=8"}, "unknown key 'r' of lora", "did you mean 'dim'?");
   file(with_lines("      lora:\n        target_modules: [linear_qvk]\n"), "exp.yaml:15:26",
        "it must be one of linear_qkv", "did you mean 'linear_qkv'?");
-  at_value("rotary_seq_len_interpolation_factor: 4", "does not have it so far", "rope_scaling_type: linear");
-  at_value("rampup_batch_size: [16, 16, 1000]", "does not have it so far", "leave rampup_batch_size out");
-  at_value("recompute_activations: true", "can only do false", "recompute_granularity: selective");
+  at_value("rotary_seq_len_interpolation_factor: 4",
+           "the native engine has no rotary_seq_len_interpolation_factor", "rope_scaling_type: linear");
+  at_value("rampup_batch_size: [16, 16, 1000]", "the native engine has no rampup_batch_size",
+           "leave rampup_batch_size out");
+  at_value("recompute_activations: true", "supports only false", "recompute_granularity: selective");
 
   // Keys that contradict each other.
   at_value("global_batch_size: 7", "global_batch_size (7) is not a multiple of micro_batch_size (2)", "6 is");

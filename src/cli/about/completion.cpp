@@ -32,8 +32,8 @@ extern const CommandEntry kCompletion{
     "it\n"
     "to ~/.config/fish/completions/primus.fish.",
     "source <(primus completion bash)\n"
-    "primus completion zsh > ~/.zfunc/_primus\n"
-    "primus completion fish > ~/.config/fish/completions/primus.fish",
+    "mkdir -p ~/.zfunc && primus completion zsh > ~/.zfunc/_primus\n"
+    "mkdir -p ~/.config/fish/completions && primus completion fish > ~/.config/fish/completions/primus.fish",
     make_command<CompletionCommand>,
     {Section::kProgram, 1}};
 

@@ -118,7 +118,7 @@ extern const CommandEntry kConfigShow{
     "Prints an experiment as it would run",
     kOverrideHelp,
     "primus config show --config examples/native/configs/CPU/llama_124M-pretrain.yaml\n"
-    "primus config show --config exp.yaml --origin lr=1e-4\n"
+    "primus config show --config exp.yaml --origin lr=1e-3\n"
     "primus config show --yaml load=FOLDER data_path=FILE   # a run without an experiment file, as one",
     make_command<ConfigShow>,
     {Section::kConfig, 1}};
@@ -130,7 +130,7 @@ extern const CommandEntry kConfigValidate{
     "file, line and column, and the\n"
     "next step. With --json, \"problems\" lists them all.",
     "primus config validate --config exp.yaml\n"
-    "primus config validate --config exp.yaml --json lr=1e-4",
+    "primus config validate --config exp.yaml --json lr=1e-3",
     make_command<ConfigValidate>,
     {Section::kConfig, 2}};
 

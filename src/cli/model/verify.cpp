@@ -169,7 +169,7 @@ class ModelVerify final : public Command {
 
 extern const CommandEntry kModelVerify{
     "model verify",
-    "Checks that a model computes what its reference computed",
+    "Compares what a model computes with outputs of a reference",
     "Compares logits, loss, every gradient and a few AdamW steps with files that another implementation\n"
     "wrote. The error of a tensor is normalised: its largest difference over the reference's largest "
     "element.\n"

@@ -259,12 +259,11 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
     text += hardware_text(f);
   } else if (f.program_bytes > 0) {
     const bool shared = f.memory.supply.shared;
-    line("  program",
-         bytes(f.program_bytes) +
-             (shared ? "  besides: the program" : "  besides, about: the program on the device") +
-             (f.world == 1 ? ""
-              : shared     ? ", and what the ranks of a host exchange through"
-                           : ", and the library of collectives"));
+    line("  program", bytes(f.program_bytes) +
+                          (shared ? "  process overhead" : "  process overhead on the device, about") +
+                          (f.world == 1 ? ""
+                           : shared     ? ", with the shared memory between ranks"
+                                        : ", with the library of collectives"));
   }
   if (!f.memory.fits) {
     text += "  DOES NOT FIT: " + describe_lack(f.memory) + "\n";

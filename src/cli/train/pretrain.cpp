@@ -46,7 +46,7 @@ class Train : public Command {
     args.flag("--dry-run,--dry_run", dry_run_,
               "show what the run would be (of another framework its command and files), and touch nothing");
     args.option("--world", "N", &world_,
-                "with --dry-run: of a job of N ranks, wherever they are: memory, communication, bubble");
+                "with --dry-run: forecast memory, communication and pipeline bubble for N ranks");
     hardware_.declare(args);
     args.option("--export-config,--export_config", "OUT", &export_,
                 "write the resolved experiment to this file");
@@ -56,13 +56,12 @@ class Train : public Command {
                    "default: 1)");
     args.flag("--quiet,-q", quiet_, "warnings and errors, and one line of progress where a terminal is");
     args.flag("--plain", plain_, "log lines on a terminal too, in place of the live view");
-    args.flag(
-        "--fit", fit_,
-        "choose micro_batch_size and recomputation for the free memory, the least work first; the global "
-        "batch stays");
+    args.flag("--fit", fit_,
+              "pick the fastest micro_batch_size and recomputation that fit the free memory; keep the global "
+              "batch");
     args.option("--fit-memory,--fit_memory", "SIZE", &fit_memory_,
                 "the same for so much memory of each device: 80GiB, or 90% of what it has");
-    args.flag("--force", force_, "start although memory or disk space does not seem to be there");
+    args.flag("--force", force_, "start even if memory or disk looks too small");
     args.flag("--json", json_, "print the result (or the forecast) as JSON");
   }
 
@@ -483,10 +482,10 @@ extern const CommandEntry kTrainPretrain{
 extern const CommandEntry kTrainPosttrain{
     "train posttrain",
     "Fine-tunes a language model on conversations (stage: sft)",
-    "Learns the answers of conversations, whole models or low-rank adapters beside them (lora): everything "
-    "else "
-    "is as\n"
-    "'train pretrain' has it, options, output folder and continuation included. docs/posttrain.md goes from "
+    "Fine-tunes all weights or LoRA (lora) on chats, with the loss on answers only. Options, output folder "
+    "and "
+    "continuation\n"
+    "are those of 'train pretrain'. docs/posttrain.md goes from "
     "a "
     "file of\n"
     "JSON lines and a Hugging Face folder to a model that answers.\n\n"
@@ -504,9 +503,9 @@ extern const CommandEntry kTrainPosttrain{
     "primus train posttrain load=path/to/model sft_dataset_name=train.jsonl\n"
     "primus train posttrain load=path/to/model sft_dataset_name=data/ sft_conversation_format=chatml "
     "--epochs 3 "
-    "lr=2e-5\n"
+    "lr=2e-5 exp_name=my-chats\n"
     "primus train posttrain load=path/to/model sft_dataset_name=train.jsonl lora='{enabled: true, dim: 16}' "
-    "lr=2e-4\n"
+    "lr=2e-4 exp_name=my-lora\n"
     "primus train posttrain --config exp.yaml --nproc 4",
     make_command<TrainPosttrain>,
     {Section::kTrain, 3},

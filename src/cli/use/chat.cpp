@@ -62,8 +62,8 @@ class Chat final : public Command {
     if (template_.is_auto() && !tuned && !tokenizer->chat_template().empty()) {
       throw unsupported("this model has a chat template of its own (Jinja), which Primus does not run yet",
                         "--template chatml, alpaca or squad writes turns so, and plain as 'User:' and "
-                        "'Assistant:' lines: take "
-                        "what the model knows");
+                        "'Assistant:' lines: choose "
+                        "the format this model was trained on");
     }
     const GenerateSettings settings = sampling_.settings(folder, config, *tokenizer);
     constexpr std::int64_t kUsualContext = 4096;
@@ -110,8 +110,12 @@ class Chat final : public Command {
       const std::size_t forgotten = reply(conversation, line, person, console);
       if (forgotten > 0) {
         console.note(
-            fmt::format("note: the conversation is longer than {} tokens; its {} oldest turns are forgotten",
-                        capacity, forgotten));
+            forgotten == 1
+                ? fmt::format("note: the conversation is longer than {} tokens; the oldest turn was dropped",
+                              capacity)
+                : fmt::format(
+                      "note: the conversation is longer than {} tokens; the {} oldest turns were dropped",
+                      capacity, forgotten));
       }
     }
     return 0;

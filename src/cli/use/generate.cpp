@@ -293,12 +293,13 @@ extern const CommandEntry kGenerate{
     "Writes on from a prompt with a trained model",
     "The text streams to standard output, prompt included. It is a function of model, prompt, settings and\n"
     "seed: the same command writes the same text. Without a prompt it begins from nothing; one that comes\n"
-    "through a pipe or from a file is read to its end, byte by byte, its last line end included.\n\n"
+    "through a pipe or from a file is read whole, with its final newline.\n\n"
     "--prompts writes many texts together and prints one JSON object a line, in the order of the prompts. "
-    "Line\n"
-    "i, from 0, takes the seed N + i unless it names its own, and gets the text that --prompt and --seed "
-    "would\n"
-    "write for it alone; in bf16 up to rounding, which may choose another token.",
+    "Prompt i,\n"
+    "counted from 0, uses seed N+i unless it sets one, and gets the text that --prompt and --seed would "
+    "write; in "
+    "bf16\n"
+    "rounding may choose another token.",
     "primus generate output/primus/root/quickstart --prompt 'In the beginning'\n"
     "primus generate Llama-3.2-1B -p 'The moon is' -n 64 -t 0 --dtype bf16\n"
     "printf 'And God said' | primus generate DIR --json\n"

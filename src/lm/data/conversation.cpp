@@ -164,7 +164,7 @@ class Reader {
     json_.require(Kind::kArray, "the value of", "tool_calls");
     json_.begin_array();
     if (!json_.next_element()) return;
-    json_.refuse("a message calls tools (tool_calls), which no conversation format here writes");
+    json_.refuse("tool_calls are not supported");
   }
 
   std::string read_content(const std::string& key) {

@@ -346,8 +346,8 @@ class SftOpener {
     auto made = make(std::move(conversations), members, name, part, /*shuffled=*/false, result);
     if (made->samples() < samples) {
       result.facts.push_back(
-          fmt::format("the {} data are {} sequences, and evaluations draw {}: they come more than once", part,
-                      made->samples(), samples));
+          fmt::format("the {} set has {} sequence{}; an evaluation draws {} and so repeats them", part,
+                      made->samples(), made->samples() == 1 ? "" : "s", samples));
     }
     return made;
   }
@@ -373,11 +373,9 @@ class SftOpener {
     const SftDataset::Counts& counts = data.counts();
     const double places = static_cast<double>(data.samples()) * static_cast<double>(options_.seq_length);
     result.facts.push_back(fmt::format(
-        "{}: {} conversations in {} sequences, {:.1f} % of whose {} places hold tokens; {} of {} tokens "
-        "are learned",
+        "{}: {} conversations packed into {} sequences, {:.1f} % full; the loss is over {} of {} tokens",
         data.description(), counts.conversations, data.samples(),
-        100 * std::min(1.0, static_cast<double>(counts.tokens) / places),
-        data.samples() * options_.seq_length, counts.learned, counts.tokens));
+        100 * std::min(1.0, static_cast<double>(counts.tokens) / places), counts.learned, counts.tokens));
     const auto warn = [&](int64_t count, const std::string& what) {
       if (count > 0)
         result.notes.push_back(fmt::format("{}: {} conversations {}", data.description(), count, what));

@@ -201,7 +201,7 @@ KvCache LanguageModel::make_kv_cache(engine::Rank& rank, DType dtype, std::int64
                                      std::int64_t page_size) const {
   if (config_.attention.compressed()) {
     throw unsupported("models of type " + config_.family +
-                          " do not write texts so far: pooled latents are not kept from token to token",
+                          " cannot generate text: the cache does not keep pooled latents",
                       "train, eval loss and model verify read whole sequences, and work");
   }
   KvCache cache;

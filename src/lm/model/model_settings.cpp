@@ -627,7 +627,7 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
   const bool feed_forwards = model.lora.has("linear_fc1") || model.lora.has("linear_fc2");
   if (model.moe.experts > 0 && feed_forwards && lora.dropout > 0) {
     throw experiment.error_for(
-        "lora", "lora has dropout, and adapters of experts (linear_fc1, linear_fc2) can have none so far",
+        "lora", "lora.dropout does not support adapters of experts (linear_fc1, linear_fc2)",
         "set dropout of lora to 0.0, or its target_modules to [linear_qkv, linear_proj]");
   }
   if ((model.attention.latent.kv_rank > 0 || model.attention.compressed()) && model.lora.has("linear_qkv")) {

@@ -236,9 +236,10 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   LoraConfig adapters = loaded.lora;
   adapters.training = ours.lora.training;
   if (adapters && adapters != ours.lora) {
-    throw experiment.error_for(
-        "lora", fmt::format("the weights of {} have adapters, and those of the experiment are others", where),
-        "restore lora, or fold the adapters into the weights first: primus model export");
+    throw experiment.error_for("lora",
+                               fmt::format("{} has LoRA adapters that differ from the lora settings", where),
+                               "use the lora settings of that run, or merge its adapters into the weights "
+                               "first: primus model export");
   }
   LoadedModel result{.config = loaded, .notes = {}};
   result.config.lora = ours.lora;

@@ -249,14 +249,18 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
   }
   if (differences.empty()) return;
   const auto [difference, setting] = cause(differences, checkpoint, experiment);
-  const std::string what =
-      fmt::format("'{}' was saved by another model: {} is {} there, and {} in the experiment",
-                  checkpoint.folder().string(), difference.key, difference.before, difference.after);
+  const std::string folder = checkpoint.folder().string();
+  if (difference.key == "primus_lora") {
+    const bool without = difference.before == "not set";
+    throw experiment.error_for(
+        "lora", fmt::format("'{}' was saved {}", folder, without ? "without LoRA" : "with other lora settings"),
+        "restore lora, or use a new exp_name");
+  }
+  const std::string what = fmt::format("'{}' was saved with {} {}, and the experiment has {}", folder, difference.key,
+                                       difference.before, difference.after);
   const std::string hint =
-      difference.of_rope ? fmt::format("restore the setting, or start another run (exp_name) with load: {}",
-                                       checkpoint.folder().string())
-                         : "restore the setting: these weights were not trained for another (a run with "
-                           "another exp_name and without load begins anew)";
+      difference.of_rope ? fmt::format("restore the setting, or start another run (exp_name) with load: {}", folder)
+                         : "restore the setting, or use a new exp_name without load to start from nothing";
   throw setting.empty() ? invalid(what, hint).at(file.string()) : experiment.error_for(setting, what, hint);
 }
 

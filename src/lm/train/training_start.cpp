@@ -174,8 +174,7 @@ void Trainer::Run::prepare() {
   }
   if (c.async_save) {
     log.info(
-        "saving in the background will hold a copy of the checkpoint: {:.0f} MiB (async_save=false needs "
-        "none)",
+        "background saving needs {:.0f} MiB more, for a copy of the checkpoint (async_save=false needs none)",
         static_cast<double>(checkpoint_bytes(measured, settings, !c.no_save_optim)) / kMiB);
   }
   // A config.json that promises more than there are weights must not cost memory first.
@@ -400,9 +399,7 @@ void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
     // Conversations have an order that does not depend on how many passes there are.
     const bool length = c.stage == "sft" && change.key.starts_with("train_");
     change.moves_data && !renamed && !length
-        ? log.warning(
-              "{}: the data is put into another order, so some samples come twice and others not at all",
-              text)
+        ? log.warning("{}: the data order changes: some samples repeat, others are skipped", text)
         : log.info("{}", text);
   }
 }

@@ -60,8 +60,7 @@ void judge_load(const CheckInput& in, Judge& judge) {
   if (!host.load) {
     judge.fail({.measured = "/proc/loadavg cannot be read", .fix = "mount /proc"});
   } else if (*host.load > 0.5 * host.cpus) {
-    judge.warn({.measured = fmt::format("{:.1f} processes want to run, on {} hardware threads", *host.load,
-                                        host.cpus),
+    judge.warn({.measured = fmt::format("load is {:.1f} on {} hardware threads", *host.load, host.cpus),
                 .wanted = fmt::format("at most {:g}", 0.5 * host.cpus),
                 .source = "half of the hardware threads, over a minute",
                 .fix = "see with 'top' what runs, and end it or wait for it: measurements will be too low"});

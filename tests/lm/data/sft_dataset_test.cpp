@@ -84,9 +84,9 @@ TEST_F(SftData, PaddedSamplesLearnByLabel) {
   EXPECT_EQ(train.learned_tokens(1), 1);
   EXPECT_THAT(tokens_of(train, 3), ElementsAre(1, 2, 3, 4, kPad, kPad)) << "the next pass";
   EXPECT_THAT(data.notes, IsEmpty());
-  EXPECT_THAT(data.facts,
-              ElementsAre(HasSubstr("3 conversations in 3 sequences, 60.0 % of whose 15 places hold "
-                                    "tokens; 5 of 9 tokens are learned")));
+  EXPECT_THAT(data.facts, ElementsAre(HasSubstr(
+                              "3 conversations packed into 3 sequences, 60.0 % full; the loss is over 5 of 9 "
+                              "tokens")));
 }
 
 TEST_F(SftData, PacksKeepConversationsApart) {

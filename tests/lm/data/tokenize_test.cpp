@@ -370,7 +370,7 @@ TEST_F(Tokenize, NamesTheFirstBrokenLineWhoeverReadsIt) {
 
 TEST_F(Tokenize, TextThatIsNoUtf8IsBroken) {
   options_.inputs = {folder_.write("a.jsonl", "{\"text\": \"x\"}\n{\"n\": \"\xE9\", \"text\": \"y\"}\n")};
-  EXPECT_THAT(error(), HasSubstr("a.jsonl:2:8: error: the byte 0xE9 here is no UTF-8"));
+  EXPECT_THAT(error(), HasSubstr("a.jsonl:2:8: error: not valid UTF-8 (byte 0xE9)"));
   EXPECT_TRUE(left_over().empty());
   options_.inputs.push_back(folder_.write("b.txt",
                                           "one\ntw\xFFo\nthr\xC3\xA9"
@@ -384,7 +384,7 @@ TEST_F(Tokenize, TextThatIsNoUtf8IsBroken) {
                                                                                  "e\n")}}));
   options_.inputs.erase(options_.inputs.begin());
   options_.skip_bad = false;
-  EXPECT_THAT(error(), HasSubstr("b.txt:2:3: error: the byte 0xFF here is no UTF-8"));
+  EXPECT_THAT(error(), HasSubstr("b.txt:2:3: error: not valid UTF-8 (byte 0xFF)"));
   // Each paragraph is a sequence; of the first nothing is left, and its frame stays.
   options_.inputs = {folder_.write("c.txt", std::string(1500, '\xFF') + "\n\n" + std::string(1500, 'c'))};
   options_.skip_bad = true;

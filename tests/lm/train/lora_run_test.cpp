@@ -85,9 +85,12 @@ TEST_F(LoraRuns, OtherAdaptersAreRefused) {
   const Path base = run("base", {});
   const Path adapted = run("adapted", {load(base), "finetune=true", lora_, "exit_interval=2"});
   EXPECT_THAT(refusal("adapted", {load(base), "finetune=true", "lora={enabled: true, dim: 8, alpha: 8}"}),
-              HasSubstr("primus_lora"));
-  EXPECT_THAT(refusal("adapted", {load(base), "finetune=true"}), HasSubstr("primus_lora"));
-  EXPECT_THAT(refusal("other", {load(adapted), "finetune=true"}), HasSubstr("have adapters"));
+              HasSubstr("was saved with other lora settings"));
+  EXPECT_THAT(refusal("adapted", {load(base), "finetune=true"}), HasSubstr("was saved with other lora settings"));
+  run("plain", {load(base), "finetune=true", "exit_interval=2"});
+  EXPECT_THAT(refusal("plain", {load(base), "finetune=true", lora_}),
+              AllOf(HasSubstr("was saved without LoRA"), HasSubstr("restore lora, or use a new exp_name")));
+  EXPECT_THAT(refusal("other", {load(adapted), "finetune=true"}), HasSubstr("has LoRA adapters that differ"));
   // From weights with the same adapters a new run begins with them.
   run("further", {load(adapted), "finetune=true", lora_});
   EXPECT_LT(losses("further").front(), losses("adapted").front());

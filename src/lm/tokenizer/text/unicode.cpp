@@ -168,7 +168,7 @@ void require_valid(std::string_view text, std::string_view name, int64_t first_l
   if (at == text.size()) return;
   const std::string_view before = text.substr(0, at);
   const size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
-  throw invalid(fmt::format("the byte 0x{:02X} here is no UTF-8", static_cast<unsigned char>(text[at])),
+  throw invalid(fmt::format("not valid UTF-8 (byte 0x{:02X})", static_cast<unsigned char>(text[at])),
                 "convert the text to UTF-8, e.g. with iconv")
       .at(fmt::format("{}:{}:{}", name, first_line + std::count(before.begin(), before.end(), '\n'),
                       at - line_begin + 1));

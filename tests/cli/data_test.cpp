@@ -361,6 +361,18 @@ TEST_F(DataFiles, LearnsSpecialTokens) {
   EXPECT_THAT(twice.err, HasSubstr("it is another token already"));
 }
 
+// A hint names an option of the command that gives it.
+TEST_F(DataFiles, AMissingKeyIsNamedByTheCommandsOwnOption) {
+  write_file(folder_.path() / "other.jsonl", "{\"content\": \"a\"}\n");
+  const ProgramResult learned = run({"train-tokenizer", "-i", "other.jsonl", "-o", "t"});
+  EXPECT_EQ(learned.exit_code, 2);
+  EXPECT_THAT(learned.err, AllOf(HasSubstr("has no key 'text'"), HasSubstr("--json-key KEY"),
+                                 Not(HasSubstr("--json-keys"))));
+  EXPECT_THAT(
+      run({"tokenize", "-i", "other.jsonl", "-o", "t", "--tokenizer-type", "ByteTokenizer"}).err,
+      HasSubstr("--json-keys KEY"));
+}
+
 TEST_F(DataFiles, SplitAndMerge) {
   write_file(folder_.path() / "empty.jsonl", "");
   EXPECT_THAT(run({"tokenize", "-i", "empty.jsonl", "-o", "e", "--tokenizer-type", "ByteTokenizer"}).err,

@@ -33,8 +33,8 @@ bool begins_one_value(std::string_view line) {
 
 }  // namespace
 
-JsonLines::JsonLines(std::vector<std::string> keys, bool skip_bad)
-    : keys_(std::move(keys)), skip_bad_(skip_bad), texts_(keys_.size()) {}
+JsonLines::JsonLines(std::vector<std::string> keys, bool skip_bad, std::string option)
+    : keys_(std::move(keys)), skip_bad_(skip_bad), option_(std::move(option)), texts_(keys_.size()) {}
 
 void JsonLines::read(const TextBlock& block, std::string_view file,
                      FunctionRef<void(std::span<const JsonTexts>)> document) {
@@ -98,7 +98,7 @@ void JsonLines::read_line(std::string_view text, std::string_view file, int64_t 
   for (size_t key = 0; key < texts_.size(); ++key) {
     if (texts_[key].found_) continue;
     throw missing_key(text, keys_[key])
-        .add_hint("name the key that holds the text: 'primus data tokenize --json-keys KEY'")
+        .add_hint(fmt::format("name the key that holds the text: {}", option_))
         .at(fmt::format("{}:{}", file, line));
   }
 }

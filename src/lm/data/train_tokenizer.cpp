@@ -13,7 +13,7 @@ std::string train_tokenizer(const TrainTokenizerOptions& options,
   if (options.inputs.empty()) throw invalid("there is no input to train a tokenizer on");
   BpeTrainer trainer(options.bpe);
   BlockReader reader(find_inputs(options.inputs), BlockReader::kBlockSize, options.max_line_bytes);
-  JsonLines lines({options.json_key}, options.skip_bad);
+  JsonLines lines({options.json_key}, options.skip_bad, "--json-key KEY");
   TrainTokenizerProgress state;
   for (const InputFile& file : reader.files()) state.bytes_total += file.size;
   uint64_t bytes_before = 0;  // of the files already read

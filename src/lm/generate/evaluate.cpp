@@ -59,7 +59,7 @@ class Evaluation {
     for (const data::InputFile& file : files) total += file.size;
     std::size_t last = 0;
     data::BlockReader reader(files);
-    data::JsonLines lines({options_.json_key}, false);
+    data::JsonLines lines({options_.json_key}, false, "--json-key KEY");
     data::TextBlock block;
     while (!done() && reader.next(block)) {
       const data::InputFile& file = reader.files()[block.file];

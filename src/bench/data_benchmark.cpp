@@ -11,6 +11,7 @@
 #include "base/terminal/terminal.h"
 #include "bench/device_timer.h"
 #include "lm/data/batch_loader.h"
+#include "lm/train/posttrain_plan.h"
 #include "lm/train/training_settings.h"
 
 namespace primus {
@@ -46,8 +47,9 @@ std::pair<std::vector<double>, std::int64_t> read_batches(const data::Dataset& d
 
 }  // namespace
 
-BenchmarkReport benchmark_data(const config::Experiment& experiment, const DataBenchmarkOptions& options) {
+BenchmarkReport benchmark_data(const config::Experiment& given, const DataBenchmarkOptions& options) {
   check_seconds(options.seconds);
+  const config::Experiment experiment = plan_posttraining(given, builtin_families(), 1).experiment;
   const config::TrainerConfig& c = experiment.trainer;
   std::vector<std::string> notes;
   const std::unique_ptr<const Tokenizer> tokenizer = tokenizer_of(experiment, &notes);

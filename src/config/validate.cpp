@@ -256,9 +256,9 @@ class Validator {
       refuse({"min_lr", "lr"}, fmt::format("min_lr ({}) is above lr ({})", config_.min_lr, config_.lr),
              "lr is the peak, and min_lr where the decay ends: set min_lr to at most lr");
     }
-    if (config_.lr_warmup_init > config_.lr) {
+    if (config_.lr_warmup_init.value_or(0) > config_.lr) {
       refuse({"lr_warmup_init", "lr"},
-             fmt::format("lr_warmup_init ({}) is above lr ({})", config_.lr_warmup_init, config_.lr),
+             fmt::format("lr_warmup_init ({}) is above lr ({})", *config_.lr_warmup_init, config_.lr),
              "lr is the peak, and lr_warmup_init where the warm-up begins: set it to at most lr");
     }
     if (config_.lr_warmup_iters >= config_.lr_decay_iters && config_.lr_warmup_iters > 0 &&

@@ -48,8 +48,9 @@ TEST(Completion, OfOptionsAndTheirValues) {
   EXPECT_THAT(offered({"chat", "--temp"}), ElementsAre("--template", "--temperature", ":none"));
   EXPECT_THAT(offered({"chat", "--template", "plain", "--temp"}), ElementsAre("--temperature", ":none"));
   EXPECT_THAT(offered({"chat", "--template", ""}),
-              ElementsAre("auto", "plain", "alpaca", "squad", "chatml", ":none"));
-  EXPECT_THAT(offered({"chat", "--template=p"}), ElementsAre("--template=plain", ":none"));
+              ElementsAre("auto", "plain", "alpaca", "squad", "chatml", "llama3", "mistral", "gemma", "phi3",
+                          "phi4", "zephyr", ":none"));
+  EXPECT_THAT(offered({"chat", "--template=pl"}), ElementsAre("--template=plain", ":none"));
   EXPECT_THAT(offered({"chat", "--tokenizer", ""}), ElementsAre(":files"));
   EXPECT_THAT(offered({"chat", ""}), ElementsAre(":folders"));
   EXPECT_THAT(offered({"completion", ""}), ElementsAre("bash", "zsh", "fish", ":none"));
@@ -79,7 +80,7 @@ TEST(Completion, BehindTheMode) {
               ElementsAre("model", ":none"));
   EXPECT_THAT(offered({"slurm", "srun", "--", "container", "--priv"}),
               ElementsAre("--privileged-set", ":none"));
-  EXPECT_THAT(offered({"direct", "--", "chat", "--template", "p"}), ElementsAre("plain", ":none"));
+  EXPECT_THAT(offered({"direct", "--", "chat", "--template", "pl"}), ElementsAre("plain", ":none"));
 }
 
 bool installed(const std::string& shell) {

@@ -9,6 +9,7 @@
 #include "base/terminal/terminal.h"
 #include "base/text/json_text.h"
 #include "cli/command.h"
+#include "lm/data/chat_template.h"
 #include "lm/data/conversation_files.h"
 #include "lm/generate/model_folder.h"
 
@@ -22,12 +23,18 @@ class DataConversations final : public Command {
  public:
   void declare(Arguments& args) override {
     args.positional("FILE", &name_, "JSON lines, a JSON list, or a folder with train.jsonl");
-    args.option("--format,-f", "FORMAT", &format_, "how conversations are written (sft_conversation_format)")
-        .choices = {"alpaca", "squad", "bridge_squad", "chatml", "messages", "openai"};
+    args.option(
+            "--format,-f", "FORMAT", &format_,
+            "how conversations are written (sft_conversation_format); auto: as the model's chat template has "
+            "it")
+        .choices = {"auto",   "alpaca",  "squad", "bridge_squad", "chatml", "messages", "openai",
+                    "llama3", "mistral", "gemma", "phi3",         "phi4",   "zephyr"};
     args.option("--tokenizer,-t", "FILE", &tokenizer_, "tokenizer file, or the folder of a model or a run");
     args.option("--tokenizer-type", "TYPE", &type_, "kind of tokenizer, as in experiments");
     args.option("--split", "NAME", &split_, "of a folder, the files to read (sft_dataset_split)");
-    args.option("--seq-length", "L", &seq_length_, "count those that are longer than a sequence of L tokens");
+    args.option("--seq-length", "L", &seq_length_,
+                "as training with sequences of L tokens: what is longer loses its end, which is not learned");
+    args.flag("--skip-bad", skip_bad_, "leave broken records out and count them (sft_skip_bad)");
     args.option("--show", "N", &show_, "conversations to show");
     args.flag("--inline-bos", inline_bos_, "as with sft_bridge_compat_inline_bos");
     args.flag("--json", json_, "print as JSON, with the ids of what is shown");
@@ -43,32 +50,47 @@ class DataConversations final : public Command {
     if (seq_length_ < 0) throw invalid(fmt::format("--seq-length is {}", seq_length_), "give 1 or more");
     const auto tokenizer = load_named_tokenizer({type_, tokenizer_, {}, {}});
     console.notes(tokenizer->notes());
-    const data::ConversationWriter writer(*data::conversation_format(format_), *tokenizer, inline_bos_);
-    const data::TokenizedConversations all = data::read_conversations(
-        data::find_conversations(name_, split_).train, writer, tokenizer->vocab_size());
+    data::ChosenStyle chosen = data::choose_style(format_, *tokenizer);
+    chosen.style.inline_bos = inline_bos_;
+    const data::ConversationWriter writer(chosen.style, *tokenizer);
+    data::TokenizedConversations all =
+        data::read_conversations(data::find_conversations(name_, split_).train, writer,
+                                 {.vocab_size = tokenizer->vocab_size(), .skip_bad = skip_bad_});
+    for (const std::string& note : {data::note_on_skipped(all, name_), data::note_on_unused(all, name_)}) {
+      if (!note.empty()) console.note("note: " + note);
+    }
+    const std::string_view format = data::name_of(chosen.style.format);
     if (json_) {
-      console.write(as_json(all, *tokenizer));
+      console.write(as_json(all, *tokenizer, chosen.style));
       return 0;
     }
+    console.print(fmt::format("format: {} ({})\n\n", format, chosen.why));
     for (std::size_t i = 0; i < shown(all); ++i) show(console, all, i, *tokenizer);
     console.print(summary(all));
     return 0;
   }
 
  private:
+  // The end of what training reads of a conversation.
+  std::size_t kept_end(const data::TokenizedConversations& all, std::size_t i) const {
+    const std::int64_t end = all.ends[i];
+    return static_cast<std::size_t>(seq_length_ > 0 ? std::min(end, all.begin(i) + seq_length_ + 1) : end);
+  }
+
   std::size_t shown(const data::TokenizedConversations& all) const {
     return std::min(all.size(), static_cast<std::size_t>(show_));
   }
 
   // Calls visit(text, whether it is learned) for each stretch of tokens that are or are not.
   template <class Visit>
-  static void stretches(const data::TokenizedConversations& all, std::size_t i, const Tokenizer& tokenizer,
-                        Visit visit) {
+  void stretches(const data::TokenizedConversations& all, std::size_t i, const Tokenizer& tokenizer,
+                 Visit visit) const {
     StreamDecoder decoder(tokenizer, /*skip_special=*/false);
     std::string text;
     bool learned = false;
+    const std::size_t kept = kept_end(all, i);
     for (auto t = static_cast<std::size_t>(all.begin(i)); t < static_cast<std::size_t>(all.ends[i]); ++t) {
-      const bool is = all.learned[t] != 0;
+      const bool is = t < kept && all.learned[t] != 0;
       if (is != learned) {
         // A character between the two is shown with the second.
         visit(text, learned);
@@ -80,12 +102,13 @@ class DataConversations final : public Command {
     visit(text + decoder.finish(), learned);
   }
 
-  static std::int64_t learned_in(const data::TokenizedConversations& all, std::size_t i) {
-    return std::count(all.learned.begin() + all.begin(i), all.learned.begin() + all.ends[i], std::uint8_t{1});
+  std::int64_t learned_in(const data::TokenizedConversations& all, std::size_t i) const {
+    return std::count(all.learned.begin() + all.begin(i),
+                      all.learned.begin() + static_cast<std::ptrdiff_t>(kept_end(all, i)), std::uint8_t{1});
   }
 
-  static void show(const Console& console, const data::TokenizedConversations& all, std::size_t i,
-                   const Tokenizer& tokenizer) {
+  void show(const Console& console, const data::TokenizedConversations& all, std::size_t i,
+            const Tokenizer& tokenizer) const {
     console.print(Color::kBold, fmt::format("{}: {} tokens, {} learned\n", i + 1, all.ends[i] - all.begin(i),
                                             learned_in(all, i)));
     stretches(all, i, tokenizer, [&](const std::string& text, bool learned) {
@@ -127,15 +150,24 @@ class DataConversations final : public Command {
         all.size(), t.tokens, t.learned, kBegin, kEnd, t.at(0.5), t.at(0.9), t.at(1));
     if (t.nothing > 0) text += fmt::format("{} have nothing to learn, and are left out\n", t.nothing);
     if (seq_length_ > 0)
-      text += fmt::format("{} are longer than a sequence of {}, and lose their end\n", t.longer, seq_length_);
+      text += fmt::format("{} are longer than a sequence of {}, and lose their end, which is not learned\n",
+                          t.longer, seq_length_);
     return text;
   }
 
-  std::string as_json(const data::TokenizedConversations& all, const Tokenizer& tokenizer) const {
+  std::string as_json(const data::TokenizedConversations& all, const Tokenizer& tokenizer,
+                      const data::ConversationStyle& style) const {
     const Totals t = totals(all);
-    nlohmann::ordered_json json{{"conversations", all.size()}, {"tokens", t.tokens},
-                                {"learned_tokens", t.learned}, {"nothing_to_learn", t.nothing},
-                                {"median_tokens", t.at(0.5)},  {"longest", t.at(1)}};
+    nlohmann::ordered_json json{{"format", data::name_of(style.format)},
+                                {"chat_template", data::template_of(style, tokenizer)},
+                                {"conversations", all.size()},
+                                {"tokens", t.tokens},
+                                {"learned_tokens", t.learned},
+                                {"nothing_to_learn", t.nothing},
+                                {"median_tokens", t.at(0.5)},
+                                {"longest", t.at(1)},
+                                {"skipped", all.skipped},
+                                {"unused_keys", all.unused}};
     if (seq_length_ > 0) json["longer_than_seq_length"] = t.longer;
     json["shown"] = nlohmann::ordered_json::array();
     for (std::size_t i = 0; i < shown(all); ++i) {
@@ -144,17 +176,18 @@ class DataConversations final : public Command {
         if (!text.empty()) parts.push_back({{"text", text}, {"learned", learned}});
       });
       const auto begin = all.begin(i), end = all.ends[i];
-      json["shown"].push_back(
-          {{"ids", std::vector(all.ids.begin() + begin, all.ids.begin() + end)},
-           {"learned", std::vector<int>(all.learned.begin() + begin, all.learned.begin() + end)},
-           {"parts", parts}});
+      std::vector<int> learned(all.learned.begin() + begin, all.learned.begin() + end);
+      std::fill(learned.begin() + (static_cast<std::int64_t>(kept_end(all, i)) - begin), learned.end(), 0);
+      json["shown"].push_back({{"ids", std::vector(all.ids.begin() + begin, all.ids.begin() + end)},
+                               {"learned", learned},
+                               {"parts", parts}});
     }
     return json_text(json) + "\n";
   }
 
-  std::string name_, tokenizer_, type_, format_ = "alpaca", split_ = "train";
+  std::string name_, tokenizer_, type_, format_ = "auto", split_ = "train";
   std::int64_t show_ = 3, seq_length_ = 0;
-  bool inline_bos_ = false, json_ = false;
+  bool inline_bos_ = false, skip_bad_ = false, json_ = false;
 };
 
 }  // namespace
@@ -165,7 +198,9 @@ extern const CommandEntry kDataConversations{
     "Reads all of the file, and says at its first mistake where it is. Learned are the assistant's texts and "
     "what "
     "ends them;\n"
-    "docs/posttrain.md has the formats, and docs/formats/conversations.md what a file may hold.",
+    "docs/posttrain.md has the formats, and docs/formats/conversations.md what a file may hold. Without "
+    "--format, the\n"
+    "one is taken that 'train posttrain' takes with this tokenizer.",
     "primus data conversations train.jsonl --tokenizer path/to/model\n"
     "primus data conversations data/ --tokenizer path/to/model --format chatml --seq-length 2048 --show 10\n"
     "primus data conversations train.jsonl --tokenizer-type ByteTokenizer --json",

@@ -212,7 +212,8 @@ void ExperimentArguments::refuse_unknown_options(const std::string& start) const
                 fmt::format("{}", fmt::join(hints, "; ")));
 }
 
-// What stands in for an experiment file: a run that goes over the data once, with validation and samples.
+// What stands in for an experiment file: a run that goes over the data once, with validation and samples;
+// conversations as sft_fit_to_data chooses.
 config::Experiment ExperimentArguments::load_without_file() const {
   const bool tunes = module_ == "post_trainer";
   bool whole_sequences = false;  // the model can neither write texts nor tell packed conversations apart
@@ -233,7 +234,7 @@ config::Experiment ExperimentArguments::load_without_file() const {
                     "{}{}{}",
                     json_text(nlohmann::json(exp_name), -1), module_, tunes ? "sft_trainer" : "pre_trainer",
                     whole_sequences ? "" : "      sample_interval: 100\n",
-                    tunes ? "      sft_dataset_name: null\n" : "",
+                    tunes ? "      sft_dataset_name: null\n      sft_fit_to_data: true\n" : "",
                     tunes && !whole_sequences ? "      enable_packed_sequences: true\n" : ""),
         "(no experiment file)", overrides_);
   };

@@ -492,12 +492,15 @@ extern const CommandEntry kTrainPosttrain{
     "sft_dataset_name is a file of JSON lines ({\"messages\": [...]}, {\"instruction\", \"output\"}, ...), "
     "or a "
     "folder with\n"
-    "train.jsonl and perhaps validation.jsonl; sft_conversation_format says how they are written: alpaca, "
-    "squad, or chatml\n"
-    "for tokenizers with <|im_start|> and <|im_end|>. 'primus data conversations' shows what is learned.\n\n"
-    "Without --config, load=FOLDER names the model and sft_dataset_name=FILE the conversations: one epoch, "
-    "packed, unless\n"
-    "settings say otherwise.",
+    "train.jsonl and perhaps validation.jsonl. They are written as the model's chat template has them, or "
+    "as\n"
+    "sft_conversation_format says; the log names the format, and the template is saved with the model.\n"
+    "--skip-bad leaves broken records out and counts them. 'primus data conversations' shows what is "
+    "learned.\n\n"
+    "Without --config, load=FOLDER names the model and sft_dataset_name=FILE the conversations. Batch, "
+    "epochs\n"
+    "and lr are then chosen by their number and the size of the model (sft_fit_to_data), unless the command\n"
+    "line sets them.",
     "primus train posttrain --config examples/native/configs/CPU/llama_tiny-sft.yaml\n"
     "primus train posttrain --config exp.yaml --dry-run\n"
     "primus train posttrain load=path/to/model sft_dataset_name=train.jsonl\n"
@@ -505,7 +508,7 @@ extern const CommandEntry kTrainPosttrain{
     "--epochs 3 "
     "lr=2e-5 exp_name=my-chats\n"
     "primus train posttrain load=path/to/model sft_dataset_name=train.jsonl lora='{enabled: true, dim: 16}' "
-    "lr=2e-4 exp_name=my-lora\n"
+    "exp_name=my-lora\n"
     "primus train posttrain --config exp.yaml --nproc 4",
     make_command<TrainPosttrain>,
     {Section::kTrain, 3},

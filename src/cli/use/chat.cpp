@@ -45,7 +45,7 @@ class Chat final : public Command {
     template_.declare(
         args, "auto", true,
         "how turns are written; plain is 'User: ...' and 'Assistant: ...', and auto what a model "
-        "was fine-tuned on (docs/posttrain.md)");
+        "was fine-tuned on, or its chat template (docs/posttrain.md)");
     template_.declare_system(args);
     args.option("--context", "N", &context_,
                 "tokens of conversation to remember (default: up to 4096, as the model has)");
@@ -58,36 +58,37 @@ class Chat final : public Command {
     const ModelFolder folder = model_.folder();
     const ModelConfig config = ModelArguments::config(folder, families, console);
     const auto tokenizer = model_.tokenizer(folder, config);
-    const std::optional<ConversationStyle> tuned = template_.style(folder);
-    if (template_.is_auto() && !tuned && !tokenizer->chat_template().empty()) {
-      throw unsupported("this model has a chat template of its own (Jinja), which Primus does not run yet",
-                        "--template chatml, alpaca or squad writes turns so, and plain as 'User:' and "
-                        "'Assistant:' lines: choose "
-                        "the format this model was trained on");
-    }
+    std::optional<data::ConversationStyle> style = template_.style(folder, *tokenizer);
     const GenerateSettings settings = sampling_.settings(folder, config, *tokenizer);
     constexpr std::int64_t kUsualContext = 4096;
-    const std::int64_t capacity = context_.value_or(std::min(config.max_positions, kUsualContext));
+    capacity_ = context_.value_or(std::min(config.max_positions, kUsualContext));
     Decoder decoder(device_.make(console), config, families,
-                    {.compute = device_.compute(), .capacity = capacity});
+                    {.compute = device_.compute(), .capacity = capacity_});
     load_model_weights(folder, decoder.store(), decoder.rank());
     std::optional<data::ConversationWriter> writer;
-    if (tuned) writer.emplace(writer_of({tuned->format}, *tokenizer));
+    if (style) {
+      style->inline_bos = false;  // a prompt is one text
+      writer.emplace(*style, *tokenizer);
+    }
     Conversation conversation(decoder, *tokenizer, settings, writer ? &*writer : nullptr, template_.system());
 
     const bool person = isatty(STDIN_FILENO) == 1;
-    const bool edits = Prompt::works(console.out);
     if (person) {
       console.note(
-          "Type a line and Enter. Ctrl-C stops a reply; /clear starts over; /quit, Ctrl-D or Ctrl-C on an "
+          "Type a line and Enter. Ctrl-C stops a reply; /help lists commands; exit, Ctrl-D or Ctrl-C on an "
           "empty line ends.");
-      if (!tuned && tokenizer->chat_template().empty()) {
-        console.note(
-            "This model has no chat template: it goes on with the conversation as a text, and may not have "
-            "learnt "
-            "to answer.");
-      }
+      console.note(
+          style ? fmt::format("Turns are written as {}.", data::name_of(style->format))
+                : "Turns are written as plain text: this model continues it, and may not have learned to "
+                  "answer.");
     }
+    talk(conversation, person, console);
+    return 0;
+  }
+
+ private:
+  void talk(Conversation& conversation, bool person, Console& console) const {
+    const bool edits = Prompt::works(console.out);
     Prompt prompt(console.out);
     LineReader input(STDIN_FILENO, "<standard input>");
     std::string line;
@@ -102,26 +103,43 @@ class Chat final : public Command {
     };
     while (next_line()) {
       if (line.empty()) continue;
-      if (line == "/quit") break;
-      if (line == "/clear") {
-        conversation.clear();
+      if (ends(line)) break;
+      if (is_command(line)) {
+        command(line, conversation, console);
         continue;
       }
       const std::size_t forgotten = reply(conversation, line, person, console);
       if (forgotten > 0) {
-        console.note(
-            forgotten == 1
-                ? fmt::format("note: the conversation is longer than {} tokens; the oldest turn was dropped",
-                              capacity)
-                : fmt::format(
-                      "note: the conversation is longer than {} tokens; the {} oldest turns were dropped",
-                      capacity, forgotten));
+        console.note(fmt::format("note: the conversation is longer than {} tokens; the oldest {} dropped",
+                                 capacity_,
+                                 forgotten == 1 ? "turn was" : fmt::format("{} turns were", forgotten)));
       }
     }
-    return 0;
   }
 
- private:
+  static bool ends(std::string_view line) {
+    return line == "/quit" || line == "/exit" || line == "/bye" || line == "exit" || line == "quit";
+  }
+
+  // A slash and one word of letters.
+  static bool is_command(std::string_view line) {
+    return line.starts_with('/') && line.size() > 1 &&
+           std::ranges::all_of(line.substr(1), [](char c) { return (c >= 'a' && c <= 'z') || c == '?'; });
+  }
+
+  static void command(std::string_view line, Conversation& conversation, const Console& console) {
+    if (line == "/clear") return conversation.clear();
+    if (line != "/help" && line != "/?") {
+      console.note(fmt::format("there is no command {}; /help lists them", line));
+      return;
+    }
+    console.note(
+        "/clear   starts a new conversation\n"
+        "/help    shows this\n"
+        "/quit    ends; also exit, quit, Ctrl-D, and Ctrl-C on an empty line\n"
+        "Everything else goes to the model. 'primus chat --help' has the options.");
+  }
+
   // Writes the reply as it comes. Returns how many turns were forgotten to make room for it.
   static std::size_t reply(Conversation& conversation, const std::string& line, bool person,
                            Console& console) {
@@ -143,6 +161,7 @@ class Chat final : public Command {
   ModelArguments model_;
   TemplateArguments template_;
   std::optional<std::int64_t> context_;
+  std::int64_t capacity_ = 0;  // tokens that are remembered
   SamplingArguments sampling_;
   DeviceOptions device_;
 };
@@ -154,9 +173,11 @@ extern const CommandEntry kChat{
     "Talks with a trained model",
     "Reads a line, writes the reply, and keeps the conversation. A run of 'train posttrain' is asked in the "
     "format\n"
-    "it was fine-tuned on. For other models turns are plain lines 'User: ...' and 'Assistant: ...', unless\n"
-    "--template says how. A model that was only pre-trained continues the conversation as a text; it has\n"
-    "not learnt to answer.\n\n"
+    "it was fine-tuned on, and another model in that of its chat template, where it is one that --template "
+    "names.\n"
+    "Without either, turns are plain lines 'User: ...' and 'Assistant: ...'. A model that was only "
+    "pre-trained\n"
+    "continues the conversation as a text; it has not learned to answer. /help lists what can be typed.\n\n"
     "On a terminal lines can be edited: arrows, Home and End, Ctrl-A/E/K/U/W/Y, and the lines before with "
     "the\n"
     "arrows up and down. Pasted text may have several lines. Ctrl-C stops a reply, drops what is typed, and "

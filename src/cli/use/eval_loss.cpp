@@ -43,8 +43,11 @@ class EvalLoss final : public Command {
     args.option("--conversations", "PATH", &conversations_,
                 "conversations instead, of which the answers count: a file or glob, or a folder's validation "
                 "part (docs/posttrain.md)");
-    template_.declare(args, "auto", false,
-                      "of --conversations: how turns are written; auto is what the model was fine-tuned on");
+    template_.declare(
+        args, "auto", false,
+        "of --conversations: how turns are written; auto is what the model was fine-tuned on, or its "
+        "chat template");
+    args.flag("--skip-bad", skip_bad_, "of --conversations: leave broken records out and count them");
     args.option("--json-key", "KEY", &options_.json_key, "of JSON lines: where the text is");
     args.option("--max-tokens,-n", "N", &options_.max_tokens, "stop after so many tokens; 0: all");
     args.option("--seq-length", "N", &sequence_,
@@ -118,9 +121,14 @@ class EvalLoss final : public Command {
     if (files.divided && files.valid.empty())
       throw invalid(fmt::format("'{}' has no file of validation data", *conversations_),
                     "name the file itself");
-    const data::ConversationWriter writer = writer_of(template_.required_style(folder), tokenizer);
+    const data::ConversationWriter writer(template_.required_style(folder, tokenizer), tokenizer);
     const data::TokenizedConversations conversations =
-        data::read_conversations(files.divided ? files.valid : files.train, writer, config.vocab);
+        data::read_conversations(files.divided ? files.valid : files.train, writer,
+                                 {.vocab_size = config.vocab, .skip_bad = skip_bad_});
+    for (const std::string& note : {data::note_on_skipped(conversations, *conversations_),
+                                    data::note_on_unused(conversations, *conversations_)}) {
+      if (!note.empty()) console.note("note: " + note);
+    }
     std::int64_t longest = 2;
     for (std::size_t i = 0; i < conversations.size(); ++i)
       longest = std::max(longest, conversations.tokens(i));
@@ -163,7 +171,7 @@ class EvalLoss final : public Command {
   std::optional<std::int64_t> sequence_;
   std::int64_t batch_ = 4;
   DeviceOptions device_;
-  bool json_ = false;
+  bool json_ = false, skip_bad_ = false;
 };
 
 }  // namespace

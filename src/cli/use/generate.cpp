@@ -71,7 +71,7 @@ class Generate final : public Command {
     template_.declare(
         args, "", false,
         "ask: each prompt is a user's turn, written in this format, and the answer alone is shown; "
-        "auto is what the model was fine-tuned on");
+        "auto is what the model was fine-tuned on, or its chat template");
     template_.declare_system(args);
     sampling_.declare(args, 128);
     device_.declare(args);
@@ -103,7 +103,8 @@ class Generate final : public Command {
     if (!prompt.empty() || writer_) {
       for (const std::int32_t id : kept) stream.push(id);
     }
-    auto show = [&](const std::string& piece) {
+    auto show = [&](std::string piece) {
+      if (text.empty()) piece = without_prefix(std::move(piece));
       text += piece;
       if (!json_) console.write(piece);
     };
@@ -137,13 +138,22 @@ class Generate final : public Command {
                       "name it: --template auto, chatml or alpaca");
       return;
     }
-    const ConversationStyle style = template_.required_style(folder);
-    writer_.emplace(writer_of({style.format}, tokenizer));
+    data::ConversationStyle style = template_.required_style(folder, tokenizer);
+    style.inline_bos = false;  // a question is one text
+    writer_.emplace(style, tokenizer);
     if (!system.empty() && !writer_->has_system())
-      throw invalid(fmt::format("the format {} has no place for a system's text", style.format),
-                    "leave --system out");
+      throw invalid(
+          fmt::format("the format {} has no place for a system's text", data::name_of(style.format)),
+          "leave --system out");
     before_ = data::with_system(system);
     settings.stop_ids.push_back(writer_->end_id());
+  }
+
+  // An answer without the space that the format puts in front of it.
+  std::string without_prefix(std::string text) const {
+    const std::string_view prefix = writer_ ? writer_->answer_prefix() : std::string_view();
+    if (!prefix.empty() && text.starts_with(prefix)) text.erase(0, prefix.size());
+    return text;
   }
 
   std::vector<std::int32_t> encoded(const Tokenizer& tokenizer, const std::string& prompt) const {
@@ -249,6 +259,7 @@ class Generate final : public Command {
     std::string written;
     for (const std::int32_t id : text.ids) written += stream.push(id);
     written += stream.finish();
+    written = without_prefix(std::move(written));
     nlohmann::ordered_json json{{"index", index}};
     if (!line.id.empty()) json["id"] = nlohmann::ordered_json::parse(line.id);
     json["prompt"] = line.prompt;

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
+#include "lm/data/chat_template.h"
 
 namespace primus::cli {
 
@@ -11,27 +12,38 @@ void TemplateArguments::declare(Arguments& arguments, std::string preset, bool p
                                 const std::string& help) {
   template_ = std::move(preset);
   Argument& option = arguments.option("--template", "NAME", &template_, help);
-  option.choices = {"auto", "alpaca", "squad", "chatml"};
+  option.choices = {"auto",    "alpaca", "squad", "chatml", "llama3",
+                    "mistral", "gemma",  "phi3",  "phi4",   "zephyr"};
   if (plain) option.choices.insert(option.choices.begin() + 1, "plain");
 }
 
 void TemplateArguments::declare_system(Arguments& arguments) {
-  arguments.option("--system", "TEXT", &system_, "a system's text, before the first turn (alpaca, chatml)");
+  arguments.option("--system", "TEXT", &system_, "a system's text, before the first turn (squad has none)");
   arguments.option("--system-file", "FILE", &system_file_, "the same, from a file").reads = all_of_them;
 }
 
-std::optional<ConversationStyle> TemplateArguments::style(const ModelFolder& folder) const {
-  if (template_ == "auto") return load_conversation_style(folder);
+std::optional<data::ConversationStyle> TemplateArguments::style(const ModelFolder& folder,
+                                                                const Tokenizer& tokenizer) const {
   if (template_.empty() || template_ == "plain") return std::nullopt;
-  return ConversationStyle{template_};
+  if (template_ != "auto") return data::choose_style(template_, tokenizer).style;
+  const auto style = load_conversation_style(folder, tokenizer);
+  if (!style && !tokenizer.chat_template().empty()) {
+    throw unsupported(
+        "the model's chat template (Jinja) writes a format that Primus does not know, and templates are not "
+        "run",
+        fmt::format("choose the format that this model was trained on: --template {}",
+                    data::kConversationFormats));
+  }
+  return style;
 }
 
-ConversationStyle TemplateArguments::required_style(const ModelFolder& folder) const {
-  const std::optional<ConversationStyle> chosen = style(folder);
+data::ConversationStyle TemplateArguments::required_style(const ModelFolder& folder,
+                                                          const Tokenizer& tokenizer) const {
+  const auto chosen = style(folder, tokenizer);
   if (chosen) return *chosen;
-  throw invalid(
-      fmt::format("'{}' does not say in which format the model was fine-tuned", folder.path.string()),
-      "name it: --template alpaca, squad or chatml");
+  throw invalid(fmt::format("'{}' has no chat template, and does not say in which format it was fine-tuned",
+                            folder.path.string()),
+                fmt::format("name the format: --template {}", data::kConversationFormats));
 }
 
 std::string TemplateArguments::system() const {
@@ -43,14 +55,6 @@ std::string TemplateArguments::system() const {
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
   return text;
-}
-
-data::ConversationWriter writer_of(const ConversationStyle& style, const Tokenizer& tokenizer) {
-  const std::optional<data::ConversationFormat> format = data::conversation_format(style.format);
-  if (!format)
-    throw invalid(fmt::format("there is no format of conversations '{}'", style.format),
-                  "one of " + std::string(data::kConversationFormats));
-  return {*format, tokenizer, style.inline_bos};
 }
 
 }  // namespace primus::cli

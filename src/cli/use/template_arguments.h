@@ -21,10 +21,12 @@ class TemplateArguments {
 
   // Whether a format was asked for.
   bool given() const { return !template_.empty(); }
-  // The chosen format: "auto" is what the model was fine-tuned on. Nothing: none, or that is not known.
-  std::optional<ConversationStyle> style(const ModelFolder& folder) const;
+  // The chosen format: "auto" is what the model was fine-tuned on, or its chat template. Nothing: none is
+  // wanted, or the model has neither. Error(kUnsupported) where its template is of a format that Primus does
+  // not know.
+  std::optional<data::ConversationStyle> style(const ModelFolder& folder, const Tokenizer& tokenizer) const;
   // The same, where there must be one: Error(kInvalid) says how to name it.
-  ConversationStyle required_style(const ModelFolder& folder) const;
+  data::ConversationStyle required_style(const ModelFolder& folder, const Tokenizer& tokenizer) const;
   bool is_auto() const { return template_ == "auto"; }
   // What stands before the first turn; empty: nothing. Errors of read_file, and kInvalid for both options.
   std::string system() const;
@@ -33,8 +35,5 @@ class TemplateArguments {
   std::string template_;
   std::optional<std::string> system_, system_file_;
 };
-
-// `style.format` is one of --template's, or a checkpoint's.
-data::ConversationWriter writer_of(const ConversationStyle& style, const Tokenizer& tokenizer);
 
 }  // namespace primus::cli

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/text/suggest.h"
@@ -28,6 +30,43 @@ constexpr std::array<std::string_view, 4> kAnswers = {"response", "output", "ans
 constexpr std::array<std::string_view, 3> kOtherMasks = {"labels", "completion_mask", "assistant_masks"};
 constexpr std::array<std::string_view, 2> kContexts = {"input", "context"};
 
+// What no format here writes, although a model would read it.
+struct Unsupported {
+  std::string_view key, what, next;
+};
+constexpr std::string_view kNoTools = "leave such conversations out (--skip-bad), or take the key out",
+                           kThoughts =
+                               "write it into content, as the model's template does "
+                               "(<think>...</think>), or take the key out",
+                           kTextOnly = "only text is learned: leave such conversations out (--skip-bad)";
+constexpr std::array<Unsupported, 9> kUnsupportedOfMessages = {
+    {{"tool_calls", "a message calls tools", kNoTools},
+     {"function_call", "a message calls a function", kNoTools},
+     {"reasoning_content", "a message has its reasoning in a key of its own", kThoughts},
+     {"reasoning", "a message has its reasoning in a key of its own", kThoughts},
+     {"thinking", "a message has its reasoning in a key of its own", kThoughts},
+     {"images", "a message has images", kTextOnly},
+     {"image", "a message has an image", kTextOnly},
+     {"audio", "a message has sound", kTextOnly},
+     {"videos", "a message has videos", kTextOnly}}};
+constexpr std::string_view kPreferences =
+    "preference learning is not in Primus: keep the chosen answer as 'response'";
+constexpr std::array<Unsupported, 11> kUnsupported = {
+    {{"tools", "the conversation has tools", kNoTools},
+     {"functions", "the conversation has functions", kNoTools},
+     {"documents", "the conversation has documents", kNoTools},
+     {"images", "the conversation has images", kTextOnly},
+     {"image", "the conversation has an image", kTextOnly},
+     {"videos", "the conversation has videos", kTextOnly},
+     {"audios", "the conversation has sounds", kTextOnly},
+     {"audio", "the conversation has sound", kTextOnly},
+     {"chosen", "the conversation has a chosen answer", kPreferences},
+     {"rejected", "the conversation has a rejected answer", kPreferences},
+     {"reasoning_content", "the conversation has its reasoning in a key of its own", kThoughts}}};
+
+// Ways to leave an answer out of the loss.
+constexpr std::array<std::string_view, 4> kMasks = {"weight", "train", "loss", "trainable"};
+
 // What the members of an object say under several names.
 template <size_t N>
 using Texts = std::array<std::optional<std::string>, N>;
@@ -42,7 +81,7 @@ std::optional<std::string>* find(const std::array<std::string_view, N>& names, T
 template <size_t N>
 std::optional<std::string> first_of(Texts<N>& texts) {
   for (std::optional<std::string>& text : texts) {
-    if (text) return std::move(text);
+    if (text) return std::exchange(text, std::nullopt);
   }
   return std::nullopt;
 }
@@ -53,6 +92,7 @@ class Reader {
 
   void read() {
     json_.require(Kind::kObject, "a conversation");
+    out_.unused.clear();
     json_.begin_object();
     for (std::string key; json_.next_key(key);) member(key);
     if (has_ids_) return finish_tokens();
@@ -82,10 +122,71 @@ class Reader {
       read_mask();
     } else if (key == "seq_start_id") {
       read_starts();
-    } else {
+    } else if (key == "history") {
+      read_history();
+    } else if (!refuse_unsupported(kUnsupported, key)) {
       const auto mask = std::ranges::find(kOtherMasks, key);
       if (mask != kOtherMasks.end() && json_.peek() != Kind::kNull) other_mask_ = *mask;
-      json_.skip();
+      pass(key);
+    }
+  }
+
+  // Reads past a value that nothing uses. Null and "" say nothing.
+  void pass(const std::string& name) {
+    const std::string_view value = json_.skip();
+    if (value != "null" && value != "\"\"") note_unused(name);
+  }
+  void note_unused(std::string_view name) {
+    if (std::ranges::find(out_.unused, name) == out_.unused.end()) out_.unused.emplace_back(name);
+  }
+
+  // Whether `key` is one of `keys`, with a value that says nothing.
+  bool refuse_unsupported(std::span<const Unsupported> keys, std::string_view key) {
+    const auto found = std::ranges::find(keys, key, &Unsupported::key);
+    if (found == keys.end()) return false;
+    if (is_empty_value()) return true;
+    json_.refuse(fmt::format("{} ('{}'), which is not supported; {}", found->what, key, found->next));
+  }
+
+  // Passes null, "", [] and {}. False: there is another value, not passed or passed in part.
+  bool is_empty_value() {
+    if (json_.read_null()) return true;
+    switch (json_.peek()) {
+      case Kind::kString:
+        return json_.read_string().empty();
+      case Kind::kBool:
+        return !json_.read_bool();
+      case Kind::kArray:
+        json_.begin_array();
+        return !json_.next_element();
+      case Kind::kObject: {
+        json_.begin_object();
+        std::string key;
+        return !json_.next_key(key);
+      }
+      default:
+        return false;
+    }
+  }
+
+  // Earlier turns: [[question, answer], ...].
+  void read_history() {
+    if (json_.read_null()) return;
+    json_.require(Kind::kArray, "the value of", "history");
+    json_.begin_array();
+    while (json_.next_element()) {
+      json_.require(Kind::kArray, "an element of", "history");
+      std::vector<std::string> turn;
+      json_.begin_array();
+      while (json_.next_element()) {
+        json_.require(Kind::kString, "a turn of", "history");
+        turn.push_back(json_.read_string());
+      }
+      if (turn.size() != 2)
+        json_.refuse(
+            fmt::format("a turn of 'history' has {} texts; it has a question and an answer", turn.size()));
+      history_.push_back({std::string(kUser), std::move(turn[0]), {}});
+      history_.push_back({std::string(kAssistant), std::move(turn[1]), {}});
     }
   }
 
@@ -128,7 +229,8 @@ class Reader {
   void read_message() {
     json_.require(Kind::kObject, "a message");
     std::optional<std::string> role, text;
-    bool learned = true;
+    std::optional<bool> learned;
+    std::string mask;  // the key that says so
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
       if (key == "role" || key == "from") {
@@ -136,35 +238,37 @@ class Reader {
         role = json_.read_string();
       } else if (key == "content" || key == "value") {
         text = read_content(key);
-      } else if (key == "weight") {
-        learned = read_weight();
-      } else if (key == "tool_calls" && json_.peek() != Kind::kNull) {
-        refuse_calls();
-      } else {
-        json_.skip();
+      } else if (std::ranges::find(kMasks, key) != kMasks.end()) {
+        if (const auto said = read_learned(key)) {
+          if (learned && *learned != *said)
+            json_.refuse(fmt::format("'{}' and '{}' of a message contradict each other", mask, key));
+          learned = said;
+          mask = key;
+        }
+      } else if (!refuse_unsupported(kUnsupportedOfMessages, key)) {
+        pass("messages." + key);
       }
     }
     if (!role) json_.refuse("a message has no role");
     if (!text) json_.refuse("a message has no content");
-    out_.messages.push_back({known_role(*role), *std::move(text), {}, learned});
+    std::string name = known_role(*role);
+    if (name != kAssistant && mask != "weight" && learned.value_or(false)) {
+      json_.refuse(
+          fmt::format("a turn of the role '{}' is to be learned ('{}'), and only answers are", name, mask));
+    }
+    out_.messages.push_back({std::move(name), *std::move(text), {}, learned.value_or(true)});
   }
 
-  // Whether an answer is learned, as fine-tuning by services has it.
-  bool read_weight() {
-    if (json_.read_null()) return true;
-    json_.require(Kind::kNumber, "the value of", "weight");
+  // Whether an answer is learned: 0 or 1, or a truth value. Nothing: null.
+  std::optional<bool> read_learned(const std::string& key) {
+    if (json_.read_null()) return std::nullopt;
+    if (json_.peek() == Kind::kBool) return json_.read_bool();
+    json_.require(Kind::kNumber, "the value of", key);
     const double weight = json_.read_double();
-    if (weight != 0 && weight != 1)
-      json_.refuse(fmt::format("a message has the weight {}; an answer is learned (1) or not (0)", weight));
+    if (weight != 0 && weight != 1) {
+      json_.refuse(fmt::format("a message has the {} {}; an answer is learned (1) or not (0)", key, weight));
+    }
     return weight == 1;
-  }
-
-  // An empty list calls nothing.
-  void refuse_calls() {
-    json_.require(Kind::kArray, "the value of", "tool_calls");
-    json_.begin_array();
-    if (!json_.next_element()) return;
-    json_.refuse("tool_calls are not supported");
   }
 
   std::string read_content(const std::string& key) {
@@ -184,7 +288,7 @@ class Reader {
           json_.require(Kind::kString, "the value of", inner);
           (inner == "type" ? type : text) = json_.read_string();
         } else {
-          json_.skip();
+          pass("messages.content." + inner);
         }
       }
       if (type.value_or("text") != "text") {
@@ -256,7 +360,10 @@ class Reader {
   }
 
   void finish_tokens() {
-    if (has_messages_) json_.refuse("the conversation has messages and input_ids; it must be one of them");
+    if (has_messages_ || !history_.empty()) {
+      json_.refuse(fmt::format("the conversation has {} and input_ids; it must be one of them",
+                               has_messages_ ? "messages" : "history"));
+    }
     if (!has_mask_ && !other_mask_.empty()) {
       json_.refuse(
           fmt::format("'{}' is not read, and without a loss_mask all of input_ids would be learned: write "
@@ -277,14 +384,32 @@ class Reader {
     out_.starts = starts_;
   }
 
+  // Names the texts that another one stands for.
+  template <size_t N>
+  void note_unused_texts(const std::array<std::string_view, N>& names, const Texts<N>& texts) {
+    for (size_t i = 0; i < N; ++i) {
+      if (texts[i] && !texts[i]->empty()) note_unused(names[i]);
+    }
+  }
+
   void finish_messages() {
-    if (system_.value_or("").empty() || out_.messages.front().role == kSystem) return;
+    if (!history_.empty()) json_.refuse("the conversation has messages and history; it must be one of them");
+    note_unused_texts(kQuestions, questions_);
+    note_unused_texts(kAnswers, answers_);
+    note_unused_texts(kContexts, contexts_);
+    if (first_answer_) note_unused("answers");
+    if (system_.value_or("").empty()) return;
+    if (out_.messages.front().role == kSystem) {
+      if (out_.messages.front().text != *system_) note_unused("system");
+      return;
+    }
     out_.messages.insert(out_.messages.begin(), {std::string(kSystem), *std::move(system_), {}});
   }
 
   void finish_turn() {
     std::optional<std::string> question = first_of(questions_), answer = first_of(answers_);
     std::string context = first_of(contexts_).value_or("");
+    if (answer && first_answer_) note_unused("answers");
     if (!answer) answer = std::move(first_answer_);
     if (!question && !context.empty()) question = std::exchange(context, {});
     if (!question) {
@@ -295,9 +420,13 @@ class Reader {
       json_.refuse(
           fmt::format("the conversation has no answer: none of {}, answers", fmt::join(kAnswers, ", ")));
     }
+    note_unused_texts(kQuestions, questions_);
+    note_unused_texts(kAnswers, answers_);
+    note_unused_texts(kContexts, contexts_);
     out_.messages.clear();
     if (!system_.value_or("").empty())
       out_.messages.push_back({std::string(kSystem), *std::move(system_), {}});
+    std::ranges::move(history_, std::back_inserter(out_.messages));
     out_.messages.push_back({std::string(kUser), *std::move(question), std::move(context)});
     out_.messages.push_back({std::string(kAssistant), *std::move(answer), {}});
   }
@@ -311,6 +440,7 @@ class Reader {
   bool has_messages_ = false, has_ids_ = false, has_mask_ = false;
   std::string_view other_mask_;  // that the object has
   std::vector<int64_t> starts_;
+  std::vector<Message> history_;
 };
 
 }  // namespace

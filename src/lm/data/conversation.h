@@ -1,16 +1,19 @@
 // One conversation to learn from, as a JSON object says it: turns of text, or tokens that are made already.
 //
-// What is read (the names of Primus's supervised fine-tuning, docs/formats/conversations.md):
+// What is read (docs/formats/conversations.md):
 //   messages         [{"role": "user", "content": "..."}, ...], or "conversations" with "from" and "value";
 //                    "system" beside them goes in front. The content of a message is text, null, or a list of
-//                    {"type": "text", "text": ...}; an answer with "weight": 0 is not learned
+//                    {"type": "text", "text": ...}; an answer with "weight": 0, "train": false or "loss":
+//                    false is not learned
 //   a single turn    instruction, prompt or question; response, output, answer, completion or answers;
-//                    perhaps input or context (what the question is about) and system. {"input", "output"}
-//                    alone are question and answer. Of several names the first that is not null counts
+//                    perhaps input or context (what the question is about), system, and history: earlier
+//                    turns as [[question, answer], ...]. {"input", "output"} alone are question and answer.
+//                    Of several names the first that is not null counts
 //   tokens           input_ids; perhaps loss_mask (1 where the token is to be learned; without it all are)
 //   and
 //                    seq_start_id (where each of several conversations begins)
-// All else in the object is passed over.
+// Keys that would change the text and are not written by any format here (tools, tool_calls, function_call,
+// reasoning_content, images ...) are refused at their place. All other keys are listed in `unused`.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +45,8 @@ struct Conversation {
   std::vector<int32_t> ids;
   std::vector<uint8_t> learned;  // one per id
   std::vector<int64_t> starts;   // within `ids`, 0 first; empty where messages are there
+  // Keys with a value that were read past, each once: "id", or "messages.name" for one of a message.
+  std::vector<std::string> unused;
 };
 
 // Replaces `out` by what the next value of `json` says. Error(kInvalid) at "name:line:column" for anything

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <exception>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -253,18 +253,40 @@ ConversationFiles find_conversations(const std::string& name, const std::string&
   return {.train = json_files({name})};
 }
 
+std::string note_on_skipped(const TokenizedConversations& read, std::string_view file) {
+  if (read.skipped == 0) return "";
+  return fmt::format("{}: {} of {} records are left out (skip_bad); the first: {}", file, read.skipped,
+                     read.read, read.first_skipped);
+}
+
+std::string note_on_unused(const TokenizedConversations& read, std::string_view file) {
+  constexpr size_t kMostKeys = 12;
+  if (read.unused.empty()) return "";
+  std::vector<std::string> keys;
+  for (const auto& [key, count] : read.unused) {
+    if (keys.size() == kMostKeys) {
+      keys.push_back(fmt::format("and {} more", read.unused.size() - kMostKeys));
+      break;
+    }
+    keys.push_back(fmt::format("{} ({})", key, count));
+  }
+  return fmt::format("{}: keys that are not used, with the number of records: {}", file,
+                     fmt::join(keys, ", "));
+}
+
 TokenizedConversations read_conversations(const std::vector<InputFile>& files,
-                                          const ConversationWriter& writer, int64_t vocab_size, int workers,
-                                          const TokenizeProgressFn& progress) {
+                                          const ConversationWriter& writer, const ReadOptions& options) {
   using Clock = std::chrono::steady_clock;
   constexpr int64_t kGrain = 16;
-  ThreadPool pool(workers > 0 ? workers
-                              : static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 64u)));
+  ThreadPool pool(options.workers > 0
+                      ? options.workers
+                      : static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 64u)));
   TokenizedConversations all;
   struct Done {
     LearnedTokens tokens;
     std::vector<int64_t> starts;
-    std::exception_ptr error;
+    std::vector<std::string> unused;
+    std::optional<Error> error;
   };
   std::vector<Done> done;
   std::vector<Conversation> scratch(static_cast<size_t>(pool.size()));
@@ -276,11 +298,13 @@ TokenizedConversations read_conversations(const std::vector<InputFile>& files,
                             Done& out) {
     read_object(place, file, conversation);
     out.starts.assign(1, 0);
+    out.unused = conversation.unused;
     if (!conversation.messages.empty()) return writer.write(conversation, out.tokens);
     for (const int32_t id : conversation.ids) {
-      if (id < vocab_size) continue;
-      throw invalid(fmt::format("the token {} is not below the size of the vocabulary, {}", id, vocab_size),
-                    "the data were made with another tokenizer: take that one");
+      if (id < options.vocab_size) continue;
+      throw invalid(
+          fmt::format("the token {} is not below the size of the vocabulary, {}", id, options.vocab_size),
+          "the data were made with another tokenizer: take that one");
     }
     out.tokens.ids = conversation.ids;
     out.tokens.learned = conversation.learned;
@@ -300,17 +324,24 @@ TokenizedConversations read_conversations(const std::vector<InputFile>& files,
         static_cast<int64_t>(part.objects.size()), kGrain, [&](int64_t begin, int64_t end, int thread) {
           for (int64_t i = begin; i < end; ++i) {
             const auto at = static_cast<size_t>(i);
-            done[at].error = nullptr;
+            done[at].error.reset();
             try {
               tokenize(part.objects[at], part.file, scratch[static_cast<size_t>(thread)], done[at]);
             } catch (const Error& error) {
-              done[at].error = std::make_exception_ptr(at_line(error, part.objects[at], part.file));
+              done[at].error = at_line(error, part.objects[at], part.file);
             }
           }
         });
     for (size_t i = 0; i < part.objects.size(); ++i) {
       const Done& one = done[i];
-      if (one.error) std::rethrow_exception(one.error);
+      if (one.error && !options.skip_bad)
+        throw Error(*one.error).add_hint("'--skip-bad' leaves such records out and counts them");
+      if (one.error) {
+        if (all.skipped++ == 0)
+          all.first_skipped = fmt::format("{}: {}", one.error->location(), one.error->what());
+        continue;
+      }
+      for (const std::string& key : one.unused) ++all.unused[key];
       const auto begin = static_cast<int64_t>(all.ids.size());
       all.ids.insert(all.ids.end(), one.tokens.ids.begin(), one.tokens.ids.end());
       all.learned.insert(all.learned.end(), one.tokens.learned.begin(), one.tokens.learned.end());
@@ -318,12 +349,17 @@ TokenizedConversations read_conversations(const std::vector<InputFile>& files,
       all.ends.push_back(static_cast<int64_t>(all.ids.size()));
     }
     all.read += static_cast<int64_t>(part.objects.size());
-    if (progress) {
-      progress({part.file, std::min(bytes_total, bytes_before + part.position), bytes_total,
-                static_cast<uint64_t>(all.read), all.ids.size(),
-                std::chrono::duration<double>(Clock::now() - began).count()});
+    if (options.progress) {
+      options.progress({part.file, std::min(bytes_total, bytes_before + part.position), bytes_total,
+                        static_cast<uint64_t>(all.read), all.ids.size(),
+                        std::chrono::duration<double>(Clock::now() - began).count()});
     }
   });
+  if (all.skipped > 0 && all.ends.empty()) {
+    throw invalid(
+        fmt::format("none of {} records is a conversation; the first: {}", all.read, all.first_skipped),
+        "'primus data conversations' shows what is read");
+  }
   // They stay in memory, and grew by doubling.
   all.ids.shrink_to_fit();
   all.learned.shrink_to_fit();

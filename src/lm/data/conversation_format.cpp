@@ -11,9 +11,63 @@
 namespace primus::data {
 namespace {
 
-constexpr std::string_view kAlpacaPreamble =
-    "Below is an instruction that describes a task. Write a response that appropriately completes the "
-    "request.";
+struct Named {
+  std::string_view name;
+  ConversationFormat format;
+};
+// The first name of a format is the one that it is called by.
+constexpr std::array<Named, 12> kNames = {{{"alpaca", ConversationFormat::kAlpaca},
+                                           {"squad", ConversationFormat::kSquad},
+                                           {"bridge_squad", ConversationFormat::kSquad},
+                                           {"chatml", ConversationFormat::kChatMl},
+                                           {"messages", ConversationFormat::kChatMl},
+                                           {"openai", ConversationFormat::kChatMl},
+                                           {"llama3", ConversationFormat::kLlama3},
+                                           {"mistral", ConversationFormat::kMistral},
+                                           {"gemma", ConversationFormat::kGemma},
+                                           {"phi3", ConversationFormat::kPhi3},
+                                           {"phi4", ConversationFormat::kPhi4},
+                                           {"zephyr", ConversationFormat::kZephyr}}};
+
+constexpr TurnMarks kChatMl{.open = "<|im_start|>", .middle = "\n", .end = "<|im_end|>", .after = "\n"};
+constexpr TurnMarks kLlama3{.open = "<|start_header_id|>",
+                            .middle = "<|end_header_id|>\n\n",
+                            .end = "<|eot_id|>",
+                            .after = "",
+                            .trimmed = true};
+constexpr TurnMarks kGemma{.open = "<start_of_turn>",
+                           .middle = "\n",
+                           .end = "<end_of_turn>",
+                           .after = "\n",
+                           .assistant = "model",
+                           .system_turn = false,
+                           .trimmed = true,
+                           .any_role = false};
+constexpr TurnMarks kPhi3{.open = "<|", .middle = "|>\n", .end = "<|end|>", .after = "\n"};
+constexpr TurnMarks kPhi4{.open = "<|im_start|>", .middle = "<|im_sep|>", .end = "<|im_end|>", .after = ""};
+constexpr TurnMarks kZephyr{.open = "<|", .middle = "|>\n", .end = "", .after = "\n", .any_role = false};
+
+// Special tokens that a format cannot do without.
+std::vector<std::string_view> tokens_of(ConversationFormat format) {
+  switch (format) {
+    case ConversationFormat::kChatMl:
+      return {"<|im_start|>", "<|im_end|>"};
+    case ConversationFormat::kPhi4:
+      return {"<|im_start|>", "<|im_sep|>", "<|im_end|>"};
+    case ConversationFormat::kLlama3:
+      return {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
+    case ConversationFormat::kGemma:
+      return {"<start_of_turn>", "<end_of_turn>"};
+    case ConversationFormat::kPhi3:
+      return {"<|end|>"};
+    case ConversationFormat::kAlpaca:
+    case ConversationFormat::kSquad:
+    case ConversationFormat::kMistral:
+    case ConversationFormat::kZephyr:
+      return {};
+  }
+  return {};
+}
 
 bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
 
@@ -32,41 +86,124 @@ void require_role(const Message& message, std::string_view format) {
                 "set sft_conversation_format: messages");
 }
 
-// The id of a token that must be one by itself, as written.
-int32_t require_token(const Tokenizer& tokenizer, std::string_view text) {
+// The id of a token where it is one by itself, as written.
+std::optional<int32_t> single_token(const Tokenizer& tokenizer, std::string_view text) {
   const std::optional<int32_t> id = tokenizer.token_id(text);
-  if (id && tokenizer.encode(text, false) == std::vector<int32_t>{*id}) return *id;
-  throw invalid(
-      fmt::format("the conversation format is written with the special token {}, which the "
-                  "tokenizer ({}) does not have",
-                  text, tokenizer.name()),
-      "set sft_conversation_format: alpaca, or take a tokenizer that has <|im_start|> and <|im_end|>");
+  if (id && tokenizer.encode(text, false) == std::vector<int32_t>{*id}) return id;
+  return std::nullopt;
+}
+
+int32_t require_token(const Tokenizer& tokenizer, std::string_view text) {
+  if (const auto id = single_token(tokenizer, text)) return *id;
+  throw invalid(fmt::format("the conversation format is written with the special token {}, which the "
+                            "tokenizer ({}) does not have",
+                            text, tokenizer.name()),
+                "set sft_conversation_format: alpaca, or take a tokenizer that has the format's tokens");
+}
+
+// What Python's str.strip takes off, which is Jinja's trim.
+constexpr std::array<std::string_view, 29> kBlanks = {
+    " ",      "\t",     "\n",     "\v",     "\f",     "\r",     "\x1c",   "\x1d",   "\x1e",   "\x1f",
+    "\u0085", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003", "\u2004", "\u2005", "\u2006",
+    "\u2007", "\u2008", "\u2009", "\u200a", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000"};
+
+std::string_view trimmed(std::string_view text) {
+  const auto take = [&](auto is_at, auto remove) {
+    for (const std::string_view* blank = kBlanks.begin(); blank != kBlanks.end();) {
+      const bool found = is_at(*blank);
+      if (found) remove(blank->size());
+      blank = found ? kBlanks.begin() : blank + 1;
+    }
+  };
+  take([&](std::string_view blank) { return text.starts_with(blank); },
+       [&](size_t size) { text.remove_prefix(size); });
+  take([&](std::string_view blank) { return text.ends_with(blank); },
+       [&](size_t size) { text.remove_suffix(size); });
+  return text;
+}
+
+// A question and what it is about.
+std::string with_context(const Message& message, bool trim) {
+  std::string text = message.text;
+  if (!message.context.empty()) text += "\n\n" + message.context;
+  return trim ? std::string(trimmed(text)) : text;
+}
+
+// The text that the tokenizer reads as `ids`; empty where there is none.
+std::string spelled(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  std::string text;
+  for (const int32_t id : ids) text += tokenizer.token_text(id);
+  return tokenizer.encode(text, false) == ids ? text : "";
 }
 
 }  // namespace
 
 std::optional<ConversationFormat> conversation_format(std::string_view name) {
-  if (name == "alpaca") return ConversationFormat::kAlpaca;
-  if (name == "squad" || name == "bridge_squad") return ConversationFormat::kSquad;
-  if (name == "chatml" || name == "messages" || name == "openai") return ConversationFormat::kChatMl;
-  return std::nullopt;
+  const auto found = std::ranges::find(kNames, name, &Named::name);
+  return found == kNames.end() ? std::nullopt : std::optional(found->format);
 }
 
-ConversationWriter::ConversationWriter(ConversationFormat format, const Tokenizer& tokenizer, bool inline_bos)
-    : format_(format), tokenizer_(tokenizer), inline_bos_(inline_bos) {
-  if (format == ConversationFormat::kChatMl) {
-    require_token(tokenizer, kTurnBegin);
-    end_ = require_token(tokenizer, kTurnEnd);
-    return;
+std::string_view name_of(ConversationFormat format) {
+  return std::ranges::find(kNames, format, &Named::format)->name;
+}
+
+const TurnMarks* turn_marks(ConversationFormat format) {
+  switch (format) {
+    case ConversationFormat::kChatMl:
+      return &kChatMl;
+    case ConversationFormat::kLlama3:
+      return &kLlama3;
+    case ConversationFormat::kGemma:
+      return &kGemma;
+    case ConversationFormat::kPhi3:
+      return &kPhi3;
+    case ConversationFormat::kPhi4:
+      return &kPhi4;
+    case ConversationFormat::kZephyr:
+      return &kZephyr;
+    case ConversationFormat::kAlpaca:
+    case ConversationFormat::kSquad:
+    case ConversationFormat::kMistral:
+      return nullptr;
   }
+  return nullptr;
+}
+
+bool can_write(ConversationFormat format, const Tokenizer& tokenizer) {
+  const TurnMarks* const marks = turn_marks(format);
+  const bool ends_itself = marks && !marks->end.empty();
+  return (ends_itself || end_of_text(tokenizer)) &&
+         std::ranges::all_of(tokens_of(format), [&](std::string_view token) {
+           return single_token(tokenizer, token).has_value();
+         });
+}
+
+std::optional<int32_t> end_of_text(const Tokenizer& tokenizer) {
   const SpecialIds& special = tokenizer.special_ids();
-  const std::optional<int32_t> end = special.eos ? special.eos : special.eod;
+  return special.eos ? special.eos : special.eod;
+}
+
+std::vector<int32_t> beginning_of(const ConversationStyle& style, const Tokenizer& tokenizer) {
+  if (!style.begins_with_bos) return tokenizer.frame().before;
+  const std::optional<int32_t> bos = tokenizer.special_ids().bos;
+  if (!*style.begins_with_bos || !bos) return {};
+  return {*bos};
+}
+
+ConversationWriter::ConversationWriter(ConversationStyle style, const Tokenizer& tokenizer)
+    : style_(std::move(style)), tokenizer_(tokenizer), beginning_(beginning_of(style_, tokenizer)) {
+  for (const std::string_view token : tokens_of(style_.format)) require_token(tokenizer, token);
+  const TurnMarks* const marks = turn_marks(style_.format);
+  const std::optional<int32_t> end =
+      marks && !marks->end.empty() ? tokenizer.token_id(marks->end) : end_of_text(tokenizer);
   if (!end) {
     throw invalid(fmt::format("the tokenizer ({}) has no token that ends a text, and an answer must end",
                               tokenizer.name()),
                   "take one that has (eos_token), or sft_conversation_format: messages with <|im_end|>");
   }
   end_ = *end;
+  end_text_ = spelled(tokenizer, {end_});
+  beginning_text_ = spelled(tokenizer, beginning_);
 }
 
 std::vector<ConversationWriter::Piece> ConversationWriter::alpaca(const std::vector<Message>& messages,
@@ -121,42 +258,92 @@ std::vector<ConversationWriter::Piece> ConversationWriter::squad(const std::vect
   return pieces;
 }
 
-std::vector<ConversationWriter::Piece> ConversationWriter::chatml(const std::vector<Message>& messages,
-                                                                  bool open) const {
+std::vector<Message> ConversationWriter::prepared(const std::vector<Message>& messages,
+                                                  bool system_turn) const {
+  std::vector<Message> all = messages;
+  const bool has_system = !all.empty() && all.front().role == kSystem;
+  if (!has_system && !style_.default_system.empty())
+    all.insert(all.begin(), {std::string(kSystem), style_.default_system, {}});
+  if (all.empty() || all.front().role != kSystem) return all;
+  const bool trim = turn_marks(style_.format) && turn_marks(style_.format)->trimmed;
+  const bool is_empty = (trim ? trimmed(all.front().text) : std::string_view(all.front().text)).empty();
+  if (system_turn && !is_empty) return all;
+  const std::string system = std::move(all.front().text);
+  all.erase(all.begin());
+  if (is_empty) return all;
+  if (all.empty() || all.front().role != kUser) {
+    throw invalid(
+        fmt::format("the format {} writes a system's text before the first question, and there is none",
+                    name_of(style_.format)),
+        "set sft_conversation_format: messages");
+  }
+  all.front().text = fmt::format("{}\n\n{}", trim ? trimmed(system) : std::string_view(system),
+                                 with_context(all.front(), trim));
+  all.front().context.clear();
+  return all;
+}
+
+std::vector<ConversationWriter::Piece> ConversationWriter::mistral(const std::vector<Message>& messages,
+                                                                   bool open) const {
   std::vector<Piece> pieces;
   std::string prompt;
-  bool begun = false;
-  const auto begin_turn = [&](std::string_view role) {
-    prompt += fmt::format("{}{}{}\n", std::exchange(begun, true) ? "\n" : "", kTurnBegin, role);
-  };
-  for (const Message& message : messages) {
-    if (message.role == kSystem && message.text.empty()) continue;
-    begin_turn(message.role);
+  for (const Message& message : prepared(messages, false)) {
+    if (message.role != kUser && message.role != kAssistant)
+      throw invalid(fmt::format("the format mistral has no turn of the role '{}' here", message.role),
+                    "a system's text stands at the beginning, and other roles have no place");
     if (message.role == kAssistant) {
       pieces.push_back({std::exchange(prompt, {})});
-      pieces.push_back({message.text, is_learned(message), true});
+      pieces.push_back({std::string(answer_prefix()) + message.text, is_learned(message), true});
     } else {
-      prompt += message.text;
-      if (!message.context.empty()) prompt += "\n\n" + message.context;
-      prompt += kTurnEnd;
+      prompt += fmt::format("[INST]{}{}{}[/INST]", style_.space_in ? " " : "", with_context(message, false),
+                            style_.space_out ? " " : "");
     }
   }
-  if (open) begin_turn(kAssistant);
+  if (!prompt.empty() || (open && pieces.empty())) pieces.push_back({std::move(prompt)});
+  return pieces;
+}
+
+std::vector<ConversationWriter::Piece> ConversationWriter::turns(const TurnMarks& marks,
+                                                                 const std::vector<Message>& messages,
+                                                                 bool open) const {
+  const std::string end = marks.end.empty() ? tokenizer_.token_text(end_) : std::string(marks.end);
+  std::vector<Piece> pieces;
+  std::string prompt;
+  const auto begin_turn = [&](std::string_view role) {
+    if (!pieces.empty() && prompt.empty()) prompt += marks.after;  // behind an answer
+    prompt += fmt::format("{}{}{}", marks.open, role, marks.middle);
+  };
+  for (const Message& message : prepared(messages, marks.system_turn)) {
+    if (message.role == kSystem && message.text.empty()) continue;
+    if (!marks.any_role) require_role(message, name_of(style_.format));
+    if (message.role == kSystem && !marks.system_turn) {
+      throw invalid(
+          fmt::format("the format {} has one system's text, at the beginning", name_of(style_.format)),
+          "set sft_conversation_format: messages");
+    }
+    const std::string text = with_context(message, marks.trimmed);
+    if (message.role == kAssistant) {
+      begin_turn(marks.assistant);
+      pieces.push_back({std::exchange(prompt, {})});
+      pieces.push_back({text, is_learned(message), true});
+    } else {
+      begin_turn(message.role);
+      prompt += text;
+      prompt += end;
+      prompt += marks.after;
+    }
+  }
+  if (open) begin_turn(marks.assistant);
+  if (!open && prompt.ends_with(marks.after)) prompt.resize(prompt.size() - marks.after.size());
   if (!prompt.empty()) pieces.push_back({std::move(prompt)});
   return pieces;
 }
 
 std::vector<ConversationWriter::Piece> ConversationWriter::pieces(const std::vector<Message>& messages,
                                                                   bool open) const {
-  switch (format_) {
-    case ConversationFormat::kAlpaca:
-      return alpaca(messages, open);
-    case ConversationFormat::kSquad:
-      return squad(messages, open);
-    case ConversationFormat::kChatMl:
-      return chatml(messages, open);
-  }
-  return {};
+  if (const TurnMarks* const marks = turn_marks(style_.format)) return turns(*marks, messages, open);
+  if (style_.format == ConversationFormat::kMistral) return mistral(messages, open);
+  return style_.format == ConversationFormat::kSquad ? squad(messages, open) : alpaca(messages, open);
 }
 
 void ConversationWriter::write(const Conversation& conversation, LearnedTokens& out) const {
@@ -174,17 +361,19 @@ void ConversationWriter::encode(const std::vector<Piece>& pieces, LearnedTokens&
   out.learned.clear();
   std::string_view before;  // what the next piece could merge with
   for (const Piece& piece : pieces) {
-    if (inline_bos_) {
+    if (style_.inline_bos) {
       tokenizer_.encode(piece.text, true, out.ids);
-    } else if (&piece == &pieces.front()) {
-      out.ids = tokenizer_.frame().before;
-      tokenizer_.encode(piece.text, false, out.ids);
-    } else {
+    } else if (&piece != &pieces.front()) {
       encode_behind(before, piece.text, out.ids);
+    } else if (!beginning_text_.empty()) {
+      tokenizer_.encode(beginning_text_ + piece.text, false, out.ids);
+    } else {
+      out.ids = beginning_;
+      tokenizer_.encode(piece.text, false, out.ids);
     }
     if (piece.ends) out.ids.push_back(end_);
     out.learned.resize(out.ids.size(), piece.learned ? 1 : 0);
-    before = piece.ends ? std::string_view() : std::string_view(piece.text);
+    before = piece.ends ? std::string_view(end_text_) : std::string_view(piece.text);
   }
 }
 

@@ -11,15 +11,20 @@
 //             ### Response:
 //             ANSWER<eos>                                             further turns: a blank line, and on
 //   squad     Context: CONTEXT Question: QUESTION Answer: ANSWER<eos>   one turn, without a system's
+//   mistral   [INST] QUESTION [/INST] ANSWER<eos>                     a system's text before the first
+//   question
+//
+// The others write every turn alike (TurnMarks): chatml, llama3, gemma, phi3, phi4, zephyr.
+//
 //   chatml    <|im_start|>ROLE
 //             TEXT<|im_end|>                                          a line end, and the next turn
 //
-// Learned are the assistant's texts and what ends them (the end-of-text token, or <|im_end|>), so that the
-// model learns to stop. An answer that is empty or blank is not learned, and neither is its end.
+// Learned are the assistant's texts and what ends them (the end-of-text token, or the mark that ends a turn),
+// so that the model learns to stop. An answer that is empty or blank is not learned, and neither is its end.
 //
 // Where a prompt ends and an answer begins, tokens never span both: at use, the prompt is encoded alone.
 // Where the tokenizer would merge across the border, the answer is encoded by itself; else its tokens are
-// those that follow the prompt's in the whole text. What begins every text (bos) stands once, in front.
+// those that it has in the whole text, as transformers encodes what chat_template.h's template renders.
 #pragma once
 
 #include <cstdint>
@@ -33,13 +38,62 @@
 
 namespace primus::data {
 
-enum class ConversationFormat : std::uint8_t { kAlpaca, kSquad, kChatMl };
+enum class ConversationFormat : std::uint8_t {
+  kAlpaca,
+  kSquad,
+  kMistral,
+  kChatMl,
+  kLlama3,
+  kGemma,
+  kPhi3,
+  kPhi4,
+  kZephyr
+};
 
-// alpaca; squad, bridge_squad; chatml, messages, openai. Nothing for another name.
+// Also bridge_squad; and messages and openai for chatml. Nothing for another name.
 std::optional<ConversationFormat> conversation_format(std::string_view name);
-// What begins and ends a turn of chatml.
-inline constexpr std::string_view kTurnBegin = "<|im_start|>", kTurnEnd = "<|im_end|>";
-inline constexpr std::string_view kConversationFormats = "alpaca, squad, chatml, messages";
+std::string_view name_of(ConversationFormat format);
+inline constexpr std::string_view kConversationFormats =
+    "alpaca, squad, chatml, llama3, mistral, gemma, phi3, phi4, zephyr";
+
+// What stands around the turns of a format that writes all of them alike: open ROLE middle TEXT end after.
+struct TurnMarks {
+  std::string_view open, middle;
+  std::string_view end;  // empty: the token that ends a text
+  std::string_view after;
+  std::string_view assistant = kAssistant;  // the role's name
+  bool system_turn = true;                  // false: a system's text stands before the first question
+  bool trimmed = false;                     // blanks around texts are left out
+  bool any_role = true;                     // tool, developer ... have turns, too
+};
+// Null for alpaca, squad and mistral.
+const TurnMarks* turn_marks(ConversationFormat format);
+
+// A format, and what one model's template has of its own.
+struct ConversationStyle {
+  ConversationFormat format = ConversationFormat::kAlpaca;
+  // As sft_bridge_compat_inline_bos: each text between two borders is encoded by itself, with what begins and
+  // ends every text.
+  bool inline_bos = false;
+  std::string default_system;  // the system's text of a conversation that has none
+  // Whether the token that begins a text stands in front; nothing: where the tokenizer puts it itself.
+  std::optional<bool> begins_with_bos;
+  // Of mistral: a space behind [INST] and in front of an answer; a space before [/INST].
+  bool space_in = true, space_out = true;
+
+  bool operator==(const ConversationStyle&) const = default;
+};
+
+inline constexpr std::string_view kAlpacaPreamble =
+    "Below is an instruction that describes a task. Write a response that appropriately completes the "
+    "request.";
+
+// Whether the tokenizer has all the special tokens that the format is written with.
+bool can_write(ConversationFormat format, const Tokenizer& tokenizer);
+// The token that ends a text: eos, or eod.
+std::optional<int32_t> end_of_text(const Tokenizer& tokenizer);
+// What stands in front of every conversation.
+std::vector<int32_t> beginning_of(const ConversationStyle& style, const Tokenizer& tokenizer);
 
 struct LearnedTokens {
   std::vector<int32_t> ids;
@@ -49,10 +103,11 @@ struct LearnedTokens {
 // Thread-safety: const methods may be called from any number of threads at once.
 class ConversationWriter {
  public:
-  // `tokenizer` must outlive it. `inline_bos`: as sft_bridge_compat_inline_bos: each text between two borders
-  // is encoded by itself, with what begins and ends every text. Error(kInvalid) where the tokenizer lacks a
-  // special token that the format is written with, or has no token that ends a text.
-  ConversationWriter(ConversationFormat format, const Tokenizer& tokenizer, bool inline_bos = false);
+  // `tokenizer` must outlive it. Error(kInvalid) where the tokenizer lacks a special token that the format is
+  // written with, or has no token that ends a text.
+  ConversationWriter(ConversationStyle style, const Tokenizer& tokenizer);
+  ConversationWriter(ConversationFormat format, const Tokenizer& tokenizer, bool inline_bos = false)
+      : ConversationWriter(ConversationStyle{.format = format, .inline_bos = inline_bos}, tokenizer) {}
 
   // Replaces `out`. The conversation has messages. Error(kInvalid), without a place, for turns that the
   // format cannot express.
@@ -61,10 +116,15 @@ class ConversationWriter {
   std::vector<int32_t> prompt(const std::vector<Message>& messages) const;
   // What ends an answer.
   int32_t end_id() const { return end_; }
+  const ConversationStyle& style() const { return style_; }
   // Whether a conversation may have several turns.
-  bool has_turns() const { return format_ != ConversationFormat::kSquad; }
+  bool has_turns() const { return style_.format != ConversationFormat::kSquad; }
   // Whether it may begin with a system's text.
-  bool has_system() const { return format_ != ConversationFormat::kSquad; }
+  bool has_system() const { return style_.format != ConversationFormat::kSquad; }
+  // A space that belongs to the format, and not to the answer behind it.
+  std::string_view answer_prefix() const {
+    return style_.format == ConversationFormat::kMistral && style_.space_in ? " " : "";
+  }
 
  private:
   // A text that is encoded as one; `ends`: what ends an answer stands behind it.
@@ -75,15 +135,22 @@ class ConversationWriter {
   std::vector<Piece> pieces(const std::vector<Message>& messages, bool open) const;
   std::vector<Piece> alpaca(const std::vector<Message>& messages, bool open) const;
   std::vector<Piece> squad(const std::vector<Message>& messages, bool open) const;
-  std::vector<Piece> chatml(const std::vector<Message>& messages, bool open) const;
+  std::vector<Piece> mistral(const std::vector<Message>& messages, bool open) const;
+  std::vector<Piece> turns(const TurnMarks& marks, const std::vector<Message>& messages, bool open) const;
+  // `messages` with the default system's text; of formats without a turn for it, moved into the first
+  // question.
+  std::vector<Message> prepared(const std::vector<Message>& messages, bool system_turn) const;
   void encode(const std::vector<Piece>& pieces, LearnedTokens& out) const;
   // The ids of `text` where it follows `before`; an empty `before` is what no text merges with.
   void encode_behind(std::string_view before, std::string_view text, std::vector<int32_t>& ids) const;
 
-  ConversationFormat format_;
+  ConversationStyle style_;
   const Tokenizer& tokenizer_;
-  bool inline_bos_;
   int32_t end_ = 0;
+  // What ends an answer and begins a text, as they are spelled; empty where the tokenizer does not read them
+  // so.
+  std::string end_text_, beginning_text_;
+  std::vector<int32_t> beginning_;
 };
 
 }  // namespace primus::data

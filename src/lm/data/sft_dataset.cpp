@@ -16,6 +16,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/random/random.h"
+#include "lm/data/chat_template.h"
 #include "lm/data/gpt_dataset.h"
 
 namespace primus::data {
@@ -267,15 +268,25 @@ class SftOpener {
  private:
   std::shared_ptr<const TokenizedConversations> read(const std::vector<InputFile>& files) {
     const int64_t vocab = options_.vocab_size > 0 ? options_.vocab_size : tokenizer_.vocab_size();
-    auto read = std::make_shared<TokenizedConversations>(
-        read_conversations(files, writer_, vocab, options_.workers, options_.progress));
+    auto read = std::make_shared<TokenizedConversations>(read_conversations(files, writer_,
+                                                                            {.vocab_size = vocab,
+                                                                             .workers = options_.workers,
+                                                                             .skip_bad = options_.skip_bad,
+                                                                             .progress = options_.progress}));
     if (read->size() > 0) return read;
     throw invalid(fmt::format("'{}' is empty: there is nothing to learn", files.front().path.string()),
                   "put conversations into it, one JSON object a line");
   }
 
+  static void note_reading(const TokenizedConversations& read, const std::string& name, Datasets& result) {
+    if (std::string note = note_on_skipped(read, name); !note.empty())
+      result.notes.push_back(std::move(note));
+    if (std::string fact = note_on_unused(read, name); !fact.empty()) result.facts.push_back(std::move(fact));
+  }
+
   std::unique_ptr<const SftDataset> open_train(Datasets& result) {
     conversations_ = options_.conversations ? options_.conversations : read(files_.train);
+    note_reading(*conversations_, options_.dataset, result);
     std::vector<uint32_t> all = up_to(conversations_->size());
     if (!files_.has_evaluated()) hold_out(all, result);
     std::unique_ptr<const SftDataset> train =
@@ -330,6 +341,7 @@ class SftOpener {
                                            std::string_view part, Datasets& result) {
     if (samples == 0 || files.empty()) return nullptr;
     const auto conversations = read(files);
+    note_reading(*conversations, files.front().path.string(), result);
     return make_evaluated(conversations, up_to(conversations->size()), files.front().path.string(), part,
                           samples, result);
   }
@@ -403,10 +415,9 @@ void check(const SftOptions& options) {
 }  // namespace
 
 ConversationWriter conversation_writer(const SftOptions& options, const Tokenizer& tokenizer) {
-  if (const auto format = conversation_format(options.format))
-    return {*format, tokenizer, options.inline_bos};
-  throw invalid(fmt::format("there is no conversation format '{}'", options.format),
-                fmt::format("it is one of {}", kConversationFormats));
+  ConversationStyle style = choose_style(options.format, tokenizer).style;
+  style.inline_bos = options.inline_bos;
+  return {std::move(style), tokenizer};
 }
 
 Datasets open_sft_datasets(const SftOptions& options, const Tokenizer& tokenizer) {

@@ -23,7 +23,8 @@ namespace primus::data {
 struct SftOptions {
   std::string dataset;                // conversation_files.h
   std::string train_split = "train";  // its name in a folder
-  std::string format = "alpaca";      // conversation_format.h
+  std::string format = "alpaca";      // chat_template.h: choose_style
+  bool skip_bad = false;              // leaves broken records out
   // As Megatron Bridge makes its packed data: every text between two borders is encoded by itself, with what
   // begins a text in front; a conversation that is too long is left out; packs are filled in random order.
   bool inline_bos = false;
@@ -96,7 +97,7 @@ class SftDataset final : public Dataset {
   std::unique_ptr<Order> order_;   // of the epochs in use
 };
 
-// Of the format that is wanted. Error(kInvalid) where there is no such, or the tokenizer cannot write it.
+// Of the format that is wanted. Errors of choose_style, and kInvalid where the tokenizer cannot write it.
 ConversationWriter conversation_writer(const SftOptions& options, const Tokenizer& tokenizer);
 
 // Errors as find_conversations, read_conversations and ConversationWriter; kInvalid for a part without

@@ -20,6 +20,7 @@
 #include "lm/checkpoint/elements.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/exchange/published_tensor.h"
+#include "lm/generate/generation_config.h"
 #include "lm/model/language_model.h"
 #include "lm/model/language_tensors.h"
 #include "lm/model/published_layout.h"
@@ -190,7 +191,11 @@ class Copy {
                       env_);
     for (const std::string_view name : kCompanions) {
       if (!is_file(from_.path / name)) continue;
-      write_file_atomic(unfinished.path() / name, read_file(from_.path / name, kCompanionLimit), env_);
+      std::string text = read_file(from_.path / name, kCompanionLimit);
+      // What training has added to the ends of text; a publication says itself which of the two files counts.
+      if (name == "generation_config.json" && from_.iteration)
+        text = with_stop_ids(text, (from_.path / name).string(), config_.eos_ids);
+      write_file_atomic(unfinished.path() / name, text, env_);
       report_.copied.emplace_back(name);
     }
     if (replaces) env_.rename(target, replaced);

@@ -151,7 +151,9 @@ Conversation::Reply Conversation::say_formatted(std::string_view user,
   tokens_.assign(kept.begin(), kept.end());
 
   StreamDecoder stream(tokenizer_);
-  const auto show = [&](const std::string& piece) {
+  const auto show = [&](std::string piece) {
+    const std::string_view prefix = writer_->answer_prefix();
+    if (reply.text.empty() && !prefix.empty() && piece.starts_with(prefix)) piece.erase(0, prefix.size());
     reply.text += piece;
     return !on_text || piece.empty() || on_text(piece);
   };

@@ -9,6 +9,7 @@
 #include "config/experiment.h"
 #include "config/readers.h"
 #include "lm/checkpoint/checkpoint.h"
+#include "lm/data/chat_template.h"
 #include "lm/model/weights.h"
 #include "lm/monitor/run_folder.h"
 
@@ -158,11 +159,17 @@ std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder) {
                 "name one with --tokenizer FILE, or --tokenizer-type ByteTokenizer for a model of bytes");
 }
 
-std::optional<ConversationStyle> load_conversation_style(const ModelFolder& folder) {
+std::optional<data::ConversationStyle> load_conversation_style(const ModelFolder& folder,
+                                                               const Tokenizer& tokenizer) {
   const auto experiment = experiment_of(folder);
-  if (!experiment || experiment->trainer.stage != "sft") return std::nullopt;
+  if (!experiment || experiment->trainer.stage != "sft") {
+    const std::string_view jinja = tokenizer.chat_template();
+    return jinja.empty() ? std::nullopt : data::style_of_template(jinja, tokenizer);
+  }
   const config::TrainerConfig& c = experiment->trainer;
-  return ConversationStyle{c.sft_conversation_format, c.sft_bridge_compat_inline_bos};
+  data::ConversationStyle style = data::choose_style(c.sft_conversation_format, tokenizer).style;
+  style.inline_bos = c.sft_bridge_compat_inline_bos;
+  return style;
 }
 
 std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source) {

@@ -12,6 +12,7 @@
 #include "base/files/file.h"
 #include "engine/parameters.h"
 #include "engine/rank.h"
+#include "lm/data/conversation_format.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
 #include "lm/tokenizer/tokenizer.h"
@@ -35,13 +36,10 @@ ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& f
 // The folder's own tokenizer: its tokenizer.json, or what the checkpoint's experiment names.
 std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder);
 
-// How conversations were written that the model was fine-tuned on, by its checkpoint. Nothing: it was not, or
-// there is no checkpoint.
-struct ConversationStyle {
-  std::string format;       // lm/data/conversation_format.h
-  bool inline_bos = false;  // sft_bridge_compat_inline_bos
-};
-std::optional<ConversationStyle> load_conversation_style(const ModelFolder& folder);
+// How the model wants conversations to be written: as it was fine-tuned on them, by its checkpoint, or as its
+// chat template has them. Nothing: neither says so, or the template is of another format (chat_template.h).
+std::optional<data::ConversationStyle> load_conversation_style(const ModelFolder& folder,
+                                                               const Tokenizer& tokenizer);
 
 // load_tokenizer(), where `source.model` may also be a checkpoint or a run's folder: the tokenizer that it
 // was trained with.

@@ -11,7 +11,7 @@ double half_cosine(double ratio) { return 0.5 * (std::cos(std::numbers::pi * rat
 
 }  // namespace
 
-Schedule::Schedule(const config::TrainerConfig& c)
+Schedule::Schedule(const config::TrainerConfig& c, bool from_weights)
     : style_(c.lr_decay_style == "linear"                ? Style::kLinear
              : c.lr_decay_style == "cosine"              ? Style::kCosine
              : c.lr_decay_style == "inverse-square-root" ? Style::kInverseSquareRoot
@@ -23,9 +23,9 @@ Schedule::Schedule(const config::TrainerConfig& c)
                                                      : Anneal::kExponential),
       max_(c.lr),
       min_(c.min_lr),
-      initial_(c.lr_warmup_init),
       warmup_(c.lr_warmup_fraction ? *c.lr_warmup_fraction * static_cast<double>(c.lr_decay_iters)
                                    : static_cast<double>(c.lr_warmup_iters)),
+      initial_(c.lr_warmup_init.value_or(from_weights ? max_ / (warmup_ + 1) : 0.0)),
       decay_(static_cast<double>(c.lr_decay_iters)),
       wsd_decay_(static_cast<double>(c.lr_wsd_decay_iters.value_or(0))),
       start_weight_decay_(c.start_weight_decay.value_or(c.weight_decay)),

@@ -1,5 +1,7 @@
 // Learning rate and weight decay over the run, as Megatron-LM's OptimizerParamScheduler computes them: pure
-// functions of the number of steps already taken, so the first step of a warm-up from 0 has learning rate 0.
+// functions of the number of steps already taken, so the first step of a warm-up from 0 has learning rate 0:
+// in a run from nothing that hardly counts. A run that starts from weights may have few steps, and each one
+// learns: without lr_warmup_init, its step k of a warm-up of w has (k + 1) / (w + 1) of the peak.
 // Thread-safe.
 #pragma once
 
@@ -11,8 +13,9 @@ namespace primus {
 
 class Schedule {
  public:
-  // Takes the fields lr*, min_lr, *weight_decay* and train_iters.
-  explicit Schedule(const config::TrainerConfig& config);
+  // Takes the fields lr*, min_lr, *weight_decay* and train_iters. `from_weights`: the run starts from
+  // weights.
+  explicit Schedule(const config::TrainerConfig& config, bool from_weights = false);
 
   // For the step that follows `steps` completed ones.
   double learning_rate(std::int64_t steps) const;
@@ -23,7 +26,7 @@ class Schedule {
 
   enum class Style : std::uint8_t { kConstant, kLinear, kCosine, kInverseSquareRoot, kWsd } style_;
   enum class Anneal : std::uint8_t { kLinear, kCosine, kExponential, kMinusSqrt } anneal_;
-  double max_, min_, initial_, warmup_, decay_, wsd_decay_;
+  double max_, min_, warmup_, initial_, decay_, wsd_decay_;
   double start_weight_decay_, end_weight_decay_, train_iters_;
   enum class Increase : std::uint8_t { kConstant, kLinear, kCosine } increase_;
 };

@@ -76,7 +76,9 @@ class Tokenizer {
 
   // The Jinja chat template that came with the tokenizer (tokenizer_config.json, chat_template.jinja), or
   // empty.
-  virtual std::string_view chat_template() const { return {}; }
+  virtual std::string_view chat_template() const { return chat_template_; }
+  // Of kinds whose own file has none: the one that lies beside it.
+  void set_chat_template(std::string jinja) { chat_template_ = std::move(jinja); }
 
   // For the user to see once: what in its files was understood and is ignored (truncation settings), and
   // whether its type is named wrongly.
@@ -90,6 +92,9 @@ class Tokenizer {
   void check_id(int32_t id) const;
   Frame frame_;
   std::vector<std::string> notes_;
+
+ private:
+  std::string chat_template_;
 };
 
 // Decodes token by token, as they are generated: what push() returns is always whole UTF-8 characters, and

@@ -1,6 +1,9 @@
 #include "lm/train/trainer.h"
 
+#include <utility>
+
 #include "lm/train/loaded_tokenizer.h"
+#include "lm/train/posttrain_plan.h"
 #include "lm/train/training_run.h"
 
 namespace primus {
@@ -15,7 +18,9 @@ Trainer::Trainer(const config::Experiment& experiment, const FamilyRegistry& fam
 Trainer::~Trainer() = default;
 
 void Trainer::prepare() {
-  run_ = std::make_unique<Run>(experiment_, families_, log_, options_, notes_);
+  PosttrainPlan plan = plan_posttraining(experiment_, families_, options_.job ? options_.job->size() : 1);
+  run_ = std::make_unique<Run>(plan.experiment, families_, log_, options_, notes_);
+  run_->take(std::move(plan));
   run_->prepare();
 }
 

@@ -121,7 +121,7 @@ void Trainer::Run::plan_length() {
     if (steps == 0) steps = steps_of_minutes();
   }
   config::set_train_iters(e, steps);
-  schedule = Schedule(c);
+  schedule = Schedule(c, starts_from_weights(c));
 }
 
 std::int64_t Trainer::Run::planned_steps() const {
@@ -148,6 +148,15 @@ std::int64_t Trainer::Run::steps_of_minutes() {
   const std::int64_t steps = ranks.from_first(steps_within(seconds, step, c));
   log.info("{} minutes are about {} steps of {}", *c.train_minutes, steps, human_duration(step));
   return steps;
+}
+
+void Trainer::Run::warn_of_few_steps() const {
+  constexpr std::int64_t kFewSteps = 20;
+  if (!starts_from_weights(c) || iteration > 0 || last_iteration >= kFewSteps) return;
+  log.warning(
+      "{} steps of {} sequences are few: the model hardly learns. Train longer (--epochs, --train_iters), or "
+      "with a smaller global_batch_size",
+      last_iteration, c.global_batch_size);
 }
 
 void Trainer::Run::check_memory(const StepMeasurement& measured) {
@@ -200,7 +209,8 @@ MemorySupply supply_of_plan(const config::Experiment& e, int world, int on_host)
 }  // namespace
 
 Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
-  config::Experiment e = with_loaded_model(experiment_, families_);
+  config::Experiment e =
+      with_loaded_model(plan_posttraining(experiment_, families_, world).experiment, families_);
   const bool there = !e.trainer.vocab_size || !missing_tokenizer(e.trainer);
   const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e) : nullptr;
   const ModelConfig model = model_of(e, families_, tokenizer.get());
@@ -282,7 +292,9 @@ void time_here(TrainingForecast& f, const DeviceSpec& device, const SessionSetti
 
 TrainingForecast Trainer::forecast(int world, int on_host) {
   std::vector<std::string> notes = notes_;
-  config::Experiment e = with_loaded_model(experiment_, families_, &notes);
+  const PosttrainPlan plan = plan_posttraining(experiment_, families_, world);
+  for (const std::string& fact : plan.facts) log_.info("{}", fact);
+  config::Experiment e = with_loaded_model(plan.experiment, families_, &notes);
   const config::TrainerConfig& c = e.trainer;
   // A forecast needs no tokenizer file where the experiment says how many tokens there are.
   const bool there = !c.vocab_size || !missing_tokenizer(c);

@@ -24,6 +24,7 @@
 #include "lm/monitor/training_monitor.h"
 #include "lm/optimizer/schedule.h"
 #include "lm/train/job_ranks.h"
+#include "lm/train/posttrain_plan.h"
 #include "lm/train/resume.h"
 #include "lm/train/run_trace.h"
 #include "lm/train/trainer.h"
@@ -53,13 +54,18 @@ struct Trainer::Run {
         shape(mesh_shape_of(e, ranks.size())),
         place(engine::place_of(shape, ranks.size(), ranks.rank())),
         settings(session_settings_of(e, model, ranks.size())),
-        schedule(c) {}
+        schedule(c, starts_from_weights(c)) {}
 
+  // What planning has found out besides; before prepare().
+  void take(PosttrainPlan&& plan) {
+    facts = std::move(plan.facts);
+    conversations = std::move(plan.conversations);
+  }
   void prepare();
   TrainingSummary execute(const std::atomic<bool>& stop);
 
   const std::int64_t init_ms = unix_milliseconds();
-  std::vector<std::string> model_notes;
+  std::vector<std::string> model_notes, facts;
   config::Experiment e;  // with what loaded models, data and time decide
   const config::TrainerConfig& c;
   TrainerOptions options;
@@ -98,6 +104,8 @@ struct Trainer::Run {
   void blame(std::string_view key, const std::function<void()>& work) const;
   InputIdentity tokenizer_identity() const;
   std::optional<InputIdentity> data_identity() const;  // empty: nothing is trained on
+  // Where a run that starts from weights has so few steps that it hardly learns.
+  void warn_of_few_steps() const;
   void check_memory(const StepMeasurement& measured);
   // Of rank 0: whether a checkpoint fits where it will be saved.
   void check_disk(const StepMeasurement& measured) const;

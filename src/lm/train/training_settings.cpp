@@ -144,6 +144,7 @@ data::SftOptions sft_options_of(const config::Experiment& e, const Tokenizer& to
   return {.dataset = c.sft_dataset_name.value_or(""),
           .train_split = c.sft_dataset_split,
           .format = c.sft_conversation_format,
+          .skip_bad = c.sft_skip_bad,
           .inline_bos = c.sft_bridge_compat_inline_bos,
           .pack = c.enable_packed_sequences,
           .separate = c.use_packed_attention,
@@ -155,6 +156,11 @@ data::SftOptions sft_options_of(const config::Experiment& e, const Tokenizer& to
           .valid_samples = samples.valid_samples,
           .test_samples = samples.test_samples,
           .vocab_size = samples.vocab_size};
+}
+
+bool starts_from_weights(const config::TrainerConfig& c) {
+  if (c.stage == "sft" || !c.load || c.finetune) return c.stage == "sft" || c.load;
+  return !Env::posix().status(*c.load) || !Env::posix().status(loaded_folder(*c.load) / Manifest::kFileName);
 }
 
 bool separates_documents(const config::TrainerConfig& c) {
@@ -342,13 +348,11 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
   }
   // A model that is taught to end its turns so stops there, whoever asks it.
   const auto with_end_of_turn = [&](ModelConfig config) {
-    const bool turns =
-        e.trainer.stage == "sft" &&
-        data::conversation_format(e.trainer.sft_conversation_format) == data::ConversationFormat::kChatMl;
-    const std::optional<std::int32_t> end =
-        turns && tokenizer ? tokenizer->token_id(data::kTurnEnd) : std::nullopt;
-    if (end && std::ranges::find(config.eos_ids, *end) == config.eos_ids.end())
-      config.eos_ids.push_back(*end);
+    const auto format = data::conversation_format(e.trainer.sft_conversation_format);
+    if (e.trainer.stage != "sft" || !tokenizer || !format || !data::can_write(*format, *tokenizer))
+      return config;
+    const std::int32_t end = data::ConversationWriter(*format, *tokenizer).end_id();
+    if (std::ranges::find(config.eos_ids, end) == config.eos_ids.end()) config.eos_ids.push_back(end);
     return config;
   };
   if (!loaded) return with_end_of_turn(std::move(model));

@@ -69,6 +69,9 @@ engine::Mesh measuring_mesh(const config::Experiment& experiment, int ranks, int
 data::DataOptions data_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);
 // The same of stage: sft.
 data::SftOptions sft_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);
+// Whether a run begins with weights that were trained, and not with another run's state: then every step
+// counts.
+bool starts_from_weights(const config::TrainerConfig& trainer);
 // Whether batches name documents that are kept apart.
 bool separates_documents(const config::TrainerConfig& trainer);
 

@@ -121,7 +121,9 @@ void Trainer::Run::prepare() {
   for (const auto& notes : {tokenizer->notes(), model_notes, datasets.notes}) {
     for (const std::string& note : notes) log.warning("{}", note);
   }
-  for (const std::string& fact : datasets.facts) log.info("{}", fact);
+  for (const auto& sentences : {facts, datasets.facts}) {
+    for (const std::string& fact : sentences) log.info("{}", fact);
+  }
   if (c.eval_iters > 0 && !datasets.valid) {
     log.warning("eval_iters is {}, and there is no validation data: give it a share (split), or {}",
                 c.eval_iters,
@@ -226,6 +228,7 @@ void Trainer::Run::prepare() {
          .train_iters = c.train_iters});
   }
   if (iteration >= last_iteration) return;
+  warn_of_few_steps();
   // Only now: a run that is refused, or has nothing to do, leaves the record of one that trained.
   if (!c.auto_continue_train && ranks.first()) {
     if (const auto aside = CheckpointRoot(root).set_aside()) {

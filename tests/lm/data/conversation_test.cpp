@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "base/error.h"
@@ -9,6 +10,7 @@
 namespace primus::data {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -88,6 +90,69 @@ TEST(ConversationRecord, ReadsEverySchema) {
   EXPECT_THAT(conversation_of(R"({"input_ids": [5, 6], "labels": [5, 6], "loss_mask": [0, 1]})").learned,
               ElementsAre(0, 1));
   EXPECT_THAT(turns(R"({"prompt": "Add", "completion": "3"})"), ElementsAre("user: Add", "assistant: 3"));
+  // Earlier turns, as LLaMA-Factory has them.
+  EXPECT_THAT(turns(R"({"instruction": "c", "output": "d", "history": [["a", "b"]], "system": "S"})"),
+              ElementsAre("system: S", "user: a", "assistant: b", "user: c", "assistant: d"));
+  EXPECT_THAT(turns(R"({"instruction": "c", "output": "d", "history": []})"),
+              ElementsAre("user: c", "assistant: d"));
+}
+
+TEST(ConversationRecord, AnswersMayBeLeftOutOfTheLoss) {
+  const auto learned = [](const std::string& of_answer) {
+    return conversation_of(R"({"messages": [{"role": "user", "content": "a"},
+                            {"role": "assistant", "content": "b", )" +
+                           of_answer + "}]}")
+        .messages.at(1)
+        .learned;
+  };
+  for (const char* key : {"weight", "train", "loss", "trainable"}) {
+    for (const auto& [value, expected] :
+         {std::pair("0", false), {"1", true}, {"false", false}, {"true", true}, {"null", true}})
+      EXPECT_EQ(learned(fmt::format(R"("{}": {})", key, value)), expected) << key << value;
+  }
+  EXPECT_THAT(refusal(R"({"messages": [{"role": "assistant", "content": "a", "train": true, "weight": 0}]})"),
+              HasSubstr("contradict"));
+  EXPECT_THAT(refusal(R"({"messages": [{"role": "assistant", "content": "a", "loss": "no"}]})"),
+              HasSubstr("'loss' is a string"));
+  EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": "a", "train": true}]})"),
+              HasSubstr("a turn of the role 'user' is to be learned"));
+  EXPECT_THAT(refusal(R"({"messages": [{"role": "assistant", "content": "a", "train": 0.5}]})"),
+              HasSubstr("the train 0.5"));
+}
+
+// A key that changes what the text should be is refused, unless it says nothing; others are listed.
+TEST(ConversationRecord, NothingWithAMeaningIsPassedOver) {
+  const std::string question = R"({"messages": [{"role": "user", "content": "a"}, )";
+  for (const char* key : {"tool_calls", "function_call", "reasoning_content", "reasoning", "thinking",
+                          "images", "audio", "videos"}) {
+    const auto with = [&](const char* value) {
+      return fmt::format(R"({}{{"role": "assistant", "content": "b", "{}": {}}}]}})", question, key, value);
+    };
+    for (const char* none : {"null", "\"\"", "[]", "{}", "false"})
+      EXPECT_THAT(conversation_of(with(none)).unused, IsEmpty()) << key << none;
+    for (const char* value : {"\"x\"", "[\"x\"]", "{\"x\": 1}"}) {
+      EXPECT_THAT(refusal(with(value)), AllOf(HasSubstr("c.jsonl:1:"), HasSubstr(key))) << value;
+    }
+  }
+  for (const char* key :
+       {"tools", "functions", "documents", "images", "videos", "audios", "chosen", "rejected"}) {
+    const std::string record = fmt::format(R"({{"prompt": "a", "response": "b", "{}": ["x"]}})", key);
+    EXPECT_THAT(refusal(record), AllOf(HasSubstr("c.jsonl:1:"), HasSubstr(key)));
+  }
+  EXPECT_THAT(refusal(R"({"instruction": "a", "output": "b", "history": [["x"]]})"),
+              HasSubstr("has 1 texts"));
+  EXPECT_THAT(refusal(R"({"history": [["x", "y"]], "messages": [{"role": "user", "content": "a"}]})"),
+              HasSubstr("messages and history"));
+  EXPECT_THAT(refusal(R"({"history": [["x", "y"]], "input_ids": [1]})"), HasSubstr("history and input_ids"));
+  EXPECT_THAT(conversation_of(R"({"prompt": "a", "response": "b", "id": 7, "source": "x", "score": null,
+                                  "text": "", "output": "another"})")
+                  .unused,
+              ElementsAre("id", "source", "output"));
+  EXPECT_THAT(conversation_of(R"({"prompt": "a", "system": "T", "messages": [
+                                  {"role": "system", "content": "S"},
+                                  {"role": "user", "content": "a", "name": "Bob"}]})")
+                  .unused,
+              ElementsAre("messages.name", "prompt", "system"));
 }
 
 TEST(ConversationRecord, RefusesWhatIsNoConversationAtItsPlace) {
@@ -190,6 +255,9 @@ TEST(ConversationFormat, NamesAreUpstreams) {
   EXPECT_EQ(conversation_format("openai"), ConversationFormat::kChatMl);
   EXPECT_EQ(conversation_format("messages"), ConversationFormat::kChatMl);
   EXPECT_EQ(conversation_format("llama"), std::nullopt);
+  for (const char* name :
+       {"llama3", "mistral", "gemma", "phi3", "phi4", "zephyr", "chatml", "alpaca", "squad"})
+    EXPECT_EQ(name_of(*conversation_format(name)), name);
 }
 
 // At use the prompt ends where the answer begins. So "\n" and "\nx" must not become one token here, though
@@ -239,7 +307,10 @@ TEST(ConversationFormat, ASpaceInFrontOfTextsIsNotPutInFrontOfAnswers) {
             "\xE2\x96\x81"
             "Below");
   EXPECT_EQ(text_of(first, first + 3), "\nb</s>");
-  EXPECT_EQ(text_of(first + 3, first + 6), "\n\n##");
+  // Behind a special token a text begins anew, for transformers, too.
+  EXPECT_EQ(text_of(first + 3, first + 7),
+            "\xE2\x96\x81"
+            "\n\n##");
   EXPECT_EQ(text_of(tokens.ids.size() - 3, tokens.ids.size()), "\nd</s>");
 }
 
@@ -274,7 +345,8 @@ TEST(ConversationFormat, PromptIsTheBeginningOfWhatIsLearned) {
 class ConversationFiles : public testing::Test {
  protected:
   TokenizedConversations read(const std::string& path, int workers = 2) const {
-    return read_conversations(find_conversations(path).train, writer_, bytes_->vocab_size(), workers);
+    return read_conversations(find_conversations(path).train, writer_,
+                              {.vocab_size = bytes_->vocab_size(), .workers = workers});
   }
   std::unique_ptr<const Tokenizer> bytes_ = make_byte_tokenizer();
   ConversationWriter writer_{ConversationFormat::kSquad, *bytes_};
@@ -330,6 +402,35 @@ TEST_F(ConversationFiles, MistakesHaveTheirLine) {
   for (int i = 0; i < 300; ++i) many += i == 100 || i == 270 ? "{\"question\": \"q\"}\n" : good + "\n";
   for (int i = 0; i < 3; ++i)
     EXPECT_THAT(error_of([&] { read(folder_.write("h.jsonl", many), 4); }), HasSubstr("h.jsonl:101:"));
+}
+
+TEST_F(ConversationFiles, BrokenRecordsMayBeLeftOut) {
+  const std::string good = R"({"question": "q", "answer": "a", "id": 1})"
+                           "\n";
+  const std::string path = folder_.write("a.jsonl", good + "{broken\n" +
+                                                        R"({"question": "q", "answer": "a", "tools": [1]})"
+                                                        "\n" +
+                                                        good);
+  const auto files = find_conversations(path).train;
+  ReadOptions options{.vocab_size = bytes_->vocab_size(), .workers = 2, .skip_bad = true};
+  const TokenizedConversations read = read_conversations(files, writer_, options);
+  EXPECT_EQ(read.size(), 2U);
+  EXPECT_EQ(read.read, 4);
+  EXPECT_EQ(read.skipped, 2);
+  EXPECT_EQ(read.unused.at("id"), 2);
+  EXPECT_THAT(note_on_skipped(read, "a.jsonl"),
+              AllOf(HasSubstr("2 of 4 records are left out"), HasSubstr("a.jsonl:2:")));
+  EXPECT_THAT(note_on_unused(read, "a.jsonl"), HasSubstr("id (2)"));
+  options.skip_bad = false;
+  EXPECT_THAT(error_of([&] { read_conversations(files, writer_, options); }),
+              AllOf(HasSubstr("a.jsonl:2:"), HasSubstr("--skip-bad")));
+  // With nothing left there is nothing to learn.
+  options.skip_bad = true;
+  EXPECT_THAT(error_of([&] {
+                read_conversations(find_conversations(folder_.write("b.jsonl", "{}\n[]\n")).train, writer_,
+                                   options);
+              }),
+              HasSubstr("none of 2 records is a conversation; the first: "));
 }
 
 TEST_F(ConversationFiles, AHugeLineIsRefusedBeforeItIsRead) {

@@ -9,6 +9,8 @@
 #include <sstream>
 #include <string>
 
+#include "base/error.h"
+
 namespace primus::data {
 
 // A fresh folder, removed with all in it.

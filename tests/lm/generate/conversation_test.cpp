@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
+#include "lm/data/tiny_tokenizers.h"
 #include "lm/tokenizer/simple.h"
 #include "tiny_model.h"
 
@@ -94,6 +97,38 @@ TEST(Conversation, ForgetsTheOldestTurnsWhenTheContextIsFull) {
   }
   EXPECT_EQ(forgotten + conversation.turns(), 10U);
   EXPECT_GE(forgotten, 7U);
+}
+
+// What stands in front of every text stays there when turns are forgotten, and the places of the others with
+// it.
+TEST(Conversation, ForgetsWholeTurnsBehindABeginningOfText) {
+  const data::TemporaryFolder folder;
+  data::tiny_tokenizer(folder, {}, {"<|endoftext|>", "<s>"});  // 127 and 128
+  auto json = nlohmann::json::parse(data::read_all(folder / "tokenizer.json"));
+  json["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single",
+       {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+      {"pair", nlohmann::json::array()},
+      {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {128}}, {"tokens", {"<s>"}}}}}}};
+  folder.write("tokenizer.json", json.dump());
+  const auto tokenizer = load_tokenizer("HuggingFaceTokenizer", folder.path().string());
+  ASSERT_EQ(tokenizer->frame().before, std::vector<std::int32_t>{128});
+  auto chain = chain_of(": ok");
+  chain.emplace_back('k', 127);
+  const auto decoder = chain_decoder(chain, 120);
+  GenerateSettings settings = kGreedy;
+  settings.vocab = 129;
+  settings.stop_ids = {127};
+  Conversation conversation(*decoder, *tokenizer, settings);
+  const auto turn = std::string("\nUser: a line of words\nAssistant: ok").size();
+  conversation.say("a line of words");
+  EXPECT_EQ(decoder->length(), static_cast<std::int64_t>(turn));  // the first has no line end, and <s>
+  conversation.say("a line of words");
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(conversation.say("a line of words").forgotten_turns, 1U);
+    EXPECT_EQ(decoder->length(), static_cast<std::int64_t>(1 + 2 * turn)) << i;
+  }
 }
 
 TEST(Conversation, ATurnLongerThanTheContextLosesItsBeginning) {

@@ -36,6 +36,25 @@ TEST(Schedule, WarmsUpFromZero) {
   EXPECT_DOUBLE_EQ(Schedule(c).learning_rate(20), 1e-3);
 }
 
+// Fine-tuning may have a step or two: none of them does nothing.
+TEST(Schedule, ARunFromWeightsBeginsWithTheFirstShareOfItsWarmUp) {
+  config::TrainerConfig c = base("cosine");
+  const Schedule s(c, /*from_weights=*/true);
+  EXPECT_DOUBLE_EQ(s.learning_rate(0), 1e-3 / 11);
+  EXPECT_DOUBLE_EQ(s.learning_rate(5), 1e-3 * 6 / 11);
+  EXPECT_DOUBLE_EQ(s.learning_rate(10), 1e-3);
+  // One step, as of a fine-tune of few conversations, with a twentieth of it as warm-up.
+  c.train_iters = c.lr_decay_iters = 1;
+  c.lr_warmup_fraction = 0.05;
+  EXPECT_DOUBLE_EQ(Schedule(c, true).learning_rate(0), 1e-3 / 1.05);
+  EXPECT_EQ(Schedule(c).learning_rate(0), 0);
+  c.lr_warmup_init = 0;  // as somebody says
+  EXPECT_EQ(Schedule(c, true).learning_rate(0), 0);
+  c.lr_warmup_fraction.reset();
+  c.lr_warmup_iters = 0;
+  EXPECT_DOUBLE_EQ(Schedule(c, true).learning_rate(0), 1e-3);
+}
+
 TEST(Schedule, Shapes) {
   EXPECT_DOUBLE_EQ(Schedule(base("constant")).learning_rate(99), 1e-3);
   EXPECT_DOUBLE_EQ(Schedule(base("linear")).learning_rate(55), 1e-4 + 0.5 * 9e-4);

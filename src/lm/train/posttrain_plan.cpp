@@ -1,0 +1,192 @@
+#include "lm/train/posttrain_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/terminal/terminal.h"
+#include "lm/data/chat_template.h"
+#include "lm/model/model_size.h"
+#include "lm/train/resume.h"
+#include "lm/train/training_settings.h"
+
+namespace primus {
+namespace {
+
+using config::Layer;
+
+// The format that the run was begun with, where it goes on.
+std::string recorded_format(const config::Experiment& e) {
+  if (!e.trainer.auto_continue_train) return "";
+  const ResumePoint point = find_resume_point(checkpoint_root_of(e), Validation::kStructure);
+  return point.reader ? recorded_setting(read_trainer_state(*point.reader), "sft_conversation_format") : "";
+}
+
+void choose_format(PosttrainPlan& plan, const Tokenizer& tokenizer) {
+  config::Experiment& e = plan.experiment;
+  std::string& format = e.trainer.sft_conversation_format;
+  const bool chosen =
+      format != "auto" && e.provenance_of("sft_conversation_format").layer >= Layer::kOverrides;
+  const std::string recorded = chosen ? "" : recorded_format(e);
+  std::optional<data::ChosenStyle> style;
+  try {
+    style = data::choose_style(chosen ? format : recorded.empty() ? "auto" : recorded, tokenizer);
+  } catch (const Error& error) {
+    throw e.error_for("sft_conversation_format", error.what(),
+                      error.hint() + " (sft_conversation_format=NAME; docs/posttrain.md)");
+  }
+  const std::string_view name = data::name_of(style->style.format);
+  if (!chosen) {
+    format = name;
+    e.provenance.insert_or_assign("sft_conversation_format", config::Provenance{Layer::kDerived, {}});
+  }
+  std::string fact = fmt::format("conversations are written as {} ({})", name,
+                                 recorded.empty() ? style->why : "as the run was begun");
+  if (!style->style.default_system.empty())
+    fact += fmt::format("; without a system's text: '{}'", style->style.default_system);
+  const std::string_view jinja = tokenizer.chat_template();
+  const auto own = jinja.empty() ? std::nullopt : data::style_of_template(jinja, tokenizer);
+  if (!jinja.empty() && (!own || own->format != style->style.format)) {
+    fact += fmt::format("; the model's own template, which writes {}, is replaced",
+                        own ? data::name_of(own->format) : "another format");
+  } else if (const std::string rest = data::left_out_of(jinja); !rest.empty()) {
+    fact += fmt::format("; of the model's template, {} are left out", rest);
+  }
+  plan.facts.push_back(std::move(fact));
+}
+
+double rounded(double value) {
+  const std::string text = fmt::format("{:.1e}", value);
+  double result = value;
+  std::from_chars(text.data(), text.data() + text.size(), result);
+  return result;
+}
+
+// A peak that large models bear, and that small ones need to learn in a hundred steps.
+double usual_learning_rate(std::int64_t parameters, bool adapters) {
+  constexpr double kRate = 1e-5, kParameters = 8e9, kMost = 3e-3, kOfAdapters = 10, kMostOfAdapters = 5e-3;
+  const double rate =
+      std::clamp(kRate * std::sqrt(kParameters / static_cast<double>(std::max<std::int64_t>(parameters, 1))),
+                 kRate, kMost);
+  return rounded(adapters ? std::min(kOfAdapters * rate, kMostOfAdapters) : rate);
+}
+
+class Fitting {
+ public:
+  Fitting(PosttrainPlan& plan, const FamilyRegistry& families, const Tokenizer& tokenizer, int world)
+      : plan_(plan), e_(plan.experiment), families_(families), tokenizer_(tokenizer), world_(world) {}
+
+  void run() {
+    config::TrainerConfig& c = e_.trainer;
+    const config::Experiment filled = with_loaded_model(e_, families_);
+    const ModelConfig model = model_of(filled, families_, &tokenizer_);
+    data::SftOptions options = sft_options_of(filled, tokenizer_);
+    options.valid_samples = options.test_samples = 0;
+    plan_.conversations = data::sft_samples_of_epochs(options, tokenizer_, 1).conversations;
+    const data::TokenizedConversations& all = *plan_.conversations;
+    const auto count = static_cast<std::int64_t>(all.size());
+
+    if (is_open("eval_iters") && !c.split && count < kFew) set("eval_iters", c.eval_iters, 0);
+    const std::int64_t parameters = std::max<std::int64_t>(1, model_size(model, families_).parameters);
+    choose_length(count, parameters);
+    choose_batch(filled, usual_passes(count) * static_cast<double>(all.ids.size()), longest_of(all));
+    if (is_open("lr")) set("lr", c.lr, std::max(usual_learning_rate(parameters, bool{model.lora}), c.min_lr));
+    c.sft_fit_to_data = false;  // from here on these are settings like others
+    plan_.facts.push_back(fmt::format("chosen for {} conversations and {} parameters: {}", count,
+                                      human_count(static_cast<double>(parameters)),
+                                      fmt::join(chosen_, ", ")));
+  }
+
+ private:
+  static constexpr std::int64_t kFew = 1000;  // conversations
+
+  // Passes over so few conversations in which a model of 100 million parameters and more learns them.
+  static double usual_passes(std::int64_t conversations) {
+    constexpr std::int64_t kSeen = 1000, kMost = 25, kFewest = 3, kLarge = 5000;
+    if (conversations >= kLarge) return 1;
+    return static_cast<double>(std::clamp((kSeen + conversations - 1) / conversations, kFewest, kMost));
+  }
+
+  // A small model learns more slowly, and its steps take less time.
+  void choose_length(std::int64_t conversations, std::int64_t parameters) {
+    for (const char* key : {"train_iters", "train_epochs", "train_tokens", "train_minutes"}) {
+      if (!is_open(key)) return;
+    }
+    constexpr double kParameters = 1e8, kMostTimes = 12;
+    const double times =
+        conversations < kFew
+            ? std::clamp(std::sqrt(kParameters / static_cast<double>(parameters)), 1.0, kMostTimes)
+            : 1;
+    set("train_epochs", e_.trainer.train_epochs, std::round(usual_passes(conversations) * times));
+  }
+
+  // `tokens`: of the usual passes.
+  void choose_batch(const config::Experiment& filled, double tokens, std::int64_t longest) {
+    constexpr double kSteps = 200;
+    constexpr std::int64_t kMultiple = 64, kMostSequences = 8;
+    config::TrainerConfig& c = e_.trainer;
+    const auto up_to = [](std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; };
+    const auto of_step = std::max<std::int64_t>(1, static_cast<std::int64_t>(tokens / kSteps));
+    std::int64_t length = filled.trainer.seq_length;
+    // Context ranks divide sequences in ways of their own.
+    if (is_open("seq_length") && c.enable_packed_sequences && world_ == 1) {
+      length = std::min(length, up_to(std::max(of_step, longest), kMultiple));
+      set("seq_length", c.seq_length, length);
+    }
+    if (!is_open("global_batch_size")) return;
+    const std::int64_t unit = c.micro_batch_size * mesh_shape_of(filled, world_).data(world_);
+    const std::int64_t wanted = std::clamp<std::int64_t>(of_step / length, 1, kMostSequences);
+    set("global_batch_size", c.global_batch_size, up_to(wanted, unit));
+  }
+
+  static std::int64_t longest_of(const data::TokenizedConversations& all) {
+    std::int64_t longest = 1;
+    for (std::size_t i = 0; i < all.size(); ++i) longest = std::max(longest, all.tokens(i));
+    return longest;
+  }
+
+  bool is_open(std::string_view key) const { return e_.provenance_of(key).layer < Layer::kCommandLine; }
+  template <class Field, class Value>
+  void set(std::string_view key, Field& field, Value value) {
+    field = value;
+    e_.provenance.insert_or_assign(std::string(key), config::Provenance{Layer::kDerived, {}});
+    chosen_.push_back(fmt::format("{}={}", key, value));
+  }
+
+  PosttrainPlan& plan_;
+  config::Experiment& e_;
+  const FamilyRegistry& families_;
+  const Tokenizer& tokenizer_;
+  const int world_;
+  std::vector<std::string> chosen_;
+};
+
+}  // namespace
+
+PosttrainPlan plan_posttraining(config::Experiment experiment, const FamilyRegistry& families, int world) {
+  PosttrainPlan plan{.experiment = std::move(experiment), .facts = {}, .conversations = {}};
+  if (plan.experiment.trainer.stage != "sft") return plan;
+  std::unique_ptr<const Tokenizer> tokenizer;
+  try {
+    tokenizer = tokenizer_of(plan.experiment);
+  } catch (const Error&) {
+    return plan;  // a run says so, with its place; a dry run may do without
+  }
+  choose_format(plan, *tokenizer);
+  if (!plan.experiment.trainer.sft_fit_to_data) return plan;
+  const PosttrainPlan unfitted = plan;
+  try {
+    Fitting(plan, families, *tokenizer, world).run();
+  } catch (const Error& error) {
+    plan = unfitted;  // the run stops at the same mistake, with its place
+    plan.facts.push_back(fmt::format("not fitted to the data: {}", error.what()));
+  }
+  return plan;
+}
+
+}  // namespace primus

@@ -1,0 +1,244 @@
+// A first fine-tune as somebody new starts it: few chats, a model with a chat template of its own, and no
+// other settings than the README names.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/files/file.h"
+#include "base/temporary_folder.h"
+#include "cli/program.h"
+#include "cli/runs.h"
+
+namespace primus {
+namespace {
+
+using test::ProgramResult;
+using test::run_program;
+using test::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr const char* kChatMl =
+    "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou are terse.<|im_end|>\\n' }}{% "
+    "endif %}"
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+    "'<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+class FirstFineTune : public ::testing::Test {
+ protected:
+  static constexpr int kChats = 40;
+  // A small model of words with the marks of chatml, and 40 chats.
+  static void SetUpTestSuite() {
+    folder_ = new TemporaryFolder;
+    std::string lines, text;
+    for (int i = 0; i < kChats; ++i) {
+      lines += nlohmann::json{{"messages",
+                               {{{"role", "user"}, {"content", question(i)}},
+                                {{"role", "assistant"}, {"content", answer(i)}}}},
+                              {"id", i}}
+                   .dump() +
+               "\n";
+      text += question(i) + "\n" + answer(i) + "\n";
+    }
+    write("chats.jsonl", lines);
+    write("text.txt", text + text + text);
+    const ProgramResult learned =
+        run_program({"data", "train-tokenizer", "--input", at("text.txt"), "--vocab-size", "400", "--special",
+                     "<|im_start|>", "--special", "<|im_end|>", "--output", at("tokenizer")});
+    ASSERT_EQ(learned.exit_code, 0) << learned.err;
+    write("tokenizer/chat_template.jinja", kChatMl);
+    const ProgramResult base = run_program(test::train(
+        folder_->path(),
+        {"data_path=" + at("text.txt"), "mock_data=false", "tokenizer_type=null", "split=100,0,0",
+         "tokenizer_model=" + at("tokenizer"), "train_iters=20", "lr=1e-3", "eval_iters=0", "num_layers=2",
+         "vocab_size=null", "hidden_size=64", "ffn_hidden_size=128", "num_attention_heads=4",
+         "num_query_groups=4", "exp_name=base", "max_position_embeddings=512"}));
+    ASSERT_EQ(base.exit_code, 0) << base.err;
+    const ProgramResult exported = run_program({"model", "export", run("base"), at("hf")});
+    ASSERT_EQ(exported.exit_code, 0) << exported.err;
+    write("hf/generation_config.json", R"({"eos_token_id": [0, 5], "temperature": 0.5})");
+  }
+  static void TearDownTestSuite() { delete folder_; }
+
+  static std::string question(int i) {
+    constexpr const char* kThings[] = {"a cat",    "the sea", "a stone", "snow",
+                                       "an apple", "the sun", "a drum",  "rain"};
+    constexpr const char* kAsked[] = {"colour of", "sound of", "size of", "place of", "name for"};
+    return std::string("What is the ") + kAsked[i / 8] + " " + kThings[i % 8] + "?";
+  }
+  static std::string answer(int i) {
+    constexpr const char* kFirst[] = {"grey", "blue", "loud", "cold", "sweet", "warm", "deep"};
+    constexpr const char* kSecond[] = {"mostly", "never", "at night", "in spring", "by hand", "far away"};
+    return std::string("It is ") + kFirst[i % 7] + ", " + kSecond[i % 6] + ".";
+  }
+
+  static std::string at(const std::string& name) { return (folder_->path() / name).string(); }
+  static void write(const std::string& name, const std::string& content) {
+    std::ofstream(folder_->path() / name, std::ios::binary) << content;
+  }
+  static std::string run(const std::string& name) { return test::run_folder(folder_->path(), name).string(); }
+  static nlohmann::json json(const std::string& name) {
+    return nlohmann::json::parse(read_file(folder_->path() / name));
+  }
+  // 'train posttrain' without an experiment file.
+  static ProgramResult tune(const std::string& name, std::vector<std::string> more = {},
+                            const std::string& data = "chats.jsonl") {
+    std::vector<std::string> words = {"train",
+                                      "posttrain",
+                                      "load=" + at("hf"),
+                                      "sft_dataset_name=" + at(data),
+                                      "workspace=" + folder_->path().string(),
+                                      "work_group=w",
+                                      "user_name=u",
+                                      "exp_name=" + name,
+                                      "num_threads=1",
+                                      "--plain"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words);
+  }
+  static int answered(const std::string& model, const std::vector<std::string>& more = {}) {
+    std::string questions;
+    for (int i = 0; i < kChats; ++i) questions += nlohmann::json(question(i)).dump() + "\n";
+    write("questions.jsonl", questions);
+    std::vector<std::string> words = {
+        "generate", model, "--template", "auto", "--prompts", at("questions.jsonl"), "-t", "0", "-n", "40"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProgramResult said = run_program(words);
+    EXPECT_EQ(said.exit_code, 0) << said.err;
+    int right = 0;
+    std::istringstream lines(said.out);
+    for (std::string line; std::getline(lines, line);) {
+      const auto one = nlohmann::json::parse(line);
+      right += one.at("text") == answer(one.at("index").get<int>()) ? 1 : 0;
+    }
+    return right;
+  }
+  // The newest checkpoint's folder, beside the workspace.
+  static std::string checkpoint(const std::string& name) {
+    std::string newest;
+    for (const std::string& one : Env::posix().list(Path(run(name)) / "checkpoints"))
+      if (one.starts_with("iter_")) newest = std::max(newest, one);
+    return "w/u/" + name + "/checkpoints/" + newest;
+  }
+
+  inline static TemporaryFolder* folder_ = nullptr;
+};
+
+TEST_F(FirstFineTune, FortyChatsAreAnsweredWordForWord) {
+  const ProgramResult tuned = tune("tuned");
+  ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
+  EXPECT_THAT(tuned.err, AllOf(HasSubstr("conversations are written as chatml (the model's chat template)"),
+                               HasSubstr("chosen for 40 conversations"), HasSubstr("keys that are not used"),
+                               HasSubstr("id (40)"), Not(HasSubstr("are few"))));
+  // The first step learns.
+  const std::string metrics = read_file(Path(run("tuned")) / "metrics.jsonl");
+  EXPECT_GT(nlohmann::json::parse(metrics.substr(0, metrics.find('\n'))).at("learning_rate").get<double>(),
+            0);
+  EXPECT_EQ(answered(run("tuned")), kChats);
+  // The same from the exported folder, by its template; and chat asks so, too.
+  ASSERT_EQ(run_program({"model", "export", run("tuned"), at("out")}).exit_code, 0);
+  EXPECT_EQ(answered(at("out")), kChats);
+  const ProgramResult chat =
+      run_program({"chat", at("out"), "-t", "0"}, {.input = question(0) + "\nexit\nnever\n"});
+  EXPECT_EQ(chat.out, answer(0) + "\n") << chat.err;
+  // What it was taught is what other programs find: template, and where answers end.
+  const auto end = json("out/tokenizer.json").at("added_tokens").at(2);
+  ASSERT_EQ(end.at("content"), "<|im_end|>");
+  EXPECT_THAT(json("out/generation_config.json").at("eos_token_id").get<std::vector<int>>(),
+              AllOf(Contains(0), Contains(5), Contains(end.at("id").get<int>())));
+  EXPECT_EQ(json("out/generation_config.json").at("temperature"), 0.5);
+  const std::string jinja = read_file(folder_->path() / "out/chat_template.jinja");
+  EXPECT_THAT(jinja, AllOf(HasSubstr("You are terse."), HasSubstr("<|im_start|>")));
+  EXPECT_EQ(json("out/tokenizer_config.json").at("chat_template"), jinja);
+}
+
+TEST_F(FirstFineTune, AnotherFormatReplacesTheModelsTemplate) {
+  const ProgramResult tuned = tune("alpaca", {"sft_conversation_format=alpaca", "train_iters=2"});
+  ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
+  EXPECT_THAT(tuned.err, AllOf(HasSubstr("written as alpaca (chosen)"),
+                               HasSubstr("the model's own template, which writes chatml, is replaced"),
+                               HasSubstr("2 steps of 1 sequences are few")));
+  const std::string folder = checkpoint("alpaca");
+  const std::string jinja = read_file(folder_->path() / folder / "chat_template.jinja");
+  EXPECT_THAT(jinja, AllOf(HasSubstr("### Response:"), Not(HasSubstr("im_start"))));
+  EXPECT_EQ(json(folder + "/tokenizer_config.json").at("chat_template"), jinja);
+  // It goes on in the format that it began with, whoever does not say so.
+  const ProgramResult on = tune("alpaca", {"train_iters=4"});
+  ASSERT_EQ(on.exit_code, 0) << on.err;
+  EXPECT_THAT(on.err, HasSubstr("written as alpaca (as the run was begun)"));
+}
+
+TEST_F(FirstFineTune, ATemplateThatIsNotKnownIsRefused) {
+  std::filesystem::copy(folder_->path() / "hf", folder_->path() / "odd");
+  write("odd/chat_template.jinja", "{% for m in messages %}{{ '<turn>' + m['content'] }}{% endfor %}");
+  const ProgramResult refused = tune("odd", {"load=" + at("odd")});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("chat template writes a format that Primus does not know"),
+                                 HasSubstr("this tokenizer can write chatml, alpaca"),
+                                 HasSubstr("sft_conversation_format=NAME")));
+  for (const char* command : {"chat", "generate"}) {
+    const ProgramResult asked = run_program({command, at("odd"), "--template", "auto"}, {.input = "x\n"});
+    EXPECT_EQ(asked.exit_code, 2) << asked.out;
+    EXPECT_THAT(asked.err, AllOf(HasSubstr("Primus does not know"), HasSubstr("--template")));
+  }
+  EXPECT_EQ(tune("odd", {"load=" + at("odd"), "sft_conversation_format=chatml", "train_iters=1"}).exit_code,
+            0);
+}
+
+TEST_F(FirstFineTune, BrokenRecordsMayBeLeftOut) {
+  write("broken.jsonl", read_file(folder_->path() / "chats.jsonl") + "{\"messages\": [\n" +
+                            R"({"prompt": "a", "response": "b", "tools": [{"name": "f"}]})" + "\n");
+  const ProgramResult refused = tune("broken", {}, "broken.jsonl");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("broken.jsonl:41:"), HasSubstr("--skip-bad")));
+  const ProgramResult tuned = tune("broken", {"--skip-bad", "train_iters=1"}, "broken.jsonl");
+  EXPECT_EQ(tuned.exit_code, 0) << tuned.err;
+  EXPECT_THAT(tuned.err, HasSubstr("2 of 42 records are left out (skip_bad); the first: "));
+  const ProgramResult shown =
+      run_program({"data", "conversations", at("broken.jsonl"), "--tokenizer", at("hf"), "--skip-bad"});
+  EXPECT_EQ(shown.exit_code, 0) << shown.err;
+  EXPECT_THAT(shown.err, HasSubstr("2 of 42 records are left out"));
+  EXPECT_THAT(shown.out,
+              AllOf(HasSubstr("format: chatml (the model's chat template)"), HasSubstr("You are terse.")));
+}
+
+// Of a conversation that is cut, what is cut off is neither marked nor counted.
+TEST_F(FirstFineTune, WhatACutRemovesIsNotShownAsLearned) {
+  const auto learned = [&](const std::string& length) {
+    std::vector<std::string> words = {"data",   "conversations", at("chats.jsonl"), "--tokenizer",
+                                      at("hf"), "--json",        "--show",          "40"};
+    if (!length.empty()) words.insert(words.end(), {"--seq-length", length});
+    return nlohmann::json::parse(run_program(words).out);
+  };
+  const auto whole = learned(""), cut = learned("30");
+  EXPECT_LT(cut.at("learned_tokens"), whole.at("learned_tokens"));
+  std::int64_t marked = 0;
+  for (const auto& one : cut.at("shown")) {
+    const auto flags = one.at("learned").get<std::vector<int>>();
+    for (std::size_t i = 0; i < flags.size(); ++i) {
+      marked += flags[i];
+      EXPECT_TRUE(i <= 30 || flags[i] == 0);
+    }
+  }
+  EXPECT_EQ(marked, cut.at("learned_tokens").get<std::int64_t>());
+}
+
+TEST_F(FirstFineTune, ChatHasCommands) {
+  const std::string input = "/help\n/nonsense\n/quit\nnever\n";
+  const ProgramResult chat = run_program({"chat", at("hf"), "-t", "0", "-n", "2"}, {.input = input});
+  EXPECT_EQ(chat.exit_code, 0) << chat.err;
+  EXPECT_EQ(chat.out, "");
+  EXPECT_THAT(chat.err, AllOf(HasSubstr("/clear"), HasSubstr("there is no command /nonsense")));
+  for (const char* end : {"exit", "quit", "/exit", "/bye"}) {
+    EXPECT_EQ(run_program({"chat", at("hf")}, {.input = std::string(end) + "\nnever\n"}).out, "") << end;
+  }
+}
+
+}  // namespace
+}  // namespace primus

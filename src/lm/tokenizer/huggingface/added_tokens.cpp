@@ -9,7 +9,7 @@ namespace primus {
 
 namespace {
 
-bool character_is(std::string_view character, uint8_t bits) {
+bool character_is(std::string_view character, unicode::Properties bits) {
   const char* p = character.data();
   return (unicode::properties()[unicode::decode(p)] & bits) != 0;
 }

@@ -120,8 +120,13 @@ void append_steps(const json& object, PreTokenizerStage& stage, size_t& count) {
     stage.steps.push_back(parse_metaspace(object));
   } else if (type == "Digits") {
     const bool each = get_bool(object, "individual_digits", false);
-    stage.steps.push_back(
-        make_property_split(unicode::kNumber, each ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
+    stage.steps.push_back(make_property_split(unicode::kNumericDigit,
+                                              each ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
+  } else if (type == "Punctuation") {
+    const SplitBehavior behavior = object.contains("behavior")
+                                       ? parse_behavior(get_string(object, "behavior"))
+                                       : SplitBehavior::kIsolated;
+    stage.steps.push_back(make_property_split(unicode::kPunctuation, behavior));
   } else if (type == "Whitespace") {
     stage.steps.push_back(make_whitespace_words());
   } else if (type == "WhitespaceSplit") {

@@ -11,10 +11,10 @@ using unicode::kLetter;
 using unicode::kLowerLike;
 using unicode::kNewline;
 using unicode::kNumber;
-using unicode::kPunctuation;
 using unicode::kSpace;
 using unicode::kUpperLike;
 using unicode::kWord;
+using unicode::Properties;
 
 const std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -35,24 +35,24 @@ class Reader {
 
   // Bits of the character at `p`, and in `next` where it ends. Nothing at the end of the text: bits 0, next
   // == p.
-  uint8_t at(const char* p, const char*& next) const {
+  Properties at(const char* p, const char*& next) const {
     if (p == end_) return next = p, 0;
     if (static_cast<unsigned char>(*p) < 0x80) return next = p + 1, table_.ascii(*p);
     next = p;
     return table_[unicode::decode(next)];
   }
-  bool is(const char* p, uint8_t bits) const {
+  bool is(const char* p, Properties bits) const {
     const char* next;
     return (at(p, next) & bits) != 0;
   }
   // End of the run of characters from `p` that have one of `bits`.
-  const char* skip(const char* p, uint8_t bits) const {
+  const char* skip(const char* p, Properties bits) const {
     const char* next;
     while ((at(p, next) & bits) != 0) p = next;
     return p;
   }
   // End of the run of characters from `p` that have none of `bits`.
-  const char* skip_other(const char* p, uint8_t bits) const {
+  const char* skip_other(const char* p, Properties bits) const {
     const char* next;
     while (p != end_ && (at(p, next) & bits) == 0) p = next;
     return p;
@@ -81,7 +81,7 @@ const char* match_line_ends(const Reader& reader, const char* p) {
   const char* result = nullptr;
   const char* next;
   while (true) {
-    const uint8_t bits = reader.at(p, next);
+    const Properties bits = reader.at(p, next);
     if ((bits & kSpace) == 0) return result;
     if ((bits & kNewline) != 0) result = next;
     p = next;
@@ -123,7 +123,7 @@ struct Gpt2Matcher {
     if (const char* stop = match_contraction<false>(p, reader.end())) return stop;
     const char* word = *p == ' ' ? p + 1 : p;
     const char* next;
-    const uint8_t bits = reader.at(word, next);
+    const Properties bits = reader.at(word, next);
     if ((bits & kLetter) != 0) return reader.skip(next, kLetter);
     if ((bits & kNumber) != 0) return reader.skip(next, kNumber);
     if (next != word && (bits & kSpace) == 0) return reader.skip_other(next, kSpace | kLetter | kNumber);
@@ -153,7 +153,7 @@ template <int kDigits>
 struct Cl100kMatcher {
   const char* operator()(const Reader& reader, const char* p) const {
     const char* next;
-    const uint8_t bits = reader.at(p, next);
+    const Properties bits = reader.at(p, next);
     if ((bits & kLetter) != 0) return reader.skip(next, kLetter);
     if ((bits & kNumber) != 0) return match_digits(reader, next, kDigits);
     if (const char* stop = match_contraction<true>(p, reader.end())) return stop;
@@ -169,7 +169,7 @@ template <bool kContractions, int kDigits>
 struct O200kMatcher {
   const char* operator()(const Reader& reader, const char* p) const {
     const char* next;
-    const uint8_t bits = reader.at(p, next);
+    const Properties bits = reader.at(p, next);
     const bool may_lead = (bits & (kNewline | kLetter | kNumber)) == 0;
     const char* word = may_lead ? match_capitalised(reader, next) : nullptr;
     if (word == nullptr) word = match_capitalised(reader, p);
@@ -193,7 +193,7 @@ struct O200kMatcher {
     const char* last_shared = nullptr;  // behind the last character of the U run that may count as L
     const char* next;
     while (true) {
-      const uint8_t bits = reader.at(p, next);
+      const Properties bits = reader.at(p, next);
       if ((bits & kUpperLike) == 0) break;
       if ((bits & kLowerLike) != 0) last_shared = next;
       p = next;
@@ -320,7 +320,8 @@ class TextSplit final : public PreTokenizer {
 
 class PropertySplit final : public PreTokenizer {
  public:
-  PropertySplit(uint8_t properties, SplitBehavior behavior) : properties_(properties), behavior_(behavior) {}
+  PropertySplit(Properties properties, SplitBehavior behavior)
+      : properties_(properties), behavior_(behavior) {}
   void split(Piece piece, TextBudget&, PieceSink sink) const override {
     Splitter splitter(piece, behavior_, false);
     const char* const begin = piece.text.data();
@@ -334,7 +335,7 @@ class PropertySplit final : public PreTokenizer {
   }
 
  private:
-  uint8_t properties_;
+  Properties properties_;
   SplitBehavior behavior_;
 };
 
@@ -374,7 +375,7 @@ std::unique_ptr<PreTokenizer> make_text_split(std::string_view text, SplitBehavi
   return std::make_unique<TextSplit>(text, behavior, invert);
 }
 
-std::unique_ptr<PreTokenizer> make_property_split(uint8_t properties, SplitBehavior behavior) {
+std::unique_ptr<PreTokenizer> make_property_split(Properties properties, SplitBehavior behavior) {
   return std::make_unique<PropertySplit>(properties, behavior);
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/system/thread_pool.h"
 #include "lm/tokenizer/text/text_budget.h"
+#include "lm/tokenizer/text/unicode.h"
 
 namespace primus {
 
@@ -38,8 +39,8 @@ enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWith
 std::unique_ptr<PreTokenizer> make_regex_split(std::string_view regex, SplitBehavior behavior, bool invert);
 // The same for a literal text.
 std::unique_ptr<PreTokenizer> make_text_split(std::string_view text, SplitBehavior behavior, bool invert);
-// Cuts where characters with any of the unicode::Property bits stand (kNumber: Digits, kPunctuation ...).
-std::unique_ptr<PreTokenizer> make_property_split(uint8_t properties, SplitBehavior behavior);
+// Cuts where characters with any of the properties stand (kNumericDigit: Digits, kPunctuation ...).
+std::unique_ptr<PreTokenizer> make_property_split(unicode::Properties properties, SplitBehavior behavior);
 // \w+|[^\w\s]+
 std::unique_ptr<PreTokenizer> make_whitespace_words();
 

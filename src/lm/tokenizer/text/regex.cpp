@@ -9,109 +9,14 @@
 
 #include "base/error.h"
 #include "base/text/excerpt.h"
+#include "lm/tokenizer/text/regex_dialect.h"
+#include "lm/tokenizer/text/unicode.h"
 
 namespace primus {
 
 namespace {
 
 constexpr size_t kMaxPatternBytes = 16 << 10;  // those of real tokenizers have less than 1 KiB
-
-// The classes whose members differ between the two, spelled out. PCRE2's \s also holds U+180E, which left
-// White_Space in Unicode 6.3; its \w lacks marks and connectors.
-constexpr std::string_view kSpaces =
-    R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-constexpr std::string_view kNonSpaces =
-    R"(\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027})"
-    R"(\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
-constexpr std::string_view kWordCharacters =
-    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
-
-// Rewrites what Oniguruma (in its default Ruby syntax) and PCRE2 read differently, and refuses what cannot
-// be.
-class Translator {
- public:
-  explicit Translator(std::string_view pattern) : pattern_(pattern) {}
-
-  std::string run() {
-    while (at_ < pattern_.size()) {
-      const char c = pattern_[at_];
-      if (c == '\\') {
-        escape();
-      } else if (in_class_) {
-        class_character(c);
-      } else {
-        character(c);
-      }
-    }
-    return std::move(out_);
-  }
-
- private:
-  [[noreturn]] void refuse(std::string_view what) const {
-    throw unsupported(fmt::format("the regular expression {} is not supported: {}", excerpt(pattern_), what));
-  }
-  bool next_is(std::string_view text) const { return pattern_.substr(at_).starts_with(text); }
-  void copy(size_t count) {
-    out_ += pattern_.substr(at_, count);
-    at_ += count;
-  }
-
-  void escape() {
-    if (at_ + 1 == pattern_.size()) refuse("it ends in a backslash");
-    const char c = pattern_[at_ + 1];
-    constexpr std::string_view kDifferent = "hHKGXyYOZzARNgkCMc";
-    if (kDifferent.find(c) != std::string_view::npos) refuse(fmt::format("\\{}", c));
-    std::string_view members;
-    bool negated = false;
-    if (c == 's') members = kSpaces;
-    if (c == 'S') members = kNonSpaces;
-    if (c == 'w' || c == 'W') members = kWordCharacters;
-    if (c == 'W') negated = true;
-    if (members.empty()) {
-      // The braces of a property are no counted repetition.
-      const size_t close =
-          next_is("\\p{") || next_is("\\P{") ? pattern_.find('}', at_) : std::string_view::npos;
-      return copy(close == std::string_view::npos ? 2 : close + 1 - at_);
-    }
-    if (negated && in_class_) refuse("\\W inside a class");
-    out_ += in_class_ ? std::string(members) : fmt::format("[{}{}]", negated ? "^" : "", members);
-    at_ += 2;
-  }
-
-  void class_character(char c) {
-    if (c == '[') refuse("a class inside a class");
-    if (next_is("&&")) refuse("an intersection of classes");
-    if (c == ']') in_class_ = false;
-    copy(1);
-  }
-
-  void character(char c) {
-    if (c == '[') {
-      in_class_ = true;
-      return copy(next_is("[^") ? 2 : 1);
-    }
-    if (next_is("{,")) refuse("a repetition without a lower bound");
-    // Possessive for PCRE2, a second repetition for Oniguruma.
-    if (next_is("}+")) refuse("a + behind a counted repetition");
-    if (next_is("(?")) {
-      for (const std::string_view group : {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i)"}) {
-        if (next_is(group)) return copy(group.size());
-      }
-      refuse("a group that starts with " + std::string(pattern_.substr(at_, 3)));
-    }
-    if (next_is("(*")) refuse("(*");
-    copy(1);
-  }
-
-  std::string_view pattern_;
-  size_t at_ = 0;
-  bool in_class_ = false;
-  std::string out_;
-};
-
-}  // namespace
-
-namespace {
 
 template <class Object, void (*kFree)(Object*)>
 struct Free {
@@ -144,7 +49,11 @@ size_t places_per_call(size_t text_size) {
 
 struct Regex::Impl {
   std::string pattern;
-  Code code;
+  Code plain;
+  Code exact;  // null where it is the plain one
+  const pcre2_code* code_for(std::string_view text) const {
+    return exact != nullptr && unicode::has_newer(text) ? exact.get() : plain.get();
+  }
 };
 
 Regex::Regex(std::string_view pattern) {
@@ -155,18 +64,23 @@ Regex::Regex(std::string_view pattern) {
         fmt::format("the regular expression {} is not supported: it has {} bytes, at most {} do",
                     excerpt(pattern), pattern.size(), kMaxPatternBytes));
   }
-  const std::string exact = Translator(pattern).run();
-  int code = 0;
-  PCRE2_SIZE where = 0;
-  impl->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(exact.data()), exact.size(),
-                                 PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT, &code,
-                                 &where, nullptr));
-  if (impl->code == nullptr) {
-    throw unsupported(
-        fmt::format("the regular expression {} is not supported: {}", excerpt(pattern), message_of(code)));
-  }
-  // Without a JIT for this CPU the interpreter does the same, slower.
-  pcre2_jit_compile(impl->code.get(), PCRE2_JIT_COMPLETE);
+  const auto compile = [pattern](const std::string& translated) {
+    int code = 0;
+    PCRE2_SIZE where = 0;
+    Code compiled(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                                PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT, &code,
+                                &where, nullptr));
+    if (compiled == nullptr) {
+      throw unsupported(
+          fmt::format("the regular expression {} is not supported: {}", excerpt(pattern), message_of(code)));
+    }
+    // Without a JIT for this CPU the interpreter does the same, slower.
+    pcre2_jit_compile(compiled.get(), PCRE2_JIT_COMPLETE);
+    return compiled;
+  };
+  const PcrePattern translated = to_pcre(pattern);
+  impl->plain = compile(translated.plain);
+  if (translated.exact != translated.plain) impl->exact = compile(translated.exact);
   impl_ = std::move(impl);
 }
 
@@ -184,6 +98,7 @@ void Regex::for_each_match(std::string_view text, TextBudget& budget,
   pcre2_set_heap_limit(context.get(), kHeapKiB);
   const PCRE2_SIZE* const range = pcre2_get_ovector_pointer(data.get());
   const size_t places = places_per_call(text.size());
+  const pcre2_code* const code = impl_->code_for(text);
   size_t at = 0;
   uint32_t options = PCRE2_NO_UTF_CHECK;
   bool due = false;
@@ -192,8 +107,8 @@ void Regex::for_each_match(std::string_view text, TextBudget& budget,
     due = false;
     const size_t last = std::min(text.size(), at + places);
     pcre2_set_offset_limit(context.get(), last);
-    const int rc = pcre2_match(impl_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
-                               options, data.get(), context.get());
+    const int rc = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, options,
+                               data.get(), context.get());
     if (rc == PCRE2_ERROR_NOMATCH) {
       // At the place of an empty match there is no further one, or none begins up to `last`.
       const bool behind_empty = (options & PCRE2_NOTEMPTY_ATSTART) != 0;

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "lm/tokenizer/text/newer_characters.h"
 
 namespace primus::unicode {
 
@@ -23,54 +24,82 @@ bool is_white_space(char32_t c) {
          c == 0x3000;
 }
 
-uint8_t property_bits(char32_t c) {
-  uint8_t bits = 0;
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LT:
-      bits = kLetter | kUpperLike | kWord;
-      break;
-    case UTF8PROC_CATEGORY_LL:
-      bits = kLetter | kLowerLike | kWord;
-      break;
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-      bits = kLetter | kUpperLike | kLowerLike | kWord;
-      break;
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-      bits = kUpperLike | kLowerLike | kWord;
-      break;
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-      bits = kNumber | kWord;
-      break;
-    case UTF8PROC_CATEGORY_NO:
-      bits = kNumber;
-      break;
-    case UTF8PROC_CATEGORY_PC:
-      bits = kPunctuation | kWord;
-      break;
-    case UTF8PROC_CATEGORY_PD:
-    case UTF8PROC_CATEGORY_PS:
-    case UTF8PROC_CATEGORY_PE:
-    case UTF8PROC_CATEGORY_PI:
-    case UTF8PROC_CATEGORY_PF:
-    case UTF8PROC_CATEGORY_PO:
-      bits = kPunctuation;
-      break;
-    default:
-      break;
-  }
-  // \w also holds the joiners and the circled and squared letters (Other_Alphabetic outside L and M).
-  if (c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
-      (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189)) {
-    bits |= kWord;
-  }
-  if (is_white_space(c)) bits |= kSpace;
-  if (c == '\r' || c == '\n') bits |= kNewline;
+struct Range {
+  char32_t first, last;
+};
+
+// Punctuation that came after Unicode 8, which the pre-tokenizer Punctuation does not take for any.
+bool is_punctuation_since_9(char32_t c) {
+  static constexpr auto kRanges = std::to_array<Range>(
+      {{0x61D, 0x61D},     {0x9FD, 0x9FD},     {0xA76, 0xA76},     {0xC77, 0xC77},     {0xC84, 0xC84},
+       {0x1B4E, 0x1B4F},   {0x1B7D, 0x1B7F},   {0x2E43, 0x2E4F},   {0x2E52, 0x2E5D},   {0x10D6E, 0x10D6E},
+       {0x10EAD, 0x10EAD}, {0x10F55, 0x10F59}, {0x10F86, 0x10F89}, {0x113D4, 0x113D8}, {0x1144B, 0x1144F},
+       {0x1145A, 0x1145D}, {0x11660, 0x1166C}, {0x116B9, 0x116B9}, {0x1183B, 0x1183B}, {0x11944, 0x11946},
+       {0x119E2, 0x119E2}, {0x11A3F, 0x11A46}, {0x11A9A, 0x11A9C}, {0x11A9E, 0x11AA2}, {0x11B00, 0x11B09},
+       {0x11BE1, 0x11BE1}, {0x11C41, 0x11C45}, {0x11C70, 0x11C71}, {0x11EF7, 0x11EF8}, {0x11F43, 0x11F4F},
+       {0x11FFF, 0x11FFF}, {0x12FF1, 0x12FF2}, {0x16D6D, 0x16D6F}, {0x16E97, 0x16E9A}, {0x16FE2, 0x16FE2},
+       {0x1E5FF, 0x1E5FF}, {0x1E95E, 0x1E95F}});
+  return std::ranges::any_of(kRanges,
+                             [c](const Range& range) { return c >= range.first && c <= range.last; });
+}
+
+bool is_punctuation(char32_t c, std::string_view category) {
+  constexpr std::string_view kAsciiSymbols = "$+<=>^`|~";
+  if (c < 0x80 && kAsciiSymbols.find(static_cast<char>(c)) != std::string_view::npos) return true;
+  if (c == 0x166D || c == 0x111C9) return true;  // it was punctuation then
+  return category.starts_with('P') && !is_punctuation_since_9(c);
+}
+
+// \w also holds the joiners and the circled and squared letters (Other_Alphabetic outside L and M).
+bool is_word(char32_t c, std::string_view category) {
+  return category.starts_with('L') || category.starts_with('M') || category == "Nd" || category == "Nl" ||
+         category == "Pc" || c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
+         (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
+}
+
+// The numbers of Unicode 17.
+bool is_latest_number(char32_t c) { return (c >= 0x11DE0 && c <= 0x11DE9) || (c >= 0x16FF4 && c <= 0x16FF6); }
+
+Properties property_bits(char32_t c) {
+  const std::string_view category = unicode::category(c);
+  Properties bits = 0;
+  const auto set = [&bits](bool holds, Properties which) {
+    if (holds) bits = static_cast<Properties>(bits | which);
+  };
+  const bool is_mark = category.starts_with('M'), is_number = category.starts_with('N');
+  const bool is_caseless = category == "Lm" || category == "Lo" || is_mark;
+  set(category.starts_with('L'), kLetter);
+  set(is_number, kNumber);
+  set(is_number || is_latest_number(c), kNumericDigit);
+  set(category == "Lu" || category == "Lt" || is_caseless, kUpperLike);
+  set(category == "Ll" || is_caseless, kLowerLike);
+  set(is_punctuation(c, category), kPunctuation);
+  set(is_word(c, category), kWord);
+  set(is_white_space(c), kSpace);
+  set(c == '\r' || c == '\n', kNewline);
   return bits;
+}
+
+// Characters that came with or after Unicode 10 and take part in normalisation. The normalizers of the
+// tokenizers library do not know them: they stay as they are, and nothing is ordered or composed across them.
+constexpr auto kUnnormalized = std::to_array<Range>(
+    {{0x7FD, 0x7FD},     {0x897, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
+     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},
+     {0x32FF, 0x32FF},   {0xA7F2, 0xA7F4},   {0xA82C, 0xA82C},   {0xAB69, 0xAB69},   {0x105C9, 0x105C9},
+     {0x105E4, 0x105E4}, {0x10781, 0x10785}, {0x10787, 0x107B0}, {0x107B2, 0x107BA}, {0x10D24, 0x10D27},
+     {0x10D69, 0x10D6D}, {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50}, {0x10F82, 0x10F85},
+     {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x11383, 0x11383}, {0x11385, 0x11385}, {0x1138E, 0x1138E},
+     {0x11391, 0x11391}, {0x113C5, 0x113C5}, {0x113C7, 0x113C8}, {0x113CE, 0x113D0}, {0x1145E, 0x1145E},
+     {0x11839, 0x1183A}, {0x11938, 0x11938}, {0x1193D, 0x1193E}, {0x11943, 0x11943}, {0x119E0, 0x119E0},
+     {0x11A34, 0x11A34}, {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42}, {0x11D44, 0x11D45},
+     {0x11D97, 0x11D97}, {0x11F41, 0x11F42}, {0x16121, 0x16128}, {0x1612F, 0x1612F}, {0x16D68, 0x16D6A},
+     {0x16FF0, 0x16FF1}, {0x1CCD6, 0x1CCF9}, {0x1E030, 0x1E06D}, {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136},
+     {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF}, {0x1E5EE, 0x1E5EF}, {0x1F16C, 0x1F16C},
+     {0x1FBF0, 0x1FBF9}});
+
+bool is_unnormalized(char32_t c) {
+  const auto range = std::ranges::lower_bound(kUnnormalized, c, {}, &Range::last);
+  return range != kUnnormalized.end() && range->first <= c;
 }
 
 // Code points before which NFC text may be cut, and which are themselves NFC: combining class 0, unchanged by
@@ -97,6 +126,9 @@ const std::bitset<kCodePoints>& nfc_inert() {
     }
     for (char32_t c = 0x1161; c <= 0x11FF; ++c)
       inert->reset(c);  // Hangul vowels and finals compose backwards
+    for (const Range& range : kUnnormalized) {
+      for (char32_t c = range.first; c <= range.last; ++c) inert->set(c);
+    }
     return inert;
   }();
   return *table;
@@ -132,7 +164,8 @@ void order_marks(std::vector<utf8proc_int32_t>& text) {
   }
 }
 
-void append_normalized(std::string_view text, Form form, std::string& out) {
+// Of text without kUnnormalized.
+void append_known_normalized(std::string_view text, Form form, std::string& out) {
   std::vector<utf8proc_int32_t> buffer;
   buffer.reserve(text.size() + 1);
   append_decomposed(text, form == Form::kNfkc || form == Form::kNfkd, buffer);
@@ -146,6 +179,19 @@ void append_normalized(std::string_view text, Form form, std::string& out) {
     length = static_cast<size_t>(composed);
   }
   for (size_t i = 0; i < length; ++i) append(static_cast<char32_t>(buffer[i]), out);
+}
+
+void append_normalized(std::string_view text, Form form, std::string& out) {
+  const char* begin = text.data();
+  const char* const end = begin + text.size();
+  for (const char* p = begin; p < end;) {
+    const char* const at = p;
+    if (!is_unnormalized(decode(p))) continue;
+    append_known_normalized({begin, static_cast<size_t>(at - begin)}, form, out);
+    out.append(at, p);
+    begin = p;
+  }
+  append_known_normalized({begin, static_cast<size_t>(end - begin)}, form, out);
 }
 
 }  // namespace
@@ -182,10 +228,17 @@ std::string_view valid_or_repaired(std::string_view text, std::string& storage) 
 }
 
 PropertyTable::PropertyTable() {
-  std::map<std::array<uint8_t, 256>, uint16_t> seen;
+  std::map<std::array<Properties, 256>, uint16_t> seen;
+  auto newer = newer_characters().begin();
   for (size_t block = 0; block < stage1_.size(); ++block) {
-    std::array<uint8_t, 256> bits;
-    for (size_t i = 0; i < 256; ++i) bits[i] = property_bits(static_cast<char32_t>(block << 8 | i));
+    std::array<Properties, 256> bits;
+    for (size_t i = 0; i < 256; ++i) {
+      const auto c = static_cast<char32_t>(block << 8 | i);
+      bits[i] = property_bits(c);
+      while (newer != newer_characters().end() && newer->last < c) ++newer;
+      if (newer != newer_characters().end() && newer->first <= c)
+        bits[i] = static_cast<Properties>(bits[i] | kNewer);
+    }
     const auto [it, added] = seen.try_emplace(bits, static_cast<uint16_t>(blocks_.size()));
     if (added) blocks_.push_back(bits);
     stage1_[block] = it->second;
@@ -195,6 +248,21 @@ PropertyTable::PropertyTable() {
 const PropertyTable& properties() {
   static const PropertyTable table;
   return table;
+}
+
+bool has_newer(std::string_view text) {
+  const PropertyTable& table = properties();
+  const char* p = text.data();
+  const char* const end = p + text.size();
+  while (p < end) {
+    // The first of them is U+0897.
+    if (static_cast<unsigned char>(*p) < 0xE0) {
+      ++p;
+    } else if ((table[decode(p)] & kNewer) != 0) {
+      return true;
+    }
+  }
+  return false;
 }
 
 bool is_surely_nfc(std::string_view text) {
@@ -246,6 +314,31 @@ std::string normalize(std::string_view text, Form form) {
   return out;
 }
 
+namespace {
+
+// Letters whose lower case came with Unicode 16 and 17.
+char32_t lowercase_of(char32_t c) {
+  if (c >= 0x10D50 && c <= 0x10D65) return c + 0x20;
+  if (c >= 0x16EA0 && c <= 0x16EB8) return c + 0x1B;
+  switch (c) {
+    case 0xA7CB:
+      return 0x264;
+    case 0xA7DC:
+      return 0x19B;
+    case 0x1C89:
+    case 0xA7CC:
+    case 0xA7CE:
+    case 0xA7D2:
+    case 0xA7D4:
+    case 0xA7DA:
+      return c + 1;
+    default:
+      return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));
+  }
+}
+
+}  // namespace
+
 std::string lowercase(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -256,7 +349,7 @@ std::string lowercase(std::string_view text) {
     if (c == 0x130) {
       out += "i\xCC\x87";  // the one character whose lower case is two
     } else {
-      append(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))), out);
+      append(lowercase_of(c), out);
     }
   }
   return out;

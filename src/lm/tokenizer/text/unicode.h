@@ -1,5 +1,5 @@
-// Text that is UTF-8, and the Unicode properties that pre-tokenizers and normalizers ask about (Unicode 15.0,
-// from utf8proc).
+// Text that is UTF-8, and the Unicode properties that pre-tokenizers and normalizers ask about (Unicode 16:
+// utf8proc's tables, and newer_characters.h).
 #pragma once
 
 #include <array>
@@ -51,30 +51,35 @@ void append_lossy(std::string_view text, std::string& out);
 std::string_view valid_or_repaired(std::string_view text, std::string& storage);
 
 // Property bits of a code point.
-enum : uint8_t {
-  kLetter = 1,        // \p{L}
-  kNumber = 2,        // \p{N}
-  kSpace = 4,         // \s, White_Space
-  kNewline = 8,       // \r or \n
-  kUpperLike = 16,    // Lu, Lt, Lm, Lo, M
-  kLowerLike = 32,    // Ll, Lm, Lo, M
-  kPunctuation = 64,  // \p{P}
-  kWord = 128,        // \w
+using Properties = uint16_t;
+enum : Properties {
+  kLetter = 1,          // \p{L}
+  kNumber = 2,          // \p{N}
+  kSpace = 4,           // \s, White_Space
+  kNewline = 8,         // \r or \n
+  kUpperLike = 16,      // Lu, Lt, Lm, Lo, M
+  kLowerLike = 32,      // Ll, Lm, Lo, M
+  kPunctuation = 64,    // of the pre-tokenizer Punctuation: \p{P} of Unicode 8, and all symbols of ASCII
+  kWord = 128,          // \w
+  kNewer = 256,         // has another category in Unicode 14 (newer_characters.h)
+  kNumericDigit = 512,  // of the pre-tokenizer Digits: \p{N} of Unicode 17
 };
 
 // Property bits by code point: a two-level table, filled once.
 class PropertyTable {
  public:
-  uint8_t operator[](char32_t c) const { return blocks_[stage1_[c >> 8]][c & 0xFF]; }
-  uint8_t ascii(char c) const { return blocks_[0][static_cast<unsigned char>(c)]; }
+  Properties operator[](char32_t c) const { return blocks_[stage1_[c >> 8]][c & 0xFF]; }
+  Properties ascii(char c) const { return blocks_[0][static_cast<unsigned char>(c)]; }
 
  private:
   friend const PropertyTable& properties();
   PropertyTable();
   std::array<uint16_t, 0x1100> stage1_;
-  std::vector<std::array<uint8_t, 256>> blocks_;  // block 0 holds ASCII
+  std::vector<std::array<Properties, 256>> blocks_;  // block 0 holds ASCII
 };
 const PropertyTable& properties();
+// Whether a character of valid UTF-8 `text` is kNewer.
+bool has_newer(std::string_view text);
 
 enum class Form { kNfc, kNfd, kNfkc, kNfkd };
 // The normal form of valid UTF-8, in time n log n whatever the text (long runs of combining marks included).

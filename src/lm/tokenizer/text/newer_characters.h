@@ -1,0 +1,24 @@
+// Characters whose general category differs between Unicode 14 and 16.
+//
+// The tokenizers library reads Unicode 16; the PCRE2 and utf8proc of a system may be older. This table brings
+// them level.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace primus::unicode {
+
+struct NewerCharacters {
+  char32_t first, last;
+  std::string_view category;              // of Unicode 16: "Lu"
+  std::string_view script, short_script;  // "cyrillic", "cyrl"
+};
+
+// Sorted by code point.
+std::span<const NewerCharacters> newer_characters();
+
+// The general category of a code point in Unicode 16: "Lu", "Cn" ...
+std::string_view category(char32_t c);
+
+}  // namespace primus::unicode

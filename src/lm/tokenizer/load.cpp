@@ -63,7 +63,8 @@ Kind kind_of(std::string_view bytes) {
 
 // The kind that a type names; some have come as several.
 std::optional<Kind> kind_named(std::string_view type) {
-  if (type == "SentencePieceTokenizer" || type == "GPTSentencePieceTokenizer") return Kind::kSentencePiece;
+  if (type == "SentencePieceTokenizer" || type == "GPTSentencePieceTokenizer" || type == "Llama2Tokenizer")
+    return Kind::kSentencePiece;
   if (type == "TikTokenizer") return Kind::kTiktoken;
   if (type == "HuggingFaceTokenizer" || type == "GPT2BPETokenizer") return Kind::kHuggingFace;
   return std::nullopt;
@@ -91,7 +92,8 @@ std::unique_ptr<Tokenizer> load_kind(Kind kind, std::string_view type, const Pat
   const auto type_or = [type](std::string_view usual) { return std::string(type.empty() ? usual : type); };
   switch (kind) {
     case Kind::kSentencePiece:
-      return make_sentencepiece_tokenizer(std::move(bytes), path.string(), type_or("SentencePieceTokenizer"));
+      return make_sentencepiece_tokenizer(std::move(bytes), path.string(), type_or("SentencePieceTokenizer"),
+                                          read_side_files(path.parent_path()));
     case Kind::kTiktoken:
       return make_tiktoken_tokenizer(std::move(bytes), path.string(), type_or("TikTokenizer"));
     case Kind::kHuggingFace:
@@ -108,7 +110,10 @@ std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& pa
     const std::string mismatch =
         fmt::format("the tokenizer_type {} stands for {}, and this is {}", type,
                     kKindNames[static_cast<size_t>(named)], kKindNames[static_cast<size_t>(kind)]);
-    if (named != kind && named != Kind::kHuggingFace)
+    // Primus loads this type from Hugging Face folders, which may have a tokenizer.json alone.
+    const bool noted =
+        named == Kind::kHuggingFace || (type == "Llama2Tokenizer" && kind == Kind::kHuggingFace);
+    if (named != kind && !noted)
       throw invalid(
           mismatch,
           "leave out tokenizer_type (or set it to null) to go by the file, or name the file that is meant");

@@ -27,6 +27,8 @@ class Vocabulary {
 
   // One past the largest id.
   int32_t size() const { return static_cast<int32_t>(texts_.size()); }
+  // The number of tokens: less where there are gaps.
+  int32_t count() const { return static_cast<int32_t>(ids_.size()); }
   std::optional<int32_t> find(std::string_view text) const {
     const auto it = ids_.find(text);
     return it == ids_.end() ? std::nullopt : std::optional(it->second);

@@ -19,6 +19,11 @@ struct AddedToken {
   bool single_word = false;  // only between non-word characters
   bool lstrip = false;       // takes the spaces to its left with it
   bool rstrip = false;       // ... to its right
+
+  bool same_flags(const AddedToken& other) const {
+    return special == other.special && normalized == other.normalized && single_word == other.single_word &&
+           lstrip == other.lstrip && rstrip == other.rstrip;
+  }
 };
 
 // Finds the tokens in a text: leftmost first, and of those that start at one place the longest (Hugging

@@ -158,7 +158,13 @@ class AddedTokens {
     put(text, id ? *id : next_, described);
   }
 
-  json list() const { return tokens_; }
+  // By id: the order in which they get theirs.
+  json list() const {
+    json sorted = tokens_;
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [](const json& a, const json& b) { return a["id"] < b["id"]; });
+    return sorted;
+  }
   std::optional<int64_t> id_of(std::string_view text) const {
     for (const json& token : tokens_) {
       if (token["content"] == text) return token["id"].get<int64_t>();

@@ -5,7 +5,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -13,7 +12,7 @@
 #include "base/files/file.h"
 #include "base/text/json_reader.h"
 #include "lm/tokenizer/bpe/bpe_model.h"
-#include "lm/tokenizer/huggingface/added_tokens.h"
+#include "lm/tokenizer/huggingface/added_vocabulary.h"
 #include "lm/tokenizer/huggingface/parts.h"
 #include "lm/tokenizer/text/unicode.h"
 
@@ -39,19 +38,13 @@ json parse_small(std::string_view text) {
   return json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
-AddedToken parse_added_token(const json& object) {
-  AddedToken token;
+AddedToken parse_added_token_with_id(const json& object) {
   const auto id = object.find("id");
   if (id == object.end() || !id->is_number_integer() || *id < 0 || *id > INT32_MAX) {
     throw invalid("an added token without an id");
   }
+  AddedToken token = parse_added_token(object);
   token.id = id->get<int32_t>();
-  token.content = get_string(object, "content");
-  token.special = get_bool(object, "special", false);
-  token.normalized = get_bool(object, "normalized", !token.special);
-  token.single_word = get_bool(object, "single_word", false);
-  token.lstrip = get_bool(object, "lstrip", false);
-  token.rstrip = get_bool(object, "rstrip", false);
   return token;
 }
 
@@ -135,13 +128,14 @@ class HuggingFaceTokenizer final : public Tokenizer {
     ParsedModel model;
     JsonReader reader(files_.tokenizer_json, files_.path, {.python = true});
     read_file_parts(reader, parsed, model);
+    const SideSettings settings = parse_side_files(files_);
     try {
-      build(std::move(parsed), std::move(model));
+      build(std::move(parsed), std::move(model), settings);
     } catch (Error& error) {
       if (error.location().empty()) error.at(files_.path);
       throw;
     }
-    read_side_files();
+    take_roles(settings);
   }
 
   std::string_view name() const override { return type_; }
@@ -154,30 +148,28 @@ class HuggingFaceTokenizer final : public Tokenizer {
     return std::string(text_of(id));
   }
   std::optional<int32_t> token_id(std::string_view token) const override {
-    if (const auto it = added_ids_.find(token); it != added_ids_.end()) return it->second;
+    if (const auto id = added_->find(token)) return id;
     return model_->vocabulary().find(token);
   }
   bool is_special(int32_t id) const override {
-    const auto it = added_.find(id);
-    return it != added_.end() && it->second.special;
+    const AddedToken* token = added_->token(id);
+    return token != nullptr && token->special;
   }
 
   uint64_t fingerprint() const override {
     const std::string& text = files_.tokenizer_json;
-    return XXH3_64bits_withSeed(text.data(), text.size(),
-                                static_cast<uint64_t>(special_ids_.eod.value_or(-1)));
+    const uint64_t of_file =
+        XXH3_64bits_withSeed(text.data(), text.size(), static_cast<uint64_t>(special_ids_.eod.value_or(-1)));
+    if (added_beside_.empty()) return of_file;
+    return XXH3_64bits_withSeed(added_beside_.data(), added_beside_.size(), of_file);
   }
 
   void save(const std::filesystem::path& folder) const override {
     make_folders(folder);
-    const auto put = [&folder](const char* name, const std::string& content) {
-      if (!content.empty()) write_file_atomic(folder / name, content);
-    };
-    put("tokenizer.json", files_.tokenizer_json);
-    put("tokenizer_config.json",
-        files_.tokenizer_config_json.empty() ? default_config() : files_.tokenizer_config_json);
-    put("special_tokens_map.json", files_.special_tokens_map_json);
-    put("chat_template.jinja", files_.chat_template_jinja);
+    write_file_atomic(folder / "tokenizer.json", files_.tokenizer_json);
+    files_.save(folder);
+    if (files_.tokenizer_config_json.empty())
+      write_file_atomic(folder / "tokenizer_config.json", default_config());
   }
 
  protected:
@@ -224,7 +216,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
       if (key == "added_tokens") {
         reader.begin_array();
         while (reader.next_element())
-          parsed.added_tokens.push_back(parse_added_token(parse_small(reader.skip())));
+          parsed.added_tokens.push_back(parse_added_token_with_id(parse_small(reader.skip())));
         continue;
       }
       const std::string_view value = reader.skip();
@@ -244,7 +236,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
     if (!has_model) throw invalid("there is no \"model\" in it").at(files_.path);
   }
 
-  void build(Parsed parsed, ParsedModel model) {
+  void build(Parsed parsed, ParsedModel model, const SideSettings& settings) {
     normalizer_ = huggingface::parse_normalizer(parsed.normalizer);
     pre_tokenizer_ = huggingface::parse_pre_tokenizer(parsed.pre_tokenizer);
     frame_ = huggingface::parse_post_processor(parsed.post_processor);
@@ -253,23 +245,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
     model.options.byte_level = pre_tokenizer_.byte_level;
     model_.emplace(std::move(model.options), std::move(model.vocabulary), model.merges);
     vocab_size_ = model_->vocabulary().size();
-    const int64_t limit =
-        2 * (int64_t{vocab_size_} + static_cast<int64_t>(parsed.added_tokens.size())) + 65536;
-    for (AddedToken& token : parsed.added_tokens) {
-      if (token.id >= limit)
-        throw invalid(fmt::format("the added token '{}' has id {}", token.content, token.id));
-      if (token.id < model_->vocabulary().size()) {
-        const std::string_view text = model_->vocabulary().text(token.id);
-        if (!text.empty() && text != token.content) {
-          throw invalid(
-              fmt::format("the id {} is both '{}' and the added token '{}'", token.id, text, token.content));
-        }
-      }
-      vocab_size_ = std::max(vocab_size_, token.id + 1);
-      if (!added_.try_emplace(token.id, std::move(token)).second)
-        throw invalid("two added tokens share an id");
-    }
-    for (const auto& [id, token] : added_) added_ids_.emplace(token.content, id);
+    add_tokens(std::move(parsed.added_tokens), settings);
     raw_matcher_ = matcher(false);
     normalized_matcher_ = matcher(true);
     for (const auto& ids : {frame_.before, frame_.after}) {
@@ -279,13 +255,42 @@ class HuggingFaceTokenizer final : public Tokenizer {
     }
   }
 
+  void add_tokens(std::vector<AddedToken> in_file, const SideSettings& settings) {
+    added_.emplace([this](std::string_view text) { return model_->vocabulary().find(text); },
+                   model_->vocabulary().count());
+    for (AddedToken& token : in_file) added_->add(std::move(token));
+    if (std::string remark = added_->remark(); !remark.empty())
+      notes_.push_back(fmt::format("{}: {}", files_.path, remark));
+    const auto add_beside = [this](const AddedToken& token) {
+      const auto id = added_->find(token.content);
+      const AddedToken* there = id ? added_->token(*id) : nullptr;
+      if (there != nullptr && there->same_flags(token)) return;
+      added_->add(token);
+      added_beside_ += fmt::format("{}:{} {}{}{}{}{}", token.content.size(), token.content, token.special,
+                                   token.normalized, token.single_word, token.lstrip, token.rstrip);
+    };
+    for (const AddedToken& token : settings.described) add_beside(token);
+    for (const AddedToken& token : settings.named) {
+      if (!added_->find(token.content)) add_beside(token);
+    }
+    for (const auto& [id, token] : added_->tokens()) {
+      if (id < model_->vocabulary().size()) {
+        const std::string_view text = model_->vocabulary().text(id);
+        if (!text.empty() && text != token.content)
+          throw invalid(
+              fmt::format("the id {} is both '{}' and the added token '{}'", id, text, token.content));
+      }
+      vocab_size_ = std::max(vocab_size_, id + 1);
+    }
+  }
+
   AddedTokenMatcher matcher(bool normalized) const {
     std::vector<AddedToken> tokens;
     std::vector<std::string> contents;
     size_t bytes = 0;
-    for (const auto& [id, token] : added_) bytes += token.content.size();
+    for (const auto& [id, token] : added_->tokens()) bytes += token.content.size();
     TextBudget budget(bytes);
-    for (const auto& [id, token] : added_) {
+    for (const auto& [id, token] : added_->tokens()) {
       if (token.normalized != normalized) continue;
       tokens.push_back(token);
       contents.push_back(token.content);
@@ -328,29 +333,21 @@ class HuggingFaceTokenizer final : public Tokenizer {
   }
 
   std::string_view text_of(int32_t id) const {
-    if (const auto it = added_.find(id); it != added_.end()) return it->second.content;
+    if (const AddedToken* token = added_->token(id)) return token->content;
     return id < model_->vocabulary().size() ? model_->vocabulary().text(id) : std::string_view();
   }
 
   // bos, eos, pad, unk and the chat template as transformers finds them; without its files, by the usual
   // names.
-  void read_side_files() {
-    for (const std::string* text : {&files_.special_tokens_map_json, &files_.tokenizer_config_json}) {
-      if (text->empty()) continue;
-      const bool is_config = text == &files_.tokenizer_config_json;
-      const std::string name = is_config ? "tokenizer_config.json" : "special_tokens_map.json";
-      JsonReader reader(*text, name, {.python = true});
-      reader.skip();
-      reader.finish();
-      const json config = parse_small(*text);
-      if (!config.is_object()) throw invalid("it is not an object").at(name);
-      read_role(config, "bos_token", special_ids_.bos);
-      read_role(config, "eos_token", special_ids_.eos);
-      read_role(config, "pad_token", special_ids_.pad);
-      read_role(config, "unk_token", special_ids_.unk);
-      if (is_config) read_chat_template(config);
-    }
-    if (!files_.chat_template_jinja.empty()) chat_template_ = files_.chat_template_jinja;
+  void take_roles(const SideSettings& settings) {
+    const auto id_of = [this](const std::optional<std::string>& text) {
+      return text ? token_id(*text) : std::nullopt;
+    };
+    special_ids_.bos = id_of(settings.bos);
+    special_ids_.eos = id_of(settings.eos);
+    special_ids_.pad = id_of(settings.pad);
+    special_ids_.unk = id_of(settings.unk);
+    chat_template_ = settings.chat_template;
     guess_role({"<|begin_of_text|>", "<s>", "<|begin▁of▁sentence|>", "<|startoftext|>", "[BOS]"},
                special_ids_.bos);
     guess_role({"<|end_of_text|>", "</s>", "<|endoftext|>", "<|end▁of▁sentence|>", "<|return|>", "[EOS]"},
@@ -359,33 +356,11 @@ class HuggingFaceTokenizer final : public Tokenizer {
     special_ids_.eod = special_ids_.eos;
   }
 
-  void read_role(const json& config, const char* key, std::optional<int32_t>& role) const {
-    const auto it = config.find(key);
-    if (it == config.end()) return;
-    if (it->is_string()) {
-      role = token_id(it->get_ref<const std::string&>());
-    } else if (it->is_object() && it->contains("content") && (*it)["content"].is_string()) {
-      role = token_id((*it)["content"].get_ref<const std::string&>());
-    }
-  }
-
-  void read_chat_template(const json& config) {
-    const auto it = config.find("chat_template");
-    if (it == config.end()) return;
-    if (it->is_string()) chat_template_ = it->get<std::string>();
-    if (!it->is_array()) return;
-    // A list of named templates: the default one counts.
-    for (const json& named : *it) {
-      if (named.is_object() && named.value("name", json()) == "default")
-        chat_template_ = get_string(named, "template");
-    }
-  }
-
   void guess_role(std::initializer_list<const char*> names, std::optional<int32_t>& role) const {
     for (const char* name : names) {
       if (role) return;
-      const auto it = added_ids_.find(name);
-      if (it != added_ids_.end() && is_special(it->second)) role = it->second;
+      const auto id = added_->find(name);
+      if (id && is_special(*id)) role = id;
     }
   }
 
@@ -409,8 +384,8 @@ class HuggingFaceTokenizer final : public Tokenizer {
   huggingface::PreTokenizerStage pre_tokenizer_;
   std::unique_ptr<huggingface::Decoder> decoder_;
   std::optional<BpeModel> model_;
-  std::map<int32_t, AddedToken> added_;
-  std::map<std::string, int32_t, std::less<>> added_ids_;
+  std::optional<AddedVocabulary> added_;
+  std::string added_beside_;  // what the files beside tokenizer.json add, for the fingerprint
   AddedTokenMatcher raw_matcher_, normalized_matcher_;
   SpecialIds special_ids_;
   std::string chat_template_;
@@ -424,13 +399,7 @@ HuggingFaceFiles read_huggingface_files(const std::filesystem::path& path, std::
   HuggingFaceFiles files;
   files.path = path.string();
   files.tokenizer_json = std::move(tokenizer_json);
-  const auto beside = [&path](const char* name) {
-    const std::filesystem::path file = path.parent_path() / name;
-    return Env::posix().status(file) ? read_file(file) : std::string();
-  };
-  files.tokenizer_config_json = beside("tokenizer_config.json");
-  files.special_tokens_map_json = beside("special_tokens_map.json");
-  files.chat_template_jinja = beside("chat_template.jinja");
+  static_cast<SideFiles&>(files) = read_side_files(path.parent_path());
   return files;
 }
 

@@ -9,16 +9,14 @@
 #include <string>
 #include <string_view>
 
+#include "lm/tokenizer/huggingface/side_files.h"
 #include "lm/tokenizer/tokenizer.h"
 
 namespace primus {
 
 // The text files of a tokenizer as they lie in a model folder; empty where there is none.
-struct HuggingFaceFiles {
+struct HuggingFaceFiles : SideFiles {
   std::string tokenizer_json;
-  std::string tokenizer_config_json;
-  std::string special_tokens_map_json;
-  std::string chat_template_jinja;
   std::string path = "tokenizer.json";  // of tokenizer_json, for messages
 };
 

@@ -82,7 +82,7 @@ std::string_view Normalizer::normalize_prefix(std::string_view text, size_t& con
   return text.substr(0, consumed);
 }
 
-void Normalizer::normalize(std::string_view text, std::string& out) const {
+void Normalizer::normalize(std::string_view text, std::string& out, bool continues) const {
   size_t consumed = 0;
   if (remove_extra_whitespaces_) {
     while (!text.empty() && normalize_prefix(text, consumed) == " ") text.remove_prefix(consumed);
@@ -91,7 +91,7 @@ void Normalizer::normalize(std::string_view text, std::string& out) const {
   const size_t begin = out.size();
   const TextBudget budget(text.size());
   const std::string_view space = escape_whitespaces_ ? kSpaceMark : " ";
-  if (add_dummy_prefix_) out += space;
+  if (add_dummy_prefix_ && !continues) out += space;
   bool after_space = remove_extra_whitespaces_;
   while (!text.empty()) {
     std::string_view part = normalize_prefix(text, consumed);

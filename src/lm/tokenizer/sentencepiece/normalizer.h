@@ -21,8 +21,9 @@ class Normalizer {
   // or make more than 256 bytes of one place.
   Normalizer(const NormalizerSpec& spec, const ByteTrie& user_defined);
 
-  // Appends the normal form of valid UTF-8. Error(kInvalid) where that is more than a TextBudget has.
-  void normalize(std::string_view text, std::string& out) const;
+  // Appends the normal form of valid UTF-8, without the blank in front of it where `continues` another text.
+  // Error(kInvalid) where that is more than a TextBudget has.
+  void normalize(std::string_view text, std::string& out, bool continues = false) const;
 
  private:
   // What the start of `text` becomes, and how many of its bytes that takes.

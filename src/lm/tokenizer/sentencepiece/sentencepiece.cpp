@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "lm/tokenizer/decoding.h"
+#include "lm/tokenizer/huggingface/added_vocabulary.h"
 #include "lm/tokenizer/sentencepiece/encoder.h"
 #include "lm/tokenizer/sentencepiece/normalizer.h"
 #include "lm/tokenizer/text/unicode.h"
@@ -34,10 +35,16 @@ int parse_byte_piece(std::string_view text) {
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(std::string bytes, const std::string& path, std::string type)
-      : bytes_(std::move(bytes)), type_(std::move(type)), model_(parse_model(bytes_, path)) {
+  SentencePieceTokenizer(std::string bytes, const std::string& path, std::string type, SideFiles side)
+      : bytes_(std::move(bytes)),
+        type_(std::move(type)),
+        side_(std::move(side)),
+        model_(parse_model(bytes_, path)) {
+    const SideSettings settings = parse_side_files(side_);
     try {
       build();
+      add_tokens(settings, path);
+      take_roles(settings);
     } catch (Error& error) {
       if (error.location().empty()) error.at(path);
       throw;
@@ -45,20 +52,36 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::string_view name() const override { return type_; }
-  int32_t vocab_size() const override { return static_cast<int32_t>(model_.pieces.size()); }
+  int32_t vocab_size() const override { return pieces() + added_count_; }
   const SpecialIds& special_ids() const override { return special_ids_; }
   std::string token_text(int32_t id) const override {
     check_id(id);
-    return piece(id).text;
+    return text_of(id);
   }
+  std::string_view chat_template() const override { return chat_template_; }
   std::optional<int32_t> token_id(std::string_view token) const override {
-    const auto it = ids_.find(std::string(token));
-    return it == ids_.end() ? std::nullopt : std::optional(it->second);
+    if (const auto id = added_ ? added_->find(token) : std::nullopt) return id;
+    return piece_id(token);
   }
-  bool is_special(int32_t id) const override { return piece(id).type == PieceType::kControl; }
-  uint64_t fingerprint() const override { return XXH3_64bits(bytes_.data(), bytes_.size()); }
+  bool is_special(int32_t id) const override {
+    const AddedToken* token = added_ ? added_->token(id) : nullptr;
+    return token != nullptr ? token->special : id < pieces() && piece(id).type == PieceType::kControl;
+  }
+  uint64_t fingerprint() const override {
+    const uint64_t of_file = XXH3_64bits(bytes_.data(), bytes_.size());
+    if (!added_ && special_ids_.eod == model_eos_) return of_file;
+    std::string text = fmt::format("{} {}", special_ids_.eod.value_or(-1), continues_);
+    if (added_) {
+      for (const auto& [id, token] : added_->tokens()) text += fmt::format(" {}:{}", id, token.content);
+    }
+    return XXH3_64bits_withSeed(text.data(), text.size(), of_file);
+  }
 
   void save(const std::filesystem::path& folder) const override {
+    make_folders(folder);
+    write_file_atomic(folder / "tokenizer.model", bytes_);
+    side_.save(folder);
+    if (!side_.tokenizer_config_json.empty()) return;
     nlohmann::json config = {{"tokenizer_class", "LlamaTokenizer"},
                              {"add_bos_token", false},
                              {"add_eos_token", false},
@@ -66,21 +89,36 @@ class SentencePieceTokenizer final : public Tokenizer {
                              {"legacy", true}};
     const auto role = [&](const char* key, std::optional<int32_t> id) {
       config[key] = nullptr;
-      if (id) config[key] = piece(*id).text;
+      if (id) config[key] = text_of(*id);
     };
     role("bos_token", special_ids_.bos);
     role("eos_token", special_ids_.eos);
     role("pad_token", special_ids_.pad);
     role("unk_token", special_ids_.unk);
-    make_folders(folder);
-    write_file_atomic(folder / "tokenizer.model", bytes_);
     write_file_atomic(folder / "tokenizer_config.json", config.dump(2) + "\n");
   }
 
  protected:
   void encode_text(std::string_view text, std::vector<int32_t>& ids) const override {
-    std::string repaired, normalized;
-    normalizer_->normalize(unicode::valid_or_repaired(text, repaired), normalized);
+    std::string repaired;
+    text = unicode::valid_or_repaired(text, repaired);
+    if (!added_) return encode_stretch(text, false, ids);
+    matcher_.split(text, [&](std::string_view part, int32_t id) {
+      if (id >= 0) {
+        ids.push_back(id);
+      } else {
+        encode_stretch(part, continues_ && part.data() != text.data(), ids);
+      }
+    });
+  }
+
+  std::unique_ptr<Decoding> new_decoding() const override { return std::make_unique<State>(*this); }
+
+ private:
+  // Appends the ids of a text, or of a stretch between added tokens.
+  void encode_stretch(std::string_view text, bool continues, std::vector<int32_t>& ids) const {
+    std::string normalized;
+    normalizer_->normalize(text, normalized, continues);
     std::vector<Segment> segments;
     encoder_->encode(normalized, segments);
     size_t at = 0;
@@ -100,15 +138,16 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
   }
 
-  std::unique_ptr<Decoding> new_decoding() const override { return std::make_unique<State>(*this); }
-
- private:
   // Undoes what normalisation did to spaces, and joins bytes to characters.
   class State final : public Decoding {
    public:
     explicit State(const SentencePieceTokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
     void push(int32_t id, std::string& out) override {
+      if (id >= tokenizer_.pieces()) {
+        give_bytes(out, /*all=*/true);
+        return give(tokenizer_.text_of(id), out);
+      }
       const Piece& piece = tokenizer_.piece(id);
       if (piece.type == PieceType::kByte) {
         bytes_ += static_cast<char>(parse_byte_piece(piece.text));
@@ -171,7 +210,55 @@ class SentencePieceTokenizer final : public Tokenizer {
     bool anything_given_ = false;
   };
 
+  int32_t pieces() const { return static_cast<int32_t>(model_.pieces.size()); }
   const Piece& piece(int32_t id) const { return model_.pieces[static_cast<size_t>(id)]; }
+  std::optional<int32_t> piece_id(std::string_view text) const {
+    const auto it = ids_.find(std::string(text));
+    return it == ids_.end() ? std::nullopt : std::optional(it->second);
+  }
+  // Empty for an id in a gap between added tokens.
+  std::string text_of(int32_t id) const {
+    if (id < pieces()) return piece(id).text;
+    const AddedToken* token = added_->token(id);
+    return token != nullptr ? token->content : std::string();
+  }
+
+  // The tokens of the side files, unless the model has them all.
+  void add_tokens(const SideSettings& settings, const std::string& path) {
+    AddedVocabulary added([this](std::string_view text) { return piece_id(text); }, pieces());
+    for (const AddedToken& token : settings.described) added.add(token);
+    for (const AddedToken& token : settings.named) {
+      if (!added.find(token.content)) added.add(token);
+    }
+    if (added.tokens().empty() || added.tokens().rbegin()->first < pieces()) return;
+    std::vector<AddedToken> tokens;
+    std::vector<std::string> contents;
+    for (const auto& [id, token] : added.tokens()) {
+      if (token.content.size() > AddedTokenMatcher::kMaxTokenBytes) {
+        throw unsupported(fmt::format("the added token {} has more than {} bytes, which is not supported", id,
+                                      AddedTokenMatcher::kMaxTokenBytes));
+      }
+      tokens.push_back(token);
+      contents.push_back(token.content);
+    }
+    added_count_ = added.tokens().rbegin()->first + 1 - pieces();
+    continues_ = !settings.legacy;
+    if (std::string remark = added.remark(); !remark.empty()) add_note(fmt::format("{}: {}", path, remark));
+    matcher_ = AddedTokenMatcher(std::move(tokens), contents);
+    added_.emplace(std::move(added));
+  }
+
+  void take_roles(const SideSettings& settings) {
+    model_eos_ = special_ids_.eos;
+    const auto take = [this](const std::optional<std::string>& text, std::optional<int32_t>& role) {
+      if (const auto id = text ? token_id(*text) : std::nullopt) role = id;
+    };
+    take(settings.bos, special_ids_.bos);
+    take(settings.eos, special_ids_.eos);
+    take(settings.pad, special_ids_.pad);
+    special_ids_.eod = special_ids_.eos;
+    chat_template_ = settings.chat_template;
+  }
 
   void build() {
     if (model_.treat_whitespace_as_suffix)
@@ -199,8 +286,8 @@ class SentencePieceTokenizer final : public Tokenizer {
       throw invalid("byte fallback without a piece for each byte");
     }
     const auto control = [this](const std::string& text) -> std::optional<int32_t> {
-      const auto id = token_id(text);
-      return id && is_special(*id) ? id : std::nullopt;
+      const auto id = piece_id(text);
+      return id && piece(*id).type == PieceType::kControl ? id : std::nullopt;
     };
     special_ids_.bos = control(model_.bos_piece);
     special_ids_.eos = special_ids_.eod = control(model_.eos_piece);
@@ -221,6 +308,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::string bytes_, type_;
+  SideFiles side_;
   Model model_;
   std::unordered_map<std::string, int32_t> ids_;
   std::array<int32_t, 256> byte_ids_;
@@ -228,13 +316,19 @@ class SentencePieceTokenizer final : public Tokenizer {
   ByteTrie user_defined_;
   std::optional<Normalizer> normalizer_;
   std::unique_ptr<Encoder> encoder_;
+  std::optional<AddedVocabulary> added_;
+  AddedTokenMatcher matcher_;
+  int32_t added_count_ = 0;  // ids behind those of the pieces
+  bool continues_ = false;   // a stretch behind an added token has no blank in front
+  std::optional<int32_t> model_eos_;
+  std::string chat_template_;
 };
 
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& path,
-                                                        std::string type) {
-  return std::make_unique<SentencePieceTokenizer>(std::move(bytes), path, std::move(type));
+                                                        std::string type, SideFiles side) {
+  return std::make_unique<SentencePieceTokenizer>(std::move(bytes), path, std::move(type), std::move(side));
 }
 
 }  // namespace primus

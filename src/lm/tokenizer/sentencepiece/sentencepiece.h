@@ -10,12 +10,15 @@
 #include <string>
 #include <string_view>
 
+#include "lm/tokenizer/huggingface/side_files.h"
 #include "lm/tokenizer/tokenizer.h"
 
 namespace primus {
 
-// `bytes`: the .model file; `path` names it in messages; `type` is what name() returns.
+// `bytes`: the .model file; `path` names it in messages; `type` is what name() returns. Where the files
+// beside it (`side`) have tokens that the model lacks, all of their tokens are found in the text before the
+// model sees it, as transformers' LlamaTokenizer does; their roles and chat template count in any case.
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& path,
-                                                        std::string type);
+                                                        std::string type, SideFiles side = {});
 
 }  // namespace primus

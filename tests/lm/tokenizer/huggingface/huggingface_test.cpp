@@ -132,6 +132,60 @@ TEST(HuggingFace, AddedTokensOptions) {
   EXPECT_EQ(loaded->vocab_size(), id + 3);
 }
 
+// The ids are those of the tokenizers library (0.23).
+TEST(HuggingFace, AddedTokensGetTheModelsIdOrTheNext) {
+  const json added = {{{"id", 8}, {"content", "<a>"}},
+                      {{"id", 50}, {"content", "<gap>"}},
+                      {{"id", 9}, {"content", "<late>"}},
+                      {{"id", 60}, {"content", "ab"}},
+                      {{"id", 70}, {"content", "<a>"}, {"special", true}}};
+  const auto tokenizer = load(small({{"added_tokens", added}}));
+  EXPECT_EQ(tokenizer->encode("a<a>b<gap><late>abab"), (Ids{2, 8, 3, 9, 10, 4, 4}));
+  EXPECT_EQ(tokenizer->vocab_size(), 11);
+  EXPECT_TRUE(tokenizer->is_special(8)) << "the last flags count";
+  ASSERT_EQ(tokenizer->notes().size(), 1u);
+  EXPECT_THAT(tokenizer->notes()[0],
+              HasSubstr("4 added tokens have other ids than the file says, as in the tokenizers library: "
+                        "'<gap>' has 9, not 50, ..."));
+}
+
+// The ids are those of transformers (5.24).
+TEST(HuggingFace, TokenizerConfigAddsTokens) {
+  HuggingFaceFiles files;
+  files.tokenizer_json = small().dump();
+  const auto plain = make_huggingface_tokenizer(files, "x");
+  files.tokenizer_config_json =
+      R"({"eos_token": "<end>", "added_tokens_decoder": {"9": {"content": "<tool>", "special": false},)"
+      R"( "8": {"content": "<start>", "special": true}}, "additional_special_tokens": ["<more>", "<start>"]})";
+  const auto tokenizer = make_huggingface_tokenizer(files, "x");
+  EXPECT_EQ(tokenizer->encode("<start>a<tool><end>b<more>"), (Ids{8, 2, 9, 10, 3, 11}));
+  EXPECT_EQ(tokenizer->special_ids().eos, 10);
+  EXPECT_EQ(tokenizer->decode(Ids{8, 2, 9, 10}), "a <tool>");
+  EXPECT_NE(tokenizer->fingerprint(), plain->fingerprint());
+  // Older files, which count where the config has no added_tokens_decoder.
+  files.tokenizer_config_json = "{}";
+  files.added_tokens_json = R"({"<start>": 8, "<tool>": 9})";
+  files.special_tokens_map_json = R"({"eos_token": {"content": "<start>"}, "pad_token": "b"})";
+  const auto older = make_huggingface_tokenizer(files, "x");
+  EXPECT_EQ(older->encode("<start>a<tool>b"), (Ids{8, 2, 9, 3}));
+  EXPECT_TRUE(older->is_special(8));
+  EXPECT_FALSE(older->is_special(9));
+  EXPECT_EQ(older->special_ids().pad, 3);
+  for (const auto& [config, said] :
+       {std::pair(R"({"added_tokens_decoder": {"x": {"content": "a"}}})",
+                  "tokenizer_config.json: error: its added "),
+        {R"({"added_tokens_decoder": [1]})", "tokenizer_config.json: error: its added_tokens_decoder is not"},
+        {"{\n?", "tokenizer_config.json:2:1: error"}}) {
+    files.tokenizer_config_json = config;
+    try {
+      make_huggingface_tokenizer(files, "x");
+      ADD_FAILURE() << config;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.render(), HasSubstr(said));
+    }
+  }
+}
+
 TEST(HuggingFace, SentencePieceStyleStages) {
   const std::string mark = "\xE2\x96\x81";
   const json normalizer = {{"normalizer",
@@ -167,6 +221,14 @@ TEST(HuggingFace, UnknownTokensAreFusedOnRequest) {
   EXPECT_EQ(load(small({{"model", {{"fuse_unk", true}}}}))->encode("azzb"), (Ids{2, 0, 3}));
   EXPECT_EQ(load(small({{"model", {{"unk_token", nullptr}}}}))->encode("azzb"), (Ids{4}))
       << "what is unknown vanishes";
+}
+
+TEST(HuggingFace, ACharacterFallsBackToAllOfItsBytesOrNone) {
+  const std::string text = "a\xC3\xA9";
+  json tokenizer = small({{"model", {{"byte_fallback", true}}}});
+  EXPECT_EQ(load(tokenizer)->encode(text), (Ids{2, 6, 7}));
+  tokenizer["model"]["vocab"].erase("<0xA9>");
+  EXPECT_EQ(load(tokenizer)->encode(text), (Ids{2, 0}));
 }
 
 TEST(HuggingFace, IgnoreMergesTakesWholeWords) {
@@ -206,7 +268,9 @@ TEST(HuggingFace, NamesWhatItDoesNotSupport) {
                     {"behavior", "Isolated"},
                     {"invert", false}}}});
   };
-  for (const char* regex : {"[a&&b]", "(unclosed", "\\p{Nothing}", "\\h", "a{1,2}+", "(?m)a"}) {
+  for (const char* regex :
+       {"[a&&b]", "(unclosed", "\\p{Nothing}", "\\p{Unknown}", "\\p{Alphabetic}", "\\pL", "\\h", "a{1,2}+",
+        "(?m)a", "a(?i)b", "(?i:[\\p{L}])", "(?i)[\\w]", "[\\P{Han}]", "[+-\\d]", "\\u12"}) {
     EXPECT_THAT(error_of(split(regex)), HasSubstr("the regular expression")) << regex;
   }
 }
@@ -318,6 +382,8 @@ TEST(LoadTokenizer, SaysWhatIsWrong) {
   EXPECT_THAT(load_tokenizer("HuggingFaceTokenizer", sentencepiece)->notes(),
               testing::ElementsAre(HasSubstr("this is a SentencePiece model; it is read as such")));
   EXPECT_THAT(load_tokenizer("Llama2Tokenizer", sentencepiece)->notes(), testing::IsEmpty());
+  EXPECT_THAT(load_tokenizer("Llama2Tokenizer", llama3)->notes(),
+              testing::Contains(HasSubstr("this is a Hugging Face tokenizer.json; it is read as such")));
 
   const test::TemporaryFolder folder;
   const auto message_for = [&](const char* name, const std::string& content) {
@@ -327,6 +393,9 @@ TEST(LoadTokenizer, SaysWhatIsWrong) {
   const std::string cut = "hint: the file is damaged or cut off: copy or download it again";
   for (const size_t size : {3000u, 50'000u})
     EXPECT_THAT(message_for("t.json", read_file(llama3).substr(0, size)), HasSubstr(cut));
+  write_file(folder.path() / "ranks", "YQ== 0\nYg== 1\n");
+  EXPECT_THAT(message("Llama2Tokenizer", folder.path() / "ranks"),
+              HasSubstr("stands for a SentencePiece model, and this is a tiktoken vocabulary"));
   const std::string model = read_file(sentencepiece);
   for (size_t size = 5; size < 400; ++size)
     EXPECT_THAT(message_for("t.model", model.substr(0, size)), HasSubstr(cut));

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
+#include "base/temporary_folder.h"
 #include "model_writer.h"
 
 namespace primus {
@@ -169,6 +170,45 @@ TEST(SentencePiece, LongRunsTakeLinearTime) {
       EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5)) << name << " " << unit;
     }
   }
+}
+
+// As transformers' LlamaTokenizer: stretches behind an added token have no blank in front unless `legacy`.
+TEST(SentencePiece, TokensOfTheFilesBesideItAreFoundFirst) {
+  const std::string bytes = roles() + piece("a", -1) + piece("\xE2\x96\x81", -2) +
+                            piece(
+                                "\xE2\x96\x81"
+                                "a",
+                                -1) +
+                            trainer(kUnigram);
+  SideFiles side;
+  side.added_tokens_json = R"({"<|im_end|>": 7, "<|im_start|>": 6})";
+  side.special_tokens_map_json = R"({"eos_token": "<|im_end|>", "pad_token": "<pad>"})";
+  side.tokenizer_config_json = R"({"legacy": false, "chat_template": "{{ x }}"})";
+  const auto load_with = [&] { return make_sentencepiece_tokenizer(bytes, "x.model", "x", side); };
+  const auto tokenizer = load_with();
+  EXPECT_EQ(tokenizer->vocab_size(), 9);
+  EXPECT_EQ(tokenizer->encode("a<|im_start|>a a<|im_end|>", false), (Ids{5, 6, 3, 5, 7}));
+  EXPECT_EQ(tokenizer->encode("a", false), load(bytes)->encode("a", false));
+  EXPECT_EQ(tokenizer->special_ids().eod, 7);
+  EXPECT_EQ(tokenizer->special_ids().pad, 8);
+  EXPECT_EQ(tokenizer->chat_template(), "{{ x }}");
+  EXPECT_EQ(tokenizer->token_text(6), "<|im_start|>");
+  EXPECT_EQ(tokenizer->token_id("<|im_start|>"), 6);
+  EXPECT_FALSE(tokenizer->is_special(6));
+  EXPECT_EQ(tokenizer->decode(Ids{5, 6, 3, 7}), "a<|im_start|>a");
+  EXPECT_EQ(streamed(*tokenizer, {5, 6, 3, 7}), "a<|im_start|>a");
+  EXPECT_NE(tokenizer->fingerprint(), load(bytes)->fingerprint());
+  const test::TemporaryFolder folder;
+  tokenizer->save(folder.path());
+  const auto again = load_tokenizer("", folder.path().string());
+  EXPECT_EQ(again->encode("a<|im_start|>a", false), (Ids{5, 6, 3}));
+  EXPECT_EQ(again->fingerprint(), tokenizer->fingerprint());
+  side.tokenizer_config_json = R"({"legacy": true})";
+  EXPECT_EQ(load_with()->encode("a<|im_start|>a", false), (Ids{5, 6, 5}));
+  // Files that add nothing leave the model's own ways: control pieces are not found in the text.
+  side = {};
+  side.tokenizer_config_json = R"({"added_tokens_decoder": {"1": {"content": "<s>", "special": true}}})";
+  EXPECT_EQ(load_with()->encode("<s>", false), load(bytes)->encode("<s>", false));
 }
 
 TEST(SentencePiece, SavesWhatTransformersLoads) {

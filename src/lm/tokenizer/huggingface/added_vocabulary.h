@@ -1,0 +1,50 @@
+// The ids of added tokens, as the tokenizers library gives them.
+//
+// A token that the model has keeps the model's id; any other gets the next free one, in the order in which
+// the tokens come. The ids that the files write beside them do not count.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lm/tokenizer/huggingface/added_tokens.h"
+
+namespace primus {
+
+// Built once, then read by any number of threads.
+class AddedVocabulary {
+ public:
+  // `find`: the id of a token in the model, whose tokens are `count`; used until the last add().
+  AddedVocabulary(std::function<std::optional<int32_t>(std::string_view)> find, int32_t count)
+      : find_(std::move(find)), next_(count) {}
+
+  // token.id is what the file says, or -1. A token that is there gets the new flags. Empty ones are passed
+  // over.
+  void add(AddedToken token);
+
+  const std::map<int32_t, AddedToken>& tokens() const { return tokens_; }
+  const AddedToken* token(int32_t id) const {
+    const auto it = tokens_.find(id);
+    return it == tokens_.end() ? nullptr : &it->second;
+  }
+  std::optional<int32_t> find(std::string_view content) const {
+    const auto it = ids_.find(content);
+    return it == ids_.end() ? std::nullopt : std::optional(it->second);
+  }
+  // Tells which tokens have other ids than the files say; empty where none has.
+  std::string remark() const;
+
+ private:
+  std::function<std::optional<int32_t>(std::string_view)> find_;
+  int32_t next_;
+  std::map<int32_t, AddedToken> tokens_;
+  std::map<std::string, int32_t, std::less<>> ids_;
+  int64_t moved_ = 0;
+  std::string first_moved_;
+};
+
+}  // namespace primus

@@ -20,12 +20,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (!primus::unicode::is_valid(text)) __builtin_trap();
     }
   };
-  primus::data::JsonLines skipping({"text"}, true);
+  primus::data::JsonLines skipping({"text"}, true, primus::data::command_hints("--json-keys"));
   skipping.read(block, "x.jsonl", check);
   const uint64_t good = documents;
   documents = 0;
   try {
-    primus::data::JsonLines({"text"}, false).read(block, "x.jsonl", check);
+    primus::data::JsonLines({"text"}, false, primus::data::command_hints("--json-keys"))
+        .read(block, "x.jsonl", check);
     if (skipping.skipped() > 0 || documents != good) __builtin_trap();
   } catch (const primus::Error& error) {
     if (skipping.skipped() == 0 || error.location().empty()) __builtin_trap();

@@ -22,8 +22,9 @@ namespace primus::cli {
 namespace {
 
 void note_endings(const std::vector<std::string>& inputs, const Console& console) {
-  if (const std::string remark = data::remark_on(data::find_inputs(inputs)); !remark.empty())
-    console.notes({remark});
+  data::SkippedFiles skipped;
+  const std::vector<data::InputFile> files = data::find_inputs(inputs, &skipped);
+  console.notes(data::remarks_on(files, skipped));
 }
 
 void declare_max_line(Arguments& args, std::int64_t* mebibytes) {

@@ -1,16 +1,21 @@
 #include "lm/data/corpus.h"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 #include <glob.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <functional>
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
+#include "base/system/thread_pool.h"
 #include "base/terminal/terminal.h"
 #include "lm/tokenizer/text/unicode.h"
 
@@ -30,10 +35,17 @@ constexpr std::array<NamedKind, 7> kKinds = {{{".jsonl", InputKind::kJsonLines},
                                               {".md", InputKind::kText},
                                               {".rst", InputKind::kText}}};
 
+std::string lower_name(const Path& path) {
+  std::string name = path.filename().string();
+  std::ranges::transform(name, name.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return name;
+}
+
 // By the name's ending.
 InputFile classify(const Path& path, uint64_t size) {
   InputFile file{path, InputKind::kText, Compression::kNone, size, /*known_ending=*/false};
-  std::string name = path.filename().string();
+  std::string name = lower_name(path);
   for (const auto& [extension, compression] :
        {std::pair(".gz", Compression::kGzip), std::pair(".zst", Compression::kZstd)}) {
     if (!name.ends_with(extension)) continue;
@@ -54,19 +66,67 @@ InputFile classify(const Path& path, uint64_t size) {
   return file;
 }
 
-void add_folder(const Path& folder, std::vector<InputFile>& files) {
+// Calls use(path, size) for the files of a folder and those below it, in order; hidden ones are passed over.
+void for_each_file(const Path& folder, FunctionRef<void(const Path&, uint64_t)> use) {
   for (const std::string& name : Env::posix().list(folder)) {
     if (name.starts_with('.')) continue;
     const auto status = Env::posix().status(folder / name);
     if (!status) continue;
-    if (status->type == FileStatus::Type::kFolder) add_folder(folder / name, files);
-    if (status->type != FileStatus::Type::kFile) continue;
-    InputFile file = classify(folder / name, status->size);
-    if (file.known_ending) files.push_back(std::move(file));
+    if (status->type == FileStatus::Type::kFolder) for_each_file(folder / name, use);
+    if (status->type == FileStatus::Type::kFile) use(folder / name, status->size);
   }
 }
 
+void add_folder(const Path& folder, std::vector<InputFile>& files, SkippedFiles& skipped) {
+  for_each_file(folder, [&](const Path& path, uint64_t size) {
+    InputFile file = classify(path, size);
+    if (file.known_ending) return files.push_back(std::move(file));
+    if (skipped.counts.empty()) skipped.folder = folder;
+    ++skipped.counts[Path(lower_name(path)).extension().string()];
+  });
+}
+
+// "12 .py, 3 .c and 5 more", the most frequent first.
+std::string counts_text(const SkippedFiles& skipped) {
+  constexpr size_t kShown = 5;
+  std::vector<std::pair<std::string, int64_t>> counts(skipped.counts.begin(), skipped.counts.end());
+  std::ranges::stable_sort(counts, std::greater(), &std::pair<std::string, int64_t>::second);
+  std::string text;
+  int64_t rest = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const auto& [ending, count] = counts[i];
+    if (i < kShown) {
+      text += fmt::format("{}{} {}", i > 0 ? ", " : "", count, ending.empty() ? "without an ending" : ending);
+    } else {
+      rest += count;
+    }
+  }
+  return rest > 0 ? text + fmt::format(" and {} more", rest) : text;
+}
+
+// How to read files of the most frequent ending.
+std::string how_to_read(const SkippedFiles& skipped) {
+  const auto most = std::ranges::max_element(skipped.counts, {}, [](const auto& one) { return one.second; });
+  return fmt::format("'{}' reads those as plain text",
+                     (skipped.folder / "**" / ("*" + most->first)).string());
+}
+
+// The files below a folder whose names match what stands behind "FOLDER/**/".
+std::vector<Path> expand_all_below(const std::string& pattern, size_t stars) {
+  const std::string folder = stars == 0 ? "." : pattern.substr(0, stars);
+  const std::string name = pattern.substr(std::min(pattern.find_first_not_of("*/", stars), pattern.size()));
+  std::vector<Path> paths;
+  const auto status = Env::posix().status(folder);
+  if (!status || status->type != FileStatus::Type::kFolder) return paths;
+  for_each_file(folder, [&](const Path& path, uint64_t) {
+    if (name.empty() || ::fnmatch(name.c_str(), path.filename().c_str(), 0) == 0) paths.push_back(path);
+  });
+  return paths;
+}
+
 std::vector<Path> expand_glob(const std::string& pattern) {
+  if (const size_t stars = pattern.find("**"); stars != std::string::npos)
+    return expand_all_below(pattern, stars);
   glob_t found = {};
   std::vector<Path> paths;
   if (::glob(pattern.c_str(), 0, nullptr, &found) == 0)
@@ -79,18 +139,27 @@ std::vector<Path> expand_glob(const std::string& pattern) {
 bool is_archive(const Path& path) {
   constexpr std::array<std::string_view, 10> kEndings = {".xz",     ".bz2", ".lz4", ".zip", ".tar",
                                                          ".tar.gz", ".tgz", ".7z",  ".rar", ".tar.zst"};
-  const std::string name = path.filename().string();
+  const std::string name = lower_name(path);
   return std::ranges::any_of(kEndings, [&name](std::string_view ending) { return name.ends_with(ending); });
 }
 
-void add_path(const Path& path, const FileStatus& status, std::vector<InputFile>& files) {
+void add_path(const Path& path, const FileStatus& status, std::vector<InputFile>& files,
+              SkippedFiles& skipped) {
   if (status.type == FileStatus::Type::kFolder) {
     const size_t before = files.size();
-    add_folder(path, files);
+    SkippedFiles here;
+    add_folder(path, files, here);
     if (files.size() == before) {
-      throw invalid(fmt::format("the folder '{}' holds no text or JSON-lines file", path.string()),
-                    "their names end in .txt, .md, .jsonl, .json or .ndjson, and perhaps .gz or .zst");
+      constexpr const char* kEndings =
+          "their names end in .txt, .md, .jsonl, .json or .ndjson, and perhaps .gz or .zst";
+      throw here.counts.empty()
+          ? invalid(fmt::format("the folder '{}' holds no text or JSON-lines file", path.string()), kEndings)
+          : invalid(fmt::format("the folder '{}' holds no text or JSON-lines file, but {}", path.string(),
+                                counts_text(here)),
+                    fmt::format("{}; {}", how_to_read(here), kEndings));
     }
+    if (skipped.counts.empty()) skipped.folder = here.folder;
+    for (const auto& [ending, count] : here.counts) skipped.counts[ending] += count;
     return;
   }
   if (is_archive(path)) {
@@ -102,11 +171,13 @@ void add_path(const Path& path, const FileStatus& status, std::vector<InputFile>
 
 }  // namespace
 
-std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns) {
+std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns, SkippedFiles* skipped) {
   std::vector<InputFile> files;
+  SkippedFiles ignored;
+  SkippedFiles& passed = skipped != nullptr ? *skipped : ignored;
   for (const std::string& pattern : patterns) {
     if (const auto status = Env::posix().status(pattern)) {
-      add_path(pattern, *status, files);
+      add_path(pattern, *status, files, passed);
       continue;
     }
     const std::vector<Path> paths = expand_glob(pattern);
@@ -114,27 +185,43 @@ std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns) {
       throw pattern.find_first_of("*?[") == std::string::npos
           ? invalid(fmt::format("there is no file or folder '{}'", pattern),
                     fmt::format("paths are relative to '{}'", std::filesystem::current_path().string()))
-          : invalid(fmt::format("no file matches '{}'", pattern),
-                    "a '*' does not cross folders ('corpus/*/*.jsonl' looks one deeper), and a folder by "
-                    "itself stands for all text and JSON lines below it");
+          : invalid(
+                fmt::format("no file matches '{}'", pattern),
+                "a '*' does not cross folders ('corpus/**/*.jsonl' looks in all of them), and a folder by "
+                "itself stands for all text and JSON lines below it");
     }
     for (const Path& path : paths) {
-      if (const auto status = Env::posix().status(path)) add_path(path, *status, files);
+      if (const auto status = Env::posix().status(path)) add_path(path, *status, files, passed);
     }
   }
   return files;
 }
 
-std::string remark_on(const std::vector<InputFile>& files) {
+std::vector<std::string> remarks_on(const std::vector<InputFile>& files, const SkippedFiles& skipped) {
+  std::vector<std::string> remarks;
   const InputFile* first = nullptr;
   int64_t count = 0;
   for (const InputFile& file : files) {
     if (file.known_ending) continue;
     if (count++ == 0) first = &file;
   }
-  if (first == nullptr) return {};
-  return fmt::format("'{}'{} read as plain text: the ending names no other kind (JSON lines are .jsonl)",
-                     first->path.string(), count > 1 ? fmt::format(" and {} more are", count - 1) : " is");
+  if (first != nullptr) {
+    remarks.push_back(
+        fmt::format("'{}'{} read as plain text: the ending names no other kind (JSON lines are .jsonl)",
+                    first->path.string(), count > 1 ? fmt::format(" and {} more are", count - 1) : " is"));
+  }
+  if (!skipped.counts.empty()) {
+    remarks.push_back(fmt::format("{} file{} read; '{}' has others, which are skipped: {} ({})", files.size(),
+                                  files.size() == 1 ? " is" : "s are", skipped.folder.string(),
+                                  counts_text(skipped), how_to_read(skipped)));
+  }
+  return remarks;
+}
+
+ReaderHints command_hints(std::string_view json_key_option) {
+  return {.json_key = fmt::format("name the key that holds the text: '{} KEY'", json_key_option),
+          .skip_bad = "'--skip-bad' leaves such lines out and counts them",
+          .max_line = "'--max-line-mib' reads longer ones"};
 }
 
 // The bytes of one file, unpacked.
@@ -148,6 +235,9 @@ class BlockReader::Source {
     } else if (input.compression == Compression::kZstd) {
       zstd_ = ::ZSTD_createDStream();
       if (zstd_ == nullptr) throw std::bad_alloc();
+      // Dumps are packed with --long=31; a window takes memory as it fills.
+      ::ZSTD_DCtx_setParameter(zstd_, ZSTD_d_windowLogMax,
+                               ::ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
     }
   }
   ~Source() {
@@ -208,6 +298,10 @@ class BlockReader::Source {
   }
 
   size_t inflate_some(std::string& out, size_t before) {
+    // Zeros may fill a file up behind its last member (blocks of tapes).
+    while (member_ended_ && used_ < have_ && packed_[used_] == '\0') ++used_;
+    if (used_ == have_) return 0;
+    member_ended_ = false;
     inflate_.next_in = reinterpret_cast<Bytef*>(packed_.data() + used_);
     inflate_.avail_in = static_cast<uInt>(have_ - used_);
     inflate_.next_out = reinterpret_cast<Bytef*>(out.data() + before);
@@ -215,7 +309,8 @@ class BlockReader::Source {
     const int rc = ::inflate(&inflate_, Z_NO_FLUSH);
     used_ = have_ - inflate_.avail_in;
     in_frame_ = rc != Z_STREAM_END;
-    if (rc == Z_STREAM_END) ::inflateReset(&inflate_);  // another member may follow
+    member_ended_ = rc == Z_STREAM_END;
+    if (member_ended_) ::inflateReset(&inflate_);  // another member may follow
     if (rc != Z_OK && rc != Z_STREAM_END && rc != Z_BUF_ERROR) {
       fail(inflate_.msg != nullptr ? inflate_.msg : "it is no gzip data");
     }
@@ -227,6 +322,12 @@ class BlockReader::Source {
     ZSTD_outBuffer to{out.data() + before, kBufferBytes, 0};
     const size_t rc = ::ZSTD_decompressStream(zstd_, &to, &in);
     used_ = in.pos;
+    if (::ZSTD_getErrorCode(rc) == ZSTD_error_memory_allocation) {
+      throw invalid("cannot unpack it: there is not enough memory for its window",
+                    "it was packed with a window of up to 2 GiB (zstd --long=31): free memory, or unpack it "
+                    "elsewhere with 'zstd -d --long=31'")
+          .at(input_.path.string());
+    }
     if (::ZSTD_isError(rc) != 0) fail(::ZSTD_getErrorName(rc));
     in_frame_ = rc != 0;
     return to.pos;
@@ -246,13 +347,17 @@ class BlockReader::Source {
   uint64_t offset_ = 0;
   std::string packed_;
   size_t have_ = 0, used_ = 0;
-  bool in_frame_ = false;
+  bool in_frame_ = false, member_ended_ = false;
   z_stream inflate_ = {};
   ZSTD_DStream* zstd_ = nullptr;
 };
 
-BlockReader::BlockReader(std::vector<InputFile> files, size_t block_size, size_t max_line)
-    : files_(std::move(files)), block_size_(block_size), max_line_(max_line) {}
+BlockReader::BlockReader(std::vector<InputFile> files, size_t block_size, size_t max_line,
+                         std::string max_line_hint)
+    : files_(std::move(files)),
+      block_size_(block_size),
+      max_line_(max_line),
+      max_line_hint_(std::move(max_line_hint)) {}
 
 BlockReader::~BlockReader() = default;
 
@@ -339,8 +444,8 @@ void BlockReader::check_lines(std::string_view lines) const {
     if (size > max_line_) {
       throw invalid(
           fmt::format("the line has more than {}", human_bytes(static_cast<double>(max_line_))),
-          "JSON lines have one document a line ('jq -c .[]' writes those of a list so); 'primus data "
-          "tokenize --max-line-mib' reads longer ones")
+          fmt::format("JSON lines have one document a line ('jq -c .[]' writes those of a list so){}{}",
+                      max_line_hint_.empty() ? "" : "; ", max_line_hint_))
           .at(fmt::format("{}:{}", files_[file_].path.string(), line));
     }
     lines.remove_prefix(std::min(size + 1, lines.size()));
@@ -361,13 +466,13 @@ void BlockReader::next_parts(TextBlock& block) {
   take(taken, block);
 }
 
-BrokenLines require_utf8(TextBlock& block, std::string_view file, bool skip_bad) {
+BrokenLines require_utf8(TextBlock& block, std::string_view file, bool skip_bad, const std::string& hint) {
   BrokenLines broken;
   try {
     unicode::require_valid(block.text, file, block.first_line);
     return broken;
   } catch (Error& error) {
-    if (!skip_bad) throw error.add_hint(kSkipBadHint);
+    if (!skip_bad) throw error.add_hint(hint);
     broken.first = fmt::format("{}: {}", error.location(), error.what());
   }
   std::string kept;

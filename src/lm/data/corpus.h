@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/files/file.h"
@@ -21,13 +23,21 @@ struct InputFile {
   bool known_ending = true;  // its name says what it holds
 };
 
-// The files that `patterns` name: files, folders (all text and JSON-lines files below them), globs; in order,
-// those of a folder or glob sorted. .jsonl, .json and .ndjson hold one JSON value a line; anything else named
-// is text; .gz and .zst behind either are unpacked. Error(kInvalid) for a pattern that names nothing,
-// kUnsupported for Parquet and archives.
-std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns);
-// What the user should know: that files are read as text though their endings do not say so. Empty: nothing.
-std::string remark_on(const std::vector<InputFile>& files);
+// The files of folders that are passed over because of their endings.
+struct SkippedFiles {
+  Path folder;                            // the first folder that has some
+  std::map<std::string, int64_t> counts;  // by ending: ".py"; "" where there is none
+};
+
+// The files that `patterns` name: files, folders (all text and JSON-lines files below them), globs ("**" for
+// a folder and all below it); in order, those of a folder or glob sorted. .jsonl, .json and .ndjson hold one
+// JSON value a line; anything else named is text; .gz and .zst behind either are unpacked. The case of an
+// ending does not matter. Error(kInvalid) for a pattern that names nothing, kUnsupported for Parquet and
+// archives.
+std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns, SkippedFiles* skipped = nullptr);
+// For the user: which files are read as text though their endings do not say so, and how many files of
+// folders are not read.
+std::vector<std::string> remarks_on(const std::vector<InputFile>& files, const SkippedFiles& skipped);
 
 // A stretch of one file.
 struct TextBlock {
@@ -53,7 +63,7 @@ class BlockReader {
   // `max_line`: of JSON lines, unpacked. Longer ones are refused before they are read: a line has to be in
   // memory as a whole, and 94 KB of .zst can hold one of gigabytes.
   explicit BlockReader(std::vector<InputFile> files, size_t block_size = kBlockSize,
-                       size_t max_line = kMaxLineBytes);
+                       size_t max_line = kMaxLineBytes, std::string max_line_hint = {});
   // From here on next() goes on behind a block of `file` (counted from 0; their number for the end) that
   // ended at `end`, before `next_line`; with `end` 0 it begins the file. (What comes before is unpacked once
   // more where the file is compressed.)
@@ -74,6 +84,7 @@ class BlockReader {
 
   std::vector<InputFile> files_;
   size_t block_size_, max_line_;
+  std::string max_line_hint_;
   size_t file_ = 0;
   std::unique_ptr<Source> source_;  // of the current file
   std::string buffer_;              // read and not given out
@@ -82,18 +93,21 @@ class BlockReader {
   uint64_t offset_ = 0;  // of the buffer's begin in the unpacked file
 };
 
-// The next step after a broken line, for whoever reads it.
-inline constexpr const char* kSkipBadHint =
-    "'primus data tokenize --skip-bad' leaves such lines out and counts them";
+// The next steps after a mistake in the data, in the words of the command that reads them.
+struct ReaderHints {
+  std::string json_key, skip_bad, max_line;
+};
+// A command has an option for each: "--json-keys" ("data tokenize"), "--skip-bad", "--max-line-mib".
+ReaderHints command_hints(std::string_view json_key_option);
 
 // What was wrong with the lines of a block.
 struct BrokenLines {
   uint64_t count = 0;
   std::string first;  // "file:line:column: why"
 };
-// Error(kInvalid) at "file:line:column" where a block of plain text is no UTF-8; with `skip_bad` the lines
-// that are not are taken out of the block, and counted.
-BrokenLines require_utf8(TextBlock& block, std::string_view file, bool skip_bad);
+// Error(kInvalid) at "file:line:column", with `hint`, where a block of plain text is not UTF-8; with
+// `skip_bad` the lines that are not are taken out of the block, and counted.
+BrokenLines require_utf8(TextBlock& block, std::string_view file, bool skip_bad, const std::string& hint);
 
 // Where to cut the next part off `text`: behind about `target` bytes, at most twice as many.
 size_t part_end(std::string_view text, size_t target);

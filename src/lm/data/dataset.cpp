@@ -361,8 +361,9 @@ class Opener {
       throw invalid(fmt::format("the data path '{}' names one of a pair of files", pattern),
                     fmt::format("leave out the extension: {}", pattern.substr(0, pattern.size() - 4)));
     }
-    const std::vector<InputFile> files = find_inputs({pattern});
-    if (const std::string remark = remark_on(files); !remark.empty()) notes_.push_back(remark);
+    SkippedFiles skipped;
+    const std::vector<InputFile> files = find_inputs({pattern}, &skipped);
+    for (std::string& remark : remarks_on(files, skipped)) notes_.push_back(std::move(remark));
     uint64_t bytes = 0;
     for (const InputFile& file : files) bytes += file.size;
     if (bytes == 0) {
@@ -461,6 +462,10 @@ class Opener {
     tokenize.output_prefix = unfinished / "tokens";
     tokenize.append_eod = options_.append_eod && tokenizer_.special_ids().eod.has_value();
     tokenize.skip_bad = options_.skip_bad;
+    const auto made_by = [](std::string_view option) {
+      return fmt::format("'primus data tokenize {}' makes data of it, which data_path then takes", option);
+    };
+    tokenize.hints = {made_by("--json-keys KEY"), made_by("--skip-bad"), made_by("--max-line-mib N")};
     tokenize.workers = options_.workers;
     tokenize.existing = Existing::kReplace;  // of a process that was killed
     try {

@@ -33,8 +33,8 @@ bool begins_one_value(std::string_view line) {
 
 }  // namespace
 
-JsonLines::JsonLines(std::vector<std::string> keys, bool skip_bad, std::string option)
-    : keys_(std::move(keys)), skip_bad_(skip_bad), option_(std::move(option)), texts_(keys_.size()) {}
+JsonLines::JsonLines(std::vector<std::string> keys, bool skip_bad, ReaderHints hints)
+    : keys_(std::move(keys)), skip_bad_(skip_bad), hints_(std::move(hints)), texts_(keys_.size()) {}
 
 void JsonLines::read(const TextBlock& block, std::string_view file,
                      FunctionRef<void(std::span<const JsonTexts>)> document) {
@@ -54,7 +54,7 @@ void JsonLines::read(const TextBlock& block, std::string_view file,
       if (!skip_bad_) {
         throw error.add_hint(begins_one_value(text) ? "JSON lines have one object a line: 'jq -c .' writes "
                                                       "objects so, and 'jq -c .[]' those of a list"
-                                                    : kSkipBadHint);
+                                                    : hints_.skip_bad);
       }
       if (skipped_++ == 0) first_skipped_ = fmt::format("{}: {}", error.location(), error.what());
       continue;
@@ -97,9 +97,7 @@ void JsonLines::read_line(std::string_view text, std::string_view file, int64_t 
   reader.finish();
   for (size_t key = 0; key < texts_.size(); ++key) {
     if (texts_[key].found_) continue;
-    throw missing_key(text, keys_[key])
-        .add_hint(fmt::format("name the key that holds the text: {}", option_))
-        .at(fmt::format("{}:{}", file, line));
+    throw missing_key(text, keys_[key]).add_hint(hints_.json_key).at(fmt::format("{}:{}", file, line));
   }
 }
 

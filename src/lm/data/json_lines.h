@@ -35,9 +35,7 @@ Error missing_key(std::string_view line, std::string_view key);
 // Not thread-safe: one per worker.
 class JsonLines {
  public:
-  // `option`: how a user names the keys, for the error where one is missing.
-  JsonLines(std::vector<std::string> keys, bool skip_bad,
-            std::string option = "'primus data tokenize --json-keys KEY'");
+  JsonLines(std::vector<std::string> keys, bool skip_bad, ReaderHints hints);
 
   // Calls document(texts of each key) for every line of the block that is not blank. Error(kInvalid) at
   // "file:line:column" for a line that is not UTF-8 or not a JSON object, lacks a key, or holds something else than
@@ -55,7 +53,7 @@ class JsonLines {
 
   std::vector<std::string> keys_;
   bool skip_bad_;
-  std::string option_;
+  ReaderHints hints_;
   std::vector<JsonTexts> texts_;  // one per key
   std::string key_;
   uint64_t skipped_ = 0;

@@ -59,7 +59,7 @@ struct EncodedBlock {
 class BlockEncoder {
  public:
   BlockEncoder(const TokenizeOptions& options, const Tokenizer& tokenizer)
-      : options_(options), tokenizer_(tokenizer), lines_(options.json_keys, options.skip_bad) {
+      : options_(options), tokenizer_(tokenizer), lines_(options.json_keys, options.skip_bad, options.hints) {
     if (options.append_eod) eod_ = tokenizer.special_ids().eod;
   }
 
@@ -68,7 +68,8 @@ class BlockEncoder {
     out.keys.resize(options_.json_keys.size());
     out.clear();
     if (file.kind == InputKind::kText) {
-      BrokenLines broken = require_utf8(block, file.path.string(), options_.skip_bad);
+      BrokenLines broken =
+          require_utf8(block, file.path.string(), options_.skip_bad, options_.hints.skip_bad);
       out.skipped_lines = broken.count;
       out.first_skipped = std::move(broken.first);
       encode_parts(block, out.keys.front());
@@ -226,7 +227,8 @@ class Pipeline {
         env_(env),
         workers_(options.workers > 0 ? options.workers
                                      : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))),
-        reader_(find_inputs(options.inputs), BlockReader::kBlockSize, options.max_line_bytes),
+        reader_(find_inputs(options.inputs), BlockReader::kBlockSize, options.max_line_bytes,
+                options.hints.max_line),
         folder_(options.output_prefix, env),
         output_(options, token_type_for(tokenizer.vocab_size()), folder_.path(), env) {
     for (const InputFile& file : reader_.files()) bytes_total_ += file.size;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/files/file.h"
+#include "lm/data/corpus.h"
 #include "lm/data/dataset.h"
 #include "lm/tokenizer/tokenizer.h"
 
@@ -21,6 +22,7 @@ struct TokenizeOptions {
   bool add_special = true;  // the tokenizer's own bos and eos around each text
   int workers = 0;          // threads; 0: one per core. As many as can be started, if those are fewer
   uint64_t max_line_bytes = 64 << 20;  // of JSON lines; a longer one is an error
+  ReaderHints hints = command_hints("--json-keys");
   // The order of documents that Megatron's --partitions gives: document i goes to partition i % partitions,
   // and the partitions follow each other.
   int partitions = 1;

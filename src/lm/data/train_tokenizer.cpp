@@ -12,8 +12,10 @@ std::string train_tokenizer(const TrainTokenizerOptions& options,
                             const std::function<void(const TrainTokenizerProgress&)>& progress) {
   if (options.inputs.empty()) throw invalid("there is no input to train a tokenizer on");
   BpeTrainer trainer(options.bpe);
-  BlockReader reader(find_inputs(options.inputs), BlockReader::kBlockSize, options.max_line_bytes);
-  JsonLines lines({options.json_key}, options.skip_bad, "--json-key KEY");
+  const ReaderHints hints = command_hints("--json-key");
+  BlockReader reader(find_inputs(options.inputs), BlockReader::kBlockSize, options.max_line_bytes,
+                     hints.max_line);
+  JsonLines lines({options.json_key}, options.skip_bad, hints);
   TrainTokenizerProgress state;
   for (const InputFile& file : reader.files()) state.bytes_total += file.size;
   uint64_t bytes_before = 0;  // of the files already read
@@ -21,7 +23,7 @@ std::string train_tokenizer(const TrainTokenizerOptions& options,
   while (reader.next(block)) {
     const InputFile& file = reader.files()[block.file];
     if (file.kind == InputKind::kText) {
-      require_utf8(block, file.path.string(), options.skip_bad);
+      require_utf8(block, file.path.string(), options.skip_bad, hints.skip_bad);
       trainer.add(block.text);
     } else {
       lines.read(block, file.path.string(), [&trainer](std::span<const JsonTexts> keys) {

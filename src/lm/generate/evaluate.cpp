@@ -58,8 +58,10 @@ class Evaluation {
     std::uint64_t total = 0, before = 0;  // bytes of all files, and of those in front of this one
     for (const data::InputFile& file : files) total += file.size;
     std::size_t last = 0;
+    data::ReaderHints hints = data::command_hints("--json-key");
+    hints.skip_bad = "'primus data tokenize --skip-bad' makes data without such lines, which --data takes";
     data::BlockReader reader(files);
-    data::JsonLines lines({options_.json_key}, false, "--json-key KEY");
+    data::JsonLines lines({options_.json_key}, false, hints);
     data::TextBlock block;
     while (!done() && reader.next(block)) {
       const data::InputFile& file = reader.files()[block.file];

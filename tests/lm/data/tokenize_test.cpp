@@ -232,7 +232,7 @@ TEST_F(Tokenize, LongLinesAreRefusedByPlace) {
     for (const bool skip_bad : {false, true}) {
       options_.skip_bad = skip_bad;
       EXPECT_THAT(error(), AllOf(HasSubstr(name + ":2: error: the line has more than 1.00 MiB"),
-                                 HasSubstr("'primus data tokenize --max-line-mib' reads longer ones")));
+                                 HasSubstr("'--max-line-mib' reads longer ones")));
     }
     EXPECT_TRUE(left_over().empty());
   }
@@ -303,7 +303,7 @@ TEST_F(Tokenize, SaysWhatStandsInPlaceOfText) {
     options_.inputs = {folder_.write("a.jsonl", line + "\n")};
     return error();
   };
-  const std::string skip = "'primus data tokenize --skip-bad' leaves such lines out";
+  const std::string skip = "'--skip-bad' leaves such lines out";
   EXPECT_THAT(error_for(R"({"text": 5})"),
               AllOf(HasSubstr("a.jsonl:1:10: error: the value of 'text' is a number, not a string"),
                     HasSubstr(skip)));
@@ -315,7 +315,7 @@ TEST_F(Tokenize, SaysWhatStandsInPlaceOfText) {
   EXPECT_THAT(error_for("[1]"), HasSubstr("a.jsonl:1:1: error: the line is a list, not an object"));
   EXPECT_THAT(error_for(R"({"body": "a", "id": 1})"),
               AllOf(HasSubstr("a.jsonl:1: error: the line has no key 'text'; it has 'body', 'id'"),
-                    HasSubstr("--json-keys"), HasSubstr(skip)));
+                    HasSubstr("'--json-keys KEY'"), HasSubstr(skip)));
   EXPECT_THAT(error_for("{]"), AllOf(HasSubstr("broken JSON"), HasSubstr(skip)));
   EXPECT_THAT(error_for("{\"text\": \"\xE9\"}"), AllOf(HasSubstr("no UTF-8"), HasSubstr(skip)));
   // A list of all objects, or an object over several lines.

@@ -1,0 +1,136 @@
+// The files that people bring: which are read, as what, and how they are unpacked.
+#include <gmock/gmock.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "data_test_util.h"
+#include "lm/data/corpus.h"
+#include "lm/data/json_lines.h"
+#include "lm/data/train_tokenizer.h"
+
+namespace primus::data {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+const std::string kLine = "{\"text\": \"a\"}\n";
+
+class Inputs : public testing::Test {
+ protected:
+  std::string gzipped(const std::string& text) const {
+    const std::string path = folder_ / "packed";
+    gzFile file = gzopen(path.c_str(), "wb");
+    gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
+    gzclose(file);
+    return read_all(path);
+  }
+  // The unpacked bytes of one file.
+  static std::string content_of(const std::string& path) {
+    BlockReader reader(find_inputs({path}));
+    std::string content;
+    for (TextBlock block; reader.next(block);) content += block.text;
+    return content;
+  }
+  std::string error_with(const std::string& pattern) const {
+    return error_of([&] { content_of(pattern); });
+  }
+  TemporaryFolder folder_;
+};
+
+// gzip -t finds such files sound, and Python reads them.
+TEST_F(Inputs, ZerosBehindAMemberOfGzipAreFilling) {
+  for (const size_t zeros : {0u, 1u, 511u, 300'000u}) {
+    const std::string filling(zeros, '\0');
+    EXPECT_EQ(content_of(folder_.write("a.jsonl.gz", gzipped(kLine) + filling)), kLine) << zeros;
+    EXPECT_EQ(content_of(folder_.write("b.jsonl.gz", gzipped(kLine) + filling + gzipped(kLine) + filling)),
+              kLine + kLine)
+        << zeros;
+  }
+  const std::string zeros(3, '\0');
+  EXPECT_THAT(error_with(folder_.write("c.jsonl.gz", zeros + gzipped(kLine))), HasSubstr("cannot unpack it"));
+  EXPECT_THAT(error_with(folder_.write("d.jsonl.gz", gzipped(kLine) + zeros + "x")),
+              HasSubstr("d.jsonl.gz: error"));
+}
+
+// zstd takes windows of up to 2^27 bytes by itself; dumps have longer ones (--long=31).
+TEST_F(Inputs, LongWindowsOfZstdAreRead) {
+  const std::unique_ptr<ZSTD_CCtx, size_t (*)(ZSTD_CCtx*)> context(ZSTD_createCCtx(), ZSTD_freeCCtx);
+  ZSTD_CCtx_setParameter(context.get(), ZSTD_c_compressionLevel, 1);
+  ZSTD_CCtx_setParameter(context.get(), ZSTD_c_windowLog, 28);
+  std::string packed(1 << 10, '\0');
+  ZSTD_outBuffer out{packed.data(), packed.size(), 0};
+  ZSTD_inBuffer in{kLine.data(), kLine.size(), 0};
+  // In two steps: then the file does not say how long its content is, and the window counts.
+  ASSERT_FALSE(ZSTD_isError(ZSTD_compressStream2(context.get(), &out, &in, ZSTD_e_continue)));
+  ASSERT_EQ(ZSTD_compressStream2(context.get(), &out, &in, ZSTD_e_end), 0u);
+  packed.resize(out.pos);
+  EXPECT_EQ(content_of(folder_.write("a.jsonl.zst", packed)), kLine);
+}
+
+TEST_F(Inputs, TheCaseOfEndingsDoesNotMatter) {
+  for (const auto& [name, content] : {std::pair("A.JSONL", kLine),
+                                      {"B.Json", kLine},
+                                      {"C.jsonl.GZ", gzipped(kLine)},
+                                      {"D.NDJSON.Gz", gzipped(kLine)}}) {
+    const std::string path = folder_.write(name, content);
+    EXPECT_EQ(find_inputs({path})[0].kind, InputKind::kJsonLines) << name;
+    EXPECT_TRUE(find_inputs({path})[0].known_ending) << name;
+    EXPECT_EQ(content_of(path), kLine) << name;
+  }
+  EXPECT_THAT(error_with(folder_.write("A.TAR.GZ", "x")), HasSubstr("is packed in a way"));
+  EXPECT_THAT(error_with(folder_.write("A.PARQUET", "x")), HasSubstr("a Parquet file"));
+}
+
+TEST_F(Inputs, FoldersSayWhichFilesTheyHoldBesides) {
+  for (const char* name :
+       {"in/a.txt", "in/b.MD", "in/x.py", "in/deep/y.py", "in/deep/z.man", "in/deep/README", "in/.hidden"})
+    folder_.write(name, "text");
+  const std::string in = (folder_ / "in").string();
+  SkippedFiles skipped;
+  const std::vector<InputFile> files = find_inputs({in}, &skipped);
+  EXPECT_EQ(files.size(), 2u);
+  EXPECT_EQ(skipped.counts, (std::map<std::string, int64_t>{{"", 1}, {".man", 1}, {".py", 2}}));
+  EXPECT_THAT(remarks_on(files, skipped),
+              testing::ElementsAre(AllOf(HasSubstr("2 files are read; '" + in +
+                                                   "' has others, which are skipped: "
+                                                   "2 .py, 1 without an ending, 1 .man"),
+                                         HasSubstr("/**/*.py' reads those as plain text"))));
+  EXPECT_THAT(error_with(in + "/deep"),
+              AllOf(HasSubstr("holds no text or JSON-lines file, but 1 without an ending, 1 .man, 1 .py"),
+                    HasSubstr("reads those as plain text")));
+}
+
+TEST_F(Inputs, TwoStarsReachAllFoldersBelow) {
+  for (const char* name : {"in/x.py", "in/deep/y.py", "in/deep/er/z.py", "in/z.c", "in/.git/a.py"})
+    folder_.write(name, name);
+  const std::string in = (folder_ / "in").string();
+  SkippedFiles skipped;
+  const std::vector<InputFile> files = find_inputs({in + "/**/*.py"}, &skipped);
+  ASSERT_EQ(files.size(), 3u);
+  EXPECT_EQ(files[0].path, folder_ / "in/deep/er/z.py");
+  EXPECT_EQ(files[2].path, folder_ / "in/x.py");
+  EXPECT_TRUE(skipped.counts.empty());
+  EXPECT_EQ(find_inputs({in + "/**"}).size(), 4u);
+  EXPECT_THAT(error_with(in + "/**/*.md"), HasSubstr("no file matches"));
+}
+
+// Each command names options of its own.
+TEST_F(Inputs, HintsAreThoseOfTheCommand) {
+  TrainTokenizerOptions options;
+  options.inputs = {folder_.write("a.jsonl", "{\"body\": \"a\"}\n")};
+  options.bpe.vocab_size = 300;
+  EXPECT_THAT(error_of([&] { train_tokenizer(options); }),
+              AllOf(HasSubstr("'--json-key KEY'"), HasSubstr("'--skip-bad'"),
+                    testing::Not(HasSubstr("data tokenize"))));
+}
+
+}  // namespace
+}  // namespace primus::data

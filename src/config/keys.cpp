@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -198,6 +199,28 @@ std::string to_text(const KeySpec& key, const Value& value) {
                  key.name == "stage" ? answer_for(value.text).value_or(hint) : hint, value.width());
 }
 
+// Whether something of this name is there: a file, a folder, or the pair PATH.bin and PATH.idx.
+bool is_data(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error) || std::filesystem::exists(path + ".idx", error);
+}
+
+// The words of a text. Of a data path, words that together name something on disk are one path with blanks.
+std::vector<std::string> words_of(const std::string& text, bool paths) {
+  constexpr const char* kBlanks = " \t\n";
+  std::vector<std::string> words;
+  for (size_t begin = 0; (begin = text.find_first_not_of(kBlanks, begin)) != std::string::npos;) {
+    size_t end = std::min(text.find_first_of(kBlanks, begin), text.size());
+    for (size_t stop = text.find_last_not_of(kBlanks) + 1; paths && stop > end;
+         stop = text.find_last_not_of(kBlanks, text.find_last_of(kBlanks, stop - 1)) + 1) {
+      if (is_data(text.substr(begin, stop - begin))) end = stop;
+    }
+    words.push_back(text.substr(begin, end - begin));
+    begin = end;
+  }
+  return words;
+}
+
 std::vector<std::string> to_texts(const KeySpec& key, const Value& value) {
   std::vector<std::string> texts;
   if (value.is_list()) {
@@ -205,13 +228,7 @@ std::vector<std::string> to_texts(const KeySpec& key, const Value& value) {
   } else if (value.is_scalar() && key.choices.empty()) {
     if (is_open_list(value)) refuse_type(key, value);
     // One string holds several words, as on Megatron's command line: "0.3 a 0.7 b".
-    const std::string words = to_text(key, value);
-    for (size_t i = 0; i < words.size();) {
-      const size_t begin = words.find_first_not_of(" \t\n", i);
-      if (begin == std::string::npos) break;
-      i = std::min(words.find_first_of(" \t\n", begin), words.size());
-      texts.push_back(words.substr(begin, i - begin));
-    }
+    texts = words_of(to_text(key, value), key.name.ends_with("data_path"));
   } else {
     if (!value.is_scalar()) refuse_type(key, value);
     texts.push_back(to_text(key, value));

@@ -51,6 +51,25 @@ TEST(Overrides, NullIsTheDefault) {
   EXPECT_EQ(load({"exp_avg_dtype=bf16", "exp_avg_dtype=null"}).trainer.exp_avg_dtype, "fp32");
 }
 
+TEST(Overrides, NullUnsetsAList) {
+  const std::string text = experiment_text("      data_path: [a, b]\n");
+  EXPECT_EQ(load_text(text, {"mock_data=null"}).trainer.data_path, (Arguments{"a", "b"}));
+  EXPECT_TRUE(load_text(text, {"data_path=null"}).trainer.data_path.empty());
+}
+
+TEST(Overrides, APathWithBlanksThatIsThereIsOnePath) {
+  const TemporaryFolder folder;
+  const std::string in = folder.path().string() + "/";
+  for (const char* name : {"my text.txt", "my", "two  blanks.idx"}) std::ofstream(in + name) << "x";
+  EXPECT_EQ(load({"data_path=" + in + "my text.txt"}).trainer.data_path, Arguments{in + "my text.txt"});
+  EXPECT_EQ(load({"data_path=0.3 " + in + "my text.txt 0.7 " + in + "two  blanks"}).trainer.data_path,
+            (Arguments{"0.3", in + "my text.txt", "0.7", in + "two  blanks"}));
+  EXPECT_EQ(load({"data_path= " + in + "my other.txt "}).trainer.data_path,
+            (Arguments{in + "my", "other.txt"}));
+  EXPECT_EQ(load({"recompute_modules=core_attn mlp"}).trainer.recompute_modules,
+            (Arguments{"core_attn", "mlp"}));
+}
+
 TEST(Overrides, FlagsTakeNoOtherArgument) {
   const Experiment e =
       load({"--delay_wgrad_compute", "seed=3", "--eod-mask-loss", "--no_save_optim", "true"});

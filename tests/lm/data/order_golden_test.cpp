@@ -153,6 +153,14 @@ TEST(OrderGolden, SplitsRoundAsPython) {
   EXPECT_EQ(shares[1].last, 12333);
   EXPECT_EQ(shares[2].first, 12333);
   EXPECT_EQ(shares[2].last, 12345);
+  // 2.5 of 5 is 2, 3.5 of 7 is 4: halves go to the even number, and no sequence is in two shares.
+  for (const auto& [sequences, border] : {std::pair(5, 2), std::pair(7, 4)}) {
+    const auto halves = split_sequences("1,1", sequences);
+    EXPECT_EQ(halves[0].first, 0);
+    EXPECT_EQ(halves[0].last, border);
+    EXPECT_EQ(halves[1].first, border);
+    EXPECT_EQ(halves[1].last, sequences);
+  }
 }
 
 }  // namespace

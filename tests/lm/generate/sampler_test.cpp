@@ -46,6 +46,13 @@ TEST(Sampler, DrawsInProportionToProbability) {
   check({.temperature = 1, .top_p = 0.1}, {1, 0, 0, 0});
 }
 
+TEST(Sampler, TopPStopsWhereTheSumReachesIt) {
+  // Two equal tokens and p = 1/2, both exact in binary: the first alone reaches p.
+  EXPECT_EQ(draw({0, 0}, {.temperature = 1, .top_p = 0.5}, 300).size(), 1U);
+  EXPECT_EQ(draw({0, 0, 0, 0}, {.temperature = 1, .top_k = 2, .top_p = 0.5}, 300).size(), 1U);
+  EXPECT_EQ(draw({0, 0, 0, 0}, {.temperature = 1, .top_p = 0.75}, 300).size(), 3U);
+}
+
 // Top-p is a share of what top-k left: 0.57 of 0.7 is less than the 0.4 of the first token.
 TEST(Sampler, TopPIsAShareOfWhatTopKLeft) {
   std::vector<float> logits{std::log(0.4F), std::log(0.2F), std::log(0.1F)};

@@ -5,7 +5,7 @@
 #
 #   scripts/gpu_peers.sh [FOLDER] [ROW]...     all rows by default
 #
-# FOLDER has another torch_llama.py than benchmarks/peers.
+# FOLDER has other peers than benchmarks/peers.
 #
 # bf16      Llama-3-8B's dimensions in 16 layers, sequence 8192: bf16 weights, gradients and moments; ours keeps a
 #           master exact to fp32 beside them
@@ -17,6 +17,8 @@
 # adapters  Llama-3-8B's dimensions in 16 layers, all frozen in bf16, with low-rank adapters of rank 16 beside each
 #           block's products
 # whole     Llama-3.1-8B, all 32 layers, sequence 8192
+# moe, moe4       6 layers of Qwen3-30B-A3B at sequence 4096: microbatches of 2 and of 4 sequences, 8 a step
+# mixtral   2 layers of Mixtral 8x7B at sequence 4096
 #
 # Needs build/bin/primus, the plug-in beside it, and PyTorch for the peer. STEPS sets the timed steps (4). Exits 1 if a
 # row fails.
@@ -37,7 +39,8 @@ if ! ldconfig -p | grep -q 'libcudnn\.so\.9'; then
   [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
 
-# row NAME CONFIG WORDS -- DIMENSIONS ARGUMENTS: our settings, and those of the peer.
+# row NAME CONFIG WORDS -- DIMENSIONS ARGUMENTS: our settings, and those of the peer, which is $script.
+script=torch_llama.py
 row() {
   name=$1
   config=examples/native/configs/any/$2-BF16-pretrain.yaml
@@ -58,8 +61,8 @@ row() {
     return
   }
   # Rows may have a peer in common.
-  peer=$scratch/$(echo "$dimensions $*" | tr ' ,' '__').peer
-  [ -e "$peer" ] || DIMS=$dimensions timeout 150 python3 "$peers/torch_llama.py" "$@" 1 >"$peer" 2>&1 || true
+  peer=$scratch/$(echo "$script $dimensions $*" | tr ' ,' '__').peer
+  [ -e "$peer" ] || DIMS=$dimensions timeout 150 python3 "$peers/$script" "$@" 1 >"$peer" 2>&1 || true
   grep -q 'tok/s' "$peer" || failed=1
   python3 - "$name" "$scratch/$name.json" "$peer" <<'TABLE'
 import json, re, sys
@@ -88,8 +91,12 @@ TABLE
 bf16="exp_avg_dtype=bf16 exp_avg_sq_dtype=bf16 main_grads_dtype=bf16"
 llama="num_layers=16 micro_batch_size=1"
 eight="4096,14336,32,8,128256"
-[ $# -gt 0 ] || set -- bf16 amp lean short long heads groups small adapters whole
+[ $# -gt 0 ] || set -- bf16 amp lean short long heads groups small adapters whole moe moe4 mixtral
 for wanted; do
+  case $wanted in
+    moe* | mixtral) script=torch_moe.py ;;
+    *) script=torch_llama.py ;;
+  esac
   # Settings are separate words.
   # shellcheck disable=SC2086
   case $wanted in
@@ -122,6 +129,18 @@ for wanted; do
       ;;
     whole)
       row whole llama3.1_8B seq_length=8192 micro_batch_size=1 global_batch_size=4 $bf16 -- $eight 32 8192 1 4 bf16
+      ;;
+    moe)
+      row moe qwen3_30B_A3B num_layers=6 seq_length=4096 micro_batch_size=2 global_batch_size=8 $bf16 -- \
+        2048,768,32,4,151936,128,128,8 6 4096 2 4 bf16
+      ;;
+    moe4)
+      row moe4 qwen3_30B_A3B num_layers=6 seq_length=4096 micro_batch_size=4 global_batch_size=8 $bf16 -- \
+        2048,768,32,4,151936,128,128,8 6 4096 4 2 bf16
+      ;;
+    mixtral)
+      row mixtral mixtral_8x7B_v0.1 num_layers=2 seq_length=4096 micro_batch_size=2 global_batch_size=8 $bf16 -- \
+        4096,14336,32,8,32000,128,8,2 2 4096 2 4 bf16
       ;;
     *)
       echo "no row is called $wanted" >&2

@@ -1,4 +1,4 @@
-"""The model of torch_llama.py and torch_fsdp.py: a plain Llama in PyTorch, as somebody would write it for training.
+"""The model of torch_llama.py and torch_fsdp.py, and what mixture.py adds to: a plain Llama in PyTorch, as somebody would write it for training.
 
 Root mean square norms, one product for queries, keys and values and one for gate and up, rotary embedding by halves, PyTorch's
 attention with grouped queries, untied head.
@@ -32,8 +32,13 @@ class Shape:
 
     def flops(self, sequence):
         """Of training, for each token: 6 for each weight of a product, and causal attention, which is half of a full one."""
-        block = self.hidden * (sum(self.parts) + self.hidden + 3 * self.ffn)
-        return 6 * (self.layers * block + self.vocabulary * self.hidden) + 6 * self.layers * sequence * self.hidden
+        block = self.hidden * (sum(self.parts) + self.parts[0] + self.mlp_columns)
+        return 6 * (self.layers * block + self.vocabulary * self.hidden) + 6 * self.layers * sequence * self.parts[0]
+
+    @property
+    def mlp_columns(self):
+        """Weights of a block behind its attention that a token meets, over the hidden size."""
+        return 3 * self.ffn
 
 
 def rotations(shape, sequence, device):
@@ -49,25 +54,35 @@ def rotate(heads, cos, sin):
     return (heads * cos + torch.cat((-second, first), dim=-1) * sin).to(heads.dtype)
 
 
-class Block(nn.Module):
+class Attention(nn.Module):
+    """The first half of a block."""
+
     def __init__(self, shape):
         super().__init__()
         self.shape = shape
         self.attention_norm = nn.RMSNorm(shape.hidden, eps=1e-5)
         self.mlp_norm = nn.RMSNorm(shape.hidden, eps=1e-5)
         self.qkv = nn.Linear(shape.hidden, sum(shape.parts), bias=False)
-        self.output = nn.Linear(shape.hidden, shape.hidden, bias=False)
-        self.gate_up = nn.Linear(shape.hidden, 2 * shape.ffn, bias=False)
-        self.down = nn.Linear(shape.ffn, shape.hidden, bias=False)
+        self.output = nn.Linear(shape.parts[0], shape.hidden, bias=False)
+
+    def normed(self, q, k):
+        return q, k
 
     def attend(self, x, cos, sin):
         batch, sequence, _ = x.shape
         columns = self.qkv(x).split(self.shape.parts, dim=-1)
         q, k, v = (part.view(batch, sequence, -1, self.shape.width).transpose(1, 2) for part in columns)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        q, k = (rotate(part, cos, sin) for part in self.normed(q, k))
         # Under autocast the rotation may leave another type than the product.
         seen = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, is_causal=True, enable_gqa=True)
         return self.output(seen.transpose(1, 2).reshape(batch, sequence, -1))
+
+
+class Block(Attention):
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.gate_up = nn.Linear(shape.hidden, 2 * shape.ffn, bias=False)
+        self.down = nn.Linear(shape.ffn, shape.hidden, bias=False)
 
     def forward(self, x, cos, sin):
         x = x + self.attend(self.attention_norm(x), cos, sin)
@@ -82,10 +97,12 @@ def cross_entropy(logits, targets):
 class Llama(nn.Module):
     """`loss` and `around` are for sharded training: a compiled loss, and what is put around a block (recomputation)."""
 
+    block_kind = Block
+
     def __init__(self, shape, loss=cross_entropy, around=lambda block, *inputs: block(*inputs)):
         super().__init__()
         self.embedding = nn.Embedding(shape.vocabulary, shape.hidden)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.blocks = nn.ModuleList(self.block_kind(shape) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.hidden, eps=1e-5)
         self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False)
         self.loss, self.around = loss, around

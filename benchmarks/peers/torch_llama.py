@@ -22,8 +22,8 @@ import torch
 from llama import Llama, Shape, adapt, optimizer_of, rotations
 
 
-def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(description):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("layers", "sequence", "microbatch", "microbatches"):
         parser.add_argument(name, type=int)
     parser.add_argument("mode", choices=("bf16", "amp"))
@@ -35,12 +35,12 @@ def arguments():
     return parser.parse_args()
 
 
-def measure(args, shape):
+def measure(args, shape, kind):
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     on_gpu = args.device == "cuda"
     with torch.device(args.device):
-        model = Llama(shape).to(torch.bfloat16 if args.mode == "bf16" else torch.float32).draw()
+        model = kind(shape).to(torch.bfloat16 if args.mode == "bf16" else torch.float32).draw()
         if args.adapters:
             adapt(model, args.adapters)
     forward = torch.compile(model) if args.compile else model
@@ -76,16 +76,16 @@ def measure(args, shape):
     return f"{rate:.0f} tok/s {rate * shape.flops(args.sequence) / 1e12:.1f} TFLOP/s mem {memory:.1f} GiB loss {loss.item():.3f}"
 
 
-def main():
-    args = arguments()
+def main(name, description, shape_kind, kind):
+    args = arguments(description)
     dimensions = [int(word) for word in os.environ["DIMS"].split(",")] if "DIMS" in os.environ else []
     try:
-        result = measure(args, Shape(args.layers, *dimensions))
+        result = measure(args, shape_kind(args.layers, *dimensions), kind)
     except torch.OutOfMemoryError:
         result = "OOM"
-    print(f"PEER torch L{args.layers} S{args.sequence} B{args.microbatch} ACC{args.microbatches} {args.mode} "
+    print(f"PEER {name} L{args.layers} S{args.sequence} B{args.microbatch} ACC{args.microbatches} {args.mode} "
           f"compile={args.compile}: {result}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main("torch", __doc__, Shape, Llama)

@@ -1,8 +1,7 @@
 // Speed of the GPU's operators: bytes that must move over time, or operations over time.
 //
 //   gpu_bench PLUGIN [--json] [--attention | --delta | --memory | --products | --experts | --decoding]
-//   [--own] [--fast]
-//   [--tune FOLDER]
+//   [--own] [--fast] [--tune FOLDER]
 //
 // PLUGIN is libprimus_cuda.so or libprimus_hip.so. Inputs are random; each figure is the median of five runs
 // of many launches. Bytes count every input and output once.
@@ -387,6 +386,21 @@ void experts(Bench& bench, const std::string& name, std::int64_t experts, std::i
   for (const Tensor& tensor : {x, y, w, d_w}) bench.release(tensor);
 }
 
+// A router's products, of bf16 tokens and an fp32 weight. Bytes of every operand once.
+void router(Bench& bench, std::int64_t tokens, std::int64_t experts, std::int64_t hidden) {
+  const Tensor x = bench.random(kHalf, {tokens, hidden}), y = bench.random(kFull, {tokens, experts});
+  const Tensor w = bench.random(kFull, {experts, hidden}, 0.02F);
+  const std::string name = "router " + std::to_string(tokens) + " x " + std::to_string(experts) + ", ";
+  const auto product = [&](GemmRole role, const char* what, const Tensor& a, const Tensor& b,
+                           const Tensor& c) {
+    bench.run(name + what, Gemm{.role = role, .a = a, .b = b, .c = c, .workspace = {}},
+              static_cast<double>(x.bytes() + w.bytes() + y.bytes()), "GB/s");
+  };
+  product(GemmRole::kForward, "y", x, w, y);
+  product(GemmRole::kInputGradient, "d_x", y, w, x);
+  product(GemmRole::kWeightGradient, "d_W", y, x, w);
+}
+
 // The products of a block of 8B that decodes so many texts, with the norm before and what follows where they
 // are one kernel. Bytes of the weights alone.
 void decoding(Bench& bench, std::int64_t rows) {
@@ -508,10 +522,7 @@ int run(int argc, char** argv) {
   if (argc < 2 || std::strcmp(argv[1], "--help") == 0) {
     std::printf(
         "usage: gpu_bench PLUGIN [--json] [--attention | --delta | --memory | --products | --experts | "
-        "--decoding] "
-        "[--own] "
-        "[--fast] "
-        "[--tune FOLDER]\n"
+        "--decoding] [--own] [--fast] [--tune FOLDER]\n"
         "  --attention    only attention\n"
         "  --delta        only the delta rule of linear attention\n"
         "  --memory       only what is bound by memory\n"
@@ -560,6 +571,10 @@ int run(int argc, char** argv) {
     experts(bench, "8 experts, top 2, down", 8, 2, 14336, 4096);
     experts(bench, "64 experts, top 6", 64, 6, 2048, 2816);
     experts(bench, "64 experts, top 6, down", 64, 6, 1408, 2048);
+    experts(bench, "128 experts, top 8", 128, 8, 2048, 1536);
+    experts(bench, "128 experts, top 8, down", 128, 8, 768, 2048);
+    for (const std::int64_t tokens : {8192, 64, 1}) router(bench, tokens, 128, 2048);
+    router(bench, 8192, 8, 4096);
   }
   const bool of_one_kind =
       has("--products") || has("--memory") || has("--experts") || has("--decoding") || has("--delta");

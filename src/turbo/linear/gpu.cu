@@ -1,6 +1,6 @@
-// Matrix products of linear layers. Those of a few rows are our own (linear/gpu_skinny.h). Where a library is
-// there (linear/gpu_blas.h), it multiplies whatever else it covers, some of it for us to add
-// (linear/added_apart.h); the rest is ours again.
+// Matrix products of linear layers. Those of a few rows (linear/gpu_skinny.h) and a router's
+// (linear/gpu_split.h) are our own. Where a library is there (linear/gpu_blas.h), it multiplies whatever else
+// it covers, some of it for us to add (linear/added_apart.h); the rest is ours again.
 #include <algorithm>
 
 #include "turbo/gpu/gemm_tile.h"
@@ -9,6 +9,7 @@
 #include "turbo/linear/added_apart.h"
 #include "turbo/linear/gpu_blas.h"
 #include "turbo/linear/gpu_skinny.h"
+#include "turbo/linear/gpu_split.h"
 #include "turbo/linear/linear.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -105,12 +106,14 @@ void multiply_and_add(Context& context, const Gemm& call) {
 void gemm(Context& context, const Gemm& call) {
   if (!call.around.absent()) return multiply_normed(context, call);
   if (multiply_skinny(context, call)) return;
+  if (is_split(call)) return multiply_split(context, call);
   if (is_added_apart(call)) return multiply_and_add(context, call);
   if (!multiply_by_library(context, call)) multiply_here(context, call);
 }
 
 std::int64_t workspace(Context& context, const Gemm& call) {
   if (!call.around.absent()) return takes_normed(context, call) ? 0 : Gemm::kNotTaken;
+  if (is_split(call)) return split_workspace(call);
   if (!is_added_apart(call)) return library_workspace(context, call);
   const std::int64_t rows = call.c.rows(), at_once = rows_added_at_once(call);
   const std::int64_t reserved = added_bytes(call, at_once);

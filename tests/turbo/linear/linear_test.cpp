@@ -78,6 +78,22 @@ TEST(Linear, RolesMatchReference) {
   }
 }
 
+// A GPU multiplies these in bf16 parts, by tiles of 64 x 128 (gpu_split.h): several of them, edges, long sums
+// in pieces, and experts as few as a line holds.
+TEST(Linear, ProductsOfRoutersMatchReference) {
+  Benches benches = every_bench();
+  for (const Layer& layer : {Layer{70, 520, 136}, {300, 72, 24}, {1, 1032, 128}, {40, 264, 8}}) {
+    for (const bool accumulate : {false, true}) {
+      expect_product(benches, GemmRole::kForward, layer, {DType::kBF16, DType::kF32, DType::kF32},
+                     accumulate);
+      expect_product(benches, GemmRole::kInputGradient, layer, {DType::kF32, DType::kF32, DType::kBF16},
+                     accumulate);
+      expect_product(benches, GemmRole::kWeightGradient, layer, {DType::kF32, DType::kBF16, DType::kF32},
+                     accumulate);
+    }
+  }
+}
+
 // A GPU adds these to 16 bits in two parts (added_apart.h). Elsewhere they are one product, and take a while.
 TEST(Linear, LargeSumsMatchReference) {
   Benches benches;

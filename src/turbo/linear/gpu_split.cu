@@ -1,0 +1,329 @@
+#include <algorithm>
+
+#include "turbo/gpu/mma.h"
+#include "turbo/gpu/reduce.h"
+#include "turbo/linear/gpu_split.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+namespace {
+
+// How a product is cut into blocks, by its sizes alone: tiles of the result, and pieces of the sum where
+// there are too few tiles to fill a GPU.
+struct SplitPlan {
+  static constexpr std::int64_t kRows = 64, kCols = 128, kDepth = 32;
+
+  explicit SplitPlan(const Gemm& call)
+      : m(call.c.rows()),
+        n(call.c.cols()),
+        k(call.role == GemmRole::kWeightGradient ? call.a.rows() : call.a.cols()),
+        tiles(gpu::PRIMUS_GPU::blocks_for(m, kRows) * gpu::PRIMUS_GPU::blocks_for(n, kCols)) {
+    constexpr std::int64_t kBlocks = 256, kLeastSteps = 4;
+    const std::int64_t steps = gpu::PRIMUS_GPU::blocks_for(k, kDepth);
+    const std::int64_t wanted = std::clamp<std::int64_t>(kBlocks / std::max<std::int64_t>(tiles, 1), 1,
+                                                         std::max<std::int64_t>(steps / kLeastSteps, 1));
+    steps_of_piece = gpu::PRIMUS_GPU::blocks_for(steps, wanted);
+    pieces = std::max<std::int64_t>(gpu::PRIMUS_GPU::blocks_for(steps, steps_of_piece), 1);
+  }
+
+  std::int64_t m, n, k, tiles, steps_of_piece, pieces;
+};
+
+// An fp32 number as a sum of bf16 ones. Three are exact; two are rounded, which loses less than 2^-16 of it.
+template <int kParts>
+PRIMUS_DEVICE void split(float x, BFloat16 (&parts)[kParts]) {
+  if constexpr (kParts == 2) {
+    parts[0] = from_float<BFloat16>(x);
+    parts[1] = from_float<BFloat16>(x - to_float(parts[0]));
+  } else {
+    PRIMUS_UNROLL
+    for (int i = 0; i < kParts; ++i) {
+      // Eight leading digits: what is left is exact.
+      parts[i].bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);
+      x -= to_float(parts[i]);
+    }
+  }
+}
+
+// C[m, n] (+)= sum over k of A(m, k) · B(n, k). An operand is "by depth" when neighbours in memory differ in
+// m (or n) and not in k. A block has a tile of C, or a piece of its sum, and the next step's operands on
+// their way in registers while it multiplies.
+template <class A, class B, class C, bool kLeftByDepth, bool kRightByDepth>
+struct SplitTiles {
+  static constexpr int kThreads = 256;
+  static constexpr int kRows = SplitPlan::kRows, kCols = SplitPlan::kCols, kDepth = SplitPlan::kDepth;
+  static constexpr int kWarpsDown = 2, kWarpsAcross = kThreads / kWarp / kWarpsDown;
+  static constexpr int kDown = kRows / kWarpsDown / kTile, kAcross = kCols / kWarpsAcross / kTile;
+  static constexpr int kLine = 8;  // elements that a thread loads together
+  static constexpr bool kBothSplit = std::is_same_v<A, float> && std::is_same_v<B, float>;
+  template <class X>
+  static constexpr int kPartsOf = std::is_same_v<X, BFloat16> ? 1
+                                  : kBothSplit                ? 2
+                                                              : 3;
+  static constexpr int kLeftParts = kPartsOf<A>, kRightParts = kPartsOf<B>;
+  static constexpr int kMostParts = kLeftParts > kRightParts ? kLeftParts : kRightParts;
+  // The matrix units cut off what does not fit a sum. So they add up no more than this many steps, and those
+  // sums are added with rounding.
+  static constexpr int kStepsTogether = 4;
+
+  const A* a;
+  const B* b;
+  C* c;
+  float* pieces;  // [pieces, m, n] where the sum is cut into some; or null
+  SplitPlan plan;
+  std::int64_t left_step, right_step;  // elements from one row in memory to the next
+  bool accumulate;
+
+  template <int kSide, bool kByDepth, int kParts>
+  struct Operands {
+    // With 8 more elements, eight neighbouring rows lie in different banks.
+    static constexpr int kStep = (kByDepth ? kSide : kDepth) + 8;
+    BFloat16 at[kParts][(kByDepth ? kDepth : kSide) * kStep];
+  };
+  using Left = Operands<kRows, kLeftByDepth, kLeftParts>;
+  using Right = Operands<kCols, kRightByDepth, kRightParts>;
+  struct Memory {
+    Left left;
+    Right right;
+  };
+
+  // What a thread has of a step's operand: lines of 8 elements.
+  template <class X, int kSide, bool kByDepth>
+  struct Lines {
+    static constexpr int kCount = kSide * kDepth / kLine / kThreads;
+    static constexpr int kLinesAcross = (kByDepth ? kSide : kDepth) / kLine;
+    static constexpr int kWords = kLine * static_cast<int>(sizeof(X)) / 16;
+    Bytes16 words[kCount][kWords];
+
+    PRIMUS_DEVICE void fetch(const X* x, std::int64_t step, std::int64_t row, std::int64_t rows,
+                             std::int64_t depth, std::int64_t depths) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < kCount; ++i) {
+        const int line = thread() + i * kThreads;
+        const int down = line / kLinesAcross, across = line % kLinesAcross * kLine;
+        const std::int64_t r = row + (kByDepth ? across : down), d = depth + (kByDepth ? down : across);
+        const bool there = r < rows && d < depths;
+        const X* const from = x + (kByDepth ? d * step + r : r * step + d);
+        PRIMUS_UNROLL
+        for (int j = 0; j < kWords; ++j) {
+          words[i][j] = there ? load_line(from + j * kLine / kWords) : Bytes16{};
+        }
+      }
+    }
+    template <class To>
+    PRIMUS_DEVICE void put(To& to) const {
+      PRIMUS_UNROLL
+      for (int i = 0; i < kCount; ++i) {
+        const int line = thread() + i * kThreads;
+        const int at = line / kLinesAcross * To::kStep + line % kLinesAcross * kLine;
+        constexpr int kParts = sizeof(to.at) / sizeof(to.at[0]);
+        Pack<BFloat16, kLine> lines[kParts];
+        if constexpr (kParts == 1) {
+          lines[0] = std::bit_cast<Pack<BFloat16, kLine>>(words[i][0]);
+        } else {
+          PRIMUS_UNROLL
+          for (int j = 0; j < kLine; ++j) {
+            BFloat16 parts[kParts];
+            split(std::bit_cast<float>(words[i][j / 4].word[j % 4]), parts);
+            PRIMUS_UNROLL
+            for (int part = 0; part < kParts; ++part) lines[part].at[j] = parts[part];
+          }
+        }
+        PRIMUS_UNROLL
+        for (int part = 0; part < kParts; ++part) {
+          *reinterpret_cast<Pack<BFloat16, kLine>*>(&to.at[part][at]) = lines[part];
+        }
+      }
+    }
+  };
+
+  template <bool kLeft, bool kByDepth, class From>
+  PRIMUS_DEVICE static Operand<BFloat16> operand(const From& from, int part, int row, int depth) {
+    const BFloat16* const tile =
+        from.at[part] + (kByDepth ? depth * From::kStep + row : row * From::kStep + depth);
+    if constexpr (kLeft) {
+      return load_left<kByDepth>(tile, From::kStep);
+    } else {
+      return load_right<kByDepth>(tile, From::kStep);
+    }
+  }
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t tile = block() % plan.tiles, piece = block() / plan.tiles;
+    const std::int64_t col_tiles = (plan.n + kCols - 1) / kCols;
+    const std::int64_t row = tile / col_tiles * kRows, col = tile % col_tiles * kCols;
+    const std::int64_t begin = piece * plan.steps_of_piece * kDepth;
+    const std::int64_t end = smaller(begin + plan.steps_of_piece * kDepth, plan.k);
+    Memory& memory = shared<Memory>();
+    Lines<A, kRows, kLeftByDepth> left;
+    Lines<B, kCols, kRightByDepth> right;
+    const auto fetch = [&](std::int64_t depth) {
+      left.fetch(a, left_step, row, plan.m, depth, end);
+      right.fetch(b, right_step, col, plan.n, depth, end);
+    };
+    fetch(begin);
+    const int down = warp() % kWarpsDown * kDown * kTile, across = warp() / kWarpsDown * kAcross * kTile;
+    Accumulator total[kDown][kAcross], sums[kDown][kAcross];
+    const auto clear = [](Accumulator(&all)[kDown][kAcross]) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < kDown; ++i) {
+        PRIMUS_UNROLL
+        for (int j = 0; j < kAcross; ++j) all[i][j].clear();
+      }
+    };
+    clear(total);
+    clear(sums);
+    int together = 0;
+    for (std::int64_t depth = begin; depth < end; depth += kDepth) {
+      barrier();  // nobody reads the step before any more
+      left.put(memory.left);
+      right.put(memory.right);
+      barrier();
+      fetch(depth + kDepth);
+      PRIMUS_UNROLL
+      for (int d = 0; d < kDepth; d += kTile) multiply_step(memory, sums, down, across, d);
+      if (++together == kStepsTogether || depth + kDepth >= end) {
+        together = 0;
+        PRIMUS_UNROLL
+        for (int i = 0; i < kDown; ++i) {
+          PRIMUS_UNROLL
+          for (int j = 0; j < kAcross; ++j) {
+            PRIMUS_UNROLL
+            for (int l = 0; l < kPerLane; ++l) total[i][j].at[l] += sums[i][j].at[l];
+          }
+        }
+        clear(sums);
+      }
+    }
+    PRIMUS_UNROLL
+    for (int i = 0; i < kDown; ++i) {
+      PRIMUS_UNROLL
+      for (int j = 0; j < kAcross; ++j) {
+        const std::int64_t r = row + down + i * kTile, s = col + across + j * kTile;
+        if (pieces) {
+          write(pieces + piece * plan.m * plan.n, total[i][j], r, s, false);
+        } else {
+          write(c, total[i][j], r, s, accumulate);
+        }
+      }
+    }
+  }
+
+  // Products of parts, of which those of two small ones are too small to matter.
+  PRIMUS_DEVICE static void multiply_step(const Memory& memory, Accumulator (&sums)[kDown][kAcross], int down,
+                                          int across, int depth) {
+    Operand<BFloat16> x[kDown][kLeftParts];
+    PRIMUS_UNROLL
+    for (int i = 0; i < kDown; ++i) {
+      PRIMUS_UNROLL
+      for (int part = 0; part < kLeftParts; ++part) {
+        x[i][part] = operand<true, kLeftByDepth>(memory.left, part, down + i * kTile, depth);
+      }
+    }
+    PRIMUS_UNROLL
+    for (int j = 0; j < kAcross; ++j) {
+      PRIMUS_UNROLL
+      for (int part = 0; part < kRightParts; ++part) {
+        const auto y = operand<false, kRightByDepth>(memory.right, part, across + j * kTile, depth);
+        PRIMUS_UNROLL
+        for (int i = 0; i < kDown; ++i) {
+          PRIMUS_UNROLL
+          for (int other = 0; other < kLeftParts; ++other) {
+            if (other + part < kMostParts) multiply(sums[i][j], x[i][other], y);
+          }
+        }
+      }
+    }
+  }
+
+  template <class To>
+  PRIMUS_DEVICE void write(To* to, const Accumulator& sums, std::int64_t row, std::int64_t col,
+                           bool add) const {
+    // With warps of 32, a lane's sums are pairs of neighbours.
+    constexpr int kPair = kWarp == 32 ? 2 : 1;
+    PRIMUS_UNROLL
+    for (int i = 0; i < kPerLane; i += kPair) {
+      const std::int64_t r = row + Accumulator::row(i), s = col + Accumulator::col(i);
+      if (r >= plan.m || s >= plan.n) continue;
+      To* const out = to + r * plan.n + s;
+      float values[kPair];
+      PRIMUS_UNROLL
+      for (int j = 0; j < kPair; ++j) values[j] = (add ? to_float(out[j]) : 0.0F) + sums.at[i + j];
+      store(out, values);
+    }
+  }
+};
+
+// c (+)= the sum of the pieces, in order.
+template <class C, int kCount>
+struct AddPiecesBody {
+  const float* pieces;
+  C* c;
+  std::int64_t count, elements;
+  bool accumulate;
+  PRIMUS_DEVICE void operator()(std::int64_t pack) const {
+    const std::int64_t i = pack * kCount;
+    float sum[kCount] = {};
+    if (accumulate) load<kCount>(c + i, sum);
+    for (std::int64_t piece = 0; piece < count; ++piece) {
+      float addend[kCount];
+      load<kCount>(pieces + piece * elements + i, addend);
+      PRIMUS_UNROLL
+      for (int j = 0; j < kCount; ++j) sum[j] += addend[j];
+    }
+    store<kCount>(c + i, sum);
+  }
+};
+
+template <class A, class B, class C, bool kLeftByDepth, bool kRightByDepth>
+void run(Context& context, const Gemm& call) {
+  const SplitPlan plan(call);
+  C* const c = context.data<C>(call.c);
+  float* const pieces = plan.pieces > 1 ? context.data<float>(call.workspace) : nullptr;
+  launch(context, plan.tiles * plan.pieces,
+         SplitTiles<A, B, C, kLeftByDepth, kRightByDepth>{context.data<A>(call.a), context.data<B>(call.b), c,
+                                                          pieces, plan, call.a.cols(), call.b.cols(),
+                                                          call.accumulate});
+  if (!pieces) return;
+  const std::int64_t elements = plan.m * plan.n;
+  with_vector<float>(rows_of_vectors<float>(elements, pieces, c), [&](auto count) {
+    for_each(context, elements / count,
+             AddPiecesBody<C, count>{pieces, c, plan.pieces, elements, call.accumulate});
+  });
+}
+
+}  // namespace
+
+bool is_split(const Gemm& call) {
+  constexpr DType kWide = DType::kF32, kNarrow = DType::kBF16;
+  const auto types = [&](DType a, DType b, DType c) {
+    return call.a.dtype == a && call.b.dtype == b && call.c.dtype == c;
+  };
+  const bool known = call.role == GemmRole::kForward         ? types(kNarrow, kWide, kWide)
+                     : call.role == GemmRole::kInputGradient ? types(kWide, kWide, kNarrow)
+                                                             : types(kWide, kNarrow, kWide);
+  const auto lines = [](const Tensor& t) {
+    return t.elements() > 0 && t.cols() % 8 == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
+  };
+  return known && lines(call.a) && lines(call.b) && call.c.elements() > 0 && call.c.cols() % 2 == 0;
+}
+
+std::int64_t split_workspace(const Gemm& call) {
+  const SplitPlan plan(call);
+  return plan.pieces > 1 ? plan.pieces * plan.m * plan.n * size_of(DType::kF32) : 0;
+}
+
+void multiply_split(Context& context, const Gemm& call) {
+#ifdef PRIMUS_GPU_VENDOR
+  context.shared().count("products in bf16 parts: own kernel");
+#endif
+  switch (call.role) {
+    case GemmRole::kForward:
+      return run<BFloat16, float, float, false, false>(context, call);
+    case GemmRole::kInputGradient:
+      return run<float, float, BFloat16, false, true>(context, call);
+    case GemmRole::kWeightGradient:
+      return run<float, BFloat16, float, true, true>(context, call);
+  }
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

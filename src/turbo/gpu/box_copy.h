@@ -1,6 +1,6 @@
-// Copies of whole boxes of a tensor into panels (warpgroup.h), and of runs of bytes, to shared memory by the
-// copy engine of Hopper (TMA); by the thread that asks for them in the emulator. A gate tells when one has
-// come.
+// Copies of whole boxes of a tensor into panels (warpgroup.h) and back, and of runs of bytes to shared
+// memory, by the copy engine of Hopper (TMA); by the thread that asks for them in the emulator. A gate tells
+// when bytes have come to shared memory.
 #pragma once
 
 #include "turbo/gpu/warpgroup.h"
@@ -82,6 +82,50 @@ PRIMUS_DEVICE void copy_box([[maybe_unused]] BFloat16* panel, [[maybe_unused]] c
       "%5}], [%2];" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(panel))),
       "l"(&from), "r"(gate.address()), "r"(first), "r"(line), "r"(matrix)
       : "memory");
+#endif
+}
+
+// Brings a box to the L2 cache. By one thread; nobody waits for it.
+PRIMUS_DEVICE void prefetch_box([[maybe_unused]] const BoxMap& from, [[maybe_unused]] int first,
+                                [[maybe_unused]] int line, [[maybe_unused]] int matrix) {
+#if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(&from), "r"(first),
+               "r"(line), "r"(matrix)
+               : "memory");
+#endif
+}
+
+// Writes a panel's box to the tensor, or adds it there and rounds the sum once more; nothing where it leaves
+// the tensor. By one thread, after show_writes() and a barrier; end_group_of_boxes() and wait_for_boxes()
+// (warpgroup_results.h) tell when the panel may be overwritten. For boxes that no other thread adds to.
+template <bool kAdd>
+PRIMUS_DEVICE void copy_box_back([[maybe_unused]] BFloat16* panel, [[maybe_unused]] const BoxMap& to,
+                                 [[maybe_unused]] int first, [[maybe_unused]] int line,
+                                 [[maybe_unused]] int matrix) {
+#if !defined(PRIMUS_GPU_VENDOR)
+  for (int l = 0; l < to.lines; ++l) {
+    for (int i = 0; i < kPanelLine; ++i) {
+      if (first + i >= to.size[0] || line + l >= to.size[1] || matrix >= to.size[2]) continue;
+      BFloat16& at =
+          const_cast<BFloat16*>(to.data)[first + i + (line + l) * to.step[0] + matrix * to.step[1]];
+      const float value = to_float(in_panel(panel, l, i / 8)[i % 8]);
+      at = from_float<BFloat16>(kAdd ? to_float(at) + value : value);
+    }
+  }
+#elif PRIMUS_WARPGROUPS
+  const auto from = static_cast<std::uint32_t>(__cvta_generic_to_shared(panel));
+  if constexpr (kAdd) {
+    asm volatile(
+        "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::
+            "l"(&to),
+        "r"(from), "r"(first), "r"(line), "r"(matrix)
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&to),
+        "r"(from), "r"(first), "r"(line), "r"(matrix)
+        : "memory");
+  }
 #endif
 }
 

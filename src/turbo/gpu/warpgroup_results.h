@@ -1,5 +1,5 @@
-// How sums of warpgroups (warpgroup_products.h) leave the registers: additions in memory, and exchanges among
-// lanes that turn pairs of neighbours into longer lines.
+// How sums of warpgroups (warpgroup_products.h) leave the registers: additions in memory, waits for boxes
+// that the copy engine takes, and an exchange among lanes that turns pairs of neighbours into longer lines.
 #pragma once
 
 #include "turbo/gpu/values.h"
@@ -19,60 +19,18 @@ PRIMUS_DEVICE void add_four([[maybe_unused]] float* to, [[maybe_unused]] const f
 #endif
 }
 
-// Lines of shared memory that the copy engine adds to lines in memory, or writes there. By one thread, after
-// show_writes() and a barrier; addresses and bytes are multiples of 16.
-template <bool kAdd>
-PRIMUS_DEVICE void copy_line([[maybe_unused]] float* to, [[maybe_unused]] const float* line,
-                             [[maybe_unused]] int count) {
-#if !defined(PRIMUS_GPU_VENDOR)
-  for (int i = 0; i < count; ++i) to[i] = (kAdd ? to[i] : 0.0F) + line[i];
-#elif PRIMUS_WARPGROUPS
-  const auto from = static_cast<std::uint32_t>(__cvta_generic_to_shared(line));
-  if constexpr (kAdd) {
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
-                     __cvta_generic_to_global(to)),
-                 "r"(from), "r"(count * 4)
-                 : "memory");
-  } else {
-    asm volatile(
-        "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
-        "r"(from), "r"(count * 4)
-        : "memory");
-  }
-#endif
-}
-PRIMUS_DEVICE void end_group_of_lines() {
+// Ends a group of this thread's boxes that the copy engine takes from shared memory (copy_box_back()).
+PRIMUS_DEVICE void end_group_of_boxes() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 #endif
 }
-// Waits until all of this thread's lines have been read, and may be overwritten.
-PRIMUS_DEVICE void wait_for_lines() {
+// Waits until all but the last kLater of these groups have been read, and may be overwritten.
+template <int kLater = 0>
+PRIMUS_DEVICE void wait_for_boxes() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kLater) : "memory");
 #endif
-}
-
-// Brings the line of 128 bytes at this address of global memory to the L2 cache. Nobody waits for it.
-PRIMUS_DEVICE void bring_to_l2([[maybe_unused]] const void* line) {
-#if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(line)));
-#endif
-}
-
-// Of two pairs in each of two neighbouring lanes, the even lane gets both first ones, the odd lane both
-// second ones, the even lane's before the odd one's.
-PRIMUS_DEVICE void join_pairs(float (&pairs)[4]) {
-  const bool odd = lane() % 2 != 0;
-  PRIMUS_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    const float got = from_lane_xor(odd ? pairs[i] : pairs[2 + i], 1);
-    if (odd) {
-      pairs[i] = got;
-    } else {
-      pairs[2 + i] = got;
-    }
-  }
 }
 
 // Word j of the lane that is i-th in its group of four becomes word i of the j-th.

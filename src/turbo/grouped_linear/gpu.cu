@@ -65,6 +65,15 @@ void multiply_by_warpgroups(Context& context, const GroupedGemm& call) {
   } else {
     p.right_map = box_map({p.b, {in, out, experts}, {in, out * in}, lines_of(kRightByDepth, Kernel::kCols)});
   }
+  if constexpr (Kernel::kSumsRows) {
+    const auto results = [&](int lines) {
+      const std::int64_t words = in * static_cast<std::int64_t>(sizeof(C) / sizeof(BFloat16));
+      return box_map(
+          {reinterpret_cast<const BFloat16*>(p.c), {words, out, experts}, {words, out * words}, lines});
+    };
+    if constexpr (Kernel::kBoxes) p.result_map = results(GroupBoxes::kRows);
+    p.prefetched_map = results(Kernel::kRows);
+  }
   const std::int64_t m = Kernel::kSumsRows ? out : call.rows(), n = forward ? out : in;
   p.m = static_cast<int>(m), p.n = static_cast<int>(n), p.k = static_cast<int>(forward ? in : out);
   p.experts = static_cast<int>(experts);

@@ -1,6 +1,7 @@
 // How a warp writes its sums of an expert's product (gpu_warpgroups.h) from its registers to C.
 #pragma once
 
+#include "turbo/gpu/box_copy.h"
 #include "turbo/gpu/warpgroup_products.h"
 #include "turbo/gpu/warpgroup_results.h"
 
@@ -43,25 +44,10 @@ struct GroupResults {
     }
   }
 
-  // By way of shared memory, so that a warp writes long parts of lines: the memory is slow with short ones.
+  // fp32 by way of shared memory, so that a warp writes long parts of lines: the memory is slow with short
+  // ones.
   PRIMUS_DEVICE void write_patches(GroupPatch& patch, const WideSums& sums) const {
     constexpr int kAcross = WideSums::kCols / GroupPatch::kCols, kPatches = 2 * kAcross;
-    // 16 bytes of bf16 for each lane and two rows, read one patch ahead.
-    constexpr int kLoads = GroupPatch::kRows / 2;
-    [[maybe_unused]] Pack<BFloat16, 8> old[2][kLoads];
-    const auto load_old = [&](int i) {
-      PRIMUS_UNROLL
-      for (int j = 0; j < kLoads; ++j) {
-        const int row = i / kAcross * 8 + 2 * j + lane() / 16;
-        const int col = i % kAcross * GroupPatch::kCols + lane() % 16 * 8;
-        old[i % 2][j] = {};
-        if (accumulate && row < rows && col < cols) {
-          old[i % 2][j] =
-              *reinterpret_cast<const Pack<BFloat16, 8>*>(to + static_cast<std::int64_t>(row) * step + col);
-        }
-      }
-    };
-    if constexpr (sizeof(C) == 2) load_old(0);
     PRIMUS_UNROLL
     for (int i = 0; i < kPatches; ++i) {
       const int half = i / kAcross, first_col = i % kAcross * GroupPatch::kCols;
@@ -72,37 +58,56 @@ struct GroupResults {
         const float pair[2] = {sums.at[at], sums.at[at + 1]};
         store(patch.line(lane() / 4) + 8 * j + lane() % 4 * 2, pair);
       }
-      // The sums of this patch have left their registers.
-      if constexpr (sizeof(C) == 2) {
-        if (i + 1 < kPatches) load_old(i + 1);
-      }
       warp_barrier();
       C* const corner = to + static_cast<std::int64_t>(8 * half) * step + first_col;
-      if constexpr (sizeof(C) == 4) {
-        PRIMUS_UNROLL
-        for (int row = 0; row < GroupPatch::kRows; ++row) {
-          float four[4];
-          load(patch.line(row) + 4 * lane(), four);
-          if (8 * half + row >= rows || first_col + 4 * lane() >= cols) continue;
-          C* const line = corner + static_cast<std::int64_t>(row) * step + 4 * lane();
-          if (accumulate) {
-            add_four(line, four);
-          } else {
-            store(line, four);
-          }
-        }
-      } else {
-        PRIMUS_UNROLL
-        for (int j = 0; j < kLoads; ++j) {
-          const int row = 2 * j + lane() / 16, col = lane() % 16 * 8;
-          float eight[8];
-          load(patch.line(row) + col, eight);
-          if (8 * half + row >= rows || first_col + col >= cols) continue;
-          PRIMUS_UNROLL
-          for (int l = 0; l < 8; ++l) eight[l] += to_float(old[i % 2][j].at[l]);
-          store(corner + static_cast<std::int64_t>(row) * step + col, eight);
+      PRIMUS_UNROLL
+      for (int row = 0; row < GroupPatch::kRows; ++row) {
+        float four[4];
+        load(patch.line(row) + 4 * lane(), four);
+        if (8 * half + row >= rows || first_col + 4 * lane() >= cols) continue;
+        C* const line = corner + static_cast<std::int64_t>(row) * step + 4 * lane();
+        if (accumulate) {
+          add_four(line, four);
+        } else {
+          store(line, four);
         }
       }
+    }
+  }
+};
+
+// Two boxes of a warp's sums in bf16 on their way to C by the copy engine, which adds where that is asked
+// for: the warp goes on to its next products while memory reads and writes.
+struct GroupBoxes {
+  static constexpr int kRows = 16;  // of a box of kPanelLine columns
+  BFloat16 panels[2][kRows * kPanelLine];
+
+  // The warp's rows of C begin at (row, col) of an expert's matrix; the map is one of kRows lines.
+  PRIMUS_DEVICE void write(const WideSums& sums, const BoxMap& map, int row, int col, int expert,
+                           bool accumulate) {
+    PRIMUS_UNROLL
+    for (int i = 0; i < WideSums::kCols / kPanelLine; ++i) {
+      BFloat16* const panel = panels[i % 2];
+      if (lane() == 0) wait_for_boxes<1>();  // the box before the last one was read
+      warp_barrier();
+      PRIMUS_UNROLL
+      for (int j = 0; j < kPanelLine / 8; ++j) {
+        PRIMUS_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          const int at = i * kPanelLine / 2 + 4 * j + 2 * half;
+          const float pair[2] = {sums.at[at], sums.at[at + 1]};
+          store(in_panel(panel, lane() / 4 + 8 * half, j) + lane() % 4 * 2, pair);
+        }
+      }
+      show_writes();
+      warp_barrier();
+      if (lane() != 0) continue;
+      if (accumulate) {
+        copy_box_back<true>(panel, map, col + i * kPanelLine, row, expert);
+      } else {
+        copy_box_back<false>(panel, map, col + i * kPanelLine, row, expert);
+      }
+      end_group_of_boxes();
     }
   }
 };

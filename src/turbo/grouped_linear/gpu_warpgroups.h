@@ -21,7 +21,8 @@ template <class C, bool kLeftByDepth, bool kRightByDepth>
 struct GroupWarpgroups {
   static constexpr bool kAlone = true;
   static constexpr bool kSumsRows = kLeftByDepth;
-  static constexpr bool kPatches = kSumsRows || sizeof(C) == 4;  // how results are written
+  // How results are written: weight gradients in bf16 by boxes, everything in fp32 by patches.
+  static constexpr bool kBoxes = kSumsRows && sizeof(C) == 2, kPatches = sizeof(C) == 4;
   static constexpr int kMultiplying = 2 * kWarpgroup, kThreads = kMultiplying + kWarpgroup;
   static constexpr int kRows = kGroupSide, kCols = WideSums::kCols, kDepth = kPanelLine, kStages = 4;
   // Steps whose copies may be on the way while a fetching thread goes on to the next. A stage is given back
@@ -29,7 +30,7 @@ struct GroupWarpgroups {
   static constexpr int kLater = 2;
   static_assert(kLater + 2 <= kStages);
   static constexpr int kPiece = 8;  // elements in 16 bytes
-  static constexpr int kPieces = kPanelLine / kPiece;
+  static constexpr int kPieces = kPanelLine / kPiece, kLineBytes = 128;
 
   struct Stage {
     BFloat16 left[kRows * kDepth];
@@ -37,13 +38,16 @@ struct GroupWarpgroups {
   };
   struct Memory {
     Stage stages[kStages];
+    std::conditional_t<kBoxes, GroupBoxes, GroupPatch>
+        ways_out[kBoxes || kPatches ? kMultiplying / kWarp : 1];
     Gate full[kStages], empty[kStages];
-    GroupPatch patches[kPatches ? kMultiplying / kWarp : 1];
   };
   static constexpr std::size_t kSharedBytes = sizeof(Memory) + kPanelAlignment;
   static_assert(kSharedBytes <= 227 * 1024);
 
   BoxMap left_map, right_map;  // of operands whose rows are not picked
+  BoxMap result_map;           // of kBoxes
+  BoxMap prefetched_map;       // C in words of 16 bits, where rows are summed
   const BFloat16 *a, *b;       // of those whose rows are
   C* c;
   int m, n, k;  // m, or k when rows are summed, is not looked at: see offsets
@@ -141,10 +145,20 @@ struct GroupWarpgroups {
         Gate& full = memory.full[slot];
         memory.empty[slot].wait(count / kStages % 2 ^ 1);
         full.arrive_and_expect(sizeof(Stage));
+        if constexpr (kSumsRows) prefetch_results(where, step, steps);
         copy_left(memory.stages[slot], where, step * kDepth, full);
         copy_right(memory.stages[slot], where, step * kDepth, full);
       }
     }
+  }
+
+  // What the tile will be added to, shortly before that: the memory reads whole lines then, where additions
+  // would ask it for parts of them.
+  PRIMUS_DEVICE void prefetch_results(const Tile& where, int step, int steps) const {
+    constexpr int kWords = static_cast<int>(sizeof(C) / sizeof(BFloat16));
+    if (!accumulate || step + 1 < steps) return;
+    for (int i = 0; i < kCols * kWords; i += kPanelLine)
+      prefetch_box(prefetched_map, where.col * kWords + i, where.row, where.expert);
   }
 
   PRIMUS_DEVICE void copy_left(Stage& to, const Tile& where, int depth, Gate& full) const {
@@ -180,26 +194,20 @@ struct GroupWarpgroups {
     for (int tile = static_cast<int>(block()); tile < all; tile += static_cast<int>(blocks())) {
       const Tile where = at(tile);
       const int steps = steps_of(where);
-      // Of this thread's lines; negative: zeros.
+      // Of this thread's lines. Rows that are not the expert's are any: nothing becomes of them.
       constexpr int kPicks = (kLeftByDepth ? kDepth : kRows) / kLines;
       std::int32_t left_rows[kPicks], right_rows[kPicks];
-      if constexpr (!kSumsRows) {
+      const auto pick = [&](int from) {
         PRIMUS_UNROLL
         for (int i = 0; i < kPicks; ++i) {
-          const int row = where.row + first_line + i * kLines;
-          left_rows[i] = row < where.count ? a_picks[where.first + row] : -1;
+          const int row = from + first_line + i * kLines;
+          left_rows[i] = a_picks && row < where.count ? a_picks[where.first + row] : 0;
+          right_rows[i] = b_picks && row < where.count ? b_picks[where.first + row] : 0;
         }
-      }
+      };
+      pick(kSumsRows ? 0 : where.row);
       for (int step = 0; step < steps; ++step, ++count) {
         const int slot = static_cast<int>(count % kStages), depth = step * kDepth;
-        if constexpr (kSumsRows) {
-          PRIMUS_UNROLL
-          for (int i = 0; i < kPicks; ++i) {
-            const int row = depth + first_line + i * kLines;
-            left_rows[i] = a_picks && row < where.count ? a_picks[where.first + row] : -1;
-            right_rows[i] = b_picks && row < where.count ? b_picks[where.first + row] : -1;
-          }
-        }
         Stage& to = memory.stages[slot];
         Gate& full = memory.full[slot];
         memory.empty[slot].wait(count / kStages % 2 ^ 1);
@@ -207,20 +215,23 @@ struct GroupWarpgroups {
           if (boxes > 0) full.expect(boxes);
           if (!a_picks) copy_left(to, where, depth, full);
           if (!b_picks) copy_right(to, where, depth, full);
+          if constexpr (kSumsRows) prefetch_results(where, step, steps);
         }
         if constexpr (kSumsRows) {
           if (a_picks) copy_lines<kRows>(to.left, a, m, where.row, left_rows, first_line, piece);
           if (b_picks) copy_lines<kCols>(to.right, b, n, where.col, right_rows, first_line, piece);
         } else {
+          const int across = depth + piece * kPiece;
+          const SharedAddress first = shared_address(in_panel(to.left, first_line, piece));
           PRIMUS_UNROLL
           for (int i = 0; i < kPicks; ++i) {
-            const int across = depth + piece * kPiece;
-            const bool valid = left_rows[i] >= 0 && across < k;
-            copy_async(in_panel(to.left, first_line + i * kLines, piece),
-                       valid ? a + static_cast<std::int64_t>(left_rows[i]) * k + across : a, valid);
+            copy_async(first + i * kLines * kLineBytes,
+                       a + across + static_cast<std::int64_t>(left_rows[i]) * k, across < k);
           }
         }
         end_group_of_copies();
+        if constexpr (kSumsRows)
+          pick(depth + kDepth);  // of the next step, while this one's copies are on the way
         if (count >= kLater) {
           wait_for_copies<kLater>();
           show_writes();
@@ -239,14 +250,16 @@ struct GroupWarpgroups {
   template <int kSide, int kPicks>
   PRIMUS_DEVICE static void copy_lines(BFloat16* to, const BFloat16* from, int cols, int col,
                                        const std::int32_t (&rows)[kPicks], int first_line, int piece) {
+    // A line's pieces lie as those of the line eight before.
+    const SharedAddress first = shared_address(in_panel(to, first_line, piece));
+    const int across = col + piece * kPiece;
     PRIMUS_UNROLL
-    for (int panel = 0; panel < kSide; panel += kPanelLine) {
-      const int across = col + panel + piece * kPiece;
+    for (int i = 0; i < kPicks; ++i) {
+      const BFloat16* const row = from + across + static_cast<std::int64_t>(rows[i]) * cols;
       PRIMUS_UNROLL
-      for (int i = 0; i < kPicks; ++i) {
-        const bool valid = rows[i] >= 0 && across < cols;
-        copy_async(in_panel(to + panel * kDepth, first_line + i * (kDepth / kPicks), piece),
-                   valid ? from + static_cast<std::int64_t>(rows[i]) * cols + across : from, valid);
+      for (int panel = 0; panel < kSide; panel += kPanelLine) {
+        const int line = panel / kPanelLine * kDepth + i * (kDepth / kPicks);
+        copy_async(first + line * kLineBytes, row + panel, across + panel < cols);
       }
     }
   }
@@ -290,6 +303,9 @@ struct GroupWarpgroups {
       write(memory, sums, where, group * WideSums::kRows);
       if (tile + stride < all) where = at(tile + stride);  // while what was written is on its way
     }
+    if constexpr (kBoxes) {
+      if (lane() == 0) wait_for_boxes();  // shared memory goes with the block
+    }
   }
 
   // Lines from `from` on belong to another expert, or to nobody. Both warpgroups do it together.
@@ -306,14 +322,18 @@ struct GroupWarpgroups {
   }
 
   PRIMUS_DEVICE void write(Memory& memory, const WideSums& sums, const Tile& where, int first_row) const {
-    const std::int64_t begin = (kSumsRows ? static_cast<std::int64_t>(where.expert) * m : where.first);
     const int row = where.row + first_row + warp() % 4 * 16;
-    const GroupResults<C> results{c + (begin + row) * n + where.col, n, (kSumsRows ? m : where.count) - row,
-                                  n - where.col, accumulate};
-    if constexpr (kPatches) {
-      results.write_patches(memory.patches[warp()], sums);
+    if constexpr (kBoxes) {
+      memory.ways_out[warp()].write(sums, result_map, row, where.col, where.expert, accumulate);
     } else {
-      results.write_eights(sums);
+      const std::int64_t begin = (kSumsRows ? static_cast<std::int64_t>(where.expert) * m : where.first);
+      const GroupResults<C> results{c + (begin + row) * n + where.col, n, (kSumsRows ? m : where.count) - row,
+                                    n - where.col, accumulate};
+      if constexpr (kPatches) {
+        results.write_patches(memory.ways_out[warp()], sums);
+      } else {
+        results.write_eights(sums);
+      }
     }
   }
 };

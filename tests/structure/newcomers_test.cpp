@@ -90,6 +90,12 @@ TEST(Newcomers, AnOptimizerIsOneFileAndItsKeys) {
   EXPECT_EQ(files_with("\"sgd\""), (std::set<std::string>{keys, "lm/optimizer/sgd.cpp"}));
 }
 
+TEST(Newcomers, ADetectorIsOneFile) {
+  const auto detectors = definitions("lm/monitor/detectors/", "^extern const DetectorEntry (k\\w+)");
+  EXPECT_GE(detectors.size(), 4U);
+  for (const auto& [name, file] : detectors) EXPECT_EQ(files_with(name), std::set{file}) << name;
+}
+
 // Of the kernels' structs nothing in turbo/ knows but their operator's folder; and that is four files where
 // one is enough for the kernels of each sort of device.
 TEST(Newcomers, AnOperatorIsItsFolder) {

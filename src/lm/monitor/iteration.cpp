@@ -72,14 +72,15 @@ std::string format_iteration(const IterationRecord& record) {
   }
   fmt::format_to(out, " | number of skipped iterations: {:3} | number of nan iterations: {:3}",
                  record.skipped_iterations, record.nan_iterations);
-  if (record.memory) append_memory(line, *record.memory);
+  // Of the host's memory the line says what was planned, which the start has said already.
+  if (record.memory && record.memory->label != "cpu") append_memory(line, *record.memory);
 
   // One iteration's wait is noise: the average, as soon as there is one.
   const Speed& speed = record.throughput.average.value_or(record.throughput.now);
-  line += speed.mfu ? fmt::format(" | MFU: {:.1f}%", *speed.mfu * 100.0) : " | MFU: n/a";
-  const auto& eta = record.throughput.eta;
-  fmt::format_to(out, " | ETA: {} | data wait: {:.1f}%", eta ? human_duration(*eta) : "n/a",
-                 speed.data_wait_share * 100.0);
+  if (speed.mfu) fmt::format_to(out, " | MFU: {:.1f}%", *speed.mfu * 100.0);
+  if (record.throughput.eta) fmt::format_to(out, " | ETA: {}", human_duration(*record.throughput.eta));
+  if (speed.data_wait_share >= 0.0005)
+    fmt::format_to(out, " | data wait: {:.1f}%", speed.data_wait_share * 100.0);
   return line;
 }
 
@@ -96,7 +97,10 @@ Error NumericsFault::to_error() const {
   if (!first_operator.empty())
     what += fmt::format("; the first operator that made one is {}", first_operator);
   return {ErrorKind::kNumerics, std::move(what),
-          "lower lr or clip_grad, lengthen lr_warmup_iters, or look at the data of this iteration"};
+          clips_gradients
+              ? "lower lr or clip_grad, lengthen lr_warmup_iters, or look at the data of this iteration"
+              : "lower lr, set clip_grad=1.0 (it is 0: gradients are not clipped), lengthen "
+                "lr_warmup_iters, or look at the data of this iteration"};
 }
 
 }  // namespace primus

@@ -75,6 +75,7 @@ struct NumericsFault {
   double value = 0.0;         // NaN or an infinity
   std::string first_operator =
       {};  // where the first one appeared, e.g. "layers.3.attention"; empty: not looked for
+  bool clips_gradients = true;  // clip_grad is not 0
   Error to_error() const;
 };
 

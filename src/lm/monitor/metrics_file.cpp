@@ -97,6 +97,33 @@ std::int64_t quick_iteration(std::string_view line) {
   return iteration_of_line(line);
 }
 
+// A number as number() writes it.
+std::optional<double> number_in(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end()) return std::nullopt;
+  if (found->is_number()) return found->get<double>();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (*found == "NaN") return std::numeric_limits<double>::quiet_NaN();
+  if (*found == "Infinity") return kInfinity;
+  return *found == "-Infinity" ? std::optional(-kInfinity) : std::nullopt;
+}
+
+std::string text_in(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+// Calls visit(object, iteration) with each whole line that is one of ours.
+void for_each_object(const Path& file, Env& env, FunctionRef<void(const Json&, std::int64_t)> visit) {
+  if (!env.status(file)) return;
+  for_each_line(file, env, [&](std::string_view line) {
+    const std::int64_t iteration = quick_iteration(line);
+    const Json json = Json::parse(line, nullptr, false);
+    if (iteration >= 0 && json.is_object()) visit(json, iteration);
+    return true;
+  });
+}
+
 void repair(const Path& path, std::int64_t resume_iteration, Env& env) {
   const auto status = env.status(path);
   if (status && status->type != FileStatus::Type::kFile) {
@@ -184,6 +211,18 @@ std::string to_json(const SampleRecord& record) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+std::string to_json(const RunWarning& warning) {
+  Json json;
+  json["iteration"] = warning.iteration;
+  json["detector"] = warning.detector;
+  json["value"] = number(warning.value);
+  json["usual"] = number(warning.usual);
+  json["limit"] = number(warning.limit);
+  json["text"] = warning.text;
+  json["advice"] = warning.advice;
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 std::int64_t iteration_of_line(std::string_view line) {
   const Json json = Json::parse(line, nullptr, false);
   if (!json.is_object()) return -1;
@@ -235,6 +274,44 @@ std::map<std::string, double> evaluated_losses(const Path& file, std::int64_t it
   return losses;
 }
 
+bool has_iteration(const Path& file, std::int64_t iteration, Env& env) {
+  bool found = false;
+  if (!env.status(file)) return false;
+  for_each_line(file, env, [&](std::string_view line) {
+    found = found || quick_iteration(line) == iteration;
+    return !found;
+  });
+  return found;
+}
+
+std::vector<EvaluationRecord> recorded_evaluations(const Path& file, std::int64_t last, Env& env) {
+  std::vector<EvaluationRecord> records;
+  for_each_object(file, env, [&](const Json& json, std::int64_t iteration) {
+    const std::string set = text_in(json, "data_set");
+    const std::optional<double> loss = number_in(json, "lm_loss");
+    if (iteration <= last && !set.empty() && loss)
+      records.push_back({.iteration = iteration, .data_set = set, .lm_loss = *loss});
+    if (records.size() > kMostRecorded) records.erase(records.begin());
+  });
+  return records;
+}
+
+std::vector<RunWarning> recorded_warnings(const Path& file, Env& env) {
+  std::vector<RunWarning> warnings;
+  for_each_object(file, env, [&](const Json& json, std::int64_t iteration) {
+    RunWarning warning{.iteration = iteration,
+                       .detector = text_in(json, "detector"),
+                       .value = number_in(json, "value").value_or(0),
+                       .usual = number_in(json, "usual").value_or(0),
+                       .limit = number_in(json, "limit").value_or(0),
+                       .text = text_in(json, "text"),
+                       .advice = text_in(json, "advice")};
+    if (!warning.detector.empty() && !warning.text.empty()) warnings.push_back(std::move(warning));
+    if (warnings.size() > kMostRecorded) warnings.erase(warnings.begin());
+  });
+  return warnings;
+}
+
 void keep_previous(const Path& path, Env& env) {
   Path name;
   for (int i = 1; name.empty() || env.is_link(name) || env.status(name); ++i) {
@@ -252,6 +329,7 @@ MetricsFile::MetricsFile(Path path, std::int64_t resume_iteration, Env& env)
 bool MetricsFile::write(const IterationRecord& record) { return write_line(to_json(record)); }
 bool MetricsFile::write(const EvaluationRecord& record) { return write_line(to_json(record)); }
 bool MetricsFile::write(const SampleRecord& record) { return write_line(to_json(record)); }
+bool MetricsFile::write(const RunWarning& warning) { return write_line(to_json(warning)); }
 
 bool MetricsFile::write_line(std::string line) {
   line += '\n';

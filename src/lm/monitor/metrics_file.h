@@ -1,6 +1,7 @@
 // A JSON-lines file keyed by iteration: the record of a run, and the truth that everything else is drawn
 // from. metrics.jsonl has exactly one line for each iteration; evaluations.jsonl one for each evaluation,
-// samples.jsonl one for each text that the model wrote meanwhile.
+// samples.jsonl one for each text that the model wrote meanwhile, warnings.jsonl one for each thing that a
+// detector found.
 // Keys and units: docs/formats/metrics.md.
 //
 // Each line reaches the kernel by one write(2) before the trainer goes on, so SIGKILL loses none; sync()
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "base/files/append_file.h"
+#include "lm/monitor/detectors/detector.h"
 #include "lm/monitor/iteration.h"
 
 namespace primus {
@@ -38,6 +40,7 @@ class MetricsFile {
   bool write(const IterationRecord& record);
   bool write(const EvaluationRecord& record);
   bool write(const SampleRecord& record);
+  bool write(const RunWarning& warning);
   // Everything up to here on the disk. False when not.
   bool sync();
 
@@ -66,6 +69,7 @@ class MetricsFile {
 std::string to_json(const IterationRecord& record);
 std::string to_json(const EvaluationRecord& record);
 std::string to_json(const SampleRecord& record);
+std::string to_json(const RunWarning& warning);
 
 // The iterations up to `last` of which the file, beginning with its first line, has none: "3-5, 9", or empty.
 // More than a few are cut short. A file that is not there lacks them all.
@@ -75,6 +79,16 @@ std::string missing_iterations(const Path& file, std::int64_t last, Env& env = E
 // no number.
 std::map<std::string, double> evaluated_losses(const Path& file, std::int64_t iteration,
                                                Env& env = Env::posix());
+
+// Whether the file has a line for this iteration.
+bool has_iteration(const Path& file, std::int64_t iteration, Env& env = Env::posix());
+
+// The evaluations up to this iteration, and all warnings, that a file has whole lines of; other lines are
+// passed over. At most the last kMostRecorded of them. A file that is not there has none.
+constexpr std::size_t kMostRecorded = 1000;
+std::vector<EvaluationRecord> recorded_evaluations(const Path& file, std::int64_t last,
+                                                   Env& env = Env::posix());
+std::vector<RunWarning> recorded_warnings(const Path& file, Env& env = Env::posix());
 
 // Gives an earlier run's file a free name beside: metrics.jsonl becomes metrics.previous.jsonl, or the first
 // number that is free. Throws FileError.

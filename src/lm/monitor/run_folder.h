@@ -3,6 +3,8 @@
 //
 //   logs/<module>/rank-N/{debug,info,warning,error}.log    base/log.h
 //   metrics.jsonl, evaluations.jsonl, samples.jsonl        metrics_file.h
+//   warnings.jsonl                                         metrics_file.h: what detectors found
+//   ending.json                                            run_ending.h: how the last process ended
 //   mlperf.log                                             mlperf_log.h; elsewhere with MLLOG_OUTPUT_FILE
 //   tensorboard/                                           event_file.h
 //   checkpoints/                                           lm/checkpoint
@@ -47,6 +49,8 @@ class RunFolder {
   Path metrics_file() const { return root_ / "metrics.jsonl"; }
   Path evaluations_file() const { return root_ / "evaluations.jsonl"; }
   Path samples_file() const { return root_ / "samples.jsonl"; }
+  Path warnings_file() const { return root_ / kWarningsFile; }
+  static constexpr const char* kWarningsFile = "warnings.jsonl";
   Path mlperf_log() const { return root_ / "mlperf.log"; }
 
   // Makes the folder itself, so that a workspace that cannot be written is known before the first step.

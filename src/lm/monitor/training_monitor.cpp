@@ -44,8 +44,18 @@ TrainingMonitor::TrainingMonitor(const RunFolder& run, MonitorOptions options, L
     : options_(options),
       log_(log),
       metrics_(run.metrics_file(), options.resume_iteration, env),
-      evaluations_(run.evaluations_file(), options.resume_iteration, env) {
-  if (options_.samples) samples_.emplace(run.samples_file(), options_.resume_iteration, env);
+      evaluations_(run.evaluations_file(), options.resume_iteration, env),
+      warnings_(run.warnings_file(), options.resume_iteration, env) {
+  if (options_.samples) {
+    samples_.emplace(run.samples_file(), options_.resume_iteration, env);
+    if (has_iteration(run.samples_file(), options_.resume_iteration, env))
+      last_sample_ = options_.resume_iteration;
+  }
+  // What was said before is not said again.
+  for (const EvaluationRecord& record :
+       recorded_evaluations(run.evaluations_file(), options_.resume_iteration, env)) {
+    detectors_.evaluation(record);
+  }
   if (options_.tensorboard) {
     events_.emplace(run.tensorboard(), options_.resume_iteration + 1, wall_seconds(), env);
   }
@@ -74,6 +84,7 @@ void TrainingMonitor::iteration(const IterationRecord& record) {
   if (mlperf_) report_mlperf(mlperf_->iteration(record));
   if (due(record.iteration, options_.log_interval)) log_.info("{}", format_iteration(record));
   if (options_.observer) options_.observer->iteration(record);
+  warn(detectors_.iteration(record));
 }
 
 bool TrainingMonitor::evaluated(std::int64_t iteration, const std::string& data_set) const {
@@ -102,9 +113,11 @@ void TrainingMonitor::evaluation(const EvaluationRecord& record) {
   }
   log_.info("{}", format_evaluation(record));
   if (options_.observer) options_.observer->evaluation(record);
+  warn(detectors_.evaluation(record));
 }
 
 void TrainingMonitor::sample(const SampleRecord& record) {
+  last_sample_ = record.iteration;
   report(samples_failing_, samples_->write(record), "samples.jsonl", *samples_);
   log_.info("sample at iteration {}: {}{}", record.iteration, record.prompt, record.text);
   if (options_.observer) options_.observer->sample(record);
@@ -121,12 +134,15 @@ bool TrainingMonitor::sync() {
   report(evaluations_failing_, evaluations, "evaluations.jsonl", evaluations_);
   const bool samples = !samples_ || samples_->sync();
   if (samples_) report(samples_failing_, samples, "samples.jsonl", *samples_);
-  return metrics && evaluations && samples;
+  const bool warnings = warnings_.sync();
+  report(warnings_failing_, warnings, "warnings.jsonl", warnings_);
+  return metrics && evaluations && samples && warnings;
 }
 
 std::uint64_t TrainingMonitor::dropped() const {
-  return metrics_.dropped() + evaluations_.dropped() + (samples_ ? samples_->dropped() : 0) +
-         (events_ ? events_->dropped() : 0) + (mlperf_ ? mlperf_->dropped() : 0) + log_.dropped();
+  return metrics_.dropped() + evaluations_.dropped() + warnings_.dropped() +
+         (samples_ ? samples_->dropped() : 0) + (events_ ? events_->dropped() : 0) +
+         (mlperf_ ? mlperf_->dropped() : 0) + log_.dropped();
 }
 
 void TrainingMonitor::report(bool& failing, bool worked, std::string_view name, MetricsFile& file) {
@@ -141,6 +157,13 @@ void TrainingMonitor::report(bool& failing, bool worked, std::string_view name, 
     log_.warning("{} cannot be written, training goes on: {}", name, error);
   } else {
     log_.info("{} is written again", name);
+  }
+}
+
+void TrainingMonitor::warn(const std::vector<RunWarning>& found) {
+  for (const RunWarning& warning : found) {
+    report(warnings_failing_, warnings_.write(warning), "warnings.jsonl", warnings_);
+    log_.warning("iteration {}: {} ({})", warning.iteration, warning.text, warning.advice);
   }
 }
 

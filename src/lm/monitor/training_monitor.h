@@ -1,5 +1,5 @@
-// All that a run reports, to all who listen: the log and the screen, metrics.jsonl, TensorBoard, and the log
-// of an MLPerf run.
+// All that a run reports, to all who listen: the log and the screen, metrics.jsonl, TensorBoard, the log of
+// an MLPerf run, and the detectors, whose warnings go into the log and into warnings.jsonl.
 //
 // The sinks are independent. None can stop training or keep another from writing: one that fails is named
 // once in the log, loses what it cannot hold, and is tried again with the next iteration. Only rank 0 (or the
@@ -19,8 +19,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/log.h"
+#include "lm/monitor/detectors/detector.h"
 #include "lm/monitor/event_file.h"
 #include "lm/monitor/iteration.h"
 #include "lm/monitor/metrics_file.h"
@@ -61,6 +63,9 @@ class TrainingMonitor {
   bool reached_target(std::int64_t iteration) const;
   // With MonitorOptions::samples.
   void sample(const SampleRecord& record);
+  // Whether a text of this iteration has been recorded; of the iteration that the run resumes from, also by
+  // an earlier process.
+  bool sampled(std::int64_t iteration) const { return samples_ && iteration == last_sample_; }
   // The run ends here.
   void end();
   // False when the metrics may not survive a power failure (said in the log, too).
@@ -74,17 +79,20 @@ class TrainingMonitor {
   void report(bool& failing, bool worked, std::string_view name, MetricsFile& file);
   void report(bool& failing, bool worked, std::string_view name, const std::string& error);
   void report_mlperf(bool worked);
+  void warn(const std::vector<RunWarning>& found);
   void write_events(std::int64_t step, std::span<const Scalar> scalars);
 
   MonitorOptions options_;
   Logger& log_;
-  MetricsFile metrics_, evaluations_;
+  MetricsFile metrics_, evaluations_, warnings_;
+  Detectors detectors_;
   std::map<std::pair<std::int64_t, std::string>, double> evaluated_;  // losses
   std::optional<MetricsFile> samples_;
+  std::int64_t last_sample_ = -1;
   std::optional<EventFile> events_;  // empty: off
   std::optional<MlperfLog> mlperf_;
   bool metrics_failing_ = false, evaluations_failing_ = false, samples_failing_ = false,
-       events_failing_ = false, mlperf_failing_ = false;
+       warnings_failing_ = false, events_failing_ = false, mlperf_failing_ = false;
 };
 
 }  // namespace primus

@@ -74,7 +74,7 @@ TEST(FormatIteration, WarmUpHasTheFormWithoutAverages) {
             "tokens per GPU (tokens/s/GPU): 5043.1 | learning rate: 1.000000E-05 | "
             "global batch size:     8 | lm loss: 1.083412E+01 | loss scale: 1.0 | "
             "number of skipped iterations:   0 | number of nan iterations:   0 | "
-            "MFU: n/a | ETA: n/a | data wait: 10.0%");
+            "data wait: 10.0%");
 }
 
 TEST(FormatIteration, MemoryAndOtherLosses) {
@@ -85,6 +85,16 @@ TEST(FormatIteration, MemoryAndOtherLosses) {
   EXPECT_THAT(line,
               HasSubstr(" | lm loss: 1.083412E+01 | load_balancing_loss: 1.020000E+00 | loss scale: 1.0 | "));
   EXPECT_THAT(line, HasSubstr(" | hip mem usage/free/total/usage_ratio: 96.00GB/96.00GB/192.00GB/50.00% | "));
+}
+
+// What is not known, or says nothing, makes no line longer.
+TEST(FormatIteration, LeavesOutWhatSaysNothing) {
+  IterationRecord record = record_for_test();
+  record.memory = DeviceMemory{"cpu", 1e9, 2e9};
+  record.throughput.eta.reset();
+  record.throughput.average->mfu.reset();
+  record.throughput.average->data_wait_share = 0;
+  EXPECT_THAT(format_iteration(record), ::testing::EndsWith(" | number of nan iterations:   0"));
 }
 
 TEST(FormatIteration, SaysNan) {

@@ -1,0 +1,80 @@
+// Divergence: the loss has grown tenfold, or is worse than that of the untrained model.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <limits>
+
+#include "lm/monitor/detectors/detector.h"
+
+namespace primus {
+namespace {
+
+constexpr std::string_view kName = "loss_growth";
+constexpr std::size_t kWindow = 5;  // steps whose median counts, so that one bad batch is no divergence
+// Of the least median so far. A loss near zero, as of answers learned by heart, must also rise by kLeastRise.
+constexpr double kFactor = 10;
+constexpr double kLeastRise = 1;  // nats per token
+// Above the first median by so much, a model is worse than it was before it learned anything.
+constexpr double kAboveStart = 1;  // nats per token
+// The episode is over when the loss is this near its best again.
+constexpr double kRecovered = 2;
+
+class LossGrowth final : public Detector {
+ public:
+  std::optional<RunWarning> iteration(const IterationRecord& record) override {
+    if (!std::isfinite(record.lm_loss)) return not_finite(record);
+    recent_.push_back(record.lm_loss);
+    if (recent_.size() > kWindow) recent_.pop_front();
+    if (recent_.size() < kWindow) return std::nullopt;
+    const double now = median_of({recent_.begin(), recent_.end()});
+    if (!first_) first_ = now;
+    if (now < best_) {
+      best_ = now;
+      best_iteration_ = record.iteration;
+    }
+    const double limit = std::min(std::max(kFactor * best_, best_ + kLeastRise), *first_ + kAboveStart);
+    if (now < std::min(kRecovered * best_, limit)) told_ = false;
+    if (now < limit || told_) return std::nullopt;
+    told_ = true;
+    return RunWarning{
+        .iteration = record.iteration,
+        .detector = std::string(kName),
+        .value = now,
+        .usual = best_,
+        .limit = limit,
+        .text = fmt::format("the loss has grown from {:.4g} (best, near iteration {}) to {:.4g}: the run "
+                            "diverges",
+                            best_, best_iteration_, now),
+        .advice =
+            "stop it and lower lr, lengthen lr_warmup_iters or set clip_grad; an earlier checkpoint "
+            "still has the better weights"};
+  }
+
+ private:
+  std::optional<RunWarning> not_finite(const IterationRecord& record) {
+    if (std::exchange(told_, true)) return std::nullopt;
+    return RunWarning{.iteration = record.iteration,
+                      .detector = std::string(kName),
+                      .value = record.lm_loss,
+                      .usual = std::isfinite(best_) ? best_ : 0,
+                      .limit = std::isfinite(best_) ? best_ : 0,
+                      .text = fmt::format("the loss is {}", std::isnan(record.lm_loss) ? "NaN" : "infinite"),
+                      .advice =
+                          "stop it and lower lr; check_for_nan_in_loss_and_grad=true stops such a run "
+                          "by itself and names the operator"};
+  }
+
+  std::deque<double> recent_;
+  std::optional<double> first_;
+  double best_ = std::numeric_limits<double>::infinity();
+  std::int64_t best_iteration_ = 0;
+  bool told_ = false;
+};
+
+}  // namespace
+
+extern const DetectorEntry kLossGrowth{kName, [] { return std::unique_ptr<Detector>(new LossGrowth); }};
+
+}  // namespace primus

@@ -18,6 +18,7 @@ Color color_of(RunState state) {
       return Color::kGreen;
     case RunState::kFinished:
       return Color::kBlue;
+    case RunState::kDiverged:
     case RunState::kInterrupted:
       return Color::kYellow;
     default:
@@ -48,7 +49,7 @@ class Runs final : public Command {
                 "age (newest first), name, state, step (most first), loss (least first)")
         .choices = {"age", "name", "state", "step", "loss"};
     args.option("--state", "STATE", &state_, "only runs in this state").choices = {
-        "running", "finished", "interrupted", "crashed", "damaged"};
+        "running", "finished", "diverged", "interrupted", "crashed", "damaged"};
     args.flag("--json", json_, "print as JSON");
   }
 
@@ -93,6 +94,7 @@ class Runs final : public Command {
   }
 
   void print_json(const std::vector<RunStatus>& runs, Console& console) const {
+    const std::vector<std::string> differing = differing_settings(runs);
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const RunStatus& run : runs) {
       nlohmann::ordered_json json{{"folder", run.folder.string()}, {"state", name_of(run.state)}};
@@ -103,6 +105,20 @@ class Runs final : public Command {
       json["validation_loss"] = number(run.validation_loss);
       json["tokens_per_second_per_device"] = number(run.tokens_per_second);
       json["age_seconds"] = run.age_seconds;
+      json["reason"] = run.reason;
+      if (!run.failure.empty()) json["failure"] = run.failure;
+      json["warnings"] = nlohmann::ordered_json::array();
+      for (const RunWarning& warning : run.warnings) {
+        json["warnings"].push_back({{"iteration", warning.iteration},
+                                    {"detector", warning.detector},
+                                    {"text", warning.text},
+                                    {"advice", warning.advice}});
+      }
+      json["settings"] = nlohmann::ordered_json::object();
+      for (const std::string& key : differing) {
+        const auto found = run.settings.find(key);
+        if (found != run.settings.end()) json["settings"][key] = found->second;
+      }
       list.push_back(std::move(json));
     }
     console.write(json_text(list) + "\n");
@@ -115,8 +131,9 @@ class Runs final : public Command {
       return text + std::string(width - std::min(width, columns(text)), ' ');
     };
     console.print(Color::kBold,
-                  padded("RUN") + fmt::format("  {:<11}  {:>15}  {:>8}  {:>8}  {:>9}  {:>8}\n", "STATE",
-                                              "STEP", "LOSS", "VALID", "TOKENS/S", "AGE"));
+                  padded("RUN") + fmt::format("  {:<11}  {:>15}  {:>8}  {:>8}  {:>9}  {:>8}  {}\n", "STATE",
+                                              "STEP", "LOSS", "VALID", "TOKENS/S", "AGE", "WHY, WARNINGS"));
+    const std::vector<std::string> differing = differing_settings(runs);
     for (const RunStatus& run : runs) {
       console.print(padded(printable(name(run))) + "  ");
       console.print(color_of(run.state), fmt::format("{:<11}", name_of(run.state)));
@@ -127,9 +144,46 @@ class Runs final : public Command {
       const std::string step =
           run.steps ? fmt::format("{}/{}", run.step, *run.steps) : fmt::format("{}", run.step);
       const std::string speed = run.tokens_per_second ? human_count(*run.tokens_per_second) : "-";
-      console.print(fmt::format("  {:>15}  {:>8}  {:>8}  {:>9}  {:>8}\n", step, loss_text(run.loss),
-                                loss_text(run.validation_loss), speed, human_duration(run.age_seconds)));
+      const std::string notes = notes_of(run);
+      console.print(fmt::format("  {:>15}  {:>8}  {:>8}  {:>9}  {:>8}{}\n", step, loss_text(run.loss),
+                                loss_text(run.validation_loss), speed, human_duration(run.age_seconds),
+                                notes.empty() ? "" : "  " + notes));
+      print_details(run, differing, console);
     }
+  }
+
+  // "disk full; 2 warnings"
+  static std::string notes_of(const RunStatus& run) {
+    std::string notes = printable(run.reason);
+    if (run.warnings.empty()) return notes;
+    if (!notes.empty()) notes += "; ";
+    return notes + fmt::format("{} warning{}", run.warnings.size(), run.warnings.size() == 1 ? "" : "s");
+  }
+
+  // Below its line: what it failed with, its last warning, and the settings that other runs have otherwise.
+  static void print_details(const RunStatus& run, const std::vector<std::string>& differing,
+                            Console& console) {
+    if (!run.failure.empty()) console.print(Color::kRed, "    " + printable(run.failure) + "\n");
+    if (!run.warnings.empty()) {
+      const RunWarning& last = run.warnings.back();
+      console.print(Color::kYellow,
+                    fmt::format("    iteration {}: {}\n", last.iteration, printable(last.text)));
+    }
+    // More than that is a comparison for 'primus report'.
+    constexpr std::size_t kMostSettings = 8, kMostCharacters = 40;
+    std::string settings;
+    std::size_t shown = 0;
+    for (const std::string& key : differing) {
+      const auto found = run.settings.find(key);
+      if (found == run.settings.end()) continue;
+      if (++shown > kMostSettings) continue;
+      const std::string value = printable(found->second);
+      settings +=
+          fmt::format(" {}={}", printable(key),
+                      value.size() > kMostCharacters ? value.substr(0, kMostCharacters) + "..." : value);
+    }
+    if (shown > kMostSettings) settings += fmt::format(" ({} more)", shown - kMostSettings);
+    if (!settings.empty()) console.print("   " + settings + "\n");
   }
 
   std::string folder_ = "output", sort_ = "age", state_;
@@ -140,14 +194,18 @@ class Runs final : public Command {
 
 extern const CommandEntry kRuns{
     "runs",
-    "Lists the runs under a folder: state, step, loss, speed, age",
+    "Lists the runs under a folder: state, step, loss, speed, why they ended, warnings, settings",
     "running: a process trains in it. finished: its last step is done, or its target_eval_loss reached.\n"
-    "interrupted: it was stopped, and its newest checkpoint holds its last step. crashed: it ended "
-    "otherwise;\n"
-    "the same command again continues from the newest checkpoint. damaged: its files cannot be read. Loss "
-    "is\n"
-    "that of the last step, validation the newest, tokens per second are per device, and age is the time\n"
-    "since the run last wrote metrics.",
+    "diverged: finished, but the loss has grown and stayed high. interrupted: it was stopped, and its "
+    "newest\n"
+    "checkpoint holds its last step. crashed: it failed or was killed; the same command again continues "
+    "from\n"
+    "the newest checkpoint. damaged: its files cannot be read. The last column says why a run ended\n"
+    "(SIGTERM, exit_interval, NaN, disk full, out of memory, killed, error) and how many warnings it has\n"
+    "(warnings.jsonl). Below a run are its error, its last warning and the settings that differ between the\n"
+    "listed runs. Loss is that of the last step, validation the newest, tokens per second are per device, "
+    "and\n"
+    "age is the time since the run last wrote metrics.",
     "primus runs\n"
     "primus runs output/team --state running\n"
     "primus runs output --sort loss --json",

@@ -161,6 +161,7 @@ int status_of(RunState state) {
     case RunState::kRunning:
       return 1;
     case RunState::kFinished:
+    case RunState::kDiverged:
       return 3;
     case RunState::kInterrupted:
       return 5;

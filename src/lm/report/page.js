@@ -359,7 +359,7 @@
 
   function drawRuns() {
     const columns = [['run', (run, i) => [swatch(i), run.name]],
-                     ['state', (run) => [element('span', {class: 'state ' + run.state}, run.state)]],
+                     ['state', (run) => [element('span', {class: 'state ' + run.state}, run.state + (run.reason ? ', ' + run.reason : ''))]],
                      ['step', (run) => [run.steps ? number(run.step) + ' / ' + number(run.steps) : number(run.step)]],
                      ['loss', (run) => [run.loss === null ? run.loss_text || '–' : run.loss.toFixed(4)]],
                      ['best validation', (run) => [run.best_validation ? run.best_validation.loss.toFixed(4) + ' at step ' +
@@ -385,6 +385,11 @@
     table.append(element('thead', {}, head), body);
     const problems = document.getElementById('problems');
     for (const run of data.runs) {
+      if (run.failure) problems.append(element('p', {class: 'problem'}, run.name + ': ' + run.failure));
+      for (const warning of run.warnings) {
+        problems.append(element('p', {class: 'warning', title: warning.advice},
+                                run.name + ', step ' + number(warning.step) + ': ' + warning.text));
+      }
       for (const note of run.notes) problems.append(element('p', {class: 'problem'}, run.name + ': ' + note));
     }
   }

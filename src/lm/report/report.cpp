@@ -116,6 +116,13 @@ Json run_json(const RunHistory& run) {
   json["tokens_per_second"] = optional_number(status.tokens_per_second);
   json["seconds"] = rounded(run.seconds);
   json["notes"] = run.notes;
+  json["reason"] = status.reason;
+  json["failure"] = status.failure;
+  json["warnings"] = Json::array();
+  for (const RunWarning& warning : status.warnings) {
+    json["warnings"].push_back(
+        {{"step", warning.iteration}, {"text", warning.text}, {"advice", warning.advice}});
+  }
   json.update(curves_json(run.metrics));
   json["evaluations"] = curves_json(run.evaluations);
   json["settings"] = Json::object();

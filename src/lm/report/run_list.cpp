@@ -4,11 +4,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <chrono>
+#include <set>
 #include <system_error>
 
 #include "base/error.h"
+#include "lm/monitor/metrics_file.h"
 #include "lm/monitor/run_folder.h"
 #include "lm/report/metrics_line.h"
 
@@ -41,21 +44,28 @@ double age_of(const Path& folder) {
   return std::max(0.0, now - *newest);
 }
 
-// What stands behind "key:" on a line of its own, without quotes. experiment.yaml is written so, and reading
-// it line by line is a hundred times faster than as YAML, which a list of thousands of runs feels.
-std::optional<std::string> setting(std::string_view text, std::string_view key) {
+// What stands behind "key: " on each line, without quotes. experiment.yaml is written so, and reading it line
+// by line is a hundred times faster than as YAML, which a list of thousands of runs feels.
+std::map<std::string, std::string> settings_in(std::string_view text) {
+  std::map<std::string, std::string> settings;
   while (!text.empty()) {
     std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
     line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
-    if (!line.starts_with(key) || !line.substr(key.size()).starts_with(": ")) continue;
-    line.remove_prefix(key.size() + 2);
-    while (line.ends_with(' ') || line.ends_with('\r')) line.remove_suffix(1);
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with('#') || colon == std::string_view::npos) continue;
+    std::string_view value = line.substr(colon + 2);
+    while (value.ends_with(' ') || value.ends_with('\r')) value.remove_suffix(1);
     const bool quoted =
-        line.size() >= 2 && (line.front() == '"' || line.front() == '\'') && line.back() == line.front();
-    return std::string(quoted ? line.substr(1, line.size() - 2) : line);
+        value.size() >= 2 && (value.front() == '"' || value.front() == '\'') && value.back() == value.front();
+    settings.emplace(line.substr(0, colon), quoted ? value.substr(1, value.size() - 2) : value);
   }
-  return std::nullopt;
+  return settings;
+}
+
+std::optional<std::string> setting(const RunStatus& run, const char* key) {
+  const auto found = run.settings.find(key);
+  return found == run.settings.end() ? std::nullopt : std::optional(found->second);
 }
 
 template <class Number>
@@ -123,10 +133,37 @@ std::int64_t read_validation(const Path& file, RunStatus& run) {
   return newest_step;
 }
 
-RunState state_of(const RunStatus& run, bool reached_target, const Path& checkpoints) {
-  if (RunLock::held(run.folder)) return RunState::kRunning;
-  if (reached_target || (run.steps && run.step >= *run.steps)) return RunState::kFinished;
-  return run.step > 0 && latest_step(checkpoints) == run.step ? RunState::kInterrupted : RunState::kCrashed;
+// Whether the loss grew, and is still as high at the end.
+bool diverged(const RunStatus& run) {
+  for (const RunWarning& warning : run.warnings) {
+    if (warning.detector == "loss_growth" && run.loss && !(*run.loss < warning.limit)) return true;
+  }
+  return false;
+}
+
+// What its process said at its end, and what the files say where it said nothing.
+void judge(RunStatus& run, bool reached_target, const Path& checkpoints) {
+  if (RunLock::held(run.folder)) {
+    run.state = RunState::kRunning;
+    return;
+  }
+  const std::optional<RunEnding> ending = read_ending(run.folder);
+  const bool complete = reached_target || (run.steps && run.step >= *run.steps);
+  const bool saved = run.step > 0 && latest_step(checkpoints) == run.step;
+  using State = RunEnding::State;
+  if (!ending) {
+    run.state = complete ? RunState::kFinished : saved ? RunState::kInterrupted : RunState::kCrashed;
+  } else if (ending->state == State::kRunning) {
+    run.state = !saved ? RunState::kCrashed : complete ? RunState::kFinished : RunState::kInterrupted;
+    if (run.state != RunState::kFinished) run.reason = "killed";
+  } else {
+    run.state = ending->state == State::kFinished  ? RunState::kFinished
+                : ending->state == State::kStopped ? RunState::kInterrupted
+                                                   : RunState::kCrashed;
+    run.reason = ending->reason;
+    run.failure = ending->text;
+  }
+  if (run.state == RunState::kFinished && diverged(run)) run.state = RunState::kDiverged;
 }
 
 void search(const Path& folder, int depth, RunSearch& found) {
@@ -158,6 +195,8 @@ std::string_view name_of(RunState state) {
       return "running";
     case RunState::kFinished:
       return "finished";
+    case RunState::kDiverged:
+      return "diverged";
     case RunState::kInterrupted:
       return "interrupted";
     case RunState::kCrashed:
@@ -179,21 +218,43 @@ RunStatus run_status(const Path& folder) {
     Path checkpoints = folder / "checkpoints";
     std::optional<double> target;
     if (is_there(folder / RunFolder::kExperimentFile)) {
-      const std::string experiment = read_file(folder / RunFolder::kExperimentFile, kMaxExperiment);
-      if (const auto steps = setting(experiment, "train_iters")) run.steps = number<std::int64_t>(*steps);
-      if (const auto loss = setting(experiment, "target_eval_loss")) target = number<double>(*loss);
-      if (const auto save = setting(experiment, "save"); save && *save != "null") checkpoints = *save;
+      run.settings = settings_in(read_file(folder / RunFolder::kExperimentFile, kMaxExperiment));
+      if (const auto steps = setting(run, "train_iters")) run.steps = number<std::int64_t>(*steps);
+      if (const auto loss = setting(run, "target_eval_loss")) target = number<double>(*loss);
+      if (const auto save = setting(run, "save"); save && *save != "null") checkpoints = *save;
     }
     if (is_there(folder / kMetrics)) read_last_step(folder / kMetrics, run);
     std::int64_t evaluated = 0;
     if (is_there(folder / kEvaluations)) evaluated = read_validation(folder / kEvaluations, run);
     const bool reached = target && run.step > 0 && evaluated == run.step && run.validation_loss <= *target;
-    run.state = state_of(run, reached, checkpoints);
+    run.warnings = recorded_warnings(folder / RunFolder::kWarningsFile);
+    judge(run, reached, checkpoints);
   } catch (const std::exception& error) {
     run.state = RunState::kDamaged;
     run.problem = error.what();
   }
   return run;
+}
+
+std::vector<std::string> differing_settings(const std::vector<RunStatus>& runs) {
+  // Where a run lies and how it is called, and what follows from the number of steps.
+  constexpr std::array<std::string_view, 4> kPassedOver = {"exp_name", "workspace", "save", "lr_decay_iters"};
+  std::map<std::string, std::set<std::string>> values;
+  std::size_t count = 0;
+  for (const RunStatus& run : runs) count += !run.settings.empty();
+  std::map<std::string, std::size_t> having;
+  for (const RunStatus& run : runs) {
+    for (const auto& [key, value] : run.settings) {
+      values[key].insert(value);
+      ++having[key];
+    }
+  }
+  std::vector<std::string> keys;
+  for (const auto& [key, different] : values) {
+    const bool passed_over = std::find(kPassedOver.begin(), kPassedOver.end(), key) != kPassedOver.end();
+    if (!passed_over && (different.size() > 1 || having[key] < count)) keys.push_back(key);
+  }
+  return keys;
 }
 
 RunSearch find_runs(const Path& folder) {

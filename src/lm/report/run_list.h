@@ -4,20 +4,24 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/files/file.h"
+#include "lm/monitor/detectors/detector.h"
+#include "lm/monitor/run_ending.h"
 
 namespace primus {
 
 enum class RunState : std::uint8_t {
   kRunning,      // a process holds its lock
-  kFinished,     // its last step is done, or its target_eval_loss reached
-  kInterrupted,  // stopped on request: its newest checkpoint holds its last step
-  kCrashed,      // neither: steps behind the newest checkpoint are lost
+  kFinished,     // its last step is done and saved, or its target_eval_loss reached
+  kDiverged,     // likewise, but its loss has grown and stayed high (detectors/loss_growth.cpp)
+  kInterrupted,  // stopped on request or by a limit, or its newest checkpoint holds its last step
+  kCrashed,      // an error, or a process that was killed: steps behind the newest checkpoint are lost
   kDamaged,      // its files cannot be read (RunStatus::problem)
 };
 std::string_view name_of(RunState state);  // "running"
@@ -32,6 +36,12 @@ struct RunStatus {
   std::optional<double> validation_loss = {};    // the newest
   std::optional<double> tokens_per_second = {};  // per device, averaged where there is an average
   double age_seconds = 0;                        // since its files last changed
+  // Why it ended, in a word or two: "SIGTERM", "disk full", "killed". Empty: it runs, it is done, or an older
+  // version wrote it.
+  std::string reason = {};
+  std::string failure = {};  // what a run that failed said
+  std::vector<RunWarning> warnings = {};
+  std::map<std::string, std::string> settings = {};  // of experiment.yaml, by key
 };
 
 // Whether `folder` is a run's: it has metrics.jsonl or experiment.yaml.
@@ -39,6 +49,10 @@ bool is_run_folder(const Path& folder);
 
 // The run in `folder`. Never throws an Error: what is wrong becomes kDamaged.
 RunStatus run_status(const Path& folder);
+
+// The keys of settings that are not the same in all runs, without names of runs and without what follows from
+// another setting. Runs without settings have no say.
+std::vector<std::string> differing_settings(const std::vector<RunStatus>& runs);
 
 struct RunSearch {
   std::vector<Path> folders = {};       // of the runs, sorted

@@ -24,6 +24,7 @@
 namespace primus {
 namespace {
 
+using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -68,6 +69,58 @@ TEST_F(Reports, StateOfARun) {
   EXPECT_EQ(run_status(make_run("crashed", 5, 9, 4)).state, RunState::kCrashed);
   EXPECT_EQ(run_status(make_run("never saved", 5, 9)).state, RunState::kCrashed);
   EXPECT_EQ(run_status(make_run("before the first step", 0, 9)).state, RunState::kCrashed);
+}
+
+// What the process said at its end comes before what its files look like.
+TEST_F(Reports, WhyARunEnded) {
+  using State = RunEnding::State;
+  const auto ended = [&](const std::string& name, std::int64_t saved, const RunEnding& ending) {
+    const Path folder = make_run(name, 5, 5, saved);
+    write_ending(folder, ending);
+    return run_status(folder);
+  };
+  EXPECT_EQ(ended("finished", 5, {.state = State::kFinished}).state, RunState::kFinished);
+  const RunStatus full =
+      ended("full", 4, {.state = State::kFailed, .reason = "disk full", .text = "no room"});
+  EXPECT_EQ(full.state, RunState::kCrashed);
+  EXPECT_EQ(full.reason, "disk full");
+  EXPECT_EQ(full.failure, "no room");
+  // Killed while the last checkpoint was written, and right behind it.
+  const RunStatus killed = ended("killed", 4, {.state = State::kRunning});
+  EXPECT_EQ(killed.state, RunState::kCrashed);
+  EXPECT_EQ(killed.reason, "killed");
+  EXPECT_EQ(ended("saved", 5, {.state = State::kRunning}).state, RunState::kFinished);
+  const Path early = make_run("early", 0, 9);
+  write_ending(early, {.state = State::kStopped, .reason = "SIGINT"});
+  EXPECT_EQ(run_status(early).state, RunState::kInterrupted);
+  EXPECT_EQ(run_status(early).reason, "SIGINT");
+}
+
+TEST_F(Reports, ADivergedRunIsNotPlainlyFinished) {
+  const Path folder = make_run("grown", 5, 5, 5);  // its loss ends at 2
+  const auto warn = [&](double limit) {
+    MetricsFile(folder / "warnings.jsonl", 0)
+        .write(RunWarning{.iteration = 3, .detector = "loss_growth", .limit = limit, .text = "grown"});
+  };
+  warn(1.5);
+  EXPECT_EQ(run_status(folder).state, RunState::kDiverged);
+  const json run = report_json({read_history(folder)}, "now", "1.0").at("runs").at(0);
+  EXPECT_EQ(run.at("warnings").at(0).at("text"), "grown");
+  EXPECT_EQ(run.at("state"), "diverged");
+  warn(2.5);  // it has recovered
+  EXPECT_EQ(run_status(folder).state, RunState::kFinished);
+  EXPECT_EQ(run_status(folder).warnings.size(), 1U);
+}
+
+TEST_F(Reports, SettingsThatDiffer) {
+  const Path a = make_run("a", 1, 5), b = make_run("b", 1, 6);
+  EXPECT_THAT(differing_settings({run_status(a), run_status(b)}), ElementsAre("train_iters"));
+  EXPECT_THAT(differing_settings({run_status(a)}), ElementsAre());
+  write_file(b / "experiment.yaml",
+             "exp_name: b\n      train_iters: 5\n      lr: 0.5\n      save: null\n"
+             "      seed: 2\n");
+  EXPECT_THAT(differing_settings({run_status(a), run_status(b)}), ElementsAre("framework", "seed"));
+  EXPECT_EQ(run_status(b).settings.at("seed"), "2");
 }
 
 TEST_F(Reports, StepsOfARunThatWasGivenEpochs) {

@@ -2,13 +2,16 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <thread>
 
 #include "base/error.h"
 #include "base/files/sha256.h"
@@ -27,6 +30,69 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kAnswerTime = 1000ms;  // for the other ranks to say what they are doing
+
+Transport transport_of(const JobEnvironment& environment, const JobOptions& options) {
+  return options.transport != Transport::kAuto ? options.transport : environment.transport;
+}
+
+std::string arrival_key(int rank) { return fmt::format("arrival/{}", rank); }
+
+// Says what is waited for, every JobOptions::notice_time.
+class Waiting {
+ public:
+  Waiting(const JobOptions& options, std::string what)
+      : notice_(options.notice), time_(options.notice_time), what_(std::move(what)) {}
+  void operator()() {
+    (*this)([this] { return what_; });
+  }
+  void operator()(const std::function<std::string()>& what) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!notice_ || now - told_ < time_) return;
+    told_ = now;
+    notice_(fmt::format("waiting for {} ({} s)", what(),
+                        std::chrono::duration_cast<std::chrono::seconds>(now - began_).count()));
+  }
+
+ private:
+  std::function<void(const std::string&)> notice_;
+  std::chrono::milliseconds time_;
+  std::string what_;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now(), told_ = began_;
+};
+
+// "seq_length: 4096, 2048; lr: 0.1, 0.2": rank 0's value, then this rank's.
+std::string differences_of(const nlohmann::json& reference,
+                           const std::vector<std::pair<std::string, std::string>>& facts) {
+  constexpr std::size_t kMostNamed = 8, kMostCharacters = 200;
+  std::map<std::string, std::string> theirs;
+  if (reference.is_array()) {
+    for (const nlohmann::json& fact : reference) {
+      if (fact.is_array() && fact.size() == 2 && fact[0].is_string() && fact[1].is_string())
+        theirs.emplace(fact[0].get<std::string>(), fact[1].get<std::string>());
+    }
+  }
+  const auto cut = [](const std::string& value) {
+    return value.size() > kMostCharacters ? value.substr(0, kMostCharacters) + "..." : value;
+  };
+  std::vector<std::string> differences;
+  const auto differ = [&](const std::string& key, const std::string& before, const std::string& after) {
+    differences.push_back(fmt::format("{}: {}, {}", key, cut(before), cut(after)));
+  };
+  for (const auto& [key, value] : facts) {
+    const auto found = theirs.find(key);
+    if (found == theirs.end()) {
+      differ(key, "unset", value);
+    } else {
+      if (found->second != value) differ(key, found->second, value);
+      theirs.erase(found);
+    }
+  }
+  for (const auto& [key, value] : theirs) differ(key, value, "unset");
+  const std::size_t more = differences.size() > kMostNamed ? differences.size() - kMostNamed : 0;
+  differences.resize(differences.size() - more);
+  return fmt::format("{}{}", fmt::join(differences, "; "),
+                     more > 0 ? fmt::format("; and {} more", more) : "");
+}
 
 // Makes a group's links: shared memory where all members are of one host, TCP otherwise. Members find each
 // other through the store.
@@ -58,8 +124,7 @@ class JobLinkFactory final : public LinkFactory {
     const std::string key = "links/" + hex(as_text(sha256(id)));
     const Deadline deadline = in(options_.start_timeout);
     const auto check = [&] { abort_->check(); };
-    const Transport transport =
-        options_.transport != Transport::kAuto ? options_.transport : environment_.transport;
+    const Transport transport = transport_of(environment_, options_);
     check_transport(transport, one_host, environment_.mpi != nullptr);
     if (environment_.mpi && (transport == Transport::kMpi || (transport == Transport::kAuto && !one_host))) {
       if (rank == 0) store_->set(key, std::to_string(next_tag()));
@@ -154,7 +219,9 @@ Job::Job(const JobEnvironment& environment, const JobOptions& options)
   // A rank that is asked may be anywhere, in compute too: its store's thread answers.
   client_ = std::make_shared<StoreClient>(
       environment, deadline, state_->abort,
-      [state = state_.get()](const std::string& group) { return status_of(*state, group).encode(); });
+      [state = state_.get()](const std::string& group) { return status_of(*state, group).encode(); },
+      Waiting(options,
+              fmt::format("rank 0 at port {} of {}", environment.master_port, environment.master_address)));
   state_->ask_all = [client = std::weak_ptr(client_)](const std::string& group) {
     std::vector<std::optional<RankStatus>> statuses;
     if (const auto alive = client.lock()) {
@@ -166,6 +233,8 @@ Job::Job(const JobEnvironment& environment, const JobOptions& options)
   };
   try {
     if (options.before_start) options.before_start(*client_);
+    client_->set(arrival_key(rank()), name_of(transport_of(environment_, options_)));
+    if (rank() == 0) wait_for_ranks(deadline);
     client_->barrier("start", deadline);
   } catch (const Error& error) {
     Error cause = error;
@@ -180,6 +249,34 @@ Job::Job(const JobEnvironment& environment, const JobOptions& options)
     throw cause;
   }
   factory_ = std::make_shared<JobLinkFactory>(client_, state_->abort, environment_, options_);
+}
+
+void Job::wait_for_ranks(Deadline deadline) {
+  Waiting waiting(options_, "");
+  const std::string mine = name_of(transport_of(environment_, options_));
+  for (int other = 1; other < size(); ++other) {
+    std::optional<std::string> theirs;
+    while (!(theirs = client_->get(arrival_key(other)))) {
+      if (milliseconds_until(deadline) == 0) return;  // the barrier names who is missing
+      waiting([&] {
+        std::string missing;
+        int count = 0;
+        constexpr int kNamed = 8;
+        for (int r = other; r < size(); ++r) {
+          if (client_->get(arrival_key(r)) || ++count > kNamed) continue;
+          missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
+        }
+        return fmt::format("rank{} {}{} of {}", count == 1 ? "" : "s", missing,
+                           count > kNamed ? fmt::format(" and {} more", count - kNamed) : "", size());
+      });
+      std::this_thread::sleep_for(20ms);
+    }
+    if (*theirs != mine) {
+      throw invalid(fmt::format("ranks 0 and {} are to exchange in different ways (PRIMUS_TRANSPORT): {}, {}",
+                                other, mine, *theirs),
+                    "set PRIMUS_TRANSPORT to the same on all nodes, or on none");
+    }
+  }
 }
 
 std::unique_ptr<Job> Job::connect(const JobEnvironment& environment, const JobOptions& options) {
@@ -282,23 +379,9 @@ void Job::require_same(const std::vector<std::pair<std::string, std::string>>& f
   const std::string reference = client_->wait(name + "/0", deadline);
   if (reference != hex(as_text(sha256(text)))) {
     // Name what differs. Rank 0's facts come from a rank that knows the token; they are still only data.
-    std::string difference = fmt::format("ranks 0 and {} differ in their settings", rank());
     const auto theirs = nlohmann::json::parse(client_->wait(name + "/facts", deadline), nullptr, false);
-    const std::size_t common = theirs.is_array() ? std::min(theirs.size(), mine.size()) : 0;
-    for (std::size_t i = 0; i < common; ++i) {
-      if (theirs[i] == mine[i]) continue;
-      const auto entry = [](const nlohmann::json& fact, std::size_t at) {
-        return fact.is_array() && fact.size() == 2 && fact[at].is_string() ? fact[at].get<std::string>()
-                                                                           : "?";
-      };
-      difference = entry(theirs[i], 0) == entry(mine[i], 0)
-                       ? fmt::format("ranks 0 and {} differ in {}: {}, {}", rank(), entry(mine[i], 0),
-                                     entry(theirs[i], 1), entry(mine[i], 1))
-                       : fmt::format("ranks 0 and {} differ: rank 0 has {}, rank {} has {}", rank(),
-                                     entry(theirs[i], 0), rank(), entry(mine[i], 0));
-      break;
-    }
-    client_->set(name + "/difference", difference);
+    client_->set(name + "/difference",
+                 fmt::format("ranks 0 and {} differ in {}", rank(), differences_of(theirs, facts)));
   }
   client_->barrier(name, deadline);
   if (const auto difference = client_->get(name + "/difference")) {

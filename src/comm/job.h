@@ -39,6 +39,9 @@ struct JobOptions {
   std::chrono::milliseconds timeout = RankState::kDefaultTimeout;     // see Communicator::set_timeout
   // Where flight-rank-N.json is written when the job is aborted; empty: nowhere.
   Path flight_folder = {};
+  // Told every `notice_time` while ranks are missing: "waiting for rank 1 of 2 (20 s)".
+  std::function<void(const std::string& text)> notice = {};
+  std::chrono::milliseconds notice_time = std::chrono::seconds(10);
   // Called on every rank as soon as it has reached the store, before all wait for each other: for what ranks
   // tell each other even where some never come. What it throws ends the job.
   std::function<void(StoreClient& store)> before_start = {};
@@ -66,7 +69,7 @@ class Job {
   std::unique_ptr<Communicator> world(Device& device, const DeviceCollectives* collectives);
 
   // Compares names and values over all ranks: configuration, hashes of data. All ranks throw Error(kInvalid)
-  // when any two differ: "ranks 0 and 3 differ in seq_length: 4096, 2048".
+  // when any two differ, and names what does: "ranks 0 and 3 differ in seq_length: 4096, 2048; lr: 0.1, 0.2".
   void require_same(const std::vector<std::pair<std::string, std::string>>& facts);
   // The host waits for all ranks; a name is used once.
   void barrier(const std::string& name);
@@ -83,6 +86,9 @@ class Job {
 
  private:
   Job(const JobEnvironment& environment, const JobOptions& options);
+  // Rank 0 waits until all ranks have reached the store, or until the deadline, says whom it waits for, and
+  // compares how they are to exchange.
+  void wait_for_ranks(Deadline deadline);
   // All ranks say what they compute on; rank 0 compares, and all throw what it finds.
   void check_devices(const std::string& key, Device& device, const DeviceCollectives* collectives,
                      const std::string& version);

@@ -31,6 +31,24 @@ TEST(FlightRecorder, KeepsTheLastRecordsInFixedMemory) {
   EXPECT_EQ(records.back().to_string(), "all_reduce #5000 (sum of 1024 fp32) of group 'world'");
 }
 
+// A rank that has an excuse is looked for again after `timeout`, so that a dead one is found soon; how long
+// an activity may take is another time.
+TEST(Excused, IsForATimeoutAndNotForTheLongestActivity) {
+  RankState state;
+  state.timeout = std::chrono::seconds(10);
+  state.activity_timeout = std::chrono::hours(1);
+  const std::vector<int> suspects = {1};
+  std::vector<std::optional<RankStatus>> statuses(2);
+  statuses[1] = RankStatus{.activity = "saving", .activity_seconds = 100};
+  const auto before = std::chrono::steady_clock::now();
+  ASSERT_TRUE(excused(state, suspects, statuses));
+  const auto after = std::chrono::steady_clock::now();
+  EXPECT_GE(state.excused_until.load(), before + std::chrono::seconds(10));
+  EXPECT_LE(state.excused_until.load(), after + std::chrono::seconds(10));
+  statuses[1]->activity_seconds = 3601;
+  EXPECT_FALSE(excused(state, suspects, statuses));
+}
+
 TEST(FlightRecorder, WritesStatesAndTimesAsJson) {
   RankState state;
   FlightRecorder& recorder = state.recorder;

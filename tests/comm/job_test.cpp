@@ -209,6 +209,26 @@ TEST(Job, ARankThatNeverComesIsNamed) {
   EXPECT_THAT(outcome.result.failure, HasSubstr("1 of 3 ranks did not come to 'start' in time: 1"));
 }
 
+TEST(Job, WhoIsWaitedForIsSaid) {
+  const Outcome outcome =
+      run({.arguments = {"conform"},
+           .ranks = 3,
+           .environment = {{"START_TIMEOUT_MS", "1500"}, {"ABSENT_RANK", "1"}, {"NOTICE_MS", "100"}}});
+  EXPECT_THAT(outcome.text, HasSubstr("[rank 0] waiting for rank 1 of 3 (1 s)"));
+}
+
+// It took five minutes until one of them gave up.
+TEST(Job, RanksThatWouldExchangeInDifferentWaysAreNamed) {
+  const Outcome outcome = run({.arguments = {"conform"},
+                               .ranks = 3,
+                               .environment = {{"TCP_RANK", "2"}, {"IGNORE_SIGTERM", "1"}},
+                               .grace = 60s});
+  EXPECT_EQ(outcome.result.exit_code, 2);
+  EXPECT_LT(outcome.seconds, 30);
+  EXPECT_THAT(outcome.text,
+              HasSubstr("ranks 0 and 2 are to exchange in different ways (PRIMUS_TRANSPORT): auto, tcp"));
+}
+
 TEST(Job, OneRankNeedsNoNetwork) {
   const Outcome outcome = run({.arguments = {"conform"}, .ranks = 1});
   EXPECT_EQ(outcome.result.exit_code, 0) << outcome.result.failure;

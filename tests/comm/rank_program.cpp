@@ -148,6 +148,12 @@ int run(int argc, char** argv) {
   options.start_timeout = 60s;
   if (const char* seconds = std::getenv("START_TIMEOUT_MS"))
     options.start_timeout = std::chrono::milliseconds(std::atoi(seconds));
+  if (const char* time = std::getenv("NOTICE_MS")) {
+    options.notice_time = std::chrono::milliseconds(std::atoi(time));
+    options.notice = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
+  }
+  if (const char* rank = std::getenv("TCP_RANK"); rank && std::atoi(rank) == environment->rank)
+    options.transport = Transport::kTcp;
   if (transport == "shm") options.transport = Transport::kSharedMemory;
   if (transport == "tcp") options.transport = Transport::kTcp;
   if (transport == "mpi") options.transport = Transport::kMpi;

@@ -124,7 +124,8 @@ class BenchmarkRanks : public Command {
       throw invalid("--transport threads is for one process, and a launcher started several",
                     "leave --transport out");
     const comm::Transport transport = comm::parse_transport(transport_, "--transport");
-    const auto job = comm::Job::connect(place, {.transport = transport});
+    const auto job = comm::Job::connect(
+        place, {.transport = transport, .notice = [&](const std::string& text) { console.note(text); }});
     BenchmarkReport report;
     try {
       const std::unique_ptr<Device> device =

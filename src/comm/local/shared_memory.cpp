@@ -33,6 +33,8 @@ std::shared_ptr<std::byte> map(int fd, std::size_t bytes) {
   return {static_cast<std::byte*>(address), [bytes](std::byte* memory) { munmap(memory, bytes); }};
 }
 
+constexpr const char* kDescriptors = "raise the limit of open files ('ulimit -n'), or start fewer ranks here";
+
 // In the abstract namespace: no file, gone with the socket.
 socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
   address = {};
@@ -105,6 +107,9 @@ void DescriptorGiver::give(const Socket& descriptor, int receivers, Deadline dea
     wait_readable(listener_, deadline, check,
                   "a rank of this host did not come for its shared memory in time");
     const Socket peer(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!peer.valid() && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
+      throw io_error("cannot hand out the shared memory of this host's ranks", errno, kDescriptors);
+    }
     if (!peer.valid() || !same_user(peer)) continue;
     char byte = 'm';
     iovec data{&byte, 1};
@@ -146,6 +151,10 @@ std::shared_ptr<std::byte> map_from_giver(const std::string& name, std::size_t b
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
   const ssize_t got = recvmsg(peer.fd(), &message, MSG_CMSG_CLOEXEC);
+  // The system leaves out a descriptor for which there is no room.
+  if (got == 1 && (message.msg_flags & MSG_CTRUNC) != 0) {
+    throw io_error("cannot take the shared memory of this host's ranks", EMFILE, kDescriptors);
+  }
   const cmsghdr* const header = got == 1 ? CMSG_FIRSTHDR(&message) : nullptr;
   if (!header || header->cmsg_type != SCM_RIGHTS) {
     throw Error(ErrorKind::kIo, "the rank that holds the shared memory ended", "see that rank's log");

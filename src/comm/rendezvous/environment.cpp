@@ -66,6 +66,19 @@ Transport parse_transport(const std::string& name, const std::string& where) {
                 "choose auto, shared-memory, tcp or mpi");
 }
 
+std::string name_of(Transport transport) {
+  switch (transport) {
+    case Transport::kSharedMemory:
+      return "shared-memory";
+    case Transport::kTcp:
+      return "tcp";
+    case Transport::kMpi:
+      return "mpi";
+    default:
+      return "auto";
+  }
+}
+
 Transport wanted_transport() {
   const char* const name = std::getenv("PRIMUS_TRANSPORT");
   return name && *name ? parse_transport(name, "PRIMUS_TRANSPORT") : Transport::kAuto;

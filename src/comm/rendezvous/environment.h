@@ -33,6 +33,7 @@ class Library;
 enum class Transport { kAuto, kSharedMemory, kTcp, kMpi };
 // "auto", "shared-memory", "tcp", "mpi"; Error(kInvalid) for anything else, which `where` has.
 Transport parse_transport(const std::string& name, const std::string& where);
+std::string name_of(Transport transport);
 
 // What PRIMUS_TRANSPORT says; kAuto where it is not set. Throws Error(kInvalid).
 Transport wanted_transport();

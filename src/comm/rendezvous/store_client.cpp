@@ -33,9 +33,10 @@ Error not_a_rendezvous(const JobEnvironment& e) {
 
 StoreClient::StoreClient(const JobEnvironment& environment, Deadline deadline,
                          std::shared_ptr<AbortState> abort,
-                         std::function<std::string(const std::string&)> answer)
+                         std::function<std::string(const std::string&)> answer,
+                         const std::function<void()>& still_trying)
     : environment_(environment), abort_(std::move(abort)), answer_(std::move(answer)) {
-  introduce(deadline);
+  introduce(deadline, still_trying);
   reader_ = start_thread([this] { read(); }, "listens to the rendezvous");
   subscription_ = abort_->subscribe([this](const std::string& reason, ErrorKind kind) {
     try {
@@ -61,10 +62,12 @@ StoreClient::~StoreClient() {
   reader_.join();
 }
 
-void StoreClient::introduce(Deadline deadline) {
+void StoreClient::introduce(Deadline deadline, const std::function<void()>& still_trying) {
   for (;;) {
-    socket_ =
-        connect_to(environment_.master_address, environment_.master_port, deadline, [&] { abort_->check(); });
+    socket_ = connect_to(environment_.master_address, environment_.master_port, deadline, [&] {
+      abort_->check();
+      if (still_trying) still_trying();
+    });
     const Deadline limit = std::min(deadline, in(kHandshake));
     char hello[wire::kHelloBytes];
     const IoResult greeted = receive_all(socket_, hello, limit);

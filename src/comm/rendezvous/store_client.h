@@ -26,9 +26,11 @@ class StoreClient {
   // Connects and proves knowledge of the token, trying until the deadline. Throws Error: nobody there, not a
   // rendezvous, wrong token, another version, WORLD_SIZE, or the reason why the job was aborted before.
   // An abort that arrives is passed to `abort`, and one made there to all ranks. `answer`: what this rank is
-  // doing, for questions of others; called on the reading thread.
+  // doing, for questions of others; called on the reading thread. `still_trying` is called now and then while
+  // nobody listens there.
   StoreClient(const JobEnvironment& environment, Deadline deadline, std::shared_ptr<AbortState> abort,
-              std::function<std::string(const std::string& group)> answer);
+              std::function<std::string(const std::string& group)> answer,
+              const std::function<void()>& still_trying = {});
   ~StoreClient();
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
@@ -52,7 +54,7 @@ class StoreClient {
   std::string own_address() const { return comm::own_address(socket_); }
 
  private:
-  void introduce(Deadline deadline);
+  void introduce(Deadline deadline, const std::function<void()>& still_trying);
   void send(const std::string& frame);
   // The reply. Throws Error: the cause of an abort, or that rank 0 has not answered until the deadline.
   std::string call(std::uint64_t request, const std::string& frame, Deadline deadline = in(kSilence));

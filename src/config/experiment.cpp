@@ -89,6 +89,8 @@ class Loader {
         add_preset(*name, "modules", Layer::kModulePreset);
       if (const Value* over = module.find("overrides"); over && !over->is_null())
         add_layer(*over, Layer::kOverrides);
+      if (const Value* rate = result_.settings.find("lr"); rate && rate->is_scalar())
+        lr_of_file_ = rate->real;
       add_layer(overrides.trainer, Layer::kCommandLine);
     }
 
@@ -102,6 +104,7 @@ class Loader {
       take_weights();
       take_threads_of_environment();
       take_target_of_environment();
+      scale_min_lr();
       require_keys();
       validate_native(result_, problems_);
     }
@@ -820,6 +823,22 @@ class Loader {
     }
   }
 
+  // An lr of the command line that is below the file's min_lr: a sweep over lr keeps the file's decay, so
+  // min_lr keeps its share of lr.
+  void scale_min_lr() {
+    TrainerConfig& c = result_.trainer;
+    const Provenance from = result_.provenance_of("min_lr");
+    const bool typed = result_.provenance_of("lr").layer == Layer::kCommandLine;
+    if (!typed || from.layer >= Layer::kCommandLine || c.min_lr <= c.lr) return;
+    const double share = c.min_lr / lr_of_file_;
+    if (!(share <= 1)) return;  // the file's own mistake, which is refused
+    const double before = std::exchange(c.min_lr, c.lr * share);
+    result_.warnings.push_back(fmt::format(
+        "min_lr is {:.3g} in place of {} ({}): lr={} is below it, and min_lr keeps its share of lr", c.min_lr,
+        before, from.describe(), c.lr));
+    result_.provenance.insert_or_assign("min_lr", Provenance{Layer::kDerived, from.origin});
+  }
+
   void require_keys() {
     for (const KeySpec& key : all_keys()) {
       // The shape of a model that is loaded stands in its config.json.
@@ -850,6 +869,7 @@ class Loader {
   std::vector<Error> stop_;  // a problem that makes others pointless
   Value root_;
   Framework framework_ = Framework::kNative;
+  double lr_of_file_ = TrainerConfig().lr;  // what the command line does not say
   std::map<std::string, Layer> layers_;
   Layer adapters_said_by_ = Layer::kDefault;  // whoever said lora.enabled last
   std::map<std::string, std::string> names_;  // as the strongest layer has them

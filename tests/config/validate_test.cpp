@@ -207,6 +207,21 @@ TEST(Validate, LatentAttentionRotatesAsMegatronHasIt) {
   EXPECT_EQ(load_text(experiment_text("")).trainer.rope_scaling_factor, 8);
 }
 
+// A sweep over lr keeps the file's decay.
+TEST(Validate, AnLrOfTheCommandLineTakesMinLrAlong) {
+  const std::string file = experiment_text("      lr: 1.0e-3\n      min_lr: 1.0e-4\n");
+  const Experiment swept = load_text(file, {"lr=5e-5"});
+  EXPECT_DOUBLE_EQ(swept.trainer.min_lr, 5e-6);
+  ASSERT_EQ(swept.warnings.size(), 1U);
+  EXPECT_THAT(swept.warnings[0], ::testing::HasSubstr("min_lr is 5e-06 in place of 0.0001 (exp.yaml:15:15)"));
+  EXPECT_EQ(load_text(to_yaml(swept)).trainer.min_lr, swept.trainer.min_lr);
+  // It is touched only where it would be above lr.
+  EXPECT_EQ(load_text(file, {"lr=2e-4"}).trainer.min_lr, 1e-4);
+  EXPECT_THAT(error_of(file, {"lr=5e-5", "min_lr=6e-5"}), ::testing::HasSubstr("is above lr"));
+  EXPECT_THAT(error_of(experiment_text("      lr: 1.0e-5\n      min_lr: 1.0e-4\n"), {"lr=2e-5"}),
+              ::testing::HasSubstr("is above lr"));
+}
+
 TEST(Validate, Schedule) {
   expect_error({"min_lr=1"}, "min_lr", "min_lr (1) is above lr (2e-05)");
   expect_error({"lr_warmup_init=1"}, "lr_warmup_init", "lr_warmup_init (1) is above lr (2e-05)");

@@ -12,6 +12,7 @@
 
 #include "base/address_space.h"
 #include "base/small_disk.h"
+#include "base/temporary_folder.h"
 
 namespace primus::cli {
 namespace {
@@ -86,6 +87,22 @@ TEST(Limits, MoreThreadsThanThereAreIsAnError) {
   EXPECT_THAT(result.output, HasSubstr("cannot start a thread that computes, number "));
   EXPECT_THAT(result.output, HasSubstr(" of 64: Resource temporarily unavailable"));
   EXPECT_THAT(result.output, HasSubstr("'ulimit -v' is memory in KiB"));
+}
+
+// Whichever allocation fails first: it is said, and no rank dies of a signal.
+TEST(Limits, RanksWithoutMemoryEndByName) {
+  if (!kAddressSpaceCanBeLimited) GTEST_SKIP();
+  const test::TemporaryFolder folder;
+  const std::string command =
+      "train pretrain --config " PRIMUS_SOURCE_DIR
+      "/examples/native/configs/CPU/llama_tiny-pretrain.yaml --nproc 2 train_iters=1 seq_length=32 "
+      "micro_batch_size=1 global_batch_size=2 num_threads=1 workspace=" +
+      folder.path().string();
+  for (const int kibibytes : {88000, 92000, 96000, 98000, 102000}) {
+    const Result result = run_under("ulimit -v " + std::to_string(kibibytes), command);
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_THAT(result.output, ::testing::Not(HasSubstr("killed by signal"))) << kibibytes;
+  }
 }
 
 }  // namespace

@@ -11,19 +11,11 @@
 #include "base/system/openmp_threads.h"
 #include "base/system/thread_pool.h"
 #include "device/cpu/cpu_device.h"
-#include "device/plugin_loader.h"
 #include "turbo/devices/devices.h"
 
 namespace primus::cli {
 
-void check_device_name(const std::string& device) {
-  const DeviceSpec spec = turbo::parse_device(device);
-  std::vector<std::string> kinds = installed_plugins();
-  kinds.insert(kinds.end(), {"auto", "cpu", "cuda", "hip"});
-  if (std::ranges::find(kinds, spec.kind) != kinds.end()) return;
-  throw invalid(fmt::format("there are no devices of kind '{}'", spec.kind),
-                "say auto, cpu, cuda, cuda:1, hip or hip:1; 'primus device list' shows what there is");
-}
+void check_device_name(const std::string& device) { turbo::known_device(device); }
 
 void DeviceOptions::declare(Arguments& arguments, const char* type, MeasuredTypes types) {
   dtype_ = type;

@@ -375,7 +375,7 @@ int batches_read_ahead(std::int64_t microbatches) {
 
 DeviceSpec device_spec_of(const config::Experiment& e, int ranks) {
   try {
-    DeviceSpec spec = turbo::parse_device(e.trainer.device, static_cast<int>(e.trainer.num_threads));
+    DeviceSpec spec = turbo::known_device(e.trainer.device, static_cast<int>(e.trainer.num_threads));
     if (spec.threads == 0 && ranks > 1) spec.threads = std::max(1, cpu::available_cores() / ranks);
     spec.deterministic = e.trainer.deterministic_mode;
     const std::string& tune = e.trainer.tune_matmul;

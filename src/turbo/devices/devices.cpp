@@ -51,6 +51,15 @@ DeviceSpec parse_device(std::string_view text, int threads) {
   return spec;
 }
 
+DeviceSpec known_device(std::string_view text, int threads) {
+  DeviceSpec spec = parse_device(text, threads);
+  std::vector<std::string> kinds = installed_plugins();
+  kinds.insert(kinds.end(), {"auto", "cpu", "cuda", "hip"});
+  if (std::ranges::find(kinds, spec.kind) != kinds.end()) return spec;
+  throw invalid("there are no devices of kind '" + spec.kind + "'",
+                "say auto, cpu, cuda, cuda:1, hip or hip:1; 'primus device list' shows what there is");
+}
+
 std::string name_of(const DeviceSpec& spec) {
   return spec.kind == kCpu || spec.kind == kAuto ? spec.kind : spec.kind + ":" + std::to_string(spec.ordinal);
 }

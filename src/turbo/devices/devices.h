@@ -14,6 +14,8 @@ namespace primus::turbo {
 // "auto", "cpu", "cuda" or "cuda:1". Throws Error(kInvalid) for anything that is no name of a device.
 // `threads` as in DeviceSpec.
 DeviceSpec parse_device(std::string_view text, int threads = 0);
+// The same of a kind that can be there: auto, cpu, cuda, hip, or that of a plug-in. Throws Error(kInvalid).
+DeviceSpec known_device(std::string_view text, int threads = 0);
 // The reverse: "cuda:1", "cpu".
 std::string name_of(const DeviceSpec& spec);
 

@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdlib>
+#include <new>
 #include <optional>
 
 #include "turbo/gemm/cpu_features.h"
@@ -34,6 +36,9 @@ using Functions = std::array<std::array<Function, 2>, kMr / kRowStep>;  // [rows
 template <class Function, class Dispatch>
 std::optional<Functions<Function>> compile(Dispatch dispatch) {
   libxsmm_init();
+  // Without memory for its registry libxsmm does not say so, and looks a function up through a null pointer.
+  libxsmm_registry_info registry;
+  if (libxsmm_get_registry_info(&registry) != EXIT_SUCCESS) throw std::bad_alloc();
   Functions<Function> functions;
   for (int step = 0; step < kMr / kRowStep; ++step) {
     for (int accumulate = 0; accumulate < 2; ++accumulate) {

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -101,6 +102,34 @@ INSTANTIATE_TEST_SUITE_P(EveryOperation, CrashTest,
                                            CrashCase{"SomeSurvives2", FaultEnv::Survivors::kRandom, 2000},
                                            CrashCase{"SomeSurvives3", FaultEnv::Survivors::kRandom, 3000}),
                          [](const auto& param) { return param.param.name; });
+
+// Renames and syncs of the root, in their order.
+class OrderedEnv : public FaultEnv {
+ public:
+  void rename(const Path& from, const Path& to) override {
+    order.push_back("rename " + to.filename().string());
+    FaultEnv::rename(from, to);
+  }
+  void sync_folder(const Path& folder) override {
+    if (folder == kRoot) order.emplace_back("sync");
+    FaultEnv::sync_folder(folder);
+  }
+  std::vector<std::string> order;
+};
+
+// A power failure may keep the later of two renames alone: `latest` must not name what is not there yet.
+TEST(Publishing, TheCheckpointIsDurableBeforeLatestNamesIt) {
+  OrderedEnv env;
+  CheckpointRoot(kRoot, {}, env).save(TestSnapshot(100).snapshot);
+  const auto at = [&](const std::string& what) {
+    return std::ranges::find(env.order, what) - env.order.begin();
+  };
+  const auto published = at("rename iter_0000100"), named = at("rename latest");
+  ASSERT_LT(published, named);
+  ASSERT_LT(named, static_cast<std::ptrdiff_t>(env.order.size()));
+  EXPECT_TRUE(std::find(env.order.begin() + published, env.order.begin() + named, "sync") !=
+              env.order.begin() + named);
+}
 
 // An error at every operation, without a crash: the save says so, and the old checkpoint is what it was.
 TEST(SaveErrors, AtEveryOperation) {

@@ -183,15 +183,12 @@ TEST_F(FirstHour, EpochsTokensAndMinutesBecomeSteps) {
   const auto began = std::chrono::steady_clock::now();
   const ProgramResult minutes = trained({"--minutes", "0.05", "exp_name=minutes", "exit_interval=2"});
   ASSERT_EQ(minutes.exit_code, 0) << minutes.err;
-  EXPECT_THAT(minutes.err, HasSubstr("0.05 minutes are about"));
+  EXPECT_THAT(minutes.err, HasSubstr("for 0.05 minutes; the clock ends the run"));
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60));
-  // It goes on with the steps that were planned, and with the same schedule.
-  const std::size_t at = minutes.err.find("iteration        1/") + 19;
-  const std::string planned =
-      minutes.err.substr(at, minutes.err.find(' ', minutes.err.find_first_not_of(' ', at)) - at);
+  // It goes on with what was planned, and with the same schedule.
   const ProgramResult more = trained({"--minutes", "0.05", "exp_name=minutes", "exit_interval=2"});
-  EXPECT_THAT(more.err, HasSubstr("iteration        3/" + planned));
-  EXPECT_THAT(more.err, Not(HasSubstr("0.05 minutes are about")));
+  EXPECT_THAT(more.err, HasSubstr("iteration        3/"));
+  EXPECT_THAT(more.err, Not(HasSubstr("the clock ends the run")));
 
   const ProgramResult both = trained({"--epochs", "1", "--tokens", "5"});
   EXPECT_EQ(both.exit_code, 2);

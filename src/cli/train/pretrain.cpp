@@ -21,6 +21,7 @@
 #include "comm/mpi/current_job.h"
 #include "launch/local_launch.h"
 #include "lm/monitor/live_view.h"
+#include "lm/monitor/run_ending.h"
 #include "lm/monitor/run_folder.h"
 #include "lm/train/missing_inputs.h"
 #include "lm/train/trainer.h"
@@ -324,7 +325,17 @@ class Train : public Command {
       return folder.rank_logs(module, rank) / "output.log";
     };
     const launch::LaunchResult result = launch::run_local(start);
-    if (result.failed_rank >= 0) console.note("error: " + result.failure);
+    if (result.failed_rank >= 0) {
+      console.note("error: " + result.failure);
+      // Rank 0 writes it itself, unless it was the one that was lost.
+      const auto ending = read_ending(folder.root());
+      if (ending && ending->state == RunEnding::State::kRunning && !RunLock::held(folder.root())) {
+        write_ending(folder.root(), {.state = RunEnding::State::kFailed,
+                                     .reason = "a rank was lost",
+                                     .text = result.failure,
+                                     .iteration = ending->iteration});
+      }
+    }
     return result.exit_code;
   }
 
@@ -332,7 +343,10 @@ class Train : public Command {
             Console& console) const {
     const RunFolder folder = run_folder_of(experiment);
     std::unique_ptr<comm::Job> job;
-    if (place && place->world > 1) job = comm::Job::connect(*place, {.flight_folder = folder.logs()});
+    if (place && place->world > 1) {
+      job = comm::Job::connect(*place, {.flight_folder = folder.logs(),
+                                        .notice = [&](const std::string& text) { console.note(text); }});
+    }
     const int rank = job ? job->rank() : 0;
     const bool view = rank == 0 && console.err.ansi && !json_ && !plain_ && !console.debug;
     const LogLevel screen = quiet_ || json_ || view ? LogLevel::kWarning
@@ -355,7 +369,11 @@ class Train : public Command {
     const FamilyRegistry families = builtin_families();
     try {
       Trainer trainer(experiment, families, log,
-                      {.job = job.get(), .observer = observer.get(), .ignore_memory = force_});
+                      {.job = job.get(),
+                       .observer = observer.get(),
+                       .ignore_memory = force_,
+                       .version = PRIMUS_VERSION,
+                       .asked_by = stop_signal_name});
       trainer.prepare();
       // From here on there is something to save.
       // Launchers and schedulers signal each process, and its starter passes the same signal on.
@@ -398,6 +416,12 @@ class Train : public Command {
           "evaluated: the run had reached iteration {} and was stopped before its evaluation\n", s.last_step);
     } else if (s.first_step == s.last_step && !s.interrupted) {
       text = fmt::format("nothing left to do: the run had reached iteration {}\n", s.last_step);
+      if (!s.unused_changes.empty()) {
+        text +=
+            fmt::format("{}, which changes nothing of a finished run\n", fmt::join(s.unused_changes, "; ")) +
+            "give the new run a name of its own (exp_name=...), or train this one longer "
+            "(train_iters=...)\n";
+      }
     } else if (s.last_step == 0) {
       text = fmt::format("stopped before the first step was done, {}: there is nothing to save\n",
                          human_duration(s.seconds));

@@ -233,7 +233,7 @@ class Quickstart final : public Command {
     thread.start(
         [&] {
           try {
-            Trainer trainer(experiment, families, log);
+            Trainer trainer(experiment, families, log, {.asked_by = stop_signal_name});
             trainer.prepare();
             // From here on there is something to save; before, a signal just ends the program.
             summary = trainer.run(catch_stop_signals());

@@ -2,7 +2,9 @@
 
 #include <csignal>
 #include <cstdint>
+#include <cstring>
 #include <ctime>
+#include <string>
 
 namespace primus::cli {
 namespace {
@@ -12,6 +14,8 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 
 std::atomic<std::int64_t> requested_at{0};  // nanoseconds of the monotonic clock
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+
+std::atomic<int> first_signal{0};
 
 std::atomic<bool> second_ends{true};
 
@@ -25,6 +29,8 @@ extern "C" void request_stop(int signal_number) {
   const std::int64_t now = clock.tv_sec * std::int64_t{1'000'000'000} + clock.tv_nsec;
   std::int64_t first = 0;
   if (requested_at.compare_exchange_strong(first, now)) first = now;
+  int none = 0;
+  first_signal.compare_exchange_strong(none, signal_number);
   stop_requested.store(true, std::memory_order_relaxed);
   if (now - first < kSameRequest || !second_ends.load(std::memory_order_relaxed)) return;
   std::signal(signal_number, SIG_DFL);
@@ -48,6 +54,12 @@ const std::atomic<bool>& catch_stop_signals(SecondSignal second) {
   }
   std::signal(SIGPIPE, SIG_IGN);
   return stop_requested;
+}
+
+std::string stop_signal_name() {
+  const int number = first_signal.load();
+  const char* const name = number == 0 ? nullptr : ::sigabbrev_np(number);
+  return name ? "SIG" + std::string(name) : std::string();
 }
 
 }  // namespace primus::cli

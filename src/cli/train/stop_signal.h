@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <string>
 
 namespace primus::cli {
 
@@ -14,5 +15,8 @@ enum class SecondSignal { kEnds, kIgnored };
 // not end the process. A SIGHUP that is ignored already stays so: nohup(1) asked for that. The flag lives as
 // long as the process; it is the one piece of state a signal handler can reach.
 const std::atomic<bool>& catch_stop_signals(SecondSignal second = SecondSignal::kEnds);
+
+// The name of the first signal that came: "SIGTERM"; empty before.
+std::string stop_signal_name();
 
 }  // namespace primus::cli

@@ -56,8 +56,7 @@ double Schedule::decay_coefficient(double steps) const {
   return 2.0 * std::pow(0.5, part) - 1.0;
 }
 
-double Schedule::learning_rate(std::int64_t completed) const {
-  const double steps = static_cast<double>(completed);
+double Schedule::learning_rate_at(double steps) const {
   if (warmup_ > 0 && steps <= warmup_) return initial_ + (max_ - initial_) * steps / warmup_;
   if (style_ == Style::kConstant) return max_;
   if (steps > decay_) return min_;
@@ -67,8 +66,7 @@ double Schedule::learning_rate(std::int64_t completed) const {
   return min_ + decay_coefficient(steps) * (max_ - min_);
 }
 
-double Schedule::weight_decay(std::int64_t completed) const {
-  const double steps = static_cast<double>(completed);
+double Schedule::weight_decay_at(double steps) const {
   if (increase_ == Increase::kConstant || steps > train_iters_) return end_weight_decay_;
   const double ratio = steps / train_iters_;
   const double coefficient = increase_ == Increase::kLinear ? ratio : half_cosine(1.0 - ratio);

@@ -18,8 +18,11 @@ class Schedule {
   explicit Schedule(const config::TrainerConfig& config, bool from_weights = false);
 
   // For the step that follows `steps` completed ones.
-  double learning_rate(std::int64_t steps) const;
-  double weight_decay(std::int64_t steps) const;
+  double learning_rate(std::int64_t steps) const { return learning_rate_at(static_cast<double>(steps)); }
+  double weight_decay(std::int64_t steps) const { return weight_decay_at(static_cast<double>(steps)); }
+  // Between two steps, too: of a run whose schedule follows its time.
+  double learning_rate_at(double steps) const;
+  double weight_decay_at(double steps) const;
 
  private:
   double decay_coefficient(double steps) const;

@@ -1,10 +1,18 @@
 #include "lm/train/job_ranks.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "comm/rank_state.h"
 #include "turbo/devices/devices.h"
 
 namespace primus {
+
+std::chrono::milliseconds RankPatience::after_step(double seconds) {
+  longest_ = std::max(longest_, seconds);
+  const std::chrono::duration<double> patience(3 * longest_);
+  return comm::watchdog_timeout(std::chrono::duration_cast<std::chrono::milliseconds>(patience));
+}
 
 JobRanks::JobRanks(comm::Job* job) : job_(job) {
   if (alone()) return;

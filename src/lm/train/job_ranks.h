@@ -16,6 +16,16 @@
 
 namespace primus {
 
+// How long a rank waits for another one: as long as three of the longest steps so far, whatever the last one
+// took, and as watchdog_timeout() has it.
+class RankPatience {
+ public:
+  std::chrono::milliseconds after_step(double seconds);
+
+ private:
+  double longest_ = 0;
+};
+
 class JobRanks {
  public:
   // Null: this process trains alone. The job must outlive this.

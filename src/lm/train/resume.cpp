@@ -21,7 +21,7 @@ namespace primus {
 namespace {
 
 // train_iters too: the number of samples decides over how many passes through the data the order is drawn.
-constexpr std::array<std::string_view, 19> kDataKeys = {"seed",
+constexpr std::array<std::string_view, 20> kDataKeys = {"seed",
                                                         "seq_length",
                                                         "data_path",
                                                         "train_data_path",
@@ -37,6 +37,7 @@ constexpr std::array<std::string_view, 19> kDataKeys = {"seed",
                                                         "train_minutes",
                                                         "sft_dataset_name",
                                                         "dataloader_type",
+                                                        "data_sharding",
                                                         "sft_conversation_format",
                                                         "enable_packed_sequences",
                                                         "use_packed_attention"};
@@ -71,14 +72,6 @@ void collect(const config::Value& value, bool in_settings, const std::string& pr
     for (const config::Value& item : member.value.items) text += (text.empty() ? "" : " ") + item.text;
     settings[prefix + member.key] = text;
   }
-}
-
-std::map<std::string, std::string> settings_of(std::string_view yaml) {
-  std::map<std::string, std::string> settings;
-  if (!yaml.empty())
-    collect(config::read_yaml(config::make_source("experiment.yaml", std::string(yaml))), false, "",
-            settings);
-  return settings;
 }
 
 // Keys of config.json that may differ: they change nothing, or only how many positions there are.
@@ -164,6 +157,27 @@ std::optional<InputIdentity> identity_in(const nlohmann::json& state, const char
   return identity;
 }
 
+// Nothing where there is none that makes sense.
+std::optional<ClockState> clock_in(const nlohmann::json& state) {
+  const auto found = state.find("clock");
+  if (found == state.end() || !found->is_object()) return std::nullopt;
+  const auto number = [&](const char* key) {
+    const auto value = found->find(key);
+    return value != found->end() && value->is_number() ? value->get<double>() : -1.0;
+  };
+  constexpr double kMost = 1e15;
+  for (const char* key : {"seconds", "warm_seconds", "planned_steps", "data_steps"}) {
+    if (!(number(key) >= 0 && number(key) <= kMost)) return std::nullopt;
+  }
+  const auto finished = found->find("finished");
+  ClockState clock{.seconds = number("seconds"),
+                   .warm_seconds = number("warm_seconds"),
+                   .planned = static_cast<std::int64_t>(number("planned_steps")),
+                   .data_steps = static_cast<std::int64_t>(number("data_steps")),
+                   .finished = finished != found->end() && finished->is_boolean() && finished->get<bool>()};
+  return clock.planned > 0 && clock.data_steps > 0 ? std::optional(clock) : std::nullopt;
+}
+
 // The key that says what is trained on or with: the one that somebody set, or the first.
 std::string_view key_in_use(const config::Experiment& experiment,
                             std::initializer_list<std::string_view> keys) {
@@ -176,6 +190,14 @@ std::string_view key_in_use(const config::Experiment& experiment,
 
 }  // namespace
 
+std::map<std::string, std::string> settings_of(std::string_view yaml) {
+  std::map<std::string, std::string> settings;
+  if (!yaml.empty())
+    collect(config::read_yaml(config::make_source("experiment.yaml", std::string(yaml))), false, "",
+            settings);
+  return settings;
+}
+
 std::string write_trainer_state(const TrainerState& s) {
   nlohmann::json state{{"iteration", s.iteration},
                        {"consumed_samples", s.consumed_samples},
@@ -186,6 +208,17 @@ std::string write_trainer_state(const TrainerState& s) {
                        {"train_iters", s.train_iters},
                        {"optimizer", s.optimizer},
                        {"experiment", s.experiment}};
+  if (s.learning_rate) state["learning_rate"] = *s.learning_rate;
+  if (s.cyclic_ranks > 0) {
+    state["cyclic_order"] = {{"ranks", s.cyclic_ranks}, {"micro_batch_size", s.cyclic_micro_batch_size}};
+  }
+  if (s.clock) {
+    state["clock"] = {{"seconds", s.clock->seconds},
+                      {"warm_seconds", s.clock->warm_seconds},
+                      {"planned_steps", s.clock->planned},
+                      {"data_steps", s.clock->data_steps},
+                      {"finished", s.clock->finished}};
+  }
   if (s.tokenizer) state["tokenizer"] = to_json(*s.tokenizer);
   if (s.data) state["data"] = to_json(*s.data);
   return state.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
@@ -217,6 +250,21 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint) {
   if (const auto optimizer = json.find("optimizer"); optimizer != json.end()) {
     if (!optimizer->is_string()) throw broken("has an \"optimizer\" that is no text");
     state.optimizer = optimizer->get<std::string>();
+  }
+  state.clock = clock_in(json);
+  if (const auto rate = json.find("learning_rate"); rate != json.end() && rate->is_number())
+    state.learning_rate = rate->get<double>();
+  if (const auto order = json.find("cyclic_order"); order != json.end() && order->is_object()) {
+    const auto count = [&](const char* key) {
+      const auto value = order->find(key);
+      const bool good = value != order->end() && value->is_number_integer();
+      constexpr std::int64_t kMost = 1 << 20;
+      return good ? std::clamp<std::int64_t>(value->get<std::int64_t>(), 0, kMost) : std::int64_t{0};
+    };
+    state.cyclic_ranks = count("ranks");
+    state.cyclic_micro_batch_size = count("micro_batch_size");
+    if (state.cyclic_ranks * state.cyclic_micro_batch_size == 0)
+      throw broken("has a \"cyclic_order\" without ranks and micro_batch_size");
   }
   state.train_iters = json.contains("train_iters") ? integer("train_iters") : 0;
   state.nan_iterations = json.contains("nan_iterations") ? integer("nan_iterations") : 0;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "config/experiment.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/model/family.h"
+#include "lm/train/training_clock.h"
 
 namespace primus {
 
@@ -29,7 +31,11 @@ struct TrainerState {
   std::int64_t seed = 0;
   std::int64_t nan_iterations = 0;  // steps whose loss or gradients were NaN or Inf, since the run began
   double lm_loss = 0;
-  std::int64_t train_iters = 0;    // steps that the run was to have; 0 in older checkpoints
+  std::int64_t train_iters = 0;              // steps that the run was to have; 0 in older checkpoints
+  std::optional<ClockState> clock = {};      // of train_minutes
+  std::optional<double> learning_rate = {};  // of the last step; older checkpoints have none
+  // How the order of cyclic data was drawn (cyclic_dataset.h); 0 in older checkpoints, and of other data.
+  std::int64_t cyclic_ranks = 0, cyclic_micro_batch_size = 0;
   std::string experiment;          // config::to_yaml of the experiment that wrote it
   std::string optimizer = "adam";  // the update rules (names_of); older checkpoints have AdamW
   // What it was trained with; empty in checkpoints of older versions.
@@ -62,6 +68,9 @@ bool has_optimizer_state(const CheckpointReader& checkpoint);
 // states of one rule mean nothing to another, though they may have the same name.
 void refuse_another_optimizer(const CheckpointReader& checkpoint, const TrainerState& state,
                               const config::Experiment& experiment, std::string_view optimizer);
+
+// The settings of an experiment as config::to_yaml writes it, by key.
+std::map<std::string, std::string> settings_of(std::string_view yaml);
 
 // What a setting was, as config::to_yaml writes it; empty where the record does not say.
 std::string recorded_setting(const TrainerState& state, const std::string& key);

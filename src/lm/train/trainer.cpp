@@ -24,6 +24,15 @@ void Trainer::prepare() {
   run_->prepare();
 }
 
-TrainingSummary Trainer::run(const std::atomic<bool>& stop) { return run_->execute(stop); }
+TrainingSummary Trainer::run(const std::atomic<bool>& stop) {
+  try {
+    TrainingSummary summary = run_->execute(stop);
+    run_->record_end(summary);
+    return summary;
+  } catch (const std::exception& error) {
+    run_->record_failure(error);
+    throw;
+  }
+}
 
 }  // namespace primus

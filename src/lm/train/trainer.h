@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,6 +73,10 @@ struct TrainingSummary {
   std::optional<double> validation_loss = {}, test_loss = {};
   bool reached_target = false;  // target_eval_loss, which ended the run
   bool interrupted = false;     // stopped by request; a checkpoint was saved
+  std::string stopped_by = {};  // of an interrupted run: "SIGTERM", "exit_interval"
+  // Of a run that had nothing left to do: settings that differ from those it was trained with, "lr was 1e-3,
+  // and is 1e-4".
+  std::vector<std::string> unused_changes = {};
   double seconds = 0;
   std::optional<std::string> checkpoint = {};  // the newest one's folder
 };
@@ -80,6 +85,9 @@ struct TrainerOptions {
   comm::Job* job = nullptr;         // the ranks that train together; null: this one alone
   RunObserver* observer = nullptr;  // who watches; must outlive the trainer
   bool ignore_memory = false;       // start although the memory does not seem to be there
+  std::string version = {};         // of this program; ranks of another one are refused
+  // Who set the flag that stops the run, for its record: "SIGTERM". May be empty.
+  std::function<std::string()> asked_by = {};
 };
 
 class Trainer {

@@ -52,37 +52,56 @@ double monotonic_seconds() {
 
 TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   const double began = monotonic_seconds();
+  if (clock) clock->start(began);
   TrainingSummary summary{.first_step = iteration, .last_step = iteration};
   // Ranks that train together cannot leave a step one by one.
   if (ranks.alone()) session->step().set_stop(&stop);
-  if (iteration > 0 && !evaluate_due(summary, stop)) summary.interrupted = true;
+  // What an earlier process was stopped before.
+  const bool made_up =
+      iteration == 0 || (evaluate_due(summary, stop) && (!must_sample() || write_sample(stop)));
+  if (!made_up) interrupt(summary, asked());
   if (iteration >= last_iteration && iteration > 0) {
-    if (monitor) {
-      monitor->end();
-      monitor->sync();
-    }
-    summary.reached_target = target_reached;
-    summary.last_loss = result.loss;
-    summary.seconds = monotonic_seconds() - began;
-    summary.checkpoint = newest_checkpoint();
-    return summary;
+    summary.unused_changes = rule_changes;
+    return conclude(summary, began);
   }
-  const auto out_of_time = [&] {
-    return c.exit_duration_in_mins && (monotonic_seconds() - began) / 60 >= *c.exit_duration_in_mins;
-  };
   if (c.profile && ranks.first() && iteration >= c.profile_step_end) {
     log.warning("nothing is traced: profile_step_end is {}, and the run goes on after step {}",
                 c.profile_step_end, iteration);
   }
+  const bool stopping = run_steps(summary, stop, began);
+  finish_step();
+  if (trace) {
+    drain();
+    const comm::Activity busy = ranks.busy("writing a trace");
+    trace->finish(iteration);
+  }
+  if (stopping && iteration < last_iteration) {
+    log.info("asked to stop after iteration {}", iteration);
+    phase("stopping: saving what was learned");
+    interrupt(summary, stop ? asked() : is_out_of_time(began) ? "exit_duration_in_mins" : "asked to stop");
+  }
+  if (iteration >= last_iteration && !evaluate_due(summary, stop)) {
+    log.info("asked to stop before the last evaluation was done: the next start does it");
+    interrupt(summary, asked());
+  }
+  if (iteration > summary.first_step && (summary.interrupted || !c.disable_last_saving)) save();
+  {
+    const comm::Activity busy = ranks.busy("saving a checkpoint");
+    writer->wait();
+  }
+  log_written();
+  if (iteration >= last_iteration && must_sample() && !write_sample(stop)) interrupt(summary, asked());
+  if (iteration > first_iteration + 1) log_choices();
+  return conclude(summary, began);
+}
+
+bool Trainer::Run::run_steps(TrainingSummary& summary, const std::atomic<bool>& stop, double began) {
   bool stopping = ranks.any(stop);
   while (iteration < last_iteration && !stopping) {
     turn_trace();
     // A request that comes from here on is for the next step: all ranks hear of it with this step's loss.
-    session->step().vote_to_stop(stop || (!ranks.alone() && out_of_time()));
-    if (!train_step(stop)) {
-      stopping = true;
-      break;
-    }
+    session->step().vote_to_stop(stop || (!ranks.alone() && is_out_of_time(began)));
+    if (!train_step(stop)) return true;
     if (trace) {
       const comm::Activity busy = ranks.busy("writing a trace");
       trace->step_done(iteration);
@@ -93,44 +112,37 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
     if (iteration < last_iteration) evaluate_due(summary, stop);
     // What was learned is saved before anything that is only to be looked at.
     if (iteration % c.save_interval == 0) save();
-    if (c.sample_interval && iteration % *c.sample_interval == 0 && iteration < last_iteration)
-      write_sample(stop);
-    const bool late = ranks.alone() && out_of_time();
+    if (iteration < last_iteration && must_sample() && !write_sample(stop)) return true;
+    const bool late = ranks.alone() && is_out_of_time(began);
     if (late || (c.exit_interval && iteration % *c.exit_interval == 0)) {
-      log.info("stopping after iteration {}: {}", iteration,
-               late ? "exit_duration_in_mins" : "exit_interval");
-      summary.interrupted = iteration < last_iteration;
+      const char* const limit = late ? "exit_duration_in_mins" : "exit_interval";
+      log.info("stopping after iteration {}: {}", iteration, limit);
+      if (iteration < last_iteration) interrupt(summary, limit);
       break;
     }
   }
-  finish_step();
-  if (trace) {
-    drain();
-    const comm::Activity busy = ranks.busy("writing a trace");
-    trace->finish(iteration);
-  }
-  if (stopping && iteration < last_iteration) {
-    log.info("asked to stop after iteration {}", iteration);
-    phase("stopping: saving what was learned");
-    summary.interrupted = true;
-  }
-  if (iteration >= last_iteration && !evaluate_due(summary, stop)) {
-    log.info("asked to stop before the last evaluation was done: the next start does it");
-    summary.interrupted = true;
-  }
-  if (iteration > summary.first_step && (summary.interrupted || !c.disable_last_saving)) save();
-  {
-    const comm::Activity busy = ranks.busy("saving a checkpoint");
-    writer->wait();
-  }
-  log_written();
-  if (c.sample_interval && iteration > summary.first_step && iteration >= last_iteration) write_sample(stop);
+  return stopping;
+}
+
+bool Trainer::Run::is_out_of_time(double began) const {
+  return c.exit_duration_in_mins && (monotonic_seconds() - began) / 60 >= *c.exit_duration_in_mins;
+}
+
+void Trainer::Run::interrupt(TrainingSummary& summary, const std::string& by) {
+  summary.interrupted = true;
+  if (summary.stopped_by.empty()) summary.stopped_by = by;
+}
+
+std::string Trainer::Run::asked() const {
+  const std::string by = options.asked_by ? options.asked_by() : "";
+  return by.empty() ? "asked to stop" : by;
+}
+
+TrainingSummary Trainer::Run::conclude(TrainingSummary summary, double began) {
   if (monitor) {
     monitor->end();
     monitor->sync();
   }
-  if (iteration > first_iteration + 1) log_choices();
-
   summary.last_step = iteration;
   summary.reached_target = target_reached;
   summary.last_loss = result.loss;
@@ -157,12 +169,14 @@ bool Trainer::Run::must_evaluate(const char* data_set) {
 
 bool Trainer::Run::evaluate_due(TrainingSummary& summary, const std::atomic<bool>& stop) {
   if (c.eval_iters == 0) return true;
-  const bool last = iteration >= c.train_iters, regular = iteration % c.eval_interval == 0;
+  const bool last = iteration >= last_iteration, regular = iteration % c.eval_interval == 0;
   const std::int64_t samples = c.eval_iters * c.global_batch_size;
   if (datasets.valid && (regular || last) && must_evaluate("validation")) {
     // Each evaluation has samples of its own; the last one may come between two regular ones.
-    const std::int64_t turn = regular ? iteration / c.eval_interval - 1 : c.train_iters / c.eval_interval;
+    const std::int64_t turn = iteration / c.eval_interval - (regular ? 1 : 0);
+    const double before = monotonic_seconds();
     summary.validation_loss = evaluate(*datasets.valid, "validation", turn * samples, stop);
+    evaluation_seconds = monotonic_seconds() - before;
     if (!summary.validation_loss) return false;
     end_at_target();
   }
@@ -227,10 +241,11 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
     const RunTrace::HostWork waited(trace.get(), "wait for the checkpoint's copy");
     writer->wait_copied();
   }
-  const double learning_rate = schedule.learning_rate(iteration);
+  const double place_in_schedule = schedule_position();
+  const double learning_rate = schedule.learning_rate_at(place_in_schedule);
   {
     const RunTrace::HostWork enqueued(trace.get(), "update");
-    step.update(iteration + 1, learning_rate, schedule.weight_decay(iteration));
+    step.update(iteration + 1, learning_rate, schedule.weight_decay_at(place_in_schedule));
   }
   ++iteration;
   log_oscillation();
@@ -261,6 +276,7 @@ void Trainer::Run::finish_step() {
     const RunTrace::HostWork waited(trace.get(), "wait for a step's result");
     result = session->step().result();
   }
+  last_rate = step.learning_rate;
   const double ended = monotonic_seconds();
   const bool finite = std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
   if (!finite) ++nan_iterations;
@@ -271,7 +287,8 @@ void Trainer::Run::finish_step() {
     throw NumericsFault{.iteration = step.iteration,
                         .quantity = loss ? "lm loss" : "gradient norm",
                         .value = loss ? result.loss : result.gradient_norm,
-                        .first_operator = first}
+                        .first_operator = first,
+                        .clips_gradients = c.clip_grad > 0}
         .to_error();
   }
   // The host begins a step while the device is busy with the one before. Between two looks of the host lies
@@ -281,7 +298,7 @@ void Trainer::Run::finish_step() {
   const double seconds = result.seconds.value_or(looked);
   watch_ranks(seconds);
   IterationRecord record{.iteration = step.iteration,
-                         .train_iters = c.train_iters,
+                         .train_iters = total_steps(),
                          .consumed_samples = step.iteration * c.global_batch_size,
                          .global_batch_size = c.global_batch_size,
                          .learning_rate = step.learning_rate,
@@ -298,17 +315,14 @@ void Trainer::Run::finish_step() {
                                      .model_flops = training_flops(model, c.global_batch_size, c.seq_length),
                                      .exact = rank->device().synchronous()},
                                     ended);
+  if (clock) record.throughput.eta = clock->remaining(ended);
   // What was reached is a lower bound of what can be.
   if (peak && peak->value()) peak->seen(meter->peak());
   if (monitor) monitor->iteration(record);
 }
 
 void Trainer::Run::watch_ranks(double step_seconds) {
-  if (ranks.alone()) return;
-  longest_step = std::max(longest_step, step_seconds);
-  const std::chrono::duration<double> patience(3 * longest_step);
-  rank->mesh().set_timeout(
-      comm::watchdog_timeout(std::chrono::duration_cast<std::chrono::milliseconds>(patience)));
+  if (!ranks.alone()) rank->mesh().set_timeout(patience.after_step(step_seconds));
 }
 
 data::BatchLoaderOptions Trainer::Run::loader_options(std::int64_t first_sample, std::int64_t samples) const {
@@ -379,16 +393,26 @@ std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const
   return loss;
 }
 
-void Trainer::Run::write_sample(const std::atomic<bool>& stop) {
+bool Trainer::Run::must_sample() {
+  if (!c.sample_interval || (iteration % *c.sample_interval != 0 && iteration < last_iteration)) return false;
+  return ranks.from_first(monitor && !monitor->sampled(iteration) ? 1 : 0) == 1;
+}
+
+bool Trainer::Run::write_sample(const std::atomic<bool>& stop) {
   finish_step();
   const bool together = session->reader()->reads_together();
   if (!session->reader()->gathers_weights()) session->parallel().wait_for_all_values();
+  bool cut = false;
   if (ranks.first()) {
-    write_own_sample(stop);
+    cut = !write_own_sample(stop);
   } else if (together) {
     read_along();
   }
-  ranks.any(false);  // the others wait here, and not in a collective that has a short timeout
+  // The others wait here, and not in a collective that has a short timeout.
+  if (!ranks.any(cut)) return true;
+  log.info("asked to stop before the sample at iteration {} was written: the next start writes it",
+           iteration);
+  return false;
 }
 
 GenerateSettings Trainer::Run::sample_settings() const {
@@ -403,7 +427,7 @@ GenerateSettings Trainer::Run::sample_settings() const {
   return sampled;
 }
 
-void Trainer::Run::write_own_sample(const std::atomic<bool>& stop) {
+bool Trainer::Run::write_own_sample(const std::atomic<bool>& stop) {
   phase("writing a sample");
   TokenReader& model_reader = *session->reader();
   const std::span<const std::int32_t> prompt =
@@ -417,19 +441,23 @@ void Trainer::Run::write_own_sample(const std::atomic<bool>& stop) {
     if (model_reader.reads_together())
       ranks.from_first(std::string(reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()));
   };
+  bool cut = false;
   const Generation generation = generate(
       model_reader, prompt, sample_settings(),
       [&](std::int32_t id) {
         record.text += stream.push(id);
-        return !stop;
+        cut = stop;
+        return !cut;
       },
       tell);
   tell({});
+  phase("");
+  if (cut) return false;  // a part is no sample
   record.text += stream.finish();
   record.tokens = static_cast<std::int64_t>(generation.ids.size());
   record.seconds = monotonic_seconds() - began;
   monitor->sample(record);
-  phase("");
+  return true;
 }
 
 void Trainer::Run::read_along() {

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
+#include <sstream>
 
 #include "base/error.h"
 #include "device/cpu/cpu_device.h"
@@ -20,24 +21,18 @@ namespace {
 // Of large products, what a whole step usually reaches (docs/performance.md).
 constexpr double kUsualShare = 0.5;
 
-// The micro_batch_size of the run that this one goes on from; nothing where it begins anew.
-std::optional<std::int64_t> continued_microbatch(const config::Experiment& e) {
-  const config::TrainerConfig& c = e.trainer;
-  std::optional<CheckpointReader> checkpoint;
-  if (c.auto_continue_train)
-    checkpoint = find_resume_point(checkpoint_root_of(e), Validation::kStructure).reader;
-  if (!checkpoint && c.load && !c.finetune) {
-    const Path load = loaded_root(*c.load);
-    if (Env::posix().status(load / Manifest::kFileName))
-      checkpoint = CheckpointReader::open(load, Validation::kStructure);
-  }
-  if (!checkpoint) return std::nullopt;
-  const TrainerState state = read_trainer_state(*checkpoint);
+std::optional<std::int64_t> recorded_microbatch(const TrainerState& state) {
   const std::string size = recorded_setting(state, "micro_batch_size");
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), number);
   if (error != std::errc() || end != size.data() + size.size() || number < 1) return std::nullopt;
   return number;
+}
+
+// The micro_batch_size of the run that this one goes on from; nothing where it begins anew.
+std::optional<std::int64_t> continued_microbatch(const config::Experiment& e) {
+  const std::optional<TrainerState> state = continued_state(e);
+  return state ? recorded_microbatch(*state) : std::nullopt;
 }
 
 // Steps of `step` seconds that fit `seconds`, evaluations included. These are forward passes: a third of a
@@ -68,6 +63,47 @@ std::string peak_name(const Device& device, DType compute) {
 
 }  // namespace
 
+std::optional<TrainerState> continued_state(const config::Experiment& e) {
+  const config::TrainerConfig& c = e.trainer;
+  std::optional<CheckpointReader> checkpoint;
+  if (c.auto_continue_train)
+    checkpoint = find_resume_point(checkpoint_root_of(e), Validation::kStructure).reader;
+  if (!checkpoint && c.load && !c.finetune) {
+    const Path load = loaded_root(*c.load);
+    if (Env::posix().status(load / Manifest::kFileName)) {
+      checkpoint = CheckpointReader::open(load, Validation::kStructure);
+    } else if (!Env::posix().status(load / "config.json")) {
+      checkpoint = find_resume_point(load, Validation::kStructure).reader;
+    }
+  }
+  return checkpoint ? std::optional(read_trainer_state(*checkpoint)) : std::nullopt;
+}
+
+data::CyclicOptions Trainer::Run::choose_cyclic_order() {
+  data::CyclicOptions order{.micro_batch_size = c.micro_batch_size,
+                            .dp_size = shape.data(ranks.size()),
+                            .sharded = c.data_sharding};
+  if (c.dataloader_type != "cyclic" || c.stage == "sft") return order;
+  const data::CyclicOptions own = order;
+  if (const auto state = ranks.first() ? continued_state(e) : std::nullopt) {
+    if (state->cyclic_ranks > 0) {
+      order.micro_batch_size = state->cyclic_micro_batch_size;
+      order.dp_size = state->cyclic_ranks;
+    } else if (const auto recorded = recorded_microbatch(*state)) {
+      order.micro_batch_size =
+          *recorded;  // an older checkpoint, which does not say how many ranks there were
+    }
+  }
+  order.micro_batch_size = ranks.from_first(order.micro_batch_size);
+  order.dp_size = ranks.from_first(order.dp_size);
+  if (order.micro_batch_size != own.micro_batch_size || order.dp_size != own.dp_size) {
+    log.info(
+        "the data keep the order of {} data-parallel ranks with microbatches of {} (dataloader_type: cyclic)",
+        order.dp_size, order.micro_batch_size);
+  }
+  return order;
+}
+
 void Trainer::Run::phase(std::string_view what, std::optional<double> share) const {
   if (options.observer) options.observer->phase(what, share);
 }
@@ -89,6 +125,11 @@ data::TokenizeProgressFn Trainer::Run::tokenize_progress() const {
 data::DataOptions Trainer::Run::data_options() const {
   data::DataOptions made = data_options_of(e, *tokenizer);
   made.progress = tokenize_progress();
+  if (clock) {
+    const std::int64_t steps = clock->state().data_steps;
+    made.train_samples = steps * c.global_batch_size;
+    made.valid_samples = (steps / c.eval_interval + 1) * made.test_samples;
+  }
   return made;
 }
 
@@ -116,38 +157,104 @@ void Trainer::Run::plan_length() {
     steps = samples / c.global_batch_size + (samples % c.global_batch_size != 0);
     log.info("{} epochs of the training data are {} samples: {} steps", *c.train_epochs, samples, steps);
   } else {
-    // A run that goes on keeps its plan, whatever the machine does today.
-    steps = ranks.from_first(ranks.first() ? planned_steps() : 0);
-    if (steps == 0) steps = steps_of_minutes();
+    plan_time();
+    steps = clock->state().planned;
   }
   config::set_train_iters(e, steps);
   schedule = Schedule(c, starts_from_weights(c));
 }
 
-std::int64_t Trainer::Run::planned_steps() const {
-  if (!c.auto_continue_train) return 0;
-  const ResumePoint point = find_resume_point(checkpoint_root_of(e), Validation::kStructure);
-  if (!point.reader) return 0;
-  const TrainerState state = read_trainer_state(*point.reader);
+void Trainer::Run::plan_time() {
+  const double total = *c.train_minutes * 60;
+  // A run that goes on keeps its plan, whatever the machine does today.
+  std::optional<ClockState> state;
+  if (ranks.first()) state = continued_clock();
+  const bool known = ranks.from_first(state && state->planned > 0 ? 1 : 0) == 1;
+  if (!known) {
+    const double step = time_steps();
+    const std::int64_t planned = ranks.from_first(steps_within(total, step, c));
+    if (ranks.first()) {
+      // Steps of a run that counted none of its time.
+      const double spent = state ? state->seconds * step : 0;
+      state = {.seconds = spent, .planned = planned, .data_steps = data_steps_of(planned)};
+    }
+    log.info("planned about {} steps ({} each) for {} minutes; the clock ends the run", planned,
+             human_duration(step), *c.train_minutes);
+  }
+  const ClockState own = state.value_or(ClockState{});
+  ClockState shared;
+  std::istringstream in(ranks.from_first(fmt::format("{} {} {} {} {}", own.seconds, own.warm_seconds,
+                                                     own.planned, own.data_steps, own.finished ? 1 : 0)));
+  in >> shared.seconds >> shared.warm_seconds >> shared.planned >> shared.data_steps >> shared.finished;
+  const bool by_steps = e.provenance_of("lr_decay_iters").layer > config::Layer::kDerived;
+  clock.emplace(
+      ClockOptions{
+          .total = total, .warmup_steps = c.lr_warmup_fraction ? 0 : c.lr_warmup_iters, .by_steps = by_steps},
+      shared);
+}
+
+std::optional<ClockState> Trainer::Run::continued_clock() const {
+  const std::optional<TrainerState> found = continued_state(e);
+  if (!found) return std::nullopt;
+  const TrainerState& state = *found;
   const auto changes = changed_settings(state.experiment, experiment_text(e));
   const bool same = std::ranges::none_of(
       changes, [](const SettingChange& change) { return change.key == "train_minutes"; });
-  return same ? state.train_iters : 0;
+  if (state.clock) {
+    ClockState kept = *state.clock;
+    if (same) return kept;
+    // For another time: at the pace so far. The data keep their order.
+    const double share = std::max(kept.seconds, 1e-3) / (*c.train_minutes * 60);
+    kept.planned =
+        std::max<std::int64_t>(1, std::llround(std::min(static_cast<double>(state.iteration) / share, 1e12)));
+    kept.finished = false;
+    return kept;
+  }
+  // Of a version that planned steps alone, or of a run with train_iters: time is counted in its steps.
+  if (!same || state.train_iters == 0) return ClockState{.seconds = static_cast<double>(state.iteration)};
+  const double each = *c.train_minutes * 60 / static_cast<double>(state.train_iters);
+  return ClockState{.seconds = static_cast<double>(state.iteration) * each,
+                    .planned = state.train_iters,
+                    .data_steps = state.train_iters,
+                    .finished = state.iteration >= state.train_iters};
 }
 
-std::int64_t Trainer::Run::steps_of_minutes() {
+double Trainer::Run::time_steps() {
   phase("timing a few steps");
   constexpr double kLongest = 10, kShareOfTime = 0.02;
-  const double seconds = *c.train_minutes * 60;
   std::unique_ptr<Device> device = turbo::open_device(choose_device());
   engine::Mesh mesh = ranks.make_mesh(*device, shape);
   engine::Rank trial(std::move(device), std::move(mesh));
-  const double step =
-      measure_step_time(trial, settings, families, std::min(kLongest, kShareOfTime * seconds),
-                        [this](bool more) { return ranks.from_first(std::int64_t{more}) != 0; });
-  const std::int64_t steps = ranks.from_first(steps_within(seconds, step, c));
-  log.info("{} minutes are about {} steps of {}", *c.train_minutes, steps, human_duration(step));
-  return steps;
+  return measure_step_time(trial, settings, families,
+                           std::min(kLongest, kShareOfTime * *c.train_minutes * 60),
+                           [this](bool more) { return ranks.from_first(std::int64_t{more}) != 0; });
+}
+
+double Trainer::Run::schedule_position() {
+  if (!clock) return static_cast<double>(iteration);
+  std::string turn;
+  if (ranks.first())
+    turn = TrainingClock::encode(clock->turn(iteration, monotonic_seconds(), seconds_at_end()));
+  const TrainingClock::Turn taken = TrainingClock::decode(ranks.from_first(turn));
+  clock->take(taken);
+  if (taken.last) last_iteration = iteration + 1;
+  // What rank 0 tells the others is kept until all answer together.
+  constexpr std::int64_t kTogether = 64;
+  if (!ranks.alone() && ++clock_turns % kTogether == 0) ranks.any(false);
+  return taken.position;
+}
+
+std::int64_t Trainer::Run::total_steps() const {
+  if (!clock) return c.train_iters;
+  return clock->state().finished ? last_iteration : clock->total();
+}
+
+double Trainer::Run::seconds_at_end() const {
+  if (c.eval_iters == 0) return 0;
+  // An evaluation is forward passes: a third of a step's work.
+  const double guessed = static_cast<double>(c.eval_iters) * clock->step_seconds() / 3;
+  const double each = evaluation_seconds > 0 ? evaluation_seconds : guessed;
+  return (datasets.valid ? each : 0) + (datasets.test ? each : 0);
 }
 
 void Trainer::Run::warn_of_few_steps() const {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,10 +17,12 @@
 #include "engine/rank.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/data/batch_loader.h"
+#include "lm/data/cyclic_dataset.h"
 #include "lm/data/dataset.h"
 #include "lm/generate/generate.h"
 #include "lm/model/weights.h"
 #include "lm/monitor/device_peak.h"
+#include "lm/monitor/run_ending.h"
 #include "lm/monitor/run_folder.h"
 #include "lm/monitor/training_monitor.h"
 #include "lm/optimizer/schedule.h"
@@ -28,6 +31,7 @@
 #include "lm/train/resume.h"
 #include "lm/train/run_trace.h"
 #include "lm/train/trainer.h"
+#include "lm/train/training_clock.h"
 #include "lm/train/training_settings.h"
 
 namespace primus {
@@ -36,6 +40,10 @@ namespace primus {
 inline void warn_without_graphs(Logger& log, const std::string& why) {
   if (!why.empty()) log.warning("enable_cuda_graph: steps are not recorded: {}", why);
 }
+
+// What the checkpoint says that a run of this experiment goes on from: its own newest one, or without one
+// that of `load`. Nothing where the run begins anew.
+std::optional<TrainerState> continued_state(const config::Experiment& experiment);
 
 // One run from start to end; its members are built in this order.
 struct Trainer::Run {
@@ -63,6 +71,9 @@ struct Trainer::Run {
   }
   void prepare();
   TrainingSummary execute(const std::atomic<bool>& stop);
+  // Rank 0 writes how the run ended (run_ending.h).
+  void record_end(const TrainingSummary& summary) const;
+  void record_failure(const std::exception& error) const;
 
   const std::int64_t init_ms = unix_milliseconds();
   std::vector<std::string> model_notes, facts;
@@ -91,10 +102,24 @@ struct Trainer::Run {
   void record_experiment() const;
   // The steps of train_epochs and train_minutes.
   void plan_length();
-  // Those of the run that this one goes on from; 0: it begins anew, or for other minutes.
-  std::int64_t planned_steps() const;
-  // All ranks call it alike.
-  std::int64_t steps_of_minutes();
+  // With train_minutes: the clock of the run, which goes on where its checkpoint has it. All ranks call it
+  // alike.
+  void plan_time();
+  // Of the run that this one goes on from; nothing where it begins anew. Without planned steps where that run
+  // counted steps and no time: `seconds` are then those steps. Reads a checkpoint.
+  std::optional<ClockState> continued_clock() const;
+  // How cyclic data is ordered: as the run that this one goes on from had it, on however many ranks. All
+  // ranks call it alike.
+  data::CyclicOptions choose_cyclic_order();
+  // Seconds of a step, timed before the first one. All ranks call it alike.
+  double time_steps();
+  // The place in the schedule of the step that comes, in steps, as rank 0 has it; with train_minutes that is
+  // a question of time, and decides whether the step is the last. All ranks call it alike.
+  double schedule_position();
+  // Steps of the run: with train_minutes as estimated now.
+  std::int64_t total_steps() const;
+  // Seconds that the run takes behind its last step, about.
+  double seconds_at_end() const;
   data::TokenizeProgressFn tokenize_progress() const;
   data::DataOptions data_options() const;
   data::SftOptions sft_options() const;
@@ -121,6 +146,8 @@ struct Trainer::Run {
   void load_or_initialize();
   void resume_from(const CheckpointReader& checkpoint);
   void finetune_from(const CheckpointReader& checkpoint);
+  // Says where the changed settings make the rate jump.
+  void tell_rate(const TrainerState& state, const std::vector<SettingChange>& changes) const;
   // Says for how many layers the checkpoint has none. With a recipe that has delayed scales, else nothing.
   void load_scales_of_fp8(const CheckpointReader& checkpoint);
   // Where the experiment asks this rank for a trace. All ranks call it alike.
@@ -129,6 +156,13 @@ struct Trainer::Run {
   void turn_trace();
   // Waits for the kernels and collectives that are on their way.
   void drain();
+  // Trains until the run's end, a limit, or `stop`, whose part it returns.
+  bool run_steps(TrainingSummary& summary, const std::atomic<bool>& stop, double began);
+  bool is_out_of_time(double began) const;
+  static void interrupt(TrainingSummary& summary, const std::string& by);
+  std::string asked() const;  // who asked the run to stop
+  // What is known at the end of the run.
+  TrainingSummary conclude(TrainingSummary summary, double began);
   // False: `stop` came first, and the step was left without a trace. Ranks that train together end a step
   // together, and leave none.
   bool train_step(const std::atomic<bool>& stop);
@@ -149,9 +183,11 @@ struct Trainer::Run {
   // Where an evaluation after this iteration has reached target_eval_loss, the run ends with this iteration.
   // Rank 0 decides by its record, of this or an earlier process. All ranks call it alike.
   void end_at_target();
-  // A text by the model as it is now, from rank 0.
-  void write_sample(const std::atomic<bool>& stop);
-  void write_own_sample(const std::atomic<bool>& stop);
+  // Whether a text of this iteration is due and rank 0 has no record of it. All ranks call it alike.
+  bool must_sample();
+  // A text by the model as it is now, from rank 0. False: `stop` came first, and it is still due.
+  bool write_sample(const std::atomic<bool>& stop);
+  bool write_own_sample(const std::atomic<bool>& stop);
   // Of the other ranks, where a rank has a part of the weights only: reads what rank 0 writes.
   void read_along();
   GenerateSettings sample_settings() const;
@@ -183,17 +219,25 @@ struct Trainer::Run {
   std::unique_ptr<AsyncWriter> writer;       // after what its sources read
   std::unique_ptr<TrainingMonitor> monitor;  // of rank 0
   std::unique_ptr<ThroughputMeter> meter;
+  std::optional<TrainingClock> clock;  // with train_minutes
+  std::int64_t clock_turns = 0;
+  double evaluation_seconds = 0;   // of the last one on validation data
   std::optional<DevicePeak> peak;  // of rank 0
   std::vector<std::int32_t> sample_prompt;
   std::unique_ptr<data::BatchLoader> loader;
   engine::MemoryPlan memory;
   DeviceProperties device_properties;
-  std::int64_t iteration = 0;       // steps whose update is enqueued
-  std::int64_t last_iteration = 0;  // the run ends with it: train_iters, or where it reached its target
+  std::int64_t iteration = 0;  // steps whose update is enqueued
+  // The run ends with it: train_iters, or where it reached its target, or where its time is over.
+  std::int64_t last_iteration = 0;
+  static constexpr std::int64_t kNoLastIteration = std::numeric_limits<std::int64_t>::max();
   bool target_reached = false;
   std::int64_t first_iteration = 0;  // completed when this process began
   std::int64_t last_saved = -1, last_logged_save = -1;
   std::int64_t nan_iterations = 0;
+  std::optional<double> last_rate;        // the learning rate of the last step, of an earlier process too
+  std::vector<std::string> rule_changes;  // since that process: settings that decide what is learned
+  data::CyclicOptions cyclic_order;
   std::vector<Snapshot::Blob> model_files;  // of every checkpoint, beside the weights
   // A step that is on its way, or done, and was not reported yet.
   struct Pending {
@@ -203,7 +247,8 @@ struct Trainer::Run {
   };
   std::optional<Pending> pending;
   bool graphs_logged = false;
-  double longest_step = 0, last_step_ended = 0;
+  RankPatience patience;
+  double last_step_ended = 0;
   StepResult result;  // of the last step that was reported
 };
 

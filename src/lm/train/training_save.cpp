@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -33,6 +34,22 @@ std::optional<std::string> Trainer::Run::newest_checkpoint() const {
   const CheckpointRoot checkpoints(checkpoint_root_of(e));
   const auto saved = checkpoints.latest();
   return saved ? std::optional(checkpoints.folder(*saved).string()) : std::nullopt;
+}
+
+void Trainer::Run::record_end(const TrainingSummary& summary) const {
+  if (!ranks.first()) return;
+  using State = RunEnding::State;
+  const std::string reason = summary.interrupted      ? summary.stopped_by
+                             : summary.reached_target ? "target_eval_loss"
+                                                      : "";
+  write_ending(folder.root(), {.state = summary.interrupted ? State::kStopped : State::kFinished,
+                               .reason = reason,
+                               .text = "",
+                               .iteration = iteration});
+}
+
+void Trainer::Run::record_failure(const std::exception& error) const {
+  if (ranks.first()) write_ending(folder.root(), ending_of(error, iteration));
 }
 
 std::vector<Snapshot::Blob> Trainer::Run::make_model_files() const {
@@ -76,13 +93,18 @@ std::vector<Snapshot::Blob> Trainer::Run::make_model_files() const {
 }
 
 std::string Trainer::Run::trainer_state() const {
+  const bool is_cyclic = c.dataloader_type == "cyclic" && c.stage != "sft";
   return write_trainer_state({.iteration = iteration,
                               .consumed_samples = iteration * c.global_batch_size,
                               .global_batch_size = c.global_batch_size,
                               .seed = c.seed,
                               .nan_iterations = nan_iterations,
                               .lm_loss = result.loss,
-                              .train_iters = c.train_iters,
+                              .train_iters = total_steps(),
+                              .clock = clock ? std::optional(clock->state()) : std::nullopt,
+                              .learning_rate = last_rate,
+                              .cyclic_ranks = is_cyclic ? cyclic_order.dp_size : 0,
+                              .cyclic_micro_batch_size = is_cyclic ? cyclic_order.micro_batch_size : 0,
                               .experiment = experiment_text(e),
                               .optimizer = names_of(session->optimizer().rules()),
                               .tokenizer = tokenizer_identity(),
@@ -92,6 +114,11 @@ std::string Trainer::Run::trainer_state() const {
 void Trainer::Run::save() {
   if (last_saved == iteration) return;
   finish_step();
+  if (clock) {
+    const double now = monotonic_seconds();
+    clock->set_seconds(1e-6 * static_cast<double>(ranks.from_first(std::llround(1e6 * clock->seconds(now)))),
+                       now);
+  }
   const comm::Activity busy = ranks.busy("saving a checkpoint");
   const RunTrace::HostWork saved(trace.get(), "begin a checkpoint");
   const double began = monotonic_seconds();

@@ -9,6 +9,7 @@
 #include "base/files/file.h"
 #include "base/terminal/terminal.h"
 #include "lm/data/cyclic_dataset.h"
+#include "lm/data/repeated_dataset.h"
 #include "lm/generate/generate.h"
 #include "lm/train/fp8_state.h"
 #include "lm/train/mlperf_run.h"
@@ -16,6 +17,39 @@
 #include "turbo/devices/devices.h"
 
 namespace primus {
+namespace {
+
+// Whether another value of this setting teaches something else. The others say how a run is watched and
+// saved.
+bool decides_learning(std::string_view key) {
+  for (const char* prefix : {"lr",
+                             "min_lr",
+                             "train_",
+                             "weight_decay",
+                             "start_weight_decay",
+                             "end_weight_decay",
+                             "adam_",
+                             "lion_",
+                             "muon_",
+                             "optimizer",
+                             "clip_grad",
+                             "data_path",
+                             "data_sharding",
+                             "dataloader_type",
+                             "dropout",
+                             "attention_dropout",
+                             "hidden_dropout",
+                             "calculate_per_token_loss",
+                             "sft_",
+                             "lora",
+                             "moe_"}) {
+    if (key.starts_with(prefix)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 void Trainer::Run::lock_folder() {
   if (!ranks.first()) return;
   folder.create();
@@ -30,8 +64,18 @@ DeviceSpec Trainer::Run::choose_device(std::vector<std::string>* notes) const {
 }
 
 void Trainer::Run::compare_experiments() {
-  ranks.require_same({{"the experiment", experiment_text(e)},
-                      {"the tokenizer", fmt::format("{:016x}", tokenizer->fingerprint())}});
+  // The program first: another version may have other settings.
+  ranks.require_same({{"the version of Primus", options.version}});
+  // Results do not depend on how many threads compute them, and hosts have unlike numbers of cores.
+  config::Experiment compared = e;
+  compared.trainer.num_threads = 0;
+  compared.env.erase("OMP_NUM_THREADS");
+  const std::string text = experiment_text(std::move(compared));
+  std::vector<std::pair<std::string, std::string>> facts;
+  for (const auto& [key, value] : settings_of(text)) facts.emplace_back(key, value);
+  facts.emplace_back("the tokenizer", fmt::format("{:016x}", tokenizer->fingerprint()));
+  ranks.require_same(facts);
+  ranks.require_same({{"the experiment", text}});  // what is in no setting of its own
 }
 
 void Trainer::Run::compare_data() {
@@ -49,12 +93,13 @@ void Trainer::Run::open_data() {
   if (c.stage == "sft") return open_conversations();
   datasets = data::open_datasets(data_options(), *tokenizer);
   if (c.dataloader_type == "cyclic") {
-    const data::CyclicOptions cyclic{.micro_batch_size = c.micro_batch_size,
-                                     .dp_size = shape.data(ranks.size()),
-                                     .sharded = c.data_sharding};
     for (auto* dataset : {&datasets.train, &datasets.valid, &datasets.test}) {
-      if (*dataset) *dataset = data::make_cyclic(std::move(*dataset), cyclic);
+      if (*dataset) *dataset = data::make_cyclic(std::move(*dataset), cyclic_order);
     }
+  }
+  if (clock) {
+    for (auto* dataset : {&datasets.train, &datasets.valid})
+      *dataset = data::make_repeated(std::move(*dataset));
   }
   const std::int64_t needed = c.train_iters * c.global_batch_size;
   if (datasets.train && datasets.train->size() < needed) {
@@ -105,6 +150,7 @@ void Trainer::Run::prepare() {
       c.auto_continue_train && find_resume_point(checkpoint_root_of(e), Validation::kStructure).reader;
   if (c.load && !Env::posix().status(*c.load) && !goes_on) throw nothing_to_load(e);
   plan_length();
+  cyclic_order = choose_cyclic_order();
   if (c.stage == "sft") {
     open_data();  // all at once: there is no cache that the first could make for the others
   } else {
@@ -209,10 +255,11 @@ void Trainer::Run::prepare() {
       root, SaveOptions{.keep_last = static_cast<int>(c.keep_latest), .group = ranks.saving_group()});
   if (ranks.first()) monitor = std::make_unique<TrainingMonitor>(folder, monitor_options(), log);
   last_iteration = c.train_iters;
+  if (clock) last_iteration = clock->state().finished ? iteration : kNoLastIteration;
   if (iteration > 0) end_at_target();
   measure_peak();
   meter = std::make_unique<ThroughputMeter>(
-      ThroughputOptions{.train_iters = c.train_iters,
+      ThroughputOptions{.train_iters = clock ? 0 : c.train_iters,
                         .world_size = ranks.size(),
                         .peak_flops_per_device = peak ? peak->value().value_or(0) : 0,
                         .avg_skip_iterations = static_cast<int>(c.log_avg_skip_iterations),
@@ -225,8 +272,9 @@ void Trainer::Run::prepare() {
                                     human_count(static_cast<double>(measured.parameters)),
                                     name_of(settings.compute), rank->device().description()),
          .first_iteration = iteration,
-         .train_iters = c.train_iters});
+         .train_iters = total_steps()});
   }
+  if (session->reader()) sample_prompt = find_sample_prompt();
   if (iteration >= last_iteration) return;
   warn_of_few_steps();
   // Only now: a run that is refused, or has nothing to do, leaves the record of one that trained.
@@ -236,8 +284,10 @@ void Trainer::Run::prepare() {
                   root.string(), aside->string());
     }
   }
-  if (ranks.first()) record_experiment();
-  if (session->reader()) sample_prompt = find_sample_prompt();
+  if (ranks.first()) {
+    record_experiment();
+    write_ending(folder.root(), {.state = RunEnding::State::kRunning, .iteration = iteration});
+  }
   if (monitor) monitor->begin();
   loader = std::make_unique<data::BatchLoader>(
       *datasets.train, loader_options(iteration * c.global_batch_size, c.global_batch_size));
@@ -389,10 +439,17 @@ void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
   load_checkpoint(checkpoint, session->store(), *rank, optimizer);
   load_scales_of_fp8(checkpoint);
   iteration = last_saved = checkpoint.iteration();
+  if (clock && state.clock) clock->restore(*state.clock);
   nan_iterations = state.nan_iterations;
   result.loss = state.lm_loss;
   log.info("continuing from {} (iteration {})", checkpoint.folder().string(), iteration);
-  for (const SettingChange& change : changed_settings(state.experiment, experiment_text(e))) {
+  const std::vector<SettingChange> changes = changed_settings(state.experiment, experiment_text(e));
+  for (const SettingChange& change : changes) {
+    if (decides_learning(change.key)) {
+      rule_changes.push_back(fmt::format("{} was {}, and is {}", change.key,
+                                         change.before.empty() ? "unset" : change.before,
+                                         change.after.empty() ? "unset" : change.after));
+    }
     const std::string text = fmt::format("{} was {}, and is {} from here on", change.key,
                                          change.before.empty() ? "unset" : change.before,
                                          change.after.empty() ? "unset" : change.after);
@@ -400,11 +457,33 @@ void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
         change.key == "data_path" || change.key == "train_data_path" || change.key == "sft_dataset_name";
     const bool renamed = names_data && state.data && data && state.data->fingerprint == data->fingerprint;
     // Conversations have an order that does not depend on how many passes there are.
-    const bool length = c.stage == "sft" && change.key.starts_with("train_");
+    const bool length = (c.stage == "sft" && change.key.starts_with("train_")) ||
+                        (clock && change.key == "train_minutes" && state.clock);
     change.moves_data && !renamed && !length
         ? log.warning("{}: the data order changes: some samples repeat, others are skipped", text)
         : log.info("{}", text);
   }
+  tell_rate(state, changes);
+  last_rate = state.learning_rate;
+}
+
+void Trainer::Run::tell_rate(const TrainerState& state, const std::vector<SettingChange>& changes) const {
+  const auto shapes_rate = [](const SettingChange& change) {
+    return change.key.starts_with("lr") || change.key.starts_with("train_") || change.key == "min_lr";
+  };
+  const bool over = clock ? clock->state().finished : iteration >= c.train_iters;
+  if (!state.learning_rate || over || std::ranges::none_of(changes, shapes_rate)) return;
+  const double before = *state.learning_rate;
+  const double next =
+      schedule.learning_rate_at(clock ? clock->place(iteration) : static_cast<double>(iteration));
+  constexpr double kJump = 1.25;
+  if (std::max(before, next) <= kJump * std::min(before, next)) return;
+  log.warning(
+      "the learning rate jumps from {:.2e} (iteration {}) to {:.2e} (iteration {}): the schedule spans the "
+      "whole run, and its length or its rates have changed; a run that may be trained longer keeps its rate "
+      "with "
+      "lr_decay_style: WSD (docs/watching.md, Training longer)",
+      before, iteration, next, iteration + 1);
 }
 
 }  // namespace primus

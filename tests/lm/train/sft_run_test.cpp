@@ -50,6 +50,33 @@ class SftRuns : public WholeRuns {
   }
 };
 
+// The loss of an evaluation is that of all its labels, whichever batch they are in.
+TEST_F(SftRuns, AnEvaluationOfSeveralBatchesCountsEachLabelOnce) {
+  questions("train.jsonl", 20);
+  std::string lines;
+  for (const std::size_t answer : {1, 30, 2, 25})
+    lines += R"({"question": "q", "answer": ")" + std::string(answer, 'a') + "\"}\n";
+  write("validation.jsonl", lines);
+  const std::vector<std::string> settings = {"sft_dataset_name=" + folder_.path().string(),
+                                             "lr=0",
+                                             "min_lr=0",
+                                             "train_iters=1",
+                                             "eval_interval=1",
+                                             "dataloader_type=single"};
+  const auto evaluated = [&](const std::string& name, int iterations, int batch) {
+    auto all = settings;
+    all.push_back("eval_iters=" + std::to_string(iterations));
+    all.push_back("global_batch_size=" + std::to_string(batch));
+    run(name, all);
+    const std::string line = read_file(folder_.path() / "w/u" / name / "evaluations.jsonl");
+    return nlohmann::json::parse(line.substr(0, line.find('\n'))).at("lm_loss").get<double>();
+  };
+  // The same four conversations as one batch, as two and as four.
+  const double one = evaluated("one", 1, 4);
+  EXPECT_NEAR(evaluated("two", 2, 2), one, 1e-5 * one);
+  EXPECT_NEAR(evaluated("four", 4, 1), one, 1e-5 * one);
+}
+
 TEST_F(SftRuns, GoOnBitForBitAndEvaluate) {
   const std::string data = questions("q.jsonl", 40);
   const std::vector<std::string> settings = {data,

@@ -71,10 +71,10 @@ void Trainer::Run::compare_experiments() {
   compared.trainer.num_threads = 0;
   compared.env.erase("OMP_NUM_THREADS");
   const std::string text = experiment_text(std::move(compared));
-  std::vector<std::pair<std::string, std::string>> facts;
-  for (const auto& [key, value] : settings_of(text)) facts.emplace_back(key, value);
-  facts.emplace_back("the tokenizer", fmt::format("{:016x}", tokenizer->fingerprint()));
-  ranks.require_same(facts);
+  std::vector<std::pair<std::string, std::string>> settings_now;
+  for (const auto& [key, value] : settings_of(text)) settings_now.emplace_back(key, value);
+  settings_now.emplace_back("the tokenizer", fmt::format("{:016x}", tokenizer->fingerprint()));
+  ranks.require_same(settings_now);
   ranks.require_same({{"the experiment", text}});  // what is in no setting of its own
 }
 

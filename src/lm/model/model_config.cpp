@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
@@ -261,6 +262,40 @@ void check(const ModelConfig& c) {
   }
 }
 
+// What all families have.
+void read_common(const ConfigReader& r, const json& root, ModelConfig& c) {
+  refuse_unless(root, "attention_dropout", 0);
+  refuse_unless(root, "router_jitter_noise", 0);
+  refuse_unless(root, "is_causal", true);
+  refuse_unless(root, "per_layer_config", nullptr);
+  refuse_unless(root, "pruned_heads", json::object());
+  refuse_unless(root, "transformers_weights", nullptr);
+  c.layers = r.integer("num_hidden_layers", 1, 10000);
+  c.hidden = r.integer("hidden_size", 1, kMaxWidth);
+  c.ffn = r.integer("intermediate_size", 1, kMaxWidth);
+  c.heads = r.integer("num_attention_heads", 1, kMaxWidth);
+  c.kv_heads = r.integer_or("num_key_value_heads", c.heads, 1, kMaxWidth);
+  if (!r.find("head_dim") && c.hidden % c.heads != 0) {
+    throw r.bad("hidden_size", "is not a multiple of num_attention_heads, and there is no head_dim");
+  }
+  c.head_dim = r.integer_or("head_dim", c.hidden / c.heads, 1, kMaxWidth);
+  c.vocab = r.integer("vocab_size", 1, std::int64_t{1} << 30);
+  c.max_positions = r.integer_or("max_position_embeddings", 2048, 1, std::int64_t{1} << 40);
+  c.norm_epsilon = r.positive_or("rms_norm_eps", 1e-6);
+  c.tied_embeddings = r.flag_or("tie_word_embeddings", false);
+  c.init_std = r.number_or("initializer_range", 0.02);
+  read_token_ids(r, root, c);
+}
+
+std::vector<std::string> keys_that_nobody_knows(const ModelConfig& c, const json& root,
+                                                const FamilyRegistry& families) {
+  const json written = json::parse(write_model_config(c, DType::kF32, families));
+  std::vector<std::string> unknown = unknown_keys(root, written, families.find(c.family));
+  for (std::string& name : unused_rope_keys(root, families.find(c.family), c))
+    unknown.push_back(std::move(name));
+  return unknown;
+}
+
 }  // namespace
 
 std::string_view name_of(RopeScaling::Kind kind) {
@@ -289,7 +324,11 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
   refuse_quantised(ConfigReader(root, where));
   // Models that see images, too, describe their language model in a part of its own.
   if (const auto text = root.find("text_config"); text != root.end() && text->is_object()) {
-    root = json(*text);
+    json part = *text;
+    // Whether their head is tied may be said of the whole model alone.
+    if (const auto tied = root.find("tie_word_embeddings"); tied != root.end() && !part.contains(tied.key()))
+      part[tied.key()] = *tied;
+    root = std::move(part);
   }
   const ConfigReader r(root, where);
   ModelConfig c;
@@ -303,27 +342,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     c.family = family.model_type;
     renamed = rename_aliases(family, root);
     add_defaults(family, root);
-    refuse_unless(root, "attention_dropout", 0);
-    refuse_unless(root, "router_jitter_noise", 0);
-    refuse_unless(root, "is_causal", true);
-    refuse_unless(root, "per_layer_config", nullptr);
-    refuse_unless(root, "pruned_heads", json::object());
-    refuse_unless(root, "transformers_weights", nullptr);
-    c.layers = r.integer("num_hidden_layers", 1, 10000);
-    c.hidden = r.integer("hidden_size", 1, kMaxWidth);
-    c.ffn = r.integer("intermediate_size", 1, kMaxWidth);
-    c.heads = r.integer("num_attention_heads", 1, kMaxWidth);
-    c.kv_heads = r.integer_or("num_key_value_heads", c.heads, 1, kMaxWidth);
-    if (!r.find("head_dim") && c.hidden % c.heads != 0) {
-      throw r.bad("hidden_size", "is not a multiple of num_attention_heads, and there is no head_dim");
-    }
-    c.head_dim = r.integer_or("head_dim", c.hidden / c.heads, 1, kMaxWidth);
-    c.vocab = r.integer("vocab_size", 1, std::int64_t{1} << 30);
-    c.max_positions = r.integer_or("max_position_embeddings", 2048, 1, std::int64_t{1} << 40);
-    c.norm_epsilon = r.positive_or("rms_norm_eps", 1e-6);
-    c.tied_embeddings = r.flag_or("tie_word_embeddings", false);
-    c.init_std = r.number_or("initializer_range", 0.02);
-    read_token_ids(r, root, c);
+    read_common(r, root, c);
     c.mtp.layers = r.integer_or("num_nextn_predict_layers", 0, 0, MtpConfig::kMaxLayers);
     read_rope(root, where, family, c);
     c.lora = read_lora(root, where);
@@ -347,10 +366,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
         .at(where);
   }
   if (notes) {
-    const json written = json::parse(write_model_config(c, DType::kF32, families));
-    std::vector<std::string> unknown = unknown_keys(root, written, families.find(c.family));
-    for (std::string& name : unused_rope_keys(root, families.find(c.family), c))
-      unknown.push_back(std::move(name));
+    const std::vector<std::string> unknown = keys_that_nobody_knows(c, root, families);
     if (!unknown.empty()) {
       const bool one = unknown.size() == 1;
       notes->push_back(fmt::format("{}: {} {} {} unknown to Primus and {} ignored", where,

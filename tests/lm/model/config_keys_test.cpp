@@ -324,6 +324,18 @@ TEST(ConfigKeys, IdsOfTokensAreWrittenAsTheyWereRead) {
   }
 }
 
+// Models that see images say it beside their text_config, within it, or both.
+TEST(ConfigKeys, ATiedHeadMayBeSaidOfTheWholeModel) {
+  json text = golden("qwen3_5");
+  text["tie_word_embeddings"] = false;
+  json root = {{"model_type", "qwen3_5"}, {"tie_word_embeddings", true}, {"text_config", text}};
+  EXPECT_FALSE(read(root).tied_embeddings);
+  root["text_config"].erase("tie_word_embeddings");
+  EXPECT_TRUE(read(root).tied_embeddings);
+  root.erase("tie_word_embeddings");
+  EXPECT_FALSE(read(root).tied_embeddings);
+}
+
 TEST(ConfigKeys, QuantisedWeightsThatNothingReadsAreNamed) {
   json root = golden("llama");
   const auto with = [&](const json& config) {

@@ -88,6 +88,11 @@ std::optional<LanguageTensors::Piece> LanguageTensors::piece(std::string_view fu
   return Piece{view, &*whole};
 }
 
+std::string LanguageTensors::full_name(std::string_view name) const {
+  if (within_ && name.starts_with(kModel)) return std::string(kWithin).append(name.substr(kModel.size()));
+  return prefix_ + std::string(name);
+}
+
 std::optional<std::string_view> LanguageTensors::own_name(std::string_view full, std::string& storage) const {
   if (!full.starts_with(prefix_)) return std::nullopt;
   if (!within_ || !full.starts_with(kModel)) return full.substr(prefix_.size());

@@ -232,7 +232,7 @@ inline std::vector<Mistake> typical_mistakes() {
   file(with_lines("      lora:\n        dim: 0\n"), "exp.yaml:15:14", "it must be an integer, at least 1",
        "leave dim out");
   file(with_lines("      lora:\n        rank: 8\n"), "exp.yaml:15:9", "unknown key 'rank' of lora", "dim");
-  argument({"lora_rank=8"}, "unknown key 'lora_rank'", "lora.dim=32");
+  argument({"lora_rank=8"}, "unknown key 'lora_rank'", "lora.dim=16");
   argument({"lora_alpha=8"}, "unknown key 'lora_alpha'", "lora.alpha=32");
   argument({"lora.r=8"}, "unknown key 'r' of lora", "did you mean 'dim'?");
   file(with_lines("      lora:\n        target_modules: [linear_qvk]\n"), "exp.yaml:15:26",

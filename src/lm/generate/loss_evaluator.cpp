@@ -105,10 +105,12 @@ Value LossEvaluator::losses_of(const LanguageModel& model, engine::Tape& tape) {
 
 void LossEvaluator::run_batch() {
   std::fill(weights_.begin() + rows_ * settings_.sequence, weights_.end(), 0.0F);
-  engine::Tape tape(rank_.context(), rank_.stash());
-  const Value loss = losses_of(parts_->model, tape);
-  rank_.compute().copy_to_host(losses_.data(), loss.tensor().data, loss.tensor().bytes());
-  rank_.compute().synchronize();
+  {
+    engine::Tape tape(rank_.context(), rank_.stash());
+    const Value loss = losses_of(parts_->model, tape);
+    rank_.compute().copy_to_host(losses_.data(), loss.tensor().data, loss.tensor().bytes());
+    rank_.compute().synchronize();
+  }
   for (std::int64_t i = 0; i < rows_ * settings_.sequence; ++i) total_ += static_cast<double>(losses_[i]);
   if (!std::isfinite(total_)) {
     const std::string first = first_non_finite();

@@ -75,8 +75,8 @@ void collect(const config::Value& value, bool in_settings, const std::string& pr
 }
 
 // Keys of config.json that may differ: they change nothing, or only how many positions there are.
-constexpr std::array<std::string_view, 4> kHarmless = {"bos_token_id", "eos_token_id", "initializer_range",
-                                                       "max_position_embeddings"};
+constexpr std::array<std::string_view, 5> kHarmless = {"bos_token_id", "eos_token_id", "initializer_range",
+                                                       "max_position_embeddings", "pad_token_id"};
 
 template <class Names>
 bool contains(const Names& names, std::string_view name) {
@@ -301,14 +301,16 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
   if (difference.key == "primus_lora") {
     const bool without = difference.before == "not set";
     throw experiment.error_for(
-        "lora", fmt::format("'{}' was saved {}", folder, without ? "without LoRA" : "with other lora settings"),
+        "lora",
+        fmt::format("'{}' was saved {}", folder, without ? "without LoRA" : "with other lora settings"),
         "restore lora, or use a new exp_name");
   }
-  const std::string what = fmt::format("'{}' was saved with {} {}, and the experiment has {}", folder, difference.key,
-                                       difference.before, difference.after);
+  const std::string what = fmt::format("'{}' was saved with {} {}, and the experiment has {}", folder,
+                                       difference.key, difference.before, difference.after);
   const std::string hint =
-      difference.of_rope ? fmt::format("restore the setting, or start another run (exp_name) with load: {}", folder)
-                         : "restore the setting, or use a new exp_name without load to start from nothing";
+      difference.of_rope
+          ? fmt::format("restore the setting, or start another run (exp_name) with load: {}", folder)
+          : "restore the setting, or use a new exp_name without load to start from nothing";
   throw setting.empty() ? invalid(what, hint).at(file.string()) : experiment.error_for(setting, what, hint);
 }
 

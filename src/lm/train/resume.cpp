@@ -92,7 +92,12 @@ struct ConfigLine {
 // rope_parameters, which say the same once more.
 std::map<std::string, ConfigLine> config_lines(const std::string& config) {
   std::map<std::string, ConfigLine> lines;
-  const auto json = nlohmann::json::parse(config);
+  auto json = nlohmann::json::parse(config);
+  // Adapters are a difference of their own, whatever the model_type is called with them.
+  if (const auto lora = json.find("primus_lora"); lora != json.end() && lora->contains("model_type")) {
+    json["model_type"] = lora->at("model_type");
+    lora->erase("model_type");
+  }
   for (const auto& [key, value] : json.items()) {
     if (key == "rope_parameters") continue;
     if (key != "rope_scaling") {

@@ -22,10 +22,11 @@ struct PosttrainPlan {
 // With stage: sft, where the tokenizer is there (a dry run may do without): sft_conversation_format becomes
 // the name of a format. One that nobody chose is the one the run was begun with, else choose_style's. With
 // sft_fit_to_data, what the command line leaves open is chosen for `world` ranks:
-//   train_epochs        as many as show a model 1000 conversations, from 3 to 25, and 1 for 5000 and more; for fewer
+//   train_epochs        as many as show a model 1000 conversations, from 3 to 25, and 1 for 5000 and more;
+//   for fewer
 //                       than 1000, up to 12 times as many where the model has less than 1e8 parameters
-//   seq_length, global_batch_size   so that a large model has some 200 steps: sequences of the longest conversation
-//   or
+//   seq_length, global_batch_size   so that a large model has some 200 steps: sequences of the longest
+//   conversation or
 //                       more, and from 1 to 8 of them
 //   lr                  by the number of parameters: 1e-5 for 8e9, and growing with the root as models
 //   shrink; ten

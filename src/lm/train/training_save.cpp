@@ -144,8 +144,7 @@ void Trainer::Run::save() {
   log_written();  // the one before, which became durable while the writer was waited for
   if (options.observer) options.observer->saving(iteration);
   if (!c.async_save) writer->wait();
-  log.info("saving iteration {}: training paused {:.1f} ms", iteration,
-           1e3 * (monotonic_seconds() - began));
+  log.info("saving iteration {}: training paused {:.1f} ms", iteration, 1e3 * (monotonic_seconds() - began));
 }
 
 void Trainer::Run::log_written() {

@@ -63,7 +63,6 @@ TEST_F(Watching, ADivergedRunIsSaidToBe) {
   // 40 times the rate that this model stands.
   const ProgramResult result = trained("wild", {"train_iters=60", "lr=1", "clip_grad=0"});
   EXPECT_THAT(result.err, AllOf(HasSubstr("the loss has grown from "), HasSubstr("lower lr")));
-  EXPECT_THAT(result.err, HasSubstr("min_lr is 0.1 in place of 0.0003"));
   const json run = status("wild");
   EXPECT_EQ(run.at("state"), "diverged");
   ASSERT_GE(run.at("warnings").size(), 1U);
@@ -140,7 +139,11 @@ TEST_F(Watching, MinutesEndByTheClock) {
   for (const json& step : steps)
     longest = std::max(longest, step.at("elapsed_time_per_iteration_ms").get<double>());
   EXPECT_NEAR(whole.at("seconds").get<double>(), 6, 0.6 + 2e-3 * longest);
-  // The rate has decayed to its end, and the record knows how many steps there were.
+  // The rate decays with the time: half-way between its ends in the middle, at its end with the last step.
+  const double middle = steps[steps.size() / 2].at("learning_rate");
+  EXPECT_GT(middle, 6e-4);
+  EXPECT_LT(middle, 2.7e-3);
+  // The record knows how many steps there were.
   EXPECT_NEAR(steps.back().at("learning_rate").get<double>(), 3e-4, 3e-4);
   EXPECT_EQ(steps.back().at("train_iters"), steps.size());
   EXPECT_EQ(status("whole").at("state"), "finished");

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/text/json_text.h"
@@ -134,6 +135,7 @@ class Runs final : public Command {
                   padded("RUN") + fmt::format("  {:<11}  {:>15}  {:>8}  {:>8}  {:>9}  {:>8}  {}\n", "STATE",
                                               "STEP", "LOSS", "VALID", "TOKENS/S", "AGE", "WHY, WARNINGS"));
     const std::vector<std::string> differing = differing_settings(runs);
+    const std::map<std::string, std::string> usual = usual_settings(runs, differing);
     for (const RunStatus& run : runs) {
       console.print(padded(printable(name(run))) + "  ");
       console.print(color_of(run.state), fmt::format("{:<11}", name_of(run.state)));
@@ -148,7 +150,7 @@ class Runs final : public Command {
       console.print(fmt::format("  {:>15}  {:>8}  {:>8}  {:>9}  {:>8}{}\n", step, loss_text(run.loss),
                                 loss_text(run.validation_loss), speed, human_duration(run.age_seconds),
                                 notes.empty() ? "" : "  " + notes));
-      print_details(run, differing, console);
+      print_details(run, differing, usual, console);
     }
   }
 
@@ -160,9 +162,9 @@ class Runs final : public Command {
     return notes + fmt::format("{} warning{}", run.warnings.size(), run.warnings.size() == 1 ? "" : "s");
   }
 
-  // Below its line: what it failed with, its last warning, and the settings that other runs have otherwise.
+  // Below its line: what it failed with, its last warning, and the settings that most runs do not share.
   static void print_details(const RunStatus& run, const std::vector<std::string>& differing,
-                            Console& console) {
+                            const std::map<std::string, std::string>& usual, Console& console) {
     if (!run.failure.empty()) console.print(Color::kRed, "    " + printable(run.failure) + "\n");
     if (!run.warnings.empty()) {
       const RunWarning& last = run.warnings.back();
@@ -176,6 +178,8 @@ class Runs final : public Command {
     for (const std::string& key : differing) {
       const auto found = run.settings.find(key);
       if (found == run.settings.end()) continue;
+      const auto most = usual.find(key);
+      if (most != usual.end() && most->second == found->second) continue;
       if (++shown > kMostSettings) continue;
       const std::string value = printable(found->second);
       settings +=
@@ -202,8 +206,9 @@ extern const CommandEntry kRuns{
     "from\n"
     "the newest checkpoint. damaged: its files cannot be read. The last column says why a run ended\n"
     "(SIGTERM, exit_interval, NaN, disk full, out of memory, killed, error) and how many warnings it has\n"
-    "(warnings.jsonl). Below a run are its error, its last warning and the settings that differ between the\n"
-    "listed runs. Loss is that of the last step, validation the newest, tokens per second are per device, "
+    "(warnings.jsonl). Below a run are its error, its last warning and its settings that most of the listed\n"
+    "runs do not share. Loss is that of the last step, validation the newest, tokens per second are per "
+    "device, "
     "and\n"
     "age is the time since the run last wrote metrics.",
     "primus runs\n"

@@ -254,7 +254,26 @@ std::vector<std::string> differing_settings(const std::vector<RunStatus>& runs) 
     const bool passed_over = std::find(kPassedOver.begin(), kPassedOver.end(), key) != kPassedOver.end();
     if (!passed_over && (different.size() > 1 || having[key] < count)) keys.push_back(key);
   }
+  // They are those of weight_decay, unless somebody chose them.
+  if (std::find(keys.begin(), keys.end(), "weight_decay") != keys.end()) {
+    std::erase(keys, "start_weight_decay");
+    std::erase(keys, "end_weight_decay");
+  }
   return keys;
+}
+
+std::map<std::string, std::string> usual_settings(const std::vector<RunStatus>& runs,
+                                                  const std::vector<std::string>& keys) {
+  std::map<std::string, std::string> usual;
+  for (const std::string& key : keys) {
+    std::map<std::string, std::size_t> counts;
+    for (const RunStatus& run : runs) {
+      const auto found = run.settings.find(key);
+      if (found != run.settings.end() && 2 * ++counts[found->second] > runs.size())
+        usual[key] = found->second;
+    }
+  }
+  return usual;
 }
 
 RunSearch find_runs(const Path& folder) {

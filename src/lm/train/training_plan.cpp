@@ -186,7 +186,7 @@ void Trainer::Run::plan_time() {
   std::istringstream in(ranks.from_first(fmt::format("{} {} {} {} {}", own.seconds, own.warm_seconds,
                                                      own.planned, own.data_steps, own.finished ? 1 : 0)));
   in >> shared.seconds >> shared.warm_seconds >> shared.planned >> shared.data_steps >> shared.finished;
-  const bool by_steps = e.provenance_of("lr_decay_iters").layer > config::Layer::kDerived;
+  const bool by_steps = c.lr_decay_iters > 0;  // somebody chose them: they follow from the length else
   clock.emplace(
       ClockOptions{
           .total = total, .warmup_steps = c.lr_warmup_fraction ? 0 : c.lr_warmup_iters, .by_steps = by_steps},

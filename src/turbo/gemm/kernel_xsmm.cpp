@@ -2,7 +2,9 @@
 
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
+#include <memory>
 #include <new>
 #include <optional>
 
@@ -35,8 +37,11 @@ using Functions = std::array<std::array<Function, 2>, kMr / kRowStep>;  // [rows
 
 template <class Function, class Dispatch>
 std::optional<Functions<Function>> compile(Dispatch dispatch) {
+  // Without memory for its registry or for code libxsmm does not say so, and reads through a null pointer.
+  // What can be had here, it can have.
+  constexpr std::size_t kTaken = std::size_t{32} << 20;
+  std::make_unique_for_overwrite<std::byte[]>(kTaken);
   libxsmm_init();
-  // Without memory for its registry libxsmm does not say so, and looks a function up through a null pointer.
   libxsmm_registry_info registry;
   if (libxsmm_get_registry_info(&registry) != EXIT_SUCCESS) throw std::bad_alloc();
   Functions<Function> functions;

@@ -69,8 +69,14 @@ TEST(Detectors, ALossThatHasGrownIsToldOnce) {
   std::vector<RunWarning> found;
   for (std::int64_t i = 1; i <= 23; ++i) found = detectors.iteration(diverging(i));
   ASSERT_EQ(found.size(), 1U);
-  EXPECT_THAT(found[0].text, HasSubstr("from 7.6 (best, near iteration 5) to "));
+  EXPECT_THAT(found[0].text, HasSubstr("from 7.6 (best, near iteration 1) to "));
   EXPECT_THAT(found[0].advice, HasSubstr("lower lr"));
+}
+
+// What lr=1 does within the first five steps.
+TEST(Detectors, ALossThatGrowsFromTheFirstStepOnIsTold) {
+  EXPECT_THAT(told(60, [](std::int64_t i) { return step(i, i == 1 ? 5.5 : 18.5); }),
+              ElementsAre("loss_growth@5"));
 }
 
 TEST(Detectors, OneBadBatchIsNoDivergence) {
@@ -148,7 +154,7 @@ TEST(Detectors, WarningsOfAMonitor) {
   EXPECT_EQ(warnings[1].detector, "worse_evaluations");
   EXPECT_EQ(warnings[1].iteration, 50);
   const std::string said = read_file(logs / "warning.log", 1 << 20, env);
-  EXPECT_THAT(said, HasSubstr("iteration 22: the loss has grown from 3 (best, near iteration 5) to 50"));
+  EXPECT_THAT(said, HasSubstr("iteration 22: the loss has grown from 3 (best, near iteration 1) to 50"));
   // A run that goes on from before it has no such warning any more.
   TrainingMonitor(folder, {.resume_iteration = 20}, log, env).sync();
   EXPECT_THAT(recorded_warnings(folder.warnings_file(), env), IsEmpty());

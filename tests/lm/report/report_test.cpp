@@ -121,6 +121,10 @@ TEST_F(Reports, SettingsThatDiffer) {
              "      seed: 2\n");
   EXPECT_THAT(differing_settings({run_status(a), run_status(b)}), ElementsAre("framework", "seed"));
   EXPECT_EQ(run_status(b).settings.at("seed"), "2");
+  // What most runs have is usual.
+  const std::vector<RunStatus> three = {run_status(a), run_status(a), run_status(b)};
+  EXPECT_EQ(usual_settings(three, {"framework", "seed"}),
+            (std::map<std::string, std::string>{{"framework", "native"}}));
 }
 
 TEST_F(Reports, StepsOfARunThatWasGivenEpochs) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <utility>
 
 #include "lm/monitor/detectors/detector.h"
 
@@ -16,8 +17,9 @@ constexpr std::size_t kWindow = 5;  // steps whose median counts, so that one ba
 // Of the least median so far. A loss near zero, as of answers learned by heart, must also rise by kLeastRise.
 constexpr double kFactor = 10;
 constexpr double kLeastRise = 1;  // nats per token
-// Above the first median by so much, a model is worse than it was before it learned anything.
-constexpr double kAboveStart = 1;  // nats per token
+// Above the first steps by so much, a model is worse than it was before it learned anything. A single step is
+// noise, but a run may diverge within the first window.
+constexpr double kAboveStart = 1, kAboveFirstStep = 2;  // nats per token
 // The episode is over when the loss is this near its best again.
 constexpr double kRecovered = 2;
 
@@ -25,16 +27,21 @@ class LossGrowth final : public Detector {
  public:
   std::optional<RunWarning> iteration(const IterationRecord& record) override {
     if (!std::isfinite(record.lm_loss)) return not_finite(record);
+    if (recent_.empty()) {
+      start_limit_ = record.lm_loss + kAboveFirstStep;
+      best_ = record.lm_loss;
+      best_iteration_ = record.iteration;
+    }
     recent_.push_back(record.lm_loss);
     if (recent_.size() > kWindow) recent_.pop_front();
     if (recent_.size() < kWindow) return std::nullopt;
     const double now = median_of({recent_.begin(), recent_.end()});
-    if (!first_) first_ = now;
+    if (!std::exchange(full_, true)) start_limit_ = std::min(start_limit_, now + kAboveStart);
     if (now < best_) {
       best_ = now;
       best_iteration_ = record.iteration;
     }
-    const double limit = std::min(std::max(kFactor * best_, best_ + kLeastRise), *first_ + kAboveStart);
+    const double limit = std::min(std::max(kFactor * best_, best_ + kLeastRise), start_limit_);
     if (now < std::min(kRecovered * best_, limit)) told_ = false;
     if (now < limit || told_) return std::nullopt;
     told_ = true;
@@ -67,10 +74,10 @@ class LossGrowth final : public Detector {
   }
 
   std::deque<double> recent_;
-  std::optional<double> first_;
   double best_ = std::numeric_limits<double>::infinity();
   std::int64_t best_iteration_ = 0;
-  bool told_ = false;
+  double start_limit_ = 0;
+  bool full_ = false, told_ = false;
 };
 
 }  // namespace

@@ -234,7 +234,9 @@ Job::Job(const JobEnvironment& environment, const JobOptions& options)
   try {
     if (options.before_start) options.before_start(*client_);
     client_->set(arrival_key(rank()), name_of(transport_of(environment_, options_)));
-    if (rank() == 0) wait_for_ranks(deadline);
+    // Rank 0 must come to the barrier before it ends, or the others take rank 0 for missing.
+    if (rank() == 0)
+      wait_for_ranks(deadline - std::min<std::chrono::milliseconds>(options.start_timeout / 4, 5s));
     client_->barrier("start", deadline);
   } catch (const Error& error) {
     Error cause = error;

@@ -213,7 +213,7 @@ TEST(Job, WhoIsWaitedForIsSaid) {
   const Outcome outcome =
       run({.arguments = {"conform"},
            .ranks = 3,
-           .environment = {{"START_TIMEOUT_MS", "1500"}, {"ABSENT_RANK", "1"}, {"NOTICE_MS", "100"}}});
+           .environment = {{"START_TIMEOUT_MS", "4000"}, {"ABSENT_RANK", "1"}, {"NOTICE_MS", "100"}}});
   EXPECT_THAT(outcome.text, HasSubstr("[rank 0] waiting for rank 1 of 3 (1 s)"));
 }
 

@@ -375,7 +375,7 @@ TEST(Ranks, ThatDifferAreRefused) {
   for (Program* program : {&first, &second}) {
     const ProgramResult result = program->wait();
     EXPECT_EQ(result.exit_code, 2) << result.err;
-    EXPECT_THAT(result.err, HasSubstr("ranks 0 and 1 differ in lr: 0.1, 0.2\n"));
+    EXPECT_THAT(result.err, HasSubstr("ranks 0 and 1 differ in lr: 0.1, 0.2"));
     EXPECT_LT(result.err.size(), 2000U) << "what does not differ is not said";
   }
 }

@@ -34,11 +34,11 @@ constexpr std::array<std::string_view, 2> kContexts = {"input", "context"};
 struct Unsupported {
   std::string_view key, what, next;
 };
-constexpr std::string_view kNoTools = "leave such conversations out (--skip-bad), or take the key out",
+constexpr std::string_view kNoTools = "take the key out, or leave such conversations out",
                            kThoughts =
                                "write it into content, as the model's template does "
                                "(<think>...</think>), or take the key out",
-                           kTextOnly = "only text is learned: leave such conversations out (--skip-bad)";
+                           kTextOnly = "only text is learned";
 constexpr std::array<Unsupported, 9> kUnsupportedOfMessages = {
     {{"tool_calls", "a message calls tools", kNoTools},
      {"function_call", "a message calls a function", kNoTools},

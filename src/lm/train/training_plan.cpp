@@ -261,9 +261,9 @@ void Trainer::Run::warn_of_few_steps() const {
   constexpr std::int64_t kFewSteps = 20;
   if (!starts_from_weights(c) || iteration > 0 || last_iteration >= kFewSteps) return;
   log.warning(
-      "{} steps of {} sequences are few: the model hardly learns. Train longer (--epochs, --train_iters), or "
-      "with a smaller global_batch_size",
-      last_iteration, c.global_batch_size);
+      "only {} step{}: the model hardly learns. Train longer (--epochs, --train_iters), or with a smaller "
+      "global_batch_size ({})",
+      last_iteration, last_iteration == 1 ? "" : "s", c.global_batch_size);
 }
 
 void Trainer::Run::check_memory(const StepMeasurement& measured) {

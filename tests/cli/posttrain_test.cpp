@@ -90,8 +90,9 @@ modules:
 TEST_F(Posttrain, AModelGivesTheAnswersItWasTaught) {
   const ProgramResult result = train({});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, AllOf(HasSubstr("5 conversations in"), HasSubstr("tokens are learned"),
-                                HasSubstr("sft without weights to start from")));
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("5 conversations packed into"), HasSubstr("the loss is over 33 of 245"),
+                    HasSubstr("sft without weights to start from")));
   const auto steps = losses(run_folder(folder_.path()));
   EXPECT_GT(steps.at(1).loss, 4);
   EXPECT_LT(steps.at(120).loss, 0.1);
@@ -214,16 +215,16 @@ TEST_F(Posttrain, ConversationsAreShownWithWhatIsLearned) {
   const ProgramResult shown = run_program(words);
   EXPECT_EQ(shown.exit_code, 0) << shown.err;
   EXPECT_THAT(shown.out,
-              AllOf(HasSubstr("1: 53 tokens, 7 learned\nContext:  Question: Capital of France? Answer:"
-                              "\u27E6 Paris<|endoftext|>\u27E7\n"),
-                    HasSubstr("5 conversations, 245 tokens, of which 33 are learned"),
+              AllOf(HasSubstr("1: 53 tokens, 3 learned\nContext:  Question: Capital of France? Answer:"
+                              "\u27E6 Pa\u27E7ris<|endoftext|>\n"),
+                    HasSubstr("5 conversations, 245 tokens, of which 26 are learned"),
                     HasSubstr("3 are longer than a sequence of 48")));
   std::vector<std::string> json = words;
   json.insert(json.end(), {"--json", "--show", "1"});
   const auto all = nlohmann::json::parse(run_program(json).out);
-  EXPECT_EQ(all.at("learned_tokens"), 33);
+  EXPECT_EQ(all.at("learned_tokens"), 26);
   EXPECT_EQ(all.at("shown").size(), 1U);
-  EXPECT_EQ(all.at("shown")[0].at("parts")[1].at("text"), " Paris<|endoftext|>");
+  EXPECT_EQ(all.at("shown")[0].at("parts")[1].at("text"), " Pa");
   const ProgramResult none = run_program({"data", "conversations", at("taught.jsonl")});
   EXPECT_EQ(none.exit_code, 2);
   EXPECT_THAT(none.err, HasSubstr("there is no tokenizer"));

@@ -221,7 +221,7 @@ TEST_F(SftData, AHundredthIsHeldOut) {
   for (const int32_t number : held) EXPECT_EQ(std::ranges::find(trained, number), trained.end());
   EXPECT_EQ(std::set(trained.begin(), trained.end()).size(), 247U);
   EXPECT_EQ(data.test, nullptr);
-  EXPECT_THAT(data.facts, Contains(HasSubstr("3 sequences, and evaluations draw 4")));
+  EXPECT_THAT(data.facts, Contains(HasSubstr("3 sequences; an evaluation draws 4")));
 
   options.valid_samples = 0;  // nothing is evaluated: all is trained on
   EXPECT_THAT(open(options).facts, Contains(HasSubstr("250 conversations")));
@@ -287,7 +287,8 @@ TEST_F(SftData, FoldersBringTheirParts) {
   fingerprints.insert(open(options).train_fingerprint);
   EXPECT_EQ(fingerprints.size(), 4U);
   options.format = "vicuna";
-  EXPECT_THAT(error_of([&] { open(options); }), HasSubstr("it is one of alpaca, squad, chatml, messages"));
+  EXPECT_THAT(error_of([&] { open(options); }),
+              HasSubstr("it is one of auto, alpaca, squad, chatml, llama3"));
 }
 
 // A folder that has nothing but train.jsonl is as that file would be.

@@ -205,20 +205,21 @@ TEST_F(Watching, NoSampleIsLostOrCut) {
 }
 
 TEST_F(Watching, AStopWhileASampleIsWrittenLeavesItToTheNextStart) {
-  const std::vector<std::string> settings = {"train_iters=2", "sample_interval=1", "sample_tokens=40",
-                                             "seq_length=64", "hidden_size=512",   "num_layers=6"};
+  const std::vector<std::string> settings = {"train_iters=2", "sample_interval=1", "sample_tokens=400",
+                                             "num_layers=24"};
   Program program(command("slow", settings));
   ASSERT_TRUE(program.wait_for_error("iteration        1/", 60));
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   program.send(SIGTERM);
   const ProgramResult stopped = program.wait();
   EXPECT_EQ(stopped.exit_code, 0) << stopped.err;
+  EXPECT_THAT(stopped.err, HasSubstr("asked to stop before the sample at iteration 1 was written"));
+  EXPECT_TRUE(lines("slow", "samples.jsonl").empty());
   trained("slow", settings);
   const auto all = lines("slow", "samples.jsonl");
   ASSERT_EQ(all.size(), 2U) << stopped.err;
   for (std::size_t i = 0; i < 2; ++i) {
     EXPECT_EQ(all[i].at("iteration"), i + 1);
-    EXPECT_TRUE(all[i].at("tokens") == 40 || !all[i].at("text").get<std::string>().empty());
   }
 }
 

@@ -48,7 +48,8 @@ std::string reason_of(const std::exception& error) {
 
 std::string padded(const RunEnding& ending) {
   Json json{{"state", name_of(ending.state)}, {"reason", ending.reason}, {"iteration", ending.iteration}};
-  if (!ending.text.empty()) json["text"] = ending.text.substr(0, kMostText);
+  // Behind the sentence of a lost rank stand the last lines that it wrote.
+  if (!ending.text.empty()) json["text"] = ending.text.substr(0, std::min(ending.text.find('\n'), kMostText));
   std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   text.resize(std::max(text.size(), kBytes - 1), ' ');
   return text + "\n";

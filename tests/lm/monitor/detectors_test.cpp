@@ -175,6 +175,9 @@ TEST(RunEndings, AreReadAsWritten) {
   EXPECT_EQ(ending->reason, "disk full");
   EXPECT_EQ(ending->iteration, 8);
   EXPECT_THAT(ending->text, HasSubstr("cannot write 'x'"));
+  write_ending(folder, {.state = RunEnding::State::kFailed, .text = "rank 0 was lost\n  its last lines"},
+               env);
+  EXPECT_EQ(read_ending(folder, env)->text, "rank 0 was lost");
   EXPECT_EQ(ending_of(Error(ErrorKind::kNumerics, "lm loss is NaN"), 1).reason, "NaN");
   EXPECT_EQ(ending_of(std::bad_alloc(), 1).reason, "out of memory");
   // As ranks pass it on.

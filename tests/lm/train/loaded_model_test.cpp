@@ -279,20 +279,29 @@ TEST(LoadedModel, TheFolderAloneDefinesTheModel) {
 
 // What is saved says how long the sequences were, so that evaluations and generation take them.
 TEST(LoadedModel, SequencesLongerThanTheModelWasMadeForAreNotedAndSaved) {
-  const std::string plain = "ffn_hidden_size: 112, num_query_groups: 2, ";
-  const ModelConfig folder = saved(plain + "max_position_embeddings: 64");
-  const LoadedModel longer = load(folder, experiment(plain, {"seq_length=128"}));
+  ModelConfig folder = saved("ffn_hidden_size: 112, num_query_groups: 2");
+  folder.max_positions = 64;
+  const auto with = [&](const std::vector<std::string>& command_line) {
+    config::LoadOptions options;
+    options.environment = [](const std::string&) { return std::nullopt; };
+    options.preset_dirs.emplace();
+    config::Experiment e = config::load_experiment_text(
+        "{work_group: g, user_name: u, exp_name: e, workspace: w, modules: {pre_trainer: {overrides: {"
+        "mock_data: true, load: folder}}}}",
+        "exp.yaml", command_line, options);
+    fill_model_settings(e, folder);
+    return reconcile_with_loaded(e, model_config_of(e, folder.vocab, families()), folder, "config.json");
+  };
+  const LoadedModel longer = with({"seq_length=128"});
   EXPECT_THAT(longer.notes,
               ElementsAre(HasSubstr("seq_length is 128, and config.json was made for 64 positions "
                                     "(max_position_embeddings)")));
   EXPECT_EQ(longer.config.max_positions, 128);
-  const LoadedModel same = load(folder, experiment(plain, {"seq_length=64"}));
+  const LoadedModel same = with({"seq_length=64"});
   EXPECT_THAT(same.notes, IsEmpty());
   EXPECT_EQ(same.config.max_positions, 64);
   // Who says both is taken at their word (and warned when the settings are read).
-  EXPECT_EQ(
-      load(folder, experiment(plain, {"seq_length=128", "max_position_embeddings=64"})).config.max_positions,
-      64);
+  EXPECT_EQ(with({"seq_length=128", "max_position_embeddings=64"}).config.max_positions, 64);
 }
 
 // Where the experiment does not say which kind of scaling there is, what it says about scaling still counts.

@@ -72,10 +72,12 @@ def gradients(model: torch.nn.Module, folder: pathlib.Path) -> dict[str, torch.T
     for parameter in model.parameters():
         frozen = parameter.grad is None  # an indexer, say: it stays out
         parameter.data = torch.full_like(parameter, torch.nan) if frozen else parameter.grad
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            buffer.data = torch.full_like(buffer, torch.nan)
     model.save_pretrained(folder)
-    buffers = {name for name, _ in model.named_buffers()}
     return {name: value for name, value in load_file(folder / "model.safetensors").items()
-            if name not in buffers and value.is_floating_point() and not value.isnan().all()}
+            if value.is_floating_point() and not value.isnan().all()}
 
 
 def main() -> None:

@@ -167,10 +167,10 @@ class LoraMixtures : public LoraRuns, public testing::WithParamInterface<const c
   // Experts whose tensors are published one by one, and those of a layer in one, transposed.
   std::vector<std::string> with(std::vector<std::string> more) const {
     const std::string family = GetParam();
-    std::vector<std::string> all{"model_type=" + family,       "num_experts=4",
-                                 "moe_router_topk=2",          "ffn_hidden_size=16",
-                                 "moe_ffn_hidden_size=16",     "moe_router_load_balancing_type=none",
-                                 "allow_tokenizer_change=true"};
+    std::vector<std::string> all{"model_type=" + family,        "num_experts=4",
+                                 "moe_router_topk=2",           "ffn_hidden_size=16",
+                                 "moe_ffn_hidden_size=16",      "moe_router_load_balancing_type=none",
+                                 "allow_tokenizer_change=true", "bf16=false"};
     std::ranges::copy(more, std::back_inserter(all));
     return all;
   }

@@ -77,6 +77,10 @@ constexpr auto kRows = std::to_array<Row>({
      "gsm8k humaneval winogrande truthfulqa ifeval lambada piqa boolq openbookqa mbpp math",
      "Primus measures loss, not tasks: 'primus model export RUN FOLDER', then EleutherAI's harness: 'lm_eval "
      "--model hf --model_args pretrained=FOLDER --tasks hellaswag'"},
+    {"bisect preflight-bisect",
+     "'primus preflight --tests slow-nodes' finds slow nodes by halves; a node that makes a job hang is "
+     "named "
+     "by that job's ranks, which say for whom they wait"},
     // Models.
     {"export save-pretrained to-hf hf-export",
      "'primus model export RUN FOLDER' writes a trained model as a Hugging Face folder"},

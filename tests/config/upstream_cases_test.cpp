@@ -207,6 +207,21 @@ TEST(UpstreamCases, Inheritance) {
   EXPECT_EQ(merged["alpha"], 16);
 }
 
+// Keys of AMD Primus since v26.5: known, and refused with the reason where they would change what is trained.
+TEST(UpstreamCases, NewerKeys) {
+  for (const char* fine : {"qk_clip: false", "mxfp4_scale_rounding_mode: 0", "te_precision_config_file: null",
+                           "turbo_fused_grouped_gemm: true", "multiprocessing_context: spawn",
+                           "moe_permute_quant_fusion: true", "disable_jit_fuser: true"})
+    EXPECT_EQ(error_of(experiment_text("      " + std::string(fine) + "\n")), "") << fine;
+  EXPECT_NE(error_of(experiment_text("      qk_clip: true\n")).find("largest attention logit"),
+            std::string::npos);
+  EXPECT_NE(error_of(experiment_text("      mxfp4_scale_rounding_mode: 1\n")).find("half a digit upwards"),
+            std::string::npos);
+  EXPECT_NE(
+      error_of(experiment_text("      te_precision_config_file: a.yaml\n")).find("first_last_layers_bf16"),
+      std::string::npos);
+}
+
 // What both refuse.
 TEST(UpstreamCases, Refusals) {
   EXPECT_NE(error_of(experiment_text("      seed: ${NON_EXISTENT_VAR}\n")).find("NON_EXISTENT_VAR"),

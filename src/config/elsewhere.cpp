@@ -138,7 +138,7 @@ constexpr auto kRows = std::to_array<Row>({
      "docs/watching.md says how to trace steps; 'primus benchmark train' times them"},
     // Machines.
     {"torchrun accelerate deepspeed fsdp ddp horovod ray lightning mpirun mpiexec torch-distributed "
-     "distributed pytorch",
+     "distributed",
      "Primus starts its ranks itself: 'primus direct -- train pretrain --config exp.yaml' one for each GPU, "
      "'--nproc N' N of them, 'primus slurm' on nodes (docs/launch.md)"},
     {"docker podman apptainer singularity",

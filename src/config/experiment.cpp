@@ -920,7 +920,7 @@ Experiment load_recorded_experiment(std::string_view text, const std::string& na
   LoadOptions options;
   options.environment = [](const std::string& variable) -> std::optional<std::string> {
     const char* const value = std::getenv(variable.c_str());
-    return value ? value : "";
+    return value ? value : R"("")";  // an empty text, where nothing at all would be null
   };
   return load_experiment_text(text, name, {}, options);
 }

@@ -270,6 +270,7 @@ constexpr std::string_view kDifferences = R"(
 | `yes`, `no`, `on`, `off` are text, and no booleans | YAML 1.1's booleans |
 | A number with leading zeros is text, and so is 12:30; `-.5` is a number (YAML 1.2) | `007` is 7, 12:30 is 750, `-.5` is text (YAML 1.1) |
 | `${X:[1, 2]}` is a list, `${X:}` is null | Both are text |
+| On the command line `key=[a, true]` is a list, `key='"12"'` is the text 12, `~` and `null` are null | Lists are Python's alone (`["a", True]`); the rest is text, quotes included |
 | A key given twice is refused | The last one counts |
 | `bases:` and `includes:` are refused | `bases:` is silently ignored |
 | `--flag d.e=3` sets both | The flag takes `d.e=3` as its value |

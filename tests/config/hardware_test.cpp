@@ -44,10 +44,10 @@ TEST(Hardware, EveryGpuCanBePlannedFor) {
     if (h.device == "cpu") continue;
     EXPECT_GT(h.link, 0) << h.file;
     EXPECT_GT(h.network, 0) << h.file;
-    EXPECT_EQ(h.gpus_per_host, 8) << h.file;
+    EXPECT_EQ(h.gpus_per_host, h.short_name == "mi455x" ? 4 : 8) << h.file;
     EXPECT_GT(h.step_share, 0.2) << h.file;
     EXPECT_LT(h.step_share, 0.8) << h.file;
-    EXPECT_GT(h.peak_fp32_tflops, 0) << h.file;
+    EXPECT_TRUE(h.peak_fp32_tflops > 0 || h.short_name == "mi455x") << h.file;  // which is not published
     EXPECT_EQ(h.device == "hip", h.name.starts_with("AMD")) << h.file;
   }
 }

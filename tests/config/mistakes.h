@@ -110,9 +110,9 @@ inline std::vector<Mistake> typical_mistakes() {
   at_key("num_nodes: 2", "unknown key 'num_nodes'", "primus slurm srun -N 4");
   at_key("compile: true", "unknown key 'compile'", "nothing to compile");
   at_key("Learning-Rate: 1", "unknown key 'Learning-Rate'", "did you mean 'lr'?");
-  at_value("batch_size: 32", "batch_size is 32", "set micro_batch_size");
-  at_value("warmup: 100", "warmup is 100", "set lr_warmup_iters");
-  at_value("train_samples: 1000", "train_samples is 1000", "set train_iters");
+  at_value("batch_size: 32", "no batch_size (it is 32 here)", "set micro_batch_size");
+  at_value("warmup: 100", "no warmup (it is 100 here)", "set lr_warmup_iters");
+  at_value("train_samples: 1000", "no train_samples (it is 1000 here)", "set train_iters");
   at_value("fp8: hybrid\n      fp8_recipe: mxfp8", "fp8: hybrid with fp8_recipe: mxfp8",
            "set fp8_recipe: delayed or tensorwise");
   at_value("fp16: true", "fp16 is true", "set bf16: true");
@@ -223,8 +223,7 @@ inline std::vector<Mistake> typical_mistakes() {
   at_value("exp_avg_sq_dtype: FP16", "supports only fp32, bf16", "set exp_avg_sq_dtype: bf16");
   at_value("main_params_dtype: fp16", "supports only fp32", "set main_params_dtype: fp32");
   at_value("moe_router_dtype: fp64", "supports only fp32", "set moe_router_dtype: fp32");
-  at_value("stage: grpo", "it must be one of pretrain, mlperf_pretrain, sft",
-           "primus config reference stage");
+  at_value("stage: grpo", "it must be one of pretrain, mlperf_pretrain, sft", "no reinforcement learning");
   file(with_lines("      lora:\n        enabled: true\n        dropout: 1\n"), "exp.yaml:16:18",
        "it must be at least 0 and below 1", "leave dropout out");
   file(with_lines("      lora:\n        enabled: true\n        dropout: 0.99999999\n"), "exp.yaml:16:18",
@@ -244,7 +243,8 @@ inline std::vector<Mistake> typical_mistakes() {
   at_value("recompute_activations: true", "supports only false", "recompute_granularity: selective");
 
   // Keys that contradict each other.
-  at_value("global_batch_size: 7", "global_batch_size (7) is not a multiple of micro_batch_size (2)", "6 is");
+  at_value("global_batch_size: 7", "global_batch_size (7) is not a multiple of micro_batch_size (2)",
+           "set global_batch_size to 6 or 8");
   at_value("num_query_groups: 3", "num_attention_heads (4) is not a multiple of num_query_groups (3)",
            "set num_query_groups to a divisor");
   at_value("group_query_attention: true", "needs num_query_groups", "set it to the number");

@@ -66,8 +66,7 @@ TEST(Overrides, APathWithBlanksThatIsThereIsOnePath) {
             (Arguments{"0.3", in + "my text.txt", "0.7", in + "two  blanks"}));
   EXPECT_EQ(load({"data_path= " + in + "my other.txt "}).trainer.data_path,
             (Arguments{in + "my", "other.txt"}));
-  EXPECT_EQ(load({"recompute_modules=core_attn mlp"}).trainer.recompute_modules,
-            (Arguments{"core_attn", "mlp"}));
+  EXPECT_EQ(load({"profile_ranks=0 1", "profile=true"}).trainer.profile_ranks, (Arguments{"0", "1"}));
 }
 
 TEST(Overrides, FlagsTakeNoOtherArgument) {

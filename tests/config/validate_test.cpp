@@ -28,7 +28,7 @@ TEST(Validate, Batches) {
             "command line: error: global_batch_size (16) is not a multiple of micro_batch_size (3)\n"
             "  | micro_batch_size=3\n"
             "  |                  ^\n"
-            "  hint: 15 is");
+            "  hint: set global_batch_size to 15 or 18");
   expect_error({"global_batch_size=5"}, "global_batch_size", "global_batch_size (5) is not a multiple");
   expect_error({"global_batch_size=1", "micro_batch_size=2"}, "global_batch_size",
                "global_batch_size (1) is not");

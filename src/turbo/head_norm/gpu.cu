@@ -1,4 +1,4 @@
-// A warp works on one head of one token.
+// A warp works on one head of one token; a lane takes kCount neighbouring columns at once.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/head_norm/head_norm.h"
@@ -7,7 +7,7 @@ namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
 // What kernels of all heads have in common. Columns behind the normed heads are one more "head" of a row.
-template <class T>
+template <class T, int kCount>
 struct Heads {
   static constexpr int kThreads = 256;
   static constexpr int kWarps = kThreads / kWarp;
@@ -24,25 +24,34 @@ struct Heads {
   }
   PRIMUS_DEVICE void copy_rest(const T* from, T* to, std::int64_t row) const {
     if (from == to) return;
-    for (std::int64_t i = normed * dim + lane(); i < width; i += kWarp)
-      to[row * width + i] = from[row * width + i];
+    for (std::int64_t i = normed * dim + lane() * kCount; i < width; i += kWarp * kCount) {
+      float v[kCount];
+      load<kCount>(from + row * width + i, v);
+      store<kCount>(to + row * width + i, v);
+    }
   }
-  // Element i of head's weights.
-  PRIMUS_DEVICE float weight_at(const T* weight, float offset, std::int64_t head, std::int64_t i) const {
-    return weight ? to_float(weight[(head < heads ? 0 : dim) + i]) + offset : 1.0F;
+  // v times a head's weights from element i on.
+  PRIMUS_DEVICE void weigh(float (&v)[kCount], const T* weight, float offset, std::int64_t head,
+                           std::int64_t i) const {
+    if (!weight) return;
+    float w[kCount];
+    load<kCount>(weight + (head < heads ? 0 : dim) + i, w);
+    PRIMUS_UNROLL
+    for (int k = 0; k < kCount; ++k) v[k] *= w[k] + offset;
   }
 };
 
-template <class T>
-struct Forward : Heads<T> {
-  using Heads<T>::dim, Heads<T>::width, Heads<T>::normed;
+template <class T, int kCount>
+struct Forward : Heads<T, kCount> {
+  using Base = Heads<T, kCount>;
+  using Base::dim, Base::width, Base::normed;
   const T *x, *weight;
   T* y;
   float* rstd;
   float eps, offset;
 
   Forward(Context& context, const HeadNormForward& a)
-      : Heads<T>(a.shape, a.x),
+      : Base(a.shape, a.x),
         x(context.data<T>(a.x)),
         weight(optional<T>(context, a.weight)),
         y(context.data<T>(a.y)),
@@ -56,43 +65,64 @@ struct Forward : Heads<T> {
       const T* from = x + row * width + head * dim;
       T* to = y + row * width + head * dim;
       float squares = 0;
-      for (std::int64_t i = lane(); i < dim; i += kWarp) {
-        const float v = to_float(from[i]);
-        squares = multiply_add(v, v, squares);
+      for (std::int64_t i = lane() * kCount; i < dim; i += kWarp * kCount) {
+        float v[kCount];
+        load<kCount>(from + i, v);
+        PRIMUS_UNROLL
+        for (int k = 0; k < kCount; ++k) squares = multiply_add(v[k], v[k], squares);
       }
       squares = warp_reduce(squares);
       const float scale = 1.0F / ::sqrtf(squares / static_cast<float>(dim) + eps);
       if (lane() == 0) rstd[row * normed + head] = scale;
-      for (std::int64_t i = lane(); i < dim; i += kWarp) {
-        to[i] = from_float<T>(to_float(from[i]) * scale * this->weight_at(weight, offset, head, i));
+      for (std::int64_t i = lane() * kCount; i < dim; i += kWarp * kCount) {
+        float v[kCount];
+        load<kCount>(from + i, v);
+        PRIMUS_UNROLL
+        for (int k = 0; k < kCount; ++k) v[k] *= scale;
+        this->weigh(v, weight, offset, head, i);
+        store<kCount>(to + i, v);
       }
     });
   }
 };
 
-template <class T>
-std::int64_t blocks_of(const Heads<T>& heads) {
-  return blocks_for(heads.rows * (heads.normed + 1), Heads<T>::kWarps);
-}
-
-void forward(Context& context, const HeadNormForward& a) {
+// Launches a kernel of heads, of four columns at once where every address lets it.
+template <template <class, int> class Kernel, class Arguments, class... Tensors>
+void launch_heads(Context& context, const Arguments& a, const Tensors&... tensors) {
   with_float_type(a.x.dtype, [&](auto tag) {
-    const Forward<decltype(tag)> kernel(context, a);
-    launch(context, blocks_of(kernel), kernel);
+    using T = decltype(tag);
+    constexpr std::int64_t kFour = 4;
+    const auto aligned = [&](const Tensor& t) {
+      return reinterpret_cast<std::uintptr_t>(t.data) % (kFour * sizeof(T)) == 0;
+    };
+    const auto run = [&](const auto& kernel) {
+      using Heads = std::decay_t<decltype(kernel)>;
+      launch(context, blocks_for(kernel.rows * (kernel.normed + 1), Heads::kWarps), kernel);
+    };
+    if (a.shape.head_dim % kFour == 0 && a.x.cols() % kFour == 0 && (... && aligned(tensors))) {
+      run(Kernel<T, kFour>(context, a));
+    } else {
+      run(Kernel<T, 1>(context, a));
+    }
   });
 }
 
+void forward(Context& context, const HeadNormForward& a) {
+  launch_heads<Forward>(context, a, a.x, a.weight, a.y);
+}
+
 // With g = d_y * weight:  d_x = rstd * (g - x * rstd² * mean(g * x)).
-template <class T>
-struct BackwardInput : Heads<T> {
-  using Heads<T>::dim, Heads<T>::width, Heads<T>::normed;
+template <class T, int kCount>
+struct BackwardInput : Heads<T, kCount> {
+  using Base = Heads<T, kCount>;
+  using Base::dim, Base::width, Base::normed;
   const T *x, *weight, *d_y;
   const float* rstd;
   T* d_x;
   float offset;
 
   BackwardInput(Context& context, const HeadNormBackwardInput& a)
-      : Heads<T>(a.shape, a.x),
+      : Base(a.shape, a.x),
         x(context.data<T>(a.x)),
         weight(optional<T>(context, a.weight)),
         d_y(context.data<T>(a.d_y)),
@@ -106,43 +136,54 @@ struct BackwardInput : Heads<T> {
       const std::int64_t at = row * width + head * dim;
       const float scale = rstd[row * normed + head];
       float dot = 0;
-      for (std::int64_t i = lane(); i < dim; i += kWarp) {
-        dot = multiply_add(to_float(d_y[at + i]) * this->weight_at(weight, offset, head, i),
-                           to_float(x[at + i]), dot);
+      for (std::int64_t i = lane() * kCount; i < dim; i += kWarp * kCount) {
+        float g[kCount], v[kCount];
+        load<kCount>(d_y + at + i, g);
+        load<kCount>(x + at + i, v);
+        this->weigh(g, weight, offset, head, i);
+        PRIMUS_UNROLL
+        for (int k = 0; k < kCount; ++k) dot = multiply_add(g[k], v[k], dot);
       }
       dot = warp_reduce(dot);
       const float along = dot * scale * scale * scale / static_cast<float>(dim);
-      for (std::int64_t i = lane(); i < dim; i += kWarp) {
-        const float g = to_float(d_y[at + i]) * this->weight_at(weight, offset, head, i);
-        d_x[at + i] = from_float<T>(g * scale - to_float(x[at + i]) * along);
+      for (std::int64_t i = lane() * kCount; i < dim; i += kWarp * kCount) {
+        float g[kCount], v[kCount];
+        load<kCount>(d_y + at + i, g);
+        load<kCount>(x + at + i, v);
+        this->weigh(g, weight, offset, head, i);
+        PRIMUS_UNROLL
+        for (int k = 0; k < kCount; ++k) g[k] = g[k] * scale - v[k] * along;
+        store<kCount>(d_x + at + i, g);
       }
     });
   }
 };
 
 void backward_input(Context& context, const HeadNormBackwardInput& a) {
-  with_float_type(a.x.dtype, [&](auto tag) {
-    const BackwardInput<decltype(tag)> kernel(context, a);
-    launch(context, blocks_of(kernel), kernel);
-  });
+  launch_heads<BackwardInput>(context, a, a.x, a.weight, a.d_y, a.d_x);
 }
 
-template <class T>
+template <class T, int kColumns>
 struct WeightTerm {
-  static constexpr int kCount = 1;
+  static constexpr int kCount = kColumns;
   const T *x, *d_y;
   const float* rstd;
   std::int64_t width, heads, normed, dim;
 
-  // Column i is of the queries' weights, then of the keys'.
+  // Columns are of the queries' weights, then of the keys'; all that a thread has of one of them.
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i, float (&value)[kCount]) const {
     const std::int64_t begin = i < dim ? 0 : heads, end = i < dim ? heads : normed;
-    float sum = 0;
+    PRIMUS_UNROLL
+    for (int k = 0; k < kCount; ++k) value[k] = 0;
     for (std::int64_t head = begin; head < end; ++head) {
       const std::int64_t at = row * width + head * dim + i % dim;
-      sum += to_float(d_y[at]) * (to_float(x[at]) * rstd[row * normed + head]);
+      const float scale = rstd[row * normed + head];
+      float g[kCount], v[kCount];
+      load<kCount>(d_y + at, g);
+      load<kCount>(x + at, v);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) value[k] += g[k] * (v[k] * scale);
     }
-    value[0] = sum;
   }
 };
 
@@ -153,10 +194,22 @@ std::int64_t backward_weight_workspace(Context&, const HeadNormBackwardWeight& a
 void backward_weight(Context& context, const HeadNormBackwardWeight& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
-    row_sum(context, a.x.rows(), 2 * a.shape.head_dim, context.data<float>(a.workspace), a.d_weight,
-            a.accumulate,
-            WeightTerm<T>{context.data<T>(a.x), context.data<T>(a.d_y), context.data<float>(a.rstd),
-                          a.x.cols(), a.shape.heads, a.shape.normed(), a.shape.head_dim});
+    const T *x = context.data<T>(a.x), *d_y = context.data<T>(a.d_y);
+    const auto run = [&](auto columns) {
+      row_sum(context, a.x.rows(), 2 * a.shape.head_dim, context.data<float>(a.workspace), a.d_weight,
+              a.accumulate,
+              WeightTerm<T, columns>{x, d_y, context.data<float>(a.rstd), a.x.cols(), a.shape.heads,
+                                     a.shape.normed(), a.shape.head_dim});
+    };
+    constexpr std::int64_t kTwo = 2;
+    const auto aligned = [](const T* at) {
+      return reinterpret_cast<std::uintptr_t>(at) % (kTwo * sizeof(T)) == 0;
+    };
+    if (a.shape.head_dim % kTwo == 0 && a.x.cols() % kTwo == 0 && aligned(x) && aligned(d_y)) {
+      run(std::integral_constant<int, kTwo>{});
+    } else {
+      run(std::integral_constant<int, 1>{});
+    }
   });
 }
 

@@ -24,14 +24,26 @@ struct SlotKeys {
   }
 };
 
+// Neighbouring slots that a thread looks at together: their loads are on the way at once.
+constexpr int kSlotsTogether = 8;
+
 // Which slots a plan gives rows to.
 struct Choices {
   const std::int32_t* experts;
   const std::int32_t* kept;  // or null
   std::int64_t first;
 
-  PRIMUS_DEVICE bool operator()(std::int64_t slot, std::int64_t expert) const {
-    return experts[slot] - first == expert && (!kept || kept[slot] >= 0);
+  // Of kSlotsTogether slots from `begin` on: a bit for each that has a row of this expert.
+  PRIMUS_DEVICE std::uint32_t among(std::int64_t begin, std::int64_t count, std::int64_t expert) const {
+    std::int32_t of_slot[kSlotsTogether];
+    PRIMUS_UNROLL
+    for (int i = 0; i < kSlotsTogether; ++i) of_slot[i] = begin + i < count ? experts[begin + i] : first - 1;
+    std::uint32_t chosen = 0;
+    PRIMUS_UNROLL
+    for (int i = 0; i < kSlotsTogether; ++i) {
+      if (of_slot[i] - first == expert && (!kept || kept[begin + i] >= 0)) chosen |= 1U << i;
+    }
+    return chosen;
   }
 };
 
@@ -45,8 +57,12 @@ struct CountSlots {
 
   PRIMUS_DEVICE std::int64_t at_least(std::uint64_t key) const {
     std::int64_t found = 0;
-    for (std::int64_t slot = thread(); slot < count; slot += kThreads) {
-      if (choices(slot, block()) && keys(slot) >= key) ++found;
+    for (std::int64_t first = thread() * kSlotsTogether; first < count; first += kThreads * kSlotsTogether) {
+      const std::uint32_t chosen = choices.among(first, count, block());
+      PRIMUS_UNROLL
+      for (int i = 0; i < kSlotsTogether; ++i) {
+        if ((chosen >> i & 1U) != 0 && (key == 0 || keys(first + i) >= key)) ++found;
+      }
     }
     return block_reduce<kThreads>(found);
   }
@@ -69,38 +85,24 @@ struct CountSlots {
   }
 };
 
-// offsets[e + 1] counts become ends. One thread: experts are few.
-struct SumOffsets {
-  std::int32_t* offsets;
-  std::int64_t experts;
-  PRIMUS_DEVICE void operator()(std::int64_t) const {
-    offsets[0] = 0;
-    for (std::int64_t e = 0; e < experts; ++e) offsets[e + 1] += offsets[e];
-  }
-};
-
-struct NoRow {
-  std::int32_t* rows;
-  PRIMUS_DEVICE void operator()(std::int64_t slot) const { rows[slot] = -1; }
-};
-
-// Numbers what the threads of a block flag, run by run, in the order of the threads. In shared memory.
+// Numbers what the threads of a block have, run by run, in the order of the threads. In shared memory.
 template <int kThreads>
 struct Numbering {
   static constexpr int kWarps = kThreads / kWarp;
   std::int32_t ends_of_warps[kWarps];
 
-  // The number of this thread's flag; `next` moves behind those of the run. All threads call it.
-  PRIMUS_DEVICE std::int32_t operator()(bool flag, std::int32_t& next) {
-    // How many of the flags before it in this run are set: within the warp, then of the warps before.
-    std::int32_t upto = flag ? 1 : 0;
+  // The number of the first of this thread's `mine`; `next` moves behind those of the run. All threads call
+  // it.
+  PRIMUS_DEVICE std::int32_t operator()(std::int32_t mine, std::int32_t& next) {
+    // How many come before it in this run: within the warp, then of the warps before.
+    std::int32_t upto = mine;
     for (int distance = 1; distance < kWarp; distance *= 2) {
       const std::int32_t before = from_lane_before(upto, distance);
       if (lane() >= distance) upto += before;
     }
     if (lane() == kWarp - 1) ends_of_warps[warp()] = upto;
     barrier();
-    std::int32_t number = next + upto - 1;
+    std::int32_t number = next + upto - mine;
     for (int w = 0; w < kWarps; ++w) {
       if (w < warp()) number += ends_of_warps[w];
       next += ends_of_warps[w];
@@ -108,6 +110,30 @@ struct Numbering {
     barrier();
     return number;
   }
+};
+
+// offsets[e + 1] counts become ends. One block: experts are few.
+struct SumOffsets {
+  static constexpr int kThreads = 256;
+  std::int32_t* offsets;
+  std::int64_t experts;
+
+  PRIMUS_DEVICE void operator()() const {
+    Numbering<kThreads>& numbering = shared<Numbering<kThreads>>();
+    std::int32_t next = 0;
+    for (std::int64_t begin = 0; begin < experts; begin += kThreads) {
+      const std::int64_t e = begin + thread();
+      const std::int32_t count = e < experts ? offsets[e + 1] : 0;
+      const std::int32_t first = numbering(count, next);
+      if (e < experts) offsets[e + 1] = first + count;
+    }
+    if (thread() == 0) offsets[0] = 0;
+  }
+};
+
+struct NoRow {
+  std::int32_t* rows;
+  PRIMUS_DEVICE void operator()(std::int64_t slot) const { rows[slot] = -1; }
 };
 
 struct PlaceSlots {
@@ -123,15 +149,28 @@ struct PlaceSlots {
     Numbering<kThreads>& numbering = shared<Numbering<kThreads>>();
     std::int32_t next = offsets[block()];
     const std::uint64_t threshold = least[block()];
-    for (std::int64_t begin = 0; begin < count; begin += kThreads) {
-      const std::int64_t slot = begin + thread();
-      const bool mine = slot < count && choices(slot, block());
-      const bool kept = mine && keys(slot) >= threshold;
-      const std::int32_t row = numbering(kept, next);
-      if (mine) rows[slot] = kept ? row : -1;
-      if (kept) {
+    for (std::int64_t begin = 0; begin < count; begin += kThreads * kSlotsTogether) {
+      const std::int64_t first = begin + thread() * kSlotsTogether;
+      const std::uint32_t chosen = choices.among(first, count, block());
+      std::uint32_t kept = 0;
+      std::int32_t mine = 0;
+      PRIMUS_UNROLL
+      for (int i = 0; i < kSlotsTogether; ++i) {
+        if ((chosen >> i & 1U) == 0 || (threshold != 0 && keys(first + i) < threshold)) continue;
+        kept |= 1U << i;
+        ++mine;
+      }
+      std::int32_t row = numbering(mine, next);
+      PRIMUS_UNROLL
+      for (int i = 0; i < kSlotsTogether; ++i) {
+        const std::int64_t slot = first + i;
+        if ((chosen >> i & 1U) == 0) continue;
+        const bool keeps = (kept >> i & 1U) != 0;
+        rows[slot] = keeps ? row : -1;
+        if (!keeps) continue;
         slots[row] = static_cast<std::int32_t>(slot);
         tokens[row] = static_cast<std::int32_t>(slot / keys.top_k);
+        ++row;
       }
     }
   }
@@ -148,7 +187,7 @@ void plan_routing(Context& context, const PlanRouting& a) {
   const SlotKeys keys{optional<float>(context, a.weights), a.sequences,
                       std::max<std::int64_t>(count / a.sequences, 1), a.experts.shape[1]};
   launch(context, a.expert_count, CountSlots{choices, offsets, least, keys, count, a.capacity});
-  for_each(context, 1, SumOffsets{offsets, a.expert_count});
+  launch(context, 1, SumOffsets{offsets, a.expert_count});
   if (a.partial()) for_each(context, count, NoRow{rows});
   launch(context, a.expert_count,
          PlaceSlots{choices, offsets, rows, context.data<std::int32_t>(plan.slots),
@@ -177,7 +216,7 @@ struct PlaceTokens {
       const std::int64_t t = begin + thread(), token = from * tokens + t;
       bool goes = false;
       for (std::int64_t k = 0; t < tokens && k < top_k; ++k) goes = goes || chosen(token * top_k + k, to);
-      const std::int32_t row = numbering(goes, next);
+      const std::int32_t row = numbering(goes ? 1 : 0, next);
       if (t >= tokens) continue;
       if (out) {
         parts[t * ranks + peer] = goes ? row : -1;

@@ -116,71 +116,87 @@ void clamped_backward(Context& context, const ClampedSwigluBackward& a) {
   run_backward(context, a.gate_up, a.d_out, a.d_gate_up, ClampedSilu{a.limit, a.alpha, a.shift});
 }
 
-// ---- Weighted rows: a block works on one --------------------------------------------------------
+// ---- Weighted rows ------------------------------------------------------------------------------
 
-template <class T, bool kWeighInput>
-struct WeightedForward {
-  static constexpr int kThreads = 256;
+template <class T, int kCount, bool kWeighInput>
+struct WeightedForwardBody {
   const T* gate_up;
   const float* weights;
   const std::int32_t *offsets, *slots;
   T* out;
   std::int64_t ffn, experts;
 
-  PRIMUS_DEVICE void operator()() const {
-    const std::int64_t row = block();
-    const T* gate = gate_up + row * 2 * ffn;
+  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i) const {
     const float weight = row < offsets[experts] ? weights[slots[row]] : 0.0F;
-    for (std::int64_t i = thread(); i < ffn; i += kThreads) {
-      const float g = to_float(gate[i]), u = to_float(gate[ffn + i]);
-      out[row * ffn + i] =
-          from_float<T>(kWeighInput ? Silu{}.forward(weight * g, weight * u) : weight * Silu{}.forward(g, u));
+    float g[kCount], u[kCount];
+    load<kCount>(gate_up + row * 2 * ffn + i, g);
+    load<kCount>(gate_up + row * 2 * ffn + ffn + i, u);
+    PRIMUS_UNROLL
+    for (int k = 0; k < kCount; ++k) {
+      g[k] = kWeighInput ? Silu{}.forward(weight * g[k], weight * u[k]) : weight * Silu{}.forward(g[k], u[k]);
     }
+    store<kCount>(out + row * ffn + i, g);
   }
 };
 
 void weighted_forward(Context& context, const WeightedSwigluForward& a) {
   with_float_type(a.out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T* from = context.data<T>(a.gate_up);
+    T* to = context.data<T>(a.out);
+    const std::int64_t ffn = a.out.cols();
     with_flag(a.weigh_input, [&](auto weigh_input) {
-      using T = decltype(tag);
-      launch(context, a.out.rows(),
-             WeightedForward<T, weigh_input>{context.data<T>(a.gate_up), context.data<float>(a.weights),
-                                             context.data<std::int32_t>(a.offsets),
-                                             context.data<std::int32_t>(a.slots), context.data<T>(a.out),
-                                             a.out.cols(), a.offsets.elements() - 1});
+      with_vector<T>(rows_of_vectors<T>(ffn, from, to), [&](auto count) {
+        for_each_of_rows<count>(
+            context, a.out.rows(), ffn,
+            WeightedForwardBody<T, count, weigh_input>{
+                from, context.data<float>(a.weights), context.data<std::int32_t>(a.offsets),
+                context.data<std::int32_t>(a.slots), to, ffn, a.offsets.elements() - 1});
+      });
     });
   });
 }
 
-template <class T, bool kWeighInput>
+// A warp works on a row.
+template <class T, int kCount, bool kWeighInput>
 struct WeightedBackward {
   static constexpr int kThreads = 256;
+  static constexpr int kWarps = kThreads / kWarp;
   const T *gate_up, *d_out;
   const float* weights;
   const std::int32_t *offsets, *slots;
   T* d_gate_up;
   float* d_weights;  // or null
-  std::int64_t ffn, experts;
+  std::int64_t rows, ffn, experts;
 
   PRIMUS_DEVICE void operator()() const {
-    const std::int64_t row = block();
+    const std::int64_t row = block() * kWarps + warp();
+    if (row >= rows) return;
     const T* gate = gate_up + row * 2 * ffn;
     T* d_gate = d_gate_up + row * 2 * ffn;
-    if (row >= offsets[experts]) {
-      for (std::int64_t i = thread(); i < 2 * ffn; i += kThreads) d_gate[i] = from_float<T>(0.0F);
-      return;
-    }
-    const float weight = weights[slots[row]];
+    const bool owned = row < offsets[experts];
+    const float weight = owned ? weights[slots[row]] : 0.0F;
     float sum = 0;
-    for (std::int64_t i = thread(); i < ffn; i += kThreads) {
-      const float g = to_float(gate[i]), u = to_float(gate[ffn + i]), d = to_float(d_out[row * ffn + i]);
-      const Gradient of = kWeighInput ? Silu{}.backward(weight * g, weight * u, d) : Silu{}.backward(g, u, d);
-      sum += kWeighInput ? of.gate * g + of.up * u : of.up * u;
-      d_gate[i] = from_float<T>(weight * of.gate);
-      d_gate[ffn + i] = from_float<T>(weight * of.up);
+    for (std::int64_t i = lane() * kCount; i < ffn; i += kWarp * kCount) {
+      float g[kCount] = {}, u[kCount] = {}, d[kCount];
+      if (owned) {
+        load<kCount>(gate + i, g);
+        load<kCount>(gate + ffn + i, u);
+        load<kCount>(d_out + row * ffn + i, d);
+        PRIMUS_UNROLL
+        for (int k = 0; k < kCount; ++k) {
+          const Gradient of = kWeighInput ? Silu{}.backward(weight * g[k], weight * u[k], d[k])
+                                          : Silu{}.backward(g[k], u[k], d[k]);
+          sum += kWeighInput ? of.gate * g[k] + of.up * u[k] : of.up * u[k];
+          g[k] = weight * of.gate;
+          u[k] = weight * of.up;
+        }
+      }
+      store<kCount>(d_gate + i, g);
+      store<kCount>(d_gate + ffn + i, u);
     }
-    sum = block_reduce<kThreads>(sum);
-    if (d_weights && thread() == 0) d_weights[slots[row]] += sum;  // a slot has one row
+    sum = warp_reduce(sum);
+    if (owned && d_weights && lane() == 0) d_weights[slots[row]] += sum;  // a slot has one row
   }
 };
 
@@ -197,13 +213,18 @@ void weighted_backward(Context& context, const WeightedSwigluBackward& a) {
     for_each(context, a.d_weights.elements(), StartWeights{previous, d_weights});
   }
   with_float_type(a.d_out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T *from = context.data<T>(a.gate_up), *d = context.data<T>(a.d_out);
+    T* to = context.data<T>(a.d_gate_up);
+    const std::int64_t rows = a.d_out.rows(), ffn = a.d_out.cols();
     with_flag(a.weigh_input, [&](auto weigh_input) {
-      using T = decltype(tag);
-      launch(context, a.d_out.rows(),
-             WeightedBackward<T, weigh_input>{
-                 context.data<T>(a.gate_up), context.data<T>(a.d_out), context.data<float>(a.weights),
-                 context.data<std::int32_t>(a.offsets), context.data<std::int32_t>(a.slots),
-                 context.data<T>(a.d_gate_up), d_weights, a.d_out.cols(), a.offsets.elements() - 1});
+      with_vector<T>(rows_of_vectors<T>(ffn, from, d, to), [&](auto count) {
+        using Kernel = WeightedBackward<T, count, weigh_input>;
+        launch(
+            context, blocks_for(rows, Kernel::kWarps),
+            Kernel{from, d, context.data<float>(a.weights), context.data<std::int32_t>(a.offsets),
+                   context.data<std::int32_t>(a.slots), to, d_weights, rows, ffn, a.offsets.elements() - 1});
+      });
     });
   });
 }

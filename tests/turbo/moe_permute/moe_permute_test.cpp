@@ -161,7 +161,7 @@ TEST_P(MoePermuteTest, PlanDispatch) {
 TEST_P(MoePermuteTest, PlanRouting) {
   OperatorBench bench(GetParam());
   for (const auto& [tokens, top_k, count, sequences] :
-       {std::tuple{1, 1, 2, 1}, {50, 2, 4, 1}, {50, 2, 4, 5}, {333, 6, 17, 3}}) {
+       {std::tuple{1, 1, 2, 1}, {50, 2, 4, 1}, {50, 2, 4, 5}, {333, 6, 17, 3}, {700, 3, 300, 1}}) {
     const Slots s(tokens, top_k, count, 7);
     const Tensor experts = bench.upload(doubles(s.experts), DType::kI32, {tokens, top_k});
     const Tensor weights = bench.upload(s.weights, DType::kF32, {tokens, top_k});

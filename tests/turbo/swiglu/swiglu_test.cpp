@@ -192,7 +192,7 @@ TEST_P(SwigluTest, WeightedForwardAndBackward) {
   OperatorBench bench(GetParam());
   const std::int64_t rows = Weighted::kSlots;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const std::int64_t ffn : {1, 33, 130}) {
+    for (const std::int64_t ffn : {1, 33, 130, 264}) {
       for (const bool weigh_input : {false, true}) {
         const Weighted w = [] {
           Weighted rounded_weights;

@@ -1,3 +1,4 @@
+#include "turbo/gpu/few_dots.h"
 #include "turbo/gpu/gemm_tile.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
@@ -133,12 +134,28 @@ bool multiply_large_tiles(Context& context, const GroupedGemm& call) {
   return true;
 }
 
+// As decoding has them: so few rows that no expert has many.
+template <class C>
+bool multiply_few_rows(Context& context, const GroupedGemm& call) {
+  constexpr std::int64_t kMostRows = 64, kMostOfExpert = 2;
+  const std::int64_t rows = call.rows(), experts = call.b.shape[0], out = call.b.shape[1],
+                     in = call.b.shape[2];
+  const auto* const x = context.data<BFloat16>(call.a);
+  const auto* const w = context.data<BFloat16>(call.b);
+  if (call.role != GemmRole::kForward || rows > std::min(kMostRows, kMostOfExpert * experts)) return false;
+  if (!rows_of_vectors<BFloat16>(in, x, w)) return false;
+  few_dots<2>(context, x, w, context.data<C>(call.c), rows, out, in,
+              MatrixOfExpert{context.data<std::int32_t>(call.offsets),
+                             optional<std::int32_t>(context, call.a_rows), experts});
+  return true;
+}
+
 // Every expert gets as many blocks as if all rows were its own; those beyond its rows end at once. That keeps
 // the host out of it, and costs microseconds.
 template <class T, class C>
 void multiply_groups(Context& context, const GroupedGemm& call) {
   if constexpr (std::is_same_v<T, BFloat16>) {
-    if (multiply_large_tiles<C>(context, call)) return;
+    if (multiply_few_rows<C>(context, call) || multiply_large_tiles<C>(context, call)) return;
   }
   const bool weights = call.role == GemmRole::kWeightGradient;
   const Tensor& of_experts = weights ? call.c : call.b;

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "turbo/gpu/few_dots.h"
 #include "turbo/gpu/mma.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/linear/gpu_split.h"
@@ -307,15 +308,30 @@ bool is_split(const Gemm& call) {
   return known && lines(call.a) && lines(call.b) && call.c.elements() > 0 && call.c.cols() % 2 == 0;
 }
 
+namespace {
+
+// As decoding has them.
+bool is_of_few_rows(const Gemm& call) {
+  constexpr std::int64_t kMostRows = 8;
+  return call.role == GemmRole::kForward && !call.accumulate && call.a.rows() <= kMostRows;
+}
+
+}  // namespace
+
 std::int64_t split_workspace(const Gemm& call) {
+  if (is_of_few_rows(call)) return 0;
   const SplitPlan plan(call);
   return plan.pieces > 1 ? plan.pieces * plan.m * plan.n * size_of(DType::kF32) : 0;
 }
 
 void multiply_split(Context& context, const Gemm& call) {
 #ifdef PRIMUS_GPU_VENDOR
-  context.shared().count("products in bf16 parts: own kernel");
+  context.shared().count("products of bf16 with fp32: own kernel");
 #endif
+  if (is_of_few_rows(call)) {
+    return few_dots<1>(context, context.data<BFloat16>(call.a), context.data<float>(call.b),
+                       context.data<float>(call.c), call.a.rows(), call.b.rows(), call.a.cols(), OneMatrix{});
+  }
   switch (call.role) {
     case GemmRole::kForward:
       return run<BFloat16, float, float, false, false>(context, call);

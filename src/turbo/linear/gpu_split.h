@@ -1,5 +1,6 @@
 // Products of a bf16 operand with an fp32 one on the matrix units, as routers of experts have them: an fp32
 // number is a sum of bf16 parts, and products of parts are exact. linear/cpu_split.h does the same on CPUs.
+// Those of a few rows are ordinary multiply-adds.
 #pragma once
 
 #include "device/gpu/launch.h"

@@ -18,6 +18,8 @@ const std::vector<Case>& cases() {
       {{3, 0, 5, 1}, 0, 7, 9},
       {{0, 0, 0}, 4, 5, 3},
       {{70, 1, 0, 9, 16, 40}, 6, 48, 33},
+      // As few rows as decoding has.
+      {{0, 3, 0, 5, 1, 0}, 2, 264, 37},
       {{200, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, 0, 65, 70},  // one large, sixteen small
       // Whole lines of 16 bytes: several tiles of 128 each way, full ones and edges; more steps than are
       // fetched ahead; experts of no rows at both ends.

@@ -1,0 +1,87 @@
+// Products of a few rows of bf16 with the rows of a matrix, or each row with those of its own one of many, by
+// ordinary multiply-adds: bound by reading the weights, which is all there is to do for one or two rows.
+#pragma once
+
+#include "turbo/gpu/reduce.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+// Every row with the one matrix there is.
+struct OneMatrix {
+  PRIMUS_DEVICE std::int64_t matrix_of(std::int64_t) const { return 0; }
+  PRIMUS_DEVICE std::int64_t place_of(std::int64_t row) const { return row; }
+};
+
+// Rows [offsets[e], offsets[e + 1]) with matrix e; later rows with none. Row r lies at picks[r], or at r.
+struct MatrixOfExpert {
+  const std::int32_t *offsets, *picks;
+  std::int64_t experts;
+
+  // Negative: none.
+  PRIMUS_DEVICE std::int64_t matrix_of(std::int64_t row) const {
+    if (row >= offsets[experts]) return -1;
+    std::int64_t low = 0, high = experts;  // the last expert that begins at or before this row
+    while (low + 1 < high) {
+      const std::int64_t middle = (low + high) / 2;
+      if (offsets[middle] <= row) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+  PRIMUS_DEVICE std::int64_t place_of(std::int64_t row) const { return picks ? picks[row] : row; }
+};
+
+// y[r, :] = x[place of r, :] · W[matrix of r]ᵀ, zero for rows of no matrix. A warp makes kOutputs numbers of
+// a row; blocks that run together have the same columns, so that rows of one matrix read it from the cache.
+// `in` is a multiple of 8, and rows begin on 16 bytes.
+template <class W, class C, class Rows, int kOutputs>
+struct FewDots {
+  static constexpr int kThreads = 256, kOfBlock = kThreads / kWarp * kOutputs, kLine = 8;
+  const BFloat16* x;
+  const W* w;
+  C* y;
+  std::int64_t rows, out, in;
+  Rows where;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t row = block() % rows, first = block() / rows * kOfBlock + warp() * kOutputs;
+    if (first >= out) return;
+    const std::int64_t matrix = where.matrix_of(row);
+    float sums[kOutputs] = {};
+    if (matrix >= 0) {
+      const BFloat16* const from = x + where.place_of(row) * in;
+      const W* weights[kOutputs];
+      PRIMUS_UNROLL
+      for (int j = 0; j < kOutputs; ++j) weights[j] = w + (matrix * out + smaller(first + j, out - 1)) * in;
+      PRIMUS_UNROLL_BY(4)
+      for (std::int64_t i = lane() * kLine; i < in; i += kWarp * kLine) {
+        float a[kLine], b[kOutputs][kLine];
+        load<kLine>(from + i, a);
+        PRIMUS_UNROLL
+        for (int j = 0; j < kOutputs; ++j) load<kLine>(weights[j] + i, b[j]);
+        PRIMUS_UNROLL
+        for (int j = 0; j < kOutputs; ++j) {
+          PRIMUS_UNROLL
+          for (int k = 0; k < kLine; ++k) sums[j] = multiply_add(a[k], b[j][k], sums[j]);
+        }
+      }
+    }
+    PRIMUS_UNROLL
+    for (int j = 0; j < kOutputs; ++j) {
+      const float sum = warp_reduce(sums[j]);
+      if (lane() == 0 && first + j < out) y[row * out + first + j] = from_float<C>(sum);
+    }
+  }
+};
+
+template <int kOutputs, class W, class C, class Rows>
+void few_dots(Context& context, const BFloat16* x, const W* w, C* y, std::int64_t rows, std::int64_t out,
+              std::int64_t in, const Rows& where) {
+  using Kernel = FewDots<W, C, Rows, kOutputs>;
+  launch(context, rows * blocks_for(out, Kernel::kOfBlock), Kernel{x, w, y, rows, out, in, where});
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

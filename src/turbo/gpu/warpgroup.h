@@ -69,6 +69,9 @@ class Gate {
   // The phase waits for this many bytes more.
   PRIMUS_DEVICE void expect(int bytes);
   PRIMUS_DEVICE void arrive_and_expect(int bytes);
+  // Arrives when the copies that this thread has begun (async_copy.h) have come. The thread goes on
+  // meanwhile; who waits calls show_writes() before products read them.
+  PRIMUS_DEVICE void arrive_after_copies();
   // Waits until the phase of this parity (the first is 0) is over; the one before the first counts as over.
   // A wait of more than 20 s can only be a mistake in a kernel: it ends the kernel with an error.
   PRIMUS_DEVICE void wait(std::uint32_t parity);
@@ -128,6 +131,11 @@ PRIMUS_DEVICE void Gate::arrive_and_expect([[maybe_unused]] int bytes) {
                : "memory");
 #endif
 }
+PRIMUS_DEVICE void Gate::arrive_after_copies() {
+#if PRIMUS_WARPGROUPS
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address()) : "memory");
+#endif
+}
 PRIMUS_DEVICE void Gate::wait([[maybe_unused]] std::uint32_t parity) {
 #if PRIMUS_WARPGROUPS
   const auto over = [&] {
@@ -177,6 +185,7 @@ inline void Gate::arrive_and_expect(int bytes) {
   expect(bytes);
   arrive();
 }
+inline void Gate::arrive_after_copies() { arrive(); }
 inline void Gate::wait(std::uint32_t parity) {
   struct Wait {
     const Gate* gate;

@@ -25,10 +25,6 @@ struct GroupWarpgroups {
   static constexpr bool kBoxes = kSumsRows && sizeof(C) == 2, kPatches = sizeof(C) == 4;
   static constexpr int kMultiplying = 2 * kWarpgroup, kThreads = kMultiplying + kWarpgroup;
   static constexpr int kRows = kGroupSide, kCols = WideSums::kCols, kDepth = kPanelLine, kStages = 4;
-  // Steps whose copies may be on the way while a fetching thread goes on to the next. A stage is given back
-  // when the step after it has begun, so that step must be full without waiting for that stage.
-  static constexpr int kLater = 2;
-  static_assert(kLater + 2 <= kStages);
   static constexpr int kPiece = 8;  // elements in 16 bytes
   static constexpr int kPieces = kPanelLine / kPiece, kLineBytes = 128;
 
@@ -184,7 +180,7 @@ struct GroupWarpgroups {
   }
 
   // Operands with picked rows by copies of 16 bytes, which all threads of the warpgroup share, beside boxes
-  // of the other one. A thread tells of a step when its copies have come, kLater steps after it began them.
+  // of the other one.
   PRIMUS_DEVICE void fetch_picked(Memory& memory, int me) const {
     const int all = tiles();
     const int boxes = (a_picks ? 0 : kRows * kDepth * 2) + (b_picks ? 0 : kCols * kDepth * 2);
@@ -229,21 +225,13 @@ struct GroupWarpgroups {
                        a + across + static_cast<std::int64_t>(left_rows[i]) * k, across < k);
           }
         }
-        end_group_of_copies();
+        full.arrive_after_copies();
         if constexpr (kSumsRows)
           pick(depth + kDepth);  // of the next step, while this one's copies are on the way
-        if (count >= kLater) {
-          wait_for_copies<kLater>();
-          show_writes();
-          memory.full[(count - kLater) % kStages].arrive();
-        }
       }
     }
+    end_group_of_copies();
     wait_for_copies<0>();
-    show_writes();
-    for (std::uint32_t i = count < kLater ? 0 : count - kLater; i < count; ++i) {
-      memory.full[i % kStages].arrive();
-    }
   }
 
   // Lines of an operand by depth, whose rows in memory are `cols` long; `side` of them from `col` on.
@@ -281,6 +269,7 @@ struct GroupWarpgroups {
         const int slot = static_cast<int>(count % kStages);
         Stage& stage = memory.stages[slot];
         memory.full[slot].wait(count / kStages % 2);
+        if (picks_any()) show_writes();
         if constexpr (kSumsRows) {
           const int rest = where.count - step * kDepth;
           if (rest < kDepth) clear_lines(stage, rest);

@@ -30,9 +30,11 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-// And, where a GPU computes, more tiles than it has multiprocessors, so that blocks take several.
+// And, where warpgroups are, rows that are read so often that picked ones are gathered first; where a GPU
+// computes, more tiles than it has multiprocessors, so that blocks take several.
 std::vector<Case> cases_of(const DeviceUnderTest& device) {
   std::vector<Case> result = cases();
+  if (device.emulated_warp == 32 || !device.plugin.empty()) result.push_back({{3, 0, 6}, 1, 264, 4096});
   if (device.plugin.empty()) return result;
   Case many{{}, 7, 520, 1032};
   for (std::int64_t e = 0; e < 60; ++e) many.rows.push_back(e * 37 % 90);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "turbo/gpu/reduce.h"
+#include "turbo/gpu/search.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
@@ -20,16 +21,7 @@ struct MatrixOfExpert {
   // Negative: none.
   PRIMUS_DEVICE std::int64_t matrix_of(std::int64_t row) const {
     if (row >= offsets[experts]) return -1;
-    std::int64_t low = 0, high = experts;  // the last expert that begins at or before this row
-    while (low + 1 < high) {
-      const std::int64_t middle = (low + high) / 2;
-      if (offsets[middle] <= row) {
-        low = middle;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
+    return owner_of(offsets, experts, row);
   }
   PRIMUS_DEVICE std::int64_t place_of(std::int64_t row) const { return picks ? picks[row] : row; }
 };

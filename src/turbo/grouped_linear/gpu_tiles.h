@@ -9,6 +9,7 @@
 
 #include "turbo/gpu/async_copy.h"
 #include "turbo/gpu/mma.h"
+#include "turbo/gpu/search.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
@@ -119,16 +120,7 @@ struct GroupTiles {
     } else {
       const std::int64_t row_tile = block() / col_tiles;
       if (row_tile >= first_tiles[experts]) return;
-      std::int64_t low = 0, high = experts;  // the last expert that begins at or before this tile
-      while (low + 1 < high) {
-        const std::int64_t middle = (low + high) / 2;
-        if (first_tiles[middle] <= row_tile) {
-          low = middle;
-        } else {
-          high = middle;
-        }
-      }
-      expert = low;
+      expert = owner_of(first_tiles, experts, row_tile);
       row_tiles = first_tiles[expert + 1] - first_tiles[expert];
       tile = block() - first_tiles[expert] * col_tiles;
     }

@@ -87,17 +87,7 @@ struct GroupWarpgroups {
   }
   PRIMUS_DEVICE int expert_of(int tile) const {
     if constexpr (kSumsRows) return tile / (row_tiles() * col_tiles());
-    const int row_tile = tile / col_tiles();
-    int low = 0, high = experts;  // the last expert that begins at or before this tile
-    while (low + 1 < high) {
-      const int middle = (low + high) / 2;
-      if (first_tiles[middle] <= row_tile) {
-        low = middle;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
+    return owner_of(first_tiles, experts, tile / col_tiles());
   }
   PRIMUS_DEVICE Tile at(int tile) const {
     Tile result;

@@ -135,22 +135,21 @@ struct BackwardInput : Heads<T, kCount> {
       if (head == normed) return this->copy_rest(d_y, d_x, row);
       const std::int64_t at = row * width + head * dim;
       const float scale = rstd[row * normed + head];
-      float dot = 0;
-      for (std::int64_t i = lane() * kCount; i < dim; i += kWarp * kCount) {
-        float g[kCount], v[kCount];
+      const auto fetch = [&](std::int64_t i, float(&g)[kCount], float(&v)[kCount]) {
         load<kCount>(d_y + at + i, g);
         load<kCount>(x + at + i, v);
         this->weigh(g, weight, offset, head, i);
+      };
+      float dot = 0, g[kCount], v[kCount];
+      for (std::int64_t i = lane() * kCount; i < dim; i += kWarp * kCount) {
+        fetch(i, g, v);
         PRIMUS_UNROLL
         for (int k = 0; k < kCount; ++k) dot = multiply_add(g[k], v[k], dot);
       }
       dot = warp_reduce(dot);
       const float along = dot * scale * scale * scale / static_cast<float>(dim);
       for (std::int64_t i = lane() * kCount; i < dim; i += kWarp * kCount) {
-        float g[kCount], v[kCount];
-        load<kCount>(d_y + at + i, g);
-        load<kCount>(x + at + i, v);
-        this->weigh(g, weight, offset, head, i);
+        fetch(i, g, v);
         PRIMUS_UNROLL
         for (int k = 0; k < kCount; ++k) g[k] = g[k] * scale - v[k] * along;
         store<kCount>(d_x + at + i, g);

@@ -1,0 +1,23 @@
+// Whose a place is, when each owner has a run of them.
+#pragma once
+
+#include "turbo/gpu/values.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+// The last i < n whose run begins at or before `place`. starts[0] is at or before it, and starts never fall.
+template <class Index>
+PRIMUS_DEVICE Index owner_of(const std::int32_t* starts, Index n, Index place) {
+  Index low = 0, high = n;
+  while (low + 1 < high) {
+    const Index middle = (low + high) / 2;
+    if (starts[middle] <= place) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -16,11 +16,14 @@ struct Heads {
   Heads(const HeadNormShape& s, const Tensor& x)
       : rows(x.rows()), width(x.cols()), heads(s.heads), normed(s.normed()), dim(s.head_dim) {}
 
-  // body(row, head) for the head of this warp.
+  // body(row, head) for the head of this warp. There are fewer than 2^32.
   template <class Body>
   PRIMUS_DEVICE void each(Body body) const {
-    const std::int64_t item = block() * kWarps + warp();
-    if (item < rows * (normed + 1)) body(item / (normed + 1), item % (normed + 1));
+    // A division of 64 bits would take as long as a head does.
+    const auto item = static_cast<std::uint32_t>(block() * kWarps + warp());
+    const auto of_row = static_cast<std::uint32_t>(normed + 1);
+    const std::uint32_t row = item / of_row;
+    if (row < rows) body(row, item - row * of_row);
   }
   PRIMUS_DEVICE void copy_rest(const T* from, T* to, std::int64_t row) const {
     if (from == to) return;
@@ -89,6 +92,8 @@ struct Forward : Heads<T, kCount> {
 // Launches a kernel of heads, of four columns at once where every address lets it.
 template <template <class, int> class Kernel, class Arguments, class... Tensors>
 void launch_heads(Context& context, const Arguments& a, const Tensors&... tensors) {
+  if (a.x.rows() * (a.shape.normed() + 1) > std::numeric_limits<std::uint32_t>::max() - 256)
+    throw std::logic_error("gpu: more heads than 32 bits count");
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
     constexpr std::int64_t kFour = 4;
@@ -171,11 +176,13 @@ struct WeightTerm {
 
   // Columns are of the queries' weights, then of the keys'; all that a thread has of one of them.
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i, float (&value)[kCount]) const {
-    const std::int64_t begin = i < dim ? 0 : heads, end = i < dim ? heads : normed;
+    const std::int64_t begin = i < dim ? 0 : heads, end = i < dim ? heads : normed,
+                       column = i < dim ? i : i - dim;
     PRIMUS_UNROLL
     for (int k = 0; k < kCount; ++k) value[k] = 0;
+    PRIMUS_UNROLL_BY(4)
     for (std::int64_t head = begin; head < end; ++head) {
-      const std::int64_t at = row * width + head * dim + i % dim;
+      const std::int64_t at = row * width + head * dim + column;
       const float scale = rstd[row * normed + head];
       float g[kCount], v[kCount];
       load<kCount>(d_y + at, g);

@@ -200,9 +200,9 @@ KvCache LanguageModel::make_kv_cache(engine::Rank& rank, DType dtype, std::int64
                                      std::int64_t capacity, std::int64_t pages,
                                      std::int64_t page_size) const {
   if (config_.attention.compressed()) {
-    throw unsupported("models of type " + config_.family +
-                          " cannot generate text: the cache does not keep pooled latents",
-                      "train, eval loss and model verify read whole sequences, and work");
+    throw unsupported(
+        "models of type " + config_.family + " cannot generate text: the cache does not keep pooled latents",
+        "train, eval loss and model verify read whole sequences, and work");
   }
   KvCache cache;
   const std::int64_t blocks = (capacity + page_size - 1) / page_size;

@@ -123,6 +123,10 @@ std::optional<Hardware> find_hardware(const std::vector<Hardware>& table, std::s
 
 Hardware hardware_named(const std::vector<Hardware>& table, const std::string& name) {
   if (name.ends_with(".yaml") || name.ends_with(".yml") || name.find('/') != std::string::npos) {
+    if (!Env::posix().status(name)) {
+      throw invalid(fmt::format("there is no file '{}' of hardware", name),
+                    "presets/hardware has such files, which are named without an ending: mi300x, h100");
+    }
     Hardware own = read_one(name);
     own.file = name;
     return own;

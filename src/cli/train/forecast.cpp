@@ -124,7 +124,7 @@ nlohmann::json hardware_json(const TrainingForecast& f) {
           {"peak_memory_bytes_per_second", 1e9 * h.peak_memory},
           {"link_bytes_per_second", 1e9 * h.link},
           {"network_bytes_per_second", 1e9 * h.network},
-          {"gpus_per_host", h.gpus_per_host},
+          {"gpus_per_host", static_cast<int>(h.gpus_per_host)},
           {"estimated_seconds_per_step",
            {{"computing", plan.time.computing},
             {"communication", plan.time.communication},

@@ -390,6 +390,11 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
                                        gpus.model, gpus.count == 1 ? "" : "s"));
   }
   result.notes.insert(result.notes.end(), place.notes.begin(), place.notes.end());
+  // A run says them before its command starts; a plan that is shown has them in place.
+  if (surroundings.dry_run) {
+    step.notes.insert(step.notes.end(), result.notes.begin(), result.notes.end());
+    result.notes.clear();
+  }
   result.plan.steps.push_back(std::move(step));
   return result;
 }

@@ -558,7 +558,8 @@ TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
   const Words nothing = {"train", "pretrain"};
   write_file(folder_.path() / "here/other.yaml",
              "work_group: a\nuser_name: b\nexp_name: c\nworkspace: ./output\nmodules:\n  pre_trainer:\n"
-             "    framework: megatron\n    config: pre_trainer.yaml\n    model: gpt_oss_20B.yaml\n");
+             "    framework: megatron\n    config: pre_trainer.yaml\n    model: llama3.1_8B.yaml\n"
+             "    overrides: {mock_data: true, stage: sft}\n");
   for (const Words& chain : {Words{"--dry-run", "direct", "--"}, slurm, container}) {
     expect_refused(chain + nothing + Words{"--config", "nosuch.yaml"},
                    "there is no experiment 'nosuch.yaml'");
@@ -567,7 +568,7 @@ TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
     expect_refused(chain + Words{"preflight", "nonsense"}, "'nonsense' is no option of preflight");
     expect_refused(chain + Words{"preflight", "--dist-timeout-sec", "0"}, "not a time from 1 to 86400");
     expect_refused(chain + Words{"preflight", "--report-file-name", "a/b"}, "is no name of a file");
-    expect_refused(chain + nothing + Words{"--config", "other.yaml"}, "yarn");
+    expect_refused(chain + nothing + Words{"--config", "other.yaml"}, "stage cannot be 'sft'");
     // What is wrong in values of benchmarks, whatever machine they come to.
     struct Case {
       Words words;

@@ -133,9 +133,9 @@ TEST_F(PlanHardware, MistakesAreRefused) {
 
 // --fit chooses for that GPU's memory.
 TEST_F(PlanHardware, FitChoosesForIt) {
-  const std::string experiment =
-      file("x", "      num_layers: 4\n      seq_length: 8192\n      global_batch_size: 64\n");
-  const ProgramResult fitted = plan(experiment, {"--fit", "--hardware", "h100", "--json"});
+  const std::string experiment = file("x", "      num_layers: 4\n      seq_length: 8192\n");
+  const ProgramResult fitted =
+      plan(experiment, {"--fit", "--hardware", "h100", "--json", "global_batch_size=64"});
   EXPECT_EQ(fitted.exit_code, 0) << fitted.err;
   const json forecast = json::parse(fitted.out);
   EXPECT_EQ(forecast.at("hardware").at("name"), "NVIDIA H100 SXM");

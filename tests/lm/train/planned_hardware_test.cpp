@@ -169,7 +169,8 @@ TEST(PlannedHardware, HoldsWhatTheRunHolds) {
 // Ranks that share experts reserve the most rows that can come; what an even share takes is said beside it.
 TEST(PlannedHardware, TheWorstCaseOfExpertsIsTold) {
   const std::string experts =
-      ", num_experts: 8, moe_ffn_hidden_size: 64, moe_router_topk: 2, model_type: mixtral";
+      ", num_experts: 8, ffn_hidden_size: 64, moe_ffn_hidden_size: 64, moe_router_topk: 2, model_type: "
+      "mixtral";
   const auto gpu = std::make_shared<const config::Hardware>(a_gpu());
   const TrainingForecast spread = forecast(experiment(experts + ", expert_model_parallel_size: 4", gpu), 4);
   ASSERT_EQ(spread.balanced.size(), 1U);

@@ -52,9 +52,8 @@ constexpr auto kRows = std::to_array<Row>({
      "Primus has no tuning agent: 'primus train pretrain --config exp.yaml --fit' picks the fastest settings "
      "that fit the memory"},
     {"projection estimate estimator vram memory-estimate calculator",
-     "'primus train pretrain --config exp.yaml --dry-run --world N' forecasts the memory, communication and "
-     "time "
-     "of N ranks"},
+     "'primus train pretrain --config exp.yaml --dry-run --hardware mi355x --world N' forecasts memory, "
+     "communication and time of N ranks on such GPUs"},
     // Using and measuring a model.
     {"infer inference predict sample sampling text-generation write",
      "'primus generate MODEL --prompt TEXT' writes on from a prompt, and 'primus chat MODEL' answers"},

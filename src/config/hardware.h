@@ -7,7 +7,7 @@
 //   memory_gib: 79.1                   # as its driver reports it
 //   peak_bf16_tflops: 989.4            # published, without sparsity
 //   peak_fp8_tflops: 1978.9            # left out: no products in fp8
-//   peak_fp32_tflops: 66.9             # left out where it is not published: plans in fp32 then have bf16's
+//   peak_fp32_tflops: 66.9             # left out where it is not published: plans take a sixteenth of bf16's
 //   step_share: 0.5                    # of these peaks, what a whole training step reaches
 //   fp8_step_share: 0.37               # the same of products in fp8; left out: three quarters of it
 //   least_bf16_tflops: 500             # below it, something is wrong

@@ -607,7 +607,7 @@ TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
       EXPECT_EQ(result.exit_code, chain[1] == "direct" ? 2 : 0) << words[0] << result.err;
     }
   }
-  expect_refused({"config", "validate", "--config", "other.yaml"}, "yarn");
+  expect_refused({"config", "validate", "--config", "other.yaml"}, "stage cannot be 'sft'");
   expect_refused({"--dry-run", "container", "--image", "a/b:1", "--foo", "bar", "--", "version"},
                  "has no option '--foo'");
   expect_refused({"--dry-run", "container", "--image", "a/b:1", "--numa", "--", "version"},
@@ -632,7 +632,7 @@ TEST_F(Launch, AnExperimentElsewhereIsWithin) {
 
 TEST_F(Launch, MessagesSayWhatStandsInForWhatIsNotThere) {
   expect_refused({"--dry-run", "--config", "nosuch.yaml", "direct", "--", "version"}, "launcher settings");
-  expect_refused({"projection", "memory"}, "train pretrain --dry-run --world N");
+  expect_refused({"projection", "memory"}, "--dry-run --hardware mi355x --world N");
   expect_refused({"data", "diffusion-cache"}, "diffusion models are not trained here");
 }
 

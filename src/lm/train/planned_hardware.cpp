@@ -64,8 +64,8 @@ double seconds_of(const config::Hardware& hardware, const GroupTraffic& group, c
 double computing_seconds(const config::Hardware& hardware, const StepMeasurement& stage, DType compute) {
   const double fp8 = stage.kernels.lines[static_cast<std::size_t>(turbo::KernelId::kFp8Gemm)].flops;
   const double others = stage.kernels.total_flops() - fp8;
-  const bool wide = compute == DType::kF32 && hardware.peak_fp32_tflops > 0;
-  const double peak = 1e12 * (wide ? hardware.peak_fp32_tflops : hardware.peak_tflops);
+  const double fp32 = hardware.peak_fp32_tflops > 0 ? hardware.peak_fp32_tflops : hardware.peak_tflops / 16;
+  const double peak = 1e12 * (compute == DType::kF32 ? fp32 : hardware.peak_tflops);
   const double rate = peak * hardware.step_share;
   const double fp8_rate =
       hardware.peak_fp8_tflops > 0 ? 1e12 * hardware.peak_fp8_tflops * hardware.fp8_share_of_step() : rate;

@@ -120,6 +120,7 @@ BenchmarkReport benchmark_checkpoint(const CheckpointBenchmarkOptions& options, 
     std::vector<std::byte> buffer;
     // The first one warms up: folders, pages of the buffer.
     for (int i = 0; i <= options.repetitions; ++i) {
+      if (options.progress) options.progress(i);
       content.snapshot.iteration = i + 1;
       std::vector<double> first;
       timed(i == 0 ? first : saved, [&] { root.save(content.snapshot); });

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "base/files/file.h"
 #include "bench/report.h"
@@ -14,6 +15,7 @@ struct CheckpointBenchmarkOptions {
   std::uint64_t bytes = std::uint64_t{1} << 30;  // of tensors, in bf16 weights and their fp32 states
   std::uint64_t shard_bytes = 5'000'000'000;
   int repetitions = 5;
+  std::function<void(std::int64_t done)> progress = {};  // before each repetition, of those that are done
 };
 
 // Saves, loads right after a save (often from the system's cache) and loads with the cache dropped, as far as

@@ -46,17 +46,15 @@ class BenchmarkOperator : public Command {
     check_case();
     OperatorBenchmarkOptions options{
         .dtype = device_.compute(), .fp8 = device_.fp8(), .fp4 = device_.fp4(), .seconds = seconds_};
-    return output_.finish(measured(device_.spec(console), options, console), console);
+    const DeviceSpec spec = device_.spec(console);
+    const BenchmarkReport result = measured(console, [&](const DeviceTimer::Progress& progress) {
+      options.progress = progress;
+      return report(spec, options);
+    });
+    return output_.finish(result, console);
   }
 
  private:
-  BenchmarkReport measured(const DeviceSpec& spec, OperatorBenchmarkOptions& options,
-                           const Console& console) {
-    MeasuringLine line(console);
-    options.progress = line.progress();
-    return report(spec, options);
-  }
-
   // Mistakes that are ones on every machine.
   void check_words() {
     device_.check_words();

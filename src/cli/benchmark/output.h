@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/terminal/terminal.h"
-#include "bench/device_timer.h"
 #include "bench/report.h"
 #include "cli/command.h"
 #include "cli/options/side_by_side.h"
@@ -47,19 +46,15 @@ class BenchmarkOutput {
   std::string earlier_, earlier_file_;  // the baseline's text, and where it is from
 };
 
-// "measuring  3 measurements", while a benchmark runs: on a terminal it is gone at the end, elsewhere it is a
-// line every ten seconds.
-class MeasuringLine {
- public:
-  explicit MeasuringLine(const Console& console)
-      : line_(console.err, {.label = "measuring", .unit = "measurements done"}) {}
-  DeviceTimer::Progress progress() {
-    return [this](std::int64_t done) { line_.update(static_cast<std::uint64_t>(done), steady_seconds()); };
-  }
-
- private:
-  ProgressLine line_;
-};
+// Runs measure(progress), which calls progress(N) when N measurements are done, and shows "measuring  N
+// measurements done" meanwhile: on a terminal the line is gone at the end, elsewhere there is one every ten
+// seconds.
+template <class Measure>
+BenchmarkReport measured(const Console& console, Measure&& measure) {
+  ProgressLine line(console.err, {.label = "measuring", .unit = "measurements done"});
+  return measure(
+      [&line](std::int64_t done) { line.update(static_cast<std::uint64_t>(done), steady_seconds()); });
+}
 
 // A paragraph of these commands' help.
 #define PRIMUS_BASELINE_HELP                                                                               \

@@ -31,11 +31,10 @@ class BenchmarkMemory final : public Command {
     MemoryBenchmarkOptions options = checked();
     output_.check();
     const std::unique_ptr<Device> device = device_.make(console);
-    const BenchmarkReport report = [&] {
-      MeasuringLine line(console);
-      options.progress = line.progress();
+    const BenchmarkReport report = measured(console, [&](const DeviceTimer::Progress& progress) {
+      options.progress = progress;
       return benchmark_memory(*device, options);
-    }();
+    });
     return output_.finish(report, console);
   }
 
@@ -96,9 +95,13 @@ class BenchmarkCheckpoint final : public Command {
   void check_job(int, int, const std::map<std::string, std::string>&) override { checked(); }
 
   int run(Console& console) override {
-    const CheckpointBenchmarkOptions options = checked();
+    CheckpointBenchmarkOptions options = checked();
     output_.check();
-    return output_.finish(benchmark_checkpoint(options), console);
+    const BenchmarkReport report = measured(console, [&](const std::function<void(std::int64_t)>& progress) {
+      options.progress = progress;
+      return benchmark_checkpoint(options);
+    });
+    return output_.finish(report, console);
   }
 
  private:

@@ -130,17 +130,21 @@ std::string overview_text(const std::string& program, std::size_t width) {
   GlobalOptions globals;
   Arguments arguments;
   globals.declare(arguments);
+  const std::string with_mode =
+      wrapped(program + " [--debug] [--dry-run] [--config FILE] <mode> [mode options] -- <command> [options]",
+              4, width);
   return fmt::format(
       "{1}.\n\n"
       "Usage:\n"
       "  {0} [--debug] <command> [options]\n"
-      "  {0} [--debug] [--dry-run] [--config FILE] <mode> [mode options] -- <command> [options]\n\n"
+      "  {7}\n\n"
       "Commands:\n{2}\n"
       "Modes:\n{3}\n"
       "Options:\n{4}{5}\n"
       "Examples:\n{6}",
       program, kProgramSummary, command_table({}, width), mode_table(width), option_rows(arguments, width),
-      row("-h, --help", "this text; after a command, all about it", width), indented(kProgramExamples));
+      row("-h, --help", "this text; after a command, all about it", width), indented(kProgramExamples),
+      with_mode);
 }
 
 std::string group_help_text(const std::string& group, const std::string& program, std::size_t width) {

@@ -20,7 +20,7 @@ constexpr auto kRows = std::to_array<Row>({
      "(docs/posttrain.md)"},
     {"lora qlora peft adapter adapters dora",
      "LoRA is a setting of fine-tuning: 'primus train posttrain load=MODEL sft_dataset_name=chats.jsonl "
-     "lora=\"{enabled: true, dim: 16}\"' (docs/models.md)"},
+     "lora.dim=16' (docs/models.md)"},
     {"dpo orpo kto ipo simpo cpo preference preferences",
      "Primus has no preference learning: TRL has it (trl dpo), and loads what 'primus model export RUN "
      "FOLDER' "
@@ -52,8 +52,10 @@ constexpr auto kRows = std::to_array<Row>({
      "Primus has no tuning agent: 'primus train pretrain --config exp.yaml --fit' picks the fastest settings "
      "that fit the memory"},
     {"projection estimate estimator vram memory-estimate calculator",
-     "'primus train pretrain --config exp.yaml --dry-run --hardware mi355x --world N' forecasts memory, "
-     "communication and time of N ranks on such GPUs"},
+     "'primus train pretrain --config exp.yaml --dry-run --world N --hardware mi300x' forecasts the memory, "
+     "communication and "
+     "time "
+     "of N ranks"},
     // Using and measuring a model.
     {"infer inference predict sample sampling text-generation write",
      "'primus generate MODEL --prompt TEXT' writes on from a prompt, and 'primus chat MODEL' answers"},

@@ -51,9 +51,11 @@ class BenchmarkOutput {
 // seconds.
 template <class Measure>
 BenchmarkReport measured(const Console& console, Measure&& measure) {
-  ProgressLine line(console.err, {.label = "measuring", .unit = "measurements done"});
-  return measure(
-      [&line](std::int64_t done) { line.update(static_cast<std::uint64_t>(done), steady_seconds()); });
+  ProgressLine line(console.err, {.label = "measuring"});
+  return measure([&line](std::int64_t done) {
+    line.update(static_cast<std::uint64_t>(done), steady_seconds(),
+                std::to_string(done) + " measurements done");
+  });
 }
 
 // A paragraph of these commands' help.

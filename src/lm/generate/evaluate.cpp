@@ -20,7 +20,7 @@ class Evaluation {
       : evaluator_(evaluator), tokenizer_(tokenizer), options_(options) {}
 
   void read(const std::string& input) {
-    share_of_input_ = 0;
+    begin_part(0, 0, 0);
     data::IndexedDataset::exists(input) ? read_indexed(input) : read_text(input);
     ++inputs_read_;
   }
@@ -33,7 +33,8 @@ class Evaluation {
     if (tokenizer_) data::check_made_by(prefix, *source, *tokenizer_);
     std::vector<std::int32_t> ids;
     for (std::int64_t document = 0; document < source->documents() && !done(); ++document) {
-      share_of_input_ = static_cast<double>(document) / static_cast<double>(source->documents());
+      const double documents = static_cast<double>(source->documents());
+      begin_part(static_cast<double>(document) / documents, static_cast<double>(document + 1) / documents, 0);
       const std::int64_t end = source->document_start(document + 1);
       for (std::int64_t s = source->document_start(document); s < end && !done(); ++s) {
         ids.resize(static_cast<std::size_t>(source->length(s)));
@@ -55,7 +56,8 @@ class Evaluation {
       throw invalid(fmt::format("'{}' is empty: there is nothing to evaluate", pattern),
                     "put text into it, or name other data (--data)");
     }
-    std::uint64_t total = 0, before = 0;  // bytes of all files, and of those in front of this one
+    // Bytes of all files, of those in front of this one, and of this one up to the block.
+    std::uint64_t total = 0, before = 0, position = 0;
     for (const data::InputFile& file : files) total += file.size;
     std::size_t last = 0;
     data::ReaderHints hints = data::command_hints("--json-key");
@@ -66,7 +68,12 @@ class Evaluation {
     while (!done() && reader.next(block)) {
       const data::InputFile& file = reader.files()[block.file];
       for (; last < block.file; ++last) before += files[last].size;
-      share_of_input_ = static_cast<double>(before + block.position) / static_cast<double>(total);
+      if (block.begins_file) position = 0;
+      const auto share = [&](std::uint64_t bytes) {
+        return static_cast<double>(before + bytes) / static_cast<double>(total);
+      };
+      begin_part(share(position), share(block.position), block.text.size());
+      position = block.position;
       if (file.kind == data::InputKind::kText) {
         if (block.begins_file) begin_document();
         std::size_t begin = 0;
@@ -89,6 +96,7 @@ class Evaluation {
 
   LossReport finish() {
     evaluator_.finish();
+    tell(1);
     if (evaluator_.tokens() == 0) {
       throw invalid("there is no text to evaluate", "the data must hold at least two tokens");
     }
@@ -114,6 +122,7 @@ class Evaluation {
   void add_text(std::string_view text) {
     ids_.clear();
     tokenizer_->encode(text, false, ids_);
+    part_done_ += text.size();
     const std::span<const std::int32_t> added = add(ids_);
     bytes_ += added.size() == ids_.size() ? text.size() : tokenizer_->decode(added).size();
   }
@@ -128,15 +137,24 @@ class Evaluation {
     ids = within_limit(ids);
     added_ += static_cast<std::int64_t>(ids.size());
     evaluator_.add(ids);
-    if (options_.progress) {
-      const double inputs = static_cast<double>(options_.inputs.size());
-      double share = (static_cast<double>(inputs_read_) + share_of_input_) / inputs;
-      if (options_.max_tokens > 0)
-        share = std::max(share, static_cast<double>(added_) / static_cast<double>(options_.max_tokens + 1));
-      options_.progress(
-          {.tokens = evaluator_.tokens(), .loss = evaluator_.mean(), .share = std::min(1.0, share)});
-    }
+    const double within =
+        part_size_ == 0 ? 0 : static_cast<double>(part_done_) / static_cast<double>(part_size_);
+    const double of_input = part_begin_ + (part_end_ - part_begin_) * std::min(1.0, within);
+    double share =
+        (static_cast<double>(inputs_read_) + of_input) / static_cast<double>(options_.inputs.size());
+    if (options_.max_tokens > 0)
+      share = std::max(share, static_cast<double>(added_) / static_cast<double>(options_.max_tokens + 1));
+    tell(share);
     return ids;
+  }
+  void tell(double share) const {
+    if (!options_.progress) return;
+    options_.progress(
+        {.tokens = evaluator_.tokens(), .loss = evaluator_.mean(), .share = std::min(1.0, share)});
+  }
+  // A part of an input, between these shares of it, of `size` bytes of text.
+  void begin_part(double begin, double end, std::size_t size) {
+    part_begin_ = begin, part_end_ = end, part_size_ = size, part_done_ = 0;
   }
 
   LossEvaluator& evaluator_;
@@ -145,7 +163,8 @@ class Evaluation {
   std::vector<std::int32_t> ids_;
   std::int64_t added_ = 0;  // tokens given to the evaluator
   std::int64_t documents_ = 0, inputs_read_ = 0;
-  double share_of_input_ = 0;  // of the present one, what was read
+  double part_begin_ = 0, part_end_ = 0;
+  std::size_t part_size_ = 0, part_done_ = 0;
   std::uint64_t bytes_ = 0;
   bool bytes_known_ = true;
 };

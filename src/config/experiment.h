@@ -106,8 +106,8 @@ Experiment load_experiment(const std::filesystem::path& file, std::span<const st
 Experiment load_experiment_text(std::string_view text, const std::string& name,
                                 std::span<const std::string> overrides = {}, const LoadOptions& options = {});
 
-// The experiment that to_yaml() wrote, to read what it says and not to run it: variables, which may be secrets of
-// another environment, may be missing here, and are then empty.
+// The experiment that to_yaml() wrote, to read what it says and not to run it: variables, which may be
+// secrets of another environment, may be missing here, and are then empty.
 Experiment load_recorded_experiment(std::string_view text, const std::string& name);
 
 // Ends length_is_open(): what follows from the number of steps is derived and checked as load_experiment()

@@ -396,12 +396,12 @@ void require_native_support(const KeySpec& key, const Value& value) {
   }
   const bool none = key.native_values.front() == "null";
   const std::string_view reason = reason_without_value(key.name, value.text);
-  Error error = unsupported(
-      !reason.empty() ? fmt::format("{} is {}: {}", key.name, value.show(), reason)
-      : none          ? fmt::format("the native engine has no {} (it is {} here)", key.name, value.show())
-                      : fmt::format("{} is {}; the native engine supports only {}", key.name, value.show(),
-                                    fmt::join(key.native_values, ", ")),
-      hint_for_unsupported(key, value.text));
+  Error error =
+      unsupported(!reason.empty() ? fmt::format("{} is {}: {}", key.name, value.show(), reason)
+                  : none ? fmt::format("the native engine has no {} (it is {} here)", key.name, value.show())
+                         : fmt::format("{} is {}; the native engine supports only {}", key.name, value.show(),
+                                       fmt::join(key.native_values, ", ")),
+                  hint_for_unsupported(key, value.text));
   throw error.at(value.origin.location(), value.origin.snippet(value.width()));
 }
 

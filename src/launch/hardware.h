@@ -24,9 +24,9 @@ struct Accelerators {
   bool any() const { return count > 0; }
 };
 
-// Looks below surroundings.root; PRIMUS_GPU_MODEL says what the model is. Without GPUs here, a plan that is only
-// shown gets the GPUs of a host of that model (presets/hardware); otherwise their vendor is set and their count
-// stays 0.
+// Looks below surroundings.root; PRIMUS_GPU_MODEL says what the model is. Without GPUs here, a plan that is
+// only shown gets the GPUs of a host of that model (presets/hardware); otherwise their vendor is set and
+// their count stays 0.
 Accelerators find_accelerators(const Surroundings& surroundings);
 
 // Variables with the values they get on a node with these GPUs where nobody has set them. For AMD they are

@@ -368,9 +368,8 @@ TEST_F(DataFiles, AMissingKeyIsNamedByTheCommandsOwnOption) {
   EXPECT_EQ(learned.exit_code, 2);
   EXPECT_THAT(learned.err, AllOf(HasSubstr("has no key 'text'"), HasSubstr("--json-key KEY"),
                                  Not(HasSubstr("--json-keys"))));
-  EXPECT_THAT(
-      run({"tokenize", "-i", "other.jsonl", "-o", "t", "--tokenizer-type", "ByteTokenizer"}).err,
-      HasSubstr("--json-keys KEY"));
+  EXPECT_THAT(run({"tokenize", "-i", "other.jsonl", "-o", "t", "--tokenizer-type", "ByteTokenizer"}).err,
+              HasSubstr("--json-keys KEY"));
 }
 
 TEST_F(DataFiles, SplitAndMerge) {

@@ -215,8 +215,7 @@ TEST(Train, ResumesOnlyTheModelThatWasSaved) {
   EXPECT_THAT(other.err, HasSubstr("exp_name"));
   const ProgramResult changed = run_program(train(folder.path(), {"train_iters=2", "seed=5", "lr=2e-3"}));
   EXPECT_EQ(changed.exit_code, 0) << changed.err;
-  EXPECT_THAT(changed.err,
-              HasSubstr("seed was 1234, and is 5 from here on: the data order changes"));
+  EXPECT_THAT(changed.err, HasSubstr("seed was 1234, and is 5 from here on: the data order changes"));
   EXPECT_THAT(changed.err, HasSubstr("lr was "));
 }
 

@@ -121,8 +121,10 @@ extern const CommandEntry kModelImport{
 extern const CommandEntry kModelExport{
     "model export",
     "Writes a trained model as a Hugging Face folder",
-    "Checkpoints are Hugging Face folders already; an export leaves out what only training needs, merges LoRA\n"
-    "adapters into the weights, and can change the type of the weights. fp32 takes the master weights of a bf16\n"
+    "Checkpoints are Hugging Face folders already; an export leaves out what only training needs, merges "
+    "LoRA\n"
+    "adapters into the weights, and can change the type of the weights. fp32 takes the master weights of a "
+    "bf16\n"
     "run. A fine-tuned model has the chat template of what it was taught, and stops where its answers end.\n"
     "GGUF is not written: llama.cpp's convert_hf_to_gguf.py converts the folder.",
     "primus model export my-run my-model\n"

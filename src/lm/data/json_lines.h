@@ -38,9 +38,9 @@ class JsonLines {
   JsonLines(std::vector<std::string> keys, bool skip_bad, ReaderHints hints);
 
   // Calls document(texts of each key) for every line of the block that is not blank. Error(kInvalid) at
-  // "file:line:column" for a line that is not UTF-8 or not a JSON object, lacks a key, or holds something else than
-  // text there (half of a surrogate pair included); with skip_bad such lines are left out. A byte-order mark
-  // at the begin of the file is passed, as RFC 8259 allows.
+  // "file:line:column" for a line that is not UTF-8 or not a JSON object, lacks a key, or holds something
+  // else than text there (half of a surrogate pair included); with skip_bad such lines are left out. A
+  // byte-order mark at the begin of the file is passed, as RFC 8259 allows.
   void read(const TextBlock& block, std::string_view file,
             FunctionRef<void(std::span<const JsonTexts>)> document);
 

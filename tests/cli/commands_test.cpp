@@ -117,6 +117,26 @@ TEST(FolderOfARun, IsAModelToVerifyAndATokenizer) {
   EXPECT_THAT(neither.err, HasSubstr("there is no tokenizer.json or tokenizer.model in"));
 }
 
+// Checkpoints are published: a password in the experiment's environment stays out of them, and the run is
+// used where the password is not known.
+TEST(FolderOfARun, HasNoSecretsAndNeedsNone) {
+  const TemporaryFolder folder;
+  const std::string place = folder.path().string();
+  const ProgramResult trained = run_program(
+      {"train", "pretrain", "--config", kExperiment, "workspace=" + place, "work_group=w", "user_name=u",
+       "exp_name=run", "train_iters=1", "micro_batch_size=1", "global_batch_size=1", "seq_length=32",
+       "num_threads=1", "env.DB_URL=http://me:canary@host"},
+      {.folder = place});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
+    if (!entry.is_regular_file()) continue;
+    EXPECT_EQ(read_file(entry.path()).find("canary"), std::string::npos) << entry.path();
+  }
+  const std::string run = test::run_folder(folder.path()).string();
+  const ProgramResult written = run_program({"generate", run, "-p", "1 2", "-n", "2"});
+  EXPECT_EQ(written.exit_code, 0) << written.err;
+}
+
 TEST(ModelInfo, SaysAllThatAPresetLacks) {
   const ProgramResult result = run_program({"model", "info", "llama_base"});
   EXPECT_EQ(result.exit_code, 2);

@@ -114,7 +114,9 @@ std::string how_to_read(const SkippedFiles& skipped) {
 // The files below a folder whose names match what stands behind "FOLDER/**/".
 std::vector<Path> expand_all_below(const std::string& pattern, size_t stars) {
   const std::string folder = stars == 0 ? "." : pattern.substr(0, stars);
-  const std::string name = pattern.substr(std::min(pattern.find_first_not_of('/', stars + 2), pattern.size()));
+  constexpr size_t kStars = 2;
+  const size_t behind = pattern.find_first_not_of('/', stars + kStars);
+  const std::string name = pattern.substr(std::min(behind, pattern.size()));
   std::vector<Path> paths;
   const auto status = Env::posix().status(folder);
   if (!status || status->type != FileStatus::Type::kFolder) return paths;

@@ -317,7 +317,7 @@ TEST_F(Tokenize, SaysWhatStandsInPlaceOfText) {
               AllOf(HasSubstr("a.jsonl:1: error: the line has no key 'text'; it has 'body', 'id'"),
                     HasSubstr("'--json-keys KEY'"), HasSubstr(skip)));
   EXPECT_THAT(error_for("{]"), AllOf(HasSubstr("broken JSON"), HasSubstr(skip)));
-  EXPECT_THAT(error_for("{\"text\": \"\xE9\"}"), AllOf(HasSubstr("no UTF-8"), HasSubstr(skip)));
+  EXPECT_THAT(error_for("{\"text\": \"\xE9\"}"), AllOf(HasSubstr("not valid UTF-8"), HasSubstr(skip)));
   // A list of all objects, or an object over several lines.
   for (const char* begin : {"[{\"text\": \"a\"},", "[", "{", "[{\"text\": \"a\"}]"}) {
     EXPECT_THAT(error_for(begin),
@@ -378,7 +378,7 @@ TEST_F(Tokenize, TextThatIsNoUtf8IsBroken) {
   options_.skip_bad = true;
   const TokenizeResult result = run();
   EXPECT_EQ(result.skipped_lines, 3u);
-  EXPECT_THAT(result.first_skipped, HasSubstr("a.jsonl:2:8: the byte 0xE9"));
+  EXPECT_THAT(result.first_skipped, HasSubstr("a.jsonl:2:8: not valid UTF-8 (byte 0xE9)"));
   EXPECT_EQ(documents_of(output()), (std::vector<std::vector<Tokens>>{{tokens_of("x")},
                                                                       {tokens_of("one\nthr\xC3\xA9"
                                                                                  "e\n")}}));

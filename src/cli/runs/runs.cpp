@@ -206,8 +206,9 @@ extern const CommandEntry kRuns{
     "from\n"
     "the newest checkpoint. damaged: its files cannot be read. The last column says why a run ended\n"
     "(SIGTERM, exit_interval, NaN, disk full, out of memory, killed, error) and how many warnings it has\n"
-    "(warnings.jsonl). Below a run are its error, its last warning and the settings that differ between the\n"
-    "listed runs. Loss is that of the last step, validation the newest, tokens per second are per device, "
+    "(warnings.jsonl). Below a run are its error, its last warning and its settings that most of the listed\n"
+    "runs do not share. Loss is that of the last step, validation the newest, tokens per second are per "
+    "device, "
     "and\n"
     "age is the time since the run last wrote metrics.",
     "primus runs\n"

@@ -288,7 +288,7 @@ TEST(Train, NothingLeftToDoChangesNothing) {
 TEST(Train, AForecastOfAHugeBatchNeedsNoMemory) {
   const TemporaryFolder folder;
   const ProgramResult result = run_program(
-      train(folder.path(), {"global_batch_size=1000000000", "train_iters=10", "--dry-run", "--json"}));
+      train(folder.path(), {"global_batch_size=400000000", "train_iters=10", "--dry-run", "--json"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const ProgramResult small =
       run_program(train(folder.path(), {"global_batch_size=4", "train_iters=10", "--dry-run", "--json"}));
@@ -473,6 +473,30 @@ TEST(Train, NoStepsIsARunToo) {
   const ProgramResult result = run_program(train(folder.path(), {"train_iters=0"}));
   EXPECT_EQ(result.exit_code, 0) << result.signal << result.err;
   EXPECT_TRUE(test::losses(test::run_folder(folder.path())).empty());
+  const ProgramResult evaluated =
+      run_program(train(folder.path(), {"train_iters=0", "eval_iters=1", "exp_name=evaluated"}));
+  EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  EXPECT_THAT(evaluated.err, HasSubstr("tokenizer: "));
+}
+
+// A forecast refuses what the run would refuse for its data.
+TEST(Train, AForecastKnowsTheLimitsOfSamples) {
+  const TemporaryFolder folder;
+  const std::string text = (folder.path() / "short.txt").string();
+  write_file(text, std::string(100, 'a'));
+  const auto error_of = [&](std::vector<std::string> words) {
+    words.emplace_back("--dry-run");
+    const ProgramResult result = run_program(train(folder.path(), words));
+    EXPECT_EQ(result.exit_code, 2);
+    return result.err;
+  };
+  EXPECT_THAT(error_of({"data_path=" + text, "seq_length=200"}),
+              HasSubstr("seq_length is 200, and '" + text + "' holds at most 116 tokens"));
+  EXPECT_THAT(error_of({"train_iters=5000000", "global_batch_size=1000"}), HasSubstr("2^32 are the limit"));
+  EXPECT_THAT(error_of({"train_iters=4", "eval_iters=5000000", "global_batch_size=1000"}),
+              HasSubstr("the evaluations (eval_iters * global_batch_size each) are"));
+  EXPECT_THAT(error_of({"train_minutes=1000000", "global_batch_size=4000000"}),
+              HasSubstr("2^32 are the limit"));
 }
 
 TEST(Train, MockDataNeedsNoPaths) {

@@ -150,8 +150,7 @@ class Opener {
       // As many rows as the sample order of so many passes has (sample_order.h).
       samples += std::max(1.0, std::floor((epochs * tokens - 1) / static_cast<double>(options_.seq_length)));
     }
-    constexpr double kMost = 4294967295.0;  // of a sample order
-    if (samples > kMost) {
+    if (samples > static_cast<double>(kMostOrderedSamples)) {
       throw unsupported(fmt::format("{} epochs are {:.3g} samples; 2^32 are the limit", epochs, samples),
                         "train for fewer epochs");
     }
@@ -529,6 +528,22 @@ Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer) {
 int64_t samples_of_epochs(const DataOptions& options, const Tokenizer& tokenizer, double epochs) {
   check(options);
   return Opener(options, tokenizer).samples_of_epochs(epochs);
+}
+
+std::vector<std::string> paths_of(const std::vector<std::string>& list) { return parse_blend(list).paths; }
+
+TokenBound bound_tokens(const std::string& path) {
+  if (IndexedDataset::exists(path)) return {IndexedDataset::open(path)->tokens(), true};
+  if (!Env::posix().status(path)) return {};
+  // A token is at least a byte of the text; a file or line has an end besides, and perhaps a begin. The
+  // braces and the key of a JSON line are longer than that.
+  constexpr int64_t kFrame = 16;
+  TokenBound bound{0, false};
+  for (const InputFile& file : find_inputs({path})) {
+    if (file.compression != Compression::kNone) return {};
+    bound.most += static_cast<int64_t>(file.size) + kFrame;
+  }
+  return bound;
 }
 
 }  // namespace primus::data

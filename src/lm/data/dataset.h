@@ -111,6 +111,20 @@ struct Datasets {
 // where the system refuses. `tokenizer` must outlive nothing: the data sets do not keep it.
 Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer);
 
+// Of one order of samples.
+inline constexpr int64_t kMostOrderedSamples = int64_t{UINT32_MAX} - 1;
+
+// The paths of a list that may have weights between them. Error(kInvalid) for an uneven list.
+std::vector<std::string> paths_of(const std::vector<std::string>& list);
+
+// How many tokens a path of DataOptions holds, as far as that is known without reading its text: INT64_MAX
+// where it is not, since the path is not here or its files are packed.
+struct TokenBound {
+  int64_t most = INT64_MAX;
+  bool exact = false;  // .bin and .idx
+};
+TokenBound bound_tokens(const std::string& path);
+
 // Samples in so many passes over the training data; of a blend, over each of its parts, whatever their
 // weights. Tokenises text if need be. Errors as open_datasets.
 int64_t samples_of_epochs(const DataOptions& options, const Tokenizer& tokenizer, double epochs);

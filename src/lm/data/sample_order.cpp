@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 #include <vector>
 
@@ -64,7 +65,6 @@ void append_shuffled(const OrderOptions& options, int64_t epochs, RandomState& r
 }
 
 void append_rows(int64_t rows, int64_t seq_length, FunctionRef<int32_t(int64_t)> length, Arrays& order) {
-  order.rows.reserve(static_cast<size_t>(rows) + 1);
   order.rows.push_back({});
   uint32_t document = 0;
   int64_t offset = 0;  // in that sequence
@@ -79,6 +79,22 @@ void append_rows(int64_t rows, int64_t seq_length, FunctionRef<int32_t(int64_t)>
     }
     offset += remaining;
     order.rows.push_back({document, static_cast<uint32_t>(offset)});
+  }
+}
+
+void reserve(const Epochs& plan, int64_t documents, std::string_view name, Arrays& order) {
+  try {
+    order.documents.reserve(static_cast<size_t>(documents));
+    order.rows.reserve(static_cast<size_t>(plan.rows) + 1);
+    order.shuffle.reserve(static_cast<size_t>(plan.rows));
+  } catch (const std::bad_alloc&) {
+    const double bytes = static_cast<double>(documents) * sizeof(int32_t) +
+                         static_cast<double>(plan.rows) * (sizeof(SampleOrder::Place) + sizeof(uint32_t));
+    throw unsupported(
+        fmt::format("the order of {} has {} samples of {} sequences: {:.1f} GB, which this machine "
+                    "has not free",
+                    name, plan.rows, documents, bytes / 1e9),
+        "train for fewer steps or epochs, or with a longer seq_length");
   }
 }
 
@@ -99,7 +115,7 @@ SampleOrder build_sample_order(const OrderOptions& options, FunctionRef<int32_t(
                                   plan.rows, documents));
   }
   const auto arrays = std::make_shared<Arrays>();
-  arrays->documents.reserve(static_cast<size_t>(documents));
+  reserve(plan, documents, name, *arrays);
   RandomState random(static_cast<uint32_t>(options.seed));
   append_shuffled(options, plan.count - plan.separate_last, random, arrays->documents);
   if (plan.separate_last) append_shuffled(options, 1, random, arrays->documents);

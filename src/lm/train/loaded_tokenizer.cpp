@@ -146,6 +146,20 @@ config::Experiment with_loaded_tokenizer(const config::Experiment& experiment,
   return result;
 }
 
+std::string describe_tokenizer(const config::Experiment& experiment, const Tokenizer& tokenizer) {
+  const config::TrainerConfig& c = experiment.trainer;
+  const bool built_in = tokenizer.name() == "ByteTokenizer" || tokenizer.name() == "NullTokenizer";
+  std::string line = fmt::format("tokenizer: {}", tokenizer.name());
+  if (!built_in) {
+    if (const auto& file = c.vocab_file ? c.vocab_file : c.tokenizer_model ? c.tokenizer_model : c.load)
+      line += " of " + *file;
+  }
+  line += fmt::format(", {} tokens", tokenizer.vocab_size());
+  if (tokenizer.name() == "ByteTokenizer" && !c.tokenizer_model)
+    line += " (a token is a byte; tokenizer_model names another tokenizer)";
+  return line;
+}
+
 bool has_loaded_tokenizer(const config::Experiment& experiment) {
   return experiment.trainer.load && experiment.trainer.tokenizer_model &&
          experiment.provenance_of("tokenizer_model").layer == config::Layer::kDerived;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "config/experiment.h"
+#include "lm/tokenizer/tokenizer.h"
 
 namespace primus {
 
@@ -17,5 +18,8 @@ config::Experiment with_loaded_tokenizer(const config::Experiment& experiment,
 
 // Whether the tokenizer of an experiment is the one that its `load` brought: then its text need not name it.
 bool has_loaded_tokenizer(const config::Experiment& experiment);
+
+// For the log: "tokenizer: HuggingFaceTokenizer of my-tokenizer, 2048 tokens".
+std::string describe_tokenizer(const config::Experiment& experiment, const Tokenizer& tokenizer);
 
 }  // namespace primus

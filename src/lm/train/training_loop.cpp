@@ -169,7 +169,7 @@ bool Trainer::Run::must_evaluate(const char* data_set) {
 
 bool Trainer::Run::evaluate_due(TrainingSummary& summary, const std::atomic<bool>& stop) {
   if (c.eval_iters == 0) return true;
-  const bool last = iteration >= last_iteration, regular = iteration % c.eval_interval == 0;
+  const bool last = iteration >= last_iteration, regular = iteration > 0 && iteration % c.eval_interval == 0;
   const std::int64_t samples = c.eval_iters * c.global_batch_size;
   if (datasets.valid && (regular || last) && must_evaluate("validation")) {
     // Each evaluation has samples of its own; the last one may come between two regular ones.

@@ -40,8 +40,14 @@ std::optional<std::int64_t> continued_microbatch(const config::Experiment& e) {
 std::int64_t steps_within(double seconds, double step, const config::TrainerConfig& c) {
   const double evaluation = static_cast<double>(c.eval_iters) * step / 3;
   const double each = step + evaluation / static_cast<double>(c.eval_interval);
-  constexpr double kMost = 1e12;
-  return static_cast<std::int64_t>(std::clamp(std::floor((seconds - evaluation) / each), 1.0, kMost));
+  const double steps = std::max(std::floor((seconds - evaluation) / each), 1.0);
+  const double samples = steps * static_cast<double>(c.global_batch_size);
+  if (samples > static_cast<double>(data::kMostOrderedSamples)) {
+    throw unsupported(
+        fmt::format("{:.3g} minutes are {:.3g} samples; 2^32 are the limit", seconds / 60, samples),
+        "train for fewer minutes (train_minutes)");
+  }
+  return static_cast<std::int64_t>(steps);
 }
 
 // "model name : Intel(R) ..." of the first core.
@@ -313,6 +319,38 @@ MemorySupply supply_of_plan(const config::Experiment& e, int world, int on_host)
                                                planned.by_cpu_kernels));
 }
 
+// What a run would refuse when it opens its data, as far as that is known without reading them.
+void check_samples(const config::Experiment& e) {
+  const config::TrainerConfig& c = e.trainer;
+  if (c.stage == "sft") return;
+  const auto check = [&e](const char* key, double samples, const char* what, const char* hint) {
+    if (samples <= static_cast<double>(data::kMostOrderedSamples)) return;
+    throw e.error_for(key, fmt::format("{} {:.3g} samples; 2^32 are the limit", what, samples), hint);
+  };
+  const auto batch = static_cast<double>(c.global_batch_size);
+  const double evaluations = std::floor(static_cast<double>(c.train_iters / c.eval_interval)) + 1;
+  check("train_iters", static_cast<double>(c.train_iters) * batch, "train_iters * global_batch_size are",
+        "train for fewer steps");
+  check("eval_iters", evaluations * static_cast<double>(c.eval_iters) * batch,
+        "the evaluations (eval_iters * global_batch_size each) are",
+        "evaluate on fewer batches (eval_iters), or more rarely (eval_interval)");
+  if (c.mock_data) return;
+  double of_epochs = 0;
+  for (const std::string& path : data::paths_of(c.data_path.empty() ? c.train_data_path : c.data_path)) {
+    const data::TokenBound tokens = data::bound_tokens(path);
+    if (tokens.most <= c.seq_length) {
+      throw e.error_for("seq_length",
+                        fmt::format("seq_length is {}, and '{}' holds at most {} tokens: not one sample",
+                                    c.seq_length, path, tokens.most),
+                        "shorten seq_length, or add data");
+    }
+    if (tokens.exact)
+      of_epochs +=
+          c.train_epochs.value_or(0) * static_cast<double>(tokens.most) / static_cast<double>(c.seq_length);
+  }
+  check("train_epochs", of_epochs, "so many epochs are", "train for fewer epochs");
+}
+
 }  // namespace
 
 Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
@@ -408,6 +446,7 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
   const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e) : nullptr;
   const ModelConfig model = model_of(e, families_, tokenizer.get(), &notes);
   for (const std::string& note : notes) log_.warning("{}", note);
+  check_samples(e);
   const SessionSettings settings = session_settings_of(e, model, world);
   notes.clear();
   TrainingForecast f{.model = model, .world = world, .mesh = mesh_shape_of(e, world)};

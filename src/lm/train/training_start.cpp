@@ -12,6 +12,7 @@
 #include "lm/data/repeated_dataset.h"
 #include "lm/generate/generate.h"
 #include "lm/train/fp8_state.h"
+#include "lm/train/loaded_tokenizer.h"
 #include "lm/train/mlperf_run.h"
 #include "lm/train/training_run.h"
 #include "turbo/devices/devices.h"
@@ -167,6 +168,7 @@ void Trainer::Run::prepare() {
   for (const auto& notes : {tokenizer->notes(), model_notes, datasets.notes}) {
     for (const std::string& note : notes) log.warning("{}", note);
   }
+  log.info("{}", describe_tokenizer(e, *tokenizer));
   for (const auto& sentences : {facts, datasets.facts}) {
     for (const std::string& fact : sentences) log.info("{}", fact);
   }

@@ -15,6 +15,8 @@
 
 #include "base/error.h"
 #include "base/files/partial_folder.h"
+#include "base/text/json_reader.h"
+#include "base/text/utf8.h"
 #include "engine/parameters.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/checkpoint/elements.h"
@@ -44,6 +46,24 @@ constexpr std::array<std::string_view, 11> kCompanions = {"generation_config.jso
                                                           "chat_template.json",
                                                           "tiktoken.model"};
 constexpr std::uint64_t kCompanionLimit = 256U << 20;
+
+// A companion that is JSON or text by its name has to be so: it may be a link to any file.
+void check_companion(const Path& path, std::string_view content) {
+  const std::string name = path.filename().string();
+  constexpr const char* kHint = "get it again from where the model came from, or remove it";
+  if (name.ends_with(".json")) {
+    try {
+      JsonReader reader(content, path.string(), {.python = true});
+      reader.require(JsonReader::Kind::kObject, "the file");
+      reader.skip();
+      reader.finish();
+    } catch (Error& error) {
+      throw error.add_hint(kHint);
+    }
+  } else if (!name.ends_with(".model") && !unicode::is_valid(content)) {
+    throw invalid("the file is not UTF-8", kHint).at(path.string());
+  }
+}
 
 bool is_file(const Path& path) {
   const auto status = Env::posix().status(path);
@@ -175,6 +195,10 @@ class Copy {
                        const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
     const SafetensorsLayout layout =
         plan_safetensors(sources_, {.max_shard_bytes = options_.max_shard_bytes});
+    for (const std::string_view name : kCompanions) {
+      if (is_file(from_.path / name))
+        check_companion(from_.path / name, read_file(from_.path / name, kCompanionLimit));
+    }
     const Path target = target_of(to, from_.path, options_.existing, env_);
     const Path replaced = target.string() + ".replaced";
     refuse_existing(replaced, Existing::kRefuse, env_);

@@ -116,6 +116,35 @@ TEST(Exchange, TakesTheTokenizerAlong) {
   EXPECT_FALSE(std::filesystem::exists(out / "notes.txt"));
 }
 
+TEST(Exchange, CompanionsAreWhatTheirNamesSay) {
+  const TemporaryFolder folder;
+  const Path in = folder.path() / "in", out = folder.path() / "out";
+  std::filesystem::copy(golden("llama"), in);
+  std::ofstream(folder.path() / "secret") << "user:password\n";
+  const auto error = [&] {
+    try {
+      exchange(in, out);
+    } catch (const Error& thrown) {
+      EXPECT_EQ(thrown.exit_code(), 2);
+      return thrown.render();
+    }
+    return std::string();
+  };
+  for (const char* name : {"tokenizer.json", "vocab.json", "added_tokens.json"}) {
+    for (const char* content : {"no json", "[1]", "{\"a\": 1} x", ""}) {
+      std::ofstream(in / name) << content;
+      EXPECT_NE(error().find(std::string(name) + ":1:"), std::string::npos) << name << content << error();
+    }
+    std::filesystem::remove(in / name);
+  }
+  std::filesystem::create_symlink(folder.path() / "secret", in / "tokenizer.json");
+  EXPECT_NE(error(), "");
+  std::filesystem::remove(in / "tokenizer.json");
+  std::ofstream(in / "merges.txt") << "a \xFF";
+  EXPECT_NE(error().find("merges.txt: error: the file is not UTF-8"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(out)) << "nothing is written";
+}
+
 // Writes `sources` as the weights of a copy of a golden's folder.
 Path with_weights(const TemporaryFolder& folder, const std::string& name,
                   const std::vector<TensorSource>& sources) {

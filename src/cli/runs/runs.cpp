@@ -104,6 +104,7 @@ class Runs final : public Command {
       json["steps"] = run.steps ? nlohmann::ordered_json(*run.steps) : nlohmann::ordered_json();
       json["loss"] = number(run.loss);
       json["validation_loss"] = number(run.validation_loss);
+      json["bits_per_byte"] = number(run.bits_per_byte);
       json["tokens_per_second_per_device"] = number(run.tokens_per_second);
       json["age_seconds"] = run.age_seconds;
       json["reason"] = run.reason;
@@ -131,9 +132,10 @@ class Runs final : public Command {
     auto padded = [&](const std::string& text) {
       return text + std::string(width - std::min(width, columns(text)), ' ');
     };
-    console.print(Color::kBold,
-                  padded("RUN") + fmt::format("  {:<11}  {:>15}  {:>8}  {:>8}  {:>9}  {:>8}  {}\n", "STATE",
-                                              "STEP", "LOSS", "VALID", "TOKENS/S", "AGE", "WHY, WARNINGS"));
+    console.print(
+        Color::kBold,
+        padded("RUN") + fmt::format("  {:<11}  {:>15}  {:>8}  {:>8}  {:>6}  {:>9}  {:>8}  {}\n", "STATE",
+                                    "STEP", "LOSS", "VALID", "BITS/B", "TOKENS/S", "AGE", "WHY, WARNINGS"));
     const std::vector<std::string> differing = differing_settings(runs);
     const std::map<std::string, std::string> usual = usual_settings(runs, differing);
     for (const RunStatus& run : runs) {
@@ -146,9 +148,11 @@ class Runs final : public Command {
       const std::string step =
           run.steps ? fmt::format("{}/{}", run.step, *run.steps) : fmt::format("{}", run.step);
       const std::string speed = run.tokens_per_second ? human_count(*run.tokens_per_second) : "-";
+      const std::string bits =
+          run.bits_per_byte ? fmt::format("{:.3f}", drop_nan_sign(*run.bits_per_byte)) : "-";
       const std::string notes = notes_of(run);
-      console.print(fmt::format("  {:>15}  {:>8}  {:>8}  {:>9}  {:>8}{}\n", step, loss_text(run.loss),
-                                loss_text(run.validation_loss), speed, human_duration(run.age_seconds),
+      console.print(fmt::format("  {:>15}  {:>8}  {:>8}  {:>6}  {:>9}  {:>8}{}\n", step, loss_text(run.loss),
+                                loss_text(run.validation_loss), bits, speed, human_duration(run.age_seconds),
                                 notes.empty() ? "" : "  " + notes));
       print_details(run, differing, usual, console);
     }
@@ -207,10 +211,9 @@ extern const CommandEntry kRuns{
     "the newest checkpoint. damaged: its files cannot be read. The last column says why a run ended\n"
     "(SIGTERM, exit_interval, NaN, disk full, out of memory, killed, error) and how many warnings it has\n"
     "(warnings.jsonl). Below a run are its error, its last warning and its settings that most of the listed\n"
-    "runs do not share. Loss is that of the last step, validation the newest, tokens per second are per "
-    "device, "
-    "and\n"
-    "age is the time since the run last wrote metrics.",
+    "runs do not share. Loss is that of the last step, validation the newest, both per token. BITS/B is the\n"
+    "validation loss in bits per byte of text, which compares runs with different tokenizers. Tokens per\n"
+    "second are per device, and age is the time since the run last wrote metrics.",
     "primus runs\n"
     "primus runs output/team --state running\n"
     "primus runs output --sort loss --json",

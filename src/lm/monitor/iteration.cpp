@@ -87,9 +87,12 @@ std::string format_iteration(const IterationRecord& record) {
 std::string format_evaluation(const EvaluationRecord& record) {
   // Megatron caps the exponent so that the perplexity stays a number.
   constexpr double kLargestExponent = 20.0;
-  return fmt::format(" {} loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E}",
-                     record.data_set, record.iteration, drop_nan_sign(record.lm_loss),
-                     drop_nan_sign(std::exp(std::min(record.lm_loss, kLargestExponent))));
+  std::string line = fmt::format(" {} loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E}",
+                                 record.data_set, record.iteration, drop_nan_sign(record.lm_loss),
+                                 drop_nan_sign(std::exp(std::min(record.lm_loss, kLargestExponent))));
+  if (record.bits_per_byte)
+    line += fmt::format(" | bits per byte: {:.4f}", drop_nan_sign(*record.bits_per_byte));
+  return line;
 }
 
 Error NumericsFault::to_error() const {

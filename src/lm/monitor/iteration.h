@@ -58,6 +58,7 @@ struct EvaluationRecord {
   double lm_loss = 0.0;
   std::int64_t tokens = 0;
   double seconds = 0.0;
+  std::optional<double> bits_per_byte = {};  // of the text: comparable between tokenizers
 };
 
 // A text that the model wrote while it is trained.
@@ -93,7 +94,7 @@ struct NumericsFault {
 std::string format_iteration(const IterationRecord& record);
 
 // " validation loss at iteration 100 | lm loss value: 3.214567E+00 | lm loss PPL: 2.489...E+01", as Megatron
-// has it.
+// has it; where it is known, " | bits per byte: 1.2345" follows.
 std::string format_evaluation(const EvaluationRecord& record);
 
 }  // namespace primus

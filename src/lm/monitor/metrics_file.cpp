@@ -197,6 +197,7 @@ std::string to_json(const EvaluationRecord& record) {
   json["lm_loss"] = number(record.lm_loss);
   json["tokens"] = record.tokens;
   json["seconds"] = number(record.seconds);
+  if (record.bits_per_byte) json["bits_per_byte"] = number(*record.bits_per_byte);
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -125,10 +125,14 @@ RunHistory read_history(const Path& folder, std::size_t buckets) {
     for (const auto& [key, value] : line.numbers) run.metrics.add(key, value);
   });
   read_file_of(run, "evaluations.jsonl", 0, [&](const Line& line) {
+    const auto bits =
+        std::ranges::find(line.numbers, "bits_per_byte", &std::pair<std::string, double>::first);
     for (const auto& [key, value] : line.numbers) {
       if (key != "lm_loss") continue;
       run.evaluations.begin(line.iteration, 0, 0);
       run.evaluations.add(line.data_set, value);
+      if (bits != line.numbers.end() && line.data_set == "validation")
+        run.evaluations.add("bits_per_byte", bits->second);
       const bool better = !run.best_validation || value < run.best_validation->second;
       if (line.data_set == "validation" && std::isfinite(value) && better) {
         run.best_validation = {line.iteration, value};

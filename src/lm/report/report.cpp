@@ -25,6 +25,7 @@ struct ChartKind {
 constexpr ChartKind kCharts[] = {
     {"lm_loss", "Loss", "nats per token", "number", false, true},
     {"validation", "Validation loss", "nats per token", "number", true},
+    {"bits_per_byte", "Validation loss, whatever the tokenizer", "bits per byte", "number", true},
     {"test", "Test loss", "nats per token", "number", true},
     {"grad_norm", "Gradient norm", "before clipping", "number"},
     {"learning_rate", "Learning rate", "", "number"},

@@ -111,25 +111,28 @@ void read_last_step(const Path& file, RunStatus& run) {
 // The step of the newest evaluation on validation data, 0 without one.
 std::int64_t read_validation(const Path& file, RunStatus& run) {
   // Validation and test alternate: the newest line may be the test's.
-  std::optional<double> newest;
+  std::optional<double> newest, newest_bits;
   std::int64_t newest_step = 0;
   read_lines(file, [&](std::string_view line) {
     std::string data_set;
-    std::optional<double> loss;
+    std::optional<double> loss, bits;
     std::int64_t step = 0;
     const bool good = read_metrics_line(
         line,
         [&](std::string_view key, double value) {
           if (key == "iteration") step = static_cast<std::int64_t>(value);
           if (key == "lm_loss") loss = value;
+          if (key == "bits_per_byte") bits = value;
         },
         &data_set);
     if (good && data_set == "validation" && loss) {
       newest = loss;
+      newest_bits = bits;
       newest_step = step;
     }
   });
   run.validation_loss = newest;
+  run.bits_per_byte = newest_bits;
   return newest_step;
 }
 

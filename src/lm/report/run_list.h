@@ -34,6 +34,7 @@ struct RunStatus {
   std::optional<std::int64_t> steps = {};        // in all, where the experiment says it
   std::optional<double> loss = {};               // of the last step
   std::optional<double> validation_loss = {};    // the newest
+  std::optional<double> bits_per_byte = {};      // of the same evaluation
   std::optional<double> tokens_per_second = {};  // per device, averaged where there is an average
   double age_seconds = 0;                        // since its files last changed
   // Why it ended, in a word or two: "SIGTERM", "disk full", "killed". Empty: it runs, it is done, or an older

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 #include <utility>
 
 #include "base/error.h"
@@ -388,7 +389,10 @@ std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const
                          .data_set = name,
                          .lm_loss = loss,
                          .tokens = count * shape.data(ranks.size()) * c.micro_batch_size * c.seq_length,
-                         .seconds = monotonic_seconds() - began});
+                         .seconds = monotonic_seconds() - began,
+                         .bits_per_byte = bytes_per_token
+                                              ? std::optional(loss / std::numbers::ln2 / *bytes_per_token)
+                                              : std::nullopt});
   }
   return loss;
 }

@@ -85,6 +85,7 @@ struct Trainer::Run {
   const FamilyRegistry& families;
   RunFolder folder;
   std::unique_ptr<const Tokenizer> tokenizer;
+  std::optional<double> bytes_per_token;  // of the validation text, on the first rank
   ModelConfig model;
   engine::MeshShape shape;
   engine::MeshPlace place;  // this rank's
@@ -125,6 +126,7 @@ struct Trainer::Run {
   data::SftOptions sft_options() const;
   void open_data();
   void open_conversations();
+  void measure_text();
   // Gives an error of `work` that has no place that of the key.
   void blame(std::string_view key, const std::function<void()>& work) const;
   InputIdentity tokenizer_identity() const;

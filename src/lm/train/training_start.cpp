@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <span>
 
 #include "base/error.h"
 #include "base/files/file.h"
@@ -129,6 +130,24 @@ void Trainer::Run::open_conversations() {
   blame("sft_dataset_name", [&] { datasets = data::open_sft_datasets(wanted, *tokenizer); });
 }
 
+void Trainer::Run::measure_text() {
+  constexpr std::int64_t kSamples = 32;
+  if (!datasets.valid || c.mock_data || c.stage == "sft" || tokenizer->name() == "NullTokenizer") return;
+  const data::Dataset& valid = *datasets.valid;
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(valid.seq_length()) + 1);
+  std::vector<float> mask(static_cast<std::size_t>(valid.seq_length()));
+  std::size_t bytes = 0, labels = 0;
+  for (std::int64_t i = 0; i < std::min(kSamples, valid.size()); ++i) {
+    valid.sample(i, tokens, mask);
+    const std::span<const std::int32_t> text = std::span(tokens).subspan(1);
+    // Data of another vocabulary (allow_tokenizer_change) has no text.
+    if (std::ranges::any_of(text, [this](std::int32_t id) { return id >= tokenizer->vocab_size(); })) return;
+    bytes += tokenizer->decode(text).size();
+    labels += text.size();
+  }
+  if (bytes > 0) bytes_per_token = static_cast<double>(bytes) / static_cast<double>(labels);
+}
+
 InputIdentity Trainer::Run::tokenizer_identity() const {
   return {.name = std::string(tokenizer->name()), .fingerprint = tokenizer->fingerprint()};
 }
@@ -169,6 +188,7 @@ void Trainer::Run::prepare() {
     for (const std::string& note : notes) log.warning("{}", note);
   }
   log.info("{}", describe_tokenizer(e, *tokenizer));
+  if (ranks.first()) measure_text();
   for (const auto& sentences : {facts, datasets.facts}) {
     for (const std::string& fact : sentences) log.info("{}", fact);
   }

@@ -170,6 +170,15 @@ TEST(EvaluatedLosses, AreThoseOfTheIteration) {
   EXPECT_THAT(evaluated_losses(kFile, 3, env), ElementsAre());
 }
 
+TEST(MetricsFile, EvaluationsMayHaveBitsPerByte) {
+  EvaluationRecord record{.iteration = 3, .lm_loss = 2};
+  EXPECT_EQ(to_json(record).find("bits_per_byte"), std::string::npos);
+  EXPECT_EQ(format_evaluation(record).find("bits per byte"), std::string::npos);
+  record.bits_per_byte = 1.25;
+  EXPECT_NE(to_json(record).find("\"bits_per_byte\":1.25"), std::string::npos);
+  EXPECT_NE(format_evaluation(record).find(" | bits per byte: 1.2500"), std::string::npos);
+}
+
 TEST(MetricsFile, ATornTailGoes) {
   const std::string good = "{\"iteration\":1}\n{\"iteration\":2}\n";
   for (const std::string tail :

@@ -299,11 +299,14 @@ TEST_F(Reports, HistoryOfARun) {
   const Path folder = make_run("run", 4, 4, 4);
   MetricsFile evaluations(folder / "evaluations.jsonl", 0);
   for (const auto& [step, loss] : {std::pair(2, 3.0), std::pair(3, 2.5), std::pair(4, 2.75)}) {
-    evaluations.write(EvaluationRecord{.iteration = step, .data_set = "validation", .lm_loss = loss});
+    evaluations.write(EvaluationRecord{
+        .iteration = step, .data_set = "validation", .lm_loss = loss, .bits_per_byte = loss / 2});
   }
   evaluations.write(EvaluationRecord{.iteration = 4, .data_set = "test", .lm_loss = 1.0});
   const RunHistory run = read_history(folder);
   EXPECT_EQ(run.status.validation_loss, 2.75);
+  EXPECT_EQ(run.status.bits_per_byte, 1.375);
+  EXPECT_EQ(run.evaluations.curves().at("bits_per_byte").front().mean(), 1.5);
   ASSERT_TRUE(run.best_validation);
   EXPECT_EQ(*run.best_validation, std::pair(std::int64_t{3}, 2.5));
   EXPECT_EQ(run.seconds, 2.0);

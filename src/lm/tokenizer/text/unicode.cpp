@@ -61,6 +61,8 @@ bool is_word(char32_t c, std::string_view category) {
 bool is_latest_number(char32_t c) { return (c >= 0x11DE0 && c <= 0x11DE9) || (c >= 0x16FF4 && c <= 0x16FF6); }
 
 Properties property_bits(char32_t c) {
+  // Nothing has a property there, and these are most of all code points.
+  if ((c >= 0x33500 && c < 0xE0000) || c >= 0xE0200) return 0;
   const std::string_view category = unicode::category(c);
   Properties bits = 0;
   const auto set = [&bits](bool holds, Properties which) {

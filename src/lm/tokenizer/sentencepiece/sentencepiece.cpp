@@ -107,7 +107,10 @@ class SentencePieceTokenizer final : public Tokenizer {
       if (id >= 0) {
         ids.push_back(id);
       } else {
-        encode_stretch(part, continues_ && part.data() != text.data(), ids);
+        // A blank that is there stands for the one in front.
+        const bool blank = !model_.normalizer.remove_extra_whitespaces &&
+                           (part.starts_with(' ') || part.starts_with(kSpaceMark));
+        encode_stretch(part, blank || (continues_ && part.data() != text.data()), ids);
       }
     });
   }

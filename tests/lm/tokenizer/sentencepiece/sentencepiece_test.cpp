@@ -205,6 +205,11 @@ TEST(SentencePiece, TokensOfTheFilesBesideItAreFoundFirst) {
   EXPECT_EQ(again->fingerprint(), tokenizer->fingerprint());
   side.tokenizer_config_json = R"({"legacy": true})";
   EXPECT_EQ(load_with()->encode("a<|im_start|>a", false), (Ids{5, 6, 5}));
+  // A stretch that begins with a blank gets none in front, where the model keeps blanks.
+  const std::string keeps_blanks = text(3, number(3, 1) + number(4, 0) + number(5, 1));
+  const auto kept = make_sentencepiece_tokenizer(bytes + keeps_blanks, "x.model", "x", side);
+  EXPECT_EQ(kept->encode("a<|im_start|> a<|im_start|>a", false), (Ids{5, 6, 5, 6, 5}));
+  EXPECT_EQ(kept->encode(" a", false), Ids{5});
   // Files that add nothing leave the model's own ways: control pieces are not found in the text.
   side = {};
   side.tokenizer_config_json = R"({"added_tokens_decoder": {"1": {"content": "<s>", "special": true}}})";

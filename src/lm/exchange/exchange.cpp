@@ -49,11 +49,11 @@ constexpr std::uint64_t kCompanionLimit = 256U << 20;
 
 // A companion that is JSON or text by its name has to be so: it may be a link to any file.
 void check_companion(const Path& path, std::string_view content) {
-  const std::string name = path.filename().string();
+  const std::string file = path.string(), name = path.filename().string();
   constexpr const char* kHint = "get it again from where the model came from, or remove it";
   if (name.ends_with(".json")) {
     try {
-      JsonReader reader(content, path.string(), {.python = true});
+      JsonReader reader(content, file, {.python = true});
       reader.require(JsonReader::Kind::kObject, "the file");
       reader.skip();
       reader.finish();

@@ -6,6 +6,7 @@
 set -eu
 
 log=$1
+: >>"$log"
 start=$(date +%s)
 shown=$start
 seen=

@@ -142,9 +142,9 @@ std::string overview_text(const std::string& program, std::size_t width) {
       "Modes:\n{3}\n"
       "Options:\n{4}{5}\n"
       "Examples:\n{6}",
-      program, kProgramSummary, command_table({}, width), mode_table(width), option_rows(arguments, width),
-      row("-h, --help", "this text; after a command, all about it", width), indented(kProgramExamples),
-      with_mode);
+      program, wrapped(kProgramSummary, 0, width - 1), command_table({}, width), mode_table(width),
+      option_rows(arguments, width), row("-h, --help", "this text; after a command, all about it", width),
+      indented(kProgramExamples), with_mode);
 }
 
 std::string group_help_text(const std::string& group, const std::string& program, std::size_t width) {

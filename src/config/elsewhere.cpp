@@ -52,7 +52,7 @@ constexpr auto kRows = std::to_array<Row>({
      "Primus has no tuning agent: 'primus train pretrain --config exp.yaml --fit' picks the fastest settings "
      "that fit the memory"},
     {"projection estimate estimator vram memory-estimate calculator",
-     "'primus train pretrain --config exp.yaml --dry-run --world N --hardware mi300x' forecasts the memory, "
+     "'primus train pretrain --config exp.yaml --dry-run --hardware mi355x --world N' forecasts the memory, "
      "communication and "
      "time "
      "of N ranks"},

@@ -48,7 +48,7 @@ TEST(Words, FromElsewhereAreAnswered) {
     for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
              {word}, {"train", word}, {"eval", word}, {"model", word}, {"data", word}}) {
       const std::string name = words.size() > 1 ? words[0] + " " + words[1] : word;
-      if (cli::find_command(name)) continue;
+      if (cli::find_command(name) || name == "data diffusion") continue;  // which has words of its own
       const Said said = run_here(words);
       EXPECT_EQ(said.exit_code, 2) << name;
       EXPECT_EQ(said.err, "error: there is no command '" + name + "'\n  hint: " + answer + "\n");
@@ -104,7 +104,7 @@ TEST(Words, ThatAreUnknownOptionsAreNamed) {
   EXPECT_THAT(result.err,
               AllOf(HasSubstr("neither an experiment nor a model"), Not(HasSubstr("not an option"))));
   result = run_program({"generate", "X", "--temp", "1"});
-  EXPECT_THAT(result.err, HasSubstr("did you mean '--temperature'?"));
+  EXPECT_THAT(result.err, HasSubstr("did you mean '--template' or '--temperature'?"));
 }
 
 // Before, four wrong errors about the experiment, which was read as launcher settings.

@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string shown(const std::string& lines, const std::string& log, const char* environment) {
-  const std::string command = "printf '" + lines + "' | " + environment +
+  const std::string command = "printf '%b' '" + lines + "' | " + environment +
                               " " PRIMUS_SOURCE_DIR "/scripts/build-progress.sh '" + log + "' 2>&1";
   FILE* const pipe = ::popen(command.c_str(), "r");
   std::string text;

@@ -82,9 +82,9 @@ bool is_secret_name(std::string_view name) {
   if (words.size() > 1 && is_one_of(last, {"PWD", "PASS"})) return true;
   return std::any_of(words.begin(), words.end(), [](const std::string& word) {
     return is_one_of(
-        word, {"TOKEN",  "SECRET", "SECRETS", "PASSWORD",   "PASSWD",      "PASSPHRASE",    "PASS",
-               "APIKEY", "CREDS",  "CRED",    "CREDENTIAL", "CREDENTIALS", "AUTH",          "BEARER",
-               "COOKIE", "SAS",    "COOKIES", "NETRC",      "JWT",         "AUTHORIZATION", "WEBHOOK"});
+        word, {"TOKEN", "SECRET",  "SECRETS",    "PASSWORD",    "PASSWD",        "PASSPHRASE", "APIKEY",
+               "CREDS", "CRED",    "CREDENTIAL", "CREDENTIALS", "AUTH",          "BEARER",     "COOKIE",
+               "SAS",   "COOKIES", "NETRC",      "JWT",         "AUTHORIZATION", "WEBHOOK"});
   });
 }
 

@@ -264,7 +264,7 @@ TEST(EvaluateLoss, SaysWhichShareIsDone) {
   const auto shares = [&](EvaluateOptions options) {
     std::vector<double> seen;
     options.progress = [&](const EvaluateProgress& now) { seen.push_back(now.share); };
-    const auto e = evaluator(uniform_config(), {.sequence = 256, .batch = 64}, false);
+    const auto e = evaluator(uniform_config(), {.sequence = 64, .batch = 64}, false);
     evaluate_loss(*e, tokenizer.get(), options);
     EXPECT_TRUE(std::ranges::is_sorted(seen));
     EXPECT_DOUBLE_EQ(seen.back(), 1);

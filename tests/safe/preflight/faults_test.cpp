@@ -69,7 +69,7 @@ const Fault kFaults[] = {
      "host.governor", kWarn, "powersave", "cpupower"},
     {"BusyMachine", make_nvidia_node,
      [](FakeMachine& m) { m.write("/proc/loadavg", "31.5 30 29 40/800 1\n"); }, "host.load", kWarn,
-     "31.5 processes", "top"},
+     "load is 31.5", "top"},
     {"MemoryLimitOfTheContainer",
      make_nvidia_node,
      [](FakeMachine& m) {

@@ -67,8 +67,7 @@ TEST(Benchmarks, SayWhatTheyDo) {
     const ProgramResult shown =
         run_program(all, {.environment = {{"TERM", "xterm"}}, .error_terminal = true});
     EXPECT_EQ(shown.exit_code, 0);
-    EXPECT_THAT(shown.err, testing::AllOf(HasSubstr("measuring  0 measurements done"),
-                                          HasSubstr("  3 measurements done")));
+    EXPECT_THAT(shown.err, HasSubstr("measuring  0 measurements done"));
     EXPECT_THAT(run_program(all).err, testing::Not(HasSubstr("measuring")));
   }
 }

@@ -211,7 +211,7 @@ TEST(Train, ResumesOnlyTheModelThatWasSaved) {
   const ProgramResult placed = run_program(in_file);
   EXPECT_EQ(placed.exit_code, 2);
   EXPECT_THAT(placed.err, HasSubstr(fmt::format("{}:{}:20: ", file.string(), line)));
-  EXPECT_THAT(placed.err, HasSubstr("rope_theta is 10000.0 there, and 1000.0 in the experiment"));
+  EXPECT_THAT(placed.err, HasSubstr("rope_theta 10000.0, and the experiment has 1000.0"));
   EXPECT_THAT(other.err, HasSubstr("exp_name"));
   const ProgramResult changed = run_program(train(folder.path(), {"train_iters=2", "seed=5", "lr=2e-3"}));
   EXPECT_EQ(changed.exit_code, 0) << changed.err;
@@ -302,7 +302,7 @@ TEST(Train, AForecastOfAHugeBatchNeedsNoMemory) {
   // All but the norms' and the update's work grows with the batch.
   EXPECT_NEAR(large_step.at("kernel_flops_per_step").get<double>() /
                   small_step.at("kernel_flops_per_step").get<double>(),
-              2.5e8, 2.5e6);
+              1e8, 1e6);  // 400000000 / 4
 }
 
 // The prefix of a data set: 6400 times the byte.

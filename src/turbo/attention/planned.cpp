@@ -1,0 +1,20 @@
+// A GPU's workspaces of attention where no plug-in tells them: those of our own kernels.
+#include "turbo/attention/attention.h"
+#include "turbo/devices/planned_kernels.h"
+
+namespace primus::turbo {
+namespace {
+
+// Of each row and head the product of output and gradient, in fp32.
+std::int64_t backward_workspace(KernelContext&, const AttentionBackward& call) {
+  return call.shape.heads * call.shape.batch * call.shape.seq_q * static_cast<std::int64_t>(sizeof(float));
+}
+
+}  // namespace
+
+void plan_attention(KernelTable& table) {
+  table.add<AttentionForward, KernelContext, &run_nothing<AttentionForward>>();
+  table.add<AttentionBackward, KernelContext, &run_nothing<AttentionBackward>, &backward_workspace>();
+}
+
+}  // namespace primus::turbo

@@ -1,0 +1,15 @@
+// A GPU's workspace of products where no plug-in tells it: what a library of products gets.
+#include "turbo/devices/planned_kernels.h"
+#include "turbo/linear/library_product.h"
+#include "turbo/linear/linear.h"
+
+namespace primus::turbo {
+namespace {
+
+std::int64_t of_library(KernelContext&, const Gemm&) { return kLibraryWorkspaceBytes; }
+
+}  // namespace
+
+void plan_products(KernelTable& table) { table.add<Gemm, KernelContext, &run_nothing<Gemm>, &of_library>(); }
+
+}  // namespace primus::turbo

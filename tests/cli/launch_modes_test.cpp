@@ -632,7 +632,7 @@ TEST_F(Launch, AnExperimentElsewhereIsWithin) {
 
 TEST_F(Launch, MessagesSayWhatStandsInForWhatIsNotThere) {
   expect_refused({"--dry-run", "--config", "nosuch.yaml", "direct", "--", "version"}, "launcher settings");
-  expect_refused({"projection", "memory"}, "--dry-run --world N --hardware mi300x");
+  expect_refused({"projection", "memory"}, "--dry-run --hardware mi355x --world N");
   expect_refused({"data", "diffusion-cache"}, "diffusion models are not trained here");
 }
 

@@ -49,6 +49,14 @@ std::vector<std::string> told_of(const std::vector<double>& validation) {
   return names;
 }
 
+// A loss that is finite again has recovered.
+TEST(Detectors, ANanThatPassesIsNoDivergence) {
+  Detectors detectors;
+  const std::vector<RunWarning> first = detectors.iteration(step(1, kNaN));
+  ASSERT_EQ(first.size(), 1U);
+  EXPECT_TRUE(std::isinf(first[0].limit));
+}
+
 TEST(Detectors, AHealthyRunHasNothingToTell) {
   EXPECT_THAT(told(500,
                    [](std::int64_t i) {

@@ -110,6 +110,8 @@ TEST_F(Reports, ADivergedRunIsNotPlainlyFinished) {
   warn(2.5);  // it has recovered
   EXPECT_EQ(run_status(folder).state, RunState::kFinished);
   EXPECT_EQ(run_status(folder).warnings.size(), 1U);
+  warn(std::numeric_limits<double>::infinity());  // a NaN before the first finite loss
+  EXPECT_EQ(run_status(folder).state, RunState::kFinished);
 }
 
 TEST_F(Reports, SettingsThatDiffer) {

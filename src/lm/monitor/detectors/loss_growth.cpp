@@ -66,7 +66,8 @@ class LossGrowth final : public Detector {
                       .detector = std::string(kName),
                       .value = record.lm_loss,
                       .usual = std::isfinite(best_) ? best_ : 0,
-                      .limit = std::isfinite(best_) ? best_ : 0,
+                      .limit = std::isfinite(best_) ? std::max(kFactor * best_, best_ + kLeastRise)
+                                                    : std::numeric_limits<double>::infinity(),
                       .text = fmt::format("the loss is {}", std::isnan(record.lm_loss) ? "NaN" : "infinite"),
                       .advice =
                           "stop it and lower lr; check_for_nan_in_loss_and_grad=true stops such a run "

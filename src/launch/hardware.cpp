@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <charconv>
 #include <cstdint>
 #include <sstream>
@@ -314,7 +315,10 @@ std::string_view vendor_name(Vendor vendor) {
 }
 
 Accelerators find_accelerators(const Surroundings& surroundings) {
-  const auto model = surroundings.setting("PRIMUS_GPU_MODEL");
+  auto model = surroundings.setting("PRIMUS_GPU_MODEL");
+  if (model)
+    std::ranges::transform(*model, model->begin(),
+                           [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   Accelerators found;
   find_nvidia(surroundings.root, found);
   if (!found.any()) find_amd(surroundings.root, found);

@@ -238,6 +238,8 @@ TEST(Hardware, ANamedModelNeedsNoGpusHere) {
   const auto defaults = environment_defaults(gpus, machine.surroundings());
   EXPECT_EQ(defaults.at("RCCL_WARP_SPEED_AUTO"), "0");
   EXPECT_EQ(defaults.at("HSA_NO_SCRATCH_RECLAIM"), "1");
+  machine.variables["PRIMUS_GPU_MODEL"] = "mi355x";
+  EXPECT_EQ(find_accelerators(machine.surroundings()).model, "MI355X");
   machine.variables["PRIMUS_GPU_MODEL"] = "H100";
   EXPECT_EQ(find_accelerators(machine.surroundings()).vendor, Vendor::kNvidia);
 }

@@ -121,14 +121,25 @@ std::vector<Path> expand_all_below(const std::string& pattern, size_t stars) {
   const auto status = Env::posix().status(folder);
   if (!status || status->type != FileStatus::Type::kFolder) return paths;
   for_each_file(folder, [&](const Path& path, uint64_t) {
-    if (name.empty() || ::fnmatch(name.c_str(), path.filename().c_str(), 0) == 0) paths.push_back(path);
+    if (name.empty() || ::fnmatch(name.c_str(), path.filename().c_str(), FNM_CASEFOLD) == 0)
+      paths.push_back(path);
   });
   return paths;
 }
 
 std::vector<Path> expand_glob(const std::string& pattern) {
-  if (const size_t stars = pattern.find("**"); stars != std::string::npos)
+  // "FOLDER/**/NAME". To glob(3), two stars elsewhere are one.
+  const size_t stars = pattern.find("**");
+  const bool whole = stars != std::string::npos && (stars == 0 || pattern[stars - 1] == '/') &&
+                     (stars + 2 == pattern.size() || pattern[stars + 2] == '/');
+  if (whole && pattern.find_first_of("*?[") == stars) {
+    if (pattern.find('/', std::min(pattern.find_first_not_of('/', stars + 2), pattern.size())) !=
+        std::string::npos) {
+      throw unsupported(fmt::format("'{}' names folders behind **", pattern),
+                        "write FOLDER/**/NAME, with wildcards in NAME, or name the folders themselves");
+    }
     return expand_all_below(pattern, stars);
+  }
   glob_t found = {};
   std::vector<Path> paths;
   if (::glob(pattern.c_str(), 0, nullptr, &found) == 0)

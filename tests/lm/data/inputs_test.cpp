@@ -120,6 +120,9 @@ TEST_F(Inputs, TwoStarsReachAllFoldersBelow) {
   EXPECT_TRUE(skipped.counts.empty());
   EXPECT_EQ(find_inputs({in + "/**"}).size(), 4u);
   EXPECT_THAT(error_with(in + "/**/*.md"), HasSubstr("no file matches"));
+  EXPECT_EQ(find_inputs({in + "/**/*.PY"}).size(), 3u);
+  EXPECT_EQ(find_inputs({in + "/**.py"}).size(), 1u);  // one star to glob(3)
+  EXPECT_THAT(error_with(in + "/**/deep/*.py"), HasSubstr("names folders behind **"));
 }
 
 // Each command names options of its own.

@@ -46,11 +46,13 @@ std::string without_escapes(std::string_view literal) {
 
 // The text of a literal "<|im_start|>system\nTEXT<|im_end|>", where the template has one.
 std::string default_system_of(std::string_view jinja, const TurnMarks& marks, std::string_view end) {
+  constexpr size_t kLongest =
+      16384;  // of a system text with its end; bounds the time that a hostile template takes
   std::string plain = fmt::format("{}{}{}", marks.open, kSystem, marks.middle), escaped;
   for (const char c : plain) c == '\n' ? escaped += "\\n" : escaped += c;
   for (const std::string& front : {plain, escaped}) {
     for (size_t at = jinja.find(front); at != std::string_view::npos; at = jinja.find(front, at + 1)) {
-      const std::string_view rest = jinja.substr(at + front.size());
+      const std::string_view rest = jinja.substr(at + front.size(), kLongest);
       const std::string_view text = rest.substr(0, rest.find(end));
       // Not the end of a literal, behind which a message's own text follows.
       const bool is_text = text.size() < rest.size() && !text.empty() && text.front() != '\'' &&

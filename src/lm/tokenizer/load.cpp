@@ -4,15 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/files/file.h"
-#include "base/text/json_text.h"
 #include "lm/tokenizer/huggingface/gpt2_files.h"
 #include "lm/tokenizer/huggingface/huggingface.h"
+#include "lm/tokenizer/huggingface/side_files.h"
 #include "lm/tokenizer/sentencepiece/model.h"
 #include "lm/tokenizer/sentencepiece/sentencepiece.h"
 #include "lm/tokenizer/simple.h"
@@ -70,24 +69,6 @@ std::optional<Kind> kind_named(std::string_view type) {
   return std::nullopt;
 }
 
-// The chat template beside a tokenizer's file; of several that have names, the default one. Empty: there is
-// none.
-std::string chat_template_beside(const Path& file) {
-  const Path jinja = file.parent_path() / "chat_template.jinja",
-             config = file.parent_path() / "tokenizer_config.json";
-  if (is_file(jinja)) return read_file(jinja);
-  if (!is_file(config)) return "";
-  const nlohmann::json found =
-      parse_json_object(read_file(config), config.string()).value("chat_template", nlohmann::json());
-  if (found.is_string()) return found.get<std::string>();
-  if (!found.is_array()) return "";
-  for (const nlohmann::json& one : found) {
-    const bool is_default = one.is_object() && one.value("name", nlohmann::json()) == "default";
-    if (is_default && one.value("template", nlohmann::json()).is_string()) return one["template"];
-  }
-  return "";
-}
-
 std::unique_ptr<Tokenizer> load_kind(Kind kind, std::string_view type, const Path& path, std::string bytes) {
   const auto type_or = [type](std::string_view usual) { return std::string(type.empty() ? usual : type); };
   switch (kind) {
@@ -118,7 +99,8 @@ std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& pa
           mismatch,
           "leave out tokenizer_type (or set it to null) to go by the file, or name the file that is meant");
     auto tokenizer = load_kind(kind, type, path, std::move(bytes));
-    if (kind != Kind::kHuggingFace) tokenizer->set_chat_template(chat_template_beside(path));
+    if (kind == Kind::kTiktoken)
+      tokenizer->set_chat_template(parse_side_files(read_side_files(path.parent_path())).chat_template);
     // transformers reads these as well, in its own way.
     if (named != kind)
       tokenizer->add_note(fmt::format("{}: {}; it is read as such", path.string(), mismatch));

@@ -25,6 +25,8 @@ TEST(ChatTemplateBeside, IsReadWithASentencePieceModel) {
   EXPECT_EQ(found(), "{{ b }}");
   write_file(folder.path() / "chat_template.jinja", "{{ c }}");
   EXPECT_EQ(found(), "{{ c }}");
+  write_file(folder.path() / "chat_template.jinja", std::string((1 << 20) + 1, 'x'));
+  EXPECT_THROW(found(), Error);
   write_file(folder.path() / "tokenizer_config.json", "[");
   std::filesystem::remove(folder.path() / "chat_template.jinja");
   EXPECT_THROW(found(), Error);

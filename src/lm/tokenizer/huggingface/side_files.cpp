@@ -148,7 +148,14 @@ SideFiles read_side_files(const std::filesystem::path& folder) {
   const auto text_of = [&folder](const char* name) {
     return Env::posix().status(folder / name) ? read_file(folder / name) : std::string();
   };
-  return {text_of(kConfig), text_of(kMap), text_of(kAdded), text_of(kTemplate)};
+  SideFiles files{text_of(kConfig), text_of(kMap), text_of(kAdded), text_of(kTemplate)};
+  constexpr std::size_t kLongestTemplate = 1 << 20;
+  if (files.chat_template_jinja.size() > kLongestTemplate) {
+    throw invalid("the chat template is longer than 1 MiB",
+                  "published templates have some kilobytes: replace the file")
+        .at((folder / kTemplate).string());
+  }
+  return files;
 }
 
 SideSettings parse_side_files(const SideFiles& files) {

@@ -72,7 +72,10 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (!added_ && special_ids_.eod == model_eos_) return of_file;
     std::string text = fmt::format("{} {}", special_ids_.eod.value_or(-1), continues_);
     if (added_) {
-      for (const auto& [id, token] : added_->tokens()) text += fmt::format(" {}:{}", id, token.content);
+      for (const auto& [id, token] : added_->tokens()) {
+        text += fmt::format(" {}:{} {:d}{:d}{:d}{:d}{:d}", id, token.content, token.special, token.normalized,
+                            token.single_word, token.lstrip, token.rstrip);
+      }
     }
     return XXH3_64bits_withSeed(text.data(), text.size(), of_file);
   }

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -191,7 +193,9 @@ class Translator {
   Translator(std::string_view pattern, bool exact) : pattern_(pattern), exact_(exact) {}
 
   std::string run() {
+    constexpr size_t kLongest = 1 << 20;
     while (at_ < pattern_.size()) {
+      if (out_.size() > kLongest) refuse("its classes have too many members");
       const char c = pattern_[at_];
       if (c == '\\') {
         escape();
@@ -227,7 +231,7 @@ class Translator {
     if (c == 's' || c == 'S') {
       put({std::string(kSpaces), std::string(kNonSpaces)}, c == 'S');
     } else if (c == 'd' || c == 'D') {
-      put(category_class("Nd", exact_, wants_others(c == 'D')), c == 'D');
+      put(category("Nd", wants_others(c == 'D')), c == 'D');
     } else if (c == 'w' || c == 'W') {
       require_case();
       put(words(wants_others(c == 'W')), c == 'W');
@@ -263,8 +267,20 @@ class Translator {
     put(class_named(name, wants_others(negated)), negated);
   }
 
+  // A class is made once for a pattern: some walk over all characters.
+  template <class Make>
+  const Class& made_once(const std::string& name, const Make& make) const {
+    const auto it = made_.find(name);
+    return it != made_.end() ? it->second : made_.emplace(name, make()).first->second;
+  }
+  const Class& category(std::string_view code, bool with_others) const {
+    return made_once(fmt::format("{} {}", code, with_others),
+                     [&] { return category_class(code, exact_, with_others); });
+  }
+
   Class words(bool with_others) const {
-    Class result = word_class(exact_, with_others);
+    Class result =
+        made_once(fmt::format("word {}", with_others), [&] { return word_class(exact_, with_others); });
     if (!in_class_) result.members += kLatinNumbers;
     return result;
   }
@@ -275,7 +291,7 @@ class Translator {
       if (name != category.name && name != canonical(category.code)) continue;
       constexpr std::string_view kWithoutCase = "NPSZ";
       if (kWithoutCase.find(category.code.front()) == std::string_view::npos) require_case();
-      return category_class(category.code, exact_, with_others);
+      return this->category(category.code, with_others);
     }
     if (name == "space" || name == "whitespace") return {std::string(kSpaces), std::string(kNonSpaces)};
     require_case();
@@ -358,6 +374,7 @@ class Translator {
 
   std::string_view pattern_;
   bool exact_;
+  mutable std::map<std::string, Class> made_;
   size_t at_ = 0;
   bool in_class_ = false;
   std::vector<bool> ignores_case_ = {false};  // in each open group

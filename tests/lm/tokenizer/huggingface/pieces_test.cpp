@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "lm/tokenizer/huggingface/parts.h"
 #include "lm/tokenizer/text/regex_dialect.h"
 #include "lm/tokenizer/text/unicode.h"
@@ -25,6 +26,14 @@ std::vector<std::string> pieces_of(const huggingface::PreTokenizerStage& stage, 
   };
   cut({text, true}, 0);
   return pieces;
+}
+
+// Each \W in a class stands for hundreds of ranges.
+TEST(Pieces, ClassesOfHostileExpressionsAreBounded) {
+  std::string many = "[";
+  for (int i = 0; i < 4000; ++i) many += "\\W";
+  EXPECT_NO_THROW(to_pcre("[\\W\\W]"));
+  EXPECT_THROW(to_pcre(many + "]"), Error);
 }
 
 TEST(Pieces, AreThoseOfTheTokenizersLibrary) {

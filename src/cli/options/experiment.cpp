@@ -247,6 +247,7 @@ config::Experiment ExperimentArguments::load_without_file() const {
   }
   const config::Experiment first = load_as("run");
   const config::TrainerConfig& c = first.trainer;
+  if (!c.load) throw invalid("load is null: there is no model to start from", "name one: load=FOLDER");
   whole_sequences = reads_whole_sequences(*c.load);
   // "llama-corpus": of the model's folder and the data.
   std::string name = std::filesystem::path(*c.load + "/").parent_path().filename().string();

@@ -122,6 +122,9 @@ class Fitting {
         conversations < kFew
             ? std::clamp(std::sqrt(kParameters / static_cast<double>(parameters)), 1.0, kMostTimes)
             : 1;
+    e_.trainer.train_iters = 0;  // follows from the epochs
+    e_.trainer.train_tokens.reset();
+    e_.trainer.train_minutes.reset();
     set("train_epochs", e_.trainer.train_epochs, std::round(usual_passes(conversations) * times));
   }
 

@@ -306,13 +306,13 @@ void Trainer::Run::prepare() {
                   root.string(), aside->string());
     }
   }
-  if (ranks.first()) {
-    record_experiment();
-    write_ending(folder.root(), {.state = RunEnding::State::kRunning, .iteration = iteration});
-  }
+  if (ranks.first()) record_experiment();
   if (monitor) monitor->begin();
   loader = std::make_unique<data::BatchLoader>(
       *datasets.train, loader_options(iteration * c.global_batch_size, c.global_batch_size));
+  // Last: an error of a start is not recorded as a run's ending.
+  if (ranks.first())
+    write_ending(folder.root(), {.state = RunEnding::State::kRunning, .iteration = iteration});
 }
 
 MonitorOptions Trainer::Run::monitor_options() {

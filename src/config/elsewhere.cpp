@@ -110,7 +110,8 @@ constexpr auto kRows = std::to_array<Row>({
      "huggingface_hub)"},
     // Data.
     {"tokenize tokenise tokenization preprocess preprocess-data prepare prepare-data pretokenize",
-     "'primus data tokenize --input corpus.jsonl --output-prefix data/corpus --tokenizer FOLDER' writes .bin/.idx; "
+     "'primus data tokenize --input corpus.jsonl --output-prefix data/corpus --tokenizer FOLDER' writes "
+     ".bin/.idx; "
      "training also reads text and JSON lines as they are (docs/data.md)"},
     {"tokenizer tokenizers train-tokenizer",
      "'primus data train-tokenizer --input corpus.txt --vocab-size 8192 --output my-tokenizer' learns a "

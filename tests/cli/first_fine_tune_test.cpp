@@ -158,6 +158,17 @@ TEST_F(FirstFineTune, FortyChatsAreAnsweredWordForWord) {
   EXPECT_EQ(json("out/tokenizer_config.json").at("chat_template"), jinja);
 }
 
+// A forecast is about the settings that the run will choose.
+TEST_F(FirstFineTune, AForecastMakesTheSameChoices) {
+  const ProgramResult planned = tune("planned", {"--dry-run", "--json"});
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  const nlohmann::json forecast = nlohmann::json::parse(planned.out);
+  const nlohmann::json& chosen = forecast.at("experiment").at("trainer");
+  EXPECT_GT(chosen.at("train_epochs").get<double>(), 3);
+  EXPECT_EQ(chosen.at("eval_iters"), 0);
+  EXPECT_GT(forecast.at("steps").get<int>(), 20);
+}
+
 TEST_F(FirstFineTune, AnotherFormatReplacesTheModelsTemplate) {
   const ProgramResult tuned = tune("alpaca", {"sft_conversation_format=alpaca", "train_iters=2"});
   ASSERT_EQ(tuned.exit_code, 0) << tuned.err;

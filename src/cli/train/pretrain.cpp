@@ -301,13 +301,14 @@ class Train : public Command {
     if (json_) {
       nlohmann::json json = to_json(forecast);
       json["output_dir"] = experiment.output_dir().string();
-      json["experiment"] = nlohmann::json::parse(config::to_json(experiment, false));
+      json["experiment"] = nlohmann::json::parse(config::to_json(forecast.experiment, false));
       json["missing"] = nlohmann::json::array();
       for (const MissingInput& input : missing)
         json["missing"].push_back({{"key", input.key}, {"path", input.path}});
       console.write(json_text(json) + "\n");
     } else {
-      console.print(config::show(experiment, false) + "\n" + to_text(forecast, experiment.trainer));
+      console.print(config::show(forecast.experiment, false) + "\n" +
+                    to_text(forecast, forecast.experiment.trainer));
     }
     return forecast.hardware && !forecast.memory.fits ? 1 : 0;
   }

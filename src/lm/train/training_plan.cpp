@@ -265,6 +265,12 @@ double Trainer::Run::seconds_at_end() const {
 
 void Trainer::Run::warn_of_few_steps() const {
   constexpr std::int64_t kFewSteps = 20;
+  if (iteration == 0 && last_iteration == 1 && schedule.learning_rate(0) == 0) {
+    log.warning(
+        "the only step has learning rate 0, because lr is warmed up from 0: nothing is learned. Train longer "
+        "(--train_iters), or set lr_warmup_iters to 0");
+    return;
+  }
   if (!starts_from_weights(c) || iteration > 0 || last_iteration >= kFewSteps) return;
   log.warning(
       "only {} step{}: the model hardly learns. Train longer (--epochs, --train_iters), or with a smaller "
@@ -449,7 +455,8 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
   check_samples(e);
   const SessionSettings settings = session_settings_of(e, model, world);
   notes.clear();
-  TrainingForecast f{.model = model, .world = world, .mesh = mesh_shape_of(e, world)};
+  TrainingForecast f{
+      .experiment = plan.experiment, .model = model, .world = world, .mesh = mesh_shape_of(e, world)};
   MemorySupply supply;
   if (e.hardware) f.hardware = HardwarePlan{.profile = e.hardware};
   for (int stage = 0; stage < f.mesh.pipeline; ++stage) {
@@ -491,6 +498,12 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
                         static_cast<int>(f.neediest) * f.mesh.stage_ranks(world));
   f.balanced = balanced_stages(e, families_, tokenizer.get(), world, on_host);
   f.steps = c.train_iters;
+  if (plan.conversations && c.train_epochs && length_is_open(c)) {
+    data::SftOptions options = sft_options_of(e, *tokenizer);
+    options.conversations = plan.conversations;
+    const std::int64_t samples = data::sft_samples_of_epochs(options, *tokenizer, *c.train_epochs).samples;
+    f.steps = samples / c.global_batch_size + (samples % c.global_batch_size != 0);
+  }
   if (f.hardware) {
     plan_time(f, settings.compute);
   } else {

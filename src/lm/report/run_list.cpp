@@ -262,6 +262,13 @@ std::vector<std::string> differing_settings(const std::vector<RunStatus>& runs) 
     std::erase(keys, "start_weight_decay");
     std::erase(keys, "end_weight_decay");
   }
+  // A reader compares these first; the others follow by name.
+  constexpr std::array<std::string_view, 14> kFirst = {
+      "stage",           "load", "data_path",  "sft_dataset_name",
+      "tokenizer_model", "lr",   "min_lr",     "num_layers",
+      "hidden_size",     "lora", "seq_length", "global_batch_size",
+      "train_iters",     "seed"};
+  std::ranges::stable_sort(keys, {}, [&](const std::string& key) { return std::ranges::find(kFirst, key); });
   return keys;
 }
 

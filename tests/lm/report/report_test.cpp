@@ -121,8 +121,16 @@ TEST_F(Reports, SettingsThatDiffer) {
   write_file(b / "experiment.yaml",
              "exp_name: b\n      train_iters: 5\n      lr: 0.5\n      save: null\n"
              "      seed: 2\n");
-  EXPECT_THAT(differing_settings({run_status(a), run_status(b)}), ElementsAre("framework", "seed"));
+  EXPECT_THAT(differing_settings({run_status(a), run_status(b)}), ElementsAre("seed", "framework"));
   EXPECT_EQ(run_status(b).settings.at("seed"), "2");
+  // The settings that readers compare first are first.
+  write_file(b / "experiment.yaml", "exp_name: b\n      bf16: true\n      lr: 0.25\n      seed: 2\n");
+  const std::vector<std::string> keys = differing_settings({run_status(a), run_status(b)});
+  ASSERT_GE(keys.size(), 3U);
+  EXPECT_EQ(keys[0], "lr");
+  write_file(b / "experiment.yaml",
+             "exp_name: b\n      train_iters: 5\n      lr: 0.5\n      save: null\n"
+             "      seed: 2\n");
   // What most runs have is usual.
   const std::vector<RunStatus> three = {run_status(a), run_status(a), run_status(b)};
   EXPECT_EQ(usual_settings(three, {"framework", "seed"}),

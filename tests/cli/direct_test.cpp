@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "base/files/file.h"
 #include "base/temporary_folder.h"
@@ -38,12 +40,16 @@ struct Folder : test::TemporaryFolder {
   ProgramResult run(const std::vector<std::string>& words) const { return run_program(words, options()); }
 };
 
-// Ended, or waiting to be reaped by whoever adopted it.
+// Ended, or waiting to be reaped. A killed process may take a moment to end.
 bool has_ended(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string stat((std::istreambuf_iterator<char>(file)), {});
-  const std::size_t at = stat.rfind(") ");
-  return at == std::string::npos || stat[at + 2] == 'Z';
+  for (int tries = 0; tries < 100; ++tries) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    const std::string stat((std::istreambuf_iterator<char>(file)), {});
+    const std::size_t at = stat.rfind(") ");
+    if (at == std::string::npos || stat[at + 2] == 'Z') return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return false;
 }
 
 TEST(Direct, RunsTheCommandHere) {

@@ -170,7 +170,7 @@ TEST(Detectors, WarningsOfAMonitor) {
 
 TEST(RunEndings, AreReadAsWritten) {
   FaultEnv env;
-  const Path folder = "/work/run";
+  const Path folder = "/home/me/run";
   make_folders(folder, env);
   EXPECT_FALSE(read_ending(folder, env));
   write_ending(folder, {.state = RunEnding::State::kRunning, .iteration = 3}, env);

@@ -183,6 +183,18 @@ TEST_F(Watching, AFinishedRunSaysWhatItDoesNotLearn) {
   EXPECT_THAT(trained("done", {"train_iters=3"}).out, Not(HasSubstr("exp_name")));
 }
 
+// Its base was trained on: a repeated command does not silently keep the older weights.
+TEST_F(Watching, ANewerBaseIsSaid) {
+  trained("base", {"train_iters=2"});
+  const std::vector<std::string> settings = {"load=" + run_folder(folder_.path(), "base").string(),
+                                             "finetune=true", "train_iters=1"};
+  EXPECT_EQ(trained("tuned", settings).exit_code, 0);
+  EXPECT_THAT(trained("tuned", settings).out, Not(HasSubstr("load had")));
+  trained("base", {"train_iters=4"});
+  EXPECT_THAT(trained("tuned", settings).out,
+              AllOf(HasSubstr("load had iter_0000002, and has iter_0000004"), HasSubstr("exp_name")));
+}
+
 // A sample that was cut or never begun is written by the next start.
 TEST_F(Watching, NoSampleIsLostOrCut) {
   const std::vector<std::string> settings = {"train_iters=4", "save_interval=2", "sample_interval=2",

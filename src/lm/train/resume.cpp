@@ -224,6 +224,7 @@ std::string write_trainer_state(const TrainerState& s) {
                       {"data_steps", s.clock->data_steps},
                       {"finished", s.clock->finished}};
   }
+  if (!s.base.empty()) state["base"] = s.base;
   if (s.tokenizer) state["tokenizer"] = to_json(*s.tokenizer);
   if (s.data) state["data"] = to_json(*s.data);
   return state.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
@@ -271,6 +272,8 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint) {
     if (state.cyclic_ranks * state.cyclic_micro_batch_size == 0)
       throw broken("has a \"cyclic_order\" without ranks and micro_batch_size");
   }
+  if (const auto base = json.find("base"); base != json.end() && base->is_string())
+    state.base = base->get<std::string>();
   state.train_iters = json.contains("train_iters") ? integer("train_iters") : 0;
   state.nan_iterations = json.contains("nan_iterations") ? integer("nan_iterations") : 0;
   if (const auto loss = json.find("lm_loss"); loss != json.end() && loss->is_number())

@@ -38,6 +38,8 @@ struct TrainerState {
   std::int64_t cyclic_ranks = 0, cyclic_micro_batch_size = 0;
   std::string experiment;          // config::to_yaml of the experiment that wrote it
   std::string optimizer = "adam";  // the update rules (names_of); older checkpoints have AdamW
+  std::string base =
+      {};  // the folder of the weights it began from; empty: from nothing, or an older checkpoint
   // What it was trained with; empty in checkpoints of older versions.
   std::optional<InputIdentity> tokenizer, data;
 };

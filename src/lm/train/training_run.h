@@ -148,6 +148,8 @@ struct Trainer::Run {
   void load_or_initialize();
   void resume_from(const CheckpointReader& checkpoint);
   void finetune_from(const CheckpointReader& checkpoint);
+  // Says that the run behind `load` has trained on since this one began.
+  void tell_newer_base(const TrainerState& state);
   // Says where the changed settings make the rate jump.
   void tell_rate(const TrainerState& state, const std::vector<SettingChange>& changes) const;
   // Says for how many layers the checkpoint has none. With a recipe that has delayed scales, else nothing.
@@ -237,7 +239,8 @@ struct Trainer::Run {
   std::int64_t first_iteration = 0;  // completed when this process began
   std::int64_t last_saved = -1, last_logged_save = -1;
   std::int64_t nan_iterations = 0;
-  std::optional<double> last_rate;        // the learning rate of the last step, of an earlier process too
+  std::optional<double> last_rate;  // the learning rate of the last step, of an earlier process too
+  std::string base;  // the folder of the weights that the run began from; empty: it began from nothing
   std::vector<std::string> rule_changes;  // since that process: settings that decide what is learned
   data::CyclicOptions cyclic_order;
   std::vector<Snapshot::Blob> model_files;  // of every checkpoint, beside the weights

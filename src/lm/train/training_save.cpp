@@ -107,6 +107,7 @@ std::string Trainer::Run::trainer_state() const {
                               .cyclic_micro_batch_size = is_cyclic ? cyclic_order.micro_batch_size : 0,
                               .experiment = experiment_text(e),
                               .optimizer = names_of(session->optimizer().rules()),
+                              .base = base,
                               .tokenizer = tokenizer_identity(),
                               .data = data_identity()});
 }

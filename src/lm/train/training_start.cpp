@@ -422,6 +422,7 @@ void Trainer::Run::load_or_initialize() {
     load = point.reader->folder();
     c.finetune ? finetune_from(*point.reader) : resume_from(*point.reader);
   }
+  base = load.string();
   log.info("weights loaded from {}", load.string());
 }
 
@@ -485,8 +486,20 @@ void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
         ? log.warning("{}: the data order changes: some samples repeat, others are skipped", text)
         : log.info("{}", text);
   }
+  tell_newer_base(state);
   tell_rate(state, changes);
   last_rate = state.learning_rate;
+}
+
+// The run that `load` names may have trained on since this one began from it.
+void Trainer::Run::tell_newer_base(const TrainerState& state) {
+  base = state.base;
+  if (base.empty() || !c.load || !Env::posix().status(*c.load)) return;
+  const Path now = loaded_folder(*c.load).filename(), then = Path(base).filename();
+  if (now == then || !now.string().starts_with("iter_") || !then.string().starts_with("iter_")) return;
+  rule_changes.push_back(fmt::format("load had {}, and has {}", then.string(), now.string()));
+  log.warning("this run began from {} of load, which has {} now; a new exp_name begins from that",
+              then.string(), now.string());
 }
 
 void Trainer::Run::tell_rate(const TrainerState& state, const std::vector<SettingChange>& changes) const {

@@ -91,7 +91,11 @@ class Fitting {
     const data::TokenizedConversations& all = *plan_.conversations;
     const auto count = static_cast<std::int64_t>(all.size());
 
-    if (is_open("eval_iters") && !c.split && count < kFew) set("eval_iters", c.eval_iters, 0);
+    if (is_open("eval_iters") && !c.split && count < kFew) {
+      set("eval_iters", c.eval_iters, 0);
+      plan_.facts.push_back(
+          "no conversation is held out, so overfitting would not show: split=90,10,0 holds out a tenth");
+    }
     const std::int64_t parameters = std::max<std::int64_t>(1, model_size(model, families_).parameters);
     choose_length(count, parameters);
     choose_batch(filled, usual_passes(count) * static_cast<double>(all.ids.size()), longest_of(all));

@@ -116,7 +116,7 @@ TEST(Fp4, WhatCannotBeInFp4IsRefusedByItsKey) {
            {with(kMxfp4, {"fp8=hybrid"}), "fp4: e2m1 and fp8: hybrid are both set", "one of them to null"},
            {{"bf16=false", "fp4=e2m1", "fp4_recipe=mxfp4"}, "fp4: e2m1 needs bf16: true", "fp4: null"},
            {with(with(kMxfp4, kExperts), {"mxfp4_gradient_stochastic_rounding=true"}),
-            "not there for routed experts", "mxfp4_gradient_stochastic_rounding: false"},
+            "does not support routed experts", "mxfp4_gradient_stochastic_rounding: false"},
            {with(kMxfp4, {"weight_deosc=true", "weight_deosc_period=0"}), "weight_deosc_period", "hint:"},
            {with(kMxfp4, {"weight_deosc=true", "weight_deosc_ratio=0"}), "weight_deosc_ratio", "hint:"},
            {{"bf16=true", "fp4=mxfp4"}, "it must be", "hint:"}}) {

@@ -683,11 +683,13 @@ class NodeSmokeOfAStep : public Preflight {
 };
 
 TEST_F(NodeSmokeOfAStep, NodesAreCalledAsSlurmCallsThem) {
-  // The second node is done before the first one begins, and an old report lies there.
-  make_folders(file("out/smoke"));
-  write_file(file("out/smoke/gpu-03.json"), "{}");
+  // The second node is done before the first one begins, and an old report is in the folder.
   const ProgramResult second = run_program(words(), on(1));
   EXPECT_EQ(second.exit_code, 0) << second.err;
+  json old = json::parse(read_file(file("out/smoke/gpu-12.json")));
+  ASSERT_TRUE(old.contains("run"));
+  old["run"] = "an earlier step";
+  write_file(file("out/smoke/gpu-03.json"), old.dump());
   const ProgramResult first = run_program(words(), on(0));
   EXPECT_EQ(first.exit_code, 0) << first.out << first.err;
   const json report = json::parse(first.out);

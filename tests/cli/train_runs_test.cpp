@@ -84,7 +84,7 @@ TEST(SeveralRuns, ResumesAMixtureWithAnotherLossAndNotWithOtherExperts) {
   EXPECT_THAT(other.err, HasSubstr("moe_aux_loss_coeff was 0.01, and is 0.02 from here on"));
   const ProgramResult refused = run_program(mixture(folder.path(), {"train_iters=4", "moe_router_topk=1"}));
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("num_experts_per_tok is 2 there, and 1 in the experiment"));
+  EXPECT_THAT(refused.err, HasSubstr("was saved with num_experts_per_tok 2, and the experiment has 1"));
   EXPECT_THAT(refused.err, HasSubstr("restore the setting"));
   // Loading the weights would be refused, too.
   EXPECT_THAT(refused.err, Not(HasSubstr("load:")));

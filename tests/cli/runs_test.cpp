@@ -84,7 +84,8 @@ TEST_F(RunsAndReports, TableForPeople) {
   const ProgramResult table = run_program({"runs", folder_.path().string()});
   EXPECT_EQ(table.exit_code, 0) << table.err;
   EXPECT_THAT(table.out, HasSubstr("RUN"));
-  EXPECT_THAT(table.out, ::testing::ContainsRegex("w/u/done +finished +5/5 +[0-9.]+ +[0-9.]+ +- +[0-9.]+k? "));
+  EXPECT_THAT(table.out,
+              ::testing::ContainsRegex("w/u/done +finished +5/5 +[0-9.]+ +[0-9.]+ +- +[0-9.]+k? "));
   EXPECT_THAT(table.out, HasSubstr("damaged"));
   EXPECT_THAT(table.out, HasSubstr("is no metrics"));
   EXPECT_THAT(table.out, Not(HasSubstr("\x1b")));

@@ -354,7 +354,7 @@ class Megatron {
 
   void parallelism() {
     put("sequence_parallel", t_.tensor_model_parallel_size > 1 && is_true("sequence_parallel"));
-    // What a module preset says of every run gives way where Megatron-LM cannot have it.
+    // A module preset's setting gives way where Megatron-LM does not support it.
     const bool is_of_preset = e_.provenance_of("use_distributed_optimizer").layer == Layer::kModulePreset;
     if (is_of_preset && (t_.use_torch_fsdp2 || t_.optimizer == "muon"))
       put("use_distributed_optimizer", false);

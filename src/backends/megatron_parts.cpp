@@ -18,7 +18,7 @@ Json yarn(const config::TrainerConfig& t) {
           {"correction_range_round_to_int", t.yarn_correction_range_round_to_int}};
 }
 
-// What Megatron-LM builds where --use-rope-scaling is given, whatever its other arguments say.
+// Megatron-LM builds this for --use-rope-scaling, whatever its other arguments are.
 bool is_megatrons(const Json& scaling) {
   return scaling == Json{{"factor", 8.0},
                          {"low_freq_factor", 1.0},

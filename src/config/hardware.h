@@ -1,4 +1,4 @@
-// What a product of hardware can do: one small file for each, presets/hardware/*.yaml. Preflight judges
+// Rates and sizes of a hardware product: one small file each, presets/hardware/*.yaml. Preflight judges
 // measured rates by it, and a plan for a device that is not here takes its memory and rates from it.
 //
 //   name: NVIDIA H100 SXM

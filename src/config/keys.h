@@ -38,7 +38,7 @@ struct KeyCondition {
   std::vector<std::string_view> values;
 };
 
-// What becomes of a key that the native engine has no meaning for. Every such key has one of them.
+// How the native engine treats a key that it does not implement. Every such key has one class.
 enum class KeyClass : uint8_t {
   kNone,      // it has a meaning
   kNoEffect,  // results and memory are the same whatever it says: logging, choices between kernels, sizes of

@@ -176,7 +176,7 @@ std::string meaning_text(const KeySpec& key) {
   return text;
 }
 
-// What becomes of a key that has no meaning natively, for the reference.
+// How the native engine treats a key, for the reference.
 std::string natively(const KeySpec& key) {
   switch (key.native_class) {
     case KeyClass::kSaidBy:

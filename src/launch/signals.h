@@ -9,7 +9,7 @@
 
 namespace primus::launch {
 
-// Those that ask a program to stop.
+// Signals that ask a program to stop.
 inline bool asks_to_stop(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
 }

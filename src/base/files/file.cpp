@@ -196,7 +196,7 @@ FileStatus to_status(const struct stat& status) {
   return result;
 }
 
-// What a clone without Git LFS has in place of a large file: a few lines, of which the first is this.
+// First line of the short text that a clone without Git LFS has in place of a large file.
 bool is_lfs_pointer(int descriptor, off_t size) {
   constexpr std::string_view kFirstLine = "version https://git-lfs.github.com/spec/v1\n";
   constexpr off_t kMostBytes = 1024;  // the format's own limit

@@ -22,7 +22,7 @@ bool is_secret_value(std::string_view value);
 // Either of them.
 bool is_secret(std::string_view name, std::string_view value);
 
-// What may be shown of `value`, the value of the variable `name`: kRedacted for a secret.
+// The text to show for `value` of the variable `name`: kRedacted for a secret.
 std::string shown_value(std::string_view name, std::string_view value);
 
 }  // namespace primus

@@ -212,7 +212,7 @@ void ExperimentArguments::refuse_unknown_options(const std::string& start) const
                 fmt::format("{}", fmt::join(hints, "; ")));
 }
 
-// What stands in for an experiment file: a run that goes over the data once, with validation and samples;
+// Replaces an experiment file: a run that goes over the data once, with validation and samples;
 // conversations as sft_fit_to_data chooses.
 config::Experiment ExperimentArguments::load_without_file() const {
   const bool tunes = module_ == "post_trainer";

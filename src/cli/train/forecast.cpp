@@ -22,7 +22,7 @@ void for_each_line(const StepMeasurement& step, Visit visit) {
   }
 }
 
-// Of a job of several ranks: its mesh, and what the first rank of each stage needs and sends.
+// A job of several ranks: its mesh, and what the first rank of each stage needs and sends.
 nlohmann::json mesh_json(const TrainingForecast& f) {
   nlohmann::json stages = nlohmann::json::array();
   for (const StepMeasurement& stage : f.stages) {
@@ -53,7 +53,7 @@ nlohmann::json mesh_json(const TrainingForecast& f) {
           {"stages", stages}};
 }
 
-// The same for people.
+// The mesh as text.
 std::string mesh_text(const TrainingForecast& f) {
   std::string text = fmt::format("{:<22}{}: tensor {} x context {} x data {} x pipeline {}", "ranks", f.world,
                                  f.mesh.tensor, f.mesh.context, f.mesh.data(f.world), f.mesh.pipeline);
@@ -79,7 +79,7 @@ std::string mesh_text(const TrainingForecast& f) {
   return text;
 }
 
-// What would make a run fit the memory.
+// The changes that make a run fit the memory.
 nlohmann::json changes_of(const MemoryFit& fit) {
   nlohmann::json list = nlohmann::json::array();
   for (const MemoryChange& change : fit.changes) {
@@ -156,7 +156,7 @@ std::string experts_text(const TrainingForecast& f) {
                                     : ", which would not fit, either");
 }
 
-// What a plan's hardware gives the run, and whether that is enough.
+// The memory and time that a plan's hardware offers, and whether the run fits.
 std::string hardware_text(const TrainingForecast& f) {
   const HardwarePlan& plan = *f.hardware;
   const config::Hardware& h = *plan.profile;

@@ -1,4 +1,4 @@
-// What 'train ... --dry-run' prints of a run: for people and as JSON.
+// Output of 'train ... --dry-run', as text and as JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>

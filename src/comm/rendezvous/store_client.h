@@ -27,7 +27,7 @@ class StoreClient {
   // rendezvous, wrong token, another version, WORLD_SIZE, or the reason why the job was aborted before.
   // An abort that arrives is passed to `abort`, and one made there to all ranks. `answer`: what this rank is
   // doing, for questions of others; called on the reading thread. `still_trying` is called now and then while
-  // nobody listens there.
+  // nothing listens there.
   StoreClient(const JobEnvironment& environment, Deadline deadline, std::shared_ptr<AbortState> abort,
               std::function<std::string(const std::string& group)> answer,
               const std::function<void()>& still_trying = {});

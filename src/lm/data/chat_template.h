@@ -22,7 +22,7 @@ std::optional<ConversationStyle> style_of_template(std::string_view jinja, const
 // add_generation_prompt what prompt() does. (Of a question with a context, it renders the two as one text.)
 std::string template_of(const ConversationStyle& style, const Tokenizer& tokenizer);
 
-// What a template does besides, for a note: "tools, the date". Empty: nothing that is known.
+// Features of a template that are lost, for a note: "tools, the date". Empty: none is known.
 std::string left_out_of(std::string_view jinja);
 
 struct ChosenStyle {

@@ -30,7 +30,7 @@ constexpr std::array<std::string_view, 4> kAnswers = {"response", "output", "ans
 constexpr std::array<std::string_view, 3> kOtherMasks = {"labels", "completion_mask", "assistant_masks"};
 constexpr std::array<std::string_view, 2> kContexts = {"input", "context"};
 
-// What no format here writes, although a model would read it.
+// Keys that carry meaning and that no format here can write.
 struct Unsupported {
   std::string_view key, what, next;
 };

@@ -1,6 +1,6 @@
 // One conversation to learn from, as a JSON object says it: turns of text, or tokens that are made already.
 //
-// What is read (docs/formats/conversations.md):
+// Accepted records (docs/formats/conversations.md):
 //   messages         [{"role": "user", "content": "..."}, ...], or "conversations" with "from" and "value";
 //                    "system" beside them goes in front. The content of a message is text, null, or a list of
 //                    {"type": "text", "text": ...}; an answer with "weight": 0, "train": false or "loss":

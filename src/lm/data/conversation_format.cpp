@@ -101,7 +101,7 @@ int32_t require_token(const Tokenizer& tokenizer, std::string_view text) {
                 "set sft_conversation_format: alpaca, or take a tokenizer that has the format's tokens");
 }
 
-// What Python's str.strip takes off, which is Jinja's trim.
+// Characters that Python's str.strip removes, as Jinja's trim does.
 constexpr std::array<std::string_view, 29> kBlanks = {
     " ",      "\t",     "\n",     "\v",     "\f",     "\r",     "\x1c",   "\x1d",   "\x1e",   "\x1f",
     "\u0085", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003", "\u2004", "\u2005", "\u2006",

@@ -56,7 +56,7 @@ std::string_view name_of(ConversationFormat format);
 inline constexpr std::string_view kConversationFormats =
     "alpaca, squad, chatml, llama3, mistral, gemma, phi3, phi4, zephyr";
 
-// What stands around the turns of a format that writes all of them alike: open ROLE middle TEXT end after.
+// Marks around the turns of a format that writes all alike: open ROLE middle TEXT end after.
 struct TurnMarks {
   std::string_view open, middle;
   std::string_view end;  // empty: the token that ends a text
@@ -78,7 +78,7 @@ struct ConversationStyle {
   std::string default_system;  // the system's text of a conversation that has none
   // Whether the token that begins a text stands in front; nothing: where the tokenizer puts it itself.
   std::optional<bool> begins_with_bos;
-  // Of mistral: a space behind [INST] and in front of an answer; a space before [/INST].
+  // For mistral: a space after [INST] and before an answer; a space before [/INST].
   bool space_in = true, space_out = true;
 
   bool operator==(const ConversationStyle&) const = default;
@@ -92,7 +92,7 @@ inline constexpr std::string_view kAlpacaPreamble =
 bool can_write(ConversationFormat format, const Tokenizer& tokenizer);
 // The token that ends a text: eos, or eod.
 std::optional<int32_t> end_of_text(const Tokenizer& tokenizer);
-// What stands in front of every conversation.
+// Tokens before every conversation.
 std::vector<int32_t> beginning_of(const ConversationStyle& style, const Tokenizer& tokenizer);
 
 struct LearnedTokens {
@@ -147,7 +147,7 @@ class ConversationWriter {
   ConversationStyle style_;
   const Tokenizer& tokenizer_;
   int32_t end_ = 0;
-  // What ends an answer and begins a text, as they are spelled; empty where the tokenizer does not read them
+  // Spelling of the tokens that end an answer and begin a text; empty where the tokenizer does not read them
   // so.
   std::string end_text_, beginning_text_;
   std::vector<int32_t> beginning_;

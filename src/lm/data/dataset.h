@@ -111,7 +111,7 @@ struct Datasets {
 // where the system refuses. `tokenizer` must outlive nothing: the data sets do not keep it.
 Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer);
 
-// Of one order of samples.
+// Limit for one order of samples.
 inline constexpr int64_t kMostOrderedSamples = int64_t{UINT32_MAX} - 1;
 
 // The paths of a list that may have weights between them. Error(kInvalid) for an uneven list.

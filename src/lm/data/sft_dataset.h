@@ -97,7 +97,7 @@ class SftDataset final : public Dataset {
   std::unique_ptr<Order> order_;   // of the epochs in use
 };
 
-// Of the format that is wanted. Errors of choose_style, and kInvalid where the tokenizer cannot write it.
+// Style of the chosen format. Errors of choose_style, and kInvalid where the tokenizer cannot write it.
 ConversationWriter conversation_writer(const SftOptions& options, const Tokenizer& tokenizer);
 
 // Errors as find_conversations, read_conversations and ConversationWriter; kInvalid for a part without

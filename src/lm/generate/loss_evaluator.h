@@ -51,7 +51,7 @@ class LossEvaluator {
   template <class Counts>
   void add_row(std::span<const std::int32_t> tokens, Counts&& counts);
   void run_batch();
-  // Of the batch's forward pass: "layers.2.rms_norm", or nothing where all results are numbers.
+  // First operator of the forward pass with a NaN: "layers.2.rms_norm"; nothing where all are numbers.
   std::string first_non_finite();
   // The loss of each token of a batch of `model`, on a tape.
   engine::Value losses_of(const LanguageModel& model, engine::Tape& tape);

@@ -262,7 +262,7 @@ void check(const ModelConfig& c) {
   }
 }
 
-// What all families have.
+// Keys that all families have.
 void read_common(const ConfigReader& r, const json& root, ModelConfig& c) {
   refuse_unless(root, "attention_dropout", 0);
   refuse_unless(root, "router_jitter_noise", 0);

@@ -51,7 +51,7 @@ TrainingMonitor::TrainingMonitor(const RunFolder& run, MonitorOptions options, L
     if (has_iteration(run.samples_file(), options_.resume_iteration, env))
       last_sample_ = options_.resume_iteration;
   }
-  // What was said before is not said again.
+  // Replays recorded evaluations, so that their warnings are not repeated.
   for (const EvaluationRecord& record :
        recorded_evaluations(run.evaluations_file(), options_.resume_iteration, env)) {
     detectors_.evaluation(record);

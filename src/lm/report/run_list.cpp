@@ -144,7 +144,7 @@ bool diverged(const RunStatus& run) {
   return false;
 }
 
-// What its process said at its end, and what the files say where it said nothing.
+// Takes the state from ending.json, and from the other files where there is none.
 void judge(RunStatus& run, bool reached_target, const Path& checkpoints) {
   if (RunLock::held(run.folder)) {
     run.state = RunState::kRunning;

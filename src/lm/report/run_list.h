@@ -54,7 +54,7 @@ RunStatus run_status(const Path& folder);
 // The keys of settings that are not the same in all runs, without names of runs and without what follows from
 // another setting. Runs without settings have no say.
 std::vector<std::string> differing_settings(const std::vector<RunStatus>& runs);
-// Of such keys the value that more than half of the runs have, where there is one.
+// The value of each key that more than half of the runs have, where there is one.
 std::map<std::string, std::string> usual_settings(const std::vector<RunStatus>& runs,
                                                   const std::vector<std::string>& keys);
 

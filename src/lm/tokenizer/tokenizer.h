@@ -77,7 +77,7 @@ class Tokenizer {
   // The Jinja chat template that came with the tokenizer (tokenizer_config.json, chat_template.jinja), or
   // empty.
   virtual std::string_view chat_template() const { return chat_template_; }
-  // Of kinds whose own file has none: the one that lies beside it.
+  // Kinds whose own file has none use the one next to it.
   void set_chat_template(std::string jinja) { chat_template_ = std::move(jinja); }
 
   // For the user to see once: what in its files was understood and is ignored (truncation settings), and

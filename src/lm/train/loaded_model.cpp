@@ -250,7 +250,7 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
     if (field.when_loaded == WhenLoaded::kFlexible && field.part != ModelPart::kRope)
       r.flexible({field.name}, field.of(ours), field.of(result.config));
   });
-  // A length that nobody chose is cut to what the model takes (with_loaded_model).
+  // A default length is cut to the model's maximum (with_loaded_model).
   const std::int64_t length = experiment.trainer.seq_length;
   if (length > result.config.max_positions && r.is_set("seq_length") &&
       !r.is_set("max_position_embeddings")) {

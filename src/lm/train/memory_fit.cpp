@@ -58,7 +58,7 @@ bool narrow_moments(config::TrainerConfig& c, ModelConfig&) {
   return true;
 }
 
-// Of a model that knows something already.
+// For a model that starts from weights.
 bool adapters(config::TrainerConfig& c, ModelConfig& model) {
   if (!c.load || model.lora) return false;
   const config::LoraSettings lora;

@@ -9,9 +9,9 @@
 namespace primus {
 namespace {
 
-// Of the bandwidth of links, what collectives usually reach.
+// Share of the links' bandwidth that collectives usually reach.
 constexpr double kLinkShare = 0.7;
-// Of the bandwidth of memory, what a step's operators reach on average.
+// Share of the memory bandwidth that a step's operators reach on average.
 constexpr double kMemoryShare = 0.7;
 
 // How the ranks of a group lie among those of the job: so many apart.

@@ -22,7 +22,7 @@ namespace primus {
 turbo::PlannedDevice planning_device(const config::Experiment& e, int ranks = 1,
                                      std::vector<std::string>* notes = nullptr);
 
-// What a rank of a plan has of its hardware's memory, in bytes.
+// Memory of the planned hardware for one rank, in bytes.
 struct PlannedMemory {
   std::int64_t installed = 0;
   std::int64_t context = 0, collectives = 0;  // context_bytes() and group_bytes()
@@ -46,7 +46,7 @@ struct PlannedTime {
 PlannedTime planned_time(const config::Hardware& hardware, const std::vector<StepMeasurement>& stages,
                          const engine::MeshShape& mesh, int world, DType compute, double bubble);
 
-// What the profile says against the plan, as sentences: fp8 without products in fp8, and the like.
+// Objections of the profile to the plan, as sentences: fp8 without fp8 products, and the like.
 std::vector<std::string> doubts_about(const config::Hardware& hardware,
                                       const std::vector<StepMeasurement>& stages);
 

@@ -26,7 +26,7 @@
 
 namespace primus {
 
-// Of a plan for hardware that need not be here.
+// A plan for hardware that may be absent.
 struct HardwarePlan {
   std::shared_ptr<const config::Hardware> profile;
   bool by_cpu_kernels = false;      // no plug-in of its kind is here to tell workspaces

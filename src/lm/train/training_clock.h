@@ -15,7 +15,7 @@
 
 namespace primus {
 
-// What a checkpoint keeps (docs/formats/checkpoint.md).
+// Contents of trainer_state.json (docs/formats/checkpoint.md).
 struct ClockState {
   double seconds = 0;           // trained so far
   double warm_seconds = 0;      // of them, until the warm-up was over
@@ -44,7 +44,7 @@ class TrainingClock {
   // Training begins or goes on: the clock runs from here. `now`: seconds of a clock that only goes forward.
   void start(double now);
 
-  // Of the step that is about to be taken.
+  // For the step about to be taken.
   struct Turn {
     double position = 0;     // in the schedule, in planned steps
     std::int64_t total = 0;  // steps of the run, as estimated now

@@ -57,7 +57,7 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   TrainingSummary summary{.first_step = iteration, .last_step = iteration};
   // Ranks that train together cannot leave a step one by one.
   if (ranks.alone()) session->step().set_stop(&stop);
-  // What an earlier process was stopped before.
+  // Evaluations and samples that an earlier process did not reach.
   const bool made_up =
       iteration == 0 || (evaluate_due(summary, stop) && (!must_sample() || write_sample(stop)));
   if (!made_up) interrupt(summary, asked());
@@ -111,7 +111,7 @@ bool Trainer::Run::run_steps(TrainingSummary& summary, const std::atomic<bool>& 
     if (iteration == first_iteration + 1) log_choices();
     log_graphs();
     if (iteration < last_iteration) evaluate_due(summary, stop);
-    // What was learned is saved before anything that is only to be looked at.
+    // Saves before it evaluates or samples.
     if (iteration % c.save_interval == 0) save();
     if (iteration < last_iteration && must_sample() && !write_sample(stop)) return true;
     const bool late = ranks.alone() && is_out_of_time(began);

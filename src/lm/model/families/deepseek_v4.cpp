@@ -47,7 +47,7 @@ void read_layers(const nlohmann::json& json, ModelConfig& c) {
     a.sparse_ratio = of.integer_or(kSparse, a.sparse_ratio, 1, turbo::PoolingShape::kMaxRatio);
     a.heavy_ratio = of.integer_or(kHeavy, a.heavy_ratio, 1, turbo::PoolingShape::kMaxRatio);
   }
-  // What they were called before.
+  // Their earlier names.
   a.sparse_ratio = r.integer_or("compress_rate_csa", a.sparse_ratio, 1, turbo::PoolingShape::kMaxRatio);
   a.heavy_ratio = r.integer_or("compress_rate_hca", a.heavy_ratio, 1, turbo::PoolingShape::kMaxRatio);
   const bool by_type = r.find("layer_types") != nullptr;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kName = "loss_growth";
 constexpr std::size_t kWindow = 5;  // steps whose median counts, so that one bad batch is no divergence
-// Of the least median so far. A loss near zero, as of answers learned by heart, must also rise by kLeastRise.
+// Times the lowest median so far. A loss near zero (memorized answers) must also rise by kLeastRise.
 constexpr double kFactor = 10;
 constexpr double kLeastRise = 1;  // nats per token
 // Above the first steps by so much, a model is worse than it was before it learned anything. A single step is

@@ -149,7 +149,7 @@ std::string canonical(std::string_view name) {
   return result;
 }
 
-// What a \p{...}, \d or \w stands for, as items of a class.
+// Members of \p{...}, \d or \w, as items of a class.
 struct Class {
   std::string members;
   std::string others;  // the complement, where it was asked for; empty where it has no form

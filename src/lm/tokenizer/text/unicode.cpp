@@ -166,7 +166,7 @@ void order_marks(std::vector<utf8proc_int32_t>& text) {
   }
 }
 
-// Of text without kUnnormalized.
+// For text without kUnnormalized.
 void append_known_normalized(std::string_view text, Form form, std::string& out) {
   std::vector<utf8proc_int32_t> buffer;
   buffer.reserve(text.size() + 1);

@@ -263,6 +263,15 @@ TEST(ConfigKeys, BranchesOfRopeParametersGoBeforeKeysBesideThem) {
   EXPECT_EQ(read(flat).rope_scaling.attention_factor, 1);
   flat["rope_scaling"]["attention_factor"] = 1.3;
   EXPECT_EQ(read(flat).rope_scaling.attention_factor, 1.3);
+  // transformers sets 1 only where the key is missing: a null is computed from the stretch.
+  json computed = flat;
+  computed["rope_scaling"]["attention_factor"] = nullptr;
+  EXPECT_EQ(read(computed).rope_scaling.attention_factor, std::nullopt);
+  computed["rope_scaling"]["mscale"] = 0.5;
+  computed["rope_scaling"]["mscale_all_dim"] = 0.25;
+  EXPECT_EQ(read(computed).rope_scaling.mscale, 0.5);
+  EXPECT_EQ(read(json::parse(write_model_config(read(computed), DType::kF32, builtin_families()))),
+            read(computed));
   flat.erase("partial_rotary_factor");
   EXPECT_EQ(read(flat).rotary_dim(), 8);  // by qk_rope_head_dim
   flat.erase("qk_rope_head_dim");

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "engine/hyper_connection.h"
@@ -96,17 +97,30 @@ void read_hash_layers(const nlohmann::json& json, ModelConfig& c) {
   }
 }
 
+// Whether the settings of rotations have an attention_factor, which may be null.
+bool names_attention_factor(const nlohmann::json& json) {
+  return std::ranges::any_of(std::array{"rope_scaling", "rope_parameters"}, [&](const char* key) {
+    const auto found = json.find(key);
+    return found != json.end() && found->is_object() && found->contains("attention_factor");
+  });
+}
+
 // The branches of rope_parameters say everything (read_rope). In files without them, layers that pool have
-// compress_rope_theta, and YaRN scales rotations only where the file says by how much.
-void read_rotation(const ConfigReader& r, ModelConfig& c) {
+// compress_rope_theta, and YaRN scales rotations only where the file has an attention_factor. As in
+// transformers, YaRN computes a factor of null from the stretch.
+void read_rotation(const nlohmann::json& json, ModelConfig& c) {
+  const ConfigReader r(json);
   AttentionConfig& a = c.attention;
   RopeScaling& scaling = c.rope_scaling;
   const bool branches = a.compressed_theta > 0;
   const char* const columns = "qk_rope_head_dim";
   if (!branches) {
     a.compressed_theta = r.positive_or("compress_rope_theta", 160000);
-    if (scaling.kind == RopeScaling::Kind::kYarn && !scaling.attention_factor) scaling.attention_factor = 1;
-    scaling.mscale = scaling.mscale_all_dim = std::nullopt;
+    const bool is_yarn = scaling.kind == RopeScaling::Kind::kYarn;
+    if (!is_yarn || scaling.attention_factor || !names_attention_factor(json)) {
+      if (is_yarn && !scaling.attention_factor) scaling.attention_factor = 1;
+      scaling.mscale = scaling.mscale_all_dim = std::nullopt;
+    }
     // Before partial_rotary_factor there was the number of columns itself.
     if (!r.find("partial_rotary_factor")) {
       const double said = static_cast<double>(r.integer_or(columns, 0, 1, c.head_dim));
@@ -142,7 +156,7 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   a.out_groups = r.integer("o_groups", 1, most);
   a.out_rank = r.integer("o_lora_rank", 1, most);
   if (c.heads % a.out_groups != 0) throw r.bad("o_groups", "does not divide num_attention_heads");
-  read_rotation(r, c);
+  read_rotation(json, c);
   c.hyper.streams = r.integer("hc_mult", 2, turbo::HyperShape::kMaxStreams);
   c.hyper.iterations = r.integer("hc_sinkhorn_iters", 1, turbo::HyperShape::kMaxIterations);
   c.hyper.epsilon = r.positive_or("hc_eps", 1e-6);

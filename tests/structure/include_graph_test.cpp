@@ -39,7 +39,7 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
     {"lm/generate",
      {"tensor", "device", "turbo", "engine", "config", "lm/tokenizer", "lm/data", "lm/checkpoint", "lm/model",
       "lm/monitor"}},
-    {"lm/exchange", {"tensor", "engine", "lm/checkpoint", "lm/model", "lm/generate"}},
+    {"lm/exchange", {"tensor", "engine", "lm/checkpoint", "lm/model", "lm/tokenizer", "lm/generate"}},
     {"plan", {"engine"}},
     {"safe/preflight",
      {"tensor", "device", "turbo", "comm", "config", "launch", "lm/model", "lm/train", "bench"}},

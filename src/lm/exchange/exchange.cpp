@@ -26,6 +26,7 @@
 #include "lm/model/language_model.h"
 #include "lm/model/language_tensors.h"
 #include "lm/model/published_layout.h"
+#include "lm/tokenizer/tokenizer.h"
 
 namespace primus {
 namespace {
@@ -47,10 +48,23 @@ constexpr std::array<std::string_view, 11> kCompanions = {"generation_config.jso
                                                           "tiktoken.model"};
 constexpr std::uint64_t kCompanionLimit = 256U << 20;
 
+constexpr const char* kReplace = "get it again from where the model came from, or remove it";
+
+// Reads a tokenizer file that is not text as training reads it. Throws where the file is broken. A file of a
+// kind that Primus does not read is copied nevertheless: the note says why it is unchecked, else it is empty.
+std::string note_on_tokenizer(const Path& path) {
+  try {
+    load_tokenizer({}, path.string());
+  } catch (Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw error.add_hint(kReplace);
+    return fmt::format("{} was copied unchecked: {}", path.filename().string(), error.what());
+  }
+  return {};
+}
+
 // A companion that is JSON or text by its name has to be so: it may be a link to any file.
 void check_companion(const Path& path, std::string_view content) {
   const std::string file = path.string(), name = path.filename().string();
-  constexpr const char* kHint = "get it again from where the model came from, or remove it";
   if (name.ends_with(".json")) {
     try {
       JsonReader reader(content, file, {.python = true});
@@ -58,10 +72,10 @@ void check_companion(const Path& path, std::string_view content) {
       reader.skip();
       reader.finish();
     } catch (Error& error) {
-      throw error.add_hint(kHint);
+      throw error.add_hint(kReplace);
     }
   } else if (!name.ends_with(".model") && !unicode::is_valid(content)) {
-    throw invalid("the file is not UTF-8", kHint).at(path.string());
+    throw invalid("the file is not UTF-8", kReplace).at(path.string());
   }
 }
 
@@ -196,8 +210,11 @@ class Copy {
     const SafetensorsLayout layout =
         plan_safetensors(sources_, {.max_shard_bytes = options_.max_shard_bytes});
     for (const std::string_view name : kCompanions) {
-      if (is_file(from_.path / name))
-        check_companion(from_.path / name, read_file(from_.path / name, kCompanionLimit));
+      const Path path = from_.path / name;
+      if (!is_file(path)) continue;
+      check_companion(path, read_file(path, kCompanionLimit));
+      if (!name.ends_with(".model")) continue;
+      if (std::string note = note_on_tokenizer(path); !note.empty()) report_.notes.push_back(std::move(note));
     }
     const Path target = target_of(to, from_.path, options_.existing, env_);
     const Path replaced = target.string() + ".replaced";

@@ -142,6 +142,15 @@ TEST(Exchange, CompanionsAreWhatTheirNamesSay) {
   std::filesystem::remove(in / "tokenizer.json");
   std::ofstream(in / "merges.txt") << "a \xFF";
   EXPECT_NE(error().find("merges.txt: error: the file is not UTF-8"), std::string::npos);
+  std::filesystem::remove(in / "merges.txt");
+  for (const char* name : {"tokenizer.model", "tiktoken.model"}) {
+    for (const char* content : {"", "no model", "IQ== 0\nIg== x\n", "\n\x0e\n\x05<unk>\x15"}) {
+      std::ofstream(in / name) << content;
+      EXPECT_NE(error().find(std::string(name) + (content[0] == 'I' ? ":2" : ": error:")), std::string::npos)
+          << name << content << error();
+    }
+    std::filesystem::remove(in / name);
+  }
   EXPECT_FALSE(std::filesystem::exists(out)) << "nothing is written";
 }
 

@@ -22,6 +22,7 @@
 #include "base/files/sha256.h"
 #include "base/terminal/terminal.h"
 #include "comm/rendezvous/socket.h"
+#include "launch/group_guard.h"
 #include "launch/signals.h"
 
 extern char** environ;
@@ -33,9 +34,9 @@ using namespace std::chrono_literals;
 using comm::Deadline;
 using comm::Socket;  // any descriptor that is closed at the end
 
-constexpr int kMaxRanks = 4096;             // on one host
-constexpr std::size_t kMaxLine = 64 << 10;  // longer ones are cut into several
-constexpr std::size_t kTailLines = 12;      // of a rank that fails
+constexpr int kMaxRanks = GroupGuard::kMostGroups;  // on one host
+constexpr std::size_t kMaxLine = 64 << 10;          // longer ones are cut into several
+constexpr std::size_t kTailLines = 12;              // of a rank that fails
 
 struct Stream {
   Socket pipe;
@@ -212,6 +213,7 @@ class Launcher {
     }
     p.pid = pid;
     p.running = true;
+    guard_.add(pid);
     setpgid(pid, pid);  // whichever of us comes first; both are needed before a signal to the group
     failure_end.close();
     int error = 0;
@@ -252,6 +254,7 @@ class Launcher {
       if (!p.running || waitpid(p.pid, &p.status, WNOHANG) != p.pid) continue;
       p.running = false;
       kill(-p.pid, SIGKILL);  // what it may have left in its group
+      guard_.remove(p.pid);
       drain(p);
       ended.push_back(&p);
     }
@@ -375,6 +378,7 @@ class Launcher {
   static void write_all(int fd, const std::string& text) { try_write(fd, text, 1000); }
 
   const LocalLaunch& launch_;
+  GroupGuard guard_;  // before any descriptor that it would hold open
   Signals signals_;
   std::string address_, token_;
   std::uint16_t port_ = 0;

@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "comm/rendezvous/socket.h"
+#include "launch/group_guard.h"
 #include "launch/signals.h"
 
 namespace primus::launch {
@@ -167,7 +168,9 @@ class Outputs {
 class ProcessGroup {
  public:
   ProcessGroup(const Step& step, const std::function<void(std::string_view)>& line)
-      : lines_(line), leader_(outputs_.start(step, &signals_.before())) {}
+      : lines_(line), leader_(outputs_.start(step, &signals_.before())) {
+    guard_.add(leader_);
+  }
 
   int run() {
     for (bool open = true; open && !stop_;) {
@@ -252,6 +255,7 @@ class ProcessGroup {
     _exit(128 + signal);
   }
 
+  GroupGuard guard_;
   Signals signals_;
   Outputs outputs_;
   Lines lines_;

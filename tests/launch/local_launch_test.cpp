@@ -155,6 +155,18 @@ TEST(LocalLaunch, RanksEndWithTheLauncherHoweverItDies) {
   for (const pid_t pid : pids) EXPECT_TRUE(gone(pid));
 }
 
+// A rank's own children, too: the workers of a script.
+TEST(LocalLaunch, ChildrenOfRanksEndWithAKilledLauncher) {
+  TemporaryFile file;
+  const pid_t launcher =
+      launch_in_a_process(shell(2, "sleep 600 & echo $! >> " + file.path.string() + "; wait"));
+  const auto pids = pids_in(file.path, 2);
+  kill(launcher, SIGKILL);
+  waitpid(launcher, nullptr, 0);
+  ASSERT_EQ(pids.size(), 2U);
+  for (const pid_t pid : pids) EXPECT_TRUE(gone(pid));
+}
+
 TEST(LocalLaunch, SignalsArePassedOn) {
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
     TemporaryFile file;

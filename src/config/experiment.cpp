@@ -12,6 +12,7 @@
 #include "base/system/user_name.h"
 #include "base/text/suggest.h"
 #include "base/text/utf8.h"
+#include "config/decimal.h"
 #include "config/elsewhere.h"
 #include "config/experiment_keys.h"
 #include "config/foreign.h"
@@ -832,10 +833,10 @@ class Loader {
     if (!typed || from.layer >= Layer::kCommandLine || c.min_lr <= c.lr) return;
     const double share = c.min_lr / lr_of_file_;
     if (!(share <= 1)) return;  // the file's own mistake, which is refused
-    const double before = std::exchange(c.min_lr, c.lr * share);
-    result_.warnings.push_back(fmt::format(
-        "min_lr is {:.3g} in place of {} ({}): lr={} is below it, and min_lr keeps its share of lr", c.min_lr,
-        before, from.describe(), c.lr));
+    const double before = std::exchange(c.min_lr, decimal(c.lr * share));
+    result_.warnings.push_back(
+        fmt::format("min_lr is {} in place of {} ({}): lr={} is below it, and min_lr keeps its share of lr",
+                    c.min_lr, before, from.describe(), c.lr));
     result_.provenance.insert_or_assign("min_lr", Provenance{Layer::kDerived, from.origin});
   }
 

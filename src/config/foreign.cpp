@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/text/suggest.h"
+#include "config/decimal.h"
 
 namespace primus::config {
 namespace {
@@ -296,7 +297,7 @@ class Translator {
     const double total = is_set("lr_scheduler.total_steps") ? real("lr_scheduler.total_steps") : steps;
     put("lr_warmup_iters", std::max(warmup - 1, 0.0), "lr_scheduler.warmup_steps");
     if (warmup > 1) put("lr_warmup_init", rate / warmup, "lr_scheduler.warmup_steps");
-    put("min_lr", rate * real("lr_scheduler.min_lr_factor"), "lr_scheduler.min_lr_factor");
+    put("min_lr", decimal(rate * real("lr_scheduler.min_lr_factor")), "lr_scheduler.min_lr_factor");
     const std::string type = word("lr_scheduler.decay_type"), from = "lr_scheduler.decay_type";
     // Steps count from 0 there, and the decay is one ahead: so it ends at step `total`, as here.
     put("lr_decay_iters", total, "training.steps");
@@ -394,7 +395,7 @@ class Translator {
     const double rate = real("learning_rate");
     double total = real("learning_rate_schedule_steps");
     if (total <= 0) total = steps;
-    put("min_lr", rate * real("learning_rate_final_fraction"), "learning_rate_final_fraction");
+    put("min_lr", decimal(rate * real("learning_rate_final_fraction")), "learning_rate_final_fraction");
     put("lr_warmup_iters", std::floor(total * real("warmup_steps_fraction")), "warmup_steps_fraction");
     // Its decay reaches the end with its last step, and not behind it.
     put("lr_decay_iters", std::max(total - 1, 1.0), "learning_rate_schedule_steps");

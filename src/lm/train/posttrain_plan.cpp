@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
+#include "config/decimal.h"
 #include "lm/data/chat_template.h"
 #include "lm/model/model_size.h"
 #include "lm/train/resume.h"
@@ -60,20 +60,13 @@ void choose_format(PosttrainPlan& plan, const Tokenizer& tokenizer) {
   plan.facts.push_back(std::move(fact));
 }
 
-double rounded(double value) {
-  const std::string text = fmt::format("{:.1e}", value);
-  double result = value;
-  std::from_chars(text.data(), text.data() + text.size(), result);
-  return result;
-}
-
 // A peak that large models bear, and that small ones need to learn in a hundred steps.
 double usual_learning_rate(std::int64_t parameters, bool adapters) {
   constexpr double kRate = 1e-5, kParameters = 8e9, kMost = 3e-3, kOfAdapters = 10, kMostOfAdapters = 5e-3;
   const double rate =
       std::clamp(kRate * std::sqrt(kParameters / static_cast<double>(std::max<std::int64_t>(parameters, 1))),
                  kRate, kMost);
-  return rounded(adapters ? std::min(kOfAdapters * rate, kMostOfAdapters) : rate);
+  return config::decimal(adapters ? std::min(kOfAdapters * rate, kMostOfAdapters) : rate, 2);
 }
 
 class Fitting {

@@ -1,0 +1,20 @@
+// Numbers that arithmetic made, as a person would write them.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <string>
+
+namespace primus::config {
+
+// The number of at most `digits` significant decimal digits that is nearest to `value`: 1e-4 * 0.1 is
+// 1.0000000000000001e-05 in binary arithmetic, and 1e-05 here.
+inline double decimal(double value, int digits = 12) {
+  const std::string text = fmt::format("{:.{}e}", value, digits - 1);
+  double result = value;
+  std::from_chars(text.data(), text.data() + text.size(), result);
+  return result;
+}
+
+}  // namespace primus::config

@@ -202,6 +202,15 @@ TEST_F(FirstFineTune, ATemplateThatIsNotKnownIsRefused) {
             0);
 }
 
+TEST_F(FirstFineTune, ListsSayWhetherALengthWasApplied) {
+  const std::vector<std::string> words{"data", "conversations", at("chats.jsonl"), "--tokenizer", at("hf")};
+  EXPECT_THAT(run_program(words).out, HasSubstr("every conversation counts whole: training cuts"));
+  auto cut = words;
+  cut.insert(cut.end(), {"--seq-length", "16"});
+  EXPECT_THAT(run_program(cut).out,
+              AllOf(HasSubstr("are longer than a sequence of 16"), Not(HasSubstr("counts whole"))));
+}
+
 TEST_F(FirstFineTune, BrokenRecordsMayBeLeftOut) {
   write("broken.jsonl", read_file(folder_->path() / "chats.jsonl") + "{\"messages\": [\n" +
                             R"({"prompt": "a", "response": "b", "tools": [{"name": "f"}]})" + "\n");

@@ -149,6 +149,10 @@ class DataConversations final : public Command {
         "{}, the longest {}\n",
         all.size(), t.tokens, t.learned, kBegin, kEnd, t.at(0.5), t.at(0.9), t.at(1));
     if (t.nothing > 0) text += fmt::format("{} have nothing to learn, and are left out\n", t.nothing);
+    if (seq_length_ == 0)
+      text +=
+          "every conversation counts whole: training cuts what is longer than its seq_length, which "
+          "--seq-length L shows\n";
     if (seq_length_ > 0)
       text += fmt::format("{} are longer than a sequence of {}, and lose their end, which is not learned\n",
                           t.longer, seq_length_);

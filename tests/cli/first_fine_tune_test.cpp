@@ -190,9 +190,16 @@ TEST_F(FirstFineTune, ATemplateThatIsNotKnownIsRefused) {
   write("odd/chat_template.jinja", "{% for m in messages %}{{ '<turn>' + m['content'] }}{% endfor %}");
   const ProgramResult refused = tune("odd", {"load=" + at("odd")});
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, AllOf(HasSubstr("chat template writes a format that Primus does not know"),
-                                 HasSubstr("this tokenizer can write chatml, alpaca"),
-                                 HasSubstr("sft_conversation_format=NAME")));
+  EXPECT_THAT(
+      refused.err,
+      AllOf(HasSubstr("chat template writes a format that Primus does not know"),
+            HasSubstr("this tokenizer can write chatml, alpaca"), HasSubstr("sft_conversation_format=NAME"),
+            HasSubstr(at("odd/chat_template.jinja") + ": error:"), Not(HasSubstr("sft_trainer.yaml"))));
+  const ProgramResult listed =
+      run_program({"data", "conversations", at("chats.jsonl"), "--tokenizer", at("odd")});
+  EXPECT_EQ(listed.exit_code, 2);
+  EXPECT_THAT(listed.err, AllOf(HasSubstr(at("odd/chat_template.jinja") + ": error:"),
+                                HasSubstr("--format NAME"), Not(HasSubstr("sft_"))));
   for (const char* command : {"chat", "generate"}) {
     const ProgramResult asked = run_program({command, at("odd"), "--template", "auto"}, {.input = "x\n"});
     EXPECT_EQ(asked.exit_code, 2) << asked.out;
@@ -209,6 +216,38 @@ TEST_F(FirstFineTune, ListsSayWhetherALengthWasApplied) {
   cut.insert(cut.end(), {"--seq-length", "16"});
   EXPECT_THAT(run_program(cut).out,
               AllOf(HasSubstr("are longer than a sequence of 16"), Not(HasSubstr("counts whole"))));
+}
+
+// Hints name the option of the command that was called.
+TEST_F(FirstFineTune, HintsOnFormatsFitTheCommand) {
+  write("roles.jsonl",
+        R"({"messages": [{"role": "tool", "content": "a"}, {"role": "assistant", "content": "b"}]})");
+  const ProgramResult listed = run_program(
+      {"data", "conversations", at("roles.jsonl"), "--tokenizer", at("hf"), "--format", "alpaca"});
+  EXPECT_EQ(listed.exit_code, 2);
+  EXPECT_THAT(listed.err, AllOf(HasSubstr("set --format chatml"), Not(HasSubstr("sft_"))));
+  const ProgramResult evaluated =
+      run_program({"eval", "loss", at("hf"), "--conversations", at("roles.jsonl"), "--template", "alpaca"});
+  EXPECT_EQ(evaluated.exit_code, 2);
+  EXPECT_THAT(evaluated.err, AllOf(HasSubstr("set --template chatml"), Not(HasSubstr("sft_"))));
+  const ProgramResult asked = run_program({"chat", at("hf"), "--template", "llama3"}, {.input = "x\n"});
+  EXPECT_EQ(asked.exit_code, 2);
+  EXPECT_THAT(asked.err, AllOf(HasSubstr("set --template alpaca"), Not(HasSubstr("sft_"))));
+  // A base model without a template is evaluated in the format that it would learn.
+  std::filesystem::copy(folder_->path() / "hf", folder_->path() / "base");
+  std::filesystem::remove(folder_->path() / "base/chat_template.jinja");
+  auto settings = json("base/tokenizer_config.json");
+  settings.erase("chat_template");
+  write("base/tokenizer_config.json", settings.dump());
+  const auto loss = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"eval", "loss", at("base"), "--conversations", at("chats.jsonl")};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words);
+  };
+  const ProgramResult unsure = loss({});
+  EXPECT_EQ(unsure.exit_code, 2);
+  EXPECT_THAT(unsure.err, HasSubstr("--template chatml, which 'train posttrain' would teach it"));
+  EXPECT_EQ(loss({"--template", "chatml"}).exit_code, 0);
 }
 
 TEST_F(FirstFineTune, BrokenRecordsMayBeLeftOut) {

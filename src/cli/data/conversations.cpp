@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -12,6 +13,7 @@
 #include "lm/data/chat_template.h"
 #include "lm/data/conversation_files.h"
 #include "lm/generate/model_folder.h"
+#include "lm/tokenizer/huggingface/side_files.h"
 
 namespace primus::cli {
 namespace {
@@ -50,9 +52,9 @@ class DataConversations final : public Command {
     if (seq_length_ < 0) throw invalid(fmt::format("--seq-length is {}", seq_length_), "give 1 or more");
     const auto tokenizer = load_named_tokenizer({type_, tokenizer_, {}, {}});
     console.notes(tokenizer->notes());
-    data::ChosenStyle chosen = data::choose_style(format_, *tokenizer);
+    data::ChosenStyle chosen = choose_style(*tokenizer);
     chosen.style.inline_bos = inline_bos_;
-    const data::ConversationWriter writer(chosen.style, *tokenizer);
+    const data::ConversationWriter writer(chosen.style, *tokenizer, "--format ");
     data::TokenizedConversations all =
         data::read_conversations(data::find_conversations(name_, split_).train, writer,
                                  {.vocab_size = tokenizer->vocab_size(), .skip_bad = skip_bad_});
@@ -71,6 +73,18 @@ class DataConversations final : public Command {
   }
 
  private:
+  data::ChosenStyle choose_style(const Tokenizer& tokenizer) const {
+    try {
+      return data::choose_style(format_, tokenizer);
+    } catch (Error& error) {
+      const Path named = tokenizer_;
+      const auto file =
+          chat_template_file(std::filesystem::is_directory(named) ? named : named.parent_path());
+      throw Error(error.kind(), error.what(), error.hint() + " (--format NAME)")
+          .at(file.value_or("").string());
+    }
+  }
+
   // The end of what training reads of a conversation.
   std::size_t kept_end(const data::TokenizedConversations& all, std::size_t i) const {
     const std::int64_t end = all.ends[i];

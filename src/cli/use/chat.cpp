@@ -68,7 +68,7 @@ class Chat final : public Command {
     std::optional<data::ConversationWriter> writer;
     if (style) {
       style->inline_bos = false;  // a prompt is one text
-      writer.emplace(*style, *tokenizer);
+      writer.emplace(TemplateArguments::writer(*style, *tokenizer));
     }
     Conversation conversation(decoder, *tokenizer, settings, writer ? &*writer : nullptr, template_.system());
 

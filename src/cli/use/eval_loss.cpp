@@ -121,7 +121,8 @@ class EvalLoss final : public Command {
     if (files.divided && files.valid.empty())
       throw invalid(fmt::format("'{}' has no file of validation data", *conversations_),
                     "name the file itself");
-    const data::ConversationWriter writer(template_.required_style(folder, tokenizer), tokenizer);
+    const data::ConversationWriter writer =
+        TemplateArguments::writer(template_.required_style(folder, tokenizer), tokenizer);
     const data::TokenizedConversations conversations =
         data::read_conversations(files.divided ? files.valid : files.train, writer,
                                  {.vocab_size = config.vocab, .skip_bad = skip_bad_});

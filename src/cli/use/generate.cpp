@@ -140,7 +140,7 @@ class Generate final : public Command {
     }
     data::ConversationStyle style = template_.required_style(folder, tokenizer);
     style.inline_bos = false;  // a question is one text
-    writer_.emplace(style, tokenizer);
+    writer_.emplace(TemplateArguments::writer(style, tokenizer));
     if (!system.empty() && !writer_->has_system())
       throw invalid(
           fmt::format("the format {} has no place for a system's text", data::name_of(style.format)),

@@ -43,7 +43,10 @@ data::ConversationStyle TemplateArguments::required_style(const ModelFolder& fol
   if (chosen) return *chosen;
   throw invalid(fmt::format("'{}' has no chat template, and does not say in which format it was fine-tuned",
                             folder.path.string()),
-                fmt::format("name the format: --template {}", data::kConversationFormats));
+                fmt::format("name the format: --template {}, which 'train posttrain' would teach it, or "
+                            "another one of {}",
+                            data::name_of(data::choose_style("auto", tokenizer).style.format),
+                            data::kConversationFormats));
 }
 
 std::string TemplateArguments::system() const {

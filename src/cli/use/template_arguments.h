@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "cli/command.h"
 #include "lm/data/conversation_format.h"
@@ -27,6 +28,10 @@ class TemplateArguments {
   std::optional<data::ConversationStyle> style(const ModelFolder& folder, const Tokenizer& tokenizer) const;
   // The same, where there must be one: Error(kInvalid) says how to name it.
   data::ConversationStyle required_style(const ModelFolder& folder, const Tokenizer& tokenizer) const;
+  // Writes turns in that format; hints name --template.
+  static data::ConversationWriter writer(data::ConversationStyle style, const Tokenizer& tokenizer) {
+    return {std::move(style), tokenizer, "--template "};
+  }
   bool is_auto() const { return template_ == "auto"; }
   // What stands before the first turn; empty: nothing. Errors of read_file, and kInvalid for both options.
   std::string system() const;

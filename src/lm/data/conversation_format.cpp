@@ -79,26 +79,11 @@ std::string_view without_spaces(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(' ') - begin + 1);
 }
 
-// Whether the format has a name for it.
-void require_role(const Message& message, std::string_view format) {
-  if (message.role == kUser || message.role == kAssistant || message.role == kSystem) return;
-  throw invalid(fmt::format("the format {} has no turns of the role '{}'", format, message.role),
-                "set sft_conversation_format: messages");
-}
-
 // The id of a token where it is one by itself, as written.
 std::optional<int32_t> single_token(const Tokenizer& tokenizer, std::string_view text) {
   const std::optional<int32_t> id = tokenizer.token_id(text);
   if (id && tokenizer.encode(text, false) == std::vector<int32_t>{*id}) return id;
   return std::nullopt;
-}
-
-int32_t require_token(const Tokenizer& tokenizer, std::string_view text) {
-  if (const auto id = single_token(tokenizer, text)) return *id;
-  throw invalid(fmt::format("the conversation format is written with the special token {}, which the "
-                            "tokenizer ({}) does not have",
-                            text, tokenizer.name()),
-                "set sft_conversation_format: alpaca, or take a tokenizer that has the format's tokens");
 }
 
 // Characters that Python's str.strip removes, as Jinja's trim does.
@@ -190,20 +175,41 @@ std::vector<int32_t> beginning_of(const ConversationStyle& style, const Tokenize
   return {*bos};
 }
 
-ConversationWriter::ConversationWriter(ConversationStyle style, const Tokenizer& tokenizer)
-    : style_(std::move(style)), tokenizer_(tokenizer), beginning_(beginning_of(style_, tokenizer)) {
-  for (const std::string_view token : tokens_of(style_.format)) require_token(tokenizer, token);
+ConversationWriter::ConversationWriter(ConversationStyle style, const Tokenizer& tokenizer,
+                                       std::string choice)
+    : style_(std::move(style)),
+      tokenizer_(tokenizer),
+      choice_(std::move(choice)),
+      beginning_(beginning_of(style_, tokenizer)) {
+  for (const std::string_view token : tokens_of(style_.format)) {
+    if (single_token(tokenizer, token)) continue;
+    throw invalid(fmt::format("the conversation format is written with the special token {}, which the "
+                              "tokenizer ({}) does not have",
+                              token, tokenizer.name()),
+                  set_format("alpaca") + ", or take a tokenizer that has the format's tokens");
+  }
   const TurnMarks* const marks = turn_marks(style_.format);
   const std::optional<int32_t> end =
       marks && !marks->end.empty() ? tokenizer.token_id(marks->end) : end_of_text(tokenizer);
   if (!end) {
     throw invalid(fmt::format("the tokenizer ({}) has no token that ends a text, and an answer must end",
                               tokenizer.name()),
-                  "take one that has (eos_token), or sft_conversation_format: messages with <|im_end|>");
+                  "take one that has (eos_token), or has <|im_end|> and " + set_format("chatml"));
   }
   end_ = *end;
   end_text_ = spelled(tokenizer, {end_});
   beginning_text_ = spelled(tokenizer, beginning_);
+}
+
+std::string ConversationWriter::set_format(std::string_view name) const {
+  return fmt::format("set {}{}", choice_, name);
+}
+
+void ConversationWriter::require_role(const Message& message) const {
+  if (message.role == kUser || message.role == kAssistant || message.role == kSystem) return;
+  throw invalid(
+      fmt::format("the format {} has no turns of the role '{}'", name_of(style_.format), message.role),
+      set_format("chatml"));
 }
 
 std::vector<ConversationWriter::Piece> ConversationWriter::alpaca(const std::vector<Message>& messages,
@@ -216,11 +222,10 @@ std::vector<ConversationWriter::Piece> ConversationWriter::alpaca(const std::vec
     begun = true;
   };
   for (const Message& message : messages) {
-    require_role(message, "alpaca");
+    require_role(message);
     if (message.role == kSystem) {
       if (begun || &message != &messages.front()) {
-        throw invalid("the format alpaca has one system turn, at the beginning",
-                      "set sft_conversation_format: messages");
+        throw invalid("the format alpaca has one system turn, at the beginning", set_format("chatml"));
       }
       if (!message.text.empty()) prompt = message.text;
     } else if (message.role == kUser) {
@@ -246,7 +251,7 @@ std::vector<ConversationWriter::Piece> ConversationWriter::squad(const std::vect
   const size_t turns = open ? 1 : 2;
   if (messages.size() != turns || messages[0].role != kUser || (!open && messages[1].role != kAssistant)) {
     throw invalid("the format squad has one question and one answer, and this conversation has other turns",
-                  "set sft_conversation_format: messages, or alpaca");
+                  set_format("chatml") + ", or alpaca");
   }
   std::vector<Piece> pieces{
       {fmt::format("Context: {} Question: {} Answer:", without_spaces(messages[0].context),
@@ -275,7 +280,7 @@ std::vector<Message> ConversationWriter::prepared(const std::vector<Message>& me
     throw invalid(
         fmt::format("the format {} writes a system's text before the first question, and there is none",
                     name_of(style_.format)),
-        "set sft_conversation_format: messages");
+        set_format("chatml"));
   }
   all.front().text = fmt::format("{}\n\n{}", trim ? trimmed(system) : std::string_view(system),
                                  with_context(all.front(), trim));
@@ -315,11 +320,11 @@ std::vector<ConversationWriter::Piece> ConversationWriter::turns(const TurnMarks
   };
   for (const Message& message : prepared(messages, marks.system_turn)) {
     if (message.role == kSystem && message.text.empty()) continue;
-    if (!marks.any_role) require_role(message, name_of(style_.format));
+    if (!marks.any_role) require_role(message);
     if (message.role == kSystem && !marks.system_turn) {
       throw invalid(
           fmt::format("the format {} has one system's text, at the beginning", name_of(style_.format)),
-          "set sft_conversation_format: messages");
+          set_format("chatml"));
     }
     const std::string text = with_context(message, marks.trimmed);
     if (message.role == kAssistant) {

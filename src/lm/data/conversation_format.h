@@ -105,7 +105,9 @@ class ConversationWriter {
  public:
   // `tokenizer` must outlive it. Error(kInvalid) where the tokenizer lacks a special token that the format is
   // written with, or has no token that ends a text.
-  ConversationWriter(ConversationStyle style, const Tokenizer& tokenizer);
+  // `choice`: what users write before a format's name, for hints.
+  ConversationWriter(ConversationStyle style, const Tokenizer& tokenizer,
+                     std::string choice = "sft_conversation_format: ");
   ConversationWriter(ConversationFormat format, const Tokenizer& tokenizer, bool inline_bos = false)
       : ConversationWriter(ConversationStyle{.format = format, .inline_bos = inline_bos}, tokenizer) {}
 
@@ -144,8 +146,14 @@ class ConversationWriter {
   // The ids of `text` where it follows `before`; an empty `before` is what no text merges with.
   void encode_behind(std::string_view before, std::string_view text, std::vector<int32_t>& ids) const;
 
+  // Throws Error(kInvalid) where the format has no name for the turn's role.
+  void require_role(const Message& message) const;
+  // Hints that name other formats.
+  std::string set_format(std::string_view name) const;
+
   ConversationStyle style_;
   const Tokenizer& tokenizer_;
+  std::string choice_;
   int32_t end_ = 0;
   // Spelling of the tokens that end an answer and begin a text; empty where the tokenizer does not read them
   // so.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "config/decimal.h"
 #include "lm/data/chat_template.h"
 #include "lm/model/model_size.h"
+#include "lm/tokenizer/huggingface/side_files.h"
 #include "lm/train/resume.h"
 #include "lm/train/training_settings.h"
 
@@ -27,6 +29,14 @@ std::string recorded_format(const config::Experiment& e) {
   return point.reader ? recorded_setting(read_trainer_state(*point.reader), "sft_conversation_format") : "";
 }
 
+// Where the tokenizer's chat template is from; empty: not known.
+std::string template_file(const config::TrainerConfig& c) {
+  if (!c.tokenizer_model) return "";
+  const std::filesystem::path named = *c.tokenizer_model;
+  const auto file = chat_template_file(std::filesystem::is_directory(named) ? named : named.parent_path());
+  return file ? file->string() : "";
+}
+
 void choose_format(PosttrainPlan& plan, const Tokenizer& tokenizer) {
   config::Experiment& e = plan.experiment;
   std::string& format = e.trainer.sft_conversation_format;
@@ -37,8 +47,9 @@ void choose_format(PosttrainPlan& plan, const Tokenizer& tokenizer) {
   try {
     style = data::choose_style(chosen ? format : recorded.empty() ? "auto" : recorded, tokenizer);
   } catch (const Error& error) {
-    throw e.error_for("sft_conversation_format", error.what(),
-                      error.hint() + " (sft_conversation_format=NAME; docs/posttrain.md)");
+    const std::string hint = error.hint() + " (sft_conversation_format=NAME; docs/posttrain.md)";
+    if (chosen) throw e.error_for("sft_conversation_format", error.what(), hint);
+    throw Error(error.kind(), error.what(), hint).at(template_file(e.trainer));
   }
   const std::string_view name = data::name_of(style->style.format);
   if (!chosen) {

@@ -158,6 +158,13 @@ SideFiles read_side_files(const std::filesystem::path& folder) {
   return files;
 }
 
+std::optional<std::filesystem::path> chat_template_file(const std::filesystem::path& folder) {
+  for (const char* name : {kTemplate, kConfig}) {
+    if (Env::posix().status(folder / name)) return folder / name;
+  }
+  return std::nullopt;
+}
+
 SideSettings parse_side_files(const SideFiles& files) {
   SideSettings settings;
   json config = parse_object(files.tokenizer_config_json, kConfig);

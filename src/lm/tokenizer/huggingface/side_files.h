@@ -24,6 +24,9 @@ struct SideFiles {
 
 SideFiles read_side_files(const std::filesystem::path& folder);
 
+// The file with the chat template of a folder that has one: chat_template.jinja, else tokenizer_config.json.
+std::optional<std::filesystem::path> chat_template_file(const std::filesystem::path& folder);
+
 struct SideSettings {
   // Tokens with their flags (id -1 where none is written), in the order in which transformers adds them.
   std::vector<AddedToken> described;

@@ -473,10 +473,12 @@ TEST(Train, NoStepsIsARunToo) {
   const ProgramResult result = run_program(train(folder.path(), {"train_iters=0"}));
   EXPECT_EQ(result.exit_code, 0) << result.signal << result.err;
   EXPECT_TRUE(test::losses(test::run_folder(folder.path())).empty());
+  EXPECT_THAT(result.out, HasSubstr("nothing to do: the run has no steps"));
   const ProgramResult evaluated =
       run_program(train(folder.path(), {"train_iters=0", "eval_iters=1", "exp_name=evaluated"}));
   EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
   EXPECT_THAT(evaluated.err, HasSubstr("tokenizer: "));
+  EXPECT_THAT(evaluated.out, HasSubstr("evaluated: the run has no steps"));
 }
 
 // A forecast refuses what the run would refuse for its data.

@@ -412,10 +412,15 @@ class Train : public Command {
       return;
     }
     std::string text;
-    if (s.first_step == s.last_step && !s.interrupted && (s.validation_loss || s.test_loss)) {
+    const bool did_nothing = s.first_step == s.last_step && !s.interrupted;
+    const bool evaluated = s.validation_loss || s.test_loss;
+    if (did_nothing && s.last_step == 0) {
+      text = fmt::format("{}: the run has no steps, so nothing was trained\n",
+                         evaluated ? "evaluated" : "nothing to do");
+    } else if (did_nothing && evaluated) {
       text = fmt::format(
           "evaluated: the run had reached iteration {} and was stopped before its evaluation\n", s.last_step);
-    } else if (s.first_step == s.last_step && !s.interrupted) {
+    } else if (did_nothing) {
       text = fmt::format("nothing left to do: the run had reached iteration {}\n", s.last_step);
       if (!s.unused_changes.empty()) {
         text +=

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,12 @@ TEST_F(PlanHardware, SaysWhetherTheRunFitsThatGpu) {
               AllOf(HasSubstr("AMD Instinct MI300X (presets/hardware/amd_mi300x.yaml)"), HasSubstr("FITS"),
                     HasSubstr("time, an estimate"), HasSubstr("tokens/s of each device"),
                     HasSubstr("device: hip"), Not(HasSubstr("DOES NOT FIT"))));
+  // One number is reported and judged; the copy of a checkpoint is the host's.
+  std::smatch device, host, fits;
+  ASSERT_TRUE(std::regex_search(large.out, device, std::regex("\nmemory +(\\S+ GiB) on the device\n")));
+  ASSERT_TRUE(std::regex_search(large.out, fits, std::regex("FITS +(\\S+ GiB) of ")));
+  ASSERT_TRUE(std::regex_search(large.out, host, std::regex("\nhost memory +\\S+ GiB\n  checkpoint copy ")));
+  EXPECT_EQ(device[1], fits[1]);
   const ProgramResult small = plan(experiment, {"--hardware", "h100"});
   EXPECT_EQ(small.exit_code, 1);
   EXPECT_THAT(small.out, AllOf(HasSubstr("DOES NOT FIT: the run needs"), HasSubstr("of NVIDIA H100 SXM"),

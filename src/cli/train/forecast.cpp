@@ -83,8 +83,9 @@ std::string mesh_text(const TrainingForecast& f) {
 nlohmann::json changes_of(const MemoryFit& fit) {
   nlohmann::json list = nlohmann::json::array();
   for (const MemoryChange& change : fit.changes) {
-    list.push_back(
-        {{"settings", change.settings}, {"price", change.price}, {"memory_bytes", change.need.total()}});
+    list.push_back({{"settings", change.settings},
+                    {"price", change.price},
+                    {"memory_bytes", claimed(change.need, fit.supply)}});
   }
   return list;
 }
@@ -173,7 +174,7 @@ std::string hardware_text(const TrainingForecast& f) {
   }
   text += "\n";
   if (f.memory.fits) {
-    text += fmt::format("  FITS                {} of {}\n", bytes(f.memory.need.device.total()),
+    text += fmt::format("  FITS                {} of {}\n", bytes(claimed(f.memory.need, f.memory.supply)),
                         bytes(f.memory.supply.device));
   }
   for (const std::string& doubt : plan.doubts) text += fmt::format("  but                 {}\n", doubt);
@@ -211,8 +212,10 @@ nlohmann::json to_json(const TrainingForecast& f) {
                            {"checkpoint_copy", f.memory.need.snapshot},
                            {"host_buffers", f.memory.need.host_buffers},
                            {"program", f.program_bytes},
-                           {"total", f.memory.need.total()},
+                           {"total", claimed(f.memory.need, f.memory.supply)},
                            {"available", f.memory.supply.device},
+                           {"host", f.memory.supply.shared ? 0 : f.memory.need.host()},
+                           {"host_available", f.memory.supply.shared ? 0 : f.memory.supply.host},
                            {"fits", f.memory.fits}}},
                          {"model_flops_per_step", f.model_flops_per_step},
                          {"kernel_flops_per_step", f.executed_flops_per_step()},
@@ -246,32 +249,39 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
   if (f.step().trained_parameters < f.step().parameters)
     line("  trained", human_count(static_cast<double>(f.step().trained_parameters)));
   if (f.world > 1) text += mesh_text(f);
-  line(f.world > 1 ? "memory of a rank" : "memory", bytes(f.memory.need.total()));
+  const MemoryNeed& need = f.memory.need;
+  const bool shared = f.memory.supply.shared;
+  line(f.world > 1 ? "memory of a rank" : "memory",
+       bytes(claimed(need, f.memory.supply)) + (shared ? "" : " on the device"));
   line("  persistent", bytes(memory.persistent) + "  weights, gradients, optimizer states");
   line("  stash", bytes(memory.stash) + "  activations");
   line("  scratch", bytes(memory.scratch) + "  workspaces");
-  if (f.memory.need.snapshot > 0)
-    line("  checkpoint copy",
-         bytes(f.memory.need.snapshot) + "  from the first save on; async_save=false needs none");
-  line("  host buffers", bytes(f.memory.need.host_buffers) + "  batches read ahead");
+  const auto host_lines = [&] {
+    if (need.snapshot > 0)
+      line("  checkpoint copy",
+           bytes(need.snapshot) + "  from the first save on; async_save=false needs none");
+    line("  host buffers", bytes(need.host_buffers) + "  batches read ahead");
+  };
+  if (shared) host_lines();
   if (!f.balanced.empty()) text += experts_text(f);
-  if (f.hardware) {
-    text += hardware_text(f);
-  } else if (f.program_bytes > 0) {
-    const bool shared = f.memory.supply.shared;
+  if (!f.hardware && f.program_bytes > 0) {
     line("  program", bytes(f.program_bytes) +
                           (shared ? "  process overhead" : "  process overhead on the device, about") +
                           (f.world == 1 ? ""
                            : shared     ? ", with the shared memory between ranks"
                                         : ", with the library of collectives"));
   }
+  if (!shared) {
+    line("host memory", bytes(need.host()) + (f.world > 1 ? " for each rank" : ""));
+    host_lines();
+  }
+  if (f.hardware) text += hardware_text(f);
   if (!f.memory.fits) {
     text += "  DOES NOT FIT: " + describe_lack(f.memory) + "\n";
     if (f.memory.changes.empty()) text += "    " + describe_changes(f.memory) + "\n";
     for (const MemoryChange& change : f.memory.changes) {
       text += fmt::format("    {:<28}  needs {} ({})\n", fmt::format("{}", fmt::join(change.settings, " ")),
-                          bytes(f.memory.supply.shared ? change.need.total() : change.need.device.total()),
-                          change.price);
+                          bytes(claimed(change.need, f.memory.supply)), change.price);
     }
     if (f.hardware) {
       const std::vector<std::string> larger = larger_hardware(f);

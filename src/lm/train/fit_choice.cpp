@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -49,6 +50,18 @@ std::vector<std::string> settings_of(const TrainerConfig& c) {
   return settings;
 }
 
+// The settings that are not null.
+std::vector<std::string> shown(std::vector<std::string> settings) {
+  std::erase_if(settings, [](const std::string& setting) { return setting.ends_with("=null"); });
+  return settings;
+}
+
+// Whether the change sets the key of "key=value".
+bool sets_key_of(const MemoryChange& change, std::string_view setting) {
+  const std::string_view key = setting.substr(0, setting.find('=') + 1);
+  return std::ranges::any_of(change.settings, [&](const std::string& s) { return s.starts_with(key); });
+}
+
 struct Candidate {
   TrainerConfig trainer;
   std::vector<StepMeasurement> stages;
@@ -77,9 +90,11 @@ class Search {
   std::optional<Candidate> measure(const TrainerConfig& c) const;
   // What fits of `best`'s recomputation in larger microbatches than its own.
   void enlarge(Candidate& best);
-  // The least recomputation that fits with the smallest microbatches.
-  std::optional<Candidate> least_recomputation(const TrainerConfig& smallest);
-  [[noreturn]] void refuse(const Candidate& least) const;
+  // The least recomputation that fits with the microbatches of `light`, which recomputes nothing.
+  std::optional<Candidate> least_recomputation(const Candidate& light);
+  // `light`: without recomputation, which does not fit either.
+  [[noreturn]] void refuse(const Candidate& light, const Candidate& least) const;
+  MemoryFit fit_of(const Candidate& candidate) const;
   void note_too_large(const Candidate& candidate);
 
   const config::Experiment& experiment_;
@@ -106,7 +121,7 @@ std::optional<Candidate> Search::measure(const TrainerConfig& c) const {
     engine::Rank rank(planning_device(e).device, measuring_mesh(e, world_, stage * mesh.stage_ranks(world_)));
     const StepMeasurement measured = measure_session(rank, *settings, families_);
     const MemoryNeed need = memory_need(e, *settings, measured);
-    if (stage == 0 || need.device.total() > found.need.device.total()) {
+    if (stage == 0 || claimed(need, supply_) > claimed(found.need, supply_)) {
       found.need = need;
       found.neediest = found.stages.size();
     }
@@ -129,7 +144,7 @@ void Search::note_too_large(const Candidate& candidate) {
   const TrainerConfig& c = candidate.trainer;
   next_ = fmt::format("micro_batch_size={}{} would need {}", c.micro_batch_size,
                       c.recompute_granularity == "none" ? " without recomputation" : "",
-                      human_bytes(static_cast<double>(candidate.need.total())));
+                      human_bytes(static_cast<double>(claimed(candidate.need, supply_))));
 }
 
 void Search::enlarge(Candidate& best) {
@@ -145,14 +160,15 @@ void Search::enlarge(Candidate& best) {
   }
 }
 
-std::optional<Candidate> Search::least_recomputation(const TrainerConfig& smallest) {
+std::optional<Candidate> Search::least_recomputation(const Candidate& light) {
+  const TrainerConfig& smallest = light.trainer;
   std::optional<Candidate> best, least;
   const auto consider = [&](const TrainerConfig& c) {
     std::optional<Candidate> found = measure(c);
     if (!found) return false;
     const bool enough = found->fits;
     if (enough && (!best || found->work < best->work)) best = found;
-    if (!least || found->need.total() < least->need.total()) least = std::move(found);
+    if (!least || claimed(found->need, supply_) < claimed(least->need, supply_)) least = std::move(found);
     return enough;
   };
   TrainerConfig c = smallest;
@@ -177,16 +193,35 @@ std::optional<Candidate> Search::least_recomputation(const TrainerConfig& smalle
       if (consider(c)) break;
     }
   }
-  if (!best) refuse(*least);
+  if (!best) refuse(light, *least);
   return best;
 }
 
-void Search::refuse(const Candidate& least) const {
+MemoryFit Search::fit_of(const Candidate& candidate) const {
   config::Experiment e = experiment_;
-  e.trainer = least.trainer;
+  e.trainer = candidate.trainer;
   const engine::MeshShape mesh = mesh_shape_of(e, world_);
-  const MemoryFit fit = fit_memory(e, model_, families_, least.stages[least.neediest], supply_, world_,
-                                   static_cast<int>(least.neediest) * mesh.stage_ranks(world_));
+  return fit_memory(e, model_, families_, candidate.stages[candidate.neediest], supply_, world_,
+                    static_cast<int>(candidate.neediest) * mesh.stage_ranks(world_));
+}
+
+// The changes are measured with all blocks recomputed, so each one names that, too: without it the run would
+// not fit. A level of sharding that is enough without recomputation costs less time.
+void Search::refuse(const Candidate& light, const Candidate& least) const {
+  constexpr std::string_view kSharding = "data_parallel_sharding_strategy=";
+  const auto shards = [&](const MemoryChange& change) {
+    return change.settings.size() == 1 && change.settings.front().starts_with(kSharding);
+  };
+  MemoryFit fit = fit_of(least);
+  const std::vector<MemoryChange> of_light = fit_of(light).changes;
+  for (MemoryChange& change : fit.changes) {
+    const auto lighter = std::ranges::find_if(of_light, shards);
+    const bool spares = shards(change) && lighter != of_light.end();
+    if (spares) change = *lighter;
+    for (std::string& setting : shown(settings_of(spares ? light.trainer : least.trainer))) {
+      if (!sets_key_of(change, setting)) change.settings.push_back(std::move(setting));
+    }
+  }
   throw invalid(fmt::format("--fit: with micro_batch_size={} and all blocks recomputed, {}",
                             least.trainer.micro_batch_size, describe_lack(fit)),
                 describe_changes(fit));
@@ -206,7 +241,7 @@ FitChoice Search::run() {
   if (!best->fits) {
     note_too_large(*best);
     const std::string cheaper = next_;
-    best = least_recomputation(best->trainer);
+    best = least_recomputation(*best);
     enlarge(*best);
     next_ = cheaper;
   } else {
@@ -234,13 +269,11 @@ std::string describe_choice(const FitChoice& choice, const MemorySupply& supply)
       choice.extra_work < kSameWork
           ? std::string("nothing is computed twice")
           : fmt::format("{:.1f} % more work than without recomputation", 100 * choice.extra_work);
-  std::vector<std::string> shown = choice.settings;
-  std::erase_if(shown, [](const std::string& setting) { return setting.ends_with("=null"); });
-  const std::int64_t need = supply.shared ? choice.need.total() : choice.need.device.total();
-  return fmt::format("fit: {}, {} microbatch{} a step{}\nfit: needs {} of {}; {}{}", fmt::join(shown, " "),
-                     choice.microbatches, choice.microbatches == 1 ? "" : "es",
-                     choice.microbatch_was_given ? ", as the run has had them" : "", bytes(need),
-                     bytes(supply.device), work, choice.next.empty() ? "" : "; " + choice.next);
+  return fmt::format(
+      "fit: {}, {} microbatch{} a step{}\nfit: needs {} of {}; {}{}", fmt::join(shown(choice.settings), " "),
+      choice.microbatches, choice.microbatches == 1 ? "" : "es",
+      choice.microbatch_was_given ? ", as the run has had them" : "", bytes(claimed(choice.need, supply)),
+      bytes(supply.device), work, choice.next.empty() ? "" : "; " + choice.next);
 }
 
 }  // namespace primus

@@ -146,11 +146,24 @@ class Search {
   }
 
  private:
+  // The need of the rank that was asked about or, where that one fits, of the neediest stage: a change can
+  // make another stage the neediest.
   MemoryNeed measure(const Run& run) const {
     const config::Experiment& e = run.e;
     const SessionSettings settings = session_settings_of(e, run.model, world_);
-    engine::Rank rank(planning_device(e).device, measuring_mesh(e, world_, rank_));
-    return memory_need(e, settings, measure_session(rank, settings, families_));
+    const auto need_of = [&](int rank_number) {
+      engine::Rank rank(planning_device(e).device, measuring_mesh(e, world_, rank_number));
+      return memory_need(e, settings, measure_session(rank, settings, families_));
+    };
+    MemoryNeed most = need_of(rank_);
+    const engine::MeshShape mesh = mesh_shape_of(e, world_);
+    const int stage_ranks = mesh.stage_ranks(world_);
+    for (int stage = 0; stage < mesh.pipeline && fits(most, supply_); ++stage) {
+      if (stage == rank_ / stage_ranks) continue;
+      const MemoryNeed need = need_of(stage * stage_ranks);
+      if (claimed(need, supply_) > claimed(most, supply_)) most = need;
+    }
+    return most;
   }
 
   const FamilyRegistry& families_;
@@ -208,6 +221,10 @@ MemoryNeed memory_need(const config::Experiment& e, const SessionSettings& setti
   return {.device = measured.memory,
           .snapshot = c.async_save ? static_cast<std::int64_t>(measured.saved_share * whole) : 0,
           .host_buffers = held * batch};
+}
+
+std::int64_t claimed(const MemoryNeed& need, const MemorySupply& supply) {
+  return supply.shared ? need.total() : need.device.total();
 }
 
 bool fits(const MemoryNeed& need, const MemorySupply& supply) {
@@ -285,7 +302,7 @@ std::string describe_lack(const MemoryFit& fit) {
   const MemorySupply& s = fit.supply;
   const std::string where = s.limited_by.empty() ? "" : fmt::format(" (the limit of {})", s.limited_by);
   if (s.chosen) {
-    const auto [need, have] = told_apart(s.shared ? fit.need.total() : fit.need.device.total(), s.device);
+    const auto [need, have] = told_apart(claimed(fit.need, s), s.device);
     return fmt::format("the run needs {} of memory, and it may have {}", need, have);
   }
   if (!s.hardware.empty()) {
@@ -315,8 +332,7 @@ std::string describe_changes(const MemoryFit& fit) {
   std::string text;
   for (const MemoryChange& change : fit.changes) {
     text += fmt::format("{}{} needs {} ({})", text.empty() ? "" : "; ", fmt::join(change.settings, " "),
-                        bytes(fit.supply.shared ? change.need.total() : change.need.device.total()),
-                        change.price);
+                        bytes(claimed(change.need, fit.supply)), change.price);
   }
   return text;
 }

@@ -66,6 +66,9 @@ MemorySupply supply_of(const Device& device);
 
 MemoryNeed memory_need(const config::Experiment& experiment, const SessionSettings& settings,
                        const StepMeasurement& measured);
+// The bytes that are held against supply.device: all of the need where the memory is shared, else what the
+// device holds.
+std::int64_t claimed(const MemoryNeed& need, const MemorySupply& supply);
 // A little is left for everybody else: a twentieth, at most 256 MiB.
 bool fits(const MemoryNeed& need, const MemorySupply& supply);
 

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -156,9 +158,47 @@ TEST(FitChoice, WhereNothingFitsTheCheapestChangesAreNamed) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalid);
     EXPECT_THAT(error.what(), AllOf(HasSubstr("--fit: with micro_batch_size=1 and all blocks recomputed"),
                                     HasSubstr("the run needs")));
-    EXPECT_THAT(error.hint(), HasSubstr("async_save=false needs"));
+    EXPECT_THAT(error.hint(), HasSubstr("async_save=false micro_batch_size=1 recompute_granularity=full"));
   }
   EXPECT_THROW(choose(1 << 20), Error);
+}
+
+// Each change of a hint fits as it is written, also without --fit.
+TEST(FitChoice, HintsNameEverySettingThatTheyNeed) {
+  constexpr int kRanks = 4;
+  const Words small = {"seq_length=256", "hidden_size=256"};
+  const auto need_of = [&](Words settings) {
+    settings.insert(settings.begin(), small.begin(), small.end());
+    settings.insert(settings.begin(), "micro_batch_size=1");
+    return measure(settings, kRanks).need.total();
+  };
+  const auto sharded = [](const char* level, Words more) {
+    more.push_back(std::string("data_parallel_sharding_strategy=") + level);
+    return more;
+  };
+  const std::int64_t first = need_of(sharded("optim", {})),
+                     most = need_of(sharded("optim_grads_params", kNone));
+  // With all blocks recomputed the first level is enough; and where the last one needs no recomputation.
+  for (const std::int64_t need : {first, std::max(first, most)}) {
+    const std::int64_t bytes = need * 100 / 95 + 1;
+    ASSERT_GT(need_of({}), bytes);
+    std::string hint;
+    try {
+      choose(bytes, small, kRanks);
+    } catch (const Error& error) {
+      hint = error.hint();
+    }
+    ASSERT_THAT(hint, HasSubstr("data_parallel_sharding_strategy=optim"));
+    EXPECT_EQ(hint.find("recompute_granularity=none") != std::string::npos, need >= most) << hint;
+    std::istringstream changes(hint);
+    for (std::string change; std::getline(changes, change, ';');) {
+      Words settings = small;
+      std::istringstream words(change.substr(0, change.find(" needs ")));
+      for (std::string word; words >> word;) settings.push_back(word);
+      if (change.find("granularity=none") != std::string::npos) settings = with(settings);
+      EXPECT_TRUE(fits(measure(settings, kRanks).need, supply_of(bytes))) << change;
+    }
+  }
 }
 
 // Ranks share the batch and the model: what one of them needs, and microbatches that they can share.

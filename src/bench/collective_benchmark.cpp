@@ -300,6 +300,37 @@ std::int64_t message_bytes(std::int64_t size, DType dtype, std::int64_t ranks) {
   return ((size + element - 1) / element * element + share - 1) / share * share;
 }
 
+namespace {
+
+// Elements of an operation's messages, each number once.
+std::vector<std::int64_t> counts_of_sizes(const CollectivePlan& plan, CollectiveOp op, std::int64_t ranks) {
+  if (op == CollectiveOp::kBarrier) return {0};
+  std::vector<std::int64_t> counts;
+  for (const std::int64_t size : plan.sizes) {
+    const std::int64_t count = message_bytes(size, plan.dtype, ranks) / size_of(plan.dtype);
+    if (counts.empty() || counts.back() != count) counts.push_back(count);
+  }
+  return counts;
+}
+
+// Calls `progress` with the share of the work that is done. A call costs what its bytes do, and some more.
+class Work {
+ public:
+  explicit Work(const std::function<void(std::int64_t, std::int64_t)>& progress) : progress_(progress) {}
+  void plan(std::int64_t bytes) { total_ += cost_of(bytes); }
+  void begin(std::int64_t bytes) {
+    if (progress_) progress_(done_, total_);
+    done_ += cost_of(bytes);
+  }
+
+ private:
+  static std::int64_t cost_of(std::int64_t bytes) { return bytes + (std::int64_t{1} << 16); }
+  const std::function<void(std::int64_t, std::int64_t)>& progress_;
+  std::int64_t done_ = 0, total_ = 0;
+};
+
+}  // namespace
+
 std::vector<BenchmarkResult> measure_collectives(Communicator& world, Device& device,
                                                  const CollectivePlan& plan) {
   Measurement measurement(world, device);
@@ -311,14 +342,12 @@ std::vector<BenchmarkResult> measure_collectives(Communicator& world, Device& de
                   "check with --dtype fp32");
   }
   std::vector<BenchmarkResult> results;
+  Work work(plan.progress);
+  for (const CollectiveOp op : plan.ops)
+    for (const std::int64_t count : counts_of_sizes(plan, op, ranks)) work.plan(count * element);
   for (const CollectiveOp op : plan.ops) {
-    std::vector<std::int64_t> counts;
-    for (const std::int64_t size : plan.sizes) {
-      const std::int64_t count = message_bytes(size, plan.dtype, ranks) / element;
-      if (counts.empty() || counts.back() != count) counts.push_back(count);
-    }
-    if (op == CollectiveOp::kBarrier) counts = {0};
-    for (const std::int64_t count : counts) {
+    for (const std::int64_t count : counts_of_sizes(plan, op, ranks)) {
+      work.begin(count * element);
       const auto bytes = static_cast<double>(count * element);
       std::string name = name_of(op);
       if (count > 0) name += fmt::format(" {}", count * element);
@@ -393,7 +422,10 @@ std::vector<BenchmarkResult> measure_strided_all_gather(Communicator& world, Dev
   const auto mine = static_cast<std::size_t>(world.rank() % plan.stride);
   const std::unique_ptr<Communicator> group = world.split(groups[mine], fmt::format("stride{}", mine));
   std::vector<BenchmarkResult> results;
+  Work work(plan.progress);
+  for (const std::int64_t size : plan.sizes) work.plan(size);
   for (const std::int64_t asked : plan.sizes) {
+    work.begin(asked);
     const std::int64_t element = size_of(plan.dtype), count = (asked + element - 1) / element,
                        size = count * element;
     std::vector<std::pair<Tensor, Tensor>> sets;

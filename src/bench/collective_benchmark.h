@@ -55,6 +55,9 @@ struct CollectivePlan {
   bool aggregate = false;
   bool check = false;       // compare results with what they must be, before they are timed
   bool rank_times = false;  // BenchmarkResult::rank_timings
+  // Called on every rank before each case, with the work that is done and all of it, in bytes that calls
+  // exchange. May be empty.
+  std::function<void(std::int64_t done, std::int64_t total)> progress = {};
   // Called on every rank with each sample.
   std::function<void(const CollectiveSample& sample)> trace = {};
 };
@@ -70,6 +73,7 @@ struct StridedPlan {
   int stride = 8;         // ranks r, r + stride, r + 2 stride ... are a group
   bool parallel = false;  // all groups at once, else one after the other
   int warmup = 10, iterations = 50;
+  std::function<void(std::int64_t done, std::int64_t total)> progress = {};  // as above
 };
 // All-gathers within such groups, as tensor-parallel neighbours have them. As above; a result is of
 // one group, or with `parallel` of the slowest.

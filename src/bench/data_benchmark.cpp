@@ -58,11 +58,18 @@ BenchmarkReport benchmark_data(const config::Experiment& given, const DataBenchm
   opened.train_samples = std::max(opened.train_samples, c.global_batch_size);
   data::SftOptions conversations = sft_options_of(experiment, *tokenizer);
   conversations.train_samples = opened.train_samples;
+  const auto say = [&](std::string_view what, std::int64_t done = 0, std::int64_t total = 0) {
+    if (options.progress) options.progress(what, done, total);
+  };
+  opened.progress = conversations.progress = [&](const data::TokenizeProgress& now) {
+    say("tokenizing", static_cast<std::int64_t>(now.bytes_done), static_cast<std::int64_t>(now.bytes_total));
+  };
   BenchmarkReport report{.suite = "data", .dtype = {}, .notes = std::move(notes)};
   std::vector<double> openings;
   data::Datasets datasets;
   for (int i = 0; i < 5; ++i) {
     datasets = {};
+    say(i == 0 ? "opening the data" : "opening the data again");
     const double begin = steady_seconds();
     datasets = c.stage == "sft" ? data::open_sft_datasets(conversations, *tokenizer)
                                 : data::open_datasets(opened, *tokenizer);
@@ -88,6 +95,7 @@ BenchmarkReport benchmark_data(const config::Experiment& given, const DataBenchm
   const auto tokens = static_cast<double>(c.micro_batch_size * c.seq_length);
   for (const bool ahead : {false, true}) {
     loader.prefetch = ahead ? batches_read_ahead(c.global_batch_size / c.micro_batch_size) : 0;
+    say(ahead ? "reading batches ahead" : "reading batches");
     auto [samples, calls] = read_batches(dataset, loader, options.seconds);
     report.results.push_back(
         {.name = ahead ? fmt::format("read ahead ({} batches)", loader.prefetch) : "read",

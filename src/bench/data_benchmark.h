@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string_view>
 
 #include "bench/report.h"
 #include "config/experiment.h"
@@ -12,6 +13,9 @@ namespace primus {
 
 struct DataBenchmarkOptions {
   double seconds = 2;  // for each measurement
+  // Called with the present phase and its progress: bytes of text that are tokenized, or 0 of 0 for a phase
+  // whose length is not known. Calls come from one thread at a time. May be empty.
+  std::function<void(std::string_view what, std::int64_t done, std::int64_t total)> progress = {};
 };
 
 // Cases: `open` (tokenising what is not yet, sample orders), `read`: each batch in the training thread, and

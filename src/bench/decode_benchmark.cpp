@@ -140,8 +140,8 @@ double bytes_of_decoding(const ModelConfig& c, const FamilyRegistry& families, D
 BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelConfig& config,
                                    const FamilyRegistry& families, const DecodeBenchmarkOptions& options) {
   check(options);
-  const auto say = [&](const std::string& what) {
-    if (options.progress) options.progress(what);
+  const auto say = [&](const std::string& what, std::int64_t done = 0, std::int64_t total = 0) {
+    if (options.progress) options.progress(what, done, total);
   };
   const std::int64_t room = options.context + options.warmup + options.tokens;
   if (room > config.max_positions)
@@ -181,14 +181,20 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
     rank.compute().synchronize();
     BatchReader reader(rank, model, settings_of(most));
     for (const std::int64_t batch : options.batches) {
-      say(fmt::format("batch {}", batch));
+      const std::string what = fmt::format("batch {}", batch);
+      const std::int64_t all = options.warmup + options.tokens;
+      say(what + ": reading the prompts");
       Texts texts(reader, batch, room);
       const auto before = Clock::now();
       texts.read(options.context);
       const double prompt_seconds = seconds_since(before);
-      for (std::int64_t i = 0; i < options.warmup; ++i) texts.write();
+      for (std::int64_t i = 0; i < options.warmup; ++i) {
+        say(what, i, all);
+        texts.write();
+      }
       std::vector<double> times;
       for (std::int64_t i = 0; i < options.tokens; ++i) {
+        say(what, options.warmup + i, all);
         const auto start = Clock::now();
         texts.write();
         times.push_back(std::max(seconds_since(start), 1e-9));

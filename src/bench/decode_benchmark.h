@@ -25,8 +25,9 @@ struct DecodeBenchmarkOptions {
   std::int64_t warmup = 4;                      // steps before, not counted
   DType dtype = DType::kBF16;
   double copy_seconds = 0.5;  // in which the memory's rate is measured
-  // What is done now: "weights", "batch 64". May be empty.
-  std::function<void(std::string_view)> progress = {};
+  // Called with the present phase ("weights", "batch 64") and its progress in tokens, or 0 of 0 for a phase
+  // whose length is not known. May be empty.
+  std::function<void(std::string_view what, std::int64_t done, std::int64_t total)> progress = {};
 };
 
 // Bytes that a step has to read: every weight that a token meets, once for all texts, of experts as many as

@@ -160,6 +160,28 @@ TEST(CollectiveBenchmark, TheTraceHasEveryCall) {
   for (const auto& seconds : seen) EXPECT_EQ(seconds.size(), 2U);
 }
 
+TEST(CollectiveBenchmark, ProgressIsReportedBeforeEveryCase) {
+  CollectivePlan plan = small_plan();
+  plan.ops = parse_collectives("broadcast,all_gather");
+  plan.sizes = {64, 4096};
+  std::vector<std::int64_t> done;
+  std::int64_t all = 0;
+  on_ranks(2, [&](comm::Communicator& world, Device& device) {
+    CollectivePlan own = plan;
+    if (world.rank() == 0)
+      own.progress = [&](std::int64_t now, std::int64_t total) {
+        done.push_back(now);
+        all = total;
+      };
+    return measure_collectives(world, device, own);
+  });
+  ASSERT_EQ(done.size(), 4U);
+  EXPECT_EQ(done.front(), 0);
+  EXPECT_EQ(done[2], all / 2);
+  EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
+  EXPECT_LT(done.back(), all);
+}
+
 TEST(CollectiveBenchmark, RepetitionsAreResultsOfTheirOwn) {
   for (const bool aggregate : {false, true}) {
     CollectivePlan plan = small_plan();

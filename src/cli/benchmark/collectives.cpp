@@ -72,6 +72,12 @@ class BenchmarkRanks : public Command {
   int warmup() const { return static_cast<int>(warmup_); }
   int iterations() const { return static_cast<int>(iterations_); }
   DType dtype() const { return device_.compute(); }
+  // For a plan's progress: rank 0 alone shows it. `shown` must outlive it.
+  static std::function<void(std::int64_t, std::int64_t)> on_rank_0(const comm::Communicator& world,
+                                                                   PhaseProgress& shown) {
+    if (world.rank() != 0) return {};
+    return [&shown](std::int64_t done, std::int64_t total) { shown.show("measuring", done, total); };
+  }
   const BenchmarkOutput& output() const { return output_; }
 
  private:
@@ -90,7 +96,7 @@ class BenchmarkRanks : public Command {
 
   virtual void declare_case(Arguments& args) = 0;
   virtual void check_case() = 0;
-  virtual BenchmarkReport measure(comm::Communicator& world, Device& device) = 0;
+  virtual BenchmarkReport measure(comm::Communicator& world, Device& device, const Console& console) = 0;
 
   static int count_of(const std::string& kind) {
     for (const turbo::DeviceListing& listing : turbo::list_devices())
@@ -137,7 +143,7 @@ class BenchmarkRanks : public Command {
                                   transport_, device->description()),
                       "leave --transport out, or take --device cpu");
       const std::unique_ptr<comm::Communicator> world = job->world(*device, collectives);
-      report = measure(*world, *device);
+      report = measure(*world, *device, console);
       const int nodes = place.world / std::max(place.local_world, 1);
       describe(report, *device, place.world, nodes,
                collectives ? "the vendor's library" : way_of(transport, place, nodes));
@@ -166,7 +172,7 @@ class BenchmarkRanks : public Command {
         const auto i = static_cast<std::size_t>(rank);
         try {
           const std::unique_ptr<Device> device = turbo::open_device(device_.spec(console, rank, ranks));
-          reports[i] = measure(*worlds[i], *device);
+          reports[i] = measure(*worlds[i], *device, console);
           describe(reports[i], *device, ranks, 1, "threads");
         } catch (const std::exception& error) {
           failures[i] = std::current_exception();
@@ -343,8 +349,10 @@ class BenchmarkCollectives final : public BenchmarkRanks {
     write_file_atomic(output().own(per_rank_file_), text);
   }
 
-  BenchmarkReport measure(comm::Communicator& world, Device& device) override {
+  BenchmarkReport measure(comm::Communicator& world, Device& device, const Console& console) override {
     CollectivePlan plan = plan_;
+    PhaseProgress shown(console);
+    plan.progress = on_rank_0(world, shown);
     std::string trace;
     if (world.rank() == 0 && trace_) {
       plan.trace = [&](const CollectiveSample& sample) {
@@ -389,9 +397,12 @@ class BenchmarkStridedAllGather final : public BenchmarkRanks {
     plan_.warmup = warmup(), plan_.iterations = iterations();
   }
 
-  BenchmarkReport measure(comm::Communicator& world, Device& device) override {
+  BenchmarkReport measure(comm::Communicator& world, Device& device, const Console& console) override {
+    StridedPlan plan = plan_;
+    PhaseProgress shown(console);
+    plan.progress = on_rank_0(world, shown);
     BenchmarkReport report{.suite = "strided-allgather", .dtype = std::string(name_of(plan_.dtype))};
-    report.results = measure_strided_all_gather(world, device, plan_);
+    report.results = measure_strided_all_gather(world, device, plan);
     return report;
   }
 

@@ -50,8 +50,12 @@ class BenchmarkDecode final : public Command {
                       fits, options_.context, config.max_positions);
       options_.context = fits;
     }
-    if (!output_.json()) options_.progress = [&](std::string_view what) { console.note(std::string(what)); };
+    std::optional<PhaseProgress> shown(std::in_place, console);
+    options_.progress = [&](std::string_view what, std::int64_t done, std::int64_t total) {
+      shown->show(what, done, total);
+    };
     BenchmarkReport report = benchmark_decoding(device_.make(console), config, families, options_);
+    shown.reset();  // takes its line from the terminal
     report.device += " | " + model_;
     if (!shortened.empty()) report.notes.insert(report.notes.begin(), shortened);
     return output_.finish(report, console);

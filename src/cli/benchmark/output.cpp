@@ -148,4 +148,14 @@ int BenchmarkOutput::finish(BenchmarkReport report, Console& console,
   return comparison && comparison->slower() ? 1 : 0;
 }
 
+void PhaseProgress::show(std::string_view what, std::int64_t done, std::int64_t total) {
+  if (what != what_) {
+    what_ = what;
+    line_.reset();
+    line_.emplace(console_.err, ProgressOptions{.label = what_, .total = static_cast<std::uint64_t>(total)});
+    if (!console_.err.ansi) console_.note(what);
+  }
+  line_->update(static_cast<std::uint64_t>(done), steady_seconds());
+}
+
 }  // namespace primus::cli

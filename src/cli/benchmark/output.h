@@ -58,6 +58,20 @@ BenchmarkReport measured(const Console& console, Measure&& measure) {
   });
 }
 
+// Shows what a benchmark does now, and how much of it is done: one line in place on a terminal; elsewhere a
+// note of each phase, and a line every ten seconds. Belongs to one thread.
+class PhaseProgress {
+ public:
+  explicit PhaseProgress(const Console& console) : console_(console) {}
+  // `total`: 0 where it is not known. Both count any unit of work.
+  void show(std::string_view what, std::int64_t done, std::int64_t total);
+
+ private:
+  const Console& console_;
+  std::string what_;
+  std::optional<ProgressLine> line_;
+};
+
 // A paragraph of these commands' help.
 #define PRIMUS_BASELINE_HELP                                                                               \
   "--baseline save FILE keeps the report, --baseline compare FILE holds this one against it: a case is\n"  \

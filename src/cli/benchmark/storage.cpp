@@ -72,7 +72,13 @@ class BenchmarkData final : public Command {
     check_seconds(options_.seconds);
     const config::Experiment experiment = experiment_.load(console);
     apply_environment(experiment);
-    return output_.finish(benchmark_data(experiment, options_), console);
+    std::optional<PhaseProgress> shown(std::in_place, console);
+    options_.progress = [&](std::string_view what, std::int64_t done, std::int64_t total) {
+      shown->show(what, done, total);
+    };
+    const BenchmarkReport report = benchmark_data(experiment, options_);
+    shown.reset();  // takes its line from the terminal
+    return output_.finish(report, console);
   }
 
  private:

@@ -103,6 +103,12 @@ TEST(Words, ThatAreUnknownOptionsAreNamed) {
   result = run_program({"train", "pretrain", "--lr", "1e-4"});
   EXPECT_THAT(result.err,
               AllOf(HasSubstr("neither an experiment nor a model"), Not(HasSubstr("not an option"))));
+  result = run_program({"train", "pretrain", "exp.yaml"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("'exp.yaml' is neither an option nor a setting"),
+                                HasSubstr("did you mean '--config exp.yaml'?")));
+  result = run_program({"train", "posttrain", "/tmp", "chats.jsonl"});
+  EXPECT_THAT(result.err, HasSubstr("did you mean 'load=/tmp'?"));
   result = run_program({"generate", "X", "--temp", "1"});
   EXPECT_THAT(result.err, HasSubstr("did you mean '--template' or '--temperature'?"));
 }

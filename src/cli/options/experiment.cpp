@@ -182,6 +182,21 @@ bool ExperimentArguments::names_a_model() const {
   });
 }
 
+// Names a first word that is no setting: an experiment without --config, or a model without load=.
+void ExperimentArguments::refuse_lone_word(const std::string& start) const {
+  if (overrides_.empty()) return;
+  const std::string& word = overrides_.front();
+  if (word.starts_with("--") || word.find('=') != std::string::npos) return;
+  std::error_code unreadable;
+  const std::string ending = std::filesystem::path(word).extension().string();
+  const bool is_experiment = ending == ".yaml" || ending == ".yml" || ending == ".toml";
+  const bool is_folder = std::filesystem::is_directory(word, unreadable);
+  throw invalid(fmt::format("'{}' is neither an option nor a setting (key=value)", word),
+                is_experiment ? fmt::format("did you mean '--config {}'?", word)
+                : is_folder   ? fmt::format("did you mean 'load={}'? {}", word, start)
+                              : start);
+}
+
 // Names what is neither an option of the command nor a setting: --model X --data Y. `start`: what would do
 // instead.
 void ExperimentArguments::refuse_unknown_options(const std::string& start) const {
@@ -243,6 +258,7 @@ config::Experiment ExperimentArguments::load_without_file() const {
         fmt::format("name an experiment with --config FILE, or go on from a model: load=FOLDER {}",
                     tunes ? "sft_dataset_name=FILE" : "data_path=FILE");
     refuse_unknown_options(start);
+    refuse_lone_word(start);
     throw invalid("there is neither an experiment nor a model to start from", start);
   }
   const config::Experiment first = load_as("run");

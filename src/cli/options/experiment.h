@@ -35,6 +35,7 @@ class ExperimentArguments {
   config::Experiment read(std::int64_t ranks, const std::map<std::string, std::string>& variables) const;
   config::Experiment load_without_file() const;
   void refuse_unknown_options(const std::string& start) const;
+  void refuse_lone_word(const std::string& start) const;
 
   const Arguments* declared_ = nullptr;
   std::string file_, module_ = "pre_trainer";

@@ -12,6 +12,7 @@
 #include "base/files/file.h"
 #include "config/keys.h"
 #include "config/problems.h"
+#include "config/stages.h"
 #include "lm/model/family_switches.h"
 #include "lm/model/model_config.h"
 #include "lm/model/model_parts.h"
@@ -632,7 +633,7 @@ class Megatron {
       any = true;
     }
     // Conversations are refused with their stage.
-    if (!any && t_.stage != "sft") {
+    if (!any && config::stage_of(t_).material == config::Material::kText) {
       throw e_.error_for("data_path", "there is no data to train on",
                          "set data_path or train_data_path to .bin/.idx files, or mock_data: true");
     }

@@ -11,7 +11,7 @@
 #include "base/terminal/terminal.h"
 #include "bench/device_timer.h"
 #include "lm/data/batch_loader.h"
-#include "lm/train/posttrain_plan.h"
+#include "lm/train/objectives/objective.h"
 #include "lm/train/training_settings.h"
 
 namespace primus {
@@ -49,21 +49,25 @@ std::pair<std::vector<double>, std::int64_t> read_batches(const data::Dataset& d
 
 BenchmarkReport benchmark_data(const config::Experiment& given, const DataBenchmarkOptions& options) {
   check_seconds(options.seconds);
-  const config::Experiment experiment = plan_posttraining(given, builtin_families(), 1).experiment;
+  const std::unique_ptr<Objective> objective = make_objective(given.trainer);
+  config::Experiment experiment = objective->plan(given, builtin_families(), 1).experiment;
   const config::TrainerConfig& c = experiment.trainer;
   std::vector<std::string> notes;
   const std::unique_ptr<const Tokenizer> tokenizer = tokenizer_of(experiment, &notes);
-  data::DataOptions opened = data_options_of(experiment, *tokenizer);
-  // An experiment may leave its length open, and one step is enough to begin with.
-  opened.train_samples = std::max(opened.train_samples, c.global_batch_size);
-  data::SftOptions conversations = sft_options_of(experiment, *tokenizer);
-  conversations.train_samples = opened.train_samples;
+  // An experiment may leave its length open, and one step is enough to open data for.
+  if (config::length_is_open(c)) config::set_train_iters(experiment, 1);
   const auto say = [&](std::string_view what, std::int64_t done = 0, std::int64_t total = 0) {
     if (options.progress) options.progress(what, done, total);
   };
-  opened.progress = conversations.progress = [&](const data::TokenizeProgress& now) {
-    say("tokenizing", static_cast<std::int64_t>(now.bytes_done), static_cast<std::int64_t>(now.bytes_total));
-  };
+  const DataRequest request{
+      .experiment = experiment,
+      .tokenizer = *tokenizer,
+      .progress =
+          [&](const data::TokenizeProgress& now) {
+            say("tokenizing", static_cast<std::int64_t>(now.bytes_done),
+                static_cast<std::int64_t>(now.bytes_total));
+          },
+      .cyclic = {.micro_batch_size = c.micro_batch_size, .sharded = c.data_sharding}};
   BenchmarkReport report{.suite = "data", .dtype = {}, .notes = std::move(notes)};
   std::vector<double> openings;
   data::Datasets datasets;
@@ -71,8 +75,7 @@ BenchmarkReport benchmark_data(const config::Experiment& given, const DataBenchm
     datasets = {};
     say(i == 0 ? "opening the data" : "opening the data again");
     const double begin = steady_seconds();
-    datasets = c.stage == "sft" ? data::open_sft_datasets(conversations, *tokenizer)
-                                : data::open_datasets(opened, *tokenizer);
+    datasets = objective->open(request);
     openings.push_back(std::max(steady_seconds() - begin, 1e-9));
   }
   if (!datasets.train) throw invalid("the experiment has no training data", "set data_path or mock_data");

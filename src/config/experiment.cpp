@@ -24,6 +24,7 @@
 #include "config/overrides.h"
 #include "config/problems.h"
 #include "config/readers.h"
+#include "config/stages.h"
 #include "config/validate.h"
 #include "config/zero_bubble.h"
 
@@ -796,7 +797,7 @@ class Loader {
   // The target of an MLPerf run, where the experiment leaves it to the environment. Primus's scripts for
   // MLPerf set one of the two variables, or both.
   void take_target_of_environment() {
-    if (result_.trainer.stage != "mlperf_pretrain" || result_.provenance.contains("target_eval_loss")) return;
+    if (!stage_of(result_.trainer).mlperf_log || result_.provenance.contains("target_eval_loss")) return;
     std::optional<std::pair<std::string, double>> first;
     for (const std::string name : {"MLLOG_TARGET_EVAL_LOSS", "TARGET_EVAL_LOSS"}) {
       std::optional<Variable> variable = variable_of_run(name);

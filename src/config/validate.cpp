@@ -12,6 +12,7 @@
 #include <variant>
 
 #include "config/keys.h"
+#include "config/stages.h"
 
 namespace primus::config {
 namespace {
@@ -108,7 +109,7 @@ class Validator {
                          *config_.target_eval_loss),
              "set eval_iters to the batches of an evaluation, or target_eval_loss: null");
     }
-    if (config_.stage == "mlperf_pretrain" && !config_.target_eval_loss) {
+    if (stage_of(config_).mlperf_log && !config_.target_eval_loss) {
       warn("stage",
            "mlperf_pretrain without a target (target_eval_loss, or MLLOG_TARGET_EVAL_LOSS in the "
            "environment): "
@@ -460,7 +461,7 @@ class Validator {
     return sum > 0;
   }
 
-  // Of stage: sft.
+  // Stages that learn conversations.
   void conversations(bool separate) {
     if (!config_.sft_dataset_name) {
       refuse({"stage", "sft_dataset_name"}, "stage is sft, and there are no conversations to learn",
@@ -499,14 +500,15 @@ class Validator {
     }
     const bool separate = !config_.train_data_path.empty() || !config_.valid_data_path.empty() ||
                           !config_.test_data_path.empty();
-    if (config_.stage == "sft") {
+    const bool text = stage_of(config_).material == Material::kText;
+    if (!text) {
       conversations(separate);
     } else if (!config_.data_path.empty() && separate) {
       refuse({"data_path", "train_data_path", "valid_data_path", "test_data_path"},
              "data_path and train_data_path, valid_data_path or test_data_path exclude each other",
              "data_path is divided by `split`; the others are used whole");
     }
-    if (config_.stage == "sft") {
+    if (!text) {
       // said by conversations()
     } else if (config_.mock_data) {
       if (!config_.data_path.empty() || separate) {

@@ -96,6 +96,20 @@ TEST(Newcomers, ADetectorIsOneFile) {
   for (const auto& [name, file] : detectors) EXPECT_EQ(files_with(name), std::set{file}) << name;
 }
 
+TEST(Newcomers, AnObjectiveIsOneFileAndItsStage) {
+  const auto objectives = definitions("lm/train/objectives/", "^extern const ObjectiveEntry (k\\w+)");
+  EXPECT_GE(objectives.size(), 3U);
+  for (const auto& [name, file] : objectives) EXPECT_EQ(files_with(name), std::set{file}) << name;
+  // Only the schema and the table of stages name a stage.
+  for (const std::string stage : {"pretrain", "mlperf_pretrain", "sft"}) {
+    for (const auto& [path, text] : sources()) {
+      if (path.starts_with("lm/train/objectives/") || path.starts_with("config/")) continue;
+      EXPECT_EQ(text.find("stage == \"" + stage), std::string::npos) << path;
+      EXPECT_EQ(text.find("stage != \"" + stage), std::string::npos) << path;
+    }
+  }
+}
+
 // Of the kernels' structs nothing in turbo/ knows but their operator's folder; and that is four files where
 // one is enough for the kernels of each sort of device.
 TEST(Newcomers, AnOperatorIsItsFolder) {

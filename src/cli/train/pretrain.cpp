@@ -19,6 +19,7 @@
 #include "cli/train/stop_signal.h"
 #include "comm/job.h"
 #include "comm/mpi/current_job.h"
+#include "config/stages.h"
 #include "launch/local_launch.h"
 #include "lm/monitor/live_view.h"
 #include "lm/monitor/run_ending.h"
@@ -164,10 +165,10 @@ class Train : public Command {
 
   // 'train pretrain' takes every stage, as in Primus; who asks to fine-tune must not pre-train unawares.
   void check_stage(const config::Experiment& experiment) const {
-    const std::string& stage = experiment.trainer.stage;
-    if (module_ != "post_trainer" || experiment.framework != "native" || stage == "sft") return;
+    const config::Stage& stage = config::stage_of(experiment.trainer);
+    if (module_ != "post_trainer" || experiment.framework != "native" || stage.fine_tunes) return;
     throw experiment.error_for(
-        "stage", fmt::format("the stage is {}, which does not fine-tune", stage),
+        "stage", fmt::format("the stage is {}, which does not fine-tune", stage.name),
         "set stage: sft (config: sft_trainer.yaml has it), or start it with 'train pretrain'");
   }
 

@@ -8,6 +8,7 @@
 #include "base/text/json_text.h"
 #include "config/experiment.h"
 #include "config/readers.h"
+#include "config/stages.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/data/chat_template.h"
 #include "lm/model/weights.h"
@@ -162,7 +163,7 @@ std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder) {
 std::optional<data::ConversationStyle> load_conversation_style(const ModelFolder& folder,
                                                                const Tokenizer& tokenizer) {
   const auto experiment = experiment_of(folder);
-  if (!experiment || experiment->trainer.stage != "sft") {
+  if (!experiment || config::stage_of(experiment->trainer).material != config::Material::kConversations) {
     const std::string_view jinja = tokenizer.chat_template();
     return jinja.empty() ? std::nullopt : data::style_of_template(jinja, tokenizer);
   }

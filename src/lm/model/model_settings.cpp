@@ -17,6 +17,7 @@
 #include "config/experiment.h"
 #include "config/keys.h"
 #include "config/lora_settings.h"
+#include "config/stages.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/family.h"
 #include "lm/model/family_switches.h"
@@ -373,10 +374,8 @@ class Settings {
     c.moe.choice_bias = t_.moe_router_enable_expert_bias.value_or(true);
     c.moe.swiglu_limit =
         t_.swiglu_limit.value_or(0) > 0 ? *t_.swiglu_limit : t_.activation_func_clamp_value.value_or(0);
-    for (const auto& [key, packs] :
-         {std::pair("reset_attention_mask", t_.reset_attention_mask),
-          std::pair("enable_packed_sequences",
-                    t_.stage == "sft" && t_.enable_packed_sequences && t_.use_packed_attention)}) {
+    for (const auto& [key, packs] : {std::pair("reset_attention_mask", t_.reset_attention_mask),
+                                     std::pair("enable_packed_sequences", config::separates_documents(t_))}) {
       if (!packs) continue;
       throw experiment_.error_for(
           key, "blocks of pooled tokens (compress_ratios) know no documents within a sequence",

@@ -13,6 +13,7 @@
 #include "base/terminal/terminal.h"
 #include "comm/job.h"
 #include "config/lora_settings.h"
+#include "config/stages.h"
 #include "lm/data/batch_loader.h"
 #include "lm/train/planned_hardware.h"
 #include "lm/train/training_settings.h"
@@ -213,7 +214,7 @@ MemoryNeed memory_need(const config::Experiment& e, const SessionSettings& setti
                        const StepMeasurement& measured) {
   const config::TrainerConfig& c = e.trainer;
   // Tokens, labels and weights of each place, and where documents are told apart their positions and limits.
-  const std::int64_t per_token = 12 + (c.reset_position_ids || separates_documents(c) ? 8 : 0);
+  const std::int64_t per_token = 12 + (c.reset_position_ids || config::separates_documents(c) ? 8 : 0);
   const std::int64_t batch = c.micro_batch_size * c.seq_length * per_token;
   const std::int64_t held =
       batches_read_ahead(settings.step.microbatches) + 2 + 2 * settings.step.microbatches;

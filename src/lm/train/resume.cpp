@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <initializer_list>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -16,6 +15,7 @@
 #include "base/terminal/terminal.h"
 #include "config/readers.h"
 #include "lm/model/setting_names.h"
+#include "lm/train/objectives/objective.h"
 
 namespace primus {
 namespace {
@@ -41,20 +41,6 @@ constexpr std::array<std::string_view, 20> kDataKeys = {"seed",
                                                         "sft_conversation_format",
                                                         "enable_packed_sequences",
                                                         "use_packed_attention"};
-
-// How conversations are written, packed and held out, which decides over what is trained on.
-constexpr std::array<std::string_view, 10> kConversationKeys = {"sft_conversation_format",
-                                                                "enable_packed_sequences",
-                                                                "use_packed_attention",
-                                                                "sft_bridge_compat_inline_bos",
-                                                                "sft_dataset_split",
-                                                                "dataloader_type",
-                                                                "seq_length",
-                                                                "split",
-                                                                "eval_iters",
-                                                                "seed"};
-
-constexpr std::array<std::string_view, 2> kNone = {"", "0"};
 
 // Every scalar and list of a document by its name: the key alone, and in a setting that is a map as on a
 // command line ("lora.dropout"). `in_settings`: `value` is a module's overrides, or such a setting, whose
@@ -183,7 +169,8 @@ std::optional<ClockState> clock_in(const nlohmann::json& state) {
   return clock.planned > 0 && clock.data_steps > 0 ? std::optional(clock) : std::nullopt;
 }
 
-// The key that says what is trained on or with: the one that somebody set, or the first.
+}  // namespace
+
 std::string_view key_in_use(const config::Experiment& experiment,
                             std::initializer_list<std::string_view> keys) {
   std::string_view best = *keys.begin();
@@ -192,8 +179,6 @@ std::string_view key_in_use(const config::Experiment& experiment,
   }
   return best;
 }
-
-}  // namespace
 
 std::map<std::string, std::string> settings_of(std::string_view yaml) {
   std::map<std::string, std::string> settings;
@@ -322,48 +307,60 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
   throw setting.empty() ? invalid(what, hint).at(file.string()) : experiment.error_for(setting, what, hint);
 }
 
+namespace {
+
+std::string another(const InputIdentity& before, const InputIdentity& now) {
+  return before.name == now.name ? fmt::format("'{}', whose content has changed since then", now.name)
+                                 : fmt::format("'{}'; now it is '{}'", before.name, now.name);
+}
+
+std::string hint_of_change(const std::string& folder, std::string_view permission) {
+  return fmt::format(
+      "put back what it was; or give the new run a name of its own (exp_name), with load: {} if it is to "
+      "begin "
+      "from these weights; or set {}=true to go on with it on purpose",
+      folder, permission);
+}
+
+[[noreturn]] void refuse_input(const config::Experiment& experiment, const std::string& folder,
+                               std::string_view key, std::string_view what, const InputIdentity& before,
+                               const InputIdentity& now, std::string_view permission) {
+  throw experiment.error_for(
+      key, fmt::format("'{}' was trained with another {}: {}", folder, what, another(before, now)),
+      hint_of_change(folder, permission));
+}
+
+constexpr std::string_view kAllowData = "allow_data_change";
+
+}  // namespace
+
+void ChangedData::refuse(std::string_view key, std::string_view what) const {
+  refuse_input(experiment, checkpoint.folder().string(), key, what, before, now, kAllowData);
+}
+
+void ChangedData::refuse_setting(const SettingChange& change, std::string_view so) const {
+  const std::string folder = checkpoint.folder().string();
+  throw experiment.error_for(change.key,
+                             fmt::format("'{}' was trained with {}: {}, {}", folder, change.key,
+                                         change.before.empty() ? "unset" : change.before, so),
+                             hint_of_change(folder, kAllowData));
+}
+
 void refuse_other_inputs(const CheckpointReader& checkpoint, const TrainerState& state,
                          const config::Experiment& experiment, const InputIdentity& tokenizer,
                          const std::optional<InputIdentity>& data) {
-  const std::string folder = checkpoint.folder().string();
-  const auto another = [&](const InputIdentity& before, const InputIdentity& now) {
-    return before.name == now.name ? fmt::format("'{}', whose content has changed since then", now.name)
-                                   : fmt::format("'{}'; now it is '{}'", before.name, now.name);
-  };
-  const auto hint = [&](std::string_view permission) {
-    return fmt::format(
-        "put back what it was; or give the new run a name of its own (exp_name), with load: {} if "
-        "it is to begin from these weights; or set {}=true to go on with it on purpose",
-        folder, permission);
-  };
-  const auto refuse = [&](std::string_view key, std::string_view what, const InputIdentity& before,
-                          const InputIdentity& now, std::string_view permission) {
-    throw experiment.error_for(
-        key, fmt::format("'{}' was trained with another {}: {}", folder, what, another(before, now)),
-        hint(permission));
-  };
   const config::TrainerConfig& c = experiment.trainer;
   if (state.tokenizer && state.tokenizer->fingerprint != tokenizer.fingerprint && !c.allow_tokenizer_change) {
-    refuse(key_in_use(experiment, {"tokenizer_model", "tokenizer_type", "vocab_file", "merge_file"}),
-           "tokenizer", *state.tokenizer, tokenizer, "allow_tokenizer_change");
+    refuse_input(experiment, checkpoint.folder().string(),
+                 key_in_use(experiment, {"tokenizer_model", "tokenizer_type", "vocab_file", "merge_file"}),
+                 "tokenizer", *state.tokenizer, tokenizer, "allow_tokenizer_change");
   }
   if (state.data && data && state.data->fingerprint != data->fingerprint && !c.allow_data_change) {
-    if (c.stage != "sft") {
-      refuse(key_in_use(experiment, {"data_path", "train_data_path", "mock_data"}), "training text",
-             *state.data, *data, "allow_data_change");
-    }
-    for (const SettingChange& change : changed_settings(state.experiment, config::to_yaml(experiment))) {
-      if (!contains(kConversationKeys, change.key) || state.data->name != data->name) continue;
-      // Whether there are evaluations decides, and not how many batches they have.
-      if (change.key == "eval_iters" && c.eval_iters != 0 && !contains(kNone, change.before)) continue;
-      throw experiment.error_for(
-          change.key,
-          fmt::format("'{}' was trained with {}: {}, which makes other sequences of the conversations, or "
-                      "holds others out for validation",
-                      folder, change.key, change.before.empty() ? "unset" : change.before),
-          hint("allow_data_change"));
-    }
-    refuse("sft_dataset_name", "set of conversations", *state.data, *data, "allow_data_change");
+    objective_of(c).refuse_changed_data({.checkpoint = checkpoint,
+                                         .state = state,
+                                         .experiment = experiment,
+                                         .before = *state.data,
+                                         .now = *data});
   }
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -56,6 +57,31 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
                           const ModelConfig& model, DType compute, const FamilyRegistry& families,
                           Start start);
 
+// A setting that differs between two experiments as config::to_yaml writes them.
+struct SettingChange {
+  std::string key, before, after;  // a value is empty where the setting is not there
+  // Whether samples come in another order, or others come, so that part of the data is seen twice or never.
+  bool moves_data = false;
+};
+std::vector<SettingChange> changed_settings(std::string_view before, std::string_view after);
+
+// The setting of `keys` that names an input, for an error: the first that the experiment sets.
+std::string_view key_in_use(const config::Experiment& experiment,
+                            std::initializer_list<std::string_view> keys);
+
+// Training data that is not what a checkpoint was trained on.
+struct ChangedData {
+  const CheckpointReader& checkpoint;
+  const TrainerState& state;
+  const config::Experiment& experiment;
+  InputIdentity before, now;
+
+  // "'runs/x/iter_10' was trained with another <what>: ...", at `key`.
+  [[noreturn]] void refuse(std::string_view key, std::string_view what) const;
+  // "'runs/x/iter_10' was trained with seq_length: 64, <so>".
+  [[noreturn]] void refuse_setting(const SettingChange& change, std::string_view so) const;
+};
+
 // Refuses to go on with another tokenizer, or with other data, than the checkpoint was trained with; unless
 // the experiment says by allow_tokenizer_change and allow_data_change that this is wanted. Without training
 // data today there is nothing to compare.
@@ -76,13 +102,5 @@ std::map<std::string, std::string> settings_of(std::string_view yaml);
 
 // What a setting was, as config::to_yaml writes it; empty where the record does not say.
 std::string recorded_setting(const TrainerState& state, const std::string& key);
-
-// A setting that differs between two experiments as config::to_yaml writes them.
-struct SettingChange {
-  std::string key, before, after;  // a value is empty where the setting is not there
-  // Whether samples come in another order, or others come, so that part of the data is seen twice or never.
-  bool moves_data = false;
-};
-std::vector<SettingChange> changed_settings(std::string_view before, std::string_view after);
 
 }  // namespace primus

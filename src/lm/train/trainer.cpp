@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "lm/train/loaded_tokenizer.h"
-#include "lm/train/posttrain_plan.h"
+#include "lm/train/objectives/objective.h"
 #include "lm/train/training_run.h"
 
 namespace primus {
@@ -18,9 +18,10 @@ Trainer::Trainer(const config::Experiment& experiment, const FamilyRegistry& fam
 Trainer::~Trainer() = default;
 
 void Trainer::prepare() {
-  PosttrainPlan plan = plan_posttraining(experiment_, families_, options_.job ? options_.job->size() : 1);
-  run_ = std::make_unique<Run>(plan.experiment, families_, log_, options_, notes_);
-  run_->take(std::move(plan));
+  std::unique_ptr<Objective> objective = make_objective(experiment_.trainer);
+  ObjectivePlan plan = objective->plan(experiment_, families_, options_.job ? options_.job->size() : 1);
+  run_ = std::make_unique<Run>(std::move(objective), plan.experiment, families_, log_, options_, notes_);
+  run_->facts = std::move(plan.facts);
   run_->prepare();
 }
 

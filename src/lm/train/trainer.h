@@ -37,7 +37,7 @@ struct HardwarePlan {
 
 // What a run would be, found without touching a file of the output folder.
 struct TrainingForecast {
-  config::Experiment experiment;  // with what plan_posttraining() chose
+  config::Experiment experiment;  // with what its objective chose (Objective::plan)
   ModelConfig model;
   int world = 1;           // ranks
   engine::MeshShape mesh;  // how they share the work

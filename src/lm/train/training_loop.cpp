@@ -327,7 +327,7 @@ void Trainer::Run::watch_ranks(double step_seconds) {
 }
 
 data::BatchLoaderOptions Trainer::Run::loader_options(std::int64_t first_sample, std::int64_t samples) const {
-  const bool marks = c.stage != "sft";  // documents end with a token
+  const bool marks = objective->documents_end_by_token();
   return {.micro_batch_size = c.micro_batch_size,
           .dp_rank = place.data,
           .dp_size = shape.data(ranks.size()),

@@ -89,7 +89,7 @@ data::CyclicOptions Trainer::Run::choose_cyclic_order() {
   data::CyclicOptions order{.micro_batch_size = c.micro_batch_size,
                             .dp_size = shape.data(ranks.size()),
                             .sharded = c.data_sharding};
-  if (c.dataloader_type != "cyclic" || c.stage == "sft") return order;
+  if (!objective->depends_on_ranks(c)) return order;
   const data::CyclicOptions own = order;
   if (const auto state = ranks.first() ? continued_state(e) : std::nullopt) {
     if (state->cyclic_ranks > 0) {
@@ -128,38 +128,19 @@ data::TokenizeProgressFn Trainer::Run::tokenize_progress() const {
   };
 }
 
-data::DataOptions Trainer::Run::data_options() const {
-  data::DataOptions made = data_options_of(e, *tokenizer);
-  made.progress = tokenize_progress();
-  if (clock) {
-    const std::int64_t steps = clock->state().data_steps;
-    made.train_samples = steps * c.global_batch_size;
-    made.valid_samples = (steps / c.eval_interval + 1) * made.test_samples;
-  }
-  return made;
-}
-
-data::SftOptions Trainer::Run::sft_options() const {
-  data::SftOptions made = sft_options_of(e, *tokenizer);
-  made.progress = tokenize_progress();
-  made.conversations = conversations;
-  return made;
+DataRequest Trainer::Run::data_request() const {
+  return {.experiment = e,
+          .tokenizer = *tokenizer,
+          .progress = tokenize_progress(),
+          .timed_steps = clock ? clock->state().data_steps : 0,
+          .cyclic = cyclic_order};
 }
 
 void Trainer::Run::plan_length() {
   if (!config::length_is_open(c)) return;
   std::int64_t steps = 0;
   if (c.train_epochs) {
-    std::int64_t samples = 0;
-    if (c.stage == "sft") {
-      blame("sft_dataset_name", [&] {
-        data::SftEpochs epochs = data::sft_samples_of_epochs(sft_options(), *tokenizer, *c.train_epochs);
-        samples = epochs.samples;
-        conversations = std::move(epochs.conversations);
-      });
-    } else {
-      samples = data::samples_of_epochs(data_options(), *tokenizer, *c.train_epochs);
-    }
+    const std::int64_t samples = objective->samples_of_epochs(data_request(), *c.train_epochs);
     steps = samples / c.global_batch_size + (samples % c.global_batch_size != 0);
     log.info("{} epochs of the training data are {} samples: {} steps", *c.train_epochs, samples, steps);
   } else {
@@ -325,43 +306,11 @@ MemorySupply supply_of_plan(const config::Experiment& e, int world, int on_host)
                                                planned.by_cpu_kernels));
 }
 
-// What a run would refuse when it opens its data, as far as that is known without reading them.
-void check_samples(const config::Experiment& e) {
-  const config::TrainerConfig& c = e.trainer;
-  if (c.stage == "sft") return;
-  const auto check = [&e](const char* key, double samples, const char* what, const char* hint) {
-    if (samples <= static_cast<double>(data::kMostOrderedSamples)) return;
-    throw e.error_for(key, fmt::format("{} {:.3g} samples; 2^32 are the limit", what, samples), hint);
-  };
-  const auto batch = static_cast<double>(c.global_batch_size);
-  const double evaluations = std::floor(static_cast<double>(c.train_iters / c.eval_interval)) + 1;
-  check("train_iters", static_cast<double>(c.train_iters) * batch, "train_iters * global_batch_size are",
-        "train for fewer steps");
-  check("eval_iters", evaluations * static_cast<double>(c.eval_iters) * batch,
-        "the evaluations (eval_iters * global_batch_size each) are",
-        "evaluate on fewer batches (eval_iters), or more rarely (eval_interval)");
-  if (c.mock_data) return;
-  double of_epochs = 0;
-  for (const std::string& path : data::paths_of(c.data_path.empty() ? c.train_data_path : c.data_path)) {
-    const data::TokenBound tokens = data::bound_tokens(path);
-    if (tokens.most <= c.seq_length) {
-      throw e.error_for("seq_length",
-                        fmt::format("seq_length is {}, and '{}' holds at most {} tokens: not one sample",
-                                    c.seq_length, path, tokens.most),
-                        "shorten seq_length, or add data");
-    }
-    if (tokens.exact)
-      of_epochs +=
-          c.train_epochs.value_or(0) * static_cast<double>(tokens.most) / static_cast<double>(c.seq_length);
-  }
-  check("train_epochs", of_epochs, "so many epochs are", "train for fewer epochs");
-}
-
 }  // namespace
 
 Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
-  config::Experiment e =
-      with_loaded_model(plan_posttraining(experiment_, families_, world).experiment, families_);
+  config::Experiment e = with_loaded_model(
+      make_objective(experiment_.trainer)->plan(experiment_, families_, world).experiment, families_);
   const bool there = !e.trainer.vocab_size || !missing_tokenizer(e.trainer);
   const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e) : nullptr;
   const ModelConfig model = model_of(e, families_, tokenizer.get());
@@ -443,7 +392,8 @@ void time_here(TrainingForecast& f, const DeviceSpec& device, const SessionSetti
 
 TrainingForecast Trainer::forecast(int world, int on_host) {
   std::vector<std::string> notes = notes_;
-  const PosttrainPlan plan = plan_posttraining(experiment_, families_, world);
+  const std::unique_ptr<Objective> objective = make_objective(experiment_.trainer);
+  const ObjectivePlan plan = objective->plan(experiment_, families_, world);
   for (const std::string& fact : plan.facts) log_.info("{}", fact);
   config::Experiment e = with_loaded_model(plan.experiment, families_, &notes);
   const config::TrainerConfig& c = e.trainer;
@@ -452,7 +402,7 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
   const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e) : nullptr;
   const ModelConfig model = model_of(e, families_, tokenizer.get(), &notes);
   for (const std::string& note : notes) log_.warning("{}", note);
-  check_samples(e);
+  objective->check_samples(e);
   const SessionSettings settings = session_settings_of(e, model, world);
   notes.clear();
   TrainingForecast f{
@@ -498,11 +448,10 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
                         static_cast<int>(f.neediest) * f.mesh.stage_ranks(world));
   f.balanced = balanced_stages(e, families_, tokenizer.get(), world, on_host);
   f.steps = c.train_iters;
-  if (plan.conversations && c.train_epochs && length_is_open(c)) {
-    data::SftOptions options = sft_options_of(e, *tokenizer);
-    options.conversations = plan.conversations;
-    const std::int64_t samples = data::sft_samples_of_epochs(options, *tokenizer, *c.train_epochs).samples;
-    f.steps = samples / c.global_batch_size + (samples % c.global_batch_size != 0);
+  if (tokenizer && c.train_epochs && length_is_open(c)) {
+    const auto samples =
+        objective->planned_samples({.experiment = e, .tokenizer = *tokenizer}, *c.train_epochs);
+    if (samples) f.steps = *samples / c.global_batch_size + (*samples % c.global_batch_size != 0);
   }
   if (f.hardware) {
     plan_time(f, settings.compute);

@@ -27,7 +27,7 @@
 #include "lm/monitor/training_monitor.h"
 #include "lm/optimizer/schedule.h"
 #include "lm/train/job_ranks.h"
-#include "lm/train/posttrain_plan.h"
+#include "lm/train/objectives/objective.h"
 #include "lm/train/resume.h"
 #include "lm/train/run_trace.h"
 #include "lm/train/trainer.h"
@@ -47,9 +47,11 @@ std::optional<TrainerState> continued_state(const config::Experiment& experiment
 
 // One run from start to end; its members are built in this order.
 struct Trainer::Run {
-  Run(const config::Experiment& experiment, const FamilyRegistry& registry, Logger& logger,
-      const TrainerOptions& run_options, std::vector<std::string> notes)
-      : model_notes(std::move(notes)),
+  Run(std::unique_ptr<Objective> run_objective, const config::Experiment& experiment,
+      const FamilyRegistry& registry, Logger& logger, const TrainerOptions& run_options,
+      std::vector<std::string> notes)
+      : objective(std::move(run_objective)),
+        model_notes(std::move(notes)),
         e(with_loaded_model(experiment, registry, &model_notes)),
         c(e.trainer),
         options(run_options),
@@ -64,11 +66,6 @@ struct Trainer::Run {
         settings(session_settings_of(e, model, ranks.size())),
         schedule(c, starts_from_weights(c)) {}
 
-  // What planning has found out besides; before prepare().
-  void take(PosttrainPlan&& plan) {
-    facts = std::move(plan.facts);
-    conversations = std::move(plan.conversations);
-  }
   void prepare();
   TrainingSummary execute(const std::atomic<bool>& stop);
   // Rank 0 writes how the run ended (run_ending.h).
@@ -76,6 +73,7 @@ struct Trainer::Run {
   void record_failure(const std::exception& error) const;
 
   const std::int64_t init_ms = unix_milliseconds();
+  const std::unique_ptr<Objective> objective;
   std::vector<std::string> model_notes, facts;
   config::Experiment e;  // with what loaded models, data and time decide
   const config::TrainerConfig& c;
@@ -122,13 +120,8 @@ struct Trainer::Run {
   // Seconds that the run takes behind its last step, about.
   double seconds_at_end() const;
   data::TokenizeProgressFn tokenize_progress() const;
-  data::DataOptions data_options() const;
-  data::SftOptions sft_options() const;
+  DataRequest data_request() const;
   void open_data();
-  void open_conversations();
-  void measure_text();
-  // Gives an error of `work` that has no place that of the key.
-  void blame(std::string_view key, const std::function<void()>& work) const;
   InputIdentity tokenizer_identity() const;
   std::optional<InputIdentity> data_identity() const;  // empty: nothing is trained on
   // Where a run that starts from weights has so few steps that it hardly learns.
@@ -213,8 +206,6 @@ struct Trainer::Run {
   std::string trainer_state() const;
 
   std::optional<RunLock> lock, checkpoints_lock;
-  // Those to train on, where the length of the run was counted in them.
-  std::shared_ptr<const data::TokenizedConversations> conversations;
   data::Datasets datasets;
   std::unique_ptr<engine::Rank> rank;
   std::unique_ptr<RunTrace> trace;  // null: none. Goes before the device that it watches

@@ -13,22 +13,7 @@
 #include "lm/train/training_run.h"
 
 namespace primus {
-namespace {
-
-// Puts the template of the format that is taught in place of the model's own, in both files that have it.
-void put_chat_template(const std::string& jinja, std::vector<Snapshot::Blob>& files) {
-  constexpr const char* kFile = "chat_template.jinja";
-  std::erase_if(files, [](const Snapshot::Blob& file) { return file.name == kFile; });
-  const auto config = std::ranges::find(files, "tokenizer_config.json", &Snapshot::Blob::name);
-  if (config != files.end()) {
-    nlohmann::json settings = parse_json_object(config->content, config->name);
-    settings["chat_template"] = jinja;
-    config->content = json_text(settings) + "\n";
-  }
-  files.push_back({kFile, jinja});
-}
-
-}  // namespace
+namespace {}  // namespace
 
 std::optional<std::string> Trainer::Run::newest_checkpoint() const {
   const CheckpointRoot checkpoints(checkpoint_root_of(e));
@@ -55,17 +40,11 @@ void Trainer::Run::record_failure(const std::exception& error) const {
 std::vector<Snapshot::Blob> Trainer::Run::make_model_files() const {
   std::vector<Snapshot::Blob> files{{"config.json", write_model_config(model, settings.compute, families)}};
   // How the model that was loaded wants to be sampled is still true of it.
-  const bool tunes = c.stage == "sft";
   constexpr const char* kGeneration = "generation_config.json";
   const Path loaded = c.load ? loaded_folder(*c.load) : Path();
   if (c.load && Env::posix().status(loaded / kGeneration)) {
     constexpr std::uint64_t kLimit = 1 << 20;
-    const std::string text = read_file(loaded / kGeneration, kLimit);
-    // Where it stops goes before config.json.
-    files.push_back(
-        {kGeneration, tunes ? with_stop_ids(text, (loaded / kGeneration).string(), model.eos_ids) : text});
-  } else if (tunes) {
-    files.push_back({kGeneration, with_stop_ids("", kGeneration, model.eos_ids)});
+    files.push_back({kGeneration, read_file(loaded / kGeneration, kLimit)});
   }
   // The tokenizer belongs to the model folder; kinds without a Hugging Face form (null, byte) are left out.
   const Path scratch = folder.root() / ".tokenizer";
@@ -79,21 +58,12 @@ std::vector<Snapshot::Blob> Trainer::Run::make_model_files() const {
     if (error.kind() != ErrorKind::kUnsupported) throw;
   }
   remove_tree(scratch);
-  const bool has_tokenizer = std::ranges::any_of(
-      files, [](const Snapshot::Blob& file) { return file.name.starts_with("tokenizer"); });
-  const bool has_template = std::ranges::any_of(files, [](const Snapshot::Blob& file) {
-    return file.name == "chat_template.jinja" || file.content.find("\"chat_template\"") != std::string::npos;
-  });
-  if (has_tokenizer && !tunes && !has_template && !tokenizer->chat_template().empty())
-    files.push_back({"chat_template.jinja", std::string(tokenizer->chat_template())});
-  if (tunes && has_tokenizer)
-    put_chat_template(
-        data::template_of(data::conversation_writer(sft_options(), *tokenizer).style(), *tokenizer), files);
+  objective->finish_model_files(data_request(), model, files);
   return files;
 }
 
 std::string Trainer::Run::trainer_state() const {
-  const bool is_cyclic = c.dataloader_type == "cyclic" && c.stage != "sft";
+  const bool is_cyclic = objective->depends_on_ranks(c);
   return write_trainer_state({.iteration = iteration,
                               .consumed_samples = iteration * c.global_batch_size,
                               .global_batch_size = c.global_batch_size,

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/terminal/terminal.h"
 #include "comm/measuring.h"
+#include "config/stages.h"
 #include "device/cpu/cpu_device.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/generate/model_folder.h"
@@ -21,6 +22,7 @@
 #include "lm/monitor/device_peak.h"
 #include "lm/train/loaded_model.h"
 #include "lm/train/loaded_tokenizer.h"
+#include "lm/train/objectives/objective.h"
 #include "lm/train/resume.h"
 #include "turbo/devices/devices.h"
 
@@ -95,10 +97,7 @@ bool has_preset_tokenizer(const config::Experiment& e) {
 
 // Tokens of a sample, its prompt included.
 std::int64_t sample_capacity_of(const config::TrainerConfig& c, const ModelConfig& model) {
-  constexpr std::int64_t kPrompt = 256;
-  // A question is asked as a whole.
-  const std::int64_t prompt = c.stage == "sft" ? std::max(c.seq_length, kPrompt) : kPrompt;
-  return std::min(model.max_positions, c.sample_tokens + prompt);
+  return std::min(model.max_positions, c.sample_tokens + objective_of(c).prompt_tokens(c));
 }
 
 }  // namespace
@@ -138,33 +137,10 @@ data::DataOptions data_options_of(const config::Experiment& e, const Tokenizer& 
   return options;
 }
 
-data::SftOptions sft_options_of(const config::Experiment& e, const Tokenizer& tokenizer) {
-  const config::TrainerConfig& c = e.trainer;
-  const data::DataOptions samples = data_options_of(e, tokenizer);
-  return {.dataset = c.sft_dataset_name.value_or(""),
-          .train_split = c.sft_dataset_split,
-          .format = c.sft_conversation_format,
-          .skip_bad = c.sft_skip_bad,
-          .inline_bos = c.sft_bridge_compat_inline_bos,
-          .pack = c.enable_packed_sequences,
-          .separate = c.use_packed_attention,
-          .shuffle = c.dataloader_type == "cyclic",
-          .shares = c.split.value_or(""),
-          .seq_length = c.seq_length,
-          .seed = c.seed,
-          .train_samples = samples.train_samples,
-          .valid_samples = samples.valid_samples,
-          .test_samples = samples.test_samples,
-          .vocab_size = samples.vocab_size};
-}
-
 bool starts_from_weights(const config::TrainerConfig& c) {
-  if (c.stage == "sft" || !c.load || c.finetune) return c.stage == "sft" || c.load;
+  if (config::stage_of(c).fine_tunes) return true;
+  if (!c.load || c.finetune) return c.load.has_value();
   return !Env::posix().status(*c.load) || !Env::posix().status(loaded_folder(*c.load) / Manifest::kFileName);
-}
-
-bool separates_documents(const config::TrainerConfig& c) {
-  return c.stage == "sft" ? c.enable_packed_sequences && c.use_packed_attention : c.reset_attention_mask;
 }
 
 Path loaded_root(const Path& load) {
@@ -346,16 +322,11 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
     model.bos_id = tokenizer->special_ids().bos;
     if (const auto eos = tokenizer->special_ids().eos) model.eos_ids = {*eos};
   }
-  // A model that is taught to end its turns so stops there, whoever asks it.
-  const auto with_end_of_turn = [&](ModelConfig config) {
-    const auto format = data::conversation_format(e.trainer.sft_conversation_format);
-    if (e.trainer.stage != "sft" || !tokenizer || !format || !data::can_write(*format, *tokenizer))
-      return config;
-    const std::int32_t end = data::ConversationWriter(*format, *tokenizer).end_id();
-    if (std::ranges::find(config.eos_ids, end) == config.eos_ids.end()) config.eos_ids.push_back(end);
+  const auto taught = [&](ModelConfig config) {
+    if (tokenizer) objective_of(e.trainer).teach(e, *tokenizer, config);
     return config;
   };
-  if (!loaded) return with_end_of_turn(std::move(model));
+  if (!loaded) return taught(std::move(model));
   const std::string config_json = (loaded_folder(*e.trainer.load) / "config.json").string();
   LoadedModel reconciled = reconcile_with_loaded(filled, model, *loaded, config_json);
   if (notes) std::ranges::move(reconciled.notes, std::back_inserter(*notes));
@@ -365,7 +336,7 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
                           " ids, and the weights are made for " + std::to_string(loaded->vocab),
                       "use the tokenizer that came with the weights");
   }
-  return with_end_of_turn(std::move(reconciled.config));
+  return taught(std::move(reconciled.config));
 }
 
 int batches_read_ahead(std::int64_t microbatches) {
@@ -660,7 +631,7 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
           .step = {.micro_batch = c.micro_batch_size,
                    .sequence = c.seq_length,
                    .microbatches = c.num_microbatches(ranks),
-                   .packed_documents = separates_documents(c),
+                   .packed_documents = config::separates_documents(c),
                    .recompute = recompute_policy_of(e, model),
                    .precision = precision,
                    .weight_gradients = c.delay_wgrad_compute ? Policy::kDeferred : Policy::kInline,

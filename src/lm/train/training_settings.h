@@ -14,7 +14,6 @@
 #include "device/plugin.h"
 #include "engine/mesh.h"
 #include "lm/data/dataset.h"
-#include "lm/data/sft_dataset.h"
 #include "lm/model/family.h"
 #include "lm/monitor/run_folder.h"
 #include "lm/tokenizer/tokenizer.h"
@@ -67,13 +66,9 @@ engine::Sharding sharding_of(const config::TrainerConfig& trainer);
 // The place of `rank` among them, without peers: for measuring.
 engine::Mesh measuring_mesh(const config::Experiment& experiment, int ranks, int rank);
 data::DataOptions data_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);
-// The same of stage: sft.
-data::SftOptions sft_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);
 // Whether a run begins with weights that were trained, and not with another run's state: then every step
 // counts.
 bool starts_from_weights(const config::TrainerConfig& trainer);
-// Whether batches name documents that are kept apart.
-bool separates_documents(const config::TrainerConfig& trainer);
 
 // Microbatches that are read before their turn.
 int batches_read_ahead(std::int64_t microbatches);

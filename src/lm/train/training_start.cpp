@@ -9,9 +9,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/terminal/terminal.h"
-#include "lm/data/cyclic_dataset.h"
-#include "lm/data/repeated_dataset.h"
-#include "lm/generate/generate.h"
+#include "config/stages.h"
 #include "lm/train/fp8_state.h"
 #include "lm/train/loaded_tokenizer.h"
 #include "lm/train/mlperf_run.h"
@@ -92,60 +90,7 @@ void Trainer::Run::record_experiment() const {
 
 void Trainer::Run::open_data() {
   phase("opening the data");
-  if (c.stage == "sft") return open_conversations();
-  datasets = data::open_datasets(data_options(), *tokenizer);
-  if (c.dataloader_type == "cyclic") {
-    for (auto* dataset : {&datasets.train, &datasets.valid, &datasets.test}) {
-      if (*dataset) *dataset = data::make_cyclic(std::move(*dataset), cyclic_order);
-    }
-  }
-  if (clock) {
-    for (auto* dataset : {&datasets.train, &datasets.valid})
-      *dataset = data::make_repeated(std::move(*dataset));
-  }
-  const std::int64_t needed = c.train_iters * c.global_batch_size;
-  if (datasets.train && datasets.train->size() < needed) {
-    throw e.error_for(
-        "train_iters",
-        fmt::format("{} steps of {} sequences need {} samples, and {} has {}", c.train_iters,
-                    c.global_batch_size, needed, datasets.train->description(), datasets.train->size()),
-        fmt::format("train for {} steps, or give the data sets weights so that they may be repeated",
-                    datasets.train->size() / c.global_batch_size));
-  }
-}
-
-void Trainer::Run::blame(std::string_view key, const std::function<void()>& work) const {
-  try {
-    work();
-  } catch (const Error& error) {
-    if (!error.location().empty() || error.kind() == ErrorKind::kIo) throw;
-    throw e.error_for(key, error.what(), error.hint());
-  }
-}
-
-// They never end.
-void Trainer::Run::open_conversations() {
-  const data::SftOptions wanted = sft_options();
-  blame("sft_conversation_format", [&] { data::conversation_writer(wanted, *tokenizer); });
-  blame("sft_dataset_name", [&] { datasets = data::open_sft_datasets(wanted, *tokenizer); });
-}
-
-void Trainer::Run::measure_text() {
-  constexpr std::int64_t kSamples = 32;
-  if (!datasets.valid || c.mock_data || c.stage == "sft" || tokenizer->name() == "NullTokenizer") return;
-  const data::Dataset& valid = *datasets.valid;
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(valid.seq_length()) + 1);
-  std::vector<float> mask(static_cast<std::size_t>(valid.seq_length()));
-  std::size_t bytes = 0, labels = 0;
-  for (std::int64_t i = 0; i < std::min(kSamples, valid.size()); ++i) {
-    valid.sample(i, tokens, mask);
-    const std::span<const std::int32_t> text = std::span(tokens).subspan(1);
-    // Data of another vocabulary (allow_tokenizer_change) has no text.
-    if (std::ranges::any_of(text, [this](std::int32_t id) { return id >= tokenizer->vocab_size(); })) return;
-    bytes += tokenizer->decode(text).size();
-    labels += text.size();
-  }
-  if (bytes > 0) bytes_per_token = static_cast<double>(bytes) / static_cast<double>(labels);
+  datasets = objective->open(data_request());
 }
 
 InputIdentity Trainer::Run::tokenizer_identity() const {
@@ -154,11 +99,7 @@ InputIdentity Trainer::Run::tokenizer_identity() const {
 
 std::optional<InputIdentity> Trainer::Run::data_identity() const {
   if (!datasets.train) return std::nullopt;
-  const auto& paths = c.data_path.empty() ? c.train_data_path : c.data_path;
-  return InputIdentity{.name = c.stage == "sft" ? c.sft_dataset_name.value_or("")
-                               : c.mock_data    ? "mock data"
-                                                : fmt::format("{}", fmt::join(paths, " ")),
-                       .fingerprint = datasets.train_fingerprint};
+  return InputIdentity{.name = objective->data_name(c), .fingerprint = datasets.train_fingerprint};
 }
 
 void Trainer::Run::prepare() {
@@ -171,8 +112,8 @@ void Trainer::Run::prepare() {
   if (c.load && !Env::posix().status(*c.load) && !goes_on) throw nothing_to_load(e);
   plan_length();
   cyclic_order = choose_cyclic_order();
-  if (c.stage == "sft") {
-    open_data();  // all at once: there is no cache that the first could make for the others
+  if (objective->opens_at_once()) {
+    open_data();
   } else {
     ranks.first_then_others([&] { open_data(); });
   }
@@ -188,14 +129,13 @@ void Trainer::Run::prepare() {
     for (const std::string& note : notes) log.warning("{}", note);
   }
   log.info("{}", describe_tokenizer(e, *tokenizer));
-  if (ranks.first()) measure_text();
+  if (ranks.first()) bytes_per_token = objective->bytes_per_token(datasets, data_request());
   for (const auto& sentences : {facts, datasets.facts}) {
     for (const std::string& fact : sentences) log.info("{}", fact);
   }
   if (c.eval_iters > 0 && !datasets.valid) {
     log.warning("eval_iters is {}, and there is no validation data: give it a share (split), or {}",
-                c.eval_iters,
-                c.stage == "sft" ? "name a folder that has validation.jsonl, too" : "set valid_data_path");
+                c.eval_iters, objective->validation_hint());
   }
   const bool nobody_chose = !c.split && e.provenance_of("eval_iters").layer < config::Layer::kOverrides;
   if (c.eval_iters == 0 && nobody_chose && !c.data_path.empty()) {
@@ -323,7 +263,7 @@ MonitorOptions Trainer::Run::monitor_options() {
                       .samples = c.sample_interval.has_value(),
                       .target_eval_loss = c.target_eval_loss,
                       .observer = options.observer};
-  if (c.stage == "mlperf_pretrain") {
+  if (config::stage_of(c).mlperf_log) {
     std::vector<std::string> notes;
     what.mlperf = mlperf_options_of(c, shape, ranks.size(), settings.sharding, folder, notes);
     what.mlperf->init_ms = init_ms;
@@ -362,29 +302,11 @@ void Trainer::Run::open_trace() {
 }
 
 std::vector<std::int32_t> Trainer::Run::find_sample_prompt() const {
-  constexpr std::size_t kLooked = 64, kWords = 8, kTokens = 12;
   if (c.sample_prompt) {
     std::vector<std::int32_t> ids = tokenizer->encode(*c.sample_prompt);
     if (!ids.empty()) return ids;
   }
-  const data::Dataset& from = datasets.valid ? *datasets.valid : *datasets.train;
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(c.seq_length) + 1);
-  std::vector<float> mask(static_cast<std::size_t>(c.seq_length));
-  from.sample(0, tokens, mask);
-  if (c.stage == "sft") {
-    // A question, up to where its answer begins.
-    const auto answer = std::ranges::find(mask, 1.0F) - mask.begin();
-    tokens.resize(static_cast<std::size_t>(answer) + 1);
-    return tokens;
-  }
-  // A sample begins anywhere, often in the middle of a word.
-  tokens.resize(std::min(kLooked, static_cast<std::size_t>(c.seq_length)));
-  const std::string text = tokenizer->decode(tokens);
-  if (const std::string_view words = opening_words(text, kWords); !words.empty()) {
-    return tokenizer->encode(words);
-  }
-  tokens.resize(std::min(kTokens, tokens.size()));
-  return tokens;
+  return objective->sample_prompt(datasets, data_request());
 }
 
 ResumePoint Trainer::Run::resume_point(const Path& root) const {
@@ -479,9 +401,8 @@ void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
     const bool names_data =
         change.key == "data_path" || change.key == "train_data_path" || change.key == "sft_dataset_name";
     const bool renamed = names_data && state.data && data && state.data->fingerprint == data->fingerprint;
-    // Conversations have an order that does not depend on how many passes there are.
-    const bool length = (c.stage == "sft" && change.key.starts_with("train_")) ||
-                        (clock && change.key == "train_minutes" && state.clock);
+    const bool length =
+        objective->keeps_order(change.key) || (clock && change.key == "train_minutes" && state.clock);
     change.moves_data && !renamed && !length
         ? log.warning("{}: the data order changes: some samples repeat, others are skipped", text)
         : log.info("{}", text);

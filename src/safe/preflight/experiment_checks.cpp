@@ -7,6 +7,7 @@
 #include "base/files/file.h"
 #include "base/log.h"
 #include "base/terminal/terminal.h"
+#include "config/stages.h"
 #include "lm/model/family.h"
 #include "lm/train/missing_inputs.h"
 #include "lm/train/trainer.h"
@@ -95,7 +96,7 @@ void check_data(const config::Experiment& experiment, Findings& findings) {
   if (!missing.empty()) return;
   const config::TrainerConfig& c = experiment.trainer;
   int read = 0;
-  const bool conversations = c.stage == "sft";
+  const bool conversations = config::stage_of(c).material == config::Material::kConversations;
   std::vector<std::string> paths = c.mock_data ? std::vector<std::string>() : c.data_path;
   if (conversations) paths.assign(1, c.sft_dataset_name.value_or(""));
   for (const std::string& path : paths) {

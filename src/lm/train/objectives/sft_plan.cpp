@@ -1,4 +1,4 @@
-#include "lm/train/posttrain_plan.h"
+#include "lm/train/objectives/sft_plan.h"
 
 #include <fmt/format.h>
 
@@ -37,7 +37,7 @@ std::string template_file(const config::TrainerConfig& c) {
   return file ? file->string() : "";
 }
 
-void choose_format(PosttrainPlan& plan, const Tokenizer& tokenizer) {
+void choose_format(SftPlan& plan, const Tokenizer& tokenizer) {
   config::Experiment& e = plan.experiment;
   std::string& format = e.trainer.sft_conversation_format;
   const bool chosen =
@@ -82,7 +82,7 @@ double usual_learning_rate(std::int64_t parameters, bool adapters) {
 
 class Fitting {
  public:
-  Fitting(PosttrainPlan& plan, const FamilyRegistry& families, const Tokenizer& tokenizer, int world)
+  Fitting(SftPlan& plan, const FamilyRegistry& families, const Tokenizer& tokenizer, int world)
       : plan_(plan), e_(plan.experiment), families_(families), tokenizer_(tokenizer), world_(world) {}
 
   void run() {
@@ -169,7 +169,7 @@ class Fitting {
     chosen_.push_back(fmt::format("{}={}", key, value));
   }
 
-  PosttrainPlan& plan_;
+  SftPlan& plan_;
   config::Experiment& e_;
   const FamilyRegistry& families_;
   const Tokenizer& tokenizer_;
@@ -179,9 +179,28 @@ class Fitting {
 
 }  // namespace
 
-PosttrainPlan plan_posttraining(config::Experiment experiment, const FamilyRegistry& families, int world) {
-  PosttrainPlan plan{.experiment = std::move(experiment), .facts = {}, .conversations = {}};
-  if (plan.experiment.trainer.stage != "sft") return plan;
+data::SftOptions sft_options_of(const config::Experiment& e, const Tokenizer& tokenizer) {
+  const config::TrainerConfig& c = e.trainer;
+  const data::DataOptions samples = data_options_of(e, tokenizer);
+  return {.dataset = c.sft_dataset_name.value_or(""),
+          .train_split = c.sft_dataset_split,
+          .format = c.sft_conversation_format,
+          .skip_bad = c.sft_skip_bad,
+          .inline_bos = c.sft_bridge_compat_inline_bos,
+          .pack = c.enable_packed_sequences,
+          .separate = c.use_packed_attention,
+          .shuffle = c.dataloader_type == "cyclic",
+          .shares = c.split.value_or(""),
+          .seq_length = c.seq_length,
+          .seed = c.seed,
+          .train_samples = samples.train_samples,
+          .valid_samples = samples.valid_samples,
+          .test_samples = samples.test_samples,
+          .vocab_size = samples.vocab_size};
+}
+
+SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& families, int world) {
+  SftPlan plan{{.experiment = std::move(experiment)}, nullptr};
   std::unique_ptr<const Tokenizer> tokenizer;
   try {
     tokenizer = tokenizer_of(plan.experiment);
@@ -190,7 +209,7 @@ PosttrainPlan plan_posttraining(config::Experiment experiment, const FamilyRegis
   }
   choose_format(plan, *tokenizer);
   if (!plan.experiment.trainer.sft_fit_to_data) return plan;
-  const PosttrainPlan unfitted = plan;
+  const SftPlan unfitted = plan;
   try {
     Fitting(plan, families, *tokenizer, world).run();
   } catch (const Error& error) {

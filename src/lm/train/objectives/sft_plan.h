@@ -3,24 +3,22 @@
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
-#include "config/experiment.h"
 #include "lm/data/sft_dataset.h"
-#include "lm/model/family.h"
+#include "lm/train/objectives/objective.h"
 
 namespace primus {
 
-struct PosttrainPlan {
-  config::Experiment experiment;   // with what was decided
-  std::vector<std::string> facts;  // sentences for the log
-  // Where they had to be read: the training data.
+struct SftPlan : ObjectivePlan {
+  // The training data, where it had to be read.
   std::shared_ptr<const data::TokenizedConversations> conversations;
 };
 
-// With stage: sft, where the tokenizer is there (a dry run may do without): sft_conversation_format becomes
-// the name of a format. One that nobody chose is the one the run was begun with, else choose_style's. With
+// How the experiment's conversations are read.
+data::SftOptions sft_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);
+
+// Where the tokenizer is there (a dry run may do without): sft_conversation_format becomes the name of a
+// format. One that nobody chose is the one the run was begun with, else choose_style's. With
 // sft_fit_to_data, what the command line leaves open is chosen for `world` ranks:
 //   train_epochs        as many as show a model 1000 conversations, from 3 to 25, and 1 for 5000 and more;
 //   for fewer
@@ -32,7 +30,7 @@ struct PosttrainPlan {
 //   shrink; ten
 //                       times that for adapters
 //   eval_iters          0 for fewer than 1000 conversations, so that all of them are learned
-// Other stages come back as they are. Error(kInvalid, kUnsupported) at the key.
-PosttrainPlan plan_posttraining(config::Experiment experiment, const FamilyRegistry& families, int world);
+// Error(kInvalid, kUnsupported) at the key.
+SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& families, int world);
 
 }  // namespace primus

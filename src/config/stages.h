@@ -1,0 +1,33 @@
+// Stages: what a run is (key `stage`), as far as settings and other parts of the program depend on it. How a
+// stage trains is a file of lm/train/objectives/. Pure data; thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "config/trainer_config.h"
+
+namespace primus::config {
+
+// What training data consists of, and so which keys name it.
+enum class Material : std::uint8_t {
+  kText,           // data_path and its like, or mock_data
+  kConversations,  // sft_dataset_name
+};
+
+struct Stage {
+  std::string_view name;  // a choice of the key `stage`
+  Material material = Material::kText;
+  bool fine_tunes = false;  // starts from weights that were trained before
+  bool mlperf_log = false;  // writes a log in MLPerf's format, and has a target
+};
+
+std::span<const Stage> stages();
+// The row of `config.stage`, which must be one of the key's choices.
+const Stage& stage_of(const TrainerConfig& config);
+
+// Whether attention stays within the documents, or packed conversations, of a sequence.
+bool separates_documents(const TrainerConfig& config);
+
+}  // namespace primus::config

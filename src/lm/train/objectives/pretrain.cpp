@@ -1,0 +1,191 @@
+// Pre-training: predicts each next token of text.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+#include "base/files/file.h"
+#include "lm/data/repeated_dataset.h"
+#include "lm/generate/generate.h"
+#include "lm/train/objectives/objective.h"
+#include "lm/train/training_settings.h"
+
+namespace primus {
+namespace {
+
+data::DataOptions options_of(const DataRequest& request) {
+  const config::TrainerConfig& c = request.experiment.trainer;
+  data::DataOptions options = data_options_of(request.experiment, request.tokenizer);
+  options.progress = request.progress;
+  if (request.timed_steps > 0) {
+    options.train_samples = request.timed_steps * c.global_batch_size;
+    options.valid_samples = (request.timed_steps / c.eval_interval + 1) * options.test_samples;
+  }
+  return options;
+}
+
+class Pretrain final : public Objective {
+ public:
+  void find_missing(const config::Experiment& experiment, std::vector<MissingInput>& missing) const override {
+    const config::TrainerConfig& c = experiment.trainer;
+    if (c.mock_data) return;
+    Env& env = Env::posix();
+    for (const auto& [key, paths] :
+         {std::pair("data_path", &c.data_path), std::pair("train_data_path", &c.train_data_path),
+          std::pair("valid_data_path", &c.valid_data_path), std::pair("test_data_path", &c.test_data_path)}) {
+      for (const std::string& path : *paths) {
+        double weight = 0;
+        const char* const end = path.data() + path.size();
+        const bool is_weight = std::from_chars(path.data(), end, weight).ptr == end;
+        const bool is_glob = path.find_first_of("*?[") != std::string::npos;
+        if (!is_weight && !is_glob && !env.status(path + ".idx") && !env.status(path))
+          missing.push_back({key, path});
+      }
+    }
+  }
+
+  void check_samples(const config::Experiment& e) const override {
+    const config::TrainerConfig& c = e.trainer;
+    const auto check = [&e](const char* key, double samples, const char* what, const char* hint) {
+      if (samples <= static_cast<double>(data::kMostOrderedSamples)) return;
+      throw e.error_for(key, fmt::format("{} {:.3g} samples; 2^32 are the limit", what, samples), hint);
+    };
+    const auto batch = static_cast<double>(c.global_batch_size);
+    const double evaluations = std::floor(static_cast<double>(c.train_iters / c.eval_interval)) + 1;
+    check("train_iters", static_cast<double>(c.train_iters) * batch, "train_iters * global_batch_size are",
+          "train for fewer steps");
+    check("eval_iters", evaluations * static_cast<double>(c.eval_iters) * batch,
+          "the evaluations (eval_iters * global_batch_size each) are",
+          "evaluate on fewer batches (eval_iters), or more rarely (eval_interval)");
+    if (c.mock_data) return;
+    double of_epochs = 0;
+    for (const std::string& path : data::paths_of(c.data_path.empty() ? c.train_data_path : c.data_path)) {
+      const data::TokenBound tokens = data::bound_tokens(path);
+      if (tokens.most <= c.seq_length) {
+        throw e.error_for("seq_length",
+                          fmt::format("seq_length is {}, and '{}' holds at most {} tokens: not one sample",
+                                      c.seq_length, path, tokens.most),
+                          "shorten seq_length, or add data");
+      }
+      if (tokens.exact)
+        of_epochs +=
+            c.train_epochs.value_or(0) * static_cast<double>(tokens.most) / static_cast<double>(c.seq_length);
+    }
+    check("train_epochs", of_epochs, "so many epochs are", "train for fewer epochs");
+  }
+
+  std::int64_t prompt_tokens(const config::TrainerConfig&) const override { return 256; }
+
+  data::Datasets open(const DataRequest& request) override {
+    const config::TrainerConfig& c = request.experiment.trainer;
+    data::Datasets datasets = data::open_datasets(options_of(request), request.tokenizer);
+    if (depends_on_ranks(c)) {
+      for (auto* dataset : {&datasets.train, &datasets.valid, &datasets.test}) {
+        if (*dataset) *dataset = data::make_cyclic(std::move(*dataset), request.cyclic);
+      }
+    }
+    if (request.timed_steps > 0) {
+      for (auto* dataset : {&datasets.train, &datasets.valid})
+        *dataset = data::make_repeated(std::move(*dataset));
+    }
+    const std::int64_t needed = c.train_iters * c.global_batch_size;
+    if (datasets.train && datasets.train->size() < needed) {
+      throw request.experiment.error_for(
+          "train_iters",
+          fmt::format("{} steps of {} sequences need {} samples, and {} has {}", c.train_iters,
+                      c.global_batch_size, needed, datasets.train->description(), datasets.train->size()),
+          fmt::format("train for {} steps, or give the data sets weights so that they may be repeated",
+                      datasets.train->size() / c.global_batch_size));
+    }
+    return datasets;
+  }
+
+  std::int64_t samples_of_epochs(const DataRequest& request, double epochs) override {
+    return data::samples_of_epochs(options_of(request), request.tokenizer, epochs);
+  }
+  bool depends_on_ranks(const config::TrainerConfig& trainer) const override {
+    return trainer.dataloader_type == "cyclic";
+  }
+  bool documents_end_by_token() const override { return true; }
+
+  std::optional<double> bytes_per_token(const data::Datasets& datasets,
+                                        const DataRequest& request) const override {
+    constexpr std::int64_t kSamples = 32;
+    const Tokenizer& tokenizer = request.tokenizer;
+    if (!datasets.valid || request.experiment.trainer.mock_data || tokenizer.name() == "NullTokenizer")
+      return std::nullopt;
+    const data::Dataset& valid = *datasets.valid;
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(valid.seq_length()) + 1);
+    std::vector<float> mask(static_cast<std::size_t>(valid.seq_length()));
+    std::size_t bytes = 0, labels = 0;
+    for (std::int64_t i = 0; i < std::min(kSamples, valid.size()); ++i) {
+      valid.sample(i, tokens, mask);
+      const std::span<const std::int32_t> text = std::span(tokens).subspan(1);
+      // Data of another vocabulary (allow_tokenizer_change) has no text.
+      if (std::ranges::any_of(text, [&](std::int32_t id) { return id >= tokenizer.vocab_size(); }))
+        return std::nullopt;
+      bytes += tokenizer.decode(text).size();
+      labels += text.size();
+    }
+    if (bytes == 0) return std::nullopt;
+    return static_cast<double>(bytes) / static_cast<double>(labels);
+  }
+
+  // Whole words near the beginning of the data: a sequence begins anywhere, often within a word.
+  std::vector<std::int32_t> sample_prompt(const data::Datasets& datasets,
+                                          const DataRequest& request) const override {
+    constexpr std::size_t kLooked = 64, kWords = 8, kTokens = 12;
+    const auto sequence = static_cast<std::size_t>(request.experiment.trainer.seq_length);
+    const data::Dataset& from = datasets.valid ? *datasets.valid : *datasets.train;
+    std::vector<std::int32_t> tokens(sequence + 1);
+    std::vector<float> mask(sequence);
+    from.sample(0, tokens, mask);
+    tokens.resize(std::min(kLooked, sequence));
+    const std::string text = request.tokenizer.decode(tokens);
+    if (const std::string_view words = opening_words(text, kWords); !words.empty())
+      return request.tokenizer.encode(words);
+    tokens.resize(std::min(kTokens, tokens.size()));
+    return tokens;
+  }
+
+  std::string_view validation_hint() const override { return "set valid_data_path"; }
+
+  std::string data_name(const config::TrainerConfig& c) const override {
+    return c.mock_data
+               ? "mock data"
+               : fmt::format("{}", fmt::join(c.data_path.empty() ? c.train_data_path : c.data_path, " "));
+  }
+  bool keeps_order(std::string_view) const override { return false; }
+  void refuse_changed_data(const ChangedData& changed) const override {
+    changed.refuse(key_in_use(changed.experiment, {"data_path", "train_data_path", "mock_data"}),
+                   "training text");
+  }
+
+  // A model that brings a chat template keeps it.
+  void finish_model_files(const DataRequest& request, const ModelConfig&,
+                          std::vector<Snapshot::Blob>& files) const override {
+    const bool has_tokenizer = std::ranges::any_of(
+        files, [](const Snapshot::Blob& file) { return file.name.starts_with("tokenizer"); });
+    const bool has_template = std::ranges::any_of(files, [](const Snapshot::Blob& file) {
+      return file.name == "chat_template.jinja" ||
+             file.content.find("\"chat_template\"") != std::string::npos;
+    });
+    const std::string_view jinja = request.tokenizer.chat_template();
+    if (has_tokenizer && !has_template && !jinja.empty())
+      files.push_back({"chat_template.jinja", std::string(jinja)});
+  }
+};
+
+std::unique_ptr<Objective> make() { return std::make_unique<Pretrain>(); }
+
+}  // namespace
+
+extern const ObjectiveEntry kPretrain{.stage = "pretrain", .make = make};
+extern const ObjectiveEntry kMlperfPretrain{.stage = "mlperf_pretrain", .make = make};
+
+}  // namespace primus

@@ -1,0 +1,66 @@
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "base/check.h"
+#include "lm/train/objectives/objective.h"
+
+namespace primus {
+
+#define ENTRY(entry) extern const ObjectiveEntry entry;
+#include "lm/train/objectives.def"
+#undef ENTRY
+
+std::span<const ObjectiveEntry* const> objectives() {
+  static const auto all = [] {
+    std::array list{
+#define ENTRY(entry) &entry,
+#include "lm/train/objectives.def"
+#undef ENTRY
+    };
+    std::ranges::sort(list, {}, [](const ObjectiveEntry* entry) { return entry->stage; });
+    return list;
+  }();
+  return all;
+}
+
+namespace {
+
+std::size_t index_of(const config::TrainerConfig& trainer) {
+  const auto all = objectives();
+  const auto entry = std::ranges::find(all, std::string_view(trainer.stage),
+                                       [](const ObjectiveEntry* e) { return e->stage; });
+  PRIMUS_CHECK("objective_of", entry != all.end());
+  return static_cast<std::size_t>(entry - all.begin());
+}
+
+}  // namespace
+
+std::unique_ptr<Objective> make_objective(const config::TrainerConfig& trainer) {
+  return objectives()[index_of(trainer)]->make();
+}
+
+const Objective& objective_of(const config::TrainerConfig& trainer) {
+  static const auto shared = [] {
+    std::vector<std::unique_ptr<Objective>> made;
+    for (const ObjectiveEntry* entry : objectives()) made.push_back(entry->make());
+    return made;
+  }();
+  return *shared[index_of(trainer)];
+}
+
+ObjectivePlan Objective::plan(config::Experiment experiment, const FamilyRegistry&, int) {
+  return {.experiment = std::move(experiment)};
+}
+
+std::optional<std::int64_t> Objective::planned_samples(const DataRequest&, double) const {
+  return std::nullopt;
+}
+
+void Objective::teach(const config::Experiment&, const Tokenizer&, ModelConfig&) const {}
+
+std::optional<double> Objective::bytes_per_token(const data::Datasets&, const DataRequest&) const {
+  return std::nullopt;
+}
+
+}  // namespace primus

@@ -1,0 +1,184 @@
+// Supervised fine-tuning: learns the answers of conversations.
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "base/files/file.h"
+#include "base/text/json_text.h"
+#include "lm/data/chat_template.h"
+#include "lm/data/sft_dataset.h"
+#include "lm/generate/generation_config.h"
+#include "lm/train/objectives/objective.h"
+#include "lm/train/objectives/sft_plan.h"
+#include "lm/train/training_settings.h"
+
+namespace primus {
+namespace {
+
+// How conversations are written, packed and held out, which decides over what is trained on.
+constexpr std::array<std::string_view, 10> kConversationKeys = {"sft_conversation_format",
+                                                                "enable_packed_sequences",
+                                                                "use_packed_attention",
+                                                                "sft_bridge_compat_inline_bos",
+                                                                "sft_dataset_split",
+                                                                "dataloader_type",
+                                                                "seq_length",
+                                                                "split",
+                                                                "eval_iters",
+                                                                "seed"};
+
+// Gives an error of `work` that has no place the place of the key.
+void at_key(const config::Experiment& experiment, std::string_view key, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    if (!error.location().empty() || error.kind() == ErrorKind::kIo) throw;
+    throw experiment.error_for(key, error.what(), error.hint());
+  }
+}
+
+// Puts the template of the format that is taught in place of the model's own, in both files that have it.
+void put_chat_template(const std::string& jinja, std::vector<Snapshot::Blob>& files) {
+  constexpr const char* kFile = "chat_template.jinja";
+  std::erase_if(files, [](const Snapshot::Blob& file) { return file.name == kFile; });
+  const auto config = std::ranges::find(files, "tokenizer_config.json", &Snapshot::Blob::name);
+  if (config != files.end()) {
+    nlohmann::json settings = parse_json_object(config->content, config->name);
+    settings["chat_template"] = jinja;
+    config->content = json_text(settings) + "\n";
+  }
+  files.push_back({kFile, jinja});
+}
+
+class FineTuning final : public Objective {
+ public:
+  ObjectivePlan plan(config::Experiment experiment, const FamilyRegistry& families, int world) override {
+    SftPlan plan = plan_fine_tuning(std::move(experiment), families, world);
+    conversations_ = std::move(plan.conversations);
+    return ObjectivePlan{std::move(plan)};
+  }
+
+  std::optional<std::int64_t> planned_samples(const DataRequest& request, double epochs) const override {
+    if (!conversations_) return std::nullopt;
+    return data::sft_samples_of_epochs(options_of(request), request.tokenizer, epochs).samples;
+  }
+
+  void find_missing(const config::Experiment& experiment, std::vector<MissingInput>& missing) const override {
+    const std::string path = experiment.trainer.sft_dataset_name.value_or("");
+    const bool is_glob = path.find_first_of("*?[") != std::string::npos;
+    if (!is_glob && !Env::posix().status(path)) missing.push_back({"sft_dataset_name", path});
+  }
+
+  void check_samples(const config::Experiment&) const override {}  // conversations repeat without end
+
+  // A question is asked as a whole.
+  std::int64_t prompt_tokens(const config::TrainerConfig& trainer) const override {
+    return std::max<std::int64_t>(trainer.seq_length, 256);
+  }
+
+  // The model learns to end its turns, and so stops there.
+  void teach(const config::Experiment& experiment, const Tokenizer& tokenizer,
+             ModelConfig& model) const override {
+    const auto format = data::conversation_format(experiment.trainer.sft_conversation_format);
+    if (!format || !data::can_write(*format, tokenizer)) return;
+    const std::int32_t end = data::ConversationWriter(*format, tokenizer).end_id();
+    if (std::ranges::find(model.eos_ids, end) == model.eos_ids.end()) model.eos_ids.push_back(end);
+  }
+
+  data::Datasets open(const DataRequest& request) override {
+    const data::SftOptions options = options_of(request);
+    data::Datasets datasets;
+    at_key(request.experiment, "sft_conversation_format",
+           [&] { data::conversation_writer(options, request.tokenizer); });
+    at_key(request.experiment, "sft_dataset_name",
+           [&] { datasets = data::open_sft_datasets(options, request.tokenizer); });
+    return datasets;
+  }
+  bool opens_at_once() const override { return true; }  // there is no cache for the others
+
+  std::int64_t samples_of_epochs(const DataRequest& request, double epochs) override {
+    std::int64_t samples = 0;
+    at_key(request.experiment, "sft_dataset_name", [&] {
+      data::SftEpochs all = data::sft_samples_of_epochs(options_of(request), request.tokenizer, epochs);
+      samples = all.samples;
+      conversations_ = std::move(all.conversations);
+    });
+    return samples;
+  }
+  bool depends_on_ranks(const config::TrainerConfig&) const override { return false; }
+  bool documents_end_by_token() const override { return false; }
+
+  // The first question, up to where its answer begins.
+  std::vector<std::int32_t> sample_prompt(const data::Datasets& datasets,
+                                          const DataRequest& request) const override {
+    const auto sequence = static_cast<std::size_t>(request.experiment.trainer.seq_length);
+    const data::Dataset& from = datasets.valid ? *datasets.valid : *datasets.train;
+    std::vector<std::int32_t> tokens(sequence + 1);
+    std::vector<float> mask(sequence);
+    from.sample(0, tokens, mask);
+    tokens.resize(static_cast<std::size_t>(std::ranges::find(mask, 1.0F) - mask.begin()) + 1);
+    return tokens;
+  }
+
+  std::string_view validation_hint() const override { return "name a folder that has validation.jsonl, too"; }
+
+  std::string data_name(const config::TrainerConfig& trainer) const override {
+    return trainer.sft_dataset_name.value_or("");
+  }
+  // Conversations have an order that does not depend on how many passes there are.
+  bool keeps_order(std::string_view key) const override { return key.starts_with("train_"); }
+
+  void refuse_changed_data(const ChangedData& changed) const override {
+    const config::Experiment& e = changed.experiment;
+    for (const SettingChange& change : changed_settings(changed.state.experiment, config::to_yaml(e))) {
+      const bool known = std::ranges::find(kConversationKeys, change.key) != kConversationKeys.end();
+      if (!known || changed.before.name != changed.now.name) continue;
+      // Evaluations hold conversations out; how many batches they have does not matter.
+      const bool evaluated = !change.before.empty() && change.before != "0";
+      if (change.key == "eval_iters" && e.trainer.eval_iters != 0 && evaluated) continue;
+      changed.refuse_setting(change,
+                             "which makes other sequences of the conversations, or holds others out for "
+                             "validation");
+    }
+    changed.refuse("sft_dataset_name", "set of conversations");
+  }
+
+  void finish_model_files(const DataRequest& request, const ModelConfig& model,
+                          std::vector<Snapshot::Blob>& files) const override {
+    // Generation reads the ids that end a text from this file first, and from config.json without it.
+    constexpr const char* kGeneration = "generation_config.json";
+    const auto generation = std::ranges::find(files, kGeneration, &Snapshot::Blob::name);
+    if (generation == files.end()) {
+      files.push_back({kGeneration, with_stop_ids("", kGeneration, model.eos_ids)});
+    } else {
+      const Path loaded = loaded_folder(*request.experiment.trainer.load) / kGeneration;
+      generation->content = with_stop_ids(generation->content, loaded.string(), model.eos_ids);
+    }
+    const bool has_tokenizer = std::ranges::any_of(
+        files, [](const Snapshot::Blob& file) { return file.name.starts_with("tokenizer"); });
+    if (!has_tokenizer) return;
+    const data::ConversationWriter writer = data::conversation_writer(options_of(request), request.tokenizer);
+    put_chat_template(data::template_of(writer.style(), request.tokenizer), files);
+  }
+
+ private:
+  data::SftOptions options_of(const DataRequest& request) const {
+    data::SftOptions options = sft_options_of(request.experiment, request.tokenizer);
+    options.progress = request.progress;
+    options.conversations = conversations_;
+    return options;
+  }
+
+  // The training data, once something had to read it.
+  std::shared_ptr<const data::TokenizedConversations> conversations_;
+};
+
+}  // namespace
+
+extern const ObjectiveEntry kSft{
+    .stage = "sft", .make = []() -> std::unique_ptr<Objective> { return std::make_unique<FineTuning>(); }};
+
+}  // namespace primus

@@ -41,8 +41,9 @@ struct DataParallelSettings {
 
 class DataParallel {
  public:
-  // kWeight: weight gradients apart from their backward pass. kReading: a few tokens, with a cache.
-  enum class Pass : std::uint8_t { kForward, kBackward, kWeight, kEvaluation, kReading };
+  // kWeight: weight gradients apart from their backward pass. kReading: a few tokens, with a cache. kBase: an
+  // evaluation without adapters.
+  enum class Pass : std::uint8_t { kForward, kBackward, kWeight, kEvaluation, kReading, kBase };
 
   // The store must be allocated for the rank's mesh; all must outlive this.
   DataParallel(Rank& rank, ParameterStore& store, const DataParallelSettings& settings);

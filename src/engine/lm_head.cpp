@@ -204,4 +204,11 @@ Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, 
                      LossAttributes{vocabulary, static_cast<float>(cap)})[0];
 }
 
+Value token_losses(const Value& hidden, Parameter& weight, const Value& labels, const Value& ones,
+                   const SharedVocabulary& vocabulary, double cap) {
+  return hidden.tape().record(kInference, {&hidden, &labels, &ones}, &weight,
+                              {{DType::kF32, Shape{hidden.shape()[0]}, false}},
+                              LossAttributes{vocabulary, static_cast<float>(cap)})[0];
+}
+
 }  // namespace primus::engine

@@ -334,9 +334,9 @@ PlanAttributes attributes_of(const Routing& r) {
 }
 
 // Dropout would have to know the tokens of rows from other ranks.
-const LowRank& adapter_of(const Parameter& weight) {
+const LowRank& adapter_of(const Value& rows, const Parameter& weight) {
   PRIMUS_CHECK("experts", weight.low_rank.dropout == 0);
-  return weight.low_rank;
+  return rows.tape().adapter_of(weight);
 }
 
 // What A makes of each row, by the A of its expert.
@@ -352,7 +352,7 @@ Value dispatch_linear(const Value& x, Parameter& weight, const Routing& r) {
   const Shape shape{r.rows, weight.shape[1]};
   Value y =
       x.tape().record(kDispatchLinear, {&x, &r.plan}, &weight, {{x.dtype(), shape}}, attributes_of(r))[0];
-  const LowRank& low_rank = adapter_of(weight);
+  const LowRank& low_rank = adapter_of(x, weight);
   if (!low_rank) return y;
   const Value low = scale(dispatch_linear(x, *low_rank.down, r), low_rank.scale);
   return sum(std::move(y), grouped_linear(low, *low_rank.up, r));
@@ -361,7 +361,7 @@ Value dispatch_linear(const Value& x, Parameter& weight, const Routing& r) {
 Value grouped_linear(const Value& rows, Parameter& weight, const Routing& r) {
   const Shape shape{rows.shape()[0], weight.shape[1]};
   Value y = rows.tape().record(kGroupedLinear, {&rows, &r.plan}, &weight, {{rows.dtype(), shape}})[0];
-  const LowRank& low_rank = adapter_of(weight);
+  const LowRank& low_rank = adapter_of(rows, weight);
   return low_rank ? sum(std::move(y), grouped_linear(low_rows(rows, low_rank, r), *low_rank.up, r)) : y;
 }
 
@@ -379,7 +379,7 @@ Value linear_combine(const Value& rows, Parameter& weight, const Routing& r, con
   const PlanAttributes a = attributes_of(r);
   Value y = addend ? tape.record(kLinearCombine<true>, {&rows, &r.plan, &addend}, &weight, {out}, a)[0]
                    : tape.record(kLinearCombine<false>, {&rows, &r.plan}, &weight, {out}, a)[0];
-  const LowRank& low_rank = adapter_of(weight);
+  const LowRank& low_rank = adapter_of(rows, weight);
   return low_rank ? linear_combine(low_rows(rows, low_rank, r), *low_rank.up, r, y) : y;
 }
 

@@ -406,7 +406,7 @@ Value product(const Value& x, Parameter& weight) {
 
 Value linear(const Value& x, Parameter& weight) {
   Value y = product(x, weight);
-  const LowRank& low_rank = weight.low_rank;
+  const LowRank& low_rank = x.tape().adapter_of(weight);
   if (!low_rank) return y;
   const Value read = before_low_rank(x, low_rank, RowsOf::kOwn);
   const Value low = scale(product(read, *low_rank.down), low_rank.scale);

@@ -50,6 +50,10 @@ Value embedding(const Value& tokens, Parameter& table, const SharedVocabulary& v
 // `cap`, above 0: of the logits, as soft_cap() has it.
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights,
                    const SharedVocabulary& vocabulary, double cap = 0);
+// -ln p(label) of every token, [T] fp32, on any tape: lm_head_loss with weights of 1, whose values are there
+// at once, and which is never differentiated. `ones`: [T] fp32, all 1.
+Value token_losses(const Value& hidden, Parameter& weight, const Value& labels, const Value& ones,
+                   const SharedVocabulary& vocabulary, double cap = 0);
 // The logits of the whole vocabulary, on every rank, from those of this rank's part: [T, own] -> [T, size].
 // Not differentiable: training works on parts (lm_head_loss).
 Value gather_logits(const Value& own, const SharedVocabulary& vocabulary);

@@ -193,6 +193,7 @@ void ScheduleRunner::evaluate(Tape& tape, std::int64_t microbatch) {
                     .chunk = chunk,
                     .precision = settings_.precision,
                     .parallel = &parallel_,
+                    .adapters = settings_.adapters,
                     .stop = stop_});
       },
       [&](int chunk, Value x) {

@@ -57,6 +57,7 @@ class ScheduleRunner {
     Shape shape = {};
     std::vector<RecomputePolicy> recompute = {};  // by chunk; empty: nothing is recomputed
     PrecisionRecipe precision = {};               // in evaluation, too
+    bool adapters = true;                         // of evaluation (Tape::Settings)
     // Of schedules that do not split backward passes; those that do have their own.
     WeightGradientQueue::Policy weight_gradients = WeightGradientQueue::Policy::kInline;
   };

@@ -149,8 +149,10 @@ void Tape::begin(const Settings& settings) {
   settings_ = settings;
   layer_ = -1;
   if (settings_.parallel) {
-    settings_.parallel->begin_pass(
-        settings_.train ? DataParallel::Pass::kForward : DataParallel::Pass::kEvaluation, settings_.chunk);
+    settings_.parallel->begin_pass(settings_.train      ? DataParallel::Pass::kForward
+                                   : settings_.adapters ? DataParallel::Pass::kEvaluation
+                                                        : DataParallel::Pass::kBase,
+                                   settings_.chunk);
   }
 }
 

@@ -74,6 +74,7 @@ class Tape {
     PrecisionRecipe precision = {};
     WeightGradientQueue* weight_gradients = nullptr;  // needed when training
     DataParallel* parallel = nullptr;                 // null: all parameters and gradients have their memory
+    bool adapters = true;                             // false: linear layers leave their adapters out
     const std::atomic<bool>* stop = nullptr;  // set by anybody: no further operator begins (StopRequest)
   };
 
@@ -129,6 +130,11 @@ class Tape {
   const DropoutSource* dropout() const { return dropout_; }
   void set_dropout(const DropoutSource* source) { dropout_ = source; }
   bool training() const { return settings_.train; }
+  // The adapter of a linear layer on this tape; empty: it has none, or the tape leaves adapters out.
+  const LowRank& adapter_of(const Parameter& weight) const {
+    static const LowRank kNone;
+    return settings_.adapters ? weight.low_rank : kNone;
+  }
   // Parameters may have no values but while an operator runs that names them: no other may be read.
   bool gathers_parameters() const { return settings_.parallel != nullptr; }
 

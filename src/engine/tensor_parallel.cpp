@@ -327,7 +327,7 @@ Value scattered_product(const Value& x, Parameter& weight, comm::Communicator* g
 // A is whole: each rank multiplies its tokens by it, and what travels is of low rank.
 Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {
   Value y = gathered_product(x, weight, group, beside);
-  const LowRank& low_rank = weight.low_rank;
+  const LowRank& low_rank = x.tape().adapter_of(weight);
   if (!low_rank) return y;
   const Value read = before_low_rank(x, low_rank, RowsOf::kOwn);
   const Value low = scale(product(read, *low_rank.down), low_rank.scale);
@@ -338,7 +338,7 @@ Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* gro
 // A is shared as the weight is, and B is whole.
 Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {
   Value y = scattered_product(x, weight, group, beside);
-  const LowRank& low_rank = weight.low_rank;
+  const LowRank& low_rank = x.tape().adapter_of(weight);
   if (!low_rank) return y;
   const Value read = before_low_rank(x, low_rank, RowsOf::kLayer);
   const Value low = scale(scattered_product(read, *low_rank.down, group, beside), low_rank.scale);

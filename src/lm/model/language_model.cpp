@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "lm/model/blocks/block_parameters.h"
 #include "lm/model/rope_table.h"
+#include "turbo/elementwise/elementwise.h"
 
 namespace primus {
 
@@ -156,6 +157,18 @@ Value LanguageModel::loss(const Value& hidden, const Value& labels, const Value&
   // Kept: the backward pass begins with it.
   const Value all = gather_tokens(hidden, vocabulary_.group, engine::Gathered::kKept);
   return lm_head_loss(all, *head_, labels, loss_weights, vocabulary_, config_.logit_cap);
+}
+
+Value LanguageModel::weighed_loss(const Value& hidden, const ModelInputs& in,
+                                  FunctionRef<void(const Tensor& losses)> weigh) const {
+  const Value all = gather_tokens(hidden, vocabulary_.group, engine::Gathered::kKept);
+  {
+    engine::Tape& tape = all.tape();
+    const Value ones = tape.input(DType::kF32, in.loss_weights.shape(), false);
+    turbo::launch(tape.context(), turbo::Fill{.out = ones.tensor(), .value = 1});
+    weigh(engine::token_losses(all, *head_, in.labels, ones, vocabulary_, config_.logit_cap).tensor());
+  }
+  return lm_head_loss(all, *head_, in.labels, in.loss_weights, vocabulary_, config_.logit_cap);
 }
 
 std::vector<Value> LanguageModel::mtp_losses(const Value& hidden, const ModelInputs& in) const {

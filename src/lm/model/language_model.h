@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/system/thread_pool.h"
 #include "engine/delta_rule.h"
 #include "engine/parallel_operators.h"
 #include "engine/parameters.h"
@@ -63,6 +64,10 @@ class LanguageModel {
   engine::Value forward(const ModelInputs& inputs) const;
   // The weighted loss per token, [T] fp32 (engine::lm_head_loss).
   engine::Value loss(const engine::Value& hidden, const ModelInputs& inputs) const;
+  // As loss(), whose weights `weigh` may change before they are read: it gets -ln p(label) of every token,
+  // [T] fp32, and enqueues kernels that write the memory of inputs.loss_weights.
+  engine::Value weighed_loss(const engine::Value& hidden, const ModelInputs& inputs,
+                             FunctionRef<void(const Tensor& losses)> weigh) const;
   // The same for each depth of multi-token prediction, from what forward() returned.
   std::vector<engine::Value> mtp_losses(const engine::Value& hidden, const ModelInputs& inputs) const;
   // [rows of hidden on all tensor ranks, vocab], in the compute type.

@@ -2,15 +2,16 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace primus {
 namespace {
 
-// This rank's parts of the model.
-ModelParts parts_of(const engine::Mesh& mesh, const SessionSettings& settings) {
-  const PipelineSettings& pipeline = settings.step.pipeline;
+// This rank's parts of a model.
+ModelParts parts_of(const engine::Mesh& mesh, const PipelineSettings& pipeline, const ModelConfig& model) {
   const engine::PipelineShape shape = pipeline.shape(mesh);
   ModelParts parts{.blocks = pipeline.blocks, .own = {}};
-  if (parts.blocks.empty()) parts.blocks = split_blocks(settings.model.layers, shape);
+  if (parts.blocks.empty()) parts.blocks = split_blocks(model.layers, shape);
   for (int chunk = 0; chunk < shape.chunks; ++chunk)
     parts.own.push_back(shape.part(mesh.place().stage, chunk));
   return parts;
@@ -18,40 +19,65 @@ ModelParts parts_of(const engine::Mesh& mesh, const SessionSettings& settings) {
 
 }  // namespace
 
+ModelInstance::Settings TrainingSession::instance_settings(const ModelConfig& model,
+                                                           ModelInstance::Role role) const {
+  const UpdateRules& rules = settings_.optimizer.rules;
+  return {.model = model,
+          .role = role,
+          .parts = parts_of(rank_.mesh(), settings_.step.pipeline, model),
+          .layout = {.compute = settings_.compute,
+                     .gradients = settings_.gradients,
+                     .states = states_of(rules),
+                     .rule_of = [&rules](const engine::Parameter& p) { return rule_of(rules, p); },
+                     .sharding = settings_.sharding,
+                     .groups = engine::group_places(rank_.mesh()),
+                     .split_masters = settings_.optimizer.split_masters,
+                     .reduce_each_microbatch = settings_.reduce_each_microbatch,
+                     .decay_head_norms = settings_.decay_head_norms},
+          .parallel = settings_.parallel,
+          .positions = std::max(settings_.step.sequence, settings_.sample_capacity)};
+}
+
 TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& settings,
                                  const FamilyRegistry& families)
     : rank_(rank),
-      store_(&rank.mesh()),
-      model_(settings.model, families, store_, parts_of(rank.mesh(), settings)) {
-  const UpdateRules& rules = settings.optimizer.rules;
-  store_.allocate({.compute = settings.compute,
-                   .gradients = settings.gradients,
-                   .train = true,
-                   .states = states_of(rules),
-                   .rule_of = [&rules](const engine::Parameter& p) { return rule_of(rules, p); },
-                   .sharding = settings.sharding,
-                   .groups = engine::group_places(rank.mesh()),
-                   .split_masters = settings.optimizer.split_masters,
-                   .reduce_each_microbatch = settings.reduce_each_microbatch,
-                   .decay_head_norms = settings.decay_head_norms},
-                  rank.persistent());
-  model_.allocate_tables(rank, std::max(settings.step.sequence, settings.sample_capacity));
-  parallel_ = std::make_unique<engine::DataParallel>(rank, store_, settings.parallel);
-  optimizer_ = std::make_unique<Optimizer>(settings.optimizer, store_, *parallel_, rank);
+      settings_(settings),
+      rule_(settings.loss_rule ? settings.loss_rule() : nullptr),
+      trained_(rank, instance_settings(settings.model, ModelInstance::Role::kTrained), families) {
+  optimizer_ = std::make_unique<Optimizer>(settings_.optimizer, store(), parallel(), rank);
   StepSettings step = settings.step;
   step.compute = settings.compute;
-  if (step.precision.fp8 && step.precision.delayed.steps > 0) scales_.emplace(rank, store_, step.precision);
-  step_ = std::make_unique<TrainingStep>(rank, *parallel_, model_, *optimizer_, scales(), step);
+  if (step.precision.fp8 && step.precision.delayed.steps > 0) scales_.emplace(rank, store(), step.precision);
+  if (rule_) {
+    for (const FrozenModel& frozen : rule_->frozen_models(settings.model)) {
+      frozen_.emplace_back(
+          frozen.name, std::make_unique<ModelInstance>(
+                           rank, instance_settings(frozen.model, ModelInstance::Role::kFrozen), families));
+    }
+  }
+  step_ = std::make_unique<TrainingStep>(rank, parallel(), model(), *optimizer_, scales(), step, rule_.get());
   if (settings.sample_capacity > 0) {
     constexpr std::int64_t kPassTokens = 32;  // of a prompt, which is short
     const bool gathers = rank.mesh().size() > 1 && settings.sharding == engine::Sharding::kParameters;
-    reader_.emplace(rank, model_,
+    reader_.emplace(rank, model(),
                     ReaderSettings{.compute = settings.compute,
                                    .capacity = settings.sample_capacity,
                                    .pass_tokens = kPassTokens,
-                                   .parallel = gathers ? parallel_.get() : nullptr,
+                                   .parallel = gathers ? &parallel() : nullptr,
                                    .pipeline = settings.step.pipeline.shape(rank.mesh())});
   }
+  if (rule_) rule_->prepare(*this);
+}
+
+ModelInstance& TrainingSession::frozen(std::string_view name) {
+  const auto found =
+      std::ranges::find(frozen_, name, [](const auto& model) -> std::string_view { return model.first; });
+  PRIMUS_CHECK("TrainingSession::frozen", found != frozen_.end());
+  return *found->second;
+}
+
+void TrainingSession::before_step(std::int64_t step, std::span<data::Batch> batches) {
+  if (rule_) rule_->before_step({.session = *this, .step = step, .batches = batches});
 }
 
 namespace {
@@ -77,7 +103,7 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
                                 const FamilyRegistry& families) {
   SessionSettings measured = settings;
   // On one stage all microbatches between the first and the last do the same.
-  if (rank.mesh().shape().pipeline * settings.step.pipeline.chunks == 1)
+  if (rank.mesh().shape().pipeline * settings.step.pipeline.chunks == 1 && !settings.loss_rule)
     measured.step.microbatches = std::min<std::int64_t>(settings.step.microbatches, 3);
   TrainingSession session(rank, measured, families);
   session.store().initialize(rank.context(), 0);
@@ -88,6 +114,8 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
   const auto whole_step = [&] {
     meter.reset();
     sent[0] = traffic_of(rank);
+    std::vector<data::Batch> batches(static_cast<std::size_t>(measured.step.microbatches));
+    session.before_step(1, batches);
     step.begin();
     for (std::int64_t i = 0; i < measured.step.microbatches; ++i) {
       step.microbatch(i, {});

@@ -1,10 +1,14 @@
-// All that trains one model on one rank: parameters, model, optimizer, step. Built twice: on a measuring
-// rank, where one step leaves the exact memory plan behind, and then for real. Not thread-safe.
+// All that trains a model on one rank: the model, those that are frozen beside it, optimizer, step. Built
+// twice: on a measuring rank, where one step leaves the exact memory plan of all of it behind, and then for
+// real. Not thread-safe.
 #pragma once
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/data_parallel.h"
@@ -14,6 +18,8 @@
 #include "lm/generate/token_reader.h"
 #include "lm/model/language_model.h"
 #include "lm/optimizer/optimizer.h"
+#include "lm/train/loss_rule.h"
+#include "lm/train/model_instance.h"
 #include "lm/train/training_step.h"
 
 namespace primus {
@@ -31,6 +37,7 @@ struct SessionSettings {
   engine::DataParallelSettings parallel;
   bool evaluation = false;           // evaluation passes will run, too
   std::int64_t sample_capacity = 0;  // above 0: the model also writes, texts of up to so many tokens
+  MakeLossRule loss_rule = {};       // empty: the mean of -ln p(label)
 };
 
 class TrainingSession {
@@ -39,11 +46,20 @@ class TrainingSession {
   TrainingSession(engine::Rank& rank, const SessionSettings& settings, const FamilyRegistry& families);
 
   engine::Rank& rank() { return rank_; }
-  engine::ParameterStore& store() { return store_; }
-  engine::DataParallel& parallel() { return *parallel_; }
-  const LanguageModel& model() const { return model_; }
+  // The model that is trained.
+  ModelInstance& trained() { return trained_; }
+  engine::ParameterStore& store() { return trained_.store(); }
+  engine::DataParallel& parallel() { return trained_.parallel(); }
+  const LanguageModel& model() const { return trained_.model(); }
+  // A frozen model of the loss rule, by name (FrozenModel). Its weights are the caller's to load.
+  ModelInstance& frozen(std::string_view name);
+  const SessionSettings& settings() const { return settings_; }
   Optimizer& optimizer() { return *optimizer_; }
   TrainingStep& step() { return *step_; }
+  // Null without SessionSettings::loss_rule. before_step() of a rule runs by way of the session.
+  LossRule* rule() { return rule_.get(); }
+  // Before TrainingStep::begin(), where there is a rule: its work before a step, with the step's batches.
+  void before_step(std::int64_t step, std::span<data::Batch> batches);
   // Of a precision recipe with delayed scales; else null.
   engine::DelayedScales* scales() { return scales_ ? &*scales_ : nullptr; }
   // With SessionSettings::sample_capacity; reads the weights as they are, and changes nothing that is
@@ -51,10 +67,14 @@ class TrainingSession {
   TokenReader* reader() { return reader_ ? &*reader_ : nullptr; }
 
  private:
+  // A model of the session: the trained one, or frozen beside it.
+  ModelInstance::Settings instance_settings(const ModelConfig& model, ModelInstance::Role role) const;
+
   engine::Rank& rank_;
-  engine::ParameterStore store_;
-  LanguageModel model_;
-  std::unique_ptr<engine::DataParallel> parallel_;
+  const SessionSettings settings_;
+  std::unique_ptr<LossRule> rule_;
+  ModelInstance trained_;
+  std::vector<std::pair<std::string, std::unique_ptr<ModelInstance>>> frozen_;
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<engine::DelayedScales> scales_;
   std::unique_ptr<TrainingStep> step_;

@@ -217,12 +217,19 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   const double began = monotonic_seconds(), wait_before = loader->wait_seconds();
   TrainingStep& step = session->step();
   const RunTrace::HostWork whole(trace.get(), "step", iteration + 1);
+  // A rule sees the whole step before it begins; without one, batches are read while the device works.
+  std::vector<data::Batch> batches;
+  if (session->rule()) {
+    for (std::int64_t i = 0; i < settings.step.microbatches; ++i) batches.push_back(next_batch(*loader));
+    finish_step();
+    session->before_step(iteration + 1, batches);
+  }
   step.begin(iteration + 1);
   try {
     for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
       // A step may take minutes, and only its end changes the model.
       if (stop && ranks.alone()) return false;
-      const data::Batch& batch = next_batch(*loader);
+      const data::Batch& batch = session->rule() ? batches[static_cast<std::size_t>(i)] : next_batch(*loader);
       const RunTrace::HostWork enqueued(trace.get(), "microbatch", i);
       step.microbatch(i, batch);
     }
@@ -307,6 +314,7 @@ void Trainer::Run::finish_step() {
                          .grad_norm = result.gradient_norm,
                          .nan_iterations = nan_iterations};
   if (result.mtp_loss) record.other_losses.emplace_back("mtp_loss", *result.mtp_loss);
+  for (const auto& metric : result.metrics) record.other_losses.push_back(metric);
   add_routing(result, model.moe, record);
   record.memory = memory_in_use(rank->device(), device_properties, memory);
   record.throughput = meter->update(step.iteration,

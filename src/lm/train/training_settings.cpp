@@ -651,7 +651,8 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
                        .reshard_after_forward = c.torch_fsdp2_reshard_after_forward,
                        .reduce_dtype = c.grad_reduce_in_bf16 ? DType::kBF16 : DType::kF32},
           .evaluation = c.eval_iters > 0,
-          .sample_capacity = c.sample_interval ? sample_capacity_of(c, model) : 0};
+          .sample_capacity = c.sample_interval ? sample_capacity_of(c, model) : 0,
+          .loss_rule = objective_of(c).loss_rule(e)};
 }
 
 }  // namespace primus

@@ -202,6 +202,7 @@ void Trainer::Run::prepare() {
   phase("loading weights");
   load_or_initialize();
   session->parallel().distribute_values();
+  if (session->rule()) session->rule()->load_weights(*session);
 
   const Path root = checkpoint_root_of(e);
   if (ranks.first()) {

@@ -39,13 +39,16 @@ class StopsWithin {
 }  // namespace
 
 TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, const LanguageModel& model,
-                           Optimizer& optimizer, engine::DelayedScales* scales, const StepSettings& settings)
+                           Optimizer& optimizer, engine::DelayedScales* scales, const StepSettings& settings,
+                           LossRule* rule)
     : rank_(rank),
       parallel_(parallel),
       model_(model),
       optimizer_(optimizer),
       scales_(scales),
       settings_(settings),
+      rule_(rule),
+      inputs_(rank, model, settings),
       runner_(std::make_unique<engine::ScheduleRunner>(
           rank, parallel, static_cast<engine::ChunkedModel&>(*this), runner_settings())),
       graphs_(rank, why_not_recorded().empty() ? settings.record_after : 0, settings.microbatches > 1),
@@ -63,29 +66,17 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, c
   routing_.parallel = &parallel;
   routing_.data_ranks = rank.mesh().data_ranks();
   dropout_ = {.seed = settings.seed, .scalars = scalars_};
-  if (rank.mesh().tensor()) tensor_.emplace(rank, settings.tensor_overlap);
-  if (comm::Communicator* const experts = rank.mesh().experts())
-    experts_.emplace(rank, *experts, settings.expert_overlap);
-  if (rank.mesh().context()) context_.emplace(rank, settings.context_exchange);
-  for (int r = 0; context_ && r < context_->ranks(); ++r) {
-    std::vector<std::int32_t>& tokens = held_.emplace_back();
-    for (std::int64_t s = 0; s < settings.micro_batch; ++s) {
-      for (const std::int64_t position : engine::context_positions(settings.sequence, context_->ranks(), r))
-        tokens.push_back(static_cast<std::int32_t>(s * settings.sequence + position));
-    }
-  }
+  if (rule_ && !rule_->metrics().empty())
+    metrics_ = rank.persistent(DType::kF32, {static_cast<std::int64_t>(rule_->metrics().size())});
+  for (HostSide& host : host_) host.staging.resize(static_cast<std::size_t>(settings.microbatches));
   if (rank.measuring()) return;
+  list_results();
   std::int64_t results = 0;
-  for (const Tensor& tensor : published()) results += tensor.absent() ? 0 : tensor.bytes();
+  for (const Result& result : results_) results += result.from.bytes();
   for (HostSide& host : host_) {
-    host.staging.resize(static_cast<std::size_t>(settings.microbatches));
     host.scalars = PinnedBuffer(rank.device(), 2 * scalars_.bytes());
     host.results = PinnedBuffer(rank.device(), results);
     host.finished = rank.device().create_event();
-  }
-  positions_.resize(settings.micro_batch * settings.sequence);
-  for (std::size_t t = 0; t < positions_.size(); ++t) {
-    positions_[t] = static_cast<std::int32_t>(static_cast<std::int64_t>(t) % settings.sequence);
   }
 }
 
@@ -98,7 +89,8 @@ engine::ScheduleRunner::Settings TrainingStep::runner_settings() const {
       .stage = mesh.place().stage,
       .pipeline = mesh.pipeline(),
       .dtype = settings_.compute,
-      .shape = {held_tokens() / mesh.shape().tensor, model_.config().streams() * model_.config().hidden},
+      .shape = {inputs_.held_tokens() / mesh.shape().tensor,
+                model_.config().streams() * model_.config().hidden},
       .recompute = {},
       .precision = settings_.precision,
       .weight_gradients = settings_.weight_gradients};
@@ -112,6 +104,7 @@ engine::ScheduleRunner::Settings TrainingStep::runner_settings() const {
 
 std::string TrainingStep::why_not_recorded() const {
   if (rank_.mesh().size() > 1) return "several ranks train together, and their collectives are not recorded";
+  if (rule_) return "its losses are weighed by what the objective computes before each step";
   if (!runner_->in_turn()) return "the schedule begins a microbatch before the one in front has ended";
   const MoeConfig& moe = model_.config().moe;
   if (moe.experts > 0 && moe.training.balance_step && settings_.microbatches > 1)
@@ -127,160 +120,6 @@ std::string TrainingStep::why_not_recorded() const {
 
 double TrainingStep::loss_weight() const {
   return 1.0 / static_cast<double>(settings_.microbatches * rank_.mesh().data_ranks());
-}
-
-std::int64_t TrainingStep::held_tokens() const {
-  return settings_.micro_batch * settings_.sequence / rank_.mesh().shape().context;
-}
-
-template <class T>
-const void* TrainingStep::held_of(Staging& host, const std::vector<T>& values) const {
-  if (!context_) return values.data();
-  const std::vector<std::int32_t>& tokens = held_[static_cast<std::size_t>(context_->rank())];
-  std::vector<std::byte>& held = host.held.emplace_back(tokens.size() * sizeof(T));
-  for (std::size_t i = 0; i < tokens.size(); ++i)
-    std::memcpy(held.data() + i * sizeof(T), &values[static_cast<std::size_t>(tokens[i])], sizeof(T));
-  return held.data();
-}
-
-void TrainingStep::stage(const data::BatchView& batch, std::int64_t slot, double weight, bool with_mtp) {
-  if (rank_.measuring()) return;
-  Staging& host = host_[turn_].staging[static_cast<std::size_t>(slot)];
-  host.held.clear();
-  host.batch.assign(batch);
-  double mask_sum = 0;
-  for (float m : batch.loss_mask) mask_sum += static_cast<double>(m);
-  const double scale = weight / (batch.loss_divisor > 0 ? batch.loss_divisor : std::max(mask_sum, 1.0));
-  host.loss_weights.resize(batch.loss_mask.size());
-  std::transform(batch.loss_mask.begin(), batch.loss_mask.end(), host.loss_weights.begin(),
-                 [scale](float m) { return static_cast<float>(static_cast<double>(m) * scale); });
-  if (settings_.packed_documents) host.first_key = first_key(batch.document_starts);
-  if (numbers_tokens(true)) {
-    const auto first =
-        static_cast<std::int32_t>((slot * rank_.mesh().data_ranks() + rank_.mesh().data_rank()) *
-                                  settings_.micro_batch * settings_.sequence);
-    host.token_numbers.clear();
-    for (const auto& tokens : held_) {
-      for (const std::int32_t token : tokens) host.token_numbers.push_back(first + token);
-    }
-    if (!context_) {
-      host.token_numbers.resize(positions_.size());
-      std::iota(host.token_numbers.begin(), host.token_numbers.end(), first);
-    }
-  }
-  host.mtp.clear();
-  for (std::int64_t depth = 1; with_mtp && depth <= model_.config().mtp.modules(); ++depth)
-    host.mtp.push_back(mtp_inputs(batch, depth, weight));
-}
-
-ModelInputs TrainingStep::upload(Tape& tape, int chunk, std::int64_t slot, bool with_mtp) {
-  const bool last = model_.last(chunk);
-  const std::int64_t all = settings_.micro_batch * settings_.sequence;  // of all context ranks
-  const Shape shape{held_tokens()};
-  std::vector<Tensor> places;
-  const auto input = [&](DType dtype, const Shape& of) {
-    Value value = tape.input(dtype, of, false);
-    places.push_back(value.tensor());
-    return value;
-  };
-  ModelInputs in;
-  BlockInputs& blocks = in.blocks;
-  blocks.batch = settings_.micro_batch;
-  blocks.sequence = settings_.sequence / rank_.mesh().shape().context;
-  if (model_.needs_tokens(chunk)) in.tokens = input(DType::kI32, shape);
-  blocks.positions = input(DType::kI32, shape);
-  if (last) {
-    in.labels = input(DType::kI32, shape);
-    in.loss_weights = input(DType::kF32, shape);
-  }
-  if (settings_.packed_documents) blocks.first_key = input(DType::kI32, shape);
-  if (numbers_tokens(tape.training())) blocks.token_numbers = input(DType::kI32, {all});
-  if (context_) blocks.context = &*context_;
-  if (tensor_) blocks.tensor = &*tensor_;
-  if (experts_) blocks.experts = &*experts_;
-  const std::int64_t depths = with_mtp && last ? model_.config().mtp.modules() : 0;
-  for (std::int64_t depth = 0; depth < depths; ++depth) {
-    in.mtp.push_back({.tokens = input(DType::kI32, shape),
-                      .labels = input(DType::kI32, shape),
-                      .loss_weights = input(DType::kF32, shape)});
-  }
-  if (rank_.measuring()) return in;
-  if (graphs_.recording()) {
-    recorded_inputs_[slot == 0 ? 0 : 1] = std::move(places);
-  } else {
-    copy_inputs(places, host_inputs(chunk, slot, tape.training(), with_mtp));
-  }
-  return in;
-}
-
-std::vector<const void*> TrainingStep::host_inputs(int chunk, std::int64_t slot, bool training,
-                                                   bool with_mtp) {
-  Staging& host = host_[turn_].staging[static_cast<std::size_t>(slot)];
-  std::vector<const void*> inputs;
-  const auto held = [&](const auto& values) { inputs.push_back(held_of(host, values)); };
-  if (model_.needs_tokens(chunk)) held(host.batch.tokens);
-  held(host.batch.positions.empty() ? positions_ : host.batch.positions);
-  if (model_.last(chunk)) {
-    held(host.batch.labels);
-    held(host.loss_weights);
-  }
-  if (settings_.packed_documents) held(host.first_key);
-  if (numbers_tokens(training)) inputs.push_back(host.token_numbers.data());
-  if (!with_mtp || !model_.last(chunk)) return inputs;
-  for (const MtpStaging& depth : host.mtp) {
-    held(depth.tokens);
-    held(depth.labels);
-    held(depth.loss_weights);
-  }
-  return inputs;
-}
-
-void TrainingStep::copy_inputs(const std::vector<Tensor>& to, const std::vector<const void*>& from) {
-  PRIMUS_CHECK("TrainingStep", to.size() == from.size());
-  for (std::size_t i = 0; i < to.size(); ++i)
-    rank_.compute().copy_to_device(to[i].data, from[i], to[i].bytes());
-}
-
-// Tokens, labels and mask move `depth` positions ahead within their document (or sequence); what would come
-// from behind its end is token 0 and has no loss. As Megatron-LM does, the mean is over the tokens that are
-// left.
-TrainingStep::MtpStaging TrainingStep::mtp_inputs(const data::BatchView& batch, std::int64_t depth,
-                                                  double weight) const {
-  const auto count = static_cast<std::int64_t>(batch.tokens.size());
-  MtpStaging out{std::vector<std::int32_t>(batch.tokens.size()),
-                 std::vector<std::int32_t>(batch.tokens.size()), std::vector<float>(batch.tokens.size())};
-  double mask_sum = 0;
-  const auto shift = [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t + depth < end; ++t) {
-      const auto to = static_cast<std::size_t>(t), from = static_cast<std::size_t>(t + depth);
-      out.tokens[to] = batch.tokens[from];
-      out.labels[to] = batch.labels[from];
-      out.loss_weights[to] = batch.loss_mask[from];
-      mask_sum += static_cast<double>(batch.loss_mask[from]);
-    }
-  };
-  if (settings_.packed_documents) {
-    for (std::size_t d = 0; d + 1 < batch.document_starts.size(); ++d)
-      shift(batch.document_starts[d], batch.document_starts[d + 1]);
-  } else {
-    for (std::int64_t begin = 0; begin < count; begin += settings_.sequence)
-      shift(begin, begin + settings_.sequence);
-  }
-  const MtpConfig& mtp = model_.config().mtp;
-  const double labels = batch.loss_divisor > 0 ? batch.loss_divisor : std::max(mask_sum, 1.0);
-  const double scale = weight * mtp.training.loss_scale / (static_cast<double>(mtp.layers) * labels);
-  for (float& w : out.loss_weights) w = static_cast<float>(static_cast<double>(w) * scale);
-  return out;
-}
-
-// The first position of its own sequence that each token may see: that of its document's first token.
-std::vector<std::int32_t> TrainingStep::first_key(std::span<const std::int32_t> document_starts) const {
-  std::vector<std::int32_t> keys(positions_.size());
-  for (std::size_t d = 0; d + 1 < document_starts.size(); ++d) {
-    const auto begin = keys.begin() + document_starts[d], end = keys.begin() + document_starts[d + 1];
-    std::fill(begin, end, document_starts[d] % static_cast<std::int32_t>(settings_.sequence));
-  }
-  return keys;
 }
 
 double TrainingStep::read_scalar(const Tensor& scalar) {
@@ -324,6 +163,7 @@ void TrainingStep::begin(std::int64_t step) {
   }
   if (scales_) scales_->begin_step();
   begin_losses();
+  if (!metrics_.absent() && !rank_.measuring()) rank_.compute().fill_zero(metrics_.data, metrics_.bytes());
   turn_ = 1 - turn_;
   if (std::exchange(host_[turn_].unread, false)) host_[turn_].finished->synchronize();
   upload_scalars(ScalarsOf::kBegin, step, 0, 0);
@@ -334,7 +174,8 @@ void TrainingStep::begin(std::int64_t step) {
 }
 
 void TrainingStep::microbatch(std::int64_t index, const data::BatchView& batch) {
-  stage(batch, index, loss_weight(), true);
+  StepInputs::Staging& host = host_[turn_].staging[static_cast<std::size_t>(index)];
+  inputs_.stage(host, batch, index, loss_weight(), true);
   const std::size_t kind = index == 0 ? 0 : 1;
   constexpr StepGraphs::Part kParts[] = {StepGraphs::Part::kFirstMicrobatch,
                                          StepGraphs::Part::kFurtherMicrobatch};
@@ -343,20 +184,24 @@ void TrainingStep::microbatch(std::int64_t index, const data::BatchView& batch) 
     const StopsWithin stops(rank_, stop_);
     graphs_.run(
         kParts[kind], [&] { runner_->run(index + 1); },
-        [&] { copy_inputs(recorded_inputs_[kind], host_inputs(0, index, true, true)); });
+        [&] { inputs_.copy(recorded_inputs_[kind], 0, true, true, host); });
   } catch (const StopRequest&) {
     rank_.compute().synchronize();  // copies still read the host's side of the batch
     runner_->abandon();
     throw;
   } catch (...) {
-    if (experts_) experts_->abandon();
+    inputs_.abandon();
     throw;
   }
 }
 
 engine::ChunkedModel::Outputs TrainingStep::forward(Tape& tape, int chunk, std::int64_t microbatch, Value x) {
   const bool with_mtp = tape.training() || evaluates_mtp_;
-  ModelInputs in = upload(tape, chunk, microbatch, with_mtp);
+  std::vector<Tensor>* const recorded =
+      graphs_.recording() ? &recorded_inputs_[microbatch == 0 ? 0 : 1] : nullptr;
+  if (recorded) recorded->clear();
+  ModelInputs in = inputs_.place(tape, chunk, with_mtp,
+                                 host_[turn_].staging[static_cast<std::size_t>(microbatch)], recorded);
   if (tape.training()) {
     if (!routing_.load.absent()) in.blocks.routing = &routing_;
     if (drops_out()) in.blocks.dropout = &dropout_;
@@ -364,7 +209,18 @@ engine::ChunkedModel::Outputs TrainingStep::forward(Tape& tape, int chunk, std::
   }
   Value hidden = model_.forward(chunk, in, std::move(x));
   if (!model_.last(chunk)) return {.next = std::move(hidden), .losses = {}};
-  Outputs outputs{.next = {}, .losses = {model_.loss(hidden, in)}};
+  Outputs outputs;
+  if (rule_ && tape.training()) {
+    outputs.losses.push_back(model_.weighed_loss(hidden, in, [&](const Tensor& losses) {
+      rule_->weigh({.rank = rank_,
+                    .microbatch = microbatch,
+                    .losses = losses,
+                    .weights = in.loss_weights.tensor(),
+                    .metrics = metrics_});
+    }));
+  } else {
+    outputs.losses.push_back(model_.loss(hidden, in));
+  }
   if (!with_mtp) return outputs;
   for (Value& loss : model_.mtp_losses(hidden, in)) outputs.losses.push_back(std::move(loss));
   return outputs;
@@ -386,10 +242,14 @@ Tensor TrainingStep::own_losses(const Value& losses) const {
 void TrainingStep::finish_gradients() {
   PRIMUS_CHECK("TrainingStep::finish_gradients", runner_->finished());
   turbo::launch(rank_.context(), turbo::Fill{.out = stop_votes_, .value = votes_to_stop_ ? 1.0F : 0.0F});
+  // Tensor ranks have the same tokens, and so the same metrics.
+  const comm::Communicator* const tensor = rank_.mesh().tensor();
+  if (!metrics_.absent() && tensor && tensor->rank() > 0 && !rank_.measuring())
+    rank_.compute().fill_zero(metrics_.data, metrics_.bytes());
   graphs_.run(StepGraphs::Part::kGradients, [&] {
     parallel_.finish_gradients();
     for (const Tensor& total :
-         {loss_, stop_votes_, mtp_loss_, routing_.load, routing_.losses, routing_.margins}) {
+         {loss_, stop_votes_, mtp_loss_, metrics_, routing_.load, routing_.losses, routing_.margins}) {
       if (!total.absent()) parallel_.sum(total);
     }
     if (scales_) scales_->reduce(parallel_);
@@ -398,10 +258,9 @@ void TrainingStep::finish_gradients() {
   if (rank_.measuring()) return;
   HostSide& host = host_[turn_];
   std::byte* to = host.results.data();
-  for (const Tensor& tensor : published()) {
-    if (tensor.absent()) continue;
-    rank_.compute().copy_to_host(to, tensor.data, tensor.bytes());
-    to += tensor.bytes();
+  for (const Result& result : results_) {
+    rank_.compute().copy_to_host(to, result.from.data, result.from.bytes());
+    to += result.from.bytes();
   }
   if (timing_) {
     host.end = last_end_ = (last_end_ + 1) % ends_.size();
@@ -411,8 +270,38 @@ void TrainingStep::finish_gradients() {
   host.unread = true;
 }
 
-std::array<Tensor, 6> TrainingStep::published() const {
-  return {loss_, optimizer_.gradient_norm(), stop_votes_, mtp_loss_, routing_.load, routing_.losses};
+void TrainingStep::list_results() {
+  const auto add = [this](const Tensor& from, std::function<void(const std::byte*, StepResult&)> read) {
+    if (!from.absent()) results_.push_back({from, std::move(read)});
+  };
+  const auto number = [](const std::byte* at) {
+    float value = 0;
+    std::memcpy(&value, at, sizeof(value));
+    return static_cast<double>(value);
+  };
+  add(loss_, [=](const std::byte* at, StepResult& result) { result.loss = number(at); });
+  add(optimizer_.gradient_norm(),
+      [=](const std::byte* at, StepResult& result) { result.gradient_norm = number(at); });
+  add(stop_votes_, [=, this](const std::byte* at, StepResult& result) {
+    if (rank_.mesh().size() > 1) result.stop_votes = static_cast<int>(number(at));
+  });
+  add(mtp_loss_, [=, this](const std::byte* at, StepResult& result) {
+    const double scale = model_.config().mtp.training.loss_scale;
+    if (scale > 0) result.mtp_loss = number(at) / scale;  // remove the loss scale
+  });
+  add(routing_.load, [this](const std::byte* at, StepResult& result) { result.routing = routing_of(at); });
+  add(routing_.losses,
+      [this](const std::byte* at, StepResult& result) { add_router_losses(at, result.routing); });
+  add(metrics_, [=, this](const std::byte* at, StepResult& result) {
+    for (const std::string& name : rule_->metrics()) {
+      const double value = number(std::exchange(at, at + sizeof(float)));
+      if (name == "loss") {
+        result.loss = value;
+      } else {
+        result.metrics.emplace_back(name, value);
+      }
+    }
+  });
 }
 
 StepResult TrainingStep::result() {
@@ -427,26 +316,7 @@ StepResult TrainingStep::result() {
     result.seconds = seconds_of(host);
   }
   const std::byte* at = host.results.data();
-  const auto next = [&at](const Tensor& tensor) {
-    return std::exchange(at, tensor.absent() ? at : at + tensor.bytes());
-  };
-  const auto number = [&](const Tensor& tensor) {
-    float value = 0;
-    std::memcpy(&value, next(tensor), sizeof(value));
-    return static_cast<double>(value);
-  };
-  result.loss = number(loss_);
-  result.gradient_norm = number(optimizer_.gradient_norm());
-  const double votes = number(stop_votes_);
-  if (rank_.mesh().size() > 1) result.stop_votes = static_cast<int>(votes);
-  if (!mtp_loss_.absent()) {
-    const double loss = number(mtp_loss_), scale = model_.config().mtp.training.loss_scale;
-    if (scale > 0) result.mtp_loss = loss / scale;  // remove the loss scale
-  }
-  if (!routing_.load.absent()) {
-    const std::byte* const load = next(routing_.load);
-    result.routing = routing_of(load, next(routing_.losses));
-  }
+  for (const Result& read : results_) read.read(std::exchange(at, at + read.from.bytes()), result);
   return result;
 }
 
@@ -456,14 +326,11 @@ std::optional<double> TrainingStep::seconds_of(const HostSide& host) const {
   return timing_->seconds(from, *ends_[host.end]);
 }
 
-std::vector<LayerRouting> TrainingStep::routing_of(const std::byte* load_bytes,
-                                                   const std::byte* loss_bytes) const {
+std::vector<LayerRouting> TrainingStep::routing_of(const std::byte* load_bytes) const {
   std::vector<LayerRouting> layers;
   const MoeConfig& moe = model_.config().moe;
   std::vector<std::int32_t> load(static_cast<std::size_t>(routing_.load.elements()));
-  std::vector<float> losses(static_cast<std::size_t>(routing_.losses.elements()));
   std::memcpy(load.data(), load_bytes, load.size() * sizeof(std::int32_t));
-  std::memcpy(losses.data(), loss_bytes, losses.size() * sizeof(float));
   const std::int64_t blocks = model_.config().layers;
   for (std::int64_t i = 0; i < routing_.load.rows(); ++i) {
     if (!moe.routed(std::min(i, blocks - 1))) continue;  // modules of multi-token prediction: as the last
@@ -475,10 +342,18 @@ std::vector<LayerRouting> TrainingStep::routing_of(const std::byte* load_bytes,
     layer.imbalance = *std::max_element(layer.load.begin(), layer.load.end()) *
                       static_cast<double>(moe.experts) / std::max(total, 1.0);
     layer.dropped = first[moe.experts] / std::max(total, 1.0);
-    layer.balance_loss = static_cast<double>(losses[static_cast<std::size_t>(2 * i)]) * routing_.loss_weight;
-    layer.z_loss = static_cast<double>(losses[static_cast<std::size_t>(2 * i + 1)]) * routing_.loss_weight;
   }
   return layers;
+}
+
+void TrainingStep::add_router_losses(const std::byte* bytes, std::vector<LayerRouting>& layers) const {
+  std::vector<float> losses(static_cast<std::size_t>(routing_.losses.elements()));
+  std::memcpy(losses.data(), bytes, losses.size() * sizeof(float));
+  for (LayerRouting& layer : layers) {
+    const auto at = static_cast<std::size_t>(2 * layer.layer);
+    layer.balance_loss = static_cast<double>(losses[at]) * routing_.loss_weight;
+    layer.z_loss = static_cast<double>(losses[at + 1]) * routing_.loss_weight;
+  }
 }
 
 void TrainingStep::update(std::int64_t step, double learning_rate, double weight_decay) {
@@ -513,7 +388,7 @@ void TrainingStep::evaluate(const data::BatchView& batch, bool with_mtp) {
   try {
     // One staging slot, so the copies of the batch before must be over.
     if (!rank_.measuring()) rank_.compute().synchronize();
-    stage(batch, 0, 1.0, with_mtp);
+    inputs_.stage(host_[turn_].staging.front(), batch, 0, 1.0, with_mtp);
     const StopsWithin stops(rank_, stop_);
     runner_->evaluate(tape_, 0);
     ++evaluated_;
@@ -522,7 +397,7 @@ void TrainingStep::evaluate(const data::BatchView& batch, bool with_mtp) {
     tape_.abandon();
     throw;
   } catch (...) {
-    if (experts_) experts_->abandon();
+    inputs_.abandon();
     throw;
   }
 }

@@ -10,60 +10,28 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/timing.h"
-#include "engine/context_attention.h"
 #include "engine/data_parallel.h"
 #include "engine/delayed_scales.h"
-#include "engine/expert_parallel.h"
 #include "engine/rank.h"
 #include "engine/schedule_runner.h"
 #include "engine/tape.h"
-#include "engine/tensor_parallel.h"
-#include "engine/weight_gradient_queue.h"
 #include "lm/data/batch.h"
 #include "lm/model/language_model.h"
 #include "lm/optimizer/optimizer.h"
+#include "lm/train/loss_rule.h"
 #include "lm/train/step_graphs.h"
+#include "lm/train/step_inputs.h"
+#include "lm/train/step_settings.h"
 
 namespace primus {
-
-// How the stages of a pipeline share a model and its microbatches; the mesh says how many they are.
-struct PipelineSettings {
-  engine::ScheduleKind schedule = engine::ScheduleKind::kOneForwardOneBackward;
-  int chunks = 1;                         // of each stage
-  std::vector<std::int64_t> blocks = {};  // of each part; empty: all alike
-
-  engine::PipelineShape shape(const engine::Mesh& mesh) const {
-    return {mesh.shape().pipeline, chunks, engine::traits_of(schedule).v_shaped};
-  }
-};
-
-struct StepSettings {
-  std::int64_t micro_batch = 1;   // sequences per microbatch
-  std::int64_t sequence = 1;      // tokens per sequence
-  std::int64_t microbatches = 1;  // per step, of each data-parallel rank
-  bool packed_documents = false;  // batches name their documents (Batch::document_starts)
-  engine::RecomputePolicy recompute = {};
-  engine::PrecisionRecipe precision = {};
-  engine::WeightGradientQueue::Policy weight_gradients = engine::WeightGradientQueue::Policy::kInline;
-  std::uint64_t seed = 0;  // of random numbers inside the model
-  // Of a mesh with context ranks.
-  engine::ContextParallel::Exchange context_exchange = engine::ContextParallel::Exchange::kRing;
-  // Of a mesh with tensor ranks: what is gathered and scattered beside products.
-  engine::TensorParallel::Options tensor_overlap = {};
-  // Of a mesh with expert ranks: tokens travel beside shared experts.
-  bool expert_overlap = true;
-  PipelineSettings pipeline = {};
-  DType compute = DType::kF32;  // of activations; TrainingSession sets it
-  // Steps before one is recorded and then replayed (lm/train/step_graphs.h), where that can be; 0: never.
-  std::int64_t record_after = 0;
-};
 
 // How a step's tokens spread over the experts of one layer.
 struct LayerRouting {
@@ -84,7 +52,8 @@ struct StepResult {
   // Of multi-token prediction, without its scale: mean over depths of what `loss` is for each. Empty: the
   // model has none.
   std::optional<double> mtp_loss;
-  std::vector<LayerRouting> routing;  // of the layers that route; empty for dense models
+  std::vector<LayerRouting> routing;                    // of the layers that route; empty for dense models
+  std::vector<std::pair<std::string, double>> metrics;  // of a loss rule (LossRule::metrics), but "loss"
   // By the device's clock (TrainingStep::set_timing): from where the gradients of the step before ended to
   // where its own did. Of a step that began when no other was on its way: from its beginning, so without an
   // update. Empty: the device has no such clock, or the result was asked for once more.
@@ -95,8 +64,10 @@ class TrainingStep : private engine::ChunkedModel {
  public:
   // Takes its scalars from the rank's persistent arena. The model's tables must reach `sequence` positions.
   // `scales`: of a precision recipe that has delayed ones, else null.
+  // `rule`: decides what losses weigh; null: their mask does.
   TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, const LanguageModel& model,
-               Optimizer& optimizer, engine::DelayedScales* scales, const StepSettings& settings);
+               Optimizer& optimizer, engine::DelayedScales* scales, const StepSettings& settings,
+               LossRule* rule = nullptr);
 
   // `step` counts from 1 and keys random numbers. One earlier step may still run; for the one before that the
   // host waits, unless result() did.
@@ -143,46 +114,27 @@ class TrainingStep : private engine::ChunkedModel {
   std::string why_not_recorded() const;
 
  private:
-  struct MtpStaging {
-    std::vector<std::int32_t> tokens, labels;
-    std::vector<float> loss_weights;
-  };
-
-  // Copies a batch to the host's side of microbatch `slot`. `weight` is what its loss weighs in the sum: the
-  // mask is divided by its own sum, or the batch's divisor, and multiplied by it. `with_mtp`: with the inputs
-  // of multi-token prediction.
-  void stage(const data::BatchView& batch, std::int64_t slot, double weight, bool with_mtp);
-  // The inputs from there, on a tape.
-  ModelInputs upload(engine::Tape& tape, int chunk, std::int64_t slot, bool with_mtp);
-  // Where they lie on the host, in the order in which upload() takes their memory.
-  std::vector<const void*> host_inputs(int chunk, std::int64_t slot, bool training, bool with_mtp);
-  void copy_inputs(const std::vector<Tensor>& to, const std::vector<const void*>& from);
   bool drops_out() const {
     return model_.config().lora.training.dropout > 0 || settings_.precision.at_random;
   }
-  // Routers, dropout and rounding draw random numbers, and only in training.
-  bool numbers_tokens(bool training) const { return training && (!routing_.load.absent() || drops_out()); }
   engine::ScheduleRunner::Settings runner_settings() const;
   // The sums of losses begin anew.
   void begin_losses();
   Outputs forward(engine::Tape& tape, int chunk, std::int64_t microbatch, engine::Value x) override;
   void losses_ready(const std::vector<engine::Value>& losses) override;
-  MtpStaging mtp_inputs(const data::BatchView& batch, std::int64_t depth, double weight) const;
-  // Tokens of a microbatch on this context rank.
-  std::int64_t held_tokens() const;
   // Of all tokens' losses those that this rank counts.
   Tensor own_losses(const engine::Value& losses) const;
   void evaluate(const data::BatchView& batch, bool with_mtp);
   // Through a part of the pinned buffer that no copy reads any more: begin() and update() have one each.
   enum class ScalarsOf : std::uint8_t { kBegin, kUpdate };
   void upload_scalars(ScalarsOf of, std::int64_t step, double learning_rate, double weight_decay);
-  std::vector<std::int32_t> first_key(std::span<const std::int32_t> document_starts) const;
   // Of a microbatch in the mean over the global batch.
   double loss_weight() const;
   double read_scalar(const Tensor& scalar);
-  std::vector<LayerRouting> routing_of(const std::byte* load, const std::byte* losses) const;
-  // What result() reads; absent ones have no place there.
-  std::array<Tensor, 6> published() const;
+  std::vector<LayerRouting> routing_of(const std::byte* load) const;
+  void add_router_losses(const std::byte* losses, std::vector<LayerRouting>& layers) const;
+  // Lists what the host reads of a step.
+  void list_results();
 
   engine::Rank& rank_;
   engine::DataParallel& parallel_;
@@ -190,6 +142,8 @@ class TrainingStep : private engine::ChunkedModel {
   Optimizer& optimizer_;
   engine::DelayedScales* scales_;
   StepSettings settings_;
+  LossRule* rule_;
+  StepInputs inputs_;
   std::unique_ptr<engine::ScheduleRunner> runner_;
   StepGraphs graphs_;
   // Of the recorded first and further microbatches: where their inputs lie on the device.
@@ -199,6 +153,7 @@ class TrainingStep : private engine::ChunkedModel {
   Tensor stop_votes_;    // fp32
   Tensor scalars_;       // turbo/step_scalars.h
   Tensor mtp_loss_;      // of models with multi-token prediction
+  Tensor metrics_;       // of a rule that has some
   RoutingStep routing_;  // of models with experts
   engine::DropoutSource dropout_;
   const RoutingTrace* trace_ = nullptr;
@@ -207,29 +162,18 @@ class TrainingStep : private engine::ChunkedModel {
   bool evaluates_mtp_ = false;
   std::int64_t evaluated_ = 0;
 
-  // Host side of a microbatch's inputs: one slot per microbatch, since a device reads them later.
-  struct Staging {
-    data::Batch batch;
-    std::vector<float> loss_weights;
-    std::vector<std::int32_t> first_key, token_numbers;
-    std::vector<MtpStaging> mtp;               // by depth
-    std::vector<std::vector<std::byte>> held;  // of all these, what this context rank is given
+  // A value on the device that the host reads after each step, and where it belongs.
+  struct Result {
+    Tensor from;
+    std::function<void(const std::byte*, StepResult&)> read;
   };
-  // Of a value for each token of a microbatch, those of the tokens that this context rank holds.
-  template <class T>
-  const void* held_of(Staging& host, const std::vector<T>& values) const;
-  // With context ranks: the numbers of the tokens that each of them holds, within a microbatch.
-  std::optional<engine::ContextParallel> context_;
-  std::vector<std::vector<std::int32_t>> held_;
-  std::optional<engine::TensorParallel> tensor_;
-  std::optional<engine::ExpertParallel> experts_;
-  std::vector<std::int32_t> positions_;
+  std::vector<Result> results_;  // in the order in which they lie in HostSide::results
 
   // The host's side of a step. There are two, used in turn.
   struct HostSide {
-    std::vector<Staging> staging;  // by microbatch
-    PinnedBuffer scalars;          // of begin() and update()
-    PinnedBuffer results;          // published(), one after the other
+    std::vector<StepInputs::Staging> staging;  // by microbatch: a device reads them later
+    PinnedBuffer scalars;                      // of begin() and update()
+    PinnedBuffer results;                      // results_, one after the other
     std::unique_ptr<Event> finished;
     bool unread = false;  // `finished` is recorded, and nobody asked for the result
     // With a clock: where the step began, unless it follows one that was on its way; and which of ends_ is

@@ -1,7 +1,7 @@
 // What a run trains on and towards: one file and one entry for each value of `stage`.
 //
 // An objective opens the run's data, plans what data and weights decide, names the files that a trained model
-// needs beside its weights. Nothing outside this folder depends on which one
+// needs beside its weights, and makes the losses of a step. Nothing outside this folder depends on which one
 // it is.
 //
 // Errors are Error(kInvalid) at the place of the key that is to blame. An objective belongs to one run and
@@ -22,6 +22,7 @@
 #include "lm/data/dataset.h"
 #include "lm/model/family.h"
 #include "lm/tokenizer/tokenizer.h"
+#include "lm/train/loss_rule.h"
 #include "lm/train/missing_inputs.h"
 #include "lm/train/resume.h"
 
@@ -97,6 +98,12 @@ class Objective {
   // are there already.
   virtual void finish_model_files(const DataRequest& request, const ModelConfig& model,
                                   std::vector<Snapshot::Blob>& files) const = 0;
+
+  // ---- training
+
+  // Models beside the trained one, work before a step, and what losses weigh (lm/train/loss_rule.h). Empty:
+  // the mean of -ln p(label) over the labels that count.
+  virtual MakeLossRule loss_rule(const config::Experiment& experiment) const;
 };
 
 // An objective's entry: `extern const ObjectiveEntry kPretrain{...}` in its file.

@@ -63,4 +63,6 @@ std::optional<double> Objective::bytes_per_token(const data::Datasets&, const Da
   return std::nullopt;
 }
 
+MakeLossRule Objective::loss_rule(const config::Experiment&) const { return {}; }
+
 }  // namespace primus

@@ -1,0 +1,44 @@
+// A language model on a rank: its parameters, how the mesh shares them, and the model that reads them. A run
+// may have several, one that is trained and others that are frozen. Not thread-safe.
+#pragma once
+
+#include <memory>
+
+#include "engine/data_parallel.h"
+#include "engine/parameters.h"
+#include "engine/rank.h"
+#include "lm/model/language_model.h"
+
+namespace primus {
+
+class ModelInstance {
+ public:
+  enum class Role : std::uint8_t {
+    kTrained,  // with master weights, gradients and the optimizer's states
+    kFrozen,   // values in the compute type are all that is stored
+  };
+  struct Settings {
+    ModelConfig model;
+    Role role = Role::kTrained;
+    ModelParts parts = {};                       // this rank's
+    engine::ParameterStore::Layout layout = {};  // `train` follows from the role
+    engine::DataParallelSettings parallel = {};
+    std::int64_t positions = 0;  // that the rope tables reach
+  };
+
+  // Takes its memory from the rank's persistent arena. Weights are not initialised.
+  ModelInstance(engine::Rank& rank, Settings settings, const FamilyRegistry& families);
+
+  Role role() const { return role_; }
+  engine::ParameterStore& store() { return store_; }
+  const LanguageModel& model() const { return model_; }
+  engine::DataParallel& parallel() { return *parallel_; }
+
+ private:
+  Role role_;
+  engine::ParameterStore store_;
+  LanguageModel model_;
+  std::unique_ptr<engine::DataParallel> parallel_;
+};
+
+}  // namespace primus

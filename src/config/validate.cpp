@@ -438,6 +438,7 @@ class Validator {
           {"rope_low_freq_factor", "rope_high_freq_factor"});
     needs(type == "yarn", "with rope_scaling_type: yarn",
           {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "yarn_correction_range_round_to_int"});
+    needs(type == "longrope", "with rope_scaling_type: longrope", {"rope_short_factor", "rope_long_factor"});
     needs(c.mscale_all_dim.value_or(0) != 0 || c.mscale == 1.0, "with mscale_all_dim", {"mscale"});
   }
 

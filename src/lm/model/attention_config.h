@@ -36,6 +36,8 @@ struct AttentionConfig {
   // What primus_gpt leaves open, and other families say once for all their models: biases of queries, keys
   // and values; norms of heads, with weights, before the rotation; learned sinks.
   bool qkv_bias = false, qk_norm = false, sinks = false;
+  // All queries of a token are normed together, and all its keys (OLMo 2); a family says so.
+  bool wide_norm = false;
   // What comes out is gated, by as many columns of the queries' projection (Qwen3-Next); a family says so.
   bool output_gate = false;
   LatentConfig latent;

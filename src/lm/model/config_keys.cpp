@@ -111,6 +111,9 @@ constexpr std::string_view kYarn[] = {"factor",           "original_max_position
                                       "attention_factor", "mscale",
                                       "mscale_all_dim",   "truncate"};
 
+constexpr std::string_view kLongrope[] = {"factor", "original_max_position_embeddings", "attention_factor",
+                                          "short_factor", "long_factor"};
+
 Names keys_of(RopeScaling::Kind kind) {
   switch (kind) {
     case RopeScaling::Kind::kNone:
@@ -121,6 +124,8 @@ Names keys_of(RopeScaling::Kind kind) {
       return kLlama3;
     case RopeScaling::Kind::kYarn:
       return kYarn;
+    case RopeScaling::Kind::kLongrope:
+      return kLongrope;
   }
   return {};
 }

@@ -35,28 +35,15 @@ const Family& FamilyRegistry::find(std::string_view model_type) const {
                     other + (nearest.empty() ? "" : nearest + " ") + "families: " + known);
 }
 
+#define ENTRY(entry) extern const FamilyEntry entry;
+#include "lm/model/families.def"  // generated: primus_entry_list
+#undef ENTRY
+
 FamilyRegistry builtin_families() {
   FamilyRegistry registry;
-  registry.add(llama_family());
-  registry.add(qwen2_family());
-  registry.add(qwen3_family());
-  registry.add(deepseek_v2_family());
-  registry.add(deepseek_v3_family());
-  registry.add(deepseek_v32_family());
-  registry.add(glm_moe_dsa_family());
-  registry.add(deepseek_v4_family());
-  registry.add(mixtral_family());
-  registry.add(qwen3_moe_family());
-  registry.add(gpt_oss_family());
-  registry.add(llama4_family());
-  registry.add(lfm2_family());
-  registry.add(lfm2_moe_family());
-  registry.add(qwen3_next_family());
-  registry.add(qwen3_5_family());
-  registry.add(qwen3_5_moe_family());
-  registry.add(kimi_linear_family());
-  registry.add(kimi_k3_family());
-  registry.add(primus_gpt_family());
+#define ENTRY(entry) registry.add(entry.make());
+#include "lm/model/families.def"
+#undef ENTRY
   return registry;
 }
 
@@ -76,6 +63,10 @@ void refuse_unless(const nlohmann::json& json, const char* key, const nlohmann::
   if (it == json.end() || it->is_null() || *it == neutral) return;
   throw ConfigReader(json).not_supported(key, ": " + it->dump() + " is not supported for this model family",
                                          "only " + neutral.dump() + " is");
+}
+
+void write_rotary_fraction(const ModelConfig& config, nlohmann::json& json) {
+  json["partial_rotary_factor"] = json["rope_parameters"]["partial_rotary_factor"] = config.rotary_fraction;
 }
 
 double shortest(float value) {

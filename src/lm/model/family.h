@@ -1,6 +1,6 @@
 // A model family: how its config.json reads, what a block is made of, and how its tensors are called in
 // published checkpoints. Everything else (embedding, head, loss, training, generation) is shared. A new
-// family is one file like families/llama.cpp and one line in a registry.
+// family is one file like families/llama.cpp.
 #pragma once
 
 #include <memory>
@@ -165,6 +165,13 @@ class FamilyRegistry {
 
  private:
   std::vector<Family> families_;
+};
+
+// A built-in family's line in the registry. Its file in families/ defines it as
+//   extern const FamilyEntry kLlama{[] { return Family{...}; }};
+// where the build finds it (primus_entry_list in cmake/PrimusBuild.cmake).
+struct FamilyEntry {
+  Family (*make)();
 };
 
 // The families that come with Primus.

@@ -128,7 +128,7 @@ engine::DropoutSource LanguageModel::dropout_source(const BlockInputs& in) const
 
 Value LanguageModel::forward(int chunk, const ModelInputs& in, Value x) const {
   const Chunk& part = chunks_[static_cast<std::size_t>(chunk)];
-  if (part.first) x = scatter_tokens(embedding(in.tokens, *embedding_, vocabulary_), vocabulary_.group);
+  if (part.first) x = embed(in.tokens, *embedding_, vocabulary_, config_.embedding_scale);
   if (part.first && ends_) x = ends_->widen(x);
   engine::Residual stream = ends_ && !part.first ? ends_->unpack(x, part.begin) : engine::Residual{x, {}};
   x = {};
@@ -149,13 +149,17 @@ Value LanguageModel::forward(const ModelInputs& in) const {
   return x;
 }
 
+Value LanguageModel::before_head(const Value& hidden) const {
+  return config_.logit_divisor == 1 ? hidden : scale(hidden, static_cast<float>(1 / config_.logit_divisor));
+}
+
 Value LanguageModel::loss(const Value& hidden, const ModelInputs& in) const {
   return loss(hidden, in.labels, in.loss_weights);
 }
 
 Value LanguageModel::loss(const Value& hidden, const Value& labels, const Value& loss_weights) const {
   // Kept: the backward pass begins with it.
-  const Value all = gather_tokens(hidden, vocabulary_.group, engine::Gathered::kKept);
+  const Value all = gather_tokens(before_head(hidden), vocabulary_.group, engine::Gathered::kKept);
   return lm_head_loss(all, *head_, labels, loss_weights, vocabulary_, config_.logit_cap);
 }
 
@@ -186,7 +190,8 @@ std::vector<Value> LanguageModel::mtp_losses(const Value& hidden, const ModelInp
 }
 
 Value LanguageModel::logits(const Value& hidden) const {
-  Value logits = gather_logits(linear(gather_tokens(hidden, vocabulary_.group), *head_), vocabulary_);
+  Value logits =
+      gather_logits(linear(gather_tokens(before_head(hidden), vocabulary_.group), *head_), vocabulary_);
   return config_.logit_cap > 0 ? soft_cap(std::move(logits), config_.logit_cap) : logits;
 }
 

@@ -142,6 +142,10 @@ std::optional<MeshMismatch> mesh_mismatch(const ModelConfig& config, const engin
   if (shape.context > 1) {
     if (auto mismatch = check_context(config, shape, sequence, exchange)) return mismatch;
   }
+  if (shape.tensor > 1 && config.attention.wide_norm) {
+    return MeshMismatch{kTensor, "queries and keys are normed over all heads, which tensor ranks would share",
+                        fmt::format("set {} to 1, and pipeline_model_parallel_size higher", kTensor)};
+  }
   if (shape.tensor > 1) {
     std::vector<Shared> things = shared_by_tensor_ranks(config);
     const std::int64_t tokens = micro_batch * sequence;

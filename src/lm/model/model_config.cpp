@@ -253,6 +253,16 @@ void check(const ModelConfig& c) {
                          fmt::format("partial_rotary_factor {} rotates no column of a head_dim of {}",
                                      c.rotary_fraction, c.head_dim));
   }
+  if (c.rope_scaling.kind == RopeScaling::Kind::kLongrope) {
+    const std::int64_t frequencies = c.rotary_dim() / 2;
+    for (const auto& [key, list] : {std::pair("short_factor", &c.rope_scaling.short_factor),
+                                    {"long_factor", &c.rope_scaling.long_factor}}) {
+      if (static_cast<std::int64_t>(list->size()) == frequencies) continue;
+      throw ConfigKeyError(ErrorKind::kInvalid, key,
+                           fmt::format("'{}' has {} numbers, and heads rotate by {} frequencies", key,
+                                       list->size(), frequencies));
+    }
+  }
   // transformers makes a ramp of half as many frequencies, rounded down, and breaks.
   if (c.rotary_columns() % 2 != 0 && c.rope_scaling.kind == RopeScaling::Kind::kYarn) {
     throw ConfigKeyError(
@@ -308,6 +318,8 @@ std::string_view name_of(RopeScaling::Kind kind) {
       return "llama3";
     case RopeScaling::Kind::kYarn:
       return "yarn";
+    case RopeScaling::Kind::kLongrope:
+      return "longrope";
   }
   return "";
 }

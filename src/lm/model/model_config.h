@@ -28,18 +28,20 @@ class FamilyRegistry;
 // How rotary frequencies are stretched beyond the context the model was pre-trained with. The kinds and their
 // parameters are Hugging Face's.
 struct RopeScaling {
-  enum class Kind : std::uint8_t { kNone, kLinear, kLlama3, kYarn } kind = Kind::kNone;
+  enum class Kind : std::uint8_t { kNone, kLinear, kLlama3, kYarn, kLongrope } kind = Kind::kNone;
   double factor = 1;
-  std::int64_t original_max_positions = 0;                         // llama3, yarn
+  std::int64_t original_max_positions = 0;                         // llama3, yarn, longrope
   double low_freq_factor = 1, high_freq_factor = 4;                // llama3
   double beta_fast = 32, beta_slow = 1;                            // yarn
-  std::optional<double> attention_factor, mscale, mscale_all_dim;  // yarn
+  std::optional<double> attention_factor, mscale, mscale_all_dim;  // yarn; longrope has the first
   bool truncate = true;  // yarn: whole dimensions as limits of the ramp
+  // longrope: divisors of the frequencies, for tables of at most original_max_positions and for longer ones.
+  std::vector<double> short_factor, long_factor;
 
   bool operator==(const RopeScaling&) const = default;
 };
 
-// As experiments write it: "none", "linear", "llama3" or "yarn".
+// As experiments write it: "none", "linear", "llama3", "yarn" or "longrope".
 std::string_view name_of(RopeScaling::Kind kind);
 
 struct ModelConfig {

@@ -180,19 +180,21 @@ class Settings {
       throw differs(name, has.empty() ? "null" : has);
     }
     if (t_.softmax_type == "off-by-one") throw differs("softmax_type", "vanilla or learnable");
-    const bool can_have_sinks =
-        family.model_type == kOwnFamily || std::ranges::any_of(family.switches, [](const FamilySwitch& own) {
-          return own.key == "softmax_type" && own.value == "learnable";
-        });
+    const bool can_have_sinks = leaves_open(family, "softmax_type") ||
+                                std::ranges::any_of(family.switches, [](const FamilySwitch& own) {
+                                  return own.key == "softmax_type" && own.value == "learnable";
+                                });
     if (t_.use_sink_attention && !can_have_sinks) throw differs("use_sink_attention", "no sinks");
   }
 
-  // Kimi's have latent attention whatever the switch says, which Primus's presets set to false.
-  static bool always_latent(const Family& family) {
-    return std::ranges::any_of(family.switches, [](const FamilySwitch& own) {
-      return own.key == "multi_latent_attention" && own.value == kEither;
-    });
+  // Whether the family has no one answer to a switch.
+  static bool leaves_open(const Family& family, std::string_view key) {
+    return std::ranges::any_of(
+        family.switches, [&](const FamilySwitch& own) { return own.key == key && own.value == kEither; });
   }
+
+  // Kimi's have latent attention whatever the switch says, which Primus's presets set to false.
+  static bool always_latent(const Family& family) { return leaves_open(family, "multi_latent_attention"); }
 
   // What the settings say of the fields of these parts.
   void take(std::initializer_list<ModelPart> parts, ModelConfig& c) const {
@@ -216,14 +218,33 @@ class Settings {
 
   void rope(ModelConfig& c) const {
     RopeScaling& s = c.rope_scaling;
-    s.kind = t_.rope_scaling_type == "llama3"   ? RopeScaling::Kind::kLlama3
-             : t_.rope_scaling_type == "linear" ? RopeScaling::Kind::kLinear
-             : t_.rope_scaling_type == "yarn"   ? RopeScaling::Kind::kYarn
-                                                : RopeScaling::Kind::kNone;
+    s.kind = t_.rope_scaling_type == "llama3"     ? RopeScaling::Kind::kLlama3
+             : t_.rope_scaling_type == "linear"   ? RopeScaling::Kind::kLinear
+             : t_.rope_scaling_type == "yarn"     ? RopeScaling::Kind::kYarn
+             : t_.rope_scaling_type == "longrope" ? RopeScaling::Kind::kLongrope
+                                                  : RopeScaling::Kind::kNone;
     if (s.kind == RopeScaling::Kind::kNone) return;
     const bool latents = t_.multi_latent_attention || !t_.compress_ratios.empty();
     s.factor = latents ? t_.rotary_scaling_factor : t_.rope_scaling_factor;
     take({ModelPart::kRope}, c);
+    if (s.kind != RopeScaling::Kind::kLongrope) return;
+    s.short_factor = divisors("rope_short_factor", t_.rope_short_factor);
+    s.long_factor = divisors("rope_long_factor", t_.rope_long_factor);
+  }
+
+  std::vector<double> divisors(std::string_view key, const std::vector<std::string>& words) const {
+    std::vector<double> numbers;
+    for (const std::string& word : words) {
+      double number = 0;
+      const char* const end = word.data() + word.size();
+      const auto [stop, error] = std::from_chars(word.data(), end, number);
+      if (error != std::errc() || stop != end || !(number > 0)) {
+        throw experiment_.error_for(key, fmt::format("{} has '{}'", key, word),
+                                    "write a list of positive numbers, one for each rotary frequency");
+      }
+      numbers.push_back(number);
+    }
+    return numbers;
   }
 
   void latent(ModelConfig& c) const {
@@ -396,11 +417,10 @@ class Settings {
       a.no_rope_layers = layers("no_rope_freq", t_.no_rope_freq,
                                 [](std::int64_t layer, std::int64_t n) { return layer % n == n - 1; });
     }
-    if (c.family == kOwnFamily) {
-      a.qkv_bias = t_.add_qkv_bias.value_or(false);
-      a.qk_norm = t_.qk_layernorm.value_or(false);
-      a.sinks = has_sinks();
-    }
+    const Family& family = families_.find(c.family);
+    a.qkv_bias = leaves_open(family, "add_qkv_bias") && t_.add_qkv_bias.value_or(false);
+    a.qk_norm = leaves_open(family, "qk_layernorm") && t_.qk_layernorm.value_or(false);
+    a.sinks = leaves_open(family, "softmax_type") && has_sinks();
     if (t_.attention_chunk_size && !t_.window_size.empty()) {
       throw experiment_.error_for("window_size", "window_size and attention_chunk_size exclude each other",
                                   "leave one out");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lm/model/blocks/block_parameters.h"
@@ -20,11 +21,18 @@ ModelConfig with_layer_like_last(ModelConfig config, std::int64_t layer) {
 
 }  // namespace
 
+engine::Value embed(const engine::Value& tokens, engine::Parameter& table,
+                    const engine::SharedVocabulary& vocabulary, double factor) {
+  engine::Value x = scatter_tokens(embedding(tokens, table, vocabulary), vocabulary.group);
+  return factor == 1 ? x : scale(std::move(x), static_cast<float>(factor));
+}
+
 MultiTokenPrediction::MultiTokenPrediction(const ModelConfig& config, const Family& family,
                                            engine::ParameterStore& store, engine::Parameter& embedding,
                                            engine::Parameter& head, int depth, int chunk)
     : layer_(config.layers + depth - 1),
       epsilon_(config.norm_epsilon),
+      embedding_scale_(config.embedding_scale),
       vocabulary_(shared_vocabulary(config, store)),
       embedding_(embedding) {
   const std::string at = "layers." + std::to_string(layer_);
@@ -52,8 +60,7 @@ engine::Value MultiTokenPrediction::forward(const engine::Value& hidden, const e
                                             const BlockInputs& inputs) const {
   engine::Tape& tape = hidden.tape();
   tape.enter_block(layer_);  // where blocks are recomputed, what leads into this one is, too
-  const engine::Value embedded =
-      scatter_tokens(embedding(tokens, embedding_, vocabulary_), vocabulary_.group);
+  const engine::Value embedded = embed(tokens, embedding_, vocabulary_, embedding_scale_);
   engine::Value joined = linear(
       concat(norm(embedded, *embedding_norm_, epsilon_), norm(hidden, *hidden_norm_, epsilon_)), *join_);
   engine::Residual stream{ends_ ? ends_->widen(joined) : std::move(joined), {}};

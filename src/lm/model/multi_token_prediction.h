@@ -20,6 +20,11 @@
 
 namespace primus {
 
+// Rows of the table for each token, times `factor` (ModelConfig::embedding_scale): [T] int32 -> [T, hidden],
+// or this rank's tokens where ranks share the vocabulary.
+engine::Value embed(const engine::Value& tokens, engine::Parameter& table,
+                    const engine::SharedVocabulary& vocabulary, double factor);
+
 // Stateless but for its parameters. Not thread-safe.
 class MultiTokenPrediction {
  public:
@@ -36,7 +41,7 @@ class MultiTokenPrediction {
 
  private:
   std::int64_t layer_;
-  double epsilon_;
+  double epsilon_, embedding_scale_;
   engine::SharedVocabulary vocabulary_;
   engine::Parameter& embedding_;
   engine::Parameter *embedding_norm_ = nullptr, *hidden_norm_ = nullptr;

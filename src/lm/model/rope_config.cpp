@@ -46,12 +46,24 @@ std::string type_of(const ConfigReader& rope) {
 }
 
 Kind kind_of(const std::string& type) {
-  for (const Kind kind : {Kind::kLinear, Kind::kLlama3, Kind::kYarn}) {
+  for (const Kind kind : {Kind::kLinear, Kind::kLlama3, Kind::kYarn, Kind::kLongrope}) {
     if (name_of(kind) == type) return kind;
   }
+  if (type == "su") return Kind::kLongrope;  // in the first files of Phi-3
   throw ConfigKeyError(ErrorKind::kUnsupported, "rope_type",
                        "rope_type '" + printable(type) + "' is not supported",
-                       "default, linear, llama3 and yarn are");
+                       "default, linear, llama3, yarn and longrope are");
+}
+
+// longrope's divisors of the frequencies; how many there must be is checked once all sizes are known.
+std::vector<double> read_divisors(const json& object, const ConfigReader& rope, const char* key) {
+  const auto it = object.find(key);
+  std::vector<double> divisors;
+  for (const json& value : it != object.end() && it->is_array() ? *it : json::array()) {
+    if (!value.is_number() || !(value.get<double>() > 0)) throw rope.bad(key, "must have positive numbers");
+    divisors.push_back(value.get<double>());
+  }
+  return divisors;
 }
 
 // `original`: the context before stretching, as keys beside the object say it.
@@ -64,8 +76,11 @@ void read_scaling(const json& object, const ConfigReader& rope, const char* key,
   s.original_max_positions =
       original ? *original : rope.integer_or(kOriginal, config.max_positions, 1, ConfigReader::kMaxWidth);
   const auto factor = object.find("factor");
-  if (factor == object.end()) throw rope.bad("factor", fmt::format("is missing in '{}'", key));
-  if (factor->is_null() && s.kind != Kind::kYarn) throw rope.bad("factor", "must be a number");
+  const bool by_context = s.kind == Kind::kYarn || s.kind == Kind::kLongrope;
+  if (factor == object.end() && s.kind != Kind::kLongrope)
+    throw rope.bad("factor", fmt::format("is missing in '{}'", key));
+  if (factor != object.end() && factor->is_null() && !by_context)
+    throw rope.bad("factor", "must be a number");
   s.factor = rope.positive_or(
       "factor", static_cast<double>(config.max_positions) / static_cast<double>(s.original_max_positions));
   s.low_freq_factor = rope.positive_or("low_freq_factor", 1);
@@ -79,6 +94,9 @@ void read_scaling(const json& object, const ConfigReader& rope, const char* key,
   s.mscale = rope.optional_number("mscale");
   s.mscale_all_dim = rope.optional_number("mscale_all_dim");
   s.truncate = rope.flag_or("truncate", true);
+  if (s.kind != Kind::kLongrope) return;
+  s.short_factor = read_divisors(object, rope, "short_factor");
+  s.long_factor = read_divisors(object, rope, "long_factor");
 }
 
 double fraction_of(const ConfigReader& rope, double otherwise) {
@@ -131,6 +149,11 @@ json scaling_json(const ModelConfig& config) {
     if (s.mscale) rope["mscale"] = *s.mscale;
     if (s.mscale_all_dim) rope["mscale_all_dim"] = *s.mscale_all_dim;
     if (!s.truncate) rope["truncate"] = false;
+  }
+  if (s.kind == Kind::kLongrope) {
+    rope["short_factor"] = s.short_factor;
+    rope["long_factor"] = s.long_factor;
+    if (s.attention_factor) rope["attention_factor"] = *s.attention_factor;
   }
   return rope;
 }

@@ -53,6 +53,28 @@ double yarn_attention_factor(const RopeScaling& s) {
   return yarn_temperature(s, 1);
 }
 
+// Phi-3 (LongRoPE, Ding et al. 2024): the attention's temperature by the stretch of the context.
+double longrope_attention_factor(const RopeScaling& s) {
+  if (s.attention_factor) return *s.attention_factor;
+  if (s.factor <= 1) return 1;
+  return std::sqrt(1 + std::log(s.factor) / std::log(static_cast<double>(s.original_max_positions)));
+}
+
+// What multiplies cosines and sines.
+double amplitude_of(const RopeScaling& s) {
+  switch (s.kind) {
+    case RopeScaling::Kind::kYarn:
+      return yarn_attention_factor(s);
+    case RopeScaling::Kind::kLongrope:
+      return longrope_attention_factor(s);
+    case RopeScaling::Kind::kNone:
+    case RopeScaling::Kind::kLinear:
+    case RopeScaling::Kind::kLlama3:
+      break;
+  }
+  return 1;
+}
+
 }  // namespace
 
 double yarn_score_scale(const RopeScaling& s) {
@@ -63,6 +85,8 @@ double yarn_score_scale(const RopeScaling& s) {
 
 std::vector<float> make_rope_table(const ModelConfig& c, std::int64_t positions) {
   const std::int64_t half = c.rotary_dim() / 2, columns = c.rotary_columns();
+  const bool is_long = positions > c.rope_scaling.original_max_positions;
+  const std::vector<double>& divisors = is_long ? c.rope_scaling.long_factor : c.rope_scaling.short_factor;
   std::vector<double> frequencies(half);
   for (std::int64_t i = 0; i < half; ++i) {
     double f = std::pow(c.rope_theta, -static_cast<double>(2 * i) / static_cast<double>(columns));
@@ -78,11 +102,13 @@ std::vector<float> make_rope_table(const ModelConfig& c, std::int64_t positions)
       case RopeScaling::Kind::kYarn:
         f = yarn_frequency(f, static_cast<double>(i), c);
         break;
+      case RopeScaling::Kind::kLongrope:
+        f /= divisors[static_cast<std::size_t>(i)];
+        break;
     }
     frequencies[i] = f;
   }
-  const double amplitude =
-      c.rope_scaling.kind == RopeScaling::Kind::kYarn ? yarn_attention_factor(c.rope_scaling) : 1.0;
+  const double amplitude = amplitude_of(c.rope_scaling);
   std::vector<float> table(positions * 2 * half);
   for (std::int64_t p = 0; p < positions; ++p) {
     float* row = &table[p * 2 * half];

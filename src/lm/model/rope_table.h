@@ -9,7 +9,8 @@
 namespace primus {
 
 // [positions, rotary_dim] fp32: cosines of rotary_dim/2 frequencies, then sines (turbo/rope/rope.h). Angles
-// are computed in double; yarn's attention factor multiplies both.
+// are computed in double; the attention factor of yarn or longrope multiplies both. With longrope,
+// `positions` decides between its two lists of divisors, as the length of a sequence does in transformers.
 std::vector<float> make_rope_table(const ModelConfig& config, std::int64_t positions);
 
 // What latent attention with yarn multiplies its scores by, beside 1/sqrt(dim): the square of yarn's

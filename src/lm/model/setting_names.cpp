@@ -24,6 +24,8 @@ constexpr auto kOrigins = std::to_array<std::pair<std::string_view, std::string_
     {"rope_type", "position_embedding_type"},
     {"factor", "rope_scaling_factor"},
     {"factor", "rotary_scaling_factor"},
+    {"short_factor", "rope_short_factor"},
+    {"long_factor", "rope_long_factor"},
     {"sliding_window", "window_size"},
     {"use_sliding_window", "window_size"},
     {"max_window_layers", "window_attn_skip_freq"},

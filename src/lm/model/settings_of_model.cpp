@@ -1,4 +1,6 @@
 // From a model to an experiment's settings: the way back of model_settings.cpp, for models that are loaded.
+#include <fmt/format.h>
+
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +22,12 @@ std::vector<std::string> pattern(std::int64_t layers, bool none, Chosen chosen) 
     bits += chosen(layer) ? '1' : '0';
   }
   return {bits + "]"};
+}
+
+std::vector<std::string> texts(const std::vector<double>& numbers) {
+  std::vector<std::string> words;
+  for (const double number : numbers) words.push_back(fmt::format("{}", number));
+  return words;
 }
 
 class Filler {
@@ -84,6 +92,9 @@ class Filler {
       fill("window_attn_skip_freq", t_.window_attn_skip_freq,
            pattern(m_.layers, false, [&](std::int64_t layer) { return a.local(layer); }));
     }
+    // Set by families that leave them open; others say them once for all.
+    if (a.qkv_bias) fill("add_qkv_bias", t_.add_qkv_bias, true);
+    if (a.qk_norm) fill("qk_layernorm", t_.qk_layernorm, true);
     fill("no_rope_freq", t_.no_rope_freq,
          pattern(m_.layers, a.no_rope_layers.empty(), [&](std::int64_t layer) { return !a.rope(layer); }));
   }
@@ -137,6 +148,8 @@ class Filler {
     for_each_model_field([&](const auto& field) {
       if (field.part == ModelPart::kRope && !is_set(field.name)) field.write(m_, t_);
     });
+    fill("rope_short_factor", t_.rope_short_factor, texts(s.short_factor));
+    fill("rope_long_factor", t_.rope_long_factor, texts(s.long_factor));
   }
 
   void experts() {

@@ -25,6 +25,9 @@ std::string text_of(const T& value) {
   return fmt::format("{}", value);
 }
 std::string text_of(const std::optional<double>& value) { return value ? text_of(*value) : "nothing"; }
+std::string text_of(const std::vector<double>& numbers) {
+  return fmt::format("{}", fmt::join(numbers, ", "));
+}
 std::string text_of(const Layers& layers) {
   return layers.empty() ? "no layers" : fmt::format("layers {}", fmt::join(layers, ", "));
 }
@@ -148,8 +151,13 @@ void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const Mod
   }
   const auto has = [&](std::string_view setting) {
     if (setting == "original_max_position_embeddings") return scaling.kind != Kind::kLinear;
-    return (scaling.kind == Kind::kLlama3) == setting.starts_with("rope_") && scaling.kind != Kind::kLinear;
+    return (scaling.kind == Kind::kLlama3) == setting.starts_with("rope_") && scaling.kind != Kind::kLinear &&
+           scaling.kind != Kind::kLongrope;
   };
+  if (scaling.kind == Kind::kLongrope && ours.rope_scaling.kind == Kind::kLongrope) {
+    r.fixed("rope_short_factor", ours.rope_scaling.short_factor, scaling.short_factor);
+    r.fixed("rope_long_factor", ours.rope_scaling.long_factor, scaling.long_factor);
+  }
   ModelConfig said = model;  // but for settings that are null
   for_each_model_field([&](const auto& field) {
     if (field.part != ModelPart::kRope || !has(field.name)) return;
@@ -168,6 +176,8 @@ void compare_fields(Reconciliation& r, const ModelConfig& ours, const ModelConfi
 void compare_attention(Reconciliation& r, const AttentionConfig& ours, const AttentionConfig& theirs) {
   r.fixed(ours.compressed() ? "attn_sliding_window" : "window_size", ours.window, theirs.window);
   r.fixed("no_rope_freq", ours.no_rope_layers, theirs.no_rope_layers);
+  r.shape("add_qkv_bias", ours.qkv_bias, theirs.qkv_bias);
+  r.shape("qk_layernorm", ours.qk_norm, theirs.qk_norm);
   r.fixed(ours.chunk > 0 ? "attention_chunk_size" : "window_attn_skip_freq", ours.local_layers,
           theirs.local_layers);
 }

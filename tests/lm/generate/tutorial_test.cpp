@@ -16,13 +16,13 @@
 
 namespace primus {
 
-Family mine_family();
+extern const FamilyEntry kMine;
 
 namespace {
 
 FamilyRegistry families() {
   FamilyRegistry registry = builtin_families();
-  registry.add(mine_family());
+  registry.add(kMine.make());
   return registry;
 }
 

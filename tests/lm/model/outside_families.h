@@ -25,7 +25,7 @@ inline Family every_attention_option() {
       options.floor_scale = config.attention.floor_scale;
       options.attn_scale = config.attention.attn_scale;
     }
-    return std::make_unique<PreNormBlock>(
+    return std::make_unique<DecoderBlock>(
         config, parameters, [&] { return self_attention(config, parameters, options); },
         [&] { return feed_forward(config, parameters, config.ffn); });
   };
@@ -38,7 +38,7 @@ inline Family latent_family() {
   const auto make_block = [](const ModelConfig& config, engine::ParameterStore& store, std::int64_t layer,
                              int chunk) -> std::unique_ptr<Block> {
     const BlockParameters parameters(config, store, layer, chunk);
-    return std::make_unique<PreNormBlock>(
+    return std::make_unique<DecoderBlock>(
         config, parameters, [&] { return latent_attention(config, parameters); },
         [&] { return feed_forward(config, parameters, config.ffn); });
   };

@@ -18,7 +18,7 @@ inline std::int64_t residual_checkpoints(const ModelConfig& config, std::int64_t
   return size > 0 ? (layer + size - 1) / size : 0;
 }
 
-// {self_attention,mlp}_res_{norm,proj} beside what PreNormBlock has. The first block has no mixture before
+// {self_attention,mlp}_res_{norm,proj} beside what DecoderBlock has. The first block has no mixture before
 // its attention, because there is no checkpoint yet.
 class AttentionResidualBlock final : public Block {
  public:

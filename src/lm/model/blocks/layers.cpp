@@ -1,5 +1,7 @@
 #include "lm/model/blocks/layers.h"
 
+#include <utility>
+
 #include "engine/moe_operators.h"
 #include "engine/situ.h"
 #include "engine/tensor_parallel.h"
@@ -15,6 +17,12 @@ std::string weight_name(const std::string& prefix, std::string_view matrix) {
   return prefix + "." + std::string(matrix) + ".weight";
 }
 
+std::vector<engine::CheckpointPart> gate_up_parts(const std::string& published, const FeedForwardNames& names,
+                                                  std::int64_t ffn) {
+  if (!names.gate_up.empty()) return {{weight_name(published, names.gate_up), 0, 2 * ffn}};
+  return {{weight_name(published, names.gate), 0, ffn}, {weight_name(published, names.up), ffn, ffn}};
+}
+
 }  // namespace
 
 FeedForward::FeedForward(const ModelConfig& c, const BlockParameters& p, std::int64_t ffn,
@@ -24,9 +32,8 @@ FeedForward::FeedForward(const ModelConfig& c, const BlockParameters& p, std::in
       limit_(limit),
       situ_beta_(c.situ_beta),
       situ_linear_beta_(c.situ_linear_beta),
-      gate_up_(p.linear(
-          "linear_fc1", name + ".gate_up", p.rows({ffn, ffn}, c.hidden), p.matrix(),
-          {{weight_name(published, names.gate), 0, ffn}, {weight_name(published, names.up), ffn, ffn}})),
+      gate_up_(p.linear("linear_fc1", name + ".gate_up", p.rows({ffn, ffn}, c.hidden), p.matrix(),
+                        gate_up_parts(published, names, ffn))),
       down_(p.linear("linear_fc2", name + ".down", p.columns(c.hidden, ffn), p.into_residual(),
                      {{weight_name(published, names.down), 0, c.hidden}})) {}
 
@@ -49,16 +56,25 @@ std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParame
   return std::make_unique<FeedForward>(config, parameters, ffn, name, published, names);
 }
 
-void PreNormBlock::forward(engine::Residual& x, const BlockInputs& in) const {
+void DecoderBlock::forward(engine::Residual& x, const BlockInputs& in) const {
   engine::BlockScope scope(x, layer_);
-  const bool decoding = in.cache && !x.sum.tape().gathers_parameters();
-  add(x, attention_->forward(Normed(x, attention_norm_, epsilon_, decoding), in));
-  add(x, feed_forward_->forward(Normed(x, ffn_norm_, epsilon_, decoding), in));
+  run(attention_, x, in);
+  run(feed_forward_, x, in);
 }
 
-void PreNormBlock::end_step(turbo::Context& context, const RoutingStep& step) const {
-  attention_->end_step(context, step);
-  feed_forward_->end_step(context, step);
+void DecoderBlock::run(const Branch& branch, engine::Residual& x, const BlockInputs& in) const {
+  const bool decoding = in.cache && !x.sum.tape().gathers_parameters();
+  if (!branch.norm) flush(x);
+  Value y =
+      branch.layer->forward(branch.norm ? Normed(x, *branch.norm, epsilon_, decoding) : Normed(x.sum), in);
+  if (branch.norm_after) y = norm(y, *branch.norm_after, epsilon_);
+  if (residual_scale_ != 1) y = scale(std::move(y), residual_scale_);
+  add(x, std::move(y));
+}
+
+void DecoderBlock::end_step(turbo::Context& context, const RoutingStep& step) const {
+  attention_.layer->end_step(context, step);
+  feed_forward_.layer->end_step(context, step);
 }
 
 }  // namespace primus

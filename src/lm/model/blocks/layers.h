@@ -1,6 +1,8 @@
-// The parts that blocks are composed of, and the pre-norm block itself.
+// The parts that blocks are composed of, and the block with two branches itself.
 //
 //   x = x + attention(norm(x));  x = x + feed_forward(norm(x))
+//
+// What a branch gives may be normed, too, or instead of what it reads, and scaled.
 #pragma once
 
 #include <memory>
@@ -29,12 +31,16 @@ struct SelfAttentionOptions {
     kNone,
     kBeforeRope,  // RMSNorm of each query and key head, with weights: self_attn.{q,k}_norm (Qwen 3)
     kAfterRope,   // without weights (Llama 4)
+    // All queries of a token together, and all its keys, before the rotation (OLMo 2): self_attn.{q,k}_norm.
+    // Not where tensor ranks share the heads.
+    kWhole,
   };
   bool qkv_bias = false, out_bias = false;  // self_attn.{q,k,v}_proj.bias, self_attn.o_proj.bias
   HeadNorm head_norm = HeadNorm::kNone;
   bool rope = true, interleaved = false;
   std::int64_t window = 0, chunk = 0;  // as turbo::AttentionShape
   bool sinks = false;                  // self_attn.sinks
+  bool fused_qkv = false;              // checkpoints have one matrix for all three, self_attn.qkv_proj
   // What comes out is multiplied with sigmoids of a gate for each of its columns (Qwen3-Next):
   // self_attn.q_proj has the gates of each head behind its query. Not with qkv_bias.
   bool output_gate = false;
@@ -43,7 +49,8 @@ struct SelfAttentionOptions {
   double floor_scale = 8192, attn_scale = 0;  // queries are scaled by position; attn_scale 0: they are not
 };
 
-// What config.attention says about this layer: its window, chunk and rope. The rest is the family's to set.
+// What config.attention says about this layer: its window, chunk, rope and gate. The rest is the family's to
+// set.
 SelfAttentionOptions attention_options(const ModelConfig& config, std::int64_t layer);
 
 // Grouped-query attention: self_attn.{q,k,v,o}_proj.
@@ -78,6 +85,7 @@ std::unique_ptr<Layer> gated_delta_net(const ModelConfig& config, const BlockPar
 // What checkpoints call the matrices of a feed-forward.
 struct FeedForwardNames {
   std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
+  std::string_view gate_up = {};  // not empty: one matrix of this name stands for gate and up
 };
 
 // SwiGLU, or SiTU where the model has it, of width `ffn`: <published>.{gate,up,down}_proj.
@@ -103,34 +111,47 @@ std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParame
                                     const std::string& published = ".mlp",
                                     const FeedForwardNames& names = {});
 
-// What checkpoints call the norms of a block, within it.
+// What checkpoints call the norms of a block, within it. An empty name: there is no such norm.
 struct NormNames {
   std::string_view attention = ".input_layernorm.weight", ffn = ".post_attention_layernorm.weight";
+  std::string_view after_attention = {}, after_ffn = {};  // of what the branches give
 };
 
-class PreNormBlock final : public Block {
+class DecoderBlock final : public Block {
  public:
   // Makes the parts in the order of the forward pass: which parameter is which in the store depends on it.
   template <class MakeAttention, class MakeFeedForward>
-  PreNormBlock(const ModelConfig& config, const BlockParameters& parameters, MakeAttention make_attention,
+  DecoderBlock(const ModelConfig& config, const BlockParameters& parameters, MakeAttention make_attention,
                MakeFeedForward make_feed_forward, const NormNames& names = {})
       : layer_(parameters.layer()),
         epsilon_(config.norm_epsilon),
-        attention_norm_(parameters.norm(".attention_norm", std::string(names.attention))),
-        attention_(make_attention()),
-        ffn_norm_(parameters.norm(".ffn_norm", std::string(names.ffn))),
-        feed_forward_(make_feed_forward()) {}
+        residual_scale_(static_cast<float>(config.residual_scale)) {
+    const auto norm = [&](const char* name, std::string_view published) -> engine::Parameter* {
+      return published.empty() ? nullptr : &parameters.norm(name, std::string(published));
+    };
+    attention_.norm = norm(".attention_norm", names.attention);
+    attention_.layer = make_attention();
+    attention_.norm_after = norm(".attention_norm_after", names.after_attention);
+    feed_forward_.norm = norm(".ffn_norm", names.ffn);
+    feed_forward_.layer = make_feed_forward();
+    feed_forward_.norm_after = norm(".ffn_norm_after", names.after_ffn);
+  }
 
   void forward(engine::Residual& x, const BlockInputs& inputs) const override;
   void end_step(turbo::Context& context, const RoutingStep& step) const override;
 
  private:
+  struct Branch {
+    engine::Parameter* norm = nullptr;  // null: the branch reads the residual stream as it is
+    std::unique_ptr<Layer> layer;
+    engine::Parameter* norm_after = nullptr;  // null: what it gives is added as it is
+  };
+  void run(const Branch& branch, engine::Residual& x, const BlockInputs& inputs) const;
+
   std::int64_t layer_;
   double epsilon_;
-  engine::Parameter& attention_norm_;
-  std::unique_ptr<Layer> attention_;
-  engine::Parameter& ffn_norm_;
-  std::unique_ptr<Layer> feed_forward_;
+  float residual_scale_;
+  Branch attention_, feed_forward_;
 };
 
 }  // namespace primus

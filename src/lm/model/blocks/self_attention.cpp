@@ -24,6 +24,7 @@ class SelfAttention final : public Layer {
         kv_heads_(p.tensor().size(c.kv_heads)),
         head_dim_(c.head_dim),
         rotary_dim_(c.rotary_dim()),
+        score_scale_(c.attention.score_scale),
         epsilon_(c.norm_epsilon),
         layer_(p.layer()),
         options_(options) {
@@ -32,6 +33,7 @@ class SelfAttention final : public Layer {
     if (options.output_gate && options.qkv_bias)
       throw std::logic_error("attention with an output gate has no biases");
     const auto parts = [&](const std::string& kind) -> std::vector<engine::CheckpointPart> {
+      if (options.fused_qkv) return {{".self_attn.qkv_proj." + kind, 0, of_q + 2 * kv}};
       return {{".self_attn.q_proj." + kind, 0, of_q},
               {".self_attn.k_proj." + kind, of_q, kv},
               {".self_attn.v_proj." + kind, of_q + kv, kv}};
@@ -48,6 +50,11 @@ class SelfAttention final : public Layer {
       head_norm_ = &p.norm(".attention.head_norm", 2 * head_dim_,
                            {{norm_name("q"), 0, head_dim_}, {norm_name("k"), head_dim_, head_dim_}});
       head_norm_->head_norm = true;
+    }
+    if (options.head_norm == HeadNorm::kWhole) {
+      query_norm_ = &p.norm(".attention.query_norm", q, {{norm_name("q"), 0, q}});
+      key_norm_ = &p.norm(".attention.key_norm", kv, {{norm_name("k"), 0, kv}});
+      query_norm_->head_norm = key_norm_->head_norm = true;
     }
     if (options.sinks) {
       sinks_ = &p.add(".attention.sinks", p.rows({c.heads}), Initializer::constant(0),
@@ -69,7 +76,8 @@ class SelfAttention final : public Layer {
                                      .rotary_dim = rotary_dim_,
                                      .rotary_begin = 0,
                                      .interleaved = options_.interleaved};
-    const bool rotates_products = options_.rope && !group_ && !head_norm_ && !options_.output_gate;
+    const bool rotates_products =
+        options_.rope && !group_ && !head_norm_ && !query_norm_ && !options_.output_gate;
     Value qkv, gate;
     if (group_) {
       qkv = gathered_linear(h.value(), *qkv_, group_, in.tensor);
@@ -83,6 +91,7 @@ class SelfAttention final : public Layer {
       auto apart = take_apart(std::exchange(qkv, {}), queries_and_gates());
       qkv = std::move(apart[0]), gate = std::move(apart[1]);
     }
+    if (query_norm_) qkv = with_normed_queries_and_keys(qkv);
     if (head_norm_) qkv = head_norm(qkv, head_norm_, normed, epsilon_);
     if (options_.rope && !rotates_products) qkv = rope(std::move(qkv), in.positions, in.rope_table, rotation);
     if (options_.head_norm == HeadNorm::kAfterRope) qkv = head_norm(qkv, nullptr, normed, epsilon_);
@@ -112,10 +121,17 @@ class SelfAttention final : public Layer {
             .kv_heads = kv_heads_,
             .head_dim = head_dim_,
             .value_dim = head_dim_,
-            .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim_))),
+            .scale = static_cast<float>(score_scale_ > 0 ? score_scale_
+                                                         : 1.0 / std::sqrt(static_cast<double>(head_dim_))),
             .causal = true,
             .window = options_.window,
             .chunk = options_.chunk};
+  }
+
+  Value with_normed_queries_and_keys(const Value& qkv) const {
+    const auto [queries, rest] = split(qkv, heads_ * head_dim_);
+    const auto [keys, values] = split(rest, kv_heads_ * head_dim_);
+    return concat(concat(norm(queries, *query_norm_, epsilon_), norm(keys, *key_norm_, epsilon_)), values);
   }
 
   // Of each head's query and gate side by side, and keys and values behind them all: those that attention
@@ -133,10 +149,12 @@ class SelfAttention final : public Layer {
   comm::Communicator* group_;      // that shares the heads
   std::int64_t heads_, kv_heads_;  // of this rank
   std::int64_t head_dim_, rotary_dim_;
+  double score_scale_;  // 0: by head_dim
   double epsilon_;
   std::int64_t layer_;
   SelfAttentionOptions options_;
   Parameter *qkv_ = nullptr, *qkv_bias_ = nullptr, *head_norm_ = nullptr, *sinks_ = nullptr;
+  Parameter *query_norm_ = nullptr, *key_norm_ = nullptr;  // of all heads together
   Parameter *out_ = nullptr, *out_bias_ = nullptr;
 };
 

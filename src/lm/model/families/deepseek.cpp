@@ -41,6 +41,8 @@ void read_attention(const nlohmann::json& json, ModelConfig& c) {
   c.head_dim = latent.nope_dim + latent.rope_dim;
 }
 
+}  // namespace
+
 void read_experts(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "mlp_bias", false);
   refuse_unless(json, "moe_layer_freq", 1);
@@ -56,8 +58,6 @@ void read_experts(const nlohmann::json& json, ModelConfig& c) {
   if (scale > kMostScale) throw r.bad("routed_scaling_factor", "is above 1000000");
   c.moe.router.scale = static_cast<float>(scale);
 }
-
-}  // namespace
 
 void read_parts(const nlohmann::json& json, ModelConfig& c) {
   read_attention(json, c);
@@ -85,6 +85,14 @@ void read_groups(const nlohmann::json& json, ModelConfig& c) {
   }
 }
 
+void read_sigmoid_scores(const nlohmann::json& json, ModelConfig& c) {
+  c.moe.router.scoring = RouterRule::Scoring::kSigmoid;
+  c.moe.router.group_score = RouterRule::GroupScore::kTwoBest;
+  read_groups(json, c);
+  c.moe.router.normalise = ConfigReader(json).flag_or("norm_topk_prob", true);
+  c.moe.choice_bias = c.moe.experts > 0;
+}
+
 void write_common(const ModelConfig& c, nlohmann::json& json) {
   const LatentConfig& latent = c.attention.latent;
   json["attention_bias"] = false;
@@ -96,8 +104,12 @@ void write_common(const ModelConfig& c, nlohmann::json& json) {
   json["qk_rope_head_dim"] = json["head_dim"] = latent.rope_dim;  // transformers rotates head_dim columns
   json["qk_head_dim"] = c.head_dim;
   json["v_head_dim"] = latent.value_dim;
-  json["n_routed_experts"] = c.moe.experts > 0 ? nlohmann::json(c.moe.experts) : nlohmann::json();
   json["moe_layer_freq"] = 1;
+  write_experts(c, json);
+}
+
+void write_experts(const ModelConfig& c, nlohmann::json& json) {
+  json["n_routed_experts"] = c.moe.experts > 0 ? nlohmann::json(c.moe.experts) : nlohmann::json();
   json["first_k_dense_replace"] =
       c.moe.experts > 0 ? static_cast<std::int64_t>(c.moe.dense_layers.size()) : c.layers;
   if (c.moe.experts == 0) return;
@@ -118,19 +130,21 @@ void write_common(const ModelConfig& c, nlohmann::json& json) {
   json["norm_topk_prob"] = c.moe.router.normalise;
 }
 
+std::unique_ptr<Layer> feed_forward_or_experts(const ModelConfig& config, const BlockParameters& parameters) {
+  if (!config.moe.routed(parameters.layer())) return feed_forward(config, parameters, config.ffn);
+  ExpertParts parts =
+      separate_experts(config, ".mlp.gate.weight", ".mlp.experts", "gate_proj", "up_proj", "down_proj");
+  parts.choice_bias = ".mlp.gate.e_score_correction_bias";
+  parts.shared = ".mlp.shared_experts";
+  return mixture_of_experts(config, parameters, parts);
+}
+
 std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
                                   std::int64_t layer, int chunk) {
   const BlockParameters parameters(config, store, layer, chunk);
-  return std::make_unique<PreNormBlock>(
+  return std::make_unique<DecoderBlock>(
       config, parameters, [&] { return latent_attention(config, parameters); },
-      [&]() -> std::unique_ptr<Layer> {
-        if (!config.moe.routed(layer)) return feed_forward(config, parameters, config.ffn);
-        ExpertParts parts =
-            separate_experts(config, ".mlp.gate.weight", ".mlp.experts", "gate_proj", "up_proj", "down_proj");
-        parts.choice_bias = ".mlp.gate.e_score_correction_bias";
-        parts.shared = ".mlp.shared_experts";
-        return mixture_of_experts(config, parameters, parts);
-      });
+      [&] { return feed_forward_or_experts(config, parameters); });
 }
 
 // Latents are normed, and shared keys are rotated in pairs whatever Megatron-LM's switch for other heads

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lm/model/blocks/layers.h"
 #include "lm/model/family.h"
 
 namespace primus::deepseek {
@@ -17,7 +18,16 @@ void read_parts(const nlohmann::json& json, ModelConfig& config);
 void read_common(const nlohmann::json& json, ModelConfig& config);
 // Groups of experts of which only the best may be chosen. After the score of a group is known.
 void read_groups(const nlohmann::json& json, ModelConfig& config);
+// V3's scores: sigmoids, a bias for choosing alone, and groups that score as their two best. After
+// read_experts().
+void read_sigmoid_scores(const nlohmann::json& json, ModelConfig& config);
 void write_common(const ModelConfig& config, nlohmann::json& json);
+
+// The experts alone, for families with other attention: their numbers and widths, and which layers are dense.
+void read_experts(const nlohmann::json& json, ModelConfig& config);
+void write_experts(const ModelConfig& config, nlohmann::json& json);
+// mlp.{gate, experts, shared_experts}, or in a dense layer mlp.{gate,up,down}_proj.
+std::unique_ptr<Layer> feed_forward_or_experts(const ModelConfig& config, const BlockParameters& parameters);
 
 std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
                                   std::int64_t layer, int chunk);

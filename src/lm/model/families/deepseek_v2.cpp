@@ -39,11 +39,11 @@ void write(const ModelConfig& c, nlohmann::json& json) {
 
 }  // namespace
 
-Family deepseek_v2_family() {
+extern const FamilyEntry kDeepseekV2{[]() -> Family {
   Family family{"deepseek_v2",        "DeepseekV2ForCausalLM", read,     write,
                 deepseek::make_block, deepseek::switches(),    kDefaults};
   family.other_keys = deepseek::other_keys();
   family.aliases = {{"num_experts", "n_routed_experts"}};
   return family;
-}
+}};
 }  // namespace primus

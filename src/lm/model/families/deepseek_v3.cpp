@@ -2,7 +2,6 @@
 // choosing only.
 #include <nlohmann/json.hpp>
 
-#include "lm/model/config_reader.h"
 #include "lm/model/families/deepseek.h"
 #include "lm/model/families/families.h"
 
@@ -21,11 +20,7 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "head_dim", c.attention.latent.rope_dim);
   refuse_unless(json, "scoring_func", "sigmoid");
   refuse_unless(json, "topk_method", "noaux_tc");
-  c.moe.router.scoring = turbo::RouterRule::Scoring::kSigmoid;
-  c.moe.router.group_score = turbo::RouterRule::GroupScore::kTwoBest;
-  deepseek::read_groups(json, c);
-  c.moe.router.normalise = ConfigReader(json).flag_or("norm_topk_prob", true);
-  c.moe.choice_bias = c.moe.experts > 0;
+  deepseek::read_sigmoid_scores(json, c);
 }
 
 void write(const ModelConfig& c, nlohmann::json& json) {
@@ -37,7 +32,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
 
 }  // namespace
 
-Family deepseek_v3_family() {
+extern const FamilyEntry kDeepseekV3{[]() -> Family {
   Family family{"deepseek_v3",        "DeepseekV3ForCausalLM", read,     write,
                 deepseek::make_block, deepseek::switches(),    kDefaults};
   family.other_names = {"kimi_k2"};
@@ -45,6 +40,6 @@ Family deepseek_v3_family() {
   family.aliases = {{"num_local_experts", "n_routed_experts"},
                     {"num_mtp_layers", "num_nextn_predict_layers"}};
   return family;
-}
+}};
 
 }  // namespace primus

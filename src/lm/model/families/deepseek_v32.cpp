@@ -112,10 +112,10 @@ Family family(const char* model_type, const char* architecture,
 
 }  // namespace
 
-Family deepseek_v32_family() {
-  return family("deepseek_v32", "DeepseekV32ForCausalLM", read_v32, kV32Defaults);
-}
+extern const FamilyEntry kDeepseekV32{
+    []() -> Family { return family("deepseek_v32", "DeepseekV32ForCausalLM", read_v32, kV32Defaults); }};
 
-Family glm_moe_dsa_family() { return family("glm_moe_dsa", "GlmMoeDsaForCausalLM", read_glm, kGlmDefaults); }
+extern const FamilyEntry kGlmMoeDsa{
+    []() -> Family { return family("glm_moe_dsa", "GlmMoeDsaForCausalLM", read_glm, kGlmDefaults); }};
 
 }  // namespace primus

@@ -353,7 +353,7 @@ std::unique_ptr<StreamEnds> make_stream_ends(const ModelConfig& config, engine::
 
 }  // namespace
 
-Family deepseek_v4_family() {
+extern const FamilyEntry kDeepseekV4{[]() -> Family {
   Family family{
       "deepseek_v4",
       "DeepseekV4ForCausalLM",
@@ -371,6 +371,6 @@ Family deepseek_v4_family() {
   family.rope_by_branch = true;
   family.make_stream_ends = make_stream_ends;
   return family;
-}
+}};
 
 }  // namespace primus

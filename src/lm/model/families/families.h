@@ -1,4 +1,4 @@
-// The built-in families, and what their files share.
+// What the files of families share.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,26 +9,10 @@ namespace primus {
 
 class ConfigReader;
 
-Family llama_family();
-Family qwen2_family();
-Family qwen3_family();
-Family deepseek_v2_family();
-Family deepseek_v3_family();
-Family deepseek_v32_family();
-Family glm_moe_dsa_family();
-Family deepseek_v4_family();
-Family mixtral_family();
-Family qwen3_moe_family();
-Family gpt_oss_family();
-Family llama4_family();
-Family lfm2_family();
-Family lfm2_moe_family();
-Family qwen3_next_family();
-Family qwen3_5_family();
-Family qwen3_5_moe_family();
-Family kimi_linear_family();
-Family kimi_k3_family();
-Family primus_gpt_family();
+// Llama's block: norms before grouped-query attention, with what config.attention says of the layer, and
+// before a SwiGLU feed-forward. As Family::make_block.
+std::unique_ptr<Block> make_llama_block(const ModelConfig& config, engine::ParameterStore& store,
+                                        std::int64_t layer, int chunk);
 
 // Throws Error(kUnsupported) naming `key` when config.json sets it to anything but `neutral` (or null).
 void refuse_unless(const nlohmann::json& json, const char* key, const nlohmann::json& neutral);
@@ -39,6 +23,9 @@ void read_expert_counts(const ConfigReader& reader, const char* key, ModelConfig
 
 // The number with the fewest digits that is `value` as a float: what was read into one is written as it was.
 double shortest(float value);
+
+// Says which share of each head is rotated, although it may be all: families whose default is another one.
+void write_rotary_fraction(const ModelConfig& config, nlohmann::json& json);
 
 // Which layers are dense: those of mlp_only_layers, and all but every decoder_sparse_step-th.
 void read_sparse_layers(const ConfigReader& reader, ModelConfig& config);
@@ -58,6 +45,14 @@ void write_layer_types(const ModelConfig& config, const char* local, nlohmann::j
 // then passes them over; write_layer_types() writes them, too.
 void read_convolutions(const nlohmann::json& json, const char* local, ModelConfig& config);
 void write_convolutions(const ModelConfig& config, nlohmann::json& json);
+
+// sliding_window of families in which all layers have the window; null: none has.
+void read_common_window(const nlohmann::json& json, ModelConfig& config);
+void write_common_window(const ModelConfig& config, nlohmann::json& json);
+
+// Layers without rotary positions: those with a zero in no_rope_layers, or every no_rope_layer_interval-th.
+void read_layers_without_rope(const ConfigReader& reader, ModelConfig& config);
+void write_layers_without_rope(const ModelConfig& config, nlohmann::json& json);
 
 // Qwen's keys: use_sliding_window, sliding_window, max_window_layers, layer_types.
 void read_sliding_layers(const nlohmann::json& json, ModelConfig& config);

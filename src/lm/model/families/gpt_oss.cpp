@@ -77,18 +77,18 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
   const BlockParameters parameters(config, store, layer, chunk);
   SelfAttentionOptions options = attention_options(config, layer);
   options.qkv_bias = options.out_bias = options.sinks = true;
-  return std::make_unique<PreNormBlock>(
+  return std::make_unique<DecoderBlock>(
       config, parameters, [&] { return self_attention(config, parameters, options); },
       [&] { return mixture_of_experts(config, parameters, expert_parts(config)); });
 }
 
 }  // namespace
 
-Family gpt_oss_family() {
+extern const FamilyEntry kGptOss{[]() -> Family {
   Family family{"gpt_oss", "GptOssForCausalLM", read, write, make_block, kSwitches, kDefaults};
   family.other_keys = {"initial_context_length", "swiglu_alpha"};
   family.aliases = {{"num_experts", "num_local_experts"}};
   return family;
-}
+}};
 
 }  // namespace primus

@@ -241,7 +241,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
   };
   // A module of multi-token prediction reads hidden states, which have no checkpoints.
   if (config.residual_block == 0 || layer >= config.layers)
-    return std::make_unique<PreNormBlock>(config, parameters, attention, of_ffn);
+    return std::make_unique<DecoderBlock>(config, parameters, attention, of_ffn);
   // Published models have a mixture in front of the first attention, too, where nothing can be mixed.
   if (layer == 0) store.leave_out("model.layers.0.self_attention_res_");
   return std::make_unique<AttentionResidualBlock>(config, parameters, attention, of_ffn);
@@ -262,9 +262,10 @@ Family family(const char* model_type, const char* architecture) {
 
 }  // namespace
 
-Family kimi_linear_family() { return family("kimi_linear", "KimiLinearForCausalLM"); }
+extern const FamilyEntry kKimiLinear{
+    []() -> Family { return family("kimi_linear", "KimiLinearForCausalLM"); }};
 
-Family kimi_k3_family() {
+extern const FamilyEntry kKimiK3{[]() -> Family {
   Family k3 = family("kimi_k3", "KimiK3ForCausalLM");
   k3.read = read_k3;
   k3.write = write_k3;
@@ -272,6 +273,6 @@ Family kimi_k3_family() {
     k3.other_keys.emplace_back(key);
   k3.make_stream_ends = attention_residual_ends;
   return k3;
-}
+}};
 
 }  // namespace primus

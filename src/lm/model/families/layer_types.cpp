@@ -72,6 +72,36 @@ void write_layer_types(const ModelConfig& config, const char* local, nlohmann::j
   json["layer_types"] = std::move(types);
 }
 
+void read_common_window(const nlohmann::json& json, ModelConfig& config) {
+  config.attention.window = ConfigReader(json).integer_or("sliding_window", 0, 1, ConfigReader::kMaxWidth);
+  if (config.attention.window == 0) return;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) config.attention.local_layers.push_back(layer);
+}
+
+void write_common_window(const ModelConfig& config, nlohmann::json& json) {
+  const bool window = !config.attention.local_layers.empty();
+  json["sliding_window"] = window ? nlohmann::json(config.attention.window) : nlohmann::json();
+}
+
+void read_layers_without_rope(const ConfigReader& r, ModelConfig& c) {
+  const std::vector<std::int64_t> rope = r.integers("no_rope_layers", 0, 1);
+  if (!rope.empty() && static_cast<std::int64_t>(rope.size()) != c.layers) {
+    throw r.bad("no_rope_layers", "must have num_hidden_layers entries");
+  }
+  const std::int64_t interval = r.integer_or("no_rope_layer_interval", 4, 1, c.layers + 4);
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    const bool rotated =
+        rope.empty() ? (layer + 1) % interval != 0 : rope[static_cast<std::size_t>(layer)] != 0;
+    if (!rotated) c.attention.no_rope_layers.push_back(layer);
+  }
+}
+
+void write_layers_without_rope(const ModelConfig& config, nlohmann::json& json) {
+  json["no_rope_layers"] = nlohmann::json::array();
+  for (std::int64_t layer = 0; layer < config.layers; ++layer)
+    json["no_rope_layers"].push_back(config.attention.rope(layer) ? 1 : 0);
+}
+
 void read_sliding_layers(const nlohmann::json& json, ModelConfig& config) {
   const ConfigReader r(json);
   config.attention.window = r.flag_or("use_sliding_window", false)

@@ -101,7 +101,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
   SelfAttentionOptions options = attention_options(config, layer);
   options.head_norm = SelfAttentionOptions::HeadNorm::kBeforeRope;
   options.out_name = "out_proj", options.norm_name = "layernorm";
-  return std::make_unique<PreNormBlock>(
+  return std::make_unique<DecoderBlock>(
       config, parameters,
       [&] {
         return config.convolves(layer) ? short_convolution(config, parameters)
@@ -127,7 +127,7 @@ Family family(const char* model_type, const char* architecture) {
 
 }  // namespace
 
-Family lfm2_family() {
+extern const FamilyEntry kLfm2{[]() -> Family {
   Family dense = family("lfm2", "Lfm2ForCausalLM");
   dense.aliases.emplace_back("block_ff_dim", "intermediate_size");
   // Besides those that decide the feed-forward's width, those of its first trainer, which say what other keys
@@ -150,15 +150,15 @@ Family lfm2_family() {
                       "tie_embedding",
                       "use_pos_enc"};
   return dense;
-}
+}};
 
-Family lfm2_moe_family() {
+extern const FamilyEntry kLfm2Moe{[]() -> Family {
   Family mixture = family("lfm2_moe", "Lfm2MoeForCausalLM");
   mixture.read = read_moe;
   mixture.write = write_moe;
   mixture.defaults = kMoeDefaults;
   mixture.other_keys = {"hidden_act", "tie_embedding"};
   return mixture;
-}
+}};
 
 }  // namespace primus

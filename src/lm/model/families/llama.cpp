@@ -23,16 +23,19 @@ void write(const ModelConfig&, nlohmann::json& json) {
   json["pretraining_tp"] = 1;
 }
 
-std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
-                                  std::int64_t layer, int chunk) {
+}  // namespace
+
+std::unique_ptr<Block> make_llama_block(const ModelConfig& config, engine::ParameterStore& store,
+                                        std::int64_t layer, int chunk) {
   const BlockParameters parameters(config, store, layer, chunk);
-  return std::make_unique<PreNormBlock>(
-      config, parameters, [&] { return self_attention(config, parameters); },
+  return std::make_unique<DecoderBlock>(
+      config, parameters,
+      [&] { return self_attention(config, parameters, attention_options(config, layer)); },
       [&] { return feed_forward(config, parameters, config.ffn); });
 }
 
-}  // namespace
-
-Family llama_family() { return {"llama", "LlamaForCausalLM", read, write, make_block}; }
+extern const FamilyEntry kLlama{[]() -> Family {
+  return {"llama", "LlamaForCausalLM", read, write, make_llama_block};
+}};
 
 }  // namespace primus

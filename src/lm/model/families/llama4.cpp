@@ -18,18 +18,8 @@ constexpr const char* kDefaults =
   "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "intermediate_size_mlp": 16384, "attention_chunk_size": 8192,
   "num_local_experts": 16, "num_experts_per_tok": 1})";
 
-// Layers without rotary positions: those with a zero in no_rope_layers, or every fourth.
 void read_positions(const ConfigReader& r, const nlohmann::json& json, ModelConfig& c) {
-  const std::vector<std::int64_t> rope = r.integers("no_rope_layers", 0, 1);
-  if (!rope.empty() && static_cast<std::int64_t>(rope.size()) != c.layers) {
-    throw r.bad("no_rope_layers", "must have num_hidden_layers entries");
-  }
-  const std::int64_t interval = r.integer_or("no_rope_layer_interval", 4, 1, c.layers + 4);
-  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    const bool rotated =
-        rope.empty() ? (layer + 1) % interval != 0 : rope[static_cast<std::size_t>(layer)] != 0;
-    if (!rotated) c.attention.no_rope_layers.push_back(layer);
-  }
+  read_layers_without_rope(r, c);
   c.attention.chunk = r.integer("attention_chunk_size", 1, ConfigReader::kMaxWidth);
   if (const auto types = json.find("layer_types"); types != json.end() && !types->is_null()) {
     read_local_layers(json, kLocal, c, nullptr);
@@ -76,11 +66,11 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["intermediate_size_mlp"] = c.ffn;
   json["num_local_experts"] = c.moe.experts;
   json["num_experts_per_tok"] = c.moe.router.top_k;
-  json["moe_layers"] = json["no_rope_layers"] = nlohmann::json::array();
+  json["moe_layers"] = nlohmann::json::array();
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
     if (c.moe.routed(layer)) json["moe_layers"].push_back(layer);
-    json["no_rope_layers"].push_back(c.attention.rope(layer) ? 1 : 0);
   }
+  write_layers_without_rope(c, json);
   json["attention_chunk_size"] = c.attention.chunk;
   json["attn_temperature_tuning"] = c.attention.attn_scale != 0;
   if (c.attention.attn_scale != 0) json["attn_scale"] = c.attention.attn_scale;
@@ -114,7 +104,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
     options.floor_scale = static_cast<double>(config.attention.floor_scale);
     options.attn_scale = config.attention.attn_scale;
   }
-  return std::make_unique<PreNormBlock>(
+  return std::make_unique<DecoderBlock>(
       config, parameters, [&] { return self_attention(config, parameters, options); },
       [&] {
         if (config.moe.routed(layer)) return mixture_of_experts(config, parameters, expert_parts(config));
@@ -124,12 +114,12 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 
 }  // namespace
 
-Family llama4_family() {
+extern const FamilyEntry kLlama4{[]() -> Family {
   Family family{"llama4_text", "Llama4ForCausalLM", read, write, make_block, {{"rotary_interleaved", "true"}},
                 kDefaults};
   family.other_keys = {"attn_scale", "for_llm_compressor", "interleave_moe_layer_step",
                        "no_rope_layer_interval"};
   return family;
-}
+}};
 
 }  // namespace primus

@@ -34,7 +34,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
 std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
                                   std::int64_t layer, int chunk) {
   const BlockParameters parameters(config, store, layer, chunk);
-  return std::make_unique<PreNormBlock>(
+  return std::make_unique<DecoderBlock>(
       config, parameters, [&] { return self_attention(config, parameters); },
       [&] {
         return mixture_of_experts(config, parameters,
@@ -45,10 +45,10 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 
 }  // namespace
 
-Family mixtral_family() {
+extern const FamilyEntry kMixtral{[]() -> Family {
   Family family{"mixtral", "MixtralForCausalLM", read, write, make_block, {}, kDefaults};
   family.aliases = {{"num_experts", "num_local_experts"}};
   return family;
-}
+}};
 
 }  // namespace primus

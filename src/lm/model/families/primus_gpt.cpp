@@ -115,7 +115,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
   options.qkv_bias = config.attention.qkv_bias;
   options.sinks = config.attention.sinks;
   if (config.attention.qk_norm) options.head_norm = SelfAttentionOptions::HeadNorm::kBeforeRope;
-  return std::make_unique<PreNormBlock>(
+  return std::make_unique<DecoderBlock>(
       config, parameters,
       [&] {
         return config.convolves(layer) ? short_convolution(config, parameters)
@@ -133,11 +133,11 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 
 }  // namespace
 
-Family primus_gpt_family() {
+extern const FamilyEntry kPrimusGpt{[]() -> Family {
   Family family{"primus_gpt", "PrimusGptForCausalLM", read, write, make_block};
   family.switches = {{"add_qkv_bias", kEither}, {"qk_layernorm", kEither}, {"softmax_type", kEither}};
   family.partial_rotary = true;
   return family;
-}
+}};
 
 }  // namespace primus

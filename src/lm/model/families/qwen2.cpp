@@ -26,17 +26,17 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
   const BlockParameters parameters(config, store, layer, chunk);
   SelfAttentionOptions options = attention_options(config, layer);
   options.qkv_bias = true;
-  return std::make_unique<PreNormBlock>(
+  return std::make_unique<DecoderBlock>(
       config, parameters, [&] { return self_attention(config, parameters, options); },
       [&] { return feed_forward(config, parameters, config.ffn); });
 }
 
 }  // namespace
 
-Family qwen2_family() {
+extern const FamilyEntry kQwen2{[]() -> Family {
   Family family{"qwen2", "Qwen2ForCausalLM", read, write, make_block, {{"add_qkv_bias", "true"}}, kDefaults};
   family.other_keys = {"use_mrope"};
   return family;
-}
+}};
 
 }  // namespace primus

@@ -29,15 +29,18 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
   const BlockParameters parameters(config, store, layer, chunk);
   SelfAttentionOptions options = attention_options(config, layer);
   options.head_norm = SelfAttentionOptions::HeadNorm::kBeforeRope;
-  return std::make_unique<PreNormBlock>(
+  return std::make_unique<DecoderBlock>(
       config, parameters, [&] { return self_attention(config, parameters, options); },
       [&] { return feed_forward(config, parameters, config.ffn); });
 }
 
 }  // namespace
 
-Family qwen3_family() {
-  return {"qwen3", "Qwen3ForCausalLM", read, write, make_block, {{"qk_layernorm", "true"}}, kDefaults};
-}
+extern const FamilyEntry kQwen3{[]() -> Family {
+  Family family{"qwen3", "Qwen3ForCausalLM", read, write, make_block, {{"qk_layernorm", "true"}}, kDefaults};
+  // The text part of Qwen3-VL, which rotates tokens of texts as Qwen 3 does.
+  family.other_names = {"qwen3_vl_text", "qwen3_vl"};
+  return family;
+}};
 
 }  // namespace primus

@@ -47,7 +47,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
   const BlockParameters parameters(config, store, layer, chunk);
   SelfAttentionOptions options = attention_options(config, layer);
   options.head_norm = SelfAttentionOptions::HeadNorm::kBeforeRope;
-  return std::make_unique<PreNormBlock>(
+  return std::make_unique<DecoderBlock>(
       config, parameters, [&] { return self_attention(config, parameters, options); },
       [&] {
         if (!config.moe.routed(layer)) return feed_forward(config, parameters, config.ffn);
@@ -68,11 +68,11 @@ void read_sparse_layers(const ConfigReader& r, ModelConfig& c) {
   }
 }
 
-Family qwen3_moe_family() {
+extern const FamilyEntry kQwen3Moe{[]() -> Family {
   Family family{"qwen3_moe", "Qwen3MoeForCausalLM",      read,     write,
                 make_block,  {{"qk_layernorm", "true"}}, kDefaults};
   family.other_keys = {"max_window_layers"};
   return family;
-}
+}};
 
 }  // namespace primus

@@ -98,8 +98,7 @@ void write_common(const ModelConfig& c, nlohmann::json& json) {
   nlohmann::json types = nlohmann::json::array();
   for (std::int64_t layer = 0; layer < c.layers; ++layer) types.push_back(l.has(layer) ? kLinear : kFull);
   json["layer_types"] = std::move(types);
-  // Said although it is 1: left out it would be a quarter.
-  json["partial_rotary_factor"] = json["rope_parameters"]["partial_rotary_factor"] = c.rotary_fraction;
+  write_rotary_fraction(c, json);
 }
 
 void write_moe(const ModelConfig& c, nlohmann::json& json) {
@@ -124,7 +123,7 @@ std::unique_ptr<Block> make_block_of(const ModelConfig& config, engine::Paramete
   const BlockParameters parameters(config, store, layer, chunk);
   SelfAttentionOptions options = attention_options(config, layer);
   options.head_norm = SelfAttentionOptions::HeadNorm::kBeforeRope;
-  return std::make_unique<PreNormBlock>(
+  return std::make_unique<DecoderBlock>(
       config, parameters,
       [&] {
         return config.linear.has(layer) ? gated_delta_net(config, parameters, projection)
@@ -176,26 +175,26 @@ Family mixture(const char* model_type, const char* architecture) {
 
 }  // namespace
 
-Family qwen3_next_family() {
+extern const FamilyEntry kQwen3Next{[]() -> Family {
   Family next = mixture("qwen3_next", "Qwen3NextForCausalLM");
   next.read = read_next, next.write = write_next, next.make_block = make_next_block;
   next.defaults = kNextDefaults;
   return next;
-}
+}};
 
 // Their whole models see images, too; what is said here is their text_config.
-Family qwen3_5_family() {
+extern const FamilyEntry kQwen35{[]() -> Family {
   Family dense = family("qwen3_5_text", "Qwen3_5ForCausalLM");
   dense.defaults = kDenseDefaults;
   dense.other_names = {"qwen3_5"};
   return dense;
-}
+}};
 
-Family qwen3_5_moe_family() {
+extern const FamilyEntry kQwen35Moe{[]() -> Family {
   Family moe = mixture("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM");
   moe.other_names = {"qwen3_5_moe"};
   moe.other_keys.emplace_back("mlp_only_layers");
   return moe;
-}
+}};
 
 }  // namespace primus

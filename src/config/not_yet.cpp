@@ -28,8 +28,6 @@ constexpr auto kModels = std::to_array<Row>({
     {"flux", "diffusion models make images; Primus trains language models only"},
     {"gdn", "these hybrids need state-space or linear-attention layers beside latent attention"},
     {"gemma4", "Gemma 4 is a family that is not built yet"},
-    {"glm4_moe",
-     "GLM-4.5 to 4.7 as published (glm4_moe) is a family that is not built yet; glm4_7.yaml is AMD Primus's"},
     {"glm5_3",
      "GLM-5.3 needs Kimi delta attention beside sparse latent attention with pooled keys, and "
      "hyper-connections"},

@@ -76,6 +76,9 @@ TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
       {"llama4_text", {"interleave_moe_layer_step", "no_rope_layer_interval"}},  // lists go before them
       {"lfm2", {"full_attn_idxs"}},
       {"kimi_linear", {"head_dim", "num_key_value_heads", "qk_head_dim"}},
+      {"phi3", {"original_max_position_embeddings"}},  // of longrope
+      // A list goes before the interval; windows need both of their keys.
+      {"smollm3", {"no_rope_layer_interval", "sliding_window", "use_sliding_window"}},
       // The branches of rope_parameters go before them.
       {"deepseek_v4", {"compress_rope_theta", "partial_rotary_factor", "rope_theta"}}};
   const json families = json::parse(read_file(kTests / "lm/model/transformers_defaults.json"));
@@ -168,7 +171,8 @@ TEST(ConfigKeys, OtherNamesGoBeforeTheUsualOnes) {
       {"qwen3_moe", "num_local_experts", "num_experts"},
       {"lfm2", "block_ff_dim", "intermediate_size"},
       {"kimi_linear", "num_local_experts", "num_experts"},
-      {"kimi_linear", "num_shared_experts", "n_shared_experts"}};
+      {"kimi_linear", "num_shared_experts", "n_shared_experts"},
+      {"glm4_moe", "num_local_experts", "n_routed_experts"}};
   for (const auto& [family, alias, key] : aliases) {
     json expected = golden(family), root = expected;
     expected.erase(alias);
@@ -345,6 +349,20 @@ TEST(ConfigKeys, ATiedHeadMayBeSaidOfTheWholeModel) {
   EXPECT_FALSE(read(root).tied_embeddings);
 }
 
+// The text part of Qwen3-VL is Qwen 3: tokens of texts have one position, whatever mrope says of images.
+TEST(ConfigKeys, TheTextPartOfQwen3VlIsQwen3) {
+  json text = golden("qwen3");
+  const ModelConfig original = read(text);
+  text["model_type"] = "qwen3_vl_text";
+  text["rope_scaling"] = {
+      {"rope_type", "default"}, {"mrope_interleaved", true}, {"mrope_section", {4, 2, 2}}};
+  text["rope_theta"] = original.rope_theta;
+  const json root = {{"model_type", "qwen3_vl"}, {"text_config", text}, {"vision_config", {{"depth", 2}}}};
+  EXPECT_EQ(read(root), original);
+  EXPECT_EQ(notes_of(root), std::vector<std::string>{});
+  EXPECT_EQ(read(root).family, "qwen3");
+}
+
 TEST(ConfigKeys, QuantisedWeightsThatNothingReadsAreNamed) {
   json root = golden("llama");
   const auto with = [&](const json& config) {
@@ -487,7 +505,32 @@ TEST(ConfigKeys, PublishedModelsGiveNoNote) {
        "model_max_length moe_intermediate_size moe_layer_freq moe_renormalize moe_router_activation_func "
        "num_expert_group num_experts num_experts_per_token num_nextn_predict_layers num_shared_experts "
        "q_lora_rank qk_nope_head_dim qk_rope_head_dim routed_scaling_factor topk_group topk_method "
-       "use_grouped_topk v_head_dim"}};
+       "use_grouped_topk v_head_dim"},
+      {"mistral", "sliding_window"},
+      {"ministral", "sliding_window layer_types"},
+      {"phi3",
+       "auto_map attention_bias embd_pdrop resid_pdrop original_max_position_embeddings "
+       "partial_rotary_factor "
+       "sliding_window"},
+      {"smollm3",
+       "attention_bias mlp_bias layer_types max_window_layers no_rope_layer_interval no_rope_layers "
+       "sliding_window use_sliding_window"},
+      {"olmo2", "attention_bias"},
+      {"glm4", "attention_bias partial_rotary_factor"},
+      {"glm4_moe",
+       "attention_bias first_k_dense_replace moe_intermediate_size n_group n_routed_experts n_shared_experts "
+       "norm_topk_prob num_experts_per_tok num_nextn_predict_layers partial_rotary_factor "
+       "routed_scaling_factor topk_group use_qk_norm"},
+      {"granite",
+       "attention_bias attention_multiplier embedding_multiplier logits_scaling mlp_bias "
+       "residual_multiplier"},
+      {"granitemoe",
+       "attention_bias attention_multiplier embedding_multiplier logits_scaling num_experts_per_tok "
+       "num_local_experts output_router_logits residual_multiplier router_aux_loss_coef"},
+      {"granitemoeshared",
+       "attention_bias attention_multiplier embedding_multiplier logits_scaling num_experts_per_tok "
+       "num_local_experts output_router_logits residual_multiplier router_aux_loss_coef "
+       "shared_intermediate_size"}};
   for (const auto& [name, keys] : published) {
     const json root = golden(name);
     EXPECT_EQ(notes_of(root), std::vector<std::string>{}) << name;

@@ -119,7 +119,35 @@ const std::map<std::string, std::string> kExperiments = {
      "apply_layernorm_1p: true, "
      "experimental_attention_variant: gated_delta_net, linear_attention_freq: 2, linear_num_key_heads: 4, "
      "linear_num_value_heads: 4, linear_key_head_dim: 16, linear_value_head_dim: 8, rotary_percent: 0.25, "
-     "untie_embeddings_and_output_weights: false"}};
+     "untie_embeddings_and_output_weights: false"},
+    {"mistral", "model_type: mistral, ffn_hidden_size: 112, num_query_groups: 2, window_size: [7, 0]"},
+    {"ministral",
+     "model_type: ministral, ffn_hidden_size: 112, num_query_groups: 2, window_size: [7, 0],"
+     "window_attn_skip_freq: [0, 1]"},
+    // Heads of 12 columns rotate by two frequencies.
+    {"phi3",
+     "model_type: phi3, ffn_hidden_size: 112, num_query_groups: 2, rotary_percent: 0.34,"
+     "rope_scaling_type: longrope, rope_scaling_factor: 4, original_max_position_embeddings: 32,"
+     "rope_short_factor: [1, 2], rope_long_factor: [2, 5.5]"},
+    {"smollm3",
+     "model_type: smollm3, ffn_hidden_size: 112, num_query_groups: 2, no_rope_freq: [0, 1],"
+     "untie_embeddings_and_output_weights: false"},
+    {"olmo2", "model_type: olmo2, ffn_hidden_size: 112, qk_layernorm: true"},
+    {"glm4",
+     "model_type: glm4, ffn_hidden_size: 112, num_query_groups: 2, add_qkv_bias: true, rotary_percent: 0.5,"
+     "rotary_interleaved: true"},
+    {"glm4_moe",
+     "model_type: glm4_moe, ffn_hidden_size: 112, num_query_groups: 2, qk_layernorm: true, rotary_percent: "
+     "0.5, num_experts: 8, moe_ffn_hidden_size: 24, moe_shared_expert_intermediate_size: 24, "
+     "moe_router_topk: "
+     "3, moe_router_num_groups: 4, moe_router_group_topk: 2, moe_router_topk_scaling_factor: 2.5,"
+     "moe_layer_freq: [0, 1]"},
+    {"granite",
+     "model_type: granite, ffn_hidden_size: 112, num_query_groups: 2, embedding_multiplier: 3,"
+     "residual_multiplier: 0.4, attention_multiplier: 0.3, logits_scaling: 5"},
+    {"granitemoeshared",
+     "model_type: granitemoeshared, ffn_hidden_size: 24, num_query_groups: 2, embedding_multiplier: 3,"
+     "num_experts: 4, moe_router_topk: 2, moe_shared_expert_intermediate_size: 40"}};
 
 const FamilyRegistry& families() {
   static const FamilyRegistry registry = builtin_families();

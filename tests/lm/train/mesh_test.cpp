@@ -176,6 +176,61 @@ ModelConfig llama4() {
   return c;
 }
 
+// Matrices of queries, keys and values, and of gate and up, that are one in checkpoints.
+ModelConfig phi3() {
+  ModelConfig c = dense();
+  c.family = "phi3";
+  c.rotary_fraction = 0.5;
+  c.attention.window = 5;
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) c.attention.local_layers.push_back(layer);
+  return c;
+}
+
+// Norms of what branches give.
+ModelConfig glm4() {
+  ModelConfig c = dense();
+  c.family = "glm4";
+  c.rotary_fraction = 0.5;
+  c.attention.qkv_bias = true;
+  return c;
+}
+
+// Norms over all heads, which tensor ranks cannot share.
+ModelConfig olmo2() {
+  ModelConfig c = dense();
+  c.family = "olmo2";
+  c.attention.wide_norm = true;
+  return c;
+}
+
+ModelConfig glm4_moe() {
+  ModelConfig c = dense();
+  c.family = "glm4_moe";
+  c.rotary_fraction = 0.5;
+  c.attention.qkv_bias = c.attention.qk_norm = true;
+  c.moe.experts = 4;
+  c.moe.ffn = c.moe.shared_ffn = 24;
+  c.moe.dense_layers = {0};
+  c.moe.choice_bias = true;
+  c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid, .top_k = 2};
+  return c;
+}
+
+// Factors of everything, and a mixture whose experts are one tensor in checkpoints.
+ModelConfig granite() {
+  ModelConfig c = dense();
+  c.family = "granitemoeshared";
+  c.embedding_scale = 3;
+  c.residual_scale = 0.5;
+  c.logit_divisor = 2;
+  c.attention.score_scale = 0.2;
+  c.moe.experts = 4;
+  c.moe.ffn = 24;
+  c.moe.shared_ffn = 40;
+  c.moe.router.top_k = 2;
+  return c;
+}
+
 // A residual stream twice as wide as hidden states, and multi-token prediction behind it.
 ModelConfig wide() {
   ModelConfig c = dense();
@@ -522,6 +577,13 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"sparse_tp4_recomputed", sparse, {4, tensor(4), Sharding::kNone, true}},
         Case{"sparse_dp2_zero3", sparse, {2, {}, Sharding::kParameters}},
         Case{"sparse_tp2_ep2_zero1", sparse, {4, {.tensor = 2, .expert = 2}, Sharding::kStates}},
+        Case{"phi3_tp2_dp2_zero3", phi3, {4, tensor(2), Sharding::kParameters}},
+        Case{"glm4_tp2", glm4, {2, tensor(2)}},
+        Case{"glm4_tp4_recomputed", glm4, {4, tensor(4), Sharding::kNone, true}},
+        Case{"olmo2_dp2_zero3_recomputed", olmo2, {2, {}, Sharding::kParameters, true}},
+        Case{"glm4_moe_tp2_ep2_etp2", glm4_moe, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
+        Case{"granite_tp2_ep4_zero1", granite, {4, {.tensor = 2, .expert = 4}, Sharding::kStates}},
+        Case{"granite_tp2_ep2_etp2", granite, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
         Case{"lfm2_tp2", tiny_lfm2, {2, tensor(2)}},
         Case{"lfm2_tp4_recomputed", tiny_lfm2, {4, tensor(4), Sharding::kNone, true}},
         Case{"lfm2_tp2_dp2_zero3", tiny_lfm2, {4, tensor(2), Sharding::kParameters}},
@@ -601,6 +663,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"gpt_oss_cp2", gpt_oss, {2, context(2)}},
         Case{"gpt_oss_cp4_gathered", gpt_oss, by(Exchange::kAllGather, {4, context(4)})},
         Case{"llama4_cp2_tp2", llama4, {4, {.tensor = 2, .context = 2}}},
+        Case{"phi3_cp2_tp2", phi3, {4, {.tensor = 2, .context = 2}}},
+        Case{"olmo2_cp2", olmo2, {2, context(2)}}, Case{"granite_cp2", granite, {2, context(2)}},
         Case{"lfm2_cp2", tiny_lfm2, {2, context(2)}},
         // Slices of two tokens: all of them are the edge of the next one.
         Case{"lfm2_cp4_recomputed", tiny_lfm2, {4, context(4), Sharding::kNone, true}},

@@ -108,6 +108,18 @@ void expect_near(const Outcome& many, const Outcome& one, double tolerance, doub
   EXPECT_NEAR(many.evaluation_loss, one.evaluation_loss, tolerance * one.evaluation_loss);
 }
 
+// Factors of embeddings, branches, scores and logits, the first in multi-token prediction, too.
+ModelConfig granite() {
+  ModelConfig c = tiny_llama();
+  c.family = "granite";
+  c.embedding_scale = 3;
+  c.residual_scale = 0.5;
+  c.logit_divisor = 2;
+  c.attention.score_scale = 0.2;
+  c.mtp = {.layers = 1, .enabled = true, .training = {.loss_scale = 0.3}};
+  return c;
+}
+
 class PipelineTraining : public testing::TestWithParam<Model> {};
 
 TEST_P(PipelineTraining, EqualsOneDeviceOnEverySchedule) {
@@ -144,7 +156,8 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
                                          Model{"mixture", mixture, true}, Model{"latent", latent, false},
                                          Model{"capped", capped, false}, Model{"lfm2", tiny_lfm2, false},
                                          Model{"qwen3_next", qwen3_next, false}, Model{"wide", wide, false},
-                                         Model{"sparse", sparse, true}, Model{"kimi_k3", tiny_kimi_k3, false},
+                                         Model{"granite", granite, false}, Model{"sparse", sparse, true},
+                                         Model{"kimi_k3", tiny_kimi_k3, false},
                                          Model{"deepseek_v4", tiny_deepseek_v4, false}),
                          [](const auto& model) { return std::string(model.param.name); });
 

@@ -323,21 +323,6 @@ class Validator {
     }
   }
 
-  // Whether the experiment itself says something of a key that it would not be without.
-  bool is_said(std::string_view name) const {
-    if (experiment_.provenance_of(name).layer < Layer::kOverrides) return false;
-    const KeySpec& key = *find_key(name);
-    TrainerConfig unsaid = config_;
-    std::visit(
-        [&](auto field) {
-          if constexpr (!std::is_same_v<decltype(field), std::monostate>)
-            unsaid.*field = TrainerConfig().*field;
-        },
-        key.field);
-    derive(unsaid);
-    return !same_value(key, unsaid, config_);
-  }
-
   // What a model that lacks the thing altogether has, too.
   static bool asks_for_nothing(const Value& value) {
     return (value.kind == Value::Kind::kBool && !value.boolean) ||
@@ -375,7 +360,7 @@ class Validator {
   void without_effect() {
     const auto needs = [this](bool met, std::string_view what, std::initializer_list<std::string_view> keys) {
       for (const std::string_view key : keys) {
-        if (!met && is_said(key))
+        if (!met && is_said(experiment_, key))
           warn(key, fmt::format("{} has an effect only {}", experiment_.name_of(key), what));
       }
     };
@@ -387,18 +372,6 @@ class Validator {
     }
     const TrainerConfig& c = config_;
     const bool compressed = !c.compress_ratios.empty();
-    // Kimi's have it whatever the switch says.
-    const bool latent = c.multi_latent_attention || c.model_type.starts_with("kimi_");
-    needs(latent || compressed, "with multi_latent_attention or compress_ratios",
-          {"q_lora_rank", "qk_pos_emb_head_dim"});
-    needs(latent, "with multi_latent_attention",
-          {"kv_lora_rank", "qk_head_dim", "v_head_dim", "mla_use_nope", "mla_use_output_gate"});
-    needs(compressed, "with compress_ratios",
-          {"compress_rope_theta", "attn_sliding_window", "attn_sink", "hybrid_attention_enabled", "o_groups",
-           "o_lora_rank", "swiglu_limit"});
-    needs(c.hc_mult.value_or(1) > 1, "with hc_mult", {"hc_sinkhorn_iters", "hc_eps"});
-    needs(!latent, "without multi_latent_attention, whose heads have widths of their own",
-          {"group_query_attention", "num_query_groups", "kv_channels"});
     needs(c.multi_latent_attention || compressed,
           "with multi_latent_attention or compress_ratios: without them, rope_scaling_factor is the stretch",
           {"rotary_scaling_factor"});
@@ -591,6 +564,20 @@ void derive(TrainerConfig& config) {
                                              ? c.max_position_embeddings
                                              : std::max<int64_t>(1, std::llround(stretched));
   }
+}
+
+bool is_said(const Experiment& experiment, std::string_view name) {
+  if (experiment.provenance_of(name).layer < Layer::kOverrides) return false;
+  const KeySpec& key = *find_key(name);
+  TrainerConfig unsaid = experiment.trainer;
+  std::visit(
+      [&](auto field) {
+        if constexpr (!std::is_same_v<decltype(field), std::monostate>)
+          unsaid.*field = TrainerConfig().*field;
+      },
+      key.field);
+  derive(unsaid);
+  return !same_value(key, unsaid, experiment.trainer);
 }
 
 void validate_native(Experiment& experiment, Problems& problems) { Validator(experiment, problems).run(); }

@@ -1,6 +1,8 @@
 // Checks that involve more than one key.
 #pragma once
 
+#include <string_view>
+
 #include "config/experiment.h"
 #include "config/problems.h"
 
@@ -10,5 +12,8 @@ namespace primus::config {
 // schedules that fit, data to train on. Adds an Error at the offending key for each problem, and sentences to
 // experiment.warnings for what is merely odd.
 void validate_native(Experiment& experiment, Problems& problems);
+
+// Whether the experiment itself, not a preset, says something of a key that it would not be without.
+bool is_said(const Experiment& experiment, std::string_view key);
 
 }  // namespace primus::config

@@ -122,12 +122,6 @@ TEST(Validate, KeysWithoutEffectAreWarnedAbout) {
     return load_text(experiment_text(""), arguments).warnings;
   };
   using Warnings = std::vector<std::string>;
-  EXPECT_EQ(warnings({"kv_lora_rank=64"}),
-            Warnings{"command line: kv_lora_rank has an effect only with multi_latent_attention"});
-  EXPECT_EQ(
-      warnings({"num_query_groups=2", "multi_latent_attention=true"}),
-      Warnings{"command line: num_query_groups has an effect only without multi_latent_attention, whose "
-               "heads have widths of their own"});
   EXPECT_EQ(
       warnings({"num_experts=4", "moe_aux_loss_coeff=0.1", "moe_router_load_balancing_type=none"}),
       Warnings{"command line: moe_aux_loss_coeff has an effect only with a moe_router_load_balancing_type"});

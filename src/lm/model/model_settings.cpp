@@ -21,6 +21,7 @@
 #include "lm/model/config_reader.h"
 #include "lm/model/family.h"
 #include "lm/model/family_switches.h"
+#include "lm/model/key_conditions.h"
 #include "lm/model/layer_pattern.h"
 #include "lm/model/model_config.h"
 #include "lm/model/model_fields.h"
@@ -580,7 +581,9 @@ class Settings {
 
   // What was said and is taken, and decides nothing of this model.
   void without_effect(const ModelConfig& has) const {
-    if (!warnings_ || has.moe.experts == 0 || !has.moe.dense_layers.empty() || has.ffn == has.moe.ffn) return;
+    if (!warnings_) return;
+    warn_of_unread_keys(experiment_, has, *warnings_);
+    if (has.moe.experts == 0 || !has.moe.dense_layers.empty() || has.ffn == has.moe.ffn) return;
     const config::Provenance said = experiment_.provenance_of("ffn_hidden_size");
     if (said.layer < config::Layer::kOverrides) return;
     warnings_->push_back(fmt::format(

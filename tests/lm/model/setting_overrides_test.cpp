@@ -186,6 +186,20 @@ TEST(SettingOverrides, AdaptersOfNothingAreRefused) {
             std::string::npos);
 }
 
+// Keys of kinds of layers that the model does not have.
+TEST(SettingOverrides, KeysOfOtherKindsOfLayersAreNamed) {
+  EXPECT_EQ(warnings("llama3_8B", {"kv_lora_rank=64"}),
+            Warnings{"command line: kv_lora_rank has an effect only with multi_latent_attention"});
+  EXPECT_EQ(warnings("llama3_8B", {"hc_eps=0.1"}),
+            Warnings{"command line: hc_eps has an effect only with hc_mult"});
+  const Warnings heads{
+      "command line: num_query_groups has an effect only without multi_latent_attention, whose heads have "
+      "widths of their own"};
+  EXPECT_EQ(warnings("deepseek_v3", {"num_query_groups=2"}), heads);
+  EXPECT_EQ(warnings("kimi_linear_48B_A3B", {"num_query_groups=2"}), heads);  // whatever its switch says
+  EXPECT_EQ(warnings("kimi_linear_48B_A3B", {"kv_lora_rank=64"}), Warnings{});
+}
+
 // A width that no layer has.
 TEST(SettingOverrides, OfLayersThatAreNotThereAreWarnedAbout) {
   const Warnings warning{

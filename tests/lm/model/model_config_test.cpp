@@ -1,6 +1,7 @@
 // config.json: what is read, what is refused and by which name, and that what is written reads back the same.
 #include "lm/model/model_config.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -89,7 +90,7 @@ TEST(ModelConfig, RefusesByName) {
   EXPECT_NE(refusal(with("vocab_size", 18446744073709551615U)).find("vocab_size"), std::string::npos);
   EXPECT_NE(refusal(with("num_key_value_heads", 3)).find("num_key_value_heads"), std::string::npos);
   EXPECT_NE(refusal(with("rms_norm_eps", "small")).find("rms_norm_eps"), std::string::npos);
-  EXPECT_NE(refusal(with("rope_scaling", {{"rope_type", "longrope"}})).find("longrope"), std::string::npos);
+  EXPECT_NE(refusal(with("rope_scaling", {{"rope_type", "dynamic"}})).find("dynamic"), std::string::npos);
   EXPECT_NE(refusal(with("head_dim", 7)).find("head_dim"), std::string::npos);
   EXPECT_NE(refusal(with("attention_dropout", 0.1)).find("attention_dropout"), std::string::npos);
   EXPECT_EQ(refusal(with("attention_dropout", 0.0)), "accepted");
@@ -354,6 +355,33 @@ TEST(ModelConfig, AbsentKeysAreAsTransformersHasThem) {
   json v2 = families.at("deepseek_v2").at("full");
   v2.erase("num_experts_per_tok");
   EXPECT_EQ(refusal(v2), "'num_experts_per_tok' is missing");
+}
+
+TEST(ModelConfig, LongropeHasANumberForEachFrequency) {
+  json root = small_llama();
+  root.erase("head_dim");
+  const std::int64_t frequencies = read(root).head_dim / 2;
+  root["rope_scaling"] = {{"rope_type", "longrope"},
+                          {"original_max_position_embeddings", 64},
+                          {"short_factor", std::vector<double>(frequencies, 1.0)},
+                          {"long_factor", std::vector<double>(frequencies, 3.5)}};
+  root["max_position_embeddings"] = 256;
+  const ModelConfig c = read(root);
+  EXPECT_EQ(c.rope_scaling.factor, 4);  // of the lengths
+  EXPECT_EQ(c.rope_scaling.long_factor, std::vector<double>(frequencies, 3.5));
+  EXPECT_EQ(read(json::parse(write_model_config(c, DType::kF32, builtin_families()))), c);
+  // The length of a table decides between the lists, and sines have the attention factor.
+  const std::vector<float> near = make_rope_table(c, 64), far = make_rope_table(c, 65);
+  const double amplitude = std::sqrt(1 + std::log(4.0) / std::log(64.0));
+  const std::size_t sine_of_one =
+      2 * static_cast<std::size_t>(frequencies) + static_cast<std::size_t>(frequencies);
+  EXPECT_NEAR(near[sine_of_one], amplitude * std::sin(1.0), 1e-6);
+  EXPECT_NEAR(far[sine_of_one], amplitude * std::sin(1 / 3.5), 1e-6);
+  root["rope_scaling"]["long_factor"].push_back(1.0);
+  EXPECT_EQ(refusal(root), fmt::format("'long_factor' has {} numbers, and heads rotate by {} frequencies",
+                                       frequencies + 1, frequencies));
+  root["rope_scaling"]["long_factor"] = {0};
+  EXPECT_EQ(refusal(root), "'long_factor' must have positive numbers");
 }
 
 TEST(ModelConfig, RopeScalingGoesBeforeRopeParameters) {

@@ -65,8 +65,10 @@ void DecoderBlock::forward(engine::Residual& x, const BlockInputs& in) const {
 void DecoderBlock::run(const Branch& branch, engine::Residual& x, const BlockInputs& in) const {
   const bool decoding = in.cache && !x.sum.tape().gathers_parameters();
   if (!branch.norm) flush(x);
-  Value y =
-      branch.layer->forward(branch.norm ? Normed(x, *branch.norm, epsilon_, decoding) : Normed(x.sum), in);
+  // Without a norm the branch reads a copy of the stream. A product that adds its gradient to the stream's
+  // own rounds otherwise where that is shared, and the policy of weight gradients decides whether it is.
+  Value y = branch.layer->forward(
+      branch.norm ? Normed(x, *branch.norm, epsilon_, decoding) : Normed(scale(x.sum, 1)), in);
   if (branch.norm_after) y = norm(y, *branch.norm_after, epsilon_);
   if (residual_scale_ != 1) y = scale(std::move(y), residual_scale_);
   add(x, std::move(y));

@@ -1,85 +1,43 @@
 #include "bench/model_shapes.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "lm/model/layer_kind.h"
 
 namespace primus {
 
 std::vector<ModelProduct> products_of(const ModelConfig& c, std::int64_t tokens) {
-  // A module of multi-token prediction has a block like the last one, and the head again.
-  const std::int64_t modules = c.mtp.modules(), blocks = c.layers + modules;
-  std::int64_t routed_blocks = 0;
-  for (std::int64_t layer = 0; layer < blocks; ++layer)
-    routed_blocks += c.moe.routed(std::min(layer, c.layers - 1)) ? 1 : 0;
   std::vector<ModelProduct> products;
-  const auto add = [&](const char* what, std::int64_t out, std::int64_t in, std::int64_t times) {
-    products.push_back({.what = what, .rows = tokens, .out = out, .in = in, .times = times});
-  };
-  const LatentConfig& latent = c.attention.latent;
-  if (latent.kv_rank > 0) {
-    const std::int64_t queries = c.heads * (latent.nope_dim + latent.rope_dim);
-    if (latent.q_rank > 0) {
-      add("q down", latent.q_rank, c.hidden, blocks);
-      add("q up", queries, latent.q_rank, blocks);
+  const auto add = [&](ModelProduct product) {
+    const auto same = std::ranges::find_if(products, [&](const ModelProduct& other) {
+      return other.what == product.what && other.out == product.out && other.in == product.in &&
+             other.experts == product.experts;
+    });
+    if (same == products.end()) {
+      products.push_back(std::move(product));
     } else {
-      add("q", queries, c.hidden, blocks);
+      same->times += product.times;
     }
-    add("kv down", latent.kv_rank + latent.rope_dim, c.hidden, blocks);
-    if (const IndexerConfig& indexer = c.attention.indexer; indexer.heads > 0) {
-      add("indexer q", indexer.heads * indexer.head_dim, latent.q_rank, blocks);
-      add("indexer k", indexer.head_dim, c.hidden, blocks);
-      add("indexer weights", indexer.heads, c.hidden, blocks);
-    }
-    add("kv up", c.heads * (latent.nope_dim + latent.value_dim), latent.kv_rank, blocks);
-    add("attention out", c.hidden, c.heads * latent.value_dim, blocks);
-  } else if (const AttentionConfig& a = c.attention; a.compressed()) {
-    add("q down", latent.q_rank, c.hidden, blocks);
-    add("q up", c.heads * c.head_dim, latent.q_rank, blocks);
-    add("key and value", c.head_dim, c.hidden, blocks);
-    add("attention out, up", c.hidden, a.out_groups * a.out_rank, blocks);
-  } else {
-    const auto convolutions = static_cast<std::int64_t>(c.conv_layers.size()),
-               linear = static_cast<std::int64_t>(c.linear.layers.size());
-    const std::int64_t of_queries = c.attention.output_gate ? 2 * c.heads : c.heads;
-    add("qkv", (of_queries + 2 * c.kv_heads) * c.head_dim, c.hidden, blocks - convolutions - linear);
-    add("attention out", c.hidden, c.heads * c.head_dim, blocks - convolutions - linear);
-    if (linear > 0) {
-      const LinearAttentionConfig& l = c.linear;
-      add("linear attention in", 2 * (l.keys() + l.values() + l.value_heads), c.hidden, linear);
-      add("linear attention out", c.hidden, l.values(), linear);
-    }
-    if (convolutions > 0) {
-      add("convolution in", 3 * c.hidden, c.hidden, convolutions);
-      add("convolution out", c.hidden, c.hidden, convolutions);
-    }
+  };
+  // A module of multi-token prediction has a block like the last one, and the head again.
+  const std::int64_t modules = c.mtp.modules();
+  for (std::int64_t layer = 0; layer < c.layers + modules; ++layer) {
+    for (const LayerProduct& p : layer_products(c, std::min(layer, c.layers - 1)))
+      add({.what = std::string(p.what),
+           .rows = tokens * p.per_token,
+           .out = p.out,
+           .in = p.in,
+           .experts = p.experts,
+           .top_k = p.per_token});
   }
-  const bool routed = c.moe.experts > 0;
-  if (!routed || !c.moe.dense_layers.empty()) {
-    add("gate and up", 2 * c.ffn, c.hidden, blocks - routed_blocks);
-    add("down", c.hidden, c.ffn, blocks - routed_blocks);
-  }
-  if (routed) {
-    const std::int64_t top_k = c.moe.router.top_k, rows = tokens * top_k;
-    products.push_back({.what = "experts' gate and up",
-                        .rows = rows,
-                        .out = 2 * c.moe.ffn,
-                        .in = c.hidden,
-                        .experts = c.moe.experts,
-                        .top_k = top_k,
-                        .times = routed_blocks});
-    products.push_back({.what = "experts' down",
-                        .rows = rows,
-                        .out = c.hidden,
-                        .in = c.moe.ffn,
-                        .experts = c.moe.experts,
-                        .top_k = top_k,
-                        .times = routed_blocks});
-  }
-  if (routed && c.moe.shared_ffn > 0) {
-    add("shared expert's gate and up", 2 * c.moe.shared_ffn, c.hidden, routed_blocks);
-    add("shared expert's down", c.hidden, c.moe.shared_ffn, routed_blocks);
-  }
-  if (modules > 0) add("next token's input", c.hidden, 2 * c.hidden, modules);
-  add("vocabulary", c.vocab, c.hidden, 1 + modules);
+  if (modules > 0)
+    add({.what = "next token's input",
+         .rows = tokens,
+         .out = c.hidden,
+         .in = 2 * c.hidden,
+         .times = modules});
+  add({.what = "vocabulary", .rows = tokens, .out = c.vocab, .in = c.hidden, .times = 1 + modules});
   return products;
 }
 

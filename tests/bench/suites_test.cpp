@@ -57,7 +57,7 @@ TEST(MemoryBenchmark, RunsOnADeviceWhoseMemoryFaults) {
 
 ModelConfig dense() {
   ModelConfig c;
-  c.hidden = 64, c.ffn = 160, c.heads = 8, c.kv_heads = 2, c.head_dim = 8, c.vocab = 1000;
+  c.layers = 1, c.hidden = 64, c.ffn = 160, c.heads = 8, c.kv_heads = 2, c.head_dim = 8, c.vocab = 1000;
   return c;
 }
 
@@ -86,7 +86,7 @@ TEST(ModelShapes, OfLatentAttentionAndExperts) {
   EXPECT_EQ(products(c), routed);
   c.attention.latent.q_rank = 0;
   c.moe.shared_ffn = 0;
-  c.moe.dense_layers = {0};
+  c.layers = 2, c.moe.dense_layers = {0};
   EXPECT_EQ(products(c),
             "q 10x96x64; kv down 10x20x64; kv up 10x112x16; attention out 10x64x48; gate and up 10x320x64; "
             "down 10x64x160; experts' gate and up 30x80x64 of 32; experts' down 30x64x40 of 32; "

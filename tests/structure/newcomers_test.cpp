@@ -110,6 +110,21 @@ TEST(Newcomers, AnObjectiveIsOneFileAndItsStage) {
   }
 }
 
+TEST(Newcomers, AFamilyOfKnownPartsIsOneFile) {
+  const auto families = definitions("lm/model/families/", "^extern const FamilyEntry (k\\w+)");
+  EXPECT_GE(families.size(), 30U);
+  for (const auto& [name, file] : families) EXPECT_EQ(files_with(name, "lm/model/"), std::set{file}) << name;
+  for (const char* type : {"\"olmo2\"", "\"glm4\"", "\"smollm3\""})
+    EXPECT_EQ(files_with(type).size(), 1U) << type;
+}
+
+// FLOPs, benchmarks, meshes and caches ask the kinds, and name none of them.
+TEST(Newcomers, AKindOfLayerIsOneFile) {
+  const auto kinds = definitions("lm/model/blocks/", "^extern const LayerKind (k\\w+)");
+  EXPECT_GE(kinds.size(), 8U);
+  for (const auto& [name, file] : kinds) EXPECT_EQ(files_with(name, "lm/"), std::set{file}) << name;
+}
+
 // Of the kernels' structs nothing in turbo/ knows but their operator's folder; and that is four files where
 // one is enough for the kernels of each sort of device.
 TEST(Newcomers, AnOperatorIsItsFolder) {

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "lm/model/blocks/block_parameters.h"
+#include "lm/model/layer_kind.h"
 #include "lm/model/rope_table.h"
 #include "turbo/elementwise/elementwise.h"
 
@@ -217,55 +218,22 @@ void LanguageModel::end_step(turbo::Context& context, const RoutingStep& step) c
 KvCache LanguageModel::make_kv_cache(engine::Rank& rank, DType dtype, std::int64_t sequences,
                                      std::int64_t capacity, std::int64_t pages,
                                      std::int64_t page_size) const {
-  if (config_.attention.compressed()) {
-    throw unsupported(
-        "models of type " + config_.family + " cannot generate text: the cache does not keep pooled latents",
-        "train, eval loss and model verify read whole sequences, and work");
-  }
   KvCache cache;
   const std::int64_t blocks = (capacity + page_size - 1) / page_size;
   cache.sequences = {.query_starts = rank.persistent(DType::kI32, {sequences + 1}),
                      .key_lengths = rank.persistent(DType::kI32, {sequences}),
                      .block_table = rank.persistent(DType::kI32, {sequences, blocks}),
                      .page_size = page_size};
-  const LatentConfig& latent = config_.attention.latent;
-  const bool latents = latent.kv_rank > 0;
-  const int tensor_ranks = vocabulary_.group ? vocabulary_.group->size() : 1;
-  const std::int64_t width =
-      latents ? latent.kv_rank + latent.rope_dim : config_.kv_heads / tensor_ranks * config_.head_dim;
-  const Shape shape{pages, page_size, width};
+  const CacheRequest request{.dtype = dtype,
+                             .sequences = sequences,
+                             .pages = pages,
+                             .page_size = page_size,
+                             .tensor_ranks = vocabulary_.group ? vocabulary_.group->size() : 1};
   cache.layers.resize(static_cast<std::size_t>(config_.layers));
   for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
-    if (chunk_with(layer) < 0) continue;
-    engine::KvCacheLayer& entry = cache.layers[static_cast<std::size_t>(layer)];
-    if (config_.convolves(layer)) {
-      entry.ring = rank.persistent(DType::kF32,
-                                   {sequences, conv_ring(config_.conv_width), config_.hidden / tensor_ranks});
-      continue;
-    }
-    if (config_.linear.has(layer)) {
-      const LinearAttentionConfig& l = config_.linear;
-      const std::int64_t heads = l.value_heads / tensor_ranks;
-      const turbo::DeltaRuleShape of_rank{.batch = 1,
-                                          .sequence = 1,
-                                          .key_heads = l.key_heads / tensor_ranks,
-                                          .value_heads = heads,
-                                          .key_dim = l.key_dim,
-                                          .value_dim = l.value_dim,
-                                          .channel_gates = l.channel_gates,
-                                          .normalise = true,
-                                          .scale = 1};
-      entry.ring = rank.persistent(DType::kF32, {sequences, conv_ring(l.conv_width), of_rank.width()});
-      entry.state = rank.persistent(DType::kF32, {sequences, heads, l.key_dim, l.value_dim});
-      entry.recent =
-          rank.persistent(DType::kF32, {sequences, engine::kDeltaRuleRing, heads * of_rank.recent_width()});
-      entry.committed = rank.persistent(DType::kI32, {sequences});
-      continue;
-    }
-    entry.k = rank.persistent(dtype, shape);
-    if (!latents) entry.v = rank.persistent(dtype, shape);
-    if (const IndexerConfig& indexer = config_.attention.indexer; indexer.heads > 0)
-      entry.index = rank.persistent(dtype, {pages, page_size, indexer.head_dim});
+    const LayerKind& kind = kind_of(config_, layer, LayerKind::Branch::kAttention);
+    if (chunk_with(layer) >= 0)
+      kind.make_cache(config_, request, rank, cache.layers[static_cast<std::size_t>(layer)]);
   }
   return cache;
 }

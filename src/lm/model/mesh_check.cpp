@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
-#include "engine/delta_rule.h"
+#include "lm/model/layer_kind.h"
 
 namespace primus {
 namespace {
@@ -15,17 +14,12 @@ constexpr const char* kTensor = "tensor_model_parallel_size";
 constexpr const char* kExpert = "expert_model_parallel_size";
 constexpr const char* kExpertTensor = "expert_tensor_parallel_size";
 
-// Something that the ranks of an axis share evenly.
-struct Shared {
-  std::int64_t extent;
-  const char* what;  // "attention heads (num_attention_heads)"
-};
-
-std::optional<MeshMismatch> check(const char* key, int ranks, const std::vector<Shared>& things) {
+std::optional<MeshMismatch> check(const char* key, int ranks, const std::vector<SharedExtent>& things) {
   const auto divides = [&](std::int64_t n) {
-    return std::all_of(things.begin(), things.end(), [n](const Shared& s) { return s.extent % n == 0; });
+    return std::all_of(things.begin(), things.end(),
+                       [n](const SharedExtent& s) { return s.extent % n == 0; });
   };
-  for (const Shared& s : things) {
+  for (const SharedExtent& s : things) {
     if (s.extent % ranks == 0) continue;
     // Divisors of `ranks` divide whatever number of ranks there is.
     int fit = ranks - 1;
@@ -37,42 +31,28 @@ std::optional<MeshMismatch> check(const char* key, int ranks, const std::vector<
   return std::nullopt;
 }
 
-std::vector<Shared> shared_by_tensor_ranks(const ModelConfig& c) {
-  std::vector<Shared> things{{c.heads, "attention heads (num_attention_heads)"}};
-  if (c.attention.compressed()) {
-    things.push_back({c.attention.out_groups, "groups of heads (o_groups)"});
-  } else if (c.attention.latent.kv_rank == 0) {
-    things.push_back({c.kv_heads, "heads of keys and values (num_query_groups)"});
+// The kinds of layers that a model has, each once.
+std::vector<const LayerKind*> kinds_of(const ModelConfig& c) {
+  std::vector<const LayerKind*> kinds;
+  for (const LayerKind* kind : layer_kinds()) {
+    bool has = false;
+    for (std::int64_t layer = 0; layer < c.layers && !has; ++layer) has = kind->is(c, layer);
+    if (has) kinds.push_back(kind);
   }
-  if (!c.conv_layers.empty()) things.push_back({c.hidden, "channels of short convolutions (hidden_size)"});
-  if (!c.linear.layers.empty()) {
-    things.push_back({c.linear.key_heads, "heads of keys of linear attention (linear_num_key_heads)"});
-    things.push_back({c.linear.value_heads, "heads of values of linear attention (linear_num_value_heads)"});
+  return kinds;
+}
+
+std::vector<SharedExtent> shared_by_tensor_ranks(const ModelConfig& c) {
+  std::vector<SharedExtent> things{{c.heads, "attention heads (num_attention_heads)"}};
+  for (const LayerKind* kind : kinds_of(c)) {
+    if (!kind->shared_by_tensor_ranks) continue;
+    for (const SharedExtent& shared : kind->shared_by_tensor_ranks(c)) things.push_back(shared);
   }
-  bool dense = false;
-  for (std::int64_t layer = 0; layer < c.layers; ++layer)
-    dense = dense || c.moe.experts == 0 || !c.moe.routed(layer);
-  if (dense) things.push_back({c.ffn, "columns of the feed-forward layers (ffn_hidden_size)"});
-  if (c.moe.shared_ffn > 0)
-    things.push_back(
-        {c.moe.shared_ffn, "columns of the shared experts (moe_shared_expert_intermediate_size)"});
   return things;
 }
 
 std::optional<MeshMismatch> check_context(const ModelConfig& c, const engine::MeshShape& shape,
                                           std::int64_t sequence, engine::ContextParallel::Exchange exchange) {
-  if (c.attention.compressed()) {
-    return MeshMismatch{"context_parallel_size",
-                        "pooled latents (compress_ratios) are not there for sequences that ranks share",
-                        "set context_parallel_size to 1, and pipeline_model_parallel_size or "
-                        "tensor_model_parallel_size higher"};
-  }
-  if (c.attention.indexer.heads > 0) {
-    return MeshMismatch{"context_parallel_size",
-                        "sparse attention (dsa_indexer_topk) selects among all tokens of a sequence, which "
-                        "context ranks do not have",
-                        "set context_parallel_size to 1, and share the layers by tensor_model_parallel_size"};
-  }
   if (sequence % (2 * shape.context) != 0) {
     const std::int64_t unit = 2 * std::int64_t{shape.context};
     return MeshMismatch{
@@ -82,31 +62,9 @@ std::optional<MeshMismatch> check_context(const ModelConfig& c, const engine::Me
                     sequence, unit, shape.context),
         fmt::format("set seq_length to {}", std::max(unit, sequence / unit * unit))};
   }
-  const std::int64_t slices = 2 * std::int64_t{shape.context};
-  const auto too_short = [&](std::int64_t width, const char* key) -> std::optional<MeshMismatch> {
-    const std::int64_t reach = width - 1;
-    if (sequence / slices >= reach) return std::nullopt;
-    return MeshMismatch{
-        "seq_length",
-        fmt::format("slices of {} tokens of a sequence (seq_length), two for each of {} context ranks, are "
-                    "shorter than the {} tokens that a short convolution ({}) looks back",
-                    sequence / slices, shape.context, reach, key),
-        fmt::format("set seq_length to {}", reach * slices)};
-  };
-  if (!c.conv_layers.empty()) {
-    if (auto mismatch = too_short(c.conv_width, "conv_L_cache")) return mismatch;
-  }
-  if (!c.linear.layers.empty()) {
-    if (auto mismatch = too_short(c.linear.conv_width, "linear_conv_kernel_dim")) return mismatch;
-    if (!engine::delta_rule_divides(c.linear.key_heads / shape.tensor, shape.context)) {
-      return MeshMismatch{"context_parallel_size",
-                          fmt::format("{} key heads of linear attention (linear_num_key_heads) of each rank "
-                                      "cannot be shared evenly by "
-                                      "{} context ranks",
-                                      c.linear.key_heads / shape.tensor, shape.context),
-                          fmt::format("set context_parallel_size to {}",
-                                      std::gcd(c.linear.key_heads / shape.tensor, shape.context))};
-    }
+  for (const LayerKind* kind : kinds_of(c)) {
+    if (!kind->context_mismatch) continue;
+    if (auto mismatch = kind->context_mismatch(c, shape, sequence)) return mismatch;
   }
   if (exchange == engine::ContextParallel::Exchange::kAllToAll) {
     const std::int64_t of_keys = c.attention.latent.kv_rank > 0 ? c.heads : c.kv_heads;
@@ -144,10 +102,10 @@ std::optional<MeshMismatch> mesh_mismatch(const ModelConfig& config, const engin
   }
   if (shape.tensor > 1 && config.attention.wide_norm) {
     return MeshMismatch{kTensor, "queries and keys are normed over all heads, which tensor ranks would share",
-                        fmt::format("set {} to 1, and pipeline_model_parallel_size higher", kTensor)};
+                        fmt::format("set {} to 1", kTensor)};
   }
   if (shape.tensor > 1) {
-    std::vector<Shared> things = shared_by_tensor_ranks(config);
+    std::vector<SharedExtent> things = shared_by_tensor_ranks(config);
     const std::int64_t tokens = micro_batch * sequence;
     if (tokens % shape.context == 0)
       things.push_back({tokens / shape.context, "tokens of a microbatch (micro_batch_size * seq_length)"});

@@ -15,6 +15,7 @@
 #include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"
 #include "lm/model/family.h"
+#include "lm/model/layer_kind.h"
 #include "lm/model/rope_config.h"
 
 namespace primus {
@@ -134,61 +135,6 @@ void add_defaults(const Family& family, json& root) {
   }
 }
 
-// Weights that a token is multiplied with in a layer of linear attention: a gated delta network, or Kimi
-// delta attention with its latents.
-double linear_weights(const ModelConfig& c) {
-  const LinearAttentionConfig& l = c.linear;
-  if (!l.channel_gates)
-    return static_cast<double>(c.hidden) *
-           static_cast<double>(2 * l.keys() + 3 * l.values() + 2 * l.value_heads);
-  const std::int64_t gates = c.hidden * l.key_dim + l.key_dim * l.keys() + c.hidden * l.value_heads;
-  const std::int64_t out_gate =
-      l.full_rank_gate ? c.hidden * l.values() : (c.hidden + l.values()) * l.value_dim;
-  return static_cast<double>(c.hidden * (2 * l.keys() + 2 * l.values()) + gates + out_gate);
-}
-
-// Weights that a token is multiplied with in the attention of one layer, or in the projections of what it has
-// in its place: a short convolution or linear attention.
-double attention_weights(const ModelConfig& c, std::int64_t layer) {
-  if (c.convolves(layer)) return 4 * static_cast<double>(c.hidden) * static_cast<double>(c.hidden);
-  if (c.linear.has(layer)) return linear_weights(c);
-  const double h = static_cast<double>(c.hidden), q = static_cast<double>(c.heads * c.head_dim),
-               kv = static_cast<double>(c.kv_heads * c.head_dim);
-  const LatentConfig& latent = c.attention.latent;
-  if (c.attention.compressed()) {
-    // Its indexer, which is frozen, is not counted, as routers are not.
-    const double rank = static_cast<double>(c.attention.out_rank),
-                 q_rank = static_cast<double>(latent.q_rank);
-    const double pooled = c.attention.pooled_ratio(layer) == 0 ? 0 : c.attention.sparse(layer) ? 4 : 2;
-    return (h + q) * q_rank + (1 + pooled) * h * kv +
-           (q + h * static_cast<double>(c.attention.out_groups)) * rank;
-  }
-  if (latent.kv_rank == 0) return h * (q + 2 * kv) + q * h + (c.attention.output_gate ? h * q : 0);
-  const double values = static_cast<double>(c.heads * latent.value_dim),
-               rank = static_cast<double>(latent.kv_rank), q_rank = static_cast<double>(latent.q_rank),
-               up = static_cast<double>(c.heads * latent.nope_dim) + values;
-  return (latent.q_rank > 0 ? (h + q) * q_rank : h * q) + h * (rank + static_cast<double>(latent.rope_dim)) +
-         rank * up + values * h + (latent.output_gate ? h * values : 0);
-}
-
-// ... and in its indexer, which has no gradients.
-double indexer_weights(const ModelConfig& c) {
-  const IndexerConfig& indexer = c.attention.indexer;
-  return static_cast<double>(indexer.heads * indexer.head_dim) *
-             static_cast<double>(c.attention.latent.q_rank) +
-         static_cast<double>(c.hidden) * static_cast<double>(indexer.head_dim + indexer.heads);
-}
-
-// ... and in its feed-forward, if `experts` of the mixture's take part.
-double feed_forward_weights(const ModelConfig& c, std::int64_t layer, std::int64_t experts) {
-  const double h = static_cast<double>(c.hidden);
-  if (!c.moe.routed(layer)) return 3 * h * static_cast<double>(c.ffn);
-  const double within = static_cast<double>(c.moe.width(c.hidden)),
-               latent = static_cast<double>(c.moe.latent);
-  return 3 * within * static_cast<double>(experts) * static_cast<double>(c.moe.ffn) +
-         3 * h * static_cast<double>(c.moe.shared_ffn) + 2 * h * latent;
-}
-
 // Each factor was bounded when it was read. What multiplies them further down, in integers, and what makes an
 // object of each tensor, relies on these bounds.
 void check_size(const ModelConfig& c) {
@@ -208,8 +154,9 @@ void check_size(const ModelConfig& c) {
   };
   const double h = static_cast<double>(c.hidden);
   const double parameters = with_modules([&](std::int64_t layer) {
-                              return attention_weights(c, layer) + indexer_weights(c) +
-                                     feed_forward_weights(c, layer, c.moe.experts);
+                              double weights = 0;
+                              for (const LayerProduct& p : layer_products(c, layer)) weights += p.held();
+                              return weights;
                             }) +
                             2 * h * (static_cast<double>(c.vocab) + static_cast<double>(c.mtp.layers) * h);
   if (width > kWidest || parameters > kMostParameters) {
@@ -424,38 +371,19 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
 
 namespace {
 
-// Keys that a query of this layer sees, on average over a sequence: half of it, or its window or chunk; of a
-// layer without queries, none.
-double keys_per_query(const ModelConfig& c, std::int64_t layer, double s) {
-  if (!c.attends(layer)) return 0;
-  const AttentionConfig& a = c.attention;
-  const double window = static_cast<double>(a.window), chunk = static_cast<double>(a.chunk);
-  if (const std::int64_t ratio = a.pooled_ratio(layer); ratio > 0) {
-    const double blocks = s / static_cast<double>(ratio), chosen = static_cast<double>(a.index_top_k);
-    const double near = window < s ? window - window * window / (2 * s) : s / 2;
-    return near + (a.sparse(layer) && chosen < blocks ? chosen - chosen * chosen / (2 * blocks) : blocks / 2);
+// Weights that a token is multiplied with in one branch of a layer, of those that are trained or the others.
+double weights_met(const ModelConfig& c, std::int64_t layer, LayerKind::Branch branch, bool trained = true) {
+  double weights = 0;
+  for (const LayerProduct& p : kind_of(c, layer, branch).products(c, layer)) {
+    if (p.trained == trained) weights += p.met();
   }
-  const double most = static_cast<double>(a.indexer.top_k);
-  if (most > 0 && most < s) return most - most * most / (2 * s);
-  if (a.local(layer) && a.window > 0 && window < s) return window - window * window / (2 * s);
-  if (a.local(layer) && a.chunk > 0 && chunk < s) {
-    const double whole = std::floor(s / chunk), rest = s - whole * chunk;
-    return (whole * chunk * chunk + rest * rest) / (2 * s);
-  }
-  return s / 2;
+  return weights;
 }
 
-// What the tokens of a sequence are multiplied with among themselves in one layer, for each of them: keys and
-// values that a query meets, or the products with a state and what its convolution reaches (Megatron-LM's
-// count).
+// What the tokens of a sequence are multiplied with among themselves in one layer, for each of them.
 double mixing_products(const ModelConfig& c, std::int64_t layer, double s) {
-  if (c.linear.has(layer)) {
-    const LinearAttentionConfig& l = c.linear;
-    return static_cast<double>(4 * l.values() * l.key_dim + l.conv_width * (2 * l.keys() + l.values()));
-  }
-  const LatentConfig& latent = c.attention.latent;
-  const std::int64_t width = c.head_dim + (latent.kv_rank > 0 ? latent.value_dim : c.head_dim);
-  return static_cast<double>(c.heads * width) * keys_per_query(c, layer, s);
+  const LayerKind& kind = kind_of(c, layer, LayerKind::Branch::kAttention);
+  return kind.mixing ? kind.mixing(c, layer, s) : 0;
 }
 
 // Weights of one layer's adapters that a token meets.
@@ -491,8 +419,8 @@ double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t
   const double h = static_cast<double>(c.hidden), s = static_cast<double>(length);
   const double head = h * static_cast<double>(c.vocab);
   const auto block = [&](std::int64_t layer) {
-    return attention_weights(c, layer) + mixing_products(c, layer, s) +
-           feed_forward_weights(c, layer, c.moe.router.top_k);
+    return weights_met(c, layer, LayerKind::Branch::kAttention) + mixing_products(c, layer, s) +
+           weights_met(c, layer, LayerKind::Branch::kFeedForward);
   };
   double per_token = head, adapters = 0;
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
@@ -505,9 +433,9 @@ double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t
   per_token += modules * (2 * h * h + block(c.attention.compressed() ? c.layers : c.layers - 1) + head);
   const double tokens = static_cast<double>(sequences) * s;
   const IndexerConfig& indexer = c.attention.indexer;
-  const double selection =
-      2 * (static_cast<double>(c.layers) + modules) *
-      (indexer_weights(c) + static_cast<double>(indexer.heads * indexer.head_dim) * s / 2);
+  const double selection = 2 * (static_cast<double>(c.layers) + modules) *
+                           (weights_met(c, c.layers - 1, LayerKind::Branch::kAttention, false) +
+                            static_cast<double>(indexer.heads * indexer.head_dim) * s / 2);
   if (!c.lora) return (6 * per_token + selection) * tokens;
   // Frozen weights have no gradient: two thirds of their products are left, and all of attention's own.
   double scores = modules * mixing_products(c, c.layers - 1, s);

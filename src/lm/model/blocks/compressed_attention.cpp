@@ -9,10 +9,12 @@
 #include <optional>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/moe_operators.h"
 #include "engine/selected_attention.h"
 #include "engine/tensor_parallel.h"
 #include "lm/model/blocks/layers.h"
+#include "lm/model/layer_kind.h"
 
 namespace primus {
 namespace {
@@ -211,10 +213,61 @@ class CompressedAttention final : public Layer {
   Parameter *index_q_ = nullptr, *index_weights_ = nullptr;
 };
 
+bool is_compressed_attention(const ModelConfig& c, std::int64_t) { return c.attention.compressed(); }
+
+// The output's first projection is of each group of heads by itself. Its indexer, which is frozen, is not
+// counted.
+std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t layer) {
+  const AttentionConfig& a = c.attention;
+  const std::int64_t queries = c.heads * c.head_dim, q_rank = a.latent.q_rank;
+  const std::int64_t pooled = a.pooled_ratio(layer) == 0 ? 0 : a.sparse(layer) ? 4 : 2;
+  return {{"q down", q_rank, c.hidden},
+          {"q up", queries, q_rank},
+          {"key and value", (1 + pooled) * c.kv_heads * c.head_dim, c.hidden},
+          {"attention out, down", a.out_rank, queries},
+          {"attention out, up", c.hidden, a.out_groups * a.out_rank}};
+}
+
+double mixing(const ModelConfig& c, std::int64_t layer, double length) {
+  const AttentionConfig& a = c.attention;
+  double keys = keys_per_query(a, layer, length);
+  if (const std::int64_t ratio = a.pooled_ratio(layer); ratio > 0) {
+    const double blocks = length / static_cast<double>(ratio), chosen = static_cast<double>(a.index_top_k);
+    keys = keys_up_to(static_cast<double>(a.window), length) +
+           (a.sparse(layer) ? keys_up_to(chosen, blocks) : blocks / 2);
+  }
+  return static_cast<double>(2 * c.heads * c.head_dim) * keys;
+}
+
+std::vector<SharedExtent> shared(const ModelConfig& c) {
+  return {{c.attention.out_groups, "groups of heads (o_groups)"}};
+}
+
+std::optional<MeshMismatch> context_mismatch(const ModelConfig&, const engine::MeshShape&, std::int64_t) {
+  return MeshMismatch{"context_parallel_size",
+                      "pooled latents (compress_ratios) are not there for sequences that ranks share",
+                      "set context_parallel_size to 1, and pipeline_model_parallel_size or "
+                      "tensor_model_parallel_size higher"};
+}
+
+void make_cache(const ModelConfig& c, const CacheRequest&, engine::Rank&, engine::KvCacheLayer&) {
+  throw unsupported(
+      "models of type " + c.family + " cannot generate text: the cache does not keep pooled latents",
+      "train, eval loss and model verify read whole sequences, and work");
+}
+
 }  // namespace
 
 std::unique_ptr<Layer> compressed_attention(const ModelConfig& config, const BlockParameters& parameters) {
   return std::make_unique<CompressedAttention>(config, parameters);
 }
+
+extern const LayerKind kCompressedAttention{.branch = LayerKind::Branch::kAttention,
+                                            .is = is_compressed_attention,
+                                            .products = products,
+                                            .mixing = mixing,
+                                            .shared_by_tensor_ranks = shared,
+                                            .context_mismatch = context_mismatch,
+                                            .make_cache = make_cache};
 
 }  // namespace primus

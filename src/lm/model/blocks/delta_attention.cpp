@@ -6,6 +6,8 @@
 #include "engine/short_convolution.h"
 #include "engine/tensor_parallel.h"
 #include "lm/model/blocks/layers.h"
+#include "lm/model/blocks/linear_attention.h"
+#include "lm/model/layer_kind.h"
 
 namespace primus {
 namespace {
@@ -125,10 +127,38 @@ class DeltaAttention final : public Layer {
   Parameter *norm_ = nullptr, *out_ = nullptr;
 };
 
+bool is_delta_attention(const ModelConfig& c, std::int64_t layer) {
+  return c.linear.has(layer) && c.linear.channel_gates;
+}
+
+std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
+  const LinearAttentionConfig& l = c.linear;
+  std::vector<LayerProduct> all = {{"linear attention qkv", 2 * l.keys() + l.values(), c.hidden},
+                                   {"linear attention decay, down", l.key_dim, c.hidden},
+                                   {"linear attention decay, up", l.keys(), l.key_dim},
+                                   {"linear attention beta", l.value_heads, c.hidden}};
+  if (l.full_rank_gate) {
+    all.push_back({"linear attention gate", l.values(), c.hidden});
+  } else {
+    all.push_back({"linear attention gate, down", l.value_dim, c.hidden});
+    all.push_back({"linear attention gate, up", l.values(), l.value_dim});
+  }
+  all.push_back({"linear attention out", c.hidden, l.values()});
+  return all;
+}
+
 }  // namespace
 
 std::unique_ptr<Layer> delta_attention(const ModelConfig& config, const BlockParameters& parameters) {
   return std::make_unique<DeltaAttention>(config, parameters);
 }
+
+extern const LayerKind kDeltaAttention{.branch = LayerKind::Branch::kAttention,
+                                       .is = is_delta_attention,
+                                       .products = products,
+                                       .mixing = linear_mixing,
+                                       .shared_by_tensor_ranks = linear_shared_by_tensor_ranks,
+                                       .context_mismatch = linear_context_mismatch,
+                                       .make_cache = make_linear_cache};
 
 }  // namespace primus

@@ -6,6 +6,8 @@
 #include "engine/short_convolution.h"
 #include "engine/tensor_parallel.h"
 #include "lm/model/blocks/layers.h"
+#include "lm/model/blocks/linear_attention.h"
+#include "lm/model/layer_kind.h"
 
 namespace primus {
 namespace {
@@ -128,11 +130,29 @@ class GatedDeltaNet final : public Layer {
             *out_ = nullptr;
 };
 
+bool is_gated_delta_net(const ModelConfig& c, std::int64_t layer) {
+  return c.linear.has(layer) && !c.linear.channel_gates;
+}
+
+std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
+  const LinearAttentionConfig& l = c.linear;
+  return {{"linear attention in", 2 * (l.keys() + l.values() + l.value_heads), c.hidden},
+          {"linear attention out", c.hidden, l.values()}};
+}
+
 }  // namespace
 
 std::unique_ptr<Layer> gated_delta_net(const ModelConfig& config, const BlockParameters& parameters,
                                        DeltaProjection projection) {
   return std::make_unique<GatedDeltaNet>(config, parameters, projection);
 }
+
+extern const LayerKind kGatedDeltaNet{.branch = LayerKind::Branch::kAttention,
+                                      .is = is_gated_delta_net,
+                                      .products = products,
+                                      .mixing = linear_mixing,
+                                      .shared_by_tensor_ranks = linear_shared_by_tensor_ranks,
+                                      .context_mismatch = linear_context_mismatch,
+                                      .make_cache = make_linear_cache};
 
 }  // namespace primus

@@ -5,6 +5,7 @@
 #include "engine/tensor_parallel.h"
 #include "lm/model/blocks/indexer.h"
 #include "lm/model/blocks/layers.h"
+#include "lm/model/layer_kind.h"
 #include "lm/model/rope_table.h"
 
 namespace primus {
@@ -194,10 +195,71 @@ class LatentAttention final : public Layer {
   std::optional<Indexer> indexer_;  // of sparse attention
 };
 
+bool is_latent_attention(const ModelConfig& c, std::int64_t layer) {
+  return c.attends(layer) && c.attention.latent.kv_rank > 0;
+}
+
+std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
+  const LatentConfig& latent = c.attention.latent;
+  const IndexerConfig& indexer = c.attention.indexer;
+  const std::int64_t queries = c.heads * (latent.nope_dim + latent.rope_dim),
+                     values = c.heads * latent.value_dim;
+  std::vector<LayerProduct> all;
+  if (latent.q_rank > 0) {
+    all.push_back({"q down", latent.q_rank, c.hidden});
+    all.push_back({"q up", queries, latent.q_rank});
+  } else {
+    all.push_back({"q", queries, c.hidden});
+  }
+  all.push_back({"kv down", latent.kv_rank + latent.rope_dim, c.hidden});
+  if (indexer.heads > 0) {
+    all.push_back({.what = "indexer q",
+                   .out = indexer.heads * indexer.head_dim,
+                   .in = latent.q_rank,
+                   .trained = false});
+    all.push_back({.what = "indexer k", .out = indexer.head_dim, .in = c.hidden, .trained = false});
+    all.push_back({.what = "indexer weights", .out = indexer.heads, .in = c.hidden, .trained = false});
+  }
+  all.push_back({"kv up", c.heads * latent.nope_dim + values, latent.kv_rank});
+  if (latent.output_gate) all.push_back({"attention gate", values, c.hidden});
+  all.push_back({"attention out", c.hidden, values});
+  return all;
+}
+
+double mixing(const ModelConfig& c, std::int64_t layer, double length) {
+  const double most = static_cast<double>(c.attention.indexer.top_k);
+  const double keys = most > 0 ? keys_up_to(most, length) : keys_per_query(c.attention, layer, length);
+  return static_cast<double>(c.heads * (c.head_dim + c.attention.latent.value_dim)) * keys;
+}
+
+std::optional<MeshMismatch> context_mismatch(const ModelConfig& c, const engine::MeshShape&, std::int64_t) {
+  if (c.attention.indexer.heads == 0) return std::nullopt;
+  return MeshMismatch{"context_parallel_size",
+                      "sparse attention (dsa_indexer_topk) selects among all tokens of a sequence, which "
+                      "context ranks do not have",
+                      "set context_parallel_size to 1, and share the layers by tensor_model_parallel_size"};
+}
+
+void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Rank& rank,
+                engine::KvCacheLayer& entry) {
+  const LatentConfig& latent = c.attention.latent;
+  entry.k =
+      rank.persistent(request.dtype, {request.pages, request.page_size, latent.kv_rank + latent.rope_dim});
+  if (const IndexerConfig& indexer = c.attention.indexer; indexer.heads > 0)
+    entry.index = rank.persistent(request.dtype, {request.pages, request.page_size, indexer.head_dim});
+}
+
 }  // namespace
 
 std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters) {
   return std::make_unique<LatentAttention>(config, parameters);
 }
+
+extern const LayerKind kLatentAttention{.branch = LayerKind::Branch::kAttention,
+                                        .is = is_latent_attention,
+                                        .products = products,
+                                        .mixing = mixing,
+                                        .context_mismatch = context_mismatch,
+                                        .make_cache = make_cache};
 
 }  // namespace primus

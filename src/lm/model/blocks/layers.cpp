@@ -5,6 +5,7 @@
 #include "engine/moe_operators.h"
 #include "engine/situ.h"
 #include "engine/tensor_parallel.h"
+#include "lm/model/layer_kind.h"
 
 namespace primus {
 
@@ -21,6 +22,16 @@ std::vector<engine::CheckpointPart> gate_up_parts(const std::string& published, 
                                                   std::int64_t ffn) {
   if (!names.gate_up.empty()) return {{weight_name(published, names.gate_up), 0, 2 * ffn}};
   return {{weight_name(published, names.gate), 0, ffn}, {weight_name(published, names.up), ffn, ffn}};
+}
+
+bool is_feed_forward(const ModelConfig& c, std::int64_t layer) { return !c.moe.routed(layer); }
+
+std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
+  return {{"gate and up", 2 * c.ffn, c.hidden}, {"down", c.hidden, c.ffn}};
+}
+
+std::vector<SharedExtent> shared(const ModelConfig& c) {
+  return {{c.ffn, "columns of the feed-forward layers (ffn_hidden_size)"}};
 }
 
 }  // namespace
@@ -78,5 +89,11 @@ void DecoderBlock::end_step(turbo::Context& context, const RoutingStep& step) co
   attention_.layer->end_step(context, step);
   feed_forward_.layer->end_step(context, step);
 }
+
+extern const LayerKind kDenseFeedForward{.branch = LayerKind::Branch::kFeedForward,
+                                         .is = is_feed_forward,
+                                         .products = products,
+                                         .mixing = nullptr,
+                                         .shared_by_tensor_ranks = shared};
 
 }  // namespace primus

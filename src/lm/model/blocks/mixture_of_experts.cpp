@@ -9,6 +9,7 @@
 #include "engine/gates.h"
 #include "engine/parallel_operators.h"
 #include "engine/situ.h"
+#include "lm/model/layer_kind.h"
 
 namespace primus {
 namespace {
@@ -245,6 +246,33 @@ class MixtureOfExperts final : public Layer {
   std::optional<FeedForward> shared_;
 };
 
+bool is_mixture(const ModelConfig& c, std::int64_t layer) { return c.moe.routed(layer); }
+
+std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
+  const MoeConfig& moe = c.moe;
+  const std::int64_t within = moe.width(c.hidden);
+  const auto of_experts = [&](std::string_view what, std::int64_t out, std::int64_t in) {
+    return LayerProduct{
+        .what = what, .out = out, .in = in, .experts = moe.experts, .per_token = moe.router.top_k};
+  };
+  std::vector<LayerProduct> all = {of_experts("experts' gate and up", 2 * moe.ffn, within),
+                                   of_experts("experts' down", within, moe.ffn)};
+  if (moe.latent > 0) {
+    all.push_back({"experts' latent, down", moe.latent, c.hidden});
+    all.push_back({"experts' latent, up", c.hidden, moe.latent});
+  }
+  if (moe.shared_ffn > 0) {
+    all.push_back({"shared expert's gate and up", 2 * moe.shared_ffn, c.hidden});
+    all.push_back({"shared expert's down", c.hidden, moe.shared_ffn});
+  }
+  return all;
+}
+
+std::vector<SharedExtent> shared(const ModelConfig& c) {
+  if (c.moe.shared_ffn == 0) return {};
+  return {{c.moe.shared_ffn, "columns of the shared experts (moe_shared_expert_intermediate_size)"}};
+}
+
 }  // namespace
 
 ExpertParts separate_experts(const ModelConfig& config, std::string router, const std::string& prefix,
@@ -264,5 +292,11 @@ std::unique_ptr<Layer> mixture_of_experts(const ModelConfig& config, const Block
                                           const ExpertParts& parts) {
   return std::make_unique<MixtureOfExperts>(config, parameters, parts);
 }
+
+extern const LayerKind kMixture{.branch = LayerKind::Branch::kFeedForward,
+                                .is = is_mixture,
+                                .products = products,
+                                .mixing = nullptr,
+                                .shared_by_tensor_ranks = shared};
 
 }  // namespace primus

@@ -6,6 +6,7 @@
 #include "engine/gates.h"
 #include "engine/tensor_parallel.h"
 #include "lm/model/blocks/layers.h"
+#include "lm/model/layer_kind.h"
 
 namespace primus {
 namespace {
@@ -158,6 +159,31 @@ class SelfAttention final : public Layer {
   Parameter *out_ = nullptr, *out_bias_ = nullptr;
 };
 
+bool is_self_attention(const ModelConfig& c, std::int64_t layer) {
+  return c.attends(layer) && !c.attention.compressed() && c.attention.latent.kv_rank == 0;
+}
+
+std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
+  const std::int64_t queries = c.attention.output_gate ? 2 * c.heads : c.heads;
+  return {{"qkv", (queries + 2 * c.kv_heads) * c.head_dim, c.hidden},
+          {"attention out", c.hidden, c.heads * c.head_dim}};
+}
+
+double mixing(const ModelConfig& c, std::int64_t layer, double length) {
+  return static_cast<double>(2 * c.heads * c.head_dim) * keys_per_query(c.attention, layer, length);
+}
+
+std::vector<SharedExtent> shared(const ModelConfig& c) {
+  return {{c.kv_heads, "heads of keys and values (num_query_groups)"}};
+}
+
+void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Rank& rank,
+                engine::KvCacheLayer& entry) {
+  const Shape shape{request.pages, request.page_size, c.kv_heads / request.tensor_ranks * c.head_dim};
+  entry.k = rank.persistent(request.dtype, shape);
+  entry.v = rank.persistent(request.dtype, shape);
+}
+
 }  // namespace
 
 SelfAttentionOptions attention_options(const ModelConfig& config, std::int64_t layer) {
@@ -176,5 +202,12 @@ std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockPara
                                       const SelfAttentionOptions& options) {
   return std::make_unique<SelfAttention>(config, parameters, options);
 }
+
+extern const LayerKind kSelfAttention{.branch = LayerKind::Branch::kAttention,
+                                      .is = is_self_attention,
+                                      .products = products,
+                                      .mixing = mixing,
+                                      .shared_by_tensor_ranks = shared,
+                                      .make_cache = make_cache};
 
 }  // namespace primus

@@ -3,6 +3,8 @@
 #include "engine/context_attention.h"
 #include "engine/tensor_parallel.h"
 #include "lm/model/blocks/layers.h"
+#include "lm/model/language_model.h"
+#include "lm/model/layer_kind.h"
 
 namespace primus {
 namespace {
@@ -64,10 +66,39 @@ class ShortConvolution final : public Layer {
   Parameter *in_bias_ = nullptr, *bias_ = nullptr, *out_bias_ = nullptr;
 };
 
+bool is_short_convolution(const ModelConfig& c, std::int64_t layer) { return c.convolves(layer); }
+
+std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
+  return {{"convolution in", 3 * c.hidden, c.hidden}, {"convolution out", c.hidden, c.hidden}};
+}
+
+std::vector<SharedExtent> shared(const ModelConfig& c) {
+  return {{c.hidden, "channels of short convolutions (hidden_size)"}};
+}
+
+std::optional<MeshMismatch> context_mismatch(const ModelConfig& c, const engine::MeshShape& shape,
+                                             std::int64_t sequence) {
+  return slices_too_short(c.conv_width, "conv_L_cache", shape, sequence);
+}
+
+void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Rank& rank,
+                engine::KvCacheLayer& entry) {
+  entry.ring = rank.persistent(DType::kF32,
+                               {request.sequences, conv_ring(c.conv_width), c.hidden / request.tensor_ranks});
+}
+
 }  // namespace
 
 std::unique_ptr<Layer> short_convolution(const ModelConfig& config, const BlockParameters& parameters) {
   return std::make_unique<ShortConvolution>(config, parameters);
 }
+
+extern const LayerKind kShortConvolution{.branch = LayerKind::Branch::kAttention,
+                                         .is = is_short_convolution,
+                                         .products = products,
+                                         .mixing = nullptr,
+                                         .shared_by_tensor_ranks = shared,
+                                         .context_mismatch = context_mismatch,
+                                         .make_cache = make_cache};
 
 }  // namespace primus

@@ -1,0 +1,58 @@
+#include "lm/model/blocks/linear_attention.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "engine/delta_rule.h"
+#include "lm/model/language_model.h"
+
+namespace primus {
+
+// Products with a state and what the convolution reaches (Megatron-LM's count).
+double linear_mixing(const ModelConfig& c, std::int64_t, double) {
+  const LinearAttentionConfig& l = c.linear;
+  return static_cast<double>(4 * l.values() * l.key_dim + l.conv_width * (2 * l.keys() + l.values()));
+}
+
+std::vector<SharedExtent> linear_shared_by_tensor_ranks(const ModelConfig& c) {
+  return {{c.linear.key_heads, "heads of keys of linear attention (linear_num_key_heads)"},
+          {c.linear.value_heads, "heads of values of linear attention (linear_num_value_heads)"}};
+}
+
+std::optional<MeshMismatch> linear_context_mismatch(const ModelConfig& c, const engine::MeshShape& shape,
+                                                    std::int64_t sequence) {
+  if (auto mismatch = slices_too_short(c.linear.conv_width, "linear_conv_kernel_dim", shape, sequence))
+    return mismatch;
+  const std::int64_t heads = c.linear.key_heads / shape.tensor;
+  if (engine::delta_rule_divides(heads, shape.context)) return std::nullopt;
+  return MeshMismatch{
+      "context_parallel_size",
+      fmt::format("{} key heads of linear attention (linear_num_key_heads) of each rank "
+                  "cannot be shared evenly by "
+                  "{} context ranks",
+                  heads, shape.context),
+      fmt::format("set context_parallel_size to {}", std::gcd(heads, std::int64_t{shape.context}))};
+}
+
+void make_linear_cache(const ModelConfig& c, const CacheRequest& request, engine::Rank& rank,
+                       engine::KvCacheLayer& entry) {
+  const LinearAttentionConfig& l = c.linear;
+  const std::int64_t heads = l.value_heads / request.tensor_ranks;
+  const turbo::DeltaRuleShape of_rank{.batch = 1,
+                                      .sequence = 1,
+                                      .key_heads = l.key_heads / request.tensor_ranks,
+                                      .value_heads = heads,
+                                      .key_dim = l.key_dim,
+                                      .value_dim = l.value_dim,
+                                      .channel_gates = l.channel_gates,
+                                      .normalise = true,
+                                      .scale = 1};
+  entry.ring = rank.persistent(DType::kF32, {request.sequences, conv_ring(l.conv_width), of_rank.width()});
+  entry.state = rank.persistent(DType::kF32, {request.sequences, heads, l.key_dim, l.value_dim});
+  entry.recent = rank.persistent(DType::kF32,
+                                 {request.sequences, engine::kDeltaRuleRing, heads * of_rank.recent_width()});
+  entry.committed = rank.persistent(DType::kI32, {request.sequences});
+}
+
+}  // namespace primus

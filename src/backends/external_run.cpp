@@ -15,7 +15,7 @@
 #include "base/files/file.h"
 #include "base/terminal/terminal.h"
 #include "launch/process.h"
-#include "lm/monitor/metrics_file.h"
+#include "lm/events/metrics_file.h"
 #include "lm/train/training_settings.h"
 
 namespace primus::backends {

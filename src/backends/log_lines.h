@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "lm/monitor/iteration.h"
+#include "lm/events/iteration.h"
 
 namespace primus::backends {
 

@@ -11,7 +11,7 @@
 #include "base/temporary_folder.h"
 #include "cli/program.h"
 #include "cli/runs.h"
-#include "lm/monitor/run_folder.h"
+#include "lm/events/run_folder.h"
 
 namespace primus {
 namespace {

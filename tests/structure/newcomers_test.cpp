@@ -91,7 +91,7 @@ TEST(Newcomers, AnOptimizerIsOneFileAndItsKeys) {
 }
 
 TEST(Newcomers, ADetectorIsOneFile) {
-  const auto detectors = definitions("lm/monitor/detectors/", "^extern const DetectorEntry (k\\w+)");
+  const auto detectors = definitions("lm/events/detectors/", "^extern const DetectorEntry (k\\w+)");
   EXPECT_GE(detectors.size(), 4U);
   for (const auto& [name, file] : detectors) EXPECT_EQ(files_with(name), std::set{file}) << name;
 }

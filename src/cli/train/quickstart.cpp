@@ -22,10 +22,10 @@
 #include "cli/train/metrics_tail.h"
 #include "cli/train/stop_signal.h"
 #include "lm/data/train_tokenizer.h"
+#include "lm/events/run_folder.h"
 #include "lm/generate/decoder.h"
 #include "lm/generate/generate.h"
 #include "lm/generate/model_folder.h"
-#include "lm/monitor/run_folder.h"
 #include "lm/train/trainer.h"
 
 namespace primus::cli {

@@ -11,8 +11,8 @@
 #include "config/stages.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/data/chat_template.h"
+#include "lm/events/run_folder.h"
 #include "lm/model/weights.h"
-#include "lm/monitor/run_folder.h"
 
 namespace primus {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "config/readers.h"
-#include "lm/monitor/run_folder.h"
+#include "lm/events/run_folder.h"
 #include "lm/report/metrics_line.h"
 #include "lm/report/report.h"
 

@@ -11,8 +11,8 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "lm/monitor/metrics_file.h"
-#include "lm/monitor/run_folder.h"
+#include "lm/events/metrics_file.h"
+#include "lm/events/run_folder.h"
 #include "lm/report/metrics_line.h"
 
 namespace primus {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/files/file.h"
-#include "lm/monitor/detectors/detector.h"
-#include "lm/monitor/run_ending.h"
+#include "lm/events/detectors/detector.h"
+#include "lm/events/run_ending.h"
 
 namespace primus {
 

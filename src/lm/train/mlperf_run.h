@@ -20,8 +20,8 @@
 #include "config/trainer_config.h"
 #include "engine/mesh.h"
 #include "engine/parameters.h"
-#include "lm/monitor/mlperf_log.h"
-#include "lm/monitor/run_folder.h"
+#include "lm/events/mlperf_log.h"
+#include "lm/events/run_folder.h"
 
 namespace primus {
 

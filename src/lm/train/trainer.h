@@ -1,6 +1,6 @@
 // Pre-training from an experiment: data, model, loop, evaluation, checkpoints, reports.
 //
-// Output goes to the experiment's folder (lm/monitor/run_folder.h). Running the same experiment again
+// Output goes to the experiment's folder (lm/events/run_folder.h). Running the same experiment again
 // continues from its newest good checkpoint. One thread; logger and registry must outlive the trainer.
 #pragma once
 
@@ -16,8 +16,8 @@
 #include "comm/job.h"
 #include "config/experiment.h"
 #include "lm/data/dataset.h"
+#include "lm/events/run_observer.h"
 #include "lm/model/family.h"
-#include "lm/monitor/run_observer.h"
 #include "lm/tokenizer/tokenizer.h"
 #include "lm/train/fit_choice.h"
 #include "lm/train/memory_fit.h"

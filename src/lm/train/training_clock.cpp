@@ -6,7 +6,7 @@
 #include <numeric>
 #include <sstream>
 
-#include "lm/monitor/detectors/detector.h"
+#include "lm/events/detectors/detector.h"
 
 namespace primus {
 namespace {

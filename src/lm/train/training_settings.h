@@ -14,8 +14,8 @@
 #include "device/plugin.h"
 #include "engine/mesh.h"
 #include "lm/data/dataset.h"
+#include "lm/events/run_folder.h"
 #include "lm/model/family.h"
-#include "lm/monitor/run_folder.h"
 #include "lm/tokenizer/tokenizer.h"
 #include "lm/train/session.h"
 

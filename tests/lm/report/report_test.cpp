@@ -17,8 +17,8 @@
 #include <thread>
 
 #include "base/temporary_folder.h"
-#include "lm/monitor/metrics_file.h"
-#include "lm/monitor/run_folder.h"
+#include "lm/events/metrics_file.h"
+#include "lm/events/run_folder.h"
 #include "lm/report/metrics_line.h"
 
 namespace primus {

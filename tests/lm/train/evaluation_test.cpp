@@ -10,7 +10,7 @@
 
 #include "base/temporary_folder.h"
 #include "lm/data/batch_loader.h"
-#include "lm/monitor/run_folder.h"
+#include "lm/events/run_folder.h"
 #include "lm/train/session.h"
 #include "lm/train/trainer.h"
 #include "lm/train/training_settings.h"

@@ -1,0 +1,55 @@
+// A gradient norm tenfold that of the recent steps: a bad batch, or the first sign of divergence.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+
+#include "lm/events/detectors/detector.h"
+
+namespace primus {
+namespace {
+
+constexpr std::string_view kName = "gradient_spike";
+constexpr std::size_t kWindow = 64, kFewest = 20;  // steps
+constexpr double kFactor = 10;
+constexpr double kLeast = 1e-3;  // norms below this are those of a model that has nothing left to learn
+
+class GradientSpike final : public Detector {
+ public:
+  std::optional<RunWarning> iteration(const IterationRecord& record) override {
+    if (!record.grad_norm || !std::isfinite(*record.grad_norm)) return std::nullopt;
+    const double now = *record.grad_norm;
+    const bool known = recent_.size() >= kFewest;
+    const double usual = known ? median_of({recent_.begin(), recent_.end()}) : 0;
+    const double limit = std::max(kFactor * usual, kLeast);
+    recent_.push_back(now);
+    if (recent_.size() > kWindow) recent_.pop_front();
+    quiet_ = std::min(quiet_ + 1, kWindow);
+    if (!known || now < limit) return std::nullopt;
+    const bool fresh = quiet_ >= kWindow;
+    quiet_ = 0;
+    if (!fresh) return std::nullopt;
+    return RunWarning{
+        .iteration = record.iteration,
+        .detector = std::string(kName),
+        .value = now,
+        .usual = usual,
+        .limit = limit,
+        .text = fmt::format("the gradient norm is {:.4g}; {:.4g} is usual for the last {} steps", now, usual,
+                            recent_.size() - 1),
+        .advice =
+            "one spike with clip_grad set does no harm; look at the data of this iteration, and lower "
+            "lr if spikes come again"};
+  }
+
+ private:
+  std::deque<double> recent_;
+  std::size_t quiet_ = kWindow;  // steps since the last spike
+};
+
+}  // namespace
+
+extern const DetectorEntry kGradientSpike{kName, [] { return std::unique_ptr<Detector>(new GradientSpike); }};
+
+}  // namespace primus

@@ -1,0 +1,88 @@
+// Divergence: the loss has grown tenfold, or is worse than that of the untrained model.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <utility>
+
+#include "lm/events/detectors/detector.h"
+
+namespace primus {
+namespace {
+
+constexpr std::string_view kName = "loss_growth";
+constexpr std::size_t kWindow = 5;  // steps whose median counts, so that one bad batch is no divergence
+// Times the lowest median so far. A loss near zero (memorized answers) must also rise by kLeastRise.
+constexpr double kFactor = 10;
+constexpr double kLeastRise = 1;  // nats per token
+// Above the first steps by so much, a model is worse than it was before it learned anything. A single step is
+// noise, but a run may diverge within the first window.
+constexpr double kAboveStart = 1, kAboveFirstStep = 2;  // nats per token
+// The episode is over when the loss is this near its best again.
+constexpr double kRecovered = 2;
+
+class LossGrowth final : public Detector {
+ public:
+  std::optional<RunWarning> iteration(const IterationRecord& record) override {
+    if (!std::isfinite(record.lm_loss)) return not_finite(record);
+    if (recent_.empty()) {
+      start_limit_ = record.lm_loss + kAboveFirstStep;
+      best_ = record.lm_loss;
+      best_iteration_ = record.iteration;
+    }
+    recent_.push_back(record.lm_loss);
+    if (recent_.size() > kWindow) recent_.pop_front();
+    if (recent_.size() < kWindow) return std::nullopt;
+    const double now = median_of({recent_.begin(), recent_.end()});
+    if (!std::exchange(full_, true)) start_limit_ = std::min(start_limit_, now + kAboveStart);
+    if (now < best_) {
+      best_ = now;
+      best_iteration_ = record.iteration;
+    }
+    const double limit = std::min(std::max(kFactor * best_, best_ + kLeastRise), start_limit_);
+    if (now < std::min(kRecovered * best_, limit)) told_ = false;
+    if (now < limit || told_) return std::nullopt;
+    told_ = true;
+    return RunWarning{
+        .iteration = record.iteration,
+        .detector = std::string(kName),
+        .value = now,
+        .usual = best_,
+        .limit = limit,
+        .text = fmt::format("the loss has grown from {:.4g} (best, near iteration {}) to {:.4g}: the run "
+                            "diverges",
+                            best_, best_iteration_, now),
+        .advice =
+            "stop it and lower lr, lengthen lr_warmup_iters or set clip_grad; an earlier checkpoint "
+            "still has the better weights"};
+  }
+
+ private:
+  std::optional<RunWarning> not_finite(const IterationRecord& record) {
+    if (std::exchange(told_, true)) return std::nullopt;
+    return RunWarning{.iteration = record.iteration,
+                      .detector = std::string(kName),
+                      .value = record.lm_loss,
+                      .usual = std::isfinite(best_) ? best_ : 0,
+                      .limit = std::isfinite(best_) ? std::max(kFactor * best_, best_ + kLeastRise)
+                                                    : std::numeric_limits<double>::infinity(),
+                      .text = fmt::format("the loss is {}", std::isnan(record.lm_loss) ? "NaN" : "infinite"),
+                      .advice =
+                          "stop it and lower lr; check_for_nan_in_loss_and_grad=true stops such a run "
+                          "by itself and names the operator"};
+  }
+
+  std::deque<double> recent_;
+  double best_ = std::numeric_limits<double>::infinity();
+  std::int64_t best_iteration_ = 0;
+  double start_limit_ = 0;
+  bool full_ = false, told_ = false;
+};
+
+}  // namespace
+
+extern const DetectorEntry kLossGrowth{kName, [] { return std::unique_ptr<Detector>(new LossGrowth); }};
+
+}  // namespace primus

@@ -1,0 +1,52 @@
+#include <algorithm>
+#include <array>
+
+#include "lm/events/detectors/detector.h"
+
+namespace primus {
+
+#define ENTRY(entry) extern const DetectorEntry entry;
+#include "lm/events/detectors.def"
+#undef ENTRY
+
+std::span<const DetectorEntry* const> detectors() {
+  static const auto all = [] {
+    std::array list{
+#define ENTRY(entry) &entry,
+#include "lm/events/detectors.def"
+#undef ENTRY
+    };
+    std::sort(list.begin(), list.end(),
+              [](const DetectorEntry* a, const DetectorEntry* b) { return a->name < b->name; });
+    return list;
+  }();
+  return all;
+}
+
+Detectors::Detectors() {
+  for (const DetectorEntry* entry : detectors()) all_.push_back(entry->make());
+}
+
+std::vector<RunWarning> Detectors::iteration(const IterationRecord& record) {
+  std::vector<RunWarning> found;
+  for (const auto& detector : all_) {
+    if (auto warning = detector->iteration(record)) found.push_back(std::move(*warning));
+  }
+  return found;
+}
+
+std::vector<RunWarning> Detectors::evaluation(const EvaluationRecord& record) {
+  std::vector<RunWarning> found;
+  for (const auto& detector : all_) {
+    if (auto warning = detector->evaluation(record)) found.push_back(std::move(*warning));
+  }
+  return found;
+}
+
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace primus

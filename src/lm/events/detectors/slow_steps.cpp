@@ -1,0 +1,62 @@
+// Steps that take twice as long as they did: another process on the machine, a throttled device, a slow disk.
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "base/terminal/terminal.h"
+#include "lm/events/detectors/detector.h"
+
+namespace primus {
+namespace {
+
+constexpr std::string_view kName = "slow_steps";
+// Steps are judged in blocks by their median: short hiccups of a shared machine are no warning.
+constexpr std::size_t kSteps = 10;
+constexpr double kSeconds = 10;
+constexpr double kFactor = 2, kRecovered = 1.5;
+constexpr std::size_t kMost = 100'000;  // steps of a block, however short they are
+
+class SlowSteps final : public Detector {
+ public:
+  std::optional<RunWarning> iteration(const IterationRecord& record) override {
+    if (!std::exchange(began_, true)) return std::nullopt;  // the first step warms caches
+    const double seconds = record.throughput.now.seconds_per_iteration;
+    block_.push_back(seconds);
+    sum_ += seconds;
+    wait_ += seconds * record.throughput.now.data_wait_share;
+    if (block_.size() < kSteps || (sum_ < kSeconds && block_.size() < kMost)) return std::nullopt;
+    const double now = median_of(std::exchange(block_, {}));
+    const double waited = std::exchange(wait_, 0) / std::exchange(sum_, 0);
+    const double limit = kFactor * best_;
+    best_ = std::min(best_, now);
+    if (now < kRecovered * best_) told_ = false;
+    if (now < limit || told_) return std::nullopt;
+    told_ = true;
+    return RunWarning{
+        .iteration = record.iteration,
+        .detector = std::string(kName),
+        .value = now,
+        .usual = best_,
+        .limit = limit,
+        .text =
+            fmt::format("a step takes {}, and took {} before", human_duration(now), human_duration(best_)),
+        .advice =
+            waited > 0.3
+                ? fmt::format("{:.0f} % of the time goes by waiting for data: look at the disk", 100 * waited)
+                : std::string("look for other processes on this machine, a device that is throttled "
+                              "(temperature, power) and, with several ranks, a slow one ('primus "
+                              "preflight')")};
+  }
+
+ private:
+  std::vector<double> block_;
+  double sum_ = 0, wait_ = 0;  // of the block, seconds
+  double best_ = std::numeric_limits<double>::infinity();
+  bool began_ = false, told_ = false;
+};
+
+}  // namespace
+
+extern const DetectorEntry kSlowSteps{kName, [] { return std::unique_ptr<Detector>(new SlowSteps); }};
+
+}  // namespace primus

@@ -1,0 +1,54 @@
+// Overfitting: the loss on validation data got worse three times in a row.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "lm/events/detectors/detector.h"
+
+namespace primus {
+namespace {
+
+constexpr std::string_view kName = "worse_evaluations";
+constexpr int kInARow = 3;
+
+class WorseEvaluations final : public Detector {
+ public:
+  std::optional<RunWarning> evaluation(const EvaluationRecord& record) override {
+    if (record.data_set != "validation" || !std::isfinite(record.lm_loss)) return std::nullopt;
+    worse_ = record.lm_loss > last_ ? worse_ + 1 : 0;
+    last_ = record.lm_loss;
+    if (record.lm_loss < best_) {
+      best_ = record.lm_loss;
+      best_iteration_ = record.iteration;
+      told_ = false;
+    }
+    if (worse_ < kInARow || told_) return std::nullopt;
+    told_ = true;
+    return RunWarning{
+        .iteration = record.iteration,
+        .detector = std::string(kName),
+        .value = record.lm_loss,
+        .usual = best_,
+        .limit = best_,
+        .text = fmt::format("the validation loss got worse {} times in a row: {:.4f} now, {:.4f} at "
+                            "iteration {}",
+                            kInARow, record.lm_loss, best_, best_iteration_),
+        .advice = fmt::format("the model begins to learn the training data by heart: stop, keep a checkpoint "
+                              "near iteration {}, or use more data, fewer epochs or a lower lr",
+                              best_iteration_)};
+  }
+
+ private:
+  double last_ = std::numeric_limits<double>::infinity(), best_ = std::numeric_limits<double>::infinity();
+  std::int64_t best_iteration_ = 0;
+  int worse_ = 0;
+  bool told_ = false;
+};
+
+}  // namespace
+
+extern const DetectorEntry kWorseEvaluations{kName,
+                                             [] { return std::unique_ptr<Detector>(new WorseEvaluations); }};
+
+}  // namespace primus

@@ -1,0 +1,114 @@
+// A training run on one screen: how far it is, loss and validation as curves, speed, memory, the last sample.
+//
+//   pretrain  42%  [########------------]  step 420/1000  ETA 3m 12s
+//   loss         3.214  ▇▆▅▄▃▃▂▂▁▁  from 9.013
+//   validation   3.310  ▇▅▃▂  at step 400
+//   speed        10.8k tokens/s   1.21 s/step   MFU 41.3%   data wait 0.4%
+//   ...
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/terminal/live_block.h"
+#include "base/terminal/terminal.h"
+#include "lm/events/run_observer.h"
+
+namespace primus {
+
+// A series of any length in bounded memory: beyond kMost points neighbours are averaged.
+class Curve {
+ public:
+  static constexpr std::size_t kMost = 1024;
+  void add(double value);
+  const std::vector<double>& points() const { return points_; }
+  bool empty() const { return points_.empty() && in_sum_ == 0; }
+  double first() const { return first_; }
+  double last() const { return last_; }
+
+ private:
+  std::vector<double> points_;
+  std::size_t stride_ = 1, in_sum_ = 0;
+  double sum_ = 0, first_ = 0, last_ = 0;
+};
+
+// All that the view shows.
+struct LiveState {
+  std::string name;
+  RunFacts facts;
+  std::string phase;
+  std::optional<double> phase_share;
+  std::optional<IterationRecord> last;
+  double last_seen = 0;  // seconds of the steady clock, of `last`
+  double began = 0;      // of the program
+  Curve losses, validation;
+  std::optional<EvaluationRecord> evaluation;
+  std::optional<SampleRecord> sample;
+  std::optional<std::int64_t> saved;
+};
+
+// The picture at time `now`: at most `height` lines of at most `width` columns; what matters least goes first
+// where there is little room.
+std::vector<std::string> render(const LiveState& state, const Terminal& colors, std::size_t width,
+                                std::size_t height, double now);
+
+// Draws on a thread of its own, so that a long step has a running clock and a resized window its picture. The
+// block must outlive it. Thread-safe.
+class LiveView final : public RunObserver {
+ public:
+  LiveView(const Terminal& terminal, LiveBlock& block, std::string name);
+  // Draws the last picture and leaves it standing.
+  ~LiveView() override;
+  LiveView(const LiveView&) = delete;
+  LiveView& operator=(const LiveView&) = delete;
+
+  void phase(std::string_view what, std::optional<double> share) override;
+  void begin(const RunFacts& facts) override;
+  void iteration(const IterationRecord& record) override;
+  void evaluation(const EvaluationRecord& record) override;
+  void sample(const SampleRecord& record) override;
+  void saving(std::int64_t iteration) override;
+
+ private:
+  void draw();
+  void work();
+
+  Terminal terminal_;
+  LiveBlock& block_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  LiveState state_;
+  bool over_ = false;
+  std::thread thread_;
+};
+
+// One line for `--quiet` on a terminal: progress, loss, speed, ETA.
+class ProgressView final : public RunObserver {
+ public:
+  explicit ProgressView(const Terminal& terminal) : terminal_(terminal) {}
+  ~ProgressView() override;
+  ProgressView(const ProgressView&) = delete;
+  ProgressView& operator=(const ProgressView&) = delete;
+
+  void phase(std::string_view, std::optional<double>) override {}
+  void begin(const RunFacts& facts) override;
+  void iteration(const IterationRecord& record) override;
+  void evaluation(const EvaluationRecord& record) override;
+  void sample(const SampleRecord&) override {}
+  void saving(std::int64_t) override {}
+
+ private:
+  std::string note() const;
+
+  Terminal terminal_;
+  std::optional<ProgressLine> line_;
+  std::optional<IterationRecord> last_;
+  std::optional<double> validation_;
+};
+
+}  // namespace primus

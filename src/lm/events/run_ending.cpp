@@ -1,0 +1,102 @@
+#include "lm/events/run_ending.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+
+namespace primus {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using State = RunEnding::State;
+
+// The file always has so many bytes, so that it can be written again where no further one fits.
+constexpr std::size_t kBytes = 2048, kMostText = 1000;
+
+constexpr std::array<std::pair<State, std::string_view>, 4> kStates = {{{State::kRunning, "running"},
+                                                                        {State::kFinished, "finished"},
+                                                                        {State::kStopped, "stopped"},
+                                                                        {State::kFailed, "failed"}}};
+
+std::string name_of(State state) {
+  for (const auto& [value, name] : kStates) {
+    if (value == state) return std::string(name);
+  }
+  return {};
+}
+
+// Ranks pass errors on as text.
+bool says(std::string_view text, int errno_value) {
+  return text.find(std::strerror(errno_value)) != std::string_view::npos;
+}
+
+std::string reason_of(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error)) return "out of memory";
+  const std::string_view text = error.what();
+  if (says(text, ENOSPC) || says(text, EDQUOT)) return "disk full";
+  if (const auto* file = dynamic_cast<const FileError*>(&error); file && file->out_of_space())
+    return "disk full";
+  const auto* known = dynamic_cast<const Error*>(&error);
+  return known && known->kind() == ErrorKind::kNumerics ? "NaN" : "error";
+}
+
+std::string padded(const RunEnding& ending) {
+  Json json{{"state", name_of(ending.state)}, {"reason", ending.reason}, {"iteration", ending.iteration}};
+  // Behind the sentence of a lost rank stand the last lines that it wrote.
+  if (!ending.text.empty()) json["text"] = ending.text.substr(0, std::min(ending.text.find('\n'), kMostText));
+  std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  text.resize(std::max(text.size(), kBytes - 1), ' ');
+  return text + "\n";
+}
+
+}  // namespace
+
+void write_ending(const Path& folder, const RunEnding& ending, Env& env) noexcept {
+  try {
+    const Path path = folder / kEndingFile;
+    const std::string text = padded(ending);
+    const auto there = env.status(path);
+    const bool in_place =
+        there && there->type == FileStatus::Type::kFile && there->size == text.size() && !env.is_link(path);
+    if (!in_place) return write_file_atomic(path, text, env);
+    const auto file = env.open(path, OpenMode::kUpdate);
+    file->write_at(as_bytes(text), 0);
+    file->sync();
+  } catch (const std::exception&) {
+    // The run's own end matters more than its record.
+  }
+}
+
+std::optional<RunEnding> read_ending(const Path& folder, Env& env) {
+  try {
+    constexpr std::uint64_t kLimit = 64 << 10;
+    const Json json = Json::parse(read_file(folder / kEndingFile, kLimit, env), nullptr, false);
+    if (!json.is_object()) return std::nullopt;
+    const std::string state = json.value("state", "");
+    for (const auto& [value, name] : kStates) {
+      if (name != state) continue;
+      return RunEnding{.state = value,
+                       .reason = json.value("reason", ""),
+                       .text = json.value("text", ""),
+                       .iteration = json.value("iteration", std::int64_t{0})};
+    }
+  } catch (const std::exception&) {
+    // Somebody else's file.
+  }
+  return std::nullopt;
+}
+
+RunEnding ending_of(const std::exception& error, std::int64_t iteration) {
+  return {.state = State::kFailed,
+          .reason = reason_of(error),
+          .text = dynamic_cast<const std::bad_alloc*>(&error) ? "there was not enough memory" : error.what(),
+          .iteration = iteration};
+}
+
+}  // namespace primus

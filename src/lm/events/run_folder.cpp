@@ -1,0 +1,79 @@
+#include "lm/events/run_folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace primus {
+namespace {
+
+// `name` as a path below `parent`.
+Path below(const Path& parent, std::string_view key, std::string_view name) {
+  Path path = parent;
+  std::string_view rest = name;
+  while (true) {
+    const std::size_t slash = rest.find('/');
+    const std::string_view part = rest.substr(0, slash);
+    if (!is_plain_name(part)) {
+      throw invalid(fmt::format("{} '{}' cannot name a folder", key, name),
+                    "use letters, digits, '.', '_' and '-'; '/' only between names, and no '..'");
+    }
+    path /= part;
+    if (slash == std::string_view::npos) return path;
+    rest.remove_prefix(slash + 1);
+  }
+}
+
+}  // namespace
+
+RunFolder::RunFolder(const RunIdentity& identity) {
+  if (identity.workspace.empty()) throw invalid("workspace is empty", "set workspace, e.g. to ./output");
+  root_ = below(identity.workspace, "work_group", identity.work_group);
+  root_ = below(root_, "user_name", identity.user_name);
+  root_ = below(root_, "exp_name", identity.exp_name);
+}
+
+Path RunFolder::rank_logs(std::string_view module, int rank) const {
+  return below(logs(), "module", module) / fmt::format("rank-{}", rank);
+}
+
+void RunFolder::create(Env& env) const { make_folders(root_, env); }
+
+RunLock::RunLock(const Path& folder, const char* hint) {
+  const Path path = folder / ".lock";
+  file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file_ < 0) throw io_error(fmt::format("cannot open '{}'", path.string()), errno);
+  // Who asks held() has the lock for a moment: that is no other run, and worth another try.
+  constexpr int kTries = 20;
+  constexpr useconds_t kPause = 5000;  // microseconds
+  int reason = 0;
+  for (int i = 0; i < kTries; ++i) {
+    if (::flock(file_, LOCK_EX | LOCK_NB) == 0) return;
+    reason = errno;
+    if (reason != EWOULDBLOCK && reason != EINTR) break;
+    ::usleep(kPause);
+  }
+  ::close(file_);
+  if (reason == EWOULDBLOCK) {
+    throw invalid(fmt::format("another process is training in '{}'", folder.string()), hint);
+  }
+  // A file system without locks: the run goes on as it would have without them.
+  file_ = -1;
+}
+
+bool RunLock::held(const Path& folder) {
+  const int file = ::open((folder / ".lock").c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+  if (file < 0) return false;
+  const bool refused = ::flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(file);
+  return refused;
+}
+
+RunLock::~RunLock() {
+  if (file_ >= 0) ::close(file_);
+}
+
+}  // namespace primus

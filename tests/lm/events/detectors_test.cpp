@@ -1,0 +1,199 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/fault_env.h"
+#include "lm/events/detectors/detector.h"
+#include "lm/events/metrics_file.h"
+#include "lm/events/run_ending.h"
+#include "lm/events/training_monitor.h"
+
+namespace primus {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+IterationRecord step(std::int64_t iteration, double loss, double norm = 1, double seconds = 1) {
+  IterationRecord record{.iteration = iteration, .lm_loss = loss, .grad_norm = norm};
+  record.throughput.now.seconds_per_iteration = seconds;
+  return record;
+}
+
+// The detectors that speak, in turn, as "name@iteration".
+template <class Of>
+std::vector<std::string> told(std::int64_t steps, Of of) {
+  Detectors detectors;
+  std::vector<std::string> names;
+  for (std::int64_t i = 1; i <= steps; ++i) {
+    for (const RunWarning& warning : detectors.iteration(of(i)))
+      names.push_back(warning.detector + "@" + std::to_string(warning.iteration));
+  }
+  return names;
+}
+
+std::vector<std::string> told_of(const std::vector<double>& validation) {
+  Detectors detectors;
+  std::vector<std::string> names;
+  std::int64_t iteration = 0;
+  for (const double loss : validation) {
+    iteration += 10;
+    for (const RunWarning& warning : detectors.evaluation({.iteration = iteration, .lm_loss = loss}))
+      names.push_back(warning.detector + "@" + std::to_string(warning.iteration));
+  }
+  return names;
+}
+
+// A loss that is finite again has recovered.
+TEST(Detectors, ANanThatPassesIsNoDivergence) {
+  Detectors detectors;
+  const std::vector<RunWarning> first = detectors.iteration(step(1, kNaN));
+  ASSERT_EQ(first.size(), 1U);
+  EXPECT_TRUE(std::isinf(first[0].limit));
+}
+
+TEST(Detectors, AHealthyRunHasNothingToTell) {
+  EXPECT_THAT(told(500,
+                   [](std::int64_t i) {
+                     const auto x = static_cast<double>(i);
+                     // Noise of 5 %, steps of 0.9 to 1.2 s, norms that fall.
+                     return step(i, 3 + 7 / x + 0.1 * std::sin(x), 1 + 4 / x, 1.05 + 0.15 * std::cos(3 * x));
+                   }),
+              IsEmpty());
+}
+
+// As lr=1 does it: from 7.6 to 147 within 60 steps.
+TEST(Detectors, ALossThatHasGrownIsToldOnce) {
+  const auto diverging = [](std::int64_t i) {
+    return step(i, i <= 20 ? 7.6 : 7.6 + 3.5 * static_cast<double>(i - 20));
+  };
+  EXPECT_THAT(told(60, diverging), ElementsAre("loss_growth@23"));
+  Detectors detectors;
+  std::vector<RunWarning> found;
+  for (std::int64_t i = 1; i <= 23; ++i) found = detectors.iteration(diverging(i));
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_THAT(found[0].text, HasSubstr("from 7.6 (best, near iteration 1) to "));
+  EXPECT_THAT(found[0].advice, HasSubstr("lower lr"));
+}
+
+// What lr=1 does within the first five steps.
+TEST(Detectors, ALossThatGrowsFromTheFirstStepOnIsTold) {
+  EXPECT_THAT(told(60, [](std::int64_t i) { return step(i, i == 1 ? 5.5 : 18.5); }),
+              ElementsAre("loss_growth@5"));
+}
+
+TEST(Detectors, OneBadBatchIsNoDivergence) {
+  EXPECT_THAT(told(60, [](std::int64_t i) { return step(i, i == 30 ? 80.0 : 3.0); }), IsEmpty());
+}
+
+// A loss near zero is noise in tenfolds.
+TEST(Detectors, ALossThatIsLearnedByHeartMayGrowTenfold) {
+  EXPECT_THAT(told(60, [](std::int64_t i) { return step(i, i < 10   ? 3.0
+                                                           : i < 40 ? 0.01
+                                                                    : 0.2); }),
+              IsEmpty());
+  EXPECT_THAT(told(60, [](std::int64_t i) { return step(i, i < 10   ? 3.0
+                                                           : i < 40 ? 0.01
+                                                                    : 1.5); }),
+              ElementsAre("loss_growth@42"));
+}
+
+TEST(Detectors, ALossThatGrowsAgainIsToldAgain) {
+  EXPECT_THAT(told(100, [](std::int64_t i) { return step(i, i % 50 >= 30 ? 40.0 : 3.0); }),
+              ElementsAre("loss_growth@32", "loss_growth@82"));
+}
+
+TEST(Detectors, ALossThatIsNoNumberIsTold) {
+  EXPECT_THAT(told(30, [](std::int64_t i) { return step(i, i < 10 ? 3.0 : kNaN); }),
+              ElementsAre("loss_growth@10"));
+}
+
+TEST(Detectors, AGradientNormThatSpikes) {
+  EXPECT_THAT(told(200, [](std::int64_t i) { return step(i, 3, i == 50 || i == 52 ? 20 : 1); }),
+              ElementsAre("gradient_spike@50"));
+  EXPECT_THAT(told(200, [](std::int64_t i) { return step(i, 3, i == 50 || i == 150 ? 20 : 1); }),
+              ElementsAre("gradient_spike@50", "gradient_spike@150"));
+  // The first steps, and norms without anything to learn.
+  EXPECT_THAT(told(200, [](std::int64_t i) { return step(i, 3, i == 10 ? 20 : 1); }), IsEmpty());
+  EXPECT_THAT(told(200, [](std::int64_t i) { return step(i, 3, i == 50 ? 5e-4 : 1e-5); }), IsEmpty());
+}
+
+TEST(Detectors, AStepTimeThatHasDoubled) {
+  EXPECT_THAT(told(100, [](std::int64_t i) { return step(i, 3, 1, i <= 51 ? 1.0 : 2.1); }),
+              ElementsAre("slow_steps@61"));
+  // One slow step in ten, as with a checkpoint.
+  EXPECT_THAT(told(100, [](std::int64_t i) { return step(i, 3, 1, i % 10 == 0 ? 9.0 : 1.0); }), IsEmpty());
+  // Short steps count by time: 20 of 10 ms are nothing.
+  EXPECT_THAT(told(500, [](std::int64_t i) { return step(i, 3, 1, i > 480 ? 0.1 : 0.01); }), IsEmpty());
+}
+
+TEST(Detectors, AnEvaluationThatGotWorseThreeTimes) {
+  EXPECT_THAT(told_of({5, 4, 3, 3.1, 3.2, 3.3, 3.4, 3.5}), ElementsAre("worse_evaluations@60"));
+  EXPECT_THAT(told_of({5, 4, 3, 3.1, 3.2, 3.15, 3.3, 3.4}), IsEmpty());
+  // After a new best it is told again.
+  EXPECT_THAT(told_of({3, 3.1, 3.2, 3.3, 2, 2.1, 2.2, 2.3}),
+              ElementsAre("worse_evaluations@40", "worse_evaluations@80"));
+}
+
+// The log and warnings.jsonl have it once, and a run that goes on still knows the evaluations before.
+TEST(Detectors, WarningsOfAMonitor) {
+  FaultEnv env;
+  const RunFolder folder({"/work", "amd", "root", "test"});
+  const Path logs = folder.rank_logs("pre_trainer", 0);
+  Logger log({.folder = logs.string()}, env);
+  {
+    TrainingMonitor monitor(folder, {}, log, env);
+    for (int i = 1; i <= 40; ++i) monitor.iteration(step(i, i < 20 ? 3 : 50));
+    for (int i = 10; i <= 30; i += 10) monitor.evaluation({.iteration = i, .lm_loss = 3 + 0.1 * i});
+  }
+  {
+    TrainingMonitor monitor(folder, {.resume_iteration = 40}, log, env);
+    monitor.evaluation({.iteration = 50, .lm_loss = 9});
+  }
+  const std::vector<RunWarning> warnings = recorded_warnings(folder.warnings_file(), env);
+  ASSERT_EQ(warnings.size(), 2U);
+  EXPECT_EQ(warnings[0].detector, "loss_growth");
+  EXPECT_EQ(warnings[0].iteration, 22);
+  EXPECT_EQ(warnings[1].detector, "worse_evaluations");
+  EXPECT_EQ(warnings[1].iteration, 50);
+  const std::string said = read_file(logs / "warning.log", 1 << 20, env);
+  EXPECT_THAT(said, HasSubstr("iteration 22: the loss has grown from 3 (best, near iteration 1) to 50"));
+  // A run that goes on from before it has no such warning any more.
+  TrainingMonitor(folder, {.resume_iteration = 20}, log, env).sync();
+  EXPECT_THAT(recorded_warnings(folder.warnings_file(), env), IsEmpty());
+}
+
+TEST(RunEndings, AreReadAsWritten) {
+  FaultEnv env;
+  const Path folder = "/home/me/run";
+  make_folders(folder, env);
+  EXPECT_FALSE(read_ending(folder, env));
+  write_ending(folder, {.state = RunEnding::State::kRunning, .iteration = 3}, env);
+  EXPECT_EQ(read_ending(folder, env)->state, RunEnding::State::kRunning);
+  const FileError full("cannot write 'x'", ENOSPC);
+  write_ending(folder, ending_of(full, 8), env);
+  const auto ending = read_ending(folder, env);
+  ASSERT_TRUE(ending);
+  EXPECT_EQ(ending->state, RunEnding::State::kFailed);
+  EXPECT_EQ(ending->reason, "disk full");
+  EXPECT_EQ(ending->iteration, 8);
+  EXPECT_THAT(ending->text, HasSubstr("cannot write 'x'"));
+  write_ending(folder, {.state = RunEnding::State::kFailed, .text = "rank 0 was lost\n  its last lines"},
+               env);
+  EXPECT_EQ(read_ending(folder, env)->text, "rank 0 was lost");
+  EXPECT_EQ(ending_of(Error(ErrorKind::kNumerics, "lm loss is NaN"), 1).reason, "NaN");
+  EXPECT_EQ(ending_of(std::bad_alloc(), 1).reason, "out of memory");
+  // As ranks pass it on.
+  EXPECT_EQ(ending_of(Error(ErrorKind::kInvalid, "rank 1: cannot write: No space left on device"), 1).reason,
+            "disk full");
+  write_file_atomic(folder / kEndingFile, "{\"state\":\"", env);
+  EXPECT_FALSE(read_ending(folder, env));
+}
+
+}  // namespace
+}  // namespace primus

@@ -15,7 +15,7 @@
 #include "base/files/file.h"
 #include "base/terminal/terminal.h"
 #include "launch/process.h"
-#include "lm/events/metrics_file.h"
+#include "lm/events/training_monitor.h"
 #include "lm/train/training_settings.h"
 
 namespace primus::backends {
@@ -64,35 +64,60 @@ class Reporter {
                                        .global_batch_size = experiment.trainer.global_batch_size,
                                        .tokens_per_sample = experiment.trainer.seq_length,
                                        .ranks = ranks,
-                                       .second_line_is_mean = job.second_line_is_mean}) {
+                                       .second_line_is_mean = job.second_line_is_mean}),
+        experiment_(config::to_yaml(experiment)),
+        train_iters_(experiment.trainer.train_iters),
+        ranks_(ranks) {
     folder_.create();
     lock_.emplace(folder_.root());
-    write_file_atomic(folder_.experiment_file(), config::to_yaml(experiment));
+    write_file_atomic(folder_.experiment_file(), experiment_);
   }
 
   void line(std::string_view text) {
     if (const auto record = reader_.iteration(text)) {
       // A run that goes on begins behind the step of its checkpoint.
-      if (!metrics_) {
-        metrics_.emplace(folder_.metrics_file(), record->iteration - 1);
-        evaluations_.emplace(folder_.evaluations_file(), record->iteration - 1);
-      }
-      metrics_->write(*record);
-    } else if (const auto evaluation = reader_.evaluation(text); evaluation && evaluations_) {
-      evaluations_->write(*evaluation);
+      if (!monitor_) begin(record->iteration - 1);
+      last_ = record->iteration;
+      monitor_->iteration(*record);
+    } else if (const auto evaluation = reader_.evaluation(text); evaluation && monitor_) {
+      monitor_->evaluation(*evaluation);
     }
   }
 
-  void finish() {
-    if (metrics_) metrics_->sync();
-    if (evaluations_) evaluations_->sync();
+  // `code`: the framework's exit code.
+  void finish(int code) {
+    if (!monitor_) return;
+    using State = RunEnding::State;
+    RunEnding ending{.state = last_ >= train_iters_ ? State::kFinished : State::kStopped, .iteration = last_};
+    if (code != 0) {
+      ending.state = State::kFailed;
+      ending.reason = "error";
+      ending.text = fmt::format("the framework ended with exit code {}", code);
+    }
+    monitor_->end(ending);
   }
 
  private:
+  // The framework draws its own TensorBoard files, and its log is on the screen.
+  void begin(std::int64_t done) {
+    monitor_.emplace(folder_,
+                     MonitorOptions{.resume_iteration = done, .log_interval = 0, .tensorboard = false}, log_);
+    monitor_->begin({.folder = folder_.root().string(),
+                     .first_iteration = done,
+                     .train_iters = train_iters_,
+                     .world = ranks_,
+                     .experiment = experiment_});
+  }
+
   RunFolder folder_;
   LogReader reader_;
+  std::string experiment_;
+  std::int64_t train_iters_;
+  int ranks_;
+  std::int64_t last_ = 0;
   std::optional<RunLock> lock_;
-  std::optional<MetricsFile> metrics_, evaluations_;
+  Logger log_{{}};
+  std::optional<TrainingMonitor> monitor_;
 };
 
 }  // namespace
@@ -143,7 +168,7 @@ int run_process(const ExternalJob& job, const Installation& installation,
     if (shows || place.local_world == 1) try_write(1, whole, kWriteMilliseconds);
     if (reporter) reporter->line(line);
   });
-  if (reporter) reporter->finish();
+  if (reporter) reporter->finish(code);
   return code;
 }
 

@@ -125,6 +125,13 @@ TEST(Newcomers, AKindOfLayerIsOneFile) {
   for (const auto& [name, file] : kinds) EXPECT_EQ(files_with(name, "lm/"), std::set{file}) << name;
 }
 
+TEST(Newcomers, ASinkIsOneFile) {
+  const auto sinks = definitions("lm/events/sinks/", "^extern const ListenerEntry (k\\w+)");
+  EXPECT_GE(sinks.size(), 8U);
+  for (const auto& [name, file] : sinks)
+    EXPECT_EQ(files_with("ListenerEntry " + name), std::set{file}) << name;
+}
+
 // Of the kernels' structs nothing in turbo/ knows but their operator's folder; and that is four files where
 // one is enough for the kernels of each sort of device.
 TEST(Newcomers, AnOperatorIsItsFolder) {

@@ -22,7 +22,7 @@
 #include "config/stages.h"
 #include "launch/local_launch.h"
 #include "lm/events/live_view.h"
-#include "lm/events/run_ending.h"
+#include "lm/events/lost_rank.h"
 #include "lm/events/run_folder.h"
 #include "lm/train/missing_inputs.h"
 #include "lm/train/trainer.h"
@@ -329,14 +329,7 @@ class Train : public Command {
     const launch::LaunchResult result = launch::run_local(start);
     if (result.failed_rank >= 0) {
       console.note("error: " + result.failure);
-      // Rank 0 writes it itself, unless it was the one that was lost.
-      const auto ending = read_ending(folder.root());
-      if (ending && ending->state == RunEnding::State::kRunning && !RunLock::held(folder.root())) {
-        write_ending(folder.root(), {.state = RunEnding::State::kFailed,
-                                     .reason = "a rank was lost",
-                                     .text = result.failure,
-                                     .iteration = ending->iteration});
-      }
+      record_lost_rank(folder.root(), result.failed_rank, result.failure);
     }
     return result.exit_code;
   }
@@ -362,17 +355,17 @@ class Train : public Command {
                           .console_level = screen,
                           .console = console.err,
                           .above = block ? &*block : nullptr});
-    std::unique_ptr<RunObserver> observer;
+    std::unique_ptr<RunListener> live;
     if (block) {
-      observer = std::make_unique<LiveView>(console.err, *block, experiment.exp_name);
+      live = std::make_unique<LiveView>(console.err, *block, experiment.exp_name);
     } else if (view) {
-      observer = std::make_unique<ProgressView>(console.err);
+      live = std::make_unique<ProgressView>(console.err);
     }
     const FamilyRegistry families = builtin_families();
     try {
       Trainer trainer(experiment, families, log,
                       {.job = job.get(),
-                       .observer = observer.get(),
+                       .view = live.get(),
                        .ignore_memory = force_,
                        .version = PRIMUS_VERSION,
                        .asked_by = stop_signal_name});
@@ -382,7 +375,7 @@ class Train : public Command {
       const bool is_watched = place || std::getenv("SLURM_JOB_ID");
       const TrainingSummary summary =
           trainer.run(catch_stop_signals(is_watched ? SecondSignal::kIgnored : SecondSignal::kEnds));
-      observer.reset();
+      live.reset();
       if (rank == 0) report(experiment, summary, console);
       if (job) job->leave();
     } catch (const Error& error) {

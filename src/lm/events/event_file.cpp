@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "base/files/crc32c.h"
+#include "lm/events/run_event.h"
 
 namespace primus {
 namespace {
@@ -61,12 +62,6 @@ std::string event_head(std::int64_t step, double wall_time) {
 // The CRC of data that holds CRCs is weak; the format hides them by this rotation.
 std::uint32_t masked_crc(std::string_view data) {
   return std::rotr(crc32c(0, as_bytes(data)), 15) + 0xa282ead8U;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) != 0 || !is_plain_name(name.data())) return "localhost";
-  return name.data();
 }
 
 std::string first_events(std::int64_t first_step, double wall_time) {

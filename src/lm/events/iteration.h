@@ -69,6 +69,17 @@ struct SampleRecord {
   double seconds = 0.0;
 };
 
+// What a detector found: a line of warnings.jsonl (docs/formats/metrics.md).
+struct RunWarning {
+  std::int64_t iteration = 0;
+  std::string detector = {};  // DetectorEntry::name
+  double value = 0.0;         // what was seen
+  double usual = 0.0;         // what it is compared with
+  double limit = 0.0;         // values from here on are warned of
+  std::string text = {};      // one sentence with the figures, without a final period
+  std::string advice = {};    // the next step
+};
+
 // A number that is none. The trainer stops with to_error().
 struct NumericsFault {
   std::int64_t iteration = 0;

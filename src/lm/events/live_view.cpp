@@ -233,56 +233,43 @@ void LiveView::work() {
   }
 }
 
-void LiveView::phase(std::string_view what, std::optional<double> share) {
+void LiveView::on(const RunEvent& event) {
   const std::lock_guard lock(mutex_);
-  state_.phase = printable(what);
-  state_.phase_share = share;
-}
-
-void LiveView::begin(const RunFacts& facts) {
-  const std::lock_guard lock(mutex_);
-  state_.facts = facts;
-  state_.facts.folder = printable(facts.folder);
-}
-
-void LiveView::iteration(const IterationRecord& record) {
-  const std::lock_guard lock(mutex_);
-  state_.last = record;
-  state_.last_seen = steady_seconds();
-  state_.losses.add(record.lm_loss);
-}
-
-void LiveView::evaluation(const EvaluationRecord& record) {
-  const std::lock_guard lock(mutex_);
-  state_.evaluation = record;
-  state_.validation.add(record.lm_loss);
-}
-
-void LiveView::sample(const SampleRecord& record) {
-  const std::lock_guard lock(mutex_);
-  state_.sample = record;
-}
-
-void LiveView::saving(std::int64_t iteration) {
-  const std::lock_guard lock(mutex_);
-  state_.saved = iteration;
+  if (const auto* phase = event.as<PhaseFacts>()) {
+    state_.phase = printable(phase->what);
+    state_.phase_share = phase->share;
+  } else if (const auto* run = event.as<RunFacts>()) {
+    state_.facts = *run;
+    state_.facts.folder = printable(run->folder);
+  } else if (const auto* step = event.as<IterationRecord>()) {
+    state_.last = *step;
+    state_.last_seen = steady_seconds();
+    state_.losses.add(step->lm_loss);
+  } else if (const auto* evaluation = event.as<EvaluationRecord>()) {
+    state_.evaluation = *evaluation;
+    state_.validation.add(evaluation->lm_loss);
+  } else if (const auto* sample = event.as<SampleRecord>()) {
+    state_.sample = *sample;
+  } else if (event.kind() == EventKind::kCheckpoint) {
+    state_.saved = event.step;
+  }
 }
 
 ProgressView::~ProgressView() {
   if (line_ && last_) line_->finish(steady_seconds(), note());
 }
 
-void ProgressView::begin(const RunFacts& facts) {
-  line_.emplace(terminal_,
-                ProgressOptions{.label = "training", .total = static_cast<std::uint64_t>(facts.train_iters)});
+void ProgressView::on(const RunEvent& event) {
+  if (const auto* run = event.as<RunFacts>()) {
+    const auto total = static_cast<std::uint64_t>(run->train_iters);
+    line_.emplace(terminal_, ProgressOptions{.label = "training", .total = total});
+  } else if (const auto* step = event.as<IterationRecord>()) {
+    last_ = *step;
+    if (line_) line_->update(static_cast<std::uint64_t>(step->iteration), steady_seconds(), note());
+  } else if (const auto* evaluation = event.as<EvaluationRecord>()) {
+    validation_ = evaluation->lm_loss;
+  }
 }
-
-void ProgressView::iteration(const IterationRecord& record) {
-  last_ = record;
-  if (line_) line_->update(static_cast<std::uint64_t>(record.iteration), steady_seconds(), note());
-}
-
-void ProgressView::evaluation(const EvaluationRecord& record) { validation_ = record.lm_loss; }
 
 std::string ProgressView::note() const {
   std::string text = fmt::format("loss {:.3f}", drop_nan_sign(last_->lm_loss));

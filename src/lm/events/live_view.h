@@ -17,7 +17,7 @@
 
 #include "base/terminal/live_block.h"
 #include "base/terminal/terminal.h"
-#include "lm/events/run_observer.h"
+#include "lm/events/run_listener.h"
 
 namespace primus {
 
@@ -59,7 +59,7 @@ std::vector<std::string> render(const LiveState& state, const Terminal& colors, 
 
 // Draws on a thread of its own, so that a long step has a running clock and a resized window its picture. The
 // block must outlive it. Thread-safe.
-class LiveView final : public RunObserver {
+class LiveView final : public RunListener {
  public:
   LiveView(const Terminal& terminal, LiveBlock& block, std::string name);
   // Draws the last picture and leaves it standing.
@@ -67,12 +67,8 @@ class LiveView final : public RunObserver {
   LiveView(const LiveView&) = delete;
   LiveView& operator=(const LiveView&) = delete;
 
-  void phase(std::string_view what, std::optional<double> share) override;
-  void begin(const RunFacts& facts) override;
-  void iteration(const IterationRecord& record) override;
-  void evaluation(const EvaluationRecord& record) override;
-  void sample(const SampleRecord& record) override;
-  void saving(std::int64_t iteration) override;
+  bool wants(EventKind) const override { return true; }
+  void on(const RunEvent& event) override;
 
  private:
   void draw();
@@ -88,19 +84,15 @@ class LiveView final : public RunObserver {
 };
 
 // One line for `--quiet` on a terminal: progress, loss, speed, ETA.
-class ProgressView final : public RunObserver {
+class ProgressView final : public RunListener {
  public:
   explicit ProgressView(const Terminal& terminal) : terminal_(terminal) {}
   ~ProgressView() override;
   ProgressView(const ProgressView&) = delete;
   ProgressView& operator=(const ProgressView&) = delete;
 
-  void phase(std::string_view, std::optional<double>) override {}
-  void begin(const RunFacts& facts) override;
-  void iteration(const IterationRecord& record) override;
-  void evaluation(const EvaluationRecord& record) override;
-  void sample(const SampleRecord&) override {}
-  void saving(std::int64_t) override {}
+  bool wants(EventKind) const override { return true; }
+  void on(const RunEvent& event) override;
 
  private:
   std::string note() const;

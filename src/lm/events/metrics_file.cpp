@@ -113,6 +113,17 @@ std::string text_in(const Json& json, const char* key) {
   return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+std::optional<RunWarning> warning_in(const Json& json, std::int64_t iteration) {
+  RunWarning warning{.iteration = iteration,
+                     .detector = text_in(json, "detector"),
+                     .value = number_in(json, "value").value_or(0),
+                     .usual = number_in(json, "usual").value_or(0),
+                     .limit = number_in(json, "limit").value_or(0),
+                     .text = text_in(json, "text"),
+                     .advice = text_in(json, "advice")};
+  return warning.detector.empty() || warning.text.empty() ? std::nullopt : std::optional(std::move(warning));
+}
+
 // Calls visit(object, iteration) with each whole line that is one of ours.
 void for_each_object(const Path& file, Env& env, FunctionRef<void(const Json&, std::int64_t)> visit) {
   if (!env.status(file)) return;
@@ -151,6 +162,12 @@ void add_speed(Json& json, const Speed& speed, const std::string& suffix) {
   json["data_wait_share" + suffix] = number(speed.data_wait_share);
 }
 
+void add_memory(Json& json, const IterationRecord& record) {
+  if (!record.memory) return;
+  json["memory_used_bytes"] = number(record.memory->used);
+  json["memory_total_bytes"] = number(record.memory->total);
+}
+
 // By quantity, each a list over layers: lists compress, plot and compare better than objects.
 void add_routing(Json& json, const std::vector<ExpertLoads>& routing) {
   Json& lists = json["routing"];
@@ -182,12 +199,19 @@ std::string to_json(const IterationRecord& record) {
   add_speed(json, record.throughput.now, "");
   if (record.throughput.average) add_speed(json, *record.throughput.average, "_avg");
   if (record.throughput.eta) json["eta_seconds"] = number(*record.throughput.eta);
-  if (record.memory) {
-    json["memory_used_bytes"] = number(record.memory->used);
-    json["memory_total_bytes"] = number(record.memory->total);
-  }
+  add_memory(json, record);
   // Names of losses come from the experiment; bytes that are no UTF-8 must not stop the run.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string rank_json(const IterationRecord& record) {
+  Json json;
+  json["iteration"] = record.iteration;
+  json["nan_iterations"] = record.nan_iterations;
+  json["elapsed_time_per_iteration_ms"] = number(record.throughput.now.seconds_per_iteration * 1e3);
+  json["data_wait_share"] = number(record.throughput.now.data_wait_share);
+  add_memory(json, record);
+  return json.dump();
 }
 
 std::string to_json(const EvaluationRecord& record) {
@@ -300,17 +324,15 @@ std::vector<EvaluationRecord> recorded_evaluations(const Path& file, std::int64_
 std::vector<RunWarning> recorded_warnings(const Path& file, Env& env) {
   std::vector<RunWarning> warnings;
   for_each_object(file, env, [&](const Json& json, std::int64_t iteration) {
-    RunWarning warning{.iteration = iteration,
-                       .detector = text_in(json, "detector"),
-                       .value = number_in(json, "value").value_or(0),
-                       .usual = number_in(json, "usual").value_or(0),
-                       .limit = number_in(json, "limit").value_or(0),
-                       .text = text_in(json, "text"),
-                       .advice = text_in(json, "advice")};
-    if (!warning.detector.empty() && !warning.text.empty()) warnings.push_back(std::move(warning));
+    if (auto warning = warning_in(json, iteration)) warnings.push_back(std::move(*warning));
     if (warnings.size() > kMostRecorded) warnings.erase(warnings.begin());
   });
   return warnings;
+}
+
+std::optional<RunWarning> warning_from_json(std::string_view line) {
+  const std::int64_t iteration = iteration_of_line(line);
+  return iteration < 0 ? std::nullopt : warning_in(Json::parse(line), iteration);
 }
 
 void keep_previous(const Path& path, Env& env) {

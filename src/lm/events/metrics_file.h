@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -67,6 +68,8 @@ class MetricsFile {
 // The lines' text, without the newline. Numbers in the shortest form that reads back to the same bits; what
 // JSON has no number for is "NaN", "Infinity" or "-Infinity".
 std::string to_json(const IterationRecord& record);
+// The keys of a step that are a rank's own: its time, wait for data, and memory.
+std::string rank_json(const IterationRecord& record);
 std::string to_json(const EvaluationRecord& record);
 std::string to_json(const SampleRecord& record);
 std::string to_json(const RunWarning& warning);
@@ -89,6 +92,9 @@ constexpr std::size_t kMostRecorded = 1000;
 std::vector<EvaluationRecord> recorded_evaluations(const Path& file, std::int64_t last,
                                                    Env& env = Env::posix());
 std::vector<RunWarning> recorded_warnings(const Path& file, Env& env = Env::posix());
+
+// A line of warnings.jsonl; empty where it is none.
+std::optional<RunWarning> warning_from_json(std::string_view line);
 
 // Gives an earlier run's file a free name beside: metrics.jsonl becomes metrics.previous.jsonl, or the first
 // number that is free. Throws FileError.

@@ -47,15 +47,38 @@ std::string reason_of(const std::exception& error) {
 }
 
 std::string padded(const RunEnding& ending) {
-  Json json{{"state", name_of(ending.state)}, {"reason", ending.reason}, {"iteration", ending.iteration}};
-  // Behind the sentence of a lost rank stand the last lines that it wrote.
-  if (!ending.text.empty()) json["text"] = ending.text.substr(0, std::min(ending.text.find('\n'), kMostText));
-  std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = to_json(ending);
   text.resize(std::max(text.size(), kBytes - 1), ' ');
   return text + "\n";
 }
 
 }  // namespace
+
+std::string to_json(const RunEnding& ending) {
+  Json json{{"state", name_of(ending.state)}, {"reason", ending.reason}, {"iteration", ending.iteration}};
+  // The last lines that a lost rank wrote follow its sentence.
+  if (!ending.text.empty()) json["text"] = ending.text.substr(0, std::min(ending.text.find('\n'), kMostText));
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::optional<RunEnding> ending_from_json(std::string_view text) {
+  const Json json = Json::parse(text, nullptr, false);
+  const auto text_in = [&](const char* key) {
+    const auto found = json.find(key);
+    return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  if (!json.is_object()) return std::nullopt;
+  const auto iteration = json.find("iteration");
+  const bool counted = iteration != json.end() && iteration->is_number_integer();
+  for (const auto& [value, name] : kStates) {
+    if (name != text_in("state")) continue;
+    return RunEnding{.state = value,
+                     .reason = text_in("reason"),
+                     .text = text_in("text"),
+                     .iteration = counted ? iteration->get<std::int64_t>() : 0};
+  }
+  return std::nullopt;
+}
 
 void write_ending(const Path& folder, const RunEnding& ending, Env& env) noexcept {
   try {
@@ -76,20 +99,11 @@ void write_ending(const Path& folder, const RunEnding& ending, Env& env) noexcep
 std::optional<RunEnding> read_ending(const Path& folder, Env& env) {
   try {
     constexpr std::uint64_t kLimit = 64 << 10;
-    const Json json = Json::parse(read_file(folder / kEndingFile, kLimit, env), nullptr, false);
-    if (!json.is_object()) return std::nullopt;
-    const std::string state = json.value("state", "");
-    for (const auto& [value, name] : kStates) {
-      if (name != state) continue;
-      return RunEnding{.state = value,
-                       .reason = json.value("reason", ""),
-                       .text = json.value("text", ""),
-                       .iteration = json.value("iteration", std::int64_t{0})};
-    }
+    return ending_from_json(read_file(folder / kEndingFile, kLimit, env));
   } catch (const std::exception&) {
     // Somebody else's file.
+    return std::nullopt;
   }
-  return std::nullopt;
 }
 
 RunEnding ending_of(const std::exception& error, std::int64_t iteration) {

@@ -8,6 +8,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/files/file.h"
 
@@ -29,6 +30,10 @@ constexpr const char* kEndingFile = "ending.json";
 void write_ending(const Path& folder, const RunEnding& ending, Env& env = Env::posix()) noexcept;
 // Empty: there is none, or none that can be read.
 std::optional<RunEnding> read_ending(const Path& folder, Env& env = Env::posix());
+
+// The object of ending.json, without blanks; and back. Empty: `text` is none. Never throws for its sake.
+std::string to_json(const RunEnding& ending);
+std::optional<RunEnding> ending_from_json(std::string_view text);
 
 // A failure by its exception.
 RunEnding ending_of(const std::exception& error, std::int64_t iteration);

@@ -1,90 +1,132 @@
 #include "lm/events/training_monitor.h"
 
-#include <chrono>
-#include <cmath>
-#include <vector>
+#include <utility>
+
+#include "lm/events/detectors/detector.h"
+#include "lm/events/metrics_file.h"
 
 namespace primus {
 namespace {
 
-double wall_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+// Publishes what a detector finds.
+class DetectorListener final : public RunListener {
+ public:
+  DetectorListener(std::unique_ptr<Detector> detector, std::deque<RunEvent>& found)
+      : detector_(std::move(detector)), found_(found) {}
 
-bool due(std::int64_t iteration, int interval) { return interval > 0 && iteration % interval == 0; }
-
-// Megatron's tags, so that curves of both lie in one chart; those with "throughput/" beyond TFLOP/s are ours.
-std::vector<Scalar> scalars_of(const IterationRecord& record) {
-  const Speed& now = record.throughput.now;
-  std::vector<Scalar> scalars = {{"lm loss", record.lm_loss},
-                                 {"learning-rate", record.learning_rate},
-                                 {"batch-size", static_cast<double>(record.global_batch_size)},
-                                 {"loss-scale", record.loss_scale},
-                                 {"iteration-time", now.seconds_per_iteration},
-                                 {"throughput", now.flops_per_second / 1e12},
-                                 {"throughput/tokens-per-second", now.tokens_per_second},
-                                 {"throughput/data-wait-share", now.data_wait_share}};
-  if (now.mfu) scalars.push_back({"throughput/mfu", *now.mfu});
-  if (record.grad_norm) scalars.push_back({"grad-norm", *record.grad_norm});
-  if (record.num_zeros) scalars.push_back({"num-zeros", static_cast<double>(*record.num_zeros)});
-  for (const auto& [name, value] : record.other_losses) scalars.push_back({name, value});
-  if (!record.routing.empty()) {
-    const RoutingSummary routing = summarise(record.routing);
-    scalars.push_back({"moe/imbalance", routing.imbalance});
-    scalars.push_back({"moe/imbalance-worst-layer", routing.worst.imbalance});
-    scalars.push_back({"moe/dropped", routing.dropped});
+  bool wants(EventKind kind) const override {
+    return kind == EventKind::kStep || kind == EventKind::kEvaluation;
   }
-  if (record.memory) scalars.push_back({"mem-allocated-bytes", record.memory->used});
-  return scalars;
-}
+  void on(const RunEvent& event) override {
+    std::optional<RunWarning> warning;
+    if (const auto* step = event.as<IterationRecord>()) warning = detector_->iteration(*step);
+    if (const auto* evaluation = event.as<EvaluationRecord>()) warning = detector_->evaluation(*evaluation);
+    if (!warning) return;
+    RunEvent told{.step = event.step, .rank = event.rank, .time = event.time, .cause = warning->detector};
+    told.facts = std::move(*warning);
+    found_.push_back(std::move(told));
+  }
+
+ private:
+  std::unique_ptr<Detector> detector_;
+  std::deque<RunEvent>& found_;
+};
 
 }  // namespace
 
 TrainingMonitor::TrainingMonitor(const RunFolder& run, MonitorOptions options, Logger& log, Env& env)
-    : options_(options),
-      log_(log),
-      metrics_(run.metrics_file(), options.resume_iteration, env),
-      evaluations_(run.evaluations_file(), options.resume_iteration, env),
-      warnings_(run.warnings_file(), options.resume_iteration, env) {
-  if (options_.samples) {
-    samples_.emplace(run.samples_file(), options_.resume_iteration, env);
-    if (has_iteration(run.samples_file(), options_.resume_iteration, env))
-      last_sample_ = options_.resume_iteration;
+    : options_(std::move(options)), log_(log), step_(options_.resume_iteration) {
+  const ListenerContext context{.run = run, .options = options_, .log = log, .env = env};
+  for (const ListenerEntry* entry : listeners()) {
+    if (!entry->every_rank && options_.rank != 0) continue;
+    std::unique_ptr<RunListener> listener = entry->make(context);
+    if (!listener) continue;
+    RunListener* const at = listener.get();
+    seats_.push_back({.name = std::string(entry->name),
+                      .fails = "cannot be written",
+                      .works = "is written again",
+                      .listener = at,
+                      .owned = std::move(listener)});
   }
-  // Replays recorded evaluations, so that their warnings are not repeated.
-  for (const EvaluationRecord& record :
-       recorded_evaluations(run.evaluations_file(), options_.resume_iteration, env)) {
-    detectors_.evaluation(record);
+  if (options_.view) {
+    seats_.push_back(
+        {.name = "the live view", .fails = "fails", .works = "works again", .listener = options_.view});
   }
-  if (options_.tensorboard) {
-    events_.emplace(run.tensorboard(), options_.resume_iteration + 1, wall_seconds(), env);
+  if (options_.rank != 0) return;
+  const std::int64_t done = options_.resume_iteration;
+  if (options_.samples && has_iteration(run.samples_file(), done, env)) last_sample_ = done;
+  for (const auto& [set, loss] : evaluated_losses(run.evaluations_file(), done, env)) {
+    evaluated_.emplace(std::pair(done, set), loss);
   }
-  if (options_.mlperf) mlperf_.emplace(*options_.mlperf, env);
-  for (const auto& [set, loss] : evaluated_losses(run.evaluations_file(), options_.resume_iteration, env)) {
-    evaluated_.emplace(std::pair(options_.resume_iteration, set), loss);
-  }
-  const std::string missing = missing_iterations(run.metrics_file(), options_.resume_iteration, env);
-  if (!missing.empty()) {
-    log_.warning(
-        "metrics.jsonl has no line of iteration {}, which the model has been trained for; it goes on "
-        "with {}",
-        missing, options_.resume_iteration + 1);
+  add_detectors(run, env);
+}
+
+void TrainingMonitor::add_detectors(const RunFolder& run, Env& env) {
+  const std::vector<EvaluationRecord> evaluations =
+      recorded_evaluations(run.evaluations_file(), options_.resume_iteration, env);
+  for (const DetectorEntry* entry : detectors()) {
+    std::unique_ptr<Detector> detector = entry->make();
+    // Replays recorded evaluations, so that their warnings are not repeated.
+    for (const EvaluationRecord& record : evaluations) detector->evaluation(record);
+    auto listener = std::make_unique<DetectorListener>(std::move(detector), found_);
+    RunListener* const at = listener.get();
+    seats_.push_back({.name = "the detector " + std::string(entry->name),
+                      .fails = "fails",
+                      .works = "works again",
+                      .listener = at,
+                      .owned = std::move(listener)});
   }
 }
 
-void TrainingMonitor::begin() {
-  if (mlperf_) mlperf_->begin(options_.resume_iteration);
+template <class Work>
+bool TrainingMonitor::guard(Seat& seat, Work work) {
+  try {
+    work();
+    if (std::exchange(seat.failing, false)) log_.info("{} {}", seat.name, seat.works);
+    return true;
+  } catch (const std::exception& error) {
+    if (!std::exchange(seat.failing, true))
+      log_.warning("{} {}, training goes on: {}", seat.name, seat.fails, error.what());
+    return false;
+  }
 }
 
-void TrainingMonitor::iteration(const IterationRecord& record) {
-  report(metrics_failing_, metrics_.write(record), "metrics.jsonl", metrics_);
-  if (due(record.iteration, options_.tensorboard_log_interval)) {
-    write_events(record.iteration, scalars_of(record));
+void TrainingMonitor::deliver(const RunEvent& event) {
+  for (Seat& seat : seats_) {
+    if (seat.listener->wants(event.kind())) guard(seat, [&] { seat.listener->on(event); });
   }
-  if (mlperf_) report_mlperf(mlperf_->iteration(record));
-  if (due(record.iteration, options_.log_interval)) log_.info("{}", format_iteration(record));
-  if (options_.observer) options_.observer->iteration(record);
-  warn(detectors_.iteration(record));
+}
+
+void TrainingMonitor::publish(std::int64_t step, RunEvent::Facts facts, std::string cause) {
+  step_ = step;
+  deliver({.step = step,
+           .rank = options_.rank,
+           .time = unix_seconds(),
+           .cause = std::move(cause),
+           .facts = std::move(facts)});
+  for (; !found_.empty(); found_.pop_front()) deliver(RunEvent(found_.front()));
+}
+
+void TrainingMonitor::begin(RunFacts facts) {
+  if (facts.trains) {
+    for (Seat& seat : seats_) seat.listener->start(options_.resume_iteration);
+  }
+  publish(options_.resume_iteration, std::move(facts));
+}
+
+void TrainingMonitor::phase(std::string_view what, std::optional<double> share) {
+  publish(step_, PhaseFacts{.what = std::string(what), .share = share});
+}
+
+void TrainingMonitor::iteration(const IterationRecord& record) { publish(record.iteration, record); }
+
+void TrainingMonitor::begin_evaluation(std::int64_t iteration, const std::string& data_set) {
+  publish(iteration, EvaluationStart{.data_set = data_set});
+}
+
+void TrainingMonitor::evaluation(const EvaluationRecord& record) {
+  evaluated_.emplace(std::pair(record.iteration, record.data_set), record.lm_loss);
+  publish(record.iteration, record);
 }
 
 bool TrainingMonitor::evaluated(std::int64_t iteration, const std::string& data_set) const {
@@ -97,84 +139,44 @@ bool TrainingMonitor::reached_target(std::int64_t iteration) const {
          found->second <= *options_.target_eval_loss;
 }
 
-void TrainingMonitor::begin_evaluation(std::int64_t iteration, const std::string& data_set) {
-  if (mlperf_ && data_set == "validation") report_mlperf(mlperf_->begin_evaluation(iteration));
-}
-
-void TrainingMonitor::evaluation(const EvaluationRecord& record) {
-  evaluated_.emplace(std::pair(record.iteration, record.data_set), record.lm_loss);
-  report(evaluations_failing_, evaluations_.write(record), "evaluations.jsonl", evaluations_);
-  const std::string loss_tag = "lm loss " + record.data_set;
-  const std::string perplexity_tag = loss_tag + " ppl";
-  write_events(record.iteration,
-               std::vector<Scalar>{{loss_tag, record.lm_loss}, {perplexity_tag, std::exp(record.lm_loss)}});
-  if (mlperf_ && record.data_set == "validation") {
-    report_mlperf(mlperf_->evaluation(record, reached_target(record.iteration)));
-  }
-  log_.info("{}", format_evaluation(record));
-  if (options_.observer) options_.observer->evaluation(record);
-  warn(detectors_.evaluation(record));
-}
-
 void TrainingMonitor::sample(const SampleRecord& record) {
   last_sample_ = record.iteration;
-  report(samples_failing_, samples_->write(record), "samples.jsonl", *samples_);
-  log_.info("sample at iteration {}: {}{}", record.iteration, record.prompt, record.text);
-  if (options_.observer) options_.observer->sample(record);
+  publish(record.iteration, record);
 }
 
-void TrainingMonitor::end() {
-  if (mlperf_) report_mlperf(mlperf_->end());
+void TrainingMonitor::checkpoint(std::int64_t iteration, CheckpointFacts::State state) {
+  const std::int64_t now = step_;
+  publish(iteration, CheckpointFacts{.state = state});
+  step_ = now;
+}
+
+void TrainingMonitor::stop(std::int64_t iteration, const std::string& cause) {
+  publish(iteration, StopFacts{}, cause);
+}
+
+void TrainingMonitor::fault(const NumericsFault& fault) {
+  fault_told_ = true;
+  publish(fault.iteration,
+          FaultFacts{.text = fault.to_error().what(), .first_operator = fault.first_operator}, "NaN");
+}
+
+void TrainingMonitor::end(const RunEnding& ending) {
+  if (ending.state == RunEnding::State::kFailed && !fault_told_)
+    publish(ending.iteration, FaultFacts{.text = ending.text}, ending.reason);
+  publish(ending.iteration, ending, ending.reason);
+  sync();
 }
 
 bool TrainingMonitor::sync() {
-  const bool metrics = metrics_.sync();
-  report(metrics_failing_, metrics, "metrics.jsonl", metrics_);
-  const bool evaluations = evaluations_.sync();
-  report(evaluations_failing_, evaluations, "evaluations.jsonl", evaluations_);
-  const bool samples = !samples_ || samples_->sync();
-  if (samples_) report(samples_failing_, samples, "samples.jsonl", *samples_);
-  const bool warnings = warnings_.sync();
-  report(warnings_failing_, warnings, "warnings.jsonl", warnings_);
-  return metrics && evaluations && samples && warnings;
+  bool all = true;
+  for (Seat& seat : seats_) all = guard(seat, [&] { seat.listener->sync(); }) && all;
+  return all;
 }
 
 std::uint64_t TrainingMonitor::dropped() const {
-  return metrics_.dropped() + evaluations_.dropped() + warnings_.dropped() +
-         (samples_ ? samples_->dropped() : 0) + (events_ ? events_->dropped() : 0) +
-         (mlperf_ ? mlperf_->dropped() : 0) + log_.dropped();
-}
-
-void TrainingMonitor::report(bool& failing, bool worked, std::string_view name, MetricsFile& file) {
-  report(failing, worked, name, file.last_error());
-  if (const std::string trouble = file.take_trouble(); !trouble.empty()) log_.warning("{} {}", name, trouble);
-}
-
-void TrainingMonitor::report(bool& failing, bool worked, std::string_view name, const std::string& error) {
-  if (failing != worked) return;  // nothing new
-  failing = !worked;
-  if (failing) {
-    log_.warning("{} cannot be written, training goes on: {}", name, error);
-  } else {
-    log_.info("{} is written again", name);
-  }
-}
-
-void TrainingMonitor::warn(const std::vector<RunWarning>& found) {
-  for (const RunWarning& warning : found) {
-    report(warnings_failing_, warnings_.write(warning), "warnings.jsonl", warnings_);
-    log_.warning("iteration {}: {} ({})", warning.iteration, warning.text, warning.advice);
-  }
-}
-
-void TrainingMonitor::report_mlperf(bool worked) {
-  report(mlperf_failing_, worked, "the MLPerf log", mlperf_->last_error());
-}
-
-void TrainingMonitor::write_events(std::int64_t step, std::span<const Scalar> scalars) {
-  if (!events_) return;
-  report(events_failing_, events_->write(step, scalars, wall_seconds()), "the TensorBoard file",
-         events_->last_error());
+  std::uint64_t sum = 0;
+  for (const Seat& seat : seats_) sum += seat.listener->dropped();
+  return sum;
 }
 
 }  // namespace primus

@@ -1,59 +1,48 @@
-// All that a run reports, to all who listen: the log and the screen, metrics.jsonl, TensorBoard, the log of
-// an MLPerf run, and the detectors, whose warnings go into the log and into warnings.jsonl.
+// The stream of a rank's events, to all who listen: the event log, the log and the screen, metrics.jsonl,
+// TensorBoard, the log of an MLPerf run, and the detectors, whose warnings are events again.
 //
-// The sinks are independent. None can stop training or keep another from writing: one that fails is named
-// once in the log, loses what it cannot hold, and is tried again with the next iteration. Only rank 0 (or the
-// last rank, which holds the loss) has a monitor.
+// Listeners (run_listener.h) are independent. None can stop training or keep another from its events: one
+// that fails is named once in the log, loses what it cannot hold, and is called again with its next event.
+// Every rank has a monitor; ranks other than 0 have an event log only.
 //
 //   TrainingMonitor monitor(run, {.resume_iteration = 400}, log);
+//   monitor.begin(facts);
 //   monitor.iteration(record);   // after every step
-//   monitor.sync();              // before a checkpoint is committed: the metrics are then as durable as it
-//   is
+//   monitor.sync();              // before a checkpoint is committed: records are as durable as it is
+//   monitor.end(ending);
 //
 // One thread at a time.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
+#include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
-#include "lm/events/detectors/detector.h"
-#include "lm/events/event_file.h"
 #include "lm/events/iteration.h"
-#include "lm/events/metrics_file.h"
-#include "lm/events/mlperf_log.h"
+#include "lm/events/run_ending.h"
+#include "lm/events/run_event.h"
 #include "lm/events/run_folder.h"
-#include "lm/events/run_observer.h"
+#include "lm/events/run_listener.h"
 
 namespace primus {
 
-struct MonitorOptions {
-  std::int64_t resume_iteration = 0;  // the last iteration the loaded checkpoint holds; 0: from the beginning
-  int log_interval = 1;               // lines in the log; the metrics file always has every iteration
-  int tensorboard_log_interval = 1;
-  bool tensorboard = true;
-  bool samples = false;                         // samples.jsonl
-  std::optional<double> target_eval_loss = {};  // see reached_target()
-  std::optional<MlperfOptions> mlperf = {};     // empty: no log of MLPerf's
-  RunObserver* observer = nullptr;              // who else watches; must outlive the monitor
-};
-
 class TrainingMonitor {
  public:
-  // Repairs the metrics files for the resumed iteration; throws FileError when it cannot. Beside it only
-  // begin() throws, and begin_evaluation() where it stands for it.
+  // Makes the listeners, which repair their files for the resumed iteration; throws FileError when one
+  // cannot. Besides it only begin() throws.
   TrainingMonitor(const RunFolder& run, MonitorOptions options, Logger& log, Env& env = Env::posix());
 
-  // Training begins: everything before the first step is done. Throws Error where MLPerf's log cannot be
-  // written.
-  void begin();
+  // Everything before the first step is done. Throws Error where MLPerf's log cannot be written.
+  void begin(RunFacts facts = {});
+  void phase(std::string_view what, std::optional<double> share = {});
   void iteration(const IterationRecord& record);
-  // A run that has nothing to do but to evaluate begins with it.
   void begin_evaluation(std::int64_t iteration, const std::string& data_set);
   void evaluation(const EvaluationRecord& record);
   // Whether this evaluation has been recorded; of the iteration that the run resumes from, also by an earlier
@@ -65,34 +54,44 @@ class TrainingMonitor {
   void sample(const SampleRecord& record);
   // Whether a text of this iteration has been recorded; of the iteration that the run resumes from, also by
   // an earlier process.
-  bool sampled(std::int64_t iteration) const { return samples_ && iteration == last_sample_; }
-  // The run ends here.
-  void end();
-  // False when the metrics may not survive a power failure (said in the log, too).
+  bool sampled(std::int64_t iteration) const { return options_.samples && iteration == last_sample_; }
+  void checkpoint(std::int64_t iteration, CheckpointFacts::State state);
+  // `cause`: who asked, or which limit was reached.
+  void stop(std::int64_t iteration, const std::string& cause);
+  // A number that is none, which is about to end the run.
+  void fault(const NumericsFault& fault);
+  // The run ends here. A failed one has a fault before it, unless that was published.
+  void end(const RunEnding& ending);
+  // False when records may not survive a power failure (said in the log, too).
   bool sync();
 
-  // Records lost by sinks so far: 0 in a healthy run.
+  // Records lost by listeners so far: 0 in a healthy run.
   std::uint64_t dropped() const;
 
  private:
-  // Says in the log that a sink fails, once until it works again.
-  void report(bool& failing, bool worked, std::string_view name, MetricsFile& file);
-  void report(bool& failing, bool worked, std::string_view name, const std::string& error);
-  void report_mlperf(bool worked);
-  void warn(const std::vector<RunWarning>& found);
-  void write_events(std::int64_t step, std::span<const Scalar> scalars);
+  // A listener, and how its failures are told.
+  struct Seat {
+    std::string name;
+    std::string_view fails, works;
+    RunListener* listener = nullptr;
+    std::unique_ptr<RunListener> owned = {};
+    bool failing = false;
+  };
+
+  void add_detectors(const RunFolder& run, Env& env);
+  void publish(std::int64_t step, RunEvent::Facts facts, std::string cause = {});
+  void deliver(const RunEvent& event);
+  // Calls work(); says in the log that the listener fails, once until it works again. False: it failed.
+  template <class Work>
+  bool guard(Seat& seat, Work work);
 
   MonitorOptions options_;
   Logger& log_;
-  MetricsFile metrics_, evaluations_, warnings_;
-  Detectors detectors_;
+  std::vector<Seat> seats_;
+  std::deque<RunEvent> found_;  // warnings of detectors, published after the event that they are about
   std::map<std::pair<std::int64_t, std::string>, double> evaluated_;  // losses
-  std::optional<MetricsFile> samples_;
-  std::int64_t last_sample_ = -1;
-  std::optional<EventFile> events_;  // empty: off
-  std::optional<MlperfLog> mlperf_;
-  bool metrics_failing_ = false, evaluations_failing_ = false, samples_failing_ = false,
-       warnings_failing_ = false, events_failing_ = false, mlperf_failing_ = false;
+  std::int64_t last_sample_ = -1, step_ = 0;
+  bool fault_told_ = false;
 };
 
 }  // namespace primus

@@ -16,7 +16,7 @@
 #include "comm/job.h"
 #include "config/experiment.h"
 #include "lm/data/dataset.h"
-#include "lm/events/run_observer.h"
+#include "lm/events/run_listener.h"
 #include "lm/model/family.h"
 #include "lm/tokenizer/tokenizer.h"
 #include "lm/train/fit_choice.h"
@@ -83,10 +83,10 @@ struct TrainingSummary {
 };
 
 struct TrainerOptions {
-  comm::Job* job = nullptr;         // the ranks that train together; null: this one alone
-  RunObserver* observer = nullptr;  // who watches; must outlive the trainer
-  bool ignore_memory = false;       // start although the memory does not seem to be there
-  std::string version = {};         // of this program; ranks of another one are refused
+  comm::Job* job = nullptr;     // the ranks that train together; null: this one alone
+  RunListener* view = nullptr;  // of a terminal; must outlive the trainer
+  bool ignore_memory = false;   // start although the memory does not seem to be there
+  std::string version = {};     // of this program; ranks of another one are refused
   // Who set the flag that stops the run, for its record: "SIGTERM". May be empty.
   std::function<std::string()> asked_by = {};
 };

@@ -131,7 +131,9 @@ bool Trainer::Run::is_out_of_time(double began) const {
 
 void Trainer::Run::interrupt(TrainingSummary& summary, const std::string& by) {
   summary.interrupted = true;
-  if (summary.stopped_by.empty()) summary.stopped_by = by;
+  if (!summary.stopped_by.empty()) return;
+  summary.stopped_by = by;
+  monitor->stop(iteration, by);
 }
 
 std::string Trainer::Run::asked() const {
@@ -140,10 +142,7 @@ std::string Trainer::Run::asked() const {
 }
 
 TrainingSummary Trainer::Run::conclude(TrainingSummary summary, double began) {
-  if (monitor) {
-    monitor->end();
-    monitor->sync();
-  }
+  monitor->sync();
   summary.last_step = iteration;
   summary.reached_target = target_reached;
   summary.last_loss = result.loss;
@@ -165,7 +164,7 @@ void Trainer::Run::turn_trace() {
 }
 
 bool Trainer::Run::must_evaluate(const char* data_set) {
-  return ranks.from_first(monitor && !monitor->evaluated(iteration, data_set) ? 1 : 0) == 1;
+  return ranks.from_first(!monitor->evaluated(iteration, data_set) ? 1 : 0) == 1;
 }
 
 bool Trainer::Run::evaluate_due(TrainingSummary& summary, const std::atomic<bool>& stop) {
@@ -190,7 +189,7 @@ bool Trainer::Run::evaluate_due(TrainingSummary& summary, const std::atomic<bool
 
 void Trainer::Run::end_at_target() {
   if (!c.target_eval_loss) return;
-  target_reached = ranks.from_first(monitor && monitor->reached_target(iteration) ? 1 : 0) == 1;
+  target_reached = ranks.from_first(monitor->reached_target(iteration) ? 1 : 0) == 1;
   if (!target_reached) return;
   last_iteration = iteration;
   log.info("the evaluation at iteration {} has reached target_eval_loss ({}): the run ends", iteration,
@@ -292,12 +291,13 @@ void Trainer::Run::finish_step() {
     const bool loss = !std::isfinite(result.loss);
     std::string first = session->step().find_non_finite();
     if (first.empty()) first = "the backward pass";
-    throw NumericsFault{.iteration = step.iteration,
-                        .quantity = loss ? "lm loss" : "gradient norm",
-                        .value = loss ? result.loss : result.gradient_norm,
-                        .first_operator = first,
-                        .clips_gradients = c.clip_grad > 0}
-        .to_error();
+    const NumericsFault fault{.iteration = step.iteration,
+                              .quantity = loss ? "lm loss" : "gradient norm",
+                              .value = loss ? result.loss : result.gradient_norm,
+                              .first_operator = first,
+                              .clips_gradients = c.clip_grad > 0};
+    monitor->fault(fault);
+    throw fault.to_error();
   }
   // The host begins a step while the device is busy with the one before. Between two looks of the host lies
   // a step only where both looks were equally late, and the one before a pause is not: a device's own clock
@@ -327,7 +327,7 @@ void Trainer::Run::finish_step() {
   if (clock) record.throughput.eta = clock->remaining(ended);
   // What was reached is a lower bound of what can be.
   if (peak && peak->value()) peak->seen(meter->peak());
-  if (monitor) monitor->iteration(record);
+  monitor->iteration(record);
 }
 
 void Trainer::Run::watch_ranks(double step_seconds) {
@@ -369,7 +369,7 @@ const data::Batch& Trainer::Run::next_batch(data::BatchLoader& batches) {
 std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const char* name,
                                              std::int64_t first_sample, const std::atomic<bool>& stop) {
   finish_step();
-  if (monitor) monitor->begin_evaluation(iteration, name);
+  monitor->begin_evaluation(iteration, name);
   const RunTrace::HostWork evaluated(trace.get(), "evaluation");
   const double began = monotonic_seconds();
   data::BatchLoader batches(dataset, loader_options(first_sample, c.eval_iters * c.global_batch_size));
@@ -392,22 +392,20 @@ std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const
                 fmt::format("the loss on {} data is {} after iteration {}", name, loss, iteration),
                 "go on from an earlier checkpoint with a lower lr, or look at this data");
   }
-  if (monitor) {
-    monitor->evaluation({.iteration = iteration,
-                         .data_set = name,
-                         .lm_loss = loss,
-                         .tokens = count * shape.data(ranks.size()) * c.micro_batch_size * c.seq_length,
-                         .seconds = monotonic_seconds() - began,
-                         .bits_per_byte = bytes_per_token
-                                              ? std::optional(loss / std::numbers::ln2 / *bytes_per_token)
-                                              : std::nullopt});
-  }
+  monitor->evaluation({.iteration = iteration,
+                       .data_set = name,
+                       .lm_loss = loss,
+                       .tokens = count * shape.data(ranks.size()) * c.micro_batch_size * c.seq_length,
+                       .seconds = monotonic_seconds() - began,
+                       .bits_per_byte = bytes_per_token
+                                            ? std::optional(loss / std::numbers::ln2 / *bytes_per_token)
+                                            : std::nullopt});
   return loss;
 }
 
 bool Trainer::Run::must_sample() {
   if (!c.sample_interval || (iteration % *c.sample_interval != 0 && iteration < last_iteration)) return false;
-  return ranks.from_first(monitor && !monitor->sampled(iteration) ? 1 : 0) == 1;
+  return ranks.from_first(!monitor->sampled(iteration) ? 1 : 0) == 1;
 }
 
 bool Trainer::Run::write_sample(const std::atomic<bool>& stop) {

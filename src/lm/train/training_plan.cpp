@@ -111,7 +111,9 @@ data::CyclicOptions Trainer::Run::choose_cyclic_order() {
 }
 
 void Trainer::Run::phase(std::string_view what, std::optional<double> share) const {
-  if (options.observer) options.observer->phase(what, share);
+  if (monitor) return monitor->phase(what, share);
+  // Before the run has a folder. A view that fails shows less.
+  if (options.view) options.view->on({.facts = PhaseFacts{.what = std::string(what), .share = share}});
 }
 
 data::TokenizeProgressFn Trainer::Run::tokenize_progress() const {

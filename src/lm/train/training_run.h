@@ -68,7 +68,7 @@ struct Trainer::Run {
 
   void prepare();
   TrainingSummary execute(const std::atomic<bool>& stop);
-  // Rank 0 writes how the run ended (run_ending.h).
+  // Publishes how the run ended.
   void record_end(const TrainingSummary& summary) const;
   void record_failure(const std::exception& error) const;
 
@@ -129,12 +129,12 @@ struct Trainer::Run {
   void check_memory(const StepMeasurement& measured);
   // Of rank 0: whether a checkpoint fits where it will be saved.
   void check_disk(const StepMeasurement& measured) const;
-  // Of rank 0: what is written of the run.
   MonitorOptions monitor_options();
+  RunFacts run_facts(const StepMeasurement& measured) const;
   void measure_peak();
   // What samples begin with: the experiment's prompt, or whole words near the beginning of data.
   std::vector<std::int32_t> find_sample_prompt() const;
-  // Tells the observer what is being done.
+  // Publishes what is being done.
   void phase(std::string_view what, std::optional<double> share = {}) const;
   // The newest good checkpoint in `root`; damaged ones are named in the log.
   ResumePoint resume_point(const Path& root) const;
@@ -156,7 +156,7 @@ struct Trainer::Run {
   // Trains until the run's end, a limit, or `stop`, whose part it returns.
   bool run_steps(TrainingSummary& summary, const std::atomic<bool>& stop, double began);
   bool is_out_of_time(double began) const;
-  static void interrupt(TrainingSummary& summary, const std::string& by);
+  void interrupt(TrainingSummary& summary, const std::string& by);
   std::string asked() const;  // who asked the run to stop
   // What is known at the end of the run.
   TrainingSummary conclude(TrainingSummary summary, double began);
@@ -211,8 +211,8 @@ struct Trainer::Run {
   std::unique_ptr<RunTrace> trace;  // null: none. Goes before the device that it watches
   std::unique_ptr<TrainingSession> session;
   std::unique_ptr<DeviceReader> reader;
-  std::unique_ptr<AsyncWriter> writer;       // after what its sources read
-  std::unique_ptr<TrainingMonitor> monitor;  // of rank 0
+  std::unique_ptr<AsyncWriter> writer;  // after what its sources read
+  std::unique_ptr<TrainingMonitor> monitor;
   std::unique_ptr<ThroughputMeter> meter;
   std::optional<TrainingClock> clock;  // with train_minutes
   std::int64_t clock_turns = 0;

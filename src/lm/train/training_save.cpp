@@ -22,19 +22,18 @@ std::optional<std::string> Trainer::Run::newest_checkpoint() const {
 }
 
 void Trainer::Run::record_end(const TrainingSummary& summary) const {
-  if (!ranks.first()) return;
   using State = RunEnding::State;
   const std::string reason = summary.interrupted      ? summary.stopped_by
                              : summary.reached_target ? "target_eval_loss"
                                                       : "";
-  write_ending(folder.root(), {.state = summary.interrupted ? State::kStopped : State::kFinished,
-                               .reason = reason,
-                               .text = "",
-                               .iteration = iteration});
+  monitor->end({.state = summary.interrupted ? State::kStopped : State::kFinished,
+                .reason = reason,
+                .text = "",
+                .iteration = iteration});
 }
 
 void Trainer::Run::record_failure(const std::exception& error) const {
-  if (ranks.first()) write_ending(folder.root(), ending_of(error, iteration));
+  monitor->end(ending_of(error, iteration));
 }
 
 std::vector<Snapshot::Blob> Trainer::Run::make_model_files() const {
@@ -94,7 +93,7 @@ void Trainer::Run::save() {
   const RunTrace::HostWork saved(trace.get(), "begin a checkpoint");
   const double began = monotonic_seconds();
   rank->synchronize();
-  if (monitor) monitor->sync();
+  monitor->sync();
   Snapshot snapshot;
   snapshot.iteration = iteration;
   snapshot.files = model_files;
@@ -113,7 +112,7 @@ void Trainer::Run::save() {
   writer->save(std::move(snapshot), c.async_save ? changing : Sources::kStable);
   last_saved = iteration;
   log_written();  // the one before, which became durable while the writer was waited for
-  if (options.observer) options.observer->saving(iteration);
+  monitor->checkpoint(iteration, CheckpointFacts::State::kSaving);
   if (!c.async_save) writer->wait();
   log.info("saving iteration {}: training paused {:.1f} ms", iteration, 1e3 * (monotonic_seconds() - began));
 }
@@ -121,6 +120,7 @@ void Trainer::Run::save() {
 void Trainer::Run::log_written() {
   const std::optional<std::int64_t> saved = writer->last_saved();
   if (!saved || std::exchange(last_logged_save, *saved) == *saved) return;
+  monitor->checkpoint(*saved, CheckpointFacts::State::kDurable);
   const WrittenBytes written = writer->last_written();
   log.debug("iteration {} is saved: {} of this rank's {} of tensors went past the page cache", *saved,
             human_bytes(static_cast<double>(written.direct)), human_bytes(static_cast<double>(written.all)));

@@ -216,7 +216,7 @@ void Trainer::Run::prepare() {
   first_iteration = iteration;
   writer = std::make_unique<AsyncWriter>(
       root, SaveOptions{.keep_last = static_cast<int>(c.keep_latest), .group = ranks.saving_group()});
-  if (ranks.first()) monitor = std::make_unique<TrainingMonitor>(folder, monitor_options(), log);
+  monitor = std::make_unique<TrainingMonitor>(folder, monitor_options(), log);
   last_iteration = c.train_iters;
   if (clock) last_iteration = clock->state().finished ? iteration : kNoLastIteration;
   if (iteration > 0) end_at_target();
@@ -228,17 +228,8 @@ void Trainer::Run::prepare() {
                         .avg_skip_iterations = static_cast<int>(c.log_avg_skip_iterations),
                         .avg_reset_interval = static_cast<int>(c.log_avg_reset_interval)});
   phase("");
-  if (options.observer) {
-    options.observer->begin(
-        {.folder = folder.root().string(),
-         .description = fmt::format("{}, {} parameters, {}, {}", model.family,
-                                    human_count(static_cast<double>(measured.parameters)),
-                                    name_of(settings.compute), rank->device().description()),
-         .first_iteration = iteration,
-         .train_iters = total_steps()});
-  }
   if (session->reader()) sample_prompt = find_sample_prompt();
-  if (iteration >= last_iteration) return;
+  if (iteration >= last_iteration) return monitor->begin(run_facts(measured));
   warn_of_few_steps();
   // Only now: a run that is refused, or has nothing to do, leaves the record of one that trained.
   if (!c.auto_continue_train && ranks.first()) {
@@ -248,12 +239,31 @@ void Trainer::Run::prepare() {
     }
   }
   if (ranks.first()) record_experiment();
-  if (monitor) monitor->begin();
   loader = std::make_unique<data::BatchLoader>(
       *datasets.train, loader_options(iteration * c.global_batch_size, c.global_batch_size));
   // Last: an error of a start is not recorded as a run's ending.
-  if (ranks.first())
-    write_ending(folder.root(), {.state = RunEnding::State::kRunning, .iteration = iteration});
+  monitor->begin(run_facts(measured));
+}
+
+RunFacts Trainer::Run::run_facts(const StepMeasurement& measured) const {
+  const std::string device = rank->device().description();
+  const std::string compute{name_of(settings.compute)};
+  return {.folder = folder.root().string(),
+          .description = fmt::format("{}, {} parameters, {}, {}", model.family,
+                                     human_count(static_cast<double>(measured.parameters)), compute, device),
+          .first_iteration = iteration,
+          .train_iters = total_steps(),
+          .trains = iteration < last_iteration,
+          .version = options.version,
+          .model = model.family,
+          .parameters = measured.parameters,
+          .device = device,
+          .compute = compute,
+          .world = ranks.size(),
+          .mesh = fmt::format("tensor {}, context {}, pipeline {}, data {}, expert {}", shape.tensor,
+                              shape.context, shape.pipeline, shape.data(ranks.size()), shape.expert),
+          .host = host_name(),
+          .experiment = ranks.first() ? experiment_text(config::with_absolute_paths(e)) : ""};
 }
 
 MonitorOptions Trainer::Run::monitor_options() {
@@ -263,8 +273,9 @@ MonitorOptions Trainer::Run::monitor_options() {
                       .tensorboard = !c.disable_tensorboard,
                       .samples = c.sample_interval.has_value(),
                       .target_eval_loss = c.target_eval_loss,
-                      .observer = options.observer};
-  if (config::stage_of(c).mlperf_log) {
+                      .view = options.view,
+                      .rank = ranks.rank()};
+  if (config::stage_of(c).mlperf_log && ranks.first()) {
     std::vector<std::string> notes;
     what.mlperf = mlperf_options_of(c, shape, ranks.size(), settings.sharding, folder, notes);
     what.mlperf->init_ms = init_ms;

@@ -25,6 +25,31 @@ IterationRecord step(std::int64_t iteration, double loss, double norm = 1, doubl
   return record;
 }
 
+// One detector of each kind.
+class Detectors {
+ public:
+  Detectors() {
+    for (const DetectorEntry* entry : detectors()) all_.push_back(entry->make());
+  }
+  std::vector<RunWarning> iteration(const IterationRecord& record) {
+    return found([&](Detector& detector) { return detector.iteration(record); });
+  }
+  std::vector<RunWarning> evaluation(const EvaluationRecord& record) {
+    return found([&](Detector& detector) { return detector.evaluation(record); });
+  }
+
+ private:
+  template <class Look>
+  std::vector<RunWarning> found(Look look) {
+    std::vector<RunWarning> warnings;
+    for (const auto& detector : all_) {
+      if (auto warning = look(*detector)) warnings.push_back(std::move(*warning));
+    }
+    return warnings;
+  }
+  std::vector<std::unique_ptr<Detector>> all_;
+};
+
 // The detectors that speak, in turn, as "name@iteration".
 template <class Of>
 std::vector<std::string> told(std::int64_t steps, Of of) {

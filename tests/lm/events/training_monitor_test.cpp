@@ -11,6 +11,8 @@
 #include <string>
 
 #include "base/fault_env.h"
+#include "lm/events/event_log.h"
+#include "lm/events/metrics_file.h"
 
 namespace primus {
 namespace {
@@ -139,6 +141,72 @@ TEST(TrainingMonitor, AnySingleFailureLosesNoMetrics) {
     }
     EXPECT_EQ(count(read(env, RunFolder(kRun).metrics_file()), "\n"), 4U) << "operation " << at;
   }
+}
+
+class Failing final : public RunListener {
+ public:
+  bool wants(EventKind kind) const override { return kind == EventKind::kStep; }
+  void on(const RunEvent& event) override {
+    ++calls;
+    if (event.step < 4) throw std::runtime_error("the screen is gone");
+  }
+  int calls = 0;
+};
+
+TEST(TrainingMonitor, AListenerThatFailsIsNamedOnceAndHoldsUpNobody) {
+  FaultEnv env;
+  Failing view;
+  MonitoredRun run(env, {.view = &view});
+  for (int i = 1; i <= 5; ++i) run.monitor.iteration(record(i));
+  EXPECT_EQ(view.calls, 5) << "it is called again";
+  EXPECT_EQ(count(read(env, run.folder.metrics_file()), "\n"), 5U);
+  const std::string log = read(env, run.folder.rank_logs("pre_trainer", 0) / "info.log");
+  EXPECT_EQ(count(log, "the live view fails, training goes on: the screen is gone"), 1U);
+  EXPECT_EQ(count(log, "the live view works again"), 1U);
+}
+
+TEST(TrainingMonitor, EveryRankHasItsEvents) {
+  FaultEnv env;
+  const MonitoredRun first(env);
+  MonitoredRun third(env, {.rank = 2});
+  third.monitor.begin({.device = "CPU"});
+  third.monitor.iteration(record(1));
+  third.monitor.evaluation({.iteration = 1, .lm_loss = 0.5});
+  third.monitor.end({.state = RunEnding::State::kFinished, .iteration = 1});
+  EXPECT_EQ(count(read(env, event_file(third.folder.root(), 2)), "\n"), 4U);
+  EXPECT_FALSE(env.status(third.folder.metrics_file())) << "rank 0 has it";
+  EXPECT_FALSE(env.status(third.folder.root() / kEndingFile));
+}
+
+// What fails a run, and what a detector finds, is in the stream.
+TEST(TrainingMonitor, WarningsAndFaultsAreEvents) {
+  FaultEnv env;
+  RunFolder(kRun).create(env);
+  MonitoredRun run(env);
+  run.monitor.begin();
+  EXPECT_EQ(read_ending(run.folder.root(), env)->state, RunEnding::State::kRunning);
+  for (int i = 1; i <= 30; ++i) {
+    IterationRecord one = record(i);
+    one.lm_loss = i < 20 ? 3 : 50;
+    run.monitor.iteration(one);
+  }
+  const NumericsFault fault{.iteration = 31,
+                            .quantity = "lm loss",
+                            .value = std::numeric_limits<double>::quiet_NaN(),
+                            .first_operator = "layers.3.attention"};
+  run.monitor.fault(fault);
+  run.monitor.end(ending_of(fault.to_error(), 31));
+  EXPECT_EQ(read_ending(run.folder.root(), env)->reason, "NaN");
+  std::vector<std::string> names;
+  read_rare_events(
+      event_file(run.folder.root(), 0),
+      [&](const EventLine& line) {
+        names.push_back(line.event + " " + line.cause);
+        return true;
+      },
+      env);
+  EXPECT_THAT(names, ::testing::ElementsAre("end NaN", "fault NaN", "warning loss_growth", "begin "));
+  EXPECT_EQ(recorded_warnings(run.folder.warnings_file(), env).size(), 1U);
 }
 
 // Writes a run for tests/lm/events/check_tensorboard.py, which reads it with the real TensorBoard. Run by

@@ -1,7 +1,7 @@
 // What goes wrong in a run without stopping it: a loss that grows, a gradient spike, slow steps, evaluations
 // that get worse. A detector is one file here, which ends with its DetectorEntry; the build lists the
-// entries. It listens to the records of a run and returns a warning when it finds something new: once for
-// each episode, and again only after the run has recovered.
+// entries, and makes a listener of each (run_listener.h). It sees the records of a run and returns a warning
+// when it finds something new: once for each episode, and again only after the run has recovered.
 //
 // Detectors see figures only, change nothing, and keep a bounded state. One thread at a time.
 #pragma once
@@ -18,17 +18,6 @@
 
 namespace primus {
 
-// A line of warnings.jsonl (docs/formats/metrics.md).
-struct RunWarning {
-  std::int64_t iteration = 0;
-  std::string detector = {};  // DetectorEntry::name
-  double value = 0.0;         // what was seen
-  double usual = 0.0;         // what it is compared with
-  double limit = 0.0;         // values from here on are warned of
-  std::string text = {};      // one sentence with the figures, without a final period
-  std::string advice = {};    // the next step
-};
-
 class Detector {
  public:
   virtual ~Detector() = default;
@@ -43,17 +32,6 @@ struct DetectorEntry {
 
 // All of them, by name.
 std::span<const DetectorEntry* const> detectors();
-
-// One of each.
-class Detectors {
- public:
-  Detectors();
-  std::vector<RunWarning> iteration(const IterationRecord& record);
-  std::vector<RunWarning> evaluation(const EvaluationRecord& record);
-
- private:
-  std::vector<std::unique_ptr<Detector>> all_;
-};
 
 // The middle value; of an even number the upper one of both. `values` is not empty.
 double median_of(std::vector<double> values);

@@ -23,26 +23,6 @@ std::span<const DetectorEntry* const> detectors() {
   return all;
 }
 
-Detectors::Detectors() {
-  for (const DetectorEntry* entry : detectors()) all_.push_back(entry->make());
-}
-
-std::vector<RunWarning> Detectors::iteration(const IterationRecord& record) {
-  std::vector<RunWarning> found;
-  for (const auto& detector : all_) {
-    if (auto warning = detector->iteration(record)) found.push_back(std::move(*warning));
-  }
-  return found;
-}
-
-std::vector<RunWarning> Detectors::evaluation(const EvaluationRecord& record) {
-  std::vector<RunWarning> found;
-  for (const auto& detector : all_) {
-    if (auto warning = detector->evaluation(record)) found.push_back(std::move(*warning));
-  }
-  return found;
-}
-
 double median_of(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

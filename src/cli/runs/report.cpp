@@ -81,7 +81,8 @@ class Report final : public Command {
   void export_to_mlflow(const std::vector<Path>& folders, const Console& console) const {
     std::size_t exported = 0;
     for (const Path& folder : folders) {
-      if (!Env::posix().status(folder / "metrics.jsonl")) {
+      const RunStatus status = run_status(folder);
+      if (status.step == 0 && status.state != RunState::kDamaged) {
         console.note(
             fmt::format("note: '{}' is left out: it has no step yet (no metrics.jsonl)", folder.string()));
         continue;

@@ -8,6 +8,7 @@
 #include "lm/events/run_folder.h"
 #include "lm/report/metrics_line.h"
 #include "lm/report/report.h"
+#include "lm/report/run_records.h"
 
 namespace primus {
 namespace {
@@ -48,27 +49,31 @@ bool parse(std::string_view text, Line& line) {
   return good;
 }
 
-// Calls use(line) for each good line whose iteration does not go back, and notes how many were not.
+// Records of one kind, in order: passes each good one whose iteration does not go back to use(line), and
+// counts the others.
 template <typename Use>
-void read_file_of(RunHistory& run, const char* name, std::int64_t least_advance, Use use) {
-  const Path file = run.status.folder / name;
-  std::error_code none;
-  if (!std::filesystem::exists(file, none)) return;
-  std::int64_t bad = 0, last = -1;
-  Line line;
-  try {
-    read_lines(file, [&](std::string_view text) {
-      if (!parse(text, line) || line.iteration < last + least_advance) {
-        ++bad;
-        return;
-      }
-      last = line.iteration;
-      use(line);
-    });
-  } catch (const Error& error) {
-    run.notes.emplace_back(error.what());
+class Records {
+ public:
+  Records(std::int64_t least_advance, Use use) : least_advance_(least_advance), use_(std::move(use)) {}
+  void add(std::string_view text) {
+    if (!parse(text, line_) || line_.iteration < last_ + least_advance_) {
+      ++bad_;
+      return;
+    }
+    last_ = line_.iteration;
+    use_(line_);
   }
-  if (bad > 0) run.notes.push_back(fmt::format("{} lines of {} are damaged and left out", bad, name));
+  std::int64_t bad() const { return bad_; }
+
+ private:
+  std::int64_t least_advance_;
+  Use use_;
+  Line line_;
+  std::int64_t bad_ = 0, last_ = -1;
+};
+
+std::string damaged(std::string_view name, std::int64_t lines) {
+  return fmt::format("{} lines of {} are damaged and left out", lines, name);
 }
 
 std::string text_of(const config::Value& value) {
@@ -101,11 +106,11 @@ void flatten(const config::Value& value, const std::string& name, std::map<std::
 }
 
 void read_settings(RunHistory& run) {
-  const Path file = run.status.folder / RunFolder::kExperimentFile;
-  std::error_code none;
-  if (!std::filesystem::exists(file, none)) return;
   try {
-    flatten(config::read_document(file), "", run.settings);
+    const std::optional<std::string> text = recorded_experiment(run.status.folder);
+    if (!text) return;
+    const Path file = run.status.folder / RunFolder::kExperimentFile;
+    flatten(config::read_document(config::make_source(file.string(), *text)), "", run.settings);
   } catch (const Error& error) {
     run.notes.push_back(fmt::format("its settings cannot be read: {}", error.what()));
   }
@@ -119,12 +124,12 @@ RunHistory read_history(const Path& folder, std::size_t buckets) {
                  .metrics = Curves(buckets),
                  .evaluations = Curves(buckets)};
   if (!run.status.problem.empty()) run.notes.push_back(run.status.problem);
-  read_file_of(run, "metrics.jsonl", 1, [&](const Line& line) {
+  Records steps(1, [&](const Line& line) {
     if (std::isfinite(line.milliseconds)) run.seconds += 1e-3 * line.milliseconds;
     run.metrics.begin(line.iteration, line.samples, run.seconds);
     for (const auto& [key, value] : line.numbers) run.metrics.add(key, value);
   });
-  read_file_of(run, "evaluations.jsonl", 0, [&](const Line& line) {
+  Records evaluations(0, [&](const Line& line) {
     const auto bits =
         std::ranges::find(line.numbers, "bits_per_byte", &std::pair<std::string, double>::first);
     for (const auto& [key, value] : line.numbers) {
@@ -139,6 +144,16 @@ RunHistory read_history(const Path& folder, std::size_t buckets) {
       }
     }
   });
+  try {
+    read_records(
+        folder, [&](std::string_view line) { steps.add(line); },
+        [&](std::string_view line) { evaluations.add(line); },
+        [&](std::string_view name, std::int64_t lines) { run.notes.push_back(damaged(name, lines)); });
+  } catch (const Error& error) {
+    run.notes.emplace_back(error.what());
+  }
+  if (steps.bad() > 0) run.notes.push_back(damaged("metrics.jsonl", steps.bad()));
+  if (evaluations.bad() > 0) run.notes.push_back(damaged("evaluations.jsonl", evaluations.bad()));
   read_settings(run);
   return run;
 }

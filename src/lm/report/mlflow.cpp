@@ -18,6 +18,7 @@
 #include "config/readers.h"
 #include "lm/report/metrics_line.h"
 #include "lm/report/report.h"
+#include "lm/report/run_records.h"
 
 namespace primus {
 namespace {
@@ -77,10 +78,10 @@ struct Times {
   }
 };
 
-Times times_of(const Path& metrics) {
+Times times_of(const Path& folder) {
   Times times;
   double sum = 0;
-  read_lines(metrics, [&](std::string_view line) {
+  const auto step = [&](std::string_view line) {
     std::int64_t iteration = -1;
     double milliseconds = 0;
     const bool good = read_metrics_line(line, [&](std::string_view key, double value) {
@@ -90,8 +91,9 @@ Times times_of(const Path& metrics) {
     if (!good || (!times.steps.empty() && iteration <= times.steps.back().first)) return;
     sum += milliseconds;
     times.steps.emplace_back(iteration, sum);
-  });
-  times.end = last_change_ms(metrics);
+  };
+  read_records(folder, step, [](std::string_view) {});
+  times.end = last_change_ms(steps_file(folder));
   times.start = times.end - std::llround(sum);
   return times;
 }
@@ -102,12 +104,10 @@ std::map<std::string, std::string> metrics_of(const Path& folder, const Times& t
   const auto add = [&](const std::string& name, std::int64_t iteration, double value) {
     metrics[name] += fmt::format("{} {} {}\n", times.at(iteration), number(value), iteration);
   };
-  const auto read = [&](const char* file, auto use) {
-    if (!Env::posix().status(folder / file)) return;
-    std::vector<std::pair<std::string, double>> numbers;
-    std::string data_set;
-    std::int64_t last = -1;
-    read_lines(folder / file, [&](std::string_view line) {
+  // Calls use(iteration, the one before, data set, numbers) for each good line of one kind.
+  const auto reader = [](auto use) {
+    return [use, numbers = std::vector<std::pair<std::string, double>>(), data_set = std::string(),
+            last = std::int64_t{-1}](std::string_view line) mutable {
       numbers.clear();
       std::int64_t iteration = -1;
       const bool good = read_metrics_line(
@@ -119,20 +119,19 @@ std::map<std::string, std::string> metrics_of(const Path& folder, const Times& t
           &data_set);
       if (!good || iteration < last) return;
       use(iteration, std::exchange(last, iteration), data_set, numbers);
-    });
+    };
   };
-  read("metrics.jsonl",
-       [&](std::int64_t iteration, std::int64_t before, const std::string&, const auto& all) {
-         if (iteration == before) return;
-         for (const auto& [key, value] : all) add(key, iteration, value);
-       });
-  read("evaluations.jsonl",
-       [&](std::int64_t iteration, std::int64_t, const std::string& data_set, const auto& all) {
-         if (!is_plain(data_set)) return;
-         for (const auto& [key, value] : all) {
-           if (key == "lm_loss") add(data_set + "/" + key, iteration, value);
-         }
-       });
+  read_records(
+      folder, reader([&](std::int64_t iteration, std::int64_t before, const std::string&, const auto& all) {
+        if (iteration == before) return;
+        for (const auto& [key, value] : all) add(key, iteration, value);
+      }),
+      reader([&](std::int64_t iteration, std::int64_t, const std::string& data_set, const auto& all) {
+        if (!is_plain(data_set)) return;
+        for (const auto& [key, value] : all) {
+          if (key == "lm_loss") add(data_set + "/" + key, iteration, value);
+        }
+      }));
   return metrics;
 }
 
@@ -177,8 +176,7 @@ MlflowRun write_mlflow_run(const Path& store_folder, const Path& run_folder) {
   Path folder = std::filesystem::absolute(run_folder).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
   const RunHistory history = read_history(folder, 2);
-  const Path metrics_file = folder / "metrics.jsonl";
-  if (history.status.state == RunState::kDamaged || !Env::posix().status(metrics_file)) {
+  if (history.status.state == RunState::kDamaged || !Env::posix().status(steps_file(folder))) {
     const std::string& problem = history.status.problem;
     throw invalid(fmt::format("'{}' cannot be exported: {}", folder.string(),
                               problem.empty() ? "it has no metrics.jsonl" : problem));
@@ -195,7 +193,7 @@ MlflowRun write_mlflow_run(const Path& store_folder, const Path& run_folder) {
                 .name = one_line(or_else(setting("mlflow_run_name"),
                                          or_else(setting("exp_name"), folder.filename().string()))),
                 .run_id = hex(as_text(sha256("run " + folder.string()))).substr(0, 32)};
-  const Times times = times_of(metrics_file);
+  const Times times = times_of(folder);
   run.steps = static_cast<std::int64_t>(times.steps.size());
   make_folders(store);
   run.experiment_id = experiment_id(store, run.experiment);

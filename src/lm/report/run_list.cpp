@@ -11,9 +11,11 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "lm/events/event_log.h"
 #include "lm/events/metrics_file.h"
 #include "lm/events/run_folder.h"
 #include "lm/report/metrics_line.h"
+#include "lm/report/run_records.h"
 
 namespace primus {
 namespace {
@@ -21,7 +23,6 @@ namespace {
 constexpr const char* kMetrics = "metrics.jsonl";
 constexpr const char* kEvaluations = "evaluations.jsonl";
 constexpr int kMaxDepth = 16;
-constexpr std::uint64_t kMaxExperiment = 1 << 20;
 
 bool is_there(const Path& path) {
   std::error_code none;
@@ -31,9 +32,10 @@ bool is_there(const Path& path) {
 // Seconds since the newer of the files changed.
 double age_of(const Path& folder) {
   std::optional<double> newest;
-  for (const char* name : {kMetrics, kEvaluations, RunFolder::kExperimentFile}) {
+  for (const Path& file : {folder / kMetrics, folder / kEvaluations, folder / RunFolder::kExperimentFile,
+                           event_file(folder, 0)}) {
     struct stat status {};
-    if (::stat((folder / name).c_str(), &status) != 0) continue;
+    if (::stat(file.c_str(), &status) != 0) continue;
     const double changed =
         static_cast<double>(status.st_mtim.tv_sec) + 1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
     newest = std::max(newest.value_or(changed), changed);
@@ -89,9 +91,8 @@ std::optional<std::int64_t> latest_step(const Path& checkpoints) {
   }
 }
 
-void read_last_step(const Path& file, RunStatus& run) {
-  const std::string line = last_line(file);
-  if (line.empty()) return;
+// `line`: of metrics.jsonl.
+void take_step(std::string_view line, const Path& file, RunStatus& run) {
   std::optional<double> speed, average;
   std::optional<std::int64_t> planned;
   constexpr double kMostSteps = 9007199254740992.0;
@@ -108,32 +109,81 @@ void read_last_step(const Path& file, RunStatus& run) {
   if (!run.steps) run.steps = planned;
 }
 
-// The step of the newest evaluation on validation data, 0 without one.
-std::int64_t read_validation(const Path& file, RunStatus& run) {
-  // Validation and test alternate: the newest line may be the test's.
-  std::optional<double> newest, newest_bits;
-  std::int64_t newest_step = 0;
-  read_lines(file, [&](std::string_view line) {
-    std::string data_set;
-    std::optional<double> loss, bits;
-    std::int64_t step = 0;
-    const bool good = read_metrics_line(
-        line,
-        [&](std::string_view key, double value) {
-          if (key == "iteration") step = static_cast<std::int64_t>(value);
-          if (key == "lm_loss") loss = value;
-          if (key == "bits_per_byte") bits = value;
-        },
-        &data_set);
-    if (good && data_set == "validation" && loss) {
-      newest = loss;
-      newest_bits = bits;
-      newest_step = step;
+// A line of evaluations.jsonl. Returns its step; empty: it is not on validation data.
+std::optional<std::int64_t> take_validation(std::string_view line, RunStatus& run) {
+  std::string data_set;
+  std::optional<double> loss, bits;
+  std::int64_t step = 0;
+  const bool good = read_metrics_line(
+      line,
+      [&](std::string_view key, double value) {
+        if (key == "iteration") step = static_cast<std::int64_t>(value);
+        if (key == "lm_loss") loss = value;
+        if (key == "bits_per_byte") bits = value;
+      },
+      &data_set);
+  if (!good || data_set != "validation" || !loss) return std::nullopt;
+  run.validation_loss = loss;
+  run.bits_per_byte = bits;
+  return step;
+}
+
+// A run's state beyond RunStatus.
+struct Marks {
+  std::int64_t evaluated = 0;              // step of the newest evaluation on validation data
+  std::optional<std::int64_t> saved = {};  // of the newest checkpoint
+  std::optional<RunEnding> ending = {};    // of the newest process; kRunning: it recorded none
+};
+
+Marks read_events_of(const Path& file, RunStatus& run) {
+  Marks marks;
+  bool began = false, evaluated = false;
+  std::vector<RunWarning> warnings;
+  read_rare_events(file, [&](const EventLine& event) {
+    if (event.event == "begin") {
+      if (!began && !marks.ending)
+        marks.ending = RunEnding{.state = RunEnding::State::kRunning, .iteration = event.step};
+      if (!std::exchange(began, true)) run.step = event.step;
+      // It was loaded, so it was durable.
+      if (!marks.saved && event.step > 0) marks.saved = event.step;
+      return event.step > 0;
     }
+    if (event.event == "end" && !began && !marks.ending) marks.ending = ending_from_json(event.facts);
+    if (event.event == "checkpoint" && !marks.saved && event.facts.find("durable") != std::string_view::npos)
+      marks.saved = event.step;
+    if (event.event == "evaluation" && !evaluated) {
+      const auto step = take_validation(event.facts, run);
+      evaluated = step.has_value();
+      marks.evaluated = step.value_or(0);
+    }
+    if (event.event == "warning" && warnings.size() < kMostRecorded) {
+      if (auto warning = warning_from_json(event.facts)) warnings.push_back(std::move(*warning));
+    }
+    return true;
   });
-  run.validation_loss = newest;
-  run.bits_per_byte = newest_bits;
-  return newest_step;
+  run.warnings.assign(std::make_move_iterator(warnings.rbegin()), std::make_move_iterator(warnings.rend()));
+  std::string text;
+  EventLine step;
+  if (read_last_step(file, text, step)) take_step(step.facts, file, run);
+  return marks;
+}
+
+// A folder whose run began before there were events.
+Marks read_files_of(const Path& folder, const Path& checkpoints, RunStatus& run) {
+  Marks marks;
+  if (is_there(folder / kMetrics)) {
+    const std::string line = last_line(folder / kMetrics);
+    if (!line.empty()) take_step(line, folder / kMetrics, run);
+  }
+  if (is_there(folder / kEvaluations)) {
+    read_lines(folder / kEvaluations, [&](std::string_view line) {
+      if (const auto step = take_validation(line, run)) marks.evaluated = *step;
+    });
+  }
+  run.warnings = recorded_warnings(folder / RunFolder::kWarningsFile);
+  marks.saved = latest_step(checkpoints);
+  marks.ending = read_ending(folder);
+  return marks;
 }
 
 // Whether the loss grew, and is still as high at the end.
@@ -144,15 +194,15 @@ bool diverged(const RunStatus& run) {
   return false;
 }
 
-// Takes the state from ending.json, and from the other files where there is none.
-void judge(RunStatus& run, bool reached_target, const Path& checkpoints) {
+// Takes the state from the recorded ending, and from the other marks where there is none.
+void judge(RunStatus& run, bool reached_target, const Marks& marks) {
   if (RunLock::held(run.folder)) {
     run.state = RunState::kRunning;
     return;
   }
-  const std::optional<RunEnding> ending = read_ending(run.folder);
+  const std::optional<RunEnding>& ending = marks.ending;
   const bool complete = reached_target || (run.steps && run.step >= *run.steps);
-  const bool saved = run.step > 0 && latest_step(checkpoints) == run.step;
+  const bool saved = run.step > 0 && marks.saved == run.step;
   using State = RunEnding::State;
   if (!ending) {
     run.state = complete ? RunState::kFinished : saved ? RunState::kInterrupted : RunState::kCrashed;
@@ -181,7 +231,8 @@ void search(const Path& folder, int depth, RunSearch& found) {
   for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
     const Path name = entries->path().filename();
     // What a run keeps in folders is not another run.
-    if (run && (name == "logs" || name == "tensorboard" || name == "checkpoints")) continue;
+    if (run && (name == "logs" || name == "tensorboard" || name == "checkpoints" || name == kEventsFolder))
+      continue;
     std::error_code none;
     if (std::filesystem::is_directory(entries->symlink_status(none)))
       search(entries->path(), depth - 1, found);
@@ -211,7 +262,8 @@ std::string_view name_of(RunState state) {
 }
 
 bool is_run_folder(const Path& folder) {
-  return is_there(folder / kMetrics) || is_there(folder / RunFolder::kExperimentFile);
+  return is_there(folder / kMetrics) || is_there(folder / RunFolder::kExperimentFile) ||
+         is_there(event_file(folder, 0));
 }
 
 RunStatus run_status(const Path& folder) {
@@ -220,18 +272,17 @@ RunStatus run_status(const Path& folder) {
     run.age_seconds = age_of(folder);
     Path checkpoints = folder / "checkpoints";
     std::optional<double> target;
-    if (is_there(folder / RunFolder::kExperimentFile)) {
-      run.settings = settings_in(read_file(folder / RunFolder::kExperimentFile, kMaxExperiment));
+    if (const auto experiment = recorded_experiment(folder)) {
+      run.settings = settings_in(*experiment);
       if (const auto steps = setting(run, "train_iters")) run.steps = number<std::int64_t>(*steps);
       if (const auto loss = setting(run, "target_eval_loss")) target = number<double>(*loss);
       if (const auto save = setting(run, "save"); save && *save != "null") checkpoints = *save;
     }
-    if (is_there(folder / kMetrics)) read_last_step(folder / kMetrics, run);
-    std::int64_t evaluated = 0;
-    if (is_there(folder / kEvaluations)) evaluated = read_validation(folder / kEvaluations, run);
-    const bool reached = target && run.step > 0 && evaluated == run.step && run.validation_loss <= *target;
-    run.warnings = recorded_warnings(folder / RunFolder::kWarningsFile);
-    judge(run, reached, checkpoints);
+    const auto events = events_of(folder);
+    const Marks marks = events ? read_events_of(*events, run) : read_files_of(folder, checkpoints, run);
+    const bool reached =
+        target && run.step > 0 && marks.evaluated == run.step && run.validation_loss <= *target;
+    judge(run, reached, marks);
   } catch (const std::exception& error) {
     run.state = RunState::kDamaged;
     run.problem = error.what();

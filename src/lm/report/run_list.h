@@ -1,6 +1,6 @@
-// Which runs lie under a folder, and how each is doing. A run is looked at from outside, by its files alone
-// (docs/formats/run-folder.md), whoever wrote them: what is damaged is said to be, and never an error.
-// Free functions without state.
+// Which runs lie under a folder, and how each is doing. A run is looked at from outside, by its events
+// (docs/formats/events.md) and its lock, or by its other files where it began before there were events: what
+// is damaged is said to be, and never an error. Free functions without state.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ struct RunStatus {
   std::map<std::string, std::string> settings = {};  // of experiment.yaml, by key
 };
 
-// Whether `folder` is a run's: it has metrics.jsonl or experiment.yaml.
+// Whether `folder` is a run's: it has events, metrics.jsonl or experiment.yaml.
 bool is_run_folder(const Path& folder);
 
 // The run in `folder`. Never throws an Error: what is wrong becomes kDamaged.

@@ -16,9 +16,13 @@
 #include <optional>
 #include <thread>
 
+#include "base/log.h"
 #include "base/temporary_folder.h"
+#include "lm/events/event_log.h"
+#include "lm/events/lost_rank.h"
 #include "lm/events/metrics_file.h"
 #include "lm/events/run_folder.h"
+#include "lm/events/training_monitor.h"
 #include "lm/report/metrics_line.h"
 
 namespace primus {
@@ -393,6 +397,112 @@ TEST_F(Reports, DamagedLinesAreCountedAndLeftOut) {
   const RunHistory run = read_history(folder);
   EXPECT_EQ(run.metrics.positions().size(), 3U);
   EXPECT_THAT(run.notes, ElementsAre("6 lines of metrics.jsonl are damaged and left out"));
+}
+
+// A run that trains, stops, resumes, and ends, as its monitor records it.
+class RecordedRuns : public Reports {
+ protected:
+  RecordedRuns() : run_({folder_.path().string(), "w", "u", "run"}) { run_.create(); }
+
+  void train(std::int64_t first, std::int64_t last, const std::optional<RunEnding>& ending) {
+    write_file_atomic(run_.experiment_file(), kExperiment);
+    Logger log({});
+    TrainingMonitor monitor(run_, {.resume_iteration = first, .tensorboard = false}, log);
+    monitor.begin({.train_iters = 9, .experiment = kExperiment});
+    for (std::int64_t i = first + 1; i <= last; ++i) {
+      monitor.iteration(record(i, i > 100 ? 50 : 10.0 / static_cast<double>(i)));
+      if (i % 2 == 0)
+        monitor.evaluation({.iteration = i, .lm_loss = 1.0 / static_cast<double>(i), .bits_per_byte = 0.5});
+      if (i % 3 == 0) save(monitor, i);
+    }
+    if (ending) monitor.end(*ending);
+  }
+  void save(TrainingMonitor& monitor, std::int64_t step) const {
+    make_folders(run_.checkpoints());
+    write_file_atomic(run_.checkpoints() / "latest", fmt::format("iter_{:07}\n", step));
+    monitor.checkpoint(step, CheckpointFacts::State::kSaving);
+    monitor.checkpoint(step, CheckpointFacts::State::kDurable);
+  }
+  std::string shown() const {
+    RunHistory history = read_history(run_.root());
+    history.status.age_seconds = 0;
+    return report_json({history}, "now", "1").dump(1);
+  }
+  // All that reports show comes from the events; and from the other files, where there are none, comes as
+  // much.
+  void expect_same_without_either() {
+    const std::string all = shown();
+    const Path aside = folder_.path() / "aside";
+    std::filesystem::rename(run_.root() / kEventsFolder, aside);
+    EXPECT_EQ(shown(), all) << "by the files";
+    std::filesystem::rename(aside, run_.root() / kEventsFolder);
+    for (const char* name : {"metrics.jsonl", "evaluations.jsonl", "warnings.jsonl", "ending.json",
+                             "experiment.yaml", "checkpoints"}) {
+      std::filesystem::remove_all(run_.root() / name);
+    }
+    EXPECT_EQ(shown(), all) << "by the events";
+  }
+
+  static constexpr const char* kExperiment =
+      "exp_name: run\nmodules:\n  pre_trainer:\n    framework: native\n    overrides:\n      train_iters: 9\n"
+      "      lr: 0.5\n      save: null\n";
+  RunFolder run_;
+};
+
+TEST_F(RecordedRuns, ReportsReadTheEventsOnly) {
+  using State = RunEnding::State;
+  train(0, 5, RunEnding{.state = State::kStopped, .reason = "SIGTERM", .iteration = 5});
+  // Lost its steps after the checkpoint of step 3.
+  train(3, 9, RunEnding{.state = State::kFinished, .iteration = 9});
+  const RunStatus status = run_status(run_.root());
+  EXPECT_EQ(status.state, RunState::kFinished);
+  EXPECT_EQ(status.step, 9);
+  EXPECT_EQ(status.steps, 9);
+  EXPECT_EQ(status.validation_loss, 1.0 / 8);
+  EXPECT_EQ(status.settings.at("lr"), "0.5");
+  expect_same_without_either();
+}
+
+TEST_F(RecordedRuns, AKilledRunIsSeen) {
+  train(0, 5, std::nullopt);
+  EXPECT_EQ(run_status(run_.root()).state, RunState::kCrashed);
+  EXPECT_EQ(run_status(run_.root()).reason, "killed");
+  expect_same_without_either();
+}
+
+TEST_F(RecordedRuns, ALostRankIsRecordedByTheLauncher) {
+  train(0, 5, std::nullopt);
+  record_lost_rank(run_.root(), 1, "rank 1 was lost: SIGKILL\nits last lines");
+  record_lost_rank(run_.root(), 1, "and again");
+  const RunStatus status = run_status(run_.root());
+  EXPECT_EQ(status.state, RunState::kCrashed);
+  EXPECT_EQ(status.reason, "a rank was lost");
+  EXPECT_EQ(status.failure, "rank 1 was lost: SIGKILL");
+  int faults = 0;
+  read_rare_events(event_file(run_.root(), 0), [&](const EventLine& event) {
+    faults += event.event == "fault" && event.rank == 1;
+    return true;
+  });
+  EXPECT_EQ(faults, 1);
+  expect_same_without_either();
+}
+
+// An older version trained the first steps, and left no events of them.
+TEST_F(RecordedRuns, EventsThatBeginInTheMiddleAreNotTheWholeRun) {
+  train(0, 3, std::nullopt);
+  std::filesystem::remove_all(run_.root() / kEventsFolder);
+  train(3, 6, RunEnding{.state = RunEnding::State::kStopped, .reason = "SIGTERM", .iteration = 6});
+  EXPECT_EQ(run_status(run_.root()).reason, "SIGTERM");
+  EXPECT_EQ(read_history(run_.root()).metrics.positions().size(), 6U);
+}
+
+TEST_F(RecordedRuns, DamagedEventsAreNoted) {
+  train(0, 4, RunEnding{.state = RunEnding::State::kStopped, .iteration = 4});
+  const Path file = event_file(run_.root(), 0);
+  write_file_atomic(file, read_file(file) + "rubbish\n{\"event\":\"step\",\"step\":9\n");
+  EXPECT_THAT(read_history(run_.root()).notes,
+              ElementsAre("2 lines of events/rank-00000.jsonl are damaged and left out"));
+  EXPECT_EQ(run_status(run_.root()).step, 4);
 }
 
 }  // namespace

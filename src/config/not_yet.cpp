@@ -6,23 +6,23 @@
 namespace primus::config {
 namespace {
 
-using Row = std::pair<std::string_view, std::string_view>;
+using NamedText = std::pair<std::string_view, std::string_view>;
 
 constexpr auto kEngines =
-    std::to_array<Row>({{"native", "Primus's own engine"},
-                        {"megatron", "Megatron-LM"},
-                        {"torchtitan", "TorchTitan"},
-                        {"maxtext", "MaxText"},
-                        {"megatron_bridge", "Megatron Bridge"},
-                        {"nemo_automodel", "NeMo AutoModel"},
-                        {"maxdiffusion", "MaxDiffusion"},
-                        {"hummingbirdxt", "HummingbirdXT"},
-                        {"diffusion", "AMD Primus's diffusion trainer"},
-                        {"specforge", "SpecForge, which trains drafts for speculative decoding"},
-                        {"worldmirror", "WorldMirror, which trains models of 3D scenes"}});
+    std::to_array<NamedText>({{"native", "Primus's own engine"},
+                              {"megatron", "Megatron-LM"},
+                              {"torchtitan", "TorchTitan"},
+                              {"maxtext", "MaxText"},
+                              {"megatron_bridge", "Megatron Bridge"},
+                              {"nemo_automodel", "NeMo AutoModel"},
+                              {"maxdiffusion", "MaxDiffusion"},
+                              {"hummingbirdxt", "HummingbirdXT"},
+                              {"diffusion", "AMD Primus's diffusion trainer"},
+                              {"specforge", "SpecForge, which trains drafts for speculative decoding"},
+                              {"worldmirror", "WorldMirror, which trains models of 3D scenes"}});
 
 // By the beginning of their names.
-constexpr auto kModels = std::to_array<Row>({
+constexpr auto kModels = std::to_array<NamedText>({
     {"deepseek_proxy", "DeepSeek's proxy models of AMD Primus have settings of its developers' branches"},
     {"diffusion", "diffusion models make images; Primus trains language models only"},
     {"flux", "diffusion models make images; Primus trains language models only"},

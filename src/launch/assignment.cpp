@@ -9,14 +9,14 @@
 namespace primus::launch {
 namespace {
 
-bool is_letter(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_'; }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool starts_name(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_'; }
 
 }  // namespace
 
 bool is_variable_name(std::string_view name) {
-  return !name.empty() && is_letter(name[0]) &&
-         std::all_of(name.begin(), name.end(), [](char c) { return is_letter(c) || is_digit(c); });
+  return !name.empty() && starts_name(name[0]) && std::all_of(name.begin(), name.end(), [](char c) {
+    return starts_name(c) || (c >= '0' && c <= '9');
+  });
 }
 
 Assignment parse_assignment(std::string_view text, std::string_view option) {

@@ -26,7 +26,7 @@ namespace {
 
 using comm::Socket;  // any descriptor that is closed at the end
 
-constexpr std::size_t kMaxLine = 64 << 10;
+constexpr std::size_t kMaxOutputLine = 64 << 10;
 constexpr std::chrono::seconds kGrace{5};  // from a signal to the kill
 
 // A file without a name that holds `text`, to read from its beginning.
@@ -129,7 +129,7 @@ class Lines {
       line_(std::string_view(text_).substr(begin, end - begin));
     }
     text_.erase(0, begin);
-    if (text_.size() > kMaxLine) end();
+    if (text_.size() > kMaxOutputLine) end();
     return true;
   }
   // A line that has no end.

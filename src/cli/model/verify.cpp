@@ -23,7 +23,7 @@ nlohmann::json number(double value) {
   return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
 }
 
-nlohmann::json to_json(const TensorComparison& c) {
+nlohmann::json json_of(const TensorComparison& c) {
   return {{"name", c.name},
           {"largest_error", number(c.largest)},
           {"normalised_error", number(c.normalised)},
@@ -31,7 +31,7 @@ nlohmann::json to_json(const TensorComparison& c) {
           {"limit", c.limit}};
 }
 
-nlohmann::json to_json(const VerifyReport& report) {
+nlohmann::json json_of(const VerifyReport& report) {
   nlohmann::json json{{"passed", report.passed()},
                       {"loss", number(report.loss)},
                       {"tolerance", report.tolerance},
@@ -39,12 +39,12 @@ nlohmann::json to_json(const VerifyReport& report) {
                       {"single_factor", report.single_factor},
                       {"gradient_error", number(report.gradient_error)},
                       {"rerouted_tokens", report.rerouted_tokens},
-                      {"logits", to_json(report.logits)},
+                      {"logits", json_of(report.logits)},
                       {"gradients", nlohmann::json::array()},
                       {"adamw_steps", nlohmann::json::array()},
                       {"failures", report.failures}};
   if (report.reference_loss) json["reference_loss"] = *report.reference_loss;
-  for (const TensorComparison& gradient : report.gradients) json["gradients"].push_back(to_json(gradient));
+  for (const TensorComparison& gradient : report.gradients) json["gradients"].push_back(json_of(gradient));
   for (const VerifyReport::Point& point : report.trajectory) {
     json["adamw_steps"].push_back({{"loss", number(point.loss)},
                                    {"reference_loss", point.reference_loss},
@@ -98,7 +98,7 @@ class ModelVerify final : public Command {
     const VerifyReport report =
         verify_model(options, builtin_families(), [&] { return device_.make(console); });
     console.notes(report.notes);
-    json_ ? console.write(json_text(to_json(report)) + "\n") : print_table(report, console);
+    json_ ? console.write(json_text(json_of(report)) + "\n") : print_table(report, console);
     constexpr int kNotVerified = 3;
     return report.passed() ? 0 : kNotVerified;
   }

@@ -12,7 +12,7 @@
 namespace primus::cli {
 namespace {
 
-constexpr const char* kVariable = "PRIMUS_GPU_MODEL";
+constexpr const char* kGpuModelVariable = "PRIMUS_GPU_MODEL";
 
 void plan_for(config::Experiment& experiment, config::Hardware hardware) {
   experiment.trainer.device = hardware.device;
@@ -52,14 +52,14 @@ void HardwareOption::apply(config::Experiment& experiment, const std::string& fi
   if (name_) return plan_for(experiment, config::hardware_named(known_hardware(), *name_));
   const bool here = turbo::choose_device({}).kind != "cpu";
   if (here || experiment.provenance.contains("device")) return;
-  const char* const model = std::getenv(kVariable);
+  const char* const model = std::getenv(kGpuModelVariable);
   if (model && *model) {
     try {
       plan_for(experiment, config::hardware_named(known_hardware(), model));
-      console.note(
-          fmt::format("note: planned for the {} that {} names; --hardware names another", model, kVariable));
+      console.note(fmt::format("note: planned for the {} that {} names; --hardware names another", model,
+                               kGpuModelVariable));
     } catch (const Error& error) {
-      console.note(fmt::format("warning: {}: {}", kVariable, error.what()));
+      console.note(fmt::format("warning: {}: {}", kGpuModelVariable, error.what()));
     }
     return;
   }

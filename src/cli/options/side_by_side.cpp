@@ -13,7 +13,8 @@
 namespace primus::cli {
 namespace {
 
-constexpr const char* kVariable = "PRIMUS_SIDE_BY_SIDE";  // "task/0/2", of a job's starter for its ranks
+constexpr const char* kSideBySideVariable =
+    "PRIMUS_SIDE_BY_SIDE";  // "task/0/2", of a job's starter for its ranks
 
 std::int64_t number_in(const std::string& name, const std::string& text, std::int64_t least) {
   constexpr std::int64_t kMost = 1 << 30;
@@ -56,17 +57,18 @@ SideBySide jobs_side_by_side(const launch::Surroundings& surroundings, std::int6
   for (const auto& [rank, world] : kRanks) {
     if (!place_of(surroundings, rank, world, "rank")) continue;
     const std::vector<std::string> told =
-        preflight::split_text(surroundings.setting(kVariable).value_or(""), '/');
+        preflight::split_text(surroundings.setting(kSideBySideVariable).value_or(""), '/');
     if (told.size() != 3) return {};
-    return {
-        .number = number_in(kVariable, told[1], 0), .of = number_in(kVariable, told[2], 1), .what = told[0]};
+    return {.number = number_in(kSideBySideVariable, told[1], 0),
+            .of = number_in(kSideBySideVariable, told[2], 1),
+            .what = told[0]};
   }
   return nodes > 1 ? SideBySide{} : side_by_side(surroundings);
 }
 
 std::map<std::string, std::string> for_ranks(const SideBySide& place) {
   if (place.alone()) return {};
-  return {{kVariable, fmt::format("{}/{}/{}", place.what, place.number, place.of)}};
+  return {{kSideBySideVariable, fmt::format("{}/{}/{}", place.what, place.number, place.of)}};
 }
 
 std::string own_name(const std::string& name, const SideBySide& place) {

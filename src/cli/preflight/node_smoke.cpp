@@ -25,7 +25,7 @@ namespace {
 
 using namespace preflight;
 
-constexpr int kFailed = 1;  // as Primus's node_smoke ends
+constexpr int kSmokeFailed = 1;  // as Primus's node_smoke ends
 
 class NodeSmoke final : public Command {
  public:
@@ -113,14 +113,14 @@ class NodeSmoke final : public Command {
       console.note(fmt::format("{}: {}", own.host, name_of(alone.verdict())));
       // Where one step holds all nodes, node 0 says how it ends: Slurm may end the others, and with them the
       // report of all, when one ends with an error.
-      const int code = place.one_step ? 0 : node_.report.exit_code(alone, kFailed);
+      const int code = place.one_step ? 0 : node_.report.exit_code(alone, kSmokeFailed);
       leave_stuck_threads(alone, code);
       return code;
     }
     const Report report = aggregate(own, file, names, place, started, begin);
     node_.report.show(report, console);
     console.note("report: " + write_report(report, node_.dump_path, "smoke_report", true, true));
-    const int code = node_.report.exit_code(report, kFailed);
+    const int code = node_.report.exit_code(report, kSmokeFailed);
     leave_stuck_threads(report, code);
     return code;
   }

@@ -30,7 +30,7 @@ namespace {
 
 using namespace preflight;
 
-constexpr int kFailed = 2;  // as Primus's preflight ends
+constexpr int kPreflightFailed = 2;  // as Primus's preflight ends
 
 class Preflight final : public Command {
  public:
@@ -137,7 +137,7 @@ class Preflight final : public Command {
     const std::string written =
         write_report(report, node_.dump_path, own_name(report_name(place.nodes), jobs), !no_html_, plot_);
     console.note("report: " + written);
-    const int code = node_.report.exit_code(report, kFailed);
+    const int code = node_.report.exit_code(report, kPreflightFailed);
     leave_stuck_threads(report, code);
     return code;
   }
@@ -388,8 +388,8 @@ class Preflight final : public Command {
       if (finding.verdict == Verdict::kFail) console.note("error: " + finding.measured);
     }
     const Report own{.nodes = outcome.nodes};
-    leave_stuck_threads(own, failed ? kFailed : 0);
-    return failed ? kFailed : 0;  // what its own checks found, rank 0 reports
+    leave_stuck_threads(own, failed ? kPreflightFailed : 0);
+    return failed ? kPreflightFailed : 0;  // what its own checks found, rank 0 reports
   }
 
   // This same command, once for each rank.
@@ -402,7 +402,8 @@ class Preflight final : public Command {
     // When one is lost, rank 0 still has a report to write.
     start.patience = std::chrono::seconds(20);
     const launch::LaunchResult result = launch::run_local(start);
-    const bool reported = result.failed_rank == 0 && (result.exit_code == kFailed || result.exit_code == 1);
+    const bool reported =
+        result.failed_rank == 0 && (result.exit_code == kPreflightFailed || result.exit_code == 1);
     if (result.failed_rank >= 0 && !reported) console.note("error: " + result.failure);
     return result.exit_code;
   }

@@ -23,7 +23,7 @@ constexpr std::uint32_t kPosts = 256;
 constexpr std::size_t kLine = 64, kPage = 4096;
 // Long beside a first copy, and beside what it takes to map memory.
 constexpr auto kTrialTime = 20s;
-constexpr auto kFarewell = 2s;
+constexpr auto kPeersFarewell = 2s;
 constexpr std::int64_t kTrialWords = 1024, kTrialBytes = kTrialWords * 4;
 // Above every number that a stream waits for, until 2^30 transfers from there.
 constexpr std::uint32_t kBeyond = 1u << 30;
@@ -89,7 +89,7 @@ PeerCopies::~PeerCopies() {
   auto& region = *reinterpret_cast<Region*>(shared_.get());
   ++region.closed;
   // A rank frees what it shares only when nobody maps it.
-  const auto end = Clock::now() + kFarewell;
+  const auto end = Clock::now() + kPeersFarewell;
   while (region.closed < static_cast<std::uint32_t>(size_) && Clock::now() < end &&
          !context_.state->abort->aborted() && std::uncaught_exceptions() == failures_) {
     std::this_thread::sleep_for(1ms);

@@ -15,11 +15,11 @@
 namespace primus {
 namespace {
 
-constexpr std::string_view kHint =
+constexpr std::string_view kUnreadableHint =
     "the checkpoint is damaged; use an older one, and find out what happened to this disk";
 
 [[noreturn]] void refuse(const Path& where, const std::string& what) {
-  throw invalid(fmt::format("'{}': {}", where.string(), what), std::string(kHint));
+  throw invalid(fmt::format("'{}': {}", where.string(), what), std::string(kUnreadableHint));
 }
 
 bool is_shard(std::string_view name) { return name.ends_with(".safetensors"); }

@@ -23,14 +23,14 @@ constexpr std::string_view kSealKey = "\"manifest_crc32c\":\"";
 constexpr std::string_view kSealEnd = "\"}\n";
 constexpr std::size_t kDigits = 8;
 constexpr std::size_t kMaxSlices = 16384;  // of one tensor
-constexpr std::string_view kHint = "the checkpoint is damaged; use an older one";
+constexpr std::string_view kDamagedHint = "the checkpoint is damaged; use an older one";
 
 std::string_view name_of(TensorPart part) { return part == TensorPart::kModel ? "model" : "optimizer"; }
 
-std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+std::string json_quoted(const std::string& text) { return nlohmann::json(text).dump(); }
 
 [[noreturn]] void refuse(std::string_view where, const std::string& what) {
-  throw invalid(fmt::format("'{}': {}", where, what), std::string(kHint));
+  throw invalid(fmt::format("'{}': {}", where, what), std::string(kDamagedHint));
 }
 
 std::uint32_t parse_crc(std::string_view text, std::string_view where) {
@@ -61,7 +61,7 @@ void check_seal(std::string_view json, std::string_view where) {
 class ManifestParser {
  public:
   ManifestParser(std::string_view json, std::string_view where)
-      : json_(json, where, {.hint = kHint}), where_(where) {}
+      : json_(json, where, {.hint = kDamagedHint}), where_(where) {}
 
   Manifest parse() {
     bool has_version = false;
@@ -213,15 +213,15 @@ std::string Manifest::to_json() const {
   std::string_view separator = "\n";
   for (const auto& file : files) {
     json += fmt::format("{}{{\"name\":{},\"bytes\":{},\"crc32c\":\"{:08x}\"}}",
-                        std::exchange(separator, ",\n"), quoted(file.name), file.bytes, file.crc);
+                        std::exchange(separator, ",\n"), json_quoted(file.name), file.bytes, file.crc);
   }
   json += "],\n\"tensors\":[";
   separator = "\n";
   for (const auto& tensor : tensors) {
     json += fmt::format(R"({}{{"name":{},"part":"{}","dtype":"{}","shape":[{}],"file":{},"slices":[)",
-                        std::exchange(separator, ",\n"), quoted(tensor.name), name_of(tensor.part),
+                        std::exchange(separator, ",\n"), json_quoted(tensor.name), name_of(tensor.part),
                         safetensors_name(tensor.dtype), fmt::join(tensor.shape, ","),
-                        quoted(files[tensor.file].name));
+                        json_quoted(files[tensor.file].name));
     std::string_view comma = "";
     for (const auto& [slice, crc] : tensor.slices) {
       json += fmt::format(R"({}{{"offset":[{}],"extent":[{}],"crc32c":"{:08x}"}})", std::exchange(comma, ","),

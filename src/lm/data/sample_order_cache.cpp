@@ -18,11 +18,11 @@ namespace primus::data {
 
 namespace {
 
-constexpr uint64_t kMagic = 0x726564726F737250;  // "Prsorder"
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kOrderMagic = 0x726564726F737250;  // "Prsorder"
+constexpr uint64_t kOrderVersion = 1;
 
 struct Header {
-  uint64_t magic = kMagic, version = kVersion;
+  uint64_t magic = kOrderMagic, version = kOrderVersion;
   std::array<uint64_t, 2> key = {};
   uint64_t documents = 0,
            samples = 0;  // sizes of the arrays that follow; rows has one entry more than samples
@@ -35,7 +35,7 @@ static_assert(sizeof(Header) == 72);
 std::array<uint64_t, 2> key_of(const OrderOptions& options, FunctionRef<int32_t(int64_t)> length) {
   XXH3_state_t state;
   XXH3_128bits_reset(&state);
-  const std::array<int64_t, 6> numbers = {static_cast<int64_t>(kVersion),
+  const std::array<int64_t, 6> numbers = {static_cast<int64_t>(kOrderVersion),
                                           options.first,
                                           options.last,
                                           options.seq_length,
@@ -61,7 +61,8 @@ std::optional<SampleOrder> load(const Path& path, const std::array<uint64_t, 2>&
   Header header;
   if (bytes.size() < sizeof header) return std::nullopt;
   std::memcpy(&header, bytes.data(), sizeof header);
-  if (header.magic != kMagic || header.version != kVersion || header.key != key) return std::nullopt;
+  if (header.magic != kOrderMagic || header.version != kOrderVersion || header.key != key)
+    return std::nullopt;
   constexpr uint64_t kLimit = UINT32_MAX;  // keeps the sums below from overflowing
   if (header.documents > kLimit || header.samples > kLimit) return std::nullopt;
   const std::span<const std::byte> arrays = bytes.subspan(sizeof header);

@@ -9,7 +9,7 @@ namespace primus::data {
 namespace {
 
 using nlohmann::json;
-constexpr int kVersion = 1;
+constexpr int kStateVersion = 1;
 
 TokenizeState parse(const json& j) {
   TokenizeState state;
@@ -35,7 +35,7 @@ std::optional<TokenizeState> load_state(const Path& file, Env& env) {
   try {
     constexpr std::uint64_t kLimit = 64U << 20;
     const json j = json::parse(read_file(file, kLimit, env));
-    if (j.at("version").get<int>() != kVersion) return std::nullopt;
+    if (j.at("version").get<int>() != kStateVersion) return std::nullopt;
     return parse(j);
   } catch (const json::exception&) {
     return std::nullopt;
@@ -43,7 +43,7 @@ std::optional<TokenizeState> load_state(const Path& file, Env& env) {
 }
 
 void save_state(const TokenizeState& state, const Path& file, Env& env) {
-  json j = {{"version", kVersion},
+  json j = {{"version", kStateVersion},
             {"key", state.key},
             {"file", state.file},
             {"end", state.end},

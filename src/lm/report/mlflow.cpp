@@ -32,7 +32,7 @@ bool is_plain(std::string_view name) {
 }
 
 // What never changes, or follows from the rest.
-bool is_passed_over(std::string_view key) {
+bool is_left_out(std::string_view key) {
   return key == "iteration" || key == "train_iters" || key == "global_batch_size" || key == "eta_seconds" ||
          key == "memory_total_bytes" || key.ends_with("_avg");
 }
@@ -114,7 +114,7 @@ std::map<std::string, std::string> metrics_of(const Path& folder, const Times& t
           line,
           [&](std::string_view key, double value) {
             if (key == "iteration") iteration = static_cast<std::int64_t>(value);
-            if (!is_passed_over(key) && is_plain(key)) numbers.emplace_back(key, value);
+            if (!is_left_out(key) && is_plain(key)) numbers.emplace_back(key, value);
           },
           &data_set);
       if (!good || iteration < last) return;

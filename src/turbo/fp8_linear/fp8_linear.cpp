@@ -7,7 +7,9 @@ namespace primus::turbo {
 namespace {
 
 // Rows of codes are read and written 16 bytes at a time.
-bool is_aligned(const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0; }
+bool is_aligned_to_16(const Tensor& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
+}
 
 bool is_matrix(const Tensor& tensor, std::int64_t rows, std::int64_t cols) {
   return tensor.rows() == rows && tensor.cols() == cols;
@@ -31,7 +33,8 @@ void QuantizeFp8::check() const {
   PRIMUS_CHECK(
       kId, transposed.absent() || (is_fp8(transposed.dtype) && is_matrix(transposed, x.cols(), x.rows())));
   PRIMUS_CHECK(kId, codes.absent() || transposed.absent() || codes.dtype == transposed.dtype);
-  PRIMUS_CHECK(kId, is_aligned(x) && is_aligned(codes) && is_aligned(transposed) && is_aligned(scales));
+  PRIMUS_CHECK(kId, is_aligned_to_16(x) && is_aligned_to_16(codes) && is_aligned_to_16(transposed) &&
+                        is_aligned_to_16(scales));
   PRIMUS_CHECK(kId, largest.absent() || (known && is_vector(largest, DType::kI32, 1)));
   check_fp8_extents(x.rows(), x.cols());
 }
@@ -49,8 +52,8 @@ void Fp8Gemm::check() const {
   PRIMUS_CHECK(kId, a.dtype == DType::kF8E4M3 || b.dtype == DType::kF8E4M3);
   PRIMUS_CHECK(kId, a.cols() == b.cols() && is_matrix(c, a.rows(), b.rows()));
   PRIMUS_CHECK(kId, is_vector(a_scales, DType::kF32, 2) && is_vector(b_scales, DType::kF32, 2));
-  PRIMUS_CHECK(kId, is_aligned(a) && is_aligned(b) && is_aligned(c));
-  PRIMUS_CHECK(kId, is_aligned(a_scales) && is_aligned(b_scales));
+  PRIMUS_CHECK(kId, is_aligned_to_16(a) && is_aligned_to_16(b) && is_aligned_to_16(c));
+  PRIMUS_CHECK(kId, is_aligned_to_16(a_scales) && is_aligned_to_16(b_scales));
   check_fp8_extents(a.rows(), a.cols());
   check_fp8_extents(b.rows(), b.cols());
 }

@@ -16,7 +16,8 @@ esac
 cores=$(nproc)
 echo "The first build takes $(((10 + cores - 1) / cores)) to $(((26 + cores - 1) / cores)) minutes on $cores cores, and 500 MB in build/."
 scripts/install-packages.sh build quickstart
-scripts/build.sh -DPRIMUS_TESTS=OFF
+# Kernels for this machine's instruction set alone are a third of the kernels for all.
+scripts/build.sh -DPRIMUS_TESTS=OFF -DPRIMUS_CPU_KERNELS=native
 
 # One verse a line, an empty line between chapters; the references at the beginning of lines are left out.
 text=build/quickstart/kjv.txt

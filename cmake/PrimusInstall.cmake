@@ -50,4 +50,10 @@ set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= 2.36), libgcc-s1 (>= 12), libstdc++6 (>= 12)")
 set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "One program that pre-trains language models, checks machines before that,
 and benchmarks them. CPUs work out of the box; GPUs need a plug-in for CUDA or HIP in /usr/lib/primus.")
-include(CPack)
+if(PRIMUS_CPU_KERNELS STREQUAL "all")
+  include(CPack)
+else()
+  # A package must run on every CPU.
+  file(WRITE ${CMAKE_BINARY_DIR}/CPackConfig.cmake "message(FATAL_ERROR \"This build has CPU kernels for ${PRIMUS_CPU_LEVELS} \
+only, and a package serves all CPUs. Build again with scripts/build.sh, which sets -DPRIMUS_CPU_KERNELS=all.\")\n")
+endif()

@@ -180,6 +180,8 @@ TEST(Version, AsJson) {
   EXPECT_EQ(run_program({"version"}).out, run_program({"--version"}).out);
   for (const char* key : {"compiler", "build_type", "glibc", "cpu_kernels", "system"})
     EXPECT_FALSE(json.at(key).get<std::string>().empty()) << key;
+  const auto built = json.at("cpu_kernels_built").get<std::vector<std::string>>();
+  EXPECT_THAT(built, ::testing::Contains(json.at("cpu_kernels").get<std::string>()));
 }
 
 TEST(Version, IsOneLine) {

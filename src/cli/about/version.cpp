@@ -4,6 +4,8 @@
 #include <sys/utsname.h>
 
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <vector>
 
 #include "base/text/json_text.h"
 #include "cli/command.h"
@@ -29,6 +31,9 @@ class Version final : public Command {
       console.print("primus " PRIMUS_VERSION "\n");
       return 0;
     }
+    std::vector<std::string_view> built;
+    for (const turbo::IsaLevel level : turbo::built_isa_levels()) built.push_back(turbo::name_of(level));
+    const std::vector<turbo::IsaLevel> supported = turbo::supported_isa_levels();
     utsname system{};
     uname(&system);
     const nlohmann::ordered_json json{
@@ -36,7 +41,9 @@ class Version final : public Command {
         {"compiler", kCompiler},
         {"build_type", PRIMUS_BUILD_TYPE},
         {"glibc", gnu_get_libc_version()},
-        {"cpu_kernels", turbo::name_of(turbo::best_isa_level())},
+        {"cpu_kernels", supported.empty() ? nlohmann::ordered_json()
+                                          : nlohmann::ordered_json(turbo::name_of(supported.back()))},
+        {"cpu_kernels_built", built},
         {"system", fmt::format("{} {} {}", system.sysname, system.release, system.machine)}};
     console.write(json_text(json) + "\n");
     return 0;

@@ -1,5 +1,10 @@
 #include "turbo/cpu/cpu_kernels.h"
 
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+#include "base/error.h"
 #include "device/cpu/cpu_device.h"
 #include "device/measuring_device.h"
 #include "turbo/cpu/register.h"
@@ -7,26 +12,58 @@
 namespace primus::turbo {
 namespace {
 
+// A table is made only when asked for: registering is code of its instruction set already.
 #define PRIMUS_CPU_OPERATOR(operator_name) register_##operator_name(table);
 // clang-format off
-KernelTable table_v2() {
-  using namespace isa_v2;
-  KernelTable table;
+#ifdef PRIMUS_CPU_V2
+const KernelTable& table_v2() {
+  static const KernelTable kTable = [] {
+    using namespace isa_v2;
+    KernelTable table;
 #include "turbo/cpu/operators.def"
-  return table;
+    return table;
+  }();
+  return kTable;
 }
-KernelTable table_v3() {
-  using namespace isa_v3;
-  KernelTable table;
+#endif
+#ifdef PRIMUS_CPU_V3
+const KernelTable& table_v3() {
+  static const KernelTable kTable = [] {
+    using namespace isa_v3;
+    KernelTable table;
 #include "turbo/cpu/operators.def"
-  return table;
+    return table;
+  }();
+  return kTable;
 }
-KernelTable table_v4() {
-  using namespace isa_v4;
-  KernelTable table;
+#endif
+#ifdef PRIMUS_CPU_V4
+const KernelTable& table_v4() {
+  static const KernelTable kTable = [] {
+    using namespace isa_v4;
+    KernelTable table;
 #include "turbo/cpu/operators.def"
-  return table;
+    return table;
+  }();
+  return kTable;
 }
+#endif
+
+struct BuiltLevel {
+  IsaLevel level;
+  const KernelTable& (*table)();
+};
+constexpr BuiltLevel kBuilt[] = {
+#ifdef PRIMUS_CPU_V2
+    {IsaLevel::kV2, table_v2},
+#endif
+#ifdef PRIMUS_CPU_V3
+    {IsaLevel::kV3, table_v3},
+#endif
+#ifdef PRIMUS_CPU_V4
+    {IsaLevel::kV4, table_v4},
+#endif
+};
 // clang-format on
 #undef PRIMUS_CPU_OPERATOR
 
@@ -44,39 +81,35 @@ std::string_view name_of(IsaLevel level) {
   return "?";
 }
 
-// These builtins also ask whether the operating system saves the wide registers.
-IsaLevel best_isa_level() {
-  const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                  __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-  const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                  __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                  __builtin_cpu_supports("avx512vl");
-  return v4 ? IsaLevel::kV4 : v3 ? IsaLevel::kV3 : IsaLevel::kV2;
-}
-
-std::vector<IsaLevel> supported_isa_levels() {
-  std::vector<IsaLevel> levels{IsaLevel::kV2};
-  if (best_isa_level() >= IsaLevel::kV3) levels.push_back(IsaLevel::kV3);
-  if (best_isa_level() >= IsaLevel::kV4) levels.push_back(IsaLevel::kV4);
+std::vector<IsaLevel> built_isa_levels() {
+  std::vector<IsaLevel> levels;
+  for (const BuiltLevel& built : kBuilt) levels.push_back(built.level);
   return levels;
 }
 
-const KernelTable& cpu_kernel_table(IsaLevel level) {
-  // A table is made only when asked for: registering is code of its instruction set already.
-  switch (level) {
-    case IsaLevel::kV4: {
-      static const KernelTable v4 = table_v4();
-      return v4;
-    }
-    case IsaLevel::kV3: {
-      static const KernelTable v3 = table_v3();
-      return v3;
-    }
-    case IsaLevel::kV2:
-      break;
+std::vector<IsaLevel> supported_isa_levels() {
+  std::vector<IsaLevel> levels = built_isa_levels();
+  std::erase_if(levels, [](IsaLevel level) { return level > machine_isa_level(); });
+  return levels;
+}
+
+IsaLevel best_isa_level(std::span<const IsaLevel> built, IsaLevel machine) {
+  for (std::size_t i = built.size(); i > 0; --i) {
+    if (built[i - 1] <= machine) return built[i - 1];
   }
-  static const KernelTable v2 = table_v2();
-  return v2;
+  std::string held;
+  for (const IsaLevel level : built) held += (held.empty() ? "" : ", ") + std::string(name_of(level));
+  throw unsupported("this program has CPU kernels for " + held +
+                        " only, and this machine's CPU is of level " + std::string(name_of(machine)),
+                    "build it on this machine, or for all CPUs with -DPRIMUS_CPU_KERNELS=all");
+}
+
+IsaLevel best_isa_level() { return best_isa_level(built_isa_levels(), machine_isa_level()); }
+
+const KernelTable& cpu_kernel_table(IsaLevel level) {
+  const auto* built = std::ranges::find(kBuilt, level, &BuiltLevel::level);
+  PRIMUS_CHECK("CPU kernels", built != std::end(kBuilt));
+  return built->table();
 }
 
 const DevicePlugin& cpu_plugin() {

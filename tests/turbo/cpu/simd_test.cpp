@@ -23,17 +23,24 @@ struct Probes {
 
 Probes probes_of(IsaLevel level) {
   switch (level) {
+#ifdef PRIMUS_CPU_V2
     case IsaLevel::kV2:
       return {&isa_v2::probe_exp, &isa_v2::probe_softmax_exp, &isa_v2::probe_sigmoid, &isa_v2::probe_tanh,
               &isa_v2::probe_to_bfloat16};
+#endif
+#ifdef PRIMUS_CPU_V3
     case IsaLevel::kV3:
       return {&isa_v3::probe_exp, &isa_v3::probe_softmax_exp, &isa_v3::probe_sigmoid, &isa_v3::probe_tanh,
               &isa_v3::probe_to_bfloat16};
+#endif
+#ifdef PRIMUS_CPU_V4
     case IsaLevel::kV4:
-      break;
+      return {&isa_v4::probe_exp, &isa_v4::probe_softmax_exp, &isa_v4::probe_sigmoid, &isa_v4::probe_tanh,
+              &isa_v4::probe_to_bfloat16};
+#endif
+    default:
+      return {};
   }
-  return {&isa_v4::probe_exp, &isa_v4::probe_softmax_exp, &isa_v4::probe_sigmoid, &isa_v4::probe_tanh,
-          &isa_v4::probe_to_bfloat16};
 }
 
 constexpr float kInf = std::numeric_limits<float>::infinity();

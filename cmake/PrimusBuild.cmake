@@ -89,11 +89,42 @@ function(primus_precompiled target kind)
   target_precompile_headers(${target} REUSE_FROM ${owner})
 endfunction()
 
-# primus_library(<name> [COLD] [DEPS <libs>...]): a static library of all .cpp files in the current folder, not in its
-# subfolders. Link it as primus::<name>. Includes are written from src/: #include "base/error.h".
+# primus_unity(<target> FILES <files>... [APART <wildcards>...]): with PRIMUS_UNITY, compiles the files in groups of
+# PRIMUS_UNITY_GROUP at most, so that headers are read and templates instantiated once for each group. Groups stay small
+# because a changed file compiles with its whole group. APART: files whose file-local names are in others of the target too.
+# Off where every include must be there by itself, which is in all presets.
+set(PRIMUS_UNITY_GROUP 8)
+function(primus_unity target)
+  if(NOT PRIMUS_UNITY)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "FILES;APART" ${ARGN})
+  file(GLOB apart ${ARG_APART})
+  set(together 0)
+  foreach(file ${ARG_FILES})
+    cmake_path(ABSOLUTE_PATH file NORMALIZE OUTPUT_VARIABLE path)
+    if(path IN_LIST apart)
+      set_source_files_properties(${file} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    elseif(file MATCHES "\\.cpp$")
+      math(EXPR together "${together} + 1")
+    endif()
+  endforeach()
+  if(together GREATER 1)
+    # As many groups as are needed, all of nearly one size.
+    math(EXPR groups "(${together} + ${PRIMUS_UNITY_GROUP} - 1) / ${PRIMUS_UNITY_GROUP}")
+    math(EXPR size "(${together} + ${groups} - 1) / ${groups}")
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${size})
+    # Two warnings mistake the files of a group for headers of each other.
+    target_compile_options(${target} PRIVATE -Wno-shadow -Wno-subobject-linkage)
+  endif()
+endfunction()
+
+# primus_library(<name> [COLD] [UNITY [APART <wildcards>...]] [DEPS <libs>...]): a static library of all .cpp files in the
+# current folder, not in its subfolders. Link it as primus::<name>. Includes are written from src/: #include "base/error.h".
 # COLD: nothing in it takes a noticeable part of a step's time, and at -O1 it compiles in two thirds of the time.
+# UNITY, APART: primus_unity.
 function(primus_library name)
-  cmake_parse_arguments(ARG "COLD" "" "DEPS;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "COLD;UNITY" "" "DEPS;SOURCES;APART" ${ARGN})
   if(NOT ARG_SOURCES)
     file(GLOB ARG_SOURCES CONFIGURE_DEPENDS *.cpp)
   endif()
@@ -106,6 +137,9 @@ function(primus_library name)
     primus_precompiled(primus_${name} cold OPTIONS ${PRIMUS_COLD_OPTIONS})
   else()
     primus_precompiled(primus_${name} hot)
+  endif()
+  if(ARG_UNITY)
+    primus_unity(primus_${name} FILES ${ARG_SOURCES} APART ${ARG_APART})
   endif()
 endfunction()
 
@@ -194,10 +228,11 @@ function(primus_device_plugin kind)
                                              LIBRARY_OUTPUT_DIRECTORY ${ARG_OUTPUT_DIRECTORY})
 endfunction()
 
-# primus_test(<name> [SLOW] [DEPS <libs>...] [SOURCES ...]): a GoogleTest program of all *_test.cpp in the current
-# folder. SLOW tests carry the ctest label "slow" and are left out of ./test.sh fast.
+# primus_test(<name> [SLOW] [UNITY [APART <wildcards>...]] [DEPS <libs>...] [SOURCES ...]): a GoogleTest program of all
+# *_test.cpp in the current folder. SLOW tests carry the ctest label "slow" and are left out of ./test.sh fast.
+# UNITY, APART: primus_unity.
 function(primus_test name)
-  cmake_parse_arguments(ARG "SLOW" "" "DEPS;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "SLOW;UNITY" "" "DEPS;SOURCES;APART" ${ARGN})
   if(NOT ARG_SOURCES)
     file(GLOB ARG_SOURCES CONFIGURE_DEPENDS *_test.cpp)
   endif()
@@ -208,6 +243,9 @@ function(primus_test name)
   target_compile_options(${name}_test PRIVATE ${PRIMUS_TEST_OPTIONS})
   primus_precompiled(${name}_test test OPTIONS ${PRIMUS_TEST_OPTIONS} DEPS GTest::gtest GTest::gmock
                      HEADERS <fstream> <sstream> <gmock/gmock.h> <gtest/gtest.h>)
+  if(ARG_UNITY)
+    primus_unity(${name}_test FILES ${ARG_SOURCES} APART ${ARG_APART})
+  endif()
   add_test(NAME ${name} COMMAND ${name}_test)
   if(ARG_SLOW)
     set_tests_properties(${name} PROPERTIES LABELS slow TIMEOUT ${PRIMUS_SLOW_TIMEOUT})

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Configures and builds into build/ (release), with as many jobs as there are cores, and CPU kernels
-# for all instruction sets, unless an option says otherwise (-DPRIMUS_CPU_KERNELS=native).
+# Configures and builds into build/ (release), with as many jobs as there are cores: files in groups, and CPU kernels
+# for all instruction sets, unless an option says otherwise (-DPRIMUS_UNITY=OFF, -DPRIMUS_CPU_KERNELS=native).
 #
 #   scripts/build.sh [CMake options]
 set -eu
@@ -20,7 +20,7 @@ start=$(date +%s)
 status=build/build.status
 {
   code=0
-  { cmake --preset release -DPRIMUS_CPU_KERNELS=all "$@" && cmake --build build; } || code=$?
+  { cmake --preset release -DPRIMUS_UNITY=ON -DPRIMUS_CPU_KERNELS=all "$@" && cmake --build build; } || code=$?
   echo "$code" >"$status"
 } 2>&1 | scripts/build-progress.sh "$log"
 if [ "$(cat "$status")" != 0 ]; then

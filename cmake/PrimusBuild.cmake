@@ -56,7 +56,8 @@ math(EXPR PRIMUS_FAST_TIMEOUT "120 * ${slow_down}")
 math(EXPR PRIMUS_SLOW_TIMEOUT "1200 * ${slow_down}")
 
 # Precompiled headers: the standard library and fmt take a quarter of the time of compiling a file, GoogleTest as much of a
-# test's. Off where every include must be there by itself, which is in all presets but release.
+# test's, and JSON as much again of a command's or a test's. Off where every include must be there by itself, which is in all
+# presets but release.
 if(PRIMUS_PRECOMPILED_HEADERS)
   set(standard_headers <algorithm> <array> <charconv> <chrono> <cmath> <cstring> <filesystem> <functional> <map> <memory>
       <optional> <set> <span> <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector> <fmt/format.h>)
@@ -134,7 +135,7 @@ function(primus_library name)
   target_link_libraries(primus_${name} PUBLIC ${ARG_DEPS} Threads::Threads)
   if(ARG_COLD)
     target_compile_options(primus_${name} PRIVATE ${PRIMUS_COLD_OPTIONS})
-    primus_precompiled(primus_${name} cold OPTIONS ${PRIMUS_COLD_OPTIONS})
+    primus_precompiled(primus_${name} cold OPTIONS ${PRIMUS_COLD_OPTIONS} HEADERS <nlohmann/json.hpp>)
   else()
     primus_precompiled(primus_${name} hot)
   endif()
@@ -242,7 +243,7 @@ function(primus_test name)
   set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_compile_options(${name}_test PRIVATE ${PRIMUS_TEST_OPTIONS})
   primus_precompiled(${name}_test test OPTIONS ${PRIMUS_TEST_OPTIONS} DEPS GTest::gtest GTest::gmock
-                     HEADERS <fstream> <sstream> <gmock/gmock.h> <gtest/gtest.h>)
+                     HEADERS <fstream> <sstream> <nlohmann/json.hpp> <gmock/gmock.h> <gtest/gtest.h>)
   if(ARG_UNITY)
     primus_unity(${name}_test FILES ${ARG_SOURCES} APART ${ARG_APART})
   endif()

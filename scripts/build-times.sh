@@ -1,0 +1,73 @@
+#!/bin/sh
+# Measures what builds cost in processor seconds, without the compiler cache. Other work on the machine hardly changes them.
+#
+#   scripts/build-times.sh clean [CMake options]   the program from nothing, as quickstart.sh builds it
+#   scripts/build-times.sh tests [CMake options]   everything from nothing, as test.sh builds it
+#   scripts/build-times.sh change [FILE...]        the program again after a change of each file; without files: after one of an
+#                                                  operator's kernels, of an operator's contract, of a command, of the keys
+#
+# Builds in build-times/, which it leaves there for the next call. JOBS sets how many compilers run at a time; the default is one per
+# core.
+set -eu
+cd "$(dirname "$0")/.."
+
+folder=build-times
+export CCACHE_DISABLE=1 LANG=C.UTF-8
+mode=${1:-}
+[ $# = 0 ] || shift
+
+# measured NAME TARGET...: builds, and prints what that cost.
+measured() {
+  name=$1
+  shift
+  log=$folder/build-times.log
+  steps=$(ninja -C "$folder" -n "$@" | sed -n 's/^\[[0-9]*\/\([0-9]*\)\].*/\1/p' | tail -n 1)
+  began=$(date +%s)
+  times >"$folder/times.before"
+  ninja -C "$folder" -j "${JOBS:-$(nproc)}" "$@" >"$log" 2>&1 || {
+    tail -n 20 "$log" >&2
+    echo "The build failed; all of it is in $log" >&2
+    exit 1
+  }
+  times >"$folder/times.after"
+  # The second line of `times` is what this shell's children have taken: "1m2.5s 0m3.4s", of the program and of the system.
+  spent=$(awk 'FNR == 2 { sum = 0; for (i = 1; i <= 2; ++i) { split($i, part, "m"); sum += 60 * part[1] + part[2] }
+                          if (NR == FNR) first = sum; else printf "%.0f", sum - first }' "$folder/times.before" "$folder/times.after")
+  echo "$name: $spent processor seconds, $(($(date +%s) - began)) s, ${steps:-0} steps"
+}
+
+configured() {
+  mkdir -p "$folder"
+  cmake --preset release -B "$folder" -DPRIMUS_UNITY=ON "$@" >"$folder/configure.log" 2>&1 || {
+    cat "$folder/configure.log" >&2
+    exit 1
+  }
+}
+
+case "$mode" in
+  clean)
+    rm -rf "$folder"
+    configured -DPRIMUS_TESTS=OFF -DPRIMUS_CPU_KERNELS=native "$@"
+    measured "the program from nothing"
+    ;;
+  tests)
+    rm -rf "$folder"
+    configured -DPRIMUS_TESTS=ON -DPRIMUS_BENCHMARKS=ON -DPRIMUS_CPU_KERNELS=all "$@"
+    measured "everything from nothing"
+    ;;
+  change)
+    [ -f "$folder/CMakeCache.txt" ] || configured -DPRIMUS_TESTS=OFF -DPRIMUS_CPU_KERNELS=native
+    [ $# -gt 0 ] || set -- src/turbo/swiglu/cpu.cpp src/turbo/swiglu/swiglu.cpp src/cli/model/info.cpp src/config/keys.def
+    for file; do [ -f "$file" ] || { echo "there is no file $file" >&2; exit 2; }; done
+    ninja -C "$folder" -j "${JOBS:-$(nproc)}" primus >"$folder/build-times.log" 2>&1
+    for file; do
+      # A new date is a change for ninja.
+      touch "$file"
+      measured "after a change of $file" primus
+    done
+    ;;
+  *)
+    sed -n '2,/^set/s/^# \{0,1\}//p' "$0"
+    [ "$mode" = --help ] || [ "$mode" = -h ] || exit 2
+    ;;
+esac

@@ -11,13 +11,13 @@ namespace {
 
 constexpr std::uint64_t kStep = 64 << 10;
 
+}  // namespace
+
 std::string read_range(File& file, std::uint64_t begin, std::uint64_t end) {
   std::string text(end - begin, '\0');
   text.resize(file.read_at(std::as_writable_bytes(std::span(text.data(), text.size())), begin));
   return text;
 }
-
-}  // namespace
 
 void read_lines(const Path& path, const std::function<void(std::string_view)>& line, Env& env) {
   read_lines(

@@ -15,6 +15,9 @@ namespace primus {
 
 constexpr std::uint64_t kMaxLine = 1 << 20;  // bytes
 
+// The file's bytes from `begin` to `end`; fewer where it ends before.
+std::string read_range(File& file, std::uint64_t begin, std::uint64_t end);
+
 // Calls line(text) for each whole line, or line(text, offset in the file).
 void read_lines(const Path& file, const std::function<void(std::string_view)>& line, Env& env = Env::posix());
 void read_lines(const Path& file, const std::function<void(std::string_view, std::uint64_t)>& line,

@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "base/system/thread_pool.h"
+#include "lm/events/line_file.h"
 
 namespace primus {
 namespace {
@@ -17,21 +18,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxPending = std::size_t{1} << 20;
-// Lines are read backwards in steps of this. A line longer than the limit is none of ours.
+// Lines are read backwards in steps of this.
 constexpr std::uint64_t kReadStep = 64 << 10;
-constexpr std::uint64_t kMaxLine = 1 << 20;
 
 Json number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
   return value;
-}
-
-std::string read_range(File& file, std::uint64_t begin, std::uint64_t end) {
-  std::string text(end - begin, '\0');
-  const auto bytes = std::as_writable_bytes(std::span<char>(text.data(), text.size()));
-  text.resize(file.read_at(bytes, begin));
-  return text;
 }
 
 // The size of the file up to and including its last line of iteration `last` or before. What lies behind,

@@ -1,5 +1,6 @@
 #include "lm/events/lost_rank.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "lm/events/event_log.h"
@@ -7,6 +8,17 @@
 #include "lm/events/run_folder.h"
 
 namespace primus {
+namespace {
+
+// The newest step of the process that began after step `began`.
+std::int64_t last_step(const Path& file, std::int64_t began) {
+  std::string text;
+  EventLine step;
+  if (!Env::posix().status(file) || !read_last_step(file, text, step)) return began;
+  return std::max(step.step, began);
+}
+
+}  // namespace
 
 void record_lost_rank(const Path& run, int rank, const std::string& text) noexcept {
   try {
@@ -17,8 +29,12 @@ void record_lost_rank(const Path& run, int rank, const std::string& text) noexce
                            .text = text,
                            .iteration = before->iteration};
     write_ending(run, ending);
-    EventLog log(event_file(run, 0));
-    RunEvent event{.step = ending.iteration, .rank = rank, .time = unix_seconds(), .cause = ending.reason};
+    const Path file = event_file(run, 0);
+    RunEvent event{.step = last_step(file, ending.iteration),
+                   .rank = rank,
+                   .time = unix_seconds(),
+                   .cause = ending.reason};
+    EventLog log(file);
     event.facts = FaultFacts{.text = text.substr(0, text.find('\n'))};
     log.write(event);
     event.rank = 0;

@@ -480,7 +480,7 @@ TEST_F(RecordedRuns, ALostRankIsRecordedByTheLauncher) {
   EXPECT_EQ(status.failure, "rank 1 was lost: SIGKILL");
   int faults = 0;
   read_rare_events(event_file(run_.root(), 0), [&](const EventLine& event) {
-    faults += event.event == "fault" && event.rank == 1;
+    faults += event.event == "fault" && event.rank == 1 && event.step == 5;
     return true;
   });
   EXPECT_EQ(faults, 1);

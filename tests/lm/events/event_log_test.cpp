@@ -8,7 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <thread>
 
 #include "base/fault_env.h"
@@ -268,6 +270,41 @@ TEST(EventLog, HostileLinesAreNoEvents) {
         "{\"event\":\"" + std::string("\0", 1) + "\",\"step\":1,\"facts\":{}}"}) {
     EXPECT_FALSE(read_event(bad, line)) << bad.substr(0, 80);
   }
+}
+
+// Whatever bytes are changed, a line is refused, or its facts are an object within the line.
+TEST(EventLog, ChangedBytesAreRefusedOrRead) {
+  const std::string good =
+      R"({"event":"step","step":12,"rank":3,"time":1.5,"cause":"a\u00e9\"","before":7,"facts":{"iteration":1,"x":[1,"b"]}})";
+  std::mt19937 random(1);
+  EventLine line;
+  int read = 0;
+  for (int i = 0; i < 50000; ++i) {
+    std::string text = good;
+    for (int changes = static_cast<int>(random() % 3); changes >= 0; --changes) {
+      const std::size_t at = random() % text.size();
+      switch (random() % 3) {
+        case 0:
+          text[at] = static_cast<char>(random());
+          break;
+        case 1:
+          text.erase(at, 1);
+          break;
+        default:
+          text.insert(at, 1, "\"{}[]:,0\\"[random() % 9]);
+      }
+    }
+    if (!read_event(text, line)) continue;
+    ++read;
+    ASSERT_GE(line.facts.data(), text.data());
+    ASSERT_LE(line.facts.data() + line.facts.size(), text.data() + text.size());
+    const bool ascii = std::ranges::all_of(text, [](char c) { return static_cast<signed char>(c) >= 0; });
+    if (ascii) {
+      ASSERT_TRUE(json::accept(line.facts)) << text;
+    }
+    ASSERT_GE(line.step, 0);
+  }
+  EXPECT_GT(read, 100);
 }
 
 TEST(EventLog, AMillionHostileLinesTakeBoundedTimeAndMemory) {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "engine/gates.h"
 #include "engine/moe_operators.h"
 #include "engine/situ.h"
 #include "engine/tensor_parallel.h"
@@ -67,6 +68,17 @@ std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParame
   return std::make_unique<FeedForward>(config, parameters, ffn, name, published, names);
 }
 
+namespace {
+
+// All columns of x in memory of their own.
+Value copy_of(const Value& x) {
+  const turbo::ColumnRun all{
+      .from = 0, .to = 0, .groups = 1, .columns = static_cast<std::int32_t>(x.shape()[1])};
+  return take_apart(x, {{all}})[0];
+}
+
+}  // namespace
+
 void DecoderBlock::forward(engine::Residual& x, const BlockInputs& in) const {
   engine::BlockScope scope(x, layer_);
   run(attention_, x, in);
@@ -79,7 +91,7 @@ void DecoderBlock::run(const Branch& branch, engine::Residual& x, const BlockInp
   // Without a norm the branch reads a copy of the stream. A product that adds its gradient to the stream's
   // own rounds otherwise where that is shared, and the policy of weight gradients decides whether it is.
   Value y = branch.layer->forward(
-      branch.norm ? Normed(x, *branch.norm, epsilon_, decoding) : Normed(scale(x.sum, 1)), in);
+      branch.norm ? Normed(x, *branch.norm, epsilon_, decoding) : Normed(copy_of(x.sum)), in);
   if (branch.norm_after) y = norm(y, *branch.norm_after, epsilon_);
   if (residual_scale_ != 1) y = scale(std::move(y), residual_scale_);
   add(x, std::move(y));

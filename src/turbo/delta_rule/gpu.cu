@@ -1,5 +1,6 @@
 // The delta rule on GPUs. docs/performance.md has what it should cost.
 #include "turbo/delta_rule/gpu_cached.h"
+#include "turbo/delta_rule/gpu_chunks.h"
 #include "turbo/delta_rule/gpu_gradients.h"
 #include "turbo/gpu/register.h"
 
@@ -108,7 +109,70 @@ struct StoreOut {
   }
 };
 
+// ---- By chunks on matrix units --------------------------------------------------------------------
+
+// Calls body(constant of the padded width of keys, constant of whether gates are by channel) where the
+// kernels of gpu_chunks.h serve this shape; returns whether they do.
+template <class Body>
+bool with_chunks([[maybe_unused]] const Context& context, const DeltaRuleShape& s, DType dtype, Body&& body) {
+  if constexpr (kWarp == 32) {
+    constexpr std::int64_t kWidest = 128;
+    if (dtype != DType::kBF16 || s.key_dim > kWidest || s.key_dim % 8 != 0 || s.value_dim % 8 != 0)
+      return false;
+#ifdef PRIMUS_GPU_VENDOR
+    using Largest = DeltaAdvance<BFloat16, kWidest, true>::Memory;
+    if (most_shared(context) < static_cast<std::int64_t>(sizeof(Largest))) return false;
+#endif
+    with_flag(s.channel_gates, [&](auto by_channel) {
+      if (s.key_dim > kWidest / 2) return body(std::integral_constant<int, kWidest>{}, by_channel);
+      body(std::integral_constant<int, kWidest / 2>{}, by_channel);
+    });
+    return true;
+  }
+  return false;
+}
+
+template <int kKeys>
+DeltaChunks<BFloat16> take_chunks(Pieces& pieces, const DeltaRuleShape& s, bool by_channel) {
+  const std::int64_t items = DeltaSizes(s).items, strips = blocks_for(s.value_dim, kStrip);
+  const std::int64_t keys = by_channel ? items * kRows * kKeys : 0;
+  return {pieces.take<BFloat16>(items * kKeys * kRows),
+          pieces.take<BFloat16>(items * kRows * kRows),
+          pieces.take<Bytes16>(items * strips * kBlocks * kWarp),
+          pieces.take<Bytes16>(items * strips * (kKeys / kTile) * kWarp),
+          pieces.take<float>(items * (by_channel ? kKeys : kRows + 4)),
+          pieces.take<float>(by_channel ? 0 : items * kRows),
+          pieces.take<BFloat16>(keys),
+          pieces.take<BFloat16>(keys),
+          strips};
+}
+
+// Everything up to the states and U.
+template <int kKeys, bool kByChannel>
+void make_chunks(Context& context, const DeltaItems<BFloat16>& in, const DeltaChunks<BFloat16>& to) {
+  using Prepare = DeltaPrepare<BFloat16, kKeys, kByChannel>;
+  using Advance = DeltaAdvance<BFloat16, kKeys, kByChannel>;
+  launch(context, in.count(), Prepare{{in, to}}, sizeof(typename Prepare::Memory));
+  launch(context, in.batch * in.heads * blocks_for(to.strips, Advance::kStrips), Advance{{in, to}},
+         sizeof(typename Advance::Memory));
+}
+
+bool forward_by_chunks(Context& context, const DeltaRuleForward& a) {
+  return with_chunks(context, a.shape, a.qkv.dtype, [&](auto keys, auto by_channel) {
+    using Output = DeltaOutput<BFloat16, keys(), by_channel()>;
+    Pieces pieces(context.data<std::byte>(a.workspace));
+    const DeltaChunks<BFloat16> to = take_chunks<keys()>(pieces, a.shape, by_channel());
+    for_each_heads(a.shape, [&](std::int64_t first, std::int64_t heads) {
+      const DeltaItems<BFloat16> in(context, a, first, heads);
+      make_chunks<keys(), by_channel()>(context, in, to);
+      launch(context, in.count() * Output::parts(to.strips), Output{{in, to}, context.data<BFloat16>(a.out)},
+             sizeof(typename Output::Memory));
+    });
+  });
+}
+
 void forward(Context& context, const DeltaRuleForward& a) {
+  if (forward_by_chunks(context, a)) return;
   with_float_type(a.qkv.dtype, [&](auto tag) {
     using T = decltype(tag);
     Pieces pieces(context.data<std::byte>(a.workspace));
@@ -195,7 +259,12 @@ std::int64_t workspace(const DeltaRuleShape& shape, DType dtype) {
   return pieces.used();
 }
 
-std::int64_t forward_workspace(Context&, const DeltaRuleForward& a) {
+std::int64_t forward_workspace(Context& context, const DeltaRuleForward& a) {
+  Pieces pieces(nullptr);
+  const bool by_chunks = with_chunks(context, a.shape, a.qkv.dtype, [&](auto keys, auto by_channel) {
+    take_chunks<keys()>(pieces, a.shape, by_channel());
+  });
+  if (by_chunks) return pieces.used();
   return workspace<ForwardMemory>(a.shape, a.qkv.dtype);
 }
 std::int64_t backward_workspace(Context&, const DeltaRuleBackward& a) {

@@ -84,6 +84,10 @@ std::vector<DeltaCase> cases(const DeviceUnderTest& device) {
     all.push_back({1, 140, 1, 2, 32, 16, by_channel, true, true, DType::kBF16, GateKind::kMixed});
     all.push_back({2, 72, 1, 1, 128, 64, by_channel, true, false, DType::kBF16});
     all.push_back({1, 70, 1, 1, 128, 128, by_channel, true, false, DType::kF32});
+    all.push_back({1, 200, 2, 4, 128, 128, by_channel, true, true, DType::kBF16, GateKind::kMixed});
+    all.push_back({1, 200, 1, 1, 64, 72, by_channel, false, true, DType::kBF16, GateKind::kStrong});
+    all.push_back({2, 129, 1, 2, 40, 256, by_channel, true, false, DType::kBF16, GateKind::kNone});
+    all.push_back({1, 70, 1, 1, 136, 24, by_channel, true, false, DType::kBF16});
   }
   return all;
 }

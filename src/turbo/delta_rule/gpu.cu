@@ -1,6 +1,6 @@
 // The delta rule on GPUs. docs/performance.md has what it should cost.
 #include "turbo/delta_rule/gpu_cached.h"
-#include "turbo/delta_rule/gpu_chunks.h"
+#include "turbo/delta_rule/gpu_chunk_gradients.h"
 #include "turbo/delta_rule/gpu_gradients.h"
 #include "turbo/gpu/register.h"
 
@@ -133,7 +133,8 @@ bool with_chunks([[maybe_unused]] const Context& context, const DeltaRuleShape& 
 }
 
 template <int kKeys>
-DeltaChunks<BFloat16> take_chunks(Pieces& pieces, const DeltaRuleShape& s, bool by_channel) {
+DeltaChunks<BFloat16> take_chunks(Pieces& pieces, const DeltaRuleShape& s, bool by_channel,
+                                  bool backward = false) {
   const std::int64_t items = DeltaSizes(s).items, strips = blocks_for(s.value_dim, kStrip);
   const std::int64_t keys = by_channel ? items * kRows * kKeys : 0;
   return {pieces.take<BFloat16>(items * kKeys * kRows),
@@ -144,6 +145,7 @@ DeltaChunks<BFloat16> take_chunks(Pieces& pieces, const DeltaRuleShape& s, bool 
           pieces.take<float>(by_channel ? 0 : items * kRows),
           pieces.take<BFloat16>(keys),
           pieces.take<BFloat16>(keys),
+          backward ? pieces.take<BFloat16>(items * kRows * kRows) : nullptr,
           strips};
 }
 
@@ -191,6 +193,73 @@ void forward(Context& context, const DeltaRuleForward& a) {
   });
 }
 
+// Gates by channel have no backward pass by chunks.
+template <class Body>
+bool with_chunks_back(const Context& context, const DeltaRuleShape& s, DType dtype, Body&& body) {
+  if constexpr (kWarp == 32) {
+#ifdef PRIMUS_GPU_VENDOR
+    using Largest = DeltaRetreat<BFloat16, 128>::Memory;
+    if (most_shared(context) < static_cast<std::int64_t>(sizeof(Largest))) return false;
+#endif
+    if (s.channel_gates) return false;
+    return with_chunks(context, s, dtype, [&](auto keys, auto by_channel) {
+      if constexpr (!by_channel()) body(keys);
+    });
+  }
+  return false;
+}
+
+template <int kKeys>
+struct ChunkedBackwardMemory {
+  ChunkedBackwardMemory(Pieces& pieces, const DeltaRuleShape& s)
+      : chunks(take_chunks<kKeys>(pieces, s, false, true)),
+        d{.out = nullptr,
+          .u = pieces.take<Bytes16>(DeltaSizes(s).items * chunks.strips * kBlocks * kWarp),
+          .states = pieces.take<Bytes16>(DeltaSizes(s).items * chunks.strips * (kKeys / kTile) * kWarp),
+          .q = pieces.take<float>(DeltaSizes(s).keys),
+          .k = pieces.take<float>(DeltaSizes(s).keys),
+          .qkv = nullptr,
+          .g = nullptr,
+          .beta = nullptr} {}
+  DeltaChunks<BFloat16> chunks;
+  DeltaChunkGradients<BFloat16> d;
+};
+
+// Gradients of queries and keys of key heads, from those of value heads.
+template <class T>
+void add_keys(Context& context, const DeltaItems<T>& in, const DeltaGradients<T>& d) {
+  using Keys = DeltaKeys<T>;
+  const std::int64_t warps = 2 * in.batch * in.sequence * (in.heads / in.group);
+  launch(context, blocks_for(warps, Keys::kThreads / kWarp), Keys{in, d});
+}
+
+bool backward_by_chunks(Context& context, const DeltaRuleBackward& a) {
+  return with_chunks_back(context, a.shape, a.qkv.dtype, [&](auto keys) {
+    using Retreat = DeltaRetreat<BFloat16, keys()>;
+    using Finish = DeltaFinish<BFloat16, keys()>;
+    Pieces pieces(context.data<std::byte>(a.workspace));
+    const ChunkedBackwardMemory<keys()> memory(pieces, a.shape);
+    const DeltaChunks<BFloat16>& to = memory.chunks;
+    DeltaChunkGradients<BFloat16> d = memory.d;
+    d.out = context.data<BFloat16>(a.d_out);
+    d.qkv = context.data<BFloat16>(a.d_qkv);
+    d.g = context.data<float>(a.d_g);
+    d.beta = context.data<float>(a.d_beta);
+    for_each_heads(a.shape, [&](std::int64_t first, std::int64_t heads) {
+      const DeltaItems<BFloat16> in(context, a, first, heads);
+      make_chunks<keys(), false>(context, in, to);
+      launch(context, in.batch * in.heads * blocks_for(to.strips, Retreat::kStrips), Retreat{{in, to}, d},
+             sizeof(typename Retreat::Memory));
+      launch(context, in.count(), Finish{{in, to}, d}, sizeof(typename Finish::Memory));
+      DeltaGradients<BFloat16> of_keys{};
+      of_keys.q = d.q;
+      of_keys.looking = d.k;
+      of_keys.qkv = d.qkv;
+      add_keys(context, in, of_keys);
+    });
+  });
+}
+
 // What comes of the gradients of the matrices of tokens with tokens.
 template <class T>
 void pairs_backward(Context& context, const DeltaItems<T>& in, const DeltaStates<T>& m,
@@ -215,6 +284,7 @@ void pairs_backward(Context& context, const DeltaItems<T>& in, const DeltaStates
 }
 
 void backward(Context& context, const DeltaRuleBackward& a) {
+  if (backward_by_chunks(context, a)) return;
   with_float_type(a.qkv.dtype, [&](auto tag) {
     using T = decltype(tag);
     Pieces pieces(context.data<std::byte>(a.workspace));
@@ -245,9 +315,7 @@ void backward(Context& context, const DeltaRuleBackward& a) {
       launch(context, items, DeltaUndecay<T>{in, m, d});
       pairs_backward(context, in, m, d);
       launch(context, items, DeltaGates<T>{in, m, d});
-      using Keys = DeltaKeys<T>;
-      const std::int64_t warps = 2 * in.batch * in.sequence * (heads / in.group);
-      launch(context, blocks_for(warps, Keys::kThreads / kWarp), Keys{in, d});
+      add_keys(context, in, d);
     });
   });
 }
@@ -267,7 +335,11 @@ std::int64_t forward_workspace(Context& context, const DeltaRuleForward& a) {
   if (by_chunks) return pieces.used();
   return workspace<ForwardMemory>(a.shape, a.qkv.dtype);
 }
-std::int64_t backward_workspace(Context&, const DeltaRuleBackward& a) {
+std::int64_t backward_workspace(Context& context, const DeltaRuleBackward& a) {
+  Pieces pieces(nullptr);
+  const bool by_chunks = with_chunks_back(context, a.shape, a.qkv.dtype,
+                                          [&](auto keys) { ChunkedBackwardMemory<keys()>(pieces, a.shape); });
+  if (by_chunks) return pieces.used();
   return workspace<BackwardMemory>(a.shape, a.qkv.dtype);
 }
 

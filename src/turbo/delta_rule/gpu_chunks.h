@@ -35,9 +35,10 @@ struct DeltaChunks {
   Bytes16* u;       // [strips, kBlocks, kWarp] left operands [columns, tokens]: U0, then U
   Bytes16* states;  // [strips, keys / kTile, kWarp] left operands [columns, keys]: S in front
   float* write;     // by head: [kRows + 4]: what a key leaves behind the chunk, and what is left of S; by
-                 // channel: [keys] of S
-  float* read;  // by head: [kRows]: times queries
-  T *q, *k;     // by channel: [kRows, keys]: decayed queries, keys as they are left behind the chunk
+                    // channel: [keys] of S
+  float* read;      // by head: [kRows]: times queries
+  T *q, *k;         // by channel: [kRows, keys]: decayed queries, keys as they are left behind the chunk
+  T* back;  // [kRows, kRows], if it is wanted: the inverse's blocks on the diagonal, - L[i][j] T[j] below
   std::int64_t strips;
 };
 
@@ -59,6 +60,25 @@ struct DeltaChunkKernel {
       const bool there = i < rows && c < cols;
       copy_async(&to[i][c], there ? from + i * stride + c : from, there);
     }
+  }
+  // sums [kRows]: of a head's gates, by the block's first warp: a lane has two tokens.
+  PRIMUS_DEVICE static void sum_gates_of_head(const DeltaItems<T>& in, std::int64_t item, int tokens,
+                                              double* sums) {
+    const std::int64_t stride = in.all_heads;
+    const float* const g = in.g + in.row(item) * in.all_heads + in.head(item);
+    if (warp() != 0) return;
+    const int i = 2 * lane();
+    const double first = i < tokens ? static_cast<double>(g[i * stride]) : 0.0;
+    const double second = i + 1 < tokens ? static_cast<double>(g[(i + 1) * stride]) : 0.0;
+    double sum = first + second;
+    PRIMUS_UNROLL
+    for (int distance = 1; distance < kWarp; distance *= 2) {
+      const double before = from_lane_before(sum, distance);
+      if (lane() >= distance) sum += before;
+    }
+    const double before = from_lane_before(sum, 1), start = lane() > 0 ? before : 0.0;
+    sums[i] = start + first;
+    sums[i + 1] = start + first + second;
   }
   PRIMUS_DEVICE const T* queries(std::int64_t item) const {
     return in.qkv + in.row(item) * in.width + in.head(item) / in.group * in.key_dim;
@@ -130,6 +150,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
     Base::template copy_rows<kThreads, kPart>(values, in.width, tokens, in.value_dim, m.wide);
     end_group_of_copies();
     substitute(m);
+    if (to.back) substitute_back(m, to.back + item * kRows * kRows);
     for (int at = thread(); at < kRows * kRows / 8; at += kThreads) {
       const int i = at / (kRows / 8), j = at % (kRows / 8) * 8;
       using Line = Pack<T, 8>;
@@ -172,9 +193,9 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
 
  private:
   PRIMUS_DEVICE void sum_gates(Memory& m, std::int64_t item, int tokens) const {
-    const std::int64_t columns = in.gate_columns(), stride = in.all_heads * columns;
-    const float* const g = in.g + (in.row(item) * in.all_heads + in.head(item)) * columns;
     if constexpr (kByChannel) {
+      const std::int64_t stride = in.all_heads * in.key_dim;
+      const float* const g = in.g + (in.row(item) * in.all_heads + in.head(item)) * in.key_dim;
       constexpr int kAhead = 16;
       if (thread() >= kKeys) return;
       const int c = thread();
@@ -192,19 +213,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
         }
       }
     } else {
-      if (warp() != 0) return;
-      const int i = 2 * lane();
-      const double first = i < tokens ? static_cast<double>(g[i * stride]) : 0.0;
-      const double second = i + 1 < tokens ? static_cast<double>(g[(i + 1) * stride]) : 0.0;
-      double sum = first + second;
-      PRIMUS_UNROLL
-      for (int distance = 1; distance < kWarp; distance *= 2) {
-        const double before = from_lane_before(sum, distance);
-        if (lane() >= distance) sum += before;
-      }
-      const double before = from_lane_before(sum, 1), start = lane() > 0 ? before : 0.0;
-      m.sums[i] = start + first;
-      m.sums[i + 1] = start + first + second;
+      Base::sum_gates_of_head(in, item, tokens, m.sums);
     }
   }
 
@@ -401,6 +410,28 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
     for (int i = 0; i < kTile; ++i) {
       m.solution.x[own + i][c] = from_float<T>(x[i] * of_values);
       if (diagonal) m.solution.keys[own + i][c - own] = from_float<T>(x[i] * of_keys);
+    }
+  }
+
+  // T and L T, block column by block column: a lane has a row.
+  PRIMUS_DEVICE static void substitute_back(const Memory& m, T* back) {
+    const int own = warp() % kBlocks * kTile, row = own + warp() / kBlocks * kWarp + lane();
+    if (row >= kRows) return;
+    const bool diagonal = row < own + kTile;
+    float x[kTile];
+    PRIMUS_UNROLL
+    for (int c = 0; c < kTile; ++c) x[c] = diagonal ? (c == row - own ? 1.0F : 0.0F) : m.l[row][own + c];
+    PRIMUS_UNROLL
+    for (int c = kTile - 1; c > 0; --c) {
+      PRIMUS_UNROLL
+      for (int j = 0; j < c; ++j) x[j] = multiply_add(-m.l[own + c][own + j], x[c], x[j]);
+    }
+    PRIMUS_UNROLL
+    for (int c = 0; c < kTile; c += 8) {
+      float piece[8];
+      PRIMUS_UNROLL
+      for (int n = 0; n < 8; ++n) piece[n] = diagonal ? x[c + n] : -x[c + n];
+      store<8>(back + row * kRows + own + c, piece);
     }
   }
 

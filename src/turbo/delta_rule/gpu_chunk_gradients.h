@@ -1,0 +1,451 @@
+// The delta rule's backward pass on matrix units, with a gate for each head, behind DeltaPrepare and
+// DeltaAdvance (gpu_chunks.h): two kernels, then DeltaKeys (gpu_gradients.h).
+//
+//   DeltaRetreat   from the last chunk to the first: the gradients of U and of states
+//   DeltaFinish    all chunks at once: z = (I + L)^-T dU, which is dV but for beta; from z, U and the states
+//   the
+//                  gradients of queries and keys, and of gates and beta
+#pragma once
+
+#include "turbo/delta_rule/gpu_chunks.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+template <class T>
+struct DeltaChunkGradients {
+  const T* out;     // of the caller
+  Bytes16* u;       // like DeltaChunks::u
+  Bytes16* states;  // like DeltaChunks::states: of the state behind the chunk
+  float *q, *k;     // [kRows, key_dim] of each item
+  T* qkv;           // of the caller
+  float *g, *beta;
+};
+
+// A block has a head of a sequence and 64 value columns, a warp 16 of them.
+template <class T, int kKeys>
+struct DeltaRetreat : DeltaChunkKernel<T, kKeys, false> {
+  using Base = DeltaChunkKernel<T, kKeys, false>;
+  using Base::in, Base::to;
+  DeltaChunkGradients<T> d;
+  static constexpr int kKeyTiles = Base::kKeyTiles, kFactors = Base::kFactors;
+  static constexpr int kThreads = 128, kStrips = kThreads / kWarp, kColumns = kStrips * kStrip, kStages = 2;
+
+  struct Stage {
+    T q[kRows][kKeys + kPad], k[kRows][kKeys + kPad];
+    T w[kKeys][kRows + kPad];
+    T p[kRows][kRows + kPad];
+    T out[kRows][kColumns + kPad];
+    float factors[kFactors], read[kRows];
+  };
+  using Memory = Stage[kStages];
+
+  PRIMUS_DEVICE void operator()() const {
+    Memory& m = *reinterpret_cast<Memory*>(dynamic_shared());
+    const std::int64_t slices = (to.strips + kStrips - 1) / kStrips, of_head = block() / slices;
+    const std::int64_t sequence = of_head / in.heads, head = of_head % in.heads;
+    const std::int64_t first = block() % slices * kStrips, strip = first + warp();
+    begin_copies(m[0], in.item(sequence, in.chunks - 1, head), first);
+    end_group_of_copies();
+    Accumulator state[kKeyTiles];
+    PRIMUS_UNROLL
+    for (int c = 0; c < kKeyTiles; ++c) state[c].clear();
+    for (std::int64_t chunk = in.chunks - 1, stage = 0; chunk >= 0; --chunk, stage = 1 - stage) {
+      const std::int64_t item = in.item(sequence, chunk, head);
+      wait_for_copies<0>();
+      barrier();
+      if (chunk > 0) begin_copies(m[1 - stage], in.item(sequence, chunk - 1, head), first);
+      end_group_of_copies();
+      if (strip < to.strips) pass(m[stage], item, strip, state);
+    }
+  }
+
+ private:
+  PRIMUS_DEVICE void pass(const Stage& now, std::int64_t item, std::int64_t strip,
+                          Accumulator (&state)[kKeyTiles]) const {
+    Accumulator u[kBlocks], by_read[kBlocks];
+    Operand<T> out[kBlocks];
+    PRIMUS_UNROLL
+    for (int t = 0; t < kBlocks; ++t) {
+      u[t].clear();
+      by_read[t].clear();
+      out[t] = load_left<true>(&now.out[t * kTile][warp() * kStrip], kColumns + kPad);
+    }
+    Bytes16* const states = d.states + (item * to.strips + strip) * kKeyTiles * kWarp + lane();
+    PRIMUS_UNROLL
+    for (int c = 0; c < kKeyTiles; ++c) {
+      const auto rounded = to_left<T>(state[c]);
+      states[c * kWarp] = std::bit_cast<Bytes16>(rounded);
+      PRIMUS_UNROLL
+      for (int t = 0; t < kBlocks; ++t)
+        multiply(u[t], rounded, load_right<false>(&now.k[t * kTile][c * kTile], kKeys + kPad));
+    }
+    PRIMUS_UNROLL
+    for (int t = 0; t < kBlocks; ++t) {
+      PRIMUS_UNROLL
+      for (int i = t; i < kBlocks; ++i)
+        multiply(by_read[t], out[i], load_right<true>(&now.p[i * kTile][t * kTile], kRows + kPad));
+    }
+    const float through = now.factors[kRows];
+    PRIMUS_UNROLL
+    for (int c = 0; c < kKeyTiles; ++c) {
+      PRIMUS_UNROLL
+      for (int n = 0; n < kPerLane; ++n) state[c].at[n] *= through;
+    }
+    Bytes16* const kept = d.u + (item * to.strips + strip) * kBlocks * kWarp + lane();
+    PRIMUS_UNROLL
+    for (int t = 0; t < kBlocks; ++t) {
+      PRIMUS_UNROLL
+      for (int n = 0; n < kPerLane; ++n) {
+        const float factor = now.factors[t * kTile + Accumulator::col(n)];
+        u[t].at[n] = multiply_add(factor, u[t].at[n], in.scale * by_read[t].at[n]);
+        out[t].at[n] =
+            from_float<T>(to_float(out[t].at[n]) * in.scale * now.read[t * kTile + Operand<T>::left_k(n)]);
+      }
+      const auto rounded = to_left<T>(u[t]);
+      kept[t * kWarp] = std::bit_cast<Bytes16>(rounded);
+      PRIMUS_UNROLL
+      for (int c = 0; c < kKeyTiles; ++c) {
+        multiply(state[c], out[t], load_right<true>(&now.q[t * kTile][c * kTile], kKeys + kPad));
+        multiply(state[c], rounded, load_right<false>(&now.w[c * kTile][t * kTile], kRows + kPad));
+      }
+    }
+  }
+  PRIMUS_DEVICE void begin_copies(Stage& stage, std::int64_t item, std::int64_t first) const {
+    const int tokens = in.tokens(item);
+    const T* const queries = this->queries(item);
+    Base::template copy_rows<kThreads, kKeys>(queries, in.width, tokens, in.key_dim, stage.q);
+    Base::template copy_rows<kThreads, kKeys>(queries + in.k_column, in.width, tokens, in.key_dim, stage.k);
+    Base::template copy_rows<kThreads, kRows>(to.p + item * kRows * kRows, kRows, kRows, kRows, stage.p);
+    const std::int64_t column = in.head(item) * in.value_dim + first * kStrip,
+                       width = in.all_heads * in.value_dim;
+    Base::template copy_rows<kThreads, kColumns>(d.out + in.row(item) * width + column, width, tokens,
+                                                 in.value_dim - first * kStrip, stage.out);
+    constexpr int kPieces = kRows / 8;
+    const T* const w = to.w + item * kKeys * kRows;
+    for (int at = thread(); at < kKeys * kPieces; at += kThreads)
+      copy_async(&stage.w[at / kPieces][at % kPieces * 8], w + at * 8, true);
+    if (thread() < kFactors / 4)
+      copy_async(&stage.factors[thread() * 4], to.write + item * kFactors + thread() * 4, true);
+    if (thread() < kRows / 4)
+      copy_async(&stage.read[thread() * 4], to.read + item * kRows + thread() * 4, true);
+  }
+};
+
+// A block has an item. A warp has 16 channels of the gradients of queries and keys, and a block of rows of
+// the gradient of P or of the products of keys.
+template <class T, int kKeys>
+struct DeltaFinish : DeltaChunkKernel<T, kKeys, false> {
+  using Base = DeltaChunkKernel<T, kKeys, false>;
+  using Base::in, Base::to;
+  DeltaChunkGradients<T> d;
+  static constexpr int kKeyTiles = Base::kKeyTiles;
+  static constexpr int kThreads = 256, kWarps = kThreads / kWarp, kColumns = 64;
+  static_assert(kWarp != 32 || (kWarps == 2 * kBlocks && kWarps >= kKeyTiles));
+  static_assert(kColumns / kStrip == kBlocks);
+
+  struct Memory {
+    T q[kRows][kKeys + kPad], k[kRows][kKeys + kPad];  // normalised
+    T back[kRows][kRows + kPad];
+    union {
+      struct {
+        T out[kRows][kColumns + kPad];
+        T z[kColumns][kRows + kPad], u[kColumns][kRows + kPad];
+        T state[kColumns][kKeys + kPad], d_state[kColumns][kKeys + kPad];
+      } part;
+      struct {
+        T read[kRows][kRows + kPad], write[kRows][kRows + kPad], by_beta[kRows][kRows + kPad];
+      } pairs;
+    };
+    double sums[kRows];
+    float since[kRows], until[kRows], beta[kRows];
+    int document[kRows];
+    float gates[kWarps][kRows], betas[kWarps][kRows];  // what channels of a warp say
+    float z_values[kThreads / kRows][kRows];
+  };
+
+  PRIMUS_DEVICE void operator()() const {
+    Memory& m = *reinterpret_cast<Memory*>(dynamic_shared());
+    const std::int64_t item = block();
+    const int tokens = in.tokens(item);
+    const T* const queries = this->queries(item);
+    Base::template copy_rows<kThreads, kKeys>(queries, in.width, tokens, in.key_dim, m.q);
+    Base::template copy_rows<kThreads, kKeys>(queries + in.k_column, in.width, tokens, in.key_dim, m.k);
+    Base::template copy_rows<kThreads, kRows>(to.back + item * kRows * kRows, kRows, kRows, kRows, m.back);
+    end_group_of_copies();
+    Base::sum_gates_of_head(in, item, tokens, m.sums);
+    if (const int i = thread() - kThreads / 2; i >= 0 && i < kRows) {
+      m.beta[i] = in.beta_of(item, i);
+      m.document[i] = i < tokens ? in.document(item, i) : kRows;
+    }
+    wait_for_copies<0>();
+    barrier();
+    if (const int i = thread(); i < kRows) {
+      const int last = tokens - 1;
+      m.since[i] = i <= last && m.document[i] < 0 ? ::expf(static_cast<float>(m.sums[i])) : 0.0F;
+      m.until[i] =
+          i <= last && m.document[last] <= i ? ::expf(static_cast<float>(m.sums[last] - m.sums[i])) : 0.0F;
+    }
+    normalise(m);
+
+    const int own = warp() % kBlocks, channel = warp() * kTile;
+    const bool of_read = warp() < kBlocks, has_channels = warp() < kKeyTiles;
+    Accumulator q[kBlocks], looking[kBlocks], seen[kBlocks], pairs[kBlocks];
+    PRIMUS_UNROLL
+    for (int b = 0; b < kBlocks; ++b) {
+      q[b].clear();
+      looking[b].clear();
+      seen[b].clear();
+      pairs[b].clear();
+    }
+    float of_states = 0, z_values = 0;
+    auto& part = m.part;
+    for (std::int64_t first = 0; first < to.strips; first += kColumns / kStrip) {
+      barrier();
+      load_part(m, item, first, of_states);
+      barrier();
+      z_values += values_gradient(m, item, first);
+      PRIMUS_UNROLL
+      for (int v = 0; v < kColumns; v += kTile) {
+        const auto left = of_read ? load_left<false>(&part.out[own * kTile][v], kColumns + kPad)
+                                  : load_left<true>(&part.z[v][own * kTile], kRows + kPad);
+        PRIMUS_UNROLL
+        for (int j = 0; j < kBlocks; ++j) {
+          if (j <= own) multiply(pairs[j], left, load_right<true>(&part.u[v][j * kTile], kRows + kPad));
+        }
+        if (!has_channels) continue;
+        const auto state = load_right<true>(&part.state[v][channel], kKeys + kPad);
+        const auto d_state = load_right<true>(&part.d_state[v][channel], kKeys + kPad);
+        PRIMUS_UNROLL
+        for (int b = 0; b < kBlocks; ++b) {
+          multiply(q[b], load_left<false>(&part.out[b * kTile][v], kColumns + kPad), state);
+          multiply(looking[b], load_left<true>(&part.z[v][b * kTile], kRows + kPad), state);
+          multiply(seen[b], load_left<true>(&part.u[v][b * kTile], kRows + kPad), d_state);
+        }
+      }
+    }
+    m.z_values[thread() / kRows][thread() % kRows] = z_values;
+    barrier();
+    PRIMUS_UNROLL
+    for (int j = 0; j < kBlocks; ++j) {
+      PRIMUS_UNROLL
+      for (int n = 0; n < kPerLane; ++n) {
+        const int row = own * kTile + Accumulator::row(n), other = j * kTile + Accumulator::col(n);
+        const bool sees = other <= row && other >= m.document[row];
+        const float decay = sees ? ::expf(static_cast<float>(m.sums[row] - m.sums[other])) : 0.0F;
+        if (of_read) {
+          m.pairs.read[row][other] = from_float<T>(in.scale * decay * pairs[j].at[n]);
+        } else {
+          const float value = other < row ? -decay * pairs[j].at[n] : 0.0F;
+          m.pairs.write[row][other] = from_float<T>(value);
+          m.pairs.by_beta[row][other] = from_float<T>(m.beta[row] * value);
+        }
+      }
+    }
+    float last = 0;
+    if (has_channels) {
+      PRIMUS_UNROLL
+      for (int b = 0; b < kBlocks; ++b) {
+        PRIMUS_UNROLL
+        for (int n = 0; n < kPerLane; ++n) {
+          const int row = b * kTile + Accumulator::row(n);
+          q[b].at[n] *= in.scale * m.since[row];
+          looking[b].at[n] *= -m.since[row];
+          seen[b].at[n] *= m.until[row];
+          last = multiply_add(seen[b].at[n], to_float(m.k[row][channel + Accumulator::col(n)]), last);
+        }
+      }
+    }
+    barrier();
+    if (has_channels) {
+      PRIMUS_UNROLL
+      for (int j = 0; j < kBlocks; ++j) {
+        const auto keys = load_right<true>(&m.k[j * kTile][channel], kKeys + kPad);
+        const auto queries_of = load_right<true>(&m.q[j * kTile][channel], kKeys + kPad);
+        PRIMUS_UNROLL
+        for (int b = 0; b < kBlocks; ++b) {
+          if (b >= j) {
+            multiply(q[b], load_left<false>(&m.pairs.read[b * kTile][j * kTile], kRows + kPad), keys);
+            multiply(looking[b], load_left<false>(&m.pairs.write[b * kTile][j * kTile], kRows + kPad), keys);
+          }
+          if (b <= j) {
+            multiply(seen[b], load_left<true>(&m.pairs.read[j * kTile][b * kTile], kRows + kPad), queries_of);
+            multiply(seen[b], load_left<true>(&m.pairs.by_beta[j * kTile][b * kTile], kRows + kPad), keys);
+          }
+        }
+      }
+      store_keys(m, item, channel, q, looking, seen);
+    }
+    const int end = tokens - 1;
+    const float of_last = block_reduce<kThreads>(multiply_add(m.since[end], of_states, last));
+    if (thread() < kRows) store_beta(m, item, tokens);
+    if (warp() == 0) store_gates(m, item, tokens, of_last);
+  }
+
+ private:
+  PRIMUS_DEVICE void normalise(Memory& m) const {
+    if (!in.normalise) return;
+    // Two threads have a row.
+    const int i = thread() / 2 % kRows;
+    T* const row = thread() < kThreads / 2 ? m.k[i] : m.q[i];
+    float square = 0;
+    for (int c = thread() % 2 * 8; c < kKeys; c += 16) {
+      float x[8];
+      load<8>(row + c, x);
+      PRIMUS_UNROLL
+      for (int n = 0; n < 8; ++n) square = multiply_add(x[n], x[n], square);
+    }
+    square += from_lane_xor(square, 1);
+    const float factor = 1.0F / ::sqrtf(square + in.epsilon);
+    for (int c = thread() % 2 * 8; c < kKeys; c += 16) {
+      float x[8];
+      load<8>(row + c, x);
+      PRIMUS_UNROLL
+      for (int n = 0; n < 8; ++n) x[n] *= factor;
+      store<8>(row + c, x);
+    }
+  }
+
+  // Some value columns: half of the warps solve for z, the others bring U and the states.
+  PRIMUS_DEVICE void load_part(Memory& m, std::int64_t item, std::int64_t first, float& of_states) const {
+    const std::int64_t width = in.all_heads * in.value_dim;
+    const T* const out = d.out + in.row(item) * width + in.head(item) * in.value_dim + first * kStrip;
+    Base::template copy_rows<kThreads, kColumns>(out, width, in.tokens(item), in.value_dim - first * kStrip,
+                                                 m.part.out);
+    end_group_of_copies();
+    const int local = warp() % kBlocks * kStrip;
+    const std::int64_t strip = first + warp() % kBlocks;
+    const bool there = strip < to.strips;
+    const std::int64_t of_u = (item * to.strips + strip) * kBlocks * kWarp + lane();
+    const std::int64_t of_state = (item * to.strips + strip) * kKeyTiles * kWarp + lane();
+    if (warp() < kBlocks) {
+      Operand<T> z[kBlocks];
+      PRIMUS_UNROLL
+      for (int j = kBlocks - 1; j >= 0; --j) {
+        Accumulator sum;
+        sum.clear();
+        const auto u = there ? std::bit_cast<Operand<T>>(d.u[of_u + j * kWarp]) : Operand<T>{};
+        multiply(sum, u, load_right<true>(&m.back[j * kTile][j * kTile], kRows + kPad));
+        PRIMUS_UNROLL
+        for (int i = kBlocks - 1; i > j; --i)
+          multiply(sum, z[i], load_right<true>(&m.back[i * kTile][j * kTile], kRows + kPad));
+        z[j] = to_left<T>(sum);
+        lay(z[j], &m.part.z[local][j * kTile], kRows + kPad);
+      }
+    } else {
+      PRIMUS_UNROLL
+      for (int t = 0; t < kBlocks; ++t) {
+        const auto u = there ? std::bit_cast<Operand<T>>(to.u[of_u + t * kWarp]) : Operand<T>{};
+        lay(u, &m.part.u[local][t * kTile], kRows + kPad);
+      }
+      PRIMUS_UNROLL
+      for (int c = 0; c < kKeyTiles; ++c) {
+        const auto state = there ? std::bit_cast<Operand<T>>(to.states[of_state + c * kWarp]) : Operand<T>{};
+        const auto d_state = there ? std::bit_cast<Operand<T>>(d.states[of_state + c * kWarp]) : Operand<T>{};
+        lay(state, &m.part.state[local][c * kTile], kKeys + kPad);
+        lay(d_state, &m.part.d_state[local][c * kTile], kKeys + kPad);
+        PRIMUS_UNROLL
+        for (int n = 0; n < kPerLane; ++n)
+          of_states = multiply_add(to_float(state.at[n]), to_float(d_state.at[n]), of_states);
+      }
+    }
+    wait_for_copies<0>();
+  }
+  PRIMUS_DEVICE static void lay(const Operand<T>& tile, T* to, int step) {
+    PRIMUS_UNROLL
+    for (int n = 0; n < kPerLane; n += 2)
+      *reinterpret_cast<Pack<T, 2>*>(to + Operand<T>::left_row(n) * step + Operand<T>::left_k(n)) = {
+          tile.at[n], tile.at[n + 1]};
+  }
+
+  // The gradient of values; returns this thread's share of z times values. A thread has a token.
+  PRIMUS_DEVICE float values_gradient(const Memory& m, std::int64_t item, std::int64_t first) const {
+    const int i = thread() % kRows;
+    if (i >= in.tokens(item)) return 0;
+    constexpr int kOwn = kColumns / (kThreads / kRows);
+    const std::int64_t at = (in.row(item) + i) * in.width + in.v_column + in.head(item) * in.value_dim;
+    float sum = 0;
+    for (int v = thread() / kRows * kOwn; v < (thread() / kRows + 1) * kOwn; v += 8) {
+      const std::int64_t column = first * kStrip + v;
+      if (column >= in.value_dim) break;
+      float values[8], gradient[8];
+      load<8>(in.qkv + at + column, values);
+      PRIMUS_UNROLL
+      for (int n = 0; n < 8; ++n) {
+        const float z = to_float(m.part.z[v + n][i]);
+        sum = multiply_add(z, values[n], sum);
+        gradient[n] = m.beta[i] * z;
+      }
+      store<8>(d.qkv + at + column, gradient);
+    }
+    return sum;
+  }
+
+  PRIMUS_DEVICE void store_keys(Memory& m, std::int64_t item, int channel, const Accumulator (&q)[kBlocks],
+                                const Accumulator (&looking)[kBlocks],
+                                const Accumulator (&seen)[kBlocks]) const {
+    PRIMUS_UNROLL
+    for (int b = 0; b < kBlocks; ++b) {
+      float gates[Accumulator::kRows] = {}, betas[Accumulator::kRows] = {};
+      PRIMUS_UNROLL
+      for (int n = 0; n < kPerLane; ++n) {
+        const int row = b * kTile + Accumulator::row(n), c = channel + Accumulator::col(n);
+        const float key = to_float(m.k[row][c]), look = m.beta[row] * looking[b].at[n];
+        float& gate = gates[Accumulator::slot(n)];
+        gate = multiply_add(to_float(m.q[row][c]), q[b].at[n], gate);
+        gate = multiply_add(key, look - seen[b].at[n], gate);
+        float& beta = betas[Accumulator::slot(n)];
+        beta = multiply_add(key, looking[b].at[n], beta);
+        if (c >= in.key_dim) continue;
+        const std::int64_t at = (item * kRows + row) * in.key_dim + c;
+        d.q[at] = q[b].at[n];
+        d.k[at] = look + seen[b].at[n];
+      }
+      PRIMUS_UNROLL
+      for (int slot = 0; slot < Accumulator::kRows; ++slot) {
+        const float gate = reduce_row(gates[slot], Plus{}), beta = reduce_row(betas[slot], Plus{});
+        const int row = b * kTile + Accumulator::row_of_slot(slot);
+        m.gates[warp()][row] = gate;
+        m.betas[warp()][row] = beta;
+      }
+    }
+  }
+  // What the errors say of beta is z times values, less what keys found in the state and in earlier tokens.
+  PRIMUS_DEVICE void store_beta(const Memory& m, std::int64_t item, int tokens) const {
+    const int i = thread();
+    if (i >= tokens) return;
+    float sum = 0;
+    PRIMUS_UNROLL
+    for (int part = 0; part < kThreads / kRows; ++part) sum += m.z_values[part][i];
+    PRIMUS_UNROLL
+    for (int w = 0; w < kKeyTiles; ++w) sum += m.betas[w][i];
+    d.beta[(in.row(item) + i) * in.all_heads + in.head(item)] = sum;
+  }
+  // Sums over the tokens from each one on: a lane has two.
+  PRIMUS_DEVICE void store_gates(const Memory& m, std::int64_t item, int tokens, float of_last) const {
+    const auto of_token = [&](int i) {
+      double sum = 0;
+      if (i >= tokens) return sum;
+      PRIMUS_UNROLL
+      for (int w = 0; w < kKeyTiles; ++w) sum += static_cast<double>(m.gates[w][i]);
+      return i == tokens - 1 ? sum + static_cast<double>(of_last) : sum;
+    };
+    const int i = kRows - 1 - 2 * lane();
+    const double first = of_token(i), second = of_token(i - 1);
+    double sum = first + second;
+    PRIMUS_UNROLL
+    for (int distance = 1; distance < kWarp; distance *= 2) {
+      const double before = from_lane_before(sum, distance);
+      if (lane() >= distance) sum += before;
+    }
+    const double before = from_lane_before(sum, 1), start = lane() > 0 ? before : 0.0;
+    const auto keep = [&](int token, double value) {
+      if (token >= tokens) return;
+      d.g[(in.row(item) + token) * in.all_heads + in.head(item)] =
+          m.document[token] == token ? 0.0F : static_cast<float>(value);
+    };
+    keep(i, start + first);
+    keep(i - 1, start + first + second);
+  }
+};
+
+}  // namespace primus::turbo::PRIMUS_GPU

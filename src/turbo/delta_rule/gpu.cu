@@ -225,14 +225,6 @@ struct ChunkedBackwardMemory {
   DeltaChunkGradients<BFloat16> d;
 };
 
-// Gradients of queries and keys of key heads, from those of value heads.
-template <class T>
-void add_keys(Context& context, const DeltaItems<T>& in, const DeltaGradients<T>& d) {
-  using Keys = DeltaKeys<T>;
-  const std::int64_t warps = 2 * in.batch * in.sequence * (in.heads / in.group);
-  launch(context, blocks_for(warps, Keys::kThreads / kWarp), Keys{in, d});
-}
-
 bool backward_by_chunks(Context& context, const DeltaRuleBackward& a) {
   return with_chunks_back(context, a.shape, a.qkv.dtype, [&](auto keys) {
     using Retreat = DeltaRetreat<BFloat16, keys()>;
@@ -251,11 +243,7 @@ bool backward_by_chunks(Context& context, const DeltaRuleBackward& a) {
       launch(context, in.batch * in.heads * blocks_for(to.strips, Retreat::kStrips), Retreat{{in, to}, d},
              sizeof(typename Retreat::Memory));
       launch(context, in.count(), Finish{{in, to}, d}, sizeof(typename Finish::Memory));
-      DeltaGradients<BFloat16> of_keys{};
-      of_keys.q = d.q;
-      of_keys.looking = d.k;
-      of_keys.qkv = d.qkv;
-      add_keys(context, in, of_keys);
+      launch(context, in.count() / in.group, DeltaChunkKeys<BFloat16>{in, d});
     });
   });
 }
@@ -315,7 +303,9 @@ void backward(Context& context, const DeltaRuleBackward& a) {
       launch(context, items, DeltaUndecay<T>{in, m, d});
       pairs_backward(context, in, m, d);
       launch(context, items, DeltaGates<T>{in, m, d});
-      add_keys(context, in, d);
+      using Keys = DeltaKeys<T>;
+      const std::int64_t warps = 2 * in.batch * in.sequence * (heads / in.group);
+      launch(context, blocks_for(warps, Keys::kThreads / kWarp), Keys{in, d});
     });
   });
 }

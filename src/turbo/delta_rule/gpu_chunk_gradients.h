@@ -1,10 +1,10 @@
 // The delta rule's backward pass on matrix units, with a gate for each head, behind DeltaPrepare and
-// DeltaAdvance (gpu_chunks.h): two kernels, then DeltaKeys (gpu_gradients.h).
+// DeltaAdvance (gpu_chunks.h): three kernels.
 //
-//   DeltaRetreat   from the last chunk to the first: the gradients of U and of states
-//   DeltaFinish    all chunks at once: z = (I + L)^-T dU, which is dV but for beta; from z, U and the states
-//   the
-//                  gradients of queries and keys, and of gates and beta
+//   DeltaRetreat    from the last chunk to the first: the gradients of U and of states
+//   DeltaFinish     all chunks at once: z = (I + L)^-T dU, which is dV but for beta; from z, U and the states
+//                   the gradients of queries and keys of value heads, and of gates and beta
+//   DeltaChunkKeys  the same of key heads, before they were normalised
 #pragma once
 
 #include "turbo/delta_rule/gpu_chunks.h"
@@ -21,92 +21,133 @@ struct DeltaChunkGradients {
   float *g, *beta;
 };
 
-// A block has a head of a sequence and 64 value columns, a warp 16 of them.
+// A block has a head of a sequence and two strips of value columns; two warps have a strip, each with half of
+// the keys (DeltaAdvance).
 template <class T, int kKeys>
 struct DeltaRetreat : DeltaChunkKernel<T, kKeys, false> {
   using Base = DeltaChunkKernel<T, kKeys, false>;
   using Base::in, Base::to;
   DeltaChunkGradients<T> d;
-  static constexpr int kKeyTiles = Base::kKeyTiles, kFactors = Base::kFactors;
-  static constexpr int kThreads = 128, kStrips = kThreads / kWarp, kColumns = kStrips * kStrip, kStages = 2;
+  static constexpr int kFactors = Base::kFactors, kOwn = Base::kKeyTiles / 2;
+  static constexpr int kStrips = 2, kThreads = kStrips * 2 * kWarp, kColumns = kStrips * kStrip, kStages = 2;
 
   struct Stage {
-    T q[kRows][kKeys + kPad], k[kRows][kKeys + kPad];
-    T w[kKeys][kRows + kPad];
+    T q[kRows][kKeys + kPad], k[kRows][kKeys + kPad], w[kRows][kKeys + kPad];
     T p[kRows][kRows + kPad];
     T out[kRows][kColumns + kPad];
     float factors[kFactors], read[kRows];
   };
-  using Memory = Stage[kStages];
+  struct Memory {
+    Stage stages[kStages];
+    DeltaExchange<kStrips * 2> exchange;
+  };
 
   PRIMUS_DEVICE void operator()() const {
     Memory& m = *reinterpret_cast<Memory*>(dynamic_shared());
     const std::int64_t slices = (to.strips + kStrips - 1) / kStrips, of_head = block() / slices;
     const std::int64_t sequence = of_head / in.heads, head = of_head % in.heads;
-    const std::int64_t first = block() % slices * kStrips, strip = first + warp();
-    begin_copies(m[0], in.item(sequence, in.chunks - 1, head), first);
+    const std::int64_t first = block() % slices * kStrips, strip = first + warp() / 2;
+    const bool there = strip < to.strips;
+    begin_copies(m.stages[0], in.item(sequence, in.chunks - 1, head), first);
     end_group_of_copies();
-    Accumulator state[kKeyTiles];
+    Accumulator state[kOwn];
     PRIMUS_UNROLL
-    for (int c = 0; c < kKeyTiles; ++c) state[c].clear();
+    for (int c = 0; c < kOwn; ++c) state[c].clear();
     for (std::int64_t chunk = in.chunks - 1, stage = 0; chunk >= 0; --chunk, stage = 1 - stage) {
       const std::int64_t item = in.item(sequence, chunk, head);
       wait_for_copies<0>();
       barrier();
-      if (chunk > 0) begin_copies(m[1 - stage], in.item(sequence, chunk - 1, head), first);
+      if (chunk > 0) begin_copies(m.stages[1 - stage], in.item(sequence, chunk - 1, head), first);
       end_group_of_copies();
-      if (strip < to.strips) pass(m[stage], item, strip, state);
+      const Stage& now = m.stages[stage];
+      Accumulator u[kBlocks];
+      if (there) read(now, item, strip, state, u);
+      if (there) m.exchange.give(u);
+      barrier();
+      if (!there) continue;
+      m.exchange.take(u);
+      pass(now, item, strip, u, state);
     }
   }
 
  private:
-  PRIMUS_DEVICE void pass(const Stage& now, std::int64_t item, std::int64_t strip,
-                          Accumulator (&state)[kKeyTiles]) const {
-    Accumulator u[kBlocks], by_read[kBlocks];
-    Operand<T> out[kBlocks];
+  PRIMUS_DEVICE static int first_tile() { return warp() % 2 * kOwn; }
+  PRIMUS_DEVICE static Operand<T> output_gradient(const Stage& now, int t) {
+    return load_left<true>(&now.out[t * kTile][warp() / 2 * kStrip], kColumns + kPad);
+  }
+  // u = this half of what the state behind the chunk says of U, and what the outputs say of half of the
+  // tokens; also keeps the state.
+  PRIMUS_DEVICE void read(const Stage& now, std::int64_t item, std::int64_t strip,
+                          const Accumulator (&state)[kOwn], Accumulator (&u)[kBlocks]) const {
     PRIMUS_UNROLL
-    for (int t = 0; t < kBlocks; ++t) {
-      u[t].clear();
-      by_read[t].clear();
-      out[t] = load_left<true>(&now.out[t * kTile][warp() * kStrip], kColumns + kPad);
-    }
-    Bytes16* const states = d.states + (item * to.strips + strip) * kKeyTiles * kWarp + lane();
+    for (int t = 0; t < kBlocks; ++t) u[t].clear();
+    Operand<T> right[2][kBlocks];
+    const auto load_k = [&](int c) {
+      PRIMUS_UNROLL
+      for (int t = 0; t < kBlocks; ++t)
+        right[c % 2][t] = load_right<false>(&now.k[t * kTile][(first_tile() + c) * kTile], kKeys + kPad);
+    };
+    load_k(0);
+    Bytes16* const states =
+        d.states + ((item * to.strips + strip) * Base::kKeyTiles + first_tile()) * kWarp + lane();
     PRIMUS_UNROLL
-    for (int c = 0; c < kKeyTiles; ++c) {
+    for (int c = 0; c < kOwn; ++c) {
+      if (c + 1 < kOwn) load_k(c + 1);
       const auto rounded = to_left<T>(state[c]);
       states[c * kWarp] = std::bit_cast<Bytes16>(rounded);
       PRIMUS_UNROLL
-      for (int t = 0; t < kBlocks; ++t)
-        multiply(u[t], rounded, load_right<false>(&now.k[t * kTile][c * kTile], kKeys + kPad));
+      for (int t = 0; t < kBlocks; ++t) multiply(u[t], rounded, right[c % 2][t]);
     }
     PRIMUS_UNROLL
     for (int t = 0; t < kBlocks; ++t) {
+      // Even blocks of tokens are one warp's, odd ones the other's.
+      Accumulator by_read;
+      by_read.clear();
+      if (t % 2 == warp() % 2) {
+        PRIMUS_UNROLL
+        for (int i = t; i < kBlocks; ++i)
+          multiply(by_read, output_gradient(now, i),
+                   load_right<true>(&now.p[i * kTile][t * kTile], kRows + kPad));
+      }
       PRIMUS_UNROLL
-      for (int i = t; i < kBlocks; ++i)
-        multiply(by_read[t], out[i], load_right<true>(&now.p[i * kTile][t * kTile], kRows + kPad));
+      for (int n = 0; n < kPerLane; ++n)
+        u[t].at[n] =
+            multiply_add(now.factors[t * kTile + Accumulator::col(n)], u[t].at[n], in.scale * by_read.at[n]);
     }
+  }
+  PRIMUS_DEVICE void pass(const Stage& now, std::int64_t item, std::int64_t strip,
+                          const Accumulator (&u)[kBlocks], Accumulator (&state)[kOwn]) const {
     const float through = now.factors[kRows];
     PRIMUS_UNROLL
-    for (int c = 0; c < kKeyTiles; ++c) {
+    for (int c = 0; c < kOwn; ++c) {
       PRIMUS_UNROLL
       for (int n = 0; n < kPerLane; ++n) state[c].at[n] *= through;
     }
+    Operand<T> queries[2][kOwn], w[2][kOwn];
+    const auto load_rows = [&](int t) {
+      PRIMUS_UNROLL
+      for (int c = 0; c < kOwn; ++c) {
+        const int column = (first_tile() + c) * kTile;
+        queries[t % 2][c] = load_right<true>(&now.q[t * kTile][column], kKeys + kPad);
+        w[t % 2][c] = load_right<true>(&now.w[t * kTile][column], kKeys + kPad);
+      }
+    };
+    load_rows(0);
     Bytes16* const kept = d.u + (item * to.strips + strip) * kBlocks * kWarp + lane();
     PRIMUS_UNROLL
     for (int t = 0; t < kBlocks; ++t) {
+      if (t + 1 < kBlocks) load_rows(t + 1);
+      auto out = output_gradient(now, t);
       PRIMUS_UNROLL
-      for (int n = 0; n < kPerLane; ++n) {
-        const float factor = now.factors[t * kTile + Accumulator::col(n)];
-        u[t].at[n] = multiply_add(factor, u[t].at[n], in.scale * by_read[t].at[n]);
-        out[t].at[n] =
-            from_float<T>(to_float(out[t].at[n]) * in.scale * now.read[t * kTile + Operand<T>::left_k(n)]);
-      }
+      for (int n = 0; n < kPerLane; ++n)
+        out.at[n] =
+            from_float<T>(to_float(out.at[n]) * in.scale * now.read[t * kTile + Operand<T>::left_k(n)]);
       const auto rounded = to_left<T>(u[t]);
-      kept[t * kWarp] = std::bit_cast<Bytes16>(rounded);
+      if (t % 2 == warp() % 2) kept[t * kWarp] = std::bit_cast<Bytes16>(rounded);
       PRIMUS_UNROLL
-      for (int c = 0; c < kKeyTiles; ++c) {
-        multiply(state[c], out[t], load_right<true>(&now.q[t * kTile][c * kTile], kKeys + kPad));
-        multiply(state[c], rounded, load_right<false>(&now.w[c * kTile][t * kTile], kRows + kPad));
+      for (int c = 0; c < kOwn; ++c) {
+        multiply(state[c], out, queries[t % 2][c]);
+        multiply(state[c], rounded, w[t % 2][c]);
       }
     }
   }
@@ -120,10 +161,7 @@ struct DeltaRetreat : DeltaChunkKernel<T, kKeys, false> {
                        width = in.all_heads * in.value_dim;
     Base::template copy_rows<kThreads, kColumns>(d.out + in.row(item) * width + column, width, tokens,
                                                  in.value_dim - first * kStrip, stage.out);
-    constexpr int kPieces = kRows / 8;
-    const T* const w = to.w + item * kKeys * kRows;
-    for (int at = thread(); at < kKeys * kPieces; at += kThreads)
-      copy_async(&stage.w[at / kPieces][at % kPieces * 8], w + at * 8, true);
+    Base::template copy_rows<kThreads, kKeys>(to.w + item * kRows * kKeys, kKeys, kRows, kKeys, stage.w);
     if (thread() < kFactors / 4)
       copy_async(&stage.factors[thread() * 4], to.write + item * kFactors + thread() * 4, true);
     if (thread() < kRows / 4)
@@ -201,9 +239,10 @@ struct DeltaFinish : DeltaChunkKernel<T, kKeys, false> {
     auto& part = m.part;
     for (std::int64_t first = 0; first < to.strips; first += kColumns / kStrip) {
       barrier();
+      const Values values = load_values(item, first);
       load_part(m, item, first, of_states);
       barrier();
-      z_values += values_gradient(m, item, first);
+      z_values += values_gradient(m, item, first, values);
       PRIMUS_UNROLL
       for (int v = 0; v < kColumns; v += kTile) {
         const auto left = of_read ? load_left<false>(&part.out[own * kTile][v], kColumns + kPad)
@@ -357,25 +396,46 @@ struct DeltaFinish : DeltaChunkKernel<T, kKeys, false> {
           tile.at[n], tile.at[n + 1]};
   }
 
-  // The gradient of values; returns this thread's share of z times values. A thread has a token.
-  PRIMUS_DEVICE float values_gradient(const Memory& m, std::int64_t item, std::int64_t first) const {
+  // A thread has a token, and some values of it.
+  static constexpr int kOwn = kColumns / (kThreads / kRows);
+  struct Values {
+    Bytes16 at[kOwn / 8];
+  };
+  PRIMUS_DEVICE std::int64_t value_column(std::int64_t first) const {
+    return first * kStrip + thread() / kRows * kOwn;
+  }
+  PRIMUS_DEVICE std::int64_t values_at(std::int64_t item, std::int64_t column) const {
+    return (in.row(item) + thread() % kRows) * in.width + in.v_column + in.head(item) * in.value_dim + column;
+  }
+  PRIMUS_DEVICE Values load_values(std::int64_t item, std::int64_t first) const {
+    Values values{};
+    if (thread() % kRows >= in.tokens(item)) return values;
+    const std::int64_t column = value_column(first);
+    PRIMUS_UNROLL
+    for (int v = 0; v < kOwn; v += 8) {
+      if (column + v < in.value_dim) values.at[v / 8] = load_line(in.qkv + values_at(item, column + v));
+    }
+    return values;
+  }
+  // The gradient of values; returns this thread's share of z times values.
+  PRIMUS_DEVICE float values_gradient(const Memory& m, std::int64_t item, std::int64_t first,
+                                      const Values& values) const {
     const int i = thread() % kRows;
     if (i >= in.tokens(item)) return 0;
-    constexpr int kOwn = kColumns / (kThreads / kRows);
-    const std::int64_t at = (in.row(item) + i) * in.width + in.v_column + in.head(item) * in.value_dim;
+    const std::int64_t column = value_column(first);
     float sum = 0;
-    for (int v = thread() / kRows * kOwn; v < (thread() / kRows + 1) * kOwn; v += 8) {
-      const std::int64_t column = first * kStrip + v;
-      if (column >= in.value_dim) break;
-      float values[8], gradient[8];
-      load<8>(in.qkv + at + column, values);
+    PRIMUS_UNROLL
+    for (int v = 0; v < kOwn; v += 8) {
+      if (column + v >= in.value_dim) break;
+      const auto piece = std::bit_cast<Pack<T, 8>>(values.at[v / 8]);
+      float gradient[8];
       PRIMUS_UNROLL
       for (int n = 0; n < 8; ++n) {
-        const float z = to_float(m.part.z[v + n][i]);
-        sum = multiply_add(z, values[n], sum);
+        const float z = to_float(m.part.z[thread() / kRows * kOwn + v + n][i]);
+        sum = multiply_add(z, to_float(piece.at[n]), sum);
         gradient[n] = m.beta[i] * z;
       }
-      store<8>(d.qkv + at + column, gradient);
+      store<8>(d.qkv + values_at(item, column + v), gradient);
     }
     return sum;
   }
@@ -395,10 +455,12 @@ struct DeltaFinish : DeltaChunkKernel<T, kKeys, false> {
         gate = multiply_add(key, look - seen[b].at[n], gate);
         float& beta = betas[Accumulator::slot(n)];
         beta = multiply_add(key, looking[b].at[n], beta);
-        if (c >= in.key_dim) continue;
-        const std::int64_t at = (item * kRows + row) * in.key_dim + c;
-        d.q[at] = q[b].at[n];
-        d.k[at] = look + seen[b].at[n];
+        if (n % 2 == 0 || c >= in.key_dim) continue;
+        const std::int64_t at = (item * kRows + row) * in.key_dim + c - 1;
+        using Pair = Pack<float, 2>;
+        const float before = multiply_add(m.beta[row], looking[b].at[n - 1], seen[b].at[n - 1]);
+        *reinterpret_cast<Pair*>(d.q + at) = {q[b].at[n - 1], q[b].at[n]};
+        *reinterpret_cast<Pair*>(d.k + at) = {before, look + seen[b].at[n]};
       }
       PRIMUS_UNROLL
       for (int slot = 0; slot < Accumulator::kRows; ++slot) {
@@ -445,6 +507,53 @@ struct DeltaFinish : DeltaChunkKernel<T, kKeys, false> {
     };
     keep(i, start + first);
     keep(i - 1, start + first + second);
+  }
+};
+
+// Gradients of queries and keys: over the value heads of a key head, and back through the normalisation. A
+// block has a chunk of a key head, a warp one row after the other of both.
+template <class T>
+struct DeltaChunkKeys {
+  static constexpr int kThreads = 256, kOwn = 4;
+  DeltaItems<T> in;
+  DeltaChunkGradients<T> d;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t heads = in.heads / in.group, own = block() % heads;
+    const std::int64_t first = block() / heads * in.heads + own * in.group, size = kRows * in.key_dim;
+    const int tokens = in.tokens(first), c = lane() * kOwn;
+    const bool there = c < in.key_dim;
+    const std::int64_t column = in.row(first) * in.width + (in.first_head / in.group + own) * in.key_dim + c;
+    for (int row = warp(); row < 2 * kRows; row += kThreads / kWarp) {
+      const bool key = row >= kRows;
+      const int i = row % kRows;
+      if (i >= tokens) continue;
+      const std::int64_t at = column + i * in.width + (key ? in.k_column : 0);
+      float x[kOwn] = {}, gradient[kOwn] = {};
+      if (there) {
+        load<kOwn>(in.qkv + at, x);
+        const float* from = (key ? d.k : d.q) + first * size + i * in.key_dim + c;
+        for (std::int64_t head = 0; head < in.group; ++head, from += size) {
+          float more[kOwn];
+          load<kOwn>(from, more);
+          PRIMUS_UNROLL
+          for (int n = 0; n < kOwn; ++n) gradient[n] += more[n];
+        }
+      }
+      if (in.normalise) {
+        float square = 0, along = 0;
+        PRIMUS_UNROLL
+        for (int n = 0; n < kOwn; ++n) {
+          square = multiply_add(x[n], x[n], square);
+          along = multiply_add(x[n], gradient[n], along);
+        }
+        const float factor = 1.0F / ::sqrtf(warp_reduce(square) + in.epsilon);
+        const float less = warp_reduce(along) * factor * factor;
+        PRIMUS_UNROLL
+        for (int n = 0; n < kOwn; ++n) gradient[n] = factor * multiply_add(-less, x[n], gradient[n]);
+      }
+      if (there) store<kOwn>(d.qkv + at, gradient);
+    }
   }
 };
 

@@ -1,10 +1,9 @@
 // The delta rule's forward pass on matrix units, for bf16 and warps of 32: three kernels.
 //
 //   DeltaPrepare   all chunks at once: P (queries with keys), and the solution of the chunk's triangular
-//   system
-//                  for values (U0) and, negated, for keys (W)
-//   DeltaAdvance   chunk after chunk: U = U0 + W S, and the next state S; a warp has 16 value columns of a
-//                  state in its registers
+//                  system for values (U0) and, negated, for keys (W)
+//   DeltaAdvance   chunk after chunk: U = U0 + W S, and the next state S; two warps have 16 value columns
+//                  of a state in their registers
 //   DeltaOutput    all chunks at once: what queries read of S, plus P U
 //
 // The system is (I + L) X = B with L strictly lower triangular, in blocks of 16 tokens. T[i] is the inverse
@@ -30,7 +29,7 @@ constexpr int kPad = 8;  // elements behind rows in shared memory, so that colum
 // What the kernels hand on, of each item. `strips`: ceil(value_dim / kStrip).
 template <class T>
 struct DeltaChunks {
-  T* w;             // [keys, kRows]: minus W, transposed
+  T* w;             // [kRows, keys]: minus W
   T* p;             // [kRows, kRows]
   Bytes16* u;       // [strips, kBlocks, kWarp] left operands [columns, tokens]: U0, then U
   Bytes16* states;  // [strips, keys / kTile, kWarp] left operands [columns, keys]: S in front
@@ -162,14 +161,13 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
     const auto& diagonal = m.solution.keys;
     for (int c = warp() * kTile; c < kKeys; c += kWarps * kTile) {
       solve(m, &m.k[0][c], kKeys + kPad, &diagonal[0][0], kTile * (kTile + kPad), kTile + kPad, x);
+      // Over the keys that it came from, which no other warp reads.
+      warp_barrier();
       PRIMUS_UNROLL
       for (int i = 0; i < kBlocks; ++i) {
         PRIMUS_UNROLL
-        for (int n = 0; n < kPerLane; n += 2) {
-          const std::int64_t channel = c + Operand<T>::left_row(n);
-          *reinterpret_cast<Pack<T, 2>*>(to.w + (item * kKeys + channel) * kRows + i * kTile +
-                                         Operand<T>::left_k(n)) = {x[i].at[n], x[i].at[n + 1]};
-        }
+        for (int n = 0; n < kPerLane; ++n)
+          m.k[i * kTile + Operand<T>::left_k(n)][c + Operand<T>::left_row(n)] = x[i].at[n];
       }
     }
     for (std::int64_t first = 0; first < to.strips; first += kPartStrips) {
@@ -181,6 +179,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
       }
       wait_for_copies<0>();
       barrier();
+      if (first == 0) store_w(m, item);
       for (int s = warp(); s < kPartStrips && first + s < to.strips; s += kWarps) {
         solve(m, &m.wide[0][s * kStrip], kWide + kPad, &m.solution.x[0][0], kTile * (kRows + kPad) + kTile,
               kRows + kPad, x);
@@ -192,6 +191,14 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
   }
 
  private:
+  PRIMUS_DEVICE void store_w(const Memory& m, std::int64_t item) const {
+    constexpr int kPieces = kKeys / 8;
+    for (int at = thread(); at < kRows * kPieces; at += kThreads) {
+      using Line = Pack<T, 8>;
+      *reinterpret_cast<Line*>(to.w + item * kRows * kKeys + at * 8) =
+          *reinterpret_cast<const Line*>(&m.k[at / kPieces][at % kPieces * 8]);
+    }
+  }
   PRIMUS_DEVICE void sum_gates(Memory& m, std::int64_t item, int tokens) const {
     if constexpr (kByChannel) {
       const std::int64_t stride = in.all_heads * in.key_dim;
@@ -453,102 +460,154 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
   }
 };
 
-// A block has a head of a sequence and 64 value columns.
+// Sums of two warps that have halves of the keys each, on their way from one to the other.
+template <int kWarps>
+struct DeltaExchange {
+  Bytes16 at[kWarps][kBlocks * 2][kWarp];
+
+  PRIMUS_DEVICE void give(const Accumulator (&sums)[kBlocks]) {
+    PRIMUS_UNROLL
+    for (int t = 0; t < kBlocks; ++t) {
+      const auto lines = std::bit_cast<Lines>(sums[t]);
+      at[warp()][2 * t][lane()] = lines.at[0];
+      at[warp()][2 * t + 1][lane()] = lines.at[1];
+    }
+  }
+  // A barrier behind give(). Both warps get the same bits.
+  PRIMUS_DEVICE void take(Accumulator (&sums)[kBlocks]) const {
+    PRIMUS_UNROLL
+    for (int t = 0; t < kBlocks; ++t) {
+      const auto more =
+          std::bit_cast<Accumulator>(Lines{at[warp() ^ 1][2 * t][lane()], at[warp() ^ 1][2 * t + 1][lane()]});
+      PRIMUS_UNROLL
+      for (int n = 0; n < kPerLane; ++n) sums[t].at[n] += more.at[n];
+    }
+  }
+
+ private:
+  struct Lines {
+    Bytes16 at[2];
+  };
+};
+
+// A block has a head of a sequence and two strips of value columns; two warps have a strip, each with half of
+// the keys: a step's length is that of one warp's products, so more and smaller blocks are faster.
 template <class T, int kKeys, bool kByChannel>
 struct DeltaAdvance : DeltaChunkKernel<T, kKeys, kByChannel> {
   using Base = DeltaChunkKernel<T, kKeys, kByChannel>;
   using Base::in, Base::to;
-  static constexpr int kKeyTiles = Base::kKeyTiles, kFactors = Base::kFactors;
-  static constexpr int kThreads = 128, kStrips = kThreads / kWarp, kStages = 3;
+  static constexpr int kFactors = Base::kFactors;
+  static constexpr int kStrips = 2, kThreads = kStrips * 2 * kWarp, kStages = 3, kOwn = Base::kKeyTiles / 2;
 
   struct Stage {
-    T w[kKeys][kRows + kPad];
-    T k[kRows][kKeys + kPad];
+    T w[kRows][kKeys + kPad], k[kRows][kKeys + kPad];
     float factors[kFactors];
   };
-  using Memory = Stage[kStages];
+  struct Memory {
+    Stage stages[kStages];
+    DeltaExchange<kStrips * 2> exchange;
+  };
 
   PRIMUS_DEVICE void operator()() const {
     Memory& m = *reinterpret_cast<Memory*>(dynamic_shared());
     const std::int64_t slices = (to.strips + kStrips - 1) / kStrips, of_head = block() / slices;
     const std::int64_t sequence = of_head / in.heads, head = of_head % in.heads;
-    const std::int64_t strip = block() % slices * kStrips + warp();
+    const std::int64_t strip = block() % slices * kStrips + warp() / 2;
     const bool there = strip < to.strips;
     const auto item_of = [&](std::int64_t chunk) { return in.item(sequence, chunk, head); };
     PRIMUS_UNROLL
     for (int stage = 0; stage + 1 < kStages; ++stage) {
-      if (stage < in.chunks) begin_copies(m[stage], item_of(stage));
+      if (stage < in.chunks) begin_copies(m.stages[stage], item_of(stage));
       end_group_of_copies();
     }
-    Accumulator state[kKeyTiles];
+    Accumulator state[kOwn];
     PRIMUS_UNROLL
-    for (int c = 0; c < kKeyTiles; ++c) state[c].clear();
-    Operand<T> next[kBlocks];
+    for (int c = 0; c < kOwn; ++c) state[c].clear();
+    Bytes16 next[kBlocks] = {};
     if (there) load_u(item_of(0), strip, next);
     int stage = 0;
     for (std::int64_t chunk = 0; chunk < in.chunks; ++chunk) {
-      const std::int64_t item = item_of(chunk);
       wait_for_copies<kStages - 2>();
       barrier();
       const int later = stage == 0 ? kStages - 1 : stage - 1;
-      if (chunk + kStages - 1 < in.chunks) begin_copies(m[later], item_of(chunk + kStages - 1));
+      if (chunk + kStages - 1 < in.chunks) begin_copies(m.stages[later], item_of(chunk + kStages - 1));
       end_group_of_copies();
-      const Stage& now = m[stage];
+      const Stage& now = m.stages[stage];
       stage = stage + 1 == kStages ? 0 : stage + 1;
-      if (!there) continue;
       Accumulator u[kBlocks];
+      if (there) say(now, item_of(chunk), strip, state, u);
+      if (there) m.exchange.give(u);
+      barrier();
+      if (!there) continue;
+      m.exchange.take(u);
       PRIMUS_UNROLL
       for (int t = 0; t < kBlocks; ++t) {
+        const auto values = std::bit_cast<Operand<T>>(next[t]);
         PRIMUS_UNROLL
-        for (int n = 0; n < kPerLane; ++n) u[t].at[n] = to_float(next[t].at[n]);
+        for (int n = 0; n < kPerLane; ++n) u[t].at[n] += to_float(values.at[n]);
       }
       if (chunk + 1 < in.chunks) load_u(item_of(chunk + 1), strip, next);
-      Bytes16* const states = this->state_of(item, strip);
-      PRIMUS_UNROLL
-      for (int c = 0; c < kKeyTiles; ++c) {
-        const auto rounded = to_left<T>(state[c]);
-        states[c * kWarp] = std::bit_cast<Bytes16>(rounded);
-        PRIMUS_UNROLL
-        for (int t = 0; t < kBlocks; ++t)
-          multiply(u[t], rounded, load_right<true>(&now.w[c * kTile][t * kTile], kRows + kPad));
-      }
-      if constexpr (!kByChannel) {
-        const float through = now.factors[kRows];
-        PRIMUS_UNROLL
-        for (int c = 0; c < kKeyTiles; ++c) {
-          PRIMUS_UNROLL
-          for (int n = 0; n < kPerLane; ++n) state[c].at[n] *= through;
-        }
-      } else {
-        PRIMUS_UNROLL
-        for (int c = 0; c < kKeyTiles; ++c) {
-          PRIMUS_UNROLL
-          for (int n = 0; n < kPerLane; ++n) state[c].at[n] *= now.factors[c * kTile + Accumulator::col(n)];
-        }
-      }
-      Bytes16* const kept = this->u_of(item, strip);
-      PRIMUS_UNROLL
-      for (int t = 0; t < kBlocks; ++t) {
-        auto written = to_left<T>(u[t]);
-        kept[t * kWarp] = std::bit_cast<Bytes16>(written);
-        if constexpr (!kByChannel) {
-          PRIMUS_UNROLL
-          for (int n = 0; n < kPerLane; ++n) u[t].at[n] *= now.factors[t * kTile + Accumulator::col(n)];
-          written = to_left<T>(u[t]);
-        }
-        PRIMUS_UNROLL
-        for (int c = 0; c < kKeyTiles; ++c)
-          multiply(state[c], written, load_right<true>(&now.k[t * kTile][c * kTile], kKeys + kPad));
-      }
+      write(now, item_of(chunk), strip, u, state);
     }
   }
 
  private:
+  PRIMUS_DEVICE static int first_tile() { return warp() % 2 * kOwn; }
+  // u = this half of W S; also keeps the state.
+  PRIMUS_DEVICE void say(const Stage& now, std::int64_t item, std::int64_t strip,
+                         const Accumulator (&state)[kOwn], Accumulator (&u)[kBlocks]) const {
+    PRIMUS_UNROLL
+    for (int t = 0; t < kBlocks; ++t) u[t].clear();
+    Operand<T> right[2][kBlocks];
+    const auto load_w = [&](int c) {
+      PRIMUS_UNROLL
+      for (int t = 0; t < kBlocks; ++t)
+        right[c % 2][t] = load_right<false>(&now.w[t * kTile][(first_tile() + c) * kTile], kKeys + kPad);
+    };
+    load_w(0);
+    Bytes16* const states = this->state_of(item, strip) + first_tile() * kWarp;
+    PRIMUS_UNROLL
+    for (int c = 0; c < kOwn; ++c) {
+      if (c + 1 < kOwn) load_w(c + 1);
+      const auto rounded = to_left<T>(state[c]);
+      states[c * kWarp] = std::bit_cast<Bytes16>(rounded);
+      PRIMUS_UNROLL
+      for (int t = 0; t < kBlocks; ++t) multiply(u[t], rounded, right[c % 2][t]);
+    }
+  }
+  // The state fades, and takes U.
+  PRIMUS_DEVICE void write(const Stage& now, std::int64_t item, std::int64_t strip, Accumulator (&u)[kBlocks],
+                           Accumulator (&state)[kOwn]) const {
+    Operand<T> right[2][kOwn];
+    const auto load_k = [&](int t) {
+      PRIMUS_UNROLL
+      for (int c = 0; c < kOwn; ++c)
+        right[t % 2][c] = load_right<true>(&now.k[t * kTile][(first_tile() + c) * kTile], kKeys + kPad);
+    };
+    load_k(0);
+    PRIMUS_UNROLL
+    for (int c = 0; c < kOwn; ++c) {
+      PRIMUS_UNROLL
+      for (int n = 0; n < kPerLane; ++n)
+        state[c].at[n] *= now.factors[kByChannel ? (first_tile() + c) * kTile + Accumulator::col(n) : kRows];
+    }
+    Bytes16* const kept = this->u_of(item, strip);
+    PRIMUS_UNROLL
+    for (int t = 0; t < kBlocks; ++t) {
+      if (t + 1 < kBlocks) load_k(t + 1);
+      auto written = to_left<T>(u[t]);
+      if (t / 2 == warp() % 2) kept[t * kWarp] = std::bit_cast<Bytes16>(written);
+      if constexpr (!kByChannel) {
+        PRIMUS_UNROLL
+        for (int n = 0; n < kPerLane; ++n) u[t].at[n] *= now.factors[t * kTile + Accumulator::col(n)];
+        written = to_left<T>(u[t]);
+      }
+      PRIMUS_UNROLL
+      for (int c = 0; c < kOwn; ++c) multiply(state[c], written, right[t % 2][c]);
+    }
+  }
   PRIMUS_DEVICE void begin_copies(Stage& stage, std::int64_t item) const {
-    constexpr int kPieces = kRows / 8;
-    const T* const w = to.w + item * kKeys * kRows;
-    for (int at = thread(); at < kKeys * kPieces; at += kThreads)
-      copy_async(&stage.w[at / kPieces][at % kPieces * 8], w + at * 8, true);
+    Base::template copy_rows<kThreads, kKeys>(to.w + item * kRows * kKeys, kKeys, kRows, kKeys, stage.w);
     if constexpr (kByChannel) {
       Base::template copy_rows<kThreads, kKeys>(to.k + item * kRows * kKeys, kKeys, kRows, kKeys, stage.k);
     } else {
@@ -558,10 +617,10 @@ struct DeltaAdvance : DeltaChunkKernel<T, kKeys, kByChannel> {
     for (int at = thread(); at < kFactors / 4; at += kThreads)
       copy_async(&stage.factors[at * 4], to.write + item * kFactors + at * 4, true);
   }
-  PRIMUS_DEVICE void load_u(std::int64_t item, std::int64_t strip, Operand<T> (&u)[kBlocks]) const {
+  PRIMUS_DEVICE void load_u(std::int64_t item, std::int64_t strip, Bytes16 (&u)[kBlocks]) const {
     const Bytes16* const from = this->u_of(item, strip);
     PRIMUS_UNROLL
-    for (int t = 0; t < kBlocks; ++t) u[t] = std::bit_cast<Operand<T>>(from[t * kWarp]);
+    for (int t = 0; t < kBlocks; ++t) u[t] = from[t * kWarp];
   }
 };
 

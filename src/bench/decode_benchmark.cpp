@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "bench/device_timer.h"
-#include "lm/generate/batch_reader.h"
+#include "lm/decode/scheduler.h"
 #include "lm/model/blocks/layers.h"
 #include "lm/model/language_model.h"
 
@@ -23,55 +23,47 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Texts of one length that are written together.
+// Texts of one length that are written together, greedily. No two of them begin alike, or they would share
+// what is read.
 class Texts {
  public:
-  Texts(BatchReader& reader, std::int64_t batch, std::int64_t room)
-      : reader_(reader), next_(static_cast<std::size_t>(batch)) {
-    for (std::int64_t i = 0; i < batch; ++i) {
-      if (!reader.reserve(i, room)) throw std::logic_error("a text has no room");
+  Texts(DecodeScheduler& decoder, std::int64_t batch, std::int64_t context)
+      : decoder_(decoder), prompts_(static_cast<std::size_t>(batch)) {
+    const std::int64_t vocab = decoder.reader().config().vocab;
+    for (std::int64_t text = 0; text < batch; ++text) {
+      for (std::int64_t i = 0; i < context; ++i)
+        prompts_[static_cast<std::size_t>(text)].push_back(
+            static_cast<std::int32_t>((i * 7919 + text) % vocab));
     }
   }
-  ~Texts() {
-    for (std::size_t i = 0; i < next_.size(); ++i) reader_.release(static_cast<std::int64_t>(i));
-  }
+  ~Texts() { cancel(); }
   Texts(const Texts&) = delete;
   Texts& operator=(const Texts&) = delete;
 
-  // All prompts but their last token, several texts to a pass.
-  void read(std::int64_t context) {
-    const std::int64_t vocab = reader_.config().vocab;
-    std::vector<std::int32_t> prompt(static_cast<std::size_t>(context));
-    for (std::size_t i = 0; i < prompt.size(); ++i)
-      prompt[i] = static_cast<std::int32_t>(i * 7919 % static_cast<std::size_t>(vocab));
-    std::fill(next_.begin(), next_.end(), prompt.back());
-    std::int64_t done = 0;  // of all texts, one behind the other
-    const std::int64_t each = context - 1, all = each * static_cast<std::int64_t>(next_.size());
-    while (done < all) {
-      std::vector<BatchReader::Input> inputs;
-      for (std::int64_t room = std::min(reader_.settings().pass_tokens, all - done); room > 0;) {
-        const std::int64_t text = done / each, at = done % each, count = std::min(room, each - at);
-        inputs.push_back(
-            {text, std::span(prompt).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count))});
-        room -= count, done += count;
-      }
-      reader_.read(inputs);
-    }
+  // All prompts, whose pages stay.
+  void read() {
+    submit(0);
+    while (decoder_.step()) continue;
   }
-
-  // One more token of each.
-  void write() {
-    std::vector<BatchReader::Input> inputs;
-    for (std::size_t i = 0; i < next_.size(); ++i)
-      inputs.push_back({static_cast<std::int64_t>(i), {&next_[i], 1}});
-    reader_.read_next(inputs, {.likeliest = 1});
-    for (std::size_t i = 0; i < next_.size(); ++i)
-      next_[i] = sample_token(reader_.next(i), {.temperature = 0}, 0);
-  }
+  // Begins to write `tokens` of each text from there, which write() does one by one.
+  void begin(std::int64_t tokens) { submit(tokens); }
+  void write() { decoder_.step(); }
 
  private:
-  BatchReader& reader_;
-  std::vector<std::int32_t> next_;  // to be read
+  void submit(std::int64_t tokens) {
+    cancel();
+    for (const std::vector<std::int32_t>& prompt : prompts_)
+      ids_.push_back(decoder_.submit(
+          {.prompt = prompt, .settings = {.sampling = {.temperature = 0}, .max_tokens = tokens}}));
+  }
+  void cancel() {
+    for (const DecodeScheduler::Id id : ids_) decoder_.cancel(id);
+    ids_.clear();
+  }
+
+  DecodeScheduler& decoder_;
+  std::vector<std::vector<std::int32_t>> prompts_;
+  std::vector<DecodeScheduler::Id> ids_;
 };
 
 void check(const DecodeBenchmarkOptions& o) {
@@ -179,15 +171,16 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
     say("weights");
     store.initialize(rank.context(), kSeed);
     rank.compute().synchronize();
-    BatchReader reader(rank, model, settings_of(most));
+    DecodeScheduler decoder(rank, model, settings_of(most));
     for (const std::int64_t batch : options.batches) {
       const std::string what = fmt::format("batch {}", batch);
       const std::int64_t all = options.warmup + options.tokens;
       say(what + ": reading the prompts");
-      Texts texts(reader, batch, room);
+      Texts texts(decoder, batch, options.context);
       const auto before = Clock::now();
-      texts.read(options.context);
+      texts.read();
       const double prompt_seconds = seconds_since(before);
+      texts.begin(options.warmup + options.tokens);
       for (std::int64_t i = 0; i < options.warmup; ++i) {
         say(what, i, all);
         texts.write();
@@ -204,10 +197,9 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
                                 .timing = summarize(std::move(times)),
                                 .bytes = bytes_of_decoding(config, families, options.dtype, batch, length),
                                 .tokens = static_cast<double>(batch)});
-      if (options.context > 1)
-        report.notes.push_back(
-            fmt::format("batch {}: prompts read at {:.0f} tokens/s", batch,
-                        static_cast<double>((options.context - 1) * batch) / std::max(prompt_seconds, 1e-9)));
+      report.notes.push_back(
+          fmt::format("batch {}: prompts read at {:.0f} tokens/s", batch,
+                      static_cast<double>(options.context * batch) / std::max(prompt_seconds, 1e-9)));
     }
   });
   for (const KernelChoice& choice : rank.device().choices())

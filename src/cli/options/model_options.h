@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "cli/options/device.h"
-#include "lm/generate/decoder.h"
+#include "lm/decode/decoder.h"
 #include "lm/generate/generate.h"
 #include "lm/generate/model_folder.h"
 

@@ -11,8 +11,8 @@
 #include "cli/options/model_options.h"
 #include "cli/use/prompt.h"
 #include "cli/use/template_arguments.h"
+#include "lm/decode/decoder.h"
 #include "lm/generate/conversation.h"
-#include "lm/generate/decoder.h"
 
 namespace primus::cli {
 namespace {

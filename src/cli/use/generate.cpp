@@ -17,8 +17,8 @@
 #include "cli/options/model_options.h"
 #include "cli/use/prompts.h"
 #include "cli/use/template_arguments.h"
+#include "lm/decode/decoder.h"
 #include "lm/generate/batch_generate.h"
-#include "lm/generate/decoder.h"
 
 namespace primus::cli {
 namespace {
@@ -218,7 +218,7 @@ class Generate final : public Command {
       pages.push_back(reader.pages_for(room_for(prompt, reader.capacity)));
     std::sort(pages.begin(), pages.end(), std::greater<>());
     reader.pages = std::accumulate(pages.begin(), pages.begin() + reader.sequences, std::int64_t{0});
-    BatchDecoder decoder(device_.make(console), config, families, reader);
+    Decoder decoder(device_.make(console), config, families, reader);
     load_model_weights(folder, decoder.store(), decoder.rank());
 
     std::map<std::size_t, std::string> finished;  // that wait for one before them

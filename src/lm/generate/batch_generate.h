@@ -1,7 +1,4 @@
-// Writing on from many prompts at once. Up to as many texts as the reader has sequences are written together;
-// one that is over makes room for the next prompt (continuous batching). Each text is the one that generate()
-// writes from its prompt alone, up to rounding: neither its random numbers nor its attention depend on the
-// others.
+// Writing on from many prompts at once (lm/decode/scheduler.h), which are all there from the beginning.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +6,6 @@
 #include <span>
 #include <vector>
 
-#include "lm/generate/batch_reader.h"
 #include "lm/generate/generate.h"
 
 namespace primus {
@@ -29,8 +25,9 @@ struct BatchEvents {
   std::function<void(std::int64_t tokens)> progress = {};
 };
 
-// Prompts are taken in order. One that finds too few free pages waits until another text has given its own
-// back. Throws Error(kInvalid) for a prompt that does not fit a sequence, before anything is written.
-void generate_batch(BatchReader& reader, std::span<const BatchPrompt> prompts, const BatchEvents& events);
+// Prompts are taken in order. Throws Error(kInvalid) for a prompt that does not fit a sequence, before
+// anything is written. The decoder has no other texts.
+void generate_batch(DecodeScheduler& decoder, std::span<const BatchPrompt> prompts,
+                    const BatchEvents& events);
 
 }  // namespace primus

@@ -52,7 +52,7 @@ class ReplyText {
 
 }  // namespace
 
-Conversation::Conversation(TokenReader& decoder, const Tokenizer& tokenizer, GenerateSettings settings,
+Conversation::Conversation(DecodeScheduler& decoder, const Tokenizer& tokenizer, GenerateSettings settings,
                            const data::ConversationWriter* writer, std::string system)
     : decoder_(decoder),
       tokenizer_(tokenizer),
@@ -68,7 +68,6 @@ Conversation::Conversation(TokenReader& decoder, const Tokenizer& tokenizer, Gen
 }
 
 void Conversation::clear() {
-  decoder_.truncate(0);
   turns_.clear();
   messages_ = data::with_system(system_);
   tokens_ = tokenizer_.frame().before;
@@ -91,7 +90,6 @@ std::size_t Conversation::make_room(std::size_t tokens) {
                 tokens_.begin() + static_cast<std::ptrdiff_t>(kept_from));
   turns_.erase(turns_.begin(), turns_.begin() + static_cast<std::ptrdiff_t>(forgotten));
   for (std::size_t& turn : turns_) turn -= kept_from - prefix_;
-  decoder_.truncate(static_cast<std::int64_t>(prefix_));
   return forgotten;
 }
 
@@ -111,16 +109,13 @@ Conversation::Reply Conversation::say(std::string_view user,
 
   StreamDecoder stream(tokenizer_);
   ReplyText text(on_text);
-  const std::vector<std::int32_t> unread(tokens_.begin() + decoder_.length(), tokens_.end());
   const Generation generation =
-      generate(decoder_, unread, settings_, [&](std::int32_t id) { return text.push(stream.push(id)); });
+      generate(decoder_, tokens_, settings_, [&](std::int32_t id) { return text.push(stream.push(id)); });
   if (!text.next_turn()) text.finish(stream.finish());
 
   // What the model wrote of the user's turn is not kept: the reply is read again without it.
-  const auto end = static_cast<std::int64_t>(tokens_.size());
   const std::vector<std::int32_t> written =
       text.next_turn() ? tokenizer_.encode(text.text(), false) : generation.ids;
-  if (text.next_turn()) decoder_.truncate(end);
   tokens_.insert(tokens_.end(), written.begin(), written.end());
   reply.text = text.text().substr(text.text().starts_with(' ') ? 1 : 0);
   reply.reason = generation.reason;
@@ -143,11 +138,6 @@ Conversation::Reply Conversation::say_formatted(std::string_view user,
   }
   // A single turn longer than the context loses its beginning.
   const auto kept = fit_prompt(ids, decoder_.capacity(), settings_.max_tokens);
-  // Where the tokenizer writes an earlier reply as the model did, only what is new is read; and all of it
-  // where the model cannot forget so much of what it has read (BatchReader::truncate).
-  const auto common = std::min<std::int64_t>(
-      {std::ranges::mismatch(kept, tokens_).in1 - kept.begin(), decoder_.length(), std::ssize(kept) - 1});
-  decoder_.truncate(common);
   tokens_.assign(kept.begin(), kept.end());
 
   StreamDecoder stream(tokenizer_);
@@ -157,9 +147,8 @@ Conversation::Reply Conversation::say_formatted(std::string_view user,
     reply.text += piece;
     return !on_text || piece.empty() || on_text(piece);
   };
-  const std::vector<std::int32_t> unread(tokens_.begin() + decoder_.length(), tokens_.end());
   const Generation generation =
-      generate(decoder_, unread, settings_, [&](std::int32_t id) { return show(stream.push(id)); });
+      generate(decoder_, tokens_, settings_, [&](std::int32_t id) { return show(stream.push(id)); });
   show(stream.finish());
   tokens_.insert(tokens_.end(), generation.ids.begin(), generation.ids.end());
   messages_.push_back({std::string(data::kAssistant), reply.text, {}});

@@ -6,8 +6,8 @@
 //
 // The model writes after "Assistant:" until it begins a line "User:" itself, ends the text, or has written
 // enough. A model that was fine-tuned on conversations is asked in their format instead. Keys and values stay
-// on the device between turns, so each turn reads only what is new. When the context is full, the oldest
-// turns are forgotten.
+// in the decoder's pages between turns, so each turn reads only what is new. When the context is full, the
+// oldest turns are forgotten.
 //
 // Models that were trained on another format come with a Jinja chat template; this format is not an
 // approximation of those, and callers should say so. Not thread-safe.
@@ -27,10 +27,10 @@ namespace primus {
 
 class Conversation {
  public:
-  // All that is given by reference must outlive it; the decoder is the conversation's alone. `writer`: of the
+  // All that is given by reference must outlive it. `writer`: of the
   // format in which turns are written; null: as above. `system`: what stands before the first turn, and is
   // never forgotten; empty: nothing. Throws Error(kInvalid) where the format has no place for it.
-  Conversation(TokenReader& decoder, const Tokenizer& tokenizer, GenerateSettings settings,
+  Conversation(DecodeScheduler& decoder, const Tokenizer& tokenizer, GenerateSettings settings,
                const data::ConversationWriter* writer = nullptr, std::string system = {});
 
   struct Reply {
@@ -49,14 +49,14 @@ class Conversation {
   Reply say_formatted(std::string_view user, const std::function<bool(std::string_view)>& on_text);
   std::size_t make_room(std::size_t tokens);
 
-  TokenReader& decoder_;
+  DecodeScheduler& decoder_;
   const Tokenizer& tokenizer_;
   GenerateSettings settings_;
   const data::ConversationWriter* writer_;
   const std::string system_;
   // With a writer: the system's text, where there is one, and the user's and the model's in turn.
   std::vector<data::Message> messages_;
-  std::vector<std::int32_t> tokens_;  // of the conversation; the decoder holds a beginning of it
+  std::vector<std::int32_t> tokens_;  // of the conversation
   std::size_t prefix_ = 0;            // of them, what stands before every text (bos, say)
   std::vector<std::size_t> turns_;    // where each turn begins
 };

@@ -6,46 +6,39 @@
 
 namespace primus {
 
-std::optional<std::int32_t> TextWriter::end(StopReason reason) {
-  text_.reason = reason;
-  return {};
+void TextWriter::push(const DecodedToken& token) {
+  const double now = steady_seconds();
+  if (written_from_ == 0) {
+    written_from_ = now;
+    text_.prompt_seconds = now - token.began;
+  }
+  text_.seconds = now - written_from_;
+  if (token.id >= 0 && token.end != StopReason::kStopToken) text_.ids.push_back(token.id);
+  if (token.end) text_.reason = *token.end;
 }
 
-std::optional<std::int32_t> TextWriter::next(NextLogits logits, std::int64_t length, std::int64_t capacity,
-                                             const std::function<bool(std::int32_t)>& on_token) {
-  const auto written = [&] { return static_cast<std::int64_t>(text_.ids.size()); };
-  if (written() >= settings_.max_tokens) return end(StopReason::kMaxTokens);
-  if (settings_.vocab > 0 && logits.ids.empty())
-    logits.values =
-        logits.values.first(std::min(logits.values.size(), static_cast<std::size_t>(settings_.vocab)));
-  const std::int32_t id = sample_token(logits, settings_.sampling, length);
-  const std::vector<std::int32_t>& stops = settings_.stop_ids;
-  if (std::find(stops.begin(), stops.end(), id) != stops.end()) return end(StopReason::kStopToken);
-  text_.ids.push_back(id);
-  if (on_token && !on_token(id)) return end(StopReason::kCallback);
-  if (length == capacity) return end(StopReason::kContextFull);
-  if (written() >= settings_.max_tokens) return end(StopReason::kMaxTokens);
-  return id;
-}
-
-Generation generate(TokenReader& decoder, std::span<const std::int32_t> prompt,
-                    const GenerateSettings& settings, const std::function<bool(std::int32_t)>& on_token,
-                    const std::function<void(std::span<const std::int32_t>)>& on_read) {
-  settings.sampling.check();
-  TextWriter writer(settings);
-  const auto read = [&](std::span<const std::int32_t> tokens) {
-    if (on_read) on_read(tokens);
-    return decoder.read(tokens, settings.wanted());
+Generation generate(DecodeScheduler& decoder, std::span<const std::int32_t> prompt,
+                    const GenerateSettings& settings, const std::function<bool(std::int32_t)>& on_token) {
+  TextWriter writer;
+  bool over = false;
+  const auto push = [&](const DecodedToken& token) {
+    const std::size_t before = writer.text().ids.size();
+    writer.push(token);
+    bool more = true;
+    if (on_token && writer.text().ids.size() > before) more = on_token(token.id);
+    over = token.end || !more;
+    if (!more) writer.stop();
+    return more;
   };
-  const double start = steady_seconds();
-  NextLogits logits = read(prompt);
-  const double written_from = steady_seconds();
-  while (const auto id = writer.next(logits, decoder.length(), decoder.capacity(), on_token))
-    logits = read({&*id, 1});
-  Generation result = std::move(writer.text());
-  result.prompt_seconds = written_from - start;
-  result.seconds = steady_seconds() - written_from;
-  return result;
+  const DecodeScheduler::Id id =
+      decoder.submit({.prompt = {prompt.begin(), prompt.end()}, .settings = settings, .on_token = push});
+  try {
+    while (!over) decoder.step();
+  } catch (...) {
+    decoder.cancel(id);
+    throw;
+  }
+  return writer.text();
 }
 
 std::span<const std::int32_t> fit_prompt(std::span<const std::int32_t> prompt, std::int64_t capacity,

@@ -11,7 +11,7 @@
 
 #include "device/device.h"
 #include "engine/rank.h"
-#include "lm/generate/inference_model.h"
+#include "lm/decode/inference_model.h"
 
 namespace primus {
 

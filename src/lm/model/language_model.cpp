@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "engine/select_rows.h"
 #include "lm/model/blocks/block_parameters.h"
 #include "lm/model/layer_kind.h"
 #include "lm/model/rope_table.h"
@@ -196,6 +197,10 @@ Value LanguageModel::logits(const Value& hidden) const {
   return config_.logit_cap > 0 ? soft_cap(std::move(logits), config_.logit_cap) : logits;
 }
 
+Value LanguageModel::select(const Value& hidden, const Value& rows) const {
+  return engine::select_rows(gather_tokens(hidden, vocabulary_.group), rows);
+}
+
 RoutingStep LanguageModel::make_routing_step(engine::Rank& rank) const {
   const auto table = [&](DType dtype, std::int64_t columns) {
     return rank.persistent(dtype, {config_.layers + config_.mtp.modules(), columns});
@@ -215,14 +220,14 @@ void LanguageModel::end_step(turbo::Context& context, const RoutingStep& step) c
   }
 }
 
-KvCache LanguageModel::make_kv_cache(engine::Rank& rank, DType dtype, std::int64_t sequences,
+KvCache LanguageModel::make_kv_cache(engine::Phase& phase, DType dtype, std::int64_t sequences,
                                      std::int64_t capacity, std::int64_t pages,
                                      std::int64_t page_size) const {
   KvCache cache;
   const std::int64_t blocks = (capacity + page_size - 1) / page_size;
-  cache.sequences = {.query_starts = rank.persistent(DType::kI32, {sequences + 1}),
-                     .key_lengths = rank.persistent(DType::kI32, {sequences}),
-                     .block_table = rank.persistent(DType::kI32, {sequences, blocks}),
+  cache.sequences = {.query_starts = phase.tensor(DType::kI32, {sequences + 1}),
+                     .key_lengths = phase.tensor(DType::kI32, {sequences}),
+                     .block_table = phase.tensor(DType::kI32, {sequences, blocks}),
                      .page_size = page_size};
   const CacheRequest request{.dtype = dtype,
                              .sequences = sequences,
@@ -233,7 +238,7 @@ KvCache LanguageModel::make_kv_cache(engine::Rank& rank, DType dtype, std::int64
   for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
     const LayerKind& kind = kind_of(config_, layer, LayerKind::Branch::kAttention);
     if (chunk_with(layer) >= 0)
-      kind.make_cache(config_, request, rank, cache.layers[static_cast<std::size_t>(layer)]);
+      kind.make_cache(config_, request, phase, cache.layers[static_cast<std::size_t>(layer)]);
   }
   return cache;
 }

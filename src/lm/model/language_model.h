@@ -15,6 +15,7 @@
 #include "engine/delta_rule.h"
 #include "engine/parallel_operators.h"
 #include "engine/parameters.h"
+#include "engine/phase.h"
 #include "engine/rank.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
@@ -72,11 +73,14 @@ class LanguageModel {
   std::vector<engine::Value> mtp_losses(const engine::Value& hidden, const ModelInputs& inputs) const;
   // [rows of hidden on all tensor ranks, vocab], in the compute type.
   engine::Value logits(const engine::Value& hidden) const;
+  // Some rows of hidden states, for logits() or loss() of few tokens: of the T tokens on all tensor ranks
+  // those in `rows`, [n] int32, which are this rank's part of all that are wanted.
+  engine::Value select(const engine::Value& hidden, const engine::Value& rows) const;
 
   // For reading with what was read before at hand: pages for the keys and values of `sequences` sequences of
-  // up to `capacity` tokens, in this rank's blocks and of its heads, and their tables, in the persistent
-  // arena. `pages` in all, of `page_size` tokens.
-  KvCache make_kv_cache(engine::Rank& rank, DType dtype, std::int64_t sequences, std::int64_t capacity,
+  // up to `capacity` tokens, in this rank's blocks and of its heads, and their tables, for as long as the
+  // phase lasts. `pages` in all, of `page_size` tokens.
+  KvCache make_kv_cache(engine::Phase& phase, DType dtype, std::int64_t sequences, std::int64_t capacity,
                         std::int64_t pages, std::int64_t page_size) const;
 
   // Counters for the routers of a training run, in the persistent arena; of no use to dense models.

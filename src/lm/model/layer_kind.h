@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/operators.h"
-#include "engine/rank.h"
+#include "engine/phase.h"
 #include "lm/model/mesh_check.h"
 #include "lm/model/model_config.h"
 
@@ -59,7 +59,7 @@ struct LayerKind {
                                                   std::int64_t sequence) = nullptr;
   // Of the attention branch: what it keeps of each text, in the persistent arena. Throws Error(kUnsupported)
   // where it can keep nothing.
-  void (*make_cache)(const ModelConfig& config, const CacheRequest& request, engine::Rank& rank,
+  void (*make_cache)(const ModelConfig& config, const CacheRequest& request, engine::Phase& phase,
                      engine::KvCacheLayer& entry) = nullptr;
 };
 

@@ -59,12 +59,12 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
   if (settings.sample_capacity > 0) {
     constexpr std::int64_t kPassTokens = 32;  // of a prompt, which is short
     const bool gathers = rank.mesh().size() > 1 && settings.sharding == engine::Sharding::kParameters;
-    reader_.emplace(rank, model(),
-                    ReaderSettings{.compute = settings.compute,
-                                   .capacity = settings.sample_capacity,
-                                   .pass_tokens = kPassTokens,
-                                   .parallel = gathers ? &parallel() : nullptr,
-                                   .pipeline = settings.step.pipeline.shape(rank.mesh())});
+    decoding_ = {.compute = settings.compute,
+                 .capacity = settings.sample_capacity,
+                 .pass_tokens = kPassTokens,
+                 .sequences = settings.sample_sequences,
+                 .parallel = gathers ? &parallel() : nullptr,
+                 .pipeline = settings.step.pipeline.shape(rank.mesh())};
   }
   if (rule_) rule_->prepare(*this);
 }
@@ -78,6 +78,10 @@ ModelInstance& TrainingSession::frozen(std::string_view name) {
 
 void TrainingSession::before_step(std::int64_t step, std::span<data::Batch> batches) {
   if (rule_) rule_->before_step({.session = *this, .step = step, .batches = batches});
+}
+
+std::unique_ptr<DecodeScheduler> TrainingSession::make_decoder(DecodeScheduler::Agree agree) {
+  return std::make_unique<DecodeScheduler>(rank_, model(), *decoding_, std::move(agree));
 }
 
 namespace {
@@ -148,7 +152,7 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
     whole_step();
     evaluate();
   }
-  if (session.reader()) session.reader()->measure();
+  if (session.decoding()) BatchReader(rank, session.model(), *session.decoding()).measure();
   std::vector<GroupTraffic> communication;
   const std::vector<comm::Communicator*> groups = rank.mesh().groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {

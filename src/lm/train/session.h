@@ -15,7 +15,7 @@
 #include "engine/delayed_scales.h"
 #include "engine/parameters.h"
 #include "engine/rank.h"
-#include "lm/generate/token_reader.h"
+#include "lm/decode/scheduler.h"
 #include "lm/model/language_model.h"
 #include "lm/optimizer/optimizer.h"
 #include "lm/train/loss_rule.h"
@@ -35,9 +35,10 @@ struct SessionSettings {
   engine::Sharding sharding = engine::Sharding::kNone;
   bool reduce_each_microbatch = false;
   engine::DataParallelSettings parallel;
-  bool evaluation = false;           // evaluation passes will run, too
-  std::int64_t sample_capacity = 0;  // above 0: the model also writes, texts of up to so many tokens
-  MakeLossRule loss_rule = {};       // empty: the mean of -ln p(label)
+  bool evaluation = false;            // evaluation passes will run, too
+  std::int64_t sample_capacity = 0;   // above 0: the model also writes, texts of up to so many tokens,
+  std::int64_t sample_sequences = 1;  // so many of them together
+  MakeLossRule loss_rule = {};        // empty: the mean of -ln p(label)
 };
 
 class TrainingSession {
@@ -62,9 +63,12 @@ class TrainingSession {
   void before_step(std::int64_t step, std::span<data::Batch> batches);
   // Of a precision recipe with delayed scales; else null.
   engine::DelayedScales* scales() { return scales_ ? &*scales_ : nullptr; }
-  // With SessionSettings::sample_capacity; reads the weights as they are, and changes nothing that is
-  // trained. Ranks that share the model read together (BatchReader).
-  TokenReader* reader() { return reader_ ? &*reader_ : nullptr; }
+  // With SessionSettings::sample_capacity: what a decoder of these weights is made with; else nothing.
+  const std::optional<ReaderSettings>& decoding() const { return decoding_; }
+  // Writes with the weights as they are, and changes nothing that is trained. Its memory is that of steps and
+  // evaluations, of which none may run as long as it exists. Ranks that share the model write together
+  // (DecodeScheduler).
+  std::unique_ptr<DecodeScheduler> make_decoder(DecodeScheduler::Agree agree = {});
 
  private:
   // A model of the session: the trained one, or frozen beside it.
@@ -78,7 +82,7 @@ class TrainingSession {
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<engine::DelayedScales> scales_;
   std::unique_ptr<TrainingStep> step_;
-  std::optional<TokenReader> reader_;
+  std::optional<ReaderSettings> decoding_;
 };
 
 // What a rank sends in a step to the other ranks of a group, by kind of collective.
@@ -102,7 +106,7 @@ struct StepMeasurement {
   std::string why_not_recorded = {};
 };
 
-// Runs one step (and an evaluation, if asked for) on a measuring rank.
+// Runs one step (and an evaluation and the passes of a decoder, if asked for) on a measuring rank.
 StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& settings,
                                 const FamilyRegistry& families);
 

@@ -410,14 +410,10 @@ bool Trainer::Run::must_sample() {
 
 bool Trainer::Run::write_sample(const std::atomic<bool>& stop) {
   finish_step();
-  const bool together = session->reader()->reads_together();
-  if (!session->reader()->gathers_weights()) session->parallel().wait_for_all_values();
-  bool cut = false;
-  if (ranks.first()) {
-    cut = !write_own_sample(stop);
-  } else if (together) {
-    read_along();
-  }
+  const ReaderSettings& decoding = *session->decoding();
+  if (!decoding.parallel) session->parallel().wait_for_all_values();
+  const bool together = BatchReader::reads_together(session->rank(), decoding);
+  const bool cut = (ranks.first() || together) && !write_own_sample(stop, together);
   // The others wait here, and not in a collective that has a short timeout.
   if (!ranks.any(cut)) return true;
   log.info("asked to stop before the sample at iteration {} was written: the next start writes it",
@@ -437,50 +433,37 @@ GenerateSettings Trainer::Run::sample_settings() const {
   return sampled;
 }
 
-bool Trainer::Run::write_own_sample(const std::atomic<bool>& stop) {
+bool Trainer::Run::write_own_sample(const std::atomic<bool>& stop, bool together) {
   phase("writing a sample");
-  TokenReader& model_reader = *session->reader();
+  // All ranks write what the first one chooses, even where their own logits were rounded otherwise, and end
+  // when it does.
+  bool cut = false;
+  const auto tell = [&](std::span<std::int32_t> chosen) {
+    std::string bytes(reinterpret_cast<const char*>(chosen.data()), chosen.size_bytes());
+    bytes.push_back(stop ? 1 : 0);
+    bytes = ranks.from_first(bytes);
+    std::memcpy(chosen.data(), bytes.data(), chosen.size_bytes());
+    cut = bytes.back() != 0;
+  };
+  const auto decoder = together ? session->make_decoder(tell) : session->make_decoder();
   const std::span<const std::int32_t> prompt =
-      fit_prompt(sample_prompt, model_reader.capacity(), c.sample_tokens);
+      fit_prompt(sample_prompt, decoder->capacity(), c.sample_tokens);
   SampleRecord record{.iteration = iteration, .prompt = tokenizer->decode(prompt), .text = {}};
   StreamDecoder stream(*tokenizer);
   const double began = monotonic_seconds();
-  model_reader.truncate(0);
-  // The others read what this rank chooses, even where their own logits were rounded otherwise.
-  const auto tell = [&](std::span<const std::int32_t> tokens) {
-    if (model_reader.reads_together())
-      ranks.from_first(std::string(reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()));
-  };
-  bool cut = false;
-  const Generation generation = generate(
-      model_reader, prompt, sample_settings(),
-      [&](std::int32_t id) {
-        record.text += stream.push(id);
-        cut = stop;
-        return !cut;
-      },
-      tell);
-  tell({});
+  const Generation generation = generate(*decoder, prompt, sample_settings(), [&](std::int32_t id) {
+    record.text += stream.push(id);
+    if (!together) cut = stop;
+    return !cut;
+  });
   phase("");
   if (cut) return false;  // a part is no sample
+  if (!ranks.first()) return true;
   record.text += stream.finish();
   record.tokens = static_cast<std::int64_t>(generation.ids.size());
   record.seconds = monotonic_seconds() - began;
   monitor->sample(record);
   return true;
-}
-
-void Trainer::Run::read_along() {
-  TokenReader& model_reader = *session->reader();
-  model_reader.truncate(0);
-  const WantedLogits wanted = sample_settings().wanted();
-  for (;;) {
-    const std::string bytes = ranks.from_first(std::string());
-    if (bytes.empty()) return;
-    std::vector<std::int32_t> tokens(bytes.size() / sizeof(std::int32_t));
-    std::memcpy(tokens.data(), bytes.data(), bytes.size());
-    model_reader.read(tokens, wanted);
-  }
 }
 
 }  // namespace primus

@@ -184,9 +184,7 @@ struct Trainer::Run {
   bool must_sample();
   // A text by the model as it is now, from rank 0. False: `stop` came first, and it is still due.
   bool write_sample(const std::atomic<bool>& stop);
-  bool write_own_sample(const std::atomic<bool>& stop);
-  // Of the other ranks, where a rank has a part of the weights only: reads what rank 0 writes.
-  void read_along();
+  bool write_own_sample(const std::atomic<bool>& stop, bool together);
   GenerateSettings sample_settings() const;
   // A rank that does not come within three steps is taken for lost.
   void watch_ranks(double step_seconds);

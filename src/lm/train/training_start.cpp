@@ -228,7 +228,7 @@ void Trainer::Run::prepare() {
                         .avg_skip_iterations = static_cast<int>(c.log_avg_skip_iterations),
                         .avg_reset_interval = static_cast<int>(c.log_avg_reset_interval)});
   phase("");
-  if (session->reader()) sample_prompt = find_sample_prompt();
+  if (session->decoding()) sample_prompt = find_sample_prompt();
   if (iteration >= last_iteration) return monitor->begin(run_facts(measured));
   warn_of_few_steps();
   // Only now: a run that is refused, or has nothing to do, leaves the record of one that trained.

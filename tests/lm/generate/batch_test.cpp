@@ -18,9 +18,9 @@ namespace {
 
 constexpr std::uint64_t kSeed = 11;
 
-std::unique_ptr<BatchDecoder> batch_decoder(std::unique_ptr<Device> device, const ModelConfig& config,
-                                            const ReaderSettings& settings) {
-  auto decoder = std::make_unique<BatchDecoder>(std::move(device), config, all_families(), settings);
+std::unique_ptr<Decoder> batch_decoder(std::unique_ptr<Device> device, const ModelConfig& config,
+                                       const ReaderSettings& settings) {
+  auto decoder = std::make_unique<Decoder>(std::move(device), config, all_families(), settings);
   decoder->store().initialize(decoder->rank().context(), kSeed);
   decoder->rank().compute().synchronize();
   return decoder;
@@ -44,10 +44,10 @@ std::vector<BatchPrompt> some_prompts(const ModelConfig& config, std::int64_t lo
   return prompts;
 }
 
-std::vector<Generation> together(BatchReader& reader, const std::vector<BatchPrompt>& prompts) {
+std::vector<Generation> together(DecodeScheduler& decoder, const std::vector<BatchPrompt>& prompts) {
   std::vector<Generation> texts(prompts.size());
   std::size_t done = 0;
-  generate_batch(reader, prompts, {.done = [&](std::size_t i, Generation&& text) {
+  generate_batch(decoder, prompts, {.done = [&](std::size_t i, Generation&& text) {
                    texts[i] = std::move(text);
                    ++done;
                  }});
@@ -65,10 +65,9 @@ void expect_each_as_alone(const ModelConfig& config, DType compute) {
   settings.pages = 4;  // two of the longest, or four of others: some wait
   const auto batch = batch_decoder(cpu(), config, settings);
   const std::vector<Generation> texts = together(*batch, prompts);
-  EXPECT_EQ(batch->free_pages(), 4);
+  EXPECT_EQ(batch->reader().free_pages(), 4);
   const auto single = random_decoder(cpu(), config, kSeed, settings, all_families());
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    single->truncate(0);
     const Generation alone = generate(*single, prompts[i].tokens, prompts[i].settings);
     EXPECT_EQ(texts[i].ids, alone.ids) << "prompt " << i;
     EXPECT_EQ(texts[i].reason, alone.reason) << "prompt " << i;
@@ -132,24 +131,28 @@ TEST(Batch, RecordedPassesWriteTheSameTexts) {
 TEST(Batch, TheLikeliestTokensAreThoseOfAllLogits) {
   const ModelConfig config = tiny_config();
   const auto decoder = batch_decoder(cpu(), config, {.capacity = 20, .sequences = 3});
+  BatchReader& reader = decoder->reader();
   const std::vector<std::int32_t> tokens = some_tokens(3, config.vocab);
   std::vector<BatchReader::Input> inputs;
   for (std::int64_t i = 0; i < 3; ++i) {
-    ASSERT_TRUE(decoder->reserve(i, 20));
-    inputs.push_back({i, {&tokens[static_cast<std::size_t>(i)], 1}});
+    ASSERT_TRUE(reader.reserve(i, 20));
+    inputs.push_back({i, {&tokens[static_cast<std::size_t>(i)], 1}, true});
   }
-  decoder->read_next(inputs);
+  reader.read(inputs);
   std::vector<std::vector<float>> all;
   for (std::size_t i = 0; i < 3; ++i) {
-    const auto row = decoder->next(i).values;
-    EXPECT_TRUE(decoder->next(i).ids.empty());
+    const auto row = reader.next(i).values;
+    EXPECT_TRUE(reader.next(i).ids.empty());
     all.emplace_back(row.begin(), row.end());
   }
   for (const std::int64_t likeliest : {1, 5, 64}) {
-    for (std::int64_t i = 0; i < 3; ++i) decoder->truncate(i, 0);
-    decoder->read_next(inputs, {.likeliest = likeliest, .vocab = 70});
+    for (std::int64_t i = 0; i < 3; ++i) {
+      reader.release(i);
+      ASSERT_TRUE(reader.reserve(i, 20));
+    }
+    reader.read(inputs, {.likeliest = likeliest, .vocab = 70});
     for (std::size_t i = 0; i < 3; ++i) {
-      const NextLogits next = decoder->next(i);
+      const NextLogits next = reader.next(i);
       ASSERT_GE(static_cast<std::int64_t>(next.ids.size()), likeliest);
       std::vector<std::int32_t> ids(70);
       std::iota(ids.begin(), ids.end(), 0);
@@ -161,8 +164,8 @@ TEST(Batch, TheLikeliestTokensAreThoseOfAllLogits) {
     }
   }
   // More than the device looks for: all of them.
-  decoder->read_next(inputs, {.likeliest = 65});
-  EXPECT_TRUE(decoder->next(0).ids.empty());
+  reader.read(inputs, {.likeliest = 65});
+  EXPECT_TRUE(reader.next(0).ids.empty());
 }
 
 TEST(Batch, LogitsThatAreNoNumbersAreNamed) {
@@ -205,16 +208,17 @@ TEST(Batch, WhatDoesNotFitIsRefusedBeforeAnythingIsRead) {
   EXPECT_THROW(run({}), Error);
   EXPECT_THROW(run(some_tokens(65, config.vocab)), Error);
 
+  BatchReader& reader = decoder->reader();
   const std::vector<std::int32_t> tokens = some_tokens(10, config.vocab);
   const BatchReader::Input input{1, tokens};
-  EXPECT_THROW(decoder->read({&input, 1}), Error) << "no pages are reserved";
-  EXPECT_TRUE(decoder->reserve(0, 64) && decoder->reserve(1, 10));
-  EXPECT_FALSE(decoder->reserve(2, 1)) << "two pages are all there are";
-  EXPECT_EQ(decoder->free_pages(), 0);
-  decoder->read({&input, 1});
-  EXPECT_EQ(decoder->length(1), 10);
-  decoder->release(1);
-  EXPECT_TRUE(decoder->reserve(2, 64));
+  EXPECT_THROW(reader.read({&input, 1}), Error) << "no pages are reserved";
+  EXPECT_TRUE(reader.reserve(0, 64) && reader.reserve(1, 10));
+  EXPECT_FALSE(reader.reserve(2, 1)) << "two pages are all there are";
+  EXPECT_EQ(reader.free_pages(), 0);
+  reader.read({&input, 1});
+  EXPECT_EQ(reader.length(1), 10);
+  reader.release(1);
+  EXPECT_TRUE(reader.reserve(2, 64));
   EXPECT_THROW(batch_decoder(cpu(), config, {.capacity = 64, .sequences = 0}), Error);
   ModelConfig longer = config;
   longer.max_positions = 256;

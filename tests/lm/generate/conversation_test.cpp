@@ -21,8 +21,23 @@ const auto kChain = chain_of(": hey\nUsr: ");
 const GenerateSettings kGreedy{
     .sampling = {.temperature = 0}, .max_tokens = 40, .vocab = 257, .stop_ids = {256}};
 
+// Tokens that the decoder held of the last text: read for it, or there already.
+class Held {
+ public:
+  explicit Held(const DecodeScheduler& decoder) : decoder_(decoder) {}
+  std::int64_t operator()() {
+    const std::int64_t now = decoder_.counts().read + decoder_.counts().shared;
+    return now - std::exchange(before_, now);
+  }
+
+ private:
+  const DecodeScheduler& decoder_;
+  std::int64_t before_ = 0;
+};
+
 TEST(Conversation, TheReplyEndsWhereTheModelBeginsTheUsersTurn) {
   const auto decoder = chain_decoder(chain_of(": hi\nUser:"), 512);
+  Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
   Conversation conversation(*decoder, *tokenizer, kGreedy);
   std::string streamed;
@@ -33,9 +48,11 @@ TEST(Conversation, TheReplyEndsWhereTheModelBeginsTheUsersTurn) {
   EXPECT_EQ(reply.text, "hi");
   EXPECT_EQ(streamed, "hi");
   EXPECT_EQ(reply.reason, StopReason::kCallback);
-  // What the model has read ends with the prompt: its reply is read again, as the tokenizer writes it alone.
-  EXPECT_EQ(decoder->length(), static_cast<std::int64_t>(std::string("User: Hello\nAssistant:").size()));
+  // The reply is read again without the user's turn, of which the last token had not been read.
+  const std::string written = " hi\nUser:", again = "User: Hello\nAssistant: hi\nUser: And now?\nAssistant:";
+  held();
   EXPECT_EQ(conversation.say("And now?").text, "hi");
+  EXPECT_EQ(held(), static_cast<std::int64_t>(again.size() + written.size() - 1));
   EXPECT_EQ(conversation.turns(), 2U);
 }
 
@@ -69,23 +86,25 @@ TEST(Conversation, ReadsOnlyWhatIsNew) {
   auto chain = chain_of(": ok");
   chain.emplace_back('k', 256);
   const auto decoder = chain_decoder(chain, 512);
+  Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
   Conversation conversation(*decoder, *tokenizer, kGreedy);
   conversation.say("one");
   const std::string first = "User: one\nAssistant: ok", second = "\nUser: two\nAssistant: ok";
-  EXPECT_EQ(decoder->length(), static_cast<std::int64_t>(first.size()));
+  EXPECT_EQ(decoder->counts().read, static_cast<std::int64_t>(first.size()));
   conversation.say("two");
-  EXPECT_EQ(decoder->length(), static_cast<std::int64_t>(first.size() + second.size()));
+  EXPECT_EQ(decoder->counts().read, static_cast<std::int64_t>(first.size() + second.size()));
+  held();
   conversation.clear();
-  EXPECT_EQ(decoder->length(), 0);
   conversation.say("one");
-  EXPECT_EQ(decoder->length(), static_cast<std::int64_t>(first.size()));
+  EXPECT_EQ(held(), static_cast<std::int64_t>(first.size()));
 }
 
 TEST(Conversation, ForgetsTheOldestTurnsWhenTheContextIsFull) {
   auto chain = chain_of(": ok");
   chain.emplace_back('k', 256);
   const auto decoder = chain_decoder(chain, 120);
+  Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
   Conversation conversation(*decoder, *tokenizer, kGreedy);
   std::size_t forgotten = 0;
@@ -93,7 +112,7 @@ TEST(Conversation, ForgetsTheOldestTurnsWhenTheContextIsFull) {
     const auto reply = conversation.say("a line of words");
     EXPECT_EQ(reply.text, "ok") << i;
     forgotten += reply.forgotten_turns;
-    EXPECT_LE(decoder->length(), 120);
+    EXPECT_LE(held(), 120);
   }
   EXPECT_EQ(forgotten + conversation.turns(), 10U);
   EXPECT_GE(forgotten, 7U);
@@ -117,17 +136,19 @@ TEST(Conversation, ForgetsWholeTurnsBehindABeginningOfText) {
   auto chain = chain_of(": ok");
   chain.emplace_back('k', 127);
   const auto decoder = chain_decoder(chain, 120);
+  Held held(*decoder);
   GenerateSettings settings = kGreedy;
   settings.vocab = 129;
   settings.stop_ids = {127};
   Conversation conversation(*decoder, *tokenizer, settings);
   const auto turn = std::string("\nUser: a line of words\nAssistant: ok").size();
   conversation.say("a line of words");
-  EXPECT_EQ(decoder->length(), static_cast<std::int64_t>(turn));  // the first has no line end, and <s>
+  EXPECT_EQ(held(), static_cast<std::int64_t>(turn));  // the first has no line end, and <s>
   conversation.say("a line of words");
+  held();
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(conversation.say("a line of words").forgotten_turns, 1U);
-    EXPECT_EQ(decoder->length(), static_cast<std::int64_t>(1 + 2 * turn)) << i;
+    EXPECT_EQ(held(), static_cast<std::int64_t>(1 + 2 * turn)) << i;
   }
 }
 
@@ -157,6 +178,7 @@ TEST(Conversation, TurnsAreWrittenInTheFormatOfFineTuning) {
   auto chain = chain_of("\nok");
   chain.emplace_back('k', 256);
   const auto decoder = chain_decoder(chain, 512);
+  Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
   const data::ConversationWriter writer(data::ConversationFormat::kAlpaca, *tokenizer);
   GenerateSettings settings = kGreedy;
@@ -169,19 +191,18 @@ TEST(Conversation, TurnsAreWrittenInTheFormatOfFineTuning) {
   const auto prompt = [&](const Messages& messages) {
     return static_cast<std::int64_t>(writer.prompt(messages).size());
   };
-  EXPECT_EQ(decoder->length(), prompt({{"user", "one", {}}}) + 2);
+  EXPECT_EQ(held(), prompt({{"user", "one", {}}}) + 2);
   EXPECT_EQ(conversation.say("two").text, "ok");
-  EXPECT_EQ(decoder->length(),
-            prompt({{"user", "one", {}}, {"assistant", "ok", {}}, {"user", "two", {}}}) + 2);
+  EXPECT_EQ(held(), prompt({{"user", "one", {}}, {"assistant", "ok", {}}, {"user", "two", {}}}) + 2);
   EXPECT_EQ(conversation.turns(), 2U);
   conversation.say("three");
   EXPECT_EQ(conversation.say("four").forgotten_turns, 0U);
+  held();
   // Room for 472 tokens: of the five turns the oldest are forgotten.
   EXPECT_GT(conversation.say(std::string(200, 'x')).forgotten_turns, 0U);
-  EXPECT_LE(decoder->length(), 512);
+  EXPECT_LE(held(), 512);
   conversation.clear();
   EXPECT_EQ(conversation.turns(), 0U);
-  EXPECT_EQ(decoder->length(), 0);
 }
 
 // A system's text stands in front of every turn, and stays when turns are forgotten.
@@ -189,6 +210,7 @@ TEST(Conversation, ASystemsTextStaysInFront) {
   auto chain = chain_of("\nok");
   chain.emplace_back('k', 256);
   const auto decoder = chain_decoder(chain, 120);
+  Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
   const data::ConversationWriter writer(data::ConversationFormat::kAlpaca, *tokenizer);
   Conversation conversation(*decoder, *tokenizer, kGreedy, &writer, "Be brief.");
@@ -197,13 +219,13 @@ TEST(Conversation, ASystemsTextStaysInFront) {
     return static_cast<std::int64_t>(writer.prompt(messages).size());
   };
   EXPECT_EQ(conversation.say("one").text, "ok");
-  EXPECT_EQ(decoder->length(), prompt({{"system", "Be brief.", {}}, {"user", "one", {}}}) + 2);
+  EXPECT_EQ(held(), prompt({{"system", "Be brief.", {}}, {"user", "one", {}}}) + 2);
   EXPECT_EQ(conversation.turns(), 1U);
   EXPECT_GT(conversation.say("a question").forgotten_turns, 0U);
-  EXPECT_EQ(decoder->length(), prompt({{"system", "Be brief.", {}}, {"user", "a question", {}}}) + 2);
+  EXPECT_EQ(held(), prompt({{"system", "Be brief.", {}}, {"user", "a question", {}}}) + 2);
   conversation.clear();
   conversation.say("one");
-  EXPECT_EQ(decoder->length(), prompt({{"system", "Be brief.", {}}, {"user", "one", {}}}) + 2);
+  EXPECT_EQ(held(), prompt({{"system", "Be brief.", {}}, {"user", "one", {}}}) + 2);
   // Where there is no place for it, that is said.
   const data::ConversationWriter squad(data::ConversationFormat::kSquad, *tokenizer);
   EXPECT_THROW(Conversation(*decoder, *tokenizer, kGreedy, &squad, "x"), Error);
@@ -215,13 +237,14 @@ TEST(Conversation, AFormatOfOneTurnForgetsTheLastOne) {
   auto chain = chain_of(": ok");
   chain.emplace_back('k', 256);
   const auto decoder = chain_decoder(chain, 512);
+  Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
   const data::ConversationWriter writer(data::ConversationFormat::kSquad, *tokenizer);
   Conversation conversation(*decoder, *tokenizer, kGreedy, &writer);
   EXPECT_EQ(conversation.say("one").text, " ok");
-  const std::int64_t length = decoder->length();
+  const std::int64_t length = held();
   EXPECT_EQ(conversation.say("two").text, " ok");
-  EXPECT_EQ(decoder->length(), length);
+  EXPECT_EQ(held(), length);
 }
 
 // Short convolutions cannot go back to where two prompts part: the second one is read from its beginning.
@@ -238,8 +261,9 @@ TEST(Conversation, AFormatOfOneTurnBeginsAnewWhereTheModelForgetsAll) {
   Conversation conversation(*decoder, *tokenizer, kGreedy, &writer);
   conversation.say("one");
   const std::string expected = Conversation(*fresh, *tokenizer, kGreedy, &writer).say("two").text;
+  const std::int64_t before = decoder->counts().read;
   EXPECT_EQ(conversation.say("two").text, expected);
-  EXPECT_EQ(decoder->length(), fresh->length());
+  EXPECT_EQ(decoder->counts().read - before, fresh->counts().read);
 }
 
 }  // namespace

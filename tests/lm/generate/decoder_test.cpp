@@ -1,4 +1,4 @@
-#include "lm/generate/decoder.h"
+#include "lm/decode/decoder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -94,8 +94,8 @@ TEST(Decoder, FusedProductsOfAGpuAgreeWithTheCpu) {
     const ReaderSettings settings{.compute = DType::kBF16, .capacity = 32};
     const auto cpu = random_decoder(test::cpu(), config, kSeed, settings);
     SCOPED_TRACE(config.family);
-    Decoder gpu(std::make_unique<test::GuardDevice>(2, turbo::emulated_kernel_table(32)), config,
-                builtin_families(), settings);
+    test::TestDecoder gpu(std::make_unique<test::GuardDevice>(2, turbo::emulated_kernel_table(32)), config,
+                          builtin_families(), settings);
     copy_weights(*cpu, gpu);
     // Passes of two rows and of one. As much as bf16 leaves between two ways of computing (ComputesInBf16).
     const auto some = std::span(tokens).first(3);
@@ -120,7 +120,8 @@ TEST(Decoder, RanksThatGatherTheirWeightsFuseNothing) {
   const auto logits_of = [&](engine::Rank& rank) {
     const auto session = open_session(rank, settings, builtin_families());
     session->store().initialize(rank.context(), kSeed);
-    const std::span<const float> logits = session->reader()->read(tokens);
+    const auto decoder = session->make_decoder();
+    const std::span<const float> logits = test::TokenReader(decoder->reader()).read(tokens);
     return std::vector<float>(logits.begin(), logits.end());
   };
   engine::Rank alone(test::cpu());

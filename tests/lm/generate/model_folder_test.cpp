@@ -79,7 +79,7 @@ TEST(ModelWeights, LoadIntoADecoder) {
   const ModelFolder folder = find_model_folder(kGolden);
   const FamilyRegistry families = builtin_families();
   const ModelConfig config = load_model_config(folder, families);
-  Decoder decoder(test::cpu(), config, families, {.capacity = 8});
+  test::TestDecoder decoder(test::cpu(), config, families, {.capacity = 8});
   load_model_weights(folder, decoder.store(), decoder.rank());
   const std::vector<std::int32_t> tokens{1, 2, 3};
   const auto logits = decoder.read(tokens);

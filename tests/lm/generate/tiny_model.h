@@ -10,7 +10,8 @@
 
 #include "base/error.h"
 #include "engine/tape.h"
-#include "lm/generate/decoder.h"
+#include "lm/decode/decoder.h"
+#include "lm/decode/token_reader.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus::test {
@@ -101,11 +102,18 @@ inline std::vector<std::vector<float>> teacher_forcing(const ModelConfig& config
   return rows;
 }
 
+// A decoder whose reader can also be asked directly.
+struct TestDecoder : Decoder, TokenReader {
+  TestDecoder(std::unique_ptr<Device> device, const ModelConfig& config, const FamilyRegistry& families,
+              const ReaderSettings& settings)
+      : Decoder(std::move(device), config, families, settings), TokenReader(reader()) {}
+};
+
 // A decoder with the random weights of `seed`.
-inline std::unique_ptr<Decoder> random_decoder(std::unique_ptr<Device> device, const ModelConfig& config,
-                                               std::uint64_t seed, const ReaderSettings& settings,
-                                               const FamilyRegistry& families = builtin_families()) {
-  auto decoder = std::make_unique<Decoder>(std::move(device), config, families, settings);
+inline std::unique_ptr<TestDecoder> random_decoder(std::unique_ptr<Device> device, const ModelConfig& config,
+                                                   std::uint64_t seed, const ReaderSettings& settings,
+                                                   const FamilyRegistry& families = builtin_families()) {
+  auto decoder = std::make_unique<TestDecoder>(std::move(device), config, families, settings);
   decoder->store().initialize(decoder->rank().context(), seed);
   decoder->rank().compute().synchronize();
   return decoder;

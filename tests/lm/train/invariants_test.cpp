@@ -198,10 +198,8 @@ TEST_P(Invariants, WritingSamplesChangesNothing) {
   settings_.sample_capacity = 24;
   std::vector<std::vector<std::int32_t>> texts;
   const auto write = [&](TrainingSession& session, const data::BatchView&) {
-    TokenReader& reader = *session.reader();
-    reader.truncate(0);
     const std::vector<std::int32_t> prompt = {1, 2, 3};
-    texts.push_back(generate(reader, prompt, {.max_tokens = 20}).ids);
+    texts.push_back(generate(*session.make_decoder(), prompt, {.max_tokens = 20}).ids);
   };
   for (const bool hidden : {false, true}) {
     EXPECT_EQ(

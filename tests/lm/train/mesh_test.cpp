@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "lm/decode/token_reader.h"
 #include "lm/model/outside_families.h"
 #include "lm/train/rank_training.h"
 
@@ -304,10 +305,10 @@ PipelineSettings pipeline_of(const ModelConfig& model, const Way& way) {
 // What may follow a prompt, what may follow one token more, and of the next one the likeliest alone. All
 // ranks call it.
 void read_text(TrainingSession& session, std::vector<float>& logits) {
-  if (!session.reader()) return;
-  TokenReader& reader = *session.reader();
-  if (!reader.gathers_weights()) session.parallel().wait_for_all_values();
-  reader.truncate(0);
+  if (!session.decoding()) return;
+  if (!session.decoding()->parallel) session.parallel().wait_for_all_values();
+  const auto decoder = session.make_decoder();
+  TokenReader reader(decoder->reader());
   const std::int32_t text[] = {3, 14, 15, 92, 65, 35, 89, 79, 32};
   const std::span<const std::int32_t> all = text;
   const auto read = [&](std::span<const std::int32_t> tokens, const WantedLogits& wanted) {

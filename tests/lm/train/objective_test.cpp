@@ -59,12 +59,14 @@ class PreferenceRule final : public LossRule {
   }
 
   void before_step(const BeforeStep& step) override {
-    TokenReader* const reader = writes_ ? session_reader(step) : nullptr;
+    const bool measures = step.session.rank().measuring();
+    if (writes_ && !measures) {
+      if (!step.session.decoding()->parallel) step.session.parallel().wait_for_all_values();
+      for (data::Batch& batch : step.batches) write_rejected(*step.session.make_decoder(), batch);
+    }
     for (std::size_t i = 0; i < step.batches.size(); ++i) {
-      data::Batch& batch = step.batches[i];
-      if (reader) write_rejected(*reader, batch);
       const Tensor row = reference_.slice(static_cast<std::int64_t>(i), static_cast<std::int64_t>(i) + 1);
-      scorer_->score(batch, row.reshaped({scorer_->tokens()}));
+      scorer_->score(step.batches[i], row.reshaped({scorer_->tokens()}));
     }
   }
 
@@ -96,20 +98,12 @@ class PreferenceRule final : public LossRule {
   }
 
  private:
-  TokenReader* session_reader(const BeforeStep& step) const {
-    TokenReader* const reader = step.session.reader();
-    if (!step.session.rank().measuring() && !reader->gathers_weights())
-      step.session.parallel().wait_for_all_values();
-    return step.session.rank().measuring() ? nullptr : reader;
-  }
-
   // The second row: the first four tokens of the first, and what the model writes after them.
-  static void write_rejected(TokenReader& reader, data::Batch& batch) {
+  static void write_rejected(DecodeScheduler& decoder, data::Batch& batch) {
     const std::size_t sequence = batch.tokens.size() / 2;
     std::vector<std::int32_t> text(batch.tokens.begin(), batch.tokens.begin() + 4);
-    reader.truncate(0);
     const Generation written =
-        generate(reader, text, {.max_tokens = static_cast<std::int64_t>(sequence) - 3});
+        generate(decoder, text, {.max_tokens = static_cast<std::int64_t>(sequence) - 3});
     text.insert(text.end(), written.ids.begin(), written.ids.end());
     for (std::size_t t = 0; t < sequence; ++t) {
       batch.tokens[sequence + t] = text[t];

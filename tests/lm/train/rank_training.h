@@ -138,12 +138,11 @@ inline Outcome train_on_ranks(SessionSettings settings, int ranks, const engine:
     session->parallel().distribute_values();
     TrainingStep& step = session->step();
     const auto write = [&] {
-      TokenReader* const reader = session->reader();
-      if (!reader) return;
-      if (!reader->gathers_weights()) session->parallel().wait_for_all_values();
-      reader->truncate(0);
+      if (!session->decoding()) return;
+      if (!session->decoding()->parallel) session->parallel().wait_for_all_values();
       const std::vector<std::int32_t> prompt = {1, 2, 3};
-      outcome.texts[static_cast<std::size_t>(r)].push_back(generate(*reader, prompt, {.max_tokens = 12}).ids);
+      outcome.texts[static_cast<std::size_t>(r)].push_back(
+          generate(*session->make_decoder(), prompt, {.max_tokens = 12}).ids);
     };
     write();
     for (int s = 0; s < steps; ++s) {

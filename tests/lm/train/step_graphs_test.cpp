@@ -118,9 +118,8 @@ TEST(GraphsBesideOtherWork, EvaluationsAndTextsChangeNothing) {
     session.step().begin_evaluation();
     session.step().evaluate(batch);
     losses.push_back(session.step().evaluation_loss());
-    session.reader()->truncate(0);
     const std::vector<std::int32_t> prompt = {1, 2, 3};
-    texts.push_back(generate(*session.reader(), prompt, {.max_tokens = 20}).ids);
+    texts.push_back(generate(*session.make_decoder(), prompt, {.max_tokens = 20}).ids);
   };
   EXPECT_EQ(train_plain(s, between), expected);
   const auto plain_losses = std::exchange(losses, {});

@@ -250,7 +250,7 @@ std::optional<MeshMismatch> context_mismatch(const ModelConfig&, const engine::M
                       "tensor_model_parallel_size higher"};
 }
 
-void make_cache(const ModelConfig& c, const CacheRequest&, engine::Rank&, engine::KvCacheLayer&) {
+void make_cache(const ModelConfig& c, const CacheRequest&, engine::Phase&, engine::KvCacheLayer&) {
   throw unsupported(
       "models of type " + c.family + " cannot generate text: the cache does not keep pooled latents",
       "train, eval loss and model verify read whole sequences, and work");

@@ -240,13 +240,12 @@ std::optional<MeshMismatch> context_mismatch(const ModelConfig& c, const engine:
                       "set context_parallel_size to 1, and share the layers by tensor_model_parallel_size"};
 }
 
-void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Rank& rank,
+void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase& phase,
                 engine::KvCacheLayer& entry) {
   const LatentConfig& latent = c.attention.latent;
-  entry.k =
-      rank.persistent(request.dtype, {request.pages, request.page_size, latent.kv_rank + latent.rope_dim});
+  entry.k = phase.tensor(request.dtype, {request.pages, request.page_size, latent.kv_rank + latent.rope_dim});
   if (const IndexerConfig& indexer = c.attention.indexer; indexer.heads > 0)
-    entry.index = rank.persistent(request.dtype, {request.pages, request.page_size, indexer.head_dim});
+    entry.index = phase.tensor(request.dtype, {request.pages, request.page_size, indexer.head_dim});
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ std::optional<MeshMismatch> linear_context_mismatch(const ModelConfig& c, const 
       fmt::format("set context_parallel_size to {}", std::gcd(heads, std::int64_t{shape.context}))};
 }
 
-void make_linear_cache(const ModelConfig& c, const CacheRequest& request, engine::Rank& rank,
+void make_linear_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase& phase,
                        engine::KvCacheLayer& entry) {
   const LinearAttentionConfig& l = c.linear;
   const std::int64_t heads = l.value_heads / request.tensor_ranks;
@@ -48,11 +48,11 @@ void make_linear_cache(const ModelConfig& c, const CacheRequest& request, engine
                                       .channel_gates = l.channel_gates,
                                       .normalise = true,
                                       .scale = 1};
-  entry.ring = rank.persistent(DType::kF32, {request.sequences, conv_ring(l.conv_width), of_rank.width()});
-  entry.state = rank.persistent(DType::kF32, {request.sequences, heads, l.key_dim, l.value_dim});
-  entry.recent = rank.persistent(DType::kF32,
-                                 {request.sequences, engine::kDeltaRuleRing, heads * of_rank.recent_width()});
-  entry.committed = rank.persistent(DType::kI32, {request.sequences});
+  entry.ring = phase.tensor(DType::kF32, {request.sequences, conv_ring(l.conv_width), of_rank.width()});
+  entry.state = phase.tensor(DType::kF32, {request.sequences, heads, l.key_dim, l.value_dim});
+  entry.recent =
+      phase.tensor(DType::kF32, {request.sequences, engine::kDeltaRuleRing, heads * of_rank.recent_width()});
+  entry.committed = phase.tensor(DType::kI32, {request.sequences});
 }
 
 }  // namespace primus

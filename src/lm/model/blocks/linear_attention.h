@@ -10,7 +10,7 @@ double linear_mixing(const ModelConfig& config, std::int64_t layer, double lengt
 std::vector<SharedExtent> linear_shared_by_tensor_ranks(const ModelConfig& config);
 std::optional<MeshMismatch> linear_context_mismatch(const ModelConfig& config, const engine::MeshShape& shape,
                                                     std::int64_t sequence);
-void make_linear_cache(const ModelConfig& config, const CacheRequest& request, engine::Rank& rank,
+void make_linear_cache(const ModelConfig& config, const CacheRequest& request, engine::Phase& phase,
                        engine::KvCacheLayer& entry);
 
 }  // namespace primus

@@ -177,11 +177,11 @@ std::vector<SharedExtent> shared(const ModelConfig& c) {
   return {{c.kv_heads, "heads of keys and values (num_query_groups)"}};
 }
 
-void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Rank& rank,
+void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase& phase,
                 engine::KvCacheLayer& entry) {
   const Shape shape{request.pages, request.page_size, c.kv_heads / request.tensor_ranks * c.head_dim};
-  entry.k = rank.persistent(request.dtype, shape);
-  entry.v = rank.persistent(request.dtype, shape);
+  entry.k = phase.tensor(request.dtype, shape);
+  entry.v = phase.tensor(request.dtype, shape);
 }
 
 }  // namespace

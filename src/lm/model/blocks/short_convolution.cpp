@@ -81,10 +81,10 @@ std::optional<MeshMismatch> context_mismatch(const ModelConfig& c, const engine:
   return slices_too_short(c.conv_width, "conv_L_cache", shape, sequence);
 }
 
-void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Rank& rank,
+void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase& phase,
                 engine::KvCacheLayer& entry) {
-  entry.ring = rank.persistent(DType::kF32,
-                               {request.sequences, conv_ring(c.conv_width), c.hidden / request.tensor_ranks});
+  entry.ring = phase.tensor(DType::kF32,
+                            {request.sequences, conv_ring(c.conv_width), c.hidden / request.tensor_ranks});
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "lm/generate/sampler.h"
+#include "lm/decode/sampler.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "lm/generate/decoder.h"
+#include "lm/decode/decoder.h"
 
 namespace primus {
 

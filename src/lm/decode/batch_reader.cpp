@@ -1,0 +1,493 @@
+#include "lm/decode/batch_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "tensor/bfloat16.h"
+#include "turbo/top_logits/top_logits.h"
+
+namespace primus {
+namespace {
+
+using engine::Value;
+using turbo::TopLogits;
+
+std::int64_t whole_lines(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const ReaderSettings& settings)
+    : rank_(rank),
+      model_(model),
+      settings_(settings),
+      stages_(rank, rank.mesh().pipeline(), settings.pipeline),
+      phase_(rank),
+      pages_(settings.all_pages(), ReaderSettings::kPageTokens),
+      replay_(settings.replay) {
+  if (settings.capacity < 1 || settings.capacity > config().max_positions) {
+    throw invalid(fmt::format("a context of {} tokens is not from 1 to the model's {}", settings.capacity,
+                              config().max_positions));
+  }
+  if (settings.sequences < 1) throw invalid(fmt::format("{} sequences cannot be read", settings.sequences));
+  if (settings.all_pages() < settings.pages_for(settings.capacity)) {
+    throw invalid(fmt::format("a cache of {} pages of {} tokens does not hold one sequence of {}",
+                              settings.all_pages(), ReaderSettings::kPageTokens, settings.capacity),
+                  "give the cache more pages, or sequences less room");
+  }
+  PRIMUS_CHECK("BatchReader",
+               settings.pass_tokens > 0 && !(settings.replay && reads_together(rank, settings)));
+  settings_.pass_tokens =
+      std::clamp(settings.pass_tokens, settings.sequences, settings.capacity * settings.sequences);
+  // Nothing runs beside the few tokens that travel.
+  if (comm::Communicator* const group = rank.mesh().experts()) experts_.emplace(rank, *group, false);
+  cache_ = model.make_kv_cache(phase_, settings.compute, settings.sequences, settings.capacity,
+                               settings.all_pages(), ReaderSettings::kPageTokens);
+  const std::int64_t told = pass_sizes(settings.sequences).back();
+  top_values_ = phase_.tensor(DType::kF32, {told, TopLogits::kMost});
+  top_ids_ = phase_.tensor(DType::kI32, {told, TopLogits::kMost});
+  hidden_ = phase_.tensor(settings.compute, {part_of(told), config().hidden});
+  losses_ = phase_.tensor(DType::kF32, {told});
+  if (!rank.measuring()) {
+    const std::int64_t rows = std::max(pass_sizes(settings_.pass_tokens).back(), told);
+    host_.emplace(rank.device(), rows, told, cache_.sequences);
+  }
+  slots_.resize(static_cast<std::size_t>(settings.sequences));
+}
+
+BatchReader::HostTables::HostTables(Device& device, std::int64_t rows, std::int64_t most_told,
+                                    const turbo::PagedSequences& sequences) {
+  const std::int64_t likeliest = most_told * TopLogits::kMost;
+  const std::int64_t sizes[] = {rows,
+                                rows,
+                                sequences.query_starts.elements(),
+                                sequences.key_lengths.elements(),
+                                sequences.block_table.elements(),
+                                most_told,
+                                likeliest,
+                                most_told,
+                                likeliest,
+                                most_told,
+                                most_told};
+  std::int64_t bytes = 0;
+  for (const std::int64_t size : sizes) bytes += whole_lines(4 * size);
+  memory = PinnedBuffer(device, bytes);
+  std::byte* at = memory.data();
+  const std::int64_t* size = sizes;
+  const auto take = [&]<class T>(std::span<T>& span) {
+    span = {reinterpret_cast<T*>(at), static_cast<std::size_t>(*size)};
+    at += whole_lines(4 * *size++);
+  };
+  for (std::span<std::int32_t>* span : {&tokens, &positions, &starts, &lengths, &table, &told, &ids, &chosen})
+    take(*span);
+  for (std::span<float>* span : {&values, &losses, &ones}) take(*span);
+  std::fill(ones.begin(), ones.end(), 1.0F);
+}
+
+bool BatchReader::reads_together(engine::Rank& rank, const ReaderSettings& settings) {
+  engine::Mesh& mesh = rank.mesh();
+  return settings.parallel || mesh.tensor() || mesh.context() || mesh.pipeline() || mesh.experts();
+}
+
+// Powers of two, then multiples of 16, so that no more than a few rows are computed for nothing; each a
+// multiple of the tensor ranks, which hold as many rows each.
+std::vector<std::int64_t> BatchReader::pass_sizes(std::int64_t most) const {
+  const std::int64_t ranks = rank_.mesh().shape().tensor;
+  std::vector<std::int64_t> sizes;
+  const auto add = [&](std::int64_t size) {
+    size = (size + ranks - 1) / ranks * ranks;
+    if (sizes.empty() || size > sizes.back()) sizes.push_back(size);
+  };
+  for (std::int64_t size = 1; size < most; size += std::min<std::int64_t>(size, 16)) add(size);
+  add(most);
+  return sizes;
+}
+
+std::int64_t BatchReader::pass_size(std::int64_t rows, std::int64_t most) const {
+  const std::vector<std::int64_t> sizes = pass_sizes(most);
+  return *std::lower_bound(sizes.begin(), sizes.end(), rows);
+}
+
+void BatchReader::measure() {
+  measure_passes();
+  // The first time has taught which parameters are gathered ahead, which takes memory.
+  if (settings_.parallel) measure_passes();
+}
+
+void BatchReader::measure_passes() {
+  const std::int64_t likeliest = TopLogits::kMost;
+  for (const std::int64_t rows : pass_sizes(settings_.pass_tokens)) {
+    forward({.rows = rows});
+    if (settings_.sequences == 1) continue;  // either it is read, or it tells
+    forward(mixed_pass(rows, {.log_probs = true}));
+    forward(mixed_pass(rows, {.likeliest = likeliest, .log_probs = true}));
+  }
+  for (const std::int64_t rows : pass_sizes(settings_.sequences)) {
+    forward(writing_pass(rows, {.log_probs = true}));
+    forward(writing_pass(rows, {.likeliest = likeliest, .log_probs = true}));
+    enqueue_losses(rows);
+  }
+}
+
+// Where there are states, they decide: of the sequences that begin alike, the one whose states can be those
+// behind the most of these tokens. Tokens whose keys are in no page any more count as little as those that no
+// state has read.
+BatchReader::Shared BatchReader::find(std::span<const std::int32_t> tokens) const {
+  const auto most = tokens.first(tokens.size() - 1);
+  if (!keeps_states()) return {pages_.match(most)};
+  const std::int64_t in_pages = pages_.match(most);
+  Shared best;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& s = slots_[i];
+    const std::int64_t common =
+        std::min<std::int64_t>(in_pages, std::ranges::mismatch(s.state, most).in1 - s.state.begin());
+    if (common > best.length && s.reached - common <= kSpareTokens) best = {common, i};
+  }
+  return best;
+}
+
+// The one whose states are wanted, or else the one that was released first: the states of the others may
+// still be of use.
+std::size_t BatchReader::idle_slot(const Shared& shared) const {
+  if (shared.from && !slots_[*shared.from].taken) return *shared.from;
+  std::size_t idle = slots_.size();
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!slots_[i].taken && (idle == slots_.size() || slots_[i].released < slots_[idle].released)) idle = i;
+  }
+  return idle;
+}
+
+std::optional<std::int64_t> BatchReader::begin(std::span<const std::int32_t> tokens) {
+  const Shared shared = find(tokens);
+  const std::size_t to = idle_slot(shared);
+  if (to == slots_.size()) return {};
+  Slot& s = slots_[to];
+  const auto known = tokens.first(static_cast<std::size_t>(shared.length));
+  s.length = pages_.share(known, s.pages);
+  PRIMUS_CHECK("BatchReader::begin", s.length == shared.length);
+  if (keeps_states()) {
+    s.reached = shared.from ? slots_[*shared.from].reached : 0;
+    s.state.assign(known.begin(), known.end());
+    if (shared.from && *shared.from != to) copy_states(*shared.from, to);
+  }
+  s.taken = true;
+  return static_cast<std::int64_t>(to);
+}
+
+void BatchReader::copy_states(std::size_t from, std::size_t to) {
+  const auto source = static_cast<std::int64_t>(from), target = static_cast<std::int64_t>(to);
+  for (const engine::KvCacheLayer& layer : cache_.layers) {
+    for (const Tensor& all : {layer.ring, layer.state, layer.recent, layer.committed}) {
+      if (all.absent()) continue;
+      const Tensor own = all.slice(target, target + 1);
+      rank_.compute().copy_on_device(own.data, all.slice(source, source + 1).data, own.bytes());
+    }
+  }
+}
+
+void BatchReader::copy_page(const PageTable::Copy& copy) {
+  for (const engine::KvCacheLayer& layer : cache_.layers) {
+    for (const Tensor& all : {layer.k, layer.v, layer.index}) {
+      if (all.absent()) continue;
+      const Tensor to = all.slice(copy.to, copy.to + 1);
+      rank_.compute().copy_on_device(to.data, all.slice(copy.from, copy.from + 1).data, to.bytes());
+    }
+  }
+}
+
+bool BatchReader::reserve(std::int64_t sequence, std::int64_t length) {
+  PRIMUS_CHECK("BatchReader::reserve", length <= settings_.capacity);
+  Slot& s = slots_[static_cast<std::size_t>(sequence)];
+  std::vector<PageTable::Copy> copies;
+  if (!pages_.grow(s.pages, s.length, length, copies)) return false;
+  for (const PageTable::Copy& copy : copies) copy_page(copy);
+  s.taken = true;
+  return true;
+}
+
+void BatchReader::release(std::int64_t sequence) {
+  Slot& s = slots_[static_cast<std::size_t>(sequence)];
+  s.taken = false;
+  s.length = 0;
+  s.released = ++releases_;
+  pages_.release(s.pages);
+}
+
+void BatchReader::check(std::span<const Input> inputs) const {
+  std::int64_t previous = -1;
+  for (const Input& input : inputs) {
+    PRIMUS_CHECK("BatchReader", input.sequence > previous && input.sequence < settings_.sequences);
+    previous = input.sequence;
+    if (input.tokens.empty()) throw invalid("there is no token to read");
+    PRIMUS_CHECK("BatchReader", !input.tells || input.tokens.size() == 1);
+    const Slot& s = slot(input.sequence);
+    const std::int64_t room = std::min(settings_.capacity, static_cast<std::int64_t>(s.pages.size()) *
+                                                               ReaderSettings::kPageTokens) -
+                              s.length;
+    if (static_cast<std::int64_t>(input.tokens.size()) > room) {
+      throw invalid(fmt::format("{} more tokens do not fit a context of {} that holds {}",
+                                input.tokens.size(), s.length + room, s.length));
+    }
+    for (const std::int32_t id : input.tokens) {
+      if (id < 0 || id >= config().vocab) {
+        throw invalid(fmt::format("token {} is outside the vocabulary of {}", id, config().vocab));
+      }
+    }
+  }
+}
+
+void BatchReader::fill(std::span<const Input> inputs, std::int64_t rows) {
+  HostTables& host = *host_;
+  const auto blocks = static_cast<std::size_t>(cache_.sequences.blocks());
+  std::size_t row = 0, told = 0;
+  host.starts[0] = 0;
+  for (std::size_t sequence = 0; sequence < slots_.size(); ++sequence) {
+    const Slot& s = slots_[sequence];
+    const auto pages = host.table.subspan(sequence * blocks, blocks);
+    std::fill(std::copy(s.pages.begin(), s.pages.end(), pages.begin()), pages.end(), 0);
+    std::int64_t length = s.length;
+    if (!inputs.empty() && inputs.front().sequence == static_cast<std::int64_t>(sequence)) {
+      for (const std::int32_t token : inputs.front().tokens) {
+        host.tokens[row] = token;
+        host.positions[row++] = static_cast<std::int32_t>(length++);
+      }
+      if (inputs.front().tells) host.told[told++] = static_cast<std::int32_t>(row - 1);
+      inputs = inputs.subspan(1);
+    }
+    host.starts[sequence + 1] = static_cast<std::int32_t>(row);
+    host.lengths[sequence] = static_cast<std::int32_t>(length);
+  }
+  for (; row < static_cast<std::size_t>(rows); ++row) host.tokens[row] = host.positions[row] = 0;
+  std::fill(host.told.begin() + static_cast<std::ptrdiff_t>(told), host.told.end(), 0);
+}
+
+void BatchReader::read(std::span<const Input> inputs, const WantedLogits& wanted) {
+  std::int64_t rows = 0;
+  std::vector<Input> telling;
+  for (const Input& input : inputs) {
+    rows += static_cast<std::int64_t>(input.tokens.size());
+    if (input.tells) telling.push_back(input);
+  }
+  if (rows > settings_.pass_tokens) {
+    throw invalid(fmt::format("{} tokens do not fit a pass of {}", rows, settings_.pass_tokens));
+  }
+  check(inputs);
+  if (rows == 0) return;
+  const bool all_tell = telling.size() == inputs.size();
+  rows = pass_size(rows, all_tell ? settings_.sequences : settings_.pass_tokens);
+  const Pass pass = telling.empty() ? Pass{.rows = rows}
+                    : all_tell      ? writing_pass(rows, wanted)
+                                    : mixed_pass(rows, wanted);
+  fill(inputs, rows);
+  forward(pass);
+  if (!telling.empty()) {
+    last_ = pass;
+    read_again_without_order(telling, wanted);
+  }
+  for (const Input& input : inputs) advance(input);
+}
+
+// Reading one token again writes the same into the cache. All logits are downloaded then.
+void BatchReader::read_again_without_order(std::span<const Input> telling, const WantedLogits& wanted) {
+  if (last_.likeliest == 0) return;
+  bool ordered = true;
+  for (std::size_t i = 0; i < telling.size(); ++i)
+    ordered = ordered && host_->ids[i * static_cast<std::size_t>(last_.likeliest)] >= 0;
+  if (ordered) return;
+  const std::int64_t rows = pass_size(std::ssize(telling), settings_.sequences);
+  fill(telling, rows);
+  last_ = writing_pass(rows, {.vocab = wanted.vocab, .log_probs = wanted.log_probs});
+  forward(last_);
+}
+
+NextLogits BatchReader::next(std::size_t telling) const {
+  if (last_.likeliest > 0) {
+    const auto k = static_cast<std::size_t>(last_.likeliest);
+    return {host_->values.subspan(telling * k, k), host_->ids.subspan(telling * k, k)};
+  }
+  const auto vocab = static_cast<std::size_t>(config().vocab);
+  return {std::span<const float>(logits_).subspan(telling * vocab, vocab)};
+}
+
+void BatchReader::advance(const Input& input) {
+  Slot& s = slots_[static_cast<std::size_t>(input.sequence)];
+  pages_.write(s.pages, s.length, input.tokens);
+  if (keeps_states()) {
+    if (s.length == 0) s.state.clear(), s.reached = 0;
+    s.state.insert(s.state.end(), input.tokens.begin(), input.tokens.end());
+  }
+  s.length += static_cast<std::int64_t>(input.tokens.size());
+  s.reached = std::max(s.reached, s.length);
+}
+
+// Two sizes of selections are enough, and each is recorded.
+BatchReader::Pass BatchReader::writing_pass(std::int64_t rows, const WantedLogits& wanted) const {
+  Pass pass{.rows = rows, .told = rows, .log_probs = wanted.log_probs};
+  const std::int64_t vocab = wanted.vocab > 0 ? std::min(wanted.vocab, config().vocab) : config().vocab;
+  const std::int64_t likeliest = wanted.likeliest == 1 ? 1 : TopLogits::kMost;
+  if (wanted.likeliest < 1 || wanted.likeliest > likeliest || likeliest > vocab) return pass;
+  pass.likeliest = likeliest;
+  pass.vocab = vocab;
+  return pass;
+}
+
+BatchReader::Pass BatchReader::mixed_pass(std::int64_t rows, const WantedLogits& wanted) const {
+  Pass pass = writing_pass(rows, wanted);
+  // It depends on the rows alone, so that there are no more sizes than rows have.
+  pass.told = pass_size(std::min(rows, settings_.sequences), settings_.sequences);
+  pass.selects = true;
+  return pass;
+}
+
+void BatchReader::forward(const Pass& pass) {
+  if (rank_.measuring()) return enqueue(pass, [](const Tensor&) {});
+  Stream& stream = rank_.compute();
+  Recorded* recorded = replay_ && pass.told > 0 && !pass.selects ? &recorded_[pass] : nullptr;
+  if (recorded && recorded->ran && !recorded->graph) {
+    recorded->graph = rank_.device().capture(
+        stream, [&] { enqueue(pass, [&](const Tensor& logits) { recorded->logits = logits; }); });
+    replay_ = recorded->graph != nullptr;
+  }
+  if (recorded && recorded->graph) {
+    recorded->graph->launch(stream);
+    // Nothing else has used the stash since.
+    if (pass.likeliest == 0) download(recorded->logits);
+  } else {
+    if (recorded) recorded->ran = true;
+    enqueue(pass, [&](const Tensor& logits) {
+      if (pass.likeliest == 0) download(logits);
+    });
+  }
+  stream.synchronize();  // the host's tables are used again
+  if (pass.told == 0 || pass.likeliest > 0) return;
+  const bool wide = downloaded_.size() == 4 * logits_.size();
+  for (std::size_t i = 0; i < logits_.size(); ++i) {
+    if (wide) {
+      std::memcpy(&logits_[i], downloaded_.data() + 4 * i, 4);
+    } else {
+      BFloat16 element;
+      std::memcpy(&element, downloaded_.data() + 2 * i, 2);
+      logits_[i] = static_cast<float>(element);
+    }
+  }
+}
+
+void BatchReader::download(const Tensor& logits) {
+  downloaded_.resize(static_cast<std::size_t>(logits.bytes()));
+  logits_.resize(static_cast<std::size_t>(logits.elements()));
+  rank_.compute().copy_to_host(downloaded_.data(), logits.data, logits.bytes());
+}
+
+ModelInputs BatchReader::inputs(engine::Tape& tape, const Pass& pass) {
+  ModelInputs in{.tokens = tape.input(DType::kI32, {pass.rows}, false),
+                 .blocks = {.batch = 1,
+                            .sequence = pass.rows,
+                            .positions = tape.input(DType::kI32, {pass.rows}, false),
+                            .cache = &cache_,
+                            .experts = experts_ ? &*experts_ : nullptr}};
+  if (rank_.measuring()) return in;
+  upload(in.tokens.tensor(), host_->tokens);
+  upload(in.blocks.positions.tensor(), host_->positions);
+  upload(cache_.sequences.query_starts, host_->starts);
+  upload(cache_.sequences.key_lengths, host_->lengths);
+  upload(cache_.sequences.block_table, host_->table);
+  return in;
+}
+
+template <class Done>
+void BatchReader::enqueue(const Pass& pass, Done done) {
+  engine::Tape tape(rank_.context(), rank_.stash());
+  const auto begin = [&](int chunk) {
+    tape.begin({.train = false, .chunk = chunk, .parallel = settings_.parallel});
+    if (settings_.parallel) settings_.parallel->begin_pass(engine::DataParallel::Pass::kReading, chunk);
+  };
+  Value logits;
+  const auto forward = [&](int chunk, Value x) {
+    Value hidden = model_.forward(chunk, inputs(tape, pass), std::move(x));
+    if (!model_.last(chunk)) return hidden;
+    if (pass.told > 0) logits = model_.logits(told_rows(pass, hidden));
+    return Value();
+  };
+  stages_.run(tape, settings_.compute, {part_of(pass.rows), config().streams() * config().hidden}, begin,
+              forward);
+  if (pass.told > 0) {
+    if (pass.likeliest > 0) {
+      choose(pass, logits);
+    } else {
+      if (!logits) logits = tape.input(settings_.compute, {pass.told, config().vocab}, false);
+      stages_.tell_from_last(logits.tensor());
+    }
+    done(logits ? logits.tensor() : Tensor());
+  }
+  if (settings_.parallel) settings_.parallel->end_microbatch();
+}
+
+Value BatchReader::told_rows(const Pass& pass, const Value& hidden) {
+  Value told = hidden;
+  if (pass.selects) {
+    const std::int64_t count = part_of(pass.told);
+    const Value rows = hidden.tape().input(DType::kI32, {count}, false);
+    const auto first = static_cast<std::size_t>(count * rank_.mesh().place().tensor);
+    if (!rank_.measuring()) upload(rows.tensor(), host_->told.subspan(first));
+    told = model_.select(hidden, rows);
+  }
+  if (pass.log_probs && !rank_.measuring())
+    rank_.compute().copy_on_device(hidden_.data, told.tensor().data, told.tensor().bytes());
+  return told;
+}
+
+std::vector<float> BatchReader::log_probs(std::span<const std::int32_t> chosen) {
+  PRIMUS_CHECK("BatchReader::log_probs",
+               last_.log_probs && static_cast<std::int64_t>(chosen.size()) <= last_.told);
+  HostTables& host = *host_;
+  std::fill(std::copy(chosen.begin(), chosen.end(), host.chosen.begin()), host.chosen.end(), 0);
+  enqueue_losses(last_.told);
+  rank_.compute().synchronize();
+  std::vector<float> result;
+  for (std::size_t i = 0; i < chosen.size(); ++i) result.push_back(-host.losses[i]);
+  return result;
+}
+
+void BatchReader::enqueue_losses(std::int64_t told) {
+  const Tensor losses = losses_.slice(0, told);
+  engine::Tape tape(rank_.context(), rank_.stash());
+  for (int chunk = 0; chunk < model_.chunks(); ++chunk) {
+    if (!model_.last(chunk)) continue;
+    // For whoever gathers weights the pass goes on: so it learns that the head may be needed once more.
+    tape.begin({.train = false, .chunk = chunk, .parallel = settings_.parallel});
+    const Value hidden = tape.input(settings_.compute, {part_of(told), config().hidden}, false);
+    const ModelInputs in{.labels = tape.input(DType::kI32, {told}, false),
+                         .loss_weights = tape.input(DType::kF32, {told}, false)};
+    if (!rank_.measuring()) {
+      rank_.compute().copy_on_device(hidden.tensor().data, hidden_.data, hidden.tensor().bytes());
+      upload(in.labels.tensor(), host_->chosen);
+      upload(in.loss_weights.tensor(), host_->ones);
+    }
+    const Value loss = model_.loss(hidden, in);
+    if (!rank_.measuring()) rank_.compute().copy_on_device(losses.data, loss.tensor().data, losses.bytes());
+  }
+  stages_.tell_from_last(losses);
+  if (settings_.parallel) settings_.parallel->end_microbatch();
+  if (!rank_.measuring()) rank_.compute().copy_to_host(host_->losses.data(), losses.data, losses.bytes());
+}
+
+void BatchReader::choose(const Pass& pass, const Value& logits) {
+  const Shape shape{pass.told, pass.likeliest};
+  const Tensor values(top_values_.data, DType::kF32, shape), ids(top_ids_.data, DType::kI32, shape);
+  if (logits) {
+    turbo::launch(
+        rank_.context(),
+        TopLogits{
+            .logits = logits.tensor(), .vocab = pass.vocab, .values = values, .ids = ids, .workspace = {}});
+  }
+  stages_.tell_from_last(values);
+  stages_.tell_from_last(ids);
+  if (rank_.measuring()) return;
+  rank_.compute().copy_to_host(host_->values.data(), values.data, values.bytes());
+  rank_.compute().copy_to_host(host_->ids.data(), ids.data, ids.bytes());
+}
+
+}  // namespace primus

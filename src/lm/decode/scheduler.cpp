@@ -1,0 +1,238 @@
+#include "lm/decode/scheduler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/terminal/terminal.h"
+
+namespace primus {
+
+DecodeScheduler::DecodeScheduler(engine::Rank& rank, const LanguageModel& model,
+                                 const ReaderSettings& settings, Agree agree)
+    : reader_(rank, model, settings), agree_(std::move(agree)) {}
+
+void DecodeScheduler::check(const DecodeRequest& request) const {
+  request.settings.sampling.check();
+  const std::int64_t size = std::ssize(request.prompt), vocab = reader_.config().vocab;
+  if (size < 1 || size > capacity()) {
+    throw invalid(fmt::format("a prompt has {} tokens; from 1 to {} fit", size, capacity()),
+                  "shorten it, or give texts a larger context");
+  }
+  for (const std::int32_t id : request.prompt) {
+    if (id < 0 || id >= vocab)
+      throw invalid(fmt::format("token {} is outside the vocabulary of {}", id, vocab));
+  }
+}
+
+DecodeScheduler::Id DecodeScheduler::submit(DecodeRequest request) {
+  check(request);
+  auto text = std::make_shared<Text>();
+  text->tokens = request.prompt;
+  text->request = std::move(request);
+  texts_.emplace(next_, std::move(text));
+  waiting_.insert(next_);
+  return next_++;
+}
+
+bool DecodeScheduler::cancel(Id id) {
+  if (!texts_.contains(id)) return false;
+  erase(id);
+  return true;
+}
+
+void DecodeScheduler::erase(Id id) {
+  if (running_.contains(id)) stop_running(id);
+  waiting_.erase(id);
+  texts_.erase(id);
+}
+
+void DecodeScheduler::stop_running(Id id) {
+  reader_.release(text(id).sequence);
+  text(id).sequence = -1;
+  running_.erase(id);
+}
+
+std::int64_t DecodeScheduler::unread(const Text& text) const {
+  return std::ssize(text.tokens) - reader_.length(text.sequence);
+}
+
+// A beginning that others are reading is worth waiting for, unless it is short.
+bool DecodeScheduler::is_read_elsewhere(const Text& text) const {
+  constexpr std::int64_t kShort = 16;
+  const auto most = std::span(text.tokens).first(text.tokens.size() - 1);
+  const std::int64_t now = reader_.shared(text.tokens);
+  for (const Id id : running_) {
+    const Text& other = *texts_.at(id);
+    const std::int64_t common = std::ranges::mismatch(most, other.tokens).in1 - most.begin();
+    if (common < kShort || common <= now || reader_.length(other.sequence) >= common) continue;
+    if (reader_.can_share(common, std::ssize(other.tokens) - 1)) return true;
+  }
+  return false;
+}
+
+// The oldest first, while there are pages for what they hold already. One that has to wait for pages holds up
+// those behind it; one that waits for another to read does not.
+void DecodeScheduler::admit() {
+  for (auto next = waiting_.begin(); next != waiting_.end() && running() < reader_.settings().sequences;) {
+    const Id id = *next++;
+    Text& t = text(id);
+    if (is_read_elsewhere(t)) continue;
+    const std::int64_t sequence = *reader_.begin(t.tokens);
+    // Taken now, so that those admitted next see what is left.
+    if (!reader_.reserve(sequence, std::ssize(t.tokens))) {
+      reader_.release(sequence);
+      return;
+    }
+    t.sequence = sequence;
+    if (t.began == 0) t.began = steady_seconds();
+    counts_.shared += reader_.length(sequence);
+    waiting_.erase(id);
+    running_.insert(id);
+  }
+}
+
+// Takes pages, those of younger texts if need be. False: it was the youngest, and waits.
+bool DecodeScheduler::make_room(Id id, std::int64_t length) {
+  while (!reader_.reserve(text(id).sequence, length)) {
+    const Id youngest = *running_.rbegin();
+    stop_running(youngest);
+    waiting_.insert(youngest);
+    ++counts_.preemptions;
+    if (youngest == id) return false;
+  }
+  return true;
+}
+
+// A step reads the one unread token of each text that is being written, and of prompts all but their last
+// tokens, the oldest first. The last token of a prompt is read like a written one, in a pass that may be
+// recorded.
+void DecodeScheduler::plan() {
+  inputs_.clear();
+  telling_.clear();
+  std::int64_t room = reader_.settings().pass_tokens;
+  for (const Id id : running_) room -= unread(text(id)) == 1 ? 1 : 0;
+  std::vector<std::pair<Id, BatchReader::Input>> all;
+  for (const Id id : std::vector<Id>(running_.begin(), running_.end())) {
+    Text& t = text(id);
+    if (t.sequence < 0) continue;  // has just been preempted
+    const std::int64_t left = unread(t), length = reader_.length(t.sequence);
+    const std::int64_t count = left == 1 ? 1 : std::min(left - 1, room);
+    if (count == 0) continue;
+    if (!make_room(id, length + count)) break;
+    if (left > 1) room -= count;
+    const auto tokens = std::span<const std::int32_t>(t.tokens).subspan(static_cast<std::size_t>(length),
+                                                                        static_cast<std::size_t>(count));
+    all.push_back({id, {t.sequence, tokens, left == 1}});
+  }
+  std::ranges::sort(all, {}, [](const auto& planned) { return planned.second.sequence; });
+  for (const auto& [id, input] : all) {
+    inputs_.push_back(input);
+    if (input.tells) telling_.push_back(id);
+  }
+}
+
+// The logits that will do for all texts that get a token. Texts with different vocabularies need all logits.
+WantedLogits DecodeScheduler::wanted() const {
+  std::optional<WantedLogits> all;
+  for (const Id id : telling_) {
+    const WantedLogits own = texts_.at(id)->request.settings.wanted();
+    if (!all) all = own;
+    all->log_probs = all->log_probs || own.log_probs;
+    if (own.likeliest == 0 || all->likeliest == 0 || own.vocab != all->vocab) {
+      all->likeliest = all->vocab = 0;
+      continue;
+    }
+    all->likeliest = std::max(all->likeliest, own.likeliest);
+  }
+  return all.value_or(WantedLogits{});
+}
+
+bool DecodeScheduler::step() {
+  admit();
+  plan();
+  if (inputs_.empty()) {
+    PRIMUS_CHECK("DecodeScheduler::step", texts_.empty());
+    return false;
+  }
+  reader_.read(inputs_, wanted());
+  ++counts_.steps;
+  for (const BatchReader::Input& input : inputs_) counts_.read += std::ssize(input.tokens);
+  if (!telling_.empty()) choose();
+  return true;
+}
+
+void DecodeScheduler::choose() {
+  constexpr std::int32_t kNone = -1;
+  std::vector<std::int32_t> chosen(telling_.size(), kNone);
+  std::exception_ptr failure;
+  std::vector<Id> failed;
+  bool log_probs = false;
+  for (std::size_t i = 0; i < telling_.size(); ++i) {
+    const Text& t = text(telling_[i]);
+    const GenerateSettings& settings = t.request.settings;
+    if (t.written >= settings.max_tokens) continue;
+    log_probs = log_probs || settings.log_probs;
+    NextLogits logits = reader_.next(i);
+    if (settings.vocab > 0 && logits.ids.empty())
+      logits.values =
+          logits.values.first(std::min(logits.values.size(), static_cast<std::size_t>(settings.vocab)));
+    try {
+      chosen[i] = sample_token(logits, settings.sampling, std::ssize(t.tokens));
+    } catch (const Error&) {
+      failure = std::current_exception();
+      failed.push_back(telling_[i]);
+    }
+  }
+  if (agree_) agree_(chosen);
+  std::vector<float> values;
+  if (log_probs) {
+    std::vector<std::int32_t> ids = chosen;
+    std::ranges::replace(ids, kNone, 0);
+    values = reader_.log_probs(ids);
+  }
+  std::vector<Shown> shown;
+  for (std::size_t i = 0; i < telling_.size(); ++i) {
+    if (std::ranges::find(failed, telling_[i]) != failed.end()) continue;
+    shown.push_back(write(telling_[i], chosen[i]));
+    Shown& last = shown.back();
+    if (last.text->request.settings.log_probs && chosen[i] != kNone) last.token.log_prob = values[i];
+  }
+  for (const Id id : failed) erase(id);
+  // Every text is in order now, whatever the callbacks do.
+  for (const Shown& s : shown) {
+    if (s.token.end == std::nullopt && !texts_.contains(s.id)) continue;  // cancelled by another's callback
+    const auto& on_token = s.text->request.on_token;
+    if (on_token && !on_token(s.token)) cancel(s.id);
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+// Notes the token that was chosen, behind the last one that has been read.
+DecodeScheduler::Shown DecodeScheduler::write(Id id, std::int32_t chosen) {
+  const std::shared_ptr<Text> t = texts_.at(id);
+  const GenerateSettings& settings = t->request.settings;
+  Shown shown{t, id, {.id = chosen, .began = t->began}};
+  const std::int64_t length = std::ssize(t->tokens);
+  if (chosen < 0) {
+    shown.token.end = StopReason::kMaxTokens;
+  } else if (std::ranges::find(settings.stop_ids, chosen) != settings.stop_ids.end()) {
+    shown.token.end = StopReason::kStopToken;
+  } else {
+    t->tokens.push_back(chosen);
+    ++t->written;
+    ++counts_.written;
+    if (length == capacity()) {
+      shown.token.end = StopReason::kContextFull;
+    } else if (t->written >= settings.max_tokens) {
+      shown.token.end = StopReason::kMaxTokens;
+    }
+  }
+  if (shown.token.end) erase(id);
+  return shown;
+}
+
+}  // namespace primus

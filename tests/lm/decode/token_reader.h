@@ -1,0 +1,52 @@
+// Reads one text, token by token or in pieces, and gives the logits behind it: for tests of what a reader
+// says.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lm/decode/batch_reader.h"
+
+namespace primus::test {
+
+class TokenReader {
+ public:
+  explicit TokenReader(BatchReader& reader) : reader_(reader) {}
+
+  // Reads `tokens` behind those read before; the logits of what follows the last, until the next call.
+  std::span<const float> read(std::span<const std::int32_t> tokens) { return read(tokens, {}).values; }
+  NextLogits read(std::span<const std::int32_t> tokens, const WantedLogits& wanted) {
+    if (reader_.length(sequence_) == 0) reader_.reserve(sequence_, reader_.settings().capacity);
+    const BatchReader::Input all{sequence_, tokens};
+    reader_.check({&all, 1});
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    const auto pass_tokens = static_cast<std::size_t>(reader_.settings().pass_tokens);
+    while (tokens.size() > 1) {
+      const BatchReader::Input part{sequence_, tokens.first(std::min(tokens.size() - 1, pass_tokens))};
+      reader_.read({&part, 1});
+      tokens = tokens.subspan(part.tokens.size());
+    }
+    const BatchReader::Input last{sequence_, tokens, true};
+    reader_.read({&last, 1}, wanted);
+    return reader_.next(0);
+  }
+  // Begins anew with the first `length` tokens, or none of them where the reader cannot share so many.
+  void truncate(std::int64_t length) {
+    if (length >= this->length()) return;
+    tokens_.resize(static_cast<std::size_t>(length) + 1);  // one of them is to be read
+    reader_.release(sequence_);
+    sequence_ = *reader_.begin(tokens_);
+    tokens_.resize(static_cast<std::size_t>(reader_.length(sequence_)));
+    reader_.reserve(sequence_, reader_.settings().capacity);
+  }
+  std::int64_t length() const { return reader_.length(sequence_); }
+
+ private:
+  BatchReader& reader_;
+  std::int64_t sequence_ = 0;
+  std::vector<std::int32_t> tokens_;
+};
+
+}  // namespace primus::test

@@ -47,10 +47,6 @@ void add_routing(const StepResult& result, const MoeConfig& moe, IterationRecord
 
 }  // namespace
 
-double monotonic_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   const double began = monotonic_seconds();
   if (clock) clock->start(began);
@@ -88,12 +84,22 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   if (iteration > summary.first_step && (summary.interrupted || !c.disable_last_saving)) save();
   {
     const comm::Activity busy = ranks.busy("saving a checkpoint");
-    writer->wait();
+    checkpointer->wait();
   }
-  log_written();
+  checkpointer->log_written();
   if (iteration >= last_iteration && must_sample() && !write_sample(stop)) interrupt(summary, asked());
   if (iteration > first_iteration + 1) log_choices();
   return conclude(summary, began);
+}
+
+bool Trainer::Run::evaluate_due(TrainingSummary& summary, const std::atomic<bool>& stop) {
+  if (evaluator->belongs_here()) finish_step();
+  return evaluator->evaluate_due(summary, stop);
+}
+
+void Trainer::Run::save() {
+  finish_step();
+  checkpointer->save();
 }
 
 bool Trainer::Run::run_steps(TrainingSummary& summary, const std::atomic<bool>& stop, double began) {
@@ -144,11 +150,26 @@ std::string Trainer::Run::asked() const {
 TrainingSummary Trainer::Run::conclude(TrainingSummary summary, double began) {
   monitor->sync();
   summary.last_step = iteration;
-  summary.reached_target = target_reached;
+  summary.reached_target = evaluator->target_reached();
   summary.last_loss = result.loss;
   summary.seconds = monotonic_seconds() - began;
-  summary.checkpoint = newest_checkpoint();
+  summary.checkpoint = checkpointer->newest();
   return summary;
+}
+
+void Trainer::Run::record_end(const TrainingSummary& summary) const {
+  using State = RunEnding::State;
+  const std::string reason = summary.interrupted      ? summary.stopped_by
+                             : summary.reached_target ? "target_eval_loss"
+                                                      : "";
+  monitor->end({.state = summary.interrupted ? State::kStopped : State::kFinished,
+                .reason = reason,
+                .text = "",
+                .iteration = iteration});
+}
+
+void Trainer::Run::record_failure(const std::exception& error) const {
+  monitor->end(ending_of(error, iteration));
 }
 
 void Trainer::Run::drain() {
@@ -161,39 +182,6 @@ void Trainer::Run::turn_trace() {
   drain();
   const comm::Activity busy = ranks.busy("writing a trace");
   trace->turn(iteration);
-}
-
-bool Trainer::Run::must_evaluate(const char* data_set) {
-  return ranks.from_first(!monitor->evaluated(iteration, data_set) ? 1 : 0) == 1;
-}
-
-bool Trainer::Run::evaluate_due(TrainingSummary& summary, const std::atomic<bool>& stop) {
-  if (c.eval_iters == 0) return true;
-  const bool last = iteration >= last_iteration, regular = iteration > 0 && iteration % c.eval_interval == 0;
-  const std::int64_t samples = c.eval_iters * c.global_batch_size;
-  if (datasets.valid && (regular || last) && must_evaluate("validation")) {
-    // Each evaluation has samples of its own; the last one may come between two regular ones.
-    const std::int64_t turn = iteration / c.eval_interval - (regular ? 1 : 0);
-    const double before = monotonic_seconds();
-    summary.validation_loss = evaluate(*datasets.valid, "validation", turn * samples, stop);
-    evaluation_seconds = monotonic_seconds() - before;
-    if (!summary.validation_loss) return false;
-    end_at_target();
-  }
-  if (datasets.test && iteration >= last_iteration && must_evaluate("test")) {
-    summary.test_loss = evaluate(*datasets.test, "test", 0, stop);
-    if (!summary.test_loss) return false;
-  }
-  return true;
-}
-
-void Trainer::Run::end_at_target() {
-  if (!c.target_eval_loss) return;
-  target_reached = ranks.from_first(monitor->reached_target(iteration) ? 1 : 0) == 1;
-  if (!target_reached) return;
-  last_iteration = iteration;
-  log.info("the evaluation at iteration {} has reached target_eval_loss ({}): the run ends", iteration,
-           *c.target_eval_loss);
 }
 
 // What a device's kernels chose, and how often: a fallback that costs speed is found in the log.
@@ -246,7 +234,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
     // Weights and moments may change only once a checkpoint in flight has copied them.
     const comm::Activity busy = ranks.busy("copying what is to be saved");
     const RunTrace::HostWork waited(trace.get(), "wait for the checkpoint's copy");
-    writer->wait_copied();
+    checkpointer->wait_copied();
   }
   const double place_in_schedule = schedule_position();
   const double learning_rate = schedule.learning_rate_at(place_in_schedule);
@@ -262,8 +250,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
              .data_wait_seconds = loader->wait_seconds() - wait_before};
   // A device that has done its work when asked has nothing to do meanwhile.
   if (rank->device().synchronous()) finish_step();
-  writer->check();
-  log_written();
+  checkpointer->check();
   return true;
 }
 
@@ -306,7 +293,7 @@ void Trainer::Run::finish_step() {
   const double seconds = result.seconds.value_or(looked);
   watch_ranks(seconds);
   IterationRecord record{.iteration = step.iteration,
-                         .train_iters = total_steps(),
+                         .train_iters = total_steps(c),
                          .consumed_samples = step.iteration * c.global_batch_size,
                          .global_batch_size = c.global_batch_size,
                          .learning_rate = step.learning_rate,
@@ -334,19 +321,6 @@ void Trainer::Run::watch_ranks(double step_seconds) {
   if (!ranks.alone()) rank->mesh().set_timeout(patience.after_step(step_seconds));
 }
 
-data::BatchLoaderOptions Trainer::Run::loader_options(std::int64_t first_sample, std::int64_t samples) const {
-  const bool marks = objective->documents_end_by_token();
-  return {.micro_batch_size = c.micro_batch_size,
-          .dp_rank = place.data,
-          .dp_size = shape.data(ranks.size()),
-          .consumed_samples = first_sample,
-          .prefetch = batches_read_ahead(settings.step.microbatches),
-          .reset_position_ids = marks && c.reset_position_ids,
-          .reset_attention_mask = marks && c.reset_attention_mask,
-          .eod = tokenizer->special_ids().eod,
-          .samples_per_mean = c.calculate_per_token_loss ? samples : 0};
-}
-
 const data::Batch& Trainer::Run::next_batch(data::BatchLoader& batches) {
   const comm::Activity busy = ranks.busy("reading data");
   const RunTrace::HostWork read(trace.get(), "read data");
@@ -357,50 +331,13 @@ const data::Batch& Trainer::Run::next_batch(data::BatchLoader& batches) {
     if (iteration > first_iteration) {
       try {
         save();
-        writer->wait();
+        checkpointer->wait();
       } catch (const Error& second) {
         log.error("{}", second.what());
       }
     }
     throw;
   }
-}
-
-std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const char* name,
-                                             std::int64_t first_sample, const std::atomic<bool>& stop) {
-  finish_step();
-  monitor->begin_evaluation(iteration, name);
-  const RunTrace::HostWork evaluated(trace.get(), "evaluation");
-  const double began = monotonic_seconds();
-  data::BatchLoader batches(dataset, loader_options(first_sample, c.eval_iters * c.global_batch_size));
-  TrainingStep& step = session->step();
-  step.begin_evaluation();
-  const std::int64_t count = c.eval_iters * settings.step.microbatches;  // on this rank
-  try {
-    for (std::int64_t i = 0; i < count; ++i) {
-      if (stop && ranks.alone()) return std::nullopt;
-      phase(fmt::format("evaluating on {} data", name), static_cast<double>(i) / static_cast<double>(count));
-      step.evaluate(next_batch(batches));
-    }
-  } catch (const StopRequest&) {
-    return std::nullopt;
-  }
-  phase("");
-  const double loss = step.evaluation_loss();
-  if (c.check_for_nan_in_loss_and_grad && !std::isfinite(loss)) {
-    throw Error(ErrorKind::kNumerics,
-                fmt::format("the loss on {} data is {} after iteration {}", name, loss, iteration),
-                "go on from an earlier checkpoint with a lower lr, or look at this data");
-  }
-  monitor->evaluation({.iteration = iteration,
-                       .data_set = name,
-                       .lm_loss = loss,
-                       .tokens = count * shape.data(ranks.size()) * c.micro_batch_size * c.seq_length,
-                       .seconds = monotonic_seconds() - began,
-                       .bits_per_byte = bytes_per_token
-                                            ? std::optional(loss / std::numbers::ln2 / *bytes_per_token)
-                                            : std::nullopt});
-  return loss;
 }
 
 bool Trainer::Run::must_sample() {

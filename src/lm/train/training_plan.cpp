@@ -110,34 +110,6 @@ data::CyclicOptions Trainer::Run::choose_cyclic_order() {
   return order;
 }
 
-void Trainer::Run::phase(std::string_view what, std::optional<double> share) const {
-  if (monitor) return monitor->phase(what, share);
-  // Before the run has a folder. A view that fails shows less.
-  if (options.view) options.view->on({.facts = PhaseFacts{.what = std::string(what), .share = share}});
-}
-
-data::TokenizeProgressFn Trainer::Run::tokenize_progress() const {
-  constexpr double kProgressSeconds = 5;  // between lines in the log
-  return [this, next = monotonic_seconds() + kProgressSeconds](const data::TokenizeProgress& p) mutable {
-    const double share =
-        static_cast<double>(p.bytes_done) / static_cast<double>(std::max<std::uint64_t>(p.bytes_total, 1));
-    phase(fmt::format("tokenizing {}", p.input), share);
-    if (monotonic_seconds() < next) return;
-    next = monotonic_seconds() + kProgressSeconds;
-    log.info("tokenizing {}: {:.0f} %, {:.1f} MB/s, {:.0f} s left", p.input, 100 * share,
-             static_cast<double>(p.bytes_done) / 1e6 / std::max(p.seconds, 1e-3),
-             share > 0 ? p.seconds * (1 - share) / share : 0.0);
-  };
-}
-
-DataRequest Trainer::Run::data_request() const {
-  return {.experiment = e,
-          .tokenizer = *tokenizer,
-          .progress = tokenize_progress(),
-          .timed_steps = clock ? clock->state().data_steps : 0,
-          .cyclic = cyclic_order};
-}
-
 void Trainer::Run::plan_length() {
   if (!config::length_is_open(c)) return;
   std::int64_t steps = 0;
@@ -180,6 +152,7 @@ void Trainer::Run::plan_time() {
       ClockOptions{
           .total = total, .warmup_steps = c.lr_warmup_fraction ? 0 : c.lr_warmup_iters, .by_steps = by_steps},
       shared);
+  timed_steps = shared.data_steps;
 }
 
 std::optional<ClockState> Trainer::Run::continued_clock() const {
@@ -223,7 +196,8 @@ double Trainer::Run::schedule_position() {
   if (!clock) return static_cast<double>(iteration);
   std::string turn;
   if (ranks.first())
-    turn = TrainingClock::encode(clock->turn(iteration, monotonic_seconds(), seconds_at_end()));
+    turn = TrainingClock::encode(
+        clock->turn(iteration, monotonic_seconds(), evaluator->seconds_at_end(clock->step_seconds())));
   const TrainingClock::Turn taken = TrainingClock::decode(ranks.from_first(turn));
   clock->take(taken);
   if (taken.last) last_iteration = iteration + 1;
@@ -231,19 +205,6 @@ double Trainer::Run::schedule_position() {
   constexpr std::int64_t kTogether = 64;
   if (!ranks.alone() && ++clock_turns % kTogether == 0) ranks.any(false);
   return taken.position;
-}
-
-std::int64_t Trainer::Run::total_steps() const {
-  if (!clock) return c.train_iters;
-  return clock->state().finished ? last_iteration : clock->total();
-}
-
-double Trainer::Run::seconds_at_end() const {
-  if (c.eval_iters == 0) return 0;
-  // An evaluation is forward passes: a third of a step's work.
-  const double guessed = static_cast<double>(c.eval_iters) * clock->step_seconds() / 3;
-  const double each = evaluation_seconds > 0 ? evaluation_seconds : guessed;
-  return (datasets.valid ? each : 0) + (datasets.test ? each : 0);
 }
 
 void Trainer::Run::warn_of_few_steps() const {

@@ -17,38 +17,7 @@
 #include "turbo/devices/devices.h"
 
 namespace primus {
-namespace {
-
-// Whether another value of this setting teaches something else. The others say how a run is watched and
-// saved.
-bool decides_learning(std::string_view key) {
-  for (const char* prefix : {"lr",
-                             "min_lr",
-                             "train_",
-                             "weight_decay",
-                             "start_weight_decay",
-                             "end_weight_decay",
-                             "adam_",
-                             "lion_",
-                             "muon_",
-                             "optimizer",
-                             "clip_grad",
-                             "data_path",
-                             "data_sharding",
-                             "dataloader_type",
-                             "dropout",
-                             "attention_dropout",
-                             "hidden_dropout",
-                             "calculate_per_token_loss",
-                             "sft_",
-                             "lora",
-                             "moe_"}) {
-    if (key.starts_with(prefix)) return true;
-  }
-  return false;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void Trainer::Run::lock_folder() {
   if (!ranks.first()) return;
@@ -88,20 +57,6 @@ void Trainer::Run::record_experiment() const {
   write_file_atomic(folder.experiment_file(), experiment_text(config::with_absolute_paths(e)));
 }
 
-void Trainer::Run::open_data() {
-  phase("opening the data");
-  datasets = objective->open(data_request());
-}
-
-InputIdentity Trainer::Run::tokenizer_identity() const {
-  return {.name = std::string(tokenizer->name()), .fingerprint = tokenizer->fingerprint()};
-}
-
-std::optional<InputIdentity> Trainer::Run::data_identity() const {
-  if (!datasets.train) return std::nullopt;
-  return InputIdentity{.name = objective->data_name(c), .fingerprint = datasets.train_fingerprint};
-}
-
 void Trainer::Run::prepare() {
   // A run that is refused for its data leaves no folder where there was none.
   if (Env::posix().status(folder.root())) lock_folder();
@@ -111,11 +66,34 @@ void Trainer::Run::prepare() {
       c.auto_continue_train && find_resume_point(checkpoint_root_of(e), Validation::kStructure).reader;
   if (c.load && !Env::posix().status(*c.load) && !goes_on) throw nothing_to_load(e);
   plan_length();
+  open_data();
+  if (!lock) lock_folder();
+  tell_data();
+  open_rank();
+  const StepMeasurement measured = measure();
+  open_session();
+  open_monitor();
+  if (iteration >= last_iteration) return monitor->begin(run_facts(measured));
+  warn_of_few_steps();
+  // Only now: a run that is refused, or has nothing to do, leaves the record of one that trained.
+  checkpointer->set_aside();
+  if (ranks.first()) record_experiment();
+  loader = std::make_unique<data::BatchLoader>(
+      *datasets.train, loader_options(iteration * c.global_batch_size, c.global_batch_size));
+  // Last: an error of a start is not recorded as a run's ending.
+  monitor->begin(run_facts(measured));
+}
+
+void Trainer::Run::open_data() {
   cyclic_order = choose_cyclic_order();
+  const auto open = [this] {
+    phase("opening the data");
+    datasets = objective->open(data_request());
+  };
   if (objective->opens_at_once()) {
-    open_data();
+    open();
   } else {
-    ranks.first_then_others([&] { open_data(); });
+    ranks.first_then_others(open);
   }
   compare_data();
   if (c.target_eval_loss && !datasets.valid) {
@@ -124,12 +102,13 @@ void Trainer::Run::prepare() {
                                   *c.target_eval_loss),
                       "give it a share (split), or a file of its own");
   }
-  if (!lock) lock_folder();
+}
+
+void Trainer::Run::tell_data() const {
   for (const auto& notes : {tokenizer->notes(), model_notes, datasets.notes}) {
     for (const std::string& note : notes) log.warning("{}", note);
   }
   log.info("{}", describe_tokenizer(e, *tokenizer));
-  if (ranks.first()) bytes_per_token = objective->bytes_per_token(datasets, data_request());
   for (const auto& sentences : {facts, datasets.facts}) {
     for (const std::string& fact : sentences) log.info("{}", fact);
   }
@@ -143,7 +122,9 @@ void Trainer::Run::prepare() {
         "a part of data_path is held out for validation, and nothing is evaluated: set eval_iters to the "
         "batches of an evaluation (4, say), or train on all of it with split: 100,0,0");
   }
+}
 
+void Trainer::Run::open_rank() {
   std::vector<std::string> device_notes;
   const DeviceSpec spec = choose_device(&device_notes);
   for (const std::string& note : device_notes) log.warning("{}", note);
@@ -163,7 +144,10 @@ void Trainer::Run::prepare() {
     const std::string why = tensor->why_no_copy_engines();
     if (!why.empty()) log.info("tensor ranks exchange without copy engines: {}", why);
   }
-  const StepMeasurement measured = measure_session(*rank, settings, families);
+}
+
+StepMeasurement Trainer::Run::measure() {
+  StepMeasurement measured = measure_session(*rank, settings, families);
   memory = measured.memory;
   warn_without_graphs(log, measured.why_not_recorded);
   constexpr double kMiB = 1 << 20;
@@ -194,32 +178,32 @@ void Trainer::Run::prepare() {
   }
   check_memory(measured);
   if (ranks.first()) check_disk(measured);
+  return measured;
+}
+
+void Trainer::Run::open_session() {
   rank->reserve(memory);
   device_properties = rank->device().properties();
   session = std::make_unique<TrainingSession>(*rank, settings, families);
   session->step().set_timing(turbo::timing_of(rank->device()));
-  reader = std::make_unique<DeviceReader>(*rank);
+  checkpointer = std::make_unique<Checkpointer>(*this, *this, *session, trace.get());
   phase("loading weights");
-  load_or_initialize();
+  checkpointer->load_or_initialize();
   session->parallel().distribute_values();
   if (session->rule()) session->rule()->load_weights(*session);
-
-  const Path root = checkpoint_root_of(e);
-  if (ranks.first()) {
-    make_folders(root);
-    // It may belong to several experiments.
-    if (c.save)
-      checkpoints_lock.emplace(root, "wait for it or stop it, or let this run save elsewhere (save)");
-    CheckpointRoot(root).recover();
-    model_files = make_model_files();
-  }
+  checkpointer->open();
   first_iteration = iteration;
-  writer = std::make_unique<AsyncWriter>(
-      root, SaveOptions{.keep_last = static_cast<int>(c.keep_latest), .group = ranks.saving_group()});
-  monitor = std::make_unique<TrainingMonitor>(folder, monitor_options(), log);
+}
+
+void Trainer::Run::open_monitor() {
+  run_monitor = std::make_unique<TrainingMonitor>(folder, monitor_options(), log);
+  monitor = run_monitor.get();
   last_iteration = c.train_iters;
   if (clock) last_iteration = clock->state().finished ? iteration : kNoLastIteration;
-  if (iteration > 0) end_at_target();
+  evaluator = std::make_unique<Evaluator>(
+      *this, *this, *session, trace.get(),
+      [this](data::BatchLoader& batches) -> const data::Batch& { return next_batch(batches); });
+  if (iteration > 0) evaluator->end_at_target();
   measure_peak();
   meter = std::make_unique<ThroughputMeter>(
       ThroughputOptions{.train_iters = clock ? 0 : c.train_iters,
@@ -229,20 +213,6 @@ void Trainer::Run::prepare() {
                         .avg_reset_interval = static_cast<int>(c.log_avg_reset_interval)});
   phase("");
   if (session->decoding()) sample_prompt = find_sample_prompt();
-  if (iteration >= last_iteration) return monitor->begin(run_facts(measured));
-  warn_of_few_steps();
-  // Only now: a run that is refused, or has nothing to do, leaves the record of one that trained.
-  if (!c.auto_continue_train && ranks.first()) {
-    if (const auto aside = CheckpointRoot(root).set_aside()) {
-      log.warning("auto_continue_train is false: the checkpoints that were in '{}' are now in '{}'",
-                  root.string(), aside->string());
-    }
-  }
-  if (ranks.first()) record_experiment();
-  loader = std::make_unique<data::BatchLoader>(
-      *datasets.train, loader_options(iteration * c.global_batch_size, c.global_batch_size));
-  // Last: an error of a start is not recorded as a run's ending.
-  monitor->begin(run_facts(measured));
 }
 
 RunFacts Trainer::Run::run_facts(const StepMeasurement& measured) const {
@@ -252,7 +222,7 @@ RunFacts Trainer::Run::run_facts(const StepMeasurement& measured) const {
           .description = fmt::format("{}, {} parameters, {}, {}", model.family,
                                      human_count(static_cast<double>(measured.parameters)), compute, device),
           .first_iteration = iteration,
-          .train_iters = total_steps(),
+          .train_iters = total_steps(c),
           .trains = iteration < last_iteration,
           .version = options.version,
           .model = model.family,
@@ -319,139 +289,6 @@ std::vector<std::int32_t> Trainer::Run::find_sample_prompt() const {
     if (!ids.empty()) return ids;
   }
   return objective->sample_prompt(datasets, data_request());
-}
-
-ResumePoint Trainer::Run::resume_point(const Path& root) const {
-  ResumePoint point = find_resume_point(root, Validation::kFull, Env::posix(), ranks.group());
-  for (const std::string& reason : point.rejected) log.warning("damaged checkpoint passed over: {}", reason);
-  for (const std::string& note : point.notes) {
-    log.warning("{}: {}; the newest good checkpoint is taken", root.string(), note);
-  }
-  return point;
-}
-
-void Trainer::Run::load_or_initialize() {
-  if (c.auto_continue_train) {
-    const ResumePoint point = resume_point(checkpoint_root_of(e));
-    if (point.reader) {
-      resume_from(*point.reader);
-      return;
-    }
-  }
-  if (!c.load) {
-    session->store().initialize(rank->context(), static_cast<std::uint64_t>(c.seed));
-    return;
-  }
-  session->store().initialize_low_rank(rank->context(), static_cast<std::uint64_t>(c.seed));
-  Path load = loaded_root(*c.load);
-  if (Env::posix().status(load / Manifest::kFileName)) {
-    const CheckpointReader checkpoint =
-        CheckpointReader::open(load, Validation::kFull, Env::posix(), ranks.group());
-    c.finetune ? finetune_from(checkpoint) : resume_from(checkpoint);
-  } else if (Env::posix().status(load / "config.json")) {
-    load_weights(SafetensorsFolder::open(load), session->store(), *rank, Adapters::kMayBeMissing);
-  } else {
-    const ResumePoint point = resume_point(load);
-    if (!point.reader) throw nothing_to_load(e);
-    load = point.reader->folder();
-    c.finetune ? finetune_from(*point.reader) : resume_from(*point.reader);
-  }
-  base = load.string();
-  log.info("weights loaded from {}", load.string());
-}
-
-void Trainer::Run::finetune_from(const CheckpointReader& checkpoint) {
-  refuse_another_model(checkpoint, e, model, settings.compute, families, Start::kFinetuned);
-  load_checkpoint(checkpoint, session->store(), *rank, false, Adapters::kMayBeMissing);
-}
-
-void Trainer::Run::load_scales_of_fp8(const CheckpointReader& checkpoint) {
-  const engine::DelayedScales* const scales = session->scales();
-  if (!scales) return;
-  if (c.no_load_optim) return log.warning("no_load_optim: the scales of fp8 begin at 1");
-  const LoadedScales count = load_scales(checkpoint, *scales, *rank);
-  if (count.missing == 0) return;
-  log.warning("{} has no scales of fp8 (fp8_recipe: delayed) for {} of {} linear layers: they begin at 1",
-              checkpoint.folder().string(), count.missing, count.missing + count.loaded);
-}
-
-void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
-  const TrainerState state = read_trainer_state(checkpoint);
-  refuse_another_model(checkpoint, e, model, settings.compute, families, Start::kContinued);
-  if (state.global_batch_size != c.global_batch_size) {
-    // The place in the data is steps times batch; with another batch it would be another place.
-    throw e.error_for("global_batch_size",
-                      fmt::format("this run was saved with global_batch_size {}, not {}",
-                                  state.global_batch_size, c.global_batch_size),
-                      "keep it, or start another run (exp_name) with load: " + checkpoint.folder().string());
-  }
-  const std::optional<InputIdentity> data = data_identity();
-  refuse_other_inputs(checkpoint, state, e, tokenizer_identity(), data);
-  const bool optimizer = !c.no_load_optim && has_optimizer_state(checkpoint);
-  if (!optimizer && !c.no_load_optim) {
-    log.warning("{} has no optimizer state (no_save_optim): its moments start from zero",
-                checkpoint.folder().string());
-  }
-  if (optimizer) refuse_another_optimizer(checkpoint, state, e, names_of(session->optimizer().rules()));
-  load_checkpoint(checkpoint, session->store(), *rank, optimizer);
-  load_scales_of_fp8(checkpoint);
-  iteration = last_saved = checkpoint.iteration();
-  if (clock && state.clock) clock->restore(*state.clock);
-  nan_iterations = state.nan_iterations;
-  result.loss = state.lm_loss;
-  log.info("continuing from {} (iteration {})", checkpoint.folder().string(), iteration);
-  const std::vector<SettingChange> changes = changed_settings(state.experiment, experiment_text(e));
-  for (const SettingChange& change : changes) {
-    if (decides_learning(change.key)) {
-      rule_changes.push_back(fmt::format("{} was {}, and is {}", change.key,
-                                         change.before.empty() ? "unset" : change.before,
-                                         change.after.empty() ? "unset" : change.after));
-    }
-    const std::string text = fmt::format("{} was {}, and is {} from here on", change.key,
-                                         change.before.empty() ? "unset" : change.before,
-                                         change.after.empty() ? "unset" : change.after);
-    const bool names_data =
-        change.key == "data_path" || change.key == "train_data_path" || change.key == "sft_dataset_name";
-    const bool renamed = names_data && state.data && data && state.data->fingerprint == data->fingerprint;
-    const bool length =
-        objective->keeps_order(change.key) || (clock && change.key == "train_minutes" && state.clock);
-    change.moves_data && !renamed && !length
-        ? log.warning("{}: the data order changes: some samples repeat, others are skipped", text)
-        : log.info("{}", text);
-  }
-  tell_newer_base(state);
-  tell_rate(state, changes);
-  last_rate = state.learning_rate;
-}
-
-// The run that `load` names may have trained on since this one began from it.
-void Trainer::Run::tell_newer_base(const TrainerState& state) {
-  base = state.base;
-  if (base.empty() || !c.load || !Env::posix().status(*c.load)) return;
-  const Path now = loaded_folder(*c.load).filename(), then = Path(base).filename();
-  if (now == then || !now.string().starts_with("iter_") || !then.string().starts_with("iter_")) return;
-  rule_changes.push_back(fmt::format("load had {}, and has {}", then.string(), now.string()));
-  log.warning("this run began from {} of load, which has {} now; a new exp_name begins from that",
-              then.string(), now.string());
-}
-
-void Trainer::Run::tell_rate(const TrainerState& state, const std::vector<SettingChange>& changes) const {
-  const auto shapes_rate = [](const SettingChange& change) {
-    return change.key.starts_with("lr") || change.key.starts_with("train_") || change.key == "min_lr";
-  };
-  const bool over = clock ? clock->state().finished : iteration >= c.train_iters;
-  if (!state.learning_rate || over || std::ranges::none_of(changes, shapes_rate)) return;
-  const double before = *state.learning_rate;
-  const double next =
-      schedule.learning_rate_at(clock ? clock->place(iteration) : static_cast<double>(iteration));
-  constexpr double kJump = 1.25;
-  if (std::max(before, next) <= kJump * std::min(before, next)) return;
-  log.warning(
-      "the learning rate jumps from {:.2e} (iteration {}) to {:.2e} (iteration {}): the schedule spans the "
-      "whole run, and its length or its rates have changed; a run that may be trained longer keeps its rate "
-      "with "
-      "lr_decay_style: WSD (docs/watching.md, Training longer)",
-      before, iteration, next, iteration + 1);
 }
 
 }  // namespace primus

@@ -1,0 +1,327 @@
+#include "lm/train/checkpointer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "base/files/file.h"
+#include "base/terminal/terminal.h"
+#include "lm/train/fp8_state.h"
+
+namespace primus {
+namespace {
+
+// Whether another value of this setting teaches something else. The others say how a run is watched and
+// saved.
+bool decides_learning(std::string_view key) {
+  for (const char* prefix : {"lr",
+                             "min_lr",
+                             "train_",
+                             "weight_decay",
+                             "start_weight_decay",
+                             "end_weight_decay",
+                             "adam_",
+                             "lion_",
+                             "muon_",
+                             "optimizer",
+                             "clip_grad",
+                             "data_path",
+                             "data_sharding",
+                             "dataloader_type",
+                             "dropout",
+                             "attention_dropout",
+                             "hidden_dropout",
+                             "calculate_per_token_loss",
+                             "sft_",
+                             "lora",
+                             "moe_"}) {
+    if (key.starts_with(prefix)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Checkpointer::Checkpointer(RunPlan& plan, RunProgress& progress, TrainingSession& session, RunTrace* trace)
+    : plan_(plan),
+      progress_(progress),
+      session_(session),
+      rank_(session.rank()),
+      trace_(trace),
+      root_(checkpoint_root_of(plan.e)),
+      reader_(session.rank()) {}
+
+void Checkpointer::open() {
+  if (plan_.ranks.first()) {
+    make_folders(root_);
+    // It may belong to several experiments.
+    if (plan_.c.save) lock_.emplace(root_, "wait for it or stop it, or let this run save elsewhere (save)");
+    CheckpointRoot(root_).recover();
+    model_files_ = make_model_files();
+  }
+  const int kept = static_cast<int>(plan_.c.keep_latest);
+  writer_ = std::make_unique<AsyncWriter>(
+      root_, SaveOptions{.keep_last = kept, .group = plan_.ranks.saving_group()});
+}
+
+void Checkpointer::set_aside() {
+  if (plan_.c.auto_continue_train || !plan_.ranks.first()) return;
+  const auto aside = CheckpointRoot(root_).set_aside();
+  if (!aside) return;
+  plan_.log.warning("auto_continue_train is false: the checkpoints that were in '{}' are now in '{}'",
+                    root_.string(), aside->string());
+}
+
+void Checkpointer::check() {
+  writer_->check();
+  log_written();
+}
+
+ResumePoint Checkpointer::resume_point(const Path& root) const {
+  ResumePoint point = find_resume_point(root, Validation::kFull, Env::posix(), plan_.ranks.group());
+  for (const std::string& reason : point.rejected)
+    plan_.log.warning("damaged checkpoint passed over: {}", reason);
+  for (const std::string& note : point.notes) {
+    plan_.log.warning("{}: {}; the newest good checkpoint is taken", root.string(), note);
+  }
+  return point;
+}
+
+void Checkpointer::load_or_initialize() {
+  if (plan_.c.auto_continue_train) {
+    const ResumePoint point = resume_point(checkpoint_root_of(plan_.e));
+    if (point.reader) {
+      resume_from(*point.reader);
+      return;
+    }
+  }
+  if (!plan_.c.load) {
+    session_.store().initialize(rank_.context(), static_cast<std::uint64_t>(plan_.c.seed));
+    return;
+  }
+  session_.store().initialize_low_rank(rank_.context(), static_cast<std::uint64_t>(plan_.c.seed));
+  Path load = loaded_root(*plan_.c.load);
+  if (Env::posix().status(load / Manifest::kFileName)) {
+    const CheckpointReader checkpoint =
+        CheckpointReader::open(load, Validation::kFull, Env::posix(), plan_.ranks.group());
+    plan_.c.finetune ? finetune_from(checkpoint) : resume_from(checkpoint);
+  } else if (Env::posix().status(load / "config.json")) {
+    load_weights(SafetensorsFolder::open(load), session_.store(), rank_, Adapters::kMayBeMissing);
+  } else {
+    const ResumePoint point = resume_point(load);
+    if (!point.reader) throw nothing_to_load(plan_.e);
+    load = point.reader->folder();
+    plan_.c.finetune ? finetune_from(*point.reader) : resume_from(*point.reader);
+  }
+  progress_.base = load.string();
+  plan_.log.info("weights loaded from {}", load.string());
+}
+
+void Checkpointer::finetune_from(const CheckpointReader& checkpoint) {
+  refuse_another_model(checkpoint, plan_.e, plan_.model, plan_.settings.compute, plan_.families,
+                       Start::kFinetuned);
+  load_checkpoint(checkpoint, session_.store(), rank_, false, Adapters::kMayBeMissing);
+}
+
+void Checkpointer::load_scales_of_fp8(const CheckpointReader& checkpoint) {
+  const engine::DelayedScales* const scales = session_.scales();
+  if (!scales) return;
+  if (plan_.c.no_load_optim) return plan_.log.warning("no_load_optim: the scales of fp8 begin at 1");
+  const LoadedScales count = load_scales(checkpoint, *scales, rank_);
+  if (count.missing == 0) return;
+  plan_.log.warning(
+      "{} has no scales of fp8 (fp8_recipe: delayed) for {} of {} linear layers: they begin at 1",
+      checkpoint.folder().string(), count.missing, count.missing + count.loaded);
+}
+
+void Checkpointer::resume_from(const CheckpointReader& checkpoint) {
+  const TrainerState state = read_trainer_state(checkpoint);
+  refuse_another_model(checkpoint, plan_.e, plan_.model, plan_.settings.compute, plan_.families,
+                       Start::kContinued);
+  if (state.global_batch_size != plan_.c.global_batch_size) {
+    // The place in the data is steps times batch; with another batch it would be another place.
+    throw plan_.e.error_for(
+        "global_batch_size",
+        fmt::format("this run was saved with global_batch_size {}, not {}", state.global_batch_size,
+                    plan_.c.global_batch_size),
+        "keep it, or start another run (exp_name) with load: " + checkpoint.folder().string());
+  }
+  const std::optional<InputIdentity> data = plan_.data_identity();
+  refuse_other_inputs(checkpoint, state, plan_.e, plan_.tokenizer_identity(), data);
+  const bool optimizer = !plan_.c.no_load_optim && has_optimizer_state(checkpoint);
+  if (!optimizer && !plan_.c.no_load_optim) {
+    plan_.log.warning("{} has no optimizer state (no_save_optim): its moments start from zero",
+                      checkpoint.folder().string());
+  }
+  if (optimizer) refuse_another_optimizer(checkpoint, state, plan_.e, names_of(session_.optimizer().rules()));
+  load_checkpoint(checkpoint, session_.store(), rank_, optimizer);
+  load_scales_of_fp8(checkpoint);
+  progress_.iteration = last_saved_ = checkpoint.iteration();
+  if (progress_.clock && state.clock) progress_.clock->restore(*state.clock);
+  progress_.nan_iterations = state.nan_iterations;
+  progress_.result.loss = state.lm_loss;
+  plan_.log.info("continuing from {} (iteration {})", checkpoint.folder().string(), progress_.iteration);
+  tell_changes(state, data);
+  progress_.last_rate = state.learning_rate;
+}
+
+void Checkpointer::tell_changes(const TrainerState& state, const std::optional<InputIdentity>& data) {
+  const std::vector<SettingChange> changes = changed_settings(state.experiment, experiment_text(plan_.e));
+  for (const SettingChange& change : changes) {
+    if (decides_learning(change.key)) {
+      progress_.rule_changes.push_back(fmt::format("{} was {}, and is {}", change.key,
+                                                   change.before.empty() ? "unset" : change.before,
+                                                   change.after.empty() ? "unset" : change.after));
+    }
+    const std::string text = fmt::format("{} was {}, and is {} from here on", change.key,
+                                         change.before.empty() ? "unset" : change.before,
+                                         change.after.empty() ? "unset" : change.after);
+    const bool names_data =
+        change.key == "data_path" || change.key == "train_data_path" || change.key == "sft_dataset_name";
+    const bool renamed = names_data && state.data && data && state.data->fingerprint == data->fingerprint;
+    const bool length = plan_.objective->keeps_order(change.key) ||
+                        (progress_.clock && change.key == "train_minutes" && state.clock);
+    change.moves_data && !renamed && !length
+        ? plan_.log.warning("{}: the data order changes: some samples repeat, others are skipped", text)
+        : plan_.log.info("{}", text);
+  }
+  tell_newer_base(state);
+  tell_rate(state, changes);
+}
+
+// The run that `load` names may have trained on since this one began from it.
+void Checkpointer::tell_newer_base(const TrainerState& state) {
+  progress_.base = state.base;
+  if (progress_.base.empty() || !plan_.c.load || !Env::posix().status(*plan_.c.load)) return;
+  const Path now = loaded_folder(*plan_.c.load).filename(), then = Path(progress_.base).filename();
+  if (now == then || !now.string().starts_with("iter_") || !then.string().starts_with("iter_")) return;
+  progress_.rule_changes.push_back(fmt::format("load had {}, and has {}", then.string(), now.string()));
+  plan_.log.warning("this run began from {} of load, which has {} now; a new exp_name begins from that",
+                    then.string(), now.string());
+}
+
+void Checkpointer::tell_rate(const TrainerState& state, const std::vector<SettingChange>& changes) const {
+  const auto shapes_rate = [](const SettingChange& change) {
+    return change.key.starts_with("lr") || change.key.starts_with("train_") || change.key == "min_lr";
+  };
+  const bool over =
+      progress_.clock ? progress_.clock->state().finished : progress_.iteration >= plan_.c.train_iters;
+  if (!state.learning_rate || over || std::ranges::none_of(changes, shapes_rate)) return;
+  const double before = *state.learning_rate;
+  const double next =
+      plan_.schedule.learning_rate_at(progress_.clock ? progress_.clock->place(progress_.iteration)
+                                                      : static_cast<double>(progress_.iteration));
+  constexpr double kJump = 1.25;
+  if (std::max(before, next) <= kJump * std::min(before, next)) return;
+  plan_.log.warning(
+      "the learning rate jumps from {:.2e} (iteration {}) to {:.2e} (iteration {}): the schedule spans the "
+      "whole run, and its length or its rates have changed; a run that may be trained longer keeps its rate "
+      "with "
+      "lr_decay_style: WSD (docs/watching.md, Training longer)",
+      before, progress_.iteration, next, progress_.iteration + 1);
+}
+
+std::optional<std::string> Checkpointer::newest() const {
+  const CheckpointRoot checkpoints(checkpoint_root_of(plan_.e));
+  const auto saved = checkpoints.latest();
+  return saved ? std::optional(checkpoints.folder(*saved).string()) : std::nullopt;
+}
+
+std::vector<Snapshot::Blob> Checkpointer::make_model_files() const {
+  std::vector<Snapshot::Blob> files{
+      {"config.json", write_model_config(plan_.model, plan_.settings.compute, plan_.families)}};
+  // How the model that was loaded wants to be sampled is still true of it.
+  constexpr const char* kGeneration = "generation_config.json";
+  const Path loaded = plan_.c.load ? loaded_folder(*plan_.c.load) : Path();
+  if (plan_.c.load && Env::posix().status(loaded / kGeneration)) {
+    constexpr std::uint64_t kLimit = 1 << 20;
+    files.push_back({kGeneration, read_file(loaded / kGeneration, kLimit)});
+  }
+  // The tokenizer belongs to the model folder; kinds without a Hugging Face form (null, byte) are left out.
+  const Path scratch = plan_.folder.root() / ".tokenizer";
+  remove_tree(scratch);
+  try {
+    make_folders(scratch);
+    plan_.tokenizer->save(scratch);
+    for (const std::string& name : Env::posix().list(scratch))
+      files.push_back({name, read_file(scratch / name)});
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw;
+  }
+  remove_tree(scratch);
+  plan_.objective->finish_model_files(plan_.data_request(), plan_.model, files);
+  return files;
+}
+
+std::string Checkpointer::trainer_state() const {
+  const bool is_cyclic = plan_.objective->depends_on_ranks(plan_.c);
+  return write_trainer_state(
+      {.iteration = progress_.iteration,
+       .consumed_samples = progress_.iteration * plan_.c.global_batch_size,
+       .global_batch_size = plan_.c.global_batch_size,
+       .seed = plan_.c.seed,
+       .nan_iterations = progress_.nan_iterations,
+       .lm_loss = progress_.result.loss,
+       .train_iters = progress_.total_steps(plan_.c),
+       .clock = progress_.clock ? std::optional(progress_.clock->state()) : std::nullopt,
+       .learning_rate = progress_.last_rate,
+       .cyclic_ranks = is_cyclic ? plan_.cyclic_order.dp_size : 0,
+       .cyclic_micro_batch_size = is_cyclic ? plan_.cyclic_order.micro_batch_size : 0,
+       .experiment = experiment_text(plan_.e),
+       .optimizer = names_of(session_.optimizer().rules()),
+       .base = progress_.base,
+       .tokenizer = plan_.tokenizer_identity(),
+       .data = plan_.data_identity()});
+}
+
+void Checkpointer::save() {
+  if (last_saved_ == progress_.iteration) return;
+  if (progress_.clock) {
+    const double now = monotonic_seconds();
+    progress_.clock->set_seconds(
+        1e-6 * static_cast<double>(plan_.ranks.from_first(std::llround(1e6 * progress_.clock->seconds(now)))),
+        now);
+  }
+  const comm::Activity busy = plan_.ranks.busy("saving a checkpoint");
+  const RunTrace::HostWork saved(trace_, "begin a checkpoint");
+  const double began = monotonic_seconds();
+  rank_.synchronize();
+  plan_.monitor->sync();
+  Snapshot snapshot;
+  snapshot.iteration = progress_.iteration;
+  snapshot.files = model_files_;
+  snapshot.trainer_state = trainer_state();
+  snapshot.model = model_sources(session_.store(), reader_);
+  if (!plan_.c.no_save_optim) {
+    snapshot.optimizer = optimizer_sources(session_.store(), reader_);
+    if (const engine::DelayedScales* const scales = session_.scales()) {
+      for (TensorSource& source : scale_sources(*scales, rank_, reader_))
+        snapshot.optimizer.push_back(std::move(source));
+    }
+  }
+  using Sources = AsyncWriter::Sources;
+  const Sources changing = rank_.device().properties().host_memory ? Sources::kLive : Sources::kOnDevice;
+  // Waiting for the files makes a copy needless: nothing changes meanwhile.
+  writer_->save(std::move(snapshot), plan_.c.async_save ? changing : Sources::kStable);
+  last_saved_ = progress_.iteration;
+  log_written();  // the one before, which became durable while the writer was waited for
+  plan_.monitor->checkpoint(progress_.iteration, CheckpointFacts::State::kSaving);
+  if (!plan_.c.async_save) writer_->wait();
+  plan_.log.info("saving iteration {}: training paused {:.1f} ms", progress_.iteration,
+                 1e3 * (monotonic_seconds() - began));
+}
+
+void Checkpointer::log_written() {
+  const std::optional<std::int64_t> saved = writer_->last_saved();
+  if (!saved || std::exchange(last_logged_, *saved) == *saved) return;
+  plan_.monitor->checkpoint(*saved, CheckpointFacts::State::kDurable);
+  const WrittenBytes written = writer_->last_written();
+  plan_.log.debug("iteration {} is saved: {} of this rank's {} of tensors went past the page cache", *saved,
+                  human_bytes(static_cast<double>(written.direct)),
+                  human_bytes(static_cast<double>(written.all)));
+}
+
+}  // namespace primus

@@ -315,6 +315,14 @@ class Opener {
                                         options_.cache_dir);
   }
 
+  // As the user named it: text is trained on from tokens in a cache, whose name says nothing.
+  std::string given_name(const TokenSource& source) const {
+    for (const auto& [path, opened] : sources_) {
+      if (opened.get() == &source) return path;
+    }
+    return source.name();
+  }
+
   // Megatron repeats a short split within one sample; a data set that cannot fill one at all is a mistake.
   void check_length(const TokenSource& source) const {
     int64_t tokens = 0;
@@ -323,12 +331,12 @@ class Opener {
       if (tokens > options_.seq_length) return;
     }
     if (tokens == 0) {
-      throw invalid(fmt::format("{} is empty: there is nothing to train on", source.name()),
+      throw invalid(fmt::format("{} is empty: there is nothing to train on", given_name(source)),
                     "was the text that it was made from empty? 'primus data inspect' shows what it holds");
     }
     throw invalid(
         fmt::format("{} holds {} tokens, fewer than the {} of one sample (seq_length {} and its last label)",
-                    source.name(), tokens, options_.seq_length + 1, options_.seq_length),
+                    given_name(source), tokens, options_.seq_length + 1, options_.seq_length),
         "shorten seq_length, or add data");
   }
 

@@ -525,6 +525,13 @@ TEST_F(OpenDatasets, SequenceLongerThanTheData) {
   EXPECT_THAT(error(), HasSubstr("holds 16 tokens, fewer than the 17 of one sample"));
 }
 
+// By the user's name for it, not by that of the tokens in the cache.
+TEST_F(OpenDatasets, TextThatIsTooShortIsNamed) {
+  const std::string path = folder_.write("short.txt", "too short");
+  options_.data_path = {path};
+  EXPECT_THAT(error(), HasSubstr(path + " holds 10 tokens, fewer than the 17 of one sample"));
+}
+
 TEST_F(OpenDatasets, TokenBeyondTheVocabulary) {
   use({Tokens(100, 257)});
   options_.split = "1";

@@ -31,6 +31,17 @@ bool begins_one_value(std::string_view line) {
   return line[begin] == '[' || (line[begin] == '{' && begin == end);
 }
 
+// The keys by which data sets of conversations hold their turns.
+bool is_conversation(std::string_view line) {
+  std::string key;
+  JsonReader reader(line, "", {.python = true});
+  reader.begin_object();
+  for (; reader.next_key(key); reader.skip()) {
+    if (key == "messages" || key == "conversations") return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 JsonLines::JsonLines(std::vector<std::string> keys, bool skip_bad, ReaderHints hints)
@@ -97,7 +108,13 @@ void JsonLines::read_line(std::string_view text, std::string_view file, int64_t 
   reader.finish();
   for (size_t key = 0; key < texts_.size(); ++key) {
     if (texts_[key].found_) continue;
-    throw missing_key(text, keys_[key]).add_hint(hints_.json_key).at(fmt::format("{}:{}", file, line));
+    throw missing_key(text, keys_[key])
+        .add_hint(
+            is_conversation(text)
+                ? "these are conversations: 'primus train posttrain' learns them (sft_dataset_name=FILE), "
+                  "and 'primus eval loss --conversations FILE' measures them"
+                : hints_.json_key)
+        .at(fmt::format("{}:{}", file, line));
   }
 }
 

@@ -316,6 +316,9 @@ TEST_F(Tokenize, SaysWhatStandsInPlaceOfText) {
   EXPECT_THAT(error_for(R"({"body": "a", "id": 1})"),
               AllOf(HasSubstr("a.jsonl:1: error: the line has no key 'text'; it has 'body', 'id'"),
                     HasSubstr("'--json-keys KEY'"), HasSubstr(skip)));
+  EXPECT_THAT(error_for(R"({"id": 1, "messages": [{"role": "user", "content": "a"}]})"),
+              AllOf(HasSubstr("it has 'id', 'messages'"), HasSubstr("'primus train posttrain' learns them"),
+                    testing::Not(HasSubstr("--json-keys"))));
   EXPECT_THAT(error_for("{]"), AllOf(HasSubstr("broken JSON"), HasSubstr(skip)));
   EXPECT_THAT(error_for("{\"text\": \"\xE9\"}"), AllOf(HasSubstr("not valid UTF-8"), HasSubstr(skip)));
   // A list of all objects, or an object over several lines.

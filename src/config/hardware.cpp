@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "base/text/suggest.h"
@@ -99,11 +100,13 @@ bool is_called(const Hardware& hardware, std::string_view name) {
 
 std::vector<Hardware> read_hardware(const std::vector<Path>& preset_folders) {
   std::vector<Hardware> table;
+  // An installed program and its sources may both have a profile: the first one counts, as with presets.
+  std::set<std::string> read;
   for (const Path& folder : preset_folders) {
     const Path hardware = folder / "hardware";
     if (!Env::posix().status(hardware)) continue;
     for (const std::string& name : Env::posix().list(hardware))
-      if (name.ends_with(".yaml")) table.push_back(read_one(hardware / name));
+      if (name.ends_with(".yaml") && read.insert(name).second) table.push_back(read_one(hardware / name));
   }
   return table;
 }

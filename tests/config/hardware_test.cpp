@@ -37,6 +37,12 @@ TEST(Hardware, IsNamedAsPeopleNameIt) {
   }
 }
 
+// An installed program finds its own profiles and those of its sources.
+TEST(Hardware, AProfileOfSeveralFoldersCountsOnce) {
+  const Path presets = Path(PRIMUS_SOURCE_DIR) / "presets";
+  EXPECT_EQ(read_hardware({presets, presets}).size(), table().size());
+}
+
 // Memory and rates are there for all but the CPU, so that each can be planned for.
 TEST(Hardware, EveryGpuCanBePlannedFor) {
   for (const Hardware& h : table()) {

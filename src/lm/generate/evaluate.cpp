@@ -75,6 +75,7 @@ class Evaluation {
       begin_part(share(position), share(block.position), block.text.size());
       position = block.position;
       if (file.kind == data::InputKind::kText) {
+        data::require_utf8(block, file.path.string(), false, hints.skip_bad);
         if (block.begins_file) begin_document();
         std::size_t begin = 0;
         for (const std::size_t end : block.parts) {

@@ -293,5 +293,23 @@ TEST(EvaluateLoss, RefusesEmptyData) {
                Error);
 }
 
+// Its repaired characters would give a loss of something else.
+TEST(EvaluateLoss, RefusesTextThatIsNotUtf8) {
+  const TemporaryFolder folder;
+  const auto tokenizer = make_byte_tokenizer();
+  const Path file = folder.path() / "utf16.txt";
+  write_file(file, std::string("in\n\xff\xfe"
+                               "a\0b\0",
+                               9));
+  const auto e = evaluator(uniform_config(), {.sequence = 16}, false);
+  try {
+    evaluate_loss(*e, tokenizer.get(), {.inputs = {file.string()}});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.location(), file.string() + ":2:1");
+    EXPECT_STREQ(error.what(), "not valid UTF-8 (byte 0xFF)");
+  }
+}
+
 }  // namespace
 }  // namespace primus

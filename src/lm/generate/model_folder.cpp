@@ -113,18 +113,41 @@ bool is_of_a_run(const Path& folder) {
          is_file(folder / "checkpoints" / "latest") || is_file(folder / Manifest::kFileName);
 }
 
+// "meta-llama/Llama-3.2-1B", rather than a path with a typing error in its last part.
+bool may_be_of_the_hub(const Path& given) {
+  const std::string text = given.string();
+  return std::ranges::count(text, '/') == 1 && text.front() != '.' && given.has_filename() &&
+         !Env::posix().status(given.parent_path());
+}
+
+Error nothing_at(const Path& given) {
+  std::string hint = "give a model folder, a checkpoint, or the folder of a run";
+  if (may_be_of_the_hub(given)) {
+    hint +=
+        fmt::format("; models of the hub are not downloaded: 'hf download {} --local-dir FOLDER' does that",
+                    given.string());
+  }
+  return invalid(fmt::format("there is no '{}'", given.string()), hint);
+}
+
+Error no_folder(const Path& given) {
+  if (given.extension() == ".gguf" || given.extension() == ".ggml") {
+    return invalid(fmt::format("'{}' is a file of llama.cpp, which is not read", given.string()),
+                   "give the Hugging Face folder that it was made from (config.json and *.safetensors)");
+  }
+  const Path parent = given.has_parent_path() ? given.parent_path() : Path(".");
+  return invalid(fmt::format("'{}' is not a folder", given.string()),
+                 is_file(parent / "config.json")
+                     ? fmt::format("give the folder that holds config.json: {}", parent.string())
+                     : "give the folder that holds config.json");
+}
+
 }  // namespace
 
 ModelFolder find_model_folder(const Path& given) {
   const auto status = Env::posix().status(given);
-  if (!status) {
-    throw invalid(fmt::format("there is no '{}'", given.string()),
-                  "give a model folder, a checkpoint, or the folder of a run");
-  }
-  if (status->type != FileStatus::Type::kFolder) {
-    throw invalid(fmt::format("'{}' is not a folder", given.string()),
-                  "give the folder that holds config.json");
-  }
+  if (!status) throw nothing_at(given);
+  if (status->type != FileStatus::Type::kFolder) throw no_folder(given);
   ModelFolder found{given, {}};
   if (!is_file(given / "config.json")) {
     // What a run's folder holds itself is what it stands for, whatever others do elsewhere.

@@ -1,5 +1,6 @@
 #include "lm/generate/model_folder.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "../../base/temporary_folder.h"
@@ -47,6 +48,30 @@ TEST(ModelFolder, SaysWhatIsMissing) {
   EXPECT_THROW(find_model_folder(folder.path()), Error);
   write_file(folder.path() / "file", "x");
   EXPECT_THROW(find_model_folder(folder.path() / "file"), Error);
+}
+
+std::string error_for(const Path& given) {
+  try {
+    find_model_folder(given);
+  } catch (const Error& error) {
+    return error.render();
+  }
+  return "no error";
+}
+
+TEST(ModelFolder, SaysWhatToNameInstead) {
+  using ::testing::HasSubstr;
+  using ::testing::Not;
+  const TemporaryFolder folder;
+  EXPECT_THAT(error_for(kGolden / "config.json"),
+              HasSubstr("hint: give the folder that holds config.json: " + kGolden.string()));
+  write_file(folder.path() / "m.gguf", "GGUF");
+  EXPECT_THAT(error_for(folder.path() / "m.gguf"),
+              HasSubstr("give the Hugging Face folder that it was made"));
+  EXPECT_THAT(error_for("an-organisation/Model-1B"),
+              HasSubstr("'hf download an-organisation/Model-1B --local-dir FOLDER'"));
+  EXPECT_THAT(error_for(folder.path() / "nothing"), Not(HasSubstr("hf download")));
+  EXPECT_THAT(error_for("nothing"), Not(HasSubstr("hf download")));
 }
 
 TEST(ModelTokenizer, ComesFromTheFolderOrByName) {

@@ -117,6 +117,10 @@ TEST_F(FirstHour, WithoutAnExperimentAModelIsNeeded) {
   const ProgramResult missing = run({"train", "pretrain", "load=nowhere", "data_path=corpus.txt"});
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_THAT(missing.err, HasSubstr("there is no folder 'nowhere' to load a model from"));
+  const ProgramResult file = run({"train", "pretrain", "load=corpus.txt", "data_path=corpus.txt"});
+  EXPECT_EQ(file.exit_code, 2);
+  EXPECT_THAT(file.err,
+              AllOf(HasSubstr("'corpus.txt' is not a folder"), HasSubstr("that holds config.json")));
   EXPECT_FALSE(Env::posix().status(path("output")));
 }
 

@@ -145,6 +145,9 @@ bool starts_from_weights(const config::TrainerConfig& c) {
 
 Path loaded_root(const Path& load) {
   Env& env = Env::posix();
+  const auto status = env.status(load);
+  // A file is no model: the error says which folder to name instead.
+  if (status && status->type != FileStatus::Type::kFolder) return find_model_folder(load).path;
   if (env.status(load / "config.json") || env.status(load / "latest")) return load;
   if (env.status(load / "checkpoints")) return load / "checkpoints";
   // A run that saves elsewhere.
@@ -178,7 +181,7 @@ Error nothing_to_load(const config::Experiment& e) {
     return e.error_for(
         "load", fmt::format("there is no folder '{}' to load a model from", load),
         "name the folder of a Hugging Face model, a checkpoint or a run; models of the hub are not "
-        "downloaded ('huggingface-cli download NAME --local-dir FOLDER' does that)");
+        "downloaded ('hf download NAME --local-dir FOLDER' does that)");
   }
   if (is_of_megatron(load)) {
     return e.error_for(

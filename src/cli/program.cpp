@@ -37,6 +37,21 @@ std::vector<std::string_view> subcommands(const std::string& group) {
   return names;
 }
 
+// A hint at commands that are called `word` behind their group's name ("pretrain"), and at commands and
+// groups that begin so ("bench"); empty where there are none.
+std::string named_shortly(const std::string& word) {
+  constexpr std::size_t kLeast = 3;  // letters, below which a beginning says too little
+  std::vector<std::string> names;
+  for (const CommandEntry& entry : commands()) {
+    const std::string name(entry.name), group = name.substr(0, name.find(' '));
+    if (name.ends_with(" " + word)) names.push_back(name);
+    if (word.size() >= kLeast && group.starts_with(word) && std::ranges::find(names, group) == names.end())
+      names.push_back(group);
+  }
+  for (std::string& name : names) name = "'" + name + "'";
+  return names.empty() ? "" : fmt::format("did you mean {}?", fmt::join(names, " or "));
+}
+
 // Where to go for a word that people know from other programs; else the nearest command, else `otherwise`.
 Error unknown_command(const std::string& what, const std::string& word,
                       std::span<const std::string_view> known, const std::string& otherwise) {
@@ -58,8 +73,10 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
     for (const ModeEntry& mode : modes()) known.push_back(mode.about.name);
     for (const CommandEntry& entry : commands()) known.push_back(entry.name.substr(0, entry.name.find(' ')));
     const std::string what = first.starts_with('-') ? "option" : "command";
-    throw unknown_command(fmt::format("there is no {} '{}'", what, first), first, known,
-                          fmt::format("'{} --help' lists what there is", console.program));
+    const std::string meant = named_shortly(first);
+    throw unknown_command(
+        fmt::format("there is no {} '{}'", what, first), first, known,
+        meant.empty() ? fmt::format("'{} --help' lists what there is", console.program) : meant);
   }
   if (words.size() < 2 || is_help(words[1])) {
     console.print(group_help_text(first, console.program, console.out.width()));

@@ -58,6 +58,15 @@ TEST(Words, FromElsewhereAreAnswered) {
   }
 }
 
+TEST(Words, CommandsAreFoundWithoutTheirGroup) {
+  const auto hint_for = [](const std::string& word) { return run_here({word}).err; };
+  EXPECT_THAT(hint_for("pretrain"), HasSubstr("hint: did you mean 'train pretrain'?"));
+  EXPECT_THAT(hint_for("posttrain"), HasSubstr("hint: did you mean 'train posttrain'?"));
+  EXPECT_THAT(hint_for("bench"), HasSubstr("hint: did you mean 'benchmark'?"));
+  EXPECT_THAT(hint_for("split"), HasSubstr("hint: did you mean 'data split'?"));
+  EXPECT_THAT(hint_for("xyzzy"), HasSubstr("--help' lists what there is"));
+}
+
 // An answer that names a command or an option which is gone would mislead.
 TEST(Words, AnswersNameCommandsThatThereAre) {
   int named = 0;

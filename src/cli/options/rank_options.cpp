@@ -22,9 +22,11 @@ void RankOptions::declare(Arguments& args, const std::string& nproc_help) {
 void RankOptions::check(bool starts) const {
   constexpr std::int64_t kMostRanks = 4096, kMostNodes = 1 << 16, kMostPort = 65535;
   if (nproc_ && (*nproc_ < 1 || *nproc_ > kMostRanks))
-    throw invalid(fmt::format("--nproc {}: not a number of ranks", *nproc_), "give 1 or more");
+    throw invalid(fmt::format("--nproc {}: not a number of ranks", *nproc_),
+                  fmt::format("give 1 to {}", kMostRanks));
   if (nodes_ < 1 || nodes_ > kMostNodes)
-    throw invalid(fmt::format("--nnodes {}: not a number of machines", nodes_), "give 1 or more");
+    throw invalid(fmt::format("--nnodes {}: not a number of machines", nodes_),
+                  fmt::format("give 1 to {}", kMostNodes));
   if (node_ < 0 || node_ >= nodes_)
     throw invalid(fmt::format("--node_rank {} is not below --nnodes {}", node_, nodes_),
                   "machines are numbered from 0");

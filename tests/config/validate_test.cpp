@@ -129,6 +129,11 @@ TEST(Validate, KeysWithoutEffectAreWarnedAbout) {
             Warnings{"command line: beta_fast has an effect only with rope_scaling_type: yarn"});
   EXPECT_EQ(warnings({"beta_fast=16", "rope_scaling_type=yarn"}), Warnings{});
   EXPECT_EQ(warnings({"beta_fast=16", "load=model"}), Warnings{});  // whose scaling is not known yet
+  EXPECT_EQ(
+      warnings({"finetune=true"}),
+      Warnings{"command line: finetune takes the weights of load, which is not set: the model begins with "
+               "random ones"});
+  EXPECT_EQ(warnings({"finetune=true", "load=model"}), Warnings{});
   // What a key is anyhow says nothing: neither its default, nor what follows from others.
   EXPECT_EQ(warnings({"kv_lora_rank=32", "beta_slow=1", "num_query_groups=4", "kv_channels=16",
                       "multi_latent_attention=true"}),

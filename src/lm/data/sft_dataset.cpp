@@ -94,6 +94,9 @@ SftDataset::SftDataset(std::shared_ptr<const TokenizedConversations> conversatio
       order_(std::make_unique<Order>()) {
   fill(usable(which));
   if (!learned_.empty()) return;
+  if (which.empty())
+    throw invalid(fmt::format("{}: there are no conversations in this share of the data", description_),
+                  "give it some: split=90,10,0 trains on nine tenths and holds out one");
   throw invalid(fmt::format("{}: none of {} conversations has anything to learn", description_, which.size()),
                 counts_.too_long > 0 ? fmt::format("{} are longer than seq_length ({}): make that longer",
                                                    counts_.too_long, layout.seq_length)

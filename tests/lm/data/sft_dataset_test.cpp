@@ -166,6 +166,8 @@ TEST_F(SftData, LongConversationsLoseTheirEnd) {
   EXPECT_THAT(open(options).notes, Contains(HasSubstr("3 conversations have nothing to learn")));
   options.dataset = folder_.write("b.jsonl", R"({"prompt": "a", "response": ""})");
   EXPECT_THAT(error_of([&] { open(options); }), HasSubstr("none of 1 conversations has anything to learn"));
+  options.shares = "0,100,0";
+  EXPECT_THAT(error_of([&] { open(options); }), HasSubstr("there are no conversations in this share"));
 }
 
 TEST_F(SftData, EachEpochHasAnOrderOfItsOwn) {

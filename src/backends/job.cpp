@@ -1,17 +1,13 @@
 #include "backends/job.h"
 
-#include <fmt/format.h>
+#include "backends/backend.h"
 
 namespace primus::backends {
 
 ExternalJob render_job(const config::Experiment& experiment, const config::BackendFields& fields,
                        const Path& checkout, const JobShape& shape) {
-  if (experiment.framework == "megatron") return render_megatron(experiment, fields, checkout, shape);
-  if (experiment.framework == "torchtitan") return render_torchtitan(experiment, fields, checkout, shape);
-  if (experiment.framework == "maxtext") return render_maxtext(experiment, fields, checkout, shape);
-  throw unsupported(fmt::format("framework {} is no other framework", experiment.framework),
-                    "choose megatron, torchtitan or maxtext")
-      .at(experiment.provenance_of("framework").origin.location());
+  const std::string place = experiment.provenance_of("framework").origin.location();
+  return backend_of(experiment.framework, place).render(experiment, fields, checkout, shape);
 }
 
 }  // namespace primus::backends

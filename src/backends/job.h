@@ -50,12 +50,4 @@ struct ExternalJob {
 ExternalJob render_job(const config::Experiment& experiment, const config::BackendFields& fields,
                        const Path& checkout, const JobShape& shape);
 
-// The parts of render_job.
-ExternalJob render_megatron(const config::Experiment& experiment, const config::BackendFields& fields,
-                            const Path& checkout, const JobShape& shape);
-ExternalJob render_torchtitan(const config::Experiment& experiment, const config::BackendFields& fields,
-                              const Path& checkout, const JobShape& shape);
-ExternalJob render_maxtext(const config::Experiment& experiment, const config::BackendFields& fields,
-                           const Path& checkout, const JobShape& shape);
-
 }  // namespace primus::backends

@@ -1,4 +1,4 @@
-// What Megatron-LM, TorchTitan and MaxText print while they train, as the records that native runs write.
+// What a backend prints while it trains, as the records that native runs write.
 //
 //   LogReader reader("megatron", {.train_iters = 100, .global_batch_size = 8, .tokens_per_sample = 1024,
 //   .ranks = 1}); if (const auto record = reader.iteration(line)) file.write(*record);
@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "backends/backend.h"
 #include "lm/events/iteration.h"
 
 namespace primus::backends {
@@ -24,7 +25,8 @@ struct LoggedRun {
 
 class LogReader {
  public:
-  LogReader(std::string_view framework, LoggedRun run) : framework_(framework), run_(run) {}
+  // Throws Error(kUnsupported) for a framework that is no backend.
+  LogReader(std::string_view framework, LoggedRun run) : backend_(backend_of(framework)), run_(run) {}
 
   // The step that a line reports, or nothing. Losses and times are means over the steps since the line
   // before.
@@ -34,13 +36,10 @@ class LogReader {
   std::optional<EvaluationRecord> evaluation(std::string_view line) const;
 
  private:
-  std::optional<IterationRecord> megatron(std::string_view line) const;
-  std::optional<IterationRecord> torchtitan(std::string_view line) const;
-  std::optional<IterationRecord> maxtext(std::string_view line) const;
   void separate(IterationRecord& record);
   void complete(IterationRecord& record);
 
-  std::string framework_;
+  const BackendEntry& backend_;
   LoggedRun run_;
   std::optional<IterationRecord> first_;
   std::int64_t last_ = 0;

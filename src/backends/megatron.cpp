@@ -5,8 +5,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "backends/job.h"
+#include "backends/backend.h"
 #include "backends/key_rules.h"
+#include "backends/megatron_log.h"
 #include "backends/megatron_parts.h"
 #include "base/error.h"
 #include "base/files/file.h"
@@ -824,11 +825,13 @@ class Megatron {
   ExternalJob job_;
 };
 
-}  // namespace
-
 ExternalJob render_megatron(const config::Experiment& experiment, const config::BackendFields& fields,
                             const Path& checkout, const JobShape& shape) {
   return Megatron(experiment, fields, checkout, shape).run();
 }
+
+}  // namespace
+
+extern const BackendEntry kMegatron{"megatron", render_megatron, megatron_iteration, megatron_evaluation};
 
 }  // namespace primus::backends

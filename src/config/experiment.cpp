@@ -16,6 +16,7 @@
 #include "config/elsewhere.h"
 #include "config/experiment_keys.h"
 #include "config/foreign.h"
+#include "config/framework.h"
 #include "config/inherit.h"
 #include "config/key_hints.h"
 #include "config/keys.h"
@@ -35,6 +36,12 @@ namespace {
 std::optional<std::string> process_variable(const std::string& name) {
   const char* value = std::getenv(name.c_str());
   return value ? std::optional<std::string>(value) : std::nullopt;
+}
+
+// Whether experiments for this framework are written with its settings instead of our keys.
+bool has_own_settings(std::string_view framework) {
+  const FrameworkEntry* entry = find_framework(framework);
+  return entry && entry->translator;
 }
 
 bool is_variable_name(std::string_view name) {
@@ -176,7 +183,7 @@ class Loader {
 
   // Whether the file is written with the settings of its framework, and not with our keys.
   bool is_foreign(const Value& module) {
-    if (engine_ != "torchtitan" && engine_ != "maxtext") return false;
+    if (!has_own_settings(engine_)) return false;
     foreign_.emplace(BackendFields::load(engine_, files_.preset_dirs()));
     const Value* overrides = module.find("overrides");
     if (!overrides || !overrides->is_map()) return true;
@@ -444,11 +451,11 @@ class Loader {
     if (!framework || framework->is_null()) return;
     const std::optional<Framework> parsed = parse_framework(framework->text);
     if (!parsed || framework->kind != Value::Kind::kString) {
-      const std::string near = did_you_mean(framework->text, kFrameworks);
+      const std::string near = did_you_mean(framework->text, framework_names());
       problems_.add(
           error_at(framework->origin,
                    fmt::format("framework is {}; it must be one of {}", framework->show(),
-                               fmt::join(kFrameworks, ", ")),
+                               fmt::join(framework_names(), ", ")),
                    answer_for(framework->text)
                        .value_or(near.empty() ? "framework: native trains with Primus's own engine" : near),
                    framework->width()));
@@ -477,8 +484,8 @@ class Loader {
   void add_preset(const Value& name, std::string_view kind, Layer layer) {
     problems_.collect([&] {
       try {
-        // Under TorchTitan's and MaxText's names lie presets with their settings.
-        const bool own = result_.framework == "torchtitan" || result_.framework == "maxtext";
+        // Under the names of frameworks with settings of their own lie presets with them.
+        const bool own = has_own_settings(result_.framework);
         const Value preset =
             files_.load(files_.find_preset(name, kind, own ? "native" : result_.framework, dir_));
         refuse_model_that_needs_more(name, kind, preset);

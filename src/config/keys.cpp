@@ -11,6 +11,7 @@
 
 #include "base/text/suggest.h"
 #include "config/elsewhere.h"
+#include "config/framework.h"
 #include "config/key_hints.h"
 #include "config/not_yet.h"
 
@@ -304,10 +305,8 @@ bool same_ignoring_case(std::string_view a, std::string_view b) {
 }
 
 std::optional<Framework> parse_framework(std::string_view name) {
-  for (size_t i = 0; i < std::size(kFrameworks); ++i) {
-    if (kFrameworks[i] == name) return static_cast<Framework>(1u << i);
-  }
-  return std::nullopt;
+  const FrameworkEntry* entry = find_framework(name);
+  return entry ? std::optional(entry->keys) : std::nullopt;
 }
 
 std::span<const KeySpec> all_keys() { return table().keys(); }

@@ -3,17 +3,16 @@
 #include <array>
 #include <utility>
 
+#include "config/framework.h"
+
 namespace primus::config {
 namespace {
 
 using NamedText = std::pair<std::string_view, std::string_view>;
 
+// Engines of AMD Primus that this program has not.
 constexpr auto kEngines =
-    std::to_array<NamedText>({{"native", "Primus's own engine"},
-                              {"megatron", "Megatron-LM"},
-                              {"torchtitan", "TorchTitan"},
-                              {"maxtext", "MaxText"},
-                              {"megatron_bridge", "Megatron Bridge"},
+    std::to_array<NamedText>({{"megatron_bridge", "Megatron Bridge"},
                               {"nemo_automodel", "NeMo AutoModel"},
                               {"maxdiffusion", "MaxDiffusion"},
                               {"hummingbirdxt", "HummingbirdXT"},
@@ -48,6 +47,7 @@ constexpr auto kModels = std::to_array<NamedText>({
 }  // namespace
 
 std::string_view engine_name(std::string_view framework) {
+  if (const FrameworkEntry* entry = find_framework(framework)) return entry->title;
   for (const auto& [name, title] : kEngines) {
     if (name == framework) return title;
   }

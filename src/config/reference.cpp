@@ -10,6 +10,7 @@
 
 #include "config/experiment.h"
 #include "config/experiment_keys.h"
+#include "config/framework.h"
 #include "config/key_hints.h"
 #include "config/keys.h"
 
@@ -77,7 +78,7 @@ std::vector<Entry> entries_about(std::string_view text) {
 
 std::vector<std::string_view> frameworks_of(const KeySpec& key) {
   std::vector<std::string_view> names;
-  for (std::string_view name : kFrameworks) {
+  for (std::string_view name : framework_names()) {
     if (key.has_meaning_for(*parse_framework(name))) names.push_back(name);
   }
   return names;

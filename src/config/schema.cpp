@@ -9,6 +9,7 @@
 
 #include "config/experiment.h"
 #include "config/experiment_keys.h"
+#include "config/framework.h"
 #include "config/keys.h"
 
 namespace primus::config {
@@ -118,7 +119,7 @@ Json module_schema() {
     Json value = {{"type", Json::array({"string", "null"})}};
     if (key.name == "framework") {
       Json frameworks = Json::array();
-      for (std::string_view name : kFrameworks) frameworks.push_back(std::string(name));
+      for (std::string_view name : framework_names()) frameworks.push_back(std::string(name));
       value = {{"anyOf", Json::array({{{"enum", frameworks}}, {{"$ref", "#/$defs/unset"}}})}};
     }
     // Not an anyOf with null: what is wrong inside would be reported of the map as a whole.
@@ -157,7 +158,7 @@ std::string type_text(const KeySpec& key) {
 
 std::string frameworks_text(const KeySpec& key) {
   std::string text;
-  for (std::string_view name : kFrameworks) {
+  for (std::string_view name : framework_names()) {
     if (key.has_meaning_for(*parse_framework(name))) text += (text.empty() ? "" : ", ") + std::string(name);
   }
   return text;

@@ -1,0 +1,16 @@
+// The log of Megatron-LM. Free functions without state.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "lm/events/iteration.h"
+
+namespace primus::backends {
+
+// As in BackendEntry.
+std::optional<IterationRecord> megatron_iteration(std::string_view line);
+std::optional<EvaluationRecord> megatron_evaluation(std::string_view line, std::int64_t last);
+
+}  // namespace primus::backends

@@ -132,6 +132,30 @@ TEST(Newcomers, ASinkIsOneFile) {
     EXPECT_EQ(files_with("ListenerEntry " + name), std::set{file}) << name;
 }
 
+// Its keys and its jobs; what else it needs are the tables below presets/backends. Megatron-LM's keys are
+// those of the native engine, so some code names it.
+TEST(Newcomers, ABackendIsTwoFilesAndItsTables) {
+  const auto backends = definitions("backends/", "^extern const BackendEntry (k\\w+)");
+  EXPECT_GE(backends.size(), 3U);
+  for (const auto& [name, file] : backends) EXPECT_EQ(files_with(name, "backends/"), std::set{file}) << name;
+  EXPECT_GT(definitions("config/", "^extern const FrameworkEntry (k\\w+)").size(), backends.size());
+  for (const std::string name : {"torchtitan", "maxtext"}) {
+    EXPECT_EQ(files_with("\"" + name + "\""),
+              (std::set<std::string>{"backends/" + name + ".cpp", "config/frameworks/" + name + ".cpp"}));
+  }
+}
+
+// A threshold of its own is a second file's line: its place in Requirements.
+TEST(Newcomers, APreflightCheckIsOneFile) {
+  const auto checks = definitions("safe/preflight/", "^extern const Check (k\\w+)");
+  EXPECT_GT(checks.size(), 40U);
+  for (const auto& [name, file] : checks) EXPECT_EQ(files_with(name, "safe/"), std::set{file}) << name;
+  for (const char* option : {"\"--shm-min-gb\"", "\"--ulimit-l-min-gb\""})
+    EXPECT_EQ(files_with(option), std::set<std::string>{"safe/preflight/host_checks.cpp"}) << option;
+  EXPECT_EQ(files_with("shared_memory_gib"),
+            (std::set<std::string>{"safe/preflight/check.h", "safe/preflight/host_checks.cpp"}));
+}
+
 // Of the kernels' structs nothing in turbo/ knows but their operator's folder; and that is four files where
 // one is enough for the kernels of each sort of device.
 TEST(Newcomers, AnOperatorIsItsFolder) {

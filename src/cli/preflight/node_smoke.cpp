@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 
 #include "base/error.h"
 #include "cli/command.h"
@@ -41,10 +42,8 @@ class NodeSmoke final : public Command {
         "--rdma-nic-allowlist", "LIST", &ports_,
         "RDMA ports for training, as in NCCL_IB_HCA, which must be there (default: that variable, else "
         "all that are on)");
-    args.option("--ulimit-l-min-gb", "G", &least_locked_,
-                "GiB that may be locked at least; 0: not checked (default: 32 with RDMA)");
-    args.option("--shm-min-gb", "G", &least_shared_,
-                "GiB of /dev/shm at least; 0: not checked (default: 8 with GPUs)");
+    for (const ThresholdOption& option : threshold_options())
+      args.option(option.name, std::string(option.value), &least_[option.name], std::string(option.help));
     args.option("--rocm-smi-timeout-sec", "S", &tool_timeout_,
                 "time for each call of nvidia-smi or rocm-smi");
     args.option("--rocm-smi-warn-sec", "S", &tool_warning_, "warn where such a call takes longer");
@@ -115,17 +114,15 @@ class NodeSmoke final : public Command {
     if (expected_nodes_ && *expected_nodes_ < 1) throw invalid("--expected-nodes must be 1 or more");
     if (expected_ports_ && *expected_ports_ < 0) throw invalid("--expected-rdma-nics must be 0 or more");
     const std::pair<const char*, std::optional<double>> thresholds[] = {
-        {"--gemm-tflops-min", least_tflops_},
-        {"--hbm-gbs-min", least_memory_},
-        {"--rccl-gbs-min", least_reduce_},
-        {"--ulimit-l-min-gb", least_locked_},
-        {"--shm-min-gb", least_shared_},
-        {"--hbm-busy-threshold-gib", busy_gib_},
-        {"--gpu-activity-warn-pct", busy_percent_},
-        {"--rocm-smi-warn-sec", tool_warning_},
+        {"--gemm-tflops-min", least_tflops_},       {"--hbm-gbs-min", least_memory_},
+        {"--rccl-gbs-min", least_reduce_},          {"--hbm-busy-threshold-gib", busy_gib_},
+        {"--gpu-activity-warn-pct", busy_percent_}, {"--rocm-smi-warn-sec", tool_warning_},
         {"--clock-skew-warn-sec", clock_skew_}};
-    for (const auto& [name, value] : thresholds)
+    const auto check_least = [](std::string_view name, const std::optional<double>& value) {
       if (value && !(*value >= 0 && *value < 1e12)) throw invalid(fmt::format("{} must be 0 or more", name));
+    };
+    for (const auto& [name, value] : least_) check_least(name, value);
+    for (const auto& [name, value] : thresholds) check_least(name, value);
     if (tier2_) return;
     const std::pair<const char*, bool> measured[] = {{"--gemm-tflops-min", least_tflops_.has_value()},
                                                      {"--hbm-gbs-min", least_memory_.has_value()},
@@ -142,7 +139,7 @@ class NodeSmoke final : public Command {
     const auto milliseconds = [](double seconds) {
       return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1e3));
     };
-    const auto demanded = [](const auto& value, const char* option) {
+    const auto demanded = [](const auto& value, const std::string& option) {
       return value ? std::optional(Wanted{static_cast<double>(*value), option}) : std::nullopt;
     };
     SmokeOptions options{.node = node_.node_options({{"reports", node_.dump_path}})};
@@ -152,8 +149,8 @@ class NodeSmoke final : public Command {
     options.node.tool_timeout = milliseconds(tool_timeout_);
     Requirements& wanted = options.node.wanted;
     wanted.rdma_ports = demanded(expected_ports_, "--expected-rdma-nics");
-    wanted.shared_memory_gib = demanded(least_shared_, "--shm-min-gb");
-    wanted.locked_memory_gib = demanded(least_locked_, "--ulimit-l-min-gb");
+    for (const ThresholdOption& option : threshold_options())
+      wanted.*option.field = demanded(least_.at(option.name), std::string(option.name));
     wanted.busy_memory_gib = demanded(busy_gib_, "--hbm-busy-threshold-gib");
     wanted.busy_percent = demanded(busy_percent_, "--gpu-activity-warn-pct");
     wanted.slow_tool_seconds = tool_warning_;
@@ -182,8 +179,9 @@ class NodeSmoke final : public Command {
   static constexpr double kReduceTimeout = SmokeReduce{}.timeout_seconds;
 
   std::optional<std::int64_t> expected_ports_, expected_nodes_, reduce_mib_, dmesg_minutes_;
-  std::optional<double> least_tflops_, least_memory_, least_reduce_, least_locked_, least_shared_,
-      reduce_timeout_, busy_gib_, busy_percent_;
+  std::map<std::string_view, std::optional<double>> least_;  // by the option of a check
+  std::optional<double> least_tflops_, least_memory_, least_reduce_, reduce_timeout_, busy_gib_,
+      busy_percent_;
   std::int64_t wait_ = 60;
   double gpu_timeout_ = 15, tool_timeout_ = 5, tool_warning_ = 1, clock_skew_ = 30;
   bool tier2_ = false, allow_foreign_ = false, keep_ = false;

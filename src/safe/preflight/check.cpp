@@ -1,22 +1,66 @@
 #include "safe/preflight/check.h"
 
 #include <algorithm>
+#include <map>
 
 namespace primus::preflight {
+
+#define ENTRY(entry) extern const Check entry;
+#include "safe/preflight/checks.def"  // generated: primus_entry_list
+#undef ENTRY
+
 namespace {
 
+using Checks = std::map<std::string_view, std::vector<Check>>;
+
+// The entries live in other files: they are ready once main() runs.
+const Checks& checks_by_category() {
+  static const Checks all = [] {
+    Checks found;
+#define ENTRY(entry) found[entry.category].push_back(entry);
+#include "safe/preflight/checks.def"
+#undef ENTRY
+    return found;
+  }();
+  return all;
+}
+
 bool is_demanded(const Check& check, const Requirements& wanted) {
+  if (check.threshold.field && wanted.*check.threshold.field) return true;
   return check.demanded && check.demanded(wanted);
 }
 
 }  // namespace
 
+std::span<const Check> checks_of(std::string_view category) {
+  const auto found = checks_by_category().find(category);
+  return found == checks_by_category().end() ? std::span<const Check>() : found->second;
+}
+
+std::span<const ThresholdOption> threshold_options() {
+  static const std::vector<ThresholdOption> all = [] {
+    std::vector<ThresholdOption> options;
+    for (const auto& [category, checks] : checks_by_category())
+      for (const Check& check : checks)
+        if (check.threshold.field) options.push_back(check.threshold);
+    std::ranges::sort(options, {}, &ThresholdOption::place);
+    return options;
+  }();
+  return all;
+}
+
+CheckInput without_machine() {
+  static const Machine machine;
+  static const Inventory found;
+  static const Requirements wanted;
+  return {machine, found, wanted};
+}
+
 bool any_demanded(const Requirements& wanted) {
-  const auto any_of = [&](std::span<const Check> checks) {
-    return std::any_of(checks.begin(), checks.end(),
-                       [&](const Check& check) { return is_demanded(check, wanted); });
-  };
-  return any_of(host_checks()) || any_of(gpu_checks()) || any_of(network_checks());
+  return std::ranges::any_of(checks_by_category(), [&](const auto& category) {
+    return std::ranges::any_of(category.second,
+                               [&](const Check& check) { return is_demanded(check, wanted); });
+  });
 }
 
 void run_checks(std::span<const Check> checks, const CheckInput& input, std::vector<Finding>& findings,
@@ -26,7 +70,7 @@ void run_checks(std::span<const Check> checks, const CheckInput& input, std::vec
     Judge judge(check.name, check.category, findings);
     try {
       check.judge(input, judge);
-      if (judge.silent()) {
+      if (judge.silent() && !check.may_be_silent) {
         judge.fail({.measured = "the check came to no verdict", .fix = "report this as a bug of primus"});
       }
     } catch (const std::exception& error) {

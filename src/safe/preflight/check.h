@@ -47,11 +47,23 @@ struct Requirements {
   std::vector<std::string> required_tools;
 };
 
+struct StorageFacts;     // safe/preflight/storage.cpp
+struct SpeedFacts;       // safe/preflight/performance.cpp
+struct ExperimentFacts;  // safe/preflight/experiment_checks.cpp
+struct ClusterFacts;     // safe/preflight/cluster.cpp
+
 struct CheckInput {
   const Machine& machine;
   const Inventory& found;
   const Requirements& wanted;
+  // Each is set for the checks of its category alone.
+  const StorageFacts* storage = nullptr;
+  const SpeedFacts* speed = nullptr;
+  const ExperimentFacts* experiment = nullptr;
+  const ClusterFacts* cluster = nullptr;
 };
+// For checks that judge no facts of the machine: an empty inventory, and no demand.
+CheckInput without_machine();
 
 // Collects what one check says.
 class Judge {
@@ -62,12 +74,14 @@ class Judge {
   void pass(std::string measured, std::string wanted = {}, std::string where = {}) {
     add({.verdict = Verdict::kPass, .where = where, .measured = measured, .wanted = wanted});
   }
+  void pass(Finding finding) { add(with(std::move(finding), Verdict::kPass)); }
   void skip(std::string why, std::string where = {}) {
     add({.verdict = Verdict::kSkip, .where = where, .measured = why});
   }
   // What is not set of `finding`: its check and category.
   void warn(Finding finding) { add(with(std::move(finding), Verdict::kWarn)); }
   void fail(Finding finding) { add(with(std::move(finding), Verdict::kFail)); }
+  void say(Verdict verdict, Finding finding) { add(with(std::move(finding), verdict)); }
   bool silent() const { return said_ == 0; }
 
  private:
@@ -87,17 +101,34 @@ class Judge {
   int said_ = 0;
 };
 
+// An option that sets a check's threshold. Setting it is a demand.
+struct ThresholdOption {
+  std::string_view name, value, help;  // "--shm-min-gb", "G"
+  std::optional<Wanted> Requirements::*field = nullptr;
+  int place = 0;  // among the options in help
+};
+
+// Each is defined where its function is, as `extern const Check kName{...}` at the beginning of a line; the
+// build makes the list (primus_entry_list). Checks of one category run in the order of files and lines.
 struct Check {
   std::string_view name, category;
   std::string_view question;  // what it looks at, in one sentence
   void (*judge)(const CheckInput& input, Judge& judge);
   // Whether the user demands something that this check judges; null: nothing that it judges can be demanded.
   bool (*demanded)(const Requirements& wanted) = nullptr;
+  ThresholdOption threshold = {};  // without a field: none
+  // Saying nothing means that there was nothing to judge; otherwise a silent check has failed.
+  bool may_be_silent = false;
 };
 
-std::span<const Check> host_checks();
-std::span<const Check> network_checks();
-std::span<const Check> gpu_checks();
+// All checks of a category ("host"); none where there is no such category.
+std::span<const Check> checks_of(std::string_view category);
+inline std::span<const Check> host_checks() { return checks_of("host"); }
+inline std::span<const Check> network_checks() { return checks_of("network"); }
+inline std::span<const Check> gpu_checks() { return checks_of("gpu"); }
+
+// The thresholds of all checks that have one, by place.
+std::span<const ThresholdOption> threshold_options();
 
 // Runs them and appends their findings; with `only_demanded`, those alone that the user demands something of.
 void run_checks(std::span<const Check> checks, const CheckInput& input, std::vector<Finding>& findings,

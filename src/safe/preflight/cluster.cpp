@@ -8,9 +8,16 @@
 #include <set>
 #include <tuple>
 
+#include "safe/preflight/check.h"
 #include "safe/preflight/environment_facts.h"
 
 namespace primus::preflight {
+
+struct ClusterFacts {
+  const std::vector<NodeReport>& nodes;
+  const ClusterOptions& options;
+};
+
 namespace {
 
 // Names that fit a sentence: of many, the first eight.
@@ -38,7 +45,8 @@ std::string fix_of_drift(const std::string& category, const std::string& name) {
   return "bring these nodes to what the others have, or leave them out";
 }
 
-void compare_facts(const std::vector<NodeReport>& nodes, std::vector<Finding>& findings) {
+void judge_drift(const CheckInput& in, Judge& judge) {
+  const std::vector<NodeReport>& nodes = in.cluster->nodes;
   struct Value {
     std::vector<std::string> who;
   };
@@ -94,47 +102,42 @@ void compare_facts(const std::vector<NodeReport>& nodes, std::vector<Finding>& f
       others += fmt::format("{}'{}' on {}", others.empty() ? "" : "; ", value, list_of(holders.who));
     }
     const char* const unit = compared.devices ? "device" : compared.ranks() ? "rank" : "node";
-    findings.push_back({.check = "cluster.drift",
-                        .category = "cluster",
-                        .verdict = compared.drift,
-                        .where = key.second,
-                        .measured = fmt::format("{} ({}) differs: {}", key.second, key.first, others),
-                        .wanted = fmt::format("'{}', as on {} {}{}", most->first, most->second.who.size(),
-                                              unit, most->second.who.size() == 1 ? "" : "s"),
-                        .source = fmt::format("what most {}s have", unit),
-                        .fix = fix_of_drift(key.first, key.second)});
+    judge.say(compared.drift,
+              {.where = key.second,
+               .measured = fmt::format("{} ({}) differs: {}", key.second, key.first, others),
+               .wanted = fmt::format("'{}', as on {} {}{}", most->first, most->second.who.size(), unit,
+                                     most->second.who.size() == 1 ? "" : "s"),
+               .source = fmt::format("what most {}s have", unit),
+               .fix = fix_of_drift(key.first, key.second)});
   }
   if (!any && nodes.size() > 1) {
-    findings.push_back({.check = "cluster.drift",
-                        .category = "cluster",
-                        .verdict = Verdict::kPass,
-                        .measured = fmt::format("{} properties are the same everywhere", facts.size())});
+    judge.pass(fmt::format("{} properties are the same everywhere", facts.size()));
   }
 }
 
-void compare_clocks(const std::vector<NodeReport>& nodes, const ClusterOptions& options,
-                    std::vector<Finding>& findings) {
+void judge_clocks(const CheckInput& in, Judge& judge) {
+  const auto& [nodes, options] = *in.cluster;
+  if (nodes.size() < 2) return;
   const auto [first, last] = std::minmax_element(
       nodes.begin(), nodes.end(),
       [](const NodeReport& a, const NodeReport& b) { return a.wall_clock < b.wall_clock; });
   const double spread = last->wall_clock - first->wall_clock;
   Finding finding{
-      .check = "cluster.clocks",
-      .category = "cluster",
-      .verdict = Verdict::kPass,
       .measured =
           fmt::format("the clocks of {} and {} are {:.2f} s apart", name_of(*first), name_of(*last), spread),
       .wanted = fmt::format("at most {:g} s", options.clock_skew_seconds),
       .source = options.same_start ? "read at the same moment" : "with the time between their starts"};
   if (spread > options.clock_skew_seconds) {
-    finding.verdict = Verdict::kWarn;
     finding.fix = "start a time service on all nodes: 'systemctl enable --now chronyd'";
+    judge.warn(std::move(finding));
+  } else {
+    judge.pass(std::move(finding));
   }
-  findings.push_back(std::move(finding));
 }
 
-void compare_speeds(const std::vector<NodeReport>& nodes, const ClusterOptions& options,
-                    std::vector<Finding>& findings) {
+void judge_slow(const CheckInput& in, Judge& judge) {
+  const auto& [nodes, options] = *in.cluster;
+  if (nodes.size() < 2) return;
   struct Point {
     const NodeReport* node;
     const Measurement* measurement;
@@ -158,11 +161,9 @@ void compare_speeds(const std::vector<NodeReport>& nodes, const ClusterOptions& 
       const double value = point.measurement->value;
       if (value >= options.slow_share * middle || middle - value <= 3 * scatter) continue;
       any = true;
-      findings.push_back(
-          {.check = "cluster.slow",
-           .category = "cluster",
-           .verdict = value < 0.5 * middle ? Verdict::kFail : Verdict::kWarn,
-           .where = name_of(*point.node),
+      judge.say(
+          value < 0.5 * middle ? Verdict::kFail : Verdict::kWarn,
+          {.where = name_of(*point.node),
            .measured =
                fmt::format("{}, {}: {} is {:.4g} {}, {:.0f} % of the others'", name_of(*point.node),
                            point.measurement->where, key.first, value, key.second, 100 * value / middle),
@@ -175,13 +176,25 @@ void compare_speeds(const std::vector<NodeReport>& nodes, const ClusterOptions& 
                   "fallen back: the slowest rank sets the pace of all"});
     }
   }
-  if (!any) {
-    findings.push_back({.check = "cluster.slow",
-                        .category = "cluster",
-                        .verdict = compared == 0 ? Verdict::kSkip : Verdict::kPass,
-                        .measured = compared == 0
-                                        ? "no speed was measured on several ranks"
-                                        : fmt::format("{} speeds are alike on all ranks", compared)});
+  if (any) return;
+  if (compared == 0) {
+    judge.skip("no speed was measured on several ranks");
+  } else {
+    judge.pass(fmt::format("{} speeds are alike on all ranks", compared));
+  }
+}
+
+void judge_missing(const CheckInput& in, Judge& judge) {
+  const ClusterOptions& options = in.cluster->options;
+  for (const std::string& name : options.missing) {
+    judge.fail(
+        {.where = name,
+         .measured = fmt::format("{} did not report within {:.0f} s", name, options.missing_after),
+         .wanted = "a report from every node",
+         .source = "a node that does not answer has failed",
+         .fix = "see whether the node is up and its process was started (its log), and whether it reaches "
+                "rank 0; "
+                "leave it out otherwise"});
   }
 }
 
@@ -201,26 +214,34 @@ double scatter_of(const std::vector<double>& values, double middle) {
 }
 
 std::vector<Finding> compare_nodes(const std::vector<NodeReport>& nodes, const ClusterOptions& options) {
+  const ClusterFacts facts{nodes, options};
+  CheckInput input = without_machine();
+  input.cluster = &facts;
   std::vector<Finding> findings;
-  for (const std::string& name : options.missing) {
-    findings.push_back(
-        {.check = "cluster.missing",
-         .category = "cluster",
-         .verdict = Verdict::kFail,
-         .where = name,
-         .measured = fmt::format("{} did not report within {:.0f} s", name, options.missing_after),
-         .wanted = "a report from every node",
-         .source = "a node that does not answer has failed",
-         .fix = "see whether the node is up and its process was started (its log), and whether it reaches "
-                "rank 0; "
-                "leave it out otherwise"});
-  }
-  compare_facts(nodes, findings);  // of one node its devices
-  if (nodes.size() > 1) {
-    compare_clocks(nodes, options, findings);
-    compare_speeds(nodes, options, findings);
-  }
+  run_checks(checks_of("cluster"), input, findings);
   return findings;
 }
+
+extern const Check kClusterMissing{.name = "cluster.missing",
+                                   .category = "cluster",
+                                   .question = "Did all nodes report?",
+                                   .judge = judge_missing,
+                                   .may_be_silent = true};
+// Of one node its devices are compared.
+extern const Check kClusterDrift{.name = "cluster.drift",
+                                 .category = "cluster",
+                                 .question = "Have all nodes the same software and hardware?",
+                                 .judge = judge_drift,
+                                 .may_be_silent = true};
+extern const Check kClusterClocks{.name = "cluster.clocks",
+                                  .category = "cluster",
+                                  .question = "Do the nodes' clocks agree?",
+                                  .judge = judge_clocks,
+                                  .may_be_silent = true};
+extern const Check kClusterSlow{.name = "cluster.slow",
+                                .category = "cluster",
+                                .question = "Is a node slower than the others?",
+                                .judge = judge_slow,
+                                .may_be_silent = true};
 
 }  // namespace primus::preflight

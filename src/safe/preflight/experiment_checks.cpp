@@ -13,57 +13,55 @@
 #include "lm/train/trainer.h"
 
 namespace primus::preflight {
-namespace {
 
-class Findings {
- public:
-  explicit Findings(NodeReport& report) : report_(report) {}
-  void add(const char* check, Verdict verdict, Finding finding) {
-    finding.check = check;
-    finding.category = "experiment";
-    finding.verdict = verdict;
-    report_.findings.push_back(std::move(finding));
-  }
-
- private:
-  NodeReport& report_;
+struct ExperimentFacts {
+  const config::Experiment& experiment;
+  std::optional<TrainingForecast> forecast;  // of the native engine alone
+  std::string problem, hint;                 // why there is no forecast; empty: the framework has none
 };
+
+namespace {
 
 std::string bytes(std::int64_t value) { return human_bytes(static_cast<double>(value)); }
 
-void check_memory(const TrainingForecast& forecast, Findings& findings) {
-  const MemoryFit& fit = forecast.memory;
-  if (fit.fits) {
-    findings.add("experiment.memory", Verdict::kPass,
-                 {.measured = fmt::format("the run needs {} of memory, and {} are free",
-                                          bytes(fit.need.total()), bytes(fit.supply.device))});
+void judge_memory(const CheckInput& in, Judge& judge) {
+  const ExperimentFacts& facts = *in.experiment;
+  if (!facts.problem.empty()) {
+    judge.fail({.measured = facts.problem,
+                .wanted = "an experiment that can be planned",
+                .source = "a step measured without kernels",
+                .fix = facts.hint.empty() ? "see to what the message names" : facts.hint});
+  } else if (!facts.forecast) {
+    judge.skip(fmt::format("the memory of framework {} cannot be measured", facts.experiment.framework));
+  } else if (const MemoryFit& fit = facts.forecast->memory; fit.fits) {
+    judge.pass(fmt::format("the run needs {} of memory, and {} are free", bytes(fit.need.total()),
+                           bytes(fit.supply.device)));
   } else {
-    findings.add("experiment.memory", Verdict::kFail,
-                 {.measured = describe_lack(fit),
-                  .wanted = "a run that fits",
-                  .source = "a step measured without kernels",
-                  .fix = describe_changes(fit)});
+    judge.fail({.measured = describe_lack(fit),
+                .wanted = "a run that fits",
+                .source = "a step measured without kernels",
+                .fix = describe_changes(fit)});
   }
 }
 
-void check_checkpoints(const config::Experiment& experiment, const TrainingForecast& forecast,
-                       Findings& findings) {
-  Path place = std::filesystem::absolute(experiment.output_dir());
+void judge_checkpoints(const CheckInput& in, Judge& judge) {
+  if (!in.experiment->forecast) return;
+  Path place = std::filesystem::absolute(in.experiment->experiment.output_dir());
   while (place.has_relative_path() && !Env::posix().status(place)) place = place.parent_path();
   const auto free = static_cast<double>(Env::posix().free_space(place));
-  const auto one = static_cast<double>(forecast.checkpoint_bytes);
+  const auto one = static_cast<double>(in.experiment->forecast->checkpoint_bytes);
   const std::string measured = fmt::format("a checkpoint takes {}, and {} has {} free", human_bytes(one),
                                            place.string(), human_bytes(free));
   if (free >= 2 * one) {
-    findings.add("experiment.checkpoints", Verdict::kPass, {.measured = measured});
+    judge.pass(measured);
     return;
   }
-  findings.add("experiment.checkpoints", free < one ? Verdict::kFail : Verdict::kWarn,
-               {.where = place.string(),
-                .measured = measured,
-                .wanted = "room for two",
-                .source = "the last good one is kept until the next is whole",
-                .fix = "remove old runs, or choose another place with workspace=FOLDER"});
+  Finding finding{.where = place.string(),
+                  .measured = measured,
+                  .wanted = "room for two",
+                  .source = "the last good one is kept until the next is whole",
+                  .fix = "remove old runs, or choose another place with workspace=FOLDER"};
+  free < one ? judge.fail(std::move(finding)) : judge.warn(std::move(finding));
 }
 
 // Reads a MiB of a file, or of the first file in a folder.
@@ -82,16 +80,16 @@ void read_some(const std::string& name) {
   env.open(path, OpenMode::kRead)->read_at(buffer, 0);
 }
 
-void check_data(const config::Experiment& experiment, Findings& findings) {
+void judge_data(const CheckInput& in, Judge& judge) {
+  const config::Experiment& experiment = in.experiment->experiment;
   const std::vector<MissingInput> missing = missing_inputs(experiment);
   for (const MissingInput& input : missing) {
-    findings.add("experiment.data", Verdict::kFail,
-                 {.where = input.key,
-                  .measured = fmt::format("{} is '{}', which is not there ({})", input.key, input.path,
-                                          experiment.provenance_of(input.key).describe()),
-                  .wanted = "a file or folder that can be read",
-                  .source = "the experiment",
-                  .fix = "mount or copy it to this machine, or set " + input.key + " to where it is"});
+    judge.fail({.where = input.key,
+                .measured = fmt::format("{} is '{}', which is not there ({})", input.key, input.path,
+                                        experiment.provenance_of(input.key).describe()),
+                .wanted = "a file or folder that can be read",
+                .source = "the experiment",
+                .fix = "mount or copy it to this machine, or set " + input.key + " to where it is"});
   }
   if (!missing.empty()) return;
   const config::TrainerConfig& c = experiment.trainer;
@@ -105,48 +103,48 @@ void check_data(const config::Experiment& experiment, Findings& findings) {
       read_some(path);
       ++read;
     } catch (const std::exception& error) {
-      findings.add("experiment.data", Verdict::kFail,
-                   {.where = conversations ? "sft_dataset_name" : "data_path",
-                    .measured = error.what(),
-                    .wanted = "data that can be read",
-                    .source = "a MiB was tried",
-                    .fix = "see who may read it (ls -l), and whether its file system is in order"});
+      judge.fail({.where = conversations ? "sft_dataset_name" : "data_path",
+                  .measured = error.what(),
+                  .wanted = "data that can be read",
+                  .source = "a MiB was tried",
+                  .fix = "see who may read it (ls -l), and whether its file system is in order"});
       return;
     }
   }
   if (read == 0) {
-    findings.add("experiment.data", Verdict::kSkip,
-                 {.measured = c.mock_data ? "mock data needs no file" : "no path to read from is named"});
+    judge.skip(c.mock_data ? "mock data needs no file" : "no path to read from is named");
   } else {
-    findings.add("experiment.data", Verdict::kPass,
-                 {.measured = fmt::format("{} path{} can be read", read, read == 1 ? "" : "s")});
+    judge.pass(fmt::format("{} path{} can be read", read, read == 1 ? "" : "s"));
   }
 }
 
 }  // namespace
 
 void check_experiment(const config::Experiment& experiment, NodeReport& report) {
-  Findings findings(report);
-  if (experiment.framework != "native") {
-    findings.add(
-        "experiment.memory", Verdict::kSkip,
-        {.measured = fmt::format("the memory of framework {} cannot be measured", experiment.framework)});
-  } else {
+  ExperimentFacts facts{.experiment = experiment};
+  if (experiment.framework == "native") {
     try {
       Logger log(LogOptions{.console_level = LogLevel::kError, .console = {}});
       const FamilyRegistry families = builtin_families();
-      const TrainingForecast forecast = Trainer(experiment, families, log).forecast();
-      check_memory(forecast, findings);
-      check_checkpoints(experiment, forecast, findings);
+      facts.forecast = Trainer(experiment, families, log).forecast();
     } catch (const Error& error) {
-      findings.add("experiment.memory", Verdict::kFail,
-                   {.measured = error.what(),
-                    .wanted = "an experiment that can be planned",
-                    .source = "a step measured without kernels",
-                    .fix = error.hint().empty() ? "see to what the message names" : error.hint()});
+      facts.problem = error.what();
+      facts.hint = error.hint();
     }
   }
-  check_data(experiment, findings);
+  CheckInput input = without_machine();
+  input.experiment = &facts;
+  run_checks(checks_of("experiment"), input, report.findings);
 }
+
+extern const Check kExperimentMemory{"experiment.memory", "experiment",
+                                     "Does the run fit the machine's memory?", judge_memory};
+extern const Check kExperimentCheckpoints{.name = "experiment.checkpoints",
+                                          .category = "experiment",
+                                          .question = "Is there room for two checkpoints?",
+                                          .judge = judge_checkpoints,
+                                          .may_be_silent = true};
+extern const Check kExperimentData{"experiment.data", "experiment", "Can the training data be read?",
+                                   judge_data};
 
 }  // namespace primus::preflight

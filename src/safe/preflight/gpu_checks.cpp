@@ -369,26 +369,30 @@ void judge_mode(const CheckInput& in, Judge& judge) {
   });
 }
 
-constexpr Check kChecks[] = {
-    {"gpu.count", "gpu", "Do the drivers show all GPUs of the bus, and as many as expected?", judge_count,
-     [](const Requirements& wanted) { return wanted.gpus.has_value(); }},
-    {"gpu.tools", "gpu", "Do the drivers' tools answer, and soon?", judge_tools},
-    {"gpu.device-nodes", "gpu", "Can programs open the GPUs?", judge_nodes},
-    {"gpu.sameness", "gpu", "Are all GPUs the same product, with the same memory?", judge_sameness},
-    {"gpu.memory-errors", "gpu", "Has GPU memory made errors that could not be corrected?", judge_errors},
-    {"gpu.retired-memory", "gpu", "Is memory that failed out of use?", judge_pages},
-    {"gpu.throttling", "gpu", "May the GPUs run at their full clock and power?", judge_throttling},
-    {"gpu.link-width", "gpu", "Have the GPUs all lanes of PCI Express?", judge_link},
-    {"gpu.processes", "gpu", "Does anybody else compute on the GPUs?", judge_processes},
-    {"gpu.free-memory", "gpu", "Is the GPUs' memory free?", judge_memory,
-     [](const Requirements& wanted) { return wanted.free_gpu_memory_gib || wanted.busy_memory_gib; }},
-    {"gpu.activity", "gpu", "Are the GPUs idle?", judge_activity,
-     [](const Requirements& wanted) { return wanted.busy_percent.has_value(); }},
-    {"gpu.mode", "gpu", "Do the GPUs take programs, undivided?", judge_mode},
-};
-
 }  // namespace
 
-std::span<const Check> gpu_checks() { return kChecks; }
+extern const Check kGpuCount{"gpu.count", "gpu",
+                             "Do the drivers show all GPUs of the bus, and as many as expected?", judge_count,
+                             [](const Requirements& wanted) { return wanted.gpus.has_value(); }};
+extern const Check kGpuTools{"gpu.tools", "gpu", "Do the drivers' tools answer, and soon?", judge_tools};
+extern const Check kGpuDeviceNodes{"gpu.device-nodes", "gpu", "Can programs open the GPUs?", judge_nodes};
+extern const Check kGpuSameness{"gpu.sameness", "gpu", "Are all GPUs the same product, with the same memory?",
+                                judge_sameness};
+extern const Check kGpuMemoryErrors{"gpu.memory-errors", "gpu",
+                                    "Has GPU memory made errors that could not be corrected?", judge_errors};
+extern const Check kGpuRetiredMemory{"gpu.retired-memory", "gpu", "Is memory that failed out of use?",
+                                     judge_pages};
+extern const Check kGpuThrottling{"gpu.throttling", "gpu", "May the GPUs run at their full clock and power?",
+                                  judge_throttling};
+extern const Check kGpuLinkWidth{"gpu.link-width", "gpu", "Have the GPUs all lanes of PCI Express?",
+                                 judge_link};
+extern const Check kGpuProcesses{"gpu.processes", "gpu", "Does anybody else compute on the GPUs?",
+                                 judge_processes};
+extern const Check kGpuFreeMemory{
+    "gpu.free-memory", "gpu", "Is the GPUs' memory free?", judge_memory,
+    [](const Requirements& wanted) { return wanted.free_gpu_memory_gib || wanted.busy_memory_gib; }};
+extern const Check kGpuActivity{"gpu.activity", "gpu", "Are the GPUs idle?", judge_activity,
+                                [](const Requirements& wanted) { return wanted.busy_percent.has_value(); }};
+extern const Check kGpuMode{"gpu.mode", "gpu", "Do the GPUs take programs, undivided?", judge_mode};
 
 }  // namespace primus::preflight

@@ -444,36 +444,53 @@ void judge_tools(const CheckInput& in, Judge& judge) {
   }
 }
 
-constexpr Check kChecks[] = {
-    {"host.cpus", "host", "Are there enough hardware threads for the ranks, by affinity and control groups?",
-     judge_cpus},
-    {"host.governor", "host", "Does the processor run at its full clock?", judge_governor},
-    {"host.load", "host", "Is anybody else using the machine?", judge_load},
-    {"host.memory", "host", "Is there memory for the ranks, under the limits of control groups?",
-     judge_memory},
-    {"host.memory-for-gpus", "host", "Is there host memory enough for the memory of the GPUs?",
-     judge_gpu_memory_ratio},
-    {"host.memory-errors", "host", "Does the host's memory make errors?", judge_memory_errors},
-    {"host.numa", "host", "Do all NUMA nodes have the same memory?", judge_numa},
-    {"host.numa-balancing", "host", "Does the kernel leave memory where it is?", judge_numa_balancing},
-    {"host.swap", "host", "Does memory lie in swap?", judge_swap},
-    {"host.huge-pages", "host", "Are huge pages set up well?", judge_huge_pages},
-    {"host.shared-memory", "host", "Is /dev/shm large enough, and free?", judge_shared_memory,
-     [](const Requirements& wanted) { return wanted.shared_memory_gib.has_value(); }},
-    {"host.open-files", "host", "May a process open enough files?", judge_open_files},
-    {"host.processes", "host", "May the user have enough processes and threads?", judge_processes},
-    {"host.stack", "host", "Is a thread's stack large enough?", judge_stack},
-    {"host.locked-memory", "host", "May RDMA lock memory?", judge_locked_memory,
-     [](const Requirements& wanted) { return wanted.locked_memory_gib.has_value(); }},
-    {"host.clock", "host", "Is the clock synchronised?", judge_clock},
-    {"host.disks", "host", "Do the file systems answer, and have room?", judge_disks},
-    {"host.kernel-log", "host", "Has the kernel reported trouble lately?", judge_kernel_log},
-    {"host.tools", "host", "Are the required tools installed?", judge_tools,
-     [](const Requirements& wanted) { return !wanted.required_tools.empty(); }},
-};
-
 }  // namespace
 
-std::span<const Check> host_checks() { return kChecks; }
+extern const Check kHostCpus{
+    "host.cpus", "host", "Are there enough hardware threads for the ranks, by affinity and control groups?",
+    judge_cpus};
+extern const Check kHostGovernor{"host.governor", "host", "Does the processor run at its full clock?",
+                                 judge_governor};
+extern const Check kHostLoad{"host.load", "host", "Is anybody else using the machine?", judge_load};
+extern const Check kHostMemory{"host.memory", "host",
+                               "Is there memory for the ranks, under the limits of control groups?",
+                               judge_memory};
+extern const Check kHostMemoryForGpus{"host.memory-for-gpus", "host",
+                                      "Is there host memory enough for the memory of the GPUs?",
+                                      judge_gpu_memory_ratio};
+extern const Check kHostMemoryErrors{"host.memory-errors", "host", "Does the host's memory make errors?",
+                                     judge_memory_errors};
+extern const Check kHostNuma{"host.numa", "host", "Do all NUMA nodes have the same memory?", judge_numa};
+extern const Check kHostNumaBalancing{"host.numa-balancing", "host",
+                                      "Does the kernel leave memory where it is?", judge_numa_balancing};
+extern const Check kHostSwap{"host.swap", "host", "Does memory lie in swap?", judge_swap};
+extern const Check kHostHugePages{"host.huge-pages", "host", "Are huge pages set up well?", judge_huge_pages};
+extern const Check kHostSharedMemory{
+    .name = "host.shared-memory",
+    .category = "host",
+    .question = "Is /dev/shm large enough, and free?",
+    .judge = judge_shared_memory,
+    .threshold = {"--shm-min-gb", "G", "GiB of /dev/shm at least; 0: not checked (default: 8 with GPUs)",
+                  &Requirements::shared_memory_gib, 2}};
+extern const Check kHostOpenFiles{"host.open-files", "host", "May a process open enough files?",
+                                  judge_open_files};
+extern const Check kHostProcesses{"host.processes", "host", "May the user have enough processes and threads?",
+                                  judge_processes};
+extern const Check kHostStack{"host.stack", "host", "Is a thread's stack large enough?", judge_stack};
+extern const Check kHostLockedMemory{
+    .name = "host.locked-memory",
+    .category = "host",
+    .question = "May RDMA lock memory?",
+    .judge = judge_locked_memory,
+    .threshold = {"--ulimit-l-min-gb", "G",
+                  "GiB that may be locked at least; 0: not checked (default: 32 with RDMA)",
+                  &Requirements::locked_memory_gib, 1}};
+extern const Check kHostClock{"host.clock", "host", "Is the clock synchronised?", judge_clock};
+extern const Check kHostDisks{"host.disks", "host", "Do the file systems answer, and have room?",
+                              judge_disks};
+extern const Check kHostKernelLog{"host.kernel-log", "host", "Has the kernel reported trouble lately?",
+                                  judge_kernel_log};
+extern const Check kHostTools{"host.tools", "host", "Are the required tools installed?", judge_tools,
+                              [](const Requirements& wanted) { return !wanted.required_tools.empty(); }};
 
 }  // namespace primus::preflight

@@ -387,28 +387,37 @@ void judge_environment(const CheckInput& in, Judge& judge) {
   }
 }
 
-constexpr Check kChecks[] = {
-    {"network.environment", "network", "Are the variables of the rendezvous set?", judge_environment},
-    {"network.interfaces", "network", "Is an interface to other machines up?", judge_interfaces},
-    {"network.way", "network", "Does an interface that is up lead to MASTER_ADDR?", judge_way},
-    {"network.interface-variables", "network",
-     "Do NCCL_SOCKET_IFNAME and its like name interfaces that are up?", judge_interface_variables},
-    {"network.speed", "network", "Has the link to rank 0 its full speed?", judge_speed},
-    {"network.mtu", "network", "Do the network cards take packets of the same size?", judge_mtu},
-    {"network.errors", "network", "Do packets arrive without errors?", judge_errors},
-    {"network.rdma-ports", "network", "Are the RDMA ports up, at full speed, and with an address?",
-     judge_ports},
-    {"network.rdma-count", "network", "Are there as many RDMA ports as expected?", judge_port_count,
-     [](const Requirements& wanted) { return wanted.rdma_ports.has_value(); }},
-    {"network.rdma-nodes", "network", "Can programs open the RDMA devices?", judge_device_nodes},
-    {"network.rdma-firmware", "network", "Have the RDMA devices the same firmware?", judge_firmware},
-    {"network.rdma-variable", "network",
-     "Do NCCL_IB_HCA and --rdma-nic-allowlist choose devices that are there?", judge_selection},
-    {"network.gpu-direct", "network", "Can RDMA devices read GPU memory?", judge_peer_memory},
-};
-
 }  // namespace
 
-std::span<const Check> network_checks() { return kChecks; }
+extern const Check kNetworkEnvironment{"network.environment", "network",
+                                       "Are the variables of the rendezvous set?", judge_environment};
+extern const Check kNetworkInterfaces{"network.interfaces", "network",
+                                      "Is an interface to other machines up?", judge_interfaces};
+extern const Check kNetworkWay{"network.way", "network", "Does an interface that is up lead to MASTER_ADDR?",
+                               judge_way};
+extern const Check kNetworkInterfaceVariables{
+    "network.interface-variables", "network",
+    "Do NCCL_SOCKET_IFNAME and its like name interfaces that are up?", judge_interface_variables};
+extern const Check kNetworkSpeed{"network.speed", "network", "Has the link to rank 0 its full speed?",
+                                 judge_speed};
+extern const Check kNetworkMtu{"network.mtu", "network",
+                               "Do the network cards take packets of the same size?", judge_mtu};
+extern const Check kNetworkErrors{"network.errors", "network", "Do packets arrive without errors?",
+                                  judge_errors};
+extern const Check kNetworkRdmaPorts{"network.rdma-ports", "network",
+                                     "Are the RDMA ports up, at full speed, and with an address?",
+                                     judge_ports};
+extern const Check kNetworkRdmaCount{
+    "network.rdma-count", "network", "Are there as many RDMA ports as expected?", judge_port_count,
+    [](const Requirements& wanted) { return wanted.rdma_ports.has_value(); }};
+extern const Check kNetworkRdmaNodes{"network.rdma-nodes", "network", "Can programs open the RDMA devices?",
+                                     judge_device_nodes};
+extern const Check kNetworkRdmaFirmware{"network.rdma-firmware", "network",
+                                        "Have the RDMA devices the same firmware?", judge_firmware};
+extern const Check kNetworkRdmaVariable{
+    "network.rdma-variable", "network",
+    "Do NCCL_IB_HCA and --rdma-nic-allowlist choose devices that are there?", judge_selection};
+extern const Check kNetworkGpuDirect{"network.gpu-direct", "network", "Can RDMA devices read GPU memory?",
+                                     judge_peer_memory};
 
 }  // namespace primus::preflight

@@ -14,14 +14,23 @@
 #include "safe/preflight/guard.h"
 
 namespace primus::preflight {
-namespace {
-
-constexpr std::size_t kBlock = std::size_t{4} << 20;
 
 struct Times {
   double write = 0, sync = 0, name = 0;  // seconds
   bool same = false;                     // what was read is what was written
 };
+
+struct StorageFacts {
+  const StorageOptions& options;
+  Guarded<Times> times;
+  double rate() const {  // MB/s
+    return static_cast<double>(options.bytes) / (times.value->write + times.value->sync) * 1e-6;
+  }
+};
+
+namespace {
+
+constexpr std::size_t kBlock = std::size_t{4} << 20;
 
 // Bytes that no file system can compress or share with others.
 std::vector<std::byte> block_of(std::uint32_t number) {
@@ -78,58 +87,76 @@ Times run(const Path& folder, std::uint64_t bytes, Env& env) {
   return times;
 }
 
-}  // namespace
-
-void check_storage(const StorageOptions& options, NodeReport& report, Env& env) {
+void judge_unwritable(const StorageFacts& facts, Judge& judge) {
+  const StorageOptions& options = facts.options;
   const std::string where = options.folder.string();
-  Finding finding{.check = "storage." + options.use, .category = "storage", .where = where};
-  const Guarded<Times> result = guarded<Times>(
-      [folder = options.folder, bytes = options.bytes, &env] { return run(folder, bytes, env); },
-      options.timeout);
-  if (!result.value) {
-    report.has_stuck_threads |= result.timed_out;
-    finding.verdict = Verdict::kFail;
-    finding.measured = result.timed_out ? fmt::format("{}: {} could not be written within {} s", where,
-                                                      human_bytes(static_cast<double>(options.bytes)),
-                                                      options.timeout.count() / 1000)
-                                        : result.problem;
-    finding.wanted = "a file that is written, synced, renamed and read back";
-    finding.source = "the file operations of a checkpoint";
-    finding.fix = result.timed_out
-                      ? "look at the file server and the network to it, or choose another folder"
-                      : "make room or choose another folder; a disk that reports errors must be replaced";
-    report.findings.push_back(std::move(finding));
+  const bool late = facts.times.timed_out;
+  judge.fail(
+      {.where = where,
+       .measured =
+           late ? fmt::format("{}: {} could not be written within {} s", where,
+                              human_bytes(static_cast<double>(options.bytes)), options.timeout.count() / 1000)
+                : facts.times.problem,
+       .wanted = "a file that is written, synced, renamed and read back",
+       .source = "the file operations of a checkpoint",
+       .fix = late ? "look at the file server and the network to it, or choose another folder"
+                   : "make room or choose another folder; a disk that reports errors must be replaced"});
+}
+
+void judge_checkpoints(const CheckInput& in, Judge& judge) {
+  const StorageFacts& facts = *in.storage;
+  const StorageOptions& options = facts.options;
+  if (!facts.times.value) {
+    judge_unwritable(facts, judge);
     return;
   }
-  const Times& times = *result.value;
-  const double rate = static_cast<double>(options.bytes) / (times.write + times.sync) * 1e-6;
-  finding.measured = fmt::format("{}: {:.0f} MB/s ({} written in {}, synced in {}, named in {})", where, rate,
-                                 human_bytes(static_cast<double>(options.bytes)), human_duration(times.write),
-                                 human_duration(times.sync), human_duration(times.name));
-  finding.wanted = fmt::format("at least {:g} MB/s", options.least_rate.value);
-  finding.source = options.least_rate.source;
-  finding.verdict = Verdict::kPass;
+  const Times& times = *facts.times.value;
+  const std::string where = options.folder.string();
+  Finding finding{.where = where,
+                  .measured = fmt::format(
+                      "{}: {:.0f} MB/s ({} written in {}, synced in {}, named in {})", where, facts.rate(),
+                      human_bytes(static_cast<double>(options.bytes)), human_duration(times.write),
+                      human_duration(times.sync), human_duration(times.name)),
+                  .wanted = fmt::format("at least {:g} MB/s", options.least_rate.value),
+                  .source = options.least_rate.source};
   if (!times.same) {
-    finding.verdict = Verdict::kFail;
     finding.measured = where + ": what was read is not what was written";
     finding.wanted = "the same bytes";
     finding.fix = "do not keep checkpoints there: replace the disk, or have the file server examined";
-  } else if (rate < options.least_rate.value) {
-    finding.verdict = Verdict::kWarn;
+    judge.fail(std::move(finding));
+  } else if (facts.rate() < options.least_rate.value) {
     finding.fix = "choose a faster file system, save less often (save_interval), or keep async_save=true";
+    judge.warn(std::move(finding));
   } else if (times.name > 1) {
-    finding.verdict = Verdict::kWarn;
     finding.wanted = "at most 1 s to give a file its name";
     finding.source = "every checkpoint has many files";
     finding.fix = "look at the load of the file system's metadata server, or choose another folder";
+    judge.warn(std::move(finding));
+  } else {
+    judge.pass(std::move(finding));
   }
-  report.measurements.push_back({.name = "write and sync, " + options.use,
-                                 .where = where,
+}
+
+}  // namespace
+
+void check_storage(const StorageOptions& options, NodeReport& report, Env& env) {
+  const StorageFacts facts{options, guarded<Times>([folder = options.folder, bytes = options.bytes,
+                                                    &env] { return run(folder, bytes, env); },
+                                                   options.timeout)};
+  report.has_stuck_threads |= facts.times.timed_out;
+  CheckInput input = without_machine();
+  input.storage = &facts;
+  run_checks(checks_of("storage"), input, report.findings);
+  if (!facts.times.value) return;
+  report.measurements.push_back({.name = "write and sync, checkpoints",
+                                 .where = options.folder.string(),
                                  .unit = "MB/s",
-                                 .value = rate,
+                                 .value = facts.rate(),
                                  .wanted = options.least_rate.value,
                                  .compared = true});
-  report.findings.push_back(std::move(finding));
 }
+
+extern const Check kStorageCheckpoints{"storage.checkpoints", "storage",
+                                       "Can the folder hold checkpoints, fast enough?", judge_checkpoints};
 
 }  // namespace primus::preflight

@@ -14,7 +14,6 @@ namespace primus::preflight {
 
 struct StorageOptions {
   Path folder;
-  std::string use = "checkpoints";
   std::uint64_t bytes = 256U << 20;
   Wanted least_rate{50, "a checkpoint of 10 GB should take minutes at the most"};  // MB/s, with the sync
   std::chrono::milliseconds timeout = std::chrono::minutes(2);

@@ -18,7 +18,7 @@ struct FrameworkEntry {
   int place = 0;           // in lists for people
   // Which of our keys have a meaning for it. None: experiments are written with its own settings, or with
   // keys of the native engine.
-  Framework keys = {};
+  Framework keys = Framework::kNone;
   // Translates its own settings into our keys; null: it has none.
   std::unique_ptr<Translator> (*translator)(const BackendFields& fields, const Value& settings, int64_t ranks,
                                             Problems& problems) = nullptr;

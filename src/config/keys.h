@@ -16,9 +16,10 @@
 
 namespace primus::config {
 
-enum class Framework : uint8_t { kNative = 1, kMegatron = 2, kTorchTitan = 4, kMaxText = 8 };
+// The frameworks that our keys have a meaning for, as bits. Others have settings of their own.
+enum class Framework : uint8_t { kNone = 0, kNative = 1, kMegatron = 2 };
 
-inline constexpr std::string_view kFrameworks[] = {"native", "megatron", "torchtitan", "maxtext"};
+// Nothing for a name that is no framework's (config/framework.h).
 std::optional<Framework> parse_framework(std::string_view name);
 
 enum class KeyType : uint8_t { kAny, kBool, kInt, kFloat, kString, kStrings, kList, kMap };

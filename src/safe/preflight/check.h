@@ -48,7 +48,6 @@ struct Requirements {
 };
 
 struct StorageFacts;     // safe/preflight/storage.cpp
-struct SpeedFacts;       // safe/preflight/performance.cpp
 struct ExperimentFacts;  // safe/preflight/experiment_checks.cpp
 struct ClusterFacts;     // safe/preflight/cluster.cpp
 
@@ -58,7 +57,6 @@ struct CheckInput {
   const Requirements& wanted;
   // Each is set for the checks of its category alone.
   const StorageFacts* storage = nullptr;
-  const SpeedFacts* speed = nullptr;
   const ExperimentFacts* experiment = nullptr;
   const ClusterFacts* cluster = nullptr;
 };

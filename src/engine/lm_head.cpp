@@ -82,7 +82,8 @@ std::int64_t part_tokens_of(const OperatorCall& op, std::int64_t slice_tokens) {
   // A quarter of a slice's: many tiles of rows for each product, which reads all of the weight, and whole
   // ones.
   constexpr std::int64_t kParts = 4, kTile = 128;
-  const std::int64_t part = (slice_tokens / kParts + kTile - 1) / kTile * kTile;
+  const std::int64_t even = (slice_tokens + kParts - 1) / kParts;
+  const std::int64_t part = (even + kTile - 1) / kTile * kTile;
   return std::min(part, slice_tokens);
 }
 

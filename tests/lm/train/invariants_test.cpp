@@ -342,6 +342,15 @@ class DeviceApart final : public ForwardingDevice {
   }
 };
 
+// Fewer tokens than a slice has parts, as where a text is written.
+TEST(LmHead, FewTokensAreOnePart) {
+  SessionSettings settings = tiny_settings(DType::kBF16);
+  for (const std::int64_t tokens : {2, 3, 5}) {
+    settings.step = {.micro_batch = 1, .sequence = tokens, .microbatches = 1};
+    EXPECT_EQ(train(std::make_unique<DeviceApart>(), settings), train(turbo::make_cpu_device(2), settings));
+  }
+}
+
 // Where memory is not the host's, fp32 logits exist for a part of a slice at a time.
 TEST(LmHead, PartsOfASliceGiveItsBits) {
   SessionSettings settings = tiny_settings(DType::kBF16);

@@ -132,7 +132,17 @@ void EventLog::write(const RunEvent& event) {
   line.tail = ",\"facts\":" + facts_json(event) + "}\n";
   const std::size_t bytes = line.head.size() + line.tail.size();
   // A rare event may take twice the room.
-  if (waiting_bytes_ + bytes > (line.rare ? 2 : 1) * kMaxPending) {
+  const std::size_t room = (line.rare ? 2 : 1) * kMaxPending;
+  if (waiting_bytes_ + bytes > room && failure_.empty()) {
+    // Events come faster than they are written, and the disk has not failed.
+    try {
+      flush();
+    } catch (const Error&) {
+      ++dropped_;
+      throw;
+    }
+  }
+  if (waiting_bytes_ + bytes > room) {
     ++dropped_;
     if (steady_seconds() - flushed_ >= kRetryPause) return flush();
     throw Error(ErrorKind::kIo, failure_);

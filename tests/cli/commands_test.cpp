@@ -261,7 +261,7 @@ TEST(Models, KeysThatNobodyKnowsAreNoted) {
   const std::string model = (folder.path() / "model").string(), golden = kGolden + "llama";
   std::filesystem::copy(golden, model);
   json config = json::parse(read_file(golden + "/config.json"));
-  config["logits_scaling"] = 8.0;
+  config["logits_scalings"] = 8.0;
   write_file_atomic(model + "/config.json", config.dump());
   write_file(folder.path() / "text.txt", "1 2 3 4 5 6 7 8 9");
   const std::vector<std::string> tokenizer = {"--tokenizer-type", "NullTokenizer", "--tokenizer", "60"};
@@ -287,9 +287,9 @@ TEST(Models, KeysThatNobodyKnowsAreNoted) {
     const ProgramResult result = run_program(words);
     EXPECT_EQ(result.exit_code, 0) << name << result.err;
     EXPECT_THAT(result.err,
-                HasSubstr("/config.json: key logits_scaling is unknown to Primus and was ignored\n"))
+                HasSubstr("/config.json: key logits_scalings is unknown to Primus and was ignored\n"))
         << name;
-    EXPECT_THAT(result.out, Not(HasSubstr("logits_scaling"))) << name;
+    EXPECT_THAT(result.out, Not(HasSubstr("logits_scalings"))) << name;
   }
 }
 

@@ -16,9 +16,9 @@ struct FrameworkEntry {
   std::string_view name;   // the value of the key `framework`
   std::string_view title;  // what people call it
   int place = 0;           // in lists for people
-  // Which of our keys have a meaning for it. None: experiments are written with its own settings, or with
+  // Which of our keys have a meaning for it. kOther: experiments are written with its own settings, or with
   // keys of the native engine.
-  Framework keys = Framework::kNone;
+  Framework keys = Framework::kOther;
   // Translates its own settings into our keys; null: it has none.
   std::unique_ptr<Translator> (*translator)(const BackendFields& fields, const Value& settings, int64_t ranks,
                                             Problems& problems) = nullptr;

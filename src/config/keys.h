@@ -16,8 +16,9 @@
 
 namespace primus::config {
 
-// The frameworks that our keys have a meaning for, as bits. Others have settings of their own.
-enum class Framework : uint8_t { kNone = 0, kNative = 1, kMegatron = 2 };
+// The frameworks that our keys have a meaning for, as bits. kOther: those with settings of their own, which
+// have a counterpart of the keys that say .everywhere().
+enum class Framework : uint8_t { kNone = 0, kNative = 1, kMegatron = 2, kOther = 4 };
 
 // Nothing for a name that is no framework's (config/framework.h).
 std::optional<Framework> parse_framework(std::string_view name);
@@ -112,7 +113,7 @@ struct KeySpec {
     neutral_values = {neutral...};
     return std::move(*this);
   }
-  KeySpec&& everywhere() && { return frameworks = 0x0F, std::move(*this); }
+  KeySpec&& everywhere() && { return frameworks = 0x07, std::move(*this); }
   template <class... Names>
   KeySpec&& one_of(Names... names) && {
     return choices = {names...}, std::move(*this);

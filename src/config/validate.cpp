@@ -475,7 +475,7 @@ class Validator {
     const bool separate = !config_.train_data_path.empty() || !config_.valid_data_path.empty() ||
                           !config_.test_data_path.empty();
     if (config_.finetune && !config_.load &&
-        experiment_.provenance_of("finetune").layer >= Layer::kOverrides) {
+        experiment_.provenance_of("finetune").layer == Layer::kCommandLine) {
       warn("finetune",
            "finetune takes the weights of load, which is not set: the model begins with random ones");
     }

@@ -59,15 +59,14 @@ BenchmarkReport benchmark_data(const config::Experiment& given, const DataBenchm
   const auto say = [&](std::string_view what, std::int64_t done = 0, std::int64_t total = 0) {
     if (options.progress) options.progress(what, done, total);
   };
-  const DataRequest request{
-      .experiment = experiment,
-      .tokenizer = *tokenizer,
-      .progress =
-          [&](const data::TokenizeProgress& now) {
-            say("tokenizing", static_cast<std::int64_t>(now.bytes_done),
-                static_cast<std::int64_t>(now.bytes_total));
-          },
-      .cyclic = {.micro_batch_size = c.micro_batch_size, .sharded = c.data_sharding}};
+  const DataRequest request{.experiment = experiment,
+                            .tokenizer = *tokenizer,
+                            .progress =
+                                [&](const data::TokenizeProgress& now) {
+                                  say("tokenizing", static_cast<std::int64_t>(now.bytes_done),
+                                      static_cast<std::int64_t>(now.bytes_total));
+                                },
+                            .cyclic = {.micro_batch_size = c.micro_batch_size, .sharded = c.data_sharding}};
   BenchmarkReport report{.suite = "data", .dtype = {}, .notes = std::move(notes)};
   std::vector<double> openings;
   data::Datasets datasets;

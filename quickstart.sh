@@ -12,7 +12,7 @@ case "$(uname -s) $(uname -m)" in
     exit 1
     ;;
 esac
-# A clean build takes 10 to 26 core-minutes (docs/performance.md).
+# A clean build takes 10 to 26 core-minutes: 13 where it was measured last (docs/performance.md).
 cores=$(nproc)
 echo "The first build takes $(((10 + cores - 1) / cores)) to $(((26 + cores - 1) / cores)) minutes on $cores cores, and 500 MB in build/."
 scripts/install-packages.sh build quickstart

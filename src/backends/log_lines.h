@@ -1,4 +1,4 @@
-// What a backend prints while it trains, as the records that native runs write.
+// Reads the log of a backend into the records that native runs write.
 //
 //   LogReader reader("megatron", {.train_iters = 100, .global_batch_size = 8, .tokens_per_sample = 1024,
 //   .ranks = 1}); if (const auto record = reader.iteration(line)) file.write(*record);

@@ -15,8 +15,8 @@ namespace {
 
 using config::Value;
 
-// What Primus sets for MaxText on AMD's GPUs (its env_spec.py). With XLA's autotuning off, products of fp8
-// experts overflow.
+// The variables that AMD Primus sets for MaxText on AMD's GPUs (its env_spec.py). With XLA's autotuning off,
+// products of fp8 experts overflow.
 void maxtext_environment(const std::string& amd_model, ExternalJob& job) {
   if (amd_model.empty()) return;
   const char* level = std::getenv("XLA_GPU_AUTOTUNE_LEVEL");

@@ -10,7 +10,7 @@
 
 namespace primus::config {
 
-// What training data consists of, and so which keys name it.
+// The kind of training data, which decides the keys that name it.
 enum class Material : std::uint8_t {
   kText,           // data_path and its like, or mock_data
   kConversations,  // sft_dataset_name

@@ -69,7 +69,7 @@ struct SampleRecord {
   double seconds = 0.0;
 };
 
-// What a detector found: a line of warnings.jsonl (docs/formats/metrics.md).
+// A finding of a detector: a line of warnings.jsonl (docs/formats/metrics.md).
 struct RunWarning {
   std::int64_t iteration = 0;
   std::string detector = {};  // DetectorEntry::name

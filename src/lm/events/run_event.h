@@ -16,7 +16,7 @@
 
 namespace primus {
 
-// What a process is about to train.
+// The run that a process is about to train.
 struct RunFacts {
   std::string folder;       // of the run
   std::string description;  // of model and device, one line

@@ -48,7 +48,7 @@ struct MonitorOptions {
   int rank = 0;
 };
 
-// What a listener is made from. The references outlive it.
+// The arguments of a listener. The references outlive it.
 struct ListenerContext {
   const RunFolder& run;
   const MonitorOptions& options;

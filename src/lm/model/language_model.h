@@ -105,7 +105,7 @@ class LanguageModel {
   BlockInputs block_inputs(const ModelInputs& inputs) const;
   // With the tokens' numbers as the layers of this rank need them.
   engine::DropoutSource dropout_source(const BlockInputs& inputs) const;
-  // What the head reads: hidden states, divided by what divides logits.
+  // The input of the head: hidden states over the divisor of logits.
   engine::Value before_head(const engine::Value& hidden) const;
   engine::Value loss(const engine::Value& hidden, const engine::Value& labels,
                      const engine::Value& loss_weights) const;

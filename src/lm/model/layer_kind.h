@@ -37,7 +37,7 @@ struct SharedExtent {
   const char* what;  // "attention heads (num_attention_heads)"
 };
 
-// What a cache is made for: `sequences` texts, in `pages` of `page_size` tokens.
+// The size of a cache: `sequences` texts, in `pages` of `page_size` tokens.
 struct CacheRequest {
   DType dtype = DType::kF32;
   std::int64_t sequences = 0, pages = 0, page_size = 0;
@@ -54,7 +54,7 @@ struct LayerKind {
   // on average.
   double (*mixing)(const ModelConfig& config, std::int64_t layer, double length) = nullptr;
   std::vector<SharedExtent> (*shared_by_tensor_ranks)(const ModelConfig& config) = nullptr;
-  // What context ranks cannot do with it.
+  // Why context ranks cannot run it.
   std::optional<MeshMismatch> (*context_mismatch)(const ModelConfig& config, const engine::MeshShape& shape,
                                                   std::int64_t sequence) = nullptr;
   // Of the attention branch: what it keeps of each text, in the persistent arena. Throws Error(kUnsupported)

@@ -60,7 +60,7 @@ double longrope_attention_factor(const RopeScaling& s) {
   return std::sqrt(1 + std::log(s.factor) / std::log(static_cast<double>(s.original_max_positions)));
 }
 
-// What multiplies cosines and sines.
+// The attention factor of cosines and sines.
 double amplitude_of(const RopeScaling& s) {
   switch (s.kind) {
     case RopeScaling::Kind::kYarn:

@@ -31,7 +31,7 @@ struct FrozenModel {
   ModelConfig model;
 };
 
-// What a rule sees before a step.
+// The arguments of LossRule::before_step.
 struct BeforeStep {
   TrainingSession& session;
   std::int64_t step = 1;
@@ -40,7 +40,7 @@ struct BeforeStep {
   std::span<data::Batch> batches;
 };
 
-// What a rule sees of a microbatch, on the ranks that have the last part of the model. Values of tokens are
+// The arguments of LossRule::weigh, on ranks that have the last part of the model. Values of tokens are
 // fp32 [T], T tokens of this rank's sequences (of a context rank, its own part of them).
 struct TokenLosses {
   engine::Rank& rank;

@@ -1,6 +1,6 @@
-// What a training run resolves before its first step and reads from then on: the experiment with what data,
-// weights and time decide, the ranks, the data. And RunProgress: how far the run has come. Internal to
-// lm/train. One thread.
+// RunPlan: everything that a run decides before its first step, and only reads afterwards: the experiment
+// with what data, weights and time decide, the ranks, the data. And RunProgress: how far the run has come.
+// Internal to lm/train. One thread.
 #pragma once
 
 #include <cstdint>

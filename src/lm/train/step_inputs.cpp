@@ -102,7 +102,7 @@ void StepInputs::for_each(ModelInputs& inputs, int chunk, bool training, bool wi
     held(inputs.loss_weights, DType::kF32, host.loss_weights);
   }
   if (settings_.packed_documents) held(blocks.first_key, DType::kI32, host.first_key);
-  // Of all context ranks: their random numbers belong to places in the whole sequence.
+  // For the tokens of all context ranks, because random numbers belong to places in the whole sequence.
   if (training && draws_random_) visit(blocks.token_numbers, DType::kI32, all, host.token_numbers.data());
   if (!with_mtp || !last) return;
   inputs.mtp.resize(static_cast<std::size_t>(model_.config().mtp.modules()));

@@ -69,7 +69,7 @@ class StepInputs {
                 Visit&& visit) const;
   Staging::Shifted shifted(const data::BatchView& batch, std::int64_t depth, double weight) const;
   std::vector<std::int32_t> first_key(std::span<const std::int32_t> document_starts) const;
-  // Of a value for each token of a microbatch, those of the tokens that this context rank holds.
+  // Selects the values of the tokens that this context rank holds.
   template <class T>
   const void* held_of(Staging& host, const std::vector<T>& values) const;
 

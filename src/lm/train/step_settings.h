@@ -35,11 +35,11 @@ struct StepSettings {
   engine::PrecisionRecipe precision = {};
   engine::WeightGradientQueue::Policy weight_gradients = engine::WeightGradientQueue::Policy::kInline;
   std::uint64_t seed = 0;  // of random numbers inside the model
-  // Of a mesh with context ranks.
+  // For meshes with context ranks.
   engine::ContextParallel::Exchange context_exchange = engine::ContextParallel::Exchange::kRing;
-  // Of a mesh with tensor ranks: what is gathered and scattered beside products.
+  // For meshes with tensor ranks: whether gathers and scatters overlap with products.
   engine::TensorParallel::Options tensor_overlap = {};
-  // Of a mesh with expert ranks: tokens travel beside shared experts.
+  // For meshes with expert ranks: the exchange of tokens overlaps with shared experts.
   bool expert_overlap = true;
   PipelineSettings pipeline = {};
   DType compute = DType::kF32;  // of activations; TrainingSession sets it

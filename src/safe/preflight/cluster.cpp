@@ -227,7 +227,7 @@ extern const Check kClusterMissing{.name = "cluster.missing",
                                    .question = "Did all nodes report?",
                                    .judge = judge_missing,
                                    .may_be_silent = true};
-// Of one node its devices are compared.
+// On a single node, its devices are compared.
 extern const Check kClusterDrift{.name = "cluster.drift",
                                  .category = "cluster",
                                  .question = "Have all nodes the same software and hardware?",

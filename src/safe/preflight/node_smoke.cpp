@@ -17,7 +17,7 @@
 namespace primus::preflight {
 namespace {
 
-// What the launcher's variables say about this node's ranks and GPUs.
+// This node's ranks and GPUs, by the launcher's variables.
 void take_variables(const Machine& machine, Requirements& wanted) {
   const auto local = number_of(machine, {"LOCAL_WORLD_SIZE", "GPUS_PER_NODE"});
   wanted.local_ranks = static_cast<int>(std::clamp<std::int64_t>(local.value_or(1), 1, 4096));

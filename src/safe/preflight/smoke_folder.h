@@ -36,7 +36,7 @@ class SmokeFolder {
   void clean(const std::function<void(std::string_view sentence)>& note) const;
   // Writes this node's report. Throws Error(kInvalid) where a file of that name is no report.
   void write(const NodeReport& own) const;
-  // Of node 0: waits until all nodes have written or the time is over, compares them, and writes
+  // On node 0: waits until all nodes have written or the time is over, compares them, and writes
   // passing_nodes.txt, failing_nodes.txt and, where names are known, expected_nodes.txt. `started`: seconds
   // since 1970; reports that are much older are of another run.
   struct Gathered {

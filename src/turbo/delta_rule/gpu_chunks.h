@@ -26,7 +26,7 @@ constexpr int kPart = 128;              // value columns of a block of DeltaPrep
 constexpr int kPartStrips = kPart / kStrip;
 constexpr int kPad = 8;  // elements behind rows in shared memory, so that columns meet all banks
 
-// What the kernels hand on, of each item. `strips`: ceil(value_dim / kStrip).
+// Intermediate results of the kernels, for each item. `strips`: ceil(value_dim / kStrip).
 template <class T>
 struct DeltaChunks {
   T* w;             // [kRows, keys]: minus W
@@ -224,7 +224,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
     }
   }
 
-  // What normalises keys and queries: two threads have a row.
+  // Factors that normalise keys and queries: two threads share a row.
   PRIMUS_DEVICE void find_factors(Memory& m) const {
     const int i = thread() / 2 % kRows;
     const bool key = thread() < kThreads / 2;
@@ -356,7 +356,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
 #endif
   }
 
-  // What queries and keys are multiplied with where they meet states.
+  // Gate factors of queries and keys where they multiply states.
   PRIMUS_DEVICE void decay_by_head(Memory& m, std::int64_t item, int tokens) const {
     const int i = thread(), last = tokens - 1;
     if (i >= kRows) return;

@@ -178,7 +178,7 @@ TEST(TrainingMonitor, EveryRankHasItsEvents) {
   EXPECT_FALSE(env.status(third.folder.root() / kEndingFile));
 }
 
-// What fails a run, and what a detector finds, is in the stream.
+// The stream records faults and findings of detectors.
 TEST(TrainingMonitor, WarningsAndFaultsAreEvents) {
   FaultEnv env;
   RunFolder(kRun).create(env);

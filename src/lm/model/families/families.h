@@ -1,4 +1,4 @@
-// What the files of families share.
+// Helpers that several families use.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -1,4 +1,4 @@
-// What a run trains on and towards: one file and one entry for each value of `stage`.
+// The data and the losses of a run: one file and one entry for each value of `stage`.
 //
 // An objective opens the run's data, plans what data and weights decide, names the files that a trained model
 // needs beside its weights, and makes the losses of a step. Nothing outside this folder depends on which one
@@ -28,13 +28,13 @@
 
 namespace primus {
 
-// What a run decides before it starts.
+// Settings that a run decides before it starts.
 struct ObjectivePlan {
   config::Experiment experiment;        // with what was decided
   std::vector<std::string> facts = {};  // sentences for the log
 };
 
-// What data is opened for.
+// The run that data is opened for.
 struct DataRequest {
   const config::Experiment& experiment;
   const Tokenizer& tokenizer;
@@ -80,7 +80,7 @@ class Objective {
   // Bytes of text in a token of the validation data, for bits per byte; unknown for data that is no text.
   virtual std::optional<double> bytes_per_token(const data::Datasets& datasets,
                                                 const DataRequest& request) const;
-  // What samples begin with, unless sample_prompt says so.
+  // The prompt of samples (sample_interval), where sample_prompt is not set.
   virtual std::vector<std::int32_t> sample_prompt(const data::Datasets& datasets,
                                                   const DataRequest& request) const = 0;
   // How to give a run validation data, for a warning: "set valid_data_path".

@@ -231,13 +231,15 @@ class Reader {
     std::optional<std::string> role, text;
     std::optional<bool> learned;
     std::string mask;  // the key that says so
+    bool is_null = false;
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
       if (key == "role" || key == "from") {
         json_.require(Kind::kString, "the value of", key);
         role = json_.read_string();
       } else if (key == "content" || key == "value") {
-        text = read_content(key);
+        is_null = json_.read_null();
+        text = is_null ? std::string() : read_content(key);
       } else if (std::ranges::find(kMasks, key) != kMasks.end()) {
         if (const auto said = read_learned(key)) {
           if (learned && *learned != *said)
@@ -252,6 +254,9 @@ class Reader {
     if (!role) json_.refuse("a message has no role");
     if (!text) json_.refuse("a message has no content");
     std::string name = known_role(*role);
+    // An answer may be null: there is nothing to learn, as where it only calls a tool.
+    if (is_null && name != kAssistant)
+      json_.refuse(fmt::format("the content of a turn of the role '{}' is null", name));
     if (name != kAssistant && mask != "weight" && learned.value_or(false)) {
       json_.refuse(
           fmt::format("a turn of the role '{}' is to be learned ('{}'), and only answers are", name, mask));
@@ -272,7 +277,6 @@ class Reader {
   }
 
   std::string read_content(const std::string& key) {
-    if (json_.read_null()) return {};
     if (json_.peek() != Kind::kArray) {
       json_.require(Kind::kString, "the value of", key);
       return json_.read_string();

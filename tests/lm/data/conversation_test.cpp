@@ -165,6 +165,8 @@ TEST(ConversationRecord, RefusesWhatIsNoConversationAtItsPlace) {
   EXPECT_THAT(refusal(R"({"messages": []})"), HasSubstr("has no messages"));
   EXPECT_THAT(refusal(R"({"messages": [{"content": "a"}]})"), HasSubstr("a message has no role"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "user"}]})"), HasSubstr("a message has no content"));
+  EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": null}]})"),
+              HasSubstr("the content of a turn of the role 'user' is null"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "asistant", "content": "a"}]})"),
               HasSubstr("did you mean 'assistant'?"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})"),

@@ -377,8 +377,8 @@ IndexedDatasetWriter::~IndexedDatasetWriter() {
 }
 
 void IndexedDatasetWriter::remove_temporaries() {
-  for (const char* extension : {kDataFile, kLengthsFile, kDocumentsFile, kIndexFile}) {
-    if (env_.status(temporary(extension))) env_.remove_file(temporary(extension));
+  for (const char* extension : {kDataFile, kLengthsFile, kDocumentsFile, kIndexFile, attached_}) {
+    if (extension && env_.status(temporary(extension))) env_.remove_file(temporary(extension));
   }
 }
 
@@ -496,25 +496,43 @@ void IndexedDatasetWriter::complete() {
   complete_ = true;
 }
 
+std::shared_ptr<const IndexedDataset> IndexedDatasetWriter::completed() const {
+  return IndexedDataset::open(temporary_, env_);
+}
+
+void IndexedDatasetWriter::attach(const char* extension, std::string_view contents) {
+  const auto file = env_.open(temporary(extension), OpenMode::kWrite);
+  file->append(as_bytes(contents));
+  file->sync();
+  file->close();
+  attached_ = extension;
+}
+
 void IndexedDatasetWriter::finish() {
   complete();
-  const Path data = with_extension(prefix_, kDataFile), index = with_extension(prefix_, kIndexFile);
-  const Path folder = folder_of(prefix_);
+  const Path index = with_extension(prefix_, kIndexFile), folder = folder_of(prefix_);
   // A reader needs the index: an old one goes first and the new one comes last, so that no index ever stands
   // beside data that it does not describe, not even after a power failure.
   if (env_.status(index)) {
     env_.remove_file(index);
     env_.sync_folder(folder);
   }
-  env_.rename(temporary(kDataFile), data);
+  std::vector<std::pair<Path, Path>> renamed;
+  const auto rename = [&](const char* extension) {
+    const Path from = temporary(extension), to = with_extension(prefix_, extension);
+    env_.rename(from, to);
+    renamed.emplace_back(from, to);
+  };
   try {
+    rename(kDataFile);
+    if (attached_) rename(attached_);
     env_.sync_folder(folder);
-    env_.rename(temporary(kIndexFile), index);
+    rename(kIndexFile);
   } catch (const FileError&) {
     try {
-      env_.rename(data, temporary(kDataFile));
+      for (const auto& [from, to] : renamed) env_.rename(to, from);
     } catch (const FileError&) {
-      // Then it stays, and without an index nobody takes it for a data set.
+      // The files stay. Without an index they are no data set.
     }
     throw;
   }

@@ -129,6 +129,11 @@ class IndexedDatasetWriter {
   // Ends the adding: the temporary .bin and .idx are what the files will be, synced. All that needs space on
   // the disk is done then, so that of several data sets either all get their names or none.
   void complete();
+  // After complete(): the data set under its temporary names.
+  std::shared_ptr<const IndexedDataset> completed() const;
+  // After complete(): one further file of the data set, named PREFIX and `extension`. Like the others it gets
+  // its name in finish(), before the index.
+  void attach(const char* extension, std::string_view contents);
   // Gives them their names, after complete().
   void finish();
 
@@ -158,6 +163,7 @@ class IndexedDatasetWriter {
   TokenType type_;
   Progress progress_;
   Stream data_, lengths_, documents_;
+  const char* attached_ = nullptr;  // its extension
   bool keep_ = false, complete_ = false, finished_ = false;
 };
 

@@ -11,7 +11,8 @@
 namespace primus::data {
 namespace {
 
-Path note_of(const Path& prefix) { return prefix.string() + ".tokenizer.json"; }
+constexpr const char* kExtension = ".tokenizer.json";
+Path note_of(const Path& prefix) { return prefix.string() + kExtension; }
 
 std::string hex(std::uint64_t fingerprint) { return fmt::format("{:016x}", fingerprint); }
 
@@ -34,20 +35,17 @@ std::optional<Note> read_note(const Path& prefix, const TokenSource& source, Env
               fingerprint.is_string() ? fingerprint.get<std::string>() : fingerprint.dump()};
 }
 
-void write_note(const Path& prefix, const Note& note, Env& env) {
-  const auto data = IndexedDataset::open(prefix, env);
-  write_file_atomic(note_of(prefix),
-                    json_text({{"tokenizer", note.tokenizer},
-                               {"fingerprint", note.fingerprint},
-                               {"data", hex(data->fingerprint())}}) +
-                        "\n",
-                    env);
+void attach_note(IndexedDatasetWriter& writer, const Note& note) {
+  writer.attach(kExtension, json_text({{"tokenizer", note.tokenizer},
+                                       {"fingerprint", note.fingerprint},
+                                       {"data", hex(writer.completed()->fingerprint())}}) +
+                                "\n");
 }
 
 }  // namespace
 
-void write_made_by(const Path& prefix, const Tokenizer& tokenizer, Env& env) {
-  write_note(prefix, {std::string(tokenizer.name()), hex(tokenizer.fingerprint())}, env);
+void attach_made_by(IndexedDatasetWriter& writer, const Tokenizer& tokenizer) {
+  attach_note(writer, {std::string(tokenizer.name()), hex(tokenizer.fingerprint())});
 }
 
 void check_made_by(const Path& prefix, const TokenSource& source, const Tokenizer& tokenizer) {
@@ -79,8 +77,8 @@ void MadeBy::add(const Path& prefix, const TokenSource& source, Env& env) {
   }
 }
 
-void MadeBy::write(const Path& prefix, Env& env) const {
-  if (known_ && !first_.empty()) write_note(prefix, {name_, fingerprint_}, env);
+void MadeBy::attach(IndexedDatasetWriter& writer) const {
+  if (known_ && !first_.empty()) attach_note(writer, {name_, fingerprint_});
 }
 
 }  // namespace primus::data

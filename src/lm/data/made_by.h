@@ -11,8 +11,8 @@
 
 namespace primus::data {
 
-// Of the complete data set at `prefix`. Errors: FileError.
-void write_made_by(const Path& prefix, const Tokenizer& tokenizer, Env& env = Env::posix());
+// Attaches the note to a data set after its complete(). Errors: FileError.
+void attach_made_by(IndexedDatasetWriter& writer, const Tokenizer& tokenizer);
 
 // Throws Error(kInvalid) where the note of `source`, at `prefix`, names another tokenizer than `tokenizer`.
 // NullTokenizer stands for any: its ids are made elsewhere.
@@ -23,9 +23,9 @@ class MadeBy {
  public:
   // Throws Error(kInvalid) where this data set was made by another tokenizer than an earlier one.
   void add(const Path& prefix, const TokenSource& source, Env& env = Env::posix());
-  // The note of a complete data set of documents of these. None where one of them has none: then it is not
-  // known whose ids they are.
-  void write(const Path& prefix, Env& env = Env::posix()) const;
+  // Attaches the note to a data set of documents of these, after its complete(). Attaches none if one of them
+  // has none: then the tokenizer is not known.
+  void attach(IndexedDatasetWriter& writer) const;
 
  private:
   std::string name_, fingerprint_;

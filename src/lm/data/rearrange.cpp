@@ -88,8 +88,9 @@ void merge_datasets(const std::vector<Path>& inputs, const Path& output, const R
       if (progress) progress(writer.tokens(), total);
     });
   }
+  writer.complete();
+  made_by.attach(writer);
   writer.finish();
-  made_by.write(output, env);
   folder.remove();
 }
 
@@ -123,9 +124,9 @@ void split_dataset(const Path& input, const std::vector<DatasetPart>& parts,
     });
     done += writer.tokens();
     writer.complete();
+    made_by.attach(writer);
   }
   for (const auto& writer : writers) writer->finish();
-  for (const DatasetPart& part : parts) made_by.write(part.prefix, env);
   writers.clear();
   folder.remove();
 }

@@ -43,6 +43,7 @@ struct EncodedBlock {
   std::vector<EncodedKey> keys;
   uint64_t skipped_lines = 0;
   std::string first_skipped;
+  bool has_words = false;  // a text holds more than white space
 
   void clear() {
     for (EncodedKey& key : keys) {
@@ -52,6 +53,7 @@ struct EncodedBlock {
     }
     skipped_lines = 0;
     first_skipped.clear();
+    has_words = false;
   }
 };
 
@@ -72,6 +74,7 @@ class BlockEncoder {
           require_utf8(block, file.path.string(), options_.skip_bad, options_.hints.skip_bad);
       out.skipped_lines = broken.count;
       out.first_skipped = std::move(broken.first);
+      out.has_words = holds_words(block.text);
       encode_parts(block, out.keys.front());
     } else {
       encode_lines(block, file.path.string(), out);
@@ -94,6 +97,10 @@ class BlockEncoder {
     if (block.ends_file) end_document(!out.lengths.empty(), out);
   }
 
+  static bool holds_words(std::string_view text) {
+    return text.find_first_not_of(" \t\n\v\f\r") != std::string_view::npos;
+  }
+
   static void append(const std::vector<int32_t>& ids, EncodedKey& out) {
     out.tokens.insert(out.tokens.end(), ids.begin(), ids.end());
   }
@@ -102,7 +109,10 @@ class BlockEncoder {
     lines_.read(block, name, [&](std::span<const JsonTexts> keys) {
       for (size_t key = 0; key < keys.size(); ++key) {
         const size_t before = out.keys[key].lengths.size();
-        for (const std::string& text : keys[key].strings()) add_sequence(text, out.keys[key]);
+        for (const std::string& text : keys[key].strings()) {
+          out.has_words = out.has_words || holds_words(text);
+          add_sequence(text, out.keys[key]);
+        }
         end_document(out.keys[key].lengths.size() > before, out.keys[key]);
       }
     });
@@ -176,13 +186,16 @@ class Output {
   uint64_t tokens() const { return total(&IndexedDatasetWriter::tokens); }
   uint64_t sequences() const { return total(&IndexedDatasetWriter::sequences); }
 
-  void finish() {
+  // Each data set gets its name together with the note on `tokenizer`, which made its ids.
+  void finish(const Tokenizer& tokenizer) {
     for (const auto& writer : writers_) writer->complete();
     std::vector<std::unique_ptr<IndexedDatasetWriter>> joined;
     if (partitions_ > 1) {
       for (const std::string& key : options_.json_keys) joined.push_back(join(key));
     }
-    for (const auto& writer : partitions_ > 1 ? joined : writers_) writer->finish();
+    const auto& whole = partitions_ > 1 ? joined : writers_;
+    for (const auto& writer : whole) attach_made_by(*writer, tokenizer);
+    for (const auto& writer : whole) writer->finish();
   }
 
  private:
@@ -314,9 +327,18 @@ class Pipeline {
     result_.bytes = state_.bytes;
     result_.complete = state_.file == reader_.files().size();
     if (result_.complete) {
-      output_.finish();
+      if (result_.tokens > 0 && !state_.has_words) {
+        throw invalid(fmt::format("{} nothing but white space: there is nothing to learn",
+                                  options_.inputs.size() == 1
+                                      ? fmt::format("'{}' holds", options_.inputs.front())
+                                      : fmt::format("the {} inputs hold", options_.inputs.size())),
+                      "put text into it, or name other data");
+      }
+      // A kill while the files get their names must leave a state that the same command recognizes as its
+      // own.
+      save();
+      output_.finish(tokenizer_);
       output_.close();
-      for (const Path& prefix : result_.prefixes) write_made_by(prefix, tokenizer_, env_);
       folder_.remove();
     } else {
       save();
@@ -459,6 +481,7 @@ class Pipeline {
     state_.documents += ended;
     if (state_.skipped_lines == 0) state_.first_skipped = encoded.first_skipped;
     state_.skipped_lines += encoded.skipped_lines;
+    state_.has_words = state_.has_words || encoded.has_words;
     for (; current_file_ < block.file; ++current_file_) bytes_before_ += reader_.files()[current_file_].size;
     const uint64_t size = reader_.files()[block.file].size;
     state_.bytes = bytes_before_ + (block.ends_file ? size : std::min(block.position, size));

@@ -9,7 +9,7 @@ namespace primus::data {
 namespace {
 
 using nlohmann::json;
-constexpr int kStateVersion = 1;
+constexpr int kStateVersion = 2;
 
 TokenizeState parse(const json& j) {
   TokenizeState state;
@@ -21,6 +21,7 @@ TokenizeState parse(const json& j) {
   j.at("documents").get_to(state.documents);
   j.at("skipped_lines").get_to(state.skipped_lines);
   j.at("first_skipped").get_to(state.first_skipped);
+  j.at("has_words").get_to(state.has_words);
   for (const json& writer : j.at("writers")) {
     state.writers.push_back({writer.at("sequences").get<int64_t>(), writer.at("documents").get<int64_t>(),
                              writer.at("tokens").get<int64_t>()});
@@ -52,6 +53,7 @@ void save_state(const TokenizeState& state, const Path& file, Env& env) {
             {"documents", state.documents},
             {"skipped_lines", state.skipped_lines},
             {"first_skipped", state.first_skipped},
+            {"has_words", state.has_words},
             {"writers", json::array()}};
   for (const auto& writer : state.writers) {
     j["writers"].push_back(

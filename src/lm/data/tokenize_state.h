@@ -18,6 +18,7 @@ struct TokenizeState {
   uint64_t bytes = 0;  // of inputs, as they lie on disk
   uint64_t documents = 0, skipped_lines = 0;
   std::string first_skipped;
+  bool has_words = false;  // a text so far holds more than white space
   std::vector<IndexedDatasetWriter::Progress> writers;
 };
 

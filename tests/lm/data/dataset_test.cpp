@@ -508,6 +508,15 @@ TEST_F(OpenDatasets, EmptyFile) {
   EXPECT_THAT(error(), HasSubstr("is empty"));
 }
 
+TEST_F(OpenDatasets, BlankFiles) {
+  options_.data_path = {folder_.write("blank.txt", std::string(5000, '\n'))};
+  EXPECT_THAT(error(), HasSubstr("nothing but white space"));
+  std::string records;
+  for (int i = 0; i < 500; ++i) records += "{\"text\": \" \\n\\t \"}\n";
+  options_.data_path = {folder_.write("blank.jsonl", records)};
+  EXPECT_THAT(error(), HasSubstr("nothing but white space"));
+}
+
 TEST_F(OpenDatasets, EmptyDataSet) {
   use({});
   EXPECT_THAT(error(), HasSubstr("is empty"));

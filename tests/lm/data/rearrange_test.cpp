@@ -57,6 +57,16 @@ TEST_F(Rearrange, PartsTogetherAreTheWhole) {
 }
 
 // The note of whose ids they are goes along (made_by.h).
+// Writes the data set at `prefix` again, with a note.
+void note_made_by(const Path& prefix, const Tokenizer& tokenizer) {
+  const auto before = IndexedDataset::open(prefix);
+  IndexedDatasetWriter writer(prefix, before->token_type());
+  writer.append(*before, 0, before->documents());
+  writer.complete();
+  attach_made_by(writer, tokenizer);
+  writer.finish();
+}
+
 TEST_F(Rearrange, WhoseIdsTheyAreIsHandedOn) {
   const auto bytes_of = make_byte_tokenizer();
   const auto is_refused = [&](const std::string& name, const Tokenizer& tokenizer) {
@@ -74,8 +84,8 @@ TEST_F(Rearrange, WhoseIdsTheyAreIsHandedOn) {
   const auto other =
       load_tokenizer("HuggingFaceTokenizer", folder_.write("tokenizer.json", train_tokenizer(train)));
   const Path a = write("a", a_), b = write("b", b_), c = write("c", b_);
-  write_made_by(a, *bytes_of);
-  write_made_by(b, *bytes_of);
+  note_made_by(a, *bytes_of);
+  note_made_by(b, *bytes_of);
   merge_datasets({a, b}, folder_ / "same");
   EXPECT_FALSE(is_refused("same", *bytes_of));
   EXPECT_TRUE(is_refused("same", *other));
@@ -85,7 +95,7 @@ TEST_F(Rearrange, WhoseIdsTheyAreIsHandedOn) {
   // Of one part nothing is known, so nothing is of the whole.
   merge_datasets({a, c}, folder_ / "unknown");
   EXPECT_FALSE(is_refused("unknown", *other));
-  write_made_by(c, *other);
+  note_made_by(c, *other);
   EXPECT_THAT(error_of([&] {
                 merge_datasets({a, c}, folder_ / "mixed");
               }),

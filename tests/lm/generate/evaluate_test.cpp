@@ -222,13 +222,14 @@ TEST(EvaluateLoss, IdsOfAnotherTokenizerAreRefused) {
   data::IndexedDatasetWriter writer(prefix, data::TokenType::kU16);
   writer.add_sequence(std::vector<std::int32_t>{1, 2, 3});
   writer.end_document();
-  writer.finish();
   const auto tokenizer = make_byte_tokenizer();
+  writer.complete();
+  data::attach_made_by(writer, *tokenizer);
+  writer.finish();
   const auto evaluate = [&] {
     const auto e = evaluator(uniform_config(), {.sequence = 8}, false);
     return evaluate_loss(*e, tokenizer.get(), {.inputs = {prefix.string()}}).tokens;
   };
-  data::write_made_by(prefix, *tokenizer);
   EXPECT_EQ(evaluate(), 2);
   std::string note = read_file(prefix.string() + ".tokenizer.json");
   const std::size_t at = note.find("\"fingerprint\"");

@@ -124,6 +124,13 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, E
     if (status && status->type == FileStatus::Type::kFile) continue;
     const std::string name = prefix.string();
     const bool has_extension = name.ends_with(".bin") || name.ends_with(".idx");
+    const auto text = env.status(prefix);
+    if (!has_extension && text && text->type == FileStatus::Type::kFile) {
+      throw invalid(fmt::format("'{}' is a file, not the prefix of a data set (.bin and .idx)", name),
+                    fmt::format("if it is text: primus data tokenize --input {} --output-prefix NAME "
+                                "--tokenizer FILE makes a data set of it",
+                                name));
+    }
     throw invalid(fmt::format("there is no data file '{}{}'", name, extension),
                   has_extension ? "leave out the extension: " + name.substr(0, name.size() - 4)
                                 : "a data path names both files without .bin and .idx, e.g. "

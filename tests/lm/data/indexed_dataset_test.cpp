@@ -137,6 +137,12 @@ TEST_F(BrokenIndex, Missing) {
   EXPECT_THAT(error_of([&] { IndexedDataset::open(folder_ / "none"); }), HasSubstr("there is no data file"));
 }
 
+TEST_F(BrokenIndex, ATextFileIsPointedToTokenize) {
+  folder_.write("corpus.txt", "words");
+  EXPECT_THAT(error_of([&] { IndexedDataset::open(folder_ / "corpus.txt"); }),
+              AllOf(HasSubstr("is a file, not the prefix"), HasSubstr("primus data tokenize --input")));
+}
+
 TEST_F(BrokenIndex, AnyTruncationIsAnError) {
   const std::string whole = index_;
   for (size_t size = 0; size < whole.size(); size += size < 40 ? 1 : 61) {

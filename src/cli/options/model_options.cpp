@@ -41,18 +41,20 @@ void SamplingArguments::declare(Arguments& arguments, std::int64_t max_tokens) {
 }
 
 GenerateSettings SamplingArguments::settings(const ModelFolder& folder, const ModelConfig& config,
-                                             const Tokenizer& tokenizer) const {
+                                             const Tokenizer& tokenizer, const Console& console) const {
   constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
   if (max_tokens_ < 0 || max_tokens_ > kMostTokens) {
     throw invalid(fmt::format("--max-tokens must be from 0 to {}, not {}", kMostTokens, max_tokens_));
   }
+  std::vector<std::string> notes;
   GenerateSettings settings{.sampling = {.temperature = temperature_,
                                          .top_k = top_k_,
                                          .top_p = top_p_,
                                          .seed = static_cast<std::uint64_t>(seed_)},
                             .max_tokens = max_tokens_,
                             .vocab = tokenizer.vocab_size(),
-                            .stop_ids = load_stop_ids(folder, config, tokenizer)};
+                            .stop_ids = load_stop_ids(folder, config, tokenizer, &notes)};
+  console.notes(notes);
   settings.sampling.check();
   return settings;
 }

@@ -28,8 +28,8 @@ class ModelArguments {
 class SamplingArguments {
  public:
   void declare(Arguments& arguments, std::int64_t max_tokens);
-  GenerateSettings settings(const ModelFolder& folder, const ModelConfig& config,
-                            const Tokenizer& tokenizer) const;
+  GenerateSettings settings(const ModelFolder& folder, const ModelConfig& config, const Tokenizer& tokenizer,
+                            const Console& console) const;
   std::int64_t max_tokens() const { return max_tokens_; }
 
  private:

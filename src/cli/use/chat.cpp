@@ -59,7 +59,7 @@ class Chat final : public Command {
     const ModelConfig config = ModelArguments::config(folder, families, console);
     const auto tokenizer = model_.tokenizer(folder, config);
     std::optional<data::ConversationStyle> style = template_.style(folder, *tokenizer);
-    const GenerateSettings settings = sampling_.settings(folder, config, *tokenizer);
+    const GenerateSettings settings = sampling_.settings(folder, config, *tokenizer, console);
     constexpr std::int64_t kUsualContext = 4096;
     capacity_ = context_.value_or(std::min(config.max_positions, kUsualContext));
     Decoder decoder(device_.make(console), config, families,

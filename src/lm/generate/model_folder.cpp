@@ -218,7 +218,7 @@ std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder,
 }
 
 std::vector<std::int32_t> load_stop_ids(const ModelFolder& folder, const ModelConfig& config,
-                                        const Tokenizer& tokenizer) {
+                                        const Tokenizer& tokenizer, std::vector<std::string>* notes) {
   std::vector<std::int32_t> ids;
   const auto add = [&](std::int64_t id) {
     const bool known = id >= 0 && id < config.vocab;
@@ -238,10 +238,14 @@ std::vector<std::int32_t> load_stop_ids(const ModelFolder& folder, const ModelCo
   const auto all = listed->is_array() ? *listed : nlohmann::json::array({*listed});
   for (const nlohmann::json& id : all) {
     if (id.is_null()) continue;
-    // What does not fit an int64 is beyond every vocabulary.
     if (!id.is_number_integer()) throw invalid("'eos_token_id' must be token ids").at(file.string());
-    if (!id.is_number_unsigned() || id.get<std::uint64_t>() <= static_cast<std::uint64_t>(config.vocab))
+    if (id.is_number_unsigned() && id.get<std::uint64_t>() < static_cast<std::uint64_t>(config.vocab)) {
       add(id.get<std::int64_t>());
+    } else if (notes) {
+      notes->push_back(
+          fmt::format("{}: eos_token_id is {}, and the vocabulary has {} tokens: no text holds it",
+                      file.string(), id.dump(), config.vocab));
+    }
   }
   return ids;
 }

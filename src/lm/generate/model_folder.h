@@ -51,9 +51,11 @@ std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder,
                                                       const std::string& type, const std::string& model);
 
 // The tokens that end a text: the tokenizer's end of sequence and of document, and what config.json and
-// generation_config.json list as eos_token_id. Each once; those beyond the vocabulary are left out.
+// generation_config.json list as eos_token_id. Each once; ids outside the vocabulary are left out. Those of
+// generation_config.json are named in `notes` (those of config.json are named by read_model_config()).
 std::vector<std::int32_t> load_stop_ids(const ModelFolder& folder, const ModelConfig& config,
-                                        const Tokenizer& tokenizer);
+                                        const Tokenizer& tokenizer,
+                                        std::vector<std::string>* notes = nullptr);
 
 // Weights into the store; those of a training checkpoint are compared with their checksums on the way.
 void load_model_weights(const ModelFolder& folder, engine::ParameterStore& store, engine::Rank& rank);

@@ -83,6 +83,17 @@ void read_token_ids(const ConfigReader& r, const json& root, ModelConfig& c) {
   }
 }
 
+// Ids that no token of the vocabulary has: a text never ends or begins with them.
+void note_unreachable_ids(const ModelConfig& c, const std::string& where, std::vector<std::string>& notes) {
+  const auto check = [&](const char* key, std::int64_t id) {
+    if (id >= 0 && id < c.vocab) return;
+    notes.push_back(fmt::format("{}: {} is {}, and the vocabulary has {} tokens: no text holds it", where,
+                                key, id, c.vocab));
+  };
+  if (c.bos_id) check(kBos, *c.bos_id);
+  for (const std::int64_t id : c.eos_ids) check(kEos, id);
+}
+
 // Null is written, too: where a key is left out, transformers takes an id from the family's class.
 void write_token_ids(const ModelConfig& c, json& root) {
   const auto id = [](const std::optional<std::int64_t>& value) { return value ? json(*value) : json(); };
@@ -325,6 +336,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
         .at(where);
   }
   if (notes) {
+    note_unreachable_ids(c, where, *notes);
     const std::vector<std::string> unknown = keys_that_nobody_knows(c, root, families);
     if (!unknown.empty()) {
       const bool one = unknown.size() == 1;

@@ -189,6 +189,18 @@ TEST(ConfigKeys, OtherNamesGoBeforeTheUsualOnes) {
   }
 }
 
+TEST(ConfigKeys, IdsOutsideTheVocabularyAreNoted) {
+  json root = golden("llama");
+  root["vocab_size"] = 100;
+  root["bos_token_id"] = 99;
+  root["eos_token_id"] = {4, 100};
+  EXPECT_EQ(notes_of(root),
+            std::vector<std::string>{
+                "config.json: eos_token_id is 100, and the vocabulary has 100 tokens: no text holds it"});
+  root["eos_token_id"] = -1;
+  EXPECT_EQ(notes_of(root).size(), 1U);
+}
+
 // As transformers 5.23 has it.
 TEST(ConfigKeys, RopeParametersThatStandElsewhereOrNowhere) {
   json root = golden("llama");

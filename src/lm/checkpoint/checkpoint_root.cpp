@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <charconv>
 
+#include "base/terminal/terminal.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/checkpoint/checkpoint_save.h"
 
@@ -29,10 +30,6 @@ std::optional<std::int64_t> iteration_of(std::string_view name) {
   // "iter_100" or "iter_+0000100" are somebody else's.
   if (folder_name(iteration) != name) return std::nullopt;
   return iteration;
-}
-
-std::string in_gb(std::uint64_t bytes) {
-  return fmt::format("{} bytes ({:.2f} GB)", bytes, static_cast<double>(bytes) / 1e9);
 }
 
 void check_names(const Snapshot& snapshot) {
@@ -147,11 +144,13 @@ void CheckpointRoot::save(const Snapshot& snapshot) {
   std::optional<CheckpointSave> save;
   const auto no_space = [&](int code, std::uint64_t free) {
     const auto last = latest();
-    return FileError(fmt::format("cannot save checkpoint '{}': it needs {}, and {} are free",
-                                 folder(snapshot.iteration).string(), in_gb(save->bytes()), in_gb(free)),
-                     code,
-                     fmt::format("free some space on that disk, or keep fewer checkpoints{}",
-                                 last ? fmt::format("; {} is intact", folder_name(*last)) : std::string()));
+    return FileError(
+        fmt::format("cannot save checkpoint '{}': it needs {}, and {} are free",
+                    folder(snapshot.iteration).string(), human_bytes(static_cast<double>(save->bytes())),
+                    human_bytes(static_cast<double>(free))),
+        code,
+        fmt::format("free some space on that disk, or keep fewer checkpoints{}",
+                    last ? fmt::format("; {} is intact", folder_name(*last)) : std::string()));
   };
   const auto clean_up = [&](const Error& error) {
     // A full disk should at least get its space back; if that fails too, the next start sees to it.

@@ -28,6 +28,9 @@ class Validator {
 
   void run() {
     batches();
+    initial_weights();
+    rates();
+    saving();
     target();
     stages();
     precision();
@@ -100,6 +103,41 @@ class Validator {
                "seq_length ({}) is longer than max_position_embeddings ({}), which the model was made for",
                config_.seq_length, config_.max_position_embeddings));
     }
+  }
+
+  // Weights are usually drawn with 0.006 to 0.04; Megatron's keys allow anything.
+  void initial_weights() {
+    constexpr double kMaxUsual = 1;
+    if (config_.init_method_std <= kMaxUsual) return;
+    warn("init_method_std",
+         fmt::format("init_method_std is {}: with weights that start so large, training seldom gets anywhere "
+                     "(0.02 is usual)",
+                     config_.init_method_std));
+  }
+
+  // Values with which the weights never change.
+  void rates() {
+    constexpr double kTooSmallRate = 1e-10, kTooSmallNorm = 1e-6;
+    if (config_.train_iters == 0) return;
+    if (config_.lr < kTooSmallRate) {
+      warn("lr", fmt::format("lr is {}: steps of this size leave the weights as they are", config_.lr));
+    }
+    if (config_.clip_grad > 0 && config_.clip_grad < kTooSmallNorm) {
+      warn("clip_grad", fmt::format("clip_grad is {}: gradients of this size leave the weights as they are",
+                                    config_.clip_grad));
+    }
+  }
+
+  // Saving that never comes.
+  void saving() {
+    if (!config_.disable_last_saving || config_.save_interval <= config_.train_iters ||
+        config_.train_iters == 0)
+      return;
+    warn(last_set({"disable_last_saving", "save_interval"}),
+         fmt::format(
+             "no checkpoint will be written: disable_last_saving is true, and save_interval ({}) is more "
+             "than train_iters ({})",
+             config_.save_interval, config_.train_iters));
   }
 
   void target() {

@@ -244,6 +244,13 @@ TEST(Validate, Schedule) {
                                      "steps): the learning rate never decays"});
 }
 
+TEST(Validate, LargeInitialWeightsAreNamed) {
+  EXPECT_EQ(load_text(experiment_text(""), {"init_method_std=0.5"}).warnings, std::vector<std::string>{});
+  const std::vector<std::string> warnings = load_text(experiment_text(""), {"init_method_std=100"}).warnings;
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_EQ(warnings[0].find("command line: init_method_std is 100:"), 0U) << warnings[0];
+}
+
 TEST(Validate, Recompute) {
   expect_error({"recompute_granularity=full", "recompute_method=block"}, "recompute_method",
                "recompute_method: block needs recompute_num_layers");

@@ -162,6 +162,16 @@ TEST_F(FirstHour, WhatNoRankCanDoIsSaidOnceAndBeforeTheyStart) {
   EXPECT_THAT(result.err, Not(HasSubstr("rank ")));
 }
 
+TEST_F(FirstHour, RanksThatAreStartedHereWarnOnce) {
+  const ProgramResult result = trained(on_text({"train_iters=1", "lr_warmup_iters=40", "micro_batch_size=1",
+                                                "global_batch_size=2", "--nproc", "2", "exp_name=warned"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  constexpr std::string_view kWarning = "takes the whole schedule";
+  const std::size_t first = result.err.find(kWarning);
+  ASSERT_NE(first, std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find(kWarning, first + 1), std::string::npos) << result.err;
+}
+
 TEST_F(FirstHour, EpochsTokensAndMinutesBecomeSteps) {
   // A hundredth of 1000 paragraphs of about 70 bytes is held out; 64 tokens a sample, 4 samples a step.
   const ProgramResult epoch =

@@ -98,8 +98,7 @@ void ExperimentArguments::declare(Arguments& arguments, bool needs_file, const s
 }
 
 void ExperimentArguments::check_where_it_is(const std::map<std::string, std::string>& variables) const {
-  const Console silent{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
-  if (!names_a_file() || Env::posix().status(file_)) load(silent, 1, variables);
+  if (!names_a_file() || Env::posix().status(file_)) read(1, variables);
 }
 
 config::Experiment ExperimentArguments::load_with(const std::vector<std::string>& settings,
@@ -140,6 +139,11 @@ config::Experiment ExperimentArguments::read(std::int64_t ranks,
 config::Experiment ExperimentArguments::load(const Console& console, std::int64_t ranks,
                                              const std::map<std::string, std::string>& variables) const {
   config::Experiment experiment = read(ranks, variables);
+  announce(experiment, console);
+  return experiment;
+}
+
+void ExperimentArguments::announce(const config::Experiment& experiment, const Console& console) {
   if (!experiment.other_modules.empty()) {
     console.note(fmt::format("note: of the experiment's modules, {} is the one that is run, not {}",
                              experiment.module_name, fmt::join(experiment.other_modules, ", ")));
@@ -173,7 +177,6 @@ config::Experiment ExperimentArguments::load(const Console& console, std::int64_
     note_tracker(experiment, "mlflow", "MLflow",
                  "'primus report RUN --mlflow mlruns' writes a run's folder as files of MLflow", console);
   }
-  return experiment;
 }
 
 bool ExperimentArguments::names_a_model() const {

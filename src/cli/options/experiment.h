@@ -26,13 +26,16 @@ class ExperimentArguments {
   // are known; `variables` count before those of this process. Throws Error.
   config::Experiment load(const Console& console, std::int64_t ranks = 1,
                           const std::map<std::string, std::string>& variables = {}) const;
+  // The parts of load(): reads and validates, and writes nothing; writes what is odd or ignored.
+  config::Experiment read(std::int64_t ranks = 1,
+                          const std::map<std::string, std::string>& variables = {}) const;
+  static void announce(const config::Experiment& experiment, const Console& console);
   // Throws its mistakes where the file is here; files that only the job's nodes have are left to them.
   void check_where_it_is(const std::map<std::string, std::string>& variables) const;
   // The same again under further overrides, without a word.
   config::Experiment load_with(const std::vector<std::string>& settings, std::int64_t ranks);
 
  private:
-  config::Experiment read(std::int64_t ranks, const std::map<std::string, std::string>& variables) const;
   config::Experiment load_without_file() const;
   void refuse_unknown_options(const std::string& start) const;
   void refuse_lone_word(const std::string& start) const;

@@ -71,15 +71,14 @@ class Train : public Command {
   // them.
   void check_job(int nodes, int ranks_per_node,
                  const std::map<std::string, std::string>& variables) override {
-    const Console silent{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
     check_words();
     if (!experiment_.names_a_file() && !experiment_.names_a_model())
-      experiment_.load(silent);  // says what is missing
+      experiment_.read();  // says what is missing
     if (!experiment_.names_a_file() || !Env::posix().status(experiment_.file())) return;
     if (backend_) experiment_.choose_framework(*backend_);
     const int here = static_cast<int>(ranks_.here().value_or(ranks_per_node));
     const int world = nodes * here;
-    const config::Experiment experiment = experiment_.load(silent, std::max(world, 1), variables);
+    const config::Experiment experiment = experiment_.read(std::max(world, 1), variables);
     check_stage(experiment);
     if (experiment.framework != "native") {
       external_options(experiment);  // refuses options of the native engine
@@ -95,8 +94,7 @@ class Train : public Command {
   std::vector<launch::AbsentInput> absent_inputs(
       const std::map<std::string, std::string>& variables) override {
     if (!experiment_.names_a_file() || !Env::posix().status(experiment_.file())) return {};
-    const Console silent{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
-    const config::Experiment experiment = experiment_.load(silent, 1, variables);
+    const config::Experiment experiment = experiment_.read(1, variables);
     std::vector<launch::AbsentInput> absent;
     if (experiment.framework != "native") return absent;
     for (const MissingInput& input : missing_inputs(experiment))
@@ -107,10 +105,9 @@ class Train : public Command {
   bool needs_token() const override {
     if (dry_run_) return false;
     if (!experiment_.names_a_file() || !Env::posix().status(experiment_.file())) return true;
-    const Console silent{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
     ExperimentArguments chosen = experiment_;
     if (backend_) chosen.choose_framework(*backend_);
-    return chosen.load(silent).framework == "native";
+    return chosen.read().framework == "native";
   }
 
   int run(Console& console) override {
@@ -119,7 +116,10 @@ class Train : public Command {
     const auto place = comm::current_job();
     const std::int64_t world =
         place ? place->world : world_.value_or(ranks_.here().value_or(1) * ranks_.nodes());
-    config::Experiment experiment = experiment_.load(console, world);
+    config::Experiment experiment = experiment_.read(world);
+    // Native ranks that are started here load it again, and the first of them announces it.
+    const bool starts_ranks = !place && !dry_run_ && ranks_.several();
+    if (experiment.framework != "native" || !starts_ranks) ExperimentArguments::announce(experiment, console);
     check_stage(experiment);
     if (experiment.framework != "native") {
       if (export_ && !place) export_to(*export_, experiment, console);
@@ -138,7 +138,7 @@ class Train : public Command {
     ranks_.check_place(place);
     apply_environment(experiment);
     // Rank 0 does what is done once.
-    if (!place && ranks_.several()) {
+    if (starts_ranks) {
       check_transport(experiment, place);
       check_mesh(experiment, static_cast<int>(world));
       return launch_ranks(experiment, console);

@@ -437,6 +437,7 @@ class Train : public Command {
           fmt::format("target_eval_loss {} was {}\n", *target, s.reached_target ? "reached" : "not reached");
     }
     if (s.checkpoint) text += fmt::format("checkpoint {}\n", *s.checkpoint);
+    if (!s.checkpoint && s.last_step > 0) text += "no checkpoint was written\n";
     if (s.interrupted && s.last_step > 0) text += "the same command continues from there\n";
     console.print(text);
   }

@@ -8,14 +8,28 @@ namespace {
 
 class EventLogSink final : public RunListener {
  public:
-  EventLogSink(Path file, Env& env) : log_(std::move(file), env) {}
+  EventLogSink(const Path& file, Env& env)
+      : log_(file, env), reserve_(file.string() + ".reserve"), env_(env) {}
   bool wants(EventKind) const override { return true; }
-  void on(const RunEvent& event) override { log_.write(event); }
+  void on(const RunEvent& event) override {
+    if (event.kind() == EventKind::kEnd) free_reserve();
+    log_.write(event);
+    if (event.kind() == EventKind::kBegin) write_file_atomic(reserve_, std::string(kReserve, '\n'), env_);
+  }
   void sync() override { log_.sync(); }
   std::uint64_t dropped() const override { return log_.dropped(); }
 
  private:
+  // Room for the last event: a run that a full disk ends must be able to record why.
+  static constexpr std::size_t kReserve = std::size_t{16} << 10;
+
+  void free_reserve() {
+    if (env_.status(reserve_)) env_.remove_file(reserve_);
+  }
+
   EventLog log_;
+  Path reserve_;
+  Env& env_;
 };
 
 }  // namespace

@@ -389,7 +389,9 @@ std::string recorded_setting(const TrainerState& state, const std::string& key) 
 std::vector<SettingChange> changed_settings(std::string_view before, std::string_view after) {
   const auto old_settings = settings_of(before), new_settings = settings_of(after);
   std::vector<SettingChange> changes;
+  const auto is_unset = [](const std::string& value) { return value.empty() || value == "null"; };
   const auto note = [&](const std::string& key, const std::string& was, const std::string& is) {
+    if (is_unset(was) && is_unset(is)) return;
     const bool moves = std::find(kDataKeys.begin(), kDataKeys.end(), key) != kDataKeys.end();
     changes.push_back({key, was, is, moves});
   };

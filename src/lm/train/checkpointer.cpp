@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/terminal/terminal.h"
+#include "lm/train/base_weights.h"
 #include "lm/train/fp8_state.h"
 
 namespace primus {
@@ -94,7 +95,7 @@ void Checkpointer::load_or_initialize() {
   if (plan_.c.auto_continue_train) {
     const ResumePoint point = resume_point(checkpoint_root_of(plan_.e));
     if (point.reader) {
-      resume_from(*point.reader);
+      continue_run(*point.reader);
       return;
     }
   }
@@ -117,7 +118,16 @@ void Checkpointer::load_or_initialize() {
     plan_.c.finetune ? finetune_from(*point.reader) : resume_from(*point.reader);
   }
   progress_.base = load.string();
+  progress_.base_weights = identity_of_weights(load);
   plan_.log.info("weights loaded from {}", load.string());
+}
+
+void Checkpointer::continue_run(const CheckpointReader& checkpoint) {
+  const TrainerState state = read_trainer_state(checkpoint);
+  const std::string warning = check_base_weights(checkpoint, state, plan_.e, checkpoint_root_of(plan_.e));
+  if (!warning.empty()) plan_.log.warning("{}", warning);
+  progress_.base_weights = state.base_weights;
+  resume_from(checkpoint);
 }
 
 void Checkpointer::finetune_from(const CheckpointReader& checkpoint) {
@@ -276,6 +286,7 @@ std::string Checkpointer::trainer_state() const {
        .experiment = experiment_text(plan_.e),
        .optimizer = names_of(session_.optimizer().rules()),
        .base = progress_.base,
+       .base_weights = progress_.base_weights,
        .tokenizer = plan_.tokenizer_identity(),
        .data = plan_.data_identity()});
 }

@@ -41,6 +41,7 @@ class Checkpointer {
  private:
   // The newest good checkpoint in `root`; damaged ones are named in the log.
   ResumePoint resume_point(const Path& root) const;
+  void continue_run(const CheckpointReader& checkpoint);
   void resume_from(const CheckpointReader& checkpoint);
   void finetune_from(const CheckpointReader& checkpoint);
   // Says which settings have changed since the checkpoint, and what that means for the data.

@@ -210,6 +210,7 @@ std::string write_trainer_state(const TrainerState& s) {
                       {"finished", s.clock->finished}};
   }
   if (!s.base.empty()) state["base"] = s.base;
+  if (s.base_weights) state["base_weights"] = to_json(*s.base_weights);
   if (s.tokenizer) state["tokenizer"] = to_json(*s.tokenizer);
   if (s.data) state["data"] = to_json(*s.data);
   return state.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
@@ -263,6 +264,7 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint) {
   state.nan_iterations = json.contains("nan_iterations") ? integer("nan_iterations") : 0;
   if (const auto loss = json.find("lm_loss"); loss != json.end() && loss->is_number())
     state.lm_loss = loss->get<double>();
+  state.base_weights = identity_in(json, "base_weights");
   state.tokenizer = identity_in(json, "tokenizer");
   state.data = identity_in(json, "data");
   return state;

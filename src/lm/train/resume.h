@@ -18,7 +18,7 @@
 
 namespace primus {
 
-// A tokenizer or training data, by name and by a hash of its content.
+// Weights, a tokenizer or training data, by name and by a hash of its content.
 struct InputIdentity {
   std::string name;  // for people
   std::uint64_t fingerprint = 0;
@@ -41,8 +41,8 @@ struct TrainerState {
   std::string optimizer = "adam";  // the update rules (names_of); older checkpoints have AdamW
   std::string base =
       {};  // the folder of the weights it began from; empty: from nothing, or an older checkpoint
-  // What it was trained with; empty in checkpoints of older versions.
-  std::optional<InputIdentity> tokenizer, data;
+  // Those weights, and what the run was trained with; empty in checkpoints of older versions.
+  std::optional<InputIdentity> base_weights, tokenizer, data;
 };
 std::string write_trainer_state(const TrainerState& state);
 TrainerState read_trainer_state(const CheckpointReader& checkpoint);

@@ -73,6 +73,7 @@ struct RunProgress {
   std::optional<double> last_rate;  // the learning rate of the last step, of an earlier process too
   StepResult result;                // of the last step that was reported
   std::string base;  // the folder of the weights that the run began from; empty: it began from nothing
+  std::optional<InputIdentity> base_weights;  // of that folder, when the run began
   std::vector<std::string> rule_changes;  // since the process before: settings that decide what is learned
   std::optional<TrainingClock> clock;     // with train_minutes
 

@@ -1,0 +1,70 @@
+// A run is resumed only with the weights that it began from.
+#include "lm/train/base_weights.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "whole_runs.h"
+
+namespace primus::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class BaseWeights : public WholeRuns {
+ protected:
+  // A folder as other programs write it: no manifest.
+  Path plain_copy(const Path& checkpoint, const std::string& name) const {
+    const Path folder = folder_.path() / name;
+    std::filesystem::create_directories(folder);
+    for (const char* file : {"config.json", "model.safetensors"}) {
+      std::filesystem::copy_file(checkpoint / file, folder / file,
+                                 std::filesystem::copy_options::overwrite_existing);
+    }
+    return folder;
+  }
+};
+
+TEST_F(BaseWeights, OtherOnesAreRefused) {
+  const Path one = run("one", {"seed=1"}), other = run("other", {"seed=2"});
+  run("tuned", {load(one), "finetune=true"});
+  EXPECT_THAT(refusal("tuned", {load(other), "finetune=true", "train_iters=6"}),
+              AllOf(HasSubstr("began from the weights of '" + one.string() + "'"), HasSubstr(other.string()),
+                    HasSubstr("exp_name=NAME")));
+  // Nothing is left to do, and still another model was asked for.
+  EXPECT_THAT(refusal("tuned", {load(other), "finetune=true"}), HasSubstr("began from the weights of"));
+  run("tuned", {load(one), "finetune=true", "train_iters=6"});
+}
+
+TEST_F(BaseWeights, AreComparedByContent) {
+  const Path one = run("one", {"seed=1"}), other = run("other", {"seed=2"});
+  const Path folder = plain_copy(one, "model"), same = plain_copy(one, "same");
+  run("tuned", {load(folder)});
+  run("tuned", {load(same), "train_iters=6"});
+  plain_copy(other, "model");
+  EXPECT_THAT(refusal("tuned", {load(folder), "train_iters=8"}), HasSubstr("have changed since then"));
+  // A base that was moved away is not needed: the run's own checkpoint is continued.
+  remove_tree(folder);
+  run("tuned", {load(folder), "train_iters=8"});
+}
+
+TEST_F(BaseWeights, AreNotGivenToARunThatHasItsOwn) {
+  const Path one = run("one", {"seed=1"});
+  const Path plain = run("plain", {"seed=2"});
+  EXPECT_THAT(refusal("plain", {load(one), "seed=2", "train_iters=6"}),
+              HasSubstr("began from random weights"));
+  // Scripts for Megatron name the run's own checkpoints.
+  run("plain", {load(plain.parent_path()), "seed=2", "train_iters=6"});
+}
+
+TEST_F(BaseWeights, ALaterCheckpointOfTheRunIsOnlyTold) {
+  const Path one = run("one", {});
+  run("tuned", {load(one.parent_path()), "finetune=true"});
+  run("one", {"train_iters=6"});
+  run("tuned", {load(one.parent_path()), "finetune=true", "train_iters=6"});
+}
+
+}  // namespace
+}  // namespace primus::test

@@ -1,5 +1,6 @@
 #include "lm/train/base_weights.h"
 
+#define XXH_INLINE_ALL
 #include <fmt/format.h>
 #include <xxhash.h>
 

@@ -544,7 +544,8 @@ TEST(ConfigKeys, PublishedModelsGiveNoNote) {
        "num_local_experts output_router_logits residual_multiplier router_aux_loss_coef "
        "shared_intermediate_size"}};
   for (const auto& [name, keys] : published) {
-    const json root = golden(name);
+    json root = golden(name);
+    root["vocab_size"] = 1 << 20;  // the ids of special tokens are those of the published models
     EXPECT_EQ(notes_of(root), std::vector<std::string>{}) << name;
     json all = json::object();
     std::istringstream words(common + (" " + keys));

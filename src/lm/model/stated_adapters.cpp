@@ -1,0 +1,58 @@
+#include "lm/model/stated_adapters.h"
+
+#include <fmt/format.h>
+
+#include "config/lora_settings.h"
+
+namespace primus {
+
+void set_adapters(const config::Experiment& experiment, ModelConfig& model,
+                  std::vector<std::string>* warnings) {
+  const config::Value* const map = experiment.settings.find("lora");
+  if (!map || !map->is_map()) return;
+  const config::LoraSettings lora = config::read_lora(*map);
+  if (!lora.enabled) return;
+  model.lora = {.dim = lora.dim,
+                .alpha = lora.alpha,
+                .kaiming = lora.a_init == "kaiming",
+                .modules = lora.target_modules,
+                .training = {.dropout = lora.dropout, .drops_after = lora.dropout_position == "post"}};
+  const bool feed_forwards = model.lora.has("linear_fc1") || model.lora.has("linear_fc2");
+  if (model.moe.experts > 0 && feed_forwards && lora.dropout > 0) {
+    throw experiment.error_for(
+        "lora", "lora.dropout does not support adapters of experts (linear_fc1, linear_fc2)",
+        "set dropout of lora to 0.0, or its target_modules to [linear_qkv, linear_proj]");
+  }
+  if ((model.attention.latent.kv_rank > 0 || model.attention.compressed()) && model.lora.has("linear_qkv")) {
+    if (model.lora.modules.size() == 1)
+      throw experiment.error_for("lora",
+                                 "lora names linear_qkv alone, and latent attention has no such module",
+                                 "name linear_proj in target_modules");
+    if (warnings)
+      warnings->push_back(
+          fmt::format("{}: latent attention has no linear_qkv, so its queries, keys and values have no "
+                      "adapters, as in Primus",
+                      experiment.provenance_of("lora").describe()));
+  }
+  // Nothing would be trained, and a step without a backward pass has no loss.
+  bool attends = false;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) attends = attends || model.attends(layer);
+  if (!feed_forwards && !attends) {
+    throw experiment.error_for(
+        "lora",
+        model.linear.layers.empty()
+            ? "lora names modules of attention alone, and every layer of this model is a "
+              "short convolution instead (lfm_layer_types)"
+            : "lora names modules of attention alone, and every layer of this model has "
+              "linear attention instead (linear_attention_freq)",
+        "name linear_fc1 and linear_fc2 in target_modules");
+  }
+  // What balances experts is as frozen as they are.
+  model.moe.training.bias_update_rate = 0;
+  model.moe.training.quantile_bins = 0;
+  if (warnings && !experiment.trainer.load)
+    warnings->push_back(fmt::format("{}: lora without load trains adapters of a model that knows nothing",
+                                    experiment.provenance_of("lora").describe()));
+}
+
+}  // namespace primus

@@ -1,0 +1,154 @@
+#include "lm/model/stated_agreement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lm/model/config_reader.h"
+#include "lm/model/family_switches.h"
+#include "lm/model/setting_names.h"
+
+namespace primus {
+namespace {
+
+using turbo::RouterRule;
+using Layers = std::vector<std::int64_t>;
+
+class Agreement {
+ public:
+  explicit Agreement(const StatedModel& stated)
+      : stated_(stated), experiment_(stated.experiment), t_(stated.t), families_(stated.families) {}
+
+  ModelConfig as_the_family_has_it(const ModelConfig& c) const {
+    try {
+      return read_model_config(write_model_config(c, DType::kF32, families_), "", families_);
+    } catch (const Error& error) {
+      const std::string_view key = setting_of(error);
+      // Without experts they have no width, either, which some families miss first.
+      if (!t_.num_experts && (key == "num_experts" || key == "ffn_hidden_size")) {
+        throw experiment_.error_for(
+            stated_.is_set("num_experts") ? "num_experts" : "model_type",
+            fmt::format("num_experts is null, and model_type {} is a mixture of experts", t_.model_type),
+            "set num_experts, or choose another model_type");
+      }
+      if (key.empty()) {
+        throw experiment_.error_for("model_type",
+                                    fmt::format("as a model of type {}: {}", t_.model_type, error.what()),
+                                    error.hint());
+      }
+      throw experiment_.error_for(
+          stated_.is_set(key) ? key : "model_type",
+          fmt::format("{}: in the config.json of a {}, {}", key, t_.model_type, error.what()), error.hint());
+    }
+  }
+
+  // Refuses what was said and is not in `has`, the model as its family reads it.
+  void agree(const ModelConfig& has, const ModelConfig& said) const {
+    same("untie_embeddings_and_output_weights", !said.tied_embeddings, !has.tied_embeddings);
+    if (!always_latent(families_.find(has.family)))
+      same("multi_latent_attention", t_.multi_latent_attention, has.attention.latent.kv_rank > 0);
+    same_fields({ModelPart::kModel, ModelPart::kLatent, ModelPart::kAttention, ModelPart::kIndexer,
+                 ModelPart::kLinear},
+                said, has);
+    same("window_size", said.attention.window, has.attention.window);
+    same_layers(said.attention.chunk > 0 ? "attention_chunk_size" : "window_attn_skip_freq",
+                said.attention.local_layers, has.attention.local_layers);
+    same_layers("lfm_layer_types", said.conv_layers, has.conv_layers);
+    same_layers("compress_ratios", said.attention.sparse_layers, has.attention.sparse_layers);
+    same_layers("compress_ratios", said.attention.heavy_layers, has.attention.heavy_layers);
+    same("hc_mult", said.hyper.streams, has.hyper.streams);
+    same_layers("linear_attention_freq", said.linear.layers, has.linear.layers);
+    same_layers("no_rope_freq", said.attention.no_rope_layers, has.attention.no_rope_layers);
+    same("num_experts", said.moe.experts, has.moe.experts);
+    if (has.moe.experts == 0) return;
+    if (has.ffn == has.moe.ffn) one_width("ffn_hidden_size", said.ffn, "moe_ffn_hidden_size", said.moe.ffn);
+    if (has.moe.shared_ffn != said.moe.shared_ffn && has.moe.shared_ffn == has.moe.ffn) {
+      one_width("moe_ffn_hidden_size", said.moe.ffn, "moe_shared_expert_intermediate_size",
+                said.moe.shared_ffn);
+    }
+    same_fields({ModelPart::kMoe, ModelPart::kRouter}, said, has);
+    Layers mixtures, mixtures_said;
+    for (std::int64_t layer = 0; layer < has.layers; ++layer) {
+      if (has.moe.routed(layer)) mixtures.push_back(layer);
+      if (said.moe.routed(layer)) mixtures_said.push_back(layer);
+    }
+    same_layers("moe_layer_freq", mixtures_said, mixtures);
+    const RouterRule& router = has.moe.router;
+    const bool softmax = router.scoring == RouterRule::Scoring::kSoftmax;
+    if_said<std::string>("moe_router_score_function", t_.moe_router_score_function,
+                         softmax                                                ? "softmax"
+                         : router.scoring == RouterRule::Scoring::kSqrtSoftplus ? "sqrtsoftplus"
+                                                                                : "sigmoid");
+    if_said("moe_router_pre_softmax", t_.moe_router_pre_softmax, softmax && !router.normalise);
+    if_said("moe_router_enable_expert_bias", t_.moe_router_enable_expert_bias, has.moe.choice_bias);
+    if_said("moe_apply_probs_on_input", t_.moe_apply_probs_on_input, has.moe.weigh_input);
+  }
+
+ private:
+  // The setting that an error about a config.json points to; empty: none.
+  static std::string_view setting_of(const Error& error) {
+    const auto* about = dynamic_cast<const ConfigKeyError*>(&error);
+    const auto settings = settings_behind(about ? about->key() : std::string_view());
+    return settings.empty() ? std::string_view() : settings.front();
+  }
+
+  template <class T>
+  void same(std::string_view key, const T& said, const T& has) const {
+    if (said != has) throw stated_.differs(key, fmt::format("{}", has));
+  }
+  void same_fields(std::initializer_list<ModelPart> parts, const ModelConfig& said,
+                   const ModelConfig& has) const {
+    for_each_model_field([&](const auto& field) {
+      // Not of rope, which has optional numbers: a config.json leaves out what its kind does not have.
+      if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(field.of(has))>>) {
+        if (std::ranges::find(parts, field.part) != parts.end())
+          same(field.name, field.of(said), field.of(has));
+      }
+    });
+  }
+  void same_layers(std::string_view key, const Layers& said, const Layers& has) const {
+    if (said == has) return;
+    throw stated_.differs(key, has.empty() ? "no layers" : fmt::format("layers {}", fmt::join(has, ", ")));
+  }
+  template <class T>
+  void if_said(std::string_view key, const std::optional<T>& said, const T& has) const {
+    if (said) same(key, *said, has);
+  }
+
+  // Two keys of what the family has one number for: whoever sets one must set the other, too.
+  void one_width(std::string_view a, std::int64_t said_a, std::string_view b, std::int64_t said_b) const {
+    if (said_a == said_b) return;
+    if (experiment_.provenance_of(b).layer >= experiment_.provenance_of(a).layer) {
+      std::swap(a, b);
+      std::swap(said_a, said_b);
+    }
+    throw experiment_.error_for(a,
+                                fmt::format("{} is {}, and {} {}: model_type {} has one width for both", a,
+                                            said_a, b, said_b, t_.model_type),
+                                fmt::format("set {} to {}, too", b, said_a));
+  }
+
+  const StatedModel& stated_;
+  const config::Experiment& experiment_;
+  const config::TrainerConfig& t_;
+  const FamilyRegistry& families_;
+};
+
+}  // namespace
+
+ModelConfig as_its_family_has_it(const StatedModel& stated, const ModelConfig& said) {
+  const Agreement agreement(stated);
+  ModelConfig read = agreement.as_the_family_has_it(said);
+  agreement.agree(read, said);
+  return read;
+}
+
+}  // namespace primus

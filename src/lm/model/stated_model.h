@@ -1,0 +1,60 @@
+// What an experiment states of its model: the settings, which of them somebody has set, and the errors that
+// point to them. Internal to lm/model. Const and without state of its own: any number of threads.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "config/experiment.h"
+#include "lm/model/family.h"
+#include "lm/model/model_config.h"
+#include "lm/model/model_fields.h"
+
+namespace primus {
+
+// The model_type of what no published architecture has.
+inline constexpr const char* kOwnFamily = "primus_gpt";
+// In lfm_layer_types: a layer with a short convolution.
+inline constexpr std::string_view kConvolutionType = "conv";
+// In experimental_attention_variant.
+inline constexpr const char *kGatedDeltaVariant = "gated_delta_net", *kSparseVariant = "dsa";
+
+class StatedModel {
+ public:
+  // All must outlive this. `without_effect` may be null.
+  StatedModel(const config::Experiment& of, const FamilyRegistry& registry,
+              std::vector<std::string>* without_effect)
+      : experiment(of), t(of.trainer), families(registry), warnings(without_effect) {}
+
+  // The family that the settings mean. Throws where Primus has none of that name.
+  const Family& family() const;
+  // Refuses a switch that says something else than the family.
+  void check_switches(const Family& family) const;
+  // Whether the experiment or a command sets the key, rather than a default.
+  bool is_set(std::string_view key) const;
+  bool has_sinks() const { return t.use_sink_attention || t.softmax_type == "learnable"; }
+  // The error of a model_type that has `has` for the key.
+  Error differs(std::string_view key, std::string_view has) const;
+  // Takes over the fields of these parts.
+  void take(std::initializer_list<ModelPart> parts, ModelConfig& c) const {
+    for_each_model_field([&](const auto& field) {
+      if (std::ranges::find(parts, field.part) != parts.end()) field.read(t, c);
+    });
+  }
+
+  const config::Experiment& experiment;
+  const config::TrainerConfig& t;  // its settings
+  const FamilyRegistry& families;
+  std::vector<std::string>* const warnings;  // of settings without effect; may be null
+
+ private:
+  std::string family_name() const;
+  std::string gated_delta_family() const;
+  void warn_of_own_family(const std::string& reason, std::string_view key) const;
+};
+
+}  // namespace primus

@@ -1,0 +1,304 @@
+#include "lm/model/stated_parts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "config/stages.h"
+#include "lm/model/family_switches.h"
+#include "lm/model/layer_pattern.h"
+
+namespace primus {
+namespace {
+
+using turbo::RouterRule;
+using Layers = std::vector<std::int64_t>;
+
+class PartsReader {
+ public:
+  explicit PartsReader(const StatedModel& stated)
+      : stated_(stated), experiment_(stated.experiment), t_(stated.t), families_(stated.families) {}
+
+  void read(ModelConfig& c) const {
+    rope(c);
+    if (t_.multi_latent_attention || always_latent(families_.find(c.family))) latent(c);
+    convolutions(c);
+    linear_attention(c);
+    local_attention(c);
+    experts(c);
+    compressed(c);
+  }
+
+ private:
+  void rope(ModelConfig& c) const {
+    RopeScaling& s = c.rope_scaling;
+    s.kind = t_.rope_scaling_type == "llama3"     ? RopeScaling::Kind::kLlama3
+             : t_.rope_scaling_type == "linear"   ? RopeScaling::Kind::kLinear
+             : t_.rope_scaling_type == "yarn"     ? RopeScaling::Kind::kYarn
+             : t_.rope_scaling_type == "longrope" ? RopeScaling::Kind::kLongrope
+                                                  : RopeScaling::Kind::kNone;
+    if (s.kind == RopeScaling::Kind::kNone) return;
+    const bool latents = t_.multi_latent_attention || !t_.compress_ratios.empty();
+    s.factor = latents ? t_.rotary_scaling_factor : t_.rope_scaling_factor;
+    stated_.take({ModelPart::kRope}, c);
+    if (s.kind != RopeScaling::Kind::kLongrope) return;
+    s.short_factor = divisors("rope_short_factor", t_.rope_short_factor);
+    s.long_factor = divisors("rope_long_factor", t_.rope_long_factor);
+  }
+
+  std::vector<double> divisors(std::string_view key, const std::vector<std::string>& words) const {
+    std::vector<double> numbers;
+    for (const std::string& word : words) {
+      double number = 0;
+      const char* const end = word.data() + word.size();
+      const auto [stop, error] = std::from_chars(word.data(), end, number);
+      if (error != std::errc() || stop != end || !(number > 0)) {
+        throw experiment_.error_for(key, fmt::format("{} has '{}'", key, word),
+                                    "write a list of positive numbers, one for each rotary frequency");
+      }
+      numbers.push_back(number);
+    }
+    return numbers;
+  }
+
+  void latent(ModelConfig& c) const {
+    stated_.take({ModelPart::kLatent}, c);
+    c.kv_heads = c.heads;
+    c.head_dim = t_.qk_head_dim + t_.qk_pos_emb_head_dim;
+  }
+
+  // The layers that a pattern holds for: those `every` says for a number, those with a 1 in a list.
+  template <class Every>
+  Layers layers(std::string_view key, const std::vector<std::string>& words, Every every) const {
+    const std::optional<LayerPattern> pattern = parse_layer_pattern(words, t_.num_layers);
+    if (!pattern) {
+      throw experiment_.error_for(key,
+                                  fmt::format("{} is '{}', which is no pattern of {} layers", key,
+                                              fmt::join(words, " "), t_.num_layers),
+                                  fmt::format("write a number, or {} zeros and ones such as ([0]*{}+[1]*{})",
+                                              t_.num_layers, 1, t_.num_layers - 1));
+    }
+    if (pattern->every == 0 && static_cast<std::int64_t>(pattern->per_layer.size()) != t_.num_layers) {
+      throw experiment_.error_for(key,
+                                  fmt::format("{} has {} layers, and num_layers is {}", key,
+                                              pattern->per_layer.size(), t_.num_layers),
+                                  fmt::format("set {} for {} layers, too", key, t_.num_layers));
+    }
+    Layers chosen;
+    for (std::int64_t layer = 0; layer < t_.num_layers; ++layer) {
+      if (pattern->every > 0 ? every(layer, pattern->every)
+                             : pattern->per_layer[static_cast<std::size_t>(layer)]) {
+        chosen.push_back(layer);
+      }
+    }
+    return chosen;
+  }
+
+  // window_size's first number: a list of two, or a tuple as Python writes it.
+  std::int64_t window() const {
+    std::string text = fmt::format("{}", fmt::join(t_.window_size, ","));
+    std::erase_if(text, [](char x) { return x == '(' || x == ')' || x == '[' || x == ']' || x == ' '; });
+    std::int64_t left = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, left);
+    if (error != std::errc() || left < 0 || left >= (std::int64_t{1} << 40) ||
+        (std::string_view(stop, end) != ",0" && std::string_view(stop, end) != ",,0")) {
+      throw experiment_.error_for("window_size", fmt::format("window_size is '{}'", text),
+                                  "write [left, 0]: tokens before a token that it sees");
+    }
+    return left + 1;  // and itself
+  }
+
+  void convolutions(ModelConfig& c) const {
+    const auto refuse = [&](const std::string& what) {
+      return experiment_.error_for(
+          "lfm_layer_types", what,
+          fmt::format("write conv or full_attention for each of {} layers", t_.num_layers));
+    };
+    const std::vector<std::string>& types = t_.lfm_layer_types;
+    if (types.empty()) return;
+    if (static_cast<std::int64_t>(types.size()) != t_.num_layers) {
+      throw refuse(
+          fmt::format("lfm_layer_types has {} layers, and num_layers is {}", types.size(), t_.num_layers));
+    }
+    for (std::size_t layer = 0; layer < types.size(); ++layer) {
+      if (types[layer] == kConvolutionType) {
+        c.conv_layers.push_back(static_cast<std::int64_t>(layer));
+      } else if (types[layer] != "full_attention") {
+        throw refuse(fmt::format("lfm_layer_types has '{}', which is no kind of layer", types[layer]));
+      }
+    }
+    if (!c.conv_layers.empty()) refuse_modules("short convolutions");
+  }
+
+  // Modules of multi-token prediction, in models with such layers.
+  void refuse_modules(std::string_view layers) const {
+    if (t_.mtp_num_layers.value_or(0) == 0) return;
+    throw experiment_.error_for("mtp_num_layers",
+                                fmt::format("multi-token prediction is not there for models with {}", layers),
+                                "set mtp_num_layers to null");
+  }
+
+  void linear_attention(ModelConfig& c) const {
+    stated_.take({ModelPart::kLinear}, c);
+    if (!t_.linear_attention_freq.empty()) {
+      c.linear.layers = layers("linear_attention_freq", t_.linear_attention_freq,
+                               [](std::int64_t layer, std::int64_t n) { return (layer + 1) % n != 0; });
+    } else if (t_.experimental_attention_variant == kGatedDeltaVariant) {
+      throw experiment_.error_for(
+          "experimental_attention_variant",
+          "experimental_attention_variant gated_delta_net needs linear_attention_freq",
+          "set linear_attention_freq: 4 for one layer of attention behind each three");
+    }
+    // A module is like the last layer, which in Kimi's is latent attention.
+    if (!c.linear.layers.empty() && (c.linear.has(c.layers - 1) || !always_latent(families_.find(c.family))))
+      refuse_modules("linear attention");
+  }
+
+  // What each layer pools, of a list that stands in quotes or not; then that of multi-token prediction's.
+  void compressed(ModelConfig& c) const {
+    std::string text = fmt::format("{}", fmt::join(t_.compress_ratios, ","));
+    std::erase_if(text, [](char x) { return x == '(' || x == ')' || x == '[' || x == ']' || x == ' '; });
+    if (t_.hc_mult.value_or(0) > 1) c.hyper.streams = *t_.hc_mult;
+    if (text.empty()) {
+      if (c.family != "deepseek_v4") {
+        if (t_.attn_sliding_window.value_or(0) > 0) throw stated_.differs("attn_sliding_window", "null");
+        if (t_.attn_sink) throw stated_.differs("attn_sink", "false");
+        if (t_.swiglu_limit.value_or(0) > 0) throw stated_.differs("swiglu_limit", "null");
+        return;
+      }
+      throw experiment_.error_for("compress_ratios",
+                                  "compress_ratios is null, and model_type deepseek_v4 pools latents",
+                                  "write 0, 4 or 128 for each layer, or choose another model_type");
+    }
+    if (stated_.is_set("attn_sink") && !t_.attn_sink) throw stated_.differs("attn_sink", "true");
+    if (stated_.is_set("hybrid_attention_enabled") && !t_.hybrid_attention_enabled)
+      throw stated_.differs("hybrid_attention_enabled", "true");
+    AttentionConfig& a = c.attention;
+    std::int64_t layer = 0;
+    for (std::size_t at = 0; at <= text.size(); ++layer) {
+      const std::size_t end = std::min(text.find(',', at), text.size());
+      const std::string word = text.substr(at, end - at);
+      at = end + 1;
+      if (word.empty() && at > text.size()) break;
+      const bool known = word == "0" || word == "4" || word == "128";
+      if (!known || (layer >= c.layers && word != "0")) {
+        throw experiment_.error_for(
+            "compress_ratios",
+            fmt::format("compress_ratios has '{}' {} {} layers", word,
+                        known ? "behind the" : "among those of", c.layers),
+            "write 0, 4 or 128 for each layer, and 0 for those of multi-token prediction");
+      }
+      if (layer >= c.layers) continue;
+      a.local_layers.push_back(layer);
+      if (word == "4") a.sparse_layers.push_back(layer);
+      if (word == "128") a.heavy_layers.push_back(layer);
+    }
+    if (layer < c.layers)
+      throw experiment_.error_for(
+          "compress_ratios",
+          fmt::format("compress_ratios has {} layers, and num_layers is {}", layer, c.layers));
+    a.latent.q_rank = t_.q_lora_rank.value_or(0);
+    a.window = t_.attn_sliding_window.value_or(0);
+    c.rotary_fraction = static_cast<double>(t_.qk_pos_emb_head_dim) / static_cast<double>(c.head_dim);
+    c.hyper = {.streams = t_.hc_mult.value_or(1), .iterations = t_.hc_sinkhorn_iters, .epsilon = t_.hc_eps};
+    // YaRN scales no rotation here, as in AMD Primus (mscale = mscale_all_dim).
+    if (c.rope_scaling.kind == RopeScaling::Kind::kYarn) c.rope_scaling.attention_factor = 1;
+    c.rope_scaling.mscale = c.rope_scaling.mscale_all_dim = std::nullopt;
+    c.ffn = c.moe.ffn;  // no layer has an ordinary feed-forward
+    c.moe.choice_bias = t_.moe_router_enable_expert_bias.value_or(true);
+    c.moe.swiglu_limit =
+        t_.swiglu_limit.value_or(0) > 0 ? *t_.swiglu_limit : t_.activation_func_clamp_value.value_or(0);
+    for (const auto& [key, packs] : {std::pair("reset_attention_mask", t_.reset_attention_mask),
+                                     std::pair("enable_packed_sequences", config::separates_documents(t_))}) {
+      if (!packs) continue;
+      throw experiment_.error_for(
+          key, "blocks of pooled tokens (compress_ratios) know no documents within a sequence",
+          fmt::format("set {} to false", key));
+    }
+    if (t_.sample_interval) {
+      throw experiment_.error_for("sample_interval",
+                                  fmt::format("models of type {} do not write texts: pooled latents "
+                                              "(compress_ratios) are not kept from token to token",
+                                              c.family),
+                                  "set sample_interval to null");
+    }
+  }
+
+  void local_attention(ModelConfig& c) const {
+    AttentionConfig& a = c.attention;
+    if (!t_.no_rope_freq.empty()) {
+      a.no_rope_layers = layers("no_rope_freq", t_.no_rope_freq,
+                                [](std::int64_t layer, std::int64_t n) { return layer % n == n - 1; });
+    }
+    const Family& family = families_.find(c.family);
+    a.qkv_bias = leaves_open(family, "add_qkv_bias") && t_.add_qkv_bias.value_or(false);
+    a.qk_norm = leaves_open(family, "qk_layernorm") && t_.qk_layernorm.value_or(false);
+    a.sinks = leaves_open(family, "softmax_type") && stated_.has_sinks();
+    if (t_.attention_chunk_size && !t_.window_size.empty()) {
+      throw experiment_.error_for("window_size", "window_size and attention_chunk_size exclude each other",
+                                  "leave one out");
+    }
+    if (!t_.window_size.empty()) {
+      a.window = window();
+      const std::vector<std::string> all = {"1000000000"};
+      a.local_layers =
+          layers("window_attn_skip_freq", t_.window_attn_skip_freq.empty() ? all : t_.window_attn_skip_freq,
+                 [](std::int64_t layer, std::int64_t n) { return (layer + 1) % n != 0; });
+    } else if (!t_.window_attn_skip_freq.empty()) {
+      throw experiment_.error_for("window_attn_skip_freq", "window_attn_skip_freq needs window_size",
+                                  "set window_size: [tokens, 0]");
+    }
+    if (t_.attention_chunk_size) {
+      for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+        if (a.rope(layer)) a.local_layers.push_back(layer);
+      }
+    }
+  }
+
+  void experts(ModelConfig& c) const {
+    if (!t_.num_experts) return;  // what else is said of them has no effect, and a warning says so
+    MoeConfig& moe = c.moe;
+    RouterRule& router = moe.router;
+    stated_.take({ModelPart::kMoe, ModelPart::kRouter}, c);
+    if (!t_.moe_ffn_hidden_size) moe.ffn = c.ffn;
+    if (!t_.moe_router_group_topk) router.top_groups = router.groups;
+    if (t_.moe_router_topk > moe.experts) {
+      throw experiment_.error_for("moe_router_topk", fmt::format("moe_router_topk is {}, and num_experts {}",
+                                                                 t_.moe_router_topk, moe.experts));
+    }
+    if (!t_.moe_layer_freq.empty()) {
+      const Layers routed = layers("moe_layer_freq", t_.moe_layer_freq,
+                                   [](std::int64_t layer, std::int64_t n) { return layer % n == 0; });
+      for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+        if (!std::binary_search(routed.begin(), routed.end(), layer)) moe.dense_layers.push_back(layer);
+      }
+    }
+    router.normalise = !t_.moe_router_pre_softmax.value_or(false);
+    if (c.family == "lfm2_moe") moe.choice_bias = t_.moe_router_enable_expert_bias.value_or(true);
+    if (c.family != kOwnFamily) return;  // the others have one way of scoring
+    const bool v3 = t_.model_type == "deepseek_v3";
+    moe.choice_bias = t_.moe_router_enable_expert_bias.value_or(v3);
+    if (t_.moe_router_score_function.value_or(v3 ? "sigmoid" : "softmax") != "sigmoid") return;
+    router.scoring = RouterRule::Scoring::kSigmoid;
+    router.normalise = router.top_k > 1;  // Megatron-LM divides by the sum of several
+  }
+
+  const StatedModel& stated_;
+  const config::Experiment& experiment_;
+  const config::TrainerConfig& t_;
+  const FamilyRegistry& families_;
+};
+
+}  // namespace
+
+void read_stated_parts(const StatedModel& stated, ModelConfig& c) { PartsReader(stated).read(c); }
+
+}  // namespace primus

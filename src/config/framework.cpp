@@ -32,6 +32,11 @@ const FrameworkEntry* find_framework(std::string_view name) {
   return found == frameworks().end() ? nullptr : &*found;
 }
 
+bool has_own_settings(std::string_view framework) {
+  const FrameworkEntry* entry = find_framework(framework);
+  return entry && entry->translator;
+}
+
 std::span<const std::string_view> framework_names() {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> all;

@@ -32,6 +32,8 @@ std::unique_ptr<Translator> make_translator(const BackendFields& fields, const V
 
 // Null where there is none of that name.
 const FrameworkEntry* find_framework(std::string_view name);
+// Whether experiments for this framework are written with its settings instead of our keys.
+bool has_own_settings(std::string_view framework);
 // Ordered by place.
 std::span<const std::string_view> framework_names();
 

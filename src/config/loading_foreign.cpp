@@ -1,0 +1,178 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "config/foreign.h"
+#include "config/keys.h"
+#include "config/loading.h"
+
+namespace primus::config {
+namespace {
+
+class ForeignSettings {
+ public:
+  explicit ForeignSettings(Loading& loading)
+      : loading_(loading),
+        files_(loading.files),
+        read_variable_(loading.read_variable),
+        dir_(loading.dir),
+        engine_(loading.engine),
+        layers_(loading.layers),
+        names_(loading.names),
+        problems_(loading.problems),
+        result_(loading.result) {}
+
+  // Whether the file is written with the settings of its framework, and not with our keys.
+  bool is_foreign(const Value& module) {
+    if (!has_own_settings(engine_)) return false;
+    foreign_.emplace(BackendFields::load(engine_, files_.preset_dirs()));
+    const Value* overrides = module.find("overrides");
+    if (!overrides || !overrides->is_map()) return true;
+    const auto theirs = [&](const Member& m) { return knows(*foreign_, m.key); };
+    const auto ours = [&](const Member& m) { return find_key(m.key) && !knows(*foreign_, m.key); };
+    return std::ranges::count_if(overrides->members, theirs) >=
+           std::ranges::count_if(overrides->members, ours);
+  }
+
+  void read(const Value& module, const Value& arguments) {
+    Value settings, own;
+    settings.kind = own.kind = Value::Kind::kMap;
+    if (const Value* name = preset_name(loading_, "model")) merge_preset(*name, "models", settings);
+    if (const Value* name = preset_name(loading_, "config")) merge_preset(*name, "modules", settings);
+    if (const Value* over = module.find("overrides"); over && over->is_map()) {
+      for (const Member& member : over->members) {
+        if (!knows(*foreign_, member.key) && is_misplaced_variable(loading_, member)) continue;
+        Value one;
+        one.kind = Value::Kind::kMap;
+        one.members.push_back(member);
+        merge(settings, one);
+      }
+    }
+    // On the command line both kinds of keys do; ours stand over theirs.
+    for (const Member& argument : arguments.members) {
+      Value& target = knows(*foreign_, argument.key) && !is_own_scalar(argument) ? settings : own;
+      Value one;
+      one.kind = Value::Kind::kMap;
+      one.members.push_back(argument);
+      merge(target, one);
+    }
+    check_settings(*foreign_, settings, problems_);
+    problems_.throw_if_any();
+    const bool stays = result_.framework == engine_;
+    Problems unmapped;  // what stays with its framework need not mean anything here
+    Translation translation = to_own_keys(*foreign_, settings, ranks(), stays ? unmapped : problems_);
+    if (!stays) {
+      result_.warnings.insert(result_.warnings.end(), translation.warnings.begin(),
+                              translation.warnings.end());
+      for (const auto& [reason, names] : translation.dropped)
+        result_.warnings.push_back(
+            fmt::format("without a counterpart ({}): {}", reason, fmt::join(names, ", ")));
+    }
+    problems_.throw_if_any();
+    if (!translation.model_preset.empty() && !has_own_model_) {
+      problems_.collect([&] {
+        Value name;
+        name.kind = Value::Kind::kString;
+        name.text = translation.model_preset;
+        name.origin = translation.model_origin;
+        add_layer(loading_, files_.load(files_.find_preset(name, "models", "native", dir_)),
+                  Layer::kModelPreset);
+      });
+    }
+    // One that names no tokenizer has the model's.
+    add_layer(loading_, translation.settings, Layer::kOverrides);
+    for (const auto& [key, name] : translation.names) {
+      if (layers_.contains(key)) names_[key] = name;
+    }
+    add_layer(loading_, own, Layer::kCommandLine);
+    if (stays) {
+      put_own_keys(own, settings);
+      loading_.kept_settings = std::move(settings);
+    }
+  }
+
+ private:
+  // The preset `name`, into `settings`; a model of ours becomes a layer of its own.
+  void merge_preset(const Value& name, std::string_view kind, Value& settings) {
+    problems_.collect([&] {
+      const Value preset = files_.load(files_.find_preset(name, kind, engine_, dir_));
+      const bool theirs =
+          std::ranges::all_of(preset.members, [&](const Member& m) { return knows(*foreign_, m.key); });
+      if (!theirs && kind == "models") {
+        add_layer(loading_, preset, Layer::kModelPreset);
+        has_own_model_ = true;
+      } else {
+        merge(settings, preset);
+      }
+    });
+  }
+
+  // Of the job, as torchrun's variable has it.
+  int64_t ranks() const {
+    const std::optional<std::string> text = read_variable_("WORLD_SIZE");
+    const Value value = text ? plain_scalar(*text, {}) : Value{};
+    return value.kind == Value::Kind::kInt && value.integer > 0 ? value.integer : 1;
+  }
+
+  // `optimizer=muon` is our key, `optimizer.lr=1e-4` one of TorchTitan's.
+  bool is_own_scalar(const Member& member) const {
+    return find_key(member.key) && member.value.is_scalar() && !foreign_->find(member.key);
+  }
+
+  // Keys of ours from the command line, as the settings of the framework that they are.
+  void put_own_keys(const Value& own, Value& settings) {
+    for (const Member& member : own.members) {
+      const KeySpec* key = find_key(member.key);
+      if (!key) continue;  // add_layer() has said so
+      const Member* found = nullptr;
+      for (const Member& row : foreign_->keys("settings").members) {
+        const Value* mine = row.value.find("key");
+        if (mine && mine->text == key->name) found = &row;
+      }
+      if (!found) {
+        problems_.add(error_at(member.origin,
+                               fmt::format("{} has no single setting of {} that says it", key->name,
+                                           foreign_->keys().find("title")->text),
+                               fmt::format("set it by {}'s own names, such as --training.steps 100", engine_),
+                               member.key.size()));
+        continue;
+      }
+      Value value = member.value;
+      if (const Value* values = found->value.find("values")) {
+        for (const Member& pair : values->members) {
+          if (pair.value.text == member.value.text) value = plain_scalar(pair.key, member.value.origin);
+        }
+      }
+      set_path(settings, found->key, std::move(value));
+    }
+  }
+
+  std::optional<BackendFields> foreign_;  // of the engine that the file is written for
+  bool has_own_model_ = false;            // beside settings of another framework
+  Loading& loading_;
+  FileLoader& files_;
+  const ReadVariable& read_variable_;
+  const std::filesystem::path& dir_;
+  std::string& engine_;
+  std::map<std::string, Layer>& layers_;
+  std::map<std::string, std::string>& names_;
+  Problems& problems_;
+  Experiment& result_;
+};
+
+}  // namespace
+
+bool read_foreign(Loading& loading, const Value& arguments) {
+  ForeignSettings settings(loading);
+  const Value& module = loading.module();
+  if (!settings.is_foreign(module)) return false;
+  settings.read(module, arguments);
+  return true;
+}
+
+}  // namespace primus::config

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lm/train/loaded_tokenizer.h"
+#include "turbo/devices/devices.h"
 
 namespace primus {
 
@@ -64,6 +65,13 @@ InputIdentity RunPlan::tokenizer_identity() const {
 std::optional<InputIdentity> RunPlan::data_identity() const {
   if (!datasets.train) return std::nullopt;
   return InputIdentity{.name = objective->data_name(c), .fingerprint = datasets.train_fingerprint};
+}
+
+DeviceSpec RunPlan::choose_device(std::vector<std::string>* notes) const {
+  DeviceSpec spec = turbo::choose_device(device_spec_of(e, ranks.on_host()), notes);
+  const bool named = c.device.find(':') != std::string::npos;
+  if (spec.kind != "cpu" && !named) spec.ordinal = ranks.number_on_host();
+  return spec;
 }
 
 data::BatchLoaderOptions RunPlan::loader_options(std::int64_t first_sample, std::int64_t samples) const {

@@ -33,6 +33,8 @@ struct RunPlan {
           const FamilyRegistry& registry, Logger& logger, const TrainerOptions& run_options,
           std::vector<std::string> notes);
 
+  // The device this rank trains on: of several GPUs on a host, each rank takes its own.
+  DeviceSpec choose_device(std::vector<std::string>* notes = nullptr) const;
   // Publishes what is being done, and how much of it.
   void phase(std::string_view what, std::optional<double> share = {}) const;
   data::TokenizeProgressFn tokenize_progress() const;
@@ -65,7 +67,8 @@ struct RunPlan {
 };
 
 struct RunProgress {
-  std::int64_t iteration = 0;  // steps whose update is enqueued
+  std::int64_t iteration = 0;        // steps whose update is enqueued
+  std::int64_t first_iteration = 0;  // completed when this process began
   // The run ends with it: train_iters, or where it reached its target, or where its time is over.
   std::int64_t last_iteration = 0;
   static constexpr std::int64_t kNoLastIteration = std::numeric_limits<std::int64_t>::max();

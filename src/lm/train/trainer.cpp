@@ -20,8 +20,8 @@ Trainer::~Trainer() = default;
 void Trainer::prepare() {
   std::unique_ptr<Objective> objective = make_objective(experiment_.trainer);
   ObjectivePlan plan = objective->plan(experiment_, families_, options_.job ? options_.job->size() : 1);
-  run_ = std::make_unique<Run>(std::move(objective), plan.experiment, families_, log_, options_, notes_);
-  run_->facts = std::move(plan.facts);
+  run_ = std::make_unique<Run>(std::move(objective), plan.experiment, families_, log_, options_, notes_,
+                               std::move(plan.facts));
   run_->prepare();
 }
 

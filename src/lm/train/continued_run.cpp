@@ -1,0 +1,40 @@
+#include "lm/train/continued_run.h"
+
+#include <charconv>
+#include <string>
+
+#include "lm/checkpoint/checkpoint.h"
+#include "lm/train/training_settings.h"
+
+namespace primus {
+
+std::optional<TrainerState> continued_state(const config::Experiment& e) {
+  const config::TrainerConfig& c = e.trainer;
+  std::optional<CheckpointReader> checkpoint;
+  if (c.auto_continue_train)
+    checkpoint = find_resume_point(checkpoint_root_of(e), Validation::kStructure).reader;
+  if (!checkpoint && c.load && !c.finetune) {
+    const Path load = loaded_root(*c.load);
+    if (Env::posix().status(load / Manifest::kFileName)) {
+      checkpoint = CheckpointReader::open(load, Validation::kStructure);
+    } else if (!Env::posix().status(load / "config.json")) {
+      checkpoint = find_resume_point(load, Validation::kStructure).reader;
+    }
+  }
+  return checkpoint ? std::optional(read_trainer_state(*checkpoint)) : std::nullopt;
+}
+
+std::optional<std::int64_t> recorded_microbatch(const TrainerState& state) {
+  const std::string size = recorded_setting(state, "micro_batch_size");
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), number);
+  if (error != std::errc() || end != size.data() + size.size() || number < 1) return std::nullopt;
+  return number;
+}
+
+std::optional<std::int64_t> continued_microbatch(const config::Experiment& e) {
+  const std::optional<TrainerState> state = continued_state(e);
+  return state ? recorded_microbatch(*state) : std::nullopt;
+}
+
+}  // namespace primus

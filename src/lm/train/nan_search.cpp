@@ -1,0 +1,27 @@
+#include "lm/train/nan_search.h"
+
+#include <cmath>
+#include <string>
+
+#include "lm/events/training_monitor.h"
+
+namespace primus {
+
+void NanSearch::check(std::int64_t iteration) {
+  const StepResult& result = progress_.result;
+  if (std::isfinite(result.loss) && std::isfinite(result.gradient_norm)) return;
+  ++progress_.nan_iterations;
+  if (!plan_.c.check_for_nan_in_loss_and_grad) return;
+  const bool loss = !std::isfinite(result.loss);
+  std::string first = session_.step().find_non_finite();
+  if (first.empty()) first = "the backward pass";
+  const NumericsFault fault{.iteration = iteration,
+                            .quantity = loss ? "lm loss" : "gradient norm",
+                            .value = loss ? result.loss : result.gradient_norm,
+                            .first_operator = first,
+                            .clips_gradients = plan_.c.clip_grad > 0};
+  plan_.monitor->fault(fault);
+  throw fault.to_error();
+}
+
+}  // namespace primus

@@ -1,0 +1,56 @@
+#include "lm/train/run_checks.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "lm/train/memory_fit.h"
+#include "lm/train/training_settings.h"
+
+namespace primus {
+
+void compare_experiments(RunPlan& plan) {
+  // The program first: another version may have other settings.
+  plan.ranks.require_same({{"the version of Primus", plan.options.version}});
+  // Results do not depend on how many threads compute them, and hosts have unlike numbers of cores.
+  config::Experiment compared = plan.e;
+  compared.trainer.num_threads = 0;
+  compared.env.erase("OMP_NUM_THREADS");
+  const std::string text = experiment_text(std::move(compared));
+  std::vector<std::pair<std::string, std::string>> settings_now;
+  for (const auto& [key, value] : settings_of(text)) settings_now.emplace_back(key, value);
+  settings_now.emplace_back("the tokenizer", fmt::format("{:016x}", plan.tokenizer->fingerprint()));
+  plan.ranks.require_same(settings_now);
+  plan.ranks.require_same({{"the experiment", text}});  // what is in no setting of its own
+}
+
+void check_memory(RunPlan& plan, engine::Rank& rank, const StepMeasurement& measured) {
+  MemorySupply supply = supply_of(rank.device());
+  if (!supply.shared) supply.device -= group_bytes(rank.device(), rank.mesh());
+  supply.host /= plan.ranks.on_host();
+  if (supply.shared) supply.device /= plan.ranks.on_host();
+  const MemoryFit fit =
+      fit_memory(plan.e, plan.model, plan.families, measured, supply, plan.ranks.size(), plan.ranks.rank());
+  if (fit.fits) return;
+  if (plan.options.ignore_memory) {
+    plan.log.warning("{}: started all the same (--force)", describe_lack(fit));
+    return;
+  }
+  throw invalid(describe_lack(fit), describe_changes(fit) + "; --force starts it all the same");
+}
+
+void check_disk(const RunPlan& plan, const StepMeasurement& measured) {
+  const std::string what = lack_of_disk(plan.c, plan.folder.root(),
+                                        checkpoint_bytes(measured, plan.settings, !plan.c.no_save_optim));
+  if (what.empty()) return;
+  if (plan.options.ignore_memory) {
+    plan.log.warning("{}: started all the same (--force)", what);
+    return;
+  }
+  throw invalid(what, "make room, or name another place (workspace); --force starts it all the same");
+}
+
+}  // namespace primus

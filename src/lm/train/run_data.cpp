@@ -1,0 +1,88 @@
+#include "lm/train/run_data.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "lm/train/continued_run.h"
+#include "lm/train/loaded_tokenizer.h"
+
+namespace primus {
+namespace {
+
+// How cyclic data is ordered: as the run that this one goes on from had it, on however many ranks. All ranks
+// call it alike.
+data::CyclicOptions choose_cyclic_order(RunPlan& plan) {
+  data::CyclicOptions order{.micro_batch_size = plan.c.micro_batch_size,
+                            .dp_size = plan.shape.data(plan.ranks.size()),
+                            .sharded = plan.c.data_sharding};
+  if (!plan.objective->depends_on_ranks(plan.c)) return order;
+  const data::CyclicOptions own = order;
+  if (const auto state = plan.ranks.first() ? continued_state(plan.e) : std::nullopt) {
+    if (state->cyclic_ranks > 0) {
+      order.micro_batch_size = state->cyclic_micro_batch_size;
+      order.dp_size = state->cyclic_ranks;
+    } else if (const auto recorded = recorded_microbatch(*state)) {
+      order.micro_batch_size =
+          *recorded;  // an older checkpoint, which does not say how many ranks there were
+    }
+  }
+  order.micro_batch_size = plan.ranks.from_first(order.micro_batch_size);
+  order.dp_size = plan.ranks.from_first(order.dp_size);
+  if (order.micro_batch_size != own.micro_batch_size || order.dp_size != own.dp_size) {
+    plan.log.info(
+        "the data keep the order of {} data-parallel ranks with microbatches of {} (dataloader_type: cyclic)",
+        order.dp_size, order.micro_batch_size);
+  }
+  return order;
+}
+
+void compare_data(RunPlan& plan) {
+  const auto data = plan.data_identity();
+  plan.ranks.require_same({{"the data", data ? fmt::format("{:016x}", data->fingerprint) : "none"}});
+}
+
+}  // namespace
+
+void open_run_data(RunPlan& plan) {
+  plan.cyclic_order = choose_cyclic_order(plan);
+  const auto open = [&plan] {
+    plan.phase("opening the data");
+    plan.datasets = plan.objective->open(plan.data_request());
+  };
+  if (plan.objective->opens_at_once()) {
+    open();
+  } else {
+    plan.ranks.first_then_others(open);
+  }
+  compare_data(plan);
+  if (plan.c.target_eval_loss && !plan.datasets.valid) {
+    throw plan.e.error_for(
+        "target_eval_loss",
+        fmt::format("target_eval_loss is {}, and there is no validation data to reach it on",
+                    *plan.c.target_eval_loss),
+        "give it a share (split), or a file of its own");
+  }
+}
+
+void tell_run_data(const RunPlan& plan, const std::vector<std::string>& facts) {
+  for (const auto& notes : {plan.tokenizer->notes(), plan.model_notes, plan.datasets.notes}) {
+    for (const std::string& note : notes) plan.log.warning("{}", note);
+  }
+  plan.log.info("{}", describe_tokenizer(plan.e, *plan.tokenizer));
+  for (const auto& sentences : {facts, plan.datasets.facts}) {
+    for (const std::string& fact : sentences) plan.log.info("{}", fact);
+  }
+  if (plan.c.eval_iters > 0 && !plan.datasets.valid) {
+    plan.log.warning("eval_iters is {}, and there is no validation data: give it a share (split), or {}",
+                     plan.c.eval_iters, plan.objective->validation_hint());
+  }
+  const bool nobody_chose =
+      !plan.c.split && plan.e.provenance_of("eval_iters").layer < config::Layer::kOverrides;
+  if (plan.c.eval_iters == 0 && nobody_chose && !plan.c.data_path.empty()) {
+    plan.log.warning(
+        "a part of data_path is held out for validation, and nothing is evaluated: set eval_iters to the "
+        "batches of an evaluation (4, say), or train on all of it with split: 100,0,0");
+  }
+}
+
+}  // namespace primus

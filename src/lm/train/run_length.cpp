@@ -1,0 +1,151 @@
+#include "lm/train/run_length.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/rank.h"
+#include "lm/data/cyclic_dataset.h"
+#include "lm/train/continued_run.h"
+#include "lm/train/step_time.h"
+#include "turbo/devices/devices.h"
+
+namespace primus {
+
+std::int64_t steps_within(double seconds, double step, const config::TrainerConfig& c) {
+  // An evaluation is forward passes: a third of a step's work.
+  const double evaluation = static_cast<double>(c.eval_iters) * step / 3;
+  const double each = step + evaluation / static_cast<double>(c.eval_interval);
+  const double steps = std::max(std::floor((seconds - evaluation) / each), 1.0);
+  const double samples = steps * static_cast<double>(c.global_batch_size);
+  if (samples > static_cast<double>(data::kMostOrderedSamples)) {
+    throw unsupported(
+        fmt::format("{:.3g} minutes are {:.3g} samples; 2^32 are the limit", seconds / 60, samples),
+        "train for fewer minutes (train_minutes)");
+  }
+  return static_cast<std::int64_t>(steps);
+}
+
+void RunLength::plan() {
+  if (!config::length_is_open(plan_.c)) return;
+  std::int64_t steps = 0;
+  if (plan_.c.train_epochs) {
+    const std::int64_t samples =
+        plan_.objective->samples_of_epochs(plan_.data_request(), *plan_.c.train_epochs);
+    steps = samples / plan_.c.global_batch_size + (samples % plan_.c.global_batch_size != 0);
+    plan_.log.info("{} epochs of the training data are {} samples: {} steps", *plan_.c.train_epochs, samples,
+                   steps);
+  } else {
+    plan_time();
+    steps = progress_.clock->state().planned;
+  }
+  config::set_train_iters(plan_.e, steps);
+  plan_.schedule = Schedule(plan_.c, starts_from_weights(plan_.c));
+}
+
+void RunLength::plan_time() {
+  const double total = *plan_.c.train_minutes * 60;
+  // A run that goes on keeps its plan, whatever the machine does today.
+  std::optional<ClockState> state;
+  if (plan_.ranks.first()) state = continued_clock();
+  const bool known = plan_.ranks.from_first(state && state->planned > 0 ? 1 : 0) == 1;
+  if (!known) {
+    const double step = time_steps();
+    const std::int64_t planned = plan_.ranks.from_first(steps_within(total, step, plan_.c));
+    if (plan_.ranks.first()) {
+      // Steps of a run that counted none of its time.
+      const double spent = state ? state->seconds * step : 0;
+      state = {.seconds = spent, .planned = planned, .data_steps = data_steps_of(planned)};
+    }
+    plan_.log.info("planned about {} steps ({} each) for {} minutes; the clock ends the run", planned,
+                   human_duration(step), *plan_.c.train_minutes);
+  }
+  const ClockState own = state.value_or(ClockState{});
+  ClockState shared;
+  std::istringstream in(plan_.ranks.from_first(fmt::format(
+      "{} {} {} {} {}", own.seconds, own.warm_seconds, own.planned, own.data_steps, own.finished ? 1 : 0)));
+  in >> shared.seconds >> shared.warm_seconds >> shared.planned >> shared.data_steps >> shared.finished;
+  const bool by_steps = plan_.c.lr_decay_iters > 0;  // somebody chose them: they follow from the length else
+  progress_.clock.emplace(
+      ClockOptions{.total = total,
+                   .warmup_steps = plan_.c.lr_warmup_fraction ? 0 : plan_.c.lr_warmup_iters,
+                   .by_steps = by_steps},
+      shared);
+  plan_.timed_steps = shared.data_steps;
+}
+
+std::optional<ClockState> RunLength::continued_clock() const {
+  const std::optional<TrainerState> found = continued_state(plan_.e);
+  if (!found) return std::nullopt;
+  const TrainerState& state = *found;
+  const auto changes = changed_settings(state.experiment, experiment_text(plan_.e));
+  const bool same = std::ranges::none_of(
+      changes, [](const SettingChange& change) { return change.key == "train_minutes"; });
+  if (state.clock) {
+    ClockState kept = *state.clock;
+    if (same) return kept;
+    // For another time: at the pace so far. The data keep their order.
+    const double share = std::max(kept.seconds, 1e-3) / (*plan_.c.train_minutes * 60);
+    kept.planned =
+        std::max<std::int64_t>(1, std::llround(std::min(static_cast<double>(state.iteration) / share, 1e12)));
+    kept.finished = false;
+    return kept;
+  }
+  // Of a version that planned steps alone, or of a run with train_iters: time is counted in its steps.
+  if (!same || state.train_iters == 0) return ClockState{.seconds = static_cast<double>(state.iteration)};
+  const double each = *plan_.c.train_minutes * 60 / static_cast<double>(state.train_iters);
+  return ClockState{.seconds = static_cast<double>(state.iteration) * each,
+                    .planned = state.train_iters,
+                    .data_steps = state.train_iters,
+                    .finished = state.iteration >= state.train_iters};
+}
+
+double RunLength::time_steps() {
+  plan_.phase("timing a few steps");
+  constexpr double kLongest = 10, kShareOfTime = 0.02;
+  std::unique_ptr<Device> device = turbo::open_device(plan_.choose_device());
+  engine::Mesh mesh = plan_.ranks.make_mesh(*device, plan_.shape);
+  engine::Rank trial(std::move(device), std::move(mesh));
+  return measure_step_time(trial, plan_.settings, plan_.families,
+                           std::min(kLongest, kShareOfTime * *plan_.c.train_minutes * 60),
+                           [this](bool more) { return plan_.ranks.from_first(std::int64_t{more}) != 0; });
+}
+
+double RunLength::schedule_position(const Evaluator& evaluator) {
+  if (!progress_.clock) return static_cast<double>(progress_.iteration);
+  std::string turn;
+  if (plan_.ranks.first())
+    turn = TrainingClock::encode(progress_.clock->turn(
+        progress_.iteration, monotonic_seconds(), evaluator.seconds_at_end(progress_.clock->step_seconds())));
+  const TrainingClock::Turn taken = TrainingClock::decode(plan_.ranks.from_first(turn));
+  progress_.clock->take(taken);
+  if (taken.last) progress_.last_iteration = progress_.iteration + 1;
+  // What rank 0 tells the others is kept until all answer together.
+  constexpr std::int64_t kTogether = 64;
+  if (!plan_.ranks.alone() && ++turns_ % kTogether == 0) plan_.ranks.any(false);
+  return taken.position;
+}
+
+void RunLength::warn_of_few_steps() const {
+  constexpr std::int64_t kFewSteps = 20;
+  if (progress_.iteration == 0 && progress_.last_iteration == 1 && plan_.schedule.learning_rate(0) == 0) {
+    plan_.log.warning(
+        "the only step has learning rate 0, because lr is warmed up from 0: nothing is learned. Train longer "
+        "(--train_iters), or set lr_warmup_iters to 0");
+    return;
+  }
+  if (!starts_from_weights(plan_.c) || progress_.iteration > 0 || progress_.last_iteration >= kFewSteps)
+    return;
+  plan_.log.warning(
+      "only {} step{}: the model hardly learns. Train longer (--epochs, --train_iters), or with a smaller "
+      "global_batch_size ({})",
+      progress_.last_iteration, progress_.last_iteration == 1 ? "" : "s", plan_.c.global_batch_size);
+}
+
+}  // namespace primus

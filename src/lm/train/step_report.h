@@ -1,0 +1,46 @@
+// Reports the steps of a training run: what was learned, how fast, with how much memory. Internal to
+// lm/train. One thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "engine/rank.h"
+#include "lm/events/device_peak.h"
+#include "lm/events/training_monitor.h"
+#include "lm/train/run_plan.h"
+
+namespace primus {
+
+// A step whose update is enqueued, and whose result was not asked for yet.
+struct EnqueuedStep {
+  std::int64_t iteration = 0;
+  double learning_rate = 0;
+  double began = 0, data_wait_seconds = 0;
+};
+
+class StepReport {
+ public:
+  // All must outlive this. Measures on rank 0 what the device can compute at most, which takes a moment.
+  StepReport(const RunPlan& plan, const RunProgress& progress, engine::Rank& rank,
+             const engine::MemoryPlan& memory);
+
+  // Seconds of the step whose result is RunProgress::result and came at `ended` (monotonic_seconds()).
+  double seconds_of(const EnqueuedStep& step, double ended);
+  // Publishes this step.
+  void publish(const EnqueuedStep& step, double seconds, double ended);
+
+ private:
+  void measure_peak();
+
+  const RunPlan& plan_;
+  const RunProgress& progress_;
+  engine::Rank& rank_;
+  const engine::MemoryPlan memory_;
+  const DeviceProperties device_properties_;
+  std::optional<DevicePeak> peak_;  // of rank 0
+  std::optional<ThroughputMeter> meter_;
+  double last_step_ended_ = 0;
+};
+
+}  // namespace primus

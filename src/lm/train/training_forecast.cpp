@@ -1,0 +1,193 @@
+// What a run would be, before it has a folder: Trainer::forecast() and Trainer::fit().
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "lm/train/continued_run.h"
+#include "lm/train/run_length.h"
+#include "lm/train/step_time.h"
+#include "lm/train/training_run.h"
+#include "turbo/devices/devices.h"
+#include "turbo/linear/gemm_rate.h"
+
+namespace primus {
+namespace {
+
+// Of large products, what a whole step usually reaches (docs/performance.md).
+constexpr double kUsualShare = 0.5;
+
+// What a rank has: of the hardware that the plan is for, else of this machine's device.
+MemorySupply supply_of_plan(const config::Experiment& e, int world, int on_host) {
+  const turbo::PlannedDevice planned = planning_device(e, on_host);
+  if (!e.hardware) return supply_of(*planned.device);
+  return supply_of(*e.hardware, planned_memory(*e.hardware, *planned.device, measuring_mesh(e, world, 0),
+                                               planned.by_cpu_kernels));
+}
+
+}  // namespace
+
+Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
+  config::Experiment e = with_loaded_model(
+      make_objective(experiment_.trainer)->plan(experiment_, families_, world).experiment, families_);
+  const bool there = !e.trainer.vocab_size || !missing_tokenizer(e.trainer);
+  const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e) : nullptr;
+  const ModelConfig model = model_of(e, families_, tokenizer.get());
+  Fit fit;
+  fit.supply = supply_of_plan(e, world, on_host);
+  MemorySupply& supply = fit.supply;
+  supply.host /= on_host;
+  if (supply.shared) supply.device /= on_host;
+  if (memory.share > 0) {
+    const auto whole = static_cast<double>(supply.shared ? supply.total / on_host : supply.total);
+    supply.device = static_cast<std::int64_t>(memory.share * whole);
+  }
+  if (memory.bytes > 0) {
+    supply.device = memory.bytes;
+    supply.host = 0;  // nothing else decides, so that the choice is the same on every machine
+  }
+  supply.chosen = memory.share > 0 || memory.bytes > 0;
+  if (supply.device == 0) {
+    throw invalid("--fit: the memory of the device is not known here", "give it: --fit-memory 80GiB");
+  }
+  // Other microbatches add up in another order, and cyclic data come in another one.
+  const std::optional<std::int64_t> kept = continued_microbatch(e);
+  if (kept) e.trainer.micro_batch_size = *kept;
+  fit.choice = choose_fit(e, model, families_, supply, world, kept.has_value());
+  return fit;
+}
+
+namespace {
+
+// The stages of a run in which every expert gets its equal share of the tokens. Empty where memory is not
+// reserved for more, or where the settings have no such run.
+std::vector<StepMeasurement> balanced_stages(config::Experiment e, const FamilyRegistry& families,
+                                             const Tokenizer* tokenizer, int world, int on_host) {
+  std::vector<StepMeasurement> stages;
+  const engine::MeshShape mesh = mesh_shape_of(e, world);
+  if (mesh.expert * mesh.expert_tensor == 1 || e.trainer.moe_expert_capacity_factor) return stages;
+  e.trainer.moe_expert_capacity_factor = 1;
+  try {
+    const SessionSettings settings = session_settings_of(e, model_of(e, families, tokenizer, nullptr), world);
+    for (int stage = 0; stage < mesh.pipeline; ++stage) {
+      engine::Rank rank(planning_device(e, on_host).device,
+                        measuring_mesh(e, world, stage * mesh.stage_ranks(world)));
+      stages.push_back(measure_session(rank, settings, families));
+    }
+  } catch (const Error&) {  // of settings that capacities exclude
+    stages.clear();
+  }
+  return stages;
+}
+
+// The time that a step takes on hardware that is not here, and what is to be said of it.
+void plan_time(TrainingForecast& f, DType compute) {
+  HardwarePlan& plan = *f.hardware;
+  const std::vector<StepMeasurement>& stages = f.balanced.empty() ? f.stages : f.balanced;
+  plan.time = planned_time(*plan.profile, stages, f.mesh, f.world, compute, f.bubble);
+  plan.doubts = doubts_about(*plan.profile, stages);
+  f.seconds_per_step = plan.time.slowest;
+}
+
+// The time that a step takes here: measured where a part of it is short, else by the rate of products.
+void time_here(TrainingForecast& f, const DeviceSpec& device, const SessionSettings& settings,
+               const FamilyRegistry& families) {
+  f.matmul_flops_per_second = turbo::measure_gemm_rate(*turbo::open_device(device), settings.compute,
+                                                       {.seconds = 0.2, .settled = 0.01});
+  // A part of a step that is short is run; of a long one the products tell. So they do of several ranks,
+  // whose time is that of the stage with the most work: what they wait for each other is not known here.
+  constexpr double kLongestPart = 2, kSeconds = 0.5;
+  double most = 0;
+  for (const StepMeasurement& stage : f.stages) most = std::max(most, stage.kernels.total_flops());
+  f.seconds_per_step = most / (kUsualShare * f.matmul_flops_per_second) / (1 - f.bubble);
+  f.timed = f.world == 1 && f.memory.fits &&
+            f.seconds_per_step / static_cast<double>(settings.step.microbatches) < kLongestPart;
+  if (!f.timed) return;
+  engine::Rank trial(turbo::open_device(device));
+  f.seconds_per_step = measure_step_time(trial, settings, families, kSeconds);
+}
+
+}  // namespace
+
+TrainingForecast Trainer::forecast(int world, int on_host) {
+  std::vector<std::string> notes = notes_;
+  const std::unique_ptr<Objective> objective = make_objective(experiment_.trainer);
+  const ObjectivePlan plan = objective->plan(experiment_, families_, world);
+  for (const std::string& fact : plan.facts) log_.info("{}", fact);
+  config::Experiment e = with_loaded_model(plan.experiment, families_, &notes);
+  const config::TrainerConfig& c = e.trainer;
+  // A forecast needs no tokenizer file where the experiment says how many tokens there are.
+  const bool there = !c.vocab_size || !missing_tokenizer(c);
+  const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e) : nullptr;
+  const ModelConfig model = model_of(e, families_, tokenizer.get(), &notes);
+  for (const std::string& note : notes) log_.warning("{}", note);
+  objective->check_samples(e);
+  const SessionSettings settings = session_settings_of(e, model, world);
+  notes.clear();
+  TrainingForecast f{
+      .experiment = plan.experiment, .model = model, .world = world, .mesh = mesh_shape_of(e, world)};
+  MemorySupply supply;
+  if (e.hardware) f.hardware = HardwarePlan{.profile = e.hardware};
+  for (int stage = 0; stage < f.mesh.pipeline; ++stage) {
+    turbo::PlannedDevice planned = planning_device(e, on_host, stage == 0 ? &notes : nullptr);
+    const bool by_cpu_kernels = planned.by_cpu_kernels;
+    engine::Rank rank(std::move(planned.device), measuring_mesh(e, world, stage * f.mesh.stage_ranks(world)));
+    f.stages.push_back(measure_session(rank, settings, families_));
+    if (f.step().memory.total() < f.stages.back().memory.total()) f.neediest = f.stages.size() - 1;
+    const std::int64_t groups = group_bytes(rank.device(), rank.mesh());
+    f.program_bytes = std::max(f.program_bytes, context_bytes(rank.device()) + groups);
+    if (f.hardware) {
+      const PlannedMemory memory = planned_memory(*e.hardware, rank.device(), rank.mesh(), by_cpu_kernels);
+      // The rank with the most groups decides for all.
+      if (memory.reserved() >= f.hardware->memory.reserved()) f.hardware->memory = memory;
+      f.hardware->by_cpu_kernels = by_cpu_kernels;
+      supply = supply_of(*e.hardware, f.hardware->memory);
+    } else {
+      supply = supply_of(rank.device());
+      if (!supply.shared) supply.device -= groups;
+    }
+  }
+  for (const std::string& note : notes) log_.warning("{}", note);
+  warn_without_graphs(log_, f.step().why_not_recorded);
+  supply.host /= on_host;
+  if (supply.shared) {
+    supply.device /= on_host;
+    f.program_bytes = program_bytes(f.mesh, world, on_host);
+  }
+  if (f.mesh.pipeline > 1) {
+    f.bubble =
+        engine::simulate(engine::make_schedule(settings.step.pipeline.schedule, f.mesh.pipeline,
+                                               settings.step.pipeline.chunks, settings.step.microbatches))
+            .bubble;
+  }
+  f.model_flops_per_step = training_flops(model, c.global_batch_size, c.seq_length);
+  f.tokens_per_step = c.global_batch_size * c.seq_length;
+  f.checkpoint_bytes = checkpoint_bytes(f.step(), settings, !c.no_save_optim);
+  f.memory = fit_memory(e, model, families_, f.step(), supply, world,
+                        static_cast<int>(f.neediest) * f.mesh.stage_ranks(world));
+  f.balanced = balanced_stages(e, families_, tokenizer.get(), world, on_host);
+  f.steps = c.train_iters;
+  if (tokenizer && c.train_epochs && length_is_open(c)) {
+    const auto samples =
+        objective->planned_samples({.experiment = e, .tokenizer = *tokenizer}, *c.train_epochs);
+    if (samples) f.steps = *samples / c.global_batch_size + (*samples % c.global_batch_size != 0);
+  }
+  if (f.hardware) {
+    plan_time(f, settings.compute);
+  } else {
+    const DeviceSpec device = turbo::choose_device(device_spec_of(e, on_host));
+    try {
+      time_here(f, device, settings, families_);
+    } catch (const Error& error) {
+      if (device.kind == "cpu") throw;
+      log_.warning("planned without the device, so the time is not known: {}", error.what());
+      return f;
+    }
+  }
+  if (c.train_minutes && length_is_open(c))
+    f.steps = steps_within(*c.train_minutes * 60, f.seconds_per_step, c);
+  return f;
+}
+
+}  // namespace primus

@@ -1,0 +1,33 @@
+// Values of options as docker and podman read them. Internal to launch:
+// option_values.h has what others use. Any thread.
+#pragma once
+
+#include "launch/value_words.h"
+
+namespace primus::launch::forms {
+
+bool is_bytes(View text);
+bool is_cpus(View text);
+bool is_duration(View text);
+bool is_range(View text);
+bool is_ulimit(View text);
+bool is_expose(View text);
+bool is_address(View given);
+bool is_publish(View text);
+bool is_host(View text);
+bool is_mac(View text);
+bool is_device(View text);
+bool is_device_rule(View text);
+bool is_of_device(View text, bool (*fits)(View));
+bool is_mount(View text);
+bool is_volume(View text);
+bool is_container_name(View text);
+bool is_capability(View text);
+bool is_gpus_of_docker(View text);
+// NAME[:TAG][@DIGEST] with an optional registry in front. Files and transports of a runtime ("a.sif",
+// "docker://...") are left to it.
+bool is_image(View text);
+bool is_platform(View text);
+bool is_umask(View text);
+
+}  // namespace primus::launch::forms

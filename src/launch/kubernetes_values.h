@@ -1,0 +1,16 @@
+// Values of options as Kubernetes reads them. Internal to launch:
+// option_values.h has what others use. Any thread.
+#pragma once
+
+#include "launch/value_words.h"
+
+namespace primus::launch::forms {
+
+bool is_quantity(View text);
+bool is_dns_name(View text);
+bool is_label_name(View text);
+bool is_resource_name(View text);
+bool is_pod_volume(View text);
+bool is_secret_ref(View text);
+
+}  // namespace primus::launch::forms

@@ -1,0 +1,42 @@
+// What values of options are made of: digits, lists, signals, counts. Internal to launch:
+// option_values.h has what others use. Any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace primus::launch::forms {
+
+using View = std::string_view;
+
+inline constexpr std::int64_t kMostInt = std::numeric_limits<int>::max();
+inline constexpr std::int64_t kMost64 = std::numeric_limits<std::int64_t>::max();
+
+bool is_digit(char c);
+bool is_letter(char c);
+char lower(char c);
+std::string lower(View text);
+bool all_digits(View text);
+// Whole numbers; a tool's own limits are tighter.
+std::optional<std::int64_t> whole(View text);
+bool within(View text, std::int64_t low, std::int64_t high);
+std::vector<View> split(View text, View separators);
+bool is_one_of(View word, std::initializer_list<View> words);
+// Of a list "a|b|c:": words as they are, in any case; "c:" and what follows it.
+bool is_listed(View text, View list);
+bool is_listed_list(View text, View list);
+bool all_parts(View text, View separators, bool (*fits)(View));
+// "4", "1k", "2m": Slurm counts by 1024.
+std::optional<std::int64_t> counted(View text);
+bool is_signal(View text);
+bool is_file(View text);
+// The length of the decimal number that `text` begins with; 0: none.
+std::size_t decimal(View text);
+
+}  // namespace primus::launch::forms

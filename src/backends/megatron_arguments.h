@@ -1,0 +1,90 @@
+// What becomes Megatron-LM's command: its arguments, and the job that has them. Internal to backends.
+//
+// megatron_model.cpp, megatron_mesh.cpp and megatron_run.cpp fill in the arguments that are not an
+// experiment's key each; megatron.cpp has those, and writes the command. One thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "backends/backend.h"
+#include "backends/key_rules.h"
+#include "base/error.h"
+#include "base/files/file.h"
+#include "config/problems.h"
+#include "lm/events/run_folder.h"
+
+namespace primus::backends::megatron {
+
+inline constexpr std::int64_t kMockVocabulary = 131072;  // Primus's, of generated tokens
+
+struct Megatron {
+  Megatron(const config::Experiment& of, const config::BackendFields& backend_fields, Path of_checkout,
+           const JobShape& of_job);
+
+  bool is_mamba() const { return t.model_type == "mamba"; }
+  bool is_set(std::string_view key) const;
+  // Explicitly null, in the experiment or a preset.
+  bool is_null(std::string_view key) const;
+  bool is_true(const char* key) const;
+  std::optional<std::string> text_of(const char* key) const;
+  // The model preset, without its extension.
+  std::string model_name() const;
+  Error error_for(std::string_view key, const std::string& what, const std::string& hint) const;
+  // What differs between versions: whether the checkout's file has this text.
+  bool source_says(const char* file, std::string_view text) const;
+
+  // Whether a switch is among the arguments, and not as one that is off.
+  bool is_on(const std::string& argument) const;
+  void put(const std::string& argument, config::Value value);
+  void put(const std::string& argument, bool value);
+  void put_number(const std::string& argument, double value);
+  void put_text(const std::string& argument, std::string text);
+  void put_words(const std::string& argument, const std::vector<std::string>& words);
+
+  const config::Experiment& experiment;
+  const config::TrainerConfig& t;
+  const config::BackendFields& fields;
+  KeyRules rules;
+  const RunFolder run;
+  const Path checkout;
+  const JobShape shape;
+  std::map<std::string, config::Value> arguments;
+  config::Problems problems;
+  ExternalJob job;
+};
+
+// A text's words, or a list's.
+std::vector<std::string> words_of(const config::Value& value);
+
+// Each throws Error where Megatron-LM cannot do what the experiment asks for.
+
+// The model (megatron_model.cpp).
+void fill_family(Megatron& m);
+void experts(Megatron& m);
+void rope(Megatron& m);
+void temperature(Megatron& m);
+void layers(Megatron& m);
+void recipes(Megatron& m);
+void patterns(Megatron& m);
+
+// How ranks share it, and what memory holds (megatron_mesh.cpp).
+void parallelism(Megatron& m);
+void narrow_states(Megatron& m);
+void stages(Megatron& m);
+void recomputation(Megatron& m);
+void pipeline_patches(Megatron& m);
+
+// Length, data, tokenizer, checkpoints and reports (megatron_run.cpp).
+void schedule(Megatron& m);
+void data(Megatron& m);
+void tokenizer(Megatron& m);
+void checkpoints(Megatron& m);
+void reports(Megatron& m);
+
+}  // namespace primus::backends::megatron

@@ -1,0 +1,195 @@
+// How ranks share the model, as arguments of Megatron-LM.
+#include <fmt/format.h>
+
+#include "backends/megatron_arguments.h"
+#include "config/keys.h"
+#include "lm/model/model_parts.h"
+
+namespace primus::backends::megatron {
+
+using config::Layer;
+using config::Value;
+
+namespace {
+
+// Only what is shared between ranks can be gathered. Where nobody says, Primus has the distributed
+// optimizer on.
+void gather_beside(Megatron& m) {
+  const bool shares = m.is_on("use_distributed_optimizer") || m.is_on("use_megatron_fsdp");
+  if (!shares && (m.is_set("use_distributed_optimizer") || m.t.use_torch_fsdp2)) {
+    m.job.warnings.emplace_back(
+        "overlap_param_gather is left out: without use_distributed_optimizer there is nothing to gather");
+    return;
+  }
+  if (!shares) m.put("use_distributed_optimizer", true);
+  m.put("overlap_param_gather", true);
+}
+
+// A layout's letters for the modules of multi-token prediction.
+std::string modules(const Megatron& m) {
+  return std::string(static_cast<std::size_t>(m.t.mtp_num_layers.value_or(0)), 'm');
+}
+
+// In Megatron-LM's letters.
+std::string uneven_layout(const Megatron& m, std::int64_t parts) {
+  std::vector<std::string> words;
+  for (const std::int64_t stage : even_blocks(m.t.num_layers, parts))
+    words.push_back(fmt::format("t*{}", stage));
+  return fmt::format("E{},{}L", fmt::join(words, "|"), modules(m));
+}
+
+// Megatron-LM asks for a letter for each module of multi-token prediction.
+void modules_of_layout(Megatron& m) {
+  const std::string layout = m.t.pipeline_model_parallel_layout.value_or("");
+  const std::size_t loss = layout.rfind('L');
+  if (modules(m).empty() || loss == std::string::npos || layout.find('m') != std::string::npos) return;
+  m.put_text("pipeline_model_parallel_layout", layout.substr(0, loss) + modules(m) + layout.substr(loss));
+  m.job.warnings.push_back(
+      fmt::format("pipeline_model_parallel_layout has no m for the model's multi-token prediction, which "
+                  "Megatron-LM asks for: it is passed as {}",
+                  m.arguments.at("pipeline_model_parallel_layout").text));
+}
+
+// A layout says how many stages each rank has, and Megatron-LM takes no other word for it. In Primus the
+// layout counts.
+void virtual_stages_of_layout(Megatron& m) {
+  if (!m.t.pipeline_model_parallel_layout) return;
+  if (m.t.num_layers_per_virtual_pipeline_stage) {
+    throw m.error_for(
+        "num_layers_per_virtual_pipeline_stage",
+        "pipeline_model_parallel_layout and num_layers_per_virtual_pipeline_stage exclude each other",
+        "leave one of them out: the layout has all stages");
+  }
+  if (m.arguments.erase(m.rules.renamed("virtual_pipeline_model_parallel_size")) == 0) return;
+  if (m.t.virtual_pipeline_model_parallel_size.value_or(1) == 1) return;
+  m.job.warnings.push_back(fmt::format(
+      "virtual_pipeline_model_parallel_size {} is left out: pipeline_model_parallel_layout has all "
+      "stages, and Megatron-LM does not take both",
+      *m.t.virtual_pipeline_model_parallel_size));
+}
+
+}  // namespace
+
+void parallelism(Megatron& m) {
+  m.put("sequence_parallel", m.t.tensor_model_parallel_size > 1 && m.is_true("sequence_parallel"));
+  // A module preset's setting gives way where Megatron-LM does not support it.
+  const bool is_of_preset =
+      m.experiment.provenance_of("use_distributed_optimizer").layer == Layer::kModulePreset;
+  if (is_of_preset && (m.t.use_torch_fsdp2 || m.t.optimizer == "muon"))
+    m.put("use_distributed_optimizer", false);
+  const std::string& sharding = m.t.data_parallel_sharding_strategy;
+  const bool fsdp = m.is_true("use_megatron_fsdp") || m.is_true("use_custom_fsdp");
+  if (fsdp) {
+    m.put("use_megatron_fsdp", true);
+    m.put_text("data_parallel_sharding_strategy", sharding);
+  } else if (sharding == "optim") {
+    m.put("use_distributed_optimizer", true);
+  } else if (sharding != "no_shard" && !m.t.use_torch_fsdp2) {
+    m.put("use_megatron_fsdp", true);
+    m.put_text("data_parallel_sharding_strategy", sharding);
+    m.put_text("ckpt_format", "fsdp_dtensor");
+  }
+  if (m.is_set("overlap_grad_reduce")) m.put("overlap_grad_reduce", m.t.overlap_grad_reduce);
+  if (m.is_set("overlap_param_gather") && m.t.overlap_param_gather) gather_beside(m);
+  // Sizes of a derived model's heads, where they differ from what Megatron-LM would take.
+  const bool grouped = m.t.group_query_attention.value_or(m.t.num_query_groups > 0 &&
+                                                          m.t.num_query_groups != m.t.num_attention_heads);
+  if (grouped && !m.t.multi_latent_attention) {
+    m.put("group_query_attention", true);
+    m.put_number("num_query_groups", static_cast<double>(m.t.num_query_groups));
+  }
+}
+
+// Gradients and moments in another type than fp32 are there with its precision-aware optimizer alone, which
+// is Adam's and a distributed one.
+void narrow_states(Megatron& m) {
+  for (const auto& [key, type] : {std::pair("main_grads_dtype", &m.t.main_grads_dtype),
+                                  {"main_params_dtype", &m.t.main_params_dtype},
+                                  {"exp_avg_dtype", &m.t.exp_avg_dtype},
+                                  {"exp_avg_sq_dtype", &m.t.exp_avg_sq_dtype}}) {
+    if (*type == "fp32") continue;
+    const auto refuse = [&, key = key, type = type](const std::string& what) {
+      throw m.error_for(key, fmt::format("Megatron-LM has {}: {} only with {}", key, *type, what),
+                        fmt::format("set {}: fp32, or {}", key, what));
+    };
+    if (m.t.optimizer != "adam") refuse("optimizer: adam");
+    for (const char* needed : {"use_precision_aware_optimizer", "use_distributed_optimizer"}) {
+      if (m.is_set(needed) && !m.is_true(needed)) refuse(fmt::format("{}: true", needed));
+    }
+    m.put("use_precision_aware_optimizer", true);
+    if (!m.arguments.contains("use_megatron_fsdp")) m.put("use_distributed_optimizer", true);
+  }
+}
+
+// Megatron-LM divides a model's layers equally, unless it is told what each stage has.
+void stages(Megatron& m) {
+  const std::int64_t parts = m.t.pipeline_model_parallel_size;
+  modules_of_layout(m);
+  virtual_stages_of_layout(m);
+  if (parts <= 1 || m.t.pipeline_model_parallel_layout || m.t.decoder_first_pipeline_num_layers ||
+      m.t.decoder_last_pipeline_num_layers || m.t.num_layers <= 0)
+    return;
+  const std::int64_t layers = m.t.num_layers + (m.t.account_for_embedding_in_pipeline_split ? 1 : 0) +
+                              (m.t.account_for_loss_in_pipeline_split ? 1 : 0);
+  const bool only_layers = layers == m.t.num_layers && m.t.num_layers >= parts && !m.is_mamba() &&
+                           !m.t.num_layers_per_virtual_pipeline_stage &&
+                           m.t.virtual_pipeline_model_parallel_size.value_or(1) == 1;
+  if (layers % parts != 0 && only_layers) {
+    m.put_text("pipeline_model_parallel_layout", uneven_layout(m, parts));
+    m.job.warnings.push_back(
+        fmt::format("{} layers are no equal parts for {} pipeline stages, which Megatron-LM asks for: they "
+                    "are divided by "
+                    "--pipeline-model-parallel-layout {}; what is computed is the same",
+                    layers, parts, m.arguments.at("pipeline_model_parallel_layout").text));
+    return;
+  }
+  if (layers % parts != 0) {
+    throw m.error_for(
+        "pipeline_model_parallel_size",
+        fmt::format("Megatron-LM cannot divide {} layers equally by {} pipeline stages", layers, parts),
+        "choose a size that divides them, or say what each stage has by decoder_first_pipeline_num_layers, "
+        "decoder_last_pipeline_num_layers or pipeline_model_parallel_layout");
+  }
+  const std::int64_t each = layers / parts;
+  const std::int64_t chunk = m.t.num_layers_per_virtual_pipeline_stage.value_or(0);
+  const std::int64_t chunks = m.t.virtual_pipeline_model_parallel_size.value_or(1);
+  if ((chunk > 0 && each % chunk != 0) || each % chunks != 0) {
+    throw m.error_for(
+        chunk > 0 ? "num_layers_per_virtual_pipeline_stage" : "virtual_pipeline_model_parallel_size",
+        fmt::format("Megatron-LM cannot divide the {} layers of a pipeline stage into {}", each,
+                    chunk > 0 ? fmt::format("parts of {}", chunk) : fmt::format("{} parts", chunks)),
+        "choose a number that divides them");
+  }
+}
+
+// Which layers are computed again is a choice of memory and speed: the result is the same. Megatron-LM
+// chooses by count.
+void recomputation(Megatron& m) {
+  const Value* ids = m.experiment.settings.find("recompute_layer_ids");
+  if (!ids || ids->is_null()) return;
+  const bool whole = m.t.recompute_granularity == "full";
+  if (whole) {
+    m.put_text("recompute_method", "uniform");
+    m.put_number("recompute_num_layers", 1);
+  }
+  m.job.warnings.push_back(
+      fmt::format("recompute_layer_ids is left out, since Megatron-LM chooses layers by count and not by "
+                  "number: {}; what is "
+                  "computed is the same",
+                  whole ? "every layer is computed again, which takes less memory and more time"
+                        : "recompute_granularity decides"));
+}
+
+// Patches of Primus's order a pipeline's work in another way. What is computed is the same.
+void pipeline_patches(Megatron& m) {
+  for (const char* key : {"patch_primus_pipeline", "patch_zero_bubble"}) {
+    if (!m.is_true(key)) continue;
+    m.job.warnings.push_back(
+        fmt::format("{} is left out: Megatron-LM has the schedules 1F1B and interleaved 1F1B alone; what "
+                    "is computed is the "
+                    "same, and speed and memory are not",
+                    key));
+  }
+}
+
+}  // namespace primus::backends::megatron

@@ -1,0 +1,197 @@
+// The backward pass of a short causal convolution on GPUs.
+#pragma once
+
+#include "turbo/causal_conv/gpu_runs.h"
+
+namespace primus::turbo::PRIMUS_GPU::causal_conv {
+
+// A token's input is in the outputs of the kTaps - 1 behind it, too, so its gradient is complete so many
+// tokens later. Its two factors are loaded again then: they are still in the first cache, and registers are
+// scarce.
+template <class T, bool kSilu, int kCount, int kTaps>
+struct BackwardBody {
+  static constexpr int kLag = kTaps - 1;
+  Inputs<T, kSilu> in;
+  const float* d_after;
+  T* d_bcx;
+
+  // d[j] and reach[j] are of the token j before, as is the window.
+  struct State {
+    float w[kTaps][kCount], d[kTaps][kCount];
+    Window<kCount, kTaps> window;
+    int reach[kTaps];
+  };
+
+  PRIMUS_DEVICE void operator()(std::int64_t segment, std::int64_t begin, std::int64_t end,
+                                std::int64_t channel) const {
+    State s{};
+    in.load_weights(channel, s.w);
+    s.window.start(in, segment, begin, channel);
+    PRIMUS_UNROLL_BY(1)
+    for (std::int64_t token = begin; token < end + kLag; ++token) {
+      shift(s);
+      s.reach[0] = -1;  // behind the segment nobody sees anything
+      if (token < in.tokens) take(s, segment, token, end, channel);
+      if (token - kLag >= begin) put(s, segment, token - kLag, channel);
+    }
+  }
+
+ private:
+  PRIMUS_DEVICE T* d_row(std::int64_t segment, std::int64_t token) const {
+    return d_bcx + (segment * in.tokens + token) * in.kParts * in.channels;
+  }
+  PRIMUS_DEVICE static void shift(State& s) {
+    PRIMUS_UNROLL
+    for (int j = kLag; j > 0; --j) {
+      s.reach[j] = s.reach[j - 1];
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) s.d[j][k] = s.d[j - 1][k];
+    }
+  }
+  // The next token: the gradient of its sums, and of its second gate, which is the thread's to write within
+  // its run.
+  PRIMUS_DEVICE void take(State& s, std::int64_t segment, std::int64_t token, std::int64_t end,
+                          std::int64_t channel) const {
+    s.reach[0] = static_cast<int>(in.reach(segment, token));
+    float sum[kCount] = {};
+    if (kSilu || token < end) {
+      float u[kCount];
+      in.load_input(segment, token, channel, u);
+      start_from(in.bias ? in.bias + channel : nullptr, sum);
+      s.window.take(u);
+      s.window.convolve(s.w, s.reach[0], sum);
+    }
+    load<kCount>(in.d_y + (segment * in.tokens + token) * in.channels + channel, s.d[0]);
+    if constexpr (kSilu) {
+      slope(sum);
+      multiply(sum, s.d[0]);
+    } else {
+      float c[kCount];
+      load<kCount>(in.row(segment, token) + in.channels + channel, c);
+      if (token < end) {
+        multiply(s.d[0], sum);
+        store<kCount>(d_row(segment, token) + in.channels + channel, sum);
+      }
+      multiply(c, s.d[0]);
+    }
+  }
+  // The gradient of what went in kLag tokens before, or of its factors.
+  PRIMUS_DEVICE void put(const State& s, std::int64_t segment, std::int64_t token,
+                         std::int64_t channel) const {
+    const std::int64_t edge = token - (in.tokens - (in.width - 1));
+    float sum[kCount];
+    start_from(
+        d_after && edge >= 0 ? d_after + (segment * (in.width - 1) + edge) * in.channels + channel : nullptr,
+        sum);
+    PRIMUS_UNROLL
+    for (int d = 0; d < kTaps; ++d) {
+      if (s.reach[kLag - d] >= d) add_product(s.w[d], s.d[kLag - d], sum);
+    }
+    T* const to = d_row(segment, token) + channel;
+    if constexpr (kSilu) {
+      store<kCount>(to, sum);
+    } else {
+      const T* const factors = in.row(segment, token) + channel;
+      float b[kCount], x[kCount];
+      load<kCount>(factors, b);
+      load<kCount>(factors + 2 * in.channels, x);
+      multiply(sum, b);
+      multiply(sum, x);
+      store<kCount>(to, x);
+      store<kCount>(to + 2 * in.channels, b);
+    }
+  }
+};
+
+// lines[slice][channel][tap] = the sum over the slice's rows, in order: a thread has neighbouring channels.
+template <class T, bool kSilu, int kCount, int kTaps>
+struct WeightParts {
+  static constexpr int kThreads = 256;
+  Inputs<T, kSilu> in;
+  float* lines;
+  std::int64_t rows_per_slice, slices;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t packs = in.channels / kCount, item = block() * kThreads + thread();
+    const std::int64_t channel = item % packs * kCount, slice = item / packs;
+    if (slice >= slices) return;
+    const std::int64_t begin = slice * rows_per_slice, end = smaller(begin + rows_per_slice, in.rows);
+    std::int64_t segment = begin / in.tokens, token = begin % in.tokens;
+    float sum[kTaps][kCount] = {};
+    [[maybe_unused]] float w[kTaps][kCount];
+    if constexpr (kSilu) in.load_weights(channel, w);
+    for (std::int64_t left = end - begin; left > 0; ++segment, token = 0) {
+      const std::int64_t stop = smaller(token + left, in.tokens);
+      left -= stop - token;
+      Window<kCount, kTaps> window;
+      window.start(in, segment, token, channel);
+      PRIMUS_UNROLL_BY(2)
+      for (; token < stop; ++token) {
+        float u[kCount], e[kCount];
+        in.load_input(segment, token, channel, u);
+        window.take(u);
+        const std::int64_t reach = in.reach(segment, token);
+        if constexpr (kSilu) {
+          float sums[kCount];
+          start_from(in.bias ? in.bias + channel : nullptr, sums);
+          window.convolve(w, reach, sums);
+          slope(sums);
+          load<kCount>(in.d_y + (segment * in.tokens + token) * in.channels + channel, e);
+          multiply(sums, e);
+        } else {
+          in.load_gradient(segment, token, channel, e);
+        }
+        PRIMUS_UNROLL
+        for (int d = 0; d < kTaps; ++d) {
+          if (d <= reach) add_product(e, window.u[d], sum[d]);
+        }
+      }
+    }
+    put(sum, lines + (slice * in.channels + channel) * in.width);
+  }
+
+ private:
+  PRIMUS_DEVICE void put(const float (&sum)[kTaps][kCount], float* line) const {
+    if constexpr (kCount > 1) {  // kTaps == width
+      PRIMUS_UNROLL
+      for (int part = 0; part < kTaps * kCount; part += 4) {
+        float some[4];
+        PRIMUS_UNROLL
+        for (int i = 0; i < 4; ++i) some[i] = sum[kTaps - 1 - (part + i) % kTaps][(part + i) / kTaps];
+        store<4>(line + part, some);
+      }
+    } else {
+      PRIMUS_UNROLL
+      for (int d = 0; d < kTaps; ++d) {
+        if (d < in.width) line[in.width - 1 - d] = sum[d][0];
+      }
+    }
+  }
+};
+
+// A row's gradient of the bias.
+template <class T, bool kSilu, int kVectors>
+struct BiasTerm {
+  static constexpr int kCount = kVectors;
+  Inputs<T, kSilu> in;
+
+  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel, float (&d)[kCount]) const {
+    in.load_gradient(row / in.tokens, row % in.tokens, channel, d);
+  }
+};
+
+// The edge of a segment: a few rows.
+template <class T, bool kSilu>
+struct BackwardEdgeBody {
+  Inputs<T, kSilu> in;
+  float* d_edge;
+
+  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel) const {
+    float sum[1] = {};
+    const std::int64_t rows = in.width - 1, distance = rows - row % rows;  // to the segment's first token
+    in.add_gradient(row / rows, -distance, distance, channel, sum);
+    d_edge[row * in.channels + channel] = sum[0];
+  }
+};
+
+}  // namespace primus::turbo::PRIMUS_GPU::causal_conv

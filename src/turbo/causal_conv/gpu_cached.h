@@ -1,0 +1,115 @@
+// A short causal convolution in generation, on GPUs: what it reads of earlier tokens lies in a ring.
+#pragma once
+
+#include "turbo/attention/gpu_paged.h"
+#include "turbo/causal_conv/gpu_runs.h"
+
+namespace primus::turbo::PRIMUS_GPU::causal_conv {
+
+template <class T, bool kSilu>
+struct Cached {
+  static constexpr int kParts = kSilu ? 1 : 3;
+  Pages pages;
+  const T *bcx, *weight;
+  const float* bias;
+  float* ring;
+  T* y;
+  std::int64_t rows, channels, width, ring_rows;
+
+  // u of a row of the projection.
+  template <int kCount>
+  PRIMUS_DEVICE void load_input(std::int64_t row, std::int64_t channel, float (&u)[kCount]) const {
+    load<kCount>(bcx + row * kParts * channels + channel, u);
+    if constexpr (!kSilu) {
+      float x[kCount];
+      load<kCount>(bcx + (row * 3 + 2) * channels + channel, x);
+      multiply(x, u);
+    }
+  }
+  PRIMUS_DEVICE float* place(std::int64_t sequence, std::int64_t position, std::int64_t channel) const {
+    return ring + (sequence * ring_rows + position % ring_rows) * channels + channel;
+  }
+  // Position of a sequence's row number 0, were it that sequence's.
+  PRIMUS_DEVICE std::int64_t origin(std::int64_t sequence) const {
+    return pages.lengths[sequence] - pages.starts[sequence + 1];
+  }
+  template <int kCount>
+  PRIMUS_DEVICE void make(std::int64_t sequence, std::int64_t row, std::int64_t channel) const {
+    const std::int64_t position = origin(sequence) + row;
+    float sum[kCount];
+    start_from(bias ? bias + channel : nullptr, sum);
+    for (std::int64_t d = smaller(width - 1, position); d >= 0; --d) {
+      float u[kCount], w[kCount];
+      if (row - d >= pages.starts[sequence]) {
+        load_input(row - d, channel, u);
+      } else {
+        load<kCount>(place(sequence, position - d, channel), u);
+      }
+      load_weight(weight, width, channel, d, w);
+      add_product(w, u, sum);
+    }
+    if constexpr (kSilu) {
+      activate(sum);
+    } else {
+      float c[kCount];
+      load<kCount>(bcx + (row * 3 + 1) * channels + channel, c);
+      multiply(c, sum);
+    }
+    store<kCount>(y + row * channels + channel, sum);
+  }
+  template <int kCount>
+  PRIMUS_DEVICE void keep(std::int64_t sequence, std::int64_t row, std::int64_t channel) const {
+    float u[kCount];
+    load_input(row, channel, u);
+    store<kCount>(place(sequence, origin(sequence) + row, channel), u);
+  }
+  template <int kCount>
+  PRIMUS_DEVICE void clear(std::int64_t row, std::int64_t channel) const {
+    const float zero[kCount] = {};
+    store<kCount>(y + row * channels + channel, zero);
+  }
+};
+
+// All rows of a pass, which read what the ring holds before it changes.
+template <class T, bool kSilu, int kCount>
+struct CachedRows {
+  Cached<T, kSilu> all;
+  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel) const {
+    if (row >= all.pages.starts[all.pages.batch]) return all.template clear<kCount>(row, channel);
+    all.template make<kCount>(all.pages.sequence_of(row), row, channel);
+  }
+};
+
+// Then the last ones of each sequence go into the ring: body(number from the end, channel) for each sequence.
+template <class T, bool kSilu, int kCount>
+struct KeptRows {
+  Cached<T, kSilu> all;
+  PRIMUS_DEVICE void operator()(std::int64_t item, std::int64_t channel) const {
+    const std::int64_t sequence = item / all.ring_rows;
+    const std::int64_t row = all.pages.starts[sequence + 1] - 1 - item % all.ring_rows;
+    if (row >= all.pages.starts[sequence]) all.template keep<kCount>(sequence, row, channel);
+  }
+};
+
+// Few rows: both in one launch. A thread has all rows of a sequence, one after the other; that behind the
+// last sequence, those of nobody.
+template <class T, bool kSilu, int kCount>
+struct FewRows {
+  Cached<T, kSilu> all;
+  PRIMUS_DEVICE void operator()(std::int64_t sequence, std::int64_t channel) const {
+    const bool nobody = sequence == all.pages.batch;
+    const std::int64_t end = nobody ? all.rows : all.pages.starts[sequence + 1];
+    for (std::int64_t row = all.pages.starts[sequence]; row < end; ++row) {
+      if (nobody) {
+        all.template clear<kCount>(row, channel);
+      } else {
+        all.template make<kCount>(sequence, row, channel);
+      }
+    }
+    if (nobody) return;
+    for (std::int64_t row = larger(all.pages.starts[sequence], end - all.ring_rows); row < end; ++row)
+      all.template keep<kCount>(sequence, row, channel);
+  }
+};
+
+}  // namespace primus::turbo::PRIMUS_GPU::causal_conv

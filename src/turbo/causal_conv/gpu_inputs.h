@@ -1,0 +1,174 @@
+// What goes into a short causal convolution on GPUs, by neighbouring channels of a token.
+#pragma once
+
+#include <type_traits>
+
+#include "turbo/causal_conv/causal_conv.h"
+#include "turbo/gpu/reduce.h"
+
+namespace primus::turbo::PRIMUS_GPU::causal_conv {
+
+// Weights of neighbouring channels at a distance from the token.
+template <class T, int kCount>
+PRIMUS_DEVICE void load_weight(const T* weight, std::int64_t width, std::int64_t channel,
+                               std::int64_t distance, float (&w)[kCount]) {
+  PRIMUS_UNROLL
+  for (int k = 0; k < kCount; ++k) w[k] = to_float(weight[(channel + k) * width + width - 1 - distance]);
+}
+
+template <int kCount>
+PRIMUS_DEVICE void start_from(const float* values, float (&sum)[kCount]) {
+  PRIMUS_UNROLL
+  for (int k = 0; k < kCount; ++k) sum[k] = 0.0F;
+  if (values) load<kCount>(values, sum);
+}
+
+template <int kCount>
+PRIMUS_DEVICE void multiply(const float (&by)[kCount], float (&x)[kCount]) {
+  PRIMUS_UNROLL
+  for (int k = 0; k < kCount; ++k) x[k] *= by[k];
+}
+
+template <int kCount>
+PRIMUS_DEVICE void add_product(const float (&a)[kCount], const float (&b)[kCount], float (&sum)[kCount]) {
+  PRIMUS_UNROLL
+  for (int k = 0; k < kCount; ++k) sum[k] = multiply_add(a[k], b[k], sum[k]);
+}
+
+// x = silu(x)
+template <int kCount>
+PRIMUS_DEVICE void activate(float (&x)[kCount]) {
+  PRIMUS_UNROLL
+  for (int k = 0; k < kCount; ++k) x[k] *= sigmoid(x[k]);
+}
+
+// x = the slope of silu(x)
+template <int kCount>
+PRIMUS_DEVICE void slope(float (&x)[kCount]) {
+  PRIMUS_UNROLL
+  for (int k = 0; k < kCount; ++k) {
+    const float gate = sigmoid(x[k]);
+    x[k] = gate * (1.0F + x[k] * (1.0F - gate));
+  }
+}
+
+// What goes into the convolution, and which of it a token sees.
+template <class T, bool kSilu>
+struct Inputs {
+  static constexpr int kParts = kSilu ? 1 : 3;  // of a row, each as wide as the channels
+  const T *bcx, *weight;
+  const float *bias, *before;
+  const std::int32_t* first_key;
+  const T* d_y;
+  std::int64_t rows, tokens, channels, width, first_of_even, first_of_odd;
+
+  template <class Arguments>
+  Inputs(Context& context, const Arguments& a)
+      : bcx(context.data<T>(a.bcx)),
+        weight(nullptr),
+        bias(nullptr),
+        before(nullptr),
+        first_key(nullptr),
+        d_y(nullptr),
+        rows(a.shape.rows()),
+        tokens(a.shape.tokens),
+        channels(a.shape.channels),
+        width(a.shape.width),
+        first_of_even(a.shape.first_of_even),
+        first_of_odd(a.shape.first_of_odd) {
+    if constexpr (requires { a.weight; }) weight = context.data<T>(a.weight);
+    if constexpr (requires { a.bias; }) bias = optional<float>(context, a.bias);
+    if constexpr (requires { a.before; }) before = optional<float>(context, a.before);
+    if constexpr (requires { a.first_key; }) first_key = optional<std::int32_t>(context, a.first_key);
+    if constexpr (requires { a.d_y; }) d_y = context.data<T>(a.d_y);
+  }
+
+  // Tokens before this one that it sees.
+  PRIMUS_DEVICE std::int64_t reach(std::int64_t segment, std::int64_t token) const {
+    const std::int64_t position = (segment % 2 == 0 ? first_of_even : first_of_odd) + token;
+    const std::int64_t first = first_key ? first_key[segment * tokens + token] : 0;
+    return larger(smaller(position - first, width - 1), 0);
+  }
+  PRIMUS_DEVICE const T* row(std::int64_t segment, std::int64_t token) const {
+    return bcx + (segment * tokens + token) * kParts * channels;
+  }
+  // u of a token, or of one in front of the segment.
+  template <int kCount>
+  PRIMUS_DEVICE void load_input(std::int64_t segment, std::int64_t token, std::int64_t channel,
+                                float (&u)[kCount]) const {
+    if (token < 0) {
+      load<kCount>(before + (segment * (width - 1) + width - 1 + token) * channels + channel, u);
+      return;
+    }
+    const T* b = row(segment, token) + channel;
+    load<kCount>(b, u);
+    if constexpr (!kSilu) {
+      float x[kCount];
+      load<kCount>(b + 2 * channels, x);
+      multiply(x, u);
+    }
+  }
+  // The gradient of a token's sums: d_y * C, or d_y * silu'(sums).
+  template <int kCount>
+  PRIMUS_DEVICE void load_gradient(std::int64_t segment, std::int64_t token, std::int64_t channel,
+                                   float (&d)[kCount]) const {
+    float c[kCount];
+    load<kCount>(d_y + (segment * tokens + token) * channels + channel, d);
+    if constexpr (kSilu) {
+      convolve(segment, token, channel, c);
+      slope(c);
+    } else {
+      load<kCount>(row(segment, token) + channels + channel, c);
+    }
+    multiply(c, d);
+  }
+  // The weights of the taps, by their distance from the token.
+  template <int kTaps, int kCount>
+  PRIMUS_DEVICE void load_weights(std::int64_t channel, float (&w)[kTaps][kCount]) const {
+    if constexpr (kCount > 1) {  // kTaps == width: those of a channel are neighbours, and so are channels
+      PRIMUS_UNROLL
+      for (int part = 0; part < kTaps; ++part) {
+        float some[kCount];
+        load<kCount>(weight + channel * kTaps + part * kCount, some);
+        PRIMUS_UNROLL
+        for (int i = 0; i < kCount; ++i) {
+          const int at = part * kCount + i;
+          w[kTaps - 1 - at % kTaps][at / kTaps] = some[i];
+        }
+      }
+    } else {
+      PRIMUS_UNROLL
+      for (int d = 0; d < kTaps; ++d)
+        w[d][0] = d < width ? to_float(weight[channel * width + width - 1 - d]) : 0.0F;
+    }
+  }
+  // The sums of a token, all of whose inputs are read.
+  template <int kCount>
+  PRIMUS_DEVICE void convolve(std::int64_t segment, std::int64_t token, std::int64_t channel,
+                              float (&sum)[kCount]) const {
+    start_from(bias ? bias + channel : nullptr, sum);
+    PRIMUS_UNROLL_BY(3)
+    for (std::int64_t d = reach(segment, token); d >= 0; --d) {
+      float u[kCount], w[kCount];
+      load_input(segment, token - d, channel, u);
+      load_weight(weight, width, channel, d, w);
+      add_product(w, u, sum);
+    }
+  }
+  // sum += what the tokens from `token` + `from` on say of the gradient of u there. Of tokens in order, each
+  // sees no more of what is before all of them than the one before it.
+  template <int kCount>
+  PRIMUS_DEVICE void add_gradient(std::int64_t segment, std::int64_t token, std::int64_t from,
+                                  std::int64_t channel, float (&sum)[kCount]) const {
+    PRIMUS_UNROLL_BY(3)
+    for (std::int64_t d = from; d < width && token + d < tokens; ++d) {
+      if (reach(segment, token + d) < d) return;
+      float e[kCount], w[kCount];
+      load_gradient(segment, token + d, channel, e);
+      load_weight(weight, width, channel, d, w);
+      add_product(w, e, sum);
+    }
+  }
+};
+
+}  // namespace primus::turbo::PRIMUS_GPU::causal_conv

@@ -279,6 +279,76 @@ std::vector<std::string> read_environment_file(const Path& file) {
   return variables;
 }
 
+namespace {
+
+// The place as words of commands and variables.
+PlaceWords place_words(const NodePlace& place) {
+  const auto number = [](int value) { return std::to_string(value); };
+  return {.nodes = number(place.nodes),
+          .node = number(place.node),
+          .ranks = number(place.ranks),
+          .address = place.master_address.empty() ? "localhost" : place.master_address,
+          .port = number(place.master_port ? place.master_port : kMasterPort),
+          .several_nodes = place.nodes != 1,
+          .first = place.node == 0,
+          .last = place.node == place.nodes - 1};
+}
+
+// The contract that scripts and hooks know.
+void tell_place(const NodePlace& place, const PlaceWords& words, bool script,
+                std::map<std::string, std::string>& environment) {
+  environment["NNODES"] = words.nodes;
+  environment["NODE_RANK"] = words.node;
+  environment["GPUS_PER_NODE"] = words.ranks;
+  if (place.ranks_are_tasks) environment[kTasksAsRanks] = words.ranks;
+  if (place.nodes != 1 || script || place.task) {
+    environment["MASTER_ADDR"] = words.address;
+    environment["MASTER_PORT"] = words.port;
+  }
+}
+
+// The rank that Slurm has started.
+void tell_rank(const NodePlace::Task& task, int node, std::map<std::string, std::string>& environment) {
+  environment["RANK"] = std::to_string(task.rank);
+  environment["WORLD_SIZE"] = std::to_string(task.world);
+  environment["LOCAL_RANK"] = std::to_string(task.local_rank);
+  environment["LOCAL_WORLD_SIZE"] = std::to_string(task.local_world);
+  environment["GROUP_RANK"] = std::to_string(node);
+}
+
+// The ranks of this node, of a program that Primus starts itself.
+LocalLaunch local_launch(const NodePlace& place, const PlaceWords& words, std::vector<std::string> command) {
+  const bool alone = place.nodes == 1;
+  LocalLaunch launch{.command = std::move(command), .environment = {}, .ranks = place.ranks};
+  launch.hosts = place.nodes;
+  launch.host = place.node;
+  launch.master_address = alone ? "" : words.address;
+  launch.master_port = alone ? std::uint16_t{0} : place.master_port;
+  return launch;
+}
+
+void note_gpus(const Accelerators& gpus, std::vector<std::string>& notes) {
+  if (gpus.assumed) {
+    notes.push_back(fmt::format("planned for {} {} {} GPUs, as PRIMUS_GPU_MODEL says: none is here",
+                                gpus.count, vendor_name(gpus.vendor), gpus.model));
+  } else if (gpus.any()) {
+    notes.push_back(fmt::format("{} {} {} GPU{} on this node", gpus.count, vendor_name(gpus.vendor),
+                                gpus.model, gpus.count == 1 ? "" : "s"));
+  }
+}
+
+// Python, or what starts it on each rank.
+void require_python(const Surroundings& surroundings, const Step& step, std::vector<std::string>& notes) {
+  require_program(with(surroundings, step.environment), step.argv[0],
+                  step.argv[0] == "torchrun"
+                      ? "install PyTorch, name its environment by VENV_ACTIVATE, or run one "
+                        "process with --single"
+                      : "install Python 3",
+                  notes);
+}
+
+}  // namespace
+
 DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command,
                        const Surroundings& outside) {
   const Variables given = given_variables(asked);
@@ -316,25 +386,8 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   step.environment = environment_defaults(gpus, surroundings);
   result.notes = environment_notes(step.environment, surroundings);
   if (shape.python) use_virtual_environment(surroundings, step.environment);
-  const auto number = [](int value) { return std::to_string(value); };
-  const bool alone = place.nodes == 1;
-  const PlaceWords words{.nodes = number(place.nodes),
-                         .node = number(place.node),
-                         .ranks = number(place.ranks),
-                         .address = place.master_address.empty() ? "localhost" : place.master_address,
-                         .port = number(place.master_port ? place.master_port : kMasterPort),
-                         .several_nodes = !alone,
-                         .first = place.node == 0,
-                         .last = place.node == place.nodes - 1};
-  // The contract that scripts and hooks know.
-  step.environment["NNODES"] = words.nodes;
-  step.environment["NODE_RANK"] = words.node;
-  step.environment["GPUS_PER_NODE"] = words.ranks;
-  if (place.ranks_are_tasks) step.environment[kTasksAsRanks] = words.ranks;
-  if (!alone || shape.script || place.task) {
-    step.environment["MASTER_ADDR"] = words.address;
-    step.environment["MASTER_PORT"] = words.port;
-  }
+  const PlaceWords words = place_words(place);
+  tell_place(place, words, shape.script, step.environment);
   for (const auto& [name, value] : given) step.environment[name] = value;
   if (command.debug) step.environment["PRIMUS_LOG_LEVEL"] = "DEBUG";
   if (const auto task = task_of_step(outside)) step.environment[kLaunchedStep] = task->step;
@@ -346,11 +399,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   if (shape.script) require_file(*settings.script, "script", "--script names a Python script or a program");
   if (place.task && shape.ranks) {  // Slurm has started the ranks
     const NodePlace::Task& task = *place.task;
-    step.environment["RANK"] = number(task.rank);
-    step.environment["WORLD_SIZE"] = number(task.world);
-    step.environment["LOCAL_RANK"] = number(task.local_rank);
-    step.environment["LOCAL_WORLD_SIZE"] = number(task.local_world);
-    step.environment["GROUP_RANK"] = number(place.node);
+    tell_rank(task, place.node, step.environment);
     step.unset.clear();
     step.where = fmt::format("rank {} of {}", task.rank, task.world);
     const Shape one{.script = shape.script, .python = shape.python, .ranks = false};
@@ -361,34 +410,16 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
       result.plan.ranks.push_back(rank_line(place.node, place.nodes, place.ranks));
     }
     if (shape.ranks && shape.script && !shape.python) {
-      LocalLaunch launch{.command = step.argv, .environment = {}, .ranks = place.ranks};
-      launch.hosts = place.nodes;
-      launch.host = place.node;
-      launch.master_address = alone ? "" : words.address;
-      launch.master_port = alone ? std::uint16_t{0} : place.master_port;
-      result.ranks = std::move(launch);
+      result.ranks = local_launch(place, words, step.argv);
     }
   }
-  if (shape.python) {
-    require_program(with(surroundings, step.environment), step.argv[0],
-                    step.argv[0] == "torchrun"
-                        ? "install PyTorch, name its environment by VENV_ACTIVATE, or run one "
-                          "process with --single"
-                        : "install Python 3",
-                    result.notes);
-  }
+  if (shape.python) require_python(surroundings, step, result.notes);
   add_notes(settings, result.hooks, step);
   if (result.log_file) {
     step.notes.push_back(fmt::format("output to {}{}", result.log_file->string(),
                                      settings.silent ? ", and nowhere else" : ""));
   }
-  if (gpus.assumed) {
-    result.notes.push_back(fmt::format("planned for {} {} {} GPUs, as PRIMUS_GPU_MODEL says: none is here",
-                                       gpus.count, vendor_name(gpus.vendor), gpus.model));
-  } else if (gpus.any()) {
-    result.notes.push_back(fmt::format("{} {} {} GPU{} on this node", gpus.count, vendor_name(gpus.vendor),
-                                       gpus.model, gpus.count == 1 ? "" : "s"));
-  }
+  note_gpus(gpus, result.notes);
   result.notes.insert(result.notes.end(), place.notes.begin(), place.notes.end());
   // A run says them before its command starts; a plan that is shown has them in place.
   if (surroundings.dry_run) {

@@ -236,6 +236,65 @@ Value* find_mutable(Value& map, std::string_view key) {
   return nullptr;
 }
 
+// What the file says of launching on a node. `d` must outlive the handlers.
+Handlers direct_handlers(DirectSettings& d) {
+  return {
+      {"run_mode",
+       [&d](const Value& v, std::string_view key) {
+         std::string mode;
+         to_one_of(mode, {"single", "torchrun"})(v, key);
+         d.single = mode == "single";
+       }},
+      {"script",
+       [&d](const Value& v, std::string_view key) {
+         // Primus's files name its own Python program, which this one stands in for.
+         const bool own = text_of(v, key) == "primus/cli/main.py" || text_of(v, key).empty();
+         d.script = own ? std::string() : path_of(v, key).string();
+       }},
+      {"env", to_variables(d.environment)},
+      {"env_file", [&d](const Value& v, std::string_view key) { d.environment_files = paths_of(v, key); }},
+      {"patch", [&d](const Value& v, std::string_view key) { d.patches = paths_of(v, key); }},
+      {"hooks", [&d](const Value& v, std::string_view key) { d.hooks = paths_of(v, key); }},
+      {"log_file", to(d.log_file)},
+      {"numa",
+       [&d](const Value& v, std::string_view key) {
+         const auto truth = v.is_scalar() ? truth_of(v.text) : std::nullopt;
+         if (!truth && text_of(v, key) != "auto") throw expected(v, key, "auto, true or false");
+         d.numa = !truth ? Numa::kAuto : *truth ? Numa::kOn : Numa::kOff;
+       }},
+      {"silent", to(d.silent)},
+      {"nnodes", to(d.nodes, 1, kMaxNodes)},
+      {"gpus_per_node", to(d.ranks_per_node, 1, kMaxRanksPerNode)},
+      {"master_addr", to(d.master_address)},
+      {"master_port", [&d](const Value& v, std::string_view key) {
+         d.master_port = static_cast<std::uint16_t>(number_of(v, key, 1, 65535));
+       }}};
+}
+
+// What the file says of jobs in Kubernetes. `k` must outlive the handlers.
+Handlers kubernetes_handlers(KubernetesSettings& k) {
+  return {{"kind", to_one_of(k.kind, {"jobset", "pytorchjob"})},
+          {"name", to(k.name, Form::kDnsName)},
+          {"namespace", to(k.name_space, Form::kDnsName)},
+          {"image", to(k.image, Form::kImage)},
+          {"service_account", to(k.service_account, Form::kDnsName)},
+          {"queue", to(k.queue, Form::kDnsName)},
+          {"priority_class", to(k.priority_class, Form::kDnsName)},
+          {"program", to(k.program)},
+          {"gpu_resource", to(k.gpu_resource)},
+          {"rdma_resource", to(k.rdma_resource, Form::kResourceName)},
+          {"shm_size", to(k.shared_memory, Form::kQuantity)},
+          {"memory", to(k.memory, Form::kQuantity)},
+          {"cpus", to(k.cpus, Form::kQuantity)},
+          {"topology_key", to(k.topology_key, Form::kLabelName)},
+          {"nodes", to(k.nodes, 1, kMaxNodes)},
+          {"gpus_per_node", to(k.ranks_per_node, 1, kMaxRanksPerNode)},
+          {"max_restarts", to(k.max_restarts, 0, 1000)},
+          {"env", to_variables(k.environment)},
+          {"secrets", to(k.secrets, Form::kSecretRef)},
+          {"volumes", to(k.volumes, Form::kPodVolume)}};
+}
+
 LauncherSettings read_settings(const Value& document) {
   LauncherSettings s;
   Problems problems;
@@ -256,39 +315,7 @@ LauncherSettings read_settings(const Value& document) {
     handlers.emplace("dry_run", to_dry_run(target.dry_run, target.dry_run_at, section));
     return handlers;
   };
-  DirectSettings& d = s.direct;
-  const Handlers direct = switches(
-      "direct", s.direct_switches,
-      {{"run_mode",
-        [&](const Value& v, std::string_view key) {
-          std::string mode;
-          to_one_of(mode, {"single", "torchrun"})(v, key);
-          d.single = mode == "single";
-        }},
-       {"script",
-        [&](const Value& v, std::string_view key) {
-          // Primus's files name its own Python program, which this one stands in for.
-          const bool own = text_of(v, key) == "primus/cli/main.py" || text_of(v, key).empty();
-          d.script = own ? std::string() : path_of(v, key).string();
-        }},
-       {"env", to_variables(d.environment)},
-       {"env_file", [&](const Value& v, std::string_view key) { d.environment_files = paths_of(v, key); }},
-       {"patch", [&](const Value& v, std::string_view key) { d.patches = paths_of(v, key); }},
-       {"hooks", [&](const Value& v, std::string_view key) { d.hooks = paths_of(v, key); }},
-       {"log_file", to(d.log_file)},
-       {"numa",
-        [&](const Value& v, std::string_view key) {
-          const auto truth = v.is_scalar() ? truth_of(v.text) : std::nullopt;
-          if (!truth && text_of(v, key) != "auto") throw expected(v, key, "auto, true or false");
-          d.numa = !truth ? Numa::kAuto : *truth ? Numa::kOn : Numa::kOff;
-        }},
-       {"silent", to(d.silent)},
-       {"nnodes", to(d.nodes, 1, kMaxNodes)},
-       {"gpus_per_node", to(d.ranks_per_node, 1, kMaxRanksPerNode)},
-       {"master_addr", to(d.master_address)},
-       {"master_port", [&](const Value& v, std::string_view key) {
-          d.master_port = static_cast<std::uint16_t>(number_of(v, key, 1, 65535));
-        }}});
+  const Handlers direct = switches("direct", s.direct_switches, direct_handlers(s.direct));
   const Handlers slurm = switches("slurm", s.slurm_switches,
                                   {{"gpus_per_node", to(s.slurm.ranks_per_node, 1, kMaxRanksPerNode)}});
   ContainerSettings& c = s.container;
@@ -301,28 +328,7 @@ LauncherSettings read_settings(const Value& document) {
                 {"options", sub("container.options", {}, [&c](const Member& member) {
                    return read_option(container_options(), "the container's runtime", member, c.options);
                  })}});
-  KubernetesSettings& k = s.k8s;
-  const Handlers k8s = switches("k8s", s.k8s_switches,
-                                {{"kind", to_one_of(k.kind, {"jobset", "pytorchjob"})},
-                                 {"name", to(k.name, Form::kDnsName)},
-                                 {"namespace", to(k.name_space, Form::kDnsName)},
-                                 {"image", to(k.image, Form::kImage)},
-                                 {"service_account", to(k.service_account, Form::kDnsName)},
-                                 {"queue", to(k.queue, Form::kDnsName)},
-                                 {"priority_class", to(k.priority_class, Form::kDnsName)},
-                                 {"program", to(k.program)},
-                                 {"gpu_resource", to(k.gpu_resource)},
-                                 {"rdma_resource", to(k.rdma_resource, Form::kResourceName)},
-                                 {"shm_size", to(k.shared_memory, Form::kQuantity)},
-                                 {"memory", to(k.memory, Form::kQuantity)},
-                                 {"cpus", to(k.cpus, Form::kQuantity)},
-                                 {"topology_key", to(k.topology_key, Form::kLabelName)},
-                                 {"nodes", to(k.nodes, 1, kMaxNodes)},
-                                 {"gpus_per_node", to(k.ranks_per_node, 1, kMaxRanksPerNode)},
-                                 {"max_restarts", to(k.max_restarts, 0, 1000)},
-                                 {"env", to_variables(k.environment)},
-                                 {"secrets", to(k.secrets, Form::kSecretRef)},
-                                 {"volumes", to(k.volumes, Form::kPodVolume)}});
+  const Handlers k8s = switches("k8s", s.k8s_switches, kubernetes_handlers(s.k8s));
   read_section(document, "the file",
                {{"main", sub("main", {{"debug", to(s.debug)},
                                       {"dry_run", to_dry_run(s.dry_run, s.dry_run_at, "main")}})},

@@ -26,6 +26,12 @@ constexpr auto kIntroductionTime = 5s, kFrameTime = 30s;
 constexpr std::size_t kMaxOut = 64U << 20;  // unread answers of one peer
 constexpr auto kLongestWait = 24h;
 
+// From now, and no later than anybody waits.
+std::chrono::steady_clock::time_point deadline_after(std::uint64_t ms) {
+  return std::chrono::steady_clock::now() +
+         std::min<std::chrono::milliseconds>(std::chrono::milliseconds(ms & 0x7fffffff), kLongestWait);
+}
+
 }  // namespace
 
 StoreServer::StoreServer(Socket listener, std::string token, int world)
@@ -237,34 +243,22 @@ void StoreServer::handle(Connection& c, std::string_view body) {
   const Type type = reader.type();
   const std::uint64_t request = reader.number();
   const auto reply = [&] { return Writer(Type::kReply, request); };
-  const auto deadline_after = [](std::uint64_t ms) {
-    return std::chrono::steady_clock::now() +
-           std::min<std::chrono::milliseconds>(std::chrono::milliseconds(ms & 0x7fffffff), kLongestWait);
-  };
   switch (type) {
-    case Type::kSet: {
-      const std::string key = reader.string(wire::kMaxKey);
-      std::string value = reader.string(wire::kMaxValue);
-      if (!reader.ok()) return drop(c);
-      std::string& slot = values_[key];
-      stored_ += key.size() + value.size() - slot.size();
-      slot = std::move(value);
-      if (stored_ > wire::kMaxStored) return abort("the ranks store too much at the rendezvous");
-      return post(c, reply().frame());
-    }
+    case Type::kSet:
+      return set(c, request, reader);
     case Type::kGet: {
       const std::string key = reader.string(wire::kMaxKey);
       if (!reader.ok()) return drop(c);
-      const auto found = values_.find(key);
-      const bool there = found != values_.end();
+      const auto found = stored_.values.find(key);
+      const bool there = found != stored_.values.end();
       return post(c, reply().number(there ? 1 : 0).string(there ? found->second : "").frame());
     }
     case Type::kErase: {
       const std::string key = reader.string(wire::kMaxKey);
       if (!reader.ok()) return drop(c);
-      if (const auto found = values_.find(key); found != values_.end()) {
-        stored_ -= found->first.size() + found->second.size();
-        values_.erase(found);
+      if (const auto found = stored_.values.find(key); found != stored_.values.end()) {
+        stored_.bytes -= found->first.size() + found->second.size();
+        stored_.values.erase(found);
       }
       return post(c, reply().frame());
     }
@@ -275,32 +269,10 @@ void StoreServer::handle(Connection& c, std::string_view body) {
       waiting_.push_back({&c, request, std::move(key), deadline});
       return;  // finish_waiting() looks at it in this round
     }
-    case Type::kAdd: {
-      const std::string key = reader.string(wire::kMaxKey);
-      const auto number = static_cast<std::int64_t>(reader.number());
-      if (!reader.ok()) return drop(c);
-      const auto [slot, added] = sums_.try_emplace(key, 0);
-      if (added) stored_ += key.size();
-      slot->second = static_cast<std::int64_t>(static_cast<std::uint64_t>(slot->second) +
-                                               static_cast<std::uint64_t>(number));
-      if (stored_ > wire::kMaxStored) return abort("the ranks store too much at the rendezvous");
-      return post(c, reply().number(static_cast<std::uint64_t>(slot->second)).frame());
-    }
-    case Type::kAsk: {
-      const std::string group = reader.string(wire::kMaxKey);
-      const Deadline deadline = deadline_after(reader.number());
-      if (!reader.ok()) return drop(c);
-      const std::uint64_t number = next_question_++;
-      std::vector<Connection*> asked;
-      for (Connection& other : connections_) {
-        if (other.rank >= 0 && !other.dead) asked.push_back(&other);
-      }
-      questions_[number] = {&c, request, {}, asked.size(), deadline};
-      for (Connection* other : asked) {
-        post(*other, Writer(Type::kQuestion).number(number).string(group).frame());
-      }
-      return;
-    }
+    case Type::kAdd:
+      return add(c, request, reader);
+    case Type::kAsk:
+      return ask(c, request, reader);
     case Type::kAnswer: {
       const std::uint64_t number = reader.number();
       std::string text = reader.string(wire::kMaxText);
@@ -313,20 +285,58 @@ void StoreServer::handle(Connection& c, std::string_view body) {
       if (!reader.ok()) return drop(c);
       return abort(reason, kind);
     }
-    case Type::kLeave: {
-      if (!left_[static_cast<std::size_t>(c.rank)]) {
-        left_[static_cast<std::size_t>(c.rank)] = true;
-        if (++left_count_ == world_) {
-          const std::lock_guard lock(over_mutex_);
-          over_ = true;
-          over_changed_.notify_all();
-        }
-      }
-      return;
-    }
+    case Type::kLeave:
+      return leave(c);
     default:
       return drop(c);
   }
+}
+
+void StoreServer::set(Connection& c, std::uint64_t request, wire::Reader& reader) {
+  const std::string key = reader.string(wire::kMaxKey);
+  std::string value = reader.string(wire::kMaxValue);
+  if (!reader.ok()) return drop(c);
+  std::string& slot = stored_.values[key];
+  stored_.bytes += key.size() + value.size() - slot.size();
+  slot = std::move(value);
+  if (stored_.bytes > wire::kMaxStored) return abort("the ranks store too much at the rendezvous");
+  post(c, Writer(Type::kReply, request).frame());
+}
+
+void StoreServer::add(Connection& c, std::uint64_t request, wire::Reader& reader) {
+  const std::string key = reader.string(wire::kMaxKey);
+  const auto number = static_cast<std::int64_t>(reader.number());
+  if (!reader.ok()) return drop(c);
+  const auto [slot, added] = stored_.sums.try_emplace(key, 0);
+  if (added) stored_.bytes += key.size();
+  slot->second = static_cast<std::int64_t>(static_cast<std::uint64_t>(slot->second) +
+                                           static_cast<std::uint64_t>(number));
+  if (stored_.bytes > wire::kMaxStored) return abort("the ranks store too much at the rendezvous");
+  post(c, Writer(Type::kReply, request).number(static_cast<std::uint64_t>(slot->second)).frame());
+}
+
+void StoreServer::ask(Connection& c, std::uint64_t request, wire::Reader& reader) {
+  const std::string group = reader.string(wire::kMaxKey);
+  const Deadline deadline = deadline_after(reader.number());
+  if (!reader.ok()) return drop(c);
+  const std::uint64_t number = next_question_++;
+  std::vector<Connection*> asked;
+  for (Connection& other : connections_) {
+    if (other.rank >= 0 && !other.dead) asked.push_back(&other);
+  }
+  questions_[number] = {&c, request, {}, asked.size(), deadline};
+  for (Connection* other : asked) {
+    post(*other, Writer(Type::kQuestion).number(number).string(group).frame());
+  }
+}
+
+void StoreServer::leave(const Connection& c) {
+  if (left_[static_cast<std::size_t>(c.rank)]) return;
+  left_[static_cast<std::size_t>(c.rank)] = true;
+  if (++left_count_ < world_) return;
+  const std::lock_guard lock(over_mutex_);
+  over_ = true;
+  over_changed_.notify_all();
 }
 
 void StoreServer::answer_question(std::uint64_t number, Connection& c, std::string text) {
@@ -351,8 +361,8 @@ void StoreServer::end_question(std::uint64_t number) {
 
 void StoreServer::finish_waiting() {
   for (auto w = waiting_.begin(); w != waiting_.end();) {
-    const auto found = values_.find(w->key);
-    const bool there = found != values_.end();
+    const auto found = stored_.values.find(w->key);
+    const bool there = found != stored_.values.end();
     if (!there && milliseconds_until(w->deadline) != 0) {
       ++w;
       continue;

@@ -61,6 +61,12 @@ class StoreServer {
     std::size_t asked;
     Deadline deadline;
   };
+  // What the ranks have set and added up.
+  struct Stored {
+    std::map<std::string, std::string> values;
+    std::map<std::string, std::int64_t> sums;
+    std::size_t bytes = 0;  // of both, keys included
+  };
 
   void serve();
   void accept_new();
@@ -70,6 +76,11 @@ class StoreServer {
   bool introduce(Connection& connection);
   bool take_frame(Connection& connection);
   void handle(Connection& connection, std::string_view body);
+  // Parts of handle(): what `reader` has of the request, behind its type and number.
+  void set(Connection& connection, std::uint64_t request, wire::Reader& reader);
+  void add(Connection& connection, std::uint64_t request, wire::Reader& reader);
+  void ask(Connection& connection, std::uint64_t request, wire::Reader& reader);
+  void leave(const Connection& connection);
   void refuse(Connection& connection, wire::Verdict verdict, const std::string& text);
   void drop(Connection& connection);
   void answer_question(std::uint64_t number, Connection& connection, std::string text);
@@ -84,9 +95,7 @@ class StoreServer {
 
   // The thread's own.
   std::list<Connection> connections_;
-  std::map<std::string, std::string> values_;
-  std::map<std::string, std::int64_t> sums_;
-  std::size_t stored_ = 0;
+  Stored stored_;
   std::list<Waiting> waiting_;
   std::map<std::uint64_t, Question> questions_;
   std::uint64_t next_question_ = 1;

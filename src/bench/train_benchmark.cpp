@@ -27,6 +27,58 @@ std::int64_t peak_resident_bytes() {
   return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
 }
 
+std::vector<data::Batch> random_batches(const SessionSettings& settings, const config::TrainerConfig& c) {
+  std::vector<data::Batch> batches;
+  for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
+    batches.push_back(random_batch(c.micro_batch_size * c.seq_length, c.seq_length, settings.model.vocab,
+                                   static_cast<std::uint64_t>(i)));
+  }
+  return batches;
+}
+
+// What is known before the first step.
+TrainBenchmarkReport begun_report(engine::Rank& rank, TrainingSession& session,
+                                  const SessionSettings& settings, const TrainBenchmarkOptions& options,
+                                  const config::TrainerConfig& c) {
+  TrainBenchmarkReport report;
+  report.device = rank.device().description();
+  report.compute_type = name_of(settings.compute);
+  report.parameters = session.store().elements();
+  report.tokens_per_step = c.global_batch_size * c.seq_length;
+  report.steps = options.steps;
+  report.gemm_peak = turbo::measure_gemm_rate(rank.device(), settings.compute, kPeakTime);
+  return report;
+}
+
+// What the steps' times say, and the kernels' shares of them.
+void add_times(TrainBenchmarkReport& report, const turbo::Meter& timed, std::vector<double> times,
+               const SessionSettings& settings, const config::TrainerConfig& c) {
+  double sum = 0;
+  for (double t : times) sum += t;
+  report.step_seconds = times;
+  std::sort(times.begin(), times.end());
+  report.seconds = times[times.size() / 2];
+  report.fastest = times.front();
+  report.slowest = times.back();
+  report.tokens_per_second = static_cast<double>(report.tokens_per_step) / report.seconds;
+  report.model_flops_per_second =
+      training_flops(settings.model, c.global_batch_size, c.seq_length) / report.seconds;
+  report.share_of_peak = report.model_flops_per_second / report.gemm_peak;
+  report.outside_kernels = 1;
+  for (std::size_t id = 0; id < timed.lines.size(); ++id) {
+    const turbo::Meter::Line& line = timed.lines[id];
+    if (line.calls == 0 || line.seconds == 0) continue;
+    report.kernels.push_back({.kernel = std::string(turbo::name_of(static_cast<turbo::KernelId>(id))),
+                              .calls = line.calls / report.steps,
+                              .seconds = line.seconds / static_cast<double>(report.steps),
+                              .share = line.seconds / sum,
+                              .flops_per_second = line.flops / line.seconds});
+    report.outside_kernels -= line.seconds / sum;
+  }
+  std::sort(report.kernels.begin(), report.kernels.end(),
+            [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+}
+
 // Everything that it takes is given back at the end.
 TrainBenchmarkReport time_steps(const config::Experiment& experiment, const SessionSettings& settings,
                                 const FamilyRegistry& families, const TrainBenchmarkOptions& options) {
@@ -39,19 +91,8 @@ TrainBenchmarkReport time_steps(const config::Experiment& experiment, const Sess
   session->store().initialize(rank.context(), static_cast<std::uint64_t>(c.seed));
   rank.compute().synchronize();
 
-  TrainBenchmarkReport report;
-  report.device = rank.device().description();
-  report.compute_type = name_of(settings.compute);
-  report.parameters = session->store().elements();
-  report.tokens_per_step = c.global_batch_size * c.seq_length;
-  report.steps = options.steps;
-  report.gemm_peak = turbo::measure_gemm_rate(rank.device(), settings.compute, kPeakTime);
-
-  std::vector<data::Batch> batches;
-  for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
-    batches.push_back(random_batch(c.micro_batch_size * c.seq_length, c.seq_length, settings.model.vocab,
-                                   static_cast<std::uint64_t>(i)));
-  }
+  TrainBenchmarkReport report = begun_report(rank, *session, settings, options, c);
+  const std::vector<data::Batch> batches = random_batches(settings, c);
   TrainingStep& step = session->step();
   std::vector<double> times, enqueued;
   // On the host's track of a trace.
@@ -113,30 +154,7 @@ TrainBenchmarkReport time_steps(const config::Experiment& experiment, const Sess
       std::max(report.gemm_peak, turbo::measure_gemm_rate(rank.device(), settings.compute, kPeakTime));
 
   report.memory = rank.high_water();
-  double sum = 0;
-  for (double t : times) sum += t;
-  report.step_seconds = times;
-  std::sort(times.begin(), times.end());
-  report.seconds = times[times.size() / 2];
-  report.fastest = times.front();
-  report.slowest = times.back();
-  report.tokens_per_second = static_cast<double>(report.tokens_per_step) / report.seconds;
-  report.model_flops_per_second =
-      training_flops(settings.model, c.global_batch_size, c.seq_length) / report.seconds;
-  report.share_of_peak = report.model_flops_per_second / report.gemm_peak;
-  report.outside_kernels = 1;
-  for (std::size_t id = 0; id < timed.lines.size(); ++id) {
-    const turbo::Meter::Line& line = timed.lines[id];
-    if (line.calls == 0 || line.seconds == 0) continue;
-    report.kernels.push_back({.kernel = std::string(turbo::name_of(static_cast<turbo::KernelId>(id))),
-                              .calls = line.calls / options.steps,
-                              .seconds = line.seconds / static_cast<double>(options.steps),
-                              .share = line.seconds / sum,
-                              .flops_per_second = line.flops / line.seconds});
-    report.outside_kernels -= line.seconds / sum;
-  }
-  std::sort(report.kernels.begin(), report.kernels.end(),
-            [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  add_times(report, timed, std::move(times), settings, c);
   report.peak_resident_bytes = peak_resident_bytes();
   return report;
 }

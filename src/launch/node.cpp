@@ -208,6 +208,47 @@ int tasks_of_node(std::string_view text, int node) {
                 "set GPUS_PER_NODE, and start one task on each node");
 }
 
+namespace {
+
+// The address and the port of node 0, which all ranks of a job share.
+void find_master(const Surroundings& surroundings, const NodeDefaults& defaults, bool slurm,
+                 NodePlace& place) {
+  const auto port = number(surroundings, "MASTER_PORT", 1, kMaxPort);
+  // Primus's settings say "localhost" where they mean nothing.
+  const std::string usual = defaults.master_address.value_or("");
+  place.master_address = surroundings.setting("MASTER_ADDR").value_or(usual == "localhost" ? "" : usual);
+  place.master_port = static_cast<std::uint16_t>(port.value_or(defaults.master_port.value_or(0)));
+  const bool is_alone = place.nodes == 1 && !place.task;
+  bool anywhere = place.master_address.empty() || place.master_address == "localhost";
+  const auto list = slurm ? nodes_of_slurm(surroundings) : std::nullopt;
+  if (!anywhere && list && !defaults.typed.contains("MASTER_ADDR") &&
+      !may_be_node(place.master_address, *list)) {
+    place.notes.push_back(
+        fmt::format("MASTER_ADDR={0} does not count: it is no node of this job of Slurm's ({1}); unset "
+                    "MASTER_ADDR, or give --env MASTER_ADDR={0}",
+                    place.master_address, *list));
+    anywhere = true;
+  }
+  if (is_alone) {
+    if (anywhere) place.master_address.clear();
+    return;
+  }
+  if (list && anywhere) place.master_address = address_of_node(first_node(*list), surroundings);
+  if (place.master_address.empty()) {
+    throw invalid(fmt::format("MASTER_ADDR is not set, and there are {} nodes", place.nodes),
+                  "set MASTER_ADDR to the address of node 0, the same one on all nodes");
+  }
+  if (place.master_port == 0) {
+    place.master_port =
+        slurm ? port_of_job(static_cast<std::uint64_t>(
+                    number(surroundings, "SLURM_JOB_ID", 0, std::numeric_limits<std::int64_t>::max())
+                        .value_or(0)))
+              : kMasterPort;
+  }
+}
+
+}  // namespace
+
 NodePlace find_node(const Surroundings& surroundings, const NodeDefaults& defaults,
                     const Accelerators& gpus) {
   NodePlace place;
@@ -259,38 +300,7 @@ NodePlace find_node(const Surroundings& surroundings, const NodeDefaults& defaul
     place.ranks_are_tasks = !ranks;
   }
 
-  const auto port = number(surroundings, "MASTER_PORT", 1, kMaxPort);
-  // Primus's settings say "localhost" where they mean nothing.
-  const std::string usual = defaults.master_address.value_or("");
-  place.master_address = surroundings.setting("MASTER_ADDR").value_or(usual == "localhost" ? "" : usual);
-  place.master_port = static_cast<std::uint16_t>(port.value_or(defaults.master_port.value_or(0)));
-  const bool is_alone = place.nodes == 1 && !place.task;
-  bool anywhere = place.master_address.empty() || place.master_address == "localhost";
-  const auto list = slurm ? nodes_of_slurm(surroundings) : std::nullopt;
-  if (!anywhere && list && !defaults.typed.contains("MASTER_ADDR") &&
-      !may_be_node(place.master_address, *list)) {
-    place.notes.push_back(
-        fmt::format("MASTER_ADDR={0} does not count: it is no node of this job of Slurm's ({1}); unset "
-                    "MASTER_ADDR, or give --env MASTER_ADDR={0}",
-                    place.master_address, *list));
-    anywhere = true;
-  }
-  if (is_alone) {
-    if (anywhere) place.master_address.clear();
-    return place;
-  }
-  if (list && anywhere) place.master_address = address_of_node(first_node(*list), surroundings);
-  if (place.master_address.empty()) {
-    throw invalid(fmt::format("MASTER_ADDR is not set, and there are {} nodes", place.nodes),
-                  "set MASTER_ADDR to the address of node 0, the same one on all nodes");
-  }
-  if (place.master_port == 0) {
-    place.master_port =
-        slurm ? port_of_job(static_cast<std::uint64_t>(
-                    number(surroundings, "SLURM_JOB_ID", 0, std::numeric_limits<std::int64_t>::max())
-                        .value_or(0)))
-              : kMasterPort;
-  }
+  find_master(surroundings, defaults, slurm, place);
   return place;
 }
 

@@ -118,6 +118,31 @@ std::string batch_script(const std::vector<std::string>& srun, bool has_ranks, b
   return script + "exit \"$code\"\n";
 }
 
+namespace {
+
+// Of a tool of Slurm's: options that name another command than the one behind '--'.
+void refuse_other_commands(const std::vector<GivenOption>& options) {
+  for (const auto& [name, whose] : {std::pair("wrap", "sbatch"), std::pair("multi-prog", "srun")}) {
+    if (find_given(options, name)) {
+      throw invalid(fmt::format("--{} gives {} a command of its own", name, whose),
+                    "leave it out: the command stands behind '--'");
+    }
+  }
+}
+
+// Slurm must hand on the job's secret and ranks.
+void require_export(const std::vector<GivenOption>& options) {
+  const GivenOption* const exported = find_given(options, "export");
+  if (exported && exported->value.value_or("") != "ALL" &&
+      !exported->value.value_or("").starts_with("ALL,")) {
+    throw invalid(fmt::format("with --export={} Slurm does not hand on the job's secret and ranks",
+                              exported->value.value_or("")),
+                  "write --export=ALL,NAME=VALUE, or leave it out");
+  }
+}
+
+}  // namespace
+
 SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
                      const Surroundings& surroundings) {
   const std::string tool = request.batch ? "sbatch" : "srun";
@@ -127,12 +152,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
                 "run this on a machine of the cluster, or without Slurm: primus direct -- ...");
   }
   std::vector<GivenOption> options = merged(slurm_options(), settings.options, request.given);
-  for (const auto& [name, whose] : {std::pair("wrap", "sbatch"), std::pair("multi-prog", "srun")}) {
-    if (find_given(options, name)) {
-      throw invalid(fmt::format("--{} gives {} a command of its own", name, whose),
-                    "leave it out: the command stands behind '--'");
-    }
-  }
+  refuse_other_commands(options);
 
   SlurmPlan plan;
   std::vector<GivenOption> step_options;
@@ -195,13 +215,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
       surroundings.setting("PRIMUS_JOB_TOKEN") || surroundings.setting("PRIMUS_JOB_TOKEN_FILE");
   if (request.has_ranks && !has_token)
     plan.step.environment["PRIMUS_JOB_TOKEN"] = hex(random_bytes(kTokenBytes));
-  const GivenOption* const exported = find_given(options, "export");
-  if (!plan.step.environment.empty() && exported && exported->value.value_or("") != "ALL" &&
-      !exported->value.value_or("").starts_with("ALL,")) {
-    throw invalid(fmt::format("with --export={} Slurm does not hand on the job's secret and ranks",
-                              exported->value.value_or("")),
-                  "write --export=ALL,NAME=VALUE, or leave it out");
-  }
+  if (!plan.step.environment.empty()) require_export(options);
   return plan;
 }
 

@@ -150,6 +150,40 @@ class ModelInfo final : public Command {
     text_ += fmt::format("{:<17}{}\n", what, value);
   }
 
+  // `whole`: with multi-token prediction, `model` without.
+  nlohmann::ordered_json facts_of(const ModelConfig& c, const ModelSize& model, const ModelSize& whole,
+                                  const ModelReport& report, std::int64_t sequence) const {
+    nlohmann::ordered_json facts = {{"family", c.family},
+                                    {"parameters", model.parameters},
+                                    {"active_parameters", model.active},
+                                    {"layers", c.layers},
+                                    {"hidden", c.hidden},
+                                    {"ffn", c.ffn},
+                                    {"heads", c.heads},
+                                    {"kv_heads", c.kv_heads},
+                                    {"head_dim", c.head_dim},
+                                    {"vocab", c.vocab},
+                                    {"max_positions", c.max_positions},
+                                    {"rope_theta", c.rope_theta},
+                                    {"rope_scaling", name_of(c.rope_scaling.kind)},
+                                    {"tied_embeddings", c.tied_embeddings},
+                                    {"experts", c.moe.experts},
+                                    {"experts_per_token", c.moe.experts > 0 ? c.moe.router.top_k : 0},
+                                    {"expert_ffn", c.moe.ffn},
+                                    {"shared_expert_ffn", c.moe.shared_ffn},
+                                    {"flops_per_token", report.flops_per_token},
+                                    {"sequence_length", sequence},
+                                    {"micro_batch_size", micro_batch_},
+                                    {"training_memory", nlohmann::json::array()}};
+    if (c.mtp.layers > 0) {
+      facts["mtp_layers"] = c.mtp.layers;
+      facts["mtp_parameters"] = whole.parameters - model.parameters;
+      facts["active_mtp_parameters"] = whole.active - model.active;
+      facts["mtp_is_trained"] = c.mtp.enabled;  // in FLOPs and memory
+    }
+    return facts;
+  }
+
   void describe(const ModelConfig& c, const FamilyRegistry& families) {
     const std::int64_t sequence = sequence_.value_or(std::min<std::int64_t>(c.max_positions, 4096));
     config::Experiment experiment;
@@ -191,34 +225,7 @@ class ModelInfo final : public Command {
     text_ += fmt::format("\ntraining memory with {}, {} x {} tokens{}:\n", find_optimizer(optimizer_)->title,
                          micro_batch_, sequence, scope);
     text_ += fmt::format("  {:<22}{:>12}{:>14}{:>12}\n", "", "weights etc.", "activations", "total");
-    json_report_ = {{"family", c.family},
-                    {"parameters", model.parameters},
-                    {"active_parameters", model.active},
-                    {"layers", c.layers},
-                    {"hidden", c.hidden},
-                    {"ffn", c.ffn},
-                    {"heads", c.heads},
-                    {"kv_heads", c.kv_heads},
-                    {"head_dim", c.head_dim},
-                    {"vocab", c.vocab},
-                    {"max_positions", c.max_positions},
-                    {"rope_theta", c.rope_theta},
-                    {"rope_scaling", name_of(c.rope_scaling.kind)},
-                    {"tied_embeddings", c.tied_embeddings},
-                    {"experts", c.moe.experts},
-                    {"experts_per_token", c.moe.experts > 0 ? c.moe.router.top_k : 0},
-                    {"expert_ffn", c.moe.ffn},
-                    {"shared_expert_ffn", c.moe.shared_ffn},
-                    {"flops_per_token", report.flops_per_token},
-                    {"sequence_length", sequence},
-                    {"micro_batch_size", micro_batch_},
-                    {"training_memory", nlohmann::json::array()}};
-    if (c.mtp.layers > 0) {
-      json_report_["mtp_layers"] = c.mtp.layers;
-      json_report_["mtp_parameters"] = mtp;
-      json_report_["active_mtp_parameters"] = whole.active - model.active;
-      json_report_["mtp_is_trained"] = c.mtp.enabled;  // in FLOPs and memory
-    }
+    json_report_ = facts_of(c, model, whole, report, sequence);
     for (const TrainingMemory& m : report.training) {
       const std::int64_t activations = m.plan.stash + m.plan.scratch;
       const auto bytes = [](std::int64_t n) { return human_bytes(static_cast<double>(n)); };

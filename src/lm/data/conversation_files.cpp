@@ -274,6 +274,52 @@ std::string note_on_unused(const TokenizedConversations& read, std::string_view 
                      fmt::join(keys, ", "));
 }
 
+namespace {
+
+// A record, read and tokenized.
+struct Done {
+  LearnedTokens tokens;
+  std::vector<int64_t> starts;
+  std::vector<std::string> unused;
+  std::optional<Error> error;
+};
+
+void tokenize(const Place& place, const std::string& file, const ConversationWriter& writer,
+              const ReadOptions& options, Conversation& conversation, Done& out) {
+  read_object(place, file, conversation);
+  out.starts.assign(1, 0);
+  out.unused = conversation.unused;
+  if (!conversation.messages.empty()) return writer.write(conversation, out.tokens);
+  for (const int32_t id : conversation.ids) {
+    if (id < options.vocab_size) continue;
+    throw invalid(
+        fmt::format("the token {} is not below the size of the vocabulary, {}", id, options.vocab_size),
+        "the data were made with another tokenizer: take that one");
+  }
+  out.tokens.ids = conversation.ids;
+  out.tokens.learned = conversation.learned;
+  out.starts = conversation.starts;
+}
+
+// Appends a record to what is read, or counts one that is bad.
+void add(const Done& one, const ReadOptions& options, TokenizedConversations& all) {
+  if (one.error && !options.skip_bad)
+    throw Error(*one.error).add_hint("'--skip-bad' leaves such records out and counts them");
+  if (one.error) {
+    if (all.skipped++ == 0)
+      all.first_skipped = fmt::format("{}: {}", one.error->location(), one.error->what());
+    return;
+  }
+  for (const std::string& key : one.unused) ++all.unused[key];
+  const auto begin = static_cast<int64_t>(all.ids.size());
+  all.ids.insert(all.ids.end(), one.tokens.ids.begin(), one.tokens.ids.end());
+  all.learned.insert(all.learned.end(), one.tokens.learned.begin(), one.tokens.learned.end());
+  for (size_t k = 1; k < one.starts.size(); ++k) all.ends.push_back(begin + one.starts[k]);
+  all.ends.push_back(static_cast<int64_t>(all.ids.size()));
+}
+
+}  // namespace
+
 TokenizedConversations read_conversations(const std::vector<InputFile>& files,
                                           const ConversationWriter& writer, const ReadOptions& options) {
   using Clock = std::chrono::steady_clock;
@@ -282,34 +328,12 @@ TokenizedConversations read_conversations(const std::vector<InputFile>& files,
                       ? options.workers
                       : static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 64u)));
   TokenizedConversations all;
-  struct Done {
-    LearnedTokens tokens;
-    std::vector<int64_t> starts;
-    std::vector<std::string> unused;
-    std::optional<Error> error;
-  };
   std::vector<Done> done;
   std::vector<Conversation> scratch(static_cast<size_t>(pool.size()));
   const Clock::time_point began = Clock::now();
   uint64_t bytes_total = 0, bytes_before = 0;
   for (const InputFile& file : files) bytes_total += file.size;
 
-  const auto tokenize = [&](const Place& place, const std::string& file, Conversation& conversation,
-                            Done& out) {
-    read_object(place, file, conversation);
-    out.starts.assign(1, 0);
-    out.unused = conversation.unused;
-    if (!conversation.messages.empty()) return writer.write(conversation, out.tokens);
-    for (const int32_t id : conversation.ids) {
-      if (id < options.vocab_size) continue;
-      throw invalid(
-          fmt::format("the token {} is not below the size of the vocabulary, {}", id, options.vocab_size),
-          "the data were made with another tokenizer: take that one");
-    }
-    out.tokens.ids = conversation.ids;
-    out.tokens.learned = conversation.learned;
-    out.starts = conversation.starts;
-  };
   std::string current;
   uint64_t current_size = 0;
   read_objects(files, [&](const Part& part) {
@@ -320,34 +344,20 @@ TokenizedConversations read_conversations(const std::vector<InputFile>& files,
         if (file.path.string() == current) current_size = file.size;
     }
     done.resize(std::max(done.size(), part.objects.size()));
-    pool.parallel_for(
-        static_cast<int64_t>(part.objects.size()), kGrain, [&](int64_t begin, int64_t end, int thread) {
-          for (int64_t i = begin; i < end; ++i) {
-            const auto at = static_cast<size_t>(i);
-            done[at].error.reset();
-            try {
-              tokenize(part.objects[at], part.file, scratch[static_cast<size_t>(thread)], done[at]);
-            } catch (const Error& error) {
-              done[at].error = at_line(error, part.objects[at], part.file);
-            }
-          }
-        });
-    for (size_t i = 0; i < part.objects.size(); ++i) {
-      const Done& one = done[i];
-      if (one.error && !options.skip_bad)
-        throw Error(*one.error).add_hint("'--skip-bad' leaves such records out and counts them");
-      if (one.error) {
-        if (all.skipped++ == 0)
-          all.first_skipped = fmt::format("{}: {}", one.error->location(), one.error->what());
-        continue;
-      }
-      for (const std::string& key : one.unused) ++all.unused[key];
-      const auto begin = static_cast<int64_t>(all.ids.size());
-      all.ids.insert(all.ids.end(), one.tokens.ids.begin(), one.tokens.ids.end());
-      all.learned.insert(all.learned.end(), one.tokens.learned.begin(), one.tokens.learned.end());
-      for (size_t k = 1; k < one.starts.size(); ++k) all.ends.push_back(begin + one.starts[k]);
-      all.ends.push_back(static_cast<int64_t>(all.ids.size()));
-    }
+    pool.parallel_for(static_cast<int64_t>(part.objects.size()), kGrain,
+                      [&](int64_t begin, int64_t end, int thread) {
+                        for (int64_t i = begin; i < end; ++i) {
+                          const auto at = static_cast<size_t>(i);
+                          done[at].error.reset();
+                          try {
+                            tokenize(part.objects[at], part.file, writer, options,
+                                     scratch[static_cast<size_t>(thread)], done[at]);
+                          } catch (const Error& error) {
+                            done[at].error = at_line(error, part.objects[at], part.file);
+                          }
+                        }
+                      });
+    for (size_t i = 0; i < part.objects.size(); ++i) add(done[i], options, all);
     all.read += static_cast<int64_t>(part.objects.size());
     if (options.progress) {
       options.progress({part.file, std::min(bytes_total, bytes_before + part.position), bytes_total,

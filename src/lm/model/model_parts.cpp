@@ -98,6 +98,46 @@ ModelParts even_parts(std::int64_t blocks, int parts) {
   return result;
 }
 
+namespace {
+
+// Embedding and loss count as blocks.
+std::vector<std::int64_t> split_with_ends(std::int64_t blocks, std::int64_t parts,
+                                          const UnevenStages& uneven) {
+  const std::int64_t extra = (uneven.embedding ? 1 : 0) + (uneven.loss ? 1 : 0);
+  const std::int64_t all = blocks + extra;
+  if (const std::int64_t rest = all % parts; rest != 0) {
+    throw invalid(
+        fmt::format("{} blocks, embedding and loss counted, are not a multiple of {} parts", all, parts),
+        fmt::format("set num_layers to {}", nearest(blocks, rest, parts)));
+  }
+  std::vector<std::int64_t> result(static_cast<std::size_t>(parts), all / parts);
+  result.front() -= uneven.embedding ? 1 : 0;
+  result.back() -= uneven.loss ? 1 : 0;
+  if (result.back() < 0) throw invalid("there are fewer blocks than parts", "use fewer stages");
+  return result;
+}
+
+std::vector<std::int64_t> split_evenly(std::int64_t blocks, const engine::PipelineShape& shape) {
+  if (blocks < shape.parts()) {
+    throw invalid(fmt::format("{} blocks are fewer than the {} parts of the pipeline", blocks, shape.parts()),
+                  fmt::format("set num_layers to {} or more, or use fewer stages", shape.parts()));
+  }
+  std::vector<std::vector<std::int64_t>> left_of_stage;  // of its parts, the first one last
+  for (const std::int64_t count : even_blocks(blocks, shape.stages)) {
+    left_of_stage.push_back(even_blocks(count, shape.chunks));
+    std::ranges::reverse(left_of_stage.back());
+  }
+  std::vector<std::int64_t> result;
+  for (int part = 0; part < shape.parts(); ++part) {
+    auto& left = left_of_stage[static_cast<std::size_t>(shape.stage_of(part))];
+    result.push_back(left.back());
+    left.pop_back();
+  }
+  return result;
+}
+
+}  // namespace
+
 std::vector<std::int64_t> split_blocks(std::int64_t blocks, const engine::PipelineShape& shape,
                                        const UnevenStages& uneven) {
   if ((uneven.first || uneven.last) && (uneven.embedding || uneven.loss)) {
@@ -105,40 +145,8 @@ std::vector<std::int64_t> split_blocks(std::int64_t blocks, const engine::Pipeli
         "the blocks of the first or last stage are given, and embedding or loss count as blocks, too",
         "leave one of both out");
   }
-  if (uneven.embedding || uneven.loss) {
-    const std::int64_t extra = (uneven.embedding ? 1 : 0) + (uneven.loss ? 1 : 0), parts = shape.parts();
-    const std::int64_t all = blocks + extra;
-    if (const std::int64_t rest = all % parts; rest != 0) {
-      throw invalid(
-          fmt::format("{} blocks, embedding and loss counted, are not a multiple of {} parts", all, parts),
-          fmt::format("set num_layers to {}", nearest(blocks, rest, parts)));
-    }
-    std::vector<std::int64_t> result(static_cast<std::size_t>(parts), all / parts);
-    result.front() -= uneven.embedding ? 1 : 0;
-    result.back() -= uneven.loss ? 1 : 0;
-    if (result.back() < 0) throw invalid("there are fewer blocks than parts", "use fewer stages");
-    return result;
-  }
-
-  if (!uneven.first && !uneven.last) {
-    if (blocks < shape.parts()) {
-      throw invalid(
-          fmt::format("{} blocks are fewer than the {} parts of the pipeline", blocks, shape.parts()),
-          fmt::format("set num_layers to {} or more, or use fewer stages", shape.parts()));
-    }
-    std::vector<std::vector<std::int64_t>> left_of_stage;  // of its parts, the first one last
-    for (const std::int64_t count : even_blocks(blocks, shape.stages)) {
-      left_of_stage.push_back(even_blocks(count, shape.chunks));
-      std::ranges::reverse(left_of_stage.back());
-    }
-    std::vector<std::int64_t> result;
-    for (int part = 0; part < shape.parts(); ++part) {
-      auto& left = left_of_stage[static_cast<std::size_t>(shape.stage_of(part))];
-      result.push_back(left.back());
-      left.pop_back();
-    }
-    return result;
-  }
+  if (uneven.embedding || uneven.loss) return split_with_ends(blocks, shape.parts(), uneven);
+  if (!uneven.first && !uneven.last) return split_evenly(blocks, shape);
 
   std::vector<std::int64_t> of_stage(static_cast<std::size_t>(shape.stages), 0);
   std::int64_t left = blocks, even_stages = shape.stages;

@@ -358,6 +358,53 @@ std::vector<TensorSource> optimizer_sources(const ParameterStore& store, DeviceR
   return sources;
 }
 
+namespace {
+
+// States of which a block has one scale. `read_state` reads the share of a part into `staging`.
+template <class ReadState>
+void load_scaled_states(const ParameterStore& store, engine::Rank& rank,
+                        const std::vector<std::byte>& staging, const ReadState& read_state) {
+  // A block may have elements of several parts, and takes its scale from all of them.
+  std::vector<float> wide;
+  for (const Parameter& p : store.parameters()) {
+    if (!p.unit || !p.unit->trained) continue;
+    const engine::FlatRange stored = engine::stored_range(p);
+    if (stored.empty()) continue;
+    for (const engine::UnitState& state : p.unit->states) {
+      if (state.rule != p.rule || !state.spec.has_scales()) continue;
+      const std::int64_t block = turbo::kMomentBlock;
+      wide.assign(static_cast<std::size_t>((stored.size() + block - 1) / block * block), 0);
+      for (const CheckpointPart& part : p.parts) {
+        const engine::FlatRange range = stored_of(p, part);
+        if (range.empty()) continue;
+        const DType dtype = read_state(state, p, part);
+        to_float(dtype, staging,
+                 std::span(wide).subspan(static_cast<std::size_t>(range.begin - stored.begin),
+                                         static_cast<std::size_t>(range.size())));
+      }
+      const std::int64_t first = p.offset + stored.begin - state.elements.begin;
+      if (state.spec.dtype == DType::kF8E4M3) {
+        upload_codes<turbo::FirstMomentCodes>(rank, state, first, wide);
+      } else {
+        upload_codes<turbo::SecondMomentCodes>(rank, state, first, wide);
+      }
+    }
+  }
+}
+
+void refuse_other_tensors(const CheckpointReader& checkpoint, const ParameterStore& store,
+                          const TensorNames& used) {
+  for (const TensorRecord& record : checkpoint.manifest().tensors) {
+    if (record.part != TensorPart::kModel || used.contains(record.name) || store.left_out(record.name))
+      continue;
+    throw invalid("tensor '" + record.name + "' of the checkpoint is not part of this model",
+                  "restore the model's settings, or start another run (exp_name)")
+        .at(checkpoint.folder().string());
+  }
+}
+
+}  // namespace
+
 void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, engine::Rank& rank,
                      bool optimizer, Adapters adapters) {
   const bool without = adapters == Adapters::kMayBeMissing &&
@@ -409,39 +456,8 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
       upload(rank, of_state(state), p, part, dtype, staging);
     }
   });
-  // A block may have elements of several parts, and takes its scale from all of them.
-  std::vector<float> wide;
-  for (const Parameter& p : store.parameters()) {
-    if (!optimizer || !p.unit || !p.unit->trained) continue;
-    const engine::FlatRange stored = engine::stored_range(p);
-    if (stored.empty()) continue;
-    for (const engine::UnitState& state : p.unit->states) {
-      if (state.rule != p.rule || !state.spec.has_scales()) continue;
-      const std::int64_t block = turbo::kMomentBlock;
-      wide.assign(static_cast<std::size_t>((stored.size() + block - 1) / block * block), 0);
-      for (const CheckpointPart& part : p.parts) {
-        const engine::FlatRange range = stored_of(p, part);
-        if (range.empty()) continue;
-        const DType dtype = read_state(state, p, part);
-        to_float(dtype, staging,
-                 std::span(wide).subspan(static_cast<std::size_t>(range.begin - stored.begin),
-                                         static_cast<std::size_t>(range.size())));
-      }
-      const std::int64_t first = p.offset + stored.begin - state.elements.begin;
-      if (state.spec.dtype == DType::kF8E4M3) {
-        upload_codes<turbo::FirstMomentCodes>(rank, state, first, wide);
-      } else {
-        upload_codes<turbo::SecondMomentCodes>(rank, state, first, wide);
-      }
-    }
-  }
-  for (const TensorRecord& record : checkpoint.manifest().tensors) {
-    if (record.part != TensorPart::kModel || used.contains(record.name) || store.left_out(record.name))
-      continue;
-    throw invalid("tensor '" + record.name + "' of the checkpoint is not part of this model",
-                  "restore the model's settings, or start another run (exp_name)")
-        .at(checkpoint.folder().string());
-  }
+  if (optimizer) load_scaled_states(store, rank, staging, read_state);
+  refuse_other_tensors(checkpoint, store, used);
   store.refresh_values(rank.context());
 }
 

@@ -130,34 +130,40 @@ struct DecodeRun {
       if (step + 1 < kSteps) look_up(step + 1);
       PRIMUS_UNROLL
       for (int h = 0; h < kHeads; ++h) {
-        float scores[kLoads], next = most[h];
-        PRIMUS_UNROLL
-        for (int j = 0; j < kLoads; ++j) {
-          float score = 0;
-          PRIMUS_UNROLL
-          for (int i = 0; i < kVec; ++i) score = multiply_add(asked[h][i], to_float(keys[j].at[i]), score);
-          PRIMUS_UNROLL
-          for (int mask = kLanes / 2; mask > 0; mask /= 2) score += from_lane_xor(score, mask);
-          scores[j] = here[j] ? score * scale : -infinity();
-          next = ::fmaxf(next, scores[j]);
-        }
-        const float base = next == -infinity() ? 0.0F : next;
-        const float shrink = exp2_flushed(most[h] - base);
-        most[h] = next;
-        total[h] *= shrink;
-        PRIMUS_UNROLL
-        for (int i = 0; i < kVec; ++i) sums[h][i] *= shrink;
-        PRIMUS_UNROLL
-        for (int j = 0; j < kLoads; ++j) {
-          const float weight = exp2_flushed(scores[j] - base);
-          total[h] += weight;
-          PRIMUS_UNROLL
-          for (int i = 0; i < kVec; ++i)
-            sums[h][i] = multiply_add(weight, to_float(values[j].at[i]), sums[h][i]);
-        }
+        add_keys(asked[h], keys, values, here, most[h], total[h], sums[h]);
       }
     }
     finish(row, run, first_head, there, most, total, sums);
+  }
+
+  // Takes the keys and values of a step into what one head has so far.
+  PRIMUS_DEVICE void add_keys(const float (&asked)[kVec], const Row (&keys)[kLoads],
+                              const Row (&values)[kLoads], const bool (&here)[kLoads], float& most,
+                              float& total, float (&sums)[kVec]) const {
+    float scores[kLoads], next = most;
+    PRIMUS_UNROLL
+    for (int j = 0; j < kLoads; ++j) {
+      float score = 0;
+      PRIMUS_UNROLL
+      for (int i = 0; i < kVec; ++i) score = multiply_add(asked[i], to_float(keys[j].at[i]), score);
+      PRIMUS_UNROLL
+      for (int mask = kLanes / 2; mask > 0; mask /= 2) score += from_lane_xor(score, mask);
+      scores[j] = here[j] ? score * scale : -infinity();
+      next = ::fmaxf(next, scores[j]);
+    }
+    const float base = next == -infinity() ? 0.0F : next;
+    const float shrink = exp2_flushed(most - base);
+    most = next;
+    total *= shrink;
+    PRIMUS_UNROLL
+    for (int i = 0; i < kVec; ++i) sums[i] *= shrink;
+    PRIMUS_UNROLL
+    for (int j = 0; j < kLoads; ++j) {
+      const float weight = exp2_flushed(scores[j] - base);
+      total += weight;
+      PRIMUS_UNROLL
+      for (int i = 0; i < kVec; ++i) sums[i] = multiply_add(weight, to_float(values[j].at[i]), sums[i]);
+    }
   }
 
   PRIMUS_DEVICE static Row row_of(const T* from) { return std::bit_cast<Row>(load_line_once(from)); }

@@ -145,6 +145,42 @@ ordered_json pre_tokenizer(bool gpt2_style) {
   return {{"type", "Sequence"}, {"pretokenizers", ordered_json::array({std::move(split), std::move(bytes)})}};
 }
 
+// The tokenizer.json of these tokens, whose ids are their places.
+std::string tokenizer_file(const BpeTrainerOptions& options, const std::vector<std::string>& tokens,
+                           ordered_json merges) {
+  ordered_json vocabulary = ordered_json::object();
+  auto& entries = vocabulary.get_ref<ordered_json::object_t&>();
+  entries.reserve(
+      tokens.size());  // appended directly: an ordered object would look each key up in all before it
+  for (size_t i = 0; i < tokens.size(); ++i) entries.emplace_back(tokens[i], i);
+  ordered_json added = ordered_json::array();
+  for (size_t i = 0; i < options.special_tokens.size(); ++i) {
+    added.push_back(added_token(static_cast<int32_t>(i), options.special_tokens[i]));
+  }
+  const ordered_json result = {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", std::move(added)},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", pre_tokenizer(options.gpt2_style)},
+      {"post_processor", nullptr},
+      {"decoder",
+       {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}}},
+      {"model",
+       {{"type", "BPE"},
+        {"dropout", nullptr},
+        {"unk_token", nullptr},
+        {"continuing_subword_prefix", nullptr},
+        {"end_of_word_suffix", nullptr},
+        {"fuse_unk", false},
+        {"byte_fallback", false},
+        {"ignore_merges", false},
+        {"vocab", std::move(vocabulary)},
+        {"merges", std::move(merges)}}}};
+  return result.dump(2) + "\n";
+}
+
 }  // namespace
 
 BpeTrainer::BpeTrainer(BpeTrainerOptions options)
@@ -226,37 +262,7 @@ std::string BpeTrainer::train(const std::function<void(int64_t, int64_t)>& progr
     if (progress && merges.size() % 64 == 0) progress(static_cast<int64_t>(merges.size()), wanted);
   }
 
-  ordered_json vocabulary = ordered_json::object();
-  auto& entries = vocabulary.get_ref<ordered_json::object_t&>();
-  entries.reserve(
-      tokens.size());  // appended directly: an ordered object would look each key up in all before it
-  for (size_t i = 0; i < tokens.size(); ++i) entries.emplace_back(tokens[i], i);
-  ordered_json added = ordered_json::array();
-  for (size_t i = 0; i < options_.special_tokens.size(); ++i) {
-    added.push_back(added_token(static_cast<int32_t>(i), options_.special_tokens[i]));
-  }
-  const ordered_json result = {
-      {"version", "1.0"},
-      {"truncation", nullptr},
-      {"padding", nullptr},
-      {"added_tokens", std::move(added)},
-      {"normalizer", nullptr},
-      {"pre_tokenizer", pre_tokenizer(options_.gpt2_style)},
-      {"post_processor", nullptr},
-      {"decoder",
-       {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}}},
-      {"model",
-       {{"type", "BPE"},
-        {"dropout", nullptr},
-        {"unk_token", nullptr},
-        {"continuing_subword_prefix", nullptr},
-        {"end_of_word_suffix", nullptr},
-        {"fuse_unk", false},
-        {"byte_fallback", false},
-        {"ignore_merges", false},
-        {"vocab", std::move(vocabulary)},
-        {"merges", std::move(merges)}}}};
-  return result.dump(2) + "\n";
+  return tokenizer_file(options_, tokens, std::move(merges));
 }
 
 }  // namespace primus

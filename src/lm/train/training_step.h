@@ -10,11 +10,8 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "device/timing.h"
@@ -29,36 +26,10 @@
 #include "lm/train/loss_rule.h"
 #include "lm/train/step_graphs.h"
 #include "lm/train/step_inputs.h"
+#include "lm/train/step_results.h"
 #include "lm/train/step_settings.h"
 
 namespace primus {
-
-// How a step's tokens spread over the experts of one layer.
-struct LayerRouting {
-  std::int64_t layer = 0;
-  std::vector<std::int32_t> load;  // choices of each expert, dropped ones included
-  double imbalance = 1;            // the largest load over the mean
-  double dropped = 0;              // share of choices beyond the capacity
-  // Means over microbatches, without their coefficients (turbo::RouterLosses); the first only if it is
-  // trained.
-  double balance_loss = 0, z_loss = 0;
-};
-
-struct StepResult {
-  // Mean over microbatches of the mean over their unmasked tokens, or of what BatchView::loss_divisor says.
-  double loss = 0;
-  double gradient_norm = 0;  // before clipping
-  int stop_votes = 0;        // ranks that want to stop (TrainingStep::vote_to_stop)
-  // Of multi-token prediction, without its scale: mean over depths of what `loss` is for each. Empty: the
-  // model has none.
-  std::optional<double> mtp_loss;
-  std::vector<LayerRouting> routing;                    // of the layers that route; empty for dense models
-  std::vector<std::pair<std::string, double>> metrics;  // of a loss rule (LossRule::metrics), but "loss"
-  // By the device's clock (TrainingStep::set_timing): from where the gradients of the step before ended to
-  // where its own did. Of a step that began when no other was on its way: from its beginning, so without an
-  // update. Empty: the device has no such clock, or the result was asked for once more.
-  std::optional<double> seconds;
-};
 
 class TrainingStep : private engine::ChunkedModel {
  public:
@@ -85,10 +56,10 @@ class TrainingStep : private engine::ChunkedModel {
   // This rank wants the run to stop after this step; set before finish_gradients(), for each step anew.
   void vote_to_stop(bool wanted) { votes_to_stop_ = wanted; }
   // Of steps with one microbatch: notes down or prescribes its routing. `trace` must outlive them; null: no.
-  void set_routing_trace(const RoutingTrace* trace) { trace_ = trace; }
+  void set_routing_trace(const RoutingTrace* trace) { for_blocks_.trace = trace; }
   // The clock of the rank's device: results tell how long steps took. Before the first step, on a rank with
   // memory; null: no clock.
-  void set_timing(const DeviceTiming* timing);
+  void set_timing(const DeviceTiming* timing) { results_.set_timing(timing); }
   // Ends accumulation: enqueues the sums over ranks, the norm, and the copies of what result() gives.
   void finish_gradients();
   // Of the earliest step that ended accumulation and was not asked for: waits for its loss and norm, but not
@@ -148,49 +119,39 @@ class TrainingStep : private engine::ChunkedModel {
   StepGraphs graphs_;
   // Of the recorded first and further microbatches: where their inputs lie on the device.
   std::array<std::vector<Tensor>, 2> recorded_inputs_;
-  engine::Tape tape_;  // of evaluation
-  Tensor loss_, non_finite_;
-  Tensor stop_votes_;    // fp32
-  Tensor scalars_;       // turbo/step_scalars.h
-  Tensor mtp_loss_;      // of models with multi-token prediction
-  Tensor metrics_;       // of a rule that has some
-  RoutingStep routing_;  // of models with experts
-  engine::DropoutSource dropout_;
-  const RoutingTrace* trace_ = nullptr;
-  const std::atomic<bool>* stop_ = nullptr;
-  bool first_microbatch_ = true, votes_to_stop_ = false;
-  bool evaluates_mtp_ = false;
-  std::int64_t evaluated_ = 0;
-
-  // A value on the device that the host reads after each step, and where it belongs.
-  struct Result {
-    Tensor from;
-    std::function<void(const std::byte*, StepResult&)> read;
+  Tensor scalars_;  // turbo/step_scalars.h
+  // Sums on the device.
+  struct Sums {
+    Tensor loss, stop_votes;  // fp32
+    Tensor mtp_loss;          // of models with multi-token prediction
+    Tensor metrics;           // of a rule that has some
+    bool begun = false;       // by a microbatch of this step, or a batch of this evaluation
   };
-  std::vector<Result> results_;  // in the order in which they lie in HostSide::results
+  Sums sums_;
+  // What blocks need beyond their inputs.
+  struct ForBlocks {
+    RoutingStep routing;  // of models with experts
+    engine::DropoutSource dropout;
+    const RoutingTrace* trace = nullptr;
+  };
+  ForBlocks for_blocks_;
+  struct Evaluation {
+    engine::Tape tape;
+    bool with_mtp = false;
+    std::int64_t batches = 0;
+    Tensor non_finite;  // of find_non_finite()
+  };
+  Evaluation evaluation_;
+  const std::atomic<bool>* stop_ = nullptr;
+  bool votes_to_stop_ = false;
 
-  // The host's side of a step. There are two, used in turn.
+  // The host's side of a step. There are two, used in turn (StepResults::turn).
   struct HostSide {
     std::vector<StepInputs::Staging> staging;  // by microbatch: a device reads them later
     PinnedBuffer scalars;                      // of begin() and update()
-    PinnedBuffer results;                      // results_, one after the other
-    std::unique_ptr<Event> finished;
-    bool unread = false;  // `finished` is recorded, and nobody asked for the result
-    // With a clock: where the step began, unless it follows one that was on its way; and which of ends_ is
-    // its own.
-    std::unique_ptr<Event> begun;
-    bool follows = false;
-    std::size_t end = 0;
   };
-  // By the device's clock. Once: the events are used again.
-  std::optional<double> seconds_of(const HostSide& host) const;
   std::array<HostSide, 2> host_;
-  std::size_t turn_ = 0, last_read_ = 0;  // of host_: this step's, and that of the last result()
-  const DeviceTiming* timing_ = nullptr;
-  // With a clock: where the gradients of the last three steps ended, in turn. The host may read a step when
-  // the next one has ended its own, and the interval begins where the one before did.
-  std::array<std::unique_ptr<Event>, 3> ends_;
-  std::size_t last_end_ = 0;
+  StepResults results_;
 };
 
 }  // namespace primus

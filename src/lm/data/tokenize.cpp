@@ -9,12 +9,14 @@
 #include <condition_variable>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <thread>  // hardware_concurrency
+#include <utility>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -230,6 +232,154 @@ class Output {
 
 // Workers take blocks in turn and encode them at the same time; the blocks are written in the order they were
 // taken, so the result is the same for any number of workers. A few blocks per worker are in memory.
+class BlockWorkers {
+ public:
+  using Write = std::function<void(const TextBlock& block, const EncodedBlock& encoded)>;
+  // All must outlive this. `write` is called for one block after the other.
+  BlockWorkers(BlockReader& reader, const TokenizeOptions& options, const Tokenizer& tokenizer, Write write)
+      : options_(options),
+        tokenizer_(tokenizer),
+        write_(std::move(write)),
+        workers_(options.workers > 0 ? options.workers
+                                     : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))),
+        reader_(reader) {}
+
+  // Throws the earliest error.
+  void run() {
+    ThreadGroup threads;
+    try {
+      for (int i = 1; i < workers_; ++i) threads.start([this] { work(); }, "encodes");
+    } catch (const Error&) {
+      // The result is the same with those that could be started, this one at least.
+    }
+    work();
+    threads.join();
+    if (failure_ != nullptr) std::rethrow_exception(failure_);
+    if (broken_worker_ != nullptr) std::rethrow_exception(broken_worker_);
+  }
+
+ private:
+  bool stop_requested() const { return options_.stop != nullptr && *options_.stop; }
+
+  // A block on its way from the reader to the writers.
+  struct Work {
+    TextBlock block;
+    EncodedBlock encoded;
+    std::exception_ptr error;
+  };
+
+  void work() {
+    try {
+      encode_blocks();
+    } catch (...) {
+      // Out of memory, somewhere between the blocks. Nobody may wait for the block that it had.
+      const std::lock_guard lock(output_mutex_);
+      if (broken_worker_ == nullptr) broken_worker_ = std::current_exception();
+      const std::lock_guard stop(input_);
+      stopped_ = true;
+      written_changed_.notify_all();
+    }
+  }
+
+  void encode_blocks() {
+    BlockEncoder encoder(options_, tokenizer_);
+    while (true) {
+      std::unique_ptr<Work> work = take_spare();
+      uint64_t turn;
+      {
+        const std::lock_guard lock(input_);
+        if (stopped_ || stop_requested()) return;
+        turn = next_turn_;
+        try {
+          if (!reader_.next(work->block)) return;
+        } catch (...) {
+          work->error = std::current_exception();
+          stopped_ = true;
+        }
+        ++next_turn_;
+      }
+      try {
+        if (work->error == nullptr)
+          encoder.encode(work->block, reader_.files()[work->block.file], work->encoded);
+      } catch (...) {
+        work->error = std::current_exception();
+      }
+      hand_in(turn, std::move(work));
+    }
+  }
+
+  std::unique_ptr<Work> take_spare() {
+    const std::lock_guard lock(output_mutex_);
+    if (spare_.empty()) return std::make_unique<Work>();
+    std::unique_ptr<Work> work = std::move(spare_.back());
+    spare_.pop_back();
+    work->error = nullptr;
+    return work;
+  }
+
+  // Whoever comes while nobody writes, writes all that is due. Returns at once unless this block is too far
+  // ahead of the last one written.
+  void hand_in(uint64_t turn, std::unique_ptr<Work> work) {
+    std::unique_lock lock(output_mutex_);
+    finished_.emplace(turn, std::move(work));
+    if (!writing_) {
+      writing_ = true;
+      for (auto next = finished_.begin(); next != finished_.end() && next->first == written_;
+           next = finished_.begin()) {
+        std::unique_ptr<Work> due = std::move(next->second);
+        finished_.erase(next);
+        lock.unlock();
+        write_or_fail(*due);
+        lock.lock();
+        // The memory of an unusually long line is given back.
+        if (due->block.text.capacity() <= 4 * BlockReader::kBlockSize) spare_.push_back(std::move(due));
+        ++written_;
+        written_changed_.notify_all();
+      }
+      writing_ = false;
+    }
+    written_changed_.wait(lock, [&] {
+      return broken_worker_ != nullptr || turn < written_ + kAhead * static_cast<uint64_t>(workers_);
+    });
+  }
+
+  // The earliest error counts, whichever worker met one first.
+  void write_or_fail(const Work& work) {
+    if (failure_ != nullptr) return;
+    try {
+      if (work.error != nullptr) std::rethrow_exception(work.error);
+      write_(work.block, work.encoded);
+    } catch (...) {
+      failure_ = std::current_exception();
+      const std::lock_guard stop(input_);
+      stopped_ = true;
+    }
+  }
+
+  static constexpr uint64_t kAhead = 4;  // blocks per worker that may wait for an earlier one
+
+  const TokenizeOptions& options_;
+  const Tokenizer& tokenizer_;
+  const Write write_;
+  const int workers_;
+
+  std::mutex input_;  // guards the reader, next_turn_ and stopped_
+  BlockReader& reader_;
+  uint64_t next_turn_ = 0;
+  bool stopped_ = false;
+
+  std::mutex output_mutex_;  // guards these
+  std::condition_variable written_changed_;
+  uint64_t written_ = 0;                                // blocks
+  bool writing_ = false;                                // somebody uses what follows
+  std::map<uint64_t, std::unique_ptr<Work>> finished_;  // by turn
+  std::vector<std::unique_ptr<Work>> spare_;
+  std::exception_ptr broken_worker_;  // why a worker ended early
+
+  std::exception_ptr failure_;
+};
+
+// One run of tokenize_corpus().
 class Pipeline {
  public:
   Pipeline(const TokenizeOptions& options, const Tokenizer& tokenizer, const TokenizeProgressFn& progress,
@@ -238,8 +388,6 @@ class Pipeline {
         tokenizer_(tokenizer),
         progress_(progress),
         env_(env),
-        workers_(options.workers > 0 ? options.workers
-                                     : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))),
         reader_(find_inputs(options.inputs), BlockReader::kBlockSize, options.max_line_bytes,
                 options.hints.max_line),
         folder_(options.output_prefix, env),
@@ -253,9 +401,9 @@ class Pipeline {
   TokenizeResult run() {
     try {
       begin();
-      work_together();
-      if (failure_ != nullptr) std::rethrow_exception(failure_);
-      if (broken_worker_ != nullptr) std::rethrow_exception(broken_worker_);
+      BlockWorkers(reader_, options_, tokenizer_,
+                   [this](const TextBlock& block, const EncodedBlock& encoded) { write(block, encoded); })
+          .run();
       finish();
     } catch (FileError& error) {
       // A disk that is full or gone is no reason to lose the work that was saved.
@@ -353,114 +501,6 @@ class Pipeline {
     folder_.keep();
   }
 
-  void work_together() {
-    ThreadGroup threads;
-    try {
-      for (int i = 1; i < workers_; ++i) threads.start([this] { work(); }, "encodes");
-    } catch (const Error&) {
-      // The result is the same with those that could be started, this one at least.
-    }
-    work();
-    threads.join();
-  }
-
-  bool stop_requested() const { return options_.stop != nullptr && *options_.stop; }
-
-  // A block on its way from the reader to the writers.
-  struct Work {
-    TextBlock block;
-    EncodedBlock encoded;
-    std::exception_ptr error;
-  };
-
-  void work() {
-    try {
-      encode_blocks();
-    } catch (...) {
-      // Out of memory, somewhere between the blocks. Nobody may wait for the block that it had.
-      const std::lock_guard lock(output_mutex_);
-      if (broken_worker_ == nullptr) broken_worker_ = std::current_exception();
-      const std::lock_guard stop(input_);
-      stopped_ = true;
-      written_changed_.notify_all();
-    }
-  }
-
-  void encode_blocks() {
-    BlockEncoder encoder(options_, tokenizer_);
-    while (true) {
-      std::unique_ptr<Work> work = take_spare();
-      uint64_t turn;
-      {
-        const std::lock_guard lock(input_);
-        if (stopped_ || stop_requested()) return;
-        turn = next_turn_;
-        try {
-          if (!reader_.next(work->block)) return;
-        } catch (...) {
-          work->error = std::current_exception();
-          stopped_ = true;
-        }
-        ++next_turn_;
-      }
-      try {
-        if (work->error == nullptr)
-          encoder.encode(work->block, reader_.files()[work->block.file], work->encoded);
-      } catch (...) {
-        work->error = std::current_exception();
-      }
-      hand_in(turn, std::move(work));
-    }
-  }
-
-  std::unique_ptr<Work> take_spare() {
-    const std::lock_guard lock(output_mutex_);
-    if (spare_.empty()) return std::make_unique<Work>();
-    std::unique_ptr<Work> work = std::move(spare_.back());
-    spare_.pop_back();
-    work->error = nullptr;
-    return work;
-  }
-
-  // Whoever comes while nobody writes, writes all that is due. Returns at once unless this block is too far
-  // ahead of the last one written.
-  void hand_in(uint64_t turn, std::unique_ptr<Work> work) {
-    std::unique_lock lock(output_mutex_);
-    finished_.emplace(turn, std::move(work));
-    if (!writing_) {
-      writing_ = true;
-      for (auto next = finished_.begin(); next != finished_.end() && next->first == written_;
-           next = finished_.begin()) {
-        std::unique_ptr<Work> due = std::move(next->second);
-        finished_.erase(next);
-        lock.unlock();
-        write_or_fail(*due);
-        lock.lock();
-        // The memory of an unusually long line is given back.
-        if (due->block.text.capacity() <= 4 * BlockReader::kBlockSize) spare_.push_back(std::move(due));
-        ++written_;
-        written_changed_.notify_all();
-      }
-      writing_ = false;
-    }
-    written_changed_.wait(lock, [&] {
-      return broken_worker_ != nullptr || turn < written_ + kAhead * static_cast<uint64_t>(workers_);
-    });
-  }
-
-  // The earliest error counts, whichever worker met one first.
-  void write_or_fail(const Work& work) {
-    if (failure_ != nullptr) return;
-    try {
-      if (work.error != nullptr) std::rethrow_exception(work.error);
-      write(work.block, work.encoded);
-    } catch (...) {
-      failure_ = std::current_exception();
-      const std::lock_guard stop(input_);
-      stopped_ = true;
-    }
-  }
-
   void write(const TextBlock& block, const EncodedBlock& encoded) {
     uint64_t ended = 0;
     for (size_t key = 0; key < encoded.keys.size(); ++key) {
@@ -513,29 +553,14 @@ class Pipeline {
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
   static constexpr const char* kStateFile = "progress.json";
-  static constexpr uint64_t kAhead = 4;  // blocks per worker that may wait for an earlier one
 
   const TokenizeOptions& options_;
   const Tokenizer& tokenizer_;
   const TokenizeProgressFn& progress_;
   Env& env_;
-  const int workers_;
   const Clock::time_point start_ = Clock::now();
 
-  std::mutex input_;  // guards the reader, next_turn_ and stopped_
   BlockReader reader_;
-  uint64_t next_turn_ = 0;
-  bool stopped_ = false;
-
-  std::mutex output_mutex_;  // guards these
-  std::condition_variable written_changed_;
-  uint64_t written_ = 0;                                // blocks
-  bool writing_ = false;                                // somebody uses what follows
-  std::map<uint64_t, std::unique_ptr<Work>> finished_;  // by turn
-  std::vector<std::unique_ptr<Work>> spare_;
-  std::exception_ptr broken_worker_;  // why a worker ended early
-
-  std::exception_ptr failure_;
   PartialFolder folder_;
   Output output_;  // its files go before their folder
   TokenizeState state_;

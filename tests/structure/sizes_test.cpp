@@ -21,21 +21,17 @@ namespace fs = std::filesystem;
 
 constexpr int kSourceLines = 600, kHeaderLines = 250, kFunctionLines = 80, kMembers = 20;
 
-// What is longer, and how long it is: a number here may only shrink. Tables first, then what waits to be
-// taken apart.
+// Longer files and their lines: a number here may only shrink. Tables first, then files that are still to be
+// split.
 const std::map<std::string, int> kLongFiles = {{"config/keys.def", 1000},
                                                {"turbo/attention/gpu_tiles.h", 307},
                                                {"turbo/attention/gpu_warpgroups.h", 315},
                                                {"turbo/attention/gpu_warpgroups_backward.h", 333},
-                                               {"turbo/delta_rule/cpu_gates.h", 291},
                                                {"turbo/delta_rule/gpu_chunk_gradients.h", 560},
                                                {"turbo/delta_rule/gpu_chunks.h", 703},
                                                {"turbo/delta_rule/gpu_gradients.h", 306},
                                                {"turbo/delta_rule/gpu_states.h", 261},
-                                               {"turbo/gpu/mma.h", 305},
-                                               {"turbo/gpu/warpgroup_products.h", 282},
-                                               {"turbo/grouped_linear/gpu_warpgroups.h", 320},
-                                               {"turbo/linear/lt_products.h", 291}};
+                                               {"turbo/grouped_linear/gpu_warpgroups.h", 320}};
 const std::map<std::string, int> kLongFunctions = {{"safe/preflight/performance.cpp", 89},
                                                    {"turbo/delta_rule/gpu_chunk_gradients.h", 118}};
 // Tables of facts and of arguments, each a row of independent values; then classes.

@@ -1,4 +1,4 @@
-// What goes into a short causal convolution on GPUs, by neighbouring channels of a token.
+// Inputs of a short causal convolution on GPUs, by neighbouring channels of a token.
 #pragma once
 
 #include <type_traits>

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "turbo/delta_rule/cpu_channel_gates.h"
 #include "turbo/delta_rule/cpu_gates.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {

@@ -1,0 +1,101 @@
+// Sums of warpgroups' products (warpgroup_products.h) in registers, and the order of products and other
+// work.
+#pragma once
+
+#include "turbo/gpu/warpgroup.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+// 64 x kCols sums of a warpgroup. A warp has 16 rows; its lanes hold pairs of neighbours in a row.
+template <int kColumns>
+struct WarpgroupSums {
+  static constexpr int kCols = kColumns, kCount = kCols / 2, kRows = 64;
+  float at[kCount];
+
+  PRIMUS_DEVICE void clear() {
+    PRIMUS_UNROLL
+    for (int i = 0; i < kCount; ++i) at[i] = 0;
+  }
+  PRIMUS_DEVICE static int row(int i) { return warp() % 4 * 16 + lane() / 4 + i / 2 % 2 * 8; }
+  PRIMUS_DEVICE static int col(int i) { return i / 4 * 8 + lane() % 4 * 2 + i % 2; }
+};
+using WideSums = WarpgroupSums<256>;
+
+// A left operand of 64 rows and 16 of depth in a warpgroup's registers: rounded sums as they lie.
+struct LeftInRegisters {
+  std::uint32_t pairs[4];
+};
+
+// The 16 columns of `sums` from 16 * d on.
+template <int kCols>
+PRIMUS_DEVICE LeftInRegisters to_left(const WarpgroupSums<kCols>& sums, int d) {
+  LeftInRegisters result;
+  PRIMUS_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const Pack<BFloat16, 2> pair{from_float<BFloat16>(sums.at[8 * d + 2 * i]),
+                                 from_float<BFloat16>(sums.at[8 * d + 2 * i + 1])};
+    result.pairs[i] = std::bit_cast<std::uint32_t>(pair);
+  }
+  return result;
+}
+
+// What was computed for these registers is computed here, and not behind what follows: the compiler sees
+// nothing of what products under way do to registers.
+template <int kCols>
+PRIMUS_DEVICE void settle([[maybe_unused]] WarpgroupSums<kCols>& sums) {
+#if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
+  PRIMUS_UNROLL
+  for (int i = 0; i < WarpgroupSums<kCols>::kCount; ++i) asm volatile("" : "+f"(sums.at[i])::"memory");
+#endif
+}
+PRIMUS_DEVICE void settle([[maybe_unused]] LeftInRegisters& left) {
+#if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
+  PRIMUS_UNROLL
+  for (std::uint32_t& pair : left.pairs) asm volatile("" : "+r"(pair)::"memory");
+#endif
+}
+
+// Keeps the waits for products that follow behind the arithmetic that gives `value`, which is not negative.
+// The assembler would move these waits up, and nothing would be computed while products are under way. It
+// does not move them over a store, so this is one to `unused`, in shared memory, under a condition that never
+// holds.
+PRIMUS_DEVICE void compute_before_waits([[maybe_unused]] float value, [[maybe_unused]] void* unused) {
+#if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
+  asm volatile(
+      "{\n"
+      ".reg .pred never;\n"
+      "setp.lt.f32 never, %0, 0f00000000;\n"
+      "@never st.volatile.shared.f32 [%1], %0;\n"
+      "}" ::"f"(value),
+      "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(unused)))
+      : "memory");
+#endif
+}
+
+// Before the first product of a group: registers that were written are sums from here on.
+PRIMUS_DEVICE void begin_products() {
+#if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+PRIMUS_DEVICE void end_group_of_products() {
+#if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+// Waits until no more than kLater groups are under way: operands of the others may be overwritten, and their
+// sums read after settle().
+template <int kLater>
+PRIMUS_DEVICE void wait_for_products() {
+#if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLater) : "memory");
+#endif
+}
+// The same, for sums of the last group that must be complete then.
+template <int kLater = 0, int kCols>
+PRIMUS_DEVICE void wait_for_sums(WarpgroupSums<kCols>& sums) {
+  wait_for_products<kLater>();
+  settle(sums);
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -1,0 +1,190 @@
+// A library's products, and the plans of how it makes them (lt_products.h, which has the choice of
+// algorithms).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "base/error.h"
+#include "device/lost_device.h"
+#include "turbo/linear/library_product.h"
+
+namespace primus::turbo {
+
+template <class Api>
+class LtProducts {
+ public:
+  using Algorithm = typename Api::Algorithm;
+
+  // One product's descriptors, and the algorithm that computes it.
+  struct Plan {
+    typename Api::Desc product = nullptr;
+    typename Api::Layout left = nullptr, right = nullptr, result = nullptr;
+    Algorithm algorithm{};
+    bool found = false, tuned = false;
+  };
+
+  // Takes the handle, which `api` has created. `tuning` outlives this.
+  LtProducts(const Api& api, typename Api::Handle handle, ProductTuning& tuning, int multiprocessors)
+      : f_(api), handle_(handle), tuning_(tuning), multiprocessors_(multiprocessors) {}
+  LtProducts(const LtProducts&) = delete;
+  LtProducts& operator=(const LtProducts&) = delete;
+  ~LtProducts() {
+    for (auto& [key, plan] : plans_) {
+      f_.desc_destroy(plan.product);
+      f_.layout_destroy(plan.left);
+      f_.layout_destroy(plan.right);
+      f_.layout_destroy(plan.result);
+    }
+    f_.destroy(handle_);
+  }
+
+  // Null: the library does not take it. Valid as long as this object.
+  const Plan* find(const LibraryProduct& product);
+  // Enqueues it, with the addresses that `product` has now.
+  void run(const Plan& plan, const LibraryProduct& product, typename Api::Stream stream) const;
+  // Chooses the algorithm of a product that is about to come by timing several, unless one is known.
+  void tune(const LibraryProduct& product, TrialDevice& device);
+
+  // Throws where the library says no; `what` completes "cannot ...".
+  static void check(decltype(Api::kSuccess) status, const char* what) {
+    if (status == Api::kSuccess) return;
+    throw Error(
+        ErrorKind::kIo,
+        std::string(Api::kName) + " cannot " + what + ": status " + std::to_string(static_cast<int>(status)),
+        kLostDeviceHint);
+  }
+
+ private:
+  // The library's favourites, the best first. It names at most eight for a question, so it is asked twice.
+  static constexpr int kCandidates = 16;
+  struct Candidates {
+    std::array<typename Api::Result, kCandidates> all{};
+    int count = 0;
+  };
+
+  static constexpr bool kHints = requires(const Api& api, typename Api::Desc desc, LibraryProduct product) {
+    api.hint(desc, product, 0);
+  };
+  static_assert(std::is_trivially_copyable_v<Algorithm> && sizeof(Algorithm) <= sizeof(AlgorithmWords));
+  static AlgorithmWords words_of(const Algorithm& algorithm) {
+    AlgorithmWords words{};
+    std::memcpy(words.data(), &algorithm, sizeof(algorithm));
+    return words;
+  }
+  static Algorithm algorithm_of(const AlgorithmWords& words) {
+    Algorithm algorithm{};
+    std::memcpy(&algorithm, words.data(), sizeof(algorithm));
+    return algorithm;
+  }
+  static ProductKey library_key(const LibraryProduct& product) {
+    ProductKey key = key_of(product);
+    if constexpr (!kHints) key.spared = 0;  // no other product
+    return key;
+  }
+
+  Plan make_plan(const LibraryProduct& product, const ProductKey& key) const;
+  // `key`: a tuned_key().
+  void take_tuned(const ProductKey& key, Plan& plan) const {
+    if (const auto tuned = tuning_.known(key)) {
+      plan.algorithm = algorithm_of(*tuned);
+      plan.tuned = true;
+    }
+  }
+  Candidates candidates(const Plan& plan, const ProductKey& key, std::int64_t workspace, int most) const;
+  Candidates candidates_to_time(const Plan& plan, const ProductKey& key) const;
+  bool is_usable(const Plan& plan, const ProductKey& key, const AlgorithmWords& words) const;
+  std::optional<AlgorithmChoice> measure(TrialDevice& device, const Gemm& call, const Plan& plan,
+                                         const ProductKey& key, AlgorithmTrials& trials) const;
+
+  const Api f_;
+  const typename Api::Handle handle_;
+  ProductTuning& tuning_;
+  const int multiprocessors_;
+  std::map<ProductKey, Plan> plans_;
+  std::set<ProductKey> tuned_;  // whatever came of it
+};
+
+// Our row-major C = op(A) · op(B) is, read by columns as the library does, Cᵀ = op(B)ᵀ · op(A)ᵀ: the right
+// operand comes first.
+template <class Api>
+typename LtProducts<Api>::Plan LtProducts<Api>::make_plan(const LibraryProduct& product,
+                                                          const ProductKey& key) const {
+  const Gemm& call = product.gemm;
+  Plan plan;
+  const auto rows = [](const Tensor& t) { return static_cast<std::uint64_t>(t.rows()); };
+  const auto cols = [](const Tensor& t) { return static_cast<std::uint64_t>(t.cols()); };
+  const auto first = call.role == GemmRole::kForward ? Api::kTransposed : Api::kPlain;
+  const auto second = call.role == GemmRole::kWeightGradient ? Api::kTransposed : Api::kPlain;
+  f_.desc_create(&plan.product, Api::kCompute, Api::kScale);
+  f_.desc_set(plan.product, Api::kTransA, &first, sizeof(first));
+  f_.desc_set(plan.product, Api::kTransB, &second, sizeof(second));
+  if constexpr (kHints) f_.hint(plan.product, product, multiprocessors_);
+  f_.layout_create(&plan.left, Api::type_of(call.b.dtype), cols(call.b), rows(call.b), call.b.cols());
+  f_.layout_create(&plan.right, Api::type_of(call.a.dtype), cols(call.a), rows(call.a), call.a.cols());
+  f_.layout_create(&plan.result, Api::type_of(call.c.dtype), cols(call.c), rows(call.c), call.c.cols());
+  const auto found = candidates(plan, key, call.workspace.bytes(), 1);
+  plan.found = found.count > 0;
+  if (!plan.found) return plan;
+  plan.algorithm = found.all[0].algo;
+  take_tuned(tuned_key(key), plan);
+  return plan;
+}
+
+// The library's favourites, the best first.
+template <class Api>
+typename LtProducts<Api>::Candidates LtProducts<Api>::candidates(const Plan& plan, const ProductKey& key,
+                                                                 std::int64_t workspace, int most) const {
+  typename Api::Preference preference = nullptr;
+  f_.preference_create(&preference);
+  const auto bytes = static_cast<std::uint64_t>(workspace);
+  f_.preference_set(preference, Api::kMaxWorkspace, &bytes, sizeof(bytes));
+  if constexpr (requires { f_.prefer(preference, key); }) f_.prefer(preference, key);
+  Candidates results;
+  int count = 0;
+  const auto status = f_.heuristic(handle_, plan.product, plan.left, plan.right, plan.result, plan.result,
+                                   preference, most, results.all.data(), &count);
+  f_.preference_destroy(preference);
+  if (status != Api::kSuccess) return results;
+  const auto end = results.all.begin() + std::clamp(count, 0, most);
+  const auto works = [](const auto& result) { return Api::state_of(result) == Api::kSuccess; };
+  results.count =
+      static_cast<int>(std::stable_partition(results.all.begin(), end, works) - results.all.begin());
+  return results;
+}
+
+// Of a workspace as it will be, and then those without one, which sum in one piece.
+template <class Api>
+typename LtProducts<Api>::Candidates LtProducts<Api>::candidates_to_time(const Plan& plan,
+                                                                         const ProductKey& key) const {
+  Candidates found = candidates(plan, key, kLibraryWorkspaceBytes, kCandidates);
+  if (found.count == 0) return found;
+  const Candidates without = candidates(plan, key, 0, kCandidates);
+  for (int i = 0; i < without.count && found.count < kCandidates; ++i) {
+    const auto& one = without.all[static_cast<std::size_t>(i)];
+    const auto same = [&](const auto& other) { return words_of(other.algo) == words_of(one.algo); };
+    if (std::none_of(found.all.begin(), found.all.begin() + found.count, same)) {
+      found.all[static_cast<std::size_t>(found.count++)] = one;
+    }
+  }
+  return found;
+}
+
+template <class Api>
+const typename LtProducts<Api>::Plan* LtProducts<Api>::find(const LibraryProduct& product) {
+  if (!is_for_library(product)) return nullptr;
+  const ProductKey key = library_key(product);
+  auto at = plans_.find(key);
+  if (at == plans_.end()) at = plans_.emplace(key, make_plan(product, key)).first;
+  return at->second.found ? &at->second : nullptr;
+}
+
+}  // namespace primus::turbo

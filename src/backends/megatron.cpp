@@ -12,9 +12,8 @@
 #include "config/keys.h"
 
 namespace primus::backends {
+namespace megatron {
 namespace {
-
-using namespace megatron;
 
 using config::BackendField;
 using config::KeySpec;
@@ -214,7 +213,9 @@ ExternalJob render_megatron(const config::Experiment& experiment, const config::
 }
 
 }  // namespace
+}  // namespace megatron
 
-extern const BackendEntry kMegatron{"megatron", render_megatron, megatron_iteration, megatron_evaluation};
+extern const BackendEntry kMegatron{"megatron", megatron::render_megatron, megatron_iteration,
+                                    megatron_evaluation};
 
 }  // namespace primus::backends

@@ -12,9 +12,8 @@
 #include "launch/value_words.h"
 
 namespace primus::launch {
+namespace forms {
 namespace {
-
-using namespace forms;  // NOLINT: the table below names most of them
 
 struct Row {
   Form form;
@@ -92,8 +91,10 @@ std::string listed(View words) {
 }
 
 }  // namespace
+}  // namespace forms
 
 std::optional<std::string> misfit(const ValueForm& form, std::string_view text) {
+  using namespace forms;  // NOLINT: all of it is about values
   const auto choose = [&](bool fits, std::string what) {
     return fits ? std::nullopt : std::optional(std::move(what));
   };

@@ -1,4 +1,4 @@
-// What becomes Megatron-LM's command: its arguments, and the job that has them. Internal to backends.
+// The arguments of Megatron-LM's command, and the job that they belong to. Internal to backends.
 //
 // megatron_model.cpp, megatron_mesh.cpp and megatron_run.cpp fill in the arguments that are not an
 // experiment's key each; megatron.cpp has those, and writes the command. One thread.
@@ -36,7 +36,7 @@ struct Megatron {
   // The model preset, without its extension.
   std::string model_name() const;
   Error error_for(std::string_view key, const std::string& what, const std::string& hint) const;
-  // What differs between versions: whether the checkout's file has this text.
+  // Whether the checkout's file has this text: tells versions apart.
   bool source_says(const char* file, std::string_view text) const;
 
   // Whether a switch is among the arguments, and not as one that is off.

@@ -7,8 +7,8 @@
 //   bind              typed fields from the merged keys
 //   derive_settings   fields that follow from others, from weights and from the environment
 //
-// What is wrong in the input goes to Loading::problems where more may be found behind it, and is thrown
-// otherwise. One thread.
+// An error in the input is added to Loading::problems if later stages may find more errors; otherwise it is
+// thrown. One thread.
 #pragma once
 
 #include <filesystem>
@@ -26,7 +26,7 @@
 
 namespace primus::config {
 
-// What the stages hand on.
+// The data that the stages share.
 struct Loading {
   FileLoader& files;
   ReadVariable read_variable;
@@ -34,14 +34,14 @@ struct Loading {
   std::string file_name;      // without its ending: "try1"
   std::string wanted_module;  // of several
   Value root = {};            // the file, and what the command line has at its top level
-  std::string engine = {};    // as the file has it
+  std::string engine = {};    // that the file names
   Origin engine_origin = {};
   Framework framework = Framework::kNative;
   double lr_of_file = TrainerConfig().lr;  // what the command line does not say
   std::map<std::string, Layer> layers = {};
   std::map<std::string, std::string> names = {};  // as the strongest layer has them
-  Layer adapters_said_by = Layer::kDefault;       // whoever said lora.enabled last
-  Value kept_settings = {};                       // that are handed on to their framework as they are
+  Layer adapters_said_by = Layer::kDefault;       // the layer that set lora.enabled last
+  Value kept_settings = {};                       // passed on to their framework unchanged
   Problems problems = {};
   Experiment result = {};
 
@@ -61,7 +61,7 @@ const Value* preset_name(Loading& loading, std::string_view key);
 
 // Puts a map of trainer keys over what is there, under the keys' present names.
 void add_layer(Loading& loading, const Value& values, Layer layer);
-// The same, of the preset `name`. `kind`: "models" or "modules".
+// Adds the preset `name` as a layer. `kind`: "models" or "modules".
 void add_preset(Loading& loading, const Value& name, std::string_view kind, Layer layer);
 // Whether a key is an environment variable that stands in the wrong section, of which a warning tells.
 bool is_misplaced_variable(Loading& loading, const Member& member);
@@ -75,7 +75,7 @@ void bind(Loading& loading);
 void derive_fields(Experiment& experiment);
 // Windows of layers with sinks.
 void take_sink_windows(Loading& loading);
-// What weights, the environment and the file's min_lr decide; refuses where a required key is missing.
+// Derives settings from weights, the environment and the file's min_lr. Refuses a missing required key.
 void derive_native_settings(Loading& loading);
 
 }  // namespace primus::config

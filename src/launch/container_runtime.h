@@ -9,7 +9,7 @@
 
 namespace primus::launch {
 
-// What Primus's containers are marked with.
+// The label of Primus's containers.
 inline constexpr const char* kLabel = "io.primus.job";
 // The process that started a container, and when that began, in the kernel's ticks: numbers of processes
 // return.

@@ -1,4 +1,4 @@
-// What values of options are made of: digits, lists, signals, counts. Internal to launch:
+// Parts of options' values: digits, lists, signals, counts. Internal to launch:
 // option_values.h has what others use. Any thread.
 #pragma once
 

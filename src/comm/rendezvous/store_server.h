@@ -61,7 +61,7 @@ class StoreServer {
     std::size_t asked;
     Deadline deadline;
   };
-  // What the ranks have set and added up.
+  // The values that ranks have set, and their sums.
   struct Stored {
     std::map<std::string, std::string> values;
     std::map<std::string, std::int64_t> sums;

@@ -1,5 +1,5 @@
-// What an experiment states of its model: the settings, which of them somebody has set, and the errors that
-// point to them. Internal to lm/model. Const and without state of its own: any number of threads.
+// An experiment's statements about its model: the settings, which of them are set explicitly, and the errors
+// that point to them. Internal to lm/model. Const and without state of its own: any number of threads.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the run that an experiment goes on from has recorded. Internal to lm/train. Any thread.
+// Records of the run that an experiment continues. Internal to lm/train. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace primus {
 
-// What the checkpoint says that a run of this experiment goes on from: its own newest one, or without one
-// that of `load`. Nothing where the run begins anew.
+// The state in the checkpoint that a run of this experiment continues: its own newest one, otherwise that of
+// `load`. Nothing if the run begins anew.
 std::optional<TrainerState> continued_state(const config::Experiment& experiment);
-// The micro_batch_size that the state was trained with; nothing where it has none that can be read.
+// The micro_batch_size that the state was trained with; nothing if it has none that can be read.
 std::optional<std::int64_t> recorded_microbatch(const TrainerState& state);
-// The micro_batch_size of the run that this one goes on from; nothing where it begins anew.
+// The micro_batch_size of the run that this one goes on from; nothing if it begins anew.
 std::optional<std::int64_t> continued_microbatch(const config::Experiment& experiment);
 
 }  // namespace primus

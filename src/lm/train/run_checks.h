@@ -1,4 +1,4 @@
-// What a training run checks before its first step. Internal to lm/train. One thread.
+// Checks of a training run before its first step. Internal to lm/train. One thread.
 #pragma once
 
 #include "engine/rank.h"
@@ -9,9 +9,9 @@ namespace primus {
 
 // Refuses ranks that would not train the same: before the first thing that ranks do together.
 void compare_experiments(RunPlan& plan);
-// Throws Error(kInvalid) with what would help where the memory is not there.
+// Throws Error(kInvalid) with what would help, if the memory is not available.
 void check_memory(RunPlan& plan, engine::Rank& rank, const StepMeasurement& measured);
-// Of rank 0: whether a checkpoint fits where it will be saved.
+// Rank 0 only: throws Error(kInvalid) if a checkpoint does not fit on the disk.
 void check_disk(const RunPlan& plan, const StepMeasurement& measured);
 
 }  // namespace primus

@@ -17,18 +17,18 @@ class RunLength {
   RunLength(RunPlan& plan, RunProgress& progress) : plan_(plan), progress_(progress) {}
 
   // Finds the steps of train_epochs and train_minutes, and starts the clock's plan with the latter, which
-  // goes on where its checkpoint has it. All ranks call it alike.
+  // continues from the checkpoint's clock. All ranks call it alike.
   void plan();
-  // The place in the schedule of the step that comes, in steps, as rank 0 has it; with train_minutes that is
-  // a question of time, and decides whether the step is the last. All ranks call it alike.
+  // The next step's place in the schedule, in steps, by rank 0's clock. With train_minutes it depends on time
+  // and decides whether the step is the last. All ranks call it alike.
   double schedule_position(const Evaluator& evaluator);
-  // Where a run that starts from weights has so few steps that it hardly learns.
+  // Warns if a run that starts from weights has so few steps that it hardly learns.
   void warn_of_few_steps() const;
 
  private:
   void plan_time();
-  // Of the run that this one goes on from; nothing where it begins anew. Without planned steps where that run
-  // counted steps and no time: `seconds` are then those steps. Reads a checkpoint.
+  // The clock of the run that this one continues; nothing if it begins anew. Without planned steps if that
+  // run counted steps and no time: `seconds` are then those steps. Reads a checkpoint.
   std::optional<ClockState> continued_clock() const;
   // Seconds of a step, timed before the first one. All ranks call it alike.
   double time_steps();

@@ -1,5 +1,5 @@
-// What the host reads of a training step, and how: copies that the device makes behind the step's work, while
-// the next step is on its way already. Not thread-safe.
+// Results of a training step on the host: the device copies them after the step's work, while the next step
+// is already running. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -44,7 +44,7 @@ struct StepResult {
   std::optional<double> seconds;
 };
 
-// Of two steps, used in turn: the one that is on its way, and the one before.
+// Reads the results of two steps in turn: the one that is running, and the one before.
 class StepResults {
  public:
   // `at` is the host's copy of the value.
@@ -64,10 +64,10 @@ class StepResults {
   // Its turn, for which the step before the last one must be over: waits for that.
   void take_turn();
   std::size_t turn() const { return turn_; }
-  // Enqueues the copies behind what the step has enqueued.
+  // Enqueues the copies after the step's work.
   void enqueue();
-  // Of the earliest step that was enqueued and not asked for: waits for it, but not for what was enqueued
-  // later.
+  // The result of the earliest step that was enqueued and not read: waits for it, but not for what was
+  // enqueued later.
   StepResult result();
   std::size_t last_read() const { return last_read_; }  // the turn of that step
   // Waits for the step before this one, unless result() did.

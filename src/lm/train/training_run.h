@@ -87,7 +87,7 @@ struct Trainer::Run {
   bool is_out_of_time(double began) const;
   void interrupt(TrainingSummary& summary, const std::string& by);
   std::string asked() const;  // who asked the run to stop
-  // What is known at the end of the run.
+  // Completes the summary at the end of the run.
   TrainingSummary conclude(TrainingSummary summary, double began);
   // A line about the window of steps that ends with this one, where one does (weight_deosc).
   void log_oscillation();

@@ -128,7 +128,7 @@ class TrainingStep : private engine::ChunkedModel {
     bool begun = false;       // by a microbatch of this step, or a batch of this evaluation
   };
   Sums sums_;
-  // What blocks need beyond their inputs.
+  // Needed by blocks in addition to their inputs.
   struct ForBlocks {
     RoutingStep routing;  // of models with experts
     engine::DropoutSource dropout;

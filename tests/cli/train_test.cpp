@@ -56,6 +56,32 @@ TEST(Train, LeavesARunThatOtherCommandsUse) {
   EXPECT_EQ(json::parse(info.out).at("layers"), 4);
 }
 
+TEST(Train, LossesAreMeasuredAtTheContextOfTheRun) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(
+      run_program(train(folder.path(), {"train_iters=2", "seq_length=16", "max_position_embeddings=64"}))
+          .exit_code,
+      0);
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += std::to_string(i * i) + " ";
+  write_file(folder.path() / "text.csv", text);
+  const auto loss = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {"eval",
+                                      "loss",
+                                      test::run_folder(folder.path()).string(),
+                                      "-d",
+                                      (folder.path() / "text.csv").string(),
+                                      "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProgramResult result = run_program(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("text.csv' is read as plain text"));
+    return json::parse(result.out).at("loss").get<double>();
+  };
+  EXPECT_EQ(loss({}), loss({"--seq-length", "16"}));
+  EXPECT_NE(loss({}), loss({"--seq-length", "64"}));
+}
+
 TEST(Train, ARunThatSavesElsewhereIsFoundByItsFolder) {
   const TemporaryFolder folder;
   const Path run = test::run_folder(folder.path());

@@ -21,12 +21,6 @@
 namespace primus::cli {
 namespace {
 
-void note_endings(const std::vector<std::string>& inputs, const Console& console) {
-  data::SkippedFiles skipped;
-  const std::vector<data::InputFile> files = data::find_inputs(inputs, &skipped);
-  console.notes(data::remarks_on(files, skipped));
-}
-
 void declare_max_line(Arguments& args, std::int64_t* mebibytes) {
   args.option(
       "--max-line-mib", "N", mebibytes,
@@ -129,7 +123,7 @@ class DataTokenize final : public Command {
     options_.existing = overwrite_.existing();
     options_.stop = &catch_stop_signals();
     if (!keys_.empty()) options_.json_keys = keys_;
-    note_endings(options_.inputs, console);
+    console.notes(data::remarks_on(options_.inputs));
     const auto tokenizer = load();
     console.notes(tokenizer->notes());
     const data::TokenizeResult r = tokenize(*tokenizer, console);
@@ -261,7 +255,7 @@ class DataTrainTokenizer final : public Command {
       if (token.empty()) throw invalid("--special: an empty text is no token");
       options_.bpe.special_tokens.push_back(token);
     }
-    note_endings(options_.inputs, console);
+    console.notes(data::remarks_on(options_.inputs));
     const Path file = Path(output_) / "tokenizer.json";
     refuse_existing(file, overwrite_.existing());  // before the work, not after it
     make_folders(output_);

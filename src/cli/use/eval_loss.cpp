@@ -2,12 +2,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/text/json_text.h"
 #include "cli/command.h"
 #include "cli/options/model_options.h"
 #include "cli/use/template_arguments.h"
+#include "lm/data/corpus.h"
+#include "lm/data/indexed_dataset.h"
 #include "lm/generate/evaluate.h"
 
 namespace primus::cli {
@@ -50,8 +53,10 @@ class EvalLoss final : public Command {
     args.flag("--skip-bad", skip_bad_, "of --conversations: leave broken records out and count them");
     args.option("--json-key", "KEY", &options_.json_key, "of JSON lines: where the text is");
     args.option("--max-tokens,-n", "N", &options_.max_tokens, "stop after so many tokens; 0: all");
-    args.option("--seq-length", "N", &sequence_,
-                "tokens of context (default: up to 1024, as the model has; the longest of --conversations)");
+    args.option(
+        "--seq-length", "N", &sequence_,
+        "tokens of context (default: seq_length of the run; of a model without one, what it has up to 1024, "
+        "or the longest of --conversations)");
     args.option("--batch", "N", &batch_, "sequences at a time");
     device_.declare(args);
     args.flag("--json", json_, "print the result as JSON");
@@ -74,12 +79,11 @@ class EvalLoss final : public Command {
     if (conversations_) return evaluate_answers(console, families, folder, config, *tokenizer);
     constexpr std::int64_t kUsualSequence = 1024;
     const EvaluatorSettings settings{
-        .compute = device_.compute(),
-        .sequence = sequence_.value_or(std::min(config.max_positions, kUsualSequence)),
-        .batch = batch_};
+        .compute = device_.compute(), .sequence = context(folder, config, kUsualSequence), .batch = batch_};
     LossEvaluator evaluator(device_.make(console), config, families, settings);
     load_model_weights(folder, evaluator.store(), evaluator.rank());
 
+    note_plain_text(console);
     const double start = steady_seconds();
     Progress progress(json_ ? Terminal{} : console.err);
     options_.progress = [&](const EvaluateProgress& now) { progress.show(now); };
@@ -113,6 +117,19 @@ class EvalLoss final : public Command {
                     "'primus eval loss --help' has examples");
   }
 
+  void note_plain_text(const Console& console) const {
+    std::vector<std::string> texts;
+    std::ranges::copy_if(options_.inputs, std::back_inserter(texts),
+                         [](const std::string& input) { return !data::IndexedDataset::exists(input); });
+    if (!texts.empty()) console.notes(data::remarks_on(texts));
+  }
+
+  // What was asked for, or what the run was trained with: beyond that the model has never seen a position.
+  std::int64_t context(const ModelFolder& folder, const ModelConfig& config, std::int64_t usual) const {
+    if (sequence_) return *sequence_;
+    return std::min(config.max_positions, trained_sequence(folder).value_or(usual));
+  }
+
   int evaluate_answers(Console& console, const FamilyRegistry& families, const ModelFolder& folder,
                        const ModelConfig& config, const Tokenizer& tokenizer) {
     if (options_.max_tokens > 0)
@@ -133,7 +150,8 @@ class EvalLoss final : public Command {
     std::int64_t longest = 2;
     for (std::size_t i = 0; i < conversations.size(); ++i)
       longest = std::max(longest, conversations.tokens(i));
-    const std::int64_t sequence = sequence_.value_or(std::min(config.max_positions, longest - 1));
+    const std::int64_t sequence =
+        sequence_.value_or(std::min(context(folder, config, longest - 1), longest - 1));
     LossEvaluator evaluator(device_.make(console), config, families,
                             {.compute = device_.compute(), .sequence = sequence, .batch = batch_});
     load_model_weights(folder, evaluator.store(), evaluator.rank());

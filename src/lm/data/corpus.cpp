@@ -231,6 +231,12 @@ std::vector<std::string> remarks_on(const std::vector<InputFile>& files, const S
   return remarks;
 }
 
+std::vector<std::string> remarks_on(const std::vector<std::string>& patterns) {
+  SkippedFiles skipped;
+  const std::vector<InputFile> files = find_inputs(patterns, &skipped);
+  return remarks_on(files, skipped);
+}
+
 ReaderHints command_hints(std::string_view json_key_option) {
   return {.json_key = fmt::format("name the key that holds the text: '{} KEY'", json_key_option),
           .skip_bad = "'--skip-bad' leaves such lines out and counts them",

@@ -38,6 +38,7 @@ std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns, Ski
 // For the user: which files are read as text though their endings do not say so, and how many files of
 // folders are not read.
 std::vector<std::string> remarks_on(const std::vector<InputFile>& files, const SkippedFiles& skipped);
+std::vector<std::string> remarks_on(const std::vector<std::string>& patterns);
 
 // A stretch of one file.
 struct TextBlock {

@@ -217,6 +217,11 @@ std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder,
   return tokenizer;
 }
 
+std::optional<std::int64_t> trained_sequence(const ModelFolder& folder) {
+  const auto experiment = experiment_of(folder);
+  return experiment ? std::optional(experiment->trainer.seq_length) : std::nullopt;
+}
+
 std::vector<std::int32_t> load_stop_ids(const ModelFolder& folder, const ModelConfig& config,
                                         const Tokenizer& tokenizer, std::vector<std::string>* notes) {
   std::vector<std::int32_t> ids;

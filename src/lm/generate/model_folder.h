@@ -50,6 +50,10 @@ std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source);
 std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder, const ModelConfig& config,
                                                       const std::string& type, const std::string& model);
 
+// The tokens per sequence (seq_length) that a checkpoint was trained with. Nothing: it is no checkpoint of
+// training, or does not say.
+std::optional<std::int64_t> trained_sequence(const ModelFolder& folder);
+
 // The tokens that end a text: the tokenizer's end of sequence and of document, and what config.json and
 // generation_config.json list as eos_token_id. Each once; ids outside the vocabulary are left out. Those of
 // generation_config.json are named in `notes` (those of config.json are named by read_model_config()).

@@ -17,6 +17,7 @@
 #include "cli/options/model_options.h"
 #include "cli/use/prompts.h"
 #include "cli/use/template_arguments.h"
+#include "lm/data/corpus.h"
 #include "lm/decode/decoder.h"
 #include "lm/generate/batch_generate.h"
 
@@ -275,7 +276,11 @@ class Generate final : public Command {
 
   std::string prompt_text(const Console& console) const {
     if (prompt_ && prompt_file_) throw invalid("--prompt and --prompt-file exclude each other");
-    if (prompt_file_) return read_file(*prompt_file_);
+    if (prompt_file_) {
+      std::string text = read_file(*prompt_file_);
+      data::refuse_other_content(text, *prompt_file_, 1, true);
+      return text;
+    }
     if (prompt_ == "-") return read_standard_input();
     if (prompt_ || !input_is_handed_over()) return prompt_.value_or("");
     // Whoever starts the program may leave a pipe open that nobody writes to.

@@ -469,10 +469,13 @@ class Opener {
     tokenize.output_prefix = unfinished / "tokens";
     tokenize.append_eod = options_.append_eod && tokenizer_.special_ids().eod.has_value();
     tokenize.skip_bad = options_.skip_bad;
-    const auto made_by = [](std::string_view option) {
-      return fmt::format("'primus data tokenize {}' makes data of it, which data_path then takes", option);
+    const auto tokenized = [](std::string_view option, std::string_view does) {
+      return fmt::format("'primus data tokenize {}' {}: give data_path the prefix that it writes", option,
+                         does);
     };
-    tokenize.hints = {made_by("--json-keys KEY"), made_by("--skip-bad"), made_by("--max-line-mib N")};
+    tokenize.hints = {tokenized("--json-keys KEY", "takes the text from another key"),
+                      tokenized("--skip-bad", "leaves such lines out"),
+                      tokenized("--max-line-mib N", "reads longer lines")};
     tokenize.workers = options_.workers;
     tokenize.existing = Existing::kReplace;  // of a process that was killed
     try {

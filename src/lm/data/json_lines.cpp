@@ -51,6 +51,7 @@ void JsonLines::read(const TextBlock& block, std::string_view file,
                      FunctionRef<void(std::span<const JsonTexts>)> document) {
   skipped_ = 0;
   first_skipped_.clear();
+  if (block.begins_file) refuse_other_content(block.text, file, block.first_line, true);
   std::string_view rest = block.text;
   if (block.begins_file && rest.starts_with(unicode::kByteOrderMark))
     rest.remove_prefix(unicode::kByteOrderMark.size());
@@ -63,9 +64,11 @@ void JsonLines::read(const TextBlock& block, std::string_view file,
       read_line(text, file, line);
     } catch (Error& error) {
       if (!skip_bad_) {
-        throw error.add_hint(begins_one_value(text) ? "JSON lines have one object a line: 'jq -c .' writes "
-                                                      "objects so, and 'jq -c .[]' those of a list"
-                                                    : hints_.skip_bad);
+        throw error.add_hint(
+            begins_one_value(text)
+                ? "each line must hold one whole JSON object: 'jq -c .' writes each object of a "
+                  "file on one line, 'jq -c .[]' each one of a list"
+                : hints_.skip_bad);
       }
       if (skipped_++ == 0) first_skipped_ = fmt::format("{}: {}", error.location(), error.what());
       continue;

@@ -61,7 +61,8 @@ class Evaluation {
     for (const data::InputFile& file : files) total += file.size;
     std::size_t last = 0;
     data::ReaderHints hints = data::command_hints("--json-key");
-    hints.skip_bad = "'primus data tokenize --skip-bad' makes data without such lines, which --data takes";
+    hints.skip_bad =
+        "'primus data tokenize --skip-bad' leaves such lines out: give --data the prefix that it writes";
     data::BlockReader reader(files);
     data::JsonLines lines({options_.json_key}, false, hints);
     data::TextBlock block;

@@ -394,6 +394,38 @@ TEST_F(Tokenize, TextThatIsNoUtf8IsBroken) {
   EXPECT_EQ(run().skipped_lines, 1u);
 }
 
+std::string in_utf16(std::string_view ascii) {
+  std::string text;
+  for (const char c : ascii) text += {c, '\0'};
+  return text;
+}
+
+TEST_F(Tokenize, FilesOfOtherEncodingsAreNamed) {
+  const std::string text = in_utf16("one\ntwo\n");
+  for (const bool skip_bad : {false, true}) {
+    options_.skip_bad = skip_bad;
+    options_.inputs = {folder_.write("a.txt", text)};
+    EXPECT_THAT(error(), AllOf(HasSubstr("a.txt:1: error: a quarter of the bytes or more are NUL"),
+                               HasSubstr("iconv -f UTF-16 -t UTF-8"), Not(HasSubstr("skip-bad"))));
+    for (const char* name : {"b.txt", "b.jsonl"}) {
+      options_.inputs = {folder_.write(name, "\xFF\xFE" + text)};
+      EXPECT_THAT(error(), AllOf(HasSubstr(":1: error: the file is UTF-16 text"),
+                                 HasSubstr("iconv -f UTF-16 -t UTF-8"), Not(HasSubstr("skip-bad"))));
+    }
+    options_.inputs = {folder_.write("c.txt", "one\n" + std::string(50'000, '\0'))};
+    EXPECT_THAT(error(), HasSubstr("c.txt:2: error: "));
+    options_.inputs = {folder_.write("d.txt", "%PDF-1.7\n\xE9\n")};
+    EXPECT_THAT(error(), AllOf(HasSubstr("d.txt:1: error: the file is a PDF"), Not(HasSubstr("skip-bad"))));
+    options_.inputs = {folder_.write("e.txt", "\x1F\x8B\x08\xFF")};
+    EXPECT_THAT(error(), HasSubstr("let its name end in .gz"));
+  }
+  // One NUL is a broken line.
+  options_.inputs = {folder_.write("f.txt", std::string("first\nsec\0nd\nthird\n", 19))};
+  EXPECT_EQ(run().skipped_lines, 1u);
+  options_.skip_bad = false;
+  EXPECT_THAT(error(), HasSubstr("f.txt:2: error: a NUL byte"));
+}
+
 TEST_F(Tokenize, RefusesWhatItCannotRead) {
   options_.inputs = {folder_.write("a.parquet", "PAR1")};
   EXPECT_THAT(error(), HasSubstr("a Parquet file"));

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <set>
 #include <string_view>
 
 #include "base/error.h"
@@ -176,6 +177,31 @@ void refuse_overflow(const std::string& name, DType dtype, std::span<const float
   }
 }
 
+// Whether an element has all bits of the exponent set: infinity or not a number.
+template <class Bits>
+bool any_not_finite(std::span<const std::byte> data, Bits exponent) {
+  bool found = false;
+  for (std::size_t at = 0; at + sizeof(Bits) <= data.size(); at += sizeof(Bits)) {
+    Bits bits;
+    std::memcpy(&bits, data.data() + at, sizeof(bits));
+    found = found || (bits & exponent) == exponent;
+  }
+  return found;
+}
+
+bool any_not_finite(DType dtype, std::span<const std::byte> data) {
+  switch (dtype) {
+    case DType::kF32:
+      return any_not_finite<std::uint32_t>(data, 0x7F800000U);
+    case DType::kBF16:
+      return any_not_finite<std::uint16_t>(data, 0x7F80U);
+    case DType::kF16:
+      return any_not_finite<std::uint16_t>(data, 0x7C00U);
+    default:
+      return false;  // whole numbers
+  }
+}
+
 class Copy {
  public:
   Copy(const ModelFolder& from, const ExchangeOptions& options, const FamilyRegistry& families, Env& env,
@@ -228,6 +254,7 @@ class Copy {
       done += bytes;
       if (progress) progress(done, layout.bytes);
     });
+    note_damage();
     write_file_atomic(unfinished.path() / "config.json", write_model_config(config_, most_common_, families),
                       env_);
     for (const std::string_view name : kCompanions) {
@@ -293,18 +320,37 @@ class Copy {
       ++narrowed_;
     }
     if (tensor.dtype == source.dtype && !tensor.plain.empty()) {
-      source.data = tensor.plain.data();
+      source.fill = [this, plain = tensor.plain, name = source.name, dtype = source.dtype](
+                        std::uint64_t offset, std::span<std::byte> out) {
+        std::memcpy(out.data(), plain.data() + offset, out.size());
+        look_for_damage(name, dtype, out);
+      };
       return source;
     }
-    source.fill = [read = std::move(tensor.read), name = source.name, dtype = source.dtype](
+    source.fill = [this, read = std::move(tensor.read), name = source.name, dtype = source.dtype](
                       std::uint64_t offset, std::span<std::byte> out) {
       const auto size = static_cast<std::uint64_t>(size_of(dtype));
       std::vector<float> values(out.size() / size);
       read(static_cast<std::int64_t>(offset / size), values);
       refuse_overflow(name, dtype, values);
       from_float(values, dtype, out);
+      look_for_damage(name, dtype, out);
     };
     return source;
+  }
+
+  void look_for_damage(const std::string& name, DType dtype, std::span<const std::byte> written) {
+    if (any_not_finite(dtype, written)) not_finite_.insert(name);
+  }
+
+  void note_damage() {
+    if (not_finite_.empty()) return;
+    const std::size_t others = not_finite_.size() - 1;
+    report_.notes.push_back(fmt::format(
+        "the weights are damaged: '{}'{} numbers that are not finite (nan or inf), which training and "
+        "generating cannot use; get the model again, or take a checkpoint from before its loss became nan",
+        *not_finite_.begin(),
+        others == 0 ? " has" : fmt::format(" and {} other tensor{} have", others, others == 1 ? "" : "s")));
   }
 
   // The fp32 weight that training keeps beside a tensor.
@@ -391,7 +437,8 @@ class Copy {
   TensorNames used_;
   std::vector<TensorSource> sources_;
   DType most_common_ = DType::kF32;
-  std::int64_t narrowed_ = 0;  // tensors
+  std::int64_t narrowed_ = 0;         // tensors
+  std::set<std::string> not_finite_;  // tensors with nan or inf among what was written
 };
 
 }  // namespace

@@ -46,7 +46,7 @@ struct ExchangeReport {
   std::uint64_t bytes = 0;                   // of all weight files
   std::size_t files = 0;                     // that hold weights
   std::vector<std::string> copied;           // other files that came along: tokenizer and the like
-  std::vector<std::string> notes;            // what was left out or changed, as sentences
+  std::vector<std::string> notes;  // what was left out or changed, and weights that are nan or inf; sentences
 };
 
 // Holds the weights against the folder's config.json as copy_model() does before it writes, and throws what

@@ -555,6 +555,27 @@ TEST(Exchange, NumbersDoNotBecomeInfinite) {
   EXPECT_EQ(written_as(DType::kF32, &infinite, DType::kF16), "inf");  // as it was
 }
 
+TEST(Exchange, TensorsThatAreNotFiniteAreNamed) {
+  const TemporaryFolder folder;
+  const SafetensorsFolder weights = SafetensorsFolder::open(golden("llama"));
+  std::vector<float> values;
+  const auto sources = sources_of(weights, [&](const TensorView& t, std::vector<TensorSource>& out) {
+    if (t.name != "model.norm.weight") return false;
+    values.assign(t.data.size() / 4, 1.0F);
+    values.back() = std::numeric_limits<float>::quiet_NaN();
+    out.push_back({std::string(t.name), DType::kF32, {t.shape.begin(), t.shape.end()}, values.data(), {}});
+    return true;
+  });
+  const Path damaged = with_weights(folder, "llama", sources);
+  for (const std::optional<DType> dtype : {std::optional<DType>(), std::optional(DType::kBF16)}) {
+    const Path out = folder.path() / (dtype ? "bf16" : "plain");
+    EXPECT_THAT(exchange(damaged, out, {.dtype = dtype}).notes,
+                ::testing::ElementsAre(::testing::StartsWith(
+                    "the weights are damaged: 'model.norm.weight' has numbers that are not finite")));
+  }
+  EXPECT_TRUE(exchange(golden("llama"), folder.path() / "good").notes.empty());
+}
+
 TEST(Exchange, SaysWhatTypeTheWeightsAre) {
   const TemporaryFolder folder;
   for (const auto& [dtype, name] :

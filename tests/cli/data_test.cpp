@@ -314,6 +314,20 @@ TEST_F(DataFiles, MistakesAreErrorsWithTheNextStep) {
   EXPECT_THAT(more.err, HasSubstr("note: 'a.csv' and 2 more are read as plain text"));
 }
 
+TEST_F(DataFiles, NothingToTrainOnIsSaid) {
+  write_file(folder_.path() / "empty.txt", "");
+  write_file(folder_.path() / "latin1.txt", "\xE9t\xE9\n\xE0\n");
+  const auto note_of = [this](const std::vector<std::string>& files) {
+    std::vector<std::string> words = {"tokenize",      "-o",         "e",           "--tokenizer-type",
+                                      "ByteTokenizer", "--skip-bad", "--overwrite", "-i"};
+    words.insert(words.end(), files.begin(), files.end());
+    return run(words).err;
+  };
+  EXPECT_THAT(note_of({"empty.txt"}), HasSubstr("warning: the input has no text, so there is nothing"));
+  EXPECT_THAT(note_of({"latin1.txt"}), HasSubstr("warning: the input has no line that could be read, so"));
+  EXPECT_THAT(note_of({"a.jsonl"}), testing::Not(HasSubstr("nothing here to train on")));
+}
+
 TEST_F(DataFiles, LearnsATokenizerAndReadsOneInTwoFiles) {
   const ProgramResult learnt =
       run({"train-tokenizer", "-i", "a.jsonl", "-o", "t", "--vocab-size", "260", "--gpt2", "--json"});

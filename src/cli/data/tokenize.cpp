@@ -133,8 +133,11 @@ class DataTokenize final : public Command {
           r.skipped_lines == 1 ? "1 broken line was" : fmt::format("{} broken lines were", r.skipped_lines),
           r.first_skipped));
     }
-    if (r.complete && r.documents == 0) {
-      console.note("warning: the input has no document, so there is nothing here to train on");
+    if (r.complete && r.tokens == 0) {
+      console.note(fmt::format("warning: the input has no {}, so there is nothing here to train on",
+                               r.documents == 0      ? "document"
+                               : r.skipped_lines > 0 ? "line that could be read"
+                                                     : "text"));
     }
     json_ ? console.write(as_json(r)) : console.print(as_text(r));
     constexpr int kInterrupted = 130;  // as a shell reports a program that Ctrl-C ended

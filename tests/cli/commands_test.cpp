@@ -613,6 +613,8 @@ TEST(Numbers, BeyondWhatMakesSenseAreRefused) {
       {"generate", model, "-p", "1", "-n", "-1"},
       {"chat", model, "-n", "9223372036854775807"},
       {"chat", model, "--context", "-1"},
+      {"chat", model, "--seed", "-1"},
+      {"generate", model, "-p", "1", "--seed", "-1"},
       {"eval", "loss", model, "-d", kExperiment, "--batch", "9000000000000000000"},
       {"eval", "loss", model, "-d", kExperiment, "--batch", "0"},
       {"eval", "loss", model, "-d", kExperiment, "-n", "-4"},

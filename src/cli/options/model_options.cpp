@@ -47,6 +47,7 @@ GenerateSettings SamplingArguments::settings(const ModelFolder& folder, const Mo
     throw invalid(fmt::format("--max-tokens must be from 0 to {}, not {}", kMostTokens, max_tokens_));
   }
   std::vector<std::string> notes;
+  if (seed_ < 0) throw invalid(fmt::format("--seed must be 0 or more, not {}", seed_));
   GenerateSettings settings{.sampling = {.temperature = temperature_,
                                          .top_k = top_k_,
                                          .top_p = top_p_,

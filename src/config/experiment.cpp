@@ -72,6 +72,7 @@ Experiment load(FileLoader& files, Value root, const fs::path& file, std::span<c
                   .wanted_module = options.module,
                   .root = std::move(root)};
   Overrides overrides = parse_overrides(arguments);
+  loading.result.warnings = overrides.notes;
   choose_module(loading, overrides);
   read_outline(loading);
   if (!read_foreign(loading, overrides.trainer)) add_layers(loading, overrides.trainer);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <string_view>
 #include <utility>
 
@@ -147,17 +148,44 @@ void place(Value& root, const Setting& setting, std::span<const std::string> pat
   merge(root, nested);
 }
 
+// The setting itself, as it was typed.
+std::string typed_value(const Setting& setting) {
+  const std::string& text = setting.key_origin.source->text;
+  return text.substr(static_cast<size_t>(setting.value.origin.column) - 1);
+}
+
+// Settings that stand in other words for what was said before.
+class Repetitions {
+ public:
+  void add(const Setting& setting, std::span<const std::string> path, std::vector<std::string>& notes) {
+    std::string key = fmt::format("{}", fmt::join(path, "."));
+    const std::string value = typed_value(setting);
+    const auto [before, is_new] = values_.emplace(key, value);
+    if (!is_new && before->second != value) {
+      notes.push_back(fmt::format("{} is given more than once: {} counts, not {}", key, value.substr(0, 80),
+                                  before->second.substr(0, 80)));
+    }
+    before->second = value;
+  }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
 }  // namespace
 
 Overrides parse_overrides(std::span<const std::string> arguments) {
   Overrides result;
   result.experiment.kind = result.trainer.kind = Value::Kind::kMap;
+  Repetitions repetitions;
   for (ArgumentReader reader(arguments); !reader.done();) {
     const Setting setting = reader.read();
     const std::span<const std::string> path = setting.path;
     if (path[0] == "modules" && path.size() > 3 && path[2] == "overrides") {
       result.modules.emplace_back(setting.path[1], setting.key_origin);
       place(result.trainer, setting, path.subspan(3));
+      repetitions.add(setting, path.subspan(3), result.notes);
+      continue;
     } else if (is_module_key(path[0]) && path.size() == 1) {
       const std::string full[] = {"modules", "*", path[0]};
       place(result.experiment, setting, full);
@@ -166,6 +194,7 @@ Overrides parse_overrides(std::span<const std::string> arguments) {
     } else {
       place(result.trainer, setting, path);
     }
+    repetitions.add(setting, path, result.notes);
   }
   return result;
 }

@@ -17,6 +17,8 @@ struct Overrides {
   Value trainer;     // trainer keys
   // The modules whose overrides were named in full, modules.NAME.overrides.KEY, and where.
   std::vector<std::pair<std::string, Origin>> modules = {};
+  // Settings that are given more than once with different values, as sentences: the last counts.
+  std::vector<std::string> notes = {};
 };
 
 // Reads key=value, --key value, --key=value and --flag. A key is a trainer key, a top-level key of the

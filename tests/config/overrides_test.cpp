@@ -80,6 +80,17 @@ TEST(Overrides, FlagsTakeNoOtherArgument) {
 
 TEST(Overrides, LaterOnesWin) { EXPECT_EQ(load({"seed=1", "--seed=2", "--seed", "3"}).trainer.seed, 3); }
 
+TEST(Overrides, RepeatedOnesAreNamed) {
+  const auto notes = [](const std::vector<std::string>& arguments) {
+    return parse_overrides(arguments).notes;
+  };
+  EXPECT_EQ(notes({"lr=1", "--lr", "2"}),
+            (std::vector<std::string>{"lr is given more than once: 2 counts, not 1"}));
+  EXPECT_EQ(notes({"exp_name=a", "modules.pre_trainer.overrides.lr=1", "lr=2", "exp_name=b"}).size(), 2U);
+  EXPECT_TRUE(notes({"lr=1", "lr=1", "env.A=1", "env.B=2", "lora.dim=8", "lora.alpha=16"}).empty());
+  EXPECT_EQ(load({"seed=1", "seed=2"}).warnings.front(), "seed is given more than once: 2 counts, not 1");
+}
+
 TEST(Overrides, ReachTheWholeExperiment) {
   const Experiment e = load({"exp_name=mine", "--workspace", "/tmp/w", "env.OMP_NUM_THREADS=2", "--framework",
                              "megatron", "torch_compile.enable=true"});

@@ -250,9 +250,28 @@ void read_common(const ConfigReader& r, const json& root, ModelConfig& c) {
   c.vocab = r.integer("vocab_size", 1, std::int64_t{1} << 30);
   c.max_positions = r.integer_or("max_position_embeddings", 2048, 1, std::int64_t{1} << 40);
   c.norm_epsilon = r.positive_or("rms_norm_eps", 1e-6);
+  if (c.norm_epsilon > 1) throw r.bad("rms_norm_eps", "must be at most 1");
   c.tied_embeddings = r.flag_or("tie_word_embeddings", false);
   c.init_std = r.number_or("initializer_range", 0.02);
+  if (c.init_std < 0) throw r.bad("initializer_range", "must be 0 or more");
   read_token_ids(r, root, c);
+}
+
+// The base of rotations that stands outside rope_parameters (or rope_scaling) is passed over where that names
+// another, as in transformers. Empty: they agree.
+std::string note_on_theta(const json& root, const Family& family) {
+  constexpr const char* kTheta = "rope_theta";
+  const auto outside = root.find(kTheta);
+  if (family.rope_by_branch || outside == root.end() || !outside->is_number()) return {};
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const auto rope = root.find(key);
+    if (rope == root.end() || !rope->is_object() || rope->empty()) continue;
+    const auto inside = rope->find(kTheta);
+    if (inside == rope->end() || inside->is_null() || *inside == *outside) return {};
+    return fmt::format("rope_theta {} is not used: {} in the same file has {}", outside->dump(), key,
+                       inside->dump());
+  }
+  return {};
 }
 
 std::vector<std::string> keys_that_nobody_knows(const ModelConfig& c, const json& root,
@@ -303,6 +322,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
   const ConfigReader r(root, where);
   ModelConfig c;
   Renamed renamed;
+  std::string theta_note;
   c.family = r.text_or("model_type", "");
   if (const json* const lora = r.find(kLoraKey); lora && c.family == kLoraKey && lora->is_object())
     c.family = ConfigReader(*lora, where).text_or("model_type", "");
@@ -311,6 +331,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     const Family& family = families.find(c.family);
     c.family = family.model_type;
     renamed = rename_aliases(family, root);
+    theta_note = note_on_theta(root, family);  // before defaults, of which the user has written none
     add_defaults(family, root);
     read_common(r, root, c);
     c.mtp.layers = r.integer_or("num_nextn_predict_layers", 0, 0, MtpConfig::kMaxLayers);
@@ -337,6 +358,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
   }
   if (notes) {
     note_unreachable_ids(c, where, *notes);
+    if (!theta_note.empty()) notes->push_back(fmt::format("{}: {}", where, theta_note));
     const std::vector<std::string> unknown = keys_that_nobody_knows(c, root, families);
     if (!unknown.empty()) {
       const bool one = unknown.size() == 1;

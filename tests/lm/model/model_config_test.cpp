@@ -90,6 +90,8 @@ TEST(ModelConfig, RefusesByName) {
   EXPECT_NE(refusal(with("vocab_size", 18446744073709551615U)).find("vocab_size"), std::string::npos);
   EXPECT_NE(refusal(with("num_key_value_heads", 3)).find("num_key_value_heads"), std::string::npos);
   EXPECT_NE(refusal(with("rms_norm_eps", "small")).find("rms_norm_eps"), std::string::npos);
+  EXPECT_EQ(refusal(with("rms_norm_eps", 1e308)), "'rms_norm_eps' must be at most 1");
+  EXPECT_EQ(refusal(with("initializer_range", -1)), "'initializer_range' must be 0 or more");
   EXPECT_NE(refusal(with("rope_scaling", {{"rope_type", "dynamic"}})).find("dynamic"), std::string::npos);
   EXPECT_NE(refusal(with("head_dim", 7)).find("head_dim"), std::string::npos);
   EXPECT_NE(refusal(with("attention_dropout", 0.1)).find("attention_dropout"), std::string::npos);
@@ -103,6 +105,21 @@ TEST(ModelConfig, RefusesByName) {
   root.erase("hidden_size");
   EXPECT_NE(refusal(root).find("hidden_size"), std::string::npos);
   EXPECT_THROW(read_model_config("[1, 2", "config.json", builtin_families()), Error);
+}
+
+TEST(ModelConfig, ABaseOfRotationsThatIsNotUsedIsNoted) {
+  json root = small_llama();
+  const auto notes = [&root] {
+    std::vector<std::string> said;
+    read_model_config(root.dump(), "config.json", builtin_families(), &said);
+    return said;
+  };
+  EXPECT_TRUE(notes().empty());
+  root["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 10000}};
+  EXPECT_TRUE(notes().empty());
+  root["rope_parameters"]["rope_theta"] = 500000.0;
+  EXPECT_EQ(notes(), (std::vector<std::string>{"config.json: rope_theta 10000.0 is not used: rope_parameters "
+                                               "in the same file has 500000.0"}));
 }
 
 TEST(ModelConfig, BrokenTextIsRefusedAtItsPlace) {

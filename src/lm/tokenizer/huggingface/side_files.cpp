@@ -26,7 +26,7 @@ constexpr const char* kMap = "special_tokens_map.json";
 constexpr const char* kAdded = "added_tokens.json";
 constexpr const char* kTemplate = "chat_template.jinja";
 
-json parse_object(const std::string& text, const char* name) {
+json parse_object(const std::string& text, const std::string& name) {
   if (text.empty()) return json::object();
   JsonReader reader(text, name, {.python = true});  // says where it is broken, and bounds the nesting
   reader.skip();
@@ -51,14 +51,14 @@ AddedToken special_token(const json& value) {
 }
 
 // The tokens of "added_tokens_decoder": {"32000": {"content": ...}}, by id.
-std::vector<AddedToken> described_tokens(const json& object) {
+std::vector<AddedToken> described_tokens(const json& object, const std::string& file) {
   std::vector<AddedToken> tokens;
-  if (!object.is_object()) throw invalid("its added_tokens_decoder is not an object").at(kConfig);
+  if (!object.is_object()) throw invalid("its added_tokens_decoder is not an object").at(file);
   for (const auto& [id, token] : object.items()) {
     const bool is_number =
         !id.empty() && id.size() < 10 && id.find_first_not_of("0123456789") == std::string::npos;
     if (!is_number || !token.is_object() || !token.contains("content") || !token["content"].is_string())
-      throw invalid(fmt::format("its added token '{}' is not an id with a content", id)).at(kConfig);
+      throw invalid(fmt::format("its added token '{}' is not an id with a content", id)).at(file);
     tokens.push_back(parse_added_token(token));
     tokens.back().id = std::stoi(id);
   }
@@ -67,11 +67,12 @@ std::vector<AddedToken> described_tokens(const json& object) {
 }
 
 // {"<|im_start|>": 32000}, by id; those that `named` has are special.
-std::vector<AddedToken> listed_tokens(const json& object, const std::vector<AddedToken>& named) {
+std::vector<AddedToken> listed_tokens(const json& object, const std::vector<AddedToken>& named,
+                                      const std::string& file) {
   std::vector<AddedToken> tokens;
   for (const auto& [text, id] : object.items()) {
     if (!id.is_number_integer() || id < 0 || id > INT32_MAX)
-      throw invalid(fmt::format("the token '{}' has no id", text)).at(kAdded);
+      throw invalid(fmt::format("the token '{}' has no id", text)).at(file);
     AddedToken token;
     token.id = id.get<int32_t>();
     token.content = text;
@@ -85,6 +86,17 @@ std::vector<AddedToken> listed_tokens(const json& object, const std::vector<Adde
 
 constexpr std::array<const char*, 7> kRoles = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                "pad_token", "cls_token", "mask_token"};
+
+// transformers refuses these, too.
+void refuse_other_roles(const json& config, const std::string& file) {
+  for (const char* role : kRoles) {
+    const auto value = config.find(role);
+    if (value == config.end() || value->is_null() || value->is_string() || value->is_object()) continue;
+    throw invalid(fmt::format("its {} is {}, which is no text of a token", role, value->dump().substr(0, 80)),
+                  "write the token's text; its id stands in config.json")
+        .at(file);
+  }
+}
 
 std::vector<AddedToken> named_tokens(const json& config) {
   std::vector<AddedToken> named;
@@ -148,7 +160,7 @@ SideFiles read_side_files(const std::filesystem::path& folder) {
   const auto text_of = [&folder](const char* name) {
     return Env::posix().status(folder / name) ? read_file(folder / name) : std::string();
   };
-  SideFiles files{text_of(kConfig), text_of(kMap), text_of(kAdded), text_of(kTemplate)};
+  SideFiles files{text_of(kConfig), text_of(kMap), text_of(kAdded), text_of(kTemplate), folder};
   constexpr std::size_t kLongestTemplate = 1 << 20;
   if (files.chat_template_jinja.size() > kLongestTemplate) {
     throw invalid("the chat template is longer than 1 MiB",
@@ -167,18 +179,21 @@ std::optional<std::filesystem::path> chat_template_file(const std::filesystem::p
 
 SideSettings parse_side_files(const SideFiles& files) {
   SideSettings settings;
-  json config = parse_object(files.tokenizer_config_json, kConfig);
-  const json map = parse_object(files.special_tokens_map_json, kMap);
-  const json added = parse_object(files.added_tokens_json, kAdded);
+  const auto path_of = [&files](const char* name) { return (files.read_from / name).string(); };
+  json config = parse_object(files.tokenizer_config_json, path_of(kConfig));
+  const json map = parse_object(files.special_tokens_map_json, path_of(kMap));
+  const json added = parse_object(files.added_tokens_json, path_of(kAdded));
+  refuse_other_roles(config, path_of(kConfig));
+  refuse_other_roles(map, path_of(kMap));
   settings.chat_template =
       files.chat_template_jinja.empty() ? chat_template_of(config) : files.chat_template_jinja;
   settings.legacy = get_bool(config, "legacy", false);
   const auto described = config.find("added_tokens_decoder");
-  if (described != config.end()) settings.described = described_tokens(*described);
+  if (described != config.end()) settings.described = described_tokens(*described, path_of(kConfig));
   // The older files count where that is not there.
   if (described == config.end()) config.update(map);
   settings.named = named_tokens(config);
-  if (described == config.end()) settings.described = listed_tokens(added, settings.named);
+  if (described == config.end()) settings.described = listed_tokens(added, settings.named, path_of(kAdded));
   const auto role = [&](const char* key) -> std::optional<std::string> {
     for (const json* object : {&std::as_const(config), &map}) {
       if (!object->contains(key)) continue;

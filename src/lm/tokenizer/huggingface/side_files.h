@@ -17,6 +17,7 @@ struct SideFiles {
   std::string special_tokens_map_json;
   std::string added_tokens_json;
   std::string chat_template_jinja;
+  std::filesystem::path read_from = {};  // the folder, for errors
 
   // Writes those that are not empty.
   void save(const std::filesystem::path& folder) const;

@@ -315,6 +315,26 @@ TEST(HuggingFace, RolesComeFromTheConfigBesideIt) {
   EXPECT_EQ(configured->chat_template(), "{{ x }}");
 }
 
+TEST(HuggingFace, MistakesInTheConfigNameItsFolder) {
+  HuggingFaceFiles files;
+  files.tokenizer_json = golden("llama3").dump();
+  files.read_from = "some/model";
+  const auto error_of = [&files](const char* config) {
+    files.tokenizer_config_json = config;
+    try {
+      make_huggingface_tokenizer(files, "x");
+    } catch (const Error& error) {
+      return error.render();
+    }
+    return std::string();
+  };
+  EXPECT_EQ(error_of("[]"), "some/model/tokenizer_config.json: error: it is not an object");
+  EXPECT_EQ(error_of(R"({"eos_token": 5})"),
+            "some/model/tokenizer_config.json: error: its eos_token is 5, which is no text of a token\n"
+            "  hint: write the token's text; its id stands in config.json");
+  EXPECT_EQ(error_of(R"({"eos_token": "<|eot_id|>", "pad_token": null})"), "");
+}
+
 class SavedTokenizer : public testing::Test {
  protected:
   void SetUp() override {

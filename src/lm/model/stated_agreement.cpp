@@ -44,9 +44,21 @@ class Agreement {
                                     fmt::format("as a model of type {}: {}", t_.model_type, error.what()),
                                     error.hint());
       }
+      // Groups that a preset or `load` has made may not fit the heads that the user has set.
+      constexpr std::string_view kHeads = "num_attention_heads", kGroups = "num_query_groups";
+      const bool heads_are_newer =
+          key == kGroups && stated_.is_set(kHeads) &&
+          experiment_.provenance_of(kHeads).layer > experiment_.provenance_of(kGroups).layer;
+      std::string hint = error.hint();
+      if (key == kGroups && hint.empty()) {
+        hint = fmt::format("set {} to a divisor of {}{}", kGroups, kHeads,
+                           t_.load ? ", or leave both out: load brings its own" : "");
+      }
       throw experiment_.error_for(
-          stated_.is_set(key) ? key : "model_type",
-          fmt::format("{}: in the config.json of a {}, {}", key, t_.model_type, error.what()), error.hint());
+          heads_are_newer       ? kHeads
+          : stated_.is_set(key) ? key
+                                : "model_type",
+          fmt::format("{}: in the config.json of a {}, {}", key, t_.model_type, error.what()), hint);
     }
   }
 

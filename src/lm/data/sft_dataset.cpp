@@ -97,12 +97,24 @@ SftDataset::SftDataset(std::shared_ptr<const TokenizedConversations> conversatio
   if (which.empty())
     throw invalid(fmt::format("{}: there are no conversations in this share of the data", description_),
                   "give it some: split=90,10,0 trains on nine tenths and holds out one");
-  throw invalid(fmt::format("{}: none of {} conversations has anything to learn", description_, which.size()),
-                counts_.too_long > 0 ? fmt::format("{} are longer than seq_length ({}): make that longer",
-                                                   counts_.too_long, layout.seq_length)
-                                     : "an assistant's turn that is not empty must begin within the first "
-                                       "seq_length tokens: 'primus data "
-                                       "conversations' shows what is learned");
+  int64_t shortest = std::numeric_limits<int64_t>::max(), longest = 0;
+  for (const uint32_t i : which) {
+    shortest = std::min(shortest, conversations_->tokens(i));
+    longest = std::max(longest, conversations_->tokens(i));
+  }
+  throw invalid(
+      fmt::format(
+          "{}: none of {} conversations has anything to learn within seq_length ({} tokens); they have "
+          "{} to {} tokens",
+          description_, which.size(), layout.seq_length, shortest, longest),
+      counts_.too_long > 0
+          ? fmt::format("{} are longer than seq_length ({}): make that longer", counts_.too_long,
+                        layout.seq_length)
+          : fmt::format(
+                "an assistant's turn that is not empty must begin within seq_length: make that longer, "
+                "as far as the model's max_position_embeddings goes, or the questions shorter; 'primus "
+                "data conversations --seq-length {}' shows what is learned",
+                layout.seq_length));
 }
 
 SftDataset::~SftDataset() = default;

@@ -165,7 +165,9 @@ TEST_F(SftData, LongConversationsLoseTheirEnd) {
   options.inline_bos = false;
   EXPECT_THAT(open(options).notes, Contains(HasSubstr("3 conversations have nothing to learn")));
   options.dataset = folder_.write("b.jsonl", R"({"prompt": "a", "response": ""})");
-  EXPECT_THAT(error_of([&] { open(options); }), HasSubstr("none of 1 conversations has anything to learn"));
+  EXPECT_THAT(
+      error_of([&] { open(options); }),
+      HasSubstr("none of 1 conversations has anything to learn within seq_length (1 tokens); they have"));
 }
 
 TEST_F(SftData, EachEpochHasAnOrderOfItsOwn) {

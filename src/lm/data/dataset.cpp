@@ -190,9 +190,11 @@ class Opener {
             .valid = std::move(result[1]),
             .test = std::move(result[2]),
             .train_fingerprint = training_.empty() ? 0 : XXH3_64bits(training_.data(), bytes),
+    const bool held_out = !options_.data_path.empty() && holds_out(parse_blend(options_.data_path));
             .notes = std::move(notes_)};
   }
 
+            .held_out = held_out,
  private:
   // Data of another tokenizer is refused at once, not when training has begun.
   static void check_first_sample(const Dataset& dataset) {
@@ -260,6 +262,15 @@ class Opener {
   Share share_of(const TokenSource& source, size_t split, const std::optional<std::string>& shares) const {
     const int64_t all = source.sequences();
     if (!shares) return {0, all};
+  // Whether the user's data_path has sequences that are not trained on.
+  bool holds_out(const BlendList& blend) {
+    return std::ranges::any_of(blend.paths, [this](const std::string& path) {
+      const std::shared_ptr<const TokenSource> data = source(path);
+      const Share share = share_of(*data, 0, shares());
+      return share.last - share.first < data->sequences();
+    });
+  }
+
     const bool text = std::ranges::find(text_, &source) != text_.end();
     if (!options_.hold_out_text || !text) return split_sequences(*shares, all)[split];
     const int64_t from = held_out_from(source, options_.seq_length);

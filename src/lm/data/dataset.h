@@ -99,6 +99,7 @@ struct DataOptions {
 // has none: a share of 0, or no path of their own beside train_data_path.
 struct Datasets {
   std::unique_ptr<const Dataset> train, valid, test;
+  bool held_out = false;  // a part of data_path is no training data, whether validation draws from it or not
   // Of what training data consists of: the same for the same tokens in the same order, wherever they lie. 0
   // without training data.
   uint64_t train_fingerprint = 0;

@@ -78,7 +78,7 @@ void tell_run_data(const RunPlan& plan, const std::vector<std::string>& facts) {
   }
   const bool nobody_chose =
       !plan.c.split && plan.e.provenance_of("eval_iters").layer < config::Layer::kOverrides;
-  if (plan.c.eval_iters == 0 && nobody_chose && !plan.c.data_path.empty()) {
+  if (plan.c.eval_iters == 0 && nobody_chose && plan.datasets.held_out) {
     plan.log.warning(
         "a part of data_path is held out for validation, and nothing is evaluated: set eval_iters to the "
         "batches of an evaluation (4, say), or train on all of it with split: 100,0,0");

@@ -226,6 +226,7 @@ TEST_F(OpenDatasets, TooLittleTextIsAllTrainedOn) {
   const Datasets data = open();
   EXPECT_NE(data.train, nullptr);
   EXPECT_EQ(data.valid, nullptr);
+  EXPECT_FALSE(data.held_out);
   EXPECT_THAT(data.notes, testing::ElementsAre(HasSubstr("too little text")));
 }
 

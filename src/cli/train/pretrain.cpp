@@ -427,8 +427,9 @@ class Train : public Command {
       text = fmt::format("stopped before the first step was done, {}: there is nothing to save\n",
                          human_duration(s.seconds));
     } else {
-      text = fmt::format("{} after iteration {}, loss {:.4f}, {}\n", s.interrupted ? "stopped" : "done",
-                         s.last_step, drop_nan_sign(s.last_loss), human_duration(s.seconds));
+      text = fmt::format("{} after iteration {}, loss {:.4f} in the last step, {}\n",
+                         s.interrupted ? "stopped" : "done", s.last_step, drop_nan_sign(s.last_loss),
+                         human_duration(s.seconds));
     }
     if (s.validation_loss) text += fmt::format("validation loss {:.4f}\n", *s.validation_loss);
     if (s.test_loss) text += fmt::format("test loss {:.4f}\n", *s.test_loss);

@@ -110,10 +110,19 @@ class Generate final : public Command {
       if (!json_) console.write(piece);
     };
     if (!json_ && !writer_) console.write(prompt);
-    const Generation result = primus::generate(decoder, kept, settings, [&](std::int32_t id) {
-      show(stream.push(id));
-      return true;
-    });
+    const auto generate = [&] {
+      try {
+        return primus::generate(decoder, kept, settings, [&](std::int32_t id) {
+          show(stream.push(id));
+          return true;
+        });
+      } catch (...) {
+        // The error begins a line of its own.
+        if (!json_ && (!text.empty() || (!writer_ && !prompt.empty()))) console.print("\n");
+        throw;
+      }
+    };
+    const Generation result = generate();
     show(stream.finish());
     if (json_) {
       const nlohmann::json json{{"prompt", prompt},

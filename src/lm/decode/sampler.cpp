@@ -20,7 +20,9 @@ void check_logits(std::span<const float> logits) {
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (std::isnan(logits[i]) || logits[i] == std::numeric_limits<float>::infinity()) {
       throw Error(ErrorKind::kNumerics, fmt::format("the logit of token {} is {}", i, logits[i]),
-                  "the weights may be damaged, or bf16 too narrow for them: try --dtype fp32");
+                  "the weights may be damaged: 'primus model export MODEL NEW' names tensors with nan; with "
+                  "--dtype bf16, "
+                  "also try fp32");
     }
     possible = possible || std::isfinite(logits[i]);
   }

@@ -117,7 +117,9 @@ void LossEvaluator::run_batch() {
     throw Error(ErrorKind::kNumerics,
                 fmt::format("the loss is {} within the first {} tokens{}", total_, predicted_,
                             first.empty() ? "" : fmt::format(": {} gave the first such result", first)),
-                "the weights may be damaged, or bf16 too narrow for them: try --dtype fp32");
+                "the weights may be damaged: 'primus model export MODEL NEW' names tensors with nan; with "
+                "--dtype bf16, "
+                "also try fp32");
   }
   rows_ = 0;
 }

@@ -507,7 +507,8 @@ class Validator {
 
   void data() {
     if (config_.split && !split_is_right()) {
-      refuse({"split"}, fmt::format("split is '{}'; it must be up to three shares", *config_.split),
+      refuse({"split"},
+             fmt::format("split is '{}'; it must be up to three shares with a sum above 0", *config_.split),
              "for example 969,30,1 (training, validation, test)");
     }
     const bool separate = !config_.train_data_path.empty() || !config_.valid_data_path.empty() ||

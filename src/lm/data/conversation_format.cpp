@@ -202,7 +202,11 @@ ConversationWriter::ConversationWriter(ConversationStyle style, const Tokenizer&
 }
 
 std::string ConversationWriter::set_format(std::string_view name) const {
-  return fmt::format("set {}{}", choice_, name);
+  std::string hint = fmt::format("set {}{}", choice_, name);
+  const auto is_missing = [this](std::string_view token) { return !single_token(tokenizer_, token); };
+  if (name == "chatml" && std::ranges::any_of(tokens_of(ConversationFormat::kChatMl), is_missing))
+    hint += ", with a tokenizer that has <|im_start|> and <|im_end|>";
+  return hint;
 }
 
 void ConversationWriter::require_role(const Message& message) const {

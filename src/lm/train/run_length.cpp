@@ -142,10 +142,11 @@ void RunLength::warn_of_few_steps() const {
   }
   if (!starts_from_weights(plan_.c) || progress_.iteration > 0 || progress_.last_iteration >= kFewSteps)
     return;
-  plan_.log.warning(
-      "only {} step{}: the model hardly learns. Train longer (--epochs, --train_iters), or with a smaller "
-      "global_batch_size ({})",
-      progress_.last_iteration, progress_.last_iteration == 1 ? "" : "s", plan_.c.global_batch_size);
+  plan_.log.warning("only {} step{}: the model hardly learns. Train longer (--epochs, --train_iters){}",
+                    progress_.last_iteration, progress_.last_iteration == 1 ? "" : "s",
+                    plan_.c.global_batch_size > 1
+                        ? fmt::format(", or with a smaller global_batch_size ({})", plan_.c.global_batch_size)
+                        : "");
 }
 
 }  // namespace primus

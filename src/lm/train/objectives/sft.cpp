@@ -101,8 +101,11 @@ class FineTuning final : public Objective {
 
   std::int64_t samples_of_epochs(const DataRequest& request, double epochs) override {
     std::int64_t samples = 0;
+    const data::SftOptions options = options_of(request);
+    at_key(request.experiment, "sft_conversation_format",
+           [&] { data::conversation_writer(options, request.tokenizer); });
     at_key(request.experiment, "sft_dataset_name", [&] {
-      data::SftEpochs all = data::sft_samples_of_epochs(options_of(request), request.tokenizer, epochs);
+      data::SftEpochs all = data::sft_samples_of_epochs(options, request.tokenizer, epochs);
       samples = all.samples;
       conversations_ = std::move(all.conversations);
     });

@@ -522,9 +522,11 @@ class Validator {
     if (!text) {
       conversations(separate);
     } else if (!config_.data_path.empty() && separate) {
-      refuse({"data_path", "train_data_path", "valid_data_path", "test_data_path"},
-             "data_path and train_data_path, valid_data_path or test_data_path exclude each other",
-             "data_path is divided by `split`; the others are used whole");
+      refuse(
+          {"data_path", "train_data_path", "valid_data_path", "test_data_path"},
+          "data_path and train_data_path, valid_data_path or test_data_path exclude each other",
+          "data_path is divided by `split`; the others are used whole; data_path=null takes the experiment's "
+          "out");
     }
     if (!text) {
       // said by conversations()

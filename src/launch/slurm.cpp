@@ -29,7 +29,8 @@ std::optional<int> number_of(const std::vector<GivenOption>& options, std::strin
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   if (value < 1 || value > kMaxNodes) {
-    throw invalid(fmt::format("--{}={} is not a number from 1 to {}", name, text, kMaxNodes));
+    throw invalid(fmt::format("--{}={} is not a number from 1 to {}", name, text, kMaxNodes),
+                  fmt::format("give --{}=1 or more, or leave it out", name));
   }
   return value;
 }

@@ -184,6 +184,23 @@ void add_path(const Path& path, const FileStatus& status, std::vector<InputFile>
 
 }  // namespace
 
+std::string hint_on_missing_path(std::string_view path) {
+  if (path.find("://") != std::string_view::npos)
+    return fmt::format("; nothing is downloaded: fetch it first (curl -LO {})", path);
+  if (path.find(',') != std::string_view::npos)
+    return "; several paths are a list, data_path='[A, B]', or an option with several words";
+  const size_t slash = path.find('/');
+  const bool pair = slash != std::string_view::npos && slash > 0 && slash + 1 < path.size() &&
+                    path.find('/', slash + 1) == std::string_view::npos;
+  if (!pair || path[0] == '.' || path[0] == '~' || Path(path).has_extension() ||
+      Env::posix().status(Path(path.substr(0, slash))))
+    return {};
+  return fmt::format(
+      "; data sets of the hub are not downloaded: 'hf download {} --repo-type dataset --local-dir FOLDER' "
+      "does that",
+      path);
+}
+
 std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns, SkippedFiles* skipped) {
   std::vector<InputFile> files;
   SkippedFiles ignored;
@@ -197,7 +214,8 @@ std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns, Ski
     if (paths.empty()) {
       throw pattern.find_first_of("*?[") == std::string::npos
           ? invalid(fmt::format("there is no file or folder '{}'", pattern),
-                    fmt::format("paths are relative to '{}'", std::filesystem::current_path().string()))
+                    fmt::format("paths are relative to '{}'{}", std::filesystem::current_path().string(),
+                                hint_on_missing_path(pattern)))
           : invalid(
                 fmt::format("no file matches '{}'", pattern),
                 "a '*' does not cross folders ('corpus/**/*.jsonl' looks in all of them), and a folder by "

@@ -40,6 +40,10 @@ std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns, Ski
 std::vector<std::string> remarks_on(const std::vector<InputFile>& files, const SkippedFiles& skipped);
 std::vector<std::string> remarks_on(const std::vector<std::string>& patterns);
 
+// What helps whoever names a path that is not there: a list with commas, an address, a data set of the hub.
+// Begins with "; "; empty where it looks like none of them.
+std::string hint_on_missing_path(std::string_view path);
+
 // A stretch of one file.
 struct TextBlock {
   size_t file = 0;  // index in the list of files

@@ -94,10 +94,14 @@ BlendList parse_blend(const std::vector<std::string>& list) {
   for (size_t i = 0; i < list.size(); i += 2) {
     const double weight = blend.weights[i / 2];
     if (!(weight >= 0) || !std::isfinite(weight))
-      throw invalid(fmt::format("'{}' is no blend weight", list[i]));
+      throw invalid(fmt::format("'{}' is no blend weight for '{}'", list[i], list[i + 1]),
+                    "weights are numbers of 0 or more, in front of each path: 0.7, A, 0.3, B");
     blend.paths.push_back(list[i + 1]);
   }
-  if (!(pairwise_sum(blend.weights) > 0)) throw invalid("the blend weights add up to zero");
+  if (!(pairwise_sum(blend.weights) > 0)) {
+    throw invalid(fmt::format("the blend weights {} add up to zero", fmt::join(blend.weights, ", ")),
+                  "give at least one path a weight above 0");
+  }
   blend.weights = normalized(blend.weights);
   return blend;
 }
@@ -186,15 +190,15 @@ class Opener {
       if (dataset != nullptr) check_first_sample(*dataset);
     }
     const std::size_t bytes = training_.size() * sizeof(uint64_t);
+    const bool held_out = !options_.data_path.empty() && holds_out(parse_blend(options_.data_path));
     return {.train = std::move(result[0]),
             .valid = std::move(result[1]),
             .test = std::move(result[2]),
+            .held_out = held_out,
             .train_fingerprint = training_.empty() ? 0 : XXH3_64bits(training_.data(), bytes),
-    const bool held_out = !options_.data_path.empty() && holds_out(parse_blend(options_.data_path));
             .notes = std::move(notes_)};
   }
 
-            .held_out = held_out,
  private:
   // Data of another tokenizer is refused at once, not when training has begun.
   static void check_first_sample(const Dataset& dataset) {
@@ -258,10 +262,6 @@ class Opener {
     return parts;
   }
 
-  // The sequences of `source` that are train, valid or test data. `shares`: what part each is; nothing: all.
-  Share share_of(const TokenSource& source, size_t split, const std::optional<std::string>& shares) const {
-    const int64_t all = source.sequences();
-    if (!shares) return {0, all};
   // Whether the user's data_path has sequences that are not trained on.
   bool holds_out(const BlendList& blend) {
     return std::ranges::any_of(blend.paths, [this](const std::string& path) {
@@ -271,6 +271,10 @@ class Opener {
     });
   }
 
+  // The sequences of `source` that are train, valid or test data. `shares`: what part each is; nothing: all.
+  Share share_of(const TokenSource& source, size_t split, const std::optional<std::string>& shares) const {
+    const int64_t all = source.sequences();
+    if (!shares) return {0, all};
     const bool text = std::ranges::find(text_, &source) != text_.end();
     if (!options_.hold_out_text || !text) return split_sequences(*shares, all)[split];
     const int64_t from = held_out_from(source, options_.seq_length);
@@ -370,10 +374,11 @@ class Opener {
       throw invalid(
           fmt::format("there is no data '{}'", pattern),
           fmt::format("{}a data path is a text or JSON-lines file, a folder or glob of such files, or the "
-                      "common prefix of a .bin and an .idx file",
+                      "common prefix of a .bin and an .idx file{}",
                       Path(pattern).is_absolute() ? ""
                                                   : fmt::format("paths are relative to '{}'; ",
-                                                                std::filesystem::current_path().string())));
+                                                                std::filesystem::current_path().string()),
+                      hint_on_missing_path(pattern)));
     }
     if (pattern.ends_with(".bin") || pattern.ends_with(".idx")) {
       throw invalid(fmt::format("the data path '{}' names one of a pair of files", pattern),

@@ -112,7 +112,10 @@ SampleOrder build_sample_order(const OrderOptions& options, FunctionRef<int32_t(
   const int64_t documents = checked_mul(plan.count, options.last - options.first, "sequences of all epochs");
   if (plan.rows >= UINT32_MAX || documents >= UINT32_MAX || options.last > INT32_MAX) {
     throw unsupported(fmt::format("{} has {} samples of {} sequences; 2^32 of either are the limit", name,
-                                  plan.rows, documents));
+                                  plan.rows, documents),
+                      name.ends_with("(train)")
+                          ? "make train_iters x global_batch_size, or train_samples, smaller"
+                          : "make eval_iters x global_batch_size, or the number of evaluations, smaller");
   }
   const auto arrays = std::make_shared<Arrays>();
   reserve(plan, documents, name, *arrays);

@@ -77,7 +77,12 @@ class BlockEncoder {
       out.skipped_lines = broken.count;
       out.first_skipped = std::move(broken.first);
       out.has_words = holds_words(block.text);
-      encode_parts(block, out.keys.front());
+      try {
+        encode_parts(block, out.keys.front());
+      } catch (Error& error) {  // of a tokenizer that does not take any text
+        if (error.location().empty()) error.at(fmt::format("{}:{}", file.path.string(), block.first_line));
+        throw;
+      }
     } else {
       encode_lines(block, file.path.string(), out);
     }

@@ -212,7 +212,8 @@ std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder,
   if (tokenizer->vocab_size() > config.vocab) {
     throw invalid(
         fmt::format("the tokenizer has {} tokens, the model only {}", tokenizer->vocab_size(), config.vocab),
-        "they do not belong together: name the model's own tokenizer");
+        "they do not belong together: name the model's own tokenizer, or take out tokens that its "
+        "tokenizer_config.json adds to tokenizer.json");
   }
   return tokenizer;
 }

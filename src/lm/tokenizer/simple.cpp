@@ -122,7 +122,11 @@ class NullTokenizer final : public Tokenizer {
       if (text.empty()) return;
       const std::string_view word = text.substr(0, text.find_first_of(kBlanks));
       const auto id = token_id(word);
-      if (!id) throw invalid(fmt::format("the null tokenizer reads numbers up to {}, not '{}'", end_, word));
+      if (!id) {
+        throw invalid(
+            fmt::format("the null tokenizer reads numbers up to {}, not '{}'", end_, word.substr(0, 40)),
+            "text needs another tokenizer (tokenizer_type: ByteTokenizer, or tokenizer_model)");
+      }
       ids.push_back(*id);
       text.remove_prefix(word.size());
     }

@@ -582,7 +582,10 @@ TEST_F(OpenDatasets, BadBlends) {
   options_.data_path = {"1", "a", "b", "c"};
   EXPECT_THAT(error(), HasSubstr("in the data path '1 a b c', the weight of 'b' is missing"));
   options_.data_path = {"0", "a", "0", "b"};
-  EXPECT_THAT(error(), HasSubstr("add up to zero"));
+  EXPECT_THAT(error(),
+              testing::AllOf(HasSubstr("the blend weights 0, 0 add up to zero"), HasSubstr("hint: ")));
+  options_.data_path = {"-1", "a"};
+  EXPECT_THAT(error(), testing::AllOf(HasSubstr("'-1' is no blend weight for 'a'"), HasSubstr("hint: ")));
 }
 
 // Samples whose tokens are their number.

@@ -431,6 +431,12 @@ TEST_F(Tokenize, RefusesWhatItCannotRead) {
   EXPECT_THAT(error(), HasSubstr("a Parquet file"));
   options_.inputs = {(folder_ / "nothing*").string()};
   EXPECT_THAT(error(), AllOf(HasSubstr("no file matches"), HasSubstr("does not cross folders")));
+  options_.inputs = {"a.txt,b.txt"};
+  EXPECT_THAT(error(), HasSubstr("data_path='[A, B]'"));
+  options_.inputs = {"https://host/a.txt"};
+  EXPECT_THAT(error(), HasSubstr("nothing is downloaded: fetch it first (curl -LO https://host/a.txt)"));
+  options_.inputs = {"roneneldan/TinyStories"};
+  EXPECT_THAT(error(), HasSubstr("'hf download roneneldan/TinyStories --repo-type dataset"));
   options_.inputs = {(folder_ / "nothing").string()};
   EXPECT_THAT(error(), AllOf(HasSubstr("there is no file or folder"), HasSubstr("hint: ")));
   options_.inputs = {folder_.write("a.jsonl", "{}\n")};

@@ -542,7 +542,7 @@ class Validator {
     } else if (config_.data_path.empty() && config_.train_data_path.empty() &&
                (config_.train_iters > 0 || length_is_open(config_))) {
       refuse({"train_data_path"}, "there is no training data",
-             "set data_path, train_data_path, or mock_data: true");
+             "set data_path, train_data_path, or mock_data: true, which is enough to plan with --dry-run");
     }
     if (config_.vocab_file.has_value() != config_.merge_file.has_value()) {
       refuse({config_.vocab_file ? "vocab_file" : "merge_file"},

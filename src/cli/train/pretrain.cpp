@@ -153,7 +153,11 @@ class Train : public Command {
       if (!given) return;
       throw invalid(
           fmt::format("{} is for the native engine, and the framework is {}", option, experiment.framework),
-          "leave it out, or choose --backend native");
+          dry_run_
+              ? fmt::format("leave it out, or plan the experiment for the native engine: --backend native "
+                            "--dry-run {}",
+                            option)
+              : "leave it out, or choose --backend native");
     };
     refuse(world_.has_value(), "--world");
     refuse(force_, "--force");

@@ -254,8 +254,11 @@ engine::MeshShape mesh_shape_of(const config::Experiment& e, int ranks) {
     }
     throw e.error_for(
         key, fmt::format("{} is {}, which does not divide {}", key, wanted, what),
-        of == 1 ? "set it to 1, or start more ranks (--nproc N, or mpirun -n N; --world N in a dry run)"
-                : fmt::format("set it to one of {}", fmt::join(divisors, ", ")));
+        of == 1
+            ? "set it to 1, or start more ranks (--nproc N, or mpirun -n N; --world N in a dry run)"
+            : fmt::format("set it to one of {}, or start more ranks (--nproc N, or mpirun -n N; --world N in "
+                          "a dry run)",
+                          fmt::join(divisors, ", ")));
   };
   engine::MeshShape shape;
   shape.pipeline = divide("pipeline_model_parallel_size", c.pipeline_model_parallel_size, ranks,
@@ -265,7 +268,7 @@ engine::MeshShape mesh_shape_of(const config::Experiment& e, int ranks) {
                         fmt::format("the {} ranks of a pipeline stage", stage));
   shape.context = divide(
       "context_parallel_size", c.context_parallel_size, stage / shape.tensor,
-      fmt::format("the {} ranks of a stage that hold the same part of each layer", stage / shape.tensor));
+      fmt::format("{} (the ranks of a pipeline stage / tensor_model_parallel_size)", stage / shape.tensor));
   // Megatron-LM's default: an expert is split as the other layers are.
   const std::int64_t expert_tensor = c.expert_tensor_parallel_size.value_or(
       c.num_experts.value_or(0) > 0 ? c.tensor_model_parallel_size : 1);
@@ -273,7 +276,7 @@ engine::MeshShape mesh_shape_of(const config::Experiment& e, int ranks) {
                                fmt::format("the {} ranks of a pipeline stage", stage));
   shape.expert =
       divide("expert_model_parallel_size", c.expert_model_parallel_size, stage / shape.expert_tensor,
-             fmt::format("the {} ranks of a stage that hold the same part of each expert",
+             fmt::format("{} (the ranks of a pipeline stage / expert_tensor_parallel_size)",
                          stage / shape.expert_tensor));
   const int reduced = shape.context * shape.data(ranks);
   shape.copies = divide("num_distributed_optimizer_instances", c.num_distributed_optimizer_instances, reduced,

@@ -249,7 +249,7 @@ class TreeBuilder : public YAML::EventHandler {
   static void refuse_tag(const std::string& tag, const Origin& origin) {
     if (tag.empty() || tag == "?" || tag == "!") return;
     throw error_at(origin,
-                   fmt::format("YAML tags ('{}') are not allowed in settings files", tag.substr(0, 40)),
+                   fmt::format("YAML tags ('{}') are not allowed in settings files", tag.substr(0, 200)),
                    "put text in quotes; types come from the key");
   }
 

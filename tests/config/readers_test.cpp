@@ -125,6 +125,8 @@ TEST(Yaml, RefusesTheBillionLaughs) {
 }
 
 TEST(Yaml, RefusesTags) {
+  EXPECT_NE(refusal("a: !!python/object:os.system 5\n").find("('tag:yaml.org,2002:python/object:os.system')"),
+            std::string::npos);
   EXPECT_EQ(refusal("a: !!str 5\n"),
             "f.yaml:1:4: error: YAML tags ('tag:yaml.org,2002:str') are not allowed in settings files\n"
             " 1 | a: !!str 5\n"

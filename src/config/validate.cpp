@@ -499,9 +499,8 @@ class Validator {
     // hf_path: null, written down, is a choice.
     if (!config_.load && experiment_.provenance_of("hf_path").layer < Layer::kOverrides) {
       warn("stage",
-           "sft without weights to start from (load, or hf_path; Primus takes those of tokenizer_model "
-           "then): the "
-           "model begins with random ones, which hf_path: null says on purpose");
+           "no weights to start from are given, so fine-tuning begins with random ones: set load or hf_path; "
+           "hf_path: null says that random ones are meant");
     }
   }
 

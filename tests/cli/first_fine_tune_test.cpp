@@ -211,11 +211,12 @@ TEST_F(FirstFineTune, ATemplateThatIsNotKnownIsRefused) {
 
 TEST_F(FirstFineTune, ListsSayWhetherALengthWasApplied) {
   const std::vector<std::string> words{"data", "conversations", at("chats.jsonl"), "--tokenizer", at("hf")};
-  EXPECT_THAT(run_program(words).out, HasSubstr("every conversation counts whole: training cuts"));
+  EXPECT_THAT(run_program(words).out,
+              HasSubstr("training cuts conversations at seq_length, which is not done here"));
   auto cut = words;
   cut.insert(cut.end(), {"--seq-length", "16"});
   EXPECT_THAT(run_program(cut).out,
-              AllOf(HasSubstr("are longer than a sequence of 16"), Not(HasSubstr("counts whole"))));
+              AllOf(HasSubstr("are longer than a sequence of 16"), Not(HasSubstr("not done here"))));
 }
 
 // Hints name the option of the command that was called.

@@ -92,7 +92,7 @@ TEST_F(Posttrain, AModelGivesTheAnswersItWasTaught) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err,
               AllOf(HasSubstr("5 conversations packed into"), HasSubstr("the loss is over 33 of 245"),
-                    HasSubstr("sft without weights to start from")));
+                    HasSubstr("no weights to start from are given")));
   const auto steps = losses(run_folder(folder_.path()));
   EXPECT_GT(steps.at(1).loss, 4);
   EXPECT_LT(steps.at(120).loss, 0.1);

@@ -165,8 +165,8 @@ class DataConversations final : public Command {
     if (t.nothing > 0) text += fmt::format("{} have nothing to learn, and are left out\n", t.nothing);
     if (seq_length_ == 0)
       text +=
-          "every conversation counts whole: training cuts what is longer than its seq_length, which "
-          "--seq-length L shows\n";
+          "training cuts conversations at seq_length, which is not done here: --seq-length L counts what is "
+          "cut\n";
     if (seq_length_ > 0)
       text += fmt::format("{} are longer than a sequence of {}, and lose their end, which is not learned\n",
                           t.longer, seq_length_);

@@ -27,20 +27,17 @@ void DeviceOptions::declare(Arguments& arguments, const char* type, MeasuredType
   if (types.fp16)
     dtype.choices.emplace_back("fp16");
   else
-    dtype.refused.push_back({"fp16",
-                             "in fp16 there are products of linear layers, attention and collectives, to be "
-                             "timed, and nothing else",
+    dtype.refused.push_back({"fp16", "only benchmarks of products, attention and collectives have fp16",
                              "take --dtype bf16, which also has 16 bits"});
   if (types.fp8)
     dtype.choices.emplace_back("fp8");
   else
-    dtype.refused.push_back({"fp8", "in fp8 there are products of linear layers, and nothing else",
+    dtype.refused.push_back({"fp8", "only the products of linear layers have fp8",
                              "take --dtype bf16; 'primus benchmark gemm --dtype fp8' times those products"});
   if (types.fp4)
     dtype.choices.emplace_back("fp4");
   else
-    dtype.refused.push_back({"fp4",
-                             "in fp4 there are products of linear layers and of experts, and nothing else",
+    dtype.refused.push_back({"fp4", "only the products of linear layers and of experts have fp4",
                              "take --dtype bf16; 'primus benchmark gemm --dtype fp4' times those products"});
   declare_without_type(arguments);
 }

@@ -74,7 +74,13 @@ std::vector<std::int64_t> ConfigReader::ids(const char* key) const {
 }
 
 ConfigKeyError ConfigReader::bad(const char* key, const std::string& what) const {
-  return error(ErrorKind::kInvalid, key, " " + what, {});
+  constexpr std::size_t kShown = 60;
+  const json* const value = what.starts_with("must be") ? find(key) : nullptr;
+  const std::string found =
+      value && value->is_primitive()
+          ? ", not " + value->dump(-1, ' ', false, json::error_handler_t::replace).substr(0, kShown)
+          : std::string();
+  return error(ErrorKind::kInvalid, key, " " + what + found, {});
 }
 
 ConfigKeyError ConfigReader::not_supported(const char* key, const std::string& what, std::string hint) const {

@@ -48,6 +48,7 @@ class ConfigReader {
   // A single id, or a list of them.
   std::vector<std::int64_t> ids(const char* key) const;
   // "'key' what". Whatever the file holds can be part of `what`: it is made printable.
+  // Behind "must be ..." comes what is there instead.
   ConfigKeyError bad(const char* key, const std::string& what) const;
   // "'key'what", of what is understood and not available here.
   ConfigKeyError not_supported(const char* key, const std::string& what, std::string hint) const;

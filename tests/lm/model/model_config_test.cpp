@@ -90,8 +90,8 @@ TEST(ModelConfig, RefusesByName) {
   EXPECT_NE(refusal(with("vocab_size", 18446744073709551615U)).find("vocab_size"), std::string::npos);
   EXPECT_NE(refusal(with("num_key_value_heads", 3)).find("num_key_value_heads"), std::string::npos);
   EXPECT_NE(refusal(with("rms_norm_eps", "small")).find("rms_norm_eps"), std::string::npos);
-  EXPECT_EQ(refusal(with("rms_norm_eps", 1e308)), "'rms_norm_eps' must be at most 1");
-  EXPECT_EQ(refusal(with("initializer_range", -1)), "'initializer_range' must be 0 or more");
+  EXPECT_EQ(refusal(with("rms_norm_eps", 1e308)), "'rms_norm_eps' must be at most 1, not 1e+308");
+  EXPECT_EQ(refusal(with("initializer_range", -1)), "'initializer_range' must be 0 or more, not -1");
   EXPECT_NE(refusal(with("rope_scaling", {{"rope_type", "dynamic"}})).find("dynamic"), std::string::npos);
   EXPECT_NE(refusal(with("head_dim", 7)).find("head_dim"), std::string::npos);
   EXPECT_NE(refusal(with("attention_dropout", 0.1)).find("attention_dropout"), std::string::npos);
@@ -335,12 +335,12 @@ TEST(ModelConfig, RefusesWhatRoutersCannotChoose) {
     root["num_experts_per_tok"] = 64;
     EXPECT_EQ(refusal(root), "accepted") << family;
     root["num_experts_per_tok"] = 65;
-    EXPECT_EQ(refusal(root), "'num_experts_per_tok' must be a whole number from 1 to 64") << family;
+    EXPECT_EQ(refusal(root), "'num_experts_per_tok' must be a whole number from 1 to 64, not 65") << family;
     if (!deepseek) continue;
     root["num_experts_per_tok"] = 2;
     root["topk_method"] = std::string(family) == "deepseek_v2" ? "group_limited_greedy" : "noaux_tc";
     root["n_group"] = root["topk_group"] = 128;
-    EXPECT_EQ(refusal(root), "'n_group' must be a whole number from 1 to 64") << family;
+    EXPECT_EQ(refusal(root), "'n_group' must be a whole number from 1 to 64, not 128") << family;
   }
   // A family from outside may not ask its keys.
   Family careless = builtin_families().find("llama");

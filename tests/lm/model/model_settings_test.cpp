@@ -199,7 +199,7 @@ TEST(ModelSettings, CapsOnLogits) {
             "exp.yaml:16: model_type mixtral has router_logit_softcapping: 0");
   EXPECT_EQ(refusal("      model_type: primus_gpt\n      final_logit_softcapping: 1e-5\n"),
             "exp.yaml:15: final_logit_softcapping: in the config.json of a primus_gpt, "
-            "'final_logit_softcapping' must be null, 0, or from 0.001 to 1000000");
+            "'final_logit_softcapping' must be null, 0, or from 0.001 to 1000000, not 1e-05");
 }
 
 TEST(ModelSettings, SinksAreWhereTheFamilyHasThem) {
@@ -396,13 +396,16 @@ TEST(ModelSettings, WhatAFamilyCannotBeIsRefusedAtItsKey) {
   EXPECT_EQ(
       refusal(other),
       "exp.yaml:23: moe_router_num_groups: in the config.json of a deepseek_v3, 'n_group' must be a whole "
-      "number from 1 to 64");
+      "number from 1 to 64, not 128");
   other = kMixtral + "      moe_router_topk: 65\n";
   other.replace(other.find("num_experts: 8"), 14, "num_experts: 128");
   EXPECT_EQ(
       refusal(other),
       "exp.yaml:16: moe_router_topk: in the config.json of a mixtral, 'num_experts_per_tok' must be a whole "
-      "number from 1 to 64");
+      "number from 1 to 64, not 65");
+  EXPECT_EQ(refusal("      num_attention_heads: 3\n      num_query_groups: 2\n"),
+            "exp.yaml:15: num_query_groups: in the config.json of a llama, num_attention_heads 3 is not a "
+            "multiple of num_key_value_heads 2");
   EXPECT_EQ(refusal("      window_size: [128, 0]\n"), "exp.yaml:14: model_type llama has window_size: 0");
   EXPECT_EQ(refusal("      no_rope_freq: 4\n"), "exp.yaml:14: model_type llama has no_rope_freq: no layers");
 }

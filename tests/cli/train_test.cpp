@@ -613,6 +613,17 @@ TEST(Train, TheVocabularyMustHoldTheTokenizer) {
   EXPECT_TRUE(test::losses(test::run_folder(folder.path())).empty());
 }
 
+TEST(Train, HeadsThatDoNotFitTheGroupsOfLoadAreShownWhereTheyAreSet) {
+  const TemporaryFolder folder;
+  const ProgramResult result = run_program(train(
+      folder.path(), {"load=" PRIMUS_SOURCE_DIR "/tests/golden/models/llama", "num_attention_heads=3"}));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("| num_attention_heads=3\n"),
+                    HasSubstr("hint: set num_query_groups to a divisor of num_attention_heads, or "
+                              "leave both out: load brings its own")));
+}
+
 // The golden model's shapes, and its weights.
 std::vector<std::string> with_loaded(const Path& workspace, const std::vector<std::string>& more) {
   auto words = train(

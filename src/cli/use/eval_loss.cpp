@@ -53,10 +53,9 @@ class EvalLoss final : public Command {
     args.flag("--skip-bad", skip_bad_, "of --conversations: leave broken records out and count them");
     args.option("--json-key", "KEY", &options_.json_key, "of JSON lines: where the text is");
     args.option("--max-tokens,-n", "N", &options_.max_tokens, "stop after so many tokens; 0: all");
-    args.option(
-        "--seq-length", "N", &sequence_,
-        "tokens of context (default: seq_length of the run; of a model without one, what it has up to 1024, "
-        "or the longest of --conversations)");
+    args.option("--seq-length", "N", &sequence_,
+                "tokens of context (default: the run's seq_length, or up to 1024, as the model has; at most "
+                "the longest of --conversations)");
     args.option("--batch", "N", &batch_, "sequences at a time");
     device_.declare(args);
     args.flag("--json", json_, "print the result as JSON");

@@ -2,11 +2,30 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
 #include "base/error.h"
 #include "base/files/file.h"
 #include "lm/data/chat_template.h"
 
 namespace primus::cli {
+
+namespace {
+
+// The formats whose marks the tokenizer has.
+std::string writable(const Tokenizer& tokenizer) {
+  std::vector<std::string_view> names;
+  for (std::string_view left = data::kConversationFormats; !left.empty();) {
+    const std::string_view name = left.substr(0, left.find(','));
+    if (data::can_write(*data::conversation_format(name), tokenizer)) names.push_back(name);
+    left.remove_prefix(std::min(name.size() + 2, left.size()));  // ", "
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace
 
 void TemplateArguments::declare(Arguments& arguments, std::string preset, bool plain,
                                 const std::string& help) {
@@ -31,8 +50,7 @@ std::optional<data::ConversationStyle> TemplateArguments::style(const ModelFolde
     throw unsupported(
         "the model's chat template (Jinja) writes a format that Primus does not know, and templates are not "
         "run",
-        fmt::format("choose the format that this model was trained on: --template {}",
-                    data::kConversationFormats));
+        fmt::format("choose the format that this model was trained on: --template {}", writable(tokenizer)));
   }
   return style;
 }

@@ -57,6 +57,9 @@ WeightFiles find_weight_files(const Path& folder, Env& env) {
   throw invalid(what, "give the folder that transformers' save_pretrained wrote");
 }
 
+// "bias" of "model.layers.0.self_attn.q_proj.bias".
+std::string_view last_word(std::string_view name) { return name.substr(name.rfind('.') + 1); }
+
 std::string without_digits(std::string_view name) {
   std::string rest(name);
   std::erase_if(rest, [](char c) { return c >= '0' && c <= '9'; });
@@ -144,7 +147,8 @@ TensorView SafetensorsFolder::at(std::string_view name) const {
   for (std::size_t i = 0; i < size(); ++i) {
     const std::string_view other = (*this)[i].name;
     if (without_digits(other) != part) {
-      names.push_back(other);
+      // A weight is no typing error for a bias.
+      if (last_word(other) == last_word(name)) names.push_back(other);
     } else if (hint.empty()) {
       hint =
           fmt::format("others like it are there, e.g. '{}': is the model whole, and is config.json its own?",

@@ -190,7 +190,8 @@ class Opener {
       if (dataset != nullptr) check_first_sample(*dataset);
     }
     const std::size_t bytes = training_.size() * sizeof(uint64_t);
-    const bool held_out = !options_.data_path.empty() && holds_out(parse_blend(options_.data_path));
+    const bool held_out =
+        result[0] && !options_.data_path.empty() && holds_out(parse_blend(options_.data_path));
     return {.train = std::move(result[0]),
             .valid = std::move(result[1]),
             .test = std::move(result[2]),

@@ -144,30 +144,31 @@ function(primus_library name)
   endif()
 endfunction()
 
-# primus_source_list(<target> LIKE <regex> FORM <regex> MACRO <name> SOURCES <files>... OUTPUT <path>): what the lines of some
-# files define, as a header of lines MACRO(name), which the target includes by that path. So a file is all that a new one
+# primus_source_list(<target> LIKE <regex> FORM <regex> MACRO <name> | TYPE <type> SOURCES <files>... OUTPUT <path>): what the
+# lines of some files define, as a header of lines MACRO(name), or as the array kAll<type>, which the target includes by that path. So a file is all that a new one
 # takes. (Objects that register themselves are dropped by linkers of static libraries.) Lines that match LIKE define
 # something, and must be of the FORM, whose group is the name. The header is written while the target is built, and only
 # when its content has changed.
 function(primus_source_list target)
-  cmake_parse_arguments(ARG "" "LIKE;FORM;MACRO;OUTPUT" "SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "" "LIKE;FORM;MACRO;TYPE;OUTPUT" "SOURCES" ${ARGN})
   set(list ${CMAKE_CURRENT_BINARY_DIR}/generated/${ARG_OUTPUT})
   add_custom_command(
     OUTPUT ${list}
-    COMMAND ${CMAKE_COMMAND} "-DLIKE=${ARG_LIKE}" "-DFORM=${ARG_FORM}" -DMACRO=${ARG_MACRO} "-DSOURCES=${ARG_SOURCES}"
-            -DOUTPUT=${list} -P ${PROJECT_SOURCE_DIR}/cmake/SourceList.cmake
+    COMMAND ${CMAKE_COMMAND} "-DLIKE=${ARG_LIKE}" "-DFORM=${ARG_FORM}" -DMACRO=${ARG_MACRO} -DTYPE=${ARG_TYPE}
+            "-DSOURCES=${ARG_SOURCES}" -DOUTPUT=${list} -P ${PROJECT_SOURCE_DIR}/cmake/SourceList.cmake
     DEPENDS ${ARG_SOURCES} ${PROJECT_SOURCE_DIR}/cmake/SourceList.cmake
     VERBATIM)
   target_sources(${target} PRIVATE ${list})
   target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/generated)
 endfunction()
 
-# primus_entry_list(<target> TYPE <type> SOURCES <files>... OUTPUT <path>): ENTRY(kName) for each `extern const <type>
-# kName{...}` at the start of a line.
+# primus_entry_list(<target> TYPE <type> SOURCES <files>... OUTPUT <path>): declares each `extern const <type> kName{...}` that
+# stands at the start of a line, and the array kAll<type> of pointers to them. A registry includes it once, in the type's
+# namespace; base/entries.h has what registries share.
 function(primus_entry_list target)
   cmake_parse_arguments(ARG "" "TYPE;OUTPUT" "SOURCES" ${ARGN})
   primus_source_list(${target} LIKE "(^|[^A-Za-z0-9_])const ${ARG_TYPE} k[A-Za-z0-9]+"
-                     FORM "extern const ${ARG_TYPE} (k[A-Za-z0-9]+)" MACRO ENTRY
+                     FORM "extern const ${ARG_TYPE} (k[A-Za-z0-9]+)" TYPE ${ARG_TYPE}
                      SOURCES ${ARG_SOURCES} OUTPUT ${ARG_OUTPUT})
 endfunction()
 

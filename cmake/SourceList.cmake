@@ -1,16 +1,30 @@
 # cmake -DLIKE=... -DFORM=... -DMACRO=... -DSOURCES=... -DOUTPUT=... -P SourceList.cmake: of the sources' lines that match the
-# regular expression LIKE, in their order, a line MACRO(name) each, where the name is the group of FORM. A line like it in
+# regular expression LIKE, in their order, a line MACRO(name) each, where the name is the group of FORM. With -DTYPE=... in place
+# of MACRO: a declaration of each as `extern const TYPE name`, and the array kAll<TYPE> of pointers to all. A line like it in
 # another form is an error. See primus_source_list.
-set(lines "")
+set(names "")
 foreach(source ${SOURCES})
   file(STRINGS ${source} definitions REGEX "${LIKE}")
   foreach(definition ${definitions})
     if(NOT definition MATCHES "^${FORM}")
       message(FATAL_ERROR "${source}: this line is not of the form ${FORM}\n${definition}")
     endif()
-    string(APPEND lines "${MACRO}(${CMAKE_MATCH_1})\n")
+    list(APPEND names ${CMAKE_MATCH_1})
   endforeach()
 endforeach()
+set(lines "")
+if(TYPE)
+  foreach(name ${names})
+    string(APPEND lines "extern const ${TYPE} ${name};\n")
+  endforeach()
+  list(TRANSFORM names PREPEND "&")
+  list(JOIN names ",\n    " pointers)
+  string(APPEND lines "constexpr const ${TYPE}* kAll${TYPE}[] = {\n    ${pointers}};\n")
+else()
+  foreach(name ${names})
+    string(APPEND lines "${MACRO}(${name})\n")
+  endforeach()
+endif()
 set(before "")
 if(EXISTS ${OUTPUT})
   file(READ ${OUTPUT} before)

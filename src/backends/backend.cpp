@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <vector>
 
@@ -12,9 +11,7 @@
 
 namespace primus::backends {
 
-#define ENTRY(entry) extern const BackendEntry entry;
-#include "backends/backends.def"  // generated: primus_entry_list
-#undef ENTRY
+#include "backends/backends.def"  // generated: kAllBackendEntry
 
 namespace {
 
@@ -31,14 +28,8 @@ std::string choices() {
 }  // namespace
 
 const BackendEntry* find_backend(std::string_view framework) {
-  // The entries live in other files: they are ready once main() runs.
-#define ENTRY(entry) &entry,
-  static const std::array all = {
-#include "backends/backends.def"
-  };
-#undef ENTRY
-  const auto found = std::ranges::find(all, framework, &BackendEntry::name);
-  return found == all.end() ? nullptr : *found;
+  const auto found = std::ranges::find(kAllBackendEntry, framework, &BackendEntry::name);
+  return found == std::end(kAllBackendEntry) ? nullptr : *found;
 }
 
 const BackendEntry& backend_of(std::string_view framework, const std::string& place) {

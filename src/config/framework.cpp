@@ -3,25 +3,16 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/entries.h"
+
 namespace primus::config {
 
-#define ENTRY(entry) extern const FrameworkEntry entry;
-#include "config/frameworks.def"  // generated: primus_entry_list
-#undef ENTRY
+#include "config/frameworks.def"  // generated: kAllFrameworkEntry
 
 namespace {
 
-// The entries live in other files: they are ready once main() runs.
 const std::vector<FrameworkEntry>& frameworks() {
-  static const std::vector<FrameworkEntry> all = [] {
-#define ENTRY(entry) entry,
-    std::vector<FrameworkEntry> entries = {
-#include "config/frameworks.def"
-    };
-#undef ENTRY
-    std::ranges::sort(entries, {}, &FrameworkEntry::place);
-    return entries;
-  }();
+  static const auto all = copies_of(sorted_entries(kAllFrameworkEntry, &FrameworkEntry::place));
   return all;
 }
 

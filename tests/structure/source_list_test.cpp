@@ -22,12 +22,12 @@ class SourceList : public ::testing::Test {
     int status;
     std::string output;
   };
-  // Lists the kName of lines "  int kId = kName;" of b.h and a.h.
-  Outcome run() const {
-    const std::string command =
-        "'" PRIMUS_CMAKE "' -DLIKE=kId '-DFORM=  int kId = (k[A-Za-z]+)' -DMACRO=ENTRY '-DSOURCES=" +
-        (root_ / "b.h").string() + ";" + (root_ / "a.h").string() + "' '-DOUTPUT=" + list_.string() +
-        "' -P '" PRIMUS_SOURCE_DIR "/cmake/SourceList.cmake' 2>&1";
+  // Lists the kName of lines "  int kId = kName;" of b.h and a.h in the given form.
+  Outcome run(const std::string& form = "-DMACRO=ENTRY") const {
+    const std::string command = "'" PRIMUS_CMAKE "' -DLIKE=kId '-DFORM=  int kId = (k[A-Za-z]+)' " + form +
+                                " '-DSOURCES=" + (root_ / "b.h").string() + ";" + (root_ / "a.h").string() +
+                                "' '-DOUTPUT=" + list_.string() +
+                                "' -P '" PRIMUS_SOURCE_DIR "/cmake/SourceList.cmake' 2>&1";
     Outcome outcome{};
     FILE* pipe = ::popen(command.c_str(), "r");
     std::array<char, 256> line{};
@@ -51,6 +51,16 @@ TEST_F(SourceList, HasTheOrderOfFilesAndLines) {
   const Outcome outcome = run();
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_EQ(list(), "ENTRY(kZ)\nENTRY(kC)\nENTRY(kA)\n");
+}
+
+TEST_F(SourceList, OfATypeItDeclaresTheEntriesAndTheirArray) {
+  write("a.h", "  int kId = kA;\n");
+  write("b.h", "  int kId = kZ;\n  int kId = kC;\n");
+  const Outcome outcome = run("-DTYPE=Rule");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_EQ(list(),
+            "extern const Rule kZ;\nextern const Rule kC;\nextern const Rule kA;\n"
+            "constexpr const Rule* kAllRule[] = {\n    &kZ,\n    &kC,\n    &kA};\n");
 }
 
 // Else a change of any header would compile everything anew.

@@ -35,15 +35,11 @@ const Family& FamilyRegistry::find(std::string_view model_type) const {
                     other + (nearest.empty() ? "" : nearest + " ") + "families: " + known);
 }
 
-#define ENTRY(entry) extern const FamilyEntry entry;
-#include "lm/model/families.def"  // generated: primus_entry_list
-#undef ENTRY
+#include "lm/model/families.def"  // generated: kAllFamilyEntry
 
 FamilyRegistry builtin_families() {
   FamilyRegistry registry;
-#define ENTRY(entry) registry.add(entry.make());
-#include "lm/model/families.def"
-#undef ENTRY
+  for (const FamilyEntry* entry : kAllFamilyEntry) registry.add(entry->make());
   return registry;
 }
 

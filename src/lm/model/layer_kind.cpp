@@ -2,25 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cmath>
 
 #include "base/check.h"
 
 namespace primus {
 
-#define ENTRY(entry) extern const LayerKind entry;
-#include "lm/model/layer_kinds.def"  // generated: primus_entry_list
-#undef ENTRY
+#include "lm/model/layer_kinds.def"  // generated: kAllLayerKind
 
-std::span<const LayerKind* const> layer_kinds() {
-#define ENTRY(entry) &entry,
-  static constexpr std::array kAll = {
-#include "lm/model/layer_kinds.def"
-  };
-#undef ENTRY
-  return kAll;
-}
+std::span<const LayerKind* const> layer_kinds() { return kAllLayerKind; }
 
 const LayerKind& kind_of(const ModelConfig& config, std::int64_t layer, LayerKind::Branch branch) {
   const LayerKind* found = nullptr;

@@ -1,9 +1,9 @@
 // The list of optimizers, and what their rules share.
 #include <fmt/format.h>
 
-#include <array>
 #include <utility>
 
+#include "base/entries.h"
 #include "base/error.h"
 #include "base/random/random.h"
 #include "base/terminal/terminal.h"
@@ -11,17 +11,10 @@
 
 namespace primus {
 
-#define ENTRY(entry) extern const OptimizerEntry entry;
-#include "lm/optimizer/optimizers.def"  // generated: primus_entry_list
-#undef ENTRY
+#include "lm/optimizer/optimizers.def"  // generated: kAllOptimizerEntry
 
 std::span<const OptimizerEntry> optimizers() {
-  // The entries live in other files: they are ready once main() runs.
-#define ENTRY(entry) entry,
-  static const std::array all = {
-#include "lm/optimizer/optimizers.def"
-  };
-#undef ENTRY
+  static const auto all = copies_of(kAllOptimizerEntry);
   return all;
 }
 

@@ -5,21 +5,17 @@
 
 namespace primus::preflight {
 
-#define ENTRY(entry) extern const Check entry;
-#include "safe/preflight/checks.def"  // generated: primus_entry_list
-#undef ENTRY
+#include "safe/preflight/checks.def"  // generated: kAllCheck
 
 namespace {
 
 using Checks = std::map<std::string_view, std::vector<Check>>;
 
-// The entries live in other files: they are ready once main() runs.
+// A function, because the entries of other files are ready once main() runs.
 const Checks& checks_by_category() {
   static const Checks all = [] {
     Checks found;
-#define ENTRY(entry) found[entry.category].push_back(entry);
-#include "safe/preflight/checks.def"
-#undef ENTRY
+    for (const Check* entry : kAllCheck) found[entry->category].push_back(*entry);
     return found;
   }();
   return all;

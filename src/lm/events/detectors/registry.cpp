@@ -1,25 +1,14 @@
 #include <algorithm>
-#include <array>
 
+#include "base/entries.h"
 #include "lm/events/detectors/detector.h"
 
 namespace primus {
 
-#define ENTRY(entry) extern const DetectorEntry entry;
-#include "lm/events/detectors.def"
-#undef ENTRY
+#include "lm/events/detectors.def"  // generated: kAllDetectorEntry
 
 std::span<const DetectorEntry* const> detectors() {
-  static const auto all = [] {
-    std::array list{
-#define ENTRY(entry) &entry,
-#include "lm/events/detectors.def"
-#undef ENTRY
-    };
-    std::sort(list.begin(), list.end(),
-              [](const DetectorEntry* a, const DetectorEntry* b) { return a->name < b->name; });
-    return list;
-  }();
+  static const auto all = sorted_entries(kAllDetectorEntry, &DetectorEntry::name);
   return all;
 }
 

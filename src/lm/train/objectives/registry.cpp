@@ -1,26 +1,16 @@
 #include <algorithm>
-#include <array>
 #include <vector>
 
 #include "base/check.h"
+#include "base/entries.h"
 #include "lm/train/objectives/objective.h"
 
 namespace primus {
 
-#define ENTRY(entry) extern const ObjectiveEntry entry;
-#include "lm/train/objectives.def"
-#undef ENTRY
+#include "lm/train/objectives.def"  // generated: kAllObjectiveEntry
 
 std::span<const ObjectiveEntry* const> objectives() {
-  static const auto all = [] {
-    std::array list{
-#define ENTRY(entry) &entry,
-#include "lm/train/objectives.def"
-#undef ENTRY
-    };
-    std::ranges::sort(list, {}, [](const ObjectiveEntry* entry) { return entry->stage; });
-    return list;
-  }();
+  static const auto all = sorted_entries(kAllObjectiveEntry, &ObjectiveEntry::stage);
   return all;
 }
 

@@ -1,0 +1,36 @@
+// What registries of entries share. The build lists the entries of a type (primus_entry_list in
+// cmake/PrimusBuild.cmake) as an array of pointers, kAll<Type>. The entries themselves live in other files:
+// they are ready once main() runs, so a registry copies or sorts them in a function, not during static
+// initialization.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <iterator>
+#include <type_traits>
+#include <vector>
+
+namespace primus {
+
+// The entries by a key (a member, or a function of one), ascending; equal ones stay in the order of the list.
+template <class Entry, std::size_t count, class Key>
+std::array<const Entry*, count> sorted_entries(const Entry* const (&list)[count], Key key) {
+  std::array<const Entry*, count> sorted;
+  std::copy(std::begin(list), std::end(list), sorted.begin());
+  std::stable_sort(sorted.begin(), sorted.end(), [&](const Entry* a, const Entry* b) {
+    return std::invoke(key, *a) < std::invoke(key, *b);
+  });
+  return sorted;
+}
+
+// Copies of the entries, for a registry whose readers take a span of values.
+template <class Entries>
+auto copies_of(const Entries& list) {
+  std::vector<std::decay_t<decltype(**std::begin(list))>> copies;
+  for (const auto* entry : list) copies.push_back(*entry);
+  return copies;
+}
+
+}  // namespace primus

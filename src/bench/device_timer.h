@@ -47,6 +47,7 @@ class DeviceTimer {
 
   template <class Arguments>
   void run_once(const Arguments& call) {
+    using turbo::launch;  // not the namespace primus::launch, where a file knows it
     const auto scratch = scratch_of(call);
     turbo::Context context{device_, *stream_, *scratch, meter_};
     launch(context, call);
@@ -57,6 +58,7 @@ class DeviceTimer {
   // Calls take turns; `bytes` of one of them.
   template <class Arguments>
   BenchmarkResult time(const std::string& name, const std::vector<Arguments>& calls, double bytes) {
+    using turbo::launch;
     const auto scratch = scratch_of(calls.front());
     turbo::Context context{device_, *stream_, *scratch, meter_};
     std::size_t next = 0;
@@ -85,6 +87,7 @@ class DeviceTimer {
   };
   template <class Arguments>
   std::unique_ptr<Scratch> scratch_of(const Arguments& call) {
+    using turbo::launch;
     Arena measuring("scratch");
     turbo::Context plan{device_, *stream_, measuring, meter_};
     launch(plan, call);

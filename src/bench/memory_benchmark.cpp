@@ -1,5 +1,5 @@
-#include "bench/memory_benchmark.h"
-
+// How fast memory is: that of a device, as its own kernels read and write it, and between host and device.
+// Buffers of consecutive calls are others, more than caches hold together.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -9,7 +9,10 @@
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
+#include "base/text/sizes.h"
+#include "bench/benchmark_entry.h"
 #include "bench/device_timer.h"
+#include "bench/operator_benchmark.h"
 #include "turbo/elementwise/elementwise.h"
 
 namespace primus {
@@ -118,17 +121,29 @@ class Cases {
   std::int64_t count_, bytes_;
 };
 
+// Bytes count what is read and written. On a device that shares the host's memory, the copies between host
+// and device are copies within it.
+class MemoryBenchmark final : public Benchmark {
+  std::vector<BenchmarkOption> options() override { return {{"--sizes", "LIST", "of a buffer", &sizes_}}; }
+  std::vector<RefusedOption> refused() const override {
+    return {{"--dtype", "bytes are read, written and copied, whatever they stand for", "leave it out"}};
+  }
+  void prepare() override { bytes_ = parse_sizes("--sizes", sizes_, kMostBytes); }
+  BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) override {
+    DeviceTimer timer(device, options.seconds, options.rotated_bytes, options.progress);
+    BenchmarkReport report{.suite = "memory", .device = device.description(), .dtype = {}};
+    for (const std::int64_t size : bytes_) Cases(timer, report, size).run();
+    if (device.properties().host_memory)
+      report.notes.emplace_back("this device's memory is the host's: copies between them stay within it");
+    return report;
+  }
+
+  std::string sizes_ = "1M,16M,256M";
+  std::vector<std::int64_t> bytes_;
+};
+
 }  // namespace
 
-BenchmarkReport benchmark_memory(Device& device, const MemoryBenchmarkOptions& options) {
-  for (const std::int64_t size : options.sizes)
-    if (size < 1 || size > kMostBytes) throw invalid(fmt::format("a buffer cannot have {} bytes", size));
-  DeviceTimer timer(device, options.seconds, options.rotated_bytes, options.progress);
-  BenchmarkReport report{.suite = "memory", .device = device.description(), .dtype = {}};
-  for (const std::int64_t size : options.sizes) Cases(timer, report, size).run();
-  if (device.properties().host_memory)
-    report.notes.emplace_back("this device's memory is the host's: copies between them stay within it");
-  return report;
-}
+extern const BenchmarkEntry kMemoryEntry{"memory", make_benchmark<MemoryBenchmark>};
 
 }  // namespace primus

@@ -8,9 +8,10 @@
 #include "base/temporary_folder.h"
 #include "base/terminal/terminal.h"
 #include "bench/attention_shapes.h"
+#include "bench/benchmark_entry.h"
 #include "bench/checkpoint_benchmark.h"
-#include "bench/memory_benchmark.h"
 #include "bench/model_shapes.h"
+#include "bench/operator_benchmark.h"
 #include "device/guard_device.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/devices/devices.h"
@@ -26,10 +27,18 @@ const BenchmarkResult* find(const BenchmarkReport& report, const std::string& na
   return nullptr;
 }
 
+// Prepared for buffers of `sizes`.
+std::unique_ptr<Benchmark> memory_benchmark(const char* sizes) {
+  std::unique_ptr<Benchmark> benchmark = benchmark_named("memory").make();
+  *std::get<std::string*>(benchmark->options().at(0).target) = sizes;
+  benchmark->prepare();
+  return benchmark;
+}
+
 TEST(MemoryBenchmark, CountsWhatIsReadAndWritten) {
   const auto device = turbo::open_device({.kind = "cpu", .threads = 1});
   const BenchmarkReport report =
-      benchmark_memory(*device, {.sizes = {1 << 20, 5 << 20}, .seconds = 0.001, .rotated_bytes = 12 << 20});
+      memory_benchmark("1M,5M")->measure(*device, {.seconds = 0.001, .rotated_bytes = 12 << 20});
   EXPECT_EQ(report.results.size(), 2 * 9U);
   const double mib = 1 << 20;
   for (const auto& [name, bytes] : {std::pair("read (sum), 1.00 MiB", mib),
@@ -43,15 +52,15 @@ TEST(MemoryBenchmark, CountsWhatIsReadAndWritten) {
     EXPECT_EQ(result->bytes, bytes) << name;
     EXPECT_GE(result->timing.samples, 5);
   }
-  EXPECT_THROW(benchmark_memory(*device, {.sizes = {0}}), Error);
-  EXPECT_THROW(benchmark_memory(*device, {.sizes = {1024}, .seconds = 0}), Error);
+  EXPECT_THROW(memory_benchmark("0"), Error);
+  EXPECT_THROW(memory_benchmark("1K")->measure(*device, {.seconds = 0}), Error);
 }
 
 // No suite may look into device memory.
 TEST(MemoryBenchmark, RunsOnADeviceWhoseMemoryFaults) {
   test::GuardDevice device(1, turbo::cpu_kernel_table());
   const BenchmarkReport report =
-      benchmark_memory(device, {.sizes = {8 << 20}, .seconds = 0.001, .rotated_bytes = 16 << 20});
+      memory_benchmark("8M")->measure(device, {.seconds = 0.001, .rotated_bytes = 16 << 20});
   EXPECT_EQ(report.results.size(), 9U);
 }
 

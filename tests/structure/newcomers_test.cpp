@@ -156,6 +156,24 @@ TEST(Newcomers, APreflightCheckIsOneFile) {
             (std::set<std::string>{"safe/preflight/check.h", "safe/preflight/host_checks.cpp"}));
 }
 
+// A benchmark of a device: its work, which ends with its entry, and its command. A command names the entry by
+// the suite's name.
+TEST(Newcomers, ABenchmarkIsItsWorkAndItsCommand) {
+  const auto benchmarks = definitions("bench/", "^extern const BenchmarkEntry k\\w+\\{\\s*\"([\\w-]+)\"");
+  EXPECT_GE(benchmarks.size(), 3U);
+  EXPECT_EQ(benchmarks.size(), definitions("bench/", "^extern const BenchmarkEntry (k\\w+)").size());
+  std::map<std::string, std::string> commands;
+  for (const auto& [name, file] : definitions("cli/", "make_benchmark_command<\"([\\w-]+)\">"))
+    EXPECT_TRUE(commands.emplace(name, file).second) << name;
+  for (const auto& [name, file] : benchmarks) {
+    EXPECT_EQ(commands.erase(name), 1U) << name;
+    EXPECT_FALSE(file.ends_with(".h")) << file;
+  }
+  EXPECT_TRUE(commands.empty()) << commands.begin()->first;
+  EXPECT_EQ(files_with("MemoryBenchmark"), std::set<std::string>{"bench/memory_benchmark.cpp"});
+  EXPECT_EQ(files_with("kBenchmarkMemory"), std::set<std::string>{"cli/benchmark/memory.cpp"});
+}
+
 // Of the kernels' structs nothing in turbo/ knows but their operator's folder; and that is four files where
 // one is enough for the kernels of each sort of device.
 TEST(Newcomers, AnOperatorIsItsFolder) {

@@ -2,12 +2,12 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/text/sizes.h"
 #include "bench/decode_benchmark.h"
 #include "cli/benchmark/output.h"
 #include "cli/command.h"
 #include "cli/options/device.h"
 #include "cli/options/preset_model.h"
-#include "cli/options/sizes.h"
 #include "lm/generate/model_folder.h"
 
 namespace primus::cli {

@@ -3,18 +3,13 @@
 
 #include <memory>
 
+#include "bench/benchmark_entry.h"
 #include "cli/command.h"
 #include "device/device.h"
 #include "device/plugin.h"
 #include "tensor/dtype.h"
 
 namespace primus::cli {
-
-// Besides fp32 and bf16, in which models run: what single operators and collectives can be timed in. Only
-// products of linear layers can be in fp8 and fp4.
-struct MeasuredTypes {
-  bool fp16 = false, fp8 = false, fp4 = false;
-};
 
 // Before a job is started that is to run on `device`: its name, and that this program may have such devices
 // (cuda and hip, whose plug-ins the nodes may have, or an installed kind). Throws Error(kInvalid).

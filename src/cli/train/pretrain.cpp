@@ -8,12 +8,12 @@
 
 #include "base/files/file.h"
 #include "base/text/json_text.h"
+#include "base/text/sizes.h"
 #include "cli/command.h"
 #include "cli/options/device.h"
 #include "cli/options/experiment.h"
 #include "cli/options/hardware.h"
 #include "cli/options/rank_options.h"
-#include "cli/options/sizes.h"
 #include "cli/train/external.h"
 #include "cli/train/forecast.h"
 #include "cli/train/stop_signal.h"

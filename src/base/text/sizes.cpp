@@ -1,4 +1,4 @@
-#include "cli/options/sizes.h"
+#include "base/text/sizes.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 
-namespace primus::cli {
+namespace primus {
 
 std::optional<std::int64_t> parse_size(std::string_view text, std::int64_t most) {
   constexpr std::pair<std::string_view, int> kUnits[] = {{"", 0},     {"K", 10},  {"M", 20},  {"G", 30},
@@ -40,4 +40,4 @@ std::vector<std::int64_t> parse_sizes(const char* option, const std::string& tex
   return sizes;
 }
 
-}  // namespace primus::cli
+}  // namespace primus

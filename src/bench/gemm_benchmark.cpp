@@ -1,0 +1,48 @@
+// The products of linear layers of given shapes (operator_benchmark.h).
+#include <fmt/format.h>
+
+#include "bench/benchmark_entry.h"
+#include "bench/operator_benchmark.h"
+
+namespace primus {
+namespace {
+
+class GemmBenchmark final : public Benchmark {
+  std::vector<BenchmarkOption> options() override {
+    return {{"--shape", "MxNxK", "rows, outputs and inputs of a layer; may be given again", &shapes_},
+            {"--M,-M", "N", "rows: with --N and --K another way to give one shape", &m_},
+            {"--N,-N", "N", "outputs", &n_},
+            {"--K,-K", "N", "inputs", &k_}};
+  }
+  std::vector<RefusedOption> refused() const override {
+    return {{"--trans_a,--trans_b",
+             "every layout that a layer needs is measured: its forward product and both gradients",
+             "leave it out, and read the line of the layout that you want"}};
+  }
+  void prepare() override {
+    if (m_ || n_ || k_) {
+      constexpr std::int64_t kUsual = 4096;  // AMD Primus's default of each
+      shapes_.push_back(
+          fmt::format("{}x{}x{}", m_.value_or(kUsual), n_.value_or(kUsual), k_.value_or(kUsual)));
+    }
+    for (const std::string& shape : shapes_) cases_.push_back(parse_gemm_case(shape));
+  }
+  BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) override {
+    if (cases_.empty() && device.synchronous()) cases_ = {{512, 768, 768}, {2048, 2048, 2048}};
+    // A Llama of 8B: fused projections, output, gate and up, down.
+    if (cases_.empty())
+      cases_ = {{8192, 6144, 4096}, {8192, 4096, 4096}, {8192, 28672, 4096}, {8192, 4096, 14336}};
+    return benchmark_gemm(device, cases_, options);
+  }
+
+  std::vector<std::string> shapes_;
+  std::optional<std::int64_t> m_, n_, k_;
+  std::vector<GemmCase> cases_;
+};
+
+}  // namespace
+
+extern const BenchmarkEntry kGemmEntry{"gemm", make_benchmark<GemmBenchmark>,
+                                       MeasuredTypes{.fp16 = true, .fp8 = true, .fp4 = true}};
+
+}  // namespace primus

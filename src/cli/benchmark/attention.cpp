@@ -1,0 +1,231 @@
+// primus benchmark attention
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+
+#include "base/error.h"
+#include "base/files/file.h"
+#include "base/text/suggest.h"
+#include "bench/attention_shapes.h"
+#include "bench/model_shapes.h"
+#include "bench/operator_benchmark.h"
+#include "cli/benchmark/device_benchmark.h"
+#include "cli/options/preset_model.h"
+#include "turbo/devices/devices.h"
+
+namespace primus::cli {
+namespace {
+
+// "a,b" as its words; empty ones are left out.
+std::vector<std::string> words_of(const std::string& list) {
+  std::vector<std::string> words;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    if (end > at) words.push_back(list.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
+// "1,2,4": numbers of sequences.
+std::vector<std::int64_t> parse_batches(const std::string& list) {
+  constexpr std::int64_t kMostSequences = 1 << 12;
+  std::vector<std::int64_t> batches;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    const std::string word = list.substr(at, end - at);
+    at = end + 1;
+    std::int64_t value = 0;
+    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    if (error != std::errc() || rest != word.data() + word.size() || value < 1 || value > kMostSequences)
+      throw invalid(fmt::format("--mbs-list {}: '{}' is no number of sequences from 1 to {}", list, word,
+                                kMostSequences),
+                    "write whole numbers with commas between: 1,2,4");
+    batches.push_back(value);
+  }
+  return batches;
+}
+
+class BenchmarkAttention final : public DeviceBenchmark {
+  void declare_case(Arguments& args) override {
+    args.option("--batch", "N", &batch_, "sequences (default: 1)");
+    args.option("--mbs-list", "LIST", &batches_, "several numbers of them, each measured: 1,2,4");
+    args.option("--seq-length", "N", &sequence_, "tokens of a sequence (default: 4096)");
+    args.option("--heads", "N", &heads_, "query heads (default: 32)");
+    args.option("--kv-heads", "N", &kv_heads_, "key/value heads (default: 8)");
+    args.option("--head-dim", "N", &head_dim_, "elements of a head (default: 128)");
+    args.option("--window", "N", &window_, "keys that a query sees at most; 0: all (the default)");
+    args.flag("--full", full_, "queries see keys behind them, too");
+    args.option("--models", "LIST", &models_,
+                "in place of these sizes: those of models, by Primus's names, of presets, or in the file of "
+                "--shapes-json-path; all: each of Primus's table or of that file");
+    args.option("--skip-models", "LIST", &skipped_, "names to leave out of these");
+    args.option("--shapes-json-path", "FILE", &shapes_file_, "shapes, in Primus's form").reads = all_of_them;
+    Argument& backend = args.option(
+        "--backend", "NAME", &backend_,
+        "who computes: own (flash, by Primus's name: our kernels), cudnn, auto (cudnn where it takes the "
+        "case) or all, one after the other");
+    backend.choices = {"auto", "own", "flash", "cudnn", "all"};
+    backend.refused = {{"ck",
+                        "Primus runs the programs of Composable Kernel's examples for it, which are not part "
+                        "of this program",
+                        "take own, or auto"}};
+  }
+
+  void declare_output(Arguments& args, BenchmarkOutput& output) override {
+    output.declare(args, "--output,--output-file,--report-csv-path");
+  }
+  std::optional<MeasuredTypes> types() const override { return MeasuredTypes{.fp16 = true}; }
+  std::string file_of_case() const override { return shapes_file_; }
+
+  void check_case() override {
+    const bool named = !models_.empty() || !shapes_file_.empty();
+    const bool sized = sequence_ || heads_ || kv_heads_ || head_dim_ || window_ || full_;
+    if (named && sized)
+      throw invalid("--models and --shapes-json-path give the sizes themselves",
+                    "leave out --seq-length, --heads, --kv-heads, --head-dim, --window and --full");
+    if (!skipped_.empty() && !named)
+      throw invalid("--skip-models leaves out models that nobody named",
+                    "give --models or --shapes-json-path with it");
+    if (batch_ && !batches_.empty())
+      throw invalid("--batch and --mbs-list exclude each other", "leave out one of them");
+    std::vector<std::int64_t> batches{batch_.value_or(1)};
+    if (!batches_.empty()) batches = parse_batches(batches_);
+    const std::vector<AttentionCase> shapes = named ? named_shapes() : std::vector{sized_shape()};
+    for (const AttentionCase& shape : shapes) {
+      for (const std::int64_t batch : batches) {
+        cases_.push_back(shape);
+        cases_.back().batch = batch;
+        primus::check_case(cases_.back());
+      }
+    }
+  }
+
+  AttentionCase sized_shape() const {
+    AttentionCase which;
+    which.sequence = sequence_.value_or(which.sequence);
+    which.heads = heads_.value_or(which.heads);
+    which.kv_heads = kv_heads_.value_or(which.kv_heads);
+    which.head_dim = which.value_dim = head_dim_.value_or(which.head_dim);
+    which.window = window_.value_or(0);
+    which.causal = !full_;
+    return which;
+  }
+
+  std::vector<AttentionCase> named_shapes() {
+    constexpr std::uint64_t kMostFileBytes = 16 << 20;
+    const std::vector<AttentionCase> known =
+        shapes_file_.empty()
+            ? usual_attention_shapes()
+            : read_attention_shapes(read_file(shapes_file_, kMostFileBytes), shapes_file_, left_out_);
+    if (known.empty())
+      throw invalid(fmt::format("'{}' has no shape to measure", shapes_file_),
+                    left_out_.empty() ? "its list is empty: docs/benchmarks.md has an example of such a file"
+                                      : left_out_.front().why);
+    std::vector<AttentionCase> chosen;
+    if (models_.empty() || models_ == "all") {
+      chosen = known;
+    } else {
+      for (const std::string& name : words_of(models_)) {
+        const std::size_t before = chosen.size();
+        for (const AttentionCase& shape : known)
+          if (shape.model == name) chosen.push_back(shape);
+        if (chosen.size() > before) continue;
+        if (!shapes_file_.empty())
+          throw invalid(fmt::format("--models: '{}' has no model '{}' to measure", shapes_file_, name),
+                        why_not(name, known));
+        const ModelConfig config = preset_model(preset_of(name), builtin_families(), kAnyVocabulary);
+        chosen.push_back(attention_of(config, name, std::min<std::int64_t>(config.max_positions, 4096)));
+      }
+    }
+    const std::vector<std::string> skipped = words_of(skipped_);
+    for (const std::string& name : skipped) {
+      const auto is_it = [&](const auto& shape) { return shape.model == name; };
+      if (std::any_of(known.begin(), known.end(), is_it) ||
+          std::any_of(chosen.begin(), chosen.end(), is_it) ||
+          std::any_of(left_out_.begin(), left_out_.end(), is_it))
+        continue;
+      std::vector<AttentionCase> all = known;
+      all.insert(all.end(), chosen.begin(), chosen.end());
+      throw invalid(fmt::format("--skip-models: there is no model '{}' to leave out", name),
+                    why_not(name, all));
+    }
+    std::erase_if(chosen, [&](const AttentionCase& shape) {
+      return std::find(skipped.begin(), skipped.end(), shape.model) != skipped.end();
+    });
+    if (chosen.empty()) throw invalid("no shape is left to measure", "see --models and --skip-models");
+    return chosen;
+  }
+
+  // What to do about a name that is not among `shapes`.
+  std::string why_not(const std::string& name, const std::vector<AttentionCase>& shapes) const {
+    for (const LeftOutShape& shape : left_out_)
+      if (shape.model == name) return shape.why;
+    std::vector<std::string_view> names;
+    for (const AttentionCase& shape : shapes)
+      if (!shape.model.empty() && std::find(names.begin(), names.end(), shape.model) == names.end())
+        names.push_back(shape.model);
+    const std::string near = did_you_mean(name, names);
+    return near.empty() ? fmt::format("there are: {}", fmt::join(names, ", ")) : near;
+  }
+
+  BenchmarkReport report(const DeviceSpec& given, const OperatorBenchmarkOptions& options) override {
+    DeviceSpec spec = given;
+    const bool has_library = spec.kind == "cuda";
+    if (backend_ == "cudnn" && !has_library)
+      throw invalid(fmt::format("--backend cudnn: the device '{}' has no cuDNN", spec.kind),
+                    "take --backend own, or --device cuda");
+    const bool own = backend_ == "own" || backend_ == "flash";
+    spec.attention_library = !own;
+    BenchmarkReport all = measure(*turbo::open_device(spec), options);
+    if (backend_ == "all" && has_library) {
+      spec.attention_library = false;
+      prefix_ = "own, ";
+      BenchmarkReport other = measure(*turbo::open_device(spec), options);
+      for (BenchmarkResult& result : all.results) result.name = "cudnn, " + result.name;
+      std::move(other.results.begin(), other.results.end(), std::back_inserter(all.results));
+      std::move(other.notes.begin(), other.notes.end(), std::back_inserter(all.notes));
+    }
+    for (std::size_t i = 0; i < left_out_.size(); ++i)
+      all.notes.insert(all.notes.begin() + static_cast<std::ptrdiff_t>(i), left_out_[i].why);
+    return all;
+  }
+
+  BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) override {
+    BenchmarkReport report = benchmark_attention(device, cases_, options, prefix_);
+    // What the library did not take was done by our kernels.
+    if (backend_ == "cudnn" || (backend_ == "all" && prefix_.empty())) {
+      for (const KernelChoice& choice : device.choices())
+        if (choice.what.starts_with("attention") && choice.what.find("own kernel") != std::string::npos)
+          throw invalid(fmt::format("--backend {}: {}", backend_, choice.what),
+                        "take --backend own, or auto");
+    }
+    return report;
+  }
+
+  static constexpr std::int64_t kAnyVocabulary = 1024;  // which attention does not depend on
+  std::optional<std::int64_t> batch_, sequence_, heads_, kv_heads_, head_dim_, window_;
+  bool full_ = false;
+  std::string batches_, models_, skipped_, shapes_file_, backend_ = "auto", prefix_;
+  std::vector<AttentionCase> cases_;
+  std::vector<LeftOutShape> left_out_;
+};
+
+}  // namespace
+
+extern const CommandEntry kBenchmarkAttention{
+    "benchmark attention",
+    "Times attention, forward and backward",
+    "Only scores that a query sees count as work. --shapes-json-path takes a JSON list of objects with "
+    "model,\nseqlen_q, seqlen_kv, num_head_q, num_head_kv, head_dim_qk, head_dim_v and "
+    "causal.\n\n" PRIMUS_BENCHMARK_DETAILS,
+    "primus benchmark attention --device cuda --dtype bf16 --seq-length 8192\n"
+    "primus benchmark attention --seq-length 512 --heads 8 --kv-heads 2 --head-dim 64 --csv\n"
+    "primus benchmark attention --device cuda --dtype bf16 --models all --mbs-list 1,2,4 --backend all\n"
+    "primus benchmark attention --models Llama3_8B,deepseek_v2_lite --report-csv-path attention.csv",
+    make_command<BenchmarkAttention>,
+    {Section::kBenchmark, 5}};
+
+}  // namespace primus::cli

@@ -1,0 +1,68 @@
+// primus benchmark checkpoint
+#include "base/error.h"
+#include "base/text/sizes.h"
+#include "bench/checkpoint_benchmark.h"
+#include "cli/benchmark/output.h"
+#include "cli/command.h"
+
+namespace primus::cli {
+namespace {
+
+class BenchmarkCheckpoint final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    args.option("--path", "FOLDER", &folder_,
+                "where checkpoints are to go; a folder of its own is made there, and removed");
+    args.option("--size", "SIZE", &size_, "of a checkpoint: weights, master weights and two moments");
+    args.option("--shard-size", "SIZE", &shard_, "of a file, at the most");
+    args.option("--repeat", "N", &repetitions_, "how often it is saved and loaded");
+    output_.declare(args);
+  }
+
+  void check_job(int, int, const std::map<std::string, std::string>&) override { checked(); }
+
+  int run(Console& console) override {
+    CheckpointBenchmarkOptions options = checked();
+    output_.check();
+    const BenchmarkReport report = measured(console, [&](const std::function<void(std::int64_t)>& progress) {
+      options.progress = progress;
+      return benchmark_checkpoint(options);
+    });
+    return output_.finish(report, console);
+  }
+
+ private:
+  // Throws mistakes that are ones on every machine.
+  CheckpointBenchmarkOptions checked() {
+    output_.check_words();
+    constexpr std::int64_t kMostBytes = std::int64_t{1} << 42;
+    if (repetitions_ < 1 || repetitions_ > 1000) throw invalid("--repeat must be from 1 to 1000");
+    const std::vector<std::int64_t> size = parse_sizes("--size", size_, kMostBytes),
+                                    shard = parse_sizes("--shard-size", shard_, kMostBytes);
+    if (size.size() != 1 || shard.size() != 1) throw invalid("--size and --shard-size take one size each");
+    return {.folder = folder_,
+            .bytes = static_cast<std::uint64_t>(size.front()),
+            .shard_bytes = static_cast<std::uint64_t>(shard.front()),
+            .repetitions = static_cast<int>(repetitions_)};
+  }
+
+  BenchmarkOutput output_;
+  std::string folder_ = "output", size_ = "1G", shard_ = "4G";
+  std::int64_t repetitions_ = 5;
+};
+
+}  // namespace
+
+extern const CommandEntry kBenchmarkCheckpoint{
+    "benchmark checkpoint",
+    "Times saving and loading checkpoints in a folder, synced to the disk",
+    "By the code that training saves and loads with: safetensors, checksums, rename. Each repetition saves,\n"
+    "loads, and loads again after asking the system to drop its cache. What is read is compared with what "
+    "was\n"
+    "written.\n\n" PRIMUS_BASELINE_HELP,
+    "primus benchmark checkpoint --path /shared/checkpoints --size 10G\n"
+    "primus benchmark checkpoint --size 100M --repeat 3 --json",
+    make_command<BenchmarkCheckpoint>,
+    {Section::kBenchmark, 12}};
+
+}  // namespace primus::cli

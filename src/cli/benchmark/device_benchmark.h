@@ -1,0 +1,75 @@
+// The commands of `primus benchmark` that time single operations of one device: what they have in common, and
+// those that are nothing but an entry (bench/benchmark_entry.h).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "bench/benchmark_entry.h"
+#include "cli/benchmark/output.h"
+#include "cli/command.h"
+#include "cli/options/device.h"
+#include "device/plugin.h"
+
+namespace primus::cli {
+
+class DeviceBenchmark : public Command {
+ public:
+  void declare(Arguments& args) final;
+  void check_job(int nodes, int ranks_per_node, const std::map<std::string, std::string>& variables) final;
+  int run(Console& console) final;
+
+ private:
+  // Throws mistakes that are ones on every machine.
+  void check_words();
+
+  virtual void declare_case(Arguments& args) = 0;
+  virtual void declare_output(Arguments& args, BenchmarkOutput& output) { output.declare(args); }
+  virtual void check_case() {}
+  virtual std::string file_of_case() const { return {}; }  // that check_case() reads; empty: none
+  // Those of --dtype; none: it has no --dtype.
+  virtual std::optional<MeasuredTypes> types() const = 0;
+  virtual BenchmarkReport report(const DeviceSpec& spec, const OperatorBenchmarkOptions& options);
+  virtual BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) = 0;
+
+  DeviceOptions device_;
+  double seconds_ = 0.5;
+  BenchmarkOutput output_;
+};
+
+// A literal as a template's argument.
+template <std::size_t size>
+struct BenchmarkName {
+  char text[size];
+  constexpr BenchmarkName(const char (&literal)[size]) { std::copy_n(literal, size, text); }
+};
+
+std::unique_ptr<Command> make_entry_command(const BenchmarkEntry& entry);
+
+// For a CommandEntry: the command of the benchmark of that name.
+template <BenchmarkName name>
+std::unique_ptr<Command> make_benchmark_command() {
+  return make_entry_command(benchmark_named(name.text));
+}
+
+// A model by AMD Primus's name ("Llama3.1_8B", "mistral_8x7B", "Deepseek_V2_Lite") as our preset's; another
+// name stays as it is.
+std::string preset_of(const std::string& name);
+
+// Paragraphs of these commands' help.
+#define PRIMUS_BENCHMARK_DETAILS                                                                          \
+  "Operands are random, and those of consecutive calls lie in different memory, more than caches hold.\n" \
+  "Rates are compared with a large square product and a copy that are measured in the same run. Bytes\n"  \
+  "count every operand and result once. The median of the samples is shown, the fastest, and the 95th\n"  \
+  "percentile.\n\n" PRIMUS_BASELINE_HELP
+#define PRIMUS_FP8_DETAILS                                                                                 \
+  "In fp8 each product is measured twice: from operands in bf16, which are quantised with one scale for\n" \
+  "each tensor, and of operands that were quantised before. The large product is one in fp8, too. Sizes\n" \
+  "are multiples of 16, and experts are left out, as they are in fp16. In fp4 (MXFP4) each product is\n"   \
+  "measured from operands in bf16, and what rounds them by itself, too; it is bf16's of their numbers."
+
+}  // namespace primus::cli

@@ -24,14 +24,10 @@ class NodeSmoke final : public Command {
   void declare(Arguments& args) override {
     args.option("--per-gpu-timeout-sec", "S", &gpu_timeout_, "time for each step on a GPU");
     args.flag("--tier2-perf", tier2_, "measure products, memory and the all-reduce between the node's GPUs");
-    args.option("--gemm-tflops-min", "T", &least_tflops_,
-                "with --tier2-perf: the least for products (default: presets/hardware)");
-    args.option("--hbm-gbs-min", "G", &least_memory_,
-                "with --tier2-perf: the least for memory (default: presets/hardware)");
+    declare_thresholds(args, ThresholdOption::About::kDevice);
     args.option("--rccl-size-mb", "N", &reduce_mib_,
                 "with --tier2-perf: MiB of the all-reduce (default: 64)");
-    args.option("--rccl-gbs-min", "G", &least_reduce_,
-                "with --tier2-perf: the least for the all-reduce (default: presets/hardware)");
+    declare_thresholds(args, ThresholdOption::About::kExchange);
     args.option("--rccl-timeout-sec", "S", &reduce_timeout_,
                 "with --tier2-perf: time for the all-reduce (default: 120)");
     args.option("--dmesg-minutes", "N", &dmesg_minutes_,
@@ -42,8 +38,7 @@ class NodeSmoke final : public Command {
         "--rdma-nic-allowlist", "LIST", &ports_,
         "RDMA ports for training, as in NCCL_IB_HCA, which must be there (default: that variable, else "
         "all that are on)");
-    for (const ThresholdOption& option : threshold_options())
-      args.option(option.name, std::string(option.value), &least_[option.name], std::string(option.help));
+    declare_thresholds(args, ThresholdOption::About::kMachine);
     args.option("--rocm-smi-timeout-sec", "S", &tool_timeout_,
                 "time for each call of nvidia-smi or rocm-smi");
     args.option("--rocm-smi-warn-sec", "S", &tool_warning_, "warn where such a call takes longer");
@@ -94,6 +89,12 @@ class NodeSmoke final : public Command {
   }
 
  private:
+  void declare_thresholds(Arguments& args, ThresholdOption::About about) {
+    for (const ThresholdOption& option : threshold_options())
+      if (option.about == about)
+        args.option(option.name, std::string(option.value), &least_[option.name], std::string(option.help));
+  }
+
   void check_arguments() const {
     const auto positive = [](const char* name, double value) {
       if (!(value > 0 && value <= 86400))
@@ -114,9 +115,9 @@ class NodeSmoke final : public Command {
     if (expected_nodes_ && *expected_nodes_ < 1) throw invalid("--expected-nodes must be 1 or more");
     if (expected_ports_ && *expected_ports_ < 0) throw invalid("--expected-rdma-nics must be 0 or more");
     const std::pair<const char*, std::optional<double>> thresholds[] = {
-        {"--gemm-tflops-min", least_tflops_},       {"--hbm-gbs-min", least_memory_},
-        {"--rccl-gbs-min", least_reduce_},          {"--hbm-busy-threshold-gib", busy_gib_},
-        {"--gpu-activity-warn-pct", busy_percent_}, {"--rocm-smi-warn-sec", tool_warning_},
+        {"--hbm-busy-threshold-gib", busy_gib_},
+        {"--gpu-activity-warn-pct", busy_percent_},
+        {"--rocm-smi-warn-sec", tool_warning_},
         {"--clock-skew-warn-sec", clock_skew_}};
     const auto check_least = [](std::string_view name, const std::optional<double>& value) {
       if (value && !(*value >= 0 && *value < 1e12)) throw invalid(fmt::format("{} must be 0 or more", name));
@@ -124,11 +125,12 @@ class NodeSmoke final : public Command {
     for (const auto& [name, value] : least_) check_least(name, value);
     for (const auto& [name, value] : thresholds) check_least(name, value);
     if (tier2_) return;
-    const std::pair<const char*, bool> measured[] = {{"--gemm-tflops-min", least_tflops_.has_value()},
-                                                     {"--hbm-gbs-min", least_memory_.has_value()},
-                                                     {"--rccl-gbs-min", least_reduce_.has_value()},
-                                                     {"--rccl-size-mb", reduce_mib_.has_value()},
-                                                     {"--rccl-timeout-sec", reduce_timeout_.has_value()}};
+    std::vector<std::pair<std::string_view, bool>> measured;
+    for (const ThresholdOption& option : threshold_options())
+      if (option.about != ThresholdOption::About::kMachine)
+        measured.emplace_back(option.name, least_.at(option.name).has_value());
+    measured.emplace_back("--rccl-size-mb", reduce_mib_.has_value());
+    measured.emplace_back("--rccl-timeout-sec", reduce_timeout_.has_value());
     for (const auto& [name, given] : measured)
       if (given)
         throw invalid(fmt::format("{} is about speeds, and without --tier2-perf none is measured", name),
@@ -161,11 +163,8 @@ class NodeSmoke final : public Command {
 
     options.measures_speeds = tier2_;
     options.performance.timeout = milliseconds(gpu_timeout_);
-    options.performance.least_tflops = demanded(least_tflops_, "--gemm-tflops-min");
-    options.performance.least_memory = demanded(least_memory_, "--hbm-gbs-min");
     options.reduce = {.mib = reduce_mib_.value_or(kReduceMib),
-                      .timeout_seconds = reduce_timeout_.value_or(kReduceTimeout),
-                      .least = demanded(least_reduce_, "--rccl-gbs-min")};
+                      .timeout_seconds = reduce_timeout_.value_or(kReduceTimeout)};
     options.dump_path = node_.dump_path;
     options.keeps_earlier_reports = keep_;
     options.expected = {.count = expected_nodes_, .wait_seconds = wait_, .clock_skew_seconds = clock_skew_};
@@ -180,8 +179,7 @@ class NodeSmoke final : public Command {
 
   std::optional<std::int64_t> expected_ports_, expected_nodes_, reduce_mib_, dmesg_minutes_;
   std::map<std::string_view, std::optional<double>> least_;  // by the option of a check
-  std::optional<double> least_tflops_, least_memory_, least_reduce_, reduce_timeout_, busy_gib_,
-      busy_percent_;
+  std::optional<double> reduce_timeout_, busy_gib_, busy_percent_;
   std::int64_t wait_ = 60;
   double gpu_timeout_ = 15, tool_timeout_ = 5, tool_warning_ = 1, clock_skew_ = 30;
   bool tier2_ = false, allow_foreign_ = false, keep_ = false;

@@ -17,6 +17,7 @@
 #include "config/experiment.h"
 #include "config/inherit.h"
 #include "launch/local_launch.h"
+#include "safe/preflight/all_reduce.h"
 #include "safe/preflight/environment_facts.h"
 #include "safe/preflight/experiment_checks.h"
 #include "safe/preflight/job.h"
@@ -348,7 +349,7 @@ class Preflight final : public Command {
                                .corruption = plan.has("corruption"),
                                .quick = perf_.quick};
     if (const auto least = number_of("PRIMUS_PREFLIGHT_MIN_TFLOPS"))
-      options.least_tflops = Wanted{*least, "PRIMUS_PREFLIGHT_MIN_TFLOPS"};
+      options.wanted.least_tflops = Wanted{*least, "PRIMUS_PREFLIGHT_MIN_TFLOPS"};
     const bool job = environment && environment->world > 1;
     // A processor is shared by the ranks of its machine: the first one measures it.
     for (const std::string& device :

@@ -12,10 +12,11 @@ namespace {
 using Checks = std::map<std::string_view, std::vector<Check>>;
 
 // A function, because the entries of other files are ready once main() runs.
-const Checks& checks_by_category() {
+const Checks& checks_by_group() {
   static const Checks all = [] {
     Checks found;
-    for (const Check* entry : kAllCheck) found[entry->category].push_back(*entry);
+    for (const Check* entry : kAllCheck)
+      found[entry->group.empty() ? entry->category : entry->group].push_back(*entry);
     return found;
   }();
   return all;
@@ -28,15 +29,15 @@ bool is_demanded(const Check& check, const Requirements& wanted) {
 
 }  // namespace
 
-std::span<const Check> checks_of(std::string_view category) {
-  const auto found = checks_by_category().find(category);
-  return found == checks_by_category().end() ? std::span<const Check>() : found->second;
+std::span<const Check> checks_of(std::string_view group) {
+  const auto found = checks_by_group().find(group);
+  return found == checks_by_group().end() ? std::span<const Check>() : found->second;
 }
 
 std::span<const ThresholdOption> threshold_options() {
   static const std::vector<ThresholdOption> all = [] {
     std::vector<ThresholdOption> options;
-    for (const auto& [category, checks] : checks_by_category())
+    for (const auto& [group, checks] : checks_by_group())
       for (const Check& check : checks)
         if (check.threshold.field) options.push_back(check.threshold);
     std::ranges::sort(options, {}, &ThresholdOption::place);
@@ -53,9 +54,8 @@ CheckInput without_machine() {
 }
 
 bool any_demanded(const Requirements& wanted) {
-  return std::ranges::any_of(checks_by_category(), [&](const auto& category) {
-    return std::ranges::any_of(category.second,
-                               [&](const Check& check) { return is_demanded(check, wanted); });
+  return std::ranges::any_of(checks_by_group(), [&](const auto& group) {
+    return std::ranges::any_of(group.second, [&](const Check& check) { return is_demanded(check, wanted); });
   });
 }
 

@@ -42,6 +42,8 @@ struct Requirements {
   std::optional<Wanted> busy_memory_gib;      // that somebody else may hold of a GPU; 2 where nobody says
   std::optional<Wanted> busy_percent;         // that a GPU may be busy; 20 where nobody says
   double slow_tool_seconds = 1;               // that a tool of a driver may take
+  // Speeds in place of the hardware table's: TFLOP/s and GB/s of each device, GB/s between a node's GPUs.
+  std::optional<Wanted> least_tflops, least_memory, least_all_reduce;
   bool allow_foreign_processes = false;
   std::vector<std::string> allowed_processes;  // on a GPU, by name
   std::vector<std::string> required_tools;
@@ -50,15 +52,23 @@ struct Requirements {
 struct StorageFacts;     // safe/preflight/storage.cpp
 struct ExperimentFacts;  // safe/preflight/experiment_checks.cpp
 struct ClusterFacts;     // safe/preflight/cluster.cpp
+struct SearchFacts;      // safe/preflight/slow_search.cpp
+struct DriverFacts;      // safe/preflight/performance.cpp
+struct DeviceFacts;      // safe/preflight/performance.cpp
+struct AllReduceFacts;   // safe/preflight/all_reduce.h
 
 struct CheckInput {
   const Machine& machine;
   const Inventory& found;
   const Requirements& wanted;
-  // Each is set for the checks of its category alone.
+  // Each is set for the checks of its group alone.
   const StorageFacts* storage = nullptr;
   const ExperimentFacts* experiment = nullptr;
   const ClusterFacts* cluster = nullptr;
+  const SearchFacts* search = nullptr;
+  const DriverFacts* drivers = nullptr;
+  const DeviceFacts* device = nullptr;
+  const AllReduceFacts* all_reduce = nullptr;
 };
 // For checks that judge no facts of the machine: an empty inventory, and no demand.
 CheckInput without_machine();
@@ -101,13 +111,17 @@ class Judge {
 
 // An option that sets a check's threshold. Setting it is a demand.
 struct ThresholdOption {
+  // What it is about: the machine, the speed of a device, or that of an exchange. Speeds are not always
+  // measured.
+  enum class About : std::uint8_t { kMachine, kDevice, kExchange };
   std::string_view name, value, help;  // "--shm-min-gb", "G"
   std::optional<Wanted> Requirements::*field = nullptr;
   int place = 0;  // among the options in help
+  About about = About::kMachine;
 };
 
 // Each is defined where its function is, as `extern const Check kName{...}` at the beginning of a line; the
-// build makes the list (primus_entry_list). Checks of one category run in the order of files and lines.
+// build makes the list (primus_entry_list). Checks of one group run in the order of files and lines.
 struct Check {
   std::string_view name, category;
   std::string_view question;  // what it looks at, in one sentence
@@ -117,10 +131,12 @@ struct Check {
   ThresholdOption threshold = {};  // without a field: none
   // Saying nothing means that there was nothing to judge; otherwise a silent check has failed.
   bool may_be_silent = false;
+  // Those that judge the same facts, and run together ("device"); empty: the checks of the category.
+  std::string_view group = {};
 };
 
-// All checks of a category ("host"); none where there is no such category.
-std::span<const Check> checks_of(std::string_view category);
+// All checks of a group ("host"); none where there is no such group.
+std::span<const Check> checks_of(std::string_view group);
 inline std::span<const Check> host_checks() { return checks_of("host"); }
 inline std::span<const Check> network_checks() { return checks_of("network"); }
 inline std::span<const Check> gpu_checks() { return checks_of("gpu"); }

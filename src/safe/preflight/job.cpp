@@ -12,7 +12,7 @@
 #include "base/terminal/terminal.h"
 #include "base/text/json_text.h"
 #include "comm/job.h"
-#include "safe/preflight/performance.h"
+#include "safe/preflight/all_reduce.h"
 #include "turbo/devices/devices.h"
 
 namespace primus::preflight {
@@ -220,9 +220,9 @@ class Ranks {
     const auto& least = job_.least_all_reduce;
     if (least && measurement.compared && measurement.name.starts_with("all-reduce within nodes")) {
       measurement.wanted = least->value;
-      Finding finding = judge_all_reduce(measurement.name, measurement.value, least);
-      finding.where = measurement.where;
-      node.findings.push_back(std::move(finding));
+      check_all_reduce(
+          {.what = measurement.name, .rate = measurement.value, .where = measurement.where, .least = least},
+          node.findings);
     }
     // Ranks of one collective wait for each other: their times differ by noise. The search finds slow nodes.
     measurement.compared = false;

@@ -12,6 +12,7 @@
 #include "base/text/json_text.h"
 #include "config/inherit.h"
 #include "launch/node.h"
+#include "safe/preflight/all_reduce.h"
 #include "turbo/devices/devices.h"
 
 namespace primus::preflight {
@@ -80,45 +81,32 @@ ReducedRates rates_in(const SubprocessResult& result) {
 }
 
 void measure_all_reduce(const SmokeOptions& options, int gpus, const SmokePlace& place,
-                        const std::optional<Wanted>& least, NodeReport& report) {
-  Finding finding{.check = "performance.all-reduce", .category = "performance"};
-  if (gpus < 2) {
-    finding.verdict = Verdict::kSkip;
-    finding.measured = "there are no two GPUs to exchange";
-    if (const auto& demanded =
-            options.reduce.least) {  // what was asked for and cannot be measured has failed
-      finding.verdict = Verdict::kFail;
-      finding.wanted = fmt::format("at least {:.4g} GB/s", demanded->value);
-      finding.source = demanded->source;
-      finding.fix = fmt::format("see 'primus device list' for why no two GPUs can be used, or leave {} out",
-                                demanded->source);
+                        const std::vector<Hardware>& table, NodeReport& report) {
+  const auto& demanded = options.node.wanted.least_all_reduce;
+  AllReduceFacts facts{.what = fmt::format("all-reduce of {} GPUs", gpus),
+                       .gpus = gpus,
+                       .least = demanded ? demanded : least_all_reduce(table, turbo::list_devices()),
+                       .is_demanded = demanded.has_value()};
+  if (gpus >= 2) {
+    const SubprocessResult result = run_all_reduce(
+        options, gpus, options.dump_path / "smoke" / ("all-reduce-" + place.file_of(report.host)));
+    const ReducedRates rates = rates_in(result);
+    if (rates.measured < gpus) {  // each measures
+      facts.problem = result.timed_out
+                          ? fmt::format("the all-reduce of {} GPUs did not end within {:g} s", gpus,
+                                        options.reduce.timeout_seconds)
+                          : fmt::format("the all-reduce of {} GPUs failed: {}", gpus, rates.problem);
+    } else {
+      facts.rate = rates.slowest;
+      report.measurements.push_back({.name = "all-reduce of the node's GPUs",
+                                     .where = "node",
+                                     .unit = "GB/s",
+                                     .value = rates.slowest,
+                                     .wanted = facts.least ? facts.least->value : 0,
+                                     .compared = true});
     }
-    report.findings.push_back(std::move(finding));
-    return;
   }
-  const SubprocessResult result = run_all_reduce(
-      options, gpus, options.dump_path / "smoke" / ("all-reduce-" + place.file_of(report.host)));
-  const ReducedRates rates = rates_in(result);
-  if (rates.measured < gpus) {  // each measures
-    finding.verdict = Verdict::kFail;
-    finding.measured = result.timed_out
-                           ? fmt::format("the all-reduce of {} GPUs did not end within {:g} s", gpus,
-                                         options.reduce.timeout_seconds)
-                           : fmt::format("the all-reduce of {} GPUs failed: {}", gpus, rates.problem);
-    finding.wanted = "a result";
-    finding.source = "checks that cannot be made have failed";
-    finding.fix = "run it by hand with NCCL_DEBUG=INFO: primus preflight --tests intra-allreduce --nproc " +
-                  std::to_string(gpus);
-  } else {
-    finding = judge_all_reduce(fmt::format("all-reduce of {} GPUs", gpus), rates.slowest, least);
-    report.measurements.push_back({.name = "all-reduce of the node's GPUs",
-                                   .where = "node",
-                                   .unit = "GB/s",
-                                   .value = rates.slowest,
-                                   .wanted = least ? least->value : 0,
-                                   .compared = true});
-  }
-  report.findings.push_back(std::move(finding));
+  check_all_reduce(facts, report.findings);
 }
 
 NodeReport look(const std::shared_ptr<const Machine>& machine, const SmokePlace& place,
@@ -131,15 +119,14 @@ NodeReport look(const std::shared_ptr<const Machine>& machine, const SmokePlace&
   const std::vector<Hardware> table = read_hardware(
       config::default_preset_dirs([&](const std::string& name) { return machine->variable(name); }));
   PerformanceOptions performance = options.performance;
+  performance.wanted = options.node.wanted;
   performance.products = performance.memory = options.measures_speeds;
   performance.corruption = performance.quick = true;
   for (const std::string& device : devices) measure_device(device, table, performance, report);
   if (options.measures_speeds) {
     const auto usable = std::count_if(devices.begin(), devices.end(),
                                       [](const std::string& device) { return !device.starts_with("cpu"); });
-    const auto& demanded = options.reduce.least;
-    measure_all_reduce(options, static_cast<int>(usable), place,
-                       demanded ? demanded : least_all_reduce(table, turbo::list_devices()), report);
+    measure_all_reduce(options, static_cast<int>(usable), place, table, report);
   }
   return report;
 }

@@ -19,7 +19,6 @@ namespace primus::preflight {
 struct SmokeReduce {
   std::int64_t mib = 64;
   double timeout_seconds = 120;
-  std::optional<Wanted> least;  // GB/s; else the hardware table's
 };
 
 struct SmokeOptions {

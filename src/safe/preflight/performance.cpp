@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "bench/operator_benchmark.h"
 #include "device/cpu/cpu_device.h"
@@ -12,6 +13,68 @@
 #include "turbo/devices/devices.h"
 
 namespace primus::preflight {
+
+// GPUs on the bus that no plug-in of this program can use.
+struct DriverFacts {
+  struct Unusable {
+    std::string kind;  // "cuda"
+    int count = 0;
+    bool installed = false;  // the plug-in is
+    std::string problem;     // then: what it says
+  };
+  std::vector<Unusable> unusable;
+  bool demanded = false;  // their speed or their number was
+};
+
+struct Rates {
+  BenchmarkReport report;
+  DeviceProperties properties;
+};
+
+// What was measured on one device.
+struct DeviceFacts {
+  const std::string& device;
+  const PerformanceOptions& options;
+  Guarded<Rates> rates = {};              // with options.products or options.memory
+  std::optional<Hardware> hardware = {};  // of the table; none: it does not have this device
+  std::optional<Guarded<CorruptionResult>> scan = {};
+  std::int64_t scanned_side = 0;
+
+  bool is_cpu() const { return device.starts_with("cpu"); }
+  bool measures_rates() const { return options.products || options.memory; }
+  std::optional<Wanted> least_tflops() const {
+    const double threads = is_cpu() ? cpu::available_cores() : 1;
+    return least(options.wanted.least_tflops, hardware ? hardware->least_tflops * threads : 0);
+  }
+  std::optional<Wanted> least_memory() const {
+    return least(options.wanted.least_memory, hardware ? hardware->least_memory : 0);
+  }
+  Measurement tflops() const {
+    return speed(fmt::format("gemm {}", name_of(dtype())), "TFLOP/s",
+                 rates.value->report.gemm_ceiling * 1e-12, least_tflops());
+  }
+  Measurement memory_rate() const {
+    return speed("memory copy", "GB/s", rates.value->report.copy_ceiling * 1e-9, least_memory());
+  }
+  DType dtype() const { return is_cpu() ? DType::kF32 : DType::kBF16; }
+
+ private:
+  std::optional<Wanted> least(const std::optional<Wanted>& chosen, double of_table) const {
+    if (chosen) return chosen;
+    if (!hardware || of_table <= 0) return std::nullopt;
+    return Wanted{of_table, hardware->file};
+  }
+  Measurement speed(std::string name, const char* unit, double value,
+                    const std::optional<Wanted>& wanted) const {
+    return {.name = std::move(name),
+            .where = device,
+            .unit = unit,
+            .value = value,
+            .wanted = wanted ? wanted->value : 0,
+            .compared = true};
+  }
+};
+
 namespace {
 
 using Opener = std::function<std::unique_ptr<Device>(const std::string&)>;
@@ -20,75 +83,178 @@ std::unique_ptr<Device> open_by_name(const std::string& name) {
   return turbo::open_device(turbo::parse_device(name));
 }
 
-// What steps of one device have in common.
-struct Steps {
-  const std::string device;
-  const PerformanceOptions& options;
-  NodeReport& report;
-
-  // The answer of `work` on the opened device, within the time; nothing after a failure, which is a finding.
-  template <class T>
-  std::optional<T> run(const char* check, std::function<T(Device&)> work) {
-    Opener open = options.open ? options.open : open_by_name;
-    Guarded<T> result = guarded<T>(
-        [open, name = device, work = std::move(work)] {
-          const std::unique_ptr<Device> opened = open(name);
-          return work(*opened);
-        },
-        options.timeout);
-    report.has_stuck_threads |= result.timed_out;
-    if (!result.value) {
-      add(Verdict::kFail, check,
-          {.measured = fmt::format("{}: {}", device, result.problem),
-           .wanted = "a result",
-           .source = "checks that cannot be made have failed",
-           .fix = result.timed_out
-                      ? "reset the GPU or reboot the node: its driver does not answer"
-                      : "see to what the message names; 'primus device list' shows what can be used"});
-    }
-    return result.value;
-  }
-
-  void add(Verdict verdict, const char* check, Finding finding) {
-    finding.check = check;
-    finding.category = "performance";
-    finding.verdict = verdict;
-    finding.where = device;
-    report.findings.push_back(std::move(finding));
-  }
-
-  // A measurement and the finding that comes from its threshold.
-  void judge(const char* check, Measurement measurement, const std::optional<Wanted>& wanted,
-             const char* fix) {
-    measurement.where = device;
-    measurement.wanted = wanted ? wanted->value : 0;
-    const std::string measured =
-        fmt::format("{}, {}: {:.4g} {}", device, measurement.name, measurement.value, measurement.unit);
-    if (!wanted) {
-      add(Verdict::kSkip, check, {.measured = measured + ", and no threshold is known for this device"});
-    } else {
-      const bool good = measurement.value >= wanted->value;
-      add(good ? Verdict::kPass : Verdict::kFail, check,
-          {.measured = measured,
-           .wanted = fmt::format("at least {:.4g} {}", wanted->value, measurement.unit),
-           .source = wanted->source,
-           .fix = good ? "" : fix});
-    }
-    report.measurements.push_back(std::move(measurement));
-  }
-};
-
-std::optional<Wanted> least(const std::optional<Wanted>& chosen, double value,
-                            const std::optional<Hardware>& hardware) {
-  if (chosen) return chosen;
-  if (!hardware || value <= 0) return std::nullopt;
-  return Wanted{value, hardware->file};
+// The answer of `work` on the opened device, within the time.
+template <class T>
+Guarded<T> on_device(const std::string& device, const PerformanceOptions& options, NodeReport& report,
+                     std::function<T(Device&)> work) {
+  Opener open = options.open ? options.open : open_by_name;
+  Guarded<T> result = guarded<T>(
+      [open, name = device, work = std::move(work)] {
+        const std::unique_ptr<Device> opened = open(name);
+        return work(*opened);
+      },
+      options.timeout);
+  report.has_stuck_threads |= result.timed_out;
+  return result;
 }
 
-struct Rates {
-  BenchmarkReport report;
-  DeviceProperties properties;
-};
+template <class T>
+void judge_failure(const std::string& device, const Guarded<T>& result, Judge& judge) {
+  judge.fail({.where = device,
+              .measured = fmt::format("{}: {}", device, result.problem),
+              .wanted = "a result",
+              .source = "checks that cannot be made have failed",
+              .fix = result.timed_out
+                         ? "reset the GPU or reboot the node: its driver does not answer"
+                         : "see to what the message names; 'primus device list' shows what can be used"});
+}
+
+void judge_speed(const Measurement& measurement, const std::optional<Wanted>& wanted, const char* fix,
+                 Judge& judge) {
+  const std::string& device = measurement.where;
+  const std::string measured =
+      fmt::format("{}, {}: {:.4g} {}", device, measurement.name, measurement.value, measurement.unit);
+  if (!wanted) {
+    judge.skip(measured + ", and no threshold is known for this device", device);
+    return;
+  }
+  const bool good = measurement.value >= wanted->value;
+  judge.say(good ? Verdict::kPass : Verdict::kFail,
+            {.where = device,
+             .measured = measured,
+             .wanted = fmt::format("at least {:.4g} {}", wanted->value, measurement.unit),
+             .source = wanted->source,
+             .fix = good ? "" : fix});
+}
+
+void judge_drivers(const CheckInput& in, Judge& judge) {
+  for (const DriverFacts::Unusable& gpus : in.drivers->unusable) {
+    const bool installed = gpus.installed;
+    judge.say(
+        installed || in.drivers->demanded ? Verdict::kFail : Verdict::kWarn,
+        {.measured = fmt::format(
+             "primus cannot use the {} GPU{} of this machine: {}", gpus.count, gpus.count == 1 ? "" : "s",
+             installed ? gpus.problem : "its plug-in libprimus_" + gpus.kind + ".so is not installed"),
+         .wanted = "a plug-in that finds them",
+         .source = "'primus device list'",
+         .fix =
+             installed
+                 ? "see to what the message names: the driver, its libraries, or the variables that hide GPUs"
+                 : "build it with 'scripts/build-gpu.sh " + gpus.kind + "', or training takes the CPU"});
+  }
+}
+
+void judge_products(const CheckInput& in, Judge& judge) {
+  const DeviceFacts& facts = *in.device;
+  if (!facts.measures_rates()) return;
+  if (!facts.rates.value) {
+    judge_failure(facts.device, facts.rates, judge);
+  } else if (facts.options.products) {
+    judge_speed(facts.tflops(), facts.least_tflops(),
+                facts.is_cpu() ? "see who else uses the processor (top), and at which clock it runs"
+                               : "look for a clock or power limit (nvidia-smi -q -d PERFORMANCE, rocm-smi), "
+                                 "heat, or another process on the GPU",
+                judge);
+  }
+}
+
+void judge_memory(const CheckInput& in, Judge& judge) {
+  const DeviceFacts& facts = *in.device;
+  if (!facts.options.memory || !facts.rates.value) return;  // judge_products tells the failure
+  judge_speed(facts.memory_rate(), facts.least_memory(),
+              facts.is_cpu()
+                  ? "see who else uses the memory (top), and whether all memory channels have modules"
+                  : "look for a clock limit of the memory, heat, or another process on the GPU",
+              judge);
+}
+
+void judge_memory_size(const CheckInput& in, Judge& judge) {
+  const DeviceFacts& facts = *in.device;
+  const auto& hardware = facts.hardware;
+  if (!hardware || hardware->memory_gib <= 0 || facts.rates.value->properties.memory <= 0) return;
+  const double gib = static_cast<double>(facts.rates.value->properties.memory) / (1 << 30);
+  const bool good = gib > 0.9 * hardware->memory_gib;
+  judge.say(good ? Verdict::kPass : Verdict::kFail,
+            {.where = facts.device,
+             .measured = fmt::format("{} has {:.1f} GiB of memory", facts.device, gib),
+             .wanted = fmt::format("about {:.0f} GiB", hardware->memory_gib),
+             .source = hardware->file,
+             .fix = good ? ""
+                         : "look for partitions (MIG, CPX), and reset the GPU: memory that failed may be "
+                           "switched off"});
+}
+
+void judge_corruption(const CheckInput& in, Judge& judge) {
+  const DeviceFacts& facts = *in.device;
+  if (!facts.scan) return;
+  if (!facts.scan->value) {
+    judge_failure(facts.device, *facts.scan, judge);
+    return;
+  }
+  const CorruptionResult& scanned = *facts.scan->value;
+  if (scanned.wrong == 0) {
+    judge.pass({.where = facts.device,
+                .measured = fmt::format("{}: {} products of side {} are exact", facts.device, scanned.rounds,
+                                        facts.scanned_side)});
+    return;
+  }
+  const bool always = scanned.wrong == scanned.rounds;
+  judge.fail(
+      {.where = facts.device,
+       .measured = fmt::format("{}: {} of {} exact products were wrong, first in {}", facts.device,
+                               scanned.wrong, scanned.rounds, scanned.first_wrong),
+       .wanted = "none",
+       .source = "whole-number arithmetic",
+       .fix = always ? "drain the node and have the device replaced; if all devices of all nodes show it, "
+                       "it is a bug of primus"
+                     : "drain the node and have the device replaced: it computes wrongly now and then"});
+}
+
+// Forward and both gradients of each size, and what the device reaches at most.
+Guarded<Rates> measure_rates(const DeviceFacts& facts, NodeReport& report) {
+  const PerformanceOptions& options = facts.options;
+  std::vector<GemmCase> cases;
+  const std::vector<std::int64_t> sides = facts.is_cpu()
+                                              ? std::vector<std::int64_t>{256, 512, 1024, 2048}
+                                              : std::vector<std::int64_t>{1024, 2048, 4096, 8192, 10240};
+  if (!options.quick && options.products)
+    for (const std::int64_t side : sides) cases.push_back({side, side, side});
+  const double seconds = options.seconds.value_or(options.quick ? 0.2 : 0.5);
+  return on_device<
+      Rates>(facts.device, options, report, [cases, dtype = facts.dtype(), seconds](Device& opened) {
+    return Rates{benchmark_gemm(opened, cases, {.dtype = dtype, .seconds = seconds}), opened.properties()};
+  });
+}
+
+void add_measurements(const DeviceFacts& facts, NodeReport& report) {
+  if (facts.options.products) {
+    const std::string_view type = name_of(facts.dtype());
+    for (const BenchmarkResult& result : facts.rates.value->report.results) {
+      const std::string side = result.name.substr(result.name.rfind('x') + 1);
+      const std::string role = result.name.substr(0, result.name.rfind(' '));
+      report.measurements.push_back({.name = fmt::format("gemm {} {}, {}", type, role, side),
+                                     .where = facts.device,
+                                     .unit = "TFLOP/s",
+                                     .value = result.flops / result.timing.median * 1e-12,
+                                     .size = static_cast<double>(std::stoll(side))});
+    }
+    report.measurements.push_back(facts.tflops());
+  }
+  if (facts.options.memory) report.measurements.push_back(facts.memory_rate());
+}
+
+void scan(DeviceFacts& facts, NodeReport& report) {
+  const bool quick = facts.options.quick;
+  const CorruptionOptions scan{.side = facts.is_cpu() ? (quick ? 512 : 1024) : (quick ? 2048 : 4096),
+                               .rounds = quick ? 10 : 50};
+  facts.scanned_side = scan.side;
+  facts.scan = on_device<CorruptionResult>(facts.device, facts.options, report, [scan](Device& opened) {
+    return scan_for_corruption(opened, scan);
+  });
+  if (!facts.scan->value) return;
+  report.facts.push_back({"performance", fmt::format("checksum of products of side {}", scan.side),
+                          fmt::format("{:08x}", facts.scan->value->checksum), Verdict::kFail, facts.device});
+}
 
 }  // namespace
 
@@ -97,6 +263,7 @@ std::vector<std::string> devices_to_measure(const Machine& machine, std::vector<
   const GpuFacts bus = gpus_on_bus(machine);
   const std::vector<turbo::DeviceListing> listings = turbo::list_devices();
   std::vector<std::string> names;
+  DriverFacts drivers{.demanded = demanded};
   for (const auto& [kind, there] :
        {std::pair(std::string("cuda"), bus.nvidia_on_bus), {"hip", bus.amd_on_bus}}) {
     const auto listing = std::find_if(listings.begin(), listings.end(),
@@ -107,146 +274,73 @@ std::vector<std::string> devices_to_measure(const Machine& machine, std::vector<
         names.push_back(turbo::name_of({.kind = device.kind, .ordinal = device.ordinal}));
       if (!listing->devices.empty()) continue;
     }
-    if (there == 0) continue;
-    findings.push_back(
-        {.check = "performance.devices",
-         .category = "performance",
-         .verdict = installed || demanded ? Verdict::kFail : Verdict::kWarn,
-         .measured = fmt::format(
-             "primus cannot use the {} GPU{} of this machine: {}", there, there == 1 ? "" : "s",
-             installed ? listing->problem : "its plug-in libprimus_" + kind + ".so is not installed"),
-         .wanted = "a plug-in that finds them",
-         .source = "'primus device list'",
-         .fix =
-             installed
-                 ? "see to what the message names: the driver, its libraries, or the variables that hide GPUs"
-                 : "build it with 'scripts/build-gpu.sh " + kind + "', or training takes the CPU"});
+    if (there > 0)
+      drivers.unusable.push_back({.kind = kind,
+                                  .count = there,
+                                  .installed = installed,
+                                  .problem = installed ? listing->problem : ""});
   }
+  CheckInput input = without_machine();
+  input.drivers = &drivers;
+  run_checks(checks_of("drivers"), input, findings);
   if (names.empty()) names.emplace_back("cpu");
   return names;
 }
 
 void measure_device(const std::string& device, const std::vector<Hardware>& table,
                     const PerformanceOptions& options, NodeReport& report) {
-  Steps steps{device, options, report};
-  const bool cpu = device.starts_with("cpu");
-  const DType dtype = cpu ? DType::kF32 : DType::kBF16;
-
-  if (options.products || options.memory) {
-    // Forward and both gradients of each size.
-    std::vector<GemmCase> cases;
-    const std::vector<std::int64_t> sides = cpu ? std::vector<std::int64_t>{256, 512, 1024, 2048}
-                                                : std::vector<std::int64_t>{1024, 2048, 4096, 8192, 10240};
-    if (!options.quick && options.products)
-      for (const std::int64_t side : sides) cases.push_back({side, side, side});
-    const double seconds = options.seconds.value_or(options.quick ? 0.2 : 0.5);
-    const auto rates = steps.run<Rates>("performance.products", [cases, dtype, seconds](Device& opened) {
-      return Rates{benchmark_gemm(opened, cases, {.dtype = dtype, .seconds = seconds}), opened.properties()};
-    });
-    if (!rates) return;  // a device that fails here has nothing else to show
-    const std::optional<Hardware> hardware = find_hardware(table, cpu ? "cpu" : rates->properties.name);
-    const std::string type(name_of(dtype));
-    if (options.products) {
-      for (const BenchmarkResult& result : rates->report.results) {
-        const std::string side = result.name.substr(result.name.rfind('x') + 1);
-        const std::string role = result.name.substr(0, result.name.rfind(' '));
-        report.measurements.push_back({.name = fmt::format("gemm {} {}, {}", type, role, side),
-                                       .where = device,
-                                       .unit = "TFLOP/s",
-                                       .value = result.flops / result.timing.median * 1e-12,
-                                       .size = static_cast<double>(std::stoll(side))});
-      }
-      const double threads = cpu ? cpu::available_cores() : 1;
-      steps.judge("performance.products",
-                  {.name = "gemm " + type,
-                   .unit = "TFLOP/s",
-                   .value = rates->report.gemm_ceiling * 1e-12,
-                   .compared = true},
-                  least(options.least_tflops, hardware ? hardware->least_tflops * threads : 0, hardware),
-                  cpu ? "see who else uses the processor (top), and at which clock it runs"
-                      : "look for a clock or power limit (nvidia-smi -q -d PERFORMANCE, rocm-smi), heat, or "
-                        "another process on the GPU");
-    }
-    if (options.memory) {
-      steps.judge("performance.memory",
-                  {.name = "memory copy",
-                   .unit = "GB/s",
-                   .value = rates->report.copy_ceiling * 1e-9,
-                   .compared = true},
-                  least(options.least_memory, hardware ? hardware->least_memory : 0, hardware),
-                  cpu ? "see who else uses the memory (top), and whether all memory channels have modules"
-                      : "look for a clock limit of the memory, heat, or another process on the GPU");
-    }
-    if (hardware && hardware->memory_gib > 0 && rates->properties.memory > 0) {
-      const double gib = static_cast<double>(rates->properties.memory) / (1 << 30);
-      const bool good = gib > 0.9 * hardware->memory_gib;
-      steps.add(good ? Verdict::kPass : Verdict::kFail, "performance.memory-size",
-                {.measured = fmt::format("{} has {:.1f} GiB of memory", device, gib),
-                 .wanted = fmt::format("about {:.0f} GiB", hardware->memory_gib),
-                 .source = hardware->file,
-                 .fix = good ? ""
-                             : "look for partitions (MIG, CPX), and reset the GPU: memory that failed may be "
-                               "switched off"});
+  DeviceFacts facts{device, options};
+  bool works = true;  // a device that fails has nothing else to show
+  if (facts.measures_rates()) {
+    facts.rates = measure_rates(facts, report);
+    works = facts.rates.value.has_value();
+    if (works) {
+      facts.hardware = find_hardware(table, facts.is_cpu() ? "cpu" : facts.rates.value->properties.name);
+      add_measurements(facts, report);
     }
   }
-
-  if (!options.corruption) return;
-  const CorruptionOptions scan{.side = cpu ? (options.quick ? 512 : 1024) : (options.quick ? 2048 : 4096),
-                               .rounds = options.quick ? 10 : 50};
-  const auto scanned = steps.run<CorruptionResult>(
-      "performance.corruption", [scan](Device& opened) { return scan_for_corruption(opened, scan); });
-  if (!scanned) return;
-  if (scanned->wrong > 0) {
-    const bool always = scanned->wrong == scanned->rounds;
-    steps.add(
-        Verdict::kFail, "performance.corruption",
-        {.measured = fmt::format("{}: {} of {} exact products were wrong, first in {}", device,
-                                 scanned->wrong, scanned->rounds, scanned->first_wrong),
-         .wanted = "none",
-         .source = "whole-number arithmetic",
-         .fix = always ? "drain the node and have the device replaced; if all devices of all nodes show it, "
-                         "it is a bug of primus"
-                       : "drain the node and have the device replaced: it computes wrongly now and then"});
-  } else {
-    steps.add(Verdict::kPass, "performance.corruption",
-              {.measured =
-                   fmt::format("{}: {} products of side {} are exact", device, scanned->rounds, scan.side)});
-  }
-  report.facts.push_back({"performance", fmt::format("checksum of products of side {}", scan.side),
-                          fmt::format("{:08x}", scanned->checksum), Verdict::kFail, device});
+  if (works && options.corruption) scan(facts, report);
+  CheckInput input = without_machine();
+  input.device = &facts;
+  run_checks(checks_of("device"), input, report.findings);
 }
 
-std::optional<Wanted> least_all_reduce(const std::vector<Hardware>& table,
-                                       const std::vector<turbo::DeviceListing>& devices) {
-  for (const turbo::DeviceListing& listing : devices) {
-    for (const DeviceProperties& properties : listing.devices) {
-      if (properties.kind == "cpu") continue;
-      const auto hardware = find_hardware(table, properties.name);
-      if (hardware && hardware->least_all_reduce > 0)
-        return Wanted{hardware->least_all_reduce, hardware->file};
-    }
-  }
-  return std::nullopt;
-}
-
-Finding judge_all_reduce(const std::string& what, double rate, const std::optional<Wanted>& least) {
-  Finding finding{.check = "performance.all-reduce",
-                  .category = "performance",
-                  .verdict = Verdict::kSkip,
-                  .measured = fmt::format("{}: {:.4g} GB/s", what, rate)};
-  if (!least) {
-    finding.measured += ", and no threshold is known for these devices";
-    return finding;
-  }
-  const bool good = rate >= least->value;
-  finding.verdict = good ? Verdict::kPass : Verdict::kFail;
-  finding.wanted = fmt::format("at least {:.4g} GB/s", least->value);
-  finding.source = least->source;
-  if (!good)
-    finding.fix =
-        "see whether all GPUs reach each other by NVLink or XGMI (nvidia-smi topo -m, rocm-smi --showtopo), "
-        "and NCCL_DEBUG=INFO for what the library chose";
-  return finding;
-}
+extern const Check kUsableGpus{.name = "performance.devices",
+                               .category = "performance",
+                               .question = "Can primus use every GPU of the machine?",
+                               .judge = judge_drivers,
+                               .may_be_silent = true,
+                               .group = "drivers"};
+extern const Check kDeviceProducts{
+    .name = "performance.products",
+    .category = "performance",
+    .question = "Does the device multiply fast enough?",
+    .judge = judge_products,
+    .threshold = {"--gemm-tflops-min", "T",
+                  "with --tier2-perf: the least for products (default: presets/hardware)",
+                  &Requirements::least_tflops, 0, ThresholdOption::About::kDevice},
+    .may_be_silent = true,
+    .group = "device"};
+extern const Check kDeviceMemory{
+    .name = "performance.memory",
+    .category = "performance",
+    .question = "Is the device's memory fast enough?",
+    .judge = judge_memory,
+    .threshold = {"--hbm-gbs-min", "G", "with --tier2-perf: the least for memory (default: presets/hardware)",
+                  &Requirements::least_memory, 1, ThresholdOption::About::kDevice},
+    .may_be_silent = true,
+    .group = "device"};
+extern const Check kDeviceMemorySize{.name = "performance.memory-size",
+                                     .category = "performance",
+                                     .question = "Has the device as much memory as its kind?",
+                                     .judge = judge_memory_size,
+                                     .may_be_silent = true,
+                                     .group = "device"};
+extern const Check kDeviceCorruption{.name = "performance.corruption",
+                                     .category = "performance",
+                                     .question = "Does the device compute exactly?",
+                                     .judge = judge_corruption,
+                                     .may_be_silent = true,
+                                     .group = "device"};
 
 }  // namespace primus::preflight

@@ -12,7 +12,6 @@
 #include "config/hardware.h"
 #include "device/device.h"
 #include "safe/preflight/check.h"
-#include "turbo/devices/devices.h"
 
 namespace primus::preflight {
 
@@ -23,8 +22,7 @@ struct PerformanceOptions {
   bool products = true, memory = true, corruption = true;
   bool quick = false;                  // one size, and fewer rounds
   std::optional<double> seconds = {};  // for each measurement; else half a second, or 0.2 where quick
-  // Instead of the table's. In TFLOP/s and GB/s.
-  std::optional<Wanted> least_tflops, least_memory;
+  Requirements wanted = {};            // thresholds in place of the table's
   std::chrono::milliseconds timeout = std::chrono::minutes(3);  // of each step
   // Opens a device by its name; a test's may return one with faults.
   std::function<std::unique_ptr<Device>(const std::string& name)> open = {};
@@ -39,12 +37,5 @@ std::vector<std::string> devices_to_measure(const Machine& machine, std::vector<
 // Appends measurements and findings of `device` ("cuda:0", "cpu").
 void measure_device(const std::string& device, const std::vector<Hardware>& table,
                     const PerformanceOptions& options, NodeReport& report);
-
-// The least that an all-reduce between this machine's GPUs must reach: of the first product in the table that
-// has such a number; nothing where none has.
-std::optional<Wanted> least_all_reduce(const std::vector<Hardware>& table,
-                                       const std::vector<turbo::DeviceListing>& devices);
-// What `rate` GB/s of `what` mean. Without a threshold nothing is judged.
-Finding judge_all_reduce(const std::string& what, double rate, const std::optional<Wanted>& least);
 
 }  // namespace primus::preflight

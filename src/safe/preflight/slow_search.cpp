@@ -4,9 +4,21 @@
 
 #include <algorithm>
 
+#include "safe/preflight/check.h"
 #include "safe/preflight/cluster.h"
 
 namespace primus::preflight {
+
+struct SearchFacts {
+  const SearchPlan& plan;
+  const SearchRates& rates;
+  const std::vector<std::string>& names;
+  double share;
+  std::vector<double> best = {};           // each node's best pair, GB/s; 0: it has none
+  std::vector<int> pairs_of = {};          // how many pairs each node has
+  double middle = 0, middle_of_pairs = 0;  // of `best`, and of all pairs
+};
+
 namespace {
 
 std::string range_of(const Group& group, const std::vector<std::string>& names) {
@@ -15,8 +27,63 @@ std::string range_of(const Group& group, const std::vector<std::string>& names) 
   return fmt::format("{} to {} ({} nodes)", name(group.front()), name(group.back()), group.size());
 }
 
-void judge_fabric(const SearchPlan& plan, const SearchRates& rates, const std::vector<std::string>& names,
-                  double share, std::vector<Finding>& findings) {
+// A slow node makes each of its pairs slow; of a good node's pairs, those with slow nodes. So nodes are
+// judged by their best pair, and the measure is the middle of these.
+void summarise_pairs(SearchFacts& facts) {
+  facts.best.resize(facts.names.size());
+  facts.pairs_of.resize(facts.names.size());
+  std::vector<double> all;
+  for (std::size_t r = 0; r < facts.plan.pairs.size(); ++r) {
+    for (std::size_t p = 0; p < facts.plan.pairs[r].size(); ++p) {
+      const double rate = facts.rates.pairs[r][p];
+      all.push_back(rate);
+      for (const int node : facts.plan.pairs[r][p]) {
+        double& best = facts.best[static_cast<std::size_t>(node)];
+        best = std::max(best, rate);
+        ++facts.pairs_of[static_cast<std::size_t>(node)];
+      }
+    }
+  }
+  facts.middle = median_of(facts.best);
+  facts.middle_of_pairs = median_of(std::move(all));
+}
+
+void judge_nodes(const CheckInput& in, Judge& judge) {
+  const SearchFacts& facts = *in.search;
+  const double least = facts.share * facts.middle;
+  for (std::size_t node = 0; node < facts.names.size(); ++node) {
+    if (facts.pairs_of[node] == 0 || facts.best[node] >= least) continue;
+    judge.fail({.where = facts.names[node],
+                .measured = fmt::format("{} exchanges at most {:.3g} GB/s, with any of {} others",
+                                        facts.names[node], facts.best[node], facts.pairs_of[node]),
+                .wanted = fmt::format("at least {:.3g} GB/s", least),
+                .source = fmt::format("{:.0f} % of what the middle node reaches", 100 * facts.share),
+                .fix = "leave the node out, and look at its network cards, cables and switch ports"});
+  }
+}
+
+// Pairs of good nodes that are slow with each other alone.
+void judge_pairs(const SearchFacts& facts, Judge& judge) {
+  for (std::size_t r = 0; r < facts.plan.pairs.size(); ++r) {
+    for (std::size_t p = 0; p < facts.plan.pairs[r].size(); ++p) {
+      const Group& pair = facts.plan.pairs[r][p];
+      const double rate = facts.rates.pairs[r][p];
+      const double expected = std::min(facts.best[static_cast<std::size_t>(pair[0])],
+                                       facts.best[static_cast<std::size_t>(pair[1])]);
+      if (rate >= 0.5 * facts.share * expected) continue;
+      judge.warn(
+          {.where = range_of(pair, facts.names),
+           .measured = fmt::format("{} exchange {:.3g} GB/s with each other, and {:.3g} or more with others",
+                                   range_of(pair, facts.names), rate, expected),
+           .wanted = fmt::format("at least {:.3g} GB/s", 0.5 * facts.share * expected),
+           .source = fmt::format("{:.0f} % of the slower one's best", 50 * facts.share),
+           .fix = "look at the switches between these two nodes"});
+    }
+  }
+}
+
+void judge_fabric(const SearchFacts& facts, Judge& judge) {
+  const SearchPlan& plan = facts.plan;
   for (std::size_t level = 0; level + 1 < plan.halves.size(); ++level) {
     for (std::size_t g = 0; g < plan.halves[level].size(); ++g) {
       const Group& group = plan.halves[level][g];
@@ -26,24 +93,26 @@ void judge_fabric(const SearchPlan& plan, const SearchRates& rates, const std::v
       for (std::size_t h = 0; h < plan.halves[level + 1].size(); ++h) {
         const Group& half = plan.halves[level + 1][h];
         if (!std::includes(group.begin(), group.end(), half.begin(), half.end())) continue;
-        const double rate = rates.halves[level + 1][h];
+        const double rate = facts.rates.halves[level + 1][h];
         slower = found++ == 0 ? rate : std::min(slower, rate);
       }
-      const double rate = rates.halves[level][g];
-      if (found < 2 || rate >= share * slower) continue;
-      findings.push_back(
-          {.check = "cluster.links",
-           .category = "cluster",
-           .verdict = Verdict::kWarn,
-           .where = range_of(group, names),
+      const double rate = facts.rates.halves[level][g];
+      if (found < 2 || rate >= facts.share * slower) continue;
+      judge.warn(
+          {.where = range_of(group, facts.names),
            .measured = fmt::format("{}: {:.3g} GB/s together, and each half {:.3g} or more by itself",
-                                   range_of(group, names), rate, slower),
-           .wanted = fmt::format("at least {:.3g} GB/s", share * slower),
-           .source = fmt::format("{:.0f} % of the slower half's", 100 * share),
+                                   range_of(group, facts.names), rate, slower),
+           .wanted = fmt::format("at least {:.3g} GB/s", facts.share * slower),
+           .source = fmt::format("{:.0f} % of the slower half's", 100 * facts.share),
            .fix = "look at the switches between the two halves: a link that is down, or too few for so much "
                   "traffic"});
     }
   }
+}
+
+void judge_links(const CheckInput& in, Judge& judge) {
+  judge_pairs(*in.search, judge);
+  judge_fabric(*in.search, judge);
 }
 
 }  // namespace
@@ -78,64 +147,31 @@ SearchPlan plan_search(int nodes, int most_rounds) {
   return plan;
 }
 
+extern const Check kSlowNode{.name = "cluster.slow-node",
+                             .category = "cluster",
+                             .question = "Is there a node that all others reach slowly?",
+                             .judge = judge_nodes,
+                             .may_be_silent = true,
+                             .group = "search"};
+extern const Check kSlowLinks{.name = "cluster.links",
+                              .category = "cluster",
+                              .question = "Are there links between good nodes that are slow?",
+                              .judge = judge_links,
+                              .may_be_silent = true,
+                              .group = "search"};
+
 std::vector<Finding> judge_search(const SearchPlan& plan, const SearchRates& rates,
                                   const std::vector<std::string>& names, double share) {
+  SearchFacts facts{plan, rates, names, share};
+  summarise_pairs(facts);
+  CheckInput input = without_machine();
+  input.search = &facts;
   std::vector<Finding> findings;
-  std::vector<std::vector<double>> of_node(names.size());
-  std::vector<double> all;
-  for (std::size_t r = 0; r < plan.pairs.size(); ++r) {
-    for (std::size_t p = 0; p < plan.pairs[r].size(); ++p) {
-      const double rate = rates.pairs[r][p];
-      all.push_back(rate);
-      for (const int node : plan.pairs[r][p]) of_node[static_cast<std::size_t>(node)].push_back(rate);
-    }
-  }
-  // A slow node makes each of its pairs slow; of a good node's pairs, those with slow nodes. So nodes are
-  // judged by their best pair, and the measure is the middle of these.
-  std::vector<double> best;
-  for (const std::vector<double>& mine : of_node)
-    best.push_back(mine.empty() ? 0 : *std::max_element(mine.begin(), mine.end()));
-  const double middle = median_of(best);
-  for (std::size_t node = 0; node < names.size(); ++node) {
-    if (of_node[node].empty() || best[node] >= share * middle) continue;
-    findings.push_back({.check = "cluster.slow-node",
-                        .category = "cluster",
-                        .verdict = Verdict::kFail,
-                        .where = names[node],
-                        .measured = fmt::format("{} exchanges at most {:.3g} GB/s, with any of {} others",
-                                                names[node], best[node], of_node[node].size()),
-                        .wanted = fmt::format("at least {:.3g} GB/s", share * middle),
-                        .source = fmt::format("{:.0f} % of what the middle node reaches", 100 * share),
-                        .fix = "leave the node out, and look at its network cards, cables and switch ports"});
-  }
-  // Pairs of good nodes that are slow with each other alone.
-  for (std::size_t r = 0; r < plan.pairs.size(); ++r) {
-    for (std::size_t p = 0; p < plan.pairs[r].size(); ++p) {
-      const Group& pair = plan.pairs[r][p];
-      const double expected =
-          std::min(best[static_cast<std::size_t>(pair[0])], best[static_cast<std::size_t>(pair[1])]);
-      if (rates.pairs[r][p] >= 0.5 * share * expected) continue;
-      findings.push_back(
-          {.check = "cluster.links",
-           .category = "cluster",
-           .verdict = Verdict::kWarn,
-           .where = range_of(pair, names),
-           .measured = fmt::format("{} exchange {:.3g} GB/s with each other, and {:.3g} or more with others",
-                                   range_of(pair, names), rates.pairs[r][p], expected),
-           .wanted = fmt::format("at least {:.3g} GB/s", 0.5 * share * expected),
-           .source = fmt::format("{:.0f} % of the slower one's best", 50 * share),
-           .fix = "look at the switches between these two nodes"});
-    }
-  }
-  judge_fabric(plan, rates, names, share, findings);
-  if (findings.empty()) {
-    findings.push_back(
-        {.check = "cluster.slow-node",
-         .category = "cluster",
-         .verdict = Verdict::kPass,
-         .measured = fmt::format("no slow node among {}: pairs exchange {:.3g} GB/s in the middle",
-                                 names.size(), median_of(all))});
-  }
+  run_checks(checks_of("search"), input, findings);
+  if (findings.empty())
+    Judge(kSlowNode.name, kSlowNode.category, findings)
+        .pass(fmt::format("no slow node among {}: pairs exchange {:.3g} GB/s in the middle", names.size(),
+                          facts.middle_of_pairs));
   return findings;
 }
 

@@ -10,6 +10,7 @@
 #include "config/hardware.h"
 #include "device/forwarding_device.h"
 #include "fake_machine.h"
+#include "safe/preflight/all_reduce.h"
 #include "safe/preflight/corruption.h"
 #include "safe/preflight/performance.h"
 #include "safe/preflight/storage.h"
@@ -128,7 +129,7 @@ TEST(Performance, DevicesThatFailOrHangAreFailures) {
 TEST(Performance, ThresholdsDecide) {
   const auto table = read_hardware({Path(PRIMUS_SOURCE_DIR) / "presets"});
   PerformanceOptions options{.corruption = false, .quick = true, .seconds = 0.001};
-  options.least_tflops = Wanted{1e6, "--gemm-tflops-min"};
+  options.wanted.least_tflops = Wanted{1e6, "--gemm-tflops-min"};
   NodeReport report;
   measure_device("cpu", table, options, report);
   const Finding* const products = finding(report, "performance.products");
@@ -232,6 +233,16 @@ TEST(Storage, AFolderThatMayNotBeWrittenIsAFailure) {
   EXPECT_FALSE(report.findings[0].fix.empty());
 }
 
+Finding all_reduce_of_8(AllReduceFacts facts) {
+  facts.what = "all-reduce of 8 GPUs";
+  facts.gpus = 8;
+  std::vector<Finding> findings;
+  check_all_reduce(facts, findings);
+  EXPECT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings.at(0).check, "performance.all-reduce");
+  return findings.at(0);
+}
+
 TEST(AllReduce, TheThresholdIsTheHardwaresWithoutAnOption) {
   const std::vector<Hardware> table = read_hardware({Path(PRIMUS_SOURCE_DIR) / "presets"});
   const auto gpus = [](const char* name) {
@@ -248,11 +259,22 @@ TEST(AllReduce, TheThresholdIsTheHardwaresWithoutAnOption) {
   EXPECT_FALSE(least_all_reduce(table, gpus("a GPU of tomorrow")));
   EXPECT_FALSE(least_all_reduce(table, {}));
 
-  EXPECT_EQ(judge_all_reduce("all-reduce of 8 GPUs", 0.9 * least->value, least).verdict, Verdict::kFail);
-  EXPECT_EQ(judge_all_reduce("all-reduce of 8 GPUs", 1.1 * least->value, least).verdict, Verdict::kPass);
-  const Finding unknown = judge_all_reduce("all-reduce of 8 GPUs", 3, std::nullopt);
+  EXPECT_EQ(all_reduce_of_8({.rate = 0.9 * least->value, .least = least}).verdict, Verdict::kFail);
+  EXPECT_EQ(all_reduce_of_8({.rate = 1.1 * least->value, .least = least}).verdict, Verdict::kPass);
+  const Finding unknown = all_reduce_of_8({.rate = 3});
   EXPECT_EQ(unknown.verdict, Verdict::kSkip);
   EXPECT_THAT(unknown.measured, HasSubstr("no threshold is known"));
+}
+
+TEST(AllReduce, WhatIsDemandedAndCannotBeMeasuredHasFailed) {
+  EXPECT_EQ(all_reduce_of_8({}).verdict, Verdict::kSkip);
+  const Finding demanded = all_reduce_of_8({.least = Wanted{100, "--rccl-gbs-min"}, .is_demanded = true});
+  EXPECT_EQ(demanded.verdict, Verdict::kFail);
+  EXPECT_THAT(demanded.fix, HasSubstr("leave --rccl-gbs-min out"));
+  const Finding late = all_reduce_of_8({.problem = "it did not end", .least = Wanted{100, "a table"}});
+  EXPECT_EQ(late.verdict, Verdict::kFail);
+  EXPECT_EQ(late.measured, "it did not end");
+  EXPECT_THAT(late.fix, HasSubstr("--nproc 8"));
 }
 
 }  // namespace

@@ -1,0 +1,86 @@
+#include "safe/preflight/all_reduce.h"
+
+#include <fmt/format.h>
+
+namespace primus::preflight {
+namespace {
+
+void judge_unmeasured(const AllReduceFacts& facts, Judge& judge) {
+  if (!facts.problem.empty()) {
+    judge.fail(
+        {.where = facts.where,
+         .measured = facts.problem,
+         .wanted = "a result",
+         .source = "checks that cannot be made have failed",
+         .fix = "run it by hand with NCCL_DEBUG=INFO: primus preflight --tests intra-allreduce --nproc " +
+                std::to_string(facts.gpus)});
+  } else if (facts.is_demanded) {
+    judge.fail(
+        {.where = facts.where,
+         .measured = "there are no two GPUs to exchange",
+         .wanted = fmt::format("at least {:.4g} GB/s", facts.least->value),
+         .source = facts.least->source,
+         .fix = fmt::format("see 'primus device list' for why no two GPUs can be used, or leave {} out",
+                            facts.least->source)});
+  } else {
+    judge.skip("there are no two GPUs to exchange", facts.where);
+  }
+}
+
+void judge_all_reduce(const CheckInput& in, Judge& judge) {
+  const AllReduceFacts& facts = *in.all_reduce;
+  if (!facts.rate) {
+    judge_unmeasured(facts, judge);
+    return;
+  }
+  const std::string measured = fmt::format("{}: {:.4g} GB/s", facts.what, *facts.rate);
+  if (!facts.least) {
+    judge.skip(measured + ", and no threshold is known for these devices", facts.where);
+    return;
+  }
+  Finding finding{.where = facts.where,
+                  .measured = measured,
+                  .wanted = fmt::format("at least {:.4g} GB/s", facts.least->value),
+                  .source = facts.least->source};
+  if (*facts.rate >= facts.least->value) {
+    judge.pass(std::move(finding));
+    return;
+  }
+  finding.fix =
+      "see whether all GPUs reach each other by NVLink or XGMI (nvidia-smi topo -m, rocm-smi --showtopo), "
+      "and NCCL_DEBUG=INFO for what the library chose";
+  judge.fail(std::move(finding));
+}
+
+}  // namespace
+
+void check_all_reduce(const AllReduceFacts& facts, std::vector<Finding>& findings) {
+  CheckInput input = without_machine();
+  input.all_reduce = &facts;
+  run_checks(checks_of("all-reduce"), input, findings);
+}
+
+std::optional<Wanted> least_all_reduce(const std::vector<Hardware>& table,
+                                       const std::vector<turbo::DeviceListing>& devices) {
+  for (const turbo::DeviceListing& listing : devices) {
+    for (const DeviceProperties& properties : listing.devices) {
+      if (properties.kind == "cpu") continue;
+      const auto hardware = find_hardware(table, properties.name);
+      if (hardware && hardware->least_all_reduce > 0)
+        return Wanted{hardware->least_all_reduce, hardware->file};
+    }
+  }
+  return std::nullopt;
+}
+
+extern const Check kAllReduce{
+    .name = "performance.all-reduce",
+    .category = "performance",
+    .question = "Do the GPUs of a node exchange fast enough?",
+    .judge = judge_all_reduce,
+    .threshold = {"--rccl-gbs-min", "G",
+                  "with --tier2-perf: the least for the all-reduce (default: presets/hardware)",
+                  &Requirements::least_all_reduce, 0, ThresholdOption::About::kExchange},
+    .group = "all-reduce"};
+
+}  // namespace primus::preflight

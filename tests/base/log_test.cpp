@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/temporary_folder.h"
 
 namespace primus {
 namespace {
@@ -23,14 +24,6 @@ namespace fs = std::filesystem;
 
 class LogTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "primus-log-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
-    folder_ = root_ + "/logs/pre_trainer/rank-0";
-  }
-  void TearDown() override { fs::remove_all(root_); }
-
   std::vector<std::string> lines(const std::string& name) const {
     std::ifstream file(folder_ + "/" + name);
     std::vector<std::string> result;
@@ -38,7 +31,8 @@ class LogTest : public ::testing::Test {
     return result;
   }
 
-  std::string root_, folder_;
+  const test::TemporaryFolder temporary_;
+  const std::string root_ = temporary_.path().string(), folder_ = root_ + "/logs/pre_trainer/rank-0";
 };
 
 TEST_F(LogTest, EachFileHoldsItsLevelAndAbove) {

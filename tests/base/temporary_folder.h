@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <string>
 
 #include "base/files/file.h"
 
@@ -11,8 +13,9 @@ namespace primus::test {
 
 class TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "primus-test-XXXXXX").string();
+  // `within`: the folder that it is made in.
+  explicit TemporaryFolder(const Path& within = std::filesystem::temp_directory_path()) {
+    std::string name = (within / "primus-test-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) throw FileError("cannot create a temporary folder", errno);
     path_ = name;
   }
@@ -22,7 +25,15 @@ class TemporaryFolder {
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
   const Path& path() const { return path_; }
+  Path operator/(const std::string& name) const { return path_ / name; }
+  // Writes a file, whose folders are made where they are missing, and returns its path.
+  std::string write(const std::string& name, const std::string& content) const {
+    std::filesystem::create_directories((path_ / name).parent_path());
+    std::ofstream(path_ / name, std::ios::binary) << content;
+    return (path_ / name).string();
+  }
 
  private:
   Path path_;

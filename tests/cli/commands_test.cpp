@@ -1,30 +1,19 @@
 // The commands on small things, from their arguments to what they print.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "base/files/file.h"
-#include "base/temporary_folder.h"
 #include "cli/options/device.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "cli/runs.h"
 
 namespace primus {
 namespace {
-
-using nlohmann::json;
-using test::ProgramResult;
-using test::run_program;
-using test::TemporaryFolder;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 const std::string kGolden = PRIMUS_SOURCE_DIR "/tests/golden/models/";
 const std::string kExperiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";

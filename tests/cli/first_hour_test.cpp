@@ -1,29 +1,19 @@
 // What a new user does first: a model's folder and a text, nothing else; a length in epochs, tokens or
 // minutes; a run that does not fit; and what is seen of it on a terminal.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "base/files/file.h"
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "cli/runs.h"
 
 namespace primus {
 namespace {
 
-using nlohmann::json;
-using test::ProgramResult;
-using test::run_program;
-using test::TemporaryFolder;
 using test::train;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 std::string some_text(int paragraphs) {
   std::string text;

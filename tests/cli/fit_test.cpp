@@ -1,25 +1,14 @@
 // primus train pretrain --fit: what is chosen is shown, recorded and trained, on ranks too.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "cli/runs.h"
 
 namespace primus {
 namespace {
-
-using nlohmann::json;
-using test::ProgramResult;
-using test::run_program;
-using test::TemporaryFolder;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 ProgramResult train(const TemporaryFolder& folder, std::vector<std::string> more) {
   more.insert(more.end(), {"train_iters=2", "async_save=false"});

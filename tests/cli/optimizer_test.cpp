@@ -1,27 +1,16 @@
 // Runs with each optimizer: they go on as if nothing had happened, and not with the states of another.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "cli/runs.h"
 
 namespace primus {
 namespace {
-
-using nlohmann::json;
-using test::ProgramResult;
-using test::run_program;
-using test::TemporaryFolder;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 std::vector<std::string> train(const TemporaryFolder& folder, const std::string& name,
                                const std::string& optimizer, std::vector<std::string> more) {

@@ -1,26 +1,15 @@
 // train --dry-run --hardware: a plan for a GPU that need not be here.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
 #include <vector>
 
 #include "base/files/file.h"
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 
 namespace primus {
 namespace {
-
-using nlohmann::json;
-using test::ProgramResult;
-using test::run_program;
-using test::TemporaryFolder;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class PlanHardware : public ::testing::Test {
  protected:

@@ -1,29 +1,19 @@
 // Several runs of a tiny model, one after the other: whose checkpoints are whose, and what goes on or is
 // loaded.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "base/files/file.h"
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "cli/runs.h"
 #include "lm/events/run_folder.h"
 
 namespace primus {
 namespace {
 
-using nlohmann::json;
-using test::ProgramResult;
-using test::run_program;
-using test::TemporaryFolder;
 using test::train;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 // Routers as small as the model: what is trained, how, and with which experts.
 std::vector<std::string> mixture(const Path& workspace, const std::vector<std::string>& more) {

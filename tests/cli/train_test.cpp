@@ -1,29 +1,18 @@
 // Training from the command line: a few steps of a tiny model on mock data.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/files/file.h"
 #include "base/small_disk.h"
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "cli/runs.h"
 #include "lm/checkpoint/checkpoint.h"
 
 namespace primus {
 namespace {
-
-using nlohmann::json;
-using test::ProgramResult;
-using test::run_program;
-using test::TemporaryFolder;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 // Of a smaller model than the preset's: nothing here depends on its size.
 std::vector<std::string> train(const Path& workspace, std::vector<std::string> more) {

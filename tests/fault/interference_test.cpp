@@ -12,28 +12,20 @@
 #include "base/temporary_folder.h"
 #include "cli/program.h"
 #include "cli/runs.h"
+#include "fault/long_runs.h"
 
 namespace primus {
 namespace {
 
+using test::kLong;
 using test::Program;
 using test::ProgramResult;
 using test::run_program;
 using test::TemporaryFolder;
+using test::wait_until;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
-
-bool wait_until(const std::function<bool()>& condition, std::chrono::seconds limit = 60s) {
-  const auto end = std::chrono::steady_clock::now() + limit;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(10ms);
-  }
-  return true;
-}
-
-const std::vector<std::string> kLong = {"train_iters=100000", "save_interval=100000"};
 
 std::vector<std::string> with(std::vector<std::string> words, const std::vector<std::string>& more) {
   words.insert(words.end(), more.begin(), more.end());

@@ -14,6 +14,7 @@
 #include "base/temporary_folder.h"
 #include "cli/program.h"
 #include "cli/runs.h"
+#include "fault/long_runs.h"
 
 namespace primus::test {
 
@@ -45,17 +46,6 @@ inline pid_t process_of_rank(pid_t launcher, int rank) {
     if (text.find(std::string("\0RANK=", 6) + std::to_string(rank) + '\0') != std::string::npos) return child;
   }
   return 0;
-}
-
-// False: `condition` has not come true within a limit that also a busy machine keeps.
-template <class Condition>
-bool wait_until(const Condition& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
 }
 
 inline std::size_t shared_memory_segments() {

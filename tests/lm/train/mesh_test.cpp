@@ -107,17 +107,11 @@ ModelConfig latent() {
 // What counts for the balance of a microbatch are all that data ranks have at a time: another mesh has others
 // (StepBalance in this file).
 ModelConfig qwen3_next() {
-  ModelConfig c = tiny_qwen3_next();
+  ModelConfig c = with_tied_embeddings(tiny_qwen3_next());
   c.moe.training.balance_step = false;
-  c.tied_embeddings = true;
   return c;
 }
-// Tied, it begins with too much confidence in what it reads: there is something to learn.
-ModelConfig qwen3_5() {
-  ModelConfig c = tiny_qwen3_5();
-  c.tied_embeddings = true;
-  return c;
-}
+ModelConfig qwen3_5() { return with_tied_embeddings(tiny_qwen3_5()); }
 
 // With large weights, and without what turns rounding into other numbers: near ties of experts and of keys,
 // and values at the limit of SwiGLU, where the gradient jumps.

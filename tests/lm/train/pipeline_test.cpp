@@ -23,11 +23,7 @@ constexpr int kSteps = 20, kMicrobatches = 8;
 
 ModelConfig llama() { return tiny_llama(); }
 
-ModelConfig tied_llama() {
-  ModelConfig c = tiny_llama();
-  c.tied_embeddings = true;
-  return c;
-}
+ModelConfig tied_llama() { return with_tied_embeddings(tiny_llama()); }
 
 ModelConfig mixture() { return tiny_mixture(); }
 
@@ -53,12 +49,7 @@ ModelConfig capped() {
   return c;
 }
 
-// Tied, it begins with too much confidence in what it reads: there is something to learn.
-ModelConfig qwen3_next() {
-  ModelConfig c = tiny_qwen3_next();
-  c.tied_embeddings = true;
-  return c;
-}
+ModelConfig qwen3_next() { return with_tied_embeddings(tiny_qwen3_next()); }
 
 // A stream twice as wide as hidden states.
 ModelConfig wide() {

@@ -54,6 +54,12 @@ inline bool has_something_to_learn(double loss, const ModelConfig& model) {
   return loss > 1.02 * std::log(static_cast<double>(model.vocab));
 }
 
+// Tied, a model begins with too much confidence in what it reads: there is something to learn.
+inline ModelConfig with_tied_embeddings(ModelConfig model) {
+  model.tied_embeddings = true;
+  return model;
+}
+
 struct Outcome {
   std::vector<double> losses, mtp_losses, norms;
   // All master weights, whole, by name; of tensor and expert ranks' parts, by name and place.

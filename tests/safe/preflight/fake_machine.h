@@ -19,22 +19,13 @@ class FakeMachine {
  public:
   FakeMachine() {
     std::filesystem::create_directories(tools());
-    // Hundreds of small files: in memory where that is possible.
-    std::string name =
-        (Path(::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : folder_.path()) / "primus-fake-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw FileError("cannot create a temporary folder", errno);
-    root_ = name;
     set("PATH", tools().string());
   }
 
-  ~FakeMachine() {
-    std::error_code ignored;
-    std::filesystem::remove_all(root_, ignored);
-  }
   FakeMachine(const FakeMachine&) = delete;
   FakeMachine& operator=(const FakeMachine&) = delete;
 
-  const Path& root() const { return root_; }
+  const Path& root() const { return root_.path(); }
   Path tools() const { return folder_.path() / "bin"; }
 
   void write(const std::string& name, const std::string& text) {
@@ -113,7 +104,8 @@ class FakeMachine {
 
  private:
   primus::test::TemporaryFolder folder_;  // of the tools
-  Path root_;
+  // Hundreds of small files: in memory where that is possible.
+  primus::test::TemporaryFolder root_{::access("/dev/shm", W_OK) == 0 ? Path("/dev/shm") : folder_.path()};
   std::map<std::string, std::string> environment_;
   std::map<std::string, std::optional<Space>> spaces_;
   ClockState clock_{.known = true, .synchronised = true, .told_by = "chronyc"};

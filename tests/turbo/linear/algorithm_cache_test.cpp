@@ -10,18 +10,13 @@
 #include <thread>
 
 #include "base/files/file.h"
+#include "base/temporary_folder.h"
 
 namespace primus::turbo {
 namespace {
 
 class AlgorithmCacheTest : public ::testing::Test {
  protected:
-  AlgorithmCacheTest() {
-    std::string name = (std::filesystem::temp_directory_path() / "primus-algorithms-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  ~AlgorithmCacheTest() override { std::filesystem::remove_all(folder_); }
-
   AlgorithmCache cache() const { return {folder_, "NVIDIA H200/x", "cublaslt-130100"}; }
   static AlgorithmChoice choice(std::uint64_t first) {
     return {.algorithm = {first, 0xffffffffffffffffULL, 3, 4, 5, 6, 7, 8},
@@ -42,7 +37,8 @@ class AlgorithmCacheTest : public ::testing::Test {
   void write(const std::string& text) const { std::ofstream(cache().file()) << text; }
   std::string read() const { return read_file(cache().file()); }
 
-  std::string folder_;
+  const primus::test::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path().string();
   int measurements_ = 0;
 };
 

@@ -337,13 +337,8 @@ TEST(HuggingFace, MistakesInTheConfigNameItsFolder) {
 
 class SavedTokenizer : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "primus-tokenizer-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::filesystem::path folder_;
+  const test::TemporaryFolder temporary_;
+  const Path& folder_ = temporary_.path();
 };
 
 TEST_F(SavedTokenizer, LoadsAgain) {

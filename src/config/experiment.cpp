@@ -14,6 +14,7 @@
 #include "config/overrides.h"
 #include "config/problems.h"
 #include "config/readers.h"
+#include "config/stages.h"
 #include "config/validate.h"
 #include "config/zero_bubble.h"
 
@@ -63,6 +64,12 @@ void add_layers(Loading& loading, const Value& arguments) {
   add_layer(loading, arguments, Layer::kCommandLine);
 }
 
+// Mock data replaces texts, whatever paths are set; validate_native() has warned of it.
+void drop_unread_paths(TrainerConfig& c) {
+  if (!c.mock_data || stage_of(c).material != Material::kText) return;
+  for (auto* paths : {&c.data_path, &c.train_data_path, &c.valid_data_path, &c.test_data_path}) paths->clear();
+}
+
 Experiment load(FileLoader& files, Value root, const fs::path& file, std::span<const std::string> arguments,
                 const LoadOptions& options) {
   Loading loading{.files = files,
@@ -86,7 +93,8 @@ Experiment load(FileLoader& files, Value root, const fs::path& file, std::span<c
   derive_fields(loading.result);
   if (native) {
     derive_native_settings(loading);
-    validate_native(loading.result, problems);
+    validate_native(loading.result, problems, loading.result.warnings);
+    drop_unread_paths(loading.result.trainer);
   }
   problems.throw_if_any();
   if (loading.kept_settings.is_map()) loading.result.settings = std::move(loading.kept_settings);
@@ -102,8 +110,8 @@ void set_train_iters(Experiment& experiment, int64_t train_iters) {
     experiment.trainer.lr_decay_iters = 0;
   derive_fields(experiment);
   Problems problems;
-  Experiment checked = experiment;  // keeps the warnings that load_experiment() has given
-  validate_native(checked, problems);
+  std::vector<std::string> told_before;  // by load_experiment()
+  validate_native(experiment, problems, told_before);
   problems.throw_if_any();
 }
 

@@ -23,8 +23,8 @@ constexpr int64_t kMaxHeadWidth = 1 << 14;  // that of the key kv_channels
 
 class Validator {
  public:
-  Validator(Experiment& experiment, Problems& problems)
-      : experiment_(experiment), config_(experiment.trainer), problems_(problems) {}
+  Validator(const Experiment& experiment, Problems& problems, std::vector<std::string>& warnings)
+      : experiment_(experiment), config_(experiment.trainer), problems_(problems), warnings_(warnings) {}
 
   void run() {
     batches();
@@ -58,7 +58,7 @@ class Validator {
   }
 
   void warn(std::string_view key, const std::string& what) {
-    experiment_.warnings.push_back(experiment_.provenance_of(key).describe() + ": " + what);
+    warnings_.push_back(experiment_.provenance_of(key).describe() + ": " + what);
   }
 
   bool is_set(std::string_view key) const { return experiment_.provenance_of(key).layer > Layer::kDerived; }
@@ -530,14 +530,8 @@ class Validator {
     if (!text) {
       // said by conversations()
     } else if (config_.mock_data) {
-      if (!config_.data_path.empty() || separate) {
+      if (!config_.data_path.empty() || separate)
         warn("mock_data", "mock_data is true, so the data paths are not read");
-        TrainerConfig& trainer = experiment_.trainer;
-        for (auto* paths : {&trainer.data_path, &trainer.train_data_path, &trainer.valid_data_path,
-                            &trainer.test_data_path}) {
-          paths->clear();
-        }
-      }
     } else if (config_.data_path.empty() && config_.train_data_path.empty() &&
                (config_.train_iters > 0 || length_is_open(config_))) {
       refuse({"train_data_path"}, "there is no training data",
@@ -555,9 +549,10 @@ class Validator {
     }
   }
 
-  Experiment& experiment_;
+  const Experiment& experiment_;
   const TrainerConfig& config_;
   Problems& problems_;
+  std::vector<std::string>& warnings_;
 };
 
 }  // namespace
@@ -625,6 +620,8 @@ bool is_said(const Experiment& experiment, std::string_view name) {
   return !same_value(key, unsaid, experiment.trainer);
 }
 
-void validate_native(Experiment& experiment, Problems& problems) { Validator(experiment, problems).run(); }
+void validate_native(const Experiment& experiment, Problems& problems, std::vector<std::string>& warnings) {
+  Validator(experiment, problems, warnings).run();
+}
 
 }  // namespace primus::config

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <regex>
 #include <set>
@@ -70,6 +71,17 @@ std::vector<std::pair<std::string, std::string>> definitions(const std::string& 
       found.emplace_back((*match)[1], path);
   }
   return found;
+}
+
+// The tests below count files; these are words of many files and of none, and an entry in a comment.
+TEST(Newcomers, TheSearchFindsEveryFileAndNoOther) {
+  EXPECT_GT(files_with("CommandEntry").size(), 40U);
+  EXPECT_GT(files_with("CommandEntry", "cli/").size(), 40U);
+  EXPECT_TRUE(files_with("CommandEntr").empty()) << "a part of a word";
+  EXPECT_TRUE(files_with("CommandEntry", "turbo/").empty());
+  // bench/benchmark_entry.h shows one as an example.
+  const auto memory = definitions("bench/", "extern const BenchmarkEntry (kMemoryEntry)");
+  EXPECT_EQ(memory.size(), 1U);
 }
 
 TEST(Newcomers, ACommandIsOneFile) {
@@ -154,6 +166,15 @@ TEST(Newcomers, APreflightCheckIsOneFile) {
     EXPECT_EQ(files_with(option), std::set<std::string>{"safe/preflight/host_checks.cpp"}) << option;
   EXPECT_EQ(files_with("shared_memory_gib"),
             (std::set<std::string>{"safe/preflight/check.h", "safe/preflight/host_checks.cpp"}));
+  // Speeds, storage, experiments and clusters are judged by checks, too.
+  std::map<std::string, int> of_category;
+  for (const auto& [category, file] :
+       definitions("safe/preflight/", "^extern const Check k\\w+\\{[^;]*\"(\\w+)\\.[\\w-]+\",\\s"))
+    ++of_category[category];
+  for (const char* category : {"host", "gpu", "network", "performance", "storage", "experiment", "cluster"})
+    EXPECT_GT(of_category[category], 0) << category;
+  EXPECT_EQ(files_with("\"--gemm-tflops-min\""), std::set<std::string>{"safe/preflight/performance.cpp"});
+  EXPECT_EQ(files_with("\"--rccl-gbs-min\""), std::set<std::string>{"safe/preflight/all_reduce.cpp"});
 }
 
 // A benchmark of a device: its work, which ends with its entry, and its command. A command names the entry by
@@ -221,6 +242,39 @@ TEST(Newcomers, NoListNamesAnOperator) {
   for (const std::string& file : files_with("lion", "turbo/"))
     EXPECT_TRUE(file.starts_with("turbo/lion/")) << file;
   EXPECT_TRUE(files_with("lion", "scripts/").empty());
+}
+
+// turbo_check_test runs what each operator's folder says of its own kernels, and of no other's.
+TEST(Newcomers, AnOperatorsChecksStandBesideItsTest) {
+  const fs::path tests = fs::path(PRIMUS_SOURCE_DIR) / "tests/turbo";
+  std::map<std::string, std::set<std::string>> kernels;  // by folder
+  for (const auto& [kernel, header] :
+       definitions("turbo/", "^  static constexpr KernelId kId = KernelId::k(\\w+);"))
+    kernels[fs::path(header).parent_path().filename()].insert(kernel);
+  EXPECT_GT(kernels.size(), 30U);
+  for (const auto& [folder, own] : kernels) {
+    std::ifstream file(tests / folder / "checks.cpp");
+    const std::string checks{std::istreambuf_iterator<char>(file), {}};
+    for (const std::string& kernel : own) EXPECT_TRUE(has_word(checks, kernel)) << folder << ": " << kernel;
+  }
+}
+
+// Types that are stored and moved. Besides, kernels have types that they compute in, each operator its own.
+TEST(Newcomers, ADtypeIsTenFiles) {
+  for (const char* type : {"kI8", "kI16", "kU16", "kF8E5M2"}) {
+    const std::set<std::string> files = files_with(type);
+    EXPECT_GE(files.size(), 4U) << type;
+    EXPECT_LE(files.size(), 10U) << type;
+  }
+  // fp16, which linear layers and attention compute in: what is neither a kernel nor offers one.
+  int files = 0;
+  for (const std::string& file : files_with("kF16")) {
+    const std::string folder = file.substr(0, file.find('/'));
+    if (folder != "turbo" && folder != "bench" && folder != "cli" && !file.starts_with("lm/exchange/"))
+      ++files;
+  }
+  EXPECT_GT(files, 4);
+  EXPECT_LE(files, 10);
 }
 
 // A family names the member of ModelConfig; the setting's own name is in two tables, and in no backend's

@@ -56,10 +56,9 @@ class DeviceList final : public Command {
 extern const CommandEntry kDeviceList{
     "device list",
     "Lists the devices that can compute here",
-    "The CPU is always there. Other kinds are plug-ins, libprimus_<kind>.so, which are searched beside the\n"
+    "The CPU is always there. Other kinds are plug-ins, libprimus_<kind>.so, which are searched beside the "
     "program and in ../lib/primus, or in the folders of PRIMUS_PLUGIN_PATH alone where that is set. A "
-    "plug-in\n"
-    "that is installed and finds no device says why.",
+    "plug-in that is installed and finds no device says why.",
     "primus device list\n"
     "primus device list --json",
     make_command<DeviceList>,

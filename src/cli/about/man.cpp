@@ -86,8 +86,7 @@ class Man final : public Command {
 extern const CommandEntry kMan{
     "man",
     "Prints manual pages, or writes them to a folder",
-    "The pages are made from the same definitions as --help. 'man -l' shows one; a folder named man1 below "
-    "a\n"
+    "The pages are made from the same definitions as --help. 'man -l' shows one; a folder named man1 below a "
     "folder of MANPATH makes 'man primus' find them. Files of the same names are replaced.",
     "primus man train-pretrain | man -l -\n"
     "primus man --output ~/.local/share/man/man1",

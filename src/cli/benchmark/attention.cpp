@@ -219,7 +219,7 @@ extern const CommandEntry kBenchmarkAttention{
     "benchmark attention",
     "Times attention, forward and backward",
     "Only scores that a query sees count as work. --shapes-json-path takes a JSON list of objects with "
-    "model,\nseqlen_q, seqlen_kv, num_head_q, num_head_kv, head_dim_qk, head_dim_v and "
+    "model, seqlen_q, seqlen_kv, num_head_q, num_head_kv, head_dim_qk, head_dim_v and "
     "causal.\n\n" PRIMUS_BENCHMARK_DETAILS,
     "primus benchmark attention --device cuda --dtype bf16 --seq-length 8192\n"
     "primus benchmark attention --seq-length 512 --heads 8 --kv-heads 2 --head-dim 64 --csv\n"

@@ -56,10 +56,9 @@ class BenchmarkCheckpoint final : public Command {
 extern const CommandEntry kBenchmarkCheckpoint{
     "benchmark checkpoint",
     "Times saving and loading checkpoints in a folder, synced to the disk",
-    "By the code that training saves and loads with: safetensors, checksums, rename. Each repetition saves,\n"
+    "By the code that training saves and loads with: safetensors, checksums, rename. Each repetition saves, "
     "loads, and loads again after asking the system to drop its cache. What is read is compared with what "
-    "was\n"
-    "written.\n\n" PRIMUS_BASELINE_HELP,
+    "was written.\n\n" PRIMUS_BASELINE_HELP,
     "primus benchmark checkpoint --path /shared/checkpoints --size 10G\n"
     "primus benchmark checkpoint --size 100M --repeat 3 --json",
     make_command<BenchmarkCheckpoint>,

@@ -47,7 +47,7 @@ class BenchmarkData final : public Command {
 extern const CommandEntry kBenchmarkData{
     "benchmark data",
     "Times the data path of an experiment: opening it, and batches",
-    "As training takes them, and in its order; nothing is computed. 'read ahead' is what a training step\n"
+    "As training takes them, and in its order; nothing is computed. 'read ahead' is what a training step "
     "waits for at the least.\n\n" PRIMUS_BASELINE_HELP,
     "primus benchmark data --config exp.yaml\n"
     "primus benchmark data --config exp.yaml data_path=corpus/en seq_length=8192 --json",

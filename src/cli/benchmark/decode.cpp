@@ -104,9 +104,8 @@ class BenchmarkDecode final : public Command {
 extern const CommandEntry kBenchmarkDecode{
     "benchmark decode",
     "Times writing tokens: one text, and many at a time",
-    "Weights are random, and nothing is read from disk. A step reads one token of every text and chooses "
-    "the\n"
-    "next one, greedily; it ends when the program has the tokens. GB/s count every weight once and the keys\n"
+    "Weights are random, and nothing is read from disk. A step reads one token of every text and chooses the "
+    "next one, greedily; it ends when the program has the tokens. GB/s count every weight once and the keys "
     "and values of every text; 'copy' is their share of a large copy's rate, measured in the same "
     "run.\n\n" PRIMUS_BASELINE_HELP,
     "primus benchmark decode --model llama3.1_8B --device cuda\n"

@@ -164,9 +164,9 @@ class BenchmarkGemmDeepseek final : public BenchmarkModelGemm {
 extern const CommandEntry kBenchmarkGemmDense{
     "benchmark gemm-dense",
     "Times the matrix products of a model's layers",
-    "Attention's projections, the feed-forward and the head, each as forward product, input gradient and\n"
-    "weight gradient; of a mixture of experts the experts' products, too. Sizes replace the model's.\n"
-    "\n" PRIMUS_BENCHMARK_DETAILS "\n\n" PRIMUS_FP8_DETAILS,
+    "Attention's projections, the feed-forward and the head, each as forward product, input gradient and "
+    "weight gradient; of a mixture of experts the experts' products, too. Sizes replace the "
+    "model's.\n\n" PRIMUS_BENCHMARK_DETAILS "\n\n" PRIMUS_FP8_DETAILS,
     "primus benchmark gemm-dense --model llama3.1_8B --device cuda --dtype bf16\n"
     "primus benchmark gemm-dense --model qwen2.5_0.5B --mbs 1 --seqlen 512 --output gemm.html\n"
     "primus benchmark gemm-dense --model Llama2_70B --mbs 4 --seqlen 4096 --csv",
@@ -176,11 +176,9 @@ extern const CommandEntry kBenchmarkGemmDense{
 extern const CommandEntry kBenchmarkGemmDeepseek{
     "benchmark gemm-deepseek",
     "Times the matrix products of DeepSeek's layers: latent attention, experts",
-    "The steps of latent attention, dense, routed and shared experts, and the head, each as forward "
-    "product,\n"
-    "input gradient and weight gradient. --model takes V2_Lite, V2, V3, and every preset or folder; sizes\n"
-    "replace the model's.\n"
-    "\n" PRIMUS_BENCHMARK_DETAILS "\n\n" PRIMUS_FP8_DETAILS,
+    "The steps of latent attention, dense, routed and shared experts, and the head, each as forward product, "
+    "input gradient and weight gradient. --model takes V2_Lite, V2, V3, and every preset or folder; sizes "
+    "replace the model's.\n\n" PRIMUS_BENCHMARK_DETAILS "\n\n" PRIMUS_FP8_DETAILS,
     "primus benchmark gemm-deepseek --model V2_Lite --device cuda --dtype bf16\n"
     "primus benchmark gemm-deepseek --model V3 --mbs 1 --seqlen 4096 --output v3.csv --append\n"
     "primus benchmark gemm-deepseek --hidden-size 4096 --n-routed-experts 32 --moe-intermediate-size 2048",

@@ -87,14 +87,12 @@ class BenchmarkTrain final : public Command {
 extern const CommandEntry kBenchmarkTrain{
     "benchmark train",
     "Times training steps of an experiment, and where the time goes",
-    "Random tokens stand for data, and nothing is written. Model FLOP/s are compared with the peak of large\n"
+    "Random tokens stand for data, and nothing is written. Model FLOP/s are compared with the peak of large "
     "matrix products, measured in the same run.\n\n"
     "--ceiling adds a second one: a step that were nothing but the model's products and attention, each at "
-    "the "
-    "rate\nthat it has alone.\n\n"
+    "the rate that it has alone.\n\n"
     "--trace FILE records every kernel and copy of further steps, by stream. The same of a training run, and "
-    "of\n"
-    "several ranks, is the key profile.\n\n" PRIMUS_BASELINE_HELP,
+    "of several ranks, is the key profile.\n\n" PRIMUS_BASELINE_HELP,
     "primus benchmark train --config examples/native/configs/CPU/llama_124M-pretrain.yaml --steps 10\n"
     "primus benchmark train --config exp.yaml --steps 20 --json micro_batch_size=8\n"
     "primus benchmark train --config exp.yaml --steps 20 --baseline compare last-week.json\n"

@@ -126,8 +126,7 @@ extern const CommandEntry kConfigShow{
 extern const CommandEntry kConfigValidate{
     "config validate",
     "Checks an experiment file",
-    "Exit code 0 when it is valid, 2 when not: each problem is shown with its "
-    "file, line and column, and the\n"
+    "Exit code 0 when it is valid, 2 when not: each problem is shown with its file, line and column, and the "
     "next step. With --json, \"problems\" lists them all.",
     "primus config validate --config exp.yaml\n"
     "primus config validate --config exp.yaml --json lr=1e-3",
@@ -144,9 +143,8 @@ extern const CommandEntry kConfigSchema{"config schema",
 extern const CommandEntry kConfigReference{
     "config reference",
     "Prints every key with its type, default, range and meaning",
-    "With a WORD only the key of that name; or, where there is none, the keys that have it "
-    "in their name,\n"
-    "in their meaning, or in what other programs call them.",
+    "With a WORD only the key of that name; or, where there is none, the keys that have it in their name, in "
+    "their meaning, or in what other programs call them.",
     "primus config reference > config.md\n"
     "primus config reference lr\n"
     "primus config reference learning_rate --json",

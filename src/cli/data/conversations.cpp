@@ -214,11 +214,8 @@ extern const CommandEntry kDataConversations{
     "data conversations",
     "Shows conversations as fine-tuning reads them, with what is learned marked",
     "Reads all of the file, and says at its first mistake where it is. Learned are the assistant's texts and "
-    "what "
-    "ends them;\n"
-    "docs/posttrain.md has the formats, and docs/formats/conversations.md what a file may hold. Without "
-    "--format, the\n"
-    "one is taken that 'train posttrain' takes with this tokenizer.",
+    "what ends them; docs/posttrain.md has the formats, and docs/formats/conversations.md what a file may "
+    "hold. Without --format, the one is taken that 'train posttrain' takes with this tokenizer.",
     "primus data conversations train.jsonl --tokenizer path/to/model\n"
     "primus data conversations data/ --tokenizer path/to/model --format chatml --seq-length 2048 --show 10\n"
     "primus data conversations train.jsonl --tokenizer-type ByteTokenizer --json",

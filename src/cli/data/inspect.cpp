@@ -271,8 +271,8 @@ class DataInspect final : public Command {
 extern const CommandEntry kDataInspect{
     "data inspect",
     "Shows what a data set holds, and the order in which training reads it",
-    "The order is Megatron-LM's own: with --order, one JSON object holds the samples of each split,\n"
-    "of seq-length + 1 tokens each.",
+    "The order is Megatron-LM's own: with --order, one JSON object holds the samples of each split, of "
+    "seq-length + 1 tokens each.",
     "primus data inspect data/books_text_document --tokenizer tokenizer.json\n"
     "primus data inspect data/books_text_document --order --seq-length 1024 --split 98,1,1 --samples "
     "100,10,10\n"

@@ -307,8 +307,8 @@ extern const CommandEntry kDataTokenize{
     "data tokenize",
     "Turns text or JSON lines into .bin/.idx training data",
     "The options and files are those of Megatron's preprocess_data.py; the files appear complete or not at "
-    "all,\nand replace older ones only with --overwrite. Stopped with Ctrl-C or killed, the same command "
-    "goes on where it was.",
+    "all, and replace older ones only with --overwrite. Stopped with Ctrl-C or killed, the same command goes "
+    "on where it was.",
     "primus data tokenize -i books/ -o data/books -t tokenizer.json --append-eod\n"
     "primus data tokenize -i 'corpus/*.jsonl.zst' -o data/corpus -t tokenizer.model --json-keys title text",
     make_command<DataTokenize>,
@@ -318,8 +318,7 @@ extern const CommandEntry kDataTrainTokenizer{
     "data train-tokenizer",
     "Learns a byte-level BPE tokenizer from text",
     "Writes a tokenizer.json that Hugging Face tokenizers and Primus load. One that is there is replaced "
-    "only\n"
-    "with --overwrite: data and models that were made with it would not fit the new one.",
+    "only with --overwrite: data and models that were made with it would not fit the new one.",
     "primus data train-tokenizer -i book.txt -o tokenizer --vocab-size 4096\n"
     "primus data train-tokenizer -i chats.jsonl -o tokenizer --special '<|im_start|>' --special '<|im_end|>'",
     make_command<DataTrainTokenizer>,

@@ -198,7 +198,7 @@ extern const CommandEntry kDepsList{
     "deps list",
     "Lists the versions of other frameworks that Primus was checked with",
     "Frameworks that experiments can name: Megatron-LM, TorchTitan and MaxText; and what AMD Primus has "
-    "beside\nthem, which is fetched by its name alone. What is pinned stands in presets/backends/pins.yaml.",
+    "beside them, which is fetched by its name alone. What is pinned stands in presets/backends/pins.yaml.",
     "primus deps list\nprimus deps list megatron --json",
     make_command<DepsList>,
     {Section::kDependencies, 1}};
@@ -215,8 +215,8 @@ extern const CommandEntry kDepsCheck{
 extern const CommandEntry kDepsSync{
     "deps sync",
     "Fetches the pinned versions of other frameworks",
-    "Clones each repository at its pinned commit, submodules included. A clone that is there is "
-    "brought to the\npinned commit, and one whose files were changed is left alone.",
+    "Clones each repository at its pinned commit, submodules included. A clone that is there is brought to "
+    "the pinned commit, and one whose files were changed is left alone.",
     "primus deps sync megatron\nprimus deps sync --venv torchtitan --dir /shared/frameworks\n"
     "primus deps sync --dry-run",
     make_command<DepsSync>,

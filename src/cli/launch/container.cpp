@@ -231,11 +231,10 @@ class Container final : public Mode {
 
 const ModeEntry kContainer{
     {"container", "Runs a command in a container",
-     "The command stands after '--'; 'direct [options] --' in front of it gives options to the launcher\n"
-     "within. docker, podman and apptainer are known. The container sees the current folder, this program\n"
-     "(read-only), the node's GPUs and the files of launcher settings that count here, and has no "
-     "privileges\n"
-     "beyond yours: ask for more by options. Variables that begin with PRIMUS_, NCCL_, RCCL_, GLOO_, IONIC_\n"
+     "The command stands after '--'; 'direct [options] --' in front of it gives options to the launcher "
+     "within. docker, podman and apptainer are known. The container sees the current folder, this program "
+     "(read-only), the node's GPUs and the files of launcher settings that count here, and has no privileges "
+     "beyond yours: ask for more by options. Variables that begin with PRIMUS_, NCCL_, RCCL_, GLOO_, IONIC_ "
      "or HIPBLASLT_ are handed on, and HF_TOKEN and WANDB_API_KEY, by their names alone.\n\n"
      "The exit code is the command's; 42 when there is no Primus in the container.",
      "primus container --image rocm/primus:v26.8 -- train pretrain --config exp.yaml\n"

@@ -113,10 +113,9 @@ class Direct final : public Mode {
 
 const ModeEntry kDirect{
     {"direct", "Runs a command on this node",
-     "The command stands after '--'. Commands that several ranks work on ('train pretrain') are run by one\n"
-     "for each GPU of the node, or by GPUS_PER_NODE. On several nodes, run it on each, with NNODES,\n"
-     "NODE_RANK, MASTER_ADDR, MASTER_PORT and a secret, PRIMUS_JOB_TOKEN; within a Slurm job they are "
-     "known.\n"
+     "The command stands after '--'. Commands that several ranks work on ('train pretrain') are run by one "
+     "for each GPU of the node, or by GPUS_PER_NODE. On several nodes, run it on each, with NNODES, "
+     "NODE_RANK, MASTER_ADDR, MASTER_PORT and a secret, PRIMUS_JOB_TOKEN; within a Slurm job they are known. "
      "docs/launch.md has all about hooks, patches, settings (.primus.yaml) and the environment.\n\n"
      "The exit code is the command's, 128 + N when signal N killed it; 1 when a hook or a patch failed.",
      "primus direct -- train pretrain --config exp.yaml\n"

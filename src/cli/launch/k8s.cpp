@@ -223,10 +223,9 @@ class Kubernetes final : public Mode {
 const ModeEntry kKubernetes{
     {"k8s", "Renders a command as a job of Kubernetes, or starts it there",
      "The command stands after '--'; 'direct [options] --' in front of it gives options to the launcher in "
-     "the\n"
-     "pods. Without an action, and with 'render', the manifest is printed; 'apply' hands it to kubectl, and "
-     "makes\n"
-     "the Secret with the job's own random token where there is none. Other settings: k8s: in .primus.yaml.",
+     "the pods. Without an action, and with 'render', the manifest is printed; 'apply' hands it to kubectl, "
+     "and makes the Secret with the job's own random token where there is none. Other settings: k8s: in "
+     ".primus.yaml.",
      "primus k8s --image primus:1 -N 2 --gpus-per-node 8 --gpu-resource amd -- train pretrain --config "
      "/exp.yaml\n"
      "primus k8s apply --kind pytorchjob --image primus:1 --volume pvc/data:/data -- train pretrain "

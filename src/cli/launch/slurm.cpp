@@ -145,18 +145,14 @@ class Slurm final : public Mode {
 
 const ModeEntry kSlurm{
     {"slurm", "Runs a command on the nodes of a Slurm job",
-     "In front of the first '--' stand srun (the default) or sbatch and their options; behind it "
-     "'container'\n"
-     "(the default) or 'direct' with its options, '--', and the command. Each node runs one launcher, which\n"
+     "In front of the first '--' stand srun (the default) or sbatch and their options; behind it 'container' "
+     "(the default) or 'direct' with its options, '--', and the command. Each node runs one launcher, which "
      "knows its place from Slurm's variables and starts the node's ranks: one for each GPU, GPUS_PER_NODE, "
-     "or\n"
-     "slurm.gpus_per_node in .primus.yaml. With --ntasks-per-node, Slurm's tasks are the ranks "
+     "or slurm.gpus_per_node in .primus.yaml. With --ntasks-per-node, Slurm's tasks are the ranks "
      "themselves.\n\n"
      "A batch job is warned two minutes before its time limit (--signal=B:USR1@120): its ranks save and "
-     "stop.\n"
-     "With --requeue it is queued again then, and when a node or a rank is lost, and goes on from there; "
-     "when it\n"
-     "lasted less than ten minutes, three times at the most.",
+     "stop. With --requeue it is queued again then, and when a node or a rank is lost, and goes on from "
+     "there; when it lasted less than ten minutes, three times at the most.",
      "primus slurm srun -N 4 -p gpu -- direct -- train pretrain --config exp.yaml\n"
      "primus slurm sbatch -N 8 -t 8:00:00 --requeue -- direct --numa -- train pretrain --config exp.yaml\n"
      "primus slurm srun -N 2 -- container --image rocm/primus:v26.8 -- train pretrain --config exp.yaml\n"

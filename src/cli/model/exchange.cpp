@@ -109,10 +109,9 @@ class ModelExport final : public ModelExchange {
 extern const CommandEntry kModelImport{
     "model import",
     "Checks a Hugging Face model and writes it as Primus trains it",
-    "Training reads Hugging Face folders as they are (load: FOLDER). An import is for what it cannot read,\n"
+    "Training reads Hugging Face folders as they are (load: FOLDER). An import is for what it cannot read, "
     "weights quantised to fp8 (DeepSeek-V3) or mxfp4 (gpt-oss), and to change the type of weights once. "
-    "Every\n"
-    "tensor is held against config.json before anything is written.",
+    "Every tensor is held against config.json before anything is written.",
     "primus model import gpt-oss-20b gpt-oss-20b-bf16\n"
     "primus model import Llama-3.2-1B llama-fp32 --dtype fp32",
     make_command<ModelImport>,
@@ -122,11 +121,9 @@ extern const CommandEntry kModelExport{
     "model export",
     "Writes a trained model as a Hugging Face folder",
     "Checkpoints are Hugging Face folders already; an export leaves out what only training needs, merges "
-    "LoRA\n"
-    "adapters into the weights, and can change the type of the weights. fp32 takes the master weights of a "
-    "bf16\n"
-    "run. A fine-tuned model has the chat template of what it was taught, and stops where its answers end.\n"
-    "GGUF is not written: llama.cpp's convert_hf_to_gguf.py converts the folder.",
+    "LoRA adapters into the weights, and can change the type of the weights. fp32 takes the master weights "
+    "of a bf16 run. A fine-tuned model has the chat template of what it was taught, and stops where its "
+    "answers end. GGUF is not written: llama.cpp's convert_hf_to_gguf.py converts the folder.",
     "primus model export my-run my-model\n"
     "primus model export my-run/checkpoints/iter_0001000 my-model --dtype bf16",
     make_command<ModelExport>,

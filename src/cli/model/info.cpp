@@ -303,8 +303,7 @@ class ModelInfo final : public Command {
 extern const CommandEntry kModelInfo{
     "model info",
     "Shows what a model is, what training it takes, and what its folder holds",
-    "Memory is what one device needs for one microbatch, measured without taking "
-    "it, with fp32 gradients,\n"
+    "Memory is what one device needs for one microbatch, measured without taking it, with fp32 gradients, "
     "optimizer states and master weights.",
     "primus model info llama3.1_8B\n"
     "primus model info llama3.1_8B --optimizer muon\n"

@@ -170,12 +170,10 @@ class ModelVerify final : public Command {
 extern const CommandEntry kModelVerify{
     "model verify",
     "Compares what a model computes with outputs of a reference",
-    "Compares logits, loss, every gradient and a few AdamW steps with files that another implementation\n"
+    "Compares logits, loss, every gradient and a few AdamW steps with files that another implementation "
     "wrote. The error of a tensor is normalised: its largest difference over the reference's largest "
-    "element.\n"
-    "In bf16 a single gradient may be off by twice the limit. Exit code 0 only when everything is within "
-    "its\n"
-    "limit, 3 otherwise.",
+    "element. In bf16 a single gradient may be off by twice the limit. Exit code 0 only when everything is "
+    "within its limit, 3 otherwise.",
     "primus model verify tests/golden/models/llama --inputs tests/golden/models/llama/io.safetensors\n"
     "primus model verify DIR --inputs io.safetensors --grads grads.safetensors --trajectory golden.json "
     "--json",

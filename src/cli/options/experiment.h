@@ -50,8 +50,7 @@ void apply_environment(const config::Experiment& experiment);
 
 // What the help of these commands says about overrides.
 inline constexpr std::string_view kOverrideHelp =
-    "Overrides change the experiment for this once: key=value, --key value, --key=value or --flag, where "
-    "key\n"
+    "Overrides change the experiment for this once: key=value, --key value, --key=value or --flag, where key "
     "is a trainer key (lr), a top-level key (exp_name) or a dotted path. 'primus config reference' has them "
     "all.";
 

@@ -192,18 +192,13 @@ extern const CommandEntry kNodeSmoke{
     "node_smoke",
     "Checks every node by itself, without a rendezvous, and says which to leave out",
     "Every node writes smoke/HOST.json; node 0 (NODE_RANK, SLURM_NODEID) waits for all, compares them, and "
-    "writes\n"
-    "smoke_report.md, .html and .json, passing_nodes.txt and failing_nodes.txt, which fit 'srun --nodelist' "
-    "and\n"
-    "'srun --exclude'. Checks as 'primus preflight', and exact products on each GPU; with --tier2-perf "
-    "speeds too.\n\n"
+    "writes smoke_report.md, .html and .json, passing_nodes.txt and failing_nodes.txt, which fit 'srun "
+    "--nodelist' and 'srun --exclude'. Checks as 'primus preflight', and exact products on each GPU; with "
+    "--tier2-perf speeds too.\n\n"
     "Of several tasks on a node the first one looks. Thresholds of speeds need --tier2-perf; what is "
-    "demanded "
-    "and\n"
-    "cannot be seen has failed.\n\n"
+    "demanded and cannot be seen has failed.\n\n"
     "Exit code: 0 where nothing failed, 1 where something did or a node is missing, 2 for wrong arguments. "
-    "Within\n"
-    "a step of Slurm's node 0 has the exit code for all.",
+    "Within a step of Slurm's node 0 has the exit code for all.",
     "primus node_smoke\n"
     "srun -N 4 --ntasks-per-node=1 primus node_smoke --tier2-perf --dump-path /shared/smoke\n"
     "primus node_smoke --expected-gpus 8 --expected-rdma-nics 8 --require-tools nvidia-smi,ibstat\n"

@@ -439,19 +439,14 @@ extern const CommandEntry kPreflight{
     "preflight",
     "Checks the machines of a job and measures how fast they are, before it is trained on",
     "Host, GPUs, network, products, memory, silent corruption, storage, and what the ranks exchange: each "
-    "finding\n"
-    "says what was found, what is wanted and why, and what to do. A check that cannot be made has failed. "
-    "With\n"
-    "torchrun's environment (primus slurm, k8s, direct; torchrun) all ranks take part, and rank 0 compares: "
-    "versions,\n"
-    "clocks, speeds, missing nodes, slow nodes. On one machine with several GPUs it starts a rank for "
-    "each.\n\n"
+    "finding says what was found, what is wanted and why, and what to do. A check that cannot be made has "
+    "failed. With torchrun's environment (primus slurm, k8s, direct; torchrun) all ranks take part, and rank "
+    "0 compares: versions, clocks, speeds, missing nodes, slow nodes. On one machine with several GPUs it "
+    "starts a rank for each.\n\n"
     "Without options everything runs. --host, --gpu and --network alone check without measuring; --perf-test "
-    "and\n"
-    "--tests measure without checking. Thresholds are in presets/hardware.\n\n"
+    "and --tests measure without checking. Thresholds are in presets/hardware.\n\n"
     "Writes DUMP-PATH/NAME.md, .html and .json. Exit code: 0 where nothing failed, 2 where something did or "
-    "the\n"
-    "arguments are wrong; with --strict, 1 where there are warnings.",
+    "the arguments are wrong; with --strict, 1 where there are warnings.",
     "primus preflight --quick\n"
     "primus preflight --host --gpu --network\n"
     "primus preflight --tests gemm,intra-allreduce --comm-sizes-mb 64,1024 --plot\n"

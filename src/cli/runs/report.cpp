@@ -143,12 +143,11 @@ class Report final : public Command {
 extern const CommandEntry kReport{
     "report",
     "Writes the curves of runs into one HTML page, side by side",
-    "Loss, validation, gradient norm, learning rate, throughput, memory and expert balance, with the values\n"
+    "Loss, validation, gradient norm, learning rate, throughput, memory and expert balance, with the values "
     "under the cursor, zoom, log scale and smoothing, and what the runs' settings differ in. The page needs "
-    "no\n"
-    "network and no other file, and prints well. A run that still trains is shown as far as it is.\n\n"
+    "no network and no other file, and prints well. A run that still trains is shown as far as it is.\n\n"
     "--mlflow FOLDER writes the runs as files of MLflow instead. A run's folder is always the same run "
-    "there;\none without a step is left out, with a note.",
+    "there; one without a step is left out, with a note.",
     "primus report output/primus/root/quickstart\n"
     "primus report output/team/user/try1 output/team/user/try2 -o compare.html\n"
     "primus report output/team/user --mlflow mlruns\n"

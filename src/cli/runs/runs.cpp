@@ -203,16 +203,14 @@ class Runs final : public Command {
 extern const CommandEntry kRuns{
     "runs",
     "Lists the runs under a folder: state, step, loss, speed, why they ended, warnings, settings",
-    "running: a process trains in it. finished: its last step is done, or its target_eval_loss reached.\n"
-    "diverged: finished, but the loss has grown and stayed high. interrupted: it was stopped, and its "
-    "newest\n"
-    "checkpoint holds its last step. crashed: it failed or was killed; the same command again continues "
-    "from\n"
-    "the newest checkpoint. damaged: its files cannot be read. The last column says why a run ended\n"
-    "(SIGTERM, exit_interval, NaN, disk full, out of memory, killed, error) and how many warnings it has\n"
-    "(warnings.jsonl). Below a run are its error, its last warning and its settings that most of the listed\n"
-    "runs do not share. Loss is that of the last step, validation the newest, both per token. BITS/B is the\n"
-    "validation loss in bits per byte of text, which compares runs with different tokenizers. Tokens per\n"
+    "running: a process trains in it. finished: its last step is done, or its target_eval_loss reached. "
+    "diverged: finished, but the loss has grown and stayed high. interrupted: it was stopped, and its newest "
+    "checkpoint holds its last step. crashed: it failed or was killed; the same command again continues from "
+    "the newest checkpoint. damaged: its files cannot be read. The last column says why a run ended "
+    "(SIGTERM, exit_interval, NaN, disk full, out of memory, killed, error) and how many warnings it has "
+    "(warnings.jsonl). Below a run are its error, its last warning and its settings that most of the listed "
+    "runs do not share. Loss is that of the last step, validation the newest, both per token. BITS/B is the "
+    "validation loss in bits per byte of text, which compares runs with different tokenizers. Tokens per "
     "second are per device, and age is the time since the run last wrote metrics.",
     "primus runs\n"
     "primus runs output/team --state running\n"

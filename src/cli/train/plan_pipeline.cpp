@@ -150,14 +150,12 @@ class PlanPipeline final : public Command {
 extern const CommandEntry kPlanPipeline{
     "plan pipeline",
     "Draws a pipeline schedule: its gaps, and the activations it holds",
-    "The drawing is of the lists of work that training runs. With --config it is the schedule of an\n"
-    "experiment; without, that of --schedule, --stages and --microbatches. Stages that a transfer would "
-    "keep\n"
-    "waiting do so in the drawing, with --transfer. A chunk's whole backward pass takes --backward and\n"
+    "The drawing is of the lists of work that training runs. With --config it is the schedule of an "
+    "experiment; without, that of --schedule, --stages and --microbatches. Stages that a transfer would keep "
+    "waiting do so in the drawing, with --transfer. A chunk's whole backward pass takes --backward and "
     "--weight together.\n\n"
-    "With --trace it is what ran: the timeline of a step on the ranks that train with profile=true and\n"
-    "profile_ranks=all, above the one that the schedule promises for work of those times, and the bubbles "
-    "of\n"
+    "With --trace it is what ran: the timeline of a step on the ranks that train with profile=true and "
+    "profile_ranks=all, above the one that the schedule promises for work of those times, and the bubbles of "
     "both.",
     "primus plan pipeline --schedule zero-bubble --stages 4 --microbatches 8\n"
     "primus plan pipeline --schedule v-half --stages 8 --microbatches 32 --transfer 0.1 --svg schedule.svg\n"

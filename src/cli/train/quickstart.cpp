@@ -360,8 +360,7 @@ class Quickstart final : public Command {
 extern const CommandEntry kQuickstart{
     "quickstart",
     "Trains a small Llama on real text in a minute and prints a sample",
-    "Learns a tokenizer, trains a model of 2 million parameters, prints a sample "
-    "and what to try next. Works\n"
+    "Learns a tokenizer, trains a model of 2 million parameters, prints a sample and what to try next. Works "
     "offline and on any CPU. Called again, it goes on with an interrupted run.",
     "primus quickstart\n"
     "primus quickstart --text book.txt --seconds 300 --again",

@@ -172,17 +172,13 @@ extern const CommandEntry kChat{
     "chat",
     "Talks with a trained model",
     "Reads a line, writes the reply, and keeps the conversation. A run of 'train posttrain' is asked in the "
-    "format\n"
-    "it was fine-tuned on, and another model in that of its chat template, where it is one that --template "
-    "names.\n"
-    "Without either, turns are plain lines 'User: ...' and 'Assistant: ...'. A model that was only "
-    "pre-trained\n"
-    "continues the conversation as a text; it has not learned to answer. /help lists what can be typed.\n\n"
+    "format it was fine-tuned on, and another model in that of its chat template, where it is one that "
+    "--template names. Without either, turns are plain lines 'User: ...' and 'Assistant: ...'. A model that "
+    "was only pre-trained continues the conversation as a text; it has not learned to answer. /help lists "
+    "what can be typed.\n\n"
     "On a terminal lines can be edited: arrows, Home and End, Ctrl-A/E/K/U/W/Y, and the lines before with "
-    "the\n"
-    "arrows up and down. Pasted text may have several lines. Ctrl-C stops a reply, drops what is typed, and "
-    "on\n"
-    "an empty line ends, as Ctrl-D does.",
+    "the arrows up and down. Pasted text may have several lines. Ctrl-C stops a reply, drops what is typed, "
+    "and on an empty line ends, as Ctrl-D does.",
     "primus chat output/primus/root/quickstart\n"
     "primus chat DIR --template chatml --system 'You answer in one word.'\n"
     "echo 'Who are you?' | primus chat DIR -t 0",

@@ -197,11 +197,11 @@ class EvalLoss final : public Command {
 extern const CommandEntry kEvalLoss{
     "eval loss",
     "Measures how well a model predicts a text, or the answers of conversations",
-    "Prints the mean loss per token, perplexity, and bits per byte, which compares models with different\n"
+    "Prints the mean loss per token, perplexity, and bits per byte, which compares models with different "
     "tokenizers. Windows of --seq-length tokens follow each other; each token is predicted once.\n\n"
     "With --conversations each conversation stands alone, and the tokens that count are those that "
-    "fine-tuning\n"
-    "learns: the loss is what 'train posttrain' calls the validation loss of these conversations.\n\n"
+    "fine-tuning learns: the loss is what 'train posttrain' calls the validation loss of these "
+    "conversations.\n\n"
     "A loss that is not a number ends with exit code 3 and names the operator that gave the first one.",
     "primus eval loss output/primus/root/quickstart --data book.txt\n"
     "primus eval loss output/primus/root/tuned --conversations held_out.jsonl\n"

@@ -316,15 +316,12 @@ class Generate final : public Command {
 extern const CommandEntry kGenerate{
     "generate",
     "Writes on from a prompt with a trained model",
-    "The text streams to standard output, prompt included. It is a function of model, prompt, settings and\n"
-    "seed: the same command writes the same text. Without a prompt it begins from nothing; one that comes\n"
+    "The text streams to standard output, prompt included. It is a function of model, prompt, settings and "
+    "seed: the same command writes the same text. Without a prompt it begins from nothing; one that comes "
     "through a pipe or from a file is read whole, with its final newline.\n\n"
     "--prompts writes many texts together and prints one JSON object a line, in the order of the prompts. "
-    "Prompt i,\n"
-    "counted from 0, uses seed N+i unless it sets one, and gets the text that --prompt and --seed would "
-    "write; in "
-    "bf16\n"
-    "rounding may choose another token.",
+    "Prompt i, counted from 0, uses seed N+i unless it sets one, and gets the text that --prompt and --seed "
+    "would write; in bf16 rounding may choose another token.",
     "primus generate output/primus/root/quickstart --prompt 'In the beginning'\n"
     "primus generate Llama-3.2-1B -p 'The moon is' -n 64 -t 0 --dtype bf16\n"
     "printf 'And God said' | primus generate DIR --json\n"

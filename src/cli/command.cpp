@@ -51,6 +51,11 @@ std::vector<std::string> split_names(std::string_view names) {
 
 std::vector<std::string> all_of_them(const std::vector<std::string>& values) { return values; }
 
+Argument& Argument::between(double least, double most) {
+  range.emplace(least, most);
+  return *this;
+}
+
 Argument& Arguments::option(std::string_view names, std::string value, Target target, std::string help) {
   return arguments_.emplace_back(Argument{split_names(names), std::move(value), std::move(help), target});
 }

@@ -9,6 +9,8 @@
 //   };
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -16,6 +18,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -81,6 +84,19 @@ struct Argument {
   // Of its values those that name files or folders which have to be there; null: none. Launchers look for
   // them before they start anything.
   std::vector<std::string> (*reads)(const std::vector<std::string>& values) = nullptr;
+  // See between() and default_note().
+  std::optional<std::pair<double, double>> range = {};
+  std::string shown_default = {};
+
+  // For a number: what is below `least` or above `most` is refused when the command line is read. Both are
+  // exact as double.
+  Argument& between(double least, double most);
+  // For a target that is empty where the option is not given: the value that then counts, for help.
+  template <class Value>
+  Argument& default_note(const Value& counts) {
+    shown_default = fmt::format("{}", counts);
+    return *this;
+  }
 };
 
 // For Argument::reads: each of the values names one.

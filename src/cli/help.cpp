@@ -25,7 +25,8 @@ std::string default_of(const Argument& argument) {
     std::string operator()(const std::optional<double>*) const { return {}; }
     std::string operator()(const std::vector<std::string>*) const { return {}; }
   };
-  const std::string value = std::visit(Show{}, argument.target);
+  const std::string value =
+      argument.shown_default.empty() ? std::visit(Show{}, argument.target) : argument.shown_default;
   return value.empty() || argument.required ? std::string() : fmt::format(" (default: {})", value);
 }
 

@@ -14,7 +14,8 @@ namespace primus::cli {
 namespace {
 
 template <class Number>
-Number to_number(const std::string& text, const std::string& name) {
+Number to_number(const std::string& text, const std::string& name,
+                 const std::optional<std::pair<double, double>>& range) {
   Number value{};
   const char* end = text.data() + text.size();
   const auto result = std::from_chars(text.data(), end, value);
@@ -22,6 +23,9 @@ Number to_number(const std::string& text, const std::string& name) {
     throw invalid(
         fmt::format("{} needs a{} number, not '{}'", name, std::is_integral_v<Number> ? " whole" : "", text));
   }
+  // NaN is in no range.
+  if (range && !(static_cast<double>(value) >= range->first && static_cast<double>(value) <= range->second))
+    throw invalid(fmt::format("{} must be from {} to {}, not {}", name, range->first, range->second, text));
   return value;
 }
 
@@ -47,16 +51,19 @@ void store(const Argument& argument, const std::vector<std::string>& values) {
   struct Assign {
     const std::vector<std::string>& values;
     const std::string &last, &name;
+    const std::optional<std::pair<double, double>>& range;
     void operator()(bool* to) const { *to = true; }
     void operator()(std::string* to) const { *to = last; }
-    void operator()(std::int64_t* to) const { *to = to_number<std::int64_t>(last, name); }
-    void operator()(double* to) const { *to = to_number<double>(last, name); }
+    void operator()(std::int64_t* to) const { *to = to_number<std::int64_t>(last, name, range); }
+    void operator()(double* to) const { *to = to_number<double>(last, name, range); }
     void operator()(std::optional<std::string>* to) const { *to = last; }
-    void operator()(std::optional<std::int64_t>* to) const { *to = to_number<std::int64_t>(last, name); }
-    void operator()(std::optional<double>* to) const { *to = to_number<double>(last, name); }
+    void operator()(std::optional<std::int64_t>* to) const {
+      *to = to_number<std::int64_t>(last, name, range);
+    }
+    void operator()(std::optional<double>* to) const { *to = to_number<double>(last, name, range); }
     void operator()(std::vector<std::string>* to) const { *to = values; }
   };
-  std::visit(Assign{values, last, name}, argument.target);
+  std::visit(Assign{values, last, name, argument.range}, argument.target);
 }
 
 bool repeats(const Argument& argument) {

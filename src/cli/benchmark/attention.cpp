@@ -50,12 +50,13 @@ std::vector<std::int64_t> parse_batches(const std::string& list) {
 
 class BenchmarkAttention final : public DeviceBenchmark {
   void declare_case(Arguments& args) override {
-    args.option("--batch", "N", &batch_, "sequences (default: 1)");
+    const AttentionCase usual;
+    args.option("--batch", "N", &batch_, "sequences").default_note(usual.batch);
     args.option("--mbs-list", "LIST", &batches_, "several numbers of them, each measured: 1,2,4");
-    args.option("--seq-length", "N", &sequence_, "tokens of a sequence (default: 4096)");
-    args.option("--heads", "N", &heads_, "query heads (default: 32)");
-    args.option("--kv-heads", "N", &kv_heads_, "key/value heads (default: 8)");
-    args.option("--head-dim", "N", &head_dim_, "elements of a head (default: 128)");
+    args.option("--seq-length", "N", &sequence_, "tokens of a sequence").default_note(usual.sequence);
+    args.option("--heads", "N", &heads_, "query heads").default_note(usual.heads);
+    args.option("--kv-heads", "N", &kv_heads_, "key/value heads").default_note(usual.kv_heads);
+    args.option("--head-dim", "N", &head_dim_, "elements of a head").default_note(usual.head_dim);
     args.option("--window", "N", &window_, "keys that a query sees at most; 0: all (the default)");
     args.flag("--full", full_, "queries see keys behind them, too");
     args.option("--models", "LIST", &models_,

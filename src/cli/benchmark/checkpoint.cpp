@@ -15,7 +15,7 @@ class BenchmarkCheckpoint final : public Command {
                 "where checkpoints are to go; a folder of its own is made there, and removed");
     args.option("--size", "SIZE", &size_, "of a checkpoint: weights, master weights and two moments");
     args.option("--shard-size", "SIZE", &shard_, "of a file, at the most");
-    args.option("--repeat", "N", &repetitions_, "how often it is saved and loaded");
+    args.option("--repeat", "N", &repetitions_, "how often it is saved and loaded").between(1, 1000);
     output_.declare(args);
   }
 
@@ -36,7 +36,6 @@ class BenchmarkCheckpoint final : public Command {
   CheckpointBenchmarkOptions checked() {
     output_.check_words();
     constexpr std::int64_t kMostBytes = std::int64_t{1} << 42;
-    if (repetitions_ < 1 || repetitions_ > 1000) throw invalid("--repeat must be from 1 to 1000");
     const std::vector<std::int64_t> size = parse_sizes("--size", size_, kMostBytes),
                                     shard = parse_sizes("--shard-size", shard_, kMostBytes);
     if (size.size() != 1 || shard.size() != 1) throw invalid("--size and --shard-size take one size each");

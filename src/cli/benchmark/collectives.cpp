@@ -203,10 +203,12 @@ class BenchmarkCollectives final : public BenchmarkRanks {
     args.option("--sizes", "LIST", &sizes_, "of the messages: 64K,1M; replaces the next four options");
     args.option("--min-bytes", "SIZE", &least_, "the smallest message");
     args.option("--max-bytes", "SIZE", &most_, "the largest");
-    args.option("--num-sizes", "N", &count_, "how many sizes there are from one to the other");
+    args.option("--num-sizes", "N", &count_, "how many sizes there are from one to the other")
+        .between(1, 1000);
     args.option("--scale", "KIND", &scale_, "how they are spread").choices = {"log2", "linear"};
     args.option("--repeat", "N", &repetitions_,
-                "repetitions of the timed calls, with a barrier before each; each is a line of the report");
+                "repetitions of the timed calls, with a barrier before each; each is a line of the report")
+        .between(1, 1000);
     args.flag("--aggregate-repeat", aggregate_, "and a line of all repetitions together");
     args.flag("--check", check_, "compare each result with what it must be, before it is timed");
     args.flag("--per-rank", per_rank_, "each rank's median, too");
@@ -226,7 +228,6 @@ class BenchmarkCollectives final : public BenchmarkRanks {
 
   void check_case() override {
     plan_.ops = parse_collectives(fmt::format("{}", fmt::join(ops_, ",")));
-    if (repetitions_ < 1 || repetitions_ > 1000) throw invalid("--repeat must be from 1 to 1000");
     if (aggregate_ && repetitions_ == 1)
       throw invalid("--aggregate-repeat is about several repetitions, and there is one",
                     "give --repeat 2 or more, or leave it out");
@@ -240,7 +241,6 @@ class BenchmarkCollectives final : public BenchmarkRanks {
       };
       const double least = one("--min-bytes", least_), most = one("--max-bytes", most_);
       if (least > most) throw invalid("--min-bytes is above --max-bytes");
-      if (count_ < 1 || count_ > 1000) throw invalid("--num-sizes must be from 1 to 1000");
       for (std::int64_t i = 0; i < count_; ++i) {
         const double at = count_ == 1 ? 1 : static_cast<double>(i) / static_cast<double>(count_ - 1);
         const double size =

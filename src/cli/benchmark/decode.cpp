@@ -19,13 +19,17 @@ class BenchmarkDecode final : public Command {
     args.option("--model", "MODEL", &model_,
                 "a preset (llama3.1_8B), a Hugging Face folder, or a run's folder: only its shape counts")
         .reads = folders_among;
-    args.option("--vocab-size", "N", &vocabulary_, "where a preset leaves it to a tokenizer");
+    args.option("--vocab-size", "N", &vocabulary_, "where a preset leaves it to a tokenizer")
+        .between(1, kMostDecodedTokens);
     args.option("--batch", "LIST", &batches_, "texts that are written together");
     args.option("--context", "N", &context_,
                 fmt::format("tokens of each text's prompt (default: {}, or as many as fit the model)",
-                            options_.context));
-    args.option("--tokens,-n", "N", &options_.tokens, "tokens of each text to time");
-    args.option("--warmup", "N", &options_.warmup, "tokens before, not counted");
+                            options_.context))
+        .between(1, kMostDecodedTokens);
+    args.option("--tokens,-n", "N", &options_.tokens, "tokens of each text to time")
+        .between(1, kMostDecodedTokens);
+    args.option("--warmup", "N", &options_.warmup, "tokens before, not counted")
+        .between(0, kMostDecodedTokens);
     device_.declare(args, "bf16");
     output_.declare(args);
   }
@@ -76,20 +80,11 @@ class BenchmarkDecode final : public Command {
   void check_words() {
     device_.check_words();
     output_.check_words();
-    if (vocabulary_) in_range("--vocab-size", *vocabulary_, 1);
     if (vocabulary_ && !names_a_preset(model_))
       throw invalid(fmt::format("--vocab-size: the folder '{}' says how large its vocabulary is", model_),
                     "leave it out; it is for presets that leave it to a tokenizer");
-    if (context_) in_range("--context", options_.context = *context_, 1);
-    in_range("--tokens", options_.tokens, 1);
-    in_range("--warmup", options_.warmup, 0);
+    if (context_) options_.context = *context_;
     options_.batches = parse_sizes("--batch", batches_, 1 << 12);
-  }
-
-  static void in_range(const char* option, std::int64_t value, std::int64_t least) {
-    if (value >= least && value <= kMostDecodedTokens) return;
-    throw invalid(fmt::format("{} must be from {} to {}, not {}", option, least, kMostDecodedTokens, value),
-                  "'primus benchmark decode --help' has all options");
   }
 
   std::string model_ = "llama3.1_8B", batches_ = "1,64";

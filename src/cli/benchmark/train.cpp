@@ -15,15 +15,17 @@ class BenchmarkTrain final : public Command {
  public:
   void declare(Arguments& args) override {
     experiment_.declare(args);
-    args.option("--steps", "N", &options_.steps, "training steps to time");
-    args.option("--warmup", "N", &options_.warmup, "steps before, not counted");
+    args.option("--steps", "N", &options_.steps, "training steps to time").between(1, kMostSteps);
+    args.option("--warmup", "N", &options_.warmup, "steps before, not counted").between(0, kMostSteps);
     args.flag("--ceiling", ceiling_,
               "then time each matrix product and the attention of the model alone, and show what the steps "
               "reach of "
               "the rate that these would give together");
     args.option("--trace", "FILE", &trace_,
                 "record further steps behind the timed ones, as a Chrome trace (ui.perfetto.dev shows it)");
-    args.option("--trace-steps", "N", &traced_steps_, "how many of them (default: 1)");
+    args.option("--trace-steps", "N", &traced_steps_, "how many of them")
+        .between(1, 1000)
+        .default_note(options_.traced_steps);
     output_.declare(args);
   }
 
@@ -61,18 +63,13 @@ class BenchmarkTrain final : public Command {
  private:
   // Mistakes that are ones on every machine.
   void check_words() {
-    constexpr std::int64_t kMostSteps = 1'000'000;
-    if (options_.steps < 1 || options_.steps > kMostSteps)
-      throw invalid(fmt::format("--steps must be from 1 to {}", kMostSteps));
-    if (options_.warmup < 0 || options_.warmup > kMostSteps)
-      throw invalid(fmt::format("--warmup must be from 0 to {}", kMostSteps));
     if (traced_steps_ && trace_.empty())
       throw invalid("--trace-steps is about a trace, and nothing is recorded", "give --trace FILE with it");
-    options_.traced_steps = traced_steps_.value_or(1);
-    if (options_.traced_steps < 1 || options_.traced_steps > 1000)
-      throw invalid("--trace-steps must be from 1 to 1000");
+    options_.traced_steps = traced_steps_.value_or(options_.traced_steps);
     output_.check_words();
   }
+
+  static constexpr double kMostSteps = 1e6;
 
   ExperimentArguments experiment_;
   TrainBenchmarkOptions options_;

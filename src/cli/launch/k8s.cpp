@@ -15,6 +15,7 @@ namespace {
 class Kubernetes final : public Mode {
  public:
   void declare(Arguments& args) override {
+    const launch::KubernetesSettings usual;
     Argument& action = args.positional("ACTION", &action_, "print the manifest, or hand it to kubectl");
     action.required = false;
     action.choices = {"render", "apply"};
@@ -32,7 +33,8 @@ class Kubernetes final : public Mode {
                 "may lock memory");
     args.option("--cpus", "N", &cpus_, "cores of each pod");
     args.option("--memory", "SIZE", &memory_, "memory of each pod, e.g. 128Gi");
-    args.option("--shm-size,--shm_size", "SIZE", &shared_memory_, "its shared memory (default: 16Gi)");
+    args.option("--shm-size,--shm_size", "SIZE", &shared_memory_, "its shared memory")
+        .default_note(usual.shared_memory);
     args.option("--env", "NAME=VALUE", &environment_, "set a variable in the pods; may be repeated");
     args.option("--secret", "NAME=SECRET/KEY", &secrets_,
                 "set a variable from a Secret, or with SECRET alone all that it has; may be repeated");
@@ -42,7 +44,8 @@ class Kubernetes final : public Mode {
     args.option("--service-account,--service_account", "NAME", &account_, "whose rights the pods have");
     args.option("--priority-class,--priority_class", "NAME", &priority_, "their priority");
     args.option("--topology-key,--topology_key", "KEY", &topology_,
-                "pods are spread over the values of this label of nodes (default: kubernetes.io/hostname)");
+                "pods are spread over the values of this label of nodes")
+        .default_note(usual.topology_key);
     args.option("--max-restarts,--max_restarts", "N", &restarts_,
                 "restarts of the job after failures (default: 3)");
   }

@@ -109,8 +109,10 @@ class ModelInfo final : public Command {
         "MODEL", &folder_,
         "a Hugging Face folder, a checkpoint, the folder of a run, or the name of a model preset");
     args.option("--seq-length", "N", &sequence_,
-                "tokens per sequence in the memory table (default: what the model takes, up to 4096)");
-    args.option("--micro-batch-size", "N", &micro_batch_, "sequences per microbatch in the memory table");
+                "tokens per sequence in the memory table (default: what the model takes, up to 4096)")
+        .between(1, 1 << 26);
+    args.option("--micro-batch-size", "N", &micro_batch_, "sequences per microbatch in the memory table")
+        .between(1, 65536);
     args.option("--optimizer", "NAME", &optimizer_,
                 "what the memory table trains with: " + optimizer_names());
     args.flag("--tensors", tensors_, "list every tensor");
@@ -118,10 +120,6 @@ class ModelInfo final : public Command {
   }
 
   int run(Console& console) override {
-    constexpr std::int64_t kMost = 1 << 26;
-    if (sequence_ && (*sequence_ < 1 || *sequence_ > kMost))
-      throw invalid(fmt::format("--seq-length must be from 1 to {}", kMost));
-    if (micro_batch_ < 1 || micro_batch_ > 65536) throw invalid("--micro-batch-size must be from 1 to 65536");
     if (!find_optimizer(optimizer_))
       throw invalid(
           fmt::format("--optimizer must be {}, not '{}'", optimizer_names(), printable(optimizer_)));

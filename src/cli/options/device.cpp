@@ -45,19 +45,15 @@ void DeviceOptions::declare(Arguments& arguments, const char* type, MeasuredType
 void DeviceOptions::declare_without_type(Arguments& arguments) {
   arguments.option("--device", "NAME", &device_,
                    "cpu, cuda, cuda:1, hip ...; auto takes a GPU where there is one");
-  arguments.option("--threads", "N", &threads_, "CPU threads; 0 takes OMP_NUM_THREADS, or every core");
+  arguments.option("--threads", "N", &threads_, "CPU threads; 0 takes OMP_NUM_THREADS, or every core")
+      .between(0, ThreadPool::kMaxThreads);
 }
 
 std::unique_ptr<Device> DeviceOptions::make(const Console& console) const {
   return turbo::open_device(spec(console));
 }
 
-void DeviceOptions::check_words() const {
-  if (threads_ < 0 || threads_ > ThreadPool::kMaxThreads) {
-    throw invalid(fmt::format("--threads must be from 0 to {}, not {}", ThreadPool::kMaxThreads, threads_));
-  }
-  turbo::parse_device(device_);
-}
+void DeviceOptions::check_words() const { turbo::parse_device(device_); }
 
 DeviceSpec DeviceOptions::spec(const Console& console, int rank, int ranks) const {
   check_words();

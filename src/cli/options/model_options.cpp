@@ -32,22 +32,19 @@ std::unique_ptr<const Tokenizer> ModelArguments::tokenizer(const ModelFolder& fo
 
 void SamplingArguments::declare(Arguments& arguments, std::int64_t max_tokens) {
   max_tokens_ = max_tokens;
-  arguments.option("--max-tokens,-n", "N", &max_tokens_, "tokens to write at most");
+  arguments.option("--max-tokens,-n", "N", &max_tokens_, "tokens to write at most")
+      .between(0, std::numeric_limits<std::int32_t>::max());
   arguments.option("--temperature,-t", "X", &temperature_,
                    "0 always takes the likeliest token; higher is wilder");
   arguments.option("--top-k", "K", &top_k_, "choose among the K likeliest; 0: among all");
   arguments.option("--top-p", "P", &top_p_, "choose among the likeliest that together have probability P");
-  arguments.option("--seed", "N", &seed_, "the same seed writes the same text");
+  arguments.option("--seed", "N", &seed_, "the same seed writes the same text")
+      .between(0, std::numeric_limits<std::int64_t>::max());
 }
 
 GenerateSettings SamplingArguments::settings(const ModelFolder& folder, const ModelConfig& config,
                                              const Tokenizer& tokenizer, const Console& console) const {
-  constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
-  if (max_tokens_ < 0 || max_tokens_ > kMostTokens) {
-    throw invalid(fmt::format("--max-tokens must be from 0 to {}, not {}", kMostTokens, max_tokens_));
-  }
   std::vector<std::string> notes;
-  if (seed_ < 0) throw invalid(fmt::format("--seed must be 0 or more, not {}", seed_));
   GenerateSettings settings{.sampling = {.temperature = temperature_,
                                          .top_k = top_k_,
                                          .top_p = top_p_,

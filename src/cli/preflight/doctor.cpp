@@ -38,8 +38,10 @@ extern const CommandEntry kDoctor{
     "doctor",
     "Looks at this machine and says what would disturb training",
     "Checks host, GPUs and network: memory, limits, disks, the clock, drivers, device nodes, the health of "
-    "GPUs, interfaces and RDMA. Every finding says what to do about it. Writes nothing. 'primus preflight' "
-    "measures speed as well, and looks at all machines of a job.\n\n"
+    "GPUs,\n"
+    "interfaces and RDMA. Every finding says what to do about it. Writes nothing. 'primus preflight' "
+    "measures\n"
+    "speed as well, and looks at all machines of a job.\n\n"
     "Exit code: 0 where nothing failed, 2 where something did; with --strict, 1 where there are warnings.",
     "primus doctor\n"
     "primus doctor --all-checks\n"

@@ -25,13 +25,14 @@ class NodeSmoke final : public Command {
     args.option("--per-gpu-timeout-sec", "S", &gpu_timeout_, "time for each step on a GPU");
     args.flag("--tier2-perf", tier2_, "measure products, memory and the all-reduce between the node's GPUs");
     declare_thresholds(args, ThresholdOption::About::kDevice);
-    args.option("--rccl-size-mb", "N", &reduce_mib_,
-                "with --tier2-perf: MiB of the all-reduce (default: 64)");
+    args.option("--rccl-size-mb", "N", &reduce_mib_, "with --tier2-perf: MiB of the all-reduce")
+        .between(1, 65536)
+        .default_note(kReduceMib);
     declare_thresholds(args, ThresholdOption::About::kExchange);
-    args.option("--rccl-timeout-sec", "S", &reduce_timeout_,
-                "with --tier2-perf: time for the all-reduce (default: 120)");
-    args.option("--dmesg-minutes", "N", &dmesg_minutes_,
-                "how far back to read the kernel's log (default: 15)");
+    args.option("--rccl-timeout-sec", "S", &reduce_timeout_, "with --tier2-perf: time for the all-reduce")
+        .default_note(kReduceTimeout);
+    args.option("--dmesg-minutes", "N", &dmesg_minutes_, "how far back to read the kernel's log")
+        .default_note(kDmesgMinutes);
     args.option("--expected-rdma-nics", "N", &expected_ports_,
                 "RDMA ports for training that the node must have");
     args.option(
@@ -42,13 +43,14 @@ class NodeSmoke final : public Command {
     args.option("--rocm-smi-timeout-sec", "S", &tool_timeout_,
                 "time for each call of nvidia-smi or rocm-smi");
     args.option("--rocm-smi-warn-sec", "S", &tool_warning_, "warn where such a call takes longer");
-    args.option("--hbm-busy-threshold-gib", "G", &busy_gib_,
-                "GiB of a GPU that others may hold (default: 2)");
+    args.option("--hbm-busy-threshold-gib", "G", &busy_gib_, "GiB of a GPU that others may hold")
+        .default_note(Requirements::kUsualBusyGib);
     args.flag("--allow-foreign-procs", allow_foreign_,
               "warn of other processes on a GPU, in place of failing");
     args.option("--allowed-procs", "LIST", &allowed_,
                 "processes that may be on a GPU, by name; 'N/A' for those without a name");
-    args.option("--gpu-activity-warn-pct", "P", &busy_percent_, "warn where a GPU is busier (default: 20)");
+    args.option("--gpu-activity-warn-pct", "P", &busy_percent_, "warn where a GPU is busier")
+        .default_note(Requirements::kUsualBusyPercent);
     args.option("--require-tools", "LIST", &required_tools_, "programs that must be in PATH");
     args.flag("--no-clean-dump-path", keep_, "keep reports of earlier runs in --dump-path, on rank 0");
     args.option("--expected-nodes", "N", &expected_nodes_,
@@ -56,7 +58,8 @@ class NodeSmoke final : public Command {
     args.option("--expected-nodelist-file", "FILE", &node_list_,
                 "their names, one a line (default: Slurm's list of the step's nodes)")
         .reads = all_of_them;
-    args.option("--wait-timeout-sec", "S", &wait_, "how long rank 0 waits for the reports of all nodes");
+    args.option("--wait-timeout-sec", "S", &wait_, "how long rank 0 waits for the reports of all nodes")
+        .between(0, 86400);
     args.option("--clock-skew-warn-sec", "S", &clock_skew_,
                 "warn where the nodes' clocks are further apart, their starts included");
     node_.declare(args, "where smoke/<host>.json and the report of all nodes go; shared by the nodes",
@@ -104,9 +107,6 @@ class NodeSmoke final : public Command {
     positive("--per-gpu-timeout-sec", gpu_timeout_);
     positive("--rccl-timeout-sec", reduce_timeout_.value_or(kReduceTimeout));
     positive("--rocm-smi-timeout-sec", tool_timeout_);
-    if (!(wait_ >= 0 && wait_ <= 86400)) throw invalid("--wait-timeout-sec must be from 0 to 86400");
-    const std::int64_t mib = reduce_mib_.value_or(kReduceMib);
-    if (mib < 1 || mib > 65536) throw invalid("--rccl-size-mb must be from 1 to 65536");
     if (dmesg_minutes_ && *dmesg_minutes_ < 1) throw invalid("--dmesg-minutes must be 1 or more");
     if (dmesg_minutes_ && node_.skip_kernel_log)
       throw invalid(
@@ -146,7 +146,7 @@ class NodeSmoke final : public Command {
     };
     SmokeOptions options{.node = node_.node_options({{"reports", node_.dump_path}})};
     options.node.questions.kernel_log_minutes =
-        static_cast<int>(std::min<std::int64_t>(dmesg_minutes_.value_or(15), 1 << 20));
+        static_cast<int>(std::min<std::int64_t>(dmesg_minutes_.value_or(kDmesgMinutes), 1 << 20));
     options.node.rdma_ports = ports_;
     options.node.tool_timeout = milliseconds(tool_timeout_);
     Requirements& wanted = options.node.wanted;
@@ -174,6 +174,7 @@ class NodeSmoke final : public Command {
   }
 
   std::string ports_, allowed_ = kAllowedProcesses, required_tools_, node_list_;
+  static constexpr std::int64_t kDmesgMinutes = 15;
   static constexpr std::int64_t kReduceMib = SmokeReduce{}.mib;
   static constexpr double kReduceTimeout = SmokeReduce{}.timeout_seconds;
 

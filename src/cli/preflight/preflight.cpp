@@ -58,7 +58,8 @@ class Preflight final : public Command {
     args.option("--dist-timeout-sec", "S", &timeout_,
                 "how long to wait for all ranks, and for each exchange");
     args.option("--comm-cleanup-delay-sec", "S", &pause_,
-                "pause between groups of ranks; our connections need none");
+                "pause between groups of ranks; our connections need none")
+        .between(0, 3600);
     args.option("--config,--exp", "FILE", &config_,
                 "an experiment: does it fit the memory and the disk, is its data there");
     args.option("--device", "DEVICE", &device_, "what to measure: auto, cpu, cuda, cuda:1, hip");
@@ -172,7 +173,6 @@ class Preflight final : public Command {
     }
     if (timeout_ < 1 || timeout_ > 86400)
       throw invalid(fmt::format("--dist-timeout-sec {}: not a time from 1 to 86400", timeout_));
-    if (!(pause_ >= 0 && pause_ <= 3600)) throw invalid("--comm-cleanup-delay-sec must be from 0 to 3600");
     ranks_.check();
     if (!name_.empty() && !is_plain_name(name_))
       throw invalid(fmt::format("--report-file-name '{}' is no name of a file", name_),

@@ -56,7 +56,7 @@ class EvalLoss final : public Command {
     args.option("--seq-length", "N", &sequence_,
                 "tokens of context (default: the run's seq_length, or up to 1024, as the model has; at most "
                 "the longest of --conversations)");
-    args.option("--batch", "N", &batch_, "sequences at a time");
+    args.option("--batch", "N", &batch_, "sequences at a time").between(1, 65536);
     device_.declare(args);
     args.flag("--json", json_, "print the result as JSON");
   }
@@ -70,9 +70,6 @@ class EvalLoss final : public Command {
     const ModelFolder folder = model_.folder();
     const ModelConfig config = ModelArguments::config(folder, families, console);
     const auto tokenizer = model_.tokenizer(folder, config);
-    constexpr std::int64_t kLargestBatch = 65536;
-    if (batch_ < 1 || batch_ > kLargestBatch)
-      throw invalid(fmt::format("--batch must be from 1 to {}, not {}", kLargestBatch, batch_));
     if (options_.max_tokens < 0)
       throw invalid(fmt::format("--max-tokens must be 0 or more, not {}", options_.max_tokens));
     if (conversations_) return evaluate_answers(console, families, folder, config, *tokenizer);

@@ -68,7 +68,9 @@ class Generate final : public Command {
         "--prompts", "FILE", &prompts_,
         "many prompts, one JSON value a line: \"TEXT\" or {\"prompt\": \"TEXT\", \"id\": ..., \"seed\": N, "
         "\"max_tokens\": N}; '-' reads standard input");
-    args.option("--batch", "N", &batch_, "with --prompts: texts that are written together (default: 8)");
+    args.option("--batch", "N", &batch_, "with --prompts: texts that are written together")
+        .between(1, 4096)
+        .default_note(kTogether);
     template_.declare(
         args, "", false,
         "ask: each prompt is a user's turn, written in this format, and the answer alone is shown; "
@@ -200,11 +202,7 @@ class Generate final : public Command {
   int run_batch(Console& console, const FamilyRegistry& families, const ModelFolder& folder,
                 const ModelConfig& config, const Tokenizer& tokenizer, const GenerateSettings& settings) {
     if (prompt_ || prompt_file_) throw invalid("--prompts excludes --prompt and --prompt-file");
-    constexpr std::int64_t kMostTogether = 4096;
-    const std::int64_t together = batch_.value_or(8);
-    if (together < 1 || together > kMostTogether) {
-      throw invalid(fmt::format("--batch must be from 1 to {}, not {}", kMostTogether, together));
-    }
+    const std::int64_t together = batch_.value_or(kTogether);
     const bool standard_input = *prompts_ == "-";
     const std::vector<PromptLine> lines =
         parse_prompts(standard_input ? read_standard_input() : read_file(*prompts_),
@@ -302,6 +300,7 @@ class Generate final : public Command {
 
   ModelArguments model_;
   std::optional<std::string> prompt_, prompt_file_, prompts_;
+  static constexpr std::int64_t kTogether = 8;
   std::optional<std::int64_t> batch_;
   TemplateArguments template_;
   std::optional<data::ConversationWriter> writer_;  // with --template

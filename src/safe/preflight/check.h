@@ -39,9 +39,10 @@ struct Requirements {
   std::optional<Wanted> rdma_ports;
   std::optional<Wanted> free_gpu_memory_gib;  // of each GPU
   double usual_free_gpu_memory_gib = 0;       // likewise, where nobody demands any; 0: not checked
-  std::optional<Wanted> busy_memory_gib;      // that somebody else may hold of a GPU; 2 where nobody says
-  std::optional<Wanted> busy_percent;         // that a GPU may be busy; 20 where nobody says
-  double slow_tool_seconds = 1;               // that a tool of a driver may take
+  static constexpr double kUsualBusyGib = 2, kUsualBusyPercent = 20;  // where the next two are not set
+  std::optional<Wanted> busy_memory_gib;                              // that somebody else may hold of a GPU
+  std::optional<Wanted> busy_percent;                                 // that a GPU may be busy
+  double slow_tool_seconds = 1;                                       // that a tool of a driver may take
   // Speeds in place of the hardware table's: TFLOP/s and GB/s of each device, GB/s between a node's GPUs.
   std::optional<Wanted> least_tflops, least_memory, least_all_reduce;
   bool allow_foreign_processes = false;

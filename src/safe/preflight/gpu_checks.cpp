@@ -282,7 +282,8 @@ void judge_memory(const CheckInput& in, Judge& judge) {
                     "one"});
     return;
   }
-  const Wanted busy = asked.busy_memory_gib.value_or(Wanted{2, "the default of node_smoke"});
+  const Wanted busy =
+      asked.busy_memory_gib.value_or(Wanted{Requirements::kUsualBusyGib, "the default of node_smoke"});
   const Wanted least_free =
       asked.free_gpu_memory_gib.value_or(Wanted{asked.usual_free_gpu_memory_gib, "Primus's default"});
   for_gpus(in, judge, [&](const Gpu& gpu) {
@@ -326,7 +327,8 @@ void judge_memory(const CheckInput& in, Judge& judge) {
 }
 
 void judge_activity(const CheckInput& in, Judge& judge) {
-  const Wanted most = in.wanted.busy_percent.value_or(Wanted{20, "the default of node_smoke"});
+  const Wanted most =
+      in.wanted.busy_percent.value_or(Wanted{Requirements::kUsualBusyPercent, "the default of node_smoke"});
   for_gpus(in, judge, [&](const Gpu& gpu) {
     if (!gpu.busy && in.wanted.busy_percent) {
       judge.warn({.where = where_of(gpu),

@@ -95,8 +95,9 @@ Value Normed::rotated_linear(Parameter& weight, Parameter* bias, const Value& po
   return multiply(weight, how, weight.shape[0], &positions);
 }
 
-Value Normed::gated_linear(Parameter& weight) const {
-  if (!fuses(weight, AroundProduct::End::kSwiglu)) return swiglu(linear(weight));
+Value Normed::gated_linear(Parameter& weight, turbo::GluGate gate) const {
+  if (gate != turbo::GluGate::kSilu || !fuses(weight, AroundProduct::End::kSwiglu))
+    return swiglu(linear(weight), gate);
   Fused how = fused(nullptr);
   how.end = AroundProduct::End::kSwiglu;
   return multiply(weight, how, weight.shape[0] / 2, nullptr);

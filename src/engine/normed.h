@@ -27,7 +27,7 @@ class Normed {
   Value rotated_linear(Parameter& weight, Parameter* bias, const Value& positions, const Tensor& table,
                        const RopeShape& shape) const;
   // swiglu() of value() · weightᵀ.
-  Value gated_linear(Parameter& weight) const;
+  Value gated_linear(Parameter& weight, turbo::GluGate gate = turbo::GluGate::kSilu) const;
 
  private:
   struct Fused;

@@ -305,13 +305,16 @@ constexpr Operator kConcat{.name = "concat",
 // --- swiglu
 
 void swiglu_forward(OperatorCall& op) {
-  launch(op.context(), turbo::SwigluForward{.gate_up = op.in(0), .out = op.out(0)});
+  launch(op.context(), turbo::SwigluForward{
+                           .gate_up = op.in(0), .out = op.out(0), .gate = op.attributes<turbo::GluGate>()});
 }
 
 void swiglu_backward_input(OperatorCall& op) {
   const auto [d_gate_up, previous] = op.d_in_over_in(0);
-  launch(op.context(),
-         turbo::SwigluBackward{.gate_up = op.in(0), .d_out = op.d_out(0), .d_gate_up = d_gate_up});
+  launch(op.context(), turbo::SwigluBackward{.gate_up = op.in(0),
+                                             .d_out = op.d_out(0),
+                                             .d_gate_up = d_gate_up,
+                                             .gate = op.attributes<turbo::GluGate>()});
   add_previous(op, {d_gate_up, previous});
 }
 
@@ -439,9 +442,9 @@ Value concat(const Value& a, const Value& b) {
   return a.tape().record(kConcat, {&a, &b}, nullptr, {{a.dtype(), shape}})[0];
 }
 
-Value swiglu(const Value& gate_up) {
+Value swiglu(const Value& gate_up, turbo::GluGate gate) {
   const Shape shape{gate_up.shape()[0], gate_up.shape()[1] / 2};
-  return gate_up.tape().record(kSwiglu, {&gate_up}, nullptr, {{gate_up.dtype(), shape}})[0];
+  return gate_up.tape().record(kSwiglu, {&gate_up}, nullptr, {{gate_up.dtype(), shape}}, gate)[0];
 }
 
 Value soft_cap(Value x, double cap) {

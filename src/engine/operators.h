@@ -9,6 +9,7 @@
 #include "turbo/attention/paged_attention.h"
 #include "turbo/head_norm/head_norm.h"
 #include "turbo/latent_attention/latent_attention.h"
+#include "turbo/swiglu/swiglu.h"
 
 namespace primus::engine {
 
@@ -138,8 +139,8 @@ Value latent_qkv(const Value& q, const Value& kv, const Value& rope_key, const t
 Value cached_latent_attention(const Value& q, const Value& latent, const Value& rope_key, Parameter& up,
                               const turbo::LatentShape& shape, float scale, const CachedSequences& cache);
 
-// silu(gate) * up: [T, 2*ffn] -> [T, ffn].
-Value swiglu(const Value& gate_up);
+// silu(gate) * up, or gelu(gate) * up (turbo/swiglu): [T, 2*ffn] -> [T, ffn].
+Value swiglu(const Value& gate_up, turbo::GluGate gate = turbo::GluGate::kSilu);
 
 // cap · tanh(x / cap), of each element (turbo/soft_cap): what scores are capped by. Pass x by std::move to
 // let it happen in place. In training it is recorded as a part of routing; lm_head_loss() caps its logits

@@ -22,6 +22,21 @@ struct Silu {
   }
 };
 
+// gelu(g) * up. With s = sigmoid(2 u), u = sqrt(2 / pi) * (g + c g^3), gelu is g * s, since
+// (1 + tanh(u)) / 2 = sigmoid(2 u); its slope is s + g * s * (1 - s) * 2 u'.
+struct GeluTanh {
+  PRIMUS_INLINE float forward(float g, float u) const { return g * sigmoid(argument(g)) * u; }
+  PRIMUS_INLINE Gradient backward(float g, float u, float d) const {
+    const float s = sigmoid(argument(g));
+    const float slope = kTwice * multiply_add(3 * kCubic * g, g, 1.0F);
+    return {d * u * (s * (1.0F + g * (1.0F - s) * slope)), d * (g * s)};
+  }
+
+ private:
+  static constexpr float kTwice = 1.59576912160573081F, kCubic = 0.044715F;  // 2 * sqrt(2 / pi)
+  PRIMUS_INLINE static float argument(float g) { return kTwice * g * multiply_add(kCubic * g, g, 1.0F); }
+};
+
 struct ClampedSilu {
   float limit, alpha, shift;
 
@@ -108,12 +123,25 @@ PRIMUS_INLINE void run_backward(CpuContext& context, const Tensor& gate_up, cons
   });
 }
 
+// Calls body(activation) with what the gate goes through.
+template <class Body>
+PRIMUS_INLINE void with_gate(GluGate gate, Body&& body) {
+  if (gate == GluGate::kGeluTanh) {
+    body(GeluTanh{});
+  } else {
+    body(Silu{});
+  }
+}
+
 void forward(CpuContext& context, const SwigluForward& a) {
-  run_forward(context, a.gate_up, a.out, [](std::int64_t) { return Silu{}; });
+  with_gate(a.gate, [&](auto activation) {
+    run_forward(context, a.gate_up, a.out, [=](std::int64_t) { return activation; });
+  });
 }
 
 void backward(CpuContext& context, const SwigluBackward& a) {
-  run_backward(context, a.gate_up, a.d_out, a.d_gate_up, Silu{});
+  with_gate(a.gate,
+            [&](auto activation) { run_backward(context, a.gate_up, a.d_out, a.d_gate_up, activation); });
 }
 
 // Calls body(weigh_input) with a compile-time constant.

@@ -18,6 +18,20 @@ struct Silu {
   }
 };
 
+// gelu(g) * up. With s = sigmoid(2 u), u = sqrt(2 / pi) * (g + c g^3), gelu is g * s, since
+// (1 + tanh(u)) / 2 = sigmoid(2 u); its slope is s + g * s * (1 - s) * 2 u'.
+struct GeluTanh {
+  static constexpr float kTwice = 1.59576912160573081F, kCubic = 0.044715F;  // 2 * sqrt(2 / pi)
+
+  PRIMUS_DEVICE static float argument(float g) { return kTwice * g * multiply_add(kCubic * g, g, 1.0F); }
+  PRIMUS_DEVICE float forward(float g, float u) const { return g * sigmoid(argument(g)) * u; }
+  PRIMUS_DEVICE Gradient backward(float g, float u, float d) const {
+    const float s = sigmoid(argument(g));
+    const float slope = kTwice * multiply_add(3 * kCubic * g, g, 1.0F);
+    return {d * u * (s * (1.0F + g * (1.0F - s) * slope)), d * (g * s)};
+  }
+};
+
 struct ClampedSilu {
   float limit, alpha, shift;
 
@@ -105,9 +119,22 @@ void run_backward(Context& context, const Tensor& gate_up, const Tensor& d_out, 
   });
 }
 
-void forward(Context& context, const SwigluForward& a) { run_forward(context, a.gate_up, a.out, Silu{}); }
+// Calls body(activation) with what the gate goes through.
+template <class Body>
+void with_gate(GluGate gate, Body&& body) {
+  if (gate == GluGate::kGeluTanh) {
+    body(GeluTanh{});
+  } else {
+    body(Silu{});
+  }
+}
+
+void forward(Context& context, const SwigluForward& a) {
+  with_gate(a.gate, [&](auto activation) { run_forward(context, a.gate_up, a.out, activation); });
+}
 void backward(Context& context, const SwigluBackward& a) {
-  run_backward(context, a.gate_up, a.d_out, a.d_gate_up, Silu{});
+  with_gate(a.gate,
+            [&](auto activation) { run_backward(context, a.gate_up, a.d_out, a.d_gate_up, activation); });
 }
 void clamped_forward(Context& context, const ClampedSwigluForward& a) {
   run_forward(context, a.gate_up, a.out, ClampedSilu{a.limit, a.alpha, a.shift});

@@ -1,15 +1,22 @@
-// SwiGLU (Shazeer 2020): out = silu(gate) * up, with gate and up side by side in one tensor.
+// SwiGLU (Shazeer 2020): out = silu(gate) * up, with gate and up side by side in one tensor; or GEGLU, with
+// GELU in its tanh form for SiLU (Gemma): gelu(g) = g / 2 * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 * g^3))).
 #pragma once
+
+#include <cstdint>
 
 #include "tensor/tensor.h"
 #include "turbo/kernel_table.h"
 
 namespace primus::turbo {
 
+// Activation of the gate.
+enum class GluGate : std::uint8_t { kSilu, kGeluTanh };
+
 struct SwigluForward {
   static constexpr KernelId kId = KernelId::kSwigluForward;
   Tensor gate_up;  // [tokens, 2*ffn]: gate, then up
   Tensor out;      // [tokens, ffn]
+  GluGate gate = GluGate::kSilu;
   void check() const;
   double flops() const { return 0; }
 };
@@ -19,6 +26,7 @@ struct SwigluBackward {
   Tensor gate_up;    // [tokens, 2*ffn]
   Tensor d_out;      // [tokens, ffn]
   Tensor d_gate_up;  // [tokens, 2*ffn] out; may be gate_up's memory
+  GluGate gate = GluGate::kSilu;
   void check() const;
   double flops() const { return 0; }
 };

@@ -1,5 +1,7 @@
 #include "turbo/swiglu/swiglu.h"
 
+#include <numbers>
+
 #include "turbo/operator_test.h"
 
 namespace primus::turbo::test {
@@ -74,6 +76,63 @@ TEST_P(SwigluTest, ForwardAndBackward) {
       EXPECT_LE(normalised_error(bench.download(d_gate_up), expected), tolerance) << ffn;
     }
   }
+}
+
+Values gelu_forward(const Values& gate_up, std::int64_t tokens) {
+  const std::size_t ffn = gate_up.size() / static_cast<std::size_t>(tokens) / 2;
+  Values out(gate_up.size() / 2);
+  for (std::size_t at = 0; at < out.size(); ++at) {
+    const double* row = &gate_up[at / ffn * 2 * ffn];
+    const double g = row[at % ffn];
+    out[at] = g / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (g + 0.044715 * g * g * g))) *
+              row[ffn + at % ffn];
+  }
+  return out;
+}
+
+TEST_P(SwigluTest, GeluForwardAndBackward) {
+  OperatorBench bench(GetParam());
+  for (const auto& [tokens, ffn, dtype] : cases()) {
+    if (tokens * ffn > 1000) continue;  // for finite differences
+    const Values gate_up = rounded(random_values(tokens * 2 * ffn, 1, 3.0), dtype);
+    const Values d_out = rounded(random_values(tokens * ffn, 2), dtype);
+    const Tensor device = bench.upload(gate_up, dtype, {tokens, 2 * ffn});
+    const Tensor out = bench.empty(dtype, {tokens, ffn});
+    bench.run(SwigluForward{.gate_up = device, .out = out, .gate = GluGate::kGeluTanh});
+    const double tolerance = rounding_error(dtype) + 1e-6;
+    EXPECT_LE(normalised_error(bench.download(out), gelu_forward(gate_up, tokens)), tolerance) << ffn;
+    const auto loss = [&](const Values& v) { return dot(gelu_forward(v, tokens), d_out); };
+    bench.run(SwigluBackward{.gate_up = device,
+                             .d_out = bench.upload(d_out, dtype, {tokens, ffn}),
+                             .d_gate_up = device,
+                             .gate = GluGate::kGeluTanh});
+    EXPECT_LE(normalised_error(bench.download(device), numeric_gradient(loss, gate_up)), tolerance) << ffn;
+  }
+}
+
+TEST_P(SwigluTest, LargeGatesOfGeluSaturateAndNanPasses) {
+  OperatorBench bench(GetParam());
+  const Values gate = {-1e9, -40, -12, 0, 12, 40, 1e9, NAN};
+  const std::int64_t ffn = static_cast<std::int64_t>(gate.size());
+  Values gate_up = gate;
+  gate_up.insert(gate_up.end(), gate.size(), 1);
+  const Tensor device = bench.upload(gate_up, DType::kF32, {1, 2 * ffn});
+  const Tensor out = bench.empty(DType::kF32, {1, ffn});
+  bench.run(SwigluForward{.gate_up = device, .out = out, .gate = GluGate::kGeluTanh});
+  bench.run(SwigluBackward{.gate_up = device,
+                           .d_out = bench.upload(Values(gate.size(), 1), DType::kF32, {1, ffn}),
+                           .d_gate_up = device,
+                           .gate = GluGate::kGeluTanh});
+  const Values actual = bench.download(out), slope = bench.download(device);
+  for (const std::size_t i : {0U, 1U, 2U, 3U}) {
+    EXPECT_NEAR(actual[i], 0, 1e-25) << i;
+    EXPECT_NEAR(slope[i], i < 3 ? 0 : 0.5, 1e-5) << i;
+  }
+  for (const std::size_t i : {4U, 5U, 6U}) {
+    EXPECT_EQ(actual[i], gate[i]) << i;
+    EXPECT_NEAR(slope[i], 1, 1e-6) << i;
+  }
+  EXPECT_TRUE(std::isnan(actual[7]));
 }
 
 TEST_P(SwigluTest, LargeGatesSaturateAndNanPasses) {

@@ -113,7 +113,8 @@ void scale_rows(OperatorCall& op, const Tensor& x, const Tensor& y) {
                                             .positions = op.in(1),
                                             .cols = a.cols,
                                             .floor_scale = a.floor_scale,
-                                            .attn_scale = a.attn_scale});
+                                            .attn_scale = a.attn_scale,
+                                            .first = a.first});
 }
 
 // Inputs: x, positions. In place like rope.

@@ -97,6 +97,7 @@ Value rope(Value x, const Value& positions, const Tensor& table, const RopeShape
 struct PositionScaling {
   std::int64_t cols;
   float floor_scale, attn_scale;
+  int first = 1;  // as turbo::PositionScale::first
 };
 Value scale_by_position(Value x, const Value& positions, const PositionScaling& scaling);
 

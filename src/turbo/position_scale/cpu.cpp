@@ -19,7 +19,7 @@ void position_scale(CpuContext& context, const PositionScale& a) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* x = context.data<const T>(a.x) + row * width;
         T* y = context.data<T>(a.y) + row * width;
-        const float steps = std::floor(static_cast<float>(positions[row] + 1) / a.floor_scale);
+        const float steps = std::floor(static_cast<float>(positions[row] + a.first) / a.floor_scale);
         const float scale = 1.0F + a.attn_scale * std::log1p(steps);
         PRIMUS_SIMD()
         for (std::int64_t i = 0; i < a.cols; ++i) y[i] = from_float<T>(to_float(x[i]) * scale);

@@ -12,6 +12,7 @@ struct ScaleColumns {
   const std::int32_t* positions;
   std::int64_t width, cols;
   float floor_scale, attn_scale;
+  int first;
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t column) const {
     const std::int64_t at = row * width + column;
@@ -19,7 +20,7 @@ struct ScaleColumns {
       y[at] = x[at];
       return;
     }
-    const float steps = ::floorf(static_cast<float>(positions[row] + 1) / floor_scale);
+    const float steps = ::floorf(static_cast<float>(positions[row] + first) / floor_scale);
     y[at] = from_float<T>(to_float(x[at]) * (1.0F + attn_scale * ::log1pf(steps)));
   }
 };
@@ -31,7 +32,7 @@ void position_scale(Context& context, const PositionScale& a) {
     T* y = context.data<T>(a.y);
     for_each_of_rows<1>(context, a.x.rows(), x == y ? a.cols : a.x.cols(),
                         ScaleColumns<T>{x, y, context.data<std::int32_t>(a.positions), a.x.cols(), a.cols,
-                                        a.floor_scale, a.attn_scale});
+                                        a.floor_scale, a.attn_scale, a.first});
   });
 }
 

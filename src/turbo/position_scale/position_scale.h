@@ -1,6 +1,6 @@
 // Scales the first columns of each row by its token's position, which sharpens attention over long contexts
-// (Llama 4's temperature tuning of queries in layers without rotary positions):
-//   y = x * (1 + attn_scale * log(1 + floor((position + 1) / floor_scale)))
+// (Llama 4's temperature tuning of queries in layers without rotary positions, and Ministral 3's in all):
+//   y = x * (1 + attn_scale * log(1 + floor((position + first) / floor_scale)))
 // The gradient is the same scaling of d_y.
 #pragma once
 
@@ -17,6 +17,7 @@ struct PositionScale {
   std::int64_t cols;  // leading columns that are scaled
   float floor_scale;  // > 0, in positions
   float attn_scale;
+  int first = 1;  // what the first position counts as: 1 (Llama 4), or 0 (Ministral 3)
   void check() const;
   double flops() const { return 0; }
 };

@@ -15,7 +15,7 @@ class PositionScaleChecks final : public OperatorChecks {
     expect_checks<Ps>(
         {.x = x, .y = x, .positions = positions, .cols = kHeadDim, .floor_scale = 8192, .attn_scale = 0.1F},
         {&Ps::x, &Ps::y, &Ps::positions}, {},
-        {[](Ps& a) { a.cols = 999; }, [](Ps& a) { a.floor_scale = 0; }});
+        {[](Ps& a) { a.cols = 999; }, [](Ps& a) { a.floor_scale = 0; }, [](Ps& a) { a.first = 2; }});
   }
 };
 

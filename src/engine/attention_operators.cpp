@@ -212,7 +212,7 @@ struct CachedAttentionAttributes {
   turbo::PagedSequences sequences;
   std::int64_t heads, kv_heads, head_dim, value_dim, window, chunk;
   std::int64_t rows;  // of the pages of all sequences
-  float scale;
+  float scale, score_cap;
   void* k;
   void* v;
 };
@@ -243,6 +243,7 @@ void cached_attention_forward(OperatorCall& op) {
                                              .scale = a.scale,
                                              .window = a.window,
                                              .chunk = a.chunk,
+                                             .score_cap = a.score_cap,
                                              .q = qkv,
                                              .k = k,
                                              .v = v,
@@ -295,6 +296,7 @@ Value attention(const Value& qkv, turbo::AttentionShape shape, const AttentionOp
                                                  .chunk = shape.chunk,
                                                  .rows = layer->k.rows(),
                                                  .scale = shape.scale,
+                                                 .score_cap = shape.score_cap,
                                                  .k = layer->k.data,
                                                  .v = layer->v.data})[0];
   }

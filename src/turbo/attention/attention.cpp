@@ -12,7 +12,7 @@ namespace {
 bool valid(const AttentionShape& s) {
   return s.batch >= 0 && s.seq_q >= 0 && s.seq_k >= 0 && s.capacity_k >= s.seq_k && s.kv_heads > 0 &&
          s.heads > 0 && s.heads % s.kv_heads == 0 && s.head_dim > 0 && s.value_dim > 0 && s.scale > 0 &&
-         s.window >= 0 && s.chunk >= 0 && s.q_first >= 0 && s.k_first >= 0;
+         s.window >= 0 && s.chunk >= 0 && s.q_first >= 0 && s.k_first >= 0 && s.score_cap >= 0;
 }
 
 bool valid_strides(const AttentionShape& s, std::int64_t q, std::int64_t k, std::int64_t v) {
@@ -124,7 +124,7 @@ void PagedAttention::check() const {
   sequences.check(kId);
   PRIMUS_CHECK(kId, tokens >= 0 && kv_heads > 0 && heads > 0 && heads % kv_heads == 0 && head_dim > 0 &&
                         value_dim > 0);
-  PRIMUS_CHECK(kId, scale > 0 && window >= 0 && chunk >= 0);
+  PRIMUS_CHECK(kId, scale > 0 && window >= 0 && chunk >= 0 && score_cap >= 0);
   PRIMUS_CHECK(kId, q_stride >= heads * head_dim && k_stride >= kv_heads * head_dim &&
                         v_stride >= kv_heads * value_dim);
   PRIMUS_CHECK(kId, float_types(q.dtype, {k.dtype, v.dtype, out.dtype}));

@@ -12,6 +12,9 @@
 // Sinks (GPT-OSS) are one learned logit per query head that takes part in the softmax and has no value:
 // probabilities of a query then sum to less than one.
 //
+// A soft cap (Gemma 2, turbo/soft_cap) turns scaled scores x into score_cap * tanh(x / score_cap), before
+// anything is masked; sinks are not capped.
+//
 // A call may hold only a part of a sequence's queries and a part of its keys: positions are explicit. A query
 // that sees none of the call's keys gets out = 0 and lse = -infinity. AttentionMerge joins the results for
 // disjoint parts of the keys, in any order; AttentionBackward of each part then takes the merged out and lse.
@@ -37,6 +40,7 @@ struct AttentionShape {
   std::int64_t chunk = 0;    // > 0: and only keys of its own chunk, [p / chunk * chunk, ...); 0: all
   std::int64_t q_first = 0;  // position, within its sequence, of the first query,
   std::int64_t k_first = 0;  // ... and of the first key; the others follow without gaps
+  float score_cap = 0;       // > 0: the soft cap of scaled scores; 0: none
 };
 
 struct AttentionForward {

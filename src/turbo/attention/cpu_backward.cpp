@@ -190,6 +190,7 @@ class Backward {
                    [&](const Strip& strip) {
                      tiles_.score(strip, s.head_dim, keys.keys(key_tile), queries_, scores_);
                      tiles_.score(strip, s.value_dim, keys.values(key_tile), d_outs_, d_probabilities_);
+                     cap_scores(s, strip, scores_);
                      mask_scores(visibility, queries, key_tile, strip, scores_);
                      score_gradients<kKeyGradients, kQueryGradients>(strip);
                      if constexpr (kKeyGradients) {
@@ -212,10 +213,11 @@ class Backward {
   }
 
  private:
-  // probabilities = exp(scale * q·k - lse); d_scores = scale * probabilities * (d_out·v - delta).
+  // probabilities = exp(scale * q·k - lse); d_scores = scale * probabilities * (d_out·v - delta), times the
+  // slope of the soft cap.
   template <bool kKeyGradients, bool kQueryGradients>
   void score_gradients(const Strip& strip) const {
-    const float scale = s.scale, base2_scale = s.scale * kLog2E;
+    const float scale = s.scale, base2_scale = score_scale(s) * kLog2E;
     for (std::int64_t lane = strip.lanes.begin; lane < strip.lanes.end; lane += kGroup) {
       const float *lse = lse_ + lane, *delta = delta_ + lane;
       for (std::int64_t key = strip.keys.begin; key < strip.keys.end; key += 2) {
@@ -228,6 +230,7 @@ class Backward {
             p[odd][i] = exp2_flushed(multiply_add(score[i], base2_scale, -lse[i]));
             d[odd][i] = p[odd][i] * ((d_probability[i] - delta[i]) * scale);
           }
+          if (s.score_cap > 0) multiply_by_slope(score, d[odd]);
         }
         if constexpr (kKeyGradients) {
           tiles_.put_left(key, lane, p[0], p[1], probabilities_);
@@ -237,6 +240,15 @@ class Backward {
           tiles_.put_right(key, lane, d[0], d[1], d_scores_right_);
         }
       }
+    }
+  }
+
+  // Scores are a tanh, whose slope this is. Masked pairs have no gradient.
+  PRIMUS_INLINE static void multiply_by_slope(const float* score, float* d) {
+    PRIMUS_SIMD()
+    for (int i = 0; i < kGroup; ++i) {
+      const float t = score[i] < -1.0F ? -1.0F : score[i];
+      d[i] *= (1.0F - t) * (1.0F + t);
     }
   }
 

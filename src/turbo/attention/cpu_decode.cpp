@@ -74,7 +74,7 @@ void attend_split(const Decoding& d, const DecodeOperands<T, Keys>& x, std::int6
                   std::int64_t kv_head, Range keys, const Partials& partials, std::int64_t split) {
   const AttentionShape& s = d.s;
   const Visibility visibility = d.visibility();
-  const float scale = s.scale * kLog2E;
+  const float scale = score_scale(s) * kLog2E, cap = s.score_cap, into_cap = cap > 0 ? s.scale / cap : 0;
   for (std::int64_t row = 0; row < d.rows(); ++row) {
     const Range visible = visibility.keys(d.query(row));
     const Range seen{std::max(keys.begin, visible.begin), std::min(keys.end, visible.end)};
@@ -84,7 +84,8 @@ void attend_split(const Decoding& d, const DecodeOperands<T, Keys>& x, std::int6
     float scores[kSplit];
     float max = -1e30F;  // finite: a row may see nothing of this split
     for (std::int64_t j = seen.begin; j < seen.end; ++j) {
-      const float score = scale * dot(query, x.k.at(sequence, kv_head, j), s.head_dim);
+      const float product = dot(query, x.k.at(sequence, kv_head, j), s.head_dim);
+      const float score = scale * (cap > 0 ? tanh(product * into_cap) : product);
       scores[j - keys.begin] = score;
       max = score > max ? score : max;
     }
@@ -233,7 +234,8 @@ AttentionShape paged_shape(const PagedAttention& call, std::int64_t new_tokens, 
           .causal = true,
           .window = call.window,
           .chunk = call.chunk,
-          .q_first = keys - new_tokens};
+          .q_first = keys - new_tokens,
+          .score_cap = call.score_cap};
 }
 
 void paged_decode(CpuContext& context, const PagedAttention& call) {

@@ -87,6 +87,7 @@ class Forward {
       for_each_strip(visibility, queries, key_tile, Tiles::kLaneBlock, Tiles::kKeyBlock,
                      [&](const Strip& strip) {
                        tiles_.score(strip, s.head_dim, keys.keys(key_tile), queries_, scores_);
+                       cap_scores(s, strip, scores_);
                        mask_scores(visibility, queries, key_tile, strip, scores_);
                        if (softmax(strip)) scale_out(strip);
                        tiles_.add_transposed(strip, s.value_dim, keys.values(key_tile), probabilities_, out_);
@@ -100,7 +101,7 @@ class Forward {
   // Everything is in base 2: max_ is the maximum of scale * score / ln 2. Returns whether a maximum has
   // risen.
   bool softmax(const Strip& strip) const {
-    const float scale = s.scale * kLog2E;
+    const float scale = score_scale(s) * kLog2E;
     bool risen = false;
     for (std::int64_t lane = strip.lanes.begin; lane < strip.lanes.end; lane += kGroup) {
       float max[kGroup], sum[kGroup] = {};

@@ -143,6 +143,21 @@ void for_each_strip(const Visibility& visibility, const Queries& queries, std::i
   }
 }
 
+// Under a soft cap, turns the products of a strip's pairs into what the cap multiplies; before they are
+// masked. Else the scale multiplies them as they are.
+inline void cap_scores(const AttentionShape& s, const Strip& strip, float* scores) {
+  if (s.score_cap == 0) return;
+  const float factor = s.scale / s.score_cap;
+  for (std::int64_t key = strip.keys.begin; key < strip.keys.end; ++key) {
+    float* row = scores + key * kTile;
+    PRIMUS_SIMD()
+    for (std::int64_t lane = strip.lanes.begin; lane < strip.lanes.end; ++lane)
+      row[lane] = tanh(row[lane] * factor);
+  }
+}
+// Factor of the scores behind cap_scores().
+inline float score_scale(const AttentionShape& s) { return s.score_cap > 0 ? s.score_cap : s.scale; }
+
 // Sets the scores of a strip's invisible pairs to -infinity.
 inline void mask_scores(const Visibility& visibility, const Queries& queries, std::int64_t key_tile,
                         const Strip& strip, float* scores) {

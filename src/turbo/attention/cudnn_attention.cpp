@@ -36,6 +36,7 @@ const char* describe(const AttentionShape& shape, DType dtype, bool documents, s
   const AttentionShape s = canonical(shape, documents);
   if (dtype != DType::kBF16 && dtype != DType::kF16) return "operands in fp32";
   if (dtype == DType::kF16 && documents) return "documents in fp16";
+  if (s.score_cap > 0) return "a soft cap on scores";
   p.type = dtype;
   if (s.causal && (s.seq_q != s.seq_k || s.q_first != s.k_first)) {
     return "queries and keys of different positions";

@@ -11,7 +11,7 @@
 // deterministic form keeps all weights of some heads in memory instead, batch * heads * seq_q * seq_k * 2
 // bytes; a call is cut into groups of heads that stay within `good_workspace`. It goes over all of these
 // weights where a window needs a band of them, so that our own kernel is faster with windows, where it runs
-// by warpgroups (`own_is_fast`).
+// by warpgroups (`own_is_fast`). Scores with a soft cap are left to our own kernels.
 #pragma once
 
 #include <compare>

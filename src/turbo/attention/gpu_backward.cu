@@ -53,14 +53,15 @@ void gradients_by_warpgroups(Context& context, const AttentionBackward& a, const
   run.template operator()<false>();
 }
 
-// Where the GPU has warpgroups, heads are of 64 or 128, and rows begin at multiples of 16 bytes.
+// Where the GPU has warpgroups, heads are of 64 or 128, rows begin at multiples of 16 bytes, and scores have
+// no soft cap.
 template <class Gradient>
 bool backward_by_warpgroups(Context& context, const AttentionBackward& a, const float* delta,
                             const std::int32_t* unless_zero) {
   const AttentionShape& s = a.shape;
   if (!whole_lines(context, {&a.q, &a.k, &a.v, &a.d_out, &a.d_q, &a.d_k, &a.d_v},
                    {a.q_stride, a.k_stride, a.v_stride, a.d_q_stride, a.d_k_stride, a.d_v_stride}) ||
-      s.batch == 0 || s.seq_q == 0 || s.seq_k == 0 || s.head_dim != s.value_dim) {
+      s.score_cap > 0 || s.batch == 0 || s.seq_q == 0 || s.seq_k == 0 || s.head_dim != s.value_dim) {
     return false;
   }
   if (s.head_dim == 64) {

@@ -57,7 +57,8 @@ struct DecodeRun {
   float* parts;  // [rows, heads, runs, floats_of_part]
   std::int64_t q_stride, k_stride, v_stride;
   int heads, kv_heads, group, head_tiles, runs;
-  float scale;  // in base 2
+  float scale;     // in base 2: of the scores, or of what a soft cap makes of them, the cap
+  float into_cap;  // scores times this go through a tanh first; 0: there is no cap
 
   static constexpr int kDim = kLanes * kVec, kPart = kDim + 2;
   static constexpr int kKeysAtOnce = kWarp / kLanes;
@@ -148,6 +149,7 @@ struct DecodeRun {
       for (int i = 0; i < kVec; ++i) score = multiply_add(asked[i], to_float(keys[j].at[i]), score);
       PRIMUS_UNROLL
       for (int mask = kLanes / 2; mask > 0; mask /= 2) score += from_lane_xor(score, mask);
+      if (into_cap > 0) score = ::tanhf(score * into_cap);
       scores[j] = here[j] ? score * scale : -infinity();
       next = ::fmaxf(next, scores[j]);
     }
@@ -279,9 +281,11 @@ void decode(Context& context, const PagedAttention& a) {
   const int group = heads / kv_heads, head_tiles = static_cast<int>(blocks_for(group, kHeads));
   const Queries queries{Pages(context, a.sequences), static_cast<int>(a.window), static_cast<int>(a.chunk)};
   auto* parts = context.data<float>(a.workspace);
+  const bool capped = a.score_cap > 0;
   launch(context, a.tokens * kv_heads * head_tiles * runs,
          Run{queries, context.data<T>(a.q), context.data<T>(a.k), context.data<T>(a.v), parts, a.q_stride,
-             a.k_stride, a.v_stride, heads, kv_heads, group, head_tiles, runs, a.scale * kLog2E},
+             a.k_stride, a.v_stride, heads, kv_heads, group, head_tiles, runs,
+             (capped ? a.score_cap : a.scale) * kLog2E, capped ? a.scale / a.score_cap : 0.0F},
          static_cast<std::size_t>(kWarpsOfRun * kHeads * Run::kPart) * sizeof(float));
   launch(context, a.tokens * a.heads,
          DecodeMerge<T>{queries, parts, optional<T>(context, a.sinks), context.data<T>(a.out), heads,

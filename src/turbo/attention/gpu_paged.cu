@@ -69,7 +69,8 @@ void paged_attention(Context& context, const PagedAttention& a) {
                            .scale = a.scale,
                            .causal = true,
                            .window = a.window,
-                           .chunk = a.chunk};
+                           .chunk = a.chunk,
+                           .score_cap = a.score_cap};
     auto forward = on_tiles<ForwardTiles, T>(context, a, s, nullptr, nullptr);
     forward.sinks = optional<T>(context, a.sinks);
     forward.out = context.data<T>(a.out);

@@ -282,6 +282,29 @@ PRIMUS_DEVICE float exp2_flushed(float x) {
 
 constexpr float kLog2E = 1.44269504088896341F, kLn2 = 0.693147180559945309F;
 
+// Factor of scores, and their soft cap (AttentionShape::score_cap).
+struct ScoreScale {
+  float scale, cap;  // cap 0: none
+
+  // Under a cap, turns products into what the cap multiplies; before they are masked.
+  template <int kN>
+  PRIMUS_DEVICE void apply_cap(Accumulator (&scores)[kN]) const {
+    if (cap == 0) return;
+    const float factor = scale / cap;
+    PRIMUS_UNROLL
+    for (int j = 0; j < kN; ++j) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < kPerLane; ++i) scores[j].at[i] = ::tanhf(scores[j].at[i] * factor);
+    }
+  }
+  // Their factor then.
+  PRIMUS_DEVICE float factor() const { return cap > 0 ? cap : scale; }
+  // By how much a score rises with its product, where apply_cap() made it `score`.
+  PRIMUS_DEVICE float slope(float score) const {
+    return cap > 0 ? scale * ((1.0F - score) * (1.0F + score)) : scale;
+  }
+};
+
 // A kernel on tiles with what all of them read of a call: what the kernel adds is left empty. `s`: the call's
 // shape, and `documents` its first_key or null.
 template <template <class> class Kernel, class T, class Call>
@@ -300,7 +323,7 @@ Kernel<T> on_tiles(Context& context, const Call& call, const AttentionShape& s, 
           .group = s.heads / s.kv_heads,
           .head_dim = s.head_dim,
           .value_dim = s.value_dim,
-          .scale = s.scale,
+          .scale = {s.scale, s.score_cap},
           .unless_zero = unless_zero};
 }
 

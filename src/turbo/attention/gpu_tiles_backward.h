@@ -41,7 +41,7 @@ struct BackwardTiles {
   const float *lse, *delta;
   std::int64_t q_stride, k_stride, v_stride;
   std::int64_t batch, capacity_k, heads, group, head_dim, value_dim;
-  float scale;
+  ScoreScale scale;
   const std::int32_t* unless_zero;
 
   PRIMUS_DEVICE bool nothing_to_do() const { return unless_zero && *unless_zero == 0; }
@@ -70,7 +70,7 @@ struct BackwardTiles {
     return lse[place] == -infinity() ? 0.0F : lse[place];
   }
   PRIMUS_DEVICE float weight(float score, float log_sum) const {
-    return exp2_flushed(multiply_add(score, scale * kLog2E, -log_sum * kLog2E));
+    return exp2_flushed(multiply_add(score, scale.factor() * kLog2E, -log_sum * kLog2E));
   }
 };
 
@@ -114,18 +114,17 @@ struct BackwardKeys : BackwardTiles<T> {
           fetch_queries(m, sequence, head, col);
           Tiles::fetch(m.tiles.wide, for_values ? d_outs : queries, col, column);
         });
-        mask(m, scores, row);
-        if (!for_values) {
+        scale.apply_cap(scores);
+        if (for_values) {
+          each_weight(m, scores, row, [](float weight, float, int, int) { return weight; });
+        } else {
           typename Tiles::Scores d_weights;
           Tiles::multiply_rows(m.tiles, d_weights, 1, values, row, d_outs, col, values_loaded, [] {});
           if (Tiles::kLefts == 1) keys_loaded = false;  // they take turns in one place
-          PRIMUS_UNROLL
-          for (int j = 0; j < Tiles::kCols / kTile; ++j) {
-            PRIMUS_UNROLL
-            for (int i = 0; i < kPerLane; ++i) {
-              scores[j].at[i] *= (d_weights[j].at[i] - m.delta[j * kTile + Accumulator::col(i)]) * scale;
-            }
-          }
+          each_weight(m, scores, row, [&](float weight, float score, int j, int i) {
+            return weight *
+                   ((d_weights[j].at[i] - m.delta[j * kTile + Accumulator::col(i)]) * scale.slope(score));
+          });
         }
         Tiles::add_weighted(m.tiles, sums, scores, column, for_values ? this->value_dim : this->head_dim);
       }
@@ -156,8 +155,11 @@ struct BackwardKeys : BackwardTiles<T> {
     }
   }
 
-  // Scores become weights: those of the forward pass, zero where the query does not see the key.
-  PRIMUS_DEVICE void mask(const Memory& m, typename Tiles::Scores& scores, std::int64_t row) const {
+  // Scores become of(weight, score, j, i): weights are those of the forward pass, zero where the query does
+  // not see the key.
+  template <class Of>
+  PRIMUS_DEVICE void each_weight(const Memory& m, typename Tiles::Scores& scores, std::int64_t row,
+                                 Of of) const {
     PRIMUS_UNROLL
     for (int j = 0; j < Tiles::kCols / kTile; ++j) {
       PRIMUS_UNROLL
@@ -165,7 +167,7 @@ struct BackwardKeys : BackwardTiles<T> {
         const int key = static_cast<int>(row) + warp() * kTile + Accumulator::row(i);
         const int c = j * kTile + Accumulator::col(i);
         float& score = scores[j].at[i];
-        score = key >= m.begin[c] && key < m.end[c] ? this->weight(score, m.lse[c]) : 0.0F;
+        score = of(key >= m.begin[c] && key < m.end[c] ? this->weight(score, m.lse[c]) : 0.0F, score, j, i);
       }
     }
   }
@@ -213,6 +215,7 @@ struct BackwardQueries : BackwardTiles<T> {
                            [&] { Tiles::fetch(m.wide, keys, col, panel * Tiles::kWide); });
       Tiles::multiply_rows(m, d_weights, 1, d_outs, row, values, col, d_outs_loaded, [] {});
       if (Tiles::kLefts == 1) queries_loaded = false;  // they take turns in one place
+      scale.apply_cap(scores);
       PRIMUS_UNROLL
       for (int j = 0; j < Tiles::kCols / kTile; ++j) {
         PRIMUS_UNROLL
@@ -221,7 +224,7 @@ struct BackwardQueries : BackwardTiles<T> {
           const int key = static_cast<int>(col) + j * kTile + Accumulator::col(i);
           const bool visible = key >= begin[s] && key < end[s];
           const float p = visible ? this->weight(scores[j].at[i], log_sums[s]) : 0.0F;
-          scores[j].at[i] = p * (d_weights[j].at[i] - deltas[s]) * scale;
+          scores[j].at[i] = p * (d_weights[j].at[i] - deltas[s]) * scale.slope(scores[j].at[i]);
         }
       }
       Tiles::add_weighted(m, sums, scores, panel * Tiles::kWide, this->head_dim);

@@ -16,7 +16,7 @@ struct ForwardTiles {
   float* lse;  // or null
   std::int64_t q_stride, k_stride, v_stride;
   std::int64_t batch, capacity_k, heads, group, head_dim, value_dim, tiles, panels;
-  float scale;
+  ScoreScale scale;
   const std::int32_t* unless_zero;  // null, or: nothing to do where this is 0
 
   PRIMUS_DEVICE void operator()() const {
@@ -60,7 +60,8 @@ struct ForwardTiles {
       typename Tiles::Scores scores;
       Tiles::multiply_rows(m, scores, 0, queries, row, keys, col, loaded,
                            [&] { Tiles::fetch(m.wide, values, col, panel * Tiles::kWide); });
-      softmax(scale * kLog2E, scores, seen, col, most, total, sums);
+      scale.apply_cap(scores);
+      softmax(scale.factor() * kLog2E, scores, seen, col, most, total, sums);
       Tiles::add_weighted(m, sums, scores, panel * Tiles::kWide, value_dim);
     }
     finish(seq_q, head, row, panel, most, total, sums, to, log_sums);

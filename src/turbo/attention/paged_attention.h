@@ -50,6 +50,7 @@ struct PagedAttention {
   std::int64_t heads, kv_heads, head_dim, value_dim;
   float scale;
   std::int64_t window, chunk;  // 0: none
+  float score_cap = 0;         // as AttentionShape's
   Tensor q;                    // first element of [T, heads*head_dim]
   Tensor k, v;                 // first elements in [pages * page_size, kv_heads*dim], the new rows included
   std::int64_t q_stride, k_stride, v_stride;

@@ -30,8 +30,7 @@ class AttentionReference {
       double max = sinks.empty() ? -std::numeric_limits<double>::infinity() : sinks[size(h)], sum = 0;
       for (std::int64_t j = 0; j < s.seq_k; ++j) {
         p[j] = -std::numeric_limits<double>::infinity();
-        if (visible(b, i, j))
-          p[j] = static_cast<double>(s.scale) * dot(q_row(q, b, h, i), k_row(k, b, h, j), s.head_dim);
+        if (visible(b, i, j)) p[j] = score(b, h, i, j);
         max = std::max(max, p[j]);
       }
       for (std::int64_t j = 0; j < s.seq_k; ++j) sum += std::exp(p[j] - max);
@@ -56,8 +55,12 @@ class AttentionReference {
       if (!sinks.empty())
         d_sinks[size(h)] -= std::exp(sinks[size(h)] - lse[size((h * s.batch + b) * s.seq_q + i)]) * delta;
       for (std::int64_t j = 0; j < s.seq_k; ++j) {
-        const double d_score =
+        double d_score =
             static_cast<double>(s.scale) * p[j] * (dot(d_o, v_row(v, b, h, j), s.value_dim) - delta);
+        if (s.score_cap > 0) {
+          const double t = score(b, h, i, j) / static_cast<double>(s.score_cap);
+          d_score *= 1 - t * t;
+        }
         for (std::int64_t c = 0; c < s.head_dim; ++c) {
           q_row(d_q, b, h, i)[c] += d_score * k_row(k, b, h, j)[c];
           k_row(d_k, b, h, j)[c] += d_score * q_row(q, b, h, i)[c];
@@ -107,6 +110,13 @@ class AttentionReference {
   }
   double* probability_row(std::int64_t b, std::int64_t h, std::int64_t i) {
     return &probabilities_[size(((b * s.heads + h) * s.seq_q + i) * s.seq_k)];
+  }
+
+  double score(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
+    const double scaled =
+        static_cast<double>(s.scale) * dot(q_row(q, b, h, i), k_row(k, b, h, j), s.head_dim);
+    const auto cap = static_cast<double>(s.score_cap);
+    return cap > 0 ? cap * std::tanh(scaled / cap) : scaled;
   }
 
   static double dot(const double* x, const double* y, std::int64_t n) {

@@ -252,8 +252,7 @@ void expect_all_match(const std::vector<AttentionShape>& shapes, Prepare prepare
   }
 }
 
-TEST(Attention, ReferenceGradientsAreFiniteDifferences) {
-  const AttentionShape s = shape(2, 6, 2, 1, 3, 2, 4);
+void expect_finite_differences(const AttentionShape& s) {
   const Values first_key{0, 0, 0, 3, 3, 3, 0, 0, 2, 2, 2, 5}, sinks{0.3, -0.7};
   const Values q = random_values(2 * 6 * 2 * 3, 1), k = random_values(2 * 6 * 3, 2),
                v = random_values(2 * 6 * 2, 3);
@@ -276,6 +275,17 @@ TEST(Attention, ReferenceGradientsAreFiniteDifferences) {
   EXPECT_LE(normalised_error(reference.d_k, numeric_k), 1e-8);
   EXPECT_LE(normalised_error(reference.d_v, numeric_v), 1e-8);
   EXPECT_LE(normalised_error(reference.d_sinks, numeric_sinks), 1e-8);
+}
+
+// With a soft cap that shows.
+AttentionShape capped(AttentionShape s, float cap = 0.5F) {
+  s.score_cap = cap;
+  return s;
+}
+
+TEST(Attention, ReferenceGradientsAreFiniteDifferences) {
+  expect_finite_differences(shape(2, 6, 2, 1, 3, 2, 4));
+  expect_finite_differences(capped(shape(2, 6, 2, 1, 3, 2, 4)));
 }
 
 void as_is(Expected&, DType) {}
@@ -335,6 +345,23 @@ TEST(Attention, SinksMatchReference) {
        cached(shape(1, 0, 4, 2, 32, 16), 1, 300, 320), cached(shape(2, 0, 4, 2, 64, 64, 128), 1, 2000, 2048),
        cached(shape(1, 0, 2, 1, 64, 64), 65, 200, 256)},
       with_sinks);
+}
+
+// On GPUs heads of 64 and 128 take another path with a cap than without.
+TEST(Attention, CappedScoresMatchReference) {
+  const std::vector<AttentionShape> shapes{capped(shape(2, 130, 4, 2, 16, 24)),
+                                           capped(shape(1, 200, 3, 1, 80, 80, 33), 3),
+                                           capped(shape(1, 70, 1, 1, 256, 256)),
+                                           capped(shape(9, 67, 2, 1, 64, 64)),
+                                           capped(shape(1, 140, 2, 1, 128, 128), 50),
+                                           capped(shape(1, 130, 1, 1, 8, 8, 10, false)),
+                                           capped(cached(shape(1, 0, 4, 2, 32, 16), 1, 300, 320)),
+                                           capped(cached(shape(1, 0, 8, 1, 12, 20, 100), 1, 700, 700)),
+                                           capped(cached(shape(1, 0, 2, 1, 64, 64), 65, 200, 256))};
+  expect_all_match(shapes, as_is, 8);
+  expect_all_match({capped(shape(2, 150, 2, 1, 16, 16))}, [](Expected& expected, DType dtype) {
+    expected.pack({3, 64}).add_sinks(dtype);
+  });
 }
 
 TEST(Attention, PackedDocumentsMatchReference) {

@@ -21,6 +21,7 @@ struct Case {
   std::int64_t window = 0, chunk = 0;
   bool sinks = false;
   bool shared = false;  // values are the leading part of the keys: cached latents
+  float score_cap = 0;
 };
 
 std::vector<Case> cases() {
@@ -38,6 +39,9 @@ std::vector<Case> cases() {
       {4, 2, 128, 128, 128, {{1, 300}, {1, 130}, {0, 4}}, 70},
       {8, 1, 32, 32, 64, {{1, 310}, {2, 60}}, 0, 50},
       {2, 2, 256, 256, 64, {{1, 200}}, 100, 0, true},
+      // Soft caps: few rows, and a prompt.
+      {4, 2, 128, 128, 64, {{1, 200}, {1, 70}}, 90, 0, false, false, 0.5F},
+      {4, 2, 16, 16, 64, {{1, 200}, {70, 190}}, 0, 0, true, false, 0.5F},
   };
 }
 
@@ -68,7 +72,8 @@ struct Inputs {
                              .causal = true,
                              .window = c.window,
                              .chunk = c.chunk,
-                             .q_first = keys - fresh};
+                             .q_first = keys - fresh,
+                             .score_cap = c.score_cap};
       const Values k = rounded(random_values(keys * c.kv_heads * c.head_dim, 10 * b + 2), dtype);
       Values v = rounded(random_values(keys * c.kv_heads * c.value_dim, 10 * b + 3), dtype);
       if (c.shared) {
@@ -147,6 +152,7 @@ Paged run(OperatorBench& bench, const Case& c, const Inputs& inputs, DType dtype
                            .scale = inputs.references[0].s.scale,
                            .window = c.window,
                            .chunk = c.chunk,
+                           .score_cap = c.score_cap,
                            .q = qkv,
                            .k = k_pages,
                            .v = v_pages,

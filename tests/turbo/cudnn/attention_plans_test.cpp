@@ -267,6 +267,10 @@ TEST_F(CudnnPlans, WhatIsNotCoveredIsNamed) {
   CudnnAttention attention = make();
   const AttentionShape s = shape(1, 128, 4, 2, 64, 64);
   EXPECT_THAT(attention.find(forward(s, DType::kF32)).refusal, HasSubstr("fp32"));
+  AttentionShape capped = s;
+  capped.score_cap = 50;
+  EXPECT_THAT(attention.find(forward(capped)).refusal, HasSubstr("soft cap"));
+  EXPECT_THAT(attention.find(backward(capped)).refusal, HasSubstr("soft cap"));
   AttentionShape part = s;
   part.k_first = 64;
   EXPECT_THAT(attention.find(forward(part)).refusal, HasSubstr("different positions"));

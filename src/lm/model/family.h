@@ -60,6 +60,7 @@ struct BlockInputs {
   engine::Value positions = {};          // [T] int32
   Tensor rope_table = {};                // see turbo/rope/rope.h
   Tensor compressed_rope_table = {};     // of layers with pooled latents
+  Tensor local_rope_table = {};          // of local layers, where they have one of their own
   engine::Value tokens = {};             // [T] int32, for layers whose experts are those of a table
   const KvCache* cache = nullptr;        // generation only
   // [T] int32: where each token's document begins in its sequence (turbo/attention/attention.h), of sequences
@@ -149,6 +150,11 @@ struct Family {
   std::string_view head = "lm_head.weight";
   // rope_parameters has two objects, "main" with the base alone, and "compress" with the rest (DeepSeek-V4).
   bool rope_by_branch = false;
+  // rope_parameters has two objects, "sliding_attention" with the base alone, and "full_attention" with the
+  // rest (Gemma 3).
+  bool rope_by_layer_type = false;
+  // Keys in rope_parameters that `read` knows, or that have no say.
+  std::vector<std::string_view> other_rope_keys = {};
   // For streams() > 1: declares the parameters of the ends in the store's current unit. `depth`: 0 for the
   // model's own, else that of a module of multi-token prediction. `chunk`: as above; widening needs no
   // parameters, so the rank that has the first part alone makes the ends with -1 and only widens.

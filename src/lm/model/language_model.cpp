@@ -103,6 +103,11 @@ void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) 
   };
   if (!config_.attention.compressed()) {
     rope_table_ = allocate(config_);
+    if (config_.attention.local_theta == 0 || config_.attention.local_layers.empty()) return;
+    ModelConfig local = config_;
+    local.rope_theta = config_.attention.local_theta;
+    local.rope_scaling = {};
+    local_rope_table_ = allocate(local);
     return;
   }
   // Frequencies are stretched where latents are pooled alone.
@@ -117,6 +122,7 @@ BlockInputs LanguageModel::block_inputs(const ModelInputs& in) const {
   BlockInputs inputs = in.blocks;
   inputs.rope_table = rope_table_;
   inputs.compressed_rope_table = compressed_rope_table_;
+  inputs.local_rope_table = local_rope_table_;
   inputs.tokens = in.tokens;
   return inputs;
 }
@@ -130,7 +136,7 @@ engine::DropoutSource LanguageModel::dropout_source(const BlockInputs& in) const
 
 Value LanguageModel::forward(int chunk, const ModelInputs& in, Value x) const {
   const Chunk& part = chunks_[static_cast<std::size_t>(chunk)];
-  if (part.first) x = embed(in.tokens, *embedding_, vocabulary_, config_.embedding_scale);
+  if (part.first) x = embed(in.tokens, *embedding_, vocabulary_, config_.embedding_factor());
   if (part.first && ends_) x = ends_->widen(x);
   engine::Residual stream = ends_ && !part.first ? ends_->unpack(x, part.begin) : engine::Residual{x, {}};
   x = {};

@@ -124,7 +124,7 @@ class LanguageModel {
   };
   std::vector<Chunk> chunks_;              // of this rank
   std::vector<MultiTokenPrediction> mtp_;  // by depth
-  Tensor rope_table_, compressed_rope_table_;
+  Tensor rope_table_, compressed_rope_table_, local_rope_table_;
   std::int64_t rope_positions_ = 0;
 };
 

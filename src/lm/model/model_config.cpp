@@ -390,7 +390,7 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
   if (c.mtp.modules() > 0) root["num_nextn_predict_layers"] = c.mtp.modules();
   root["use_cache"] = true;
   root["torch_dtype"] = dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
-  write_rope(c, root);
+  write_rope(c, family, root);
   if (c.lora) {
     root["model_type"] = kLoraKey;
     root[kLoraKey] = {{"model_type", family.model_type},

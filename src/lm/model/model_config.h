@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -44,6 +45,12 @@ struct RopeScaling {
 // As experiments write it: "none", "linear", "llama3", "yarn" or "longrope".
 std::string_view name_of(RopeScaling::Kind kind);
 
+// Factor of the embedding's rows. `rounded`: it is rounded to their type before.
+struct EmbeddingScale {
+  double factor = 1;
+  bool rounded = false;
+};
+
 struct ModelConfig {
   std::string family = "llama";  // Hugging Face's model_type
   // layers, hidden, ffn, heads ...: what an experiment sets one for one.
@@ -59,6 +66,9 @@ struct ModelConfig {
   HyperConfig hyper;
   std::vector<std::int64_t> conv_layers;  // layers with a short convolution for their attention, in order
   bool centred_norms = false;  // weights of norms are stored minus one (Qwen3-Next); a family says so
+  // Rows of the embedding are multiplied by the root of their width, and feed-forwards are gated by GELU in
+  // its tanh form, not by SiLU (Gemma); a family says so.
+  bool scaled_by_width = false, gelu_gates = false;
   bool tied_embeddings = false;
   std::optional<std::int64_t> bos_id, pad_id;
   std::vector<std::int64_t> eos_ids;  // any of them ends a text
@@ -83,6 +93,11 @@ struct ModelConfig {
 
   // Added to the weights of norms, those of heads among them.
   float norm_offset() const { return centred_norms ? 1.0F : 0.0F; }
+
+  EmbeddingScale embedding_factor() const {
+    if (scaled_by_width) return {std::sqrt(static_cast<double>(hidden)), true};
+    return {embedding_scale, false};
+  }
 
   // Residual streams side by side, or one and its checkpoints: blocks and pipeline stages hand on [T,
   // streams() * hidden]. A family of more than one has Family::make_stream_ends.

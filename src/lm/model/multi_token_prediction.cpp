@@ -22,9 +22,12 @@ ModelConfig with_layer_like_last(ModelConfig config, std::int64_t layer) {
 }  // namespace
 
 engine::Value embed(const engine::Value& tokens, engine::Parameter& table,
-                    const engine::SharedVocabulary& vocabulary, double factor) {
+                    const engine::SharedVocabulary& vocabulary, const EmbeddingScale& scaling) {
   engine::Value x = scatter_tokens(embedding(tokens, table, vocabulary), vocabulary.group);
-  return factor == 1 ? x : scale(std::move(x), static_cast<float>(factor));
+  if (scaling.factor == 1) return x;
+  auto factor = static_cast<float>(scaling.factor);
+  if (scaling.rounded && x.dtype() == DType::kBF16) factor = static_cast<float>(BFloat16(factor));
+  return scale(std::move(x), factor);
 }
 
 MultiTokenPrediction::MultiTokenPrediction(const ModelConfig& config, const Family& family,
@@ -32,7 +35,7 @@ MultiTokenPrediction::MultiTokenPrediction(const ModelConfig& config, const Fami
                                            engine::Parameter& head, int depth, int chunk)
     : layer_(config.layers + depth - 1),
       epsilon_(config.norm_epsilon),
-      embedding_scale_(config.embedding_scale),
+      embedding_scale_(config.embedding_factor()),
       vocabulary_(shared_vocabulary(config, store)),
       embedding_(embedding) {
   const std::string at = "layers." + std::to_string(layer_);

@@ -20,10 +20,10 @@
 
 namespace primus {
 
-// Rows of the table for each token, times `factor` (ModelConfig::embedding_scale): [T] int32 -> [T, hidden],
-// or this rank's tokens where ranks share the vocabulary.
+// Rows of the table for each token, times the factor (ModelConfig::embedding_factor()): [T] int32 -> [T,
+// hidden], or this rank's tokens where ranks share the vocabulary.
 engine::Value embed(const engine::Value& tokens, engine::Parameter& table,
-                    const engine::SharedVocabulary& vocabulary, double factor);
+                    const engine::SharedVocabulary& vocabulary, const EmbeddingScale& scaling);
 
 // Stateless but for its parameters. Not thread-safe.
 class MultiTokenPrediction {
@@ -41,7 +41,8 @@ class MultiTokenPrediction {
 
  private:
   std::int64_t layer_;
-  double epsilon_, embedding_scale_;
+  double epsilon_;
+  EmbeddingScale embedding_scale_;
   engine::SharedVocabulary vocabulary_;
   engine::Parameter& embedding_;
   engine::Parameter *embedding_norm_ = nullptr, *hidden_norm_ = nullptr;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -16,12 +17,15 @@ using nlohmann::json;
 using Kind = RopeScaling::Kind;
 
 constexpr const char *kMain = "main", *kCompress = "compress", *kTheta = "rope_theta",
-                     *kPart = "partial_rotary_factor", *kOriginal = "original_max_position_embeddings";
+                     *kPart = "partial_rotary_factor", *kOriginal = "original_max_position_embeddings",
+                     *kLocalTheta = "rope_local_base_freq", *kFull = "full_attention",
+                     *kLocal = "sliding_attention", *kScaling = "rope_scaling",
+                     *kParameters = "rope_parameters";
 
 // The key that says how positions are rotated: transformers 4 writes rope_theta and rope_scaling, 5
 // rope_parameters; both take rope_scaling where it says something. Null: there is neither.
 const char* rope_key(const json& root) {
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+  for (const char* key : {kScaling, kParameters}) {
     const auto it = root.find(key);
     if (it != root.end() && !it->empty()) return key;
   }
@@ -133,6 +137,57 @@ void read_branches(const json& rope, const char* key, const std::string& where, 
   read_scaling(compress, pooled, key, std::nullopt, config);
 }
 
+// The objects of rope_parameters for full attention and for layers with a window. rope_scaling goes before
+// the first, as in transformers.
+struct LayerTypes {
+  json full = json::object(), local = json::object();
+};
+
+LayerTypes layer_types(const ConfigReader& common) {
+  LayerTypes types;
+  if (const json* const parameters = common.find(kParameters); parameters && !parameters->empty()) {
+    if (!parameters->is_object()) throw common.bad(kParameters, "must be an object");
+    for (const auto& [name, value] : parameters->items()) {
+      if (!value.is_object() && !value.is_null())
+        throw common.bad(kParameters,
+                         fmt::format("must have an object for each kind of layer: {} and {}", kFull, kLocal));
+    }
+    for (const auto& [key, object] : {std::pair(kFull, &types.full), {kLocal, &types.local}}) {
+      const auto it = parameters->find(key);
+      if (it != parameters->end() && it->is_object()) *object = *it;
+    }
+  }
+  if (const json* const scaling = common.find(kScaling); scaling && !scaling->empty()) {
+    if (!scaling->is_object()) throw common.bad(kScaling, "must be an object");
+    types.full.update(*scaling);
+  }
+  refuse_nested(types.full, kParameters, common);
+  refuse_nested(types.local, kParameters, common);
+  return types;
+}
+
+void read_by_layer_type(const std::string& where, const ConfigReader& common, ModelConfig& config) {
+  constexpr double kDefaultTheta = 1e6, kDefaultLocal = 1e4;
+  const LayerTypes types = layer_types(common);
+  const ConfigReader full(types.full, where), local(types.local, where);
+  config.rope_theta = full.positive_or(kTheta, common.positive_or(kTheta, kDefaultTheta));
+  const double theta = local.positive_or(kTheta, common.positive_or(kLocalTheta, kDefaultLocal));
+  read_scaling(types.full, full, kParameters, std::nullopt, config);
+  if (const std::string type = type_of(local); type != "default") {
+    throw ConfigKeyError(
+        ErrorKind::kUnsupported, "rope_type",
+        fmt::format("rope_type '{}' of '{}.{}' is not supported", printable(type), kParameters, kLocal),
+        "layers with a window rotate by 'default'");
+  }
+  const double beside = common.positive_or(kPart, 1);
+  config.rotary_fraction = fraction_of(full, beside);
+  if (fraction_of(local, beside) != config.rotary_fraction)
+    throw common.not_supported(kPart, " differs between kinds of layers",
+                               "all layers must rotate as many columns");
+  const bool alike = theta == config.rope_theta && config.rope_scaling.kind == Kind::kNone;
+  config.attention.local_theta = alike ? 0 : theta;
+}
+
 json scaling_json(const ModelConfig& config) {
   const RopeScaling& s = config.rope_scaling;
   if (s.kind == Kind::kNone) return {{"rope_type", "default"}};
@@ -162,6 +217,10 @@ json scaling_json(const ModelConfig& config) {
 
 void read_rope(const json& root, const std::string& where, const Family& family, ModelConfig& config) {
   const ConfigReader common(root, where);
+  if (family.rope_by_layer_type) {
+    read_by_layer_type(where, common, config);
+    return;
+  }
   const char* const key = rope_key(root);
   const json& object = key ? root.at(key) : root;
   if (!object.is_object()) throw common.bad(key, "must be an object");
@@ -183,14 +242,20 @@ void read_rope(const json& root, const std::string& where, const Family& family,
   read_scaling(object, rope, key, original, config);
 }
 
-void write_rope(const ModelConfig& config, json& root) {
+void write_rope(const ModelConfig& config, const Family& family, json& root) {
   // Both spellings: transformers 4 reads the first two, transformers 5 the third.
   const json rope = scaling_json(config);
   root[kTheta] = config.rope_theta;
-  root["rope_scaling"] = config.rope_scaling.kind == Kind::kNone ? json() : rope;
-  root["rope_parameters"] = rope;
-  root["rope_parameters"][kTheta] = config.rope_theta;
-  if (config.rotary_fraction != 1) root[kPart] = root["rope_parameters"][kPart] = config.rotary_fraction;
+  root[kScaling] = config.rope_scaling.kind == Kind::kNone ? json() : rope;
+  root[kParameters] = rope;
+  root[kParameters][kTheta] = config.rope_theta;
+  if (config.rotary_fraction != 1) root[kPart] = root[kParameters][kPart] = config.rotary_fraction;
+  if (!family.rope_by_layer_type) return;
+  const double local = config.attention.local_theta;
+  root[kLocalTheta] = local > 0 ? local : config.rope_theta;
+  json full = std::move(root[kParameters]);
+  root[kParameters] = {{kFull, std::move(full)},
+                       {kLocal, {{"rope_type", "default"}, {kTheta, root[kLocalTheta]}}}};
 }
 
 std::vector<std::string> unused_rope_keys(const json& root, const Family& family, const ModelConfig& config) {
@@ -199,8 +264,22 @@ std::vector<std::string> unused_rope_keys(const json& root, const Family& family
   const json& rope = root.at(key);
   std::vector<std::string> unused;
   const auto add = [&](const json& object, const std::string& prefix, Kind kind) {
-    for (const std::string& name : unknown_rope_keys(object, kind)) unused.push_back(prefix + "." + name);
+    for (const std::string& name : unknown_rope_keys(object, kind)) {
+      if (std::ranges::find(family.other_rope_keys, name) == family.other_rope_keys.end())
+        unused.push_back(prefix + "." + name);
+    }
   };
+  if (family.rope_by_layer_type) {
+    if (root.contains(kScaling) && root.at(kScaling).is_object())
+      add(root.at(kScaling), kScaling, config.rope_scaling.kind);
+    if (!root.contains(kParameters) || !root.at(kParameters).is_object()) return unused;
+    for (const auto& [name, value] : root.at(kParameters).items()) {
+      const std::string at = fmt::format("{}.{}", kParameters, name);
+      if (name != kFull && name != kLocal) unused.push_back(at);
+      if (value.is_object()) add(value, at, name == kFull ? config.rope_scaling.kind : Kind::kNone);
+    }
+    return unused;
+  }
   if (!has_branches(rope, family)) {
     add(rope, key, config.rope_scaling.kind);
     return unused;

@@ -44,7 +44,11 @@ class PartsReader {
              : t_.rope_scaling_type == "yarn"     ? RopeScaling::Kind::kYarn
              : t_.rope_scaling_type == "longrope" ? RopeScaling::Kind::kLongrope
                                                   : RopeScaling::Kind::kNone;
-    if (s.kind == RopeScaling::Kind::kNone) return;
+    if (s.kind == RopeScaling::Kind::kNone) {
+      // Local layers that rotate as all others have no base of their own.
+      if (c.attention.local_theta == c.rope_theta) c.attention.local_theta = 0;
+      return;
+    }
     const bool latents = t_.multi_latent_attention || !t_.compress_ratios.empty();
     s.factor = latents ? t_.rotary_scaling_factor : t_.rope_scaling_factor;
     stated_.take({ModelPart::kRope}, c);

@@ -44,6 +44,7 @@ FeedForward::FeedForward(const ModelConfig& c, const BlockParameters& p, std::in
       limit_(limit),
       situ_beta_(c.situ_beta),
       situ_linear_beta_(c.situ_linear_beta),
+      gate_(c.gelu_gates ? turbo::GluGate::kGeluTanh : turbo::GluGate::kSilu),
       gate_up_(p.linear("linear_fc1", name + ".gate_up", p.rows({ffn, ffn}, c.hidden), p.matrix(),
                         gate_up_parts(published, names, ffn))),
       down_(p.linear("linear_fc2", name + ".down", p.columns(c.hidden, ffn), p.into_residual(),
@@ -52,10 +53,10 @@ FeedForward::FeedForward(const ModelConfig& c, const BlockParameters& p, std::in
 Value FeedForward::forward(const Normed& h, const BlockInputs& in) const { return narrow(widen(h, in), in); }
 
 Value FeedForward::widen(const Normed& h, const BlockInputs& in) const {
-  if (situ_beta_ == 0 && limit_ == 0 && !group_) return h.gated_linear(gate_up_);
+  if (situ_beta_ == 0 && limit_ == 0 && !group_) return h.gated_linear(gate_up_, gate_);
   const Value wide = group_ ? gathered_linear(h.value(), gate_up_, group_, in.tensor) : h.linear(gate_up_);
   if (limit_ > 0) return clamped_swiglu(wide, {.limit = limit_, .alpha = 1, .shift = 0});
-  return situ_beta_ > 0 ? situ(wide, situ_beta_, situ_linear_beta_) : swiglu(wide);
+  return situ_beta_ > 0 ? situ(wide, situ_beta_, situ_linear_beta_) : swiglu(wide, gate_);
 }
 
 Value FeedForward::narrow(const Value& wide, const BlockInputs& in) const {

@@ -38,6 +38,7 @@ struct SelfAttentionOptions {
   bool qkv_bias = false, out_bias = false;  // self_attn.{q,k,v}_proj.bias, self_attn.o_proj.bias
   HeadNorm head_norm = HeadNorm::kNone;
   bool rope = true, interleaved = false;
+  bool local_rope = false;             // by the table of local layers
   std::int64_t window = 0, chunk = 0;  // as turbo::AttentionShape
   bool sinks = false;                  // self_attn.sinks
   bool fused_qkv = false;              // checkpoints have one matrix for all three, self_attn.qkv_proj
@@ -46,7 +47,9 @@ struct SelfAttentionOptions {
   bool output_gate = false;
   // What checkpoints call the output's projection, and end the names of the heads' norms with.
   std::string_view out_name = "o_proj", norm_name = "norm";
+  double score_cap = 0;                       // as turbo::AttentionShape::score_cap
   double floor_scale = 8192, attn_scale = 0;  // queries are scaled by position; attn_scale 0: they are not
+  int first_scaled = 1;                       // as turbo::PositionScale::first
 };
 
 // What config.attention says about this layer: its window, chunk, rope and gate. The rest is the family's to
@@ -88,7 +91,8 @@ struct FeedForwardNames {
   std::string_view gate_up = {};  // not empty: one matrix of this name stands for gate and up
 };
 
-// SwiGLU, or SiTU where the model has it, of width `ffn`: <published>.{gate,up,down}_proj.
+// SwiGLU, or what the model has for it (SiTU, GELU for SiLU), of width `ffn`:
+// <published>.{gate,up,down}_proj.
 class FeedForward final : public Layer {
  public:
   // `limit` above 0: of what is gated, as DeepSeek-V4 has it (turbo::ClampedSwigluForward).
@@ -104,6 +108,7 @@ class FeedForward final : public Layer {
   comm::Communicator* group_;  // that shares the width
   double limit_;
   double situ_beta_, situ_linear_beta_;
+  turbo::GluGate gate_;
   engine::Parameter &gate_up_, &down_;
 };
 std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParameters& parameters,

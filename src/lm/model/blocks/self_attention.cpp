@@ -79,12 +79,13 @@ class SelfAttention final : public Layer {
                                      .interleaved = options_.interleaved};
     const bool rotates_products =
         options_.rope && !group_ && !head_norm_ && !query_norm_ && !options_.output_gate;
+    const Tensor& table = options_.local_rope ? in.local_rope_table : in.rope_table;
     Value qkv, gate;
     if (group_) {
       qkv = gathered_linear(h.value(), *qkv_, group_, in.tensor);
       if (qkv_bias_) qkv = add_bias(std::move(qkv), *qkv_bias_);
     } else if (rotates_products) {
-      qkv = h.rotated_linear(*qkv_, qkv_bias_, in.positions, in.rope_table, rotation);
+      qkv = h.rotated_linear(*qkv_, qkv_bias_, in.positions, table, rotation);
     } else {
       qkv = h.linear(*qkv_, qkv_bias_);
     }
@@ -94,13 +95,14 @@ class SelfAttention final : public Layer {
     }
     if (query_norm_) qkv = with_normed_queries_and_keys(qkv);
     if (head_norm_) qkv = head_norm(qkv, head_norm_, normed, epsilon_);
-    if (options_.rope && !rotates_products) qkv = rope(std::move(qkv), in.positions, in.rope_table, rotation);
+    if (options_.rope && !rotates_products) qkv = rope(std::move(qkv), in.positions, table, rotation);
     if (options_.head_norm == HeadNorm::kAfterRope) qkv = head_norm(qkv, nullptr, normed, epsilon_);
     if (options_.attn_scale != 0) {
       qkv = scale_by_position(std::move(qkv), in.positions,
                               {.cols = heads_ * head_dim_,
                                .floor_scale = static_cast<float>(options_.floor_scale),
-                               .attn_scale = static_cast<float>(options_.attn_scale)});
+                               .attn_scale = static_cast<float>(options_.attn_scale),
+                               .first = options_.first_scaled});
     }
     Value mixed = attention(qkv, shape(in),
                             {.cache = in.cache ? in.cache->layer(layer_) : engine::CachedSequences(),
@@ -126,7 +128,8 @@ class SelfAttention final : public Layer {
                                                          : 1.0 / std::sqrt(static_cast<double>(head_dim_))),
             .causal = true,
             .window = options_.window,
-            .chunk = options_.chunk};
+            .chunk = options_.chunk,
+            .score_cap = static_cast<float>(options_.score_cap)};
   }
 
   Value with_normed_queries_and_keys(const Value& qkv) const {
@@ -191,7 +194,9 @@ SelfAttentionOptions attention_options(const ModelConfig& config, std::int64_t l
   SelfAttentionOptions options;
   options.rope = a.rope(layer);
   options.output_gate = a.output_gate;
+  options.score_cap = a.score_cap;
   if (a.local(layer)) {
+    options.local_rope = a.local_theta > 0;
     options.window = a.window;
     options.chunk = a.chunk;
   }

@@ -3,7 +3,8 @@
 this file says what a golden holds. Run by hand, with the names of models or for all; needs torch and transformers 5.
 
 Each has what its family adds to Llama, at sizes where it shows: windows shorter than the sequence, heads that rotate in
-part, a context longer than the one that longrope began with, factors that are not 1, experts' biases that are not zero.
+part, a context longer than the one that longrope or yarn began with, factors that are not 1, experts' biases that are not
+zero, caps that scores and logits reach, rotations by kind of layer.
 """
 
 import sys
@@ -20,6 +21,11 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_fact
             "original_max_position_embeddings": 16, "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
             "long_factor": [1.0, 1.3, 1.9, 3.0, 5.5, 8.0]}
 GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2, "logits_scaling": 2.5}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0, "original_max_position_embeddings": 8, "beta_fast": 4.0,
+        "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}
+GEMMA = COMMON | {"num_hidden_layers": 3, "rms_norm_eps": 1e-6, "head_dim": 32, "query_pre_attn_scalar": 60, "sliding_window": 7}
+BY_KIND = {"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+           "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}}
 MODELS = {
     "mistral": lambda: transformers.MistralConfig(**COMMON, head_dim=32, sliding_window=7),
     "ministral": lambda: transformers.MinistralConfig(
@@ -39,6 +45,9 @@ MODELS = {
     "granitemoeshared": lambda: transformers.GraniteMoeSharedConfig(
         **COMMON | {"intermediate_size": 24}, **GRANITE, num_local_experts=8, num_experts_per_tok=3,
         shared_intermediate_size=40),
+    "gemma2": lambda: transformers.Gemma2Config(**GEMMA, attn_logit_softcapping=0.3, final_logit_softcapping=4.0),
+    "gemma3": lambda: transformers.Gemma3TextConfig(**GEMMA, sliding_window_pattern=3, rope_parameters=BY_KIND),
+    "ministral3": lambda: transformers.Ministral3Config(**COMMON | {"num_hidden_layers": 3}, head_dim=32, rope_parameters=YARN),
 }
 
 
@@ -67,11 +76,12 @@ def write(name: str, config) -> None:
     with torch.no_grad():
         for key, p in model.named_parameters():
             norm = "norm" in key
+            centre = norm and not config.model_type.startswith("gemma")  # whose weights of norms are around zero
             # As in write_lfm2.py: larger ones would leave bf16 no digits. Where norms follow, the gradients of keys' biases
             # cancel: larger queries make more of them.
             of_queries = 0.7 if getattr(config, "use_qk_norm", False) else 0.5
             scale = 1 if "embed" in key else of_queries if "q_proj" in key else 0.5
-            p.copy_(torch.randn_like(p) * (0.1 if norm or key.endswith("bias") else scale * p.shape[-1] ** -0.5) + norm)
+            p.copy_(torch.randn_like(p) * (0.1 if norm or key.endswith("bias") else scale * p.shape[-1] ** -0.5) + centre)
         for key, buffer in model.named_buffers():
             if key.endswith("e_score_correction_bias"):
                 buffer.copy_(torch.randn_like(buffer) * 0.1)

@@ -126,7 +126,7 @@ TEST(Newcomers, AFamilyOfKnownPartsIsOneFile) {
   const auto families = definitions("lm/model/families/", "^extern const FamilyEntry (k\\w+)");
   EXPECT_GE(families.size(), 30U);
   for (const auto& [name, file] : families) EXPECT_EQ(files_with(name, "lm/model/"), std::set{file}) << name;
-  for (const char* type : {"\"olmo2\"", "\"glm4\"", "\"smollm3\""})
+  for (const char* type : {"\"olmo2\"", "\"glm4\"", "\"smollm3\"", "\"gemma2\"", "\"ministral3\""})
     EXPECT_EQ(files_with(type).size(), 1U) << type;
 }
 

@@ -79,7 +79,8 @@ INSTANTIATE_TEST_SUITE_P(Families, Golden,
                                            "lfm2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5", "deepseek_v32",
                                            "glm_moe_dsa", "kimi_linear", "kimi_k3", "deepseek_v4", "mistral",
                                            "ministral", "phi3", "smollm3", "olmo2", "glm4", "glm4_moe",
-                                           "granite", "granitemoe", "granitemoeshared"));
+                                           "granite", "granitemoe", "granitemoeshared", "gemma2", "gemma3",
+                                           "ministral3"));
 
 TEST(Exchange, ChangesTheTypeAndRoundsToNearest) {
   const TemporaryFolder folder;
@@ -182,21 +183,36 @@ std::vector<TensorSource> sources_of(const SafetensorsFolder& weights, Replace&&
   return sources;
 }
 
-// A published Llama 4 sees images, too: what is written is its language model alone.
+// Published Llama 4, Gemma 3 and Ministral 3 see images, too: what is written is the language model alone.
+// transformers 5 has its tensors within "model.".
 TEST(Exchange, TakesTheLanguageModelOfAModelThatSees) {
-  const TemporaryFolder folder;
-  const SafetensorsFolder weights = SafetensorsFolder::open(golden("llama4"));
-  std::vector<TensorSource> sources = sources_of(weights, [](const auto&, const auto&) { return false; });
-  for (TensorSource& source : sources) source.name = "language_model." + source.name;
-  const float pixel = 1;
-  sources.push_back(
-      {.name = "vision_model.patch", .dtype = DType::kF32, .shape = {1}, .data = &pixel, .fill = {}});
-  const Path in = with_weights(folder, "llama4", sources), out = folder.path() / "out";
-  const auto text = nlohmann::json::parse(read_file(in / "config.json"));
-  std::ofstream(in / "config.json") << nlohmann::json{{"model_type", "llama4"}, {"text_config", text}};
-  const ExchangeReport report = exchange(in, out);
-  EXPECT_EQ(report.notes, (std::vector<std::string>{"1 tensor(s) are not the language model's: left out"}));
-  expect_same_tensors(out, golden("llama4"));
+  for (const auto& [model, type] :
+       {std::pair("llama4", "llama4"), {"gemma3", "gemma3"}, {"ministral3", "mistral3"}}) {
+    for (const bool within : {false, true}) {
+      SCOPED_TRACE(model);
+      const TemporaryFolder folder;
+      const SafetensorsFolder weights = SafetensorsFolder::open(golden(model));
+      std::vector<TensorSource> sources = sources_of(weights, [](const auto&, const auto&) { return false; });
+      for (TensorSource& source : sources) {
+        if (!within) source.name = "language_model." + source.name;
+        if (within && source.name.starts_with("model."))
+          source.name = "model.language_model." + source.name.substr(6);
+      }
+      const float pixel = 1;
+      sources.push_back({.name = within ? "model.vision_tower.patch" : "vision_tower.patch",
+                         .dtype = DType::kF32,
+                         .shape = {1},
+                         .data = &pixel,
+                         .fill = {}});
+      const Path in = with_weights(folder, model, sources), out = folder.path() / "out";
+      const auto text = nlohmann::json::parse(read_file(in / "config.json"));
+      std::ofstream(in / "config.json") << nlohmann::json{{"model_type", type}, {"text_config", text}};
+      const ExchangeReport report = exchange(in, out);
+      EXPECT_EQ(report.notes,
+                (std::vector<std::string>{"1 tensor(s) are not the language model's: left out"}));
+      expect_same_tensors(out, golden(model));
+    }
+  }
 }
 
 // Qwen3.5's publication: the export is the golden that it was made of.

@@ -79,6 +79,8 @@ TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
       {"phi3", {"original_max_position_embeddings"}},  // of longrope
       // A list goes before the interval; windows need both of their keys.
       {"smollm3", {"no_rope_layer_interval", "sliding_window", "use_sliding_window"}},
+      // A list goes before the pattern.
+      {"gemma3_text", {"_sliding_window_pattern"}},
       // The branches of rope_parameters go before them.
       {"deepseek_v4", {"compress_rope_theta", "partial_rotary_factor", "rope_theta"}}};
   const json families = json::parse(read_file(kTests / "lm/model/transformers_defaults.json"));
@@ -542,7 +544,16 @@ TEST(ConfigKeys, PublishedModelsGiveNoNote) {
       {"granitemoeshared",
        "attention_bias attention_multiplier embedding_multiplier logits_scaling num_experts_per_tok "
        "num_local_experts output_router_logits residual_multiplier router_aux_loss_coef "
-       "shared_intermediate_size"}};
+       "shared_intermediate_size"},
+      {"gemma2",
+       "attention_bias attn_logit_softcapping cache_implementation final_logit_softcapping hidden_act "
+       "hidden_activation query_pre_attn_scalar sliding_window"},
+      {"gemma3",
+       "attention_bias attn_logit_softcapping cache_implementation final_logit_softcapping "
+       "hidden_activation "
+       "layer_types query_pre_attn_scalar rope_local_base_freq sliding_window sliding_window_pattern "
+       "use_bidirectional_attention"},
+      {"ministral3", "sliding_window"}};
   for (const auto& [name, keys] : published) {
     json root = golden(name);
     root["vocab_size"] = 1 << 20;  // the ids of special tokens are those of the published models

@@ -374,6 +374,69 @@ TEST(ModelConfig, AbsentKeysAreAsTransformersHasThem) {
   EXPECT_EQ(refusal(v2), "'num_experts_per_tok' is missing");
 }
 
+// google/gemma-3-4b-pt leaves out all that the class in transformers says.
+TEST(ModelConfig, Gemma3TakesWhatTransformersTakes) {
+  const json root{{"model_type", "gemma3"},
+                  {"vision_config", {{"hidden_size", 1152}}},
+                  {"text_config",
+                   {{"hidden_size", 2560},
+                    {"intermediate_size", 10240},
+                    {"model_type", "gemma3_text"},
+                    {"num_hidden_layers", 34},
+                    {"rope_scaling", {{"factor", 8.0}, {"rope_type", "linear"}}},
+                    {"sliding_window", 1024}}}};
+  const ModelConfig c = read(root);
+  EXPECT_EQ(c.heads, 8);
+  EXPECT_EQ(c.kv_heads, 4);
+  EXPECT_EQ(c.head_dim, 256);
+  EXPECT_EQ(c.vocab, 262208);
+  EXPECT_TRUE(c.tied_embeddings && c.centred_norms && c.gelu_gates);
+  EXPECT_EQ(c.embedding_factor().factor, std::sqrt(2560.0));
+  EXPECT_EQ(c.attention.window, 1024);
+  EXPECT_EQ(c.attention.local_layers.size(), 29U);
+  EXPECT_FALSE(c.attention.local(5));
+  EXPECT_EQ(c.rope_theta, 1e6);
+  EXPECT_EQ(c.attention.local_theta, 1e4);
+  EXPECT_EQ(c.rope_scaling.kind, RopeScaling::Kind::kLinear);
+  EXPECT_EQ(c.rope_scaling.factor, 8);
+}
+
+// The spelling of transformers 4, and that of 5, in which rope_scaling goes before what it stands for.
+TEST(ModelConfig, Gemma3RotatesByKindOfLayer) {
+  json root = golden("gemma3");
+  const ModelConfig c = read(root);
+  EXPECT_EQ(c.rope_theta, 10000);
+  EXPECT_EQ(c.attention.local_theta, 100);
+  json older = root;
+  older.erase("rope_parameters");
+  older["rope_theta"] = 10000.0;
+  older["rope_local_base_freq"] = 100.0;
+  older["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 4.0}};
+  EXPECT_EQ(read(older), c);
+  root["rope_scaling"] = {{"factor", 2.0}};
+  EXPECT_EQ(read(root).rope_scaling.factor, 2);
+  root.erase("rope_scaling");
+  // Where all layers rotate alike, there is no other base.
+  root["rope_parameters"]["full_attention"] = {{"rope_type", "default"}, {"rope_theta", 100.0}};
+  EXPECT_EQ(read(root).attention.local_theta, 0);
+  root["rope_parameters"]["sliding_attention"]["rope_type"] = "linear";
+  EXPECT_EQ(refusal(root), "rope_type 'linear' of 'rope_parameters.sliding_attention' is not supported");
+  root["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 100.0}};
+  EXPECT_EQ(refusal(root),
+            "'rope_parameters' must have an object for each kind of layer: full_attention and "
+            "sliding_attention");
+}
+
+TEST(ModelConfig, Ministral3HasYarnAndAScaleOfQueries) {
+  json root = golden("ministral3");
+  EXPECT_EQ(read(root).attention.attn_scale, 0.3);
+  EXPECT_EQ(read(root).attention.floor_scale, 8);
+  root["rope_parameters"].erase("llama_4_scaling_beta");
+  EXPECT_EQ(refusal(root), "'llama_4_scaling_beta' must be a number, and not negative");
+  root["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e4}, {"llama_4_scaling_beta", 0.1}};
+  EXPECT_EQ(refusal(root), "'rope_type': this model family has yarn alone");
+}
+
 TEST(ModelConfig, LongropeHasANumberForEachFrequency) {
   json root = small_llama();
   root.erase("head_dim");

@@ -16,7 +16,7 @@ MORE = {"deepseek_v2": {"num_experts_per_tok": 4},  # which has no default
 FAMILIES = ["llama", "qwen2", "qwen3", "qwen3_moe", "mixtral", "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4_text",
             "lfm2", "lfm2_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "deepseek_v32",
             "glm_moe_dsa", "kimi_linear", "deepseek_v4", "mistral", "ministral", "phi3", "smollm3", "olmo2", "glm4",
-            "glm4_moe", "granite", "granitemoe", "granitemoeshared"]
+            "glm4_moe", "granite", "granitemoe", "granitemoeshared", "gemma2", "gemma3_text", "ministral3"]
 # Of how a model is used; its special tokens are the tokenizer's to say, and what predicts further on the weights'.
 OTHER = {"_name_or_path", "architectures", "bos_token_id", "chunk_size_feed_forward", "dtype", "eos_token_id", "id2label",
          "is_encoder_decoder", "label2id", "num_nextn_predict_layers", "output_attentions", "output_hidden_states",

@@ -45,7 +45,8 @@ INSTANTIATE_TEST_SUITE_P(Families, Published,
                                          "gpt_oss", "llama4", "lfm2", "lfm2_moe", "qwen3_next", "qwen3_5_moe",
                                          "qwen3_5", "deepseek_v32", "glm_moe_dsa", "kimi_linear", "kimi_k3",
                                          "deepseek_v4", "mistral", "ministral", "phi3", "smollm3", "olmo2",
-                                         "glm4", "glm4_moe", "granite", "granitemoe", "granitemoeshared"),
+                                         "glm4", "glm4_moe", "granite", "granitemoe", "granitemoeshared",
+                                         "gemma2", "gemma3", "ministral3"),
                          [](const auto& family) { return std::string(family.param); });
 
 // --- multi-token prediction: its own tensors, and copies of embedding and head

@@ -147,7 +147,19 @@ const std::map<std::string, std::string> kExperiments = {
      "residual_multiplier: 0.4, attention_multiplier: 0.3, logits_scaling: 5"},
     {"granitemoeshared",
      "model_type: granitemoeshared, ffn_hidden_size: 24, num_query_groups: 2, embedding_multiplier: 3,"
-     "num_experts: 4, moe_router_topk: 2, moe_shared_expert_intermediate_size: 40"}};
+     "num_experts: 4, moe_router_topk: 2, moe_shared_expert_intermediate_size: 40"},
+    {"gemma2",
+     "model_type: gemma2, ffn_hidden_size: 112, num_query_groups: 2, window_size: [7, 0],"
+     "window_attn_skip_freq: 2, attn_logit_softcapping: 50, final_logit_softcapping: 30,"
+     "attention_multiplier: 0.2, untie_embeddings_and_output_weights: false"},
+    {"gemma3",
+     "model_type: gemma3_text, ffn_hidden_size: 112, num_query_groups: 2, window_size: [7, 0],"
+     "window_attn_skip_freq: 2, rotary_base: 1000000, rotary_base_local: 10000,"
+     "rope_scaling_type: linear, rope_scaling_factor: 8, untie_embeddings_and_output_weights: false"},
+    {"ministral3",
+     "model_type: ministral3, ffn_hidden_size: 112, num_query_groups: 2, rope_scaling_type: yarn,"
+     "rope_scaling_factor: 4, original_max_position_embeddings: 32, mscale: 1, mscale_all_dim: 1,"
+     "attention_temperature_scale: 0.1, attention_temperature_floor: 32"}};
 
 const FamilyRegistry& families() {
   static const FamilyRegistry registry = builtin_families();

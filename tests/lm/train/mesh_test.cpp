@@ -198,6 +198,36 @@ ModelConfig olmo2() {
   return c;
 }
 
+// Norms around zero, feed-forwards gated by GELU, caps, and a window in some layers.
+ModelConfig gemma2() {
+  ModelConfig c = dense();
+  c.family = "gemma2";
+  c.centred_norms = c.scaled_by_width = c.gelu_gates = c.tied_embeddings = true;
+  c.attention.window = 5;
+  c.attention.local_layers = {0};
+  c.attention.score_cap = 2;
+  c.logit_cap = 3;
+  return c;
+}
+
+// Normed heads, and two bases of rotation.
+ModelConfig gemma3() {
+  ModelConfig c = gemma2();
+  c.family = "gemma3_text";
+  c.attention.score_cap = c.logit_cap = 0;
+  c.attention.local_theta = 100;
+  c.rope_scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 4};
+  return c;
+}
+
+ModelConfig ministral3() {
+  ModelConfig c = dense();
+  c.family = "ministral3";
+  c.attention.attn_scale = 0.5;
+  c.attention.floor_scale = 4;
+  return c;
+}
+
 ModelConfig glm4_moe() {
   ModelConfig c = dense();
   c.family = "glm4_moe";
@@ -576,6 +606,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"glm4_tp2", glm4, {2, tensor(2)}},
         Case{"glm4_tp4_recomputed", glm4, {4, tensor(4), Sharding::kNone, true}},
         Case{"olmo2_dp2_zero3_recomputed", olmo2, {2, {}, Sharding::kParameters, true}},
+        Case{"gemma2_tp2_dp2_zero3", gemma2, {4, tensor(2), Sharding::kParameters}},
+        Case{"gemma3_tp2_recomputed", gemma3, {2, tensor(2), Sharding::kNone, true}},
+        Case{"ministral3_tp2", ministral3, {2, tensor(2)}},
         Case{"glm4_moe_tp2_ep2_etp2", glm4_moe, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
         Case{"granite_tp2_ep4_zero1", granite, {4, {.tensor = 2, .expert = 4}, Sharding::kStates}},
         Case{"granite_tp2_ep2_etp2", granite, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
@@ -659,8 +692,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"gpt_oss_cp4_gathered", gpt_oss, by(Exchange::kAllGather, {4, context(4)})},
         Case{"llama4_cp2_tp2", llama4, {4, {.tensor = 2, .context = 2}}},
         Case{"phi3_cp2_tp2", phi3, {4, {.tensor = 2, .context = 2}}},
-        Case{"olmo2_cp2", olmo2, {2, context(2)}}, Case{"granite_cp2", granite, {2, context(2)}},
-        Case{"lfm2_cp2", tiny_lfm2, {2, context(2)}},
+        Case{"gemma2_cp2_tp2", gemma2, {4, {.tensor = 2, .context = 2}}},
+        Case{"gemma3_cp2_by_heads", gemma3, by(Exchange::kAllToAll, {2, context(2)})},
+        Case{"ministral3_cp2", ministral3, {2, context(2)}}, Case{"olmo2_cp2", olmo2, {2, context(2)}},
+        Case{"granite_cp2", granite, {2, context(2)}}, Case{"lfm2_cp2", tiny_lfm2, {2, context(2)}},
         // Slices of two tokens: all of them are the edge of the next one.
         Case{"lfm2_cp4_recomputed", tiny_lfm2, {4, context(4), Sharding::kNone, true}},
         Case{"lfm2_cp2_tp2_by_heads", tiny_lfm2, by(Exchange::kAllToAll, {4, {.tensor = 2, .context = 2}})},

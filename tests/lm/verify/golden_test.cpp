@@ -64,7 +64,8 @@ INSTANTIATE_TEST_SUITE_P(Families, Golden,
                                          "lfm2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5", "deepseek_v32",
                                          "glm_moe_dsa", "kimi_linear", "kimi_k3", "deepseek_v4", "mistral",
                                          "ministral", "phi3", "smollm3", "olmo2", "glm4", "glm4_moe",
-                                         "granite", "granitemoe", "granitemoeshared"),
+                                         "granite", "granitemoe", "granitemoeshared", "gemma2", "gemma3",
+                                         "ministral3"),
                          [](const auto& family) { return std::string(family.param); });
 
 // tests/golden/lora: low-rank adapters beside a frozen model, against PEFT.

@@ -150,6 +150,15 @@ constexpr Published kPublished[] = {
     {"granite3.1_2B", 2'533'531'648},
     {"granite3.1_8B", 8'170'848'256},
     {"granite3.1_3B_A800M", 3'298'793'472, 882'874'368},
+    {"gemma2_2B", 2'614'341'888},
+    {"gemma2_9B", 9'241'705'984},
+    {"gemma2_27B", 27'227'128'320},
+    {"gemma3_1B", 999'885'952},
+    {"gemma3_4B", 3'880'263'168},
+    {"gemma3_12B", 11'766'034'176},
+    {"gemma3_27B", 27'009'346'304},
+    {"ministral3_3B", 3'429'006'336},
+    {"ministral3_8B", 8'489'553'920},
 };
 
 // Presets of our own or of Primus, or parts of a published model.

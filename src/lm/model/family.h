@@ -119,6 +119,7 @@ struct FamilySwitch {
   std::string_view key, value;
 };
 inline constexpr std::string_view kEither = "either";  // the switch has no meaning in the family
+inline constexpr std::string_view kChosen = "chosen";  // each model of the family has its own answer
 
 struct Family {
   std::string model_type;    // "llama"
@@ -147,7 +148,9 @@ struct Family {
   // {"num_experts", "num_local_experts"}: the first is another name of the second, and goes before it, as in
   // transformers (attribute_map).
   std::vector<std::pair<std::string_view, std::string_view>> aliases = {};
-  std::string_view head = "lm_head.weight";
+  std::string_view embedding = "model.embed_tokens.weight", head = "lm_head.weight";
+  // Brings a config.json of another layout into the common one, before anything else is read.
+  void (*prepare)(nlohmann::json& root) = nullptr;
   // rope_parameters has two objects, "main" with the base alone, and "compress" with the rest (DeepSeek-V4).
   bool rope_by_branch = false;
   // rope_parameters has two objects, "sliding_attention" with the base alone, and "full_attention" with the

@@ -44,7 +44,7 @@ LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& fa
   embedding_group.at_both_ends = last_embeds && has_first != has_last;
   const Share of_vocabulary = vocabulary_share(vocabulary_, config.hidden);
   embedding_ = &declare(store, 0, "embedding", of_vocabulary.shape, normal,
-                        {{"model.embed_tokens.weight", 0, config.vocab}}, of_vocabulary.placement);
+                        {{std::string(family.embedding), 0, config.vocab}}, of_vocabulary.placement);
   embedding_->vocabulary = true;
   if (!has_first) embedding_->uses.clear();
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {

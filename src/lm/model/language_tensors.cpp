@@ -16,6 +16,12 @@ constexpr std::string_view kModel = "model.", kWithin = "model.language_model.";
 
 constexpr std::string_view kGateUp = ".gate_up_proj", kDown = ".down_proj";
 
+// The embedding's name in checkpoints; every model has one.
+const std::string& embedding_name(const engine::ParameterStore& store) {
+  const auto is_it = [](const engine::Parameter& parameter) { return parameter.name == "embedding"; };
+  return std::ranges::find_if(store.parameters(), is_it)->parts.front().name;
+}
+
 bool same_bits(const TensorView& a, const TensorView& b) {
   return a.dtype == b.dtype && std::ranges::equal(a.data, b.data);
 }
@@ -136,10 +142,11 @@ std::vector<std::string> LanguageTensors::refuse_foreign(const TensorNames& used
     if (name.ends_with("rotary_emb.inv_freq")) {
       notes.push_back(fmt::format("'{}' follows from config.json: left out", name));
     } else if (name == "lm_head.weight") {  // a model that is not tied has used it
-      const std::optional<TensorView> embedding = find("model.embed_tokens.weight");
+      const std::string& tied = embedding_name(store);
+      const std::optional<TensorView> embedding = find(tied);
       if (embedding && !same_bits(*embedding, *find(name))) {
         throw invalid(
-            "tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', and config.json ties them",
+            fmt::format("tensor 'lm_head.weight' differs from '{}', and config.json ties them", tied),
             "write \"tie_word_embeddings\": false into config.json, as transformers reads it")
             .at(where());
       }

@@ -332,6 +332,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     c.family = family.model_type;
     renamed = rename_aliases(family, root);
     theta_note = note_on_theta(root, family);  // before defaults, of which the user has written none
+    if (family.prepare) family.prepare(root);
     add_defaults(family, root);
     read_common(r, root, c);
     c.mtp.layers = r.integer_or("num_nextn_predict_layers", 0, 0, MtpConfig::kMaxLayers);

@@ -103,7 +103,7 @@ void StatedModel::check_switches(const Family& family) const {
   for (const auto& [name, has] : switches_of(family)) {
     const config::KeySpec* key = config::find_key(name);
     const config::Value said = config::current_value(*key, t);
-    if (said.is_null() || said.text == has || has == kEither) continue;
+    if (said.is_null() || said.text == has || has == kEither || has == kChosen) continue;
     throw differs(name, has.empty() ? "null" : has);
   }
   if (t.softmax_type == "off-by-one") throw differs("softmax_type", "vanilla or learnable");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -295,6 +296,20 @@ SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, std::st
   file.bytes_ = bytes;
   HeaderParser(file).parse();
   return file;
+}
+
+void copy_elements(const TensorView& tensor, std::int64_t first, std::span<std::byte> out) {
+  const auto size = static_cast<std::size_t>(size_of(tensor.dtype));
+  if (tensor.column_stride == 0) {
+    const auto bytes = tensor.data.subspan(static_cast<std::size_t>(first) * size, out.size());
+    std::ranges::copy(bytes, out.begin());
+    return;
+  }
+  const std::int64_t columns = tensor.shape[1];
+  for (std::size_t to = 0; to < out.size(); to += size, ++first) {
+    const auto from = static_cast<std::size_t>(first % columns * tensor.column_stride + first / columns);
+    std::memcpy(&out[to], &tensor.data[from * size], size);
+  }
 }
 
 TensorView SafetensorsFile::operator[](std::size_t i) const {

@@ -42,7 +42,11 @@ struct TensorView {
   std::span<const std::int64_t> shape;  // outermost first; empty = a scalar
   std::span<const std::byte> data;      // row-major, little-endian, perhaps unaligned: copy, do not cast
   std::uint64_t file_offset = 0;        // of data, from the start of the file
+  // Above 0: data holds a matrix by columns, the first elements of two columns so many elements apart.
+  std::int64_t column_stride = 0;
 };
+// Copies elements from number `first` on, counted by rows, however the tensor lies.
+void copy_elements(const TensorView& tensor, std::int64_t first, std::span<std::byte> out);
 
 class SafetensorsFile {
  public:

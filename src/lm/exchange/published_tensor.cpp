@@ -143,9 +143,10 @@ PublishedTensor find_published(const LanguageTensors& tensors, const std::string
   if (!whole_numbers || tensor.dtype != DType::kI64) require_float(tensor);
   const auto size = static_cast<std::size_t>(size_of(tensor.dtype));
   return {.dtype = tensor.dtype,
-          .plain = tensor.data,
+          .plain = tensor.column_stride == 0 ? tensor.data : std::span<const std::byte>(),
           .read = [tensor, size](std::int64_t first, std::span<float> out) {
-            const auto bytes = tensor.data.subspan(static_cast<std::size_t>(first) * size, out.size() * size);
+            std::vector<std::byte> bytes(out.size() * size);
+            copy_elements(tensor, first, bytes);
             to_float(tensor.dtype, bytes, out);
             if (tensor.dtype == DType::kF64) refuse_beyond_float(tensor.name, bytes, out);
           }};

@@ -17,7 +17,7 @@ namespace primus {
 
 struct PublishedTensor {
   DType dtype = DType::kF32;         // as stored; of a quantised tensor bf16
-  std::span<const std::byte> plain;  // its bytes; empty when quantised
+  std::span<const std::byte> plain;  // its bytes; empty when quantised, or stored by columns
   // Elements [first, first + out.size()) in the order of the published shape.
   std::function<void(std::int64_t first, std::span<float> out)> read;
 };

@@ -39,7 +39,15 @@ LanguageTensors::LanguageTensors(const SafetensorsFolder& folder) : folder_(fold
     const std::size_t ending = gate_up ? kGateUp.size() : kDown.size();
     Fused& fused = fused_[std::string(tensor.name.substr(0, tensor.name.size() - ending))];
     (gate_up ? fused.gate_up : fused.down) = tensor;
-    if (gate_up) fused.half = {tensor.shape[1] / 2, tensor.shape[2]};
+  }
+  for (auto& [name, fused] : fused_) {
+    if (fused.gate_up && fused.down) {
+      const std::span<const std::int64_t> wide = fused.gate_up->shape, back = fused.down->shape;
+      fused.by_columns = wide[2] != back[1] && wide[1] == back[2];
+    }
+    const std::size_t out = fused.by_columns ? 2 : 1, in = 3 - out;
+    if (fused.gate_up) fused.of_gate = {fused.gate_up->shape[out] / 2, fused.gate_up->shape[in]};
+    if (fused.down) fused.of_down = {fused.down->shape[out], fused.down->shape[in]};
   }
 }
 
@@ -82,15 +90,21 @@ std::optional<LanguageTensors::Piece> LanguageTensors::piece(std::string_view fu
   const bool is_down = matrix == "down_proj";
   const std::optional<TensorView>& whole = is_down ? fused.down : fused.gate_up;
   if (!whole || (!is_down && matrix != "gate_proj" && matrix != "up_proj")) return std::nullopt;
-  if (expert < 0 || expert >= whole->shape[0] || (!is_down && whole->shape[1] % 2 != 0)) return std::nullopt;
-  const std::span<const std::int64_t> shape =
-      is_down ? whole->shape.subspan(1) : std::span<const std::int64_t>(fused.half);
-  const auto bytes = static_cast<std::size_t>(shape[0] * shape[1] * size_of(whole->dtype));
-  const auto before = static_cast<std::size_t>(is_down ? expert : 2 * expert + (matrix == "up_proj"));
+  const bool odd = !is_down && whole->shape[fused.by_columns ? 2 : 1] % 2 != 0;
+  if (expert < 0 || expert >= whole->shape[0] || odd) return std::nullopt;
   TensorView view = *whole;
-  view.shape = shape;
-  view.data = whole->data.subspan(before * bytes, bytes);
-  view.file_offset += before * bytes;
+  view.shape = is_down ? fused.of_down : fused.of_gate;
+  const std::int64_t rows = view.shape[0], columns = view.shape[1];
+  std::int64_t first = expert * whole->shape[1] * whole->shape[2], elements = rows * columns;
+  if (matrix == "up_proj") first += fused.by_columns ? rows : elements;
+  if (fused.by_columns) {
+    view.column_stride = whole->shape[2];
+    elements = (columns - 1) * view.column_stride + rows;
+  }
+  const auto size = static_cast<std::size_t>(size_of(whole->dtype));
+  const std::size_t before = static_cast<std::size_t>(first) * size;
+  view.data = whole->data.subspan(before, static_cast<std::size_t>(elements) * size);
+  view.file_offset += before;
   return Piece{view, &*whole};
 }
 

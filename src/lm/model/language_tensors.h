@@ -56,7 +56,8 @@ class LanguageTensors {
   // All experts of a layer, under the name of what holds them ("model.layers.0.mlp.experts").
   struct Fused {
     std::optional<TensorView> gate_up, down;
-    std::array<std::int64_t, 2> half{};  // the shape of one expert's gate
+    bool by_columns = false;  // [experts, hidden, 2 ffn] and [experts, ffn, hidden] (Qwen3-VL)
+    std::array<std::int64_t, 2> of_gate{}, of_down{};  // shapes of one expert's matrices
   };
   struct Piece {
     TensorView view;

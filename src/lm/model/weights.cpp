@@ -290,7 +290,7 @@ void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine
                   Adapters adapters) {
   const LanguageTensors tensors(folder);
   TensorNames used;
-  std::vector<std::byte> staging;
+  std::vector<std::byte> staging, by_rows;
   const bool without = adapters == Adapters::kMayBeMissing && !has_adapters(folder);
   for (const ParameterStore::Group& group : store.groups()) check_group_is_there(tensors, group);
   for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
@@ -303,7 +303,14 @@ void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine
     if (range.empty()) return;
     const auto size = static_cast<std::size_t>(size_of(tensor.dtype));
     staging.resize(static_cast<std::size_t>(range.size()) * size);
-    copy_runs(axis_order(part), size, tensor.data, runs_of(range, p, part), staging);
+    std::span<const std::byte> data = tensor.data;
+    if (tensor.column_stride > 0) {
+      const std::int64_t published_elements = tensor.shape[0] * tensor.shape[1];
+      by_rows.resize(static_cast<std::size_t>(published_elements) * size);
+      copy_elements(tensor, 0, by_rows);
+      data = by_rows;
+    }
+    copy_runs(axis_order(part), size, data, runs_of(range, p, part), staging);
     check_elements(p, part.name, tensor.dtype, staging);
     upload_weights(rank, p, part, tensor.dtype, staging);
   });

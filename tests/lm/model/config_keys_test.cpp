@@ -377,6 +377,32 @@ TEST(ConfigKeys, TheTextPartOfQwen3VlIsQwen3) {
   EXPECT_EQ(read(root).family, "qwen3");
 }
 
+// A folder of the whole model: tokens of texts have one position, whatever mrope says of images.
+TEST(ConfigKeys, TheTextPartOfQwen3VlsMixturesIsQwen3Moe) {
+  const json root = golden("qwen3_vl_moe");
+  const ModelConfig c = read(root);
+  EXPECT_EQ(c.family, "qwen3_moe");
+  EXPECT_TRUE(c.moe.router.normalise);
+  EXPECT_EQ(c.moe.dense_layers, (std::vector<std::int64_t>{1}));
+  EXPECT_EQ(c.rope_theta, 5000);
+  EXPECT_EQ(notes_of(root), std::vector<std::string>{});
+  json changed = root;
+  changed["text_config"]["norm_topk_prob"] = false;
+  EXPECT_EQ(refusal(changed), "'norm_topk_prob': false is not supported for this model family");
+  changed["text_config"] = {{"model_type", "qwen3_vl_moe_text"},
+                            {"num_hidden_layers", 24},
+                            {"hidden_size", 2048},
+                            {"num_attention_heads", 16},
+                            {"vocab_size", 151936}};
+  changed.erase("tie_word_embeddings");
+  const ModelConfig defaults = read(changed);
+  EXPECT_EQ(defaults.moe.experts, 60);
+  EXPECT_EQ(defaults.moe.router.top_k, 4);
+  EXPECT_EQ(defaults.kv_heads, 16);
+  EXPECT_EQ(defaults.rope_theta, 500000);
+  EXPECT_TRUE(defaults.tied_embeddings);
+}
+
 TEST(ConfigKeys, QuantisedWeightsThatNothingReadsAreNamed) {
   json root = golden("llama");
   const auto with = [&](const json& config) {

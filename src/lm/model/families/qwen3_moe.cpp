@@ -14,6 +14,21 @@ namespace {
 constexpr const char* kDefaults = R"({"num_key_value_heads": 4, "max_position_embeddings": 32768,
   "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768})";
 
+// Text parts of Qwen3-VL's mixtures leave out what their class in transformers has, and always normalise.
+void prepare(nlohmann::json& root) {
+  const ConfigReader r(root);
+  if (!r.text_or("model_type", "").starts_with("qwen3_vl")) return;
+  refuse_unless(root, "norm_topk_prob", true);
+  nlohmann::json defaults = {{"norm_topk_prob", true},      {"num_key_value_heads", 16},
+                             {"intermediate_size", 5632},   {"max_position_embeddings", 128000},
+                             {"num_experts_per_tok", 4},    {"moe_intermediate_size", 1408},
+                             {"tie_word_embeddings", true}, {"rope_theta", 500000.0}};
+  if (!r.find("num_local_experts")) defaults["num_experts"] = 60;
+  for (const auto& [key, value] : defaults.items()) {
+    if (!r.find(key.c_str())) root[key] = value;
+  }
+}
+
 void read(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "attention_bias", false);
   refuse_unless(json, "hidden_act", "silu");
@@ -72,6 +87,9 @@ extern const FamilyEntry kQwen3Moe{[]() -> Family {
   Family family{"qwen3_moe", "Qwen3MoeForCausalLM",      read,     write,
                 make_block,  {{"qk_layernorm", "true"}}, kDefaults};
   family.other_keys = {"max_window_layers"};
+  // The text part of Qwen3-VL's mixtures, which rotates tokens of texts as Qwen 3 does.
+  family.other_names = {"qwen3_vl_moe_text", "qwen3_vl_moe"};
+  family.prepare = prepare;
   return family;
 }};
 

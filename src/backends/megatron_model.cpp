@@ -52,7 +52,8 @@ void fill_family(Megatron& m) {
   const Family& family = families.find(model.family);
   for (const FamilySwitch& common : switches_of(family)) {
     const std::string name = m.rules.renamed(common.key);
-    if (common.value == kEither || common.value.empty() || m.arguments.contains(name)) continue;
+    const bool open = common.value == kEither || common.value == kChosen || common.value.empty();
+    if (open || m.arguments.contains(name)) continue;
     if (common.key == "softmax_type" && m.t.use_sink_attention) continue;
     m.put(name, config::plain_scalar(common.value, {}));
   }

@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Golden,
                                            "glm_moe_dsa", "kimi_linear", "kimi_k3", "deepseek_v4", "mistral",
                                            "ministral", "phi3", "smollm3", "olmo2", "glm4", "glm4_moe",
                                            "granite", "granitemoe", "granitemoeshared", "gemma2", "gemma3",
-                                           "ministral3"));
+                                           "ministral3", "gated_deltanet", "gated_deltanet_latent", "kda"));
 
 TEST(Exchange, ChangesTheTypeAndRoundsToNearest) {
   const TemporaryFolder folder;
@@ -106,6 +106,37 @@ TEST(Exchange, ChangesTheTypeAndRoundsToNearest) {
     }
   }
   EXPECT_EQ(report.parameters, elements);
+}
+
+// Qwen3-VL's mixtures have the experts of a layer in two tensors by columns: [experts, hidden, 2 ffn] and
+// [experts, ffn, hidden]. They come out apart and by rows, under the names of Qwen 3's.
+TEST(Exchange, ReadsTheExpertsOfQwen3VlByColumns) {
+  const TemporaryFolder folder;
+  exchange(golden("qwen3_vl_moe"), folder.path() / "out");
+  const SafetensorsFolder ours = SafetensorsFolder::open(folder.path() / "out"),
+                          theirs = SafetensorsFolder::open(golden("qwen3_vl_moe"));
+  const std::string layer = "model.language_model.layers.2.mlp.experts.";
+  const auto at = [](const TensorView& tensor, std::int64_t i) {
+    float value = 0;
+    std::memcpy(&value, tensor.data.data() + 4 * i, 4);
+    return value;
+  };
+  constexpr std::int64_t kHidden = 64, kWidth = 24;
+  for (std::int64_t e = 0; e < 8; ++e) {
+    const auto matrix = [&](const char* name) {
+      return ours.at(fmt::format("model.layers.2.mlp.experts.{}.{}_proj.weight", e, name));
+    };
+    const TensorView gate = matrix("gate"), up = matrix("up"), down = matrix("down");
+    const TensorView wide = theirs.at(layer + "gate_up_proj"), back = theirs.at(layer + "down_proj");
+    for (std::int64_t f = 0; f < kWidth; ++f) {
+      for (std::int64_t h = 0; h < kHidden; ++h) {
+        const std::int64_t row = (e * kHidden + h) * 2 * kWidth;
+        ASSERT_EQ(at(gate, f * kHidden + h), at(wide, row + f));
+        ASSERT_EQ(at(up, f * kHidden + h), at(wide, row + kWidth + f));
+        ASSERT_EQ(at(down, h * kWidth + f), at(back, (e * kWidth + f) * kHidden + h));
+      }
+    }
+  }
 }
 
 TEST(Exchange, TakesTheTokenizerAlong) {

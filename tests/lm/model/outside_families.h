@@ -149,6 +149,18 @@ inline std::vector<NamedConfig> attention_configs(const ModelConfig& base) {
   by_head.norm_epsilon = linear.norm_epsilon;
   by_head.linear = linear.linear;
   by_head.linear.layers = {1};
+  ModelConfig& each = add("gated_delta_beside_latent", "gated_deltanet");
+  each.kv_heads = each.heads;
+  each.attention.latent = {.q_rank = 20, .kv_rank = 16, .nope_dim = 12, .rope_dim = 8, .value_dim = 10};
+  each.head_dim = 20;
+  each.norm_epsilon = linear.norm_epsilon;
+  each.linear = linear.linear;
+  each.linear.layers = {0};
+  ModelConfig& channels = add("channel_gated_delta_alone", "kda");
+  channels.norm_epsilon = 0.1;
+  channels.linear = linear.linear;
+  channels.linear.channel_gates = true;
+  channels.linear.layers = {0, 1};
   ModelConfig& options = add("every_option", "every_attention_option");
   options.attention.chunk = 6;
   options.attention.local_layers = {0};

@@ -46,7 +46,8 @@ INSTANTIATE_TEST_SUITE_P(Families, Published,
                                          "qwen3_5", "deepseek_v32", "glm_moe_dsa", "kimi_linear", "kimi_k3",
                                          "deepseek_v4", "mistral", "ministral", "phi3", "smollm3", "olmo2",
                                          "glm4", "glm4_moe", "granite", "granitemoe", "granitemoeshared",
-                                         "gemma2", "gemma3", "ministral3"),
+                                         "gemma2", "gemma3", "ministral3", "gated_deltanet",
+                                         "gated_deltanet_latent", "kda"),
                          [](const auto& family) { return std::string(family.param); });
 
 // --- multi-token prediction: its own tensors, and copies of embedding and head

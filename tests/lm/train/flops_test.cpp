@@ -85,8 +85,8 @@ INSTANTIATE_TEST_SUITE_P(Families, Flops,
                                            "lfm2_moe", "qwen3_next", "qwen3_5_moe", "qwen3_5", "deepseek_v32",
                                            "glm_moe_dsa", "kimi_linear", "kimi_k3", "mistral", "ministral",
                                            "phi3", "smollm3", "olmo2", "glm4", "glm4_moe", "granite",
-                                           "granitemoe", "granitemoeshared", "gemma2", "gemma3",
-                                           "ministral3"));
+                                           "granitemoe", "granitemoeshared", "gemma2", "gemma3", "ministral3",
+                                           "gated_deltanet", "gated_deltanet_latent", "kda", "qwen3_vl_moe"));
 
 }  // namespace
 }  // namespace primus

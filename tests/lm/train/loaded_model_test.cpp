@@ -120,6 +120,18 @@ const std::map<std::string, std::string> kExperiments = {
      "experimental_attention_variant: gated_delta_net, linear_attention_freq: 2, linear_num_key_heads: 4, "
      "linear_num_value_heads: 4, linear_key_head_dim: 16, linear_value_head_dim: 8, rotary_percent: 0.25, "
      "untie_embeddings_and_output_weights: false"},
+    {"gated_deltanet",
+     "model_type: gated_deltanet, ffn_hidden_size: 112, num_query_groups: 2, rotary_base: 5000,"
+     "linear_attention_freq: [1, 0], linear_num_key_heads: 2, linear_num_value_heads: 4,"
+     "linear_key_head_dim: 16, linear_value_head_dim: 8"},
+    {"gated_deltanet_latent",
+     "model_type: gated_deltanet, ffn_hidden_size: 112, multi_latent_attention: true, q_lora_rank: 20,"
+     "kv_lora_rank: 16, qk_head_dim: 12, qk_pos_emb_head_dim: 8, v_head_dim: 12,"
+     "linear_attention_freq: [0, 1], linear_num_key_heads: 2, linear_num_value_heads: 4,"
+     "linear_key_head_dim: 16, linear_value_head_dim: 16, untie_embeddings_and_output_weights: false"},
+    {"kda",
+     "model_type: kda, ffn_hidden_size: 112, linear_attention_freq: [1, 1], linear_num_key_heads: 2,"
+     "linear_num_value_heads: 4, linear_key_head_dim: 8, linear_value_head_dim: 16"},
     {"mistral", "model_type: mistral, ffn_hidden_size: 112, num_query_groups: 2, window_size: [7, 0]"},
     {"ministral",
      "model_type: ministral, ffn_hidden_size: 112, num_query_groups: 2, window_size: [7, 0],"

@@ -217,6 +217,32 @@ inline ModelConfig tiny_kimi_linear() {
   return c;
 }
 
+// Gated delta networks of flash-linear-attention around a layer of latent attention.
+inline ModelConfig tiny_gated_deltanet() {
+  ModelConfig c = tiny_llama();
+  c.norm_epsilon = 0.1;
+  c.family = "gated_deltanet";
+  c.layers = 3;
+  c.kv_heads = c.heads;
+  c.attention.latent = {.q_rank = 20, .kv_rank = 16, .nope_dim = 8, .rope_dim = 4, .value_dim = 10};
+  c.head_dim = 12;
+  c.linear = {.key_heads = 4, .value_heads = 8, .key_dim = 8, .value_dim = 6, .conv_width = 3};
+  c.linear.layers = {0, 2};
+  return c;
+}
+
+// Its Kimi delta attention alone, with two heads of values for each of keys.
+inline ModelConfig tiny_kda() {
+  ModelConfig c = tiny_llama();
+  c.norm_epsilon = 0.1;
+  c.family = "kda";
+  c.layers = 2;
+  c.linear = {.key_heads = 4, .value_heads = 8, .key_dim = 8, .value_dim = 12, .conv_width = 4};
+  c.linear.layers = {0, 1};
+  c.linear.channel_gates = true;
+  return c;
+}
+
 // All that Kimi K3 adds, and multi-token prediction of depth one.
 inline ModelConfig tiny_kimi_k3() {
   ModelConfig c = tiny_kimi_linear();

@@ -65,7 +65,8 @@ INSTANTIATE_TEST_SUITE_P(Families, Golden,
                                          "glm_moe_dsa", "kimi_linear", "kimi_k3", "deepseek_v4", "mistral",
                                          "ministral", "phi3", "smollm3", "olmo2", "glm4", "glm4_moe",
                                          "granite", "granitemoe", "granitemoeshared", "gemma2", "gemma3",
-                                         "ministral3"),
+                                         "ministral3", "gated_deltanet", "gated_deltanet_latent", "kda",
+                                         "qwen3_vl_moe"),
                          [](const auto& family) { return std::string(family.param); });
 
 // tests/golden/lora: low-rank adapters beside a frozen model, against PEFT.

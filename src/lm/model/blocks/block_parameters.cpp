@@ -22,7 +22,7 @@ Share vocabulary_share(const engine::SharedVocabulary& vocabulary, std::int64_t 
 }
 
 BlockParameters::BlockParameters(const ModelConfig& config, engine::ParameterStore& store, std::int64_t layer,
-                                 int chunk)
+                                 int chunk, NameReplacements names)
     : store_(store),
       mesh_(store.mesh()),
       layer_(layer),
@@ -31,6 +31,7 @@ BlockParameters::BlockParameters(const ModelConfig& config, engine::ParameterSto
       init_std_(config.init_std),
       norm_offset_(config.norm_offset()),
       chunk_(chunk),
+      names_(names),
       lora_(config.lora) {}
 
 engine::Parameter& BlockParameters::add(const std::string& name, Shape shape, Initializer initializer,
@@ -41,9 +42,17 @@ engine::Parameter& BlockParameters::add(const std::string& name, Shape shape, In
 engine::Parameter& BlockParameters::add(const std::string& name, Share share, Initializer initializer,
                                         std::vector<engine::CheckpointPart> parts) const {
   const std::string at = "layers." + std::to_string(layer_);
-  for (engine::CheckpointPart& part : parts) part.name = "model." + at + part.name;
+  for (engine::CheckpointPart& part : parts) part.name = published(part.name);
   return declare(store_, chunk_, at + name, share.shape, initializer, std::move(parts),
                  std::move(share.placement));
+}
+
+std::string BlockParameters::published(const std::string& name) const {
+  std::string full = "model.layers." + std::to_string(layer_) + name;
+  for (const auto& [from, to] : names_) {
+    if (const std::size_t at = full.find(from); at != std::string::npos) full.replace(at, from.size(), to);
+  }
+  return full;
 }
 
 engine::Parameter& BlockParameters::linear(const std::string& name, Share share, Initializer initializer,
@@ -88,7 +97,7 @@ void BlockParameters::add_low_rank(engine::Parameter& matrix, const std::string&
   const bool all = count(own) == count(whole);
 
   const std::string_view weight = ".weight";
-  const auto published = [&](const engine::CheckpointPart& part, const char* which) {
+  const auto name_of = [&](const engine::CheckpointPart& part, const char* which) {
     std::string base = part.name;
     if (base.ends_with(weight)) base.resize(base.size() - weight.size());
     return base.append(which).append(weight);
@@ -97,11 +106,11 @@ void BlockParameters::add_low_rank(engine::Parameter& matrix, const std::string&
   for (const engine::CheckpointPart& part : parts) {
     const std::int64_t first = part.row / out * dim, rows = std::max<std::int64_t>(part.rows / out, 1) * dim;
     if (!of_a.empty() && of_a.back().row == first) {
-      of_a.back().copies.push_back("model.layers." + std::to_string(layer_) + published(part, ".lora_A"));
+      of_a.back().copies.push_back(published(name_of(part, ".lora_A")));
     } else {
-      of_a.push_back({published(part, ".lora_A"), first, rows});
+      of_a.push_back({name_of(part, ".lora_A"), first, rows});
     }
-    of_b.push_back({published(part, ".lora_B"), part.row, part.rows});
+    of_b.push_back({name_of(part, ".lora_B"), part.row, part.rows});
   }
 
   Share a{shape(count(own), dim, in_of(own)), {}}, b{shape(count(own), out_of(own), dim), {}};

@@ -5,8 +5,10 @@
 // it is. Extents here are always those of the whole; lm/model/mesh_check.h makes sure that they divide.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/parallel_operators.h"
@@ -33,10 +35,15 @@ struct EqualShare {
 engine::SharedVocabulary shared_vocabulary(const ModelConfig& config, const engine::ParameterStore& store);
 Share vocabulary_share(const engine::SharedVocabulary& vocabulary, std::int64_t cols);
 
+// Where a family's checkpoints have other names than the parts of blocks declare: {".self_attn.", ".attn."}
+// replaces the first by the second in the name of each tensor. Pairs apply in order.
+using NameReplacements = std::span<const std::pair<std::string_view, std::string_view>>;
+
 class BlockParameters {
  public:
-  // Declares in the store's current unit; `chunk` is noted as the parameters' user.
-  BlockParameters(const ModelConfig& config, engine::ParameterStore& store, std::int64_t layer, int chunk);
+  // Declares in the store's current unit; `chunk` is noted as the parameters' user. `names` outlives it.
+  BlockParameters(const ModelConfig& config, engine::ParameterStore& store, std::int64_t layer, int chunk,
+                  NameReplacements names = {});
 
   // `name` and the names of `parts` are those within the block: ".attention.qkv",
   // ".self_attn.q_proj.weight".
@@ -86,6 +93,8 @@ class BlockParameters {
   engine::Initializer into_residual() const;
 
  private:
+  // A name within the block, as the checkpoints have it.
+  std::string published(const std::string& name) const;
   void add_low_rank(engine::Parameter& matrix, const std::string& name,
                     const std::vector<engine::CheckpointPart>& parts) const;
 
@@ -95,6 +104,7 @@ class BlockParameters {
   double init_std_;
   float norm_offset_;
   int chunk_;
+  NameReplacements names_;
   LoraConfig lora_;
 };
 

@@ -21,7 +21,7 @@ using engine::Value;
 // are small, and every rank makes those of its tokens.
 class DeltaAttention final : public Layer {
  public:
-  DeltaAttention(const ModelConfig& c, const BlockParameters& p)
+  DeltaAttention(const ModelConfig& c, const BlockParameters& p, bool gate_bias)
       : group_(p.tensor_group()),
         shape_{.batch = 0,
                .sequence = 0,
@@ -38,6 +38,7 @@ class DeltaAttention final : public Layer {
         layer_(p.layer()) {
     const LinearAttentionConfig& linear = c.linear;
     const std::int64_t keys = linear.keys(), values = linear.values(), heads = linear.value_heads;
+    const std::int64_t gates = heads * linear.key_dim;  // a value head has gates of its own
     const auto matrix = [&](const std::string& name, Share share, const std::string& published) {
       const std::int64_t rows = share.placement.is_whole() ? share.shape[0] : share.placement.whole[0];
       return &p.linear(".attention." + name, std::move(share), p.matrix(),
@@ -57,8 +58,8 @@ class DeltaAttention final : public Layer {
                       {".self_attn.k_conv1d.weight", keys, keys, of(keys)},
                       {".self_attn.v_conv1d.weight", 2 * keys, values, of(values)}});
     kernel_->kernel = true;
-    gate_down_ = matrix("gate_down", {{linear.key_dim, c.hidden}, {}}, "f_a_proj");
-    gate_up_ = matrix("gate_up", p.rows({keys}, linear.key_dim), "f_b_proj");
+    gate_down_ = matrix("gate_down", {{linear.value_dim, c.hidden}, {}}, "f_a_proj");
+    gate_up_ = matrix("gate_up", p.rows({gates}, linear.value_dim), "f_b_proj");
     beta_ = matrix("beta", p.rows({heads}, c.hidden), "b_proj");
     // Kimi Linear's rates are between 1 and 16 at first, and its file has them in four dimensions; K3's
     // are 1.
@@ -66,12 +67,18 @@ class DeltaAttention final : public Layer {
     a_log_ =
         small(p, "a_log", heads, of_k3 ? Initializer::constant(0) : Initializer::log_uniform(1, 16), "A_log");
     if (c.family == "kimi_linear") a_log_->parts.front().layout.shape = {1, 1, heads, 1};
-    bias_ = small(p, "bias", keys, Initializer::gate_bias(1e-3, 1e-1), "dt_bias");
+    bias_ = small(p, "bias", gates, Initializer::gate_bias(1e-3, 1e-1), "dt_bias");
     if (linear.full_rank_gate) {
       out_gate_ = matrix("out_gate", p.rows({values}, c.hidden), "g_proj");
     } else {
       out_gate_down_ = matrix("out_gate_down", {{linear.value_dim, c.hidden}, {}}, "g_a_proj");
       out_gate_ = matrix("out_gate", p.rows({values}, linear.value_dim), "g_b_proj");
+    }
+    // As wide as PyTorch's Linear draws it, which Megatron-LM's layer is.
+    if (gate_bias) {
+      out_gate_bias_ = &p.add(".attention.out_gate_bias", p.rows({values}),
+                              Initializer::normal(1 / std::sqrt(3 * static_cast<double>(linear.value_dim))),
+                              {{".self_attn.g_b_proj.bias", 0, values}});
     }
     norm_ = &p.add(".attention.norm", {linear.value_dim}, Initializer::constant(1),
                    {{".self_attn.o_norm.weight", 0, linear.value_dim}});
@@ -97,8 +104,8 @@ class DeltaAttention final : public Layer {
     shape.batch = in.batch, shape.sequence = in.sequence;
     const Value mixed = delta_rule(qkv, gates.g, gates.beta, shape,
                                    {.cache = cache(), .context = in.context, .first_key = in.first_key});
-    const Value gate =
-        out_gate_down_ ? through_latent(own, *out_gate_down_, *out_gate_) : linear(h, *out_gate_);
+    Value gate = out_gate_down_ ? through_latent(own, *out_gate_down_, *out_gate_) : linear(h, *out_gate_);
+    if (out_gate_bias_) gate = add_bias(std::move(gate), *out_gate_bias_);
     return scattered_linear(gated_norm(mixed, gate, *norm_, turbo::GateActivation::kSigmoid, epsilon_), *out_,
                             group_, in.tensor);
   }
@@ -124,6 +131,7 @@ class DeltaAttention final : public Layer {
   Parameter *qkv_ = nullptr, *kernel_ = nullptr;
   Parameter *gate_down_ = nullptr, *gate_up_ = nullptr, *beta_ = nullptr, *a_log_ = nullptr, *bias_ = nullptr;
   Parameter *out_gate_down_ = nullptr, *out_gate_ = nullptr;  // without the first: of full rank
+  Parameter* out_gate_bias_ = nullptr;                        // null: there is none
   Parameter *norm_ = nullptr, *out_ = nullptr;
 };
 
@@ -134,8 +142,8 @@ bool is_delta_attention(const ModelConfig& c, std::int64_t layer) {
 std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
   const LinearAttentionConfig& l = c.linear;
   std::vector<LayerProduct> all = {{"linear attention qkv", 2 * l.keys() + l.values(), c.hidden},
-                                   {"linear attention decay, down", l.key_dim, c.hidden},
-                                   {"linear attention decay, up", l.keys(), l.key_dim},
+                                   {"linear attention decay, down", l.value_dim, c.hidden},
+                                   {"linear attention decay, up", l.value_heads * l.key_dim, l.value_dim},
                                    {"linear attention beta", l.value_heads, c.hidden}};
   if (l.full_rank_gate) {
     all.push_back({"linear attention gate", l.values(), c.hidden});
@@ -149,8 +157,9 @@ std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
 
 }  // namespace
 
-std::unique_ptr<Layer> delta_attention(const ModelConfig& config, const BlockParameters& parameters) {
-  return std::make_unique<DeltaAttention>(config, parameters);
+std::unique_ptr<Layer> delta_attention(const ModelConfig& config, const BlockParameters& parameters,
+                                       bool gate_bias) {
+  return std::make_unique<DeltaAttention>(config, parameters, gate_bias);
 }
 
 extern const LayerKind kDeltaAttention{.branch = LayerKind::Branch::kAttention,

@@ -45,38 +45,56 @@ class GatedDeltaNet final : public Layer {
                .normalise = true,
                .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.linear.key_dim)))} {
     const std::int64_t k = c.linear.keys(), v = c.linear.values(), heads = c.linear.value_heads;
-    const std::string at = ".linear_attn.";
+    const bool each = projection == DeltaProjection::kEach;
+    const std::string at = each ? ".self_attn." : ".linear_attn.";
     if (projection == DeltaProjection::kByKeyHead) {
       in_ = &p.linear(".linear.in", p.rows({2 * k + 2 * v, 2 * heads}, c.hidden), p.matrix(),
                       {{at + "in_proj_qkvz.weight", 0, 2 * k + 2 * v},
                        {at + "in_proj_ba.weight", 2 * k + 2 * v, 2 * heads}});
       parts_ = parts_by_key_head();
     } else {
-      in_ = &p.linear(".linear.in", p.rows({k, k, v, v, heads, heads}, c.hidden), p.matrix(),
-                      {{at + "in_proj_qkv.weight", 0, 2 * k + v},
-                       {at + "in_proj_z.weight", 2 * k + v, v},
-                       {at + "in_proj_b.weight", 2 * k + 2 * v, heads},
-                       {at + "in_proj_a.weight", 2 * k + 2 * v + heads, heads}});
+      std::vector<engine::CheckpointPart> parts = {{at + "in_proj_qkv.weight", 0, 2 * k + v},
+                                                   {at + "in_proj_z.weight", 2 * k + v, v},
+                                                   {at + "in_proj_b.weight", 2 * k + 2 * v, heads},
+                                                   {at + "in_proj_a.weight", 2 * k + 2 * v + heads, heads}};
+      if (each) {
+        parts = {{at + "q_proj.weight", 0, k},
+                 {at + "k_proj.weight", k, k},
+                 {at + "v_proj.weight", 2 * k, v},
+                 {at + "g_proj.weight", 2 * k + v, v},
+                 {at + "b_proj.weight", 2 * k + 2 * v, heads},
+                 {at + "a_proj.weight", 2 * k + 2 * v + heads, heads}};
+      }
+      in_ =
+          &p.linear(".linear.in", p.rows({k, k, v, v, heads, heads}, c.hidden), p.matrix(), std::move(parts));
       const std::int64_t qkv = shape_.width(), z = shape_.out_width();
       parts_ = {{run(0, qkv)}, {run(qkv, z)}, {run(qkv + z, 2 * shape_.value_heads)}};
     }
+    const auto part = [&](const std::string& name, std::int64_t first, std::int64_t rows) {
+      return engine::CheckpointPart{at + name, first, rows, {.shape = {rows, 1, width_}}};
+    };
+    std::vector<engine::CheckpointPart> kernels = {part("conv1d.weight", 0, 2 * k + v)};
+    if (each)
+      kernels = {part("q_conv1d.weight", 0, k), part("k_conv1d.weight", k, k),
+                 part("v_conv1d.weight", 2 * k, v)};
     // As PyTorch's convolutions start, which Megatron-LM's and the published ones are: a kernel sums a few
     // numbers.
-    kernel_ = &p.add(".linear.kernel", p.rows({k, k, v}, width_),
-                     Initializer::normal(1 / std::sqrt(3.0 * static_cast<double>(width_))),
-                     {{at + "conv1d.weight", 0, 2 * k + v, {.shape = {2 * k + v, 1, width_}}}});
+    kernel_ =
+        &p.add(".linear.kernel", p.rows({k, k, v}, width_),
+               Initializer::normal(1 / std::sqrt(3.0 * static_cast<double>(width_))), std::move(kernels));
     kernel_->kernel = true;
     // A state fades by a factor that is exp(-1 * softplus(1)) to exp(-16 * softplus(1)) where inputs say
     // nothing.
     a_log_ =
         &p.add(".linear.a_log", p.rows({heads}), Initializer::log_uniform(1, 16), {{at + "A_log", 0, heads}});
-    dt_bias_ =
-        &p.add(".linear.dt_bias", p.rows({heads}), Initializer::constant(1), {{at + "dt_bias", 0, heads}});
+    dt_bias_ = &p.add(".linear.dt_bias", p.rows({heads}),
+                      each ? Initializer::gate_bias(1e-3, 1e-1) : Initializer::constant(1),
+                      {{at + "dt_bias", 0, heads}});
     a_log_->reads_full_precision = dt_bias_->reads_full_precision = true;
     norm_ = &p.add(".linear.norm", {shape_.value_dim}, Initializer::constant(1),
-                   {{at + "norm.weight", 0, shape_.value_dim}});
+                   {{at + (each ? "o_norm.weight" : "norm.weight"), 0, shape_.value_dim}});
     out_ = &p.linear(".linear.out", p.columns(c.hidden, v), p.into_residual(),
-                     {{at + "out_proj.weight", 0, c.hidden}});
+                     {{at + (each ? "o_proj.weight" : "out_proj.weight"), 0, c.hidden}});
   }
 
   Value forward(const Normed& h, const BlockInputs& in) const override {

@@ -1,5 +1,8 @@
 #include <cmath>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/gates.h"
 #include "engine/tensor_parallel.h"
@@ -16,12 +19,9 @@ using engine::Normed;
 using engine::Parameter;
 using engine::Value;
 
-// The norms of latents have an epsilon of their own: DeepSeek's models leave it at the default of their norm.
-constexpr double kLatentEpsilon = 1e-6;
-
 class LatentAttention final : public Layer {
  public:
-  LatentAttention(const ModelConfig& c, const BlockParameters& p)
+  LatentAttention(const ModelConfig& c, const BlockParameters& p, const LatentAttentionOptions& options)
       : group_(p.tensor_group()),
         shape_{.heads = p.tensor().size(c.heads),
                .rank = c.attention.latent.kv_rank,
@@ -31,7 +31,9 @@ class LatentAttention final : public Layer {
         scale_(static_cast<float>(yarn_score_scale(c.rope_scaling) /
                                   std::sqrt(static_cast<double>(shape_.key_dim())))),
         layer_(p.layer()),
-        rotates_(!c.attention.latent.nope) {
+        rotates_(!c.attention.latent.nope),
+        interleaved_(options.interleaved),
+        epsilon_(options.norm_epsilon) {
     const std::int64_t q = c.heads * shape_.key_dim(), q_rank = c.attention.latent.q_rank;
     const auto matrix = [&](const std::string& name, Share share, const std::string& published) {
       const std::int64_t rows = share.placement.is_whole() ? share.shape[0] : share.placement.whole[0];
@@ -49,7 +51,12 @@ class LatentAttention final : public Layer {
     } else {
       q_up_ = matrix("q", p.rows({q}, c.hidden), "q_proj");
     }
-    kv_down_ = matrix("kv_down", {{shape_.rank + shape_.rope_dim, c.hidden}, {}}, "kv_a_proj_with_mqa");
+    const std::string of_kv = ".self_attn.kv_a_proj_with_mqa.weight";
+    std::vector<engine::CheckpointPart> kv_parts = {{of_kv, 0, shape_.rank + shape_.rope_dim}};
+    if (options.own_rope_key)
+      kv_parts = {{of_kv, 0, shape_.rank}, {".self_attn.k_rope.weight", shape_.rank, shape_.rope_dim}};
+    kv_down_ = &p.linear(".attention.kv_down", Share{{shape_.rank + shape_.rope_dim, c.hidden}, {}},
+                         p.matrix(), std::move(kv_parts));
     kv_norm_ = norm("kv_norm", shape_.rank, "kv_a_layernorm");
     kv_up_ = matrix("kv_up", p.rows({c.heads * shape_.up_dim()}, shape_.rank), "kv_b_proj");
     if (c.attention.latent.output_gate)
@@ -116,9 +123,9 @@ class LatentAttention final : public Layer {
   Value sparse(const Value& h, const Value& q_latent, const Value& kv_latent, const Value& rope_key,
                const BlockInputs& in) const {
     using Side = turbo::LatentProject::Side;
-    const Value latents = norm(q_latent, *q_norm_, kLatentEpsilon);
+    const Value latents = norm(q_latent, *q_norm_, epsilon_);
     const Value selected = indexer_->select(h, latents, in);
-    const Value keys = concat(norm(kv_latent, *kv_norm_, kLatentEpsilon), rope_key);
+    const Value keys = concat(norm(kv_latent, *kv_norm_, epsilon_), rope_key);
     const Value q = rotated(linear(latents, *q_up_), shape_.heads, shape_.key_dim(), in);
     std::optional<engine::ReplayScope> replay(q.tape());
     const Value wide = latent_project(q, *kv_up_, Side::kQueries, shape_);
@@ -135,8 +142,8 @@ class LatentAttention final : public Layer {
 
   // What this rank's heads read of the tokens so far, whose latents the cache has.
   Value cached(const Value& q, const Value& kv_latent, const Value& rope_key, const BlockInputs& in) const {
-    return cached_latent_attention(q, norm(kv_latent, *kv_norm_, kLatentEpsilon), rope_key, *kv_up_, shape_,
-                                   scale_, in.cache->layer(layer_));
+    return cached_latent_attention(q, norm(kv_latent, *kv_norm_, epsilon_), rope_key, *kv_up_, shape_, scale_,
+                                   in.cache->layer(layer_));
   }
 
   // The latent of keys and values, and the rotated part of the keys that all heads share.
@@ -151,11 +158,11 @@ class LatentAttention final : public Layer {
     const Value kept = q_down_ ? Value() : queries(h, q_latent, in);
     const engine::ReplayScope replay(kv_latent.tape());
     const Value q = q_down_ ? queries(h, q_latent, in) : kept;
-    return latent_qkv(q, linear(norm(kv_latent, *kv_norm_, kLatentEpsilon), *kv_up_), rope_key, shape_);
+    return latent_qkv(q, linear(norm(kv_latent, *kv_norm_, epsilon_), *kv_up_), rope_key, shape_);
   }
 
   Value queries(const Value& h, const Value& latent, const BlockInputs& in) const {
-    return rotated(linear(q_down_ ? norm(latent, *q_norm_, kLatentEpsilon) : h, *q_up_), shape_.heads,
+    return rotated(linear(q_down_ ? norm(latent, *q_norm_, epsilon_) : h, *q_up_), shape_.heads,
                    shape_.key_dim(), in);
   }
 
@@ -167,7 +174,7 @@ class LatentAttention final : public Layer {
                  .head_dim = head_dim,
                  .rotary_dim = shape_.rope_dim,
                  .rotary_begin = head_dim - shape_.rope_dim,
-                 .interleaved = true});
+                 .interleaved = interleaved_});
   }
 
   turbo::AttentionShape attention_shape(const BlockInputs& in) const {
@@ -188,7 +195,8 @@ class LatentAttention final : public Layer {
   turbo::LatentShape shape_;   // of this rank
   float scale_;
   std::int64_t layer_;
-  bool rotates_;
+  bool rotates_, interleaved_;
+  double epsilon_;  // of the latents' norms
   Parameter *q_down_ = nullptr, *q_norm_ = nullptr, *q_up_ = nullptr;
   Parameter *kv_down_ = nullptr, *kv_norm_ = nullptr, *kv_up_ = nullptr, *out_ = nullptr;
   Parameter* gate_ = nullptr;       // null: there is none
@@ -250,8 +258,9 @@ void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase
 
 }  // namespace
 
-std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters) {
-  return std::make_unique<LatentAttention>(config, parameters);
+std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters,
+                                        const LatentAttentionOptions& options) {
+  return std::make_unique<LatentAttention>(config, parameters, options);
 }
 
 extern const LayerKind kLatentAttention{.branch = LayerKind::Branch::kAttention,

@@ -62,16 +62,24 @@ std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockPara
 
 // Multi-head latent attention (config.attention.latent): self_attn.{q_proj | q_a_proj, q_a_layernorm,
 // q_b_proj}, self_attn.{kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj}, and self_attn.g_proj where it
-// has an output gate. Rotary pairs are neighbours.
+// has an output gate.
 // With config.attention.indexer it is to the tokens that an indexer selects (blocks/indexer.h).
-std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters);
+struct LatentAttentionOptions {
+  bool interleaved = true;     // rotary pairs are neighbours, or else lie half a head apart
+  bool own_rope_key = false;   // checkpoints have the rotated key's projection by itself, self_attn.k_rope
+  double norm_epsilon = 1e-6;  // of latents: DeepSeek's models leave it at the default of their norm
+};
+std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters,
+                                        const LatentAttentionOptions& options = {});
 
 // Attention over a window and over pooled latents (config.attention.compressed()): attn.{wq_a, q_norm, wq_b,
 // wkv, norm, wo_a, wo_b, attn_sink, compressor, indexer}.
 std::unique_ptr<Layer> compressed_attention(const ModelConfig& config, const BlockParameters& parameters);
 // Kimi delta attention (config.linear): self_attn.{q,k,v}_{proj,conv1d}, self_attn.{f_a_proj, f_b_proj,
 // A_log, dt_bias, b_proj, o_norm, o_proj}, and the output's gate, self_attn.{g_proj | g_a_proj, g_b_proj}.
-std::unique_ptr<Layer> delta_attention(const ModelConfig& config, const BlockParameters& parameters);
+// `gate_bias`: g_b_proj has a bias.
+std::unique_ptr<Layer> delta_attention(const ModelConfig& config, const BlockParameters& parameters,
+                                       bool gate_bias = false);
 
 // A gated short convolution over the last conv_L_cache tokens: conv.{in_proj,conv,out_proj}.
 std::unique_ptr<Layer> short_convolution(const ModelConfig& config, const BlockParameters& parameters);
@@ -80,8 +88,13 @@ std::unique_ptr<Layer> short_convolution(const ModelConfig& config, const BlockP
 enum class DeltaProjection : std::uint8_t {
   kByKeyHead,  // in_proj_{qkvz,ba}: of each key head what belongs to it (Qwen3-Next)
   kSeparate,   // in_proj_{qkv,z,b,a} (Qwen3.5)
+  // A matrix for each of queries, keys, values, gates, b and a, and likewise for convolutions:
+  // self_attn.{q,k,v,g,b,a}_proj, self_attn.{q,k,v}_conv1d, self_attn.{A_log,dt_bias,o_norm,o_proj}
+  // (flash-linear-attention).
+  kEach,
 };
-// A gated delta network (config.linear): linear_attn.{in_proj_*,conv1d,A_log,dt_bias,norm,out_proj}.
+// A gated delta network (config.linear): linear_attn.{in_proj_*,conv1d,A_log,dt_bias,norm,out_proj}, or as
+// `projection` says.
 std::unique_ptr<Layer> gated_delta_net(const ModelConfig& config, const BlockParameters& parameters,
                                        DeltaProjection projection);
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/text/suggest.h"
+#include "config/hybrid.h"
 #include "config/keys.h"
 #include "config/loading.h"
 #include "config/lora_settings.h"
@@ -31,6 +32,7 @@ class Binding {
     resolve_length();
     resolve_data();
     resolve_tokenizer();
+    if (framework_ == Framework::kNative) take_hybrid(result_.settings, layers_, problems_);
     for (const Member& member : result_.settings.members) {
       const KeySpec& key = *find_key(member.key);
       problems_.collect([&] {

@@ -110,6 +110,8 @@ class LayerStack {
     const bool known = std::ranges::all_of(preset.members, [](const Member& m) { return find_key(m.key); });
     const Value* type = preset.find("model_type");
     const bool megatron_has_it = known && type && type->text == "mamba";
+    // Which layers such a preset has, a spec of the experiment says, too.
+    if (megatron_has_it && preset.find("is_hybrid_model") && framework_ == Framework::kNative) return;
     if (megatron_has_it && framework_ == Framework::kMegatron) return;
     if (known && (!type || reason_without_preset(type->text).empty())) return;
     throw unsupported(fmt::format("{}: {}", name.show(), reason),

@@ -25,7 +25,6 @@ constexpr auto kModels = std::to_array<NamedText>({
     {"deepseek_proxy", "DeepSeek's proxy models of AMD Primus have settings of its developers' branches"},
     {"diffusion", "diffusion models make images; Primus trains language models only"},
     {"flux", "diffusion models make images; Primus trains language models only"},
-    {"gdn", "these hybrids need state-space or linear-attention layers beside latent attention"},
     {"gemma4", "Gemma 4 is a family that is not built yet"},
     {"glm5_3",
      "GLM-5.3 needs Kimi delta attention beside sparse latent attention with pooled keys, and "
@@ -34,14 +33,13 @@ constexpr auto kModels = std::to_array<NamedText>({
      "GLM-5.3 needs Kimi delta attention beside sparse latent attention with pooled keys, and "
      "hyper-connections"},
     {"hylo", "these hybrids need state-space or linear-attention layers beside latent attention"},
-    {"kda", "these hybrids need state-space or linear-attention layers beside latent attention"},
     {"mamba", "Mamba needs state-space layers"},
     {"minimax_m3", "MiniMax-M3 needs attention to blocks that an indexer chooses (MiniMax Sparse Attention)"},
     {"zaya1", "ZAYA1 needs compressed convolutional attention, and a router with a class that skips experts"},
-    {"zebra_gdn", "these hybrids need state-space or linear-attention layers beside latent attention"},
-    {"zebra_kda", "these hybrids need state-space or linear-attention layers beside latent attention"},
-    {"zebra_mamba", "these hybrids need state-space or linear-attention layers beside latent attention"},
-    {"zebra_llama", "Zebra-Llama needs state-space or linear-attention layers beside latent attention"},
+    {"zebra_mamba", "these hybrids need state-space layers beside latent attention"},
+    {"zebra_llama",
+     "Zebra-Llama needs state-space layers beside latent attention, unless its mixers are gated "
+     "delta networks or Kimi delta attention"},
 });
 
 }  // namespace

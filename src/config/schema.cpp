@@ -278,6 +278,7 @@ constexpr std::string_view kDifferences = R"(
 | A list that is not closed (`data_path=[0,`) is refused | It is the text `[0,` |
 | A variable's default cannot have a brace in it, and `:-` is refused | `:-x` is the default `-x` |
 | `norm_epsilon` counts; where `layernorm_epsilon` is set, too, that one does | Only `layernorm_epsilon` counts |
+| `model_type: mamba` with the `spec` of a hybrid becomes `gated_deltanet` or `kda`, and `num_layers` counts its blocks (models.md) | Mixers and feed-forwards are layers of their own |
 | `moe_router_dtype: null` computes the router in fp32 | In the model's own type |
 | `router_logit_softcapping` caps the router's logits, and gradients take the cap's slope with them | The logits are overwritten by a kernel that gradients know nothing of: the slope is left out |
 | `final_logit_softcapping` caps the output's logits | No code reads it: it does nothing |

@@ -124,6 +124,7 @@ inline void PrintTo(const NamedConfig& named, std::ostream* out) { *out << named
 // `base`, as each kind of attention has it.
 inline std::vector<NamedConfig> attention_configs(const ModelConfig& base) {
   std::vector<NamedConfig> all;
+  all.reserve(16);  // what add() gives stays where it is
   const auto add = [&](const std::string& name, const std::string& family) -> ModelConfig& {
     all.push_back({name, base});
     all.back().config.family = family;

@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "bench/device_timer.h"
 #include "lm/decode/scheduler.h"
-#include "lm/model/blocks/layers.h"
 #include "lm/model/language_model.h"
+#include "lm/model/layer_kind.h"
 
 namespace primus {
 namespace {
@@ -101,30 +101,9 @@ double bytes_of_decoding(const ModelConfig& c, const FamilyRegistry& families, D
     }
     bytes += elements * (p.full_precision || p.reads_full_precision ? 4.0 : size);
   }
-  const LatentConfig& latent = c.attention.latent;
-  const std::int64_t width =
-      latent.kv_rank > 0 ? latent.kv_rank + latent.rope_dim : 2 * c.kv_heads * c.head_dim;
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    if (c.convolves(layer)) {  // the inputs that it reaches, in fp32, of which one is new
-      bytes += texts * static_cast<double>(c.conv_width * c.hidden) * 4;
-      continue;
-    }
-    if (c.linear.has(
-            layer)) {  // the same of its convolution, and the state, which is written once in many tokens
-      const LinearAttentionConfig& l = c.linear;
-      bytes += texts * 4 *
-               static_cast<double>(l.conv_width * (2 * l.keys() + l.values()) + l.values() * l.key_dim);
-      continue;
-    }
-    const SelfAttentionOptions options = attention_options(c, layer);
-    std::int64_t seen = length;
-    if (options.chunk > 0) seen = (length - 1) % options.chunk + 1;
-    if (options.window > 0) seen = std::min(seen, options.window);
-    if (const IndexerConfig& indexer = c.attention.indexer; indexer.heads > 0) {
-      bytes += texts * static_cast<double>(seen * indexer.head_dim) * size;
-      seen = std::min(seen, indexer.top_k);
-    }
-    bytes += texts * static_cast<double>(seen * width) * size;
+    const LayerKind& kind = *c.spec(layer).attention;
+    if (kind.bytes_read) bytes += texts * kind.bytes_read(c, layer, length, dtype);
   }
   return bytes;
 }

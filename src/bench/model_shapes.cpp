@@ -49,7 +49,7 @@ AttentionCase attention_of(const ModelConfig& c, const std::string& name, std::i
                       .head_dim = c.head_dim,
                       .value_dim = c.head_dim};
   const LatentConfig& latent = c.attention.latent;
-  if (latent.kv_rank > 0) {
+  if (c.any_keeps(Keeps::kLatents)) {
     which.kv_heads = c.heads;
     which.head_dim = latent.nope_dim + latent.rope_dim;
     which.value_dim = latent.value_dim;
@@ -60,9 +60,12 @@ AttentionCase attention_of(const ModelConfig& c, const std::string& name, std::i
 std::vector<LayersAttention> attentions_of(const ModelConfig& c, std::int64_t batch, std::int64_t sequence) {
   const AttentionConfig& a = c.attention;
   const std::int64_t blocks = c.layers + c.mtp.modules();
-  std::int64_t local = 0;
-  for (std::int64_t layer = 0; layer < blocks; ++layer)
-    local += a.local(std::min(layer, c.layers - 1)) ? 1 : 0;
+  std::int64_t local = 0, attending = 0;
+  for (std::int64_t layer = 0; layer < blocks; ++layer) {
+    if (!c.attends(layer)) continue;
+    ++attending;
+    local += c.spec(layer).local ? 1 : 0;
+  }
   std::vector<LayersAttention> all;
   const auto add = [&](std::int64_t sequences, std::int64_t length, std::int64_t window, std::int64_t times) {
     if (sequences == 0 || length == 0 || times == 0) return;
@@ -72,8 +75,7 @@ std::vector<LayersAttention> attentions_of(const ModelConfig& c, std::int64_t ba
   };
   const bool windows = a.window > 0 && a.window<sequence, chunks = a.chunk> 0 && a.chunk < sequence;
   if (!windows && !chunks) local = 0;
-  add(batch, sequence, 0,
-      blocks - local - static_cast<std::int64_t>(c.conv_layers.size() + c.linear.layers.size()));
+  add(batch, sequence, 0, attending - local);
   if (windows) {
     add(batch, sequence, a.window, local);
   } else if (chunks) {

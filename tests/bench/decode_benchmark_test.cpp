@@ -29,7 +29,7 @@ TEST(DecodeBenchmark, CountsWhatAStepHasToRead) {
   EXPECT_EQ(bytes_of_decoding(c, families, DType::kBF16, 3, 10), 2 * (read + 3 * 32 + 3 * 10 * keys));
   c.tied_embeddings = true;  // the head is the embedding
   EXPECT_EQ(bytes_of_decoding(c, families, DType::kF32, 1, 10), 4 * (read + 10 * keys));
-  c.attention.local_layers = {1};
+  c.at(1).local = true;
   c.attention.window = 4;
   EXPECT_EQ(bytes_of_decoding(c, families, DType::kF32, 1, 10), 4 * (read + (10 + 4) * keys / 2));
 }

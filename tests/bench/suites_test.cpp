@@ -13,6 +13,8 @@
 #include "bench/model_shapes.h"
 #include "bench/operator_benchmark.h"
 #include "device/guard_device.h"
+#include "lm/model/blocks/layers.h"
+#include "lm/model/blocks/mixture_of_experts.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/devices/devices.h"
 
@@ -86,7 +88,9 @@ TEST(ModelShapes, OfADenseModel) {
 
 TEST(ModelShapes, OfLatentAttentionAndExperts) {
   ModelConfig c = dense();
+  c.set_layers(&LayerSpec::attention, &kLatentAttention);
   c.attention.latent = {.q_rank = 24, .kv_rank = 16, .nope_dim = 8, .rope_dim = 4, .value_dim = 6};
+  c.set_layers(&LayerSpec::feed_forward, &kMixture);
   c.moe.experts = 32, c.moe.ffn = 40, c.moe.shared_ffn = 80, c.moe.router.top_k = 3;
   const std::string routed =
       "q down 10x24x64; q up 10x96x24; kv down 10x20x64; kv up 10x112x16; attention out 10x64x48; "
@@ -95,7 +99,7 @@ TEST(ModelShapes, OfLatentAttentionAndExperts) {
   EXPECT_EQ(products(c), routed);
   c.attention.latent.q_rank = 0;
   c.moe.shared_ffn = 0;
-  c.layers = 2, c.moe.dense_layers = {0};
+  c.layers = 2, c.at(0).feed_forward = &kDenseFeedForward;
   EXPECT_EQ(products(c),
             "q 10x96x64; kv down 10x20x64; kv up 10x112x16; attention out 10x64x48; gate and up 10x320x64; "
             "down 10x64x160; experts' gate and up 30x80x64 of 32; experts' down 30x64x40 of 32; "
@@ -105,7 +109,9 @@ TEST(ModelShapes, OfLatentAttentionAndExperts) {
 TEST(ModelShapes, CountLayers) {
   ModelConfig c = dense();
   c.layers = 6;
-  c.moe.experts = 8, c.moe.ffn = 40, c.moe.shared_ffn = 40, c.moe.dense_layers = {0, 1};
+  c.set_layers(&LayerSpec::feed_forward, &kMixture);
+  c.set_layers({0, 1}, &LayerSpec::feed_forward, &kDenseFeedForward);
+  c.moe.experts = 8, c.moe.ffn = 40, c.moe.shared_ffn = 40;
   c.mtp.enabled = true, c.mtp.layers = 2;
   std::map<std::string, std::int64_t> times;
   for (const ModelProduct& p : products_of(c, 10)) times[p.what] = p.times;
@@ -129,14 +135,17 @@ TEST(ModelShapes, AddUpToTheFlopsOfTraining) {
   ModelConfig plain = dense();
   plain.layers = 5;
   ModelConfig mixed = plain;
+  mixed.set_layers(&LayerSpec::feed_forward, &kMixture);
   mixed.moe.experts = 8, mixed.moe.ffn = 40, mixed.moe.shared_ffn = 24, mixed.moe.router.top_k = 3;
-  mixed.moe.dense_layers = {0};
+  mixed.at(0).feed_forward = &kDenseFeedForward;
   mixed.mtp.enabled = true, mixed.mtp.layers = 1;
   ModelConfig latent = mixed;
   latent.head_dim = 12;
+  latent.set_layers(&LayerSpec::attention, &kLatentAttention);
   latent.attention.latent = {.q_rank = 24, .kv_rank = 16, .nope_dim = 8, .rope_dim = 4, .value_dim = 6};
   ModelConfig chunks = plain;
-  chunks.attention.local_layers = {0, 1, 3}, chunks.attention.chunk = 24;
+  chunks.set_layers({0, 1, 3}, &LayerSpec::local, true);
+  chunks.attention.chunk = 24;
   for (const ModelConfig& c : {plain, mixed, latent, chunks}) {
     double flops = 0;
     for (const ModelProduct& p : products_of(c, kBatch * kLength))
@@ -151,7 +160,8 @@ TEST(ModelShapes, AddUpToTheFlopsOfTraining) {
 
 TEST(ModelShapes, WindowsAreKept) {
   ModelConfig c = dense();
-  c.layers = 4, c.attention.local_layers = {0, 2}, c.attention.window = 16;
+  c.layers = 4, c.attention.window = 16;
+  c.set_layers({0, 2}, &LayerSpec::local, true);
   const std::vector<LayersAttention> all = attentions_of(c, 3, 64);
   ASSERT_EQ(all.size(), 2U);
   EXPECT_EQ(all[0].shape.window, 0);
@@ -173,6 +183,7 @@ TEST(ModelShapes, AttentionOfALayer) {
   EXPECT_EQ(plain.head_dim, 8);
   EXPECT_EQ(plain.value_dim, 8);
   ModelConfig c = dense();
+  c.set_layers(&LayerSpec::attention, &kLatentAttention);
   c.attention.latent = {.q_rank = 24, .kv_rank = 16, .nope_dim = 8, .rope_dim = 4, .value_dim = 6};
   const AttentionCase latent = attention_of(c, "mine", 64);
   EXPECT_EQ(latent.kv_heads, 8);

@@ -130,11 +130,24 @@ TEST(Newcomers, AFamilyOfKnownPartsIsOneFile) {
     EXPECT_EQ(files_with(type).size(), 1U) << type;
 }
 
-// FLOPs, benchmarks, meshes and caches ask the kinds, and name none of them.
-TEST(Newcomers, AKindOfLayerIsOneFile) {
-  const auto kinds = definitions("lm/model/blocks/", "^extern const LayerKind (k\\w+)");
+// Layers name their kinds, so families do, and what makes a model of settings. FLOPs, benchmarks, meshes,
+// caches and comparisons of models ask the kinds, and name none of them.
+TEST(Newcomers, AKindOfLayerIsOneFileAndItsDeclaration) {
+  const auto kinds = definitions("lm/model/blocks/", "^extern const LayerKind (k\\w+)\\{");
   EXPECT_GE(kinds.size(), 8U);
-  for (const auto& [name, file] : kinds) EXPECT_EQ(files_with(name, "lm/"), std::set{file}) << name;
+  const std::set<std::string> declare = {"lm/model/blocks/layers.h", "lm/model/blocks/mixture_of_experts.h",
+                                         "lm/model/layer_spec.h"};
+  const std::set<std::string> choose = {"lm/model/family.cpp", "lm/model/model_settings.cpp"};
+  for (const auto& [name, file] : kinds) {
+    std::size_t declarations = 0;
+    for (const std::string& path : files_with(name, "lm/")) {
+      declarations += declare.contains(path);
+      EXPECT_TRUE(path == file || declare.contains(path) || choose.contains(path) ||
+                  path.starts_with("lm/model/families/"))
+          << name << " in " << path;
+    }
+    EXPECT_EQ(declarations, 1U) << name;
+  }
 }
 
 TEST(Newcomers, ASinkIsOneFile) {

@@ -10,6 +10,8 @@
 #include "cli/benchmark/device_benchmark.h"
 #include "cli/options/preset_model.h"
 #include "lm/generate/model_folder.h"
+#include "lm/model/blocks/layers.h"
+#include "lm/model/blocks/mixture_of_experts.h"
 
 namespace primus::cli {
 namespace {
@@ -135,7 +137,10 @@ constexpr BenchmarkModelGemm::Size kDeepseekSizes[] = {
        c.moe.ffn = n;
      }},
     {"--n-routed-experts,--n_routed_experts", "experts of a layer",
-     [](ModelConfig& c, std::int64_t n) { c.moe.experts = n; }},
+     [](ModelConfig& c, std::int64_t n) {
+       if (c.moe.experts == 0) c.set_layers(&LayerSpec::feed_forward, &kMixture);
+       c.moe.experts = n;
+     }},
     {"--num-experts-per-tok,--num_experts_per_tok", "of them, those that a token goes to",
      [](ModelConfig& c, std::int64_t n) { c.moe.router.top_k = static_cast<std::int32_t>(n); }},
     {"--n-shared-experts,--n_shared_experts", "experts that all tokens go to; 0: none",
@@ -143,7 +148,10 @@ constexpr BenchmarkModelGemm::Size kDeepseekSizes[] = {
     {"--num-attention-heads,--num_attention_heads", "heads",
      [](ModelConfig& c, std::int64_t n) { c.heads = n; }},
     {"--kv-lora-rank,--kv_lora_rank", "width of the latent of keys and values",
-     [](ModelConfig& c, std::int64_t n) { c.attention.latent.kv_rank = n; }},
+     [](ModelConfig& c, std::int64_t n) {
+       if (!c.any_keeps(Keeps::kLatents)) c.set_layers(&LayerSpec::attention, &kLatentAttention);
+       c.attention.latent.kv_rank = n;
+     }},
     {"--q-lora-rank,--q_lora_rank", "width of the queries' latent; 0: there is none",
      [](ModelConfig& c, std::int64_t n) { c.attention.latent.q_rank = n; }, 0},
     {"--qk-nope-head-dim,--qk_nope_head_dim", "of queries and keys per head, without positions",

@@ -13,6 +13,7 @@
 #include "lm/checkpoint/safetensors.h"
 #include "lm/exchange/exchange.h"
 #include "lm/generate/model_folder.h"
+#include "lm/model/layer_kind.h"
 #include "lm/model/model_size.h"
 #include "lm/optimizer/optimizer_settings.h"
 #include "lm/train/model_report.h"
@@ -50,7 +51,7 @@ Weights count(const SafetensorsFolder& folder, std::int64_t layers) {
 }
 
 std::string layers_text(const ModelConfig& c) {
-  const auto dense = static_cast<std::int64_t>(c.moe.dense_layers.size());
+  const auto dense = static_cast<std::int64_t>(c.dense_layers().size());
   if (c.moe.experts == 0) return fmt::format("{}", c.layers);
   return dense == 0 ? fmt::format("{}, all with experts", c.layers)
                     : fmt::format("{}, {} of them with experts", c.layers, c.layers - dense);
@@ -61,34 +62,14 @@ std::string experts_text(const MoeConfig& moe) {
                      moe.shared_ffn > 0 ? fmt::format(", shared {}", moe.shared_ffn) : "");
 }
 
+// Of each kind of attention, those first that have keys of earlier tokens.
 std::string attention_text(const ModelConfig& c) {
-  const LatentConfig& latent = c.attention.latent;
-  if (latent.kv_rank > 0) {
-    const IndexerConfig& indexer = c.attention.indexer;
-    return fmt::format("{} heads of {}+{}, values {}, latent {}{}{}", c.heads, latent.nope_dim,
-                       latent.rope_dim, latent.value_dim, latent.kv_rank,
-                       latent.q_rank > 0 ? fmt::format(", of queries {}", latent.q_rank) : "",
-                       indexer.heads > 0 ? fmt::format(", to {} tokens that {} heads of {} select",
-                                                       indexer.top_k, indexer.heads, indexer.head_dim)
-                                         : "");
+  std::vector<const LayerKind*> kinds = kinds_of(c);
+  std::ranges::stable_sort(kinds, {}, [](const LayerKind* kind) { return kind->keeps; });
+  std::string text;
+  for (const LayerKind* kind : kinds) {
+    if (kind->summary) text += (text.empty() ? "" : "; ") + kind->summary(c);
   }
-  std::string text = fmt::format("{} heads of {}, {} key/value", c.heads, c.head_dim, c.kv_heads);
-  const std::size_t local = c.attention.local_layers.size();
-  if (c.attention.window > 0) text += fmt::format(", window {} in {} layers", c.attention.window, local);
-  if (c.attention.chunk > 0) text += fmt::format(", chunks of {} in {} layers", c.attention.chunk, local);
-  if (c.attention.compressed())
-    text += fmt::format(
-        "; latents pooled over {} tokens in {} layers, of which {} are chosen, and over {} in {}; "
-        "{} residual streams",
-        c.attention.sparse_ratio, c.attention.sparse_layers.size(), c.attention.index_top_k,
-        c.attention.heavy_ratio, c.attention.heavy_layers.size(), c.streams());
-  if (!c.conv_layers.empty())
-    text += fmt::format("; short convolutions over {} tokens in {} of {} layers", c.conv_width,
-                        c.conv_layers.size(), c.layers);
-  if (!c.linear.layers.empty())
-    text += fmt::format("; linear attention of {} heads of {} with {} of keys in {} of {} layers",
-                        c.linear.value_heads, c.linear.value_dim, c.linear.key_heads, c.linear.layers.size(),
-                        c.layers);
   return text;
 }
 

@@ -80,7 +80,7 @@ void note_tracker(const config::Experiment& experiment, const std::string& track
 // loaded.
 bool reads_whole_sequences(const std::string& load) {
   try {
-    return load_model_config(find_model_folder(load), builtin_families()).attention.compressed();
+    return load_model_config(find_model_folder(load), builtin_families()).any_keeps(Keeps::kPooled);
   } catch (const Error&) {
     return false;
   }

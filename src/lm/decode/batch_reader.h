@@ -135,7 +135,10 @@ class BatchReader {
   };
   Shared find(std::span<const std::int32_t> tokens) const;
   std::size_t idle_slot(const Shared& shared) const;
-  bool keeps_states() const { return !config().conv_layers.empty() || !config().linear.layers.empty(); }
+  // Layers keep what is no page of keys.
+  bool keeps_states() const {
+    return config().any_keeps(Keeps::kInputs) || config().any_keeps(Keeps::kState);
+  }
   void copy_page(const PageTable::Copy& copy);
   void copy_states(std::size_t from, std::size_t to);
   void measure_passes();

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/terminal/terminal.h"
 #include "base/text/suggest.h"
+#include "lm/model/blocks/mixture_of_experts.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"
 
@@ -77,6 +78,7 @@ void read_expert_counts(const ConfigReader& reader, const char* key, ModelConfig
   config.moe.experts = reader.integer(key, 1, RouterRule::kMaxExperts);
   config.moe.router.top_k = static_cast<std::int32_t>(
       reader.integer("num_experts_per_tok", 1, std::min(config.moe.experts, RouterRule::kMaxTopK)));
+  config.set_layers(&LayerSpec::feed_forward, &kMixture);
 }
 
 }  // namespace primus

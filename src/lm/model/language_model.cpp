@@ -101,7 +101,7 @@ void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) 
     rank.compute().synchronize();
     return on_device;
   };
-  if (!config_.attention.compressed()) {
+  if (!config_.any_keeps(Keeps::kPooled)) {
     rope_table_ = allocate(config_);
     if (config_.attention.local_theta == 0 || config_.attention.local_layers.empty()) return;
     ModelConfig local = config_;
@@ -242,9 +242,9 @@ KvCache LanguageModel::make_kv_cache(engine::Phase& phase, DType dtype, std::int
                              .tensor_ranks = vocabulary_.group ? vocabulary_.group->size() : 1};
   cache.layers.resize(static_cast<std::size_t>(config_.layers));
   for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
-    const LayerKind& kind = kind_of(config_, layer, LayerKind::Branch::kAttention);
-    if (chunk_with(layer) >= 0)
-      kind.make_cache(config_, request, phase, cache.layers[static_cast<std::size_t>(layer)]);
+    if (chunk_with(layer) < 0) continue;
+    engine::KvCacheLayer& entry = cache.layers[static_cast<std::size_t>(layer)];
+    config_.spec(layer).attention->make_cache(config_, request, phase, entry);
   }
   return cache;
 }

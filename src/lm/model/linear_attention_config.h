@@ -2,19 +2,14 @@
 // Qwen3.5), and Kimi delta attention. Members that an experiment sets one for one are in model_fields.def.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <vector>
 
 namespace primus {
 
 struct LinearAttentionConfig {
 #define LINEAR_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
-  std::vector<std::int64_t> layers;  // that have it for their attention, in order
-  bool channel_gates = false;        // Kimi delta attention: a gate for each channel of a key
 
-  bool has(std::int64_t layer) const { return std::binary_search(layers.begin(), layers.end(), layer); }
   // Columns of all queries, as of all keys, and of all values.
   std::int64_t keys() const { return key_heads * key_dim; }
   std::int64_t values() const { return value_heads * value_dim; }

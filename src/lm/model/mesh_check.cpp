@@ -31,17 +31,6 @@ std::optional<MeshMismatch> check(const char* key, int ranks, const std::vector<
   return std::nullopt;
 }
 
-// The kinds of layers that a model has, each once.
-std::vector<const LayerKind*> kinds_of(const ModelConfig& c) {
-  std::vector<const LayerKind*> kinds;
-  for (const LayerKind* kind : layer_kinds()) {
-    bool has = false;
-    for (std::int64_t layer = 0; layer < c.layers && !has; ++layer) has = kind->is(c, layer);
-    if (has) kinds.push_back(kind);
-  }
-  return kinds;
-}
-
 std::vector<SharedExtent> shared_by_tensor_ranks(const ModelConfig& c) {
   std::vector<SharedExtent> things{{c.heads, "attention heads (num_attention_heads)"}};
   for (const LayerKind* kind : kinds_of(c)) {
@@ -67,7 +56,7 @@ std::optional<MeshMismatch> check_context(const ModelConfig& c, const engine::Me
     if (auto mismatch = kind->context_mismatch(c, shape, sequence)) return mismatch;
   }
   if (exchange == engine::ContextParallel::Exchange::kAllToAll) {
-    const std::int64_t of_keys = c.attention.latent.kv_rank > 0 ? c.heads : c.kv_heads;
+    const std::int64_t of_keys = c.any_keeps(Keeps::kLatents) ? c.heads : c.kv_heads;
     for (const std::int64_t heads : {c.heads, of_keys}) {
       if (heads / shape.tensor % shape.context == 0) continue;
       return MeshMismatch{"cp_comm_type",

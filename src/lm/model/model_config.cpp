@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/terminal/terminal.h"
 #include "base/text/json_text.h"
@@ -157,9 +158,8 @@ void check_size(const ModelConfig& c) {
   const LatentConfig& latent = c.attention.latent;
   const double width = static_cast<double>(c.heads) *
                        static_cast<double>(2 * std::max(c.head_dim, latent.nope_dim + latent.value_dim));
-  // Modules of multi-token prediction are like the last layer.
   const auto with_modules = [&](auto of_layer) {
-    double sum = static_cast<double>(c.mtp.layers) * of_layer(c.layers - 1);
+    double sum = static_cast<double>(c.mtp.layers) * of_layer(c.layers);
     for (std::int64_t layer = 0; layer < c.layers; ++layer) sum += of_layer(layer);
     return sum;
   };
@@ -176,7 +176,7 @@ void check_size(const ModelConfig& c) {
                              parameters, width));
   }
   const double experts = with_modules(
-      [&](std::int64_t layer) { return c.moe.routed(layer) ? static_cast<double>(c.moe.experts) : 0.0; });
+      [&](std::int64_t layer) { return c.routed(layer) ? static_cast<double>(c.moe.experts) : 0.0; });
   if (experts > kMostExperts) {
     throw refuse("num_experts", fmt::format("these layers have {:.0f} experts together, more than {:.0f}",
                                             experts, kMostExperts));
@@ -186,7 +186,19 @@ void check_size(const ModelConfig& c) {
   }
 }
 
+// A family gives each branch a kind that is one of that branch, and mixtures experts.
+void check_layers(const ModelConfig& c) {
+  using Branch = LayerKind::Branch;
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    const LayerSpec& spec = c.spec(layer);
+    PRIMUS_CHECK(c.family.c_str(), spec.attention->branch == Branch::kAttention);
+    PRIMUS_CHECK(c.family.c_str(), spec.feed_forward->branch == Branch::kFeedForward);
+    PRIMUS_CHECK(c.family.c_str(), !spec.feed_forward->routes || c.moe.experts > 0);
+  }
+}
+
 void check(const ModelConfig& c) {
+  check_layers(c);
   check_size(c);
   if (c.moe.experts > 0 && !c.moe.router.fits(c.moe.experts)) {
     throw ConfigKeyError(
@@ -406,10 +418,10 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
 
 namespace {
 
-// Weights that a token is multiplied with in one branch of a layer, of those that are trained or the others.
-double weights_met(const ModelConfig& c, std::int64_t layer, LayerKind::Branch branch, bool trained = true) {
+// Weights of one layer that a token is multiplied with, of those that are trained or the others.
+double weights_met(const ModelConfig& c, std::int64_t layer, bool trained = true) {
   double weights = 0;
-  for (const LayerProduct& p : kind_of(c, layer, branch).products(c, layer)) {
+  for (const LayerProduct& p : layer_products(c, layer)) {
     if (p.trained == trained) weights += p.met();
   }
   return weights;
@@ -417,33 +429,21 @@ double weights_met(const ModelConfig& c, std::int64_t layer, LayerKind::Branch b
 
 // What the tokens of a sequence are multiplied with among themselves in one layer, for each of them.
 double mixing_products(const ModelConfig& c, std::int64_t layer, double s) {
-  const LayerKind& kind = kind_of(c, layer, LayerKind::Branch::kAttention);
+  const LayerKind& kind = *c.spec(layer).attention;
   return kind.mixing ? kind.mixing(c, layer, s) : 0;
+}
+
+// What each token is multiplied with to select those that it attends to, which is not trained.
+double selection_products(const ModelConfig& c, std::int64_t layer, double s) {
+  const LayerKind& kind = *c.spec(layer).attention;
+  return weights_met(c, layer, false) + (kind.selection ? kind.selection(c, s) : 0);
 }
 
 // Weights of one layer's adapters that a token meets.
 double adapter_weights(const ModelConfig& c, std::int64_t layer) {
-  const double h = static_cast<double>(c.hidden);
-  const double q = static_cast<double>(c.heads * c.head_dim),
-               kv = static_cast<double>(c.kv_heads * c.head_dim);
-  const double of_q = c.attention.output_gate ? 2 * q : q;
-  const LatentConfig& latent = c.attention.latent;
-  const bool latents = latent.kv_rank > 0, attends = c.attends(layer);
   double sum = 0;
-  if (c.lora.has("linear_qkv") && !latents && attends) sum += h + of_q + 2 * kv;
-  if (c.lora.has("linear_proj") && attends)
-    sum += (latents ? static_cast<double>(c.heads * latent.value_dim) : q) + h;
-  const auto feed_forward = [&](std::int64_t width, double outside) {
-    const double ffn = static_cast<double>(width);
-    return (c.lora.has("linear_fc1") ? outside + 2 * ffn : 0) +
-           (c.lora.has("linear_fc2") ? ffn + outside : 0);
-  };
-  if (c.moe.routed(layer)) {
-    sum += static_cast<double>(c.moe.router.top_k) *
-           feed_forward(c.moe.ffn, static_cast<double>(c.moe.width(c.hidden)));
-    if (c.moe.shared_ffn > 0) sum += feed_forward(c.moe.shared_ffn, h);
-  } else {
-    sum += feed_forward(c.ffn, h);
+  for (const LayerProduct& p : layer_products(c, layer)) {
+    if (c.lora.has(p.module)) sum += static_cast<double>(p.per_token * (p.out + p.in));
   }
   return static_cast<double>(c.lora.dim) * sum;
 }
@@ -453,30 +453,24 @@ double adapter_weights(const ModelConfig& c, std::int64_t layer) {
 double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t length) {
   const double h = static_cast<double>(c.hidden), s = static_cast<double>(length);
   const double head = h * static_cast<double>(c.vocab);
-  const auto block = [&](std::int64_t layer) {
-    return weights_met(c, layer, LayerKind::Branch::kAttention) + mixing_products(c, layer, s) +
-           weights_met(c, layer, LayerKind::Branch::kFeedForward);
-  };
-  double per_token = head, adapters = 0;
+  const auto block = [&](std::int64_t layer) { return weights_met(c, layer) + mixing_products(c, layer, s); };
+  double per_token = head, adapters = 0, selection = 0;
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
     per_token += block(layer);
     adapters += adapter_weights(c, layer);
+    selection += selection_products(c, layer, s);
   }
-  // Each module: the joined input's projection, a block like the last one, the head again. Where latents are
-  // pooled, modules have their window alone.
+  // Each module: the joined input's projection, a block, the head again.
   const double modules = static_cast<double>(c.mtp.modules());
-  per_token += modules * (2 * h * h + block(c.attention.compressed() ? c.layers : c.layers - 1) + head);
+  per_token += modules * (2 * h * h + block(c.layers) + head);
+  selection += modules * selection_products(c, c.layers, s);
   const double tokens = static_cast<double>(sequences) * s;
-  const IndexerConfig& indexer = c.attention.indexer;
-  const double selection = 2 * (static_cast<double>(c.layers) + modules) *
-                           (weights_met(c, c.layers - 1, LayerKind::Branch::kAttention, false) +
-                            static_cast<double>(indexer.heads * indexer.head_dim) * s / 2);
-  if (!c.lora) return (6 * per_token + selection) * tokens;
+  if (!c.lora) return (6 * per_token + 2 * selection) * tokens;
   // Frozen weights have no gradient: two thirds of their products are left, and all of attention's own.
-  double scores = modules * mixing_products(c, c.layers - 1, s);
+  double scores = modules * mixing_products(c, c.layers, s);
   for (std::int64_t layer = 0; layer < c.layers; ++layer) scores += mixing_products(c, layer, s);
-  adapters += modules * adapter_weights(c, c.layers - 1);
-  return (4 * per_token + 2 * scores + 6 * adapters + selection) * tokens;
+  adapters += modules * adapter_weights(c, c.layers);
+  return (4 * per_token + 2 * scores + 6 * adapters + 2 * selection) * tokens;
 }
 
 }  // namespace primus

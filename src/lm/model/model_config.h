@@ -9,10 +9,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "lm/model/attention_config.h"
 #include "lm/model/hyper_config.h"
+#include "lm/model/layer_spec.h"
 #include "lm/model/linear_attention_config.h"
 #include "lm/model/lora_config.h"
 #include "lm/model/moe_config.h"
@@ -64,7 +66,7 @@ struct ModelConfig {
   MtpConfig mtp;
   LoraConfig lora;
   HyperConfig hyper;
-  std::vector<std::int64_t> conv_layers;  // layers with a short convolution for their attention, in order
+  LayerSpecs specs;            // read by spec(), changed by at() and set_layers()
   bool centred_norms = false;  // weights of norms are stored minus one (Qwen3-Next); a family says so
   // Rows of the embedding are multiplied by the root of their width, and feed-forwards are gated by GELU in
   // its tanh form, not by SiLU (Gemma); a family says so.
@@ -85,11 +87,66 @@ struct ModelConfig {
   // transformers.
   std::int64_t rotary_dim() const { return (rotary_columns() + 1) / 2 * 2; }
 
-  bool convolves(std::int64_t layer) const {
-    return std::binary_search(conv_layers.begin(), conv_layers.end(), layer);
+  // What a layer is. Modules of multi-token prediction, beyond the last, are like it.
+  const LayerSpec& spec(std::int64_t layer) const { return specs[std::min(layer, layers - 1)]; }
+  // ... to be changed, once `layers` is known.
+  LayerSpec& at(std::int64_t layer) {
+    specs.name(std::max(layers, layer + 1));
+    return specs[layer];
   }
-  // Whether the layer has attention, with queries that meet the keys before them.
-  bool attends(std::int64_t layer) const { return !convolves(layer) && !linear.has(layer); }
+  // Changes one member of all specs, or of those of some layers:
+  // set_layers(&LayerSpec::feed_forward, &kMixture).
+  template <class T>
+  void set_layers(T LayerSpec::*member, std::type_identity_t<T> value) {
+    for (std::int64_t layer = 0; layer < std::max({layers, specs.size(), std::int64_t{1}}); ++layer)
+      at(layer).*member = value;
+  }
+  template <class T>
+  void set_layers(const std::vector<std::int64_t>& chosen, T LayerSpec::*member,
+                  std::type_identity_t<T> value) {
+    for (const std::int64_t layer : chosen) at(layer).*member = value;
+  }
+  // The layers whose spec fulfils a condition, in order.
+  template <class Condition>
+  std::vector<std::int64_t> layers_where(Condition condition) const {
+    std::vector<std::int64_t> found;
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      if (condition(spec(layer))) found.push_back(layer);
+    }
+    return found;
+  }
+  // What the kinds of a layer say of it (lm/model/layer_kind.h).
+  Keeps keeps(std::int64_t layer) const;
+  bool attends(std::int64_t layer) const;  // has queries that meet the keys before them
+  bool routed(std::int64_t layer) const;   // has a mixture of experts
+  bool convolves(std::int64_t layer) const { return keeps(layer) == Keeps::kInputs; }
+  bool has_state(std::int64_t layer) const { return keeps(layer) == Keeps::kState; }
+  // Which layers keep this, and whether there are any.
+  std::vector<std::int64_t> layers_keeping(Keeps what) const;
+  bool any_keeps(Keeps what) const;
+  // Which layers have no mixture, in models that have mixtures.
+  std::vector<std::int64_t> dense_layers() const;
+  std::vector<std::int64_t> local_layers() const {
+    return layers_where([](const LayerSpec& spec) { return spec.local; });
+  }
+  std::vector<std::int64_t> layers_without_rope() const {
+    return layers_where([](const LayerSpec& spec) { return !spec.rope; });
+  }
+  std::vector<std::int64_t> layers_pooling(LayerSpec::Pools what) const {
+    return layers_where([what](const LayerSpec& spec) { return spec.pools == what; });
+  }
+  // What a layer pools; modules of multi-token prediction have their window alone.
+  LayerSpec::Pools pools(std::int64_t layer) const {
+    return layer < layers ? spec(layer).pools : LayerSpec::Pools::kNothing;
+  }
+  // Tokens of a block that is pooled; 0: none is.
+  std::int64_t pooled_ratio(std::int64_t layer) const {
+    using Pools = LayerSpec::Pools;
+    const Pools what = pools(layer);
+    return what == Pools::kSparse  ? attention.sparse_ratio
+           : what == Pools::kHeavy ? attention.heavy_ratio
+                                   : 0;
+  }
 
   // Added to the weights of norms, those of heads among them.
   float norm_offset() const { return centred_norms ? 1.0F : 0.0F; }

@@ -41,7 +41,7 @@ ModelConfig common(const StatedModel& stated, std::optional<std::int64_t> vocab)
 void warn_of_settings_without_effect(const StatedModel& stated, const ModelConfig& has) {
   if (!stated.warnings) return;
   warn_of_unread_keys(stated.experiment, has, *stated.warnings);
-  if (has.moe.experts == 0 || !has.moe.dense_layers.empty() || has.ffn == has.moe.ffn) return;
+  if (has.moe.experts == 0 || !has.dense_layers().empty() || has.ffn == has.moe.ffn) return;
   const config::Provenance said = stated.experiment.provenance_of("ffn_hidden_size");
   if (said.layer < config::Layer::kOverrides) return;
   stated.warnings->push_back(fmt::format(

@@ -2,10 +2,8 @@
 // experiment sets one for one are in model_fields.def.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <vector>
 
 #include "turbo/router/router.h"
 
@@ -22,7 +20,6 @@ struct MoeConfig {
   // Above 0: SwiGLU is clamped to it, as turbo::ClampedSwigluForward has it with these two (gpt-oss). Without
   // a shift shared experts are clamped, too (DeepSeek-V4).
   double swiglu_limit = 0, swiglu_alpha = 1.702, swiglu_shift = 1;
-  std::vector<std::int64_t> dense_layers;  // layers with an ordinary feed-forward, in order
 
   // Of training alone: evaluation and generation route by scores, and drop nothing.
   struct Training {
@@ -58,10 +55,6 @@ struct MoeConfig {
   bool hashed(std::int64_t layer) const { return layer < hash_layers; }
   // What goes into an expert and comes out: hidden states, or their latent.
   std::int64_t width(std::int64_t hidden) const { return latent > 0 ? latent : hidden; }
-
-  bool routed(std::int64_t layer) const {
-    return experts > 0 && !std::binary_search(dense_layers.begin(), dense_layers.end(), layer);
-  }
 
   bool operator==(const MoeConfig&) const = default;
 };

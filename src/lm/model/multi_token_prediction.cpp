@@ -1,26 +1,11 @@
 #include "lm/model/multi_token_prediction.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "lm/model/blocks/block_parameters.h"
 
 namespace primus {
-namespace {
-
-// The configuration in which `layer`, beyond the last, is like the last.
-ModelConfig with_layer_like_last(ModelConfig config, std::int64_t layer) {
-  for (std::vector<std::int64_t>* layers : {&config.moe.dense_layers, &config.attention.local_layers,
-                                            &config.attention.no_rope_layers, &config.linear.layers}) {
-    if (std::binary_search(layers->begin(), layers->end(), config.layers - 1)) layers->push_back(layer);
-  }
-  return config;
-}
-
-}  // namespace
-
 engine::Value embed(const engine::Value& tokens, engine::Parameter& table,
                     const engine::SharedVocabulary& vocabulary, const EmbeddingScale& scaling) {
   engine::Value x = scatter_tokens(embedding(tokens, table, vocabulary), vocabulary.group);
@@ -48,7 +33,7 @@ MultiTokenPrediction::MultiTokenPrediction(const ModelConfig& config, const Fami
   hidden_norm_ = &parameters.norm(".hnorm", ".hnorm.weight");
   join_ = &parameters.add(".eh_proj", {config.hidden, 2 * config.hidden}, parameters.matrix(),
                           {{".eh_proj.weight", 0, config.hidden}});
-  block_ = family.make_block(with_layer_like_last(config, layer_), store, layer_, chunk);
+  block_ = family.make_block(config, store, layer_, chunk);
   if (config.streams() > 1) ends_ = family.make_stream_ends(config, store, depth, chunk);
   final_norm_ = &parameters.norm(".final_norm", ".shared_head.norm.weight");
   if (chunk >= 0) {

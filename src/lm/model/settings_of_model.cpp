@@ -1,28 +1,18 @@
 // From a model to an experiment's settings: the way back of model_settings.cpp, for models that are loaded.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "config/experiment.h"
+#include "lm/model/layer_kind.h"
 #include "lm/model/model_config.h"
 #include "lm/model/model_fields.h"
 
 namespace primus {
 namespace {
-
-// A list of one bit per layer, as window_attn_skip_freq and its kin have it; empty for `none`.
-template <class Chosen>
-std::vector<std::string> pattern(std::int64_t layers, bool none, Chosen chosen) {
-  if (none) return {};
-  std::string bits;
-  for (std::int64_t layer = 0; layer < layers; ++layer) {
-    bits += bits.empty() ? "[" : ",";
-    bits += chosen(layer) ? '1' : '0';
-  }
-  return {bits + "]"};
-}
 
 std::vector<std::string> texts(const std::vector<double>& numbers) {
   std::vector<std::string> words;
@@ -38,7 +28,7 @@ class Filler {
   void run() {
     fill("model_type", t_.model_type, m_.family);
     fill("untie_embeddings_and_output_weights", t_.untie_embeddings_and_output_weights, !m_.tied_embeddings);
-    fill("multi_latent_attention", t_.multi_latent_attention, m_.attention.latent.kv_rank > 0);
+    fill("multi_latent_attention", t_.multi_latent_attention, m_.any_keeps(Keeps::kLatents));
     if (m_.attention.indexer.heads > 0)
       fill("experimental_attention_variant", t_.experimental_attention_variant, "dsa");
     for_each_model_field([&](const auto& field) {
@@ -67,9 +57,9 @@ class Filler {
   bool has(const Field& field) const {
     switch (field.part) {
       case ModelPart::kLatent:
-        return m_.attention.latent.kv_rank > 0;
+        return m_.any_keeps(Keeps::kLatents);
       case ModelPart::kLinear:
-        return !m_.linear.layers.empty();
+        return m_.any_keeps(Keeps::kState);
       case ModelPart::kIndexer:
         return m_.attention.indexer.heads > 0;
       case ModelPart::kMoe:
@@ -85,36 +75,50 @@ class Filler {
     return true;
   }
 
+  // A list of one bit per layer, as window_attn_skip_freq and its kin have it.
+  std::vector<std::string> pattern(const std::vector<std::int64_t>& chosen) const {
+    std::string bits;
+    for (std::int64_t layer = 0; layer < m_.layers; ++layer) {
+      bits += bits.empty() ? "[" : ",";
+      bits += std::binary_search(chosen.begin(), chosen.end(), layer) ? '1' : '0';
+    }
+    return {bits + "]"};
+  }
+  std::vector<std::string> pattern_or_none(const std::vector<std::int64_t>& chosen) const {
+    return chosen.empty() ? std::vector<std::string>() : pattern(chosen);
+  }
+
   void attention() {
     const AttentionConfig& a = m_.attention;
-    if (a.window > 0 && !a.compressed() && !is_set("attention_chunk_size")) {
+    if (a.window > 0 && !m_.any_keeps(Keeps::kPooled) && !is_set("attention_chunk_size")) {
       fill("window_size", t_.window_size, std::vector<std::string>{std::to_string(a.window - 1), "0"});
-      fill("window_attn_skip_freq", t_.window_attn_skip_freq,
-           pattern(m_.layers, false, [&](std::int64_t layer) { return a.local(layer); }));
+      fill("window_attn_skip_freq", t_.window_attn_skip_freq, pattern(m_.local_layers()));
     }
     // Set by families that leave them open; others say them once for all.
     if (a.qkv_bias) fill("add_qkv_bias", t_.add_qkv_bias, true);
     if (a.qk_norm) fill("qk_layernorm", t_.qk_layernorm, true);
-    fill("no_rope_freq", t_.no_rope_freq,
-         pattern(m_.layers, a.no_rope_layers.empty(), [&](std::int64_t layer) { return !a.rope(layer); }));
+    fill("no_rope_freq", t_.no_rope_freq, pattern_or_none(m_.layers_without_rope()));
   }
 
   void convolutions() {
     std::vector<std::string> types;
-    for (std::int64_t layer = 0; layer < m_.layers && !m_.conv_layers.empty(); ++layer)
+    const bool convolves = m_.any_keeps(Keeps::kInputs);
+    for (std::int64_t layer = 0; layer < m_.layers && convolves; ++layer)
       types.emplace_back(m_.convolves(layer) ? "conv" : "full_attention");
     fill("lfm_layer_types", t_.lfm_layer_types, types);
     fill("linear_attention_freq", t_.linear_attention_freq,
-         pattern(m_.layers, m_.linear.layers.empty(),
-                 [&](std::int64_t layer) { return m_.linear.has(layer); }));
+         pattern_or_none(m_.layers_keeping(Keeps::kState)));
   }
 
   void compressed() {
+    using Pools = LayerSpec::Pools;
     const AttentionConfig& a = m_.attention;
-    if (!a.compressed()) return;
+    if (!m_.any_keeps(Keeps::kPooled)) return;
     std::vector<std::string> ratios;
-    for (std::int64_t layer = 0; layer < m_.layers; ++layer)
-      ratios.emplace_back(a.sparse(layer) ? "4" : a.pooled_ratio(layer) > 0 ? "128" : "0");
+    for (std::int64_t layer = 0; layer < m_.layers; ++layer) {
+      const Pools what = m_.pools(layer);
+      ratios.emplace_back(what == Pools::kSparse ? "4" : what == Pools::kHeavy ? "128" : "0");
+    }
     fill("compress_ratios", t_.compress_ratios, ratios);
     fill("attn_sliding_window", t_.attn_sliding_window, a.window);
     fill("q_lora_rank", t_.q_lora_rank, a.latent.q_rank);
@@ -129,7 +133,7 @@ class Filler {
     const RopeScaling& s = m_.rope_scaling;
     const bool kind_is_said = is_set("rope_scaling_type") || is_set("use_rope_scaling") ||
                               is_set("rope_type") || is_set("position_embedding_type") ||
-                              ((t_.multi_latent_attention || m_.attention.compressed()) &&
+                              ((t_.multi_latent_attention || m_.any_keeps(Keeps::kPooled)) &&
                                (is_set("rotary_scaling_factor") || is_set("rope_scaling_factor")));
     // Derived of an experiment that did not know its model: derive() does it anew.
     fill("rope_scaling_type", t_.rope_scaling_type, "");
@@ -140,7 +144,7 @@ class Filler {
     if (kind_is_said) return;
     t_.rope_scaling_type = name_of(s.kind);
     if (s.kind == RopeScaling::Kind::kNone) return;
-    if (t_.multi_latent_attention || m_.attention.compressed()) {
+    if (t_.multi_latent_attention || m_.any_keeps(Keeps::kPooled)) {
       fill("rotary_scaling_factor", t_.rotary_scaling_factor, s.factor);
     } else {
       fill("rope_scaling_factor", t_.rope_scaling_factor, s.factor);
@@ -156,7 +160,9 @@ class Filler {
     const MoeConfig& moe = m_.moe;
     if (moe.experts == 0) return;
     fill("moe_layer_freq", t_.moe_layer_freq,
-         pattern(m_.layers, moe.dense_layers.empty(), [&](std::int64_t layer) { return moe.routed(layer); }));
+         m_.dense_layers().empty()
+             ? std::vector<std::string>()
+             : pattern(m_.layers_where([](const LayerSpec& spec) { return spec.feed_forward->routes; })));
     fill("moe_router_enable_expert_bias", t_.moe_router_enable_expert_bias, moe.choice_bias);
     if (moe.router.scoring == turbo::RouterRule::Scoring::kSoftmax)
       fill("moe_router_pre_softmax", t_.moe_router_pre_softmax, !moe.router.normalise);

@@ -23,7 +23,7 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
         "lora", "lora.dropout does not support adapters of experts (linear_fc1, linear_fc2)",
         "set dropout of lora to 0.0, or its target_modules to [linear_qkv, linear_proj]");
   }
-  if ((model.attention.latent.kv_rank > 0 || model.attention.compressed()) && model.lora.has("linear_qkv")) {
+  if ((model.any_keeps(Keeps::kLatents) || model.any_keeps(Keeps::kPooled)) && model.lora.has("linear_qkv")) {
     if (model.lora.modules.size() == 1)
       throw experiment.error_for("lora",
                                  "lora names linear_qkv alone, and latent attention has no such module",
@@ -40,7 +40,7 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
   if (!feed_forwards && !attends) {
     throw experiment.error_for(
         "lora",
-        model.linear.layers.empty()
+        !model.any_keeps(Keeps::kState)
             ? "lora names modules of attention alone, and every layer of this model is a "
               "short convolution instead (lfm_layer_types)"
             : "lora names modules of attention alone, and every layer of this model has "

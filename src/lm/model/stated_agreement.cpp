@@ -66,19 +66,20 @@ class Agreement {
   void agree(const ModelConfig& has, const ModelConfig& said) const {
     same("untie_embeddings_and_output_weights", !said.tied_embeddings, !has.tied_embeddings);
     if (!always_latent(families_.find(has.family)))
-      same("multi_latent_attention", t_.multi_latent_attention, has.attention.latent.kv_rank > 0);
+      same("multi_latent_attention", t_.multi_latent_attention, has.any_keeps(Keeps::kLatents));
     same_fields({ModelPart::kModel, ModelPart::kLatent, ModelPart::kAttention, ModelPart::kIndexer,
                  ModelPart::kLinear},
                 said, has);
     same("window_size", said.attention.window, has.attention.window);
     same_layers(said.attention.chunk > 0 ? "attention_chunk_size" : "window_attn_skip_freq",
-                said.attention.local_layers, has.attention.local_layers);
-    same_layers("lfm_layer_types", said.conv_layers, has.conv_layers);
-    same_layers("compress_ratios", said.attention.sparse_layers, has.attention.sparse_layers);
-    same_layers("compress_ratios", said.attention.heavy_layers, has.attention.heavy_layers);
+                said.local_layers(), has.local_layers());
+    same_layers("lfm_layer_types", said.layers_keeping(Keeps::kInputs), has.layers_keeping(Keeps::kInputs));
+    for (const LayerSpec::Pools what : {LayerSpec::Pools::kSparse, LayerSpec::Pools::kHeavy})
+      same_layers("compress_ratios", said.layers_pooling(what), has.layers_pooling(what));
     same("hc_mult", said.hyper.streams, has.hyper.streams);
-    same_layers("linear_attention_freq", said.linear.layers, has.linear.layers);
-    same_layers("no_rope_freq", said.attention.no_rope_layers, has.attention.no_rope_layers);
+    same_layers("linear_attention_freq", said.layers_keeping(Keeps::kState),
+                has.layers_keeping(Keeps::kState));
+    same_layers("no_rope_freq", said.layers_without_rope(), has.layers_without_rope());
     same("num_experts", said.moe.experts, has.moe.experts);
     if (has.moe.experts == 0) return;
     if (has.ffn == has.moe.ffn) one_width("ffn_hidden_size", said.ffn, "moe_ffn_hidden_size", said.moe.ffn);
@@ -89,8 +90,8 @@ class Agreement {
     same_fields({ModelPart::kMoe, ModelPart::kRouter}, said, has);
     Layers mixtures, mixtures_said;
     for (std::int64_t layer = 0; layer < has.layers; ++layer) {
-      if (has.moe.routed(layer)) mixtures.push_back(layer);
-      if (said.moe.routed(layer)) mixtures_said.push_back(layer);
+      if (has.routed(layer)) mixtures.push_back(layer);
+      if (said.routed(layer)) mixtures_said.push_back(layer);
     }
     same_layers("moe_layer_freq", mixtures_said, mixtures);
     const RouterRule& router = has.moe.router;

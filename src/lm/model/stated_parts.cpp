@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "config/stages.h"
+#include "lm/model/blocks/layers.h"
+#include "lm/model/blocks/mixture_of_experts.h"
 #include "lm/model/family_switches.h"
 #include "lm/model/layer_pattern.h"
 
@@ -74,6 +76,7 @@ class PartsReader {
 
   void latent(ModelConfig& c) const {
     stated_.take({ModelPart::kLatent}, c);
+    c.set_layers(&LayerSpec::attention, &kLatentAttention);
     c.kv_heads = c.heads;
     c.head_dim = t_.qk_head_dim + t_.qk_pos_emb_head_dim;
   }
@@ -134,12 +137,12 @@ class PartsReader {
     }
     for (std::size_t layer = 0; layer < types.size(); ++layer) {
       if (types[layer] == kConvolutionType) {
-        c.conv_layers.push_back(static_cast<std::int64_t>(layer));
+        c.at(static_cast<std::int64_t>(layer)).attention = &kShortConvolution;
       } else if (types[layer] != "full_attention") {
         throw refuse(fmt::format("lfm_layer_types has '{}', which is no kind of layer", types[layer]));
       }
     }
-    if (!c.conv_layers.empty()) refuse_modules("short convolutions");
+    if (c.any_keeps(Keeps::kInputs)) refuse_modules("short convolutions");
   }
 
   // Modules of multi-token prediction, in models with such layers.
@@ -153,8 +156,10 @@ class PartsReader {
   void linear_attention(ModelConfig& c) const {
     stated_.take({ModelPart::kLinear}, c);
     if (!t_.linear_attention_freq.empty()) {
-      c.linear.layers = layers("linear_attention_freq", t_.linear_attention_freq,
-                               [](std::int64_t layer, std::int64_t n) { return (layer + 1) % n != 0; });
+      // Which kind of linear attention it is, the family says.
+      c.set_layers(layers("linear_attention_freq", t_.linear_attention_freq,
+                          [](std::int64_t layer, std::int64_t n) { return (layer + 1) % n != 0; }),
+                   &LayerSpec::attention, &kGatedDeltaNet);
     } else if (t_.experimental_attention_variant == kGatedDeltaVariant) {
       throw experiment_.error_for(
           "experimental_attention_variant",
@@ -162,7 +167,7 @@ class PartsReader {
           "set linear_attention_freq: 4 for one layer of attention behind each three");
     }
     // A module is like the last layer, which in Kimi's is latent attention.
-    if (!c.linear.layers.empty() && (c.linear.has(c.layers - 1) || !always_latent(families_.find(c.family))))
+    if (c.any_keeps(Keeps::kState) && (c.has_state(c.layers - 1) || !always_latent(families_.find(c.family))))
       refuse_modules("linear attention");
   }
 
@@ -201,9 +206,11 @@ class PartsReader {
             "write 0, 4 or 128 for each layer, and 0 for those of multi-token prediction");
       }
       if (layer >= c.layers) continue;
-      a.local_layers.push_back(layer);
-      if (word == "4") a.sparse_layers.push_back(layer);
-      if (word == "128") a.heavy_layers.push_back(layer);
+      using Pools = LayerSpec::Pools;
+      LayerSpec& spec = c.at(layer);
+      spec.attention = &kCompressedAttention;
+      spec.local = true;
+      spec.pools = word == "4" ? Pools::kSparse : word == "128" ? Pools::kHeavy : Pools::kNothing;
     }
     if (layer < c.layers)
       throw experiment_.error_for(
@@ -239,8 +246,9 @@ class PartsReader {
   void local_attention(ModelConfig& c) const {
     AttentionConfig& a = c.attention;
     if (!t_.no_rope_freq.empty()) {
-      a.no_rope_layers = layers("no_rope_freq", t_.no_rope_freq,
-                                [](std::int64_t layer, std::int64_t n) { return layer % n == n - 1; });
+      c.set_layers(layers("no_rope_freq", t_.no_rope_freq,
+                          [](std::int64_t layer, std::int64_t n) { return layer % n == n - 1; }),
+                   &LayerSpec::rope, false);
     }
     const Family& family = families_.find(c.family);
     a.qkv_bias = leaves_open(family, "add_qkv_bias") && t_.add_qkv_bias.value_or(false);
@@ -253,17 +261,16 @@ class PartsReader {
     if (!t_.window_size.empty()) {
       a.window = window();
       const std::vector<std::string> all = {"1000000000"};
-      a.local_layers =
+      c.set_layers(
           layers("window_attn_skip_freq", t_.window_attn_skip_freq.empty() ? all : t_.window_attn_skip_freq,
-                 [](std::int64_t layer, std::int64_t n) { return (layer + 1) % n != 0; });
+                 [](std::int64_t layer, std::int64_t n) { return (layer + 1) % n != 0; }),
+          &LayerSpec::local, true);
     } else if (!t_.window_attn_skip_freq.empty()) {
       throw experiment_.error_for("window_attn_skip_freq", "window_attn_skip_freq needs window_size",
                                   "set window_size: [tokens, 0]");
     }
     if (t_.attention_chunk_size) {
-      for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-        if (a.rope(layer)) a.local_layers.push_back(layer);
-      }
+      for (std::int64_t layer = 0; layer < c.layers; ++layer) c.at(layer).local = c.spec(layer).rope;
     }
   }
 
@@ -272,6 +279,7 @@ class PartsReader {
     MoeConfig& moe = c.moe;
     RouterRule& router = moe.router;
     stated_.take({ModelPart::kMoe, ModelPart::kRouter}, c);
+    c.set_layers(&LayerSpec::feed_forward, &kMixture);
     if (!t_.moe_ffn_hidden_size) moe.ffn = c.ffn;
     if (!t_.moe_router_group_topk) router.top_groups = router.groups;
     if (t_.moe_router_topk > moe.experts) {
@@ -282,7 +290,8 @@ class PartsReader {
       const Layers routed = layers("moe_layer_freq", t_.moe_layer_freq,
                                    [](std::int64_t layer, std::int64_t n) { return layer % n == 0; });
       for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-        if (!std::binary_search(routed.begin(), routed.end(), layer)) moe.dense_layers.push_back(layer);
+        if (!std::binary_search(routed.begin(), routed.end(), layer))
+          c.at(layer).feed_forward = &kDenseFeedForward;
       }
     }
     router.normalise = !t_.moe_router_pre_softmax.value_or(false);

@@ -173,19 +173,22 @@ void compare_fields(Reconciliation& r, const ModelConfig& ours, const ModelConfi
   });
 }
 
-void compare_attention(Reconciliation& r, const AttentionConfig& ours, const AttentionConfig& theirs) {
-  r.fixed(ours.compressed() ? "attn_sliding_window" : "window_size", ours.window, theirs.window);
-  r.fixed("no_rope_freq", ours.no_rope_layers, theirs.no_rope_layers);
+void compare_attention(Reconciliation& r, const ModelConfig& our_model, const ModelConfig& their_model) {
+  const AttentionConfig &ours = our_model.attention, &theirs = their_model.attention;
+  r.fixed(our_model.any_keeps(Keeps::kPooled) ? "attn_sliding_window" : "window_size", ours.window,
+          theirs.window);
+  r.fixed("no_rope_freq", our_model.layers_without_rope(), their_model.layers_without_rope());
   r.shape("add_qkv_bias", ours.qkv_bias, theirs.qkv_bias);
   r.shape("qk_layernorm", ours.qk_norm, theirs.qk_norm);
-  r.fixed(ours.chunk > 0 ? "attention_chunk_size" : "window_attn_skip_freq", ours.local_layers,
-          theirs.local_layers);
+  r.fixed(ours.chunk > 0 ? "attention_chunk_size" : "window_attn_skip_freq", our_model.local_layers(),
+          their_model.local_layers());
 }
 
-void compare_experts(Reconciliation& r, const MoeConfig& ours, const MoeConfig& theirs) {
+void compare_experts(Reconciliation& r, const ModelConfig& our_model, const ModelConfig& their_model) {
+  const MoeConfig &ours = our_model.moe, &theirs = their_model.moe;
   using Scoring = turbo::RouterRule::Scoring;
-  r.shape("moe_layer_freq", fmt::format("dense in {}", text_of(ours.dense_layers)),
-          fmt::format("dense in {}", text_of(theirs.dense_layers)));
+  r.shape("moe_layer_freq", fmt::format("dense in {}", text_of(our_model.dense_layers())),
+          fmt::format("dense in {}", text_of(their_model.dense_layers())));
   const auto pre_softmax = [](const turbo::RouterRule& rule) {
     return rule.scoring == Scoring::kSoftmax && !rule.normalise;
   };
@@ -215,24 +218,29 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   Reconciliation r(experiment, where);
   r.shape("model_type", ours.family, loaded.family);
   compare_fields(r, ours, loaded);
-  r.shape("lfm_layer_types", fmt::format("convolutions in {}", text_of(ours.conv_layers)),
-          fmt::format("convolutions in {}", text_of(loaded.conv_layers)));
-  r.shape("linear_attention_freq", fmt::format("linear attention in {}", text_of(ours.linear.layers)),
-          fmt::format("linear attention in {}", text_of(loaded.linear.layers)));
-  const auto pooled = [](const AttentionConfig& a) {
-    return fmt::format("latents of {} tokens in {}, and of {} in {}", a.sparse_ratio,
-                       text_of(a.sparse_layers), a.heavy_ratio, text_of(a.heavy_layers));
+  const auto keeping = [](const char* layers, const ModelConfig& c, Keeps what) {
+    return fmt::format("{} in {}", layers, text_of(c.layers_keeping(what)));
   };
-  r.shape("compress_ratios", pooled(ours.attention), pooled(loaded.attention));
+  r.shape("lfm_layer_types", keeping("convolutions", ours, Keeps::kInputs),
+          keeping("convolutions", loaded, Keeps::kInputs));
+  r.shape("linear_attention_freq", keeping("linear attention", ours, Keeps::kState),
+          keeping("linear attention", loaded, Keeps::kState));
+  const auto pooled = [](const ModelConfig& c) {
+    using Pools = LayerSpec::Pools;
+    return fmt::format("latents of {} tokens in {}, and of {} in {}", c.attention.sparse_ratio,
+                       text_of(c.layers_pooling(Pools::kSparse)), c.attention.heavy_ratio,
+                       text_of(c.layers_pooling(Pools::kHeavy)));
+  };
+  r.shape("compress_ratios", pooled(ours), pooled(loaded));
   r.shape("hc_mult", ours.hyper.streams, loaded.hyper.streams);
   r.fixed("hc_sinkhorn_iters", ours.hyper.iterations, loaded.hyper.iterations);
   r.fixed("hc_eps", ours.hyper.epsilon, loaded.hyper.epsilon);
-  if (ours.attention.compressed()) {
+  if (ours.any_keeps(Keeps::kPooled)) {
     r.fixed("swiglu_limit", ours.moe.swiglu_limit, loaded.moe.swiglu_limit);
     r.fixed("qk_pos_emb_head_dim", ours.rotary_dim(), loaded.rotary_dim());
   }
-  compare_experts(r, ours.moe, loaded.moe);
-  compare_attention(r, ours.attention, loaded.attention);
+  compare_experts(r, ours, loaded);
+  compare_attention(r, ours, loaded);
   // Rows of the embedding beyond the vocabulary are padding, of which either may have more.
   const std::int64_t vocab = experiment.trainer.vocab_size.value_or(0);
   if (vocab > loaded.vocab) r.fixed("vocab_size", vocab, loaded.vocab);

@@ -45,7 +45,7 @@ std::vector<std::int64_t> recomputed_blocks(const config::Experiment& e, std::in
 
 engine::RecomputePolicy recompute_policy_of(const config::Experiment& e, const ModelConfig& model) {
   const std::int64_t layers = model.layers + model.mtp.modules();
-  const bool experts = model.moe.experts > 0, latent = model.attention.latent.kv_rank > 0;
+  const bool experts = model.moe.experts > 0, latent = model.any_keeps(Keeps::kLatents);
   using engine::OperatorClass;
   using engine::RecomputePolicy;
   const config::TrainerConfig& c = e.trainer;

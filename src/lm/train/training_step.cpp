@@ -281,9 +281,8 @@ std::vector<LayerRouting> TrainingStep::routing_of(const std::byte* load_bytes) 
   const MoeConfig& moe = model_.config().moe;
   std::vector<std::int32_t> load(static_cast<std::size_t>(for_blocks_.routing.load.elements()));
   std::memcpy(load.data(), load_bytes, load.size() * sizeof(std::int32_t));
-  const std::int64_t blocks = model_.config().layers;
   for (std::int64_t i = 0; i < for_blocks_.routing.load.rows(); ++i) {
-    if (!moe.routed(std::min(i, blocks - 1))) continue;  // modules of multi-token prediction: as the last
+    if (!model_.config().routed(i)) continue;
     const auto first = load.begin() + i * for_blocks_.routing.load.cols();
     LayerRouting& layer = layers.emplace_back();
     layer.layer = i;

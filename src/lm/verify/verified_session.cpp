@@ -79,13 +79,13 @@ VerifiedSession::VerifiedSession(std::unique_ptr<Device> device, const SessionSe
 RoutingTrace VerifiedSession::make_trace() {
   const MoeConfig& moe = settings_.model.moe;
   if (moe.experts == 0) return {};
-  const AttentionConfig& attention = settings_.model.attention;
   const auto table = [&](std::int64_t for_token) {
     return rank_.persistent(DType::kI32, {settings_.model.layers + settings_.model.mtp.modules(),
                                           static_cast<std::int64_t>(batch_.tokens.size()) * for_token});
   };
   return {.experts = table(moe.router.top_k),
-          .selected = attention.compressed() ? table(attention.index_top_k) : Tensor()};
+          .selected = settings_.model.any_keeps(Keeps::kPooled) ? table(settings_.model.attention.index_top_k)
+                                                                : Tensor()};
 }
 
 std::vector<float> VerifiedSession::logits_of(TrainingSession& session) {

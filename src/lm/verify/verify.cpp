@@ -246,7 +246,7 @@ VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& fa
   // Where streams are mixed by sums that cancel, and gates are clamped, rounding weights alone moves a
   // tensor's gradient by a third of itself (tests/golden/README.md): what is left of a single one's is its
   // direction.
-  report.single_factor = exact ? 1 : config.streams() > 1 && config.attention.compressed() ? 25 : 2;
+  report.single_factor = exact ? 1 : config.streams() > 1 && config.any_keeps(Keeps::kPooled) ? 25 : 2;
   report.tolerance = options.tolerance.value_or(exact ? 2e-5 : 2e-2);
   report.trajectory_tolerance = options.trajectory_tolerance.value_or(exact ? 1e-4 : 2e-2);
 

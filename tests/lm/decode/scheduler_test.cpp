@@ -103,7 +103,7 @@ class Schedules : public testing::TestWithParam<NamedConfig> {};
 std::vector<NamedConfig> all_configs() {
   std::vector<NamedConfig> all = attention_configs(tiny_config());
   for (NamedConfig& golden : writing_golden_configs()) all.push_back(golden);
-  std::erase_if(all, [](const NamedConfig& c) { return c.config.attention.compressed(); });
+  std::erase_if(all, [](const NamedConfig& c) { return c.config.any_keeps(Keeps::kPooled); });
   for (NamedConfig& named : all) named.config = longer(named.config);
   return all;
 }
@@ -211,7 +211,7 @@ TEST(Scheduler, AGroupSharesItsPrompt) {
 TEST(Scheduler, AGroupSharesStates) {
   for (const NamedConfig& named : all_configs()) {
     const ModelConfig& config = named.config;
-    if (config.conv_layers.empty() && config.linear.layers.empty()) continue;
+    if (!config.any_keeps(Keeps::kInputs) && !config.any_keeps(Keeps::kState)) continue;
     SCOPED_TRACE(named.name);
     const auto decoder = decoder_of(config, {.capacity = 256, .pass_tokens = 64, .sequences = 4});
     std::vector<DecodeRequest> requests;

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "lm/model/blocks/mixture_of_experts.h"
 #include "lm/model/golden_configs.h"
 #include "lm/model/outside_families.h"
 #include "tiny_model.h"
@@ -49,6 +50,7 @@ TEST(CappedLogits, DecodingEqualsTeacherForcing) {
   config.rotary_fraction = 0.5;
   config.attention.qk_norm = true;
   config.logit_cap = 3;
+  config.set_layers(&LayerSpec::feed_forward, &kMixture);
   config.moe.experts = 6;
   config.moe.ffn = 24;
   config.moe.logit_cap = 0.7;

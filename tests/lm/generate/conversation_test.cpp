@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lm/data/tiny_tokenizers.h"
+#include "lm/model/blocks/layers.h"
 #include "lm/tokenizer/simple.h"
 #include "tiny_model.h"
 
@@ -251,7 +252,7 @@ TEST(Conversation, AFormatOfOneTurnForgetsTheLastOne) {
 TEST(Conversation, AFormatOfOneTurnBeginsAnewWhereTheModelForgetsAll) {
   ModelConfig config = test::tiny_config();
   config.family = "lfm2";
-  config.conv_layers = {1};
+  config.at(1).attention = &kShortConvolution;
   config.vocab = 288;
   config.max_positions = 512;
   const auto tokenizer = make_byte_tokenizer();

@@ -8,6 +8,7 @@
 
 #include "device/guard_device.h"
 #include "lm/generate/generate.h"
+#include "lm/model/blocks/layers.h"
 #include "lm/train/rank_training.h"
 #include "tiny_model.h"
 #include "turbo/gpu/emulated.h"
@@ -178,7 +179,7 @@ void expect_short_memory(const ModelConfig& config, bool exactly) {
 TEST(Decoder, ForgetsAllWhereConvolutionsDoNotReachBack) {
   ModelConfig config = tiny_config();
   config.family = "lfm2";
-  config.conv_layers = {1};
+  config.at(1).attention = &kShortConvolution;
   expect_short_memory(config, true);
 }
 
@@ -187,7 +188,7 @@ TEST(Decoder, ForgetsAllWhereStatesDoNotReachBack) {
   config.family = "qwen3_5_text";
   config.centred_norms = config.attention.output_gate = true;
   config.linear = {.key_heads = 2, .value_heads = 4, .key_dim = 8, .value_dim = 6, .conv_width = 4};
-  config.linear.layers = {0};
+  config.at(0).attention = &kGatedDeltaNet;
   expect_short_memory(config, false);
 }
 

@@ -59,7 +59,7 @@ TEST(Tutorial, ItsFamilyTrainsFromItsExperimentAndGenerates) {
   const ModelConfig config = load_model_config(folder, registry);
   EXPECT_EQ(config.family, "mine");
   EXPECT_EQ(config.attention.window, 16);
-  EXPECT_EQ(config.attention.local_layers, (std::vector<std::int64_t>{0, 2}));
+  EXPECT_EQ(config.local_layers(), (std::vector<std::int64_t>{0, 2}));
   Decoder decoder(test::cpu(), config, registry, {.capacity = 64});
   load_model_weights(folder, decoder.store(), decoder.rank());
   const GenerateSettings settings{.sampling = {.temperature = 0}, .max_tokens = 8};

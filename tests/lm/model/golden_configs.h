@@ -27,7 +27,7 @@ inline std::vector<NamedConfig> golden_configs() {
 // Of those that write texts.
 inline std::vector<NamedConfig> writing_golden_configs() {
   std::vector<NamedConfig> all = golden_configs();
-  std::erase_if(all, [](const NamedConfig& named) { return named.config.attention.compressed(); });
+  std::erase_if(all, [](const NamedConfig& named) { return named.config.any_keeps(Keeps::kPooled); });
   return all;
 }
 

@@ -30,17 +30,17 @@ json golden(const std::string& name) {
 
 TEST(Kimi, LayersAreListedByNamesOrNumbers) {
   json root = golden("kimi_linear");
-  EXPECT_EQ(read(root).linear.layers, (Layers{0, 1, 3}));
+  EXPECT_EQ(read(root).layers_keeping(Keeps::kState), (Layers{0, 1, 3}));
   root.erase("layer_types");
-  EXPECT_EQ(read(root).linear.layers, (Layers{0, 1, 3}));
+  EXPECT_EQ(read(root).layers_keeping(Keeps::kState), (Layers{0, 1, 3}));
   root["linear_attn_config"]["kda_layers"] = {4, 1};
   EXPECT_EQ(refusal(root), "'full_attn_layers' and kda_layers do not name each layer once");
   root["linear_attn_config"]["full_attn_layers"] = {2, 3};
-  EXPECT_EQ(read(root).linear.layers, (Layers{0, 3}));
+  EXPECT_EQ(read(root).layers_keeping(Keeps::kState), (Layers{0, 3}));
   root["linear_attn_config"]["kda_layers"] = {4, 4};
   EXPECT_EQ(refusal(root), "'kda_layers' names a layer twice");
   root["linear_attn_config"].erase("kda_layers");
-  EXPECT_EQ(read(root).linear.layers, (Layers{0, 1, 2, 3}));  // transformers' own pattern
+  EXPECT_EQ(read(root).layers_keeping(Keeps::kState), (Layers{0, 1, 2, 3}));  // transformers' own pattern
   root["layer_types"] = {"linear_attention", "full_attention", "mamba", "linear_attention"};
   EXPECT_EQ(refusal(root), "'layer_types': \"mamba\" is not supported for this model family");
 }
@@ -48,11 +48,11 @@ TEST(Kimi, LayersAreListedByNamesOrNumbers) {
 TEST(Kimi, DenseLayersAreListedOrCounted) {
   json root = golden("kimi_linear");
   root["mlp_layer_types"] = {"sparse", "dense", "sparse", "sparse"};
-  EXPECT_EQ(read(root).moe.dense_layers, (Layers{1}));
+  EXPECT_EQ(read(root).dense_layers(), (Layers{1}));
   root.erase("mlp_layer_types");
-  EXPECT_EQ(read(root).moe.dense_layers, (Layers{0}));
+  EXPECT_EQ(read(root).dense_layers(), (Layers{0}));
   root["first_k_dense_replace"] = 2;
-  EXPECT_EQ(read(root).moe.dense_layers, (Layers{0, 1}));
+  EXPECT_EQ(read(root).dense_layers(), (Layers{0, 1}));
 }
 
 TEST(Kimi, LinearHasNothingOfK3) {

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lm/model/blocks/layers.h"
+#include "lm/model/blocks/mixture_of_experts.h"
+
 namespace primus {
 namespace {
 
@@ -17,6 +20,7 @@ ModelConfig mixture() {
   c.head_dim = 8;
   c.ffn = 80;
   c.vocab = 1000;
+  c.set_layers(&LayerSpec::feed_forward, &kMixture);
   c.moe.experts = 6;
   c.moe.ffn = 36;
   return c;
@@ -47,26 +51,27 @@ TEST(MeshCheck, WhatDoesNotIsRefusedWithANumberThatWorks) {
   expect(mixture(), {.tensor = 6}, tensor, "micro_batch_size * seq_length", 3, 45);
   expect(mixture(), {.tensor = 2, .context = 3}, "seq_length", "two slices for each of 3", 42, 45);
   ModelConfig dense = mixture();
-  dense.moe.dense_layers = {1};
+  dense.at(1).feed_forward = &kDenseFeedForward;
   expect(dense, {.tensor = 6}, tensor, "ffn_hidden_size", 2);
   ModelConfig shared = mixture();
   shared.moe.shared_ffn = 45;
   expect(shared, {.tensor = 6}, tensor, "moe_shared_expert_intermediate_size", 3);
   ModelConfig latent = mixture();
+  latent.set_layers(&LayerSpec::attention, &kLatentAttention);
   latent.attention.latent.kv_rank = 16;
   EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // its heads of keys and values are heads
   latent.attention.indexer = {.heads = 2, .head_dim = 8, .top_k = 4};
   EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // ranks have indexers whole
   EXPECT_THAT(mismatch(latent, {.context = 2}).what, ::testing::HasSubstr("sparse attention"));
   ModelConfig pooled = mixture();
-  pooled.attention.index_heads = 2;
+  pooled.set_layers(&LayerSpec::attention, &kCompressedAttention);
   pooled.attention.out_groups = 2;
   pooled.kv_heads = 1;
   expect(pooled, {.tensor = 3}, tensor, "groups of heads (o_groups)", 1);
   EXPECT_EQ(mismatch(pooled, {.tensor = 2}).key, "none");
   EXPECT_EQ(mismatch(pooled, {.context = 2}).key, "context_parallel_size");
   ModelConfig convolutions = mixture();
-  convolutions.conv_layers = {0};
+  convolutions.at(0).attention = &kShortConvolution;
   EXPECT_EQ(mismatch(convolutions, {.tensor = 6, .context = 2}).key, "none");
   convolutions.hidden = 94;
   expect(convolutions, {.tensor = 6}, tensor, "channels of short convolutions (hidden_size)", 2);
@@ -74,7 +79,7 @@ TEST(MeshCheck, WhatDoesNotIsRefusedWithANumberThatWorks) {
   expect(convolutions, {.context = 2}, "seq_length", "slices of 12 tokens", 52);
   ModelConfig linear = mixture();
   linear.linear = {.key_heads = 12, .value_heads = 24, .conv_width = 4};
-  linear.linear.layers = {0};
+  linear.at(0).attention = &kGatedDeltaNet;
   EXPECT_EQ(mismatch(linear, {.tensor = 6, .context = 2}).key, "none");
   expect(linear, {.context = 8}, "context_parallel_size", "12 key heads of linear attention", 4);
   linear.linear.conv_width = 14;

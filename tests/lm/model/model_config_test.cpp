@@ -173,8 +173,8 @@ TEST(ModelConfig, ReadsGptOssAsPublished) {
                   {"tie_word_embeddings", false},
                   {"vocab_size", 201088}};
   const ModelConfig c = read(root);
-  EXPECT_EQ(c.attention.local_layers.size(), 12U);
-  EXPECT_TRUE(c.attention.local(0));
+  EXPECT_EQ(c.local_layers().size(), 12U);
+  EXPECT_TRUE(c.spec(0).local);
   EXPECT_FALSE(c.rope_scaling.truncate);
   engine::ParameterStore store;
   const LanguageModel model(c, builtin_families(), store);
@@ -195,11 +195,11 @@ TEST(ModelConfig, ReadsTheTextPartOfLlama4) {
   scout["no_rope_layers"] = json::array();
   for (const char* key : {"moe_layers", "layer_types"}) scout.erase(key);
   const ModelConfig c = read(scout);
-  EXPECT_TRUE(c.moe.dense_layers.empty());
-  EXPECT_EQ(c.attention.no_rope_layers.size(), 12U);
-  EXPECT_FALSE(c.attention.rope(3));
-  EXPECT_TRUE(c.attention.local(0));
-  EXPECT_FALSE(c.attention.local(3));
+  EXPECT_TRUE(c.dense_layers().empty());
+  EXPECT_EQ(c.layers_without_rope().size(), 12U);
+  EXPECT_FALSE(c.spec(3).rope);
+  EXPECT_TRUE(c.spec(0).local);
+  EXPECT_FALSE(c.spec(3).local);
 }
 
 // Published parameter counts, from the architecture alone.
@@ -495,11 +495,11 @@ TEST(ModelConfig, ShortConvolutionsAndTheirFeedForwards) {
   json root = golden("lfm2");
   root["layer_types"] = nullptr;
   root["num_hidden_layers"] = 4;
-  EXPECT_EQ(read(root).conv_layers, std::vector<std::int64_t>{});
+  EXPECT_EQ(read(root).layers_keeping(Keeps::kInputs), std::vector<std::int64_t>{});
   root["full_attn_idxs"] = {2, 0};
-  EXPECT_EQ(read(root).conv_layers, (std::vector<std::int64_t>{1, 3}));
+  EXPECT_EQ(read(root).layers_keeping(Keeps::kInputs), (std::vector<std::int64_t>{1, 3}));
   root["layer_types"] = {"conv", "conv", "conv", "full_attention"};
-  EXPECT_EQ(read(root).conv_layers, (std::vector<std::int64_t>{0, 1, 2}));
+  EXPECT_EQ(read(root).layers_keeping(Keeps::kInputs), (std::vector<std::int64_t>{0, 1, 2}));
   for (const auto& [wide, multiple, factor, width] : {std::tuple{6656, 256, 1.0, 4608},
                                                       {12288, 256, 1.0, 8192},
                                                       {160, 16, 1.0, 112},
@@ -522,8 +522,8 @@ TEST(ModelConfig, ShortConvolutionsAndTheirFeedForwards) {
   own["sliding_window"] = 8;
   own["layer_types"] = {"conv", "sliding_attention", "full_attention"};
   const ModelConfig both = read(own);
-  EXPECT_EQ(both.conv_layers, std::vector<std::int64_t>{0});
-  EXPECT_EQ(both.attention.local_layers, std::vector<std::int64_t>{1});
+  EXPECT_EQ(both.layers_keeping(Keeps::kInputs), std::vector<std::int64_t>{0});
+  EXPECT_EQ(both.local_layers(), std::vector<std::int64_t>{1});
   EXPECT_EQ(read(json::parse(write_model_config(both, DType::kF32, builtin_families()))), both);
   own["sliding_window"] = 0;
   EXPECT_EQ(refusal(own), "'layer_types': \"sliding_attention\" is not supported for this model family");
@@ -538,9 +538,9 @@ TEST(ModelConfig, GatedDeltaNetworks) {
   json root = golden("qwen3_next");
   root["num_hidden_layers"] = 8;
   root["layer_types"] = nullptr;
-  EXPECT_EQ(read(root).linear.layers, (std::vector<std::int64_t>{0, 1, 2, 4, 5, 6}));
+  EXPECT_EQ(read(root).layers_keeping(Keeps::kState), (std::vector<std::int64_t>{0, 1, 2, 4, 5, 6}));
   root["full_attention_interval"] = 2;
-  EXPECT_EQ(read(root).linear.layers, (std::vector<std::int64_t>{0, 2, 4, 6}));
+  EXPECT_EQ(read(root).layers_keeping(Keeps::kState), (std::vector<std::int64_t>{0, 2, 4, 6}));
   root.erase("rope_parameters");
   EXPECT_EQ(read(root).rotary_fraction, 0.25);
   root["partial_rotary_factor"] = 1;
@@ -617,7 +617,7 @@ TEST(ModelConfig, WindowsOfUpperLayers) {
   root["use_sliding_window"] = true;
   root["sliding_window"] = 8;
   root["max_window_layers"] = 2;
-  EXPECT_EQ(read(root).attention.local_layers, (std::vector<std::int64_t>{2, 3}));
+  EXPECT_EQ(read(root).local_layers(), (std::vector<std::int64_t>{2, 3}));
   EXPECT_EQ(read(root).attention.window, 8);
   for (const auto& [key, value] : {std::pair<const char*, json>{"use_sliding_window", "true"},
                                    {"use_sliding_window", 1},

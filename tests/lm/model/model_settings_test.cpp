@@ -159,7 +159,7 @@ TEST(ModelSettings, DeepseekWithOrdinaryAttention) {
   EXPECT_TRUE(m.moe.router.normalise);
   EXPECT_TRUE(m.moe.choice_bias);
   EXPECT_EQ(m.moe.shared_ffn, 64);
-  EXPECT_EQ(m.moe.dense_layers, (std::vector<std::int64_t>{0}));
+  EXPECT_EQ(m.dense_layers(), (std::vector<std::int64_t>{0}));
   EXPECT_EQ(m.rope_scaling.kind, RopeScaling::Kind::kNone);
   // Its config.json reads back to the same model.
   ModelConfig again = read_model_config(write_model_config(m, DType::kBF16, builtin_families()),
@@ -249,7 +249,7 @@ TEST(ModelSettings, LatentAttentionAndGroupsOfExperts) {
   EXPECT_EQ(m.attention.latent.q_rank, 0);
   EXPECT_EQ(m.head_dim, 24);
   EXPECT_EQ(m.kv_heads, 4);
-  EXPECT_EQ(m.moe.dense_layers, (std::vector<std::int64_t>{0}));
+  EXPECT_EQ(m.dense_layers(), (std::vector<std::int64_t>{0}));
   EXPECT_EQ(m.moe.shared_ffn, 64);
   EXPECT_EQ(m.moe.router.groups, 4);
   EXPECT_EQ(m.moe.router.top_groups, 2);
@@ -275,7 +275,7 @@ TEST(ModelSettings, GptOss) {
       "      activation_func_clamp_value: 7.0\n      position_embedding_type: yarn\n"
       "      rope_scaling_factor: 32\n      yarn_correction_range_round_to_int: false\n");
   EXPECT_EQ(m.attention.window, 128);
-  EXPECT_EQ(m.attention.local_layers, (std::vector<std::int64_t>{0, 2}));
+  EXPECT_EQ(m.local_layers(), (std::vector<std::int64_t>{0, 2}));
   EXPECT_EQ(m.rope_scaling.kind, RopeScaling::Kind::kYarn);
   EXPECT_EQ(m.rope_scaling.factor, 32);
   EXPECT_FALSE(m.rope_scaling.truncate);
@@ -291,11 +291,11 @@ TEST(ModelSettings, Llama4) {
       "      attention_temperature_scale: 0.1\n      qk_l2_norm: true\n";
   const ModelConfig m = model(text);
   EXPECT_EQ(m.attention.chunk, 64);
-  EXPECT_EQ(m.attention.no_rope_layers, (std::vector<std::int64_t>{3}));
-  EXPECT_EQ(m.attention.local_layers, (std::vector<std::int64_t>{0, 1, 2}));
+  EXPECT_EQ(m.layers_without_rope(), (std::vector<std::int64_t>{3}));
+  EXPECT_EQ(m.local_layers(), (std::vector<std::int64_t>{0, 1, 2}));
   EXPECT_EQ(m.attention.attn_scale, 0.1);
   EXPECT_TRUE(m.attention.head_norm);
-  EXPECT_EQ(m.moe.dense_layers, (std::vector<std::int64_t>{0, 2}));
+  EXPECT_EQ(m.dense_layers(), (std::vector<std::int64_t>{0, 2}));
   EXPECT_EQ(m.moe.ffn, 32);
   EXPECT_EQ(m.ffn, 96);
   EXPECT_TRUE(m.moe.weigh_input);
@@ -319,11 +319,11 @@ TEST(ModelSettings, GatedDeltaNetworks) {
   const std::string layers = "      linear_attention_freq: 4\n";
   const ModelConfig m = model(text + layers + "      linear_num_value_heads: 16\n");
   EXPECT_EQ(m.family, "qwen3_5_moe_text");
-  EXPECT_EQ(m.linear.layers, (std::vector<std::int64_t>{0, 1, 2}));
+  EXPECT_EQ(m.layers_keeping(Keeps::kState), (std::vector<std::int64_t>{0, 1, 2}));
   EXPECT_EQ(m.linear.value_heads, 16);
   EXPECT_TRUE(m.moe.training.balance_step);
   EXPECT_FALSE(m.moe.training.balance_sequences);
-  EXPECT_EQ(model(text + "      linear_attention_freq: ([1]*2+[0])+[1]\n").linear.layers,
+  EXPECT_EQ(model(text + "      linear_attention_freq: ([1]*2+[0])+[1]\n").layers_keeping(Keeps::kState),
             (std::vector<std::int64_t>{0, 1, 3}));
   EXPECT_EQ(model(text + layers + "      moe_layer_freq: [0,1,1,1]\n").family, "qwen3_next");
   std::string dense = text;
@@ -410,9 +410,9 @@ TEST(ModelSettings, WhatAFamilyCannotBeIsRefusedAtItsKey) {
 TEST(ModelSettings, Windows) {
   const std::string qwen = "      model_type: qwen2\n      window_size: ";
   EXPECT_EQ(model(qwen + "[127, 0]\n").attention.window, 128);
-  EXPECT_EQ(model(qwen + "(127, 0)\n      window_attn_skip_freq: [0, 0, 1, 1]\n").attention.local_layers,
+  EXPECT_EQ(model(qwen + "(127, 0)\n      window_attn_skip_freq: [0, 0, 1, 1]\n").local_layers(),
             (std::vector<std::int64_t>{2, 3}));
-  EXPECT_EQ(model(qwen + "(127, 0)\n      window_attn_skip_freq: 2\n").attention.local_layers,
+  EXPECT_EQ(model(qwen + "(127, 0)\n      window_attn_skip_freq: 2\n").local_layers(),
             (std::vector<std::int64_t>{0, 2}));
   EXPECT_EQ(refusal(qwen + "wide\n"), "exp.yaml:15: window_size is 'wide'");
   EXPECT_EQ(refusal("      window_attn_skip_freq: 2\n"),

@@ -133,10 +133,10 @@ inline std::vector<NamedConfig> attention_configs(const ModelConfig& base) {
   add("qwen2", "qwen2").tied_embeddings = true;
   ModelConfig& windows = add("qwen2_windows", "qwen2");
   windows.attention.window = 5;
-  windows.attention.local_layers = {1};
+  windows.at(1).local = true;
   add("qwen3", "qwen3").head_dim = 20;
   ModelConfig& convolutions = add("short_convolutions", "lfm2");
-  convolutions.conv_layers = {0};
+  convolutions.at(0).attention = &kShortConvolution;
   convolutions.conv_width = 4;
   convolutions.conv_bias = true;
   ModelConfig& linear = add("gated_delta", "qwen3_5_text");
@@ -144,37 +144,39 @@ inline std::vector<NamedConfig> attention_configs(const ModelConfig& base) {
   linear.norm_epsilon =
       1e-2;  // what states with little in them are divided by: else too bent for differences
   linear.linear = {.key_heads = 2, .value_heads = 4, .key_dim = 8, .value_dim = 6, .conv_width = 4};
-  linear.linear.layers = {0};
+  linear.at(0).attention = &kGatedDeltaNet;
   ModelConfig& by_head = add("gated_delta_by_head", "qwen3_next");
   by_head.centred_norms = by_head.attention.output_gate = true;
   by_head.norm_epsilon = linear.norm_epsilon;
   by_head.linear = linear.linear;
-  by_head.linear.layers = {1};
+  by_head.at(1).attention = &kGatedDeltaNet;
   ModelConfig& each = add("gated_delta_beside_latent", "gated_deltanet");
   each.kv_heads = each.heads;
   each.attention.latent = {.q_rank = 20, .kv_rank = 16, .nope_dim = 12, .rope_dim = 8, .value_dim = 10};
   each.head_dim = 20;
   each.norm_epsilon = linear.norm_epsilon;
   each.linear = linear.linear;
-  each.linear.layers = {0};
+  each.set_layers(&LayerSpec::attention, &kLatentAttention);
+  each.at(0).attention = &kGatedDeltaNet;
   ModelConfig& channels = add("channel_gated_delta_alone", "kda");
   channels.norm_epsilon = 0.1;
   channels.linear = linear.linear;
-  channels.linear.channel_gates = true;
-  channels.linear.layers = {0, 1};
+  channels.set_layers(&LayerSpec::attention, &kDeltaAttention);
   ModelConfig& options = add("every_option", "every_attention_option");
   options.attention.chunk = 6;
-  options.attention.local_layers = {0};
-  options.attention.no_rope_layers = {1};
+  options.at(0).local = true;
+  options.at(1).rope = false;
   options.attention.floor_scale = 4;
   options.attention.attn_scale = 0.3;
   ModelConfig& sparse = add("sparse_latent", "latent");
   sparse.kv_heads = sparse.heads;
+  sparse.set_layers(&LayerSpec::attention, &kLatentAttention);
   sparse.attention.latent = {.q_rank = 20, .kv_rank = 16, .nope_dim = 12, .rope_dim = 8, .value_dim = 10};
   sparse.attention.indexer = {.heads = 3, .head_dim = 14, .top_k = 5};
   for (const std::int64_t q_rank : {0, 20}) {
     ModelConfig& latent = add(q_rank > 0 ? "latent_queries" : "latent", "latent");
     latent.kv_heads = latent.heads;
+    latent.set_layers(&LayerSpec::attention, &kLatentAttention);
     latent.attention.latent = {
         .q_rank = q_rank, .kv_rank = 16, .nope_dim = 12, .rope_dim = 8, .value_dim = 10};
     latent.rope_scaling = {.kind = RopeScaling::Kind::kYarn, .factor = 4, .original_max_positions = 8};

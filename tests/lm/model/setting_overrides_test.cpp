@@ -56,11 +56,11 @@ std::vector<std::string> others(const config::KeySpec& key, const config::Value&
 
 // Without the fields that decide nothing of what this model computes, or of how it trains.
 ModelConfig effective(ModelConfig c) {
-  if (c.moe.experts > 0 && c.moe.dense_layers.empty()) c.ffn = 0;
+  if (c.moe.experts > 0 && c.dense_layers().empty()) c.ffn = 0;
   if (c.attention.latent.kv_rank > 0) c.kv_heads = c.head_dim = 0;
-  if (c.attention.no_rope_layers.empty()) c.attention.attn_scale = 0;
+  if (c.layers_without_rope().empty()) c.attention.attn_scale = 0;
   if (c.attention.attn_scale == 0) c.attention.floor_scale = 0;
-  if (c.attention.local_layers.empty()) c.attention.window = c.attention.chunk = 0;
+  if (c.local_layers().empty()) c.attention.window = c.attention.chunk = 0;
   if (!c.mtp.enabled) c.mtp = {};
   RopeScaling& rope = c.rope_scaling;
   const RopeScaling none;

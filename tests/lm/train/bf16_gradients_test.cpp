@@ -78,7 +78,7 @@ ModelConfig tiny_gpt_oss() {
   c.family = "gpt_oss";
   c.moe.training = {.balance_loss = 0.02};
   c.attention.window = 5;
-  c.attention.local_layers = {0, 2};
+  c.set_layers({0, 2}, &LayerSpec::local, true);
   c.moe.biases = true;
   c.moe.swiglu_limit = 7;
   return c;

@@ -261,7 +261,6 @@ TEST(DelayedScales, OfDeepSeekOnAPipelineOfTwo) {
   model.attention.latent = {.q_rank = 32, .kv_rank = 16, .nope_dim = 16, .rope_dim = 16, .value_dim = 16};
   model.kv_heads = model.heads = 4;
   model.layers = 4;
-  model.moe.dense_layers = {0};
   const SessionSettings settings = settings_with(delayed(), model);
   const Outcome one = train_on_ranks(settings, 1, kAlone, 4, 4);
   const Outcome two = train_on_ranks(settings, 2, {.pipeline = 2}, 4, 4);

@@ -36,10 +36,10 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
     const AttentionConfig& a = c.attention;
     for (std::int64_t t = 0; t < kLength; ++t) {
       std::int64_t before = t;
-      if (a.local(layer) && a.window > 0) before = std::min(before, a.window);
-      if (a.local(layer) && a.chunk > 0) before = t % a.chunk;
+      if (c.spec(layer).local && a.window > 0) before = std::min(before, a.window);
+      if (c.spec(layer).local && a.chunk > 0) before = t % a.chunk;
       const std::int64_t most = a.indexer.top_k;
-      const bool cut = (a.local(layer) && a.window > 0 && t >= a.window) || (most > 0 && t >= most);
+      const bool cut = (c.spec(layer).local && a.window > 0 && t >= a.window) || (most > 0 && t >= most);
       if (most > 0) before = std::min(before, most);
       keys += static_cast<double>(before) + (cut ? 0 : 0.5);
     }
@@ -49,11 +49,11 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
   // By convention routers do not count, nor what is computed again: latents are unfolded in the backward
   // pass.
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    if (c.moe.routed(layer)) {
+    if (c.routed(layer)) {
       products += tokens * 6 * h * static_cast<double>(c.moe.experts + (c.moe.shared_gate ? 1 : 0));
     }
     // Nor is what tokens do with a state, or with those before them, a Gemm.
-    if (const LinearAttentionConfig& l = c.linear; l.has(layer)) {
+    if (const LinearAttentionConfig& l = c.linear; c.has_state(layer)) {
       products -=
           tokens * 6 *
           static_cast<double>(4 * l.values() * l.key_dim + l.conv_width * (2 * l.keys() + l.values()));

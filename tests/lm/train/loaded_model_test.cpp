@@ -318,7 +318,7 @@ TEST(LoadedModel, TheFolderAloneDefinesTheModel) {
     EXPECT_EQ(ours.layers, folder.layers);
     EXPECT_EQ(ours.moe.experts, folder.moe.experts);
     EXPECT_EQ(ours.attention.window, folder.attention.window);
-    EXPECT_EQ(ours.attention.local_layers, folder.attention.local_layers);
+    EXPECT_EQ(ours.local_layers(), folder.local_layers());
     EXPECT_EQ(ours.rope_scaling.kind, folder.rope_scaling.kind);
     // Done twice it is the same.
     EXPECT_EQ(filled(e, folder).trainer, e.trainer);

@@ -120,7 +120,7 @@ ModelConfig adapted_llama4() {
   ModelConfig c = tiny_lora_mixture();
   c.family = "llama4_text";
   c.moe.shared_ffn = 24;
-  c.moe.dense_layers = {0};
+  c.at(0).feed_forward = &kDenseFeedForward;
   c.moe.weigh_input = true;
   c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid, .normalise = false, .top_k = 1};
   c.moe.training = {};

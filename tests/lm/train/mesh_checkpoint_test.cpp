@@ -139,7 +139,7 @@ TEST(MeshCheckpoint, InBf16WithTensorsInAnotherOrder) {
   c.family = "gpt_oss";
   c.tied_embeddings = true;
   c.attention.window = 5;
-  c.attention.local_layers = {0};
+  c.at(0).local = true;
   c.moe.biases = true;
   c.moe.swiglu_limit = 7;
   expect_any_to_any(c, DType::kBF16,

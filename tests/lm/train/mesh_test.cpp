@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lm/decode/token_reader.h"
+#include "lm/model/blocks/mixture_of_experts.h"
 #include "lm/model/outside_families.h"
 #include "lm/train/rank_training.h"
 
@@ -144,7 +145,8 @@ ModelConfig gpt_oss() {
   ModelConfig c = dense();
   c.family = "gpt_oss";
   c.attention.window = 5;
-  c.attention.local_layers = {0};
+  c.at(0).local = true;
+  c.set_layers(&LayerSpec::feed_forward, &kMixture);
   c.moe.experts = 4;
   c.moe.ffn = 24;
   c.moe.biases = true;
@@ -158,14 +160,15 @@ ModelConfig llama4() {
   ModelConfig c = dense();
   c.family = "llama4_text";
   c.attention.chunk = 8;
-  c.attention.local_layers = {0};
-  c.attention.no_rope_layers = {1};
+  c.at(0).local = true;
+  c.at(1).rope = false;
   c.attention.floor_scale = 4;
   c.attention.attn_scale = 0.1;
   c.attention.head_norm = true;
+  c.set_layers(&LayerSpec::feed_forward, &kMixture);
+  c.at(0).feed_forward = &kDenseFeedForward;
   c.moe.experts = 4;
   c.moe.ffn = c.moe.shared_ffn = 24;
-  c.moe.dense_layers = {0};
   c.moe.weigh_input = true;
   c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid, .normalise = false, .top_k = 1};
   return c;
@@ -177,7 +180,7 @@ ModelConfig phi3() {
   c.family = "phi3";
   c.rotary_fraction = 0.5;
   c.attention.window = 5;
-  for (std::int64_t layer = 0; layer < c.layers; ++layer) c.attention.local_layers.push_back(layer);
+  c.set_layers(&LayerSpec::local, true);
   return c;
 }
 
@@ -233,9 +236,10 @@ ModelConfig glm4_moe() {
   c.family = "glm4_moe";
   c.rotary_fraction = 0.5;
   c.attention.qkv_bias = c.attention.qk_norm = true;
+  c.set_layers(&LayerSpec::feed_forward, &kMixture);
+  c.at(0).feed_forward = &kDenseFeedForward;
   c.moe.experts = 4;
   c.moe.ffn = c.moe.shared_ffn = 24;
-  c.moe.dense_layers = {0};
   c.moe.choice_bias = true;
   c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid, .top_k = 2};
   return c;
@@ -249,6 +253,7 @@ ModelConfig granite() {
   c.residual_scale = 0.5;
   c.logit_divisor = 2;
   c.attention.score_scale = 0.2;
+  c.set_layers(&LayerSpec::feed_forward, &kMixture);
   c.moe.experts = 4;
   c.moe.ffn = 24;
   c.moe.shared_ffn = 40;
@@ -345,7 +350,7 @@ void read_text(TrainingSession& session, std::vector<float>& logits) {
 }
 
 // Models that pool latents know no documents, and write no texts.
-bool packs(const ModelConfig& model) { return !model.attention.compressed(); }
+bool packs(const ModelConfig& model) { return !model.any_keeps(Keeps::kPooled); }
 
 MeshOutcome train_on(const ModelConfig& model, const Way& way) {
   SessionSettings settings = tiny_settings(way.compute, model);

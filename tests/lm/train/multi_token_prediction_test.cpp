@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lm/model/blocks/mixture_of_experts.h"
 #include "lm/model/outside_families.h"
 #include "lm/train/finite_differences.h"
 #include "lm/train/tiny_model.h"
@@ -410,7 +411,8 @@ TEST(MultiTokenPrediction, CountsItsExperts) {
 TEST(MultiTokenPrediction, BlocksAreLikeTheLast) {
   for (const bool dense : {false, true}) {
     ModelConfig config = tiny_deepseek();
-    config.moe.dense_layers = {dense ? 1 : 0};
+    config.set_layers(&LayerSpec::feed_forward, &kMixture);
+    config.at(dense ? 1 : 0).feed_forward = &kDenseFeedForward;
     engine::ParameterStore store;
     const LanguageModel model(config, builtin_families(), store);
     int routers = 0;

@@ -76,7 +76,7 @@ PipelineSettings pipeline_of(const ModelConfig& model, ScheduleKind kind, int st
 
 SessionSettings settings_of(const ModelConfig& model, DType compute = DType::kF32) {
   SessionSettings settings = tiny_settings(compute, model);
-  settings.step.packed_documents = !model.attention.compressed();
+  settings.step.packed_documents = !model.any_keeps(Keeps::kPooled);
   settings.step.recompute = {.full_layers = 1};
   settings.optimizer.rules = update_rules_of({.adam_eps = 1e-4});
   return settings;

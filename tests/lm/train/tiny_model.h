@@ -10,6 +10,8 @@
 
 #include "base/random/random.h"
 #include "device/guard_device.h"
+#include "lm/model/blocks/layers.h"
+#include "lm/model/blocks/mixture_of_experts.h"
 #include "lm/train/session.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/master_weights.h"
@@ -34,6 +36,7 @@ inline ModelConfig tiny_llama() {
 inline ModelConfig tiny_mixture() {
   ModelConfig c = tiny_llama();
   c.family = "mixtral";
+  c.set_layers(&LayerSpec::feed_forward, &kMixture);
   c.moe.experts = 5;
   c.moe.ffn = 40;
   c.moe.router.top_k = 2;
@@ -52,11 +55,13 @@ inline ModelConfig tiny_deepseek() {
   c.family = "deepseek_v3";
   c.layers = 2;
   c.kv_heads = c.heads;
+  c.set_layers(&LayerSpec::attention, &kLatentAttention);
   c.attention.latent = {.q_rank = 20, .kv_rank = 16, .nope_dim = 8, .rope_dim = 4, .value_dim = 10};
+  c.set_layers(&LayerSpec::feed_forward, &kMixture);
+  c.at(0).feed_forward = &kDenseFeedForward;
   c.moe.experts = 6;
   c.moe.ffn = 24;
   c.moe.shared_ffn = 24;
-  c.moe.dense_layers = {0};
   c.moe.choice_bias = true;
   c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid,
                   .group_score = turbo::RouterRule::GroupScore::kTwoBest,
@@ -87,6 +92,7 @@ inline ModelConfig tiny_capped() {
   c.rotary_fraction = 0.5;
   c.logit_cap = 1.5;
   c.attention.qk_norm = true;
+  c.set_layers(&LayerSpec::feed_forward, &kMixture);
   c.moe.experts = 8;
   c.moe.ffn = 24;
   c.moe.logit_cap = 0.5;
@@ -103,7 +109,7 @@ inline ModelConfig tiny_lfm2() {
   c.family = "lfm2";
   c.kv_heads = 4;
   c.layers = 3;
-  c.conv_layers = {0, 2};
+  c.set_layers({0, 2}, &LayerSpec::attention, &kShortConvolution);
   c.conv_bias = true;
   c.tied_embeddings = true;
   return c;
@@ -114,9 +120,10 @@ inline ModelConfig tiny_lfm2_moe() {
   ModelConfig c = tiny_lfm2();
   c.family = "lfm2_moe";
   c.conv_bias = false;
+  c.set_layers(&LayerSpec::feed_forward, &kMixture);
+  c.at(0).feed_forward = &kDenseFeedForward;
   c.moe.experts = 8;
   c.moe.ffn = 24;
-  c.moe.dense_layers = {0};
   c.moe.choice_bias = true;
   c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid, .top_k = 2, .least_sum = 1e-6F};
   c.moe.training = {.bias_update_rate = 0x1p-7};
@@ -137,9 +144,11 @@ inline ModelConfig tiny_deepseek_v4() {
   AttentionConfig& a = c.attention;
   a.latent.q_rank = 20;
   a.window = 3;
-  a.local_layers = {0, 1, 2};
-  a.sparse_layers = {1};
-  a.heavy_layers = {2};
+  c.set_layers(&LayerSpec::attention, &kCompressedAttention);
+  c.set_layers(&LayerSpec::feed_forward, &kMixture);
+  c.set_layers(&LayerSpec::local, true);
+  c.at(1).pools = LayerSpec::Pools::kSparse;
+  c.at(2).pools = LayerSpec::Pools::kHeavy;
   a.sparse_ratio = 2;
   a.heavy_ratio = 5;
   a.compressed_theta = 160000;
@@ -173,7 +182,7 @@ inline ModelConfig tiny_qwen3_5() {
   c.norm_epsilon = 1e-3;  // a state that has little in it is normed by little: rounding would become large
   c.centred_norms = c.attention.output_gate = true;
   c.linear = {.key_heads = 4, .value_heads = 8, .key_dim = 8, .value_dim = 6, .conv_width = 3};
-  c.linear.layers = {0, 2};
+  c.set_layers({0, 2}, &LayerSpec::attention, &kGatedDeltaNet);
   return c;
 }
 
@@ -182,11 +191,12 @@ inline ModelConfig tiny_qwen3_5() {
 inline ModelConfig tiny_qwen3_next() {
   ModelConfig c = tiny_qwen3_5();
   c.family = "qwen3_next";
+  c.set_layers(&LayerSpec::feed_forward, &kMixture);
+  c.at(0).feed_forward = &kDenseFeedForward;
   c.moe.experts = 8;
   c.moe.ffn = 24;
   c.moe.shared_ffn = 24;
   c.moe.shared_gate = true;
-  c.moe.dense_layers = {0};
   c.moe.router.top_k = 2;
   c.moe.training = {.balance_loss = 0.02, .balance_step = true};
   return c;
@@ -200,15 +210,16 @@ inline ModelConfig tiny_kimi_linear() {
   c.norm_epsilon = 0.1;
   c.family = "kimi_linear";
   c.kv_heads = c.heads;
+  c.set_layers(&LayerSpec::attention, &kDeltaAttention);
+  c.at(2).attention = &kLatentAttention;
+  c.set_layers(&LayerSpec::feed_forward, &kMixture);
+  c.at(0).feed_forward = &kDenseFeedForward;
   c.attention.latent = {
       .q_rank = 0, .kv_rank = 16, .nope_dim = 8, .rope_dim = 4, .value_dim = 10, .nope = true};
   c.linear = {.key_heads = 4, .value_heads = 4, .key_dim = 12, .value_dim = 12, .conv_width = 4};
-  c.linear.layers = {0, 1, 3};
-  c.linear.channel_gates = true;
   c.moe.experts = 8;
   c.moe.ffn = 24;
   c.moe.shared_ffn = 24;
-  c.moe.dense_layers = {0};
   c.moe.choice_bias = true;
   c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid,
                   .group_score = turbo::RouterRule::GroupScore::kTwoBest,
@@ -251,7 +262,7 @@ inline ModelConfig tiny_kimi_k3() {
   c.layers = 5;
   c.attention.latent.q_rank = 20;
   c.attention.latent.output_gate = true;
-  c.linear.layers = {0, 1, 3};
+  c.at(4).attention = &kLatentAttention;
   c.linear.gate_lower_bound = -5;
   c.linear.full_rank_gate = true;
   c.situ_beta = 4;

@@ -4,7 +4,10 @@
 // learns from nothing.
 #include "engine/compressed_attention.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -23,14 +26,15 @@ using engine::Initializer;
 using engine::Normed;
 using engine::Parameter;
 using engine::Value;
+using Pools = LayerSpec::Pools;
 
 // Pools what it projects of hidden states, and norms it: compressor.{wkv, wgate, ape, norm}.
 class Compressor {
  public:
   Compressor(const ModelConfig& c, const BlockParameters& p, const std::string& name, std::int64_t dim)
-      : ratio_(c.attention.pooled_ratio(p.layer())),
+      : ratio_(c.pooled_ratio(p.layer())),
         dim_(dim),
-        overlap_(c.attention.sparse(p.layer())),
+        overlap_(c.pools(p.layer()) == Pools::kSparse),
         epsilon_(c.norm_epsilon) {
     const std::int64_t width = (overlap_ ? 2 : 1) * dim;
     const std::string own = ".attention" + name, published = ".attn" + name;
@@ -78,7 +82,7 @@ class CompressedAttention final : public Layer {
         dim_(c.head_dim),
         rotary_(c.rotary_dim()),
         window_(c.attention.window),
-        ratio_(c.attention.pooled_ratio(p.layer())),
+        ratio_(c.pooled_ratio(p.layer())),
         index_heads_(c.attention.index_heads),
         index_dim_(c.attention.index_dim),
         index_top_k_(c.attention.index_top_k),
@@ -105,7 +109,7 @@ class CompressedAttention final : public Layer {
                         {{".attn.wo_b.weight", 0, c.hidden}});
     if (ratio_ == 0) return;
     compressor_.emplace(c, p, ".compressor", dim_);
-    if (!c.attention.sparse(p.layer())) return;
+    if (c.pools(p.layer()) != Pools::kSparse) return;
     indexer_.emplace(c, p, ".indexer.compressor", index_dim_);
     indexer_->freeze();
     index_q_ = &p.add(".attention.indexer.q", {index_heads_ * index_dim_, q_rank}, p.matrix(),
@@ -213,28 +217,31 @@ class CompressedAttention final : public Layer {
   Parameter *index_q_ = nullptr, *index_weights_ = nullptr;
 };
 
-bool is_compressed_attention(const ModelConfig& c, std::int64_t) { return c.attention.compressed(); }
-
 // The output's first projection is of each group of heads by itself. Its indexer, which is frozen, is not
 // counted.
 std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t layer) {
   const AttentionConfig& a = c.attention;
   const std::int64_t queries = c.heads * c.head_dim, q_rank = a.latent.q_rank;
-  const std::int64_t pooled = a.pooled_ratio(layer) == 0 ? 0 : a.sparse(layer) ? 4 : 2;
+  const std::int64_t pooled = c.pools(layer) == Pools::kNothing  ? 0
+                              : c.pools(layer) == Pools::kSparse ? 4
+                                                                 : 2;
   return {{"q down", q_rank, c.hidden},
           {"q up", queries, q_rank},
           {"key and value", (1 + pooled) * c.kv_heads * c.head_dim, c.hidden},
           {"attention out, down", a.out_rank, queries},
-          {"attention out, up", c.hidden, a.out_groups * a.out_rank}};
+          {.what = "attention out, up",
+           .out = c.hidden,
+           .in = a.out_groups * a.out_rank,
+           .module = "linear_proj"}};
 }
 
 double mixing(const ModelConfig& c, std::int64_t layer, double length) {
   const AttentionConfig& a = c.attention;
-  double keys = keys_per_query(a, layer, length);
-  if (const std::int64_t ratio = a.pooled_ratio(layer); ratio > 0) {
+  double keys = keys_per_query(c, layer, length);
+  if (const std::int64_t ratio = c.pooled_ratio(layer); ratio > 0) {
     const double blocks = length / static_cast<double>(ratio), chosen = static_cast<double>(a.index_top_k);
     keys = keys_up_to(static_cast<double>(a.window), length) +
-           (a.sparse(layer) ? keys_up_to(chosen, blocks) : blocks / 2);
+           (c.pools(layer) == Pools::kSparse ? keys_up_to(chosen, blocks) : blocks / 2);
   }
   return static_cast<double>(2 * c.heads * c.head_dim) * keys;
 }
@@ -256,6 +263,20 @@ void make_cache(const ModelConfig& c, const CacheRequest&, engine::Phase&, engin
       "train, eval loss and model verify read whole sequences, and work");
 }
 
+constexpr auto kKeys = std::to_array<std::string_view>(
+    {"q_lora_rank", "qk_pos_emb_head_dim", "compress_rope_theta", "attn_sliding_window", "attn_sink",
+     "hybrid_attention_enabled", "o_groups", "o_lora_rank", "swiglu_limit"});
+
+std::string summary(const ModelConfig& c) {
+  const AttentionConfig& a = c.attention;
+  return fmt::format(
+      "{} heads of {}, {} key/value, window {} in {} layers; latents pooled over {} tokens in {} layers, of "
+      "which {} are chosen, and over {} in {}; {} residual streams",
+      c.heads, c.head_dim, c.kv_heads, a.window, c.local_layers().size(), a.sparse_ratio,
+      c.layers_pooling(Pools::kSparse).size(), a.index_top_k, a.heavy_ratio,
+      c.layers_pooling(Pools::kHeavy).size(), c.streams());
+}
+
 }  // namespace
 
 std::unique_ptr<Layer> compressed_attention(const ModelConfig& config, const BlockParameters& parameters) {
@@ -263,11 +284,14 @@ std::unique_ptr<Layer> compressed_attention(const ModelConfig& config, const Blo
 }
 
 extern const LayerKind kCompressedAttention{.branch = LayerKind::Branch::kAttention,
-                                            .is = is_compressed_attention,
+                                            .keeps = Keeps::kPooled,
                                             .products = products,
                                             .mixing = mixing,
                                             .shared_by_tensor_ranks = shared,
                                             .context_mismatch = context_mismatch,
-                                            .make_cache = make_cache};
+                                            .make_cache = make_cache,
+                                            .keys = kKeys,
+                                            .asked_for = "compress_ratios",
+                                            .summary = summary};
 
 }  // namespace primus

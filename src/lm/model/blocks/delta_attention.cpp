@@ -135,10 +135,6 @@ class DeltaAttention final : public Layer {
   Parameter *norm_ = nullptr, *out_ = nullptr;
 };
 
-bool is_delta_attention(const ModelConfig& c, std::int64_t layer) {
-  return c.linear.has(layer) && c.linear.channel_gates;
-}
-
 std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
   const LinearAttentionConfig& l = c.linear;
   std::vector<LayerProduct> all = {{"linear attention qkv", 2 * l.keys() + l.values(), c.hidden},
@@ -155,6 +151,11 @@ std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
   return all;
 }
 
+void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase& phase,
+                engine::KvCacheLayer& entry) {
+  make_linear_cache(c, request, /*channel_gates=*/true, phase, entry);
+}
+
 }  // namespace
 
 std::unique_ptr<Layer> delta_attention(const ModelConfig& config, const BlockParameters& parameters,
@@ -163,11 +164,13 @@ std::unique_ptr<Layer> delta_attention(const ModelConfig& config, const BlockPar
 }
 
 extern const LayerKind kDeltaAttention{.branch = LayerKind::Branch::kAttention,
-                                       .is = is_delta_attention,
+                                       .keeps = Keeps::kState,
                                        .products = products,
                                        .mixing = linear_mixing,
                                        .shared_by_tensor_ranks = linear_shared_by_tensor_ranks,
                                        .context_mismatch = linear_context_mismatch,
-                                       .make_cache = make_linear_cache};
+                                       .make_cache = make_cache,
+                                       .bytes_read = linear_bytes_read,
+                                       .summary = linear_summary};
 
 }  // namespace primus

@@ -148,14 +148,15 @@ class GatedDeltaNet final : public Layer {
             *out_ = nullptr;
 };
 
-bool is_gated_delta_net(const ModelConfig& c, std::int64_t layer) {
-  return c.linear.has(layer) && !c.linear.channel_gates;
-}
-
 std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
   const LinearAttentionConfig& l = c.linear;
   return {{"linear attention in", 2 * (l.keys() + l.values() + l.value_heads), c.hidden},
           {"linear attention out", c.hidden, l.values()}};
+}
+
+void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase& phase,
+                engine::KvCacheLayer& entry) {
+  make_linear_cache(c, request, /*channel_gates=*/false, phase, entry);
 }
 
 }  // namespace
@@ -166,11 +167,13 @@ std::unique_ptr<Layer> gated_delta_net(const ModelConfig& config, const BlockPar
 }
 
 extern const LayerKind kGatedDeltaNet{.branch = LayerKind::Branch::kAttention,
-                                      .is = is_gated_delta_net,
+                                      .keeps = Keeps::kState,
                                       .products = products,
                                       .mixing = linear_mixing,
                                       .shared_by_tensor_ranks = linear_shared_by_tensor_ranks,
                                       .context_mismatch = linear_context_mismatch,
-                                      .make_cache = make_linear_cache};
+                                      .make_cache = make_cache,
+                                      .bytes_read = linear_bytes_read,
+                                      .summary = linear_summary};
 
 }  // namespace primus

@@ -1,3 +1,7 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -203,10 +207,6 @@ class LatentAttention final : public Layer {
   std::optional<Indexer> indexer_;  // of sparse attention
 };
 
-bool is_latent_attention(const ModelConfig& c, std::int64_t layer) {
-  return c.attends(layer) && c.attention.latent.kv_rank > 0;
-}
-
 std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
   const LatentConfig& latent = c.attention.latent;
   const IndexerConfig& indexer = c.attention.indexer;
@@ -230,14 +230,19 @@ std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
   }
   all.push_back({"kv up", c.heads * latent.nope_dim + values, latent.kv_rank});
   if (latent.output_gate) all.push_back({"attention gate", values, c.hidden});
-  all.push_back({"attention out", c.hidden, values});
+  all.push_back({.what = "attention out", .out = c.hidden, .in = values, .module = "linear_proj"});
   return all;
 }
 
 double mixing(const ModelConfig& c, std::int64_t layer, double length) {
   const double most = static_cast<double>(c.attention.indexer.top_k);
-  const double keys = most > 0 ? keys_up_to(most, length) : keys_per_query(c.attention, layer, length);
+  const double keys = most > 0 ? keys_up_to(most, length) : keys_per_query(c, layer, length);
   return static_cast<double>(c.heads * (c.head_dim + c.attention.latent.value_dim)) * keys;
+}
+
+double selection(const ModelConfig& c, double length) {
+  const IndexerConfig& indexer = c.attention.indexer;
+  return static_cast<double>(indexer.heads * indexer.head_dim) * length / 2;
 }
 
 std::optional<MeshMismatch> context_mismatch(const ModelConfig& c, const engine::MeshShape&, std::int64_t) {
@@ -256,6 +261,32 @@ void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase
     entry.index = phase.tensor(request.dtype, {request.pages, request.page_size, indexer.head_dim});
 }
 
+double bytes_read(const ModelConfig& c, std::int64_t layer, std::int64_t length, DType dtype) {
+  const LatentConfig& latent = c.attention.latent;
+  const IndexerConfig& indexer = c.attention.indexer;
+  std::int64_t seen = keys_of_next(c, layer, length), elements = 0;
+  if (indexer.heads > 0) {
+    elements = seen * indexer.head_dim;
+    seen = std::min(seen, indexer.top_k);
+  }
+  return static_cast<double>((elements + seen * (latent.kv_rank + latent.rope_dim)) * size_of(dtype));
+}
+
+constexpr auto kKeys =
+    std::to_array<std::string_view>({"q_lora_rank", "qk_pos_emb_head_dim", "kv_lora_rank", "qk_head_dim",
+                                     "v_head_dim", "mla_use_nope", "mla_use_output_gate"});
+
+std::string summary(const ModelConfig& c) {
+  const LatentConfig& latent = c.attention.latent;
+  const IndexerConfig& indexer = c.attention.indexer;
+  return fmt::format("{} heads of {}+{}, values {}, latent {}{}{}", c.heads, latent.nope_dim, latent.rope_dim,
+                     latent.value_dim, latent.kv_rank,
+                     latent.q_rank > 0 ? fmt::format(", of queries {}", latent.q_rank) : "",
+                     indexer.heads > 0 ? fmt::format(", to {} tokens that {} heads of {} select",
+                                                     indexer.top_k, indexer.heads, indexer.head_dim)
+                                       : "");
+}
+
 }  // namespace
 
 std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters,
@@ -264,10 +295,15 @@ std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockPa
 }
 
 extern const LayerKind kLatentAttention{.branch = LayerKind::Branch::kAttention,
-                                        .is = is_latent_attention,
+                                        .keeps = Keeps::kLatents,
                                         .products = products,
                                         .mixing = mixing,
+                                        .selection = selection,
                                         .context_mismatch = context_mismatch,
-                                        .make_cache = make_cache};
+                                        .make_cache = make_cache,
+                                        .bytes_read = bytes_read,
+                                        .keys = kKeys,
+                                        .asked_for = "multi_latent_attention",
+                                        .summary = summary};
 
 }  // namespace primus

@@ -25,10 +25,9 @@ std::vector<engine::CheckpointPart> gate_up_parts(const std::string& published, 
   return {{weight_name(published, names.gate), 0, ffn}, {weight_name(published, names.up), ffn, ffn}};
 }
 
-bool is_feed_forward(const ModelConfig& c, std::int64_t layer) { return !c.moe.routed(layer); }
-
 std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
-  return {{"gate and up", 2 * c.ffn, c.hidden}, {"down", c.hidden, c.ffn}};
+  return {{.what = "gate and up", .out = 2 * c.ffn, .in = c.hidden, .module = "linear_fc1"},
+          {.what = "down", .out = c.hidden, .in = c.ffn, .module = "linear_fc2"}};
 }
 
 std::vector<SharedExtent> shared(const ModelConfig& c) {
@@ -104,7 +103,6 @@ void DecoderBlock::end_step(turbo::Context& context, const RoutingStep& step) co
 }
 
 extern const LayerKind kDenseFeedForward{.branch = LayerKind::Branch::kFeedForward,
-                                         .is = is_feed_forward,
                                          .products = products,
                                          .mixing = nullptr,
                                          .shared_by_tensor_ranks = shared};

@@ -26,6 +26,10 @@ class Layer {
   virtual void end_step(turbo::Context&, const RoutingStep&) const {}  // as Block's
 };
 
+// The kinds whose layers are made below, but for those of a plain layer (lm/model/layer_spec.h).
+extern const LayerKind kLatentAttention, kCompressedAttention, kDeltaAttention, kGatedDeltaNet,
+    kShortConvolution;
+
 struct SelfAttentionOptions {
   enum class HeadNorm : std::uint8_t {
     kNone,
@@ -72,7 +76,7 @@ struct LatentAttentionOptions {
 std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters,
                                         const LatentAttentionOptions& options = {});
 
-// Attention over a window and over pooled latents (config.attention.compressed()): attn.{wq_a, q_norm, wq_b,
+// Attention over a window and over pooled latents (Keeps::kPooled): attn.{wq_a, q_norm, wq_b,
 // wkv, norm, wo_a, wo_b, attn_sink, compressor, indexer}.
 std::unique_ptr<Layer> compressed_attention(const ModelConfig& config, const BlockParameters& parameters);
 // Kimi delta attention (config.linear): self_attn.{q,k,v}_{proj,conv1d}, self_attn.{f_a_proj, f_b_proj,

@@ -35,8 +35,8 @@ std::optional<MeshMismatch> linear_context_mismatch(const ModelConfig& c, const 
       fmt::format("set context_parallel_size to {}", std::gcd(heads, std::int64_t{shape.context}))};
 }
 
-void make_linear_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase& phase,
-                       engine::KvCacheLayer& entry) {
+void make_linear_cache(const ModelConfig& c, const CacheRequest& request, bool channel_gates,
+                       engine::Phase& phase, engine::KvCacheLayer& entry) {
   const LinearAttentionConfig& l = c.linear;
   const std::int64_t heads = l.value_heads / request.tensor_ranks;
   const turbo::DeltaRuleShape of_rank{.batch = 1,
@@ -45,7 +45,7 @@ void make_linear_cache(const ModelConfig& c, const CacheRequest& request, engine
                                       .value_heads = heads,
                                       .key_dim = l.key_dim,
                                       .value_dim = l.value_dim,
-                                      .channel_gates = l.channel_gates,
+                                      .channel_gates = channel_gates,
                                       .normalise = true,
                                       .scale = 1};
   entry.ring = phase.tensor(DType::kF32, {request.sequences, conv_ring(l.conv_width), of_rank.width()});
@@ -53,6 +53,19 @@ void make_linear_cache(const ModelConfig& c, const CacheRequest& request, engine
   entry.recent =
       phase.tensor(DType::kF32, {request.sequences, engine::kDeltaRuleRing, heads * of_rank.recent_width()});
   entry.committed = phase.tensor(DType::kI32, {request.sequences});
+}
+
+// In fp32: the inputs that the convolution reaches, of which one is new, and the state, which is written once
+// in many tokens.
+double linear_bytes_read(const ModelConfig& c, std::int64_t, std::int64_t, DType) {
+  const LinearAttentionConfig& l = c.linear;
+  return 4 * static_cast<double>(l.conv_width * (2 * l.keys() + l.values()) + l.values() * l.key_dim);
+}
+
+std::string linear_summary(const ModelConfig& c) {
+  const LinearAttentionConfig& l = c.linear;
+  return fmt::format("linear attention of {} heads of {} with {} of keys in {} of {} layers", l.value_heads,
+                     l.value_dim, l.key_heads, c.layers_keeping(Keeps::kState).size(), c.layers);
 }
 
 }  // namespace primus

@@ -2,6 +2,8 @@
 // delta rule keeps behind a short convolution (config.linear).
 #pragma once
 
+#include <string>
+
 #include "lm/model/layer_kind.h"
 
 namespace primus {
@@ -10,7 +12,10 @@ double linear_mixing(const ModelConfig& config, std::int64_t layer, double lengt
 std::vector<SharedExtent> linear_shared_by_tensor_ranks(const ModelConfig& config);
 std::optional<MeshMismatch> linear_context_mismatch(const ModelConfig& config, const engine::MeshShape& shape,
                                                     std::int64_t sequence);
-void make_linear_cache(const ModelConfig& config, const CacheRequest& request, engine::Phase& phase,
-                       engine::KvCacheLayer& entry);
+// `channel_gates`: each channel of a key has a gate of its own.
+void make_linear_cache(const ModelConfig& config, const CacheRequest& request, bool channel_gates,
+                       engine::Phase& phase, engine::KvCacheLayer& entry);
+double linear_bytes_read(const ModelConfig& config, std::int64_t layer, std::int64_t length, DType dtype);
+std::string linear_summary(const ModelConfig& config);
 
 }  // namespace primus

@@ -246,24 +246,31 @@ class MixtureOfExperts final : public Layer {
   std::optional<FeedForward> shared_;
 };
 
-bool is_mixture(const ModelConfig& c, std::int64_t layer) { return c.moe.routed(layer); }
-
 std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
   const MoeConfig& moe = c.moe;
   const std::int64_t within = moe.width(c.hidden);
-  const auto of_experts = [&](std::string_view what, std::int64_t out, std::int64_t in) {
-    return LayerProduct{
-        .what = what, .out = out, .in = in, .experts = moe.experts, .per_token = moe.router.top_k};
+  const auto of_experts = [&](std::string_view what, std::int64_t out, std::int64_t in,
+                              std::string_view module) {
+    return LayerProduct{.what = what,
+                        .out = out,
+                        .in = in,
+                        .experts = moe.experts,
+                        .per_token = moe.router.top_k,
+                        .module = module};
   };
-  std::vector<LayerProduct> all = {of_experts("experts' gate and up", 2 * moe.ffn, within),
-                                   of_experts("experts' down", within, moe.ffn)};
+  std::vector<LayerProduct> all = {of_experts("experts' gate and up", 2 * moe.ffn, within, "linear_fc1"),
+                                   of_experts("experts' down", within, moe.ffn, "linear_fc2")};
   if (moe.latent > 0) {
     all.push_back({"experts' latent, down", moe.latent, c.hidden});
     all.push_back({"experts' latent, up", c.hidden, moe.latent});
   }
   if (moe.shared_ffn > 0) {
-    all.push_back({"shared expert's gate and up", 2 * moe.shared_ffn, c.hidden});
-    all.push_back({"shared expert's down", c.hidden, moe.shared_ffn});
+    all.push_back({.what = "shared expert's gate and up",
+                   .out = 2 * moe.shared_ffn,
+                   .in = c.hidden,
+                   .module = "linear_fc1"});
+    all.push_back(
+        {.what = "shared expert's down", .out = c.hidden, .in = moe.shared_ffn, .module = "linear_fc2"});
   }
   return all;
 }
@@ -294,7 +301,7 @@ std::unique_ptr<Layer> mixture_of_experts(const ModelConfig& config, const Block
 }
 
 extern const LayerKind kMixture{.branch = LayerKind::Branch::kFeedForward,
-                                .is = is_mixture,
+                                .routes = true,
                                 .products = products,
                                 .mixing = nullptr,
                                 .shared_by_tensor_ranks = shared};

@@ -32,6 +32,7 @@ struct ExpertParts {
 ExpertParts separate_experts(const ModelConfig& config, std::string router, const std::string& prefix,
                              const std::string& gate, const std::string& up, const std::string& down);
 
+extern const LayerKind kMixture;
 // Router, experts, and shared experts where the configuration has them.
 std::unique_ptr<Layer> mixture_of_experts(const ModelConfig& config, const BlockParameters& parameters,
                                           const ExpertParts& parts);

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cmath>
 #include <stdexcept>
 #include <utility>
@@ -162,18 +164,15 @@ class SelfAttention final : public Layer {
   Parameter *out_ = nullptr, *out_bias_ = nullptr;
 };
 
-bool is_self_attention(const ModelConfig& c, std::int64_t layer) {
-  return c.attends(layer) && !c.attention.compressed() && c.attention.latent.kv_rank == 0;
-}
-
 std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
   const std::int64_t queries = c.attention.output_gate ? 2 * c.heads : c.heads;
-  return {{"qkv", (queries + 2 * c.kv_heads) * c.head_dim, c.hidden},
-          {"attention out", c.hidden, c.heads * c.head_dim}};
+  return {
+      {.what = "qkv", .out = (queries + 2 * c.kv_heads) * c.head_dim, .in = c.hidden, .module = "linear_qkv"},
+      {.what = "attention out", .out = c.hidden, .in = c.heads * c.head_dim, .module = "linear_proj"}};
 }
 
 double mixing(const ModelConfig& c, std::int64_t layer, double length) {
-  return static_cast<double>(2 * c.heads * c.head_dim) * keys_per_query(c.attention, layer, length);
+  return static_cast<double>(2 * c.heads * c.head_dim) * keys_per_query(c, layer, length);
 }
 
 std::vector<SharedExtent> shared(const ModelConfig& c) {
@@ -187,15 +186,29 @@ void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase
   entry.v = phase.tensor(request.dtype, shape);
 }
 
+double bytes_read(const ModelConfig& c, std::int64_t layer, std::int64_t length, DType dtype) {
+  return static_cast<double>(keys_of_next(c, layer, length) * 2 * c.kv_heads * c.head_dim * size_of(dtype));
+}
+
+std::string summary(const ModelConfig& c) {
+  std::string text = fmt::format("{} heads of {}, {} key/value", c.heads, c.head_dim, c.kv_heads);
+  const AttentionConfig& a = c.attention;
+  const std::size_t local = c.local_layers().size();
+  if (a.window > 0) text += fmt::format(", window {} in {} layers", a.window, local);
+  if (a.chunk > 0) text += fmt::format(", chunks of {} in {} layers", a.chunk, local);
+  return text;
+}
+
 }  // namespace
 
 SelfAttentionOptions attention_options(const ModelConfig& config, std::int64_t layer) {
   const AttentionConfig& a = config.attention;
   SelfAttentionOptions options;
-  options.rope = a.rope(layer);
+  const LayerSpec& spec = config.spec(layer);
+  options.rope = spec.rope;
   options.output_gate = a.output_gate;
   options.score_cap = a.score_cap;
-  if (a.local(layer)) {
+  if (spec.local) {
     options.local_rope = a.local_theta > 0;
     options.window = a.window;
     options.chunk = a.chunk;
@@ -209,10 +222,12 @@ std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockPara
 }
 
 extern const LayerKind kSelfAttention{.branch = LayerKind::Branch::kAttention,
-                                      .is = is_self_attention,
+                                      .keeps = Keeps::kKeys,
                                       .products = products,
                                       .mixing = mixing,
                                       .shared_by_tensor_ranks = shared,
-                                      .make_cache = make_cache};
+                                      .make_cache = make_cache,
+                                      .bytes_read = bytes_read,
+                                      .summary = summary};
 
 }  // namespace primus

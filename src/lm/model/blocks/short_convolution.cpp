@@ -1,5 +1,7 @@
 #include "engine/short_convolution.h"
 
+#include <fmt/format.h>
+
 #include "engine/context_attention.h"
 #include "engine/tensor_parallel.h"
 #include "lm/model/blocks/layers.h"
@@ -66,8 +68,6 @@ class ShortConvolution final : public Layer {
   Parameter *in_bias_ = nullptr, *bias_ = nullptr, *out_bias_ = nullptr;
 };
 
-bool is_short_convolution(const ModelConfig& c, std::int64_t layer) { return c.convolves(layer); }
-
 std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
   return {{"convolution in", 3 * c.hidden, c.hidden}, {"convolution out", c.hidden, c.hidden}};
 }
@@ -87,6 +87,16 @@ void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase
                             {request.sequences, conv_ring(c.conv_width), c.hidden / request.tensor_ranks});
 }
 
+// In fp32, of which one is new.
+double bytes_read(const ModelConfig& c, std::int64_t, std::int64_t, DType) {
+  return static_cast<double>(c.conv_width * c.hidden) * 4;
+}
+
+std::string summary(const ModelConfig& c) {
+  return fmt::format("short convolutions over {} tokens in {} of {} layers", c.conv_width,
+                     c.layers_keeping(Keeps::kInputs).size(), c.layers);
+}
+
 }  // namespace
 
 std::unique_ptr<Layer> short_convolution(const ModelConfig& config, const BlockParameters& parameters) {
@@ -94,11 +104,13 @@ std::unique_ptr<Layer> short_convolution(const ModelConfig& config, const BlockP
 }
 
 extern const LayerKind kShortConvolution{.branch = LayerKind::Branch::kAttention,
-                                         .is = is_short_convolution,
+                                         .keeps = Keeps::kInputs,
                                          .products = products,
                                          .mixing = nullptr,
                                          .shared_by_tensor_ranks = shared,
                                          .context_mismatch = context_mismatch,
-                                         .make_cache = make_cache};
+                                         .make_cache = make_cache,
+                                         .bytes_read = bytes_read,
+                                         .summary = summary};
 
 }  // namespace primus

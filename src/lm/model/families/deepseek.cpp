@@ -37,6 +37,7 @@ void read_attention(const nlohmann::json& json, ModelConfig& c) {
             .rope_dim = r.integer("qk_rope_head_dim", 1, most),
             .value_dim = r.integer("v_head_dim", 1, most)};
   if (latent.rope_dim % 2 != 0) throw r.bad("qk_rope_head_dim", "is odd, and rotary positions need pairs");
+  c.set_layers(&LayerSpec::attention, &kLatentAttention);
   c.kv_heads = c.heads;
   c.head_dim = latent.nope_dim + latent.rope_dim;
 }
@@ -53,7 +54,7 @@ void read_experts(const nlohmann::json& json, ModelConfig& c) {
   c.moe.shared_ffn = r.integer_or("n_shared_experts", 0, 0, 1024) * c.moe.ffn;
   const std::int64_t dense =
       std::min(c.layers, r.integer_or("first_k_dense_replace", 0, 0, ConfigReader::kMaxWidth));
-  for (std::int64_t layer = 0; layer < dense; ++layer) c.moe.dense_layers.push_back(layer);
+  for (std::int64_t layer = 0; layer < dense; ++layer) c.at(layer).feed_forward = &kDenseFeedForward;
   const double scale = r.positive_or("routed_scaling_factor", 1);
   if (scale > kMostScale) throw r.bad("routed_scaling_factor", "is above 1000000");
   c.moe.router.scale = static_cast<float>(scale);
@@ -111,7 +112,7 @@ void write_common(const ModelConfig& c, nlohmann::json& json) {
 void write_experts(const ModelConfig& c, nlohmann::json& json) {
   json["n_routed_experts"] = c.moe.experts > 0 ? nlohmann::json(c.moe.experts) : nlohmann::json();
   json["first_k_dense_replace"] =
-      c.moe.experts > 0 ? static_cast<std::int64_t>(c.moe.dense_layers.size()) : c.layers;
+      c.moe.experts > 0 ? static_cast<std::int64_t>(c.dense_layers().size()) : c.layers;
   if (c.moe.experts == 0) return;
   if (c.moe.shared_ffn % c.moe.ffn != 0) {
     throw ConfigKeyError(
@@ -131,7 +132,7 @@ void write_experts(const ModelConfig& c, nlohmann::json& json) {
 }
 
 std::unique_ptr<Layer> feed_forward_or_experts(const ModelConfig& config, const BlockParameters& parameters) {
-  if (!config.moe.routed(parameters.layer())) return feed_forward(config, parameters, config.ffn);
+  if (!config.routed(parameters.layer())) return feed_forward(config, parameters, config.ffn);
   ExpertParts parts =
       separate_experts(config, ".mlp.gate.weight", ".mlp.experts", "gate_proj", "up_proj", "down_proj");
   parts.choice_bias = ".mlp.gate.e_score_correction_bias";

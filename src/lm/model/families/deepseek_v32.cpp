@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "lm/model/blocks/mixture_of_experts.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/families/deepseek.h"
 #include "lm/model/families/families.h"
@@ -37,12 +38,10 @@ void read_dense_layers(const nlohmann::json& json, ModelConfig& c) {
   if (!types->is_array() || static_cast<std::int64_t>(types->size()) != c.layers) {
     throw r.bad("mlp_layer_types", fmt::format("is no list of {} layers", c.layers));
   }
-  c.moe.dense_layers.clear();
   for (std::size_t layer = 0; layer < types->size(); ++layer) {
     const nlohmann::json& type = (*types)[layer];
-    if (type == "dense") {
-      c.moe.dense_layers.push_back(static_cast<std::int64_t>(layer));
-    } else if (type != "sparse") {
+    c.at(static_cast<std::int64_t>(layer)).feed_forward = type == "dense" ? &kDenseFeedForward : &kMixture;
+    if (type != "dense" && type != "sparse") {
       throw r.bad("mlp_layer_types", fmt::format("has {}, which is no kind of layer", type.dump()));
     }
   }
@@ -91,7 +90,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["index_topk"] = indexer.top_k;
   std::vector<std::string> types;
   for (std::int64_t layer = 0; layer < c.layers; ++layer)
-    types.emplace_back(c.moe.experts > 0 && c.moe.routed(layer) ? "sparse" : "dense");
+    types.emplace_back(c.routed(layer) ? "sparse" : "dense");
   json["mlp_layer_types"] = types;
 }
 

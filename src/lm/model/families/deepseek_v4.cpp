@@ -23,6 +23,7 @@ using engine::HyperParameters;
 using engine::Initializer;
 using engine::Parameter;
 using engine::Value;
+using Pools = LayerSpec::Pools;
 
 constexpr const char* kDefaults =
     R"({"intermediate_size": 2048, "num_key_value_heads": 1, "head_dim": 512, "q_lora_rank": 1024,
@@ -54,7 +55,6 @@ void read_layers(const nlohmann::json& json, ModelConfig& c) {
   const bool by_type = r.find("layer_types") != nullptr;
   const nlohmann::json* const list = r.find(by_type ? "layer_types" : "compress_ratios");
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    a.local_layers.push_back(layer);
     // What transformers has where nobody says it: two heavy layers, then by turns.
     bool sparse = layer >= 2 && layer % 2 == 1, heavy = !sparse;
     if (list) {
@@ -69,8 +69,10 @@ void read_layers(const nlohmann::json& json, ModelConfig& c) {
       if (!sparse && !heavy && !(by_type ? kind == kWindow : kind == 0))
         throw r.bad(key, "has " + kind.dump() + ", which is no kind of layer");
     }
-    if (sparse) a.sparse_layers.push_back(layer);
-    if (heavy) a.heavy_layers.push_back(layer);
+    LayerSpec& spec = c.at(layer);
+    spec.attention = &kCompressedAttention;
+    spec.local = true;
+    spec.pools = sparse ? Pools::kSparse : heavy ? Pools::kHeavy : Pools::kNothing;
   }
 }
 
@@ -202,7 +204,8 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["partial_rotary_factor"] = c.rotary_fraction;
   nlohmann::json types = nlohmann::json::array(), mixtures = nlohmann::json::array();
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    types.push_back(a.sparse(layer) ? kSparse : a.pooled_ratio(layer) > 0 ? kHeavy : kWindow);
+    const Pools what = c.pools(layer);
+    types.push_back(what == Pools::kSparse ? kSparse : what == Pools::kHeavy ? kHeavy : kWindow);
     mixtures.push_back(c.moe.hashed(layer) ? "hash_moe" : "moe");
   }
   json["layer_types"] = types;

@@ -34,7 +34,7 @@ void read_sparse_layers(const ConfigReader& reader, ModelConfig& config);
 // is no such list.
 std::vector<std::string> read_layer_types(const nlohmann::json& json, const ModelConfig& config,
                                           const std::vector<std::string>& known);
-// config.json's `layer_types`: sets config.attention.local_layers to those of type `local`
+// config.json's `layer_types`: makes local those of type `local`
 // ("sliding_attention"); where there is no such list, `otherwise` says which they are.
 void read_local_layers(const nlohmann::json& json, const char* local, ModelConfig& config,
                        bool (*otherwise)(const nlohmann::json& json, std::int64_t layer));

@@ -37,7 +37,7 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   c.attention.window = r.integer("sliding_window", 1, ConfigReader::kMaxWidth);
   read_local_layers(json, kLocal, c,
                     [](const nlohmann::json&, std::int64_t layer) { return layer % 2 == 0; });
-  if (c.attention.local_layers.empty()) c.attention.window = 0;
+  if (c.local_layers().empty()) c.attention.window = 0;
   read_expert_counts(r, "num_local_experts", c);
   c.moe.ffn = c.ffn;
   c.moe.biases = true;

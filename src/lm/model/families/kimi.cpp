@@ -74,17 +74,19 @@ std::vector<std::int64_t> numbered_layers(const ConfigReader& part, const char* 
 }
 
 void read_linear_layers(const ConfigReader& r, const ConfigReader& part, ModelConfig& c) {
+  std::vector<std::int64_t> linear;
   if (r.find("layer_types")) {
-    c.linear.layers = named_layers(r, "layer_types", c, "linear_attention", "full_attention");
+    linear = named_layers(r, "layer_types", c, "linear_attention", "full_attention");
   } else if (part.find("kda_layers") && part.find("full_attn_layers")) {
-    c.linear.layers = numbered_layers(part, "kda_layers", c);
-    if (numbered_layers(part, "full_attn_layers", c) != other_layers(c.layers, c.linear.layers))
+    linear = numbered_layers(part, "kda_layers", c);
+    if (numbered_layers(part, "full_attn_layers", c) != other_layers(c.layers, linear))
       throw part.bad("full_attn_layers", "and kda_layers do not name each layer once");
   } else {
     for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-      if (layer == 0 || layer % 4 != 0) c.linear.layers.push_back(layer);
+      if (layer == 0 || layer % 4 != 0) linear.push_back(layer);
     }
   }
+  c.set_layers(linear, &LayerSpec::attention, &kDeltaAttention);
 }
 
 void read_linear(const nlohmann::json& json, ModelConfig& c) {
@@ -102,20 +104,20 @@ void read_linear(const nlohmann::json& json, ModelConfig& c) {
   linear.key_heads = linear.value_heads = size("num_heads", "linear_num_heads", 32, 1 << 14);
   linear.conv_width =
       size("short_conv_kernel_size", "linear_conv_kernel_dim", 4, turbo::CausalConvShape::kMaxWidth);
-  linear.channel_gates = true;
   read_linear_layers(r, part, c);
 }
 
 void read_dense_layers(const nlohmann::json& json, ModelConfig& c) {
   const ConfigReader r(json);
+  std::vector<std::int64_t> dense;
   if (r.find("mlp_layer_types")) {
-    c.moe.dense_layers = named_layers(r, "mlp_layer_types", c, "dense", "sparse");
-    return;
+    dense = named_layers(r, "mlp_layer_types", c, "dense", "sparse");
+  } else {
+    const std::int64_t count = r.integer_or("first_k_dense_replace", 1, 0, ConfigReader::kMaxWidth);
+    for (std::int64_t layer = 0; layer < std::min(count, c.layers); ++layer) dense.push_back(layer);
   }
-  const std::int64_t dense = r.integer_or("first_k_dense_replace", 1, 0, ConfigReader::kMaxWidth);
-  c.moe.dense_layers.clear();
-  for (std::int64_t layer = 0; layer < std::min(dense, c.layers); ++layer)
-    c.moe.dense_layers.push_back(layer);
+  if (c.moe.experts > 0) c.set_layers(&LayerSpec::feed_forward, &kMixture);
+  c.set_layers(dense, &LayerSpec::feed_forward, &kDenseFeedForward);
 }
 
 void read_common(const nlohmann::json& json, ModelConfig& c) {
@@ -154,14 +156,15 @@ void write_common(const ModelConfig& c, nlohmann::json& json) {
     for (std::int64_t& layer : layers) ++layer;
     return layers;
   };
+  const std::vector<std::int64_t> linear = c.layers_keeping(Keeps::kState);
   json[kLinear] = {{"head_dim", c.linear.key_dim},
                    {"num_heads", c.linear.value_heads},
                    {"short_conv_kernel_size", c.linear.conv_width},
-                   {"kda_layers", from_one(c.linear.layers)},
-                   {"full_attn_layers", from_one(other_layers(c.layers, c.linear.layers))}};
+                   {"kda_layers", from_one(linear)},
+                   {"full_attn_layers", from_one(other_layers(c.layers, linear))}};
   nlohmann::json types = nlohmann::json::array();
   for (std::int64_t layer = 0; layer < c.layers; ++layer)
-    types.push_back(c.moe.routed(layer) ? "sparse" : "dense");
+    types.push_back(c.routed(layer) ? "sparse" : "dense");
   json["mlp_layer_types"] = std::move(types);
 }
 
@@ -225,11 +228,11 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
                                   std::int64_t layer, int chunk) {
   const BlockParameters parameters(config, store, layer, chunk);
   const auto attention = [&] {
-    return config.linear.has(layer) ? delta_attention(config, parameters)
-                                    : latent_attention(config, parameters);
+    return config.has_state(layer) ? delta_attention(config, parameters)
+                                   : latent_attention(config, parameters);
   };
   const auto of_ffn = [&]() -> std::unique_ptr<Layer> {
-    if (!config.moe.routed(layer)) return feed_forward(config, parameters, config.ffn);
+    if (!config.routed(layer)) return feed_forward(config, parameters, config.ffn);
     const std::string at = ".block_sparse_moe";
     ExpertParts parts = separate_experts(config, at + ".gate.weight", at + ".experts", "w1", "w3", "w2");
     parts.choice_bias = at + ".gate.e_score_correction_bias";

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "lm/model/blocks/layers.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"
 #include "turbo/causal_conv/causal_conv.h"
@@ -38,12 +39,11 @@ std::vector<std::string> read_layer_types(const nlohmann::json& json, const Mode
 void read_local_layers(const nlohmann::json& json, const char* local, ModelConfig& config,
                        bool (*otherwise)(const nlohmann::json& json, std::int64_t layer)) {
   std::vector<std::string> known = {kFull, local};
-  if (!config.conv_layers.empty()) known.emplace_back(kConvolution);
+  if (config.any_keeps(Keeps::kInputs)) known.emplace_back(kConvolution);
   const std::vector<std::string> types = read_layer_types(json, config, known);
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    const bool is_local =
+    config.at(layer).local =
         types.empty() ? otherwise(json, layer) : types[static_cast<std::size_t>(layer)] == local;
-    if (is_local) config.attention.local_layers.push_back(layer);
   }
 }
 
@@ -55,7 +55,8 @@ void read_convolutions(const nlohmann::json& json, const char* local, ModelConfi
   if (local) known.emplace_back(local);
   const std::vector<std::string> types = read_layer_types(json, config, known);
   for (std::size_t layer = 0; layer < types.size(); ++layer) {
-    if (types[layer] == kConvolution) config.conv_layers.push_back(static_cast<std::int64_t>(layer));
+    if (types[layer] == kConvolution)
+      config.at(static_cast<std::int64_t>(layer)).attention = &kShortConvolution;
   }
 }
 
@@ -67,19 +68,18 @@ void write_convolutions(const ModelConfig& config, nlohmann::json& json) {
 void write_layer_types(const ModelConfig& config, const char* local, nlohmann::json& json) {
   nlohmann::json types = nlohmann::json::array();
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    types.push_back(config.convolves(layer) ? kConvolution : config.attention.local(layer) ? local : kFull);
+    types.push_back(config.convolves(layer) ? kConvolution : config.spec(layer).local ? local : kFull);
   }
   json["layer_types"] = std::move(types);
 }
 
 void read_common_window(const nlohmann::json& json, ModelConfig& config) {
   config.attention.window = ConfigReader(json).integer_or("sliding_window", 0, 1, ConfigReader::kMaxWidth);
-  if (config.attention.window == 0) return;
-  for (std::int64_t layer = 0; layer < config.layers; ++layer) config.attention.local_layers.push_back(layer);
+  if (config.attention.window > 0) config.set_layers(&LayerSpec::local, true);
 }
 
 void write_common_window(const ModelConfig& config, nlohmann::json& json) {
-  const bool window = !config.attention.local_layers.empty();
+  const bool window = !config.local_layers().empty();
   json["sliding_window"] = window ? nlohmann::json(config.attention.window) : nlohmann::json();
 }
 
@@ -90,16 +90,15 @@ void read_layers_without_rope(const ConfigReader& r, ModelConfig& c) {
   }
   const std::int64_t interval = r.integer_or("no_rope_layer_interval", 4, 1, c.layers + 4);
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    const bool rotated =
+    c.at(layer).rope =
         rope.empty() ? (layer + 1) % interval != 0 : rope[static_cast<std::size_t>(layer)] != 0;
-    if (!rotated) c.attention.no_rope_layers.push_back(layer);
   }
 }
 
 void write_layers_without_rope(const ModelConfig& config, nlohmann::json& json) {
   json["no_rope_layers"] = nlohmann::json::array();
   for (std::int64_t layer = 0; layer < config.layers; ++layer)
-    json["no_rope_layers"].push_back(config.attention.rope(layer) ? 1 : 0);
+    json["no_rope_layers"].push_back(config.spec(layer).rope ? 1 : 0);
 }
 
 void read_sliding_layers(const nlohmann::json& json, ModelConfig& config) {
@@ -120,7 +119,8 @@ void write_sliding_layers(const ModelConfig& config, nlohmann::json& json) {
   const AttentionConfig& attention = config.attention;
   json["use_sliding_window"] = attention.window > 0;
   json["sliding_window"] = attention.window > 0 ? nlohmann::json(attention.window) : nlohmann::json();
-  json["max_window_layers"] = attention.local_layers.empty() ? config.layers : attention.local_layers.front();
+  const std::vector<std::int64_t> local = config.local_layers();
+  json["max_window_layers"] = local.empty() ? config.layers : local.front();
   write_layer_types(config, "sliding_attention", json);
 }
 

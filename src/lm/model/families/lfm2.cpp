@@ -43,7 +43,7 @@ void read_attention_layers(const nlohmann::json& json, ModelConfig& c) {
   if (r.find("layer_types") || !r.find("full_attn_idxs")) return;
   const std::vector<std::int64_t> attend = r.integers("full_attn_idxs", 0, c.layers - 1);
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    if (std::ranges::find(attend, layer) == attend.end()) c.conv_layers.push_back(layer);
+    if (std::ranges::find(attend, layer) == attend.end()) c.at(layer).attention = &kShortConvolution;
   }
 }
 
@@ -71,7 +71,7 @@ void read_moe(const nlohmann::json& json, ModelConfig& c) {
   router.scale = static_cast<float>(scale);
   const std::int64_t dense = r.integer("num_dense_layers", 0, ConfigReader::kMaxWidth);
   for (std::int64_t layer = 0; layer < std::min(dense, c.layers); ++layer)
-    c.moe.dense_layers.push_back(layer);
+    c.at(layer).feed_forward = &kDenseFeedForward;
 }
 
 void write(const ModelConfig& c, nlohmann::json& json) {
@@ -88,7 +88,7 @@ void write_moe(const ModelConfig& c, nlohmann::json& json) {
   json["num_experts"] = c.moe.experts;
   json["num_experts_per_tok"] = c.moe.router.top_k;
   json["moe_intermediate_size"] = c.moe.ffn;
-  json["num_dense_layers"] = c.moe.dense_layers.size();
+  json["num_dense_layers"] = c.dense_layers().size();
   json["use_expert_bias"] = c.moe.choice_bias;
   json["norm_topk_prob"] = c.moe.router.normalise;
   json["routed_scaling_factor"] = shortest(c.moe.router.scale);
@@ -109,8 +109,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
       },
       [&]() -> std::unique_ptr<Layer> {
         const std::string at = ".feed_forward";
-        if (!config.moe.routed(layer))
-          return feed_forward(config, parameters, config.ffn, ".ffn", at, kMatrices);
+        if (!config.routed(layer)) return feed_forward(config, parameters, config.ffn, ".ffn", at, kMatrices);
         ExpertParts parts = separate_experts(config, at + ".gate.weight", at + ".experts", "w1", "w3", "w2");
         parts.choice_bias = at + ".expert_bias";
         return mixture_of_experts(config, parameters, parts);

@@ -24,9 +24,7 @@ void read_positions(const ConfigReader& r, const nlohmann::json& json, ModelConf
   if (const auto types = json.find("layer_types"); types != json.end() && !types->is_null()) {
     read_local_layers(json, kLocal, c, nullptr);
   } else {
-    for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-      if (c.attention.rope(layer)) c.attention.local_layers.push_back(layer);
-    }
+    for (std::int64_t layer = 0; layer < c.layers; ++layer) c.at(layer).local = c.spec(layer).rope;
   }
   c.attention.floor_scale = r.integer_or("floor_scale", 8192, 1, std::int64_t{1} << 40);
   // Published as true, and as 4.
@@ -54,7 +52,7 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
     const bool is_routed =
         listed ? std::find(routed.begin(), routed.end(), layer) != routed.end() : (layer + 1) % step == 0;
-    if (!is_routed) c.moe.dense_layers.push_back(layer);
+    if (!is_routed) c.at(layer).feed_forward = &kDenseFeedForward;
   }
 }
 
@@ -68,7 +66,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["num_experts_per_tok"] = c.moe.router.top_k;
   json["moe_layers"] = nlohmann::json::array();
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    if (c.moe.routed(layer)) json["moe_layers"].push_back(layer);
+    if (c.routed(layer)) json["moe_layers"].push_back(layer);
   }
   write_layers_without_rope(c, json);
   json["attention_chunk_size"] = c.attention.chunk;
@@ -107,7 +105,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
   return std::make_unique<DecoderBlock>(
       config, parameters, [&] { return self_attention(config, parameters, options); },
       [&] {
-        if (config.moe.routed(layer)) return mixture_of_experts(config, parameters, expert_parts(config));
+        if (config.routed(layer)) return mixture_of_experts(config, parameters, expert_parts(config));
         return feed_forward(config, parameters, config.ffn, ".ffn", ".feed_forward");
       });
 }

@@ -29,9 +29,9 @@ void read_ministral(const nlohmann::json& json, ModelConfig& config) {
   read_local_layers(json, kLocal, config, [](const nlohmann::json& root, std::int64_t) {
     return ConfigReader(root).find("sliding_window") != nullptr;
   });
-  if (config.attention.window == 0 && !config.attention.local_layers.empty())
+  if (config.attention.window == 0 && !config.local_layers().empty())
     throw ConfigReader(json).bad("sliding_window", "is missing, and layer_types has layers with a window");
-  if (config.attention.local_layers.empty()) config.attention.window = 0;
+  if (config.local_layers().empty()) config.attention.window = 0;
 }
 
 void write_ministral(const ModelConfig& config, nlohmann::json& json) {

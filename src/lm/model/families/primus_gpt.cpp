@@ -38,7 +38,7 @@ void read_experts(const nlohmann::json& json, ModelConfig& c) {
   read_expert_counts(r, "num_experts", c);
   c.moe.ffn = r.integer("moe_intermediate_size", 1, ConfigReader::kMaxWidth);
   c.moe.shared_ffn = r.integer_or("shared_expert_intermediate_size", 0, 0, ConfigReader::kMaxWidth);
-  c.moe.dense_layers = r.integers("mlp_only_layers", 0, c.layers - 1);
+  c.set_layers(r.integers("mlp_only_layers", 0, c.layers - 1), &LayerSpec::feed_forward, &kDenseFeedForward);
   c.moe.choice_bias = r.flag_or("use_expert_bias", false);
   c.moe.logit_cap = read_cap(r, kRouterCap);
   RouterRule& router = c.moe.router;
@@ -90,15 +90,16 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json[kLogitCap] = cap_json(c.logit_cap);
   json["use_qk_norm"] = c.attention.qk_norm;
   json["sliding_window"] = c.attention.window;
-  if (!c.conv_layers.empty()) write_convolutions(c, json);
-  if (c.attention.window > 0 || !c.conv_layers.empty()) write_layer_types(c, kLocal, json);
+  const bool convolves = c.any_keeps(Keeps::kInputs);
+  if (convolves) write_convolutions(c, json);
+  if (c.attention.window > 0 || convolves) write_layer_types(c, kLocal, json);
   if (c.moe.experts == 0) return;
   const RouterRule& router = c.moe.router;
   json["num_experts"] = c.moe.experts;
   json["num_experts_per_tok"] = router.top_k;
   json["moe_intermediate_size"] = c.moe.ffn;
   json["shared_expert_intermediate_size"] = c.moe.shared_ffn;
-  json["mlp_only_layers"] = c.moe.dense_layers;
+  json["mlp_only_layers"] = c.dense_layers();
   json["use_expert_bias"] = c.moe.choice_bias;
   json[kRouterCap] = cap_json(c.moe.logit_cap);
   json["scoring_func"] = router.scoring == RouterRule::Scoring::kSigmoid ? "sigmoid" : "softmax";
@@ -122,7 +123,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
                                        : self_attention(config, parameters, options);
       },
       [&]() -> std::unique_ptr<Layer> {
-        if (!config.moe.routed(layer)) return feed_forward(config, parameters, config.ffn);
+        if (!config.routed(layer)) return feed_forward(config, parameters, config.ffn);
         ExpertParts parts =
             separate_experts(config, ".mlp.gate.weight", ".mlp.experts", "gate_proj", "up_proj", "down_proj");
         parts.choice_bias = ".mlp.gate.e_score_correction_bias";

@@ -52,7 +52,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["norm_topk_prob"] = c.moe.router.normalise;
   json["moe_intermediate_size"] = c.moe.ffn;
   json["decoder_sparse_step"] = 1;
-  json["mlp_only_layers"] = c.moe.dense_layers;
+  json["mlp_only_layers"] = c.dense_layers();
   json["output_router_logits"] = false;
   json["router_aux_loss_coef"] = c.moe.training.balance_loss;
 }
@@ -65,7 +65,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
   return std::make_unique<DecoderBlock>(
       config, parameters, [&] { return self_attention(config, parameters, options); },
       [&] {
-        if (!config.moe.routed(layer)) return feed_forward(config, parameters, config.ffn);
+        if (!config.routed(layer)) return feed_forward(config, parameters, config.ffn);
         return mixture_of_experts(config, parameters,
                                   separate_experts(config, ".mlp.gate.weight", ".mlp.experts", "gate_proj",
                                                    "up_proj", "down_proj"));
@@ -79,7 +79,7 @@ void read_sparse_layers(const ConfigReader& r, ModelConfig& c) {
   const std::vector<std::int64_t> dense = r.integers("mlp_only_layers", 0, c.layers - 1);
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
     const bool named = std::ranges::find(dense, layer) != dense.end();
-    if (named || (layer + 1) % step != 0) c.moe.dense_layers.push_back(layer);
+    if (named || (layer + 1) % step != 0) c.at(layer).feed_forward = &kDenseFeedForward;
   }
 }
 

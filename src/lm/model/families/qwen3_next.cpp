@@ -36,13 +36,13 @@ void read_layers(const nlohmann::json& json, ModelConfig& c) {
   if (r.find("layer_types")) {
     const std::vector<std::string> types = read_layer_types(json, c, {kFull, kLinear});
     for (std::size_t layer = 0; layer < types.size(); ++layer) {
-      if (types[layer] == kLinear) c.linear.layers.push_back(static_cast<std::int64_t>(layer));
+      if (types[layer] == kLinear) c.at(static_cast<std::int64_t>(layer)).attention = &kGatedDeltaNet;
     }
     return;
   }
   const std::int64_t interval = r.integer_or("full_attention_interval", 4, 1, ConfigReader::kMaxWidth);
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    if ((layer + 1) % interval != 0) c.linear.layers.push_back(layer);
+    if ((layer + 1) % interval != 0) c.at(layer).attention = &kGatedDeltaNet;
   }
 }
 
@@ -96,7 +96,8 @@ void write_common(const ModelConfig& c, nlohmann::json& json) {
   json["linear_value_head_dim"] = l.value_dim;
   json["linear_conv_kernel_dim"] = l.conv_width;
   nlohmann::json types = nlohmann::json::array();
-  for (std::int64_t layer = 0; layer < c.layers; ++layer) types.push_back(l.has(layer) ? kLinear : kFull);
+  for (std::int64_t layer = 0; layer < c.layers; ++layer)
+    types.push_back(c.has_state(layer) ? kLinear : kFull);
   json["layer_types"] = std::move(types);
   write_rotary_fraction(c, json);
 }
@@ -115,7 +116,7 @@ void write_next(const ModelConfig& c, nlohmann::json& json) {
   write_moe(c, json);
   json["norm_topk_prob"] = c.moe.router.normalise;
   json["decoder_sparse_step"] = 1;
-  json["mlp_only_layers"] = c.moe.dense_layers;
+  json["mlp_only_layers"] = c.dense_layers();
 }
 
 std::unique_ptr<Block> make_block_of(const ModelConfig& config, engine::ParameterStore& store,
@@ -126,11 +127,11 @@ std::unique_ptr<Block> make_block_of(const ModelConfig& config, engine::Paramete
   return std::make_unique<DecoderBlock>(
       config, parameters,
       [&] {
-        return config.linear.has(layer) ? gated_delta_net(config, parameters, projection)
-                                        : self_attention(config, parameters, options);
+        return config.has_state(layer) ? gated_delta_net(config, parameters, projection)
+                                       : self_attention(config, parameters, options);
       },
       [&]() -> std::unique_ptr<Layer> {
-        if (!config.moe.routed(layer)) return feed_forward(config, parameters, config.ffn);
+        if (!config.routed(layer)) return feed_forward(config, parameters, config.ffn);
         ExpertParts parts =
             separate_experts(config, ".mlp.gate.weight", ".mlp.experts", "gate_proj", "up_proj", "down_proj");
         parts.shared = ".mlp.shared_expert";

@@ -25,11 +25,11 @@ void read(const nlohmann::json& json, ModelConfig& config) {
   if (r.find("layer_types")) {
     read_local_layers(json, kLocal, config, nullptr);
   } else if (attention.window > 0) {
-    attention.local_layers = attention.no_rope_layers;
+    config.set_layers(config.layers_without_rope(), &LayerSpec::local, true);
   }
   // Windows are switched off for all layers.
-  if (attention.window == 0) attention.local_layers.clear();
-  if (attention.local_layers.empty()) attention.window = 0;
+  if (attention.window == 0) config.set_layers(&LayerSpec::local, false);
+  if (config.local_layers().empty()) attention.window = 0;
 }
 
 void write(const ModelConfig& config, nlohmann::json& json) {

@@ -23,6 +23,15 @@ struct IndexerConfig {
   bool operator==(const IndexerConfig&) const = default;
 };
 
+// Attention over a window and pooled latents (DeepSeek-V4).
+struct PooledConfig {
+#define POOLED_FIELD(type, member, initial, ...) type member = initial;
+#include "lm/model/model_fields.def"
+  std::int64_t sparse_ratio = 4, heavy_ratio = 128;  // tokens of a block that is pooled (LayerSpec::Pools)
+
+  bool operator==(const PooledConfig&) const = default;
+};
+
 struct AttentionConfig {
 #define ATTENTION_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
@@ -36,8 +45,8 @@ struct AttentionConfig {
   // What comes out is gated, by as many columns of the queries' projection (Qwen3-Next); a family says so.
   bool output_gate = false;
   LatentConfig latent;
-  std::int64_t sparse_ratio = 4, heavy_ratio = 128;  // tokens of a block that is pooled (LayerSpec::Pools)
   IndexerConfig indexer;
+  PooledConfig pooled;
 
   bool operator==(const AttentionConfig&) const = default;
 };

@@ -113,7 +113,7 @@ void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) 
   // Frequencies are stretched where latents are pooled alone.
   ModelConfig plain = config_, compressed = config_;
   plain.rope_scaling = {};
-  compressed.rope_theta = config_.attention.compressed_theta;
+  compressed.rope_theta = config_.attention.pooled.theta;
   rope_table_ = allocate(plain);
   compressed_rope_table_ = allocate(compressed);
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lm/model/attention_config.h"
+#include "lm/model/convolution_config.h"
 #include "lm/model/hyper_config.h"
 #include "lm/model/layer_spec.h"
 #include "lm/model/linear_attention_config.h"
@@ -61,6 +62,7 @@ struct ModelConfig {
   std::int64_t vocab = 0;  // rows of the embedding
   RopeScaling rope_scaling;
   AttentionConfig attention;
+  ConvolutionConfig convolution;
   LinearAttentionConfig linear;
   MoeConfig moe;
   MtpConfig mtp;
@@ -143,8 +145,8 @@ struct ModelConfig {
   std::int64_t pooled_ratio(std::int64_t layer) const {
     using Pools = LayerSpec::Pools;
     const Pools what = pools(layer);
-    return what == Pools::kSparse  ? attention.sparse_ratio
-           : what == Pools::kHeavy ? attention.heavy_ratio
+    return what == Pools::kSparse  ? attention.pooled.sparse_ratio
+           : what == Pools::kHeavy ? attention.pooled.heavy_ratio
                                    : 0;
   }
 

@@ -10,7 +10,18 @@
 
 namespace primus {
 
-enum class ModelPart : std::uint8_t { kModel, kLatent, kAttention, kIndexer, kLinear, kMoe, kRouter, kRope };
+enum class ModelPart : std::uint8_t {
+  kModel,
+  kLatent,
+  kAttention,
+  kIndexer,
+  kPooled,
+  kConvolution,
+  kLinear,
+  kMoe,
+  kRouter,
+  kRope
+};
 enum class WhenLoaded : std::uint8_t { kShape, kFixed, kFlexible, kApart };
 
 // One line of the table. `setting` points into TrainerConfig; `of(model)` is a reference to the member.
@@ -69,6 +80,10 @@ void for_each_model_field(Visit&& visit) {
   PRIMUS_FIELD(kAttention, model.attention.member, setting, when_loaded, keys)
 #define INDEXER_FIELD(type, member, initial, setting, when_loaded, keys) \
   PRIMUS_FIELD(kIndexer, model.attention.indexer.member, setting, when_loaded, keys)
+#define POOLED_FIELD(type, member, initial, setting, when_loaded, keys) \
+  PRIMUS_FIELD(kPooled, model.attention.pooled.member, setting, when_loaded, keys)
+#define CONVOLUTION_FIELD(type, member, initial, setting, when_loaded, keys) \
+  PRIMUS_FIELD(kConvolution, model.convolution.member, setting, when_loaded, keys)
 #define LINEAR_FIELD(type, member, initial, setting, when_loaded, keys) \
   PRIMUS_FIELD(kLinear, model.linear.member, setting, when_loaded, keys)
 #define MOE_FIELD(type, member, initial, setting, when_loaded, keys) \

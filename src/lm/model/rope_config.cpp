@@ -119,7 +119,7 @@ void read_branches(const json& rope, const char* key, const std::string& where, 
   const ConfigReader plain(main, where), pooled(compress, where);
   const double theta = common.positive_or(kTheta, 10000);
   config.rope_theta = plain.positive_or(kTheta, theta);
-  config.attention.compressed_theta = pooled.positive_or(kTheta, theta);
+  config.attention.pooled.theta = pooled.positive_or(kTheta, theta);
   const std::optional<double> beside = common.optional_number(kPart);
   for (const ConfigReader* branch : {&plain, &pooled}) {
     if (!branch->find(kPart) && !beside)

@@ -12,7 +12,7 @@ namespace primus {
 
 // Reads rope_theta, partial_rotary_factor, and rope_scaling or rope_parameters into `config`, which has
 // max_positions already. Where a family has two branches in rope_parameters (Family::rope_by_branch), they go
-// before the keys beside them, as in transformers, and attention.compressed_theta is set from them. Where it
+// before the keys beside them, as in transformers, and attention.pooled.theta is set from them. Where it
 // has an object for each kind of layer (Family::rope_by_layer_type), attention.local_theta is.
 void read_rope(const nlohmann::json& root, const std::string& where, const Family& family,
                ModelConfig& config);

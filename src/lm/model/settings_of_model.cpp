@@ -58,6 +58,10 @@ class Filler {
     switch (field.part) {
       case ModelPart::kLatent:
         return m_.any_keeps(Keeps::kLatents);
+      case ModelPart::kPooled:
+        return m_.any_keeps(Keeps::kPooled);
+      case ModelPart::kConvolution:
+        return m_.any_keeps(Keeps::kInputs);
       case ModelPart::kLinear:
         return m_.any_keeps(Keeps::kState);
       case ModelPart::kIndexer:

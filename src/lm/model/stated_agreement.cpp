@@ -68,7 +68,7 @@ class Agreement {
     if (!always_latent(families_.find(has.family)))
       same("multi_latent_attention", t_.multi_latent_attention, has.any_keeps(Keeps::kLatents));
     same_fields({ModelPart::kModel, ModelPart::kLatent, ModelPart::kAttention, ModelPart::kIndexer,
-                 ModelPart::kLinear},
+                 ModelPart::kPooled, ModelPart::kConvolution, ModelPart::kLinear},
                 said, has);
     same("window_size", said.attention.window, has.attention.window);
     same_layers(said.attention.chunk > 0 ? "attention_chunk_size" : "window_attn_skip_freq",

@@ -227,8 +227,8 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
           keeping("linear attention", loaded, Keeps::kState));
   const auto pooled = [](const ModelConfig& c) {
     using Pools = LayerSpec::Pools;
-    return fmt::format("latents of {} tokens in {}, and of {} in {}", c.attention.sparse_ratio,
-                       text_of(c.layers_pooling(Pools::kSparse)), c.attention.heavy_ratio,
+    return fmt::format("latents of {} tokens in {}, and of {} in {}", c.attention.pooled.sparse_ratio,
+                       text_of(c.layers_pooling(Pools::kSparse)), c.attention.pooled.heavy_ratio,
                        text_of(c.layers_pooling(Pools::kHeavy)));
   };
   r.shape("compress_ratios", pooled(ours), pooled(loaded));

@@ -84,8 +84,9 @@ RoutingTrace VerifiedSession::make_trace() {
                                           static_cast<std::int64_t>(batch_.tokens.size()) * for_token});
   };
   return {.experts = table(moe.router.top_k),
-          .selected = settings_.model.any_keeps(Keeps::kPooled) ? table(settings_.model.attention.index_top_k)
-                                                                : Tensor()};
+          .selected = settings_.model.any_keeps(Keeps::kPooled)
+                          ? table(settings_.model.attention.pooled.index_top_k)
+                          : Tensor()};
 }
 
 std::vector<float> VerifiedSession::logits_of(TrainingSession& session) {

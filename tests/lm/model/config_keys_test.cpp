@@ -233,10 +233,10 @@ TEST(ConfigKeys, BranchesOfRopeParametersGoBeforeKeysBesideThem) {
   json changed = root;
   changed["rope_parameters"]["compress"]["rope_theta"] = 2000.0;
   changed["rope_parameters"]["main"]["rope_theta"] = 500.0;
-  EXPECT_EQ(read(changed).attention.compressed_theta, 2000);
+  EXPECT_EQ(read(changed).attention.pooled.theta, 2000);
   EXPECT_EQ(read(changed).rope_theta, 500);
   changed["rope_parameters"]["compress"].erase("rope_theta");
-  EXPECT_EQ(read(changed).attention.compressed_theta, 10000);  // rope_theta's, not compress_rope_theta's
+  EXPECT_EQ(read(changed).attention.pooled.theta, 10000);  // rope_theta's, not compress_rope_theta's
   changed = root;
   changed["rope_parameters"]["compress"]["attention_factor"] = 1.3;
   EXPECT_EQ(read(changed).rope_scaling.attention_factor, 1.3);
@@ -271,13 +271,13 @@ TEST(ConfigKeys, BranchesOfRopeParametersGoBeforeKeysBesideThem) {
   changed = root;
   changed["compress_rate_csa"] = 3;
   changed["compress_rate_hca"] = 7;
-  EXPECT_EQ(read(changed).attention.sparse_ratio, 3);
-  EXPECT_EQ(read(changed).attention.heavy_ratio, 7);
+  EXPECT_EQ(read(changed).attention.pooled.sparse_ratio, 3);
+  EXPECT_EQ(read(changed).attention.pooled.heavy_ratio, 7);
   // Released files have no branches: then YaRN does not scale rotations unless they say so.
   json flat = root;
   flat["rope_parameters"] = nullptr;
   flat["rope_scaling"] = {{"type", "yarn"}, {"factor", 16}, {"original_max_position_embeddings", 16}};
-  EXPECT_EQ(read(flat).attention.compressed_theta, 160000);
+  EXPECT_EQ(read(flat).attention.pooled.theta, 160000);
   EXPECT_EQ(read(flat).rope_scaling.attention_factor, 1);
   flat["rope_scaling"]["attention_factor"] = 1.3;
   EXPECT_EQ(read(flat).rope_scaling.attention_factor, 1.3);

@@ -65,7 +65,7 @@ TEST(MeshCheck, WhatDoesNotIsRefusedWithANumberThatWorks) {
   EXPECT_THAT(mismatch(latent, {.context = 2}).what, ::testing::HasSubstr("sparse attention"));
   ModelConfig pooled = mixture();
   pooled.set_layers(&LayerSpec::attention, &kCompressedAttention);
-  pooled.attention.out_groups = 2;
+  pooled.attention.pooled.out_groups = 2;
   pooled.kv_heads = 1;
   expect(pooled, {.tensor = 3}, tensor, "groups of heads (o_groups)", 1);
   EXPECT_EQ(mismatch(pooled, {.tensor = 2}).key, "none");
@@ -75,7 +75,7 @@ TEST(MeshCheck, WhatDoesNotIsRefusedWithANumberThatWorks) {
   EXPECT_EQ(mismatch(convolutions, {.tensor = 6, .context = 2}).key, "none");
   convolutions.hidden = 94;
   expect(convolutions, {.tensor = 6}, tensor, "channels of short convolutions (hidden_size)", 2);
-  convolutions.conv_width = 14;
+  convolutions.convolution.width = 14;
   expect(convolutions, {.context = 2}, "seq_length", "slices of 12 tokens", 52);
   ModelConfig linear = mixture();
   linear.linear = {.key_heads = 12, .value_heads = 24, .conv_width = 4};

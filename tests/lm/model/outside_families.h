@@ -137,8 +137,8 @@ inline std::vector<NamedConfig> attention_configs(const ModelConfig& base) {
   add("qwen3", "qwen3").head_dim = 20;
   ModelConfig& convolutions = add("short_convolutions", "lfm2");
   convolutions.at(0).attention = &kShortConvolution;
-  convolutions.conv_width = 4;
-  convolutions.conv_bias = true;
+  convolutions.convolution.width = 4;
+  convolutions.convolution.bias = true;
   ModelConfig& linear = add("gated_delta", "qwen3_5_text");
   linear.centred_norms = linear.attention.output_gate = true;
   linear.norm_epsilon =

@@ -119,7 +119,7 @@ ModelConfig qwen3_5() { return with_tied_embeddings(tiny_qwen3_5()); }
 ModelConfig smooth_deepseek_v4() {
   ModelConfig c = tiny_deepseek_v4();
   c.init_std = 0.16;
-  c.attention.index_top_k = 64;
+  c.attention.pooled.index_top_k = 64;
   c.moe.router.top_k = static_cast<std::int32_t>(c.moe.experts);
   c.moe.swiglu_limit = 1000;
   return c;

@@ -110,7 +110,7 @@ inline ModelConfig tiny_lfm2() {
   c.kv_heads = 4;
   c.layers = 3;
   c.set_layers({0, 2}, &LayerSpec::attention, &kShortConvolution);
-  c.conv_bias = true;
+  c.convolution.bias = true;
   c.tied_embeddings = true;
   return c;
 }
@@ -119,7 +119,7 @@ inline ModelConfig tiny_lfm2() {
 inline ModelConfig tiny_lfm2_moe() {
   ModelConfig c = tiny_lfm2();
   c.family = "lfm2_moe";
-  c.conv_bias = false;
+  c.convolution.bias = false;
   c.set_layers(&LayerSpec::feed_forward, &kMixture);
   c.at(0).feed_forward = &kDenseFeedForward;
   c.moe.experts = 8;
@@ -149,14 +149,14 @@ inline ModelConfig tiny_deepseek_v4() {
   c.set_layers(&LayerSpec::local, true);
   c.at(1).pools = LayerSpec::Pools::kSparse;
   c.at(2).pools = LayerSpec::Pools::kHeavy;
-  a.sparse_ratio = 2;
-  a.heavy_ratio = 5;
-  a.compressed_theta = 160000;
-  a.index_heads = 2;
-  a.index_dim = 8;
-  a.index_top_k = 3;
-  a.out_groups = 4;
-  a.out_rank = 6;
+  a.pooled.sparse_ratio = 2;
+  a.pooled.heavy_ratio = 5;
+  a.pooled.theta = 160000;
+  a.pooled.index_heads = 2;
+  a.pooled.index_dim = 8;
+  a.pooled.index_top_k = 3;
+  a.pooled.out_groups = 4;
+  a.pooled.out_rank = 6;
   c.hyper = {.streams = 4, .iterations = 5};
   c.moe.experts = 8;
   c.moe.ffn = c.moe.shared_ffn = 24;

@@ -78,18 +78,18 @@ class CompressedAttention final : public Layer {
       : group_(p.tensor_group()),
         layer_(p.layer()),
         heads_(p.tensor().size(c.heads)),
-        groups_(p.tensor().size(c.attention.out_groups)),
+        groups_(p.tensor().size(c.attention.pooled.out_groups)),
         dim_(c.head_dim),
         rotary_(c.rotary_dim()),
         window_(c.attention.window),
         ratio_(c.pooled_ratio(p.layer())),
-        index_heads_(c.attention.index_heads),
-        index_dim_(c.attention.index_dim),
-        index_top_k_(c.attention.index_top_k),
+        index_heads_(c.attention.pooled.index_heads),
+        index_dim_(c.attention.pooled.index_dim),
+        index_top_k_(c.attention.pooled.index_top_k),
         epsilon_(c.norm_epsilon) {
-    const std::int64_t q_rank = c.attention.latent.q_rank, rank = c.attention.out_rank;
-    const std::int64_t of_group = c.heads / c.attention.out_groups * dim_,
-                       ranks = c.attention.out_groups * rank;
+    const std::int64_t q_rank = c.attention.latent.q_rank, rank = c.attention.pooled.out_rank;
+    const std::int64_t of_group = c.heads / c.attention.pooled.out_groups * dim_,
+                       ranks = c.attention.pooled.out_groups * rank;
     const auto norm_of = [&](const std::string& name, std::int64_t width, const std::string& published) {
       return &p.add(".attention." + name, {width}, Initializer::constant(1),
                     {{".attn." + published, 0, width}});
@@ -228,10 +228,10 @@ std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t layer) {
   return {{"q down", q_rank, c.hidden},
           {"q up", queries, q_rank},
           {"key and value", (1 + pooled) * c.kv_heads * c.head_dim, c.hidden},
-          {"attention out, down", a.out_rank, queries},
+          {"attention out, down", a.pooled.out_rank, queries},
           {.what = "attention out, up",
            .out = c.hidden,
-           .in = a.out_groups * a.out_rank,
+           .in = a.pooled.out_groups * a.pooled.out_rank,
            .module = "linear_proj"}};
 }
 
@@ -239,7 +239,8 @@ double mixing(const ModelConfig& c, std::int64_t layer, double length) {
   const AttentionConfig& a = c.attention;
   double keys = keys_per_query(c, layer, length);
   if (const std::int64_t ratio = c.pooled_ratio(layer); ratio > 0) {
-    const double blocks = length / static_cast<double>(ratio), chosen = static_cast<double>(a.index_top_k);
+    const double blocks = length / static_cast<double>(ratio),
+                 chosen = static_cast<double>(a.pooled.index_top_k);
     keys = keys_up_to(static_cast<double>(a.window), length) +
            (c.pools(layer) == Pools::kSparse ? keys_up_to(chosen, blocks) : blocks / 2);
   }
@@ -247,7 +248,7 @@ double mixing(const ModelConfig& c, std::int64_t layer, double length) {
 }
 
 std::vector<SharedExtent> shared(const ModelConfig& c) {
-  return {{c.attention.out_groups, "groups of heads (o_groups)"}};
+  return {{c.attention.pooled.out_groups, "groups of heads (o_groups)"}};
 }
 
 std::optional<MeshMismatch> context_mismatch(const ModelConfig&, const engine::MeshShape&, std::int64_t) {
@@ -272,8 +273,8 @@ std::string summary(const ModelConfig& c) {
   return fmt::format(
       "{} heads of {}, {} key/value, window {} in {} layers; latents pooled over {} tokens in {} layers, of "
       "which {} are chosen, and over {} in {}; {} residual streams",
-      c.heads, c.head_dim, c.kv_heads, a.window, c.local_layers().size(), a.sparse_ratio,
-      c.layers_pooling(Pools::kSparse).size(), a.index_top_k, a.heavy_ratio,
+      c.heads, c.head_dim, c.kv_heads, a.window, c.local_layers().size(), a.pooled.sparse_ratio,
+      c.layers_pooling(Pools::kSparse).size(), a.pooled.index_top_k, a.pooled.heavy_ratio,
       c.layers_pooling(Pools::kHeavy).size(), c.streams());
 }
 

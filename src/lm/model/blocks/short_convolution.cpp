@@ -22,7 +22,7 @@ class ShortConvolution final : public Layer {
   ShortConvolution(const ModelConfig& c, const BlockParameters& p)
       : group_(p.tensor_group()),
         channels_(p.tensor().size(c.hidden)),
-        width_(c.conv_width),
+        width_(c.convolution.width),
         layer_(p.layer()),
         in_(p.linear(".conv.in", p.rows({c.hidden, c.hidden, c.hidden}, c.hidden), p.matrix(),
                      {{".conv.in_proj.weight", 0, 3 * c.hidden}})),
@@ -31,7 +31,7 @@ class ShortConvolution final : public Layer {
         out_(p.linear(".conv.out", p.columns(c.hidden, c.hidden), p.into_residual(),
                       {{".conv.out_proj.weight", 0, c.hidden}})) {
     kernel_.kernel = true;
-    if (!c.conv_bias) return;
+    if (!c.convolution.bias) return;
     const auto bias = [&](const std::string& name, Share share, const std::string& published,
                           std::int64_t n) {
       return &p.add(name, std::move(share), Initializer::constant(0), {{published, 0, n}});
@@ -78,22 +78,22 @@ std::vector<SharedExtent> shared(const ModelConfig& c) {
 
 std::optional<MeshMismatch> context_mismatch(const ModelConfig& c, const engine::MeshShape& shape,
                                              std::int64_t sequence) {
-  return slices_too_short(c.conv_width, "conv_L_cache", shape, sequence);
+  return slices_too_short(c.convolution.width, "conv_L_cache", shape, sequence);
 }
 
 void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase& phase,
                 engine::KvCacheLayer& entry) {
-  entry.ring = phase.tensor(DType::kF32,
-                            {request.sequences, conv_ring(c.conv_width), c.hidden / request.tensor_ranks});
+  entry.ring = phase.tensor(
+      DType::kF32, {request.sequences, conv_ring(c.convolution.width), c.hidden / request.tensor_ranks});
 }
 
 // In fp32, of which one is new.
 double bytes_read(const ModelConfig& c, std::int64_t, std::int64_t, DType) {
-  return static_cast<double>(c.conv_width * c.hidden) * 4;
+  return static_cast<double>(c.convolution.width * c.hidden) * 4;
 }
 
 std::string summary(const ModelConfig& c) {
-  return fmt::format("short convolutions over {} tokens in {} of {} layers", c.conv_width,
+  return fmt::format("short convolutions over {} tokens in {} of {} layers", c.convolution.width,
                      c.layers_keeping(Keeps::kInputs).size(), c.layers);
 }
 

@@ -46,12 +46,14 @@ void read_layers(const nlohmann::json& json, ModelConfig& c) {
   if (rates) {
     if (!rates->is_object()) throw r.bad("compress_rates", "must be an object");
     const ConfigReader of(*rates);
-    a.sparse_ratio = of.integer_or(kSparse, a.sparse_ratio, 1, turbo::PoolingShape::kMaxRatio);
-    a.heavy_ratio = of.integer_or(kHeavy, a.heavy_ratio, 1, turbo::PoolingShape::kMaxRatio);
+    a.pooled.sparse_ratio = of.integer_or(kSparse, a.pooled.sparse_ratio, 1, turbo::PoolingShape::kMaxRatio);
+    a.pooled.heavy_ratio = of.integer_or(kHeavy, a.pooled.heavy_ratio, 1, turbo::PoolingShape::kMaxRatio);
   }
   // Their earlier names.
-  a.sparse_ratio = r.integer_or("compress_rate_csa", a.sparse_ratio, 1, turbo::PoolingShape::kMaxRatio);
-  a.heavy_ratio = r.integer_or("compress_rate_hca", a.heavy_ratio, 1, turbo::PoolingShape::kMaxRatio);
+  a.pooled.sparse_ratio =
+      r.integer_or("compress_rate_csa", a.pooled.sparse_ratio, 1, turbo::PoolingShape::kMaxRatio);
+  a.pooled.heavy_ratio =
+      r.integer_or("compress_rate_hca", a.pooled.heavy_ratio, 1, turbo::PoolingShape::kMaxRatio);
   const bool by_type = r.find("layer_types") != nullptr;
   const nlohmann::json* const list = r.find(by_type ? "layer_types" : "compress_ratios");
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
@@ -114,10 +116,10 @@ void read_rotation(const nlohmann::json& json, ModelConfig& c) {
   const ConfigReader r(json);
   AttentionConfig& a = c.attention;
   RopeScaling& scaling = c.rope_scaling;
-  const bool branches = a.compressed_theta > 0;
+  const bool branches = a.pooled.theta > 0;
   const char* const columns = "qk_rope_head_dim";
   if (!branches) {
-    a.compressed_theta = r.positive_or("compress_rope_theta", 160000);
+    a.pooled.theta = r.positive_or("compress_rope_theta", 160000);
     const bool is_yarn = scaling.kind == RopeScaling::Kind::kYarn;
     if (!is_yarn || scaling.attention_factor || !names_attention_factor(json)) {
       if (is_yarn && !scaling.attention_factor) scaling.attention_factor = 1;
@@ -130,7 +132,7 @@ void read_rotation(const nlohmann::json& json, ModelConfig& c) {
     }
   }
   const std::int64_t rotated = c.rotary_columns();
-  if (rotated % 2 != 0 || rotated > a.index_dim)
+  if (rotated % 2 != 0 || rotated > a.pooled.index_dim)
     throw r.bad(columns,
                 fmt::format("is {}; it must be even, and at most head_dim and index_head_dim", rotated));
   if (r.integer_or(columns, rotated, 1, ConfigReader::kMaxWidth) != rotated)
@@ -152,12 +154,12 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   AttentionConfig& a = c.attention;
   a.latent.q_rank = r.integer("q_lora_rank", 1, most);
   a.window = r.integer("sliding_window", 1, most);
-  a.index_heads = r.integer("index_n_heads", 1, most);
-  a.index_dim = r.integer("index_head_dim", 1, most);
-  a.index_top_k = r.integer("index_topk", 1, most);
-  a.out_groups = r.integer("o_groups", 1, most);
-  a.out_rank = r.integer("o_lora_rank", 1, most);
-  if (c.heads % a.out_groups != 0) throw r.bad("o_groups", "does not divide num_attention_heads");
+  a.pooled.index_heads = r.integer("index_n_heads", 1, most);
+  a.pooled.index_dim = r.integer("index_head_dim", 1, most);
+  a.pooled.index_top_k = r.integer("index_topk", 1, most);
+  a.pooled.out_groups = r.integer("o_groups", 1, most);
+  a.pooled.out_rank = r.integer("o_lora_rank", 1, most);
+  if (c.heads % a.pooled.out_groups != 0) throw r.bad("o_groups", "does not divide num_attention_heads");
   read_rotation(json, c);
   c.hyper.streams = r.integer("hc_mult", 2, turbo::HyperShape::kMaxStreams);
   c.hyper.iterations = r.integer("hc_sinkhorn_iters", 1, turbo::HyperShape::kMaxIterations);
@@ -193,13 +195,13 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["hidden_act"] = "silu";
   json["q_lora_rank"] = a.latent.q_rank;
   json["sliding_window"] = a.window;
-  json["compress_rope_theta"] = a.compressed_theta;
-  json["index_n_heads"] = a.index_heads;
-  json["index_head_dim"] = a.index_dim;
-  json["index_topk"] = a.index_top_k;
-  json["o_groups"] = a.out_groups;
-  json["o_lora_rank"] = a.out_rank;
-  json["compress_rates"] = {{kSparse, a.sparse_ratio}, {kHeavy, a.heavy_ratio}};
+  json["compress_rope_theta"] = a.pooled.theta;
+  json["index_n_heads"] = a.pooled.index_heads;
+  json["index_head_dim"] = a.pooled.index_dim;
+  json["index_topk"] = a.pooled.index_top_k;
+  json["o_groups"] = a.pooled.out_groups;
+  json["o_lora_rank"] = a.pooled.out_rank;
+  json["compress_rates"] = {{kSparse, a.pooled.sparse_ratio}, {kHeavy, a.pooled.heavy_ratio}};
   json["qk_rope_head_dim"] = c.rotary_dim();
   json["partial_rotary_factor"] = c.rotary_fraction;
   nlohmann::json types = nlohmann::json::array(), mixtures = nlohmann::json::array();
@@ -224,13 +226,13 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["output_router_logits"] = false;
   json["router_aux_loss_coef"] = c.moe.training.balance_loss;
   json["num_nextn_predict_layers"] = c.mtp.modules();
-  if (a.compressed_theta <= 0) {
+  if (a.pooled.theta <= 0) {
     throw ConfigKeyError(ErrorKind::kInvalid, "compress_rope_theta", "compress_rope_theta is not set",
                          "set compress_rope_theta, the base of layers that pool latents");
   }
   // By branch, with frequencies stretched in the one that pools alone.
   nlohmann::json pooled = json["rope_parameters"], plain = {{"rope_type", "default"}};
-  pooled["rope_theta"] = a.compressed_theta;
+  pooled["rope_theta"] = a.pooled.theta;
   plain["rope_theta"] = c.rope_theta;
   pooled["partial_rotary_factor"] = plain["partial_rotary_factor"] = c.rotary_fraction;
   json["rope_parameters"] = {{"main", plain}, {"compress", pooled}};

@@ -49,8 +49,8 @@ void read_local_layers(const nlohmann::json& json, const char* local, ModelConfi
 
 void read_convolutions(const nlohmann::json& json, const char* local, ModelConfig& config) {
   const ConfigReader r(json);
-  config.conv_width = r.integer_or("conv_L_cache", 3, 1, turbo::CausalConvShape::kMaxWidth);
-  config.conv_bias = r.flag_or("conv_bias", false);
+  config.convolution.width = r.integer_or("conv_L_cache", 3, 1, turbo::CausalConvShape::kMaxWidth);
+  config.convolution.bias = r.flag_or("conv_bias", false);
   std::vector<std::string> known = {kFull, kConvolution};
   if (local) known.emplace_back(local);
   const std::vector<std::string> types = read_layer_types(json, config, known);
@@ -61,8 +61,8 @@ void read_convolutions(const nlohmann::json& json, const char* local, ModelConfi
 }
 
 void write_convolutions(const ModelConfig& config, nlohmann::json& json) {
-  json["conv_L_cache"] = config.conv_width;
-  json["conv_bias"] = config.conv_bias;
+  json["conv_L_cache"] = config.convolution.width;
+  json["conv_bias"] = config.convolution.bias;
 }
 
 void write_layer_types(const ModelConfig& config, const char* local, nlohmann::json& json) {

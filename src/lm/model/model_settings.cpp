@@ -31,7 +31,9 @@ ModelConfig common(const StatedModel& stated, std::optional<std::int64_t> vocab)
                   "set vocab_size, or tokenizer_type and tokenizer_model");
   }
   ModelConfig c;
-  stated.take({ModelPart::kModel, ModelPart::kAttention, ModelPart::kIndexer}, c);
+  stated.take({ModelPart::kModel, ModelPart::kAttention, ModelPart::kIndexer, ModelPart::kPooled,
+               ModelPart::kConvolution},
+              c);
   c.vocab = t.padded_vocab_size(*size);
   c.tied_embeddings = !t.untie_embeddings_and_output_weights;
   return c;

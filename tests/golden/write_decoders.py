@@ -49,6 +49,10 @@ MODELS = {
     "gemma3": lambda: transformers.Gemma3TextConfig(**GEMMA, sliding_window_pattern=3, rope_parameters=BY_KIND),
     "ministral3": lambda: transformers.Ministral3Config(**COMMON | {"num_hidden_layers": 3}, head_dim=32, rope_parameters=YARN),
 }
+# Matrices whose whole result a norm divides by its size. A step of AdamW turns them by the learning rate over their own
+# size. At half of this size that was so far that rounding the weights to bf16, with float64 from there on, moved the
+# gradient norm of the tenth step by 5.6 %; now it moves none of the ten by more than 0.4 %.
+NORMED = {"olmo2": ("q_proj.weight", "k_proj.weight", "o_proj.weight", "down_proj.weight")}
 
 
 def published(name: str, tensor: torch.Tensor, model) -> dict:
@@ -80,7 +84,7 @@ def write(name: str, config) -> None:
             # As in write_lfm2.py: larger ones would leave bf16 no digits. Where norms follow, the gradients of keys' biases
             # cancel: larger queries make more of them.
             of_queries = 0.7 if getattr(config, "use_qk_norm", False) else 0.5
-            scale = 1 if "embed" in key else of_queries if "q_proj" in key else 0.5
+            scale = 1 if "embed" in key or key.endswith(NORMED.get(name, ())) else of_queries if "q_proj" in key else 0.5
             p.copy_(torch.randn_like(p) * (0.1 if norm or key.endswith("bias") else scale * p.shape[-1] ** -0.5) + centre)
         for key, buffer in model.named_buffers():
             if key.endswith("e_score_correction_bias"):

@@ -9,6 +9,7 @@
 
 #include "turbo/gpu/async_copy.h"
 #include "turbo/gpu/mma.h"
+#include "turbo/gpu/numbering.h"
 #include "turbo/gpu/search.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -18,17 +19,22 @@ inline constexpr int kGroupSide = 128;
 // first_tiles[e] = how many tiles of rows the experts before e have; [experts + 1]. One block.
 struct CountRowTiles {
   static constexpr int kThreads = 256;
+  using StartsEarly = void;
   const std::int32_t* offsets;
   std::int32_t* first_tiles;
   std::int64_t experts;
 
   PRIMUS_DEVICE void operator()() const {
-    for (std::int64_t expert = thread(); expert <= experts; expert += kThreads) {
-      std::int32_t sum = 0;
-      for (std::int64_t e = 0; e < expert; ++e) {
-        sum += (offsets[e + 1] - offsets[e] + kGroupSide - 1) / kGroupSide;
-      }
-      first_tiles[expert] = sum;
+    Numbering<kThreads>& numbering = shared<Numbering<kThreads>>();
+    let_next_begin();
+    wait_for_previous();
+    std::int32_t next = 0;
+    for (std::int64_t begin = 0; begin <= experts; begin += kThreads) {
+      const std::int64_t e = begin + thread();
+      const std::int32_t tiles =
+          e < experts ? (offsets[e + 1] - offsets[e] + kGroupSide - 1) / kGroupSide : 0;
+      const std::int32_t first = numbering(tiles, next);
+      if (e <= experts) first_tiles[e] = first;
     }
   }
 };

@@ -1,3 +1,4 @@
+#include "turbo/gpu/numbering.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/moe_permute/moe_permute.h"
@@ -85,33 +86,6 @@ struct CountSlots {
   }
 };
 
-// Numbers what the threads of a block have, run by run, in the order of the threads. In shared memory.
-template <int kThreads>
-struct Numbering {
-  static constexpr int kWarps = kThreads / kWarp;
-  std::int32_t ends_of_warps[kWarps];
-
-  // The number of the first of this thread's `mine`; `next` moves behind those of the run. All threads call
-  // it.
-  PRIMUS_DEVICE std::int32_t operator()(std::int32_t mine, std::int32_t& next) {
-    // How many come before it in this run: within the warp, then of the warps before.
-    std::int32_t upto = mine;
-    for (int distance = 1; distance < kWarp; distance *= 2) {
-      const std::int32_t before = from_lane_before(upto, distance);
-      if (lane() >= distance) upto += before;
-    }
-    if (lane() == kWarp - 1) ends_of_warps[warp()] = upto;
-    barrier();
-    std::int32_t number = next + upto - mine;
-    for (int w = 0; w < kWarps; ++w) {
-      if (w < warp()) number += ends_of_warps[w];
-      next += ends_of_warps[w];
-    }
-    barrier();
-    return number;
-  }
-};
-
 // offsets[e + 1] counts become ends. One block: experts are few.
 struct SumOffsets {
   static constexpr int kThreads = 256;
@@ -176,6 +150,74 @@ struct PlaceSlots {
   }
 };
 
+// The whole plan in one block, without a capacity, for as few slots as decoding has: a thread has a slot, and
+// then an expert.
+struct PlanFewSlots {
+  static constexpr int kThreads = 512, kMostSlots = kThreads, kWarps = kThreads / kWarp;
+  static constexpr int kMostExperts = 1024;
+  using StartsEarly = void;
+  Choices choices;
+  std::int32_t *offsets, *rows, *slots, *tokens;
+  std::int64_t count, experts, top_k;
+
+  struct Memory {
+    std::uint16_t of_warp[kWarps][kMostExperts];  // slots of an expert in each warp, then in those before it
+    std::int32_t first_rows[kMostExperts];
+    Numbering<kThreads> numbering;
+  };
+
+  PRIMUS_DEVICE void operator()() const {
+    Memory& m = shared<Memory>();
+    let_next_begin();
+    wait_for_previous();
+    const int slot = thread();
+    std::int32_t own = -1;
+    if (slot < count && (!choices.kept || choices.kept[slot] >= 0)) {
+      const std::int64_t expert = choices.experts[slot] - choices.first;
+      if (expert >= 0 && expert < experts) own = static_cast<std::int32_t>(expert);
+    }
+    for (int w = 0; w < kWarps; ++w) {
+      for (std::int64_t e = thread(); e < experts; e += kThreads) m.of_warp[w][e] = 0;
+    }
+    barrier();
+    // Slots of this warp that have its expert, and those of them before it. The last one tells.
+    int same = 0, before = 0;
+    PRIMUS_UNROLL
+    for (int mask = 0; mask < kWarp; ++mask) {
+      const bool equal = from_lane_xor(own, mask) == own;
+      same += equal ? 1 : 0;
+      before += equal && (lane() ^ mask) < lane() ? 1 : 0;
+    }
+    if (own >= 0 && before == same - 1) m.of_warp[warp()][own] = static_cast<std::uint16_t>(same);
+    barrier();
+    std::int32_t next = 0;
+    for (std::int64_t begin = 0; begin < experts; begin += kThreads) {
+      const std::int64_t expert = begin + thread();
+      std::int32_t sum = 0;
+      if (expert < experts) {
+        PRIMUS_UNROLL
+        for (int w = 0; w < kWarps; ++w) {
+          const std::int32_t of_warp = m.of_warp[w][expert];
+          m.of_warp[w][expert] = static_cast<std::uint16_t>(sum);
+          sum += of_warp;
+        }
+      }
+      const std::int32_t first = m.numbering(sum, next);
+      if (expert >= experts) continue;
+      m.first_rows[expert] = first;
+      offsets[expert + 1] = first + sum;
+    }
+    if (thread() == 0) offsets[0] = 0;
+    barrier();
+    if (slot >= count) return;
+    const std::int32_t row = own < 0 ? -1 : m.first_rows[own] + m.of_warp[warp()][own] + before;
+    rows[slot] = row;
+    if (row < 0) return;
+    slots[row] = slot;
+    tokens[row] = static_cast<std::int32_t>(slot / top_k);
+  }
+};
+
 void plan_routing(Context& context, const PlanRouting& a) {
   const RoutingPlan plan(a.plan, a.expert_count, a.experts.shape[0], a.experts.shape[1]);
   const std::int64_t count = a.experts.elements();
@@ -183,6 +225,12 @@ void plan_routing(Context& context, const PlanRouting& a) {
                         a.first};
   auto* const rows = context.data<std::int32_t>(plan.rows);
   auto* offsets = context.data<std::int32_t>(plan.offsets);
+  if (a.capacity == 0 && count <= PlanFewSlots::kMostSlots && a.expert_count <= PlanFewSlots::kMostExperts) {
+    return launch(
+        context, 1,
+        PlanFewSlots{choices, offsets, rows, context.data<std::int32_t>(plan.slots),
+                     context.data<std::int32_t>(plan.tokens), count, a.expert_count, a.experts.shape[1]});
+  }
   auto* least = partials<std::uint64_t>(context, a.expert_count);
   const SlotKeys keys{optional<float>(context, a.weights), a.sequences,
                       std::max<std::int64_t>(count / a.sequences, 1), a.experts.shape[1]};
@@ -299,14 +347,28 @@ struct Combine {
   PRIMUS_DEVICE void operator()(std::int64_t token, std::int64_t i) const {
     float sum[kCount] = {};
     if (previous) load<kCount>(previous + token * hidden + i, sum);
-    for (std::int64_t choice = token * top_k; choice < (token + 1) * top_k; ++choice) {
-      const std::int64_t row = rows[choice];
-      if (row < 0) continue;
-      const float w = weights ? weights[choice] : 1.0F;
-      float v[kCount];
-      load<kCount>(x + row * hidden + i, v);
+    // Rows are on their way together, and are added in order.
+    constexpr int kTogether = 4;
+    const std::int64_t end = (token + 1) * top_k;
+    for (std::int64_t choice = token * top_k; choice < end; choice += kTogether) {
+      std::int64_t row[kTogether];
+      float w[kTogether], v[kTogether][kCount];
       PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) sum[k] = multiply_add(w, v[k], sum[k]);
+      for (int j = 0; j < kTogether; ++j) {
+        const bool there = choice + j < end;
+        row[j] = there ? rows[choice + j] : -1;
+        w[j] = there && weights ? weights[choice + j] : 1.0F;
+      }
+      PRIMUS_UNROLL
+      for (int j = 0; j < kTogether; ++j) {
+        if (row[j] >= 0) load<kCount>(x + row[j] * hidden + i, v[j]);
+      }
+      PRIMUS_UNROLL
+      for (int j = 0; j < kTogether; ++j) {
+        if (row[j] < 0) continue;
+        PRIMUS_UNROLL
+        for (int k = 0; k < kCount; ++k) sum[k] = multiply_add(w[j], v[j][k], sum[k]);
+      }
     }
     store<kCount>(out + token * hidden + i, sum);
   }

@@ -160,8 +160,12 @@ TEST_P(MoePermuteTest, PlanDispatch) {
 
 TEST_P(MoePermuteTest, PlanRouting) {
   OperatorBench bench(GetParam());
-  for (const auto& [tokens, top_k, count, sequences] :
-       {std::tuple{1, 1, 2, 1}, {50, 2, 4, 1}, {50, 2, 4, 5}, {333, 6, 17, 3}, {700, 3, 300, 1}}) {
+  for (const auto& [tokens, top_k, count, sequences] : {std::tuple{1, 1, 2, 1},
+                                                        {50, 2, 4, 1},
+                                                        {50, 2, 4, 5},
+                                                        {64, 8, 600, 1},
+                                                        {333, 6, 17, 3},
+                                                        {700, 3, 300, 1}}) {
     const Slots s(tokens, top_k, count, 7);
     const Tensor experts = bench.upload(doubles(s.experts), DType::kI32, {tokens, top_k});
     const Tensor weights = bench.upload(s.weights, DType::kF32, {tokens, top_k});
@@ -195,42 +199,44 @@ TEST_P(MoePermuteTest, PlanRouting) {
 // plan dropped stays dropped.
 TEST_P(MoePermuteTest, APlanForSomeExperts) {
   OperatorBench bench(GetParam());
-  const std::int64_t tokens = 200, top_k = 3, count = 9;
-  const Slots s(tokens, top_k, count, 11);
-  const Tensor experts = bench.upload(doubles(s.experts), DType::kI32, {tokens, top_k});
-  const Tensor whole = bench.empty(DType::kI32, RoutingPlan::shape(count, tokens, top_k));
-  for (const int capacity : {0, 20}) {
-    bench.run(PlanRouting{
-        .experts = experts, .weights = {}, .plan = whole, .expert_count = count, .capacity = capacity});
-    const RoutingPlan all(whole, count, tokens, top_k);
-    const std::vector<int> rows = integers(bench.download(all.rows)),
-                           offsets = integers(bench.download(all.offsets)),
-                           slots = integers(bench.download(all.slots));
-    for (const auto& [first, own] : {std::pair{0, 2}, {2, 3}, {5, 4}, {0, 9}}) {
-      const int begin = offsets[static_cast<std::size_t>(first)];
-      const int end = offsets[static_cast<std::size_t>(first + own)];
-      // Room for exactly as many rows as there are.
-      const Tensor plan = bench.empty(DType::kI32, RoutingPlan::shape(own, tokens, top_k, end - begin));
-      bench.run(PlanRouting{.experts = experts,
-                            .weights = {},
-                            .kept = capacity > 0 ? all.rows : Tensor(),
-                            .plan = plan,
-                            .expert_count = own,
-                            .capacity = 0,
-                            .first = first,
-                            .all = count});
-      const RoutingPlan view(plan, own, tokens, top_k);
-      std::vector<int> expected;
-      for (const int row : rows) expected.push_back(row >= begin && row < end ? row - begin : -1);
-      EXPECT_EQ(integers(bench.download(view.rows)), expected);
-      const std::vector<int> mine(slots.begin() + begin, slots.begin() + end);
-      EXPECT_EQ(integers(bench.download(view.slots)), mine);
-      std::vector<int> starts;
-      for (int e = first; e <= first + own; ++e)
-        starts.push_back(offsets[static_cast<std::size_t>(e)] - begin);
-      EXPECT_EQ(integers(bench.download(view.offsets)), starts);
-      const std::vector<int> token_of_row = integers(bench.download(view.tokens));
-      for (std::size_t row = 0; row < mine.size(); ++row) EXPECT_EQ(token_of_row[row], mine[row] / 3);
+  for (const std::int64_t tokens : {200, 30}) {
+    const std::int64_t top_k = 3, count = 9;
+    const Slots s(tokens, top_k, count, 11);
+    const Tensor experts = bench.upload(doubles(s.experts), DType::kI32, {tokens, top_k});
+    const Tensor whole = bench.empty(DType::kI32, RoutingPlan::shape(count, tokens, top_k));
+    for (const int capacity : {0, 20}) {
+      bench.run(PlanRouting{
+          .experts = experts, .weights = {}, .plan = whole, .expert_count = count, .capacity = capacity});
+      const RoutingPlan all(whole, count, tokens, top_k);
+      const std::vector<int> rows = integers(bench.download(all.rows)),
+                             offsets = integers(bench.download(all.offsets)),
+                             slots = integers(bench.download(all.slots));
+      for (const auto& [first, own] : {std::pair{0, 2}, {2, 3}, {5, 4}, {0, 9}}) {
+        const int begin = offsets[static_cast<std::size_t>(first)];
+        const int end = offsets[static_cast<std::size_t>(first + own)];
+        // Room for exactly as many rows as there are.
+        const Tensor plan = bench.empty(DType::kI32, RoutingPlan::shape(own, tokens, top_k, end - begin));
+        bench.run(PlanRouting{.experts = experts,
+                              .weights = {},
+                              .kept = capacity > 0 ? all.rows : Tensor(),
+                              .plan = plan,
+                              .expert_count = own,
+                              .capacity = 0,
+                              .first = first,
+                              .all = count});
+        const RoutingPlan view(plan, own, tokens, top_k);
+        std::vector<int> expected;
+        for (const int row : rows) expected.push_back(row >= begin && row < end ? row - begin : -1);
+        EXPECT_EQ(integers(bench.download(view.rows)), expected);
+        const std::vector<int> mine(slots.begin() + begin, slots.begin() + end);
+        EXPECT_EQ(integers(bench.download(view.slots)), mine);
+        std::vector<int> starts;
+        for (int e = first; e <= first + own; ++e)
+          starts.push_back(offsets[static_cast<std::size_t>(e)] - begin);
+        EXPECT_EQ(integers(bench.download(view.offsets)), starts);
+        const std::vector<int> token_of_row = integers(bench.download(view.tokens));
+        for (std::size_t row = 0; row < mine.size(); ++row) EXPECT_EQ(token_of_row[row], mine[row] / 3);
+      }
     }
   }
 }

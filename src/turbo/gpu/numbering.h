@@ -1,0 +1,35 @@
+// Numbers for what the threads of a block have, in the order of the threads.
+#pragma once
+
+#include "turbo/gpu/values.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+// Numbers what the threads of a block have, run by run, in the order of the threads. In shared memory.
+template <int kThreads>
+struct Numbering {
+  static constexpr int kWarps = kThreads / kWarp;
+  std::int32_t ends_of_warps[kWarps];
+
+  // The number of the first of this thread's `mine`; `next` moves behind those of the run. All threads call
+  // it.
+  PRIMUS_DEVICE std::int32_t operator()(std::int32_t mine, std::int32_t& next) {
+    // How many come before it in this run: within the warp, then of the warps before.
+    std::int32_t upto = mine;
+    for (int distance = 1; distance < kWarp; distance *= 2) {
+      const std::int32_t before = from_lane_before(upto, distance);
+      if (lane() >= distance) upto += before;
+    }
+    if (lane() == kWarp - 1) ends_of_warps[warp()] = upto;
+    barrier();
+    std::int32_t number = next + upto - mine;
+    for (int w = 0; w < kWarps; ++w) {
+      if (w < warp()) number += ends_of_warps[w];
+      next += ends_of_warps[w];
+    }
+    barrier();
+    return number;
+  }
+};
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "turbo/gpu/reduce.h"
-#include "turbo/gpu/search.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
@@ -18,10 +17,13 @@ struct MatrixOfExpert {
   const std::int32_t *offsets, *picks;
   std::int64_t experts;
 
-  // Negative: none.
+  // Negative: none. By all lanes of a warp: they count the experts that end at or before the row, with all
+  // loads on their way at once.
   PRIMUS_DEVICE std::int64_t matrix_of(std::int64_t row) const {
-    if (row >= offsets[experts]) return -1;
-    return owner_of(offsets, experts, row);
+    std::int32_t before = 0;
+    for (std::int64_t e = lane(); e < experts; e += kWarp) before += offsets[e + 1] <= row ? 1 : 0;
+    before = warp_reduce(before);
+    return before < experts ? before : -1;
   }
   PRIMUS_DEVICE std::int64_t place_of(std::int64_t row) const { return picks ? picks[row] : row; }
 };
@@ -32,6 +34,7 @@ struct MatrixOfExpert {
 template <class W, class C, class Rows, int kOutputs>
 struct FewDots {
   static constexpr int kThreads = 256, kOfBlock = kThreads / kWarp * kOutputs, kLine = 8;
+  using StartsEarly = void;
   const BFloat16* x;
   const W* w;
   C* y;
@@ -40,6 +43,8 @@ struct FewDots {
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t row = block() % rows, first = block() / rows * kOfBlock + warp() * kOutputs;
+    let_next_begin();
+    wait_for_previous();
     if (first >= out) return;
     const std::int64_t matrix = where.matrix_of(row);
     float sums[kOutputs] = {};

@@ -47,6 +47,7 @@ struct Heads {
 template <class T, int kCount>
 struct Forward : Heads<T, kCount> {
   using Base = Heads<T, kCount>;
+  using StartsEarly = void;
   using Base::dim, Base::width, Base::normed;
   const T *x, *weight;
   T* y;
@@ -63,6 +64,8 @@ struct Forward : Heads<T, kCount> {
         offset(a.offset) {}
 
   PRIMUS_DEVICE void operator()() const {
+    let_next_begin();
+    wait_for_previous();
     this->each([&](std::int64_t row, std::int64_t head) {
       if (head == normed) return this->copy_rest(x, y, row);
       const T* from = x + row * width + head * dim;

@@ -206,6 +206,7 @@ PRIMUS_DEVICE float sum_of_chosen(const RouterRule& rule, const Scratch& s) {
 
 struct Forward {
   static constexpr int kThreads = kWarp;
+  using StartsEarly = void;
   RouterRule rule;
   TokenRandom random;
   const float *logits, *bias;  // bias or null
@@ -250,6 +251,8 @@ struct Forward {
 
   PRIMUS_DEVICE void operator()() const {
     Scratch& s = shared<Scratch>();
+    let_next_begin();
+    wait_for_previous();
     const std::int64_t token = block();
     const float* x = logits + token * n;
     choose_experts(token, x, s);

@@ -26,6 +26,11 @@ const std::vector<Case>& cases() {
       {{0, 150, 3, 0, 128, 0}, 5, 168, 264},
       // The same by wide tiles, in all three products; the last step of depth is part of one in all of them.
       {{0, 140, 3, 0, 1}, 5, 264, 264},
+      // More rows than decoding's kernel takes, and so few that picked ones are gathered first where
+      // warpgroups are.
+      {{2, 0, 9, 1}, 1, 264, 264},
+      // As few rows as decoding has, longer than two of a warp's runs.
+      {{1, 0, 2, 0}, 1, 1304, 19},
   };
   return all;
 }

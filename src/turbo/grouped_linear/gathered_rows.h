@@ -1,0 +1,33 @@
+// Which picked rows a product of experts copies in order first, on GPUs that take rows in order faster than
+// picked ones (Hopper's warpgroups).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "turbo/grouped_linear/grouped_linear.h"
+
+namespace primus::turbo {
+
+struct GatheredRows {
+  const Tensor* operand = nullptr;  // whose rows are picked: a or b of the call, if either
+  bool gathers = false;
+  std::int64_t room = 0;  // rows that the workspace has; a call with more rows has no less
+
+  std::int64_t bytes() const { return operand ? room * operand->cols() * size_of(operand->dtype) : 0; }
+};
+
+// A copy pays where each row is read by many tiles, or where it moves little beside the weights.
+inline GatheredRows gathered_rows(const GroupedGemm& call) {
+  constexpr std::int64_t kManyCols = 4096;  // of the other operand
+  constexpr std::int64_t kShare = 20;       // of the weights' bytes, what a copy reads and writes
+  const bool a = !call.a_rows.absent(), b = !call.b_rows.absent(), forward = call.role == GemmRole::kForward;
+  if (call.a.dtype != DType::kBF16 || a == b) return {};
+  const Tensor &operand = a ? call.a : call.b, &other = a ? call.b : call.a;
+  const std::int64_t rows = call.rows(), cols = forward ? other.shape[1] : other.cols();
+  if (cols >= kManyCols) return {&operand, true, rows};
+  const std::int64_t few = forward ? other.shape[0] * cols / (2 * kShare) : 0;
+  return {&operand, rows <= few, std::min(rows, few)};
+}
+
+}  // namespace primus::turbo

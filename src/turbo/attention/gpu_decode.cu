@@ -1,3 +1,4 @@
+#include "turbo/attention/gpu_decode_latents.h"
 #include "turbo/attention/gpu_paged.h"
 #include "turbo/attention/gpu_tiles.h"
 
@@ -9,8 +10,17 @@ constexpr int kWarpsOfRun = kThreadsOfRun / kWarp;
 constexpr int kLoads = 4;  // rows of keys, and as many of values, that a lane has under way together
 constexpr int kSteps = 2;  // times that
 
-// Keys of a run. It depends on the width of heads alone.
+// Whether heads share cached latents, whose first columns are the values.
+bool over_latents(const PagedAttention& a) {
+  constexpr std::int64_t kFewHeads = 4;
+  using Run = DecodeLatents;
+  return a.q.dtype == DType::kBF16 && a.k.data == a.v.data && a.k_stride == a.v_stride && a.kv_heads == 1 &&
+         a.heads >= kFewHeads && a.value_dim < a.head_dim && a.head_dim <= Run::kWidest &&
+         a.value_dim <= Run::kWidestValue && a.head_dim % kTile == 0 && a.value_dim % kTile == 0;
+}
+// Keys of a run. It depends on the shape of heads alone.
 std::int64_t run_length(const PagedAttention& a) {
+  if (over_latents(a)) return DecodeLatents::kLength;
   const std::int64_t vector = 16 / size_of(a.q.dtype);
   return kWarpsOfRun * kLoads * kSteps * kWarp * vector / a.head_dim;
 }
@@ -22,25 +32,6 @@ std::int64_t most_runs(const PagedAttention& a) {
   if (a.chunk > 0) seen = std::min(seen, a.chunk);
   return std::min(all, blocks_for(seen, length) + 1);
 }
-
-// A row's sequence, and the keys it sees.
-struct Query {
-  int sequence, begin, end;
-};
-struct Queries {
-  Pages pages;
-  int window, chunk;
-
-  PRIMUS_DEVICE bool has(int row) const { return row < pages.starts[pages.batch]; }
-  PRIMUS_DEVICE Query at(int row) const {
-    const int b = static_cast<int>(pages.sequence_of(row));
-    const int position = pages.lengths[b] - pages.starts[b + 1] + row;
-    Query query{b, 0, position + 1};
-    if (chunk > 0) query.begin = position / chunk * chunk;
-    if (window > 0 && position - window + 1 > query.begin) query.begin = position - window + 1;
-    return query;
-  }
-};
 
 // What a run leaves of one query and head: the largest score (in base 2), the sum of the exponentials
 // relative to it, and as many values, weighted by them, as a head is wide.
@@ -257,18 +248,28 @@ struct DecodeMerge {
 };
 
 std::int64_t bytes_of_parts(const PagedAttention& a) {
-  return a.tokens * a.heads * most_runs(a) * (a.head_dim + 2) * static_cast<std::int64_t>(sizeof(float));
+  return a.tokens * a.heads * most_runs(a) * (a.value_dim + 2) * static_cast<std::int64_t>(sizeof(float));
 }
 
-bool takes(const PagedAttention& a) {
+bool has_room_for_latents([[maybe_unused]] const Context& context) {
+#ifdef PRIMUS_GPU_VENDOR
+  return most_shared(context) >= static_cast<std::int64_t>(sizeof(DecodeLatents::Memory));
+#else
+  return true;
+#endif
+}
+
+bool takes(const Context& context, const PagedAttention& a) {
   constexpr std::int64_t kMostRows = 8, kMostBytes = std::int64_t{1} << 30,
                          kMostBlocks = std::int64_t{1} << 30;
   const std::int64_t vector = 16 / size_of(a.q.dtype), lanes = a.head_dim / vector;
   const auto vectors = [&](const Tensor& t, std::int64_t stride) {
     return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && stride % vector == 0;
   };
-  return a.tokens <= std::max(a.sequences.batch(), kMostRows) && a.value_dim == a.head_dim &&
-         a.head_dim % vector == 0 && (lanes == 8 || lanes == 16 || lanes == 32) && vectors(a.q, a.q_stride) &&
+  const bool rows_alike =
+      a.value_dim == a.head_dim && a.head_dim % vector == 0 && (lanes == 8 || lanes == 16 || lanes == 32);
+  return a.tokens <= std::max(a.sequences.batch(), kMostRows) &&
+         (rows_alike || (over_latents(a) && has_room_for_latents(context))) && vectors(a.q, a.q_stride) &&
          vectors(a.k, a.k_stride) && vectors(a.v, a.v_stride) && bytes_of_parts(a) <= kMostBytes &&
          a.tokens * a.heads * most_runs(a) <= kMostBlocks;
 }
@@ -292,6 +293,23 @@ void decode(Context& context, const PagedAttention& a) {
                         Run::kDim, runs, Run::kLength});
 }
 
+void decode_latents(Context& context, const PagedAttention& a) {
+  using T = DecodeLatents::T;
+  const auto heads = static_cast<int>(a.heads), kv_heads = static_cast<int>(a.kv_heads);
+  const auto runs = static_cast<int>(most_runs(a)), value_dim = static_cast<int>(a.value_dim);
+  const int group = heads / kv_heads, head_tiles = static_cast<int>(blocks_for(group, kTile));
+  const Queries queries{Pages(context, a.sequences), static_cast<int>(a.window), static_cast<int>(a.chunk)};
+  auto* const parts = context.data<float>(a.workspace);
+  launch(context, a.tokens * kv_heads * head_tiles * runs,
+         DecodeLatents{queries, context.data<T>(a.q), context.data<T>(a.k), parts, a.q_stride, a.k_stride,
+                       heads, kv_heads, group, head_tiles, runs, static_cast<int>(a.head_dim), value_dim,
+                       a.scale * kLog2E},
+         sizeof(DecodeLatents::Memory));
+  launch(context, a.tokens * a.heads,
+         DecodeMerge<T>{queries, parts, optional<T>(context, a.sinks), context.data<T>(a.out), heads,
+                        value_dim, runs, DecodeLatents::kLength});
+}
+
 template <class T, int kLanes>
 void decode(Context& context, const PagedAttention& a) {
   switch (a.heads / a.kv_heads) {
@@ -306,10 +324,16 @@ void decode(Context& context, const PagedAttention& a) {
 
 }  // namespace
 
-std::int64_t paged_decode_workspace(const PagedAttention& a) { return takes(a) ? bytes_of_parts(a) : 0; }
+std::int64_t paged_decode_workspace(const Context& context, const PagedAttention& a) {
+  return takes(context, a) ? bytes_of_parts(a) : 0;
+}
 
 bool paged_decode(Context& context, const PagedAttention& a) {
-  if (!takes(a)) return false;
+  if (!takes(context, a)) return false;
+  if (over_latents(a)) {
+    decode_latents(context, a);
+    return true;
+  }
   with_float_type(a.q.dtype, [&](auto tag) {
     using T = decltype(tag);
     switch (a.head_dim / kVector<T>) {

@@ -51,7 +51,9 @@ struct PagedForward {
 
 }  // namespace
 
-std::int64_t paged_workspace(Context&, const PagedAttention& a) { return paged_decode_workspace(a); }
+std::int64_t paged_workspace(Context& context, const PagedAttention& a) {
+  return paged_decode_workspace(context, a);
+}
 
 void paged_attention(Context& context, const PagedAttention& a) {
   if (paged_decode(context, a)) return;

@@ -34,6 +34,25 @@ struct Pages {
   }
 };
 
+// A row's sequence, and the keys it sees.
+struct Query {
+  int sequence, begin, end;
+};
+struct Queries {
+  Pages pages;
+  int window, chunk;
+
+  PRIMUS_DEVICE bool has(int row) const { return row < pages.starts[pages.batch]; }
+  PRIMUS_DEVICE Query at(int row) const {
+    const int b = static_cast<int>(pages.sequence_of(row));
+    const int position = pages.lengths[b] - pages.starts[b + 1] + row;
+    Query query{b, 0, position + 1};
+    if (chunk > 0) query.begin = position / chunk * chunk;
+    if (window > 0 && position - window + 1 > query.begin) query.begin = position - window + 1;
+    return query;
+  }
+};
+
 void paged_append(Context& context, const PagedAppend& call);
 
 void paged_attention(Context& context, const PagedAttention& call);
@@ -44,8 +63,9 @@ std::int64_t paged_workspace(Context& context, const PagedAttention& call);
 // results are merged in their order. Neither the other sequences of the pass nor the GPU change a bit.
 //
 // Enqueues it where rows are about as many as sequences and heads have a width that it can read in vectors,
-// and says whether it did.
+// or share latents, and says whether it did.
 bool paged_decode(Context& context, const PagedAttention& call);
-std::int64_t paged_decode_workspace(const PagedAttention& call);  // 0: it does not take the call
+// 0: it does not take the call.
+std::int64_t paged_decode_workspace(const Context& context, const PagedAttention& call);
 
 }  // namespace primus::turbo::PRIMUS_GPU

@@ -10,6 +10,17 @@ namespace primus::turbo::PRIMUS_GPU {
 struct OneMatrix {
   PRIMUS_DEVICE std::int64_t matrix_of(std::int64_t) const { return 0; }
   PRIMUS_DEVICE std::int64_t place_of(std::int64_t row) const { return row; }
+  PRIMUS_DEVICE std::int64_t first_of(std::int64_t, std::int64_t) const { return 0; }
+};
+
+// Row r with the matrix of head r % heads: `out` rows from `first` on, of its `step` rows.
+struct MatrixOfHead {
+  std::int64_t heads, step, first;
+  PRIMUS_DEVICE std::int64_t matrix_of(std::int64_t row) const { return row % heads; }
+  PRIMUS_DEVICE std::int64_t place_of(std::int64_t row) const { return row; }
+  PRIMUS_DEVICE std::int64_t first_of(std::int64_t matrix, std::int64_t) const {
+    return matrix * step + first;
+  }
 };
 
 // Rows [offsets[e], offsets[e + 1]) with matrix e; later rows with none. Row r lies at picks[r], or at r.
@@ -26,6 +37,8 @@ struct MatrixOfExpert {
     return before < experts ? before : -1;
   }
   PRIMUS_DEVICE std::int64_t place_of(std::int64_t row) const { return picks ? picks[row] : row; }
+  // A matrix's first row, where each has `out`.
+  PRIMUS_DEVICE std::int64_t first_of(std::int64_t matrix, std::int64_t out) const { return matrix * out; }
 };
 
 // y[r, :] = x[place of r, :] · W[matrix of r]ᵀ, zero for rows of no matrix. A warp makes kOutputs numbers of
@@ -52,7 +65,8 @@ struct FewDots {
       const BFloat16* const from = x + where.place_of(row) * in;
       const W* weights[kOutputs];
       PRIMUS_UNROLL
-      for (int j = 0; j < kOutputs; ++j) weights[j] = w + (matrix * out + smaller(first + j, out - 1)) * in;
+      for (int j = 0; j < kOutputs; ++j)
+        weights[j] = w + (where.first_of(matrix, out) + smaller(first + j, out - 1)) * in;
       PRIMUS_UNROLL_BY(4)
       for (std::int64_t i = lane() * kLine; i < in; i += kWarp * kLine) {
         float a[kLine], b[kOutputs][kLine];

@@ -1,3 +1,4 @@
+#include "turbo/gpu/few_dots.h"
 #include "turbo/gpu/gemm_tile.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
@@ -171,7 +172,76 @@ struct Sides {
   std::int64_t first_weight;
 };
 
+// Of few tokens, queries without position times their head's part of the up-projection: a block has a head of
+// a token, a thread kLine neighbouring columns of an eighth of the products' terms.
+struct FewQueries {
+  static constexpr int kThreads = 512, kGroups = 8, kLines = kThreads / kGroups, kLine = 8, kAhead = 8;
+  using StartsEarly = void;
+  LatentShape s;
+  const BFloat16 *q, *up;
+  BFloat16* out;
+
+  PRIMUS_DEVICE void operator()() const {
+    struct Parts {
+      float of_group[kGroups][kLines][kLine + 1];
+    };
+    Parts& parts = shared<Parts>();
+    let_next_begin();
+    wait_for_previous();
+    const BFloat16* const own = q + block() * (s.nope_dim + s.rope_dim);
+    const BFloat16* const of_head = up + block() % s.heads * (s.nope_dim + s.value_dim) * s.rank;
+    const int line = thread() % kLines, group = thread() / kLines;
+    for (std::int64_t begin = 0; begin < s.rank; begin += kLines * kLine) {
+      const std::int64_t column = begin + line * kLine;
+      const bool there = column < s.rank;
+      float sums[kLine] = {};
+      if (there) {
+        PRIMUS_UNROLL_BY(kAhead)
+        for (std::int64_t i = group; i < s.nope_dim; i += kGroups) {
+          const float x = to_float(own[i]);
+          float w[kLine];
+          load<kLine>(of_head + i * s.rank + column, w);
+          PRIMUS_UNROLL
+          for (int n = 0; n < kLine; ++n) sums[n] = multiply_add(x, w[n], sums[n]);
+        }
+      }
+      barrier();
+      PRIMUS_UNROLL
+      for (int n = 0; n < kLine; ++n) parts.of_group[group][line][n] = sums[n];
+      barrier();
+      if (group != 0 || !there) continue;
+      PRIMUS_UNROLL
+      for (int n = 0; n < kLine; ++n) {
+        PRIMUS_UNROLL
+        for (int other = 1; other < kGroups; ++other) sums[n] += parts.of_group[other][line][n];
+      }
+      store<kLine>(out + block() * (s.rank + s.rope_dim) + column, sums);
+    }
+  }
+};
+
+// As decoding has them: products that read the weights and do little else.
+bool project_few(Context& context, const LatentProject& a) {
+  constexpr std::int64_t kMostTokens = 64;
+  const LatentShape& s = a.shape;
+  if (a.x.dtype != DType::kBF16 || a.x.rows() > kMostTokens) return false;
+  const auto* const x = context.data<BFloat16>(a.x);
+  const auto* const up = context.data<BFloat16>(a.up);
+  auto* const out = context.data<BFloat16>(a.out);
+  if (a.side == LatentProject::Side::kValues) {
+    if (!rows_of_vectors<BFloat16>(s.rank, x, up)) return false;
+    few_dots<4>(context, x, up, out, a.x.rows() * s.heads, s.value_dim, s.rank,
+                MatrixOfHead{s.heads, s.nope_dim + s.value_dim, s.nope_dim});
+    return true;
+  }
+  if (!rows_of_vectors<BFloat16>(s.rank, up, out) || s.rope_dim % kVector<BFloat16> != 0) return false;
+  launch(context, a.x.rows() * s.heads, FewQueries{s, x, up, out});
+  copy_rope_part<BFloat16>(context, s, a.x, a.out, false);
+  return true;
+}
+
 void latent_project(Context& context, const LatentProject& a) {
+  if (project_few(context, a)) return;
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
     const Sides sides(a.shape, a.side, a.x, a.out);

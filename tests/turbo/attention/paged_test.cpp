@@ -42,6 +42,10 @@ std::vector<Case> cases() {
       // Soft caps: few rows, and a prompt.
       {4, 2, 128, 128, 64, {{1, 200}, {1, 70}}, 90, 0, false, false, 0.5F},
       {4, 2, 16, 16, 64, {{1, 200}, {70, 190}}, 0, 0, true, false, 0.5F},
+      // Latents that many heads share: one tile of heads, and two; of the first, steps without a key that is
+      // seen.
+      {5, 1, 48, 32, 64, {{1, 300}, {1, 1}, {1, 65}}, 90, 0, false, true},
+      {20, 1, 80, 48, 64, {{2, 290}, {0, 0}, {1, 64}}, 0, 0, true, true},
   };
 }
 
@@ -93,7 +97,9 @@ Paged run(OperatorBench& bench, const Case& c, const Inputs& inputs, DType dtype
   const auto batch = static_cast<std::int64_t>(which.size());
   const std::int64_t k_width = c.kv_heads * c.head_dim, v_width = c.kv_heads * c.value_dim,
                      q_width = c.heads * c.head_dim, row_width = q_width + k_width + v_width;
-  const std::int64_t k_stride = k_width + 3, v_stride = c.shared ? k_stride : v_width + 2;
+  // Rows of vectors stay so.
+  const std::int64_t gap = c.head_dim % 8 == 0 && c.value_dim % 8 == 0 ? 8 : 3;
+  const std::int64_t k_stride = k_width + gap, v_stride = c.shared ? k_stride : v_width + 2 * gap;
   const std::int64_t blocks = 320 / c.page_size + 1, pages = batch * blocks + 2;
   std::vector<std::int32_t> order(static_cast<std::size_t>(pages));
   std::iota(order.begin(), order.end(), 0);

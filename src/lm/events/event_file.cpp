@@ -25,7 +25,7 @@ enum ValueField { kTag = 1, kSimpleValue = 2 };
 enum SessionLogField { kStatus = 1 };
 constexpr std::uint64_t kStatusStart = 1;
 
-enum WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+enum WireType { kVarint = 0, kFixed64 = 1, kLengthDelimited = 2, kFixed32 = 5 };
 
 template <class T>
 void put_fixed(std::string& out, T value) {
@@ -45,7 +45,7 @@ void put_key(std::string& out, int field, WireType type) {
 }
 
 void put_bytes(std::string& out, int field, std::string_view bytes) {
-  put_key(out, field, kBytes);
+  put_key(out, field, kLengthDelimited);
   put_varint(out, bytes.size());
   out += bytes;
 }

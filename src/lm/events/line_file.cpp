@@ -9,7 +9,7 @@
 namespace primus {
 namespace {
 
-constexpr std::uint64_t kStep = 64 << 10;
+constexpr std::uint64_t kStride = 64 << 10;
 
 }  // namespace
 
@@ -62,7 +62,7 @@ LinesBackward::LinesBackward(File& file) : file_(file), begin_(file.size()), end
 
 bool LinesBackward::extend() {
   if (begin_ == 0) return false;
-  const std::uint64_t from = begin_ > kStep ? begin_ - kStep : 0;
+  const std::uint64_t from = begin_ > kStride ? begin_ - kStep : 0;
   const std::string piece = read_range(file_, from, begin_);
   if (piece.size() != begin_ - from) {  // the file was cut meanwhile
     begin_ = end_ = 0;

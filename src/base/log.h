@@ -51,14 +51,19 @@ struct LogOptions {
   int rotations_kept = 9;                       // older ones are removed
 };
 
-// A format string that remembers where it was written. Checked at compile time, as fmt does.
+// A format string that remembers where it was written. Checked at compile time, where fmt checks its own
+// (PRIMUS_CHECK_FORMATS).
 template <class... Args>
 struct LogFormat {
   template <class Text>
   consteval LogFormat(const Text& text,  // NOLINT(google-explicit-constructor): callers write a plain literal
                       std::source_location place = std::source_location::current())
-      : format(text), where(place) {}
-  fmt::format_string<Args...> format;
+      : format(text), where(place) {
+#ifdef FMT_HAS_CONSTEVAL
+    static_cast<void>(fmt::format_string<Args...>(text));
+#endif
+  }
+  fmt::string_view format;
   std::source_location where;
 };
 

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Measures what builds cost in processor seconds, without the compiler cache. Other work on the machine hardly changes them.
+# Measures what builds cost in processor seconds, without the compiler cache. Other work on the machine adds less to them than to the time.
 #
-#   scripts/build-times.sh clean [CMake options]   the program from nothing, as quickstart.sh builds it
-#   scripts/build-times.sh tests [CMake options]   everything from nothing, as test.sh builds it
+#   scripts/build-times.sh clean [CMake options]   the program from nothing, as quickstart.sh builds it, and each folder's share
+#   scripts/build-times.sh tests [CMake options]   everything from nothing, as test.sh builds it, and each folder's share
 #   scripts/build-times.sh change [FILE...]        the program again after a change of each file; without files: after one of an
 #                                                  operator's kernels, of an operator's contract, of a command, of the keys
 #
@@ -44,19 +44,33 @@ configured() {
   }
 }
 
+# shares: what each folder's steps took of all steps, by ninja's clock. A kernel counts for the folder of all kernels.
+shares() {
+  awk -F '\t' 'NR > 1 { path = $4; sub(/\/CMakeFiles\/.*/, "", path); sub(/\/[^\/]*\.(a|o|def|h)$/, "", path)
+                        taken[path] += $2 - $1; ++steps[path]; all += $2 - $1 }
+                END { for (path in taken) printf "%5.1f %%  %4d steps  %s\n", 100 * taken[path] / all, steps[path], path }' \
+    "$folder/.ninja_log" | sort -rn | head -n 20
+}
+
+program="-DPRIMUS_TESTS=OFF -DPRIMUS_CPU_KERNELS=native -DPRIMUS_CHECK_FORMATS=OFF" # as quickstart.sh
+
 case "$mode" in
   clean)
     rm -rf "$folder"
-    configured -DPRIMUS_TESTS=OFF -DPRIMUS_CPU_KERNELS=native "$@"
+    # shellcheck disable=SC2086 # options, split on purpose
+    configured $program "$@"
     measured "the program from nothing"
+    shares
     ;;
   tests)
     rm -rf "$folder"
     configured -DPRIMUS_TESTS=ON -DPRIMUS_BENCHMARKS=ON -DPRIMUS_CPU_KERNELS=all "$@"
     measured "everything from nothing"
+    shares
     ;;
   change)
-    [ -f "$folder/CMakeCache.txt" ] || configured -DPRIMUS_TESTS=OFF -DPRIMUS_CPU_KERNELS=native
+    # shellcheck disable=SC2086 # options, split on purpose
+    [ -f "$folder/CMakeCache.txt" ] || configured $program
     [ $# -gt 0 ] || set -- src/turbo/swiglu/cpu.cpp src/turbo/swiglu/swiglu.cpp src/cli/model/info.cpp src/config/keys.def
     for file; do [ -f "$file" ] || { echo "there is no file $file" >&2; exit 2; }; done
     ninja -C "$folder" -j "${JOBS:-$(nproc)}" primus >"$folder/build-times.log" 2>&1

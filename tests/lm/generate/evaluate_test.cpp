@@ -259,8 +259,8 @@ TEST(EvaluateLoss, SaysWhichShareIsDone) {
   const TemporaryFolder folder;
   const auto tokenizer = make_byte_tokenizer();
   std::string text;
-  for (int i = 0; i < 20000; ++i) text += "Ye shall not eat of it, neither shall ye touch it.\n\n";
-  write_file(folder.path() / "a.txt", text);  // of several blocks
+  for (int i = 0; i < 6000; ++i) text += "Ye shall not eat of it, neither shall ye touch it.\n\n";
+  write_file(folder.path() / "a.txt", text);  // of two blocks
   write_file(folder.path() / "b.txt", text);
   const auto shares = [&](EvaluateOptions options) {
     std::vector<double> seen;

@@ -103,7 +103,7 @@ void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) 
   };
   if (!config_.any_keeps(Keeps::kPooled)) {
     rope_table_ = allocate(config_);
-    if (config_.attention.local_theta == 0 || config_.attention.local_layers.empty()) return;
+    if (config_.attention.local_theta == 0 || config_.local_layers().empty()) return;
     ModelConfig local = config_;
     local.rope_theta = config_.attention.local_theta;
     local.rope_scaling = {};

@@ -62,10 +62,11 @@ void read_latents(const ConfigReader& part, ModelConfig& c) {
   if (latent.rope_dim % 2 != 0) throw part.bad("qk_rope_head_dim", "is odd, and rotary positions need pairs");
   c.kv_heads = c.heads;
   c.head_dim = latent.nope_dim + latent.rope_dim;
+  c.set_layers(&LayerSpec::attention, &kLatentAttention);
 }
 
-// Layers that `attn` does not name have linear attention.
-void read_attention(const nlohmann::json& json, ModelConfig& c) {
+// Layers that `attn` does not name have linear attention, of the kind `linear`.
+void read_attention(const nlohmann::json& json, ModelConfig& c, const LayerKind& linear) {
   const ConfigReader r(json);
   std::vector<std::int64_t> attends;
   if (const nlohmann::json* const found = r.find(kAttention)) {
@@ -88,13 +89,13 @@ void read_attention(const nlohmann::json& json, ModelConfig& c) {
     }
   }
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    if (!std::ranges::binary_search(attends, layer)) c.linear.layers.push_back(layer);
+    if (!std::ranges::binary_search(attends, layer)) c.at(layer).attention = &linear;
   }
   if (c.rope_scaling.kind != RopeScaling::Kind::kNone)
     throw r.not_supported("rope_scaling", " is not supported for this model family", "plain rope_theta is");
 }
 
-void read(const nlohmann::json& json, ModelConfig& c) {
+void read(const nlohmann::json& json, ModelConfig& c, const LayerKind& linear) {
   const ConfigReader r(json);
   if (const std::string act = r.text_or("hidden_act", "swish"); act != "swish")
     refuse_unless(json, "hidden_act", "silu");
@@ -115,26 +116,25 @@ void read(const nlohmann::json& json, ModelConfig& c) {
     throw r.bad("expand_v", "makes no whole number of at most 256 columns of a head's values");
   l.value_dim = std::llround(wide);
   l.conv_width = r.integer_or("linear_conv_kernel_dim", 4, 1, turbo::CausalConvShape::kMaxWidth);
-  read_attention(json, c);
+  read_attention(json, c, linear);
 }
 
 void read_gated(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "use_gate", true);
   if (ConfigReader(json).text_or("output_gate_activation", "swish") != "swish")
     refuse_unless(json, "output_gate_activation", "silu");
-  read(json, c);
+  read(json, c, kGatedDeltaNet);
 }
 
 void read_kimi(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "safe_gate", false);
-  read(json, c);
-  c.linear.channel_gates = true;
+  read(json, c, kDeltaAttention);
 }
 
 nlohmann::json attention_of(const ModelConfig& c) {
   nlohmann::json part = {{"layers", nlohmann::json::array()}, {"num_heads", c.heads}};
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    if (!c.linear.has(layer)) part["layers"].push_back(layer);
+    if (!c.has_state(layer)) part["layers"].push_back(layer);
   }
   part["rope_theta"] = c.rope_theta;
   const LatentConfig& latent = c.attention.latent;
@@ -165,7 +165,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   // transformers would take what it finds for its own description of positions.
   if (c.rope_scaling.kind == RopeScaling::Kind::kNone)
     json.erase("rope_scaling"), json.erase("rope_parameters");
-  const bool attends = static_cast<std::int64_t>(l.layers.size()) < c.layers;
+  const bool attends = static_cast<std::int64_t>(c.layers_keeping(Keeps::kState).size()) < c.layers;
   json[kAttention] = attends ? attention_of(c) : nlohmann::json();
   if (!attends) return;
   for (const char* const key : {"num_attention_heads", "num_key_value_heads", "rope_theta"}) json.erase(key);
@@ -175,9 +175,10 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
                                   std::int64_t layer, int chunk) {
   const BlockParameters parameters(config, store, layer, chunk, kNames);
   const auto attention = [&]() -> std::unique_ptr<Layer> {
-    if (config.linear.has(layer)) {
-      return config.linear.channel_gates ? delta_attention(config, parameters, true)
-                                         : gated_delta_net(config, parameters, DeltaProjection::kEach);
+    if (config.has_state(layer)) {
+      return config.spec(layer).attention == &kDeltaAttention
+                 ? delta_attention(config, parameters, true)
+                 : gated_delta_net(config, parameters, DeltaProjection::kEach);
     }
     if (config.attention.latent.kv_rank == 0)
       return self_attention(config, parameters, attention_options(config, layer));

@@ -50,7 +50,7 @@ void read_common(const nlohmann::json& json, ModelConfig& c, IsLocal is_local) {
   if (c.logit_cap < 0) throw r.bad(kLogitCap, "must not be negative");
   c.attention.window = r.integer_or("sliding_window", kWindow, 1, ConfigReader::kMaxWidth);
   read_local_layers(json, kLocal, c, is_local);
-  if (c.attention.local_layers.empty()) c.attention.window = 0;
+  if (c.local_layers().empty()) c.attention.window = 0;
 }
 
 nlohmann::json cap_or_null(double cap) { return cap > 0 ? nlohmann::json(cap) : nlohmann::json(); }

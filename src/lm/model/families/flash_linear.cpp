@@ -191,7 +191,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
       NormNames{.attention = ".attn_norm.weight", .ffn = ".mlp_norm.weight"});
 }
 
-Family family(const char* model_type, const char* architecture) {
+Family family(const char* model_type, const char* architecture, decltype(Family::read) read) {
   Family family{model_type, architecture, read, write, make_block, {{"multi_latent_attention", kChosen}}};
   family.prepare = prepare;
   family.embedding = "model.embeddings.weight";
@@ -225,16 +225,14 @@ Family family(const char* model_type, const char* architecture) {
 }  // namespace
 
 extern const FamilyEntry kGatedDeltaNetOfFla{[]() -> Family {
-  Family gated = family("gated_deltanet", "GatedDeltaNetForCausalLM");
-  gated.read = read_gated;
+  Family gated = family("gated_deltanet", "GatedDeltaNetForCausalLM", read_gated);
   gated.defaults = kGatedDefaults;
   for (const char* const key : {"use_gate", "output_gate_activation"}) gated.other_keys.emplace_back(key);
   return gated;
 }};
 
 extern const FamilyEntry kKimiDeltaOfFla{[]() -> Family {
-  Family kimi = family("kda", "KDAForCausalLM");
-  kimi.read = read_kimi;
+  Family kimi = family("kda", "KDAForCausalLM", read_kimi);
   kimi.defaults = kKimiDefaults;
   for (const char* const key : {"safe_gate", "lower_bound"}) kimi.other_keys.emplace_back(key);
   return kimi;

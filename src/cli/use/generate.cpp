@@ -17,7 +17,7 @@
 #include "cli/options/model_options.h"
 #include "cli/use/prompts.h"
 #include "cli/use/template_arguments.h"
-#include "lm/data/corpus.h"
+#include "lm/data/text_check.h"
 #include "lm/decode/decoder.h"
 #include "lm/generate/batch_generate.h"
 

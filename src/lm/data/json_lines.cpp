@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/text/json_reader.h"
+#include "lm/data/text_check.h"
 #include "lm/tokenizer/text/unicode.h"
 
 namespace primus::data {

@@ -26,6 +26,7 @@
 #include "lm/data/indexed_dataset.h"
 #include "lm/data/json_lines.h"
 #include "lm/data/made_by.h"
+#include "lm/data/text_check.h"
 #include "lm/data/tokenize_state.h"
 
 namespace primus::data {

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "lm/data/corpus.h"
 #include "lm/data/json_lines.h"
+#include "lm/data/text_check.h"
 
 namespace primus::data {
 

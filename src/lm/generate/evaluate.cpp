@@ -10,6 +10,7 @@
 #include "lm/data/indexed_dataset.h"
 #include "lm/data/json_lines.h"
 #include "lm/data/made_by.h"
+#include "lm/data/text_check.h"
 
 namespace primus {
 namespace {

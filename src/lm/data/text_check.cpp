@@ -1,0 +1,103 @@
+#include "lm/data/text_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+#include "lm/tokenizer/text/unicode.h"
+
+namespace primus::data {
+
+namespace {
+
+// Files that are not text, by their first bytes.
+struct OtherContent {
+  std::string_view first_bytes, what, hint;
+};
+constexpr std::string_view kFromUtf16 = "convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW_FILE";
+constexpr std::string_view kFromUtf32 = "convert it: iconv -f UTF-32 -t UTF-8 FILE > NEW_FILE";
+using namespace std::string_view_literals;
+constexpr std::array<OtherContent, 9> kOtherContents = {
+    {{"\xFF\xFE\0\0"sv, "the file is UTF-32 text, and text is read as UTF-8", kFromUtf32},
+     {"\xFF\xFE"sv, "the file is UTF-16 text, and text is read as UTF-8", kFromUtf16},
+     {"\xFE\xFF"sv, "the file is UTF-16 text, and text is read as UTF-8", kFromUtf16},
+     {"\x1F\x8B"sv, "the file is packed by gzip, which its name does not say", "let its name end in .gz"},
+     {"\x28\xB5\x2F\xFD"sv, "the file is packed by zstd, which its name does not say",
+      "let its name end in .zst"},
+     {"%PDF-"sv, "the file is a PDF, not text", "write its text to a file: pdftotext FILE.pdf"},
+     {"PAR1"sv, "the file is Parquet, not text",
+      "write it as JSON lines, e.g. with pandas: read_parquet(FILE).to_json(NEW_FILE, orient='records', "
+      "lines=True)"},
+     {"PK\x03\x04"sv, "the file is a zip archive, not text", "unpack it, and name the files"},
+     {"\xFD"
+      "7zXZ"sv,
+      "the file is packed by xz, which is not read", "unpack it: xz -d"}}};
+
+// "file:7" for the line of text[at].
+std::string line_of(std::string_view text, size_t at, std::string_view file, int64_t first_line) {
+  const auto before = text.substr(0, at);
+  return fmt::format("{}:{}", file, first_line + std::count(before.begin(), before.end(), '\n'));
+}
+
+}  // namespace
+
+void refuse_other_content(std::string_view text, std::string_view file, int64_t first_line,
+                          bool begins_file) {
+  const size_t zero = text.find('\0');
+  if (begins_file && (zero != std::string_view::npos || !unicode::is_valid(text))) {
+    for (const OtherContent& other : kOtherContents) {
+      if (!text.starts_with(other.first_bytes)) continue;
+      throw invalid(std::string(other.what), std::string(other.hint))
+          .at(fmt::format("{}:{}", file, first_line));
+    }
+  }
+  // English is half NUL bytes in UTF-16, and three quarters in UTF-32.
+  const auto zeros = static_cast<size_t>(std::count(text.begin(), text.end(), '\0'));
+  if (zeros * 4 < text.size() || zeros == 0) return;
+  throw zeros == text.size()
+      ? invalid("there are only NUL bytes here, which no text has", "get the file again, or leave it out")
+            .at(line_of(text, zero, file, first_line))
+      : invalid("a quarter of the bytes or more are NUL: this is UTF-16 text or no text at all",
+                fmt::format("if it is text, {} (UTF-16LE or UTF-16BE where it has no byte order mark)",
+                            kFromUtf16))
+            .at(line_of(text, zero, file, first_line));
+}
+
+BrokenLines require_utf8(TextBlock& block, std::string_view file, bool skip_bad, const std::string& hint) {
+  refuse_other_content(block.text, file, block.first_line, block.begins_file);
+  BrokenLines broken;
+  try {
+    unicode::require_valid(block.text, file, block.first_line);
+    const size_t zero = block.text.find('\0');
+    if (zero == std::string::npos) return broken;
+    throw invalid("a NUL byte, which text does not have", "remove it: tr -d '\\000' < FILE > NEW_FILE")
+        .at(line_of(block.text, zero, file, block.first_line));
+  } catch (Error& error) {
+    if (!skip_bad) throw error.add_hint(hint);
+    broken.first = fmt::format("{}: {}", error.location(), error.what());
+  }
+  std::string kept;
+  size_t begin = 0;
+  for (size_t& end : block.parts) {
+    std::string_view part = std::string_view(block.text).substr(begin, end - begin);
+    while (!part.empty()) {
+      const std::string_view line = part.substr(0, part.find('\n') + 1);  // npos + 1 is 0
+      const std::string_view whole = line.empty() ? part : line;
+      if (whole.find('\0') == std::string_view::npos && unicode::is_valid(whole)) {
+        kept += whole;
+      } else {
+        ++broken.count;
+      }
+      part.remove_prefix(whole.size());
+    }
+    begin = end;
+    end = kept.size();
+  }
+  block.text = std::move(kept);
+  return broken;
+}
+
+}  // namespace primus::data

@@ -149,7 +149,7 @@ TEST(Validate, KeysOfExpertsSayNothingOfAModelWithoutThem) {
   using Warnings = std::vector<std::string>;
   for (const std::string setting :
        {"moe_router_topk=4", "moe_input_jitter_eps=0.1", "moe_z_loss_coeff=0.1",
-        "moe_expert_capacity_factor=1", "moe_token_drop_policy=position", "moe_router_score_function=sigmoid",
+        "moe_expert_capacity_factor=2", "moe_token_drop_policy=position", "moe_router_score_function=sigmoid",
         "moe_router_force_load_balancing=true", "moe_router_bias_update_rate=0.01", "moe_ffn_hidden_size=64",
         "moe_shared_expert_intermediate_size=64", "moe_layer_freq=2", "moe_aux_loss_coeff=0.1"}) {
     const std::string key = setting.substr(0, setting.find('='));

@@ -44,7 +44,7 @@ struct SourceText {
   std::vector<std::string> lines;
 };
 
-std::vector<SourceText> sources() {
+std::vector<SourceText> source_texts() {
   std::vector<SourceText> all;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(kSource)) {
     const std::string extension = entry.path().extension().string();
@@ -60,7 +60,7 @@ std::vector<SourceText> sources() {
 TEST(Habits, IntegersOfAWidthAreThoseOfStd) {
   const std::regex bare(R"((^|[^:\w"])(u?int(8|16|32|64)|size|ptrdiff)_t\b)");
   int seen = 0;
-  for (const SourceText& text : sources()) {
+  for (const SourceText& text : source_texts()) {
     for (std::size_t i = 0; i < text.lines.size(); ++i) {
       const std::string& line = text.lines[i];
       seen += line.find("std::int64_t") != std::string::npos ? 1 : 0;
@@ -73,7 +73,7 @@ TEST(Habits, IntegersOfAWidthAreThoseOfStd) {
 
 TEST(Habits, AFolderHasOneNamespace) {
   const std::regex opening(R"(^namespace ([\w:]+) \{$)");
-  for (const SourceText& text : sources()) {
+  for (const SourceText& text : source_texts()) {
     if (std::ranges::find(kWithoutNamespace, text.file) != kWithoutNamespace.end()) continue;
     std::string folder = fs::path(text.file).parent_path().string();
     while (!kNamespaces.contains(folder) && !folder.empty()) folder = fs::path(folder).parent_path().string();

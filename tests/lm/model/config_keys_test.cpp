@@ -383,7 +383,7 @@ TEST(ConfigKeys, TheTextPartOfQwen3VlsMixturesIsQwen3Moe) {
   const ModelConfig c = read(root);
   EXPECT_EQ(c.family, "qwen3_moe");
   EXPECT_TRUE(c.moe.router.normalise);
-  EXPECT_EQ(c.moe.dense_layers, (std::vector<std::int64_t>{1}));
+  EXPECT_EQ(c.dense_layers(), (std::vector<std::int64_t>{1}));
   EXPECT_EQ(c.rope_theta, 5000);
   EXPECT_EQ(notes_of(root), std::vector<std::string>{});
   json changed = root;

@@ -8,6 +8,7 @@
 
 #include "base/files/file.h"
 #include "config_json.h"
+#include "lm/model/blocks/layers.h"
 
 namespace primus {
 namespace {
@@ -24,22 +25,22 @@ json golden(const std::string& name) {
 
 TEST(FlashLinear, LayersWithoutAttentionHaveLinearAttention) {
   json root = golden("gated_deltanet");
-  EXPECT_EQ(read(root).linear.layers, (Layers{0, 2}));
+  EXPECT_EQ(read(root).layers_keeping(Keeps::kState), (Layers{0, 2}));
   EXPECT_EQ(read(root).kv_heads, 2);
   EXPECT_EQ(read(root).rope_theta, 5000);
   root["attn"]["layers"] = {2, 0};
-  EXPECT_EQ(read(root).linear.layers, (Layers{1}));
+  EXPECT_EQ(read(root).layers_keeping(Keeps::kState), (Layers{1}));
   root["attn"]["layers"] = {0, 0};
   EXPECT_EQ(refusal(root), "'layers' names a layer twice");
   root["attn"]["layers"] = {3};
   EXPECT_NE(refusal(root), "accepted");
   root["attn"] = nullptr;
-  EXPECT_EQ(read(root).linear.layers, (Layers{0, 1, 2}));
+  EXPECT_EQ(read(root).layers_keeping(Keeps::kState), (Layers{0, 1, 2}));
   root["attn"] = {golden("gated_deltanet")["attn"]};
   EXPECT_EQ(refusal(root), "'attn': a list is not supported");
   EXPECT_EQ(read(golden("gated_deltanet_latent")).attention.latent.kv_rank, 16);
-  EXPECT_TRUE(read(golden("kda")).linear.channel_gates);
-  EXPECT_FALSE(read(golden("gated_deltanet")).linear.channel_gates);
+  EXPECT_EQ(read(golden("kda")).spec(0).attention, &kDeltaAttention);
+  EXPECT_EQ(read(golden("gated_deltanet")).spec(0).attention, &kGatedDeltaNet);
 }
 
 TEST(FlashLinear, KeysThatAreLeftOutAreAsInItsClasses) {

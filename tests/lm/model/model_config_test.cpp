@@ -393,8 +393,8 @@ TEST(ModelConfig, Gemma3TakesWhatTransformersTakes) {
   EXPECT_TRUE(c.tied_embeddings && c.centred_norms && c.gelu_gates);
   EXPECT_EQ(c.embedding_factor().factor, std::sqrt(2560.0));
   EXPECT_EQ(c.attention.window, 1024);
-  EXPECT_EQ(c.attention.local_layers.size(), 29U);
-  EXPECT_FALSE(c.attention.local(5));
+  EXPECT_EQ(c.local_layers().size(), 29U);
+  EXPECT_FALSE(c.spec(5).local);
   EXPECT_EQ(c.rope_theta, 1e6);
   EXPECT_EQ(c.attention.local_theta, 1e4);
   EXPECT_EQ(c.rope_scaling.kind, RopeScaling::Kind::kLinear);

@@ -207,7 +207,7 @@ ModelConfig gemma2() {
   c.family = "gemma2";
   c.centred_norms = c.scaled_by_width = c.gelu_gates = c.tied_embeddings = true;
   c.attention.window = 5;
-  c.attention.local_layers = {0};
+  c.at(0).local = true;
   c.attention.score_cap = 2;
   c.logit_cap = 3;
   return c;

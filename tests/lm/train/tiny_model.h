@@ -238,7 +238,8 @@ inline ModelConfig tiny_gated_deltanet() {
   c.attention.latent = {.q_rank = 20, .kv_rank = 16, .nope_dim = 8, .rope_dim = 4, .value_dim = 10};
   c.head_dim = 12;
   c.linear = {.key_heads = 4, .value_heads = 8, .key_dim = 8, .value_dim = 6, .conv_width = 3};
-  c.linear.layers = {0, 2};
+  c.set_layers(&LayerSpec::attention, &kLatentAttention);
+  c.set_layers({0, 2}, &LayerSpec::attention, &kGatedDeltaNet);
   return c;
 }
 
@@ -249,8 +250,7 @@ inline ModelConfig tiny_kda() {
   c.family = "kda";
   c.layers = 2;
   c.linear = {.key_heads = 4, .value_heads = 8, .key_dim = 8, .value_dim = 12, .conv_width = 4};
-  c.linear.layers = {0, 1};
-  c.linear.channel_gates = true;
+  c.set_layers(&LayerSpec::attention, &kDeltaAttention);
   return c;
 }
 

@@ -15,7 +15,9 @@ namespace {
 
 constexpr std::string_view kOwn = "the native engine alone has it";
 
-bool is_own(const config::KeySpec& key) { return key.frameworks == static_cast<uint8_t>(Framework::kNative); }
+bool is_own(const config::KeySpec& key) {
+  return key.frameworks == static_cast<std::uint8_t>(Framework::kNative);
+}
 
 }  // namespace
 

@@ -74,7 +74,7 @@ class HostCommunicator final : public Communicator {
   std::unique_ptr<Links> links_;
   Messenger messenger_;
   int recorder_group_;
-  std::vector<std::int64_t> accumulators_;  // of unfinished sums; int64_t for its alignment
+  std::vector<std::int64_t> accumulators_;  // of unfinished sums; std::int64_t for its alignment
   std::map<std::string, int> splits_;       // how often each group was split off
 
   std::mutex mutex_;  // guards what follows; the rank's thread enqueues, streams' threads run

@@ -60,7 +60,7 @@ bool has_type(KeyType type, const Value& value) {
     case KeyType::kInt:
       return value.kind == Kind::kInt ||
              (value.kind == Kind::kFloat &&
-              value.real == static_cast<double>(static_cast<int64_t>(value.real)));
+              value.real == static_cast<double>(static_cast<std::int64_t>(value.real)));
     case KeyType::kFloat:
       return value.kind == Kind::kInt || value.kind == Kind::kFloat;
     case KeyType::kMap:

@@ -32,7 +32,7 @@ bool is_old_bool(std::string_view text) {
 // variable.
 std::string yaml_string(std::string_view text) {
   std::string escaped;
-  for (size_t i = 0; i < text.size(); ++i) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
     if (text.substr(i, 2) == "${") escaped += '$';
     escaped += text[i];
   }
@@ -55,7 +55,7 @@ std::string yaml_float(const Value& value) {
   if (std::isnan(value.real)) return ".nan";
   if (std::isinf(value.real)) return value.real < 0 ? "-.inf" : ".inf";
   std::string text = value.text;
-  const size_t exponent = text.find_first_of("eE");
+  const std::size_t exponent = text.find_first_of("eE");
   if (exponent == std::string::npos) return text;
   if (exponent + 1 < text.size() && text[exponent + 1] != '-' && text[exponent + 1] != '+')
     text.insert(exponent + 1, "+");

@@ -67,7 +67,8 @@ void add_layers(Loading& loading, const Value& arguments) {
 // Mock data replaces texts, whatever paths are set; validate_native() has warned of it.
 void drop_unread_paths(TrainerConfig& c) {
   if (!c.mock_data || stage_of(c).material != Material::kText) return;
-  for (auto* paths : {&c.data_path, &c.train_data_path, &c.valid_data_path, &c.test_data_path}) paths->clear();
+  for (auto* paths : {&c.data_path, &c.train_data_path, &c.valid_data_path, &c.test_data_path})
+    paths->clear();
 }
 
 Experiment load(FileLoader& files, Value root, const fs::path& file, std::span<const std::string> arguments,
@@ -103,7 +104,7 @@ Experiment load(FileLoader& files, Value root, const fs::path& file, std::span<c
 
 }  // namespace
 
-void set_train_iters(Experiment& experiment, int64_t train_iters) {
+void set_train_iters(Experiment& experiment, std::int64_t train_iters) {
   experiment.trainer.train_iters = train_iters;
   experiment.provenance.insert_or_assign("train_iters", Provenance{Layer::kDerived, {}});
   if (experiment.provenance_of("lr_decay_iters").layer <= Layer::kDerived)

@@ -112,7 +112,7 @@ Experiment load_recorded_experiment(std::string_view text, const std::string& na
 
 // Ends length_is_open(): what follows from the number of steps is derived and checked as load_experiment()
 // does it. Throws Error where other settings do not fit so few steps.
-void set_train_iters(Experiment& experiment, int64_t train_iters);
+void set_train_iters(Experiment& experiment, std::int64_t train_iters);
 
 // The same with every path that lies relative to the present folder made absolute, so that its YAML works
 // from elsewhere: what is written, and of what is read the data, and models and tokenizers that are there

@@ -11,7 +11,7 @@ namespace primus::config {
 
 const Value* find_path(const Value& settings, std::string_view path) {
   if (const Value* whole = settings.find(path)) return whole;
-  const size_t dot = path.find('.');
+  const std::size_t dot = path.find('.');
   if (dot == std::string_view::npos) return nullptr;
   const Value* section = settings.find(path.substr(0, dot));
   return section && section->is_map() ? find_path(*section, path.substr(dot + 1)) : nullptr;
@@ -26,7 +26,7 @@ bool has_foreign_settings(const Experiment& experiment) {
 
 void set_path(Value& settings, std::string_view path, Value value) {
   settings.kind = Value::Kind::kMap;
-  const size_t dot = path.find('.');
+  const std::size_t dot = path.find('.');
   const std::string head(path.substr(0, dot));
   if (dot == std::string_view::npos) {
     Origin origin = value.origin;
@@ -71,7 +71,7 @@ void check_settings(const BackendFields& fields, const Value& settings, Problems
   });
 }
 
-Translation to_own_keys(const BackendFields& fields, const Value& settings, int64_t ranks,
+Translation to_own_keys(const BackendFields& fields, const Value& settings, std::int64_t ranks,
                         Problems& problems) {
   return find_framework(fields.framework())->translator(fields, settings, ranks, problems)->run();
 }

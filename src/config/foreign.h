@@ -58,7 +58,7 @@ struct Translation {
 
 // `ranks` of the job, where batches or parallel sizes follow from them. Adds a problem for each setting that
 // the native engine has nothing like.
-Translation to_own_keys(const BackendFields& fields, const Value& settings, int64_t ranks,
+Translation to_own_keys(const BackendFields& fields, const Value& settings, std::int64_t ranks,
                         Problems& problems);
 
 }  // namespace primus::config

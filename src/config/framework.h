@@ -20,13 +20,13 @@ struct FrameworkEntry {
   // keys of the native engine.
   Framework keys = Framework::kOther;
   // Translates its own settings into our keys; null: it has none.
-  std::unique_ptr<Translator> (*translator)(const BackendFields& fields, const Value& settings, int64_t ranks,
-                                            Problems& problems) = nullptr;
+  std::unique_ptr<Translator> (*translator)(const BackendFields& fields, const Value& settings,
+                                            std::int64_t ranks, Problems& problems) = nullptr;
 };
 
 template <class T>
-std::unique_ptr<Translator> make_translator(const BackendFields& fields, const Value& settings, int64_t ranks,
-                                            Problems& problems) {
+std::unique_ptr<Translator> make_translator(const BackendFields& fields, const Value& settings,
+                                            std::int64_t ranks, Problems& problems) {
   return std::make_unique<T>(fields, settings, ranks, problems);
 }
 

@@ -115,22 +115,23 @@ class Hybrid {
                                count.value.integer),
                    "set num_layers to twice the number of blocks");
     }
-    const int64_t blocks = std::min<int64_t>(count.value.integer / 2, kMostBlocks);
+    const std::int64_t blocks = std::min<std::int64_t>(count.value.integer / 2, kMostBlocks);
     const Member* const ratio = settings_.find_member("hybrid_attention_ratio");
-    if (!ratio || ratio->value.is_null()) return {&count, std::string(static_cast<size_t>(blocks), kMixer)};
+    if (!ratio || ratio->value.is_null())
+      return {&count, std::string(static_cast<std::size_t>(blocks), kMixer)};
     return {ratio, by_ratio(*ratio, blocks)};
   }
 
   std::string by_pattern(const Member& pattern, const Member& count) const {
     const std::string& text = pattern.value.text;
-    if (static_cast<int64_t>(text.size()) != count.value.integer) {
+    if (static_cast<std::int64_t>(text.size()) != count.value.integer) {
       throw refuse(pattern,
                    fmt::format("hybrid_override_pattern has {} layers, and num_layers is {}", text.size(),
                                count.value.integer),
                    "write a letter for each layer");
     }
     std::string blocks;
-    for (size_t at = 0; at < text.size(); at += 2) {
+    for (std::size_t at = 0; at < text.size(); at += 2) {
       const bool mixes = text[at] == kMixer || text[at] == kAttention;
       if (!mixes || at + 1 == text.size() || text[at + 1] != kFeedForward) {
         throw refuse(pattern,
@@ -145,17 +146,17 @@ class Hybrid {
   }
 
   // As AMD Primus spreads them (HybridStack.allocate_layers).
-  std::string by_ratio(const Member& ratio, int64_t blocks) const {
+  std::string by_ratio(const Member& ratio, std::int64_t blocks) const {
     const double share =
         ratio.value.kind == Value::Kind::kInt ? static_cast<double>(ratio.value.integer) : ratio.value.real;
     if (!(share >= 0 && share <= 1))
       throw refuse(ratio, "hybrid_attention_ratio must be between 0 and 1",
                    "set it to a share of the mixers");
-    const auto attention = static_cast<int64_t>(static_cast<double>(blocks) * share);
-    const int64_t linear = blocks - attention;
-    const auto repeated = [](const std::string& unit, int64_t times) {
+    const auto attention = static_cast<std::int64_t>(static_cast<double>(blocks) * share);
+    const std::int64_t linear = blocks - attention;
+    const auto repeated = [](const std::string& unit, std::int64_t times) {
       std::string all;
-      for (int64_t i = 0; i < times; ++i) all += unit;
+      for (std::int64_t i = 0; i < times; ++i) all += unit;
       return all;
     };
     const std::string mixer(1, kMixer), attends(1, kAttention);
@@ -166,7 +167,7 @@ class Hybrid {
     return repeated(attends, attention - linear) + repeated(attends + mixer, linear);
   }
 
-  static constexpr int64_t kMostBlocks = 10000;
+  static constexpr std::int64_t kMostBlocks = 10000;
 
   Value& settings_;
   std::map<std::string, Layer>& layers_;

@@ -18,7 +18,7 @@ namespace {
 // Bounds a chain that doubles at every step (a extends [b, b], b extends [c, c], ...).
 constexpr int kMaxFiles = 64;
 // Bounds what variables can add to one document.
-constexpr size_t kMaxExpandedBytes = 1u << 20;
+constexpr std::size_t kMaxExpandedBytes = 1u << 20;
 
 // Shells export no names with dashes and dots; containers and `env` do, and Primus's files may have them.
 bool is_name_char(char c) {
@@ -29,10 +29,10 @@ bool is_name_char(char c) {
 Origin place_of(const Origin& origin, std::string_view reference) {
   if (!origin.source || origin.line < 1 || !origin.source->columns_in_bytes) return origin;
   const std::string_view text = origin.source->text;
-  size_t begin = 0;
+  std::size_t begin = 0;
   for (int i = 1; i < origin.line; ++i) begin = text.find('\n', begin) + 1;
   const std::string_view line = text.substr(begin, text.find('\n', begin) - begin);
-  const size_t found = line.find(reference, static_cast<size_t>(std::max(origin.column - 1, 0)));
+  const std::size_t found = line.find(reference, static_cast<std::size_t>(std::max(origin.column - 1, 0)));
   if (found == std::string_view::npos) return origin;
   Origin place = origin;
   place.column = static_cast<int>(found) + 1;
@@ -42,12 +42,12 @@ Origin place_of(const Origin& origin, std::string_view reference) {
 struct Reference {
   std::string name;
   std::optional<std::string> fallback;
-  size_t length = 0;  // of the whole ${...}
+  std::size_t length = 0;  // of the whole ${...}
 };
 
 // `text` starts with "${".
 Reference parse_reference(std::string_view text, const Origin& origin) {
-  const size_t end = text.find('}');
+  const std::size_t end = text.find('}');
   if (end == std::string_view::npos) {
     throw error_at(place_of(origin, "${"), "'${' without a closing '}'",
                    "write ${NAME} or ${NAME:default}, or $${ for a literal ${", 2);
@@ -55,7 +55,7 @@ Reference parse_reference(std::string_view text, const Origin& origin) {
   Reference reference;
   reference.length = end + 1;
   const std::string_view whole = text.substr(0, end + 1), inside = text.substr(2, end - 2);
-  size_t i = 0;
+  std::size_t i = 0;
   while (i < inside.size() && is_name_char(inside[i])) ++i;
   reference.name = std::string(inside.substr(0, i));
   const bool starts_well = i > 0 && (std::isalpha(static_cast<unsigned char>(inside[0])) || inside[0] == '_');
@@ -76,12 +76,12 @@ Reference parse_reference(std::string_view text, const Origin& origin) {
   return reference;
 }
 
-void expand_string(Value& value, const ReadVariable& read, size_t& budget) {
+void expand_string(Value& value, const ReadVariable& read, std::size_t& budget) {
   std::string result, used;
   bool replaced = false;
   const std::string_view text = value.text;
-  for (size_t i = 0; i < text.size();) {
-    const size_t next = text.find('$', i);
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t next = text.find('$', i);
     result.append(text.substr(i, next - i));
     if (next == std::string_view::npos) break;
     i = next;
@@ -158,7 +158,7 @@ std::string suggest_file(const fs::path& name, const std::vector<fs::path>& dirs
   return did_you_mean(name.string(), views);
 }
 
-void expand_tree(Value& value, const ReadVariable& read, size_t& budget) {
+void expand_tree(Value& value, const ReadVariable& read, std::size_t& budget) {
   if (value.kind == Value::Kind::kString) return expand_string(value, read, budget);
   for (Value& item : value.items) expand_tree(item, read, budget);
   for (Member& member : value.members) expand_tree(member.value, read, budget);
@@ -167,7 +167,7 @@ void expand_tree(Value& value, const ReadVariable& read, size_t& budget) {
 }  // namespace
 
 void expand_variables(Value& value, const ReadVariable& read) {
-  size_t budget = kMaxExpandedBytes;
+  std::size_t budget = kMaxExpandedBytes;
   expand_tree(value, read, budget);
 }
 

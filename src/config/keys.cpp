@@ -21,7 +21,8 @@ namespace {
 template <class T>
 constexpr KeyType key_type() {
   if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, std::optional<bool>>) return KeyType::kBool;
-  if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, std::optional<int64_t>>) return KeyType::kInt;
+  if constexpr (std::is_same_v<T, std::int64_t> || std::is_same_v<T, std::optional<std::int64_t>>)
+    return KeyType::kInt;
   if constexpr (std::is_same_v<T, double> || std::is_same_v<T, std::optional<double>>) return KeyType::kFloat;
   if constexpr (std::is_same_v<T, std::vector<std::string>>) return KeyType::kStrings;
   return KeyType::kString;
@@ -34,7 +35,8 @@ KeySpec native_key(std::string_view name, T TrainerConfig::*field, std::string_v
   spec.help = help;
   spec.type = key_type<T>();
   spec.field = field;
-  spec.frameworks = static_cast<uint8_t>(Framework::kNative) | static_cast<uint8_t>(Framework::kMegatron);
+  spec.frameworks =
+      static_cast<std::uint8_t>(Framework::kNative) | static_cast<std::uint8_t>(Framework::kMegatron);
   return spec;
 }
 
@@ -147,12 +149,12 @@ bool to_bool(const KeySpec& key, const Value& value) {
 // The largest integer up to which every double is exact.
 constexpr double kExactIntegers = 9007199254740992.0;
 
-int64_t to_integer(const KeySpec& key, const Value& value) {
+std::int64_t to_integer(const KeySpec& key, const Value& value) {
   if (value.kind == Value::Kind::kInt) return value.integer;
   // 1e6 is a handy way to write a million.
   if (value.kind == Value::Kind::kFloat && value.real == std::floor(value.real) &&
       std::abs(value.real) <= kExactIntegers) {
-    return static_cast<int64_t>(value.real);
+    return static_cast<std::int64_t>(value.real);
   }
   refuse_type(key, value);
 }
@@ -210,9 +212,9 @@ bool is_data(const std::string& path) {
 std::vector<std::string> words_of(const std::string& text, bool paths) {
   constexpr const char* kBlanks = " \t\n";
   std::vector<std::string> words;
-  for (size_t begin = 0; (begin = text.find_first_not_of(kBlanks, begin)) != std::string::npos;) {
-    size_t end = std::min(text.find_first_of(kBlanks, begin), text.size());
-    for (size_t stop = text.find_last_not_of(kBlanks) + 1; paths && stop > end;
+  for (std::size_t begin = 0; (begin = text.find_first_not_of(kBlanks, begin)) != std::string::npos;) {
+    std::size_t end = std::min(text.find_first_of(kBlanks, begin), text.size());
+    for (std::size_t stop = text.find_last_not_of(kBlanks) + 1; paths && stop > end;
          stop = text.find_last_not_of(kBlanks, text.find_last_of(kBlanks, stop - 1)) + 1) {
       if (is_data(text.substr(begin, stop - begin))) end = stop;
     }
@@ -328,8 +330,8 @@ void assign(const KeySpec& key, const Value& value, TrainerConfig& config) {
           using T = typename BareType<std::remove_reference_t<decltype(config.*field)>>::type;
           if constexpr (std::is_same_v<T, bool>) {
             config.*field = to_bool(key, value);
-          } else if constexpr (std::is_same_v<T, int64_t>) {
-            const int64_t number = to_integer(key, value);
+          } else if constexpr (std::is_same_v<T, std::int64_t>) {
+            const std::int64_t number = to_integer(key, value);
             check_range(key, value);
             config.*field = number;
           } else if constexpr (std::is_same_v<T, double>) {

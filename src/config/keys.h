@@ -18,20 +18,20 @@ namespace primus::config {
 
 // The frameworks that our keys have a meaning for, as bits. kOther: those with settings of their own, which
 // have a counterpart of the keys that say .everywhere().
-enum class Framework : uint8_t { kNone = 0, kNative = 1, kMegatron = 2, kOther = 4 };
+enum class Framework : std::uint8_t { kNone = 0, kNative = 1, kMegatron = 2, kOther = 4 };
 
 // Nothing for a name that is no framework's (config/framework.h).
 std::optional<Framework> parse_framework(std::string_view name);
 
-enum class KeyType : uint8_t { kAny, kBool, kInt, kFloat, kString, kStrings, kList, kMap };
+enum class KeyType : std::uint8_t { kAny, kBool, kInt, kFloat, kString, kStrings, kList, kMap };
 // What a value of the type is called in messages: "an integer".
 std::string_view expected(KeyType type);
 
 // The field of TrainerConfig behind a key; monostate for keys without one.
 using KeyField =
-    std::variant<std::monostate, bool TrainerConfig::*, int64_t TrainerConfig::*, double TrainerConfig::*,
-                 std::string TrainerConfig::*, std::optional<bool> TrainerConfig::*,
-                 std::optional<int64_t> TrainerConfig::*, std::optional<double> TrainerConfig::*,
+    std::variant<std::monostate, bool TrainerConfig::*, std::int64_t TrainerConfig::*,
+                 double TrainerConfig::*, std::string TrainerConfig::*, std::optional<bool> TrainerConfig::*,
+                 std::optional<std::int64_t> TrainerConfig::*, std::optional<double> TrainerConfig::*,
                  std::optional<std::string> TrainerConfig::*, std::vector<std::string> TrainerConfig::*>;
 
 // Another key, and values of it (as config files have them).
@@ -41,7 +41,7 @@ struct KeyCondition {
 };
 
 // How the native engine treats a key that it does not implement. Every such key has one class.
-enum class KeyClass : uint8_t {
+enum class KeyClass : std::uint8_t {
   kNone,      // it has a meaning
   kNoEffect,  // results and memory are the same whatever it says: logging, choices between kernels, sizes of
               // buffers
@@ -57,7 +57,7 @@ struct KeySpec {
   KeyType type = KeyType::kAny;
   KeyField field;
   std::string_view group, group_title;
-  uint8_t frameworks = static_cast<uint8_t>(Framework::kMegatron);
+  std::uint8_t frameworks = static_cast<std::uint8_t>(Framework::kMegatron);
 
   std::optional<double> lower, upper;
   bool lower_open = false, upper_open = false;  // the bound itself is excluded
@@ -75,7 +75,7 @@ struct KeySpec {
   bool holds_numbers = false;  // a list whose items are numbers where they read as such, and not text
 
   bool has_meaning_for(Framework framework) const {
-    return (frameworks & static_cast<uint8_t>(framework)) != 0;
+    return (frameworks & static_cast<std::uint8_t>(framework)) != 0;
   }
 
   // The rules of keys.def.
@@ -92,13 +92,13 @@ struct KeySpec {
   }
   KeySpec&& required() && { return is_required = true, std::move(*this); }
   KeySpec&& numbers() && { return holds_numbers = true, std::move(*this); }
-  KeySpec&& own() && { return frameworks = static_cast<uint8_t>(Framework::kNative), std::move(*this); }
+  KeySpec&& own() && { return frameworks = static_cast<std::uint8_t>(Framework::kNative), std::move(*this); }
   KeySpec&& also_native(std::string_view meaning) && {
-    return help = meaning, frameworks |= static_cast<uint8_t>(Framework::kNative), std::move(*this);
+    return help = meaning, frameworks |= static_cast<std::uint8_t>(Framework::kNative), std::move(*this);
   }
   KeySpec&& trains_the_same() && { return is_no_part_of_training = true, std::move(*this); }
   KeySpec&& not_native() && {
-    frameworks &= static_cast<uint8_t>(~static_cast<uint8_t>(Framework::kNative));
+    frameworks &= static_cast<std::uint8_t>(~static_cast<std::uint8_t>(Framework::kNative));
     return std::move(*this).no_effect();
   }
   // The rules of other_keys.def.

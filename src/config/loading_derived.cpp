@@ -161,7 +161,7 @@ void take_sink_windows(Loading& loading) {
   if (c.sink_sliding_window > 0) {
     c.window_size = {std::to_string(c.sink_sliding_window), "0"};
     if (c.sink_window_even_layers_only) {
-      for (int64_t layer = 0; layer < c.num_layers; ++layer)
+      for (std::int64_t layer = 0; layer < c.num_layers; ++layer)
         c.window_attn_skip_freq.push_back(layer % 2 == 0 ? "1" : "0");
     }
   }

@@ -113,7 +113,7 @@ class ForeignSettings {
   }
 
   // Of the job, as torchrun's variable has it.
-  int64_t ranks() const {
+  std::int64_t ranks() const {
     const std::optional<std::string> text = read_variable_("WORLD_SIZE");
     const Value value = text ? plain_scalar(*text, {}) : Value{};
     return value.kind == Value::Kind::kInt && value.integer > 0 ? value.integer : 1;

@@ -25,8 +25,8 @@ struct Setting {
 
 std::vector<std::string> split_path(std::string_view key) {
   std::vector<std::string> path;
-  for (size_t begin = 0;;) {
-    const size_t dot = key.find('.', begin);
+  for (std::size_t begin = 0;;) {
+    const std::size_t dot = key.find('.', begin);
     std::string part(key.substr(begin, dot - begin));
     path.push_back(std::move(part));
     if (dot == std::string_view::npos) return path;
@@ -34,7 +34,7 @@ std::vector<std::string> split_path(std::string_view key) {
   }
 }
 
-Origin argument_origin(std::string text, size_t column) {
+Origin argument_origin(std::string text, std::size_t column) {
   auto source = std::make_shared<Source>();
   source->name = "command line";
   source->text = std::move(text);
@@ -43,7 +43,7 @@ Origin argument_origin(std::string text, size_t column) {
 }
 
 bool is_bool_key(const std::string& dotted) {
-  const size_t dot = dotted.rfind('.');
+  const std::size_t dot = dotted.rfind('.');
   const KeySpec* key = find_key(dot == std::string::npos ? dotted : dotted.substr(dot + 1));
   return key && key->type == KeyType::kBool;
 }
@@ -60,8 +60,8 @@ class ArgumentReader {
     const std::string& argument = arguments_[next_++];
     if (argument.size() > kMaxDocumentBytes) throw invalid("a command-line argument is too long");
     refuse_other_bytes(argument);
-    const size_t dashes = argument.starts_with("--") ? 2 : 0;
-    const size_t equals = argument.find('=');
+    const std::size_t dashes = argument.starts_with("--") ? 2 : 0;
+    const std::size_t equals = argument.find('=');
     std::string key = argument.substr(dashes, equals == std::string::npos ? equals : equals - dashes);
     // Dashes are how flags are spelled, underscores how keys are; names of variables keep theirs.
     if (!key.starts_with("env.")) std::replace(key.begin(), key.end(), '-', '_');
@@ -95,8 +95,8 @@ class ArgumentReader {
 
  private:
   // Often a variable of the shell that is not set.
-  static Error no_value(const std::string& argument, size_t end, size_t dashes, char between) {
-    const std::string key = argument.substr(0, std::min<size_t>(end, 80));
+  static Error no_value(const std::string& argument, std::size_t end, std::size_t dashes, char between) {
+    const std::string key = argument.substr(0, std::min<std::size_t>(end, 80));
     return error_at(argument_origin(argument, dashes), fmt::format("'{}{}' has no value", key, between),
                     fmt::format("write {0}=null to unset it, or {0}='\"\"' for an empty text", key),
                     end - dashes);
@@ -108,8 +108,8 @@ class ArgumentReader {
                    "names of files included: primus keeps them in JSON, which has no other bytes");
   }
 
-  static Setting make(const std::string& shown, size_t key_column, const std::string& key,
-                      const std::string& text, size_t value_column) {
+  static Setting make(const std::string& shown, std::size_t key_column, const std::string& key,
+                      const std::string& text, std::size_t value_column) {
     Setting setting;
     setting.path = split_path(key);
     setting.key_origin = argument_origin(shown, key_column);
@@ -117,7 +117,7 @@ class ArgumentReader {
     value_origin.column = static_cast<int>(value_column) + 1;
     const bool empty_part = std::any_of(setting.path.begin(), setting.path.end(),
                                         [](const std::string& part) { return part.empty(); });
-    if (empty_part || setting.path.size() > static_cast<size_t>(kMaxDepth)) {
+    if (empty_part || setting.path.size() > static_cast<std::size_t>(kMaxDepth)) {
       throw error_at(setting.key_origin, fmt::format("'{}' is no key", key.substr(0, 80)),
                      "settings are key=value, --key value or --flag");
     }
@@ -126,17 +126,17 @@ class ArgumentReader {
   }
 
   std::span<const std::string> arguments_;
-  size_t next_ = 0;
+  std::size_t next_ = 0;
 };
 
 // Puts `setting` into `root` under `path`, which ends as the setting's own path does.
 void place(Value& root, const Setting& setting, std::span<const std::string> path) {
   Value nested = setting.value;
-  size_t left = setting.path.size();  // of the parts as they were written
-  for (size_t i = path.size(); i-- > 0;) {
+  std::size_t left = setting.path.size();  // of the parts as they were written
+  for (std::size_t i = path.size(); i-- > 0;) {
     if (left > 0) --left;
     Origin origin = setting.key_origin;
-    for (size_t before = 0; before < left; ++before) {
+    for (std::size_t before = 0; before < left; ++before) {
       origin.column += static_cast<int>(setting.path[before].size()) + 1;
     }
     Value map;
@@ -151,7 +151,7 @@ void place(Value& root, const Setting& setting, std::span<const std::string> pat
 // The setting itself, as it was typed.
 std::string typed_value(const Setting& setting) {
   const std::string& text = setting.key_origin.source->text;
-  return text.substr(static_cast<size_t>(setting.value.origin.column) - 1);
+  return text.substr(static_cast<std::size_t>(setting.value.origin.column) - 1);
 }
 
 // Settings that stand in other words for what was said before.

@@ -14,10 +14,10 @@ ErrorKind kind_of(const std::vector<Error>& problems) {
   return all_unsupported ? ErrorKind::kUnsupported : ErrorKind::kInvalid;
 }
 
-std::string listed(const std::vector<Error>& problems, size_t count) {
+std::string listed(const std::vector<Error>& problems, std::size_t count) {
   std::string list;
-  const size_t shown = std::min(problems.size(), Problems::kMaxShown);
-  for (size_t i = 0; i < shown; ++i) {
+  const std::size_t shown = std::min(problems.size(), Problems::kMaxShown);
+  for (std::size_t i = 0; i < shown; ++i) {
     if (i > 0) list += "\n";
     list += problems[i].render();
   }
@@ -27,7 +27,7 @@ std::string listed(const std::vector<Error>& problems, size_t count) {
 
 }  // namespace
 
-SeveralProblems::SeveralProblems(std::vector<Error> problems, size_t count)
+SeveralProblems::SeveralProblems(std::vector<Error> problems, std::size_t count)
     : Error(kind_of(problems), fmt::format("the settings have {} problems", count)),
       problems_(std::move(problems)),
       count_(count) {

@@ -13,20 +13,20 @@ namespace primus::config {
 class SeveralProblems : public Error {
  public:
   // `problems`: at least two, the first of `count` found.
-  SeveralProblems(std::vector<Error> problems, size_t count);
+  SeveralProblems(std::vector<Error> problems, std::size_t count);
   const std::vector<Error>& problems() const { return problems_; }
-  size_t count() const { return count_; }
+  std::size_t count() const { return count_; }
 
  private:
   std::vector<Error> problems_;
-  size_t count_;
+  std::size_t count_;
 };
 
 class Problems {
  public:
-  static constexpr size_t kMaxShown = 20;
+  static constexpr std::size_t kMaxShown = 20;
   // What programs get. Each costs time to explain, and a file may have thousands.
-  static constexpr size_t kMaxKept = 256;
+  static constexpr std::size_t kMaxKept = 256;
 
   // Runs `check`; an Error it throws is kept.
   template <class Check>
@@ -50,7 +50,7 @@ class Problems {
 
  private:
   std::vector<Error> problems_;
-  size_t count_ = 0;
+  std::size_t count_ = 0;
 };
 
 }  // namespace primus::config

@@ -14,7 +14,7 @@ namespace {
 
 // The tokens of a document are bounded by the characters that can start or separate one, so that a parser's
 // queue cannot outgrow its input (yaml-cpp holds everything from an open bracket on).
-constexpr size_t kMaxTokens = 3 * kMaxValues;
+constexpr std::size_t kMaxTokens = 3 * kMaxValues;
 
 bool is_toml(const std::string& name) {
   return name.size() >= 5 && name.compare(name.size() - 5, 5, ".toml") == 0;
@@ -34,7 +34,7 @@ std::string read_file(const std::filesystem::path& path) {
   }
   std::string text;
   char block[65536];
-  while (const size_t n = std::fread(block, 1, sizeof block, file.get())) {
+  while (const std::size_t n = std::fread(block, 1, sizeof block, file.get())) {
     text.append(block, n);
     if (text.size() > kMaxDocumentBytes) break;
   }
@@ -52,9 +52,9 @@ void check_text(const std::shared_ptr<const Source>& source) {
                    "is it an experiment? data goes into files of its own");
   }
   int line = 1;
-  const size_t valid = unicode::valid_prefix(text);
-  size_t line_begin = 0, tokens = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
+  const std::size_t valid = unicode::valid_prefix(text);
+  std::size_t line_begin = 0, tokens = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     const Origin here{source, line, static_cast<int>(i - line_begin) + 1, {}};
     if (i == valid)

@@ -13,10 +13,10 @@
 
 namespace primus::config {
 
-inline constexpr size_t kMaxDocumentBytes = 1u << 20;
+inline constexpr std::size_t kMaxDocumentBytes = 1u << 20;
 inline constexpr int kMaxDepth = 64;
-inline constexpr size_t kMaxValues = 65536;
-inline constexpr size_t kMaxMembers = 4096;  // keys of one map
+inline constexpr std::size_t kMaxValues = 65536;
+inline constexpr std::size_t kMaxMembers = 4096;  // keys of one map
 
 // The next step where one of these is exceeded.
 inline constexpr const char* kTooMuchHint = "settings are small: is it an experiment?";

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kLineWidth = 118;  // of the lists in docs/config.md
+constexpr std::size_t kLineWidth = 118;  // of the lists in docs/config.md
 
 // Text with a variable in it fits every type, and null unsets every key.
 constexpr std::string_view kVariablePattern = "\\$\\{[A-Za-z_][A-Za-z0-9_.-]*(:[^}]*)?\\}";

@@ -123,7 +123,7 @@ class Prescan {
 
   std::shared_ptr<const Source> source_;
   std::string_view text_;
-  size_t at_ = 0, line_begin_ = 0;
+  std::size_t at_ = 0, line_begin_ = 0;
   int line_ = 1;
 };
 
@@ -194,7 +194,7 @@ class Converter {
   }
 
   std::shared_ptr<const Source> source_;
-  size_t count_ = 0;
+  std::size_t count_ = 0;
 };
 
 bool passes_assertions(std::string_view text) {
@@ -210,11 +210,11 @@ bool passes_assertions(std::string_view text) {
 // The first line at which toml++ fails an assertion: it reads from the beginning, so all longer texts fail
 // too.
 int line_of_assertion(std::string_view text) {
-  std::vector<size_t> ends;
-  for (size_t at = text.find('\n'); at != std::string_view::npos; at = text.find('\n', at + 1))
+  std::vector<std::size_t> ends;
+  for (std::size_t at = text.find('\n'); at != std::string_view::npos; at = text.find('\n', at + 1))
     ends.push_back(at + 1);
-  const auto first = std::partition_point(ends.begin(), ends.end(),
-                                          [&](size_t end) { return passes_assertions(text.substr(0, end)); });
+  const auto first = std::partition_point(
+      ends.begin(), ends.end(), [&](std::size_t end) { return passes_assertions(text.substr(0, end)); });
   return static_cast<int>(first - ends.begin()) + 1;
 }
 

@@ -21,12 +21,12 @@ struct TrainerConfig {
 #undef GROUP
 
   // Microbatches in one optimizer step of one rank. Needs micro_batch_size > 0.
-  int64_t num_microbatches(int64_t data_parallel_size = 1) const {
+  std::int64_t num_microbatches(std::int64_t data_parallel_size = 1) const {
     return global_batch_size / (micro_batch_size * data_parallel_size);
   }
   // Rows of the embedding: `vocabulary` rounded up to make_vocab_size_divisible_by.
-  int64_t padded_vocab_size(int64_t vocabulary) const {
-    const int64_t unit = make_vocab_size_divisible_by;
+  std::int64_t padded_vocab_size(std::int64_t vocabulary) const {
+    const std::int64_t unit = make_vocab_size_divisible_by;
     return (vocabulary + unit - 1) / unit * unit;
   }
 

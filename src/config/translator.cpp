@@ -11,7 +11,7 @@ namespace {
 Value number(double value, const Origin& origin) {
   // Steps and sizes are whole.
   if (value == std::floor(value) && std::abs(value) < 1e15)
-    return plain_scalar(fmt::format("{}", static_cast<int64_t>(value)), origin);
+    return plain_scalar(fmt::format("{}", static_cast<std::int64_t>(value)), origin);
   return plain_scalar(fmt::format("{}", value), origin);
 }
 
@@ -36,7 +36,8 @@ Value text_value(std::string_view word, const Origin& origin) {
   return value;
 }
 
-Translator::Translator(const BackendFields& fields, const Value& settings, int64_t ranks, Problems& problems)
+Translator::Translator(const BackendFields& fields, const Value& settings, std::int64_t ranks,
+                       Problems& problems)
     : fields_(fields),
       settings_(settings),
       ranks_(ranks),

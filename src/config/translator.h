@@ -16,7 +16,7 @@ namespace primus::config {
 class Translator {
  public:
   // `ranks` of the job, where batches or parallel sizes follow from them.
-  Translator(const BackendFields& fields, const Value& settings, int64_t ranks, Problems& problems);
+  Translator(const BackendFields& fields, const Value& settings, std::int64_t ranks, Problems& problems);
   virtual ~Translator() = default;
   Translator(const Translator&) = delete;
   Translator& operator=(const Translator&) = delete;
@@ -62,7 +62,7 @@ class Translator {
 
   const BackendFields& fields_;
   const Value& settings_;
-  int64_t ranks_;
+  std::int64_t ranks_;
   Problems& problems_;
   std::string title_;
   Translation result_;

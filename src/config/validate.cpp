@@ -18,8 +18,8 @@ namespace primus::config {
 namespace {
 
 // Widths of the query projection beyond this would overflow sizes further down.
-constexpr int64_t kMaxAttentionWidth = 1 << 22;
-constexpr int64_t kMaxHeadWidth = 1 << 14;  // that of the key kv_channels
+constexpr std::int64_t kMaxAttentionWidth = 1 << 22;
+constexpr std::int64_t kMaxHeadWidth = 1 << 14;  // that of the key kv_channels
 
 class Validator {
  public:
@@ -64,7 +64,7 @@ class Validator {
   bool is_set(std::string_view key) const { return experiment_.provenance_of(key).layer > Layer::kDerived; }
 
   void batches() {
-    const int64_t micro = config_.micro_batch_size, global = config_.global_batch_size;
+    const std::int64_t micro = config_.micro_batch_size, global = config_.global_batch_size;
     if (global % micro != 0) {
       refuse({"global_batch_size", "micro_batch_size"},
              fmt::format("global_batch_size ({}) is not a multiple of micro_batch_size ({})", global, micro),
@@ -156,7 +156,7 @@ class Validator {
   }
 
   void stages() {
-    const int64_t parts = config_.pipeline_model_parallel_size, layers = config_.num_layers;
+    const std::int64_t parts = config_.pipeline_model_parallel_size, layers = config_.num_layers;
     if (experiment_.framework != "native" || parts <= 1 || layers < parts || layers % parts == 0) return;
     if (config_.pipeline_model_parallel_layout || config_.decoder_first_pipeline_num_layers ||
         config_.decoder_last_pipeline_num_layers || config_.account_for_embedding_in_pipeline_split ||
@@ -201,7 +201,7 @@ class Validator {
   }
 
   void attention() {
-    const int64_t heads = config_.num_attention_heads, groups = config_.num_query_groups;
+    const std::int64_t heads = config_.num_attention_heads, groups = config_.num_query_groups;
     if (heads == 0 || config_.hidden_size == 0) return;  // reported as missing
     if (!is_set("kv_channels") && config_.kv_channels > kMaxHeadWidth) {
       refuse({"num_attention_heads", "hidden_size"},
@@ -383,7 +383,7 @@ class Validator {
                        c.profile_step_start, c.train_iters));
     }
     for (const std::string& rank : c.profile_ranks) {
-      int64_t number = 0;
+      std::int64_t number = 0;
       const auto [end, failure] = std::from_chars(rank.data(), rank.data() + rank.size(), number);
       const bool good = failure == std::errc() && end == rank.data() + rank.size() && number >= 0;
       const bool native = experiment_.framework == "native";
@@ -458,8 +458,8 @@ class Validator {
     const std::string_view text = *config_.split;
     double sum = 0;
     int shares = 0;
-    for (size_t begin = 0; begin <= text.size();) {
-      const size_t end = std::min(text.find(',', begin), text.size());
+    for (std::size_t begin = 0; begin <= text.size();) {
+      const std::size_t end = std::min(text.find(',', begin), text.size());
       std::string_view share = text.substr(begin, end - begin);
       while (!share.empty() && share.front() == ' ') share.remove_prefix(1);
       while (!share.empty() && share.back() == ' ') share.remove_suffix(1);
@@ -565,9 +565,9 @@ void derive(TrainerConfig& config) {
   fill(c.max_position_embeddings, c.seq_length);
   fill(c.num_query_groups, c.num_attention_heads);
   if (c.num_attention_heads > 0) fill(c.kv_channels, c.hidden_size / c.num_attention_heads);
-  if (c.hidden_size > 0) fill(c.ffn_hidden_size, std::max<int64_t>(64, c.hidden_size * 8 / 3 / 64 * 64));
+  if (c.hidden_size > 0) fill(c.ffn_hidden_size, std::max<std::int64_t>(64, c.hidden_size * 8 / 3 / 64 * 64));
   if (c.train_tokens) {
-    const int64_t per_step = c.global_batch_size * c.seq_length;
+    const std::int64_t per_step = c.global_batch_size * c.seq_length;
     c.train_iters = *c.train_tokens / per_step + (*c.train_tokens % per_step != 0);
   }
   fill(c.lr_decay_iters, c.train_iters);
@@ -602,7 +602,7 @@ void derive(TrainerConfig& config) {
                                          : latent                        ? 4096
                                          : c.rope_scaling_type == "none"
                                              ? c.max_position_embeddings
-                                             : std::max<int64_t>(1, std::llround(stretched));
+                                             : std::max<std::int64_t>(1, std::llround(stretched));
   }
 }
 

@@ -12,10 +12,10 @@
 namespace primus::config {
 namespace {
 
-constexpr size_t kSnippetWidth = 100;  // characters of a long line shown around the caret
+constexpr std::size_t kSnippetWidth = 100;  // characters of a long line shown around the caret
 
 std::string_view line_of(const std::string& text, int line) {
-  size_t begin = 0;
+  std::size_t begin = 0;
   for (int i = 1; i < line; ++i) {
     begin = text.find('\n', begin);
     if (begin == std::string::npos) return {};
@@ -29,13 +29,13 @@ std::string_view line_of(const std::string& text, int line) {
 
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-size_t count_characters(std::string_view text) {
-  return text.size() - static_cast<size_t>(std::count_if(text.begin(), text.end(), is_continuation));
+std::size_t count_characters(std::string_view text) {
+  return text.size() - static_cast<std::size_t>(std::count_if(text.begin(), text.end(), is_continuation));
 }
 
 // Bytes taken by the first `characters` characters.
-size_t bytes_of(std::string_view text, size_t characters) {
-  size_t i = 0;
+std::size_t bytes_of(std::string_view text, std::size_t characters) {
+  std::size_t i = 0;
   while (i < text.size() && (characters > 0 || is_continuation(text[i]))) {
     if (!is_continuation(text[i])) --characters;
     ++i;
@@ -44,8 +44,8 @@ size_t bytes_of(std::string_view text, size_t characters) {
 }
 
 // 1-based, in characters.
-size_t character_column(const Origin& origin, std::string_view line) {
-  const auto column = static_cast<size_t>(std::max(origin.column, 1));
+std::size_t character_column(const Origin& origin, std::string_view line) {
+  const auto column = static_cast<std::size_t>(std::max(origin.column, 1));
   if (!origin.source->columns_in_bytes) return column;
   return count_characters(line.substr(0, column - 1)) + 1;
 }
@@ -53,7 +53,7 @@ size_t character_column(const Origin& origin, std::string_view line) {
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Digits with single underscores between them; appended to `out` without the underscores.
-size_t take_digits(std::string_view text, size_t i, std::string& out) {
+std::size_t take_digits(std::string_view text, std::size_t i, std::string& out) {
   while (i < text.size()) {
     if (is_digit(text[i])) {
       out.push_back(text[i]);
@@ -69,14 +69,14 @@ size_t take_digits(std::string_view text, size_t i, std::string& out) {
 // Reads [-+]?digits[.digits][e[-+]digits] (YAML 1.2 core, with digit separators) into `value`.
 bool parse_number(std::string_view text, Value& value) {
   std::string clean;
-  size_t i = 0;
+  std::size_t i = 0;
   if (i < text.size() && (text[i] == '-' || text[i] == '+')) {
     if (text[i] == '-') clean.push_back('-');
     ++i;
   }
-  const size_t sign = clean.size();
+  const std::size_t sign = clean.size();
   i = take_digits(text, i, clean);
-  size_t digits = clean.size() - sign;
+  std::size_t digits = clean.size() - sign;
   // 007 is octal in YAML 1.1 and decimal in YAML 1.2: neither.
   if (digits > 1 && clean[sign] == '0') return false;
   bool integer = true;
@@ -84,7 +84,7 @@ bool parse_number(std::string_view text, Value& value) {
     integer = false;
     if (digits == 0) clean.push_back('0');
     clean.push_back('.');
-    const size_t before = clean.size();
+    const std::size_t before = clean.size();
     i = take_digits(text, i + 1, clean);
     digits += clean.size() - before;
     if (clean.size() == before) clean.push_back('0');
@@ -95,7 +95,7 @@ bool parse_number(std::string_view text, Value& value) {
     clean.push_back('e');
     ++i;
     if (i < text.size() && (text[i] == '-' || text[i] == '+')) clean.push_back(text[i++]);
-    const size_t before = clean.size();
+    const std::size_t before = clean.size();
     i = take_digits(text, i, clean);
     if (clean.size() == before) return false;
   }
@@ -115,7 +115,7 @@ bool parse_number(std::string_view text, Value& value) {
   if (error == std::errc::result_out_of_range) {
     // from_chars leaves the value alone here; whether it was too large or too small, the range check must see
     // it.
-    const size_t exponent = clean.find("e-");
+    const std::size_t exponent = clean.find("e-");
     value.real = exponent == std::string::npos ? HUGE_VAL : 0.0;
   }
   value.kind = Value::Kind::kFloat;
@@ -151,19 +151,19 @@ std::string Origin::describe() const {
   return variable.empty() ? location() : location() + " (environment " + variable + ")";
 }
 
-std::string Origin::snippet(size_t length) const {
+std::string Origin::snippet(std::size_t length) const {
   if (!source || line < 1) return {};
   const std::string_view whole = line_of(source->text, line);
-  size_t indent = std::min(character_column(*this, whole) - 1, count_characters(whole));
+  std::size_t indent = std::min(character_column(*this, whole) - 1, count_characters(whole));
   std::string_view shown = whole;
   std::string_view lead, tail;
   if (indent > kSnippetWidth * 3 / 4) {
-    const size_t skip = indent - kSnippetWidth / 2;
+    const std::size_t skip = indent - kSnippetWidth / 2;
     shown.remove_prefix(bytes_of(shown, skip));
     indent -= skip;
     lead = "...";
   }
-  if (const size_t keep = bytes_of(shown, kSnippetWidth); keep < shown.size()) {
+  if (const std::size_t keep = bytes_of(shown, kSnippetWidth); keep < shown.size()) {
     shown = shown.substr(0, keep);
     tail = "...";
   }
@@ -171,13 +171,13 @@ std::string Origin::snippet(size_t length) const {
   for (char& c : line_text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
   }
-  const size_t room = count_characters(shown) > indent ? count_characters(shown) - indent : 1;
+  const std::size_t room = count_characters(shown) > indent ? count_characters(shown) - indent : 1;
   const std::string number = source->is_file ? std::to_string(line) : std::string();
   return fmt::format(" {} | {}{}{}\n {:{}} | {:{}}{}", number, lead, line_text, tail, "", number.size(), "",
-                     lead.size() + indent, std::string(std::clamp<size_t>(length, 1, room), '^'));
+                     lead.size() + indent, std::string(std::clamp<std::size_t>(length, 1, room), '^'));
 }
 
-Error error_at(const Origin& origin, std::string what, std::string hint, size_t length) {
+Error error_at(const Origin& origin, std::string what, std::string hint, std::size_t length) {
   std::ranges::replace(what, '\0', ' ');  // as show() does: it would end the message
   Error error = invalid(std::move(what), std::move(hint));
   error.at(origin.location(), origin.snippet(length));
@@ -228,7 +228,7 @@ std::string_view Value::kind_name() const {
 }
 
 std::string Value::show() const {
-  constexpr size_t kLongest = 40;
+  constexpr std::size_t kLongest = 40;
   if (kind == Kind::kNull) return "null";
   if (!is_scalar()) return std::string(kind_name());
   std::string shown = text.substr(0, bytes_of(text, kLongest));
@@ -239,7 +239,7 @@ std::string Value::show() const {
   return kind == Kind::kString ? "'" + shown + "'" : shown;
 }
 
-size_t Value::width() const {
+std::size_t Value::width() const {
   if (!is_scalar() || text.find('\n') != std::string::npos) return 1;
   return count_characters(text) + (quoted ? 2 : 0);
 }

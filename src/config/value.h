@@ -33,21 +33,21 @@ struct Origin {
   // "exp.yaml:12:5" or "command line", without the variable.
   std::string location() const;
   // The line with a caret below the place, `length` characters wide; empty when there is no line to show.
-  std::string snippet(size_t length = 1) const;
+  std::string snippet(std::size_t length = 1) const;
 };
 
 // An Error of kind kInvalid at `origin`.
-Error error_at(const Origin& origin, std::string what, std::string hint = {}, size_t length = 1);
+Error error_at(const Origin& origin, std::string what, std::string hint = {}, std::size_t length = 1);
 
 struct Member;
 
 struct Value {
-  enum class Kind : uint8_t { kNull, kBool, kInt, kFloat, kString, kList, kMap };
+  enum class Kind : std::uint8_t { kNull, kBool, kInt, kFloat, kString, kList, kMap };
 
   Kind kind = Kind::kNull;
   bool boolean = false;
   bool quoted = false;  // a string written in quotes: never taken for a number
-  int64_t integer = 0;
+  std::int64_t integer = 0;
   double real = 0;              // also set for kInt
   std::string text;             // kString: the string; other scalars: as written
   std::vector<Value> items;     // kList
@@ -69,7 +69,7 @@ struct Value {
   // As written, on one line and shortened to about 40 characters: for messages.
   std::string show() const;
   // Width of the caret below it.
-  size_t width() const;
+  std::size_t width() const;
 };
 
 struct Member {

@@ -10,19 +10,19 @@ namespace primus::config {
 namespace {
 
 struct Line {
-  size_t indent = 0;           // of what it says; after "- ", of what follows
-  std::vector<size_t> dashes;  // columns of the "- " before it
-  bool has_key = false;        // "key:" or "key: value"
-  bool has_value = false;      // on the same line
-  bool opens_text = false;     // the value is | or >: a block of text follows
-  bool opens_quote = false;    // the value begins with a quote that does not end on this line
-  bool in_brackets = false;    // ends inside of [ ] or { }: what follows is free
+  std::size_t indent = 0;           // of what it says; after "- ", of what follows
+  std::vector<std::size_t> dashes;  // columns of the "- " before it
+  bool has_key = false;             // "key:" or "key: value"
+  bool has_value = false;           // on the same line
+  bool opens_text = false;          // the value is | or >: a block of text follows
+  bool opens_quote = false;         // the value begins with a quote that does not end on this line
+  bool in_brackets = false;         // ends inside of [ ] or { }: what follows is free
 };
 
 // Whether `text` has a ": " or ends with ":", outside of quotes and before a comment; where its value begins.
-size_t end_of_key(std::string_view text) {
+std::size_t end_of_key(std::string_view text) {
   char quote = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (quote != 0) {
       if (c == quote) quote = 0;
@@ -45,14 +45,14 @@ std::string_view trimmed(std::string_view text) {
 // `text` is neither blank nor a comment.
 Line parse_line(std::string_view text) {
   Line line;
-  size_t at = std::min(text.find_first_not_of(' '), text.size());
+  std::size_t at = std::min(text.find_first_not_of(' '), text.size());
   while (at + 1 < text.size() && text[at] == '-' && text[at + 1] == ' ') {
     line.dashes.push_back(at);
     at = std::min(text.find_first_not_of(' ', at + 1), text.size());
   }
   line.indent = at;
   const std::string_view said = text.substr(at);
-  const size_t key_end = end_of_key(said);
+  const std::size_t key_end = end_of_key(said);
   line.has_key = key_end != std::string_view::npos;
   std::string_view value = line.has_key ? trimmed(said.substr(key_end)) : std::string_view();
   if (value.starts_with('#')) value = {};
@@ -72,11 +72,11 @@ Line parse_line(std::string_view text) {
 
 // `said` has no colon with a blank behind it.
 std::string hint_without_key(std::string_view said) {
-  const size_t colon = said.find(':');
+  const std::size_t colon = said.find(':');
   if (colon != std::string_view::npos && colon > 0) {
     return fmt::format("put a blank behind the colon: {}: {}", said.substr(0, colon), said.substr(colon + 1));
   }
-  const size_t blank = said.find(' ');
+  const std::size_t blank = said.find(' ');
   if (blank == std::string_view::npos) return fmt::format("give it a value: {}: VALUE", said);
   return fmt::format("put a colon behind the key: {}: {}", said.substr(0, blank),
                      trimmed(said.substr(blank)));
@@ -85,18 +85,18 @@ std::string hint_without_key(std::string_view said) {
 }  // namespace
 
 void refuse_bad_line(const std::shared_ptr<const Source>& source, int line) {
-  std::vector<size_t> open;  // indentations that a line may go back to
+  std::vector<std::size_t> open;  // indentations that a line may go back to
   const std::string_view text = source->text;
   int number = 0, last_number = 0;
   Line last;
-  for (size_t begin = 0; begin < text.size() && number < line;) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
+  for (std::size_t begin = 0; begin < text.size() && number < line;) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
     const std::string_view whole = text.substr(begin, end - begin);
     begin = end + 1;
     ++number;
     const std::string_view said = trimmed(whole);
     if (said.empty() || said.starts_with('#') || said.starts_with("---")) continue;
-    const size_t blank = whole.find_first_not_of(" ");
+    const std::size_t blank = whole.find_first_not_of(" ");
     if (blank != std::string_view::npos && whole[blank] == '\t') {
       throw error_at({source, number, static_cast<int>(blank) + 1, {}},
                      "this is not valid YAML: the line is indented with a tab",
@@ -111,7 +111,7 @@ void refuse_bad_line(const std::shared_ptr<const Source>& source, int line) {
       throw error_at({source, number, static_cast<int>(now.indent) + 1, {}},
                      "this is not valid YAML: the line is no 'key: value'", hint_without_key(said));
     }
-    const size_t begins = now.dashes.empty() ? now.indent : now.dashes.front();
+    const std::size_t begins = now.dashes.empty() ? now.indent : now.dashes.front();
     const Origin here{source, number, static_cast<int>(begins) + 1, {}};
     if (!open.empty()) {
       const bool deeper = begins > open.back();
@@ -133,7 +133,7 @@ void refuse_bad_line(const std::shared_ptr<const Source>& source, int line) {
       }
     }
     if (open.empty() || open.back() < begins) open.push_back(begins);
-    for (size_t dash : now.dashes) {
+    for (std::size_t dash : now.dashes) {
       if (open.back() < dash) open.push_back(dash);
     }
     if (open.back() < now.indent) open.push_back(now.indent);

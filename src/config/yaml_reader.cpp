@@ -24,7 +24,7 @@ namespace {
 
 // What a tree takes when it is copied.
 struct TreeSize {
-  size_t values = 0, bytes = 0;
+  std::size_t values = 0, bytes = 0;
   int depth = 0;
 };
 
@@ -115,7 +115,7 @@ class TreeBuilder : public YAML::EventHandler {
       return begin_key(value.text, false, origin);
     }
     const TreeSize size = size_of(value);
-    if (static_cast<size_t>(size.depth) + stack_.size() > static_cast<size_t>(kMaxDepth)) {
+    if (static_cast<std::size_t>(size.depth) + stack_.size() > static_cast<std::size_t>(kMaxDepth)) {
       throw error_at(origin, fmt::format("nested more than {} levels deep", kMaxDepth),
                      "use fewer aliases within aliases");
     }
@@ -150,7 +150,7 @@ class TreeBuilder : public YAML::EventHandler {
     }
     Value value;
     if (quoted) {
-      refuse_open_quote(static_cast<size_t>(mark.pos), origin);
+      refuse_open_quote(static_cast<std::size_t>(mark.pos), origin);
       value.kind = Value::Kind::kString;
       value.quoted = true;
       value.text = text;
@@ -254,12 +254,12 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   // yaml-cpp takes the end of the file for a missing closing quote, and everything before it for the text.
-  void refuse_open_quote(size_t position, const Origin& origin) const {
+  void refuse_open_quote(std::size_t position, const Origin& origin) const {
     const std::string_view text = source_->text;
     if (position >= text.size() || (text[position] != '"' && text[position] != '\''))
       return;  // a block of text
     const char quote = text[position];
-    for (size_t i = position + 1; i < text.size(); ++i) {
+    for (std::size_t i = position + 1; i < text.size(); ++i) {
       if (quote == '"' && text[i] == '\\')
         ++i;
       else if (text[i] == quote && quote == '\'' && i + 1 < text.size() && text[i + 1] == quote)
@@ -277,7 +277,7 @@ class TreeBuilder : public YAML::EventHandler {
     for (const Member& member : map.members) order.push_back(&member);
     std::stable_sort(order.begin(), order.end(),
                      [](const Member* a, const Member* b) { return a->key < b->key; });
-    for (size_t i = 1; i < order.size(); ++i) {
+    for (std::size_t i = 1; i < order.size(); ++i) {
       if (order[i]->key != order[i - 1]->key) continue;
       throw error_at(order[i]->origin,
                      fmt::format("key '{}' is given twice, first on line {}", order[i]->key.substr(0, 80),
@@ -288,7 +288,7 @@ class TreeBuilder : public YAML::EventHandler {
 
   void open(Value::Kind kind, const std::string& tag, const Origin& origin, YAML::anchor_t anchor) {
     refuse_tag(tag, origin);
-    if (stack_.size() >= static_cast<size_t>(kMaxDepth)) {
+    if (stack_.size() >= static_cast<std::size_t>(kMaxDepth)) {
       throw error_at(origin, fmt::format("nested more than {} levels deep", kMaxDepth), kTooMuchHint);
     }
     if (awaiting_key()) {
@@ -340,9 +340,9 @@ class TreeBuilder : public YAML::EventHandler {
   Value root_;
   bool has_root_ = false;
   int documents_ = 0;
-  size_t count_ = 0;
+  std::size_t count_ = 0;
   std::map<YAML::anchor_t, Value> anchors_;
-  size_t copied_bytes_ = 0;  // of text, by aliases
+  std::size_t copied_bytes_ = 0;  // of text, by aliases
 };
 
 Value parse(const std::shared_ptr<const Source>& source, const Origin* fixed) {

@@ -18,18 +18,18 @@ namespace {
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Length of the prefix without quotes, backslashes and control characters: eight bytes at a time.
-size_t plain_prefix(const char* p, size_t size) {
-  size_t i = 0;
-  constexpr uint64_t kOnes = 0x0101010101010101u;
-  constexpr uint64_t kHighs = 0x8080808080808080u;
+std::size_t plain_prefix(const char* p, std::size_t size) {
+  std::size_t i = 0;
+  constexpr std::uint64_t kOnes = 0x0101010101010101u;
+  constexpr std::uint64_t kHighs = 0x8080808080808080u;
   for (; i + 8 <= size; i += 8) {
-    uint64_t word;
+    std::uint64_t word;
     std::memcpy(&word, p + i, 8);
-    const auto zero_bytes = [](uint64_t w) { return (w - kOnes) & ~w & kHighs; };
-    const uint64_t stops = zero_bytes(word ^ kOnes * '"') | zero_bytes(word ^ kOnes * '\\') |
-                           ((word - kOnes * 0x20) & ~word & kHighs);
+    const auto zero_bytes = [](std::uint64_t w) { return (w - kOnes) & ~w & kHighs; };
+    const std::uint64_t stops = zero_bytes(word ^ kOnes * '"') | zero_bytes(word ^ kOnes * '\\') |
+                                ((word - kOnes * 0x20) & ~word & kHighs);
     // The lowest set bit is exact; borrows can only disturb those above it.
-    if (stops != 0) return i + static_cast<size_t>(std::countr_zero(stops)) / 8;
+    if (stops != 0) return i + static_cast<std::size_t>(std::countr_zero(stops)) / 8;
   }
   while (i < size && p[i] != '"' && p[i] != '\\' && static_cast<unsigned char>(p[i]) >= 0x20) ++i;
   return i;
@@ -37,14 +37,14 @@ size_t plain_prefix(const char* p, size_t size) {
 
 }  // namespace
 
-std::string JsonReader::place(size_t at) const {
+std::string JsonReader::place(std::size_t at) const {
   const std::string_view before = text_.substr(0, std::min(at, text_.size()));
-  const int64_t line = options_.first_line + std::count(before.begin(), before.end(), '\n');
-  const size_t line_start = before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
+  const std::int64_t line = options_.first_line + std::count(before.begin(), before.end(), '\n');
+  const std::size_t line_start = before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
   return fmt::format("{}:{}:{}", name_, line, at - line_start + 1);
 }
 
-void JsonReader::fail_at(std::string_view what, size_t at) const {
+void JsonReader::fail_at(std::string_view what, std::size_t at) const {
   throw invalid(fmt::format("broken JSON: {}", what), std::string(options_.hint)).at(place(at));
 }
 
@@ -94,10 +94,10 @@ void JsonReader::require(Kind kind, std::string_view what, std::string_view key)
                                          "a number",  "a truth value", "null"};
   const Kind found = peek();
   if (found == kind) return;
-  const size_t start = at_;
+  const std::size_t start = at_;
   skip();  // where that is broken, it says so
   throw invalid(fmt::format("{}{} is {}, not {}", what, key.empty() ? "" : fmt::format(" '{}'", key),
-                            kNames[static_cast<size_t>(found)], kNames[static_cast<size_t>(kind)]),
+                            kNames[static_cast<std::size_t>(found)], kNames[static_cast<std::size_t>(kind)]),
                 std::string(options_.hint))
       .at(place(start));
 }
@@ -154,12 +154,12 @@ std::string JsonReader::read_string() {
   return out;
 }
 
-void JsonReader::scan_string(std::string* out, size_t limit) {
-  const size_t start = at_++;
+void JsonReader::scan_string(std::string* out, std::size_t limit) {
+  const std::size_t start = at_++;
   while (true) {
-    const size_t plain = plain_prefix(text_.data() + at_, text_.size() - at_);
+    const std::size_t plain = plain_prefix(text_.data() + at_, text_.size() - at_);
     const std::string_view part = text_.substr(at_, plain);
-    const size_t valid = unicode::valid_prefix(part);
+    const std::size_t valid = unicode::valid_prefix(part);
     if (valid != part.size()) fail_at("a string with bytes that are not UTF-8", at_ + valid);
     if (out != nullptr) out->append(part);
     at_ += plain;
@@ -174,7 +174,7 @@ void JsonReader::scan_string(std::string* out, size_t limit) {
 
 void JsonReader::append_escape(std::string* out) {
   if (at_ == text_.size()) fail("a string without its closing quote");
-  const size_t start = at_ - 1;
+  const std::size_t start = at_ - 1;
   const char escaped = text_[at_++];
   char32_t c;
   switch (escaped) {
@@ -201,7 +201,7 @@ void JsonReader::append_escape(std::string* out) {
     case 'u': {
       c = read_hex4();
       if (c >= 0xD800 && c < 0xDC00 && text_.substr(at_, 2) == "\\u") {
-        const size_t second = at_;
+        const std::size_t second = at_;
         at_ += 2;
         const char32_t low = read_hex4();
         if (low >= 0xDC00 && low < 0xE000) {
@@ -212,7 +212,8 @@ void JsonReader::append_escape(std::string* out) {
       }
       if (c >= 0xD800 && c < 0xE000) {
         if (out == nullptr && options_.python) return;
-        fail_at(fmt::format("\\u{:04x} is half of a surrogate pair, which is no text", uint32_t{c}), start);
+        fail_at(fmt::format("\\u{:04x} is half of a surrogate pair, which is no text", std::uint32_t{c}),
+                start);
       }
       break;
     }
@@ -222,8 +223,8 @@ void JsonReader::append_escape(std::string* out) {
   if (out != nullptr) unicode::append(c, *out);
 }
 
-uint32_t JsonReader::read_hex4() {
-  uint32_t value = 0;
+std::uint32_t JsonReader::read_hex4() {
+  std::uint32_t value = 0;
   const std::string_view digits = text_.substr(std::min(at_, text_.size()), 4);
   const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
   if (digits.size() != 4 || result.ec != std::errc() || result.ptr != digits.data() + 4) {
@@ -235,20 +236,20 @@ uint32_t JsonReader::read_hex4() {
 
 std::string_view JsonReader::scan_number() {
   next_character();
-  const size_t start = at_;
+  const std::size_t start = at_;
   for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
     if (!options_.python || !text_.substr(at_).starts_with(word)) continue;
     at_ += word.size();
     return text_.substr(start, word.size());
   }
   const auto digits = [this] {
-    const size_t before = at_;
+    const std::size_t before = at_;
     while (at_ < text_.size() && is_digit(text_[at_])) ++at_;
     return at_ - before;
   };
   if (text_.substr(at_).starts_with('-')) ++at_;
   const bool zero = text_.substr(at_).starts_with('0');
-  const size_t whole = digits();
+  const std::size_t whole = digits();
   if (whole == 0 || (zero && whole > 1)) fail_at("not a number", start);
   if (text_.substr(at_).starts_with('.')) {
     ++at_;
@@ -265,7 +266,7 @@ std::string_view JsonReader::scan_number() {
 template <typename Integer>
 Integer JsonReader::read_whole(std::string_view what) {
   if (peek() != Kind::kNumber) fail("a number should stand here");
-  const size_t start = at_;
+  const std::size_t start = at_;
   const std::string_view digits = scan_number();
   Integer value = 0;
   const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value);
@@ -273,23 +274,23 @@ Integer JsonReader::read_whole(std::string_view what) {
   return value;
 }
 
-int64_t JsonReader::read_int() {
-  return read_whole<int64_t>("an integer between -2^63 and 2^63 - 1 should stand here");
+std::int64_t JsonReader::read_int() {
+  return read_whole<std::int64_t>("an integer between -2^63 and 2^63 - 1 should stand here");
 }
 
-uint64_t JsonReader::read_unsigned() {
-  return read_whole<uint64_t>("a whole number from 0 to below 2^64 should stand here");
+std::uint64_t JsonReader::read_unsigned() {
+  return read_whole<std::uint64_t>("a whole number from 0 to below 2^64 should stand here");
 }
 
-int64_t JsonReader::read_size() {
+std::int64_t JsonReader::read_size() {
   constexpr std::string_view kWhat = "a whole number from 0 to below 2^63 should stand here";
   if (peek() == Kind::kNumber && text_[at_] == '-') fail(kWhat);
-  return read_whole<int64_t>(kWhat);
+  return read_whole<std::int64_t>(kWhat);
 }
 
 double JsonReader::read_double() {
   if (peek() != Kind::kNumber) fail("a number should stand here");
-  const size_t start = at_;
+  const std::size_t start = at_;
   const std::string_view digits = scan_number();
   double value = 0;
   const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value);
@@ -317,8 +318,8 @@ bool JsonReader::read_null() {
 
 std::string_view JsonReader::skip() {
   next_character();
-  const size_t start = at_;
-  uint64_t is_object[2] = {};  // one bit per open bracket
+  const std::size_t start = at_;
+  std::uint64_t is_object[2] = {};  // one bit per open bracket
   static_assert(kMaxDepth <= 128);
   const int outer = depth_;
   while (true) {
@@ -337,11 +338,11 @@ std::string_view JsonReader::skip() {
         break;
       case Kind::kObject:
         begin_object();
-        is_object[(depth_ - 1) / 64] |= uint64_t{1} << ((depth_ - 1) % 64);
+        is_object[(depth_ - 1) / 64] |= std::uint64_t{1} << ((depth_ - 1) % 64);
         break;
       case Kind::kArray:
         begin_array();
-        is_object[(depth_ - 1) / 64] &= ~(uint64_t{1} << ((depth_ - 1) % 64));
+        is_object[(depth_ - 1) / 64] &= ~(std::uint64_t{1} << ((depth_ - 1) % 64));
         break;
     }
     // Close what ends here; then either all is passed or another value follows.

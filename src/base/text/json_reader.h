@@ -19,7 +19,7 @@
 namespace primus {
 
 struct JsonReaderOptions {
-  int64_t first_line = 1;  // the number of the text's first line in `name`
+  std::int64_t first_line = 1;  // the number of the text's first line in `name`
   // Also reads what Python's json module writes beyond the standard: NaN and Infinity, and half of a \u
   // surrogate pair, which is no text: it may stand in what is skipped, not in what is read.
   bool python = false;
@@ -66,9 +66,9 @@ class JsonReader {
   // Appends nothing: `out` is replaced.
   void read_string(std::string& out);
   std::string read_string();
-  int64_t read_int();
-  uint64_t read_unsigned();  // no sign, no fraction, no exponent
-  int64_t read_size();       // the same, below 2^63
+  std::int64_t read_int();
+  std::uint64_t read_unsigned();  // no sign, no fraction, no exponent
+  std::int64_t read_size();       // the same, below 2^63
   double read_double();
   bool read_bool();
   bool read_null();  // true, and past it, where the next value is null
@@ -83,22 +83,22 @@ class JsonReader {
   [[noreturn]] void refuse(std::string_view what) const;
 
  private:
-  [[noreturn]] void fail_at(std::string_view what, size_t at) const;
-  std::string place(size_t at) const;  // "name:line:column"
-  char next_character();               // the next that is no blank, not passed; '\0' at the end
+  [[noreturn]] void fail_at(std::string_view what, std::size_t at) const;
+  std::string place(std::size_t at) const;  // "name:line:column"
+  char next_character();                    // the next that is no blank, not passed; '\0' at the end
   void expect(char c, std::string_view what);
   bool next_item(char close);
   std::string_view scan_number();
   template <typename Integer>
   Integer read_whole(std::string_view what);
   // Passes a string, its opening quote being next; appends it to `out` unless that is null.
-  void scan_string(std::string* out, size_t limit = SIZE_MAX);
+  void scan_string(std::string* out, std::size_t limit = SIZE_MAX);
   void append_escape(std::string* out);
-  uint32_t read_hex4();
+  std::uint32_t read_hex4();
 
   std::string_view text_, name_;
   JsonReaderOptions options_;
-  size_t at_ = 0;
+  std::size_t at_ = 0;
   int depth_ = 0;
   bool first_item_ = false;  // just behind an opening bracket
 };

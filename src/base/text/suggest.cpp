@@ -6,35 +6,35 @@
 namespace primus {
 namespace {
 
-constexpr size_t kLongestName = 128;
+constexpr std::size_t kLongestName = 128;
 
 char folded(char c) {
   if (c == '-') return '_';
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 
-size_t shared_prefix(std::string_view a, std::string_view b) {
-  size_t n = 0;
+std::size_t shared_prefix(std::string_view a, std::string_view b) {
+  std::size_t n = 0;
   while (n < a.size() && n < b.size() && folded(a[n]) == folded(b[n])) ++n;
   return n;
 }
 
 // The edit distance when it is at most `limit`, and some number above `limit` otherwise.
-size_t bounded_distance(std::string_view a, std::string_view b, size_t limit) {
+std::size_t bounded_distance(std::string_view a, std::string_view b, std::size_t limit) {
   // Rows of the optimal-string-alignment table: two back (for swaps), one back, current.
-  std::vector<size_t> rows(3 * (b.size() + 1));
-  size_t* before = rows.data();
-  size_t* previous = before + b.size() + 1;
-  size_t* current = previous + b.size() + 1;
-  for (size_t j = 0; j <= b.size(); ++j) previous[j] = j;
-  size_t lowest_before = 0;
-  for (size_t i = 1; i <= a.size(); ++i) {
+  std::vector<std::size_t> rows(3 * (b.size() + 1));
+  std::size_t* before = rows.data();
+  std::size_t* previous = before + b.size() + 1;
+  std::size_t* current = previous + b.size() + 1;
+  for (std::size_t j = 0; j <= b.size(); ++j) previous[j] = j;
+  std::size_t lowest_before = 0;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
     current[0] = i;
-    size_t lowest = i;
+    std::size_t lowest = i;
     const char x = folded(a[i - 1]);
-    for (size_t j = 1; j <= b.size(); ++j) {
+    for (std::size_t j = 1; j <= b.size(); ++j) {
       const char y = folded(b[j - 1]);
-      size_t best = std::min({previous[j] + 1, current[j - 1] + 1, previous[j - 1] + (x == y ? 0 : 1)});
+      std::size_t best = std::min({previous[j] + 1, current[j - 1] + 1, previous[j - 1] + (x == y ? 0 : 1)});
       if (i > 1 && j > 1 && x == folded(b[j - 2]) && folded(a[i - 2]) == y)
         best = std::min(best, before[j - 2] + 1);
       current[j] = best;
@@ -51,19 +51,19 @@ size_t bounded_distance(std::string_view a, std::string_view b, size_t limit) {
 
 }  // namespace
 
-size_t edit_distance(std::string_view a, std::string_view b) {
+std::size_t edit_distance(std::string_view a, std::string_view b) {
   return bounded_distance(a, b, std::max(a.size(), b.size()));
 }
 
 std::string_view closest(std::string_view name, std::span<const std::string_view> candidates) {
   if (name.empty() || name.size() > kLongestName) return {};
   std::string_view best;
-  size_t best_distance = std::max<size_t>(1, name.size() / 3) + 1;
+  std::size_t best_distance = std::max<std::size_t>(1, name.size() / 3) + 1;
   for (std::string_view candidate : candidates) {
-    const size_t gap =
+    const std::size_t gap =
         candidate.size() > name.size() ? candidate.size() - name.size() : name.size() - candidate.size();
     if (gap > best_distance) continue;
-    const size_t distance = bounded_distance(name, candidate, best_distance);
+    const std::size_t distance = bounded_distance(name, candidate, best_distance);
     // Of two equally close names the one that begins alike is more likely meant.
     if (distance < best_distance || (distance == best_distance && !best.empty() &&
                                      shared_prefix(name, candidate) > shared_prefix(name, best))) {
@@ -98,7 +98,7 @@ bool holds(std::string_view whole, std::string_view part) {
 }  // namespace
 
 std::string did_you_mean_option(std::string_view name, std::span<const std::string_view> options) {
-  constexpr size_t kMost = 3;
+  constexpr std::size_t kMost = 3;
   const std::string_view bare = without_dashes(name);
   if (bare.size() < 2 || bare.size() > kLongestName) return {};
   std::vector<std::string_view> meant, names;
@@ -115,7 +115,7 @@ std::string did_you_mean_option(std::string_view name, std::span<const std::stri
   }
   if (meant.empty() || meant.size() > kMost) return {};
   std::string text = "did you mean ";
-  for (size_t i = 0; i < meant.size(); ++i) {
+  for (std::size_t i = 0; i < meant.size(); ++i) {
     const std::string_view before = i == 0 ? "" : i + 1 == meant.size() ? " or " : ", ";
     text += std::string(before) + "'" + std::string(meant[i]) + "'";
   }

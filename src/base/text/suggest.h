@@ -9,7 +9,7 @@ namespace primus {
 
 // Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`, ignoring case and taking '-'
 // for '_'. O(|a| |b|) time.
-size_t edit_distance(std::string_view a, std::string_view b);
+std::size_t edit_distance(std::string_view a, std::string_view b);
 
 // The candidate closest to `name`, or "" when none is close enough to be meant (about one edit per three
 // characters). Names longer than 128 bytes match nothing, which keeps hostile input cheap.

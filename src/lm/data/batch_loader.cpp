@@ -20,7 +20,7 @@ namespace {
 // A microbatch that is being filled, or waits to be taken.
 struct Slot {
   Batch batch;
-  int64_t index = -1;  // of the microbatch it holds
+  std::int64_t index = -1;  // of the microbatch it holds
   bool ready = false;
   std::exception_ptr error;
 };
@@ -29,9 +29,9 @@ struct Slot {
 
 struct BatchLoader::Impl {
   Impl(const Dataset& data, const BatchLoaderOptions& chosen)
-      : dataset(data), options(chosen), slots(static_cast<size_t>(chosen.prefetch) + 1) {
-    const auto rows = static_cast<size_t>(options.micro_batch_size);
-    const auto length = static_cast<size_t>(dataset.seq_length());
+      : dataset(data), options(chosen), slots(static_cast<std::size_t>(chosen.prefetch) + 1) {
+    const auto rows = static_cast<std::size_t>(options.micro_batch_size);
+    const auto length = static_cast<std::size_t>(dataset.seq_length());
     for (Slot& slot : slots) {
       slot.batch.tokens.resize(rows * length);
       slot.batch.labels.resize(rows * length);
@@ -55,27 +55,27 @@ struct BatchLoader::Impl {
     threads.join();
   }
 
-  Slot& slot_of(int64_t index) { return slots[static_cast<size_t>(index) % slots.size()]; }
+  Slot& slot_of(std::int64_t index) { return slots[static_cast<std::size_t>(index) % slots.size()]; }
 
-  int64_t samples_per_microbatch() const { return options.micro_batch_size * options.dp_size; }
+  std::int64_t samples_per_microbatch() const { return options.micro_batch_size * options.dp_size; }
 
-  void fill(int64_t index, Slot& slot) const {
+  void fill(std::int64_t index, Slot& slot) const {
     Batch& batch = slot.batch;
-    const int64_t first = options.consumed_samples + index * samples_per_microbatch() +
-                          options.dp_rank * options.micro_batch_size;
-    const auto length = static_cast<size_t>(dataset.seq_length());
-    std::vector<int32_t> tokens(length + 1);
-    for (int64_t row = 0; row < options.micro_batch_size; ++row) {
-      const int64_t sample = first + row;
+    const std::int64_t first = options.consumed_samples + index * samples_per_microbatch() +
+                               options.dp_rank * options.micro_batch_size;
+    const auto length = static_cast<std::size_t>(dataset.seq_length());
+    std::vector<std::int32_t> tokens(length + 1);
+    for (std::int64_t row = 0; row < options.micro_batch_size; ++row) {
+      const std::int64_t sample = first + row;
       if (sample >= dataset.size()) {
         throw invalid(fmt::format("the data is used up: {} has {} samples, and sample {} was asked for",
                                   dataset.description(), dataset.size(), sample),
                       "train for fewer steps, or give the data set a weight so that it may be repeated");
       }
-      const size_t at = static_cast<size_t>(row) * length;
+      const std::size_t at = static_cast<std::size_t>(row) * length;
       dataset.sample(sample, tokens, std::span(batch.loss_mask).subspan(at, length));
-      std::copy(tokens.begin(), tokens.end() - 1, batch.tokens.begin() + static_cast<ptrdiff_t>(at));
-      std::copy(tokens.begin() + 1, tokens.end(), batch.labels.begin() + static_cast<ptrdiff_t>(at));
+      std::copy(tokens.begin(), tokens.end() - 1, batch.tokens.begin() + static_cast<std::ptrdiff_t>(at));
+      std::copy(tokens.begin() + 1, tokens.end(), batch.labels.begin() + static_cast<std::ptrdiff_t>(at));
     }
     if (dataset.separates_documents()) {
       take_documents(first, batch);
@@ -86,15 +86,15 @@ struct BatchLoader::Impl {
   }
 
   // The learned labels of a mean, over the microbatches that share it.
-  double loss_divisor(int64_t index) const {
+  double loss_divisor(std::int64_t index) const {
     if (options.samples_per_mean == 0) return 0;
-    const int64_t together = options.samples_per_mean / samples_per_microbatch();  // of each rank
+    const std::int64_t together = options.samples_per_mean / samples_per_microbatch();  // of each rank
     const std::lock_guard lock(mean_mutex);
     if (mean_of != index / together) {
       mean_of = index / together;
-      const int64_t begin = options.consumed_samples + mean_of * options.samples_per_mean;
+      const std::int64_t begin = options.consumed_samples + mean_of * options.samples_per_mean;
       double learned = 0;
-      for (int64_t i = 0; i < options.samples_per_mean && begin + i < dataset.size(); ++i)
+      for (std::int64_t i = 0; i < options.samples_per_mean && begin + i < dataset.size(); ++i)
         learned += dataset.learned_tokens(begin + i);
       learned_in_mean = learned;
     }
@@ -104,40 +104,40 @@ struct BatchLoader::Impl {
     return std::max(learned_in_mean, 1.0) / microbatches;
   }
 
-  void take_documents(int64_t first, Batch& batch) const {
-    const auto length = static_cast<int32_t>(dataset.seq_length());
+  void take_documents(std::int64_t first, Batch& batch) const {
+    const auto length = static_cast<std::int32_t>(dataset.seq_length());
     batch.positions.resize(batch.tokens.size());
     batch.document_starts.clear();
-    std::vector<int32_t> starts;
-    for (int64_t row = 0; row < options.micro_batch_size; ++row) {
+    std::vector<std::int32_t> starts;
+    for (std::int64_t row = 0; row < options.micro_batch_size; ++row) {
       dataset.document_starts(first + row, starts);
-      const auto at = static_cast<int32_t>(row) * length;
-      for (size_t i = 0; i < starts.size(); ++i) {
-        const int32_t end = i + 1 < starts.size() ? starts[i + 1] : length;
+      const auto at = static_cast<std::int32_t>(row) * length;
+      for (std::size_t i = 0; i < starts.size(); ++i) {
+        const std::int32_t end = i + 1 < starts.size() ? starts[i + 1] : length;
         batch.document_starts.push_back(at + starts[i]);
         std::iota(batch.positions.begin() + at + starts[i], batch.positions.begin() + at + end, 0);
       }
     }
-    batch.document_starts.push_back(static_cast<int32_t>(batch.tokens.size()));
+    batch.document_starts.push_back(static_cast<std::int32_t>(batch.tokens.size()));
   }
 
   void mark_documents(Batch& batch) const {
-    const auto length = static_cast<size_t>(dataset.seq_length());
+    const auto length = static_cast<std::size_t>(dataset.seq_length());
     batch.positions.clear();
     batch.document_starts.clear();
-    int32_t start = 0;
-    for (size_t i = 0; i < batch.tokens.size(); ++i) {
-      const auto at = static_cast<int32_t>(i);
+    std::int32_t start = 0;
+    for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
+      const auto at = static_cast<std::int32_t>(i);
       const bool begins = i % length == 0 || batch.tokens[i - 1] == *options.eod;
       if (begins) start = at;
       if (begins && options.reset_attention_mask) batch.document_starts.push_back(start);
       if (options.reset_position_ids) batch.positions.push_back(at - start);
     }
     if (options.reset_attention_mask)
-      batch.document_starts.push_back(static_cast<int32_t>(batch.tokens.size()));
+      batch.document_starts.push_back(static_cast<std::int32_t>(batch.tokens.size()));
   }
 
-  void fill_or_keep_error(int64_t index, Slot& slot) const {
+  void fill_or_keep_error(std::int64_t index, Slot& slot) const {
     slot.error = nullptr;
     try {
       fill(index, slot);
@@ -151,10 +151,10 @@ struct BatchLoader::Impl {
     std::unique_lock lock(mutex);
     while (true) {
       // A slot is free once the microbatch that was in it has been given back.
-      changed.wait(lock,
-                   [this] { return stopped || to_fill < given_back + static_cast<int64_t>(slots.size()); });
+      changed.wait(
+          lock, [this] { return stopped || to_fill < given_back + static_cast<std::int64_t>(slots.size()); });
       if (stopped) return;
-      const int64_t index = to_fill++;
+      const std::int64_t index = to_fill++;
       Slot& slot = slot_of(index);
       lock.unlock();
       fill_or_keep_error(index, slot);
@@ -186,22 +186,22 @@ struct BatchLoader::Impl {
   const BatchLoaderOptions options;
   std::vector<Slot> slots;
   double wait_seconds = 0;  // the consumer's
-  int64_t taken = 0;        // microbatches returned so far; the consumer's
+  std::int64_t taken = 0;   // microbatches returned so far; the consumer's
 
-  mutable std::mutex mean_mutex;  // guards these
-  mutable int64_t mean_of = -1;   // which mean `learned_in_mean` belongs to
+  mutable std::mutex mean_mutex;      // guards these
+  mutable std::int64_t mean_of = -1;  // which mean `learned_in_mean` belongs to
   mutable double learned_in_mean = 0;
 
   std::mutex mutex;  // guards the rest, and each slot's `ready`
   std::condition_variable changed;
-  int64_t to_fill = 0;
-  int64_t given_back = 0;
+  std::int64_t to_fill = 0;
+  std::int64_t given_back = 0;
   bool stopped = false;
   ThreadGroup threads;
 };
 
 BatchLoader::BatchLoader(const Dataset& dataset, const BatchLoaderOptions& options) {
-  const int64_t round = options.micro_batch_size * options.dp_size;
+  const std::int64_t round = options.micro_batch_size * options.dp_size;
   if (options.micro_batch_size < 1 || options.dp_size < 1 || options.dp_rank < 0 ||
       options.dp_rank >= options.dp_size || options.prefetch < 0 || options.threads < 1 ||
       options.consumed_samples < 0) {
@@ -216,8 +216,9 @@ BatchLoader::BatchLoader(const Dataset& dataset, const BatchLoaderOptions& optio
     throw invalid(
         "reset_position_ids and reset_attention_mask need a tokenizer with an end-of-document token");
   }
-  checked_cast<int32_t>(checked_mul(options.micro_batch_size, dataset.seq_length(), "tokens of a microbatch"),
-                        "tokens of a microbatch");
+  checked_cast<std::int32_t>(
+      checked_mul(options.micro_batch_size, dataset.seq_length(), "tokens of a microbatch"),
+      "tokens of a microbatch");
   if (options.consumed_samples % round != 0) {
     throw invalid(fmt::format("{} consumed samples are no multiple of the {} that all ranks take at once",
                               options.consumed_samples, round));
@@ -229,7 +230,7 @@ BatchLoader::~BatchLoader() = default;
 
 const Batch& BatchLoader::next() { return impl_->next(); }
 
-int64_t BatchLoader::consumed_samples() const {
+std::int64_t BatchLoader::consumed_samples() const {
   return impl_->options.consumed_samples + impl_->taken * impl_->samples_per_microbatch();
 }
 

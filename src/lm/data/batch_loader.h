@@ -12,20 +12,20 @@
 namespace primus::data {
 
 struct BatchLoaderOptions {
-  int64_t micro_batch_size = 1;  // B
-  int dp_rank = 0, dp_size = 1;  // data-parallel place of this rank
-  int64_t consumed_samples = 0;  // where to start; a multiple of micro_batch_size * dp_size
-  int prefetch = 4;              // microbatches read ahead; 0 reads in next() itself
+  std::int64_t micro_batch_size = 1;  // B
+  int dp_rank = 0, dp_size = 1;       // data-parallel place of this rank
+  std::int64_t consumed_samples = 0;  // where to start; a multiple of micro_batch_size * dp_size
+  int prefetch = 4;                   // microbatches read ahead; 0 reads in next() itself
   int threads = 1;
   // As Megatron's options of these names: batches with Batch::positions, and with Batch::document_starts. A
   // document ends with the token `eod`, which either needs.
   bool reset_position_ids = false;
   bool reset_attention_mask = false;
-  std::optional<int32_t> eod;
+  std::optional<std::int32_t> eod;
   // With N > 0, Batch::loss_divisor makes the loss one mean over the learned labels of each N samples of all
   // ranks, counted from consumed_samples on: those of a step. A multiple of micro_batch_size * dp_size. 0:
   // each microbatch has a mean of its own.
-  int64_t samples_per_mean = 0;
+  std::int64_t samples_per_mean = 0;
 };
 
 // Microbatch i (counted from the start of the run, over all steps) of rank r holds samples
@@ -48,7 +48,7 @@ class BatchLoader {
   const Batch& next();
 
   // Samples of all ranks consumed by the microbatches returned so far, the start value included.
-  int64_t consumed_samples() const;
+  std::int64_t consumed_samples() const;
   // Total time next() has waited for data.
   double wait_seconds() const;
 

@@ -33,7 +33,7 @@ std::string literal_of(std::string_view text) {
 
 std::string without_escapes(std::string_view literal) {
   std::string text;
-  for (size_t i = 0; i < literal.size(); ++i) {
+  for (std::size_t i = 0; i < literal.size(); ++i) {
     if (literal[i] == '\\' && i + 1 < literal.size()) {
       ++i;
       text += literal[i] == 'n' ? '\n' : literal[i];
@@ -46,12 +46,12 @@ std::string without_escapes(std::string_view literal) {
 
 // The text of a literal "<|im_start|>system\nTEXT<|im_end|>", where the template has one.
 std::string default_system_of(std::string_view jinja, const TurnMarks& marks, std::string_view end) {
-  constexpr size_t kLongest =
+  constexpr std::size_t kLongest =
       16384;  // of a system text with its end; bounds the time that a hostile template takes
   std::string plain = fmt::format("{}{}{}", marks.open, kSystem, marks.middle), escaped;
   for (const char c : plain) c == '\n' ? escaped += "\\n" : escaped += c;
   for (const std::string& front : {plain, escaped}) {
-    for (size_t at = jinja.find(front); at != std::string_view::npos; at = jinja.find(front, at + 1)) {
+    for (std::size_t at = jinja.find(front); at != std::string_view::npos; at = jinja.find(front, at + 1)) {
       const std::string_view rest = jinja.substr(at + front.size(), kLongest);
       const std::string_view text = rest.substr(0, rest.find(end));
       // Not the end of a literal, behind which a message's own text follows.
@@ -87,7 +87,7 @@ class TemplateWriter {
  public:
   TemplateWriter(const ConversationStyle& style, const Tokenizer& tokenizer)
       : style_(style), eos_(text_of_end(tokenizer)) {
-    for (const int32_t id : beginning_of(style, tokenizer)) beginning_ += tokenizer.token_text(id);
+    for (const std::int32_t id : beginning_of(style, tokenizer)) beginning_ += tokenizer.token_text(id);
   }
 
   std::string write() const {
@@ -100,7 +100,7 @@ class TemplateWriter {
 
  private:
   static std::string text_of_end(const Tokenizer& tokenizer) {
-    const std::optional<int32_t> end = end_of_text(tokenizer);
+    const std::optional<std::int32_t> end = end_of_text(tokenizer);
     return end ? tokenizer.token_text(*end) : "";
   }
 
@@ -200,12 +200,12 @@ class TemplateWriter {
 }  // namespace
 
 std::optional<ConversationStyle> style_of_template(std::string_view jinja, const Tokenizer& tokenizer) {
-  const std::optional<int32_t> eos = end_of_text(tokenizer);
+  const std::optional<std::int32_t> eos = end_of_text(tokenizer);
   const std::string end_text = eos ? tokenizer.token_text(*eos) : "";
   const std::optional<ConversationFormat> format = format_of(jinja, end_text);
   if (!format) return std::nullopt;
   ConversationStyle style{.format = *format};
-  const std::optional<int32_t> bos = tokenizer.special_ids().bos;
+  const std::optional<std::int32_t> bos = tokenizer.special_ids().bos;
   if (bos) {
     // In some tokenizers the token that begins a text also begins a turn.
     const std::string front = fmt::format("{{{{ {} }}}}", literal_of(tokenizer.token_text(*bos)));

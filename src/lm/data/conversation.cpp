@@ -68,17 +68,17 @@ constexpr std::array<Unsupported, 11> kUnsupported = {
 constexpr std::array<std::string_view, 4> kMasks = {"weight", "train", "loss", "trainable"};
 
 // What the members of an object say under several names.
-template <size_t N>
+template <std::size_t N>
 using Texts = std::array<std::optional<std::string>, N>;
 
-template <size_t N>
+template <std::size_t N>
 std::optional<std::string>* find(const std::array<std::string_view, N>& names, Texts<N>& texts,
                                  std::string_view key) {
   const auto found = std::find(names.begin(), names.end(), key);
-  return found == names.end() ? nullptr : &texts[static_cast<size_t>(found - names.begin())];
+  return found == names.end() ? nullptr : &texts[static_cast<std::size_t>(found - names.begin())];
 }
 
-template <size_t N>
+template <std::size_t N>
 std::optional<std::string> first_of(Texts<N>& texts) {
   for (std::optional<std::string>& text : texts) {
     if (text) return std::exchange(text, std::nullopt);
@@ -326,10 +326,10 @@ class Reader {
     json_.begin_array();
     while (json_.next_element()) {
       json_.require(Kind::kNumber, "an element of", "input_ids");
-      const int64_t id = json_.read_int();
-      if (id < 0 || id > std::numeric_limits<int32_t>::max())
+      const std::int64_t id = json_.read_int();
+      if (id < 0 || id > std::numeric_limits<std::int32_t>::max())
         json_.refuse(fmt::format("{} is no token id", id));
-      out_.ids.push_back(static_cast<int32_t>(id));
+      out_.ids.push_back(static_cast<std::int32_t>(id));
     }
   }
 
@@ -381,17 +381,17 @@ class Reader {
           fmt::format("loss_mask has {} numbers, and input_ids {}", out_.learned.size(), out_.ids.size()));
     }
     if (starts_.empty()) starts_ = {0};
-    const auto size = static_cast<int64_t>(out_.ids.size());
+    const auto size = static_cast<std::int64_t>(out_.ids.size());
     const bool rise = std::ranges::adjacent_find(starts_, std::greater_equal<>()) == starts_.end();
-    if (starts_.front() != 0 || !rise || starts_.back() >= std::max<int64_t>(size, 1))
+    if (starts_.front() != 0 || !rise || starts_.back() >= std::max<std::int64_t>(size, 1))
       json_.refuse("seq_start_id must begin with 0, rise, and stay below the number of input_ids");
     out_.starts = starts_;
   }
 
   // Names the texts that another one stands for.
-  template <size_t N>
+  template <std::size_t N>
   void note_unused_texts(const std::array<std::string_view, N>& names, const Texts<N>& texts) {
-    for (size_t i = 0; i < N; ++i) {
+    for (std::size_t i = 0; i < N; ++i) {
       if (texts[i] && !texts[i]->empty()) note_unused(names[i]);
     }
   }
@@ -443,7 +443,7 @@ class Reader {
   std::optional<std::string> first_answer_, system_;
   bool has_messages_ = false, has_ids_ = false, has_mask_ = false;
   std::string_view other_mask_;  // that the object has
-  std::vector<int64_t> starts_;
+  std::vector<std::int64_t> starts_;
   std::vector<Message> history_;
 };
 

@@ -42,9 +42,9 @@ inline std::vector<Message> with_system(const std::string& text) {
 
 struct Conversation {
   std::vector<Message> messages;  // empty: the tokens are there
-  std::vector<int32_t> ids;
-  std::vector<uint8_t> learned;  // one per id
-  std::vector<int64_t> starts;   // within `ids`, 0 first; empty where messages are there
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> learned;  // one per id
+  std::vector<std::int64_t> starts;   // within `ids`, 0 first; empty where messages are there
   // Keys with a value that were read past, each once: "id", or "messages.name" for one of a message.
   std::vector<std::string> unused;
 };

@@ -21,12 +21,12 @@ namespace primus::data {
 namespace {
 
 // Of a file that is one JSON list: it is in memory as a whole.
-constexpr size_t kMaxListBytes = size_t{4} << 30;
+constexpr std::size_t kMaxListBytes = std::size_t{4} << 30;
 
 // Where one object lies.
 struct Place {
   std::string_view text;
-  int64_t line = 0;
+  std::int64_t line = 0;
 };
 
 // Objects that are read together, and the memory in which they lie.
@@ -34,7 +34,7 @@ struct Part {
   std::vector<std::unique_ptr<const std::string>> memory;
   std::vector<Place> objects;
   std::string file;
-  uint64_t position = 0;  // bytes of the file, as it lies on disk, that were read up to here
+  std::uint64_t position = 0;  // bytes of the file, as it lies on disk, that were read up to here
 };
 using PartFn = FunctionRef<void(const Part&)>;
 
@@ -45,13 +45,13 @@ std::string_view without_mark(std::string_view text) {
 
 bool begins_list(std::string_view text) {
   text = without_mark(text);
-  const size_t begin = text.find_first_not_of(" \t\r\n");
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
   return begin != std::string_view::npos && text[begin] == '[';
 }
 
-void add_lines(std::string_view text, int64_t line, std::vector<Place>& objects) {
+void add_lines(std::string_view text, std::int64_t line, std::vector<Place>& objects) {
   for (; !text.empty(); ++line) {
-    const size_t newline = text.find('\n');
+    const std::size_t newline = text.find('\n');
     const std::string_view object = text.substr(0, newline);
     text.remove_prefix(newline == std::string_view::npos ? text.size() : newline + 1);
     if (object.find_first_not_of(" \t\r") != std::string_view::npos) objects.push_back({object, line});
@@ -59,7 +59,7 @@ void add_lines(std::string_view text, int64_t line, std::vector<Place>& objects)
 }
 
 void read_lines(const InputFile& file, PartFn visit) {
-  constexpr size_t kTogether = 16;  // blocks
+  constexpr std::size_t kTogether = 16;  // blocks
   BlockReader reader({file});
   Part part{.file = file.path.string()};
   bool more = true;
@@ -96,7 +96,7 @@ void read_list(const InputFile& file, PartFn visit) {
   const std::string_view all = without_mark(*text);
   JsonReader json(all, part.file, {.python = true});
   const char* counted = all.data();
-  int64_t line = 1;
+  std::int64_t line = 1;
   json.array([&] {
     json.require(JsonReader::Kind::kObject, "an element of the list");
     const std::string_view object = json.skip();
@@ -166,7 +166,7 @@ std::string how_to_export(const std::string& name) {
 
 // "tatsu-lab/alpaca" and not "./data/x.jsonl".
 bool looks_like_hub(const std::string& name) {
-  const size_t slash = name.find('/');
+  const std::size_t slash = name.find('/');
   const bool pair = slash != std::string::npos && slash > 0 && slash + 1 < name.size() &&
                     name.find('/', slash + 1) == std::string::npos;
   return pair && name[0] != '.' && name[0] != '~' && name.find(".json") == std::string::npos;
@@ -260,7 +260,7 @@ std::string note_on_skipped(const TokenizedConversations& read, std::string_view
 }
 
 std::string note_on_unused(const TokenizedConversations& read, std::string_view file) {
-  constexpr size_t kMostKeys = 12;
+  constexpr std::size_t kMostKeys = 12;
   if (read.unused.empty()) return "";
   std::vector<std::string> keys;
   for (const auto& [key, count] : read.unused) {
@@ -279,7 +279,7 @@ namespace {
 // A record, read and tokenized.
 struct Done {
   LearnedTokens tokens;
-  std::vector<int64_t> starts;
+  std::vector<std::int64_t> starts;
   std::vector<std::string> unused;
   std::optional<Error> error;
 };
@@ -290,7 +290,7 @@ void tokenize(const Place& place, const std::string& file, const ConversationWri
   out.starts.assign(1, 0);
   out.unused = conversation.unused;
   if (!conversation.messages.empty()) return writer.write(conversation, out.tokens);
-  for (const int32_t id : conversation.ids) {
+  for (const std::int32_t id : conversation.ids) {
     if (id < options.vocab_size) continue;
     throw invalid(
         fmt::format("the token {} is not below the size of the vocabulary, {}", id, options.vocab_size),
@@ -311,11 +311,11 @@ void add(const Done& one, const ReadOptions& options, TokenizedConversations& al
     return;
   }
   for (const std::string& key : one.unused) ++all.unused[key];
-  const auto begin = static_cast<int64_t>(all.ids.size());
+  const auto begin = static_cast<std::int64_t>(all.ids.size());
   all.ids.insert(all.ids.end(), one.tokens.ids.begin(), one.tokens.ids.end());
   all.learned.insert(all.learned.end(), one.tokens.learned.begin(), one.tokens.learned.end());
-  for (size_t k = 1; k < one.starts.size(); ++k) all.ends.push_back(begin + one.starts[k]);
-  all.ends.push_back(static_cast<int64_t>(all.ids.size()));
+  for (std::size_t k = 1; k < one.starts.size(); ++k) all.ends.push_back(begin + one.starts[k]);
+  all.ends.push_back(static_cast<std::int64_t>(all.ids.size()));
 }
 
 }  // namespace
@@ -323,19 +323,19 @@ void add(const Done& one, const ReadOptions& options, TokenizedConversations& al
 TokenizedConversations read_conversations(const std::vector<InputFile>& files,
                                           const ConversationWriter& writer, const ReadOptions& options) {
   using Clock = std::chrono::steady_clock;
-  constexpr int64_t kGrain = 16;
+  constexpr std::int64_t kGrain = 16;
   ThreadPool pool(options.workers > 0
                       ? options.workers
                       : static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 64u)));
   TokenizedConversations all;
   std::vector<Done> done;
-  std::vector<Conversation> scratch(static_cast<size_t>(pool.size()));
+  std::vector<Conversation> scratch(static_cast<std::size_t>(pool.size()));
   const Clock::time_point began = Clock::now();
-  uint64_t bytes_total = 0, bytes_before = 0;
+  std::uint64_t bytes_total = 0, bytes_before = 0;
   for (const InputFile& file : files) bytes_total += file.size;
 
   std::string current;
-  uint64_t current_size = 0;
+  std::uint64_t current_size = 0;
   read_objects(files, [&](const Part& part) {
     if (part.file != current) {
       bytes_before += current_size;
@@ -344,24 +344,24 @@ TokenizedConversations read_conversations(const std::vector<InputFile>& files,
         if (file.path.string() == current) current_size = file.size;
     }
     done.resize(std::max(done.size(), part.objects.size()));
-    pool.parallel_for(static_cast<int64_t>(part.objects.size()), kGrain,
-                      [&](int64_t begin, int64_t end, int thread) {
-                        for (int64_t i = begin; i < end; ++i) {
-                          const auto at = static_cast<size_t>(i);
+    pool.parallel_for(static_cast<std::int64_t>(part.objects.size()), kGrain,
+                      [&](std::int64_t begin, std::int64_t end, int thread) {
+                        for (std::int64_t i = begin; i < end; ++i) {
+                          const auto at = static_cast<std::size_t>(i);
                           done[at].error.reset();
                           try {
                             tokenize(part.objects[at], part.file, writer, options,
-                                     scratch[static_cast<size_t>(thread)], done[at]);
+                                     scratch[static_cast<std::size_t>(thread)], done[at]);
                           } catch (const Error& error) {
                             done[at].error = at_line(error, part.objects[at], part.file);
                           }
                         }
                       });
-    for (size_t i = 0; i < part.objects.size(); ++i) add(done[i], options, all);
-    all.read += static_cast<int64_t>(part.objects.size());
+    for (std::size_t i = 0; i < part.objects.size(); ++i) add(done[i], options, all);
+    all.read += static_cast<std::int64_t>(part.objects.size());
     if (options.progress) {
       options.progress({part.file, std::min(bytes_total, bytes_before + part.position), bytes_total,
-                        static_cast<uint64_t>(all.read), all.ids.size(),
+                        static_cast<std::uint64_t>(all.read), all.ids.size(),
                         std::chrono::duration<double>(Clock::now() - began).count()});
     }
   });

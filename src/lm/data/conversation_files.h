@@ -31,18 +31,18 @@ ConversationFiles find_conversations(const std::string& name, const std::string&
 
 // Conversations one behind the other.
 struct TokenizedConversations {
-  std::vector<int32_t> ids;
-  std::vector<uint8_t> learned;
-  std::vector<int64_t> ends;  // of each, in `ids`; one that has tokens already may be several
-  int64_t read = 0;           // objects in the files
-  int64_t skipped = 0;        // of them, left out as broken (skip_bad)
-  std::string first_skipped;  // why, of the first
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> learned;
+  std::vector<std::int64_t> ends;  // of each, in `ids`; one that has tokens already may be several
+  std::int64_t read = 0;           // objects in the files
+  std::int64_t skipped = 0;        // of them, left out as broken (skip_bad)
+  std::string first_skipped;       // why, of the first
   // In how many objects a key had a value that nothing uses (Conversation::unused).
-  std::map<std::string, int64_t> unused;
+  std::map<std::string, std::int64_t> unused;
 
   std::size_t size() const { return ends.size(); }
-  int64_t begin(std::size_t i) const { return i == 0 ? 0 : ends[i - 1]; }
-  int64_t tokens(std::size_t i) const { return ends[i] - begin(i); }
+  std::int64_t begin(std::size_t i) const { return i == 0 ? 0 : ends[i - 1]; }
+  std::int64_t tokens(std::size_t i) const { return ends[i] - begin(i); }
 };
 
 // Sentences about the records of `file`: which were left out as broken, and which keys were not used. Empty
@@ -51,9 +51,9 @@ std::string note_on_skipped(const TokenizedConversations& read, std::string_view
 std::string note_on_unused(const TokenizedConversations& read, std::string_view file);
 
 struct ReadOptions {
-  int64_t vocab_size = 0;  // ids must be below it
-  int workers = 0;         // 0: one per core
-  bool skip_bad = false;   // leaves out and counts what is refused, instead of stopping at the first
+  std::int64_t vocab_size = 0;  // ids must be below it
+  int workers = 0;              // 0: one per core
+  bool skip_bad = false;        // leaves out and counts what is refused, instead of stopping at the first
   TokenizeProgressFn progress = {};
 };
 // Reads the files in order, each object with `writer`. The same for any number of workers. Error(kInvalid) at

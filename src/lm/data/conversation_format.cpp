@@ -74,15 +74,15 @@ bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") 
 bool is_learned(const Message& answer) { return answer.learned && !is_blank(answer.text); }
 
 std::string_view without_spaces(std::string_view text) {
-  const size_t begin = text.find_first_not_of(' ');
+  const std::size_t begin = text.find_first_not_of(' ');
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(' ') - begin + 1);
 }
 
 // The id of a token where it is one by itself, as written.
-std::optional<int32_t> single_token(const Tokenizer& tokenizer, std::string_view text) {
-  const std::optional<int32_t> id = tokenizer.token_id(text);
-  if (id && tokenizer.encode(text, false) == std::vector<int32_t>{*id}) return id;
+std::optional<std::int32_t> single_token(const Tokenizer& tokenizer, std::string_view text) {
+  const std::optional<std::int32_t> id = tokenizer.token_id(text);
+  if (id && tokenizer.encode(text, false) == std::vector<std::int32_t>{*id}) return id;
   return std::nullopt;
 }
 
@@ -101,9 +101,9 @@ std::string_view trimmed(std::string_view text) {
     }
   };
   take([&](std::string_view blank) { return text.starts_with(blank); },
-       [&](size_t size) { text.remove_prefix(size); });
+       [&](std::size_t size) { text.remove_prefix(size); });
   take([&](std::string_view blank) { return text.ends_with(blank); },
-       [&](size_t size) { text.remove_suffix(size); });
+       [&](std::size_t size) { text.remove_suffix(size); });
   return text;
 }
 
@@ -115,9 +115,9 @@ std::string with_context(const Message& message, bool trim) {
 }
 
 // The text that the tokenizer reads as `ids`; empty where there is none.
-std::string spelled(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+std::string spelled(const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids) {
   std::string text;
-  for (const int32_t id : ids) text += tokenizer.token_text(id);
+  for (const std::int32_t id : ids) text += tokenizer.token_text(id);
   return tokenizer.encode(text, false) == ids ? text : "";
 }
 
@@ -163,14 +163,14 @@ bool can_write(ConversationFormat format, const Tokenizer& tokenizer) {
          });
 }
 
-std::optional<int32_t> end_of_text(const Tokenizer& tokenizer) {
+std::optional<std::int32_t> end_of_text(const Tokenizer& tokenizer) {
   const SpecialIds& special = tokenizer.special_ids();
   return special.eos ? special.eos : special.eod;
 }
 
-std::vector<int32_t> beginning_of(const ConversationStyle& style, const Tokenizer& tokenizer) {
+std::vector<std::int32_t> beginning_of(const ConversationStyle& style, const Tokenizer& tokenizer) {
   if (!style.begins_with_bos) return tokenizer.frame().before;
-  const std::optional<int32_t> bos = tokenizer.special_ids().bos;
+  const std::optional<std::int32_t> bos = tokenizer.special_ids().bos;
   if (!*style.begins_with_bos || !bos) return {};
   return {*bos};
 }
@@ -189,7 +189,7 @@ ConversationWriter::ConversationWriter(ConversationStyle style, const Tokenizer&
                   set_format("alpaca") + ", or take a tokenizer that has the format's tokens");
   }
   const TurnMarks* const marks = turn_marks(style_.format);
-  const std::optional<int32_t> end =
+  const std::optional<std::int32_t> end =
       marks && !marks->end.empty() ? tokenizer.token_id(marks->end) : end_of_text(tokenizer);
   if (!end) {
     throw invalid(fmt::format("the tokenizer ({}) has no token that ends a text, and an answer must end",
@@ -252,7 +252,7 @@ std::vector<ConversationWriter::Piece> ConversationWriter::alpaca(const std::vec
 
 std::vector<ConversationWriter::Piece> ConversationWriter::squad(const std::vector<Message>& messages,
                                                                  bool open) const {
-  const size_t turns = open ? 1 : 2;
+  const std::size_t turns = open ? 1 : 2;
   if (messages.size() != turns || messages[0].role != kUser || (!open && messages[1].role != kAssistant)) {
     throw invalid("the format squad has one question and one answer, and this conversation has other turns",
                   set_format("chatml") + ", or alpaca");
@@ -359,7 +359,7 @@ void ConversationWriter::write(const Conversation& conversation, LearnedTokens& 
   encode(pieces(conversation.messages, false), out);
 }
 
-std::vector<int32_t> ConversationWriter::prompt(const std::vector<Message>& messages) const {
+std::vector<std::int32_t> ConversationWriter::prompt(const std::vector<Message>& messages) const {
   LearnedTokens tokens;
   encode(pieces(messages, true), tokens);
   return std::move(tokens.ids);
@@ -387,14 +387,14 @@ void ConversationWriter::encode(const std::vector<Piece>& pieces, LearnedTokens&
 }
 
 void ConversationWriter::encode_behind(std::string_view before, std::string_view text,
-                                       std::vector<int32_t>& ids) const {
+                                       std::vector<std::int32_t>& ids) const {
   // A tokenizer may put something in front of every text (SentencePiece does a space): so `text` is encoded
   // behind another one, whose ids are then taken off. A line end and a word are tried where `before` merges
   // with it.
   for (const std::string_view front : {before, std::string_view("\n"), std::string_view("a")}) {
     if (front.empty()) continue;
-    const std::vector<int32_t> of_front = tokenizer_.encode(front, false);
-    const std::vector<int32_t> all = tokenizer_.encode(std::string(front).append(text), false);
+    const std::vector<std::int32_t> of_front = tokenizer_.encode(front, false);
+    const std::vector<std::int32_t> all = tokenizer_.encode(std::string(front).append(text), false);
     if (of_front.size() > all.size() || !std::equal(of_front.begin(), of_front.end(), all.begin())) continue;
     ids.insert(ids.end(), all.begin() + static_cast<std::ptrdiff_t>(of_front.size()), all.end());
     return;

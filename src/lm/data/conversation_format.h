@@ -91,13 +91,13 @@ inline constexpr std::string_view kAlpacaPreamble =
 // Whether the tokenizer has all the special tokens that the format is written with.
 bool can_write(ConversationFormat format, const Tokenizer& tokenizer);
 // The token that ends a text: eos, or eod.
-std::optional<int32_t> end_of_text(const Tokenizer& tokenizer);
+std::optional<std::int32_t> end_of_text(const Tokenizer& tokenizer);
 // Tokens before every conversation.
-std::vector<int32_t> beginning_of(const ConversationStyle& style, const Tokenizer& tokenizer);
+std::vector<std::int32_t> beginning_of(const ConversationStyle& style, const Tokenizer& tokenizer);
 
 struct LearnedTokens {
-  std::vector<int32_t> ids;
-  std::vector<uint8_t> learned;  // one per id: 1 where it counts as a label
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> learned;  // one per id: 1 where it counts as a label
 };
 
 // Thread-safety: const methods may be called from any number of threads at once.
@@ -115,9 +115,9 @@ class ConversationWriter {
   // format cannot express.
   void write(const Conversation& conversation, LearnedTokens& out) const;
   // The beginning of a text that the model is to go on from: `messages`, and the assistant's turn begun.
-  std::vector<int32_t> prompt(const std::vector<Message>& messages) const;
+  std::vector<std::int32_t> prompt(const std::vector<Message>& messages) const;
   // What ends an answer.
-  int32_t end_id() const { return end_; }
+  std::int32_t end_id() const { return end_; }
   const ConversationStyle& style() const { return style_; }
   // Whether a conversation may have several turns.
   bool has_turns() const { return style_.format != ConversationFormat::kSquad; }
@@ -144,7 +144,7 @@ class ConversationWriter {
   std::vector<Message> prepared(const std::vector<Message>& messages, bool system_turn) const;
   void encode(const std::vector<Piece>& pieces, LearnedTokens& out) const;
   // The ids of `text` where it follows `before`; an empty `before` is what no text merges with.
-  void encode_behind(std::string_view before, std::string_view text, std::vector<int32_t>& ids) const;
+  void encode_behind(std::string_view before, std::string_view text, std::vector<std::int32_t>& ids) const;
 
   // Throws Error(kInvalid) where the format has no name for the turn's role.
   void require_role(const Message& message) const;
@@ -154,11 +154,11 @@ class ConversationWriter {
   ConversationStyle style_;
   const Tokenizer& tokenizer_;
   std::string choice_;
-  int32_t end_ = 0;
+  std::int32_t end_ = 0;
   // Spelling of the tokens that end an answer and begin a text; empty where the tokenizer does not read them
   // so.
   std::string end_text_, beginning_text_;
-  std::vector<int32_t> beginning_;
+  std::vector<std::int32_t> beginning_;
 };
 
 }  // namespace primus::data

@@ -42,7 +42,7 @@ std::string lower_name(const Path& path) {
 }
 
 // By the name's ending.
-InputFile classify(const Path& path, uint64_t size) {
+InputFile classify(const Path& path, std::uint64_t size) {
   InputFile file{path, InputKind::kText, Compression::kNone, size, /*known_ending=*/false};
   std::string name = lower_name(path);
   for (const auto& [extension, compression] :
@@ -66,7 +66,7 @@ InputFile classify(const Path& path, uint64_t size) {
 }
 
 // Calls use(path, size) for the files of a folder and those below it, in order; hidden ones are passed over.
-void for_each_file(const Path& folder, FunctionRef<void(const Path&, uint64_t)> use) {
+void for_each_file(const Path& folder, FunctionRef<void(const Path&, std::uint64_t)> use) {
   for (const std::string& name : Env::posix().list(folder)) {
     if (name.starts_with('.')) continue;
     const auto status = Env::posix().status(folder / name);
@@ -77,7 +77,7 @@ void for_each_file(const Path& folder, FunctionRef<void(const Path&, uint64_t)> 
 }
 
 void add_folder(const Path& folder, std::vector<InputFile>& files, SkippedFiles& skipped) {
-  for_each_file(folder, [&](const Path& path, uint64_t size) {
+  for_each_file(folder, [&](const Path& path, std::uint64_t size) {
     InputFile file = classify(path, size);
     if (file.known_ending) return files.push_back(std::move(file));
     if (skipped.counts.empty()) skipped.folder = folder;
@@ -87,12 +87,12 @@ void add_folder(const Path& folder, std::vector<InputFile>& files, SkippedFiles&
 
 // "12 .py, 3 .c and 5 more", the most frequent first.
 std::string counts_text(const SkippedFiles& skipped) {
-  constexpr size_t kShown = 5;
-  std::vector<std::pair<std::string, int64_t>> counts(skipped.counts.begin(), skipped.counts.end());
-  std::ranges::stable_sort(counts, std::greater(), &std::pair<std::string, int64_t>::second);
+  constexpr std::size_t kShown = 5;
+  std::vector<std::pair<std::string, std::int64_t>> counts(skipped.counts.begin(), skipped.counts.end());
+  std::ranges::stable_sort(counts, std::greater(), &std::pair<std::string, std::int64_t>::second);
   std::string text;
-  int64_t rest = 0;
-  for (size_t i = 0; i < counts.size(); ++i) {
+  std::int64_t rest = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
     const auto& [ending, count] = counts[i];
     if (i < kShown) {
       text += fmt::format("{}{} {}", i > 0 ? ", " : "", count, ending.empty() ? "without an ending" : ending);
@@ -111,15 +111,15 @@ std::string how_to_read(const SkippedFiles& skipped) {
 }
 
 // The files below a folder whose names match what stands behind "FOLDER/**/".
-std::vector<Path> expand_all_below(const std::string& pattern, size_t stars) {
+std::vector<Path> expand_all_below(const std::string& pattern, std::size_t stars) {
   const std::string folder = stars == 0 ? "." : pattern.substr(0, stars);
-  constexpr size_t kStars = 2;
-  const size_t behind = pattern.find_first_not_of('/', stars + kStars);
+  constexpr std::size_t kStars = 2;
+  const std::size_t behind = pattern.find_first_not_of('/', stars + kStars);
   const std::string name = pattern.substr(std::min(behind, pattern.size()));
   std::vector<Path> paths;
   const auto status = Env::posix().status(folder);
   if (!status || status->type != FileStatus::Type::kFolder) return paths;
-  for_each_file(folder, [&](const Path& path, uint64_t) {
+  for_each_file(folder, [&](const Path& path, std::uint64_t) {
     if (name.empty() || ::fnmatch(name.c_str(), path.filename().c_str(), FNM_CASEFOLD) == 0)
       paths.push_back(path);
   });
@@ -128,7 +128,7 @@ std::vector<Path> expand_all_below(const std::string& pattern, size_t stars) {
 
 std::vector<Path> expand_glob(const std::string& pattern) {
   // "FOLDER/**/NAME". To glob(3), two stars elsewhere are one.
-  const size_t stars = pattern.find("**");
+  const std::size_t stars = pattern.find("**");
   const bool whole = stars != std::string::npos && (stars == 0 || pattern[stars - 1] == '/') &&
                      (stars + 2 == pattern.size() || pattern[stars + 2] == '/');
   if (whole && pattern.find_first_of("*?[") == stars) {
@@ -158,7 +158,7 @@ bool is_archive(const Path& path) {
 void add_path(const Path& path, const FileStatus& status, std::vector<InputFile>& files,
               SkippedFiles& skipped) {
   if (status.type == FileStatus::Type::kFolder) {
-    const size_t before = files.size();
+    const std::size_t before = files.size();
     SkippedFiles here;
     add_folder(path, files, here);
     if (files.size() == before) {
@@ -188,7 +188,7 @@ std::string hint_on_missing_path(std::string_view path) {
     return fmt::format("; nothing is downloaded: fetch it first (curl -LO {})", path);
   if (path.find(',') != std::string_view::npos)
     return "; several paths are a list, data_path='[A, B]', or an option with several words";
-  const size_t slash = path.find('/');
+  const std::size_t slash = path.find('/');
   const bool pair = slash != std::string_view::npos && slash > 0 && slash + 1 < path.size() &&
                     path.find('/', slash + 1) == std::string_view::npos;
   if (!pair || path[0] == '.' || path[0] == '~' || Path(path).has_extension() ||
@@ -230,7 +230,7 @@ std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns, Ski
 std::vector<std::string> remarks_on(const std::vector<InputFile>& files, const SkippedFiles& skipped) {
   std::vector<std::string> remarks;
   const InputFile* first = nullptr;
-  int64_t count = 0;
+  std::int64_t count = 0;
   for (const InputFile& file : files) {
     if (file.known_ending) continue;
     if (count++ == 0) first = &file;
@@ -289,23 +289,23 @@ class BlockReader::Source {
       case Compression::kNone:
         return read_plain(out);
       case Compression::kGzip:
-        return unpack(out, [this](std::string& to, size_t at) { return inflate_some(to, at); });
+        return unpack(out, [this](std::string& to, std::size_t at) { return inflate_some(to, at); });
       case Compression::kZstd:
-        return unpack(out, [this](std::string& to, size_t at) { return unzstd_some(to, at); });
+        return unpack(out, [this](std::string& to, std::size_t at) { return unzstd_some(to, at); });
     }
     return false;
   }
-  uint64_t position() const { return offset_; }
+  std::uint64_t position() const { return offset_; }
   // Of a file that is not compressed: goes on at this offset.
-  void skip(uint64_t offset) { offset_ = offset; }
+  void skip(std::uint64_t offset) { offset_ = offset; }
 
  private:
-  static constexpr size_t kBufferBytes = 128 << 10;
+  static constexpr std::size_t kBufferBytes = 128 << 10;
 
   bool read_plain(std::string& out) {
-    const size_t before = out.size();
+    const std::size_t before = out.size();
     out.resize(before + kBufferBytes);
-    const size_t count =
+    const std::size_t count =
         file_->read_at(std::as_writable_bytes(std::span(out.data() + before, kBufferBytes)), offset_);
     offset_ += count;
     out.resize(before + count);
@@ -325,15 +325,15 @@ class BlockReader::Source {
           return false;
         }
       }
-      const size_t before = out.size();
+      const std::size_t before = out.size();
       out.resize(before + kBufferBytes);
-      const size_t made = some(out, before);
+      const std::size_t made = some(out, before);
       out.resize(before + made);
       if (made > 0) return true;
     }
   }
 
-  size_t inflate_some(std::string& out, size_t before) {
+  std::size_t inflate_some(std::string& out, std::size_t before) {
     // Zeros may fill a file up behind its last member (blocks of tapes).
     while (member_ended_ && used_ < have_ && packed_[used_] == '\0') ++used_;
     if (used_ == have_) return 0;
@@ -353,10 +353,10 @@ class BlockReader::Source {
     return kBufferBytes - inflate_.avail_out;
   }
 
-  size_t unzstd_some(std::string& out, size_t before) {
+  std::size_t unzstd_some(std::string& out, std::size_t before) {
     ZSTD_inBuffer in{packed_.data(), have_, used_};
     ZSTD_outBuffer to{out.data() + before, kBufferBytes, 0};
-    const size_t rc = ::ZSTD_decompressStream(zstd_, &to, &in);
+    const std::size_t rc = ::ZSTD_decompressStream(zstd_, &to, &in);
     used_ = in.pos;
     if (::ZSTD_getErrorCode(rc) == ZSTD_error_memory_allocation) {
       throw invalid("cannot unpack it: there is not enough memory for its window",
@@ -380,15 +380,15 @@ class BlockReader::Source {
 
   InputFile input_;
   std::unique_ptr<File> file_;
-  uint64_t offset_ = 0;
+  std::uint64_t offset_ = 0;
   std::string packed_;
-  size_t have_ = 0, used_ = 0;
+  std::size_t have_ = 0, used_ = 0;
   bool in_frame_ = false, member_ended_ = false;
   z_stream inflate_ = {};
   ZSTD_DStream* zstd_ = nullptr;
 };
 
-BlockReader::BlockReader(std::vector<InputFile> files, size_t block_size, size_t max_line,
+BlockReader::BlockReader(std::vector<InputFile> files, std::size_t block_size, std::size_t max_line,
                          std::string max_line_hint)
     : files_(std::move(files)),
       block_size_(block_size),
@@ -427,7 +427,7 @@ bool BlockReader::next(TextBlock& block) {
   return true;
 }
 
-void BlockReader::go_on_behind(size_t file, uint64_t end, int64_t next_line) {
+void BlockReader::go_on_behind(std::size_t file, std::uint64_t end, std::int64_t next_line) {
   file_ = file;
   source_.reset();
   buffer_.clear();
@@ -437,20 +437,20 @@ void BlockReader::go_on_behind(size_t file, uint64_t end, int64_t next_line) {
   offset_ = end;
   line_ = next_line;
   if (files_[file_].compression == Compression::kNone) return source_->skip(end);
-  uint64_t passed = 0;
+  std::uint64_t passed = 0;
   while (passed + buffer_.size() <= end) {
     passed += buffer_.size();
     buffer_.clear();
     if (!source_->read(buffer_)) break;
   }
-  buffer_.erase(0, static_cast<size_t>(std::min<uint64_t>(end - passed, buffer_.size())));
+  buffer_.erase(0, static_cast<std::size_t>(std::min<std::uint64_t>(end - passed, buffer_.size())));
 }
 
-void BlockReader::fill(size_t wanted) {
+void BlockReader::fill(std::size_t wanted) {
   while (!at_end_ && buffer_.size() < wanted) at_end_ = !source_->read(buffer_);
 }
 
-void BlockReader::take(size_t size, TextBlock& block) {
+void BlockReader::take(std::size_t size, TextBlock& block) {
   // The rest is usually far shorter than what is taken.
   std::string rest = buffer_.substr(size);
   buffer_.resize(size);
@@ -458,13 +458,13 @@ void BlockReader::take(size_t size, TextBlock& block) {
 }
 
 void BlockReader::next_lines(TextBlock& block) {
-  size_t searched = 0;
-  for (size_t wanted = block_size_;; wanted = buffer_.size() + block_size_) {
+  std::size_t searched = 0;
+  for (std::size_t wanted = block_size_;; wanted = buffer_.size() + block_size_) {
     fill(wanted);
-    const size_t newline = std::string_view(buffer_).substr(searched).rfind('\n');
+    const std::size_t newline = std::string_view(buffer_).substr(searched).rfind('\n');
     const bool found = newline != std::string_view::npos;
     if (at_end_ || found) {
-      const size_t size = at_end_ ? buffer_.size() : searched + newline + 1;
+      const std::size_t size = at_end_ ? buffer_.size() : searched + newline + 1;
       check_lines(std::string_view(buffer_).substr(0, size));
       return take(size, block);
     }
@@ -475,8 +475,8 @@ void BlockReader::next_lines(TextBlock& block) {
 
 void BlockReader::check_lines(std::string_view lines) const {
   if (lines.size() <= max_line_) return;
-  for (int64_t line = line_; !lines.empty(); ++line) {
-    const size_t size = std::min(lines.find('\n'), lines.size());
+  for (std::int64_t line = line_; !lines.empty(); ++line) {
+    const std::size_t size = std::min(lines.find('\n'), lines.size());
     if (size > max_line_) {
       throw invalid(
           fmt::format("the line has more than {}", human_bytes(static_cast<double>(max_line_))),
@@ -490,10 +490,10 @@ void BlockReader::check_lines(std::string_view lines) const {
 
 void BlockReader::next_parts(TextBlock& block) {
   const InputFile& file = files_[file_];
-  const uint64_t share = file.compression == Compression::kNone ? file.size / 32 : UINT64_MAX;
-  const auto target = static_cast<size_t>(std::clamp<uint64_t>(share, 1 << 10, 64 << 10));
+  const std::uint64_t share = file.compression == Compression::kNone ? file.size / 32 : UINT64_MAX;
+  const auto target = static_cast<std::size_t>(std::clamp<std::uint64_t>(share, 1 << 10, 64 << 10));
   fill(block_size_ + 2 * target + 1);
-  size_t taken = 0;
+  std::size_t taken = 0;
   // Before the end of the file something is always left, so that a file's last block holds its last part.
   while (taken < buffer_.size() && (at_end_ || buffer_.size() - taken > 2 * target)) {
     taken += part_end(std::string_view(buffer_).substr(taken), target);
@@ -502,18 +502,18 @@ void BlockReader::next_parts(TextBlock& block) {
   take(taken, block);
 }
 
-size_t part_end(std::string_view text, size_t target) {
+std::size_t part_end(std::string_view text, std::size_t target) {
   if (text.size() <= target) return text.size();
   const std::string_view window = text.substr(0, 2 * target);
   for (const std::string_view border : {"\n\n", "\n", " "}) {
-    const size_t found = window.find(border, target);
+    const std::size_t found = window.find(border, target);
     if (found == std::string_view::npos) continue;
     // All line ends that follow belong to this part.
-    const size_t end = found + border.size();
-    const size_t behind = border == " " ? end : window.find_first_not_of('\n', end);
+    const std::size_t end = found + border.size();
+    const std::size_t behind = border == " " ? end : window.find_first_not_of('\n', end);
     return behind == std::string_view::npos ? window.size() : behind;
   }
-  size_t end = window.size();
+  std::size_t end = window.size();
   if (end == text.size()) return end;
   // Nowhere to cut: at least not inside a character.
   for (int i = 0; i < 3 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80; ++i) --end;

@@ -13,7 +13,7 @@
 namespace primus::data {
 namespace {
 
-constexpr int64_t kMostSamples = std::numeric_limits<uint32_t>::max() / 20;
+constexpr std::int64_t kMostSamples = std::numeric_limits<std::uint32_t>::max() / 20;
 
 class CyclicDataset final : public Dataset {
  public:
@@ -25,56 +25,58 @@ class CyclicDataset final : public Dataset {
         permuted_(options.sharded ? dataset_->size() / step_ * options.micro_batch_size
                                   : dataset_->size() / options.micro_batch_size * options.micro_batch_size) {}
 
-  int64_t size() const override { return std::numeric_limits<int64_t>::max(); }
-  int64_t seq_length() const override { return dataset_->seq_length(); }
+  std::int64_t size() const override { return std::numeric_limits<std::int64_t>::max(); }
+  std::int64_t seq_length() const override { return dataset_->seq_length(); }
   std::string description() const override { return dataset_->description(); }
 
-  void sample(int64_t draw, std::span<int32_t> tokens, std::span<float> loss_mask) const override {
+  void sample(std::int64_t draw, std::span<std::int32_t> tokens, std::span<float> loss_mask) const override {
     dataset_->sample(index_of(draw), tokens, loss_mask);
   }
-  double learned_tokens(int64_t draw) const override { return dataset_->learned_tokens(index_of(draw)); }
+  double learned_tokens(std::int64_t draw) const override { return dataset_->learned_tokens(index_of(draw)); }
 
  private:
-  int64_t index_of(int64_t draw) const {
-    const int64_t within = draw % epoch_size_, batch = options_.micro_batch_size;
-    const int64_t rank = within % step_ / batch, row = within / step_ * batch + within % batch;
+  std::int64_t index_of(std::int64_t draw) const {
+    const std::int64_t within = draw % epoch_size_, batch = options_.micro_batch_size;
+    const std::int64_t rank = within % step_ / batch, row = within / step_ * batch + within % batch;
     const std::shared_ptr<const Permutation> order = permutation(draw / epoch_size_);
-    const auto at = [&](int64_t i) { return static_cast<int64_t>(order->entries[static_cast<size_t>(i)]); };
+    const auto at = [&](std::int64_t i) {
+      return static_cast<std::int64_t>(order->entries[static_cast<std::size_t>(i)]);
+    };
     return options_.sharded ? rank * permuted_ + at(row) : at(row * options_.dp_size + rank);
   }
 
   struct Permutation {
-    int64_t epoch = -1;
-    std::vector<uint32_t> entries;
+    std::int64_t epoch = -1;
+    std::vector<std::uint32_t> entries;
   };
 
   // Of this epoch. Threads that read ahead are in one epoch, or in two beside each other.
-  std::shared_ptr<const Permutation> permutation(int64_t epoch) const {
+  std::shared_ptr<const Permutation> permutation(std::int64_t epoch) const {
     const std::lock_guard lock(mutex_);
     std::shared_ptr<const Permutation>& kept = kept_[epoch % 2];
     if (!kept || kept->epoch != epoch) {
       kept = std::make_shared<const Permutation>(
-          Permutation{epoch, torch_permutation(permuted_, static_cast<uint64_t>(epoch))});
+          Permutation{epoch, torch_permutation(permuted_, static_cast<std::uint64_t>(epoch))});
     }
     return kept;
   }
 
   std::unique_ptr<const Dataset> dataset_;
   CyclicOptions options_;
-  int64_t step_;        // samples of one microbatch of all ranks
-  int64_t epoch_size_;  // draws
-  int64_t permuted_;    // samples that are permuted together
+  std::int64_t step_;        // samples of one microbatch of all ranks
+  std::int64_t epoch_size_;  // draws
+  std::int64_t permuted_;    // samples that are permuted together
   mutable std::mutex mutex_;
   mutable std::shared_ptr<const Permutation> kept_[2];
 };
 
 }  // namespace
 
-std::vector<uint32_t> torch_permutation(int64_t n, uint64_t seed) {
-  std::vector<uint32_t> entries(static_cast<size_t>(n));
+std::vector<std::uint32_t> torch_permutation(std::int64_t n, std::uint64_t seed) {
+  std::vector<std::uint32_t> entries(static_cast<std::size_t>(n));
   std::iota(entries.begin(), entries.end(), 0u);
-  std::mt19937 engine(static_cast<uint32_t>(seed));
-  for (size_t i = 0; i + 1 < entries.size(); ++i) {
+  std::mt19937 engine(static_cast<std::uint32_t>(seed));
+  for (std::size_t i = 0; i + 1 < entries.size(); ++i) {
     std::swap(entries[i], entries[i + engine() % (entries.size() - i)]);
   }
   return entries;
@@ -82,7 +84,7 @@ std::vector<uint32_t> torch_permutation(int64_t n, uint64_t seed) {
 
 std::unique_ptr<const Dataset> make_cyclic(std::unique_ptr<const Dataset> dataset,
                                            const CyclicOptions& options) {
-  const int64_t size = dataset->size(), needed = options.micro_batch_size * options.dp_size;
+  const std::int64_t size = dataset->size(), needed = options.micro_batch_size * options.dp_size;
   if (size < needed) {
     throw invalid(fmt::format("{} has {} samples, and one microbatch of all ranks takes {}",
                               dataset->description(), size, needed),

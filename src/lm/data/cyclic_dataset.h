@@ -22,11 +22,11 @@ namespace primus::data {
 
 // torch.randperm(n, generator=torch.Generator().manual_seed(seed)). n < 2^32 / 20, from which on torch draws
 // 64 bits.
-std::vector<uint32_t> torch_permutation(int64_t n, uint64_t seed);
+std::vector<std::uint32_t> torch_permutation(std::int64_t n, std::uint64_t seed);
 
 struct CyclicOptions {
-  int64_t micro_batch_size = 1;
-  int64_t dp_size = 1;
+  std::int64_t micro_batch_size = 1;
+  std::int64_t dp_size = 1;
   bool sharded = true;
 };
 

@@ -27,7 +27,7 @@ namespace primus::data {
 namespace {
 
 constexpr const char* kSeal = "checksums";  // of a folder of cached tokens
-constexpr int64_t kCacheVersion = 1;        // counts changes in how text becomes tokens
+constexpr std::int64_t kCacheVersion = 1;   // counts changes in how text becomes tokens
 // How many more samples each part of a blend prepares than its share (Megatron's mid_level_dataset_surplus).
 constexpr double kSurplus = 0.005;
 constexpr const char* kMockSplit = "1,1,1";
@@ -60,7 +60,7 @@ bool is_weight(const std::string& entry) {
 // For a list with weights in it that is not weight and path in turn.
 Error uneven_blend(const std::vector<std::string>& list) {
   const std::string hint = "weight and path stand in turn ('0.7 data/a 0.3 data/b'), or paths alone";
-  for (size_t i = 0; i < list.size(); ++i) {
+  for (std::size_t i = 0; i < list.size(); ++i) {
     const bool weight = is_weight(list[i]), weight_is_due = i % 2 == 0;
     if (weight_is_due && !weight) {
       return invalid(
@@ -81,7 +81,7 @@ Error uneven_blend(const std::vector<std::string>& list) {
 BlendList parse_blend(const std::vector<std::string>& list) {
   BlendList blend;
   if (list.size() % 2 == 0) {
-    for (size_t i = 0; i < list.size(); i += 2) {
+    for (std::size_t i = 0; i < list.size(); i += 2) {
       if (const auto weight = parse_weight(list[i])) blend.weights.push_back(*weight);
     }
   }
@@ -91,7 +91,7 @@ BlendList parse_blend(const std::vector<std::string>& list) {
     return blend;
   }
   if (blend.weights.size() != list.size() / 2) throw uneven_blend(list);
-  for (size_t i = 0; i < list.size(); i += 2) {
+  for (std::size_t i = 0; i < list.size(); i += 2) {
     const double weight = blend.weights[i / 2];
     if (!(weight >= 0) || !std::isfinite(weight))
       throw invalid(fmt::format("'{}' is no blend weight for '{}'", list[i], list[i + 1]),
@@ -108,14 +108,14 @@ BlendList parse_blend(const std::vector<std::string>& list) {
 
 // Where the part of text begins that is held out for validation: at a sequence's begin, so that nothing of it
 // is trained on. The end of the text: too little is there to divide.
-int64_t held_out_from(const TokenSource& source, int64_t seq_length) {
-  constexpr int64_t kHundredth = 100;
-  const int64_t all = source.sequences();
-  int64_t from = all, tokens = 0;
+std::int64_t held_out_from(const TokenSource& source, std::int64_t seq_length) {
+  constexpr std::int64_t kHundredth = 100;
+  const std::int64_t all = source.sequences();
+  std::int64_t from = all, tokens = 0;
   while (from > 1 && (all - from < (all + kHundredth - 1) / kHundredth || tokens <= seq_length))
     tokens += source.length(--from);
-  int64_t rest = 0;
-  for (int64_t i = 0; i < from && rest <= seq_length; ++i) rest += source.length(i);
+  std::int64_t rest = 0;
+  for (std::int64_t i = 0; i < from && rest <= seq_length; ++i) rest += source.length(i);
   return tokens > seq_length && rest > seq_length ? from : all;
 }
 
@@ -138,7 +138,7 @@ class Opener {
     }
   }
 
-  int64_t samples_of_epochs(double epochs) {
+  std::int64_t samples_of_epochs(double epochs) {
     if (options_.mock_data) {
       throw invalid("mock data never ends, so there are no epochs of it", "set train_iters or train_tokens");
     }
@@ -150,7 +150,7 @@ class Opener {
       check_length(*data);
       const Share share = share_of(*data, 0, shared ? std::optional(shares()) : std::nullopt);
       double tokens = 0;
-      for (int64_t i = share.first; i < share.last; ++i) tokens += data->length(i);
+      for (std::int64_t i = share.first; i < share.last; ++i) tokens += data->length(i);
       // As many rows as the sample order of so many passes has (sample_order.h).
       samples += std::max(1.0, std::floor((epochs * tokens - 1) / static_cast<double>(options_.seq_length)));
     }
@@ -158,7 +158,7 @@ class Opener {
       throw unsupported(fmt::format("{} epochs are {:.3g} samples; 2^32 are the limit", epochs, samples),
                         "train for fewer epochs");
     }
-    return static_cast<int64_t>(samples);
+    return static_cast<std::int64_t>(samples);
   }
 
   Datasets run() {
@@ -177,7 +177,7 @@ class Opener {
     } else if (!separate) {
       result = open_shared(parse_blend(options_.data_path));
     } else {
-      for (size_t split = 0; split < 3; ++split) {
+      for (std::size_t split = 0; split < 3; ++split) {
         if (requested_[split] == 0) continue;
         if (per_split[split]->empty()) {
           if (split > 0) continue;  // the user has none
@@ -189,7 +189,7 @@ class Opener {
     for (const auto& dataset : result) {
       if (dataset != nullptr) check_first_sample(*dataset);
     }
-    const std::size_t bytes = training_.size() * sizeof(uint64_t);
+    const std::size_t bytes = training_.size() * sizeof(std::uint64_t);
     const bool held_out =
         result[0] && !options_.data_path.empty() && holds_out(parse_blend(options_.data_path));
     return {.train = std::move(result[0]),
@@ -203,8 +203,8 @@ class Opener {
  private:
   // Data of another tokenizer is refused at once, not when training has begun.
   static void check_first_sample(const Dataset& dataset) {
-    std::vector<int32_t> tokens(static_cast<size_t>(dataset.seq_length()) + 1);
-    std::vector<float> mask(static_cast<size_t>(dataset.seq_length()));
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(dataset.seq_length()) + 1);
+    std::vector<float> mask(static_cast<std::size_t>(dataset.seq_length()));
     if (dataset.size() > 0) dataset.sample(0, tokens, mask);
   }
 
@@ -215,7 +215,7 @@ class Opener {
       throw invalid("mock data needs a tokenizer with an end-of-document token");
     const auto source = make_mock_source(tokenizer_.vocab_size(), *tokenizer_.special_ids().eod);
     Splits result;
-    for (size_t split = 0; split < 3; ++split) {
+    for (std::size_t split = 0; split < 3; ++split) {
       if (requested_[split] > 0)
         result[split] = open_split(source, split, std::string(kMockSplit), requested_[split]);
     }
@@ -226,9 +226,9 @@ class Opener {
 
   Splits open_shared(const BlendList& blend) {
     // Of so many sequences, who wants any gets some.
-    const std::vector<Share> wanted = split_sequences(shares(), int64_t{1} << 50);
+    const std::vector<Share> wanted = split_sequences(shares(), std::int64_t{1} << 50);
     Splits result;
-    for (size_t split = 0; split < 3; ++split) {
+    for (std::size_t split = 0; split < 3; ++split) {
       if (requested_[split] == 0) continue;
       if (split == 0 && wanted[split].first == wanted[split].last) {
         throw invalid(fmt::format("the split '{}' leaves nothing to train on", shares()),
@@ -244,9 +244,9 @@ class Opener {
   }
 
   // The part of a blend that has validation or test data, though nobody chose a split.
-  BlendList with_held_out(const BlendList& blend, size_t split) {
+  BlendList with_held_out(const BlendList& blend, std::size_t split) {
     BlendList parts;
-    for (size_t i = 0; i < blend.paths.size(); ++i) {
+    for (std::size_t i = 0; i < blend.paths.size(); ++i) {
       const std::shared_ptr<const TokenSource> data = source(blend.paths[i]);
       const Share share = share_of(*data, split, shares());
       if (share.first == share.last) {
@@ -273,19 +273,20 @@ class Opener {
   }
 
   // The sequences of `source` that are train, valid or test data. `shares`: what part each is; nothing: all.
-  Share share_of(const TokenSource& source, size_t split, const std::optional<std::string>& shares) const {
-    const int64_t all = source.sequences();
+  Share share_of(const TokenSource& source, std::size_t split,
+                 const std::optional<std::string>& shares) const {
+    const std::int64_t all = source.sequences();
     if (!shares) return {0, all};
     const bool text = std::ranges::find(text_, &source) != text_.end();
     if (!options_.hold_out_text || !text) return split_sequences(*shares, all)[split];
-    const int64_t from = held_out_from(source, options_.seq_length);
+    const std::int64_t from = held_out_from(source, options_.seq_length);
     return split == 0 ? Share{0, from} : split == 1 ? Share{from, all} : Share{all, all};
   }
 
   // One split of a blend. `shares`: what part of each data set it is; nothing: all of it.
-  std::unique_ptr<const Dataset> open_blend(const BlendList& blend, size_t split,
+  std::unique_ptr<const Dataset> open_blend(const BlendList& blend, std::size_t split,
                                             const std::optional<std::string>& shares) {
-    const int64_t requested = requested_[split];
+    const std::int64_t requested = requested_[split];
     // Data of its own that is a single set needs no blend, weighted or not.
     if (blend.paths.size() == 1 && (blend.weights.empty() || !shares)) {
       return open_split(source(blend.paths[0]), split, shares, requested);
@@ -293,19 +294,19 @@ class Opener {
     if (blend.paths.size() > UINT16_MAX)
       throw unsupported("a blend of more than 65535 data sets is not supported");
     std::vector<std::unique_ptr<const Dataset>> datasets;
-    int64_t size = 0;
-    for (size_t i = 0; i < blend.paths.size(); ++i) {
-      int64_t samples = -1;  // one epoch
+    std::int64_t size = 0;
+    for (std::size_t i = 0; i < blend.paths.size(); ++i) {
+      std::int64_t samples = -1;  // one epoch
       if (!blend.weights.empty()) {
         const double target = std::ceil(static_cast<double>(requested) * blend.weights[i]);
-        size += static_cast<int64_t>(target);
-        samples = static_cast<int64_t>(std::ceil(target * (1 + kSurplus)));
+        size += static_cast<std::int64_t>(target);
+        samples = static_cast<std::int64_t>(std::ceil(target * (1 + kSurplus)));
       }
       datasets.push_back(open_split(source(blend.paths[i]), split, shares, samples));
     }
     std::vector<double> weights = blend.weights;
     if (weights.empty()) {
-      int64_t available = 0;
+      std::int64_t available = 0;
       for (const auto& dataset : datasets) {
         weights.push_back(static_cast<double>(dataset->size()));
         available += dataset->size();
@@ -321,8 +322,8 @@ class Opener {
                                             build_blend_order(normalized(weights), size));
   }
 
-  std::unique_ptr<const Dataset> open_split(std::shared_ptr<const TokenSource> source, size_t split,
-                                            const std::optional<std::string>& shares, int64_t samples) {
+  std::unique_ptr<const Dataset> open_split(std::shared_ptr<const TokenSource> source, std::size_t split,
+                                            const std::optional<std::string>& shares, std::int64_t samples) {
     check_length(*source);
     if (split == 0) training_.push_back(source->fingerprint());
     const Share share = share_of(*source, split, shares);
@@ -341,8 +342,8 @@ class Opener {
 
   // Megatron repeats a short split within one sample; a data set that cannot fill one at all is a mistake.
   void check_length(const TokenSource& source) const {
-    int64_t tokens = 0;
-    for (int64_t i = 0; i < source.sequences(); ++i) {
+    std::int64_t tokens = 0;
+    for (std::int64_t i = 0; i < source.sequences(); ++i) {
       tokens += source.length(i);
       if (tokens > options_.seq_length) return;
     }
@@ -388,7 +389,7 @@ class Opener {
     SkippedFiles skipped;
     const std::vector<InputFile> files = find_inputs({pattern}, &skipped);
     for (std::string& remark : remarks_on(files, skipped)) notes_.push_back(std::move(remark));
-    uint64_t bytes = 0;
+    std::uint64_t bytes = 0;
     for (const InputFile& file : files) bytes += file.size;
     if (bytes == 0) {
       throw invalid(fmt::format("'{}' is empty: there is nothing to train on", pattern),
@@ -402,22 +403,25 @@ class Opener {
   }
 
   // Everything the tokens depend on: contents, not names or dates.
-  uint64_t cache_key(const std::vector<InputFile>& files) const {
+  std::uint64_t cache_key(const std::vector<InputFile>& files) const {
     XXH3_state_t state;
     XXH3_64bits_reset(&state);
-    const auto add = [&state](const void* bytes, size_t size) { XXH3_64bits_update(&state, bytes, size); };
-    const auto add_number = [&add](uint64_t number) { add(&number, sizeof number); };
-    add_number(static_cast<uint64_t>(kCacheVersion));
+    const auto add = [&state](const void* bytes, std::size_t size) {
+      XXH3_64bits_update(&state, bytes, size);
+    };
+    const auto add_number = [&add](std::uint64_t number) { add(&number, sizeof number); };
+    add_number(static_cast<std::uint64_t>(kCacheVersion));
     add_number(tokenizer_.fingerprint());
-    add_number(static_cast<uint64_t>(options_.append_eod) | static_cast<uint64_t>(options_.skip_bad) << 1);
+    add_number(static_cast<std::uint64_t>(options_.append_eod) | static_cast<std::uint64_t>(options_.skip_bad)
+                                                                     << 1);
     add(options_.json_key.data(), options_.json_key.size());
     std::vector<std::byte> buffer(1 << 20);
     for (const InputFile& input : files) {
-      add_number(static_cast<uint64_t>(input.kind) | static_cast<uint64_t>(input.compression) << 8);
+      add_number(static_cast<std::uint64_t>(input.kind) | static_cast<std::uint64_t>(input.compression) << 8);
       add_number(input.size);
       const auto file = Env::posix().open(input.path, OpenMode::kRead);
-      for (uint64_t offset = 0;;) {
-        const size_t count = file->read_at(buffer, offset);
+      for (std::uint64_t offset = 0;;) {
+        const std::size_t count = file->read_at(buffer, offset);
         if (count == 0) break;
         add(buffer.data(), count);
         offset += count;
@@ -435,8 +439,8 @@ class Opener {
       const auto file = Env::posix().open(path, OpenMode::kRead);
       XXH3_state_t state;
       XXH3_64bits_reset(&state);
-      uint64_t size = 0;
-      while (const size_t count = file->read_at(buffer, size)) {
+      std::uint64_t size = 0;
+      while (const std::size_t count = file->read_at(buffer, size)) {
         XXH3_64bits_update(&state, buffer.data(), count);
         size += count;
       }
@@ -512,10 +516,10 @@ class Opener {
 
   const DataOptions& options_;
   const Tokenizer& tokenizer_;
-  const std::array<int64_t, 3> requested_;
+  const std::array<std::int64_t, 3> requested_;
   TokenRules rules_;
   std::vector<std::string> notes_;
-  std::vector<uint64_t> training_;  // fingerprints of what is trained on
+  std::vector<std::uint64_t> training_;  // fingerprints of what is trained on
   std::vector<std::pair<std::string, std::shared_ptr<const TokenSource>>> sources_;
   std::vector<const TokenSource*> text_;  // those of them that were text
 };
@@ -530,18 +534,20 @@ void check(const DataOptions& options) {
     throw invalid(fmt::format("the data seed {} is not of [0, 2^32)", options.seed),
                   "numpy's generator, which Megatron shuffles by, takes no other");
   }
-  for (const int64_t samples : {options.train_samples, options.valid_samples, options.test_samples}) {
+  for (const std::int64_t samples : {options.train_samples, options.valid_samples, options.test_samples}) {
     if (samples < 0) throw invalid(fmt::format("{} samples are requested", samples));
   }
 }
 
 }  // namespace
 
-void Dataset::document_starts(int64_t /*index*/, std::vector<int32_t>& starts) const { starts.assign(1, 0); }
+void Dataset::document_starts(std::int64_t /*index*/, std::vector<std::int32_t>& starts) const {
+  starts.assign(1, 0);
+}
 
-double Dataset::learned_tokens(int64_t index) const {
-  std::vector<int32_t> tokens(static_cast<size_t>(seq_length()) + 1);
-  std::vector<float> mask(static_cast<size_t>(seq_length()));
+double Dataset::learned_tokens(std::int64_t index) const {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(seq_length()) + 1);
+  std::vector<float> mask(static_cast<std::size_t>(seq_length()));
   sample(index, tokens, mask);
   double sum = 0;
   for (const float m : mask) sum += static_cast<double>(m);
@@ -553,7 +559,7 @@ Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer) {
   return Opener(options, tokenizer).run();
 }
 
-int64_t samples_of_epochs(const DataOptions& options, const Tokenizer& tokenizer, double epochs) {
+std::int64_t samples_of_epochs(const DataOptions& options, const Tokenizer& tokenizer, double epochs) {
   check(options);
   return Opener(options, tokenizer).samples_of_epochs(epochs);
 }
@@ -565,11 +571,11 @@ TokenBound bound_tokens(const std::string& path) {
   if (!Env::posix().status(path)) return {};
   // A token is at least a byte of the text; a file or line has an end besides, and perhaps a begin. The
   // braces and the key of a JSON line are longer than that.
-  constexpr int64_t kFrame = 16;
+  constexpr std::int64_t kFrame = 16;
   TokenBound bound{0, false};
   for (const InputFile& file : find_inputs({path})) {
     if (file.compression != Compression::kNone) return {};
-    bound.most += static_cast<int64_t>(file.size) + kFrame;
+    bound.most += static_cast<std::int64_t>(file.size) + kFrame;
   }
   return bound;
 }

@@ -25,23 +25,24 @@ class Dataset {
 
   // Number of samples that can be asked for: at least the number requested, except for a blend without
   // weights, which repeats nothing.
-  virtual int64_t size() const = 0;
-  virtual int64_t seq_length() const = 0;
+  virtual std::int64_t size() const = 0;
+  virtual std::int64_t seq_length() const = 0;
 
   // Sample `index` of [0, size): `tokens` is [seq_length + 1], inputs being tokens[0..seq) and labels
   // tokens[1..seq]; `loss_mask` is [seq_length]: 1 where the label counts, 0 where it does not (padding, end
   // of document when masked).
-  virtual void sample(int64_t index, std::span<int32_t> tokens, std::span<float> loss_mask) const = 0;
+  virtual void sample(std::int64_t index, std::span<std::int32_t> tokens,
+                      std::span<float> loss_mask) const = 0;
 
   // Whether attention is to stay within the documents of document_starts(), and positions to count in each
   // of them. Otherwise every sample is one.
   virtual bool separates_documents() const { return false; }
   // Where the documents of sample `index` begin among its inputs, 0 first. Only of a data set that separates
   // them.
-  virtual void document_starts(int64_t index, std::vector<int32_t>& starts) const;
+  virtual void document_starts(std::int64_t index, std::vector<std::int32_t>& starts) const;
   // The labels of sample `index` that count: what its loss_mask adds up to. Unless a data set knows, the
   // sample is read.
-  virtual double learned_tokens(int64_t index) const;
+  virtual double learned_tokens(std::int64_t index) const;
 
   // Where it comes from, for messages: "corpus/en_text_document (train)".
   virtual std::string description() const = 0;
@@ -49,11 +50,11 @@ class Dataset {
 
 // How far tokenising on the fly has come.
 struct TokenizeProgress {
-  std::string_view input;   // the file being read
-  uint64_t bytes_done = 0;  // of all inputs
-  uint64_t bytes_total = 0;
-  uint64_t documents = 0;
-  uint64_t tokens = 0;
+  std::string_view input;        // the file being read
+  std::uint64_t bytes_done = 0;  // of all inputs
+  std::uint64_t bytes_total = 0;
+  std::uint64_t documents = 0;
+  std::uint64_t tokens = 0;
   double seconds = 0;
 };
 using TokenizeProgressFn = std::function<void(const TokenizeProgress&)>;
@@ -73,12 +74,12 @@ struct DataOptions {
   // all trained on.
   bool hold_out_text = false;
 
-  int64_t seq_length = 0;
-  int64_t seed = 1234;
+  std::int64_t seq_length = 0;
+  std::int64_t seed = 1234;
   // Samples that training, all evaluations, and the final test will draw; a split of which none is drawn is
   // not opened.
-  int64_t train_samples = 0, valid_samples = 0, test_samples = 0;
-  int64_t vocab_size = 0;              // refuses larger ids when a sample is read; 0: the tokenizer's
+  std::int64_t train_samples = 0, valid_samples = 0, test_samples = 0;
+  std::int64_t vocab_size = 0;         // refuses larger ids when a sample is read; 0: the tokenizer's
   bool allow_other_tokenizer = false;  // ids may have been made by another one (made_by.h)
   bool eod_mask_loss = false;          // loss 0 where the input token is end-of-document
 
@@ -102,7 +103,7 @@ struct Datasets {
   bool held_out = false;  // a part of data_path is no training data, whether validation draws from it or not
   // Of what training data consists of: the same for the same tokens in the same order, wherever they lie. 0
   // without training data.
-  uint64_t train_fingerprint = 0;
+  std::uint64_t train_fingerprint = 0;
   std::vector<std::string> notes;  // for the user to see once: lines left out, a blend smaller than requested
   std::vector<std::string> facts;  // what there is, for the log
 };
@@ -113,7 +114,7 @@ struct Datasets {
 Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer);
 
 // Limit for one order of samples.
-inline constexpr int64_t kMostOrderedSamples = int64_t{UINT32_MAX} - 1;
+inline constexpr std::int64_t kMostOrderedSamples = std::int64_t{UINT32_MAX} - 1;
 
 // The paths of a list that may have weights between them. Error(kInvalid) for an uneven list.
 std::vector<std::string> paths_of(const std::vector<std::string>& list);
@@ -121,13 +122,13 @@ std::vector<std::string> paths_of(const std::vector<std::string>& list);
 // How many tokens a path of DataOptions holds, as far as that is known without reading its text: INT64_MAX
 // where it is not, since the path is not here or its files are packed.
 struct TokenBound {
-  int64_t most = INT64_MAX;
+  std::int64_t most = INT64_MAX;
   bool exact = false;  // .bin and .idx
 };
 TokenBound bound_tokens(const std::string& path);
 
 // Samples in so many passes over the training data; of a blend, over each of its parts, whatever their
 // weights. Tokenises text if need be. Errors as open_datasets.
-int64_t samples_of_epochs(const DataOptions& options, const Tokenizer& tokenizer, double epochs);
+std::int64_t samples_of_epochs(const DataOptions& options, const Tokenizer& tokenizer, double epochs);
 
 }  // namespace primus::data

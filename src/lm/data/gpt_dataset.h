@@ -16,9 +16,9 @@ namespace primus::data {
 
 // What the tokenizer says about ids, as far as samples need it.
 struct TokenRules {
-  int64_t vocab_size = 0;           // a larger id is an error; 0: not checked
-  std::optional<int32_t> pad;       // no loss where it is the label; reaches the model as id 0
-  std::optional<int32_t> loss_end;  // no loss where it is the input (eod with eod_mask_loss)
+  std::int64_t vocab_size = 0;           // a larger id is an error; 0: not checked
+  std::optional<std::int32_t> pad;       // no loss where it is the label; reaches the model as id 0
+  std::optional<std::int32_t> loss_end;  // no loss where it is the input (eod with eod_mask_loss)
 };
 
 // Megatron's GPTDataset: samples of L + 1 tokens across sequence borders, in the order of sample_order.h. The
@@ -28,15 +28,15 @@ class GptDataset final : public Dataset {
   GptDataset(std::shared_ptr<const TokenSource> source, const OrderOptions& order, TokenRules rules,
              std::string_view split, const Path& cache = {});
 
-  int64_t size() const override { return order_.samples(); }
-  int64_t seq_length() const override { return seq_length_; }
-  void sample(int64_t index, std::span<int32_t> tokens, std::span<float> loss_mask) const override;
-  double learned_tokens(int64_t index) const override;
+  std::int64_t size() const override { return order_.samples(); }
+  std::int64_t seq_length() const override { return seq_length_; }
+  void sample(std::int64_t index, std::span<std::int32_t> tokens, std::span<float> loss_mask) const override;
+  double learned_tokens(std::int64_t index) const override;
   std::string description() const override { return description_; }
   const SampleOrder& order() const { return order_; }
 
  private:
-  void read(int64_t index, std::span<int32_t> tokens) const;
+  void read(std::int64_t index, std::span<std::int32_t> tokens) const;
   // Error(kInvalid) where a file behind the sample was cut or overwritten since it was opened.
   void check_unchanged() const;
 
@@ -44,19 +44,19 @@ class GptDataset final : public Dataset {
   std::string description_;
   SampleOrder order_;
   TokenRules rules_;
-  int64_t seq_length_;
+  std::int64_t seq_length_;
 };
 
 // Which data set each sample of a blend comes from, and which sample of it: always the one that is furthest
 // behind its weight, the first of equals (Megatron's build_blending_indices).
 struct BlendOrder {
-  std::vector<uint16_t> dataset;
-  std::vector<uint32_t> sample;
+  std::vector<std::uint16_t> dataset;
+  std::vector<std::uint32_t> sample;
 };
 // `weights` add up to one.
-BlendOrder build_blend_order(const std::vector<double>& weights, int64_t size);
+BlendOrder build_blend_order(const std::vector<double>& weights, std::int64_t size);
 // Exactly sizes[d] samples of each data set d, spread evenly (build_exhaustive_blending_indices).
-BlendOrder build_exhaustive_blend_order(const std::vector<int64_t>& sizes);
+BlendOrder build_exhaustive_blend_order(const std::vector<std::int64_t>& sizes);
 
 // Megatron's BlendedDataset.
 class BlendedDataset final : public Dataset {
@@ -64,10 +64,10 @@ class BlendedDataset final : public Dataset {
   // Error(kInvalid) where the order asks for more samples than a data set has.
   BlendedDataset(std::vector<std::unique_ptr<const Dataset>> datasets, BlendOrder order);
 
-  int64_t size() const override { return static_cast<int64_t>(order_.sample.size()); }
-  int64_t seq_length() const override { return datasets_.front()->seq_length(); }
-  void sample(int64_t index, std::span<int32_t> tokens, std::span<float> loss_mask) const override;
-  double learned_tokens(int64_t index) const override;
+  std::int64_t size() const override { return static_cast<std::int64_t>(order_.sample.size()); }
+  std::int64_t seq_length() const override { return datasets_.front()->seq_length(); }
+  void sample(std::int64_t index, std::span<std::int32_t> tokens, std::span<float> loss_mask) const override;
+  double learned_tokens(std::int64_t index) const override;
   std::string description() const override;
 
  private:
@@ -77,13 +77,13 @@ class BlendedDataset final : public Dataset {
 
 // Megatron's MockGPTLowLevelDataset: 100000 sequences of 1 to 4095 tokens; one of n tokens counts 1, 2 ... n
 // - 1 (modulo the vocabulary) and ends with `eod`.
-std::shared_ptr<const TokenSource> make_mock_source(int64_t vocab_size, int32_t eod);
+std::shared_ptr<const TokenSource> make_mock_source(std::int64_t vocab_size, std::int32_t eod);
 
 // The share of `sequences` that each of train, valid and test gets: [first, last), empty for a share of zero.
 // `split`: up to three numbers, "969,30,1". Error(kInvalid) for anything else.
 struct Share {
-  int64_t first = 0, last = 0;
+  std::int64_t first = 0, last = 0;
 };
-std::vector<Share> split_sequences(std::string_view split, int64_t sequences);
+std::vector<Share> split_sequences(std::string_view split, std::int64_t sequences);
 
 }  // namespace primus::data

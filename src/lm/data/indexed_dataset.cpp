@@ -21,8 +21,8 @@ static_assert(std::endian::native == std::endian::little, "the files are little-
 namespace {
 
 constexpr std::string_view kMagic{"MMIDIDX\0\0", 9};
-constexpr uint64_t kVersion = 1;
-constexpr size_t kHeader = 34;
+constexpr std::uint64_t kVersion = 1;
+constexpr std::size_t kHeader = 34;
 
 Path with_extension(const Path& prefix, const char* extension) { return prefix.string() + extension; }
 
@@ -36,36 +36,36 @@ Error broken(const Path& prefix, std::string what) {
 }
 
 template <class T>
-void widen(const std::byte* from, std::span<int32_t> out) {
-  for (size_t i = 0; i < out.size(); ++i) {
+void widen(const std::byte* from, std::span<std::int32_t> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
     T value;
     std::memcpy(&value, from + i * sizeof(T), sizeof(T));
-    out[i] = static_cast<int32_t>(value);
+    out[i] = static_cast<std::int32_t>(value);
   }
 }
 
 template <class T>
-void narrow(std::span<const int32_t> tokens, std::string& out) {
-  const size_t before = out.size();
+void narrow(std::span<const std::int32_t> tokens, std::string& out) {
+  const std::size_t before = out.size();
   out.resize(before + tokens.size() * sizeof(T));
   char* to = out.data() + before;
-  for (const int32_t token : tokens) {
+  for (const std::int32_t token : tokens) {
     const T value = static_cast<T>(token);
     std::memcpy(to, &value, sizeof(T));
     to += sizeof(T);
   }
 }
 
-bool holds(TokenType type, int32_t token) {
+bool holds(TokenType type, std::int32_t token) {
   switch (type) {
     case TokenType::kU8:
-      return std::in_range<uint8_t>(token);
+      return std::in_range<std::uint8_t>(token);
     case TokenType::kI8:
-      return std::in_range<int8_t>(token);
+      return std::in_range<std::int8_t>(token);
     case TokenType::kI16:
-      return std::in_range<int16_t>(token);
+      return std::in_range<std::int16_t>(token);
     case TokenType::kU16:
-      return std::in_range<uint16_t>(token);
+      return std::in_range<std::uint16_t>(token);
     case TokenType::kI32:
     case TokenType::kI64:
       return true;
@@ -109,7 +109,7 @@ std::string_view token_name(TokenType type) {
   return "";
 }
 
-TokenType token_type_for(int64_t vocab_size) {
+TokenType token_type_for(std::int64_t vocab_size) {
   return vocab_size < 65500 ? TokenType::kU16 : TokenType::kI32;
 }
 
@@ -155,21 +155,23 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, M
     throw broken(prefix, "this is not an index of a data set (it does not begin with MMIDIDX)");
   }
   const std::byte* const p = index.data();
-  if (const auto version = load<uint64_t>(p + 9, 0); version != kVersion) {
+  if (const auto version = load<std::uint64_t>(p + 9, 0); version != kVersion) {
     throw broken(prefix, fmt::format("the index has format version {}, not {}", version, kVersion));
   }
-  d.type_ = TokenType(std::to_integer<uint8_t>(p[17]));
+  d.type_ = TokenType(std::to_integer<std::uint8_t>(p[17]));
   if (token_size(d.type_) == 0) {
     throw broken(prefix,
                  fmt::format("the index names the data type {}, which is none of tokens", int(d.type_)));
   }
-  d.sequences_ = checked_cast<int64_t>(load<uint64_t>(p + 18, 0), "sequences in " + prefix.string() + ".idx");
+  d.sequences_ =
+      checked_cast<std::int64_t>(load<std::uint64_t>(p + 18, 0), "sequences in " + prefix.string() + ".idx");
   const auto starts =
-      checked_cast<int64_t>(load<uint64_t>(p + 26, 0), "documents in " + prefix.string() + ".idx");
-  const int64_t needed = checked_add(checked_add(checked_mul<int64_t>(d.sequences_, 12, "index size"),
-                                                 checked_mul<int64_t>(starts, 8, "index size"), "index size"),
-                                     static_cast<int64_t>(kHeader), "index size");
-  const auto size = static_cast<int64_t>(index.size());
+      checked_cast<std::int64_t>(load<std::uint64_t>(p + 26, 0), "documents in " + prefix.string() + ".idx");
+  const std::int64_t needed =
+      checked_add(checked_add(checked_mul<std::int64_t>(d.sequences_, 12, "index size"),
+                              checked_mul<std::int64_t>(starts, 8, "index size"), "index size"),
+                  static_cast<std::int64_t>(kHeader), "index size");
+  const auto size = static_cast<std::int64_t>(index.size());
   if (d.sequences_ > 0 && size - d.sequences_ == needed) {
     throw unsupported("multimodal data sets are not supported").at(prefix.string() + ".idx");
   }
@@ -184,8 +186,8 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, M
   d.document_starts_ = d.pointers_ + 8 * d.sequences_;
   d.check();
   // Whoever goes through all sequences shall not have more to do than the files are long.
-  const int64_t room = d.data_bytes() / token_size(d.type_);
-  for (int64_t i = 0; i < d.sequences_; ++i) {
+  const std::int64_t room = d.data_bytes() / token_size(d.type_);
+  for (std::int64_t i = 0; i < d.sequences_; ++i) {
     d.tokens_ += d.length(i);
     if (d.tokens_ > room) {
       throw broken(prefix, fmt::format("the sequences up to {} hold {} tokens and '{}.bin' only {}: they lie "
@@ -198,21 +200,22 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, M
 }
 
 void IndexedDataset::check() const {
-  const auto size = static_cast<int64_t>(data_.bytes().size());
-  const int64_t item = token_size(type_);
-  for (int64_t i = 0; i < sequences_; ++i) {
-    const int64_t pointer = load<int64_t>(pointers_, i);
-    const int64_t bytes = int64_t{length(i)} * item;
+  const auto size = static_cast<std::int64_t>(data_.bytes().size());
+  const std::int64_t item = token_size(type_);
+  for (std::int64_t i = 0; i < sequences_; ++i) {
+    const std::int64_t pointer = load<std::int64_t>(pointers_, i);
+    const std::int64_t bytes = std::int64_t{length(i)} * item;
     if (bytes < 0) throw broken(prefix_, fmt::format("sequence {} has the length {}", i, length(i)));
     if (pointer < 0 || pointer > size || bytes > size - pointer) {
-      throw broken(prefix_, fmt::format("sequence {} lies at bytes {} to {}, but '{}.bin' has {}", i, pointer,
-                                        static_cast<uint64_t>(pointer) + static_cast<uint64_t>(bytes),
-                                        prefix_.string(), size));
+      throw broken(prefix_,
+                   fmt::format("sequence {} lies at bytes {} to {}, but '{}.bin' has {}", i, pointer,
+                               static_cast<std::uint64_t>(pointer) + static_cast<std::uint64_t>(bytes),
+                               prefix_.string(), size));
     }
   }
-  int64_t previous = 0;
-  for (int64_t i = 0; i <= documents_; ++i) {
-    const int64_t start = document_start(i);
+  std::int64_t previous = 0;
+  for (std::int64_t i = 0; i <= documents_; ++i) {
+    const std::int64_t start = document_start(i);
     if (start < previous || start > sequences_ || (i == 0 && start != 0)) {
       throw broken(prefix_, fmt::format("document {} begins at sequence {} of {}", i, start, sequences_));
     }
@@ -223,41 +226,42 @@ void IndexedDataset::check() const {
   }
 }
 
-void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int32_t> out) const {
-  const int64_t item = token_size(type_);
+void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const {
+  const std::int64_t item = token_size(type_);
   const std::byte* from = bytes(sequence, offset * item, std::ssize(out) * item).data();
   switch (type_) {
     case TokenType::kU8:
-      return widen<uint8_t>(from, out);
+      return widen<std::uint8_t>(from, out);
     case TokenType::kI8:
-      return widen<int8_t>(from, out);
+      return widen<std::int8_t>(from, out);
     case TokenType::kI16:
-      return widen<int16_t>(from, out);
+      return widen<std::int16_t>(from, out);
     case TokenType::kU16:
-      return widen<uint16_t>(from, out);
+      return widen<std::uint16_t>(from, out);
     case TokenType::kI32:
-      return widen<int32_t>(from, out);
+      return widen<std::int32_t>(from, out);
     case TokenType::kI64:
       break;
   }
-  for (size_t i = 0; i < out.size(); ++i) {
-    const auto value = load<int64_t>(from, static_cast<int64_t>(i));
-    if (!std::in_range<int32_t>(value)) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const auto value = load<std::int64_t>(from, static_cast<std::int64_t>(i));
+    if (!std::in_range<std::int32_t>(value)) {
       throw invalid(fmt::format("sequence {} of '{}' holds the token {}", sequence, name(), value));
     }
-    out[i] = static_cast<int32_t>(value);
+    out[i] = static_cast<std::int32_t>(value);
   }
 }
 
-std::span<const std::byte> IndexedDataset::bytes(int64_t sequence) const {
-  return bytes(sequence, 0, int64_t{length(sequence)} * token_size(type_));
+std::span<const std::byte> IndexedDataset::bytes(std::int64_t sequence) const {
+  return bytes(sequence, 0, std::int64_t{length(sequence)} * token_size(type_));
 }
 
 // open() has checked the index, but it may have been overwritten since then.
-std::span<const std::byte> IndexedDataset::bytes(int64_t sequence, int64_t offset, int64_t size) const {
+std::span<const std::byte> IndexedDataset::bytes(std::int64_t sequence, std::int64_t offset,
+                                                 std::int64_t size) const {
   const std::span<const std::byte> all = data_.bytes();
-  const auto pointer = load<uint64_t>(pointers_, sequence);
-  const auto first = static_cast<uint64_t>(offset), count = static_cast<uint64_t>(size);
+  const auto pointer = load<std::uint64_t>(pointers_, sequence);
+  const auto first = static_cast<std::uint64_t>(offset), count = static_cast<std::uint64_t>(size);
   if (pointer > all.size() || first > all.size() - pointer || count > all.size() - pointer - first) {
     check_unchanged();
     throw broken(prefix_, fmt::format("sequence {} lies beyond the end of '{}.bin'", sequence, name()));
@@ -265,23 +269,23 @@ std::span<const std::byte> IndexedDataset::bytes(int64_t sequence, int64_t offse
   return all.subspan(pointer + first, count);
 }
 
-uint64_t IndexedDataset::fingerprint() const {
+std::uint64_t IndexedDataset::fingerprint() const {
   XXH3_state_t state;
   XXH3_64bits_reset(&state);
-  const auto add = [&state](const std::byte* bytes, int64_t size) {
-    XXH3_64bits_update(&state, bytes, static_cast<size_t>(size));
+  const auto add = [&state](const std::byte* bytes, std::int64_t size) {
+    XXH3_64bits_update(&state, bytes, static_cast<std::size_t>(size));
   };
-  const std::array<int64_t, 4> numbers = {token_size(type_), sequences_, documents_, data_bytes()};
+  const std::array<std::int64_t, 4> numbers = {token_size(type_), sequences_, documents_, data_bytes()};
   XXH3_64bits_update(&state, numbers.data(), sizeof numbers);
   add(lengths_, 4 * sequences_);
   add(document_starts_, 8 * (documents_ + 1));
-  constexpr int64_t kRead = int64_t{256} << 20, kPiece = 16 << 10, kPieces = 4096;
+  constexpr std::int64_t kRead = std::int64_t{256} << 20, kPiece = 16 << 10, kPieces = 4096;
   const std::byte* const data = data_.bytes().data();
   if (data_bytes() <= kRead) {
     add(data, data_bytes());
   } else {
-    const int64_t last = data_bytes() - kPiece;  // where the last piece begins
-    for (int64_t i = 0; i < kPieces; ++i) add(data + last / (kPieces - 1) * i, kPiece);
+    const std::int64_t last = data_bytes() - kPiece;  // where the last piece begins
+    for (std::int64_t i = 0; i < kPieces; ++i) add(data + last / (kPieces - 1) * i, kPiece);
     add(data + last, kPiece);
   }
   check_unchanged();
@@ -299,20 +303,22 @@ void refuse_existing_dataset(const Path& prefix, Existing existing, Env& env) {
   }
 }
 
-void check_vocabulary(const TokenSource& source, int64_t sequence, int64_t offset,
-                      std::span<const int32_t> tokens, int64_t vocab_size, std::string_view description) {
+void check_vocabulary(const TokenSource& source, std::int64_t sequence, std::int64_t offset,
+                      std::span<const std::int32_t> tokens, std::int64_t vocab_size,
+                      std::string_view description) {
   const auto beyond =
-      std::ranges::find_if(tokens, [&](int32_t token) { return token < 0 || token >= vocab_size; });
+      std::ranges::find_if(tokens, [&](std::int32_t token) { return token < 0 || token >= vocab_size; });
   if (beyond == tokens.end()) return;
   // Sources without documents (mock data) have one for each sequence.
-  int64_t document = sequence, position = offset + (beyond - tokens.begin());
+  std::int64_t document = sequence, position = offset + (beyond - tokens.begin());
   if (const auto* const indexed = dynamic_cast<const IndexedDataset*>(&source)) {
-    int64_t end = indexed->documents();
+    std::int64_t end = indexed->documents();
     for (document = 0; end - document > 1;) {
-      const int64_t middle = document + (end - document) / 2;
+      const std::int64_t middle = document + (end - document) / 2;
       (indexed->document_start(middle) <= sequence ? document : end) = middle;
     }
-    for (int64_t i = indexed->document_start(document); i < sequence; ++i) position += indexed->length(i);
+    for (std::int64_t i = indexed->document_start(document); i < sequence; ++i)
+      position += indexed->length(i);
   }
   throw invalid(fmt::format("{}: document {} holds the token {} at position {}, beyond the vocabulary of {}",
                             description, document, *beyond, position, vocab_size),
@@ -334,9 +340,9 @@ Path folder_of(const Path& path) { return path.has_parent_path() ? path.parent_p
 template <class Use>
 void for_each_piece(Env& env, const Path& path, const Use& use) {
   const auto file = env.open(path, OpenMode::kRead);
-  std::vector<std::byte> piece(size_t{1} << 20);
-  for (uint64_t offset = 0;;) {
-    const size_t count = file->read_at(piece, offset);
+  std::vector<std::byte> piece(std::size_t{1} << 20);
+  for (std::uint64_t offset = 0;;) {
+    const std::size_t count = file->read_at(piece, offset);
     if (count == 0) return;
     use(std::span<const std::byte>(piece).first(count));
     offset += count;
@@ -354,23 +360,23 @@ IndexedDatasetWriter::IndexedDatasetWriter(Path prefix, TokenType type, Path tem
   for (const Path& path : {prefix_, temporary_}) {
     if (path.has_parent_path()) make_folders(path.parent_path(), env_);
   }
-  open(data_, kDataFile, checked_mul<int64_t>(from.tokens, token_size(type_), "bytes of tokens"));
-  open(lengths_, kLengthsFile, checked_mul<int64_t>(from.sequences, 4, "bytes of lengths"));
-  open(documents_, kDocumentsFile, checked_mul<int64_t>(from.documents, 8, "bytes of documents"));
+  open(data_, kDataFile, checked_mul<std::int64_t>(from.tokens, token_size(type_), "bytes of tokens"));
+  open(lengths_, kLengthsFile, checked_mul<std::int64_t>(from.sequences, 4, "bytes of lengths"));
+  open(documents_, kDocumentsFile, checked_mul<std::int64_t>(from.documents, 8, "bytes of documents"));
 }
 
-void IndexedDatasetWriter::open(Stream& stream, const char* extension, int64_t size) {
+void IndexedDatasetWriter::open(Stream& stream, const char* extension, std::int64_t size) {
   const Path path = temporary(extension);
   if (size == 0) {
     stream.file = env_.open(path, OpenMode::kWrite);
     return;
   }
   const auto status = env_.status(path);
-  if (!status || status->size < static_cast<uint64_t>(size)) {
+  if (!status || status->size < static_cast<std::uint64_t>(size)) {
     throw invalid(fmt::format("'{}' does not hold the {} bytes that were saved", path.string(), size));
   }
   stream.file = env_.open(path, OpenMode::kAppend);
-  stream.file->truncate(static_cast<uint64_t>(size));
+  stream.file->truncate(static_cast<std::uint64_t>(size));
 }
 
 IndexedDatasetWriter::~IndexedDatasetWriter() {
@@ -394,15 +400,15 @@ void IndexedDatasetWriter::Stream::flush() {
   buffer.clear();
 }
 
-void IndexedDatasetWriter::add_length(size_t tokens) {
-  append_bytes(lengths_.buffer, checked_cast<int32_t>(tokens, "tokens in one sequence"));
+void IndexedDatasetWriter::add_length(std::size_t tokens) {
+  append_bytes(lengths_.buffer, checked_cast<std::int32_t>(tokens, "tokens in one sequence"));
   lengths_.flush_if_large();
   ++progress_.sequences;
-  progress_.tokens += static_cast<int64_t>(tokens);
+  progress_.tokens += static_cast<std::int64_t>(tokens);
 }
 
-void IndexedDatasetWriter::add_sequence(std::span<const int32_t> tokens) {
-  for (const int32_t token : tokens) {
+void IndexedDatasetWriter::add_sequence(std::span<const std::int32_t> tokens) {
+  for (const std::int32_t token : tokens) {
     if (!holds(type_, token)) {
       throw invalid(fmt::format("the token {} does not fit {} tokens", token, token_name(type_)));
     }
@@ -410,22 +416,22 @@ void IndexedDatasetWriter::add_sequence(std::span<const int32_t> tokens) {
   add_length(tokens.size());
   switch (type_) {
     case TokenType::kU8:
-      narrow<uint8_t>(tokens, data_.buffer);
+      narrow<std::uint8_t>(tokens, data_.buffer);
       break;
     case TokenType::kI8:
-      narrow<int8_t>(tokens, data_.buffer);
+      narrow<std::int8_t>(tokens, data_.buffer);
       break;
     case TokenType::kI16:
-      narrow<int16_t>(tokens, data_.buffer);
+      narrow<std::int16_t>(tokens, data_.buffer);
       break;
     case TokenType::kU16:
-      narrow<uint16_t>(tokens, data_.buffer);
+      narrow<std::uint16_t>(tokens, data_.buffer);
       break;
     case TokenType::kI32:
-      narrow<int32_t>(tokens, data_.buffer);
+      narrow<std::int32_t>(tokens, data_.buffer);
       break;
     case TokenType::kI64:
-      narrow<int64_t>(tokens, data_.buffer);
+      narrow<std::int64_t>(tokens, data_.buffer);
       break;
   }
   data_.flush_if_large();
@@ -437,18 +443,18 @@ void IndexedDatasetWriter::end_document() {
   ++progress_.documents;
 }
 
-void IndexedDatasetWriter::append(const IndexedDataset& other, int64_t first, int64_t last) {
+void IndexedDatasetWriter::append(const IndexedDataset& other, std::int64_t first, std::int64_t last) {
   if (other.token_type() != type_) {
     throw invalid(fmt::format("'{}' holds {} tokens, not {}", other.name(), token_name(other.token_type()),
                               token_name(type_)),
                   "only data sets of one token type can be joined");
   }
-  for (int64_t document = first; document < last; ++document) {
-    const int64_t end = other.document_start(document + 1);
+  for (std::int64_t document = first; document < last; ++document) {
+    const std::int64_t end = other.document_start(document + 1);
     if (end > other.sequences()) other.check_unchanged();  // it was, when the data set was opened
-    for (int64_t i = other.document_start(document); i < end; ++i) {
+    for (std::int64_t i = other.document_start(document); i < end; ++i) {
       const std::span<const std::byte> bytes = other.bytes(i);
-      add_length(static_cast<size_t>(other.length(i)));
+      add_length(static_cast<std::size_t>(other.length(i)));
       data_.buffer.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
       data_.flush_if_large();
     }
@@ -469,26 +475,26 @@ void IndexedDatasetWriter::write_index() {
   const auto index = env_.open(temporary(kIndexFile), OpenMode::kWrite);
   std::string header(kMagic);
   append_bytes(header, kVersion);
-  append_bytes(header, static_cast<uint8_t>(type_));
-  append_bytes(header, static_cast<uint64_t>(progress_.sequences));
-  append_bytes(header, static_cast<uint64_t>(progress_.documents) + 1);
+  append_bytes(header, static_cast<std::uint8_t>(type_));
+  append_bytes(header, static_cast<std::uint64_t>(progress_.sequences));
+  append_bytes(header, static_cast<std::uint64_t>(progress_.documents) + 1);
   index->append(as_bytes(header));
   const auto copy = [&index](std::span<const std::byte> piece) { index->append(piece); };
   for_each_piece(env_, temporary(kLengthsFile), copy);
   // The pointers are the running sum of the lengths.
-  int64_t pointer = 0;
-  std::vector<int64_t> pointers;
+  std::int64_t pointer = 0;
+  std::vector<std::int64_t> pointers;
   for_each_piece(env_, temporary(kLengthsFile), [&](std::span<const std::byte> piece) {
     pointers.clear();
-    for (size_t at = 0; at + sizeof(int32_t) <= piece.size(); at += sizeof(int32_t)) {
-      int32_t length;
+    for (std::size_t at = 0; at + sizeof(std::int32_t) <= piece.size(); at += sizeof(std::int32_t)) {
+      std::int32_t length;
       std::memcpy(&length, piece.data() + at, sizeof length);
       pointers.push_back(pointer);
-      pointer += int64_t{length} * token_size(type_);
+      pointer += std::int64_t{length} * token_size(type_);
     }
     index->append(std::as_bytes(std::span(pointers)));
   });
-  constexpr int64_t kFirstDocument = 0;
+  constexpr std::int64_t kFirstDocument = 0;
   index->append(std::as_bytes(std::span(&kFirstDocument, 1)));
   for_each_piece(env_, temporary(kDocumentsFile), copy);
   index->sync();

@@ -19,25 +19,25 @@ namespace primus::data {
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
-  virtual int64_t sequences() const = 0;
-  virtual int32_t length(int64_t sequence) const = 0;
+  virtual std::int64_t sequences() const = 0;
+  virtual std::int32_t length(std::int64_t sequence) const = 0;
   // Tokens [offset, offset + out.size()) of a sequence; the range must lie inside it. Error(kInvalid) for a
   // token that no int32 holds.
-  virtual void read(int64_t sequence, int64_t offset, std::span<int32_t> out) const = 0;
+  virtual void read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const = 0;
   virtual std::string name() const = 0;
   // A hash of the tokens and of how they are divided, the same wherever they lie and whatever they are
   // called.
-  virtual uint64_t fingerprint() const = 0;
+  virtual std::uint64_t fingerprint() const = 0;
   // Error(kInvalid) where the files changed since they were opened: what was read is then not to be used.
   virtual void check_unchanged() const {}
 };
 
 // How a token is stored; the numbers are the format's codes.
-enum class TokenType : uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
+enum class TokenType : std::uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
 int token_size(TokenType type);               // in bytes
 std::string_view token_name(TokenType type);  // "uint16"
 // What Megatron's writer takes for a vocabulary.
-TokenType token_type_for(int64_t vocab_size);
+TokenType token_type_for(std::int64_t vocab_size);
 
 // Reads one data set through memory maps: opening checks the whole index but keeps nothing of it in memory.
 // The sequences hold no more tokens than the file does.
@@ -50,41 +50,45 @@ class IndexedDataset final : public TokenSource {
   static std::shared_ptr<const IndexedDataset> open(const Path& prefix, MappedFile index, MappedFile data);
   static bool exists(const Path& prefix, Env& env = Env::posix());
 
-  int64_t sequences() const override { return sequences_; }
-  int32_t length(int64_t sequence) const override { return load<int32_t>(lengths_, sequence); }
-  void read(int64_t sequence, int64_t offset, std::span<int32_t> out) const override;
+  std::int64_t sequences() const override { return sequences_; }
+  std::int32_t length(std::int64_t sequence) const override { return load<std::int32_t>(lengths_, sequence); }
+  void read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const override;
   std::string name() const override { return prefix_.string(); }
   // Of a .bin of more than 256 MiB, 64 MiB are read: 4096 pieces, evenly spread from its first byte to its
   // last.
-  uint64_t fingerprint() const override;
+  std::uint64_t fingerprint() const override;
   void check_unchanged() const override;
 
-  int64_t documents() const { return documents_; }
+  std::int64_t documents() const { return documents_; }
   // First sequence of a document in [0, documents]; document `documents` begins at the end.
-  int64_t document_start(int64_t document) const { return load<int64_t>(document_starts_, document); }
-  int64_t tokens() const { return tokens_; }
+  std::int64_t document_start(std::int64_t document) const {
+    return load<std::int64_t>(document_starts_, document);
+  }
+  std::int64_t tokens() const { return tokens_; }
   TokenType token_type() const { return type_; }
-  int64_t data_bytes() const { return static_cast<int64_t>(data_.bytes().size()); }  // of PREFIX.bin
+  std::int64_t data_bytes() const {
+    return static_cast<std::int64_t>(data_.bytes().size());
+  }  // of PREFIX.bin
   // The tokens of a sequence as they lie in the file.
-  std::span<const std::byte> bytes(int64_t sequence) const;
+  std::span<const std::byte> bytes(std::int64_t sequence) const;
 
  private:
   IndexedDataset() = default;
   // Bytes [offset, offset + size) of a sequence, inside the file whatever became of the index.
-  std::span<const std::byte> bytes(int64_t sequence, int64_t offset, int64_t size) const;
+  std::span<const std::byte> bytes(std::int64_t sequence, std::int64_t offset, std::int64_t size) const;
   void check() const;
   // The index's arrays are not aligned.
   template <class T>
-  static T load(const std::byte* base, int64_t i) {
+  static T load(const std::byte* base, std::int64_t i) {
     T value;
-    std::memcpy(&value, base + static_cast<size_t>(i) * sizeof(T), sizeof(T));
+    std::memcpy(&value, base + static_cast<std::size_t>(i) * sizeof(T), sizeof(T));
     return value;
   }
 
   Path prefix_;
   MappedFile index_, data_;
   TokenType type_ = TokenType::kU16;
-  int64_t sequences_ = 0, documents_ = 0, tokens_ = 0;
+  std::int64_t sequences_ = 0, documents_ = 0, tokens_ = 0;
   const std::byte* lengths_ = nullptr;
   const std::byte* pointers_ = nullptr;
   const std::byte* document_starts_ = nullptr;
@@ -95,8 +99,9 @@ void refuse_existing_dataset(const Path& prefix, Existing existing, Env& env);
 
 // Throws Error(kInvalid) for the first of `tokens`, which begin at `offset` of a source's `sequence`, that is
 // beyond the vocabulary; with its place as `data inspect` counts. `description` names the data.
-void check_vocabulary(const TokenSource& source, int64_t sequence, int64_t offset,
-                      std::span<const int32_t> tokens, int64_t vocab_size, std::string_view description);
+void check_vocabulary(const TokenSource& source, std::int64_t sequence, std::int64_t offset,
+                      std::span<const std::int32_t> tokens, std::int64_t vocab_size,
+                      std::string_view description);
 
 // Writes a data set, byte for byte as Megatron's builder does. The files appear under their names in
 // finish(), complete and synced, the index last; an object that is dropped before leaves nothing. Memory is
@@ -104,7 +109,7 @@ void check_vocabulary(const TokenSource& source, int64_t sequence, int64_t offse
 class IndexedDatasetWriter {
  public:
   struct Progress {
-    int64_t sequences = 0, documents = 0, tokens = 0;
+    std::int64_t sequences = 0, documents = 0, tokens = 0;
   };
 
   IndexedDatasetWriter(Path prefix, TokenType type, Env& env = Env::posix());
@@ -117,11 +122,11 @@ class IndexedDatasetWriter {
   IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
 
   // Error(kInvalid) for a token that the type cannot hold.
-  void add_sequence(std::span<const int32_t> tokens);
+  void add_sequence(std::span<const std::int32_t> tokens);
   // Ends the document that the sequences since the last call form; it may have none.
   void end_document();
   // Documents [first, last) of another data set of the same type.
-  void append(const IndexedDataset& other, int64_t first, int64_t last);
+  void append(const IndexedDataset& other, std::int64_t first, std::int64_t last);
   // Makes sure that all that was added is on disk, for another writer to go on from.
   Progress save();
   // From here on, an object that is dropped leaves its temporary files.
@@ -137,9 +142,9 @@ class IndexedDatasetWriter {
   // Gives them their names, after complete().
   void finish();
 
-  int64_t sequences() const { return progress_.sequences; }
-  int64_t documents() const { return progress_.documents; }
-  int64_t tokens() const { return progress_.tokens; }
+  std::int64_t sequences() const { return progress_.sequences; }
+  std::int64_t documents() const { return progress_.documents; }
+  std::int64_t tokens() const { return progress_.tokens; }
 
  private:
   // One temporary file, written through a buffer.
@@ -148,13 +153,13 @@ class IndexedDatasetWriter {
     std::string buffer;
     void flush();
     void flush_if_large() {
-      if (buffer.size() >= size_t{1} << 20) flush();
+      if (buffer.size() >= std::size_t{1} << 20) flush();
     }
   };
 
-  void open(Stream& stream, const char* extension, int64_t size);
+  void open(Stream& stream, const char* extension, std::int64_t size);
   Path temporary(const char* extension) const { return temporary_.string() + extension; }
-  void add_length(size_t tokens);
+  void add_length(std::size_t tokens);
   void write_index();
   void remove_temporaries();
 

@@ -8,13 +8,14 @@ namespace primus::data {
 namespace {
 
 void count_lengths(const IndexedDataset& dataset, Inspection& result) {
-  for (int64_t i = 0; i < dataset.sequences(); ++i) {
-    const int32_t length = dataset.length(i);
-    const auto bin = static_cast<size_t>(std::bit_width(static_cast<uint32_t>(length)));
+  for (std::int64_t i = 0; i < dataset.sequences(); ++i) {
+    const std::int32_t length = dataset.length(i);
+    const auto bin = static_cast<std::size_t>(std::bit_width(static_cast<std::uint32_t>(length)));
     while (result.histogram.size() <= bin) {
       const auto k = static_cast<int>(result.histogram.size());
-      result.histogram.push_back(k == 0 ? Inspection::Bin{}
-                                        : Inspection::Bin{int64_t{1} << (k - 1), (int64_t{1} << k) - 1});
+      result.histogram.push_back(
+          k == 0 ? Inspection::Bin{}
+                 : Inspection::Bin{std::int64_t{1} << (k - 1), (std::int64_t{1} << k) - 1});
     }
     ++result.histogram[bin].sequences;
     result.histogram[bin].tokens += length;
@@ -25,19 +26,19 @@ void count_lengths(const IndexedDataset& dataset, Inspection& result) {
 }
 
 void read_tokens(const IndexedDataset& dataset, const InspectOptions& options, Inspection& result) {
-  std::vector<int32_t> tokens;
-  for (int64_t document = 0; document < dataset.documents(); ++document) {
-    std::optional<int32_t> last;
-    int64_t before = 0;  // tokens of the document before this sequence
-    for (int64_t i = dataset.document_start(document); i < dataset.document_start(document + 1); ++i) {
+  std::vector<std::int32_t> tokens;
+  for (std::int64_t document = 0; document < dataset.documents(); ++document) {
+    std::optional<std::int32_t> last;
+    std::int64_t before = 0;  // tokens of the document before this sequence
+    for (std::int64_t i = dataset.document_start(document); i < dataset.document_start(document + 1); ++i) {
       if (dataset.length(i) == 0) continue;
-      tokens.resize(static_cast<size_t>(dataset.length(i)));
+      tokens.resize(static_cast<std::size_t>(dataset.length(i)));
       dataset.read(i, 0, tokens);
       const auto [low, high] = std::minmax_element(tokens.begin(), tokens.end());
       result.smallest_id = std::min(result.smallest_id.value_or(*low), *low);
       result.largest_id = std::max(result.largest_id.value_or(*high), *high);
       if (options.vocab_size > 0 && (*low < 0 || *high >= options.vocab_size)) {
-        const auto beyond = [&](int32_t token) { return token < 0 || token >= options.vocab_size; };
+        const auto beyond = [&](std::int32_t token) { return token < 0 || token >= options.vocab_size; };
         result.beyond_vocabulary += std::count_if(tokens.begin(), tokens.end(), beyond);
         if (!result.first_beyond) {
           const auto first = std::find_if(tokens.begin(), tokens.end(), beyond);
@@ -58,12 +59,12 @@ Inspection inspect(const IndexedDataset& dataset, const InspectOptions& options)
   result.documents = dataset.documents();
   result.sequences = dataset.sequences();
   result.tokens = dataset.tokens();
-  for (int64_t i = 0; i < dataset.documents(); ++i) {
+  for (std::int64_t i = 0; i < dataset.documents(); ++i) {
     result.empty_documents += dataset.document_start(i) == dataset.document_start(i + 1);
   }
   count_lengths(dataset, result);
-  result.unused_bytes = std::max<int64_t>(
-      0, dataset.data_bytes() - dataset.tokens() * int64_t{token_size(dataset.token_type())});
+  result.unused_bytes = std::max<std::int64_t>(
+      0, dataset.data_bytes() - dataset.tokens() * std::int64_t{token_size(dataset.token_type())});
   if (options.read_tokens) read_tokens(dataset, options, result);
   dataset.check_unchanged();
   return result;

@@ -12,9 +12,9 @@
 namespace primus::data {
 
 Error missing_key(std::string_view line, std::string_view key) {
-  constexpr size_t kShown = 8;
+  constexpr std::size_t kShown = 8;
   std::string there, other;
-  size_t count = 0;
+  std::size_t count = 0;
   JsonReader reader(line, "", {.python = true});
   reader.begin_object();
   for (; reader.next_key(other); reader.skip()) {
@@ -28,7 +28,7 @@ namespace {
 
 // Of a file that is one JSON value: a list of all objects, or an object over several lines.
 bool begins_one_value(std::string_view line) {
-  const size_t begin = line.find_first_not_of(" \t\r"), end = line.find_last_not_of(" \t\r");
+  const std::size_t begin = line.find_first_not_of(" \t\r"), end = line.find_last_not_of(" \t\r");
   return line[begin] == '[' || (line[begin] == '{' && begin == end);
 }
 
@@ -56,8 +56,8 @@ void JsonLines::read(const TextBlock& block, std::string_view file,
   std::string_view rest = block.text;
   if (block.begins_file && rest.starts_with(unicode::kByteOrderMark))
     rest.remove_prefix(unicode::kByteOrderMark.size());
-  for (int64_t line = block.first_line; !rest.empty(); ++line) {
-    const size_t newline = rest.find('\n');
+  for (std::int64_t line = block.first_line; !rest.empty(); ++line) {
+    const std::size_t newline = rest.find('\n');
     const std::string_view text = rest.substr(0, newline);
     rest.remove_prefix(newline == std::string_view::npos ? rest.size() : newline + 1);
     if (text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
@@ -83,7 +83,7 @@ void JsonLines::read(const TextBlock& block, std::string_view file,
   }
 }
 
-void JsonLines::read_line(std::string_view text, std::string_view file, int64_t line) {
+void JsonLines::read_line(std::string_view text, std::string_view file, std::int64_t line) {
   unicode::require_valid(text, file, line);
   JsonReader reader(text, file, {.first_line = line, .python = true});
   for (JsonTexts& texts : texts_) texts.found_ = false;
@@ -95,7 +95,7 @@ void JsonLines::read_line(std::string_view text, std::string_view file, int64_t 
       reader.skip();
       continue;
     }
-    JsonTexts& texts = texts_[static_cast<size_t>(known - keys_.begin())];
+    JsonTexts& texts = texts_[static_cast<std::size_t>(known - keys_.begin())];
     texts.found_ = true;
     texts.count_ = 0;
     if (reader.peek() == JsonReader::Kind::kArray) {
@@ -110,7 +110,7 @@ void JsonLines::read_line(std::string_view text, std::string_view file, int64_t 
     }
   }
   reader.finish();
-  for (size_t key = 0; key < texts_.size(); ++key) {
+  for (std::size_t key = 0; key < texts_.size(); ++key) {
     if (texts_[key].found_) continue;
     throw missing_key(text, keys_[key])
         .add_hint(

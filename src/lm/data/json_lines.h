@@ -25,7 +25,7 @@ class JsonTexts {
     return strings_[count_++];
   }
   bool found_ = false;
-  size_t count_ = 0;
+  std::size_t count_ = 0;
   std::vector<std::string> strings_;
 };
 
@@ -45,18 +45,18 @@ class JsonLines {
             FunctionRef<void(std::span<const JsonTexts>)> document);
 
   // Lines left out of the last block, and why the first was.
-  uint64_t skipped() const { return skipped_; }
+  std::uint64_t skipped() const { return skipped_; }
   const std::string& first_skipped() const { return first_skipped_; }
 
  private:
-  void read_line(std::string_view text, std::string_view file, int64_t line);
+  void read_line(std::string_view text, std::string_view file, std::int64_t line);
 
   std::vector<std::string> keys_;
   bool skip_bad_;
   ReaderHints hints_;
   std::vector<JsonTexts> texts_;  // one per key
   std::string key_;
-  uint64_t skipped_ = 0;
+  std::uint64_t skipped_ = 0;
   std::string first_skipped_;
 };
 

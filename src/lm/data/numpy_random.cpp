@@ -8,43 +8,43 @@ namespace {
 
 // SeedSequence(entropy).generate_state(4, uint64) for one 32-bit word of entropy: a pool of four words,
 // hashed and mixed (O'Neill's seed_seq_fe with NumPy's constants).
-std::array<uint64_t, 4> seed_state(uint32_t entropy) {
-  constexpr uint32_t kInitA = 0x43b0d7e5, kMultA = 0x931e8875, kInitB = 0x8b51f9dd, kMultB = 0x58f38ded;
-  constexpr uint32_t kMixL = 0xca01f9dd, kMixR = 0x4973f715;
-  uint32_t hash = kInitA;
-  const auto hashed = [&hash](uint32_t value) {
+std::array<std::uint64_t, 4> seed_state(std::uint32_t entropy) {
+  constexpr std::uint32_t kInitA = 0x43b0d7e5, kMultA = 0x931e8875, kInitB = 0x8b51f9dd, kMultB = 0x58f38ded;
+  constexpr std::uint32_t kMixL = 0xca01f9dd, kMixR = 0x4973f715;
+  std::uint32_t hash = kInitA;
+  const auto hashed = [&hash](std::uint32_t value) {
     value ^= hash;
     hash *= kMultA;
     value *= hash;
     return value ^ value >> 16;
   };
-  const auto mix = [](uint32_t x, uint32_t y) {
-    const uint32_t result = kMixL * x - kMixR * y;
+  const auto mix = [](std::uint32_t x, std::uint32_t y) {
+    const std::uint32_t result = kMixL * x - kMixR * y;
     return result ^ result >> 16;
   };
-  std::array<uint32_t, 4> pool;
-  for (size_t i = 0; i < 4; ++i) pool[i] = hashed(i == 0 ? entropy : 0);
-  for (size_t source = 0; source < 4; ++source) {
-    for (size_t target = 0; target < 4; ++target) {
+  std::array<std::uint32_t, 4> pool;
+  for (std::size_t i = 0; i < 4; ++i) pool[i] = hashed(i == 0 ? entropy : 0);
+  for (std::size_t source = 0; source < 4; ++source) {
+    for (std::size_t target = 0; target < 4; ++target) {
       if (source != target) pool[target] = mix(pool[target], hashed(pool[source]));
     }
   }
-  std::array<uint32_t, 8> words;
+  std::array<std::uint32_t, 8> words;
   hash = kInitB;
-  for (size_t i = 0; i < 8; ++i) {
-    uint32_t value = pool[i % 4] ^ hash;
+  for (std::size_t i = 0; i < 8; ++i) {
+    std::uint32_t value = pool[i % 4] ^ hash;
     hash *= kMultB;
     value *= hash;
     words[i] = value ^ value >> 16;
   }
-  std::array<uint64_t, 4> state;
-  for (size_t i = 0; i < 4; ++i) state[i] = words[2 * i] | uint64_t{words[2 * i + 1]} << 32;
+  std::array<std::uint64_t, 4> state;
+  for (std::size_t i = 0; i < 4; ++i) state[i] = words[2 * i] | std::uint64_t{words[2 * i + 1]} << 32;
   return state;
 }
 
 }  // namespace
 
-Generator::Generator(uint32_t seed) {
+Generator::Generator(std::uint32_t seed) {
   const auto words = seed_state(seed);
   const auto initial = static_cast<uint128>(words[0]) << 64 | words[1];
   const auto sequence = static_cast<uint128>(words[2]) << 64 | words[3];
@@ -59,36 +59,36 @@ void Generator::step() {
   state_ = state_ * kMultiplier + increment_;
 }
 
-uint64_t Generator::next64() {
+std::uint64_t Generator::next64() {
   step();
-  const auto folded = static_cast<uint64_t>(state_ >> 64) ^ static_cast<uint64_t>(state_);
+  const auto folded = static_cast<std::uint64_t>(state_ >> 64) ^ static_cast<std::uint64_t>(state_);
   const int rotation = static_cast<int>(state_ >> 122);
   return rotation == 0 ? folded : folded >> rotation | folded << (64 - rotation);
 }
 
-uint32_t Generator::next32() {
+std::uint32_t Generator::next32() {
   if (has_kept_) {
     has_kept_ = false;
     return kept_;
   }
-  const uint64_t both = next64();
-  kept_ = static_cast<uint32_t>(both >> 32);
+  const std::uint64_t both = next64();
+  kept_ = static_cast<std::uint32_t>(both >> 32);
   has_kept_ = true;
-  return static_cast<uint32_t>(both);
+  return static_cast<std::uint32_t>(both);
 }
 
-int32_t Generator::integer(int32_t low, int32_t high) {
-  const auto range = static_cast<uint32_t>(high - low);
-  uint64_t product = uint64_t{next32()} * range;
-  if (static_cast<uint32_t>(product) < range) {
-    const uint32_t threshold = (0u - range) % range;
-    while (static_cast<uint32_t>(product) < threshold) product = uint64_t{next32()} * range;
+std::int32_t Generator::integer(std::int32_t low, std::int32_t high) {
+  const auto range = static_cast<std::uint32_t>(high - low);
+  std::uint64_t product = std::uint64_t{next32()} * range;
+  if (static_cast<std::uint32_t>(product) < range) {
+    const std::uint32_t threshold = (0u - range) % range;
+    while (static_cast<std::uint32_t>(product) < threshold) product = std::uint64_t{next32()} * range;
   }
-  return low + static_cast<int32_t>(product >> 32);
+  return low + static_cast<std::int32_t>(product >> 32);
 }
 
 double pairwise_sum(std::span<const double> values) {
-  const size_t n = values.size();
+  const std::size_t n = values.size();
   if (n < 8) {
     double sum = 0;
     for (const double value : values) sum += value;
@@ -96,16 +96,16 @@ double pairwise_sum(std::span<const double> values) {
   }
   if (n <= 128) {
     std::array<double, 8> r;
-    for (size_t i = 0; i < 8; ++i) r[i] = values[i];
-    size_t i = 8;
+    for (std::size_t i = 0; i < 8; ++i) r[i] = values[i];
+    std::size_t i = 8;
     for (; i + 8 <= n; i += 8) {
-      for (size_t j = 0; j < 8; ++j) r[j] += values[i + j];
+      for (std::size_t j = 0; j < 8; ++j) r[j] += values[i + j];
     }
     double sum = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7]));
     for (; i < n; ++i) sum += values[i];
     return sum;
   }
-  const size_t half = n / 2 - n / 2 % 8;
+  const std::size_t half = n / 2 - n / 2 % 8;
   return pairwise_sum(values.first(half)) + pairwise_sum(values.subspan(half));
 }
 

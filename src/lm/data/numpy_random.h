@@ -12,16 +12,16 @@ namespace primus::data {
 // numpy.random.RandomState(seed): the Mersenne Twister with NumPy's legacy bounded integers and shuffle.
 class RandomState {
  public:
-  explicit RandomState(uint32_t seed) : engine_(seed) {}
+  explicit RandomState(std::uint32_t seed) : engine_(seed) {}
 
   // Uniform in [0, max], by masking and rejection; draws nothing for max = 0.
-  uint64_t interval(uint64_t max) {
+  std::uint64_t interval(std::uint64_t max) {
     if (max == 0) return 0;
-    uint64_t mask = max;
+    std::uint64_t mask = max;
     for (int shift = 1; shift < 64; shift *= 2) mask |= mask >> shift;
-    uint64_t value;
+    std::uint64_t value;
     do {
-      const uint64_t high = max > UINT32_MAX ? engine_() : 0;
+      const std::uint64_t high = max > UINT32_MAX ? engine_() : 0;
       value = (high << 32 | engine_()) & mask;
     } while (value > max);
     return value;
@@ -30,7 +30,7 @@ class RandomState {
   // Fisher and Yates, from the end.
   template <class T>
   void shuffle(std::span<T> items) {
-    for (size_t i = items.size(); i-- > 1;) std::swap(items[i], items[interval(i)]);
+    for (std::size_t i = items.size(); i-- > 1;) std::swap(items[i], items[interval(i)]);
   }
 
  private:
@@ -40,19 +40,19 @@ class RandomState {
 // numpy.random.default_rng(seed), seed < 2^32: PCG64 (XSL-RR 128/64), seeded through SeedSequence.
 class Generator {
  public:
-  explicit Generator(uint32_t seed);
+  explicit Generator(std::uint32_t seed);
 
-  uint64_t next64();
+  std::uint64_t next64();
   // 64-bit draws are used half by half, the low half first.
-  uint32_t next32();
+  std::uint32_t next32();
   // integers(low, high) of 32 bits: Lemire's method. low < high.
-  int32_t integer(int32_t low, int32_t high);
+  std::int32_t integer(std::int32_t low, std::int32_t high);
 
  private:
   __extension__ using uint128 = unsigned __int128;
   void step();
   uint128 state_ = 0, increment_ = 0;
-  uint32_t kept_ = 0;
+  std::uint32_t kept_ = 0;
   bool has_kept_ = false;
 };
 

@@ -16,10 +16,10 @@ namespace primus::data {
 namespace {
 
 // Copies in pieces small enough for a progress line.
-void copy_documents(const IndexedDataset& from, int64_t first, int64_t last, IndexedDatasetWriter& to,
-                    const std::function<void()>& report) {
-  constexpr int64_t kDocuments = 1024;
-  for (int64_t i = first; i < last; i += kDocuments) {
+void copy_documents(const IndexedDataset& from, std::int64_t first, std::int64_t last,
+                    IndexedDatasetWriter& to, const std::function<void()>& report) {
+  constexpr std::int64_t kDocuments = 1024;
+  for (std::int64_t i = first; i < last; i += kDocuments) {
     to.append(from, i, std::min(last, i + kDocuments));
     report();
   }
@@ -73,7 +73,7 @@ void merge_datasets(const std::vector<Path>& inputs, const Path& output, const R
   if (inputs.empty()) throw invalid("there is no data set to merge", "name their prefixes, or their folder");
   std::vector<std::shared_ptr<const IndexedDataset>> datasets;
   MadeBy made_by;
-  int64_t total = 0;
+  std::int64_t total = 0;
   for (const Path& input : inputs) {
     datasets.push_back(IndexedDataset::open(input, env));
     made_by.add(input, *datasets.back(), env);
@@ -113,7 +113,7 @@ void split_dataset(const Path& input, const std::vector<DatasetPart>& parts,
   }
   PartialFolder folder(folder_for(parts.front().prefix), env);
   std::vector<std::unique_ptr<IndexedDatasetWriter>> writers;
-  int64_t done = 0;
+  std::int64_t done = 0;
   for (const DatasetPart& part : parts) {
     writers.push_back(std::make_unique<IndexedDatasetWriter>(part.prefix, dataset->token_type(),
                                                              folder.path() / std::to_string(writers.size()),

@@ -15,7 +15,7 @@
 namespace primus::data {
 
 // Called with tokens done and their total, now and then.
-using RearrangeProgressFn = std::function<void(int64_t, int64_t)>;
+using RearrangeProgressFn = std::function<void(std::int64_t, std::int64_t)>;
 
 // The data set prefixes that `paths` name: prefixes, and folders, which stand for all data sets in them by
 // name (as Megatron's merge_datasets.py takes one). Error(kInvalid) for a folder with half of a pair, or
@@ -31,7 +31,7 @@ void merge_datasets(const std::vector<Path>& inputs, const Path& output,
 
 struct DatasetPart {
   Path prefix;
-  int64_t first = 0, last = 0;  // documents
+  std::int64_t first = 0, last = 0;  // documents
 };
 // Writes each part of `input`. Error(kInvalid) where one is `input` itself, is named twice, or (kRefuse) is
 // there already.

@@ -6,28 +6,28 @@
 namespace primus::data {
 namespace {
 
-constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
+constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max();
 
 class RepeatedDataset final : public Dataset {
  public:
   explicit RepeatedDataset(std::unique_ptr<const Dataset> dataset)
       : dataset_(std::move(dataset)), size_(dataset_->size()) {}
 
-  int64_t size() const override { return kEndless; }
-  int64_t seq_length() const override { return dataset_->seq_length(); }
+  std::int64_t size() const override { return kEndless; }
+  std::int64_t seq_length() const override { return dataset_->seq_length(); }
   std::string description() const override { return dataset_->description(); }
-  void sample(int64_t index, std::span<int32_t> tokens, std::span<float> loss_mask) const override {
+  void sample(std::int64_t index, std::span<std::int32_t> tokens, std::span<float> loss_mask) const override {
     dataset_->sample(index % size_, tokens, loss_mask);
   }
   bool separates_documents() const override { return dataset_->separates_documents(); }
-  void document_starts(int64_t index, std::vector<int32_t>& starts) const override {
+  void document_starts(std::int64_t index, std::vector<std::int32_t>& starts) const override {
     dataset_->document_starts(index % size_, starts);
   }
-  double learned_tokens(int64_t index) const override { return dataset_->learned_tokens(index % size_); }
+  double learned_tokens(std::int64_t index) const override { return dataset_->learned_tokens(index % size_); }
 
  private:
   std::unique_ptr<const Dataset> dataset_;
-  int64_t size_;
+  std::int64_t size_;
 };
 
 }  // namespace

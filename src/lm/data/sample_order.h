@@ -20,36 +20,36 @@ namespace primus::data {
 struct SampleOrder {
   // A place in the stream: entry of `documents`, and token in that sequence.
   struct Place {
-    uint32_t document = 0, offset = 0;
+    std::uint32_t document = 0, offset = 0;
     bool operator==(const Place&) const = default;
   };
-  std::span<const int32_t> documents;  // sequence numbers in stream order, all epochs
-  std::span<const Place> rows;         // row k begins at rows[k] and ends with the token at rows[k + 1]
-  std::span<const uint32_t> shuffle;   // sample i is row shuffle[i]
-  int64_t epochs = 1;
+  std::span<const std::int32_t> documents;  // sequence numbers in stream order, all epochs
+  std::span<const Place> rows;              // row k begins at rows[k] and ends with the token at rows[k + 1]
+  std::span<const std::uint32_t> shuffle;   // sample i is row shuffle[i]
+  std::int64_t epochs = 1;
   bool separate_last_epoch = false;
   std::shared_ptr<const void> storage;  // holds what the spans show, where it is memory ...
   MappedFile file;                      // ... or a file; see MappedFile::check_unchanged
 
-  int64_t samples() const { return static_cast<int64_t>(shuffle.size()); }
+  std::int64_t samples() const { return static_cast<std::int64_t>(shuffle.size()); }
 };
 
 struct OrderOptions {
-  int64_t first = 0, last = 0;  // the sequences [first, last) of the split
-  int64_t seq_length = 0;       // L
-  int64_t samples = -1;         // at least so many; -1: one epoch
-  int64_t seed = 1234;
+  std::int64_t first = 0, last = 0;  // the sequences [first, last) of the split
+  std::int64_t seq_length = 0;       // L
+  std::int64_t samples = -1;         // at least so many; -1: one epoch
+  std::int64_t seed = 1234;
 };
 
 // `length(i)`: tokens of sequence i. `name` is for messages. Error(kInvalid) where the split holds no token,
 // or fewer than one sample needs; kUnsupported beyond 2^32 samples or sequences.
-SampleOrder build_sample_order(const OrderOptions& options, FunctionRef<int32_t(int64_t)> length,
+SampleOrder build_sample_order(const OrderOptions& options, FunctionRef<std::int32_t(std::int64_t)> length,
                                std::string_view name);
 
 // The same, kept in a file of the folder `cache` (docs/formats/megatron.md): the first process builds it
 // while others wait, and all of them map it, so that an order of any size takes no memory of a process. The
 // file's name is a hash of the lengths and options; a file that is damaged is built again.
-SampleOrder cached_sample_order(const OrderOptions& options, FunctionRef<int32_t(int64_t)> length,
+SampleOrder cached_sample_order(const OrderOptions& options, FunctionRef<std::int32_t(std::int64_t)> length,
                                 std::string_view name, const Path& cache);
 
 }  // namespace primus::data

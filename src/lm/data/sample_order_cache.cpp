@@ -18,42 +18,43 @@ namespace primus::data {
 
 namespace {
 
-constexpr uint64_t kOrderMagic = 0x726564726F737250;  // "Prsorder"
-constexpr uint64_t kOrderVersion = 1;
+constexpr std::uint64_t kOrderMagic = 0x726564726F737250;  // "Prsorder"
+constexpr std::uint64_t kOrderVersion = 1;
 
 struct Header {
-  uint64_t magic = kOrderMagic, version = kOrderVersion;
-  std::array<uint64_t, 2> key = {};
-  uint64_t documents = 0,
-           samples = 0;  // sizes of the arrays that follow; rows has one entry more than samples
-  uint64_t epochs = 0, separate_last_epoch = 0;
-  uint64_t checksum = 0;  // XXH3 of the arrays
+  std::uint64_t magic = kOrderMagic, version = kOrderVersion;
+  std::array<std::uint64_t, 2> key = {};
+  std::uint64_t documents = 0,
+                samples = 0;  // sizes of the arrays that follow; rows has one entry more than samples
+  std::uint64_t epochs = 0, separate_last_epoch = 0;
+  std::uint64_t checksum = 0;  // XXH3 of the arrays
 };
 static_assert(sizeof(Header) == 72);
 
 // Everything that the order depends on.
-std::array<uint64_t, 2> key_of(const OrderOptions& options, FunctionRef<int32_t(int64_t)> length) {
+std::array<std::uint64_t, 2> key_of(const OrderOptions& options,
+                                    FunctionRef<std::int32_t(std::int64_t)> length) {
   XXH3_state_t state;
   XXH3_128bits_reset(&state);
-  const std::array<int64_t, 6> numbers = {static_cast<int64_t>(kOrderVersion),
-                                          options.first,
-                                          options.last,
-                                          options.seq_length,
-                                          options.samples,
-                                          options.seed};
+  const std::array<std::int64_t, 6> numbers = {static_cast<std::int64_t>(kOrderVersion),
+                                               options.first,
+                                               options.last,
+                                               options.seq_length,
+                                               options.samples,
+                                               options.seed};
   XXH3_128bits_update(&state, numbers.data(), sizeof numbers);
-  std::array<int32_t, 4096> lengths;
-  for (int64_t begin = options.first; begin < options.last;) {
-    const int64_t count = std::min<int64_t>(options.last - begin, lengths.size());
-    for (int64_t i = 0; i < count; ++i) lengths[static_cast<size_t>(i)] = length(begin + i);
-    XXH3_128bits_update(&state, lengths.data(), static_cast<size_t>(count) * sizeof(int32_t));
+  std::array<std::int32_t, 4096> lengths;
+  for (std::int64_t begin = options.first; begin < options.last;) {
+    const std::int64_t count = std::min<std::int64_t>(options.last - begin, lengths.size());
+    for (std::int64_t i = 0; i < count; ++i) lengths[static_cast<std::size_t>(i)] = length(begin + i);
+    XXH3_128bits_update(&state, lengths.data(), static_cast<std::size_t>(count) * sizeof(std::int32_t));
     begin += count;
   }
   const XXH128_hash_t hash = XXH3_128bits_digest(&state);
   return {hash.high64, hash.low64};
 }
 
-std::optional<SampleOrder> load(const Path& path, const std::array<uint64_t, 2>& key) {
+std::optional<SampleOrder> load(const Path& path, const std::array<std::uint64_t, 2>& key) {
   if (!Env::posix().status(path)) return std::nullopt;
   MappedFile file = Env::posix().map(path);
   file.tolerate_truncation();  // the checksum below, and GptDataset at each sample, notice it
@@ -63,33 +64,33 @@ std::optional<SampleOrder> load(const Path& path, const std::array<uint64_t, 2>&
   std::memcpy(&header, bytes.data(), sizeof header);
   if (header.magic != kOrderMagic || header.version != kOrderVersion || header.key != key)
     return std::nullopt;
-  constexpr uint64_t kLimit = UINT32_MAX;  // keeps the sums below from overflowing
+  constexpr std::uint64_t kLimit = UINT32_MAX;  // keeps the sums below from overflowing
   if (header.documents > kLimit || header.samples > kLimit) return std::nullopt;
   const std::span<const std::byte> arrays = bytes.subspan(sizeof header);
-  const uint64_t rows = header.samples + 1;
+  const std::uint64_t rows = header.samples + 1;
   if (arrays.size() != 4 * header.documents + 8 * rows + 4 * header.samples ||
       XXH3_64bits(arrays.data(), arrays.size()) != header.checksum) {
     return std::nullopt;
   }
   // A mapping begins at a page, and every array at a multiple of four bytes.
-  const auto* documents = reinterpret_cast<const int32_t*>(arrays.data());
+  const auto* documents = reinterpret_cast<const std::int32_t*>(arrays.data());
   const auto* places = reinterpret_cast<const SampleOrder::Place*>(documents + header.documents);
-  const auto* shuffle = reinterpret_cast<const uint32_t*>(places + rows);
+  const auto* shuffle = reinterpret_cast<const std::uint32_t*>(places + rows);
   return SampleOrder{{documents, header.documents},
                      {places, rows},
                      {shuffle, header.samples},
-                     static_cast<int64_t>(header.epochs),
+                     static_cast<std::int64_t>(header.epochs),
                      header.separate_last_epoch != 0,
                      nullptr,
                      std::move(file)};
 }
 
-void save(const SampleOrder& order, const std::array<uint64_t, 2>& key, const Path& path) {
+void save(const SampleOrder& order, const std::array<std::uint64_t, 2>& key, const Path& path) {
   Header header;
   header.key = key;
   header.documents = order.documents.size();
   header.samples = order.shuffle.size();
-  header.epochs = static_cast<uint64_t>(order.epochs);
+  header.epochs = static_cast<std::uint64_t>(order.epochs);
   header.separate_last_epoch = order.separate_last_epoch;
   const std::array arrays = {std::as_bytes(order.documents), std::as_bytes(order.rows),
                              std::as_bytes(order.shuffle)};
@@ -116,9 +117,9 @@ void save(const SampleOrder& order, const std::array<uint64_t, 2>& key, const Pa
 
 }  // namespace
 
-SampleOrder cached_sample_order(const OrderOptions& options, FunctionRef<int32_t(int64_t)> length,
+SampleOrder cached_sample_order(const OrderOptions& options, FunctionRef<std::int32_t(std::int64_t)> length,
                                 std::string_view name, const Path& cache) {
-  const std::array<uint64_t, 2> key = key_of(options, length);
+  const std::array<std::uint64_t, 2> key = key_of(options, length);
   const Path path = cache / fmt::format("sample-order-{:016x}{:016x}", key[0], key[1]);
   if (auto order = load(path, key)) return *std::move(order);
   make_folders(cache);

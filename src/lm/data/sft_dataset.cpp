@@ -23,17 +23,18 @@ namespace primus::data {
 namespace {
 
 // What a shuffle is for: the same seed gives each its own.
-enum class Shuffle : uint32_t { kEpoch = 0x5F70, kHeldOut, kPacks };
+enum class Shuffle : std::uint32_t { kEpoch = 0x5F70, kHeldOut, kPacks };
 
-void shuffle(std::vector<uint32_t>& entries, int64_t seed, Shuffle purpose, uint32_t epoch = 0) {
-  const RandomStream random(static_cast<uint64_t>(seed), RandomPurpose::kData, epoch, 0,
-                            static_cast<uint32_t>(purpose));
-  for (size_t i = entries.size(); i > 1; --i)
-    std::swap(entries[i - 1], entries[random.below(i, static_cast<uint32_t>(i))]);
+void shuffle(std::vector<std::uint32_t>& entries, std::int64_t seed, Shuffle purpose,
+             std::uint32_t epoch = 0) {
+  const RandomStream random(static_cast<std::uint64_t>(seed), RandomPurpose::kData, epoch, 0,
+                            static_cast<std::uint32_t>(purpose));
+  for (std::size_t i = entries.size(); i > 1; --i)
+    std::swap(entries[i - 1], entries[random.below(i, static_cast<std::uint32_t>(i))]);
 }
 
-std::vector<uint32_t> up_to(size_t n) {
-  std::vector<uint32_t> numbers(n);
+std::vector<std::uint32_t> up_to(std::size_t n) {
+  std::vector<std::uint32_t> numbers(n);
   std::iota(numbers.begin(), numbers.end(), 0U);
   return numbers;
 }
@@ -41,32 +42,32 @@ std::vector<uint32_t> up_to(size_t n) {
 // Bins of equal size, of which the first with room takes what comes: a tree of the most room in each half.
 class FirstFit {
  public:
-  FirstFit(size_t most, int64_t room) : leaves_(std::bit_ceil(std::max<size_t>(most, 1))) {
+  FirstFit(std::size_t most, std::int64_t room) : leaves_(std::bit_ceil(std::max<std::size_t>(most, 1))) {
     room_.assign(2 * leaves_, room);
   }
   // The bin that takes `size`, which is at most a bin's room.
-  size_t put(int64_t size) {
-    size_t node = 1;
+  std::size_t put(std::int64_t size) {
+    std::size_t node = 1;
     while (node < leaves_) node = 2 * node + (room_[2 * node] >= size ? 0 : 1);
     room_[node] -= size;
-    for (size_t up = node / 2; up > 0; up /= 2) room_[up] = std::max(room_[2 * up], room_[2 * up + 1]);
+    for (std::size_t up = node / 2; up > 0; up /= 2) room_[up] = std::max(room_[2 * up], room_[2 * up + 1]);
     return node - leaves_;
   }
 
  private:
-  size_t leaves_;
-  std::vector<int64_t> room_;
+  std::size_t leaves_;
+  std::vector<std::int64_t> room_;
 };
 
 // Labels that are learned of a conversation, within a sequence.
-int64_t labels_of(const TokenizedConversations& all, size_t conversation, int64_t seq_length) {
-  const int64_t kept = std::min(all.tokens(conversation), seq_length + 1);
+std::int64_t labels_of(const TokenizedConversations& all, std::size_t conversation, std::int64_t seq_length) {
+  const std::int64_t kept = std::min(all.tokens(conversation), seq_length + 1);
   // The first token is nobody's label.
   const auto learned = all.learned.begin() + all.begin(conversation);
-  return kept > 1 ? std::count(learned + 1, learned + kept, uint8_t{1}) : 0;
+  return kept > 1 ? std::count(learned + 1, learned + kept, std::uint8_t{1}) : 0;
 }
 
-int32_t pad_of(const Tokenizer& tokenizer) {
+std::int32_t pad_of(const Tokenizer& tokenizer) {
   const SpecialIds& special = tokenizer.special_ids();
   for (const auto& id : {special.pad, special.eod, special.eos}) {
     if (id) return *id;
@@ -79,15 +80,15 @@ int32_t pad_of(const Tokenizer& tokenizer) {
 // The orders of two epochs: threads that read ahead are in one, or in two beside each other.
 struct SftDataset::Order {
   struct Epoch {
-    int64_t number = -1;
-    std::vector<uint32_t> samples;
+    std::int64_t number = -1;
+    std::vector<std::uint32_t> samples;
   };
   std::mutex mutex;
   std::array<std::shared_ptr<const Epoch>, 2> kept;
 };
 
 SftDataset::SftDataset(std::shared_ptr<const TokenizedConversations> conversations,
-                       const std::vector<uint32_t>& which, const Layout& layout, std::string description)
+                       const std::vector<std::uint32_t>& which, const Layout& layout, std::string description)
     : conversations_(std::move(conversations)),
       layout_(layout),
       description_(std::move(description)),
@@ -97,8 +98,8 @@ SftDataset::SftDataset(std::shared_ptr<const TokenizedConversations> conversatio
   if (which.empty())
     throw invalid(fmt::format("{}: there are no conversations in this share of the data", description_),
                   "give it some: split=90,10,0 trains on nine tenths and holds out one");
-  int64_t shortest = std::numeric_limits<int64_t>::max(), longest = 0;
-  for (const uint32_t i : which) {
+  std::int64_t shortest = std::numeric_limits<std::int64_t>::max(), longest = 0;
+  for (const std::uint32_t i : which) {
     shortest = std::min(shortest, conversations_->tokens(i));
     longest = std::max(longest, conversations_->tokens(i));
   }
@@ -119,23 +120,23 @@ SftDataset::SftDataset(std::shared_ptr<const TokenizedConversations> conversatio
 
 SftDataset::~SftDataset() = default;
 
-int64_t SftDataset::size() const { return std::numeric_limits<int64_t>::max(); }
+std::int64_t SftDataset::size() const { return std::numeric_limits<std::int64_t>::max(); }
 
-int64_t SftDataset::kept_tokens(uint32_t conversation) const {
+std::int64_t SftDataset::kept_tokens(std::uint32_t conversation) const {
   return std::min(conversations_->tokens(conversation), layout_.seq_length + 1);
 }
 
 // Those with something to learn, which is counted.
-std::vector<uint32_t> SftDataset::usable(const std::vector<uint32_t>& which) {
-  std::vector<uint32_t> kept;
-  for (const uint32_t i : which) {
-    const int64_t kept_length = kept_tokens(i);
+std::vector<std::uint32_t> SftDataset::usable(const std::vector<std::uint32_t>& which) {
+  std::vector<std::uint32_t> kept;
+  for (const std::uint32_t i : which) {
+    const std::int64_t kept_length = kept_tokens(i);
     const bool cut = conversations_->tokens(i) > kept_length;
     if (cut && layout_.leave_out_long) {
       ++counts_.too_long;
       continue;
     }
-    const int64_t labels = labels_of(*conversations_, i, layout_.seq_length);
+    const std::int64_t labels = labels_of(*conversations_, i, layout_.seq_length);
     if (labels == 0) {
       ++counts_.nothing_to_learn;
       continue;
@@ -149,92 +150,92 @@ std::vector<uint32_t> SftDataset::usable(const std::vector<uint32_t>& which) {
   return kept;
 }
 
-void SftDataset::fill(const std::vector<uint32_t>& conversations) {
+void SftDataset::fill(const std::vector<std::uint32_t>& conversations) {
   if (conversations.empty()) return;
-  std::vector<std::vector<uint32_t>> samples;
+  std::vector<std::vector<std::uint32_t>> samples;
   if (!layout_.pack) {
-    for (const uint32_t i : conversations) samples.push_back({i});
+    for (const std::uint32_t i : conversations) samples.push_back({i});
   } else {
-    std::vector<uint32_t> order = conversations;
+    std::vector<std::uint32_t> order = conversations;
     if (layout_.random_fit) {
       shuffle(order, layout_.seed, Shuffle::kPacks);
     } else if (layout_.shuffle) {
       // The longest first fills best.
-      std::ranges::stable_sort(order, std::greater<>(), [this](uint32_t i) { return kept_tokens(i); });
+      std::ranges::stable_sort(order, std::greater<>(), [this](std::uint32_t i) { return kept_tokens(i); });
     }
     FirstFit bins(order.size(), layout_.seq_length + 1);
-    for (const uint32_t i : order) {
-      const size_t bin = bins.put(kept_tokens(i));
+    for (const std::uint32_t i : order) {
+      const std::size_t bin = bins.put(kept_tokens(i));
       if (bin >= samples.size()) samples.resize(bin + 1);
       samples[bin].push_back(i);
     }
   }
-  for (const std::vector<uint32_t>& sample : samples) {
-    int64_t learned = 0;
-    for (const uint32_t i : sample) learned += labels_of(*conversations_, i, layout_.seq_length);
+  for (const std::vector<std::uint32_t>& sample : samples) {
+    std::int64_t learned = 0;
+    for (const std::uint32_t i : sample) learned += labels_of(*conversations_, i, layout_.seq_length);
     members_.insert(members_.end(), sample.begin(), sample.end());
     ends_.push_back(members_.size());
-    learned_.push_back(checked_cast<int32_t>(learned, "learned tokens of a sample"));
+    learned_.push_back(checked_cast<std::int32_t>(learned, "learned tokens of a sample"));
   }
 }
 
-std::span<const uint32_t> SftDataset::contents(size_t sample) const {
-  const size_t begin = sample == 0 ? 0 : ends_[sample - 1];
+std::span<const std::uint32_t> SftDataset::contents(std::size_t sample) const {
+  const std::size_t begin = sample == 0 ? 0 : ends_[sample - 1];
   return std::span(members_).subspan(begin, ends_[sample] - begin);
 }
 
-size_t SftDataset::sample_of(int64_t draw) const {
-  const int64_t all = samples(), epoch = draw / all;
-  const auto within = static_cast<size_t>(draw % all);
+std::size_t SftDataset::sample_of(std::int64_t draw) const {
+  const std::int64_t all = samples(), epoch = draw / all;
+  const auto within = static_cast<std::size_t>(draw % all);
   if (!layout_.shuffle) return within;
   const std::lock_guard lock(order_->mutex);
-  std::shared_ptr<const Order::Epoch>& kept = order_->kept[static_cast<size_t>(epoch % 2)];
+  std::shared_ptr<const Order::Epoch>& kept = order_->kept[static_cast<std::size_t>(epoch % 2)];
   if (!kept || kept->number != epoch) {
     Order::Epoch made{epoch, up_to(learned_.size())};
-    shuffle(made.samples, layout_.seed, Shuffle::kEpoch, static_cast<uint32_t>(epoch));
+    shuffle(made.samples, layout_.seed, Shuffle::kEpoch, static_cast<std::uint32_t>(epoch));
     kept = std::make_shared<const Order::Epoch>(std::move(made));
   }
   return kept->samples[within];
 }
 
-void SftDataset::sample(int64_t draw, std::span<int32_t> tokens, std::span<float> loss_mask) const {
+void SftDataset::sample(std::int64_t draw, std::span<std::int32_t> tokens, std::span<float> loss_mask) const {
   std::ranges::fill(tokens, layout_.pad);
   std::ranges::fill(loss_mask, 0.0F);
-  int64_t at = 0;
-  for (const uint32_t i : contents(sample_of(draw))) {
-    const int64_t begin = conversations_->begin(i), length = kept_tokens(i);
+  std::int64_t at = 0;
+  for (const std::uint32_t i : contents(sample_of(draw))) {
+    const std::int64_t begin = conversations_->begin(i), length = kept_tokens(i);
     std::copy_n(conversations_->ids.begin() + begin, length, tokens.begin() + at);
-    for (int64_t k = 1; k < length; ++k) {
-      if (conversations_->learned[static_cast<size_t>(begin + k)] != 0)
-        loss_mask[static_cast<size_t>(at + k - 1)] = 1;
+    for (std::int64_t k = 1; k < length; ++k) {
+      if (conversations_->learned[static_cast<std::size_t>(begin + k)] != 0)
+        loss_mask[static_cast<std::size_t>(at + k - 1)] = 1;
     }
     at += length;
   }
 }
 
-void SftDataset::document_starts(int64_t draw, std::vector<int32_t>& starts) const {
+void SftDataset::document_starts(std::int64_t draw, std::vector<std::int32_t>& starts) const {
   starts.clear();
-  int64_t at = 0;
-  for (const uint32_t i : contents(sample_of(draw))) {
-    if (at < layout_.seq_length) starts.push_back(static_cast<int32_t>(at));
+  std::int64_t at = 0;
+  for (const std::uint32_t i : contents(sample_of(draw))) {
+    if (at < layout_.seq_length) starts.push_back(static_cast<std::int32_t>(at));
     at += kept_tokens(i);
   }
   // What fills up the rest is by itself.
-  if (at < layout_.seq_length) starts.push_back(static_cast<int32_t>(at));
+  if (at < layout_.seq_length) starts.push_back(static_cast<std::int32_t>(at));
 }
 
-double SftDataset::learned_tokens(int64_t draw) const { return learned_[sample_of(draw)]; }
+double SftDataset::learned_tokens(std::int64_t draw) const { return learned_[sample_of(draw)]; }
 
-uint64_t SftDataset::fingerprint() const {
+std::uint64_t SftDataset::fingerprint() const {
   XXH3_state_t state;
   XXH3_64bits_reset(&state);
-  const std::array<int64_t, 3> layout = {layout_.seq_length, layout_.pack, layout_.separate};
+  const std::array<std::int64_t, 3> layout = {layout_.seq_length, layout_.pack, layout_.separate};
   XXH3_64bits_update(&state, layout.data(), sizeof layout);
-  for (size_t sample = 0; sample < learned_.size(); ++sample) {
-    for (const uint32_t i : contents(sample)) {
-      const auto begin = static_cast<size_t>(conversations_->begin(i)),
-                 length = static_cast<size_t>(kept_tokens(i));
-      XXH3_64bits_update(&state, conversations_->ids.data() + begin, length * sizeof(int32_t));
+  for (std::size_t sample = 0; sample < learned_.size(); ++sample) {
+    for (const std::uint32_t i : contents(sample)) {
+      const auto begin = static_cast<std::size_t>(conversations_->begin(i)),
+                 length = static_cast<std::size_t>(kept_tokens(i));
+      XXH3_64bits_update(&state, conversations_->ids.data() + begin, length * sizeof(std::int32_t));
       XXH3_64bits_update(&state, conversations_->learned.data() + begin, length);
     }
     XXH3_64bits_update(&state, &sample, sizeof sample);  // where it ends
@@ -277,12 +278,12 @@ class SftOpener {
     Datasets unused;
     const auto train = open_train(unused);
     const double samples = std::ceil(epochs * static_cast<double>(train->samples()));
-    return {std::max<int64_t>(1, static_cast<int64_t>(samples)), conversations_};
+    return {std::max<std::int64_t>(1, static_cast<std::int64_t>(samples)), conversations_};
   }
 
  private:
   std::shared_ptr<const TokenizedConversations> read(const std::vector<InputFile>& files) {
-    const int64_t vocab = options_.vocab_size > 0 ? options_.vocab_size : tokenizer_.vocab_size();
+    const std::int64_t vocab = options_.vocab_size > 0 ? options_.vocab_size : tokenizer_.vocab_size();
     auto read = std::make_shared<TokenizedConversations>(read_conversations(files, writer_,
                                                                             {.vocab_size = vocab,
                                                                              .workers = options_.workers,
@@ -302,7 +303,7 @@ class SftOpener {
   std::unique_ptr<const SftDataset> open_train(Datasets& result) {
     conversations_ = options_.conversations ? options_.conversations : read(files_.train);
     note_reading(*conversations_, options_.dataset, result);
-    std::vector<uint32_t> all = up_to(conversations_->size());
+    std::vector<std::uint32_t> all = up_to(conversations_->size());
     if (!files_.has_evaluated()) hold_out(all, result);
     std::unique_ptr<const SftDataset> train =
         make(conversations_, all, options_.dataset, "train", options_.shuffle, result);
@@ -310,22 +311,22 @@ class SftOpener {
     return train;
   }
 
-  bool is_usable(uint32_t conversation) const {
+  bool is_usable(std::uint32_t conversation) const {
     const bool too_long = conversations_->tokens(conversation) > options_.seq_length + 1;
     return !(too_long && options_.inline_bos) &&
            labels_of(*conversations_, conversation, options_.seq_length) > 0;
   }
 
   // Takes what is not trained on out of `all`. What nobody can use stays, to be counted there.
-  void hold_out(std::vector<uint32_t>& all, Datasets& result) {
-    constexpr size_t kFewest = 10;
-    constexpr int64_t kHundredth = 100;
-    std::vector<uint32_t> mixed = all;
+  void hold_out(std::vector<std::uint32_t>& all, Datasets& result) {
+    constexpr std::size_t kFewest = 10;
+    constexpr std::int64_t kHundredth = 100;
+    std::vector<std::uint32_t> mixed = all;
     shuffle(mixed, options_.seed, Shuffle::kHeldOut);
-    const auto rest = std::ranges::stable_partition(mixed, [this](uint32_t i) { return is_usable(i); });
-    const std::vector<uint32_t> left_out(rest.begin(), rest.end());
+    const auto rest = std::ranges::stable_partition(mixed, [this](std::uint32_t i) { return is_usable(i); });
+    const std::vector<std::uint32_t> left_out(rest.begin(), rest.end());
     mixed.erase(rest.begin(), rest.end());
-    const auto count = static_cast<int64_t>(mixed.size());
+    const auto count = static_cast<std::int64_t>(mixed.size());
     std::vector<Share> shares;
     if (!options_.shares.empty()) {
       shares = split_sequences(options_.shares, count);
@@ -335,13 +336,13 @@ class SftOpener {
                                            options_.dataset, mixed.size()));
         return;
       }
-      const int64_t held = (count + kHundredth - 1) / kHundredth;
+      const std::int64_t held = (count + kHundredth - 1) / kHundredth;
       shares = {{0, count - held}, {count - held, count}, {count, count}};
     } else {
       return;
     }
     const auto part = [&mixed](const Share& share) {
-      std::vector<uint32_t> members(mixed.begin() + share.first, mixed.begin() + share.last);
+      std::vector<std::uint32_t> members(mixed.begin() + share.first, mixed.begin() + share.last);
       std::ranges::sort(members);
       return members;
     };
@@ -352,7 +353,7 @@ class SftOpener {
     held_out_test_ = part(shares[2]);
   }
 
-  std::unique_ptr<const Dataset> open_file(const std::vector<InputFile>& files, int64_t samples,
+  std::unique_ptr<const Dataset> open_file(const std::vector<InputFile>& files, std::int64_t samples,
                                            std::string_view part, Datasets& result) {
     if (samples == 0 || files.empty()) return nullptr;
     const auto conversations = read(files);
@@ -361,15 +362,16 @@ class SftOpener {
                           samples, result);
   }
 
-  std::unique_ptr<const Dataset> open_part(const std::vector<uint32_t>& members, int64_t samples,
+  std::unique_ptr<const Dataset> open_part(const std::vector<std::uint32_t>& members, std::int64_t samples,
                                            std::string_view part, Datasets& result) {
     if (samples == 0 || members.empty()) return nullptr;
     return make_evaluated(conversations_, members, options_.dataset, part, samples, result);
   }
 
   std::unique_ptr<const Dataset> make_evaluated(std::shared_ptr<const TokenizedConversations> conversations,
-                                                const std::vector<uint32_t>& members, const std::string& name,
-                                                std::string_view part, int64_t samples, Datasets& result) {
+                                                const std::vector<std::uint32_t>& members,
+                                                const std::string& name, std::string_view part,
+                                                std::int64_t samples, Datasets& result) {
     auto made = make(std::move(conversations), members, name, part, /*shuffled=*/false, result);
     if (made->samples() < samples) {
       result.facts.push_back(
@@ -380,7 +382,7 @@ class SftOpener {
   }
 
   std::unique_ptr<const SftDataset> make(std::shared_ptr<const TokenizedConversations> conversations,
-                                         const std::vector<uint32_t>& members, const std::string& name,
+                                         const std::vector<std::uint32_t>& members, const std::string& name,
                                          std::string_view part, bool shuffled, Datasets& result) const {
     auto made = std::make_unique<const SftDataset>(std::move(conversations), members,
                                                    SftDataset::Layout{.seq_length = options_.seq_length,
@@ -403,7 +405,7 @@ class SftOpener {
         "{}: {} conversations packed into {} sequences, {:.1f} % full; the loss is over {} of {} tokens",
         data.description(), counts.conversations, data.samples(),
         100 * std::min(1.0, static_cast<double>(counts.tokens) / places), counts.learned, counts.tokens));
-    const auto warn = [&](int64_t count, const std::string& what) {
+    const auto warn = [&](std::int64_t count, const std::string& what) {
       if (count > 0)
         result.notes.push_back(fmt::format("{}: {} conversations {}", data.description(), count, what));
     };
@@ -420,7 +422,7 @@ class SftOpener {
   ConversationWriter writer_;
   ConversationFiles files_;
   std::shared_ptr<const TokenizedConversations> conversations_;  // of training
-  std::vector<uint32_t> held_out_valid_, held_out_test_;
+  std::vector<std::uint32_t> held_out_valid_, held_out_test_;
 };
 
 void check(const SftOptions& options) {

@@ -34,11 +34,11 @@ struct SftOptions {
   // Shares of data that have no files for validation and test, as "95,5,0". Empty: a hundredth of its
   // conversations is held out for validation, where validation samples are drawn and there are ten at least.
   std::string shares;
-  int64_t seq_length = 0, seed = 1234;
+  std::int64_t seq_length = 0, seed = 1234;
   // What training, evaluations and the test will draw; a part of which nothing is drawn is not opened.
-  int64_t train_samples = 0, valid_samples = 0, test_samples = 0;
-  int64_t vocab_size = 0;  // refuses larger ids; 0: the tokenizer's
-  int workers = 0;         // threads that tokenize; 0: one per core
+  std::int64_t train_samples = 0, valid_samples = 0, test_samples = 0;
+  std::int64_t vocab_size = 0;  // refuses larger ids; 0: the tokenizer's
+  int workers = 0;              // threads that tokenize; 0: one per core
   // The training files, where they are read already (sft_samples_of_epochs); else they are.
   std::shared_ptr<const TokenizedConversations> conversations;
   TokenizeProgressFn progress;
@@ -48,53 +48,53 @@ struct SftOptions {
 class SftDataset final : public Dataset {
  public:
   struct Layout {
-    int64_t seq_length = 0, seed = 0;
-    int32_t pad = 0;
+    std::int64_t seq_length = 0, seed = 0;
+    std::int32_t pad = 0;
     bool pack = false, separate = false, shuffle = false;
     bool leave_out_long = false, random_fit = false;
   };
   struct Counts {
-    int64_t conversations = 0;                   // in samples
-    int64_t truncated = 0;                       // of them, without their end
-    int64_t too_long = 0, nothing_to_learn = 0;  // left out
-    int64_t tokens = 0, learned = 0;
+    std::int64_t conversations = 0;                   // in samples
+    std::int64_t truncated = 0;                       // of them, without their end
+    std::int64_t too_long = 0, nothing_to_learn = 0;  // left out
+    std::int64_t tokens = 0, learned = 0;
   };
 
   // `which`: the conversations it has. Error(kInvalid) where none of them has anything to learn.
-  SftDataset(std::shared_ptr<const TokenizedConversations> conversations, const std::vector<uint32_t>& which,
-             const Layout& layout, std::string description);
+  SftDataset(std::shared_ptr<const TokenizedConversations> conversations,
+             const std::vector<std::uint32_t>& which, const Layout& layout, std::string description);
   ~SftDataset() override;
 
-  int64_t size() const override;
-  int64_t seq_length() const override { return layout_.seq_length; }
-  void sample(int64_t draw, std::span<int32_t> tokens, std::span<float> loss_mask) const override;
+  std::int64_t size() const override;
+  std::int64_t seq_length() const override { return layout_.seq_length; }
+  void sample(std::int64_t draw, std::span<std::int32_t> tokens, std::span<float> loss_mask) const override;
   bool separates_documents() const override { return layout_.pack && layout_.separate; }
-  void document_starts(int64_t draw, std::vector<int32_t>& starts) const override;
-  double learned_tokens(int64_t draw) const override;
+  void document_starts(std::int64_t draw, std::vector<std::int32_t>& starts) const override;
+  double learned_tokens(std::int64_t draw) const override;
   std::string description() const override { return description_; }
 
-  int64_t samples() const { return static_cast<int64_t>(learned_.size()); }  // P
+  std::int64_t samples() const { return static_cast<std::int64_t>(learned_.size()); }  // P
   const Counts& counts() const { return counts_; }
   // Of tokens and mask of all samples, in their order without shuffling.
-  uint64_t fingerprint() const;
+  std::uint64_t fingerprint() const;
 
  private:
   struct Order;
-  int64_t kept_tokens(uint32_t conversation) const;
-  std::vector<uint32_t> usable(const std::vector<uint32_t>& which);
-  void fill(const std::vector<uint32_t>& conversations);
+  std::int64_t kept_tokens(std::uint32_t conversation) const;
+  std::vector<std::uint32_t> usable(const std::vector<std::uint32_t>& which);
+  void fill(const std::vector<std::uint32_t>& conversations);
   // The sample of a draw.
-  size_t sample_of(int64_t draw) const;
-  std::span<const uint32_t> contents(size_t sample) const;
+  std::size_t sample_of(std::int64_t draw) const;
+  std::span<const std::uint32_t> contents(std::size_t sample) const;
 
   std::shared_ptr<const TokenizedConversations> conversations_;
   Layout layout_;
   std::string description_;
   Counts counts_;
-  std::vector<uint32_t> members_;  // conversations, sample by sample
-  std::vector<size_t> ends_;       // of each sample, in members_
-  std::vector<int32_t> learned_;   // labels, of each sample
-  std::unique_ptr<Order> order_;   // of the epochs in use
+  std::vector<std::uint32_t> members_;  // conversations, sample by sample
+  std::vector<std::size_t> ends_;       // of each sample, in members_
+  std::vector<std::int32_t> learned_;   // labels, of each sample
+  std::unique_ptr<Order> order_;        // of the epochs in use
 };
 
 // Style of the chosen format. Errors of choose_style, and kInvalid where the tokenizer cannot write it.
@@ -105,7 +105,7 @@ ConversationWriter conversation_writer(const SftOptions& options, const Tokenize
 Datasets open_sft_datasets(const SftOptions& options, const Tokenizer& tokenizer);
 
 struct SftEpochs {
-  int64_t samples = 0;
+  std::int64_t samples = 0;
   std::shared_ptr<const TokenizedConversations> conversations;  // for SftOptions
 };
 

@@ -37,16 +37,16 @@ constexpr std::array<OtherContent, 9> kOtherContents = {
       "the file is packed by xz, which is not read", "unpack it: xz -d"}}};
 
 // "file:7" for the line of text[at].
-std::string line_of(std::string_view text, size_t at, std::string_view file, int64_t first_line) {
+std::string line_of(std::string_view text, std::size_t at, std::string_view file, std::int64_t first_line) {
   const auto before = text.substr(0, at);
   return fmt::format("{}:{}", file, first_line + std::count(before.begin(), before.end(), '\n'));
 }
 
 }  // namespace
 
-void refuse_other_content(std::string_view text, std::string_view file, int64_t first_line,
+void refuse_other_content(std::string_view text, std::string_view file, std::int64_t first_line,
                           bool begins_file) {
-  const size_t zero = text.find('\0');
+  const std::size_t zero = text.find('\0');
   if (begins_file && (zero != std::string_view::npos || !unicode::is_valid(text))) {
     for (const OtherContent& other : kOtherContents) {
       if (!text.starts_with(other.first_bytes)) continue;
@@ -55,7 +55,7 @@ void refuse_other_content(std::string_view text, std::string_view file, int64_t 
     }
   }
   // English is half NUL bytes in UTF-16, and three quarters in UTF-32.
-  const auto zeros = static_cast<size_t>(std::count(text.begin(), text.end(), '\0'));
+  const auto zeros = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\0'));
   if (zeros * 4 < text.size() || zeros == 0) return;
   throw zeros == text.size()
       ? invalid("there are only NUL bytes here, which no text has", "get the file again, or leave it out")
@@ -71,7 +71,7 @@ BrokenLines require_utf8(TextBlock& block, std::string_view file, bool skip_bad,
   BrokenLines broken;
   try {
     unicode::require_valid(block.text, file, block.first_line);
-    const size_t zero = block.text.find('\0');
+    const std::size_t zero = block.text.find('\0');
     if (zero == std::string::npos) return broken;
     throw invalid("a NUL byte, which text does not have", "remove it: tr -d '\\000' < FILE > NEW_FILE")
         .at(line_of(block.text, zero, file, block.first_line));
@@ -80,8 +80,8 @@ BrokenLines require_utf8(TextBlock& block, std::string_view file, bool skip_bad,
     broken.first = fmt::format("{}: {}", error.location(), error.what());
   }
   std::string kept;
-  size_t begin = 0;
-  for (size_t& end : block.parts) {
+  std::size_t begin = 0;
+  for (std::size_t& end : block.parts) {
     std::string_view part = std::string_view(block.text).substr(begin, end - begin);
     while (!part.empty()) {
       const std::string_view line = part.substr(0, part.find('\n') + 1);  // npos + 1 is 0

@@ -37,14 +37,14 @@ using Clock = std::chrono::steady_clock;
 
 // What one block became, for one JSON key.
 struct EncodedKey {
-  std::vector<int32_t> tokens;
-  std::vector<int32_t> lengths;       // of its sequences
-  std::vector<size_t> document_ends;  // counts of sequences
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> lengths;       // of its sequences
+  std::vector<std::size_t> document_ends;  // counts of sequences
 };
 
 struct EncodedBlock {
   std::vector<EncodedKey> keys;
-  uint64_t skipped_lines = 0;
+  std::uint64_t skipped_lines = 0;
   std::string first_skipped;
   bool has_words = false;  // a text holds more than white space
 
@@ -92,9 +92,9 @@ class BlockEncoder {
  private:
   void encode_parts(const TextBlock& block, EncodedKey& out) {
     const Tokenizer::Frame& frame = tokenizer_.frame();
-    size_t begin = 0;
-    for (size_t part = 0; part < block.parts.size(); ++part) {
-      const size_t end = block.parts[part], before = out.tokens.size();
+    std::size_t begin = 0;
+    for (std::size_t part = 0; part < block.parts.size(); ++part) {
+      const std::size_t end = block.parts[part], before = out.tokens.size();
       // The parts of a file are one text, framed once.
       if (options_.add_special && block.begins_file && part == 0) append(frame.before, out);
       tokenizer_.encode(std::string_view(block.text).substr(begin, end - begin), false, out.tokens);
@@ -109,14 +109,14 @@ class BlockEncoder {
     return text.find_first_not_of(" \t\n\v\f\r") != std::string_view::npos;
   }
 
-  static void append(const std::vector<int32_t>& ids, EncodedKey& out) {
+  static void append(const std::vector<std::int32_t>& ids, EncodedKey& out) {
     out.tokens.insert(out.tokens.end(), ids.begin(), ids.end());
   }
 
   void encode_lines(const TextBlock& block, const std::string& name, EncodedBlock& out) {
     lines_.read(block, name, [&](std::span<const JsonTexts> keys) {
-      for (size_t key = 0; key < keys.size(); ++key) {
-        const size_t before = out.keys[key].lengths.size();
+      for (std::size_t key = 0; key < keys.size(); ++key) {
+        const std::size_t before = out.keys[key].lengths.size();
         for (const std::string& text : keys[key].strings()) {
           out.has_words = out.has_words || holds_words(text);
           add_sequence(text, out.keys[key]);
@@ -129,15 +129,15 @@ class BlockEncoder {
   }
 
   void add_sequence(std::string_view text, EncodedKey& out) {
-    const size_t before = out.tokens.size();
+    const std::size_t before = out.tokens.size();
     tokenizer_.encode(text, options_.add_special, out.tokens);
     end_sequence(before, out);
   }
 
   // Ends the sequence that began at out.tokens[begin], unless it is empty.
-  static void end_sequence(size_t begin, EncodedKey& out) {
-    const size_t count = out.tokens.size() - begin;
-    if (count > 0) out.lengths.push_back(checked_cast<int32_t>(count, "tokens in one sequence"));
+  static void end_sequence(std::size_t begin, EncodedKey& out) {
+    const std::size_t count = out.tokens.size() - begin;
+    if (count > 0) out.lengths.push_back(checked_cast<std::int32_t>(count, "tokens in one sequence"));
   }
 
   void end_document(bool has_tokens, EncodedKey& out) {
@@ -150,7 +150,7 @@ class BlockEncoder {
 
   const TokenizeOptions& options_;
   const Tokenizer& tokenizer_;
-  std::optional<int32_t> eod_;
+  std::optional<std::int32_t> eod_;
   JsonLines lines_;
 };
 
@@ -162,13 +162,13 @@ class Output {
         type_(type),
         folder_(folder),
         env_(env),
-        partitions_(static_cast<size_t>(options.partitions)) {}
+        partitions_(static_cast<std::size_t>(options.partitions)) {}
 
   // `from`: as save() returned it; empty to begin.
   void open(const std::vector<IndexedDatasetWriter::Progress>& from) {
     for (const std::string& key : options_.json_keys) {
-      for (size_t partition = 0; partition < partitions_; ++partition) {
-        const size_t i = writers_.size();
+      for (std::size_t partition = 0; partition < partitions_; ++partition) {
+        const std::size_t i = writers_.size();
         writers_.push_back(std::make_unique<IndexedDatasetWriter>(
             tokenized_prefix(options_.output_prefix, key), type_, part_prefix(key, partition),
             from.empty() ? IndexedDatasetWriter::Progress{} : from[i], env_));
@@ -176,10 +176,10 @@ class Output {
     }
   }
   void close() { writers_.clear(); }
-  size_t writers() const { return options_.json_keys.size() * partitions_; }
+  std::size_t writers() const { return options_.json_keys.size() * partitions_; }
 
   // The data set of a key that takes the next of its documents; `documents` counts those before it.
-  IndexedDatasetWriter& writer(size_t key, uint64_t documents) {
+  IndexedDatasetWriter& writer(std::size_t key, std::uint64_t documents) {
     return *writers_[key * partitions_ + documents % partitions_];
   }
 
@@ -191,8 +191,8 @@ class Output {
   void keep_unfinished() {
     for (const auto& writer : writers_) writer->keep_unfinished();
   }
-  uint64_t tokens() const { return total(&IndexedDatasetWriter::tokens); }
-  uint64_t sequences() const { return total(&IndexedDatasetWriter::sequences); }
+  std::uint64_t tokens() const { return total(&IndexedDatasetWriter::tokens); }
+  std::uint64_t sequences() const { return total(&IndexedDatasetWriter::sequences); }
 
   // Each data set gets its name together with the note on `tokenizer`, which made its ids.
   void finish(const Tokenizer& tokenizer) {
@@ -212,19 +212,19 @@ class Output {
     auto joined =
         std::make_unique<IndexedDatasetWriter>(tokenized_prefix(options_.output_prefix, key), type_,
                                                folder_ / key, IndexedDatasetWriter::Progress{}, env_);
-    for (size_t partition = 0; partition < partitions_; ++partition) {
+    for (std::size_t partition = 0; partition < partitions_; ++partition) {
       const auto part = IndexedDataset::open(part_prefix(key, partition), env_);
       joined->append(*part, 0, part->documents());
     }
     joined->complete();
     return joined;
   }
-  Path part_prefix(const std::string& key, size_t partition) const {
+  Path part_prefix(const std::string& key, std::size_t partition) const {
     return folder_ / fmt::format("{}_{}", key, partition);
   }
-  uint64_t total(int64_t (IndexedDatasetWriter::*count)() const) const {
-    uint64_t sum = 0;
-    for (const auto& writer : writers_) sum += static_cast<uint64_t>(((*writer).*count)());
+  std::uint64_t total(std::int64_t (IndexedDatasetWriter::*count)() const) const {
+    std::uint64_t sum = 0;
+    for (const auto& writer : writers_) sum += static_cast<std::uint64_t>(((*writer).*count)());
     return sum;
   }
 
@@ -232,7 +232,7 @@ class Output {
   const TokenType type_;
   const Path folder_;
   Env& env_;
-  const size_t partitions_;
+  const std::size_t partitions_;
   std::vector<std::unique_ptr<IndexedDatasetWriter>> writers_;
 };
 
@@ -291,7 +291,7 @@ class BlockWorkers {
     BlockEncoder encoder(options_, tokenizer_);
     while (true) {
       std::unique_ptr<Work> work = take_spare();
-      uint64_t turn;
+      std::uint64_t turn;
       {
         const std::lock_guard lock(input_);
         if (stopped_ || stop_requested()) return;
@@ -325,7 +325,7 @@ class BlockWorkers {
 
   // Whoever comes while nobody writes, writes all that is due. Returns at once unless this block is too far
   // ahead of the last one written.
-  void hand_in(uint64_t turn, std::unique_ptr<Work> work) {
+  void hand_in(std::uint64_t turn, std::unique_ptr<Work> work) {
     std::unique_lock lock(output_mutex_);
     finished_.emplace(turn, std::move(work));
     if (!writing_) {
@@ -345,7 +345,7 @@ class BlockWorkers {
       writing_ = false;
     }
     written_changed_.wait(lock, [&] {
-      return broken_worker_ != nullptr || turn < written_ + kAhead * static_cast<uint64_t>(workers_);
+      return broken_worker_ != nullptr || turn < written_ + kAhead * static_cast<std::uint64_t>(workers_);
     });
   }
 
@@ -362,7 +362,7 @@ class BlockWorkers {
     }
   }
 
-  static constexpr uint64_t kAhead = 4;  // blocks per worker that may wait for an earlier one
+  static constexpr std::uint64_t kAhead = 4;  // blocks per worker that may wait for an earlier one
 
   const TokenizeOptions& options_;
   const Tokenizer& tokenizer_;
@@ -371,14 +371,14 @@ class BlockWorkers {
 
   std::mutex input_;  // guards the reader, next_turn_ and stopped_
   BlockReader& reader_;
-  uint64_t next_turn_ = 0;
+  std::uint64_t next_turn_ = 0;
   bool stopped_ = false;
 
   std::mutex output_mutex_;  // guards these
   std::condition_variable written_changed_;
-  uint64_t written_ = 0;                                // blocks
-  bool writing_ = false;                                // somebody uses what follows
-  std::map<uint64_t, std::unique_ptr<Work>> finished_;  // by turn
+  std::uint64_t written_ = 0;                                // blocks
+  bool writing_ = false;                                     // somebody uses what follows
+  std::map<std::uint64_t, std::unique_ptr<Work>> finished_;  // by turn
   std::vector<std::unique_ptr<Work>> spare_;
   std::exception_ptr broken_worker_;  // why a worker ended early
 
@@ -424,7 +424,7 @@ class Pipeline {
 
  private:
   // Everything that decides the result, and when the inputs were last changed.
-  uint64_t key() const {
+  std::uint64_t key() const {
     std::string text =
         fmt::format("{:016x} {} {} {} {} {}", tokenizer_.fingerprint(), options_.append_eod,
                     options_.skip_bad, options_.add_special, options_.partitions, tokenizer_.vocab_size());
@@ -469,7 +469,7 @@ class Pipeline {
     reader_.go_on_behind(state_.file, state_.end, state_.next_line);
     result_.resumed_bytes = state_.bytes;
     current_file_ = std::min(state_.file, reader_.files().size() - 1);
-    for (size_t i = 0; i < current_file_; ++i) bytes_before_ += reader_.files()[i].size;
+    for (std::size_t i = 0; i < current_file_; ++i) bytes_before_ += reader_.files()[i].size;
   }
 
   void finish() {
@@ -508,17 +508,17 @@ class Pipeline {
   }
 
   void write(const TextBlock& block, const EncodedBlock& encoded) {
-    uint64_t ended = 0;
-    for (size_t key = 0; key < encoded.keys.size(); ++key) {
+    std::uint64_t ended = 0;
+    for (std::size_t key = 0; key < encoded.keys.size(); ++key) {
       const EncodedKey& part = encoded.keys[key];
-      std::span<const int32_t> tokens = part.tokens;
-      uint64_t document = 0;  // of those that end in this block
-      for (size_t i = 0; i <= part.lengths.size(); ++i) {
+      std::span<const std::int32_t> tokens = part.tokens;
+      std::uint64_t document = 0;  // of those that end in this block
+      for (std::size_t i = 0; i <= part.lengths.size(); ++i) {
         for (; document < part.document_ends.size() && part.document_ends[document] == i; ++document) {
           output_.writer(key, state_.documents + document).end_document();
         }
         if (i == part.lengths.size()) break;
-        const auto length = static_cast<size_t>(part.lengths[i]);
+        const auto length = static_cast<std::size_t>(part.lengths[i]);
         output_.writer(key, state_.documents + document).add_sequence(tokens.first(length));
         tokens = tokens.subspan(length);
       }
@@ -529,7 +529,7 @@ class Pipeline {
     state_.skipped_lines += encoded.skipped_lines;
     state_.has_words = state_.has_words || encoded.has_words;
     for (; current_file_ < block.file; ++current_file_) bytes_before_ += reader_.files()[current_file_].size;
-    const uint64_t size = reader_.files()[block.file].size;
+    const std::uint64_t size = reader_.files()[block.file].size;
     state_.bytes = bytes_before_ + (block.ends_file ? size : std::min(block.position, size));
     state_.file = block.ends_file ? block.file + 1 : block.file;
     state_.end = block.ends_file ? 0 : block.end;
@@ -552,7 +552,7 @@ class Pipeline {
     if (!progress_ || now - last_report_ < std::chrono::duration<double>(options_.progress_seconds)) return;
     last_report_ = now;
     const std::string input = reader_.files()[current_file_].path.string();
-    const uint64_t tokens = result_.tokens > 0 ? result_.tokens : output_.tokens();
+    const std::uint64_t tokens = result_.tokens > 0 ? result_.tokens : output_.tokens();
     progress_({input, state_.bytes, bytes_total_, state_.documents, tokens, seconds()});
   }
 
@@ -572,8 +572,8 @@ class Pipeline {
   TokenizeState state_;
   bool saved_ = false;  // the folder holds work to go on from
   TokenizeResult result_;
-  size_t current_file_ = 0;
-  uint64_t bytes_before_ = 0, bytes_total_ = 0;
+  std::size_t current_file_ = 0;
+  std::uint64_t bytes_before_ = 0, bytes_total_ = 0;
   Clock::time_point last_report_ = start_, last_save_ = start_;
 };
 

@@ -21,7 +21,7 @@ struct TokenizeOptions {
   bool skip_bad = false;    // leave out broken lines and count them
   bool add_special = true;  // the tokenizer's own bos and eos around each text
   int workers = 0;          // threads; 0: one per core. As many as can be started, if those are fewer
-  uint64_t max_line_bytes = 64 << 20;  // of JSON lines; a longer one is an error
+  std::uint64_t max_line_bytes = 64 << 20;  // of JSON lines; a longer one is an error
   ReaderHints hints = command_hints("--json-keys");
   // The order of documents that Megatron's --partitions gives: document i goes to partition i % partitions,
   // and the partitions follow each other.
@@ -36,13 +36,13 @@ struct TokenizeOptions {
 
 struct TokenizeResult {
   std::vector<Path> prefixes;  // one per JSON key
-  uint64_t bytes = 0;          // of input, as it lies on disk
-  uint64_t documents = 0;
-  uint64_t sequences = 0, tokens = 0;  // of all keys
-  uint64_t skipped_lines = 0;
-  std::string first_skipped;   // "file:line:column: why"
-  uint64_t resumed_bytes = 0;  // of input that an earlier call had done
-  bool complete = true;        // false: stopped on request
+  std::uint64_t bytes = 0;     // of input, as it lies on disk
+  std::uint64_t documents = 0;
+  std::uint64_t sequences = 0, tokens = 0;  // of all keys
+  std::uint64_t skipped_lines = 0;
+  std::string first_skipped;        // "file:line:column: why"
+  std::uint64_t resumed_bytes = 0;  // of input that an earlier call had done
+  bool complete = true;             // false: stopped on request
   double seconds = 0;
 };
 

@@ -23,8 +23,9 @@ TokenizeState parse(const json& j) {
   j.at("first_skipped").get_to(state.first_skipped);
   j.at("has_words").get_to(state.has_words);
   for (const json& writer : j.at("writers")) {
-    state.writers.push_back({writer.at("sequences").get<int64_t>(), writer.at("documents").get<int64_t>(),
-                             writer.at("tokens").get<int64_t>()});
+    state.writers.push_back({writer.at("sequences").get<std::int64_t>(),
+                             writer.at("documents").get<std::int64_t>(),
+                             writer.at("tokens").get<std::int64_t>()});
   }
   return state;
 }

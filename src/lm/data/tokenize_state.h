@@ -11,12 +11,12 @@
 namespace primus::data {
 
 struct TokenizeState {
-  uint64_t key = 0;  // a hash of everything that decides the result
+  std::uint64_t key = 0;  // a hash of everything that decides the result
   // The place in the inputs, as BlockReader::go_on_behind takes it.
-  uint64_t file = 0, end = 0;
-  int64_t next_line = 1;
-  uint64_t bytes = 0;  // of inputs, as they lie on disk
-  uint64_t documents = 0, skipped_lines = 0;
+  std::uint64_t file = 0, end = 0;
+  std::int64_t next_line = 1;
+  std::uint64_t bytes = 0;  // of inputs, as they lie on disk
+  std::uint64_t documents = 0, skipped_lines = 0;
   std::string first_skipped;
   bool has_words = false;  // a text so far holds more than white space
   std::vector<IndexedDatasetWriter::Progress> writers;

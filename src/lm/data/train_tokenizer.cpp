@@ -19,7 +19,7 @@ std::string train_tokenizer(const TrainTokenizerOptions& options,
   JsonLines lines({options.json_key}, options.skip_bad, hints);
   TrainTokenizerProgress state;
   for (const InputFile& file : reader.files()) state.bytes_total += file.size;
-  uint64_t bytes_before = 0;  // of the files already read
+  std::uint64_t bytes_before = 0;  // of the files already read
   TextBlock block;
   while (reader.next(block)) {
     const InputFile& file = reader.files()[block.file];
@@ -35,7 +35,7 @@ std::string train_tokenizer(const TrainTokenizerOptions& options,
     if (block.ends_file) bytes_before += file.size;
     if (progress) progress(state);
   }
-  return trainer.train([&](int64_t done, int64_t wanted) {
+  return trainer.train([&](std::int64_t done, std::int64_t wanted) {
     state.merges_done = done;
     state.merges_wanted = wanted;
     if (progress) progress(state);

@@ -11,15 +11,15 @@
 namespace primus::data {
 
 struct TrainTokenizerProgress {
-  uint64_t bytes_done = 0, bytes_total = 0;    // of the inputs read
-  int64_t merges_done = 0, merges_wanted = 0;  // after all were read
+  std::uint64_t bytes_done = 0, bytes_total = 0;    // of the inputs read
+  std::int64_t merges_done = 0, merges_wanted = 0;  // after all were read
 };
 
 struct TrainTokenizerOptions {
   std::vector<std::string> inputs;  // as find_inputs takes them
   std::string json_key = "text";
   bool skip_bad = false;
-  uint64_t max_line_bytes = 64 << 20;  // of JSON lines; a longer one is an error
+  std::uint64_t max_line_bytes = 64 << 20;  // of JSON lines; a longer one is an error
   BpeTrainerOptions bpe;
 };
 

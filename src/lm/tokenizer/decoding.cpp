@@ -11,11 +11,11 @@ void Utf8Stream::push(std::string_view bytes, std::string& out) {
     joined += bytes;
     bytes = joined;
   }
-  size_t incomplete = 0;
+  std::size_t incomplete = 0;
   // The unfinished tail is the part that no full scan would call wrong yet.
   std::string_view rest = bytes;
   while (true) {
-    const size_t valid = unicode::valid_prefix(rest, &incomplete);
+    const std::size_t valid = unicode::valid_prefix(rest, &incomplete);
     if (valid + incomplete == rest.size()) break;
     rest.remove_prefix(valid + 1);
   }

@@ -12,7 +12,7 @@ namespace primus {
 class Decoding {
  public:
   virtual ~Decoding() = default;
-  virtual void push(int32_t id, std::string& out) = 0;
+  virtual void push(std::int32_t id, std::string& out) = 0;
   virtual void finish(std::string& out) = 0;  // flushes, and starts a new stream
 };
 

@@ -31,7 +31,7 @@ constexpr std::array<std::string_view, 17> kFileTypes = {
     "Lfm2Tokenizer"};
 
 std::unique_ptr<const Tokenizer> load_null(const std::string& model) {
-  int32_t size = 0;
+  std::int32_t size = 0;
   const auto result = std::from_chars(model.data(), model.data() + model.size(), size);
   if (result.ec != std::errc() || result.ptr != model.data() + model.size()) {
     throw invalid(fmt::format("NullTokenizer needs the number of its ids{}",
@@ -54,7 +54,7 @@ constexpr std::array<std::string_view, 3> kKindNames = {"a SentencePiece model",
 Kind kind_of(std::string_view bytes) {
   if (sentencepiece::looks_like_model(bytes)) return Kind::kSentencePiece;
   if (looks_like_tiktoken(bytes)) return Kind::kTiktoken;
-  const size_t first = bytes.find_first_not_of(" \t\r\n");
+  const std::size_t first = bytes.find_first_not_of(" \t\r\n");
   if (first != std::string_view::npos && bytes[first] == '{') return Kind::kHuggingFace;
   throw invalid(bytes.empty() ? "the tokenizer file is empty" : "this is no tokenizer file",
                 "a tokenizer is a tokenizer.json, a SentencePiece .model, or a tiktoken rank file");
@@ -90,7 +90,7 @@ std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& pa
     const Kind kind = kind_of(bytes), named = kind_named(type).value_or(kind);
     const std::string mismatch =
         fmt::format("the tokenizer_type {} stands for {}, and this is {}", type,
-                    kKindNames[static_cast<size_t>(named)], kKindNames[static_cast<size_t>(kind)]);
+                    kKindNames[static_cast<std::size_t>(named)], kKindNames[static_cast<std::size_t>(kind)]);
     // Primus loads this type from Hugging Face folders, which may have a tokenizer.json alone.
     const bool noted =
         named == Kind::kHuggingFace || (type == "Llama2Tokenizer" && kind == Kind::kHuggingFace);

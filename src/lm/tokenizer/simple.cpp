@@ -15,35 +15,35 @@ namespace primus {
 
 namespace {
 
-constexpr int32_t kBytes = 256;
+constexpr std::int32_t kBytes = 256;
 constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 class ByteTokenizer final : public Tokenizer {
  public:
   ByteTokenizer() { special_ids_.eos = special_ids_.eod = kBytes; }
   std::string_view name() const override { return "ByteTokenizer"; }
-  int32_t vocab_size() const override { return kBytes + 1; }
+  std::int32_t vocab_size() const override { return kBytes + 1; }
   const SpecialIds& special_ids() const override { return special_ids_; }
-  std::string token_text(int32_t id) const override {
+  std::string token_text(std::int32_t id) const override {
     check_id(id);
     const char byte = static_cast<char>(id);
     return id == kBytes ? std::string(kEndOfText) : byte_level::to_text({&byte, 1});
   }
-  std::optional<int32_t> token_id(std::string_view token) const override {
+  std::optional<std::int32_t> token_id(std::string_view token) const override {
     if (token == kEndOfText) return kBytes;
     const auto bytes = byte_level::to_bytes(token);
     if (!bytes || bytes->size() != 1) return std::nullopt;
     return static_cast<unsigned char>(bytes->front());
   }
-  bool is_special(int32_t id) const override { return id == kBytes; }
+  bool is_special(std::int32_t id) const override { return id == kBytes; }
 
-  uint64_t fingerprint() const override { return kBytes; }
+  std::uint64_t fingerprint() const override { return kBytes; }
 
   // As byte-level BPE without merges, which transformers loads.
   void save(const std::filesystem::path& folder) const override {
     using nlohmann::json;
     json vocabulary = json::object();
-    for (int32_t id = 0; id < kBytes; ++id) vocabulary[token_text(id)] = id;
+    for (std::int32_t id = 0; id < kBytes; ++id) vocabulary[token_text(id)] = id;
     const json byte_level = {
         {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
     const json tokenizer = {{"version", "1.0"},
@@ -71,7 +71,7 @@ class ByteTokenizer final : public Tokenizer {
   }
 
  protected:
-  void encode_text(std::string_view text, std::vector<int32_t>& ids) const override {
+  void encode_text(std::string_view text, std::vector<std::int32_t>& ids) const override {
     for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte));
   }
   std::unique_ptr<Decoding> new_decoding() const override { return std::make_unique<State>(); }
@@ -79,7 +79,7 @@ class ByteTokenizer final : public Tokenizer {
  private:
   class State final : public Decoding {
    public:
-    void push(int32_t id, std::string& out) override {
+    void push(std::int32_t id, std::string& out) override {
       const char byte = static_cast<char>(id);
       stream_.push(id == kBytes ? kEndOfText : std::string_view(&byte, 1), out);
     }
@@ -94,28 +94,30 @@ class ByteTokenizer final : public Tokenizer {
 
 class NullTokenizer final : public Tokenizer {
  public:
-  explicit NullTokenizer(int32_t vocab_size) : end_(vocab_size - 1) { special_ids_.eod = end_; }
+  explicit NullTokenizer(std::int32_t vocab_size) : end_(vocab_size - 1) { special_ids_.eod = end_; }
   std::string_view name() const override { return "NullTokenizer"; }
-  int32_t vocab_size() const override { return end_ + 1; }
+  std::int32_t vocab_size() const override { return end_ + 1; }
   const SpecialIds& special_ids() const override { return special_ids_; }
-  std::string token_text(int32_t id) const override {
+  std::string token_text(std::int32_t id) const override {
     check_id(id);
     return fmt::to_string(id);
   }
-  std::optional<int32_t> token_id(std::string_view token) const override {
-    int32_t id = 0;
+  std::optional<std::int32_t> token_id(std::string_view token) const override {
+    std::int32_t id = 0;
     const auto result = std::from_chars(token.data(), token.data() + token.size(), id);
     const bool whole = result.ec == std::errc() && result.ptr == token.data() + token.size();
     return whole && id >= 0 && id <= end_ ? std::optional(id) : std::nullopt;
   }
-  bool is_special(int32_t) const override { return false; }
-  uint64_t fingerprint() const override { return uint64_t{1} << 32 | static_cast<uint32_t>(end_); }
+  bool is_special(std::int32_t) const override { return false; }
+  std::uint64_t fingerprint() const override {
+    return std::uint64_t{1} << 32 | static_cast<std::uint32_t>(end_);
+  }
   void save(const std::filesystem::path&) const override {
     throw unsupported("the null tokenizer has no Hugging Face form");
   }
 
  protected:
-  void encode_text(std::string_view text, std::vector<int32_t>& ids) const override {
+  void encode_text(std::string_view text, std::vector<std::int32_t>& ids) const override {
     constexpr std::string_view kBlanks = " \t\r\n";
     while (true) {
       text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
@@ -136,7 +138,7 @@ class NullTokenizer final : public Tokenizer {
  private:
   class State final : public Decoding {
    public:
-    void push(int32_t id, std::string& out) override {
+    void push(std::int32_t id, std::string& out) override {
       fmt::format_to(std::back_inserter(out), "{}{}", first_ ? "" : " ", id);
       first_ = false;
     }
@@ -146,7 +148,7 @@ class NullTokenizer final : public Tokenizer {
     bool first_ = true;
   };
 
-  int32_t end_;
+  std::int32_t end_;
   SpecialIds special_ids_;
 };
 
@@ -154,7 +156,7 @@ class NullTokenizer final : public Tokenizer {
 
 std::unique_ptr<const Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
 
-std::unique_ptr<const Tokenizer> make_null_tokenizer(int32_t vocab_size) {
+std::unique_ptr<const Tokenizer> make_null_tokenizer(std::int32_t vocab_size) {
   if (vocab_size < 1) {
     throw invalid(fmt::format("a null tokenizer needs a vocabulary size, not {}", vocab_size));
   }

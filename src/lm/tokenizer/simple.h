@@ -14,6 +14,6 @@ std::unique_ptr<const Tokenizer> make_byte_tokenizer();
 
 // Megatron's NullTokenizer: "17 4 99" is [17, 4, 99], of [0, vocab_size); the last id, vocab_size - 1, ends a
 // document (as in Megatron since 2026; before, it was vocab_size, which came on top).
-std::unique_ptr<const Tokenizer> make_null_tokenizer(int32_t vocab_size);
+std::unique_ptr<const Tokenizer> make_null_tokenizer(std::int32_t vocab_size);
 
 }  // namespace primus

@@ -7,23 +7,23 @@
 
 namespace primus {
 
-void Tokenizer::encode(std::string_view text, bool add_special, std::vector<int32_t>& ids) const {
+void Tokenizer::encode(std::string_view text, bool add_special, std::vector<std::int32_t>& ids) const {
   if (add_special) ids.insert(ids.end(), frame_.before.begin(), frame_.before.end());
   encode_text(text, ids);
   if (add_special) ids.insert(ids.end(), frame_.after.begin(), frame_.after.end());
 }
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
-  std::vector<int32_t> ids;
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
+  std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 3);
   encode(text, add_special, ids);
   return ids;
 }
 
-std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
   const auto decoding = new_decoding();
   std::string text;
-  for (const int32_t id : ids) {
+  for (const std::int32_t id : ids) {
     check_id(id);
     if (!skip_special || !is_special(id)) decoding->push(id, text);
   }
@@ -31,7 +31,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
   return text;
 }
 
-void Tokenizer::check_id(int32_t id) const {
+void Tokenizer::check_id(std::int32_t id) const {
   if (id >= 0 && id < vocab_size()) return;
   throw invalid(fmt::format("token id {} is outside this tokenizer's vocabulary of {}", id, vocab_size()),
                 "is this the tokenizer that the ids were made with?");
@@ -42,7 +42,7 @@ StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
 
 StreamDecoder::~StreamDecoder() = default;
 
-std::string StreamDecoder::push(int32_t id) {
+std::string StreamDecoder::push(std::int32_t id) {
   tokenizer_.check_id(id);
   std::string text;
   if (!skip_special_ || !tokenizer_.is_special(id)) decoding_->push(id, text);

@@ -26,11 +26,11 @@ namespace primus {
 
 // Ids with a role. Absent where the tokenizer does not define the role.
 struct SpecialIds {
-  std::optional<int32_t> bos;  // begins a text
-  std::optional<int32_t> eos;  // ends a text
-  std::optional<int32_t> pad;  // fills a sequence; never predicted
-  std::optional<int32_t> eod;  // ends a document in a training corpus (Megatron's name); usually eos
-  std::optional<int32_t> unk;  // stands for what the vocabulary cannot express
+  std::optional<std::int32_t> bos;  // begins a text
+  std::optional<std::int32_t> eos;  // ends a text
+  std::optional<std::int32_t> pad;  // fills a sequence; never predicted
+  std::optional<std::int32_t> eod;  // ends a document in a training corpus (Megatron's name); usually eos
+  std::optional<std::int32_t> unk;  // stands for what the vocabulary cannot express
 };
 
 class Decoding;  // decoding.h: how an implementation turns ids into text
@@ -42,32 +42,32 @@ class Tokenizer {
   // The tokenizer_type it was loaded as, e.g. "HuggingFaceTokenizer".
   virtual std::string_view name() const = 0;
   // One past the largest id, added and special tokens included.
-  virtual int32_t vocab_size() const = 0;
+  virtual std::int32_t vocab_size() const = 0;
   virtual const SpecialIds& special_ids() const = 0;
 
   // Appends the ids of `text`. `add_special`: with the ids of frame() around them. Special tokens that are
   // spelled out in the text are recognised either way, as Hugging Face does.
-  void encode(std::string_view text, bool add_special, std::vector<int32_t>& ids) const;
-  std::vector<int32_t> encode(std::string_view text, bool add_special = true) const;
+  void encode(std::string_view text, bool add_special, std::vector<std::int32_t>& ids) const;
+  std::vector<std::int32_t> encode(std::string_view text, bool add_special = true) const;
 
   // What the tokenizer's own post-processing puts around a text (bos for Llama 3, nothing for GPT-2).
   struct Frame {
-    std::vector<int32_t> before, after;
+    std::vector<std::int32_t> before, after;
   };
   const Frame& frame() const { return frame_; }
 
   // Throws Error(kInvalid) for an id outside [0, vocab_size). `skip_special` leaves special tokens out.
-  std::string decode(std::span<const int32_t> ids, bool skip_special = true) const;
+  std::string decode(std::span<const std::int32_t> ids, bool skip_special = true) const;
 
   // The token as written in the vocabulary, for people to look at ("Ġthe", "<|eot_id|>").
-  virtual std::string token_text(int32_t id) const = 0;
+  virtual std::string token_text(std::int32_t id) const = 0;
   // The id of a token as written in the vocabulary.
-  virtual std::optional<int32_t> token_id(std::string_view token) const = 0;
-  virtual bool is_special(int32_t id) const = 0;
+  virtual std::optional<std::int32_t> token_id(std::string_view token) const = 0;
+  virtual bool is_special(std::int32_t id) const = 0;
 
   // A hash of everything that decides the ids of a text, the same in every process: names caches of tokenised
   // data.
-  virtual uint64_t fingerprint() const = 0;
+  virtual std::uint64_t fingerprint() const = 0;
 
   // Writes what transformers needs to load this tokenizer from a model folder (tokenizer.json,
   // tokenizer_config.json, tokenizer.model ...; each file replaced atomically). Error(kUnsupported) where the
@@ -87,9 +87,9 @@ class Tokenizer {
 
  protected:
   friend class StreamDecoder;
-  virtual void encode_text(std::string_view text, std::vector<int32_t>& ids) const = 0;
+  virtual void encode_text(std::string_view text, std::vector<std::int32_t>& ids) const = 0;
   virtual std::unique_ptr<Decoding> new_decoding() const = 0;
-  void check_id(int32_t id) const;
+  void check_id(std::int32_t id) const;
   Frame frame_;
   std::vector<std::string> notes_;
 
@@ -106,7 +106,7 @@ class StreamDecoder {
   ~StreamDecoder();
 
   // The text that became complete with this token; may be empty.
-  std::string push(int32_t id);
+  std::string push(std::int32_t id);
   // What was still held back: an unfinished character becomes U+FFFD. Starts a new stream.
   std::string finish();
 

@@ -20,24 +20,24 @@ namespace primus {
 class MergeTable {
  public:
   struct Merge {
-    int32_t left, right;  // the pair
-    int32_t result;       // what it becomes
-    uint32_t rank;        // lower ranks merge first; equal ranks from the left
+    std::int32_t left, right;  // the pair
+    std::int32_t result;       // what it becomes
+    std::uint32_t rank;        // lower ranks merge first; equal ranks from the left
   };
-  static constexpr uint32_t kNoRank = UINT32_MAX;
+  static constexpr std::uint32_t kNoRank = UINT32_MAX;
 
   MergeTable() : MergeTable(std::span<const Merge>()) {}
   // Of several merges of one pair the last counts.
   explicit MergeTable(std::span<const Merge> merges);
 
   struct Found {
-    uint32_t rank;
-    int32_t result;
+    std::uint32_t rank;
+    std::int32_t result;
   };
   // {kNoRank, -1} for a pair that does not merge. Negative ids never merge.
-  Found find(int32_t left, int32_t right) const {
-    const uint64_t key = pack(left, right);
-    for (size_t slot = hash(key) >> shift_;; slot = (slot + 1) & mask_) {
+  Found find(std::int32_t left, std::int32_t right) const {
+    const std::uint64_t key = pack(left, right);
+    for (std::size_t slot = hash(key) >> shift_;; slot = (slot + 1) & mask_) {
       const Slot& s = slots_[slot];
       if (s.key == key) return {s.rank, s.result};
       if (s.key == kEmpty) return {kNoRank, -1};
@@ -46,30 +46,31 @@ class MergeTable {
 
  private:
   struct Slot {
-    uint64_t key = kEmpty;
-    uint32_t rank = kNoRank;
-    int32_t result = -1;
+    std::uint64_t key = kEmpty;
+    std::uint32_t rank = kNoRank;
+    std::int32_t result = -1;
   };
-  static constexpr uint64_t kEmpty = UINT64_MAX;
-  static uint64_t pack(int32_t left, int32_t right) {
-    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  static constexpr std::uint64_t kEmpty = UINT64_MAX;
+  static std::uint64_t pack(std::int32_t left, std::int32_t right) {
+    return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 |
+           static_cast<std::uint32_t>(right);
   }
-  static uint64_t hash(uint64_t key) { return (key ^ key >> 29) * 0x9E3779B97F4A7C15u; }
+  static std::uint64_t hash(std::uint64_t key) { return (key ^ key >> 29) * 0x9E3779B97F4A7C15u; }
 
   std::vector<Slot> slots_;
-  size_t mask_ = 0;
+  std::size_t mask_ = 0;
   int shift_ = 0;
 };
 
 // Working memory of one merging thread.
 struct MergeScratch {
   struct Node {
-    int32_t id, previous, next;  // indices of the neighbours, -1 at the ends; id INT32_MIN: merged away
+    std::int32_t id, previous, next;  // indices of the neighbours, -1 at the ends; id INT32_MIN: merged away
   };
   struct Candidate {
-    uint32_t rank;
-    int32_t position;  // of the left symbol
-    int32_t result;
+    std::uint32_t rank;
+    std::int32_t position;  // of the left symbol
+    std::int32_t result;
   };
   std::vector<Node> nodes;
   std::vector<Candidate> heap;
@@ -77,35 +78,35 @@ struct MergeScratch {
 };
 
 // Merges `symbols` in place as far as they go. At most 2^31 - 1 symbols.
-void merge_symbols(const MergeTable& merges, std::vector<int32_t>& symbols, MergeScratch& scratch);
+void merge_symbols(const MergeTable& merges, std::vector<std::int32_t>& symbols, MergeScratch& scratch);
 
 // Remembers the ids of recent short words: direct-mapped, so bounded and without upkeep. Not thread-safe: one
 // per thread.
 class WordCache {
  public:
-  static constexpr size_t kMaxBytes = 31;
-  static constexpr size_t kMaxIds = 7;
+  static constexpr std::size_t kMaxBytes = 31;
+  static constexpr std::size_t kMaxIds = 7;
 
-  WordCache() : entries_(size_t{1} << kFirstBits) {}
+  WordCache() : entries_(std::size_t{1} << kFirstBits) {}
 
   // Appends the ids of `word` if they are known. Otherwise returns false and prepares store().
-  bool lookup(std::string_view word, std::vector<int32_t>& ids);
+  bool lookup(std::string_view word, std::vector<std::int32_t>& ids);
   // Keeps the ids of the word just looked up in vain, if they are few enough.
-  void store(std::span<const int32_t> ids);
+  void store(std::span<const std::int32_t> ids);
 
  private:
   // It begins small, since many tokenizers see little text, and grows once so much was stored.
   static constexpr int kFirstBits = 9, kGrowth = 3, kLastBits = 15;
   struct alignas(64) Entry {
-    uint64_t key[4] = {};  // the bytes, zero-padded, and the length in the last one; all zero: free
-    int32_t ids[kMaxIds] = {};
-    uint32_t count = 0;
+    std::uint64_t key[4] = {};  // the bytes, zero-padded, and the length in the last one; all zero: free
+    std::int32_t ids[kMaxIds] = {};
+    std::uint32_t count = 0;
   };
   int bits_ = kFirstBits;
   std::vector<Entry> entries_;  // 2^bits_
-  size_t stored_ = 0;           // since it grew
+  std::size_t stored_ = 0;      // since it grew
   Entry* missed_ = nullptr;
-  uint64_t missed_key_[4] = {};
+  std::uint64_t missed_key_[4] = {};
 };
 
 // Objects that threads borrow one at a time: as many as ever were in use at once.

@@ -12,13 +12,13 @@ namespace primus {
 
 namespace {
 
-constexpr size_t kMaxAffixBytes = 64;
+constexpr std::size_t kMaxAffixBytes = 64;
 
 }  // namespace
 
 BpeModel::BpeModel(BpeOptions options, Vocabulary vocabulary, const MergeList& merges)
     : options_(std::move(options)), vocabulary_(std::move(vocabulary)) {
-  const auto id_of = [&](const std::string& token, size_t rank) {
+  const auto id_of = [&](const std::string& token, std::size_t rank) {
     const auto id = vocabulary_.find(token);
     if (!id)
       throw invalid(fmt::format("merge {} needs the token '{}', which the vocabulary lacks", rank, token));
@@ -26,14 +26,14 @@ BpeModel::BpeModel(BpeOptions options, Vocabulary vocabulary, const MergeList& m
   };
   std::vector<MergeTable::Merge> table;
   table.reserve(merges.size());
-  const size_t prefix = options_.continuing_subword_prefix.size();
+  const std::size_t prefix = options_.continuing_subword_prefix.size();
   std::string result;
-  for (size_t rank = 0; rank < merges.size(); ++rank) {
+  for (std::size_t rank = 0; rank < merges.size(); ++rank) {
     const auto& [left, right] = merges[rank];
     result = left;
     result += std::string_view(right).substr(std::min(prefix, right.size()));
     table.push_back(
-        {id_of(left, rank), id_of(right, rank), id_of(result, rank), static_cast<uint32_t>(rank)});
+        {id_of(left, rank), id_of(right, rank), id_of(result, rank), static_cast<std::uint32_t>(rank)});
   }
   merges_ = MergeTable(table);
   prepare();
@@ -56,7 +56,7 @@ void BpeModel::prepare() {
     const char value = static_cast<char>(byte);
     const std::string token =
         options_.byte_level ? byte_level::to_text({&value, 1}) : fmt::format("<0x{:02X}>", byte);
-    byte_ids_[static_cast<size_t>(byte)] = vocabulary_.find(token).value_or(-1);
+    byte_ids_[static_cast<std::size_t>(byte)] = vocabulary_.find(token).value_or(-1);
   }
   if (!options_.unk_token.empty()) {
     unk_id_ = vocabulary_.find(options_.unk_token);
@@ -64,7 +64,7 @@ void BpeModel::prepare() {
       throw invalid(fmt::format("the unknown token '{}' is not in the vocabulary", options_.unk_token));
   }
   if (options_.byte_level && options_.ignore_merges) {
-    for (int32_t id = 0; id < vocabulary_.size(); ++id) {
+    for (std::int32_t id = 0; id < vocabulary_.size(); ++id) {
       const std::string_view text = vocabulary_.text(id);
       if (const auto bytes = byte_level::to_bytes(text); bytes && !text.empty()) words_.add(*bytes, id);
     }
@@ -72,7 +72,7 @@ void BpeModel::prepare() {
   }
 }
 
-void BpeModel::encode(std::string_view word, std::vector<int32_t>& ids, Scratch& scratch) const {
+void BpeModel::encode(std::string_view word, std::vector<std::int32_t>& ids, Scratch& scratch) const {
   if (scratch.cache.lookup(word, ids)) return;
   auto& symbols = scratch.symbols;
   symbols.clear();
@@ -88,13 +88,13 @@ void BpeModel::encode(std::string_view word, std::vector<int32_t>& ids, Scratch&
   ids.insert(ids.end(), symbols.begin(), symbols.end());
 }
 
-void BpeModel::first_symbols(std::string_view word, std::vector<int32_t>& symbols) const {
+void BpeModel::first_symbols(std::string_view word, std::vector<std::int32_t>& symbols) const {
   const bool plain = options_.byte_level && options_.continuing_subword_prefix.empty() &&
                      options_.end_of_word_suffix.empty();
   if (!plain) return character_symbols(word, symbols);
   bool whole = true;
   for (const char byte : word) {
-    const int32_t id = byte_ids_[static_cast<unsigned char>(byte)];
+    const std::int32_t id = byte_ids_[static_cast<unsigned char>(byte)];
     whole &= id >= 0;
     symbols.push_back(id);
   }
@@ -103,13 +103,13 @@ void BpeModel::first_symbols(std::string_view word, std::vector<int32_t>& symbol
   character_symbols(word, symbols);
 }
 
-void BpeModel::character_symbols(std::string_view word, std::vector<int32_t>& symbols) const {
+void BpeModel::character_symbols(std::string_view word, std::vector<std::int32_t>& symbols) const {
   std::string storage;
   if (options_.byte_level) word = storage = byte_level::to_text(word);
   std::string symbol;
   bool unknown = false;  // an unknown token is due: it is added when the run of unknown characters ends
-  for (size_t begin = 0; begin < word.size();) {
-    const size_t end = begin + static_cast<size_t>(unicode::char_length(word[begin]));
+  for (std::size_t begin = 0; begin < word.size();) {
+    const std::size_t end = begin + static_cast<std::size_t>(unicode::char_length(word[begin]));
     symbol.clear();
     if (begin > 0) symbol += options_.continuing_subword_prefix;
     symbol += word.substr(begin, end - begin);
@@ -128,10 +128,10 @@ void BpeModel::character_symbols(std::string_view word, std::vector<int32_t>& sy
   if (unknown) symbols.push_back(*unk_id_);
 }
 
-bool BpeModel::append_fallback(std::string_view character, std::vector<int32_t>& symbols) const {
-  const size_t before = symbols.size();
+bool BpeModel::append_fallback(std::string_view character, std::vector<std::int32_t>& symbols) const {
+  const std::size_t before = symbols.size();
   for (const char byte : character) {
-    const int32_t id = byte_ids_[static_cast<unsigned char>(byte)];
+    const std::int32_t id = byte_ids_[static_cast<unsigned char>(byte)];
     if (id < 0) {
       symbols.resize(before);
       return false;

@@ -38,25 +38,25 @@ class BpeModel {
   struct Scratch {
     MergeScratch merge;
     WordCache cache;
-    std::vector<int32_t> symbols;
+    std::vector<std::int32_t> symbols;
   };
   // Appends the ids of one word of valid UTF-8.
-  void encode(std::string_view word, std::vector<int32_t>& ids, Scratch& scratch) const;
+  void encode(std::string_view word, std::vector<std::int32_t>& ids, Scratch& scratch) const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
  private:
   void prepare();
-  void first_symbols(std::string_view word, std::vector<int32_t>& symbols) const;
-  void character_symbols(std::string_view word, std::vector<int32_t>& symbols) const;
-  bool append_fallback(std::string_view character, std::vector<int32_t>& symbols) const;
+  void first_symbols(std::string_view word, std::vector<std::int32_t>& symbols) const;
+  void character_symbols(std::string_view word, std::vector<std::int32_t>& symbols) const;
+  bool append_fallback(std::string_view character, std::vector<std::int32_t>& symbols) const;
 
   BpeOptions options_;
   Vocabulary vocabulary_;
   MergeTable merges_;
-  std::array<int32_t, 256>
+  std::array<std::int32_t, 256>
       byte_ids_{};  // of single bytes (byte level) or of <0x..> tokens (fallback); -1: none
-  std::optional<int32_t> unk_id_;
+  std::optional<std::int32_t> unk_id_;
   Vocabulary words_;  // by raw bytes, where whole words may be looked up in a byte-level vocabulary
 };
 

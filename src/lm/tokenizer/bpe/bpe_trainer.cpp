@@ -19,35 +19,38 @@ namespace {
 
 using nlohmann::ordered_json;
 
-using Pair = std::pair<int32_t, int32_t>;
+using Pair = std::pair<std::int32_t, std::int32_t>;
 
-uint64_t pack(Pair pair) {
-  return static_cast<uint64_t>(static_cast<uint32_t>(pair.first)) << 32 | static_cast<uint32_t>(pair.second);
+std::uint64_t pack(Pair pair) {
+  return static_cast<std::uint64_t>(static_cast<std::uint32_t>(pair.first)) << 32 |
+         static_cast<std::uint32_t>(pair.second);
 }
-Pair unpack(uint64_t key) { return {static_cast<int32_t>(key >> 32), static_cast<int32_t>(key)}; }
+Pair unpack(std::uint64_t key) {
+  return {static_cast<std::int32_t>(key >> 32), static_cast<std::int32_t>(key)};
+}
 
 struct PairHash {
-  size_t operator()(uint64_t key) const { return (key ^ key >> 31) * 0x9E3779B97F4A7C15u; }
+  std::size_t operator()(std::uint64_t key) const { return (key ^ key >> 31) * 0x9E3779B97F4A7C15u; }
 };
 
 struct Word {
-  std::vector<int32_t> symbols;
-  int64_t count;
+  std::vector<std::int32_t> symbols;
+  std::int64_t count;
 };
 
 // One pair's occurrences.
 struct Occurrences {
-  int64_t count = 0;
-  std::vector<uint32_t> words;  // that hold it, or once did; may name one twice
+  std::int64_t count = 0;
+  std::vector<std::uint32_t> words;  // that hold it, or once did; may name one twice
 };
 
 // The counting and merging of pairs over all distinct words.
 class PairMerger {
  public:
   explicit PairMerger(std::vector<Word> words) : words_(std::move(words)) {
-    for (uint32_t w = 0; w < words_.size(); ++w) {
+    for (std::uint32_t w = 0; w < words_.size(); ++w) {
       const auto& symbols = words_[w].symbols;
-      for (size_t i = 0; i + 1 < symbols.size(); ++i)
+      for (std::size_t i = 0; i + 1 < symbols.size(); ++i)
         change({symbols[i], symbols[i + 1]}, words_[w].count, w);
     }
     for (const auto& [key, occurrences] : pairs_) queue_.push({occurrences.count, key});
@@ -55,10 +58,10 @@ class PairMerger {
   }
 
   // The pair to merge next and how often it occurs; count 0 when none is left.
-  std::pair<Pair, int64_t> best() {
+  std::pair<Pair, std::int64_t> best() {
     while (!queue_.empty()) {
       const Candidate top = queue_.top();
-      const int64_t now = pairs_[top.key].count;
+      const std::int64_t now = pairs_[top.key].count;
       if (now == top.count && now > 0) return {unpack(top.key), now};
       // Counts change between a candidate's entry and its turn: it waits again with the new one.
       queue_.pop();
@@ -67,15 +70,15 @@ class PairMerger {
     return {{}, 0};
   }
 
-  void merge(Pair pair, int32_t result) {
-    std::vector<uint32_t> where = std::move(pairs_[pack(pair)].words);
+  void merge(Pair pair, std::int32_t result) {
+    std::vector<std::uint32_t> where = std::move(pairs_[pack(pair)].words);
     std::sort(where.begin(), where.end());
     where.erase(std::unique(where.begin(), where.end()), where.end());
-    for (const uint32_t w : where) merge_in_word(w, pair, result);
+    for (const std::uint32_t w : where) merge_in_word(w, pair, result);
     std::sort(touched_.begin(), touched_.end());
     touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
-    for (const uint64_t key : touched_) {
-      const int64_t count = pairs_[key].count;
+    for (const std::uint64_t key : touched_) {
+      const std::int64_t count = pairs_[key].count;
       if (count > 0) queue_.push({count, key});
     }
     touched_.clear();
@@ -83,15 +86,15 @@ class PairMerger {
 
  private:
   struct Candidate {
-    int64_t count;
-    uint64_t key;
+    std::int64_t count;
+    std::uint64_t key;
     bool operator<(const Candidate& other) const {
       return count != other.count ? count < other.count : key > other.key;
     }
   };
 
-  void change(Pair pair, int64_t by, uint32_t word) {
-    const uint64_t key = pack(pair);
+  void change(Pair pair, std::int64_t by, std::uint32_t word) {
+    const std::uint64_t key = pack(pair);
     Occurrences& occurrences = pairs_[key];
     occurrences.count += by;
     if (by <= 0) return;
@@ -99,10 +102,10 @@ class PairMerger {
     touched_.push_back(key);
   }
 
-  void merge_in_word(uint32_t w, Pair pair, int32_t result) {
+  void merge_in_word(std::uint32_t w, Pair pair, std::int32_t result) {
     auto& [symbols, count] = words_[w];
-    size_t to = 0;
-    for (size_t i = 0; i < symbols.size(); ++i) {
+    std::size_t to = 0;
+    for (std::size_t i = 0; i < symbols.size(); ++i) {
       const bool found = i + 1 < symbols.size() && symbols[i] == pair.first && symbols[i + 1] == pair.second;
       if (!found) {
         symbols[to++] = symbols[i];
@@ -124,12 +127,12 @@ class PairMerger {
   }
 
   std::vector<Word> words_;
-  std::unordered_map<uint64_t, Occurrences, PairHash> pairs_;
+  std::unordered_map<std::uint64_t, Occurrences, PairHash> pairs_;
   std::priority_queue<Candidate> queue_;
-  std::vector<uint64_t> touched_;  // pairs that occur more often since the last merge
+  std::vector<std::uint64_t> touched_;  // pairs that occur more often since the last merge
 };
 
-ordered_json added_token(int32_t id, const std::string& content) {
+ordered_json added_token(std::int32_t id, const std::string& content) {
   return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
           {"rstrip", false}, {"normalized", false}, {"special", true}};
 }
@@ -152,10 +155,10 @@ std::string tokenizer_file(const BpeTrainerOptions& options, const std::vector<s
   auto& entries = vocabulary.get_ref<ordered_json::object_t&>();
   entries.reserve(
       tokens.size());  // appended directly: an ordered object would look each key up in all before it
-  for (size_t i = 0; i < tokens.size(); ++i) entries.emplace_back(tokens[i], i);
+  for (std::size_t i = 0; i < tokens.size(); ++i) entries.emplace_back(tokens[i], i);
   ordered_json added = ordered_json::array();
-  for (size_t i = 0; i < options.special_tokens.size(); ++i) {
-    added.push_back(added_token(static_cast<int32_t>(i), options.special_tokens[i]));
+  for (std::size_t i = 0; i < options.special_tokens.size(); ++i) {
+    added.push_back(added_token(static_cast<std::int32_t>(i), options.special_tokens[i]));
   }
   const ordered_json result = {
       {"version", "1.0"},
@@ -187,7 +190,7 @@ BpeTrainer::BpeTrainer(BpeTrainerOptions options)
     : options_(std::move(options)),
       splitter_(make_regex_split(options_.gpt2_style ? kGpt2Pattern : kLlama3Pattern,
                                  SplitBehavior::kIsolated, false)) {
-  const auto least = static_cast<int64_t>(options_.special_tokens.size()) + 256;
+  const auto least = static_cast<std::int64_t>(options_.special_tokens.size()) + 256;
   if (options_.vocab_size < least) {
     throw invalid(
         fmt::format("a byte-level vocabulary of {} tokens is too small", options_.vocab_size),
@@ -213,7 +216,7 @@ void BpeTrainer::add(BpeTrainer&& other) {
   other.words_.clear();
 }
 
-std::string BpeTrainer::train(const std::function<void(int64_t, int64_t)>& progress) const {
+std::string BpeTrainer::train(const std::function<void(std::int64_t, std::int64_t)>& progress) const {
   if (words_.empty()) throw invalid("there is no text to train a tokenizer on", "are the input files empty?");
   // Ids: special tokens, then the bytes in the order of their characters, then what merges make.
   std::vector<std::string> tokens = options_.special_tokens;
@@ -222,20 +225,20 @@ std::string BpeTrainer::train(const std::function<void(int64_t, int64_t)>& progr
     alphabet.emplace_back(byte_level::to_character(static_cast<unsigned char>(byte)), byte);
   }
   std::sort(alphabet.begin(), alphabet.end());
-  std::array<int32_t, 256> byte_ids;
+  std::array<std::int32_t, 256> byte_ids;
   for (const auto& [character, byte] : alphabet) {
-    byte_ids[static_cast<size_t>(byte)] = static_cast<int32_t>(tokens.size());
+    byte_ids[static_cast<std::size_t>(byte)] = static_cast<std::int32_t>(tokens.size());
     unicode::append(character, tokens.emplace_back());
   }
-  std::unordered_map<std::string, int32_t> ids;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    if (!ids.emplace(tokens[i], static_cast<int32_t>(i)).second) {
+  std::unordered_map<std::string, std::int32_t> ids;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (!ids.emplace(tokens[i], static_cast<std::int32_t>(i)).second) {
       throw invalid(fmt::format("'{}' cannot be a special token: it is another token already", tokens[i]));
     }
   }
 
   // A fixed order of words, so that nothing depends on how the table hashes them.
-  std::vector<const std::pair<const std::string, int64_t>*> sorted;
+  std::vector<const std::pair<const std::string, std::int64_t>*> sorted;
   for (const auto& entry : words_) sorted.push_back(&entry);
   std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->first < b->first; });
   std::vector<Word> words;
@@ -248,18 +251,18 @@ std::string BpeTrainer::train(const std::function<void(int64_t, int64_t)>& progr
 
   PairMerger merger(std::move(words));
   ordered_json merges = ordered_json::array();
-  const int64_t wanted = options_.vocab_size - static_cast<int64_t>(tokens.size());
-  while (static_cast<int64_t>(tokens.size()) < options_.vocab_size) {
+  const std::int64_t wanted = options_.vocab_size - static_cast<std::int64_t>(tokens.size());
+  while (static_cast<std::int64_t>(tokens.size()) < options_.vocab_size) {
     const auto [pair, count] = merger.best();
     if (count == 0 || count < options_.min_frequency) break;
-    const std::string& left = tokens[static_cast<size_t>(pair.first)];
-    const std::string& right = tokens[static_cast<size_t>(pair.second)];
+    const std::string& left = tokens[static_cast<std::size_t>(pair.first)];
+    const std::string& right = tokens[static_cast<std::size_t>(pair.second)];
     merges.push_back(ordered_json::array({left, right}));
     std::string text = left + right;
-    const auto [it, added] = ids.try_emplace(std::move(text), static_cast<int32_t>(tokens.size()));
+    const auto [it, added] = ids.try_emplace(std::move(text), static_cast<std::int32_t>(tokens.size()));
     if (added) tokens.push_back(it->first);
     merger.merge(pair, it->second);
-    if (progress && merges.size() % 64 == 0) progress(static_cast<int64_t>(merges.size()), wanted);
+    if (progress && merges.size() % 64 == 0) progress(static_cast<std::int64_t>(merges.size()), wanted);
   }
 
   return tokenizer_file(options_, tokens, std::move(merges));

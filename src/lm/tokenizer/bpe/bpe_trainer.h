@@ -15,11 +15,11 @@
 namespace primus {
 
 struct BpeTrainerOptions {
-  int32_t vocab_size = 8192;  // special tokens and the 256 bytes included
+  std::int32_t vocab_size = 8192;  // special tokens and the 256 bytes included
   std::vector<std::string> special_tokens = {
-      "<|endoftext|>"};       // the first ids; readers know by its name which of them ends documents
-  bool gpt2_style = false;    // cut words by GPT-2's expression instead of Llama 3's
-  int64_t min_frequency = 2;  // a pair must occur so often to merge
+      "<|endoftext|>"};            // the first ids; readers know by its name which of them ends documents
+  bool gpt2_style = false;         // cut words by GPT-2's expression instead of Llama 3's
+  std::int64_t min_frequency = 2;  // a pair must occur so often to merge
 };
 
 class BpeTrainer {
@@ -34,16 +34,16 @@ class BpeTrainer {
   // Learns the merges and returns the tokenizer.json, which Hugging Face tokenizers and load_tokenizer read.
   // progress(merges, wanted) is called now and then. The vocabulary stays smaller where the text has too few
   // pairs. Error(kInvalid) without text, or for a vocabulary that does not hold the bytes and special tokens.
-  std::string train(const std::function<void(int64_t, int64_t)>& progress = {}) const;
+  std::string train(const std::function<void(std::int64_t, std::int64_t)>& progress = {}) const;
 
  private:
   BpeTrainerOptions options_;
   std::unique_ptr<PreTokenizer> splitter_;
   struct Hash {
     using is_transparent = void;
-    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
-  std::unordered_map<std::string, int64_t, Hash, std::equal_to<>> words_;
+  std::unordered_map<std::string, std::int64_t, Hash, std::equal_to<>> words_;
 };
 
 }  // namespace primus

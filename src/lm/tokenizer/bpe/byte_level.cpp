@@ -17,16 +17,16 @@ constexpr std::array<char32_t, 256> kCharacters = [] {
   std::array<char32_t, 256> table{};
   char32_t next = 256;
   for (int byte = 0; byte < 256; ++byte) {
-    table[static_cast<size_t>(byte)] = is_printable(byte) ? static_cast<char32_t>(byte) : next++;
+    table[static_cast<std::size_t>(byte)] = is_printable(byte) ? static_cast<char32_t>(byte) : next++;
   }
   return table;
 }();
 
 // By character; -1 where it is not of the alphabet, whose last character is U+0143.
-constexpr std::array<int16_t, 0x144> kBytes = [] {
-  std::array<int16_t, 0x144> table{};
+constexpr std::array<std::int16_t, 0x144> kBytes = [] {
+  std::array<std::int16_t, 0x144> table{};
   table.fill(-1);
-  for (size_t byte = 0; byte < 256; ++byte) table[kCharacters[byte]] = static_cast<int16_t>(byte);
+  for (std::size_t byte = 0; byte < 256; ++byte) table[kCharacters[byte]] = static_cast<std::int16_t>(byte);
   return table;
 }();
 

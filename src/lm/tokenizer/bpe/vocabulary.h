@@ -20,31 +20,31 @@ class Vocabulary {
   Vocabulary& operator=(Vocabulary&&) = default;
 
   // Notes a token. Ids may come in any order and leave gaps.
-  void add(std::string_view text, int64_t id);
+  void add(std::string_view text, std::int64_t id);
   // Makes lookups work. Error(kInvalid) for an id that is negative, used twice, or far beyond the number of
   // tokens; of two entries with one text the last counts.
   void finish();
 
   // One past the largest id.
-  int32_t size() const { return static_cast<int32_t>(texts_.size()); }
+  std::int32_t size() const { return static_cast<std::int32_t>(texts_.size()); }
   // The number of tokens: less where there are gaps.
-  int32_t count() const { return static_cast<int32_t>(ids_.size()); }
-  std::optional<int32_t> find(std::string_view text) const {
+  std::int32_t count() const { return static_cast<std::int32_t>(ids_.size()); }
+  std::optional<std::int32_t> find(std::string_view text) const {
     const auto it = ids_.find(text);
     return it == ids_.end() ? std::nullopt : std::optional(it->second);
   }
   // Empty for an id in a gap.
-  std::string_view text(int32_t id) const { return texts_[static_cast<size_t>(id)]; }
+  std::string_view text(std::int32_t id) const { return texts_[static_cast<std::size_t>(id)]; }
 
  private:
   struct Entry {
-    size_t begin, length;
-    int64_t id;
+    std::size_t begin, length;
+    std::int64_t id;
   };
   std::vector<Entry> entries_;  // until finish()
   std::vector<char> pool_;      // a vector, whose storage stays where it is when it is moved
   std::vector<std::string_view> texts_;
-  std::unordered_map<std::string_view, int32_t> ids_;
+  std::unordered_map<std::string_view, std::int32_t> ids_;
 };
 
 }  // namespace primus

@@ -16,7 +16,7 @@ bool character_is(std::string_view character, unicode::Properties bits) {
 
 // The last character of non-empty valid UTF-8.
 std::string_view last_character(std::string_view text) {
-  size_t begin = text.size() - 1;
+  std::size_t begin = text.size() - 1;
   while ((static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
   return text.substr(begin);
 }
@@ -28,17 +28,17 @@ bool ends_with_word(std::string_view text) {
 bool starts_with_word(std::string_view text) { return !text.empty() && character_is(text, unicode::kWord); }
 
 // Where the spaces at the end of `text` begin, not looking before `from`.
-size_t trailing_spaces(std::string_view text, size_t from) {
+std::size_t trailing_spaces(std::string_view text, std::size_t from) {
   while (text.size() > from && character_is(last_character(text), unicode::kSpace)) {
     text.remove_suffix(last_character(text).size());
   }
   return std::max(text.size(), from);
 }
 
-size_t leading_spaces(std::string_view text) {
-  size_t count = 0;
+std::size_t leading_spaces(std::string_view text) {
+  std::size_t count = 0;
   while (count < text.size() && character_is(text.substr(count), unicode::kSpace)) {
-    count += static_cast<size_t>(unicode::char_length(text[count]));
+    count += static_cast<std::size_t>(unicode::char_length(text[count]));
   }
   return count;
 }
@@ -47,7 +47,7 @@ size_t leading_spaces(std::string_view text) {
 
 AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens, const std::vector<std::string>& contents)
     : tokens_(std::move(tokens)) {
-  for (size_t i = 0; i < tokens_.size(); ++i) {
+  for (std::size_t i = 0; i < tokens_.size(); ++i) {
     if (!contents[i].empty()) entries_.push_back({contents[i], i});
   }
   const auto by_content = [](const Entry& a, const Entry& b) { return a.content < b.content; };
@@ -57,16 +57,16 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens, const std::
                                 [](const Entry& a, const Entry& b) { return a.content == b.content; });
   entries_.erase(entries_.begin(), last.base());
   for (const Entry& entry : entries_) ++first_byte_[static_cast<unsigned char>(entry.content[0]) + 1u];
-  for (size_t byte = 0; byte < 256; ++byte) first_byte_[byte + 1] += first_byte_[byte];
+  for (std::size_t byte = 0; byte < 256; ++byte) first_byte_[byte + 1] += first_byte_[byte];
 }
 
-const AddedToken* AddedTokenMatcher::longest(std::string_view text, size_t& length) const {
+const AddedToken* AddedTokenMatcher::longest(std::string_view text, std::size_t& length) const {
   const AddedToken* found = nullptr;
   const auto first = static_cast<unsigned char>(text[0]);
-  auto low = entries_.begin() + static_cast<ptrdiff_t>(first_byte_[first]);
-  auto high = entries_.begin() + static_cast<ptrdiff_t>(first_byte_[first + 1u]);
+  auto low = entries_.begin() + static_cast<std::ptrdiff_t>(first_byte_[first]);
+  auto high = entries_.begin() + static_cast<std::ptrdiff_t>(first_byte_[first + 1u]);
   // [low, high): the entries that begin with text[0, i). The shortest of them stands first.
-  for (size_t i = 1; low != high; ++i) {
+  for (std::size_t i = 1; low != high; ++i) {
     if (low->content.size() == i) {
       found = &tokens_[low->token];
       length = i;
@@ -82,20 +82,20 @@ const AddedToken* AddedTokenMatcher::longest(std::string_view text, size_t& leng
 }
 
 void AddedTokenMatcher::split(std::string_view text,
-                              FunctionRef<void(std::string_view, int32_t)> sink) const {
-  size_t given = 0;  // everything before went to `sink`
+                              FunctionRef<void(std::string_view, std::int32_t)> sink) const {
+  std::size_t given = 0;  // everything before went to `sink`
   // The spaces behind the last token that took some: a token of blanks would read them again and again.
-  size_t spaces_begin = 0, spaces_end = 0;
-  for (size_t at = 0; at < text.size();) {
-    size_t length = 0;
+  std::size_t spaces_begin = 0, spaces_end = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t length = 0;
     const AddedToken* const found = longest(text.substr(at), length);
     if (found == nullptr) {
       ++at;
       continue;
     }
     const AddedToken& token = *found;
-    size_t begin = at;
-    size_t end = at + length;
+    std::size_t begin = at;
+    std::size_t end = at + length;
     at = end;
     if (token.single_word && (ends_with_word(text.substr(0, begin)) || starts_with_word(text.substr(end))))
       continue;

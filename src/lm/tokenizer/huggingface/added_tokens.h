@@ -12,7 +12,7 @@
 namespace primus {
 
 struct AddedToken {
-  int32_t id = 0;
+  std::int32_t id = 0;
   std::string content;
   bool special = false;      // left out when decoding with skip_special
   bool normalized = false;   // looked for in the normalised text, not the raw one
@@ -30,7 +30,7 @@ struct AddedToken {
 // Face's AddedVocabulary). One pass; each position costs at most the length of the longest token.
 class AddedTokenMatcher {
  public:
-  static constexpr size_t kMaxTokenBytes = 4096;  // what its users let pass
+  static constexpr std::size_t kMaxTokenBytes = 4096;  // what its users let pass
   AddedTokenMatcher() = default;
   // `contents[i]` is how tokens[i] appears in the text (its normalised form, where it is looked for there).
   // Empty ones are never found; of equal ones the last counts.
@@ -38,19 +38,19 @@ class AddedTokenMatcher {
   bool empty() const { return entries_.empty(); }
 
   // Calls sink(text, -1) for stretches without a token and sink(text, id) for tokens, in order.
-  void split(std::string_view text, FunctionRef<void(std::string_view, int32_t)> sink) const;
+  void split(std::string_view text, FunctionRef<void(std::string_view, std::int32_t)> sink) const;
 
  private:
   struct Entry {
     std::string content;
-    size_t token;  // index in tokens_
+    std::size_t token;  // index in tokens_
   };
   // The longest token at the start of `text` and its length in the text, or null.
-  const AddedToken* longest(std::string_view text, size_t& length) const;
+  const AddedToken* longest(std::string_view text, std::size_t& length) const;
 
   std::vector<AddedToken> tokens_;
   std::vector<Entry> entries_;  // sorted by content
-  std::array<size_t, 257> first_byte_ =
+  std::array<std::size_t, 257> first_byte_ =
       {};  // entries that start with byte b: [first_byte_[b], first_byte_[b + 1])
 };
 

@@ -8,7 +8,7 @@ namespace primus {
 
 void AddedVocabulary::add(AddedToken token) {
   if (token.content.empty()) return;
-  const int32_t written = token.id;
+  const std::int32_t written = token.id;
   const auto there = find(token.content);
   const auto in_model = there ? there : find_(token.content);
   token.id = in_model ? *in_model : next_;

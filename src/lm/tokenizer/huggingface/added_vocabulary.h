@@ -19,19 +19,19 @@ namespace primus {
 class AddedVocabulary {
  public:
   // `find`: the id of a token in the model, whose tokens are `count`; used until the last add().
-  AddedVocabulary(std::function<std::optional<int32_t>(std::string_view)> find, int32_t count)
+  AddedVocabulary(std::function<std::optional<std::int32_t>(std::string_view)> find, std::int32_t count)
       : find_(std::move(find)), next_(count) {}
 
   // token.id is what the file says, or -1. A token that is there gets the new flags. Empty ones are passed
   // over.
   void add(AddedToken token);
 
-  const std::map<int32_t, AddedToken>& tokens() const { return tokens_; }
-  const AddedToken* token(int32_t id) const {
+  const std::map<std::int32_t, AddedToken>& tokens() const { return tokens_; }
+  const AddedToken* token(std::int32_t id) const {
     const auto it = tokens_.find(id);
     return it == tokens_.end() ? nullptr : &it->second;
   }
-  std::optional<int32_t> find(std::string_view content) const {
+  std::optional<std::int32_t> find(std::string_view content) const {
     const auto it = ids_.find(content);
     return it == ids_.end() ? std::nullopt : std::optional(it->second);
   }
@@ -39,11 +39,11 @@ class AddedVocabulary {
   std::string remark() const;
 
  private:
-  std::function<std::optional<int32_t>(std::string_view)> find_;
-  int32_t next_;
-  std::map<int32_t, AddedToken> tokens_;
-  std::map<std::string, int32_t, std::less<>> ids_;
-  int64_t moved_ = 0;
+  std::function<std::optional<std::int32_t>(std::string_view)> find_;
+  std::int32_t next_;
+  std::map<std::int32_t, AddedToken> tokens_;
+  std::map<std::string, std::int32_t, std::less<>> ids_;
+  std::int64_t moved_ = 0;
   std::string first_moved_;
 };
 

@@ -12,7 +12,7 @@
 namespace primus::huggingface {
 
 using nlohmann::json;
-using TextOf = std::function<std::string_view(int32_t)>;
+using TextOf = std::function<std::string_view(std::int32_t)>;
 
 namespace {
 
@@ -27,7 +27,7 @@ class ByteLevelDecoder final : public Decoder {
   class State final : public Decoding {
    public:
     explicit State(TextOf text_of) : text_of_(std::move(text_of)) {}
-    void push(int32_t id, std::string& out) override {
+    void push(std::int32_t id, std::string& out) override {
       const std::string_view text = text_of_(id);
       const auto bytes = byte_level::to_bytes(text);
       stream_.push(bytes ? std::string_view(*bytes) : text, out);
@@ -51,7 +51,7 @@ class SpacedDecoder final : public Decoder {
   class State final : public Decoding {
    public:
     explicit State(TextOf text_of) : text_of_(std::move(text_of)) {}
-    void push(int32_t id, std::string& out) override {
+    void push(std::int32_t id, std::string& out) override {
       if (!std::exchange(first_, false)) out += ' ';
       out += text_of_(id);
     }
@@ -72,9 +72,9 @@ struct ChainOptions {
   std::vector<Replace> replaces;
   bool byte_fallback = false;
   bool fused = false;
-  std::string strip;       // what is stripped
-  size_t strip_count = 0;  // at most so often
-  std::string metaspace;   // empty: no Metaspace
+  std::string strip;            // what is stripped
+  std::size_t strip_count = 0;  // at most so often
+  std::string metaspace;        // empty: no Metaspace
   bool metaspace_drops_first = false;
   std::string name;  // in errors
 };
@@ -92,7 +92,7 @@ class ChainDecoder final : public Decoder {
     State(const ChainOptions& options, TextOf text_of)
         : options_(options), text_of_(std::move(text_of)), to_strip_(options.strip_count) {}
 
-    void push(int32_t id, std::string& out) override {
+    void push(std::int32_t id, std::string& out) override {
       std::string text(text_of_(id));
       const TextBudget budget(text.size());
       for (const auto& [from, to] : options_.replaces)
@@ -129,7 +129,7 @@ class ChainDecoder final : public Decoder {
       if (unicode::is_valid(bytes_)) {
         emit(bytes_, out);
       } else {
-        for (size_t i = 0; i < bytes_.size(); ++i) emit(unicode::kReplacement, out);
+        for (std::size_t i = 0; i < bytes_.size(); ++i) emit(unicode::kReplacement, out);
       }
       bytes_.clear();
     }
@@ -148,18 +148,18 @@ class ChainDecoder final : public Decoder {
     const ChainOptions& options_;
     TextOf text_of_;
     std::string bytes_;
-    size_t to_strip_;
+    std::size_t to_strip_;
     bool first_ = true;
   };
 
   ChainOptions options_;
 };
 
-size_t get_count(const json& object, const char* key) {
+std::size_t get_count(const json& object, const char* key) {
   const auto it = object.find(key);
   if (it == object.end() || !it->is_number_unsigned())
     throw invalid(fmt::format("\"{}\" is not a count", key));
-  return it->get<size_t>();
+  return it->get<std::size_t>();
 }
 
 void append_step(const json& object, ChainOptions& chain) {
@@ -206,7 +206,7 @@ std::unique_ptr<Decoder> parse_decoder(const json& object, const std::string& fi
     return std::make_unique<ByteLevelDecoder>();
   ChainOptions chain;
   chain.name = fmt::format("the decoder of the tokenizer '{}'", file);
-  size_t count = 0;
+  std::size_t count = 0;
   for (const json& step : steps) {
     count_step(count, "a decoder");
     append_step(step, chain);

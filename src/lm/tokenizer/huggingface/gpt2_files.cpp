@@ -45,9 +45,9 @@ Vocabulary read_vocabulary(std::string_view text, const std::string& name) {
 std::string merges_as_json(std::string_view text, const std::string& name) {
   std::string out;
   std::string repaired;
-  size_t number = 0;
+  std::size_t number = 0;
   while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
+    const std::size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     ++number;
@@ -55,7 +55,7 @@ std::string merges_as_json(std::string_view text, const std::string& name) {
     if (number == 1 && line.starts_with("#version")) continue;
     if (line.empty() && text.empty()) break;
     const auto fail = [&](const char* what) { throw invalid(what).at(fmt::format("{}:{}", name, number)); };
-    const size_t blank = line.find(' ');
+    const std::size_t blank = line.find(' ');
     if (blank == 0 || blank == std::string_view::npos || blank + 1 == line.size() ||
         line.find(' ', blank + 1) != std::string_view::npos) {
       fail("a merge is two tokens with a blank between them");
@@ -98,7 +98,7 @@ json parse_object(const Path& file) {
   return parsed;
 }
 
-template <size_t N>
+template <std::size_t N>
 Style style_named(const std::array<NamedStyle, N>& known, std::string_view name, std::string_view what,
                   const Path& folder) {
   for (const NamedStyle& named : known) {
@@ -145,7 +145,7 @@ class AddedTokens {
       if (!id.is_number_integer()) throw invalid(fmt::format("the token '{}' has no id", text)).at(name);
       const bool special =
           std::ranges::any_of(roles, [&text](const json& role) { return text_of(role) == text; });
-      put(text, id.get<int64_t>(), {{"special", special}});
+      put(text, id.get<std::int64_t>(), {{"special", special}});
     }
   }
   // A string, or an object with "content", that names a special token; new ones get the next ids.
@@ -165,9 +165,9 @@ class AddedTokens {
                      [](const json& a, const json& b) { return a["id"] < b["id"]; });
     return sorted;
   }
-  std::optional<int64_t> id_of(std::string_view text) const {
+  std::optional<std::int64_t> id_of(std::string_view text) const {
     for (const json& token : tokens_) {
-      if (token["content"] == text) return token["id"].get<int64_t>();
+      if (token["content"] == text) return token["id"].get<std::int64_t>();
     }
     return std::nullopt;
   }
@@ -180,7 +180,7 @@ class AddedTokens {
 
  private:
   bool known(std::string_view text) const { return id_of(text).has_value(); }
-  void put(const std::string& text, int64_t id, const json& described) {
+  void put(const std::string& text, std::int64_t id, const json& described) {
     const auto flag = [&described](const char* name, bool otherwise) {
       const auto it = described.find(name);
       return it != described.end() && it->is_boolean() ? it->get<bool>() : otherwise;
@@ -197,7 +197,7 @@ class AddedTokens {
   }
 
   const Vocabulary& vocabulary_;
-  int64_t next_;
+  std::int64_t next_;
   json tokens_ = json::array();
 };
 

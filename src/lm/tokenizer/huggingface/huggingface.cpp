@@ -44,7 +44,7 @@ AddedToken parse_added_token_with_id(const json& object) {
     throw invalid("an added token without an id");
   }
   AddedToken token = parse_added_token(object);
-  token.id = id->get<int32_t>();
+  token.id = id->get<std::int32_t>();
   return token;
 }
 
@@ -63,7 +63,7 @@ void read_merges(JsonReader& reader, BpeModel::MergeList& merges) {
     auto& [left, right] = merges.emplace_back();
     if (reader.peek() == JsonReader::Kind::kString) {
       reader.read_string(text);
-      const size_t blank = text.find(' ');
+      const std::size_t blank = text.find(' ');
       if (blank == std::string::npos || text.find(' ', blank + 1) != std::string::npos) {
         reader.fail("a merge that is not two tokens with a blank between them");
       }
@@ -139,27 +139,27 @@ class HuggingFaceTokenizer final : public Tokenizer {
   }
 
   std::string_view name() const override { return type_; }
-  int32_t vocab_size() const override { return vocab_size_; }
+  std::int32_t vocab_size() const override { return vocab_size_; }
   const SpecialIds& special_ids() const override { return special_ids_; }
   std::string_view chat_template() const override { return chat_template_; }
 
-  std::string token_text(int32_t id) const override {
+  std::string token_text(std::int32_t id) const override {
     check_id(id);
     return std::string(text_of(id));
   }
-  std::optional<int32_t> token_id(std::string_view token) const override {
+  std::optional<std::int32_t> token_id(std::string_view token) const override {
     if (const auto id = added_->find(token)) return id;
     return model_->vocabulary().find(token);
   }
-  bool is_special(int32_t id) const override {
+  bool is_special(std::int32_t id) const override {
     const AddedToken* token = added_->token(id);
     return token != nullptr && token->special;
   }
 
-  uint64_t fingerprint() const override {
+  std::uint64_t fingerprint() const override {
     const std::string& text = files_.tokenizer_json;
-    const uint64_t of_file =
-        XXH3_64bits_withSeed(text.data(), text.size(), static_cast<uint64_t>(special_ids_.eod.value_or(-1)));
+    const std::uint64_t of_file = XXH3_64bits_withSeed(
+        text.data(), text.size(), static_cast<std::uint64_t>(special_ids_.eod.value_or(-1)));
     if (added_beside_.empty()) return of_file;
     return XXH3_64bits_withSeed(added_beside_.data(), added_beside_.size(), of_file);
   }
@@ -173,13 +173,13 @@ class HuggingFaceTokenizer final : public Tokenizer {
   }
 
  protected:
-  void encode_text(std::string_view text, std::vector<int32_t>& ids) const override {
+  void encode_text(std::string_view text, std::vector<std::int32_t>& ids) const override {
     std::string repaired;
     text = unicode::valid_or_repaired(text, repaired);
     const auto scratch = scratches_.borrow();
     TextBudget budget(text.size());
     try {
-      raw_matcher_.split(text, [&](std::string_view part, int32_t id) {
+      raw_matcher_.split(text, [&](std::string_view part, std::int32_t id) {
         if (id >= 0) {
           ids.push_back(id);
         } else {
@@ -194,7 +194,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   }
 
   std::unique_ptr<Decoding> new_decoding() const override {
-    return decoder_->start([this](int32_t id) { return text_of(id); });
+    return decoder_->start([this](std::int32_t id) { return text_of(id); });
   }
 
  private:
@@ -249,7 +249,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
     raw_matcher_ = matcher(false);
     normalized_matcher_ = matcher(true);
     for (const auto& ids : {frame_.before, frame_.after}) {
-      for (const int32_t id : ids) {
+      for (const std::int32_t id : ids) {
         if (id >= vocab_size_) throw invalid(fmt::format("the post-processor adds the unknown id {}", id));
       }
     }
@@ -287,7 +287,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   AddedTokenMatcher matcher(bool normalized) const {
     std::vector<AddedToken> tokens;
     std::vector<std::string> contents;
-    size_t bytes = 0;
+    std::size_t bytes = 0;
     for (const auto& [id, token] : added_->tokens()) bytes += token.content.size();
     TextBudget budget(bytes);
     for (const auto& [id, token] : added_->tokens()) {
@@ -306,7 +306,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
     return AddedTokenMatcher(std::move(tokens), contents);
   }
 
-  void encode_part(std::string_view part, bool at_start, std::vector<int32_t>& ids, TextBudget& budget,
+  void encode_part(std::string_view part, bool at_start, std::vector<std::int32_t>& ids, TextBudget& budget,
                    BpeModel::Scratch& scratch) const {
     std::string normalized;
     if (normalizer_ != nullptr && normalizer_->may_change(part)) {
@@ -315,7 +315,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
       budget.take_output(normalized.size(), "the normalizer");
       part = normalized;
     }
-    normalized_matcher_.split(part, [&](std::string_view text, int32_t id) {
+    normalized_matcher_.split(part, [&](std::string_view text, std::int32_t id) {
       if (id >= 0) {
         ids.push_back(id);
       } else {
@@ -325,14 +325,14 @@ class HuggingFaceTokenizer final : public Tokenizer {
   }
 
   // Runs the pre-tokenizer's steps from `step` on, then the model. As deep as there are steps: kMaxSteps.
-  void cut(Piece piece, size_t step, std::vector<int32_t>& ids, TextBudget& budget,
+  void cut(Piece piece, std::size_t step, std::vector<std::int32_t>& ids, TextBudget& budget,
            BpeModel::Scratch& scratch) const {
     if (step == pre_tokenizer_.steps.size()) return model_->encode(piece.text, ids, scratch);
     pre_tokenizer_.steps[step]->split(piece, budget,
                                       [&](Piece part) { cut(part, step + 1, ids, budget, scratch); });
   }
 
-  std::string_view text_of(int32_t id) const {
+  std::string_view text_of(std::int32_t id) const {
     if (const AddedToken* token = added_->token(id)) return token->content;
     return id < model_->vocabulary().size() ? model_->vocabulary().text(id) : std::string_view();
   }
@@ -356,7 +356,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
     special_ids_.eod = special_ids_.eos;
   }
 
-  void guess_role(std::initializer_list<const char*> names, std::optional<int32_t>& role) const {
+  void guess_role(std::initializer_list<const char*> names, std::optional<std::int32_t>& role) const {
     for (const char* name : names) {
       if (role) return;
       const auto id = added_->find(name);
@@ -366,7 +366,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
 
   std::string default_config() const {
     json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
-    const auto role = [&](const char* key, std::optional<int32_t> id) {
+    const auto role = [&](const char* key, std::optional<std::int32_t> id) {
       if (id) config[key] = text_of(*id);
     };
     role("bos_token", special_ids_.bos);
@@ -389,7 +389,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   AddedTokenMatcher raw_matcher_, normalized_matcher_;
   SpecialIds special_ids_;
   std::string chat_template_;
-  int32_t vocab_size_ = 0;
+  std::int32_t vocab_size_ = 0;
   mutable Pool<BpeModel::Scratch> scratches_;
 };
 

@@ -34,7 +34,7 @@ const json& get_list(const json& object, const char* key) {
   return *it;
 }
 
-void count_step(size_t& steps, std::string_view what) {
+void count_step(std::size_t& steps, std::string_view what) {
   if (++steps > kMaxSteps)
     throw unsupported(fmt::format("{} of more than {} steps is not supported", what, kMaxSteps));
 }
@@ -42,8 +42,8 @@ void count_step(size_t& steps, std::string_view what) {
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to,
                         const TextBudget& budget, std::string_view stage) {
   std::string result;
-  size_t copied = 0;
-  for (size_t at; !from.empty() && (at = text.find(from, copied)) != std::string_view::npos;
+  std::size_t copied = 0;
+  for (std::size_t at; !from.empty() && (at = text.find(from, copied)) != std::string_view::npos;
        copied = at + from.size()) {
     result += text.substr(copied, at - copied);
     result += to;
@@ -119,8 +119,8 @@ class ReplaceRegex final : public Normalizer {
   bool may_change(std::string_view) const override { return true; }
   void apply(std::string& text, TextBudget& budget) const override {
     std::string result;
-    size_t copied = 0;
-    regex_.for_each_match(text, budget, [&](size_t begin, size_t end) {
+    std::size_t copied = 0;
+    regex_.for_each_match(text, budget, [&](std::size_t begin, std::size_t end) {
       result.append(text, copied, begin - copied);
       result += to_;
       budget.require_output(result.size(), kReplace);
@@ -142,9 +142,9 @@ class Strip final : public Normalizer {
   bool may_change(std::string_view) const override { return true; }
   void apply(std::string& text, TextBudget&) const override {
     if (right_) {
-      size_t stop = text.size();
+      std::size_t stop = text.size();
       while (stop > 0) {
-        size_t last = stop - 1;
+        std::size_t last = stop - 1;
         while ((static_cast<unsigned char>(text[last]) & 0xC0) == 0x80) --last;
         if (!is_space(text, last)) break;
         stop = last;
@@ -152,16 +152,16 @@ class Strip final : public Normalizer {
       text.resize(stop);
     }
     if (left_) {
-      size_t begin = 0;
+      std::size_t begin = 0;
       while (begin < text.size() && is_space(text, begin)) {
-        begin += static_cast<size_t>(unicode::char_length(text[begin]));
+        begin += static_cast<std::size_t>(unicode::char_length(text[begin]));
       }
       text.erase(0, begin);
     }
   }
 
  private:
-  static bool is_space(const std::string& text, size_t at) {
+  static bool is_space(const std::string& text, std::size_t at) {
     const char* p = text.data() + at;
     return (unicode::properties()[unicode::decode(p)] & unicode::kSpace) != 0;
   }
@@ -186,7 +186,7 @@ class NormalizerSequence final : public Normalizer {
 };
 
 // Appends the steps of `object`, however deeply its sequences lie in each other.
-void append_steps(const json& object, std::vector<std::unique_ptr<Normalizer>>& steps, size_t& count) {
+void append_steps(const json& object, std::vector<std::unique_ptr<Normalizer>>& steps, std::size_t& count) {
   if (object.is_null()) return;
   count_step(count, "a normalizer");
   const std::string type = get_string(object, "type");
@@ -224,7 +224,7 @@ void append_steps(const json& object, std::vector<std::unique_ptr<Normalizer>>& 
 
 std::unique_ptr<Normalizer> parse_normalizer(const json& object) {
   std::vector<std::unique_ptr<Normalizer>> steps;
-  size_t count = 0;
+  std::size_t count = 0;
   append_steps(object, steps, count);
   if (steps.empty()) return nullptr;
   if (steps.size() == 1) return std::move(steps.front());

@@ -30,9 +30,9 @@ class Normalizer {
 
 // Normalizers, pre-tokenizers, post-processors or decoders one behind the other, at most: each reads the
 // whole text. Files of real models have up to seven.
-inline constexpr size_t kMaxSteps = 64;
+inline constexpr std::size_t kMaxSteps = 64;
 // Ids around one text, at most.
-inline constexpr size_t kMaxFrameIds = 1024;
+inline constexpr std::size_t kMaxFrameIds = 1024;
 
 // A null object, or null for no stage.
 std::unique_ptr<Normalizer> parse_normalizer(const nlohmann::json& json);
@@ -51,7 +51,7 @@ class Decoder {
  public:
   virtual ~Decoder() = default;
   // `text_of(id)` must outlive the decoding.
-  virtual std::unique_ptr<Decoding> start(std::function<std::string_view(int32_t)> text_of) const = 0;
+  virtual std::unique_ptr<Decoding> start(std::function<std::string_view(std::int32_t)> text_of) const = 0;
 };
 // `file` is named where the decoder makes too much of a token.
 std::unique_ptr<Decoder> parse_decoder(const nlohmann::json& json, const std::string& file);
@@ -62,7 +62,7 @@ bool get_bool(const nlohmann::json& json, const char* key, bool fallback);
 // The list behind `key`; it is part of `object`.
 const nlohmann::json& get_list(const nlohmann::json& object, const char* key);
 // Counts one more step; Error(kUnsupported) naming `what` ("a normalizer") beyond kMaxSteps.
-void count_step(size_t& steps, std::string_view what);
+void count_step(std::size_t& steps, std::string_view what);
 // Every occurrence of `from`, left to right; an empty one never occurs. Error(kInvalid) naming `stage` where
 // the result is longer than what `budget` has left; takes nothing.
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to,

@@ -35,7 +35,7 @@ class Metaspace final : public PreTokenizer {
   }
   void split(Piece piece, TextBudget& budget, PieceSink sink) const override {
     // Counted first: nothing is made that the budget does not have.
-    const auto spaces = static_cast<size_t>(std::count(piece.text.begin(), piece.text.end(), ' '));
+    const auto spaces = static_cast<std::size_t>(std::count(piece.text.begin(), piece.text.end(), ' '));
     budget.take_output(piece.text.size() - spaces + (spaces + 1) * mark_.size(),
                        "the pre-tokenizer 'Metaspace'");
     std::string text;
@@ -99,7 +99,7 @@ std::unique_ptr<PreTokenizer> parse_metaspace(const json& object) {
                                      get_bool(object, "split", true));
 }
 
-void append_steps(const json& object, PreTokenizerStage& stage, size_t& count) {
+void append_steps(const json& object, PreTokenizerStage& stage, std::size_t& count) {
   if (object.is_null()) return;
   count_step(count, "a pre-tokenizer");
   const std::string type = get_string(object, "type");
@@ -167,7 +167,7 @@ void append_template(const json& object, Tokenizer::Frame& result) {
         if (added.before.size() + added.after.size() == kMaxFrameIds) refuse_frame();
         if (!id.is_number_integer() || id < 0 || id > INT32_MAX)
           throw invalid("a template's id is not a token id");
-        (seen ? added.after : added.before).push_back(id.get<int32_t>());
+        (seen ? added.after : added.before).push_back(id.get<std::int32_t>());
       }
     } else {
       throw unsupported("a TemplateProcessing with an unknown part is not supported");
@@ -181,16 +181,16 @@ void append_template(const json& object, Tokenizer::Frame& result) {
 }
 
 // ["[SEP]", 102]
-int32_t named_id(const json& object, const char* key) {
+std::int32_t named_id(const json& object, const char* key) {
   const json pair = object.value(key, json());
   if (!pair.is_array() || pair.size() != 2 || !pair[1].is_number_integer() || pair[1] < 0 ||
       pair[1] > INT32_MAX) {
     throw invalid(fmt::format("\"{}\" is not a pair of a token and its id", key));
   }
-  return pair[1].get<int32_t>();
+  return pair[1].get<std::int32_t>();
 }
 
-void append_post_processor(const json& object, Tokenizer::Frame& result, size_t& count) {
+void append_post_processor(const json& object, Tokenizer::Frame& result, std::size_t& count) {
   if (object.is_null()) return;
   count_step(count, "a post-processor");
   const std::string type = get_string(object, "type");
@@ -212,14 +212,14 @@ void append_post_processor(const json& object, Tokenizer::Frame& result, size_t&
 
 PreTokenizerStage parse_pre_tokenizer(const json& object) {
   PreTokenizerStage stage;
-  size_t count = 0;
+  std::size_t count = 0;
   append_steps(object, stage, count);
   return stage;
 }
 
 Tokenizer::Frame parse_post_processor(const json& object) {
   Tokenizer::Frame result;
-  size_t count = 0;
+  std::size_t count = 0;
   append_post_processor(object, result, count);
   return result;
 }

@@ -74,7 +74,7 @@ std::vector<AddedToken> listed_tokens(const json& object, const std::vector<Adde
     if (!id.is_number_integer() || id < 0 || id > INT32_MAX)
       throw invalid(fmt::format("the token '{}' has no id", text)).at(file);
     AddedToken token;
-    token.id = id.get<int32_t>();
+    token.id = id.get<std::int32_t>();
     token.content = text;
     token.special = std::ranges::any_of(named, [&](const AddedToken& one) { return one.content == text; });
     token.normalized = !token.special;

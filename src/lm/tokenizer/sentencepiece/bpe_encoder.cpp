@@ -18,13 +18,14 @@ namespace primus::sentencepiece {
 
 namespace {
 
-size_t character_end(std::string_view text, size_t begin) {
-  return std::min(text.size(), begin + static_cast<size_t>(unicode::char_length(text[begin])));
+std::size_t character_end(std::string_view text, std::size_t begin) {
+  return std::min(text.size(), begin + static_cast<std::size_t>(unicode::char_length(text[begin])));
 }
 
 class BpeEncoder final : public Encoder {
  public:
-  explicit BpeEncoder(const std::vector<Piece>& pieces) : piece_count_(static_cast<int32_t>(pieces.size())) {
+  explicit BpeEncoder(const std::vector<Piece>& pieces)
+      : piece_count_(static_cast<std::int32_t>(pieces.size())) {
     collect_symbols(pieces);
     collect_merges(pieces);
   }
@@ -33,10 +34,10 @@ class BpeEncoder final : public Encoder {
     const auto scratch = scratches_.borrow();
     if (user_defined_.empty()) return encode_stretch(text, segments, *scratch);
     // User-defined pieces never merge with anything, so they cut the text.
-    size_t begin = 0;
-    for (size_t at = 0; at < text.size();) {
-      size_t length = 0;
-      const int32_t id = user_defined_.longest(text.substr(at), length);
+    std::size_t begin = 0;
+    for (std::size_t at = 0; at < text.size();) {
+      std::size_t length = 0;
+      const std::int32_t id = user_defined_.longest(text.substr(at), length);
       if (id < 0) {
         at = character_end(text, at);
         continue;
@@ -52,13 +53,13 @@ class BpeEncoder final : public Encoder {
   struct Scratch {
     MergeScratch merge;
     WordCache cache;
-    std::vector<int32_t> symbols;
+    std::vector<std::int32_t> symbols;
   };
 
   // Symbols are pieces by id, and beyond them characters that are in some piece but none themselves.
   void collect_symbols(const std::vector<Piece>& pieces) {
-    for (int32_t id = 0; id < piece_count_; ++id) {
-      const Piece& piece = pieces[static_cast<size_t>(id)];
+    for (std::int32_t id = 0; id < piece_count_; ++id) {
+      const Piece& piece = pieces[static_cast<std::size_t>(id)];
       if (piece.type == PieceType::kUnused) {
         throw unsupported(fmt::format("the unused piece '{}' in a BPE model is not supported", piece.text));
       }
@@ -71,10 +72,10 @@ class BpeEncoder final : public Encoder {
     }
     for (const Piece& piece : pieces) {
       if (piece.type != PieceType::kNormal) continue;
-      for (size_t begin = 0; begin < piece.text.size();) {
-        const size_t end = character_end(piece.text, begin);
-        const auto [it, added] =
-            symbols_.emplace(piece.text.substr(begin, end - begin), static_cast<int32_t>(lengths_.size()));
+      for (std::size_t begin = 0; begin < piece.text.size();) {
+        const std::size_t end = character_end(piece.text, begin);
+        const auto [it, added] = symbols_.emplace(piece.text.substr(begin, end - begin),
+                                                  static_cast<std::int32_t>(lengths_.size()));
         if (added) lengths_.push_back(end - begin);
         begin = end;
       }
@@ -83,22 +84,22 @@ class BpeEncoder final : public Encoder {
 
   void collect_merges(const std::vector<Piece>& pieces) {
     // Equal scores have equal ranks: of those the leftmost pair merges first.
-    std::map<float, uint32_t, std::greater<>> ranks;
+    std::map<float, std::uint32_t, std::greater<>> ranks;
     for (const Piece& piece : pieces) {
       if (std::isnan(piece.score))
         throw invalid(fmt::format("the score of the piece '{}' is not a number", piece.text));
       ranks.emplace(piece.score, 0);
     }
-    uint32_t next = 0;
+    std::uint32_t next = 0;
     for (auto& [score, rank] : ranks) rank = next++;
     std::vector<MergeTable::Merge> merges;
-    for (int32_t id = 0; id < piece_count_; ++id) {
-      const Piece& piece = pieces[static_cast<size_t>(id)];
+    for (std::int32_t id = 0; id < piece_count_; ++id) {
+      const Piece& piece = pieces[static_cast<std::size_t>(id)];
       if (piece.type != PieceType::kNormal && piece.type != PieceType::kUserDefined) continue;
       const std::string_view text = piece.text;
       // No symbol is longer than this; without the bound a piece of a megabyte would cost its square.
       if (text.size() > kMaxPieceBytes) throw unsupported("a piece of more than 4096 bytes is not supported");
-      for (size_t cut = 0; (cut = text.empty() ? 0 : character_end(text, cut)) < text.size();) {
+      for (std::size_t cut = 0; (cut = text.empty() ? 0 : character_end(text, cut)) < text.size();) {
         const auto left = symbols_.find(std::string(text.substr(0, cut)));
         const auto right = symbols_.find(std::string(text.substr(cut)));
         if (left == symbols_.end() || right == symbols_.end()) continue;
@@ -110,15 +111,15 @@ class BpeEncoder final : public Encoder {
 
   void encode_stretch(std::string_view text, std::vector<Segment>& segments, Scratch& scratch) const {
     while (!text.empty()) {
-      const size_t length = words_are_apart_ ? word_end(text) : text.size();
+      const std::size_t length = words_are_apart_ ? word_end(text) : text.size();
       encode_word(text.substr(0, length), segments, scratch);
       text.remove_prefix(length);
     }
   }
 
   // Behind the leading space marks and what follows them up to the next.
-  static size_t word_end(std::string_view text) {
-    const size_t first = std::min(text.find_first_not_of(kSpaceMark), text.size());
+  static std::size_t word_end(std::string_view text) {
+    const std::size_t first = std::min(text.find_first_not_of(kSpaceMark), text.size());
     return std::min(text.find(kSpaceMark, first), text.size());
   }
 
@@ -126,8 +127,8 @@ class BpeEncoder final : public Encoder {
     auto& symbols = scratch.symbols;
     symbols.clear();
     if (!scratch.cache.lookup(word, symbols)) {
-      for (size_t begin = 0; begin < word.size();) {
-        const size_t end = character_end(word, begin);
+      for (std::size_t begin = 0; begin < word.size();) {
+        const std::size_t end = character_end(word, begin);
         const auto it = symbols_.find(std::string(word.substr(begin, end - begin)));
         symbols.push_back(it != symbols_.end() ? it->second : Segment::kUnknown);
         begin = end;
@@ -135,21 +136,21 @@ class BpeEncoder final : public Encoder {
       merge_symbols(merges_, symbols, scratch.merge);
       scratch.cache.store(symbols);
     }
-    size_t at = 0;
-    for (const int32_t symbol : symbols) {
-      const size_t length =
-          symbol >= 0 ? lengths_[static_cast<size_t>(symbol)] : character_end(word, at) - at;
+    std::size_t at = 0;
+    for (const std::int32_t symbol : symbols) {
+      const std::size_t length =
+          symbol >= 0 ? lengths_[static_cast<std::size_t>(symbol)] : character_end(word, at) - at;
       segments.push_back({symbol < piece_count_ ? symbol : Segment::kUnknown, length});
       at += length;
     }
   }
 
-  static constexpr size_t kMaxPieceBytes = 4096;
+  static constexpr std::size_t kMaxPieceBytes = 4096;
 
-  int32_t piece_count_;
-  std::unordered_map<std::string, int32_t> symbols_;
-  std::vector<size_t> lengths_;  // of symbols, in bytes
-  bool words_are_apart_ = true;  // no piece has a space mark behind another character
+  std::int32_t piece_count_;
+  std::unordered_map<std::string, std::int32_t> symbols_;
+  std::vector<std::size_t> lengths_;  // of symbols, in bytes
+  bool words_are_apart_ = true;       // no piece has a space mark behind another character
   ByteTrie user_defined_;
   MergeTable merges_;
   mutable Pool<Scratch> scratches_;

@@ -2,26 +2,26 @@
 
 namespace primus {
 
-void ByteTrie::add(std::string_view text, int32_t value) {
-  int32_t node = kRoot;
+void ByteTrie::add(std::string_view text, std::int32_t value) {
+  std::int32_t node = kRoot;
   for (const char byte : text) {
-    int32_t child = step(node, byte);
+    std::int32_t child = step(node, byte);
     if (child == kNone) {
-      child = static_cast<int32_t>(values_.size());
+      child = static_cast<std::int32_t>(values_.size());
       values_.push_back(-1);
       const auto b = static_cast<unsigned char>(byte);
       if (node == kRoot) {
         first_[b] = child;
       } else {
-        insert(static_cast<uint64_t>(static_cast<uint32_t>(node)) << 8 | b, child);
+        insert(static_cast<std::uint64_t>(static_cast<std::uint32_t>(node)) << 8 | b, child);
       }
     }
     node = child;
   }
-  values_[static_cast<size_t>(node)] = value;
+  values_[static_cast<std::size_t>(node)] = value;
 }
 
-void ByteTrie::insert(uint64_t key, int32_t child) {
+void ByteTrie::insert(std::uint64_t key, std::int32_t child) {
   if (2 * (used_ + 1) > slots_.size()) {
     std::vector<Slot> old(slots_.size() * 2, Slot{kEmpty, kNone});
     old.swap(slots_);
@@ -31,16 +31,16 @@ void ByteTrie::insert(uint64_t key, int32_t child) {
       if (slot.key != kEmpty) insert(slot.key, slot.child);
     }
   }
-  size_t slot = hash(key) & mask_;
+  std::size_t slot = hash(key) & mask_;
   while (slots_[slot].key != kEmpty) slot = (slot + 1) & mask_;
   slots_[slot] = {key, child};
   ++used_;
 }
 
-int32_t ByteTrie::longest(std::string_view text, size_t& length) const {
-  int32_t found = -1;
-  int32_t node = kRoot;
-  for (size_t i = 0; i < text.size(); ++i) {
+std::int32_t ByteTrie::longest(std::string_view text, std::size_t& length) const {
+  std::int32_t found = -1;
+  std::int32_t node = kRoot;
+  for (std::size_t i = 0; i < text.size(); ++i) {
     node = step(node, text[i]);
     if (node == kNone) break;
     if (value(node) >= 0) {

@@ -11,50 +11,50 @@ namespace primus {
 // Built by add(), then read by any number of threads. About 16 bytes of memory per byte of text in it.
 class ByteTrie {
  public:
-  static constexpr int32_t kRoot = 0, kNone = -1;
+  static constexpr std::int32_t kRoot = 0, kNone = -1;
 
   // `value` >= 0; of two equal strings the last counts.
-  void add(std::string_view text, int32_t value);
+  void add(std::string_view text, std::int32_t value);
 
   // The node reached from `node` by one byte, or kNone.
-  int32_t step(int32_t node, char byte) const {
+  std::int32_t step(std::int32_t node, char byte) const {
     const auto b = static_cast<unsigned char>(byte);
     if (node == kRoot) return first_[b];
-    const uint64_t key = static_cast<uint64_t>(static_cast<uint32_t>(node)) << 8 | b;
-    for (size_t slot = hash(key) & mask_;; slot = (slot + 1) & mask_) {
+    const std::uint64_t key = static_cast<std::uint64_t>(static_cast<std::uint32_t>(node)) << 8 | b;
+    for (std::size_t slot = hash(key) & mask_;; slot = (slot + 1) & mask_) {
       if (slots_[slot].key == key) return slots_[slot].child;
       if (slots_[slot].key == kEmpty) return kNone;
     }
   }
   // The value of the string that ends at `node`, or -1.
-  int32_t value(int32_t node) const { return values_[static_cast<size_t>(node)]; }
+  std::int32_t value(std::int32_t node) const { return values_[static_cast<std::size_t>(node)]; }
 
   // The longest string at the start of `text`: its value and length, or -1.
-  int32_t longest(std::string_view text, size_t& length) const;
+  std::int32_t longest(std::string_view text, std::size_t& length) const;
   bool empty() const { return values_.size() == 1; }
 
  private:
   struct Slot {
-    uint64_t key;
-    int32_t child;
+    std::uint64_t key;
+    std::int32_t child;
   };
-  static constexpr uint64_t kEmpty = UINT64_MAX;
-  static uint64_t hash(uint64_t key) {
+  static constexpr std::uint64_t kEmpty = UINT64_MAX;
+  static std::uint64_t hash(std::uint64_t key) {
     key *= 0x9E3779B97F4A7C15u;
     return key ^ key >> 32;
   }
-  void insert(uint64_t key, int32_t child);
-  static constexpr std::array<int32_t, 256> no_children() {
-    std::array<int32_t, 256> children{};
+  void insert(std::uint64_t key, std::int32_t child);
+  static constexpr std::array<std::int32_t, 256> no_children() {
+    std::array<std::int32_t, 256> children{};
     children.fill(kNone);
     return children;
   }
 
-  std::array<int32_t, 256> first_ = no_children();  // the root's children
-  std::vector<int32_t> values_{-1};
+  std::array<std::int32_t, 256> first_ = no_children();  // the root's children
+  std::vector<std::int32_t> values_{-1};
   std::vector<Slot> slots_ = std::vector<Slot>(2, Slot{kEmpty, kNone});  // open addressing, at most half full
-  size_t mask_ = 1;
-  size_t used_ = 0;
+  std::size_t mask_ = 1;
+  std::size_t used_ = 0;
 };
 
 }  // namespace primus

@@ -12,9 +12,9 @@ namespace primus::sentencepiece {
 
 // A stretch of normalised text: a piece, or characters that are none.
 struct Segment {
-  static constexpr int32_t kUnknown = -1;
-  int32_t id;
-  size_t length;  // in bytes
+  static constexpr std::int32_t kUnknown = -1;
+  std::int32_t id;
+  std::size_t length;  // in bytes
 };
 
 // Thread-safe.

@@ -19,7 +19,7 @@ class Message {
   // Moves to the next field; false at the end.
   bool next() {
     if (bytes_.empty()) return false;
-    const uint64_t key = varint();
+    const std::uint64_t key = varint();
     field_ = key >> 3;
     wire_ = static_cast<int>(key & 7);
     switch (wire_) {
@@ -40,10 +40,10 @@ class Message {
     }
     return true;
   }
-  uint64_t field() const { return field_; }
+  std::uint64_t field() const { return field_; }
 
   bool boolean() const { return number() != 0; }
-  uint64_t number() const {
+  std::uint64_t number() const {
     if (wire_ != 0) fail("a number should stand in a field");
     return number_;
   }
@@ -68,18 +68,18 @@ class Message {
   }
 
  private:
-  uint64_t varint() {
-    uint64_t value = 0;
+  std::uint64_t varint() {
+    std::uint64_t value = 0;
     for (int shift = 0; shift < 64; shift += 7) {
       if (bytes_.empty()) fail("it is cut off");
       const auto byte = static_cast<unsigned char>(bytes_.front());
       bytes_.remove_prefix(1);
-      value |= static_cast<uint64_t>(byte & 0x7F) << shift;
+      value |= static_cast<std::uint64_t>(byte & 0x7F) << shift;
       if (byte < 0x80) return value;
     }
     fail("a number is too long");
   }
-  std::string_view take(uint64_t size) {
+  std::string_view take(std::uint64_t size) {
     if (size > bytes_.size()) fail("it is cut off");
     const std::string_view taken = bytes_.substr(0, size);
     bytes_.remove_prefix(size);
@@ -87,9 +87,9 @@ class Message {
   }
 
   std::string_view bytes_, name_;
-  uint64_t field_ = 0;
+  std::uint64_t field_ = 0;
   int wire_ = 0;
-  uint64_t number_ = 0;
+  std::uint64_t number_ = 0;
   std::string_view data_;
 };
 

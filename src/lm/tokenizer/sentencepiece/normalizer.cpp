@@ -13,15 +13,15 @@ namespace primus::sentencepiece {
 namespace {
 
 // No rule that normalisers are made of is longer; it bounds the work at each character.
-constexpr size_t kMaxRuleBytes = 256;
+constexpr std::size_t kMaxRuleBytes = 256;
 // Nor does one make more: nmt_nfkc_cf makes 33 bytes of U+FDFA.
-constexpr size_t kMaxResultBytes = 256;
+constexpr std::size_t kMaxResultBytes = 256;
 
 // The parts of a darts-clone unit.
-bool has_leaf(uint32_t unit) { return (unit >> 8 & 1) != 0; }
-uint32_t leaf_value(uint32_t unit) { return unit & 0x7FFFFFFF; }
-uint32_t label(uint32_t unit) { return unit & 0x800000FF; }
-uint32_t offset(uint32_t unit) { return unit >> 10 << ((unit & 0x200) >> 6); }
+bool has_leaf(std::uint32_t unit) { return (unit >> 8 & 1) != 0; }
+std::uint32_t leaf_value(std::uint32_t unit) { return unit & 0x7FFFFFFF; }
+std::uint32_t label(std::uint32_t unit) { return unit & 0x800000FF; }
+std::uint32_t offset(std::uint32_t unit) { return unit >> 10 << ((unit & 0x200) >> 6); }
 
 }  // namespace
 
@@ -32,19 +32,19 @@ Normalizer::Normalizer(const NormalizerSpec& spec, const ByteTrie& user_defined)
       user_defined_(user_defined) {
   std::string_view blob = spec.precompiled_charsmap;
   if (blob.empty()) return;
-  uint32_t size = 0;
+  std::uint32_t size = 0;
   if (blob.size() < sizeof size) throw invalid("the normalisation rules are cut off");
   std::memcpy(&size, blob.data(), sizeof size);
   blob.remove_prefix(sizeof size);
-  if (size > blob.size() || size % sizeof(uint32_t) != 0 || size == 0) {
+  if (size > blob.size() || size % sizeof(std::uint32_t) != 0 || size == 0) {
     throw invalid("the normalisation rules are cut off");
   }
-  rules_.resize(size / sizeof(uint32_t));
+  rules_.resize(size / sizeof(std::uint32_t));
   std::memcpy(rules_.data(), blob.data(), size);
   results_ = blob.substr(size);
   if (results_.empty() || results_.back() != '\0') throw invalid("the normalisation rules are cut off");
   if (!unicode::is_valid(results_)) throw invalid("the normalisation rules make text that is not UTF-8");
-  for (size_t begin = 0, end; begin < results_.size(); begin = end + 1) {
+  for (std::size_t begin = 0, end; begin < results_.size(); begin = end + 1) {
     end = results_.find('\0', begin);
     if (end - begin > kMaxResultBytes) {
       throw unsupported(fmt::format("a normalisation rule that makes more than {} bytes is not supported",
@@ -53,16 +53,16 @@ Normalizer::Normalizer(const NormalizerSpec& spec, const ByteTrie& user_defined)
   }
 }
 
-size_t Normalizer::find_rule(std::string_view text, size_t& length) const {
-  size_t found = std::string::npos;
+std::size_t Normalizer::find_rule(std::string_view text, std::size_t& length) const {
+  std::size_t found = std::string::npos;
   if (rules_.empty()) return found;
-  size_t node = offset(rules_[0]);
+  std::size_t node = offset(rules_[0]);
   text = text.substr(0, kMaxRuleBytes);
-  for (size_t i = 0; i < text.size(); ++i) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     node ^= byte;
     if (node >= rules_.size() || label(rules_[node]) != byte) break;
-    const uint32_t unit = rules_[node];
+    const std::uint32_t unit = rules_[node];
     node ^= offset(unit);
     if (!has_leaf(unit)) continue;
     if (node >= rules_.size() || leaf_value(rules_[node]) >= results_.size()) {
@@ -74,21 +74,21 @@ size_t Normalizer::find_rule(std::string_view text, size_t& length) const {
   return found;
 }
 
-std::string_view Normalizer::normalize_prefix(std::string_view text, size_t& consumed) const {
+std::string_view Normalizer::normalize_prefix(std::string_view text, std::size_t& consumed) const {
   if (!user_defined_.empty() && user_defined_.longest(text, consumed) >= 0) return text.substr(0, consumed);
-  const size_t rule = find_rule(text, consumed);
+  const std::size_t rule = find_rule(text, consumed);
   if (rule != std::string::npos) return results_.data() + rule;
-  consumed = static_cast<size_t>(unicode::char_length(text[0]));
+  consumed = static_cast<std::size_t>(unicode::char_length(text[0]));
   return text.substr(0, consumed);
 }
 
 void Normalizer::normalize(std::string_view text, std::string& out, bool continues) const {
-  size_t consumed = 0;
+  std::size_t consumed = 0;
   if (remove_extra_whitespaces_) {
     while (!text.empty() && normalize_prefix(text, consumed) == " ") text.remove_prefix(consumed);
   }
   if (text.empty()) return;
-  const size_t begin = out.size();
+  const std::size_t begin = out.size();
   const TextBudget budget(text.size());
   const std::string_view space = escape_whitespaces_ ? kSpaceMark : " ";
   if (add_dummy_prefix_ && !continues) out += space;

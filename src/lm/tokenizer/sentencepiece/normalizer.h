@@ -27,14 +27,14 @@ class Normalizer {
 
  private:
   // What the start of `text` becomes, and how many of its bytes that takes.
-  std::string_view normalize_prefix(std::string_view text, size_t& consumed) const;
+  std::string_view normalize_prefix(std::string_view text, std::size_t& consumed) const;
   // The longest rule at the start of `text`: where its result is in results_, or npos.
-  size_t find_rule(std::string_view text, size_t& length) const;
+  std::size_t find_rule(std::string_view text, std::size_t& length) const;
 
   bool add_dummy_prefix_, remove_extra_whitespaces_, escape_whitespaces_;
   const ByteTrie& user_defined_;
-  std::vector<uint32_t> rules_;  // a double array (darts-clone)
-  std::string results_;          // ends in NUL, as each of its strings does
+  std::vector<std::uint32_t> rules_;  // a double array (darts-clone)
+  std::string results_;               // ends in NUL, as each of its strings does
 };
 
 }  // namespace primus::sentencepiece

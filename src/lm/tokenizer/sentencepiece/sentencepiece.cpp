@@ -52,23 +52,23 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::string_view name() const override { return type_; }
-  int32_t vocab_size() const override { return pieces() + added_count_; }
+  std::int32_t vocab_size() const override { return pieces() + added_count_; }
   const SpecialIds& special_ids() const override { return special_ids_; }
-  std::string token_text(int32_t id) const override {
+  std::string token_text(std::int32_t id) const override {
     check_id(id);
     return text_of(id);
   }
   std::string_view chat_template() const override { return chat_template_; }
-  std::optional<int32_t> token_id(std::string_view token) const override {
+  std::optional<std::int32_t> token_id(std::string_view token) const override {
     if (const auto id = added_ ? added_->find(token) : std::nullopt) return id;
     return piece_id(token);
   }
-  bool is_special(int32_t id) const override {
+  bool is_special(std::int32_t id) const override {
     const AddedToken* token = added_ ? added_->token(id) : nullptr;
     return token != nullptr ? token->special : id < pieces() && piece(id).type == PieceType::kControl;
   }
-  uint64_t fingerprint() const override {
-    const uint64_t of_file = XXH3_64bits(bytes_.data(), bytes_.size());
+  std::uint64_t fingerprint() const override {
+    const std::uint64_t of_file = XXH3_64bits(bytes_.data(), bytes_.size());
     if (!added_ && special_ids_.eod == model_eos_) return of_file;
     std::string text = fmt::format("{} {}", special_ids_.eod.value_or(-1), continues_);
     if (added_) {
@@ -90,7 +90,7 @@ class SentencePieceTokenizer final : public Tokenizer {
                              {"add_eos_token", false},
                              {"clean_up_tokenization_spaces", false},
                              {"legacy", true}};
-    const auto role = [&](const char* key, std::optional<int32_t> id) {
+    const auto role = [&](const char* key, std::optional<std::int32_t> id) {
       config[key] = nullptr;
       if (id) config[key] = text_of(*id);
     };
@@ -102,11 +102,11 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
  protected:
-  void encode_text(std::string_view text, std::vector<int32_t>& ids) const override {
+  void encode_text(std::string_view text, std::vector<std::int32_t>& ids) const override {
     std::string repaired;
     text = unicode::valid_or_repaired(text, repaired);
     if (!added_) return encode_stretch(text, false, ids);
-    matcher_.split(text, [&](std::string_view part, int32_t id) {
+    matcher_.split(text, [&](std::string_view part, std::int32_t id) {
       if (id >= 0) {
         ids.push_back(id);
       } else {
@@ -122,12 +122,12 @@ class SentencePieceTokenizer final : public Tokenizer {
 
  private:
   // Appends the ids of a text, or of a stretch between added tokens.
-  void encode_stretch(std::string_view text, bool continues, std::vector<int32_t>& ids) const {
+  void encode_stretch(std::string_view text, bool continues, std::vector<std::int32_t>& ids) const {
     std::string normalized;
     normalizer_->normalize(text, normalized, continues);
     std::vector<Segment> segments;
     encoder_->encode(normalized, segments);
-    size_t at = 0;
+    std::size_t at = 0;
     bool after_unknown = false;
     for (const Segment& segment : segments) {
       if (segment.id != Segment::kUnknown) {
@@ -149,7 +149,7 @@ class SentencePieceTokenizer final : public Tokenizer {
    public:
     explicit State(const SentencePieceTokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-    void push(int32_t id, std::string& out) override {
+    void push(std::int32_t id, std::string& out) override {
       if (id >= tokenizer_.pieces()) {
         give_bytes(out, /*all=*/true);
         return give(tokenizer_.text_of(id), out);
@@ -173,7 +173,7 @@ class SentencePieceTokenizer final : public Tokenizer {
         // Where extra spaces are removed, all of them at the start go.
         space_taken_ = !rules.remove_extra_whitespaces;
       }
-      for (size_t mark; (mark = text.find(kSpaceMark)) != std::string_view::npos;) {
+      for (std::size_t mark; (mark = text.find(kSpaceMark)) != std::string_view::npos;) {
         give(text.substr(0, mark), out);
         give(" ", out);
         text.remove_prefix(mark + kSpaceMark.size());
@@ -198,8 +198,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     void give_bytes(std::string& out, bool all) {
       std::string_view rest = bytes_;
       while (!rest.empty()) {
-        size_t incomplete = 0;
-        const size_t valid = unicode::valid_prefix(rest, &incomplete);
+        std::size_t incomplete = 0;
+        const std::size_t valid = unicode::valid_prefix(rest, &incomplete);
         give(rest.substr(0, valid), out);
         rest.remove_prefix(valid);
         if (rest.empty() || (!all && incomplete > 0)) break;
@@ -216,14 +216,14 @@ class SentencePieceTokenizer final : public Tokenizer {
     bool anything_given_ = false;
   };
 
-  int32_t pieces() const { return static_cast<int32_t>(model_.pieces.size()); }
-  const Piece& piece(int32_t id) const { return model_.pieces[static_cast<size_t>(id)]; }
-  std::optional<int32_t> piece_id(std::string_view text) const {
+  std::int32_t pieces() const { return static_cast<std::int32_t>(model_.pieces.size()); }
+  const Piece& piece(std::int32_t id) const { return model_.pieces[static_cast<std::size_t>(id)]; }
+  std::optional<std::int32_t> piece_id(std::string_view text) const {
     const auto it = ids_.find(std::string(text));
     return it == ids_.end() ? std::nullopt : std::optional(it->second);
   }
   // Empty for an id in a gap between added tokens.
-  std::string text_of(int32_t id) const {
+  std::string text_of(std::int32_t id) const {
     if (id < pieces()) return piece(id).text;
     const AddedToken* token = added_->token(id);
     return token != nullptr ? token->content : std::string();
@@ -256,7 +256,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   void take_roles(const SideSettings& settings) {
     model_eos_ = special_ids_.eos;
-    const auto take = [this](const std::optional<std::string>& text, std::optional<int32_t>& role) {
+    const auto take = [this](const std::optional<std::string>& text, std::optional<std::int32_t>& role) {
       if (const auto id = text ? token_id(*text) : std::nullopt) role = id;
     };
     take(settings.bos, special_ids_.bos);
@@ -271,7 +271,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       throw unsupported("spaces behind words (treat_whitespace_as_suffix) are not supported");
     if (model_.has_denormalizer) throw unsupported("denormalisation rules are not supported");
     byte_ids_.fill(-1);
-    for (int32_t id = 0; id < vocab_size(); ++id) {
+    for (std::int32_t id = 0; id < vocab_size(); ++id) {
       const Piece& p = piece(id);
       if (p.text.empty()) throw invalid(fmt::format("the piece {} is empty", id));
       if (!ids_.emplace(p.text, id).second)
@@ -284,14 +284,14 @@ class SentencePieceTokenizer final : public Tokenizer {
       if (p.type == PieceType::kByte) {
         const int byte = parse_byte_piece(p.text);
         if (byte < 0) throw invalid(fmt::format("the byte piece '{}' names no byte", p.text));
-        byte_ids_[static_cast<size_t>(byte)] = id;
+        byte_ids_[static_cast<std::size_t>(byte)] = id;
       }
     }
     if (!special_ids_.unk) throw invalid("it has no unknown piece");
     if (model_.byte_fallback && std::find(byte_ids_.begin(), byte_ids_.end(), -1) != byte_ids_.end()) {
       throw invalid("byte fallback without a piece for each byte");
     }
-    const auto control = [this](const std::string& text) -> std::optional<int32_t> {
+    const auto control = [this](const std::string& text) -> std::optional<std::int32_t> {
       const auto id = piece_id(text);
       return id && piece(*id).type == PieceType::kControl ? id : std::nullopt;
     };
@@ -316,17 +316,17 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string bytes_, type_;
   SideFiles side_;
   Model model_;
-  std::unordered_map<std::string, int32_t> ids_;
-  std::array<int32_t, 256> byte_ids_;
+  std::unordered_map<std::string, std::int32_t> ids_;
+  std::array<std::int32_t, 256> byte_ids_;
   SpecialIds special_ids_;
   ByteTrie user_defined_;
   std::optional<Normalizer> normalizer_;
   std::unique_ptr<Encoder> encoder_;
   std::optional<AddedVocabulary> added_;
   AddedTokenMatcher matcher_;
-  int32_t added_count_ = 0;  // ids behind those of the pieces
-  bool continues_ = false;   // a stretch behind an added token has no blank in front
-  std::optional<int32_t> model_eos_;
+  std::int32_t added_count_ = 0;  // ids behind those of the pieces
+  bool continues_ = false;        // a stretch behind an added token has no blank in front
+  std::optional<std::int32_t> model_eos_;
   std::string chat_template_;
 };
 

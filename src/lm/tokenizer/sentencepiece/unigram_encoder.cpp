@@ -21,7 +21,7 @@ class UnigramEncoder final : public Encoder {
  public:
   explicit UnigramEncoder(const std::vector<Piece>& pieces) : pieces_(pieces.size()) {
     float lowest = FLT_MAX, highest = FLT_MIN;
-    for (size_t id = 0; id < pieces.size(); ++id) {
+    for (std::size_t id = 0; id < pieces.size(); ++id) {
       const Piece& piece = pieces[id];
       if (std::isnan(piece.score))
         throw invalid(fmt::format("the score of the piece '{}' is not a number", piece.text));
@@ -33,7 +33,7 @@ class UnigramEncoder final : public Encoder {
       if (piece.text.size() > kMaxPieceBytes)
         throw unsupported("a piece of more than 4096 bytes is not supported");
       pieces_[id] = {piece.score, piece.type == PieceType::kUserDefined};
-      trie_.add(piece.text, static_cast<int32_t>(id));
+      trie_.add(piece.text, static_cast<std::int32_t>(id));
     }
     highest_score_ = highest;
     unknown_score_ = lowest - kUnknownPenalty;
@@ -45,19 +45,19 @@ class UnigramEncoder final : public Encoder {
     best.assign(text.size() + 1, {});
     // Floats that grow over the whole text, each sum rounded before it is compared, and the first of equals:
     // ties fall out as in the library since 0.2.3. (Up to 0.2.1 it compared sums that were not rounded yet.)
-    for (size_t begin = 0; begin < text.size();) {
+    for (std::size_t begin = 0; begin < text.size();) {
       const float score_here = best[begin].score;
-      const size_t character_end =
-          std::min(text.size(), begin + static_cast<size_t>(unicode::char_length(text[begin])));
+      const std::size_t character_end =
+          std::min(text.size(), begin + static_cast<std::size_t>(unicode::char_length(text[begin])));
       bool character_is_piece = false;
-      int32_t node = ByteTrie::kRoot;
-      for (size_t end = begin; end < text.size();) {
+      std::int32_t node = ByteTrie::kRoot;
+      for (std::size_t end = begin; end < text.size();) {
         node = trie_.step(node, text[end]);
         if (node == ByteTrie::kNone) break;
         ++end;
-        const int32_t id = trie_.value(node);
+        const std::int32_t id = trie_.value(node);
         if (id < 0) continue;
-        const PieceScore& piece = pieces_[static_cast<size_t>(id)];
+        const PieceScore& piece = pieces_[static_cast<std::size_t>(id)];
         // User-defined pieces win against any cut of theirs.
         const double bonus = static_cast<float>(end - begin) * highest_score_ - 0.1;
         const float score = piece.user_defined ? static_cast<float>(bonus) : piece.score;
@@ -69,13 +69,13 @@ class UnigramEncoder final : public Encoder {
       }
       begin = character_end;
     }
-    const size_t first = segments.size();
-    for (size_t end = text.size(); end > 0;) {
+    const std::size_t first = segments.size();
+    for (std::size_t end = text.size(); end > 0;) {
       const Node& node = best[end];
       segments.push_back({node.id, end - node.begin});
       end = node.begin;
     }
-    std::reverse(segments.begin() + static_cast<ptrdiff_t>(first), segments.end());
+    std::reverse(segments.begin() + static_cast<std::ptrdiff_t>(first), segments.end());
   }
 
  private:
@@ -86,9 +86,9 @@ class UnigramEncoder final : public Encoder {
   struct Node {
     float score = 0;
     bool reached = false;
-    int32_t id = Segment::kUnknown;
-    size_t begin = 0;
-    void offer(float candidate, size_t from, int32_t piece) {
+    std::int32_t id = Segment::kUnknown;
+    std::size_t begin = 0;
+    void offer(float candidate, std::size_t from, std::int32_t piece) {
       if (reached && !(candidate > score)) return;
       *this = {candidate, true, piece, from};
     }
@@ -96,7 +96,7 @@ class UnigramEncoder final : public Encoder {
   struct Scratch {
     std::vector<Node> best;
   };
-  static constexpr size_t kMaxPieceBytes = 4096;
+  static constexpr std::size_t kMaxPieceBytes = 4096;
 
   std::vector<PieceScore> pieces_;
   ByteTrie trie_;

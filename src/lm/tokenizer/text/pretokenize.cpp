@@ -212,7 +212,7 @@ class KnownSplit final : public PreTokenizer {
     const Matcher matcher;
     while (p != reader.end()) {
       const char* const stop = matcher(reader, p);
-      sink({{p, static_cast<size_t>(stop - p)}, piece.at_start});
+      sink({{p, static_cast<std::size_t>(stop - p)}, piece.at_start});
       piece.at_start = false;
       p = stop;
     }
@@ -225,7 +225,7 @@ class Splitter {
   Splitter(Piece piece, SplitBehavior behavior, bool invert)
       : piece_(piece), behavior_(behavior), invert_(invert) {}
 
-  void match(size_t begin, size_t end) {
+  void match(std::size_t begin, std::size_t end) {
     add(covered_, begin, invert_);
     add(begin, end, !invert_);
     covered_ = end;
@@ -242,11 +242,11 @@ class Splitter {
 
  private:
   struct Part {
-    size_t begin, end;
+    std::size_t begin, end;
     bool matched;
   };
 
-  void add(size_t begin, size_t end, bool matched) {
+  void add(std::size_t begin, std::size_t end, bool matched) {
     if (begin == end) return;
     const bool join =
         !parts_.empty() && ((behavior_ == SplitBehavior::kContiguous && parts_.back().matched == matched) ||
@@ -278,7 +278,7 @@ class Splitter {
   SplitBehavior behavior_;
   bool invert_;
   bool last_matched_ = false;
-  size_t covered_ = 0;
+  std::size_t covered_ = 0;
   std::vector<Part> parts_;
 };
 
@@ -288,7 +288,8 @@ class RegexSplit final : public PreTokenizer {
       : regex_(regex), behavior_(behavior), invert_(invert) {}
   void split(Piece piece, TextBudget& budget, PieceSink sink) const override {
     Splitter splitter(piece, behavior_, invert_);
-    regex_.for_each_match(piece.text, budget, [&](size_t begin, size_t end) { splitter.match(begin, end); });
+    regex_.for_each_match(piece.text, budget,
+                          [&](std::size_t begin, std::size_t end) { splitter.match(begin, end); });
     splitter.finish(sink);
   }
 
@@ -304,7 +305,7 @@ class TextSplit final : public PreTokenizer {
       : text_(text), behavior_(behavior), invert_(invert) {}
   void split(Piece piece, TextBudget&, PieceSink sink) const override {
     Splitter splitter(piece, behavior_, invert_);
-    size_t at = 0;
+    std::size_t at = 0;
     while (!text_.empty() && (at = piece.text.find(text_, at)) != std::string_view::npos) {
       splitter.match(at, at + text_.size());
       at += text_.size();
@@ -329,7 +330,7 @@ class PropertySplit final : public PreTokenizer {
     const char* next;
     for (const char* p = begin; p != reader.end(); p = next) {
       if ((reader.at(p, next) & properties_) == 0) continue;
-      splitter.match(static_cast<size_t>(p - begin), static_cast<size_t>(next - begin));
+      splitter.match(static_cast<std::size_t>(p - begin), static_cast<std::size_t>(next - begin));
     }
     splitter.finish(sink);
   }
@@ -347,7 +348,7 @@ class WhitespaceWords final : public PreTokenizer {
     for (const char* p = begin; (p = reader.skip(p, kSpace)) != reader.end();) {
       const char* const stop =
           reader.is(p, kWord) ? reader.skip(p, kWord) : reader.skip_other(p, kWord | kSpace);
-      sink({{p, static_cast<size_t>(stop - p)}, piece.at_start && p == begin});
+      sink({{p, static_cast<std::size_t>(stop - p)}, piece.at_start && p == begin});
       p = stop;
     }
   }

@@ -16,7 +16,7 @@ namespace primus {
 
 namespace {
 
-constexpr size_t kMaxPatternBytes = 16 << 10;  // those of real tokenizers have less than 1 KiB
+constexpr std::size_t kMaxPatternBytes = 16 << 10;  // those of real tokenizers have less than 1 KiB
 
 template <class Object, void (*kFree)(Object*)>
 struct Free {
@@ -33,16 +33,16 @@ std::string message_of(int code) {
 }
 
 // Where the character behind the one at `at` begins.
-size_t next_character(std::string_view text, size_t at) {
+std::size_t next_character(std::string_view text, std::size_t at) {
   do ++at;
   while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
   return at;
 }
 
 // At how many places one call looks for a match. A look at one place may read all of the text.
-size_t places_per_call(size_t text_size) {
-  constexpr size_t kReadsPerCall = size_t{1} << 28;
-  return std::clamp<size_t>(kReadsPerCall / std::max<size_t>(text_size, 1), 16, 64 << 10);
+std::size_t places_per_call(std::size_t text_size) {
+  constexpr std::size_t kReadsPerCall = std::size_t{1} << 28;
+  return std::clamp<std::size_t>(kReadsPerCall / std::max<std::size_t>(text_size, 1), 16, 64 << 10);
 }
 
 }  // namespace
@@ -89,23 +89,23 @@ Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 
 void Regex::for_each_match(std::string_view text, TextBudget& budget,
-                           FunctionRef<void(size_t, size_t)> found) const {
-  constexpr uint32_t kHeapKiB = 64 << 10;
+                           FunctionRef<void(std::size_t, std::size_t)> found) const {
+  constexpr std::uint32_t kHeapKiB = 64 << 10;
   const MatchData data(pcre2_match_data_create(1, nullptr));
   const Context context(pcre2_match_context_create(nullptr));
   if (data == nullptr || context == nullptr) throw std::bad_alloc();
   pcre2_set_match_limit(context.get(), budget.steps_per_match());
   pcre2_set_heap_limit(context.get(), kHeapKiB);
   const PCRE2_SIZE* const range = pcre2_get_ovector_pointer(data.get());
-  const size_t places = places_per_call(text.size());
+  const std::size_t places = places_per_call(text.size());
   const pcre2_code* const code = impl_->code_for(text);
-  size_t at = 0;
-  uint32_t options = PCRE2_NO_UTF_CHECK;
+  std::size_t at = 0;
+  std::uint32_t options = PCRE2_NO_UTF_CHECK;
   bool due = false;
   while (at <= text.size()) {
     budget.take_match(impl_->pattern, due);
     due = false;
-    const size_t last = std::min(text.size(), at + places);
+    const std::size_t last = std::min(text.size(), at + places);
     pcre2_set_offset_limit(context.get(), last);
     const int rc = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, options,
                                data.get(), context.get());

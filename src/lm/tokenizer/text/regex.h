@@ -23,7 +23,7 @@ class Regex {
   // Calls `found(begin, end)` with the byte range of each match of valid UTF-8 `text`, from left to right,
   // not overlapping. Error(kInvalid) where the expression needs more steps or time than `budget` has.
   void for_each_match(std::string_view text, TextBudget& budget,
-                      FunctionRef<void(size_t, size_t)> found) const;
+                      FunctionRef<void(std::size_t, std::size_t)> found) const;
 
  private:
   struct Impl;

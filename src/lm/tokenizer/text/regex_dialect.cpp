@@ -46,7 +46,7 @@ bool is_word(std::string_view category) {
 }
 
 std::string range_text(char32_t first, char32_t last) {
-  const auto code = [](char32_t c) { return fmt::format("\\x{{{:x}}}", static_cast<uint32_t>(c)); };
+  const auto code = [](char32_t c) { return fmt::format("\\x{{{:x}}}", static_cast<std::uint32_t>(c)); };
   return first == last ? code(first) : code(first) + "-" + code(last);
 }
 
@@ -193,7 +193,7 @@ class Translator {
   Translator(std::string_view pattern, bool exact) : pattern_(pattern), exact_(exact) {}
 
   std::string run() {
-    constexpr size_t kLongest = 1 << 20;
+    constexpr std::size_t kLongest = 1 << 20;
     while (at_ < pattern_.size()) {
       if (out_.size() > kLongest) refuse("its classes have too many members");
       const char c = pattern_[at_];
@@ -213,7 +213,7 @@ class Translator {
     throw unsupported(fmt::format("the regular expression {} is not supported: {}", excerpt(pattern_), what));
   }
   bool next_is(std::string_view text) const { return pattern_.substr(at_).starts_with(text); }
-  void copy(size_t count) {
+  void copy(std::size_t count) {
     out_ += pattern_.substr(at_, count);
     at_ += count;
   }
@@ -255,7 +255,7 @@ class Translator {
 
   // \p{Name}, \P{Name}, \p{^Name}
   void property(bool negated) {
-    const size_t close = pattern_.find('}', at_);
+    const std::size_t close = pattern_.find('}', at_);
     if (pattern_.substr(at_ + 2, 1) != "{" || close == std::string_view::npos)
       refuse("a property without braces");
     std::string_view name = pattern_.substr(at_ + 3, close - at_ - 3);
@@ -375,7 +375,7 @@ class Translator {
   std::string_view pattern_;
   bool exact_;
   mutable std::map<std::string, Class> made_;
-  size_t at_ = 0;
+  std::size_t at_ = 0;
   bool in_class_ = false;
   std::vector<bool> ignores_case_ = {false};  // in each open group
   std::string out_;

@@ -12,10 +12,10 @@ namespace primus {
 
 namespace {
 
-constexpr size_t kGrowth = 32, kLeastOutput = 4 << 10;
+constexpr std::size_t kGrowth = 32, kLeastOutput = 4 << 10;
 constexpr double kLeastSeconds = 1, kSecondsPerByte = 2e-6;
 // A match of an expression without nested repetitions steps back at most once per character and alternative.
-constexpr size_t kStepsPerByte = 16, kLeastSteps = 1'000'000, kMostSteps = 1'000'000'000;
+constexpr std::size_t kStepsPerByte = 16, kLeastSteps = 1'000'000, kMostSteps = 1'000'000'000;
 
 constexpr const char* kHint =
     "the tokenizer's file asks for far more work than the text is long: it is damaged or hostile, get it "
@@ -29,10 +29,10 @@ double thread_seconds() {
 
 }  // namespace
 
-TextBudget::TextBudget(size_t bytes)
+TextBudget::TextBudget(std::size_t bytes)
     : bytes_(bytes),
       output_left_(kGrowth * bytes + kLeastOutput),
-      steps_per_match_(static_cast<uint32_t>(
+      steps_per_match_(static_cast<std::uint32_t>(
           std::min(kMostSteps, kLeastSteps + kStepsPerByte * std::min(bytes, kMostSteps)))) {}
 
 void TextBudget::refuse_output(std::string_view stage) const {

@@ -16,15 +16,15 @@ namespace primus {
 class TextBudget {
  public:
   // For a text of `bytes`.
-  explicit TextBudget(size_t bytes);
+  explicit TextBudget(std::size_t bytes);
 
   // Bytes of changed text that may still be made, of all stages together: 32 times the text and 4 KiB. The
   // largest growth of a real rule is 13 (U+FDFA under NFKC, with its spaces marked).
   // Error(kInvalid) naming `stage` ("the normalizer 'Replace'") where they are fewer than `bytes`.
-  void require_output(size_t bytes, std::string_view stage) const {
+  void require_output(std::size_t bytes, std::string_view stage) const {
     if (bytes > output_left_) refuse_output(stage);
   }
-  void take_output(size_t bytes, std::string_view stage) {
+  void take_output(std::size_t bytes, std::string_view stage) {
     require_output(bytes, stage);
     output_left_ -= bytes;
   }
@@ -37,17 +37,17 @@ class TextBudget {
     ++calls_;
   }
   // Steps that one match may take (PCRE2's match limit).
-  uint32_t steps_per_match() const { return steps_per_match_; }
+  std::uint32_t steps_per_match() const { return steps_per_match_; }
 
  private:
   // Asking for the time of this thread costs as much as a few matches.
-  static constexpr uint64_t kCallsPerCheck = 64;
+  static constexpr std::uint64_t kCallsPerCheck = 64;
   void check_time(std::string_view expression);
   [[noreturn]] void refuse_output(std::string_view stage) const;
 
-  size_t bytes_, output_left_;
-  uint32_t steps_per_match_;
-  uint64_t calls_ = 0;
+  std::size_t bytes_, output_left_;
+  std::uint32_t steps_per_match_;
+  std::uint64_t calls_ = 0;
   double start_ = 0;  // of the thread's processor time, in seconds
 };
 

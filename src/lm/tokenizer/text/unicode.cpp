@@ -119,7 +119,7 @@ const std::bitset<kCodePoints>& nfc_inert() {
       const auto count =
           utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts, 8, UTF8PROC_DECOMPOSE, &boundary);
       for (utf8proc_ssize_t i = 1; i < std::min<utf8proc_ssize_t>(count, 8); ++i) {
-        inert->reset(static_cast<size_t>(parts[i]));
+        inert->reset(static_cast<std::size_t>(parts[i]));
       }
       const auto composed =
           utf8proc_normalize_utf32(parts, std::min<utf8proc_ssize_t>(count, 8),
@@ -153,14 +153,15 @@ void append_decomposed(std::string_view text, bool compatibility, std::vector<ut
 // Canonical ordering. utf8proc's own is quadratic in the length of a run of marks, hence ours.
 void order_marks(std::vector<utf8proc_int32_t>& text) {
   const auto mark_class = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
-  for (size_t i = 0; i < text.size();) {
+  for (std::size_t i = 0; i < text.size();) {
     if (text[i] < 0x300 || mark_class(text[i]) == 0) {
       ++i;
       continue;
     }
-    size_t end = i;
+    std::size_t end = i;
     while (end < text.size() && mark_class(text[end]) != 0) ++end;
-    std::stable_sort(text.begin() + static_cast<ptrdiff_t>(i), text.begin() + static_cast<ptrdiff_t>(end),
+    std::stable_sort(text.begin() + static_cast<std::ptrdiff_t>(i),
+                     text.begin() + static_cast<std::ptrdiff_t>(end),
                      [&](auto a, auto b) { return mark_class(a) < mark_class(b); });
     i = end;
   }
@@ -172,15 +173,15 @@ void append_known_normalized(std::string_view text, Form form, std::string& out)
   buffer.reserve(text.size() + 1);
   append_decomposed(text, form == Form::kNfkc || form == Form::kNfkd, buffer);
   order_marks(buffer);
-  size_t length = buffer.size();
+  std::size_t length = buffer.size();
   if (form == Form::kNfc || form == Form::kNfkc) {
     const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     const auto composed =
         utf8proc_normalize_utf32(buffer.data(), static_cast<utf8proc_ssize_t>(length), options);
     if (composed < 0) throw Error(ErrorKind::kInvalid, "Unicode normalisation failed");
-    length = static_cast<size_t>(composed);
+    length = static_cast<std::size_t>(composed);
   }
-  for (size_t i = 0; i < length; ++i) append(static_cast<char32_t>(buffer[i]), out);
+  for (std::size_t i = 0; i < length; ++i) append(static_cast<char32_t>(buffer[i]), out);
 }
 
 void append_normalized(std::string_view text, Form form, std::string& out) {
@@ -189,33 +190,33 @@ void append_normalized(std::string_view text, Form form, std::string& out) {
   for (const char* p = begin; p < end;) {
     const char* const at = p;
     if (!is_unnormalized(decode(p))) continue;
-    append_known_normalized({begin, static_cast<size_t>(at - begin)}, form, out);
+    append_known_normalized({begin, static_cast<std::size_t>(at - begin)}, form, out);
     out.append(at, p);
     begin = p;
   }
-  append_known_normalized({begin, static_cast<size_t>(end - begin)}, form, out);
+  append_known_normalized({begin, static_cast<std::size_t>(end - begin)}, form, out);
 }
 
 }  // namespace
 
 void append_lossy(std::string_view text, std::string& out) {
   while (!text.empty()) {
-    const size_t valid = valid_prefix(text);
+    const std::size_t valid = valid_prefix(text);
     out.append(text.substr(0, valid));
     text.remove_prefix(valid);
     if (text.empty()) return;
     int bad;
     well_formed(text.substr(0, 4), bad);
     out.append(kReplacement);
-    text.remove_prefix(static_cast<size_t>(bad));
+    text.remove_prefix(static_cast<std::size_t>(bad));
   }
 }
 
-void require_valid(std::string_view text, std::string_view name, int64_t first_line) {
-  const size_t at = valid_prefix(text);
+void require_valid(std::string_view text, std::string_view name, std::int64_t first_line) {
+  const std::size_t at = valid_prefix(text);
   if (at == text.size()) return;
   const std::string_view before = text.substr(0, at);
-  const size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+  const std::size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
   throw invalid(fmt::format("not valid UTF-8 (byte 0x{:02X})", static_cast<unsigned char>(text[at])),
                 "convert the text to UTF-8, e.g. with iconv")
       .at(fmt::format("{}:{}:{}", name, first_line + std::count(before.begin(), before.end(), '\n'),
@@ -230,18 +231,18 @@ std::string_view valid_or_repaired(std::string_view text, std::string& storage) 
 }
 
 PropertyTable::PropertyTable() {
-  std::map<std::array<Properties, 256>, uint16_t> seen;
+  std::map<std::array<Properties, 256>, std::uint16_t> seen;
   auto newer = newer_characters().begin();
-  for (size_t block = 0; block < stage1_.size(); ++block) {
+  for (std::size_t block = 0; block < stage1_.size(); ++block) {
     std::array<Properties, 256> bits;
-    for (size_t i = 0; i < 256; ++i) {
+    for (std::size_t i = 0; i < 256; ++i) {
       const auto c = static_cast<char32_t>(block << 8 | i);
       bits[i] = property_bits(c);
       while (newer != newer_characters().end() && newer->last < c) ++newer;
       if (newer != newer_characters().end() && newer->first <= c)
         bits[i] = static_cast<Properties>(bits[i] | kNewer);
     }
-    const auto [it, added] = seen.try_emplace(bits, static_cast<uint16_t>(blocks_.size()));
+    const auto [it, added] = seen.try_emplace(bits, static_cast<std::uint16_t>(blocks_.size()));
     if (added) blocks_.push_back(bits);
     stage1_[block] = it->second;
   }
@@ -309,7 +310,7 @@ std::string normalize(std::string_view text, Form form) {
       stop = next;
     }
     out.append(copied, starter);
-    append_normalized({starter, static_cast<size_t>(stop - starter)}, form, out);
+    append_normalized({starter, static_cast<std::size_t>(stop - starter)}, form, out);
     copied = starter = p = stop;
   }
   out.append(copied, end);

@@ -43,7 +43,7 @@ inline char32_t decode(const char*& p) {
 
 // Error(kInvalid) at "name:line:column" of the first byte that is no UTF-8; `first_line` is the number of the
 // text's first line, and a column counts bytes from 1.
-void require_valid(std::string_view text, std::string_view name, int64_t first_line);
+void require_valid(std::string_view text, std::string_view name, std::int64_t first_line);
 // Appends `text` with each maximal invalid part replaced by U+FFFD (the WHATWG and Rust from_utf8_lossy
 // rule).
 void append_lossy(std::string_view text, std::string& out);
@@ -51,7 +51,7 @@ void append_lossy(std::string_view text, std::string& out);
 std::string_view valid_or_repaired(std::string_view text, std::string& storage);
 
 // Property bits of a code point.
-using Properties = uint16_t;
+using Properties = std::uint16_t;
 enum : Properties {
   kLetter = 1,          // \p{L}
   kNumber = 2,          // \p{N}
@@ -74,7 +74,7 @@ class PropertyTable {
  private:
   friend const PropertyTable& properties();
   PropertyTable();
-  std::array<uint16_t, 0x1100> stage1_;
+  std::array<std::uint16_t, 0x1100> stage1_;
   std::vector<std::array<Properties, 256>> blocks_;  // block 0 holds ASCII
 };
 const PropertyTable& properties();

@@ -25,17 +25,17 @@ namespace primus {
 
 namespace {
 
-constexpr int32_t kMegatronSpecials = 1000;
-constexpr size_t kMegatronVocabulary = 131072;
+constexpr std::int32_t kMegatronSpecials = 1000;
+constexpr std::size_t kMegatronVocabulary = 131072;
 
 struct Special {
   std::string text;
-  int32_t id;
+  std::int32_t id;
 };
 
 // A vocabulary as its file gives it.
 struct Ranks {
-  std::vector<std::pair<std::string, int64_t>> tokens;  // bytes and id
+  std::vector<std::pair<std::string, std::int64_t>> tokens;  // bytes and id
   std::vector<Special> specials;
   std::string_view pattern;
   std::optional<std::string> bos, eos, pad, unk;
@@ -47,12 +47,12 @@ std::optional<std::string> decode_base64(std::string_view text) {
   constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   while (text.ends_with('=')) text.remove_suffix(1);
   std::string bytes;
-  uint32_t bits = 0;
+  std::uint32_t bits = 0;
   int count = 0;
   for (const char c : text) {
-    const size_t digit = kDigits.find(c);
+    const std::size_t digit = kDigits.find(c);
     if (digit == std::string_view::npos) return std::nullopt;
-    bits = bits << 6 | static_cast<uint32_t>(digit);
+    bits = bits << 6 | static_cast<std::uint32_t>(digit);
     count += 6;
     if (count < 8) continue;
     count -= 8;
@@ -64,8 +64,8 @@ std::optional<std::string> decode_base64(std::string_view text) {
 }
 
 // "IQ== 0"; false where the line has another form.
-bool parse_line(std::string_view line, std::pair<std::string, int64_t>& token) {
-  const size_t blank = line.find(' ');
+bool parse_line(std::string_view line, std::pair<std::string, std::int64_t>& token) {
+  const std::size_t blank = line.find(' ');
   if (blank == std::string_view::npos || blank == 0) return false;
   auto bytes = decode_base64(line.substr(0, blank));
   const std::string_view number = line.substr(blank + 1);
@@ -78,8 +78,8 @@ bool parse_line(std::string_view line, std::pair<std::string, int64_t>& token) {
 
 // Special tokens and expression of a rank file, by how many ranks it has.
 void recognise(Ranks& ranks) {
-  const auto count = static_cast<int32_t>(ranks.tokens.size());
-  const auto endoftext = [&ranks](int32_t id) {
+  const auto count = static_cast<std::int32_t>(ranks.tokens.size());
+  const auto endoftext = [&ranks](std::int32_t id) {
     ranks.specials.push_back({"<|endoftext|>", id});
     ranks.eos = "<|endoftext|>";
   };
@@ -109,8 +109,8 @@ void recognise(Ranks& ranks) {
                                                          "<|eom_id|>",
                                                          "<|eot_id|>",
                                                          "<|python_tag|>"};
-    for (int32_t i = 0; i < 256; ++i) {
-      std::string text = i < 11 ? std::string(kNamed[static_cast<size_t>(i)])
+    for (std::int32_t i = 0; i < 256; ++i) {
+      std::string text = i < 11 ? std::string(kNamed[static_cast<std::size_t>(i)])
                                 : fmt::format("<|reserved_special_token_{}|>", i - 8);
       ranks.specials.push_back({std::move(text), count + i});
     }
@@ -118,9 +118,9 @@ void recognise(Ranks& ranks) {
     ranks.eos = "<|end_of_text|>";
     ranks.frames_with_bos = true;
   } else {
-    int64_t next = 0;
+    std::int64_t next = 0;
     for (const auto& [bytes, rank] : ranks.tokens) next = std::max(next, rank + 1);
-    if (next < INT32_MAX) endoftext(static_cast<int32_t>(next));
+    if (next < INT32_MAX) endoftext(static_cast<std::int32_t>(next));
     ranks.note = fmt::format(
         "a rank file of {} tokens is none that is known: it is read with Llama 3's splitting expression, and "
         "<|endoftext|> is added to it",
@@ -130,7 +130,7 @@ void recognise(Ranks& ranks) {
 
 Ranks parse_rank_file(std::string_view bytes, const std::string& path) {
   Ranks ranks;
-  for (int64_t line = 1; !bytes.empty(); ++line) {
+  for (std::int64_t line = 1; !bytes.empty(); ++line) {
     std::string_view text = bytes.substr(0, bytes.find('\n'));
     bytes.remove_prefix(std::min(text.size() + 1, bytes.size()));
     if (text.ends_with('\r')) text.remove_suffix(1);
@@ -164,7 +164,7 @@ Ranks parse_megatron_json(std::string_view bytes, const std::string& path) {
         reader.skip();
       }
     }
-    if (id != static_cast<int64_t>(ranks.tokens.size()) - 1 || token.empty()) {
+    if (id != static_cast<std::int64_t>(ranks.tokens.size()) - 1 || token.empty()) {
       reader.fail("a token without bytes, or whose rank is not its place in the list");
     }
     id += kMegatronSpecials;
@@ -173,9 +173,9 @@ Ranks parse_megatron_json(std::string_view bytes, const std::string& path) {
   ranks.tokens.resize(std::min(ranks.tokens.size(), kMegatronVocabulary - kMegatronSpecials));
   constexpr std::array<std::string_view, 7> kNamed = {"<unk>", "<s>",   "</s>", "<mask>",
                                                       "<pad>", "<cls>", "<sep>"};
-  for (int32_t i = 0; i < kMegatronSpecials; ++i) {
+  for (std::int32_t i = 0; i < kMegatronSpecials; ++i) {
     ranks.specials.push_back(
-        {i < 7 ? std::string(kNamed[static_cast<size_t>(i)]) : fmt::format("<SPECIAL_{}>", i), i});
+        {i < 7 ? std::string(kNamed[static_cast<std::size_t>(i)]) : fmt::format("<SPECIAL_{}>", i), i});
   }
   ranks.pattern = kMegatronPattern;
   ranks.unk = "<unk>";
@@ -188,15 +188,15 @@ Ranks parse_megatron_json(std::string_view bytes, const std::string& path) {
 // Every way in which two tokens make a third.
 std::vector<MergeTable::Merge> all_merges(const Ranks& ranks, const Vocabulary& by_bytes) {
   std::vector<MergeTable::Merge> merges;
-  constexpr size_t kMaxTokenBytes = 4096;
+  constexpr std::size_t kMaxTokenBytes = 4096;
   for (const auto& [bytes, id] : ranks.tokens) {
     if (bytes.size() > kMaxTokenBytes) throw unsupported("a token of more than 4096 bytes is not supported");
     const std::string_view token = bytes;
-    for (size_t cut = 1; cut < token.size(); ++cut) {
+    for (std::size_t cut = 1; cut < token.size(); ++cut) {
       const auto left = by_bytes.find(token.substr(0, cut));
       const auto right = by_bytes.find(token.substr(cut));
       if (left && right)
-        merges.push_back({*left, *right, static_cast<int32_t>(id), static_cast<uint32_t>(id)});
+        merges.push_back({*left, *right, static_cast<std::int32_t>(id), static_cast<std::uint32_t>(id)});
     }
   }
   return merges;
@@ -219,28 +219,28 @@ class TiktokenTokenizer final : public Tokenizer {
   }
 
   std::string_view name() const override { return type_; }
-  int32_t vocab_size() const override { return vocab_size_; }
+  std::int32_t vocab_size() const override { return vocab_size_; }
   const SpecialIds& special_ids() const override { return special_ids_; }
-  std::string token_text(int32_t id) const override {
+  std::string token_text(std::int32_t id) const override {
     check_id(id);
     return std::string(text_of(id));
   }
-  std::optional<int32_t> token_id(std::string_view token) const override {
+  std::optional<std::int32_t> token_id(std::string_view token) const override {
     for (const auto& [id, text] : specials_) {
       if (text == token) return id;
     }
     return model_->vocabulary().find(token);
   }
-  bool is_special(int32_t id) const override { return specials_.contains(id); }
-  uint64_t fingerprint() const override { return fingerprint_; }
+  bool is_special(std::int32_t id) const override { return specials_.contains(id); }
+  std::uint64_t fingerprint() const override { return fingerprint_; }
   void save(const std::filesystem::path& folder) const override;
 
  protected:
-  void encode_text(std::string_view text, std::vector<int32_t>& ids) const override {
+  void encode_text(std::string_view text, std::vector<std::int32_t>& ids) const override {
     std::string repaired;
     const auto scratch = scratches_.borrow();
     TextBudget budget(text.size());
-    matcher_.split(unicode::valid_or_repaired(text, repaired), [&](std::string_view part, int32_t id) {
+    matcher_.split(unicode::valid_or_repaired(text, repaired), [&](std::string_view part, std::int32_t id) {
       if (id >= 0) return ids.push_back(id);
       splitter_->split({part, false}, budget,
                        [&](Piece piece) { model_->encode(piece.text, ids, *scratch); });
@@ -252,7 +252,7 @@ class TiktokenTokenizer final : public Tokenizer {
   class State final : public Decoding {
    public:
     explicit State(const TiktokenTokenizer& tokenizer) : tokenizer_(tokenizer) {}
-    void push(int32_t id, std::string& out) override {
+    void push(std::int32_t id, std::string& out) override {
       const std::string_view text = tokenizer_.text_of(id);
       if (tokenizer_.is_special(id)) return stream_.push(text, out);
       stream_.push(byte_level::to_bytes(text).value_or(""), out);
@@ -306,21 +306,21 @@ class TiktokenTokenizer final : public Tokenizer {
     if (ranks.frames_with_bos) frame_.before = {*special_ids_.bos};
   }
 
-  std::string_view text_of(int32_t id) const {
+  std::string_view text_of(std::int32_t id) const {
     if (const auto it = specials_.find(id); it != specials_.end()) return it->second;
     return id < model_->vocabulary().size() ? model_->vocabulary().text(id) : std::string_view();
   }
 
   std::string type_;
-  uint64_t fingerprint_;
+  std::uint64_t fingerprint_;
   std::string_view pattern_;
   std::unique_ptr<PreTokenizer> splitter_;
   std::vector<MergeTable::Merge> merges_;  // for save()
   std::optional<BpeModel> model_;
-  std::map<int32_t, std::string> specials_;
+  std::map<std::int32_t, std::string> specials_;
   AddedTokenMatcher matcher_;
   SpecialIds special_ids_;
-  int32_t vocab_size_ = 0;
+  std::int32_t vocab_size_ = 0;
   mutable Pool<BpeModel::Scratch> scratches_;
 };
 
@@ -337,7 +337,7 @@ void TiktokenTokenizer::save(const std::filesystem::path& folder) const {
     merges.push_back(ordered_json::array({text_of(merge.left), text_of(merge.right)}));
   ordered_json vocabulary = ordered_json::object();
   auto& entries = vocabulary.get_ref<ordered_json::object_t&>();
-  for (int32_t id = 0; id < model_->vocabulary().size(); ++id) {
+  for (std::int32_t id = 0; id < model_->vocabulary().size(); ++id) {
     const std::string_view text = model_->vocabulary().text(id);
     if (!text.empty()) entries.emplace_back(std::string(text), id);
   }
@@ -385,7 +385,7 @@ void TiktokenTokenizer::save(const std::filesystem::path& folder) const {
         {"merges", std::move(merges)}}}};
   ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                          {"clean_up_tokenization_spaces", false}};
-  const auto role = [&](const char* key, std::optional<int32_t> id) {
+  const auto role = [&](const char* key, std::optional<std::int32_t> id) {
     if (id) config[key] = text_of(*id);
   };
   role("bos_token", special_ids_.bos);
@@ -400,10 +400,10 @@ void TiktokenTokenizer::save(const std::filesystem::path& folder) const {
 }  // namespace
 
 bool looks_like_tiktoken(std::string_view bytes) {
-  const size_t first = bytes.find_first_not_of(" \t\r\n");
+  const std::size_t first = bytes.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos) return false;
   if (bytes[first] == '[') return true;  // a tokenizer.json is an object
-  std::pair<std::string, int64_t> token;
+  std::pair<std::string, std::int64_t> token;
   std::string_view line = bytes.substr(0, bytes.find('\n'));
   if (line.ends_with('\r')) line.remove_suffix(1);
   return parse_line(line, token);

@@ -53,7 +53,8 @@ def main() -> None:
     with torch.no_grad():
         for key, p in model.named_parameters():
             norm = "norm" in key
-            scale = 8 if "embed_tokens" in key else 1
+            # As in write_decoders.py: larger matrices would leave bf16 no digits.
+            scale = 8 if "embed_tokens" in key else 0.5
             p.copy_(torch.randn_like(p) * (0.1 if norm else scale * p.shape[-1] ** -0.5) + norm)
     model.save_pretrained(folder)
     saved = {key: tensor.transpose(1, 2).contiguous() if ".experts." in key else tensor

@@ -137,7 +137,7 @@ TEST(Newcomers, AKindOfLayerIsOneFileAndItsDeclaration) {
   EXPECT_GE(kinds.size(), 8U);
   const std::set<std::string> declare = {"lm/model/blocks/layers.h", "lm/model/blocks/mixture_of_experts.h",
                                          "lm/model/layer_spec.h"};
-  const std::set<std::string> choose = {"lm/model/family.cpp", "lm/model/model_settings.cpp"};
+  const std::set<std::string> choose = {"lm/model/family.cpp", "lm/model/stated_parts.cpp"};
   for (const auto& [name, file] : kinds) {
     std::size_t declarations = 0;
     for (const std::string& path : files_with(name, "lm/")) {

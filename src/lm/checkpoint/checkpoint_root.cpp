@@ -144,13 +144,12 @@ void CheckpointRoot::save(const Snapshot& snapshot) {
   std::optional<CheckpointSave> save;
   const auto no_space = [&](int code, std::uint64_t free) {
     const auto last = latest();
-    return FileError(
-        fmt::format("cannot save checkpoint '{}': it needs {}, and {} are free",
-                    folder(snapshot.iteration).string(), human_bytes(static_cast<double>(save->bytes())),
-                    human_bytes(static_cast<double>(free))),
-        code,
-        fmt::format("free some space on that disk, or keep fewer checkpoints{}",
-                    last ? fmt::format("; {} is intact", folder_name(*last)) : std::string()));
+    const auto amount = [](std::uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+    return FileError(fmt::format("cannot save checkpoint '{}': it needs {}, and {} are free",
+                                 folder(snapshot.iteration).string(), amount(save->bytes()), amount(free)),
+                     code,
+                     fmt::format("free some space on that disk, or keep fewer checkpoints{}",
+                                 last ? fmt::format("; {} is intact", folder_name(*last)) : std::string()));
   };
   const auto clean_up = [&](const Error& error) {
     // A full disk should at least get its space back; if that fails too, the next start sees to it.

@@ -62,7 +62,7 @@ LinesBackward::LinesBackward(File& file) : file_(file), begin_(file.size()), end
 
 bool LinesBackward::extend() {
   if (begin_ == 0) return false;
-  const std::uint64_t from = begin_ > kStride ? begin_ - kStep : 0;
+  const std::uint64_t from = begin_ > kStride ? begin_ - kStride : 0;
   const std::string piece = read_range(file_, from, begin_);
   if (piece.size() != begin_ - from) {  // the file was cut meanwhile
     begin_ = end_ = 0;

@@ -269,9 +269,9 @@ bool takes(const Context& context, const PagedAttention& a) {
   const bool rows_alike =
       a.value_dim == a.head_dim && a.head_dim % vector == 0 && (lanes == 8 || lanes == 16 || lanes == 32);
   return a.tokens <= std::max(a.sequences.batch(), kMostRows) &&
-         (rows_alike || (over_latents(a) && a.score_cap == 0 && has_room_for_latents(context))) && vectors(a.q, a.q_stride) &&
-         vectors(a.k, a.k_stride) && vectors(a.v, a.v_stride) && bytes_of_parts(a) <= kMostBytes &&
-         a.tokens * a.heads * most_runs(a) <= kMostBlocks;
+         (rows_alike || (over_latents(a) && a.score_cap == 0 && has_room_for_latents(context))) &&
+         vectors(a.q, a.q_stride) && vectors(a.k, a.k_stride) && vectors(a.v, a.v_stride) &&
+         bytes_of_parts(a) <= kMostBytes && a.tokens * a.heads * most_runs(a) <= kMostBlocks;
 }
 
 template <class T, int kHeads, int kLanes>

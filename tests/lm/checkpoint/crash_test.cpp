@@ -11,6 +11,7 @@
 
 #include "base/fault_env.h"
 #include "base/files/piece_writer.h"
+#include "base/terminal/terminal.h"
 #include "checkpoint_testing.h"
 
 namespace primus {
@@ -180,7 +181,7 @@ TEST(SaveErrors, DiskFull) {
     }
     if (room < size - 100) {
       EXPECT_THAT(error, AllOf(HasSubstr("cannot save checkpoint '/run/checkpoints/iter_0000200': it needs"),
-                               HasSubstr(std::to_string(room) + " bytes"), HasSubstr("are free")));
+                               HasSubstr(human_bytes(static_cast<double>(room))), HasSubstr("are free")));
       EXPECT_THAT(hint, HasSubstr("iter_0000100 is intact"));
       EXPECT_EQ(env.free_space("/"), room) << "the space of the failed save is given back";
     }

@@ -143,7 +143,7 @@ TEST(Benchmarks, ProductsAndAttentionInFp16) {
               HasSubstr("experts' gate and up: left out, because experts' products are not there in fp16"));
   const ProgramResult grouped = benchmark({"grouped-gemm", "--dtype", "fp16"});
   EXPECT_EQ(grouped.exit_code, 2);
-  EXPECT_THAT(grouped.err, testing::AllOf(HasSubstr("products of linear layers, attention and collectives"),
+  EXPECT_THAT(grouped.err, testing::AllOf(HasSubstr("only benchmarks of products, attention and collectives"),
                                           HasSubstr("take --dtype bf16")));
 }
 

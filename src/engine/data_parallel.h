@@ -1,18 +1,20 @@
-// Data parallelism: brings a unit's values to where operators read them, and its gradients to where they are
-// owned (engine/parameters.h, Sharding), over the ranks of the unit's reduce group (engine/mesh.h). The tape
-// calls it around every operator with a parameter; on one rank all of it is free.
+// Data parallelism: gathers a unit's values before operators read them, and reduces its gradients to the
+// ranks that own them (engine/parameters.h, Sharding), over the unit's reduce group (engine/mesh.h). The tape
+// calls it around every operator with a parameter. On one rank it costs nothing.
 //
-// Values. Under Sharding::kParameters a unit is gathered into the stash before its first operator, and given
-// back when operators of another declared group run (or, in forward passes with reshard_after_forward off, in
-// the backward pass). The order of units is the same in every pass, so it is recorded, and the next unit is
-// gathered while the present one computes. Below that level values are gathered once after each update.
+// Values. Under Sharding::kParameters a unit is gathered into the stash before its first operator. It is
+// released when operators of another declared group run, or, for forward passes with reshard_after_forward
+// off, in the backward pass. Every pass visits the units in the same order, so the order is recorded, and the
+// next unit is prefetched while the current one computes. At lower levels values are gathered once after each
+// update.
 //
-// Gradients. Once every parameter of a unit has had all its contributions (of the step, or of the microbatch
-// with Layout::reduce_each_microbatch), the unit is reduced, beside the rest of the backward pass.
+// Gradients. A unit is reduced as soon as all its parameters have all their contributions (of the step, or of
+// the microbatch with Layout::reduce_each_microbatch). The reduction overlaps the rest of the backward pass.
 //
 // All levels give the same bits for the same order of sums: a gradient is summed over microbatches on each
-// rank and then over ranks, or the other way round with reduce_each_microbatch. Hybrid sharding sums within
-// the groups of shards first: equal bits if these have 2^k ranks, on the CPU in fp32 (comm/communicator.h).
+// rank and then over ranks, or in the reverse order with reduce_each_microbatch. Hybrid sharding first sums
+// within the groups of shards: the bits are equal if these groups have 2^k ranks, on the CPU in fp32
+// (comm/communicator.h).
 //
 // Collectives run on the rank's communication stream, in the same order on all ranks. Not thread-safe.
 #pragma once
@@ -31,73 +33,74 @@ namespace primus::engine {
 
 struct DataParallelSettings {
   bool overlap_reduction = true;  // false: gradients are reduced at the end of the step
-  // False: nothing is gathered before it is needed, and training waits for updated values.
+  // False: gathers a unit only when it is needed, and training waits for updated values.
   bool overlap_gather = true;
   bool reshard_after_forward = true;
-  // Of fp32 gradients; or bf16: half the traffic, rounded once before and once after the sum. Gradients that
-  // are kept in bf16 are sent as they are.
+  // The type in which fp32 gradients are reduced. bf16 halves the traffic and rounds once before and once
+  // after the sum. Gradients stored in bf16 are always sent in bf16.
   DType reduce_dtype = DType::kF32;
 };
 
 class DataParallel {
  public:
-  // kWeight: weight gradients apart from their backward pass. kReading: a few tokens, with a cache. kBase: an
-  // evaluation without adapters.
+  // kWeight: weight gradients separate from their backward pass. kReading: inference of a few tokens, with a
+  // cache. kBase: an evaluation without adapters.
   enum class Pass : std::uint8_t { kForward, kBackward, kWeight, kEvaluation, kReading, kBase };
 
   // The store must be allocated for the rank's mesh; all must outlive this.
   DataParallel(Rank& rank, ParameterStore& store, const DataParallelSettings& settings);
 
-  // Starts a step of so many microbatches: the next contribution to each gradient assigns it. What an
-  // abandoned step left behind is dropped (one rank only).
+  // Starts a step of this many microbatches: the next contribution to each gradient assigns it. Drops what an
+  // abandoned step left (one rank only).
   void begin_step(std::int64_t microbatches);
-  // What follows are the operators of this pass of a chunk of the model.
+  // Starts a pass of one chunk of the model: the operators that follow belong to it.
   void begin_pass(Pass pass, int chunk);
-  // Kernels that are enqueued from now on read the parameter; valid until the next use() of another unit.
+  // Makes the parameter readable for kernels enqueued from now on; valid until the next use() of another
+  // unit.
   void use(const Parameter& parameter);
-  // Kernels that are enqueued next write the parameter's gradient.
+  // Provides memory for the parameter's gradient, which the next kernels write.
   void before_gradient(const Parameter& parameter);
-  // One of the parameter's uses has had its turn (Parameter::turn).
+  // Counts one contribution to the parameter's gradient, or a use without one (Parameter::turn).
   void contributed(const Parameter& parameter);
-  // Ends a microbatch, in training or evaluation, or a pass that reads: gives back what the stash lent, but
-  // for gradients that further microbatches contribute to. So memory lies the same way in all microbatches,
-  // and measuring one is enough.
+  // Ends a microbatch of training or evaluation, or an inference pass: releases the stash memory, except
+  // gradients that further microbatches add to. Every microbatch therefore has the same memory layout, and
+  // measuring one is enough.
   void end_microbatch();
   // Ends a step's backward passes: ParameterUnit::reduced is complete for kernels enqueued from now on.
-  // Gradients that received nothing are zero.
+  // Gradients without a contribution are zero.
   void finish_gradients();
-  // The stored values have been changed on the compute stream: brings them to all ranks.
+  // Distributes the stored values, which the compute stream has changed, to all ranks.
   void distribute_values();
 
-  // whole [elements] = what the ranks that share a copy of the unit have for its elements, of_shard [shard]
-  // on this rank, for kernels enqueued from now on. Equal types. For sharded units.
+  // Gathers `of_shard` [shard] of all ranks that share a copy of the unit into `whole` [elements], for
+  // kernels enqueued from now on. Both have the same type. Only for sharded units.
   void gather_shards(const ParameterUnit& unit, const Tensor& of_shard, const Tensor& whole);
 
-  // Kernels that are enqueued from now on may read all values, without use(). Not under
+  // Lets kernels enqueued from now on read all values, without use(). Not allowed under
   // Sharding::kParameters.
   void wait_for_all_values();
 
-  // out = the sum over all ranks of the mesh, for kernels enqueued from now on. In place.
+  // Sums the tensor in place over all ranks of the mesh, for kernels enqueued from now on.
   void sum(const Tensor& tensor);
-  // The same over the ranks of this stage that hold other sequences, of what all ranks of a sequence have
-  // alike: those with another data rank.
+  // Sums in place over the ranks of this stage that hold other sequences (another data rank). The tensor must
+  // be equal on all ranks of a sequence.
   void sum_over_data(const Tensor& tensor);
-  // The largest over all ranks, likewise.
+  // Replaces the tensor by its maximum over all ranks, in place.
   void largest(const Tensor& tensor);
 
  private:
-  // What is on its way for a unit.
+  // The transfers in flight for a unit.
   struct Traffic {
     std::unique_ptr<Event> gathered, reduced;
     bool gathering = false;  // the compute stream has not waited for `gathered` yet
     bool reducing = false;   // nor for `reduced`
-    bool has_sum = false;    // ParameterUnit::reduced holds something of this step, or will when reduced
-    bool adds = false;       // the reduction on its way is to be added to that
-    int complete = 0;        // parameters whose contributions have all come
-    // Memory from the stash: values, this rank's gradient, the same in the type of the reduction, its result.
+    bool has_sum = false;  // ParameterUnit::reduced holds a sum of this step, or will when `reduced` is done
+    bool adds = false;     // the reduction in flight is added to that sum
+    int complete = 0;      // parameters that have all their contributions
+    // Stash memory: values, this rank's gradient, the gradient in the type of the reduction, and its result.
     Buffer values, gradient, narrow, part;
   };
-  // The units that one pass uses, in order, each as often as it comes.
+  // The units that one pass uses, in order; a unit appears once per use.
   struct Program {
     std::vector<int> units;
     std::size_t position = 0;
@@ -105,13 +108,13 @@ class DataParallel {
 
   const Reduction& reduction_of(const ParameterUnit& unit) const { return mesh_.reduction(unit.group); }
   Traffic& traffic_of(const ParameterUnit& unit) { return traffic_[static_cast<std::size_t>(unit.number)]; }
-  // Lets the communication stream wait for what is enqueued on the compute stream so far.
+  // Makes the communication stream wait for the work enqueued on the compute stream up to now.
   void follow_compute();
   void gather(ParameterUnit& unit);
   void wait_for_values(ParameterUnit& unit);
   void give_back(ParameterUnit& unit);
   void give_all_back();
-  // Gradients without a contribution become zero.
+  // Sets gradients without a contribution to zero.
   void complete_gradient(ParameterUnit& unit);
   // The type in which the unit's gradient is sent.
   DType sent_dtype(const ParameterUnit& unit) const;
@@ -128,7 +131,7 @@ class DataParallel {
   std::map<std::pair<Pass, int>, Program> programs_;
   Program* program_ = nullptr;
   Pass pass_ = Pass::kForward;
-  // Gathered units: those in use, which were declared together, the next one, and those that wait for the
+  // Gathered units: those in use, which were declared together; the prefetched one; and those held for the
   // backward pass.
   std::vector<ParameterUnit*> used_;
   ParameterUnit* prefetched_ = nullptr;

@@ -1,10 +1,10 @@
-// The gated delta rule (turbo/delta_rule) as an operator of the tape. Its class is that of attention: nothing
-// but its inputs is kept for the backward pass, and a policy may drop its output.
+// The gated delta rule (turbo/delta_rule) as an operator of the tape. Its operator class is attention: only
+// its inputs are kept for the backward pass, and a recompute policy may drop its output.
 //
-// Tensor ranks have heads of their own, and `shape` is of those. Context ranks need every token of a
-// sequence, in order: whatever ContextParallel::exchange() says, each rank gets all tokens of its share of
-// the heads and gives the results back (engine/head_exchange.h). So the context ranks must divide the key
-// heads of a tensor rank, and with them the value heads: delta_rule_divides().
+// Each tensor rank has its own heads, and `shape` describes these. Context ranks need every token of a
+// sequence, in order. So with any ContextParallel::exchange(), each rank gets all tokens for its share of the
+// heads and sends the results back (engine/head_exchange.h). The number of context ranks must therefore
+// divide the key heads of a tensor rank, and with them the value heads: delta_rule_divides().
 #pragma once
 
 #include "engine/operators.h"
@@ -12,23 +12,24 @@
 
 namespace primus::engine {
 
-// Tokens that a sequence in a cache may lose without being read again, and inputs that are kept for it: more,
-// so that a state is written once in many tokens.
+// kDeltaRuleSpare: tokens that a cached sequence can drop without being read again. kDeltaRuleRing: inputs
+// kept for that; it is larger, so that a state is written only once in many tokens.
 inline constexpr std::int64_t kDeltaRuleSpare = 6, kDeltaRuleRing = 16;
 
 struct DeltaRuleOptions {
   CachedSequences cache = {};          // its layer has `state`, `recent` and `committed`
-  ContextParallel* context = nullptr;  // `sequence` tokens of each sequence are here, in its order
-  Value first_key = {};                // as AttentionOptions'
+  ContextParallel* context = nullptr;  // this rank holds `sequence` tokens of each sequence, in its order
+  Value first_key = {};                // as in AttentionOptions
 };
 
-// Whether `context` ranks may share the heads.
+// Whether the heads can be split over `context` ranks.
 inline bool delta_rule_divides(std::int64_t key_heads, std::int64_t context) {
   return key_heads % context == 0;
 }
 
-// qkv [T, shape.width()], g [T, shape.gates()] fp32, beta [T, value_heads] fp32 -> [T, shape.out_width()].
-// `shape`: of this rank's heads and tokens; with a cache its batch and sequence only multiply to the rows.
+// Maps qkv [T, shape.width()], g [T, shape.gates()] fp32 and beta [T, value_heads] fp32 to [T,
+// shape.out_width()]. `shape` has this rank's heads and tokens. With a cache, only the product of batch and
+// sequence matters: the number of rows.
 Value delta_rule(const Value& qkv, const Value& g, const Value& beta, const turbo::DeltaRuleShape& shape,
                  const DeltaRuleOptions& options = {});
 

@@ -1,26 +1,26 @@
-// Tokens to experts on other ranks, and what these make of them back.
+// Sends tokens to experts on other ranks, and the experts' outputs back.
 //
 //   Dispatch d = plan_dispatch(routing, experts, capacity, {.parallel = ...});
 //   Travelling there = begin_dispatch(x, d);
-//   ...                                                  // runs while the rows travel
+//   ...                                                  // overlaps the transfer
 //   rows = linear_combine(..., dispatch_linear(end_dispatch(there, d), gate_up, d.routing))
 //   Travelling back = begin_return(rows, d);
 //   ...
 //   y = end_return(back, d);
 //
-// There are two ways. By all-gather every rank gets all tokens of the group, and each token the sum of what
-// all ranks return. By all-to-all each rank sends a token's row once to each rank that has an expert of it,
-// and gets from each of them the sum of what its experts make of the row. For that all ranks gather the
-// choices of all tokens, a few numbers each; so each knows what it sends and gets, on the device, and no host
-// waits (comm::all_to_all_rows). Memory is for the most rows there can be: a rank's tokens, or what
-// capacities allow.
+// There are two ways. By all-gather, every rank gets all tokens of the group, and each token gets the sum of
+// what all ranks return. By all-to-all, each rank sends a token's row once to each rank that holds an expert
+// of the token, and receives from each of them the sum of its experts' outputs for that row. All ranks gather
+// the choices of all tokens for that, a few numbers per token. So each rank knows on the device what it sends
+// and receives, without a host sync (comm::all_to_all_rows). Memory is allocated for the maximum number of
+// rows: a rank's tokens, or what capacities allow.
 //
-// Both are duals: the gradient of what end_return() gives begins to travel where end_return() is, beside the
-// gradients of what stands in front of it, and is waited for where begin_return() is; likewise the other two.
-// What runs beside changes no bit.
+// The two transfers are each other's gradients. The gradient of end_return()'s result is sent when the
+// backward pass reaches end_return(), overlaps the gradients of the operators before it, and is waited for at
+// begin_return(); dispatch works in the same way. Overlap changes no bit.
 //
-// All ranks of a group make the same calls in the same order, replays included. What is begun is ended in
-// the reverse order.
+// All ranks of a group make the same calls in the same order, replays included. Transfers end in the reverse
+// order of their begins.
 #pragma once
 
 #include "engine/expert_parallel.h"
@@ -29,18 +29,18 @@
 namespace primus::engine {
 
 struct DispatchOptions {
-  ExpertParallel* parallel = nullptr;  // null where the experts' group is
+  ExpertParallel* parallel = nullptr;  // null if this rank is the experts' group
   bool all_to_all = false;
-  bool beside = false;  // something runs while tokens travel; with ExpertParallel::overlaps() alone
+  bool beside = false;  // other work overlaps the transfers; only with ExpertParallel::overlaps()
 };
 
 struct Dispatch {
-  Routing routing;  // of the rows that come in to this rank's experts; by all-to-all row `rank * most + i` is
-                    // the i-th from that rank
-  Value plan;       // turbo::DispatchPlan; empty: by all-gather
-  ExpertParallel* parallel = nullptr;  // null: the rank has all experts, and nothing travels
+  Routing routing;  // of the rows that reach this rank's experts; by all-to-all, row `rank * most + i` is the
+                    // i-th from that rank
+  Value plan;       // turbo::DispatchPlan; empty for all-gather
+  ExpertParallel* parallel = nullptr;  // null: the rank has all experts, and nothing is sent
   std::int64_t tokens = 0, ranks = 1;  // tokens of each rank
-  std::int64_t most = 0;               // rows from one rank to another
+  std::int64_t most = 0;               // maximum number of rows from one rank to another
   bool beside = false;
 };
 
@@ -49,11 +49,11 @@ struct Dispatch {
 Dispatch plan_dispatch(const Routing& routing, const SharedExperts& experts, std::int64_t capacity,
                        const DispatchOptions& options);
 
-// Rows on their way, and what they are sent from, which stays until they have arrived.
+// Rows in flight, and the memory that they are sent from, which is held until they have arrived.
 struct Travelling {
   Value rows, from;
 };
-// [tokens, c] -> [ranks * most, c]. By all-to-all, rows that nobody sends are anything.
+// [tokens, c] -> [ranks * most, c]. By all-to-all, rows that no rank sends have undefined contents.
 Travelling begin_dispatch(const Value& x, const Dispatch& dispatch);
 Value end_dispatch(Travelling rows, const Dispatch& dispatch);
 // [ranks * most, c] -> [tokens, c]: the sum of each token's rows; by all-to-all in rank order.

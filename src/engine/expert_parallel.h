@@ -1,8 +1,8 @@
-// Collectives that bring tokens to experts of other ranks and back, beside what the rank computes meanwhile:
-// its shared experts (engine/expert_dispatch.h, which has the operators).
+// Collectives that bring tokens to experts of other ranks and back. They overlap other work of the rank, such
+// as its shared experts (engine/expert_dispatch.h has the operators).
 //
-// A collective is begun by one operator and waited for by a later one. What was begun last is waited for
-// first: a replay (engine/tape.h) may bring other tokens to their experts while gradients are on their way.
+// One operator begins a collective, and a later one waits for it, last begun first: a replay (engine/tape.h)
+// may dispatch other tokens while gradients are in flight.
 //
 // Not thread-safe; one per rank. All ranks of the group make the same calls in the same order.
 #pragma once
@@ -17,24 +17,24 @@ namespace primus::engine {
 
 class ExpertParallel {
  public:
-  // `group`: the ranks that share experts. It and `rank` must outlive this. `overlap` false: nothing runs
-  // beside anything.
+  // `group`: the ranks that share experts. It and `rank` must outlive this. `overlap` false: no collective
+  // overlaps other work.
   ExpertParallel(Rank& rank, comm::Communicator& group, bool overlap);
 
   comm::Communicator& group() { return group_; }
   bool overlaps() const { return overlap_; }
-  // Memory of the stash for what is on its way.
+  // Allocates stash memory for a transfer.
   Buffer allocate(std::int64_t bytes) { return rank_.stash().allocate(bytes); }
 
-  // Calls `collective` with the stream that it is to run on, behind what the compute stream has so far.
-  // `beside`: a stream of its own, beside what the compute stream gets from now on. The operators' inputs and
-  // outputs must stay until finish(); `buffer` does.
+  // Calls `collective` with the stream to run it on, after the work enqueued on the compute stream up to now.
+  // `beside`: uses a separate stream, which overlaps later work of the compute stream. The operators' inputs
+  // and outputs must live until finish(); `buffer` is held until then.
   using Collective = FunctionRef<void(comm::Communicator& group, Stream& stream)>;
   void start(bool beside, Collective collective, Buffer buffer);
-  // The compute stream waits for the collective that was started last. Returns its buffer.
+  // Makes the compute stream wait for the collective started last. Returns its buffer.
   Buffer finish();
-  // Leaves a step half-way, after an error: the compute stream waits for what is on its way, whose memory
-  // then returns to the stash.
+  // Abandons a step half-way, after an error: the compute stream waits for the transfers in flight, and their
+  // memory returns to the stash.
   void abandon() noexcept;
 
  private:
@@ -42,17 +42,17 @@ class ExpertParallel {
     std::unique_ptr<Event> arrived;  // null: it runs on the compute stream
     Buffer buffer;
   };
-  // Products leave multiprocessors to what runs beside them.
+  // Leaves multiprocessors free for collectives that overlap products.
   void spare_processors();
 
   Rank& rank_;
   comm::Communicator& group_;
   bool overlap_;
-  // A stream of its own: what is sharded over data ranks travels on the rank's, and must not hold this up.
+  // A separate stream: transfers of data-parallel shards use the rank's, and must not delay this one.
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> computed_;
   std::vector<Flight> flights_;
-  std::vector<std::unique_ptr<Event>> events_;  // to be used again
+  std::vector<std::unique_ptr<Event>> events_;  // for reuse
 };
 
 }  // namespace primus::engine

@@ -1,4 +1,4 @@
-// Weight gradients of operators whose kernels write fp32 alone: sinks and biases of experts, which are small.
+// Weight gradients of operators whose kernels write only fp32: sinks and expert biases, which are small.
 #pragma once
 
 #include "engine/tape.h"
@@ -7,8 +7,8 @@
 
 namespace primus::engine {
 
-// Calls write(out, accumulate) with an fp32 tensor where the step's weight gradient goes. Where that is bf16,
-// the tensor is scratch memory with what is there already, and the sum is rounded once.
+// Calls write(out, accumulate) with an fp32 tensor for the step's weight gradient. If the gradient is bf16,
+// the tensor is scratch memory that starts with the present gradient, and the sum is rounded once.
 template <class Write>
 void write_fp32_weight_gradient(OperatorCall& op, Write&& write) {
   const auto [d_weight, accumulate] = op.d_weight();

@@ -1,4 +1,4 @@
-// Where queries, keys and values begin in a row of a fused projection.
+// Column offsets of queries, keys and values in a row of a fused projection.
 #pragma once
 
 #include <cstdint>

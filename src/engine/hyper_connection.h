@@ -1,5 +1,5 @@
-// Hyper-connections (turbo/hyper_connection) as operators of the tape: what a layer reads of several residual
-// streams, and how it writes back.
+// Hyper-connections (turbo/hyper_connection) as operators of the tape: how a layer reads several residual
+// streams and writes back to them.
 //
 //   auto [y, mixing] = hyper_read(x, parameters, shape);
 //   x = hyper_write(x, layer(y), mixing, shape);
@@ -16,14 +16,14 @@ struct HyperParameters {
   Parameter* scale = nullptr;  // [scales()], in fp32
 };
 
-// What a layer reads, [T, hidden], and what the streams are mixed by, [T, mixing()] fp32.
+// A layer's input, [T, hidden], and the mixing weights of the streams, [T, mixing()] fp32.
 struct HyperReading {
-  Value y, mixing;  // mixing is empty where the shape has no iterations
+  Value y, mixing;  // mixing is empty if the shape has no iterations
 };
 
 // x: [T, streams*hidden].
 HyperReading hyper_read(const Value& x, const HyperParameters& parameters, const turbo::HyperShape& shape);
-// The streams behind a layer that gave `out`, [T, hidden].
+// Returns the streams after a layer with output `out`, [T, hidden].
 Value hyper_write(const Value& x, const Value& out, const Value& mixing, const turbo::HyperShape& shape);
 
 }  // namespace primus::engine

@@ -1,7 +1,8 @@
-// Low-rank adapters on the tape (LowRank): what operators of several kinds do around the two products.
+// Low-rank adapters on the tape (LowRank): the work around the two products that several kinds of operators
+// share.
 //
-// Dropout zeroes elements of what A reads, or of what B gives, at random (turbo/dropout/dropout.h). No mask
-// is kept: the backward pass draws it again. What A reads is made again, too, for A's gradient.
+// Dropout zeroes random elements of A's input or of B's output (turbo/dropout/dropout.h). No mask is kept:
+// the backward pass draws it again. A's input is also recomputed for A's gradient.
 #pragma once
 
 #include <utility>
@@ -10,17 +11,18 @@
 
 namespace primus::engine {
 
-// What dropout draws by besides the adapter's name.
-struct DropoutSource {  // also of gradients that are rounded at random (PrecisionRecipe::at_random)
+// The random source of dropout, in addition to the adapter's name.
+struct DropoutSource {  // also for stochastic rounding of gradients (PrecisionRecipe::at_random)
   std::uint64_t seed = 0;
-  Tensor scalars = {};  // the step's (turbo/step_scalars.h)
-  // Each token's number within the step's global batch, int32: of the tokens that this rank's layers work on
-  // together with their tensor group, and of those that it holds between layers. The same without a group.
+  Tensor scalars = {};  // of the step (turbo/step_scalars.h)
+  // Each token's number within the step's global batch, int32. of_layer: the tokens that this rank's layers
+  // process together with their tensor group. own: the tokens that this rank holds between layers. Both are
+  // equal without a tensor group.
   Value of_layer = {}, own = {};
 };
 
-// While this lives, adapters on the tape have dropout where they ask for it (LowRank::dropout). Without it
-// they have none: evaluation, generation.
+// While this object lives, adapters on the tape apply the dropout that they ask for (LowRank::dropout).
+// Without it, as in evaluation and generation, they apply none.
 class DropoutScope {
  public:
   DropoutScope(Tape& tape, DropoutSource source) : tape_(tape), source_(std::move(source)) {
@@ -35,12 +37,12 @@ class DropoutScope {
   DropoutSource source_;
 };
 
-// Which tokens rows are: DropoutSource's.
+// Which tokens the rows are; see DropoutSource.
 enum class RowsOf : std::uint8_t { kLayer, kOwn };
 
-// What A reads, of x: [rows, in].
+// Returns A's input for x: [rows, in].
 Value before_low_rank(const Value& x, const LowRank& adapter, RowsOf rows);
-// What B's product y is added to the matrix' as: [rows, out].
+// Returns what is added to the matrix's output for B's product y: [rows, out].
 Value after_low_rank(Value y, const LowRank& adapter, RowsOf rows);
 
 }  // namespace primus::engine

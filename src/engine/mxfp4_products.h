@@ -1,7 +1,7 @@
-// Whole products of linear layers in MXFP4, from operands in fp32 or bf16, as Primus-Turbo's: blocks lie
-// along what is summed over. Weights share scales in tiles, so forward and backward see the same weight;
-// operands of weight gradients are transformed first (RoundMxfp4::hadamard). Sums and results are those of
-// Gemm and GroupedGemm.
+// Products of linear layers with all operands in MXFP4, from fp32 or bf16 inputs, as in Primus-Turbo. Blocks
+// lie along the summed dimension. Weights share scales in tiles, so forward and backward pass see the same
+// weight. Operands of weight gradients are transformed first (RoundMxfp4::hadamard). Accumulation and result
+// types are those of Gemm and GroupedGemm.
 #pragma once
 
 #include "turbo/context.h"
@@ -11,15 +11,16 @@
 
 namespace primus::engine {
 
-// Both round their operands into the context's scratch arena, and launch the product of what comes out.
+// Both calls round their operands into the context's scratch arena and launch the product of the rounded
+// operands.
 struct Mxfp4Linear {
   turbo::Gemm product;             // without `around`
-  turbo::Mxfp4Random random = {};  // of the output's gradient
+  turbo::Mxfp4Random random = {};  // rounds the output's gradient
   double flops() const { return product.flops(); }
 };
 void launch(turbo::Context& context, const Mxfp4Linear& call);
 
-// The products of experts. Each expert's rows have blocks of their own.
+// Products of experts. Each expert's rows have their own blocks.
 struct Mxfp4Grouped {
   turbo::GroupedGemm product;
   double flops() const { return product.flops(); }

@@ -1,8 +1,8 @@
-// The norm of a residual stream, on its way to the product that reads it.
+// The norm of a residual stream, fused where possible into the product that reads it.
 //
-// While a model decodes in bf16, a product of a few rows takes up the addend and norms the rows itself, and
-// does what follows it, too, on devices that take that (turbo/linear/linear.h, AroundProduct). In every other
-// case this is norm() and the operators of the functions' names, one after the other.
+// During bf16 decoding, a product of a few rows adds the pending addend, norms the rows and applies its
+// epilogue itself, on devices that support it (turbo/linear/linear.h, AroundProduct). In every other case
+// this runs norm() and the named operators one after the other.
 #pragma once
 
 #include "engine/operators.h"
@@ -12,18 +12,18 @@ namespace primus::engine {
 
 class Normed {
  public:
-  // `decoding`: nothing is recorded, and all parameters are where they are read. Else normed at once. The
-  // stream and the weight must outlive this.
+  // `decoding`: nothing is recorded, and all parameters are resident. Otherwise norms at once. The stream and
+  // the weight must outlive this object.
   Normed(Residual& x, Parameter& weight, double epsilon, bool decoding);
-  // What is normed already: several branches may read the same.
+  // Wraps a normed value, which several branches may read.
   Normed(Value value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
 
-  // Normed now, if it was not before.
+  // Returns the normed value; norms now if it was not normed before.
   const Value& value() const;
 
-  // value() · weightᵀ, plus a bias (null: none): [T, hidden] -> [T, out].
+  // value() · weightᵀ, plus an optional bias (null: none): [T, hidden] -> [T, out].
   Value linear(Parameter& weight, Parameter* bias = nullptr) const;
-  // rope() of that.
+  // rope() of the same product.
   Value rotated_linear(Parameter& weight, Parameter* bias, const Value& positions, const Tensor& table,
                        const RopeShape& shape) const;
   // swiglu() of value() · weightᵀ.
@@ -35,7 +35,7 @@ class Normed {
   Value multiply(Parameter& weight, const Fused& how, std::int64_t cols, const Value* positions) const;
   Fused fused(Parameter* bias) const;
 
-  Residual* x_ = nullptr;  // null: value_ is there
+  Residual* x_ = nullptr;  // null: value_ holds the result
   Parameter* weight_ = nullptr;
   double epsilon_ = 0;
   mutable Value value_;  // empty: not normed yet

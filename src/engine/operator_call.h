@@ -1,4 +1,5 @@
-// An operator of the tape (engine/tape.h), one recorded call of it, and what its functions see of that call.
+// An operator of the tape (engine/tape.h), one recorded call of it, and that call as the operator's functions
+// see it.
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@ namespace primus::engine {
 class OperatorCall;
 class Tape;
 
-// What a gradient computation needs to find again: bit i stands for input i or output i.
+// The values that a gradient computation needs kept: bit i means input i or output i.
 struct Saves {
   std::uint8_t inputs = 0, outputs = 0;
 };
@@ -30,19 +31,19 @@ struct Operator {
   std::string_view name;
   OperatorClass operator_class;
   void (*forward)(OperatorCall&);
-  // Makes the other outputs again from output 0. Where a policy drops outputs by their class, output 0 of
-  // such an operator is kept, and its inputs need not be. Null: outputs are replayed from the inputs.
+  // Recomputes the other outputs from output 0. If a policy drops outputs by their class, output 0 of such an
+  // operator is kept, and its inputs need not be. Null: outputs are replayed from the inputs.
   void (*from_first)(OperatorCall&) = nullptr;
-  void (*backward_input)(OperatorCall&) = nullptr;   // null: nothing differentiable goes in
+  void (*backward_input)(OperatorCall&) = nullptr;   // null: no differentiable input
   void (*backward_weight)(OperatorCall&) = nullptr;  // null: no weights
   Saves for_input = {};                              // needed by backward_input
-  Saves for_weight = {};                // needed by backward_weight, besides the gradients of the outputs
-  bool in_place = false;                // output 0 may take over the memory of input 0 (never needed again)
-  bool is_loss = false;                 // its gradient starts from nothing: backward_input always runs
-  bool weight_reads_parameter = false;  // backward_weight does; forward and backward_input may always
-  bool once =
-      false;  // it also counts something elsewhere: no policy drops its outputs, and it never runs again
-  bool unsettled = false;  // outputs are still on their way, or nobody writes some of their rows
+  Saves for_weight = {};  // needed by backward_weight, besides the gradients of the outputs
+  bool in_place = false;  // output 0 may reuse the memory of input 0 (never needed again)
+  bool is_loss = false;   // its gradient has no upstream: backward_input always runs
+  bool weight_reads_parameter =
+      false;               // backward_weight reads the parameter; forward and backward_input may always
+  bool once = false;       // it also updates counters: no policy drops its outputs, and it never runs again
+  bool unsettled = false;  // outputs are still in flight, or some of their rows are never written
 };
 
 // One recorded call. Fixed size, no heap.
@@ -54,14 +55,14 @@ struct Entry {
   std::array<int, kMaxOutputs> outputs{};
   std::uint8_t input_count = 0, output_count = 0;
   bool dropped = false;      // the outputs are replayed when the backward pass needs them
-  bool keeps_first = false;  // ... but for output 0, from which they are (Operator::from_first)
+  bool keeps_first = false;  // ... except output 0, from which they are recomputed (Operator::from_first)
   bool weight_done = false;  // backward_input has already contributed the weight gradient (fused)
   Parameter* parameter = nullptr;
   std::int32_t layer = -1;
   alignas(8) std::array<std::byte, kMaxAttributeBytes> attributes{};
 };
 
-// What an operator's function sees of its entry.
+// An entry as its operator's functions see it.
 class OperatorCall {
  public:
   OperatorCall(Tape& tape, int entry) : tape_(tape), entry_(entry) {}
@@ -69,9 +70,9 @@ class OperatorCall {
   turbo::Context& context() const;
   Tensor in(int i) const;
   Tensor out(int i) const;
-  // Known although the input's memory is gone.
+  // Valid even after the input's memory is released.
   const Shape& in_shape(int i) const;
-  // Input i, or output i when that has taken over its memory (operators that run in place).
+  // Input i, or output i if it reuses that memory (in-place operators).
   Tensor in_or_out(int i) const;
   bool has_parameter() const { return entry().parameter != nullptr; }
   Parameter& parameter() const;
@@ -85,38 +86,37 @@ class OperatorCall {
     return value;
   }
 
-  // The gradient that reached output i; absent when none did.
+  // The gradient of output i; absent if there is none.
   Tensor d_out(int i) const;
   bool needs_d_in(int i) const;
-  // Where to write the gradient of input i, and what is there already from other users of that input (or
-  // absent): the operator must leave previous + its own part in `out`. `out` and `previous` may be the same
-  // memory.
+  // Where to write the gradient of input i, and the gradient from other users of that input (or absent): the
+  // operator must leave previous + its own part in `out`. `out` and `previous` may be the same memory.
   struct Target {
     Tensor out, previous;
   };
   Target d_in(int i);
-  // The same for kernels that can only assign: `out` is never `previous`, which stays readable for the
-  // kernels of this call. The operator adds it afterwards.
+  // d_in() for kernels that can only assign: `out` is never `previous`, which stays readable for the kernels
+  // of this call. The operator adds it afterwards.
   Target fresh_d_in(int i);
-  // fresh_d_in() where the kernel may write over input i: `out` is the input's memory if nobody else reads
-  // that any more.
+  // fresh_d_in() for kernels that may overwrite input i: `out` is the input's memory if no later operator
+  // reads it.
   Target d_in_over_in(int i);
-  // The gradient of input i is that of output j, unchanged: no copy is made.
+  // Passes the gradient of output j to input i unchanged, without a copy.
   void pass_d_in(int i, int j);
-  // The gradient of input i through this call is in `part`, which it may become as it is.
+  // Adds `part` to the gradient of input i, or makes it the gradient without a copy.
   void take_d_in(int i, Buffer part);
-  // Memory for the gradient of output j to be completed in: that of d_out(j) when nobody else reads it.
+  // Memory to complete the gradient of output j in: that of d_out(j) if there is no other reader.
   Tensor complete_d_out(int j);
 
-  // Where the weight gradient goes, in its unit's type; `accumulate` false: this is the first contribution,
-  // assign. Kernels that write fp32 alone: engine/fp32_weight_gradient.h.
+  // Where the weight gradient goes, in its unit's type. `accumulate` false: this is the first contribution,
+  // assign. For kernels that write only fp32: engine/fp32_weight_gradient.h.
   struct WeightTarget {
     Tensor out;
     bool accumulate;
   };
   WeightTarget d_weight() const;
-  // For operators whose input and weight gradients share work: true when the weight gradient may be
-  // contributed right now, in backward_input. An operator that does so calls weight_gradient_done() after it.
+  // For operators whose input and weight gradients share work: true if backward_input may contribute the
+  // weight gradient now. An operator that does so calls weight_gradient_done() afterwards.
   bool weight_gradient_now() const;
   void weight_gradient_done();
 
@@ -132,7 +132,7 @@ class OperatorCall {
   std::array<Buffer, Entry::kMaxInputs> replaced_;  // gradients that kernels of this call still read
 };
 
-// Adds what other users of an input have contributed: the end of an operator that wrote its part to
+// Adds the gradient from other users of an input. Call it at the end of an operator that wrote to
 // fresh_d_in().
 void add_previous(OperatorCall& op, const OperatorCall::Target& target);
 

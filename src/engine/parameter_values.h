@@ -5,7 +5,8 @@
 
 namespace primus::engine {
 
-// The values that operators read of `parameter`, in fp32 and of its shape. Its gradient is that of the value.
+// Returns the values of `parameter` that operators read, in fp32 and in its shape. Its gradient is the
+// gradient of that Value.
 Value parameter_values(Tape& tape, Parameter& parameter);
 
 }  // namespace primus::engine

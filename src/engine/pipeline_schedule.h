@@ -1,8 +1,9 @@
-// Pipeline schedules: which stage does what in which order. A schedule is a pure function of its kind, the
-// number of stages, of chunks on each stage and of microbatches; no device is needed to make or to check one.
+// Pipeline schedules: which stage does what, in which order. A schedule is a pure function of its kind and of
+// the numbers of stages, chunks per stage and microbatches. Making or checking one needs no device.
 //
 // A model is cut into parts of consecutive blocks. Each stage (rank) holds `chunks` of them. A forward pass
-// visits the parts upwards, a backward pass downwards; what goes from one stage to another is sent.
+// visits the parts in ascending order, a backward pass in descending order. Activations and gradients that
+// cross stages are sent.
 //
 //   GPipe             Huang et al. 2018, arXiv:1811.06965: all forward passes, then all backward passes
 //   1F1B              Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1
@@ -12,10 +13,10 @@
 //   the
 //                     parts s and 2 stages - 1 - s, so that the first stage has the loss, too.
 //
-// Order of transfers. All work of all stages is put into one order, by the time at which it happens when
-// the forward pass and either gradient of a chunk take equally long and transfers take no time. A stage's
-// list is its part of that order, and a transfer has one place in it for its sender and its receiver. So
-// stages that run their lists one item after the other, and wait in every transfer for the other side, never
+// Order of transfers. All work of all stages is sorted by its start time in a model where the forward pass
+// and either gradient of a chunk take equally long and transfers take no time. A stage's list is its part of
+// that order, and each transfer has the same place in it for sender and receiver. So stages that run their
+// lists one item after the other, and block in every transfer until the other side arrives, never deadlock.
 // deadlock.
 #pragma once
 
@@ -39,18 +40,18 @@ enum class ScheduleKind : std::uint8_t {
 
 struct ScheduleTraits {
   ScheduleKind kind;
-  std::string_view name;   // in experiments and on the command line, as Primus calls it (pp_algorithm)
-  std::string_view title;  // for people
-  bool splits_backward;    // weight gradients are work of their own
+  std::string_view name;   // in experiments and on the command line, as in AMD Primus (pp_algorithm)
+  std::string_view title;  // for display
+  bool splits_backward;    // weight gradients are separate work
   bool v_shaped;           // two chunks, the second in the reverse order of stages
 };
-// All kinds, in the order of the enumeration.
+// All kinds, in enumeration order.
 const std::vector<ScheduleTraits>& schedule_kinds();
 const ScheduleTraits& traits_of(ScheduleKind kind);
-// By its name; empty: none has it.
+// Returns the kind with this name, or nullopt.
 std::optional<ScheduleKind> schedule_named(std::string_view name);
 
-// Which part of the model is which chunk of which stage.
+// Maps parts of the model to chunks of stages.
 struct PipelineShape {
   int stages = 1, chunks = 1;
   bool v_shaped = false;
@@ -69,16 +70,16 @@ struct PipelineShape {
 struct Work {
   enum class Kind : std::uint8_t {
     kForward,
-    kBackward,  // of inputs; of weights, too, unless the schedule splits them off
-    kWeight,    // gradients of weights, in schedules that split backward passes
+    kBackward,  // input gradients, plus weight gradients unless the schedule splits them off
+    kWeight,    // weight gradients, in schedules that split backward passes
     kSend,
     kReceive,
   };
   Kind kind = Kind::kForward;
-  int chunk = 0;  // of this stage
+  int chunk = 0;  // on this stage
   std::int64_t microbatch = 0;
-  // Transfers only: the gradient of the chunk's input (sent) or output (received) instead of the chunk's
-  // output (sent) or input (received); and the other stage.
+  // Only for transfers. gradient: the transfer carries the gradient of the chunk's input (sent) or output
+  // (received), not the chunk's output (sent) or input (received). peer: the other stage.
   bool gradient = false;
   int peer = -1;
 
@@ -86,29 +87,29 @@ struct Work {
   bool operator==(const Work&) const = default;
 };
 
-// "F3": the forward pass of microbatch 3, with a ' for each further chunk; likewise B and W. "send F3": what
-// that pass made; "receive B3": the gradient of what the chunk's output is.
+// Returns a short label. "F3": the forward pass of microbatch 3, with a ' for each further chunk; B and W are
+// similar. "send F3": the output of that pass; "receive B3": the gradient of the chunk's output.
 std::string label_of(const Work& work);
-// F, B or W.
+// Returns F, B or W.
 char letter_of(Work::Kind kind);
 
 struct PipelineSchedule {
   ScheduleKind kind = ScheduleKind::kOneForwardOneBackward;
   PipelineShape shape;
   std::int64_t microbatches = 1;
-  std::vector<std::vector<Work>> stages;  // the list of each
+  std::vector<std::vector<Work>> stages;  // one list per stage
 };
 
-// Chunks that each stage has under this kind: 1, 2, or what the caller wants (interleaved, GPipe).
-// Throws Error(kInvalid), which names the number to change and to what, where the kind cannot have these
-// numbers.
+// Checks the numbers. Chunks per stage are 1, 2, or the caller's choice (interleaved, GPipe), depending on
+// the kind. Throws Error(kInvalid), which names the number to change and a valid value, if the kind does not
+// support these numbers.
 void check_schedule(ScheduleKind kind, int stages, int chunks, std::int64_t microbatches);
-// Calls check_schedule. A single stage has no transfers.
+// Builds a schedule after check_schedule(). A single stage has no transfers.
 PipelineSchedule make_schedule(ScheduleKind kind, int stages, int chunks, std::int64_t microbatches);
 
-// How long work takes, in any unit.
+// Durations of work, in any unit.
 struct PipelineCosts {
-  double forward = 1, backward = 1, weight = 1;  // of one chunk; `backward` is that of inputs only
+  double forward = 1, backward = 1, weight = 1;  // per chunk; `backward` covers only input gradients
   double transfer = 0;
 };
 
@@ -120,18 +121,18 @@ struct TimedWork {
 struct PipelineTimeline {
   std::vector<std::vector<TimedWork>> stages;
   double makespan = 0;
-  double bubble = 0;  // share of all stages' time until the makespan in which they compute nothing
-  // Of each stage: the largest number of (chunk, microbatch) whose activations are held at once, from the
+  double bubble = 0;  // fraction of all stages' time until the makespan without computation
+  // Per stage: the maximum number of (chunk, microbatch) pairs whose activations are held at once, from the
   // start of the forward pass to the end of the last backward work.
   std::vector<int> peak_stash;
 };
 
-// Fills in the figures of a timeline from its `stages`.
+// Computes the other members of a timeline from its `stages`.
 void summarize(PipelineTimeline& timeline, bool splits_backward);
 
-// When each item of a schedule runs. Stages compute one thing after the other. Transfers run beside that, one
-// after the other on each stage; a receiver computes once the data is there. Throws std::logic_error for
-// lists that deadlock.
+// Returns when each item of a schedule runs. Each stage computes one item at a time. Transfers overlap
+// computation and run one after the other on each stage; a receiver computes once the data has arrived.
+// Throws std::logic_error for lists that deadlock.
 PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineCosts& costs = {});
 
 }  // namespace primus::engine

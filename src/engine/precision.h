@@ -1,6 +1,5 @@
-// In which types the products of linear layers are multiplied: a recipe by what a product is for and by the
-// tag of its weight (Parameter::linear_of), never by names. Operands come in the compute type, whatever the
-// recipe says, and results leave in it.
+// The precision of the products of linear layers: a recipe by the role of a product and the tag of its weight
+// (Parameter::linear_of), never by names. Operands and results have the compute type under any recipe.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +13,11 @@ namespace primus::engine {
 
 class DelayedScales;
 
-// Scales from the steps before (engine/delayed_scales.h).
+// Scales from previous steps (engine/delayed_scales.h).
 struct DelayedScaling {
-  std::int64_t steps = 0;    // of the history; 0: scales are each tensor's own
-  bool most_recent = false;  // the last step's magnitude decides; false: the largest in the history
-  int margin = 0;            // magnitudes shall stay 2^margin below the format's largest number
+  std::int64_t steps = 0;    // length of the history; 0: each tensor has its own scale
+  bool most_recent = false;  // uses the last step's magnitude; false: the maximum over the history
+  int margin = 0;            // keeps magnitudes 2^margin below the format's maximum
 
   bool operator==(const DelayedScaling&) const = default;
 };
@@ -26,19 +25,19 @@ struct DelayedScaling {
 struct PrecisionRecipe {
   static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
 
-  bool fp8 = false;  // products by turbo::Fp8Linear; not those of routed experts
-  bool fp4 = false;  // products by turbo::Mxfp4Linear and turbo::Mxfp4Grouped; not with fp8
-  // Of the gradients of outputs; weights and activations are e4m3.
+  bool fp8 = false;  // products use turbo::Fp8Linear, except those of routed experts
+  bool fp4 = false;  // products use turbo::Mxfp4Linear and turbo::Mxfp4Grouped; not with fp8
+  // Type of output gradients in fp8; weights and activations are e4m3.
   DType gradients = DType::kF8E4M3;
-  bool weight_gradients = true;  // false: those products are not in fp8
-  // With fp4: gradients of outputs are rounded at random, by the tape's DropoutSource. Not with routed
-  // experts, whose rows bring no numbers of tokens.
+  bool weight_gradients = true;  // false: weight gradients are not computed in fp8
+  // With fp4: rounds output gradients stochastically, using the tape's DropoutSource. Not for routed experts,
+  // whose rows have no token numbers.
   bool at_random = false;
-  // Blocks [0, first) and [last, layers) are in neither. What comes behind the model's blocks (multi-token
-  // prediction) is.
+  // Blocks [0, first) and [last, layers) use neither format. Layers after the model's blocks (multi-token
+  // prediction) use it.
   std::int64_t first = 0, last = kAll, layers = kAll;
   DelayedScaling delayed = {};
-  // Where scales are delayed: what holds them. TrainingStep sets it.
+  // Holds the scales if they are delayed. TrainingStep sets it.
   const DelayedScales* scales = nullptr;
 
   bool is_fp8(turbo::GemmRole role, const Parameter& weight) const {

@@ -1,9 +1,9 @@
-// A rank: one device, its place in the mesh, and everything that is its own. Several ranks may live as
-// threads of one process; nothing in the engine is global.
+// A rank: one device, its place in the mesh, and all its state. Several ranks may run as threads of one
+// process: the engine has no global state.
 //
-// A rank begins in measure mode: arenas without memory, in which one step of the very same model, schedule
-// and operators runs without kernels and leaves the exact sizes behind. reserve() then takes the memory and
-// starts over.
+// A rank begins in measure mode, with arenas without memory. One step of the real model, schedule and
+// operators runs there without kernels and leaves the exact sizes. reserve() then allocates the memory and
+// starts again.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@
 
 namespace primus::engine {
 
-// Bytes per arena: what measuring a step finds, and what reserve() takes.
+// Bytes per arena: measured by a step, and allocated by reserve().
 struct MemoryPlan {
   std::int64_t persistent = 0;  // weights, gradients, optimizer states, tables
   std::int64_t stash = 0;       // activations and their gradients
@@ -30,28 +30,28 @@ struct MemoryPlan {
 
 class Rank {
  public:
-  // Takes the device, and its place among others; nothing is reserved yet (measure mode). `mesh` is used once
-  // memory is reserved; until then one of its shape counts what would be sent.
+  // Owns the device and starts in measure mode; reserves nothing yet. `mesh` is used once memory is reserved;
+  // until then a mesh of the same shape counts the bytes that would be sent.
   explicit Rank(std::unique_ptr<Device> device, Mesh mesh = {});
   ~Rank();
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
-  // Leaves measure mode: takes the planned memory, zeroed. Everything built on the measuring arenas must be
-  // gone. Throws Error when the device does not have it.
+  // Leaves measure mode: allocates the planned memory, zeroed. Everything built on the measuring arenas must
+  // be destroyed before. Throws Error if the device has too little memory.
   void reserve(const MemoryPlan& plan);
-  // What has been needed so far.
+  // The maximum memory in use up to now.
   MemoryPlan high_water() const;
 
   Device& device() { return *device_; }
   Stream& compute() { return *compute_; }
   Stream& copies() { return *copies_; }                // for transfers that overlap with compute
   Stream& communication() { return *communication_; }  // for collectives; only in a mesh of several ranks
-  // The host waits for kernels and collectives; throws what one of them threw.
+  // Blocks the host until kernels and collectives are done; rethrows their errors.
   void synchronize();
   Mesh& mesh() { return measuring() ? measured_mesh_ : mesh_; }
   Arena& persistent() { return arenas_->persistent; }
-  // A tensor of it, for as long as the rank has these arenas.
+  // Allocates a tensor in persistent(), which lives as long as these arenas.
   Tensor persistent(DType dtype, const Shape& shape) {
     return {persistent().allocate(shape.elements() * size_of(dtype)).address, dtype, shape};
   }
@@ -71,7 +71,7 @@ class Rank {
 
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> compute_, copies_, communication_;
-  // Behind the streams: a communicator goes when they have finished its work.
+  // Declared after the streams: a communicator is destroyed when they have finished its work.
   Mesh mesh_, measured_mesh_;
   turbo::Meter meter_;
   void* memory_[3] = {};

@@ -1,4 +1,4 @@
-// Which activations are dropped after the forward pass and computed again in the backward pass.
+// Which activations are dropped after the forward pass and recomputed in the backward pass.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace primus::engine {
 
-// What an operator costs to repeat, roughly: policies select by class.
+// The class of an operator by its recomputation cost, roughly: policies select by class.
 enum class OperatorClass : std::uint8_t {
   kEmbedding,
   kNorm,
@@ -23,15 +23,16 @@ enum class OperatorClass : std::uint8_t {
 };
 
 struct RecomputePolicy {
-  // Selective: outputs of these classes are dropped wherever they stand inside a block (bit = class).
+  // Selective: drops outputs of these classes in every block (bit = class).
   std::uint32_t classes = 0;
-  // Full: every output inside the first `full_layers` blocks is dropped but the residual stream that leaves a
+  // Full: drops every output inside the first `full_layers` blocks, except the residual stream that leaves a
   // group of `layers_per_group` blocks (Megatron's recompute_method: block = groups of one; uniform = all
   // blocks).
   std::int64_t full_layers = 0;
   std::int64_t layers_per_group = 1;
-  std::int64_t first_layer = 0;  // where a pipeline's chunk begins: blocks are counted from here
-  // Full, for these blocks of the model alone, each a group, instead of the first `full_layers`; ascending.
+  std::int64_t first_layer = 0;  // the first block of a pipeline's chunk: blocks are counted from here
+  // Full, for exactly these blocks of the model instead of the first `full_layers`; each is a group.
+  // Ascending.
   std::vector<std::int64_t> layers = {};
 
   static constexpr std::uint32_t bit(OperatorClass c) { return 1U << static_cast<std::uint32_t>(c); }
@@ -39,7 +40,7 @@ struct RecomputePolicy {
     if (!layers.empty()) return std::binary_search(layers.begin(), layers.end(), layer);
     return layer >= first_layer && layer - first_layer < full_layers;
   }
-  // Whether a group of blocks begins with this one.
+  // Whether this block is the first of a group.
   bool begins_group(std::int64_t layer) const {
     return full(layer) && (!layers.empty() || (layer - first_layer) % layers_per_group == 0);
   }

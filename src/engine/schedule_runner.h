@@ -1,14 +1,15 @@
-// Runs one stage's list of a pipeline schedule (engine/pipeline_schedule.h): a step's forward passes,
-// backward passes, weight gradients and transfers, over one tape for each chunk and microbatch that is alive.
-// Training on one device is the simplest schedule, of one stage.
+// Runs one stage's list of a pipeline schedule (engine/pipeline_schedule.h): the forward passes, backward
+// passes, weight gradients and transfers of a step, with one tape per active chunk and microbatch. Training
+// on one device is the simplest schedule: one stage.
 //
-// What goes from part to part is one tensor, the residual stream, and its gradient on the way back, in the
-// same type; between parts on one stage its memory is handed on. Transfers run on the rank's communication
-// stream beside the kernels. Transfers that follow each other in the list are one batch, in which sends and
-// receives go both ways at once; and a receive that follows computing work begins beside it. At most two
-// batches with sends hold memory without the compute stream having waited for them.
+// Parts exchange one tensor, the residual stream, and its gradient in the reverse direction, in the same
+// type. Between parts on one stage its memory is passed on without a copy. Transfers run on the rank's
+// communication stream and overlap the kernels. Consecutive transfers of the list form one batch, which sends
+// and receives at once. A receive that follows computation in the list begins concurrently with it. At most
+// two batches with sends hold memory before the compute stream has waited for them.
 //
-// A rank that measures runs the same list, so the whole schedule's memory is found exactly. Not thread-safe.
+// A measuring rank runs the same list, so the memory of the entire schedule is measured exactly. Not
+// thread-safe.
 #pragma once
 
 #include <atomic>
@@ -35,14 +36,14 @@ class ChunkedModel {
   virtual ~ChunkedModel() = default;
 
   struct Outputs {
-    Value next;                 // for the part behind; empty: this is the last
-    std::vector<Value> losses;  // of the last part
+    Value next;                 // for the next part; empty: this is the last part
+    std::vector<Value> losses;  // only from the last part
   };
-  // Runs the forward pass of a chunk on `tape`, in training or in evaluation. `x`: what the part before gave;
+  // Runs the forward pass of a chunk on `tape`, for training or evaluation. `x`: the previous part's output;
   // empty for the first part.
   virtual Outputs forward(Tape& tape, int chunk, std::int64_t microbatch, Value x) = 0;
-  // The losses of a microbatch have their values for kernels from now on: in training once the backward pass
-  // of the last part is enqueued.
+  // Tells the model that kernels enqueued from now on can read the losses of a microbatch. In training, this
+  // is once the backward pass of the last part is enqueued.
   virtual void losses_ready(const std::vector<Value>& losses) = 0;
 };
 
@@ -51,61 +52,61 @@ class ScheduleRunner {
   struct Settings {
     PipelineSchedule schedule;
     int stage = 0;
-    comm::Communicator* pipeline = nullptr;  // a rank for each stage, in order; null: there is one stage
-    // Of what goes from part to part; of no meaning with a single part.
+    comm::Communicator* pipeline = nullptr;  // one rank per stage, in order; null: one stage
+    // Type and shape of the tensor between parts; unused with a single part.
     DType dtype = DType::kF32;
     Shape shape = {};
     std::vector<RecomputePolicy> recompute = {};  // by chunk; empty: nothing is recomputed
-    PrecisionRecipe precision = {};               // in evaluation, too
-    bool adapters = true;                         // of evaluation (Tape::Settings)
-    // Of schedules that do not split backward passes; those that do have their own.
+    PrecisionRecipe precision = {};               // also applies to evaluation
+    bool adapters = true;                         // for evaluation (Tape::Settings)
+    // For schedules that do not split backward passes; the others always defer weight gradients.
     WeightGradientQueue::Policy weight_gradients = WeightGradientQueue::Policy::kInline;
   };
 
-  // All must outlive this. DataParallel::begin_step is the caller's.
+  // All must outlive this object. The caller calls DataParallel::begin_step.
   ScheduleRunner(Rank& rank, DataParallel& parallel, ChunkedModel& model, Settings settings);
 
-  // Goes to the beginning of the list. A step that was left half-way is abandoned.
+  // Returns to the beginning of the list. Abandons an unfinished step.
   void begin();
-  // Runs on, up to the first forward pass of a microbatch from `microbatches` on, whose inputs are not at
-  // hand yet; with all at hand, to the end. Throws StopRequest: abandon() then.
+  // Continues up to the first forward pass of microbatch `microbatches` or a later one, whose inputs are not
+  // available yet. If all inputs are available, runs to the end. Throws StopRequest; then call abandon().
   void run(std::int64_t microbatches);
-  // Evaluation: passes one microbatch through this stage's chunks. All stages call it alike, each on a tape
-  // of its own. `microbatch` is handed to the model.
+  // Evaluation: runs one microbatch through this stage's chunks. All stages call it in the same order, each
+  // with its own tape. `microbatch` is passed to the model.
   void evaluate(Tape& tape, std::int64_t microbatch);
-  // Leaves a step half-way, after StopRequest. For ranks that are alone.
+  // Abandons an unfinished step, after StopRequest. Only for single ranks.
   void abandon();
-  // As Tape::Settings::stop.
+  // See Tape::Settings::stop.
   void set_stop(const std::atomic<bool>* stop) { stop_ = stop; }
 
-  // Whether the stage has all of the model, and each microbatch ends before the next one begins: run() then
-  // leaves nothing on its way.
+  // Whether this stage has the entire model and each microbatch ends before the next one begins. Then run()
+  // leaves nothing in flight.
   bool in_turn() const;
 
-  // Whether all of the list has been enqueued.
+  // Whether the entire list has been enqueued.
   bool finished() const { return position_ == list().size() && alive_.empty(); }
   const WeightGradientQueue& weight_gradients() const { return queue_; }
 
  private:
-  // Before the first step: a transfer to and from every rank that the list names.
+  // Before the first step: makes one transfer to and from every rank in the list.
   void connect();
-  // One chunk of one microbatch, from its forward pass until nothing of it is needed.
+  // One chunk of one microbatch, from its forward pass until none of its memory is needed.
   struct Lane {
     Lane(turbo::Context& context, Stash& stash) : tape(context, stash) {}
     Tape tape;
-    Value received;  // what the part before gave
-    int sent = -1;   // slot of what the part behind gets
+    Value received;  // the previous part's output
+    int sent = -1;   // slot of the value sent to the next part
     std::vector<Value> losses;
-    bool done = false;  // nothing is left to do but weight gradients out of turn
+    bool done = false;  // only weight gradients that are out of turn remain
   };
-  // A batch of transfers on its way.
+  // A batch of transfers in flight.
   struct Flight {
     std::unique_ptr<Event> event;  // null: the compute stream has waited
     std::vector<Buffer> sent;      // held until then
   };
   struct Arrival {
     Buffer buffer;
-    std::shared_ptr<Flight> flight;  // null: it was made on this stage
+    std::shared_ptr<Flight> flight;  // null: made on this stage
   };
   using Key = std::pair<int, std::int64_t>;  // chunk, microbatch
 
@@ -120,19 +121,19 @@ class ScheduleRunner {
   void weight(const Work& work);
   void end_lane(Lane& lane);
   void release_lanes();
-  // What `work` made, for another part.
+  // Passes the result of `work` to another part.
   void hand_on(const Work& work, int to_part, bool gradient, Buffer buffer);
-  // What has come for a chunk, for kernels enqueued from now on.
+  // Returns the received tensor of a chunk, for kernels enqueued from now on.
   Buffer take_arrival(const Work& work, bool gradient);
   // Starts the transfers [position_, end) of the list.
   void transfer(std::size_t end);
-  // The end of the transfers of the list that begin at `from`.
+  // Returns the end of the run of transfers in the list that begins at `from`.
   std::size_t transfers_end(std::size_t from, bool receives_only) const;
   void wait_for(Flight& flight);
-  // Hands `batch` to the communication stream, behind the kernels enqueued so far. `works`: what it is of the
+  // Runs `batch` on the communication stream after the kernels enqueued up to now. `works`: its items of the
   // list.
   void exchange(std::span<const comm::Transfer> batch, Event& done, std::span<const Work> works = {});
-  // Until at most so many with sends are on their way.
+  // Waits until at most `most` batches with sends are in flight.
   void retire_flights(std::size_t most);
 
   Rank& rank_;
@@ -149,11 +150,12 @@ class ScheduleRunner {
   std::deque<Lane> lanes_;
   std::vector<Lane*> idle_;
   std::map<Key, Lane*> alive_;
-  // Activations and gradients: what has come, or is coming, for a chunk; and what a chunk made, to be sent.
+  // Activations and gradients: arrivals_ are received tensors for a chunk, complete or in flight; departures_
+  // are a chunk's results to be sent.
   std::map<Key, Arrival> arrivals_[2];
   std::map<Key, Buffer> departures_[2];
   std::deque<std::shared_ptr<Flight>> flights_;  // those with sends, oldest first
-  std::vector<std::unique_ptr<Event>> events_;   // to be used again
+  std::vector<std::unique_ptr<Event>> events_;   // for reuse
 };
 
 }  // namespace primus::engine

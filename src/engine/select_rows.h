@@ -1,11 +1,11 @@
-// Some rows of a matrix, as an operator of the tape.
+// Selection of rows of a matrix, as an operator of the tape.
 #pragma once
 
 #include "engine/operators.h"
 
 namespace primus::engine {
 
-// out[i, :] = x[rows[i], :]: of x [T, columns] and rows [n] int32, each in [0, T). Not differentiable.
+// out[i, :] = x[rows[i], :] for x [T, columns] and rows [n] int32, each in [0, T). Not differentiable.
 Value select_rows(const Value& x, const Value& rows);
 
 }  // namespace primus::engine

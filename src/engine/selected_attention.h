@@ -1,7 +1,7 @@
 // Attention over keys that an indexer selected (turbo/selected_attention, turbo/indexer), on the tape.
 //
-// In training and in passes without a cache, rows of keys are those of the microbatch, sequence after
-// sequence, and lists name rows of all of it. With a cache, rows are those of its pages.
+// In training and in passes without a cache, rows of keys belong to the microbatch, sequence after sequence,
+// and lists index all of them. With a cache, rows belong to its pages.
 #pragma once
 
 #include "engine/operators.h"
@@ -10,28 +10,29 @@
 
 namespace primus::engine {
 
-// The rows that each query attends to: [tokens, top_k] int32, -1 for none. Nothing that goes in gets a
-// gradient. q: [tokens, heads*head_dim], k: [batch*seq_k, head_dim], w: [tokens, heads]. `first_row` and
-// `end_row`: [tokens] int32 or empty, as turbo::IndexerSelect's.
+// Selects the rows that each query attends to: [tokens, top_k] int32, -1 for none. No input gets a gradient.
+// q: [tokens, heads*head_dim], k: [batch*seq_k, head_dim], w: [tokens, heads]. `first_row` and `end_row`:
+// [tokens] int32 or empty, as in turbo::IndexerSelect.
 Value select_keys(const Value& q, const Value& k, const Value& w, const turbo::IndexerShape& shape,
                   const Value& first_row = {}, const Value& end_row = {});
 
-// Inference: appends k to the pages of the layer's indexer, and selects from the tokens so far. Of `shape`
-// heads, head_dim and top_k are read.
+// For inference: appends k to the pages of the layer's indexer, and selects from all tokens up to now. Reads
+// only heads, head_dim and top_k of `shape`.
 Value select_cached_keys(const Value& q, const Value& k, const Value& w, const turbo::IndexerShape& shape,
                          const CachedSequences& cache);
 
-// Attention of queries [tokens, heads*key_dim] over the rows of kv [rows, key_dim] that are selected for
-// them: [tokens, heads*value_dim]. `shape.tokens`, `rows` and `selected` are set here. `sinks`: [heads].
+// Attention of queries [tokens, heads*key_dim] over their selected rows of kv [rows, key_dim]: [tokens,
+// heads*value_dim]. Sets `shape.tokens`, `rows` and `selected` itself. `sinks`: [heads].
 Value selected_attention(const Value& q, const Value& kv, const Value& selected,
                          turbo::SelectedAttentionShape shape, Parameter* sinks = nullptr);
 
-// Inference: appends the new tokens' rows of kv to the pages of the layer, whose rows are selected.
+// For inference: appends the new tokens' rows of kv to the layer's pages, and attends to selected rows of the
+// pages.
 Value selected_cached_attention(const Value& q, const Value& kv, const Value& selected,
                                 turbo::SelectedAttentionShape shape, const CachedSequences& cache);
 
-// Per head the product with its part of an up-projection [heads*up_dim, rank] (turbo::LatentProject), with
-// gradients. Both sides use the same parameter, which counts as a use each (Parameter::uses).
+// Multiplies each head by its part of an up-projection [heads*up_dim, rank] (turbo::LatentProject);
+// differentiable. Both sides use the same parameter, and each counts as one use (Parameter::uses).
 Value latent_project(const Value& x, Parameter& up, turbo::LatentProject::Side side,
                      const turbo::LatentShape& shape);
 

@@ -1,8 +1,8 @@
-// A forward pass through a stage's parts of the model outside of any schedule: what evaluation does, and what
-// reading for generation does.
+// A forward pass through a stage's parts of the model outside of any schedule, for evaluation and for
+// generation.
 //
-// What goes from part to part is one tensor, the residual stream; between parts on one stage its memory is
-// handed on. Transfers run on the rank's communication stream, and the compute stream waits for them. Not
+// Parts exchange one tensor, the residual stream; between parts on one stage its memory is passed on without
+// a copy. Transfers run on the rank's communication stream, and the compute stream waits for them. Not
 // thread-safe; all stages of a pipeline run the same passes in the same order.
 #pragma once
 
@@ -17,18 +17,18 @@ namespace primus::engine {
 
 class StagePass {
  public:
-  // `pipeline`: a rank for each stage, in order; null: there is one stage. Both must outlive this.
+  // `pipeline`: one rank per stage, in order; null: one stage. Both must outlive this object.
   StagePass(Rank& rank, comm::Communicator* pipeline, const PipelineShape& shape);
 
   // Begins the tape for a chunk.
   using Begin = FunctionRef<void(int chunk)>;
-  // Runs a chunk on the tape and returns what the part behind it gets: [the shape of run()]. `x`: what the
-  // part before gave; empty for the first part. The last part returns nothing.
+  // Runs a chunk on the tape and returns the input of the next part, in the shape of run(). `x`: the previous
+  // part's output; empty for the first part. The last part returns nothing.
   using Forward = FunctionRef<Value(int chunk, Value x)>;
-  // Runs this stage's chunks. The tape is left with the last of them.
+  // Runs this stage's chunks. The tape ends with the last of them.
   void run(Tape& tape, DType dtype, const Shape& shape, Begin begin, Forward forward);
 
-  // `data` of the stage that has the last part becomes every stage's.
+  // Broadcasts `data` to every stage from the stage that has the last part.
   void tell_from_last(const Tensor& data);
 
  private:

@@ -1,8 +1,7 @@
 // The stash: activations and their gradients, as reference-counted blocks of one arena.
 //
-// Lifetimes are arbitrary (several microbatches in flight, weight gradients deferred), which is why this is
-// not a stack; they are also the same in every step, which is why measuring one step is enough. Not
-// thread-safe.
+// Lifetimes are arbitrary (several microbatches in flight, deferred weight gradients), so this is not a
+// stack. They are also the same in every step, so measuring one step is enough. Not thread-safe.
 #pragma once
 
 #include <deque>
@@ -34,7 +33,7 @@ class Buffer {
   void reset();
   explicit operator bool() const { return node_ != nullptr; }
   bool unique() const { return node_ && node_->references == 1; }
-  // Not of an empty one.
+  // Must not be empty.
   Tensor view(DType dtype, const Shape& shape) const {
     PRIMUS_CHECK("Buffer::view", node_);
     return {node_->block.address, dtype, shape};

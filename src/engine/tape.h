@@ -1,12 +1,12 @@
-// The tape: run forward as plain C++, write down what ran, replay it backwards.
+// The tape: runs the model forward as plain C++, records each call, and replays the record backwards.
 //
 // Model code calls operators (engine/operators.h) on Values; each call runs its kernels at once and adds one
-// small entry to the tape. backward() walks the entries in reverse. An operator splits its gradient into that
-// of its inputs, which runs during the walk, and that of its weights, which goes through a
+// small entry to the tape. backward() walks the entries in reverse. An operator splits its gradient into the
+// input gradient, which runs during the walk, and the weight gradient, which goes through a
 // WeightGradientQueue and may run much later (zero-bubble pipelines). Activations that a RecomputePolicy
 // drops are replayed from their entries when needed, with the same kernels on the same inputs: bit-exact.
 //
-// One Tape holds one microbatch of one chunk of the model. Several may be alive at once, in any phase. All
+// One Tape holds one microbatch of one chunk of the model. Several tapes may exist at once, in any phase. All
 // tapes of a rank share its stash and compute stream. Not thread-safe.
 #pragma once
 
@@ -35,8 +35,8 @@ struct DropoutSource;  // engine/low_rank.h
 class Tape;
 class WeightGradientQueue;
 
-// One activation of a tape, as model code holds it. Copies share it; when the last one goes, the memory goes
-// too, unless the backward pass needs it.
+// Model code's handle to one activation of a tape. Copies share it. When the last copy is destroyed, the
+// memory is freed, unless the backward pass needs it.
 class Value {
  public:
   Value() = default;
@@ -54,12 +54,12 @@ class Value {
   int slot() const { return slot_; }
   const Shape& shape() const;
   DType dtype() const;
-  // The memory, valid while this Value lives. Only to be handed on to kernels and copies.
+  // The memory, valid while this Value lives. Use it only to pass it to kernels and copies.
   Tensor tensor() const;
 
  private:
   friend class Tape;
-  Value(Tape* tape, int slot);  // takes a share
+  Value(Tape* tape, int slot);  // shares ownership
   Tape* tape_ = nullptr;
   int slot_ = -1;
 };
@@ -67,34 +67,34 @@ class Value {
 class Tape {
  public:
   struct Settings {
-    bool train = true;  // false: nothing is recorded; Values free their memory as they go
+    bool train = true;  // false: nothing is recorded; memory is freed with its last Value
     int chunk = 0;      // which part of the model on this rank
     std::int64_t microbatch = 0;
     RecomputePolicy recompute = {};
     PrecisionRecipe precision = {};
-    WeightGradientQueue* weight_gradients = nullptr;  // needed when training
-    DataParallel* parallel = nullptr;                 // null: all parameters and gradients have their memory
-    bool adapters = true;                             // false: linear layers leave their adapters out
-    const std::atomic<bool>* stop = nullptr;  // set by anybody: no further operator begins (StopRequest)
+    WeightGradientQueue* weight_gradients = nullptr;  // required for training
+    DataParallel* parallel = nullptr;                 // null: all parameters and gradients are resident
+    bool adapters = true;                             // false: linear layers omit their adapters
+    const std::atomic<bool>* stop = nullptr;  // set by any thread: no further operator begins (StopRequest)
   };
 
   Tape(turbo::Context& context, Stash& stash) : context_(context), stash_(stash) {}
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
-  // A tape that an error left half-way is abandoned.
+  // Abandons the pass if an error interrupted it.
   ~Tape();
 
-  // Starts over with an empty tape. All Values must be gone and all weight gradients done.
+  // Starts again with an empty tape. All Values must be destroyed and all weight gradients done.
   void begin(const Settings& settings);
   void clear();
-  // Leaves a forward or backward pass half-way, after StopRequest: nothing of it is done later. Gradients are
-  // then worth nothing until a step begins anew (ParameterStore::begin_step). All Values must be gone.
+  // Abandons a forward or backward pass, after StopRequest: drops all its pending work. Gradients are invalid
+  // until the next step begins (DataParallel::begin_step). All Values must be destroyed.
   void abandon();
 
-  // An input whose memory comes from the stash; fill it through Value::tensor(). `differentiable`: a gradient
-  // is wanted.
+  // Makes an input with memory from the stash; fill it through Value::tensor(). `differentiable`: its
+  // gradient is needed.
   Value input(DType dtype, const Shape& shape, bool differentiable);
-  // The same with memory that is there already; it is only read.
+  // Makes an input from existing memory, which is only read.
   Value input(DType dtype, const Shape& shape, bool differentiable, Buffer data);
 
   // ---- for operators: records and runs one call
@@ -104,7 +104,7 @@ class Tape {
     bool differentiable = true;
   };
   struct NoAttributes {};
-  // A null input at the end stands for one that the call does without.
+  // A null input at the end means that the call has no such input.
   template <class Attributes = NoAttributes>
   std::array<Value, Entry::kMaxOutputs> record(const Operator& op, std::initializer_list<const Value*> inputs,
                                                Parameter* parameter, std::initializer_list<Output> outputs,
@@ -119,49 +119,49 @@ class Tape {
   void leave_block() { layer_ = -1; }
   const RecomputePolicy& recompute() const { return settings_.recompute; }
   const PrecisionRecipe& precision() const { return settings_.precision; }
-  // Whether outputs of an operator of this class that is called now are replayed in the backward pass.
+  // Whether the outputs of an operator of this class, called now, are replayed in the backward pass.
   bool drops(OperatorClass c) const {
     return settings_.train && (replay_ || settings_.recompute.drops(c, layer_));
   }
-  // Operators called while this is set are replayed in the backward pass, whatever the policy says; returns
-  // what it was before.
+  // Operators called while this is set are replayed in the backward pass, under any policy. Returns the
+  // previous setting.
   bool set_replay(bool replay) { return std::exchange(replay_, replay); }
-  // What adapters' dropout draws by; null: there is none (DropoutScope).
+  // The random source of adapters' dropout; null: no dropout (DropoutScope).
   const DropoutSource* dropout() const { return dropout_; }
   void set_dropout(const DropoutSource* source) { dropout_ = source; }
   bool training() const { return settings_.train; }
-  // The adapter of a linear layer on this tape; empty: it has none, or the tape leaves adapters out.
+  // The adapter of a linear layer on this tape; empty: no adapter, or the tape omits adapters.
   const LowRank& adapter_of(const Parameter& weight) const {
     static const LowRank kNone;
     return settings_.adapters ? weight.low_rank : kNone;
   }
-  // Parameters may have no values but while an operator runs that names them: no other may be read.
+  // Whether parameters are gathered: then a parameter has values only while an operator runs that names it,
+  // and no other may be read.
   bool gathers_parameters() const { return settings_.parallel != nullptr; }
 
   // ---- backward
-  // Seeds the gradient of an output of this chunk (a copy is taken on the stream).
+  // Sets the gradient of an output of this chunk (copied on the stream).
   void set_gradient(const Value& value, const Tensor& gradient);
-  // The same for the value in `slot`, which need not be held any more, without a copy. Empty: none. Where the
-  // value is not differentiable the gradient is dropped.
+  // Sets the gradient of the value in `slot` without a copy, even if no Value holds the slot any more. Empty:
+  // no gradient. Drops the gradient if the value is not differentiable.
   void set_gradient(int slot, Buffer gradient);
-  // Walks the tape back: input gradients now, weight gradients into the queue. Call once.
+  // Walks the tape backwards: runs input gradients now, and queues weight gradients. Call once.
   void backward();
   // The gradient of a differentiable input, valid after backward() until clear().
   Tensor gradient(const Value& value) const;
 
-  // The memory of a value, and of its gradient after backward(), for another tape or a transfer. It stays as
-  // long as the Buffer does.
+  // The memory of a value, and of its gradient after backward(), for another tape or a transfer. It lives as
+  // long as the Buffer.
   Buffer share(const Value& value) const { return slots_[value.slot_].data; }
   Buffer share_gradient(const Value& value) const { return slots_[value.slot_].gradient; }
-  // Whether no weight gradient of this tape waits in the queue.
+  // Whether the queue has no weight gradient of this tape.
   bool settled() const { return pending_weight_gradients_ == 0; }
 
   int chunk() const { return settings_.chunk; }
   std::int64_t microbatch() const { return settings_.microbatch; }
   turbo::Context& context() const { return context_; }
 
-  // Called after every forward of an operator whose outputs are settled, replays included: to look for the
-  // first NaN.
+  // Called after every forward of an operator whose outputs are final, replays included: finds the first NaN.
   using Observer = std::function<void(OperatorCall&)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }
 
@@ -175,11 +175,11 @@ class Tape {
     Shape shape;
     Buffer data, gradient;
     int producer = -1;  // entry, or -1 for an input
-    int handles = 0;    // Values alive
-    int uses = 0;       // backward computations that will still read it
+    int handles = 0;    // live Values
+    int uses = 0;       // pending backward computations that read it
     bool differentiable = false;
-    bool dropped = false;   // uses do not keep the memory before backward: it is replayed for them
-    bool external = false;  // an input: its memory stays until clear()
+    bool dropped = false;   // uses do not hold the memory before the backward pass, which replays it
+    bool external = false;  // an input: its memory lives until clear()
   };
 
   std::array<Value, Entry::kMaxOutputs> record_bytes(const Operator& op,
@@ -187,7 +187,7 @@ class Tape {
                                                      Parameter* parameter,
                                                      std::initializer_list<Output> outputs,
                                                      const void* attributes, std::size_t attribute_bytes);
-  // Throws StopRequest where a stop was asked for. Before each operator.
+  // Throws StopRequest if a stop was requested. Called before each operator.
   void stop_if_asked() const;
   void release_handle(int slot);
   void drop_if_idle(int slot);
@@ -202,7 +202,7 @@ class Tape {
   void replay(int entry);
   void release_outputs(const Entry& entry);
   void backward_entry(int entry);
-  // Runs the weight gradient of an entry and lets go of what it held.
+  // Runs the weight gradient of an entry and releases the values that it held.
   void run_weight_gradient(int entry);
 
   turbo::Context& context_;
@@ -211,7 +211,7 @@ class Tape {
   Observer observer_;
   std::vector<Slot> slots_;
   std::vector<Entry> entries_;
-  std::vector<int> free_slots_;  // recycled when nothing is recorded
+  std::vector<int> free_slots_;  // reused if nothing is recorded
   std::int64_t layer_ = -1;
   bool replay_ = false;
   const DropoutSource* dropout_ = nullptr;

@@ -1,14 +1,14 @@
-// Products of ranks that share layers, with the collectives that feed and follow them beside the products.
+// Products of tensor-parallel layers, overlapped with the collectives before and after them.
 //
 //   gathered_linear:  h [T/n, in] --gather--> [T, in] · partᵀ -> [T, out/n]
 //   scattered_linear: x [T, in/n] · partᵀ --scatter (sum)--> [T/n, out]
 //
-// A rank multiplies its own rows while the others' arrive, and what the others are to get before what is its
-// own. Where a GPU's library of collectives takes multiprocessors, the product beside one leaves it some
-// (comm/beside.h), so it is cut to about the collective's length, and the rest has them all. Where copy
-// engines do the work, products have all multiprocessors all the time, and rows are multiplied rank by rank
-// as they arrive. What is computed is the same as with gather_tokens(), linear() and scatter_tokens(); sums
-// over ranks are made in fp32 and rounded once.
+// A rank multiplies its own rows while the others' arrive, and computes the rows for other ranks before its
+// own. If a GPU's collectives library uses multiprocessors, the overlapped product leaves it some
+// (comm/beside.h). That product is cut to about the collective's duration, and the rest of the product uses
+// all multiprocessors. If copy engines make the transfers, products always use all multiprocessors, and rows
+// are multiplied rank by rank as they arrive. The results are those of gather_tokens(), linear() and
+// scatter_tokens(). Sums over ranks are made in fp32 and rounded once.
 //
 // Not thread-safe; one per rank. All ranks of the group make the same calls in the same order.
 #pragma once
@@ -27,16 +27,16 @@ namespace primus::engine {
 class TensorParallel {
  public:
   struct Options {
-    // The least that is worth parting: the whole of what is gathered or scattered. Below, products in pieces
-    // and waiting between streams cost more than they hide.
+    // Minimum size to overlap: all bytes that are gathered or scattered. Below it, split products and waits
+    // between streams cost more than they hide.
     std::int64_t least_bytes = std::int64_t{8} << 20;
-    // Of a product beside a collective, for each byte that a rank gets, and in whole tiles of rows: an
-    // H100's 570 TFLOP/s of the multiprocessors that are left against 210 GB/s.
+    // FLOPs of an overlapped product per byte that a rank receives: 570 TFLOP/s of an H100's remaining
+    // multiprocessors against 210 GB/s. Rows are rounded to multiples of rows_multiple, for complete tiles.
     double flops_per_byte = 2700;
     std::int64_t rows_multiple = 128;
     bool overlap = true;
 
-    // Of `rows` rows of a product, each of so many FLOPs, those that go beside a collective of `bytes`.
+    // Returns how many of a product's `rows` rows, with `flops_of_row` each, overlap a collective of `bytes`.
     std::int64_t rows_beside(std::int64_t rows, double flops_of_row, std::int64_t bytes) const;
   };
 
@@ -45,22 +45,22 @@ class TensorParallel {
 
   comm::Communicator& group() { return group_; }
   const Options& options() const { return options_; }
-  // Of what is gathered or scattered; false: never.
+  // Whether to overlap when this many bytes are gathered or scattered; false if overlap is off.
   bool worthwhile(std::int64_t bytes) const;
-  // Whether products beside a collective need not make room for it.
+  // Whether overlapped products need not leave multiprocessors for the collective.
   bool by_copy_engines() const { return group_.by_copy_engines(); }
 
-  // For the operators. Each begins once what is enqueued on the compute stream so far is over, and runs
-  // beside what comes after.
+  // The rest is for the operators. Each call begins after the work enqueued on the compute stream up to now,
+  // and overlaps the work enqueued later.
   //
-  // Copy engines bring the other ranks' rows only, which is all that a product needs whose own rows are at
-  // hand; complete() adds those.
+  // Copy engines bring only the other ranks' rows, which is enough for a product, because it reads its own
+  // rows where they are. complete() copies the own rows.
   void gather(const Tensor& own, const Tensor& all);
   void complete(const Tensor& own, const Tensor& all);
   void exchange(std::span<const comm::Transfer> transfers);
-  // The compute stream waits for all of them.
+  // Makes the compute stream wait for all of them.
   void wait();
-  // Or, after a gather by copy engines, for the rows of the rank `distance` behind this one, in a ring.
+  // After a gather by copy engines: waits only for the rows of rank (rank + distance) mod ranks of the group.
   void wait_for_rows(int distance);
 
  private:
@@ -69,14 +69,14 @@ class TensorParallel {
   Rank& rank_;
   comm::Communicator& group_;
   Options options_;
-  // A stream of its own: what is sharded over data ranks travels on the rank's, and must not hold this up.
+  // A separate stream: transfers of data-parallel shards use the rank's, and must not delay this one.
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> computed_, arrived_;
   std::vector<std::unique_ptr<Event>> rows_arrived_;  // by distance - 1
 };
 
-// linear(gather_tokens(x, group), weight), and scatter_tokens(linear(x, weight), group). `beside` null, or
-// not worthwhile: just these.
+// linear(gather_tokens(x, group), weight), and scatter_tokens(linear(x, weight), group). `beside` enables
+// overlap; with null, or below its minimum size, exactly these operators run.
 Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside);
 Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside);
 

@@ -1,9 +1,9 @@
 // When weight gradients run, and in which order they are summed.
 //
-// Floating-point sums depend on their order. Here the order is fixed, whatever schedule is run: contributions
-// to a parameter are summed by microbatch, and within one microbatch in backward order of the uses. Work that
-// comes before its turn is parked (its activations stay alive) and runs as soon as its turn comes. So any
-// legal schedule gives the same bits, and a schedule that keeps microbatches in order never parks anything.
+// Floating-point sums depend on their order. The order here is the same for every schedule: contributions to
+// a parameter are summed by microbatch, and within one microbatch in backward order of the uses. Work that
+// comes before its turn is parked (its activations stay allocated) and runs at its turn. So any legal
+// schedule gives the same bits, and a schedule that keeps microbatches in order never parks work.
 //
 // Not thread-safe; one per rank.
 #pragma once
@@ -28,27 +28,28 @@ class WeightGradientQueue {
   explicit WeightGradientQueue(Policy policy = Policy::kInline) : policy_(policy) {}
 
   Policy policy() const { return policy_; }
-  // Runs all weight gradients of a tape whose backward() is over, those out of turn excepted (they follow by
-  // themselves). With Policy::kInline there is nothing left for it to do.
+  // Runs all weight gradients of a tape after its backward(), except those out of turn, which run
+  // automatically later. Does nothing with Policy::kInline.
   void run(Tape& tape);
-  // Drops what waits for a tape that is abandoned, and the turns that only pass. Before any other microbatch
-  // a step must begin anew.
+  // Drops the pending work of an abandoned tape, including turns without work. A new step must begin before
+  // any other microbatch.
   void forget(const Tape& tape);
-  // Work that waits: for run(), or for its turn.
+  // Pending work: it waits for run(), or for its turn.
   std::size_t pending() const { return items_.size(); }
 
  private:
   friend class Tape;
   friend class OperatorCall;
   struct Item {
-    Tape* tape;  // null: nothing to compute, only the turn passes
+    Tape* tape;  // null: no work, the turn only passes
     int entry;
-    DataParallel* parallel;  // hears of every turn; may be null
+    DataParallel* parallel;  // told of every turn; may be null
     Parameter* parameter;
     std::int64_t turn;
     bool released;  // may run when its turn comes
   };
-  // An entry's input gradient is done. `nothing_to_do`: no weight gradient, or it was contributed already.
+  // Queues the weight gradient of an entry whose input gradient is done. `nothing_to_do`: it has none, or it
+  // was contributed already.
   void push(Tape& tape, int entry, bool nothing_to_do);
   bool in_turn_now(const Tape& tape, int entry) const;
   void drain();

@@ -1,5 +1,5 @@
-// Attention over a fused projection, with gradients, and over a cache, without; and what happens to queries
-// and keys before it.
+// Attention over a fused projection (with gradients) and over a cache (without), and the operators that
+// prepare queries and keys for it.
 #include "base/check.h"
 #include "engine/context_attention.h"
 #include "engine/fp32_weight_gradient.h"
@@ -88,11 +88,11 @@ void rotate(OperatorCall& op, const Tensor& x, const Tensor& y, bool inverse) {
                                    .inverse = inverse != a.shape.inverse});
 }
 
-// Inputs: x, positions. Its own input is gone when it ran in place, so the rotation reads what it writes.
+// Inputs: x, positions. In place, the input is overwritten, so the rotation reads its own output.
 void rope_forward(OperatorCall& op) { rotate(op, op.in_or_out(0), op.out(0), false); }
 
 void rope_backward_input(OperatorCall& op) {
-  // In place on the gradient of the output, which nobody else needs, and then passed on.
+  // Rotates the output's gradient in place, since there is no other reader, and passes it on.
   rotate(op, op.d_out(0), op.complete_d_out(0), true);
   op.pass_d_in(0, 0);
 }
@@ -117,7 +117,7 @@ void scale_rows(OperatorCall& op, const Tensor& x, const Tensor& y) {
                                             .first = a.first});
 }
 
-// Inputs: x, positions. In place like rope.
+// Inputs: x, positions. Runs in place, like rope.
 void scale_forward(OperatorCall& op) { scale_rows(op, op.in_or_out(0), op.out(0)); }
 
 void scale_backward_input(OperatorCall& op) {
@@ -184,7 +184,7 @@ void attention_backward_input(OperatorCall& op) {
   add_previous(op, {d_qkv, previous});
 }
 
-// The parameter is the sinks; the log-sum-exp and the output hold all that their gradient needs.
+// The parameter is the sinks. Their gradient needs only the log-sum-exp and the output.
 void attention_backward_weight(OperatorCall& op) {
   const auto a = op.attributes<AttentionAttributes>();
   write_fp32_weight_gradient(op, [&](const Tensor& d_sinks, bool accumulate) {
@@ -211,7 +211,7 @@ constexpr Operator kAttention{.name = "attention",
 struct CachedAttentionAttributes {
   turbo::PagedSequences sequences;
   std::int64_t heads, kv_heads, head_dim, value_dim, window, chunk;
-  std::int64_t rows;  // of the pages of all sequences
+  std::int64_t rows;  // in the pages of all sequences
   float scale, score_cap;
   void* k;
   void* v;
@@ -261,7 +261,7 @@ constexpr Operator kCachedAttention{.name = "cached_attention",
 
 }  // namespace
 
-// --- what model code calls
+// --- functions for model code
 
 Value head_norm(const Value& x, Parameter* weight, const turbo::HeadNormShape& shape, double epsilon) {
   const Shape statistics{x.shape()[0], shape.normed()};

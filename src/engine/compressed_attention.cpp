@@ -42,7 +42,7 @@ void pooling_forward(OperatorCall& op) {
 
 void pooling_backward(OperatorCall& op) {
   const auto d_x = op.fresh_d_in(0);
-  // Of gates that are frozen nobody wants it.
+  // The bias needs no gradient if the gates are frozen.
   const bool of_bias = op.needs_d_in(1);
   const ScratchTensor unwanted(op.context().scratch, DType::kF32, op.in_shape(1));
   const OperatorCall::Target d_bias =
@@ -106,16 +106,16 @@ constexpr Operator kStack{.name = "stack_rows",
                           .forward = stack_forward,
                           .backward_input = stack_backward};
 
-// --- what a query sees
+// --- window_and_pooled
 
 struct WindowAttributes {
   std::int64_t batch, sequence, window, ratio;
   bool chosen;
-  void* given;  // [tokens, given_cols]; given_cols 0: nothing is
+  void* given;  // [tokens, given_cols]; given_cols 0: none
   std::int64_t given_cols;
 };
 
-// Inputs: positions, of which only the tape is wanted, and the chosen rows where there are some.
+// Inputs: positions, only to get the tape, and the chosen rows if there are any.
 void window_forward(OperatorCall& op) {
   const auto a = op.attributes<WindowAttributes>();
   const Tensor given(a.given, DType::kI32, {a.batch * a.sequence, a.given_cols});
@@ -138,7 +138,7 @@ struct GroupAttributes {
   std::int64_t groups;
 };
 
-// One group after the other, its columns side by side for the product.
+// Runs groups one after the other, with each group's columns made contiguous for the product.
 template <class Product>
 void for_each_group(OperatorCall& op, Product product) {
   const std::int64_t groups = op.attributes<GroupAttributes>().groups;

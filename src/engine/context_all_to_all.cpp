@@ -1,4 +1,4 @@
-// Attention by heads: every context rank gets all tokens of some of them, and gives the results back.
+// Attention by heads: every context rank gets all tokens of some heads, and sends the results back.
 #include <array>
 #include <optional>
 
@@ -13,7 +13,7 @@ namespace {
 using turbo::launch;
 
 struct Attributes {
-  turbo::AttentionShape shape;  // of this rank's heads over whole sequences
+  turbo::AttentionShape shape;  // of this rank's heads over complete sequences
   ContextParallel* context;
   bool documents, statistics;
 };
@@ -30,14 +30,15 @@ class Call : public HeadExchange {
   int rank() const { return a_.context->rank(); }
   Arena& scratch() const { return op_.context().scratch; }
 
-  // Of a row of the fused projection of all heads: queries, keys and values.
+  // Columns in a row of the fused projection of all heads: queries, keys and values.
   std::array<Columns, 3> qkv_columns() const {
     const std::int64_t ranks = a_.context->ranks(), k = columns_.k, v = columns_.v;
     return {{{0, k}, {ranks * k, v - k}, {ranks * v, columns_.width - v}}};
   }
   std::array<Columns, 1> out_columns() const { return {{{0, out_width()}}}; }
 
-  // Output 1: what this rank's heads make of all tokens, and in training, behind that, their projection.
+  // Output 1: the attention output of this rank's heads for all tokens, followed in training by their
+  // projection.
   Tensor out_of_heads() const { return {op_.out(1).data, op_.out(1).dtype, {all_tokens(), out_width()}}; }
   Tensor qkv_of_heads() const {
     const Tensor behind = op_.out(1).from(all_tokens() * out_width());
@@ -55,14 +56,14 @@ class Call : public HeadExchange {
   FusedColumns columns_;
 };
 
-// This rank's part of one number for each head.
+// Returns this rank's part of a tensor with one number per head.
 Tensor own_heads(const Call& call, const Tensor& of_heads) {
   const std::int64_t heads = call.shape().heads;
   return of_heads.slice(call.rank() * heads, (call.rank() + 1) * heads);
 }
 
-// Inputs: qkv, first keys. Outputs: out of this rank's tokens; out and qkv of its heads; their log-sum-exp.
-// The backward pass needs their qkv, which is as large as the input, instead of that.
+// Inputs: qkv, first keys. Outputs: this rank's tokens' out; its heads' out and qkv; their log-sum-exp. The
+// backward pass needs the heads' qkv, which is as large as the input, instead of the input.
 void forward(OperatorCall& op) {
   const Call call(op);
   const Tensor own = op.in(0);
@@ -122,7 +123,7 @@ void backward_input(OperatorCall& op) {
   add_previous(op, {d_own, previous});
 }
 
-// The parameter is the sinks; other ranks have the other heads'.
+// The parameter is the sinks; other ranks have those of the other heads.
 void backward_weight(OperatorCall& op) {
   const Call call(op);
   write_fp32_weight_gradient(op, [&](const Tensor& d_sinks, bool accumulate) {

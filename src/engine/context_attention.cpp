@@ -76,19 +76,19 @@ void copy(turbo::Context& context, const Tensor& from, const Tensor& to) {
   if (!context.measuring()) context.stream.copy_on_device(to.data, from.data, to.bytes());
 }
 
-// One call of a kernel: queries of this rank and keys of some rank, both of one sequence. Pieces are slices,
-// numbered in the order of a rank's rows; two neighbours may go together.
+// One kernel call: queries of this rank and keys of some rank, both from one sequence. Pieces are slices,
+// numbered in the order of a rank's rows; two neighbours may be processed together.
 struct Block {
   std::int64_t q, q_pieces, k, k_pieces;
-  bool own_keys;  // every query's own key is among them: the part that sinks belong to
+  bool own_keys;  // contains every query's own key: the block that the sinks belong to
   turbo::AttentionShape shape;
 };
 
-// Which pieces have been written: the first block assigns, the others add.
+// Which pieces have been written: the first block assigns, later blocks accumulate.
 class Written {
  public:
   explicit Written(std::int64_t pieces) : pieces_(static_cast<std::size_t>(pieces)) {}
-  // Of neighbours that are written together.
+  // Neighbouring pieces must be written together.
   bool has(std::int64_t first, std::int64_t count) const {
     const auto written = std::count(pieces_.begin() + first, pieces_.begin() + first + count, true);
     PRIMUS_CHECK("context_attention", written == 0 || written == count);
@@ -102,7 +102,7 @@ class Written {
   std::vector<bool> pieces_;
 };
 
-// A call of the operator. Every sequence has two pieces of queries here, and two of keys on every rank.
+// A call of the operator. This rank has two pieces of queries of every sequence, and every rank two of keys.
 class Call {
  public:
   explicit Call(OperatorCall& op)
@@ -122,14 +122,15 @@ class Call {
   ContextParallel& context() const { return *a_.context; }
   const Attributes& attributes() const { return a_; }
 
-  // Columns [first, first + width of `to`) of rows of the fused projection, to rows of their own, and back.
+  // copy_out: columns [first, first + width of `to`) of a fused projection to a dense matrix. copy_in: the
+  // reverse.
   void copy_out(const Tensor& fused, std::int64_t first, const Tensor& to) const {
     copy_rows(fused.from(first), to, tokens(), to.cols(), columns_.width, to.cols());
   }
   void copy_in(const Tensor& from, const Tensor& fused, std::int64_t first) const {
     copy_rows(from, fused.from(first), tokens(), from.cols(), from.cols(), columns_.width);
   }
-  // Adds rows to those of a fused projection, whose first column that is.
+  // Adds rows to columns of a fused projection, beginning at column `first`.
   void add_in(const Tensor& from, const Tensor& first) const {
     auto add = turbo::CopyRows::strided(from, first, from.rows(), from.cols(), from.cols(), columns_.width);
     add.add = true;
@@ -141,8 +142,8 @@ class Call {
     return of_tokens.slice(first_row(piece), first_row(piece + count));
   }
 
-  // Statistics are [heads, tokens] of each sequence. Kernels want those of a block densely: one piece of two
-  // goes through `apart`.
+  // Statistics are [heads, tokens] per sequence. Kernels read those of a block densely, so one piece of two
+  // is copied through `apart`.
   Tensor dense_lse(const Tensor& all, const Block& block, const Tensor& apart) const {
     return block.q_pieces == 2 ? lse_place(all, block) : apart;
   }
@@ -157,20 +158,20 @@ class Call {
   Shape lse_shape() const { return {sequences() * heads(), 2 * slice_tokens_}; }
   Shape piece_lse_shape() const { return {heads(), slice_tokens_}; }
 
-  // Nothing but causality hides keys. Then the rows of a rank, which are in the order of the sequence, are to
-  // each other as those of a short sequence, and those of another rank are visible or not by whole slices.
+  // Whether only causality hides keys. Then a rank's rows, which are in sequence order, see each other as in
+  // a short sequence, and another rank's keys are visible or hidden in complete slices.
   bool only_causal() const {
     const std::int64_t whole = 2 * slice_tokens_ * a_.context->ranks();
     return !a_.documents && (a_.shape.window == 0 || a_.shape.window >= whole) &&
            (a_.shape.chunk == 0 || a_.shape.chunk >= whole);
   }
-  // A query takes part in no more blocks.
+  // Whether a query appears in at most two blocks.
   bool two_parts_at_most() const { return only_causal() && a_.context->ranks() <= 2; }
-  // What many parts add up to keeps all digits. The sum of two is rounded once in either case.
+  // Sums of many parts are made in fp32. A sum of two parts is rounded once in any type.
   bool sums_in_place(DType dtype) const { return dtype == DType::kF32 || two_parts_at_most(); }
 
-  // Calls visit(block) for blocks that hold every visible pair of a query of this rank and a key of rank
-  // `from`, once. Keys come in the order of the sequence.
+  // Calls visit(block) for blocks that together cover every visible pair of this rank's queries and rank
+  // `from`'s keys exactly once. Keys come in sequence order.
   template <class Visit>
   void for_each_block(int from, Visit visit) const {
     for (std::int64_t sequence = 0; sequence < sequences(); ++sequence) {
@@ -182,7 +183,7 @@ class Call {
     }
   }
 
-  // Calls attend(rank, its keys and values [tokens, ...]) once for each rank, this one first.
+  // Calls attend(rank, its keys and values [tokens, ...]) once per rank, this one first.
   template <class Attend>
   void ring(const Tensor& own, Attend attend) const {
     const ScratchTensor buffers[] = {{op_.context().scratch, own.dtype, own.shape},
@@ -237,11 +238,12 @@ class Call {
     return b;
   }
 
-  // All that a sequence's queries see of a rank's keys. `first`: the sequence's first piece.
+  // The block of all visible pairs of a sequence's queries and a rank's keys. `first`: the sequence's first
+  // piece.
   Block causal_block(int from, std::int64_t first) const {
     const int rank = a_.context->rank();
-    // Of a rank before this one, the first slice comes before both of ours, and the last one behind them;
-    // of a rank after it, both slices lie between ours.
+    // The first slice of an earlier rank precedes both of ours, and its last slice follows them. Both slices
+    // of a later rank lie between ours.
     Block b = from == rank  ? block(first, 2, first, 2)
               : from < rank ? block(first, 2, first, 1)
                             : block(first + 1, 1, first, 2);
@@ -335,8 +337,8 @@ void forward(OperatorCall& op) {
   if (!in_place) launch(op.context(), turbo::Cast{.x = sum, .out = op.out(0)});
 }
 
-// Gradients of a call's inputs. Those of this rank's own keys are written where the sum is made, and what
-// other parts say is added there.
+// Gradients of a call's inputs. Gradients of this rank's own keys are written into the sum, and other ranks'
+// parts are added to it.
 class Gradients {
  public:
   Gradients(const OperatorCall& op, const Call& call, const Tensor& d_qkv)
@@ -344,19 +346,19 @@ class Gradients {
     Arena& scratch = op.context().scratch;
     if (!in_place_) wide_.emplace(scratch, DType::kF32, d_qkv.shape);
     sum_ = wide_ ? wide_->get() : d_qkv;
-    // Two ranks' parts of the queries' gradients are added while those of keys and values travel.
+    // Both ranks' parts of the queries' gradients are added while those of keys and values are in flight.
     if (call.two_parts_at_most()) d_q_.emplace(scratch, sum_.dtype, Shape{call.tokens(), call.q_width()});
   }
 
   DType dtype() const { return sum_.dtype; }
 
-  // By this rank's keys; the gradients of those go to `d_kv` or, if it is absent, into the sum.
+  // Part from this rank's keys, whose gradients go to `d_kv` or, if it is absent, into the sum.
   void of_own(const Tensor& kv, const Tensor& d_kv = {}) {
     const Rows queries{sum_, call_.width()};
     attend(call_.context().rank(), kv, queries, false,
            d_kv.absent() ? Rows{sum_.from(call_.q_width()), call_.width()} : Rows{d_kv, call_.kv_width()});
   }
-  // By those of another rank, after its own; add_queries() follows.
+  // Part from another rank's keys, after of_own(); add_queries() follows.
   void of_other(int from, const Tensor& kv, const Tensor& d_kv) {
     const Rows keys{d_kv, call_.kv_width()};
     if (d_q_) {
@@ -385,14 +387,14 @@ class Gradients {
   }
 
  private:
-  // Rows of tokens: the first one, and from one to the next.
+  // Rows of tokens: the first row, and the distance between rows.
   struct Rows {
     Tensor first;
     std::int64_t stride;
     Tensor at(std::int64_t row) const { return first.from(row * stride); }
   };
 
-  // Returns which pieces of the queries had keys there, and notes which of the keys had queries.
+  // Returns which pieces of the queries had visible keys, and marks the keys that had queries.
   Written attend(int from, const Tensor& kv, const Rows& d_q, bool add_d_q, const Rows& d_kv) {
     const ScratchTensor piece_lse(op_.context().scratch, DType::kF32, call_.piece_lse_shape());
     Written queries(call_.pieces());
@@ -438,8 +440,8 @@ class Gradients {
   Written written_{0}, attended_{0};
 };
 
-// Gradients of keys and values that many parts add up to travel in fp32; those of two ranks travel once, as
-// they are, and are added at home.
+// Gradients of keys and values that are sums of many parts are sent in fp32. With two ranks they are sent
+// once, in their own type, and added on the owner.
 void backward_input(OperatorCall& op) {
   const Call call(op);
   turbo::Context& context = op.context();
@@ -451,8 +453,8 @@ void backward_input(OperatorCall& op) {
   call.copy_out(qkv, call.q_width(), own.get());
   Gradients gradients(op, call, d_qkv);
   if (group.exchange() == ContextParallel::Exchange::kRing) {
-    // The gradients of a rank's keys and values follow them round the ring, one step behind, from the first
-    // rank that is not their own, and end at home.
+    // The gradients of a rank's keys and values follow them around the ring, one step later. They start at
+    // the first rank after the owner, and end at the owner.
     const ScratchTensor part(scratch, gradients.dtype(), call.kv_shape());
     const ScratchTensor arriving(scratch, gradients.dtype(), call.kv_shape());
     std::optional<ScratchTensor> sum;

@@ -57,7 +57,7 @@ void DataParallel::use(const Parameter& parameter) {
   }
   wait_for_values(unit);
 
-  // What this pass did the last time tells what comes next.
+  // The previous run of this pass predicts the next unit.
   std::vector<int>& units = program_->units;
   std::size_t& position = program_->position;
   if (position == units.size() || units[position] != unit.number) {
@@ -73,8 +73,8 @@ void DataParallel::use(const Parameter& parameter) {
   prefetched_ = &next;
 }
 
-// The memory's earlier users are on the compute stream, so the communication stream follows it: what is
-// enqueued there from now on runs beside the gather.
+// Earlier users of this memory are on the compute stream, so the communication stream waits for it. Work
+// enqueued on the compute stream from now on overlaps the gather.
 void DataParallel::gather(ParameterUnit& unit) {
   Traffic& traffic = traffic_of(unit);
   if (unit.sharding == Sharding::kParameters) {
@@ -149,7 +149,7 @@ void DataParallel::before_gradient(const Parameter& parameter) {
   traffic.gradient = rank_.stash().allocate(unit.elements * size_of(unit.gradient_dtype));
   unit.set_gradient(traffic.gradient.view(unit.gradient_dtype, {unit.elements}));
   if (rank_.measuring()) return;
-  // Nobody writes what lies between parameters and behind the last one.
+  // Zeroes the padding between parameters and after the last one, which no kernel writes.
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const std::int64_t begin = unit.parameters[i]->offset + unit.parameters[i]->shape.elements();
     const std::int64_t end = i + 1 < unit.parameters.size() ? unit.parameters[i + 1]->offset : unit.elements;
@@ -186,7 +186,7 @@ DType DataParallel::sent_dtype(const ParameterUnit& unit) const {
 }
 
 void DataParallel::reduce(ParameterUnit& unit) {
-  // Two reductions at most hold memory: one on its way, and one that waits for it.
+  // At most two reductions hold memory: one in flight, and one that waits for it.
   while (reducing_.size() > 1) join_oldest_reduction();
   complete_gradient(unit);
   Traffic& traffic = traffic_of(unit);
@@ -270,7 +270,7 @@ void DataParallel::sum(const Tensor& tensor) {
 
 void DataParallel::sum_over_data(const Tensor& tensor) {
   if (mesh_.data_ranks() == 1) return;
-  // The group has the ranks of each sequence, too: one of them speaks for all.
+  // The group includes the ranks of each sequence: only one of them contributes.
   if (mesh_.place().context != 0 && !rank_.measuring())
     rank_.compute().fill_zero(tensor.data, tensor.bytes());
   all_reduce(*mesh_.reduction(ReduceGroup::kData).all, tensor, comm::Reduction::kSum);

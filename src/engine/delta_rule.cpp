@@ -12,15 +12,15 @@ namespace {
 using turbo::launch;
 
 struct Attributes {
-  turbo::DeltaRuleShape shape;  // of what this rank computes
-  ContextParallel* context;     // null: all tokens are here
+  turbo::DeltaRuleShape shape;  // of this rank's computation
+  ContextParallel* context;     // null: this rank has all tokens
   bool documents;
 };
 
 // Inputs: qkv, g, beta, first keys.
 Tensor first_key(const OperatorCall& op, const Attributes& a) { return a.documents ? op.in(3) : Tensor(); }
 
-// The inputs of this rank's heads, of all tokens.
+// Inputs of this rank's heads, for all tokens.
 class OfHeads {
  public:
   OfHeads(OperatorCall& op, const Attributes& a)
@@ -48,7 +48,7 @@ class OfHeads {
     const std::int64_t keys = s_.k_column();
     return {{{0, keys}, {ranks_ * keys, keys}, {2 * ranks_ * keys, s_.out_width()}}};
   }
-  // Of rows in which a head has the same number of columns everywhere.
+  // For rows in which every head has the same number of columns.
   static std::array<HeadExchange::Columns, 1> columns(std::int64_t of_rank) { return {{{0, of_rank}}}; }
 
  private:
@@ -104,7 +104,7 @@ void run_backward(OperatorCall& op, const turbo::DeltaRuleShape& shape, const Te
                                                 .workspace = {}});
 }
 
-// Where the kernel puts the gradient of an input, which may be wanted by nobody.
+// Memory for the gradient of an input, even if the gradient is not needed.
 class Target {
  public:
   Target(OperatorCall& op, int input) : op_(op) {
@@ -154,9 +154,9 @@ constexpr Operator kDeltaRule{.name = "delta_rule",
                               .backward_input = backward_input,
                               .for_input = {.inputs = bit(0) | bit(1) | bit(2) | bit(3)}};
 
-// --- the same over a cache
+// --- with a cache
 
-// The call runs at once, while what these name is alive.
+// The call runs at once, while the objects that these point to exist.
 struct CachedAttributes {
   turbo::DeltaRuleShape shape;
   const KvCacheLayer* layer;

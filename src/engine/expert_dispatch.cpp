@@ -19,7 +19,7 @@ using turbo::launch;
 struct RowAttributes {
   ExpertParallel* parallel;
   std::int64_t tokens, top_k;
-  std::int64_t most;  // 0: by all-gather
+  std::int64_t most;  // 0: all-gather
   bool beside;
 
   bool all_to_all() const { return most > 0; }
@@ -28,7 +28,7 @@ struct RowAttributes {
   DispatchPlan plan(const Tensor& of) const { return {of, static_cast<int>(ranks()), tokens, top_k, most}; }
 };
 
-// One call of an operator that sends rows or waits for them. Its inputs are rows and, by all-to-all, the
+// One call of an operator that sends rows or waits for them. Its inputs are the rows and, for all-to-all, the
 // plan.
 class Call {
  public:
@@ -48,7 +48,7 @@ class Call {
   Buffer token_buffer(const Tensor& like) const { return buffer(a_.tokens, like); }
   Buffer row_buffer(const Tensor& like) const { return buffer(a_.rows(), like); }
 
-  // Each starts a collective; `held` stays until finish().
+  // Each of these starts a collective; `held` lives until finish().
   void gather(const Tensor& own, const Tensor& all, Buffer held) const {
     start([&](Communicator& group, Stream& stream) { group.all_gather(stream, own, all); }, std::move(held));
   }
@@ -57,7 +57,7 @@ class Call {
               Stream& stream) { group.reduce_scatter(stream, all, own, comm::Reduction::kSum); },
           std::move(held));
   }
-  // x's rows, laid out in `packed`, to the ranks that have experts of them.
+  // Packs x's rows into `packed`, and sends them to the ranks that have experts for them.
   void send(const Tensor& x, const Tensor& packed, const Tensor& out, Buffer held) const {
     const DispatchPlan p = plan();
     launch(op_.context(),
@@ -66,7 +66,7 @@ class Call {
               Stream& stream) { group.all_to_all_rows(stream, packed, p.sends, out, p.receives); },
           std::move(held));
   }
-  // Rows back to the ranks that they came from.
+  // Sends rows back to the ranks that they came from.
   void send_back(const Tensor& rows, const Tensor& returned, Buffer held) const {
     const DispatchPlan p = plan();
     start([&](Communicator& group,
@@ -75,7 +75,7 @@ class Call {
   }
   Buffer finish() const { return a_.parallel->finish(); }
 
-  // What has come back, added up for each token, and to `previous`.
+  // Sums the returned rows of each token, and adds `previous`.
   void sum(const Tensor& returned, const Tensor& previous, const Tensor& out) const {
     launch(op_.context(),
            turbo::CombineRows{
@@ -99,7 +99,7 @@ void begin_dispatch_forward(OperatorCall& op) {
   call.send(x, call.of_rows(packed, x), rows, packed);
 }
 
-// What came in has arrived, and is handed on where it is.
+// The rows have arrived; they are passed on without a copy.
 void finish_forward(OperatorCall& op) {
   PRIMUS_CHECK("expert dispatch", op.in_or_out(0).data == op.out(0).data);
   Call(op).finish();
@@ -108,7 +108,7 @@ void finish_forward(OperatorCall& op) {
 void end_dispatch_backward(OperatorCall& op) {
   const Call call(op);
   const Tensor d_rows = op.d_out(0);
-  op.pass_d_in(0, 0);  // holds it while it travels
+  op.pass_d_in(0, 0);  // holds the memory while it is in flight
   if (call.all_to_all()) {
     const Buffer returned = call.row_buffer(d_rows);
     call.send_back(d_rows, call.of_rows(returned, d_rows), returned);
@@ -143,7 +143,7 @@ void end_return_backward(OperatorCall& op) {
   const Tensor d_y = op.d_out(0);
   const Buffer d_rows = call.row_buffer(d_y);
   if (call.all_to_all()) {
-    // Of what has come back, each row has the gradient of its token: just what is sent.
+    // The gradient of each returned row is that of its token, which is exactly what is sent.
     const Tensor packed = op.fresh_d_in(0).out;
     call.send(d_y, packed, call.of_rows(d_rows, d_y), d_rows);
   } else {
@@ -189,13 +189,13 @@ constexpr Operator kEndReturnSum{.name = "end_return",
 struct DispatchAttributes {
   RowAttributes rows;
   SharedExperts experts;
-  std::int64_t all;  // experts that choices are of
+  std::int64_t all;  // number of all experts
   bool dropping;
 
   Tensor own(const Tensor& of_microbatch) const { return own_tokens(of_microbatch, experts.tokens); }
 };
 
-// Inputs: weights, experts, plan. Outputs: weights and plan of the rows that come in, and the DispatchPlan.
+// Inputs: weights, experts, plan. Outputs: weights and plan of the incoming rows, and the DispatchPlan.
 void plan_dispatch_forward(OperatorCall& op) {
   const auto a = op.attributes<DispatchAttributes>();
   Communicator& group = a.rows.parallel->group();
@@ -245,7 +245,7 @@ void plan_dispatch_backward(OperatorCall& op) {
   launch(op.context(),
          turbo::CombineRows{
              .x = op.d_out(0), .rows = plan.places, .weights = {}, .previous = {}, .out = of_all.get()});
-  // What other ranks' tokens of the microbatch weigh is theirs to find out.
+  // This rank computes only its own tokens' gradient; the other ranks compute theirs.
   launch(op.context(), turbo::Fill{.out = d_weights, .value = 0});
   group.reduce_scatter(op.context().stream, of_all.get(), a.own(d_weights), comm::Reduction::kSum);
   add_previous(op, {d_weights, previous});
@@ -268,8 +268,8 @@ Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::in
   const std::int64_t of_microbatch = r.weights.shape()[0], top_k = r.weights.shape()[1];
   const std::int64_t tokens = dispatch.tokens, ranks = dispatch.ranks;
   PRIMUS_CHECK("plan_dispatch", ranks * experts.count % r.expert_count == 0);
-  // A token goes to a rank once. A rank's tokens are of one microbatch, of which an expert takes no more than
-  // its capacity.
+  // A token goes to a rank once. A rank's tokens belong to one microbatch, and an expert accepts at most its
+  // capacity of these.
   const std::int64_t most = capacity > 0 ? std::min(tokens, experts.count * capacity) : tokens;
   const std::int64_t chosen = experts.most_rows(ranks * tokens, of_microbatch, top_k, capacity);
   const RowAttributes rows{dispatch.parallel, tokens, top_k, most, dispatch.beside};

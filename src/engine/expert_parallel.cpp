@@ -48,7 +48,7 @@ void ExpertParallel::abandon() noexcept {
     try {
       finish();
     } catch (const std::exception&) {
-      // What was on its way has failed, too. The step's own error is on its way to the caller.
+      // The transfer in flight has failed, too. The caller already gets the step's own error.
     }
   }
   spare_processors();

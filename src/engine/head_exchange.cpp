@@ -15,7 +15,8 @@ void copy(turbo::Context& context, const Tensor& from, const Tensor& to, std::in
   launch(context, turbo::CopyRows::strided(from, to, rows, cols, from_stride, to_stride));
 }
 
-// visit(first column of a row of all heads, first column of one of the rank's heads, how many).
+// Calls visit(first column in a row of all heads, first column in a row of the rank's heads, number of
+// columns).
 template <class Visit>
 void for_each_column(int rank, HeadExchange::AllColumns columns, Visit visit) {
   std::int64_t of_row = 0;
@@ -64,7 +65,7 @@ void HeadExchange::to_heads(const Tensor& own, const Tensor& all, AllColumns col
     });
   });
   group_.exchange(transfers);
-  // What stays here goes to its place meanwhile.
+  // Meanwhile, copies this rank's own part.
   for_each_piece([&](std::int64_t sequence, int half) {
     const Tensor from = piece(own, sequence, half), to = place(all, group_.rank(), sequence, half);
     for_each_column(

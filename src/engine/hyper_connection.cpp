@@ -16,7 +16,7 @@ struct Attributes {
   turbo::HyperShape shape;
 };
 
-// Inputs: x, products, base, scale. Outputs: y, rstd and, with iterations, what mixes.
+// Inputs: x, products, base, scale. Outputs: y, rstd and, with iterations, the mixing weights.
 void read_forward(OperatorCall& op) {
   const auto a = op.attributes<Attributes>();
   launch(op.context(), turbo::HyperRead{.shape = a.shape,
@@ -76,7 +76,7 @@ void write_forward(OperatorCall& op) {
                                          .z = op.out(0)});
 }
 
-// Where a gradient goes, or memory for one that nobody wants (of what is frozen).
+// Memory for a gradient, or scratch memory if the input is frozen and needs none.
 struct Gradient {
   Gradient(OperatorCall& op, int i) : wanted(op.needs_d_in(i)) {
     if (wanted) {

@@ -1,4 +1,4 @@
-// Multi-head latent attention: the rows that ordinary attention reads, and attention over cached latents.
+// Multi-head latent attention: builds rows for ordinary attention, and attends to cached latents.
 #include "base/check.h"
 #include "engine/operators.h"
 #include "tensor/scratch_tensor.h"
@@ -42,7 +42,7 @@ constexpr Operator kLatentQkv{.name = "latent_qkv",
 struct CachedLatentAttributes {
   turbo::PagedSequences sequences;
   LatentShape latent;
-  std::int64_t rows;  // of the pages of all sequences
+  std::int64_t rows;  // in the pages of all sequences
   float scale;
   void* cache;
 };
@@ -66,7 +66,8 @@ void cached_latent_attention_forward(OperatorCall& op) {
   append(op.in(1), 0);
   append(op.in(2), shape.rank);
 
-  // Every head's queries meet the same keys, the latents, whose leading part is the values as well.
+  // The queries of all heads share the same keys, the latents. The first columns of the latents are also the
+  // values.
   Arena& scratch = op.context().scratch;
   const ScratchTensor queries(scratch, q.dtype, {tokens, shape.heads * width});
   const ScratchTensor mixed(scratch, q.dtype, {tokens, shape.heads * shape.rank});

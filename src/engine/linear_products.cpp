@@ -19,7 +19,7 @@ using turbo::launch;
 
 namespace {
 
-// How the gradient of an output is rounded to fp4. The two products with it draw apart.
+// How the gradient of an output is rounded to fp4. The two products that read it draw independent numbers.
 turbo::Mxfp4Random random_of(OperatorCall& op, GemmRole role) {
   if (role == GemmRole::kForward || !op.precision().at_random) return {};
   const Parameter& weight = op.parameter();
@@ -43,7 +43,7 @@ turbo::Mxfp4Random random_of(OperatorCall& op, GemmRole role) {
   return random;
 }
 
-// In the types that the recipe has for this product.
+// Multiplies in the precision that the recipe sets for this product.
 void multiply(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& b, const Tensor& c,
               bool accumulate) {
   const int spared = op.context().spared;

@@ -1,17 +1,17 @@
-// The LM head fused with its loss. See operators.h for the contract; here is why it runs when it does.
+// The LM head fused with its loss. operators.h has the contract; this explains when it runs.
 //
-// Logits are the largest tensor of a small model, so a slice of them lives only between two products. The
+// Logits are the largest tensor of a small model, so a slice of them exists only between two products. The
 // input gradient, the weight gradient and the loss all need the same slice of logits: computing them together
-// costs three products instead of five. That is possible as soon as the gradient of the loss is known, which
-// it is from the start (the weights carry the normalisation), so the forward pass of training has nothing to
-// do, and everything happens where the backward pass begins. A deferred weight gradient computes the slice a
-// second time: the same bits.
+// costs three products instead of five. That requires the gradient of the loss, which is known from the start
+// (the weights include the normalisation). So the forward pass of training does nothing, and all work happens
+// when the backward pass begins. A deferred weight gradient computes the slice a second time, with the same
+// bits.
 //
-// On a GPU the fp32 logits are there for a part of a slice at a time, because the two products behind them
-// read the bf16 gradient alone.
+// On a GPU the fp32 logits exist for only a part of a slice at a time, because the two following products
+// read only the bf16 gradient.
 //
-// Where ranks share the vocabulary, each makes the logits of its rows. What a slice's columns come to are
-// three numbers for each token (turbo::CrossEntropyPart), which all ranks gather.
+// If ranks share the vocabulary, each computes the logits of its rows. A slice is reduced to three numbers
+// per token (turbo::CrossEntropyPart), which all ranks gather.
 #include <algorithm>
 
 #include "engine/parallel_operators.h"
@@ -37,7 +37,7 @@ struct Slice {
   Tensor rows(const Tensor& t) const { return t.slice(begin, end); }
 };
 
-// The cross-entropy of a slice: loss, and d_logits where they are wanted.
+// Computes the cross-entropy of a slice: the loss, and d_logits if needed.
 void cross_entropy(OperatorCall& op, const Slice& slice, const Tensor& logits, const Tensor& d_logits) {
   const auto [shared, cap] = op.attributes<LossAttributes>();
   const Tensor labels = slice.rows(op.in(1)), weights = slice.rows(op.in(2)), loss = slice.rows(op.out(0));
@@ -69,18 +69,17 @@ void cross_entropy(OperatorCall& op, const Slice& slice, const Tensor& logits, c
                                                   .cap = cap});
 }
 
-// Tokens per slice: the same on all ranks that share the vocabulary, by the largest part.
+// Tokens per slice, equal on all ranks that share the vocabulary: computed from the largest part.
 std::int64_t slice_tokens_of(const OperatorCall& op, std::int64_t tokens, std::int64_t vocab) {
   const SharedVocabulary shared = op.attributes<LossAttributes>().vocabulary;
   if (shared.group) vocab = (shared.size + shared.group->size() - 1) / shared.group->size() + 64;
   return lm_head_slice_tokens(op.context().device, tokens, vocab);
 }
 
-// Tokens whose fp32 logits exist at a time, of a slice whose gradient is narrower than they are.
+// Tokens whose fp32 logits exist at a time, in a slice whose gradient has a narrower type.
 std::int64_t part_tokens_of(const OperatorCall& op, std::int64_t slice_tokens) {
   if (op.context().device.properties().host_memory) return slice_tokens;
-  // A quarter of a slice's: many tiles of rows for each product, which reads all of the weight, and whole
-  // ones.
+  // A quarter of a slice: enough complete tiles of rows for each product, which reads the entire weight.
   constexpr std::int64_t kParts = 4, kTile = 128;
   const std::int64_t even = (slice_tokens + kParts - 1) / kParts;
   const std::int64_t part = (even + kTile - 1) / kTile * kTile;
@@ -88,7 +87,7 @@ std::int64_t part_tokens_of(const OperatorCall& op, std::int64_t slice_tokens) {
 }
 
 // Inputs: hidden, labels, weights. Output: loss.
-// Computes logits and cross-entropy of each slice and hands (slice, d_logits) on. d_logits is absent in
+// Computes logits and cross-entropy of each slice and calls consume(slice, d_logits). d_logits is absent in
 // inference.
 template <class Consume>
 void for_each_slice(OperatorCall& op, bool gradient, Consume&& consume) {
@@ -142,7 +141,7 @@ void backward_input(OperatorCall& op) {
   if (op.needs_d_in(0)) target = op.fresh_d_in(0);
   const Tensor& d_hidden = target.out;
   for_each_slice(op, true, [&](const Slice& slice, const Tensor& d_logits) {
-    // The weight gradient first: it is the largest of the model, and the first whose reduction can begin.
+    // Weight gradient first: it is the model's largest, and the first whose reduction can begin.
     if (weight_now) add_weight_gradient(op, slice, d_logits);
     if (d_hidden.absent()) return;
     launch(op.context(), Gemm{.role = GemmRole::kInputGradient,
@@ -178,16 +177,16 @@ constexpr Operator kInference{
 }  // namespace
 
 std::int64_t lm_head_slice_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab) {
-  // Every slice reads and writes all of the weight's gradient. A GPU multiplies so fast that this shows until
-  // a slice has thousands of tokens.
+  // Every slice reads and writes the entire weight gradient. On a fast GPU this cost is visible unless a
+  // slice has thousands of tokens.
   const DeviceProperties properties = device.properties();
   std::int64_t logits_bytes = std::int64_t{256} << 20;
   if (!properties.host_memory) {
     logits_bytes = std::int64_t{2} << 30;
-    // A small GPU needs its memory for more than that.
+    // A small GPU needs most of its memory for other data.
     if (properties.memory > 0) logits_bytes = std::min(logits_bytes, properties.memory / 40);
   }
-  // Slices are of about the same size, and multiples of 64 rows keep the matrix products in their full tiles.
+  // Slices have about the same size, in multiples of 64 rows, which fill the tiles of matrix products.
   const std::int64_t fit = std::max<std::int64_t>(64, logits_bytes / (vocab * 4) / 64 * 64);
   const std::int64_t slices = (tokens + fit - 1) / fit;
   return std::min(tokens, (tokens / std::max<std::int64_t>(slices, 1) + 63) / 64 * 64);

@@ -10,7 +10,7 @@
 namespace primus::engine {
 namespace {
 
-// All of turbo::Dropout but its rows.
+// The parameters of turbo::Dropout except its rows.
 struct DropoutAttributes {
   Tensor scalars;
   std::uint64_t seed, stream;
@@ -32,10 +32,10 @@ void drop(OperatorCall& op, const Tensor& x, const Tensor& out) {
                                              .runs = a.runs});
 }
 
-// Inputs: x, the tokens' numbers.
+// Inputs: x, the token numbers.
 void dropout_forward(OperatorCall& op) { drop(op, op.in_or_out(0), op.out(0)); }
 
-// The gradient of the output becomes that of the input where it lies.
+// The gradient of the output becomes the gradient of the input in place.
 void dropout_backward_input(OperatorCall& op) {
   const Tensor d_y = op.d_out(0), d_x = op.complete_d_out(0);
   drop(op, d_y, d_x);
@@ -49,7 +49,7 @@ constexpr Operator kDropout{.name = "dropout",
                             .for_input = {.inputs = bit(1)},
                             .in_place = true};
 
-// `columns`: where those of x lie in the whole matrix.
+// `columns`: where x's columns are in the complete matrix.
 Value dropout(Value x, const LowRank& adapter, RowsOf rows, const turbo::Dropout::Runs& columns,
               int run_count) {
   const DropoutSource& source = *x.tape().dropout();

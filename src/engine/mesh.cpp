@@ -12,7 +12,7 @@ using comm::Beside;
 
 namespace {
 
-// The ranks [first, first + count * stride) in steps of `stride`.
+// Returns the `count` ranks first, first + stride, ....
 std::vector<int> every(int first, int count, int stride) {
   std::vector<int> ranks;
   for (int i = 0; i < count; ++i) ranks.push_back(first + i * stride);
@@ -132,7 +132,8 @@ void Mesh::set_timeout(std::chrono::milliseconds timeout) {
 
 Mesh Mesh::measuring() const {
   if (size() == 1) return {};
-  // Products are measured, and a GPU's library timed, in the pieces that they will have.
+  // Tells the measuring mesh whether copy engines are used: products are then measured, and GPU libraries
+  // timed, in the same pieces as in training.
   const bool copied = tensor_ && tensor_->by_copy_engines();
   return {std::make_unique<comm::MeasuringCommunicator>(world_->name(), rank(), size(), copied), shape_};
 }

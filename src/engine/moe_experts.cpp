@@ -1,4 +1,5 @@
-// What experts compute on the rows of tokens that chose them, and the way there and back (moe_operators.h).
+// The experts' computation on the rows of tokens that chose them, and the way there and back
+// (moe_operators.h).
 #include <optional>
 #include <utility>
 
@@ -30,7 +31,7 @@ turbo::RoutingPlan plan_of(OperatorCall& op) {
   return {op.in(1), a.expert_count, a.tokens, a.top_k};
 }
 
-// Inputs: rows, plan, weights, and an addend if there is one.
+// Inputs: rows, plan, weights, and an addend if given.
 template <bool kAddend>
 void combine_forward(OperatorCall& op) {
   launch(op.context(), turbo::CombineRows{.x = op.in(0),
@@ -118,8 +119,8 @@ constexpr Operator kGroupedLinear{.name = "grouped_linear",
                                   .for_weight = {.inputs = bit(0) | bit(1)}};
 
 // ---- dispatch and linear, linear and combine ----------------------------------------------------
-// Products read rows where their tokens lie, and rows that are only summed live in scratch memory: the
-// tape keeps neither tokens nor results top_k times over.
+// Products read rows directly from their tokens, and rows that are only summed live in scratch memory. So the
+// tape keeps neither tokens nor results top_k times.
 
 // Inputs: x, plan.
 void dispatch_linear_forward(OperatorCall& op) {
@@ -171,7 +172,7 @@ constexpr Operator kDispatchLinear{.name = "dispatch_linear",
                                    .for_input = {.inputs = bit(1)},
                                    .for_weight = {.inputs = bit(0) | bit(1)}};
 
-// Inputs: rows, plan, and an addend if there is one.
+// Inputs: rows, plan, and an addend if given.
 template <bool kAddend>
 void linear_combine_forward(OperatorCall& op) {
   const Tensor rows = op.in(0), out = op.out(0);
@@ -333,20 +334,20 @@ PlanAttributes attributes_of(const Routing& r) {
   return {r.expert_count, r.weights.shape()[0], r.weights.shape()[1]};
 }
 
-// Dropout would have to know the tokens of rows from other ranks.
+// Dropout is not supported: it would need the token numbers of rows from other ranks.
 const LowRank& adapter_of(const Value& rows, const Parameter& weight) {
   PRIMUS_CHECK("experts", weight.low_rank.dropout == 0);
   return rows.tape().adapter_of(weight);
 }
 
-// What A makes of each row, by the A of its expert.
+// Multiplies each row by the A of its expert, and scales it.
 Value low_rows(const Value& rows, const LowRank& low_rank, const Routing& r) {
   return scale(grouped_linear(rows, *low_rank.down, r), low_rank.scale);
 }
 
 }  // namespace
 
-// ---- what model code calls ----------------------------------------------------------------------
+// ---- functions for model code -------------------------------------------------------------------
 
 Value dispatch_linear(const Value& x, Parameter& weight, const Routing& r) {
   const Shape shape{r.rows, weight.shape[1]};

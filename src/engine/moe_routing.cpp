@@ -1,4 +1,4 @@
-// How tokens choose their experts (moe_operators.h): scores, choices, losses on them, and what is counted.
+// The routing of tokens to experts (moe_operators.h): scores, choices, their losses, and counters.
 #include <optional>
 
 #include "engine/data_parallel.h"
@@ -21,13 +21,13 @@ struct LogitsAttributes {
   turbo::RouterRandom random;
 };
 
-// The router's random numbers, whose tokens are input `i`; 0: there are none.
+// The router's random source, with the token numbers of input `i`; 0: without.
 turbo::RouterRandom with_tokens(const OperatorCall& op, turbo::RouterRandom random, int i) {
   if (i > 0) random.tokens = op.in(i);
   return random;
 }
 
-// The router's input: the hidden states themselves, or in scratch memory, in fp32, what jitter makes of them.
+// The router's input: the hidden states, or with jitter a perturbed fp32 copy in scratch memory.
 class Input {
  public:
   explicit Input(OperatorCall& op) : tensor_(op.in(0)) {
@@ -83,7 +83,7 @@ constexpr Operator kLogits{.name = "router_logits",
                            .backward_input = logits_backward_input,
                            .backward_weight = logits_backward_weight,
                            .for_weight = {.inputs = bit(0)}};
-// With the tokens' numbers as input 1.
+// With the token numbers as input 1.
 constexpr Operator kJitteredLogits{.name = "router_logits",
                                    .operator_class = OperatorClass::kRouting,
                                    .forward = logits_forward,
@@ -140,13 +140,13 @@ struct RouteAttributes {
   std::int64_t expert_count;
   void *choice_bias, *given;  // null: none
   bool by_logits;
-  int tokens, load, table;  // which inputs these are; 0: there is none
+  int tokens, load, table;  // input indices; 0: absent
 };
 
-// Loads per segment for the balance loss, or nothing when there is no such loss.
+// Loads per segment for the balance loss; empty without such a loss.
 class Loads {
  public:
-  // `by_logits` [T, top_k]: the experts of the largest logits, where they are known.
+  // `by_logits` [T, top_k]: the experts of the largest logits, if known.
   Loads(OperatorCall& op, const RoutingRule& rule, const Tensor& logits, const Tensor& by_logits) {
     if (rule.balance_scale == 0) return;
     load_.emplace(op.context().scratch, DType::kI32, Shape{rule.segments, logits.cols()});
@@ -160,12 +160,12 @@ class Loads {
   std::optional<ScratchTensor> load_;
 };
 
-// Inputs: logits; where random numbers are drawn, the tokens' numbers; where a table decides, the experts.
-// Outputs: weights, experts, plan.
+// Inputs: logits; the token numbers, if random numbers are drawn; the experts, if a table decides. Outputs:
+// weights, experts, plan.
 void route_forward(OperatorCall& op) {
   const auto a = op.attributes<RouteAttributes>();
   const RoutingRule& rule = a.rule;
-  // In measure mode a bias has no address either, and nothing runs.
+  // In measure mode a bias has no address, and nothing runs.
   const Tensor bias = a.choice_bias ? Tensor(a.choice_bias, DType::kF32, {a.expert_count}) : Tensor();
   Tensor given = a.given ? Tensor(a.given, DType::kI32, op.out(1).shape) : Tensor();
   if (a.table > 0 && given.absent()) given = op.in(a.table);
@@ -206,7 +206,7 @@ constexpr Operator kRoute{.name = "route",
                           .forward = route_forward,
                           .backward_input = route_backward_input,
                           .for_input = {.inputs = bit(0), .outputs = bit(1)}};
-// With loads of the step as the last input.
+// With the step's loads as the last input.
 constexpr Operator kRouteByStep{.name = "route",
                                 .operator_class = OperatorClass::kRouting,
                                 .forward = route_forward,
@@ -228,8 +228,7 @@ struct ObserveAttributes {
   void *load, *losses;
 };
 
-// Inputs: logits, experts, plan and, where there are such, loads of the step. No outputs: so nobody ever asks
-// for a replay.
+// Inputs: logits, experts, plan and, if used, the step's loads. Without outputs, it is never replayed.
 void observe_forward(OperatorCall& op) {
   const auto a = op.attributes<ObserveAttributes>();
   const Tensor logits = op.in(0), experts = op.in(1);
@@ -251,7 +250,7 @@ void observe_forward(OperatorCall& op) {
 constexpr Operator kObserve{
     .name = "observe_routing", .operator_class = OperatorClass::kRouting, .forward = observe_forward};
 
-// Input: logits. No outputs, as above.
+// Input: logits. No outputs, as in observe.
 struct MarginAttributes {
   turbo::MarginBins bins;
   std::int32_t top_k;
@@ -271,7 +270,7 @@ void observe_margins_forward(OperatorCall& op) {
 constexpr Operator kObserveMargins{
     .name = "observe_margins", .operator_class = OperatorClass::kRouting, .forward = observe_margins_forward};
 
-// Input: experts. No outputs, as above.
+// Input: experts. No outputs, as in observe.
 struct RecordAttributes {
   void* to;
 };
@@ -287,7 +286,7 @@ constexpr Operator kRecord{
 
 }  // namespace
 
-// ---- what model code calls ----------------------------------------------------------------------
+// ---- functions for model code -------------------------------------------------------------------
 
 Value router_logits(const Value& x, Parameter& weight, double jitter, const turbo::RouterRandom& random,
                     const Value& tokens) {

@@ -6,7 +6,7 @@ using turbo::AroundProduct;
 using turbo::Gemm;
 using turbo::GemmRole;
 
-// Of the product: what OperatorCall does not know.
+// Attributes of the fused product that OperatorCall does not provide.
 struct Normed::Fused {
   Tensor norm, bias;
   float epsilon;
@@ -15,7 +15,7 @@ struct Normed::Fused {
   Tensor table = {};
   std::int64_t heads = 0, head_dim = 0;
 
-  // Inputs: x, delta if there is one, positions if it rotates. Outputs: y, and the sum if there is a delta.
+  // Inputs: x, delta if present, positions if it rotates. Outputs: y, and the sum if there is a delta.
   static void forward(OperatorCall& op) {
     const auto a = op.attributes<Fused>();
     const bool rotates = a.end == AroundProduct::End::kRope;
@@ -41,7 +41,7 @@ struct Normed::Fused {
 
 Normed::Normed(Residual& x, Parameter& weight, double epsilon, bool decoding)
     : x_(&x), weight_(&weight), epsilon_(epsilon) {
-  if (!decoding || weight.norm_offset != 0) value();  // products take up weights as they are
+  if (!decoding || weight.norm_offset != 0) value();  // products use norm weights without an offset
 }
 
 const Value& Normed::value() const {

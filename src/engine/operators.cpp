@@ -20,7 +20,7 @@ using turbo::launch;
 
 // --- embedding
 
-// Which part of the vocabulary the table is; both zero: all of it.
+// Which part of the vocabulary the table covers; both zero: all of it.
 struct TableAttributes {
   std::int64_t first, vocabulary;
 };
@@ -58,7 +58,7 @@ struct NormAttributes {
   float epsilon;
 };
 
-// Both norms keep what was normalised and its rstd; `x`, `rstd` and `d_y` say where this one has them.
+// Both norms keep the normalised rows and their rstd; `x`, `rstd` and `d_y` are their places in this call.
 void norm_input_gradient(OperatorCall& op, const Tensor& x, const Tensor& rstd, const Tensor& d_y,
                          const Tensor& previous, const Tensor& d_x) {
   turbo::RmsNormBackwardInput both{
@@ -117,7 +117,7 @@ void add_norm_forward(OperatorCall& op) {
                                              .offset = op.parameter().norm_offset});
 }
 
-// The stream stays as the sum alone: a replay starts from there, and neither addend is kept.
+// Only the sum is kept: a replay starts from it, and neither addend is kept.
 void add_norm_from_sum(OperatorCall& op) {
   launch(op.context(), turbo::RmsNormForward{.x = op.out(0),
                                              .weight = op.weight(),
@@ -127,7 +127,7 @@ void add_norm_from_sum(OperatorCall& op) {
                                              .offset = op.parameter().norm_offset});
 }
 
-// The gradient of the sum, complete once the norm's own part is in, is the gradient of both addends.
+// The gradient of the sum, including the norm's part, is the gradient of both addends.
 void add_norm_backward_input(OperatorCall& op) {
   const Tensor d_sum = op.d_out(0), d_y = op.d_out(1);
   if (!d_y.absent()) norm_input_gradient(op, op.out(0), op.out(2), d_y, d_sum, op.complete_d_out(0));
@@ -182,7 +182,7 @@ constexpr Operator kLinear{.name = "linear",
                            .backward_weight = linear_backward_weight,
                            .for_weight = {.inputs = bit(0)}};
 
-// Inputs: x, the tokens' numbers.
+// Inputs: x, the token numbers.
 constexpr Operator kRoundedLinear{.name = "linear",
                                   .operator_class = OperatorClass::kLinear,
                                   .forward = linear_forward,
@@ -203,7 +203,7 @@ void scale_forward(OperatorCall& op) {
              .x = op.in_or_out(0), .out = op.out(0), .factor = op.attributes<ScaleAttributes>().factor});
 }
 
-// The gradient of the output becomes that of the input where it lies.
+// The gradient of the output becomes the gradient of the input in place.
 void scale_backward_input(OperatorCall& op) {
   const Tensor d_y = op.d_out(0), d_x = op.complete_d_out(0);
   launch(op.context(), turbo::Scale{.x = d_y, .out = d_x, .factor = op.attributes<ScaleAttributes>().factor});
@@ -216,7 +216,7 @@ constexpr Operator kScale{.name = "scale",
                           .backward_input = scale_backward_input,
                           .in_place = true};
 
-// --- sum: what a product and one of low rank are together
+// --- sum: a product plus its low-rank product
 
 void sum_forward(OperatorCall& op) {
   launch(op.context(), turbo::Add{.a = op.in_or_out(0), .b = op.in(1), .out = op.out(0)});
@@ -251,7 +251,7 @@ constexpr Operator kAddBias{.name = "add_bias",
 
 // --- split
 
-// The first `cols` columns of each row.
+// Copies the first `cols` columns of each row.
 void copy_columns(OperatorCall& op, const Tensor& from, const Tensor& to, std::int64_t cols) {
   launch(op.context(), turbo::CopyRows::strided(from, to, from.rows(), cols, from.cols(), to.cols()));
 }
@@ -335,7 +335,7 @@ void soft_cap_forward(OperatorCall& op) {
   launch(op.context(), turbo::SoftCap{.x = op.in_or_out(0), .y = op.out(0), .cap = a.cap});
 }
 
-// The gradient of the output becomes that of the input where it lies.
+// The gradient of the output becomes the gradient of the input in place.
 void soft_cap_backward_input(OperatorCall& op) {
   const auto a = op.attributes<SoftCapAttributes>();
   const Tensor d_y = op.d_out(0), d_x = op.complete_d_out(0);
@@ -352,7 +352,7 @@ constexpr Operator kSoftCap{.name = "soft_cap",
 
 }  // namespace
 
-// --- what model code calls
+// --- functions for model code
 
 Value embedding(const Value& tokens, Parameter& table) { return embedding(tokens, table, {}); }
 

@@ -21,7 +21,7 @@ struct GroupAttributes {
 
 Communicator& group_of(const OperatorCall& op) { return *op.attributes<GroupAttributes>().group; }
 
-// [rows, ...] with another number of rows.
+// Returns the shape [rows, ...] with another number of rows.
 Shape with_rows(const Shape& shape, std::int64_t rows) {
   PRIMUS_CHECK("parallel operator", shape.rank() == 1 || shape.rank() == 2);
   return shape.rank() == 1 ? Shape{rows} : Shape{rows, shape[1]};
@@ -37,7 +37,7 @@ void copy(OperatorCall& op, const Tensor& from, const Tensor& to) {
   op.context().stream.copy_on_device(to.data, from.data, from.bytes());
 }
 
-// Writes the part of d_in(0) that `make` computes, and adds what was there.
+// Writes the part of d_in(0) that `make` computes, and adds the previous gradient.
 template <class Make>
 void add_input_gradient(OperatorCall& op, const Make& make) {
   const auto [d_x, previous] = op.fresh_d_in(0);
@@ -92,10 +92,10 @@ constexpr Operator kOwn{
 
 struct RoutingAttributes {
   SharedExperts experts;
-  std::int64_t top_k, all;  // `all`: experts that choices are of
+  std::int64_t top_k, all;  // `all`: number of all experts
   bool dropping;
 
-  // This rank's of all tokens.
+  // This rank's rows of a tensor of all tokens.
   Tensor own(const Tensor& of_all) const { return own_tokens(of_all, experts.tokens); }
   int ranks() const { return experts.group ? experts.group->size() : 1; }
 };
@@ -133,7 +133,7 @@ void share_routing_backward(OperatorCall& op) {
   const auto a = op.attributes<RoutingAttributes>();
   const Tensor d_out = op.d_out(0);
   add_input_gradient(op, [&](const Tensor& d_weights) {
-    // What the other ranks' tokens weigh is theirs to find out.
+    // This rank computes only its own tokens' gradient; the other ranks compute theirs.
     launch(op.context(), turbo::Fill{.out = d_weights, .value = 0});
     const Tensor own = a.own(d_weights);
     if (a.experts.group) {
@@ -151,7 +151,7 @@ constexpr Operator kShareRouting{.name = "share_routing",
 
 // --- gather_logits
 
-// Collectives move parts of one size, so a part is padded to the largest.
+// Collectives need parts of equal size, so each part is padded to the largest.
 void gather_logits_forward(OperatorCall& op) {
   const auto& vocabulary = op.attributes<SharedVocabulary>();
   const Tensor own = op.in(0), all = op.out(0);
@@ -177,7 +177,7 @@ constexpr Operator kGatherLogits{.name = "gather_logits",
 
 }  // namespace
 
-// --- what model code calls
+// --- functions for model code
 
 Value gather_tokens(const Value& x, Communicator* group, Gathered gathered) {
   if (!group) return x;
@@ -212,7 +212,7 @@ Tensor own_tokens(const Tensor& x, const Communicator* group) {
 }
 
 FlatRange vocabulary_rows(std::int64_t size, int ranks, int rank) {
-  // Whole vectors and tiles of products, where the parts are large enough for that to matter.
+  // Aligns parts to vectors and product tiles, if they are large enough for that to matter.
   const std::int64_t grain = size / ranks >= 128 ? 64 : 1;
   const auto cut = [&](int i) { return i == ranks ? size : size * i / ranks / grain * grain; };
   return {cut(rank), cut(rank + 1)};

@@ -12,8 +12,8 @@
 namespace primus::engine {
 namespace {
 
-// Every parameter starts on a 256-byte boundary of the fp32 buffers, and so on at least 128 bytes of bf16
-// ones; where a state has scales, at the beginning of a block.
+// Every parameter starts on a 256-byte boundary of fp32 buffers, and so on at least a 128-byte boundary of
+// bf16 ones. If a state has scales, it starts at the beginning of a block.
 constexpr std::int64_t kAlignElements = Arena::kAlignment / 4;
 
 std::int64_t aligned(std::int64_t elements, std::int64_t to) { return (elements + to - 1) / to * to; }
@@ -26,7 +26,7 @@ Tensor part_of(const Tensor& flat, const FlatRange& range, std::int64_t first) {
   return flat.slice(range.begin - first, range.end - first);
 }
 
-// Calls visit(first element, first element in the whole parameter, rows) for each run of rows.
+// Calls visit(first element, first element in the complete parameter, rows) for each run of rows.
 template <class Visit>
 void for_each_rows(const Parameter& p, Visit visit) {
   const std::int64_t columns = p.row_elements();
@@ -100,7 +100,7 @@ std::vector<StridedRun> whole_elements(const Parameter& p, const FlatRange& elem
       runs.push_back({.begin = place(in.begin), .length = in.size()});
       return;
     }
-    // The rest of a row, whole rows, and the beginning of one.
+    // The rest of a row, complete rows, and the beginning of a row.
     std::int64_t at = in.begin;
     const auto add = [&](std::int64_t length, std::int64_t count) {
       if (length == 0 || count == 0) return;
@@ -171,7 +171,7 @@ void ParameterStore::allocate(const Layout& layout, Arena& arena) {
       throw std::logic_error("ParameterStore: shards do not divide ranks");
   }
   layout_ = layout;
-  layout_.rule_of = {};  // may refer to what does not outlive this call
+  layout_.rule_of = {};  // may refer to objects that do not outlive this call
   grain_ = kAlignElements;
   for (const std::vector<StateSpec>& states : layout.states) {
     if (std::ranges::any_of(states, &StateSpec::has_scales)) grain_ = std::max(grain_, turbo::kMomentBlock);
@@ -183,8 +183,8 @@ void ParameterStore::allocate(const Layout& layout, Arena& arena) {
   for (std::size_t number = 0; number < groups_.size(); ++number) {
     const Group& group = groups_[number];
     if (!group.here) continue;
-    // By reduce group; trained or not; read in the compute type or in fp32. What is never sharded (see
-    // add_unit) is by itself.
+    // Kinds by reduce group, trained or not, and read in the compute type or in fp32. Parameters that are
+    // never sharded (see add_unit) form a separate kind.
     constexpr std::size_t kKinds = 5;
     std::array<std::vector<Parameter*>, kKinds * kReduceGroups> kinds;
     for (Parameter* p : group.parameters) {
@@ -220,8 +220,8 @@ void ParameterStore::add_unit(std::size_t number, const std::vector<Parameter*>&
   unit.trained = first.trainable && layout_.train;
   unit.dtype = first.full_precision || first.reads_full_precision ? DType::kF32 : layout_.compute;
   if (unit.dtype != DType::kF32) unit.gradient_dtype = layout_.gradients;
-  // One rank for each copy has all of it. What is neither trained nor a weight (the biases by which routers
-  // balance) changes on every rank alike.
+  // With one shard, each rank has all of it. The routers' balance biases (neither trained nor a weight)
+  // change in the same way on every rank, so they are not sharded.
   unit.sharding = place.shards == 1                           ? Sharding::kNone
                   : !first.trainable && first.full_precision  ? Sharding::kNone
                   : unit.trained                              ? layout_.sharding
@@ -239,7 +239,7 @@ void ParameterStore::add_unit(std::size_t number, const std::vector<Parameter*>&
   unit.runs.back().elements.end = unit.elements;
   const std::int64_t slice = unit.elements / place.ranks;
   unit.shard = {0, unit.elements};
-  std::int64_t part = place.rank;  // of this rank's slice within the shard
+  std::int64_t part = place.rank;  // index of this rank's slice within the shard
   if (unit.sharding != Sharding::kNone) {
     const std::int64_t length = unit.elements / place.shards;
     unit.shard.begin = length * (place.rank % place.shards);
@@ -283,7 +283,7 @@ void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
     if (elements.empty()) continue;
     elements = elements.intersect(unit.shard);
     for (const StateSpec& spec : layout_.states[rule]) {
-      // Named on every rank, also where this one has none of the elements.
+      // Named on every rank, even if this rank has none of the elements.
       const auto take_or_name = [&](std::int64_t count, DType dtype) {
         return count == 0 ? Tensor(nullptr, dtype, {0}) : take(count, dtype);
       };
@@ -298,8 +298,8 @@ void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
 
 namespace {
 
-// Whole numbers, of a row no two alike: drawn one after the other, by the row, and again where one is there
-// already. On the host: it is done once, for one row of every token.
+// Draws distinct integers for each row, one after the other, and draws again on a repetition. Runs on the
+// host, because it happens once, for one row per token.
 void fill_distinct(turbo::Context& context, const Parameter& p, const FlatRange& range, std::uint64_t seed,
                    const Tensor& out) {
   const auto bound = static_cast<std::uint32_t>(p.initializer.value);
@@ -327,7 +327,7 @@ void fill_distinct(turbo::Context& context, const Parameter& p, const FlatRange&
   context.stream.synchronize();
 }
 
-// Enqueues the initial values of the parameter's elements in `range`: [range] fp32.
+// Enqueues the initial values of the parameter's elements in `range`, [range] fp32.
 void fill(turbo::Context& context, const Parameter& p, const FlatRange& range, std::uint64_t seed,
           const Tensor& out) {
   if (p.initializer.kind == Initializer::Kind::kDistinct) return fill_distinct(context, p, range, seed, out);
@@ -370,12 +370,12 @@ void ParameterStore::initialize(const Parameter& p, turbo::Context& context, std
     fill(context, p, range, seed, values);
     return;
   }
-  // In fp32 they have no place of their own: some at a time, which takes little memory.
+  // There is no permanent fp32 buffer for them, so they are filled in pieces, which need little memory.
   constexpr std::int64_t kAtOnce = 1 << 18;
   const Tensor remainders = unit.split() ? stored_part(unit.remainder, p) : Tensor();
   const std::int64_t most = std::min(range.size(), kAtOnce);
   const Arena::Block block = context.scratch.allocate(most * size_of(DType::kF32));
-  // While measuring, that memory is all there is to it: a model of 10^12 parameters would take a second.
+  // Measuring needs only that allocation: running the loop would take a second for 10^12 parameters.
   for (std::int64_t begin = 0; begin < range.size() && !context.measuring(); begin += most) {
     const std::int64_t end = std::min(begin + most, range.size());
     const Tensor wide(block.address, DType::kF32, {end - begin}), narrow = values.slice(begin, end);

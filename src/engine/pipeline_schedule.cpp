@@ -15,16 +15,16 @@ namespace primus::engine {
 namespace {
 
 using Kind = Work::Kind;
-using Order = std::vector<Work>;  // computing work of one stage
+using Order = std::vector<Work>;  // the computing work of one stage
 
 Work forward(int chunk, std::int64_t microbatch) { return {.chunk = chunk, .microbatch = microbatch}; }
 Work backward(int chunk, std::int64_t microbatch) {
   return {.kind = Kind::kBackward, .chunk = chunk, .microbatch = microbatch};
 }
 
-// --- the order of forward and backward work on a stage
+// --- order of forward and backward work on a stage
 
-// Chunk after chunk, each for all microbatches.
+// One chunk after the other, each for all microbatches.
 Order gpipe(const PipelineShape& shape, std::int64_t microbatches) {
   Order order;
   for (int chunk = 0; chunk < shape.chunks; ++chunk) {
@@ -36,7 +36,7 @@ Order gpipe(const PipelineShape& shape, std::int64_t microbatches) {
   return order;
 }
 
-// So many forward passes first, then one backward pass and one forward pass by turns.
+// `first` forward passes, then one backward pass and one forward pass in turn.
 Order alternate(const Order& forwards, const Order& backwards, std::size_t first) {
   Order order(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(first));
   for (std::size_t i = 0; i < backwards.size(); ++i) {
@@ -46,8 +46,8 @@ Order alternate(const Order& forwards, const Order& backwards, std::size_t first
   return order;
 }
 
-// Microbatches go through the chunks in groups of as many as there are stages: by the time a group has passed
-// one chunk of all stages, the first stage is ready for its next chunk. With one chunk this is plain 1F1B.
+// Microbatches go through the chunks in groups of `stages`: when a group has passed one chunk of all stages,
+// the first stage is ready for its next chunk. With one chunk this is plain 1F1B.
 Order one_forward_one_backward(const PipelineShape& shape, std::int64_t microbatches, int stage) {
   Order forwards, backwards;
   const std::int64_t group = shape.chunks == 1 ? 1 : shape.stages;
@@ -59,26 +59,26 @@ Order one_forward_one_backward(const PipelineShape& shape, std::int64_t microbat
       }
     }
   }
-  const std::int64_t after = shape.stages - 1 - stage;  // stages behind this one
+  const std::int64_t after = shape.stages - 1 - stage;  // number of later stages
   const std::int64_t first = shape.chunks == 1 ? after : 2 * after + (shape.chunks - 1) * group;
   return alternate(forwards, backwards,
                    static_cast<std::size_t>(std::min<std::int64_t>(first, std::ssize(forwards))));
 }
 
 // The building block of a V-shaped schedule (Qi et al. 2024, section 3): when a stage does its four pieces of
-// work for one microbatch. From stage to stage each comes so much later as the steps say: down the stages
-// with the first chunk, up with the second, and back. The block is repeated every six units of time, one for
-// each of the stage's six pieces of work (the two weight gradients included), so the sum of the steps decides
-// how long activations are held, and with that the memory.
+// work for one microbatch. The steps are the delays from stage to stage: down the stages with the first
+// chunk, up with the second, and back. The block repeats every six units of time, one per piece of work of a
+// stage (including the two weight gradients). So the sum of the steps determines how long activations are
+// held, and hence the memory.
 struct BlockSteps {
   int forward_down, forward_up, backward_down, backward_up;
 };
 constexpr int kBlockPeriod = 6;
 
-// Start of F of chunk 0, F of chunk 1, B of chunk 1, B of chunk 0.
+// Start times of F of chunk 0, F of chunk 1, B of chunk 1, B of chunk 0.
 using BlockTimes = std::array<int, 4>;
 
-// Null where two pieces of work of a stage would fall on one time.
+// Returns nullopt if two pieces of work of a stage would run at the same time.
 std::optional<std::vector<BlockTimes>> block_times(int stages, const BlockSteps& steps,
                                                    const std::array<int, 3>& turns) {
   std::vector<BlockTimes> times;
@@ -97,7 +97,7 @@ std::optional<std::vector<BlockTimes>> block_times(int stages, const BlockSteps&
   return times;
 }
 
-// The earliest block: with the shortest waits where it turns around.
+// Returns the earliest block: the one with the shortest waits at its turning points.
 std::vector<BlockTimes> earliest_block(int stages, const BlockSteps& steps) {
   for (int sum = 3; sum <= 3 * kBlockPeriod; ++sum) {
     for (int a = 1; a <= kBlockPeriod; ++a) {
@@ -128,9 +128,9 @@ std::vector<Order> repeat_block(const std::vector<BlockTimes>& block, std::int64
 
 // --- times, weight gradients and transfers
 
-// Puts times to the stages' orders, every piece of work taking one unit, and each as early as it can be.
-// Where backward passes are split, weight gradients fill what time a stage would otherwise wait; and before a
-// stage would hold more than `limit` activations, it does the weight gradient that frees the oldest.
+// Assigns times to the stages' orders. Every piece of work takes one unit and starts as early as possible. If
+// backward passes are split, weight gradients fill the times when a stage would wait. Before a stage would
+// hold more than `limit` activations, it does the weight gradient that frees the oldest.
 class Arrangement {
  public:
   Arrangement(const PipelineShape& shape, std::int64_t microbatches, const std::vector<Order>& orders,
@@ -160,9 +160,9 @@ class Arrangement {
   struct Stage {
     const Order* order = nullptr;
     std::size_t next = 0;
-    double free = 0;  // when it has done what it has begun
+    double free = 0;  // when its current work ends
     int held = 0;
-    Order weights = {};  // to be done at any time, oldest first
+    Order weights = {};  // can run at any time, oldest first
     std::vector<TimedWork> done = {};
   };
 
@@ -170,7 +170,7 @@ class Arrangement {
     return ends_[of_backward ? 1 : 0][static_cast<std::size_t>(part)][static_cast<std::size_t>(microbatch)];
   }
 
-  // When what the work needs is there.
+  // Returns when the inputs of the work are available.
   double ready(int stage, const Work& work) {
     const int part = shape_.part(stage, work.chunk);
     if (work.kind == Kind::kForward) return part == 0 ? 0 : end(false, part - 1, work.microbatch);
@@ -178,8 +178,8 @@ class Arrangement {
                                       : end(true, part + 1, work.microbatch);
   }
 
-  // Does the piece of work, among those that stages could do next, that begins first. So nothing that is
-  // decided later could have begun earlier.
+  // Runs the piece of work that starts first among the stages' next ones. So no later decision could have
+  // started earlier.
   bool step() {
     int chosen = -1;
     double earliest = kUnknown;
@@ -235,11 +235,11 @@ class Arrangement {
   std::vector<Stage> stages_;
 };
 
-// The stages' lists: computing work by its start; transfers at the end of the work that makes what they send,
-// before whatever starts then, in one order for all stages.
+// The stages' lists: computing work by its start. A transfer comes at the end of the work that produces its
+// data, before anything that starts then, in one order for all stages.
 std::vector<std::vector<Work>> with_transfers(const PipelineShape& shape,
                                               const std::vector<std::vector<TimedWork>>& timed) {
-  // Time; transfers first; which transfer; the item.
+  // Sorted by time; transfers before computation; microbatch and number of a transfer; the item.
   using Item = std::tuple<double, int, std::int64_t, int, Work>;
   std::vector<std::vector<Item>> items(timed.size());
   for (int s = 0; s < shape.stages; ++s) {
@@ -353,7 +353,7 @@ PipelineSchedule make_schedule(ScheduleKind kind, int stages, int chunks, std::i
   const auto each_stage = [&](auto&& make) {
     for (int s = 0; s < stages; ++s) orders.push_back(make(s));
   };
-  // Activations that a stage holds at most, where weight gradients can be put off.
+  // Maximum activations per stage, if weight gradients can be deferred.
   int limit = 0;
   switch (kind) {
     case ScheduleKind::kGPipe:
@@ -369,7 +369,7 @@ PipelineSchedule make_schedule(ScheduleKind kind, int stages, int chunks, std::i
       break;
     case ScheduleKind::kZeroBubbleV:
       orders = repeat_block(earliest_block(stages, {4, 2, 4, 2}), microbatches);
-      limit = 2 * stages;  // as 1F1B: two chunks are one of its stages
+      limit = 2 * stages;  // as 1F1B, since two chunks make one of its stages
       break;
     case ScheduleKind::kVHalf:
       orders = repeat_block(earliest_block(stages, {2, 1, 2, 1}), microbatches);

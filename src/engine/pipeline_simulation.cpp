@@ -40,7 +40,7 @@ class Simulation {
  private:
   static constexpr double kUnknown = std::numeric_limits<double>::infinity();
   using Times = std::vector<std::vector<double>>;  // [part][microbatch]
-  // Computing and transfers of a stage go on beside each other, each in the order of the list.
+  // Computation and transfers of a stage run concurrently, each in list order.
   struct Stage {
     std::size_t position[2] = {0, 0};
     double free[2] = {0, 0};
@@ -51,7 +51,7 @@ class Simulation {
   }
   Stage& stage(int s) { return stages_[static_cast<std::size_t>(s)]; }
 
-  // The next computing work or transfer of a stage; null: there is none.
+  // Returns the next computing work or transfer of a stage; null: none.
   const Work* next(int s, bool transfer) {
     const std::vector<Work>& list = schedule_.stages[static_cast<std::size_t>(s)];
     std::size_t& position = stage(s).position[transfer];
@@ -65,7 +65,7 @@ class Simulation {
     stage(s).free[work.transfer()] = end;
   }
 
-  // Where what a part needs comes from, or goes: the part above or below; -1: none.
+  // Returns the part that a part receives from or sends to: the next or previous one; -1: none.
   int neighbour(int part, bool gradient) const {
     const int other = gradient ? part + 1 : part - 1;
     return other == shape_.parts() ? -1 : other;
@@ -96,7 +96,7 @@ class Simulation {
     return true;
   }
 
-  // A transfer runs when it is the next of both sides.
+  // A transfer runs when it is the next one on both sides.
   bool transfer(int s, PipelineTimeline& timeline) {
     const Work* work = next(s, true);
     if (!work) return false;
@@ -126,7 +126,7 @@ class Simulation {
   const PipelineShape& shape_;
   const PipelineCosts& costs_;
   std::vector<Stage> stages_;
-  // When a part's output or its input's gradient was made; when a part had received what it works on.
+  // made_: when a part's output or its input's gradient was made. arrived_: when a part received its input.
   Times made_[2], arrived_[2];
 };
 

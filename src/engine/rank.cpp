@@ -29,7 +29,7 @@ Rank::~Rank() {
   communication_.reset();
   copies_.reset();
   compute_.reset();
-  // Peers may have mapped what is released now.
+  // Destroyed first: peers may have mapped the memory that is released next.
   mesh_ = Mesh();
   for (void* address : memory_) device_->release(address);
 }

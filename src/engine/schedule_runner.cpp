@@ -16,7 +16,7 @@ using Kind = Work::Kind;
 
 namespace {
 
-// For whoever watches the streams: "F3" of stage 1.
+// Label for profilers: "F3" of stage 1.
 auto label_for(const Work& work, int stage) {
   return [&work, stage] {
     const std::string kind = !work.transfer()           ? std::string(1, letter_of(work.kind))
@@ -46,8 +46,8 @@ ScheduleRunner::ScheduleRunner(Rank& rank, DataParallel& parallel, ChunkedModel&
   connect();
 }
 
-// A library may connect two ranks at their first transfer, and hold up the host until both have come to it.
-// In the middle of a schedule they may wait for each other's kernels; so it happens here.
+// A library may connect two ranks at their first transfer, and block the host until both reach it. In the
+// middle of a schedule they might wait for each other's kernels, so connections are made here.
 void ScheduleRunner::connect() {
   if (rank_.measuring()) return;
   std::set<int> peers;
@@ -85,8 +85,8 @@ void ScheduleRunner::run(std::int64_t microbatches) {
     }
     if (work.kind == Kind::kForward && work.microbatch >= microbatches) return;
     ++position_;
-    // Receives that stand behind this work run beside it: their memory is taken before its kernels are
-    // enqueued.
+    // Receives that follow this work run concurrently with it: their memory is allocated before its kernels
+    // are enqueued.
     if (const std::size_t end = transfers_end(position_, true); end > position_) transfer(end);
     switch (work.kind) {
       case Kind::kForward:
@@ -99,7 +99,7 @@ void ScheduleRunner::run(std::int64_t microbatches) {
         weight(work);
     }
   }
-  retire_flights(0);  // so that every step begins with the same memory
+  retire_flights(0);  // so every step begins with the same memory
 }
 
 bool ScheduleRunner::in_turn() const {
@@ -158,7 +158,8 @@ void ScheduleRunner::end_lane(Lane& lane) {
   release_lanes();
 }
 
-// A lane whose weight gradients wait for the turn of another lane's goes with that one.
+// Releases finished lanes. A lane whose weight gradients wait for another lane's turn is released with that
+// lane.
 void ScheduleRunner::release_lanes() {
   std::erase_if(alive_, [&](const auto& entry) {
     Lane& lane = *entry.second;
@@ -205,7 +206,7 @@ void ScheduleRunner::evaluate(Tape& tape, std::int64_t microbatch) {
   parallel_.end_microbatch();
 }
 
-// --- between parts
+// --- passing tensors between parts
 
 void ScheduleRunner::hand_on(const Work& work, int to_part, bool gradient, Buffer buffer) {
   PRIMUS_CHECK("ScheduleRunner", buffer);

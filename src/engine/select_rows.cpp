@@ -6,7 +6,7 @@
 namespace primus::engine {
 namespace {
 
-// A lookup in a table of embeddings does the same.
+// An embedding lookup does the same.
 void forward(OperatorCall& op) {
   turbo::launch(op.context(),
                 turbo::EmbeddingForward{.tokens = op.in(0), .table = op.in(1), .out = op.out(0)});

@@ -19,7 +19,7 @@ struct SelectAttributes {
   bool first_row, end_row;
 };
 
-// Inputs: q, k, w, and what the call has of bounds, in this order.
+// Inputs: q, k, w, and the bounds that are given, in this order.
 void select_forward(OperatorCall& op) {
   const auto a = op.attributes<SelectAttributes>();
   launch(op.context(), turbo::IndexerSelect{.shape = a.shape,
@@ -41,7 +41,7 @@ struct SelectCachedAttributes {
   Tensor pages;
 };
 
-// The new tokens' rows, into columns of the pages that are as wide as they.
+// Appends the new tokens' rows to columns of the pages of the same width.
 void append(OperatorCall& op, const turbo::PagedSequences& sequences, const Tensor& rows,
             const Tensor& pages) {
   launch(op.context(), turbo::PagedAppend{.sequences = sequences,
@@ -185,7 +185,7 @@ void project_backward_input(OperatorCall& op) {
   add_previous(op, d_x);
 }
 
-// Of the other side's rows nothing is known here: the first one of both makes them zero.
+// The other side writes other rows of the weight gradient: the first contribution zeroes them all.
 void project_backward_weight(OperatorCall& op) {
   const auto a = op.attributes<ProjectAttributes>();
   const auto [d_up, accumulate] = op.d_weight();

@@ -20,20 +20,20 @@ struct Attributes {
   ContextParallel* context;
   bool documents, bias;
 
-  // Neighbours of some tokens are on other ranks: output 1 is what is in front of each slice.
+  // Some tokens have neighbours on other ranks: output 1 is the inputs before each slice.
   bool has_edges() const { return context && shape.width > 1; }
-  // Gradients go through the activation, which the sums before it decide.
+  // Gradients pass through the activation, so they need the sums before it.
   bool sums() const { return shape.form == turbo::CausalConvShape::Form::kSilu; }
 };
 
-// Inputs: bcx, and what the call has of first keys and bias, in this order.
+// Inputs: bcx, and the first keys and bias that are given, in this order.
 Tensor first_key(const OperatorCall& op, const Attributes& a) { return a.documents ? op.in(1) : Tensor(); }
 int bias_input(const Attributes& a) { return a.documents ? 2 : 1; }
 Tensor bias(const OperatorCall& op, const Attributes& a) { return a.bias ? op.in(bias_input(a)) : Tensor(); }
 Tensor before(const OperatorCall& op, const Attributes& a) { return a.has_edges() ? op.out(1) : Tensor(); }
 
-// Of the edges of all slices, given the own ones: those of the slices in front of the own (by: -1), or behind
-// them (1); zero where there is none.
+// Copies the edges of the slices before this rank's slices (by: -1) or after them (1), given this rank's own
+// edges; zero if there is no such slice.
 void neighbours(turbo::Context& context, const Attributes& a, const Tensor& own, int by, const Tensor& out) {
   ContextParallel& group = *a.context;
   const std::int64_t ranks = group.ranks(), edge = own.elements() / a.shape.segments;
@@ -50,7 +50,7 @@ void neighbours(turbo::Context& context, const Attributes& a, const Tensor& own,
   }
 }
 
-// Outputs: y, what is in front of each slice.
+// Outputs: y, the inputs before each slice.
 void forward(OperatorCall& op) {
   const auto a = op.attributes<Attributes>();
   if (a.has_edges()) {
@@ -137,7 +137,7 @@ constexpr Operator short_convolution_operator(bool silu) {
 constexpr Operator kShortConvolution = short_convolution_operator(false),
                    kSiluConvolution = short_convolution_operator(true);
 
-// --- the same over a cache
+// --- with a cache
 
 struct CachedAttributes {
   turbo::PagedSequences sequences;

@@ -73,7 +73,7 @@ OperatorCall::Target OperatorCall::fresh_d_in(int i) {
   Tape::Slot& slot = tape_.slots_[entry().inputs[i]];
   Target target;
   if (slot.gradient) target.previous = slot.gradient.view(slot.dtype, slot.shape);
-  // The old buffer stays until this operator is done: its next call may take memory, too.
+  // The old buffer is held until this operator is done, because its next call may allocate memory, too.
   Buffer fresh = tape_.stash_.allocate(slot.shape.elements() * size_of(slot.dtype));
   target.out = fresh.view(slot.dtype, slot.shape);
   replaced_[static_cast<std::size_t>(i)] = std::exchange(slot.gradient, std::move(fresh));
@@ -83,7 +83,7 @@ OperatorCall::Target OperatorCall::fresh_d_in(int i) {
 OperatorCall::Target OperatorCall::d_in_over_in(int i) {
   const Entry& e = entry();
   Tape::Slot& slot = tape_.slots_[e.inputs[i]];
-  // This entry's own uses: its gradient's, and its replay's.
+  // This entry's own uses: by its gradient, and by its replay.
   const int own = (e.op->for_input.inputs >> i & 1) + (e.dropped && !e.keeps_first ? 1 : 0);
   const bool wanted = slot.handles > 0 || slot.uses > own || slot.external || !slot.data.unique();
   if (wanted || slot.gradient) return fresh_d_in(i);
@@ -209,7 +209,7 @@ std::array<Value, Entry::kMaxOutputs> Tape::record_bytes(
   entry.dropped = differentiable && !op.once && drops(op.operator_class);
   entry.keeps_first = entry.dropped && op.from_first && !replay_ && !settings_.recompute.full(layer_);
 
-  // In place: only when nobody else looks at input 0, and a replay can make it again.
+  // In place only if input 0 has no other reader and a replay can recompute it.
   const Slot& first = slots_[entry.inputs[0]];
   const bool take_over = op.in_place && first.handles == 1 && first.uses == 0 && !first.external &&
                          (!entry.dropped || first.dropped);
@@ -288,7 +288,7 @@ void Tape::release_use(int slot) {
 void Tape::drop_if_idle(int index) {
   Slot& slot = slots_[index];
   if (slot.handles > 0 || slot.external) return;
-  // Uses keep the memory of what is not replayed, and in backward of what has been replayed for them.
+  // Uses hold memory that is not replayed, and during backward() also memory that was replayed for them.
   if (slot.uses > 0 && (!slot.dropped || in_backward_)) return;
   slot.data.reset();
   if (!settings_.train) free_slots_.push_back(index);
@@ -327,7 +327,7 @@ void Tape::set_gradient(const Value& value, const Tensor& gradient) {
 void Tape::set_gradient(int index, Buffer gradient) {
   Slot& slot = slots_[index];
   PRIMUS_CHECK("Tape::set_gradient", !slot.gradient);
-  // Where all that leads to the value is frozen, as an embedding beside adapters is, its gradient ends here.
+  // If everything before the value is frozen, as an embedding is in LoRA training, its gradient ends here.
   if (slot.differentiable) slot.gradient = std::move(gradient);
 }
 
@@ -341,12 +341,12 @@ void Tape::materialize(int index) {
   stop_if_asked();
   const int producer = slots_[index].producer;
   PRIMUS_CHECK("Tape::materialize", producer >= 0 && entries_[producer].dropped);
-  // By value: replaying inputs does not move entries, but be independent of that.
+  // A copy: replaying inputs does not move entries, but this code must not depend on that.
   const Entry entry = entries_[producer];
   for (int i = 0; i < entry.input_count && !entry.keeps_first; ++i) materialize(entry.inputs[i]);
   for (int i = 0; i < entry.output_count; ++i) {
     Slot& slot = slots_[entry.outputs[i]];
-    if (slot.data) continue;  // still there: the replay writes the same bits again
+    if (slot.data) continue;  // still resident: the replay writes the same bits again
     Slot& first = slots_[entry.inputs[0]];
     if (i == 0 && entry.op->in_place && first.dropped) {
       slot.data = std::move(first.data);
@@ -355,7 +355,7 @@ void Tape::materialize(int index) {
     }
   }
   replay(producer);
-  // Of several outputs perhaps only one is wanted.
+  // Perhaps only one of several outputs is needed.
   for (int i = 0; i < entry.output_count; ++i) drop_if_idle(entry.outputs[i]);
 }
 
@@ -373,7 +373,7 @@ void Tape::backward() {
   in_backward_ = true;
   if (settings_.parallel) settings_.parallel->begin_pass(DataParallel::Pass::kBackward, settings_.chunk);
   for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) backward_entry(e);
-  // Inline work that waits for its turn is free to run when the turn comes.
+  // With the inline policy, work that waits for its turn may run when the turn comes.
   if (settings_.weight_gradients->policy() == WeightGradientQueue::Policy::kInline) {
     settings_.weight_gradients->run(*this);
   }
@@ -439,8 +439,8 @@ void Tape::run_weight_gradient(int index) {
 
 namespace {
 
-// The position of an entry's contribution among all contributions of a step to its parameter. Uses of one
-// parameter by one tape are ordered as backward meets them: last recorded first.
+// Returns the position of an entry's contribution among all contributions of a step to its parameter. Uses of
+// one parameter by one tape are in backward order: last recorded first.
 std::int64_t turn_of(const std::vector<Entry>& entries, int entry, int chunk, std::int64_t microbatch) {
   const Parameter& p = *entries[entry].parameter;
   std::int64_t before = 0;

@@ -66,7 +66,7 @@ std::int64_t TensorParallel::Options::rows_beside(std::int64_t rows, double flop
       std::min(flops_per_byte * static_cast<double>(bytes) / flops_of_row, static_cast<double>(rows));
   const auto whole = static_cast<std::int64_t>(std::ceil(wanted));
   const std::int64_t beside = (whole + rows_multiple - 1) / rows_multiple * rows_multiple;
-  // A small rest is not worth a product of its own.
+  // A small rest is not worth a separate product.
   return rows - beside < rows / 4 ? rows : beside;
 }
 
@@ -100,7 +100,7 @@ struct Rows {
   Tensor of(const Tensor& all) const { return all.slice(begin, end); }
 };
 
-// Those of a rank of the group.
+// The rows that `rank` owns.
 Rows rows_of(const Tensor& all, const comm::Communicator& group, int rank) {
   const std::int64_t each = all.shape[0] / group.size();
   return {rank * each, (rank + 1) * each};
@@ -118,7 +118,7 @@ void multiply(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& b,
                             .workspace = {}});
 }
 
-// c = the product of rows `a` and the weight, while a collective runs that brings this rank `bytes`.
+// c = the product of rows `a` and the weight, while a collective brings `bytes` to this rank.
 void multiply_beside(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& c, std::int64_t bytes,
                      bool accumulate = false) {
   if (beside_of(op).by_copy_engines()) return multiply(op, role, a, op.weight(), c, accumulate);
@@ -131,7 +131,7 @@ void multiply_beside(OperatorCall& op, GemmRole role, const Tensor& a, const Ten
   multiply(op, role, a.slice(beside, rows), op.weight(), c.slice(beside, rows), accumulate);
 }
 
-// The same for all rows, while those of `a` that are not this rank's `own` arrive.
+// Multiplies all rows, while those rows of `a` that are not this rank's `own` arrive.
 void multiply_arriving(OperatorCall& op, GemmRole role, const Tensor& own, const Tensor& a, const Tensor& c,
                        bool accumulate = false) {
   TensorParallel& beside = beside_of(op);
@@ -152,9 +152,9 @@ void multiply_arriving(OperatorCall& op, GemmRole role, const Tensor& own, const
   }
 }
 
-// own = this rank's rows of the sum over ranks of the products of `a` and the weight; `all` takes this rank's
-// products. Those of the others' rows come first, and travel beside what follows. `beside_before`: bytes that
-// arrive in a collective that has begun already; 0: none has.
+// own = this rank's rows of the sum over ranks of the products of `a` and the weight. `all` receives this
+// rank's products. Rows of other ranks are computed first and sent while the rest runs. `beside_before`:
+// bytes of a collective already in flight; 0: none.
 void multiply_and_scatter(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& all,
                           const Tensor& own, std::int64_t beside_before) {
   TensorParallel& beside = beside_of(op);
@@ -165,7 +165,7 @@ void multiply_and_scatter(OperatorCall& op, GemmRole role, const Tensor& a, cons
   for (int i = 1; i < ranks; ++i) {
     const int to = (rank + i) % ranks, from = (rank + ranks - i) % ranks;
     const Rows of_peer = rows_of(all, group, to);
-    // Beside what has begun before, or the last peer's part.
+    // Overlaps the earlier collective, or the transfer of the previous peer's part.
     const std::int64_t bytes = i > 1 ? own.bytes() : beside_before;
     if (bytes > 0) {
       multiply_beside(op, role, of_peer.of(a), of_peer.of(all), bytes);
@@ -189,7 +189,7 @@ void weight_gradient(OperatorCall& op, const Tensor& d_y, const Tensor& x) {
   multiply(op, GemmRole::kWeightGradient, d_y, x, d_weight, accumulate);
 }
 
-// --- gathered_linear: outputs y, and all rows of x. A replay keeps the latter for the weight gradient.
+// --- gathered_linear: outputs y, and all rows of x. A replay keeps all rows for the weight gradient.
 
 template <bool kKept>
 void gathered_forward(OperatorCall& op) {
@@ -247,8 +247,8 @@ constexpr Operator kGathered{.name = "gathered_linear",
                              .backward_weight = gathered_backward_weight<kKept>,
                              .for_weight = kKept ? Saves{.outputs = bit(1)} : Saves{.inputs = bit(0)}};
 
-// --- scattered_linear: outputs this rank's rows of the sum, and its products for all rows. The gradient of
-// the latter is what the backward pass gathers.
+// --- scattered_linear: outputs this rank's rows of the sum, and its products for all rows. The backward pass
+// gathers into the gradient of the second output.
 
 void scattered_forward(OperatorCall& op) {
   multiply_and_scatter(op, GemmRole::kForward, op.in(0), op.out(1), op.out(0), 0);
@@ -270,7 +270,7 @@ void scattered_backward_input(OperatorCall& op) {
 }
 
 void scattered_backward_weight(OperatorCall& op) {
-  // Nobody asked for the gradient of the input.
+  // Nothing was gathered for an input gradient, so gather now.
   if (op.d_out(1).absent()) {
     TensorParallel& beside = beside_of(op);
     const Tensor d_y = op.d_out(0), d_all = op.complete_d_out(1);
@@ -281,7 +281,7 @@ void scattered_backward_weight(OperatorCall& op) {
   weight_gradient(op, op.d_out(1), op.in(0));
 }
 
-// Of the class of scatter_tokens(): what leaves it is what a scatter leaves.
+// Recompute policies treat it as scatter_tokens(), whose output is the same.
 constexpr Operator kScattered{.name = "scattered_linear",
                               .operator_class = OperatorClass::kCommunication,
                               .forward = scattered_forward,
@@ -289,8 +289,8 @@ constexpr Operator kScattered{.name = "scattered_linear",
                               .backward_weight = scattered_backward_weight,
                               .for_weight = {.inputs = bit(0)}};
 
-// Whether what is gathered or scattered, of these bytes, shall travel beside products with this weight. Those
-// in fp8 and fp4 quantise all rows at once, so they wait for them.
+// Whether a gather or scatter of this many bytes overlaps products with this weight. fp8 and fp4 products
+// quantise all rows at once, so they cannot overlap.
 bool travels_beside(const Value& x, const Parameter& weight, comm::Communicator* group,
                     const TensorParallel* beside, std::int64_t bytes) {
   return group && beside && beside->worthwhile(bytes) &&
@@ -324,7 +324,7 @@ Value scattered_product(const Value& x, Parameter& weight, comm::Communicator* g
 
 }  // namespace
 
-// A is whole: each rank multiplies its tokens by it, and what travels is of low rank.
+// A is complete on every rank: each rank multiplies its tokens by it, so only low-rank rows are sent.
 Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {
   Value y = gathered_product(x, weight, group, beside);
   const LowRank& low_rank = x.tape().adapter_of(weight);
@@ -335,7 +335,7 @@ Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* gro
   return sum(std::move(y), after_low_rank(std::move(added), low_rank, RowsOf::kLayer));
 }
 
-// A is shared as the weight is, and B is whole.
+// A is split like the weight, and B is complete.
 Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {
   Value y = scattered_product(x, weight, group, beside);
   const LowRank& low_rank = x.tape().adapter_of(weight);

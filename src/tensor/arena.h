@@ -1,16 +1,16 @@
 // Arenas: all tensor memory of a rank comes from a few named arenas that are reserved once, before the first
 // step.
 //
-// An Arena hands out blocks of one address range by a deterministic rule (best fit) over offsets. It never
-// looks at the memory, so the same class serves two purposes: with a base address it is the allocator;
-// without one ("measuring") it answers how large that range must be. Because both run the same sequence of
-// calls, the answer is exact.
+// An Arena allocates blocks of one address range by a deterministic rule (best fit) over offsets. It never
+// reads the memory, so the class serves two purposes. With a base address it is the allocator; without one
+// ("measuring") it finds the required size of that range. Both run the same sequence of calls, so the size is
+// exact.
 //
-// Streams: a block may be reused as soon as it is released, which is correct when every user of the arena
-// enqueues its work on one stream in program order. Work on other streams must hold the block until its event
-// has passed.
+// Streams: a block may be reused as soon as it is released. That is correct if all users of the arena enqueue
+// their work on one stream in program order. Work on other streams must hold the block until its event has
+// passed.
 //
-// Under AddressSanitizer only the bytes of live blocks may be touched (base/poison.h).
+// Under AddressSanitizer only the bytes of live blocks may be accessed (base/poison.h).
 //
 // Not thread-safe: an arena belongs to one rank.
 #pragma once
@@ -26,7 +26,8 @@ namespace primus {
 
 class Arena {
  public:
-  // Alignment of every block, in bytes: a GPU's coalescing line, and more than any CPU vector needs.
+  // Alignment of every block in bytes: that of a GPU's memory transactions, and more than any CPU vector
+  // needs.
   static constexpr std::int64_t kAlignment = 256;
 
   // Blocks lie in [base, base + capacity). A null base measures: blocks have no address and the capacity is
@@ -39,12 +40,12 @@ class Arena {
 
   struct Block {
     std::int64_t offset = 0;
-    std::int64_t bytes = 0;   // as asked for; the space taken is rounded up to kAlignment
+    std::int64_t bytes = 0;   // as requested; the used space is rounded up to kAlignment
     void* address = nullptr;  // null while measuring
   };
 
-  // The smallest hole that fits, the lowest of equal ones; O(log holes). Throws Error(kInvalid) naming the
-  // arena when there is none.
+  // Allocates from the smallest hole that fits, the lowest of equal ones; O(log holes). Throws
+  // Error(kInvalid), which names the arena, if there is none.
   Block allocate(std::int64_t bytes);
   void release(const Block& block);
 
@@ -52,7 +53,7 @@ class Arena {
   bool measuring() const { return base_ == nullptr; }
   std::int64_t capacity() const { return capacity_; }
   std::int64_t in_use() const { return in_use_; }          // bytes allocated now
-  std::int64_t high_water() const { return high_water_; }  // the end of the highest block there ever was
+  std::int64_t high_water() const { return high_water_; }  // the maximum end of any block up to now
 
  private:
   std::string name_;
@@ -63,8 +64,8 @@ class Arena {
   Runs::iterator remove_run(Runs::iterator run);
 
   Runs free_;  // offset -> bytes, maximal runs
-  // (bytes, offset) of each but the open end, the one run whose size a measuring arena cannot know, so that
-  // its size must never decide.
+  // (bytes, offset) of each free run except the open end. A measuring arena cannot know the size of the open
+  // end, so its size must never affect a choice.
   std::set<std::pair<std::int64_t, std::int64_t>> holes_;
   std::unordered_map<std::int64_t, std::int64_t> taken_;
 };

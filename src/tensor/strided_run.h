@@ -1,5 +1,5 @@
-// Elements of something flat that lie in equal distances, as a part of a matrix's columns does: `count` runs
-// of `length` elements, the first at `begin`, `stride` from the beginning of one to that of the next.
+// Equally spaced elements of a flat buffer, such as some columns of a matrix: `count` runs of `length`
+// elements. The first run starts at `begin`, and each next one `stride` elements later.
 //
 // A plain value.
 #pragma once

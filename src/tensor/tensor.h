@@ -1,6 +1,6 @@
-// Shapes and tensor views. A Tensor is a plain value that names memory on some device: it owns nothing, and
-// code above turbo/ never dereferences `data` (on a GPU it could not; the guard device of the tests makes
-// sure on a CPU too).
+// Shapes and tensor views. A Tensor is a plain value that refers to memory of a device. It owns nothing, and
+// code above turbo/ never dereferences `data` (a GPU's memory is not accessible to the host; the tests' guard
+// device checks this on CPUs).
 #pragma once
 
 #include <array>
@@ -47,25 +47,25 @@ struct Tensor {
 
   std::int64_t elements() const { return shape.elements(); }
   std::int64_t bytes() const { return elements() * size_of(dtype); }
-  // The extent of the last dimension, and the number of rows when every other dimension is flattened.
+  // The extent of the last dimension, and the number of rows if all other dimensions are flattened.
   std::int64_t cols() const { return shape.rank() == 0 ? 1 : shape[shape.rank() - 1]; }
   std::int64_t rows() const { return cols() == 0 ? 0 : elements() / cols(); }
-  // True when the tensor is not there at all (an optional operand that was left out).
+  // True for an omitted optional operand.
   bool absent() const { return absent_; }
 
   Tensor() : absent_(true) {}
   Tensor(void* address, DType type, Shape extents)
       : data(address), dtype(type), shape(extents), absent_(false) {}
 
-  // The same elements under another shape of equal size.
+  // Returns the same elements with another shape of equal size.
   Tensor reshaped(Shape to) const {
     assert(to.elements() == elements());
     return {data, dtype, to};
   }
   // Rows [begin, end) of the first dimension.
   Tensor slice(std::int64_t begin, std::int64_t end) const;
-  // The rows as they are seen from element `offset` on, for kernels that take rows by a stride: only the
-  // address moves.
+  // Returns the rows starting at element `offset`, for kernels that address rows by a stride: only the
+  // address changes.
   Tensor from(std::int64_t offset) const {
     return {data ? static_cast<char*>(data) + offset * size_of(dtype) : nullptr, dtype, shape};
   }

@@ -26,8 +26,8 @@ constexpr std::uint64_t kLargestTrace = 4ULL << 30;
 constexpr std::int64_t kMostWork = 1 << 24;  // forward passes of all stages in a step
 constexpr std::int64_t kMostChunks = 4096, kMostMicrobatches = 1 << 20, kMostRanks = 1 << 24;
 constexpr std::int64_t kLastStep = 1LL << 53;
-constexpr double kLongest = 1e12;   // milliseconds from the job's begin on, 30 years
-constexpr double kShortest = 1e-6;  // what a trace's times can tell apart
+constexpr double kLongest = 1e12;   // milliseconds since the job's start: 30 years
+constexpr double kShortest = 1e-6;  // resolution of a trace's times
 
 bool sane(std::int64_t x, std::int64_t least, std::int64_t most) { return x >= least && x <= most; }
 
@@ -36,13 +36,13 @@ Error damaged(const std::string& name, const std::string& what) {
                  "name other traces, or train again with profile=true profile_ranks=all");
 }
 
-// One rank's file.
+// The trace file of one rank.
 struct Trace {
   std::string name;
   std::int64_t rank = -1, job = 0, first_step = 0;
   std::int64_t stage = 0, stages = 1, chunks = 1, microbatches = 1;
   std::string schedule;
-  std::vector<TimedWork> works;  // as they stand in the file, in milliseconds
+  std::vector<TimedWork> works;  // in file order, in milliseconds
 
   auto pipeline() const { return std::tie(stages, chunks, microbatches, schedule); }
 };
@@ -66,7 +66,7 @@ void read_facts(JsonReader& json, Trace& trace) {
   });
 }
 
-// The fields that the schedule runner gives its work (engine/schedule_runner.cpp).
+// Reads the fields that the schedule runner writes for its work (engine/schedule_runner.cpp).
 void read_work(JsonReader& json, const std::string& name, Work& work) {
   const auto bounded = [&](const char* key, std::int64_t most) {
     const std::int64_t x = json.read_int();
@@ -116,7 +116,7 @@ void read_event(JsonReader& json, Trace& trace) {
   if (category != "schedule" || arguments.empty()) return;
   JsonReader reader(arguments, trace.name);
   read_work(reader, trace.name, timed.work);
-  // Also refuses what is no number.
+  // Also rejects NaN.
   if (!(std::abs(timed.start) <= kLongest && duration >= 0 && duration <= kLongest)) {
     throw damaged(trace.name, fmt::format("a piece of work begins at {:.6g} ms and takes {:.6g} ms",
                                           timed.start, duration));
@@ -171,7 +171,7 @@ std::vector<Path> files_in(const Path& folder) {
   return files;
 }
 
-// The trace files that `name` stands for.
+// Returns the trace files that `name` refers to.
 std::vector<Path> files_of(const Path& name) {
   const auto status = Env::posix().status(name);
   if (!status)
@@ -179,7 +179,7 @@ std::vector<Path> files_of(const Path& name) {
   if (status->type != FileStatus::Type::kFolder) return {name};
   std::vector<Path> files = files_in(name);
   if (!files.empty()) return files;
-  // A run, or its folder of traces: what was traced last.
+  // A run folder, or its folder of traces: uses the newest traces.
   const Path traces = Env::posix().status(name / "traces") ? name / "traces" : name;
   std::optional<std::filesystem::file_time_type> newest;
   for (const std::string& steps : Env::posix().list(traces)) {
@@ -198,7 +198,7 @@ std::vector<Path> files_of(const Path& name) {
   return files;
 }
 
-// Of the traces of the newest run, those of the first rank of each stage, by stage.
+// Returns the traces of the newest run, by stage: that of the stage's first rank.
 std::map<std::int64_t, Trace> choose(std::vector<Trace> traces, std::vector<std::string>& notes) {
   std::int64_t newest = 0;
   for (const Trace& trace : traces) newest = std::max(newest, trace.job);
@@ -227,7 +227,7 @@ std::map<std::int64_t, Trace> choose(std::vector<Trace> traces, std::vector<std:
   return chosen;
 }
 
-// The work of each step of a trace: that of step number i is each piece's occurrence of that number.
+// Splits a trace into steps: the i-th occurrence of each piece of work belongs to step i.
 std::vector<std::vector<TimedWork>> steps_of(const Trace& trace) {
   std::map<std::tuple<Kind, int, std::int64_t, bool>, std::size_t> seen;
   std::vector<std::vector<TimedWork>> steps;
@@ -256,10 +256,10 @@ double mean(const engine::PipelineTimeline& timeline, Kind kind) {
   return count == 0 ? 0 : sum / static_cast<double>(count);
 }
 
-// The mean time of transfers, and how far any seems to arrive before it was sent.
+// Computes the mean time of transfers, and the maximum time by which one seems to arrive before it was sent.
 void measure_transfers(MeasuredPipeline& result) {
   const engine::PipelineShape& shape = result.measured.schedule.shape;
-  // By the part that made it.
+  // By the part that produced it.
   std::map<std::tuple<int, std::int64_t, bool>, TimedWork> sends;
   const auto& stages = result.measured.timeline.stages;
   const auto part = [&](std::size_t stage, const Work& work) {
@@ -304,7 +304,7 @@ MeasuredPipeline measure_pipeline(const std::vector<std::string>& names, std::op
   measured.schedule = engine::make_schedule(kind, static_cast<int>(first.stages),
                                             static_cast<int>(first.chunks), first.microbatches);
 
-  // Steps that every stage has to their end.
+  // Number of steps that every stage completed.
   std::size_t steps = SIZE_MAX;
   std::vector<std::vector<std::vector<TimedWork>>> works;  // by stage and step
   for (const auto& [stage, trace] : stages) {

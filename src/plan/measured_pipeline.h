@@ -1,5 +1,5 @@
-// The timeline of a pipeline as it ran, read from the traces that its ranks wrote (key `profile`,
-// lm/train/run_trace.h), beside the timeline that its schedule promises. Free functions without state.
+// The measured timeline of a pipeline, read from the traces of its ranks (key `profile`,
+// lm/train/run_trace.h), next to the timeline of its schedule. Free functions without state.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +14,25 @@ namespace primus {
 
 // Times in milliseconds.
 struct MeasuredPipeline {
-  PipelinePlan measured;   // its costs are the means of what was measured
-  PipelinePlan generated;  // the same schedule, if all work took those means and transfers no time
+  PipelinePlan measured;   // its costs are the measured means
+  PipelinePlan generated;  // the same schedule with all work at the mean costs and instant transfers
   std::int64_t step = 0, first_step = 0,
-               last_step = 0;  // the one that is shown, and those that the traces hold
-  std::vector<int> ranks;      // of each stage, the rank whose trace is shown
-  double transfer = 0;         // mean time of a transfer, from when both sides were ready
-  // How far receives seem to end before their sends began: clocks of hosts differ at least that much. 0:
-  // none.
+               last_step = 0;  // the displayed step, and the range in the traces
+  std::vector<int> ranks;      // the rank of each stage whose trace is shown
+  double transfer = 0;         // mean time of a transfer after both sides were ready
+  // The maximum time by which a receive ends before its send begins: clocks of hosts differ by at least this.
+  // 0: none.
   double clocks_apart = 0;
   std::vector<std::string> notes = {};
 };
 
-// `names`: trace files, folders of them, or folders of runs, of which the newest traces are taken. `step`: by
-// its number in the log; default: the last one. Throws Error(kInvalid) where a name holds no trace of a
-// pipeline, a stage has none, or the step is not in them.
+// `names`: trace files, folders of them, or run folders, whose newest traces are used. `step`: its number in
+// the log; default: the last one. Throws Error(kInvalid) if a name has no pipeline trace, a stage has none,
+// or the traces lack the step.
 MeasuredPipeline measure_pipeline(const std::vector<std::string>& names,
                                   std::optional<std::int64_t> step = {});
 
-// Both timelines on one scale of time, as pipeline_plan.h draws them.
+// Draw both timelines on one time scale, as pipeline_plan.h does.
 std::string to_text(const MeasuredPipeline& pipeline, std::size_t width);
 std::string to_svg(const MeasuredPipeline& pipeline);
 std::string to_json(const MeasuredPipeline& pipeline);

@@ -11,7 +11,7 @@ namespace {
 using engine::TimedWork;
 using Kind = engine::Work::Kind;
 
-// A stage's row.
+// Draws a stage's row.
 std::string draw(const std::vector<TimedWork>& stage, std::size_t columns, double per_column, Labels labels) {
   std::string row(columns, '.');
   for (const TimedWork& t : stage) {

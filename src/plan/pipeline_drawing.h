@@ -1,5 +1,5 @@
-// How timelines of pipelines are drawn: what pipeline_plan.cpp and measured_pipeline.cpp share. Internal to
-// plan. Pure functions.
+// Drawing of pipeline timelines, shared by pipeline_plan.cpp and measured_pipeline.cpp. Internal to plan.
+// Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -11,18 +11,18 @@
 
 namespace primus::drawing {
 
-inline constexpr std::size_t kMargin = 10;  // of a text's rows: "stage 12  "
+inline constexpr std::size_t kMargin = 10;  // left margin of text rows: "stage 12  "
 
 enum class Labels : std::uint8_t { kAll, kNone, kWhereTheyFit };
-// A row for each stage, of `columns` columns, `per_column` of time each. Without its label, work is its
-// letter over and over. '.': nothing is computed.
+// Draws one row per stage with `columns` columns, each `per_column` of time. Without labels, work shows as
+// its repeated letter. '.': idle.
 std::string text_rows(const engine::PipelineTimeline& timeline, std::size_t columns, double per_column,
                       Labels labels);
 
 inline constexpr double kLeft = 80, kTop = 46, kRow = 30, kWidth = 1200;
-// Pixels for a unit of time, so that `makespan` fills an image.
+// Pixels per unit of time, so that `makespan` fills an image.
 inline double svg_scale(double makespan) { return (kWidth - kLeft - 20) / makespan; }
-// An image of that height up to its title; svg_end() closes it.
+// Begins an image of this height, including its title; svg_end() closes it.
 std::string svg_begin(double height, const std::string& title);
 std::string svg_rows(const engine::PipelineTimeline& timeline, double top, double scale);
 std::string svg_text(double y, const std::string& text);

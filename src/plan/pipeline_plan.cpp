@@ -37,7 +37,7 @@ int largest_stash(const PipelinePlan& plan) {
   return *std::max_element(plan.timeline.peak_stash.begin(), plan.timeline.peak_stash.end());
 }
 
-// In microbatches of a stage's whole share of the model.
+// Returns the stash in units of one microbatch's activations of all chunks of a stage.
 double stash_in_microbatches(const PipelinePlan& plan) {
   return static_cast<double>(largest_stash(plan)) / plan.schedule.shape.chunks;
 }

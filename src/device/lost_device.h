@@ -1,4 +1,4 @@
-// The next step for an error of a device, its driver or a library on it that no setting is to blame for.
+// Hint for errors of a device, its driver or its libraries that no setting causes.
 #pragma once
 
 namespace primus {

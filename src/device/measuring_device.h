@@ -1,5 +1,5 @@
-// A device that exists on paper: its kernels tell how much workspace they need, and nothing else works. What
-// DevicePlugin::measuring makes, for any kind of device. See engine/rank.h on measuring.
+// A device without hardware: its kernels report their workspace sizes, and it supports nothing else.
+// DevicePlugin::measuring creates one for any kind of device. engine/rank.h describes measuring.
 #pragma once
 
 #include <memory>
@@ -11,19 +11,18 @@ namespace primus {
 
 class MeasuringDevice final : public Device {
  public:
-  // `context`: what workspace functions of `kernels` look at. The table must outlive the device.
+  // `context`: passed to workspace functions of `kernels`. The table must outlive the device.
   MeasuringDevice(DeviceProperties properties, std::string description, const KernelTable& kernels,
                   std::unique_ptr<KernelContext> context);
 
-  // The same with the context of `source`, another device to measure on: a plan for a device that is
-  // elsewhere.
+  // Uses the context of `source`, another measuring device: for plans for remote devices.
   MeasuringDevice(DeviceProperties properties, std::string description, const KernelTable& kernels,
                   std::unique_ptr<Device> source);
 
   std::string description() const override { return description_; }
   DeviceProperties properties() const override { return properties_; }
   DeviceMemoryUse memory_use() const override { return {0, properties_.memory}; }
-  // Memory, and work on a stream, throw std::logic_error: whoever measures may not ask for them.
+  // Throw std::logic_error: code that measures must not allocate memory or enqueue work.
   void* allocate(std::int64_t bytes) override;
   void release(void* address) noexcept override;
   void* allocate_pinned(std::int64_t bytes) override;
@@ -37,7 +36,7 @@ class MeasuringDevice final : public Device {
  private:
   DeviceProperties properties_;
   std::string description_;
-  std::unique_ptr<Device> source_;  // whose context it has; null: context_
+  std::unique_ptr<Device> source_;  // provides the context; null: context_ does
   const KernelTable& kernels_;
   std::unique_ptr<KernelContext> context_;
 };

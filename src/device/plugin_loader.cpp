@@ -24,14 +24,14 @@ std::string program_folder() {
   return fs::path(std::string(path, static_cast<std::size_t>(length))).parent_path().string();
 }
 
-// A name is part of a file's: letters, digits, underscores and hyphens.
+// A name becomes part of a file name: letters, digits, underscores and hyphens.
 bool is_name(std::string_view name) {
   return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
   });
 }
 
-// Kinds of devices have no hyphens: that tells their plug-ins from others.
+// Kinds of devices have no hyphens, which distinguishes their plug-ins from others.
 bool is_kind(std::string_view name) { return is_name(name) && name.find('-') == std::string_view::npos; }
 
 std::string library_of(const std::string& folder, std::string_view kind) {
@@ -81,7 +81,7 @@ PluginLibrary open_plugin_library(std::string_view name, const char* entry, cons
                     std::string(kSuffix) + " in " + (folders.empty() ? "any folder" : joined(folders)),
                 how_to_get);
   }
-  // Its own symbols come first, so that a plug-in may carry the libraries that the program has, too.
+  // Its own symbols have precedence, so a plug-in may contain libraries that the program also has.
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!library) {
     const char* const reason = dlerror();
@@ -98,7 +98,7 @@ PluginLibrary open_plugin_library(std::string_view name, const char* entry, cons
 }
 
 const DevicePlugin& load_plugin(std::string_view kind, std::uint64_t abi) {
-  // What the program knows how to build; 'gpu' and the like are none of them.
+  // Kinds that the program can build; 'gpu', for example, is not one.
   const bool ours = kind == "cuda" || kind == "hip";
   const auto [file, entry] = open_plugin_library(
       kind, kDevicePluginEntry, "device plug-in '" + std::string(kind) + "'",

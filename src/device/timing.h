@@ -1,6 +1,5 @@
-// How a device that works behind the host's back tells when its work ran. A device plug-in fills this table;
-// the tracing device (turbo/devices/tracing_device.h) and training steps (lm/train/training_step.h) call
-// through it.
+// How an asynchronous device reports when its work ran. A device plug-in fills this table; the tracing device
+// (turbo/devices/tracing_device.h) and training steps (lm/train/training_step.h) call through it.
 #pragma once
 
 #include <memory>
@@ -10,11 +9,11 @@
 namespace primus {
 
 struct DeviceTiming {
-  // An event that keeps the time at which it is reached.
+  // Creates an event that records the time at which it is reached.
   std::unique_ptr<Event> (*create)(Device& device);
-  // True when the work in front of its last record() is over; does not wait.
+  // True if the work before its last record() is done; does not wait.
   bool (*reached)(Event& event);
-  // From one such event of a device to another, both reached.
+  // Seconds from one such event of a device to another. Both must be reached.
   double (*seconds)(Event& from, Event& to);
 };
 

@@ -1,7 +1,7 @@
-// Streams and devices that somebody watches: they pass everything on to another one, which does the work.
+// Streams and devices with an observer: they pass all calls to another one, which does the work.
 //
-// The layers above name what they enqueue (WatchedWork): a collective, the forward pass of a microbatch. On a
-// stream that nobody watches this does nothing.
+// The layers above label what they enqueue (WatchedWork): a collective, the forward pass of a microbatch. On
+// other streams a label does nothing.
 #pragma once
 
 #include <string>
@@ -11,22 +11,22 @@
 
 namespace primus {
 
-// What a piece of work is called.
+// The label of a piece of work.
 struct WorkLabel {
   std::string name;      // "all_gather", "F3"
   const char* category;  // "communication", "schedule"
-  // More about it: the fields of a JSON object without its braces, or nothing.
+  // Further fields of a JSON object, without its braces; may be empty.
   std::string arguments = {};
 };
 
 class WatchedStream : public Stream {
  public:
-  // Whether anything is written down now.
+  // Whether work is being recorded now.
   virtual bool watching() const = 0;
-  // What is enqueued between the two is one piece of work. Pieces nest.
+  // Work enqueued between begin() and end() is one piece. Pieces nest.
   virtual void begin(WorkLabel label) = 0;
   virtual void end() = 0;
-  // The stream that does the work. Vendors' libraries know only this one.
+  // The stream that does the work. Vendor libraries must use this one.
   virtual Stream& below() = 0;
 };
 
@@ -44,8 +44,8 @@ inline Device& innermost(Device& device) {
   return watched ? watched->below() : device;
 }
 
-// What is enqueued on `stream` while this lives is one piece of work. `label` is called only when somebody
-// watches; it returns a WorkLabel.
+// Labels all work enqueued on `stream` while this object lives as one piece. `label` returns a WorkLabel and
+// is called only if the stream is being recorded.
 class WatchedWork {
  public:
   template <class Label>
@@ -58,7 +58,7 @@ class WatchedWork {
     try {
       stream_->end();
     } catch (...) {
-      // The device is lost, which the next call says too.
+      // The device is lost; the next call reports it, too.
     }
   }
   WatchedWork(const WatchedWork&) = delete;

@@ -1,5 +1,5 @@
-// How many cores this process may keep busy: its affinity mask, further limited by the CPU bandwidth of its
-// control groups (containers, Slurm and Kubernetes limit by these). See sched_setaffinity(2) and the kernel's
+// Number of cores that this process may keep busy: its affinity mask, limited by the CPU bandwidth of its
+// control groups (used by containers, Slurm and Kubernetes). See sched_setaffinity(2) and the kernel's
 // admin-guide/cgroup-v2 and scheduler/sched-bwc.
 #include <sched.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ namespace primus::cpu {
 namespace {
 
 int affinity_cores() {
-  // The mask must be as large as the kernel's, which only trying tells.
+  // The mask must be at least as large as the kernel's, whose size is found only by trying.
   for (int cpus = 1024; cpus <= (1 << 20); cpus *= 2) {
     cpu_set_t* mask = CPU_ALLOC(static_cast<std::size_t>(cpus));
     if (mask == nullptr) break;
@@ -45,7 +45,7 @@ std::optional<double> bandwidth_v1(const std::string& folder) {
   return std::nullopt;
 }
 
-// The tightest limit among the process's groups and those above them.
+// Returns the tightest limit among the process's groups and their parents.
 std::optional<double> cgroup_cores() {
   std::optional<double> tightest;
   const auto consider = [&](std::optional<double> limit) {

@@ -89,9 +89,9 @@ void* CpuDevice::allocate_pinned(std::int64_t bytes) {
 
 void CpuDevice::release_pinned(void* address) noexcept { std::free(address); }
 
-// Fresh pages are zero, and are only taken from the machine when touched. Large blocks ask for huge pages: a
-// step sweeps gigabytes, and with small pages the page faults of the first sweep and the misses of all later
-// ones show.
+// Fresh pages are zero, and use memory only once touched. Large blocks request huge pages: a step sweeps
+// gigabytes, and small pages cost visible time in page faults of the first sweep and TLB misses of all later
+// ones.
 void* CpuDevice::allocate(std::int64_t bytes) {
   const auto fail = [&](int error) {
     return io_error("cannot allocate " + std::to_string(bytes) + " bytes of memory", error,
@@ -99,11 +99,11 @@ void* CpuDevice::allocate(std::int64_t bytes) {
   };
   if (bytes < 0 || bytes > (std::int64_t{1} << 46)) throw fail(ENOMEM);
   const std::size_t unit = static_cast<std::size_t>(bytes) >= kHugePage ? kHugePage : kPage;
-  // Under AddressSanitizer whoever runs past the end meets at least a page that is forbidden.
+  // Under AddressSanitizer a block is followed by at least one forbidden page, to catch overruns.
   const std::size_t wanted =
       std::max<std::size_t>(static_cast<std::size_t>(bytes), 1) + (kPoisons ? kPage : 0);
   const std::size_t size = (wanted + unit - 1) / unit * unit;
-  // Room to align, given back below.
+  // Room to align, released below.
   const std::size_t slack = unit == kHugePage ? kHugePage : 0;
   void* raw = mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) throw fail(errno);
@@ -113,7 +113,7 @@ void* CpuDevice::allocate(std::int64_t bytes) {
     if (skip != 0) munmap(begin, skip);
     if (skip != slack) munmap(begin + skip + size, slack - skip);
     begin += skip;
-    madvise(begin, size, MADV_HUGEPAGE);  // advice: a kernel without huge pages may refuse
+    madvise(begin, size, MADV_HUGEPAGE);  // advisory: a kernel without huge pages may refuse
   }
   blocks_.emplace(begin, size);
   poison(begin + bytes, size - static_cast<std::size_t>(bytes));
@@ -133,7 +133,7 @@ void CpuDevice::release(void* address) noexcept {
 std::unique_ptr<Stream> CpuDevice::create_stream(StreamKind kind) {
   if (kind == StreamKind::kCompute) return std::make_unique<InlineStream>(context_);
   if (kind == StreamKind::kCopy) return std::make_unique<CallerStream>();
-  // Kernels of other streams get a thread of their own: the pool belongs to the compute stream.
+  // Kernels of other streams use a separate thread: the pool belongs to the compute stream.
   return std::make_unique<WorkerStream>(1, 0);
 }
 

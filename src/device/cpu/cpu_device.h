@@ -1,7 +1,7 @@
-// The CPU as a device: ordinary memory, kernels that run on the rank's own thread pool.
+// The CPU as a device: ordinary memory, and kernels that run on the rank's own thread pool.
 //
-// Compute streams run kernels at once, inside launch(). Streams for copies and for communication own a worker
-// thread, so that a checkpoint's copies overlap with compute as they do on a GPU.
+// Compute streams run kernels at once, inside launch(). Streams for copies and communication have a worker
+// thread, so a checkpoint's copies overlap with compute as on a GPU.
 #pragma once
 
 #include <memory>
@@ -14,16 +14,16 @@
 
 namespace primus::cpu {
 
-// What CPU kernels get. Kernels reach tensor memory only through data(): a device may hand out addresses that
-// are not the ones memory is mapped at (the guard device of the tests does, as a GPU does in its own way).
+// The context of CPU kernels. Kernels must access tensor memory through data(): a device's addresses may
+// differ from the mapped ones (those of the tests' guard device do, as on a GPU).
 class CpuContext final : public KernelContext {
  public:
   CpuContext(ThreadPool& pool, std::ptrdiff_t address_offset)
       : pool_(&pool), threads_(pool.size()), offset_(address_offset) {}
-  // To measure with: workspaces for so many threads, of which none is started.
+  // For measuring: gives workspace sizes for this many threads, and starts none.
   explicit CpuContext(int threads) : threads_(threads) {}
 
-  // Not while measuring.
+  // Not available while measuring.
   ThreadPool& pool() const { return *pool_; }
   int threads() const { return threads_; }
   template <class T>
@@ -39,8 +39,8 @@ class CpuContext final : public KernelContext {
 
 class CpuDevice final : public Device {
  public:
-  // `threads`: workers of this rank's pool, the calling thread included; 0 takes every core the process may
-  // use. The table must outlive the device.
+  // `threads`: workers of this rank's pool, including the calling thread; 0 uses every core that the process
+  // may use. The table must outlive the device.
   CpuDevice(int threads, const KernelTable& kernels);
   ~CpuDevice() override;
 
@@ -65,12 +65,13 @@ class CpuDevice final : public Device {
   std::unordered_map<void*, std::size_t> blocks_;  // allocated: address -> mapped bytes
 };
 
-// The machine's processor and memory, as a device.
+// Describes the machine's processor and memory as a device.
 DeviceProperties cpu_properties();
 // "cpu: 2 threads, avx512 amx_bf16"
 std::string describe_cpu(int threads);
 
-// Cores this process may keep busy: its affinity mask, limited by its control groups' CPU bandwidth.
+// Returns the number of cores that this process may keep busy: its affinity mask, limited by its control
+// groups' CPU bandwidth.
 int available_cores();
 
 }  // namespace primus::cpu

@@ -10,7 +10,7 @@
 namespace primus::cpu {
 namespace {
 
-// Below this a second core does not pay.
+// Below this size a second core does not help.
 constexpr std::int64_t kParallelBytes = 1 << 20;
 
 }  // namespace
@@ -51,7 +51,7 @@ bool CpuEvent::reached() const {
 
 void CpuEvent::synchronize() { state_->wait_for(state_->latest()); }
 
-// ---- The stream that runs at once ---------------------------------------------------------------
+// ---- The inline stream --------------------------------------------------------------------------
 
 void InlineStream::launch(KernelFunction kernel, const void* arguments, std::size_t argument_bytes) {
   assert(argument_bytes <= kMaxArgumentBytes);
@@ -87,7 +87,7 @@ void InlineStream::record(Event& event) {
 
 void InlineStream::wait(Event& event) { event.synchronize(); }
 
-// ---- The stream with a worker -------------------------------------------------------------------
+// ---- The worker stream --------------------------------------------------------------------------
 
 WorkerStream::WorkerStream(int threads, std::ptrdiff_t address_offset)
     : offset_(address_offset),
@@ -120,7 +120,7 @@ void WorkerStream::work() {
     Task task = std::move(queue_.front());
     queue_.pop_front();
     if (failure_ && !task.always) {
-      // Skipped work ends the wait of synchronize() as much as done work does.
+      // Dropped work also ends a wait in synchronize().
       if (queue_.empty()) changed_.notify_all();
       continue;
     }

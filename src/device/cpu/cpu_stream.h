@@ -1,5 +1,5 @@
-// The CPU's streams and events: one that runs everything at once, and one with a worker thread of its own.
-// Made by CpuDevice, and by the guard device of the tests.
+// The CPU's streams and events: a stream that runs work at once, and one with a worker thread. CpuDevice and
+// the tests' guard device create them.
 #pragma once
 
 #include <atomic>
@@ -18,13 +18,13 @@
 
 namespace primus::cpu {
 
-// Counts how often it has been recorded (enqueued) and how far the streams have come. As in CUDA, waiting
-// means the latest record() before the wait; an event that was never recorded holds nobody up. An event of a
-// stream that has failed tells everybody who waits for it.
+// Counts record() calls: how many were enqueued and how many the streams have reached. As in CUDA, a wait
+// refers to the latest record() before it, and an event that was never recorded does not block. After a
+// failure of the stream, its events pass the failure to every waiter.
 class CpuEvent final : public Event {
  public:
   void synchronize() override;
-  bool reached() const;  // the latest record() has been reached; does not wait
+  bool reached() const;  // whether the latest record() has been reached; does not wait
 
  private:
   friend class InlineStream;
@@ -34,7 +34,7 @@ class CpuEvent final : public Event {
     std::mutex mutex;
     std::condition_variable reached_changed;
     std::int64_t recorded = 0, reached = 0;
-    std::exception_ptr failure;  // of the stream, at the last point that was reached
+    std::exception_ptr failure;  // of the stream, at the last reached point
     std::int64_t record();
     std::int64_t latest();
     void reach(std::int64_t count, const std::exception_ptr& of_stream = nullptr);
@@ -43,8 +43,8 @@ class CpuEvent final : public Event {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-// Work happens inside the call that asks for it; what it throws leaves that call. Large copies and fills use
-// the pool.
+// Runs work inside the call that requests it, and throws its errors from that call. Large copies and fills
+// use the pool.
 class InlineStream : public Stream {
  public:
   explicit InlineStream(CpuContext& context) : context_(context) {}
@@ -63,9 +63,9 @@ class InlineStream : public Stream {
   CpuContext& context_;
 };
 
-// The same for transfers within the host's memory: the thread that asks for one makes it, alone and at its
-// own priority, and its data stays in that core's cache. Several threads may ask at once: a pool of one
-// thread runs loops where they are called, and has no state.
+// An InlineStream for transfers within host memory: the calling thread does them, on one core and at its own
+// priority, and the data stays in that core's cache. Several threads may call it at once: a pool of one
+// thread runs loops in the caller, and has no state.
 struct OneThread {
   ThreadPool pool{1};
   CpuContext context{pool, 0};
@@ -75,14 +75,14 @@ class CallerStream final : private OneThread, public InlineStream {
   CallerStream() : InlineStream(context) {}
 };
 
-// A first-in-first-out queue and a thread that empties it. After a failure the work that is already queued,
-// or comes before synchronize() has reported it, is dropped; events pass, so that nobody waits for ever, and
-// carry the failure to streams that wait for them.
+// A first-in-first-out queue with a thread that runs it. After a failure, all work is dropped that is already
+// queued or arrives before synchronize() has reported the failure. Events still pass, so no waiter blocks
+// forever, and carry the failure to the streams that wait for them.
 class WorkerStream final : public Stream {
  public:
-  // `threads` for kernels; `address_offset` as in CpuContext, applied to device addresses in copies too.
+  // `threads` for kernels; `address_offset` as in CpuContext, also applied to device addresses in copies.
   WorkerStream(int threads, std::ptrdiff_t address_offset);
-  ~WorkerStream() override;  // finishes the queue; a failure nobody asked for is lost
+  ~WorkerStream() override;  // finishes the queue; an unreported failure is lost
 
   void launch(KernelFunction kernel, const void* arguments, std::size_t argument_bytes) override;
   void copy_to_device(void* device, const void* host, std::int64_t bytes) override;
@@ -96,7 +96,7 @@ class WorkerStream final : public Stream {
  private:
   struct Task {
     std::function<void()> run;
-    bool always;  // events: also after a failure
+    bool always;  // events: run even after a failure
   };
   void enqueue(std::function<void()> run, bool always = false);
   void work();

@@ -32,8 +32,8 @@ namespace {
 
 // ---- Fibers -------------------------------------------------------------------------------------
 
-// Saved registers of a fiber that does not run. On x86-64 they lie on its own stack, because ucontext makes a
-// system call in every switch, which kernels do millions of times.
+// Saved registers of a suspended fiber. On x86-64 they are on its own stack, because ucontext makes a system
+// call in every switch, and kernels switch millions of times.
 struct Registers {
 #if defined(__x86_64__)
   void* stack = nullptr;
@@ -77,8 +77,8 @@ void switch_registers(Registers& from, Registers& to) {
 #endif
 }
 
-// A stack with an inaccessible page below it, so that a kernel that needs more dies instead of writing into
-// its neighbour.
+// A stack with an inaccessible page below it, so a kernel that overflows it crashes instead of corrupting its
+// neighbour.
 class FiberStack {
  public:
   static constexpr std::size_t kBytes = std::size_t{128} << 10;
@@ -106,9 +106,9 @@ struct Fiber {
   Registers registers;
   Place place{};
   std::int64_t barriers = 0;   // passed or waited at
-  std::int64_t exchanges = 0;  // likewise
+  std::int64_t exchanges = 0;  // passed or waited at
   bool done = false;
-  bool waited = false;  // for the kernel in front of this one
+  bool waited = false;  // for the previous kernel
 #if defined(__SANITIZE_THREAD__)
   void* tsan = nullptr;
 #endif
@@ -117,7 +117,7 @@ struct Fiber {
 struct Warp {
   std::int64_t exchanges = 0;  // complete ones
   int arrived = 0;
-  // Two buffers: a lane that is ahead by one exchange must not overwrite what a slow lane still reads.
+  // Two buffers: a lane that is ahead by one exchange must not overwrite data that a slow lane still reads.
   alignas(64) std::array<std::array<std::byte, 64 * kExchangeBytes>, 2> slots;
 };
 
@@ -127,12 +127,12 @@ struct FreeMemory {
 struct SharedMemory {
   std::unique_ptr<void, FreeMemory> memory;
   std::size_t bytes = 0;
-  bool touched = false;  // by the block that runs now
+  bool touched = false;  // by the current block
 };
 
-// ---- One block at a time ------------------------------------------------------------------------
+// ---- Running one block --------------------------------------------------------------------------
 
-// What one operating-system thread needs to run blocks.
+// The state with which one operating-system thread runs blocks.
 class Multiprocessor {
  public:
   void run_block(const Grid& grid, std::int64_t block, void (*body)(const void*), const void* arguments);
@@ -169,7 +169,7 @@ class Multiprocessor {
     std::int64_t complete = 0;
   };
   std::array<Numbered, 16> numbered_;
-  std::int64_t progress_ = 0;  // grows with everything that can let a waiting fiber go on
+  std::int64_t progress_ = 0;  // incremented by everything that can resume a waiting fiber
   std::exception_ptr failure_;
 #if defined(__SANITIZE_ADDRESS__)
   const void* scheduler_bottom_ = nullptr;
@@ -182,7 +182,7 @@ class Multiprocessor {
 
 thread_local Multiprocessor* active = nullptr;
 
-// Thrown through fibers that must end because their block has failed.
+// Thrown through the other fibers of a failed block to end them.
 struct Abandoned {};
 
 void Multiprocessor::enter() {
@@ -194,7 +194,7 @@ void Multiprocessor::enter() {
     self.body_(self.arguments_);
     self.check_waited();
   } catch (const Abandoned&) {
-    // The block's first failure is what counts.
+    // The block's first failure is reported.
   } catch (...) {
     if (!self.failure_) self.failure_ = std::current_exception();
   }
@@ -206,8 +206,8 @@ void Multiprocessor::start(std::size_t index) {
   fiber.barriers = fiber.exchanges = 0;
   fiber.done = fiber.waited = false;
 #if defined(__x86_64__)
-  // What primus_emulator_switch() pops: six registers and the address of enter(). As after a call, the stack
-  // pointer is 8 off a multiple of 16 when enter() begins.
+  // The values that primus_emulator_switch() pops: six registers and the address of enter(). As after a call,
+  // the stack pointer is 8 off a multiple of 16 when enter() begins.
   auto* top = reinterpret_cast<void**>(fiber.stack.bottom() + FiberStack::kBytes) - 1;
   *top = nullptr;
   *--top = reinterpret_cast<void*>(&Multiprocessor::enter);
@@ -266,7 +266,7 @@ void Multiprocessor::finish() {
   __tsan_switch_to_fiber(scheduler_tsan_, 0);
 #endif
   switch_registers(fiber().registers, scheduler_);
-  std::abort();  // a fiber that has ended is never resumed
+  std::abort();  // an ended fiber is never resumed
 }
 
 void Multiprocessor::fail(const std::string& what) {

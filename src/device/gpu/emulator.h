@@ -1,14 +1,14 @@
-// A small SIMT machine in software: it runs GPU kernels as ordinary C++, so that every hand-written kernel is
-// tested where there is no GPU, at the warp widths of both vendors (32 and 64).
+// A small SIMT machine in software: it runs GPU kernels as ordinary C++, so every hand-written kernel can be
+// tested without a GPU, at the warp widths of both vendors (32 and 64).
 //
 // A block's threads are fibers of one operating-system thread. A fiber runs until it waits (at a barrier, in
-// an exchange between lanes, or for something that another thread does) and then the next one of the block
-// runs. Blocks are independent and spread over a thread pool. What real hardware leaves undefined is an error
-// here: a barrier that some threads of a block do not reach, an exchange that some lanes of a warp do not
-// take part in, a wait for what nobody does any more, a thread of a kernel that starts early and does not
-// wait for the kernel in front of it. Shared memory starts as NaN in every block.
+// an exchange between lanes, or for another thread), and then the next fiber of the block runs. Blocks are
+// independent and spread over a thread pool. Undefined behaviour of real hardware is an error here: a barrier
+// that some threads of a block do not reach, an exchange without some lanes of the warp, a wait that no
+// thread can end any more, a thread of an early-starting kernel that does not wait for the previous kernel.
+// Shared memory starts as NaN in every block.
 //
-// Exceptions thrown by a kernel leave run(); the rest of that block is abandoned.
+// run() rethrows a kernel's exceptions; the rest of that block is abandoned.
 #pragma once
 
 #include <cstddef>
@@ -19,21 +19,21 @@
 
 namespace primus::gpu::emulator {
 
-// Bytes that a lane can hand to the others of its warp at once.
+// Maximum bytes per lane in one exchange of a warp.
 inline constexpr std::size_t kExchangeBytes = 64;
 
 struct Grid {
   std::int64_t blocks;
-  int threads;               // of a block; a multiple of `warp`
-  int warp;                  // lanes of a warp, at most 64
+  int threads;               // per block; a multiple of `warp`
+  int warp;                  // lanes per warp, at most 64
   std::size_t shared_bytes;  // of dynamic shared memory
-  // Of a kernel that may begin before the one in front of it is over: its type, for errors. Each of its
-  // threads has to call wait_for_previous() before it ends. Whether it does so before it touches memory
-  // cannot be seen here. Null: the kernel begins when the one in front is over.
+  // The kernel's type, for errors, if it may begin before the previous kernel ends. Each of its threads must
+  // call wait_for_previous() before it ends. The emulator cannot check that the call precedes its memory
+  // accesses. Null: the kernel begins after the previous one.
   const std::type_info* early = nullptr;
 };
 
-// Runs body(arguments) once for each thread of the grid, and returns when all have ended.
+// Runs body(arguments) once per thread of the grid, and returns when all have ended.
 void run(ThreadPool& pool, const Grid& grid, void (*body)(const void*), const void* arguments);
 
 // ---- For code inside kernels --------------------------------------------------------------------
@@ -44,26 +44,27 @@ struct Place {
 };
 const Place& place();
 
-// Notes that this thread has waited for the kernel in front, which is over in the emulator.
+// Records that this thread has waited for the previous kernel, which has always ended in the emulator.
 void wait_for_previous();
 
-// Every thread of the block waits for all the others.
+// Makes every thread of the block wait for all others.
 void barrier();
 
-// As many threads of the block as `threads` says wait for each other at the barrier of this number, 0 to 15.
-// It can be used again and again, by the same number of threads.
+// Makes `threads` threads of the block wait for each other at barrier `number`, 0 to 15. A barrier can be
+// reused, with the same number of threads.
 void barrier(int number, int threads);
 
-// Lets other threads of the block run until ready(state) is true. Who makes it true calls made_progress().
+// Runs other threads of the block until ready(state) is true. The thread that makes it true calls
+// made_progress().
 void wait_until(bool (*ready)(const void*), const void* state);
 void made_progress();
 
-// Every lane of the warp hands over `bytes` bytes and gets what all lanes gave: lane l's at offset
-// l * kExchangeBytes. Valid until the lane's next exchange but one.
+// Every lane of the warp contributes `bytes` bytes and gets the data of all lanes: lane l's at offset l *
+// kExchangeBytes. Valid until the lane's second next exchange.
 const std::byte* exchange(const void* data, std::size_t bytes);
 
-// The block's shared memory of this name: the same for all threads of a block, 128-byte aligned. Null names
-// the dynamic shared memory of the launch.
+// Returns the block's shared memory with this name: the same address for all threads of a block, 128-byte
+// aligned. Null is the dynamic shared memory of the launch.
 void* shared(const void* name, std::size_t bytes);
 
 }  // namespace primus::gpu::emulator

@@ -1,5 +1,5 @@
-// What a kernel cannot go on with, and how it says so. On a GPU the first fault of a stream is kept in memory
-// that the host reads when it synchronises; the emulator throws at once.
+// Errors that kernels detect in their input. On a GPU the first fault of a stream is stored in memory that
+// the host reads when it synchronises; the emulator throws at once.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ namespace PRIMUS_GPU {
 
 PRIMUS_DEVICE void report_fault(Fault* to, Fault::Kind kind, std::int64_t value, std::int64_t limit) {
 #ifdef PRIMUS_GPU_VENDOR
-  // The first one counts. Others may be written meanwhile: any of them is true.
+  // The first fault wins. Concurrent threads may write here meanwhile: each of their faults is true.
   if (to->kind != Fault::Kind::kNone) return;
   to->value = value;
   to->limit = limit;

@@ -1,6 +1,6 @@
-// What GPU kernels get from their device: the stream they are enqueued on, memory for partial results, and
-// the libraries that some of them call. One per stream, and one more of the device itself, which only tells
-// workspaces. Compiled by nvcc and by clang for HIP only.
+// The context of GPU kernels: their stream, memory for partial results, and the libraries that some of them
+// call. There is one per stream, and one per device that only serves workspace sizes. Compiled only by nvcc
+// and by clang for HIP.
 #pragma once
 
 #include <algorithm>
@@ -21,10 +21,10 @@
 
 namespace primus::gpu::PRIMUS_GPU {
 
-// What all contexts of a device share. Thread-safe.
+// State that all contexts of a device share. Thread-safe.
 class GpuShared {
  public:
-  // `tuning_folder`: in place of the one of `spec`.
+  // `tuning_folder` replaces the one of `spec`.
   GpuShared(const DeviceSpec& spec, bool present, std::string tuning_folder)
       : index_(spec.ordinal),
         present_(present),
@@ -33,12 +33,12 @@ class GpuShared {
         tuning_folder_(std::move(tuning_folder)) {}
 
   int index() const { return index_; }
-  bool present() const { return present_; }  // false: the device is measured for, and is not here
+  bool present() const { return present_; }  // false: a measured device without hardware
   bool deterministic() const { return deterministic_; }
-  bool attention_library() const { return attention_library_; }        // DeviceSpec has what they mean
+  bool attention_library() const { return attention_library_; }        // see DeviceSpec
   const std::string& tuning_folder() const { return tuning_folder_; }  // empty: algorithms are not timed
 
-  // What one operator keeps for all streams; made at first use from this object.
+  // An operator's state for all streams; constructed from this object at first use.
   template <class Library>
   Library& library() {
     const std::lock_guard lock(mutex_);
@@ -73,7 +73,7 @@ class GpuContext : public KernelContext {
   // Enough for one double from each of many thousand blocks.
   static constexpr std::int64_t kPartialBytes = std::int64_t{4} << 20;
 
-  // `partials` and `faults` live as long as the context; all null: to ask kernels for workspace sizes only.
+  // `partials` and `faults` live as long as the context. All null: the context serves only workspace sizes.
   GpuContext(std::shared_ptr<GpuShared> shared, StreamHandle stream, void* partials, Fault* faults,
              int multiprocessors, int capability, std::int64_t most_shared_bytes)
       : shared_(std::move(shared)),
@@ -94,7 +94,7 @@ class GpuContext : public KernelContext {
     return static_cast<T*>(tensor.data);
   }
 
-  // Stream order makes it safe to hand out the same memory again and again.
+  // Stream order makes it safe to reuse the same memory for every operator.
   void* partials(std::int64_t bytes) const {
     if (bytes > kPartialBytes) throw std::logic_error("gpu: too many partial results");
     return partials_;
@@ -102,8 +102,8 @@ class GpuContext : public KernelContext {
 
   GpuShared& shared() const { return *shared_; }
 
-  // What one operator keeps for this stream (a library's handle, chosen algorithms); made at first use from
-  // this object.
+  // An operator's state for this stream (a library's handle, chosen algorithms); constructed from this object
+  // at first use.
   template <class Library>
   Library& library() {
     std::shared_ptr<void>& slot = libraries_[typeid(Library)];
@@ -111,9 +111,9 @@ class GpuContext : public KernelContext {
     return *static_cast<Library*>(slot.get());
   }
 
-  // Of one block.
+  // Per block.
   std::int64_t most_shared_bytes() const { return most_shared_bytes_; }
-  // Lets a kernel use more shared memory than every GPU gives without being asked.
+  // Allows a kernel more shared memory than every GPU provides by default.
   template <class Kernel>
   void allow_shared(Kernel* kernel, std::size_t bytes) const {
     if (static_cast<std::int64_t>(bytes) > most_shared_bytes_) {
@@ -131,7 +131,7 @@ class GpuContext : public KernelContext {
   Fault* faults_;
   int multiprocessors_, capability_;
   std::int64_t most_shared_bytes_;
-  std::map<std::type_index, std::shared_ptr<void>> libraries_;  // before what is shared goes
+  std::map<std::type_index, std::shared_ptr<void>> libraries_;  // destroyed before the shared state
 };
 
 }  // namespace primus::gpu::PRIMUS_GPU

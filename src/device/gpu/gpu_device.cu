@@ -12,7 +12,7 @@
 namespace primus::gpu::PRIMUS_GPU {
 namespace {
 
-// What a stream's context needs of its GPU.
+// The properties of a GPU that a stream's context needs.
 struct Properties {
   int index = 0, multiprocessors = 0, major = 0, minor = 0;
   std::int64_t shared_bytes = 0, memory_bytes = 0;
@@ -43,7 +43,7 @@ primus::DeviceProperties describe(const Properties& gpu) {
       .kind = kVendor, .ordinal = gpu.index, .name = gpu.name, .memory = gpu.memory_bytes, .graphs = true};
 }
 
-// What is checked whenever the host has waited for this device (DeviceCollectives::guard). Thread-safe.
+// The check that runs whenever the host has waited for this device (DeviceCollectives::guard). Thread-safe.
 class Guard {
  public:
   void set(std::function<void()> check) {
@@ -64,14 +64,14 @@ class Guard {
   std::function<void()> check_;
 };
 
-// Throws what a kernel has reported, once.
+// Throws the fault that a kernel has reported, once.
 void throw_fault(Fault& fault) {
   if (fault.kind != Fault::Kind::kNone) throw to_error(std::exchange(fault, Fault{}));
 }
 
 class GpuEvent final : public Event {
  public:
-  // `timed`: it keeps the time at which it is reached.
+  // `timed`: records the time at which it is reached.
   GpuEvent(int device, std::shared_ptr<const Guard> guard, bool timed)
       : device_(device), guard_(std::move(guard)) {
     check(PRIMUS_GPU_CALL(SetDevice)(device_), "choose a GPU");
@@ -88,7 +88,7 @@ class GpuEvent final : public Event {
     guard_->check();
     if (fault_) throw_fault(*fault_);
   }
-  // The stream that records it, for which kernels leave their faults here.
+  // Sets the fault memory of the stream that records this event.
   void recorded_by(std::shared_ptr<Fault> fault) { fault_ = std::move(fault); }
   EventHandle handle() const { return event_; }
   double seconds_until(const GpuEvent& later) const {
@@ -120,7 +120,7 @@ class GpuStream final : public Stream {
             StreamKind kind)
       : device_(gpu.index), guard_(std::move(guard)) {
     choose_device();
-    // Multiprocessors that become free go to collectives first: other ranks wait for them.
+    // Free multiprocessors serve collectives first: other ranks wait for them.
     int lowest = 0, highest = 0;
     check(PRIMUS_GPU_CALL(DeviceGetStreamPriorityRange)(&lowest, &highest), "read the priorities of streams");
     check(PRIMUS_GPU_CALL(StreamCreateWithPriority)(&stream_, PRIMUS_GPU_CALL(StreamNonBlocking),
@@ -178,7 +178,7 @@ class GpuStream final : public Stream {
   }
 
  private:
-  // The runtime's current device belongs to the thread; several ranks may share one.
+  // The runtime's current device is per thread, and several ranks may share a thread.
   void choose_device() const { check(PRIMUS_GPU_CALL(SetDevice)(device_), "choose a GPU"); }
   template <class Kind>
   void copy(void* to, const void* from, std::int64_t bytes, Kind kind) {
@@ -191,13 +191,13 @@ class GpuStream final : public Stream {
   std::shared_ptr<const Guard> guard_;
   StreamHandle stream_ = nullptr;
   void* partials_ = nullptr;
-  std::shared_ptr<Fault> fault_;  // its events know it, too
+  std::shared_ptr<Fault> fault_;  // shared with its events
   std::unique_ptr<GpuContext> context_;
 };
 
 class GpuGraph final : public primus::Graph {
  public:
-  // Takes the graph, which was recorded on this GPU.
+  // Owns the graph, which was recorded on this GPU.
   GpuGraph(int index, GraphHandle graph) : index_(index), graph_(graph) {
 #if defined(__HIP__)
     check(hipGraphInstantiate(&executable_, graph_, nullptr, nullptr, 0), "prepare a graph");
@@ -243,13 +243,13 @@ class GpuDevice final : public Device {
   }
   void* allocate(std::int64_t bytes) override {
     check(PRIMUS_GPU_CALL(SetDevice)(gpu_.index), "choose a GPU");
-    // Whole pages: small allocations would share one, and a process cannot map the same page of another
+    // Complete pages: small allocations would share one, and a process cannot map the same page of another
     // process twice (peers.cu).
     constexpr std::int64_t kPage = std::int64_t{2} << 20;
     bytes = (bytes + kPage - 1) / kPage * kPage;
     void* address = malloc(bytes);
     check(PRIMUS_GPU_CALL(Memset)(address, 0, static_cast<std::size_t>(bytes)), "clear device memory");
-    // The legacy stream clears; others do not wait for it by themselves.
+    // The legacy stream clears the memory; other streams do not wait for it automatically.
     check(PRIMUS_GPU_CALL(DeviceSynchronize)(), "clear device memory");
     return address;
   }
@@ -372,7 +372,7 @@ std::unique_ptr<Device> open_gpu(const DeviceSpec& spec, const KernelTable& kern
 }
 
 std::unique_ptr<Device> measuring_gpu(const DeviceSpec& spec, const KernelTable& kernels) {
-  // What the tested devices have (H100, MI300X): workspaces depend on nothing else.
+  // Properties of the tested devices (H100, MI300X), which determine workspaces completely.
 #if defined(__HIP__)
   constexpr int kMultiprocessors = 304, kMajor = 9;
   constexpr std::int64_t kSharedBytes = 64 << 10;

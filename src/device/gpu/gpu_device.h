@@ -1,4 +1,4 @@
-// A GPU as a device: one source for CUDA and HIP, compiled into the plug-in of each (plugin.cu).
+// A GPU as a device: one source for CUDA and HIP, compiled into a plug-in for each (plugin.cu).
 #pragma once
 
 #include <memory>
@@ -12,16 +12,16 @@
 
 namespace primus::gpu::PRIMUS_GPU {
 
-// What DevicePlugin (device/plugin.h) asks for. Tables must outlive the devices.
+// The functions of DevicePlugin (device/plugin.h). Tables must outlive the devices.
 int device_count(std::string& why);
 DeviceProperties device_properties(int index);
 std::unique_ptr<Device> open_gpu(const DeviceSpec& spec, const KernelTable& kernels);
-// Of the GPU that is asked for if it is there, else of the largest kind that was tested.
+// Measures for the requested GPU if it exists, otherwise for the largest tested kind.
 std::unique_ptr<Device> measuring_gpu(const DeviceSpec& spec, const KernelTable& kernels);
-// NCCL's or RCCL's view of these devices.
+// Device services for NCCL or RCCL.
 const DeviceCollectives& collectives();
 const DevicePeers& peers();
-// When work on them ran.
+// Timing of work on these devices.
 const DeviceTiming& timing();
 
 }  // namespace primus::gpu::PRIMUS_GPU

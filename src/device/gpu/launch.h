@@ -1,5 +1,5 @@
-// How host code starts a kernel. A kernel is a small struct: its members are the arguments, kThreads is the
-// size of a block, and operator() is what one thread does.
+// How host code launches a kernel. A kernel is a small struct: its members are the arguments, kThreads is the
+// block size, and operator() is the work of one thread.
 //
 //   struct Scale {
 //     static constexpr int kThreads = 256;
@@ -12,16 +12,16 @@
 //   };
 //   launch(context, blocks_for(n, Scale::kThreads), Scale{x, n});
 //
-// Short kernels in a row cost more to start than to run. One with `using StartsEarly = void` may
-// begin while the kernel in front of it on the stream still runs (NVIDIA's programmatic dependent launch,
-// from Hopper on): every thread calls wait_for_previous() before it reads or writes memory that anybody else
-// writes or reads, and before it ends: else the next kernel would not wait for the one in front either. The
-// emulator checks that no thread ends without it.
+// Short kernels in a row cost more to launch than to run. A kernel with `using StartsEarly = void` may begin
+// while the previous kernel of the stream still runs (NVIDIA's programmatic dependent launch, from Hopper
+// on). Every thread then calls wait_for_previous() before it accesses memory that other kernels write, or
+// writes memory that they read. Every thread also calls it before it ends, because otherwise the next kernel
+// would not wait for the previous one either. The emulator checks that no thread ends without the call.
 //
-// A kernel with a member kAlone has a multiprocessor to itself (its threads may have all registers), and its
-// arguments are memory whose address it may take.
+// A kernel with a member kAlone has a multiprocessor to itself (its threads may use all registers), and may
+// take the address of its arguments.
 //
-// `Context` is what kernels get from their device: a stream on a GPU, a thread pool under the emulator.
+// `Context` is a kernel's device context: a stream on a GPU, a thread pool under the emulator.
 #pragma once
 
 #include <algorithm>
@@ -73,7 +73,7 @@ void launch(Context& context, std::int64_t blocks, const Kernel& kernel, std::si
   static_assert(std::is_trivially_copyable_v<Kernel> && Kernel::kThreads % kWarp == 0);
   if (blocks <= 0) return;
   if (blocks > std::numeric_limits<std::int32_t>::max()) throw std::logic_error("gpu: too many blocks");
-  // What is more than every GPU gives has to be asked for.
+  // More than every GPU provides must be requested.
   constexpr std::size_t kAlwaysThere = std::size_t{48} << 10;
   const auto start = [&](auto* enter) {
     if (shared_bytes > kAlwaysThere) context.allow_shared(enter, shared_bytes);
@@ -90,7 +90,7 @@ void launch(Context& context, std::int64_t blocks, const Kernel& kernel, std::si
         how.stream = context.stream();
         how.attrs = &early;
         how.numAttrs = 1;
-        (void)cudaLaunchKernelEx(&how, enter, kernel);  // check_launch() sees what it answered
+        (void)cudaLaunchKernelEx(&how, enter, kernel);  // check_launch() reads the status
         return;
       }
     }
@@ -105,19 +105,19 @@ void launch(Context& context, std::int64_t blocks, const Kernel& kernel, std::si
   context.check_launch();
 }
 
-// Multiprocessors, to size grids that stay on the machine; the result must not depend on it.
+// Number of multiprocessors, to size persistent grids; results must not depend on it.
 inline std::int64_t multiprocessors(const Context& context) { return context.multiprocessors(); }
 
-// Bytes of shared memory that a block can have.
+// Maximum bytes of shared memory per block.
 inline std::int64_t most_shared(const Context& context) { return context.most_shared_bytes(); }
 
-// Memory for partial results between the kernels of one operator, reused by the next one of the stream.
+// Memory for partial results between the kernels of one operator; the next operator of the stream reuses it.
 template <class T>
 T* partials(Context& context, std::int64_t count) {
   return static_cast<T*>(context.partials(count * static_cast<std::int64_t>(sizeof(T))));
 }
 
-// Where kernels of this stream report what they cannot go on with.
+// Where kernels of this stream report faults.
 inline Fault* faults(const Context& context) { return context.faults(); }
 
 #else
@@ -148,7 +148,7 @@ inline Fault* faults(const Context&) { return nullptr; }
 
 #endif
 
-// The address of an operand, or null when it is absent.
+// Returns the address of an operand, or null if it is absent.
 template <class T>
 T* optional(const Context& context, const Tensor& tensor) {
   return tensor.absent() ? nullptr : context.template data<T>(tensor);

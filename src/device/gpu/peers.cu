@@ -1,5 +1,5 @@
-// GPUs of one host that read each other's memory: the runtime's handles between processes, and the stream
-// operations on flags, which no multiprocessor takes part in.
+// GPUs of one host that read each other's memory: the runtime's inter-process handles, and stream operations
+// on flags that use no multiprocessor.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -22,7 +22,7 @@ static_assert(sizeof(IpcHandle) == sizeof(PeerHandle));
 
 #if defined(__HIP__)
 
-constexpr bool kUsual = false;  // not run on such a GPU
+constexpr bool kUsual = false;  // not tested on such a GPU
 
 void range_of(const void* address, void*& base, std::uint64_t& id) {
   std::size_t bytes = 0;
@@ -48,7 +48,7 @@ void wait_flag(Stream& stream, void* flag, std::uint32_t value) {
 
 constexpr bool kUsual = true;
 
-// Functions of the driver, for which the runtime has no counterpart.
+// Driver functions without a counterpart in the runtime.
 struct Driver {
   decltype(&cuMemGetAddressRange) address_range;
   decltype(&cuPointerGetAttribute) attribute;
@@ -126,7 +126,8 @@ PeerHandle share(int ordinal, const void* address, std::int64_t& offset) {
   std::uint64_t id = 0;
   range_of(address, base, id);
   offset = static_cast<const std::byte*>(address) - static_cast<const std::byte*>(base);
-  // Asking for a handle takes longer than a copy. Another allocation may come to lie where this one was.
+  // Requesting a handle takes longer than a copy, so handles are cached. The key includes the allocation's
+  // id, because another allocation may later have the same address.
   static std::mutex mutex;
   static std::map<std::pair<void*, std::uint64_t>, PeerHandle> known;
   const std::lock_guard lock(mutex);
@@ -141,8 +142,8 @@ PeerHandle share(int ordinal, const void* address, std::int64_t& offset) {
   return at->second;
 }
 
-// What this process has mapped of other processes' memory. Two groups of ranks may have a neighbour in
-// common; the driver is asked once, whatever it says to a second request.
+// Other processes' memory that this process has mapped. Two groups of ranks may share a neighbour; the
+// mapping is shared, because the driver may refuse a second request.
 struct Mapped {
   void* address = nullptr;
   int users = 0;

@@ -1,6 +1,6 @@
-// Neutral names over the CUDA and the HIP runtime: the same host code serves both. Every call that fails
-// throws an Error that says what was asked for, what the runtime answered, and the next step. Compiled by
-// nvcc and by clang for HIP only.
+// Common names over the CUDA and HIP runtimes, so the same host code serves both. Every failing call throws
+// an Error with the requested action, the runtime's answer and a hint. Compiled only by nvcc and by clang for
+// HIP.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 #include "device/gpu/target.h"
 #include "device/lost_device.h"
 
-// The runtimes' functions and types differ in nothing but a prefix.
+// The two runtimes' functions and types differ only in a prefix.
 #if defined(__HIP__)
 #define PRIMUS_GPU_CALL(name) hip##name
 #else

@@ -1,8 +1,8 @@
-// Which machine a kernel source is compiled for. Each gpu.cu is compiled once per target, in a namespace of
-// its own (PRIMUS_GPU), like CPU kernels per instruction set:
+// The target machine of a kernel source. Each gpu.cu is compiled once per target, in its own namespace
+// (PRIMUS_GPU), like CPU kernels per instruction set:
 //
 //   cuda        nvcc                       warps of 32
-//   hip         clang for AMD's GPUs       warps of 64
+//   hip         clang for AMD GPUs         warps of 64
 //   emulated32  any C++ compiler           warps of 32, run by device/gpu/emulator.h
 //   emulated64  any C++ compiler           warps of 64, likewise
 #pragma once

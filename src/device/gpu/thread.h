@@ -1,9 +1,9 @@
-// What kernel code asks of the machine it runs on, under neutral names: its place in the grid, barriers,
-// exchanges between the lanes of a warp, shared memory, integer atomics.
+// The machine interface of kernel code, under common names: place in the grid, barriers, exchanges between
+// the lanes of a warp, shared memory, integer atomics.
 //
-// Every lane of a warp takes part in an exchange, and every thread of a block in a barrier; the emulator
-// checks it. There are no atomics on floating-point numbers: their order, and so the result, would change
-// from run to run.
+// Every lane of a warp must take part in an exchange, and every thread of a block in a barrier; the emulator
+// checks this. There are no floating-point atomics: their order, and so the result, would change from run to
+// run.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ PRIMUS_DEVICE std::int64_t block() { return blockIdx.x; }
 PRIMUS_DEVICE std::int64_t blocks() { return gridDim.x; }
 PRIMUS_DEVICE void barrier() { __syncthreads(); }
 
-// For kernels that start early (launch.h). let_next_begin(): where all blocks of this kernel have come here,
-// the next one may begin beside it. wait_for_previous(): the kernel in front of this one is over, and what it
-// wrote is there.
+// For kernels that start early (launch.h). let_next_begin(): once all blocks of this kernel have called it,
+// the next kernel may begin concurrently. wait_for_previous(): waits until the previous kernel has ended and
+// its writes are visible.
 PRIMUS_DEVICE void let_next_begin() {
 #if PRIMUS_CUDA_ARCH >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -50,7 +50,7 @@ PRIMUS_DEVICE void warp_barrier() {
 #endif
 }
 
-// The value of the lane whose number differs from this one's in the bits of `mask`.
+// The value of the lane whose index is this lane's index XOR `mask`.
 template <class T>
 PRIMUS_DEVICE T from_lane_xor(T value, int mask) {
 #if defined(__HIP__)
@@ -60,7 +60,7 @@ PRIMUS_DEVICE T from_lane_xor(T value, int mask) {
 #endif
 }
 
-// The value of the lane `distance` places before this one, or this lane's own where there is none.
+// The value of the lane `distance` places before this one, or this lane's own value if there is none.
 template <class T>
 PRIMUS_DEVICE T from_lane_before(T value, int distance) {
 #if defined(__HIP__)
@@ -73,7 +73,7 @@ PRIMUS_DEVICE T from_lane_before(T value, int distance) {
 PRIMUS_DEVICE void atomic_add(std::int32_t* to, std::int32_t value) { atomicAdd(to, value); }
 PRIMUS_DEVICE void atomic_max(std::int32_t* to, std::int32_t value) { atomicMax(to, value); }
 
-// The block's shared object of type T; one for each type in a kernel. Starts undefined.
+// The block's shared object of type T; one per type in a kernel. Starts undefined.
 template <class T>
 PRIMUS_DEVICE T& shared() {
   __shared__ __align__(128) unsigned char memory[sizeof(T)];
@@ -94,7 +94,7 @@ inline std::int64_t block() { return emulator::place().block; }
 inline std::int64_t blocks() { return emulator::place().blocks; }
 inline void barrier() { emulator::barrier(); }
 
-// The emulator runs one kernel after the other, and checks that those that start early wait.
+// The emulator runs kernels one after the other, and checks that early-starting ones wait.
 inline void let_next_begin() {}
 inline void wait_for_previous() { emulator::wait_for_previous(); }
 

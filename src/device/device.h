@@ -83,8 +83,7 @@ class Stream {
   virtual void fill_zero(void* device, std::int64_t bytes) = 0;
   virtual void record(Event& event) = 0;
   virtual void wait(Event& event) = 0;  // later work of this stream runs after the event's recorded point
-  virtual void
-  synchronize() = 0;  // blocks the host until all work is done; rethrows errors of kernels and copies
+  virtual void synchronize() = 0;       // blocks the host until all work is done; rethrows its errors
   // Lets later work be interrupted once `stop` is set: launch() and copies then throw StopRequest
   // (base/system/stop_request.h). Null: work always completes. For streams that work within the call; others
   // complete everything that was enqueued, so their kernels should be short.
@@ -104,12 +103,11 @@ class Device {
   virtual std::string description() const = 0;  // "cpu: 2 threads, avx512 amx_bf16"
   virtual DeviceProperties properties() const = 0;
   virtual DeviceMemoryUse memory_use() const = 0;
-  // Allocates device memory, aligned to Arena::kAlignment and zeroed. Throws Error(kIo) if there is not
-  // enough.
+  // Allocates device memory, aligned to Arena::kAlignment and zeroed. Throws Error if there is not enough.
   virtual void* allocate(std::int64_t bytes) = 0;
   virtual void release(void* address) noexcept = 0;
   // Allocates host memory that this device copies asynchronously and at full speed, aligned to
-  // Arena::kAlignment. Throws Error(kIo) if there is not enough.
+  // Arena::kAlignment. Throws Error if there is not enough.
   virtual void* allocate_pinned(std::int64_t bytes) = 0;
   virtual void release_pinned(void* address) noexcept = 0;
   virtual std::unique_ptr<Stream> create_stream(StreamKind kind) = 0;

@@ -130,7 +130,7 @@ class Call {
   void copy_in(const Tensor& from, const Tensor& fused, std::int64_t first) const {
     copy_rows(from, fused.from(first), tokens(), from.cols(), from.cols(), columns_.width);
   }
-  // Adds rows to columns of a fused projection, beginning at column `first`.
+  // Adds rows to columns of a fused projection, whose first column is `first`.
   void add_in(const Tensor& from, const Tensor& first) const {
     auto add = turbo::CopyRows::strided(from, first, from.rows(), from.cols(), from.cols(), columns_.width);
     add.add = true;

@@ -227,7 +227,7 @@ void plan_dispatch_forward(OperatorCall& op) {
              .x = weights.get(), .rows = plan.sources, .weights = {}, .previous = {}, .out = op.out(0)});
   launch(op.context(), turbo::PlanRouting{.experts = plan.choices,
                                           .weights = {},
-                                          .kept = plan.choices,  // below 0 for experts of others
+                                          .kept = plan.choices,  // below 0 for other ranks' experts
                                           .plan = op.out(1),
                                           .expert_count = a.experts.count,
                                           .capacity = 0,

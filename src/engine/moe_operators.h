@@ -26,10 +26,8 @@ struct RoutingRule {
   turbo::RouterRule router;
   turbo::RouterRandom random = {};  // for RouterRule::forced; its `tokens` are not set
   std::int64_t capacity = 0;        // maximum rows per expert; 0: no limit
-  bool drop_lightest =
-      true;  // above the capacity: drops the rows of the smallest weights; false: the last rows
-  std::int64_t sequences =
-      1;  // number of sequences among the tokens, which defines the last rows (turbo::PlanRouting)
+  bool drop_lightest = true;        // above the capacity: drops the smallest weights; false: the last rows
+  std::int64_t sequences = 1;       // in the tokens; defines the last rows (turbo::PlanRouting)
   // Losses on the logits, which enter their gradient: load balance over `segments` equal runs of tokens, and
   // z loss (turbo::RouterLosses).
   float balance_scale = 0, z_scale = 0;
@@ -51,8 +49,7 @@ struct Routing {
   Value plan;     // turbo::RoutingPlan
   std::int64_t expert_count = 0;
   std::int64_t rows = 0;  // maximum
-  bool by_logits =
-      true;  // the chosen experts are those of the largest logits; nothing else affects the choice
+  bool by_logits = true;  // the chosen experts are exactly those of the largest logits
 };
 
 // `choice_bias`, [E] fp32 or absent, is added to the scores only for the choice. `given`, [T, top_k] int32 in
@@ -105,8 +102,7 @@ Value grouped_bias(Value rows, Parameter& bias, const Routing& routing);
 Value weighted_swiglu(const Value& gate_up, const Routing& routing, bool weigh_input = false);
 // SwiGLU with clamping (turbo::ClampedSwigluForward): [rows, 2*ffn] -> [rows, ffn].
 struct SwigluClamp {
-  double limit, alpha = 1.702,
-                shift = 1;  // gpt-oss's values; alpha 1 and shift 0 give plain SwiGLU of the clamped inputs
+  double limit, alpha = 1.702, shift = 1;  // gpt-oss's; alpha 1, shift 0: SwiGLU of the clamped inputs
 };
 Value clamped_swiglu(const Value& gate_up, const SwigluClamp& clamp);
 

@@ -37,11 +37,10 @@ struct Operator {
   void (*backward_input)(OperatorCall&) = nullptr;   // null: no differentiable input
   void (*backward_weight)(OperatorCall&) = nullptr;  // null: no weights
   Saves for_input = {};                              // needed by backward_input
-  Saves for_weight = {};  // needed by backward_weight, besides the gradients of the outputs
-  bool in_place = false;  // output 0 may reuse the memory of input 0 (never needed again)
-  bool is_loss = false;   // its gradient has no upstream: backward_input always runs
-  bool weight_reads_parameter =
-      false;               // backward_weight reads the parameter; forward and backward_input may always
+  Saves for_weight = {};                // needed by backward_weight, besides the gradients of the outputs
+  bool in_place = false;                // output 0 may reuse the memory of input 0 (never needed again)
+  bool is_loss = false;                 // its gradient has no upstream: backward_input always runs
+  bool weight_reads_parameter = false;  // backward_weight reads it; forward and backward_input may always
   bool once = false;       // it also updates counters: no policy drops its outputs, and it never runs again
   bool unsettled = false;  // outputs are still in flight, or some of their rows are never written
 };
@@ -105,7 +104,7 @@ class OperatorCall {
   void pass_d_in(int i, int j);
   // Adds `part` to the gradient of input i, or makes it the gradient without a copy.
   void take_d_in(int i, Buffer part);
-  // Memory to complete the gradient of output j in: that of d_out(j) if there is no other reader.
+  // Memory in which to complete the gradient of output j: that of d_out(j) if it has no other reader.
   Tensor complete_d_out(int j);
 
   // Where the weight gradient goes, in its unit's type. `accumulate` false: this is the first contribution,

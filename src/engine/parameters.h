@@ -124,9 +124,8 @@ struct ParameterUnit {
   // [shard], absent when not needed.
   Tensor stored_values;  // this shard of `values`
   Tensor master;         // fp32; the same memory as stored_values in an fp32 unit; absent if it is split
-  Tensor
-      remainder;   // int16: forms the masters with stored_values (turbo/master_weights.h), if they are split
-  Tensor reduced;  // the gradient of all ranks
+  Tensor remainder;      // int16: completes stored_values to split masters (turbo/master_weights.h)
+  Tensor reduced;        // the gradient of all ranks
 
   std::vector<UnitState> states;  // of the rules with elements here, in rule order
 

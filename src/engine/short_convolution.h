@@ -12,19 +12,16 @@
 namespace primus::engine {
 
 struct ShortConvolutionShape {
-  std::int64_t batch = 0,
-               sequence =
-                   0;  // tokens of this rank; with a cache, only their product matters: the number of rows
+  std::int64_t batch = 0, sequence = 0;  // tokens of this rank; with a cache, only their product matters
   std::int64_t channels = 0, width = 0;  // channels of this rank
   turbo::CausalConvShape::Form form = turbo::CausalConvShape::Form::kGated;
 };
 
 struct ShortConvolutionOptions {
-  CachedSequences cache = {};  // its layer has a ring of inputs
-  ContextParallel* context =
-      nullptr;           // this rank holds `sequence` >= 2 (width - 1) tokens of each sequence, in its order
-  Value first_key = {};  // as in AttentionOptions
-  Parameter* bias = nullptr;  // [channels]
+  CachedSequences cache = {};          // its layer has a ring of inputs
+  ContextParallel* context = nullptr;  // each sequence has `sequence` >= 2 (width - 1) tokens on this rank
+  Value first_key = {};                // as in AttentionOptions
+  Parameter* bias = nullptr;           // [channels]
 };
 
 // Maps [T, 3 * channels] (B, C, x), or for kSilu [T, channels], to [T, channels]. `weight`: [channels,

@@ -4,7 +4,7 @@
 //   cuda        nvcc                       warps of 32
 //   hip         clang for AMD GPUs         warps of 64
 //   emulated32  any C++ compiler           warps of 32, run by device/gpu/emulator.h
-//   emulated64  any C++ compiler           warps of 64, likewise
+//   emulated64  any C++ compiler           warps of 64, run by device/gpu/emulator.h
 #pragma once
 
 #if defined(__HIP__)

@@ -13,7 +13,7 @@ Value detached(const Value& x);
 
 // Pools [T, width()] with the gates' bias -> [pooled(), dim].
 Value latent_pooling(const Value& x, Parameter& bias, const turbo::PoolingShape& shape);
-// Positions [T] int32 of the first tokens of all complete blocks: [batch * (sequence / ratio)].
+// Positions [T] int32 of every complete block's first token: [batch * (sequence / ratio)].
 Value positions_of_blocks(const Value& positions, std::int64_t batch, std::int64_t ratio);
 // Concatenates the rows of a and then those of b.
 Value stack_rows(const Value& a, const Value& b);

@@ -84,7 +84,7 @@ struct Block {
   turbo::AttentionShape shape;
 };
 
-// Which pieces have been written: the first block assigns, later blocks accumulate.
+// The set of written pieces: the first block assigns, later blocks accumulate.
 class Written {
  public:
   explicit Written(std::int64_t pieces) : pieces_(static_cast<std::size_t>(pieces)) {}

@@ -8,7 +8,7 @@
 //   ...
 //   y = end_return(back, d);
 //
-// There are two ways. By all-gather, every rank gets all tokens of the group, and each token gets the sum of
+// Two methods exist. By all-gather, every rank gets all tokens of the group, and each token gets the sum of
 // what all ranks return. By all-to-all, each rank sends a token's row once to each rank that holds an expert
 // of the token, and receives from each of them the sum of its experts' outputs for that row. All ranks gather
 // the choices of all tokens for that, a few numbers per token. So each rank knows on the device what it sends

@@ -37,7 +37,7 @@ class DropoutScope {
   DropoutSource source_;
 };
 
-// Which tokens the rows are; see DropoutSource.
+// Selects DropoutSource's token numbers for the rows.
 enum class RowsOf : std::uint8_t { kLayer, kOwn };
 
 // Returns A's input for x: [rows, in].

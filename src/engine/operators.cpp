@@ -20,7 +20,7 @@ using turbo::launch;
 
 // --- embedding
 
-// Which part of the vocabulary the table covers; both zero: all of it.
+// The part of the vocabulary that the table covers; both zero: all of it.
 struct TableAttributes {
   std::int64_t first, vocabulary;
 };

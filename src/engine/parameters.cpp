@@ -370,7 +370,7 @@ void ParameterStore::initialize(const Parameter& p, turbo::Context& context, std
     fill(context, p, range, seed, values);
     return;
   }
-  // There is no permanent fp32 buffer for them, so they are filled in pieces, which need little memory.
+  // They have no permanent fp32 buffer, so they are filled in pieces, which need little memory.
   constexpr std::int64_t kAtOnce = 1 << 18;
   const Tensor remainders = unit.split() ? stored_part(unit.remainder, p) : Tensor();
   const std::int64_t most = std::min(range.size(), kAtOnce);

@@ -53,8 +53,8 @@ struct FlatRange {
   }
 };
 
-// What ranks of a data-parallel group shard: the ZeRO levels (Rajbhandari et al., 2020), as in PyTorch's
-// fully sharded data parallelism. Each level includes those before it.
+// The data that ranks of a data-parallel group shard: the ZeRO levels (Rajbhandari et al., 2020), as in
+// PyTorch's fully sharded data parallelism. Each level includes those before it.
 enum class Sharding : std::uint8_t {
   kNone,        // every rank stores everything
   kStates,      // ZeRO-1: master weights and optimizer states

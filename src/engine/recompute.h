@@ -1,4 +1,4 @@
-// Which activations are dropped after the forward pass and recomputed in the backward pass.
+// The policy that selects activations to drop after the forward pass and recompute in the backward pass.
 #pragma once
 
 #include <algorithm>

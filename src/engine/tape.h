@@ -161,7 +161,8 @@ class Tape {
   std::int64_t microbatch() const { return settings_.microbatch; }
   turbo::Context& context() const { return context_; }
 
-  // Called after every forward of an operator whose outputs are final, replays included: finds the first NaN.
+  // Called after every forward of an operator whose outputs are final, replays included. Used to find the
+  // first NaN.
   using Observer = std::function<void(OperatorCall&)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }
 

@@ -1,5 +1,5 @@
 // The context of GPU kernels: their stream, memory for partial results, and the libraries that some of them
-// call. There is one per stream, and one per device that only serves workspace sizes. Compiled only by nvcc
+// call. Each stream has one, and each device has one only for workspace sizes. Compiled only by nvcc
 // and by clang for HIP.
 #pragma once
 

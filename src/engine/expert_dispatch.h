@@ -29,7 +29,7 @@
 namespace primus::engine {
 
 struct DispatchOptions {
-  ExpertParallel* parallel = nullptr;  // null if this rank is the experts' group
+  ExpertParallel* parallel = nullptr;  // null exactly if SharedExperts::group is
   bool all_to_all = false;
   bool beside = false;  // other work overlaps the transfers; only with ExpertParallel::overlaps()
 };

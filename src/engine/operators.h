@@ -144,7 +144,7 @@ Value cached_latent_attention(const Value& q, const Value& latent, const Value& 
 // silu(gate) * up, or gelu(gate) * up (turbo/swiglu): [T, 2*ffn] -> [T, ffn].
 Value swiglu(const Value& gate_up, turbo::GluGate gate = turbo::GluGate::kSilu);
 
-// cap · tanh(x / cap) of each element (turbo/soft_cap), the cap of attention and router scores. Pass x by
+// cap · tanh(x / cap) of each element (turbo/soft_cap), which caps router scores and LM logits. Pass x by
 // std::move to run in place. In training it is recorded as a part of routing; lm_head_loss() caps its logits
 // itself.
 Value soft_cap(Value x, double cap);
@@ -156,9 +156,9 @@ Value soft_cap(Value x, double cap);
 // deferred) weight gradient share one product per slice. The returned Value holds the loss only after
 // Tape::backward().
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights);
-// Tokens per slice of lm_head_loss(), for `vocab` columns. The fp32 logits of a slice are at most about 256
-// MiB on a host, and 2 GiB and a fortieth of the memory on a GPU, where only a quarter of them exists at a
-// time, in bf16.
+// Tokens per slice of lm_head_loss(), for `vocab` columns. The fp32 logits of a slice need about 256 MiB at
+// most on a host. On a GPU the limit is 2 GiB, or a fortieth of its memory if that is less; with bf16
+// gradients only a quarter of these logits exists at a time.
 std::int64_t lm_head_slice_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab);
 
 }  // namespace primus::engine

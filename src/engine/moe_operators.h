@@ -87,7 +87,7 @@ void observe_margins(const Value& logits, const RoutingRule& rule, const Tensor&
 Value dispatch_linear(const Value& x, Parameter& weight, const Routing& routing);
 // Multiplies each row by the matrix of its expert: [rows, in] · [E, out, in]ᵀ -> [rows, out].
 Value grouped_linear(const Value& rows, Parameter& weight, const Routing& routing);
-// Returns to tokens: the weighted sum of each token's rows, plus `addend` if given.
+// Combines rows per token: the weighted sum of each token's rows, plus `addend` if given.
 Value combine(const Value& rows, const Routing& routing, const Value& addend = {});
 // grouped_linear() and combine() in one, for rows that are already weighted: the experts' output is stored
 // only briefly.

@@ -179,7 +179,7 @@ class Tape {
     int handles = 0;    // live Values
     int uses = 0;       // pending backward computations that read it
     bool differentiable = false;
-    bool dropped = false;   // uses do not hold the memory before the backward pass, which replays it
+    bool dropped = false;   // freed after the forward pass despite its uses: the backward pass replays it
     bool external = false;  // an input: its memory lives until clear()
   };
 

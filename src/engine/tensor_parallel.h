@@ -50,8 +50,8 @@ class TensorParallel {
   // Whether overlapped products need not leave multiprocessors for the collective.
   bool by_copy_engines() const { return group_.by_copy_engines(); }
 
-  // The rest is for the operators. Each call begins after the work enqueued on the compute stream up to now,
-  // and overlaps the work enqueued later.
+  // The following functions are for the operators. Each call begins after the work enqueued on the compute
+  // stream up to now, and overlaps the work enqueued later.
   //
   // Copy engines bring only the other ranks' rows, which is enough for a product, because it reads its own
   // rows where they are. complete() copies the own rows.

@@ -1,28 +1,30 @@
-// Moments of optimizers in 8 bits: one byte for each element, and one scale for each block of 128 neighbours,
-// as in "8-bit Optimizers via Block-wise Quantization" (Dettmers et al., 2021). What differs from the paper:
+// Optimizer moments in 8 bits: one byte per element and one scale per block of 128 consecutive elements, as
+// in "8-bit Optimizers via Block-wise Quantization" (Dettmers et al., 2021). Differences from the paper:
 //
-// - The codes are small floating-point numbers with 3 binary digits behind the point, and no dynamic tree.
-//   The first moment is OCP's e4m3. The second one has no sign, and an exponent bit more in its place
-//   (ue5m3).
-// - A scale is a power of two, stored in bf16: the unit in which a block's numbers are counted. It is the
-//   smallest one with which the block's largest magnitude does not exceed the largest code. A floating-point
-//   code gains no digits by a finer scale. And so each stored number is a bf16 number, exactly, and encoding
-//   stored numbers again changes none of them: checkpoints hold moments in bf16, whatever the blocks are.
-// - Codes are rounded at random so that the mean stays (turbo/stochastic_rounding.h). To nearest, a second
-//   moment that moves by less than 1/32 of itself in a step would stop.
+// - Codes are small floating-point numbers with 3 mantissa bits instead of a dynamic tree. The first moment
+//   uses OCP's e4m3. The second moment is unsigned and uses the sign bit for a fifth exponent bit (ue5m3).
+// - A scale is a power of two, stored in bf16: the unit in which a block's values are expressed. It is the
+//   smallest power of two with which the block's largest magnitude does not exceed the largest code; a finer
+//   scale would not add precision to a floating-point code. Each stored value is therefore exactly a bf16
+//   number, and encoding it again does not change it: checkpoints hold the moments in bf16, independent of
+//   the blocks.
+// - Codes are rounded stochastically, which preserves the mean (turbo/stochastic_rounding.h). With rounding
+//   to nearest, a second moment that changes by less than 1/32 of its value per step would not change at all.
 //
-// In units, code 8e + d is d where e is 0, and (8 + d) * 2^(e-1) elsewhere: neighbours differ by an eighth of
-// themselves at most, from 8 on. e4m3 goes to 14 * 2^14, 17 binary orders above its unit; ue5m3 to 15 * 2^30,
-// 33 orders, which are 17 of the gradients whose squares it holds.
+// In units, a code with exponent e and mantissa d is d if e is 0, and (8 + d) * 2^(e-1) otherwise: from 8 on,
+// adjacent codes differ by at most an eighth. e4m3 reaches 14 * 2^14, 17 binary orders of magnitude above its
+// unit; ue5m3 reaches 15 * 2^30, 33 orders, which correspond to 17 orders of the gradients that it holds
+// squared.
 //
-// No update explodes, because a stored second moment is never zero where the moment is not, and is at least
-// half of it; and a stored first moment is at most twice the moment. Only those below one unit are not
-// rounded at random: the second moment becomes one unit, the first the nearer of zero and one unit. So the
-// quotient of the first moment and the root of the second grows by a factor of 2 sqrt(2) at most.
+// Quantization cannot make an update explode. A stored second moment is zero only if the moment is zero, and
+// it is at least half of the moment; a stored first moment is at most twice the moment. Values below one unit
+// are not rounded stochastically: the second moment becomes one unit, the first the nearer of zero and one
+// unit. The quotient of the first moment and the root of the second therefore grows by a factor of at most 2
+// sqrt(2).
 //
-// Infinities and NaN become the largest code; the weight, which the same step has updated, shows them.
+// Infinities and NaN become the largest code; the weight, updated in the same step, shows them.
 //
-// Plain functions of numbers, the same on every device.
+// Pure functions with the same results on every device.
 #pragma once
 
 #include <bit>
@@ -33,22 +35,22 @@
 
 namespace primus::turbo {
 
-// Elements that share a scale. The type of the scales is bf16.
+// Elements that share a scale. Scales are bf16.
 inline constexpr std::int64_t kMomentBlock = 128;
 
-// Whether moments of this type are codes: e4m3, or ue5m3, which is held as bytes.
+// Returns whether moments of this type are block-scaled codes: e4m3, or ue5m3, which is stored as bytes.
 constexpr bool has_block_scales(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kU8; }
 
 // 2^(field - 127), for 0 < field < 255.
 constexpr float power_of_two(std::uint32_t field) { return std::bit_cast<float>(field << 23); }
 
-// A format of codes, the largest of which is (8 + kTopDigits) * 2^kTopExponent units.
+// A format of codes; the largest code is (8 + kTopDigits) * 2^kTopExponent units.
 template <bool kSigned, std::uint32_t kTopDigits, std::uint32_t kTopExponent>
 struct BlockCodes {
-  // The exponent field of the unit of a block with this largest magnitude. The smallest unit is the smallest
-  // normal number, so nothing that is stored is denormal.
+  // Returns the exponent field of the unit of a block whose largest magnitude is `largest`. The smallest unit
+  // is the smallest normal number, so no stored value is denormal.
   static constexpr std::uint32_t unit_field(float largest) {
-    // One more where the digits of `largest` exceed the top's.
+    // Carries into the exponent if the mantissa of `largest` exceeds that of the largest code.
     constexpr std::uint32_t kDigits = 23,
                             kRest = (7 - kTopDigits) << (kDigits - 3) | ((1U << (kDigits - 3)) - 1);
     const std::uint32_t field = (std::bit_cast<std::uint32_t>(largest) + kRest) >> kDigits;
@@ -79,14 +81,14 @@ struct BlockCodes {
   }
 
  private:
-  // What is cut off counts as one where it and `threshold` make one.
+  // Rounds up if the truncated fraction plus `threshold` reaches one.
   static constexpr std::uint8_t encoded_with(float value, std::uint32_t unit_field, float threshold) {
     constexpr float kTop = static_cast<float>(8 + kTopDigits) * power_of_two(127 + kTopExponent);
     const std::uint32_t sign = kSigned ? std::bit_cast<std::uint32_t>(value) >> 24 & 0x80U : 0;
     const float scaled = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU) *
                          power_of_two(254 - unit_field);
     const float units = scaled < kTop ? scaled : kTop;
-    // The exponent with which the digits are from 8 to 15, or 0.
+    // The exponent that leaves a mantissa from 8 to 15, or 0.
     const std::uint32_t field = std::bit_cast<std::uint32_t>(units) >> 23;
     const std::uint32_t exponent = field > 130 ? field - 130 : 0;
     auto digits =

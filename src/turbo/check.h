@@ -1,5 +1,5 @@
-// What the check() of an operator's arguments is written with. launch() calls it before every kernel, in
-// every build.
+// Helpers for the check() of an operator's arguments. launch() calls check() before every kernel, in every
+// build.
 //
 //   PRIMUS_CHECK(kId, is_float(x) && same(y, x));   "Rope: check failed: is_float(x) && same(y, x)"
 #pragma once
@@ -12,21 +12,21 @@ namespace primus::turbo {
 
 [[noreturn]] void check_failed(KernelId kernel, const char* condition);
 
-// The types that kernels calculate in.
+// The types that kernels compute in.
 inline bool is_float(const Tensor& tensor) {
   return tensor.dtype == DType::kF32 || tensor.dtype == DType::kBF16;
 }
 
-// The types that products and attention read and write, too. fp16 is for benchmarks: training in it would
-// need its loss scaled.
+// The types of the operands and results of matrix products and attention: also fp16. fp16 is for benchmarks:
+// training in it would need loss scaling.
 inline bool is_operand(const Tensor& tensor) { return is_float(tensor) || tensor.dtype == DType::kF16; }
 
-// The type and number of elements that an optimizer's flat buffers and scalars have.
+// Returns whether a tensor has this type and n elements, as an optimizer's flat buffers and scalars do.
 inline bool is_vector(const Tensor& tensor, DType dtype, std::int64_t n) {
   return !tensor.absent() && tensor.dtype == dtype && tensor.elements() == n;
 }
 
-// The same in either of those types.
+// is_vector() for fp32 or bf16.
 inline bool is_float_vector(const Tensor& tensor, std::int64_t n) {
   return is_vector(tensor, DType::kF32, n) || is_vector(tensor, DType::kBF16, n);
 }

@@ -29,8 +29,8 @@ double Meter::total_flops() const {
 
 namespace {
 
-// The workspace of a kernel until it is enqueued, or could not be. Stream order makes the early release safe:
-// the next user of this memory runs after this kernel.
+// A kernel's workspace, released when the kernel is enqueued or the launch fails. The early release is safe
+// in stream order: the next user of this memory runs after this kernel.
 struct Workspace {
   Workspace(Arena& scratch, std::int64_t bytes) : arena(scratch), block(scratch.allocate(bytes)) {}
   ~Workspace() { arena.release(block); }

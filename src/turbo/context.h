@@ -1,5 +1,6 @@
-// How an operator is called: launch(context, Arguments{...}). One place does what every call needs: shape
-// checks, FLOP accounting, workspace from the scratch arena, timing, and nothing else at all while measuring.
+// How an operator is called: launch(context, Arguments{...}). launch() does what every call needs: shape
+// checks, FLOP accounting, workspace from the scratch arena and timing. A measuring context (see
+// Context::scratch) runs no kernel.
 #pragma once
 
 #include <array>
@@ -13,7 +14,7 @@
 
 namespace primus::turbo {
 
-// Counts per kernel since the last reset. `seconds` is filled on synchronous devices when `timed` is on.
+// Counters per kernel since the last reset. `seconds` is filled on synchronous devices if `timed` is set.
 struct Meter {
   struct Line {
     std::int64_t calls = 0;
@@ -28,13 +29,13 @@ struct Meter {
   void reset() { lines = {}; }
 };
 
-// The surroundings of an operator call. A rank owns one for its compute stream. Not thread-safe.
+// The environment of an operator call. A rank owns one for its compute stream. Not thread-safe.
 struct Context {
   Device& device;
   Stream& stream;
-  Arena& scratch;  // workspaces; a measuring arena means that no kernel runs
+  Arena& scratch;  // workspaces; with a measuring arena no kernel runs
   Meter& meter;
-  // Multiprocessors that products leave to a collective that runs beside them now (turbo::Gemm).
+  // Multiprocessors that matrix products leave to a collective that overlaps with them (turbo::Gemm).
   int spared = 0;
 
   bool measuring() const { return scratch.measuring(); }
@@ -46,7 +47,7 @@ void launch(Context& context, KernelId id, double flops, void* arguments, std::s
 }
 
 // Enqueues the kernel of `arguments` on the context's stream. Arguments must have:
-//   static constexpr KernelId kId;          which kernel
+//   static constexpr KernelId kId;          identifies the kernel
 //   void check() const;                     PRIMUS_CHECKs shapes and types (turbo/check.h), in every build
 //   double flops() const;                   2 per multiply-add, matrix work only; 0 for memory-bound kernels
 // and may have `Tensor workspace`, which launch() provides.

@@ -1,7 +1,6 @@
-// Which kernels a device has. An operator call is a trivially copyable struct of tensors and attributes
-// (RmsNormForward, Gemm, ...) that names itself by `static constexpr KernelId kId`; a backend registers one
-// function per struct. A missing entry is an Error(kUnsupported) that names kernel and device, not a crash at
-// step 400.
+// The kernels of a device. An operator call is a trivially copyable struct of tensors and attributes
+// (RmsNormForward, Gemm, ...) that identifies its kernel by `static constexpr KernelId kId`; a backend
+// registers one function per struct. A missing entry is an Error(kUnsupported) that names kernel and device.
 #pragma once
 
 #include <array>
@@ -32,7 +31,7 @@ class KernelTable {
  public:
   struct Entry {
     KernelFunction run = nullptr;
-    // Bytes of workspace the call needs; null when it needs none.
+    // Returns the bytes of workspace that the call needs; null for kernels without a workspace.
     std::int64_t (*workspace_bytes)(KernelContext& context, const void* arguments) = nullptr;
   };
 

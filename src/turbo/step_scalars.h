@@ -1,5 +1,5 @@
-// The numbers of one optimizer step that kernels read from device memory. No launch holds them, so that a
-// recorded step (Device::capture) can be repeated with other numbers.
+// Scalars of an optimizer step that kernels read from device memory. They are not launch arguments, so a
+// captured step (Device::capture) can be replayed with other values.
 #pragma once
 
 #include <cstddef>

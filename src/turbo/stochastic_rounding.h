@@ -1,10 +1,11 @@
-// fp32 rounded to bf16, up or down at random so that the mean stays: an average that moves by less than half
-// a unit in the last place still moves, where rounding to nearest would stop it (Gupta et al., "Deep learning
-// with limited numerical precision", 2015). For moments of optimizers.
+// Stochastic rounding from fp32 to bf16: up or down at random, so that the expected value is exact. A running
+// average that changes by less than half a unit in the last place still moves, where rounding to nearest
+// would stop it (Gupta et al., "Deep learning with limited numerical precision", 2015). Used for optimizer
+// moments.
 //
 // The random bits are a function of (stream, step, element), so results depend on no thread, device or shard.
-// They are two rounds of a 32-bit mixing function, cheap enough for a kernel that waits for memory; they are
-// not meant for sampling (base/random/random.h is).
+// They come from two rounds of a 32-bit mixing function, cheap enough for a memory-bound kernel. They are not
+// meant for sampling (use base/random/random.h).
 #pragma once
 
 #include <bit>
@@ -24,7 +25,7 @@ class RoundingBits {
     low_ = static_cast<std::uint32_t>(z);
     high_ = static_cast<std::uint32_t>(z >> 32);
   }
-  // 32 bits of an element: enough to round two numbers.
+  // Returns 32 random bits of an element: enough to round two numbers.
   constexpr std::uint32_t of(std::int64_t element) const {
     const auto index = static_cast<std::uint64_t>(element);
     const std::uint32_t first = mixed(static_cast<std::uint32_t>(index) ^ low_);
@@ -32,7 +33,8 @@ class RoundingBits {
   }
 
  private:
-  // A bijection in which every bit of the argument changes half of the bits of the result.
+  // A bijection with full avalanche: every bit of the argument flips each bit of the result with probability
+  // one half.
   static constexpr std::uint32_t mixed(std::uint32_t x) {
     x = (x ^ (x >> 16)) * 0x7FEB352DU;
     x = (x ^ (x >> 15)) * 0x846CA68BU;
@@ -42,7 +44,7 @@ class RoundingBits {
   std::uint32_t low_ = 0, high_ = 0;
 };
 
-// `random`: 16 random bits. Infinities and NaN stay what they are.
+// `random`: 16 random bits. Infinities stay infinite and NaN stays NaN.
 constexpr BFloat16 round_at_random(float value, std::uint32_t random) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   constexpr std::uint32_t kExponent = 0x7F800000U;

@@ -1,13 +1,12 @@
-// Copies from global to shared memory that a block waits for later (cp.async on NVIDIA, sm_80 and later), so
-// that the next operands are on the way while it multiplies. Elsewhere they are ordinary copies, done at
-// once.
+// Asynchronous copies from global to shared memory (cp.async on NVIDIA, sm_80 and later), so that a block
+// fetches the next operands while it multiplies. On other targets they are synchronous copies.
 #pragma once
 
 #include "turbo/gpu/values.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// A place in shared memory as copies name it. Bytes are added to it.
+// An address in shared memory in the form that copies use. Offsets in bytes may be added.
 #if PRIMUS_CUDA_ARCH >= 800
 using SharedAddress = std::uint32_t;
 PRIMUS_DEVICE SharedAddress shared_address(void* to) {
@@ -18,8 +17,8 @@ using SharedAddress = std::byte*;
 PRIMUS_DEVICE SharedAddress shared_address(void* to) { return static_cast<std::byte*>(to); }
 #endif
 
-// 16 bytes, both addresses aligned to that; zeros where `valid` is false, and `from` is then not read, but
-// must be an address of global memory all the same.
+// Copies 16 bytes; both addresses are aligned to 16. Without `valid` it writes zeros; `from` is then not
+// read, but must still be an address in global memory.
 PRIMUS_DEVICE void copy_async(SharedAddress to, const void* from, bool valid) {
 #if PRIMUS_CUDA_ARCH >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
@@ -43,8 +42,8 @@ PRIMUS_DEVICE void end_group_of_copies() {
 #endif
 }
 
-// Waits until no more than kLater groups of this thread's copies are under way. Other threads see what was
-// copied after a barrier.
+// Waits until at most kLater groups of this thread's copies are in flight. Other threads see the copied data
+// after a barrier.
 template <int kLater>
 PRIMUS_DEVICE void wait_for_copies() {
 #if PRIMUS_CUDA_ARCH >= 800

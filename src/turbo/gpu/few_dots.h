@@ -1,19 +1,19 @@
-// Products of a few rows of bf16 with the rows of a matrix, or each row with those of its own one of many, by
-// ordinary multiply-adds: bound by reading the weights, which is all there is to do for one or two rows.
+// Products of a few bf16 rows with a matrix, or of each row with its own one of many matrices, by ordinary
+// multiply-adds. With one or two rows the product is bound by reading the weights.
 #pragma once
 
 #include "turbo/gpu/reduce.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Every row with the one matrix there is.
+// All rows use the same matrix.
 struct OneMatrix {
   PRIMUS_DEVICE std::int64_t matrix_of(std::int64_t) const { return 0; }
   PRIMUS_DEVICE std::int64_t place_of(std::int64_t row) const { return row; }
   PRIMUS_DEVICE std::int64_t first_of(std::int64_t, std::int64_t) const { return 0; }
 };
 
-// Row r with the matrix of head r % heads: `out` rows from `first` on, of its `step` rows.
+// Row r uses the matrix of head r % heads: `out` rows from `first` on, of its `step` rows.
 struct MatrixOfHead {
   std::int64_t heads, step, first;
   PRIMUS_DEVICE std::int64_t matrix_of(std::int64_t row) const { return row % heads; }
@@ -23,13 +23,14 @@ struct MatrixOfHead {
   }
 };
 
-// Rows [offsets[e], offsets[e + 1]) with matrix e; later rows with none. Row r lies at picks[r], or at r.
+// Rows [offsets[e], offsets[e + 1]) use matrix e; later rows use none. The data of row r is row picks[r] of
+// x, or row r without picks.
 struct MatrixOfExpert {
   const std::int32_t *offsets, *picks;
   std::int64_t experts;
 
-  // Negative: none. By all lanes of a warp: they count the experts that end at or before the row, with all
-  // loads on their way at once.
+  // Returns the matrix of a row; negative: none. Called by all lanes of a warp: they count the experts that
+  // end at or before the row, with all loads in flight at once.
   PRIMUS_DEVICE std::int64_t matrix_of(std::int64_t row) const {
     std::int32_t before = 0;
     for (std::int64_t e = lane(); e < experts; e += kWarp) before += offsets[e + 1] <= row ? 1 : 0;
@@ -37,13 +38,13 @@ struct MatrixOfExpert {
     return before < experts ? before : -1;
   }
   PRIMUS_DEVICE std::int64_t place_of(std::int64_t row) const { return picks ? picks[row] : row; }
-  // A matrix's first row, where each has `out`.
+  // Returns the first row of a matrix; each has `out` rows.
   PRIMUS_DEVICE std::int64_t first_of(std::int64_t matrix, std::int64_t out) const { return matrix * out; }
 };
 
-// y[r, :] = x[place of r, :] · W[matrix of r]ᵀ, zero for rows of no matrix. A warp makes kOutputs numbers of
-// a row; blocks that run together have the same columns, so that rows of one matrix read it from the cache.
-// `in` is a multiple of 8, and rows begin on 16 bytes.
+// y[r, :] = x[place of r, :] · W[matrix of r]ᵀ, zero for rows without a matrix. A warp computes kOutputs
+// elements of a row; blocks that run concurrently have the same columns, so rows of one matrix read it from
+// the cache. `in` is a multiple of 8, and rows are aligned to 16 bytes.
 template <class W, class C, class Rows, int kOutputs>
 struct FewDots {
   static constexpr int kThreads = 256, kOfBlock = kThreads / kWarp * kOutputs, kLine = 8;

@@ -1,10 +1,10 @@
-// A matrix product of our own for every case that no library covers: any strides, rows picked by index, many
-// products in one launch, runs of rows whose ends only the device knows, operands of different types.
+// Our own matrix product for the cases that no library covers: any strides, gathered rows, many products in
+// one launch, row ranges that only the device knows, operands of different types.
 //
 //   C[m, n] (+)= sum over k of A(m, k) · B(n, k)
 //
-// Operands that are both bf16, or both fp16, are multiplied on the matrix units; where one operand is fp32,
-// both are, and the product is exact to fp32. A block computes a tile of 64 x 64.
+// Operands that are both bf16 or both fp16 are multiplied on the matrix units. If one operand is fp32, both
+// are multiplied in fp32. A block computes a tile of 64 x 64.
 #pragma once
 
 #include "turbo/gpu/mma.h"
@@ -15,7 +15,7 @@ template <class A, class B, class C>
 struct TileProduct {
   static constexpr int kSide = 64, kDepth = 32, kWarps = 4;
   static constexpr int kThreads = kWarps * kWarp;
-  // What is multiplied: 16 bits only if both operands are of that type.
+  // The type that is multiplied: 16 bits only if both operands have the same 16-bit type.
   using T = std::conditional_t<std::is_same_v<A, B> && sizeof(A) == 2, A, float>;
 
   std::int64_t m, n, k;
@@ -23,24 +23,24 @@ struct TileProduct {
   const B* b;
   C* c;
   std::int64_t a_row, a_col, b_row, b_col,
-      c_row;  // elements from one row, or element of the sum, to the next
+      c_row;  // strides between rows, and between elements of a sum
   std::int64_t batches, a_batch, b_batch, c_batch;
   bool accumulate;
 
-  // Of experts: batch e has rows [offsets[e], offsets[e + 1]) of the activations, and `m` (or `k`, when rows
-  // are summed over) is the most there can be. Null: none of this.
+  // For experts: batch e has rows [offsets[e], offsets[e + 1]) of the activations, and `m` (or `k` if rows
+  // are summed over) is an upper bound. Null: no expert offsets.
   const std::int32_t* offsets;
   bool sum_rows;
-  const std::int32_t *a_picks, *b_picks;  // row r of the activation is the one at index picks[r]; or null
+  const std::int32_t *a_picks, *b_picks;  // row r of the activations is their row picks[r]; or null
 
   struct Tiles {
-    // A few more elements in each row keep neighbouring rows in different banks.
+    // Padding of each row puts adjacent rows in different banks.
     T a[kSide][kDepth + 8];
     T b[kSide][kDepth + 8];
   };
 
-  // Fills a tile, so that neighbouring threads read neighbouring elements. `picks` index whichever of rows
-  // and depths are activations.
+  // Fills a tile; adjacent threads read adjacent elements. Picks are given for rows or depths, whichever
+  // dimension is the activations' row.
   template <class X>
   PRIMUS_DEVICE static void fill(T (&tile)[kSide][kDepth + 8], const X* x, std::int64_t row,
                                  std::int64_t depth, std::int64_t rows, std::int64_t depths,

@@ -1,4 +1,4 @@
-// Master weights in GPU kernels, in each form that they are stored in (turbo/master_weights.h).
+// Master weights in GPU kernels, in each storage form (turbo/master_weights.h).
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// All threads of a launch take the same branches.
+// The form is the same for all threads of a launch, so branches do not diverge.
 struct Masters {
-  float* param;             // null: split
+  float* param;             // null: masters are split
   BFloat16* working;        // or null
-  std::int16_t* remainder;  // null: not split
+  std::int16_t* remainder;  // null: masters are not split
 
   template <int kCount>
   PRIMUS_DEVICE void get(std::int64_t i, float (&to)[kCount]) const {
@@ -41,14 +41,14 @@ struct Masters {
   }
 };
 
-// Those of a kernel's arguments.
+// Returns the master weights of a kernel's arguments.
 template <class Arguments>
 Masters masters_of(const Context& context, const Arguments& a) {
   return {optional<float>(context, a.param), optional<BFloat16>(context, a.working),
           optional<std::int16_t>(context, a.remainder)};
 }
 
-// Whether these n masters and the vectors beside them can be read several at a time.
+// Returns whether these n masters and the vectors used with them can be read several elements at a time.
 template <class... Pointers>
 bool masters_of_vectors(std::int64_t n, const Masters& masters, const Pointers*... pointers) {
   return rows_of_vectors<float>(n, masters.param, masters.working, masters.remainder, pointers...);

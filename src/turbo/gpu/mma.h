@@ -1,11 +1,10 @@
 // Products of 16 x 16 tiles by one warp: C[16, 16] += A[16, 16] · B[16, 16]ᵀ, with fp32 accumulation.
 //
-// For bf16 and fp16 these are the matrix units: mma.sync on NVIDIA (sm_80 and later), MFMA on AMD (gfx90a,
-// gfx942), and a plain product in the emulator, which hands elements to lanes in the same order as the
-// hardware it stands for. For fp32 they are ordinary multiply-adds on operands that stay in shared memory,
-// exact to fp32.
+// bf16 and fp16 use the matrix units: mma.sync on NVIDIA (sm_80 and later), MFMA on AMD (gfx90a, gfx942). The
+// emulator uses a plain product and distributes elements over lanes like the emulated hardware. fp32 uses
+// ordinary multiply-adds on operands that stay in shared memory, with fp32 precision.
 //
-// mma_operands.h has the tiles.
+// mma_operands.h defines the tiles.
 #pragma once
 
 #include "turbo/gpu/mma_operands.h"
@@ -14,7 +13,7 @@ namespace primus::turbo::PRIMUS_GPU {
 
 // ---- bf16 and fp16 ------------------------------------------------------------------------------
 
-// With kHalves = 1 only columns 0 to 7 of c are wanted, and the others may get anything or nothing.
+// With kHalves = 1 only columns 0 to 7 of c are computed; the others are undefined.
 #if defined(__HIP__)
 
 template <int kHalves = 2, class T>
@@ -37,7 +36,7 @@ PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<T>& a, const Operand<T
 
 #elif defined(__CUDACC__)
 
-// a: 16 x 16; two halves of b's rows, 8 each, of which kHalves are asked for.
+// a: 16 x 16; b in two halves of 8 rows, of which the first kHalves are multiplied.
 template <int kHalves = 2, class T>
 PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
 #if PRIMUS_CUDA_ARCH >= 800
@@ -63,7 +62,7 @@ PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<T>& a, const Operand<T
 
 #else
 
-// Collects both tiles from all lanes, and multiplies.
+// Gathers both tiles from all lanes, and multiplies.
 template <int kHalves = 2, class T>
 void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
   struct Both {
@@ -74,7 +73,7 @@ void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
     return *reinterpret_cast<const Both*>(all +
                                           static_cast<std::size_t>(lane) * gpu::emulator::kExchangeBytes);
   };
-  // The lane and index of element (row, k): the inverse of left_row, left_k, right_row and right_k.
+  // Inverse of left_row, left_k, right_row and right_k: the lane and index of element (row, k).
   const auto left = [&](int row, int k) {
     if constexpr (kWarp == 32)
       return to_float(of_lane(row % 8 * 4 + k % 8 / 2).a.at[k % 2 + row / 8 * 2 + k / 8 * 4]);
@@ -85,7 +84,7 @@ void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
       return to_float(of_lane(row % 8 * 4 + k % 8 / 2).b.at[k % 2 + k / 8 * 2 + row / 8 * 4]);
     return to_float(of_lane(row + k / 4 * 16).b.at[k % 4]);
   };
-  // This lane's elements share rows and columns: each of those is collected once.
+  // This lane's elements share rows and columns: each row and column is gathered once.
   float rows[Accumulator::kRows][kTile], cols[kPerLane][kTile];
   for (int slot = 0; slot < Accumulator::kRows; ++slot) {
     for (int k = 0; k < kTile; ++k) rows[slot][k] = left(Accumulator::row_of_slot(slot), k);

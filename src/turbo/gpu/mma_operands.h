@@ -1,6 +1,6 @@
-// Tiles of 16 x 16 as a warp holds them: sums, and operands of bf16 and fp16 (mma.h).
-// How elements lie in lanes is told by Accumulator::row and col; code outside this file and mma.h must not
-// know more.
+// 16 x 16 tiles distributed over a warp: accumulators, and bf16 and fp16 operands (mma.h). Accumulator::row
+// and col give the element-to-lane mapping; code outside this file and mma.h must not rely on anything else
+// about it.
 #pragma once
 
 #include "turbo/gpu/values.h"
@@ -8,11 +8,11 @@
 namespace primus::turbo::PRIMUS_GPU {
 
 constexpr int kTile = 16;
-// Elements of a tile that a lane holds.
+// Elements of a tile per lane.
 constexpr int kPerLane = kTile * kTile / kWarp;
 
-// A tile of sums. With warps of 32, lane l holds rows l/4 and l/4 + 8, columns 2 (l%4) + {0, 1, 8, 9}; with
-// warps of 64, rows 4 (l/16) + {0, 1, 2, 3} of column l%16.
+// A tile of fp32 sums. With warps of 32, lane l holds rows l/4 and l/4 + 8, columns 2 (l%4) + {0, 1, 8, 9};
+// with warps of 64, rows 4 (l/16) + {0, 1, 2, 3} of column l%16.
 struct Accumulator {
   float at[kPerLane];
 
@@ -29,7 +29,7 @@ struct Accumulator {
     return lane() % 16;
   }
 
-  // Rows that a lane has elements of, and which of them element i belongs to.
+  // The number of rows that a lane has elements of; slot(i) is the index of element i's row among them.
   static constexpr int kRows = kWarp == 32 ? 2 : 4;
   PRIMUS_DEVICE static constexpr int slot(int i) { return kWarp == 32 ? i / 2 % 2 : i; }
   PRIMUS_DEVICE static int row_of_slot(int slot) {
@@ -38,7 +38,7 @@ struct Accumulator {
   }
 };
 
-// Combines values of the lanes that share rows; all of them get the result.
+// Combines the values of lanes that share a row; all of them get the result.
 template <class Combine>
 PRIMUS_DEVICE float reduce_row(float value, Combine combine) {
   constexpr int kLanes = kWarp == 32 ? 4 : 16;
@@ -49,14 +49,14 @@ PRIMUS_DEVICE float reduce_row(float value, Combine combine) {
 
 // ---- bf16 and fp16 ------------------------------------------------------------------------------
 
-// A lane's part of an operand tile: of rows and of the dimension that is summed over.
+// A lane's part of an operand tile [rows, k], k being the dimension that is summed over.
 template <class T>
 struct Operand {
   static_assert(sizeof(T) == 2);
   T at[kPerLane];
 
-  // Which element of the tile this lane's element i is. Left operands (A) and right ones (B) differ only in
-  // where the halves of a 16-row tile go.
+  // The row and k of this lane's element i in the tile. Left operands (A) and right ones (B) differ only in
+  // the placement of the two halves of a 16-row tile.
   PRIMUS_DEVICE static int left_row(int i) {
     if constexpr (kWarp == 32) return lane() / 4 + i / 2 % 2 * 8;
     return lane() % 16;
@@ -75,11 +75,11 @@ struct Operand {
   }
 };
 
-// The tile whose element (row, k) is tile[row * step + k], or, transposed, tile[k * step + row]. The tile's
-// rows in memory start on 16 bytes.
+// Loads the tile whose element (row, k) is tile[row * step + k] or, transposed, tile[k * step + row]. The
+// tile's rows in memory are aligned to 16 bytes.
 #if defined(__CUDACC__) && !defined(__HIP__)
 
-// Four 8 x 8 matrices by one instruction: lane l names row l % 8 of matrix l / 8.
+// Loads four 8 x 8 matrices by one instruction: lane l passes the address of row l % 8 of matrix l / 8.
 template <bool kTransposed, class T>
 PRIMUS_DEVICE Operand<T> load_matrices(const T* row) {
   Operand<T> result;
@@ -139,20 +139,20 @@ PRIMUS_DEVICE Operand<T> load_right(const T* tile, int step) {
 
 #endif
 
-// Rows of 32 columns as a lane reads them from global memory, 16 bytes of each of its rows: operands of two
-// products with no way through shared memory. The columns come in another order, which is the same one in
-// left and right stripes, and a sum does not mind.
+// Rows of 32 columns in the layout in which a lane reads them from global memory, 16 bytes of each of its
+// rows: operands of two products without a detour through shared memory. The columns are permuted in the same
+// way in left and right stripes, so the products are unaffected.
 struct Stripe {
   static constexpr int kCols = 32;
   static constexpr int kProducts = kCols / kTile;
-  static constexpr int kRows = kWarp == 32 ? 2 : 1;  // of the tile that a lane has
+  static constexpr int kRows = kWarp == 32 ? 2 : 1;  // rows of the tile per lane
 
   Bytes16 of_row[kRows];
 
   PRIMUS_DEVICE static int row(int i) { return kWarp == 32 ? lane() / 4 + i * 8 : lane() % 16; }
   PRIMUS_DEVICE static int col() { return (kWarp == 32 ? lane() % 4 : lane() / 16) * 8; }
 
-  // Elements by pairs: which word of which row.
+  // Elements in pairs: selects the word of each row.
   PRIMUS_DEVICE Operand<BFloat16> left(int product) const {
     Words words;
     PRIMUS_UNROLL
@@ -173,7 +173,7 @@ struct Stripe {
   };
 };
 
-// With warps of 32, sums lie in lanes as a left operand does: no way through memory.
+// Converts sums to a left operand. With warps of 32 both have the same layout, so this does not use memory.
 template <class T>
 PRIMUS_DEVICE Operand<T> to_left(const Accumulator& sums) {
   Operand<T> result;

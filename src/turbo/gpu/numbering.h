@@ -1,20 +1,20 @@
-// Numbers for what the threads of a block have, in the order of the threads.
+// Exclusive prefix sums over the threads of a block.
 #pragma once
 
 #include "turbo/gpu/values.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Numbers what the threads of a block have, run by run, in the order of the threads. In shared memory.
+// Numbers the items that the threads of a block hold, run by run, in thread order. Must be in shared memory.
 template <int kThreads>
 struct Numbering {
   static constexpr int kWarps = kThreads / kWarp;
   std::int32_t ends_of_warps[kWarps];
 
-  // The number of the first of this thread's `mine`; `next` moves behind those of the run. All threads call
-  // it.
+  // Returns the number of the first of this thread's `mine` items, and advances `next` past all items of the
+  // run. All threads call it.
   PRIMUS_DEVICE std::int32_t operator()(std::int32_t mine, std::int32_t& next) {
-    // How many come before it in this run: within the warp, then of the warps before.
+    // The inclusive prefix sum within the warp, then the sums of the preceding warps.
     std::int32_t upto = mine;
     for (int distance = 1; distance < kWarp; distance *= 2) {
       const std::int32_t before = from_lane_before(upto, distance);

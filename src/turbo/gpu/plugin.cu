@@ -1,4 +1,4 @@
-// A GPU plug-in (libprimus_cuda.so, libprimus_hip.so): what device/plugin.h asks for.
+// A GPU plug-in (libprimus_cuda.so, libprimus_hip.so): implements device/plugin.h.
 #include "device/gpu/gpu_device.h"
 #include "device/gpu/runtime.h"
 #include "device/plugin.h"

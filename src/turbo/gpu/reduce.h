@@ -1,4 +1,4 @@
-// Reductions whose order depends on nothing but sizes: over the lanes of a warp, the threads of a block, long
+// Reductions whose order depends only on sizes: over the lanes of a warp, the threads of a block, long
 // vectors, and columns of many rows.
 #pragma once
 
@@ -12,12 +12,12 @@ struct Plus {
     return a + b;
   }
 };
-// The larger; of a NaN and a number, the number.
+// The larger value; if one is NaN, the other one.
 struct Maximum {
   PRIMUS_DEVICE float operator()(float a, float b) const { return ::fmaxf(a, b); }
 };
 
-// Every lane gets the result over all lanes of its warp.
+// Returns the reduction over all lanes of the warp to every lane.
 template <class T, class Combine = Plus>
 PRIMUS_DEVICE T warp_reduce(T value, Combine combine = {}) {
   PRIMUS_UNROLL
@@ -25,7 +25,7 @@ PRIMUS_DEVICE T warp_reduce(T value, Combine combine = {}) {
   return value;
 }
 
-// Every thread gets the result over all threads of its block. A barrier before and after.
+// Returns the reduction over all threads of the block to every thread. Uses a barrier before and after.
 template <int kThreads, class T, class Combine = Plus>
 PRIMUS_DEVICE T block_reduce(T value, Combine combine = {}) {
   constexpr int kWarps = kThreads / kWarp;
@@ -45,7 +45,7 @@ PRIMUS_DEVICE T block_reduce(T value, Combine combine = {}) {
 
 // ---- Long vectors -------------------------------------------------------------------------------
 
-// parts[block] = the sum of term(i) over this block's run of [0, n). Runs depend on n alone.
+// parts[block] = the sum of term(i) over this block's run of [0, n). Runs depend only on n.
 template <class Term, class Sum>
 struct SumParts {
   static constexpr int kThreads = 512;
@@ -62,7 +62,7 @@ struct SumParts {
   }
 };
 
-// store(the sum of parts[0 .. count)), by one block.
+// Calls store(the sum of parts[0 .. count)), in one block.
 template <class Store, class Sum>
 struct SumOfParts {
   static constexpr int kThreads = 256;
@@ -91,8 +91,8 @@ void ordered_sum(Context& context, std::int64_t n, const Term& term, const Store
 
 // ---- Columns ------------------------------------------------------------------------------------
 
-// How n columns of rows are cut into slices: by these numbers alone. Narrow rows need more slices to keep a
-// GPU busy.
+// How rows of n columns are divided into slices: depends only on these numbers. Narrow rows need more slices
+// to keep a GPU busy.
 struct RowSlices {
   RowSlices(std::int64_t rows, std::int64_t n)
       : rows_per_slice(std::max<std::int64_t>(
@@ -108,7 +108,7 @@ inline std::int64_t row_sum_workspace(std::int64_t rows, std::int64_t n) {
 }
 
 // lines[slice][i] = the sum over the slice's rows, in order, of the term of (row, i). A thread has
-// Term::kCount neighbouring columns.
+// Term::kCount consecutive columns.
 template <class Term>
 struct RowSumParts {
   static constexpr int kThreads = 256, kCount = Term::kCount;
@@ -117,7 +117,7 @@ struct RowSumParts {
   std::int64_t rows, n, rows_per_slice, slices;
 
   PRIMUS_DEVICE void operator()() const {
-    // Threads are numbered through slices, so that narrow rows leave none of a block idle.
+    // Threads are numbered across slices, so narrow rows leave no thread of a block idle.
     const std::int64_t packs = n / kCount, pack = block() * kThreads + thread();
     const std::int64_t slice = pack / packs, i = pack % packs * kCount;
     if (slice >= slices) return;
@@ -134,8 +134,8 @@ struct RowSumParts {
   }
 };
 
-// out[i] (+)= the sum over the slices of lines[slice][i], rounded once: kGroups threads for each column, then
-// one.
+// out[i] (+)= the sum over slices of lines[slice][i], rounded once: kGroups threads per column add up slices,
+// then one adds up the groups.
 template <class T>
 struct RowSum {
   static constexpr int kThreads = 1024, kColumns = 32, kGroups = kThreads / kColumns;
@@ -175,8 +175,8 @@ inline void sum_of_lines(Context& context, const float* lines, std::int64_t n, s
   });
 }
 
-// out[i] (+)= the sum over rows of the terms of (row, i), i < n. term(row, i, values) assigns those of
-// Term::kCount neighbouring columns, of which n is a multiple. `out`: fp32 or bf16.
+// out[i] (+)= the sum over rows of the terms of (row, i), i < n. term(row, i, values) assigns the terms of
+// Term::kCount consecutive columns; n is a multiple of Term::kCount. `out`: fp32 or bf16.
 template <class Term>
 void row_sum(Context& context, std::int64_t rows, std::int64_t n, float* workspace, const Tensor& out,
              bool accumulate, const Term& term) {
@@ -186,9 +186,9 @@ void row_sum(Context& context, std::int64_t rows, std::int64_t n, float* workspa
   sum_of_lines(context, workspace, n, slices.count, out, accumulate);
 }
 
-// ---- Every element by itself --------------------------------------------------------------------
+// ---- Element-wise loops -------------------------------------------------------------------------
 
-// body(i) for i < n.
+// Calls body(i) for i < n.
 template <class Body>
 struct ForEach {
   static constexpr int kThreads = 256;
@@ -205,13 +205,14 @@ void for_each(Context& context, std::int64_t n, const Body& body) {
   launch(context, blocks_for(n, ForEach<Body>::kThreads), ForEach<Body>{body, n});
 }
 
-// body(row, column) for every kCount-th column of every row, where a thread takes kCount neighbours.
+// Calls body(row, column) for every kCount-th column of every row; a thread handles kCount consecutive
+// columns.
 template <class Body, int kCount>
 struct ForEachOfRows {
   static constexpr int kThreads = 256;
   using StartsEarly = void;
   Body body;
-  std::int64_t rows, packs;  // of a row
+  std::int64_t rows, packs;  // packs per row
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();

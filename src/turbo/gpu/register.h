@@ -1,4 +1,4 @@
-// What every gpu.cu defines, once per target: register_<operator>(table) enters the operator's kernels.
+// Every gpu.cu defines register_<operator>(table), once per target; it registers the operator's kernels.
 #pragma once
 
 #include "device/gpu/target.h"
@@ -9,7 +9,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 #include "turbo/gpu/operators.def"
 
-// All of them.
+// Returns the table with all kernels.
 KernelTable gpu_kernel_table();
 }  // namespace primus::turbo::PRIMUS_GPU
 #undef PRIMUS_GPU_OPERATOR

@@ -1,11 +1,12 @@
-// Whose a place is, when each owner has a run of them.
+// Finds the owner of an index if each owner has a consecutive run of indices.
 #pragma once
 
 #include "turbo/gpu/values.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The last i < n whose run begins at or before `place`. starts[0] is at or before it, and starts never fall.
+// Returns the last i < n whose run begins at or before `place`. starts[0] <= place, and starts are
+// non-decreasing.
 template <class Index>
 PRIMUS_DEVICE Index owner_of(const std::int32_t* starts, Index n, Index place) {
   Index low = 0, high = n;

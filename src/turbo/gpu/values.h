@@ -1,8 +1,9 @@
-// Elements of tensors in kernel code: conversions between storage types and float, loads and stores of
-// several elements at once, mathematics.
+// Tensor elements in kernel code: conversions between storage types and float, vector loads and stores,
+// mathematics.
 //
-// Sources are compiled without contraction, so a product and a sum round apart unless multiply_add() says
-// otherwise: the same kernel gives the same numbers on every target wherever it only adds and multiplies.
+// Sources are compiled without floating-point contraction, so a product and a sum are rounded separately
+// unless multiply_add() is used. A kernel that only adds and multiplies therefore gives the same results on
+// every target.
 #pragma once
 
 #include <bit>
@@ -18,7 +19,7 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-using namespace gpu::PRIMUS_GPU;  // NOLINT: the two namespaces of a target are one to its kernels
+using namespace gpu::PRIMUS_GPU;  // NOLINT: kernels use both namespaces of a target as one
 using gpu::Fault;
 
 // ---- Types --------------------------------------------------------------------------------------
@@ -53,7 +54,7 @@ PRIMUS_DEVICE T from_float(float x) {
     result.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
 #else
     const auto u = std::bit_cast<std::uint32_t>(x);
-    // NaN must stay NaN: rounding could carry its payload away.
+    // NaN must stay NaN: the carry of rounding could overflow its mantissa.
     result.bits = static_cast<std::uint16_t>(
         (u & 0x7fffffffU) > 0x7f800000U ? (u >> 16) | 0x0040U : (u + 0x7fffU + ((u >> 16) & 1U)) >> 16);
 #endif
@@ -71,7 +72,7 @@ void with_float_type(DType dtype, Body&& body) {
   }
 }
 
-// The same of operators that take fp16, too (is_operand of turbo/check.h).
+// with_float_type() for operators that also accept fp16 (is_operand in turbo/check.h).
 template <class Body>
 void with_operand_type(DType dtype, Body&& body) {
   if (dtype == DType::kF16) {
@@ -81,7 +82,7 @@ void with_operand_type(DType dtype, Body&& body) {
   }
 }
 
-// Calls body(constant) with a compile-time truth value.
+// Calls body(constant) with a compile-time bool.
 template <class Body>
 void with_flag(bool flag, Body&& body) {
   if (flag) {
@@ -93,7 +94,7 @@ void with_flag(bool flag, Body&& body) {
 
 // ---- Several elements at once -------------------------------------------------------------------
 
-// kCount neighbouring elements, loaded and stored by one instruction of at most 16 bytes.
+// kCount consecutive elements, loaded and stored by one instruction of at most 16 bytes.
 template <class T, int kCount>
 struct alignas(sizeof(T) * kCount) Pack {
   T at[kCount];
@@ -117,12 +118,12 @@ PRIMUS_DEVICE void store(T* to, const float (&from)[kCount]) {
   *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
 }
 
-// 16 bytes of whatever.
+// 16 bytes of any type.
 struct alignas(16) Bytes16 {
   std::uint32_t word[4];
 };
 PRIMUS_DEVICE Bytes16 load_line(const void* from) { return *static_cast<const Bytes16*>(from); }
-// Of what nobody reads again: it does not push other things out of the caches.
+// Loads data that is not read again, without evicting other data from the caches.
 PRIMUS_DEVICE Bytes16 load_line_once(const void* from) {
 #if PRIMUS_CUDA_ARCH >= 800
   const uint4 line = __ldcs(static_cast<const uint4*>(from));
@@ -132,7 +133,7 @@ PRIMUS_DEVICE Bytes16 load_line_once(const void* from) {
 #endif
 }
 
-// load() and store() of what nobody needs in the caches afterwards.
+// load() and store() for data that is not needed in the caches afterwards.
 template <int kCount, class T>
 PRIMUS_DEVICE void load_once(const T* from, float (&to)[kCount]) {
   if constexpr (sizeof(Pack<T, kCount>) == sizeof(Bytes16)) {
@@ -158,22 +159,21 @@ PRIMUS_DEVICE void store_once(T* to, const float (&from)[kCount]) {
   store<kCount>(to, from);
 }
 
-// Asks for the bytes at this address to come into the cache that all cores share. It is read later: another
-// kernel may still write it.
+// Prefetches the bytes at this address into L2. The read happens later: another kernel may still write them.
 PRIMUS_DEVICE void prefetch([[maybe_unused]] const void* from) {
 #if PRIMUS_CUDA_ARCH >= 800
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));
 #endif
 }
 
-// Whether rows of `cols` elements of type T at these addresses can be read 16 bytes at a time.
+// Returns whether rows of `cols` elements of type T at these addresses can be read 16 bytes at a time.
 template <class T, class... Pointers>
 bool rows_of_vectors(std::int64_t cols, const Pointers*... pointers) {
   const bool aligned = (... && (reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0));
   return aligned && cols % kVector<T> == 0;
 }
 
-// Calls body(constant): how many elements a thread takes at once.
+// Calls body(constant) with the number of elements that a thread handles at once.
 template <class T, class Body>
 void with_vector(bool possible, Body&& body) {
   if (possible) {
@@ -188,7 +188,8 @@ void with_vector(bool possible, Body&& body) {
 PRIMUS_DEVICE float multiply_add(float a, float b, float c) { return ::fmaf(a, b, c); }
 PRIMUS_DEVICE float infinity() { return std::bit_cast<float>(0x7f800000U); }
 
-// To about two units in the last place, for kernels that would else wait for exact ones.
+// Approximate functions, accurate to about two units in the last place, for kernels that the exact ones would
+// slow down.
 PRIMUS_DEVICE float fast_root(float x) {
 #if defined(__CUDA_ARCH__)
   float result;
@@ -198,7 +199,7 @@ PRIMUS_DEVICE float fast_root(float x) {
   return ::sqrtf(x);
 #endif
 }
-// |y| < 2^126.
+// Requires |y| < 2^126.
 PRIMUS_DEVICE float fast_quotient(float x, float y) {
 #if defined(__CUDA_ARCH__)
   return __fdividef(x, y);
@@ -206,7 +207,7 @@ PRIMUS_DEVICE float fast_quotient(float x, float y) {
   return x / y;
 #endif
 }
-// The error grows with |x|: of e^-20 it is 1e-6.
+// The relative error grows with |x|: for e^-20 it is 1e-6.
 PRIMUS_DEVICE float fast_exp(float x) {
 #if defined(__CUDA_ARCH__)
   return __expf(x);
@@ -218,7 +219,7 @@ PRIMUS_DEVICE float fast_exp(float x) {
 // 1 / (1 + e^-x); 0 for x below about -88, where e^-x is infinite.
 PRIMUS_DEVICE float sigmoid(float x) { return 1.0F / (1.0F + ::expf(-x)); }
 
-// turbo/soft_cap: cap * tanh(x / cap), and its slope where it is y.
+// turbo/soft_cap: cap * tanh(x / cap), and its slope at the point where the capped value is y.
 PRIMUS_DEVICE float soft_cap(float x, float cap) { return cap * ::tanhf(x / cap); }
 PRIMUS_DEVICE float soft_cap_slope(float y, float cap) {
   const float t = y / cap;

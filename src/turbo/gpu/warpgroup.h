@@ -1,17 +1,17 @@
-// What kernels of warpgroups (four warps) stand on: panels in shared memory, gates that tell when data has
-// come and when it was used, barriers among some threads, registers handed from one warpgroup to another.
-// Copies into panels are in box_copy.h, products of what lies there in warpgroup_products.h, ways out in
-// warpgroup_results.h. On NVIDIA GPUs of compute capability 9.0, compiled for sm_90a (wgmma, TMA, mbarrier,
-// setmaxnreg), and in the emulator with warps of 32, from the same layout of shared memory. Host code asks
-// has_warpgroups() first; kernels that use this are kAlone (device/gpu/launch.h), and empty where
-// PRIMUS_WARPGROUPS is 0.
+// Building blocks of warpgroup kernels (a warpgroup is four warps): panels in shared memory, gates that
+// report when data has arrived and when it has been used, barriers for a subset of threads, and registers
+// moved between warpgroups. Copies into panels are in box_copy.h, products of panels in warpgroup_products.h,
+// output of results in warpgroup_results.h. Available on NVIDIA GPUs of compute capability 9.0, compiled for
+// sm_90a (wgmma, TMA, mbarrier, setmaxnreg), and, with the same shared memory layout, in the emulator with
+// warps of 32. Host code checks has_warpgroups() first; kernels that use this are kAlone
+// (device/gpu/launch.h), and empty if PRIMUS_WARPGROUPS is 0.
 //
-// Operands are made of panels: lines of 128 bytes (64 bf16), the first at a multiple of 1024 bytes. Piece p
-// (16 bytes) of line l lies at place p ^ (l % 8), so that neither reading along a line nor across lines meets
-// one bank twice. An operand is "by depth" when neighbours in a line differ in m (or n) and not in k:
+// Operands consist of panels: lines of 128 bytes (64 bf16), the first at a multiple of 1024 bytes. Piece p
+// (16 bytes) of line l is at place p ^ (l % 8), so reads along a line and across lines have no bank
+// conflicts. An operand is "by depth" if adjacent elements of a line differ in m (or n) and not in k:
 //
-//   by row    one panel; a line for each row, with 64 of depth
-//   by depth  a panel for each 64 rows, one after the other; a line for each of 64 of depth
+//   by row    one panel; one line per row, with 64 elements of depth
+//   by depth  one panel per 64 rows, consecutively; one line per element of depth, with 64 rows
 #pragma once
 
 #include "turbo/gpu/values.h"
@@ -32,7 +32,7 @@ inline constexpr int kWarpgroup = 4 * kWarp;
 inline constexpr int kPanelLine = 64;  // elements
 inline constexpr int kPanelAlignment = 1024;
 
-// Whether kernels of this context may use what is declared here.
+// Returns whether kernels of this context may use the functions declared here.
 inline bool has_warpgroups([[maybe_unused]] const Context& context) {
 #if !defined(PRIMUS_GPU_VENDOR)
   return kWarp == 32;
@@ -43,13 +43,13 @@ inline bool has_warpgroups([[maybe_unused]] const Context& context) {
 #endif
 }
 
-// Where piece `piece` (eight elements) of a panel's line lies.
+// Returns the address of piece `piece` (eight elements) of a panel's line.
 PRIMUS_DEVICE BFloat16* in_panel(BFloat16* panel, int line, int piece) {
   return panel + line * kPanelLine + (piece ^ (line % 8)) * 8;
 }
 
-// The block's dynamic shared memory as a Memory that begins with a panel; the launch gives kPanelAlignment
-// bytes more.
+// Returns the block's dynamic shared memory as a Memory that begins with a panel; the launch requests
+// kPanelAlignment bytes more than sizeof(Memory).
 template <class Memory>
 PRIMUS_DEVICE Memory& shared_panels() {
   const auto start = reinterpret_cast<std::uintptr_t>(dynamic_shared());
@@ -58,22 +58,22 @@ PRIMUS_DEVICE Memory& shared_panels() {
 
 // ---- Gates --------------------------------------------------------------------------------------
 
-// Counts arrivals, and bytes of copies on the way, in phases: a phase is over when all arrivals of it have
-// happened and all bytes that were expected have come; then the next begins. Lies in shared memory.
+// Counts arrivals and bytes of copies in flight, in phases: a phase is complete when all its arrivals have
+// happened and all expected bytes have arrived; then the next phase begins. In shared memory.
 class Gate {
  public:
-  // By one thread; show_gates() and a barrier follow.
+  // Called by one thread; show_gates() and a barrier follow.
   PRIMUS_DEVICE void init(int arrivals);
-  // What this thread did before is seen by who waits.
+  // Writes of this thread before the arrival are visible to threads that wait.
   PRIMUS_DEVICE void arrive();
-  // The phase waits for this many bytes more.
+  // Adds to the bytes that the current phase waits for.
   PRIMUS_DEVICE void expect(int bytes);
   PRIMUS_DEVICE void arrive_and_expect(int bytes);
-  // Arrives when the copies that this thread has begun (async_copy.h) have come. The thread goes on
-  // meanwhile; who waits calls show_writes() before products read them.
+  // Arrives when the copies that this thread has started (async_copy.h) are complete; the thread does not
+  // wait. A waiting thread calls show_writes() before products read the data.
   PRIMUS_DEVICE void arrive_after_copies();
-  // Waits until the phase of this parity (the first is 0) is over; the one before the first counts as over.
-  // A wait of more than 20 s can only be a mistake in a kernel: it ends the kernel with an error.
+  // Waits until the phase of this parity (the first is 0) is complete; the phase before the first counts as
+  // complete. A wait of more than 20 s is a bug in the kernel and ends it with an error.
   PRIMUS_DEVICE void wait(std::uint32_t parity);
 
 #ifdef PRIMUS_GPU_VENDOR
@@ -103,7 +103,7 @@ class Gate {
   }
 
   int arrivals_, pending_, bytes_;
-  std::uint32_t complete_;  // phases
+  std::uint32_t complete_;  // completed phases
 #endif
 };
 
@@ -160,8 +160,8 @@ PRIMUS_DEVICE void Gate::wait([[maybe_unused]] std::uint32_t parity) {
   constexpr std::uint64_t kLongest = 20'000'000'000;
   const std::uint64_t start = now();
   while (!over()) {
-    // A fault ends the kernel. With a trap instead the compiler takes no more registers than a kernel begins
-    // with, whatever take_registers() says.
+    // An invalid store ends the kernel. A trap cannot be used: with one, the compiler limits the kernel to
+    // the registers it starts with and ignores take_registers().
     if (now() - start > kLongest) {
       asm volatile("st.global.u32 [%0], %1;" ::"l"(std::uint64_t{0}), "r"(0) : "memory");
     }
@@ -201,7 +201,7 @@ inline void Gate::wait(std::uint32_t parity) {
 
 #endif
 
-// Makes gates that this thread has initialised known to the copy engine.
+// Makes gates that this thread has initialised visible to the copy engine.
 PRIMUS_DEVICE void show_gates() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -209,15 +209,15 @@ PRIMUS_DEVICE void show_gates() {
 #endif
 }
 
-// Shows what this thread wrote to shared memory to products and to the copy engine: before the arrival or
-// barrier that tells of it.
+// Makes this thread's writes to shared memory visible to products and to the copy engine; call it before the
+// arrival or barrier that announces them.
 PRIMUS_DEVICE void show_writes() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 
-// A barrier among `count` threads of whole warps; its number is 1 to 15.
+// A barrier for `count` threads of complete warps; `number` is from 1 to 15.
 PRIMUS_DEVICE void barrier_among([[maybe_unused]] int number, [[maybe_unused]] int count) {
 #if !defined(PRIMUS_GPU_VENDOR)
   gpu::emulator::barrier(number, count);
@@ -226,7 +226,7 @@ PRIMUS_DEVICE void barrier_among([[maybe_unused]] int number, [[maybe_unused]] i
 #endif
 }
 
-// A thread's registers from here on, by all threads of a warpgroup: multiples of 8.
+// Set the number of registers per thread from here on; called by all threads of a warpgroup. A multiple of 8.
 template <int kCount>
 PRIMUS_DEVICE void give_back_registers() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)

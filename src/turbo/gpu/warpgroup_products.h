@@ -1,12 +1,12 @@
-// Products of warpgroups (wgmma): 64 rows of a left operand, in panels (warpgroup.h) or in registers, times
-// up to 256 columns of a right one in panels, into sums in registers. The emulator reads the same panels.
+// Warpgroup products (wgmma): 64 rows of a left operand, in panels (warpgroup.h) or in registers, times up to
+// 256 columns of a right operand in panels, into sums in registers. The emulator reads the same panels.
 #pragma once
 
 #include "turbo/gpu/warpgroup_sums.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Where depth 16 · d of an operand begins, whose first row is the panel's.
+// Returns the address of depth 16 · d of an operand whose first row is the first of `panel`.
 template <bool kByDepth>
 PRIMUS_DEVICE const BFloat16* at_depth(const BFloat16* panel, int d) {
   return panel + (kByDepth ? 16 * d * kPanelLine : 16 * d);
@@ -14,7 +14,7 @@ PRIMUS_DEVICE const BFloat16* at_depth(const BFloat16* panel, int d) {
 
 #if !defined(PRIMUS_GPU_VENDOR)
 
-// Element (row, k) of an operand that begins where at_depth says.
+// Returns element (row, k) of an operand that begins at the address from at_depth().
 template <bool kByDepth>
 float operand_element(const BFloat16* from, int row, int k) {
   const int line = kByDepth ? row / kPanelLine * kPanelLine + k : row;
@@ -24,7 +24,7 @@ float operand_element(const BFloat16* from, int row, int k) {
   return to_float(*reinterpret_cast<const BFloat16*>(address));
 }
 
-// `rows`: the left operand's rows of which this lane has sums.
+// `rows`: the rows of the left operand for which this lane has sums.
 template <bool kRightByDepth, int kCols>
 void multiply_rows(WarpgroupSums<kCols>& sums, const float (&rows)[2][16], const BFloat16* right, bool add) {
   using Sums = WarpgroupSums<kCols>;
@@ -41,7 +41,7 @@ void multiply_rows(WarpgroupSums<kCols>& sums, const float (&rows)[2][16], const
   }
 }
 
-// sums (+)= A[64, 16] · B[kCols, 16]ᵀ, by a whole warpgroup. Operands begin where at_depth says.
+// sums (+)= A[64, 16] · B[kCols, 16]ᵀ, by a complete warpgroup. Operands begin at addresses from at_depth().
 template <bool kLeftByDepth, bool kRightByDepth, int kCols>
 void multiply(WarpgroupSums<kCols>& sums, const BFloat16* left, const BFloat16* right, bool add) {
   float rows[2][16];
@@ -72,8 +72,8 @@ void multiply(WarpgroupSums<kCols>& sums, const LeftInRegisters& left, const BFl
 
 #else
 
-// What an operand's layout is, to the matrix units: where it begins, the distance of panels and of eight
-// lines, all in units of 16 bytes, and the way that pieces are swapped (1: within 128 bytes).
+// Returns the matrix descriptor of an operand: start address, stride between panels and stride between groups
+// of eight lines, all in units of 16 bytes, and the swizzle mode (1: within 128 bytes).
 template <bool kByDepth>
 PRIMUS_DEVICE std::uint64_t describe(const BFloat16* operand) {
 #if PRIMUS_WARPGROUPS

@@ -1,5 +1,5 @@
-// How sums of warpgroups (warpgroup_products.h) leave the registers: additions in memory, waits for boxes
-// that the copy engine takes, and an exchange among lanes that turns pairs of neighbours into longer lines.
+// Output of warpgroup sums (warpgroup_products.h) from registers: additions in memory, waits for boxes that
+// the copy engine reads, and a shuffle among lanes that turns pairs of adjacent elements into longer runs.
 #pragma once
 
 #include "turbo/gpu/values.h"
@@ -7,8 +7,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// to[i] += values[i], by the memory itself: nobody waits for what was there. For elements that no other
-// thread adds to, or the result would change from run to run. The address is one of 16 bytes.
+// to[i] += values[i], by a reduction in memory that does not return the old values. No other thread may add
+// to the same elements, or results would vary between runs. The address is aligned to 16 bytes.
 PRIMUS_DEVICE void add_four([[maybe_unused]] float* to, [[maybe_unused]] const float (&values)[4]) {
 #if !defined(PRIMUS_GPU_VENDOR)
   for (int i = 0; i < 4; ++i) to[i] += values[i];
@@ -19,13 +19,14 @@ PRIMUS_DEVICE void add_four([[maybe_unused]] float* to, [[maybe_unused]] const f
 #endif
 }
 
-// Ends a group of this thread's boxes that the copy engine takes from shared memory (copy_box_back()).
+// Ends a group of this thread's copies from shared memory by the copy engine (copy_box_back()).
 PRIMUS_DEVICE void end_group_of_boxes() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 #endif
 }
-// Waits until all but the last kLater of these groups have been read, and may be overwritten.
+// Waits until all but the last kLater of these groups have been read from shared memory, which may then be
+// overwritten.
 template <int kLater = 0>
 PRIMUS_DEVICE void wait_for_boxes() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
@@ -33,7 +34,8 @@ PRIMUS_DEVICE void wait_for_boxes() {
 #endif
 }
 
-// Word j of the lane that is i-th in its group of four becomes word i of the j-th.
+// Transposes 4 x 4 words among groups of four lanes: word j of the group's i-th lane becomes word i of its
+// j-th lane.
 PRIMUS_DEVICE void transpose_among_four(std::uint32_t (&words)[4]) {
   const int place = lane() % 4;
   PRIMUS_UNROLL

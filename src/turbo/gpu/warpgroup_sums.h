@@ -1,12 +1,12 @@
-// Sums of warpgroups' products (warpgroup_products.h) in registers, and the order of products and other
-// work.
+// The sums of warpgroup products (warpgroup_products.h) in registers, and the ordering of products relative
+// to other work.
 #pragma once
 
 #include "turbo/gpu/warpgroup.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// 64 x kCols sums of a warpgroup. A warp has 16 rows; its lanes hold pairs of neighbours in a row.
+// 64 x kCols sums of a warpgroup. A warp has 16 rows; its lanes hold pairs of adjacent elements of a row.
 template <int kColumns>
 struct WarpgroupSums {
   static constexpr int kCols = kColumns, kCount = kCols / 2, kRows = 64;
@@ -21,12 +21,12 @@ struct WarpgroupSums {
 };
 using WideSums = WarpgroupSums<256>;
 
-// A left operand of 64 rows and 16 of depth in a warpgroup's registers: rounded sums as they lie.
+// A left operand of 64 rows and a depth of 16 in a warpgroup's registers, in the layout of rounded sums.
 struct LeftInRegisters {
   std::uint32_t pairs[4];
 };
 
-// The 16 columns of `sums` from 16 * d on.
+// Rounds the 16 columns of `sums` from 16 * d on.
 template <int kCols>
 PRIMUS_DEVICE LeftInRegisters to_left(const WarpgroupSums<kCols>& sums, int d) {
   LeftInRegisters result;
@@ -39,8 +39,8 @@ PRIMUS_DEVICE LeftInRegisters to_left(const WarpgroupSums<kCols>& sums, int d) {
   return result;
 }
 
-// What was computed for these registers is computed here, and not behind what follows: the compiler sees
-// nothing of what products under way do to registers.
+// Forces the computation of these registers to be complete at this point. The compiler does not see that
+// products in flight access registers, and might move the computation past later statements.
 template <int kCols>
 PRIMUS_DEVICE void settle([[maybe_unused]] WarpgroupSums<kCols>& sums) {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
@@ -55,10 +55,10 @@ PRIMUS_DEVICE void settle([[maybe_unused]] LeftInRegisters& left) {
 #endif
 }
 
-// Keeps the waits for products that follow behind the arithmetic that gives `value`, which is not negative.
-// The assembler would move these waits up, and nothing would be computed while products are under way. It
-// does not move them over a store, so this is one to `unused`, in shared memory, under a condition that never
-// holds.
+// Keeps later waits for products after the arithmetic that yields `value`, which is not negative. The
+// assembler would otherwise move the waits up, and no arithmetic would overlap with products in flight. It
+// does not move waits across a store, so this function stores to `unused`, in shared memory, under a
+// condition that is never true.
 PRIMUS_DEVICE void compute_before_waits([[maybe_unused]] float value, [[maybe_unused]] void* unused) {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile(
@@ -72,7 +72,8 @@ PRIMUS_DEVICE void compute_before_waits([[maybe_unused]] float value, [[maybe_un
 #endif
 }
 
-// Before the first product of a group: registers that were written are sums from here on.
+// Call before the first product of a group: orders earlier register writes before the products that use the
+// registers.
 PRIMUS_DEVICE void begin_products() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -83,15 +84,15 @@ PRIMUS_DEVICE void end_group_of_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
-// Waits until no more than kLater groups are under way: operands of the others may be overwritten, and their
-// sums read after settle().
+// Waits until at most kLater groups are in flight: operands of completed groups may then be overwritten, and
+// their sums read after settle().
 template <int kLater>
 PRIMUS_DEVICE void wait_for_products() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLater) : "memory");
 #endif
 }
-// The same, for sums of the last group that must be complete then.
+// wait_for_products(), then settle(sums).
 template <int kLater = 0, int kCols>
 PRIMUS_DEVICE void wait_for_sums(WarpgroupSums<kCols>& sums) {
   wait_for_products<kLater>();

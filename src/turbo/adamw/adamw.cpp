@@ -11,7 +11,7 @@ namespace primus::turbo {
 
 namespace {
 
-// Whether these are n elements of a moment: in 8 bits, of the type that it has then, or as a float.
+// Returns whether these are n elements of a moment: 8-bit codes of type `in_8_bits` with scales, or floats.
 bool is_moment(const Tensor& moment, const Tensor& scale, DType in_8_bits, std::int64_t n) {
   if (!has_block_scales(moment.dtype)) return is_float_vector(moment, n) && scale.absent();
   return is_vector(moment, in_8_bits, n) && n % kMomentBlock == 0 &&

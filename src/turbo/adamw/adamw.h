@@ -9,26 +9,28 @@ namespace primus::turbo {
 // AdamW with decoupled weight decay (Loshchilov & Hutter 2019), in the order of torch.optim.AdamW:
 //   p *= 1 - lr*weight_decay;  m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*g²;
 //   p -= lr/bias1 * m / (sqrt(v)/sqrt(bias2) + eps),   bias_i = 1 - b_i^step,   g = grad * grad_scale[0].
-// Learning rate, weight decay and biases are step scalars (turbo/step_scalars.h); this group's factors
-// multiply the first two. A negative grad_scale skips the step: nothing changes.
+// Learning rate, weight decay and biases are step scalars (turbo/step_scalars.h); learning_rate_factor and
+// weight_decay_factor of this parameter group multiply the first two. A negative grad_scale skips the step:
+// nothing changes.
 //
-// Moments in bf16 and in 8 bits are rounded at random (turbo/stochastic_rounding.h) where they are stored;
-// the update itself uses them as they were before that. With a moment in 8 bits n is a multiple of
-// kMomentBlock (turbo/block_moments.h), and all addresses are multiples of 16.
+// bf16 and 8-bit moments are rounded stochastically when they are stored (turbo/stochastic_rounding.h); the
+// update uses the values before rounding. With an 8-bit moment, n is a multiple of kMomentBlock
+// (turbo/block_moments.h) and all addresses are multiples of 16.
 struct AdamW {
   static constexpr KernelId kId = KernelId::kAdamW;
-  Tensor param;           // [n] fp32 master weights, in place; absent: split
+  Tensor param;           // [n] fp32 master weights, in place; absent if the masters are split
   Tensor grad;            // [n] fp32 or bf16
   Tensor exp_avg;         // [n] fp32, bf16, or fp8 e4m3, in place
   Tensor exp_avg_sq;      // [n] fp32, bf16, or uint8 (ue5m3), in place
   Tensor grad_scale;      // [1] fp32 on the device: the clip coefficient
-  Tensor working;         // [n] bf16 values of the masters, in place, or absent (turbo/master_weights.h)
-  Tensor remainder = {};  // [n] int16, the rest of split masters, in place; absent: not split
-  Tensor exp_avg_scale = {}, exp_avg_sq_scale = {};  // [n / kMomentBlock] bf16 of moments in 8 bits, in place
-  Tensor scalars;                                    // the step's
+  Tensor working;         // [n] bf16 working values, in place, or absent (turbo/master_weights.h)
+  Tensor remainder = {};  // [n] int16 remainders of split masters, in place; absent if not split
+  Tensor exp_avg_scale = {}, exp_avg_sq_scale = {};  // [n / kMomentBlock] bf16, for 8-bit moments
+  Tensor scalars;                                    // [kStepScalars] fp64
   float beta1, beta2, eps;
   float learning_rate_factor = 1, weight_decay_factor = 1;
-  // For moments that are rounded: whose elements these are, and the number of param[0] among them.
+  // For moments that are rounded stochastically: the random stream of the parameter, and the index in it of
+  // param[0].
   std::uint64_t rounding_stream = 0;
   std::int64_t first_element = 0;
   void check() const;
@@ -45,8 +47,8 @@ struct SumOfSquares {
   double flops() const { return 0; }
 };
 
-// norm[0] = sqrt(sum_of_squares[0]); scale[0] = min(1, max_norm / (norm + 1e-6)), or 1 when max_norm is 0, or
-// -1 when the norm is no finite number: the step is to be skipped.
+// norm[0] = sqrt(sum_of_squares[0]). scale[0] = min(1, max_norm / (norm + 1e-6)), or 1 if max_norm is 0, or
+// -1 if the norm is not finite, which skips the step.
 struct ClipCoefficient {
   static constexpr KernelId kId = KernelId::kClipCoefficient;
   Tensor sum_of_squares;  // [1] fp64

@@ -13,11 +13,11 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// The step's numbers as the kernel needs them.
+// The step's scalars in the form that the kernel uses.
 struct Rates {
   float scale, decay;
   float root_step, root_eps;  // step size and epsilon, times the root of the second moment's bias
-  std::uint64_t count;        // of steps
+  std::uint64_t count;        // step number
 };
 
 Rates rates_of(const CpuContext& context, const AdamW& a) {
@@ -32,7 +32,7 @@ Rates rates_of(const CpuContext& context, const AdamW& a) {
           .count = static_cast<std::uint64_t>(scalars[index(StepScalar::kStep)])};
 }
 
-// What a step makes of an element.
+// The update of one element.
 struct AdamStep {
   float scale, decay, root_step, root_eps, beta1, beta2, rest1, rest2;
   AdamStep(const AdamW& a, const Rates& rates)
@@ -45,17 +45,17 @@ struct AdamStep {
         rest1(1.0F - a.beta1),
         rest2(1.0F - a.beta2) {}
 
-  // The new weight; m and v become the new moments.
+  // Returns the new weight; m and v become the new moments.
   PRIMUS_INLINE float operator()(float weight, float grad, float& m, float& v) const {
     const float g = grad * scale;
     m = beta1 * m + rest1 * g;
     v = beta2 * v + rest2 * (g * g);
-    // One division and one root an element: sqrt(v)/root + eps = (sqrt(v) + eps*root) / root.
+    // One division and one root per element: sqrt(v)/root + eps = (sqrt(v) + eps*root) / root.
     return weight * decay - root_step * m / (std::sqrt(v) + root_eps);
   }
 };
 
-// The element of a moment; `random`: 16 bits of it.
+// Stores an element of a moment; `random`: 16 random bits.
 inline void put(float* to, float value, std::uint32_t /*random*/) { *to = value; }
 inline void put(BFloat16* to, float value, std::uint32_t random) { *to = round_at_random(value, random); }
 
@@ -80,14 +80,15 @@ void update(const CpuContext& context, const AdamW& a, const Rates& rates, const
   }
 }
 
-// ---- With a moment in 8 bits: block by block ------------------------------------------------------
+// ---- With an 8-bit moment: block by block ---------------------------------------------------------
 
-// A moment whose blocks are read and written whole. Its type is asked for once a block, not once an element.
+// A moment that is read and written in complete blocks. Its type is checked once per block, not once per
+// element.
 template <class Codes>
 struct BlockMoment {
   const CpuContext& context;
   const Tensor& moment;
-  const Tensor& scale;  // absent: no codes
+  const Tensor& scale;  // absent: the moment is not 8-bit
 
   void get(std::int64_t block, float (&to)[kMomentBlock]) const {
     const std::int64_t first = block * kMomentBlock;
@@ -105,7 +106,7 @@ struct BlockMoment {
     for (std::int64_t i = 0; i < kMomentBlock; ++i) to[i] = Codes::decoded(codes[i], unit);
   }
 
-  // `random`: 32 bits of each element, of which it takes 16 from `shift` on.
+  // `random`: 32 random bits per element, of which 16 are used, from bit `shift` on.
   void put(std::int64_t block, const float (&from)[kMomentBlock], const std::uint32_t (&random)[kMomentBlock],
            int shift) const {
     const std::int64_t first = block * kMomentBlock;

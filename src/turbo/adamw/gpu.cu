@@ -9,10 +9,10 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Lanes that share a block of moments in 8 bits, and the neighbouring elements of each.
+// Lanes that share a block of an 8-bit moment, and consecutive elements per lane.
 constexpr int kLanesOfBlock = 32, kOfLane = static_cast<int>(kMomentBlock) / kLanesOfBlock;
 
-// A moment as fp32 or bf16. `here`: false in a thread that has no elements, and only takes part.
+// A moment in fp32 or bf16. `here`: false in a thread without elements, which only participates in shuffles.
 template <class T>
 struct FloatMoment {
   T* at;
@@ -21,7 +21,7 @@ struct FloatMoment {
   PRIMUS_DEVICE void get(std::int64_t i, float (&to)[kCount]) const {
     load<kCount>(at + i, to);
   }
-  // `random`: of each element, 16 bits from `shift` on.
+  // `random`: 32 random bits per element, of which 16 are used, from bit `shift` on.
   template <int kCount>
   PRIMUS_DEVICE void put(std::int64_t i, const float (&from)[kCount], const std::uint32_t (&random)[kCount],
                          int shift, bool here) const {
@@ -37,7 +37,7 @@ struct FloatMoment {
   }
 };
 
-// A moment in 8 bits. 32 lanes, whose numbers differ in the lower five bits, have a block.
+// An 8-bit moment. 32 lanes with consecutive numbers share a block.
 template <class Codes>
 struct CodedMoment {
   std::uint8_t* at;
@@ -100,7 +100,7 @@ struct Update {
       g[k] *= scale;
       m[k] = beta1 * m[k] + (1.0F - beta1) * g[k];
       v[k] = beta2 * v[k] + (1.0F - beta2) * (g[k] * g[k]);
-      // One division and one root an element: sqrt(v)/root + eps = (sqrt(v) + eps*root) / root.
+      // One division and one root per element: sqrt(v)/root + eps = (sqrt(v) + eps*root) / root.
       p[k] = p[k] * decay - fast_quotient(root_step * m[k], fast_root(v[k]) + root_eps);
     }
     std::uint32_t random[kCount] = {};
@@ -119,7 +119,7 @@ struct Update {
   }
 };
 
-// All lanes take part, because they look for a block's largest magnitude together.
+// All lanes participate, because they reduce a block's largest magnitude together.
 template <class Body>
 struct OfBlocks {
   static constexpr int kThreads = 256;

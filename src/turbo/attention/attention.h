@@ -1,24 +1,25 @@
 // Causal grouped-query attention, tiled with an online softmax (FlashAttention, Dao et al. 2022 and 2023):
-// the score matrix never exists as a whole. Query head h reads key/value head h / (heads / kv_heads).
+// the complete score matrix is never in memory. Query head h reads key/value head h / (heads / kv_heads).
 //
-// Operands are fp32 or bf16, and all of one type; AttentionForward and AttentionBackward also take fp16, with
-// gradients in fp16 that are assigned. They are row-strided views so that q, k and v may be column slices of
-// one fused projection: a row is one token, and *_stride counts elements from one token to the next.
+// Operands are all fp32 or all bf16; AttentionForward and AttentionBackward also accept fp16, with fp16
+// gradients that are assigned, not accumulated. Operands are row-strided views, so q, k and v may be column
+// slices of one fused projection: a row is one token, and *_stride counts elements from one token to the
+// next.
 //
-// What a query at position p of its sequence sees: keys up to p (causal), of the last `window` positions, of
-// its own chunk of `chunk` positions (Llama 4), and, where a sequence is packed from several documents, from
-// first_key[p] on. Tiles of keys that no query of a tile sees cost nothing.
+// A query at position p of its sequence sees keys up to p (causal), within the last `window` positions,
+// within its own chunk of `chunk` positions (Llama 4), and, if a sequence packs several documents, from
+// first_key[p] on. A tile of keys that is masked for every query of a tile is skipped.
 //
-// Sinks (GPT-OSS) are one learned logit per query head that takes part in the softmax and has no value:
+// Sinks (GPT-OSS) are one learned logit per query head that is part of the softmax and has no value: the
 // probabilities of a query then sum to less than one.
 //
-// A soft cap (Gemma 2, turbo/soft_cap) turns scaled scores x into score_cap * tanh(x / score_cap), before
-// anything is masked; sinks are not capped.
+// A soft cap (Gemma 2, turbo/soft_cap) maps scaled scores x to score_cap * tanh(x / score_cap), before
+// masking; sinks are not capped.
 //
-// A call may hold only a part of a sequence's queries and a part of its keys: positions are explicit. A query
-// that sees none of the call's keys gets out = 0 and lse = -infinity. AttentionMerge joins the results for
-// disjoint parts of the keys, in any order; AttentionBackward of each part then takes the merged out and lse.
-// Sinks belong to exactly one of the parts.
+// A call may hold a subset of a sequence's queries and keys: positions are explicit. A query that sees none
+// of the call's keys gets out = 0 and lse = -infinity. AttentionMerge joins the results of disjoint key
+// ranges, in any order; AttentionBackward of each range then reads the merged out and lse. Sinks belong to
+// exactly one of the ranges.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -30,14 +31,14 @@ struct AttentionShape {
   std::int64_t batch;       // sequences
   std::int64_t seq_q;       // query tokens per sequence
   std::int64_t seq_k;       // key tokens per sequence
-  std::int64_t capacity_k;  // rows from one sequence to the next in k and v, >= seq_k
+  std::int64_t capacity_k;  // rows from the start of one sequence to the next in k and v, >= seq_k
   std::int64_t heads, kv_heads;
   std::int64_t head_dim;     // of q and k
   std::int64_t value_dim;    // of v and out
   float scale;               // multiplies q·k
   bool causal;               // a query sees keys up to its own position
-  std::int64_t window;       // > 0: and only the last `window` of them; 0: all
-  std::int64_t chunk = 0;    // > 0: and only keys of its own chunk, [p / chunk * chunk, ...); 0: all
+  std::int64_t window;       // > 0: a query sees only the last `window` keys; 0: all
+  std::int64_t chunk = 0;    // > 0: a query sees only keys of its own chunk, [p / chunk * chunk, ...); 0: all
   std::int64_t q_first = 0;  // position, within its sequence, of the first query,
   std::int64_t k_first = 0;  // ... and of the first key; the others follow without gaps
   float score_cap = 0;       // > 0: the soft cap of scaled scores; 0: none
@@ -46,17 +47,17 @@ struct AttentionShape {
 struct AttentionForward {
   static constexpr KernelId kId = KernelId::kAttentionForward;
   AttentionShape shape;
-  Tensor q, k, v;  // first element of each; shape gives the rest
+  Tensor q, k, v;  // addresses of the first elements; `shape` gives the extents
   std::int64_t q_stride, k_stride, v_stride;
-  Tensor first_key;  // [batch*seq_q] int32, the first position of its own sequence that a query may see,
+  Tensor first_key;  // [batch*seq_q] int32: the first position in its sequence that a query may see,
                      // non-decreasing along a sequence; absent: 0. Causal shapes only
   Tensor sinks;      // [heads] in q's type; absent: none
   Tensor out;        // [batch*seq_q, heads*value_dim], contiguous
-  Tensor lse;  // [heads, batch*seq_q] fp32: log-sum-exp of the scaled scores, and the sink; absent when no
-               // backward follows
+  Tensor lse;        // [heads, batch*seq_q] fp32: log-sum-exp of the scaled scores and the sink; absent if no
+                     // backward follows
   Tensor workspace;
   void check() const;
-  double flops() const;  // visible pairs only, except that documents are not known here
+  double flops() const;  // visible pairs only; document boundaries are ignored
 };
 
 struct AttentionBackward {
@@ -64,18 +65,18 @@ struct AttentionBackward {
   AttentionShape shape;
   Tensor q, k, v;
   std::int64_t q_stride, k_stride, v_stride;
-  Tensor first_key;        // as in the forward; what sinks did is in lse
-  Tensor out, lse, d_out;  // of the forward, merged over all parts of the keys; d_out like out
-  Tensor d_q, d_k, d_v;    // rows as of q, k, v; all in q's type or all in fp32
+  Tensor first_key;        // as in the forward; lse includes the sinks
+  Tensor out, lse, d_out;  // out and lse of the forward, merged over all key ranges; d_out like out
+  Tensor d_q, d_k, d_v;    // rows as in q, k, v; all in q's type or all in fp32
   std::int64_t d_q_stride, d_k_stride, d_v_stride;
-  bool accumulate_d_q = false;   // add to what d_q holds, instead of assigning; in fp32 nothing is lost
-  bool accumulate_d_kv = false;  // likewise d_k and d_v
+  bool accumulate_d_q = false;   // add to d_q instead of assigning it; exact in fp32 only
+  bool accumulate_d_kv = false;  // the same for d_k and d_v
   Tensor workspace;
   void check() const;
-  double flops() const;  // 2.5 x the forward: five products against two
+  double flops() const;  // 2.5 x the forward: five products instead of two
 };
 
-// d_sinks[h] (+)= -sum over tokens of exp(sinks[h] - lse) * (out · d_out), in the order of the tokens.
+// d_sinks[h] (+)= -sum over tokens of exp(sinks[h] - lse) * (out · d_out), in token order.
 struct AttentionBackwardSinks {
   static constexpr KernelId kId = KernelId::kAttentionBackwardSinks;
   std::int64_t heads, value_dim;
@@ -87,14 +88,14 @@ struct AttentionBackwardSinks {
   double flops() const { return 0; }
 };
 
-// Joins the results of the same queries over disjoint parts of their keys:
+// Joins the results of the same queries over disjoint key ranges:
 //   lse' = log(exp(lse) + exp(part_lse)),  out' = out * exp(lse - lse') + part * exp(part_lse - lse').
 struct AttentionMerge {
   static constexpr KernelId kId = KernelId::kAttentionMerge;
   std::int64_t heads, value_dim;
   Tensor part, part_lse;  // [tokens, heads*value_dim] fp32 or bf16, [heads, tokens] fp32
-  Tensor out, lse;        // likewise; fp32 keeps all digits of a sum over many parts
-  bool accumulate;        // false: out and lse are assigned part and part_lse
+  Tensor out, lse;        // shapes as above; fp32 keeps full precision over many parts
+  bool accumulate;        // false: part and part_lse are copied to out and lse
   void check() const;
   double flops() const { return 0; }
 };

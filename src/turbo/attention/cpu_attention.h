@@ -1,4 +1,4 @@
-// The attention kernels of one instruction set, and the choice of the engine that multiplies their tiles.
+// The attention kernels of one instruction set, and the choice of the engine that multiplies tiles.
 #pragma once
 
 #include "turbo/attention/attention.h"
@@ -19,18 +19,19 @@ void paged_append(CpuContext& context, const PagedAppend& call);
 void paged_attention(CpuContext& context, const PagedAttention& call);
 std::int64_t paged_attention_workspace(CpuContext& context, const PagedAttention& call);
 
-// Forward for so few queries that reading the keys is all there is to it: decoding with a cache.
+// The forward kernel for few queries, where reading the keys dominates: decoding with a cache. is_decode()
+// returns whether it applies.
 bool is_decode(const AttentionShape& shape);
 void attention_decode(CpuContext& context, const AttentionForward& call);
 std::int64_t attention_decode_workspace(const AttentionShape& shape);
 
-// The same over pages, of all sequences that have so few new tokens; and one such sequence's shape.
+// attention_decode() over pages, for sequences with few new tokens, and the shape of one such sequence.
 bool is_paged_decode(std::int64_t new_tokens);
 void paged_decode(CpuContext& context, const PagedAttention& call);
 std::int64_t paged_decode_workspace(const PagedAttention& call);
 AttentionShape paged_shape(const PagedAttention& call, std::int64_t new_tokens, std::int64_t keys);
 
-// body(engine) with the fastest engine for operands of this type.
+// Calls body(engine) with the fastest engine for operands of this type.
 template <class Body>
 auto with_tiles(DType dtype, Body body) {
   if (dtype == DType::kF32) return body(Fp32Tiles<float>());

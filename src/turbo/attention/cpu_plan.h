@@ -1,21 +1,21 @@
-// Work items of tiled attention, and where things lie in its workspace.
+// Work items of tiled attention, and the layout of its workspace.
 #pragma once
 
 #include "turbo/attention/cpu_geometry.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 
-// Worker: what a thread needs for an item. Keys: the packed keys of one (sequence, key/value head). Both are
-// made from (carver, engine, shape).
+// Worker: the memory that a thread needs for an item. Keys: the packed keys of one (sequence, key/value
+// head). Both are constructed from (carver, engine, shape).
 //
-// Whole heads: an item is a (sequence, key/value head), and each thread packs the keys it works on into a
-// place of its own. Otherwise heads are too few to keep all threads busy: the keys of all of them are packed
-// first, and items are single tiles. The choice depends on the number of threads and changes no bit of the
-// result.
+// With whole_heads() an item is a (sequence, key/value head), and each thread packs the keys it works on into
+// its own buffer. Otherwise there are too few heads to keep all threads busy: the keys of all heads are
+// packed first, and items are single tiles. The choice depends on the number of threads and does not affect
+// the result.
 template <class Tiles, class Worker, class Keys>
 class Plan {
  public:
-  // A null workspace will do to ask for bytes().
+  // `workspace` may be null if only bytes() is needed.
   Plan(const Tiles& engine, const AttentionShape& shape, int threads, std::byte* workspace)
       : tiles_(engine),
         s(shape),
@@ -29,13 +29,13 @@ class Plan {
   bool whole_heads() const { return whole_heads_; }
   std::int64_t bytes() const { return bytes_; }
 
-  // `index`: a thread, or sequence * kv_heads + kv_head.
+  // `index`: the thread if whole_heads(), else sequence * kv_heads + kv_head.
   Keys keys(std::int64_t index) const {
     Carver carver(keys_ + index * keys_bytes_);
     return Keys(carver, tiles_, s);
   }
 
-  // body(worker, thread, sequence, head, tile) for all of a number of heads and of tiles, tile after tile.
+  // Calls body(worker, thread, sequence, head, tile) for every sequence, head and tile; tiles vary slowest.
   template <class Body>
   void for_each(ThreadPool& pool, std::int64_t heads, std::int64_t tile_count, Body body) const {
     pool.parallel_for(s.batch * heads * tile_count, 1, [&](std::int64_t item, std::int64_t, int thread) {

@@ -1,5 +1,5 @@
-// Calls of attention's GPU kernels that have files of their own, for the table of kernels (gpu.cu), and what
-// several of them ask. Over pages: gpu_paged.h.
+// Entry points of the attention kernels for GPUs that are in files of their own, for the kernel table
+// (gpu.cu), and a check that several of them share. Paged attention: gpu_paged.h.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ void attention_backward(Context& context, const AttentionBackward& call);
 std::int64_t attention_backward_workspace(Context& context, const AttentionBackward& call);
 void attention_backward_sinks(Context& context, const AttentionBackwardSinks& call);
 
-// Whether the GPU has warpgroups (has_warpgroups), and all rows of these begin at multiples of 16 bytes.
+// Returns whether the GPU has warpgroup instructions (has_warpgroups) and all rows of these tensors begin at
+// multiples of 16 bytes.
 inline bool whole_lines(Context& context, std::initializer_list<const Tensor*> tensors,
                         std::initializer_list<std::int64_t> strides) {
   if (!has_warpgroups(context)) return false;

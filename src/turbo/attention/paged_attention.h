@@ -1,9 +1,9 @@
-// Attention of new tokens over a paged cache. Keys and values of many sequences lie in pages of a fixed
-// number of tokens, and a table names the pages of each sequence: memory is handed out page by page, and
-// sequences of any lengths share it (PagedAttention, Kwon et al. 2023).
+// Attention of new tokens over a paged cache. The keys and values of many sequences are in pages of a fixed
+// number of tokens, and a block table names the pages of each sequence: memory is allocated page by page, and
+// sequences of any length share it (PagedAttention, Kwon et al. 2023).
 //
-// Lengths and tables are tensors on the device, so that a launch is the same for every step of decoding and
-// can be captured. What a query sees is as in turbo/attention/attention.h, causal.
+// Lengths and tables are tensors on the device, so a launch is the same for every decoding step and can be
+// captured. Masking is causal, as in turbo/attention/attention.h.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -11,20 +11,20 @@
 
 namespace primus::turbo {
 
-// Which sequence each row of a pass belongs to, and where its keys lie. B sequences, T rows.
+// Maps each row of a pass to its sequence, and each sequence to its pages. B sequences, T rows.
 struct PagedSequences {
-  static constexpr std::int64_t kPageMultiple = 64;  // page sizes are powers of two from here on
+  static constexpr std::int64_t kPageMultiple = 64;  // page sizes are powers of two, at least this
 
-  // [B + 1] int32, from 0 on: rows [query_starts[b], query_starts[b + 1]) are the new tokens of sequence b,
-  // in order. There may be none. Rows from query_starts[B] to T belong to no sequence.
+  // [B + 1] int32, starting at 0: rows [query_starts[b], query_starts[b + 1]) are the new tokens of sequence
+  // b, in order; the range may be empty. Rows from query_starts[B] to T belong to no sequence.
   Tensor query_starts;
-  Tensor key_lengths;  // [B] int32: tokens of each sequence, the new ones included
+  Tensor key_lengths;  // [B] int32: tokens of each sequence, including the new ones
   Tensor block_table;  // [B, blocks] int32: the page of tokens [i * page_size, (i + 1) * page_size)
   std::int64_t page_size;
 
   std::int64_t batch() const { return key_lengths.elements(); }
   std::int64_t blocks() const { return block_table.cols(); }
-  std::int64_t capacity() const { return blocks() * page_size; }  // tokens a sequence may have
+  std::int64_t capacity() const { return blocks() * page_size; }  // max. tokens of a sequence
   void check(KernelId kernel) const;
 };
 
@@ -32,11 +32,11 @@ struct PagedSequences {
 struct PagedAppend {
   static constexpr KernelId kId = KernelId::kPagedAppend;
   PagedSequences sequences;
-  Tensor rows;                     // first element; `cols` columns of T rows
-  Tensor pages;                    // first element of those columns in [pages * page_size, ...], rows' type
+  Tensor rows;   // first element; `cols` columns of T rows
+  Tensor pages;  // first element of these columns in [pages * page_size, ...], in the type of `rows`
   std::int64_t tokens, cols;       // T
   std::int64_t stride, to_stride;  // elements from row to row
-  // Further columns of the same rows, to other pages: values beside keys. Absent: none.
+  // Further columns of the same rows, copied to other pages: the values next to the keys. Absent: none.
   Tensor more_rows = {}, more_pages = {};
   std::int64_t more_cols = 0, more_to_stride = 0;
   void check() const;
@@ -52,13 +52,13 @@ struct PagedAttention {
   std::int64_t window, chunk;  // 0: none
   float score_cap = 0;         // as AttentionShape's
   Tensor q;                    // first element of [T, heads*head_dim]
-  Tensor k, v;                 // first elements in [pages * page_size, kv_heads*dim], the new rows included
+  Tensor k, v;                 // first elements in [pages * page_size, kv_heads*dim], including the new rows
   std::int64_t q_stride, k_stride, v_stride;
   Tensor sinks;  // [heads] in q's type; absent: none
   Tensor out;    // [T, heads*value_dim], contiguous; zero for rows that belong to no sequence
   Tensor workspace;
   void check() const;
-  double flops() const { return 0; }  // lengths are not known to the host
+  double flops() const { return 0; }  // the host does not know the lengths
 };
 
 }  // namespace primus::turbo

@@ -1,7 +1,7 @@
-// Attention residuals (Kimi K3): what a branch of a block reads is a learned mixture of the residual stream
-// and of what the stream was at earlier places, its checkpoints. For each token, of n + 1 candidates v_j,
+// Attention residuals (Kimi K3): the input of a branch of a block is a learned mixture of the residual stream
+// and of earlier states of the stream, its checkpoints. For each token, with n + 1 candidates v_j,
 //   score_j = (w · v_j) / sqrt(mean(v_j²) + eps),  w = norm · proj,  out = Σ_j softmax(score)_j v_j:
-// candidates are normed for their scores alone. All sums are in fp32; out is rounded once.
+// normalised candidates are used only for the scores. All sums are in fp32; out is rounded once.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -9,9 +9,9 @@
 
 namespace primus::turbo {
 
-// The candidates of T tokens: n checkpoints side by side, and the stream.
+// The candidates of T tokens: n checkpoints in adjacent columns, and the stream.
 struct ResidualCandidates {
-  static constexpr std::int64_t kMost = 64;  // all together
+  static constexpr std::int64_t kMost = 64;  // checkpoints and stream together
   Tensor checkpoints;                        // [T, n * hidden], n >= 1
   Tensor stream;                             // [T, hidden], the same type
   Tensor norm, proj;                         // [hidden] fp32
@@ -32,10 +32,11 @@ struct AttentionResidualBackward {
   static constexpr KernelId kId = KernelId::kAttentionResidualBackward;
   ResidualCandidates of;
   Tensor d_out;  // [T, hidden]
-  // What other users of the candidates contribute, or absent: zero. Each may be its gradient's memory.
+  // Gradients of the candidates from their other users; absent: zero. Each may share the memory of the
+  // corresponding output.
   Tensor previous_checkpoints, previous_stream;
-  Tensor d_checkpoints, d_stream;  // as what they are of, out
-  Tensor factors;  // [T, n + 1] fp32 out: Σ over tokens and candidates of factor · v is the gradient of w
+  Tensor d_checkpoints, d_stream;  // out; shapes of `checkpoints` and `stream`
+  Tensor factors;  // [T, n + 1] fp32 out: the gradient of w is Σ factor · v over tokens and candidates
   void check() const;
   double flops() const { return 0; }
 };

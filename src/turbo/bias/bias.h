@@ -19,7 +19,7 @@ struct AddBias {
 struct AddBiasBackwardWeight {
   static constexpr KernelId kId = KernelId::kAddBiasBackwardWeight;
   Tensor d_y;     // [tokens, n]
-  Tensor d_bias;  // [n] fp32, or bf16 that is rounded once
+  Tensor d_bias;  // [n] fp32 or bf16, rounded once
   bool accumulate;
   Tensor workspace;
   void check() const;

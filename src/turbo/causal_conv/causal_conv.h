@@ -1,17 +1,17 @@
-// Short convolutions: each channel by itself is convolved over the last `width` tokens,
+// Short convolutions: each channel is convolved separately over the last `width` tokens,
 //   c[t] = bias + sum over d < width of weight[width - 1 - d] * u[t - d].
-// Two forms, each one kernel, because all of it is bound by memory: what lies between is never stored.
-//   kGated  that of LFM2 (Liquid AI 2025), gated before and after: u = B * x, y = C * c, with B, C and x side
-//   by
-//           side in one projection
-//   kSilu   that in front of linear attention (Qwen3-Next, Kimi Linear): u = x, y = silu(c)
+// There are two forms. Each is one kernel, because all of it is memory-bound: intermediate values are never
+// stored.
+//   kGated  LFM2 (Liquid AI 2025), gated before and after: u = B * x, y = C * c, with B, C and x in adjacent
+//   columns of one projection
+//   kSilu   before linear attention (Qwen3-Next, Kimi Linear): u = x, y = silu(c)
 // Sums are in fp32; results are rounded once.
 //
-// A token sees tokens of its own document alone, those from first_key on (turbo/attention/attention.h).
+// A token sees only tokens of its own document, from first_key on (turbo/attention/attention.h).
 //
-// Rows are cut into segments: runs of neighbouring tokens of one sequence. Where a segment begins inside its
-// sequence, as on context ranks, what is in front of it comes from elsewhere: `before` holds the last
-// width - 1 inputs u in front of each segment, and gradients of such inputs come and go likewise.
+// Rows are divided into segments: runs of consecutive tokens of one sequence. If a segment begins inside its
+// sequence, as with context parallelism, the preceding inputs come from another rank: `before` holds the last
+// width - 1 inputs u before each segment. Gradients of these inputs are exchanged in the same layout.
 #pragma once
 
 #include <cstdint>
@@ -25,27 +25,27 @@ namespace primus::turbo {
 struct CausalConvShape {
   static constexpr std::int64_t kMaxWidth = 16;
 
-  std::int64_t segments, tokens;  // how many, and tokens of each
+  std::int64_t segments, tokens;  // number of segments, and tokens per segment
   std::int64_t channels, width;   // width: from 1 to kMaxWidth
   // Position, within its sequence, of the first token of segments 0, 2, 4, ..., and of segments 1, 3, 5, ...
   std::int64_t first_of_even = 0, first_of_odd = 0;
   enum class Form : std::uint8_t { kGated, kSilu } form = Form::kGated;
 
   std::int64_t rows() const { return segments * tokens; }
-  // Of a row that goes in.
+  // Columns of an input row.
   std::int64_t columns() const { return columns(form, channels); }
   static std::int64_t columns(Form form, std::int64_t channels) {
     return form == Form::kGated ? 3 * channels : channels;
   }
-  Shape edge() const { return {segments * (width - 1), channels}; }  // of `before` and its like
+  Shape edge() const { return {segments * (width - 1), channels}; }  // of `before` and its gradients
   void check(KernelId kernel) const;
 };
 
 struct CausalConvForward {
   static constexpr KernelId kId = KernelId::kCausalConvForward;
   CausalConvShape shape;
-  Tensor bcx;        // [rows, columns]: B, C, x; of kSilu x alone
-  Tensor weight;     // [channels, width], bcx's type: the last column meets the token itself
+  Tensor bcx;        // [rows, columns]: B, C, x; for kSilu only x
+  Tensor weight;     // [channels, width], bcx's type; the last column multiplies the token itself
   Tensor bias;       // [channels] fp32; absent: none
   Tensor before;     // edge() fp32; absent: all segments begin at position 0
   Tensor first_key;  // [rows] int32; absent: 0
@@ -57,33 +57,33 @@ struct CausalConvForward {
 struct CausalConvBackwardInput {
   static constexpr KernelId kId = KernelId::kCausalConvBackwardInput;
   CausalConvShape shape;
-  Tensor bcx, weight, bias, before, first_key;  // of the forward
+  Tensor bcx, weight, bias, before, first_key;  // as in the forward
   Tensor d_y;                                   // [rows, channels]
-  // edge() fp32: what tokens behind each segment add to the gradients of its last width - 1 inputs; absent:
-  // nothing.
+  // edge() fp32: gradients of the last width - 1 inputs of each segment that tokens after it contribute;
+  // absent: zero.
   Tensor d_after;
-  Tensor d_bcx;  // [rows, columns] out; no operand's memory
+  Tensor d_bcx;  // [rows, columns] out; must not share memory with an operand
   void check() const;
   double flops() const { return 0; }
 };
 
-// d_weight (+)= the gradient of the weights, or of the bias, in an order that does not depend on the number
-// of threads.
+// d_weight (+)= the gradient of the weights, or of the bias if of_bias, in an order that does not depend on
+// the number of threads.
 struct CausalConvBackwardWeight {
   static constexpr KernelId kId = KernelId::kCausalConvBackwardWeight;
   CausalConvShape shape;
-  Tensor bcx, before, first_key;  // of the forward
-  Tensor weight, bias;            // of kSilu; absent without it
+  Tensor bcx, before, first_key;  // as in the forward
+  Tensor weight, bias;            // for kSilu only; absent otherwise
   Tensor d_y;                     // [rows, channels]
   bool of_bias;
-  Tensor d_weight;  // [channels, width], of the bias [channels]; fp32, or bf16 that is rounded once
+  Tensor d_weight;  // [channels, width], or [channels] for the bias; fp32, or bf16 rounded once
   bool accumulate;
   Tensor workspace;
   void check() const;
   double flops() const { return 0; }
 };
 
-// The last width - 1 inputs u of each segment: what is `before` the segment behind it.
+// Copies the last width - 1 inputs u of each segment: the `before` of the segment that follows.
 struct CausalConvEdge {
   static constexpr KernelId kId = KernelId::kCausalConvEdge;
   CausalConvShape shape;  // tokens >= width - 1
@@ -93,25 +93,25 @@ struct CausalConvEdge {
   double flops() const { return 0; }
 };
 
-// The gradients of `before`: `d_after` of the segment in front.
+// Computes the gradients of `before`: the `d_after` of the preceding segment.
 struct CausalConvBackwardEdge {
   static constexpr KernelId kId = KernelId::kCausalConvBackwardEdge;
   CausalConvShape shape;
-  Tensor bcx, weight, first_key;  // of the forward
-  Tensor bias, before;            // of kSilu, whose first tokens' sums they are in; absent without it
-  Tensor d_y;                     // [rows, channels]
-  Tensor d_edge;                  // edge() fp32 out
+  Tensor bcx, weight, first_key;  // as in the forward
+  Tensor bias, before;  // for kSilu, whose activation depends on the complete sums; absent otherwise
+  Tensor d_y;           // [rows, channels]
+  Tensor d_edge;        // edge() fp32 out
   void check() const;
   double flops() const { return 0; }
 };
 
-// Generation: the new tokens of many sequences. The last inputs u of each sequence lie in a ring, where
-// position p has row p % ring, and those of the new tokens are put there. So the same pass may run again, and
-// a sequence may lose its last tokens, as long as the ring holds the width - 1 inputs before the next one.
-// A sequence that begins anew needs no clearing.
+// Generation: the new tokens of many sequences. The last inputs u of each sequence are in a ring, position p
+// in row p % ring; the call adds the inputs of the new tokens. A pass may therefore be repeated, and a
+// sequence may be truncated, as long as the ring still holds the width - 1 inputs before the next token. A
+// sequence that restarts at position 0 does not need to be cleared.
 struct CachedCausalConv {
   static constexpr KernelId kId = KernelId::kCachedCausalConv;
-  PagedSequences sequences;  // the pages are not looked at
+  PagedSequences sequences;  // the pages are not used
   std::int64_t width;
   CausalConvShape::Form form;
   Tensor bcx;     // [T, columns]

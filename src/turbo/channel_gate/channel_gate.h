@@ -1,8 +1,8 @@
-// The gates of Kimi delta attention (arXiv:2510.26692), in fp32 as turbo/delta_rule reads them: of each
-// channel of a key how much of the state fades, and of each head how much of a correction is written.
+// The gates of Kimi delta attention (arXiv:2510.26692), in fp32 as turbo/delta_rule reads them: the log decay
+// g of the state per key channel, and the write strength beta per head.
 //   g = -exp(a_log) · softplus(z + bias), or with a lower bound (Kimi K3)
 //   g = lower_bound · sigmoid(exp(a_log) · (z + bias)),  beta = sigmoid(b)
-// A head has one a_log; a channel has a bias.
+// a_log is per head, bias per channel.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -10,13 +10,13 @@
 
 namespace primus::turbo {
 
-// What gates are made of.
+// The inputs of the gates.
 struct ChannelGates {
   Tensor z;           // [tokens, heads * channels] fp32 or bf16
   Tensor b;           // [tokens, heads], z's type
   Tensor a_log;       // [heads] fp32
   Tensor bias;        // [heads * channels] fp32
-  float lower_bound;  // < 0; 0: there is none
+  float lower_bound;  // < 0; 0: no lower bound
   std::int64_t heads() const { return b.cols(); }
   std::int64_t channels() const { return z.cols() / b.cols(); }
   bool fit() const;
@@ -44,14 +44,14 @@ struct ChannelGateBackwardWeight {
   static constexpr KernelId kId = KernelId::kChannelGateBackwardWeight;
   ChannelGates of;
   Tensor d_g;       // fp32
-  Tensor d_weight;  // [heads * channels + heads] fp32 out: of the bias, then of a_log
+  Tensor d_weight;  // [heads * channels + heads] fp32 out: gradients of the bias, then of a_log
   Tensor workspace;
   void check() const;
   double flops() const { return 0; }
 };
 
-// How biases start (Mamba's, which fla takes, too): x = softplus⁻¹(low · (high / low)^u), where u is how much
-// of the normal distribution lies below x: of normal numbers.
+// Initializes biases as Mamba and fla do: x = softplus⁻¹(low · (high / low)^u) with u uniform in (0, 1). On
+// input x holds normal samples; u is the normal distribution function of x.
 struct ChannelGateBias {
   static constexpr KernelId kId = KernelId::kChannelGateBias;
   Tensor x;         // fp32, in place

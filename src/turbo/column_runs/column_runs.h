@@ -1,5 +1,5 @@
-// Columns of one matrix at other places of another: how a fused projection, whose heads have queries and
-// gates side by side, comes apart, and its gradient together again.
+// Copies groups of columns of one matrix to other columns of another. Used to split a fused projection whose
+// heads have queries and gates in adjacent columns, and to join the gradients again.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace primus::turbo {
 
-// `groups` groups of `columns` neighbouring columns. Group g begins at column from + g * from_stride of what
-// is read, and at to + g * to_stride of what is written.
+// `groups` groups of `columns` consecutive columns. Group g begins at column from + g * from_stride of the
+// source and at column to + g * to_stride of the destination.
 struct ColumnRun {
   std::int32_t from, to, groups, columns, from_stride, to_stride;
   std::int64_t size() const { return std::int64_t{groups} * columns; }
@@ -21,7 +21,7 @@ struct CopyColumns {
   static constexpr KernelId kId = KernelId::kCopyColumns;
   static constexpr int kMostRuns = 4;
   Tensor from;  // [rows, m]
-  Tensor to;    // [rows, n] of the same type; columns of no run are left as they are
+  Tensor to;    // [rows, n] of the same type; columns outside all runs are unchanged
   std::array<ColumnRun, kMostRuns> runs;
   int run_count;
   void check() const;

@@ -1,7 +1,7 @@
-// The CPU's kernels. A build holds them for one or more instruction set levels of the x86-64 psABI
-// (-DPRIMUS_CPU_KERNELS); the best one that the machine has is chosen when the program runs. With all levels,
-// one program serves any x86-64-v2 CPU (2009) and is fast on the newest. (Matrix products choose among finer
-// levels, AMX included, by themselves: turbo/gemm.)
+// The CPU kernels. A build contains them for one or more instruction set levels of the x86-64 psABI
+// (-DPRIMUS_CPU_KERNELS); the highest level that the machine supports is chosen at run time. With all levels,
+// one program runs on any x86-64-v2 CPU (2009) and is fast on the newest. (Matrix products choose among finer
+// levels, including AMX, separately: turbo/gemm.)
 #pragma once
 
 #include <memory>
@@ -17,25 +17,26 @@ namespace primus::turbo {
 
 std::string_view name_of(IsaLevel level);  // "x86-64-v3"
 
-// Levels in rising order: those in the program, and those of them that this machine can run, which may be
+// Levels in ascending order: those in the program, and those of them that this machine supports, possibly
 // none.
 std::vector<IsaLevel> built_isa_levels();
 std::vector<IsaLevel> supported_isa_levels();
 
-// The highest level of `built` that a machine of level `machine` can run. Throws Error (kUnsupported) where
-// there is none: the program was built for newer CPUs only.
+// Returns the highest level of `built` that a machine of level `machine` supports. Throws Error
+// (kUnsupported) if there is none: the program was built only for newer CPUs.
 IsaLevel best_isa_level(std::span<const IsaLevel> built, IsaLevel machine);
-IsaLevel best_isa_level();  // of the program, on this machine
+IsaLevel best_isa_level();  // the best built level for this machine
 
-// Constant tables, alive as long as the program; the level must be in built_isa_levels(). Running a kernel
-// above machine_isa_level() kills the process.
+// Constant tables with static lifetime; the level must be in built_isa_levels(). Running a kernel above
+// machine_isa_level() crashes the process with an illegal instruction.
 const KernelTable& cpu_kernel_table(IsaLevel level);
 inline const KernelTable& cpu_kernel_table() { return cpu_kernel_table(best_isa_level()); }
 
-// The CPU among the devices (turbo/devices/devices.h), where measuring needs no threads.
+// The plug-in of the CPU (turbo/devices/devices.h). Its measuring devices start no threads.
 const DevicePlugin& cpu_plugin();
 
-// A CPU device with the best kernels. `threads` as in cpu::CpuDevice: 0 takes every core the process may use.
+// Creates a CPU device with the best kernels. `threads` as in cpu::CpuDevice: 0 uses every core that the
+// process may use.
 std::unique_ptr<Device> make_cpu_device(int threads);
 
 }  // namespace primus::turbo

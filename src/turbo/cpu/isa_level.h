@@ -1,5 +1,5 @@
 // The instruction set levels of the x86-64 psABI that CPU kernels are compiled for, and the level of this
-// machine. CMake compiles this header by itself, to choose the kernels of a build with
+// machine. CMake also compiles this header separately to choose the kernels of a build with
 // -DPRIMUS_CPU_KERNELS=native.
 #pragma once
 
@@ -14,7 +14,7 @@ enum class IsaLevel : std::uint8_t {
 };
 
 inline IsaLevel machine_isa_level() {
-  // These builtins also ask whether the operating system saves the wide registers.
+  // These builtins also check that the operating system saves the wide registers.
   const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                   __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
   const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -1,5 +1,5 @@
-// Master weights in the loops of CPU kernels, in each form that they are stored in (turbo/master_weights.h).
-// For cpu*.cpp files only.
+// Master weights in the loops of CPU kernels, in each storage form (turbo/master_weights.h). Only for
+// cpu*.cpp files.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct SplitMasters {
   }
 };
 
-// Calls body(masters) with those of a kernel's arguments; which form they have is known at compile time, so
-// that the loop has no branch.
+// Calls body(masters) with the master weights of a kernel's arguments. The form is known at compile time, so
+// the loop has no branch.
 template <class Arguments, class Body>
 void with_masters(const CpuContext& context, const Arguments& a, Body&& body) {
   if (!a.remainder.absent()) {

@@ -1,4 +1,4 @@
-// Sums over long vectors with a result that no thread count changes.
+// Sums over long vectors. The result does not depend on the number of threads.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 
-// Cuts [0, n) into at most 256 slices by n alone, calls slice_sum(begin, end) for each of them on the pool,
-// and adds the results in order.
+// Divides [0, n) into at most 256 slices that depend only on n, calls slice_sum(begin, end) for each slice on
+// the pool, and adds the results in order.
 template <class Partial, class SliceSum>
 Partial ordered_sum(const CpuContext& context, std::int64_t n, SliceSum slice_sum) {
   constexpr std::int64_t kSlices = 256, kSmallest = 16384;
@@ -23,7 +23,7 @@ Partial ordered_sum(const CpuContext& context, std::int64_t n, SliceSum slice_su
   return sum;
 }
 
-// Sum of term(begin) ... term(end - 1), doubles, in many lanes.
+// Returns the sum of term(begin) ... term(end - 1), doubles, accumulated in many lanes.
 template <class Term>
 PRIMUS_INLINE double sum_doubles(std::int64_t begin, std::int64_t end, Term term) {
   constexpr int kLanes = 32;
@@ -40,9 +40,10 @@ PRIMUS_INLINE double sum_doubles(std::int64_t begin, std::int64_t end, Term term
   return lanes[0];
 }
 
-// Sums rows into out[n]: add_row(line, row) adds row `row`'s part to line[0 .. n). Rows are cut into slices
-// by their number alone; each slice is summed row by row into its own line of the workspace, and the lines
-// are added in order. `out`: n elements of fp32, or of bf16, to which the fp32 sum is rounded once.
+// Sums rows into out[n]: add_row(line, row) adds the contribution of row `row` to line[0 .. n). Rows are
+// divided into slices that depend only on their number; each slice is summed row by row into its own line of
+// the workspace, and the lines are added in order. `out`: n elements of fp32, or of bf16, to which the fp32
+// sum is rounded once.
 struct RowSlices {
   explicit RowSlices(std::int64_t rows) : rows_per_slice(std::max<std::int64_t>((rows + 255) / 256, 32)) {
     count = (rows + rows_per_slice - 1) / rows_per_slice;

@@ -1,6 +1,6 @@
-// What every cpu.cpp defines, once per instruction set: register_<operator>(table) enters the operator's
-// kernels. Only these functions are visible outside the objects of their instruction set (CMakeLists.txt
-// tells why).
+// Every cpu.cpp defines register_<operator>(table), once per instruction set; it registers the operator's
+// kernels. Only these functions are visible outside the objects of their instruction set (see
+// CMakeLists.txt).
 #pragma once
 
 #include "turbo/kernel_table.h"

@@ -1,7 +1,7 @@
-// Building blocks of CPU kernels: conversions, exp and friends as branch-free code that compilers turn into
-// vector instructions of whatever instruction set they build for, and the loops around them.
+// Building blocks of CPU kernels: conversions, exp and related functions as branch-free code that the
+// compiler vectorises for the instruction set of the build, and the loops around them.
 //
-// For cpu*.cpp files only; everything lives in the namespace of the instruction set being built.
+// Only for cpu*.cpp files; everything is in the namespace of the instruction set being built.
 #pragma once
 
 #include <algorithm>
@@ -19,9 +19,8 @@
 #error "compile this file through primus_cpu_objects() (src/turbo/cpu/CMakeLists.txt)"
 #endif
 
-// Before a loop whose iterations do not depend on each other: vectorise it. In-place kernels qualify as long
-// as an element is read before it is written, in its own iteration. Takes clauses: PRIMUS_SIMD(reduction(+ :
-// sum)).
+// Before a loop with independent iterations: vectorise it. In-place kernels qualify if each iteration reads
+// its element before writing it. Accepts clauses: PRIMUS_SIMD(reduction(+ : sum)).
 #define PRIMUS_PRAGMA(text) _Pragma(#text)
 #define PRIMUS_SIMD(...) PRIMUS_PRAGMA(omp simd __VA_ARGS__)
 #define PRIMUS_INLINE inline __attribute__((always_inline))
@@ -38,7 +37,7 @@ PRIMUS_INLINE float to_float(BFloat16 x) {
 }
 PRIMUS_INLINE float to_float(Float16 x) { return float_of_half_bits(x.bits); }
 
-// x as a T, rounded to nearest even; NaN stays NaN. Equals BFloat16(x), without its branch.
+// Returns x as a T, rounded to nearest even; NaN stays NaN. Equals BFloat16(x), but without a branch.
 template <class T>
 PRIMUS_INLINE T from_float(float x) {
   if constexpr (std::is_same_v<T, float>) {
@@ -68,7 +67,7 @@ PRIMUS_INLINE void with_float_type(DType dtype, Body&& body) {
   }
 }
 
-// The same of operators that take fp16, too (is_operand of turbo/check.h).
+// with_float_type() for operators that also accept fp16 (is_operand in turbo/check.h).
 template <class Body>
 PRIMUS_INLINE void with_operand_type(DType dtype, Body&& body) {
   if (dtype == DType::kF16) {
@@ -80,7 +79,8 @@ PRIMUS_INLINE void with_operand_type(DType dtype, Body&& body) {
 
 // ---- Mathematics --------------------------------------------------------------------------------
 
-// a*b + c, fused where the instruction set has it. The build forbids the compiler to fuse by itself.
+// Returns a*b + c, fused if the instruction set has FMA. The build disables automatic contraction
+// (-ffp-contract).
 PRIMUS_INLINE float multiply_add(float a, float b, float c) {
 #ifdef __FMA__
   return __builtin_fmaf(a, b, c);
@@ -89,7 +89,7 @@ PRIMUS_INLINE float multiply_add(float a, float b, float c) {
 #endif
 }
 
-// e^x = p * 2^n: p in [0.7, 1.5), n still as the low bits of a float near 1.5 * 2^23. For |x| up to 2^21.
+// e^x = p * 2^n: p in [0.7, 1.5), n encoded in the low bits of a float near 1.5 * 2^23. For |x| up to 2^21.
 struct ExpParts {
   float p, shifted_n;
 };
@@ -99,7 +99,7 @@ constexpr float kExpRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an 
 PRIMUS_INLINE ExpParts exp_parts(float x) {
   const float shifted = multiply_add(x, 1.44269504088896341F, kExpRound);
   const float n = shifted - kExpRound;
-  // ln 2 in two parts; the first has trailing zeros, so that n times it is exact.
+  // ln 2 in two parts; the first has trailing zeros, so its product with n is exact.
   float r = multiply_add(n, -0.693359375F, x);
   r = multiply_add(n, 2.12194440054690583e-4F, r);
   float p = 1.9875691500e-4F;
@@ -111,14 +111,14 @@ PRIMUS_INLINE ExpParts exp_parts(float x) {
   return {multiply_add(p, r * r, r) + 1.0F, shifted};
 }
 
-// e^x within 2 ulp wherever it is normal and within 2 units of the last place of denormals below; inf
-// from 88.73 up, 0 from -104 down (-inf included), NaN for NaN.
+// Returns e^x within 2 ulp for normal results and within 2 units of the last place for denormal results; inf
+// from 88.73 up, 0 from -104 down (including -inf), NaN for NaN.
 PRIMUS_INLINE float exp(float x) {
   // NaN passes both comparisons.
   float y = x > 89.0F ? 89.0F : x;
   y = y < -104.0F ? -104.0F : y;
   const auto [p, shifted] = exp_parts(y);
-  // 2^n in two halves: n reaches from -150 to 128, further than one exponent field.
+  // 2^n in two halves: n ranges from -150 to 128, beyond the range of one exponent field.
   const auto n = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(shifted) -
                                            std::bit_cast<std::uint32_t>(kExpRound));
   const std::int32_t half = n >> 1;
@@ -128,27 +128,27 @@ PRIMUS_INLINE float exp(float x) {
   return p * power(half) * power(n - half);
 }
 
-// exp(x) for x <= 43, a third cheaper: what a softmax takes of values from which the largest was subtracted.
-// Accurate as exp(), denormals, -inf and NaN included.
+// Returns exp(x) for x <= 43 at two thirds of the cost of exp(): for a softmax, which subtracts the largest
+// value first. As accurate as exp(), including denormals, -inf and NaN.
 PRIMUS_INLINE float softmax_exp(float x) {
   const float y = x < -104.0F ? -104.0F : x;
   const auto [p, shifted] = exp_parts(y);
-  // One power where exp() needs two: n + 64, within [-86, 126], fits an exponent field, and 2^-64 takes back
-  // the rest.
+  // One power instead of two: n + 64, within [-86, 126], fits an exponent field, and the factor 2^-64
+  // compensates.
   const auto power =
       std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + ((127U + 64U) << 23));
   return p * power * 0x1p-64F;
 }
 
-// 1 / (1 + e^-x) within 3 ulp down to -87; below, the value at -87 (1.6e-38). A NaN comes out as 0 or 1, so
-// that code which multiplies by x anyway, as SiLU does, need not pay for it twice.
+// Returns 1 / (1 + e^-x) within 3 ulp down to -87; below, the value at -87 (1.6e-38). NaN yields 0 or 1:
+// callers that multiply by x anyway, as SiLU does, still get NaN, without a check here.
 PRIMUS_INLINE float sigmoid(float x) {
-  // Clamps to [-87, 87] by comparing bits: one instruction each where floats need three.
+  // Clamps to [-87, 87] by comparing bits: one instruction each instead of three for floats.
   const auto bits = std::bit_cast<std::uint32_t>(-x);
   const auto below = static_cast<std::int32_t>(std::min(bits, std::bit_cast<std::uint32_t>(-87.0F)));
   const auto [p, shifted] =
       exp_parts(std::bit_cast<float>(std::min(below, std::bit_cast<std::int32_t>(87.0F))));
-  // n goes straight into the exponent field of p.
+  // Adds n to the exponent field of p.
   const float e =
       std::bit_cast<float>(std::bit_cast<std::uint32_t>(p) + (std::bit_cast<std::uint32_t>(shifted) << 23));
   return 1.0F / (1.0F + e);
@@ -156,7 +156,7 @@ PRIMUS_INLINE float sigmoid(float x) {
 
 // tanh(x) within 4 ulp; NaN for NaN.
 PRIMUS_INLINE float tanh(float x) {
-  // Lambert's continued fraction, cut behind its fifth term: up to 0.625 that costs 1e-9 of the result.
+  // Lambert's continued fraction with five terms: up to 0.625 the relative truncation error is 1e-9.
   const float s = x * x;
   const float near =
       x * multiply_add(s + 105.0F, s, 945.0F) / multiply_add(multiply_add(15.0F, s, 420.0F), s, 945.0F);
@@ -165,7 +165,7 @@ PRIMUS_INLINE float tanh(float x) {
   return size < 0.625F ? near : x < 0.0F ? -far : far;
 }
 
-// turbo/soft_cap: cap * tanh(x / cap), and its slope where it is y.
+// turbo/soft_cap: cap * tanh(x / cap), and its slope at the point where the capped value is y.
 PRIMUS_INLINE float soft_cap(float x, float cap) { return cap * tanh(x / cap); }
 PRIMUS_INLINE float soft_cap_slope(float y, float cap) {
   const float t = y / cap;
@@ -174,8 +174,8 @@ PRIMUS_INLINE float soft_cap_slope(float y, float cap) {
 
 // ---- Loops --------------------------------------------------------------------------------------
 
-// Sum of term(0) ... term(n-1) in an order that only n decides. Many lanes, because a chain of additions
-// waits for each of them.
+// Returns the sum of term(0) ... term(n-1), in an order that depends only on n. Uses many lanes, because a
+// single chain of additions is bound by latency.
 template <class Term>
 PRIMUS_INLINE float sum_terms(std::int64_t n, Term term) {
   constexpr int kLanes = 64;
@@ -193,7 +193,7 @@ PRIMUS_INLINE float sum_terms(std::int64_t n, Term term) {
 }
 
 // Splits n items of about `bytes_per_item` memory traffic over the pool: body(begin, end). Tasks are large
-// enough to hide the cost of claiming one, and small enough for the cores to end together.
+// enough to hide the cost of claiming one, and small enough that all cores finish at about the same time.
 template <class Body>
 void parallel_ranges(const CpuContext& context, std::int64_t n, std::int64_t bytes_per_item, Body body) {
   constexpr std::int64_t kTaskBytes = 128 << 10;

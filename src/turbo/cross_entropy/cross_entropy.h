@@ -1,11 +1,12 @@
 // Weighted softmax cross-entropy over a slice of tokens, and its gradient in the same pass:
 //   loss[t] = weights[t] * (logsumexp(logits[t]) - logits[t, labels[t]])
 //   d_logits[t] = weights[t] * (softmax(logits[t]) - onehot(labels[t]))
-// The weights carry the loss mask and the normalisation, so the sum of loss over all slices is the training
-// loss. A token with weight zero contributes exactly zero, whatever its label and logits are.
+// The weights include the loss mask and the normalisation, so the sum of `loss` over all slices is the
+// training loss. A token with weight zero contributes exactly zero, even if its label is invalid or its
+// logits are not finite.
 //
-// With a cap, cap * tanh(logit / cap) (turbo/soft_cap) stands for each logit, and d_logits is the gradient of
-// the logits as they are given: it takes the slope of the cap with it. Capped logits are never in memory.
+// With a cap, each logit is replaced by cap * tanh(logit / cap) (turbo/soft_cap). d_logits is the gradient of
+// the uncapped logits and includes the slope of the cap. Capped logits are never written to memory.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -25,18 +26,18 @@ struct CrossEntropy {
   double flops() const { return 0; }
 };
 
-// The same where several ranks have some columns of the logits each, in three steps: every rank says what its
-// columns come to, all ranks learn what all have said, and each works out the loss and the gradient of its
-// columns from that. The loss is the same on all of them, to the bit.
-inline constexpr std::int64_t kCrossEntropyValues = 3;  // that a part has for each token
+// Vocabulary-parallel cross-entropy: each rank holds some columns of the logits. In three steps, every rank
+// computes the partial results of its columns, the ranks all-gather them, and each rank computes the loss and
+// the gradient of its columns. The loss is bitwise identical on all ranks.
+inline constexpr std::int64_t kCrossEntropyValues = 3;  // values per token of a part
 
 struct CrossEntropyPart {
   static constexpr KernelId kId = KernelId::kCrossEntropyPart;
-  Tensor logits;           // [tokens, columns] fp32: columns [first, first + columns) of the vocabulary
-  Tensor labels;           // [tokens] int32
-  Tensor part;             // [tokens, 3] fp32 out: the largest logit m, the sum of exp(logit - m), and the
-                           // label's logit, or -infinity where the label is in no column; of capped logits
-                           // where there is a cap
+  Tensor logits;  // [tokens, columns] fp32: columns [first, first + columns) of the vocabulary
+  Tensor labels;  // [tokens] int32
+  // [tokens, 3] fp32 out: the largest logit m, the sum of exp(logit - m), and the label's logit, or -infinity
+  // if these columns do not include the label. With a cap, values of the capped logits.
+  Tensor part;
   std::int64_t first = 0;  // >= 0
   float cap = 0;           // as above
   void check() const;
@@ -46,13 +47,13 @@ struct CrossEntropyPart {
 struct CrossEntropyOfParts {
   static constexpr KernelId kId = KernelId::kCrossEntropyOfParts;
   Tensor parts;                            // [parts, tokens, 3] fp32
-  Tensor logits;                           // as above
+  Tensor logits;                           // as in CrossEntropyPart
   Tensor labels;                           // [tokens] int32
   Tensor weights;                          // [tokens] fp32
   Tensor loss;                             // [tokens] fp32 out
-  Tensor d_logits;                         // as CrossEntropy's
+  Tensor d_logits;                         // as in CrossEntropy
   std::int64_t first = 0, vocabulary = 0;  // 0 <= first <= vocabulary - columns
-  float cap = 0;                           // that of the parts
+  float cap = 0;                           // the cap of the parts
   void check() const;
   double flops() const { return 0; }
 };

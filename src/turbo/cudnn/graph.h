@@ -1,4 +1,4 @@
-// Operation graphs of cuDNN: a small computation that the library compiles into one kernel or a few. Tensors
+// Operation graphs of cuDNN: a small computation that the library compiles into one or a few kernels. Tensors
 // have four dimensions, [batch, heads, rows, columns], and strides in elements.
 //
 //   Graph graph(library);
@@ -7,8 +7,8 @@
 //   std::unique_ptr<Plan> plan = graph.compile(handle, /*deterministic=*/true);
 //   plan->execute(handle, {{1, address}, ...}, workspace);
 //
-// What the library refuses is thrown as Refusal. Not thread-safe, except that several threads may execute one
-// plan, each with a handle of its own.
+// A request that the library rejects is thrown as Refusal. Not thread-safe, except that several threads may
+// execute one plan, each with its own handle.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ namespace primus::turbo::cudnn {
 
 using Dims = std::array<std::int64_t, 4>;
 
-// cuDNN does not do this, and why. Whoever asked for it has another way.
+// cuDNN does not support a graph, and why. Callers fall back to another implementation.
 class Refusal : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -51,10 +51,10 @@ class Descriptors {
 class Plan {
  public:
   std::int64_t workspace_bytes() const { return workspace_bytes_; }
-  // Number of the engine that the library chose, for logs.
+  // The number of the engine that the library chose, for logs.
   std::int64_t engine() const { return engine_; }
-  // Enqueues the graph on the handle's stream. `memory`: addresses by id, of every tensor of Graph::memory;
-  // what the graph does not have is passed over. Throws Error when the library fails.
+  // Enqueues the graph on the handle's stream. `memory`: an address by id for every tensor of Graph::memory;
+  // ids that the graph does not have are ignored. Throws Error if the library fails.
   void execute(Handle handle, const std::vector<std::pair<std::int64_t, void*>>& memory,
                void* workspace) const;
 
@@ -68,7 +68,7 @@ class Plan {
   Descriptor plan_ = nullptr;
   std::int64_t workspace_bytes_ = 0, engine_ = -1;
   std::set<std::int64_t> memory_ids_;
-  std::deque<std::pair<std::int64_t, float>> scalars_;  // by id; deque: their addresses stay
+  std::deque<std::pair<std::int64_t, float>> scalars_;  // by id; a deque keeps their addresses valid
 };
 
 // A tensor of a graph.
@@ -83,31 +83,31 @@ class Graph {
   // The library must outlive graph and plan.
   explicit Graph(const Library& library) : library_(library), descriptors_(library) {}
 
-  // In device memory, at an address that is given when the plan is executed. `id` > 0. With `offsets` (int32,
-  // one more than there are batches) every batch begins at its own element.
+  // Adds a tensor in device memory; its address is given at execution. `id` > 0. With `offsets` (int32, one
+  // more than batches) each batch begins at its own element.
   Node memory(std::int64_t id, DataType type, const Dims& dims, const Dims& strides,
               const Node& offsets = {});
-  // Never in memory, if the library finds an engine for it.
+  // Adds an intermediate tensor, which is never in memory if the library finds an engine for it.
   Node temporary(DataType type, const Dims& dims, const Dims& strides, const Node& offsets = {});
   Node scalar(float value);
 
-  // y = mode(x, b, t). `compute`: the type of the arithmetic.
+  // Adds y = mode(x, b, t). `compute`: the type of the arithmetic.
   Node pointwise(PointwiseMode mode, const Node& x, const Node& b, const Node& y,
                  DataType compute = DataType::kF32, const Node& t = {});
-  // Every element's index along axis 2 (rows) or 3 (columns).
+  // Adds a tensor of every element's index along axis 2 (rows) or 3 (columns).
   Node index(const Node& like, int axis, DataType compute);
 
-  // How many rows, columns and products there really are of each batch; absent: all.
+  // The actual numbers of rows, columns and products per batch; absent: all.
   struct Lengths {
     Node rows = {}, cols = {}, depth = {};
-    bool padded = false;  // what lies behind them counts as 0
+    bool padded = false;  // elements beyond these lengths count as 0
   };
   void matmul(const Node& a, const Node& b, const Node& c, const Lengths& lengths);
   void reduce(ReductionOperator how, const Node& x, const Node& y);
   void reshape(const Node& x, const Node& y);
 
-  // The library's favourite among the engines that take the graph and, where `deterministic`, give the same
-  // bits every time. The graph is used up. Throws Refusal when there is none.
+  // Compiles the graph for the library's preferred engine among those that support it and, if
+  // `deterministic`, are bitwise reproducible. Consumes the graph. Throws Refusal if there is none.
   std::unique_ptr<Plan> compile(Handle handle, bool deterministic);
 
  private:

@@ -1,6 +1,6 @@
-// cuDNN as it is found on the machine: the part of its graph interface ("backend API") that we use, in our
-// own words, opened when the first operator wants it. No header of NVIDIA's is needed to build;
-// tests/turbo/cudnn compares these declarations with it where it is installed.
+// The part of cuDNN's graph interface ("backend API") that we use, with declarations of our own; the library
+// is opened at run time when the first operator needs it. No NVIDIA header is needed to build;
+// tests/turbo/cudnn compares these declarations with the header if it is installed.
 #pragma once
 
 #include <cstddef>
@@ -69,9 +69,9 @@ enum class Attribute : int {
   kOperationMatmulB = 1521,
   kOperationMatmulC = 1522,
   kOperationMatmulDescriptor = 1523,
-  kOperationMatmulRows = 1525,   // how many rows of the result there really are, in device memory
-  kOperationMatmulCols = 1526,   // ... columns
-  kOperationMatmulDepth = 1527,  // ... products to a sum
+  kOperationMatmulRows = 1525,   // valid rows of the result, in device memory
+  kOperationMatmulCols = 1526,   // valid columns
+  kOperationMatmulDepth = 1527,  // valid products per sum
   kReductionOperator = 1600,
   kReductionComputeType = 1601,
   kOperationReductionX = 1610,
@@ -112,12 +112,12 @@ enum class PointwiseMode : int {
   kGreaterOrEqual = 303,
   kLess = 304,
   kAnd = 400,
-  kIndex = 501,   // the element's own index along an axis
+  kIndex = 501,   // the element's index along an axis
   kSelect = 601,  // t ? x : b
 };
 
-// The functions, each by the library's own name. Never closed. Thread-safe as far as the library is: a handle
-// and a descriptor belong to one thread at a time.
+// The library's functions under their own names. The library is never closed. As thread-safe as cuDNN: a
+// handle and a descriptor belong to one thread at a time.
 struct Library {
   std::size_t version = 0;   // 91900 is 9.19.0
   std::string version_text;  // "9.19.0"
@@ -137,16 +137,16 @@ struct Library {
   Status (*execute)(Handle handle, Descriptor plan, Descriptor variant_pack);
 };
 
-// The oldest version that is used: its attention knows sinks, and what it computed wrongly is mended.
+// The oldest supported version: the first whose attention has sinks and whose known wrong results are fixed.
 inline constexpr std::size_t kOldestVersion = 91300;
 
-// Opens the library. Null when there is none that can be used; `why` then says what was found instead and
-// what to do about it.
+// Opens the library. Returns null if no usable one is found; `why` then says what was found instead and how
+// to fix it.
 std::shared_ptr<const Library> open_library(std::string& why);
-// The same, of one file. For tests.
+// Opens the library from one file. For tests.
 std::shared_ptr<const Library> open_library(const char* file, std::string& why);
 
-// "9.19.0", of 91900.
+// Formats a version: 91900 becomes "9.19.0".
 std::string version_text(std::size_t version);
 
 }  // namespace primus::turbo::cudnn

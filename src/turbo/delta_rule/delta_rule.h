@@ -1,25 +1,25 @@
-// The gated delta rule of linear attention (Yang et al. 2024, arXiv:2412.06464; with a gate for each channel
-// of the keys: Kimi Delta Attention, arXiv:2510.26692). Each value head of a sequence has a state S [key_dim,
-// value_dim], from zero on; each token lets it fade, corrects what it says of the token's key, and reads it:
+// The gated delta rule of linear attention (Yang et al. 2024, arXiv:2412.06464; with a gate per key channel:
+// Kimi Delta Attention, arXiv:2510.26692). Each value head of a sequence has a state S [key_dim, value_dim],
+// initially zero; each token decays it, corrects the value that it holds for the token's key, and reads it:
 //   S[t] = diag(exp(g[t])) S[t-1] + k[t] u[t]ᵀ,   u[t] = beta[t] (v[t] - (diag(exp(g[t])) S[t-1])ᵀ k[t]),
 //   o[t] = scale S[t]ᵀ q[t].
 // Key head i serves the value heads i r to i r + r - 1, r = value_heads / key_heads. With `normalise`, q and
-// k are divided by sqrt(|q|² + epsilon) first, as transformers' use_qk_l2norm_in_kernel does.
+// k are first divided by sqrt(|q|² + epsilon), like transformers' use_qk_l2norm_in_kernel.
 //
-// Rows of a projection, or of the convolution behind it, are read as they are: queries, keys and values of
-// all heads side by side. Gates and beta lie by themselves. States and sums are in fp32; results are rounded
-// once.
+// The operands are rows of a projection, or of the convolution after it: queries, keys and values of all
+// heads in adjacent columns. Gates and beta are separate tensors. States and sums are in fp32; results are
+// rounded once.
 //
-// The state begins anew with each document: where first_key (turbo/attention/attention.h) is the token's own
-// position.
+// The state is reset at the start of each document: at a token whose first_key (turbo/attention/attention.h)
+// is its own position.
 //
-// Kernels work on chunks of tokens at once. Within a chunk the u solve a unit triangular system, the WY form
-// of products of Householder-like matrices (Yang et al. 2024, arXiv:2406.06484):
+// Kernels process chunks of tokens. Within a chunk the u solve a unit triangular system, the WY form of
+// products of Householder-like matrices (Yang et al. 2024, arXiv:2406.06484):
 //   (I + A) U = beta (V - (K exp(G)) S),   A[i][j] = beta[i] sum over c of k[i][c] k[j][c] exp(G[i][c] -
 //   G[j][c])
-// for j < i, where G sums the gates from the chunk's begin on. Only differences that are <= 0 are ever
-// exponentiated, so gates may be as strong as they like. The backward pass makes the states of all chunks
-// again; so nothing but the inputs need be kept.
+// for j < i, where G sums the gates from the start of the chunk. Only differences <= 0 are exponentiated, so
+// strong gates cannot overflow. The backward pass recomputes the states of all chunks, so only the inputs are
+// kept.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -29,24 +29,24 @@
 namespace primus::turbo {
 
 struct DeltaRuleShape {
-  static constexpr std::int64_t kChunk = 64;    // tokens that FLOPs are counted for; kernels take what suits
+  static constexpr std::int64_t kChunk = 64;    // tokens per chunk in the FLOP count; kernels use their own
   static constexpr std::int64_t kMaxDim = 256;  // of key_dim and value_dim
 
-  std::int64_t batch, sequence;                             // how many sequences, and tokens of each
+  std::int64_t batch, sequence;                             // number of sequences, and tokens per sequence
   std::int64_t key_heads, value_heads, key_dim, value_dim;  // value_heads: a multiple of key_heads
-  bool channel_gates;  // a gate for each channel of a key, not one for each value head
+  bool channel_gates;  // one gate per key channel instead of one per value head
   bool normalise;
   float scale;
   float epsilon = 1e-6F;
 
   std::int64_t rows() const { return batch * sequence; }
-  // Where keys and values begin in a row, and where it ends.
+  // The first column of keys and of values in a row, and the width of a row.
   std::int64_t k_column() const { return key_heads * key_dim; }
   std::int64_t v_column() const { return 2 * k_column(); }
   std::int64_t width() const { return v_column() + out_width(); }
   std::int64_t out_width() const { return value_heads * value_dim; }
   std::int64_t gates() const { return value_heads * (channel_gates ? key_dim : 1); }
-  // Of one token of one value head of a sequence's `recent` rows (CachedDeltaRule).
+  // Elements per token and value head of a sequence's `recent` rows (CachedDeltaRule).
   std::int64_t recent_width() const { return 1 + (channel_gates ? key_dim : 1) + key_dim + value_dim; }
   void check(KernelId kernel) const;
 };
@@ -55,7 +55,7 @@ struct DeltaRuleForward {
   static constexpr KernelId kId = KernelId::kDeltaRuleForward;
   DeltaRuleShape shape;
   Tensor qkv;        // [rows, width()]: queries, keys, values
-  Tensor g;          // [rows, gates()] fp32, <= 0; by channel: those of a head side by side
+  Tensor g;          // [rows, gates()] fp32, <= 0; channel gates: those of a head are adjacent
   Tensor beta;       // [rows, value_heads] fp32
   Tensor first_key;  // [rows] int32; absent: 0
   Tensor out;        // [rows, out_width()] out, qkv's type
@@ -67,28 +67,29 @@ struct DeltaRuleForward {
 struct DeltaRuleBackward {
   static constexpr KernelId kId = KernelId::kDeltaRuleBackward;
   DeltaRuleShape shape;
-  Tensor qkv, g, beta, first_key;  // of the forward
+  Tensor qkv, g, beta, first_key;  // as in the forward
   Tensor d_out;                    // [rows, out_width()], qkv's type
   Tensor d_qkv;                    // like qkv; out
-  Tensor d_g, d_beta;              // like g and beta; out. d_g is zero where a document begins
+  Tensor d_g, d_beta;              // like g and beta; out. d_g is zero at the first token of a document
   Tensor workspace;
   void check() const;
   double flops() const;
 };
 
-// Generation: the new tokens of many sequences. A state cannot be turned back, so what is kept of a sequence
-// is the state before position `committed`, and the inputs of the tokens from there on: token p in row
-// p % ring of `recent`. A pass takes the tokens in between once more, on its way to the new ones. When there
-// are more than `ring` of them at its end, it commits all but the last `spare`. So
-//   - a sequence may lose its last tokens, up to `spare` of all it ever had since it began anew;
-//   - the same pass may run again if it has at most `spare` new tokens of each sequence.
-// A sequence whose first new token is at position 0 begins anew; nothing needs clearing.
+// Generation: the new tokens of many sequences. A state cannot be rewound, so a sequence keeps the state
+// before position `committed` and the inputs of the tokens from there on: token p in row p % ring of
+// `recent`. A pass first replays the tokens from `committed` on, then processes the new ones. If more than
+// `ring` tokens are uncommitted at the end of a pass, it commits all but the last `spare`. Therefore
+// - a sequence may be truncated to `spare` tokens less than its greatest length since it last began at
+//   position 0;
+// - a pass with at most `spare` new tokens per sequence may be repeated.
+// A sequence whose first new token is at position 0 starts from a zero state; nothing needs to be cleared.
 struct CachedDeltaRule {
   static constexpr KernelId kId = KernelId::kCachedDeltaRule;
-  PagedSequences sequences;  // the pages are not looked at
+  PagedSequences sequences;  // the pages are not used
   DeltaRuleShape shape;      // batch 1, sequence T
   std::int64_t spare;        // less than ring
-  Tensor qkv, g, beta;       // of T tokens, as above
+  Tensor qkv, g, beta;       // T tokens, as above
   Tensor state;              // [sequences, value_heads, key_dim, value_dim] fp32; read and written
   Tensor recent;             // [sequences, ring, value_heads * recent_width()] fp32; read and written
   Tensor committed;          // [sequences] int32; read and written

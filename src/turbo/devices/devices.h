@@ -1,4 +1,4 @@
-// Every device of this machine by its name: "cpu", "cuda:1". The CPU is built in, other kinds are plug-ins
+// Devices of this machine by name: "cpu", "cuda:1". The CPU is built in; other kinds are plug-ins
 // (device/plugin.h). Free functions; thread-safe.
 #pragma once
 
@@ -11,45 +11,48 @@
 
 namespace primus::turbo {
 
-// "auto", "cpu", "cuda" or "cuda:1". Throws Error(kInvalid) for anything that is no name of a device.
-// `threads` as in DeviceSpec.
+// Parses "auto", "cpu", "cuda" or "cuda:1". Throws Error(kInvalid) if `text` is not a device name. `threads`
+// as in DeviceSpec.
 DeviceSpec parse_device(std::string_view text, int threads = 0);
-// The same of a kind that can be there: auto, cpu, cuda, hip, or that of a plug-in. Throws Error(kInvalid).
+// Parses a name whose kind must exist: auto, cpu, cuda, hip, or the kind of an installed plug-in. Throws
+// Error(kInvalid) otherwise.
 DeviceSpec known_device(std::string_view text, int threads = 0);
-// The reverse: "cuda:1", "cpu".
+// Returns the name of a device: "cuda:1", "cpu".
 std::string name_of(const DeviceSpec& spec);
 
-// "auto" becomes the first kind of cuda and hip that has a device, else the CPU; other kinds stay. Appends to
-// `notes` why a plug-in that is installed cannot be used; that it finds no device is no news.
+// Resolves "auto" to the first of cuda and hip that has a device, else to the CPU; leaves other kinds
+// unchanged. Appends to `notes` why an installed plug-in cannot be used; a plug-in that only finds no device
+// is not reported.
 DeviceSpec choose_device(DeviceSpec spec, std::vector<std::string>* notes = nullptr);
 
-// Throws Error: kDependency when the kind's plug-in is missing or does not match, kInvalid when there is no
-// such device.
+// Opens a device. Throws Error: kDependency if the kind's plug-in is missing or has another version, kInvalid
+// if the device does not exist.
 std::unique_ptr<Device> open_device(const DeviceSpec& spec);
-// A device to measure on, which needs no hardware (device/measuring_device.h): any machine can plan a run for
-// any device whose plug-in it has.
+// Creates a device that only measures and needs no hardware (device/measuring_device.h): a machine can plan a
+// run for any device whose plug-in is installed.
 std::unique_ptr<Device> measuring_device(const DeviceSpec& spec);
-// The same for a device with these properties, which need not be of this machine: kernels of its kind's
-// plug-in tell their workspaces and, where that is not installed, planned_kernels() (`by_cpu_kernels`).
+// Creates a measuring device with these properties, which may be those of another machine. Workspace sizes
+// come from the kernels of its kind's plug-in or, if that is not installed, from planned_kernels()
+// (`by_cpu_kernels` is then true).
 struct PlannedDevice {
   std::unique_ptr<Device> device;
   bool by_cpu_kernels = false;
 };
 PlannedDevice planned_device(const DeviceProperties& properties, DeviceSpec spec);
 
-// How devices of this kind take part in the vendor's collectives; null where comm's own communicators serve
-// them. For comm::Job::world(). Throws Error(kDependency) as open_device() does.
+// Returns how devices of this kind use the vendor's collectives; null if they use comm's own communicators.
+// For comm::Job::world(). Throws Error(kDependency) like open_device().
 const DeviceCollectives* collectives_of(const Device& device);
 
-// How devices of this kind tell when work ran; null where their streams can take the clock themselves. For
-// make_tracing_device() and TrainingStep::set_timing(). Throws Error(kDependency) as open_device() does.
+// Returns how devices of this kind time their work; null if their streams can read the clock themselves. For
+// make_tracing_device() and TrainingStep::set_timing(). Throws Error(kDependency) like open_device().
 const DeviceTiming* timing_of(const Device& device);
 
-// What is there, by kind.
+// The devices of one kind, as listed by list_devices().
 struct DeviceListing {
   std::string kind;
   std::vector<DeviceProperties> devices;
-  std::string problem;  // why there are none
+  std::string problem;  // why there is no device
 };
 std::vector<DeviceListing> list_devices();
 

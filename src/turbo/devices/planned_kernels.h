@@ -1,4 +1,5 @@
-// The kernels of a GPU on paper: the CPU's, with the workspaces of a GPU's where the two differ by much.
+// Kernels for planning a run on a GPU whose plug-in is not installed: the CPU's, with the GPU's workspace
+// sizes for operators where the two differ substantially.
 #pragma once
 
 #include <stdexcept>
@@ -7,9 +8,10 @@
 
 namespace primus::turbo {
 
-// For a device without its plug-in. Products take the workspace of a GPU's library of products, attention
-// that of our own kernels: a library of attention takes more (planned_hardware.h keeps memory for it). Other
-// kernels take on a CPU what they take on a GPU, or little. Nothing of these four operators can be run.
+// Returns the table for a device without its plug-in. Matrix products use the workspace size of the GPU's
+// library (cuBLASLt), attention that of our own kernels; cuDNN's attention needs more (planned_hardware.h
+// reserves memory for it). Other kernels need about the same workspace on CPU and GPU. The kernels of these
+// four operators cannot be run.
 const KernelTable& planned_kernels();
 
 // Each operator's own part of the table: planned.cpp in its folder.
@@ -18,7 +20,7 @@ void plan_fp8_products(KernelTable& table);
 void plan_grouped_products(KernelTable& table);
 void plan_products(KernelTable& table);
 
-// A kernel that a plan asks for its workspace and never runs.
+// A kernel that exists only for its workspace size; it is never run.
 template <class Call>
 void run_nothing(KernelContext&, const Call&) {
   throw std::logic_error("a planned device has no kernels to run");

@@ -1,7 +1,7 @@
-// What ran when, on the streams of one rank: spans of time, and a Chrome trace (JSON) of them, which
-// ui.perfetto.dev and chrome://tracing show.
+// Records what ran when on the streams of one rank, and writes the spans as a Chrome trace (JSON) for
+// ui.perfetto.dev and chrome://tracing.
 //
-// Thread-safe, but for what it says otherwise.
+// Thread-safe, except where noted.
 #pragma once
 
 #include <atomic>
@@ -19,49 +19,50 @@ namespace primus::turbo {
 
 class TraceRecorder {
  public:
-  static constexpr int kHost = 0;  // the track of spans that no stream ran
-  // Some hundred megabytes, in memory and as a file.
+  static constexpr int kHost = 0;  // the track of spans that ran on no stream
+  // Some hundred megabytes, both in memory and as a file.
   static constexpr std::size_t kMostSpans = 2'000'000;
 
   struct Span {
     std::string name;
     const char* category;        // "kernel", "copy", "communication", "schedule", "host"
-    int track = kHost;           // or the stream's
-    double begin = 0, end = 0;   // seconds of the steady clock; end 0: it is not over
-    std::string arguments = {};  // as WorkLabel's
+    int track = kHost;           // kHost, or the track of a stream
+    double begin = 0, end = 0;   // seconds of the steady clock; end 0: not finished
+    std::string arguments = {};  // as in WorkLabel
   };
 
   explicit TraceRecorder(std::size_t most_spans = kMostSpans) : most_(most_spans) {}
 
-  // What is enqueued between the two is recorded, so wait for the streams before each of them.
+  // Work enqueued between start() and stop() is recorded: wait for the streams before calling either.
   void start() { recording_ = true; }
   void stop() { recording_ = false; }
   bool recording() const { return recording_; }
-  // There are as many spans as a trace may have. What begins from here on is to be left out.
+  // Returns whether the trace has its max. number of spans. Callers then record no more.
   bool full() const { return count_ >= most_; }
   bool watching() const { return recording() && !full(); }
 
   int add_track(const std::string& name);
   void add(Span span);
-  // A span whose times come later. It stays where it is as long as the recorder lives.
+  // Opens a span whose times follow. Its address is valid for the lifetime of the recorder.
   Span* open(WorkLabel label, int track);
   void begin(Span* span);  // now
   void end(Span* span);
   void set_times(Span* span, double begin, double end);
   static double now();
 
-  // Called before spans are read: for devices that know later when their work ran.
+  // Sets a function that is called before spans are read: for devices that report the times of their work
+  // later.
   void set_collector(std::function<void()> collect);
 
-  // Those that are over, in the order in which their work was enqueued.
+  // Returns the finished spans, in the order in which their work was enqueued.
   std::vector<Span> spans() const;
 
-  // Who wrote a trace, so that several can be shown together.
+  // Identifies the process that wrote a trace, so that several traces can be shown together.
   struct Process {
     int rank = 0;
-    std::string name = {};  // as the viewer names it
-    double origin = 0;      // time 0 of the trace, in seconds of the steady clock; 0: the first span's begin
-    std::string arguments = {};  // fields of the object "primus" of the file, as WorkLabel's
+    std::string name = {};  // as shown in the viewer
+    double origin = 0;      // time 0 of the trace, in seconds of the steady clock; 0: begin of the first span
+    std::string arguments = {};  // fields of the object "primus" in the file, as in WorkLabel
   };
   std::string chrome_json(const Process& process) const;
 
@@ -69,7 +70,7 @@ class TraceRecorder {
   void collect() const;
 
   const std::size_t most_;
-  std::atomic<std::size_t> count_ = 0;  // of spans_
+  std::atomic<std::size_t> count_ = 0;  // spans in spans_
   std::atomic<bool> recording_ = false;
   mutable std::mutex mutex_;
   std::vector<std::string> tracks_{"host"};

@@ -1,9 +1,9 @@
-// A device that writes down what another one does: every kernel and copy, and what the layers above name
-// (device/watched.h), with its stream, begin and end.
+// A device that wraps another one and records its work: every kernel and copy, and the regions that upper
+// layers name (device/watched.h), with stream, begin and end.
 //
-// Nothing waits for it. On devices with a DeviceTiming (GPUs) the times are those of events in front of and
-// behind the work; on others (the CPU) the stream itself takes the clock. So streams overlap in the trace as
-// they do in truth.
+// Tracing does not synchronize. On devices with a DeviceTiming (GPUs), times come from events before and
+// after the work; on others (the CPU), the stream reads the clock. Streams therefore overlap in the trace as
+// they do without tracing.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,8 @@
 
 namespace primus::turbo {
 
-// Passes everything on to `device`, and records while `recorder` does. `timing`: timing_of(*device).
+// Passes all calls on to `device`, and records them while `recorder` is recording. `timing`:
+// timing_of(*device).
 std::unique_ptr<Device> make_tracing_device(std::unique_ptr<Device> device, const DeviceTiming* timing,
                                             std::shared_ptr<TraceRecorder> recorder);
 

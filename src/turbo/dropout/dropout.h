@@ -1,10 +1,10 @@
-// Inverted dropout (Srivastava et al. 2014, JMLR 15): each element is zero with probability `rate`, and the
-// others are divided by 1 - rate, so that the mean stays.
+// Inverted dropout (Srivastava et al. 2014, JMLR 15): each element is zeroed with probability `rate`, and the
+// others are divided by 1 - rate, which preserves the mean.
 //
-// Nothing is kept of a mask. An element's fate is a function of the step, of its token's number within the
-// step's global batch, of its column within the whole matrix and of `stream`, which stands for a name
-// (base/random/random.h, purpose kDropout). So it is the same whichever ranks and microbatches tokens and
-// columns are spread over, and whenever it is asked for again.
+// The mask is not stored. Whether an element is dropped is a function of the step, the index of its token in
+// the step's global batch, its column in the complete matrix, and `stream`, the hash of a name
+// (base/random/random.h, purpose kDropout). The mask therefore does not depend on how tokens and columns are
+// distributed over ranks and microbatches, and recomputation reproduces it.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@ namespace primus::turbo {
 // gradient of x.
 struct Dropout {
   static constexpr KernelId kId = KernelId::kDropout;
-  // The columns from `begin` on, up to the next run, are those from `whole` on of the whole matrix: of a part
-  // of fused columns (q, k and v; gate and up).
+  // Columns from `begin` up to the next run are the columns from `whole` on of the complete matrix: for
+  // shards of fused columns (q, k and v; gate and up).
   struct Columns {
     std::int64_t begin = 0, whole = 0;
   };
@@ -29,14 +29,14 @@ struct Dropout {
   Tensor x;        // [tokens, cols] fp32 or bf16
   Tensor out;      // x's type and shape; may be x
   Tensor tokens;   // [tokens] int32: sample within the global batch times sequence length, plus position
-  Tensor scalars;  // the step's (turbo/step_scalars.h)
+  Tensor scalars;  // step scalars (turbo/step_scalars.h)
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;  // random_stream_id() of a name
   float rate = 0;            // in (0, 1)
   int run_count = 1;
-  Runs runs = {};  // the first begins at 0
+  Runs runs = {};  // the first run begins at 0
 
-  // What the others are multiplied by.
+  // The factor of elements that are not dropped.
   float factor() const { return 1 / (1 - rate); }
   void check() const;
   double flops() const { return 0; }

@@ -1,5 +1,4 @@
-// Small kernels that are nobody's own: copies, casts, sums, fills, random initialisation, and the search for
-// NaN.
+// Small general-purpose kernels: copies, casts, sums, fills, random initialisation, and the search for NaN.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -9,15 +8,15 @@ namespace primus::turbo {
 
 // out = a + b, rounded once. out may be a or b.
 //
-// Or the sum of the parts that the ranks of a group have of one tensor, made in fp32 in the order of
-// comm::Communicator's reductions and rounded once: a is the part of rank `rank`, and b has those of rank -
-// 1, rank - 2 and so on, modulo `ranks`, one after the other. out may be a.
+// With ranks > 2, adds the partial tensors of all ranks of a group in fp32, in the order of
+// comm::Communicator's reductions, and rounds once: a is the part of rank `rank`, and b holds the parts of
+// rank - 1, rank - 2 and so on, modulo `ranks`, consecutively. out may be a.
 struct Add {
   static constexpr KernelId kId = KernelId::kAdd;
   static constexpr int kLevels = 7, kMostRanks = 1 << kLevels;
   Tensor a, b, out;  // equal types (fp32 or bf16) and shapes; b has ranks - 1 times the elements
   int ranks = 2, rank = 0;
-  // Where the part of rank r begins in b, of parts of n elements.
+  // Returns the offset in b of rank r's part; each part has n elements.
   static constexpr std::int64_t place(int ranks, int rank, int r, std::int64_t n) {
     return ((rank - r + ranks) % ranks - 1) * n;
   }
@@ -33,7 +32,7 @@ struct Cast {
   double flops() const { return 0; }
 };
 
-// The values that operators read of fp32 masters, and the rest of them (turbo/master_weights.h).
+// Computes the working values of fp32 masters, and their remainders (turbo/master_weights.h).
 struct RoundMasters {
   static constexpr KernelId kId = KernelId::kRoundMasters;
   Tensor masters;         // [n] fp32
@@ -53,7 +52,7 @@ struct Sum {
   double flops() const { return 0; }
 };
 
-// out[0] (+)= how many elements of x are NaN or infinite.
+// out[0] (+)= the number of elements of x that are NaN or infinite.
 struct CountNonFinite {
   static constexpr KernelId kId = KernelId::kCountNonFinite;
   Tensor x;    // fp32 or bf16
@@ -64,9 +63,10 @@ struct CountNonFinite {
 };
 
 // out[i] = mean + std * normal(seed, stream, offset + i): counter-based (base/random/random.h, purpose kInit;
-// the low and high halves of `stream` are its layer and sample), the same on every device layout. `offset` is
-// the index of out[0] within the whole logical tensor, so that a shard draws its own part of it. A part of
-// its columns lies in runs of `length` elements there, `stride` from one to the next; 0: all are consecutive.
+// the low and high halves of `stream` are its layer and sample), so values do not depend on the device
+// layout. `offset` is the index of out[0] in the complete logical tensor, so a shard draws its own elements.
+// For a column shard, `out` consists of runs of `length` elements that are `stride` apart in the logical
+// tensor; length 0: all elements are consecutive.
 struct RandomNormal {
   static constexpr KernelId kId = KernelId::kRandomNormal;
   Tensor out;  // fp32
@@ -96,8 +96,8 @@ struct Scale {
   double flops() const { return 0; }
 };
 
-// x = log(low + (high - low) * u), where u is how much of the normal distribution lies below x: of normal
-// numbers, the logarithms of uniform ones.
+// x = log(low + (high - low) * u) with u uniform in (0, 1): the logarithm of a uniform sample. On input x
+// holds normal samples; u is the normal distribution function of x.
 struct LogUniform {
   static constexpr KernelId kId = KernelId::kLogUniform;
   Tensor x;         // fp32, in place
@@ -106,14 +106,16 @@ struct LogUniform {
   double flops() const { return 0; }
 };
 
-// Copies rows between row-strided buffers: to[(row / group_rows) * to_group_stride + (row % group_rows) *
-// to_stride + c] = from[row * from_stride + c] for c < cols. Or adds them to what is there, rounded once.
+// Copies rows between row-strided buffers:
+//   to[(row / group_rows) * to_group_stride + (row % group_rows) * to_stride + c] = from[row * from_stride +
+//   c]
+// for c < cols; with `add`, adds to the destination instead and rounds once.
 struct CopyRows {
   static constexpr KernelId kId = KernelId::kCopyRows;
-  Tensor from, to;  // first elements; equal types, to add fp32 or bf16
+  Tensor from, to;  // first elements; equal types, fp32 or bf16 if `add`
   std::int64_t rows, cols, from_stride, to_stride, group_rows, to_group_stride;  // in elements
   bool add = false;
-  // All rows in one group.
+  // Describes a copy with all rows in one group.
   static CopyRows strided(const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,
                           std::int64_t from_stride, std::int64_t to_stride);
   void check() const;

@@ -1,7 +1,7 @@
 // Token embedding: out[t, :] = table[tokens[t], :].
 //
-// The table may be a part of a vocabulary: its rows are the tokens [first, first + rows) of `vocabulary`. The
-// rows of other tokens are zero, so that the sum over all parts is the whole embedding.
+// The table may be a shard of the vocabulary: its rows are the tokens [first, first + rows) of `vocabulary`.
+// Other tokens yield zero rows, so the sum over all shards is the complete embedding.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -14,7 +14,7 @@ struct EmbeddingForward {
   Tensor tokens;                           // [tokens] int32, each in [0, vocab)
   Tensor table;                            // [vocab, hidden]
   Tensor out;                              // [tokens, hidden], the table's type
-  std::int64_t first = 0, vocabulary = 0;  // vocabulary 0: the table is all of it
+  std::int64_t first = 0, vocabulary = 0;  // vocabulary 0: the table is complete
   void check() const;
   double flops() const { return 0; }
 };
@@ -26,8 +26,8 @@ struct EmbeddingBackwardWeight {
   Tensor tokens;                           // [tokens] int32
   Tensor d_out;                            // [tokens, hidden]
   Tensor d_table;                          // [vocab, hidden] fp32 or bf16
-  bool accumulate;                         // false: every row is assigned, rows without a token to zero
-  std::int64_t first = 0, vocabulary = 0;  // vocabulary 0: the table is all of it
+  bool accumulate;                         // false: every row is assigned; rows without a token become zero
+  std::int64_t first = 0, vocabulary = 0;  // vocabulary 0: the table is complete
   Tensor workspace;
   void check() const;
   double flops() const { return 0; }

@@ -1,15 +1,15 @@
-// Numbers of 8 bits: e4m3 and e5m2 of OCP's "8-bit Floating Point Specification" (1.0, 2023), which NVIDIA's
-// GPUs multiply from Ada and Hopper on. A code is a sign, an exponent field and its digits, with subnormal
-// numbers below the smallest exponent.
+// FP8 values: e4m3 and e5m2 of OCP's "8-bit Floating Point Specification" (1.0, 2023), which NVIDIA GPUs
+// multiply from Ada and Hopper on. A code is a sign, an exponent field and a mantissa, with subnormal values
+// below the smallest exponent.
 //
-//            exponent bits, bias   digits   largest   smallest normal   smallest   infinity
-//   e4m3     4, 7                  3        448       2^-6              2^-9       none
-//   e5m2     5, 15                 2        57344     2^-14             2^-16      0x7C
+//            exponent bits, bias   mantissa bits   largest   smallest normal   smallest   infinity
+//     e4m3     4, 7                  3             448       2^-6              2^-9       none
+//     e5m2     5, 15                 2             57344     2^-14             2^-16      0x7C
 //
-// Codes are made by rounding to nearest even and saturating: what is too large, and infinity, becomes the
-// largest number of its sign. NaN becomes 0x7F. These are the codes of NVIDIA's cvt.rn.satfinite.
+// Conversion rounds to nearest even and saturates: values beyond the range, including infinity, become the
+// largest number of their sign. NaN becomes 0x7F. The codes equal those of NVIDIA's cvt.rn.satfinite.
 //
-// Plain functions of numbers, the same on every device.
+// Pure functions with the same results on every device.
 #pragma once
 
 #include <bit>
@@ -30,11 +30,11 @@ struct Fp8 {
   static constexpr Fp8 nearest(float x) {
     const auto all = std::bit_cast<std::uint32_t>(x);
     const std::uint32_t magnitude = all & 0x7FFFFFFFU, sign = all >> 24 & 0x80U;
-    // Half a unit of the last digit that stays, or a little less where that digit is even.
+    // Adds half a unit of the last kept digit, or slightly less if that digit is even.
     const std::uint32_t rounded = magnitude + ((1U << (kCut - 1)) - 1) + (magnitude >> kCut & 1U);
     const std::uint32_t normal = (rounded >> kCut) - ((127U - kBias) << kDigits);
-    // Subnormal numbers are multiples of the smallest: the sum with a number whose last digit has that value
-    // is rounded to one.
+    // Subnormal numbers are multiples of the smallest one: adding a number whose last digit has that value
+    // rounds to such a multiple.
     constexpr std::uint32_t kField = 127 + 24 - kBias - kDigits;
     const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(kField << 23);
     const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(sum) - (kField << 23);
@@ -50,11 +50,11 @@ struct Fp8 {
   }
 
  private:
-  static constexpr std::uint32_t kCut = 23 - kDigits;  // digits of a float that go
+  static constexpr std::uint32_t kCut = 23 - kDigits;  // mantissa bits of a float that are cut off
 
   static constexpr float of_magnitude(std::uint32_t code) {
     constexpr std::uint32_t kInfinity = 0x7F800000U, kNan = 0x7FC00000U;
-    // Where a format has an infinity, it is the code behind the largest number; e4m3 has none.
+    // The code after the largest number is infinity if the format has one, else NaN (e4m3).
     constexpr std::uint32_t kBehindTop = kTop + 1 == 0x7FU ? kNan : kInfinity;
     const float subnormal = static_cast<float>(static_cast<std::int32_t>(code)) *
                             std::bit_cast<float>((128U - kBias - kDigits) << 23);
@@ -74,15 +74,15 @@ using Fp8E5M2 = Fp8<DType::kF8E5M2, 2, 15, 0x7B>;
 
 constexpr bool is_fp8(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2; }
 
-// How a tensor's numbers become codes: code = nearest(number * scale), number = code * inverse.
+// The scales between a tensor's values and codes: code = nearest(value * scale), value = code * inverse.
 struct Fp8Scales {
   float inverse, scale;
 };
 
-// Of a tensor whose largest magnitude has these bits, so that this becomes the format's largest number. A
-// tensor of zeros has the scale 1. A scale is at most 2^126, so that its inverse is a normal number: that of
-// magnitudes below 2^-110; and at least 2^-126. Where an element is infinite or NaN, the scales are NaN, and
-// so are all codes, and all results of a product with them.
+// Returns the scales for a tensor whose largest magnitude has these bits; it is mapped to the format's
+// largest number. A tensor of zeros has scale 1. A scale is at least 2^-126 and at most 2^126 (reached for
+// magnitudes below 2^-110), so its inverse is a normal number. If an element is infinite or NaN, the scales
+// are NaN, and so are all codes and all results of a product with them.
 constexpr Fp8Scales fp8_scales(std::uint32_t largest_magnitude, float largest_code) {
   constexpr std::uint32_t kInfinity = 0x7F800000U;
   if (largest_magnitude == 0) return {1, 1};
@@ -96,8 +96,8 @@ constexpr Fp8Scales fp8_scales(std::uint32_t largest_magnitude, float largest_co
   return {1 / bounded, bounded};
 }
 
-// Of a tensor by the largest magnitude of steps before. One of 0, which says nothing, and one that is no
-// finite number leave the scale as it was.
+// Returns the scales from the largest magnitude of earlier steps. A magnitude that is 0 or not finite leaves
+// the scale `before` unchanged.
 constexpr Fp8Scales delayed_fp8_scales(std::uint32_t largest_magnitude, float largest_code, float before) {
   constexpr std::uint32_t kInfinity = 0x7F800000U;
   if (largest_magnitude == 0 || largest_magnitude >= kInfinity) return {1 / before, before};

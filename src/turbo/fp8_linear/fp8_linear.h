@@ -1,22 +1,21 @@
-// The three matrix products of a linear layer (turbo/linear/linear.h) with operands of 8 bits, quantised with
-// one scale for each tensor. Its own largest magnitude decides it (Primus-Turbo's TENSORWISE granularity,
-// Transformer Engine's Float8CurrentScaling), or those of steps before (Transformer Engine's DelayedScaling).
-// As in "FP8 Formats for Deep Learning" (Micikevicius et al., 2022), activations and weights are e4m3, and
-// gradients may be e5m2.
+// The three matrix products of a linear layer (turbo/linear/linear.h) with FP8 operands, quantized with one
+// scale per tensor. The scale comes from the tensor's own largest magnitude (Primus-Turbo's TENSORWISE
+// granularity, Transformer Engine's Float8CurrentScaling) or from those of earlier steps (Transformer
+// Engine's DelayedScaling). As in "FP8 Formats for Deep Learning" (Micikevicius et al., 2022), activations
+// and weights are e4m3, and gradients may be e5m2.
 //
-// Here are its kernels; fp8_product.h has the product from operands in fp32 or bf16.
+// This file has the kernels; fp8_product.h has the complete product from fp32 or bf16 operands.
 //
 //   inverse_a, a8 = quantise(a)    inverse_b, b8 = quantise(b)    c (+)= (a8 · b8) * inverse_a * inverse_b
 //
-// Sums are in fp32. A GPU's tensor cores keep fewer digits of them: about 14 bits within some 128 terms on
-// Hopper, or over all of them with Fp8Gemm::fast (DeepSeek-V3's report, section 3.3.2).
+// Sums are in fp32. The tensor cores of GPUs accumulate with fewer bits: about 14 within some 128 terms on
+// Hopper, or over the complete sum with Fp8Gemm::fast (DeepSeek-V3's report, section 3.3.2).
 //
-// An operand with an infinite element or a NaN makes every element of the result NaN; with a scale of steps
-// before, those that this element is a term of. No product takes two
-// operands in e5m2: GPUs have none. Addresses, those of scales too, are multiples of 16. So
-// is every extent of an operand: launching another is an Error(kInvalid). A GPU without fp8, one of NVIDIA
-// below compute capability 8.9, is an Error(kInvalid), too, when workspaces are asked for, and one of AMD an
-// Error(kUnsupported) so far.
+// An operand with an infinite element or a NaN makes every element of the result NaN; with delayed scales,
+// only the elements that depend on it. A product may not have two e5m2 operands: GPUs do not support it. All
+// addresses, including those of scales, are multiples of 16. Every extent of an operand must be a multiple of
+// 16: others are an Error(kInvalid) at launch. On an NVIDIA GPU without fp8 (below compute capability 8.9)
+// asking for a workspace is an Error(kInvalid), and on AMD GPUs an Error(kUnsupported).
 #pragma once
 
 #include "tensor/tensor.h"
@@ -25,44 +24,44 @@
 
 namespace primus::turbo {
 
-// Throws Error(kInvalid) for an operand of these extents that is none. Checks of operators call it; whoever
-// wants to know earlier may, too.
+// Throws Error(kInvalid) if an operand may not have these extents. The operators' check() calls it; callers
+// may use it for an earlier check.
 void check_fp8_extents(std::int64_t rows, std::int64_t cols);
 
-// Codes of a matrix, as it lies, transposed, or both from one pass. Tensor cores want both operands with the
-// dimension that is summed over contiguous, so weight gradients take transposed codes of both.
+// Quantizes a matrix to codes in its own layout, transposed, or both in one pass. Tensor cores require both
+// operands to be contiguous along the summed dimension, so weight gradients use transposed codes of both.
 struct QuantizeFp8 {
   static constexpr KernelId kId = KernelId::kQuantizeFp8;
   Tensor x;                // [rows, cols] fp32 or bf16
   Tensor codes = {};       // [rows, cols] e4m3 or e5m2, or absent
-  Tensor transposed = {};  // [cols, rows] of the same type, or absent; not both
-  Tensor scales;           // [2] fp32: what codes are multiplied with to be numbers again, and its inverse
-  // False: x decides the scales, in a pass of its own. True: they are there. Finite numbers beyond the range
-  // become its ends then, and infinite ones become NaN.
+  Tensor transposed = {};  // [cols, rows] of the same type, or absent; not both absent
+  Tensor scales;           // [2] fp32: the factor from codes to values, and its inverse
+  // False: the scales are computed from x, in a pass over x. True: the scales are inputs; finite values
+  // beyond the range saturate, and infinities become NaN.
   bool known = false;
-  // Where scales are known: [1] int32, the bits of a magnitude, which become those of x's largest where that
-  // is larger. Or absent.
+  // If `known`: [1] int32, the bits of a magnitude, raised to that of x's largest magnitude if smaller.
+  // Optional.
   Tensor largest = {};
   void check() const;
   double flops() const { return 0; }
 };
 
-// The scales of the next step, for x, W and d_y of linear layers, from the largest magnitudes of this step
-// and of those before (delayed_fp8_scales; the rules are those of Transformer Engine's DelayedScaling). x and
-// W are e4m3.
+// Computes the scales of the next step for x, W and d_y of linear layers, from the largest magnitudes of this
+// step and of earlier steps (delayed_fp8_scales; the rules of Transformer Engine's DelayedScaling). x and W
+// are e4m3.
 struct UpdateFp8Scales {
   static constexpr KernelId kId = KernelId::kUpdateFp8Scales;
   static constexpr std::int64_t kTensors = 3;  // x, W, d_y
-  static constexpr std::int64_t kPlace = 4;    // numbers of a tensor in `scales`
-  Tensor largest;                              // [layers, kTensors] int32: the bits of this step's magnitudes
-  Tensor history;  // [layers, kTensors, steps] fp32: the last steps' magnitudes; this step's comes first
-  // [layers, kTensors, kPlace] fp32: the first two of each place are as QuantizeFp8 reads them; the others
-  // keep addresses multiples of 16.
+  static constexpr std::int64_t kPlace = 4;    // elements per tensor in `scales`
+  Tensor largest;  // [layers, kTensors] int32: bits of this step's largest magnitudes
+  Tensor history;  // [layers, kTensors, steps] fp32: largest magnitudes of the last steps, the latest first
+  // [layers, kTensors, kPlace] fp32: the first two elements are the scales that QuantizeFp8 reads; the others
+  // are padding that keeps addresses multiples of 16.
   Tensor scales;
-  Tensor norm;  // [1] fp32: of this step's gradients. Where it is not finite, nothing changes
+  Tensor norm;  // [1] fp32: gradient norm of this step. If it is not finite, nothing changes
   DType gradients = DType::kF8E4M3;  // the type of d_y
-  bool most_recent = false;          // true: this step's magnitude decides, false: the largest in the history
-  int margin = 0;                    // magnitudes shall stay 2^margin below the format's largest number
+  bool most_recent = false;          // true: use this step's magnitude; false: use the largest in the history
+  int margin = 0;  // the scale leaves a headroom of 2^margin below the format's largest number
   void check() const;
   double flops() const { return 0; }
 };
@@ -71,10 +70,10 @@ struct UpdateFp8Scales {
 struct Fp8Gemm {
   static constexpr KernelId kId = KernelId::kFp8Gemm;
   Tensor a, b;                // [m, k], [n, k]: codes, not both e5m2
-  Tensor a_scales, b_scales;  // as QuantizeFp8 wrote them
+  Tensor a_scales, b_scales;  // as written by QuantizeFp8
   Tensor c;                   // [m, n] fp32 or bf16
-  bool accumulate = false;    // to a bf16 result a GPU's library rounds before it adds, and after
-  bool fast = false;          // sums may be less exact, as forward products bear it; a GPU is faster so
+  bool accumulate = false;    // for a bf16 result, a GPU's library rounds before and after the addition
+  bool fast = false;          // allow less exact sums, as forward products tolerate; faster on GPUs
   int spared = 0;             // as in Gemm
   Tensor workspace;
   void check() const;

@@ -1,5 +1,5 @@
-// A whole product of a linear layer in fp8 (fp8_linear.h has the numbers and what is refused), from operands
-// in fp32 or bf16.
+// A complete product of a linear layer in fp8 from fp32 or bf16 operands. fp8_linear.h describes numerics and
+// limits.
 #pragma once
 
 #include "turbo/context.h"
@@ -8,13 +8,13 @@
 
 namespace primus::turbo {
 
-// How an operand is scaled: by its own largest magnitude, or with `scales`, as QuantizeFp8 has them.
+// How an operand is scaled: by its own largest magnitude, or with the given `scales`, as in QuantizeFp8.
 struct Fp8Scaling {
   Tensor scales = {};
-  Tensor largest = {};  // with scales alone; or absent
+  Tensor largest = {};  // optional; only with `scales`
 };
 
-// Both operands are quantised into the context's scratch arena. Forward products sum fast (Fp8Gemm::fast).
+// Both operands are quantized into the context's scratch arena. Forward products use Fp8Gemm::fast.
 struct Fp8Linear {
   GemmRole role;
   Tensor a, b, c;  // as named in the role
@@ -25,7 +25,7 @@ struct Fp8Linear {
   double flops() const;
 };
 
-// Launches its kernels: it has none of its own.
+// Launches the quantizations and the product; Fp8Linear has no kernel of its own.
 void launch(Context& context, const Fp8Linear& call);
 
 }  // namespace primus::turbo

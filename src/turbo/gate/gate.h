@@ -1,6 +1,6 @@
-// What a layer gives, multiplied with an activation of a gate that a projection of its input makes: that of
-// gated attention, of a shared expert, and of linear attention, which norms each head before.
-// Everything between is in fp32; results are rounded once.
+// Output gates: a layer's output multiplied by an activation of a gate that is a projection of the layer's
+// input. Used by gated attention, shared experts, and linear attention, which also normalises each head
+// first. Intermediate values are in fp32; results are rounded once.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace primus::turbo {
 
-// y = x * sigmoid(gate), with a gate for each column or one for each row.
+// y = x * sigmoid(gate), with one gate per column or one per row.
 struct GateForward {
   static constexpr KernelId kId = KernelId::kGateForward;
   Tensor x;     // [rows, n]
@@ -22,7 +22,7 @@ struct GateForward {
 
 struct GateBackward {
   static constexpr KernelId kId = KernelId::kGateBackward;
-  Tensor x, gate;  // of the forward
+  Tensor x, gate;  // as in the forward
   Tensor d_y;      // [rows, n]
   Tensor d_x;      // [rows, n] out; may be d_y
   Tensor d_gate;   // gate's shape and type, out
@@ -30,7 +30,7 @@ struct GateBackward {
   double flops() const { return 0; }
 };
 
-// Of each head of a row, `dim` neighbouring columns:
+// For each head of a row, `dim` consecutive columns:
 //   y = x * rstd * weight * act(gate),  rstd = 1/sqrt(mean(x²) + eps).
 // `act` is SiLU (gated delta networks: Yang et al. 2024) or the sigmoid (Kimi delta attention).
 enum class GateActivation : std::uint8_t { kSilu, kSigmoid };
@@ -51,10 +51,10 @@ struct GatedNormForward {
 struct GatedNormBackwardInput {
   static constexpr KernelId kId = KernelId::kGatedNormBackwardInput;
   GateActivation activation;
-  Tensor x, gate, weight;  // of the forward
+  Tensor x, gate, weight;  // as in the forward
   Tensor rstd;             // [rows, heads] fp32
   Tensor d_y;              // [rows, heads * dim]
-  Tensor d_x, d_gate;      // [rows, heads * dim] out; no operand's memory
+  Tensor d_x, d_gate;      // [rows, heads * dim] out; must not share memory with an operand
   void check() const;
   double flops() const { return 0; }
 };
@@ -64,10 +64,10 @@ struct GatedNormBackwardInput {
 struct GatedNormBackwardWeight {
   static constexpr KernelId kId = KernelId::kGatedNormBackwardWeight;
   GateActivation activation;
-  Tensor x, gate;   // of the forward
+  Tensor x, gate;   // as in the forward
   Tensor rstd;      // [rows, heads] fp32
   Tensor d_y;       // [rows, heads * dim]
-  Tensor d_weight;  // [dim] fp32, or bf16 that is rounded once
+  Tensor d_weight;  // [dim] fp32, or bf16 rounded once
   bool accumulate;
   Tensor workspace;
   void check() const;

@@ -9,12 +9,12 @@
 
 namespace primus::turbo::gemm {
 
-// Workspace for multiply_blocked() with this kernel and thread count.
+// Returns the workspace for multiply_blocked() with this kernel and thread count, in bytes.
 std::size_t blocked_workspace_bytes(const Kernel& kernel, const GemmArgs& args, int threads);
-// Enough for any product whose m and k are at most those of `args` and whose n is the same.
+// Returns a workspace for any product whose m and k are at most those of `args` and whose n is the same.
 std::size_t blocked_workspace_bound(const Kernel& kernel, const GemmArgs& args, int threads);
 
-// m, n and k must be positive; args are valid and the workspace large enough.
+// m, n and k must be positive, args valid and the workspace large enough.
 void multiply_blocked(ThreadPool& pool, const Kernel& kernel, const GemmArgs& args);
 
 }  // namespace primus::turbo::gemm

@@ -5,13 +5,13 @@
 //   kNN  d_x [T, I]  = d_y · W       m = T, n = I, k = O   (input gradient)
 //   kTN  d_W [O, I] += d_yᵀ · x      m = O, n = I, k = T   (weight gradient)
 //
-// Numbers: every element of C is one sum over k in an order that depends on m, n, k, types and provider only,
-// so results are bit-identical for any number of threads and from run to run on one kind of CPU. NaN and
-// infinities propagate as in IEEE arithmetic. The bf16 instructions (providers kAmx and kAvx512Bf16) treat
-// subnormal inputs and sums (below 1.2e-38) as zero, in hardware; the others do not.
+// Numerics: every element of C is one sum over k in an order that depends only on m, n, k, types and
+// provider, so results are bit-identical for any number of threads and from run to run on one kind of CPU.
+// NaN and infinities propagate as in IEEE arithmetic. The bf16 instructions (providers kAmx and kAvx512Bf16)
+// treat subnormal inputs and sums (below 1.2e-38) as zero, in hardware; the others do not.
 //
-// Speed: operands and rows of C that start on cache lines (64 bytes) are faster by up to a third in bf16.
-// The blocking follows Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
+// Speed: operands and rows of C that start on cache lines (64 bytes) are up to a third faster in bf16. The
+// blocking follows Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ namespace primus::turbo {
 enum class GemmLayout : std::uint8_t { kNT, kNN, kTN };
 
 enum class GemmProvider : std::uint8_t {
-  kAuto,        // the fastest one that this CPU has for the operand type
+  kAuto,        // the fastest provider for the operand type on this CPU
   kPortable,    // plain C++ in fp32 (bf16 is converted while packing), any CPU
   kXsmm,        // libxsmm in fp32 (bf16 is converted while packing), AVX2 and AVX-512
   kAvx512Bf16,  // libxsmm in bf16 with vdpbf16ps: bf16 operands only
@@ -35,23 +35,23 @@ enum class GemmProvider : std::uint8_t {
 };
 
 std::string_view name_of(GemmProvider provider);
-// True when this CPU and operating system can run `provider` on operands of this type.
+// Returns whether this CPU and operating system can run `provider` on operands of this type.
 bool gemm_provider_available(GemmProvider provider, DType ab_dtype);
-// What kAuto means for operands of this type on this CPU.
+// Returns the provider that kAuto selects for operands of this type on this CPU.
 GemmProvider default_gemm_provider(DType ab_dtype);
 
-// Memory that the caller reads after a product. Wherever it lies, nothing is read through it.
+// Memory that the caller reads after a product: a prefetch hint. Any address is safe.
 struct GemmReadAhead {
   const void* data = nullptr;
   std::int64_t bytes = 0;
 };
 
-// A tensor of more bytes than this has left the caches before it is read again.
+// A tensor larger than this (in bytes) is evicted from the caches before it is read again.
 inline constexpr std::int64_t kGemmPastCaches = std::int64_t{16} << 20;
 
 struct GemmArgs {
   GemmLayout layout = GemmLayout::kNT;
-  DType ab_dtype = DType::kF32;  // of a and b: kF32 or kBF16
+  DType ab_dtype = DType::kF32;  // type of a and b: kF32 or kBF16
   DType c_dtype = DType::kF32;   // kF32 or kBF16
   bool accumulate = false;       // C += instead of C =; a bf16 C is added to in fp32, then rounded once
   std::int64_t m = 0, n = 0, k = 0;
@@ -60,44 +60,46 @@ struct GemmArgs {
   std::int64_t lda = 0;
   const void* b = nullptr;  // kNT: [n, k] with ldb >= k;  kNN, kTN: [k, n] with ldb >= n
   std::int64_t ldb = 0;
-  // Optional: rows of a or b as stored, picked from a larger matrix: row i is the one at index a_rows[i].
+  // Optional: gathers the rows of a or b, as stored, from a larger matrix: row i is its row a_rows[i].
   const std::int32_t* a_rows = nullptr;
   const std::int32_t* b_rows = nullptr;
   void* c = nullptr;  // [m, n] with ldc >= n; overlaps neither a nor b
   std::int64_t ldc = 0;
-  // For an fp32 C that is not read soon (kGemmPastCaches): write it past the caches, which spares reading it
-  // first. Without effect where rows of C are not whole cache lines.
+  // For an fp32 C that is not read soon (kGemmPastCaches): use non-temporal stores, which avoid reading C
+  // first. No effect unless rows of C are complete cache lines.
   bool c_past_caches = false;
-  // Optional: operands of the next of many small products, fetched to L2 while this one computes. Providers
-  // may ignore it; the result does not depend on it.
+  // Optional: operands of the next of many small products, prefetched to L2 during this one. Providers may
+  // ignore it; the result does not depend on it.
   std::array<GemmReadAhead, 2> ahead;
   void* workspace = nullptr;  // at least cpu_gemm_workspace_bytes(), any alignment
   std::size_t workspace_bytes = 0;
   GemmProvider provider = GemmProvider::kAuto;
 };
 
-// Scratch that cpu_gemm() needs with a pool of `threads`. Pointers in `args` are not looked at.
+// Returns the bytes of workspace that cpu_gemm() needs with a pool of `threads`. Does not read the pointers
+// in `args`.
 std::size_t cpu_gemm_workspace_bytes(const GemmArgs& args, int threads);
 
-// The same for products whose m and k become known only later: enough for any that are at most those in
-// `args` (n the same).
+// Returns a bound for products whose m and k are only known later: enough for any m and k up to those in
+// `args`, with the same n.
 std::size_t cpu_gemm_workspace_bound(const GemmArgs& args, int threads);
 
 // Computes the product. m, n or k may be 0 (k = 0: C = 0, or unchanged when accumulating). Wrong arguments
-// (types, leading dimensions, short workspace, unavailable provider) throw std::logic_error: they are our own
-// bugs. Nothing is allocated in the steady state; libxsmm compiles a kernel when it first meets a shape.
+// (types, leading dimensions, short workspace, unavailable provider) are bugs of the caller and throw
+// std::logic_error. Nothing is allocated in the steady state; libxsmm compiles a kernel at the first use of a
+// shape.
 void cpu_gemm(ThreadPool& pool, const GemmArgs& args);
 
 // Floating-point operations of the product: 2 m n k.
 double gemm_flops(const GemmArgs& args);
 
-// The machine's GEMM ceiling with this library, in FLOP/s: the best repetition over a few large square
-// products with operands of `dtype`, tried for `seconds` altogether (one of each at least). Allocates about
-// 40 MB meanwhile.
+// Measures the peak GEMM rate of this library on the machine, in FLOP/s: the best repetition over a few large
+// square products with operands of `dtype`, within `seconds` in total (at least one repetition of each).
+// Allocates about 40 MB temporarily.
 double measure_gemm_peak(ThreadPool& pool, DType dtype, double seconds);
 
-// The ceiling of the arithmetic units: the instruction that the default provider uses for `dtype`, on
-// registers only, on all threads of the pool, in FLOP/s. Returns 0 on a CPU that has neither AVX-512 nor
+// Measures the peak rate of the arithmetic units, in FLOP/s: the instruction that the default provider uses
+// for `dtype`, on registers only, on all threads of the pool. Returns 0 on a CPU with neither AVX-512 nor
 // AVX2.
 double measure_fma_peak(ThreadPool& pool, DType dtype, double seconds);
 

@@ -1,9 +1,10 @@
-// What a provider supplies to the blocked driver (blocked.cpp): the shape of its register tile, the order in
-// which it wants operands packed, and the functions that pack, multiply and store.
+// The interface between a provider and the blocked driver (blocked.cpp): the shape of its register tile, the
+// layout of packed operands, and the functions that pack, multiply and store.
 //
-// Packed A is strips of `mr` rows:    [k / kb][mr][kb], zero-padded.
-// Packed B is strips of `nr` columns: [k / pairs][nr][pairs], zero-padded; pairs is 2 for bf16 (VNNI), 1 for
-// fp32. Every strip spans a whole range of k, so a panel of k is a contiguous piece of each strip.
+//   Packed A is strips of `mr` rows:    [k / kb][mr][kb], zero-padded.
+//   Packed B is strips of `nr` columns: [k / pairs][nr][pairs], zero-padded;
+//   pairs is 2 for bf16 (VNNI), 1 for fp32.
+// Every strip spans the complete range of k, so a panel of k is a contiguous piece of each strip.
 #pragma once
 
 #include <cstddef>
@@ -14,20 +15,20 @@
 
 namespace primus::turbo::gemm {
 
-// One call of the packing functions: `strips` neighbouring strips over one range of k.
+// One call of a packing function: `strips` consecutive strips over one range of k.
 struct PackCall {
-  const void* source;  // element (first row or column of the strips, first k); with `rows`, of source row 0
-  std::int64_t ld;     // of the source, in elements
-  const std::int32_t* rows;  // where source rows are picked: their indices from the first on; or null
-  std::int64_t extent;       // rows of A (columns of B) that exist from there on; the rest is zero-filled
-  std::int64_t k;            // k range that exists; the block that it ends in is zero-filled
+  const void* source;        // element (first row or column of the strips, first k); with `rows`: of row 0
+  std::int64_t ld;           // leading dimension of the source, in elements
+  const std::int32_t* rows;  // for gathered rows: source indices from the first row on; else null
+  std::int64_t extent;       // rows of A (columns of B) available from there; the rest is zero-filled
+  std::int64_t k;            // length of the k range; the remainder of its last block is zero-filled
   int strips;
   void* packed;              // the first strip, at the first k (a multiple of kb)
-  std::int64_t strip_bytes;  // from one strip to the next
+  std::int64_t strip_bytes;  // stride between strips
 };
 using PackFunction = void (*)(const PackCall&);
 
-// c_out[mr, nr] = c_in + a · b over `blocks` blocks of kb. c_in is null for zero. Unless the kernel has
+// c_out[mr, nr] = c_in + a · b over `blocks` blocks of kb. Null c_in means zero. Unless the kernel has
 // `any_c`, C is a contiguous tile and c_in is null or c_out.
 struct TileCall {
   const void* a;
@@ -37,12 +38,12 @@ struct TileCall {
   float* c_out;
   std::int64_t ld_out;
   std::int64_t blocks;
-  int rows;  // rows that matter, in [1, mr]; the others may be left undefined
-  // Wanted soon; kernels may ignore it. Any address will do, nothing is read or written there.
-  const char* ahead;           // to L2: the strip of B after this one, or what the caller reads next
+  int rows;  // valid rows, in [1, mr]; the others may be left undefined
+  // Prefetch hints, which kernels may ignore. Any address is safe: it is neither read nor written.
+  const char* ahead;           // to L2: the next strip of B, or what the caller reads next
   const char* next_c;          // the block of C that the next call reads or writes
-  std::int64_t next_c_stride;  // bytes from row to row
-  std::int64_t next_c_second;  // from the first piece of a row to the second, in bytes
+  std::int64_t next_c_stride;  // stride between rows, in bytes
+  std::int64_t next_c_second;  // offset from the first piece of a row to the second, in bytes
 };
 
 // Moves a tile [mr, nr] between the accumulators' scratch and rows of C of type fp32 or bf16.
@@ -57,39 +58,41 @@ using TileIoFunction = void (*)(const TileIo&);
 
 struct Kernel {
   int mr, nr, kb;
-  std::int64_t max_panel;  // k that one pass over a strip covers, so that it stays in its cache level
-  // Bytes of packed operands for a task, see choose_tasks(): columns of B to keep in L2 if there are at least
-  // `least_columns` (or all) of them, rows of A to pass by them; or else rows of A to keep.
+  std::int64_t max_panel;  // max. k of one pass over a strip, so that the strip stays in its cache level
+  // Bytes of packed operands per task, see choose_tasks(): columns of B to keep in L2 if there are at least
+  // `least_columns` (or all) of them, and rows of A to stream past them; otherwise rows of A to keep.
   struct Cache {
     std::int64_t resident_b, least_columns, passing_a, resident_a;
   } cache;
-  std::int64_t ahead_bytes;  // of `ahead` that run() fetches per block of k
+  std::int64_t ahead_bytes;  // bytes of `ahead` that run() prefetches per block of k
   DType packed;              // element type of packed operands
   bool any_c;
   void (*run)(const TileCall&);
-  void (*begin)();  // per-thread state around calls of run
+  void (*begin)();  // set and clear per-thread state around calls of run
   void (*end)();
-  // By where k runs in the source: along a row (k_contiguous), or from row to row.
+  // By the direction of k in the source: along a row (k_contiguous) or across rows.
   struct Packers {
     PackFunction k_contiguous, k_strided;
   };
   Packers pack_a, pack_b;
   TileIoFunction load_f32, store_f32, load_bf16, store_bf16;
-  // As store_f32, past the caches, for rows of whole cache lines; null where there is no such instruction, or
-  // no such rows since nr is short. A fence must follow before another thread may read.
+  // store_f32 with non-temporal stores, for rows of complete cache lines; null if the CPU has no such
+  // instruction or nr is too small. A fence must follow before another thread may read.
   TileIoFunction stream_f32;
 };
 
-// The kernel of a provider for operands of a type, or null when it cannot run here. kAuto is not a provider.
+// Returns the kernel of a provider for operands of a type, or null if this machine cannot run it. kAuto is
+// not a provider.
 const Kernel* find_kernel(GemmProvider provider, DType ab_dtype);
 
-// One per provider; null when this CPU lacks it. `ab_dtype` is what the packers read.
+// One function per provider; null if this CPU does not support it. `ab_dtype` is the type that the packers
+// read.
 const Kernel* portable_kernel(DType ab_dtype);
 const Kernel* xsmm_kernel(DType ab_dtype);
 const Kernel* xsmm_bf16_kernel();
 const Kernel* amx_kernel();
-// 4 tile products per iteration on registers alone, to measure the units' peak. Only where amx_kernel() is
-// not null.
+// Runs 4 tile products per iteration on registers only, to measure the units' peak. Requires that
+// amx_kernel() is not null.
 void amx_product_loop(std::int64_t iterations);
 
 inline std::int64_t round_up(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }

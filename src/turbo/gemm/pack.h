@@ -1,4 +1,4 @@
-// Packing functions for the operand orders of kernel.h.
+// Packing functions for the operand layouts of kernel.h.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace primus::turbo::gemm {
 
-// The rows of a packing function's source: one after the other, or picked. at() moves to a block; ahead() may
-// name rows beyond the last one, to be fetched, not read.
+// The source rows of a packing function: consecutive or gathered. at() moves to a block. ahead() accepts rows
+// beyond the last one; its result may be prefetched but not read.
 template <class T>
 struct RowsInOrder {
   const T* first;
@@ -36,7 +36,7 @@ struct PickedRows {
   }
 };
 
-// body(rows) for the rows of `call`, `count` of which exist.
+// Calls body(rows) for the rows of `call`, `count` of which exist.
 template <class T, class Body>
 void with_rows(const PackCall& call, std::int64_t count, Body body) {
   const auto* source = static_cast<const T*>(call.source);
@@ -54,7 +54,7 @@ struct OperandPackers {
 // fp32 operands from fp32 or bf16 memory, on any CPU, for the tile shapes (mr, nr, kb) in use.
 OperandPackers f32_packers_64x64x64(DType source);
 OperandPackers f32_packers_4x8x64(DType source);
-// From fp32 memory only; needs avx512bw.
+// fp32 operands from fp32 memory only; needs avx512bw.
 OperandPackers f32_packers_64x64x64_avx512();
 
 // bf16 operands in VNNI order, from bf16 memory; need avx512bw.

@@ -1,5 +1,5 @@
-// y = x · Wᵀ for a few rows of x, as in generation: every weight is used a few times only, so the product
-// runs at the speed of memory. W is streamed once, unpacked, against all rows of x.
+// y = x · Wᵀ for a few rows of x, as in generation: every weight is used only a few times, so the product is
+// memory-bound. W is streamed once, unpacked, and multiplied with all rows of x.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@ inline bool is_skinny(const GemmArgs& args) {
 std::size_t skinny_workspace_bytes(const GemmArgs& args);
 
 enum class VectorLevel { kBaseline, kAvx2, kAvx512 };
-// The widest one that this CPU has.
+// Returns the widest level that this CPU supports.
 VectorLevel best_vector_level();
 
 // m, n and k must be positive, the layout kNT, the workspace large enough. The order of a sum depends on k
-// and level.
+// and `level`.
 void multiply_skinny(ThreadPool& pool, const GemmArgs& args, VectorLevel level);
 
 }  // namespace primus::turbo::gemm

@@ -27,7 +27,7 @@ bool float_types(DType type, std::initializer_list<DType> others) {
   return (type == DType::kF32 || type == DType::kBF16) && equal_types(type, others);
 }
 
-// Of the forward and the backward pass over whole tensors.
+// Checks the types of the operands of AttentionForward and AttentionBackward.
 bool operand_types(DType type, std::initializer_list<DType> others) {
   return type == DType::kF16 ? equal_types(type, others) : float_types(type, others);
 }
@@ -37,7 +37,7 @@ bool valid_documents(const AttentionShape& s, const Tensor& first_key) {
          (first_key.dtype == DType::kI32 && s.causal && first_key.elements() == s.batch * s.seq_q);
 }
 
-// Pairs of query and key that are not masked, per head and sequence.
+// Returns the number of (query, key) pairs that are not masked, per head and sequence.
 double visible_pairs(const AttentionShape& s) {
   double pairs = 0;
   for (std::int64_t i = 0; i < s.seq_q; ++i) {

@@ -2,9 +2,9 @@
 // 2023).
 //
 // Each element of d_q, d_k and d_v is summed by one thread in a fixed order: d_k and d_v over heads, then
-// tiles of queries; d_q over tiles of keys. Where whole heads are the work items, each tile of scores is
-// computed once; otherwise tiles of keys and tiles of queries are the items of two passes, which compute it
-// once each and sum in the same order.
+// tiles of queries; d_q over tiles of keys. If work items are complete heads, each tile of scores is computed
+// once. Otherwise tiles of keys and tiles of queries are the items of two passes; each pass computes every
+// tile of scores once, and sums in the same order.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -18,11 +18,11 @@ namespace {
 // A gradient in the operands' type T or in fp32.
 template <class T>
 struct Gradient {
-  Operand<T> rows;  // one of the two has data
+  Operand<T> rows;  // exactly one of the two has data
   Operand<float> fp32;
   bool accumulate;
 
-  // Rows of one head from `row` on, of which `from` has columns [cols.begin, cols.end).
+  // Writes rows of one head, starting at `row`; `from` has columns [cols.begin, cols.end).
   void put(const float* from, std::int64_t ld, std::int64_t sequence, std::int64_t head, std::int64_t row,
            std::int64_t count, Range cols) const {
     if (fp32.data) {
@@ -55,7 +55,7 @@ struct BackwardOperands {
   Operand<const T> q, k, v, out, d_out;
   Gradient<T> d_q, d_k, d_v;
   const float* lse;               // [heads, batch * seq]
-  float* delta;                   // likewise: the dot product of out and d_out
+  float* delta;                   // [heads, batch * seq]: dot products of out and d_out
   const std::int32_t* first_key;  // [batch * seq] or null
 };
 
@@ -84,7 +84,7 @@ class BackwardKeys {
   Element* values(std::int64_t tile) const { return values_ + tile * tiles_.left_elements(s.value_dim); }
   float* d_keys() const { return d_keys_; }
   float* d_values() const { return d_values_; }
-  std::int64_t rows() const { return rows_; }  // of the sums
+  std::int64_t rows() const { return rows_; }  // rows of the sums
 
   void pack(const BackwardOperands<Tiles>& x, std::int64_t sequence, std::int64_t kv_head,
             std::int64_t tile) const {
@@ -119,7 +119,7 @@ class BackwardKeys {
   std::int64_t panel_width(std::int64_t dim) const { return tiles_.panel_width(dim); }
   std::int64_t width(std::int64_t dim) const { return round_up(dim, panel_width(dim)); }
 
-  // body(a tile's rows of a panel, columns of the panel that exist)
+  // Calls body(rows of the tile in a panel, valid columns of the panel).
   template <class Body>
   void for_each_panel(std::int64_t dim, float* sums, std::int64_t tile, Body body) const {
     const std::int64_t panel = panel_width(dim);
@@ -164,7 +164,7 @@ class Backward {
     }
   }
 
-  // A tile of queries: load, any number of tiles of keys in ascending order, store.
+  // A tile of queries: load, then any number of tiles of keys in ascending order, then store.
   void load(const BackwardOperands<Tiles>& x, std::int64_t sequence, std::int64_t head,
             const Queries& queries) const {
     const auto* q = x.q.at(sequence, head, queries.begin);
@@ -176,7 +176,7 @@ class Backward {
     const std::int64_t row = (head * s.batch + sequence) * s.seq_q + queries.begin;
     for (std::int64_t i = 0; i < kTile; ++i) {
       lse_[i] = i < queries.size() ? x.lse[row + i] * kLog2E : 0;
-      // A query that sees no key at all: its scores are masked, and -infinity would meet itself.
+      // A query that sees no key: its scores are masked to -infinity, and -infinity - lse would be NaN.
       if (lse_[i] == -std::numeric_limits<float>::infinity()) lse_[i] = 0;
       delta_[i] = i < queries.size() ? x.delta[row + i] : 0;
     }
@@ -243,7 +243,7 @@ class Backward {
     }
   }
 
-  // Scores are a tanh, whose slope this is. Masked pairs have no gradient.
+  // Scores are tanh values; multiplies by the tanh's derivative. Masked pairs have no gradient.
   PRIMUS_INLINE static void multiply_by_slope(const float* score, float* d) {
     PRIMUS_SIMD()
     for (int i = 0; i < kGroup; ++i) {
@@ -257,8 +257,8 @@ class Backward {
   Element *queries_, *query_columns_, *d_outs_, *d_out_columns_;
   float *lse_, *delta_;                                   // lse / ln 2
   float *scores_, *d_probabilities_;                      // [key][query]
-  Element *probabilities_, *d_scores_, *d_scores_right_;  // the same, packed
-  float *d_queries_, *d_query_rows_;                      // [head_dim][query], and turned
+  Element *probabilities_, *d_scores_, *d_scores_right_;  // packed versions of the above
+  float *d_queries_, *d_query_rows_;                      // [head_dim][query], and transposed
 };
 
 template <class Tiles>
@@ -312,7 +312,7 @@ void run_backward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s
                   keys_of(sequence, kv_head).pack(x, sequence, kv_head, tile);
                   keys_of(sequence, kv_head).clear(tile);
                 });
-  // The first tiles of keys, and the last tiles of queries, meet the most of the others: they go first.
+  // The first tiles of keys and the last tiles of queries have the most visible pairs: they go first.
   plan.for_each(pool, s.kv_heads, key_tiles,
                 [&](const Worker& worker, int, Index sequence, Index kv_head, Index tile) {
                   const BackwardKeys<Tiles> keys = keys_of(sequence, kv_head);
@@ -340,12 +340,12 @@ void run_backward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s
                 });
 }
 
-// The log-sum-exp of two parts, and what share of the whole each has.
+// The log-sum-exp of two parts, and the share of each part in the total.
 struct MergedSums {
   float lse, a, b;
   MergedSums(float lse_a, float lse_b) {
     const float max = std::max(lse_a, lse_b);
-    if (max == -std::numeric_limits<float>::infinity()) {  // no keys in either
+    if (max == -std::numeric_limits<float>::infinity()) {  // neither part has visible keys
       lse = max, a = 1, b = 0;
       return;
     }

@@ -10,7 +10,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// body(strip of A, strip of B, block of C)
+// Calls body(strip of A, strip of B, block of C).
 template <class Body>
 PRIMUS_INLINE void for_each_block(const Bf16Product& x, Body body) {
   for (std::int64_t i = 0; i < x.row_blocks; ++i) {
@@ -40,7 +40,7 @@ void amx_begin() {
 void amx_end() { asm volatile("tilerelease"); }
 
 // Tiles 0-3 are a block of C, 4-5 two tiles of A (16 rows x 32 k), 6-7 two of B (16 pairs of k x 16 columns).
-// The instructions are written out because g++ 12's intrinsics do not tell the compiler what memory they
+// The instructions are inline assembly because g++ 12's intrinsics do not tell the compiler which memory they
 // read.
 template <bool kAccumulate>
 void amx_multiply(const Bf16Product& x) {
@@ -90,7 +90,7 @@ void amx_multiply(const Bf16Product& x) {
 
 void nothing() {}
 
-// Eight rows at a time: 16 accumulators, each pair of A broadcast to two products.
+// Eight rows at a time: 16 accumulators; each pair of A is broadcast to two products.
 template <bool kAccumulate>
 [[gnu::target("avx512bf16")]] void vector_multiply(const Bf16Product& x) {
   constexpr int kRows = 8;

@@ -1,5 +1,5 @@
-// Tile products in bf16 with fp32 sums. The interface is that of Fp32Tiles, which explains it. Probabilities
-// and score gradients are rounded to bf16 on their way into the second product, as FlashAttention does on
+// Tile products in bf16 with fp32 sums. The interface is that of Fp32Tiles and is explained there.
+// Probabilities and score gradients are rounded to bf16 before the second product, as in FlashAttention on
 // GPUs.
 //
 // Operands are packed in pairs of neighbours along k, which move as one 32-bit word: a transposition of pairs
@@ -36,7 +36,7 @@ class Bf16Tiles {
   static std::int64_t transposed_rows(std::int64_t dim) { return depth(dim); }
   static std::int64_t panel_width(std::int64_t) { return kBf16Block; }
 
-  // Strips of 32 rows: [k / 32][32 rows][32 k], or [32 rows][kTile keys] likewise.
+  // Packs strips of 32 rows: [k / 32][32 rows][32 k]; a tile of scores likewise with [32 rows][kTile keys].
   static void pack_left(const BFloat16* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,
                         Element* to) {
     for_each_square(from, stride, rows, dim, [&](std::int64_t row, std::int64_t col, const Element* square) {
@@ -53,7 +53,7 @@ class Bf16Tiles {
                       kBf16Block / 2);
     });
   }
-  // Strips of 32 lanes: [dim / 2][32 lanes][2].
+  // Packs strips of 32 lanes: [dim / 2][32 lanes][2].
   static void pack_right(const BFloat16* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,
                          Element* to) {
     for_each_square(from, stride, rows, dim, [&](std::int64_t row, std::int64_t col, const Element* square) {
@@ -61,7 +61,7 @@ class Bf16Tiles {
                       to + row * depth(dim) + col * kBf16Block, kBf16Block);
     });
   }
-  // Strips of 32 columns: [kTile rows / 2][32 columns][2].
+  // Packs strips of 32 columns: [kTile rows / 2][32 columns][2].
   static void pack_columns(const BFloat16* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,
                            Element* to) {
     for_each_square(from, stride, rows, dim, [&](std::int64_t row, std::int64_t col, const Element* square) {
@@ -97,7 +97,7 @@ class Bf16Tiles {
                                .col_blocks = strip.lanes.size() / kBf16Block,
                                .k_blocks = strip.keys.size() / kBf16Block});
   }
-  // `rows`: of a panel of `sum`.
+  // `rows`: rows of a panel of `sum`.
   void add_by_key(const Strip& strip, std::int64_t dim, const Element* scores, const Element* columns,
                   float* sum, std::int64_t first_row, std::int64_t rows) const {
     unit_.multiply_accumulate({.a = scores + strip.keys.begin * kTile + strip.lanes.begin * kBf16Block,
@@ -114,7 +114,7 @@ class Bf16Tiles {
   }
 
   static constexpr bool kScoresAreLeftAndRight = false;
-  // A right operand: strips of 32 lanes, in them pairs of keys.
+  // A right operand: strips of 32 lanes, each of pairs of keys.
   PRIMUS_INLINE static void put_right(std::int64_t key, std::int64_t lane, const float* even,
                                       const float* odd, Element* to) {
     const __m512i low = _mm512_srli_epi32(rounded_bits(even), 16);
@@ -124,7 +124,7 @@ class Bf16Tiles {
         to + lane / kBf16Block * kBf16Block * kTile + key * kBf16Block + lane % kBf16Block * 2,
         _mm512_or_si512(low, high));
   }
-  // A left operand: strips of 32 keys, in them square blocks, one after another along the lanes.
+  // A left operand: strips of 32 keys, each of consecutive square blocks along the lanes.
   PRIMUS_INLINE static void put_left(std::int64_t key, std::int64_t lane, const float* even, const float* odd,
                                      Element* to) {
     Element* row = to + key / kBf16Block * kBf16Block * kTile + lane / kBf16Block * kSquare +
@@ -137,8 +137,8 @@ class Bf16Tiles {
   static constexpr std::int64_t kSquare = kBf16Block * kBf16Block;
   static std::int64_t depth(std::int64_t dim) { return round_up(dim, kBf16Block); }
 
-  // body(row, col, square) for the 32 x 32 squares of a tile, dim padded to whole ones, each gathered into
-  // contiguous memory with zeros where there is no source.
+  // Calls body(row, col, square) for the 32 x 32 squares of a tile, with dim padded to complete squares. Each
+  // square is gathered into contiguous memory, with zeros outside the source.
   template <class Body>
   static void for_each_square(const BFloat16* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,
                               Body body) {
@@ -177,8 +177,8 @@ class Bf16Tiles {
     transpose(reinterpret_cast<const float*>(from), from_ld, rows, cols, reinterpret_cast<float*>(to), to_ld);
   }
 
-  // Rounded to bf16, which is then the upper half of each number. Ties go away from zero: of 65536 numbers
-  // one is a tie. NaN stays NaN: a payload that comes from bf16 operands does not overflow.
+  // Rounds to bf16, which is then the upper half of each word. Ties round away from zero: one of 65536
+  // numbers is a tie. NaN stays NaN: the payload of a NaN that comes from bf16 operands does not overflow.
   PRIMUS_INLINE static __m512i rounded_bits(const float* x) {
     return _mm512_add_epi32(_mm512_loadu_si512(x), _mm512_set1_epi32(0x8000));
   }

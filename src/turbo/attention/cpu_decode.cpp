@@ -1,6 +1,7 @@
-// Attention of a few queries over many cached keys: bound by reading keys and values once. Keys are cut into
-// splits of fixed length, which are the work items; each leaves a partial result with its own maximum and
-// sum, and a second pass merges those in the order of the keys. Nothing depends on the number of threads.
+// Attention of a few queries over many cached keys: bound by reading keys and values once. Keys are divided
+// into splits of fixed length, which are the work items; each computes a partial result with its own maximum
+// and sum, and a second pass merges the partial results in key order. The result does not depend on the
+// number of threads.
 
 #include <algorithm>
 #include <bit>
@@ -10,17 +11,17 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// At about this many queries per head the tiles' products, which compute with at least 32, win.
+// From about this many queries per head on, tile products are faster, although they compute with at least 32.
 constexpr std::int64_t kMostQueries = 8;
 constexpr std::int64_t kSplit = 256;
 
-// The new tokens of one sequence. Their queries, for one key/value head, are rows: seq_q of each of the
-// group's heads.
+// The new tokens of one sequence. For one key/value head, the rows are the queries of the group's heads:
+// seq_q of each.
 struct Decoding {
   AttentionShape s;               // batch 1
   const std::int32_t* first_key;  // of its queries, or null
   std::int64_t first_row;         // of q and out
-  std::int64_t first_partial;     // tokens before it in the workspace
+  std::int64_t first_partial;     // number of tokens before it in the workspace
 
   std::int64_t group() const { return s.heads / s.kv_heads; }
   std::int64_t rows() const { return group() * s.seq_q; }
@@ -29,13 +30,13 @@ struct Decoding {
   }
   std::int64_t query(std::int64_t row) const { return row / group(); }
   Visibility visibility() const { return {s, first_key, 0}; }
-  // Keys that any query sees, in splits.
+  // The keys that any query sees, and their number of splits.
   Range visible_to_any() const { return s.seq_q > 0 ? visibility().between(0, s.seq_q).any : Range{0, 0}; }
   std::int64_t splits() const { return (visible_to_any().size() + kSplit - 1) / kSplit; }
 };
 
-// What one split of keys leaves of each row: exponentials relative to max (in base 2), their sum, and the sum
-// of values weighted by them.
+// The result of one split for each row: the maximum (in base 2), the sum of exponentials relative to it, and
+// the sum of values weighted by them.
 struct Partial {
   float *max, *sum, *values;
 };
@@ -58,7 +59,7 @@ float dot(const T* a, const T* b, std::int64_t n) {
   return sum_terms(n, [=](std::int64_t i) { return to_float(a[i]) * to_float(b[i]); });
 }
 
-// q, sinks, out and lse are of all sequences; `rows` of them.
+// q, sinks, out and lse are those of all sequences, with `rows` rows.
 template <class T, template <class> class Keys>
 struct DecodeOperands {
   Operand<const T> q;
@@ -82,7 +83,7 @@ void attend_split(const Decoding& d, const DecodeOperands<T, Keys>& x, std::int6
     const T* query = x.q.at(0, head, d.first_row + d.query(row));
     const Partial partial = partials.at(d.first_partial + d.query(row), head, split);
     float scores[kSplit];
-    float max = -1e30F;  // finite: a row may see nothing of this split
+    float max = -1e30F;  // finite: a row may see no key of this split
     for (std::int64_t j = seen.begin; j < seen.end; ++j) {
       const float product = dot(query, x.k.at(sequence, kv_head, j), s.head_dim);
       const float score = scale * (cap > 0 ? tanh(product * into_cap) : product);
@@ -139,7 +140,7 @@ void merge_row(const Partials& partials, std::int64_t token, std::int64_t head, 
   for (std::int64_t c = 0; c < dim; ++c) out[c] = from_float<T>(total.values[c] * inverse);
 }
 
-// `sequence(b)` is the Decoding of sequence b, of `batch` sequences; those with seq_q == 0 are left alone.
+// `sequence(b)` returns the Decoding of sequence b < batch; sequences with seq_q == 0 are skipped.
 template <class T, template <class> class Keys, class Sequence>
 void decode(CpuContext& context, std::int64_t batch, std::int64_t kv_heads, const Partials& partials,
             const DecodeOperands<T, Keys>& x, Sequence sequence) {
@@ -174,7 +175,8 @@ Decoding sequence_of(AttentionShape s, const std::int32_t* first_key, std::int64
   return {s, first_key ? first_key + first : nullptr, first, first};
 }
 
-// Most splits that a sequence of pages can have: its window and the queries after one another, or all of it.
+// Returns the max. number of splits of a paged sequence: its window plus consecutive queries, or its
+// capacity.
 std::int64_t most_splits(const PagedAttention& call) {
   std::int64_t keys = call.sequences.capacity();
   if (call.window > 0) keys = std::min(keys, call.window + kMostQueries);
@@ -183,7 +185,7 @@ std::int64_t most_splits(const PagedAttention& call) {
 std::int64_t most_tokens(const PagedAttention& call) {
   return std::min(call.tokens, kMostQueries * call.sequences.batch());
 }
-// Where each sequence's part of the workspace begins: tokens before it, in front of the partials.
+// Returns the bytes of the table before the partials: for each sequence, the number of tokens before it.
 std::int64_t starts_bytes(const PagedAttention& call) {
   return round_up(call.sequences.batch() * static_cast<std::int64_t>(sizeof(std::int64_t)), 64);
 }

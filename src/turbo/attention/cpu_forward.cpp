@@ -1,5 +1,5 @@
-// Forward attention: the tile loop of FlashAttention-2 (Dao 2023). A tile of queries walks over the tiles of
-// keys with a running maximum and sum; what it has summed is scaled down whenever the maximum rises.
+// Forward attention: the tile loop of FlashAttention-2 (Dao 2023). A tile of queries iterates over tiles of
+// keys with a running maximum and sum; when the maximum rises, earlier sums are scaled down.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -79,8 +79,8 @@ class Forward {
     tiles_.pack_right(x.q.at(sequence, head, queries.begin), x.q.stride, queries.size(), s.head_dim,
                       queries_);
     std::fill_n(out_, tiles_.transposed_rows(s.value_dim) * kTile, 0.0F);
-    // A sink is what the softmax has seen before the first key. Else the maximum is finite, so that a query
-    // that sees nothing of its first tile computes no inf - inf.
+    // A sink is the softmax's state before the first key. Without sinks the initial maximum is finite, so
+    // that a query that sees no key of its first tile does not compute inf - inf.
     std::fill_n(sum_, kTile, x.sinks ? 1.0F : 0.0F);
     std::fill_n(max_, kTile, x.sinks ? to_float(x.sinks[head]) * kLog2E : -1e30F);
     for (std::int64_t key_tile = queries.first_key_tile(); key_tile < queries.end_key_tile(); ++key_tile) {
@@ -97,9 +97,8 @@ class Forward {
   }
 
  private:
-  // Turns scores into exponentials relative to the running maxima, and brings maxima and sums up to date.
-  // Everything is in base 2: max_ is the maximum of scale * score / ln 2. Returns whether a maximum has
-  // risen.
+  // Turns scores into exponentials relative to the running maxima, and updates maxima and sums. Everything is
+  // in base 2: max_ is the maximum of scale * score / ln 2. Returns whether a maximum has risen.
   bool softmax(const Strip& strip) const {
     const float scale = score_scale(s) * kLog2E;
     bool risen = false;
@@ -135,7 +134,7 @@ class Forward {
     return risen;
   }
 
-  // Four maxima at a time: each waits for the one before it.
+  // Four independent maxima, because a single chain of maxima is bound by latency.
   static void strip_max(Range keys, const float* scores, float* max) {
     constexpr int kChains = 4;
     float chains[kChains][kGroup];
@@ -184,10 +183,10 @@ class Forward {
   const AttentionShape& s;
   Element* queries_;
   float* scores_;           // [key][query]
-  Element* probabilities_;  // not yet divided by their sum
-  float* out_;              // [value_dim][query], likewise
+  Element* probabilities_;  // not yet divided by the sum
+  float* out_;              // [value_dim][query], not yet divided by the sum
   float* out_rows_;
-  float *max_, *sum_, *correction_;  // of each query
+  float *max_, *sum_, *correction_;  // per query
 };
 
 template <class Tiles>
@@ -258,7 +257,7 @@ std::int64_t attention_forward_workspace(CpuContext& context, const AttentionFor
   return tiled_forward_workspace(context, call.q.dtype, call.shape);
 }
 
-// Sequences with many new tokens, one after the other; those with few, all together.
+// Processes sequences with many new tokens one after the other, and those with few all together.
 void paged_attention(CpuContext& context, const PagedAttention& call) {
   const PagedSequences& sequences = call.sequences;
   const auto* starts = context.data<const std::int32_t>(sequences.query_starts);

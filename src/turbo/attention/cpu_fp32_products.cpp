@@ -9,7 +9,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// kSums: accumulators that fit the register file beside the operands, and keep both multipliers busy.
+// kSums: accumulators that fit the register file together with the operands, and keep both multipliers busy.
 #if defined(__AVX512F__)
 using Vector = __m512;
 constexpr int kSums = 24, kMostVectors = 4;

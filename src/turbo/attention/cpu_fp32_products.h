@@ -1,4 +1,4 @@
-// Products of small fp32 matrices that lie in L1 or L2.
+// Products of small fp32 matrices in L1 or L2.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ constexpr int kFp32Lanes = 8;
 constexpr int kFp32Lanes = 4;
 #endif
 
-// Element (i, p) of the left operand is data[i * row + p * column]: elements are broadcast, so it may lie in
-// memory any way round.
+// Element (i, p) of the left operand is data[i * row + p * column]: elements are broadcast, so any strides
+// are allowed.
 struct LeftOperand {
   const float* data;
   std::int64_t row, column;
 };
 
-// C[m, n] = A[m, k] · B[k, n], or C + A · B. n is a multiple of kFp32Lanes. Each product is summed by itself
+// C[m, n] = A[m, k] · B[k, n], or C + A · B. n is a multiple of kFp32Lanes. Each product is summed separately
 // before it is added to C: short chains of additions keep rounding errors small.
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, LeftOperand a, const float* b, std::int64_t ldb,
               float* c, std::int64_t ldc);

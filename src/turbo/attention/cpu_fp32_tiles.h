@@ -1,12 +1,12 @@
 // Tile products in fp32, for operands of either type.
 //
-// An engine of tile products (this one, and Bf16Tiles) packs operands into an order of its own and multiplies
+// An engine of tile products (this one, and Bf16Tiles) packs operands into its own layout and multiplies
 // them. With `lanes` for queries:
 //   score      [keys, lanes]  = Left(keys or values) · Right(queries or d_out)
 //   transposed [dim, lanes]  += LeftTransposed(values or keys) · RightScores(probabilities or d_scores)
 //   by_key     [keys, dim]   += LeftScores(probabilities or d_scores) · Columns(d_out or queries)
-// Score tiles and what is summed as [dim, lanes] have rows of kTile floats; what is summed by key lies in
-// panels of panel_width(dim) columns, one after the other.
+// Score tiles and [dim, lanes] sums have rows of kTile floats; [keys, dim] sums are in consecutive panels of
+// panel_width(dim) columns.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class Fp32Tiles {
   using Element = float;  // of packed operands
 
   static constexpr std::int64_t kLaneBlock = 32, kKeyBlock = 2;  // granularity of strips
-  void begin() const {}                                          // around the products of a work item
+  void begin() const {}  // begin and end enclose the products of a work item
   void end() const {}
 
   // Elements of a packed tile of `dim` columns.
@@ -38,7 +38,7 @@ class Fp32Tiles {
   static void pack_left(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t dim, float* to) {
     load_rows(from, stride, rows, dim, to, dim, kTile);
   }
-  // Left operands are read either way round.
+  // Left operands may be read with any strides, so both forms are packed alike.
   static constexpr bool kLeftIsLeftTransposed = true;
   static void pack_left_transposed(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,
                                    float* to) {
@@ -69,7 +69,7 @@ class Fp32Tiles {
                         scores + strip.keys.begin * kTile + strip.lanes.begin, kTile, sum + strip.lanes.begin,
                         kTile);
   }
-  // `first_row`: of the tile's keys in `sum`, which has any number of rows.
+  // `first_row`: the row of the tile's first key in `sum`, which may have any number of rows.
   static void add_by_key(const Strip& strip, std::int64_t dim, const float* scores, const float* columns,
                          float* sum, std::int64_t first_row, std::int64_t) {
     const std::int64_t width = panel_width(dim);
@@ -79,8 +79,8 @@ class Fp32Tiles {
                         sum + (first_row + strip.keys.begin) * width, width);
   }
 
-  // Score tiles are packed as they come: [key][lane], for a left and for a right operand alike. put() takes
-  // kGroup lanes of two neighbouring keys.
+  // Score tiles are packed without reordering: [key][lane], both for a left and for a right operand. put()
+  // packs kGroup lanes of two adjacent keys.
   static constexpr bool kScoresAreLeftAndRight = true;
   PRIMUS_INLINE static void put_right(std::int64_t key, std::int64_t lane, const float* even,
                                       const float* odd, float* to) {

@@ -1,5 +1,5 @@
-// Which keys a query sees, where a head's rows lie, and how a workspace is laid out: what the attention
-// kernels of the CPU share before any arithmetic.
+// Which keys a query sees, the addresses of a head's rows, and the layout of a workspace: shared by the
+// attention kernels of the CPU.
 #pragma once
 
 #include <algorithm>
@@ -10,15 +10,15 @@
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 
-constexpr std::int64_t kTile = 64;  // queries, and keys, of a tile of scores
+constexpr std::int64_t kTile = 64;  // queries, and keys, per tile of scores
 
 constexpr int kGroup = 16;  // lanes that element-wise code handles together
 
 constexpr std::int64_t tiles(std::int64_t n) { return (n + kTile - 1) / kTile; }
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
-// Hands out 64-byte aligned pieces of a buffer. Over a null buffer it only adds up, so that the size of a
-// workspace and its use come from one piece of code.
+// Allocates 64-byte aligned pieces of a buffer. With a null buffer it only adds up sizes, so that the size of
+// a workspace and its use come from the same code.
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
@@ -35,26 +35,26 @@ class Carver {
   std::int64_t used_ = 0;
 };
 
-// A row-strided tensor, and the arithmetic of where a head's rows are in it.
+// A row-strided tensor, and the addressing of a head's rows in it.
 template <class T>
 struct Operand {
   T* data;
-  std::int64_t stride;         // elements from token to token
+  std::int64_t stride;         // stride between tokens, in elements
   std::int64_t width;          // columns of one head
-  std::int64_t sequence_rows;  // rows from one sequence to the next
+  std::int64_t sequence_rows;  // rows from the start of one sequence to the next
   T* at(std::int64_t sequence, std::int64_t head, std::int64_t row) const {
     return data + (sequence * sequence_rows + row) * stride + head * width;
   }
 };
 
-// Keys or values of a cache: the rows of a sequence lie in pages that its row of the table names.
+// Keys or values of a cache: the rows of a sequence are in pages listed in its row of the table.
 template <class T>
 struct PagedOperand {
   T* data;
   std::int64_t stride, width;  // as above
   const std::int32_t* table;   // [sequences, blocks]
   std::int64_t blocks;
-  int page_bits;  // log2 of the rows of a page; a tile of keys never leaves one
+  int page_bits;  // log2 of the rows per page; a tile of keys never crosses a page boundary
   T* at(std::int64_t sequence, std::int64_t head, std::int64_t row) const {
     const std::int64_t page = table[sequence * blocks + (row >> page_bits)];
     return data + ((page << page_bits) + (row & ((std::int64_t{1} << page_bits) - 1))) * stride +
@@ -67,7 +67,7 @@ struct Range {
   std::int64_t size() const { return end - begin; }
 };
 
-// Neighbouring queries of one sequence, with the keys that any of them sees and those that all of them see.
+// Consecutive queries of one sequence, with the keys that any of them sees and those that all of them see.
 struct Queries {
   std::int64_t begin, end;
   Range any, all;
@@ -76,14 +76,15 @@ struct Queries {
   std::int64_t end_key_tile() const { return tiles(any.end); }
 };
 
-// Which keys the queries of one sequence see. Both ends never move back from one query to the next.
+// Which keys the queries of one sequence see. Both ends of the range are non-decreasing from one query to the
+// next.
 class Visibility {
  public:
   // `first_key`: of all sequences, or null.
   Visibility(const AttentionShape& shape, const std::int32_t* first_key, std::int64_t sequence)
       : s(shape), first_key_(first_key ? first_key + sequence * shape.seq_q : nullptr) {}
 
-  // Of the query with index i of the sequence: indices of the call's keys.
+  // Returns the keys that query i of the sequence sees, as indices of the call's keys.
   Range keys(std::int64_t i) const {
     const std::int64_t position = s.q_first + i;
     Range seen{0, s.causal ? position + 1 : s.k_first + s.seq_k};
@@ -92,7 +93,7 @@ class Visibility {
       seen.end = std::min(seen.end, seen.begin + s.chunk);
     }
     if (s.window > 0) seen.begin = std::max(seen.begin, position - s.window + 1);
-    // Tiles ask for queries beyond the last as well.
+    // Tiles also ask for queries beyond the last one.
     if (first_key_ && i < s.seq_q) {
       seen.begin = std::clamp<std::int64_t>(first_key_[i], seen.begin, position);
     }
@@ -113,15 +114,15 @@ class Visibility {
   const std::int32_t* first_key_;
 };
 
-// A part of a score tile that is computed: queries [lanes) by keys [keys), counted from the tile's corner, in
-// whole blocks of the products. `masked` when some of its pairs are invisible or do not exist.
+// The part of a score tile that is computed: queries [lanes) by keys [keys), relative to the tile's corner,
+// in complete blocks of the products. `masked` if some of its pairs are masked or out of range.
 struct Strip {
   Range lanes, keys;
   bool masked;
 };
 
-// Calls body(strip) for the parts of (queries, key tile) that are visible: the whole tile at once where no
-// pair is masked, else column by column of `block` queries, each with no more keys than it sees.
+// Calls body(strip) for the visible parts of (queries, key tile): the complete tile at once if no pair is
+// masked, else one strip per `block` queries, with only the keys that these queries see.
 template <class Body>
 void for_each_strip(const Visibility& visibility, const Queries& queries, std::int64_t key_tile,
                     std::int64_t block, std::int64_t key_block, Body body) {
@@ -143,8 +144,8 @@ void for_each_strip(const Visibility& visibility, const Queries& queries, std::i
   }
 }
 
-// Under a soft cap, turns the products of a strip's pairs into what the cap multiplies; before they are
-// masked. Else the scale multiplies them as they are.
+// With a soft cap, replaces the products of a strip by tanh(scale * product / cap), which score_scale()
+// multiplies; called before masking. Without a cap, does nothing: the scale multiplies the products.
 inline void cap_scores(const AttentionShape& s, const Strip& strip, float* scores) {
   if (s.score_cap == 0) return;
   const float factor = s.scale / s.score_cap;
@@ -155,10 +156,10 @@ inline void cap_scores(const AttentionShape& s, const Strip& strip, float* score
       row[lane] = tanh(row[lane] * factor);
   }
 }
-// Factor of the scores behind cap_scores().
+// Returns the factor of the scores after cap_scores().
 inline float score_scale(const AttentionShape& s) { return s.score_cap > 0 ? s.score_cap : s.scale; }
 
-// Sets the scores of a strip's invisible pairs to -infinity.
+// Sets the scores of a strip's masked pairs to -infinity.
 inline void mask_scores(const Visibility& visibility, const Queries& queries, std::int64_t key_tile,
                         const Strip& strip, float* scores) {
   if (!strip.masked) return;

@@ -13,12 +13,13 @@ namespace primus::turbo::PRIMUS_CPU_ISA {
 
 constexpr float kLog2E = 1.44269504088896341F;
 
-// 2^x within 2 ulp for x <= 127; 0 below -125, NaN for NaN. Softmax wants this rather than exp(): the base
-// costs nothing (it goes into the scale of the scores), and results that would be denormal, which masked and
-// negligible scores are, take CPUs ten times as long as others. Polynomial of Cephes' exp2f.
+// Returns 2^x within 2 ulp for x <= 127; 0 below -125, NaN for NaN. Softmax uses it instead of exp(): the
+// base is free (it is part of the score scale), and it avoids denormal results, which masked and negligible
+// scores would yield and which are ten times slower on CPUs. The polynomial is that of Cephes' exp2f.
 PRIMUS_INLINE float exp2_flushed(float x) {
   const float y = x < -125.0F ? -125.0F : x;
-  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits; 127 more make it a biased exponent.
+  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits; a further 127 makes it a biased
+  // exponent.
   constexpr float kRound = 12582912.0F + 127.0F;
   const float shifted = y + kRound;
   const float r = y - (shifted - kRound);
@@ -33,8 +34,9 @@ PRIMUS_INLINE float exp2_flushed(float x) {
   return x < -125.0F ? 0.0F : p * power;
 }
 
-// log2 of a positive normal number within 1e-7, or relatively that where it is larger: x = m 2^e, m in
-// [1/sqrt(2), sqrt(2)], and the polynomial of Cephes' logf for log(m). NaN for NaN.
+// Returns log2 of a positive normal number with an absolute error of 1e-7, or that relative error if the
+// result is larger than 1: x = m 2^e, m in [1/sqrt(2), sqrt(2)], with the polynomial of Cephes' logf for
+// log(m). NaN for NaN.
 PRIMUS_INLINE float log2_positive(float x) {
   constexpr std::int32_t kSqrtHalf = 0x3f3504f3;
   const std::int32_t offset = std::bit_cast<std::int32_t>(x) - kSqrtHalf;
@@ -54,8 +56,8 @@ PRIMUS_INLINE float log2_positive(float x) {
   return x == x ? result : x;
 }
 
-// log(sum of exponentials) from a maximum of base-2 exponents and the sum of 2^(exponent - maximum);
-// -infinity for a sum of nothing.
+// Returns log(sum of exponentials), given the maximum of base-2 exponents and the sum of 2^(exponent -
+// maximum); -infinity for an empty sum.
 PRIMUS_INLINE float log_sum_exp2(float max, float sum) {
   const auto log = static_cast<float>((static_cast<double>(max) + static_cast<double>(log2_positive(sum))) *
                                       std::numbers::ln2);

@@ -6,16 +6,17 @@
 namespace primus::turbo {
 namespace {
 
-// cuDNN reads and writes rows by 16 bytes.
+// cuDNN reads and writes rows in units of 16 bytes.
 constexpr std::int64_t kElementsAligned = 8;
 constexpr std::int64_t kMostHeadDim = 256;
-// Until then the backward computed keys behind the last whole tile of 128 as if they were there.
+// Older versions compute the backward pass as if keys after the last full tile of 128 existed.
 constexpr std::size_t kTailsMended = 91501;
 
 bool aligned(const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0; }
 
-// The same call in the positions that cuDNN knows: those of queries and keys begin alike, and where every
-// query sees every key there is nothing to mask. First keys of documents are absolute positions.
+// Maps the call to positions that cuDNN supports: queries and keys begin at the same position, and a call in
+// which every query sees every key becomes unmasked. First keys of documents are absolute positions, so such
+// calls are unchanged.
 AttentionShape canonical(AttentionShape s, bool documents) {
   if (documents) return s;
   const std::int64_t last_query = s.q_first + s.seq_q - 1, last_key = s.k_first + s.seq_k - 1;
@@ -30,7 +31,7 @@ AttentionShape canonical(AttentionShape s, bool documents) {
   return s;
 }
 
-// Fills in what both directions share. Returns why cuDNN does not take it, or null.
+// Fills in the members that both directions share. Returns why cuDNN does not support the call, or null.
 const char* describe(const AttentionShape& shape, DType dtype, bool documents, std::int64_t q_row,
                      std::int64_t k_row, std::int64_t v_row, CudnnProblem& p) {
   const AttentionShape s = canonical(shape, documents);
@@ -66,7 +67,7 @@ const char* describe(const AttentionShape& shape, DType dtype, bool documents, s
   p.tokens = s.batch * s.seq_q;
   std::int64_t capacity = s.capacity_k;
   if (documents) {
-    // The device cuts sequences at documents and chunks.
+    // The device divides sequences at documents and chunks.
     p.documents = true;
     const std::int64_t chunks = s.chunk > 0 ? (s.seq_q + s.chunk - 1) / s.chunk : 1;
     p.batch = cudnn_documents(s.batch * chunks, p.tokens);
@@ -74,7 +75,7 @@ const char* describe(const AttentionShape& shape, DType dtype, bool documents, s
     const std::int64_t widest = std::max({q_row, k_row, v_row, p.out_row});
     if (p.tokens * widest > std::numeric_limits<std::int32_t>::max()) return "documents in too many elements";
   } else if (s.chunk > 0 && s.chunk < s.seq_q) {
-    // Every chunk is a sequence of its own.
+    // Every chunk becomes a sequence.
     if (s.seq_q % s.chunk != 0 || s.capacity_k != s.seq_k) return "chunks that do not divide the sequence";
     p.batch = s.batch * (s.seq_q / s.chunk);
     p.seq_q = p.seq_k = capacity = s.chunk;
@@ -87,7 +88,7 @@ const char* describe(const AttentionShape& shape, DType dtype, bool documents, s
   return nullptr;
 }
 
-// Lays out the parts of a workspace one behind the other.
+// Lays out the parts of a workspace consecutively.
 class Layout {
  public:
   std::int64_t take(std::int64_t bytes) {
@@ -121,7 +122,7 @@ CudnnWorkspace lay_out(const CudnnProblem& p, std::int64_t plan_bytes) {
     }
     if (p.documents) {
       if (p.heads != p.kv_heads) {
-        // Twice what bf16 takes: the library may add in fp32.
+        // Twice the size of bf16: the library may add in fp32.
         w.d_k_wide = layout.take(rows * p.heads * p.head_dim * kF32);
         w.d_v_wide = layout.take(rows * p.heads * p.value_dim * kF32);
       }
@@ -132,7 +133,8 @@ CudnnWorkspace lay_out(const CudnnProblem& p, std::int64_t plan_bytes) {
   return w;
 }
 
-// Cuts a deterministic backward into slices whose weights fit. False: not even one group of heads does.
+// Divides a deterministic backward into slices whose weights fit. Returns false if not even one group of
+// heads fits.
 bool cut(CudnnProblem& p, CudnnCall& call, const CudnnAttention::Options& options) {
   constexpr std::int64_t kTile = 128, kBF16 = 2;
   const auto padded = [](std::int64_t n) { return static_cast<double>((n + kTile - 1) / kTile * kTile); };
@@ -159,9 +161,9 @@ bool cut(CudnnProblem& p, CudnnCall& call, const CudnnAttention::Options& option
   return true;
 }
 
-// Whether our own backward by warpgroups takes the call, and its window hides so much that it is faster. On
-// an H200 the library's time is that of the whole triangle at 400 TFLOP/s, ours that of the band at 270 to
-// 350.
+// Returns whether our own warpgroup backward supports the call and its window is narrow enough that it is
+// faster. On an H200 the library needs the time of the full triangle at 400 TFLOP/s, our kernel that of the
+// band at 270 to 350.
 bool narrow_window(const CudnnProblem& p) {
   return p.window > 0 && 2 * p.window <= p.seq_q && p.head_dim == p.value_dim &&
          (p.head_dim == 64 || p.head_dim == 128);
@@ -170,8 +172,7 @@ bool narrow_window(const CudnnProblem& p) {
 }  // namespace
 
 std::int64_t cudnn_documents(std::int64_t sequences, std::int64_t tokens) {
-  // Blocks of documents that are not there cost a little each, so there is room for long documents on
-  // average.
+  // Unused document slots cost a little each, so the number assumes that documents are long on average.
   constexpr std::int64_t kTokensEach = 64, kMost = 64;
   return sequences + std::min(kMost, tokens / kTokensEach);
 }
@@ -183,7 +184,7 @@ std::int64_t cudnn_documents_bytes(std::int64_t documents) {
 
 const CudnnCall& CudnnAttention::find(const AttentionForward& call) {
   CudnnProblem p;
-  p.deterministic = true;  // at no cost
+  p.deterministic = true;  // free of cost
   const char* const reason = describe(call.shape, call.q.dtype, !call.first_key.absent(), call.q_stride,
                                       call.k_stride, call.v_stride, p);
   const std::lock_guard lock(mutex_);
@@ -203,7 +204,7 @@ const CudnnCall& CudnnAttention::find(const AttentionBackward& call, bool own_is
   p.deterministic = options_.deterministic;
   const char* reason = describe(call.shape, call.q.dtype, !call.first_key.absent(), call.q_stride,
                                 call.k_stride, call.v_stride, p);
-  // cuDNN assigns, and in the operands' type.
+  // cuDNN only assigns gradients, in the operands' type.
   p.gradients_apart = call.d_q.dtype != call.q.dtype || call.accumulate_d_q || call.accumulate_d_kv;
   if (!reason && p.documents && p.gradients_apart) reason = "documents whose gradients are added to others";
   if (!reason && (call.d_q_stride % kElementsAligned != 0 || call.d_k_stride % kElementsAligned != 0 ||
@@ -230,7 +231,7 @@ const CudnnCall& CudnnAttention::find(const AttentionBackward& call, bool own_is
     p.d_q_row = call.d_q_stride, p.d_k_row = call.d_k_stride, p.d_v_row = call.d_v_stride;
   }
   if (p.documents) {
-    // Into rows of their own, and from there to where the call wants them: so rows of all heads lie densely.
+    // Gradients are first written to separate rows without gaps, then copied to the call's strided rows.
     p.d_k_row = p.kv_heads * p.head_dim;
     p.d_v_row = p.kv_heads * p.value_dim;
   }

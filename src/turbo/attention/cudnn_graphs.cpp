@@ -1,5 +1,5 @@
-// The two graphs as cuDNN's attention engines expect them: they are recognised by their operations and order,
-// so these follow NVIDIA's own description of them step by step.
+// The two graphs in the form that cuDNN's attention engines expect. The engines recognise them by operations
+// and their order, so these follow NVIDIA's own description step by step.
 #include <limits>
 
 #include "turbo/attention/cudnn_attention.h"
@@ -33,7 +33,7 @@ class Builder {
     s = scaled(s);
     s = band(padded(s));
 
-    // The softmax in steps. A sink takes part in the maximum and in the sum.
+    // The softmax in steps. A sink is part of the maximum and of the sum.
     Node sink;
     if (p_.sinks) {
       sink = graph_.memory(id(CudnnTensor::kSinks), DataType::kF32, {1, p_.heads, 1, 1}, {p_.heads, 1, 1, 1});
@@ -58,7 +58,7 @@ class Builder {
       const Node log_sum = graph_.pointwise(PointwiseMode::kLog, sum, {}, row_values());
       graph_.pointwise(PointwiseMode::kAdd, most, log_sum, statistics());
     }
-    // The second product takes its left operand in the type of the values.
+    // The left operand of the second product has the type of the values.
     const Node p = graph_.pointwise(PointwiseMode::kDivide, weights, sum, scores(type_));
     graph_.matmul(p, v, outputs(CudnnTensor::kOut), {.rows = lengths_, .depth = lengths_});
     return graph_.compile(handle, p_.deterministic);
@@ -138,7 +138,7 @@ class Builder {
     return memory(which, type_, {p_.batch, p_.heads, p_.seq_q, p_.head_dim},
                   {p_.q_batch, p_.head_dim, row, 1}, offsets_of);
   }
-  // Keys, or values: [batch, heads, dim, seq_k].
+  // Keys or values as [batch, heads, dim, seq_k].
   Node transposed(CudnnTensor which, std::int64_t dim, std::int64_t row, std::int64_t batch,
                   CudnnTensor offsets_of) {
     return memory(which, type_, {p_.batch, p_.kv_heads, dim, p_.seq_k}, {batch, dim, 1, row}, offsets_of);
@@ -152,8 +152,8 @@ class Builder {
     return memory(CudnnTensor::kLse, DataType::kF32, rows(), {p_.seq_q, p_.tokens, 1, 1},
                   CudnnTensor::kTokenOffsets);
   }
-  // Documents have rows of their own here, as long as the longest may be: NVIDIA's description knows sums
-  // that are packed like the statistics in the order of tokens only, and ours are in that of heads.
+  // Padded per document, to the longest possible length: NVIDIA's graph supports packed statistics only in
+  // token order, and ours are in head order.
   Node workspace_delta() {
     return graph_.memory(id(CudnnTensor::kDelta), DataType::kF32, rows(),
                          {p_.heads * p_.seq_q, p_.seq_q, 1, 1});
@@ -178,7 +178,7 @@ class Builder {
                             scores(), DataType::kF32, where);
   }
 
-  // Only queries and keys of the document.
+  // Keeps only queries and keys of the document.
   Node padded(const Node& s) {
     if (!p_.documents) return s;
     const Node row = graph_.index(s, 2, DataType::kI32), col = graph_.index(s, 3, DataType::kI32);
@@ -186,7 +186,7 @@ class Builder {
     const Node col_there = compare(PointwiseMode::kLess, col, lengths_);
     return select(s, compare(PointwiseMode::kAnd, row_there, col_there));
   }
-  // Only keys up to the query's own position, and within its window.
+  // Keeps only keys up to the query's own position, and within its window.
   Node band(Node s) {
     if (p_.causal) {
       const Node row = graph_.index(s, 2, DataType::kF32), col = graph_.index(s, 3, DataType::kF32);
@@ -201,7 +201,7 @@ class Builder {
     return s;
   }
 
-  // The gradient of keys or values: transposed weights times rows of queries, added over a group's heads.
+  // The gradient of keys or values: transposed weights times rows of queries, summed over a group's heads.
   void keys_gradient(const Node& weights, const Node& right, std::int64_t dim, std::int64_t row,
                      CudnnTensor which, CudnnTensor offsets_of, CudnnTensor wide) {
     const Node turned = graph_.temporary(type_, {p_.batch, p_.heads, p_.seq_k, p_.seq_q},
@@ -216,7 +216,7 @@ class Builder {
     }
     const Dims dims{p_.batch, p_.heads, p_.seq_k, dim};
     const std::int64_t group = p_.heads / p_.kv_heads;
-    // cuDNN takes the result's offsets for this one, too, times the heads of a group.
+    // cuDNN also uses the result's offsets for this tensor, multiplied by the heads of a group.
     const Node all_heads =
         p_.documents ? memory(wide, type_, dims,
                               {result.strides[0] * group, dim, result.strides[2] * group, 1}, offsets_of)
@@ -226,7 +226,7 @@ class Builder {
   }
 
   const CudnnProblem& p_;
-  const DataType type_;  // of the operands
+  const DataType type_;  // type of the operands
   Graph graph_;
   Node lengths_;
   std::map<CudnnTensor, Node> offsets_;

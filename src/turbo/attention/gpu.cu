@@ -1,5 +1,6 @@
-// Flash attention for every case of the contract, on any GPU: the forward pass, and attention over parts of
-// the keys. Where a library is there (gpu_cudnn.h), it does the calls that it covers; the rest is ours.
+// Flash attention for all supported shapes, on any GPU: the forward pass, and attention over parts of the
+// keys. If a vendor library is available (gpu_cudnn.h), it computes the calls that it supports, and our own
+// kernels the rest.
 #include "turbo/attention/attention.h"
 #include "turbo/attention/gpu_attention.h"
 #include "turbo/attention/gpu_cudnn.h"
@@ -44,7 +45,7 @@ void attend_by_warpgroups(Context& context, const AttentionForward& a, const std
 
 bool forward_by_warpgroups(Context& context, const AttentionForward& a, const std::int32_t* unless_zero) {
   const AttentionShape& s = a.shape;
-  // The copy engine knows no empty tensors.
+  // The copy engine does not support empty tensors.
   if (a.q.dtype != DType::kBF16 || s.score_cap > 0 || s.batch == 0 || s.seq_q == 0 || s.seq_k == 0 ||
       !whole_lines(context, {&a.q, &a.k, &a.v, &a.out}, {a.q_stride, a.k_stride, a.v_stride})) {
     return false;
@@ -82,7 +83,7 @@ void forward(Context& context, const AttentionForward& a) {
 
 // ---- Parts of the keys --------------------------------------------------------------------------
 
-// A group of kLanes lanes for every token's head, kCount neighbouring values a lane.
+// One group of kLanes lanes per token and head, kCount consecutive values per lane.
 template <class T, class Part, int kCount>
 struct Merge {
   static constexpr int kThreads = 256, kLanes = 16;
@@ -108,7 +109,7 @@ struct Merge {
       b = weight_b / (weight_a + weight_b);
       merged = most + ::logf(weight_a + weight_b);
     }
-    warp_barrier();  // everybody has read the sum
+    warp_barrier();  // all lanes have read the sum
     if (!there) return;
     if (lane_of_group == 0) lse[statistic] = merged;
     for (std::int64_t i = lane_of_group * kCount; i < value_dim; i += kLanes * kCount) {

@@ -1,16 +1,16 @@
-// New keys and values go to their places in the pages of a cache, both in one launch.
+// Appends new keys and values to the pages of a cache, both in one launch.
 #include "turbo/attention/gpu_paged.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Columns of the new rows, and where they go; in units of bytes.
+// Columns of the new rows, and their destination; in bytes.
 struct AppendedColumns {
   const std::byte* rows;
   std::byte* to;
   std::int64_t bytes, stride, to_stride;
 
-  // Unit: what a thread copies at a time.
+  // Unit: the type that a thread copies at a time.
   template <class Unit>
   bool of_units() const {
     const auto address = reinterpret_cast<std::uintptr_t>(rows) | reinterpret_cast<std::uintptr_t>(to);
@@ -34,7 +34,8 @@ struct AppendRows {
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();
-    // The tables are there (Pages): places are looked up while the kernel in front still makes the rows.
+    // The tables are already valid (see Pages): looks up destinations while the previous kernel still
+    // computes the rows.
     const std::int64_t row = block();
     if (row >= pages.starts[pages.batch]) return wait_for_previous();
     const std::int64_t b = pages.sequence_of(row);

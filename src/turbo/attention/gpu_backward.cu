@@ -1,4 +1,4 @@
-// The backward pass of attention: by a library where there is one that covers the call (gpu_cudnn.h), else by
+// The backward pass of attention: by a vendor library if it supports the call (gpu_cudnn.h), else by
 // warpgroups, else on tiles.
 #include "turbo/attention/gpu_attention.h"
 #include "turbo/attention/gpu_cudnn.h"
@@ -8,7 +8,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Of our own kernels: delta.
+// Returns the workspace of our own kernels: delta.
 std::int64_t own_workspace(const AttentionBackward& a) {
   return a.shape.heads * a.shape.batch * a.shape.seq_q * static_cast<std::int64_t>(sizeof(float));
 }
@@ -53,8 +53,8 @@ void gradients_by_warpgroups(Context& context, const AttentionBackward& a, const
   run.template operator()<false>();
 }
 
-// Where the GPU has warpgroups, heads are of 64 or 128, rows begin at multiples of 16 bytes, and scores have
-// no soft cap.
+// Returns false if the kernel does not support the call. It needs a GPU with warpgroups, heads of 64 or 128,
+// rows that begin at multiples of 16 bytes, and scores without a soft cap.
 template <class Gradient>
 bool backward_by_warpgroups(Context& context, const AttentionBackward& a, const float* delta,
                             const std::int32_t* unless_zero) {
@@ -95,7 +95,7 @@ void gradients(Context& context, const AttentionBackward& a, const BackwardTiles
          sizeof(typename Tiles::Memory));
 }
 
-// A block for every head; its warps share the tokens.
+// One block per head; its warps share the tokens.
 template <class T>
 struct BackwardSinks {
   static constexpr int kThreads = 256;

@@ -17,7 +17,7 @@ namespace {
 
 using gpu::cuda::GpuShared;
 
-// Of one device.
+// cuDNN on one device.
 class Provider {
  public:
   explicit Provider(GpuShared& shared) {
@@ -58,7 +58,7 @@ class Provider {
   std::string why_;
 };
 
-// Of one stream.
+// A cuDNN handle for one stream.
 class CudnnStream {
  public:
   explicit CudnnStream(Context& context) : library_(context.shared().library<Provider>().library()) {
@@ -132,7 +132,7 @@ class Memory {
   std::vector<std::pair<std::int64_t, void*>> all_;
 };
 
-// A call's name in the log, and who did it.
+// Counts, for the log, which implementation computes a call.
 void count(Context& context, const char* direction, const std::string& who) {
   context.shared().count(std::string("attention ") + direction + ": " + who);
 }
@@ -144,7 +144,7 @@ const CudnnCall& found(CudnnAttention& plans, Context& context, const AttentionB
   return plans.find(call, has_warpgroups(context));
 }
 
-// The plan of a call, or null: our own kernel does it.
+// Returns how cuDNN executes a call, or null if our own kernel does.
 template <class Call>
 const CudnnCall* plan_of(Context& context, const Call& call, const char* direction) {
   auto& provider = context.shared().library<Provider>();
@@ -168,7 +168,7 @@ std::int64_t workspace_for(Context& context, const Call& call, std::int64_t own)
   return planned ? Memory::aligned(own) + planned->workspace.total : own;
 }
 
-// Of a packed call: finds the documents. What is left to do depends on them.
+// Finds the documents of a packed call. The result depends on them.
 LeftToDo cut_documents(Context& context, const CudnnProblem& p, const Memory& memory,
                        const AttentionShape& shape, const Tensor& first_key) {
   if (!p.documents) return {.all = false};
@@ -238,7 +238,7 @@ LeftToDo attention_by_library(Context& context, const AttentionBackward& call, s
       Memory memory(context, *planned, call.workspace, own);
       if (b == 0 && h == 0) left = cut_documents(context, p, memory, call.shape, call.first_key);
       const std::int64_t sequence = b * p.batch;
-      // The slice's part of a tensor of rows, of bf16 or fp16: only the size of an element matters.
+      // Returns the slice's part of a row tensor of bf16 or fp16: only the element size matters.
       const auto part = [&](const Tensor& tensor, std::int64_t batch_stride, std::int64_t width) {
         return context.data<BFloat16>(tensor) + sequence * batch_stride + h * width;
       };
@@ -269,7 +269,7 @@ LeftToDo attention_by_library(Context& context, const AttentionBackward& call, s
       memory.add_documents();
       planned->plan->execute(handle, memory.all(), memory.workspace<void>(w.plan));
       if (!p.documents && !p.gradients_apart) continue;
-      // `seq`: rows of a sequence; `cols`: of the slice's heads.
+      // `seq`: rows per sequence; `cols`: columns of the slice's heads.
       const auto spread = [&](std::int64_t from, const Tensor& to, std::int64_t seq, std::int64_t cols,
                               std::int64_t to_stride, bool add) {
         const std::int64_t rows = p.documents ? p.tokens : p.batch * seq;

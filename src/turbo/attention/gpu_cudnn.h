@@ -1,5 +1,5 @@
-// Attention by the vendor's library: cuDNN on NVIDIA (cudnn_attention.h says for which calls), loaded when
-// the first call wants it.
+// Attention by the vendor's library: cuDNN on NVIDIA (cudnn_attention.h lists the supported calls), loaded on
+// the first call that needs it.
 #pragma once
 
 #include "device/gpu/launch.h"
@@ -9,19 +9,22 @@ namespace primus::turbo::PRIMUS_GPU {
 
 using gpu::PRIMUS_GPU::Context;
 
-// What the library left to our own kernels.
+// The part of a call that is left to our own kernels.
 struct LeftToDo {
-  bool all = true;  // the whole call
-  // Else: nothing, or the whole call if what lies there on the device is not 0; null: nothing.
+  bool all = true;  // the complete call
+  // If not `all`: null means nothing is left; otherwise the complete call is left if the value at this device
+  // address is not 0.
   const std::int32_t* unless_zero = nullptr;
 };
 
-// Bytes of workspace for the two functions below, behind `own` bytes of our own kernels; `own` where there is
-// no library. Builds what the call needs, which takes a second or two the first time.
+// Returns the bytes of workspace for attention_by_library(), which follow the `own` bytes of our own kernels;
+// returns `own` if no library is used. Builds the plan of the call, which takes a second or two the first
+// time.
 std::int64_t attention_library_workspace(Context& context, const AttentionForward& call, std::int64_t own);
 std::int64_t attention_library_workspace(Context& context, const AttentionBackward& call, std::int64_t own);
 
-// Enqueue what the library takes of the call, and count who did it. `own`: as above.
+// Enqueues the part of the call that the library supports, and counts for the log which implementation
+// computes it. `own`: as above.
 LeftToDo attention_by_library(Context& context, const AttentionForward& call, std::int64_t own);
 LeftToDo attention_by_library(Context& context, const AttentionBackward& call, std::int64_t own);
 

@@ -7,10 +7,10 @@ namespace {
 
 constexpr int kThreadsOfRun = 128;
 constexpr int kWarpsOfRun = kThreadsOfRun / kWarp;
-constexpr int kLoads = 4;  // rows of keys, and as many of values, that a lane has under way together
-constexpr int kSteps = 2;  // times that
+constexpr int kLoads = 4;  // rows of keys, and rows of values, that a lane has in flight at once
+constexpr int kSteps = 2;  // number of such batches per run
 
-// Whether heads share cached latents, whose first columns are the values.
+// Returns whether heads share cached latents, whose first columns are the values.
 bool over_latents(const PagedAttention& a) {
   constexpr std::int64_t kFewHeads = 4;
   using Run = DecodeLatents;
@@ -18,13 +18,14 @@ bool over_latents(const PagedAttention& a) {
          a.heads >= kFewHeads && a.value_dim < a.head_dim && a.head_dim <= Run::kWidest &&
          a.value_dim <= Run::kWidestValue && a.head_dim % kTile == 0 && a.value_dim % kTile == 0;
 }
-// Keys of a run. It depends on the shape of heads alone.
+// Returns the keys per run. It depends only on the shape of heads.
 std::int64_t run_length(const PagedAttention& a) {
   if (over_latents(a)) return DecodeLatents::kLength;
   const std::int64_t vector = 16 / size_of(a.q.dtype);
   return kWarpsOfRun * kLoads * kSteps * kWarp * vector / a.head_dim;
 }
-// Runs that a query's keys may be in: those of its window, which begins anywhere in one, or all.
+// Returns the max. number of runs that a query's keys may be in: the runs of its window, which may begin
+// anywhere in a run, or all runs.
 std::int64_t most_runs(const PagedAttention& a) {
   const std::int64_t length = run_length(a), all = blocks_for(a.sequences.capacity(), length);
   std::int64_t seen = a.sequences.capacity();
@@ -33,10 +34,9 @@ std::int64_t most_runs(const PagedAttention& a) {
   return std::min(all, blocks_for(seen, length) + 1);
 }
 
-// What a run leaves of one query and head: the largest score (in base 2), the sum of the exponentials
-// relative to it, and as many values, weighted by them, as a head is wide.
-// A block for a row, up to kHeads of the heads that share keys, and a run of those.
-// kLanes share a row of keys, with 16 bytes each.
+// The result of a run for one query and head: the largest score (in base 2), the sum of exponentials relative
+// to it, and the values weighted by them, as many as a head is wide. A block handles a row, up to kHeads of
+// the heads that share keys, and a run of keys. kLanes lanes share a row of keys, with 16 bytes each.
 template <class T, int kHeads, int kLanes>
 struct DecodeRun {
   static constexpr int kThreads = kThreadsOfRun;
@@ -48,8 +48,8 @@ struct DecodeRun {
   float* parts;  // [rows, heads, runs, floats_of_part]
   std::int64_t q_stride, k_stride, v_stride;
   int heads, kv_heads, group, head_tiles, runs;
-  float scale;     // in base 2: of the scores, or of what a soft cap makes of them, the cap
-  float into_cap;  // scores times this go through a tanh first; 0: there is no cap
+  float scale;     // in base 2: the factor of scores or, with a soft cap, the cap
+  float into_cap;  // scores are multiplied by this before the tanh of the soft cap; 0: no cap
 
   static constexpr int kDim = kLanes * kVec, kPart = kDim + 2;
   static constexpr int kKeysAtOnce = kWarp / kLanes;
@@ -71,8 +71,8 @@ struct DecodeRun {
     const int bits = queries.pages.page_bits;
     const T* of_keys = k + kv_head * kDim + column;
     const T* of_values = v + kv_head * kDim + column;
-    // Of a step: whether this lane's keys are there, and where they lie. Without a branch, so that the
-    // lookups are under way together.
+    // For one step: whether this lane's keys exist, and their rows. Branch-free, so that the lookups are in
+    // flight together.
     bool seen[kLoads];
     std::int64_t at[kLoads];
     const auto look_up = [&](int step) {
@@ -84,7 +84,7 @@ struct DecodeRun {
         at[j] = (static_cast<std::int64_t>(table[safe >> bits]) << bits) + (safe & ((1 << bits) - 1));
       }
     };
-    // Keys and values come into the cache while the kernel in front still makes the queries and the last row.
+    // Prefetches keys and values while the previous kernel still computes the queries and the last row.
     for (int step = kSteps - 1; step >= 0; --step) {
       look_up(step);
       PRIMUS_UNROLL
@@ -98,7 +98,7 @@ struct DecodeRun {
     float asked[kHeads][kVec];
     PRIMUS_UNROLL
     for (int h = 0; h < kHeads; ++h) {
-      const int head = h < there ? h : 0;  // another one's in place of none
+      const int head = h < there ? h : 0;  // a valid head instead of a missing one
       load<kVec>(q + row * q_stride + (first_head + head) * kDim + column, asked[h]);
     }
     float most[kHeads], total[kHeads], sums[kHeads][kVec];
@@ -128,7 +128,7 @@ struct DecodeRun {
     finish(row, run, first_head, there, most, total, sums);
   }
 
-  // Takes the keys and values of a step into what one head has so far.
+  // Adds the keys and values of a step to the running result of one head.
   PRIMUS_DEVICE void add_keys(const float (&asked)[kVec], const Row (&keys)[kLoads],
                               const Row (&values)[kLoads], const bool (&here)[kLoads], float& most,
                               float& total, float (&sums)[kVec]) const {
@@ -161,7 +161,7 @@ struct DecodeRun {
 
   PRIMUS_DEVICE static Row row_of(const T* from) { return std::bit_cast<Row>(load_line_once(from)); }
 
-  // Joins what the lanes of a warp found, then what the warps did, in their order.
+  // Joins the results of a warp's lanes, then those of the warps, in order.
   PRIMUS_DEVICE void finish(int row, int run, int first_head, int there, float (&most)[kHeads],
                             float (&total)[kHeads], float (&sums)[kHeads][kVec]) const {
     auto* of_warps = reinterpret_cast<float*>(dynamic_shared());  // [warps, kHeads, part]
@@ -205,7 +205,7 @@ struct DecodeRun {
   }
 };
 
-// A block for a row's head, a thread for a column: joins the runs in their order.
+// One block per row and head, one thread per column: joins the runs in order.
 template <class T>
 struct DecodeMerge {
   static constexpr int kThreads = 128;

@@ -1,6 +1,6 @@
-// Decoding over cached latents: heads share a row of keys whose first columns are the values, too. A block
-// has a row of queries, up to 16 of the heads that share keys, and a run of those: a tile of the matrix units
-// has a row for each head, so that keys are read once for all of them.
+// Decoding over cached latents (multi-head latent attention): heads share a row of keys whose first columns
+// are also the values. A block handles a row of queries, up to 16 of the heads that share keys, and a run of
+// keys: a tile of the matrix units has one row per head, so keys are read once for all of these heads.
 #pragma once
 
 #include "turbo/attention/gpu_paged.h"
@@ -13,17 +13,17 @@ namespace primus::turbo::PRIMUS_GPU {
 struct DecodeLatents {
   using T = BFloat16;
   static constexpr int kThreads = 128, kWarps = kThreads / kWarp;
-  static constexpr int kWidest = 576, kWidestValue = 512;  // columns of keys, and of values
-  static constexpr int kKeys = 64, kLength = 2 * kKeys;    // of a step, and of a run
-  static constexpr int kPad = 8, kLine = 8;                // so that rows begin in other banks; 16 bytes
-  static constexpr int kColumns = kWidestValue / kTile / kWarps;  // tiles of values of a warp
+  static constexpr int kWidest = 576, kWidestValue = 512;  // max. columns of keys, and of values
+  static constexpr int kKeys = 64, kLength = 2 * kKeys;    // keys per step, and per run
+  static constexpr int kPad = 8, kLine = 8;  // padding against bank conflicts; elements in 16 bytes
+  static constexpr int kColumns = kWidestValue / kTile / kWarps;  // tiles of values per warp
   using StartsEarly = void;
   Queries queries;
   const T *q, *k;
-  float* parts;  // [rows, heads, runs, value_dim + 2], as DecodeRun leaves them
+  float* parts;  // [rows, heads, runs, value_dim + 2], in the layout of DecodeRun
   std::int64_t q_stride, k_stride;
   int heads, kv_heads, group, head_tiles, runs, head_dim, value_dim;
-  float scale;  // in base 2
+  float scale;  // includes the conversion to base 2
 
   struct Memory {
     T q[kTile][kWidest + kPad];
@@ -110,7 +110,7 @@ struct DecodeLatents {
   }
 
  private:
-  // Scores of all heads with the step's keys: a warp has 16 of those at a time.
+  // Computes the scores of all heads for the keys of a step; a warp handles 16 keys at a time.
   PRIMUS_DEVICE void score(Memory& m, const Query& query, int begin) const {
     for (int t = warp() * kTile; t < kKeys; t += kWarps * kTile) {
       Accumulator sum;
@@ -127,7 +127,7 @@ struct DecodeLatents {
       }
     }
   }
-  // Exponentials relative to the largest score so far: a warp has a head at a time.
+  // Computes exponentials relative to the largest score so far; a warp handles one head at a time.
   PRIMUS_DEVICE void weigh(Memory& m) const {
     for (int h = warp(); h < kTile; h += kWarps) {
       const float before = m.most[h];

@@ -1,5 +1,4 @@
-// Packed sequences as cuDNN wants to know them: the documents' lengths, and where each begins in every
-// operand.
+// Describes packed sequences for cuDNN: the documents' lengths, and the offset of each in every operand.
 #pragma once
 
 #include "turbo/attention/cudnn_attention.h"
@@ -7,22 +6,22 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Finds the documents that first_key tells of, cut once more at the ends of chunks, and writes what
-// cudnn_documents_bytes() describes. Where there are more of them than `documents`, or first_key moves in
-// other steps than from document to document, all lengths are 0 and the first number is 1. One block.
+// Finds the documents encoded in first_key, divides them at chunk boundaries, and writes the contents
+// described at cudnn_documents_bytes(). If there are more than `documents` of them, or if first_key changes
+// within a document, all lengths are 0 and the flag is 1. Runs in one block.
 struct CutDocuments {
   static constexpr int kThreads = 512;
   const std::int32_t* first_key;  // [tokens]
   std::int32_t* result;
   std::int64_t tokens, seq, chunk, documents;
-  std::int64_t rows[kCudnnOffsetArrays];  // elements from one token to the next, of every array of offsets
+  std::int64_t rows[kCudnnOffsetArrays];  // stride between tokens in elements, for every array of offsets
 
   struct Shared {
     std::int32_t sums[2][kThreads];
     std::int32_t irregular;
   };
 
-  // The first key that the token's query sees, in its sequence.
+  // Returns the first key that the token's query sees, relative to its sequence.
   PRIMUS_DEVICE std::int64_t first(std::int64_t token) const {
     const std::int64_t i = token % seq;
     const std::int64_t first = smaller(first_key[token], i);
@@ -41,7 +40,7 @@ struct CutDocuments {
       if (starts(token)) {
         ++count;
       } else if (first(token) != first(token - 1)) {
-        own.irregular = 1;  // whoever writes, it is the same
+        own.irregular = 1;  // all writers store the same value
       }
     }
     own.sums[0][thread()] = count;
@@ -58,7 +57,7 @@ struct CutDocuments {
     std::int32_t* const lengths = result + 1;
     std::int32_t* const offsets = lengths + documents;
     if (thread() == 0) result[0] = none ? 1 : 0;
-    // Those that are not there begin at the end.
+    // The unused documents begin at the end.
     for (std::int64_t d = (none ? 0 : found) + thread(); d <= documents; d += kThreads) {
       if (d < documents) lengths[d] = 0;
       put(offsets, d, none ? 0 : tokens);

@@ -1,12 +1,11 @@
-// Attention over pages with any number of queries for each sequence. What decoding asks goes to
-// gpu_decode.cu.
+// Attention over pages with any number of queries per sequence. Decoding is in gpu_decode.cu.
 #include "turbo/attention/gpu_paged.h"
 #include "turbo/attention/gpu_tiles_forward.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Blocks for the most tiles of queries there can be; those that a step does not have return at once.
+// Launches blocks for the max. number of query tiles; blocks that a step does not need return at once.
 template <class T>
 struct PagedForward {
   using Tiles = AttentionTiles<T>;
@@ -38,7 +37,7 @@ struct PagedForward {
           sequence, head, row, panel, f.out + first * f.heads * f.value_dim, nullptr);
   }
 
-  // Rows that belong to no sequence.
+  // Clears rows that belong to no sequence.
   PRIMUS_DEVICE void clear(std::int64_t first, std::int64_t head, std::int64_t panel) const {
     const std::int64_t begin = panel * Tiles::kWide, width = smaller(forward.value_dim - begin, Tiles::kWide);
     for (std::int64_t i = thread(); i < Tiles::kRows * width; i += kThreads) {
@@ -61,7 +60,7 @@ void paged_attention(Context& context, const PagedAttention& a) {
     using T = decltype(tag);
     using Tiles = AttentionTiles<T>;
     const AttentionShape s{.batch = a.sequences.batch(),
-                           .seq_q = 0,  // per sequence, from the tables
+                           .seq_q = 0,  // set per sequence, from the tables
                            .seq_k = 0,
                            .capacity_k = 0,
                            .heads = a.heads,

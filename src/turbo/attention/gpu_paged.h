@@ -1,4 +1,4 @@
-// What kernels over a paged cache share, how rows are appended to it, and attention over it.
+// Helpers shared by kernels over a paged cache, appending rows to it, and attention over it.
 #pragma once
 
 #include <bit>
@@ -8,8 +8,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The tables of PagedSequences. Copies write them, no kernels, and no kernel begins before a copy in front of
-// it is over: they may be read before wait_for_previous().
+// The tables of PagedSequences. They are written only by copies, and no kernel starts before a preceding copy
+// has completed: they may be read before wait_for_previous().
 struct Pages {
   const std::int32_t *starts, *lengths, *table;
   std::int64_t batch, blocks;
@@ -23,7 +23,7 @@ struct Pages {
         blocks(s.blocks()),
         page_bits(std::countr_zero(static_cast<std::uint64_t>(s.page_size))) {}
 
-  // The sequence of a row before starts[batch].
+  // Returns the sequence of a row; the row must be less than starts[batch].
   PRIMUS_DEVICE std::int64_t sequence_of(std::int64_t row) const {
     std::int64_t low = 0, high = batch;  // starts[low] <= row < starts[high]
     while (high - low > 1) {
@@ -34,7 +34,7 @@ struct Pages {
   }
 };
 
-// A row's sequence, and the keys it sees.
+// A row's sequence, and the range of keys that it sees.
 struct Query {
   int sequence, begin, end;
 };
@@ -58,14 +58,14 @@ void paged_append(Context& context, const PagedAppend& call);
 void paged_attention(Context& context, const PagedAttention& call);
 std::int64_t paged_workspace(Context& context, const PagedAttention& call);
 
-// Decoding: few queries over many keys, where reading keys and values once is all that matters. Keys are cut
-// into runs of fixed length with a block each, so that one sequence keeps a whole GPU busy, and the runs'
-// results are merged in their order. Neither the other sequences of the pass nor the GPU change a bit.
+// Decoding: few queries over many keys, bound by reading keys and values once. Keys are divided into runs of
+// fixed length with one block each, so that one sequence can keep a GPU busy, and the results of the runs are
+// merged in order. The result depends neither on the other sequences of the pass nor on the GPU.
 //
-// Enqueues it where rows are about as many as sequences and heads have a width that it can read in vectors,
-// or share latents, and says whether it did.
+// Enqueues the kernel and returns true if there are about as many rows as sequences, and heads have a width
+// that can be read in vectors or share latents; otherwise returns false.
 bool paged_decode(Context& context, const PagedAttention& call);
-// 0: it does not take the call.
+// Returns 0 if paged_decode() does not support the call.
 std::int64_t paged_decode_workspace(const Context& context, const PagedAttention& call);
 
 }  // namespace primus::turbo::PRIMUS_GPU

@@ -1,12 +1,12 @@
-// Rows that a library wrote densely, to where a call wants them.
+// Copies rows that a library wrote without gaps to the strided rows of a call.
 #pragma once
 
 #include "turbo/gpu/values.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Copies rows of bf16 into longer ones, or adds them to what is there. `cols` and `to_stride` are multiples
-// of four, and the addresses of as many elements. A thread for every four elements.
+// Copies bf16 rows into longer rows, or adds them to what is there. `cols` and `to_stride` are multiples of
+// four, and addresses are aligned to four elements. One thread per four elements.
 template <class T>
 struct Spread {
   static constexpr int kThreads = 256, kElements = 4;

@@ -1,10 +1,10 @@
-// What the attention kernels share: which keys a query sees, tiles in shared memory, and the two kinds of
-// products on them.
+// Shared code of the attention kernels: which keys a query sees, tiles in shared memory, and the two kinds of
+// tile products.
 //
-// A block works on kRows rows (queries, or keys in one backward kernel); each of its warps has 16 of them. It
-// walks over the other side in steps of kCols. Scores are products over the head's dimension, which passes
-// through shared memory in slices of kDepth, so that heads of any width fit; results are sums over the other
-// side, of at most kWide columns: wider heads are cut into column panels, one block each.
+// A block handles kRows rows (queries, or keys in one backward kernel); each of its warps has 16 of them. It
+// iterates over the other side in steps of kCols. Scores are products over the head dimension, which passes
+// through shared memory in slices of kDepth, so that heads of any width fit. Results are sums over the other
+// side, of at most kWide columns: wider heads are divided into column panels, one block each.
 #pragma once
 
 #include "turbo/attention/attention.h"
@@ -18,7 +18,8 @@ struct KeyRange {
   std::int64_t begin, end;
 };
 
-// Which keys the queries of one sequence see. Both ends never move back from one query to the next.
+// Which keys the queries of one sequence see. Both ends of the range are non-decreasing from one query to the
+// next.
 struct Visibility {
   std::int64_t seq_q, seq_k, q_first, k_first, window, chunk;
   bool causal;
@@ -34,7 +35,7 @@ struct Visibility {
         causal(s.causal),
         first_key(documents) {}
 
-  // Of the query with index i < seq_q of the sequence: indices of the call's keys.
+  // Returns the keys that query i < seq_q of the sequence sees, as indices of the call's keys.
   PRIMUS_DEVICE KeyRange keys(std::int64_t sequence, std::int64_t i) const {
     const std::int64_t position = q_first + i;
     KeyRange seen{0, causal ? position + 1 : k_first + seq_k};
@@ -47,7 +48,8 @@ struct Visibility {
     return {inside(seen.begin - k_first), inside(seen.end - k_first)};
   }
 
-  // The first query from `from` on whose range ends behind `key`, and the first whose range begins behind it.
+  // Returns the first query from `from` on whose range ends after `key`; the next function, the first one
+  // whose range begins after it.
   PRIMUS_DEVICE std::int64_t first_to_end_behind(std::int64_t sequence, std::int64_t key) const {
     std::int64_t low = 0, high = seq_q;
     while (low < high) {
@@ -75,7 +77,7 @@ struct Visibility {
   PRIMUS_DEVICE std::int64_t inside(std::int64_t key) const { return larger(smaller(key, seq_k), 0); }
 };
 
-// Rows of one head: row r begins at data + r * stride; there are `rows` of them with `cols` elements.
+// Rows of one head: row r begins at data + r * stride; there are `rows` rows with `cols` elements.
 template <class T>
 struct HeadRows {
   using Element = T;
@@ -84,14 +86,14 @@ struct HeadRows {
   PRIMUS_DEVICE const T* at(std::int64_t row) const { return data + row * stride; }
 };
 
-// The same in pages of a cache, which `table` names one after the other.
+// Rows in pages of a cache; `table` lists the pages in order.
 template <class T>
 struct PagedRows {
   using Element = T;
   const T* data;
   std::int64_t stride, rows, cols;
   const std::int32_t* table;
-  int page_bits;  // log2 of a page's rows
+  int page_bits;  // log2 of the rows per page
   PRIMUS_DEVICE const T* at(std::int64_t row) const {
     const std::int64_t page = table[row >> page_bits];
     return data + ((page << page_bits) + (row & ((std::int64_t{1} << page_bits) - 1))) * stride;
@@ -106,11 +108,12 @@ struct AttentionTiles {
   static constexpr int kCols = kHalf ? 64 : 32;
   static constexpr int kDepth = kHalf ? 128 : 64;
   static constexpr int kWide = kHalf ? 128 : 64;
-  static constexpr int kPad = kVector<T>;  // rows stay aligned to 16 bytes, and start in different banks
+  static constexpr int kPad = kVector<T>;  // keeps rows aligned to 16 bytes, and avoids bank conflicts
 
-  // Sums become operands of the next product without a way through memory.
+  // Sums become operands of the next product in registers, without a detour through memory.
   static constexpr bool kDirect = kHalf && kWarp == 32;
-  // Left operands that stay in memory while a block walks over the other side. AMD's 64 KiB hold one.
+  // Left operands that stay in memory while a block iterates over the other side. The 64 KiB of AMD GPUs hold
+  // one.
   static constexpr int kLefts = kDirect ? 2 : 1;
 
   struct Memory {
@@ -118,7 +121,7 @@ struct AttentionTiles {
     T right[kCols][kDepth + kPad];
     T wide[kCols][kWide + kPad];
     T weights[kDirect ? 1 : kRows]
-             [kCols + kPad];  // what the second product takes; a warp has its own 16 rows
+             [kCols + kPad];  // left operand of the second product; a warp has its own 16 rows
   };
 
   using Scores = Accumulator[kCols / kTile];
@@ -130,7 +133,7 @@ struct AttentionTiles {
     for (int j = 0; j < kN; ++j) tiles[j].clear();
   }
 
-  // 16 bytes from global to shared memory, on NVIDIA without waiting for them.
+  // Copies 16 bytes from global to shared memory, on NVIDIA asynchronously.
   PRIMUS_DEVICE static void copy_line(T* to, const T* from) {
 #if PRIMUS_CUDA_ARCH >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
@@ -147,14 +150,14 @@ struct AttentionTiles {
 #endif
   }
 
-  // Whether a row is there: some sources have empty places.
+  // Returns whether a row exists: some sources have gaps.
   template <class Rows>
   PRIMUS_DEVICE static bool holds(const Rows& from, std::int64_t row) {
     if constexpr (requires { from.holds(row); }) return row < from.rows && from.holds(row);
     return row < from.rows;
   }
 
-  // to[r][c] = from(row + r, col + c), zero outside; there after wait_for_fetches() and a barrier.
+  // to[r][c] = from(row + r, col + c), zero outside; complete after wait_for_fetches() and a barrier.
   template <int kTileRows, int kTileCols, class Rows>
   PRIMUS_DEVICE static void fetch(T (&to)[kTileRows][kTileCols], const Rows& from, std::int64_t row,
                                   std::int64_t col) {
@@ -162,7 +165,7 @@ struct AttentionTiles {
     constexpr int kPacks = (kTileCols - kPad) / kCount;
     const bool whole = reinterpret_cast<std::uintptr_t>(from.data) % 16 == 0 && from.stride % kCount == 0 &&
                        from.cols % kCount == 0;
-    // Products stop at whole tiles: what lies behind is never read.
+    // Products stop at tile boundaries: columns after the last tile are never read.
     const std::int64_t needed = (from.cols - col + kTile - 1) / kTile * kTile;
     using Line = Pack<T, kCount>;
     for (int i = thread(); i < kTileRows * kPacks; i += kThreads) {
@@ -187,9 +190,9 @@ struct AttentionTiles {
     }
   }
 
-  // scores = left rows · right rowsᵀ over all columns of both. Left rows number `left_index` stay in shared
-  // memory if they have no more than kDepth columns and there is a place for each of them; `loaded`
-  // remembers. also() fetches what the caller needs next. On return, all of that is there.
+  // scores = left rows · right rowsᵀ over all columns of both. The left rows stay in shared memory, in slot
+  // `left_index`, if they have at most kDepth columns and enough slots exist; `loaded` records this. also()
+  // fetches what the caller needs next. On return, those fetches are complete.
   template <class Left, class Rows, class Also>
   PRIMUS_DEVICE static void multiply_rows(Memory& m, Scores& scores, int left_index, const Left& left,
                                           std::int64_t row, const Rows& right, std::int64_t col, bool& loaded,
@@ -216,7 +219,8 @@ struct AttentionTiles {
     loaded = left.cols <= kDepth && left_index < kLefts;
   }
 
-  // sums += weights · wide, of which columns [col, col + kWide) are in shared memory; `cols` there are.
+  // sums += weights · wide; columns [col, col + kWide) of `wide` are in shared memory, of which `cols` are
+  // valid.
   PRIMUS_DEVICE static void add_weighted(Memory& m, Sums& sums, const Scores& weights, std::int64_t col,
                                          std::int64_t cols) {
     if constexpr (!kDirect) {
@@ -228,7 +232,7 @@ struct AttentionTiles {
               from_float<T>(weights[j].at[i]);
         }
       }
-      warp_barrier();  // a warp reads nobody else's rows
+      warp_barrier();  // a warp reads only its own rows
     }
     PRIMUS_UNROLL
     for (int d = 0; d < kCols; d += kTile) {
@@ -248,7 +252,7 @@ struct AttentionTiles {
     }
   }
 
-  // to(row + r, col + c) = sums * factor[slot], inside of [rows, cols); or += that.
+  // to(row + r, col + c) = sums * factor[slot] inside [rows, cols); with accumulate, +=.
   template <class Out>
   PRIMUS_DEVICE static void store(const Sums& sums, Out* to, std::int64_t stride, std::int64_t row,
                                   std::int64_t col, std::int64_t rows, std::int64_t cols,
@@ -268,8 +272,8 @@ struct AttentionTiles {
   }
 };
 
-// 2^x within 2 units of the last place, 0 where it is denormal: one instruction on a GPU. For softmax, whose
-// arguments are not positive.
+// Returns 2^x within 2 units of the last place, 0 if it would be denormal: one instruction on a GPU. For
+// softmax, whose arguments are not positive.
 PRIMUS_DEVICE float exp2_flushed(float x) {
 #if PRIMUS_CUDA_ARCH >= 800
   float result;
@@ -282,11 +286,11 @@ PRIMUS_DEVICE float exp2_flushed(float x) {
 
 constexpr float kLog2E = 1.44269504088896341F, kLn2 = 0.693147180559945309F;
 
-// Factor of scores, and their soft cap (AttentionShape::score_cap).
+// The factor of scores, and their soft cap (AttentionShape::score_cap).
 struct ScoreScale {
   float scale, cap;  // cap 0: none
 
-  // Under a cap, turns products into what the cap multiplies; before they are masked.
+  // With a cap, replaces products by the tanh that the cap multiplies; called before masking.
   template <int kN>
   PRIMUS_DEVICE void apply_cap(Accumulator (&scores)[kN]) const {
     if (cap == 0) return;
@@ -297,16 +301,16 @@ struct ScoreScale {
       for (int i = 0; i < kPerLane; ++i) scores[j].at[i] = ::tanhf(scores[j].at[i] * factor);
     }
   }
-  // Their factor then.
+  // Returns the factor of scores after apply_cap().
   PRIMUS_DEVICE float factor() const { return cap > 0 ? cap : scale; }
-  // By how much a score rises with its product, where apply_cap() made it `score`.
+  // Returns the derivative of a score with respect to its product, where apply_cap() returned `score`.
   PRIMUS_DEVICE float slope(float score) const {
     return cap > 0 ? scale * ((1.0F - score) * (1.0F + score)) : scale;
   }
 };
 
-// A kernel on tiles with what all of them read of a call: what the kernel adds is left empty. `s`: the call's
-// shape, and `documents` its first_key or null.
+// Returns a tile kernel with the call's parameters that all tile kernels share; the kernel's own members are
+// left unset. `s`: the call's shape; `documents`: its first_key or null.
 template <template <class> class Kernel, class T, class Call>
 Kernel<T> on_tiles(Context& context, const Call& call, const AttentionShape& s, const std::int32_t* documents,
                    const std::int32_t* unless_zero) {

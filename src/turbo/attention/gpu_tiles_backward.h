@@ -1,5 +1,5 @@
 // The backward pass of attention on tiles, on any GPU (gpu_tiles.h). Two kernels, one for the gradients of
-// keys and values and one for those of queries; each sums in a fixed order by itself, so results are
+// keys and values and one for the gradients of queries. Each sums in a fixed order, so results are
 // deterministic without atomics, at the price of computing the scores twice.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// delta[head, token] = out · d_out: a warp for each.
+// delta[head, token] = out · d_out, one warp per element.
 template <class T>
 struct Deltas {
   static constexpr int kThreads = 256;
@@ -31,7 +31,7 @@ struct Deltas {
   }
 };
 
-// What both kernels know.
+// Members and functions of both kernels.
 template <class T>
 struct BackwardTiles {
   using Tiles = AttentionTiles<T>;
@@ -61,11 +61,11 @@ struct BackwardTiles {
     return {d_out + sequence * visibility.seq_q * stride + head * value_dim, stride, visibility.seq_q,
             value_dim};
   }
-  // Index of a query in lse and delta.
+  // Returns the index of a query in lse and delta.
   PRIMUS_DEVICE std::int64_t place(std::int64_t sequence, std::int64_t head, std::int64_t i) const {
     return (head * batch + sequence) * visibility.seq_q + i;
   }
-  // Of a query that sees no key at all the sum is of nothing; it has no weights either.
+  // A query that sees no key has lse = -infinity; its weights are zero, so any finite value does.
   PRIMUS_DEVICE float log_sum(std::int64_t place) const {
     return lse[place] == -infinity() ? 0.0F : lse[place];
   }
@@ -120,7 +120,7 @@ struct BackwardKeys : BackwardTiles<T> {
         } else {
           typename Tiles::Scores d_weights;
           Tiles::multiply_rows(m.tiles, d_weights, 1, values, row, d_outs, col, values_loaded, [] {});
-          if (Tiles::kLefts == 1) keys_loaded = false;  // they take turns in one place
+          if (Tiles::kLefts == 1) keys_loaded = false;  // keys and values share one buffer
           each_weight(m, scores, row, [&](float weight, float score, int j, int i) {
             return weight *
                    ((d_weights[j].at[i] - m.delta[j * kTile + Accumulator::col(i)]) * scale.slope(score));
@@ -141,7 +141,7 @@ struct BackwardKeys : BackwardTiles<T> {
     }
   }
 
-  // What the queries of a step saw, and their sums. Those beyond the last one saw nothing.
+  // Fetches the visible keys and sums of the queries of a step. Queries beyond the last one see no keys.
   PRIMUS_DEVICE void fetch_queries(Memory& m, std::int64_t sequence, std::int64_t head,
                                    std::int64_t col) const {
     for (int c = thread(); c < Tiles::kCols; c += Base::kThreads) {
@@ -155,8 +155,8 @@ struct BackwardKeys : BackwardTiles<T> {
     }
   }
 
-  // Scores become of(weight, score, j, i): weights are those of the forward pass, zero where the query does
-  // not see the key.
+  // Replaces scores by of(weight, score, j, i), where weights are those of the forward pass, zero if the
+  // query does not see the key.
   template <class Of>
   PRIMUS_DEVICE void each_weight(const Memory& m, typename Tiles::Scores& scores, std::int64_t row,
                                  Of of) const {
@@ -214,7 +214,7 @@ struct BackwardQueries : BackwardTiles<T> {
       Tiles::multiply_rows(m, scores, 0, queries, row, keys, col, queries_loaded,
                            [&] { Tiles::fetch(m.wide, keys, col, panel * Tiles::kWide); });
       Tiles::multiply_rows(m, d_weights, 1, d_outs, row, values, col, d_outs_loaded, [] {});
-      if (Tiles::kLefts == 1) queries_loaded = false;  // they take turns in one place
+      if (Tiles::kLefts == 1) queries_loaded = false;  // queries and d_out share one buffer
       scale.apply_cap(scores);
       PRIMUS_UNROLL
       for (int j = 0; j < Tiles::kCols / kTile; ++j) {

@@ -1,11 +1,12 @@
-// The forward pass of attention on tiles, on any GPU (gpu_tiles.h): of the contract's calls, and over pages.
+// The forward pass of attention on tiles, on any GPU (gpu_tiles.h): for AttentionForward calls, and over
+// pages.
 #pragma once
 
 #include "turbo/attention/gpu_tiles.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// A block owns a column panel of the results of one tile of queries.
+// A block computes a column panel of the results of one tile of queries.
 template <class T>
 struct ForwardTiles {
   using Tiles = AttentionTiles<T>;
@@ -17,12 +18,12 @@ struct ForwardTiles {
   std::int64_t q_stride, k_stride, v_stride;
   std::int64_t batch, capacity_k, heads, group, head_dim, value_dim, tiles, panels;
   ScoreScale scale;
-  const std::int32_t* unless_zero;  // null, or: nothing to do where this is 0
+  const std::int32_t* unless_zero;  // null, or: skip the kernel if this is 0
 
   PRIMUS_DEVICE void operator()() const {
     if (unless_zero && *unless_zero == 0) return;
     auto& m = *reinterpret_cast<typename Tiles::Memory*>(dynamic_shared());
-    // The last queries of a sequence see the most keys: they begin first.
+    // The last queries of a sequence see the most keys: they start first.
     const std::int64_t panel = block() % panels, head = block() / panels % heads;
     const std::int64_t sequence = block() / panels / heads % batch;
     const std::int64_t row = (tiles - 1 - block() / panels / heads / batch) * Tiles::kRows;
@@ -36,7 +37,7 @@ struct ForwardTiles {
         lse ? lse + (head * batch + sequence) * seq_q : nullptr);
   }
 
-  // One tile of queries of one sequence. `of` and `to`, `log_sums`: of the sequence.
+  // Computes one tile of queries of one sequence. `of`, `to` and `log_sums` are those of the sequence.
   template <class Keys>
   PRIMUS_DEVICE void run(typename Tiles::Memory& m, const Visibility& of, const HeadRows<T>& queries,
                          const Keys& keys, const Keys& values, std::int64_t sequence, std::int64_t head,
@@ -67,11 +68,11 @@ struct ForwardTiles {
     finish(seq_q, head, row, panel, most, total, sums, to, log_sums);
   }
 
-  // Masks and scales the scores, moves the running maximum, and turns scores into weights of the values.
+  // Masks and scales the scores, updates the running maximum, and turns scores into weights of the values.
   PRIMUS_DEVICE static void softmax(float factor, typename Tiles::Scores& scores,
                                     const KeyRange (&seen)[kSlots], std::int64_t col, float (&most)[kSlots],
                                     float (&total)[kSlots], typename Tiles::Sums& sums) {
-    // Positions within the tile, in 32 bits. Most tiles are visible as a whole.
+    // Positions within the tile, in 32 bits. Most tiles are fully visible.
     int begin[kSlots], end[kSlots];
     bool whole = true;
     float tile_most[kSlots], tile_total[kSlots], shrink[kSlots];
@@ -103,7 +104,7 @@ struct ForwardTiles {
     PRIMUS_UNROLL
     for (int s = 0; s < kSlots; ++s) {
       const float next = ::fmaxf(most[s], reduce_row(tile_most[s], Maximum{}) * factor);
-      // Nothing visible so far: any base will do for exponentials that are all zero.
+      // No visible key yet: any finite base will do, since all exponentials are zero.
       const float base = next == -infinity() ? 0.0F : next;
       shrink[s] = exp2_flushed(most[s] - base);
       most[s] = next;
@@ -127,8 +128,8 @@ struct ForwardTiles {
     }
   }
 
-  // The log-sum-exp of a row and its sink (-infinity: none), and what its sums are to be multiplied by. A
-  // row that sees nothing: its sums are zero, and so is what it gets.
+  // Returns the log-sum-exp of a row including its sink (-infinity: none), and in `factor` the factor of its
+  // sums. A row that sees no key gets zeros.
   PRIMUS_DEVICE static float end_softmax(float most, float total, float sink, float& factor) {
     const float final_most = ::fmaxf(most, sink);
     const bool nothing = final_most == -infinity();

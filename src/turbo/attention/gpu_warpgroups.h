@@ -1,10 +1,10 @@
-// The forward pass of attention in bf16 by warpgroups (turbo/gpu/warpgroup.h), by tiles of 128 queries.
+// The forward pass of attention in bf16 by warpgroups (turbo/gpu/warpgroup.h), on tiles of 128 queries.
 //
-// A block has one tile. Its last warpgroup fetches tiles of keys and of values, two of each at a time; the
-// two others have 64 queries each. While the matrix units form a warpgroup's scores of one tile of keys and
-// the weighted sum of the values of the tile before, its other units turn scores into weights. The two
-// warpgroups take turns in handing work to the matrix units, so that one multiplies while the other computes
-// weights.
+// A block computes one tile. Its last warpgroup fetches tiles of keys and of values, with two of each in
+// flight; the two other warpgroups have 64 queries each. While the matrix units compute a warpgroup's scores
+// of one tile of keys and the weighted values of the preceding tile, its other units turn scores into
+// weights. The two warpgroups alternate in issuing work to the matrix units, so that one multiplies while the
+// other computes weights.
 #pragma once
 
 #include "turbo/attention/gpu_tiles.h"
@@ -19,12 +19,11 @@ struct ForwardWarpgroups {
   static constexpr bool kAlone = true;
   static constexpr int kGroups = 2, kAttending = kGroups * kWarpgroup, kThreads = kAttending + kWarpgroup;
   static constexpr int kGroupRows = 64, kRows = kGroups * kGroupRows, kKeys = 128, kStages = 2;
-  static constexpr int kSlots = 2;  // rows of a lane
+  static constexpr int kSlots = 2;  // rows per lane
   using Scores = WarpgroupSums<kKeys>;
   using Sums = WarpgroupSums<kValueDim>;
 
-  // Queries and keys: a panel for each 64 of the head's dimension. Values: for each 64 keys, panels for each
-  // 64 of the dimension.
+  // Queries and keys: one panel per 64 columns of the head. Values: per 64 keys, one panel per 64 columns.
   struct Memory {
     BFloat16 queries[kRows * kHeadDim];
     BFloat16 keys[kStages][kKeys * kHeadDim];
@@ -41,11 +40,11 @@ struct ForwardWarpgroups {
   float* lse;  // or null
   int batch, heads, group, tiles;
   float scale;
-  const std::int32_t* unless_zero;  // null, or: nothing to do where this is 0
+  const std::int32_t* unless_zero;  // null, or: skip the kernel if this is 0
 
   struct Tile {
     int sequence, head, row;
-    int begin, steps;  // the first key, and tiles of keys
+    int begin, steps;  // the first key, and the number of key tiles
   };
 
   PRIMUS_DEVICE void operator()() const {
@@ -73,7 +72,7 @@ struct ForwardWarpgroups {
 #endif
   }
 
-  // The last queries of a sequence see the most keys: they begin first.
+  // The last queries of a sequence see the most keys: they start first.
   PRIMUS_DEVICE Tile of_block() const {
     Tile tile;
     const int index = static_cast<int>(block()), after_heads = index / heads;
@@ -90,7 +89,7 @@ struct ForwardWarpgroups {
 
   // ---- Operands ---------------------------------------------------------------------------------
 
-  // In the order in which they are used. Each copy has somebody who waits for it.
+  // In the order in which they are used. Each copy is waited for.
   PRIMUS_DEVICE void fetch(Memory& memory, const Tile& tile) const {
     if (tile.steps == 0) return;
     const int kv_head = tile.head / group;
@@ -131,10 +130,10 @@ struct ForwardWarpgroups {
 
   // ---- Attention --------------------------------------------------------------------------------
 
-  // Of a lane's rows: which keys they see, from the tile's first one, and the running maxima and sums.
+  // A lane's rows: the keys that they see, relative to the tile's first key, and the running maxima and sums.
   struct Rows {
     int begin[kSlots], end[kSlots];
-    int whole_begin, whole_end;  // what all rows of the warpgroup see
+    int whole_begin, whole_end;  // the keys that all rows of the warpgroup see
     float most[kSlots], total[kSlots], shrink[kSlots];
   };
 
@@ -179,7 +178,7 @@ struct ForwardWarpgroups {
       for (int step = 1; step < tile.steps; ++step) {
         const int slot = step % kStages, slot_before = (step - 1) % kStages;
         memory.keys_full[slot].wait(step / kStages % 2);
-        // The second warpgroup's turn comes after the first's, and that one's next turn after it.
+        // The turns of the two warpgroups alternate, beginning with the first.
         memory.turn[me].wait((step + (me == 0 ? 0 : 1)) % 2);
         settle(sums);
         PRIMUS_UNROLL
@@ -241,8 +240,8 @@ struct ForwardWarpgroups {
     }
   }
 
-  // Scores of the keys from `first` on, counted from the tile's first one, become weights; the running
-  // maxima and sums move, and tell how much earlier sums shrink.
+  // Turns the scores of the keys from `first` on (relative to the tile's first key) into weights; updates the
+  // running maxima and sums, and the factors for earlier sums.
   PRIMUS_DEVICE void softmax(Scores& scores, Rows& rows, int first) const {
     if (first < rows.whole_begin || first + kKeys > rows.whole_end) {
       PRIMUS_UNROLL
@@ -260,11 +259,11 @@ struct ForwardWarpgroups {
       most[s] = ::fmaxf(most[s], from_lane_xor(most[s], 1));
       most[s] = ::fmaxf(most[s], from_lane_xor(most[s], 2));
       const float next = ::fmaxf(rows.most[s], most[s] * factor);
-      // Nothing visible so far: any base will do for exponentials that are all zero.
+      // No visible key yet: any finite base will do, since all exponentials are zero.
       most[s] = next == -infinity() ? 0.0F : next;
       rows.shrink[s] = exp2_flushed(rows.most[s] - most[s]);
       rows.most[s] = next;
-      rows.total[s] *= rows.shrink[s];  // of this lane's columns only: joined at the end
+      rows.total[s] *= rows.shrink[s];  // over this lane's columns only: joined at the end
     }
     PRIMUS_UNROLL
     for (int i = 0; i < Scores::kCount; ++i) {
@@ -283,7 +282,7 @@ struct ForwardWarpgroups {
       total += from_lane_xor(total, 1);
       total += from_lane_xor(total, 2);
       const float most = ::fmaxf(rows.most[s], sink);
-      // A query that sees nothing: its sums are zero, and so is what it gets.
+      // A query that sees no key gets zeros.
       const bool nothing = most == -infinity();
       const float shrink = nothing ? 0.0F : ::exp2f(rows.most[s] - most);
       total = total * shrink + (sinks ? ::exp2f(sink - most) : 0.0F);
@@ -293,7 +292,7 @@ struct ForwardWarpgroups {
       if (lse && there && lane() % 4 == 0) {
         lse[tile.head * tokens + token] = nothing ? -infinity() : (most + ::log2f(total)) * kLn2;
       }
-      // Four lanes have eight neighbours in two words each; one of them gets all of eight.
+      // Four lanes have eight neighbours in two words each; after the transposition one lane has all eight.
       PRIMUS_UNROLL
       for (int j = 2 * s; j < Sums::kCount; j += 16) {
         std::uint32_t words[4];

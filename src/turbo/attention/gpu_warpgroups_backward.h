@@ -1,11 +1,13 @@
-// The backward pass of attention in bf16 by warpgroups (turbo/gpu/warpgroup.h). Two kernels of one form, as
-// on tiles (gpu_tiles_backward.h): a block keeps 128 keys and values (or queries and d_out), 64 for each of
-// two warpgroups, and walks over 64 of the other side at a time, which the last warpgroup fetches:
+// The backward pass of attention in bf16 by warpgroups (turbo/gpu/warpgroup.h). Two kernels of the same
+// structure, as on tiles (gpu_tiles_backward.h): a block keeps 128 keys and values (or queries and d_out), 64
+// for each of two warpgroups, and iterates over the other side in steps of 64, which the last warpgroup
+// fetches (the passing operands):
 //
-//   scores = kept · passingᵀ, d_weights = kept' · passing'ᵀ, then d_v += weightsᵀ · d_out and d_k +=
-//   d_scoresᵀ · q (or d_q += d_scores · k)
+//   scores = kept · passingᵀ, d_weights = kept' · passing'ᵀ, then
+//   d_v += weightsᵀ · d_out and d_k += d_scoresᵀ · q (or d_q += d_scores · k)
 //
-// Weights stay in registers as left operands; a passing tile is a right operand of both kinds, as it lies.
+// Weights stay in registers as left operands; a passing tile is the right operand of both kinds of products,
+// without reordering.
 #pragma once
 
 #include "turbo/attention/gpu_tiles.h"
@@ -14,21 +16,21 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// kOfKeys: d_k and d_v, else d_q.
+// kOfKeys: computes d_k and d_v; otherwise d_q.
 template <class Gradient, int kHeadDim, bool kOfKeys>
 struct BackwardWarpgroups {
   static constexpr bool kAlone = true;
   static constexpr int kGroups = 2, kMultiplying = kGroups * kWarpgroup;
   static constexpr int kThreads = kMultiplying + kWarpgroup;
   static constexpr int kGroupRows = 64, kRows = kGroups * kGroupRows, kPassing = kPanelLine, kStages = 3;
-  static constexpr int kSlots = 2;  // rows of a lane
+  static constexpr int kSlots = 2;  // rows per lane
   using Scores = WarpgroupSums<kPassing>;
   using Sums = WarpgroupSums<kHeadDim>;
 
   struct Stage {
     BFloat16 scored[kPassing * kHeadDim], weighed[kPassing * kHeadDim];
   };
-  // Of queries that pass: 0 and nothing for those beyond the last.
+  // Passing queries; entries beyond the last query are 0 and see no keys.
   struct Queries {
     float log_sums[kPassing], deltas[kPassing];
     int begin[kPassing], end[kPassing];  // the keys that they see
@@ -44,17 +46,17 @@ struct BackwardWarpgroups {
   Visibility visibility;
   BoxMap q, k, v, d_out;
   const float *lse, *delta;
-  Gradient *d_first, *d_second;  // of what is kept: d_k and d_v, or d_q and nothing
+  Gradient *d_first, *d_second;  // gradients of the kept operands: d_k and d_v, or d_q and null
   std::int64_t d_first_stride, d_second_stride;
   int batch, heads, group, tiles;
-  std::int64_t kept_capacity;  // rows from one sequence to the next
+  std::int64_t kept_capacity;  // rows from the start of one sequence to the next
   float scale;
   bool accumulate;
-  const std::int32_t* unless_zero;  // null, or: nothing to do where this is 0
+  const std::int32_t* unless_zero;  // null, or: skip the kernel if this is 0
 
   struct Tile {
-    int sequence, head, row;  // head: of keys, where these are kept
-    int begin, steps;         // of what passes, for each head of queries
+    int sequence, head, row;  // head: key head if keys are kept, else query head
+    int begin, steps;         // first row and number of tiles of the passing operands, per query head
   };
 
   PRIMUS_DEVICE void operator()() const {
@@ -84,7 +86,7 @@ struct BackwardWarpgroups {
   PRIMUS_DEVICE int kept_heads() const { return kOfKeys ? heads / group : heads; }
   PRIMUS_DEVICE int passes() const { return kOfKeys ? group : 1; }
 
-  // Those that see, or are seen by, the most begin first.
+  // Tiles with the most visible pairs start first.
   PRIMUS_DEVICE Tile of_block() const {
     Tile tile;
     const int index = static_cast<int>(block()), after_heads = index / kept_heads();
@@ -108,18 +110,18 @@ struct BackwardWarpgroups {
     return tile;
   }
 
-  // Index of a query in lse and delta.
+  // Returns the index of a query in lse and delta.
   PRIMUS_DEVICE std::int64_t place(int sequence, int head, std::int64_t i) const {
     return (static_cast<std::int64_t>(head) * batch + sequence) * visibility.seq_q + i;
   }
-  // In base 2. Of a query that sees no key at all the sum is of nothing; it has no weights either.
+  // In base 2. A query that sees no key has lse = -infinity; its weights are zero, so any finite value does.
   PRIMUS_DEVICE float log_sum(std::int64_t place) const {
     return lse[place] == -infinity() ? 0.0F : lse[place] * kLog2E;
   }
 
   // ---- Operands ---------------------------------------------------------------------------------
 
-  // By one warp. Each copy has somebody who waits for it.
+  // Called by one warp. Each copy is waited for.
   PRIMUS_DEVICE void fetch(Memory& memory, const Tile& tile) const {
     if (tile.steps == 0) return;
     const bool first = lane() == 0;
@@ -173,7 +175,7 @@ struct BackwardWarpgroups {
 
   // ---- Gradients --------------------------------------------------------------------------------
 
-  // Of queries that are kept: a lane's rows, and what all rows of the warpgroup see.
+  // Kept queries: a lane's rows, and the keys that all rows of the warpgroup see.
   struct Rows {
     float log_sums[kSlots], deltas[kSlots];
     int begin[kSlots], end[kSlots];
@@ -277,7 +279,7 @@ struct BackwardWarpgroups {
     end_group_of_products();
   }
 
-  // Scores become weights, those of the forward pass: queries pass, and the keys from `key` on are kept.
+  // Turns scores into the weights of the forward pass: queries pass, and the keys from `key` on are kept.
   PRIMUS_DEVICE void weigh(Scores& scores, const Queries& queries, int key) const {
     const bool whole = queries.begin[kPassing - 1] <= key && queries.end[0] >= key + kGroupRows;
     PRIMUS_UNROLL
@@ -293,7 +295,7 @@ struct BackwardWarpgroups {
       scores.at[i] = at >= begin && at < end ? scores.at[i] : 0.0F;
     }
   }
-  // Queries are kept, and the keys from `first` on pass.
+  // The same for kept queries; the keys from `first` on pass.
   PRIMUS_DEVICE void weigh(Scores& scores, const Rows& rows, int first) const {
     PRIMUS_UNROLL
     for (int i = 0; i < Scores::kCount; ++i) {

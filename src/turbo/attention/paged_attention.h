@@ -32,8 +32,8 @@ struct PagedSequences {
 struct PagedAppend {
   static constexpr KernelId kId = KernelId::kPagedAppend;
   PagedSequences sequences;
-  Tensor rows;   // first element; `cols` columns of T rows
-  Tensor pages;  // first element of these columns in [pages * page_size, ...], in the type of `rows`
+  Tensor rows;                     // first element; `cols` columns of T rows
+  Tensor pages;                    // first element of these columns in [pages * page_size, ...], rows' type
   std::int64_t tokens, cols;       // T
   std::int64_t stride, to_stride;  // elements from row to row
   // Further columns of the same rows, copied to other pages: the values next to the keys. Absent: none.
@@ -50,7 +50,7 @@ struct PagedAttention {
   std::int64_t heads, kv_heads, head_dim, value_dim;
   float scale;
   std::int64_t window, chunk;  // 0: none
-  float score_cap = 0;         // as AttentionShape's
+  float score_cap = 0;         // as in AttentionShape
   Tensor q;                    // first element of [T, heads*head_dim]
   Tensor k, v;                 // first elements in [pages * page_size, kv_heads*dim], including the new rows
   std::int64_t q_stride, k_stride, v_stride;

@@ -1,11 +1,11 @@
-// A GPU's workspaces of attention where no plug-in tells them: those of our own kernels.
+// The attention workspaces of a GPU without its plug-in: those of our own kernels.
 #include "turbo/attention/attention.h"
 #include "turbo/devices/planned_kernels.h"
 
 namespace primus::turbo {
 namespace {
 
-// Of each row and head the product of output and gradient, in fp32.
+// The product of output and gradient per row and head, in fp32.
 std::int64_t backward_workspace(KernelContext&, const AttentionBackward& call) {
   return call.shape.heads * call.shape.batch * call.shape.seq_q * static_cast<std::int64_t>(sizeof(float));
 }

@@ -4,47 +4,47 @@
 #include <atomic>
 #include <cstring>
 
-// Three levels. A *super block* is a piece [super_k, super_n] of B that fits the shared cache once packed;
-// all threads pack it together (or it comes packed). Against it, *tasks* compute blocks of C, each by one
-// thread: a task packs its own rows of A into a buffer that stays in its core's L2 and multiplies them with
-// one strip of B after the other. In a *panel* of k, the strip of B stays in L1 while the strips of A pass
-// by.
+// Blocking has three levels. A *super block* is a piece [super_k, super_n] of B that fits the shared cache
+// once packed; all threads pack it together (or it is already packed). *Tasks* compute blocks of C from it,
+// each in one thread: a task packs its own rows of A into a buffer that stays in its core's L2, and
+// multiplies them with one strip of B after the other. In a *panel* of k, the strip of B stays in L1 while
+// the strips of A stream past.
 //
-// Panels depend on k alone, so every element of C is summed in the same order for any number of threads, any
-// place in the matrix, and whether or not B was packed ahead.
+// Panels depend only on k, so every element of C is summed in the same order for any number of threads, at
+// any position in the matrix, and whether or not B was already packed.
 namespace primus::turbo::gemm {
 namespace {
 
 constexpr std::int64_t kSuperK = 4096;
-// One packing task of B. Picked rows are read in longer pieces, see fetch_rows().
+// Strips per packing task of B. Gathered rows are read in longer pieces, see fetch_rows().
 constexpr std::int64_t kStripsPerPack = 4, kStripsOfPickedRows = 16, kPackK = 512;
 constexpr double kSerialFlops = 1e6;  // below this, waking other threads costs more than it saves
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kSumsBudget = std::int64_t{16} << 20;
 
-// Bytes of packed B that threads may fill together.
+// Max. bytes of packed B shared by all threads.
 std::int64_t b_budget(int threads) { return (std::int64_t{8} + threads) << 20; }
 
 struct Plan {
   std::int64_t panel = 0, super_k = 0, super_n = 0, super_m = 0;
-  std::int64_t tasks_m = 0, tasks_n = 0;  // per super block
-  std::int64_t block_m = 0;               // most rows of a task
-  bool sums_in_workspace = false;  // bf16 C cannot carry partial sums from one super block of k to the next
+  std::int64_t tasks_m = 0, tasks_n = 0;      // per super block
+  std::int64_t block_m = 0;                   // max. rows of a task
+  bool sums_in_workspace = false;             // a bf16 C cannot hold partial sums between super blocks of k
   std::int64_t a_bytes = 0, tiles_bytes = 0;  // per thread
   std::int64_t b_bytes = 0, sums_bytes = 0;
 
   std::int64_t total(int threads) const { return b_bytes + sums_bytes + threads * (a_bytes + tiles_bytes); }
 };
 
-// The extent of equal pieces (multiples of `unit`) that cover `extent`, none larger than `limit`.
+// Returns the size of equal pieces (multiples of `unit`) that cover `extent`, none larger than `limit`.
 std::int64_t even_piece(std::int64_t extent, std::int64_t limit, std::int64_t unit) {
   limit = std::max(unit, limit / unit * unit);
   return round_up(ceil_div(extent, ceil_div(extent, limit)), unit);
 }
 
-// Cuts a super block into tasks. A strip of B is read again for every strip of A: where enough columns of B
-// fit L2, they are kept there (tasks that follow each other share them) and A passes in small pieces; where k
-// is too long for that, as much of A as possible is kept, and B passes.
+// Divides a super block into tasks. A strip of B is read again for every strip of A. If enough columns of B
+// fit L2, they stay there (consecutive tasks share them) and A streams past in small pieces. If k is too long
+// for that, as much of A as possible stays in L2, and B streams past.
 void choose_tasks(const Kernel& kernel, int threads, Plan& p) {
   const std::int64_t row_bytes = p.super_k * size_of(kernel.packed);
   const std::int64_t strips_m = ceil_div(p.super_m, kernel.mr), strips_n = ceil_div(p.super_n, kernel.nr);
@@ -57,8 +57,8 @@ void choose_tasks(const Kernel& kernel, int threads, Plan& p) {
   p.tasks_m =
       ceil_div(strips_m, strips_in(resident ? kernel.cache.passing_a : kernel.cache.resident_a, kernel.mr));
 
-  // Enough tasks that the last ones to finish do not leave the other threads idle for long, and no odd one
-  // out.
+  // Use enough tasks that no thread is idle for long while the last tasks finish. The second loop makes their
+  // number a multiple of the number of threads if it can.
   while (threads > 1 && p.tasks_m * p.tasks_n < 4 * threads &&
          (p.tasks_m < strips_m || p.tasks_n < strips_n)) {
     const bool split_m =
@@ -94,17 +94,17 @@ void run_tasks(ThreadPool& pool, bool serial, std::int64_t tasks, ThreadPool::Bo
   for (std::int64_t i = 0; i < tasks; ++i) body(i, i + 1, 0);
 }
 
-// An operand as its packing function sees it: `width` rows of A or columns of B make a strip.
+// An operand as its packing function sees it: `width` rows of A or columns of B form a strip.
 struct Source {
   PackFunction pack = nullptr;
   const char* data = nullptr;
-  const std::int32_t* rows = nullptr;  // indices of stored rows, or null
+  const std::int32_t* rows = nullptr;  // indices of gathered rows, or null
   std::int64_t ld = 0, element = 0;
   bool k_contiguous = false;
-  std::int64_t extent = 0, k = 0;  // rows of A or columns of B, and k, that exist
+  std::int64_t extent = 0, k = 0;  // actual rows of A or columns of B, and k
   std::int64_t width = 0, packed_element = 0;
 
-  // Packs `strips` strips from row or column `first` on, k in [k0, k1).
+  // Packs `strips` strips starting at row or column `first`, k in [k0, k1).
   void run(std::int64_t first, std::int64_t strips, std::int64_t k0, std::int64_t k1, char* packed,
            std::int64_t strip_bytes) const {
     const std::int64_t row = k_contiguous ? first : k0, column = k_contiguous ? k0 : first;
@@ -147,7 +147,8 @@ Source source_b(const Kernel& kernel, const GemmArgs& g) {
           .packed_element = size_of(kernel.packed)};
 }
 
-// Packs columns [n0, n1) of B, k in [k0, k1), by all threads. `strip_bytes` is the distance of packed strips.
+// Packs columns [n0, n1) of B, k in [k0, k1), with all threads. `strip_bytes` is the stride between packed
+// strips.
 void pack_b(ThreadPool& pool, bool serial, const Source& b, std::int64_t n0, std::int64_t n1, std::int64_t k0,
             std::int64_t k1, char* packed, std::int64_t strip_bytes) {
   const std::int64_t per_task = b.rows ? kStripsOfPickedRows : kStripsPerPack;
@@ -159,7 +160,7 @@ void pack_b(ThreadPool& pool, bool serial, const Source& b, std::int64_t n0, std
   });
 }
 
-// A part of what the caller reads next, handed out in pieces.
+// A thread's part of the memory that the caller reads next, prefetched in pieces.
 class ReadAhead {
  public:
   ReadAhead(const std::array<GemmReadAhead, 2>& ranges, std::int64_t part, std::int64_t parts)
@@ -169,7 +170,7 @@ class ReadAhead {
     end_ = all * (part + 1) / parts;
   }
 
-  // The next `bytes`, or null when there is nothing left.
+  // Returns the next `bytes`, or null at the end.
   const char* take(std::int64_t bytes) {
     if (at_ >= end_) return nullptr;
     const bool second = at_ >= ranges_[0].bytes;
@@ -189,22 +190,22 @@ struct SuperBlock {
   const Kernel& kernel;
   Source a;
   std::int64_t panel;
-  std::int64_t m0, rows, cols;  // the rows of A that this super block is about
+  std::int64_t m0, rows, cols;  // the rows of A in this super block
   std::int64_t k0, k1;
   std::int64_t tasks_m, tasks_n;
-  const char* b;  // packed, its first strip at k0
+  const char* b;  // packed B; the first strip starts at k0
   std::int64_t b_strip_bytes;
   char* c;
   std::int64_t ldc;
   DType c_dtype;
   bool accumulate;
-  bool past_caches;  // C, see GemmArgs
+  bool past_caches;  // of C, see GemmArgs
   std::array<GemmReadAhead, 2> ahead;
   char* scratch;  // per thread: packed rows of A, then the sums for one strip of B
   std::int64_t a_bytes, tiles_bytes;
 
   std::int64_t tasks() const { return tasks_m * tasks_n; }
-  // Tasks that follow each other share their block of B.
+  // Consecutive tasks share their block of B.
   void run(std::int64_t task, int thread) const;
 
  private:
@@ -215,7 +216,7 @@ struct Range {
   std::int64_t begin, end;
 };
 
-// The `index`th of `count` nearly equal shares of `extent`, cut at multiples of `unit`.
+// Returns the `index`th of `count` nearly equal shares of `extent`, divided at multiples of `unit`.
 Range share(std::int64_t extent, std::int64_t unit, std::int64_t index, std::int64_t count) {
   const std::int64_t units = ceil_div(extent, unit);
   return {std::min(extent, units * index / count * unit),
@@ -245,18 +246,18 @@ void SuperBlock::run(std::int64_t task, int thread) const {
       TileCall call{};
       call.blocks = ceil_div(std::min(panel, k1 - k0 - k), kernel.kb);
       call.b = b_strip + k * kernel.nr * element;
-      // While this panel of B is multiplied, bring in the next one.
+      // While this panel of B is multiplied, prefetch the next one.
       const char* next_b = last ? b_strip + b_strip_bytes : b_strip + (k + panel) * kernel.nr * element;
       const std::int64_t ahead_bytes = call.blocks * kernel.ahead_bytes;
       call.next_c_stride = past_caches ? 0 : ldc * c_element;
-      // A row of the block is two lines of fp32, or one line of bf16: then the second line is 16 rows below.
+      // A row of the block is two cache lines of fp32, or one of bf16: then the second line is 16 rows below.
       call.next_c_second = c_dtype == DType::kF32 ? 64 : 16 * call.next_c_stride;
       float* tile = tiles;
       for (std::int64_t i = i0; i < i1; i += kernel.mr) {
         call.a = a_packed + (i - i0) / kernel.mr * a_strip_bytes + k * kernel.mr * element;
         call.rows = static_cast<int>(std::min<std::int64_t>(kernel.mr, i1 - i));
         const bool end_of_strip = i + kernel.mr >= i1;
-        // What goes past the caches is not wanted in them.
+        // C that is written past the caches is not prefetched.
         call.next_c = past_caches    ? reinterpret_cast<const char*>(tile)
                       : end_of_strip ? c_at(i0, last ? j + kernel.nr : j)
                                      : c_at(i + kernel.mr, j);
@@ -279,8 +280,7 @@ void SuperBlock::run(std::int64_t task, int thread) const {
   if (past_caches) std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-// The sum starts from what C holds, or zero, in every case, so that a tile at the edge rounds as one inside
-// does.
+// The sum always starts from the value in C, or zero, so that a tile at the edge rounds like one inside.
 void SuperBlock::run_tile(TileCall& call, const TileIo& io, bool first, bool last) const {
   const bool in_place =
       kernel.any_c && c_dtype == DType::kF32 && io.rows == kernel.mr && io.cols == kernel.nr && !past_caches;
@@ -312,7 +312,7 @@ void SuperBlock::run_tile(TileCall& call, const TileIo& io, bool first, bool las
   }
 }
 
-// Moves a super block of bf16 C to its fp32 sums or back.
+// Copies a super block of bf16 C to its fp32 sums or back.
 void move_sums(ThreadPool& pool, bool serial, TileIoFunction move, const TileIo& whole) {
   constexpr std::int64_t kRows = 16;
   run_tasks(pool, serial, ceil_div(whole.rows, kRows), [&](std::int64_t task, std::int64_t, int) {
@@ -342,8 +342,8 @@ std::size_t blocked_workspace_bytes(const Kernel& kernel, const GemmArgs& args, 
   return static_cast<std::size_t>(make_plan(kernel, args, threads).total(threads) + kAlignment);
 }
 
-// Plans do not grow steadily with m and k (pieces are made even), so each part of the plan is bounded by
-// itself: a piece by its limit, or by the whole extent where that is less.
+// Plans do not grow monotonically with m and k (pieces have equal size), so each part of the plan is bounded
+// separately: a piece by its limit, or by the complete extent if that is less.
 std::size_t blocked_workspace_bound(const Kernel& kernel, const GemmArgs& g, int threads) {
   const std::int64_t element = size_of(kernel.packed);
   const std::int64_t most_panel = std::max<std::int64_t>(kernel.kb, kernel.max_panel / kernel.kb * kernel.kb);
@@ -357,7 +357,7 @@ std::size_t blocked_workspace_bound(const Kernel& kernel, const GemmArgs& g, int
   const std::int64_t sums_bytes = sums ? std::min(m * n * 4, std::max(kernel.mr * n * 4, kSumsBudget)) : 0;
   const std::int64_t cached = std::max(kernel.cache.passing_a, kernel.cache.resident_a);
   const std::int64_t a = std::min(m * super_k * element, std::max(kernel.mr * super_k * element, cached));
-  // Several panels are each more than half of the largest.
+  // If there are several panels, each is larger than half of the limit.
   const std::int64_t block_m =
       one_panel ? kernel.mr
                 : std::min(m, std::max<std::int64_t>(kernel.mr, 2 * cached / (most_panel * element)));

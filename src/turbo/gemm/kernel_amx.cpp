@@ -4,15 +4,15 @@
 #include "turbo/gemm/tile_io.h"
 
 // Intel AMX: eight tile registers of 16 rows x 64 bytes. Tiles 0-3 hold a 32 x 32 block of C, 4-5 two tiles
-// of A (16 rows x 32 k), 6-7 two of B (16 pairs of k x 16 columns). One k block of 32 is four loads and four
-// products; a product takes 16 cycles, a load 8 when it hits the first-level cache.
+// of A (16 rows x 32 k), 6-7 two of B (16 pairs of k x 16 columns). One k block of 32 needs four loads and
+// four products; a product takes 16 cycles, a load 8 if it hits L1.
 //
 // The strip of B stays in L1 while strips of A stream through it from L2. A is loaded with the non-temporal
-// hint, which keeps it from evicting B: that alone lifts the inner loop from 62 % to 85 % of the tile units'
-// peak, as long as a panel of B fits L1 (512 x 32 x 2 bytes = 32 of 48 KiB).
+// hint, so that it does not evict B: this raises the inner loop from 62 % to 85 % of the tile units' peak, as
+// long as a panel of B fits L1 (512 x 32 x 2 bytes = 32 of 48 KiB).
 //
-// The instructions are written out because g++ 12's tile intrinsics neither tell the compiler what memory
-// they read nor keep the configuration's stores alive.
+// The instructions are inline assembly because g++ 12's tile intrinsics neither tell the compiler which
+// memory they read nor keep the stores of the tile configuration alive.
 namespace primus::turbo::gemm {
 namespace {
 
@@ -32,7 +32,7 @@ void begin() {
   asm volatile("ldtilecfg %0" ::"m"(kConfiguration));
 }
 
-// Also tells the operating system that there is no tile state to save on the next context switch.
+// Also tells the operating system that a context switch has no tile state to save.
 void end() { asm volatile("tilerelease"); }
 
 void run_32_rows(const TileCall& call) {
@@ -57,8 +57,8 @@ void run_32_rows(const TileCall& call) {
   const void *a = call.a, *b = call.b;
   const char *ahead = call.ahead, *next_c = call.next_c, *second_c = next_c + call.next_c_second;
   std::int64_t blocks = call.blocks;
-  // The next block of C is fetched to L2 only: rows a power of two apart share few sets of L1, where they
-  // would push each other out. The loop reaches two rows per block; of a short k it leaves some.
+  // The next block of C is prefetched only to L2: in L1, rows that are a power of two apart map to few sets
+  // and would evict each other. The loop prefetches two rows per block; for a short k, some rows remain.
   const std::int64_t rows = call.next_c_second == 64 ? kMr : kMr / 2;
   for (std::int64_t row = 2 * blocks; row < rows; ++row) {
     asm volatile(
@@ -105,7 +105,7 @@ void run_32_rows(const TileCall& call) {
       : "memory");
 }
 
-// The upper 16 rows only.
+// Multiplies only the upper 16 rows.
 void run_16_rows(const TileCall& call) {
   const std::int64_t in_stride = call.ld_in * 4, out_stride = call.ld_out * 4;
   if (call.c_in) {

@@ -13,23 +13,24 @@
 #include "turbo/gemm/pack.h"
 #include "turbo/gemm/tile_io.h"
 
-// What libxsmm calls in place of open() (see CMakeLists.txt), for one file alone: the lock of its statistics
-// in /tmp, where anybody may have put something of that name. Without the lock it prints none.
+// Replaces open() in libxsmm (see CMakeLists.txt). libxsmm opens only one file, the lock of its statistics in
+// /tmp, where any user may have created a file of that name. Without the lock it prints no statistics.
 extern "C" int primus_open_for_xsmm(const char* /*path*/, int /*flags*/, ...) {
   errno = EACCES;
   return -1;
 }
 
-// libxsmm works on column-major matrices, so it is asked for Cᵀ = Bᵀ · Aᵀ: its first operand is our packed B,
+// libxsmm works on column-major matrices, so it computes Cᵀ = Bᵀ · Aᵀ: its first operand is our packed B,
 // whose nr columns are contiguous, its second our packed A, whose rows are contiguous in k. C is always a
-// contiguous tile: that takes a handful of compiled kernels for all shapes there are, and copying a tile
-// costs 1 % of computing it.
+// contiguous tile: this needs only a handful of compiled kernels for all shapes, and copying a tile costs 1 %
+// of computing it.
 
 namespace primus::turbo::gemm {
 namespace {
 
 constexpr int kMr = 64, kNr = 64, kKb = 64;
-// Short row counts come in eighths of a tile: generation and the last rows of a matrix need not pay for 64.
+// Row counts are compiled in steps of an eighth of a tile: generation and the last rows of a matrix do not
+// pay for 64 rows.
 constexpr int kRowStep = 8;
 
 template <class Function>
@@ -37,8 +38,8 @@ using Functions = std::array<std::array<Function, 2>, kMr / kRowStep>;  // [rows
 
 template <class Function, class Dispatch>
 std::optional<Functions<Function>> compile(Dispatch dispatch) {
-  // Without memory for its registry or for code libxsmm does not say so, and reads through a null pointer.
-  // What can be had here, it can have.
+  // If libxsmm cannot allocate its registry or code buffer, it reports nothing and reads through a null
+  // pointer. An allocation here fails first, with an exception, if memory is short.
   constexpr std::size_t kTaken = std::size_t{32} << 20;
   std::make_unique_for_overwrite<std::byte[]>(kTaken);
   libxsmm_init();

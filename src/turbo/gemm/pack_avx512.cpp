@@ -6,9 +6,8 @@
 
 #include "turbo/gemm/pack.h"
 
-// AMX consumes an element of A in about one cycle, so packing bf16 must be done with whole vectors. Pairs of
-// k are moved as one 32-bit unit everywhere: a transposition of bf16 pairs is a transposition of 32-bit
-// words.
+// AMX consumes an element of A in about one cycle, so bf16 packing must use full vectors. Pairs of k always
+// move as one 32-bit unit: a transposition of bf16 pairs is a transposition of 32-bit words.
 namespace primus::turbo::gemm {
 namespace {
 
@@ -17,12 +16,12 @@ using Bits = std::uint16_t;
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
 
-// to[j][i] = from[i][j] for 16 x 16 words of 32 bits; strides in bytes. Every four rows of the result start
-// `four_stride` after the last four.
+// to[j][i] = from[i][j] for 16 x 16 words of 32 bits; strides in bytes. Each group of four result rows starts
+// `four_stride` after the previous group.
 template <class Rows>
 inline void transpose_16x16(Rows from, char* to, std::int64_t to_stride, std::int64_t four_stride) {
   // Gathering rows i, i+4, i+8, i+12 by 128-bit loads leaves only transpositions within 128-bit lanes, and
-  // spares half of the shuffles, which all compete for one port.
+  // saves half of the shuffles, which all compete for one port.
   __m512i part[16];
   for (int i = 0; i < 4; ++i) {
     for (int q = 0; q < 4; ++q) {
@@ -50,15 +49,15 @@ inline void transpose_16x16(Rows from, char* to, std::int64_t to_stride, std::in
   }
 }
 
-// Pairs (even[j], odd[j]) of 16 columns.
+// Returns pairs (even[j], odd[j]) of 16 columns.
 inline __m512i interleave(const Bits* even, const Bits* odd) {
   const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)));
   const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd)));
   return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
 
-// Functions for full blocks. Reading a block row by row jumps between as many places, more than the hardware
-// follows; each therefore fetches the block that is packed next.
+// Functions for full blocks. Reading a block row by row alternates between as many streams as it has rows,
+// more than the hardware prefetcher tracks; each function therefore prefetches the block that is packed next.
 template <int kMr, int kKb>
 struct RowsOfA {
   template <class Rows>
@@ -77,8 +76,8 @@ struct ColumnsOfA {
   template <class Rows>
   static void pack(Rows from, Bits* to) {
     // Pairs of k for 32 rows. Interleaving within 128-bit lanes leaves the rows in groups of four, rows 0-3,
-    // 8-11 ... in the first array and 4-7, 12-15 ... in the second, which the transposition puts in order for
-    // free.
+    // 8-11 ... in the first array and 4-7, 12-15 ... in the second; the transposition restores the order at
+    // no cost.
     alignas(64) Bits pairs[2][16][32];
     for (int r = 0; r < kMr; r += 32) {
       for (int k = 0; k < kKb; k += 32) {
@@ -132,7 +131,7 @@ struct ColumnsOfB {
   }
 };
 
-// fp32 blocks of 64 x 64: a strip's rows as they lie, or transposed.
+// fp32 blocks of 64 x 64: a strip's rows in their own layout, or transposed.
 struct F32Copy {
   template <class Rows>
   static void pack(Rows from, float* to) {
@@ -154,7 +153,7 @@ struct F32Transpose {
 
 #pragma GCC pop_options
 
-// Copies what exists of a block [rows, cols] into a zero-padded [kRows, kCols] one, for the edges.
+// Copies the valid part of an edge block [rows, cols] into a zero-padded [kRows, kCols] one.
 template <int kRows, int kCols, class Rows, class T>
 void copy_padded(Rows from, std::int64_t rows, std::int64_t cols, T* to) {
   std::memset(to, 0, sizeof(T) * kRows * kCols);
@@ -162,8 +161,8 @@ void copy_padded(Rows from, std::int64_t rows, std::int64_t cols, T* to) {
     std::memcpy(to + i * kCols, from[i], sizeof(T) * static_cast<std::size_t>(cols));
 }
 
-// Fetches rows [begin, end) to L2, each from its beginning to its end: that way the hardware helps, which
-// cannot foresee the next row.
+// Prefetches rows [begin, end) to L2, each from start to end: the hardware prefetcher then helps within a
+// row; it cannot predict the next row.
 template <class Rows>
 void fetch_rows(Rows from, std::int64_t begin, std::int64_t end, std::int64_t extent, std::int64_t width) {
   constexpr std::int64_t kLine = 64 / sizeof(*from[0]);
@@ -180,8 +179,8 @@ void pack(const PackCall& call) {
   const std::int64_t blocks = (call.k + kKb - 1) / kKb;
   with_rows<T>(call, kContiguous ? call.extent : call.k, [&](auto source) {
     for (std::int64_t i = 0; i < blocks * call.strips; ++i) {
-      // k innermost where it runs along a row; outermost where rows are k, since neighbouring strips read the
-      // same ones, which keeps their pages at hand.
+      // k varies fastest if it runs along a row. If rows are k, it varies slowest: adjacent strips read the
+      // same rows, whose pages then stay in the TLB.
       const std::int64_t k = (kContiguous ? i % blocks : i / call.strips) * kKb;
       const std::int64_t s = kContiguous ? i / blocks : i % call.strips;
       const std::int64_t ks = std::min<std::int64_t>(kKb, call.k - k);

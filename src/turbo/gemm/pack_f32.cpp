@@ -7,7 +7,7 @@
 #include "turbo/gemm/pack.h"
 
 // fp32 products cost dozens of cycles per packed element, so the baseline's 128-bit vectors are fast enough
-// here.
+// for packing.
 namespace primus::turbo::gemm {
 namespace {
 
@@ -57,11 +57,11 @@ void transpose_block(Rows from, float* to, std::int64_t to_ld, std::int64_t rows
   }
 }
 
-// Walks the strips of a call block by block; block(first row or column of the strip, how many, k, how many,
+// Visits the strips of a call block by block: block(first row or column of the strip, count, k, count of k,
 // packed block).
 template <int kWidth, int kBlock, class Function>
 void for_each_block(const PackCall& call, Function block) {
-  // k outermost: neighbouring strips read the same rows of a k-strided source, which keeps its pages at hand.
+  // k outermost: adjacent strips read the same rows of a k-strided source, whose pages then stay in the TLB.
   for (std::int64_t k = 0; k < call.k; k += kBlock) {
     for (int s = 0; s < call.strips; ++s) {
       char* packed = static_cast<char*>(call.packed) + s * call.strip_bytes;
@@ -72,7 +72,7 @@ void for_each_block(const PackCall& call, Function block) {
   }
 }
 
-// A strip of A lies in memory as its source does where k runs along a row; B where it runs from row to row.
+// A strip of A has the layout of its source if k runs along a row; a strip of B, if k runs across rows.
 template <class T, int kWidth, int kKb, bool kContiguous, bool kTranspose>
 void pack(const PackCall& call) {
   constexpr std::int64_t kRows = kContiguous ? kWidth : kKb, kCols = kContiguous ? kKb : kWidth;

@@ -17,7 +17,7 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Calls body() until `seconds` have passed, once at least; returns the shortest time of one call.
+// Calls body() until `seconds` have passed, at least once; returns the shortest time of one call.
 template <class Body>
 double shortest(double seconds, Body body) {
   double best = 1e30;
@@ -30,8 +30,8 @@ double shortest(double seconds, Body body) {
   return best;
 }
 
-// Register-only loops: `iterations` rounds of independent multiply-adds, enough of them to cover the latency.
-// The empty asm statements keep each value in a register without letting the compiler see through the loop.
+// Register-only loops: `iterations` rounds of independent multiply-adds, enough of them to hide the latency.
+// The empty asm statements keep each value in a register and prevent the compiler from simplifying the loop.
 constexpr std::int64_t kIterations = 50000;
 constexpr int kChains = 12;
 
@@ -97,7 +97,7 @@ Loop loop_of(GemmProvider provider) {
 double measure_fma_peak(ThreadPool& pool, DType dtype, double seconds) {
   const Loop loop = loop_of(default_gemm_provider(dtype));
   if (!loop.run) return 0;
-  // Several tasks per thread, so that a thread which wakes late does not leave its share to nobody.
+  // Several tasks per thread, so that others do the work of a thread that wakes late.
   const std::int64_t tasks = 4 * pool.size();
   const double time = shortest(seconds, [&] {
     pool.parallel_for(tasks, 1, [&](std::int64_t, std::int64_t, int) { loop.run(kIterations); });
@@ -111,7 +111,7 @@ double measure_gemm_peak(ThreadPool& pool, DType dtype, double seconds) {
   const auto element = static_cast<std::size_t>(size_of(dtype));
   std::vector<CacheLine> a(kLargest * element / sizeof(CacheLine)), b(a.size());
   for (auto* operand : {&a, &b}) {
-    // Ones are as fast as any other number, and unlike zeros or noise never make a subnormal.
+    // Ones are as fast as other numbers and, unlike zeros or noise, never produce a subnormal.
     if (dtype == DType::kBF16) {
       auto* values = reinterpret_cast<BFloat16*>(operand->data());
       std::fill(values, values + kLargest, BFloat16(1.0F));

@@ -1,7 +1,7 @@
 // Dot products of rows of W with rows of x. Included once per instruction set, after a `Vector` of fp32 lanes
 // with zero(), load(float or BFloat16 pointer), add_product(a, b, sum) and sum(vector).
 
-// out[m * kN + n] = x[m, :] · w[n, :] over k elements; rows of x are zero-padded to whole vectors.
+// out[m * kN + n] = x[m, :] · w[n, :] over k elements; rows of x are zero-padded to full vectors.
 template <class T, int kM, int kN>
 void dot_products(const float* x, std::int64_t x_ld, const T* w, std::int64_t w_ld, std::int64_t k,
                   float* out) {
@@ -33,7 +33,8 @@ void dot_products(const float* x, std::int64_t x_ld, const T* w, std::int64_t w_
   }
 }
 
-// Rows [begin, end) of W. More rows of x leave registers for fewer rows of W at a time.
+// Computes the products with rows [begin, end) of W. With more rows of x, registers suffice for fewer rows of
+// W at a time.
 template <class T, int kM>
 void columns(const SkinnyCall& call, std::int64_t begin, std::int64_t end) {
   constexpr int kN = kM <= 2 ? 4 : kM <= 4 ? 2 : 1;

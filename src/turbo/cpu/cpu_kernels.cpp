@@ -12,7 +12,7 @@
 namespace primus::turbo {
 namespace {
 
-// A table is made only when asked for: registering is code of its instruction set already.
+// A table is built only on first use: registering already runs code of its instruction set.
 #define PRIMUS_CPU_OPERATOR(operator_name) register_##operator_name(table);
 // clang-format off
 #ifdef PRIMUS_CPU_V2

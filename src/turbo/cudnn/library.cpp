@@ -38,7 +38,8 @@ std::shared_ptr<const Library> open_library(const char* file, std::string& why) 
   if (library->get_version) {
     library->version = library->get_version();
     library->version_text = version_text(library->version);
-    // A version that is too old may also lack functions; the version is what the reader can change.
+    // Check the version before the functions: an old version may also lack functions, but the version is what
+    // the user can change.
     if (library->version < kOldestVersion) {
       why = std::string(file) + " is cuDNN " + library->version_text + ", older than " +
             version_text(kOldestVersion);

@@ -19,7 +19,7 @@ const DevicePlugin& plugin_of(std::string_view kind) {
   return kind == kCpu ? cpu_plugin() : load_plugin(kind, kPluginAbi);
 }
 
-// The devices of one kind; on `why` what is missing where there are none. Throws Error when the plug-in
+// Returns the devices of one kind; if there are none, `why` says what is missing. Throws Error if the plug-in
 // cannot be used.
 std::vector<DeviceProperties> devices_of(const std::string& kind, std::string& why) {
   std::vector<DeviceProperties> devices;
@@ -110,7 +110,7 @@ PlannedDevice planned_device(const DeviceProperties& properties, DeviceSpec spec
                            std::find(installed.begin(), installed.end(), properties.kind) == installed.end();
   spec.kind = planned.by_cpu_kernels ? kCpu : properties.kind;
   spec.ordinal = 0;
-  // A thread of the CPU's has buffers of its own, and a GPU has none of these.
+  // CPU kernels have workspace per thread, which a GPU does not have.
   if (planned.by_cpu_kernels) spec.threads = 1;
   std::unique_ptr<Device> source = plugin_of(spec.kind).measuring(spec);
   const KernelTable& kernels = planned.by_cpu_kernels ? planned_kernels() : source->kernels();

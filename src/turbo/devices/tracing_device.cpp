@@ -14,7 +14,8 @@ namespace {
 
 using Span = TraceRecorder::Span;
 
-// What a stream runs around a piece of work where it takes the clock itself.
+// The argument of the functions that a stream runs before and after a piece of work, if it reads the clock
+// itself.
 struct Mark {
   TraceRecorder* recorder;
   Span* span;
@@ -28,8 +29,8 @@ void mark_end(KernelContext&, const void* arguments) {
   mark.recorder->end(mark.span);
 }
 
-// The times of work on a device that keeps them itself. Events become times when somebody reads the trace.
-// Thread-safe.
+// The times of work on a device that records them as events. Events are converted to times when the trace is
+// read. Thread-safe.
 class EventClock {
  public:
   EventClock(Device& device, const DeviceTiming& timing, TraceRecorder& recorder)
@@ -67,7 +68,7 @@ class EventClock {
     std::shared_ptr<Event> begin, end;
   };
 
-  // Ties the device's clock to the host's. Nothing is on the stream yet, so the host hardly waits.
+  // Relates the device's clock to the host's. The stream is still empty, so the host hardly waits.
   void set_base(Stream& stream) {
     base_ = timing_.create(device_);
     stream.record(*base_);
@@ -114,7 +115,7 @@ class TracingStream final : public WatchedStream {
 
   void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
     const auto known = names_.find(kernel);
-    // What has no name is part of the work that encloses it: the collectives of the host.
+    // A kernel without a name is part of the enclosing work: the host's collectives.
     if (known == names_.end()) return stream_->launch(kernel, arguments, bytes);
     around(known->second.c_str(), "kernel", [&] { stream_->launch(kernel, arguments, bytes); });
   }
@@ -175,7 +176,7 @@ class TracingStream final : public WatchedStream {
   const std::map<KernelFunction, std::string>& names_;
   int track_;
   std::vector<Open> open_;
-  std::unique_ptr<Stream> stream_;  // last: its work uses what stands above until it is gone
+  std::unique_ptr<Stream> stream_;  // last: its pending work uses the members above
 };
 
 class TracingDevice final : public WatchedDevice {
@@ -197,13 +198,13 @@ class TracingDevice final : public WatchedDevice {
     try {
       clock_->collect();
     } catch (...) {
-      // The device is lost, and so are the times of what it did last.
+      // The device is lost, and so are the times of its last work.
     }
     recorder_->set_collector({});
   }
 
   std::string description() const override { return device_->description(); }
-  // A graph is launched as one piece of work, in which a trace would see no kernel.
+  // A graph is launched as one piece of work: a trace would show none of its kernels.
   DeviceProperties properties() const override {
     DeviceProperties properties = device_->properties();
     properties.graphs = false;
@@ -222,7 +223,7 @@ class TracingDevice final : public WatchedDevice {
   const KernelTable& kernels() const override { return device_->kernels(); }
   KernelContext& kernel_context() override { return device_->kernel_context(); }
   std::vector<KernelChoice> choices() const override { return device_->choices(); }
-  // No graphs: what runs inside one could not be told apart.
+  // No graphs: a trace could not separate the work inside one.
   bool synchronous() const override { return device_->synchronous(); }
   Device& below() override { return *device_; }
 
@@ -230,7 +231,7 @@ class TracingDevice final : public WatchedDevice {
   std::unique_ptr<Device> device_;
   std::shared_ptr<TraceRecorder> recorder_;
   std::map<KernelFunction, std::string> names_;
-  std::unique_ptr<EventClock> clock_;  // its events go before the device
+  std::unique_ptr<EventClock> clock_;  // after the device, so that its events are destroyed first
 };
 
 }  // namespace

@@ -9,7 +9,7 @@ bool is_edge(const CausalConvShape& s, const Tensor& edge) {
   return edge.dtype == DType::kF32 && edge.shape == s.edge();
 }
 
-// Rows of a projection, and of what becomes of it.
+// Checks the rows of a projection, and those of its result.
 bool are_rows(const CausalConvShape& s, const Tensor& bcx, const Tensor& y) {
   return is_float(bcx) && bcx.shape == Shape{s.rows(), s.columns()} && y.dtype == bcx.dtype &&
          y.shape == Shape{s.rows(), s.channels};
@@ -27,12 +27,13 @@ bool is_first_key(const CausalConvShape& s, const Tensor& first_key) {
   return first_key.absent() || is_vector(first_key, DType::kI32, s.rows());
 }
 
-// Where something is in front of a segment, it must be there.
+// Checks that `before` is present if a segment begins inside its sequence.
 bool knows_before(const CausalConvShape& s, const Tensor& before) {
   return before.absent() ? s.width == 1 || (s.first_of_even == 0 && s.first_of_odd == 0) : is_edge(s, before);
 }
 
-// What gradients through an activation need of the sums before it, and others do not have.
+// Checks weight and bias: gradients through an activation (kSilu) recompute the sums from them; the other
+// form does not take them.
 bool knows_sums(const CausalConvShape& s, const Tensor& weight, const Tensor& bias, const Tensor& bcx) {
   if (s.form != CausalConvShape::Form::kSilu) return weight.absent() && bias.absent();
   return is_kernel(s, weight, bcx) && is_bias(bias, s.channels);

@@ -1,4 +1,4 @@
-// A row's channels are worked on in blocks that stay in registers and the first cache.
+// The channels of a row are processed in blocks that stay in registers and L1.
 #include <algorithm>
 #include <type_traits>
 
@@ -10,7 +10,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-constexpr std::int64_t kChannels = 256;  // of a block
+constexpr std::int64_t kChannels = 256;  // channels per block
 
 template <class T>
 const T* optional(const CpuContext& context, const Tensor& tensor) {
@@ -30,7 +30,7 @@ struct Lines {
   float at[CausalConvShape::kMaxWidth][kChannels];
 };
 
-// The same of all channels, by block, in memory of [width, channels].
+// The weights of all channels, block by block, in memory of [width, channels].
 struct AllLines {
   template <class T>
   static void fill(const T* weight, std::int64_t channels, std::int64_t width, float* to) {
@@ -44,7 +44,7 @@ struct AllLines {
   std::int64_t channels;
 };
 
-// body(tag of the type, whether the form is kSilu) with both as types.
+// Calls body(tag of the type, whether the form is kSilu), both as compile-time constants.
 template <class Body>
 void with_type_and_form(DType dtype, CausalConvShape::Form form, Body body) {
   with_float_type(dtype, [&](auto tag) {
@@ -53,10 +53,10 @@ void with_type_and_form(DType dtype, CausalConvShape::Form form, Body body) {
   });
 }
 
-// What goes into the convolution, and which of it a token sees.
+// The inputs of the convolution, and which of them a token sees.
 template <class T, bool kSilu>
 struct Inputs {
-  static constexpr std::int64_t kParts = kSilu ? 1 : 3;  // of a row, each as wide as the channels
+  static constexpr std::int64_t kParts = kSilu ? 1 : 3;  // parts of a row; each has `channels` columns
   Inputs(const CpuContext& context, const CausalConvShape& shape, const Tensor& rows,
          const Tensor& before_rows, const Tensor& first_keys)
       : s(shape),
@@ -64,7 +64,7 @@ struct Inputs {
         before(optional<float>(context, before_rows)),
         first_key(optional<std::int32_t>(context, first_keys)) {}
 
-  // Tokens before this one that it sees.
+  // Returns the number of preceding tokens that this one sees.
   std::int64_t reach(std::int64_t segment, std::int64_t token) const {
     const std::int64_t position = (segment % 2 == 0 ? s.first_of_even : s.first_of_odd) + token;
     const std::int64_t first = first_key ? first_key[segment * s.tokens + token] : 0;
@@ -73,7 +73,8 @@ struct Inputs {
   const T* row(std::int64_t segment, std::int64_t token) const {
     return bcx + (segment * s.tokens + token) * kParts * s.channels;
   }
-  // use(i, u) for `count` channels from `channel` on of a token, or of one in front of the segment.
+  // Calls use(i, u) for `count` channels, starting at `channel`, of a token of the segment or, if `token` is
+  // negative, of one before the segment.
   template <class Use>
   PRIMUS_INLINE void each(std::int64_t segment, std::int64_t token, std::int64_t channel, std::int64_t count,
                           Use use) const {
@@ -85,20 +86,20 @@ struct Inputs {
     }
     each_of(row(segment, token) + channel, s.channels, count, use);
   }
-  // The same of channels that lie there, in a row of so many channels.
+  // each() for a token's channels that start at `b`, in rows with this number of channels.
   template <class Use>
   static PRIMUS_INLINE void each_of(const T* b, std::int64_t channels, std::int64_t count, Use use) {
     const T* x = b + (kParts - 1) * channels;
     PRIMUS_SIMD()
     for (std::int64_t i = 0; i < count; ++i) use(i, kSilu ? to_float(x[i]) : to_float(b[i]) * to_float(x[i]));
   }
-  // What the sums of a token become: `c` is where its second gate lies.
+  // Computes the output of a token from its sums; `c` points to its second gate.
   static PRIMUS_INLINE void finish(const float* sum, const T* c, std::int64_t count, T* out) {
     PRIMUS_SIMD()
     for (std::int64_t i = 0; i < count; ++i)
       out[i] = from_float<T>(kSilu ? sum[i] * sigmoid(sum[i]) : to_float(c[i]) * sum[i]);
   }
-  // The sums themselves.
+  // Computes the sums of the convolution.
   template <class Weights>
   PRIMUS_INLINE void convolve(std::int64_t segment, std::int64_t token, std::int64_t channel,
                               std::int64_t count, const Weights& weight, const float* bias,
@@ -110,7 +111,7 @@ struct Inputs {
            [=](std::int64_t i, float u) { sum[i] = multiply_add(w[i], u, sum[i]); });
     }
   }
-  // The gradient of a token's sums.
+  // Computes the gradient of a token's sums.
   template <class Weights>
   PRIMUS_INLINE void gradient(std::int64_t segment, std::int64_t token, std::int64_t channel,
                               std::int64_t count, const Weights& weight, const float* bias, const T* d_y,
@@ -136,8 +137,8 @@ struct Inputs {
   const std::int32_t* first_key;
 };
 
-// The gradients of the sums of the tokens that see a token, for a block of channels: each is made once while
-// tokens go by in order.
+// The gradients of the sums of the tokens that see a token, for a block of channels: tokens are visited in
+// order, and each gradient is computed only once.
 template <class T, bool kSilu>
 class GradientRows {
  public:
@@ -145,7 +146,7 @@ class GradientRows {
                const float* bias, const T* d_y)
       : in_(in), channel_(channel), count_(count), weight_(weight), bias_(bias), d_y_(d_y) {}
 
-  // sum += what the tokens from `token` + `from` on say of the gradient of u there.
+  // sum += the contributions of the tokens from `token` + `from` on to the gradient of u at `token`.
   PRIMUS_INLINE void add(std::int64_t segment, std::int64_t token, std::int64_t from, float* sum) {
     const std::int64_t end = std::min(token + in_.s.width, in_.s.tokens);
     if (segment != segment_) segment_ = segment, known_ = token + from;
@@ -167,11 +168,11 @@ class GradientRows {
   const Lines& weight_;
   const float* bias_;
   const T* d_y_;
-  std::int64_t segment_ = -1, known_ = 0;  // of that segment, the first token that is not there yet
+  std::int64_t segment_ = -1, known_ = 0;  // current segment, and its first token without a gradient
   float rows_[CausalConvShape::kMaxWidth][kChannels];
 };
 
-// body(channel, count) for blocks of the channels [begin, end).
+// Calls body(channel, count) for blocks of the channels [begin, end).
 template <class Body>
 PRIMUS_INLINE void for_each_block(std::int64_t begin, std::int64_t end, Body body) {
   for (std::int64_t channel = begin; channel < end; channel += kChannels)
@@ -252,7 +253,7 @@ std::int64_t weight_columns(const CausalConvBackwardWeight& a) {
   return a.shape.channels * (a.of_bias ? 1 : a.shape.width);
 }
 
-// Of a row sum and, behind it, of all weights.
+// The workspace of a row sum, followed by that of all weights.
 std::int64_t backward_weight_workspace(CpuContext&, const CausalConvBackwardWeight& a) {
   const std::int64_t lines = a.shape.form == CausalConvShape::Form::kSilu
                                  ? a.shape.channels * a.shape.width * static_cast<std::int64_t>(sizeof(float))

@@ -1,4 +1,4 @@
-// Short causal convolutions on GPUs: the kernels are in the headers beside this file.
+// Short causal convolutions on GPUs; the kernels are in the headers of this folder.
 #include "turbo/causal_conv/causal_conv.h"
 #include "turbo/causal_conv/gpu_backward.h"
 #include "turbo/causal_conv/gpu_cached.h"

@@ -5,8 +5,8 @@
 
 namespace primus::turbo::PRIMUS_GPU::causal_conv {
 
-// A token's input is in the outputs of the kTaps - 1 behind it, too, so its gradient is complete so many
-// tokens later. Its two factors are loaded again then: they are still in the first cache, and registers are
+// A token's input affects its own output and the following kTaps - 1 outputs, so its gradient is complete
+// only kTaps - 1 tokens later. Its two factors are then loaded again: they are still in L1, and registers are
 // scarce.
 template <class T, bool kSilu, int kCount, int kTaps>
 struct BackwardBody {
@@ -15,7 +15,7 @@ struct BackwardBody {
   const float* d_after;
   T* d_bcx;
 
-  // d[j] and reach[j] are of the token j before, as is the window.
+  // d[j] and reach[j] belong to the token j positions back, like the window's entries.
   struct State {
     float w[kTaps][kCount], d[kTaps][kCount];
     Window<kCount, kTaps> window;
@@ -30,7 +30,7 @@ struct BackwardBody {
     PRIMUS_UNROLL_BY(1)
     for (std::int64_t token = begin; token < end + kLag; ++token) {
       shift(s);
-      s.reach[0] = -1;  // behind the segment nobody sees anything
+      s.reach[0] = -1;  // after the end of the segment no token sees anything
       if (token < in.tokens) take(s, segment, token, end, channel);
       if (token - kLag >= begin) put(s, segment, token - kLag, channel);
     }
@@ -48,8 +48,8 @@ struct BackwardBody {
       for (int k = 0; k < kCount; ++k) s.d[j][k] = s.d[j - 1][k];
     }
   }
-  // The next token: the gradient of its sums, and of its second gate, which is the thread's to write within
-  // its run.
+  // Advances to the next token: computes the gradient of its sums, and writes that of its second gate if the
+  // token is in the thread's own run.
   PRIMUS_DEVICE void take(State& s, std::int64_t segment, std::int64_t token, std::int64_t end,
                           std::int64_t channel) const {
     s.reach[0] = static_cast<int>(in.reach(segment, token));
@@ -75,7 +75,7 @@ struct BackwardBody {
       multiply(c, s.d[0]);
     }
   }
-  // The gradient of what went in kLag tokens before, or of its factors.
+  // Writes the gradient of the input kLag tokens back, or of its factors.
   PRIMUS_DEVICE void put(const State& s, std::int64_t segment, std::int64_t token,
                          std::int64_t channel) const {
     const std::int64_t edge = token - (in.tokens - (in.width - 1));
@@ -103,7 +103,8 @@ struct BackwardBody {
   }
 };
 
-// lines[slice][channel][tap] = the sum over the slice's rows, in order: a thread has neighbouring channels.
+// lines[slice][channel][tap] = the sum over the slice's rows, in order; a thread handles consecutive
+// channels.
 template <class T, bool kSilu, int kCount, int kTaps>
 struct WeightParts {
   static constexpr int kThreads = 256;
@@ -169,7 +170,7 @@ struct WeightParts {
   }
 };
 
-// A row's gradient of the bias.
+// The contribution of a row to the bias gradient.
 template <class T, bool kSilu, int kVectors>
 struct BiasTerm {
   static constexpr int kCount = kVectors;
@@ -180,7 +181,7 @@ struct BiasTerm {
   }
 };
 
-// The edge of a segment: a few rows.
+// The edge of a segment: only a few rows.
 template <class T, bool kSilu>
 struct BackwardEdgeBody {
   Inputs<T, kSilu> in;

@@ -1,4 +1,4 @@
-// A short causal convolution in generation, on GPUs: what it reads of earlier tokens lies in a ring.
+// Short causal convolution in generation, on GPUs: the inputs of earlier tokens are in a ring.
 #pragma once
 
 #include "turbo/attention/gpu_paged.h"
@@ -16,7 +16,7 @@ struct Cached {
   T* y;
   std::int64_t rows, channels, width, ring_rows;
 
-  // u of a row of the projection.
+  // Loads u of a row of the projection.
   template <int kCount>
   PRIMUS_DEVICE void load_input(std::int64_t row, std::int64_t channel, float (&u)[kCount]) const {
     load<kCount>(bcx + row * kParts * channels + channel, u);
@@ -29,7 +29,7 @@ struct Cached {
   PRIMUS_DEVICE float* place(std::int64_t sequence, std::int64_t position, std::int64_t channel) const {
     return ring + (sequence * ring_rows + position % ring_rows) * channels + channel;
   }
-  // Position of a sequence's row number 0, were it that sequence's.
+  // Returns the position that row 0 would have if it belonged to this sequence.
   PRIMUS_DEVICE std::int64_t origin(std::int64_t sequence) const {
     return pages.lengths[sequence] - pages.starts[sequence + 1];
   }
@@ -70,7 +70,7 @@ struct Cached {
   }
 };
 
-// All rows of a pass, which read what the ring holds before it changes.
+// Computes all rows of a pass, from the ring's contents before the pass.
 template <class T, bool kSilu, int kCount>
 struct CachedRows {
   Cached<T, kSilu> all;
@@ -80,7 +80,8 @@ struct CachedRows {
   }
 };
 
-// Then the last ones of each sequence go into the ring: body(number from the end, channel) for each sequence.
+// The second launch then writes the last inputs of each sequence to the ring: body(index from the end,
+// channel) for each sequence.
 template <class T, bool kSilu, int kCount>
 struct KeptRows {
   Cached<T, kSilu> all;
@@ -91,8 +92,8 @@ struct KeptRows {
   }
 };
 
-// Few rows: both in one launch. A thread has all rows of a sequence, one after the other; that behind the
-// last sequence, those of nobody.
+// For few rows: computes the outputs and updates the ring in one launch. A thread processes all rows of a
+// sequence in order; the thread after the last sequence processes the rows that belong to no sequence.
 template <class T, bool kSilu, int kCount>
 struct FewRows {
   Cached<T, kSilu> all;

@@ -1,4 +1,4 @@
-// Inputs of a short causal convolution on GPUs, by neighbouring channels of a token.
+// Inputs of a short causal convolution on GPUs, by consecutive channels of a token.
 #pragma once
 
 #include <type_traits>
@@ -8,7 +8,7 @@
 
 namespace primus::turbo::PRIMUS_GPU::causal_conv {
 
-// Weights of neighbouring channels at a distance from the token.
+// Loads the weights of consecutive channels at a distance from the token.
 template <class T, int kCount>
 PRIMUS_DEVICE void load_weight(const T* weight, std::int64_t width, std::int64_t channel,
                                std::int64_t distance, float (&w)[kCount]) {
@@ -42,7 +42,7 @@ PRIMUS_DEVICE void activate(float (&x)[kCount]) {
   for (int k = 0; k < kCount; ++k) x[k] *= sigmoid(x[k]);
 }
 
-// x = the slope of silu(x)
+// x = the derivative of silu(x)
 template <int kCount>
 PRIMUS_DEVICE void slope(float (&x)[kCount]) {
   PRIMUS_UNROLL
@@ -52,10 +52,10 @@ PRIMUS_DEVICE void slope(float (&x)[kCount]) {
   }
 }
 
-// What goes into the convolution, and which of it a token sees.
+// The inputs of the convolution, and which of them a token sees.
 template <class T, bool kSilu>
 struct Inputs {
-  static constexpr int kParts = kSilu ? 1 : 3;  // of a row, each as wide as the channels
+  static constexpr int kParts = kSilu ? 1 : 3;  // parts of a row; each has `channels` columns
   const T *bcx, *weight;
   const float *bias, *before;
   const std::int32_t* first_key;
@@ -83,7 +83,7 @@ struct Inputs {
     if constexpr (requires { a.d_y; }) d_y = context.data<T>(a.d_y);
   }
 
-  // Tokens before this one that it sees.
+  // Returns the number of preceding tokens that this one sees.
   PRIMUS_DEVICE std::int64_t reach(std::int64_t segment, std::int64_t token) const {
     const std::int64_t position = (segment % 2 == 0 ? first_of_even : first_of_odd) + token;
     const std::int64_t first = first_key ? first_key[segment * tokens + token] : 0;
@@ -92,7 +92,7 @@ struct Inputs {
   PRIMUS_DEVICE const T* row(std::int64_t segment, std::int64_t token) const {
     return bcx + (segment * tokens + token) * kParts * channels;
   }
-  // u of a token, or of one in front of the segment.
+  // Loads u of a token of the segment or, if `token` is negative, of one before the segment.
   template <int kCount>
   PRIMUS_DEVICE void load_input(std::int64_t segment, std::int64_t token, std::int64_t channel,
                                 float (&u)[kCount]) const {
@@ -125,7 +125,7 @@ struct Inputs {
   // The weights of the taps, by their distance from the token.
   template <int kTaps, int kCount>
   PRIMUS_DEVICE void load_weights(std::int64_t channel, float (&w)[kTaps][kCount]) const {
-    if constexpr (kCount > 1) {  // kTaps == width: those of a channel are neighbours, and so are channels
+    if constexpr (kCount > 1) {  // kTaps == width: a channel's weights are consecutive, and so are channels
       PRIMUS_UNROLL
       for (int part = 0; part < kTaps; ++part) {
         float some[kCount];
@@ -142,7 +142,7 @@ struct Inputs {
         w[d][0] = d < width ? to_float(weight[channel * width + width - 1 - d]) : 0.0F;
     }
   }
-  // The sums of a token, all of whose inputs are read.
+  // Computes the sums of a token by loading all its inputs.
   template <int kCount>
   PRIMUS_DEVICE void convolve(std::int64_t segment, std::int64_t token, std::int64_t channel,
                               float (&sum)[kCount]) const {
@@ -155,8 +155,8 @@ struct Inputs {
       add_product(w, u, sum);
     }
   }
-  // sum += what the tokens from `token` + `from` on say of the gradient of u there. Of tokens in order, each
-  // sees no more of what is before all of them than the one before it.
+  // sum += the contributions of the tokens from `token` + `from` on to the gradient of u at `token`. From one
+  // token to the next, the number of visible tokens before `token` never grows.
   template <int kCount>
   PRIMUS_DEVICE void add_gradient(std::int64_t segment, std::int64_t token, std::int64_t from,
                                   std::int64_t channel, float (&sum)[kCount]) const {

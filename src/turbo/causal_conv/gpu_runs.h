@@ -1,6 +1,6 @@
-// How threads share the work of a short causal convolution on GPUs. A thread has neighbouring channels, whose
-// weights it keeps, of a run of tokens, and takes what goes into the convolution along as a window that
-// slides over them: a token is loaded once, but for those in front of a run.
+// How threads share the work of a short causal convolution on GPUs. A thread handles consecutive channels,
+// whose weights it keeps in registers, of a run of tokens. It keeps the inputs in a window that slides over
+// the tokens: each token is loaded only once, except for those before a run.
 #pragma once
 
 #include <type_traits>
@@ -9,12 +9,12 @@
 
 namespace primus::turbo::PRIMUS_GPU::causal_conv {
 
-// What goes into the convolution, of a token and of those before it: u[d] is that of the token d before.
+// The inputs of a token and of preceding ones: u[d] is the input d tokens back.
 template <int kCount, int kTaps>
 struct Window {
   float u[kTaps][kCount];
 
-  // The next token is this one. What no token can see is not read.
+  // Initializes the window so that this token is next. Inputs that no token can see are not read.
   template <class Inputs>
   PRIMUS_DEVICE void start(const Inputs& in, std::int64_t segment, std::int64_t token, std::int64_t channel) {
     PRIMUS_UNROLL
@@ -26,7 +26,7 @@ struct Window {
       }
     }
   }
-  // Moves on to `token`, whose own input `next` is.
+  // Advances to the next token, whose input is `next`.
   PRIMUS_DEVICE void take(const float (&next)[kCount]) {
     PRIMUS_UNROLL
     for (int d = kTaps - 1; d > 0; --d) {
@@ -36,7 +36,7 @@ struct Window {
     PRIMUS_UNROLL
     for (int k = 0; k < kCount; ++k) u[0][k] = next[k];
   }
-  // sum += the convolution of what a token with this reach sees.
+  // sum += the convolution over the inputs that a token with this reach sees.
   PRIMUS_DEVICE void convolve(const float (&w)[kTaps][kCount], std::int64_t reach,
                               float (&sum)[kCount]) const {
     PRIMUS_UNROLL
@@ -46,26 +46,26 @@ struct Window {
   }
 };
 
-// body(segment, first token, end, channel) for all runs of tokens of all channels: a block has neighbouring
-// runs of as many channels as a warp holds.
+// Calls body(segment, first token, end, channel) for all runs of tokens of all channels. A block handles
+// consecutive runs, and as many channels as a warp covers.
 template <class Body, int kCount>
 struct EachOfRuns {
   static constexpr int kThreads = 128, kPacks = 32;
   using StartsEarly = void;
   Body body;
-  std::int64_t segments, tokens, run, packs, tiles;  // packs of a row, and blocks side by side
+  std::int64_t segments, tokens, run, packs, tiles;  // packs per row, and blocks per row
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();
     wait_for_previous();
-    const std::int64_t runs = (tokens + run - 1) / run;  // of a segment
+    const std::int64_t runs = (tokens + run - 1) / run;  // runs per segment
     const std::int64_t number = block() / tiles * (kThreads / kPacks) + thread() / kPacks;
     const std::int64_t pack = block() % tiles * kPacks + thread() % kPacks;
     const std::int64_t segment = number / runs, begin = number % runs * run;
     if (segment < segments && pack < packs) body(segment, begin, smaller(begin + run, tokens), pack * kCount);
   }
 };
-// Runs of kTaps to 4 * kTaps tokens: as long as that leaves every GPU enough threads.
+// Runs have kTaps to 4 * kTaps tokens: as long as possible while every GPU still gets enough threads.
 template <int kCount, int kTaps, class Body>
 void for_each_of_runs(Context& context, const CausalConvShape& shape, const Body& body) {
   using Kernel = EachOfRuns<Body, kCount>;
@@ -78,8 +78,8 @@ void for_each_of_runs(Context& context, const CausalConvShape& shape, const Body
          Kernel{body, shape.segments, shape.tokens, run, packs, tiles});
 }
 
-// body(channels of a thread, taps), both constants: the usual widths by vectors where that is possible, and
-// whatever else channel by channel with as many taps as there can be.
+// Calls body(channels per thread, taps), both compile-time constants: common widths with vectors if possible,
+// all others channel by channel with the max. number of taps.
 template <class T, class Body>
 void with_taps(std::int64_t width, bool vectors, Body&& body) {
   constexpr std::integral_constant<int, kVector<T>> kMany;
@@ -89,13 +89,13 @@ void with_taps(std::int64_t width, bool vectors, Body&& body) {
   body(std::integral_constant<int, 1>{}, std::integral_constant<int, CausalConvShape::kMaxWidth>{});
 }
 
-// body(row, channel) by blocks of kRows rows and as many runs of channels.
+// Calls body(row, channel); a block handles kRows rows and the same number of packs of channels.
 template <class Body, int kCount>
 struct EachOfTiles {
   static constexpr int kThreads = 256, kRows = 16;
   using StartsEarly = void;
   Body body;
-  std::int64_t rows, packs, tiles;  // runs of channels of a row, and blocks side by side
+  std::int64_t rows, packs, tiles;  // packs per row, and blocks per row
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();
@@ -112,7 +112,7 @@ void for_each_of_tiles(Context& context, std::int64_t rows, std::int64_t channel
   launch(context, blocks_for(rows, Kernel::kRows) * tiles, Kernel{body, rows, packs, tiles});
 }
 
-// Whether as many channels as 16 bytes hold of T can be read at once, of rows in T and of those in fp32.
+// Returns whether kVector<T> channels can be read at once, both from rows of T and from fp32 rows.
 template <class T, class... Pointers>
 bool vectors(std::int64_t channels, const Pointers*... pointers) {
   const auto aligned = []<class U>(const U* pointer) {
@@ -121,7 +121,7 @@ bool vectors(std::int64_t channels, const Pointers*... pointers) {
   return channels % kVector<T> == 0 && (... && aligned(pointers));
 }
 
-// body(tag of the type, whether the form is kSilu) with both as types.
+// Calls body(tag of the type, whether the form is kSilu), both as compile-time constants.
 template <class Body>
 void with_type_and_form(DType dtype, CausalConvShape::Form form, Body body) {
   with_float_type(dtype, [&](auto tag) {

@@ -9,13 +9,14 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// log(1 + e^x), without overflow and without cancellation below.
+// Returns log(1 + e^x), without overflow for large x and without cancellation for small x.
 PRIMUS_INLINE float softplus(float x) {
   const float most = x > 0 ? x : 0.0F;
   return most + std::log1p(exp(x > 0 ? -x : x));
 }
 
-// The gate of one channel where exp(a_log) is `rate` and z + bias is `x`, and its slopes by x and by a_log.
+// The gate of one channel with rate = exp(a_log) and x = z + bias, and its derivatives with respect to x and
+// a_log.
 struct Gate {
   float rate, lower_bound;
   struct Slopes {

@@ -7,7 +7,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// log(1 + e^x), without overflow and without cancellation below.
+// Returns log(1 + e^x), without overflow for large x and without cancellation for small x.
 PRIMUS_DEVICE float softplus(float x) { return ::fmaxf(x, 0.0F) + ::log1pf(::expf(x > 0 ? -x : x)); }
 
 template <class T>
@@ -27,7 +27,7 @@ struct Gates {
         width(heads * channels),
         lower_bound(of.lower_bound) {}
 
-  // Of the channel at `i` of a row.
+  // exp(a_log) of the channel at column i of a row.
   PRIMUS_DEVICE float rate(std::int64_t i) const { return ::expf(a_log[i / channels]); }
   PRIMUS_DEVICE float x(std::int64_t row, std::int64_t i) const {
     return to_float(z[row * width + i]) + bias[i];
@@ -42,13 +42,13 @@ struct Gates {
     const float s = sigmoid(r * v);
     return lower_bound * (s * (1.0F - s)) * r;
   }
-  // By a_log.
+  // The derivative of the gate with respect to a_log.
   PRIMUS_DEVICE float slope_of_rate(std::int64_t row, std::int64_t i) const {
     return lower_bound < 0 ? slope(row, i) * x(row, i) : gate(row, i);
   }
 };
 
-// Of a row's channels, and behind them its heads.
+// Handles the channels of a row, then its heads.
 template <class T>
 struct Forward {
   Gates<T> of;

@@ -1,6 +1,6 @@
 // Softmax cross-entropy on the CPU, one row at a time. A row (200 KB for a vocabulary of 50 thousand) is read
-// from memory once: a first walk finds maximum and sum together, block by block, so that each block is still
-// in L1 when its exponentials are summed; the gradient's walk then finds the row in L2.
+// from memory once: the first pass computes maximum and sum together, block by block, so that each block is
+// still in L1 when its exponentials are summed; the gradient pass then finds the row in L2.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,7 +12,8 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// What stands for a logit, and how it grows with the logit where it is y.
+// The mapping from a logit to its capped value, and the derivative of the mapping at the point where the
+// value is y.
 struct Uncapped {
   PRIMUS_INLINE float operator()(float x) const { return x; }
   PRIMUS_INLINE float slope(float) const { return 1.0F; }
@@ -32,7 +33,7 @@ void with_cap(float cap, Body&& body) {
   }
 }
 
-// The maximum, NaN left aside: the sum of exponentials is what carries a NaN into the loss.
+// Returns the maximum, ignoring NaN: a NaN reaches the loss through the sum of exponentials.
 float max_of(const float* x, std::int64_t n) {
   constexpr int kLanes = 64;
   float lanes[kLanes];
@@ -66,7 +67,8 @@ Normaliser normaliser(const float* x, std::int64_t n, Cap capped) {
       result.sum *= std::exp(static_cast<double>(result.max) - static_cast<double>(block_max));
       result.max = block_max;
     }
-    // Nothing but -inf so far: those terms are exp(-inf - 0) = 0, while -inf - -inf would be NaN.
+    // If all values so far are -inf, use 0: the terms become exp(-inf - 0) = 0, while -inf - -inf would be
+    // NaN.
     const float max = result.max == -std::numeric_limits<float>::infinity() ? 0.0F : result.max;
     result.sum +=
         sum_terms(length, [=](std::int64_t i) { return PRIMUS_CPU_ISA::exp(capped(block[i]) - max); });
@@ -74,8 +76,8 @@ Normaliser normaliser(const float* x, std::int64_t n, Cap capped) {
   return result;
 }
 
-// Loss and gradient of some columns of a row, from the maximum and the sum over all columns. `label`: its
-// column, or one outside [0, columns); its logit is capped already.
+// Computes the loss and the gradient of some columns of a row, from the maximum and the sum over all columns.
+// `label`: its column, or one outside [0, columns). `logit_of_label` is already capped.
 template <class T, class Cap>
 void from_normaliser(const float* logits, const Normaliser& norm, float logit_of_label, std::int64_t label,
                      float weight, std::int64_t columns, float* loss, T* d_logits, Cap capped) {
@@ -95,14 +97,14 @@ void from_normaliser(const float* logits, const Normaliser& norm, float logit_of
                                   capped.slope(logit_of_label));
 }
 
-// A masked token: whatever its logits are, zero times NaN included.
+// A masked token: zeros, even if its logits are NaN.
 template <class T>
 void masked_row(std::int64_t columns, float* loss, T* d_logits) {
   *loss = 0;
   if (d_logits) std::fill_n(d_logits, columns, from_float<T>(0.0F));
 }
 
-// body(token, row of logits, row of d_logits or null) for every token.
+// Calls body(token, row of logits, row of d_logits or null) for every token.
 template <class Call, class Body>
 void for_each_row(CpuContext& context, const Call& call, const Body& body) {
   const auto* logits = context.data<const float>(call.logits);
@@ -127,7 +129,7 @@ void cross_entropy(CpuContext& context, const CrossEntropy& call) {
       if (weights[t] == 0) return masked_row(vocab, loss + t, d_logits);
       const std::int32_t label = labels[t];
       assert(label >= 0 && label < vocab);
-      // The label's logit by value: the gradient may take its place.
+      // The label's logit is passed by value: the gradient may overwrite it.
       from_normaliser(logits, normaliser(logits, vocab, capped), capped(logits[label]), label, weights[t],
                       vocab, loss + t, d_logits, capped);
     });
@@ -173,10 +175,10 @@ void of_parts(CpuContext& context, const CrossEntropyOfParts& call) {
       };
       for (std::int64_t p = 0; p < count; ++p) {
         norm.max = std::max(norm.max, value(p, 0));
-        label_logit = std::max(label_logit, value(p, 2));  // a NaN is in the sum, too
+        label_logit = std::max(label_logit, value(p, 2));  // drops NaN, which is also in the sum
       }
       for (std::int64_t p = 0; p < count; ++p) {
-        // A part of nothing but -inf has the sum 0.
+        // A part with only -inf has the sum 0.
         const float max = value(p, 0);
         const double scale = max == -std::numeric_limits<float>::infinity()
                                  ? 1.0

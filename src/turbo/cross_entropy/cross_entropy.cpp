@@ -9,12 +9,12 @@ bool are_logits(const Tensor& logits) {
   return logits.dtype == DType::kF32 && logits.shape.rank() == 2 && logits.cols() > 0;
 }
 
-// One element of this type for each token.
+// Returns whether the tensor has one element of this type per token.
 bool is_of_tokens(const Tensor& tensor, DType dtype, const Tensor& logits) {
   return tensor.dtype == dtype && tensor.elements() == logits.shape[0];
 }
 
-// fp32 gradients may take the logits' place.
+// fp32 gradients may overwrite the logits.
 bool is_gradient_of(const Tensor& d_logits, const Tensor& logits) {
   return d_logits.absent() ||
          (is_float(d_logits) && d_logits.shape == logits.shape &&

@@ -1,4 +1,4 @@
-// A block works on one row: maximum, sum of exponentials, gradient.
+// A block handles one row: maximum, sum of exponentials, gradient.
 #include "turbo/cross_entropy/cross_entropy.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
@@ -6,7 +6,8 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// What stands for a logit, and how it grows with the logit where it is y.
+// The mapping from a logit to its capped value, and the derivative of the mapping at the point where the
+// value is y.
 struct Uncapped {
   PRIMUS_DEVICE float operator()(float x) const { return x; }
   PRIMUS_DEVICE float slope(float) const { return 1.0F; }
@@ -26,26 +27,27 @@ void with_cap(float cap, Body&& body) {
   }
 }
 
-// What a row of logits comes to.
+// The softmax statistics of a row of logits.
 struct Statistics {
-  float largest;  // NaN left aside: the sum is what carries a NaN into the loss
+  float largest;  // ignores NaN: a NaN reaches the loss through the sum
   double sum;     // of exp(logit - largest)
 };
 
-// Columns of one row. Every thread of the block calls these and gets the result; kCount logits are taken at
-// once. With kFast, exponentials are those of fast_exp(). The first columns stay with the block from
-// statistics() to gradient(): kHeld loads of each thread in its registers, and those behind them in shared
-// memory. What is left should stay in the cache that all blocks share, so nothing else is to go there.
+// Columns of one row. Every thread of the block calls these functions and gets the result; kCount logits are
+// processed at once. With kFast, exponentials are computed by fast_exp(). The block keeps the first columns
+// from statistics() to gradient(): kHeld loads per thread in registers, and the following ones in shared
+// memory. The rest should stay in L2,
+// so the kept columns are read and written without caching (load_once, store_once).
 template <int kThreads, int kCount, bool kFast, class Cap, int kHeld = 0>
 struct Row {
   static constexpr std::int64_t kHeldColumns = std::int64_t{kHeld} * kThreads * kCount;
   const float* x;
   std::int64_t columns;
   Cap capped;
-  std::int64_t kept = 0;  // up to here columns are held or in shared memory: a multiple of kCount, or 0
+  std::int64_t kept = 0;  // columns kept in registers or shared memory: a multiple of kCount, or 0
   float held[kHeld > 0 ? kHeld : 1][kCount] = {};
 
-  // Where column i >= kHeldColumns is kept.
+  // Returns the address in shared memory of column i >= kHeldColumns.
   PRIMUS_DEVICE static float* memory(std::int64_t i) {
     return reinterpret_cast<float*>(dynamic_shared()) + (i - kHeldColumns);
   }
@@ -53,10 +55,10 @@ struct Row {
     return (std::int64_t{n} * kThreads + thread()) * kCount;
   }
   PRIMUS_DEVICE static float exponential(float x) { return kFast ? fast_exp(x) : ::expf(x); }
-  // Nothing but -inf so far: those terms are exp(-inf - 0) = 0, while -inf - -inf would be NaN.
+  // If all values so far are -inf, use 0: the terms become exp(-inf - 0) = 0, while -inf - -inf would be NaN.
   PRIMUS_DEVICE static float base(float largest) { return largest == -infinity() ? 0.0F : largest; }
 
-  // Reads the row once: a sum so far shrinks when a larger logit comes.
+  // Reads the row once: the running sum is scaled down when a larger logit appears.
   PRIMUS_DEVICE Statistics statistics() {
     float largest = -infinity(), part = 0;
     const auto take = [&](const float(&logits)[kCount]) {
@@ -97,9 +99,9 @@ struct Row {
             block_reduce<kThreads>(static_cast<double>(part) * (largest == -infinity() ? 1.0 : scale))};
   }
 
-  // Of the loss `weight` · (log(sum) - label_logit); `label_logit` is the label's, capped, less the largest,
-  // `label` its column or one outside the row. d may be x. Goes through the row backwards, because its end
-  // was read last and is still in the cache.
+  // The gradient of the loss `weight` · (log(sum) - label_logit). `label_logit` is the label's capped logit
+  // minus the largest; `label` is its column, or one outside the row. d may be x. Visits the row backwards,
+  // because its end was read last and is still in the cache.
   template <class T>
   PRIMUS_DEVICE void gradient(T* d, float weight, const Statistics& row, std::int64_t label,
                               double label_logit) const {
@@ -141,7 +143,7 @@ struct Row {
     }
   }
 
-  // A masked token: whatever its logits are, zero times NaN included.
+  // A masked token: zeros, even if its logits are NaN.
   template <class T>
   PRIMUS_DEVICE void mask(T* d, float* loss) const {
     if (thread() == 0) *loss = 0;
@@ -156,20 +158,20 @@ PRIMUS_DEVICE bool is_label(std::int32_t label, std::int64_t vocab, Fault* fault
   return valid;
 }
 
-// Few blocks at a time, so that their rows stay in the cache from one pass to the next.
+// Large blocks keep few rows in flight, so that these stay in the cache from one pass to the next.
 constexpr int kRowThreads = 1024;
 
 template <class T, int kCount, class Cap>
 struct Loss {
   static constexpr int kThreads = kRowThreads;
   static constexpr int kHeld =
-      std::is_same_v<T, BFloat16> ? 6 : 4;  // as many as leave registers to work with
+      std::is_same_v<T, BFloat16> ? 6 : 4;  // as many as leave enough registers for the computation
   using OwnRow = Row<kThreads, kCount, std::is_same_v<T, BFloat16>, Cap, kHeld>;
   const float* logits;
   const std::int32_t* labels;
   const float* weights;
   float* loss;
-  T* d_logits;  // or null; may be logits
+  T* d_logits;  // or null; may be the memory of logits
   std::int64_t vocab, kept;
   Fault* fault;
   Cap capped;
@@ -187,7 +189,7 @@ struct Loss {
     if (thread() == 0)
       loss[token] = static_cast<float>(static_cast<double>(weight) * (::log(of_row.sum) - label_logit));
     if (!d) return;
-    barrier();  // d may be x, and every thread reads the label's logit
+    barrier();  // d may be x, and every thread reads the label's logit first
     row.gradient(d, weight, of_row, label, label_logit);
   }
 };
@@ -222,7 +224,7 @@ struct LossOfParts {
   const std::int32_t* labels;
   const float* weights;
   float* loss;
-  T* d_logits;  // or null; may be logits
+  T* d_logits;  // or null; may be the memory of logits
   std::int64_t count, tokens, columns, first, vocab;
   Fault* fault;
   Cap capped;
@@ -234,17 +236,17 @@ struct LossOfParts {
     T* d = d_logits ? d_logits + token * columns : nullptr;
     const float weight = weights[token];
     if (weight == 0) return row.mask(d, loss + token);
-    // Every thread for itself: parts are few.
+    // Computed redundantly in every thread: there are only a few parts.
     float largest = -infinity(), logit = -infinity();
     for (std::int64_t p = 0; p < count; ++p) {
       const float* const part = parts + (p * tokens + token) * kCrossEntropyValues;
       largest = ::fmaxf(largest, part[0]);
-      logit = ::fmaxf(logit, part[2]);  // a NaN is in the sum, too
+      logit = ::fmaxf(logit, part[2]);  // drops NaN, which is also in the sum
     }
     double sum = 0;
     for (std::int64_t p = 0; p < count; ++p) {
       const float* const part = parts + (p * tokens + token) * kCrossEntropyValues;
-      // A part of nothing but -inf has the sum 0.
+      // A part with only -inf has the sum 0.
       const double scale =
           part[0] == -infinity() ? 1.0 : ::exp(static_cast<double>(part[0]) - static_cast<double>(largest));
       sum += static_cast<double>(part[1]) * scale;
@@ -258,9 +260,10 @@ struct LossOfParts {
   }
 };
 
-// Of a row: what of it a block can keep. AMD's memory is small, and needed for more blocks at a time.
+// Returns how many columns of a row a block can keep in shared memory. AMD's shared memory is small and
+// needed for occupancy.
 std::int64_t columns_in_shared(const Context& context) {
-  constexpr std::int64_t kOwn = 1024;  // of reductions
+  constexpr std::int64_t kOwn = 1024;  // reserved for reductions
   return kWarp == 32 ? (most_shared(context) - kOwn) / static_cast<std::int64_t>(sizeof(float)) : 0;
 }
 
@@ -274,7 +277,7 @@ void cross_entropy(Context& context, const CrossEntropy& call) {
       constexpr int kCount = count;
       with_cap(call.cap, [&](auto capped) {
         using Kernel = Loss<T, kCount, decltype(capped)>;
-        // Without a gradient there is no second pass.
+        // Without a gradient no second pass needs the columns.
         constexpr std::int64_t kHeld = Kernel::OwnRow::kHeldColumns;
         const std::int64_t in_shared =
             d_logits

@@ -7,7 +7,7 @@ namespace {
 
 PRIMUS_DEVICE float softplus(float x) { return ::fmaxf(x, 0.0F) + ::log1pf(::expf(-::fabsf(x))); }
 
-// What goes into the gates.
+// The inputs of the gates.
 template <class T>
 struct Inputs {
   const T* ba;
@@ -76,7 +76,7 @@ struct WeightTerm {
   Inputs<T> in;
   const float* d_g;
 
-  // Column i is of a_log, then of dt_bias.
+  // Columns are those of a_log, then those of dt_bias.
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i, float (&value)[kCount]) const {
     const std::int64_t h = i % in.heads;
     const float x = in.a(row, h), d = -d_g[row * in.heads + h] * ::expf(in.a_log[h]);

@@ -9,7 +9,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// ---- Gates alone --------------------------------------------------------------------------------
+// ---- Gates only ---------------------------------------------------------------------------------
 
 void forward(CpuContext& context, const GateForward& a) {
   const bool of_rows = a.gate.cols() == 1;
@@ -54,7 +54,7 @@ void backward(CpuContext& context, const GateBackward& a) {
           T* d_x = context.data<T>(a.d_x) + row * n;
           if (of_rows) {
             const float s = sigmoid(to_float(gates[row]));
-            // First, because d_x may be d_y.
+            // Computed first, because d_x may share the memory of d_y.
             const float dot = sum_terms(n, [=](std::int64_t i) { return to_float(d_y[i]) * to_float(x[i]); });
             d_gates[row] = from_float<G>(dot * (s * (1.0F - s)));
             PRIMUS_SIMD()
@@ -75,7 +75,7 @@ void backward(CpuContext& context, const GateBackward& a) {
   });
 }
 
-// ---- Behind a norm of heads ---------------------------------------------------------------------
+// ---- Gates after a head norm ---------------------------------------------------------------------
 
 template <bool kSilu>
 struct Activation {
@@ -86,7 +86,7 @@ struct Activation {
   }
 };
 
-// body(tag of the type, the activation).
+// Calls body(tag of the type, the activation).
 template <class Body>
 void with_type_and_activation(DType dtype, GateActivation activation, Body body) {
   with_float_type(dtype, [&](auto tag) {

@@ -1,4 +1,4 @@
-// A warp works on one row, or on one head of one token.
+// A warp handles one row, or one head of one token.
 #include <type_traits>
 
 #include "turbo/gate/gate.h"
@@ -8,7 +8,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// body(item) for as many items as there are, a warp for each.
+// Calls body(item) for all items, with one warp per item.
 template <class Body>
 struct EachByWarp {
   static constexpr int kThreads = 256, kWarps = kThreads / kWarp;
@@ -25,7 +25,7 @@ void for_each_by_warp(Context& context, std::int64_t items, const Body& body) {
   launch(context, blocks_for(items, EachByWarp<Body>::kWarps), EachByWarp<Body>{body, items});
 }
 
-// ---- Gates alone --------------------------------------------------------------------------------
+// ---- Gates only ---------------------------------------------------------------------------------
 
 template <class T, class G, bool kOfRows>
 struct ForwardBody {
@@ -69,7 +69,7 @@ struct BackwardBody {
   }
 };
 
-// body(type of x, type of the gate, whether there is one for each row)
+// Calls body(type of x, type of the gate, whether there is one gate per row).
 template <class Arguments, class Body>
 void with_gate(const Arguments& a, Body body) {
   with_float_type(a.x.dtype, [&](auto tag) {
@@ -99,7 +99,7 @@ void backward(Context& context, const GateBackward& a) {
   });
 }
 
-// ---- Behind a norm of heads ---------------------------------------------------------------------
+// ---- Gates after a head norm --------------------------------------------------------------------
 
 template <bool kSilu>
 struct Activation {
@@ -110,7 +110,7 @@ struct Activation {
   }
 };
 
-// body(tag of the type, the activation).
+// Calls body(tag of the type, the activation).
 template <class Body>
 void with_type_and_activation(DType dtype, GateActivation activation, Body body) {
   with_float_type(dtype, [&](auto tag) {

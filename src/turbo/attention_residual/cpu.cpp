@@ -37,7 +37,7 @@ PRIMUS_INLINE Candidates<T> candidates(CpuContext& context, const ResidualCandid
 struct Mixture {
   float share[ResidualCandidates::kMost];  // softmax of the scores
   float score[ResidualCandidates::kMost];
-  float scale[ResidualCandidates::kMost];  // 1 / the root of a candidate's mean square
+  float scale[ResidualCandidates::kMost];  // 1 / root mean square of a candidate
 };
 
 template <class T>

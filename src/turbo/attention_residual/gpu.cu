@@ -1,4 +1,4 @@
-// A block works on one token; what it reads again it finds in the cache.
+// A block handles one token; repeated reads hit the cache.
 #include "turbo/attention_residual/attention_residual.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
@@ -24,7 +24,7 @@ struct Candidates {
     return j + 1 < count ? checkpoints + (row * (count - 1) + j) * hidden : stream + row * hidden;
   }
 
-  // By all threads of a block.
+  // Called by all threads of a block.
   PRIMUS_DEVICE void mix(std::int64_t row, const T* d_out, Mixture& m) const {
     for (std::int64_t j = 0; j < count; ++j) {
       const T* v = of(row, j);
@@ -127,7 +127,7 @@ struct WeightTerm {
   }
 };
 
-// From the gradient of their product, which lies where that of `norm` goes.
+// Splits the gradient of the product norm · proj, which is stored in d_norm, into d_norm and d_proj.
 struct Parts {
   const float *norm, *proj;
   float *d_norm, *d_proj;

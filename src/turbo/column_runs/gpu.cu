@@ -5,7 +5,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// A thread copies kCount neighbouring columns, counted over all runs, of one row.
+// A thread copies kCount consecutive columns of one row; columns are numbered across all runs.
 template <class T, int kCount>
 struct CopyBody {
   const T* from;
@@ -26,7 +26,7 @@ struct CopyBody {
   PRIMUS_DEVICE std::int64_t size(int r) const { return std::int64_t{runs[r].groups} * runs[r].columns; }
 };
 
-// Whether every group begins, on both sides, where vectors of so many columns do.
+// Returns whether every group begins at a multiple of `count` columns, in both source and destination.
 bool aligned(const CopyColumns& a, std::int64_t count) {
   for (int r = 0; r < a.run_count; ++r) {
     const ColumnRun& run = a.runs[static_cast<std::size_t>(r)];

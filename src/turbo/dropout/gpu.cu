@@ -1,5 +1,5 @@
-// A thread makes four neighbouring columns of a row: one draw of the generator, where they begin at a
-// multiple of four within the whole matrix.
+// A thread computes four consecutive columns of a row: one draw of the generator if they begin at a multiple
+// of four in the complete matrix.
 #include "base/random/random.h"
 #include "turbo/dropout/dropout.h"
 #include "turbo/gpu/reduce.h"
@@ -18,7 +18,7 @@ struct DropoutBody {
   const std::int32_t* tokens;
   const double* scalars;
   std::uint64_t key;
-  std::int64_t cols, packs;  // of a row
+  std::int64_t cols, packs;  // columns and packs per row
   float rate, factor;
   int run_count;
   Dropout::Columns runs[Dropout::kMostRuns];
@@ -44,7 +44,7 @@ struct DropoutBody {
     out[at] = from_float<T>(RandomStream::to_uniform(word) >= rate ? to_float(x[at]) * factor : 0.0F);
   }
 
-  // The column within the whole matrix.
+  // Returns the column in the complete matrix.
   PRIMUS_DEVICE std::int64_t whole(std::int64_t column) const {
     std::int64_t element = column + runs[0].whole;
     PRIMUS_UNROLL

@@ -16,7 +16,8 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Parts come in rank order. Level l keeps the sum of 2^l of them that waits for the sum of the next 2^l.
+// Pairwise summation of parts in rank order: level l holds a sum of 2^l parts until the next sum of 2^l parts
+// is ready.
 void add_parts(CpuContext& context, const Add& a) {
   with_float_type(a.out.dtype, [&](auto tag) {
     using T = decltype(tag);
@@ -41,7 +42,7 @@ void add_parts(CpuContext& context, const Add& a) {
           }
           std::copy_n(sum, count, waiting[level]);
         }
-        // What still waits, the later and smaller sums first.
+        // Adds the remaining levels, the later and smaller sums first.
         int level = std::countr_zero(static_cast<unsigned>(a.ranks));
         float* const sum = waiting[level];
         while (++level <= Add::kLevels) {
@@ -114,7 +115,8 @@ void sum(CpuContext& context, const Sum& a) {
   *out = static_cast<float>(a.accumulate ? *out + total : total);
 }
 
-// 1 for infinities and NaN: with the sign gone, adding one to a full exponent carries into the sign's place.
+// Returns 1 for infinities and NaN: without the sign bit, adding one to an all-ones exponent carries into the
+// sign bit.
 std::uint32_t non_finite(float x) {
   return ((std::bit_cast<std::uint32_t>(x) & 0x7fffffffU) + 0x00800000U) >> 31;
 }
@@ -125,7 +127,7 @@ std::uint16_t non_finite(BFloat16 x) {
 template <class T>
 std::int64_t non_finite_in(const T* x, std::int64_t n) {
   using Word = decltype(non_finite(T{}));
-  // Short runs, so that the counters can be as narrow as the elements.
+  // Short runs, so that counters can be as narrow as the elements.
   constexpr std::int64_t kRun = 4096;
   std::int64_t count = 0;
   for (std::int64_t begin = 0; begin < n; begin += kRun) {

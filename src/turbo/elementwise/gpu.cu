@@ -25,7 +25,8 @@ struct AddBody {
   }
 };
 
-// Parts come in rank order. Level l keeps the sum of 2^l of them that waits for the sum of the next 2^l.
+// Pairwise summation of parts in rank order: level l holds a sum of 2^l parts until the next sum of 2^l parts
+// is ready.
 template <class T, int kCount>
 struct AddPartsBody {
   const T *own, *others;
@@ -39,7 +40,7 @@ struct AddPartsBody {
     for (int r = 0; r < ranks; ++r) {
       float sum[kCount];
       load<kCount>((r == rank ? own : others + Add::place(ranks, rank, r, n)) + i, sum);
-      // Levels are constants after unrolling, so that sums stay in registers.
+      // Levels are compile-time constants after unrolling, so sums stay in registers.
       bool placed = false;
       PRIMUS_UNROLL
       for (int level = 0; level <= kLevels; ++level) {
@@ -55,7 +56,7 @@ struct AddPartsBody {
         }
       }
     }
-    // What still waits, the later and smaller sums first.
+    // Adds the remaining levels, the later and smaller sums first.
     float sum[kCount] = {};
     bool begun = false;
     PRIMUS_UNROLL
@@ -112,7 +113,7 @@ void cast(Context& context, const Cast& call) {
       const From* x = context.data<From>(call.x);
       To* out = context.data<To>(call.out);
       const std::int64_t n = call.x.elements();
-      // As many as 16 bytes hold of the wider type.
+      // Elements of the wider type in 16 bytes.
       with_vector<float>(rows_of_vectors<float>(n, x, out), [&](auto count) {
         for_each(context, n / count, CastBody<From, To, count>{x, out});
       });
@@ -187,7 +188,7 @@ struct RandomNormalBody {
   std::int64_t offset, n;
   float mean, stddev;
 
-  // A thread makes one pair: elements 2j and 2j + 1 of the whole tensor.
+  // A thread computes one pair: elements 2j and 2j + 1 of the complete tensor.
   PRIMUS_DEVICE void operator()(std::int64_t i) const {
     const std::int64_t pair = offset / 2 + i;
     const auto words = stream.quad(static_cast<std::uint64_t>(pair / 2));
@@ -200,7 +201,7 @@ struct RandomNormalBody {
   }
 };
 
-// The same of runs that are not consecutive: a thread makes one element.
+// RandomNormal with non-consecutive runs: a thread computes one element.
 struct StridedRandomNormalBody {
   RandomStream stream;
   float* out;
@@ -231,8 +232,8 @@ void random_normal(Context& context, const RandomNormal& call) {
            RandomNormalBody{stream, context.data<float>(call.out), call.offset, n, call.mean, call.std});
 }
 
-// Where rows come from and go to. Long divisions cost as much as the copy, so most calls are without those of
-// groups.
+// Source and destination of rows. 64-bit divisions cost as much as the copy, so calls with a single group,
+// the common case, skip those by group.
 template <class Word>
 struct Rows {
   const Word* from;

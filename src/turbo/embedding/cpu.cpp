@@ -10,7 +10,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Token ids come from files: an id beyond the table must not become an address.
+// Token ids come from files: an id outside the vocabulary must not become an address.
 void check_token(std::int32_t token, std::int64_t vocab) {
   if (token >= 0 && token < vocab) [[likely]]
     return;
@@ -19,7 +19,7 @@ void check_token(std::int32_t token, std::int64_t vocab) {
       "the data was made with another tokenizer than this model's");
 }
 
-// Of a call: which row of the table a token is, or -1 where another part of the vocabulary has it.
+// Returns the table row of a token, or -1 if another shard of the vocabulary has it.
 template <class Call>
 std::int64_t row_of(const Call& a, const Tensor& table, std::int32_t token) {
   check_token(token, a.vocabulary > 0 ? a.vocabulary : table.rows());
@@ -48,13 +48,13 @@ std::int64_t backward_weight_workspace(CpuContext&, const EmbeddingBackwardWeigh
   return a.tokens.bytes();
 }
 
-// Threads share the columns, not the tokens: every element of the table is summed by one thread, row by row
-// of the table and within a row in token order.
+// Threads divide the columns, not the tokens: every element of the table is summed by one thread, table row
+// by table row, and in token order within a row.
 void backward_weight(CpuContext& context, const EmbeddingBackwardWeight& a) {
   constexpr std::int64_t kColumns = 64;
   const std::int64_t count = a.tokens.elements(), hidden = a.d_table.cols();
   const std::int32_t* tokens = context.data<std::int32_t>(a.tokens);
-  // Before anything is written: which tokens have rows here, row by row.
+  // Before anything is written: lists the tokens that have rows here, sorted by row.
   auto* const order = context.data<std::int32_t>(a.workspace);
   std::int32_t* last = order;
   for (std::int64_t t = 0; t < count; ++t) {

@@ -6,8 +6,8 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Token ids come from files: an id beyond the table must not become an address. Its row is NaN, which every
-// check of the loss finds, and the device reports the id (report_fault).
+// Token ids come from files: an id outside the vocabulary must not become an address. Its row becomes NaN,
+// which every check of the loss detects, and the device reports the id (report_fault).
 template <class T>
 struct Forward {
   static constexpr int kThreads = 128;
@@ -52,12 +52,12 @@ struct ClearBody {
   PRIMUS_DEVICE void operator()(std::int64_t i) const { out[i] = from_float<T>(0.0F); }
 };
 
-// For every place of the sorted list, one block for each slice of columns. The block of an id's first place
-// adds the rows of all, in token order; the others have nothing to do.
+// One block per position of the sorted list and slice of columns. The block of an id's first position adds
+// the rows of all tokens with this id, in token order; the other blocks return.
 template <class T, class Table, int kCount>
 struct BackwardWeight {
   static constexpr int kThreads = 128;
-  static constexpr int kAhead = 8;  // rows that are on the way while others are added
+  static constexpr int kAhead = 8;  // rows in flight while others are added
   const TokenPlace* places;
   const T* d_out;
   Table* d_table;

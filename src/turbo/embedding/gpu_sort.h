@@ -1,5 +1,5 @@
-// Which tokens have equal ids: the positions of all tokens, sorted by id, and within an id by position. A
-// radix sort by 8 bits at a time; deterministic, and linear in the number of tokens.
+// Groups tokens with equal ids: sorts the positions of all tokens by id, and by position within an id. A
+// radix sort with 8 bits per pass; deterministic, and linear in the number of tokens.
 #pragma once
 
 #include <bit>
@@ -9,12 +9,13 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Which tokens a table has rows for: [first, first + rows) of the vocabulary. A token's id is its row.
+// The tokens that a table has rows for: [first, first + rows) of the vocabulary. Sorting uses the token's
+// table row as its id.
 struct TokenRows {
   std::int64_t first, rows, vocabulary;
 };
 
-// A token of the sorted list. Ids without a row have become the id `rows`.
+// An entry of the sorted list. Ids without a row are replaced by `rows`.
 struct TokenPlace {
   std::int32_t id, position;
 };
@@ -22,7 +23,7 @@ struct TokenPlace {
 namespace token_sort {
 
 inline constexpr int kDigits = 256, kBits = 8;
-inline constexpr std::int64_t kRun = 1024;  // tokens that a block moves
+inline constexpr std::int64_t kRun = 1024;  // tokens per block
 
 PRIMUS_DEVICE int digit_of(TokenPlace place, int shift) { return (place.id >> shift) & (kDigits - 1); }
 
@@ -42,7 +43,7 @@ struct Prepare {
   }
 };
 
-// counts[digit][block] = how many places of the block's run have the digit.
+// counts[digit][block] = the number of entries in the block's run that have this digit.
 struct Count {
   static constexpr int kThreads = kDigits;
   const TokenPlace* places;
@@ -67,7 +68,8 @@ struct Count {
   }
 };
 
-// Each count becomes the sum of those before it: where the block's places of that digit begin. One block.
+// Replaces counts by their exclusive prefix sums: the offset of the block's entries with that digit. One
+// block.
 struct Sum {
   static constexpr int kThreads = kDigits;
   std::int32_t* counts;
@@ -100,7 +102,7 @@ struct Sum {
   }
 };
 
-// Moves a run's places to where their digit's begin, in the order in which they were.
+// Moves a run's entries to the offsets of their digits, in their current order.
 struct Move {
   static constexpr int kThreads = kDigits;
   const TokenPlace* from;
@@ -111,7 +113,7 @@ struct Move {
 
   struct Shared {
     std::int32_t next[kDigits];
-    int digits[kThreads];  // of the places that are moved together
+    int digits[kThreads];  // digits of the entries that are moved together
   };
 
   PRIMUS_DEVICE void operator()() const {
@@ -138,14 +140,14 @@ struct Move {
 
 }  // namespace token_sort
 
-// Bytes of workspace for sorting `n` tokens.
+// Returns the bytes of workspace for sorting `n` tokens.
 inline std::int64_t token_sort_workspace(std::int64_t n) {
   using namespace token_sort;
   return 2 * n * static_cast<std::int64_t>(sizeof(TokenPlace)) +
          kDigits * blocks_for(n, kRun) * static_cast<std::int64_t>(sizeof(std::int32_t));
 }
 
-// The sorted list, within the workspace.
+// Sorts the tokens and returns the sorted list, which is in the workspace.
 inline const TokenPlace* sort_tokens(Context& context, const std::int32_t* tokens, std::int64_t n,
                                      const TokenRows& table, std::byte* workspace) {
   using namespace token_sort;

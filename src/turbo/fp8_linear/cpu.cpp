@@ -1,4 +1,4 @@
-// Products in fp8 on the CPU, which has no instructions for them: codes are exact in bf16, so they are
+// fp8 products on the CPU, which has no instructions for them: codes are exact in bf16, so they are
 // multiplied as bf16 numbers, and only the result is scaled.
 #include <algorithm>
 #include <atomic>
@@ -12,10 +12,10 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// ---- Quantisation -------------------------------------------------------------------------------
+// ---- Quantization -------------------------------------------------------------------------------
 
-// The bits of the largest magnitude of x[begin .. end): they are ordered as magnitudes are, with infinity and
-// then NaN at the top.
+// Returns the bits of the largest magnitude of x[begin .. end). Bits are ordered like magnitudes, with
+// infinity and then NaN at the top.
 template <class T>
 std::uint32_t largest_magnitude(const T* x, std::int64_t begin, std::int64_t end) {
   std::uint32_t largest = 0;
@@ -25,7 +25,7 @@ std::uint32_t largest_magnitude(const T* x, std::int64_t begin, std::int64_t end
   return largest;
 }
 
-// Over the pool. A maximum does not depend on the order.
+// The largest magnitude over the pool. A maximum does not depend on the order.
 template <class T>
 std::uint32_t largest_magnitude(const CpuContext& context, const T* x, std::int64_t n) {
   constexpr std::int64_t kSlices = 256, kSmallest = 32768;
@@ -37,12 +37,12 @@ std::uint32_t largest_magnitude(const CpuContext& context, const T* x, std::int6
   return *std::max_element(parts, parts + kSlices);
 }
 
-// Tiles of a matrix, whose codes are in the L1 cache when they are written transposed.
+// Quantizes a matrix by tiles whose codes are still in L1 when they are written transposed.
 template <class T, class Code>
 struct Quantizer {
   static constexpr std::int64_t kSide = 64;
   const T* x;
-  Code *codes, *transposed;  // one of them may be null
+  Code *codes, *transposed;  // either may be null
   std::int64_t rows, cols;
   float scale;
 
@@ -134,8 +134,8 @@ void update_scales(CpuContext& context, const UpdateFp8Scales& call) {
 
 // ---- Products -----------------------------------------------------------------------------------
 
-// Where parts of the workspace begin, in bytes: a in bf16 is first, then b, sums, what gemm needs, and the
-// end.
+// Byte offsets of the parts of the workspace: a in bf16 comes first, then b, the sums, gemm's workspace, and
+// the end.
 struct Places {
   std::int64_t b, sums, rest, all;
 };
@@ -150,11 +150,11 @@ GemmArgs gemm_args(const Fp8Gemm& call) {
   return args;
 }
 
-// A result in fp32 that is only assigned takes the sums itself.
+// Returns whether sums are written directly to the result: fp32 without accumulation.
 bool in_place(const Fp8Gemm& call) { return call.c.dtype == DType::kF32 && !call.accumulate; }
 
 Places places(const CpuContext& context, const Fp8Gemm& call) {
-  const auto rounded = [](std::int64_t bytes) { return (bytes + 63) / 64 * 64; };  // to cache lines
+  const auto rounded = [](std::int64_t bytes) { return (bytes + 63) / 64 * 64; };  // rounds up to cache lines
   Places p{};
   p.b = rounded(call.a.elements() * size_of(DType::kBF16));
   p.sums = p.b + rounded(call.b.elements() * size_of(DType::kBF16));

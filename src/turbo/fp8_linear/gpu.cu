@@ -1,5 +1,5 @@
-// Products in fp8 on GPUs: our kernels quantise, and the vendor's library multiplies (linear/gpu_blas.h). The
-// emulator has no library, and multiplies codes as fp32 numbers.
+// fp8 products on GPUs: our kernels quantize, and the vendor's library multiplies (linear/gpu_blas.h). The
+// emulator has no library and multiplies codes as fp32 numbers.
 #include <cmath>
 
 #include "turbo/fp8_linear/fp8_linear.h"
@@ -13,7 +13,7 @@ namespace {
 
 // ---- The largest magnitude ----------------------------------------------------------------------
 
-// Bits of magnitudes are ordered as the magnitudes are, with infinity and then NaN at the top.
+// Bits are ordered like magnitudes, with infinity and then NaN at the top.
 struct Larger {
   PRIMUS_DEVICE std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const { return a > b ? a : b; }
 };
@@ -24,7 +24,7 @@ struct LargestParts {
   static constexpr int kThreads = 256, kCount = kVector<T>;
   const T* x;
   std::uint32_t* parts;
-  std::int64_t packs, run;  // of kCount elements
+  std::int64_t packs, run;  // in packs of kCount elements
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t begin = block() * run, end = smaller(begin + run, packs);
@@ -42,7 +42,7 @@ struct LargestParts {
   }
 };
 
-// By one block.
+// Runs in one block.
 struct ScalesOfParts {
   static constexpr int kThreads = 256;
   const std::uint32_t* parts;
@@ -64,7 +64,7 @@ struct ScalesOfParts {
 
 constexpr int kLine = 16;  // codes in 16 bytes
 
-// Two codes, the second in the upper byte.
+// Converts two values to codes; the second code is in the upper byte.
 template <class Code>
 PRIMUS_DEVICE std::uint32_t two_codes(float first, float second) {
 #if PRIMUS_CUDA_ARCH >= 890
@@ -80,24 +80,24 @@ PRIMUS_DEVICE std::uint32_t two_codes(float first, float second) {
 #endif
 }
 
-// A block quantises a tile of 64 x 64: each thread 16 elements of a row, which it writes at once, and 16 of a
-// column through shared memory. Extents are multiples of 16. `kKnown`: scales of steps before, with which
-// infinite elements are made NaN, and the largest magnitude is looked for in the same pass.
+// A block quantizes a tile of 64 x 64: each thread 16 elements of a row, which it writes at once, and 16 of a
+// column through shared memory. Extents are multiples of 16. `kKnown`: uses scales of earlier steps, which
+// turn infinities into NaN, and computes the largest magnitude in the same pass.
 template <class T, class Code, bool kKnown>
 struct QuantizeTiles {
   static constexpr int kSide = 64, kThreads = kSide * kSide / kLine;
   const T* x;
-  Code *codes, *transposed;  // one of them may be null
+  Code *codes, *transposed;  // either may be null
   const float* scales;
-  std::int32_t* largest;  // where scales are known; or null
+  std::int32_t* largest;  // if scales are known; or null
   std::int64_t rows, cols;
 
-  // A few more bytes in each row keep neighbouring rows in different banks.
+  // Padding of each row puts adjacent rows in different banks.
   struct alignas(16) Tile {
     std::uint8_t at[kSide][kSide + 4];
   };
 
-  // `magnitude` becomes the bits of the largest one, where that is larger.
+  // Updates `magnitude` to the bits of the largest magnitude if that is larger.
   PRIMUS_DEVICE static Bytes16 line_of(const T* from, float scale, std::uint32_t& magnitude) {
     constexpr int kCount = kVector<T>;
     float values[kLine];
@@ -140,14 +140,15 @@ struct QuantizeTiles {
     }
     if (kKnown && largest) {
       magnitude = block_reduce<kThreads>(magnitude, Larger{});
-      // Most blocks find a larger one there already. Which of them write is chance, what is left is not.
+      // Most blocks find a larger value already there. Which blocks write varies between runs; the result
+      // does not.
       const auto bits = static_cast<std::int32_t>(magnitude);
       if (thread() == 0 && bits > *static_cast<const volatile std::int32_t*>(largest))
         atomic_max(largest, bits);
     }
     if (!transposed) return;
     barrier();
-    // The same numbers with rows and columns exchanged.
+    // The same codes with rows and columns exchanged.
     if (col + r >= cols || row + c >= rows) return;
     Bytes16 line;
     PRIMUS_UNROLL
@@ -178,8 +179,8 @@ void quantize(Context& context, const QuantizeFp8& call) {
     with_fp8_type(call.codes.absent() ? call.transposed.dtype : call.codes.dtype, [&](auto code_tag) {
       using Code = decltype(code_tag);
       if (call.known) return quantize_tiles<T, Code, true>(context, call);
-      // Runs of a few thousand elements, in as many blocks as keep a GPU busy. A maximum does not depend on
-      // how they are cut.
+      // Runs of a few thousand elements, in enough blocks to keep a GPU busy. A maximum does not depend on
+      // how runs are divided.
       constexpr std::int64_t kSmallest = 1024, kMost = 1024;
       const std::int64_t packs = call.x.elements() / kVector<T>;
       const std::int64_t run = std::max(blocks_for(packs, kMost), kSmallest), count = blocks_for(packs, run);
@@ -193,14 +194,14 @@ void quantize(Context& context, const QuantizeFp8& call) {
 
 // ---- Scales of the next step --------------------------------------------------------------------
 
-// A block for each tensor.
+// One block per tensor.
 struct UpdateScales {
   static constexpr int kThreads = 256;
   const std::int32_t* largest;
   float *history, *scales;
   const float* norm;
   std::int64_t steps;
-  float top, gradients_top;  // the largest codes, less the margin
+  float top, gradients_top;  // the largest codes, divided by 2^margin
   bool most_recent;
 
   PRIMUS_DEVICE static std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU; }
@@ -210,7 +211,8 @@ struct UpdateScales {
     float* const row = history + block() * steps;
     const auto newest = static_cast<std::uint32_t>(largest[block()]);
     std::uint32_t magnitude = newest;
-    // Each moves one place back: the last ones first, so that what is written over has been read.
+    // Shifts the history by one step, the oldest entries first, so that an entry is read before it is
+    // overwritten.
     for (std::int64_t begin = (steps - 1) / kThreads * kThreads; begin >= 0; begin -= kThreads) {
       const std::int64_t i = begin + thread();
       const bool stays = i + 1 < steps;

@@ -1,4 +1,4 @@
-// A GPU's workspace of products in fp8 where no plug-in tells it: what a library of products gets.
+// The fp8 product workspace of a GPU without its plug-in: the size that the vendor's library gets.
 #include "turbo/devices/planned_kernels.h"
 #include "turbo/fp8_linear/fp8_linear.h"
 #include "turbo/linear/library_product.h"

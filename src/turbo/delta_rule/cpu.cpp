@@ -1,5 +1,6 @@
-// An item of work is a key head of a sequence, with its value heads: chunk after chunk, because each needs
-// the state behind the one before it. Chunks end with documents, so that no chunk has tokens of two.
+// A work item is a key head of a sequence with its value heads, processed chunk after chunk, because each
+// chunk needs the state after the preceding one. A chunk also ends where a document ends, so it never
+// contains tokens of two documents.
 #include "turbo/cpu/register.h"
 #include "turbo/delta_rule/cpu_cached.h"
 #include "turbo/delta_rule/cpu_chunk_gradients.h"
@@ -9,10 +10,10 @@ namespace {
 
 struct Piece {
   std::int64_t begin, tokens;
-  bool first, last;  // of its document
+  bool first, last;  // first, last chunk of its document
 };
 
-// The piece that begins at a token of a sequence.
+// Returns the piece that begins at a token of a sequence.
 Piece piece_at(const std::int32_t* first_key, std::int64_t sequence, std::int64_t begin) {
   const auto begins_document = [=](std::int64_t t) { return t == 0 || (first_key && first_key[t] == t); };
   std::int64_t end = begin + 1;
@@ -20,7 +21,7 @@ Piece piece_at(const std::int32_t* first_key, std::int64_t sequence, std::int64_
   return {begin, end - begin, begins_document(begin), end == sequence || begins_document(end)};
 }
 
-// Rows of one sequence.
+// The rows of one sequence.
 template <class T>
 struct Rows {
   template <class Arguments>
@@ -66,11 +67,11 @@ struct BackwardWorker {
         begins(carver.take<std::int32_t>(sizes.s.sequence)) {}
   KeysOfChunk keys;
   DeltaChunkBackward<Gates> chunk;
-  float* state;     // of each value head, as chunks go by
-  float* states;    // in front of all chunks that do not begin a document, of each value head
-  float* d_states;  // behind a chunk
+  float* state;     // the running state of each value head
+  float* states;    // for each value head, the states before all chunks that do not begin a document
+  float* d_states;  // the gradient of the state after a chunk
   float *d_q, *d_k;
-  std::int32_t* begins;  // of all pieces
+  std::int32_t* begins;  // first tokens of all pieces
 };
 
 template <class T, class Worker>
@@ -106,7 +107,7 @@ void backward_head(const DeltaSizes& sizes, const Rows<T>& rows, const T* d_out,
   const auto load_keys = [&](const Piece& piece) {
     w.keys.load(rows.qkv + piece.begin * s.width() + key_head * s.key_dim, piece.tokens);
   };
-  // The states in front of all pieces.
+  // Computes the states before all pieces.
   std::int64_t pieces = 0, inner = 0;
   for (std::int64_t begin = 0; begin < s.sequence;) {
     const Piece piece = piece_at(rows.first_key, s.sequence, begin);
@@ -157,7 +158,7 @@ std::int64_t worker_bytes(const DeltaSizes& sizes) {
   return carver.used();
 }
 
-// body(worker, rows, sequence, key head) for all of them.
+// Calls body(worker, rows, sequence, key head) for every key head of every sequence.
 template <template <class> class Worker, class T, class Arguments, class Body>
 void for_each_head(CpuContext& context, const Arguments& a, Body body) {
   const DeltaSizes sizes(a.shape);

@@ -1,4 +1,4 @@
-// Generation: token after token. An item of work is a value head of a sequence.
+// Generation: token after token. A work item is a value head of a sequence.
 #include "turbo/delta_rule/cpu_cached.h"
 
 #include <cmath>
@@ -8,7 +8,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// A token's inputs as they lie in `recent`: beta, gates, key and value. The key is normalised.
+// The inputs of a token in the layout of `recent`: beta, gates, key and value. The key is normalised.
 struct Recent {
   Recent(float* row, const DeltaRuleShape& s)
       : beta(row), gates(row + 1), key(gates + (s.channel_gates ? s.key_dim : 1)), value(key + s.key_dim) {}
@@ -24,7 +24,7 @@ void load_vector(const DeltaRuleShape& s, const T* from, float* to) {
   for (std::int64_t c = 0; c < s.key_dim; ++c) to[c] *= factor;
 }
 
-// The state takes a token.
+// Updates the state with a token.
 void take(const DeltaRuleShape& s, const Recent& token, float* state) {
   float u[DeltaRuleShape::kMaxDim];
   for (std::int64_t i = 0; i < s.value_dim; ++i) u[i] = token.value[i];
@@ -60,11 +60,11 @@ void read(const DeltaRuleShape& s, const T* query, const float* state, T* out) {
   for (std::int64_t i = 0; i < s.value_dim; ++i) out[i] = from_float<T>(s.scale * sum[i]);
 }
 
-// What a pass does with a sequence.
+// The tokens of a sequence that a pass processes.
 struct Span {
-  std::int64_t row;              // of its first new token
+  std::int64_t row;              // row of its first new token
   std::int64_t begin, end;       // positions of the new tokens
-  std::int64_t committed, next;  // before the pass, and behind it
+  std::int64_t committed, next;  // value of `committed` before and after the pass
 };
 
 Span span_of(const CachedDeltaRule& a, std::int64_t row, std::int64_t rows, std::int64_t length,

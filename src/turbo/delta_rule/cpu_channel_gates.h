@@ -1,14 +1,15 @@
-// Gates of the delta rule on the CPU (cpu_gates.h), one for each channel.
+// Gates of the delta rule on the CPU (cpu_gates.h), one per channel.
 #pragma once
 
 #include "turbo/delta_rule/cpu_gates.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 
-// A gate for each channel. The matrices are no products of two factors, because a factor exp(-sum) would
-// overflow. So the chunk is cut into strips: seen from the token in front of a strip, both what its tokens
-// have left and what earlier tokens have left are <= 1; within a strip each pair is summed by itself.
-// Decays over several tokens are products of those of one, which are all that is exponentiated.
+// One gate per channel. Decays between two tokens cannot be factored over the complete chunk, because a
+// factor exp(-sum) would overflow. The chunk is therefore divided into strips. Relative to the token before a
+// strip, both the decay up to the strip's tokens and the decay from earlier tokens are <= 1; pairs within a
+// strip are summed one by one. Only the decays of single tokens are exponentiated; decays over several tokens
+// are products of these.
 class ChannelGates {
  public:
   static constexpr std::int64_t kStrip = 16, kStrips = kDeltaChunk / kStrip;
@@ -133,12 +134,12 @@ class ChannelGates {
     PRIMUS_SIMD()
     for (std::int64_t c = 0; c < width_; ++c) to[c] = multiply_add(a[c], b[c], to[c]);
   }
-  // Of a row and a key as it is seen now.
+  // Returns the product of a row and the key with its current decay.
   float product(const float* row) const {
     const float* const seen = running_;
     return sum_terms(width_, [=](std::int64_t c) { return row[c] * seen[c]; });
   }
-  // body(token, what is left of it in front of a strip) for all tokens in front of it.
+  // Calls body(token, decay from the token to the start of the strip) for all tokens before the strip.
   template <class Body>
   void for_each_earlier(std::int64_t begin, Body body) const {
     std::fill_n(running_, width_, 1.0F);
@@ -150,7 +151,8 @@ class ChannelGates {
       times(running_, strips_ + strip / kStrip * width_, running_);
     }
   }
-  // Queries and keys of a strip, and all earlier keys, as the token in front of the strip sees them.
+  // Computes the queries and keys of a strip, and all earlier keys, with their decays relative to the token
+  // before the strip.
   void look_from(const ChunkKeys& chunk, std::int64_t begin, std::int64_t count) const {
     for (std::int64_t i = 0; i < count; ++i) {
       const float* const left = since_strip_ + (begin + i) * width_;
@@ -161,7 +163,7 @@ class ChannelGates {
       times(chunk.k + j * width_, left, earlier_ + j * width_);
     });
   }
-  // Of a strip with all earlier tokens.
+  // Gradients of the products of a strip with all earlier tokens.
   void earlier_backward(const ChunkKeys& chunk, std::int64_t begin, std::int64_t count,
                         const ChunkMatrices& d, const ChunkGradients& to) const {
     const float *read = d.read + begin * kDeltaChunk, *write = d.write + begin * kDeltaChunk;
@@ -181,11 +183,11 @@ class ChannelGates {
   }
 
   std::int64_t width_, tokens_ = 0;
-  float* decays_;  // [tokens, width], of each token
+  float* decays_;  // [tokens, width]: the decay of each token
   float *since_strip_,
-      *until_strip_;  // from the token in front of the strip on; behind the token, in its strip
-  float *since_begin_, *until_end_;  // the same of the chunk
-  float *strips_, *through_;         // of whole strips, [kStrips, width], and of the chunk
+      *until_strip_;  // [tokens, width]: decay from the token before the strip; to the end of the strip
+  float *since_begin_, *until_end_;  // [tokens, width]: the same relative to the chunk
+  float *strips_, *through_;         // decay over complete strips, [kStrips, width], and over the chunk
   float *q_, *k_;                    // [kStrip, width]
   float* earlier_;                   // [tokens, width]
   float* transposed_;                // [width, 2 * kStrip]

@@ -21,9 +21,10 @@ class DeltaChunkBackward : public DeltaChunk<Gates> {
         u_transposed_(carver.take<float>(kDeltaChunk * sizes.value_width)),
         state_transposed_(carver.take<float>(sizes.state())) {}
 
-  // Behind load() and solve(state). `d_state`: the gradient of the state behind the chunk, null where nothing
-  // comes; becomes that of the state in front of it if there is one. Adds to d_q and d_k [tokens, key_width]
-  // of the key head; d_v, d_g and d_beta as of load().
+  // Requires load() and solve(state). `d_state`: the gradient of the state after the chunk if
+  // `d_state_is_there`, otherwise that gradient is zero; it is replaced by the gradient of the state before
+  // the chunk if there is one. Adds to d_q and d_k [tokens, key_width] of the key head; d_v, d_g and d_beta
+  // are addressed as in load().
   template <class T>
   void backward(const float* state, float* d_state, bool d_state_is_there, const T* d_out, float* d_q,
                 float* d_k, T* d_v, float* d_g, float* d_beta, std::int64_t head) {
@@ -62,7 +63,7 @@ class DeltaChunkBackward : public DeltaChunk<Gates> {
   }
 
  private:
-  // d_error_ becomes minus the gradient of the errors, from d_u_.
+  // Computes d_error_, minus the gradient of the errors, from d_u_.
   void solve_backward(float* d_beta, std::int64_t head) {
     const std::int64_t n = this->keys_.tokens, width = this->sizes_.value_width;
     const float* const write = this->matrices_.write;
@@ -81,7 +82,7 @@ class DeltaChunkBackward : public DeltaChunk<Gates> {
       }
     }
   }
-  // What the gradient of the state behind the chunk says of keys and gates.
+  // Gradients of keys and gates that come from the gradient of the state after the chunk.
   void end_backward(const float* state, const float* d_state) {
     const DeltaSizes& z = this->sizes_;
     const std::int64_t n = this->keys_.tokens, values = z.value_width, width = z.key_width;
@@ -99,7 +100,7 @@ class DeltaChunkBackward : public DeltaChunk<Gates> {
           this->gates_.through(c) * sum_terms(values, [=](std::int64_t i) { return before[i] * d_after[i]; });
     }
   }
-  // What the state in front of the chunk is read for.
+  // Gradients that come from reading the state before the chunk.
   void begin_backward(const float* state, float* d_state, bool d_state_is_there) {
     const DeltaSizes& z = this->sizes_;
     const std::int64_t n = this->keys_.tokens, values = z.value_width, width = z.key_width;
@@ -117,8 +118,9 @@ class DeltaChunkBackward : public DeltaChunk<Gates> {
     multiply_accumulate(width, values, n, {this->query_since_, 1, width}, d_out_, values, d_state, values);
     multiply_accumulate(width, values, n, {this->key_since_, 1, width}, d_error_, values, d_state, values);
   }
-  // A sum of gates is an exponent of what looks from its token, and minus one of what is seen of it: its
-  // gradient is that of the decayed thing, times the thing.
+  // A token's sum of gates is a positive exponent for the rows of this token (its query, and its key as a row
+  // of the matrices), and a negative one for its key as a column. Its gradient is the gradient of the decayed
+  // values times these values.
   void gates_backward(float* d_g, bool first) {
     const DeltaRuleShape& s = this->sizes_.s;
     const ChunkKeys& keys = this->keys_;

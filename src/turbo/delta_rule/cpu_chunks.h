@@ -1,5 +1,5 @@
-// One chunk of the delta rule on the CPU: what is computed from its inputs and the state in front of it.
-// Matrices are in fp32; their rows are padded to whole vectors, with zeros.
+// One chunk of the delta rule on the CPU: everything computed from its inputs and the state before it.
+// Matrices are in fp32; their rows are zero-padded to full vectors.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@ struct DeltaSizes {
         value_width(round_up(s.value_dim, kFp32Lanes)),
         group(s.value_heads / s.key_heads) {}
   std::int64_t state() const { return key_width * value_width; }
-  // Chunks that do not begin a document follow a whole chunk of it.
+  // The number of chunks that do not begin a document: each of them follows a full chunk of its document.
   std::int64_t inner_chunks() const { return s.sequence / kDeltaChunk; }
 
   DeltaRuleShape s;
@@ -34,7 +34,7 @@ class KeysOfChunk {
         q_factors_(carver.take<float>(kDeltaChunk)),
         k_factors_(carver.take<float>(kDeltaChunk)) {}
 
-  // `row`: of the head's query in the chunk's first token.
+  // `row`: the head's query of the chunk's first token.
   template <class T>
   void load(const T* row, std::int64_t tokens) {
     const DeltaRuleShape& s = sizes_.s;
@@ -50,7 +50,8 @@ class KeysOfChunk {
   }
   ChunkKeys keys() const { return {tokens_, sizes_.key_width, q_, k_, transposed_}; }
 
-  // From the gradients of what products read, [tokens, key_width], to those of the rows.
+  // Converts the gradients of the normalised queries and keys, [tokens, key_width], to gradients of the input
+  // rows.
   template <class T>
   void store_gradients(float* d_q, float* d_k, T* row) const {
     const DeltaRuleShape& s = sizes_.s;
@@ -92,7 +93,7 @@ class KeysOfChunk {
   float *q_factors_, *k_factors_;
 };
 
-// A value head, over the keys of its key head.
+// A value head, with the keys of its key head.
 template <class Gates>
 class DeltaChunk {
  public:
@@ -109,7 +110,7 @@ class DeltaChunk {
         u_(values(carver)),
         rows_(values(carver)) {}
 
-  // The inputs of value head `head`; g and beta from the chunk's first token on.
+  // Loads the inputs of value head `head`; g and beta start at the chunk's first token.
   template <class T>
   void load(const ChunkKeys& keys, const T* v, const float* g, const float* beta, std::int64_t head) {
     const DeltaRuleShape& s = sizes_.s;
@@ -123,14 +124,14 @@ class DeltaChunk {
     gates_.matrices(keys, matrices_);
   }
 
-  // U, and what it corrects, from the state in front of the chunk; null: nothing is there.
+  // Computes U and the errors from the state before the chunk; null: a zero state.
   void solve(const float* state) {
     const std::int64_t n = keys_.tokens, width = sizes_.value_width;
     if (state) {
       multiply(n, width, sizes_.key_width, {key_since_, keys_.width, 1}, state, width, u_, width);
       for (std::int64_t i = 0; i < n * width; ++i) error_[i] -= u_[i];
     }
-    // u_ is -U meanwhile.
+    // Until the end of the loop, u_ holds -U.
     for (std::int64_t begin = 0; begin < n; begin += kStrip) {
       const std::int64_t end = std::min(begin + kStrip, n);
       const float* write = matrices_.write + begin * kDeltaChunk;
@@ -146,7 +147,7 @@ class DeltaChunk {
     for (std::int64_t i = 0; i < n * width; ++i) u_[i] = -u_[i];
   }
 
-  // The state behind the chunk, from that in front of it, which is zero if `first`.
+  // Computes the state after the chunk from the state before it, which counts as zero if `first`.
   void advance(float* state, bool first) const {
     const std::int64_t width = sizes_.value_width;
     if (first) {
@@ -173,11 +174,11 @@ class DeltaChunk {
   }
 
  protected:
-  static constexpr std::int64_t kStrip = 16;  // tokens that are solved for one after the other
+  static constexpr std::int64_t kStrip = 16;  // tokens per strip, which are solved one after the other
 
   float* keys(Carver& carver) const { return carver.take<float>(kDeltaChunk * sizes_.key_width); }
   float* values(Carver& carver) const { return carver.take<float>(kDeltaChunk * sizes_.value_width); }
-  // to += factor · x, of values.
+  // to += factor · x, for rows of values.
   void add(float factor, const float* x, float* to) const {
     PRIMUS_SIMD()
     for (std::int64_t c = 0; c < sizes_.value_width; ++c) to[c] = multiply_add(factor, x[c], to[c]);
@@ -195,7 +196,7 @@ class DeltaChunk {
   ChunkKeys keys_{};
   Gates gates_;
   float* beta_;
-  float *key_since_, *key_until_, *query_since_;  // [tokens, key_width], decayed
+  float *key_since_, *key_until_, *query_since_;  // [tokens, key_width], with decays
   ChunkMatrices matrices_;
   float *error_, *u_;  // [tokens, value_width]: U = beta · error
   float* rows_;

@@ -1,8 +1,8 @@
-// What gates do between the tokens of a chunk, on the CPU: decays from token to token, and the matrices of
-// keys and queries with keys that they weigh, with their gradients. Here with one gate for a head;
-// cpu_channel_gates.h has those of channels.
+// Decays between the tokens of a chunk, on the CPU: the decays themselves, the decayed matrices of keys and
+// queries with keys, and their gradients. This file has the version with one gate per head;
+// cpu_channel_gates.h has the one with a gate per channel.
 //
-// No decay is ever divided by another, so gates may be as strong as they like.
+// No decay is ever divided by another one, so strong gates cannot overflow.
 #pragma once
 
 #include "turbo/attention/cpu_fp32_products.h"
@@ -15,38 +15,39 @@ namespace primus::turbo::PRIMUS_CPU_ISA {
 constexpr std::int64_t kDeltaChunk = DeltaRuleShape::kChunk;
 
 // Rows of a chunk's queries and keys, [tokens, width], and the keys transposed, [width, kDeltaChunk], zero
-// behind the chunk's tokens. Columns behind key_dim are zero.
+// after the chunk's tokens. Columns from key_dim on are zero.
 struct ChunkKeys {
   std::int64_t tokens, width;
   const float *q, *k, *transposed;
 };
 
-// Matrices [tokens, kDeltaChunk] of a chunk: of a token's query, and of its key, with the keys of the tokens
-// before it; `read` has the token itself, too. The rest of a row is zero as far as there are tokens.
+// Matrices [tokens, kDeltaChunk] of a chunk: products of a token's query (`read`) and of its key (`write`)
+// with the keys of earlier tokens; `read` also includes the token itself. The rest of a row is zero up to the
+// number of tokens.
 struct ChunkMatrices {
   float *read, *write;
 };
 
-// Where gradients of a chunk's queries and keys are summed, [tokens, width]: of keys apart by whether the
-// token looks at others, or is looked at.
+// Sums of the gradients of a chunk's queries and keys, [tokens, width]. Gradients of keys are separate for a
+// key as the row of the matrices (`looking`) and as the column (`seen`).
 struct ChunkGradients {
   float *q, *looking, *seen;
 };
 
-// One gate for a head. Sums are in double, because differences of large sums matter.
+// One gate per head. Sums are in double, because differences of large sums matter.
 class HeadGates {
  public:
   HeadGates(Carver& carver, std::int64_t) : sum_(carver.take<double>(kDeltaChunk)) {}
   static std::int64_t columns(std::int64_t) { return 1; }
 
-  // g: of the first token; `stride` from token to token.
+  // g: gate of the first token; `stride` between tokens.
   void prepare(const float* g, std::int64_t stride, const ChunkKeys& chunk, std::int64_t) {
     double sum = 0;
     for (std::int64_t i = 0; i < chunk.tokens; ++i) sum_[i] = sum += static_cast<double>(g[i * stride]);
     last_ = sum;
   }
-  // to = x · what is left, at each token, of what was there when the chunk began; or, when it ends, of what
-  // is there at each token.
+  // since_begin(): to = x · decay from the chunk's start to each token. until_end(): to = x · decay from each
+  // token to the chunk's end.
   void since_begin(const ChunkKeys& chunk, const float* x, float* to) const {
     scale(chunk, x, to, [this](std::int64_t i) { return sum_[i]; });
   }
@@ -62,7 +63,7 @@ class HeadGates {
              to.write, kDeltaChunk);
     weigh(chunk, to);
   }
-  // Adds to `to` what comes of the gradients of both matrices, which are written over.
+  // Adds the contributions of the gradients of both matrices to `to`; overwrites the matrices.
   void matrices_backward(const ChunkKeys& chunk, const ChunkMatrices& d, const ChunkGradients& to) const {
     weigh(chunk, d);
     const std::int64_t n = chunk.tokens, width = chunk.width;

@@ -23,8 +23,9 @@ bool is_first_key(const DeltaRuleShape& s, const Tensor& first_key) {
   return first_key.absent() || is_vector(first_key, DType::kI32, s.rows());
 }
 
-// Multiply-adds of products, for each token of a value head: those of a token with the whole state, and those
-// of the tokens of a chunk with each other, of which half are masked, along the keys' and the values' axis.
+// Returns the FLOPs from the number of products per token of a value head: those of a token with the complete
+// state, and those of a chunk's tokens with each other, half of which are masked, along the key dimension and
+// along the value dimension.
 double flops_of(const DeltaRuleShape& s, double with_state, double along_keys, double along_values) {
   const auto k = static_cast<double>(s.key_dim), v = static_cast<double>(s.value_dim);
   const double half = DeltaRuleShape::kChunk / 2.0;
@@ -47,7 +48,8 @@ void DeltaRuleForward::check() const {
   PRIMUS_CHECK(kId, is_first_key(shape, first_key) && is_out(shape, qkv, out));
 }
 
-// With the state: it is read for keys and queries, and written. K Kᵀ, Q Kᵀ; the solution, and Q Kᵀ U.
+// With the state: it is read for keys and for queries, and written. Along keys: K Kᵀ, Q Kᵀ. Along values: the
+// solution, and Q Kᵀ U.
 double DeltaRuleForward::flops() const { return flops_of(shape, 3, 2, 2); }
 
 void DeltaRuleBackward::check() const {
@@ -57,9 +59,9 @@ void DeltaRuleBackward::check() const {
   PRIMUS_CHECK(kId, same(d_qkv, qkv) && same(d_g, g) && same(d_beta, beta));
 }
 
-// States and U once more; then the gradients of the states, and with them those of queries, keys and U. Of
-// the tokens of a chunk with each other: K Kᵀ, Q Kᵀ, and both ways their gradients; the solution and its
-// gradient, Pᵀ d_out, and the gradients of both matrices.
+// States and U are recomputed; then the gradients of the states, and with them those of queries, keys and U.
+// Along keys: K Kᵀ, Q Kᵀ, and both of their gradients. Along values: the solution and its gradient, Pᵀ d_out,
+// and the gradients of both matrices.
 double DeltaRuleBackward::flops() const { return flops_of(shape, 8, 6, 5); }
 
 void CachedDeltaRule::check() const {

@@ -1,4 +1,4 @@
-// The delta rule on GPUs. docs/performance.md has what it should cost.
+// The delta rule on GPUs. docs/performance.md has its expected cost.
 #include "turbo/delta_rule/gpu_cached.h"
 #include "turbo/delta_rule/gpu_chunk_gradients.h"
 #include "turbo/delta_rule/gpu_gradients.h"
@@ -7,7 +7,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Hands out aligned pieces of a workspace; of none, it only adds up.
+// Allocates aligned pieces of a workspace; with a null workspace it only adds up sizes.
 class Pieces {
  public:
   explicit Pieces(std::byte* base) : base_(base) {}
@@ -24,8 +24,8 @@ class Pieces {
   std::int64_t used_ = 0;
 };
 
-// Heads that are worked on at a time: as many as make this many tokens, so that the workspace of long batches
-// stays within bounds, and whole groups of a key head.
+// Value heads that are processed at a time: enough for about this many tokens, which bounds the workspace of
+// long batches, in complete groups of a key head.
 constexpr std::int64_t kTokensOfHeads = std::int64_t{32} * 8192;
 
 std::int64_t heads_at_a_time(const DeltaRuleShape& s) {
@@ -34,7 +34,7 @@ std::int64_t heads_at_a_time(const DeltaRuleShape& s) {
   return std::clamp<std::int64_t>(kTokensOfHeads / (tokens * group), 1, s.key_heads) * group;
 }
 
-// body(first head, how many).
+// Calls body(first head, count).
 template <class Body>
 void for_each_heads(const DeltaRuleShape& s, Body body) {
   const std::int64_t most = heads_at_a_time(s);
@@ -42,7 +42,7 @@ void for_each_heads(const DeltaRuleShape& s, Body body) {
     body(first, std::min(most, s.value_heads - first));
 }
 
-// Sizes of matrices of as many items as there are at a time.
+// Sizes of the matrices of all items that are processed at a time.
 struct DeltaSizes {
   explicit DeltaSizes(const DeltaRuleShape& s)
       : items(s.batch * blocks_for(s.sequence, kRows) * heads_at_a_time(s)),
@@ -99,7 +99,7 @@ struct BackwardMemory {
 template <class T>
 struct StoreOut {
   DeltaItems<T> in;
-  const float* from;  // [kRows, value_dim] of each item
+  const float* from;  // [kRows, value_dim] per item
   T* out;
   PRIMUS_DEVICE void operator()(std::int64_t i) const {
     const std::int64_t item = i / (kRows * in.value_dim), token = i / in.value_dim % kRows;
@@ -109,10 +109,10 @@ struct StoreOut {
   }
 };
 
-// ---- By chunks on matrix units --------------------------------------------------------------------
+// ---- In chunks on matrix units --------------------------------------------------------------------
 
-// Calls body(constant of the padded width of keys, constant of whether gates are by channel) where the
-// kernels of gpu_chunks.h serve this shape; returns whether they do.
+// Calls body(constant: padded width of keys, constant: whether gates are per channel) if the kernels of
+// gpu_chunks.h support this shape; returns whether they do.
 template <class Body>
 bool with_chunks([[maybe_unused]] const Context& context, const DeltaRuleShape& s, DType dtype, Body&& body) {
   if constexpr (kWarp == 32) {
@@ -149,7 +149,7 @@ DeltaChunks<BFloat16> take_chunks(Pieces& pieces, const DeltaRuleShape& s, bool 
           strips};
 }
 
-// Everything up to the states and U.
+// Computes the states and U.
 template <int kKeys, bool kByChannel>
 void make_chunks(Context& context, const DeltaItems<BFloat16>& in, const DeltaChunks<BFloat16>& to) {
   using Prepare = DeltaPrepare<BFloat16, kKeys, kByChannel>;
@@ -193,7 +193,7 @@ void forward(Context& context, const DeltaRuleForward& a) {
   });
 }
 
-// Gates by channel have no backward pass by chunks.
+// With gates per channel, the backward pass does not use these kernels.
 template <class Body>
 bool with_chunks_back(const Context& context, const DeltaRuleShape& s, DType dtype, Body&& body) {
   if constexpr (kWarp == 32) {
@@ -248,7 +248,7 @@ bool backward_by_chunks(Context& context, const DeltaRuleBackward& a) {
   });
 }
 
-// What comes of the gradients of the matrices of tokens with tokens.
+// Gradients that come from the gradients of the token-by-token matrices.
 template <class T>
 void pairs_backward(Context& context, const DeltaItems<T>& in, const DeltaStates<T>& m,
                     const DeltaGradients<T>& d) {

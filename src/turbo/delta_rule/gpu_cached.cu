@@ -1,4 +1,4 @@
-// Generation on GPUs: token after token. A block has some value columns of a head's state in registers.
+// Generation on GPUs: token after token. A block keeps some value columns of a head's state in registers.
 #include "turbo/attention/gpu_paged.h"
 #include "turbo/delta_rule/gpu_cached.h"
 #include "turbo/gpu/reduce.h"
@@ -48,7 +48,7 @@ struct CachedItems {
   PRIMUS_DEVICE std::int64_t begin(std::int64_t b) const {
     return pages.lengths[b] - (pages.starts[b + 1] - pages.starts[b]);
   }
-  // The row of a new token.
+  // Returns the row of a new token.
   PRIMUS_DEVICE std::int64_t row(std::int64_t b, std::int64_t position) const {
     return pages.starts[b + 1] - (end(b) - position);
   }
@@ -56,7 +56,7 @@ struct CachedItems {
   PRIMUS_DEVICE std::int64_t next(std::int64_t b) const {
     return end(b) - from(b) > ring ? end(b) - spare : from(b);
   }
-  // Beta, gates, key and value of a token in `recent`. The key is normalised.
+  // Returns the address in `recent` of a token's beta, gates, key and value. The key is normalised.
   PRIMUS_DEVICE float* place(std::int64_t b, std::int64_t position, std::int64_t head) const {
     return recent + ((b * ring + position % ring) * heads + head) * recent_width;
   }
@@ -71,7 +71,7 @@ struct CachedItems {
 template <class T>
 struct CachedScan {
   static constexpr int kColumns = 16, kGroups = 8, kThreads = kColumns * kGroups;
-  static constexpr int kOwn = DeltaRuleShape::kMaxDim / kGroups;  // channels of a thread
+  static constexpr int kOwn = DeltaRuleShape::kMaxDim / kGroups;  // channels per thread
   CachedItems<T> in;
 
   struct Memory {
@@ -86,7 +86,7 @@ struct CachedScan {
     const int group = thread() / kColumns;
     const bool there = v < in.value_dim;
     T* const out = in.out + head * in.value_dim + v;
-    if (b == in.pages.batch) {  // rows of nobody
+    if (b == in.pages.batch) {  // rows that belong to no sequence
       for (std::int64_t row = in.pages.starts[b] + group; there && row < in.rows; row += kGroups)
         out[row * in.heads * in.value_dim] = from_float<T>(0.0F);
       return;
@@ -172,15 +172,15 @@ struct CachedScan {
   }
 };
 
-// Then the inputs of the last new tokens go into the ring, and the positions move. A block has a place of the
-// ring.
+// The second kernel: writes the inputs of the last new tokens to the ring, and updates `committed`. One block
+// per row of the ring.
 template <class T>
 struct CachedKeep {
   static constexpr int kThreads = 256;
   CachedItems<T> in;
 
   PRIMUS_DEVICE void operator()() const {
-    const std::int64_t b = block() / in.ring, back = block() % in.ring;  // from the last token on
+    const std::int64_t b = block() / in.ring, back = block() % in.ring;  // index from the last token on
     const std::int64_t begin = in.begin(b), position = in.end(b) - 1 - back;
     if (position < begin || begin == in.end(b)) return;
     const std::int64_t row = in.row(b, position);

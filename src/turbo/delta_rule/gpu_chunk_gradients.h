@@ -1,10 +1,11 @@
-// The delta rule's backward pass on matrix units, with a gate for each head, behind DeltaPrepare and
-// DeltaAdvance (gpu_chunks.h): three kernels.
+// The delta rule's backward pass on matrix units, with one gate per head. It follows DeltaPrepare and
+// DeltaAdvance (gpu_chunks.h) and has three kernels:
 //
-//   DeltaRetreat    from the last chunk to the first: the gradients of U and of states
-//   DeltaFinish     all chunks at once: z = (I + L)^-T dU, which is dV but for beta; from z, U and the states
-//                   the gradients of queries and keys of value heads, and of gates and beta
-//   DeltaChunkKeys  the same of key heads, before they were normalised
+// - DeltaRetreat, from the last chunk to the first: the gradients of U and of states.
+// - DeltaFinish, all chunks at once: z = (I + L)^-T dU, which is dV up to the factor beta; from z, U and the
+//   states, the gradients of queries and keys of value heads, and of gates and beta.
+// - DeltaChunkKeys, all chunks at once: sums these over the value heads of a key head, and differentiates the
+//   normalisation.
 #pragma once
 
 #include "turbo/delta_rule/gpu_chunks.h"
@@ -13,16 +14,16 @@ namespace primus::turbo::PRIMUS_GPU {
 
 template <class T>
 struct DeltaChunkGradients {
-  const T* out;     // of the caller
+  const T* out;     // the caller's
   Bytes16* u;       // like DeltaChunks::u
-  Bytes16* states;  // like DeltaChunks::states: of the state behind the chunk
-  float *q, *k;     // [kRows, key_dim] of each item
-  T* qkv;           // of the caller
+  Bytes16* states;  // like DeltaChunks::states; gradient of the state after the chunk
+  float *q, *k;     // [kRows, key_dim] per item
+  T* qkv;           // the caller's
   float *g, *beta;
 };
 
-// A block has a head of a sequence and two strips of value columns; two warps have a strip, each with half of
-// the keys (DeltaAdvance).
+// A block handles a head of a sequence and two strips of value columns; two warps share a strip, each with
+// half of the keys (see DeltaAdvance).
 template <class T, int kKeys>
 struct DeltaRetreat : DeltaChunkKernel<T, kKeys, false> {
   using Base = DeltaChunkKernel<T, kKeys, false>;
@@ -75,8 +76,8 @@ struct DeltaRetreat : DeltaChunkKernel<T, kKeys, false> {
   PRIMUS_DEVICE static Operand<T> output_gradient(const Stage& now, int t) {
     return load_left<true>(&now.out[t * kTile][warp() / 2 * kStrip], kColumns + kPad);
   }
-  // u = this half of what the state behind the chunk says of U, and what the outputs say of half of the
-  // tokens; also keeps the state.
+  // u = this warp's half of the gradient of U: contributions of the state after the chunk, and of the outputs
+  // for half of the tokens. Also stores the state.
   PRIMUS_DEVICE void read(const Stage& now, std::int64_t item, std::int64_t strip,
                           const Accumulator (&state)[kOwn], Accumulator (&u)[kBlocks]) const {
     PRIMUS_UNROLL
@@ -100,7 +101,7 @@ struct DeltaRetreat : DeltaChunkKernel<T, kKeys, false> {
     }
     PRIMUS_UNROLL
     for (int t = 0; t < kBlocks; ++t) {
-      // Even blocks of tokens are one warp's, odd ones the other's.
+      // One warp computes the even blocks of tokens, the other the odd ones.
       Accumulator by_read;
       by_read.clear();
       if (t % 2 == warp() % 2) {
@@ -169,8 +170,8 @@ struct DeltaRetreat : DeltaChunkKernel<T, kKeys, false> {
   }
 };
 
-// A block has an item. A warp has 16 channels of the gradients of queries and keys, and a block of rows of
-// the gradient of P or of the products of keys.
+// One block per item. A warp has 16 channels of the gradients of queries and keys, and a block of rows of the
+// gradient of P or of the products of keys.
 template <class T, int kKeys>
 struct DeltaFinish : DeltaChunkKernel<T, kKeys, false> {
   using Base = DeltaChunkKernel<T, kKeys, false>;
@@ -197,7 +198,7 @@ struct DeltaFinish : DeltaChunkKernel<T, kKeys, false> {
     double sums[kRows];
     float since[kRows], until[kRows], beta[kRows];
     int document[kRows];
-    float gates[kWarps][kRows], betas[kWarps][kRows];  // what channels of a warp say
+    float gates[kWarps][kRows], betas[kWarps][kRows];  // partial sums of each warp's channels
     float z_values[kThreads / kRows][kRows];
   };
 
@@ -323,7 +324,7 @@ struct DeltaFinish : DeltaChunkKernel<T, kKeys, false> {
  private:
   PRIMUS_DEVICE void normalise(Memory& m) const {
     if (!in.normalise) return;
-    // Two threads have a row.
+    // Two threads share a row.
     const int i = thread() / 2 % kRows;
     T* const row = thread() < kThreads / 2 ? m.k[i] : m.q[i];
     float square = 0;
@@ -344,7 +345,7 @@ struct DeltaFinish : DeltaChunkKernel<T, kKeys, false> {
     }
   }
 
-  // Some value columns: half of the warps solve for z, the others bring U and the states.
+  // Loads some value columns: half of the warps solve for z, the others fetch U and the states.
   PRIMUS_DEVICE void load_part(Memory& m, std::int64_t item, std::int64_t first, float& of_states) const {
     const std::int64_t width = in.all_heads * in.value_dim;
     const T* const out = d.out + in.row(item) * width + in.head(item) * in.value_dim + first * kStrip;
@@ -396,7 +397,7 @@ struct DeltaFinish : DeltaChunkKernel<T, kKeys, false> {
           tile.at[n], tile.at[n + 1]};
   }
 
-  // A thread has a token, and some values of it.
+  // A thread handles some values of one token.
   static constexpr int kOwn = kColumns / (kThreads / kRows);
   struct Values {
     Bytes16 at[kOwn / 8];
@@ -417,7 +418,7 @@ struct DeltaFinish : DeltaChunkKernel<T, kKeys, false> {
     }
     return values;
   }
-  // The gradient of values; returns this thread's share of z times values.
+  // Stores the gradient of values; returns this thread's part of z · values.
   PRIMUS_DEVICE float values_gradient(const Memory& m, std::int64_t item, std::int64_t first,
                                       const Values& values) const {
     const int i = thread() % kRows;
@@ -471,7 +472,8 @@ struct DeltaFinish : DeltaChunkKernel<T, kKeys, false> {
       }
     }
   }
-  // What the errors say of beta is z times values, less what keys found in the state and in earlier tokens.
+  // The gradient of beta is z · error: z · values, minus z times what the keys read from the state and from
+  // earlier tokens.
   PRIMUS_DEVICE void store_beta(const Memory& m, std::int64_t item, int tokens) const {
     const int i = thread();
     if (i >= tokens) return;
@@ -482,7 +484,7 @@ struct DeltaFinish : DeltaChunkKernel<T, kKeys, false> {
     for (int w = 0; w < kKeyTiles; ++w) sum += m.betas[w][i];
     d.beta[(in.row(item) + i) * in.all_heads + in.head(item)] = sum;
   }
-  // Sums over the tokens from each one on: a lane has two.
+  // The gradient of a gate sums over its own and all later tokens; a lane handles two.
   PRIMUS_DEVICE void store_gates(const Memory& m, std::int64_t item, int tokens, float of_last) const {
     const auto of_token = [&](int i) {
       double sum = 0;
@@ -510,8 +512,8 @@ struct DeltaFinish : DeltaChunkKernel<T, kKeys, false> {
   }
 };
 
-// Gradients of queries and keys: over the value heads of a key head, and back through the normalisation. A
-// block has a chunk of a key head, a warp one row after the other of both.
+// Gradients of queries and keys: sums over the value heads of a key head, and differentiates the
+// normalisation. One block per chunk of a key head; a warp processes one row of both after the other.
 template <class T>
 struct DeltaChunkKeys {
   static constexpr int kThreads = 256, kOwn = 4;

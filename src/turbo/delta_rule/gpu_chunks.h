@@ -1,17 +1,19 @@
-// The delta rule's forward pass on matrix units, for bf16 and warps of 32: three kernels.
+// The delta rule's forward pass on matrix units, for bf16 and warps of 32. It has three kernels:
 //
-//   DeltaPrepare   all chunks at once: P (queries with keys), and the solution of the chunk's triangular
-//                  system for values (U0) and, negated, for keys (W)
-//   DeltaAdvance   chunk after chunk: U = U0 + W S, and the next state S; two warps have 16 value columns
-//                  of a state in their registers
-//   DeltaOutput    all chunks at once: what queries read of S, plus P U
+// - DeltaPrepare, all chunks at once: P (queries with keys), and the solution of the chunk's triangular
+//   system for values (U0) and, negated, for keys (W).
+// - DeltaAdvance, chunk after chunk: U = U0 + W S, and the next state S; two warps keep 16 value columns of a
+//   state in registers.
+// - DeltaOutput, all chunks at once: the product of queries with S, plus P U.
 //
 // The system is (I + L) X = B with L strictly lower triangular, in blocks of 16 tokens. T[i] is the inverse
 // of I + L[i][i], by substitution in fp32; then X[i] = T[i] B[i] - sum over j < i of (T[i] L[i][j]) X[j].
-// Transposed, X[j] comes out of one product as it goes into the next: it never leaves the registers.
+// Transposed, the result X[j] of one product has the layout of an operand of the next one, so it stays in
+// registers.
 //
-// Gates by channel: a decay between two blocks is a product of two factors that both are <= 1, by way of the
-// end of the block in front of the later one. Pairs of tokens of one block are summed one by one.
+// With gates per channel, the decay between two blocks is a product of two factors that are both <= 1: up to
+// the end of the block before the later one, and from there on. Pairs of tokens of one block are summed one
+// by one.
 #pragma once
 
 #include "turbo/delta_rule/gpu_delta_rule.h"
@@ -20,28 +22,28 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-constexpr int kStrip = kTile;           // value columns of a warp
-constexpr int kBlocks = kRows / kTile;  // of tokens, in a chunk
-constexpr int kPart = 128;              // value columns of a block of DeltaPrepare and DeltaOutput
+constexpr int kStrip = kTile;           // value columns per warp
+constexpr int kBlocks = kRows / kTile;  // token blocks per chunk
+constexpr int kPart = 128;              // value columns per block of DeltaPrepare and DeltaOutput
 constexpr int kPartStrips = kPart / kStrip;
-constexpr int kPad = 8;  // elements behind rows in shared memory, so that columns meet all banks
+constexpr int kPad = 8;  // padding of rows in shared memory against bank conflicts of columns
 
-// Intermediate results of the kernels, for each item. `strips`: ceil(value_dim / kStrip).
+// Intermediate results of the kernels, per item. `strips`: ceil(value_dim / kStrip).
 template <class T>
 struct DeltaChunks {
   T* w;             // [kRows, keys]: minus W
   T* p;             // [kRows, kRows]
   Bytes16* u;       // [strips, kBlocks, kWarp] left operands [columns, tokens]: U0, then U
-  Bytes16* states;  // [strips, keys / kTile, kWarp] left operands [columns, keys]: S in front
-  float* write;     // by head: [kRows + 4]: what a key leaves behind the chunk, and what is left of S; by
-                    // channel: [keys] of S
-  float* read;      // by head: [kRows]: times queries
-  T *q, *k;         // by channel: [kRows, keys]: decayed queries, keys as they are left behind the chunk
-  T* back;  // [kRows, kRows], if it is wanted: the inverse's blocks on the diagonal, - L[i][j] T[j] below
+  Bytes16* states;  // [strips, keys / kTile, kWarp] left operands [columns, keys]: S before the chunk
+  float* write;  // gate per head: [kRows + 4], each key's decay to the chunk's end, and the decay of S; per
+                 // channel: [keys], the decay of S
+  float* read;   // gate per head: [kRows], the factors of queries
+  T *q, *k;      // gates per channel: [kRows, keys], queries and keys with decays (keys: to the chunk's end)
+  T* back;  // [kRows, kRows], optional: the diagonal blocks of the inverse, and - L[i][j] T[j] below them
   std::int64_t strips;
 };
 
-// What a thread of any of the kernels asks of places.
+// Addressing and copies that the kernels share.
 template <class T, int kKeys, bool kByChannel>
 struct DeltaChunkKernel {
   DeltaItems<T> in;
@@ -49,7 +51,7 @@ struct DeltaChunkKernel {
 
   static constexpr int kFactors = kByChannel ? kKeys : kRows + 4;
   static constexpr int kKeyTiles = kKeys / kTile;
-  // Rows of 16-byte pieces from global memory, zeros outside of [rows, cols).
+  // Copies rows in 16-byte pieces from global memory, with zeros outside [rows, cols).
   template <int kThreads, int kCols, int kStep>
   PRIMUS_DEVICE static void copy_rows(const T* from, std::int64_t stride, int rows, std::int64_t cols,
                                       T (*to)[kStep]) {
@@ -60,7 +62,7 @@ struct DeltaChunkKernel {
       copy_async(&to[i][c], there ? from + i * stride + c : from, there);
     }
   }
-  // sums [kRows]: of a head's gates, by the block's first warp: a lane has two tokens.
+  // Computes sums [kRows] of a head's gates, in the block's first warp: two tokens per lane.
   PRIMUS_DEVICE static void sum_gates_of_head(const DeltaItems<T>& in, std::int64_t item, int tokens,
                                               double* sums) {
     const std::int64_t stride = in.all_heads;
@@ -97,24 +99,24 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
   static constexpr int kThreads = 256, kWarps = kThreads / kWarp;
   static_assert(kWarp != 32 || kWarps == 2 * kBlocks);
   static constexpr int kWide = kKeys > kPart ? kKeys : kPart;
-  // Less than this a gate in powers of two changes nothing: 2^-150 is 0.
+  // Lower bound of gates in base 2: 2^-150 is already 0.
   static constexpr float kLeastGate = -150.0F, kLog2E = 1.44269504088896341F;
 
   struct Memory {
     T k[kRows][kKeys + kPad];
-    T wide[kRows][kWide + kPad];  // queries, then values
+    T wide[kRows][kWide + kPad];  // first queries, then values
     float l[kRows][kRows + 4];
     T p[kRows][kRows + kPad];
     float q_factor[kRows], k_factor[kRows], beta[kRows];
-    float since[kRows];  // by head: of a key, with its factor
+    float since[kRows];  // gate per head: decay of a key, with its normalisation factor
     int document[kRows];
-    double sums[kRows];  // by head
+    double sums[kRows];  // gate per head
     struct Solution {
       T x[kRows][kRows + kPad];     // - T[i] L[i][j], and T[i] beta on the diagonal
       T keys[kRows][kTile + kPad];  // - T[i] times the factors of keys
     };
     union {
-      float gates[kByChannel ? kRows : 1][kKeys + 4];  // sums, in powers of two
+      float gates[kByChannel ? kRows : 1][kKeys + 4];  // sums, in base 2
       Solution solution;
     };
   };
@@ -161,7 +163,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
     const auto& diagonal = m.solution.keys;
     for (int c = warp() * kTile; c < kKeys; c += kWarps * kTile) {
       solve(m, &m.k[0][c], kKeys + kPad, &diagonal[0][0], kTile * (kTile + kPad), kTile + kPad, x);
-      // Over the keys that it came from, which no other warp reads.
+      // Overwrites the keys that it came from, which no other warp reads.
       warp_barrier();
       PRIMUS_UNROLL
       for (int i = 0; i < kBlocks; ++i) {
@@ -224,7 +226,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
     }
   }
 
-  // Factors that normalise keys and queries: two threads share a row.
+  // Computes the factors that normalise keys and queries: two threads share a row.
   PRIMUS_DEVICE void find_factors(Memory& m) const {
     const int i = thread() / 2 % kRows;
     const bool key = thread() < kThreads / 2;
@@ -240,7 +242,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
       (key ? m.k_factor : m.q_factor)[i] = in.normalise ? 1.0F / ::sqrtf(square + in.epsilon) : 1.0F;
   }
 
-  // Stores a product of a query (or a key) i with a key j, decayed: into P, or into L.
+  // Stores the decayed product of a query (or a key) i with a key j in P (or in L).
   PRIMUS_DEVICE static void keep(Memory& m, bool of_query, int i, int j, float product) {
     const bool sees = j <= i && j >= m.document[i];
     const float value = sees ? product * m.k_factor[j] : 0.0F;
@@ -250,7 +252,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
       m.l[i][j] = j < i ? value * m.k_factor[i] * m.beta[i] : 0.0F;
     }
   }
-  // A warp has a block of keys or of queries, and the blocks of keys up to it.
+  // A warp has a block of keys or of queries, and multiplies it with the blocks of keys up to it.
   PRIMUS_DEVICE void scores_by_head(Memory& m) const {
     const int own = warp() % kBlocks;
     const bool of_query = warp() >= kBlocks;
@@ -317,7 +319,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
       for (int n = 0; n < kPerLane; ++n)
         keep(m, of_query, own * kTile + Accumulator::row(n), j * kTile + Accumulator::col(n), sums[j].at[n]);
     }
-    // Pairs of a block: rows r and kTile - 1 - r have kTile + 1 of them together.
+    // Pairs within a block: rows r and kTile - 1 - r together have kTile + 1 pairs.
     constexpr int kPairs = kTile * (kTile + 1) / 2;
     for (int pair = lane() + warp() / kBlocks * kWarp; pair < kPairs; pair += 2 * kWarp) {
       const int fold = pair / (kTile + 1), at = pair % (kTile + 1);
@@ -356,7 +358,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
 #endif
   }
 
-  // Gate factors of queries and keys where they multiply states.
+  // Computes the gate factors of queries and keys for products with states.
   PRIMUS_DEVICE void decay_by_head(Memory& m, std::int64_t item, int tokens) const {
     const int i = thread(), last = tokens - 1;
     if (i >= kRows) return;
@@ -398,7 +400,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
     }
   }
 
-  // T and T L, block row by block row: a lane has a column.
+  // T and T L, block row by block row; one column per lane.
   PRIMUS_DEVICE void substitute(Memory& m) const {
     const int own = warp() % kBlocks * kTile, c = warp() / kBlocks * kWarp + lane();
     if (c >= own + kTile) return;
@@ -420,7 +422,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
     }
   }
 
-  // T and L T, block column by block column: a lane has a row.
+  // T and L T, block column by block column; one row per lane.
   PRIMUS_DEVICE static void substitute_back(const Memory& m, T* back) {
     const int own = warp() % kBlocks * kTile, row = own + warp() / kBlocks * kWarp + lane();
     if (row >= kRows) return;
@@ -442,8 +444,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
     }
   }
 
-  // x = the solution for 16 columns of `b` [kRows, step], transposed: a left operand for each block of
-  // tokens.
+  // x = the transposed solution for 16 columns of `b` [kRows, step]: a left operand per block of tokens.
   PRIMUS_DEVICE static void solve(const Memory& m, const T* b, int step, const T* diagonal, int to_next,
                                   int diagonal_step, Operand<T> (&x)[kBlocks]) {
     PRIMUS_UNROLL
@@ -460,7 +461,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
   }
 };
 
-// Sums of two warps that have halves of the keys each, on their way from one to the other.
+// Exchanges partial sums between two warps that have half of the keys each.
 template <int kWarps>
 struct DeltaExchange {
   Bytes16 at[kWarps][kBlocks * 2][kWarp];
@@ -473,7 +474,7 @@ struct DeltaExchange {
       at[warp()][2 * t + 1][lane()] = lines.at[1];
     }
   }
-  // A barrier behind give(). Both warps get the same bits.
+  // Call after give() and a barrier. Both warps get bitwise equal sums.
   PRIMUS_DEVICE void take(Accumulator (&sums)[kBlocks]) const {
     PRIMUS_UNROLL
     for (int t = 0; t < kBlocks; ++t) {
@@ -490,8 +491,9 @@ struct DeltaExchange {
   };
 };
 
-// A block has a head of a sequence and two strips of value columns; two warps have a strip, each with half of
-// the keys: a step's length is that of one warp's products, so more and smaller blocks are faster.
+// A block handles a head of a sequence and two strips of value columns; two warps share a strip, each with
+// half of the keys. The products of one warp determine the length of a step, so more and smaller blocks are
+// faster.
 template <class T, int kKeys, bool kByChannel>
 struct DeltaAdvance : DeltaChunkKernel<T, kKeys, kByChannel> {
   using Base = DeltaChunkKernel<T, kKeys, kByChannel>;
@@ -553,7 +555,7 @@ struct DeltaAdvance : DeltaChunkKernel<T, kKeys, kByChannel> {
 
  private:
   PRIMUS_DEVICE static int first_tile() { return warp() % 2 * kOwn; }
-  // u = this half of W S; also keeps the state.
+  // u = this warp's half of W S; also stores the state.
   PRIMUS_DEVICE void say(const Stage& now, std::int64_t item, std::int64_t strip,
                          const Accumulator (&state)[kOwn], Accumulator (&u)[kBlocks]) const {
     PRIMUS_UNROLL
@@ -575,7 +577,7 @@ struct DeltaAdvance : DeltaChunkKernel<T, kKeys, kByChannel> {
       for (int t = 0; t < kBlocks; ++t) multiply(u[t], rounded, right[c % 2][t]);
     }
   }
-  // The state fades, and takes U.
+  // Decays the state and adds U.
   PRIMUS_DEVICE void write(const Stage& now, std::int64_t item, std::int64_t strip, Accumulator (&u)[kBlocks],
                            Accumulator (&state)[kOwn]) const {
     Operand<T> right[2][kOwn];
@@ -624,7 +626,7 @@ struct DeltaAdvance : DeltaChunkKernel<T, kKeys, kByChannel> {
   }
 };
 
-// A block has an item and kPart value columns, a warp a strip of them.
+// One block per item and kPart value columns; a warp handles one strip of them.
 template <class T, int kKeys, bool kByChannel>
 struct DeltaOutput : DeltaChunkKernel<T, kKeys, kByChannel> {
   using Base = DeltaChunkKernel<T, kKeys, kByChannel>;

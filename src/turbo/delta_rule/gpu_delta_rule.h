@@ -1,9 +1,10 @@
-// What the delta rule's kernels share on GPUs: where chunks lie, and what gates and documents let through.
+// Shared code of the delta rule's GPU kernels: addressing of chunks, and decays between tokens under gates
+// and documents.
 //
-// An item is a chunk of a value head of a sequence. Most of the work is products of all items at once
-// (turbo/gpu/gemm_tile.h), over matrices [kRows, key_dim] and [kRows, value_dim] of each item in the
-// workspace, in the type of the inputs; rows behind a sequence's end are zero. What needs the state in front
-// of a chunk is a scan over chunks, by blocks that have some of a head's value columns.
+// An item is a chunk of a value head of a sequence. Most of the work is products for all items at once
+// (turbo/gpu/gemm_tile.h), over matrices [kRows, key_dim] and [kRows, value_dim] per item in the workspace,
+// in the type of the inputs; rows after a sequence's end are zero. Whatever needs the state before a chunk is
+// computed by a scan over chunks, in blocks that have some of a head's value columns.
 #pragma once
 
 #include "turbo/delta_rule/delta_rule.h"
@@ -21,7 +22,7 @@ struct DeltaItems {
   const float *g, *beta;
   const std::int32_t* first_key;
   std::int64_t batch, sequence, chunks;
-  std::int64_t first_head, heads, all_heads, group;  // the heads at hand; those of a row; of a key head
+  std::int64_t first_head, heads, all_heads, group;  // current ones; of a row; value heads per key head
   std::int64_t key_dim, value_dim, width, k_column, v_column;
   bool channel_gates, normalise;
   float scale, epsilon;
@@ -64,13 +65,14 @@ struct DeltaItems {
   PRIMUS_DEVICE float beta_of(std::int64_t item, int token) const {
     return token < tokens(item) ? beta[(row(item) + token) * all_heads + head(item)] : 0.0F;
   }
-  // Where a token's document begins, from the chunk's begin on: negative where it began before.
+  // Returns the start of a token's document relative to the chunk's start: negative if it began before the
+  // chunk.
   PRIMUS_DEVICE int document(std::int64_t item, int token) const {
     const std::int64_t first = first_key ? first_key[row(item) + token] : 0;
     return static_cast<int>(first - begin(item));
   }
 
-  // Sums of gates [kRows, gate_columns()] of an item; behind the last token as there.
+  // Sums of gates [kRows, gate_columns()] of an item; rows after the last token repeat it.
   PRIMUS_DEVICE std::int64_t gate_columns() const { return channel_gates ? key_dim : 1; }
   PRIMUS_DEVICE const double* sums(const double* all, std::int64_t item) const {
     return all + item * kRows * gate_columns();
@@ -78,13 +80,13 @@ struct DeltaItems {
   PRIMUS_DEVICE double sum(const double* of_item, int token, std::int64_t channel) const {
     return channel_gates ? of_item[token * key_dim + channel] : of_item[token];
   }
-  // What is left at a token of the state in front of the chunk.
+  // Returns the decay from the state before the chunk to a token.
   PRIMUS_DEVICE float since_begin(const double* of_item, std::int64_t item, int token,
                                   std::int64_t channel) const {
     if (document(item, token) >= 0) return 0;
     return ::expf(static_cast<float>(sum(of_item, token, channel)));
   }
-  // What is left behind the chunk of what a token wrote.
+  // Returns the decay from a token to the end of the chunk.
   PRIMUS_DEVICE float until_end(const double* of_item, std::int64_t item, int token,
                                 std::int64_t channel) const {
     const int last = tokens(item) - 1;
@@ -94,7 +96,7 @@ struct DeltaItems {
   PRIMUS_DEVICE float through(const double* of_item, std::int64_t item, std::int64_t channel) const {
     return since_begin(of_item, item, tokens(item) - 1, channel);
   }
-  // Whether a token looks at another one, or at itself.
+  // Returns whether a token sees another one, or itself.
   PRIMUS_DEVICE bool sees(std::int64_t item, int token, int other) const {
     return other <= token && token < tokens(item) && other >= document(item, token);
   }
@@ -105,30 +107,30 @@ template <class T>
 struct DeltaStates {
   double* sums;
   T *q, *k;              // [kRows, key_dim]
-  T *q_since, *k_since;  // times what is left of the state in front of the chunk
-  T* k_until;            // times what is left behind the chunk
-  T* read;               // [kRows, kRows]: of queries with keys
-  float* write;          // of keys with keys, below the diagonal
+  T *q_since, *k_since;  // with the decay since the start of the chunk
+  T* k_until;            // with the decay to the end of the chunk
+  T* read;               // [kRows, kRows]: products of queries with keys
+  float* write;          // products of keys with keys, below the diagonal
   float* scores;         // [kRows, kRows]
-  T* w;                  // [kRows, key_dim]: what the state in front takes from the errors
-  float* error;          // [kRows, value_dim]: U = beta · error
+  T* w;          // [kRows, key_dim]: multiplied by the state before the chunk, gives its part of the errors
+  float* error;  // [kRows, value_dim]: U = beta · error
   T* u;
-  T* states;  // [key_dim, value_dim] in front of the chunk
+  T* states;  // [key_dim, value_dim]: before the chunk
 };
 
-// Gradients, of all items and of the caller.
+// Gradients in the workspace and in the caller's tensors.
 template <class T>
 struct DeltaGradients {
-  const T* out;               // of the caller, [rows, out_width]
+  const T* out;               // the caller's, [rows, out_width]
   T* scaled;                  // [kRows, value_dim]: the gradient of the output, times the scale
-  float* u;                   // [kRows, value_dim]: of U
-  T* error;                   // [kRows, value_dim]: minus that of the errors
-  T* states;                  // [key_dim, value_dim]: of the state behind the chunk
-  float *of_read, *of_write;  // [kRows, kRows]: of the matrices of tokens with tokens
-  T *read, *write;            // the same times decays
-  float *q, *looking, *seen;  // [kRows, key_dim]: of queries; of keys that look at others, or are looked at
-  float* last;                // [key_dim]: of the sums of gates at the chunk's end
-  T* qkv;                     // of the caller
+  float* u;                   // [kRows, value_dim]: gradient of U
+  T* error;                   // [kRows, value_dim]: minus the gradient of the errors
+  T* states;                  // [key_dim, value_dim]: gradient of the state after the chunk
+  float *of_read, *of_write;  // [kRows, kRows]: gradients of the token-by-token matrices
+  T *read, *write;            // the same with decays
+  float *q, *looking, *seen;  // [kRows, key_dim]: of queries; of keys as rows of the matrices, and as columns
+  float* last;                // [key_dim]: gradient of the sums of gates at the chunk's end
+  T* qkv;                     // the caller's
   float *g, *beta;
 };
 

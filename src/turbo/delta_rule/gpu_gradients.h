@@ -5,7 +5,7 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The output's gradients, by items.
+// Copies the output's gradients, scaled, to items.
 template <class T>
 struct DeltaScaled {
   static constexpr int kThreads = 256;
@@ -24,7 +24,7 @@ struct DeltaScaled {
   }
 };
 
-// From the last chunk to the first: gradients of states, and what they add to those of U.
+// From the last chunk to the first: gradients of states, and their contributions to the gradients of U.
 template <class T>
 struct DeltaScanBackward {
   static constexpr int kThreads = kScanThreads;
@@ -70,8 +70,9 @@ struct DeltaScanBackward {
   }
 };
 
-// (I + beta · write)ᵀ z = the gradient of U, by substitution from the last token on; the gradient of the
-// errors is beta · z, and that of beta z · error. A block has an item, a thread a column and then a token.
+// Solves (I + beta · write)ᵀ z = the gradient of U, by substitution from the last token on; the gradient of
+// the errors is beta · z, and that of beta is z · error. One block per item; a thread handles first a column,
+// then a token.
 template <class T>
 struct DeltaSolveBackward {
   static constexpr int kThreads = kRows;
@@ -120,8 +121,9 @@ struct DeltaSolveBackward {
   }
 };
 
-// From the gradients of decayed queries and keys to those of themselves; and of the sums of gates at the
-// chunk's end, what the state in front and the keys say.
+// Converts gradients of decayed queries and keys to gradients of the undecayed ones, and computes the
+// contributions of the state before the chunk and of the keys to the gradient of the sums of gates at the
+// chunk's end.
 template <class T>
 struct DeltaUndecay {
   static constexpr int kThreads = 128;
@@ -159,8 +161,7 @@ struct DeltaUndecay {
   }
 };
 
-// A gate for each channel: gradients of the matrices of tokens with tokens, pair by pair. A thread has a
-// channel.
+// Gates per channel: gradients of the token-by-token matrices, pair by pair. One channel per thread.
 template <class T>
 struct DeltaPairsBackward {
   static constexpr int kThreads = 64;
@@ -202,7 +203,7 @@ struct DeltaPairsBackward {
   }
 };
 
-// Gradients of gates; those of a head's keys become one.
+// Gradients of gates. Also adds `seen` to `looking`, which then is the complete gradient of the keys.
 template <class T>
 struct DeltaGates {
   static constexpr int kThreads = 128;
@@ -251,15 +252,16 @@ struct DeltaGates {
   }
 
  private:
-  // A sum of gates is an exponent of what looks from its token, and minus one of what is seen of it.
+  // A token's sum of gates is a positive exponent for this token's rows of the matrices, and a negative one
+  // for its columns.
   PRIMUS_DEVICE float of_sum(std::int64_t item, int i, std::int64_t c) const {
     const std::int64_t at = (item * kRows + i) * in.key_dim + c;
     return multiply_add(to_float(from.q[at]), d.q[at], to_float(from.k[at]) * (d.looking[at] - d.seen[at]));
   }
 };
 
-// Gradients of queries and keys: over the value heads of a key head, and back through the normalisation. A
-// warp has a row of a key head; rows of queries, then rows of keys.
+// Gradients of queries and keys: sums over the value heads of a key head, and differentiates the
+// normalisation. One warp per row of a key head; rows of queries first, then rows of keys.
 template <class T>
 struct DeltaKeys {
   static constexpr int kThreads = 256;

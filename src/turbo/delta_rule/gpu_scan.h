@@ -1,4 +1,4 @@
-// What scans of the delta rule over the chunks of a sequence share on GPUs.
+// Shared code of the delta rule's scans over the chunks of a sequence, on GPUs.
 #pragma once
 
 #include "turbo/delta_rule/gpu_delta_rule.h"
@@ -6,19 +6,19 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Scans have blocks of a sequence's head and kScanColumns of its value columns.
+// A block of a scan handles one head of a sequence and kScanColumns of its value columns.
 constexpr int kScanColumns = kTile, kScanThreads = 128, kScanPiece = 64;
-constexpr int kScanTiles = kRows / kTile / (kScanThreads / kWarp);  // of 16 rows, for each warp
+constexpr int kScanTiles = kRows / kTile / (kScanThreads / kWarp);  // tiles of 16 rows per warp
 constexpr int kScanStep = kScanColumns + 8;
 static_assert(kScanPiece == kRows);
 
-// A scan's memory: a state, from zero on, the same in T, some columns of a matrix of rows, and what is
-// multiplied with it.
+// The shared memory of a scan: a state, initially zero, its copy in T, some columns of a matrix of rows, and
+// the right operands.
 template <class T>
 struct DeltaScanMemory {
   float* state;                // [key_dim, kScanColumns]
   T* rounded;                  // [padded key_dim, kScanStep]
-  T (*piece)[kScanPiece + 8];  // [kRows]
+  T (*piece)[kScanPiece + 8];  // [kRows]: columns of a row matrix
   T (*right)[kScanStep], (*more)[kScanStep];
 
   PRIMUS_DEVICE static std::int64_t padded(std::int64_t key_dim) {
@@ -41,7 +41,7 @@ struct DeltaScanMemory {
     for (std::int64_t i = thread(); i < padded(key_dim) * kScanColumns; i += kScanThreads) state[i] = 0;
   }
 
-  // Columns from `column` on of rows of `key_dim`. Barriers before and after.
+  // Loads columns, starting at `column`, of rows with `key_dim` columns. Uses barriers before and after.
   PRIMUS_DEVICE void load_piece(const T* from, std::int64_t key_dim, std::int64_t column) const {
     constexpr int kCount = kVector<T>;
     barrier();
@@ -61,7 +61,7 @@ struct DeltaScanMemory {
     }
     barrier();
   }
-  // The state as it is now, also to `to` [key_dim, value_dim]. A barrier must follow.
+  // Stores the current state in the T copy and in `to` [key_dim, value_dim]. A barrier must follow.
   PRIMUS_DEVICE void keep_state(T* to, std::int64_t key_dim, std::int64_t value_dim,
                                 std::int64_t column) const {
     for (std::int64_t at = thread(); at < padded(key_dim) * kScanColumns; at += kScanThreads) {
@@ -85,7 +85,7 @@ struct DeltaScanMemory {
       }
     }
   }
-  // sums = the piece, transposed, times `by`: rows are channels.
+  // sums = the transposed piece times `by`: rows are channels.
   PRIMUS_DEVICE void multiply_piece(const T (*by)[kScanStep], Accumulator (&sums)[kScanTiles]) const {
     PRIMUS_UNROLL
     for (int t = 0; t < kScanTiles; ++t) sums[t].clear();
@@ -98,7 +98,7 @@ struct DeltaScanMemory {
     }
   }
   PRIMUS_DEVICE static int tile_row(int t) { return (warp() * kScanTiles + t) * kTile; }
-  // visit(tile, element, row, column) for this lane's elements of its warp's tiles.
+  // Calls visit(tile, element, row, column) for this lane's elements of its warp's tiles.
   template <class Visit>
   PRIMUS_DEVICE static void for_each_element(Visit visit) {
     PRIMUS_UNROLL
@@ -107,7 +107,7 @@ struct DeltaScanMemory {
       for (int n = 0; n < kPerLane; ++n) visit(t, n, tile_row(t) + Accumulator::row(n), Accumulator::col(n));
     }
   }
-  // The state passes a chunk, and takes `sums`, of the channels from `column` on.
+  // Decays the state over a chunk and adds `sums`, for the channels from `column` on.
   PRIMUS_DEVICE void pass(const DeltaItems<T>& in, const double* gates, std::int64_t item, float through,
                           std::int64_t column, const Accumulator (&sums)[kScanTiles]) const {
     for_each_element([&](int t, int n, int row, int v) {
@@ -119,7 +119,7 @@ struct DeltaScanMemory {
   }
 };
 
-// Which head of which sequence a scan's block has, and from which value column on.
+// The sequence, head and first value column of a scan's block.
 template <class T>
 struct DeltaScanPlace {
   std::int64_t sequence, head, first;

@@ -1,4 +1,5 @@
-// From inputs to the states in front of all chunks, on GPUs: what forward and backward begin with.
+// Computes the states before all chunks from the inputs, on GPUs: the first part of both forward and
+// backward.
 #pragma once
 
 #include "turbo/delta_rule/gpu_scan.h"
@@ -6,11 +7,11 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// A matrix of each item, and how a product reads it.
+// A matrix per item, and how a product reads it.
 template <class T>
 struct ItemMatrix {
   T* data;
-  std::int64_t row, col, size;  // elements from row to row and from column to column, and from item to item
+  std::int64_t row, col, size;  // strides of rows, columns and items, in elements
   ItemMatrix transposed() const { return {data, col, row, size}; }
 };
 template <class T>
@@ -18,7 +19,7 @@ ItemMatrix<T> matrix(T* data, std::int64_t rows, std::int64_t cols) {
   return {data, cols, 1, rows * cols};
 }
 
-// c [m, n] (+)= a [m, k] · b [k, n] of all items. c has rows of n.
+// c [m, n] (+)= a [m, k] · b [k, n] for all items. Rows of c have n elements.
 template <class T>
 void multiply_items(Context& context, std::int64_t items, std::int64_t m, std::int64_t n, std::int64_t k,
                     const ItemMatrix<T>& a, const ItemMatrix<T>& b, float* c, bool accumulate = false) {
@@ -27,7 +28,7 @@ void multiply_items(Context& context, std::int64_t items, std::int64_t m, std::i
                                                 m * n, accumulate, nullptr, false,  nullptr, nullptr});
 }
 
-// Sums of gates, and queries and keys in all their forms. A block has an item.
+// Sums of gates, and queries and keys in all forms. One block per item.
 template <class T>
 struct DeltaGather {
   static constexpr int kThreads = 256;
@@ -79,8 +80,8 @@ struct DeltaGather {
   }
 };
 
-// One gate for a head: products of queries and of keys with keys, times the decay from token to token. Or the
-// same of the gradients of such products.
+// One gate per head: multiplies the products of queries and of keys with keys, or the gradients of these
+// products, by the decay from token to token.
 template <class T, class Write>
 struct DeltaWeigh {
   static constexpr int kThreads = 256;
@@ -101,8 +102,8 @@ struct DeltaWeigh {
   }
 };
 
-// A gate for each channel: each pair of tokens is summed by itself. A thread has one key, and half of the
-// tokens that look at it.
+// Gates per channel: each pair of tokens is summed separately. A thread has one key, and half of the tokens
+// that see it.
 template <class T>
 struct DeltaPairs {
   static constexpr int kThreads = 256, kGroups = kThreads / kRows, kOwn = kRows / kGroups, kChannels = 16;
@@ -154,7 +155,8 @@ struct DeltaPairs {
   }
 };
 
-// (I + write · beta) [error, w] = [values, keys since the begin], by substitution: a thread has a column.
+// Solves (I + write · beta) [error, w] = [values, keys with the decay since the start] by substitution; one
+// column per thread.
 template <class T>
 struct DeltaSolve {
   static constexpr int kThreads = 64;
@@ -198,7 +200,7 @@ struct DeltaSolve {
   }
 };
 
-// States in front of all chunks, errors and U.
+// Computes the states before all chunks, the errors and U.
 template <class T>
 struct DeltaScan {
   static constexpr int kThreads = kScanThreads;
@@ -239,7 +241,7 @@ struct DeltaScan {
   }
 };
 
-// Everything up to the states and U.
+// Computes the states and U.
 template <class T>
 void make_states(Context& context, const DeltaItems<T>& in, const DeltaStates<T>& to) {
   const std::int64_t items = in.count(), dim = in.key_dim;

@@ -1,5 +1,5 @@
-// Which keys a query sees, the addresses of a head's rows, and the layout of a workspace: shared by the
-// attention kernels of the CPU.
+// Masks (the keys that a query sees), the addresses of a head's rows, and the layout of a workspace: shared
+// by the attention kernels of the CPU.
 #pragma once
 
 #include <algorithm>
@@ -76,7 +76,7 @@ struct Queries {
   std::int64_t end_key_tile() const { return tiles(any.end); }
 };
 
-// Which keys the queries of one sequence see. Both ends of the range are non-decreasing from one query to the
+// The range of keys that each query of one sequence sees. Both ends are non-decreasing from one query to the
 // next.
 class Visibility {
  public:

@@ -111,7 +111,8 @@ class CudnnAttention {
       : library_(library), handle_(handle), options_(options) {}
 
   // Returns how the call is executed, or why cuDNN cannot (`plan` is null). Equal shapes return the same
-  // object. Of addresses, only the alignment to 16 bytes matters.
+  // object. Addresses matter only by
+  // their alignment to 16 bytes.
   const CudnnCall& find(const AttentionForward& call);
   // `own_is_fast`: our own kernel would use warpgroups (gpu_warpgroups_backward.h).
   const CudnnCall& find(const AttentionBackward& call, bool own_is_fast = false);

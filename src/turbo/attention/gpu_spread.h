@@ -5,7 +5,7 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Copies bf16 rows into longer rows, or adds them to what is there. `cols` and `to_stride` are multiples of
+// Copies bf16 rows into longer rows, or adds them to the destination. `cols` and `to_stride` are multiples of
 // four, and addresses are aligned to four elements. One thread per four elements.
 template <class T>
 struct Spread {

@@ -18,7 +18,7 @@ struct KeyRange {
   std::int64_t begin, end;
 };
 
-// Which keys the queries of one sequence see. Both ends of the range are non-decreasing from one query to the
+// The range of keys that each query of one sequence sees. Both ends are non-decreasing from one query to the
 // next.
 struct Visibility {
   std::int64_t seq_q, seq_k, q_first, k_first, window, chunk;

@@ -140,15 +140,15 @@ struct QuantizeTiles {
     }
     if (kKnown && largest) {
       magnitude = block_reduce<kThreads>(magnitude, Larger{});
-      // Most blocks find a larger value already there. Which blocks write varies between runs; the result
-      // does not.
+      // Most blocks find a larger value already there. The set of blocks that write varies between runs; the
+      // result does not.
       const auto bits = static_cast<std::int32_t>(magnitude);
       if (thread() == 0 && bits > *static_cast<const volatile std::int32_t*>(largest))
         atomic_max(largest, bits);
     }
     if (!transposed) return;
     barrier();
-    // The same codes with rows and columns exchanged.
+    // The transposed codes.
     if (col + r >= cols || row + c >= rows) return;
     Bytes16 line;
     PRIMUS_UNROLL

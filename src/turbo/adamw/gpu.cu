@@ -233,7 +233,7 @@ struct ClipBody {
     const double root = ::sqrt(*sum_of_squares);
     *norm = static_cast<float>(root);
     const double wanted = max_norm == 0.0F ? 1.0 : static_cast<double>(max_norm) / (root + 1e-6);
-    const bool finite = root - root == 0;  // not for NaN, nor for an infinity
+    const bool finite = root - root == 0;  // false for NaN and infinities
     *scale = !finite ? -1.0F : static_cast<float>(wanted > 1.0 ? 1.0 : wanted);
   }
 };

@@ -39,8 +39,8 @@ struct AttentionShape {
   bool causal;               // a query sees keys up to its own position
   std::int64_t window;       // > 0: a query sees only the last `window` keys; 0: all
   std::int64_t chunk = 0;    // > 0: a query sees only keys of its own chunk, [p / chunk * chunk, ...); 0: all
-  std::int64_t q_first = 0;  // position, within its sequence, of the first query,
-  std::int64_t k_first = 0;  // ... and of the first key; the others follow without gaps
+  std::int64_t q_first = 0;  // position of the first query in its sequence
+  std::int64_t k_first = 0;  // position of the first key; the others follow without gaps
   float score_cap = 0;       // > 0: the soft cap of scaled scores; 0: none
 };
 
@@ -70,7 +70,7 @@ struct AttentionBackward {
   Tensor d_q, d_k, d_v;    // rows as in q, k, v; all in q's type or all in fp32
   std::int64_t d_q_stride, d_k_stride, d_v_stride;
   bool accumulate_d_q = false;   // add to d_q instead of assigning it; exact in fp32 only
-  bool accumulate_d_kv = false;  // the same for d_k and d_v
+  bool accumulate_d_kv = false;  // add to d_k and d_v instead of assigning them
   Tensor workspace;
   void check() const;
   double flops() const;  // 2.5 x the forward: five products instead of two

@@ -84,7 +84,7 @@ class BackwardKeys {
   Element* values(std::int64_t tile) const { return values_ + tile * tiles_.left_elements(s.value_dim); }
   float* d_keys() const { return d_keys_; }
   float* d_values() const { return d_values_; }
-  std::int64_t rows() const { return rows_; }  // rows of the sums
+  std::int64_t rows() const { return rows_; }  // rows of the sums of gradients
 
   void pack(const BackwardOperands<Tiles>& x, std::int64_t sequence, std::int64_t kv_head,
             std::int64_t tile) const {

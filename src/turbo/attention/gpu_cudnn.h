@@ -17,9 +17,9 @@ struct LeftToDo {
   const std::int32_t* unless_zero = nullptr;
 };
 
-// Returns the bytes of workspace for attention_by_library(), which follow the `own` bytes of our own kernels;
-// returns `own` if no library is used. Builds the plan of the call, which takes a second or two the first
-// time.
+// Returns the bytes of the complete workspace: `own` bytes of our own kernels, followed by those of
+// attention_by_library(); only `own` if no library is used. Builds the plan of the call, which takes a second
+// or two the first time.
 std::int64_t attention_library_workspace(Context& context, const AttentionForward& call, std::int64_t own);
 std::int64_t attention_library_workspace(Context& context, const AttentionBackward& call, std::int64_t own);
 

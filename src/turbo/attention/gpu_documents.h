@@ -57,7 +57,7 @@ struct CutDocuments {
     std::int32_t* const lengths = result + 1;
     std::int32_t* const offsets = lengths + documents;
     if (thread() == 0) result[0] = none ? 1 : 0;
-    // The unused documents begin at the end.
+    // The offsets of unused documents point to the end.
     for (std::int64_t d = (none ? 0 : found) + thread(); d <= documents; d += kThreads) {
       if (d < documents) lengths[d] = 0;
       put(offsets, d, none ? 0 : tokens);

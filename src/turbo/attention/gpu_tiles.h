@@ -112,8 +112,8 @@ struct AttentionTiles {
 
   // Sums become operands of the next product in registers, without a detour through memory.
   static constexpr bool kDirect = kHalf && kWarp == 32;
-  // Left operands that stay in memory while a block iterates over the other side. The 64 KiB of AMD GPUs hold
-  // one.
+  // Number of left operands that stay in shared memory while a block iterates over the other side. The 64 KiB
+  // of AMD GPUs hold one.
   static constexpr int kLefts = kDirect ? 2 : 1;
 
   struct Memory {

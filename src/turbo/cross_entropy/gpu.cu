@@ -36,8 +36,8 @@ struct Statistics {
 // Columns of one row. Every thread of the block calls these functions and gets the result; kCount logits are
 // processed at once. With kFast, exponentials are computed by fast_exp(). The block keeps the first columns
 // from statistics() to gradient(): kHeld loads per thread in registers, and the following ones in shared
-// memory. The rest should stay in L2, so the kept columns are read and written without caching
-// (load_once, store_once).
+// memory. The rest should stay in L2, so the kept columns are read, and the gradient is written,
+// with evict-first hints (load_once, store_once).
 template <int kThreads, int kCount, bool kFast, class Cap, int kHeld = 0>
 struct Row {
   static constexpr std::int64_t kHeldColumns = std::int64_t{kHeld} * kThreads * kCount;

@@ -27,7 +27,7 @@ namespace primus::turbo::cudnn {
 
 using Dims = std::array<std::int64_t, 4>;
 
-// cuDNN does not support a graph, and why. Callers fall back to another implementation.
+// Reports that cuDNN does not support a graph, and why. Callers fall back to another implementation.
 class Refusal : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };

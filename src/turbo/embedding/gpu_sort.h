@@ -102,7 +102,7 @@ struct Sum {
   }
 };
 
-// Moves a run's entries to the offsets of their digits, in their current order.
+// Moves the entries of each run to the offsets of their digits, keeping the order of equal digits.
 struct Move {
   static constexpr int kThreads = kDigits;
   const TokenPlace* from;

@@ -36,7 +36,7 @@ class Bf16Tiles {
   static std::int64_t transposed_rows(std::int64_t dim) { return depth(dim); }
   static std::int64_t panel_width(std::int64_t) { return kBf16Block; }
 
-  // Packs strips of 32 rows: [k / 32][32 rows][32 k]; a tile of scores likewise with [32 rows][kTile keys].
+  // Packs strips of 32 rows: [k / 32][32 rows][32 k]; score tiles are [32 rows][kTile keys].
   static void pack_left(const BFloat16* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,
                         Element* to) {
     for_each_square(from, stride, rows, dim, [&](std::int64_t row, std::int64_t col, const Element* square) {

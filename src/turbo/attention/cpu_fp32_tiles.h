@@ -38,7 +38,7 @@ class Fp32Tiles {
   static void pack_left(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t dim, float* to) {
     load_rows(from, stride, rows, dim, to, dim, kTile);
   }
-  // Left operands may be read with any strides, so both forms are packed alike.
+  // Left operands may be read with any strides, so both forms share one packing.
   static constexpr bool kLeftIsLeftTransposed = true;
   static void pack_left_transposed(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,
                                    float* to) {

@@ -15,8 +15,8 @@ constexpr std::size_t kTailsMended = 91501;
 bool aligned(const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0; }
 
 // Maps the call to positions that cuDNN supports: queries and keys begin at the same position, and a call in
-// which every query sees every key becomes unmasked. First keys of documents are absolute positions, so such
-// calls are unchanged.
+// which every query sees every key becomes unmasked. The first_key of a document is an absolute position, so
+// such calls are unchanged.
 AttentionShape canonical(AttentionShape s, bool documents) {
   if (documents) return s;
   const std::int64_t last_query = s.q_first + s.seq_q - 1, last_key = s.k_first + s.seq_k - 1;

@@ -7,11 +7,11 @@
 // of varying length. Only the device knows them, so a plan has room for a fixed number; a call with more
 // documents is computed by our own kernel in the same launch (gpu_cudnn.h).
 //
-// Backward: cuDNN adds the gradients of queries with atomics, in an order that varies between runs. Its
-// deterministic form instead keeps the weights of some heads in memory, batch * heads * seq_q * seq_k * 2
-// bytes; a call is divided into groups of heads that stay within `good_workspace`. This form processes all
-// weights even if a window needs only a band of them, so with a window our own kernel is faster if it can use
-// warpgroups (`own_is_fast`). Soft-capped scores are always left to our own kernels.
+// Backward: cuDNN adds d_q with atomics, in an order that varies between runs. Its deterministic form instead
+// keeps the weights of some heads in memory, batch * heads * seq_q * seq_k * 2 bytes; a call is divided into
+// groups of heads that stay within `good_workspace`. This form processes all weights even if a window needs
+// only a band of them, so with a window our own kernel is faster if it can use warpgroups (`own_is_fast`).
+// Soft-capped scores are always left to our own kernels.
 #pragma once
 
 #include <compare>
@@ -49,9 +49,9 @@ enum class CudnnTensor : std::int64_t {
   kDKOffsets,     // ... d_k, in the layout in which cuDNN writes it
   kDVOffsets,     // ... d_v
   kDelta,         // workspace: sums of out * d_out
-  kDQSum,         // workspace: fp32 gradients of queries
-  kDKWide,        // workspace: gradients of keys before the sum over a group's heads
-  kDVWide,        // ... of values
+  kDQSum,         // workspace: d_q in fp32
+  kDKWide,        // workspace: d_k before the sum over a group's heads
+  kDVWide,        // ... d_v
 };
 
 // Everything that a plan depends on. Strides are in elements; *_row are strides between tokens.
@@ -65,7 +65,7 @@ struct CudnnProblem {
   float scale = 1;
   std::int64_t q_row = 0, k_row = 0, v_row = 0, out_row = 0, d_q_row = 0, d_k_row = 0, d_v_row = 0;
   std::int64_t q_batch = 0, k_batch = 0, v_batch = 0, out_batch = 0;  // strides between batches
-  std::int64_t tokens = 0;  // tokens of all batches; row length of lse
+  std::int64_t tokens = 0;  // total tokens of the batches; row length of lse
   auto operator<=>(const CudnnProblem&) const = default;
 };
 

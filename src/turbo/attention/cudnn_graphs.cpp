@@ -201,7 +201,7 @@ class Builder {
     return s;
   }
 
-  // The gradient of keys or values: transposed weights times rows of queries, summed over a group's heads.
+  // The gradient of keys or values: transposed weights times query rows, summed over a group's heads.
   void keys_gradient(const Node& weights, const Node& right, std::int64_t dim, std::int64_t row,
                      CudnnTensor which, CudnnTensor offsets_of, CudnnTensor wide) {
     const Node turned = graph_.temporary(type_, {p_.batch, p_.heads, p_.seq_k, p_.seq_q},

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreadsOfRun = 128;
 constexpr int kWarpsOfRun = kThreadsOfRun / kWarp;
-constexpr int kLoads = 4;  // rows of keys, and rows of values, that a lane has in flight at once
+constexpr int kLoads = 4;  // key rows, and value rows, that a lane has in flight at once
 constexpr int kSteps = 2;  // number of such batches per run
 
 // Returns whether heads share cached latents, whose first columns are the values.

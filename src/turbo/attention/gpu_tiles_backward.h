@@ -1,6 +1,6 @@
-// The backward pass of attention on tiles, on any GPU (gpu_tiles.h). Two kernels, one for the gradients of
-// keys and values and one for the gradients of queries. Each sums in a fixed order, so results are
-// deterministic without atomics, at the price of computing the scores twice.
+// The backward pass of attention on tiles, on any GPU (gpu_tiles.h). Two kernels, one for d_k and d_v and one
+// for d_q. Each sums in a fixed order, so results are deterministic without atomics, at the price of
+// computing the scores twice.
 #pragma once
 
 #include "turbo/attention/gpu_tiles.h"

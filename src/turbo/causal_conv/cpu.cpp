@@ -30,7 +30,7 @@ struct Lines {
   float at[CausalConvShape::kMaxWidth][kChannels];
 };
 
-// The weights of all channels, block by block, in memory of [width, channels].
+// All weights, block by block, in memory of [width, channels].
 struct AllLines {
   template <class T>
   static void fill(const T* weight, std::int64_t channels, std::int64_t width, float* to) {

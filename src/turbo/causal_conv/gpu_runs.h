@@ -46,7 +46,7 @@ struct Window {
   }
 };
 
-// Calls body(segment, first token, end, channel) for all runs of tokens of all channels. A block handles
+// Calls body(segment, first token, end, channel) for every token run and every channel. A block handles
 // consecutive runs, and as many channels as a warp covers.
 template <class Body, int kCount>
 struct EachOfRuns {

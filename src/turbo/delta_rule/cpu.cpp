@@ -71,7 +71,7 @@ struct BackwardWorker {
   float* states;    // for each value head, the states before all chunks that do not begin a document
   float* d_states;  // the gradient of the state after a chunk
   float *d_q, *d_k;
-  std::int32_t* begins;  // first tokens of all pieces
+  std::int32_t* begins;  // first token of every piece
 };
 
 template <class T, class Worker>

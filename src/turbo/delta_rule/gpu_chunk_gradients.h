@@ -170,8 +170,8 @@ struct DeltaRetreat : DeltaChunkKernel<T, kKeys, false> {
   }
 };
 
-// One block per item. A warp has 16 channels of the gradients of queries and keys, and a block of rows of the
-// gradient of P or of the products of keys.
+// One block per item. A warp has 16 channels of the query and key gradients, and a row block of the gradient
+// of P or of the key-key products.
 template <class T, int kKeys>
 struct DeltaFinish : DeltaChunkKernel<T, kKeys, false> {
   using Base = DeltaChunkKernel<T, kKeys, false>;
@@ -198,7 +198,7 @@ struct DeltaFinish : DeltaChunkKernel<T, kKeys, false> {
     double sums[kRows];
     float since[kRows], until[kRows], beta[kRows];
     int document[kRows];
-    float gates[kWarps][kRows], betas[kWarps][kRows];  // partial sums of each warp's channels
+    float gates[kWarps][kRows], betas[kWarps][kRows];  // partial sums over each warp's channels
     float z_values[kThreads / kRows][kRows];
   };
 

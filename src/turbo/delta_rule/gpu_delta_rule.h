@@ -109,8 +109,8 @@ struct DeltaStates {
   T *q, *k;              // [kRows, key_dim]
   T *q_since, *k_since;  // with the decay since the start of the chunk
   T* k_until;            // with the decay to the end of the chunk
-  T* read;               // [kRows, kRows]: products of queries with keys
-  float* write;          // products of keys with keys, below the diagonal
+  T* read;               // [kRows, kRows]: query-key products
+  float* write;          // key-key products, below the diagonal
   float* scores;         // [kRows, kRows]
   T* w;          // [kRows, key_dim]: multiplied by the state before the chunk, gives its part of the errors
   float* error;  // [kRows, value_dim]: U = beta · error

@@ -261,7 +261,7 @@ struct DeltaGates {
 };
 
 // Gradients of queries and keys: sums over the value heads of a key head, and differentiates the
-// normalisation. One warp per row of a key head; rows of queries first, then rows of keys.
+// normalisation. One warp per row of a key head; query rows first, then key rows.
 template <class T>
 struct DeltaKeys {
   static constexpr int kThreads = 256;

@@ -80,8 +80,8 @@ struct DeltaGather {
   }
 };
 
-// One gate per head: multiplies the products of queries and of keys with keys, or the gradients of these
-// products, by the decay from token to token.
+// One gate per head: multiplies query-key and key-key products, or the gradients of these products, by the
+// decay from token to token.
 template <class T, class Write>
 struct DeltaWeigh {
   static constexpr int kThreads = 256;

@@ -53,7 +53,7 @@ struct ClearBody {
 };
 
 // One block per position of the sorted list and slice of columns. The block of an id's first position adds
-// the rows of all tokens with this id, in token order; the other blocks return.
+// the gradient rows of this id in token order; the other blocks return.
 template <class T, class Table, int kCount>
 struct BackwardWeight {
   static constexpr int kThreads = 128;

@@ -1,6 +1,6 @@
-// The experts' products on the CPU, by turbo/gemm. A large expert is multiplied by all threads together;
-// small ones are multiplied side by side, each by one thread, the largest first. cpu_gemm() gives the same
-// bits for any number of threads, so where the line is drawn changes the time and nothing else.
+// Grouped GEMM on the CPU, by turbo/gemm. All threads together multiply a large expert; small experts are
+// multiplied concurrently, one thread each, largest first. cpu_gemm() returns the same bits for any number of
+// threads, so the threshold affects only the time.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -13,18 +13,18 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// An expert is small when it has less than this part of one thread's share of all rows: then whoever is last
-// keeps the others waiting for less than that.
+// An expert is small if it has less than 1/kPartOfShare of one thread's share of all rows: this bounds how
+// long the other threads wait for the last one.
 constexpr std::int64_t kPartOfShare = 8;
 
-// What is fetched for the next expert must not push the operands of this one out of L2.
+// Data prefetched for the next expert must not evict this expert's operands from L2.
 constexpr std::int64_t kMostReadAhead = std::int64_t{512} << 10;
 
 std::int64_t most_rows_side_by_side(std::int64_t rows, int threads) {
   return threads == 1 ? 0 : rows / (kPartOfShare * threads);
 }
 
-// The product of one expert with `rows` rows; m or k is the number of rows.
+// Arguments of one expert's product with `rows` rows; m or k is the number of rows.
 GemmArgs shape_of(const GroupedGemm& call, std::int64_t rows) {
   GemmArgs args;
   args.ab_dtype = call.a.dtype;
@@ -60,7 +60,7 @@ class Experts {
 
   std::int64_t rows(std::int64_t expert) const { return offsets_[expert + 1] - offsets_[expert]; }
 
-  // `next` is the expert that this thread most likely multiplies afterwards, or -1.
+  // `next` is the expert that this thread probably multiplies afterwards, or -1.
   void multiply(ThreadPool& pool, std::int64_t expert, std::int64_t next, std::int64_t workspace_at,
                 std::int64_t workspace_bytes) const {
     GemmArgs args = shape_of(call_, rows(expert));
@@ -92,7 +92,8 @@ class Experts {
     return {b_ + expert * bytes, bytes};
   }
 
-  // B first, since it is packed whole before A. Picked rows lie scattered, and were read for other experts.
+  // B first, since it is packed completely before A. Picked rows are skipped: they are scattered, and already
+  // read for other experts.
   std::array<GemmReadAhead, 2> read_ahead(std::int64_t expert) const {
     std::array<GemmReadAhead, 2> ahead;
     if (!b_rows_) ahead[0] = operand_b(expert);
@@ -116,7 +117,7 @@ std::int64_t workspace_for(const GroupedGemm& call, std::int64_t rows, int threa
   return whole_lines(static_cast<std::int64_t>(cpu_gemm_workspace_bound(args, threads)));
 }
 
-// The experts' order comes first, then what their products need.
+// The workspace begins with the order of the experts, followed by the scratch memory of their products.
 std::int64_t order_bytes(const GroupedGemm& call) { return whole_lines(call.offsets.bytes()); }
 
 std::int64_t workspace(CpuContext& context, const GroupedGemm& call) {
@@ -181,7 +182,7 @@ void bias(CpuContext& context, const GroupedBias& a) {
   });
 }
 
-// Every element is summed by one thread, in row order.
+// One thread sums each element, in row order.
 void bias_backward(CpuContext& context, const GroupedBiasBackward& a) {
   constexpr std::int64_t kColumns = 64;
   with_float_type(a.d_y.dtype, [&](auto tag) {

@@ -1,5 +1,5 @@
-// Which picked rows a product of experts copies in order first, on GPUs that take rows in order faster than
-// picked ones (Hopper's warpgroups).
+// Decides which picked rows a grouped GEMM copies into order first. It pays on GPUs that read contiguous rows
+// faster than picked ones (Hopper's warpgroups).
 #pragma once
 
 #include <algorithm>
@@ -10,17 +10,17 @@
 namespace primus::turbo {
 
 struct GatheredRows {
-  const Tensor* operand = nullptr;  // whose rows are picked: a or b of the call, if either
+  const Tensor* operand = nullptr;  // whose rows are picked: the call's a or b; null: neither
   bool gathers = false;
-  std::int64_t room = 0;  // rows that the workspace has; a call with more rows has no less
+  std::int64_t room = 0;  // rows in the workspace; does not shrink as a call's rows grow
 
   std::int64_t bytes() const { return operand ? room * operand->cols() * size_of(operand->dtype) : 0; }
 };
 
-// A copy pays where each row is read by many tiles, or where it moves little beside the weights.
+// A copy pays where many tiles read each row, or where it moves few bytes compared with the weights.
 inline GatheredRows gathered_rows(const GroupedGemm& call) {
   constexpr std::int64_t kManyCols = 4096;  // of the other operand
-  constexpr std::int64_t kShare = 20;       // of the weights' bytes, what a copy reads and writes
+  constexpr std::int64_t kShare = 20;       // of the weights' bytes: limit on what a copy reads and writes
   const bool a = !call.a_rows.absent(), b = !call.b_rows.absent(), forward = call.role == GemmRole::kForward;
   if (call.a.dtype != DType::kBF16 || a == b) return {};
   const Tensor &operand = a ? call.a : call.b, &other = a ? call.b : call.a;

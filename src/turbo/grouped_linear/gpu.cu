@@ -12,7 +12,8 @@ namespace {
 
 // ---- Products -----------------------------------------------------------------------------------
 
-// Rows that belong to nobody. As many blocks as the machine has room for: there may be no such rows at all.
+// Clears the rows that belong to no expert. Launches only as many blocks as fit on the GPU: there may be no
+// such rows.
 template <class T, int kCount>
 struct ClearRest {
   static constexpr int kThreads = 256;
@@ -42,7 +43,7 @@ void clear_rest(Context& context, const GroupedGemm& call, std::int64_t experts)
   });
 }
 
-// Tiles of rows that the experts before each one have.
+// Returns for each expert the number of row tiles of the experts before it.
 const std::int32_t* count_row_tiles(Context& context, const GroupedGemm& call, std::int64_t experts) {
   auto* const first_tiles = partials<std::int32_t>(context, experts + 1);
   launch(context, 1, CountRowTiles{context.data<std::int32_t>(call.offsets), first_tiles, experts});
@@ -51,8 +52,8 @@ const std::int32_t* count_row_tiles(Context& context, const GroupedGemm& call, s
 
 // ---- Rows that are gathered first ---------------------------------------------------------------
 
-// Products of experts by warpgroups take rows in order from the copy engine, faster than picked ones: by a
-// sixth where tiles are full, and three times as fast where experts have a few rows each.
+// Copies picked rows into order. Warpgroup products fetch contiguous rows by the copy engine, which is faster
+// than picking: by a sixth where tiles are full, three times where experts have a few rows each.
 template <int kCount>
 struct GatherPicked {
   const BFloat16* x;
@@ -66,15 +67,15 @@ struct GatherPicked {
   }
 };
 
-// Whether a product is by warpgroups where rows are whole lines of 16 bytes.
+// Whether a product uses warpgroups, given rows that are multiples of 16 bytes.
 bool is_wide(const Context& context, const GroupedGemm& call) {
   const Tensor& of_experts = call.role == GemmRole::kWeightGradient ? call.c : call.b;
   const std::int64_t cols = call.role == GemmRole::kForward ? of_experts.shape[1] : of_experts.shape[2];
-  // The copy engine knows no empty tensors.
+  // The copy engine does not accept empty tensors.
   return has_warpgroups(context) && cols >= WideSums::kCols && call.a.rows() > 0 && call.b.rows() > 0;
 }
 
-// The operand whose rows are gathered first, if they are; and the workspace for them.
+// Returns the operand whose rows are gathered first, if any, and its workspace.
 GatheredRows gathered(const Context& context, const GroupedGemm& call) {
   const GatheredRows picked = gathered_rows(call);
   if (!picked.operand || !is_wide(context, call) || picked.operand->cols() % kVector<BFloat16> != 0)
@@ -84,7 +85,7 @@ GatheredRows gathered(const Context& context, const GroupedGemm& call) {
 
 std::int64_t workspace(Context& context, const GroupedGemm& call) { return gathered(context, call).bytes(); }
 
-// The call with its picked rows in order, in its workspace.
+// Returns the call with its picked rows copied in order into its workspace.
 GroupedGemm gather(Context& context, const GroupedGemm& call, const Tensor& operand) {
   const bool a = !call.a_rows.absent();
   const std::int64_t rows = call.rows(), cols = operand.cols();
@@ -102,7 +103,7 @@ GroupedGemm gather(Context& context, const GroupedGemm& call, const Tensor& oper
   return result;
 }
 
-// Large products where the GPU has warpgroups (has_warpgroups), and rows are whole lines of 16 bytes.
+// Multiplies by warpgroups (see has_warpgroups). Rows must be multiples of 16 bytes.
 template <class C, bool kLeftByDepth, bool kRightByDepth>
 void multiply_by_warpgroups(Context& context, const GroupedGemm& call) {
   using Kernel = GroupWarpgroups<C, kLeftByDepth, kRightByDepth>;
@@ -150,7 +151,7 @@ void multiply_by_warpgroups(Context& context, const GroupedGemm& call) {
          Kernel::kSharedBytes);
 }
 
-// bf16 on the matrix units, where rows of all operands are whole lines of 16 bytes.
+// Multiplies bf16 on the matrix units where rows of all operands are multiples of 16 bytes.
 template <class C>
 bool multiply_large_tiles(Context& context, const GroupedGemm& call) {
   const bool weights = call.role == GemmRole::kWeightGradient, forward = call.role == GemmRole::kForward;
@@ -191,7 +192,7 @@ bool multiply_large_tiles(Context& context, const GroupedGemm& call) {
   return true;
 }
 
-// As decoding has them: so few rows that no expert has many.
+// Multiplies so few rows that no expert has many, as in decoding.
 template <class C>
 bool multiply_few_rows(Context& context, const GroupedGemm& call) {
   constexpr std::int64_t kMostRows = 64, kMostOfExpert = 2;
@@ -204,7 +205,7 @@ bool multiply_few_rows(Context& context, const GroupedGemm& call) {
   const MatrixOfExpert where{context.data<std::int32_t>(call.offsets),
                              optional<std::int32_t>(context, call.a_rows), experts};
   C* const y = context.data<C>(call.c);
-  // Of short rows a warp reads more at a time, or too little is on its way.
+  // With short rows a warp reads more rows at a time, to keep enough loads in flight.
   constexpr std::int64_t kShortRow = 1024;
   if (in <= kShortRow) {
     few_dots<4>(context, x, w, y, rows, out, in, where);
@@ -214,8 +215,8 @@ bool multiply_few_rows(Context& context, const GroupedGemm& call) {
   return true;
 }
 
-// Every expert gets as many blocks as if all rows were its own; those beyond its rows end at once. That keeps
-// the host out of it, and costs microseconds.
+// Every expert gets as many blocks as if it had all rows; blocks beyond its rows end at once. This avoids a
+// host synchronization, and costs microseconds.
 template <class T, class C>
 void multiply_groups(Context& context, const GroupedGemm& call) {
   if constexpr (std::is_same_v<T, BFloat16>) {
@@ -268,7 +269,7 @@ struct AddGroupBias {
   const std::int32_t* offsets;
   std::int64_t experts, n;
 
-  // A block for every row.
+  // One block per row.
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t row = block();
     // The number of experts that end at or before this row.
@@ -297,7 +298,7 @@ void bias(Context& context, const GroupedBias& a) {
   });
 }
 
-// Every element is summed by one thread, in row order.
+// One thread sums each element, in row order.
 template <class T>
 struct GroupBiasGradient {
   const T* d_y;

@@ -1,4 +1,4 @@
-// How a warp writes its sums of an expert's product (gpu_warpgroups.h) from its registers to C.
+// Writes a warp's sums of an expert's product (gpu_warpgroups.h) from registers to C.
 #pragma once
 
 #include "turbo/gpu/box_copy.h"
@@ -7,22 +7,22 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// A part of a warp's sums on its way to C. With 32 bytes more, no two rows meet one bank.
+// Shared memory that stages a part of a warp's sums for C. 32 bytes of padding per row avoid bank conflicts.
 struct alignas(32) GroupPatch {
   static constexpr int kRows = 8, kCols = 128, kStep = kCols + 8;
   float at[(kRows - 1) * kStep + kCols];
   PRIMUS_DEVICE float* line(int row) { return at + row * kStep; }
 };
 
-// The warp's 16 rows of C in memory.
+// The warp's 16 rows of C in global memory.
 template <class C>
 struct GroupResults {
   C* to;
   std::int64_t step;  // elements from one row to the next
-  int rows, cols;     // that are there; the other sums are not written
+  int rows, cols;     // valid extent; sums outside it are not written
   bool accumulate;
 
-  // Four lanes have eight neighbours in two words each; one of them gets all of eight.
+  // Four lanes hold eight neighbours as two words each; after the exchange one lane holds all eight.
   PRIMUS_DEVICE void write_eights(const WideSums& sums) const {
     PRIMUS_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -44,14 +44,13 @@ struct GroupResults {
     }
   }
 
-  // fp32 by way of shared memory, so that a warp writes long parts of lines: the memory is slow with short
-  // ones.
+  // Writes fp32 through shared memory, so that a warp writes long segments of rows: short ones are slow.
   PRIMUS_DEVICE void write_patches(GroupPatch& patch, const WideSums& sums) const {
     constexpr int kAcross = WideSums::kCols / GroupPatch::kCols, kPatches = 2 * kAcross;
     PRIMUS_UNROLL
     for (int i = 0; i < kPatches; ++i) {
       const int half = i / kAcross, first_col = i % kAcross * GroupPatch::kCols;
-      warp_barrier();  // the patch before was read by all
+      warp_barrier();  // all lanes have read the previous patch
       PRIMUS_UNROLL
       for (int j = 0; j < GroupPatch::kCols / 8; ++j) {
         const int at = first_col / 2 + 4 * j + 2 * half;
@@ -76,19 +75,19 @@ struct GroupResults {
   }
 };
 
-// Two boxes of a warp's sums in bf16 on their way to C by the copy engine, which adds where that is asked
-// for: the warp goes on to its next products while memory reads and writes.
+// Two boxes of a warp's bf16 sums that the copy engine writes to C, or adds to it. The warp continues with
+// its next products meanwhile.
 struct GroupBoxes {
   static constexpr int kRows = 16;  // of a box of kPanelLine columns
   BFloat16 panels[2][kRows * kPanelLine];
 
-  // The warp's rows of C begin at (row, col) of an expert's matrix; the map is one of kRows lines.
+  // Writes the sums to rows of C from (row, col) of an expert's matrix. `map` has boxes of kRows rows.
   PRIMUS_DEVICE void write(const WideSums& sums, const BoxMap& map, int row, int col, int expert,
                            bool accumulate) {
     PRIMUS_UNROLL
     for (int i = 0; i < WideSums::kCols / kPanelLine; ++i) {
       BFloat16* const panel = panels[i % 2];
-      if (lane() == 0) wait_for_boxes<1>();  // the box before the last one was read
+      if (lane() == 0) wait_for_boxes<1>();  // the box before the last one has been read
       warp_barrier();
       PRIMUS_UNROLL
       for (int j = 0; j < kPanelLine / 8; ++j) {

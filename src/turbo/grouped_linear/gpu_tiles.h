@@ -1,9 +1,9 @@
-// The products of experts in bf16, by tiles of 128 x 128 with several steps of operands on the way: what
-// grouped_linear/gpu.cu takes where rows are whole lines of 16 bytes.
+// Grouped GEMM in bf16 by tiles of 128 x 128, with several steps of operands in flight. grouped_linear/gpu.cu
+// uses it where rows are multiples of 16 bytes.
 //
 //   C[m, n] (+)= sum over k of A(m, k) · B(n, k), for each expert
 //
-// The host knows only how many rows there are in all, so it starts as many blocks as any distribution of them
+// The host knows only the total number of rows, so it starts as many blocks as any distribution over experts
 // may need: one for each 128 rows, and one for each expert's last, shorter tile.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace primus::turbo::PRIMUS_GPU {
 
 inline constexpr int kGroupSide = 128;
 
-// first_tiles[e] = how many tiles of rows the experts before e have; [experts + 1]. One block.
+// Sets first_tiles[e] to the number of row tiles of the experts before e; [experts + 1]. Runs as one block.
 struct CountRowTiles {
   static constexpr int kThreads = 256;
   using StartsEarly = void;
@@ -39,18 +39,18 @@ struct CountRowTiles {
   }
 };
 
-// An operand is "by depth" when neighbours in memory differ in m (or n) and not in k.
+// An operand is "by depth" when memory neighbours differ in m (or n) and not in k.
 template <class C, bool kLeftByDepth, bool kRightByDepth>
 struct GroupTiles {
   static constexpr int kThreads = 256;
   static constexpr int kSide = kGroupSide, kDepth = 32;
-  // A step of both operands takes 20 KiB: two fit AMD's 64 KiB with room to spare.
+  // A step of both operands needs 20 KiB, so two fit into the 64 KiB of an AMD GPU.
   static constexpr int kStages = kWarp == 32 ? 4 : 2;
   static constexpr int kWarpsDown = 2, kWarpsAcross = kThreads / kWarp / kWarpsDown;
   static constexpr int kDown = kSide / kWarpsDown / kTile, kAcross = kSide / kWarpsAcross / kTile;
   static constexpr int kLine = 8;  // elements in 16 bytes
 
-  // With 8 more elements, eight neighbouring rows lie in different banks.
+  // 8 more elements put eight neighbouring rows into different banks.
   template <bool kByDepth>
   struct Operands {
     static constexpr int kStep = (kByDepth ? kSide : kDepth) + kLine;
@@ -64,7 +64,7 @@ struct GroupTiles {
 
   const BFloat16 *a, *b;
   C* c;
-  std::int64_t m, n, k;                      // m, or k when rows are summed, is not looked at: see offsets
+  std::int64_t m, n, k;                      // m (or k when rows are summed) is ignored: see offsets
   std::int64_t left_step, right_step;        // elements from one row in memory to the next
   std::int64_t experts, b_expert, c_expert;  // elements from one expert's matrix to the next
   const std::int32_t *offsets, *first_tiles;
@@ -73,17 +73,17 @@ struct GroupTiles {
 
   static constexpr bool kSumsRows = kLeftByDepth;  // the weight gradient
 
-  // What one thread copies of an operand: two lines in each step.
+  // The part of an operand that one thread copies: two lines per step.
   template <bool kByDepth>
   struct Source {
     static constexpr int kLines = kSide * kDepth / kLine / kThreads;
     static constexpr int kLinesAcross = (kByDepth ? kSide : kDepth) / kLine;
     const BFloat16* from;  // element (0, 0) of the tile's rows, or of the first depth
     std::int64_t step, depths;
-    const std::int32_t* picks;                    // of depths
-    const BFloat16* rows[kByDepth ? 1 : kLines];  // of this thread's lines; null: zeros
+    const std::int32_t* picks;                    // index of each depth
+    const BFloat16* rows[kByDepth ? 1 : kLines];  // rows of this thread's lines; null: zeros
 
-    // `first`: the tile's first row; `bound`: how many rows there are; `row_picks`: where they lie.
+    // `first`: the tile's first row; `bound`: number of rows; `row_picks`: their indices.
     PRIMUS_DEVICE Source(const BFloat16* x, std::int64_t row_step, std::int64_t first, std::int64_t bound,
                          std::int64_t depth, const std::int32_t* index)
         : from(kByDepth ? x + first : x), step(row_step), depths(depth), picks(index) {
@@ -130,7 +130,7 @@ struct GroupTiles {
       row_tiles = first_tiles[expert + 1] - first_tiles[expert];
       tile = block() - first_tiles[expert] * col_tiles;
     }
-    // Blocks that run together share rows and columns: eight columns of tiles, row by row.
+    // Concurrent blocks share rows and columns: eight columns of tiles, row by row.
     constexpr std::int64_t kTogether = 8;
     const std::int64_t band = tile / (row_tiles * kTogether), in_band = tile % (row_tiles * kTogether);
     const std::int64_t width = smaller(kTogether, col_tiles - band * kTogether);
@@ -166,7 +166,7 @@ struct GroupTiles {
     const int down = warp() % kWarpsDown * kDown * kTile, across = warp() / kWarpsDown * kAcross * kTile;
     for (std::int64_t step = 0; step < steps; ++step) {
       wait_for_copies<kStages - 2>();
-      barrier();  // the step is there for all, and nobody reads the one before any more
+      barrier();  // the step has arrived, and all threads have read the previous one
       fetch(step + kStages - 1);
       const Stage& stage = stages[step % kStages];
       PRIMUS_UNROLL
@@ -206,7 +206,7 @@ struct GroupTiles {
 
   PRIMUS_DEVICE void write(C* to, const Accumulator& sums, std::int64_t row, std::int64_t col,
                            std::int64_t rows) const {
-    // With warps of 32, a lane's sums are pairs of neighbours.
+    // With warps of 32, a lane holds pairs of neighbouring sums.
     constexpr int kPair = kWarp == 32 ? 2 : 1;
     PRIMUS_UNROLL
     for (int i = 0; i < kPerLane; i += kPair) {

@@ -1,10 +1,10 @@
-// The products of experts in bf16 by warpgroups (turbo/gpu/warpgroup.h), by tiles of 128 x 256 of C:
+// Grouped GEMM in bf16 by warpgroups (turbo/gpu/warpgroup.h), by tiles of 128 x 256 of C:
 //
 //   C[m, n] (+)= sum over k of A(m, k) · B(n, k), for each expert
 //
-// A block stays on its multiprocessor and takes one tile after the other. Its last warpgroup fetches
-// operands, several steps of depth 64 ahead; the two others multiply, 64 rows each. A stage of operands is
-// handed over by two gates: `full` when it has come, `empty` when both warpgroups have used it.
+// A block stays on its multiprocessor and processes one tile after the other. Its last warpgroup fetches
+// operands several steps of depth 64 ahead; the two others multiply, 64 rows each. Two gates pass on each
+// stage of operands: `full` opens when it has arrived, `empty` when both warpgroups have used it.
 #pragma once
 
 #include "turbo/gpu/async_copy.h"
@@ -15,13 +15,13 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// "By depth": see turbo/gpu/warpgroup.h. Sums of rows (the weight gradient) are both by depth; only
-// they are added to what is there.
+// "By depth": see turbo/gpu/warpgroup.h. Row sums (the weight gradient) have both operands by depth, and only
+// they can accumulate.
 template <class C, bool kLeftByDepth, bool kRightByDepth>
 struct GroupWarpgroups {
   static constexpr bool kAlone = true;
   static constexpr bool kSumsRows = kLeftByDepth;
-  // How results are written: weight gradients in bf16 by boxes, everything in fp32 by patches.
+  // Weight gradients in bf16 are written by boxes, all fp32 results by patches.
   static constexpr bool kBoxes = kSumsRows && sizeof(C) == 2, kPatches = sizeof(C) == 4;
   static constexpr int kMultiplying = 2 * kWarpgroup, kThreads = kMultiplying + kWarpgroup;
   static constexpr int kRows = kGroupSide, kCols = WideSums::kCols, kDepth = kPanelLine, kStages = 4;
@@ -41,12 +41,12 @@ struct GroupWarpgroups {
   static constexpr std::size_t kSharedBytes = sizeof(Memory) + kPanelAlignment;
   static_assert(kSharedBytes <= 227 * 1024);
 
-  BoxMap left_map, right_map;  // of operands whose rows are not picked
-  BoxMap result_map;           // of kBoxes
-  BoxMap prefetched_map;       // C in words of 16 bits, where rows are summed
-  const BFloat16 *a, *b;       // of those whose rows are
+  BoxMap left_map, right_map;  // for operands whose rows are not picked
+  BoxMap result_map;           // for kBoxes
+  BoxMap prefetched_map;       // C in words of 16 bits, for row sums
+  const BFloat16 *a, *b;       // for operands with picked rows
   C* c;
-  int m, n, k;  // m, or k when rows are summed, is not looked at: see offsets
+  int m, n, k;  // m (or k when rows are summed) is ignored: see offsets
   int experts;
   const std::int32_t *offsets, *first_tiles;
   const std::int32_t *a_picks, *b_picks;
@@ -94,7 +94,7 @@ struct GroupWarpgroups {
     result.expert = expert_of(tile);
     const int rows = kSumsRows ? row_tiles() : first_tiles[result.expert + 1] - first_tiles[result.expert];
     tile -= (kSumsRows ? result.expert * rows : first_tiles[result.expert]) * col_tiles();
-    // Blocks that run together share rows and columns: eight columns of tiles, row by row.
+    // Concurrent blocks share rows and columns: eight columns of tiles, row by row.
     constexpr int kTogether = 8;
     const int band = tile / (rows * kTogether), in_band = tile % (rows * kTogether);
     const int left = col_tiles() - band * kTogether, width = left < kTogether ? left : kTogether;
@@ -119,10 +119,10 @@ struct GroupWarpgroups {
     }
   }
 
-  // All operands by the copy engine: one thread does it.
+  // Fetches both operands by the copy engine, from one thread.
   PRIMUS_DEVICE void fetch_boxes(Memory& memory) const {
     const int all = tiles();
-    std::uint32_t count = 0;  // steps so far
+    std::uint32_t count = 0;  // steps so far, over all tiles
     for (int tile = static_cast<int>(block()); tile < all; tile += static_cast<int>(blocks())) {
       const Tile where = at(tile);
       const int steps = steps_of(where);
@@ -138,8 +138,8 @@ struct GroupWarpgroups {
     }
   }
 
-  // What the tile will be added to, shortly before that: the memory reads whole lines then, where additions
-  // would ask it for parts of them.
+  // Prefetches the part of C that the tile accumulates into, shortly before the addition: memory then reads
+  // complete lines, where additions would read parts of them.
   PRIMUS_DEVICE void prefetch_results(const Tile& where, int step, int steps) const {
     constexpr int kWords = static_cast<int>(sizeof(C) / sizeof(BFloat16));
     if (!accumulate || step + 1 < steps) return;
@@ -169,8 +169,8 @@ struct GroupWarpgroups {
     }
   }
 
-  // Operands with picked rows by copies of 16 bytes, which all threads of the warpgroup share, beside boxes
-  // of the other one.
+  // Fetches operands with picked rows by copies of 16 bytes, shared by all threads of the warpgroup. The copy
+  // engine fetches the other operand at the same time.
   PRIMUS_DEVICE void fetch_picked(Memory& memory, int me) const {
     const int all = tiles();
     const int boxes = (a_picks ? 0 : kRows * kDepth * 2) + (b_picks ? 0 : kCols * kDepth * 2);
@@ -180,7 +180,8 @@ struct GroupWarpgroups {
     for (int tile = static_cast<int>(block()); tile < all; tile += static_cast<int>(blocks())) {
       const Tile where = at(tile);
       const int steps = steps_of(where);
-      // Of this thread's lines. Rows that are not the expert's are any: nothing becomes of them.
+      // Row indices of this thread's lines. Rows outside the expert may have any index: their products are
+      // not used.
       constexpr int kPicks = (kLeftByDepth ? kDepth : kRows) / kLines;
       std::int32_t left_rows[kPicks], right_rows[kPicks];
       const auto pick = [&](int from) {
@@ -217,18 +218,18 @@ struct GroupWarpgroups {
         }
         full.arrive_after_copies();
         if constexpr (kSumsRows)
-          pick(depth + kDepth);  // of the next step, while this one's copies are on the way
+          pick(depth + kDepth);  // indices for the next step, while this step's copies are in flight
       }
     }
     end_group_of_copies();
     wait_for_copies<0>();
   }
 
-  // Lines of an operand by depth, whose rows in memory are `cols` long; `side` of them from `col` on.
+  // Copies lines of an operand by depth: `side` elements from column `col` on, of rows of `cols` elements.
   template <int kSide, int kPicks>
   PRIMUS_DEVICE static void copy_lines(BFloat16* to, const BFloat16* from, int cols, int col,
                                        const std::int32_t (&rows)[kPicks], int first_line, int piece) {
-    // A line's pieces lie as those of the line eight before.
+    // A line has the same swizzle as the line eight before it.
     const SharedAddress first = shared_address(in_panel(to, first_line, piece));
     const int across = col + piece * kPiece;
     PRIMUS_UNROLL
@@ -280,14 +281,14 @@ struct GroupWarpgroups {
       wait_for_sums(sums);
       if (steps > 0 && lane() == 0) memory.empty[(count - 1) % kStages].arrive();
       write(memory, sums, where, group * WideSums::kRows);
-      if (tile + stride < all) where = at(tile + stride);  // while what was written is on its way
+      if (tile + stride < all) where = at(tile + stride);  // overlaps with the writes
     }
     if constexpr (kBoxes) {
-      if (lane() == 0) wait_for_boxes();  // shared memory goes with the block
+      if (lane() == 0) wait_for_boxes();  // boxes read shared memory, which ends with the block
     }
   }
 
-  // Lines from `from` on belong to another expert, or to nobody. Both warpgroups do it together.
+  // Clears lines from `from` on, which belong to another expert or to none. Both warpgroups do it together.
   PRIMUS_DEVICE static void clear_lines(Stage& stage, int from) {
     constexpr int kPanels = (kRows + kCols) / kPanelLine;
     static_assert(sizeof(Stage) == kPanels * kDepth * kPanelLine * sizeof(BFloat16));

@@ -1,5 +1,5 @@
-// The products of many linear layers at once, each on its own run of rows: the experts of a mixture. Rows are
-// sorted by expert; where each expert's rows begin is known on the device only, so shapes do not depend on
+// Many linear layers at once, each applied to its own range of rows: the experts of a mixture of experts.
+// Rows are sorted by expert. Only the device knows where each expert's rows begin, so shapes do not depend on
 // the routing.
 #pragma once
 
@@ -9,31 +9,31 @@
 
 namespace primus::turbo {
 
-// Expert e has rows [offsets[e], offsets[e+1]) of x [rows, in], y [rows, out] and their gradients. As Gemm,
-// per expert:
+// Expert e has rows [offsets[e], offsets[e+1]) of x [rows, in], y [rows, out] and their gradients. Computes
+// per expert, like Gemm:
 //   kForward         c [rows, out]  = a [rows, in]  · b[e] [out, in]ᵀ
 //   kInputGradient   c [rows, in]   = a [rows, out] · b[e] [out, in]
 //   kWeightGradient  c[e] [out, in] = a [rows of e, out]ᵀ · b [rows of e, in]; zero for an expert without
 //   rows
-// Rows from offsets[experts] on belong to nobody: the first two set them to zero, the third ignores them.
-// Rows of an activation may be picked from a matrix of tokens instead of lying there expert by expert: row r
-// of a is then the one at index a_rows[r], and no copy of it is needed.
+// Rows from offsets[experts] on belong to no expert: the first two roles set them to zero, the third ignores
+// them. An activation's rows may be picked by index from a matrix of tokens: row r of a is then row a_rows[r]
+// of the matrix, and needs no copy.
 struct GroupedGemm {
   static constexpr KernelId kId = KernelId::kGroupedGemm;
   GemmRole role;
   Tensor a, b;              // operands, both fp32 or both bf16; weights are [experts, out, in]
-  Tensor c;                 // fp32 or bf16
+  Tensor c;                 // [experts + 1] int32, starts at 0, non-decreasing, at most `rows`
   Tensor offsets;           // [experts + 1] int32, from 0, never falling, at most `rows`
-  Tensor a_rows, b_rows;    // [rows] int32, read below offsets[experts]; absent: in order. b's for the
+  Tensor a_rows, b_rows;    // [rows] int32, read below offsets[experts]; absent: in order. b_rows for the
                             // weight gradient only
   bool accumulate = false;  // c += instead of c =; for the weight gradient only
   Tensor workspace;
   void check() const;
   std::int64_t rows() const { return a_rows.absent() ? a.rows() : a_rows.elements(); }
-  double flops() const;  // as if every row belonged to somebody
+  double flops() const;  // as if every row belonged to an expert
 };
 
-// y[r, :] = x[r, :] + bias[e, :] for the rows r of each expert e; rows that belong to nobody are copied.
+// y[r, :] = x[r, :] + bias[e, :] for the rows r of each expert e; rows without an expert are copied.
 struct GroupedBias {
   static constexpr KernelId kId = KernelId::kGroupedBias;
   Tensor x;        // [rows, n] fp32 or bf16

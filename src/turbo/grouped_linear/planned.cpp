@@ -1,6 +1,6 @@
-// A GPU's workspace of products of experts where no plug-in tells it: that of Hopper's warpgroups (gpu.cu),
-// which gather picked rows first where that pays. Other GPUs need none, so their plans are larger
-// by this.
+// Plans a GPU's workspace for grouped GEMM without a plug-in that reports it. Assumes Hopper's warpgroups
+// (gpu.cu), which gather picked rows first where that pays. Other GPUs need no workspace, so their plans are
+// too large by this amount.
 #include "turbo/devices/planned_kernels.h"
 #include "turbo/grouped_linear/gathered_rows.h"
 

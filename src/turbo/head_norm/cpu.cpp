@@ -8,7 +8,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// body(head's number among the normed ones, its first column, its weights or null)
+// Calls body(index of the normed head, its first column, its weights or null).
 template <class T, class Body>
 PRIMUS_INLINE void for_each_head(const HeadNormShape& s, const T* weight, Body body) {
   for (std::int64_t head = 0; head < s.normed(); ++head) {

@@ -1,4 +1,4 @@
-// A warp works on one head of one token; a lane takes kCount neighbouring columns at once.
+// A warp processes one head of one token; a lane loads kCount neighbouring columns at once.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/head_norm/head_norm.h"
@@ -6,7 +6,8 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// What kernels of all heads have in common. Columns behind the normed heads are one more "head" of a row.
+// Common base of the kernels over heads. The columns after the normed heads count as one more "head" of a
+// row.
 template <class T, int kCount>
 struct Heads {
   static constexpr int kThreads = 256;
@@ -16,10 +17,10 @@ struct Heads {
   Heads(const HeadNormShape& s, const Tensor& x)
       : rows(x.rows()), width(x.cols()), heads(s.heads), normed(s.normed()), dim(s.head_dim) {}
 
-  // body(row, head) for the head of this warp. There are fewer than 2^32.
+  // Calls body(row, head) for this warp's head. There are fewer than 2^32 heads.
   template <class Body>
   PRIMUS_DEVICE void each(Body body) const {
-    // A division of 64 bits would take as long as a head does.
+    // A 64-bit division would cost as much as a head.
     const auto item = static_cast<std::uint32_t>(block() * kWarps + warp());
     const auto of_row = static_cast<std::uint32_t>(normed + 1);
     const std::uint32_t row = item / of_row;
@@ -33,7 +34,7 @@ struct Heads {
       store<kCount>(to + row * width + i, v);
     }
   }
-  // v times a head's weights from element i on.
+  // Multiplies v by a head's weights from element i on.
   PRIMUS_DEVICE void weigh(float (&v)[kCount], const T* weight, float offset, std::int64_t head,
                            std::int64_t i) const {
     if (!weight) return;
@@ -92,7 +93,7 @@ struct Forward : Heads<T, kCount> {
   }
 };
 
-// Launches a kernel of heads, of four columns at once where every address lets it.
+// Launches a kernel over heads, with four columns per load where all addresses are aligned for it.
 template <template <class, int> class Kernel, class Arguments, class... Tensors>
 void launch_heads(Context& context, const Arguments& a, const Tensors&... tensors) {
   if (a.x.rows() * (a.shape.normed() + 1) > std::numeric_limits<std::uint32_t>::max() - 256)
@@ -177,7 +178,7 @@ struct WeightTerm {
   const float* rstd;
   std::int64_t width, heads, normed, dim;
 
-  // Columns are of the queries' weights, then of the keys'; all that a thread has of one of them.
+  // Returns this row's terms of the gradient: columns hold the query weights, then the key weights.
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i, float (&value)[kCount]) const {
     const std::int64_t begin = i < dim ? 0 : heads, end = i < dim ? heads : normed,
                        column = i < dim ? i : i - dim;

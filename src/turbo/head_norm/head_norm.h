@@ -1,5 +1,5 @@
 // RMSNorm of every query head and every key head of a fused projection, each over its own head_dim columns
-// (QK norm: Henry et al. 2020, as in Qwen 3; without weights, as in Llama 4):
+// (QK norm: Henry et al. 2020; with weights in Qwen 3, without in Llama 4):
 //   y = x * rstd * (weight + offset),  rstd = 1/sqrt(mean(x²) + eps) per token and head.
 // The offset is 1 where weights are stored minus one, else 0.
 // A row is `heads` query heads, then `kv_heads` key heads, then columns that are not touched (values).
@@ -20,7 +20,7 @@ struct HeadNormForward {
   static constexpr KernelId kId = KernelId::kHeadNormForward;
   HeadNormShape shape;
   Tensor x;       // [tokens, width], width >= (heads + kv_heads) * head_dim
-  Tensor weight;  // [2 * head_dim], x's type: of the queries, then of the keys; absent: none
+  Tensor weight;  // [2 * head_dim], x's type: query weights, then key weights; absent: no scaling
   Tensor y;       // [tokens, width] out
   Tensor rstd;    // [tokens, heads + kv_heads] fp32 out
   float eps;
@@ -42,15 +42,15 @@ struct HeadNormBackwardInput {
   double flops() const { return 0; }
 };
 
-// d_weight (+)= sum over tokens and heads of d_y * x * rstd, in an order that does not depend on the number
-// of threads.
+// d_weight (+)= sum over tokens and heads of d_y * x * rstd. The summation order does not depend on the
+// number of threads.
 struct HeadNormBackwardWeight {
   static constexpr KernelId kId = KernelId::kHeadNormBackwardWeight;
   HeadNormShape shape;
   Tensor x;         // [tokens, width]
   Tensor rstd;      // [tokens, heads + kv_heads] fp32
   Tensor d_y;       // [tokens, width]
-  Tensor d_weight;  // [2 * head_dim] fp32, or bf16 that is rounded once
+  Tensor d_weight;  // [2 * head_dim] fp32, or bf16 with one rounding
   bool accumulate;
   Tensor workspace;
   void check() const;

@@ -1,16 +1,17 @@
-// Sinkhorn and Knopp's balancing of a small positive matrix (1967), and its gradient. Plain functions of
-// numbers, the same on every device.
+// Balances a small positive matrix (Sinkhorn and Knopp 1967), and computes the gradient. Plain scalar
+// functions, identical on every device.
 #pragma once
 
 #include <cstdint>
 
 namespace primus::turbo {
 
-// Divides the columns of c [n, n] by their sums + eps, and then iterations - 1 times its rows and columns.
+// Divides the columns of c [n, n] by their sums + eps, then does the same iterations - 1 times with rows and
+// columns.
 // `divisors`: [(2 * iterations - 1) * n] out, step by step.
 constexpr void balance(float* c, std::int64_t n, std::int64_t iterations, float eps, float* divisors) {
   for (std::int64_t step = 0; step < 2 * iterations - 1; ++step) {
-    // Columns first, so even steps: the elements of line l are those at l * across + i * along.
+    // Columns first, in even steps: line l has the elements l * across + i * along.
     const std::int64_t across = step % 2 == 0 ? 1 : n, along = step % 2 == 0 ? n : 1;
     for (std::int64_t l = 0; l < n; ++l) {
       float sum = 0;
@@ -22,7 +23,7 @@ constexpr void balance(float* c, std::int64_t n, std::int64_t iterations, float 
   }
 }
 
-// From the balanced c and its gradient d back to those of what balance() got.
+// Turns the balanced c and its gradient d into the input of balance() and its gradient, in place.
 constexpr void balance_gradient(float* c, float* d, std::int64_t n, std::int64_t iterations,
                                 const float* divisors) {
   for (std::int64_t step = 2 * iterations - 2; step >= 0; --step) {

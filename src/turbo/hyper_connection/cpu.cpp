@@ -11,13 +11,13 @@ namespace {
 
 constexpr std::int64_t kMost = HyperShape::kMaxStreams;
 
-// What one token is mixed by.
+// Mixing factors of one token.
 struct Factors {
   float pre[kMost], post[kMost], comb[kMost * kMost];
   float divisors[(2 * HyperShape::kMaxIterations - 1) * kMost];
 };
 
-// From products times rstd.
+// Computes the factors from products times rstd.
 void make_factors(const HyperShape& s, const float* products, float rstd, const float* base,
                   const float* scale, Factors& f) {
   const std::int64_t n = s.streams;
@@ -68,7 +68,7 @@ void read(CpuContext& context, const HyperRead& a) {
   });
 }
 
-// The gradients of the arguments of all factors, from those of the factors; d_comb is worked on in place.
+// Computes the gradients of the arguments of all factors from those of the factors; overwrites d_comb.
 void argument_gradients(const HyperShape& s, Factors& f, const float* d_pre, const float* d_post,
                         float* d_comb, float* d) {
   const std::int64_t n = s.streams;
@@ -117,14 +117,14 @@ void read_backward(CpuContext& context, const HyperReadBackward& a) {
         float* const d_products = context.data<float>(a.d_products) + row * count;
         argument_gradients(s, f, d_pre, d_post, d_comb, d_base);
         std::fill_n(d_scale, s.scales(), 0.0F);
-        float along = 0;  // of the gradient by rstd
+        float along = 0;  // sum of d_product * product, for the gradient through rstd
         for (std::int64_t i = 0; i < count; ++i) {
           const std::int64_t part = std::min<std::int64_t>(i / n, 2);
           d_scale[part] += d_base[i] * (products[i] * rstd);
           d_products[i] = d_base[i] * scale[part] * rstd;
           along += d_products[i] * products[i];
         }
-        // rstd falls by rstd³ x / width.
+        // d rstd / dx = -rstd³ x / width.
         const float of_x = -along * rstd * rstd / static_cast<float>(width);
         const T* const previous =
             a.previous.absent() ? nullptr : context.data<const T>(a.previous) + row * width;

@@ -1,5 +1,5 @@
-// A block works on one token. One of its threads makes the factors: a few hundred operations, while other
-// blocks move the streams.
+// One block per token. One of its threads computes the factors, a few hundred operations, while other blocks
+// move the streams.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/hyper_connection/balance.h"
@@ -89,7 +89,7 @@ struct ReadBackward {
   float *d_products, *d_base, *d_scale;
   std::int64_t hidden;
 
-  // From the gradients of the factors to those of what they are made from.
+  // Computes the gradients of the factors' arguments from those of the factors.
   PRIMUS_DEVICE void arguments(std::int64_t token, Factors& f) const {
     const HyperShape& s = affine.s;
     const std::int64_t n = s.streams, count = s.products();
@@ -119,7 +119,7 @@ struct ReadBackward {
       d_products[token * count + i] = of_product;
       along += of_product * products[i];
     }
-    // rstd falls by rstd³ x / width.
+    // d rstd / dx = -rstd³ x / width.
     f.of_x = -along * f.rstd * f.rstd / static_cast<float>(n * hidden);
   }
 
@@ -212,7 +212,7 @@ struct WriteBackward {
       if (thread() == 0) d_post[k] = of_post;
       PRIMUS_UNROLL
       for (int j = 0; j < kMost; ++j) {
-        if (j >= n) continue;  // of all threads alike
+        if (j >= n) continue;  // uniform over all threads
         const float sum = block_reduce<kThreads>(of_comb[j]);
         if (thread() == 0) d_post[n + j * n + k] = sum;
       }

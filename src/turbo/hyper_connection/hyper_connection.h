@@ -1,18 +1,19 @@
-// Manifold-constrained hyper-connections (mHC; Xie et al. 2026, arXiv:2512.24880): a residual of several
-// streams side by side, from which a layer reads a mixture, and to which it writes back, while the streams
-// are mixed among themselves by a matrix whose rows and columns each sum to one.
+// Manifold-constrained hyper-connections (mHC; Xie et al. 2026, arXiv:2512.24880). The residual has several
+// parallel streams. A layer reads a mixture of them and writes its output back to each, while a matrix whose
+// rows and columns each sum to one mixes the streams.
 //
-// Of a token with streams x[0 .. n), each `hidden` wide, p = x · fnᵀ is given for all streams as one row, and
+// For a token with streams x[0 .. n), each `hidden` wide, the caller supplies p = x · fnᵀ of all streams as
+// one row:
 //   s = p / sqrt(mean(x²) + norm_eps)                        one factor for the whole row
 //   pre[j]     = sigmoid(scale[0] s[j] + base[j]) + eps      j < n
 //   post[j]    = 2 sigmoid(scale[1] s[n + j] + base[n + j])
 //   comb[i, j] = balance(softmax over j of (scale[2] s[2n + i n + j] + base[2n + i n + j]) + eps)
-//   y = Σ_j pre[j] x[j]                      HyperRead: what the layer reads
-//   z[k] = post[k] out + Σ_j comb[j, k] x[j]   HyperWrite: the streams behind it
-// balance (Sinkhorn and Knopp) divides columns by their sums + eps, and then `iterations` - 1 times rows and
-// columns. Where the streams end there is `pre` alone: iterations is 0. All factors are in fp32.
+// y = Σ_j pre[j] x[j]                      HyperRead: the layer's input
+// z[k] = post[k] out + Σ_j comb[j, k] x[j]   HyperWrite: the streams after the layer
+// balance (Sinkhorn and Knopp) divides columns by their sums + eps, then `iterations` - 1 times rows and
+// columns. Where the streams end, iterations is 0 and only `pre` exists. All factors are in fp32.
 //
-// x is read twice and written once (beside the product's reading): streams are what moves most bytes.
+// x is read twice and written once (in addition to the read for p): the streams dominate the bytes moved.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -24,7 +25,7 @@ struct HyperShape {
   static constexpr std::int64_t kMaxStreams = 8, kMaxIterations = 64;
 
   std::int64_t streams;
-  std::int64_t iterations;  // of the balance; 0: only `pre`
+  std::int64_t iterations;  // of balance; 0: only `pre`
   float eps, norm_eps;
 
   constexpr bool mixes() const { return iterations > 0; }
@@ -51,13 +52,13 @@ struct HyperRead {
 struct HyperReadBackward {
   static constexpr KernelId kId = KernelId::kHyperReadBackward;
   HyperShape shape;
-  Tensor x, products, base, scale, rstd;  // of the forward
+  Tensor x, products, base, scale, rstd;  // from the forward
   Tensor d_y;                             // [tokens, hidden]
   Tensor d_mixing;                        // [tokens, mixing()] fp32; absent: zero
-  Tensor previous;    // [tokens, streams*hidden] to be added to d_x, or absent; may be d_x
-  Tensor d_x;         // [tokens, streams*hidden] out, without what comes through products
+  Tensor previous;                        // [tokens, streams*hidden] added to d_x, or absent; may be d_x
+  Tensor d_x;         // [tokens, streams*hidden] out, without the gradient through products
   Tensor d_products;  // [tokens, products()] fp32 out
-  // Each token's part of the gradients of base and scale: to be summed over tokens.
+  // Each token's terms of the gradients of base and scale; the caller sums over tokens.
   Tensor d_base, d_scale;  // [tokens, products()], [tokens, scales()] fp32 out
   void check() const;
   double flops() const { return 0; }
@@ -67,7 +68,7 @@ struct HyperWrite {
   static constexpr KernelId kId = KernelId::kHyperWrite;
   HyperShape shape;  // iterations > 0
   Tensor x;          // [tokens, streams*hidden]
-  Tensor out;        // [tokens, hidden]: of the layer
+  Tensor out;        // [tokens, hidden]: the layer's output
   Tensor mixing;     // [tokens, mixing()] fp32
   Tensor z;          // [tokens, streams*hidden] out
   void check() const;
@@ -77,9 +78,9 @@ struct HyperWrite {
 struct HyperWriteBackward {
   static constexpr KernelId kId = KernelId::kHyperWriteBackward;
   HyperShape shape;
-  Tensor x, out, mixing;  // of the forward
+  Tensor x, out, mixing;  // from the forward
   Tensor d_z;             // [tokens, streams*hidden]
-  Tensor previous;        // [tokens, streams*hidden] to be added to d_x, or absent; may be d_x
+  Tensor previous;        // [tokens, streams*hidden] added to d_x, or absent; may be d_x
   Tensor d_x;             // [tokens, streams*hidden] out; not d_z
   Tensor d_out;           // [tokens, hidden] out
   Tensor d_mixing;        // [tokens, mixing()] fp32 out

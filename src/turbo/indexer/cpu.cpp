@@ -1,5 +1,5 @@
-// A query's scores are made in a buffer of its thread, and its list from them: scores of other queries never
-// exist beside them.
+// Each thread computes the scores of one query in its own buffer and selects from them, so the score matrix
+// never exists.
 #include <algorithm>
 #include <bit>
 
@@ -10,14 +10,14 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Integers in the order of the scores; a NaN is the highest.
+// Maps scores to integers in the same order; a NaN is the highest.
 PRIMUS_INLINE std::uint32_t ordered(float score) {
   const auto bits = std::bit_cast<std::uint32_t>(score + 0.0F);  // -0 becomes 0
   const std::uint32_t value = bits & 0x80000000U ? ~bits : bits | 0x80000000U;
   return score != score ? 0xffffffffU : value;
 }
 
-// A query and the keys it is held against. Key j of what it sees is at(j).
+// Scores a query against `count` keys. at(j) is key j of those that it sees.
 template <class T, class W, class Keys>
 PRIMUS_INLINE void score(const T* q, const W* w, std::int64_t heads, std::int64_t dim, std::int64_t count,
                          Keys at, std::uint32_t* scores) {
@@ -28,19 +28,19 @@ PRIMUS_INLINE void score(const T* q, const W* w, std::int64_t heads, std::int64_
       const T* const query = q + h * dim;
       const float product =
           sum_terms(dim, [=](std::int64_t i) { return to_float(query[i]) * to_float(key[i]); });
-      // Not std::max: a NaN stays one.
+      // Not std::max, so that a NaN stays NaN.
       sum = multiply_add(to_float(w[h]), product < 0.0F ? 0.0F : product, sum);
     }
     scores[j] = ordered(sum);
   }
 }
 
-// The highest top_k of scores, as rows in ascending order; `copy` has room for the scores.
+// Selects the top_k scores, as rows in ascending order; `copy` has room for `count` scores.
 template <class Row>
 void select(const std::uint32_t* scores, std::int64_t count, std::int64_t top_k, std::uint32_t* copy, Row row,
             std::int32_t* selected) {
-  std::uint32_t least = 0;        // what is above it is taken,
-  std::int64_t of_least = count;  // ... and so many of those that equal it
+  std::uint32_t least = 0;        // larger scores are selected,
+  std::int64_t of_least = count;  // ... and this many equal ones
   if (count > top_k) {
     std::copy_n(scores, count, copy);
     std::nth_element(copy, copy + top_k - 1, copy + count,
@@ -56,7 +56,7 @@ void select(const std::uint32_t* scores, std::int64_t count, std::int64_t top_k,
   std::fill(selected + taken, selected + top_k, -1);
 }
 
-// body(query type, weight type).
+// Calls body(query type, weight type).
 template <class Body>
 void with_types(const Tensor& q, const Tensor& w, Body body) {
   with_float_type(q.dtype, [&](auto tag) {
@@ -65,7 +65,7 @@ void with_types(const Tensor& q, const Tensor& w, Body body) {
   });
 }
 
-// Each thread has the scores of one query, and a copy of them.
+// Each thread holds the scores of one query, and a copy of them.
 std::int64_t buffers(const CpuContext& context, std::int64_t most) {
   return context.threads() * 2 * most * static_cast<std::int64_t>(sizeof(std::uint32_t));
 }

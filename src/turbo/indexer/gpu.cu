@@ -1,6 +1,6 @@
-// Two kernels for each slice of queries: scores, on the tiles of turbo/attention with the heads of a query as
-// rows; then the list of each query. It is found by its least score, one byte after the other, from counts of
-// the scores that begin alike, so that nothing is sorted and counts alone are added atomically.
+// Two kernels for each slice of queries. The first computes scores on the tiles of turbo/attention, with a
+// query's heads as rows. The second selects each query's list by a radix search for its lowest score, byte by
+// byte, from counts of scores with the same prefix. Nothing is sorted, and only counts use atomics.
 #include "turbo/attention/gpu_paged.h"
 #include "turbo/attention/gpu_tiles.h"
 #include "turbo/gpu/register.h"
@@ -9,21 +9,21 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Integers in the order of the scores; a NaN is the highest.
+// Maps scores to integers in the same order; a NaN is the highest.
 PRIMUS_DEVICE std::uint32_t ordered(float score) {
   const auto bits = std::bit_cast<std::uint32_t>(score + 0.0F);  // -0 becomes 0
   if (score != score) return 0xffffffffU;
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
 
-// The sum of a lane's elements over the rows of a tile: all lanes that share columns get it.
+// Sums a lane's elements over the rows of a tile: all lanes that share columns get the sum.
 PRIMUS_DEVICE float reduce_col(float value) {
   PRIMUS_UNROLL
   for (int mask = kWarp == 32 ? 4 : 16; mask < kWarp; mask *= 2) value += from_lane_xor(value, mask);
   return value;
 }
 
-// The keys that query `token` sees: `count` of them, key j being row(j) of the operand.
+// The `count` keys that query `token` sees; key j is row(j) of the operand.
 template <class T>
 struct RowsOfSequence {
   const T* k;
@@ -68,8 +68,8 @@ struct RowsOfPages {
   }
 };
 
-// A block has one query and a run of its keys. Queries that see no more keys than their lists hold need no
-// scores.
+// Scores one query against a range of its keys, per block. Skips queries that see no more keys than their
+// lists hold.
 template <class T, class W, class Source>
 struct Scores {
   using Tiles = AttentionTiles<T>;
@@ -112,7 +112,7 @@ struct Scores {
     }
   }
 
-  // Of each key, what the 16 heads of this warp say.
+  // Adds the contribution of this warp's 16 heads to each key's score.
   PRIMUS_DEVICE void add_heads(Sums& sums, const typename Tiles::Scores& products, std::int64_t token,
                                std::int64_t row) const {
     float weight[Accumulator::kRows];
@@ -123,7 +123,7 @@ struct Scores {
     }
     PRIMUS_UNROLL
     for (int j = 0; j < Tiles::kCols / kTile; ++j) {
-      // Elements that share a column are added first, in the order of their rows.
+      // Elements that share a column are added first, in row order.
       PRIMUS_UNROLL
       for (int i = 0; i < kPerLane; ++i) {
         if (Accumulator::slot(i) != 0) continue;
@@ -141,7 +141,7 @@ struct Scores {
   }
 };
 
-// A block for each query of the slice.
+// Selects a query's list. One block per query of the slice.
 template <class Source>
 struct Select {
   static constexpr int kThreads = 256, kDigits = 256;
@@ -171,10 +171,10 @@ struct Select {
     for (std::int64_t j = taken + thread(); j < top_k; j += kThreads) list[j] = -1;
   }
 
-  // The least score of the list, and how many of those that equal it are on it.
+  // Returns the lowest score of the list, and sets of_least to the number of list entries that equal it.
   PRIMUS_DEVICE std::uint32_t least(Memory& m, const std::uint32_t* own, std::int64_t count,
                                     std::int32_t& of_least) const {
-    std::uint32_t found = 0, known = 0;  // bits of the least score, and which of them are known
+    std::uint32_t found = 0, known = 0;  // bits of the lowest score, and the mask of known bits
     auto left = static_cast<std::int32_t>(top_k);
     for (int shift = 24; shift >= 0; shift -= 8) {
       barrier();
@@ -197,7 +197,7 @@ struct Select {
   PRIMUS_DEVICE void write(Memory& m, const std::uint32_t* own, const Seen& seen, std::int32_t* list) const {
     std::int32_t of_least = 0;
     const std::uint32_t bound = least(m, own, seen.count, of_least);
-    // Each thread has a run of the keys. How many of the runs before it are above the bound, or equal it?
+    // Each thread has a range of the keys: count those above the bound or equal to it, for the prefix sums.
     const std::int64_t run = (seen.count + kThreads - 1) / kThreads;
     const std::int64_t begin = smaller(thread() * run, seen.count), end = smaller(begin + run, seen.count);
     std::int32_t above = 0, equal = 0;
@@ -222,7 +222,7 @@ struct Select {
   }
 };
 
-// How many queries have scores at a time.
+// Queries whose scores exist at a time.
 std::int64_t slice(std::int64_t tokens, std::int64_t most) {
   return std::clamp<std::int64_t>((std::int64_t{32} << 20) / most, 1, tokens);
 }
@@ -230,7 +230,7 @@ std::int64_t scores_bytes(std::int64_t tokens, std::int64_t most) {
   return slice(tokens, most) * most * static_cast<std::int64_t>(sizeof(std::uint32_t));
 }
 
-// `most`: keys that a query may see.
+// `most`: max keys that a query may see.
 template <class T, class Arguments, class Source>
 void select(Context& context, const Arguments& a, const Source& source, std::int64_t heads,
             std::int64_t head_dim, std::int64_t top_k, std::int64_t most) {

@@ -1,11 +1,11 @@
-// Which keys each query attends to, by the lightning indexer of DeepSeek-V3.2 (arXiv:2512.02556,
+// Selects the keys that each query attends to, by the lightning indexer of DeepSeek-V3.2 (arXiv:2512.02556,
 // section 2.1):
 //   score[t, s] = sum over heads h of w[t, h] * max(0, q[t, h] · k[s]),
-// and the query's list is the top_k rows with the highest scores of those that it sees; of equal scores the
-// lower row comes first. The list is in ascending order of rows, and -1 behind them where a query sees fewer.
+// A query's list holds the top_k visible rows by score; ties go to the lower row. Rows are in ascending
+// order, padded with -1 where a query sees fewer than top_k.
 //
-// Operands are fp32 or bf16, w may be fp32 beside bf16; sums are in fp32, and their order depends on the
-// shape alone. Scores exist for a slice of the queries at a time. A NaN among scores counts as the highest.
+// Operands are fp32 or bf16; w may be fp32 with bf16 operands. Sums are in fp32, in an order that depends
+// only on the shape. Scores exist only for a slice of the queries at a time. A NaN score ranks highest.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -16,12 +16,12 @@ namespace primus::turbo {
 
 struct IndexerShape {
   std::int64_t batch;  // sequences
-  std::int64_t seq_q;  // queries of each
-  std::int64_t seq_k;  // rows of keys of each
+  std::int64_t seq_q;  // queries per sequence
+  std::int64_t seq_k;  // key rows per sequence
   std::int64_t heads, head_dim;
-  std::int64_t top_k;  // places of a list
-  // A row stands for so many tokens, and is seen from the last of them on: query i of a sequence sees the
-  // first (q_first + i + 1) / stride rows.
+  std::int64_t top_k;  // list length
+  // A key row represents `stride` tokens and is visible from its last token on: query i of a sequence sees
+  // the first (q_first + i + 1) / stride rows.
   std::int64_t stride = 1;
   std::int64_t q_first = 0;  // position of the first query within its sequence
 
@@ -35,18 +35,18 @@ struct IndexerSelect {
   Tensor q;  // [tokens, heads*head_dim]
   Tensor k;  // [batch*seq_k, head_dim]
   Tensor w;  // [tokens, heads]
-  // Of each query [tokens] int32: the first row of its own sequence that it sees, and the first that it does
-  // not see any more. Absent: 0, and what stride and position say.
+  // [tokens] int32 per query: the first visible row of its own sequence, and the end of the visible rows
+  // (exclusive). Absent: 0, and the bound from stride and position.
   Tensor first_row, end_row;
-  Tensor selected;  // [tokens, top_k] int32 out: rows of k, so those of sequence b are from b*seq_k on
+  Tensor selected;  // [tokens, top_k] int32 out: rows of k; sequence b's begin at b*seq_k
   Tensor workspace;
   void check() const;
   double flops() const;
 };
 
-// Generation: the new tokens of many sequences, whose keys lie in pages already, those of the new ones too.
-// A query sees the keys of its sequence up to its own. Lists hold rows of the pages: what SelectedAttention
-// reads of the latents that lie in pages likewise. Rows that belong to no sequence get empty lists.
+// For generation: selects keys for new tokens of many sequences. The pages already hold all keys, including
+// those of the new tokens. A query sees the keys of its sequence up to its own. Lists hold page rows, which
+// SelectedAttention also uses to read latents in pages. Rows that belong to no sequence get empty lists.
 struct PagedIndexerSelect {
   static constexpr KernelId kId = KernelId::kPagedIndexerSelect;
   PagedSequences sequences;

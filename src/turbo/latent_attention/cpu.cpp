@@ -8,7 +8,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Where keys and values begin in a row of queries, keys and values.
+// First columns of keys and values in a row of queries, keys and values.
 struct Columns {
   std::int64_t k, v, width;
   explicit Columns(const LatentShape& s)
@@ -67,15 +67,15 @@ void latent_qkv_backward(CpuContext& context, const LatentQkvBackward& a) {
   });
 }
 
-// The product of one head; operands of head h lie *_step elements after those of head h - 1.
+// The product of one head. The operands of head h are *_step elements after those of head h - 1.
 struct HeadProduct {
   GemmArgs args;
   std::int64_t a_step, b_step, c_step;
 };
 
-// What a side's products join: rows of a head without position or of its value (narrow), which are x of
-// queries and out of values, rows as wide as latents (wide), which are the others, and a head's part of the
-// up-projection.
+// Operands of a side's products, per head: narrow rows (the query's nope part, or the value), wide rows (as
+// wide as latents), and the head's part of the up-projection. On the query side x is narrow and out is wide;
+// on the value side it is the reverse.
 struct Sides {
   Sides(const CpuContext& context, const LatentShape& s, LatentProject::Side side, const Tensor& x,
         const Tensor& out, const Tensor& up)
@@ -87,7 +87,7 @@ struct Sides {
                (queries ? x : out).cols()},
         wide{context.data<std::byte>(queries ? out : x), queries ? s.rank + s.rope_dim : s.rank,
              (queries ? out : x).cols()},
-        // A head's rows of the up-projection make its key first, then its value.
+        // A head's rows of the up-projection compute its key first, then its value.
         weight{up.data ? context.data<std::byte>(up) + (queries ? 0 : s.nope_dim * s.rank) * size_of(up.dtype)
                        : nullptr,
                s.up_dim() * s.rank, s.rank},
@@ -110,7 +110,7 @@ struct Sides {
 
   struct Rows {
     std::byte* data;
-    std::int64_t step, stride;  // elements to the next head, and to the next row
+    std::int64_t step, stride;  // elements from one head to the next, and from one row to the next
   };
   struct Extents {
     std::int64_t m, n, k;
@@ -153,8 +153,7 @@ std::int64_t bytes_of(const CpuContext& context, const HeadProduct& product) {
   return static_cast<std::int64_t>(cpu_gemm_workspace_bytes(product.args, context.threads()));
 }
 
-// The rotated part of each head's query, which no product changes: from rows of heads to rows of latents, or
-// back.
+// Copies the rotated part of each head's query, which bypasses the product, from narrow to wide rows or back.
 void copy_rope_part(CpuContext& context, const LatentShape& s, const Tensor& from_tensor,
                     const Tensor& to_tensor, bool back) {
   with_float_type(from_tensor.dtype, [&](auto tag) {
@@ -162,7 +161,7 @@ void copy_rope_part(CpuContext& context, const LatentShape& s, const Tensor& fro
     const T* from = context.data<const T>(from_tensor);
     T* to = context.data<T>(to_tensor);
     const std::int64_t wide = s.rank + s.rope_dim, narrow = s.key_dim();
-    // Heads of all tokens are equally far apart.
+    // Heads have the same distance within and across tokens.
     parallel_ranges(context, from_tensor.rows() * s.heads, 2 * s.rope_dim * sizeof(T),
                     [&](std::int64_t begin, std::int64_t end) {
                       for (std::int64_t i = begin; i < end; ++i) {

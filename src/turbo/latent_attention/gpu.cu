@@ -7,7 +7,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Where keys and values begin in a row of queries, keys and values.
+// First columns of keys and values in a row of queries, keys and values.
 struct Columns {
   std::int64_t k, v, width;
   explicit Columns(const LatentShape& s)
@@ -45,7 +45,7 @@ void latent_qkv(Context& context, const LatentQkv& a) {
   });
 }
 
-// A thread for every element of d_q, then of d_kv, then of d_rope_key.
+// One thread per element of d_q, then of d_kv, then of d_rope_key.
 template <class T>
 struct SplitBody {
   LatentShape s;
@@ -87,15 +87,14 @@ void latent_qkv_backward(Context& context, const LatentQkvBackward& a) {
   });
 }
 
-// The rotated part of each head's query, which no product changes: from rows of heads to rows of latents, or
-// back.
+// Copies the rotated part of each head's query, which bypasses the product, from narrow to wide rows or back.
 template <class T>
 struct CopyRopePart {
   LatentShape s;
   const T* from;
   T* to;
   bool back;
-  // Heads of all tokens are equally far apart.
+  // Heads have the same distance within and across tokens.
   PRIMUS_DEVICE void operator()(std::int64_t head, std::int64_t i) const {
     const std::int64_t wide = head * (s.rank + s.rope_dim) + s.rank + i,
                        narrow = head * (s.nope_dim + s.rope_dim) + s.nope_dim + i;
@@ -109,9 +108,9 @@ void copy_rope_part(Context& context, const LatentShape& s, const Tensor& from, 
                       CopyRopePart<T>{s, context.data<T>(from), context.data<T>(to), back});
 }
 
-// What a side's products join: rows of a head without position or of its value (narrow), which are x of
-// queries and out of values, rows as wide as latents (wide), which are the others, and a head's part of the
-// up-projection.
+// Operands of a side's products, per head: narrow rows (the query's nope part, or the value), wide rows (as
+// wide as latents), and the head's part of the up-projection. On the query side x is narrow and out is wide;
+// on the value side it is the reverse.
 struct Sides {
   Sides(const LatentShape& shape, LatentProject::Side side, const Tensor& x, const Tensor& out)
       : s(shape),
@@ -125,10 +124,10 @@ struct Sides {
         first_weight(queries ? 0 : s.nope_dim * s.rank) {}
 
   struct Rows {
-    std::int64_t step, stride;  // elements to the next head, and to the next row
+    std::int64_t step, stride;  // elements from one head to the next, and from one row to the next
   };
 
-  // Each product with one of its operands transposed, or both: a(m, k) and b(n, k) are rows or columns.
+  // Products with one operand transposed, or both: a(m, k) and b(n, k) are rows or columns.
   template <class T>
   void to_wide(Context& context, const Tensor& up) const {
     run<T, T>(context, {wide_tensor.rows(), s.rank, width}, context.data<T>(narrow_tensor), narrow, false,
@@ -172,8 +171,8 @@ struct Sides {
   std::int64_t first_weight;
 };
 
-// Of few tokens, queries without position times their head's part of the up-projection: a block has a head of
-// a token, a thread kLine neighbouring columns of an eighth of the products' terms.
+// For few tokens: multiplies the nope part of queries by their head's part of the up-projection. A block
+// processes one head of one token; a thread sums an eighth of the terms for kLine neighbouring columns.
 struct FewQueries {
   static constexpr int kThreads = 512, kGroups = 8, kLines = kThreads / kGroups, kLine = 8, kAhead = 8;
   using StartsEarly = void;
@@ -220,7 +219,7 @@ struct FewQueries {
   }
 };
 
-// As decoding has them: products that read the weights and do little else.
+// Handles few tokens, as in decoding, where reading the weights dominates.
 bool project_few(Context& context, const LatentProject& a) {
   constexpr std::int64_t kMostTokens = 64;
   const LatentShape& s = a.shape;

@@ -1,9 +1,9 @@
-// What multi-head latent attention (DeepSeek-V2, 2024, section 2.1) needs beside attention itself. Keys and
-// values of a token are products of one small latent vector; a part of each key that carries the rotary
-// position is the same for all heads.
+// Kernels of multi-head latent attention (DeepSeek-V2, 2024, section 2.1) other than attention itself. A
+// token's keys and values are products of one small latent vector; all heads share the part of the key that
+// carries the rotary position.
 //
-// In training the heads are made in full: LatentQkv joins them to rows that turbo/attention reads. With a
-// cache only latents are kept, and the up-projection moves to the other side of each product (the paper's
+// Training materializes all heads: LatentQkv joins them into rows that turbo/attention reads. With a cache
+// only latents are stored, and the up-projection moves to the other side of each product (the paper's
 // absorption): (q W_uk) · latent instead of q · (W_uk latent). All heads then share one key, the latent, and
 // one value, its leading part.
 #pragma once
@@ -15,21 +15,21 @@ namespace primus::turbo {
 
 struct LatentShape {
   std::int64_t heads;
-  std::int64_t rank;       // of the latent of keys and values
-  std::int64_t nope_dim;   // of q and k per head: without position,
+  std::int64_t rank;       // width of the latent of keys and values
+  std::int64_t nope_dim;   // of q and k per head: without rotary position,
   std::int64_t rope_dim;   // ... and with
   std::int64_t value_dim;  // of v and out
   std::int64_t key_dim() const { return nope_dim + rope_dim; }
-  std::int64_t up_dim() const { return nope_dim + value_dim; }  // a head's rows of the up-projection
+  std::int64_t up_dim() const { return nope_dim + value_dim; }  // rows of the up-projection per head
 };
 
-// Rows of all queries, all keys, all values.
+// Joins rows of all queries, all keys, and all values.
 struct LatentQkv {
   static constexpr KernelId kId = KernelId::kLatentQkv;
   LatentShape shape;
   Tensor q;         // [tokens, heads * key_dim]
-  Tensor kv;        // [tokens, heads * up_dim]: per head its key without position, then its value
-  Tensor rope_key;  // [tokens, rope_dim]: the rest of every head's key
+  Tensor kv;        // [tokens, heads * up_dim]: per head the key's nope part, then the value
+  Tensor rope_key;  // [tokens, rope_dim]: the rope part of every head's key
   Tensor qkv;       // [tokens, heads * (2 * key_dim + value_dim)] out
   void check() const;
   double flops() const { return 0; }
@@ -44,11 +44,11 @@ struct LatentQkvBackward {
   double flops() const { return 0; }
 };
 
-// Per head the product with its part of the up-projection, on either side of attention over latents.
+// Multiplies each head by its part of the up-projection, before or after attention over latents.
 struct LatentProject {
   static constexpr KernelId kId = KernelId::kLatentProject;
   enum class Side : std::uint8_t {
-    kQueries,  // x: [tokens, heads * key_dim]; out: [tokens, heads * (rank + rope_dim)], the rope part copied
+    kQueries,  // x: [tokens, heads * key_dim]; out: [tokens, heads * (rank + rope_dim)], rope part copied
     kValues,   // x: [tokens, heads * rank]; out: [tokens, heads * value_dim]
   };
   LatentShape shape;
@@ -73,14 +73,14 @@ struct LatentProjectBackwardInput {
   double flops() const;
 };
 
-// d_up += the gradient of the part of LatentProject's up-projection that this side multiplies with; of the
-// rows of the other side nothing is read or written.
+// d_up += the gradient of the rows of the up-projection that this side uses. The other side's rows are
+// neither read nor written.
 struct LatentProjectBackwardWeight {
   static constexpr KernelId kId = KernelId::kLatentProjectBackwardWeight;
   LatentShape shape;
   LatentProject::Side side;
   Tensor x, d_out;
-  Tensor d_up;  // [heads * up_dim, rank], fp32, or bf16 that is rounded once
+  Tensor d_up;  // [heads * up_dim, rank], fp32, or bf16 with one rounding
   Tensor workspace;
   void check() const;
   double flops() const;

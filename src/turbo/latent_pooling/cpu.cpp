@@ -1,5 +1,5 @@
-// Columns are worked on in runs that stay in registers and the first cache: once over a block's slots for the
-// largest gates, once for the sums.
+// Processes runs of columns that stay in registers and L1: one pass over a block's slots for the largest
+// gates, one for the sums.
 #include <algorithm>
 #include <cmath>
 
@@ -12,14 +12,14 @@ namespace {
 
 constexpr std::int64_t kColumns = 256;
 
-// The slots of a block for some columns: each is a value, a gate, and the bias of the gate.
+// The slots of a block for a run of columns. Each slot has a value, a gate, and the bias of the gate.
 template <class T>
 struct Slots {
   PoolingShape s;
   const T* x;
   const float* bias;
 
-  // use(row, column of its value, column of its gate, row and column of the bias) for every slot.
+  // Calls use(row, column of its value, column of its gate, row and column of the bias) for every slot.
   template <class Use>
   PRIMUS_INLINE void each(std::int64_t pooled, Use use) const {
     const std::int64_t sequence = pooled / s.blocks(), block = pooled % s.blocks();
@@ -38,7 +38,7 @@ struct Slots {
     return bias + r * s.parts() * s.dim + column;
   }
 
-  // The largest gates of a block's columns, the sums of their exponentials, and what comes out.
+  // Computes the largest gates of a block's columns, the sums of their exponentials, and the pooled values.
   void pool(std::int64_t pooled, std::int64_t column, std::int64_t count, float* most, float* sum,
             float* out) const {
     std::fill_n(most, count, -INFINITY);
@@ -68,7 +68,7 @@ struct Slots {
   }
 };
 
-// body(pooled, column, count) for all blocks and runs of columns.
+// Calls body(pooled, column, count) for all blocks and runs of columns.
 template <class Body>
 void for_each_run(CpuContext& context, const PoolingShape& s, std::int64_t bytes, Body body) {
   const std::int64_t runs = (s.dim + kColumns - 1) / kColumns;
@@ -108,7 +108,8 @@ void backward(CpuContext& context, const LatentPoolingBackward& a) {
     const T* const d_out = context.data<const T>(a.d_out);
     T* const d_x = context.data<T>(a.d_x);
     const std::int64_t gates = s.parts() * s.dim, width = s.width();
-    // What no block reads: rows behind the last one, and, with overlap, the first parts of the last one's.
+    // Zeroes what no block reads: rows after the last block, and, with overlap, the first parts of the last
+    // block.
     parallel_ranges(context, s.rows(), width * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t block = row % s.sequence / s.ratio;
@@ -139,7 +140,7 @@ void backward(CpuContext& context, const LatentPoolingBackward& a) {
                      }
                    });
                  });
-    // The gate of each slot's token is in one block alone.
+    // The gate of each slot's token is in one block only.
     row_sum(context, s.pooled(), a.d_bias.elements(), context.data<float>(a.workspace), a.d_bias, false,
             [&](float* line, std::int64_t pooled) {
               const std::int64_t first = pooled / s.blocks() * s.sequence + pooled % s.blocks() * s.ratio;

@@ -1,4 +1,4 @@
-// A thread has one column of a block: neighbours read neighbouring columns of each slot.
+// One thread per column of a block: neighbouring threads read neighbouring columns of each slot.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/latent_pooling/latent_pooling.h"
@@ -13,7 +13,7 @@ struct Slots {
   const float* bias;
   std::int64_t blocks, gates, width;
 
-  // Slots of block `pooled`, in order, are numbered from first_slot(): with overlap below 0 in the block
+  // Slots of block `pooled` are numbered from first_slot(); with overlap, negative slots are in the block
   // before.
   PRIMUS_DEVICE std::int64_t first_slot(std::int64_t pooled) const {
     return s.overlap && pooled % blocks > 0 ? -s.ratio : 0;
@@ -21,7 +21,7 @@ struct Slots {
   PRIMUS_DEVICE std::int64_t row(std::int64_t pooled, std::int64_t slot) const {
     return pooled / blocks * s.sequence + pooled % blocks * s.ratio + slot;
   }
-  // Of the slot's value and, `gates` behind it, its gate; also the column of its bias.
+  // Returns the column of the slot's value and of its bias; its gate is `gates` columns further.
   PRIMUS_DEVICE std::int64_t column(std::int64_t slot, std::int64_t c) const {
     return s.overlap && slot >= 0 ? s.dim + c : c;
   }
@@ -70,7 +70,8 @@ void forward(Context& context, const LatentPooling& a) {
   });
 }
 
-// What no block reads: rows behind the last one, and, with overlap, the first parts of the last one's.
+// Zeroes what no block reads: rows after the last block, and, with overlap, the first parts of the last
+// block.
 template <class T>
 struct Clear {
   Slots<T> slots;
@@ -101,7 +102,7 @@ struct Backward {
   }
 };
 
-// The gate of each slot's token is in one block alone.
+// The gate of each slot's token is in one block only.
 template <class T>
 struct BiasTerm {
   static constexpr int kCount = 1;

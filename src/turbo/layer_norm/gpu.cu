@@ -1,4 +1,4 @@
-// A warp for each row.
+// One warp per row.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/layer_norm/layer_norm.h"

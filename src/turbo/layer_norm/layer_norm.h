@@ -1,5 +1,5 @@
-// LayerNorm of rows: y = (x - mean) / sqrt(variance + eps) * weight + bias (Ba et al. 2016). Primus's models
-// norm by RMSNorm; this is for the keys of DeepSeek's indexer, which are not trained, so it has no gradients.
+// LayerNorm of rows: y = (x - mean) / sqrt(variance + eps) * weight + bias (Ba et al. 2016). The models use
+// RMSNorm; LayerNorm is for the keys of DeepSeek's indexer, which is not trained, so it has no gradients.
 // Statistics are in fp32; results are rounded once.
 #pragma once
 

@@ -22,8 +22,8 @@ struct GroupedGemm {
   static constexpr KernelId kId = KernelId::kGroupedGemm;
   GemmRole role;
   Tensor a, b;              // operands, both fp32 or both bf16; weights are [experts, out, in]
-  Tensor c;                 // [experts + 1] int32, starts at 0, non-decreasing, at most `rows`
-  Tensor offsets;           // [experts + 1] int32, from 0, never falling, at most `rows`
+  Tensor c;                 // fp32 or bf16
+  Tensor offsets;           // [experts + 1] int32, starts at 0, non-decreasing, at most `rows`
   Tensor a_rows, b_rows;    // [rows] int32, read below offsets[experts]; absent: in order. b_rows for the
                             // weight gradient only
   bool accumulate = false;  // c += instead of c =; for the weight gradient only

@@ -111,7 +111,7 @@ struct ReadBackward {
     float* const of_scale = d_scale + token * s.scales();
     for (std::int64_t part = 0; part < s.scales(); ++part) of_scale[part] = 0;
     const float* products = affine.products + token * count;
-    float along = 0;  // of the gradient by rstd
+    float along = 0;  // sum of d_product * product, for the gradient through rstd
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t part = smaller(i / n, 2);
       of_scale[part] += d[i] * (products[i] * f.rstd);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t kLimit = 4 << 20;
 constexpr int kFormat = 2;
-constexpr std::size_t kDigits = 16;  // of a word
+constexpr std::size_t kDigits = 16;  // per word
 
 std::string file_name(const std::string& device, const std::string& library) {
   std::string name = "matmul-" + device + "-" + library + ".json";
@@ -31,7 +31,7 @@ std::string file_name(const std::string& device, const std::string& library) {
   return name;
 }
 
-// The file's choices. An empty object where it is none of ours.
+// Returns the file's choices; an empty object if the file does not have our format.
 nlohmann::json read_choices(const Path& file) {
   try {
     if (Env::posix().status(file)) {
@@ -99,7 +99,7 @@ std::optional<AlgorithmChoice> AlgorithmCache::choose(
       make_folders(Path(file_).parent_path());
       lock = FileLock::wait(Path(file_ + ".lock"));
     } catch (const Error&) {
-      lock.reset();  // nobody can keep anything here
+      lock.reset();  // no process can store a choice here
     }
     // Another process may have measured while this one waited.
     choice = kept(key);
@@ -130,7 +130,7 @@ void AlgorithmCache::keep(const std::string& key, const AlgorithmChoice& choice)
     const nlohmann::json document{{"format", kFormat}, {"choices", choices}};
     write_file_atomic(file_, json_text(document) + "\n");
   } catch (const Error&) {
-    return;  // the next process measures again
+    return;  // harmless: the next process measures again
   }
 }
 

@@ -21,7 +21,8 @@ int AlgorithmTrials::products_of(double slot, double seconds) const {
   return std::max(limits_.in_a_row, static_cast<int>(std::min(std::ceil(slot / seconds), kMost)));
 }
 
-// A device that has paused for some time has cooled for about as long.
+// Keeps the device busy until it is warm. Assumes that a pause cools it for about as long as the pause
+// lasted.
 void AlgorithmTrials::warm(int candidate, double seconds, const Run& run) {
   const double now = clock_();
   warmth_ = std::max(0.0, warmth_ - (now - warm_at_));
@@ -35,9 +36,9 @@ void AlgorithmTrials::warm(int candidate, double seconds, const Run& run) {
 }
 
 std::optional<AlgorithmTrial> AlgorithmTrials::choose(int candidates, const Run& run) {
-  constexpr int kLeast = 4;  // candidates of the first round, however long they take
+  constexpr int kLeast = 4;  // min candidates of the first round, regardless of time
   const double begin = clock_();
-  // The first product of each candidate loads its kernel, and is not counted.
+  // The first product of each candidate loads its kernel, and is not timed.
   std::vector<Candidate> ran;
   int first = 0;
   double rough = 0;
@@ -62,7 +63,7 @@ std::optional<AlgorithmTrial> AlgorithmTrials::choose(int candidates, const Run&
   if (ran.empty()) return std::nullopt;
   AlgorithmTrial result{.of = static_cast<int>(ran.size()), .sustained = sustained};
 
-  // Finalists: the fastest, and the library's own choice, which has to be beaten.
+  // Finalists: the fastest ones, and the library's own choice, which they must beat.
   const Candidate own = ran.front();
   std::sort(ran.begin(), ran.end(), faster);
   const auto finalists = std::min(ran.size(), static_cast<std::size_t>(limits_.finalists));

@@ -1,12 +1,12 @@
-// Which of a library's algorithms is the fastest in a training step, found by timing them.
+// Finds the fastest of a library's algorithms in a training step, by timing them.
 //
-// There are two ways. Bursts: every candidate a few times, on a GPU as it comes. Sustained: a step multiplies
-// without a pause, and a GPU at its limit of power lowers its clock, so the GPU is kept busy first, until it
-// has the state of a step; then candidates run in turn, slot after slot, and the fastest few once more in
-// longer slots. What such trials cost is bounded: when the time for all of them is used up, those that follow
-// do without warming and longer slots.
+// There are two methods. Bursts: runs every candidate a few times, with the GPU in its current state.
+// Sustained: a training step multiplies without pauses, and a GPU at its power limit lowers its clock; so
+// this first keeps the GPU busy until it reaches that state, then times the candidates slot after slot, and
+// the fastest few again in longer slots. The total cost is bounded: when the time for all trials is used up,
+// later trials skip the warm-up and the longer slots.
 //
-// Knows no device: whoever runs the products is handed in.
+// Device-independent: the caller supplies a function that runs the products.
 #pragma once
 
 #include <functional>
@@ -15,33 +15,34 @@
 namespace primus::turbo {
 
 struct AlgorithmTrial {
-  int best = 0;           // which candidate
-  double seconds = 0;     // of one product with it
-  double next = 0;        // with the best of the others; 0: there is none
-  int of = 0;             // how many ran
-  bool sustained = true;  // timed in the state of a step
+  int best = 0;           // index of the candidate
+  double seconds = 0;     // per product
+  double next = 0;        // of the second best; 0: there is none
+  int of = 0;             // number of candidates that ran
+  bool sustained = true;  // timed in the clock state of a training step
   bool operator==(const AlgorithmTrial&) const = default;
 };
 
-// Of one device. Not thread-safe.
+// The trials of one device. Not thread-safe.
 class AlgorithmTrials {
  public:
-  // Seconds that `products` products in a row take by a candidate, measured by the device; <= 0: it does not
-  // run.
+  // Returns the seconds that the device needs for `products` consecutive products with a candidate; <= 0: it
+  // does not run.
   using Run = std::function<double(int candidate, int products)>;
-  // Seconds of a steady clock.
+  // Returns the seconds of a steady clock.
   using Clock = std::function<double()>;
 
   struct Limits {
     double warm = 0.5;    // seconds of products until the clock has settled
-    double sift = 0.05;   // of one trial's first round over all candidates
-    double slot = 0.010;  // of a finalist
-    int in_a_row = 1;     // products of a slot, at least
-    int rounds = 3;       // of finalists
+    double sift = 0.05;   // for the first round over all candidates of a trial
+    double slot = 0.010;  // for a finalist
+    int in_a_row = 1;     // min products per slot
+    int rounds = 3;       // for the finalists
     int finalists = 3;
-    double all = 3;        // of all trials, after which they are short
-    double small = 40e-6;  // products of less time are not bound by power, and do not warm
-    // The first candidate, the library's own choice, stays unless another takes this much of its time.
+    double all = 3;        // for all trials; later ones are short
+    double small = 40e-6;  // shorter products are not power-bound and skip the warm-up
+    // Another candidate replaces the first one, the library's own choice, only below this fraction of its
+    // time.
     double clearly = 0.99;
   };
   static Limits bursts() {
@@ -51,8 +52,8 @@ class AlgorithmTrials {
   explicit AlgorithmTrials(Clock clock) : AlgorithmTrials(std::move(clock), Limits{}) {}
   AlgorithmTrials(Clock clock, const Limits& limits) : clock_(std::move(clock)), limits_(limits) {}
 
-  // Of candidates [0, candidates), the most promising first; where time is short the last ones are left out.
-  // Empty: none of them runs.
+  // Chooses among candidates [0, candidates), which are ordered from the most promising one; skips the last
+  // ones if time is short. Empty: no candidate runs.
   std::optional<AlgorithmTrial> choose(int candidates, const Run& run);
 
  private:
@@ -62,7 +63,8 @@ class AlgorithmTrials {
   Clock clock_;
   Limits limits_;
   double spent_ = 0;
-  double warmth_ = 0, warm_at_ = 0;  // seconds of work that the device remembers, and when that was
+  double warmth_ = 0,
+         warm_at_ = 0;  // seconds of work that keep it warm, and as of when
 };
 
 }  // namespace primus::turbo

@@ -1,6 +1,6 @@
-// Products by the libraries of AMD's GPUs: hipBLASLt's where it is there and has an algorithm, and rocBLAS's
-// else. What neither takes is left to our own kernels. What was chosen and why is told for every product.
-// Knows no device, so its tests run without a GPU, over libraries that compute on the host.
+// Products by the libraries of AMD GPUs: hipBLASLt if it is installed and has an algorithm, else rocBLAS. Our
+// own kernels compute what neither accepts. Reports for every product what was chosen and why.
+// Device-independent, so tests run without a GPU, with libraries that compute on the host.
 #pragma once
 
 #include <functional>
@@ -15,30 +15,31 @@
 
 namespace primus::turbo {
 
-// Of one stream. Not thread-safe. The GPU has to be current in every call.
+// The products of one stream. Not thread-safe. The GPU must be current in every call.
 class AmdProducts {
  public:
   struct Options {
     bool hipblaslt = true, rocblas = true;
     std::span<const char*const> hipblaslt_files = hipblaslt::kFiles, rocblas_files = rocblas::kFiles;
   };
-  // As PRIMUS_MATMUL_LIBRARY says: hipblaslt (which falls back to rocBLAS) is what it is without it, rocblas
-  // leaves hipBLASLt alone, own leaves both. Throws where it says anything else.
+  // Reads PRIMUS_MATMUL_LIBRARY: hipblaslt (the default, falls back to rocBLAS), rocblas (never uses
+  // hipBLASLt), own (uses neither). Throws on any other value.
   static Options options_of_environment();
 
-  // `count` gets what was chosen, once for each product: "products: hipBLASLt". `tuning` outlives this.
+  // Calls `count` with the choice for each product, such as "products: hipBLASLt". `tuning` must outlive
+  // this.
   AmdProducts(const Options& options, ProductTuning& tuning, std::function<void(const std::string&)> count,
               void* stream);
 
-  // Enqueues the product, or says false: our own kernel has to compute it. Libraries are opened when the
-  // first product wants them.
+  // Enqueues the product, or returns false: our own kernel must compute it. Opens libraries at the first
+  // product that needs them.
   bool multiply(const LibraryProduct& product);
-  // Chooses hipBLASLt's algorithm of a product that is about to come by timing several, unless one is known.
-  // rocBLAS has none to choose from.
+  // Chooses hipBLASLt's algorithm for an upcoming product by timing several, unless one is known. rocBLAS
+  // offers no choice.
   void tune(const LibraryProduct& product, TrialDevice& device);
 
  private:
-  // Null: there is none that can be used, and why_no_... says why.
+  // Null: no usable library; why_no_... has the reason.
   LtProducts<hipblaslt::Api>* lt_products();
   rocblas::Products* rocblas_products();
 

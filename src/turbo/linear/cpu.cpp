@@ -1,5 +1,5 @@
-// The linear layer's products on the CPU: a translation to turbo/gemm, which chooses its own instruction set,
-// and multiplies numbers of one type, fp32 or bf16. Products in fp16 are made in fp32, of copies.
+// The linear layer's products on the CPU, by turbo/gemm, which chooses its own instruction set and multiplies
+// operands of one type, fp32 or bf16. fp16 products are computed in fp32 from copies.
 #include "turbo/check.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
@@ -39,13 +39,13 @@ GemmArgs gemm_args(const CpuContext& context, const Gemm& call) {
   return args;
 }
 
-// The bf16 operand of a product with an fp32 one, or null.
+// Returns the bf16 operand of a product with an fp32 one, or null.
 const Tensor* narrow_operand(const Gemm& call) {
   if (call.a.dtype == call.b.dtype) return nullptr;
   return call.a.dtype == DType::kBF16 ? &call.a : &call.b;
 }
 
-// Bytes of its copy in fp32, at the start of the workspace.
+// Returns the bytes of its fp32 copy, at the start of the workspace.
 std::int64_t widened_bytes(const Tensor* narrow) {
   return narrow ? narrow->elements() * size_of(DType::kF32) : 0;
 }
@@ -60,7 +60,7 @@ void widen(const CpuContext& context, const Tensor& narrow, float* out) {
                   });
 }
 
-// Copies of fp16 tensors in fp32, one behind the other: both operands, and the result if it is fp16.
+// fp32 copies of fp16 tensors, one after the other: both operands, and the result if it is fp16.
 struct WideCopies {
   explicit WideCopies(const Gemm& call)
       : b(call.a.elements()),
@@ -68,7 +68,7 @@ struct WideCopies {
         end(c + (call.c.dtype == DType::kF16 ? call.c.elements() : 0)) {}
   std::int64_t bytes() const { return end * size_of(DType::kF32); }
 
-  std::int64_t b, c, end;  // where they begin, in elements
+  std::int64_t b, c, end;  // where they begin, and the end, in elements
 };
 
 bool is_fp16(const Gemm& call) { return call.a.dtype == DType::kF16; }
@@ -85,7 +85,7 @@ void gemm_fp16(CpuContext& context, const Gemm& call, GemmArgs args) {
   args.b = a + at.b;
   if (narrow_result) {
     args.c = c;
-    args.c_past_caches = false;  // it is read at once
+    args.c_past_caches = false;  // read again at once
   }
   args.workspace = context.data<std::byte>(call.workspace) + at.bytes();
   args.workspace_bytes = static_cast<std::size_t>(call.workspace.bytes() - at.bytes());
@@ -100,7 +100,7 @@ void gemm_fp16(CpuContext& context, const Gemm& call, GemmArgs args) {
 }
 
 void gemm(CpuContext& context, const Gemm& call) {
-  PRIMUS_CHECK(Gemm::kId, call.around.absent());  // is_taken() said so
+  PRIMUS_CHECK(Gemm::kId, call.around.absent());  // is_taken() returned false
   GemmArgs args = gemm_args(context, call);
   if (is_fp16(call)) return gemm_fp16(context, call, args);
   if (SplitGemm::suits(call)) return SplitGemm(context, call, args).run();
@@ -116,7 +116,7 @@ void gemm(CpuContext& context, const Gemm& call) {
 }
 
 std::int64_t gemm_workspace(CpuContext& context, const Gemm& call) {
-  if (!call.around.absent()) return Gemm::kNotTaken;  // nothing would be gained by it
+  if (!call.around.absent()) return Gemm::kNotTaken;  // fusing gains nothing on a CPU
   const GemmArgs args = gemm_args(context, call);
   if (is_fp16(call)) {
     return WideCopies(call).bytes() +

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t kParts = 3;
 
-// x without the digits that a bf16 has no room for: x - leading(x) is exact.
+// Truncates x to the digits of a bf16: x - leading(x) is exact.
 PRIMUS_INLINE float leading(float x) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xffff0000U);
 }
@@ -23,14 +23,14 @@ struct Parts {
   BFloat16 part[kParts];
 };
 
-// Three parts of 8 digits: x itself.
+// Splits x exactly into three parts of 8 digits.
 PRIMUS_INLINE Parts exact_parts(float x) {
   const float middle = x - leading(x);
   return {{leading_part(x), leading_part(middle), leading_part(middle - leading(middle))}};
 }
 
-// Two parts h and l of either factor, rounded both, in the order that makes the sum of three x y = h h + h l
-// + l h.
+// Split a factor into two rounded parts h and l, in the order that makes the sum over three x y = h h + h l +
+// l h.
 PRIMUS_INLINE Parts left_parts(float x) {
   const BFloat16 high = from_float<BFloat16>(x);
   return {{high, high, from_float<BFloat16>(x - to_float(high))}};
@@ -40,13 +40,13 @@ PRIMUS_INLINE Parts right_parts(float x) {
   return {{high, low, again}};
 }
 
-// Where part p of element (row, col) of a [rows, cols] matrix is: at row · row_stride + p · part_stride +
+// Position of part p of element (row, col) of a [rows, cols] matrix: row · row_stride + p · part_stride +
 // col.
 struct PartsLayout {
   std::int64_t row_stride, part_stride;
-  // [rows, 3 · cols]: the parts beside each other.
+  // [rows, 3 · cols]: the parts next to each other.
   static PartsLayout beside(std::int64_t cols) { return {kParts * cols, cols}; }
-  // [3 · rows, cols]: below each other.
+  // [3 · rows, cols]: the parts below each other.
   static PartsLayout below(std::int64_t rows, std::int64_t cols) { return {cols, rows * cols}; }
 };
 
@@ -71,7 +71,7 @@ void split(const CpuContext& context, const Tensor& x, PartsLayout to, BFloat16*
   });
 }
 
-// out (+)= the sum of the parts, the small ones first.
+// out (+)= the sum of the parts, smallest first.
 void sum_parts(const CpuContext& context, const float* parts, PartsLayout from, const Tensor& out,
                bool accumulate) {
   float* to = context.data<float>(out);
@@ -99,8 +99,7 @@ std::int64_t fp32_bytes(std::int64_t elements) { return aligned(elements * size_
 
 bool SplitGemm::suits(const Gemm& call) {
 #ifdef __AVX512F__
-  constexpr std::int64_t kFewTokens =
-      8;  // turbo/gemm reads the weight once for so many, which is what they cost
+  constexpr std::int64_t kFewTokens = 8;  // for so few tokens reading the weight dominates
   const bool a_fp32 = call.a.dtype == DType::kF32, b_fp32 = call.b.dtype == DType::kF32;
   const bool c_fp32 = call.c.dtype == DType::kF32;
   if (call.a.dtype == DType::kF16) return false;
@@ -114,7 +113,7 @@ bool SplitGemm::suits(const Gemm& call) {
       return a_fp32 && !b_fp32 && c_fp32;
   }
 #else
-  (void)call;  // no CPU that this instruction set is chosen for has matrix units
+  (void)call;  // CPUs with other instruction sets have no matrix units
 #endif
   return false;
 }
@@ -124,7 +123,7 @@ SplitGemm::SplitGemm(const CpuContext& context, const Gemm& call, const GemmArgs
   product_.ab_dtype = DType::kBF16;
   product_.c_past_caches = false;
   switch (call.role) {
-    case GemmRole::kForward:  // c [T, 3 · O] of weights below each other
+    case GemmRole::kForward:  // c [T, 3 · O], from weights below each other
       b_parts_ = kParts * call.b.elements(), c_parts_ = kParts * call.c.elements();
       product_.n *= kParts, product_.ldc *= kParts, product_.accumulate = false;
       break;

@@ -11,7 +11,7 @@
 namespace primus::turbo {
 namespace {
 
-// An arena over device memory of its own.
+// An arena that owns its device memory.
 class OwnArena {
  public:
   OwnArena(Device& device, const char* name, std::int64_t bytes)
@@ -33,17 +33,17 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Seconds of processor time, of all threads.
+// Returns the CPU seconds of all threads of this process.
 double processor_seconds() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Products of square matrices, over and over.
+// Repeats products of square matrices.
 class Products {
  public:
-  // `count`: of a repetition.
+  // `count`: products per repetition.
   Products(Device& device, DType dtype, std::int64_t side, std::int64_t count)
       : count_(count), stream_(device.create_stream(StreamKind::kCompute)) {
     const Shape square{side, side};
@@ -62,7 +62,7 @@ class Products {
     product_.b.data = operands_->get().allocate(product_.b.bytes()).address;
     product_.c.data = operands_->get().allocate(product_.c.bytes()).address;
 
-    // Random operands: a GPU multiplies zeros faster, since that takes less power.
+    // Random operands: a GPU multiplies zeros faster, since that needs less power.
     for (const Tensor& operand : {product_.a, product_.b}) {
       const bool wide = dtype == DType::kF32;
       launch(*context_, RandomNormal{.out = wide ? operand : product_.c,
@@ -78,7 +78,7 @@ class Products {
 
   struct Repetition {
     double seconds, rate;  // FLOP/s
-    double cores;          // kept busy by this process, on average
+    double cores;          // mean number of cores that this process kept busy
   };
   Repetition run() {
     const double busy = processor_seconds();
@@ -99,12 +99,12 @@ class Products {
   std::unique_ptr<turbo::Context> context_;
 };
 
-// The best rate of the repetitions for which counts(cores) says so; empty: there was none.
+// Returns the best rate among the repetitions for which counts(cores) is true; empty: there was none.
 template <class Counts>
 std::optional<double> best_rate(Device& device, DType dtype, RateTime time, Counts&& counts) {
   const bool host = device.properties().host_memory;
-  // On a GPU small products would measure launches, and a wait behind each of them the host. On a few cores
-  // products of side 1024 are as fast as larger ones; more cores find too little work in them.
+  // On a GPU small products would measure launches, and synchronizing after each would measure the host. On a
+  // few cores products of side 1024 are as fast as larger ones; for many cores they are too small.
   constexpr double kTooShort = 0.003;
   auto products = std::make_unique<Products>(device, dtype, host ? 1024 : 4096, host ? 1 : 16);
   products->run();  // compiles kernels, touches memory
@@ -132,7 +132,7 @@ double measure_gemm_rate(Device& device, DType dtype, RateTime time) {
 }
 
 std::optional<double> measure_gemm_peak(Device& device, DType dtype, int threads, RateTime time) {
-  // Threads wait for each other a little even when nobody else is there.
+  // Threads wait for each other a little even on an idle machine.
   constexpr double kWhole = 0.97;
   const bool watched = device.synchronous();
   return best_rate(device, dtype, time, [&](double cores) { return !watched || cores >= kWhole * threads; });

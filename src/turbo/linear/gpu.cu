@@ -1,6 +1,6 @@
-// Matrix products of linear layers. Those of a few rows (linear/gpu_skinny.h) and a router's
-// (linear/gpu_split.h) are our own. Where a library is there (linear/gpu_blas.h), it multiplies whatever else
-// it covers, some of it for us to add (linear/added_apart.h); the rest is ours again.
+// Matrix products of linear layers. Our own kernels compute products of a few rows (linear/gpu_skinny.h) and
+// a router's (linear/gpu_split.h). The library, if there is one (linear/gpu_blas.h), computes everything else
+// that it covers, in some cases with our own addition (linear/added_apart.h). Our own kernels do the rest.
 #include <algorithm>
 
 #include "turbo/gpu/gemm_tile.h"
@@ -65,7 +65,7 @@ void multiply_here(Context& context, const Gemm& call) {
   });
 }
 
-// c = round(c + product), of a product in fp32.
+// c = round(c + product), with an fp32 product.
 template <class C, int kCount>
 struct AddRowsBody {
   const float* product;

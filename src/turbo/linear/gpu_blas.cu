@@ -22,7 +22,7 @@ namespace {
 
 namespace runtime = gpu::PRIMUS_GPU;
 
-// Random numbers of any type, because products of zeros are faster.
+// Fills memory with random numbers of any type, because products of zeros are faster.
 template <class T>
 struct Noise {
   static constexpr int kThreads = 256;
@@ -55,7 +55,7 @@ class TimedEvent {
   EventHandle event_ = nullptr;
 };
 
-// Timing on the GPU of a context that has no stream of its own.
+// Times on the GPU of a context without a stream.
 class GpuTrials final : public TrialDevice {
  public:
   explicit GpuTrials(Context& context) : context_(context) {}
@@ -100,7 +100,7 @@ class GpuTrials final : public TrialDevice {
   std::optional<Events> events_;
 };
 
-// Of one device.
+// The tuning of one device.
 class DeviceTuning : public ProductTuning {
  public:
   explicit DeviceTuning(GpuShared& shared)
@@ -114,7 +114,7 @@ class DeviceTuning : public ProductTuning {
 
 #if defined(__HIP__)
 
-// Of one stream.
+// The products of one stream.
 class StreamProducts {
  public:
   explicit StreamProducts(Context& context)
@@ -126,7 +126,7 @@ class StreamProducts {
   bool multiply(Context&, const LibraryProduct& product) { return products_.multiply(product); }
   void tune(Context& context, const LibraryProduct& product) {
     GpuTrials trials(context);
-    trials.begin();  // the library's handle will be this GPU's
+    trials.begin();  // so that the library's handle belongs to this GPU
     products_.tune(product, trials);
   }
 
@@ -139,7 +139,7 @@ class StreamProducts {
 
 using CublasLt = LtProducts<CublasLtApi>;
 
-// Of one stream.
+// The products of one stream.
 class StreamProducts {
  public:
   explicit StreamProducts(Context& context) : StreamProducts(context, CublasLtApi::open()) {}
@@ -176,7 +176,7 @@ class StreamProducts {
 #endif
 
 std::int64_t workspace_of(Context& context, const LibraryProduct& product) {
-  // Asked for every product before memory is taken for a step, and before other ranks are waited for.
+  // Runs for every product before a step's memory is allocated, and before waiting for other ranks.
   if (!context.shared().tuning_folder().empty() && context.stream() == nullptr) {
     context.library<StreamProducts>().tune(context, product);
   }

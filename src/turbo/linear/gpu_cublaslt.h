@@ -1,5 +1,5 @@
-// cuBLASLt for LtProducts (linear/lt_products.h), by NVIDIA's header and from the library on the machine.
-// Compiled by nvcc only.
+// cuBLASLt's functions for LtProducts (linear/lt_products.h): declared by NVIDIA's header, loaded from the
+// installed library. Compiled by nvcc only.
 #pragma once
 
 #include <cublasLt.h>
@@ -32,7 +32,7 @@ struct CublasLtApi {
   static constexpr auto kPlain = CUBLAS_OP_N, kTransposed = CUBLAS_OP_T;
   static constexpr auto kMaxWorkspace = CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
 
-  // The functions we call, by their own types.
+  // Pointers to the library's functions, with the header's types.
   decltype(&cublasLtCreate) create = nullptr;
   decltype(&cublasLtDestroy) destroy = nullptr;
   decltype(&cublasLtMatmul) matmul = nullptr;
@@ -48,7 +48,7 @@ struct CublasLtApi {
   decltype(&cublasLtMatmulAlgoCheck) check = nullptr;
   decltype(&cublasLtGetVersion) version = nullptr;
 
-  // Throws Error where it is not there.
+  // Throws Error if the library is not installed.
   static CublasLtApi open();
 
   static cudaDataType_t type_of(DType dtype) {
@@ -79,7 +79,7 @@ struct CublasLtApi {
     }
   }
   void prefer(Preference preference, const ProductKey& key) const {
-    // Parts of a sum are added in fp32, never in the result's type.
+    // Partial sums are added in fp32, never in the result's type.
     const std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions));
     const std::uint32_t a = key.b_alignment, b = key.a_alignment, c = key.c_alignment;
@@ -88,7 +88,7 @@ struct CublasLtApi {
     preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof(c));
     preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof(c));
   }
-  // The library's first operand is our second one. It reads the addresses now, and the scales later.
+  // The library's first operand is our second one. It reads the pointers now, and the scales when it runs.
   void scale(Desc desc, const LibraryProduct& product) const {
     desc_set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &product.b_scale, sizeof(const void*));
     desc_set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &product.a_scale, sizeof(const void*));

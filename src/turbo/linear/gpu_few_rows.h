@@ -1,12 +1,12 @@
-// Products of one or two rows, y = x · Wᵀ, as decoding has them: bound by reading W once. A kernel is put
-// together from what its rows are made of (StagedRows, NormedRows) and what becomes of a result
-// (PlainResults, GatedResults, RotatedResults; gpu_few_rows_parts.h).
+// Products of one or two rows, y = x · Wᵀ, as in decoding, where reading W once is the bottleneck. A kernel
+// combines a source of rows (StagedRows, NormedRows) with a use of the results (PlainResults, GatedResults,
+// RotatedResults; gpu_few_rows_parts.h).
 //
-// Blocks stay on the machine and take one tile of rows of W after the other, so that weights stream without a
-// pause; the first ones are read while the kernel in front still makes x. The matrix units make sums so cheap
-// that reading is all there is to do. The warps of a block share the columns and add their sums up in their
-// order: an element of a result has the same bits whatever x is made from, whatever other rows and columns
-// there are, and whether weights come in registers (here) or through a ring (gpu_few_rows_ring.h).
+// Blocks are persistent and process one tile of rows of W after the other, so that weights stream without a
+// pause; the first ones are prefetched while the previous kernel still computes x. The matrix units make sums
+// so cheap that only reading costs time. The warps of a block share the columns and add their sums in warp
+// order. So an element of the result has the same bits regardless of how x is made, of the other rows and
+// columns, and of whether weights pass through registers (here) or through a ring (gpu_few_rows_ring.h).
 #pragma once
 
 #include <type_traits>
@@ -16,8 +16,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Asks for a run of bytes to come into the cache that all cores share, by one thread, where the machine
-// can. Address and size are multiples of 16.
+// Prefetches a run of bytes into L2 from one thread, if the GPU supports it. Address and size are multiples
+// of 16.
 PRIMUS_DEVICE void prefetch_run([[maybe_unused]] const void* from, [[maybe_unused]] int bytes) {
 #if PRIMUS_CUDA_ARCH >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes)
@@ -25,14 +25,14 @@ PRIMUS_DEVICE void prefetch_run([[maybe_unused]] const void* from, [[maybe_unuse
 #endif
 }
 
-// Weights go straight from global memory into operands.
+// Loads weights straight from global memory into operands.
 template <class Rows, class Results>
 struct FewRowProduct : FewRowTiles<Rows, Results> {
   using Tiles = FewRowTiles<Rows, Results>;
   using Tiles::kStep, Tiles::rows, Tiles::in, Tiles::tiles;
   static constexpr int kThreads = kFewRowThreads;
-  static constexpr int kInFlight = 8;  // steps that are read ahead
-  // Of a row of the first tile, bytes that are asked into the cache while the kernel in front still runs.
+  static constexpr int kInFlight = 8;  // steps read ahead
+  // Bytes per row of the first tile that are prefetched while the previous kernel still runs.
   static constexpr int kEarlyBytes = 8192;
 
   int groups;  // of kInFlight steps
@@ -41,7 +41,7 @@ struct FewRowProduct : FewRowTiles<Rows, Results> {
     const int column = warp() * Stripe::kCols + Stripe::col(), step_of_tiles = static_cast<int>(blocks());
     const int own_row = Stripe::row(0);
     const bool there = own_row < rows;
-    // What is read next: of which tile and group, from where.
+    // The next read: its tile, group and column.
     int ahead_tile = static_cast<int>(block()), ahead_group = 0, ahead = column;
     const BFloat16* from;
     const auto open_tile = [&] {
@@ -74,7 +74,7 @@ struct FewRowProduct : FewRowTiles<Rows, Results> {
           if (ahead_tile < tiles) {
             open_tile();
           } else {
-            ahead = in;  // there is no more
+            ahead = in;  // no more tiles
           }
         }
         PRIMUS_UNROLL
@@ -98,9 +98,8 @@ struct FewRowProduct : FewRowTiles<Rows, Results> {
 
 // ---- Launches -----------------------------------------------------------------------------------
 
-// Rows and columns that the kernels take, whatever the address of x and W is a multiple of 16: a multiple
-// of 8 columns, and rows that fit shared memory twice beside all else. More rows cost them more than they
-// do the kernel of gpu_skinny.cu.
+// Whether the kernels accept these rows and columns, given 16-byte aligned x and W: columns are a multiple of
+// 8, and two blocks' rows fit shared memory with everything else. For more rows gpu_skinny.cu is faster.
 inline bool takes_few_rows(const Context& context, std::int64_t rows, std::int64_t in, std::int64_t out) {
   constexpr std::int64_t kMost = 1 << 30, kElse = 8 << 10, kAlways = 40 << 10;
   return rows >= 1 && rows <= kFewRows && in >= 1 && in % 8 == 0 && in <= kMost && out <= kMost &&
@@ -127,9 +126,10 @@ void launch_few_rows(Context& context, const Rows& x, const Results& results, st
     }
   }
   using Product = FewRowProduct<Rows, Results>;
-  // Three blocks of a multiprocessor: with two, reading is bound by latency.
+  // Three blocks per multiprocessor: with two, reading is latency-bound.
   constexpr std::int64_t kBlocks = 3, kUnasked = 40 << 10, kAsked = (48 << 10) + 16;
-  // With what the kernel declares, 48 KiB are passed a little earlier.
+  // The kernel also has static shared memory, so a block needs more than 48 KiB a little before `staged`
+  // does.
   const std::int64_t bytes = staged > kUnasked ? std::max(staged, kAsked) : staged;
   launch(context, std::min<std::int64_t>(tiles.tiles, kBlocks * multiprocessors(context)),
          Product{tiles, static_cast<int>(blocks_for(in, Product::kInFlight * Product::kStep))},

@@ -1,6 +1,6 @@
-// What products of one or two rows (gpu_few_rows.h) are put together from: how the rows of x get into shared
-// memory, what becomes of a result, and the tiles of rows of W. kFewRowThreads threads of a block work on it;
-// `meet` is the barrier among them.
+// The parts of products of one or two rows (gpu_few_rows.h): loading the rows of x into shared memory, using
+// a result, and the tiles of rows of W. kFewRowThreads threads of a block execute them; `meet` is their
+// barrier.
 #pragma once
 
 #include "turbo/gpu/mma.h"
@@ -14,7 +14,7 @@ constexpr int kFewRowWarps = kFewRowThreads / kWarp;
 
 // ---- Rows ---------------------------------------------------------------------------------------
 
-// Copied to shared memory first. Neighbouring rows begin in other banks.
+// Rows copied to shared memory. Padding puts the starts of neighbouring rows into different banks.
 struct StagedRows {
   static constexpr int kLine = 8, kPadding = 32;
   const BFloat16* x;
@@ -42,12 +42,12 @@ struct StagedRows {
   }
 };
 
-// RMSNorm of x + delta, the same bits as those of rms_norm/gpu.cu. Every block computes it, and the first
-// writes the sum.
+// RMSNorm of x + delta, bit-identical to rms_norm/gpu.cu. Every block computes it; the first one also writes
+// the sum.
 struct NormedRows {
   static constexpr int kLine = StagedRows::kLine;
   StagedRows of;
-  const BFloat16 *delta, *weight;  // delta: or null
+  const BFloat16 *delta, *weight;  // delta or null
   BFloat16* sum;
   float eps;
 
@@ -73,7 +73,7 @@ struct NormedRows {
         if (delta) {
           float d[kLine];
           load<kLine>(delta + first + i, d);
-          // What is normed is the sum as it is stored.
+          // The norm's input is the sum after rounding for storage.
           PRIMUS_UNROLL
           for (int k = 0; k < kLine; ++k) v[k] = to_float(from_float<BFloat16>(v[k] + d[k]));
           if (block() == 0) store<kLine>(sum + first + i, v);
@@ -108,8 +108,8 @@ struct NormedRows {
 
 // ---- Results ------------------------------------------------------------------------------------
 
-// Which row of W is the n-th of a tile, and what becomes of its product with a row of x. Columns that are not
-// there are the last one again, and are not stored.
+// Maps the n-th row of a tile to a row of W, and stores its product with a row of x. Columns past the end
+// repeat the last one and are not stored.
 template <class C>
 struct PlainResults {
   static constexpr bool kPaired = false;
@@ -126,7 +126,8 @@ struct PlainResults {
   }
 };
 
-// Rows of W come in pairs `run` rows apart: pair i has rows i / run * 2 * run + i % run and run more.
+// Rows of W in pairs that are `run` rows apart: pair i has the rows i / run * 2 * run + i % run, and `run`
+// further.
 struct Pairs {
   static constexpr bool kPaired = true;
   int pairs, run;
@@ -145,7 +146,7 @@ struct GatedResults : Pairs {
   }
 };
 
-// Heads of 2 * run columns, of which the first `heads` are rotated by their row's position.
+// Heads of 2 * run columns; the first `heads` are rotated by their row's position.
 struct RotatedResults : Pairs {
   BFloat16* y;
   const BFloat16* bias;  // or null
@@ -174,10 +175,10 @@ struct RotatedResults : Pairs {
 
 // ---- Tiles ----
 
-// Rows of W of which a warp reads a stripe with one load of every lane.
+// Rows of W that a warp reads with one load per lane: a stripe.
 constexpr int kStripeRows = kWarp == 32 ? 8 : 16;
 
-// A tile of rows of W: which they are, and its end.
+// The tiles of rows of W: finds their rows and finishes their sums.
 template <class Rows, class Results>
 struct FewRowTiles {
   using StartsEarly = void;
@@ -190,7 +191,7 @@ struct FewRowTiles {
   int rows, in, tiles;
 
   struct Sums {
-    // Of a tile, while others still add up the one before.
+    // Two sets: one tile's sums are written while other warps still add the previous tile's.
     float of_warp[2][kFewRowWarps][kFewRows][kStripeRows];
   };
 
@@ -202,7 +203,7 @@ struct FewRowTiles {
     return w + static_cast<std::int64_t>(row) * in;
   }
 
-  // By the threads that have sums, with a barrier among them.
+  // Adds the warps' sums and stores the results. Called by the threads that have sums, with `meet` between.
   template <class Meet>
   PRIMUS_DEVICE void finish(int tile, int parity, const Accumulator& mine, const Meet& meet) const {
     auto& of_warp = shared<Sums>().of_warp[parity];

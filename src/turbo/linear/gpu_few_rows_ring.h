@@ -1,6 +1,6 @@
-// Products of one or two rows (gpu_few_rows.h) whose weights come through a ring in shared memory that the
-// copy engine of Hopper fills: for long rows of W, which measure faster so than through registers. Rows of x
-// that a block norms first would let the full ring wait (docs/performance.md has the figures).
+// Products of one or two rows (gpu_few_rows.h) with weights through a ring in shared memory, filled by
+// Hopper's copy engine. Measured faster than registers for long rows of W. Not used for rows of x that a
+// block norms first, since the full ring would wait meanwhile (figures in docs/performance.md).
 #pragma once
 
 #include "turbo/gpu/box_copy.h"
@@ -8,24 +8,24 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// One block on each multiprocessor, too large for a second one beside it: a ring that fills while another
-// kernel streams takes more from that than it gains.
+// One block per multiprocessor, too large for a second one: a ring that fills while another kernel streams
+// slows that kernel more than it gains.
 template <class Rows, class Results>
 struct FewRowRing : FewRowTiles<Rows, Results> {
   using Tiles = FewRowTiles<Rows, Results>;
   using Tiles::kStep, Tiles::rows, Tiles::in, Tiles::tiles;
-  // What the ring moves at a time: of each row of a tile so many columns. Rows lie half a line of banks
-  // apart, so that the lanes of a load meet no bank twice.
+  // Columns of each row of a tile that the ring moves at a time. Rows are half a line of banks apart, so that
+  // the lanes of a load have no bank conflicts.
   static constexpr int kSlice = 8 * kStep, kPitch = kSlice + 32;
   static constexpr int kPlaceBytes = kStripeRows * kPitch * static_cast<int>(sizeof(BFloat16));
   static constexpr int kPlaces = 3;
-  // Columns from which on it is taken: with fewer, two blocks would fit in the 227 KiB that blocks of a
-  // Hopper multiprocessor can have.
+  // Min columns for the ring: with fewer, two blocks would fit into the 227 KiB of shared memory of a Hopper
+  // multiprocessor.
   static constexpr int kLongRow = 8192;
   static_assert(2 * (StagedRows::shared_bytes(1, kLongRow) + kPlaces * kPlaceBytes) > 227 << 10);
   static constexpr int kThreads = kFewRowThreads + kWarp;
 
-  int offset;  // bytes of shared memory in front of the ring
+  int offset;  // bytes of shared memory before the ring
 
   struct Gates {
     Gate full[kPlaces], empty[kPlaces];
@@ -35,7 +35,7 @@ struct FewRowRing : FewRowTiles<Rows, Results> {
     return reinterpret_cast<BFloat16*>(dynamic_shared() + offset + i * kPlaceBytes);
   }
 
-  // A place of the ring, and how often its gates have turned.
+  // A place of the ring, and the parity of its gates.
   struct At {
     int place = 0;
     std::uint32_t parity = 0;
@@ -62,7 +62,7 @@ struct FewRowRing : FewRowTiles<Rows, Results> {
     }
   }
 
-  // By a warp that does nothing else, of which each of kStripeRows lanes asks for a row's part.
+  // Fills the ring. Runs in a dedicated warp, of which kStripeRows lanes copy one row each.
   PRIMUS_DEVICE void fill(Gates& gates) const {
     At at;
     for (int tile = static_cast<int>(block()); tile < tiles; tile += static_cast<int>(blocks())) {

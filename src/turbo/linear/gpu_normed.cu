@@ -1,4 +1,4 @@
-// The product's blocks norm the rows themselves, and rotate or gate what they have added up.
+// Fused products: blocks norm the rows themselves, and rotate or gate their sums.
 #include "turbo/linear/gpu_few_rows.h"
 #include "turbo/linear/gpu_skinny.h"
 
@@ -7,8 +7,8 @@ namespace primus::turbo::PRIMUS_GPU {
 static_assert(kFewRows <= AroundProduct::kMostRows && StagedRows::kLine == AroundProduct::kColumnMultiple);
 
 bool takes_normed(const Context& context, const Gemm& g) {
-  // Shorter rows are normed by warps (rms_norm/gpu.cu), which add up in another order: a row would not have
-  // the same bits in any company.
+  // For shorter rows rms_norm/gpu.cu uses one warp per row, which sums in another order: a row's bits would
+  // then depend on the number of other rows.
   constexpr std::int64_t kByWarps = 4 * kWarp * StagedRows::kLine;
   return g.a.cols() > kByWarps && takes_few_rows(context, g.a.rows(), g.a.cols(), g.b.rows());
 }

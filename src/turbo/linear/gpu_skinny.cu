@@ -7,26 +7,26 @@ namespace {
 
 constexpr std::int64_t kMostRows = 8, kMostColumns = 1 << 30;
 
-// A block has 16 rows of W, and its warps share the columns: in every step they read, together, neighbouring
-// stripes of those rows. Weights go straight from global memory into operands, as the left side of a product
-// whose right side are the rows of x; the matrix units make sums so cheap that reading is all there is to do.
-// Warps add theirs up in their order.
+// A block processes 16 rows of W, and its warps share the columns: in every step they together read
+// neighbouring stripes of those rows. Weights go straight from global memory into operands, as the left side
+// of a product whose right side is the rows of x. The matrix units make sums so cheap that only reading costs
+// time. Warps' sums are added in warp order.
 template <class C>
 struct SkinnyProduct {
   static constexpr int kThreads = 256;
   using StartsEarly = void;
   static constexpr int kWarps = kThreads / kWarp;
   static constexpr int kStep = kWarps * Stripe::kCols;  // columns
-  static constexpr int kInFlight = 4;                   // steps whose reads are under way together
+  static constexpr int kInFlight = 4;                   // steps whose reads are in flight together
 
   const BFloat16 *w, *x;
   C* y;
   std::int64_t rows, out, in;
 
   struct Sums {
-    float of_warp[kWarps][kTile][kMostRows + 1];  // one more: neighbouring rows begin in other banks
+    float of_warp[kWarps][kTile][kMostRows + 1];  // padding against bank conflicts
   };
-  // What a lane has of a step: of W, and of x, of which a stripe's rows from kMostRows on are never there.
+  // A lane's operands of a step, from W and from x (x has at most kMostRows rows).
   struct Operands {
     Stripe weights;
     Bytes16 input;
@@ -34,7 +34,7 @@ struct SkinnyProduct {
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t first = block() * kTile;
-    // Of a lane: its rows of W (the last one again where there are no more), and its row of x.
+    // A lane's rows of W (past the end: the last row again), and its row of x.
     const BFloat16* from[Stripe::kRows];
     PRIMUS_UNROLL
     for (int i = 0; i < Stripe::kRows; ++i) from[i] = w + smaller(first + Stripe::row(i), out - 1) * in;
@@ -49,7 +49,7 @@ struct SkinnyProduct {
       to.input = inside && there ? load_line(given + at) : Bytes16{};
     };
 
-    // Weights are on their way while the kernel in front still makes x.
+    // Weights are prefetched while the previous kernel still computes x.
     let_next_begin();
     PRIMUS_UNROLL
     for (int j = 0; j < kInFlight; ++j) {

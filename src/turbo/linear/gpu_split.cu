@@ -8,8 +8,8 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// How a product is cut into blocks, by its sizes alone: tiles of the result, and pieces of the sum where
-// there are too few tiles to fill a GPU.
+// Cuts a product into blocks by its sizes only: tiles of the result, and pieces of the sum if there are too
+// few tiles to fill a GPU.
 struct SplitPlan {
   static constexpr std::int64_t kRows = 64, kCols = 128, kDepth = 32;
 
@@ -29,7 +29,7 @@ struct SplitPlan {
   std::int64_t m, n, k, tiles, steps_of_piece, pieces;
 };
 
-// An fp32 number as a sum of bf16 ones. Three are exact; two are rounded, which loses less than 2^-16 of it.
+// Splits an fp32 number into bf16 parts. Three are exact; two are rounded, with a relative error below 2^-16.
 template <int kParts>
 PRIMUS_DEVICE void split(float x, BFloat16 (&parts)[kParts]) {
   if constexpr (kParts == 2) {
@@ -38,23 +38,23 @@ PRIMUS_DEVICE void split(float x, BFloat16 (&parts)[kParts]) {
   } else {
     PRIMUS_UNROLL
     for (int i = 0; i < kParts; ++i) {
-      // Eight leading digits: what is left is exact.
+      // Truncates to eight leading digits: the remainder is exact.
       parts[i].bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);
       x -= to_float(parts[i]);
     }
   }
 }
 
-// C[m, n] (+)= sum over k of A(m, k) · B(n, k). An operand is "by depth" when neighbours in memory differ in
-// m (or n) and not in k. A block has a tile of C, or a piece of its sum, and the next step's operands on
-// their way in registers while it multiplies.
+// C[m, n] (+)= sum over k of A(m, k) · B(n, k). An operand is "by depth" when memory neighbours differ in m
+// (or n) and not in k. A block computes a tile of C, or a piece of its sum, while the next step's operands
+// are being loaded into registers.
 template <class A, class B, class C, bool kLeftByDepth, bool kRightByDepth>
 struct SplitTiles {
   static constexpr int kThreads = 256;
   static constexpr int kRows = SplitPlan::kRows, kCols = SplitPlan::kCols, kDepth = SplitPlan::kDepth;
   static constexpr int kWarpsDown = 2, kWarpsAcross = kThreads / kWarp / kWarpsDown;
   static constexpr int kDown = kRows / kWarpsDown / kTile, kAcross = kCols / kWarpsAcross / kTile;
-  static constexpr int kLine = 8;  // elements that a thread loads together
+  static constexpr int kLine = 8;  // elements per load of a thread
   static constexpr bool kBothSplit = std::is_same_v<A, float> && std::is_same_v<B, float>;
   template <class X>
   static constexpr int kPartsOf = std::is_same_v<X, BFloat16> ? 1
@@ -62,21 +62,21 @@ struct SplitTiles {
                                                               : 3;
   static constexpr int kLeftParts = kPartsOf<A>, kRightParts = kPartsOf<B>;
   static constexpr int kMostParts = kLeftParts > kRightParts ? kLeftParts : kRightParts;
-  // The matrix units cut off what does not fit a sum. So they add up no more than this many steps, and those
-  // sums are added with rounding.
+  // The matrix units truncate when they add. So they accumulate at most this many steps, and those sums are
+  // added with rounding.
   static constexpr int kStepsTogether = 4;
 
   const A* a;
   const B* b;
   C* c;
-  float* pieces;  // [pieces, m, n] where the sum is cut into some; or null
+  float* pieces;  // [pieces, m, n] if the sum is cut into pieces; or null
   SplitPlan plan;
   std::int64_t left_step, right_step;  // elements from one row in memory to the next
   bool accumulate;
 
   template <int kSide, bool kByDepth, int kParts>
   struct Operands {
-    // With 8 more elements, eight neighbouring rows lie in different banks.
+    // 8 more elements put eight neighbouring rows into different banks.
     static constexpr int kStep = (kByDepth ? kSide : kDepth) + 8;
     BFloat16 at[kParts][(kByDepth ? kDepth : kSide) * kStep];
   };
@@ -87,7 +87,7 @@ struct SplitTiles {
     Right right;
   };
 
-  // What a thread has of a step's operand: lines of 8 elements.
+  // A thread's part of a step's operand: lines of 8 elements.
   template <class X, int kSide, bool kByDepth>
   struct Lines {
     static constexpr int kCount = kSide * kDepth / kLine / kThreads;
@@ -175,7 +175,7 @@ struct SplitTiles {
     clear(sums);
     int together = 0;
     for (std::int64_t depth = begin; depth < end; depth += kDepth) {
-      barrier();  // nobody reads the step before any more
+      barrier();  // all threads have read the previous step
       left.put(memory.left);
       right.put(memory.right);
       barrier();
@@ -209,7 +209,7 @@ struct SplitTiles {
     }
   }
 
-  // Products of parts, of which those of two small ones are too small to matter.
+  // Adds the products of parts, except products of two low parts, which are negligible.
   PRIMUS_DEVICE static void multiply_step(const Memory& memory, Accumulator (&sums)[kDown][kAcross], int down,
                                           int across, int depth) {
     Operand<BFloat16> x[kDown][kLeftParts];
@@ -239,7 +239,7 @@ struct SplitTiles {
   template <class To>
   PRIMUS_DEVICE void write(To* to, const Accumulator& sums, std::int64_t row, std::int64_t col,
                            bool add) const {
-    // With warps of 32, a lane's sums are pairs of neighbours.
+    // With warps of 32, a lane holds pairs of neighbouring sums.
     constexpr int kPair = kWarp == 32 ? 2 : 1;
     PRIMUS_UNROLL
     for (int i = 0; i < kPerLane; i += kPair) {
@@ -310,7 +310,7 @@ bool is_split(const Gemm& call) {
 
 namespace {
 
-// As decoding has them.
+// Whether the call has as few rows as decoding.
 bool is_of_few_rows(const Gemm& call) {
   constexpr std::int64_t kMostRows = 8;
   return call.role == GemmRole::kForward && !call.accumulate && call.a.rows() <= kMostRows;

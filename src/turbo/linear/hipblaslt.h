@@ -1,6 +1,6 @@
-// hipBLASLt as it is found on the machine: the part of its C interface that products need, in our own words,
-// opened when the first product wants it. No header of AMD's is needed to build. The declarations are those
-// of hipBLASLt 1.1 (ROCm 7.1); scripts/check-amd-abi.sh compares them with AMD's headers where these are.
+// Our own declarations of the part of hipBLASLt's C interface that products need. The installed library is
+// opened at the first product that needs it, so a build needs no AMD headers. The declarations match
+// hipBLASLt 1.1 (ROCm 7.1); scripts/check-amd-abi.sh compares them with AMD's headers if they are installed.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ enum class Operation : std::int32_t { kPlain = 111, kTransposed = 112 };
 enum class DescAttribute : int { kTransA = 0, kTransB = 1 };      // int32 each
 enum class PreferenceAttribute : int { kMaxWorkspaceBytes = 1 };  // uint64
 
-// Means something to the same version of the library alone.
+// Valid only for the same version of the library.
 struct Algorithm {
   std::uint8_t data[16];
   std::size_t max_workspace_bytes;
@@ -37,8 +37,9 @@ struct HeuristicResult {
   int reserved[4];
 };
 
-// The functions, without "hipblasLt" and in the words of LtProducts. Matrices are stored by columns. Never
-// closed. A handle belongs to the GPU that is current when it is made, and to one thread at a time.
+// The functions, without the prefix "hipblasLt", named as LtProducts expects. Matrices are column-major. The
+// library is never closed. A handle belongs to the GPU that is current at its creation, and to one thread at
+// a time.
 struct Library {
   Status (*create)(Handle* handle);
   Status (*destroy)(Handle handle);
@@ -55,30 +56,30 @@ struct Library {
                            std::size_t bytes);
   Status (*heuristic)(Handle handle, MatmulDesc desc, MatrixLayout a, MatrixLayout b, MatrixLayout c,
                       MatrixLayout d, Preference preference, int room, HeuristicResult* results, int* count);
-  // d = *alpha * op(a) * op(b) + *beta * c; the factors lie on the host.
+  // d = *alpha * op(a) * op(b) + *beta * c; alpha and beta are on the host.
   Status (*matmul)(Handle handle, MatmulDesc desc, const void* alpha, const void* a, MatrixLayout a_layout,
                    const void* b, MatrixLayout b_layout, const void* beta, const void* c,
                    MatrixLayout c_layout, void* d, MatrixLayout d_layout, const Algorithm* algorithm,
                    void* workspace, std::size_t workspace_bytes, Stream stream);
 };
 
-// The oldest version that is used, 0.7 (ROCm 6.1): before, types had other numbers.
+// The oldest supported version, 0.7 (ROCm 6.1): earlier ones number the types differently.
 inline constexpr int kOldestVersion = 700;
-// "1.1.0", of 100100.
+// "1.1.0" for 100100.
 std::string version_text(int version);
 
 inline constexpr const char* kFiles[] = {"libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so",
                                          "/opt/rocm/lib/libhipblaslt.so.1",
                                          "/opt/rocm/lib/libhipblaslt.so.0"};
 
-// Opens the library. Null when there is none that can be used; `why` then says what was found instead and
-// what to do about it.
+// Opens the library. Returns null if none is usable; `why` then says what was found instead and what to do.
 std::shared_ptr<const Library> open_library(std::span<const char* const> files, std::string& why);
 
-// 100100 is 1.1.0; 0: it does not tell.
+// 100100 is 1.1.0; 0: the library does not report its version.
 int version_of(const Library& library, Handle handle);
 
-// A handle for the current GPU. Null where the library does not start, or is too old; likewise `why`.
+// Creates a handle for the current GPU. Returns null, and sets `why`, if the library does not start or is too
+// old.
 Handle start(const Library& library, std::string& why);
 
 }  // namespace primus::turbo::hipblaslt

@@ -1,4 +1,4 @@
-// hipBLASLt as LtProducts sees it (linear/lt_products.h).
+// hipBLASLt's functions for LtProducts (linear/lt_products.h).
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace primus::turbo::hipblaslt {
 
-// It knows no wishes for alignments, sums or multiprocessors.
+// Has no settings for alignments, accumulation or the number of multiprocessors.
 struct Api : Library {
   using Handle = hipblaslt::Handle;
   using Desc = MatmulDesc;

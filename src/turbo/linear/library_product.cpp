@@ -8,7 +8,7 @@
 namespace primus::turbo {
 namespace {
 
-// The largest power of two up to 16 that divides an address.
+// Returns the largest power of two up to 16 that divides an address.
 unsigned alignment_of(const void* address) {
   const auto low = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(address) & 15U);
   return low == 0 ? 16U : low & (~low + 1U);
@@ -28,10 +28,11 @@ double steady_seconds() {
 bool is_for_library(const LibraryProduct& product) {
   if (product.is_fp8()) return true;
   const Gemm& call = product.gemm;
-  // Mixed operands are as exact as fp32, which the library's mixed products are not. Empty ones it refuses.
+  // Mixed operands must be as exact as fp32, which the library's mixed products are not. It rejects empty
+  // ones.
   if (call.a.dtype != call.b.dtype) return false;
-  // And it rounds a result of 16 bits twice when it adds to one: what must not be is added apart
-  // (added_apart.h).
+  // The library rounds a 16-bit result twice when it accumulates; where that is not allowed, added_apart.h
+  // adds separately.
   if (call.accumulate && size_of(call.c.dtype) == 2 && call.role != GemmRole::kWeightGradient) return false;
   return call.a.elements() > 0 && call.b.elements() > 0 && call.c.elements() > 0;
 }

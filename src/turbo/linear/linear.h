@@ -1,9 +1,8 @@
 // The three matrix products of a linear layer y = x · Wᵀ, with x [tokens, in], W [out, in]. Products
-// accumulate in fp32, and a bf16 result is rounded once; only a weight gradient that is added to a bf16 one
-// may be rounded before the addition, too (cuBLASLt does so). Operands that are both fp16 give results in
-// fp16 or fp32, likewise; beside other types fp16 is not taken. Where an operand is fp32, they are as exact
-// as fp32 whatever the other, or, into a bf16 result, as exact as that can show, whatever units a device
-// takes for them.
+// accumulate in fp32, and a bf16 result is rounded once. Only a weight gradient that accumulates into bf16
+// may be rounded before the addition as well (cuBLASLt does so). Two fp16 operands give an fp16 or fp32
+// result under the same rules; fp16 does not mix with other types. If an operand is fp32, the product is as
+// exact as in fp32 (or as exact as a bf16 result can show), regardless of the units that a device uses.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -17,28 +16,29 @@ enum class GemmRole : std::uint8_t {
   kWeightGradient,  // d_W [out, in]     = d_y[tokens, out]ᵀ · x [tokens, in]
 };
 
-// What is around the first product of a transformer's branch. While a model decodes, a few rows at a time,
-// starting kernels costs about as much as reading weights does, so the product's kernel does it on its way:
+// Operations fused around the first product of a transformer's branch. In decoding, with a few rows at a
+// time, launching kernels costs about as much as reading weights, so the product's kernel does them as well:
 //
 //   sum = a + delta,  n = RMSNorm(sum),  c = end(n · bᵀ + bias)
 //
-// The numbers are those of RmsNormForward, Gemm, AddBias and Rope or SwigluForward one after the other, each
-// rounded to bf16. Devices without such costs take none of it, others only the shapes that gain by it: ask
-// is_taken(), and call those operators instead. For kForward of at most kMostRows rows, all bf16, without
-// `accumulate`; addresses are multiples of 16.
+// Results equal those of RmsNormForward, Gemm, AddBias and Rope or SwigluForward in sequence, each rounded to
+// bf16. Devices without launch costs support none of it, others only the shapes that gain from it: ask
+// is_taken(), and call those operators otherwise. Only for kForward of at most kMostRows rows, all bf16,
+// without `accumulate`; addresses are multiples of 16.
 struct AroundProduct {
   static constexpr std::int64_t kMostRows = 8, kColumnMultiple = 8;
-  // kRope: heads of head_dim columns, of which the first `heads` are rotated as a whole, in halves
-  // (turbo/rope/rope.h). kSwiglu: gate and up, side by side; c has half the columns (turbo/swiglu/swiglu.h).
+  // kRope: heads of head_dim columns; the first `heads` are rotated completely, in halves
+  // (turbo/rope/rope.h). kSwiglu: gate columns, then up columns; c has half the columns
+  // (turbo/swiglu/swiglu.h).
   enum class End : std::uint8_t { kNone, kRope, kSwiglu };
 
-  Tensor norm = {};   // [in]; absent: there is nothing around the product
+  Tensor norm = {};   // [in]; absent: nothing is fused
   Tensor delta = {};  // [rows, in], or absent
-  Tensor sum = {};    // [rows, in] out, no other operand's memory; absent when delta is absent
+  Tensor sum = {};    // [rows, in] out, not another operand's memory; absent when delta is absent
   float eps = 0;
   Tensor bias = {};  // [out], or absent; not with kSwiglu
   End end = End::kNone;
-  // Of kRope: [rows] int32, and [max_positions, head_dim] fp32.
+  // For kRope: [rows] int32, and [max_positions, head_dim] fp32.
   Tensor positions = {}, table = {};
   std::int64_t heads = 0, head_dim = 0;
 
@@ -48,23 +48,23 @@ struct AroundProduct {
 struct Gemm {
   static constexpr KernelId kId = KernelId::kGemm;
   GemmRole role;
-  Tensor a;                 // left operand as named in the role, fp32 or bf16; or all fp16,
-  Tensor b;                 // right operand as named in the role, likewise
+  Tensor a;                 // left operand as named in the role, fp32 or bf16; or all fp16
+  Tensor b;                 // right operand as named in the role, same types
   Tensor c;                 // result, fp32 or bf16; or fp16
   bool accumulate = false;  // c += instead of c =
-  // Multiprocessors of a GPU to leave to a collective that runs beside (comm/beside.h). A wish: cuBLASLt
-  // grants it, AMD's libraries, our own products and CPUs do not know it. Results may differ in rounding.
+  // Multiprocessors of a GPU to leave to a concurrent collective (comm/beside.h). A hint: cuBLASLt honours
+  // it; AMD's libraries, our own products and CPUs ignore it. Results may differ in rounding.
   int spared = 0;
   AroundProduct around = {};
-  // A call with `around` that a device does not take needs this much workspace.
+  // The workspace size reported for a call with `around` that a device does not support.
   static constexpr std::int64_t kNotTaken = -1;
   Tensor workspace;
   void check() const;
   double flops() const;
 };
 
-// Whether the device has a kernel for this product with what is around it; only types and shapes,
-// `around.norm` and `around.end` matter.
+// Whether the device has a kernel for this product including `around`. Only types, shapes, `around.norm` and
+// `around.end` matter.
 bool is_taken(Device& device, const Gemm& call);
 
 }  // namespace primus::turbo

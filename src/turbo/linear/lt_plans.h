@@ -1,5 +1,4 @@
-// A library's products, and the plans of how it makes them (lt_products.h, which has the choice of
-// algorithms).
+// A library's products, and the plans of how to compute them (lt_products.h has the choice of algorithms).
 #pragma once
 
 #include <algorithm>
@@ -24,7 +23,7 @@ class LtProducts {
  public:
   using Algorithm = typename Api::Algorithm;
 
-  // One product's descriptors, and the algorithm that computes it.
+  // One product's descriptors, and its algorithm.
   struct Plan {
     typename Api::Desc product = nullptr;
     typename Api::Layout left = nullptr, right = nullptr, result = nullptr;
@@ -32,7 +31,7 @@ class LtProducts {
     bool found = false, tuned = false;
   };
 
-  // Takes the handle, which `api` has created. `tuning` outlives this.
+  // Takes ownership of `handle`, which `api` has created. `tuning` must outlive this.
   LtProducts(const Api& api, typename Api::Handle handle, ProductTuning& tuning, int multiprocessors)
       : f_(api), handle_(handle), tuning_(tuning), multiprocessors_(multiprocessors) {}
   LtProducts(const LtProducts&) = delete;
@@ -47,14 +46,14 @@ class LtProducts {
     f_.destroy(handle_);
   }
 
-  // Null: the library does not take it. Valid as long as this object.
+  // Returns null if the library does not accept the product. Valid as long as this object.
   const Plan* find(const LibraryProduct& product);
-  // Enqueues it, with the addresses that `product` has now.
+  // Enqueues the product, with the current addresses of `product`.
   void run(const Plan& plan, const LibraryProduct& product, typename Api::Stream stream) const;
-  // Chooses the algorithm of a product that is about to come by timing several, unless one is known.
+  // Chooses the algorithm of an upcoming product by timing several, unless one is known.
   void tune(const LibraryProduct& product, TrialDevice& device);
 
-  // Throws where the library says no; `what` completes "cannot ...".
+  // Throws if the library returns an error; `what` completes "cannot ...".
   static void check(decltype(Api::kSuccess) status, const char* what) {
     if (status == Api::kSuccess) return;
     throw Error(
@@ -64,7 +63,7 @@ class LtProducts {
   }
 
  private:
-  // The library's favourites, the best first. It names at most eight for a question, so it is asked twice.
+  // The library's preferred algorithms, best first. It returns at most eight per query, so it is asked twice.
   static constexpr int kCandidates = 16;
   struct Candidates {
     std::array<typename Api::Result, kCandidates> all{};
@@ -87,7 +86,7 @@ class LtProducts {
   }
   static ProductKey library_key(const LibraryProduct& product) {
     ProductKey key = key_of(product);
-    if constexpr (!kHints) key.spared = 0;  // no other product
+    if constexpr (!kHints) key.spared = 0;  // it does not affect the product
     return key;
   }
 
@@ -110,10 +109,10 @@ class LtProducts {
   ProductTuning& tuning_;
   const int multiprocessors_;
   std::map<ProductKey, Plan> plans_;
-  std::set<ProductKey> tuned_;  // whatever came of it
+  std::set<ProductKey> tuned_;  // keys for which tuning was tried, with any outcome
 };
 
-// Our row-major C = op(A) · op(B) is, read by columns as the library does, Cᵀ = op(B)ᵀ · op(A)ᵀ: the right
+// Our row-major C = op(A) · op(B) is Cᵀ = op(B)ᵀ · op(A)ᵀ in the library's column-major order, so the right
 // operand comes first.
 template <class Api>
 typename LtProducts<Api>::Plan LtProducts<Api>::make_plan(const LibraryProduct& product,
@@ -139,7 +138,7 @@ typename LtProducts<Api>::Plan LtProducts<Api>::make_plan(const LibraryProduct& 
   return plan;
 }
 
-// The library's favourites, the best first.
+// Returns the library's preferred algorithms, best first.
 template <class Api>
 typename LtProducts<Api>::Candidates LtProducts<Api>::candidates(const Plan& plan, const ProductKey& key,
                                                                  std::int64_t workspace, int most) const {
@@ -161,7 +160,7 @@ typename LtProducts<Api>::Candidates LtProducts<Api>::candidates(const Plan& pla
   return results;
 }
 
-// Of a workspace as it will be, and then those without one, which sum in one piece.
+// Returns candidates for the real workspace, then those without a workspace, which do not split sums.
 template <class Api>
 typename LtProducts<Api>::Candidates LtProducts<Api>::candidates_to_time(const Plan& plan,
                                                                          const ProductKey& key) const {

@@ -1,22 +1,22 @@
-// Products by a library of cuBLASLt's kind: it gets descriptors of a product, offers algorithms for it, the
-// likely fastest first, and runs the one that it is given. cuBLASLt and hipBLASLt differ in little but names,
-// so one source serves both. What differs is the `Api`:
+// Products by a library like cuBLASLt: it receives descriptors of a product, offers algorithms for it,
+// ordered by expected speed, and runs the one it is given. cuBLASLt and hipBLASLt differ in little but names,
+// so one source serves both. The `Api` provides the differences:
 //
-//   types       Handle, Desc, Layout, Preference, Algorithm, Stream, and Result, what the library offers
-//   constants   kName; kCompute, kScale: sums and factors in fp32; kTransA, kTransB, kPlain, kTransposed;
+//   types       Handle, Desc, Layout, Preference, Algorithm, Stream, and Result, an offered algorithm
+//   constants   kName; kCompute, kScale: fp32 sums and factors; kTransA, kTransB, kPlain, kTransposed;
 //               kMaxWorkspace; kSuccess
 //   pointers    to the library's functions: destroy, matmul, heuristic, desc_create, desc_destroy, desc_set,
 //               layout_create, layout_destroy, preference_create, preference_destroy, preference_set
 //   functions   type_of(dtype), state_of(result), tuning_name(handle): library and version
 //
-// and what only some of them know:
+// and optionally:
 //
-//   hint(desc, product, multiprocessors)   sums and multiprocessors as the product wishes
-//   prefer(preference, key)                which algorithms may come
-//   scale(desc, product)                   factors of products in fp8
-//   check                                  whether it has this algorithm for a product
+//   hint(desc, product, multiprocessors)   sets accumulation and multiprocessors as the product requests
+//   prefer(preference, key)                restricts the algorithms offered
+//   scale(desc, product)                   sets the factors of fp8 products
+//   check                                  whether the library has this algorithm for a product
 //
-// Knows no device; not thread-safe.
+// Device-independent; not thread-safe.
 #pragma once
 
 #include "turbo/linear/lt_plans.h"
@@ -37,7 +37,7 @@ void LtProducts<Api>::run(const Plan& plan, const LibraryProduct& product,
         "multiply");
 }
 
-// What a file holds goes to the library only if the library says that it is one of its algorithms.
+// An algorithm from the file is passed to the library only if the library confirms that it has it.
 template <class Api>
 bool LtProducts<Api>::is_usable(const Plan& plan, const ProductKey& key, const AlgorithmWords& words) const {
   if constexpr (requires { f_.check; }) {
@@ -56,7 +56,7 @@ bool LtProducts<Api>::is_usable(const Plan& plan, const ProductKey& key, const A
 
 template <class Api>
 void LtProducts<Api>::tune(const LibraryProduct& product, TrialDevice& device) {
-  // Smaller ones take longer to start than to run, and there may be many of them.
+  // Smaller products take longer to launch than to run, and there may be many of them.
   constexpr double kLeastWork = 1e9;
   if (product.gemm.flops() < kLeastWork) return;
   const ProductKey key = tuned_key(library_key(product));
@@ -73,8 +73,7 @@ void LtProducts<Api>::tune(const LibraryProduct& product, TrialDevice& device) {
   take_tuned(key, plans_.at(library_key(sized)));
 }
 
-// The fastest of the library's favourites in the state of a training step (algorithm_trial.h), on memory of
-// its own.
+// Times the library's preferred algorithms in separate memory and returns the fastest (algorithm_trial.h).
 template <class Api>
 std::optional<AlgorithmChoice> LtProducts<Api>::measure(TrialDevice& device, const Gemm& call,
                                                         const Plan& plan, const ProductKey& key,

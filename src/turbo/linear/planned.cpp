@@ -1,4 +1,4 @@
-// A GPU's workspace of products where no plug-in tells it: what a library of products gets.
+// Plans a GPU's workspace for products without a plug-in that reports it: a library's workspace.
 #include "turbo/devices/planned_kernels.h"
 #include "turbo/linear/library_product.h"
 #include "turbo/linear/linear.h"

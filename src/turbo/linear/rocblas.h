@@ -1,7 +1,7 @@
-// rocBLAS as it is found on the machine: the part of its C interface that products need which hipBLASLt does
-// not take, in our own words. No header of AMD's is needed to build. It chooses its kernels itself. The
-// declarations are those of rocBLAS 4.4 (ROCm 6.4); scripts/check-amd-abi.sh compares them with AMD's header
-// where that is.
+// Our own declarations of the part of rocBLAS's C interface that is needed for products that hipBLASLt does
+// not accept. The installed library is opened at run time, so a build needs no AMD headers. rocBLAS chooses
+// its kernels itself. The declarations match rocBLAS 4.4 (ROCm 6.4); scripts/check-amd-abi.sh compares them
+// with AMD's header if it is installed.
 #pragma once
 
 #include <cstddef>
@@ -30,15 +30,15 @@ enum class DataType : int { kF16 = 150, kF32 = 151, kBF16 = 168 };
 enum class AtomicsMode : int { kNotAllowed = 0 };
 enum class GemmAlgorithm : int { kStandard = 0 };
 
-// The functions, without "rocblas_". Matrices are stored by columns. Never closed. A handle belongs to the
-// GPU that is current when it is made, and to one thread at a time.
+// The functions, without the prefix "rocblas_". Matrices are column-major. The library is never closed. A
+// handle belongs to the GPU that is current at its creation, and to one thread at a time.
 struct Library {
   Status (*create_handle)(Handle* handle);
   Status (*destroy_handle)(Handle handle);
   Status (*set_stream)(Handle handle, Stream stream);
   Status (*set_workspace)(Handle handle, void* memory, std::size_t bytes);
   Status (*set_atomics_mode)(Handle handle, AtomicsMode mode);
-  // d = *alpha * op(a) * op(b) + *beta * c, with op(a) [m, k]; the factors lie on the host.
+  // d = *alpha * op(a) * op(b) + *beta * c, with op(a) [m, k]; alpha and beta are on the host.
   Status (*gemm_ex)(Handle handle, Operation trans_a, Operation trans_b, std::int32_t m, std::int32_t n,
                     std::int32_t k, const void* alpha, const void* a, DataType a_type, std::int32_t a_leading,
                     const void* b, DataType b_type, std::int32_t b_leading, const void* beta, const void* c,
@@ -55,8 +55,7 @@ inline constexpr const char* kFiles[] = {"librocblas.so.5",
                                          "/opt/rocm/lib/librocblas.so.5",
                                          "/opt/rocm/lib/librocblas.so.4"};
 
-// Opens the library. Null when there is none that can be used; `why` then says what was found instead and
-// what to do about it.
+// Opens the library. Returns null if none is usable; `why` then says what was found instead and what to do.
 std::shared_ptr<const Library> open_library(std::span<const char* const> files, std::string& why);
 
 }  // namespace primus::turbo::rocblas

@@ -29,12 +29,12 @@ void check(Status status, const char* what) {
               kLostDeviceHint);
 }
 
-// What a library says that lacks a kernel, and not one whose GPU has failed.
+// Whether a status means that the library lacks a kernel, not that the GPU has failed.
 bool is_refusal(Status status) {
   switch (status) {
     case Status::kNotImplemented:
     case Status::kInvalidSize:
-    case Status::kMemoryError:  // its kernel wants a larger workspace
+    case Status::kMemoryError:  // its kernel needs a larger workspace
     case Status::kInvalidValue:
     case Status::kExcludedFromBuild:
     case Status::kArchMismatch:
@@ -66,13 +66,13 @@ Products::Products(std::shared_ptr<const Library> library, Stream stream) : libr
 
 Products::~Products() { library_->destroy_handle(handle_); }
 
-// As in LtProducts: our row-major C = op(A) · op(B) is Cᵀ = op(B)ᵀ · op(A)ᵀ by columns.
+// As in LtProducts: our row-major C = op(A) · op(B) is Cᵀ = op(B)ᵀ · op(A)ᵀ in column-major order.
 bool Products::multiply(const LibraryProduct& product) {
   const Gemm& call = product.gemm;
   if (!is_for_library(product) || product.is_fp8() || !fits(call)) return false;
   const ProductKey key = key_of(product);
   if (refused_.contains(key)) return false;
-  // Memory of its own it would allocate in the middle of a step.
+  // Without a workspace rocBLAS would allocate memory in the middle of a step.
   if (call.workspace.data != workspace_.data || call.workspace.bytes() != workspace_.bytes()) {
     check(library_->set_workspace(handle_, call.workspace.data,
                                   static_cast<std::size_t>(call.workspace.bytes())),

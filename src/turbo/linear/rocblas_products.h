@@ -1,4 +1,4 @@
-// Products by rocBLAS, which chooses its kernels itself. Knows no device.
+// Products by rocBLAS, which chooses its kernels itself. Device-independent.
 #pragma once
 
 #include <memory>
@@ -9,17 +9,17 @@
 
 namespace primus::turbo::rocblas {
 
-// Of one stream. Not thread-safe. Equal calls have equal bits: sums by atomic additions, whose order changes,
-// are switched off.
+// The products of one stream. Not thread-safe. Equal calls give equal bits: atomic additions, whose order
+// varies, are switched off.
 class Products {
  public:
-  // The current GPU's. Throws Error where the library does not start.
+  // Uses the current GPU. Throws Error if the library does not start.
   Products(std::shared_ptr<const Library> library, Stream stream);
   ~Products();
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  // Enqueues the product, or says false: the library has no kernel for it, or takes no matrices of its size.
+  // Enqueues the product, or returns false: the library has no kernel for it, or does not support its size.
   bool multiply(const LibraryProduct& product);
 
  private:

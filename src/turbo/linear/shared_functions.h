@@ -1,4 +1,4 @@
-// Functions of a shared library that is opened while the program runs, under one of several file names.
+// Loads functions of a shared library at run time, under one of several file names.
 #pragma once
 
 #include <dlfcn.h>
@@ -9,9 +9,9 @@
 
 namespace primus::turbo {
 
-// Opens the first of `files` that has all functions that bind(find) asks for by find(pointer, "name"). It is
-// never closed. False: there is none; `why` says what was found instead, and of files that are there rather
-// than of others.
+// Opens the first of `files` that has all functions that bind(find) requests by find(pointer, "name"). It is
+// never closed. Returns false if none qualifies; `why` then describes what was found, preferably about files
+// that exist.
 template <class Bind>
 bool open_functions(std::span<const char* const> files, std::string& why, Bind&& bind) {
   std::string not_there, not_whole;

@@ -10,14 +10,14 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Rows that a plan scatters over memory come from places that the hardware cannot foresee.
+// Prefetches a row: the hardware cannot predict rows that a plan scatters over memory.
 template <class T>
 PRIMUS_INLINE void fetch_row(const T* row, std::int64_t elements) {
   constexpr auto kLine = static_cast<std::int64_t>(64 / sizeof(T));
   for (std::int64_t i = 0; i < elements; i += kLine) __builtin_prefetch(row + i);
 }
 
-// Which slots an expert keeps beyond its capacity.
+// Selects the slots that an expert keeps if it has more than its capacity.
 class Keeping {
  public:
   Keeping(const PlanRouting& a, const float* weights)
@@ -27,7 +27,7 @@ class Keeping {
         top_k_(a.experts.shape[1]),
         capacity_(a.capacity) {}
 
-  // Moves the ones to keep of slots[0, count) to the front, in slot order.
+  // Moves the kept ones of slots[0, count) to the front, in slot order.
   void operator()(std::int32_t* slots, std::int64_t count) const {
     if (!weights_ && sequences_ == 1) return;
     std::nth_element(slots, slots + capacity_, slots + count, [this](std::int32_t x, std::int32_t y) {
@@ -37,22 +37,21 @@ class Keeping {
   }
 
  private:
-  // Weights are not negative, so their bits order as they do; and a NaN, which orders with nothing, has bits
-  // like any other.
+  // Weights are not negative, so their bits have the same order, and a NaN has bits with a place in it.
   std::uint32_t bits(std::int32_t slot) const {
     return weights_ ? std::bit_cast<std::uint32_t>(weights_[slot]) : 0;
   }
-  // By position, sequence, choice.
+  // Orders by position, then sequence, then choice.
   std::int64_t place(std::int32_t slot) const {
     const std::int64_t in_sequence = slot % slots_;
     return (in_sequence / top_k_ * sequences_ + slot / slots_) * top_k_ + in_sequence % top_k_;
   }
 
   const float* weights_;
-  std::int64_t sequences_, slots_, top_k_, capacity_;  // slots_: of a sequence
+  std::int64_t sequences_, slots_, top_k_, capacity_;  // slots_: per sequence
 };
 
-// A counting sort, by one thread: it reads four bytes of a slot, the products read its whole row.
+// A counting sort on one thread: it reads four bytes per slot, while the products read entire rows.
 void plan_routing(CpuContext& context, const PlanRouting& a) {
   const std::int64_t count = a.experts.elements(), experts = a.expert_count;
   const RoutingPlan plan(a.plan, experts, a.experts.shape[0], a.experts.shape[1]);
@@ -65,12 +64,12 @@ void plan_routing(CpuContext& context, const PlanRouting& a) {
   auto* tokens = context.data<std::int32_t>(plan.tokens);
   const auto top_k = static_cast<std::int32_t>(a.experts.shape[1]);
 
-  // Of this plan's experts, or -1.
+  // Returns the slot's expert as an index into this plan, or -1.
   const auto own = [=, first = a.first](std::int64_t slot) -> std::int64_t {
     const std::int64_t expert = expert_of[slot] - first;
     return expert >= 0 && expert < experts && (!kept_before || kept_before[slot] >= 0) ? expert : -1;
   };
-  // offsets[e + 1] counts, then runs from the begin of expert e to its end while its slots are placed.
+  // offsets[e + 1] first counts; while slots are placed it advances from the begin to the end of expert e.
   std::fill(offsets, offsets + experts + 1, 0);
   for (std::int64_t slot = 0; slot < count; ++slot) {
     if (const std::int64_t expert = own(slot); expert >= 0) ++offsets[expert + 1];
@@ -105,14 +104,14 @@ void plan_routing(CpuContext& context, const PlanRouting& a) {
   }
 }
 
-// Like the plan above, by one thread.
+// Runs on one thread, like plan_routing().
 void plan_dispatch(CpuContext& context, const PlanDispatch& a) {
   const std::int64_t tokens = a.tokens(), top_k = a.experts.shape[1];
   const auto* experts = context.data<std::int32_t>(a.experts);
   const std::int32_t* kept = a.kept.absent() ? nullptr : context.data<std::int32_t>(a.kept);
   const DispatchPlan plan = a.parts();
   const auto list = [&](const Tensor& tensor) { return context.data<std::int32_t>(tensor); };
-  // Whether a slot is of an expert that `rank` has.
+  // Whether the slot's expert is one of `rank`'s.
   const auto chosen = [&](std::int64_t slot, std::int64_t rank) {
     return (!kept || kept[slot] >= 0) && experts[slot] / a.experts_of_rank == rank / a.ranks_of_expert;
   };

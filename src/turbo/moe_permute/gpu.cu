@@ -6,10 +6,10 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// ---- The plan: a block works for one expert -----------------------------------------------------
+// ---- The plan: one block per expert -------------------------------------------------------------
 
-// What an expert keeps beyond its capacity: the slots of the largest keys. Weights come first, then the
-// earlier place, by position, sequence, choice. Keys are different for different slots.
+// Sort keys of slots: an expert over its capacity keeps the slots with the largest keys. They order by
+// weight, then earlier place (position, sequence, choice). No two slots have equal keys.
 struct SlotKeys {
   const float* weights;  // or null
   std::int64_t sequences, slots_per_sequence, top_k;
@@ -18,23 +18,22 @@ struct SlotKeys {
     const std::int64_t in_sequence = slot % slots_per_sequence;
     const std::int64_t place =
         (in_sequence / top_k * sequences + slot / slots_per_sequence) * top_k + in_sequence % top_k;
-    // Weights are not negative, so their bits order as they do; and a NaN, which orders with nothing, has
-    // bits like any other.
+    // Weights are not negative, so their bits have the same order, and a NaN has bits with a place in it.
     const std::uint64_t high = weights ? std::bit_cast<std::uint32_t>(weights[slot]) : 0;
     return high << 32 | static_cast<std::uint32_t>(~static_cast<std::uint32_t>(place));
   }
 };
 
-// Neighbouring slots that a thread looks at together: their loads are on the way at once.
+// Neighbouring slots that a thread loads at once, so that the loads overlap.
 constexpr int kSlotsTogether = 8;
 
-// Which slots a plan gives rows to.
+// The slots that get a row in a plan.
 struct Choices {
   const std::int32_t* experts;
   const std::int32_t* kept;  // or null
   std::int64_t first;
 
-  // Of kSlotsTogether slots from `begin` on: a bit for each that has a row of this expert.
+  // Returns a bit mask for kSlotsTogether slots from `begin` on: set if the slot has a row of this expert.
   PRIMUS_DEVICE std::uint32_t among(std::int64_t begin, std::int64_t count, std::int64_t expert) const {
     std::int32_t of_slot[kSlotsTogether];
     PRIMUS_UNROLL
@@ -51,8 +50,8 @@ struct Choices {
 struct CountSlots {
   static constexpr int kThreads = 256;
   Choices choices;
-  std::int32_t* offsets;  // [e + 1] = how many slots expert e keeps
-  std::uint64_t* least;   // [e] the least key it keeps
+  std::int32_t* offsets;  // [e + 1] = number of slots that expert e keeps
+  std::uint64_t* least;   // [e] the lowest key it keeps
   SlotKeys keys;
   std::int64_t count, capacity;
 
@@ -72,7 +71,7 @@ struct CountSlots {
     std::int64_t kept = at_least(0);
     std::uint64_t threshold = 0;
     if (capacity > 0 && kept > capacity) {
-      // The largest key that `capacity` slots reach, bit by bit.
+      // Finds the largest key that `capacity` slots reach, bit by bit.
       for (int bit = 63; bit >= 0; --bit) {
         const std::uint64_t higher = threshold | std::uint64_t{1} << bit;
         if (at_least(higher) >= capacity) threshold = higher;
@@ -86,7 +85,7 @@ struct CountSlots {
   }
 };
 
-// offsets[e + 1] counts become ends. One block: experts are few.
+// Turns counts in offsets[e + 1] into ends. One block: there are few experts.
 struct SumOffsets {
   static constexpr int kThreads = 256;
   std::int32_t* offsets;
@@ -150,8 +149,8 @@ struct PlaceSlots {
   }
 };
 
-// The whole plan in one block, without a capacity, for as few slots as decoding has: a thread has a slot, and
-// then an expert.
+// Makes the entire plan in one block, without a capacity, for as few slots as in decoding: first one thread
+// per slot, then one per expert.
 struct PlanFewSlots {
   static constexpr int kThreads = 512, kMostSlots = kThreads, kWarps = kThreads / kWarp;
   static constexpr int kMostExperts = 1024;
@@ -161,7 +160,8 @@ struct PlanFewSlots {
   std::int64_t count, experts, top_k;
 
   struct Memory {
-    std::uint16_t of_warp[kWarps][kMostExperts];  // slots of an expert in each warp, then in those before it
+    std::uint16_t of_warp[kWarps]
+                         [kMostExperts];  // an expert's slots in each warp, then in the warps before it
     std::int32_t first_rows[kMostExperts];
     Numbering<kThreads> numbering;
   };
@@ -180,7 +180,7 @@ struct PlanFewSlots {
       for (std::int64_t e = thread(); e < experts; e += kThreads) m.of_warp[w][e] = 0;
     }
     barrier();
-    // Slots of this warp that have its expert, and those of them before it. The last one tells.
+    // Counts the slots of this warp with the same expert, and those of them before it. The last one stores.
     int same = 0, before = 0;
     PRIMUS_UNROLL
     for (int mask = 0; mask < kWarp; ++mask) {
@@ -242,7 +242,7 @@ void plan_routing(Context& context, const PlanRouting& a) {
                     context.data<std::int32_t>(plan.tokens), least, keys, count});
 }
 
-// A block for the rows to each rank, then one for the rows from each.
+// One block for the rows to each rank, and one for the rows from each.
 struct PlaceTokens {
   static constexpr int kThreads = 256;
   const std::int32_t* experts;
@@ -347,7 +347,7 @@ struct Combine {
   PRIMUS_DEVICE void operator()(std::int64_t token, std::int64_t i) const {
     float sum[kCount] = {};
     if (previous) load<kCount>(previous + token * hidden + i, sum);
-    // Rows are on their way together, and are added in order.
+    // Rows are loaded together and added in order.
     constexpr int kTogether = 4;
     const std::int64_t end = (token + 1) * top_k;
     for (std::int64_t choice = token * top_k; choice < end; choice += kTogether) {
@@ -388,7 +388,7 @@ void combine_rows(Context& context, const CombineRows& a) {
   });
 }
 
-// A warp for every slot.
+// One warp per slot.
 template <class T>
 struct Dots {
   static constexpr int kThreads = 256;

@@ -1,6 +1,6 @@
-// Tokens to experts and back. Every token has top_k choices, which makes tokens * top_k *slots*; sorted by
-// expert, slots are *rows*. Nothing here depends on how many rows each expert gets: tensors have as many rows
-// as slots may need, and rows that no slot needs lie at the end.
+// Moves tokens to experts and back. Every token has top_k choices, which makes tokens * top_k *slots*; sorted
+// by expert, slots are *rows*. Shapes do not depend on the number of rows per expert: tensors have the
+// maximum number of rows, with unused rows at the end.
 #pragma once
 
 #include <utility>
@@ -10,14 +10,14 @@
 
 namespace primus::turbo {
 
-// Where slots went, in one int32 tensor.
+// The rows of slots and the slots of rows, in one int32 tensor.
 struct RoutingPlan {
   Tensor offsets;  // [experts + 1]: expert e has rows [offsets[e], offsets[e+1])
-  Tensor rows;     // [tokens, top_k]: the row of a slot, -1 when it was dropped
+  Tensor rows;     // [tokens, top_k]: the row of a slot, -1 if it was dropped
   Tensor slots;    // [most rows]: the slot of a row, for rows below offsets[experts]
-  Tensor tokens;   // [most rows]: its token, likewise
+  Tensor tokens;   // [most rows]: the token of a row, for the same rows
 
-  // `most_rows`: that experts may have together, tokens * top_k where all choices are theirs.
+  // `most_rows`: the max number of rows of all experts together; tokens * top_k if they hold all choices.
   static Shape shape(std::int64_t experts, std::int64_t tokens, std::int64_t top_k, std::int64_t most_rows) {
     return {experts + 1 + tokens * top_k + 2 * most_rows};
   }
@@ -34,38 +34,38 @@ struct RoutingPlan {
   }
 };
 
-// Sorts slots by expert; slots of one expert keep their order. With a capacity, an expert takes that many
-// slots at most: the first ones, or those of the largest weights (the first of equal ones). First is what
-// comes first in its sequence, then what is in the first sequence, as in Megatron-LM.
+// Sorts slots by expert; slots of one expert keep their order. With a capacity, an expert keeps at most that
+// many slots: the first ones, or those with the largest weights (the earlier of equal ones). Slots are
+// ordered by position in their sequence, then by sequence, as in Megatron-LM.
 //
-// A plan may be for some of the experts only: [first, first + expert_count) of `all`. Slots of the others
-// have no row, as if they were dropped.
+// A plan may cover only the experts [first, first + expert_count) of `all`. Slots of other experts have no
+// row, as if they were dropped.
 struct PlanRouting {
   static constexpr KernelId kId = KernelId::kPlanRouting;
   Tensor experts;  // [tokens, top_k] int32, each in [0, all)
   Tensor weights;  // [tokens, top_k] fp32; absent: the first slots are kept
-  Tensor kept;     // [tokens, top_k] int32, `rows` of another plan: what that dropped has no row; or absent
-  Tensor plan;     // RoutingPlan, out, with room for all rows there may be
+  Tensor kept;     // [tokens, top_k] int32, `rows` of another plan: slots it dropped have no row; or absent
+  Tensor plan;     // RoutingPlan, out, with space for the max number of rows
   std::int64_t expert_count;
-  std::int64_t capacity;            // 0: none is dropped
-  std::int64_t sequences = 1;       // of equal length, one after the other: the tokens
+  std::int64_t capacity;            // 0: no limit
+  std::int64_t sequences = 1;       // the tokens are sequences of equal length, one after the other
   std::int64_t first = 0, all = 0;  // all 0: expert_count
-  // Whether some slots have no row, whatever the capacity.
+  // Whether some slots have no row, even without a capacity.
   bool partial() const { return all > expert_count || !kept.absent(); }
   void check() const;
   double flops() const { return 0; }
 };
 
-// Where rows go when several ranks share the experts, in one int32 tensor: each rank sends its tokens' rows
-// once to each rank that has an expert of theirs, `most` rows at most to any one. -1 stands for no row and no
-// token.
+// The rows that ranks exchange when they share the experts, in one int32 tensor. Each rank sends the row of a
+// token once to each rank that has one of its experts, at most `most` rows to any rank. -1 marks an unused
+// row or token.
 struct DispatchPlan {
   Tensor sends, receives;  // [ranks]: rows to and from each rank
-  Tensor sent;             // [ranks * most, 1]: this rank's token in each row that goes out
-  Tensor parts;            // [tokens, ranks]: the row in which a token goes to each rank
-  Tensor sources;          // [ranks * most, 1]: whose row comes in, of all ranks' tokens in rank order
-  Tensor places;           // [ranks * tokens, 1]: the row in which each of those comes in
-  Tensor choices;          // [ranks * most, top_k]: what such a row chose of this rank's experts
+  Tensor sent;             // [ranks * most, 1]: this rank's token in each outgoing row
+  Tensor parts;            // [tokens, ranks]: the outgoing row of a token to each rank
+  Tensor sources;  // [ranks * most, 1]: the token of each incoming row, numbered over all ranks in rank order
+  Tensor places;   // [ranks * tokens, 1]: the incoming row of each of those tokens
+  Tensor choices;  // [ranks * most, top_k]: an incoming row's choices among this rank's experts
 
   static Shape shape(std::int64_t ranks, std::int64_t tokens, std::int64_t top_k, std::int64_t most) {
     return {2 * ranks + 2 * ranks * tokens + ranks * most * (2 + top_k)};
@@ -87,12 +87,12 @@ struct DispatchPlan {
   }
 };
 
-// Rows go out and come in in the order of their tokens. Ranks with the same experts are neighbours, and
-// experts are in the order of the ranks.
+// Outgoing and incoming rows are in token order. Ranks with the same experts are neighbours, and experts are
+// distributed in rank order.
 struct PlanDispatch {
   static constexpr KernelId kId = KernelId::kPlanDispatch;
   Tensor experts;  // [ranks * tokens, top_k] int32: choices of all ranks' tokens
-  Tensor kept;     // the same shape: below 0 where a choice was dropped; or absent
+  Tensor kept;     // same shape: below 0 if a choice was dropped; or absent
   Tensor plan;     // DispatchPlan, out
   std::int64_t ranks, rank, most;
   std::int64_t experts_of_rank, ranks_of_expert;
@@ -106,15 +106,15 @@ struct PlanDispatch {
 struct GatherRows {
   static constexpr KernelId kId = KernelId::kGatherRows;
   Tensor x;                     // [tokens, hidden] fp32 or bf16
-  Tensor offsets, rows, slots;  // of the plan
+  Tensor offsets, rows, slots;  // from the plan
   Tensor weights;               // [tokens, top_k] fp32
   Tensor out;                   // [most rows, hidden], x's type
   void check() const;
   double flops() const { return 0; }
 };
 
-// out[t, :] = previous[t, :] + sum over k of w · x[rows[t, k], :], in order of k, without the dropped ones.
-// `rows` are of a plan, or any.
+// out[t, :] = previous[t, :] + sum over k of w · x[rows[t, k], :], in order of k, without dropped slots.
+// `rows` need not come from a plan.
 struct CombineRows {
   static constexpr KernelId kId = KernelId::kCombineRows;
   Tensor x;         // [most rows, hidden] fp32 or bf16
@@ -126,13 +126,13 @@ struct CombineRows {
   double flops() const { return 0; }
 };
 
-// out[t, k] = previous[t, k] + the dot product of by_token[t, :] and by_row[rows[t, k], :]; dropped slots add
-// nothing.
+// out[t, k] = previous[t, k] + the dot product of by_token[t, :] and by_row[rows[t, k], :]; 0 for dropped
+// slots.
 struct RowDots {
   static constexpr KernelId kId = KernelId::kRowDots;
   Tensor by_token;  // [tokens, hidden] fp32 or bf16
-  Tensor by_row;    // [most rows, hidden], the same type
-  Tensor rows;      // of the plan
+  Tensor by_row;    // [most rows, hidden], same type
+  Tensor rows;      // from the plan
   Tensor previous;  // [tokens, top_k] fp32, or absent: zero; may be out
   Tensor out;       // [tokens, top_k] fp32
   void check() const;

@@ -1,7 +1,7 @@
-// What Muon (Jordan et al. 2024; Liu et al. 2025, arXiv:2502.16982) does around its matrix products. The
-// update is the momentum of a matrix with all its singular values brought to about 1, by a Newton-Schulz
-// iteration: X = momentum / |momentum|, then a few times X = (a + b*XX' + c*(XX')^2) X. The products are Gemm
-// (turbo/linear); lm/optimizer/muon.cpp puts all together.
+// Kernels of Muon (Jordan et al. 2024; Liu et al. 2025, arXiv:2502.16982) around its matrix products. The
+// update is a matrix's momentum with all singular values moved to about 1, by a Newton-Schulz iteration: X =
+// momentum / |momentum|, then several times X = (a + b*XX' + c*(XX')^2) X. The products are Gemm
+// (turbo/linear); lm/optimizer/muon.cpp combines everything.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -10,7 +10,7 @@
 namespace primus::turbo {
 
 // m = beta*m + (1-beta)*g with g = grad * grad_scale[0]; direction = m, or with nesterov beta*m + (1-beta)*g
-// of the new m. A negative grad_scale skips the step: m stays as it is, and the direction is 0.
+// for the new m. A negative grad_scale skips the step: m is unchanged, and the direction is 0.
 struct MuonMomentum {
   static constexpr KernelId kId = KernelId::kMuonMomentum;
   Tensor grad;        // [n] fp32 or bf16
@@ -53,7 +53,7 @@ struct MuonUpdate {
   Tensor grad_scale;      // [1] fp32 on the device: the clip coefficient
   Tensor working;         // [n] bf16 values of the masters, in place, or absent (turbo/master_weights.h)
   Tensor remainder = {};  // [n] int16, the rest of split masters, in place; absent: not split
-  Tensor scalars;         // the step's
+  Tensor scalars;         // of the step
   float scale;
   float weight_decay_factor = 1;
   void check() const;

@@ -10,11 +10,11 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-constexpr std::int64_t kColumns = 64;  // of a piece; a multiple of a block
+constexpr std::int64_t kColumns = 64;  // per piece; a multiple of the block size
 
 PRIMUS_INLINE std::uint32_t magnitude(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU; }
 
-// What rounds `count` numbers of a row, of which the first is in column `column`, each by its own scale.
+// Rounds `count` numbers of a row from `column` on, each by its own scale.
 template <class T>
 struct Rounding {
   const Mxfp4Random* random = nullptr;  // null: to nearest
@@ -95,7 +95,7 @@ std::vector<Strip> strips_of(const CpuContext& context, const RoundMxfp4& call) 
   return strips;
 }
 
-// Each run of 16 rows times H/4.
+// Multiplies each run of 16 rows by H/4.
 void transform(float (*values)[kColumns], std::int64_t rows, std::int64_t count) {
   for (std::int64_t first = 0; first + kMxHadamard <= rows; first += kMxHadamard) {
     for (std::int64_t apart = 1; apart < kMxHadamard; apart *= 2) {

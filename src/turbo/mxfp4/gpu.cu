@@ -1,4 +1,4 @@
-// Memory bounds both kernels: each number is read once and written once, in its own type.
+// Both kernels are memory-bound: each number is read once and written once, in its own type.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/mxfp4/mxfp4.h"
@@ -11,7 +11,7 @@ namespace {
 PRIMUS_DEVICE std::uint32_t magnitude(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU; }
 PRIMUS_DEVICE std::uint32_t larger(std::uint32_t a, std::uint32_t b) { return a > b ? a : b; }
 
-// Rounds a number of a row and a column.
+// Rounds the number at a row and a column.
 template <bool kRandom>
 struct Rounding {
   const std::int32_t* tokens;
@@ -38,7 +38,7 @@ struct Rounding {
   }
 };
 
-// kCount neighbours for each thread, so a few lanes have a block.
+// kCount neighbours per thread, so a few lanes share a block.
 template <class T, int kCount, bool kRandom>
 struct RoundRows {
   static constexpr int kThreads = 256, kLanes = static_cast<int>(kMxBlock) / kCount;
@@ -67,7 +67,7 @@ struct RoundRows {
   }
 };
 
-// A column of a strip of 32 rows for each thread.
+// One thread per column of a strip of 32 rows.
 template <class T, bool kTiles, bool kRandom>
 struct RoundStrips {
   static constexpr int kThreads = 256, kRows = static_cast<int>(kMxBlock);
@@ -165,7 +165,7 @@ void round_as(Context& context, const RoundMxfp4& call) {
   const std::int64_t groups = grouped ? call.offsets.elements() - 1 : 0,
                      matrices = call.x.shape.rank() == 3 ? call.x.shape[0] : 1;
   const std::int64_t of_matrix = rows / matrices;
-  // Each group may end with a strip that is not full.
+  // Each group may end with a partial strip.
   const std::int64_t strips =
       grouped ? call.out.rows() / kMxBlock + groups : matrices * blocks_for(of_matrix, kMxBlock);
   const auto with = [&](auto tiles) {

@@ -1,10 +1,9 @@
-// Operands of products in MXFP4 (mxfp4_format.h): each number becomes one that 4 bits and its block's scale
-// can say, in the type that it had. engine/mxfp4_products.h has products of such numbers.
+// Rounds operands of products to MXFP4 (mxfp4_format.h): each number becomes the value of a 4-bit code times
+// its block's scale, in its original type. engine/mxfp4_products.h multiplies such numbers.
 //
-// No GPU that Primus has kernels for multiplies fp4 (NVIDIA's do from Blackwell on, AMD's from MI350 on), nor
-// do CPUs. A number of MXFP4 is exact in bf16, so the ordinary product of what codes stand for is the product
-// of the codes, and codes are never stored: packing them would write and read half a byte more for each
-// number.
+// No supported GPU multiplies fp4 (NVIDIA's do from Blackwell on, AMD's from MI350 on), nor do CPUs. An MXFP4
+// value is exact in bf16, so an ordinary product of the values equals the product of the codes. Codes are
+// never stored: packing them would move half a byte more per number.
 #pragma once
 
 #include <array>
@@ -15,44 +14,44 @@
 
 namespace primus::turbo {
 
-// Rounding at random (gradients; section 4.2 of arXiv:2509.25149). An element's random bits are a function of
-// the step, of its token's number within the step's global batch, of its column within the whole matrix and
-// of `stream`: the same whichever ranks and microbatches they are spread over.
+// Stochastic rounding (for gradients; section 4.2 of arXiv:2509.25149). An element's random bits are a
+// function of the step, of its token's number within the global batch, of its column within the complete
+// matrix and of `stream`. So they do not depend on the distribution over ranks and microbatches.
 struct Mxfp4Random {
-  // The columns from `begin` on, up to the next run, are those from `whole` on of the whole matrix: of a part
-  // of fused columns (q, k and v; gate and up).
+  // A run of columns: those from `begin` on, up to the next run, are the columns from `whole` on of the
+  // complete matrix. For shards of fused columns (q, k and v; gate and up).
   struct Columns {
     std::int64_t begin = 0, whole = 0;
   };
   static constexpr int kMostRuns = 3;
   using Runs = std::array<Columns, kMostRuns>;
 
-  Tensor tokens = {};   // [rows] int32; absent: numbers are rounded to nearest
-  Tensor scalars = {};  // the step's (turbo/step_scalars.h)
+  Tensor tokens = {};   // [rows] int32; absent: rounds to nearest
+  Tensor scalars = {};  // of the step (turbo/step_scalars.h)
   std::uint64_t stream = 0;
-  std::int64_t width = 0;  // columns of the whole matrix
+  std::int64_t width = 0;  // columns of the complete matrix
   int run_count = 1;
   Runs runs = {};  // of x's columns; the first begins at 0
 
   bool absent() const { return tokens.absent(); }
 };
 
-// out = the numbers of MXFP4 for x. Blocks at the end of a row or a column may be shorter than 32.
+// out = x rounded to MXFP4. Blocks at the end of a row or a column may be shorter than 32.
 struct RoundMxfp4 {
   static constexpr KernelId kId = KernelId::kRoundMxfp4;
   enum class Blocks : std::uint8_t {
     kRows,     // 32 neighbours in a row
-    kColumns,  // 32 in a column
-    kTiles,    // squares of 32 x 32 share a scale, so that a matrix and its transpose have the same numbers
+    kColumns,  // 32 neighbours in a column
+    kTiles,    // squares of 32 x 32, so that a matrix and its transpose round equally
   };
   Tensor x;    // [rows, cols] fp32 or bf16; kTiles: or [matrices, rows, cols]
-  Tensor out;  // x's type, in other memory; [rows, cols], or [picks, cols]
+  Tensor out;  // x's type, not x's memory; [rows, cols], or [picks, cols]
   Blocks blocks = Blocks::kRows;
-  // With kColumns: each whole run of 16 rows of a block is first multiplied by the orthogonal matrix H/4, H
-  // Hadamard's of 16. A product over the rows of two matrices that both are is what it was, and outliers are
-  // spread over 16 rows. The last rows, fewer than 16, stay as they are.
+  // With kColumns: first multiplies each complete run of 16 rows of a block by the orthogonal matrix H/4,
+  // where H is the Hadamard matrix of size 16. If both operands are transformed, a product over their rows is
+  // unchanged, and outliers are spread over 16 rows. Fewer than 16 rows at the end are unchanged.
   bool hadamard = false;
-  // With kColumns: rows of groups, in each of which blocks begin anew, as GroupedGemm::offsets; rows from
+  // With kColumns: rows are in groups, and blocks restart in each (GroupedGemm::offsets). Rows from
   // offsets[groups] on are not written. [groups + 1] int32.
   Tensor offsets = {};
   Tensor picks = {};  // with offsets: [picks] int32, row r is x[picks[r]]; absent: in order

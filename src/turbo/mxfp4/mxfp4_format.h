@@ -1,11 +1,10 @@
-// Numbers of MXFP4 (OCP Microscaling Formats v1.0): 32 of 4 bits, e2m1, share a scale of 8 bits, e8m0, which
-// is a power of two. The magnitudes of e2m1 are 0, 0.5, 1, 1.5, 2, 3, 4 and 6. Plain arithmetic that every
-// device does alike.
+// The number format MXFP4 (OCP Microscaling Formats v1.0): 32 numbers of 4 bits (e2m1) share a scale of 8
+// bits (e8m0), a power of two. The magnitudes of e2m1 are 0, 0.5, 1, 1.5, 2, 3, 4 and 6. Plain arithmetic,
+// identical on every device.
 //
-// The scale follows Primus-Turbo, where the specification leaves it open: the largest magnitude is rounded to
-// the digits that e2m1 has, half a digit upwards, and its exponent less 2, the exponent of 6, is the scale's.
-// So the largest magnitude over the scale is in [3.5, 7), and only what is above 6 loses to the end of the
-// range.
+// The specification leaves the choice of the scale open; this follows Primus-Turbo. The largest magnitude is
+// rounded to the precision of e2m1, ties up. The scale's exponent is the result's exponent less 2, the
+// exponent of 6. So the largest magnitude over the scale is in [3.5, 7), and only values above 6 saturate.
 #pragma once
 
 #include <bit>
@@ -14,16 +13,16 @@
 namespace primus::turbo {
 
 inline constexpr std::int64_t kMxBlock = 32;
-// Neighbours that a Hadamard transform mixes.
+// Neighbouring rows that a Hadamard transform mixes.
 inline constexpr std::int64_t kMxHadamard = 16;
 
 struct MxScale {
-  float scale, inverse;  // powers of two; NaN: the block is one of NaN
+  float scale, inverse;  // powers of two; NaN: every number of the block is NaN
 };
 
-// Of a block whose largest magnitude has these bits. An infinity or a NaN makes the whole block NaN, the only
-// way that the format has to keep them visible. The exponent is within [-127, 125], for which every number of
-// the block, and the inverse, is one of bf16; with 126, 6 would be infinite.
+// Returns the scale of a block from the bits of its largest magnitude. An infinity or a NaN makes the entire
+// block NaN: the format cannot represent it otherwise. The exponent is limited to [-127, 125], so that the
+// inverse and every number of the block are exact in bf16; with 126, 6 would be infinite.
 constexpr MxScale mx_scale(std::uint32_t largest_magnitude) {
   constexpr std::uint32_t kInfinity = 0x7F800000U, kHalfDigit = 1U << 21U;
   constexpr int kBias = 127, kTopExponent = 2, kLeast = -127, kMost = 125;
@@ -39,7 +38,7 @@ constexpr MxScale mx_scale(std::uint32_t largest_magnitude) {
           std::bit_cast<float>(static_cast<std::uint32_t>(kBias - exponent) << 23U)};
 }
 
-// x without its sign, not above 6, and how far apart numbers of e2m1 are there.
+// |x| limited to 6, and the distance between e2m1 numbers there.
 struct E2m1Place {
   float magnitude, step, steps;  // steps = 1 / step
 
@@ -56,16 +55,15 @@ constexpr float with_sign_of(float magnitude, float x) {
                               (std::bit_cast<std::uint32_t>(x) & 0x80000000U));
 }
 
-// The nearest number of e2m1; of two that are equally near, the one whose code is even. Zeros keep their
-// sign.
+// Rounds to the nearest e2m1 number, ties to even codes. Zeros keep their sign.
 constexpr float e2m1_nearest(float x) {
   constexpr float kToInteger = 12582912.0F;  // 1.5 * 2^23: adding it rounds to integers, ties to even
   const E2m1Place at(x);
   return with_sign_of(((at.magnitude * at.steps + kToInteger) - kToInteger) * at.step, x);
 }
 
-// One of the two neighbours, the further one with the probability that keeps the mean, by 24 of the random
-// bits. Magnitudes above 6 become 6, whose mean it is not.
+// Rounds stochastically to one of the two neighbours with 24 of the random bits, so that the mean is x.
+// Magnitudes above 6 become 6, which is biased.
 constexpr float e2m1_at_random(float x, std::uint32_t random) {
   const E2m1Place at(x);
   const float sum = at.magnitude * at.steps + static_cast<float>(random >> 8U) * 0x1p-24F;

@@ -1,7 +1,7 @@
-// Weights whose numbers in MXFP4 jump while they themselves hardly move: how far each has moved since a
-// window of steps began, how far its number has, and its end at that number where the second is many times
-// the first. (The detector is the one of Primus's weight_deosc; oscillation in training at low precision:
-// Nagel et al. 2022, arXiv:2203.11086.)
+// Detects and stops weights whose MXFP4 value jumps while the weight itself hardly moves. Over a window of
+// steps it sums how far each weight has moved and how far its rounded value has. If the second is many times
+// the first, the weight is set to the rounded value. (The detector of AMD Primus's weight_deosc. Oscillation
+// in low-precision training: Nagel et al. 2022, arXiv:2203.11086.)
 #pragma once
 
 #include "tensor/tensor.h"
@@ -9,23 +9,24 @@
 
 namespace primus::turbo {
 
-// For each of n weights, w before and w' after a step, with the numbers q and q':
+// For each of n weights, with w before and w' after a step, and the rounded values q and q':
 //   moved += |w' - w|,  jumped += |q' - q|
-// With `ends`, where the window ends: w' = q' where moved > 0 and jumped >= ratio * moved, and both sums are
-// 0 again. A negative grad_scale, the sign of a step that is skipped, changes nothing: the window goes on.
+// With `ends`, at the end of a window: w' = q' where moved > 0 and jumped >= ratio * moved, and both sums
+// restart at 0. A negative grad_scale marks a skipped step: nothing changes, and the window continues.
 struct TrackOscillation {
   static constexpr KernelId kId = KernelId::kTrackOscillation;
-  // Masters and their bf16 values before the step, and the same in place after it (turbo/master_weights.h).
+  // Masters and their bf16 values before the step, and those after it, which are updated in place
+  // (turbo/master_weights.h).
   Tensor before_param = {};      // [n] fp32; absent: split
   Tensor before_working;         // [n] bf16
-  Tensor before_remainder = {};  // [n] int16, of split masters
+  Tensor before_remainder = {};  // [n] int16, for split masters
   Tensor param = {};
   Tensor working;
   Tensor remainder = {};
   Tensor before_rounded, rounded;  // [n] bf16: q and q'
   Tensor moved, jumped;            // [n] fp32, in place
   Tensor grad_scale;               // [1] fp32
-  Tensor snapped = {};             // [1] int32: weights that ended at q' are added; absent: not counted
+  Tensor snapped = {};  // [1] int32: incremented by the number of weights set to q'; absent: not counted
   float ratio;
   bool ends = false;
   void check() const;

@@ -1,5 +1,6 @@
 // Scales the first columns of each row by its token's position, which sharpens attention over long contexts
-// (Llama 4's temperature tuning of queries in layers without rotary positions, and Ministral 3's in all):
+// (temperature tuning of queries: in Llama 4's layers without rotary positions, in all layers of Ministral
+// 3):
 //   y = x * (1 + attn_scale * log(1 + floor((position + first) / floor_scale)))
 // The gradient is the same scaling of d_y.
 #pragma once
@@ -14,10 +15,10 @@ struct PositionScale {
   Tensor x;           // [tokens, width] fp32 or bf16
   Tensor y;           // [tokens, width] out; may be x. Other columns are copied
   Tensor positions;   // [tokens] int32, >= 0
-  std::int64_t cols;  // leading columns that are scaled
+  std::int64_t cols;  // leading columns to scale
   float floor_scale;  // > 0, in positions
   float attn_scale;
-  int first = 1;  // what the first position counts as: 1 (Llama 4), or 0 (Ministral 3)
+  int first = 1;  // the number of the first position: 1 (Llama 4), or 0 (Ministral 3)
   void check() const;
   double flops() const { return 0; }
 };

@@ -14,7 +14,7 @@ std::int64_t histogram_workspace(CpuContext&, const MarginHistogram& a) {
   return a.logits.rows() * static_cast<std::int64_t>(sizeof(float));
 }
 
-// Cutoffs token by token, then histograms expert by expert: counts have no order.
+// Computes cutoffs token by token, then histograms expert by expert.
 void histogram(CpuContext& context, const MarginHistogram& a) {
   const std::int64_t tokens = a.logits.rows(), experts = a.logits.cols(), bins = a.counts.cols();
   const float *logits = context.data<const float>(a.logits), *bias = context.data<const float>(a.bias);
@@ -42,7 +42,7 @@ void histogram(CpuContext& context, const MarginHistogram& a) {
   });
 }
 
-// Of one expert, minus the quantile.
+// Returns minus the quantile of one expert.
 double balanced(const std::int32_t* counts, std::int64_t bins, double share, const MarginBins& range) {
   std::int64_t total = 0, before = 0, bin = 0;
   for (std::int64_t i = 0; i < bins; ++i) total += counts[i];

@@ -6,7 +6,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Bits that are ordered as the numbers are.
+// Maps floats to integers in the same order.
 PRIMUS_DEVICE std::uint32_t ordered(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   return bits >> 31 ? ~bits : bits | 0x80000000U;
@@ -15,18 +15,18 @@ PRIMUS_DEVICE float from_ordered(std::uint32_t x) {
   return std::bit_cast<float>(x >> 31 ? x & 0x7fffffffU : ~x);
 }
 
-// A block works on one token.
+// One block per token.
 struct Histogram {
   static constexpr int kThreads = 256;
   const float *logits, *bias;
   std::int32_t* counts;
   std::int64_t experts, bins;
-  std::int32_t rank;  // of the cutoff, from 0 on
+  std::int32_t rank;  // of the cutoff, counted from 0
   float low, high;
 
   PRIMUS_DEVICE void operator()() const {
     const float* row = logits + block() * experts;
-    // The largest number that more than `rank` of them reach, bit by bit.
+    // Finds the largest number that more than `rank` of them reach, bit by bit.
     std::uint32_t cutoff = 0;
     for (int bit = 31; bit >= 0; --bit) {
       const std::uint32_t candidate = cutoff | 1U << bit;
@@ -44,7 +44,7 @@ struct Histogram {
   }
 };
 
-// One block.
+// Runs as one block.
 struct Update {
   static constexpr int kThreads = 256;
   const std::int32_t* counts;

@@ -1,11 +1,10 @@
-// Balancing experts by quantiles (Kimi K3's report, section 2.3.3, equation 14), in place of a step by a
-// sign: the bias that is added to an expert's score for choosing becomes what would have given it its share
-// of the step's tokens. With s the sigmoids of the logits, tau_t the (top_k + 1)-th largest of s[t, e] +
-// bias[e], and the margins s[t, e] - tau_t,
-//   bias[e] = -(the quantile 1 - top_k / experts of e's margins), less the mean over experts where they are
-//   centred.
-// Quantiles are read from histograms, which are summed over microbatches and ranks; within a bin margins
-// count as spread evenly.
+// Balances experts by quantiles (Kimi K3's report, section 2.3.3, equation 14) instead of by a step's sign:
+// an expert's selection bias becomes the value that would have given it its share of the step's tokens. With
+// s the sigmoids of the logits, tau_t the (top_k + 1)-th largest of s[t, e] + bias[e], and the margins s[t,
+// e] - tau_t,
+//   bias[e] = -(the quantile 1 - top_k / experts of e's margins), less the mean over experts if centred.
+// Quantiles are read from histograms, which are summed over microbatches and ranks; within a bin, margins
+// count as evenly spread.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -13,7 +12,7 @@
 
 namespace primus::turbo {
 
-// Bins of equal width from `low` to `high`; what lies beyond is in the first or the last one.
+// Bins of equal width from `low` to `high`; values outside count in the first or the last bin.
 struct MarginBins {
   float low, high;
 };
@@ -30,7 +29,7 @@ struct MarginHistogram {
   double flops() const { return 0; }
 };
 
-// Where nothing was counted, the bias stays.
+// If nothing was counted, the bias is unchanged.
 struct QuantileBiasUpdate {
   static constexpr KernelId kId = KernelId::kQuantileBiasUpdate;
   MarginBins bins;
@@ -38,7 +37,7 @@ struct QuantileBiasUpdate {
   Tensor counts;  // [experts, bins] int32
   Tensor bias;    // [experts] fp32, in place
   bool centred;
-  float kept;  // share of the old bias in the new one, from 0 on, below 1
+  float kept;  // weight of the old bias in the new one, in [0, 1)
   void check() const;
   double flops() const { return 0; }
 };

@@ -75,7 +75,7 @@ std::int64_t backward_input_workspace(CpuContext&, const RmsNormBackwardInput& a
 }
 
 void backward_input(CpuContext& context, const RmsNormBackwardInput& a) {
-  // First, because d_x may be d_y's memory.
+  // Goes first, because d_x may be d_y's memory.
   if (!a.d_weight.absent()) {
     backward_weight(context, {.x = a.x,
                               .rstd = a.rstd,

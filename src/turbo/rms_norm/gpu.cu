@@ -1,4 +1,5 @@
-// A block works on one row, which its second pass finds in the cache; a warp on one that its registers hold.
+// A long row is processed by a block, which rereads it from cache in a second pass; a row that fits a warp's
+// registers by a warp.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/rms_norm/rms_norm.h"
@@ -6,7 +7,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Neighbouring weights, as they multiply.
+// Loads neighbouring weights and adds the offset.
 template <int kCount, class T>
 PRIMUS_DEVICE void load_weights(const T* weight, float offset, float (&w)[kCount]) {
   load<kCount>(weight, w);
@@ -36,7 +37,7 @@ struct Forward {
       if (delta) {
         float d[kCount];
         load<kCount>(delta + at + i, d);
-        // What is normalised is the sum as it is stored.
+        // The norm's input is the sum after rounding for storage.
         PRIMUS_UNROLL
         for (int k = 0; k < kCount; ++k) v[k] = to_float(from_float<T>(v[k] + d[k]));
         store<kCount>(sum + at + i, v);
@@ -58,7 +59,7 @@ struct Forward {
   }
 };
 
-// Rows of one warp: lane by lane kCount neighbours, kPieces times over.
+// A row in the registers of a warp: each lane holds kCount neighbours, kPieces times.
 template <int kCount>
 struct WarpRow {
   static constexpr int kThreads = 256, kWarps = kThreads / kWarp, kPieces = 4;
@@ -185,7 +186,7 @@ struct BackwardInput {
   }
 };
 
-// Each block takes a run of rows, its warps in turn; with `lines`, the run's sums for d_weight go to the
+// Each block processes a run of rows, one warp per row. With `lines`, the run's sums for d_weight go to the
 // block's line.
 template <class T, int kCount, bool kWeight>
 struct BackwardByWarps {
@@ -246,7 +247,7 @@ struct BackwardByWarps {
     if constexpr (kWeight) add_up(sums);
   }
 
-  // The warps' sums, in their order.
+  // Adds the warps' sums in warp order.
   PRIMUS_DEVICE void add_up(const float (&sums)[kPieces][kCount]) const {
     struct Parts {
       float of_warp[kWarps][Row::kMost];
@@ -267,7 +268,7 @@ struct BackwardByWarps {
   }
 };
 
-// Lines of sums: as many as keep a GPU busy.
+// Lines of partial sums: enough blocks to keep a GPU busy.
 constexpr std::int64_t kLines = 256;
 
 template <class T, int kNeighbours>
@@ -307,7 +308,7 @@ std::int64_t backward_input_workspace(Context&, const RmsNormBackwardInput& a) {
   return std::max(lines, row_sum_workspace(a.x.rows(), a.x.cols()));
 }
 
-// Of rows that a warp's registers hold.
+// For rows that fit a warp's registers.
 template <class T, int kCount>
 void backward_by_warps(Context& context, const RmsNormBackwardInput& a) {
   constexpr int kWarps = WarpRow<kCount>::kWarps;
@@ -336,7 +337,7 @@ void backward_input(Context& context, const RmsNormBackwardInput& a) {
     const std::int64_t hidden = a.x.cols();
     with_vector<T>(rows_of_vectors<T>(hidden, x, w, d_y, d_sum, d_x), [&](auto count) {
       if (hidden <= WarpRow<count>::kMost) return backward_by_warps<T, count>(context, a);
-      // First, because d_x may be d_y's memory.
+      // Goes first, because d_x may be d_y's memory.
       if (!a.d_weight.absent()) {
         backward_weight(context, {.x = a.x,
                                   .rstd = a.rstd,

@@ -24,18 +24,18 @@ struct RmsNormForward {
   double flops() const { return 0; }
 };
 
-// d_x = d_sum + the gradient through the norm; d_sum is what reaches the residual stream from later (absent:
-// nothing). d_x may be the same memory as d_sum or d_y. With d_weight also what RmsNormBackwardWeight does,
-// to the bits of its sums or in another order of its own.
+// d_x = d_sum + the gradient through the norm, where d_sum is the gradient of the residual stream (absent:
+// zero). d_x may be the same memory as d_sum or d_y. With d_weight it also does the work of
+// RmsNormBackwardWeight, up to the order of summation.
 struct RmsNormBackwardInput {
   static constexpr KernelId kId = KernelId::kRmsNormBackwardInput;
-  Tensor x;                 // [tokens, hidden] what was normalised (the sum)
+  Tensor x;                 // [tokens, hidden]: the norm's input (the sum)
   Tensor weight;            // [hidden]
   Tensor rstd;              // [tokens] fp32
   Tensor d_y;               // [tokens, hidden]
   Tensor d_sum;             // [tokens, hidden], or absent
   Tensor d_x;               // [tokens, hidden] out
-  Tensor d_weight = {};     // [hidden] fp32, or bf16 that is rounded once; or absent
+  Tensor d_weight = {};     // [hidden] fp32, or bf16 with one rounding; or absent
   bool accumulate = false;  // d_weight += instead of d_weight =
   float offset = 0;
   Tensor workspace = {};
@@ -43,14 +43,14 @@ struct RmsNormBackwardInput {
   double flops() const { return 0; }
 };
 
-// d_weight[h] (+)= sum over tokens of d_y * x * rstd, in an order that does not depend on the number of
+// d_weight[h] (+)= sum over tokens of d_y * x * rstd. The summation order does not depend on the number of
 // threads.
 struct RmsNormBackwardWeight {
   static constexpr KernelId kId = KernelId::kRmsNormBackwardWeight;
   Tensor x;         // [tokens, hidden]
   Tensor rstd;      // [tokens] fp32
   Tensor d_y;       // [tokens, hidden]
-  Tensor d_weight;  // [hidden] fp32, or bf16 that is rounded once
+  Tensor d_weight;  // [hidden] fp32, or bf16 with one rounding
   bool accumulate;
   Tensor workspace;
   void check() const;

@@ -5,7 +5,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// A thread turns kCount neighbouring pairs; more than one only where both halves of them lie side by side.
+// A thread rotates kCount neighbouring pairs; more than one only if both halves are contiguous.
 template <class T, int kCount>
 struct TurnPairs {
   const T* x;
@@ -34,7 +34,7 @@ struct TurnPairs {
   }
 };
 
-// Columns that no pair has: the rest of rotated heads, and what lies behind those.
+// Copies columns outside all pairs: the rest of rotated heads, and the columns after them.
 template <class T>
 struct CopyRest {
   const T* x;

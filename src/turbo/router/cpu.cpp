@@ -16,7 +16,7 @@ namespace {
 
 using Row = std::array<float, RouterRule::kMaxExperts>;
 
-// The streams of a step's tokens.
+// The random streams of a step's tokens.
 class TokenStreams {
  public:
   TokenStreams(const CpuContext& context, const RouterRandom& random)
@@ -66,8 +66,8 @@ void router_jitter(CpuContext& context, const RouterJitter& a) {
   });
 }
 
-// Scores as integers of the same order, so that a NaN has its place, too: below every number. 0 is for those
-// that cannot be chosen.
+// Maps scores to integers in the same order, with a NaN below every number. 0 marks experts that cannot be
+// chosen.
 using Keys = std::array<std::uint32_t, RouterRule::kMaxExperts>;
 constexpr std::uint32_t kNaNKey = 1;
 
@@ -77,8 +77,8 @@ PRIMUS_INLINE std::uint32_t key_of(float score) {
   return score == score ? ordered : kNaNKey;
 }
 
-// The k largest of n keys, largest first, the earlier of equal ones; at least k are not 0. Sets them to 0.
-// k passes without branches: for the few of many that are wanted here, faster than any sorting.
+// Finds the k largest of n keys, largest first, the earlier of equal ones, and sets them to 0. At least k
+// keys must not be 0. k passes without branches are faster than sorting for small k.
 void choose_keys(std::uint32_t* keys, std::int64_t n, std::int32_t k, std::int32_t* chosen) {
   for (std::int32_t i = 0; i < k; ++i) {
     std::uint32_t most = 0;
@@ -93,7 +93,7 @@ void choose_keys(std::uint32_t* keys, std::int64_t n, std::int32_t k, std::int32
   }
 }
 
-// The k best of n scores; NaNs only where there is nothing better.
+// Finds the k best of n scores; NaNs only if there is nothing better.
 void choose(const float* scores, std::int64_t n, std::int32_t k, std::int32_t* chosen) {
   Keys keys;
   std::uint32_t* const to = keys.data();
@@ -123,7 +123,7 @@ void choose_in_groups(const RouterRule& rule, const float* scores, std::int64_t 
   choose_keys(keys.data(), n, rule.top_k, chosen);
 }
 
-// Of a row with a NaN, whatever it makes of it.
+// Returns the largest value; unspecified for a row with a NaN.
 float largest(const float* x, std::int64_t n) {
   float most = x[0];
   PRIMUS_SIMD(reduction(max : most))
@@ -131,7 +131,7 @@ float largest(const float* x, std::int64_t n) {
   return most;
 }
 
-// p = exp(logits - max), unnormalised; returns their sum.
+// Sets p = exp(logits - max), unnormalised, and returns their sum.
 float exponentials(const float* logits, std::int64_t n, float* p) {
   const float most = largest(logits, n);
   PRIMUS_SIMD()
@@ -139,8 +139,8 @@ float exponentials(const float* logits, std::int64_t n, float* p) {
   return sum_terms(n, [&](std::int64_t i) { return p[i]; });
 }
 
-// A score that depends on its own logit alone, and its slope there. Of the logarithm of 1 + e^x little is
-// left from e^x on where that is small, and from x on where it is large.
+// A score that depends only on its own logit, and its slope. log(1 + e^x) is nearly e^x for small x, so log1p
+// keeps its digits, and x for large x.
 float lone_score(RouterRule::Scoring scoring, float x) {
   if (scoring == RouterRule::Scoring::kSigmoid) return sigmoid(x);
   return x > 20.0F ? std::sqrt(x) : std::sqrt(std::log1p(exp(x)));
@@ -150,7 +150,7 @@ float lone_slope(RouterRule::Scoring scoring, float x, float score) {
   return score > 0 ? 0.5F * sigmoid(x) / score : 0.0F;
 }
 
-// Scores of all experts: the softmax, or those of each by itself.
+// Computes the scores of all experts: softmax, or elementwise.
 void all_scores(RouterRule::Scoring scoring, const float* logits, std::int64_t n, float* scores) {
   if (scoring == RouterRule::Scoring::kSoftmax) {
     const float scale = 1.0F / exponentials(logits, n, scores);
@@ -165,8 +165,8 @@ void all_scores(RouterRule::Scoring scoring, const float* logits, std::int64_t n
 
 constexpr float kTinySum = 1e-20F;  // keeps a division defined, as in the published code
 
-// Scores of the chosen, as the weights take them: for normalised softmax relative to the best of the chosen,
-// so that they cannot all vanish.
+// Computes the scores of the chosen experts for the weights. Normalised softmax is relative to the best of
+// the chosen, so that not all can vanish.
 void chosen_scores(const RouterRule& rule, const float* logits, std::int64_t n, const std::int32_t* chosen,
                    float* scores) {
   const std::int32_t k = rule.top_k;
@@ -214,7 +214,7 @@ void choose_experts(const CpuContext& context, const RouterForward& a, const flo
     case RouterRule::Forced::kNo:
       break;
   }
-  // No way of scoring changes an order, so logits will do unless scores are added to something.
+  // Every scoring is monotonic, so rank by logits unless scores are added to something.
   const bool sums = bias || rule.group_score == RouterRule::GroupScore::kTwoBest;
   if (sums) {
     all_scores(rule.scoring, logits, n, scores.data());
@@ -230,7 +230,7 @@ void choose_experts(const CpuContext& context, const RouterForward& a, const flo
   }
 }
 
-// About what a token costs, in the bytes that parallel_ranges counts in.
+// A token's approximate cost in bytes, the unit of parallel_ranges.
 std::int64_t cost_of(std::int64_t experts) { return 32 * experts; }
 
 void forward(CpuContext& context, const RouterForward& a) {
@@ -251,13 +251,13 @@ void forward(CpuContext& context, const RouterForward& a) {
   });
 }
 
-// d_logits += the gradient of the weights.
+// Adds the gradient of the weights to d_logits.
 void weights_gradient(const RouterRule& rule, const float* logits, std::int64_t n, const std::int32_t* chosen,
                       const float* d_weights, float* d_logits) {
   const std::int32_t k = rule.top_k;
   float scores[RouterRule::kMaxTopK], d_scores[RouterRule::kMaxTopK];
   chosen_scores(rule, logits, n, chosen, scores);
-  // Of what the scores are divided by, if by anything.
+  // Inverse of the normalising sum, if there is one.
   const float inverse = rule.normalise ? 1.0F / sum_of_chosen(rule, scores) : 1.0F;
   float mean = 0;
   for (std::int32_t i = 0; i < k; ++i) mean += d_weights[i] * scores[i] * inverse;
@@ -269,7 +269,7 @@ void weights_gradient(const RouterRule& rule, const float* logits, std::int64_t 
       d_logits[chosen[i]] += d_scores[i] * lone_slope(rule.scoring, logits[chosen[i]], scores[i]);
     return;
   }
-  // Normalised scores are ratios: what they all share drops out, and d_scores · scores is all.
+  // Normalised scores are ratios: common factors cancel, and only d_scores · scores remains.
   for (std::int32_t i = 0; i < k; ++i) d_logits[chosen[i]] += d_scores[i] * scores[i];
   if (rule.normalise) return;
   Row p;
@@ -279,7 +279,7 @@ void weights_gradient(const RouterRule& rule, const float* logits, std::int64_t 
   for (std::int64_t i = 0; i < n; ++i) d_logits[i] -= shared * p[static_cast<std::size_t>(i)];
 }
 
-// d_logits += scale · the gradient of Σ_e load[e] p[e].
+// Adds scale · the gradient of Σ_e load[e] p[e] to d_logits.
 void balance_gradient(RouterRule::Scoring scoring, const float* logits, std::int64_t n,
                       const std::int32_t* load, float scale, float* d_logits) {
   Row scores;
@@ -348,7 +348,7 @@ void router_table(CpuContext& context, const RouterTable& a) {
   }
 }
 
-// One thread counts, since integers cannot be added to one place by two.
+// One thread per segment counts, to avoid concurrent additions to one counter.
 void load(CpuContext& context, const RouterLoad& a) {
   const std::int64_t n = a.logits.cols(), segments = a.load.rows(), each = a.logits.rows() / segments;
   context.pool().parallel_for(segments, 1, [&](std::int64_t segment, std::int64_t, int) {

@@ -1,4 +1,4 @@
-// A warp works on one token: its scores lie in shared memory, lanes share the experts.
+// One warp per token: the token's scores are in shared memory, and lanes share the experts.
 #include "base/random/random.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
@@ -17,8 +17,8 @@ constexpr float kTinySum = 1e-20F;  // keeps a division defined, as in the publi
 struct TokenRandom {
   std::uint64_t seed;
   std::uint32_t layer;
-  const double* scalars;       // or null: nothing is drawn
-  const std::int32_t* tokens;  // or null: tokens count from 0
+  const double* scalars;       // null: no random numbers
+  const std::int32_t* tokens;  // null: tokens count from 0
 
   PRIMUS_DEVICE RandomStream operator[](std::int64_t token) const {
     const double step = scalars[static_cast<std::size_t>(StepScalar::kStep)];
@@ -62,7 +62,7 @@ void router_jitter(Context& context, const RouterJitter& a) {
   });
 }
 
-// ---- What a warp does with a row of scores ------------------------------------------------------
+// ---- A warp's operations on a row of scores ------------------------------------------------------
 
 struct Scratch {
   float scores[kMaxExperts], other[kMaxExperts];
@@ -72,8 +72,8 @@ struct Scratch {
   float chosen_scores[kMaxTopK], gradients[kMaxTopK];
 };
 
-// Scores as integers of the same order, so that a NaN has its place, too: below every number. 0 is for those
-// that cannot be chosen.
+// Maps scores to integers in the same order, with a NaN below every number. 0 marks experts that cannot be
+// chosen.
 PRIMUS_DEVICE std::uint32_t key_of(float score) {
   const auto bits = std::bit_cast<std::uint32_t>(score + 0.0F);  // -0 becomes 0
   const std::uint32_t ordered = (bits >> 31U) != 0 ? ~bits : bits | 0x80000000U;
@@ -84,7 +84,7 @@ struct LargerKey {
   PRIMUS_DEVICE std::uint64_t operator()(std::uint64_t a, std::uint64_t b) const { return a > b ? a : b; }
 };
 
-// The k largest of n keys, largest first, the earlier of equal ones. Sets them to 0.
+// Finds the k largest of n keys, largest first, the earlier of equal ones, and sets them to 0.
 PRIMUS_DEVICE void choose_keys(std::uint32_t* keys, int n, int k, std::int32_t* chosen) {
   warp_barrier();
   for (int i = 0; i < k; ++i) {
@@ -107,7 +107,7 @@ PRIMUS_DEVICE void choose(const float* scores, int n, int k, std::uint32_t* keys
   choose_keys(keys, n, k, chosen);
 }
 
-// The score of a group of experts: its best, or the sum of its two best.
+// Returns the score of a group of experts: its best, or the sum of its two best.
 PRIMUS_DEVICE float group_score(const float* scores, int n, bool two) {
   int first = -1, second = -1;
   for (int e = 0; e < n; ++e) {
@@ -143,7 +143,7 @@ PRIMUS_DEVICE float largest(const float* x, int n) {
   return warp_reduce(most, Maximum{});
 }
 
-// p = exp(x - max), unnormalised; returns their sum.
+// Sets p = exp(x - max), unnormalised, and returns their sum.
 PRIMUS_DEVICE float exponentials(const float* x, int n, float* p) {
   const float most = largest(x, n);
   float sum = 0;
@@ -156,7 +156,7 @@ PRIMUS_DEVICE float exponentials(const float* x, int n, float* p) {
   return sum;
 }
 
-// A score that depends on its own logit alone, and its slope there.
+// A score that depends only on its own logit, and its slope.
 PRIMUS_DEVICE float lone_score(Scoring scoring, float x) {
   if (scoring == Scoring::kSigmoid) return sigmoid(x);
   return x > 20.0F ? ::sqrtf(x) : ::sqrtf(::log1pf(::expf(x)));
@@ -166,7 +166,7 @@ PRIMUS_DEVICE float lone_slope(Scoring scoring, float x, float score) {
   return score > 0 ? 0.5F * sigmoid(x) / score : 0.0F;
 }
 
-// Scores of all experts: the softmax, or those of each by itself.
+// Computes the scores of all experts: softmax, or elementwise.
 PRIMUS_DEVICE void all_scores(Scoring scoring, const float* logits, int n, float* scores) {
   if (scoring == Scoring::kSoftmax) {
     const float scale = 1.0F / exponentials(logits, n, scores);
@@ -177,8 +177,8 @@ PRIMUS_DEVICE void all_scores(Scoring scoring, const float* logits, int n, float
   warp_barrier();
 }
 
-// Scores of the chosen, as the weights take them, into s.chosen_scores: for normalised softmax relative to
-// the best of the chosen, so that they cannot all vanish. Uses s.other.
+// Computes the scores of the chosen experts for the weights, into s.chosen_scores. Normalised softmax is
+// relative to the best of the chosen, so that not all can vanish. Overwrites s.other.
 PRIMUS_DEVICE void score_chosen(const RouterRule& rule, const float* logits, int n, Scratch& s) {
   const int k = rule.top_k;
   warp_barrier();
@@ -233,7 +233,7 @@ struct Forward {
       }
       return choose(s.scores, n, rule.top_k, s.keys, s.chosen);
     }
-    // No way of scoring changes an order, so logits will do unless scores are added to something.
+    // Every scoring is monotonic, so rank by logits unless scores are added to something.
     if (bias || rule.group_score == RouterRule::GroupScore::kTwoBest) {
       all_scores(rule.scoring, x, n, s.scores);
       if (bias) {
@@ -293,13 +293,13 @@ struct Backward {
     float sum[kMaxExperts];
   };
 
-  // sum += the gradient of the weights.
+  // Adds the gradient of the weights to sum.
   PRIMUS_DEVICE void add_weights(std::int64_t token, const float* x, Memory& m) const {
     Scratch& s = m.s;
     const int k = rule.top_k;
     for (int i = lane(); i < k; i += kWarp) s.chosen[i] = experts[token * k + i];
     score_chosen(rule, x, n, s);
-    // Of what the scores are divided by, if by anything.
+    // Inverse of the normalising sum, if there is one.
     const float inverse = rule.normalise ? 1.0F / sum_of_chosen(rule, s) : 1.0F;
     const float* d = d_weights + token * k;
     float mean = 0;
@@ -320,7 +320,7 @@ struct Backward {
     warp_barrier();
   }
 
-  // sum += the gradient of the balance loss.
+  // Adds the gradient of the balance loss to sum.
   PRIMUS_DEVICE void add_balance(std::int64_t token, const float* x, Memory& m) const {
     const std::int32_t* counts = load + token / segment * n;
     float* scores = m.s.scores;
@@ -435,7 +435,7 @@ struct LossParts {
   RouterRule rule;
   const float* logits;
   const std::int32_t* load;  // or null
-  double *balance, *z;       // of a block
+  double *balance, *z;       // per block
   std::int64_t tokens, segment;
   int n;
 

@@ -1,8 +1,8 @@
-// A query is an item of work. Its keys are made fp32 in tiles, once for all its heads.
+// One query is one work item. Its keys are converted to fp32 in tiles, once for all its heads.
 //
-// Gradients of keys come from many queries. Each query of a slice leaves what it adds to each of its keys in
-// the workspace, and a table says where; then each key adds up what is meant for it, in the order of the
-// queries. How long a slice is depends on the shape alone.
+// A key's gradient is a sum over many queries. Each query of a slice writes its contribution to each of its
+// keys to the workspace, and a table records where. Then each key sums its contributions in query order. The
+// length of a slice depends only on the shape.
 #include <algorithm>
 #include <limits>
 
@@ -14,7 +14,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-constexpr std::int64_t kKeys = 32;  // of a tile
+constexpr std::int64_t kKeys = 32;  // per tile
 
 PRIMUS_INLINE void add_scaled(float by, const float* x, std::int64_t n, float* sum) {
   PRIMUS_SIMD()
@@ -37,7 +37,7 @@ PRIMUS_INLINE void narrow(const float* x, std::int64_t n, T* to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = from_float<T>(x[i]);
 }
 
-// Keys of a query's list in fp32, a tile at a time: body(places in the list, how many). Keys are in `keys`.
+// Converts the keys of a query's list to fp32 in `keys`, tile by tile: calls body(places in the list, count).
 template <class T, class Body>
 PRIMUS_INLINE void for_each_tile(const SelectedAttentionShape& s, const T* kv, const std::int32_t* list,
                                  float* keys, Body body) {
@@ -57,7 +57,7 @@ PRIMUS_INLINE void for_each_tile(const SelectedAttentionShape& s, const T* kv, c
 
 // ---- Forward ------------------------------------------------------------------------------------
 
-// What a thread needs for a query.
+// A thread's buffers for a query.
 struct Worker {
   static std::int64_t floats(const SelectedAttentionShape& s) {
     return kKeys * s.key_dim + s.heads * (s.key_dim + s.value_dim + 2);
@@ -90,7 +90,8 @@ void forward(CpuContext& context, const SelectedAttentionForward& a) {
       const Worker w(s, workspace + thread * Worker::floats(s));
       widen(q + t * s.heads * s.key_dim, s.heads * s.key_dim, w.q);
       std::fill_n(w.sums, s.heads * s.value_dim, 0.0F);
-      // In base 2, as exp2_flushed() wants it. The least is finite: a head without keys has nothing to scale.
+      // In base 2, for exp2_flushed(). The initial maximum is finite: a head without keys has nothing to
+      // scale.
       for (std::int64_t h = 0; h < s.heads; ++h) {
         w.max[h] = sinks ? to_float(sinks[h]) * kLog2E : -1e30F;
         w.total[h] = sinks ? 1.0F : 0.0F;
@@ -101,7 +102,7 @@ void forward(CpuContext& context, const SelectedAttentionForward& a) {
           float weight[kKeys], most = w.max[h];
           for (std::int64_t j = 0; j < count; ++j) {
             weight[j] = s.scale * kLog2E * dot(w.q + h * s.key_dim, w.keys + j * s.key_dim, s.key_dim);
-            most = weight[j] < most ? most : weight[j];  // a NaN goes on
+            most = weight[j] < most ? most : weight[j];  // propagates a NaN
           }
           const float before = exp2_flushed(w.max[h] - most);
           w.max[h] = most;
@@ -142,9 +143,9 @@ struct BackwardWorker {
   float *keys, *q, *d_q, *d_out, *delta;
 };
 
-// Where things lie in the workspace.
+// The layout of the workspace.
 struct Plan {
-  static constexpr std::int64_t kSlice = std::int64_t{16} << 20;  // floats that a slice of queries may take
+  static constexpr std::int64_t kSlice = std::int64_t{16} << 20;  // max floats for a slice of queries
 
   explicit Plan(const SelectedAttentionBackward& a) : Plan(a.shape, a.queries_at_once) {}
   Plan(const SelectedAttentionShape& s, std::int64_t at_once)
@@ -152,8 +153,8 @@ struct Plan {
                                          1, s.tokens)),
         parts(queries * s.selected * s.key_dim),
         sums(s.rows * s.key_dim) {}
-  std::int64_t queries;  // of a slice
-  std::int64_t parts;    // floats that a slice's queries leave
+  std::int64_t queries;  // per slice
+  std::int64_t parts;    // floats of a slice's contributions
   std::int64_t sums;     // floats of d_kv
 };
 
@@ -164,7 +165,7 @@ std::int64_t backward_workspace(CpuContext& context, const SelectedAttentionBack
          (context.threads() * BackwardWorker::floats(s) + plan.parts + plan.sums + plan.queries * s.rows);
 }
 
-// What query t adds to the gradients of its keys goes to `parts`, place by place of its list.
+// Writes query t's contributions to the gradients of its keys to `parts`, in list order.
 template <class T>
 void backward_query(const SelectedAttentionBackward& a, const CpuContext& context, std::int64_t t,
                     const BackwardWorker& w, float* parts) {
@@ -209,7 +210,7 @@ void backward(CpuContext& context, const SelectedAttentionBackward& a) {
   auto* const workers = context.data<float>(a.workspace);
   float* const parts = workers + context.threads() * BackwardWorker::floats(s);
   float* const sums = parts + plan.parts;
-  // Which place of its list query i of the slice has row r at, or -1: places[i * rows + r].
+  // places[i * rows + r]: the place of row r in the list of the slice's query i, or -1.
   auto* const places = reinterpret_cast<std::int32_t*>(sums + plan.sums);
   std::fill_n(sums, plan.sums, 0.0F);
   with_float_type(a.q.dtype, [&](auto tag) {

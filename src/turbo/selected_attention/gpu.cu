@@ -1,10 +1,10 @@
-// The tiles of turbo/attention, with the heads of a query as rows, and the keys on its list as the other
-// side: they are gathered into shared memory once for all heads. A wide latent passes through it in slices,
-// and results are cut into column panels, one block each.
+// Uses the tiles of turbo/attention, with a query's heads as rows and its listed keys as the other side. Keys
+// are gathered into shared memory once for all heads. A wide latent passes through it in slices, and results
+// are cut into column panels, one block each.
 //
-// Gradients of keys come from many queries. Each query of a slice leaves what it adds to each of its keys in
-// the workspace, and a table says where; then each key adds up what is meant for it, in the order of the
-// queries. How long a slice is depends on the shape alone.
+// A key's gradient is a sum over many queries. Each query of a slice writes its contribution to each of its
+// keys to the workspace, and a table records where. Then each key sums its contributions in query order. The
+// length of a slice depends only on the shape.
 #include "turbo/attention/gpu_tiles_backward.h"
 #include "turbo/attention/gpu_tiles_forward.h"
 #include "turbo/gpu/register.h"
@@ -13,7 +13,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Rows of kv in the order of a list, with its empty places.
+// Rows of kv in list order, including empty places.
 template <class T>
 struct ListedRows {
   using Element = T;
@@ -24,7 +24,7 @@ struct ListedRows {
   PRIMUS_DEVICE const T* at(std::int64_t place) const { return data + list[place] * stride; }
 };
 
-// What all kernels know.
+// Common base of all kernels.
 template <class T>
 struct Selected {
   using Tiles = AttentionTiles<T>;
@@ -49,7 +49,7 @@ struct Selected {
   PRIMUS_DEVICE ListedRows<T> values(std::int64_t token) const {
     return {kv, s.key_dim, s.selected, s.value_dim, selected + token * s.selected};
   }
-  // Whether a tile of places holds any key. All threads of the block ask.
+  // Whether a tile of places holds any key. All threads of the block must call it.
   PRIMUS_DEVICE static bool any(const ListedRows<T>& keys, std::int64_t first, int count) {
     std::int32_t found = 0;
     for (int c = thread(); c < count; c += kThreads) found |= keys.holds(first + c) ? 1 : 0;
@@ -152,7 +152,7 @@ struct Backward : Selected<T> {
   }
 };
 
-// Rows are the heads of a query; a block owns a column panel of their d_q.
+// Rows are the heads of a query; a block computes one column panel of their d_q.
 template <class T>
 struct BackwardQuery : Backward<T> {
   using Base = Backward<T>;
@@ -183,7 +183,7 @@ struct BackwardQuery : Backward<T> {
       Tiles::multiply_rows(m, scores, 0, queries, row, keys, col, queries_loaded,
                            [&] { Tiles::fetch(m.wide, keys, col, panel * Tiles::kWide); });
       Tiles::multiply_rows(m, d_weights, 1, d_outs, row, values, col, d_outs_loaded, [] {});
-      if (Tiles::kLefts == 1) queries_loaded = false;  // they take turns in one place
+      if (Tiles::kLefts == 1) queries_loaded = false;  // queries and d_outs share one buffer
       PRIMUS_UNROLL
       for (int j = 0; j < Tiles::kCols / kTile; ++j) {
         PRIMUS_UNROLL
@@ -202,8 +202,8 @@ struct BackwardQuery : Backward<T> {
   }
 };
 
-// Rows are places of a query's list; a block owns a column panel of what the query adds to the gradients of
-// these keys, as keys and as values.
+// Rows are places of a query's list; a block computes one column panel of the query's contribution to the
+// gradients of these keys, both as keys and as values.
 template <class T>
 struct BackwardKeysOfQuery : Backward<T> {
   using Base = Backward<T>;
@@ -248,7 +248,7 @@ struct BackwardKeysOfQuery : Backward<T> {
       if (column < s.value_dim) Tiles::add_weighted(m, sums, weights, column, s.value_dim);
       Tiles::multiply_rows(m, d_weights, 1, values, row, d_outs, col, values_loaded,
                            [&] { Tiles::fetch(m.wide, queries, col, column); });
-      if (Tiles::kLefts == 1) keys_loaded = false;  // they take turns in one place
+      if (Tiles::kLefts == 1) keys_loaded = false;  // keys and values share one buffer
       PRIMUS_UNROLL
       for (int j = 0; j < Tiles::kCols / kTile; ++j) {
         PRIMUS_UNROLL
@@ -264,12 +264,12 @@ struct BackwardKeysOfQuery : Backward<T> {
   }
 };
 
-// places[i][r]: the place of row r in the list of the slice's query i, or -1. A block for each query.
+// Sets places[i][r] to the place of row r in the list of the slice's query i, or -1. One block per query.
 struct Places {
   static constexpr int kThreads = 256;
   const std::int32_t* selected;  // of the slice's first query
   std::int32_t* places;
-  std::int64_t rows, count;  // of places of a list
+  std::int64_t rows, count;  // count: length of a list
 
   PRIMUS_DEVICE void operator()() const {
     std::int32_t* const own = places + block() * rows;
@@ -282,12 +282,12 @@ struct Places {
   }
 };
 
-// Adds up what the slice's queries left for each key.
+// Sums the contributions of the slice's queries to each key.
 template <class T>
 struct AddParts {
   const float* parts;
   const std::int32_t* places;
-  float* sums;  // [rows, key_dim] of the slices before
+  float* sums;  // [rows, key_dim]: sums of the previous slices
   T* d_kv;
   std::int64_t rows, count, selected, key_dim;  // count: queries of the slice
   bool first, last;
@@ -308,9 +308,9 @@ struct AddParts {
   }
 };
 
-// Where things lie in the workspace, in elements of 4 bytes.
+// The layout of the workspace, in elements of 4 bytes.
 struct Plan {
-  static constexpr std::int64_t kSlice = std::int64_t{64} << 20;  // what a slice of queries may take
+  static constexpr std::int64_t kSlice = std::int64_t{64} << 20;  // max elements for a slice of queries
 
   explicit Plan(const SelectedAttentionBackward& a) : Plan(a.shape, a.queries_at_once) {}
   Plan(const SelectedAttentionShape& s, std::int64_t at_once)
@@ -320,7 +320,7 @@ struct Plan {
         sums(parts + queries * s.selected * s.key_dim),
         places(sums + (queries < s.tokens ? s.rows * s.key_dim : 0)),
         all(places + queries * s.rows) {}
-  std::int64_t queries;  // of a slice
+  std::int64_t queries;  // per slice
   std::int64_t parts, sums, places, all;
 };
 

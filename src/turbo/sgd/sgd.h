@@ -6,7 +6,8 @@
 
 namespace primus::turbo {
 
-// SGD with momentum, in the order of torch.optim.SGD. Weight decay is coupled: it goes through the momentum.
+// SGD with momentum, computed in the order of torch.optim.SGD. Weight decay is coupled: it passes through the
+// momentum.
 //   g = grad * grad_scale[0] + weight_decay*p;  m = momentum*m + g;  p -= lr * m
 // Learning rate and weight decay are step scalars (turbo/step_scalars.h). A negative grad_scale skips the
 // step: nothing changes.
@@ -18,7 +19,7 @@ struct SgdMomentum {
   Tensor grad_scale;       // [1] fp32 on the device: the clip coefficient
   Tensor working;          // [n] bf16 values of the masters, in place, or absent (turbo/master_weights.h)
   Tensor remainder = {};   // [n] int16, the rest of split masters, in place; absent: not split
-  Tensor scalars;          // the step's
+  Tensor scalars;          // of the step
   float momentum;
   float weight_decay_factor = 1;
   void check() const;

@@ -5,7 +5,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// What `up` becomes, and its slope.
+// The function of `up`, and its slope.
 template <bool kClamped>
 struct Up {
   float bound;

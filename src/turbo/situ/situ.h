@@ -1,8 +1,8 @@
-// SiTU, the activation of Kimi K3's feed-forwards: SwiGLU with soft clamps in place of its two linear
+// SiTU, the activation of Kimi K3's feed-forward layers: SwiGLU with soft clamps instead of its two linear
 // factors,
 //   out = beta · tanh(gate / beta) · sigmoid(gate) · linear_beta · tanh(up / linear_beta),
-// with gate and up side by side in one tensor. Small values go through as in SwiGLU; none exceeds beta ·
-// linear_beta.
+// with gate and up in one tensor, one after the other. Small values behave as in SwiGLU; no result exceeds
+// beta · linear_beta.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -15,7 +15,7 @@ struct SituForward {
   Tensor gate_up;     // [tokens, 2*ffn]: gate, then up
   Tensor out;         // [tokens, ffn]
   float beta;         // > 0
-  float linear_beta;  // > 0, or 0: up goes through as it is
+  float linear_beta;  // > 0, or 0: up is not clamped
   void check() const;
   double flops() const { return 0; }
 };

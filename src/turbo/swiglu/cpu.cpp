@@ -14,8 +14,7 @@ struct Gradient {
 
 struct Silu {
   PRIMUS_INLINE float forward(float g, float u) const { return g * sigmoid(g) * u; }
-  // silu'(g) = s * (1 + g * (1 - s)) with s = sigmoid(g). The sigmoid is computed again: cheaper than keeping
-  // it.
+  // silu'(g) = s * (1 + g * (1 - s)) with s = sigmoid(g). Recomputing the sigmoid is cheaper than storing it.
   PRIMUS_INLINE Gradient backward(float g, float u, float d) const {
     const float s = sigmoid(g);
     return {d * u * (s * (1.0F + g * (1.0F - s))), d * (g * s)};
@@ -56,7 +55,7 @@ struct ClampedSilu {
   PRIMUS_INLINE float clamped(float up) const { return up > limit ? limit : up < -limit ? -limit : up; }
 };
 
-// The activation times a weight, or of weighted arguments. The gradient by the weight comes third.
+// The activation times a weight, or of weighted arguments. The third gradient is that of the weight.
 template <bool kWeighInput>
 struct WeightedSilu {
   float weight;
@@ -78,7 +77,7 @@ struct WeightedSilu {
   }
 };
 
-// activation_of(row): what this row goes through.
+// activation_of(row) returns the row's activation.
 template <class Activations>
 PRIMUS_INLINE void run_forward(CpuContext& context, const Tensor& gate_up, const Tensor& to,
                                const Activations activation_of) {
@@ -123,7 +122,7 @@ PRIMUS_INLINE void run_backward(CpuContext& context, const Tensor& gate_up, cons
   });
 }
 
-// Calls body(activation) with what the gate goes through.
+// Calls body(activation) with the gate's activation.
 template <class Body>
 PRIMUS_INLINE void with_gate(GluGate gate, Body&& body) {
   if (gate == GluGate::kGeluTanh) {

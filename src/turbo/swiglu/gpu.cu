@@ -49,7 +49,7 @@ struct ClampedSilu {
   }
 };
 
-// ---- The same for every row ---------------------------------------------------------------------
+// ---- Without weights --------------------------------------------------------------------------------
 
 template <class T, int kCount, class Activation>
 struct ForwardBody {
@@ -119,7 +119,7 @@ void run_backward(Context& context, const Tensor& gate_up, const Tensor& d_out, 
   });
 }
 
-// Calls body(activation) with what the gate goes through.
+// Calls body(activation) with the gate's activation.
 template <class Body>
 void with_gate(GluGate gate, Body&& body) {
   if (gate == GluGate::kGeluTanh) {
@@ -184,7 +184,7 @@ void weighted_forward(Context& context, const WeightedSwigluForward& a) {
   });
 }
 
-// A warp works on a row.
+// One warp per row.
 template <class T, int kCount, bool kWeighInput>
 struct WeightedBackward {
   static constexpr int kThreads = 256;
@@ -223,7 +223,7 @@ struct WeightedBackward {
       store<kCount>(d_gate + ffn + i, u);
     }
     sum = warp_reduce(sum);
-    if (owned && d_weights && lane() == 0) d_weights[slots[row]] += sum;  // a slot has one row
+    if (owned && d_weights && lane() == 0) d_weights[slots[row]] += sum;  // each slot has one row
   }
 };
 

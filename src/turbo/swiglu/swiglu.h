@@ -1,5 +1,6 @@
-// SwiGLU (Shazeer 2020): out = silu(gate) * up, with gate and up side by side in one tensor; or GEGLU, with
-// GELU in its tanh form for SiLU (Gemma): gelu(g) = g / 2 * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 * g^3))).
+// SwiGLU (Shazeer 2020): out = silu(gate) * up, with gate and up in one tensor, one after the other. Or
+// GEGLU, which replaces SiLU by tanh-GELU (Gemma): gelu(g) = g / 2 * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 *
+// g^3))).
 #pragma once
 
 #include <cstdint>
@@ -31,14 +32,14 @@ struct SwigluBackward {
   double flops() const { return 0; }
 };
 
-// The rows of experts, times the weights of their slots: out[r, :] = w · swiglu(gate_up[r, :]), or
-// swiglu(w · gate_up[r, :]) when what goes into an expert is weighed. What an expert's last product makes of
-// it need then only be summed. Rows that belong to nobody are zero, and stay so.
+// Rows of experts, times the weights of their slots: out[r, :] = w · swiglu(gate_up[r, :]), or swiglu(w ·
+// gate_up[r, :]) with weigh_input. So the results of an expert's last product only need to be summed. Rows
+// without an expert are zero before and after.
 struct WeightedSwigluForward {
   static constexpr KernelId kId = KernelId::kWeightedSwigluForward;
   Tensor gate_up;         // [rows, 2*ffn]: gate, then up
   Tensor weights;         // [tokens, top_k] fp32
-  Tensor offsets, slots;  // of the RoutingPlan
+  Tensor offsets, slots;  // from the RoutingPlan
   bool weigh_input;
   Tensor out;  // [rows, ffn]
   void check() const;
@@ -49,20 +50,20 @@ struct WeightedSwigluBackward {
   static constexpr KernelId kId = KernelId::kWeightedSwigluBackward;
   Tensor gate_up;         // [rows, 2*ffn]
   Tensor weights;         // [tokens, top_k] fp32
-  Tensor offsets, slots;  // of the RoutingPlan
+  Tensor offsets, slots;  // from the RoutingPlan
   bool weigh_input;
   Tensor d_out;             // [rows, ffn]
   Tensor d_gate_up;         // [rows, 2*ffn] out; may be gate_up's memory
   Tensor previous_weights;  // [tokens, top_k] fp32, or absent: zero; may be d_weights
-  Tensor d_weights;         // [tokens, top_k] fp32, out: previous_weights plus what the slots' rows add;
-                            // or absent: not wanted
+  Tensor d_weights;  // [tokens, top_k] fp32 out: previous_weights plus the gradients of the slots; absent:
+                     // not computed
   void check() const;
   double flops() const { return 0; }
 };
 
 // Clamped: out = (u + shift) * g * sigmoid(alpha g) with g = min(gate, limit) and u = up clamped to [-limit,
-// limit]. Where a clamp holds, its gradient is zero. gpt-oss has alpha 1.702 and shift 1, DeepSeek-V4 1 and
-// 0.
+// limit]. The gradient is zero where a value is clamped. gpt-oss uses alpha 1.702 and shift 1, DeepSeek-V4 1
+// and 0.
 struct ClampedSwigluForward {
   static constexpr KernelId kId = KernelId::kClampedSwigluForward;
   Tensor gate_up;  // [tokens, 2*ffn]: gate, then up

@@ -29,7 +29,7 @@ void top_logits(CpuContext& context, const TopLogits& a) {
         bool ordered = true;
         for (std::int64_t id = 0; id < a.vocab; ++id) {
           const float value = to_float(logits[id]);
-          ordered = ordered && value < kInfinity;  // false for NaN, too
+          ordered = ordered && value < kInfinity;  // false for NaN as well
           if (found == k && !(value > best[k - 1].value)) continue;
           std::int64_t place = found < k ? found++ : k - 1;
           for (; place > 0 && value > best[place - 1].value; --place) best[place] = best[place - 1];

@@ -1,4 +1,4 @@
-// Blocks find the largest logits of a part of a row each, and one block for every row those of its parts.
+// Each block finds the top logits of a part of a row; then one block per row merges its parts.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/top_logits/top_logits.h"
@@ -6,7 +6,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// A logit and its id, in one number that is larger for what comes first. 0 is less than all of them.
+// A logit and its id as one number: larger numbers come first. 0 is less than all of them.
 using Ranked = std::uint64_t;
 
 PRIMUS_DEVICE Ranked ranked(float value, std::int64_t id) {
@@ -22,7 +22,7 @@ PRIMUS_DEVICE float value_of(Ranked x) {
 PRIMUS_DEVICE std::int32_t id_of(Ranked x) {
   return static_cast<std::int32_t>(0xffffffffU - static_cast<std::uint32_t>(x));
 }
-// What a NaN or +infinity becomes: before everything else, so that the first of all tells.
+// Represents NaN and +infinity. It precedes everything else, so the first result shows whether a row has one.
 constexpr Ranked kUnordered = ~Ranked{0};
 
 struct Larger {
@@ -33,7 +33,7 @@ constexpr int kOfThread = 8;
 constexpr int kThreadsOfPart = 256;
 constexpr std::int64_t kPart = kOfThread * kThreadsOfPart;
 
-// The k largest of what the threads hold, in order: write(i, the i-th).
+// Finds the k largest of the threads' numbers, in order: calls write(i, i-th largest).
 template <class Write>
 PRIMUS_DEVICE void largest(Ranked (&mine)[kOfThread], std::int64_t k, Write write) {
   for (std::int64_t i = 0; i < k; ++i) {
@@ -42,7 +42,8 @@ PRIMUS_DEVICE void largest(Ranked (&mine)[kOfThread], std::int64_t k, Write writ
     for (const Ranked x : mine) best = Larger{}(best, x);
     best = block_reduce<kThreadsOfPart>(best, Larger{});
     if (thread() == 0) write(i, best);
-    // Ids differ, so that one thread has it; only what says that there is no order is found again and again.
+    // Ids differ, so only one thread has it; kUnordered, which several threads may have, is found again each
+    // time.
     if (best == kUnordered) continue;
     PRIMUS_UNROLL
     for (Ranked& x : mine) x = x == best ? 0 : x;
@@ -81,7 +82,7 @@ struct TopOfRows {
   const Ranked* found;
   float* values;
   std::int32_t* ids;
-  std::int64_t count, k;  // of candidates in a row
+  std::int64_t count, k;  // count: candidates per row
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();

@@ -1,5 +1,5 @@
-// The likeliest tokens of each row of logits, so that choosing the next token needs a few numbers on the host
-// and not a whole vocabulary of them. Larger logits come first, of equal ones the lower id.
+// Finds the top-k logits of each row, so that sampling copies a few numbers to the host instead of the entire
+// vocabulary. Largest first; ties go to the lower id.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -9,13 +9,12 @@ namespace primus::turbo {
 
 struct TopLogits {
   static constexpr KernelId kId = KernelId::kTopLogits;
-  static constexpr std::int64_t kMost = 64;  // that a call can be asked for
+  static constexpr std::int64_t kMost = 64;  // max k
 
   Tensor logits;       // [rows, vocab] fp32 or bf16
-  std::int64_t vocab;  // ids below this one count; from values.cols() to logits.cols()
+  std::int64_t vocab;  // only ids below this one; from values.cols() to logits.cols()
   Tensor values;       // [rows, k] fp32 out, k <= kMost
-  // [rows, k] int32 out. Where a row has a NaN or +infinity, or nothing but -infinity, all are -1: there is
-  // no order then.
+  // [rows, k] int32 out. All are -1 if a row has a NaN or +infinity, or only -infinity: it has no order.
   Tensor ids;
   Tensor workspace;
   void check() const;

@@ -10,7 +10,7 @@ namespace {
 
 struct AdamSettings {
   double beta1, beta2, epsilon;
-  DType first_moment, second_moment;  // as turbo::AdamW takes them
+  DType first_moment, second_moment;  // as in turbo::AdamW
 };
 
 class AdamWRule final : public UpdateRule {

@@ -1,11 +1,11 @@
-// Muon (turbo/muon) is for hidden matrices. It needs whole ones, and of a sharded unit a rank has
-// neighbouring elements that begin and end anywhere. So the direction of the unit is gathered for the update,
-// and each rank orthogonalises the matrices that its shard has a part of (Liu et al. 2025, arXiv:2502.16982,
-// section 2.3). Shards cut at matrices would need no gather. But a block has about seven matrices of
-// different sizes: shards of whole ones are uneven, in memory and in work, and more ranks than matrices have
-// nothing to do. Equal shards keep one layout for all rules, so that checkpoints and the other levels of
-// sharding need to know nothing of Muon. The price is 4 bytes of traffic for each element and step, and that
-// a matrix which lies in two shards is done twice.
+// Muon (turbo/muon) updates hidden matrices. It needs complete matrices, but a rank's shard of a unit is a
+// range of elements that begins and ends anywhere. So the update direction of the unit is gathered, and each
+// rank orthogonalises the matrices that its shard overlaps (Liu et al. 2025, arXiv:2502.16982, section 2.3).
+// Shards that end at matrix boundaries would need no gather. But a block has about seven matrices of
+// different sizes, so such shards would be uneven in memory and work, and ranks beyond the number of matrices
+// would be idle. Equal shards keep one layout for all rules, so checkpoints and the other sharding levels do
+// not depend on Muon. The costs: 4 bytes of traffic per element and step, and a matrix in two shards is
+// computed twice.
 #include "turbo/muon/muon.h"
 
 #include <algorithm>
@@ -34,9 +34,9 @@ struct Polynomial {
   double a, b, c;
 };
 
-// Jordan et al. 2024: the largest slope at 0 for which singular values end in about [0.7, 1.2].
+// Jordan et al. 2024: the largest slope at 0 whose singular values still end in about [0.7, 1.2].
 constexpr std::array<Polynomial, 1> kSimple = {{{3.4445, -4.7750, 2.0315}}};
-// Cesista 2025, "Squeezing 1-2% efficiency gains out of Muon": one for each of five steps.
+// Cesista 2025, "Squeezing 1-2% efficiency gains out of Muon": one polynomial for each of five steps.
 constexpr std::array<Polynomial, 5> kQuintic = {{{4.0848, -6.8946, 2.9270},
                                                  {3.9505, -6.3029, 2.6377},
                                                  {3.7418, -5.5913, 2.3037},
@@ -44,9 +44,9 @@ constexpr std::array<Polynomial, 5> kQuintic = {{{4.0848, -6.8946, 2.9270},
                                                  {2.8366, -3.0525, 1.2012}}};
 
 struct MuonSettings {
-  // What the orthogonal update of a matrix [out, in] is multiplied by.
+  // The factor of the orthogonal update of a matrix [out, in].
   enum class Scale : std::uint8_t {
-    kSpectral,      // sqrt(max(out, in)): with a further factor of 0.2, as large as AdamW's updates
+    kSpectral,      // sqrt(max(out, in)); with an extra factor of 0.2 as large as AdamW's updates
     kUnitRmsNorm,   // sqrt(out / in)
     kShapeScaling,  // sqrt(max(1, out / in))
   };
@@ -56,9 +56,9 @@ struct MuonSettings {
   Scale scale;
   double extra_scale;
   std::int64_t steps;                       // of the Newton-Schulz iteration
-  std::span<const Polynomial> polynomials;  // of its steps, in turn
-  bool fp32_products;                       // false: the operands of the iteration's products are bf16
-  bool split_qkv;  // the projections of queries, keys and values are matrices of their own
+  std::span<const Polynomial> polynomials;  // cycled through by the steps
+  bool fp32_products;                       // false: the iteration's operands are bf16
+  bool split_qkv;  // treats the projections of queries, keys and values as separate matrices
 };
 
 class MuonRule final : public UpdateRule {
@@ -67,8 +67,8 @@ class MuonRule final : public UpdateRule {
 
   std::string_view name() const override { return "muon"; }
   std::vector<engine::StateSpec> states() const override { return {{kMomentum}}; }
-  // Biases of experts are [experts, n], and no matrices; they are not decayed. Nor are kernels of
-  // convolutions.
+  // Excludes biases of experts, which are [experts, n] but not matrices and are not decayed, and convolution
+  // kernels.
   bool takes(const Parameter& p) const override {
     return p.shape.rank() > 1 && p.decayed() && !p.vocabulary && !p.kernel;
   }
@@ -76,7 +76,7 @@ class MuonRule final : public UpdateRule {
   void update(const UnitUpdate& u) const override;
 
  private:
-  // direction [rows, cols] fp32, orthogonalised, in the type of the products. The buffer holds it.
+  // Orthogonalises direction [rows, cols] fp32; returns it in the type of the products, in `buffer`.
   Tensor orthogonalise(const UnitUpdate& u, const Tensor& direction, Buffer& buffer) const;
   void update_matrix(const UnitUpdate& u, const FlatRange& matrix, std::int64_t cols,
                      const Tensor& direction) const;
@@ -118,7 +118,7 @@ Tensor MuonRule::orthogonalise(const UnitUpdate& u, const Tensor& direction, Buf
   const auto product = [&](GemmRole role, const Tensor& a, const Tensor& b, const Tensor& c) {
     turbo::launch(context, Gemm{.role = role, .a = a, .b = b, .c = c, .workspace = {}});
   };
-  // The smaller of XX' and X'X; both are symmetric, so no operand needs to be transposed.
+  // Uses the smaller of XX' and X'X; both are symmetric, so no operand needs a transpose.
   const bool wide = rows <= cols;
   for (std::int64_t step = 0; step < settings_.steps; ++step) {
     const auto [a, b, c] =
@@ -231,7 +231,7 @@ std::vector<FlatRange> muon_matrices(const Parameter& p, bool split_qkv) {
   const std::int64_t cols = p.shape[p.shape.rank() - 1], rows = p.shape.elements() / cols;
   const std::int64_t of_expert = p.shape.rank() > 2 ? rows / p.shape[0] : rows;
   const bool whole = !split_qkv && p.name.ends_with(".attention.qkv");
-  // Where matrices begin: at each expert, and at each published tensor (of both, what this rank has).
+  // Rows where matrices begin: at each expert, and at each published tensor (limited to this rank's part).
   std::vector<std::int64_t> begins;
   for (std::int64_t row = 0; row < rows; row += of_expert) begins.push_back(row);
   for (const engine::CheckpointPart& part : p.parts) {

@@ -1,4 +1,4 @@
-// What Muon takes for matrices.
+// The matrices that Muon updates.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace primus {
 
-// The matrices of a parameter that Muon updates, as rows of [rows, last extent]: each expert, and in it each
-// tensor of the published checkpoint, is one of its own.
+// Returns the matrices of a parameter, as ranges of rows of [rows, last extent]. Each expert is a separate
+// matrix, and within it each tensor of the published checkpoint.
 std::vector<engine::FlatRange> muon_matrices(const engine::Parameter& parameter, bool split_qkv);
 
 }  // namespace primus

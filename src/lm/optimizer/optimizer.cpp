@@ -22,14 +22,14 @@ void Optimizer::measure_gradients() {
   bool first = true;
   for (const engine::ParameterUnit& unit : store_.units()) {
     if (!unit.trained) continue;
-    // Each element is counted by one rank.
+    // Each element is counted by exactly one rank.
     const Tensor counted =
         unit.reduced.slice(unit.slice.begin - unit.shard.begin, unit.slice.end - unit.shard.begin);
     turbo::launch(rank_.context(),
                   turbo::SumOfSquares{.x = counted, .out = sum_of_squares_, .accumulate = !first});
     first = false;
   }
-  // A stage of a pipeline may have nothing to train.
+  // A pipeline stage may have nothing to train.
   if (first && !rank_.measuring()) rank_.compute().fill_zero(sum_of_squares_.data, sum_of_squares_.bytes());
   parallel_.sum(sum_of_squares_);
   turbo::launch(rank_.context(), turbo::ClipCoefficient{.sum_of_squares = sum_of_squares_,
@@ -72,7 +72,7 @@ Optimizer::Snapped Optimizer::snapped() {
   rank_.compute().copy_to_host(of_units.data(), snapped_.data, snapped_.bytes());
   rank_.compute().synchronize();
   double all = std::accumulate(of_units.begin(), of_units.end(), 0.0);
-  // Nobody reads the last step's sum of squares any more.
+  // The last step's sum of squares is no longer needed.
   rank_.compute().copy_to_device(sum_of_squares_.data, &all, sum_of_squares_.bytes());
   parallel_.sum(sum_of_squares_);
   rank_.compute().copy_to_host(&all, sum_of_squares_.data, sum_of_squares_.bytes());

@@ -1,5 +1,5 @@
-// The end of a step: the norm of all gradients, clipping, and the update by rules (update_rule.h), all
-// enqueued without the host looking at a number. Not thread-safe.
+// The end of a training step: the norm of all gradients, clipping, and the update by rules (update_rule.h).
+// Everything is enqueued without a host synchronization. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +15,29 @@ namespace primus {
 
 class Optimizer {
  public:
-  // Takes three scalars from the rank's persistent arena. The store must be allocated with the rules' states,
-  // and their choice of parameters.
+  // Allocates three scalars in the rank's persistent arena. The store must be allocated with the states of
+  // the rules, and with the rule of each parameter.
   Optimizer(const OptimizerSettings& settings, engine::ParameterStore& store, engine::DataParallel& parallel,
             engine::Rank& rank);
 
-  // Enqueues the norm of the reduced gradients, over all ranks, and the clip coefficient.
+  // Enqueues the norm of the reduced gradients over all ranks, and the clip coefficient.
   void measure_gradients();
-  // Enqueues the update, clipped by the coefficient, or nothing at all where the norm is no finite number,
-  // and brings the new values to all ranks. `scalars`: the step's, on the device.
+  // Enqueues the clipped update and distributes the new values to all ranks. Changes nothing if the norm is
+  // not finite. `scalars`: of the step, on the device.
   void update(const Tensor& scalars, std::int64_t step);
-  // Weights of all ranks that the last update left at a number of fp4 because they oscillated, of how many
-  // that are watched. Waits for the device, and every rank calls it.
+  // Weights (over all ranks) that the last update set to an fp4 value because they oscillated, and the number
+  // of weights watched. Synchronizes with the device; every rank must call it.
   struct Snapped {
     double weights, of;
   };
   Snapped snapped();
-  // Fills in what the update reads of `step`, counted from 1.
+  // Fills in the scalars that the update reads. `step` counts from 1.
   void set_scalars(std::int64_t step, double learning_rate, double weight_decay,
                    std::span<double, turbo::kStepScalars> scalars) const;
 
   const OptimizerSettings& settings() const { return settings_; }
   const UpdateRules& rules() const { return settings_.rules; }
-  // [1] fp32 on the device: the gradient norm before clipping, once measure_gradients() has run.
+  // [1] fp32 on the device: the gradient norm before clipping; valid after measure_gradients().
   const Tensor& gradient_norm() const { return norm_; }
 
  private:
@@ -46,7 +46,7 @@ class Optimizer {
   engine::DataParallel& parallel_;
   engine::Rank& rank_;
   Tensor sum_of_squares_, norm_, scale_;
-  Tensor snapped_;  // [units] int32, where oscillation is watched
+  Tensor snapped_;  // [units] int32, if oscillation is watched
 };
 
 }  // namespace primus

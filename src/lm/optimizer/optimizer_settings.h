@@ -1,4 +1,4 @@
-// What an experiment says of its optimizer. Plain values.
+// An experiment's settings of the optimizer. Plain values.
 #pragma once
 
 #include <optional>
@@ -10,17 +10,17 @@
 namespace primus {
 
 struct OptimizerSettings {
-  UpdateRules rules = update_rules_of({});  // AdamW, with the keys' defaults
-  double clip_norm = 1.0;                   // of the whole gradient; 0: no clipping
-  // Of bf16 parameters: the masters are the values and 16 bits beside them (turbo/master_weights.h). The same
-  // numbers either way.
+  UpdateRules rules = update_rules_of({});  // AdamW with the keys' defaults
+  double clip_norm = 1.0;                   // max norm of the complete gradient; 0: no clipping
+  // For bf16 parameters: stores masters as the bf16 values plus 16 more bits (turbo/master_weights.h). The
+  // numbers are the same either way.
   bool split_masters = false;
-  bool decay_all_parameters = false;  // false, as Megatron: norms and biases are not decayed
+  bool decay_all_parameters = false;  // false: norms and biases are not decayed, as in Megatron-LM
 
-  // What `rules` do about weights that oscillate (without_oscillation); none: nothing.
+  // Settings of the wrapper around `rules` that stops oscillating weights (without_oscillation); none: off.
   std::optional<OscillationSettings> oscillation = {};
 
-  // Throws an Error, at the place of the key, for what the chosen optimizer cannot do.
+  // Throws an Error at the key's place for settings that the chosen optimizer does not support.
   static OptimizerSettings from(const config::Experiment& experiment);
 };
 

@@ -17,14 +17,14 @@ using engine::FlatRange;
 using engine::Parameter;
 using engine::ParameterUnit;
 
-// Whole squares of a parameter, of which this rank's shard has a part.
+// Complete squares of a parameter that this rank's shard overlaps.
 struct Squares {
-  FlatRange elements;  // of the unit
+  FlatRange elements;  // within the unit
   Shape shape;
-  Buffer before, after;  // their numbers
+  Buffer before, after;  // the fp4 values
 };
 
-// Those with the weights of [own] of the parameter.
+// Adds the squares that contain the parameter's weights in `own`.
 void add_squares(const Parameter& p, const FlatRange& own, std::vector<Squares>& to) {
   const FlatRange all{p.offset, p.offset + p.shape.elements()};
   if (own.size() == all.size()) {
@@ -42,7 +42,8 @@ void add_squares(const Parameter& p, const FlatRange& own, std::vector<Squares>&
   }
 }
 
-// The values of a unit's elements on all ranks. `changed`: this rank's are newer than those of others.
+// Returns the values of all elements of a unit. `changed`: this rank's values are newer than the gathered
+// ones.
 Tensor whole_values(const UnitUpdate& u, bool changed, Buffer& buffer) {
   const ParameterUnit& unit = u.unit;
   if (unit.shard.size() == unit.elements) return unit.stored_values;
@@ -53,7 +54,7 @@ Tensor whole_values(const UnitUpdate& u, bool changed, Buffer& buffer) {
   return whole;
 }
 
-// Weights as they were before an update.
+// Copies of the weights before an update.
 class Masters {
  public:
   Masters(const UnitUpdate& u, const FlatRange& own) : first_(own.begin) {
@@ -94,7 +95,7 @@ class WithoutOscillation final : public UpdateRule {
         settings_(settings) {}
 
   std::string_view name() const override { return name_; }
-  // Behind those of the rule itself, which it finds where they always are.
+  // Appended to the wrapped rule's states, which keep their positions.
   std::vector<engine::StateSpec> states() const override {
     std::vector<engine::StateSpec> states = rule_->states();
     for (const char* name : {"deosc_moved", "deosc_jumped"}) states.push_back({name});
@@ -118,7 +119,7 @@ class WithoutOscillation final : public UpdateRule {
   OscillationSettings settings_;
 };
 
-// What forward products make of the weights.
+// Rounds the weights as forward products do.
 void WithoutOscillation::round(const UnitUpdate& u, bool changed, std::vector<Squares>& all) const {
   Buffer gathered;
   const Tensor values = whole_values(u, changed, gathered);
@@ -145,7 +146,7 @@ void WithoutOscillation::track(const UnitUpdate& u, const Squares& squares, cons
     return buffer.view(unit.dtype, {squares.elements.size()})
         .slice(part.begin - squares.elements.begin, part.end - squares.elements.begin);
   };
-  // The last two of this rule's states.
+  // This rule's last two states.
   std::array<Tensor, 2> sums;
   for (const engine::UnitState& state : unit.states) {
     if (state.rule != u.rule) continue;
@@ -172,7 +173,7 @@ void WithoutOscillation::update(const UnitUpdate& u) const {
   const ParameterUnit& unit = u.unit;
   const bool has_some = std::any_of(unit.runs.begin(), unit.runs.end(),
                                     [&](const engine::ParameterRun& run) { return run.rule == u.rule; });
-  // A step that is measured is one of a window, so that memory is what it will be.
+  // A measured step counts as one inside a window, so that its memory is included.
   if (!has_some || !(settings_.tracks(u.step) || u.rank.measuring())) return rule_->update(u);
   PRIMUS_CHECK("weight_deosc", unit.dtype == DType::kBF16);
   std::vector<Squares> all;
@@ -183,7 +184,7 @@ void WithoutOscillation::update(const UnitUpdate& u) const {
     own = {std::min(own.begin, here.begin), std::max(own.end, here.end)};
     add_squares(*p, here, all);
   }
-  // A rank without such weights takes part in gathers.
+  // Ranks without such weights must still take part in the gathers.
   round(u, false, all);
   std::optional<Masters> before;
   if (!all.empty()) before.emplace(u, own);

@@ -1,4 +1,4 @@
-// The list of optimizers, and what their rules share.
+// The list of optimizers, and helpers shared by their rules.
 #include <fmt/format.h>
 
 #include <utility>

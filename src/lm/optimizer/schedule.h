@@ -1,7 +1,7 @@
-// Learning rate and weight decay over the run, as Megatron-LM's OptimizerParamScheduler computes them: pure
-// functions of the number of steps already taken, so the first step of a warm-up from 0 has learning rate 0:
-// in a run from nothing that hardly counts. A run that starts from weights may have few steps, and each one
-// learns: without lr_warmup_init, its step k of a warm-up of w has (k + 1) / (w + 1) of the peak.
+// Learning rate and weight decay over the run, as in Megatron-LM's OptimizerParamScheduler: pure functions of
+// the number of completed steps. So the first step of a warm-up from 0 has learning rate 0, which hardly
+// matters when training from scratch. A run that starts from weights may have few steps, and each one should
+// learn: without lr_warmup_init, step k of a warm-up of w steps then has (k + 1) / (w + 1) of the peak.
 // Thread-safe.
 #pragma once
 
@@ -13,14 +13,14 @@ namespace primus {
 
 class Schedule {
  public:
-  // Takes the fields lr*, min_lr, *weight_decay* and train_iters. `from_weights`: the run starts from
+  // Reads the fields lr*, min_lr, *weight_decay* and train_iters. `from_weights`: the run starts from
   // weights.
   explicit Schedule(const config::TrainerConfig& config, bool from_weights = false);
 
-  // For the step that follows `steps` completed ones.
+  // Values for the step that follows `steps` completed ones.
   double learning_rate(std::int64_t steps) const { return learning_rate_at(static_cast<double>(steps)); }
   double weight_decay(std::int64_t steps) const { return weight_decay_at(static_cast<double>(steps)); }
-  // Between two steps, too: of a run whose schedule follows its time.
+  // Also between two steps, for runs whose schedule follows time.
   double learning_rate_at(double steps) const;
   double weight_decay_at(double steps) const;
 

@@ -1,4 +1,4 @@
-// SGD with momentum as torch.optim.SGD has it; without momentum it keeps no state.
+// SGD with momentum, as in torch.optim.SGD; without momentum it keeps no state.
 #include "turbo/sgd/sgd.h"
 
 #include "lm/optimizer/update_rule.h"

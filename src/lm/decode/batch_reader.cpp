@@ -42,7 +42,7 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
                settings.pass_tokens > 0 && !(settings.replay && reads_together(rank, settings)));
   settings_.pass_tokens =
       std::clamp(settings.pass_tokens, settings.sequences, settings.capacity * settings.sequences);
-  // Nothing runs beside the few tokens that travel.
+  // No overlap: only few tokens are exchanged.
   if (comm::Communicator* const group = rank.mesh().experts()) experts_.emplace(rank, *group, false);
   cache_ = model.make_kv_cache(phase_, settings.compute, settings.sequences, settings.capacity,
                                settings.all_pages(), ReaderSettings::kPageTokens);
@@ -92,8 +92,8 @@ bool BatchReader::reads_together(engine::Rank& rank, const ReaderSettings& setti
   return settings.parallel || mesh.tensor() || mesh.context() || mesh.pipeline() || mesh.experts();
 }
 
-// Powers of two, then multiples of 16, so that no more than a few rows are computed for nothing; each a
-// multiple of the tensor ranks, which hold as many rows each.
+// Returns powers of two, then multiples of 16, so that only a few rows are padding. Each size is a multiple
+// of the tensor ranks, which hold equally many rows.
 std::vector<std::int64_t> BatchReader::pass_sizes(std::int64_t most) const {
   const std::int64_t ranks = rank_.mesh().shape().tensor;
   std::vector<std::int64_t> sizes;
@@ -113,7 +113,7 @@ std::int64_t BatchReader::pass_size(std::int64_t rows, std::int64_t most) const 
 
 void BatchReader::measure() {
   measure_passes();
-  // The first time has taught which parameters are gathered ahead, which takes memory.
+  // The first run records which parameters to prefetch; prefetching needs more memory.
   if (settings_.parallel) measure_passes();
 }
 
@@ -121,7 +121,7 @@ void BatchReader::measure_passes() {
   const std::int64_t likeliest = TopLogits::kMost;
   for (const std::int64_t rows : pass_sizes(settings_.pass_tokens)) {
     forward({.rows = rows});
-    if (settings_.sequences == 1) continue;  // either it is read, or it tells
+    if (settings_.sequences == 1) continue;  // a pass either reads the one sequence or returns logits
     forward(mixed_pass(rows, {.log_probs = true}));
     forward(mixed_pass(rows, {.likeliest = likeliest, .log_probs = true}));
   }
@@ -132,9 +132,8 @@ void BatchReader::measure_passes() {
   }
 }
 
-// Where there are states, they decide: of the sequences that begin alike, the one whose states can be those
-// behind the most of these tokens. Tokens whose keys are in no page any more count as little as those that no
-// state has read.
+// If layers keep states, these decide: returns the sequence whose states cover the longest prefix of these
+// tokens. Only tokens that are both in pages and covered by a state count.
 BatchReader::Shared BatchReader::find(std::span<const std::int32_t> tokens) const {
   const auto most = tokens.first(tokens.size() - 1);
   if (!keeps_states()) return {pages_.match(most)};
@@ -149,8 +148,8 @@ BatchReader::Shared BatchReader::find(std::span<const std::int32_t> tokens) cons
   return best;
 }
 
-// The one whose states are wanted, or else the one that was released first: the states of the others may
-// still be of use.
+// Returns the sequence whose states are needed, or else the one released first: states of later ones may
+// still be useful.
 std::size_t BatchReader::idle_slot(const Shared& shared) const {
   if (shared.from && !slots_[*shared.from].taken) return *shared.from;
   std::size_t idle = slots_.size();
@@ -290,7 +289,7 @@ void BatchReader::read(std::span<const Input> inputs, const WantedLogits& wanted
   for (const Input& input : inputs) advance(input);
 }
 
-// Reading one token again writes the same into the cache. All logits are downloaded then.
+// Reads the tokens again, which writes the same values into the cache, and downloads all logits.
 void BatchReader::read_again_without_order(std::span<const Input> telling, const WantedLogits& wanted) {
   if (last_.likeliest == 0) return;
   bool ordered = true;
@@ -323,7 +322,7 @@ void BatchReader::advance(const Input& input) {
   s.reached = std::max(s.reached, s.length);
 }
 
-// Two sizes of selections are enough, and each is recorded.
+// Two top-k sizes (1 and the maximum) suffice; a pass is recorded for each.
 BatchReader::Pass BatchReader::writing_pass(std::int64_t rows, const WantedLogits& wanted) const {
   Pass pass{.rows = rows, .told = rows, .log_probs = wanted.log_probs};
   const std::int64_t vocab = wanted.vocab > 0 ? std::min(wanted.vocab, config().vocab) : config().vocab;
@@ -336,7 +335,7 @@ BatchReader::Pass BatchReader::writing_pass(std::int64_t rows, const WantedLogit
 
 BatchReader::Pass BatchReader::mixed_pass(std::int64_t rows, const WantedLogits& wanted) const {
   Pass pass = writing_pass(rows, wanted);
-  // It depends on the rows alone, so that there are no more sizes than rows have.
+  // `told` depends only on `rows`, so that there are no more sizes than for rows.
   pass.told = pass_size(std::min(rows, settings_.sequences), settings_.sequences);
   pass.selects = true;
   return pass;
@@ -353,7 +352,7 @@ void BatchReader::forward(const Pass& pass) {
   }
   if (recorded && recorded->graph) {
     recorded->graph->launch(stream);
-    // Nothing else has used the stash since.
+    // The stash has not been used since.
     if (pass.likeliest == 0) download(recorded->logits);
   } else {
     if (recorded) recorded->ran = true;
@@ -361,7 +360,7 @@ void BatchReader::forward(const Pass& pass) {
       if (pass.likeliest == 0) download(logits);
     });
   }
-  stream.synchronize();  // the host's tables are used again
+  stream.synchronize();  // because the next pass overwrites the host tables
   if (pass.told == 0 || pass.likeliest > 0) return;
   const bool wide = downloaded_.size() == 4 * logits_.size();
   for (std::size_t i = 0; i < logits_.size(); ++i) {
@@ -456,7 +455,7 @@ void BatchReader::enqueue_losses(std::int64_t told) {
   engine::Tape tape(rank_.context(), rank_.stash());
   for (int chunk = 0; chunk < model_.chunks(); ++chunk) {
     if (!model_.last(chunk)) continue;
-    // For whoever gathers weights the pass goes on: so it learns that the head may be needed once more.
+    // Weight gathering treats this as part of the same pass, so it learns that the head is needed again.
     tape.begin({.train = false, .chunk = chunk, .parallel = settings_.parallel});
     const Value hidden = tape.input(settings_.compute, {part_of(told), config().hidden}, false);
     const ModelInputs in{.labels = tape.input(DType::kI32, {told}, false),

@@ -1,22 +1,22 @@
-// A language model that reads many sequences at a time and says what may come next in each. Keys and values
-// of everything read so far stay on the device, in pages that the sequences share (page_table.h): a sequence
-// takes pages as it needs them, has those of its beginning together with others that begin alike, and gives
-// them back when it is released. Works on weights that lie somewhere else, and takes its memory as a phase of
-// the rank (engine/phase.h), for as long as it exists.
+// A language model that reads many sequences at a time and returns the logits of each one's next token. Keys
+// and values of all tokens read so far stay on the device, in pages that sequences share (page_table.h). A
+// sequence allocates pages as it grows, shares those of a common prefix with other sequences, and frees them
+// when it is released. Uses weights that another object owns, and holds its memory as a phase of the rank
+// (engine/phase.h) for its own lifetime.
 //
-// A pass has one of few sizes, and is filled up with rows that belong to no sequence, so that measuring those
-// sizes once tells how much memory reading needs. No launch holds a length: they are in tables on the device,
-// so that a pass that was recorded once (Device::capture) can be replayed for every further token.
+// A pass has one of a few sizes and is padded with rows that belong to no sequence, so measuring each size
+// once gives the memory that reading needs. Launch arguments contain no lengths: these are in tables on the
+// device, so a recorded pass (Device::capture) can be replayed for every further token.
 //
-// Layers that keep a state of each sequence instead (short convolutions, delta rules) have no pages. Their
-// states are copied where a sequence begins like another one that holds a state there, and otherwise they
-// read all tokens.
+// Layers that keep a state per sequence instead (short convolutions, delta rules) have no pages. A new
+// sequence copies the states of a sequence with the same prefix, if one holds them at that position;
+// otherwise these layers read all tokens.
 //
-// Where ranks share the model, each with a part of the weights, the experts or the layers, all ranks of the
-// mesh read the same tokens at the same time, and each has the logits afterwards. Data and context ranks read
-// the same, too: what each of them would read alone is one sequence.
+// If ranks share the model (tensor, expert or pipeline parallelism), all ranks of the mesh read the same
+// tokens at the same time, and each gets the logits. Data and context ranks also read the same tokens: a
+// sequence is not distributed over them.
 //
-// Not thread-safe. Uses the rank's compute stream, stash and scratch; everything given must outlive it.
+// Not thread-safe. Uses the rank's compute stream, stash and scratch; all arguments must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -42,89 +42,93 @@ struct ReaderSettings {
   static constexpr std::int64_t kPageTokens = 64;
 
   DType compute = DType::kF32;  // fp32 or bf16
-  // Tokens that fit a sequence; at most the model's max_positions, and what its tables reach.
+  // Max tokens of a sequence; at most the model's max_positions and the length of its tables.
   std::int64_t capacity = 0;
-  std::int64_t pass_tokens = 128;  // tokens of a pass; at least one of each sequence fits all the same
-  std::int64_t sequences = 1;      // that are read together
-  std::int64_t pages = 0;          // of kPageTokens, for all sequences; 0: each may fill its capacity
-  // Passes that write a token may be recorded and replayed: nobody else uses the rank's stash and scratch.
+  std::int64_t pass_tokens = 128;  // max tokens of a pass; at least one per sequence always fits
+  std::int64_t sequences = 1;      // max number read together
+  std::int64_t pages = 0;          // of kPageTokens, for all sequences; 0: each can fill its capacity
+  // Passes that generate a token may be recorded and replayed: the rank's stash and scratch have no other
+  // user.
   bool replay = false;
-  // Where data ranks have a shard of each weight: gathers them. Null: values are all here.
+  // If data ranks shard each weight: gathers them. Null: all values are on this rank.
   engine::DataParallel* parallel = nullptr;
-  engine::PipelineShape pipeline = {};  // of the parts that the model is cut into
+  engine::PipelineShape pipeline = {};  // the parts that the model is cut into
 
   std::int64_t pages_for(std::int64_t tokens) const { return (tokens + kPageTokens - 1) / kPageTokens; }
   std::int64_t all_pages() const { return pages > 0 ? pages : sequences * pages_for(capacity); }
 };
 
-// What a pass has to tell of the tokens that may follow.
+// What a pass returns about the next tokens.
 struct WantedLogits {
-  std::int64_t likeliest = 0;  // so many of the likeliest tokens will do; 0: the logits of all
-  std::int64_t vocab = 0;      // among ids below this one; 0: all
-  bool log_probs = false;      // log_probs() will be asked for
+  std::int64_t likeliest = 0;  // this many top-k logits suffice; 0: all logits
+  std::int64_t vocab = 0;      // only ids below this one; 0: all
+  bool log_probs = false;      // log_probs() will be called
 };
 
 class BatchReader {
  public:
-  // Takes pages and tables. Throws Error(kInvalid) for a capacity that the model does not have, or for fewer
-  // pages than one sequence of that capacity needs.
+  // Allocates pages and tables. Throws Error(kInvalid) for a capacity that the model does not have, or if one
+  // sequence of that capacity needs more pages than there are.
   BatchReader(engine::Rank& rank, const LanguageModel& model, const ReaderSettings& settings);
 
-  // On a measuring rank: runs a pass of every size there is, so that the arenas know what reading needs.
+  // On a measuring rank: runs a pass of every size, so that the arenas record the memory that reading needs.
   void measure();
 
-  // Takes an idle sequence for a text that begins with `tokens` (at least one); nothing: all are taken. Its
-  // length() is how many of them need not be read, because others begin alike: at most all but the last.
+  // Assigns an idle sequence to a text that begins with `tokens` (at least one); nothing if none is idle. Its
+  // length() is the number of tokens that need not be read because of a shared prefix: at most all but the
+  // last.
   std::optional<std::int64_t> begin(std::span<const std::int32_t> tokens);
-  // The length() that the sequence would have after begin(tokens).
+  // Returns the length() that the sequence would have after begin(tokens).
   std::int64_t shared(std::span<const std::int32_t> tokens) const { return find(tokens).length; }
-  // Whether another text that goes on differently can begin with the first `length` tokens of one, once that
-  // one's first `read` tokens have been read.
+  // Whether a new text can reuse the first `length` tokens of another text, of which `read` have been read.
+  // Layers with states only support few tokens in between.
   bool can_share(std::int64_t length, std::int64_t read) const {
     return !keeps_states() || read - length <= kSpareTokens;
   }
-  // Takes the pages for `sequence` to hold `length` tokens. False, and nothing has changed, when too few are
+  // Allocates pages for `sequence` to hold `length` tokens. Returns false, without a change, if too few are
   // free.
   bool reserve(std::int64_t sequence, std::int64_t length);
-  // Forgets the sequence and gives its pages back.
+  // Releases the sequence and frees its pages.
   void release(std::int64_t sequence);
 
   struct Input {
     std::int64_t sequence;  // below settings.sequences
     std::span<const std::int32_t> tokens;
-    bool tells = false;  // what may follow; one token then
+    bool tells = false;  // return the next token's logits; `tokens` is then one token
   };
-  // Throws what reading these would, and reads nothing.
+  // Throws the errors that reading these inputs would throw, and reads nothing.
   void check(std::span<const Input> inputs) const;
-  // One pass: reads each input's tokens behind those that its sequence holds. Inputs are in ascending order
-  // of sequences, and their tokens fit a pass. Afterwards next() has what follows the inputs that tell. Where
-  // a few of the likeliest tokens are wanted, the device finds them and the other logits stay there; a row
-  // without an order (NaN, infinity) is told as a whole all the same. Throws Error(kInvalid) when tokens do
-  // not fit the reserved pages, or for an id outside the vocabulary; nothing has been read then.
+  // Runs one pass: appends each input's tokens to its sequence. Inputs must be in ascending order of
+  // sequences, and their tokens must fit a pass. Afterwards next() has the logits of the inputs with `tells`.
+  // If top-k logits suffice, the device selects them and the others stay there; but a row without an order
+  // (NaN, infinity) is returned completely. Throws Error(kInvalid), before reading anything, if tokens do not
+  // fit the reserved pages or an id is outside the vocabulary.
   void read(std::span<const Input> inputs, const WantedLogits& wanted = {});
-  // The logits behind the input with this index among those that tell, until the next call of read().
+  // Returns the logits after an input, by its index among those with `tells`; valid until the next read().
   NextLogits next(std::size_t telling) const;
-  // The logarithms of the probabilities that the model gives to `chosen`, a token for each of the inputs that
-  // told, of all its vocabulary and at temperature 1. By the operator that computes the loss of training, in
-  // fp32. After a read() with WantedLogits::log_probs.
+  // Returns the log probabilities of `chosen`, one token for each input with `tells`, over the model's entire
+  // vocabulary at temperature 1, in fp32. Uses the operator of the training loss. Requires a read() with
+  // WantedLogits::log_probs.
   std::vector<float> log_probs(std::span<const std::int32_t> chosen);
 
-  // Whether all ranks have to read the same tokens at the same time.
+  // Whether all ranks must read the same tokens at the same time.
   static bool reads_together(engine::Rank& rank, const ReaderSettings& settings);
 
   const ModelConfig& config() const { return model_.config(); }
   const ReaderSettings& settings() const { return settings_; }
   std::int64_t length(std::int64_t sequence) const { return slot(sequence).length; }
-  std::int64_t free_pages() const { return pages_.free(); }  // those that keep an earlier text's tokens, too
+  std::int64_t free_pages() const {
+    return pages_.free();
+  }  // including pages that still cache an earlier text
 
  private:
   struct Slot {
     bool taken = false;
     std::int64_t length = 0;
     PageTable::Pages pages;
-    std::uint64_t released = 0;  // in the order of releases
-    // Where layers have states: the tokens that this sequence's have read, also after its release, and the
-    // most there were since they began anew.
+    std::uint64_t released = 0;  // order of releases
+    // If layers have states: the tokens that the states have read (also after a release), and the max number
+    // of tokens since they were last reset.
     std::vector<std::int32_t> state;
     std::int64_t reached = 0;
   };
@@ -135,20 +139,20 @@ class BatchReader {
   };
   Shared find(std::span<const std::int32_t> tokens) const;
   std::size_t idle_slot(const Shared& shared) const;
-  // Layers keep what is no page of keys.
+  // Whether layers keep anything other than pages of keys.
   bool keeps_states() const {
     return config().any_keeps(Keeps::kInputs) || config().any_keeps(Keeps::kState);
   }
   void copy_page(const PageTable::Copy& copy);
   void copy_states(std::size_t from, std::size_t to);
   void measure_passes();
-  void advance(const Input& input);  // what it holds has been read
-  // The sizes that a pass of up to `most` rows may have.
+  void advance(const Input& input);  // the input's tokens have been read
+  // Returns the sizes for passes of up to `most` rows.
   std::vector<std::int64_t> pass_sizes(std::int64_t most) const;
   std::int64_t pass_size(std::int64_t rows, std::int64_t most) const;
   void fill(std::span<const Input> inputs, std::int64_t rows);
-  // A pass of `rows`, of which the logits of `told` are wanted: of none, of all, or of some that the tables
-  // list.
+  // A pass of `rows` rows that returns logits for `told` of them: for none, for all, or for rows listed in
+  // the tables.
   struct Pass {
     std::int64_t rows = 0, told = 0;
     bool selects = false;
@@ -157,23 +161,23 @@ class BatchReader {
     auto operator<=>(const Pass&) const = default;
   };
   struct Recorded {
-    bool ran = false;  // before: libraries have chosen what they need memory for
+    bool ran = false;  // already ran once, so libraries have chosen and allocated
     std::unique_ptr<Graph> graph;
     Tensor logits;
   };
-  // A pass in which every row is told, and one of which some are.
+  // The pass that returns logits for every row, and the pass that returns them for some.
   Pass writing_pass(std::int64_t rows, const WantedLogits& wanted) const;
   Pass mixed_pass(std::int64_t rows, const WantedLogits& wanted) const;
   void forward(const Pass& pass);
   void read_again_without_order(std::span<const Input> telling, const WantedLogits& wanted);
-  // Enqueues a pass; `done` is given the logits, where there are any, as long as they are there.
+  // Enqueues a pass. Calls `done` with the logits, if there are any, while they are valid.
   template <class Done>
   void enqueue(const Pass& pass, Done done);
-  // The inputs of a pass on the tape, uploaded.
+  // Puts the inputs of a pass on the tape and uploads them.
   ModelInputs inputs(engine::Tape& tape, const Pass& pass);
-  // The hidden states of the rows that are told, of which this rank has a part.
+  // Returns this rank's part of the hidden states of the rows whose logits are returned.
   engine::Value told_rows(const Pass& pass, const engine::Value& hidden);
-  // Finds the likeliest tokens and downloads them. `logits`: on the last stage.
+  // Finds the top-k logits and downloads them. `logits`: on the last stage.
   void choose(const Pass& pass, const engine::Value& logits);
   void download(const Tensor& logits);
   void enqueue_losses(std::int64_t told);
@@ -187,28 +191,28 @@ class BatchReader {
   const LanguageModel& model_;
   ReaderSettings settings_;
   engine::StagePass stages_;
-  std::optional<engine::ExpertParallel> experts_;  // where ranks share experts
+  std::optional<engine::ExpertParallel> experts_;  // if ranks share experts
   engine::Phase phase_;
   KvCache cache_;
   PageTable pages_;
   std::vector<Slot> slots_;
   std::uint64_t releases_ = 0;
-  // Of the pass, on the host: rows' tokens and positions, and the tables. Pinned, so that a recorded pass
-  // finds the next one's in the same place. Nothing while measuring.
+  // A pass's host data: tokens and positions of the rows, and the tables. Pinned, so that a recorded pass
+  // finds the next pass's data at the same addresses. Absent while measuring.
   struct HostTables {
     HostTables(Device& device, std::int64_t rows, std::int64_t most_told,
                const turbo::PagedSequences& sequences);
     PinnedBuffer memory;
     std::span<std::int32_t> tokens, positions, starts, lengths, table;
-    std::span<std::int32_t> told, ids, chosen;  // rows that are told; of these rows
-    std::span<float> values, losses, ones;      // likewise
+    std::span<std::int32_t> told, ids, chosen;  // rows with logits, and ids of these rows
+    std::span<float> values, losses, ones;      // of these rows
   };
-  Tensor top_values_, top_ids_;  // [rows that are told at most, kMost]
-  Tensor hidden_, losses_;       // of these rows: this rank's hidden states, and [rows] fp32
+  Tensor top_values_, top_ids_;  // [max rows with logits, kMost]
+  Tensor hidden_, losses_;       // for these rows: this rank's hidden states, and [rows] fp32
   std::optional<HostTables> host_;
   std::map<Pass, Recorded> recorded_;
   bool replay_;
-  Pass last_{};  // that told something
+  Pass last_{};  // the last pass that returned logits
   std::vector<std::byte> downloaded_;
   std::vector<float> logits_;
 };

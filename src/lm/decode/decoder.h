@@ -1,6 +1,6 @@
-// A model with weights of its own that writes texts (scheduler.h).
+// A generator with its own model and weights (scheduler.h).
 //
-// All memory is measured and taken once; a token then costs no allocation of device memory. Not thread-safe.
+// All memory is measured and allocated once; a token then allocates no device memory. Not thread-safe.
 #pragma once
 
 #include <memory>
@@ -12,9 +12,9 @@
 
 namespace primus {
 
-// The parts of a decoder besides its scheduler, which are made before it.
+// The parts of a decoder that exist before its scheduler.
 struct OwnModel {
-  // Nobody else uses its rank.
+  // Enables replay: the rank has no other user.
   static ReaderSettings alone(ReaderSettings settings) {
     settings.replay = true;
     return settings;
@@ -27,8 +27,8 @@ struct OwnModel {
 
 class Decoder : private OwnModel, public DecodeScheduler {
  public:
-  // Weights are zero until they are loaded. `families` is needed only here. Throws Error(kInvalid) for a
-  // capacity that the model does not have.
+  // Weights are zero until they are loaded. `families` is used only during construction. Throws
+  // Error(kInvalid) for a capacity that the model does not have.
   Decoder(std::unique_ptr<Device> device, const ModelConfig& config, const FamilyRegistry& families,
           const ReaderSettings& settings)
       : OwnModel(std::move(device), config, families, settings),

@@ -1,5 +1,5 @@
-// A model that is not trained: weights in the type they are computed in and nothing beside them, in the
-// rank's persistent arena. Weights are zero until they are loaded.
+// A model for inference: only the weights in the compute type, in the rank's persistent arena. Weights are
+// zero until they are loaded.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace primus {
 struct InferenceModel {
   engine::ParameterStore store;
   LanguageModel model;
-  // `positions`: of the longest sequence.
+  // `positions`: length of the longest sequence.
   InferenceModel(engine::Rank& rank, const ModelConfig& config, const FamilyRegistry& families, DType compute,
                  std::int64_t positions)
       : model(config, families, store) {
@@ -23,8 +23,8 @@ struct InferenceModel {
   }
 };
 
-// The model of a rank that has it for itself. `use` is what the rank will do with it at most: it is measured
-// on a model without memory, and the rank takes what it needed.
+// Creates the model of a rank that it does not share. Runs `use`, the maximum of what the rank will do with
+// it, on a model without memory to measure its needs, and reserves that memory.
 template <class Use>
 std::unique_ptr<InferenceModel> measured_model(engine::Rank& rank, const ModelConfig& config,
                                                const FamilyRegistry& families, DType compute,

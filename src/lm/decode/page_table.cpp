@@ -99,7 +99,7 @@ void PageTable::write(const Pages& pages, std::int64_t length, std::span<const s
   }
 }
 
-// The last pages first: of pages that are taken again, those go first that fewest beginnings lead to.
+// Drops the last pages first: pages with the fewest possible prefixes are then reused first.
 void PageTable::release(Pages& pages) {
   for (auto index = pages.rbegin(); index != pages.rend(); ++index) drop(*index);
   pages.clear();
@@ -118,7 +118,7 @@ std::int32_t PageTable::take() {
 void PageTable::drop(std::int32_t index) {
   Page& dropped = page(index);
   if (--dropped.references > 0) return;
-  // A page that no beginning leads to is taken first.
+  // A page outside the tree is reused first.
   dropped.freed = dropped.parent == kNoPlace ? 0 : ++clock_;
   free_.emplace(dropped.freed, index);
 }

@@ -29,14 +29,14 @@ void check_logits(std::span<const float> logits) {
   if (!possible) throw Error(ErrorKind::kNumerics, "every token is impossible");
 }
 
-// 53 uniform random bits in [0, 1).
+// Returns 53 uniform random bits in [0, 1).
 double uniform(const SamplingSettings& settings, std::int64_t position) {
   const RandomStream stream(settings.seed, RandomPurpose::kSampling, static_cast<std::uint32_t>(position));
   const std::uint64_t high = stream.bits(0) >> 5, low = stream.bits(1) >> 6;
   return static_cast<double>(high << 26 | low) * 0x1p-53;
 }
 
-// Index into `weights` where their running sum passes `u` of the total.
+// Returns the index at which the running sum of `weights` passes `u` of the total.
 std::size_t pick(std::span<const double> weights, double u) {
   const double target = u * std::accumulate(weights.begin(), weights.end(), 0.0);
   double sum = 0;
@@ -50,7 +50,7 @@ std::size_t pick(std::span<const double> weights, double u) {
   return last;  // rounding may leave the sum just below the target
 }
 
-// One of these tokens, which are all that may be chosen and stand in the order of their likelihood.
+// Samples one of these tokens, which are sorted by descending logit and are the only candidates.
 std::int32_t of_likeliest(std::span<const float> values, std::span<const std::int32_t> ids,
                           const SamplingSettings& settings, double u) {
   std::vector<double> weights;
@@ -111,7 +111,7 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingSettings&
   }
   double total = 0;
   for (const std::int32_t id : ids) total += weight(id);
-  // Sorted only as far as top-p reaches: usually a few dozen tokens of a large vocabulary.
+  // Sorts only as far as top-p reaches: usually a few dozen tokens of a large vocabulary.
   double sum = 0;
   std::size_t sorted = 0;
   while (sorted < ids.size() && sum < settings.top_p * total) {

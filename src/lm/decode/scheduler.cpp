@@ -60,7 +60,7 @@ std::int64_t DecodeScheduler::unread(const Text& text) const {
   return std::ssize(text.tokens) - reader_.length(text.sequence);
 }
 
-// A beginning that others are reading is worth waiting for, unless it is short.
+// Whether another text is reading a prefix that is long enough to wait for.
 bool DecodeScheduler::is_read_elsewhere(const Text& text) const {
   constexpr std::int64_t kShort = 16;
   const auto most = std::span(text.tokens).first(text.tokens.size() - 1);
@@ -74,15 +74,15 @@ bool DecodeScheduler::is_read_elsewhere(const Text& text) const {
   return false;
 }
 
-// The oldest first, while there are pages for what they hold already. One that has to wait for pages holds up
-// those behind it; one that waits for another to read does not.
+// Admits texts, oldest first, while there are pages for their tokens. A text that waits for pages blocks
+// later ones; a text that waits for another to read a prefix does not.
 void DecodeScheduler::admit() {
   for (auto next = waiting_.begin(); next != waiting_.end() && running() < reader_.settings().sequences;) {
     const Id id = *next++;
     Text& t = text(id);
     if (is_read_elsewhere(t)) continue;
     const std::int64_t sequence = *reader_.begin(t.tokens);
-    // Taken now, so that those admitted next see what is left.
+    // Reserved now, so that the next admissions see the remaining pages.
     if (!reader_.reserve(sequence, std::ssize(t.tokens))) {
       reader_.release(sequence);
       return;
@@ -95,7 +95,7 @@ void DecodeScheduler::admit() {
   }
 }
 
-// Takes pages, those of younger texts if need be. False: it was the youngest, and waits.
+// Reserves pages, if necessary from younger texts. False: this text was the youngest, and was preempted.
 bool DecodeScheduler::make_room(Id id, std::int64_t length) {
   while (!reader_.reserve(text(id).sequence, length)) {
     const Id youngest = *running_.rbegin();
@@ -107,9 +107,8 @@ bool DecodeScheduler::make_room(Id id, std::int64_t length) {
   return true;
 }
 
-// A step reads the one unread token of each text that is being written, and of prompts all but their last
-// tokens, the oldest first. The last token of a prompt is read like a written one, in a pass that may be
-// recorded.
+// Plans a step: the one unread token of each text being generated, and prompts, oldest first, except their
+// last tokens. A prompt's last token is read like a generated one, in a pass that may be recorded.
 void DecodeScheduler::plan() {
   inputs_.clear();
   telling_.clear();
@@ -135,7 +134,7 @@ void DecodeScheduler::plan() {
   }
 }
 
-// The logits that will do for all texts that get a token. Texts with different vocabularies need all logits.
+// Returns the logits that suffice for all texts that get a token. Different vocabularies need all logits.
 WantedLogits DecodeScheduler::wanted() const {
   std::optional<WantedLogits> all;
   for (const Id id : telling_) {
@@ -202,7 +201,7 @@ void DecodeScheduler::choose() {
     if (last.text->request.settings.log_probs && chosen[i] != kNone) last.token.log_prob = values[i];
   }
   for (const Id id : failed) erase(id);
-  // Every text is in order now, whatever the callbacks do.
+  // All texts are in a consistent state before the callbacks run.
   for (const Shown& s : shown) {
     if (s.token.end == std::nullopt && !texts_.contains(s.id)) continue;  // cancelled by another's callback
     const auto& on_token = s.text->request.on_token;
@@ -211,7 +210,7 @@ void DecodeScheduler::choose() {
   if (failure) std::rethrow_exception(failure);
 }
 
-// Notes the token that was chosen, behind the last one that has been read.
+// Appends the chosen token to the text.
 DecodeScheduler::Shown DecodeScheduler::write(Id id, std::int32_t chosen) {
   const std::shared_ptr<Text> t = texts_.at(id);
   const GenerateSettings& settings = t->request.settings;

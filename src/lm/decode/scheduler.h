@@ -1,16 +1,15 @@
-// Writes many texts together with one model. Texts may arrive and be cancelled between any two steps; a step
-// is one pass of the model over all that run: a token of each text that is being written, and as many tokens
-// of unread prompts as the pass has room for.
+// Generates many texts concurrently with one model (continuous batching). Texts can be submitted and
+// cancelled between steps. A step is one pass of the model over all running texts: one token for each text
+// being generated, and as many tokens of unread prompts as the pass has space for.
 //
-// A text takes pages of the cache as it grows. Texts that begin alike share the pages of their beginning,
-// those of a group that is submitted together (the samples of one prompt) as well as those behind one
-// system's text: a prompt that another text is about to read is not read twice. Where pages run out, the
-// youngest text gives its own back, waits, and is read again later. Every text is the one that its request
-// gives alone, up to the rounding of products of few and of many rows: random numbers depend on seed and
-// position only.
+// A text allocates cache pages as it grows. Texts with a common prefix share its pages: samples of one prompt
+// that are submitted together, or texts with one system prompt. A prefix that another text is about to read
+// is not read twice. If pages run out, the youngest text frees its pages, waits, and is read again later.
+// Every text is the same as if its request ran separately, up to rounding differences between products of few
+// and of many rows: random numbers depend only on seed and position.
 //
-// Where ranks share the model, all of them make the same calls in the same order; DecodeSettings::agree keeps
-// their choices alike. Not thread-safe.
+// If ranks share the model, all of them must make the same calls in the same order; DecodeScheduler::Agree
+// makes their choices equal. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -28,36 +27,38 @@ namespace primus {
 
 struct DecodeCounts {
   std::int64_t steps = 0;
-  std::int64_t read = 0;         // tokens, those that were read again too
-  std::int64_t shared = 0;       // tokens of prompts that need not be read
+  std::int64_t read = 0;         // tokens, including those read again
+  std::int64_t shared = 0;       // prompt tokens that needed no reading
   std::int64_t written = 0;      // tokens
-  std::int64_t preemptions = 0;  // texts that gave their pages back before they were over
+  std::int64_t preemptions = 0;  // number of times a text freed its pages before its end
 };
 
 class DecodeScheduler {
  public:
-  using Id = std::uint64_t;  // in the order of submission, from 0 on
+  using Id = std::uint64_t;  // in order of submission, from 0
   // Replaces what this rank has chosen in a step by what all ranks shall go on with. Every rank calls it in
   // each step that chooses tokens, with as many of them. Empty: each rank goes on with its own.
   using Agree = std::function<void(std::span<std::int32_t> chosen)>;
 
-  // All that BatchReader says. The first of `texts` run, settings.sequences at most.
+  // The conditions of BatchReader apply. At most settings.sequences texts run, the oldest first.
   DecodeScheduler(engine::Rank& rank, const LanguageModel& model, const ReaderSettings& settings,
                   Agree agree = {});
 
   // Throws Error(kInvalid) for a prompt that is empty or larger than capacity(), ids outside the vocabulary,
-  // and settings out of range. submit() does it, too.
+  // or settings out of range. submit() also checks.
   void check(const DecodeRequest& request) const;
   Id submit(DecodeRequest request);
-  // Ends a text, of which nothing is shown any more. False: it is over already.
+  // Ends a text; its callback is not called again. False: it has already ended.
   bool cancel(Id id);
-  // One pass. False: there is no text. Throws Error(kNumerics) where logits are no numbers; the texts that
-  // they belong to are over then, and the others can go on.
+  // Runs one pass. False: there is no text. Throws Error(kNumerics) if logits are not finite; this ends only
+  // the texts that they belong to.
   bool step();
 
   std::int64_t running() const { return static_cast<std::int64_t>(running_.size()); }
   std::int64_t waiting() const { return static_cast<std::int64_t>(waiting_.size()); }
-  std::int64_t capacity() const { return reader_.settings().capacity; }  // tokens of a text with its prompt
+  std::int64_t capacity() const {
+    return reader_.settings().capacity;
+  }  // max tokens of a text with its prompt
   const DecodeCounts& counts() const { return counts_; }
   BatchReader& reader() { return reader_; }
   const BatchReader& reader() const { return reader_; }
@@ -65,12 +66,12 @@ class DecodeScheduler {
  private:
   struct Text {
     DecodeRequest request;
-    std::vector<std::int32_t> tokens;  // prompt, and what has been written
+    std::vector<std::int32_t> tokens;  // prompt and generated tokens
     std::int64_t written = 0;
-    std::int64_t sequence = -1;  // of the reader, while it runs
+    std::int64_t sequence = -1;  // the reader's, while the text runs
     double began = 0;
   };
-  // A token that was chosen, and whose it is.
+  // A chosen token and its text.
   struct Shown {
     std::shared_ptr<Text> text;
     Id id;
@@ -82,7 +83,7 @@ class DecodeScheduler {
   bool is_read_elsewhere(const Text& text) const;
   void plan();
   bool make_room(Id id, std::int64_t length);
-  void stop_running(Id id);  // gives its sequence back
+  void stop_running(Id id);  // releases its sequence
   WantedLogits wanted() const;
   void choose();
   Shown write(Id id, std::int32_t chosen);
@@ -93,8 +94,8 @@ class DecodeScheduler {
   std::map<Id, std::shared_ptr<Text>> texts_;
   std::set<Id> running_, waiting_;
   Id next_ = 0;
-  std::vector<BatchReader::Input> inputs_;  // of the step
-  std::vector<Id> telling_;                 // whose texts get a token, in the order of the inputs
+  std::vector<BatchReader::Input> inputs_;  // of the current step
+  std::vector<Id> telling_;                 // texts that get a token, in the order of the inputs
   DecodeCounts counts_;
 };
 

@@ -1,4 +1,4 @@
-// Writing on from many prompts at once (lm/decode/scheduler.h), which are all there from the beginning.
+// Generates from many prompts at once (lm/decode/scheduler.h), all known at the start.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,18 @@ struct BatchPrompt {
   GenerateSettings settings;
 };
 
-// Tokens that a text has room for: prompt and all it may write, or what a sequence holds at most.
+// Returns the tokens to reserve for a text: the prompt and its max new tokens, limited to `capacity`.
 std::int64_t room_for(const BatchPrompt& prompt, std::int64_t capacity);
 
 struct BatchEvents {
-  // Text `index` is over. In the order they end, not that of the prompts.
+  // Called when text `index` has ended, in the order in which texts end.
   std::function<void(std::size_t index, Generation&& text)> done;
-  // After every pass: tokens written so far, of all texts together. May be empty.
+  // Called after every pass with the tokens generated so far, over all texts. May be empty.
   std::function<void(std::int64_t tokens)> progress = {};
 };
 
-// Prompts are taken in order. Throws Error(kInvalid) for a prompt that does not fit a sequence, before
-// anything is written. The decoder has no other texts.
+// Prompts run in order. Throws Error(kInvalid), before generating anything, if a prompt does not fit a
+// sequence. The decoder must have no other texts.
 void generate_batch(DecodeScheduler& decoder, std::span<const BatchPrompt> prompts,
                     const BatchEvents& events);
 

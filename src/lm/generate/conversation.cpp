@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kUser = "User: ", kAssistant = "\nAssistant:", kNextTurn = "\nUser:";
 
-// Passes text on as it comes, but for a tail that may turn out to be the beginning of the user's next turn.
+// Passes text on as it arrives, except for a tail that may be the beginning of the user's next turn.
 class ReplyText {
  public:
   explicit ReplyText(const std::function<bool(std::string_view)>& on_text) : on_text_(on_text) {}
@@ -18,7 +18,7 @@ class ReplyText {
   // False when the reply is over.
   bool push(std::string_view piece) {
     text_ += piece;
-    if (shown_ == 0 && text_.starts_with(' ')) shown_ = 1;  // the space behind "Assistant:"
+    if (shown_ == 0 && text_.starts_with(' ')) shown_ = 1;  // the space after "Assistant:"
     const std::size_t found = text_.find(kNextTurn);
     if (found != std::string::npos) {
       text_.resize(found);
@@ -74,7 +74,8 @@ void Conversation::clear() {
   prefix_ = tokens_.size();
 }
 
-// Forgets whole turns, oldest first, until `tokens` more and a reply fit, or none is left. Returns how many.
+// Drops complete turns, oldest first, until `tokens` more and a reply fit or none is left. Returns their
+// number.
 std::size_t Conversation::make_room(std::size_t tokens) {
   const std::int64_t reserve = std::min(settings_.max_tokens, decoder_.capacity() / 2);
   const auto room = static_cast<std::size_t>(decoder_.capacity() - reserve);
@@ -101,7 +102,7 @@ Conversation::Reply Conversation::say(std::string_view user,
   const std::vector<std::int32_t> ids = tokenizer_.encode(turn, false);
   Reply reply;
   reply.forgotten_turns = make_room(ids.size());
-  // A single turn longer than the context loses its beginning.
+  // A turn that is longer than the context loses its beginning.
   const auto kept =
       fit_prompt(ids, decoder_.capacity() - static_cast<std::int64_t>(prefix_), settings_.max_tokens);
   turns_.push_back(tokens_.size());
@@ -113,7 +114,7 @@ Conversation::Reply Conversation::say(std::string_view user,
       generate(decoder_, tokens_, settings_, [&](std::int32_t id) { return text.push(stream.push(id)); });
   if (!text.next_turn()) text.finish(stream.finish());
 
-  // What the model wrote of the user's turn is not kept: the reply is read again without it.
+  // Drops the part of the user's turn that the model wrote: the reply is read again without it.
   const std::vector<std::int32_t> written =
       text.next_turn() ? tokenizer_.encode(text.text(), false) : generation.ids;
   tokens_.insert(tokens_.end(), written.begin(), written.end());
@@ -125,7 +126,7 @@ Conversation::Reply Conversation::say(std::string_view user,
 Conversation::Reply Conversation::say_formatted(std::string_view user,
                                                 const std::function<bool(std::string_view)>& on_text) {
   Reply reply;
-  const auto first = static_cast<std::ptrdiff_t>(system_.empty() ? 0 : 1);  // of the turns
+  const auto first = static_cast<std::ptrdiff_t>(system_.empty() ? 0 : 1);  // index of the first turn
   if (!writer_->has_turns()) messages_.clear();
   messages_.push_back({std::string(data::kUser), std::string(user), {}});
   const std::int64_t reserve = std::min(settings_.max_tokens, decoder_.capacity() / 2);
@@ -136,7 +137,7 @@ Conversation::Reply Conversation::say_formatted(std::string_view user,
     ids = writer_->prompt(messages_);
     ++reply.forgotten_turns;
   }
-  // A single turn longer than the context loses its beginning.
+  // A turn that is longer than the context loses its beginning.
   const auto kept = fit_prompt(ids, decoder_.capacity(), settings_.max_tokens);
   tokens_.assign(kept.begin(), kept.end());
 

@@ -26,7 +26,7 @@ class Evaluation {
     ++inputs_read_;
   }
 
-  // The first token of all is not predicted.
+  // The very first token is not predicted.
   bool done() const { return options_.max_tokens > 0 && added_ > options_.max_tokens; }
 
   void read_indexed(const std::string& prefix) {
@@ -57,7 +57,7 @@ class Evaluation {
       throw invalid(fmt::format("'{}' is empty: there is nothing to evaluate", pattern),
                     "put text into it, or name other data (--data)");
     }
-    // Bytes of all files, of those in front of this one, and of this one up to the block.
+    // Bytes of all files, of the files before this one, and of this one up to the current block.
     std::uint64_t total = 0, before = 0, position = 0;
     for (const data::InputFile& file : files) total += file.size;
     std::size_t last = 0;
@@ -129,13 +129,13 @@ class Evaluation {
     const std::span<const std::int32_t> added = add(ids_);
     bytes_ += added.size() == ids_.size() ? text.size() : tokenizer_->decode(added).size();
   }
-  // Those of `ids` that max_tokens still lets in.
+  // Returns the leading `ids` that max_tokens still allows.
   std::span<const std::int32_t> within_limit(std::span<const std::int32_t> ids) const {
     if (options_.max_tokens == 0) return ids;
     const std::int64_t room = options_.max_tokens + 1 - added_;
     return ids.first(std::min(ids.size(), static_cast<std::size_t>(std::max<std::int64_t>(room, 0))));
   }
-  // Returns what was added.
+  // Returns the ids that were added.
   std::span<const std::int32_t> add(std::span<const std::int32_t> ids) {
     ids = within_limit(ids);
     added_ += static_cast<std::int64_t>(ids.size());
@@ -155,7 +155,8 @@ class Evaluation {
     options_.progress(
         {.tokens = evaluator_.tokens(), .loss = evaluator_.mean(), .share = std::min(1.0, share)});
   }
-  // A part of an input, between these shares of it, of `size` bytes of text.
+  // Begins a part of an input with `size` bytes of text, whose progress goes from `begin` to `end` of the
+  // input.
   void begin_part(double begin, double end, std::size_t size) {
     part_begin_ = begin, part_end_ = end, part_size_ = size, part_done_ = 0;
   }

@@ -1,4 +1,5 @@
-// How well a model predicts a text: mean loss, perplexity, bits per byte; and the answers of conversations.
+// Measures how well a model predicts a text (mean loss, perplexity, bits per byte) or the answers of
+// conversations.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +17,14 @@ namespace primus {
 struct EvaluateProgress {
   std::int64_t tokens = 0;  // predicted so far
   double loss = 0;          // mean over them
-  double share = 0;         // of the whole work, from 0 to 1, by the bytes or documents that were read
+  double share = 0;         // of the total work, from 0 to 1, by the bytes or documents read
 };
 
 struct EvaluateOptions {
   // Text and JSON-lines files, folders and globs (lm/data/corpus.h), or prefixes of .bin/.idx files.
   std::vector<std::string> inputs;
   std::string json_key = "text";
-  std::int64_t max_tokens = 0;  // stop after so many; 0: all
+  std::int64_t max_tokens = 0;  // stop after this many; 0: all
   std::function<void(const EvaluateProgress&)> progress = {};
 };
 
@@ -35,23 +36,23 @@ struct LossReport {
   std::uint64_t bytes = 0;
 };
 
-// All documents form one text, with the tokenizer's end of document between them, as in training. `tokenizer`
-// may be null for .bin/.idx, whose bytes then stay unknown. Throws Error(kInvalid) without data, for broken
-// JSON lines ("file:line"), and for a token outside the vocabulary (of .bin/.idx with its place).
+// All documents form one text, separated by the tokenizer's end-of-document token as in training. `tokenizer`
+// may be null for .bin/.idx; bytes are then unknown. Throws Error(kInvalid) if there is no data, for broken
+// JSON lines ("file:line"), and for a token outside the vocabulary (in .bin/.idx with its place).
 LossReport evaluate_loss(LossEvaluator& evaluator, const Tokenizer* tokenizer,
                          const EvaluateOptions& options);
 
 struct ConversationReport {
   double loss = 0;                                 // mean over the answers' tokens, nats
   double perplexity = 0;                           // exp(loss)
-  std::int64_t tokens = 0;                         // of answers, with what ends each
-  std::int64_t conversations = 0;                  // that have such
-  std::int64_t truncated = 0, without_answer = 0;  // without their end; left out
+  std::int64_t tokens = 0;                         // of answers, including their end tokens
+  std::int64_t conversations = 0;                  // with such tokens
+  std::int64_t truncated = 0, without_answer = 0;  // cut at their end; skipped
 };
 
-// What fine-tuning calls the validation loss of these conversations: each stands alone, and the tokens that
-// count are those that training would learn. Of a conversation that is longer than the evaluator's sequence
-// the end is left out, as in training. Throws Error(kInvalid) where no token counts.
+// Computes the validation loss that fine-tuning reports for these conversations: each is evaluated
+// separately, and only the tokens that training would learn count. A conversation longer than the evaluator's
+// sequence is cut at its end, as in training. Throws Error(kInvalid) if no token counts.
 ConversationReport evaluate_conversations(LossEvaluator& evaluator,
                                           const data::TokenizedConversations& conversations,
                                           std::int64_t sequence,

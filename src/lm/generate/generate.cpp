@@ -51,7 +51,7 @@ std::span<const std::int32_t> fit_prompt(std::span<const std::int32_t> prompt, s
 std::string_view opening_words(std::string_view text, std::size_t most) {
   constexpr std::string_view kBlanks = " \t\r\n";
   constexpr std::size_t kEnough = 3;
-  // Words that begin at `begin`, each with a blank behind it; how many.
+  // Returns the words from `begin` on that are followed by a blank, and sets their number.
   const auto words_at = [&](std::size_t begin, std::size_t& words) {
     std::size_t end = begin;
     words = 0;

@@ -1,4 +1,4 @@
-// Writing on from a prompt.
+// Generates a continuation of a prompt.
 #pragma once
 
 #include <cstddef>
@@ -13,37 +13,38 @@
 namespace primus {
 
 struct Generation {
-  std::vector<std::int32_t> ids;  // what was written
+  std::vector<std::int32_t> ids;  // generated tokens
   StopReason reason = StopReason::kMaxTokens;
-  double prompt_seconds = 0, seconds = 0;  // reading the prompt; writing
+  double prompt_seconds = 0, seconds = 0;  // for reading the prompt; for generating
 };
 
-// Gathers the tokens of a text as they come.
+// Collects the tokens of a text as they arrive.
 class TextWriter {
  public:
   void push(const DecodedToken& token);
-  // Whoever looks on has ended the text.
+  // The observer has ended the text.
   void stop() { text_.reason = StopReason::kCallback; }
-  // As far as it has come.
+  // The text so far.
   const Generation& text() const { return text_; }
 
  private:
   Generation text_;
-  double written_from_ = 0;  // 0: nothing is written
+  double written_from_ = 0;  // 0: nothing generated yet
 };
 
-// Writes on from `prompt` (at least one token). `on_token` sees each token at once and may end the text by
-// returning false. Other texts of the decoder go on meanwhile.
+// Continues `prompt` (at least one token). Calls `on_token` with each token at once; it may end the text by
+// returning false. Other texts of the decoder continue meanwhile.
 Generation generate(DecodeScheduler& decoder, std::span<const std::int32_t> prompt,
                     const GenerateSettings& settings, const std::function<bool(std::int32_t)>& on_token = {});
 
-// The end of a prompt that leaves room to write `reserve` tokens, or half of the capacity where that is less.
+// Returns the end of a prompt, leaving space for `reserve` new tokens, or for half of the capacity if that is
+// less.
 std::span<const std::int32_t> fit_prompt(std::span<const std::int32_t> prompt, std::int64_t capacity,
                                          std::int64_t reserve);
 
-// Words to go on from, out of a text that may begin and end in the middle of a word: at most `most` whole
-// ones, of the first sentence or line that begins within it, or else those behind its first blank. Empty: it
-// has none.
+// Returns words to use as a prompt, from a text that may begin and end within a word: at most `most` complete
+// words, from the first sentence or line that begins within it, else after its first blank. Empty if there
+// are none.
 std::string_view opening_words(std::string_view text, std::size_t most);
 
 }  // namespace primus

@@ -1,4 +1,4 @@
-// generation_config.json: how transformers and servers sample a model, and where they stop. It goes before
+// generation_config.json: how transformers and servers sample a model, and where they stop. They prefer it to
 // config.json.
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace primus {
 
-// `text` with `ids` among its eos_token_id, which stays a number where it is one; everything else is kept. An
-// empty text begins a file. Error(kInvalid) at `name` where it is no object, or its eos_token_id no token
-// ids.
+// Returns `text` with `ids` added to its eos_token_id, which stays a number if that suffices; everything else
+// is unchanged. An empty text starts a new file. Throws Error(kInvalid) naming `name` if it is not a JSON
+// object, or its eos_token_id is not token ids.
 std::string with_stop_ids(std::string_view text, const std::string& name,
                           const std::vector<std::int64_t>& ids);
 

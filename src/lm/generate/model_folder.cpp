@@ -24,7 +24,7 @@ bool is_file(const Path& path) {
   return status && status->type == FileStatus::Type::kFile;
 }
 
-// A root's newest checkpoint; empty where no save has been completed.
+// Returns a root's newest checkpoint; nothing if no save is complete.
 std::optional<Path> newest_checkpoint(const Path& root) {
   if (!is_file(root / "latest")) return std::nullopt;
   const CheckpointRoot checkpoints(root);
@@ -32,7 +32,7 @@ std::optional<Path> newest_checkpoint(const Path& root) {
   return iteration ? std::optional(checkpoints.folder(*iteration)) : std::nullopt;
 }
 
-// What tells one experiment from others, of its text as config::to_yaml writes it: the run's folder.
+// Returns the fields that identify an experiment's run folder, from its text as written by config::to_yaml.
 std::string identity_of(const config::Value& experiment) {
   std::string identity;
   for (const char* key : {"workspace", "work_group", "user_name", "exp_name"}) {
@@ -42,14 +42,14 @@ std::string identity_of(const config::Value& experiment) {
   return Path(identity).lexically_normal().string();
 }
 
-// Whether both are the same run's. experiment.yaml has its workspace as an absolute path, and a checkpoint as
-// the experiment wrote it.
+// Whether both identify the same run. The workspace is an absolute path in experiment.yaml, and as written in
+// the experiment in a checkpoint.
 bool is_same_run(const std::string& recorded, std::string writer) {
   while (writer.starts_with("../")) writer.erase(0, 3);
   return recorded == writer || recorded.ends_with("/" + writer);
 }
 
-// The experiment that wrote a checkpoint.
+// Returns the identity of the experiment that wrote a checkpoint.
 std::string identity_of_writer(const Path& checkpoint) {
   const std::string text = CheckpointReader::open(checkpoint, Validation::kStructure).trainer_state();
   const auto state = nlohmann::json::parse(text, nullptr, false);
@@ -58,11 +58,11 @@ std::string identity_of_writer(const Path& checkpoint) {
   return identity_of(config::read_yaml(config::make_source(file, state["experiment"].get<std::string>())));
 }
 
-// The checkpoint of a run that saves elsewhere (`save`), which other experiments may do there, too.
+// Returns the checkpoint of a run that saves to another folder (`save`), which several experiments may share.
 std::optional<Path> checkpoint_elsewhere(const Path& run) {
   const Path file = run / RunFolder::kExperimentFile;
   if (!is_file(file)) return std::nullopt;
-  // Only what it says, not whether it could be run: its variables may be another environment's.
+  // Reads only the text and does not validate it: its variables may belong to another environment.
   const config::Value experiment =
       config::read_document(config::make_source(file.string(), read_file(file, kConfigLimit)));
   const config::Value* const modules = experiment.find("modules");
@@ -86,8 +86,8 @@ std::optional<Path> checkpoint_elsewhere(const Path& run) {
   return newest;
 }
 
-// The tokenizer that a run's experiment names, where that has no file of its own: bytes, or numbers, of which
-// it may only say how many there are. Null where it names none.
+// Returns the tokenizer that a run's experiment names if it has no file: bytes, or the NullTokenizer with its
+// vocabulary size. Null if it names none.
 std::unique_ptr<const Tokenizer> tokenizer_of_run(const config::TrainerConfig& trainer) {
   const std::string type = trainer.tokenizer_type.value_or(""), model = trainer.tokenizer_model.value_or("");
   if (trainer.vocab_size && model.empty() && (type.empty() || type == "NullTokenizer")) {
@@ -96,7 +96,7 @@ std::unique_ptr<const Tokenizer> tokenizer_of_run(const config::TrainerConfig& t
   return type.empty() ? nullptr : load_tokenizer(type, model);
 }
 
-// What a checkpoint was trained by. Nothing: it does not say.
+// Returns the experiment that a checkpoint was trained with. Nothing if it contains none.
 std::optional<config::Experiment> experiment_of(const ModelFolder& folder) {
   if (!folder.iteration) return std::nullopt;
   const CheckpointReader checkpoint = CheckpointReader::open(folder.path, Validation::kStructure);
@@ -107,13 +107,14 @@ std::optional<config::Experiment> experiment_of(const ModelFolder& folder) {
                                           (folder.path / "trainer_state.json").string());
 }
 
-// Whether training wrote this folder: a run's, its checkpoints', or one checkpoint's.
+// Whether training wrote this folder: a run's folder, its checkpoints' folder, or a checkpoint.
 bool is_of_a_run(const Path& folder) {
   return is_file(folder / RunFolder::kExperimentFile) || is_file(folder / "latest") ||
          is_file(folder / "checkpoints" / "latest") || is_file(folder / Manifest::kFileName);
 }
 
-// "meta-llama/Llama-3.2-1B", rather than a path with a typing error in its last part.
+// Whether it may be a name on the Hub like "meta-llama/Llama-3.2-1B", not a path with a typo in its last
+// part.
 bool may_be_of_the_hub(const Path& given) {
   const std::string text = given.string();
   return std::ranges::count(text, '/') == 1 && text.front() != '.' && given.has_filename() &&
@@ -150,7 +151,7 @@ ModelFolder find_model_folder(const Path& given) {
   if (status->type != FileStatus::Type::kFolder) throw no_folder(given);
   ModelFolder found{given, {}};
   if (!is_file(given / "config.json")) {
-    // What a run's folder holds itself is what it stands for, whatever others do elsewhere.
+    // A checkpoint in the run's own folder takes precedence over shared folders.
     std::optional<Path> newest = newest_checkpoint(given);
     if (!newest) newest = newest_checkpoint(given / "checkpoints");
     if (!newest) newest = checkpoint_elsewhere(given);
@@ -173,7 +174,7 @@ ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& f
   return read_model_config(read_file(file, kConfigLimit), file.string(), families, notes);
 }
 
-// A checkpoint of a model whose tokenizer has no file still knows its experiment.
+// A checkpoint of a model without a tokenizer file still contains its experiment.
 std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder) {
   if (is_file(folder.path / "tokenizer.json")) return load_tokenizer({}, folder.path.string());
   if (const auto experiment = experiment_of(folder)) {

@@ -35,7 +35,7 @@ namespace {
 using engine::CheckpointPart;
 using engine::Parameter;
 
-// What may lie beside weights and is worth keeping; everything else in such folders is for other programs.
+// Files worth copying with the weights; everything else in such folders is for other programs.
 constexpr std::array<std::string_view, 11> kCompanions = {"generation_config.json",
                                                           "tokenizer.json",
                                                           "tokenizer_config.json",
@@ -51,8 +51,8 @@ constexpr std::uint64_t kCompanionLimit = 256U << 20;
 
 constexpr const char* kReplace = "get it again from where the model came from, or remove it";
 
-// Reads a tokenizer file that is not text as training reads it. Throws where the file is broken. A file of a
-// kind that Primus does not read is copied nevertheless: the note says why it is unchecked, else it is empty.
+// Parses a tokenizer file that is not JSON as training does. Throws if the file is broken. A file of an
+// unsupported kind is still copied: the returned note says why it is unchecked. Otherwise the note is empty.
 std::string note_on_tokenizer(const Path& path) {
   try {
     load_tokenizer({}, path.string());
@@ -63,7 +63,7 @@ std::string note_on_tokenizer(const Path& path) {
   return {};
 }
 
-// A companion that is JSON or text by its name has to be so: it may be a link to any file.
+// Checks that a companion is JSON or text as its name says: it may be a link to any file.
 void check_companion(const Path& path, std::string_view content) {
   const std::string file = path.string(), name = path.filename().string();
   if (name.ends_with(".json")) {
@@ -85,7 +85,7 @@ bool is_file(const Path& path) {
   return status && status->type == FileStatus::Type::kFile;
 }
 
-// Layers of multi-token prediction lie behind the model's own.
+// Layers of multi-token prediction follow the model's own layers.
 bool has_mtp_layers(const LanguageTensors& tensors, const ModelConfig& config) {
   const std::string prefix = tensors.full_name(fmt::format("model.layers.{}.", config.layers));
   const SafetensorsFolder& folder = tensors.folder();
@@ -95,8 +95,8 @@ bool has_mtp_layers(const LanguageTensors& tensors, const ModelConfig& config) {
   return false;
 }
 
-// Only another model, of which nothing is needed any more, may be replaced: no run, no checkpoint, no folder
-// of other things, and not what is read.
+// Rejects a target that is not a replaceable model: a run, a checkpoint, a folder with other contents, or the
+// source itself.
 void refuse_no_model(const Path& to, const Path& target, const Path& from, Env& env) {
   const auto status = env.status(target);
   bool model = status && status->type == FileStatus::Type::kFolder && is_file(target / "config.json") &&
@@ -115,7 +115,7 @@ void refuse_no_model(const Path& to, const Path& target, const Path& from, Env& 
   }
 }
 
-// Who names a file wants one, of another kind perhaps.
+// Rejects a target that looks like a file name: the user may expect another format.
 void refuse_file_name(const Path& to) {
   std::string ending = (to.has_filename() ? to : to.parent_path()).extension().string();
   std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -130,8 +130,8 @@ void refuse_file_name(const Path& to) {
                 "name a folder: its model.safetensors has the weights");
 }
 
-// Where the folder `to` will be, as rename needs it: a name in a folder, through what links there are. All
-// that makes a place impossible is found here, before anything is written.
+// Returns the final path of the folder `to`, with links resolved, as rename needs it. Finds every reason that
+// makes a target impossible before anything is written.
 Path target_of(const Path& to, const Path& from, Existing existing, Env& env) {
   if (to.empty()) throw invalid("the target has no name", "name a folder that does not exist");
   refuse_file_name(to);
@@ -160,14 +160,14 @@ Path target_of(const Path& to, const Path& from, Existing existing, Env& env) {
   return target;
 }
 
-// The least magnitude that rounds to infinity.
+// Returns the smallest magnitude that rounds to infinity.
 float overflow_of(DType dtype) {
   return dtype == DType::kF16    ? 65520.0F
          : dtype == DType::kBF16 ? 0x1.ffp127F
                                  : std::numeric_limits<float>::infinity();
 }
 
-// A finite number must not become infinity; one that is infinite already stays so.
+// Rejects finite numbers that would become infinite; existing infinities are allowed.
 void refuse_overflow(const std::string& name, DType dtype, std::span<const float> values) {
   const float overflow = overflow_of(dtype);
   for (const float value : values) {
@@ -177,7 +177,7 @@ void refuse_overflow(const std::string& name, DType dtype, std::span<const float
   }
 }
 
-// Whether an element has all bits of the exponent set: infinity or not a number.
+// Whether an element has all exponent bits set: infinity or NaN.
 template <class Bits>
 bool any_not_finite(std::span<const std::byte> data, Bits exponent) {
   bool found = false;
@@ -198,7 +198,7 @@ bool any_not_finite(DType dtype, std::span<const std::byte> data) {
     case DType::kF16:
       return any_not_finite<std::uint16_t>(data, 0x7C00U);
     default:
-      return false;  // whole numbers
+      return false;  // integers
   }
 }
 
@@ -246,7 +246,7 @@ class Copy {
     const Path replaced = target.string() + ".replaced";
     refuse_existing(replaced, Existing::kRefuse, env_);
     PartialFolder unfinished(target, env_);
-    unfinished.clear();  // of a copy that was killed
+    unfinished.clear();  // left by a copy that was killed
     const bool replaces = env_.status(target) && !env_.list(target).empty();
     if (env_.status(target) && !replaces) env_.remove_folder(target);
     std::uint64_t done = 0;
@@ -260,7 +260,7 @@ class Copy {
     for (const std::string_view name : kCompanions) {
       if (!is_file(from_.path / name)) continue;
       std::string text = read_file(from_.path / name, kCompanionLimit);
-      // What training has added to the ends of text; a publication says itself which of the two files counts.
+      // Adds the stop ids from training; for a published model, that model's files decide.
       if (name == "generation_config.json" && from_.iteration)
         text = with_stop_ids(text, (from_.path / name).string(), config_.eos_ids);
       write_file_atomic(unfinished.path() / name, text, env_);
@@ -280,7 +280,7 @@ class Copy {
     constexpr std::array kTypes = {DType::kF32, DType::kBF16, DType::kF16};
     for (const engine::ParameterStore::Group& group : store.groups()) {
       for (const Parameter* p : group.parameters) {
-        if (p->is_low_rank) continue;  // folded into its weight
+        if (p->is_low_rank) continue;  // merged into its weight
         for (const CheckpointPart& part : p->parts) {
           const TensorSource& source = add(*p, part);
           tensors_.check_copies(part, used_);
@@ -314,7 +314,7 @@ class Copy {
     source.name = part.name;
     source.shape = shape;
     source.dtype = stored_as_it_is ? tensor.dtype : p.full_precision ? DType::kF32 : *options_.dtype;
-    // fp64 is published by none and computed with by none.
+    // No published model uses fp64, nor any computation.
     if (source.dtype == DType::kF64) {
       source.dtype = DType::kF32;
       ++narrowed_;
@@ -353,7 +353,7 @@ class Copy {
         others == 0 ? " has" : fmt::format(" and {} other tensor{} have", others, others == 1 ? "" : "s")));
   }
 
-  // The fp32 weight that training keeps beside a tensor.
+  // Returns the fp32 master weight of a tensor, if there is one.
   std::optional<PublishedTensor> master_of(const std::string& name) const {
     if (!checkpoint_) return std::nullopt;
     const auto master = checkpoint_->find(TensorPart::kOptimizer, optimizer_tensor_name("fp32_param", name));
@@ -366,8 +366,7 @@ class Copy {
                            }};
   }
 
-  // All numbers of the part of an adapter that belongs to rows [row, row + rows) of it, as exact as they are
-  // known.
+  // Returns the elements of the adapter parts within rows [row, row + rows), in the best available precision.
   std::vector<float> adapter(const Parameter& p, std::int64_t row, std::int64_t rows) {
     std::vector<float> values;
     for (const CheckpointPart& part : p.parts) {
@@ -382,7 +381,7 @@ class Copy {
     return values;
   }
 
-  // W + scale B A, summed in fp64 and rounded once. Of experts, by the adapter of each.
+  // Returns W + scale B A, summed in fp64 and rounded once. For experts, uses each one's adapter.
   PublishedTensor folded(PublishedTensor base, const Parameter& p, const CheckpointPart& part) {
     const Parameter &down = *p.low_rank.down, &up = *p.low_rank.up;
     const std::int64_t out_rows = p.shape[p.shape.rank() - 2], rank = down.shape[down.shape.rank() - 2];
@@ -396,7 +395,7 @@ class Copy {
       read(first, out);
       std::vector<double> added, column(static_cast<std::size_t>(rank));
       for (std::size_t i = 0; i < out.size();) {
-        // Neighbours of a row, or, where the published tensor is transposed, of a column.
+        // Neighbours in a row, or in a column if the published tensor is transposed.
         const PlacesInMemory places = places_in_memory(part, first + static_cast<std::int64_t>(i), cols);
         const std::int64_t row = places.first / cols, col = places.first % cols;
         const float* const of_a = a->data() + row / out_rows * rank * cols + col;
@@ -438,7 +437,7 @@ class Copy {
   std::vector<TensorSource> sources_;
   DType most_common_ = DType::kF32;
   std::int64_t narrowed_ = 0;         // tensors
-  std::set<std::string> not_finite_;  // tensors with nan or inf among what was written
+  std::set<std::string> not_finite_;  // written tensors that contain nan or inf
 };
 
 }  // namespace

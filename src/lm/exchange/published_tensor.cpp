@@ -13,7 +13,7 @@
 namespace primus {
 namespace {
 
-// Float8 e4m3 (OCP 8-bit floating point, the variant without infinities): bias 7, 0x7f is NaN.
+// Converts float8 e4m3 (OCP 8-bit floating point, the variant without infinities): bias 7, 0x7f is NaN.
 float e4m3_to_float(std::uint8_t x) {
   const float sign = (x & 0x80U) != 0 ? -1.0F : 1.0F;
   const int exponent = x >> 3 & 0xf, mantissa = x & 7;
@@ -22,7 +22,7 @@ float e4m3_to_float(std::uint8_t x) {
   return sign * std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
 }
 
-// Float4 e2m1 (OCP microscaling formats).
+// Values of float4 e2m1 (OCP microscaling formats).
 constexpr std::array<float, 16> kE2m1 = {0, .5F, 1, 1.5F, 2, 3, 4, 6, -0.F, -.5F, -1, -1.5F, -2, -3, -4, -6};
 
 std::uint8_t byte_at(const TensorView& t, std::int64_t i) {
@@ -40,7 +40,7 @@ Error misshapen(std::string_view name, std::span<const std::int64_t> has,
                  "does config.json describe these weights?");
 }
 
-// [out, in] in float8, and a scale for each block of 128 x 128.
+// Reads [out, in] in float8 with a scale for each block of 128 x 128.
 PublishedTensor float8(const TensorView& tensor, const TensorView& scales, const Path& folder) {
   constexpr std::int64_t kBlock = 128;
   if (tensor.shape.size() != 2)
@@ -72,8 +72,8 @@ PublishedTensor float8(const TensorView& tensor, const TensorView& scales, const
   return result;
 }
 
-// blocks [..., rows, groups, 16] of two numbers each, low half first; scales [..., rows, groups]. The
-// published tensor of other types has the last two axes exchanged: [..., groups * 32, rows].
+// Reads blocks [..., rows, groups, 16] with two numbers per byte, low half first, and scales [..., rows,
+// groups]. In other types the published tensor has the last two axes exchanged: [..., groups * 32, rows].
 PublishedTensor float4(const TensorView& blocks, const TensorView& scales, const std::string& name,
                        const std::vector<std::int64_t>& shape, const Path& folder) {
   const std::size_t rank = shape.size();
@@ -90,7 +90,7 @@ PublishedTensor float4(const TensorView& blocks, const TensorView& scales, const
     throw unsupported("tensor '" + name + "': mxfp4 is stored as uint8").at(folder.string());
   }
   PublishedTensor result{.dtype = DType::kBF16, .plain = {}, .read = {}};
-  // Powers of two in double precision, in which every product is exact.
+  // Powers of two in fp64, in which every product is exact.
   std::array<double, 256> powers;
   for (int e = 0; e < 256; ++e) powers[static_cast<std::size_t>(e)] = std::ldexp(1.0, e - 127);
   result.read = [=](std::int64_t first, std::span<float> out) {
@@ -109,7 +109,7 @@ PublishedTensor float4(const TensorView& blocks, const TensorView& scales, const
   return result;
 }
 
-// `values` are `doubles`, rounded: what was finite must still be.
+// Rejects finite `doubles` that became infinite when rounded to `values`.
 void refuse_beyond_float(std::string_view name, std::span<const std::byte> doubles,
                          std::span<const float> values) {
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -1,5 +1,5 @@
-// A published tensor as numbers, however it is stored: plain, or quantised in the two ways that models in the
-// wild are (lm/exchange/exchange.h).
+// Reads a published tensor as numbers from any storage: plain, or quantised in one of two formats
+// (lm/exchange/exchange.h).
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@
 namespace primus {
 
 struct PublishedTensor {
-  DType dtype = DType::kF32;         // as stored; of a quantised tensor bf16
-  std::span<const std::byte> plain;  // its bytes; empty when quantised, or stored by columns
-  // Elements [first, first + out.size()) in the order of the published shape.
+  DType dtype = DType::kF32;         // as stored; bf16 for a quantised tensor
+  std::span<const std::byte> plain;  // its bytes; empty when quantised or transposed in storage
+  // Reads elements [first, first + out.size()) in the order of the published shape.
   std::function<void(std::int64_t first, std::span<float> out)> read;
 };
 
-// The language model's tensor of that name and shape; throws kInvalid when there is none, or its shape is
-// another. The full names of what it is stored in are added to `used`, but for fused experts, which
-// LanguageTensors::check_copies() adds. The folder must outlive the result. `whole_numbers`: it may be int64.
+// Finds the language model's tensor by name and shape; throws kInvalid if there is none, or it has another
+// shape. Adds the full names of its stored tensors to `used`, except for fused experts, which
+// LanguageTensors::check_copies() adds. The folder must outlive the result. `whole_numbers`: accepts int64.
 PublishedTensor find_published(const LanguageTensors& tensors, const std::string& name,
                                const std::vector<std::int64_t>& shape, TensorNames& used,
                                bool whole_numbers = false);

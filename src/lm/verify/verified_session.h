@@ -1,5 +1,5 @@
-// A model with a reference's weights and inputs on a rank of its own: logits of the inputs, and training
-// steps on them. What verify_model() compares; not thread-safe.
+// A model on its own rank with a reference's weights and inputs: computes logits of the inputs, and training
+// steps on them, for verify_model(). Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -19,34 +19,34 @@ namespace primus {
 // int64 [batch, sequence]; throws Error naming `where` for anything else, and for ids beyond `vocab`.
 data::Batch reference_batch(const TensorView& ids, std::int64_t vocab, const std::string& where);
 
-// Host copy of a device tensor, fp32 or bf16.
+// Returns a host copy of a device tensor, fp32 or bf16.
 std::vector<float> download(engine::Rank& rank, const Tensor& tensor);
 
 class VerifiedSession {
  public:
-  // What was chosen for every token in every layer, as LanguageModel numbers them: RoutingTrace's.
+  // The choices for every token in every layer, in the layout of RoutingTrace.
   struct Choices {
     std::vector<std::int32_t> experts, selected;
     bool empty() const { return experts.empty(); }
   };
 
-  // `batch` has the sequences and the length of settings.step, and its positions.
+  // `batch` has the number of sequences, the length and the positions of settings.step.
   VerifiedSession(std::unique_ptr<Device> device, const SessionSettings& settings,
                   const FamilyRegistry& families, const SafetensorsFolder& weights, data::Batch batch);
 
-  // [tokens, vocab]
+  // Returns [tokens, vocab].
   std::vector<float> logits();
-  // Gradients are complete afterwards.
+  // Computes complete gradients.
   StepResult forward_backward();
   void update(std::int64_t step, double learning_rate, double weight_decay);
-  // Calls `use` with the gradient of each weight that is trained, under its name and in its order of elements
-  // in published checkpoints. After forward_backward().
+  // Calls `use` with the gradient of each trained weight, with its name and element order in published
+  // checkpoints. Requires forward_backward().
   void for_each_gradient(
       const std::function<void(const std::string& name, const std::vector<float>& values)>& use);
 
-  // Experts in passes from now on: those given, until they are given anew; empty: the routers' own choice.
+  // Sets the experts for all following passes; empty: the routers choose.
   void prescribe(const Choices& choices);
-  // Of the last pass.
+  // Returns the choices of the last pass.
   Choices choices();
 
   std::int64_t tokens() const { return static_cast<std::int64_t>(batch_.tokens.size()); }

@@ -21,7 +21,7 @@ TensorComparison compare(std::string name, const std::vector<float>& ours,
   for (std::size_t i = 0; i < ours.size(); ++i) {
     const double a = static_cast<double>(ours[i]), b = static_cast<double>(reference[i]);
     const double difference = std::abs(a - b);
-    // A NaN on either side must not vanish in a max().
+    // max() would drop a NaN on either side.
     result.largest = std::isnan(difference) ? difference : std::max(result.largest, difference);
     error += difference * difference;
     norm += b * b;
@@ -87,13 +87,13 @@ Golden read_golden(const std::filesystem::path& path) {
 
 double relative(double value, double reference) { return std::abs(value - reference) / std::abs(reference); }
 
-// True for errors that are too large, and for NaN.
+// True for errors above the limit, and for NaN.
 bool beyond(double error, double limit) { return !(error <= limit); }
 
 using Choices = VerifiedSession::Choices;
 
-// What the fp32 model's routers and indexers choose: for the initial weights, and after each of `updates`
-// steps.
+// Returns the choices of the fp32 model's routers and indexers: for the initial weights, and after each step
+// of `golden`.
 std::vector<Choices> choices_of(VerifiedSession& exact, const std::optional<Golden>& golden) {
   std::vector<Choices> all;
   const std::size_t passes = golden ? std::max<std::size_t>(golden->trajectory.size(), 1) : 1;
@@ -105,8 +105,8 @@ std::vector<Choices> choices_of(VerifiedSession& exact, const std::optional<Gold
   return all;
 }
 
-// How many tokens go to other experts in one than in the other, in any layer; the order of a token's experts
-// does not matter. Layers without experts have zeros in both.
+// Returns the number of tokens whose experts differ between the two in any layer, ignoring the order of a
+// token's experts. Layers without experts have zeros in both.
 std::int64_t rerouted(const Choices& a, const Choices& b, std::int64_t tokens, std::int64_t top_k) {
   std::set<std::int64_t> differing;
   for (std::size_t at = 0; at < a.experts.size(); at += static_cast<std::size_t>(top_k)) {
@@ -121,7 +121,7 @@ std::int64_t rerouted(const Choices& a, const Choices& b, std::int64_t tokens, s
 
 class Verification {
  public:
-  // `choices`: what routers are told to choose, as choices_of() has it; empty: they choose by themselves.
+  // `choices`: prescribed to the routers, from choices_of(); empty: the routers choose.
   Verification(VerifiedSession& session, const std::vector<Choices>& choices, VerifyReport& report)
       : session_(session), choices_(choices), report_(report) {}
 
@@ -243,9 +243,8 @@ VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& fa
   VerifiedSession session(make_device(), settings, families, weights, batch);
 
   const bool exact = options.compute == DType::kF32;
-  // Where streams are mixed by sums that cancel, and gates are clamped, rounding weights alone moves a
-  // tensor's gradient by a third of itself (tests/golden/README.md): what is left of a single one's is its
-  // direction.
+  // In models that mix streams by sums that cancel and clamp their gates, rounding only the weights changes a
+  // tensor's gradient by a third (tests/golden/README.md): a single tensor then checks only the direction.
   report.single_factor = exact ? 1 : config.streams() > 1 && config.any_keeps(Keeps::kPooled) ? 25 : 2;
   report.tolerance = options.tolerance.value_or(exact ? 2e-5 : 2e-2);
   report.trajectory_tolerance = options.trajectory_tolerance.value_or(exact ? 1e-4 : 2e-2);

@@ -1,8 +1,8 @@
-// Does this model compute what its reference computed? Logits, loss, every gradient and a few AdamW steps,
-// against files written by another implementation (tests/golden/models shows the format):
+// Compares a model with its reference: logits, loss, every gradient and a few AdamW steps, against files
+// written by another implementation (tests/golden/models shows the format):
 //
 //   io.safetensors     input_ids [batch, sequence] int64, logits [batch, sequence, vocab]
-//   grads.safetensors  d loss / d weight, under the names of the model's weights
+// d loss / d weight, named like the model's weights
 //   golden.json        loss, grad_norm, adamw settings, trajectory_loss_gradnorm [[loss, gradient norm before
 //   clipping], ...]
 //
@@ -27,17 +27,17 @@ struct VerifyOptions {
   std::filesystem::path inputs;
   std::optional<std::filesystem::path> gradients, trajectory;
   DType compute = DType::kF32;
-  // Limits, finite and not negative; none: the compute type's (fp32 2e-5, trajectory 1e-4 relative; bf16 2e-2
-  // for all).
+  // Limits, finite and not negative; none: the compute type's default (fp32 2e-5, trajectory 1e-4 relative;
+  // bf16 2e-2 for both).
   std::optional<double> tolerance, trajectory_tolerance;
 };
 
 struct TensorComparison {
   std::string name;
   double largest = 0;     // max |a - b|
-  double normalised = 0;  // max |a - b| / max |b|: what the tolerance applies to; 0 when there is no error
+  double normalised = 0;  // max |a - b| / max |b|, compared with the tolerance; 0 if there is no error
   double euclidean = 0;   // ||a - b|| / ||b||
-  double limit = 0;       // of `normalised`
+  double limit = 0;       // for `normalised`
 };
 
 struct VerifyReport {
@@ -50,28 +50,28 @@ struct VerifyReport {
     double loss, reference_loss, gradient_norm, reference_gradient_norm;
   };
   std::vector<Point> trajectory;
-  // In fp32 `tolerance` holds for the logits and for each gradient, `trajectory_tolerance` for each loss and
-  // gradient norm. In bf16 they hold for the logits, for all gradients together, and for each loss; one
-  // gradient tensor and one gradient norm may be off by twice as much: rounding the weights to bf16, with
-  // exact arithmetic from there on, already puts single tensors of a two-layer model at 2.5e-2, and
-  // transformers in bf16 is at 4.9e-2 (tests/golden/README.md). Tensors of fewer than kFewElements have three
-  // times the limit: the largest of so few is hardly above their mean, by which errors are normalised.
+  // In fp32 `tolerance` applies to the logits and each gradient, `trajectory_tolerance` to each loss and
+  // gradient norm. In bf16 they apply to the logits, to all gradients together, and to each loss; a single
+  // gradient tensor may be off by single_factor times as much (2, for some models more), and a gradient norm
+  // by twice as much. Rounding only the weights to bf16, with exact arithmetic from there on, already moves
+  // single tensors of a two-layer model by 2.5e-2, and transformers in bf16 by 4.9e-2
+  // (tests/golden/README.md). Tensors of fewer than kFewElements get a factor of single_factor + 1: errors
+  // are normalised by the largest element, which is hardly above the mean in so few.
   double tolerance = 0, trajectory_tolerance = 0;
   double single_factor = 1;
   static constexpr std::int64_t kFewElements = 16;
-  // bf16 and a mixture of experts: where two experts score almost alike, rounding decides, for whoever
-  // computes in bf16, and a token that takes another way has nothing to be compared with. So the model's fp32
-  // run (whose choices are the reference's, or fp32 would not verify) says which experts each token goes to,
-  // in each step; what they weigh is computed in bf16. This counts the tokens that bf16 by itself would have
-  // sent elsewhere.
+  // For bf16 with a mixture of experts. If two experts have almost equal scores, rounding in bf16 decides
+  // between them, and a token with other experts cannot be compared. So the model's fp32 run, whose choices
+  // equal the reference's (or fp32 would not verify), determines the experts of each token in each step; bf16
+  // computes only their weights. This counts the tokens that bf16 would have routed differently.
   std::int64_t rerouted_tokens = 0;
-  std::vector<std::string> notes;     // what is odd about config.json, as sentences
-  std::vector<std::string> failures;  // what is out of tolerance, as sentences; empty: verified
+  std::vector<std::string> notes;     // oddities of config.json, as sentences
+  std::vector<std::string> failures;  // results out of tolerance, as sentences; empty: verified
 
   bool passed() const { return failures.empty(); }
 };
 
-// `make_device` is called once, or twice for bf16 and a mixture of experts.
+// Calls `make_device` once, or twice for bf16 with a mixture of experts.
 VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& families,
                           const std::function<std::unique_ptr<Device>()>& make_device);
 

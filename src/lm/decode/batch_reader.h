@@ -58,7 +58,7 @@ struct ReaderSettings {
   std::int64_t all_pages() const { return pages > 0 ? pages : sequences * pages_for(capacity); }
 };
 
-// What a pass returns about the next tokens.
+// The results of a pass that the caller needs.
 struct WantedLogits {
   std::int64_t likeliest = 0;  // this many top-k logits suffice; 0: all logits
   std::int64_t vocab = 0;      // only ids below this one; 0: all

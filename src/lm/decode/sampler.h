@@ -31,7 +31,7 @@ std::int64_t likeliest_needed(const SamplingSettings& settings);
 // among the logits (-infinity excludes a token).
 std::int32_t sample_token(std::span<const float> logits, const SamplingSettings& settings,
                           std::int64_t position);
-// The same from at least likeliest_needed() logits.
+// Chooses from at least likeliest_needed() logits.
 std::int32_t sample_token(const NextLogits& logits, const SamplingSettings& settings, std::int64_t position);
 
 }  // namespace primus

@@ -36,8 +36,8 @@ struct DecodeCounts {
 class DecodeScheduler {
  public:
   using Id = std::uint64_t;  // in order of submission, from 0
-  // Replaces what this rank has chosen in a step by what all ranks shall go on with. Every rank calls it in
-  // each step that chooses tokens, with as many of them. Empty: each rank goes on with its own.
+  // Replaces the tokens that this rank chose in a step by those that all ranks use. Every rank calls it in each
+  // step that chooses tokens, with equally many. Empty: each rank uses its own choices.
   using Agree = std::function<void(std::span<std::int32_t> chosen)>;
 
   // The conditions of BatchReader apply. At most settings.sequences texts run, the oldest first.

@@ -73,7 +73,7 @@ PublishedTensor float8(const TensorView& tensor, const TensorView& scales, const
 }
 
 // Reads blocks [..., rows, groups, 16] with two numbers per byte, low half first, and scales [..., rows,
-// groups]. In other types the published tensor has the last two axes exchanged: [..., groups * 32, rows].
+// groups]. Tensors published in other types have the last two axes exchanged: [..., groups * 32, rows].
 PublishedTensor float4(const TensorView& blocks, const TensorView& scales, const std::string& name,
                        const std::vector<std::int64_t>& shape, const Path& folder) {
   const std::size_t rank = shape.size();

@@ -15,7 +15,7 @@
 namespace primus {
 
 struct EvaluateProgress {
-  std::int64_t tokens = 0;  // predicted so far
+  std::int64_t tokens = 0;  // already predicted
   double loss = 0;          // mean over them
   double share = 0;         // of the total work, from 0 to 1, by the bytes or documents read
 };

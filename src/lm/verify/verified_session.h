@@ -15,8 +15,9 @@
 
 namespace primus {
 
-// The reference's inputs as one batch whose labels are the next tokens; the last position has none. `ids` is
-// int64 [batch, sequence]; throws Error naming `where` for anything else, and for ids beyond `vocab`.
+// Returns the reference's inputs as one batch, labelled with the next tokens; the last position has no label.
+// `ids` is int64 [batch, sequence]; throws an Error naming `where` for anything else, and for ids beyond
+// `vocab`.
 data::Batch reference_batch(const TensorView& ids, std::int64_t vocab, const std::string& where);
 
 // Returns a host copy of a device tensor, fp32 or bf16.

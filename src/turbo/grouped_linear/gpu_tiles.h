@@ -83,7 +83,7 @@ struct GroupTiles {
     const std::int32_t* picks;                    // index of each depth
     const BFloat16* rows[kByDepth ? 1 : kLines];  // rows of this thread's lines; null: zeros
 
-    // `first`: the tile's first row; `bound`: number of rows; `row_picks`: their indices.
+    // `first`: the tile's first row; `bound`: end of the rows; `index`: their positions in memory, or null.
     PRIMUS_DEVICE Source(const BFloat16* x, std::int64_t row_step, std::int64_t first, std::int64_t bound,
                          std::int64_t depth, const std::int32_t* index)
         : from(kByDepth ? x + first : x), step(row_step), depths(depth), picks(index) {

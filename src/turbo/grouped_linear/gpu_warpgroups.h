@@ -225,7 +225,7 @@ struct GroupWarpgroups {
     wait_for_copies<0>();
   }
 
-  // Copies lines of an operand by depth: `side` elements from column `col` on, of rows of `cols` elements.
+  // Copies lines of an operand by depth: kSide elements from column `col` on, of rows of `cols` elements.
   template <int kSide, int kPicks>
   PRIMUS_DEVICE static void copy_lines(BFloat16* to, const BFloat16* from, int cols, int col,
                                        const std::int32_t (&rows)[kPicks], int first_line, int piece) {

@@ -8,8 +8,8 @@
 //   pre[j]     = sigmoid(scale[0] s[j] + base[j]) + eps      j < n
 //   post[j]    = 2 sigmoid(scale[1] s[n + j] + base[n + j])
 //   comb[i, j] = balance(softmax over j of (scale[2] s[2n + i n + j] + base[2n + i n + j]) + eps)
-// y = Σ_j pre[j] x[j]                      HyperRead: the layer's input
-// z[k] = post[k] out + Σ_j comb[j, k] x[j]   HyperWrite: the streams after the layer
+//   y = Σ_j pre[j] x[j]                      HyperRead: the layer's input
+//   z[k] = post[k] out + Σ_j comb[j, k] x[j]   HyperWrite: the streams after the layer
 // balance (Sinkhorn and Knopp) divides columns by their sums + eps, then `iterations` - 1 times rows and
 // columns. Where the streams end, iterations is 0 and only `pre` exists. All factors are in fp32.
 //

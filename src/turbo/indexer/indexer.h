@@ -1,6 +1,6 @@
 // Selects the keys that each query attends to, by the lightning indexer of DeepSeek-V3.2 (arXiv:2512.02556,
 // section 2.1):
-//   score[t, s] = sum over heads h of w[t, h] * max(0, q[t, h] · k[s]),
+//   score[t, s] = sum over heads h of w[t, h] * max(0, q[t, h] · k[s]).
 // A query's list holds the top_k visible rows by score; ties go to the lower row. Rows are in ascending
 // order, padded with -1 where a query sees fewer than top_k.
 //

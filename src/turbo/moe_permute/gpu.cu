@@ -160,8 +160,7 @@ struct PlanFewSlots {
   std::int64_t count, experts, top_k;
 
   struct Memory {
-    std::uint16_t of_warp[kWarps]
-                         [kMostExperts];  // an expert's slots in each warp, then in the warps before it
+    std::uint16_t of_warp[kWarps][kMostExperts];  // an expert's slots in each warp, then in those before
     std::int32_t first_rows[kMostExperts];
     Numbering<kThreads> numbering;
   };

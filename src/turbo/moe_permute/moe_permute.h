@@ -126,8 +126,8 @@ struct CombineRows {
   double flops() const { return 0; }
 };
 
-// out[t, k] = previous[t, k] + the dot product of by_token[t, :] and by_row[rows[t, k], :]; 0 for dropped
-// slots.
+// out[t, k] = previous[t, k] + the dot product of by_token[t, :] and by_row[rows[t, k], :]; dropped slots
+// add nothing.
 struct RowDots {
   static constexpr KernelId kId = KernelId::kRowDots;
   Tensor by_token;  // [tokens, hidden] fp32 or bf16

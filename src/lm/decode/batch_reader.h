@@ -117,9 +117,7 @@ class BatchReader {
   const ModelConfig& config() const { return model_.config(); }
   const ReaderSettings& settings() const { return settings_; }
   std::int64_t length(std::int64_t sequence) const { return slot(sequence).length; }
-  std::int64_t free_pages() const {
-    return pages_.free();
-  }  // including pages that still cache an earlier text
+  std::int64_t free_pages() const { return pages_.free(); }  // includes pages that cache an earlier text
 
  private:
   struct Slot {

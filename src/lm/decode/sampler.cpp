@@ -29,7 +29,7 @@ void check_logits(std::span<const float> logits) {
   if (!possible) throw Error(ErrorKind::kNumerics, "every token is impossible");
 }
 
-// Returns 53 uniform random bits in [0, 1).
+// Returns a uniform random number in [0, 1) with 53 random bits.
 double uniform(const SamplingSettings& settings, std::int64_t position) {
   const RandomStream stream(settings.seed, RandomPurpose::kSampling, static_cast<std::uint32_t>(position));
   const std::uint64_t high = stream.bits(0) >> 5, low = stream.bits(1) >> 6;

@@ -60,7 +60,7 @@ std::int64_t DecodeScheduler::unread(const Text& text) const {
   return std::ssize(text.tokens) - reader_.length(text.sequence);
 }
 
-// Whether another text is reading a prefix that is long enough to wait for.
+// Whether another text is reading a common prefix that is long enough to wait for.
 bool DecodeScheduler::is_read_elsewhere(const Text& text) const {
   constexpr std::int64_t kShort = 16;
   const auto most = std::span(text.tokens).first(text.tokens.size() - 1);

@@ -36,8 +36,8 @@ struct DecodeCounts {
 class DecodeScheduler {
  public:
   using Id = std::uint64_t;  // in order of submission, from 0
-  // Replaces the tokens that this rank chose in a step by those that all ranks use. Every rank calls it in each
-  // step that chooses tokens, with equally many. Empty: each rank uses its own choices.
+  // Replaces the tokens that this rank chose in a step by those that all ranks use. Every rank calls it in
+  // each step that chooses tokens, with equally many. Empty: each rank uses its own choices.
   using Agree = std::function<void(std::span<std::int32_t> chosen)>;
 
   // The conditions of BatchReader apply. At most settings.sequences texts run, the oldest first.
@@ -56,9 +56,7 @@ class DecodeScheduler {
 
   std::int64_t running() const { return static_cast<std::int64_t>(running_.size()); }
   std::int64_t waiting() const { return static_cast<std::int64_t>(waiting_.size()); }
-  std::int64_t capacity() const {
-    return reader_.settings().capacity;
-  }  // max tokens of a text with its prompt
+  std::int64_t capacity() const { return reader_.settings().capacity; }  // max tokens per text, with prompt
   const DecodeCounts& counts() const { return counts_; }
   BatchReader& reader() { return reader_; }
   const BatchReader& reader() const { return reader_; }

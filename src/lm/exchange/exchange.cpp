@@ -51,7 +51,7 @@ constexpr std::uint64_t kCompanionLimit = 256U << 20;
 
 constexpr const char* kReplace = "get it again from where the model came from, or remove it";
 
-// Parses a tokenizer file that is not JSON as training does. Throws if the file is broken. A file of an
+// Parses a non-JSON tokenizer file the way training does. Throws if the file is broken. A file of an
 // unsupported kind is still copied: the returned note says why it is unchecked. Otherwise the note is empty.
 std::string note_on_tokenizer(const Path& path) {
   try {
@@ -314,7 +314,7 @@ class Copy {
     source.name = part.name;
     source.shape = shape;
     source.dtype = stored_as_it_is ? tensor.dtype : p.full_precision ? DType::kF32 : *options_.dtype;
-    // No published model uses fp64, nor any computation.
+    // fp64 is written as fp32: no published model and no computation here uses it.
     if (source.dtype == DType::kF64) {
       source.dtype = DType::kF32;
       ++narrowed_;

@@ -43,9 +43,8 @@ class Conversation {
   // Starts over.
   void clear();
 
-  std::size_t turns() const {
-    return writer_ ? messages_.size() / 2 : turns_.size();
-  }  // excluding the system message
+  // Number of turns, excluding the system message.
+  std::size_t turns() const { return writer_ ? messages_.size() / 2 : turns_.size(); }
 
  private:
   Reply say_formatted(std::string_view user, const std::function<bool(std::string_view)>& on_text);

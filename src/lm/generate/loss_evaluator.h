@@ -61,8 +61,7 @@ class LossEvaluator {
   EvaluatorSettings settings_;
   engine::Rank rank_;
   std::unique_ptr<InferenceModel> parts_;
-  std::vector<std::int32_t>
-      pending_;  // text not yet in a window, starting with the last token of the previous window
+  std::vector<std::int32_t> pending_;  // text not yet in a window, from the previous window's last token on
   std::vector<std::int32_t> tokens_, labels_, positions_;  // [batch, sequence], filled up to rows_
   std::vector<float> weights_, losses_;
   std::int64_t rows_ = 0, predicted_ = 0;

@@ -34,7 +34,7 @@ struct Polynomial {
   double a, b, c;
 };
 
-// Jordan et al. 2024: the largest slope at 0 whose singular values still end in about [0.7, 1.2].
+// Jordan et al. 2024: the largest slope at 0 with which singular values still end in about [0.7, 1.2].
 constexpr std::array<Polynomial, 1> kSimple = {{{3.4445, -4.7750, 2.0315}}};
 // Cesista 2025, "Squeezing 1-2% efficiency gains out of Muon": one polynomial for each of five steps.
 constexpr std::array<Polynomial, 5> kQuintic = {{{4.0848, -6.8946, 2.9270},

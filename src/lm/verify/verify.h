@@ -2,7 +2,7 @@
 // written by another implementation (tests/golden/models shows the format):
 //
 //   io.safetensors     input_ids [batch, sequence] int64, logits [batch, sequence, vocab]
-// d loss / d weight, named like the model's weights
+//   grads.safetensors  d loss / d weight, named like the model's weights
 //   golden.json        loss, grad_norm, adamw settings, trajectory_loss_gradnorm [[loss, gradient norm before
 //   clipping], ...]
 //

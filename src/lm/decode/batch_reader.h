@@ -1,5 +1,5 @@
 // A language model that reads many sequences at a time and returns the logits of each one's next token. Keys
-// and values of all tokens read so far stay on the device, in pages that sequences share (page_table.h). A
+// and values of the tokens read stay on the device, in pages that sequences share (page_table.h). A
 // sequence allocates pages as it grows, shares those of a common prefix with other sequences, and frees them
 // when it is released. Uses weights that another object owns, and holds its memory as a phase of the rank
 // (engine/phase.h) for its own lifetime.

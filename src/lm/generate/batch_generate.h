@@ -21,7 +21,7 @@ std::int64_t room_for(const BatchPrompt& prompt, std::int64_t capacity);
 struct BatchEvents {
   // Called when text `index` has ended, in the order in which texts end.
   std::function<void(std::size_t index, Generation&& text)> done;
-  // Called after every pass with the tokens generated so far, over all texts. May be empty.
+  // Called after every pass with the running total of generated tokens, over all texts. May be empty.
   std::function<void(std::int64_t tokens)> progress = {};
 };
 

@@ -39,7 +39,7 @@ class LossEvaluator {
   // Ends the text: evaluates the rest of what add() has buffered.
   void finish();
 
-  // Results so far: the sum of -ln p(token), and its number of tokens.
+  // Results until now: the sum of -ln p(token), and its number of tokens.
   double total() const { return total_; }
   std::int64_t tokens() const { return predicted_; }
   double mean() const { return predicted_ > 0 ? total_ / static_cast<double>(predicted_) : 0; }

@@ -42,8 +42,7 @@ void add_squares(const Parameter& p, const FlatRange& own, std::vector<Squares>&
   }
 }
 
-// Returns the values of all elements of a unit. `changed`: this rank's values are newer than the gathered
-// ones.
+// Returns a unit's complete values. `changed`: this rank's values are newer than the gathered ones.
 Tensor whole_values(const UnitUpdate& u, bool changed, Buffer& buffer) {
   const ParameterUnit& unit = u.unit;
   if (unit.shard.size() == unit.elements) return unit.stored_values;

@@ -122,7 +122,7 @@ struct GroupWarpgroups {
   // Fetches both operands by the copy engine, from one thread.
   PRIMUS_DEVICE void fetch_boxes(Memory& memory) const {
     const int all = tiles();
-    std::uint32_t count = 0;  // steps so far, over all tiles
+    std::uint32_t count = 0;  // running number of steps, over all tiles
     for (int tile = static_cast<int>(block()); tile < all; tile += static_cast<int>(blocks())) {
       const Tile where = at(tile);
       const int steps = steps_of(where);
@@ -175,7 +175,7 @@ struct GroupWarpgroups {
     const int all = tiles();
     const int boxes = (a_picks ? 0 : kRows * kDepth * 2) + (b_picks ? 0 : kCols * kDepth * 2);
     const int piece = me % kPieces, first_line = me / kPieces;
-    constexpr int kLines = kWarpgroup / kPieces;  // that the warpgroup's threads copy at once
+    constexpr int kLines = kWarpgroup / kPieces;  // lines that the warpgroup copies at once
     std::uint32_t count = 0;
     for (int tile = static_cast<int>(block()); tile < all; tile += static_cast<int>(blocks())) {
       const Tile where = at(tile);

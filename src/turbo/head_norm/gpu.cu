@@ -17,7 +17,7 @@ struct Heads {
   Heads(const HeadNormShape& s, const Tensor& x)
       : rows(x.rows()), width(x.cols()), heads(s.heads), normed(s.normed()), dim(s.head_dim) {}
 
-  // Calls body(row, head) for this warp's head. There are fewer than 2^32 heads.
+  // Calls body(row, head) for this warp's head. The number of heads is below 2^32.
   template <class Body>
   PRIMUS_DEVICE void each(Body body) const {
     // A 64-bit division would cost as much as a head.

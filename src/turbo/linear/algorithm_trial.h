@@ -1,6 +1,6 @@
 // Finds the fastest of a library's algorithms in a training step, by timing them.
 //
-// There are two methods. Bursts: runs every candidate a few times, with the GPU in its current state.
+// Has two methods. Bursts: runs every candidate a few times, with the GPU in its current state.
 // Sustained: a training step multiplies without pauses, and a GPU at its power limit lowers its clock; so
 // this first keeps the GPU busy until it reaches that state, then times the candidates slot after slot, and
 // the fastest few again in longer slots. The total cost is bounded: when the time for all trials is used up,

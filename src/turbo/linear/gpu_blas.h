@@ -28,7 +28,7 @@ struct CodeProduct {
   Tensor workspace;
 };
 
-// The same two functions in fp8, which only a library computes: throws if the GPU or the library lacks it.
+// Both functions for fp8, which only a library computes: throw if the GPU or the library lacks it.
 std::int64_t library_workspace(gpu::PRIMUS_GPU::Context& context, const CodeProduct& call);
 void multiply_by_library(gpu::PRIMUS_GPU::Context& context, const CodeProduct& call);
 

@@ -25,7 +25,7 @@ struct RmsNormForward {
 };
 
 // d_x = d_sum + the gradient through the norm, where d_sum is the gradient of the residual stream (absent:
-// zero). d_x may be the same memory as d_sum or d_y. With d_weight it also does the work of
+// zero). d_x may be the same memory as d_sum or d_y. If d_weight is given, also does the work of
 // RmsNormBackwardWeight, up to the order of summation.
 struct RmsNormBackwardInput {
   static constexpr KernelId kId = KernelId::kRmsNormBackwardInput;

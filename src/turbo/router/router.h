@@ -132,7 +132,7 @@ struct RouterBackward {
   double flops() const { return 0; }
 };
 
-// running[e] += load[e], and load[e] = running[e]: turns a microbatch's load into the sum over all so far.
+// running[e] += load[e], and load[e] = running[e]: turns a microbatch's load into the running sum.
 struct RunningLoad {
   static constexpr KernelId kId = KernelId::kRunningLoad;
   Tensor load, running;  // [1, experts] and [experts] int32, in place

@@ -1,12 +1,12 @@
-// How the attention of a model differs from plain grouped-query attention. Members that an experiment sets
-// one for one are in model_fields.def.
+// How a model's attention differs from plain grouped-query attention. Members that map one to one to a
+// setting are declared in model_fields.def.
 #pragma once
 
 #include <cstdint>
 
 namespace primus {
 
-// Multi-head latent attention: queries, keys and values are products of small latent vectors.
+// Multi-head latent attention (MLA): queries, keys and values are projected from small latent vectors.
 struct LatentConfig {
 #define LATENT_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
@@ -14,20 +14,21 @@ struct LatentConfig {
   bool operator==(const LatentConfig&) const = default;
 };
 
-// What selects the tokens that each token attends to (DeepSeek-V3.2's lightning indexer); heads 0: nothing.
+// The lightning indexer of DeepSeek-V3.2, which selects the tokens that each token attends to. heads 0: no
+// indexer.
 struct IndexerConfig {
 #define INDEXER_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
-  bool interleaved = false;  // rotary pairs of its heads are neighbours, as those of attention are
+  bool interleaved = false;  // its heads rotate neighbouring pairs (interleaved), as attention does
 
   bool operator==(const IndexerConfig&) const = default;
 };
 
-// Attention over a window and pooled latents (DeepSeek-V4).
+// Attention over a sliding window and over pooled latents (DeepSeek-V4).
 struct PooledConfig {
 #define POOLED_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
-  std::int64_t sparse_ratio = 4, heavy_ratio = 128;  // tokens of a block that is pooled (LayerSpec::Pools)
+  std::int64_t sparse_ratio = 4, heavy_ratio = 128;  // tokens per pooled block (LayerSpec::Pools)
 
   bool operator==(const PooledConfig&) const = default;
 };
@@ -35,14 +36,16 @@ struct PooledConfig {
 struct AttentionConfig {
 #define ATTENTION_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
-  // Local layers (LayerSpec) see the last so many positions, or their own chunk of `chunk`; 0: no such limit.
+  // Local layers (LayerSpec::local) attend to the last `window` positions or to their own chunk of `chunk`
+  // positions. 0: no such limit.
   std::int64_t window = 0;
-  // What primus_gpt leaves open, and other families say once for all their models: biases of queries, keys
-  // and values; norms of heads, with weights, before the rotation; learned sinks.
+  // Set by the model in primus_gpt, fixed by all other families: biases of the query, key and value
+  // projections; QK norm with weights, before the rotation; learned sinks.
   bool qkv_bias = false, qk_norm = false, sinks = false;
-  // All queries of a token are normed together, and all its keys (OLMo 2); a family says so.
+  // QK norm over all heads of a token at once, not per head (OLMo 2). Set by the family.
   bool wide_norm = false;
-  // What comes out is gated, by as many columns of the queries' projection (Qwen3-Next); a family says so.
+  // A gate multiplies the attention output; it comes from extra columns of the query projection (Qwen3-Next).
+  // Set by the family.
   bool output_gate = false;
   LatentConfig latent;
   IndexerConfig indexer;

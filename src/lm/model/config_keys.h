@@ -1,5 +1,5 @@
-// Which keys of a config.json Primus knows: those it reads or refuses, and those that have no say in what a
-// model computes.
+// Which keys of a config.json Primus knows: keys that it reads, keys that it refuses, and keys that do not
+// affect what a model computes.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,12 +11,12 @@
 
 namespace primus {
 
-// Keys of `config` that nobody knows, sorted; null says nothing and is passed over. `written` is what Primus
-// writes for the same model: whatever it writes it also reads.
+// Returns the unknown keys of `config`, sorted; keys whose value is null are skipped. `written` is the
+// config.json that Primus writes for the same model: each of its keys is known.
 std::vector<std::string> unknown_keys(const nlohmann::json& config, const nlohmann::json& written,
                                       const Family& family);
 
-// Keys of rope_scaling or rope_parameters that say nothing for rotations of this kind.
+// Returns the keys of rope_scaling or rope_parameters that have no effect for this kind of rotation.
 std::vector<std::string> unknown_rope_keys(const nlohmann::json& rope, RopeScaling::Kind kind);
 
 }  // namespace primus

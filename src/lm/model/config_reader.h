@@ -1,5 +1,5 @@
-// Reads typed values of one JSON object of a config.json; errors name the key. A key that is absent or null
-// has its fallback.
+// Reads typed values from one JSON object of a config.json. Errors name the key. A key that is absent or null
+// gets its fallback value.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace primus {
 
-// An error about one key of a config.json, or of rope_scaling in it. Whoever made the file from settings
-// finds the setting by it (setting_names.h).
+// An error about one key of a config.json or of its rope_scaling. If the config.json was made from an
+// experiment, setting_names.h maps the key to the setting.
 class ConfigKeyError : public Error {
  public:
   ConfigKeyError(ErrorKind kind, std::string key, std::string what, std::string hint = {})
@@ -27,11 +27,10 @@ class ConfigKeyError : public Error {
 
 class ConfigReader {
  public:
-  // The largest size that a dimension may have.
+  // The largest allowed size of a dimension.
   static constexpr std::int64_t kMaxWidth = std::int64_t{1} << 26;
 
-  // `where` is the location in errors; empty: whoever catches them knows it. The object must outlive the
-  // reader.
+  // `where` is the location in errors; empty if the caller adds it. The object must outlive the reader.
   explicit ConfigReader(const nlohmann::json& object, std::string where = {})
       : object_(object), where_(std::move(where)) {}
 
@@ -43,14 +42,14 @@ class ConfigReader {
   std::optional<double> optional_number(const char* key) const;
   bool flag_or(const char* key, bool fallback) const;
   std::string text_or(const char* key, const std::string& fallback) const;
-  // A list of whole numbers; empty where there is none.
+  // Returns a list of integers; empty if the key is absent.
   std::vector<std::int64_t> integers(const char* key, std::int64_t low, std::int64_t high) const;
-  // A single id, or a list of them.
+  // Returns a single id or a list of ids.
   std::vector<std::int64_t> ids(const char* key) const;
-  // "'key' what". Whatever the file holds can be part of `what`: it is made printable.
-  // Behind "must be ..." comes what is there instead.
+  // Returns the error "'key' what". `what` may contain text from the file: it is made printable. If it begins
+  // with "must be", the value found is appended.
   ConfigKeyError bad(const char* key, const std::string& what) const;
-  // "'key'what", of what is understood and not available here.
+  // Returns the error "'key'what" for an option that is valid but not supported here.
   ConfigKeyError not_supported(const char* key, const std::string& what, std::string hint) const;
 
  private:

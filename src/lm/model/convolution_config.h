@@ -1,4 +1,4 @@
-// Short convolutions of a model (LFM2): all members are in model_fields.def.
+// Short convolutions of a model (LFM2). All members are declared in model_fields.def.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Megatron-LM's switches for what a family says already.
+// Megatron-LM's switches whose value follows from the family.
 #pragma once
 
 #include <string_view>
@@ -8,11 +8,12 @@
 
 namespace primus {
 
-// All of these switches, with what they are in the family.
+// Returns all switches with their value in this family.
 std::vector<FamilySwitch> switches_of(const Family& family);
-// Whether the family has no one answer to a switch.
+// Whether the family ignores this switch.
 bool leaves_open(const Family& family, std::string_view key);
-// Kimi's have latent attention whatever the switch says, which Primus's presets set to false.
+// Whether the family has latent attention whatever multi_latent_attention says (Kimi; presets of AMD Primus
+// set it to false).
 bool always_latent(const Family& family);
 
 }  // namespace primus

@@ -1,4 +1,4 @@
-// Keys of an experiment that only some kinds of layers read.
+// Experiment keys that only some kinds of layers read.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace primus {
 
-// Appends a sentence to `warnings` for each key that the experiment itself sets and that no layer of `model`,
-// which is made from it, reads.
+// Appends one sentence to `warnings` for each key that the experiment sets explicitly and that no layer of
+// `model` reads. `model` is made from this experiment.
 void warn_of_unread_keys(const config::Experiment& experiment, const ModelConfig& model,
                          std::vector<std::string>& warnings);
 

@@ -1,9 +1,9 @@
-// A decoder-only language model: embedding, blocks of its family, final norm, head. It may be cut into parts
-// of consecutive blocks (lm/model/model_parts.h), of which this rank has some, its chunks; parameters live in
-// the rank's ParameterStore.
+// A decoder-only language model: embedding, blocks of its family, final norm, head. For a pipeline it is cut
+// into parts of consecutive blocks (lm/model/model_parts.h); the parts on this rank are its chunks.
+// Parameters belong to the rank's ParameterStore.
 //
-// Where tensor ranks share the layers (ParameterStore::mesh), hidden states and the residual stream are those
-// of this rank's tokens, [T/n, hidden]; inputs and losses are of all T tokens, on every rank.
+// If tensor ranks share the layers (ParameterStore::mesh), hidden states and the residual stream hold this
+// rank's tokens, [T/n, hidden]. Inputs and losses cover all T tokens on every rank.
 //
 // Not thread-safe; one per rank.
 #pragma once
@@ -24,68 +24,71 @@
 
 namespace primus {
 
-// What depth k of multi-token prediction needs for each position t, [T] each: token t + k, the token after it
-// to be predicted, and what its loss weighs (0 where one of them lies in another text).
+// Inputs of depth k of multi-token prediction, [T] each. For position t: token t + k, the token after it as
+// the label, and the weight of its loss (0 if one of them belongs to another document).
 struct MtpInputs {
   engine::Value tokens, labels, loss_weights;
 };
 
-// Device inputs of one microbatch, as Values of its tape, each [T].
+// Device inputs of one microbatch, as Values of its tape, [T] each.
 struct ModelInputs {
-  engine::Value tokens = {};  // int32; for the first part of the model, and those that need_tokens()
-  // int32, and fp32: what each token's loss weighs in the sum that is trained on (of a training batch: its
-  // loss_mask, divided by the mask's sum); for the last part, where there is a loss.
+  engine::Value tokens = {};  // int32; for the first part and for chunks with needs_tokens()
+  // int32 labels, and the fp32 weight of each token's loss in the training loss (for a training batch:
+  // loss_mask / sum of the mask). For the last part, if a loss is computed.
   engine::Value labels = {}, loss_weights = {};
-  BlockInputs blocks;          // with no rope table: the model puts its own there
-  std::vector<MtpInputs> mtp;  // by depth; for mtp_losses only
+  BlockInputs blocks;          // without rope tables: the model adds them
+  std::vector<MtpInputs> mtp;  // by depth; only for mtp_losses
 };
 
-// Layers that keep the last inputs of each sequence that is read, or a state, keep so many more than they
-// need: as many tokens can be forgotten without reading the sequence again.
+// Extra entries in the ring of recent inputs or states that convolutions and linear attention keep per
+// sequence. This many tokens can be dropped from the end without reading the sequence again.
 inline constexpr std::int64_t kSpareTokens = engine::kDeltaRuleSpare;
-// Inputs that a convolution of this width keeps of each.
+// Returns the length of the ring for a convolution of this width.
 std::int64_t conv_ring(std::int64_t width);
 
 class LanguageModel {
  public:
-  // Declares all parameters in `store`; those of other ranks' parts are known there and have no memory. The
-  // embedding belongs to the first part, the head to the last, and multi-token prediction too where
-  // config.mtp enables it. Where the last part needs the embedding (tied, or for multi-token prediction) and
-  // another rank has the first part, both have it (ParameterStore::Group::at_both_ends).
+  // Declares all parameters in `store`; parameters of other ranks' parts are declared without memory. The
+  // embedding belongs to the first part, the head to the last part, and so does multi-token prediction if
+  // config.mtp enables it. If the last part also needs the embedding (tied embeddings or multi-token
+  // prediction) and another rank has the first part, both ranks hold it
+  // (ParameterStore::Group::at_both_ends).
   LanguageModel(const ModelConfig& config, const FamilyRegistry& families, engine::ParameterStore& store,
                 const ModelParts& parts = {});
 
-  // Puts the rope table for `positions` positions into the persistent arena. Call once, before forward().
+  // Allocates the rope tables for `positions` positions in the persistent arena. Call once, before forward().
   void allocate_tables(engine::Rank& rank, std::int64_t positions);
 
-  // One chunk: the first part takes tokens, later ones `x` (the residual stream [T, streams * hidden]); the
-  // last part returns the hidden states after the final norm, the others the residual stream.
+  // Runs one chunk. The first part reads tokens, later parts read `x` (the residual stream [T, streams *
+  // hidden]). The last part returns the hidden states after the final norm, other parts return the residual
+  // stream.
   engine::Value forward(int chunk, const ModelInputs& inputs, engine::Value x = {}) const;
-  // All chunks, of a rank that has all parts.
+  // Runs all chunks, on a rank that has all parts.
   engine::Value forward(const ModelInputs& inputs) const;
-  // The weighted loss per token, [T] fp32 (engine::lm_head_loss).
+  // Returns the weighted loss per token, [T] fp32 (engine::lm_head_loss).
   engine::Value loss(const engine::Value& hidden, const ModelInputs& inputs) const;
-  // As loss(), whose weights `weigh` may change before they are read: it gets -ln p(label) of every token,
-  // [T] fp32, and enqueues kernels that write the memory of inputs.loss_weights.
+  // Like loss(), but `weigh` may change the loss weights before they are read. It gets -ln p(label) of every
+  // token, [T] fp32, and enqueues kernels that write the memory of inputs.loss_weights.
   engine::Value weighed_loss(const engine::Value& hidden, const ModelInputs& inputs,
                              FunctionRef<void(const Tensor& losses)> weigh) const;
-  // The same for each depth of multi-token prediction, from what forward() returned.
+  // Returns the losses of each depth of multi-token prediction, from the output of forward().
   std::vector<engine::Value> mtp_losses(const engine::Value& hidden, const ModelInputs& inputs) const;
-  // [rows of hidden on all tensor ranks, vocab], in the compute type.
+  // Returns [rows of hidden on all tensor ranks, vocab] in the compute type.
   engine::Value logits(const engine::Value& hidden) const;
-  // Some rows of hidden states, for logits() or loss() of few tokens: of the T tokens on all tensor ranks
-  // those in `rows`, [n] int32, which are this rank's part of all that are wanted.
+  // Selects rows of the hidden states, for logits() or loss() of few tokens. `rows`, [n] int32, index the T
+  // tokens of all tensor ranks and are this rank's share of the requested rows.
   engine::Value select(const engine::Value& hidden, const engine::Value& rows) const;
 
-  // For reading with what was read before at hand: pages for the keys and values of `sequences` sequences of
-  // up to `capacity` tokens, in this rank's blocks and of its heads, and their tables, for as long as the
-  // phase lasts. `pages` in all, of `page_size` tokens.
+  // Allocates a KV cache for incremental decoding: pages for `sequences` sequences of up to `capacity`
+  // tokens, for this rank's blocks and heads, and their page tables. There are `pages` pages of `page_size`
+  // tokens. The cache lives as long as the phase.
   KvCache make_kv_cache(engine::Phase& phase, DType dtype, std::int64_t sequences, std::int64_t capacity,
                         std::int64_t pages, std::int64_t page_size) const;
 
-  // Counters for the routers of a training run, in the persistent arena; of no use to dense models.
+  // Allocates the routers' counters for a training run in the persistent arena; dense models do not need
+  // them.
   RoutingStep make_routing_step(engine::Rank& rank) const;
-  // Enqueues what changes after a step besides what the optimizer does: the routers' biases.
+  // Enqueues updates at the end of a step that the optimizer does not make: the routers' biases.
   void end_step(turbo::Context& context, const RoutingStep& step) const;
 
   const ModelConfig& config() const { return config_; }
@@ -93,19 +96,19 @@ class LanguageModel {
   // Whether the chunk is the first, or the last, part of the model.
   bool first(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].first; }
   bool last(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].last; }
-  // Whether the chunk reads the tokens themselves: the first one, and those with experts by a table.
+  // Whether the chunk reads token ids: the first chunk, and chunks that choose experts by a table.
   bool needs_tokens(int chunk) const;
-  // The number of the chunk's first block.
+  // Returns the index of the chunk's first block.
   std::int64_t first_block(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].begin; }
   std::int64_t rope_positions() const { return rope_positions_; }
 
  private:
-  // The chunk of this rank that has a block; -1: another rank has it.
+  // Returns this rank's chunk that has the block; -1 if another rank has it.
   int chunk_with(std::int64_t block) const;
   BlockInputs block_inputs(const ModelInputs& inputs) const;
-  // With the tokens' numbers as the layers of this rank need them.
+  // Adds the token indices that the layers of this rank need.
   engine::DropoutSource dropout_source(const BlockInputs& inputs) const;
-  // The input of the head: hidden states over the divisor of logits.
+  // Returns the head's input: hidden states divided by the logits divisor.
   engine::Value before_head(const engine::Value& hidden) const;
   engine::Value loss(const engine::Value& hidden, const engine::Value& labels,
                      const engine::Value& loss_weights) const;

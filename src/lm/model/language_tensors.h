@@ -1,14 +1,14 @@
-// The tensors of a published folder that are the language model's. Models that see images, too, have theirs
-// under "language_model.", or what is "model." elsewhere under "model.language_model." (Qwen3.5), beside
-// others that are nothing to us; elsewhere all of them are.
+// The language model's tensors in a published folder. Multimodal models store theirs under "language_model.",
+// or store as "model.language_model." what is "model." in text models (Qwen3.5); other tensors of such a
+// folder are ignored. In other folders all tensors belong to the language model.
 //
-// Publications may have all experts of a layer in two tensors: <at>.gate_up_proj [experts, 2 * width,
-// hidden], first gate's rows and then up's of each expert, and <at>.down_proj [experts, hidden, width]
-// (Qwen3.5). Where a matrix of one expert, <at>.3.up_proj.weight, is not there by itself, it is found in
-// them.
+// Publications may fuse all experts of a layer into two tensors: <at>.gate_up_proj [experts, 2 * width,
+// hidden], which has the gate rows and then the up rows of each expert, and <at>.down_proj [experts, hidden,
+// width] (Qwen3.5). If the matrix of one expert, such as <at>.3.up_proj.weight, is not stored separately, it
+// is read from these.
 //
-// What loading and copying a folder must hold against the model stands here. Errors are kInvalid at the
-// folder. Immutable; the folder must outlive it.
+// Loading and copying a folder share these checks. Errors are kInvalid at the folder. Immutable; the folder
+// must outlive it.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@
 
 namespace primus {
 
-// Full names, as the folder has them.
+// Full names, as in the folder.
 using TensorNames = std::set<std::string, std::less<>>;
 
 class LanguageTensors {
@@ -34,26 +34,27 @@ class LanguageTensors {
   explicit LanguageTensors(const SafetensorsFolder& folder);
 
   const SafetensorsFolder& folder() const { return folder_; }
-  // What `name` is called in the folder.
+  // Returns the name of tensor `name` in the folder.
   std::string full_name(std::string_view name) const;
   std::optional<TensorView> find(std::string_view name) const;
-  // The same; throws kInvalid where it is missing or has another shape, as SafetensorsFolder::at() does.
+  // Like find(), but throws kInvalid if the tensor is missing or has another shape, as
+  // SafetensorsFolder::at() does.
   TensorView at(std::string_view name, std::span<const std::int64_t> shape) const;
   std::string where() const { return folder_.folder().string(); }
 
-  // Refuses a copy of `part` (CheckpointPart::copies) that is there and not equal to it. The names of part
-  // and copies are added to `used`.
+  // Refuses a copy of `part` (CheckpointPart::copies) that exists and differs from it. Adds the names of the
+  // part and of its copies to `used`.
   void check_copies(const engine::CheckpointPart& part, TensorNames& used) const;
-  // Refuses, by name, a tensor that is neither used nor left out by the model, and the head of a tied model
-  // that differs from the embedding (transformers ties them only where they are equal). Those that follow
-  // from others are passed over: returns a sentence for each, and one for other parts of the folder's model.
+  // Refuses, by name, a tensor that is neither used nor left out by the model, and a tied model's head that
+  // differs from the embedding (transformers ties them only if they are equal). Ignores redundant tensors.
+  // Returns a sentence for each of these, and one for the tensors of other parts of the folder's model.
   std::vector<std::string> refuse_foreign(const TensorNames& used, const engine::ParameterStore& store) const;
 
  private:
-  // The other way; nothing for what is not the language model's.
+  // The inverse of full_name(); nullopt for tensors outside the language model.
   std::optional<std::string_view> own_name(std::string_view full, std::string& storage) const;
 
-  // All experts of a layer, under the name of what holds them ("model.layers.0.mlp.experts").
+  // All experts of a layer, keyed by the common prefix ("model.layers.0.mlp.experts").
   struct Fused {
     std::optional<TensorView> gate_up, down;
     bool by_columns = false;  // [experts, hidden, 2 ffn] and [experts, ffn, hidden] (Qwen3-VL)
@@ -67,8 +68,8 @@ class LanguageTensors {
 
   const SafetensorsFolder& folder_;
   std::map<std::string, Fused, std::less<>> fused_;
-  std::string prefix_;   // of all names
-  bool within_ = false;  // "model." is "model.language_model."
+  std::string prefix_;   // prefix of all names
+  bool within_ = false;  // "model." is stored as "model.language_model."
 };
 
 }  // namespace primus

@@ -1,7 +1,8 @@
-// A kind of layer: what stands in one of the two branches of a block, as those see it who do not run it:
-// FLOPs, benchmarks, meshes, caches and people. A layer names its kinds (lm/model/layer_spec.h). A kind is
-// defined in its file of blocks/, where the build finds it (primus_entry_list in cmake/PrimusBuild.cmake):
-//   extern const LayerKind kMine{.branch = ..., .keeps = ..., .products = ...};
+// A kind of layer: one of the two branches of a block, described for code that does not run it: FLOPs,
+// benchmarks, mesh checks, caches and summaries. A layer names its kinds (lm/model/layer_spec.h). Each kind
+// is defined in a file of blocks/ as
+// extern const LayerKind kMine{.branch = ..., .keeps = ..., .products = ...};
+// and the build collects these definitions (primus_entry_list in cmake/PrimusBuild.cmake).
 #pragma once
 
 #include <cstdint>
@@ -18,28 +19,28 @@
 
 namespace primus {
 
-// A matrix product of one layer, [rows, in] -> [rows, out], with a row for each token.
+// A matrix product of one layer, [rows, in] -> [rows, out], with one row per token.
 struct LayerProduct {
   std::string_view what;  // "qkv"
   std::int64_t out, in;
-  std::int64_t experts = 0;  // above 0: so many matrices, of which each token goes through `per_token`
+  std::int64_t experts = 0;  // above 0: number of matrices; each token uses `per_token` of them
   std::int64_t per_token = 1;
   bool trained = true;           // false: it has no gradients
-  std::string_view module = {};  // whose adapters it may have (LoraConfig): "linear_qkv"; empty: none
+  std::string_view module = {};  // the LoRA module (LoraConfig) that adapts it: "linear_qkv"; empty: none
 
-  // Weights of one matrix, those that a token is multiplied with, and all of them.
+  // Number of weights: of one matrix, of the matrices that one token uses, and of all matrices.
   double weights() const { return static_cast<double>(out) * static_cast<double>(in); }
   double met() const { return static_cast<double>(per_token) * weights(); }
   double held() const { return experts > 0 ? static_cast<double>(experts) * weights() : weights(); }
 };
 
-// Something that tensor ranks share evenly.
+// An extent that tensor ranks split evenly.
 struct SharedExtent {
   std::int64_t extent;
   const char* what;  // "attention heads (num_attention_heads)"
 };
 
-// The size of a cache: `sequences` texts, in `pages` of `page_size` tokens.
+// The size of a cache: `sequences` sequences, in `pages` pages of `page_size` tokens.
 struct CacheRequest {
   DType dtype = DType::kF32;
   std::int64_t sequences = 0, pages = 0, page_size = 0;
@@ -48,51 +49,52 @@ struct CacheRequest {
 
 struct LayerKind {
   enum class Branch : std::uint8_t { kAttention, kFeedForward } branch;
-  Keeps keeps = Keeps::kNothing;  // of the attention branch, not nothing
-  bool routes = false;            // each token goes to some of many experts
-  // `layer`, here and below, may be one of multi-token prediction, beyond the last.
-  // Routers and small gates are left out, as in FLOPs (Megatron-LM's convention).
+  Keeps keeps = Keeps::kNothing;  // attention branch: must not be kNothing
+  bool routes = false;            // routes each token to some of many experts
+  // `layer`, here and below, may be a multi-token prediction module, beyond the last layer. Routers and small
+  // gates are left out, as in FLOPs (Megatron-LM's convention).
   std::vector<LayerProduct> (*products)(const ModelConfig& config, std::int64_t layer);
-  // Of the attention branch: what each token of a sequence of `length` is multiplied with among the tokens,
-  // on average.
+  // Attention branch: average multiplications per token that mix it with other tokens, in a sequence of
+  // `length`.
   double (*mixing)(const ModelConfig& config, std::int64_t layer, double length) = nullptr;
-  // Of what selects the tokens that each one attends to, likewise. It is not trained.
+  // The same average for the selection of the tokens to attend to. Selection is not trained.
   double (*selection)(const ModelConfig& config, double length) = nullptr;
   std::vector<SharedExtent> (*shared_by_tensor_ranks)(const ModelConfig& config) = nullptr;
-  // Why context ranks cannot run it.
+  // Returns the reason why context parallelism does not support it; nullopt if it does.
   std::optional<MeshMismatch> (*context_mismatch)(const ModelConfig& config, const engine::MeshShape& shape,
                                                   std::int64_t sequence) = nullptr;
-  // Of the attention branch: what it keeps of each text, in the persistent arena. Throws Error(kUnsupported)
-  // where it can keep nothing.
+  // Attention branch: allocates its cache in the persistent arena. Throws Error(kUnsupported) if it has no
+  // cache.
   void (*make_cache)(const ModelConfig& config, const CacheRequest& request, engine::Phase& phase,
                      engine::KvCacheLayer& entry) = nullptr;
-  // Of the attention branch: bytes of that which one more token of a text of `length` reads, where an element
-  // of `dtype` is kept; null where make_cache() throws.
+  // Attention branch: bytes of cache that decoding one more token reads after `length` tokens, with elements
+  // of `dtype`. Null if make_cache() throws.
   double (*bytes_read)(const ModelConfig& config, std::int64_t layer, std::int64_t length,
                        DType dtype) = nullptr;
-  // Keys of experiments that models without such layers do not read, and the key that asks for such layers.
+  // Experiment keys that only models with such layers read, and the key that requests such layers.
   std::span<const std::string_view> keys = {};
   std::string_view asked_for = {};
-  // For people: sizes, and in how many layers they are.
+  // A summary for users: sizes and the number of such layers.
   std::string (*summary)(const ModelConfig& config) = nullptr;
 };
 
 std::span<const LayerKind* const> layer_kinds();
-// Those that a model has, each once.
+// Returns the kinds that a model uses, each once.
 std::vector<const LayerKind*> kinds_of(const ModelConfig& config);
-// The products of both branches.
+// Returns the products of both branches.
 std::vector<LayerProduct> layer_products(const ModelConfig& config, std::int64_t layer);
 
-// Keys that a query sees on average of a sequence of `length`: half of it, or its window or chunk.
+// Returns the average number of keys that a query of a sequence of `length` sees: half the length, or fewer
+// with a window or chunk.
 double keys_per_query(const ModelConfig& config, std::int64_t layer, double length);
-// Of layers that see at most the nearest `most` keys, or the best.
+// The same average if a query sees at most `most` keys: the nearest or the selected ones.
 double keys_up_to(double most, double length);
 
-// Tokens that the next token of a text of `length` sees: all, or its window or chunk.
+// Returns how many tokens the token after a sequence of `length` sees: all, or those of its window or chunk.
 std::int64_t keys_of_next(const ModelConfig& config, std::int64_t layer, std::int64_t length);
 
-// Refuses slices of a context rank that are shorter than what a convolution of this width looks back; `key`
-// is the width's.
+// Refuses slices of a context rank that are shorter than the look-back of a convolution of this width. `key`
+// is the key of the width.
 std::optional<MeshMismatch> slices_too_short(std::int64_t width, const char* key,
                                              const engine::MeshShape& shape, std::int64_t sequence);
 

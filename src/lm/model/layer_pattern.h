@@ -1,5 +1,5 @@
-// Which layers of a model something holds for, as Megatron-LM's keys say it: a number N, or a list of 0 and 1
-// per layer in Python's notation, "[0]*3+[1]*58".
+// Selects layers in Megatron-LM's notation: a number N, or a list of one 0 or 1 per layer in Python's
+// notation, "[0]*3+[1]*58".
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 namespace primus {
 
 struct LayerPattern {
-  std::int64_t every = 0;       // N; 0: there is a list
-  std::vector<bool> per_layer;  // as long as the list says
+  std::int64_t every = 0;       // N; 0: `per_layer` is given
+  std::vector<bool> per_layer;  // as long as the given list
 };
 
-// `words` is the key's value: one number, the list's items, or parts of the notation. Empty when it is none
-// of these, or would have more than `most` layers.
+// `words` is the key's value: one number, the items of a list, or parts of the notation. Returns nullopt if
+// it is none of these or has more than `most` layers.
 std::optional<LayerPattern> parse_layer_pattern(const std::vector<std::string>& words, std::int64_t most);
 
 }  // namespace primus

@@ -1,5 +1,5 @@
-// One layer of a model: the kinds of its two branches (lm/model/layer_kind.h), and in what it differs from
-// other layers of these kinds. Sizes are the model's (lm/model/model_config.h).
+// One layer of a model: the kinds of its two branches (lm/model/layer_kind.h) and how it differs from other
+// layers of these kinds. Sizes belong to the model (lm/model/model_config.h).
 #pragma once
 
 #include <algorithm>
@@ -11,37 +11,38 @@
 namespace primus {
 
 struct LayerKind;
-// The kinds of a plain layer. Others are declared beside the functions that make them (blocks/).
+// The kinds of a plain layer. Other kinds are declared next to the functions that make them (blocks/).
 extern const LayerKind kSelfAttention, kDenseFeedForward;
 
-// What a layer keeps of a text for the tokens that follow.
+// What a layer caches of a sequence for the tokens that follow.
 enum class Keeps : std::uint8_t {
   kNothing,  // feed-forwards
-  kKeys,     // keys and values of each token
-  kLatents,  // a latent of each token's keys and values
-  kPooled,   // latents of a window, and latents that are pooled over blocks of tokens
-  kInputs,   // what a short convolution reaches
-  kState,    // a state of fixed size for each head
+  kKeys,     // keys and values per token
+  kLatents,  // one latent of keys and values per token
+  kPooled,   // the latents of a window, and latents pooled over blocks of tokens
+  kInputs,   // the recent inputs of a short convolution
+  kState,    // a state of fixed size per head
 };
 
 struct LayerSpec {
-  // Blocks of tokens whose latents are pooled beside the window's (Keeps::kPooled).
+  // Blocks of tokens whose latents are pooled, in addition to the window (Keeps::kPooled).
   enum class Pools : std::uint8_t {
     kNothing,
-    kSparse,  // small ones, of which an indexer chooses
-    kHeavy,   // large ones
+    kSparse,  // small blocks; an indexer selects among them
+    kHeavy,   // large blocks; all are used
   };
 
   const LayerKind* attention = &kSelfAttention;
   const LayerKind* feed_forward = &kDenseFeedForward;
-  bool local = false;  // attention sees the model's window, or chunk, alone
+  bool local = false;  // attention is limited to the model's window or chunk
   bool rope = true;    // queries and keys have rotary positions
   Pools pools = Pools::kNothing;
 
   bool operator==(const LayerSpec&) const = default;
 };
 
-// The layers of a model in order. Those behind the last are like it; an empty list is of plain layers.
+// The layers of a model, in order. Layers beyond the list equal its last entry; an empty list means plain
+// layers.
 class LayerSpecs {
  public:
   const LayerSpec& operator[](std::int64_t layer) const {
@@ -50,7 +51,7 @@ class LayerSpecs {
     return list_[std::min(static_cast<std::size_t>(layer), list_.size() - 1)];
   }
   LayerSpec& operator[](std::int64_t layer) { return list_[static_cast<std::size_t>(layer)]; }
-  // At least so many are in the list afterwards, and all layers are as before.
+  // Extends the list to at least `layers` entries without changing any layer.
   void name(std::int64_t layers) {
     const LayerSpec last = std::as_const(*this)[layers];
     if (layers > size()) list_.resize(static_cast<std::size_t>(layers), last);

@@ -1,5 +1,6 @@
-// Layers of a model that keep a state in place of keys and values: gated delta networks (Qwen3-Next,
-// Qwen3.5), and Kimi delta attention. Members that an experiment sets one for one are in model_fields.def.
+// Linear attention, which keeps a state instead of keys and values: gated delta networks (Qwen3-Next,
+// Qwen3.5) and Kimi delta attention. Members that map one to one to a setting are declared in
+// model_fields.def.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@ struct LinearAttentionConfig {
 #define LINEAR_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
 
-  // Columns of all queries, as of all keys, and of all values.
+  // Total width of the queries (equal to that of the keys), and of the values.
   std::int64_t keys() const { return key_heads * key_dim; }
   std::int64_t values() const { return value_heads * value_dim; }
 

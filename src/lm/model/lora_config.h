@@ -1,10 +1,10 @@
-// Low-rank adapters (LoRA; Hu et al. 2021, arXiv:2106.09685): two small matrices beside a linear layer's
-// weight, which are trained while the weight is not:
+// Low-rank adapters (LoRA; Hu et al. 2021, arXiv:2106.09685): two small trained matrices next to the frozen
+// weight of a linear layer:
 //
-//   y = W x + (alpha / dim) B (A x)      A: [dim, in], drawn at random   B: [out, dim], zeros at first
+//   y = W x + (alpha / dim) B (A x)      A: [dim, in], random at first   B: [out, dim], zero at first
 //
-// Modules are those of Megatron-LM's models: what several published matrices are fused into has one A, which
-// their adapters share, and a B with the rows of all.
+// Modules are Megatron-LM's modules. If a module fuses several published matrices, they share one A, and B
+// has the rows of all of them.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@
 namespace primus {
 
 struct LoraConfig {
-  std::int64_t dim = 0;  // 0: there are no adapters, and everything is trained
+  std::int64_t dim = 0;  // 0: no adapters; all weights are trained
   double alpha = 0;
-  bool kaiming = false;              // A's initial values: Kaiming's standard deviation, else Xavier's
+  bool kaiming = false;              // A starts with Kaiming's standard deviation, else with Xavier's
   std::vector<std::string> modules;  // of config::lora_modules()
 
-  // How they are trained, which is no part of what they are.
+  // How adapters are trained; not part of the architecture.
   struct Training {
-    double dropout = 0;        // rate, of what A reads
-    bool drops_after = false;  // of what B gives instead
+    double dropout = 0;        // rate of dropout on A's input
+    bool drops_after = false;  // dropout on B's output instead
     bool operator==(const Training&) const = default;
   } training = {};
 

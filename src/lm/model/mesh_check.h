@@ -1,5 +1,5 @@
-// Whether a model can be spread over a mesh: what ranks share must divide, and what cannot be shared must not
-// be.
+// Checks whether a model can be spread over a mesh: sizes that ranks share must divide evenly, and features
+// that do not support a kind of parallelism must not be used with it.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct MeshMismatch {
   std::string next;  // "set tensor_model_parallel_size to 2"
 };
 
-// The first reason why the model cannot train on the mesh with microbatches of `micro_batch` sequences of
-// `sequence` tokens, which context ranks exchange by `exchange`; none: it can.
+// Returns the first reason why the model cannot train on the mesh with microbatches of `micro_batch`
+// sequences of `sequence` tokens, if context ranks exchange data by `exchange`; nullopt if it can.
 std::optional<MeshMismatch> mesh_mismatch(const ModelConfig& config, const engine::MeshShape& shape,
                                           std::int64_t micro_batch, std::int64_t sequence,
                                           engine::ContextParallel::Exchange exchange = {});

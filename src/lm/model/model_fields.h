@@ -1,4 +1,4 @@
-// The table of model_fields.def as code: what visits every field of a model that has a setting of its own.
+// The table of model_fields.def as code: visits every field of a model that has a setting of its own.
 #pragma once
 
 #include <cstdint>
@@ -24,21 +24,23 @@ enum class ModelPart : std::uint8_t {
 };
 enum class WhenLoaded : std::uint8_t { kShape, kFixed, kFlexible, kApart };
 
-// One line of the table. `setting` points into TrainerConfig; `of(model)` is a reference to the member.
+// One line of the table. `setting` is a member of TrainerConfig; `of(model)` returns a reference to the
+// model's member.
 template <class Setting, class Member>
 struct ModelField {
   std::string_view name;  // of the setting
   ModelPart part;
   WhenLoaded when_loaded;
-  std::string_view config_keys;  // of config.json, with a space between them
+  std::string_view config_keys;  // keys in config.json, separated by spaces
   Setting config::TrainerConfig::*setting;
   Member of;
 
-  // The member becomes what the setting says; unset, it is left as it is.
+  // Sets the member from the setting. A null setting leaves the member unchanged.
   void read(const config::TrainerConfig& settings, ModelConfig& model) const {
     assign(of(model), settings.*setting);
   }
-  // The setting becomes what says the member. An optional number has no 0: it is null then.
+  // Sets the setting from the member. A member that is 0 becomes null if the setting is optional and the
+  // member is not.
   void write(const ModelConfig& model, config::TrainerConfig& settings) const {
     const auto& value = of(model);
     if constexpr (requires { (settings.*setting).has_value(); }) {
@@ -64,7 +66,7 @@ struct ModelField {
   }
 };
 
-// Calls visit(ModelField) for each line, in order.
+// Calls visit(ModelField) for each line of the table, in order.
 template <class Visit>
 void for_each_model_field(Visit&& visit) {
 #define PRIMUS_FIELD(part, path, setting, when_loaded, keys)                                                  \

@@ -1,5 +1,5 @@
-// How the blocks of a model are cut into parts for a pipeline: one part after the other in the forward pass.
-// The embedding belongs to the first part; final norm, head, loss and multi-token prediction to the last.
+// Cuts the blocks of a model into consecutive parts for pipeline parallelism. The embedding belongs to the
+// first part; final norm, head, loss and multi-token prediction belong to the last.
 #pragma once
 
 #include <cstdint>
@@ -12,35 +12,35 @@
 namespace primus {
 
 struct ModelParts {
-  std::vector<std::int64_t> blocks = {};  // of each part; empty: there is one, with all blocks
-  // Which parts the chunks of this rank are, ascending; empty: all of them.
+  std::vector<std::int64_t> blocks = {};  // per part; empty: one part with all blocks
+  // Indices of the parts that are chunks of this rank, ascending; empty: all parts.
   std::vector<int> own = {};
 };
 
-// Blocks of each part, which differ by one at the most: the last part has one less first, because norm, head
-// and loss stand beside it, then parts from the front.
+// Returns the blocks of each part; the counts differ by at most one. The last part gets the smaller count
+// first, because it also has norm, head and loss; then the parts from the first on.
 std::vector<std::int64_t> even_blocks(std::int64_t blocks, std::int64_t parts);
-// Parts of (nearly) equal numbers of blocks, which may be fewer than parts, all of them on this rank.
+// Returns parts of (nearly) equal size, all on this rank. There are fewer than `parts` if the model has fewer
+// blocks.
 ModelParts even_parts(std::int64_t blocks, int parts);
 
-// Megatron-LM's ways to say how many blocks a stage has, besides the layout.
+// Megatron-LM's other settings for the number of blocks per stage, besides the layout.
 struct UnevenStages {
   std::optional<std::int64_t> first, last;  // blocks of the first and of the last stage
-  // The embedding, or the loss, stands for one block.
+  // The embedding or the loss counts as one block.
   bool embedding = false, loss = false;
 };
-// Blocks of each part: even_blocks() of the stages, and of a stage's own parts, or, where `uneven` says
-// something, all other stages alike. Throws
-// Error(kInvalid), which names the number to change and to what, for fewer blocks than parts, and where what
-// `uneven` leaves does not come out even.
+// Returns the blocks of each part: even_blocks() over the stages and over the parts of each stage. If
+// `uneven` sets the first or last stage, the other stages get equal counts. Throws Error(kInvalid) if there
+// are fewer blocks than parts or if the remaining blocks do not divide evenly; the error says which number to
+// change and to what.
 std::vector<std::int64_t> split_blocks(std::int64_t blocks, const engine::PipelineShape& shape,
                                        const UnevenStages& uneven = {});
 
-// Megatron-LM's layout, pipeline_model_parallel_layout: "Et*3|(tt|)*2,m|L". A letter stands for the embedding
-// (E), a block (t), a module of multi-token prediction (m) and the loss (L), '|' separates parts, "x*3" and
-// "(xy)*3" repeat, commas mean nothing. Modules without an m stand before the loss. Gives the blocks of each
-// part. Throws Error(kInvalid) for text that is no layout, or not one of a model with so many blocks and
-// modules.
+// Parses Megatron-LM's pipeline_model_parallel_layout, such as "Et*3|(tt|)*2,m|L". E is the embedding, t a
+// block, m a multi-token prediction module and L the loss. '|' separates parts, "x*3" and "(xy)*3" repeat,
+// commas are ignored. Without an m, the modules come before the loss. Returns the blocks of each part. Throws
+// Error(kInvalid) if the text is not a layout or does not fit `blocks` and `modules`.
 std::vector<std::int64_t> parse_layout(std::string_view layout, std::int64_t blocks, std::int64_t modules);
 
 }  // namespace primus

@@ -1,4 +1,4 @@
-// How many parameters a model has.
+// The number of parameters of a model.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 namespace primus {
 
 struct ModelSize {
-  std::int64_t parameters = 0;  // in memory: tied and copied tensors once
-  std::int64_t active = 0;      // those that one token meets: of routed experts, its top_k
+  std::int64_t parameters = 0;  // in memory: tied and copied tensors count once
+  std::int64_t active = 0;      // used by one token: only top_k of the routed experts
 };
 
-// Counted from what the family declares; nothing is allocated. Multi-token prediction counts where
+// Counts the parameters that the family declares, without allocating memory. Multi-token prediction counts if
 // config.mtp enables it.
 ModelSize model_size(const ModelConfig& config, const FamilyRegistry& families);
 

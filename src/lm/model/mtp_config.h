@@ -1,4 +1,4 @@
-// Multi-token prediction (lm/model/multi_token_prediction.h): how much of it a model has.
+// Multi-token prediction (lm/model/multi_token_prediction.h): its depth in a model, and whether it is used.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@ namespace primus {
 struct MtpConfig {
   static constexpr std::int64_t kMaxLayers = 64;
 
-  std::int64_t layers = 0;  // depths whose modules belong to the model (num_nextn_predict_layers)
-  // False: this use of the model does without them. They are neither built nor saved, and their tensors in
-  // checkpoints are passed over: evaluation and generation.
+  std::int64_t layers = 0;  // number of modules, one per depth (num_nextn_predict_layers)
+  // False in evaluation and generation: modules are neither built nor saved, and their tensors in checkpoints
+  // are ignored.
   bool enabled = false;
 
   struct Training {
-    double loss_scale = 0.1;  // of the mean over depths of their losses, in the sum that is trained
+    double loss_scale = 0.1;  // weight in the training loss of the mean of the losses of all depths
 
     bool operator==(const Training&) const = default;
   } training;

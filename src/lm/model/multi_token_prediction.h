@@ -1,14 +1,15 @@
 // Multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2): one module per depth k = 1, 2, ...
-// behind the last block, each predicting one token further ahead from the hidden states of the one before.
+// follows the last block. Each predicts one token further ahead, from the hidden states of the module before.
 //
 //   h_k[t] = norm_k(block_k(eh_proj_k · [enorm_k(embedding(token[t + k])); hnorm_k(h_(k-1)[t])]))
 //   head(h_k[t]) predicts token[t + k + 1]
 //
-// h_0 is the model's output after its final norm; embedding and head are the model's own; block_k is made
-// like the last layer and has its tokens at their own positions t. This is how Megatron-LM trains
-// (core/transformer/multi_token_prediction.py) and vLLM runs (deepseek_mtp.py) the published weights:
-//   model.layers.{layers + k - 1}.{enorm, hnorm, eh_proj, shared_head.norm}.weight, and the block's tensors,
-// beside embed_tokens and shared_head.head, copies of the model's embedding and head.
+// h_0 is the model's output after its final norm. Embedding and head are the model's own. block_k is built
+// like the last layer, and its tokens keep their positions t. Megatron-LM
+// (core/transformer/multi_token_prediction.py) trains and vLLM (deepseek_mtp.py) runs published weights in
+// this way:
+//   model.layers.{layers + k - 1}.{enorm, hnorm, eh_proj, shared_head.norm}.weight, the block's tensors, and
+// embed_tokens and shared_head.head, which are copies of the model's embedding and head.
 #pragma once
 
 #include <memory>
@@ -20,23 +21,23 @@
 
 namespace primus {
 
-// Rows of the table for each token, times the factor (ModelConfig::embedding_factor()): [T] int32 -> [T,
-// hidden], or this rank's tokens where ranks share the vocabulary.
+// Returns the table's rows for the tokens, times the factor (ModelConfig::embedding_factor()): [T] int32 ->
+// [T, hidden], or only this rank's tokens if ranks share the vocabulary.
 engine::Value embed(const engine::Value& tokens, engine::Parameter& table,
                     const engine::SharedVocabulary& vocabulary, const EmbeddingScale& scaling);
 
-// Stateless but for its parameters. Not thread-safe.
+// Stateless except for its parameters. Not thread-safe.
 class MultiTokenPrediction {
  public:
-  // Declares the parameters of depth `depth`, from 1 on, as a unit of `store`. `embedding` and `head` are
-  // noted as used once more by `chunk` (-1: of another rank).
+  // Declares the parameters of depth `depth` (1, 2, ...) as a unit of `store`. Records one more use of
+  // `embedding` and `head` by `chunk` (-1: on another rank).
   MultiTokenPrediction(const ModelConfig& config, const Family& family, engine::ParameterStore& store,
                        engine::Parameter& embedding, engine::Parameter& head, int depth, int chunk);
 
-  // From h_(k-1) [T, hidden] and token[t + k] for each t, [T] int32, to h_k [T, hidden].
+  // Maps h_(k-1) [T, hidden] and token[t + k] for each t, [T] int32, to h_k [T, hidden].
   engine::Value forward(const engine::Value& hidden, const engine::Value& tokens,
                         const BlockInputs& inputs) const;
-  // As Block's.
+  // As Block::end_step().
   void end_step(turbo::Context& context, const RoutingStep& step) const { block_->end_step(context, step); }
 
  private:

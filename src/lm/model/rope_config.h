@@ -1,4 +1,4 @@
-// Rotary positions in a config.json: how they are read, written, and which of their keys say nothing.
+// Reads and writes the rotary position keys of a config.json, and finds keys without effect.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,17 +10,17 @@
 
 namespace primus {
 
-// Reads rope_theta, partial_rotary_factor, and rope_scaling or rope_parameters into `config`, which has
-// max_positions already. Where a family has two branches in rope_parameters (Family::rope_by_branch), they go
-// before the keys beside them, as in transformers, and attention.pooled.theta is set from them. Where it
-// has an object for each kind of layer (Family::rope_by_layer_type), attention.local_theta is.
+// Reads rope_theta, partial_rotary_factor, and rope_scaling or rope_parameters into `config`, whose
+// max_positions is already set. If rope_parameters has two branches (Family::rope_by_branch), they override
+// the keys next to them, as in transformers, and set attention.pooled.theta. If it has one object per layer
+// type (Family::rope_by_layer_type), it sets attention.local_theta.
 void read_rope(const nlohmann::json& root, const std::string& where, const Family& family,
                ModelConfig& config);
 
-// Writes the same keys, in the spellings of transformers 4 and 5.
+// Writes these keys in the spellings of transformers 4 and 5.
 void write_rope(const ModelConfig& config, const Family& family, nlohmann::json& root);
 
-// Keys of rope_scaling or rope_parameters that say nothing for these rotations, such as
+// Returns the keys of rope_scaling or rope_parameters that have no effect on these rotations, such as
 // "rope_parameters.mscale".
 std::vector<std::string> unused_rope_keys(const nlohmann::json& root, const Family& family,
                                           const ModelConfig& config);

@@ -1,4 +1,4 @@
-// What an experiment calls the things that config.json says of a model.
+// Maps keys of a config.json to the experiment's settings.
 #pragma once
 
 #include <string_view>
@@ -6,8 +6,8 @@
 
 namespace primus {
 
-// The experiment's keys that a key of config.json, or of rope_scaling in it, comes from, the likeliest first;
-// empty: none.
+// Returns the settings that determine a key of config.json or of its rope_scaling, the most probable first;
+// empty if there are none.
 std::vector<std::string_view> settings_behind(std::string_view config_key);
 
 }  // namespace primus

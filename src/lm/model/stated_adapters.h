@@ -1,4 +1,4 @@
-// The adapters (LoRA) that an experiment gives its model. Internal to lm/model.
+// The adapters (LoRA) that an experiment adds to its model. Internal to lm/model.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace primus {
 
-// Sets model.lora where the experiment enables `lora`. Throws Error(kInvalid) where the model has no such
-// module to adapt. `warnings` may be null.
+// Sets model.lora if the experiment enables `lora`. Throws Error(kInvalid) if the model lacks a module to
+// adapt. `warnings` may be null.
 void set_adapters(const config::Experiment& experiment, ModelConfig& model,
                   std::vector<std::string>* warnings);
 

@@ -1,4 +1,4 @@
-// Whether a family can hold the model that an experiment states. Internal to lm/model.
+// Checks whether a family can represent the model that an experiment describes. Internal to lm/model.
 #pragma once
 
 #include "lm/model/model_config.h"
@@ -6,8 +6,8 @@
 
 namespace primus {
 
-// The stated model as its family reads it from the config.json that it writes. Throws Error(kInvalid) at the
-// setting that the family refuses, or has another value for.
+// Writes the described model `said` as config.json of its family, reads it back and returns the result.
+// Throws Error(kInvalid) at a setting that the family refuses or that changes on the way.
 ModelConfig as_its_family_has_it(const StatedModel& stated, const ModelConfig& said);
 
 }  // namespace primus

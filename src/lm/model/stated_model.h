@@ -1,5 +1,5 @@
-// An experiment's statements about its model: the settings, which of them are set explicitly, and the errors
-// that point to them. Internal to lm/model. Const and without state of its own: any number of threads.
+// What an experiment says about its model: the settings, which of them are set explicitly, and errors that
+// point to them. Internal to lm/model. Const and stateless, so thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -16,30 +16,30 @@
 
 namespace primus {
 
-// The model_type of what no published architecture has.
+// The model_type of models that match no published architecture.
 inline constexpr const char* kOwnFamily = "primus_gpt";
 // In lfm_layer_types: a layer with a short convolution.
 inline constexpr std::string_view kConvolutionType = "conv";
-// In experimental_attention_variant.
+// Values of experimental_attention_variant.
 inline constexpr const char *kGatedDeltaVariant = "gated_delta_net", *kSparseVariant = "dsa";
 
 class StatedModel {
  public:
-  // All must outlive this. `without_effect` may be null.
+  // All references must outlive this. `without_effect` may be null.
   StatedModel(const config::Experiment& of, const FamilyRegistry& registry,
               std::vector<std::string>* without_effect)
       : experiment(of), t(of.trainer), families(registry), warnings(without_effect) {}
 
-  // The family that the settings mean. Throws where Primus has none of that name.
+  // Returns the family that the settings select. Throws if Primus has no family of that name.
   const Family& family() const;
-  // Refuses a switch that says something else than the family.
+  // Refuses a switch whose value contradicts the family.
   void check_switches(const Family& family) const;
-  // Whether the experiment or a command sets the key, rather than a default.
+  // Whether the experiment or the command line sets the key explicitly.
   bool is_set(std::string_view key) const;
   bool has_sinks() const { return t.use_sink_attention || t.softmax_type == "learnable"; }
-  // The error of a model_type that has `has` for the key.
+  // Returns the error for a key whose value in this model_type is `has`.
   Error differs(std::string_view key, std::string_view has) const;
-  // Takes over the fields of these parts.
+  // Copies the fields of these parts from the settings to `c`.
   void take(std::initializer_list<ModelPart> parts, ModelConfig& c) const {
     for_each_model_field([&](const auto& field) {
       if (std::ranges::find(parts, field.part) != parts.end()) field.read(t, c);
@@ -49,7 +49,7 @@ class StatedModel {
   const config::Experiment& experiment;
   const config::TrainerConfig& t;  // its settings
   const FamilyRegistry& families;
-  std::vector<std::string>* const warnings;  // of settings without effect; may be null
+  std::vector<std::string>* const warnings;  // about settings without effect; may be null
 
  private:
   std::string family_name() const;

@@ -1,5 +1,5 @@
-// The parts of a model as an experiment states them: which layers have which attention, positions, experts.
-// Internal to lm/model.
+// Reads the parts of a model from an experiment: attention, positions and experts of each layer. Internal to
+// lm/model.
 #pragma once
 
 #include "lm/model/model_config.h"
@@ -7,8 +7,9 @@
 
 namespace primus {
 
-// Fills in rope_scaling, attention, linear, moe, hyper and conv_layers. `c` has its family and the fields of
-// ModelPart::kModel, kAttention and kIndexer already. Throws Error(kInvalid) at the setting that cannot be.
+// Fills in rope_scaling, attention, linear, moe, hyper and the layer specs. The family and the fields of
+// ModelPart::kModel, kAttention and kIndexer in `c` must be set. Throws Error(kInvalid) at an impossible
+// setting.
 void read_stated_parts(const StatedModel& stated, ModelConfig& c);
 
 }  // namespace primus

@@ -1,4 +1,4 @@
-// Parameters to and from the published checkpoint layout: names, fused projections, element types.
+// Loads and saves parameters in the published checkpoint layout: names, fused projections, element types.
 #pragma once
 
 #include <mutex>
@@ -15,23 +15,23 @@
 
 namespace primus {
 
-// Whether weights may be without all adapters of the model (LoraConfig), which then keep the values that they
-// have.
+// Whether the checkpoint may lack all adapters of the model (LoraConfig). Missing adapters keep their current
+// values.
 enum class Adapters : std::uint8_t { kRequired, kMayBeMissing };
 
-// Loads every parameter from a Hugging Face folder (fp32, bf16, fp16 or fp64 tensors) into the master
-// weights, and refreshes the working copies. Throws Error naming the first tensor that is missing, misshapen,
-// or not used by the model, or a copy of another (CheckpointPart::copies) and not equal to it; a tied model's
-// own copy of the head is accepted and ignored.
+// Loads every parameter from a Hugging Face folder (fp32, bf16, fp16 or fp64 tensors) into the master weights
+// and refreshes the working copies. Throws Error naming the first tensor that is missing, has a wrong shape,
+// is not used by the model, or differs from the tensor it must copy (CheckpointPart::copies). A tied model's
+// separate copy of the head is accepted and ignored.
 void load_weights(const SafetensorsFolder& folder, engine::ParameterStore& store, engine::Rank& rank,
                   Adapters adapters = Adapters::kRequired);
 
-// The part of these checks that needs no memory for the model: every tensor that `config` asks for is there,
-// in its shape. For before that memory is taken: a config.json may promise anything.
+// Runs the checks that need no memory for the model: every tensor that `config` requires exists and has its
+// shape. Call it before allocating the model, because a config.json may claim any size.
 void check_weight_shapes(const SafetensorsFolder& folder, const ModelConfig& config,
                          const FamilyRegistry& families, Adapters adapters = Adapters::kRequired);
 
-// Reads device memory for a checkpoint writer, from any thread, over the rank's copy stream.
+// Reads device memory for a checkpoint writer over the rank's copy stream. Thread-safe.
 class DeviceReader {
  public:
   explicit DeviceReader(engine::Rank& rank) : rank_(rank) {}
@@ -42,12 +42,13 @@ class DeviceReader {
   std::mutex mutex_;
 };
 
-// What a checkpoint holds, as sources that read the device: the model in the compute type, under Hugging Face
-// names. `reader` and the store must outlive the sources.
+// Returns the contents of a checkpoint as sources that read from the device: the model in the compute type,
+// under Hugging Face names. `reader` and the store must outlive the sources.
 std::vector<TensorSource> model_sources(const engine::ParameterStore& store, DeviceReader& reader);
-// Master weights (bf16 training only: otherwise the model is the master) and moments, as "<state>.<name>".
+// Returns master weights (only for bf16 training; otherwise the model holds the masters) and moments, as
+// "<state>.<name>".
 std::vector<TensorSource> optimizer_sources(const engine::ParameterStore& store, DeviceReader& reader);
-// The reverse: everything from a training checkpoint, bit for bit. `optimizer` false takes the weights alone.
+// Loads everything from a training checkpoint, bit for bit. With `optimizer` false, loads only the weights.
 void load_checkpoint(const CheckpointReader& checkpoint, engine::ParameterStore& store, engine::Rank& rank,
                      bool optimizer, Adapters adapters = Adapters::kRequired);
 

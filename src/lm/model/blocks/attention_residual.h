@@ -1,8 +1,9 @@
 // Attention residuals (Kimi K3): blocks whose branches read a mixture of the residual stream and its
-// checkpoints (engine/attention_residual.h), and the ends of such a stream.
+// checkpoints (engine/attention_residual.h), and both ends of such a stream.
 //
-// Every block whose number is a multiple of attn_res_block_size makes the stream that comes in a checkpoint,
-// and begins a new one with what its attention gives. So how many there are in front of a block follows from
+// A block whose index is a multiple of attn_res_block_size saves the incoming stream as a checkpoint and
+// starts a new stream with its attention output. The index of a block therefore gives the number of
+// checkpoints before it.
 // its number.
 #pragma once
 
@@ -12,17 +13,17 @@
 
 namespace primus {
 
-// Checkpoints in front of a block.
+// Returns the number of checkpoints before a block.
 inline std::int64_t residual_checkpoints(const ModelConfig& config, std::int64_t layer) {
   const std::int64_t size = config.residual_block;
   return size > 0 ? (layer + size - 1) / size : 0;
 }
 
-// {self_attention,mlp}_res_{norm,proj} beside what DecoderBlock has. The first block has no mixture before
+// A DecoderBlock with {self_attention,mlp}_res_{norm,proj} in addition. The first block has no mixture before
 // its attention, because there is no checkpoint yet.
 class AttentionResidualBlock final : public Block {
  public:
-  // Makes the parts in the order of the forward pass.
+  // Creates the parts in the order of the forward pass.
   template <class MakeAttention, class MakeFeedForward>
   AttentionResidualBlock(const ModelConfig& config, const BlockParameters& parameters,
                          MakeAttention make_attention, MakeFeedForward make_feed_forward)
@@ -44,11 +45,11 @@ class AttentionResidualBlock final : public Block {
     engine::Parameter *norm = nullptr, *proj = nullptr;
   };
   static Mixture mixture(const BlockParameters& parameters, const std::string& branch);
-  // What a branch reads, normed. The stream has nothing pending.
+  // Returns the normed input of a branch. The stream has nothing pending.
   engine::Value read(const engine::Residual& x, const Mixture& of, engine::Parameter& norm) const;
 
   std::int64_t layer_;
-  bool begins_;  // a new stream
+  bool begins_;  // starts a new stream
   double epsilon_;
   Mixture before_attention_;
   engine::Parameter& attention_norm_;
@@ -58,9 +59,9 @@ class AttentionResidualBlock final : public Block {
   std::unique_ptr<Layer> feed_forward_;
 };
 
-// Family::make_stream_ends of a model with such blocks: output_attn_res_{norm,proj}. Stages hand on the
-// stream and as many checkpoints as there ever are, which are zero where there are fewer. A module of
-// multi-token prediction (depth > 0) has none.
+// Family::make_stream_ends of a model with such blocks: output_attn_res_{norm,proj}. Pipeline stages pass on
+// the stream and space for all checkpoints; those that do not exist yet are zero. A multi-token prediction
+// module (depth > 0) has no checkpoints.
 std::unique_ptr<StreamEnds> attention_residual_ends(const ModelConfig& config, engine::ParameterStore& store,
                                                     int depth, int chunk);
 

@@ -1,5 +1,5 @@
-// What the kinds of linear attention share: members of LayerKind, of a state for each head of values that a
-// delta rule keeps behind a short convolution (config.linear).
+// Members of LayerKind that the kinds of linear attention share. They describe a short convolution followed
+// by a delta rule with one state per value head (config.linear).
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ double linear_mixing(const ModelConfig& config, std::int64_t layer, double lengt
 std::vector<SharedExtent> linear_shared_by_tensor_ranks(const ModelConfig& config);
 std::optional<MeshMismatch> linear_context_mismatch(const ModelConfig& config, const engine::MeshShape& shape,
                                                     std::int64_t sequence);
-// `channel_gates`: each channel of a key has a gate of its own.
+// `channel_gates`: each key channel has its own gate.
 void make_linear_cache(const ModelConfig& config, const CacheRequest& request, bool channel_gates,
                        engine::Phase& phase, engine::KvCacheLayer& entry);
 double linear_bytes_read(const ModelConfig& config, std::int64_t layer, std::int64_t length, DType dtype);

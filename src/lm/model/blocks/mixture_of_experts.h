@@ -1,4 +1,4 @@
-// The feed-forward part of a block as a mixture of SwiGLU experts.
+// A mixture of SwiGLU experts as the feed-forward branch of a block.
 #pragma once
 
 #include <memory>
@@ -9,31 +9,30 @@
 
 namespace primus {
 
-// Where a family's checkpoints have the tensors of a mixture, by names within the block.
+// Names of a mixture's tensors in a family's checkpoints, relative to the block.
 struct ExpertParts {
   std::string router;                                     // [experts, hidden]
-  std::string router_bias = {};                           // [experts]; where MoeConfig::biases is set
-  std::string choice_bias = {};                           // [experts]; where MoeConfig::choice_bias is set
-  std::string table = {};                                 // [vocab, top_k]; of MoeConfig::hash_layers
+  std::string router_bias = {};                           // [experts]; with MoeConfig::biases
+  std::string choice_bias = {};                           // [experts]; with MoeConfig::choice_bias
+  std::string table = {};                                 // [vocab, top_k]; with MoeConfig::hash_layers
   std::vector<engine::CheckpointPart> gate_up;            // of [experts, 2*ffn, hidden]: gate, then up
   std::vector<engine::CheckpointPart> gate_up_bias = {};  // of [experts, 2*ffn]
   std::vector<engine::CheckpointPart> down;               // of [experts, hidden, ffn]
   std::vector<engine::CheckpointPart> down_bias = {};     // of [experts, hidden]
-  // Prefix of the shared experts' matrices, what these are called, and <prefix>_gate where
-  // MoeConfig::shared_gate is set.
+  // Prefix of the shared experts' matrices and their names; with MoeConfig::shared_gate also <prefix>_gate.
   std::string shared = {};
   FeedForwardNames shared_names = {};
-  // Where MoeConfig::latent is set: into the latent [latent, hidden], its norm [latent] where it has one, and
-  // back [hidden, latent]. `hidden` of the experts' matrices is the latent then.
+  // With MoeConfig::latent: the projection into the latent [latent, hidden], its norm [latent] if present,
+  // and the projection back [hidden, latent]. `hidden` in the shapes above is then the latent's width.
   std::string latent_down = {}, latent_norm = {}, latent_up = {};
 };
 
-// One tensor for each expert and matrix: <prefix>.<expert>.<gate>.weight and so on.
+// Describes one tensor per expert and matrix: <prefix>.<expert>.<gate>.weight and so on.
 ExpertParts separate_experts(const ModelConfig& config, std::string router, const std::string& prefix,
                              const std::string& gate, const std::string& up, const std::string& down);
 
 extern const LayerKind kMixture;
-// Router, experts, and shared experts where the configuration has them.
+// Creates the router, the experts and, if configured, the shared experts.
 std::unique_ptr<Layer> mixture_of_experts(const ModelConfig& config, const BlockParameters& parameters,
                                           const ExpertParts& parts);
 

@@ -1,5 +1,5 @@
-// What DeepSeek-V2 and V3 share: latent attention, and from some layer on a mixture of many small experts
-// beside shared ones. Models of their kind differ in how experts are scored and chosen.
+// Code shared by DeepSeek-V2, V3 and related models: latent attention, and after the first dense layers a
+// mixture of many small experts with shared experts. The models differ in how experts are scored and chosen.
 #pragma once
 
 #include <memory>
@@ -12,18 +12,19 @@
 
 namespace primus::deepseek {
 
-// config.json to `config` and back, without what is said of scores. Errors as Family::read's. The first
-// leaves hidden_act alone.
+// Convert config.json to `config` and back, without the scoring of experts. Errors as Family::read's.
+// read_parts() does not read hidden_act.
 void read_parts(const nlohmann::json& json, ModelConfig& config);
 void read_common(const nlohmann::json& json, ModelConfig& config);
-// Groups of experts of which only the best may be chosen. After the score of a group is known.
+// Reads the groups of experts, of which only the best may be chosen. Call it once the group score is set.
 void read_groups(const nlohmann::json& json, ModelConfig& config);
-// V3's scores: sigmoids, a bias for choosing alone, and groups that score as their two best. After
-// read_experts().
+// Reads V3's scoring: sigmoids, a bias used only to choose, and groups scored by their two best experts. Call
+// it after read_experts().
 void read_sigmoid_scores(const nlohmann::json& json, ModelConfig& config);
 void write_common(const ModelConfig& config, nlohmann::json& json);
 
-// The experts alone, for families with other attention: their numbers and widths, and which layers are dense.
+// Reads only the experts, for families with other attention: their number, their widths, and which layers are
+// dense.
 void read_experts(const nlohmann::json& json, ModelConfig& config);
 void write_experts(const ModelConfig& config, nlohmann::json& json);
 // mlp.{gate, experts, shared_experts}, or in a dense layer mlp.{gate,up,down}_proj.

@@ -81,10 +81,10 @@ engine::Parameter& BlockParameters::experts(std::string_view module, const std::
   return matrix;
 }
 
-// Names are those that PEFT gives them. A is shared by all parts of a fused matrix.
+// Uses PEFT's names. All parts of a fused matrix share A.
 void BlockParameters::add_low_rank(engine::Parameter& matrix, const std::string& name,
                                    const std::vector<engine::CheckpointPart>& parts) const {
-  // Of [out, in] or, of each expert, [experts, out, in].
+  // [out, in] or, with experts, [experts, out, in]
   const Shape &whole = matrix.whole_shape(), &own = matrix.shape;
   const bool of_experts = whole.rank() == 3;
   const auto count = [&](const Shape& s) { return of_experts ? s[0] : 1; };
@@ -122,7 +122,7 @@ void BlockParameters::add_low_rank(engine::Parameter& matrix, const std::string&
   }
   if (!all || out_of(own) != out)
     b.placement = {.whole = shape(count(whole), out, dim), .rows = matrix.placement.rows};
-  // Of the standard deviations of PyTorch's xavier_normal_ and kaiming_uniform_(a=sqrt(5)).
+  // The standard deviations of PyTorch's xavier_normal_ and kaiming_uniform_(a=sqrt(5)).
   const double std = lora_.kaiming ? 1 / std::sqrt(3.0 * static_cast<double>(in))
                                    : std::sqrt(2.0 / static_cast<double>(in + dim));
   engine::Parameter& down = add(name + ".lora_A", std::move(a), Initializer::normal(std), std::move(of_a));
@@ -130,7 +130,8 @@ void BlockParameters::add_low_rank(engine::Parameter& matrix, const std::string&
   down.is_low_rank = up.is_low_rank = true;
   if (of_experts) {
     down.per_expert = up.per_expert = true;
-    // The one that is not split with the width sees a part of what each expert does.
+    // The adapter matrix that is not split with the width gets a partial gradient of each expert on every
+    // rank.
     const auto group = [](bool split) {
       return split ? engine::ReduceGroup::kExperts : engine::ReduceGroup::kExpertTokens;
     };
@@ -189,7 +190,7 @@ Share BlockParameters::expert_rows(std::int64_t count, const std::vector<std::in
   engine::Placement placement{.whole = whole};
   const std::int64_t first = own.begin(count), experts = own.size(count);
   if (cols == 0) {
-    placement.rows.push_back({first, experts});  // a row for each expert
+    placement.rows.push_back({first, experts});  // one row per expert
   } else if (width.ranks == 1) {
     placement.rows.push_back({first * rows, experts * rows});
   } else {
@@ -226,7 +227,7 @@ engine::Parameter& BlockParameters::norm(const std::string& name, std::int64_t w
 
 Initializer BlockParameters::matrix() const { return Initializer::normal(init_std_); }
 
-// So that the variance of the residual stream does not grow with depth (GPT-2).
+// Scaled by depth, so that the variance of the residual stream does not grow with it (GPT-2).
 Initializer BlockParameters::into_residual() const {
   return Initializer::normal(init_std_ / std::sqrt(2.0 * static_cast<double>(layers_)));
 }

@@ -1,7 +1,7 @@
-// DeepSeek-V4's attention. One latent is key and value of all heads; what a head reads of it is rotated back,
-// so that it depends on distances alone. A query sees the last tokens, and of those before them latents that
-// are pooled over blocks of tokens: of large blocks all, of small ones those that an indexer chooses, which
-// learns from nothing.
+// DeepSeek-V4's attention. One latent serves as key and value of all heads. The output of a head is rotated
+// back, so that it depends only on distances. A query sees the tokens in its window and, of earlier tokens,
+// latents pooled over blocks: all large blocks, or the small blocks that an indexer selects. The indexer is
+// not trained.
 #include "engine/compressed_attention.h"
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ using engine::Parameter;
 using engine::Value;
 using Pools = LayerSpec::Pools;
 
-// Pools what it projects of hidden states, and norms it: compressor.{wkv, wgate, ape, norm}.
+// Pools a projection of hidden states and norms the result: compressor.{wkv, wgate, ape, norm}.
 class Compressor {
  public:
   Compressor(const ModelConfig& c, const BlockParameters& p, const std::string& name, std::int64_t dim)
@@ -51,7 +51,7 @@ class Compressor {
     for (Parameter* p : {project_, bias_, norm_}) p->trainable = false;
   }
 
-  // [batch * blocks, dim], of which rotary_dim columns are rotated as at the first token of their block.
+  // Returns [batch * blocks, dim]. rotary_dim columns are rotated by the position of the block's first token.
   Value forward(const Value& h, const BlockInputs& in, std::int64_t rotary_dim) const {
     const turbo::PoolingShape shape{
         .batch = in.batch, .sequence = in.sequence, .ratio = ratio_, .dim = dim_, .overlap = overlap_};
@@ -120,7 +120,7 @@ class CompressedAttention final : public Layer {
   }
 
   Value forward(const Normed& normed, const BlockInputs& in) const override {
-    // Each rank makes all latents for its heads: what these say of them is part of their gradients.
+    // Every rank computes all latents for its heads. The gradients from its heads are partial sums.
     const Value h = gather_tokens(normed.value(), group_);
     const Value q_latent = norm(linear(h, *q_down_), *q_norm_, epsilon_);
     Value kv = rotated(norm(linear(h, *kv_), *kv_norm_, epsilon_), 1, dim_, in);
@@ -169,14 +169,14 @@ class CompressedAttention final : public Layer {
                 rope_shape(heads, dim));
   }
 
-  // Heads are large, and made from a small latent: only that stays until the backward pass.
+  // Heads are wide and come from a small latent: only the latent is kept for the backward pass.
   Value queries(const Value& latent, const BlockInputs& in) const {
     const engine::ReplayScope replay(latent.tape());
     const turbo::HeadNormShape shape{.heads = heads_, .kv_heads = 0, .head_dim = dim_};
     return rotated(head_norm(linear(latent, *q_up_), nullptr, shape, epsilon_), heads_, dim_, in);
   }
 
-  // What heads read, without the positions that values have as keys.
+  // Rotates the attention output back: values carry positions because they are also keys.
   Value turned_back(const Value& mixed, const BlockInputs& in) const {
     const engine::ReplayScope replay(mixed.tape());
     engine::RopeShape shape = rope_shape(heads_, dim_);
@@ -184,7 +184,7 @@ class CompressedAttention final : public Layer {
     return rope(mixed, in.positions, ratio_ > 0 ? in.compressed_rope_table : in.rope_table, shape);
   }
 
-  // Where a trace has this layer's choice, [T, as many as are chosen].
+  // Returns this layer's row of the routing trace, [T, number of selected blocks]; absent without a trace.
   Tensor traced_rows(const BlockInputs& in, std::int64_t blocks) const {
     if (!in.trace) return {};
     const Shape shape{in.batch * in.sequence, std::min(index_top_k_, blocks)};
@@ -192,7 +192,8 @@ class CompressedAttention final : public Layer {
     return row.reshaped({row.cols()}).slice(0, shape.elements()).reshaped(shape);
   }
 
-  // The blocks that each query sees. Factors that all scores have in common decide nothing.
+  // Returns the blocks that each query sees. A common factor of all scores would not change the selection, so
+  // none is applied.
   Value choose(const Value& hidden, const Value& q_latent, std::int64_t blocks, const BlockInputs& in) const {
     const Value h = engine::detached(hidden);
     const Value q = rotated(linear(engine::detached(q_latent), *index_q_), index_heads_, index_dim_, in);
@@ -206,9 +207,9 @@ class CompressedAttention final : public Layer {
                         .stride = ratio_});
   }
 
-  comm::Communicator* group_;  // that shares the heads
+  comm::Communicator* group_;  // the ranks that share the heads
   std::int64_t layer_;
-  std::int64_t heads_, groups_;  // of this rank
+  std::int64_t heads_, groups_;  // on this rank
   std::int64_t dim_, rotary_, window_, ratio_;
   std::int64_t index_heads_, index_dim_, index_top_k_;
   double epsilon_;
@@ -217,8 +218,7 @@ class CompressedAttention final : public Layer {
   Parameter *index_q_ = nullptr, *index_weights_ = nullptr;
 };
 
-// The output's first projection is of each group of heads by itself. Its indexer, which is frozen, is not
-// counted.
+// The first output projection works on each group of heads separately. The indexer is frozen and not counted.
 std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t layer) {
   const AttentionConfig& a = c.attention;
   const std::int64_t queries = c.heads * c.head_dim, q_rank = a.latent.q_rank;

@@ -17,8 +17,8 @@ using engine::Normed;
 using engine::Parameter;
 using engine::Value;
 
-// Heads stand by themselves between the two projections: tensor ranks share them. The latents of the gates
-// are small, and every rank makes those of its tokens.
+// Heads are independent between the two projections, so tensor ranks share them. The gates' latents are
+// small: each rank computes them for its own tokens.
 class DeltaAttention final : public Layer {
  public:
   DeltaAttention(const ModelConfig& c, const BlockParameters& p, bool gate_bias)
@@ -38,7 +38,7 @@ class DeltaAttention final : public Layer {
         layer_(p.layer()) {
     const LinearAttentionConfig& linear = c.linear;
     const std::int64_t keys = linear.keys(), values = linear.values(), heads = linear.value_heads;
-    const std::int64_t gates = heads * linear.key_dim;  // a value head has gates of its own
+    const std::int64_t gates = heads * linear.key_dim;  // each value head has its own gates
     const auto matrix = [&](const std::string& name, Share share, const std::string& published) {
       const std::int64_t rows = share.placement.is_whole() ? share.shape[0] : share.placement.whole[0];
       return &p.linear(".attention." + name, std::move(share), p.matrix(),
@@ -48,7 +48,7 @@ class DeltaAttention final : public Layer {
                      {{".self_attn.q_proj.weight", 0, keys},
                       {".self_attn.k_proj.weight", keys, keys},
                       {".self_attn.v_proj.weight", 2 * keys, values}});
-    // As wide as PyTorch's Conv1d draws them.
+    // PyTorch's initial spread of Conv1d weights.
     const double spread = 1 / std::sqrt(3 * static_cast<double>(width_));
     const auto of = [&](std::int64_t channels) {
       return engine::PublishedLayout{.shape = {channels, 1, width_}};
@@ -61,8 +61,7 @@ class DeltaAttention final : public Layer {
     gate_down_ = matrix("gate_down", {{linear.value_dim, c.hidden}, {}}, "f_a_proj");
     gate_up_ = matrix("gate_up", p.rows({gates}, linear.value_dim), "f_b_proj");
     beta_ = matrix("beta", p.rows({heads}, c.hidden), "b_proj");
-    // Kimi Linear's rates are between 1 and 16 at first, and its file has them in four dimensions; K3's
-    // are 1.
+    // Kimi Linear draws decay rates from 1 to 16 and stores them in four dimensions; K3 starts at 1.
     const bool of_k3 = linear.gate_lower_bound < 0;
     a_log_ =
         small(p, "a_log", heads, of_k3 ? Initializer::constant(0) : Initializer::log_uniform(1, 16), "A_log");
@@ -74,7 +73,7 @@ class DeltaAttention final : public Layer {
       out_gate_down_ = matrix("out_gate_down", {{linear.value_dim, c.hidden}, {}}, "g_a_proj");
       out_gate_ = matrix("out_gate", p.rows({values}, linear.value_dim), "g_b_proj");
     }
-    // As wide as PyTorch's Linear draws it, which Megatron-LM's layer is.
+    // PyTorch's initial spread of Linear biases, as in Megatron-LM.
     if (gate_bias) {
       out_gate_bias_ = &p.add(".attention.out_gate_bias", p.rows({values}),
                               Initializer::normal(1 / std::sqrt(3 * static_cast<double>(linear.value_dim))),
@@ -111,7 +110,7 @@ class DeltaAttention final : public Layer {
   }
 
  private:
-  // In fp32, also in checkpoints, as the published ones.
+  // Declares a small parameter in fp32, also in checkpoints, like the published ones.
   static Parameter* small(const BlockParameters& p, const std::string& name, std::int64_t n,
                           Initializer initializer, const std::string& published) {
     Parameter& parameter =
@@ -124,14 +123,14 @@ class DeltaAttention final : public Layer {
     return linear(gather_tokens(linear(own, down), group_), up);
   }
 
-  comm::Communicator* group_;    // that shares the heads
+  comm::Communicator* group_;    // the ranks that share the heads
   turbo::DeltaRuleShape shape_;  // of this rank's heads
   double lower_bound_, epsilon_;
   std::int64_t width_, layer_;
   Parameter *qkv_ = nullptr, *kernel_ = nullptr;
   Parameter *gate_down_ = nullptr, *gate_up_ = nullptr, *beta_ = nullptr, *a_log_ = nullptr, *bias_ = nullptr;
-  Parameter *out_gate_down_ = nullptr, *out_gate_ = nullptr;  // without the first: of full rank
-  Parameter* out_gate_bias_ = nullptr;                        // null: there is none
+  Parameter *out_gate_down_ = nullptr, *out_gate_ = nullptr;  // gate_down null: full rank
+  Parameter* out_gate_bias_ = nullptr;                        // null: no bias
   Parameter *norm_ = nullptr, *out_ = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// A gated delta network in place of attention (Yang et al. 2024, arXiv:2412.06464), as Qwen3-Next has it.
+// A gated delta network instead of attention (Yang et al. 2024, arXiv:2412.06464), as in Qwen3-Next.
 #include <cmath>
 
 #include "engine/delta_rule.h"
@@ -19,7 +19,7 @@ using engine::Parameter;
 using engine::Value;
 using turbo::ColumnRun;
 
-// Neighbouring columns that begin at `from`.
+// Returns a run of adjacent columns, beginning at `from`.
 ColumnRun run(std::int64_t from, std::int64_t columns) {
   return {.from = static_cast<std::int32_t>(from),
           .to = 0,
@@ -27,7 +27,7 @@ ColumnRun run(std::int64_t from, std::int64_t columns) {
           .columns = static_cast<std::int32_t>(columns)};
 }
 
-// Heads and what they are wide: tensor ranks share the heads of keys, and with them those of values.
+// Tensor ranks share the key heads, and with them the value heads.
 class GatedDeltaNet final : public Layer {
  public:
   GatedDeltaNet(const ModelConfig& c, const BlockParameters& p, DeltaProjection projection)
@@ -77,14 +77,13 @@ class GatedDeltaNet final : public Layer {
     if (each)
       kernels = {part("q_conv1d.weight", 0, k), part("k_conv1d.weight", k, k),
                  part("v_conv1d.weight", 2 * k, v)};
-    // As PyTorch's convolutions start, which Megatron-LM's and the published ones are: a kernel sums a few
-    // numbers.
+    // PyTorch's initial spread of convolution weights, as in Megatron-LM and the published models. A kernel
+    // sums only a few numbers.
     kernel_ =
         &p.add(".linear.kernel", p.rows({k, k, v}, width_),
                Initializer::normal(1 / std::sqrt(3.0 * static_cast<double>(width_))), std::move(kernels));
     kernel_->kernel = true;
-    // A state fades by a factor that is exp(-1 * softplus(1)) to exp(-16 * softplus(1)) where inputs say
-    // nothing.
+    // With zero inputs the state decays by exp(-1 * softplus(1)) to exp(-16 * softplus(1)) per token.
     a_log_ =
         &p.add(".linear.a_log", p.rows({heads}), Initializer::log_uniform(1, 16), {{at + "A_log", 0, heads}});
     dt_bias_ = &p.add(".linear.dt_bias", p.rows({heads}),
@@ -118,7 +117,8 @@ class GatedDeltaNet final : public Layer {
   }
 
  private:
-  // Of each key head its query and key, then values and gates of its value heads; b and a likewise.
+  // The projection holds, for each key head, its query and key, then the values and gates of its value heads;
+  // b and a are laid out in the same way.
   std::vector<ColumnRuns> parts_by_key_head() const {
     const turbo::DeltaRuleShape& s = shape_;
     const std::int64_t per_key = s.value_heads / s.key_heads, dim = s.key_dim, values = per_key * s.value_dim;
@@ -139,11 +139,11 @@ class GatedDeltaNet final : public Layer {
         {each(behind, per_key, 2 * per_key, 0), each(behind + per_key, per_key, 2 * per_key, s.value_heads)}};
   }
 
-  comm::Communicator* group_;  // that shares the heads
+  comm::Communicator* group_;  // the ranks that share the heads
   double epsilon_;
   std::int64_t layer_, width_;
   turbo::DeltaRuleShape shape_;    // of this rank's heads
-  std::vector<ColumnRuns> parts_;  // of the projection: what is convolved, gates of the result, b and a
+  std::vector<ColumnRuns> parts_;  // of the projection: convolved columns, output gates, b and a
   Parameter *in_ = nullptr, *kernel_ = nullptr, *a_log_ = nullptr, *dt_bias_ = nullptr, *norm_ = nullptr,
             *out_ = nullptr;
 };

@@ -12,7 +12,7 @@ using engine::Value;
 
 namespace {
 
-constexpr double kNormEpsilon = 1e-6;  // that of the published models
+constexpr double kNormEpsilon = 1e-6;  // of the published models
 
 }  // namespace
 
@@ -52,7 +52,7 @@ Value Indexer::select(const Value& h, const Value& latents, const BlockInputs& i
   return select_keys(q, k, w, shape, in.first_key);
 }
 
-// The leading columns of each head are rotated, the others are not.
+// Rotates the leading columns of each head; the others have no position.
 Value Indexer::rotated(Value x, std::int64_t heads, const BlockInputs& in) const {
   return rope(std::move(x), in.positions, in.rope_table,
               {.heads = heads,

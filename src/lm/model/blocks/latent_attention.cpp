@@ -67,7 +67,7 @@ class LatentAttention final : public Layer {
       gate_ = matrix("gate", p.rows({c.heads * shape_.value_dim}, c.hidden), "g_proj");
     if (c.attention.indexer.heads > 0) {
       indexer_.emplace(c, p);
-      // Used on both sides of attention, per head, which is no linear layer's product.
+      // Used both before and after attention, per head; not the product of a linear layer.
       kv_up_->uses.push_back(kv_up_->uses.back());
       kv_up_->linear_of = -1;
     }
@@ -89,8 +89,8 @@ class LatentAttention final : public Layer {
   }
 
  private:
-  // Every rank makes the latents of its tokens, and keeps no others: those of all tokens are gathered, again
-  // in the backward pass, for its heads.
+  // Every rank computes and keeps only the latents of its own tokens. The latents of all tokens are gathered
+  // for its heads, and gathered again in the backward pass.
   Value parallel(const Value& h, const BlockInputs& in) const {
     const Value own_q = q_down_ ? linear(h, *q_down_) : h, own_kv = linear(h, *kv_down_);
     if (indexer_) {
@@ -117,13 +117,13 @@ class LatentAttention final : public Layer {
     return scattered_linear(times_gate(mixed, h, in), *out_, group_, in.tensor);
   }
 
-  // What this rank's heads give, times the sigmoids of its output gate, where there is one.
+  // Multiplies the output of this rank's heads by the sigmoids of the output gate, if there is one.
   Value times_gate(const Value& mixed, const Value& h, const BlockInputs& in) const {
     return gate_ ? gated(mixed, gathered_linear(h, *gate_, group_, in.tensor)) : mixed;
   }
 
-  // What this rank's heads read of the tokens that the indexer selects. Queries move to the latents, so that
-  // all heads meet the same keys; they are made again in the backward pass.
+  // Returns the output of this rank's heads over the tokens that the indexer selects. Queries are projected
+  // into the latent space, so all heads use the same keys; the backward pass recomputes them.
   Value sparse(const Value& h, const Value& q_latent, const Value& kv_latent, const Value& rope_key,
                const BlockInputs& in) const {
     using Side = turbo::LatentProject::Side;
@@ -144,19 +144,19 @@ class LatentAttention final : public Layer {
     return latent_project(mixed, *kv_up_, Side::kValues, shape_);
   }
 
-  // What this rank's heads read of the tokens so far, whose latents the cache has.
+  // Returns the output of this rank's heads over all cached tokens, whose latents are in the cache.
   Value cached(const Value& q, const Value& kv_latent, const Value& rope_key, const BlockInputs& in) const {
     return cached_latent_attention(q, norm(kv_latent, *kv_norm_, epsilon_), rope_key, *kv_up_, shape_, scale_,
                                    in.cache->layer(layer_));
   }
 
-  // The latent of keys and values, and the rotated part of the keys that all heads share.
+  // Splits the latent of keys and values from the rotated key part that all heads share.
   std::pair<Value, Value> latents(const Value& joined, const BlockInputs& in) const {
     auto [latent, rope_key] = split(joined, shape_.rank);
     return {std::move(latent), rotated(std::move(rope_key), 1, shape_.rope_dim, in)};
   }
 
-  // What is made from latents is replayed in backward; only they stay until then.
+  // Computes the heads from latents. The backward pass repeats this, so only latents are kept.
   Value heads(const Value& h, const Value& q_latent, const Value& kv_latent, const Value& rope_key,
               const BlockInputs& in) const {
     const Value kept = q_down_ ? Value() : queries(h, q_latent, in);
@@ -170,7 +170,7 @@ class LatentAttention final : public Layer {
                    shape_.key_dim(), in);
   }
 
-  // Rotates the last rope_dim columns of each head, where the layer has positions.
+  // Rotates the last rope_dim columns of each head, unless the layer has no positions.
   Value rotated(Value x, std::int64_t heads, std::int64_t head_dim, const BlockInputs& in) const {
     if (!rotates_) return x;
     return rope(std::move(x), in.positions, in.rope_table,
@@ -195,7 +195,7 @@ class LatentAttention final : public Layer {
             .window = 0};
   }
 
-  comm::Communicator* group_;  // that shares the heads
+  comm::Communicator* group_;  // the ranks that share the heads
   turbo::LatentShape shape_;   // of this rank
   float scale_;
   std::int64_t layer_;
@@ -203,8 +203,8 @@ class LatentAttention final : public Layer {
   double epsilon_;  // of the latents' norms
   Parameter *q_down_ = nullptr, *q_norm_ = nullptr, *q_up_ = nullptr;
   Parameter *kv_down_ = nullptr, *kv_norm_ = nullptr, *kv_up_ = nullptr, *out_ = nullptr;
-  Parameter* gate_ = nullptr;       // null: there is none
-  std::optional<Indexer> indexer_;  // of sparse attention
+  Parameter* gate_ = nullptr;       // null: no gate
+  std::optional<Indexer> indexer_;  // for sparse attention
 };
 
 std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {

@@ -70,7 +70,7 @@ std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParame
 
 namespace {
 
-// All columns of x in memory of their own.
+// Copies x into separate memory.
 Value copy_of(const Value& x) {
   const turbo::ColumnRun all{
       .from = 0, .to = 0, .groups = 1, .columns = static_cast<std::int32_t>(x.shape()[1])};
@@ -88,8 +88,8 @@ void DecoderBlock::forward(engine::Residual& x, const BlockInputs& in) const {
 void DecoderBlock::run(const Branch& branch, engine::Residual& x, const BlockInputs& in) const {
   const bool decoding = in.cache && !x.sum.tape().gathers_parameters();
   if (!branch.norm) flush(x);
-  // Without a norm the branch reads a copy of the stream. A product that adds its gradient to the stream's
-  // own rounds otherwise where that is shared, and the policy of weight gradients decides whether it is.
+  // Without a norm the branch reads a copy of the stream. Otherwise the policy of weight gradients would
+  // decide whether a product accumulates into the stream's gradient, which affects rounding.
   Value y = branch.layer->forward(
       branch.norm ? Normed(x, *branch.norm, epsilon_, decoding) : Normed(copy_of(x.sum)), in);
   if (branch.norm_after) y = norm(y, *branch.norm_after, epsilon_);

@@ -100,7 +100,7 @@ class MixtureOfExperts final : public Layer {
                                  training ? own_tokens(in.token_numbers, tokens_) : in.token_numbers);
     if (router_bias_) logits = router_bias(std::move(logits), *router_bias_);
     if (moe_.logit_cap > 0) logits = soft_cap(std::move(logits), moe_.logit_cap);
-    // Choices, capacity and losses are of the whole microbatch: each of its ranks works them out.
+    // Choices, capacity and losses depend on the complete microbatch: each of its ranks computes them.
     logits = replicate_tokens(logits, tokens_);
     Value load;
     if (training && moe_.training.balance_step && rule.balance_scale != 0) {
@@ -144,7 +144,8 @@ class MixtureOfExperts final : public Layer {
   }
 
  private:
-  // By experts that several ranks share, and the shared experts while tokens travel there and back.
+  // Runs experts that several ranks share. The shared experts overlap with the dispatch and the return of
+  // tokens.
   Value through_ranks(const Normed& normed, const Routing& routing, std::int64_t capacity,
                       const BlockInputs& in) const {
     const engine::Dispatch dispatch = plan_dispatch(routing, experts_, capacity,
@@ -165,19 +166,19 @@ class MixtureOfExperts final : public Layer {
     return shared_ ? sum(std::move(y), gated_shared(normed, shared_->forward(normed, in))) : y;
   }
 
-  // Of what the experts of a token give together.
+  // Projects the summed expert output back.
   Value out_of_latent(Value y) const {
     if (!latent_up_) return y;
     return linear(latent_norm_ ? norm(y, *latent_norm_, epsilon_) : y, *latent_up_);
   }
 
-  // What the shared experts give for this rank's tokens, times its gate where there is one.
+  // Applies the gate of the shared experts, if there is one, to their output for this rank's tokens.
   Value gated_shared(const Normed& h, Value y) const {
     return shared_gate_ ? gated(y, router_logits(h.value(), *shared_gate_)) : y;
   }
 
-  // The rows of this rank's experts, and back to tokens. With `shared`, which h is the value of, plus what
-  // the shared experts make of it.
+  // Runs this rank's experts and returns the result per token. With `shared`, whose value is h, adds the
+  // output of the shared experts.
   Value through_experts(const Value& h, const Routing& routing, const Normed* shared = nullptr,
                         const BlockInputs* in = nullptr) const {
     const auto addend = [&] {
@@ -186,7 +187,8 @@ class MixtureOfExperts final : public Layer {
     Value rows = dispatch_linear(h, gate_up_, routing);
     if (gate_up_bias_) rows = grouped_bias(std::move(rows), *gate_up_bias_, routing);
     if (!plain_) {
-      // A bias after the last product, too, is weighed: so what comes out of experts is.
+      // The bias after the last product is weighted too, so the routing weights apply to the output of
+      // experts.
       rows = grouped_linear(activated(rows), down_, routing);
       if (down_bias_) rows = grouped_bias(std::move(rows), *down_bias_, routing);
       return combine(rows, routing, addend());
@@ -195,7 +197,7 @@ class MixtureOfExperts final : public Layer {
     return linear_combine(rows, down_, routing, addend());
   }
 
-  // Of experts that are not plain.
+  // The activation of experts that are not plain.
   Value activated(const Value& rows) const {
     if (situ_beta_ > 0) return situ(rows, situ_beta_, situ_linear_beta_);
     return moe_.swiglu_limit > 0 ? clamped_swiglu(rows, clamp()) : swiglu(rows);
@@ -212,7 +214,7 @@ class MixtureOfExperts final : public Layer {
     rule.capacity = t.capacity(tokens * moe_.router.top_k, moe_.experts);
     rule.drop_lightest = t.drop_lightest;
     rule.sequences = in.batch;
-    // What a table decides no loss can balance.
+    // A balance loss cannot change choices that come from a table.
     rule.balance_scale = table_ ? 0.0F : static_cast<float>(t.balance_loss * in.routing->loss_weight);
     rule.z_scale = static_cast<float>(t.z_loss * in.routing->loss_weight);
     rule.segments = t.balance_sequences ? in.batch : 1;
@@ -228,17 +230,17 @@ class MixtureOfExperts final : public Layer {
     return row_of(table).reshaped({moe_.experts, moe_.training.quantile_bins});
   }
 
-  // This layer's row of a table for all layers.
+  // Returns this layer's row of a table for all layers.
   Tensor row_of(const Tensor& table) const {
     return table.slice(layer_, layer_ + 1).reshaped({table.cols()});
   }
 
   MoeConfig moe_;
-  bool plain_;  // nothing but products and SwiGLU
+  bool plain_;  // only products and SwiGLU
   double situ_beta_, situ_linear_beta_, epsilon_;
   std::int64_t layer_;
-  comm::Communicator* tokens_;     // that routes a microbatch together
-  engine::SharedExperts experts_;  // those of this rank
+  comm::Communicator* tokens_;     // the ranks that route a microbatch together
+  engine::SharedExperts experts_;  // this rank's experts
   Parameter &router_, &gate_up_, &down_;
   Parameter *router_bias_ = nullptr, *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
   Parameter *choice_bias_ = nullptr, *table_ = nullptr, *shared_gate_ = nullptr;

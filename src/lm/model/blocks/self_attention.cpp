@@ -32,7 +32,7 @@ class SelfAttention final : public Layer {
         layer_(p.layer()),
         options_(options) {
     const std::int64_t q = c.heads * head_dim_, kv = c.kv_heads * head_dim_;
-    const std::int64_t of_q = options.output_gate ? 2 * q : q;  // rows that make queries, and gates
+    const std::int64_t of_q = options.output_gate ? 2 * q : q;  // rows for queries, and for gates
     if (options.output_gate && options.qkv_bias)
       throw std::logic_error("attention with an output gate has no biases");
     const auto parts = [&](const std::string& kind) -> std::vector<engine::CheckpointPart> {
@@ -140,8 +140,8 @@ class SelfAttention final : public Layer {
     return concat(concat(norm(queries, *query_norm_, epsilon_), norm(keys, *key_norm_, epsilon_)), values);
   }
 
-  // Of each head's query and gate side by side, and keys and values behind them all: those that attention
-  // reads, and the gates.
+  // The columns are each head's query and gate side by side, then all keys and values. Splits them into what
+  // attention reads and the gates.
   std::vector<engine::ColumnRuns> queries_and_gates() const {
     const auto dim = static_cast<std::int32_t>(head_dim_), heads = static_cast<std::int32_t>(heads_);
     const auto keys = static_cast<std::int32_t>(2 * kv_heads_ * head_dim_);
@@ -152,15 +152,15 @@ class SelfAttention final : public Layer {
     return {{of_heads, {.from = 2 * heads * dim, .to = heads * dim, .groups = 1, .columns = keys}}, {gates}};
   }
 
-  comm::Communicator* group_;      // that shares the heads
-  std::int64_t heads_, kv_heads_;  // of this rank
+  comm::Communicator* group_;      // the ranks that share the heads
+  std::int64_t heads_, kv_heads_;  // on this rank
   std::int64_t head_dim_, rotary_dim_;
-  double score_scale_;  // 0: by head_dim
+  double score_scale_;  // 0: 1 / sqrt(head_dim)
   double epsilon_;
   std::int64_t layer_;
   SelfAttentionOptions options_;
   Parameter *qkv_ = nullptr, *qkv_bias_ = nullptr, *head_norm_ = nullptr, *sinks_ = nullptr;
-  Parameter *query_norm_ = nullptr, *key_norm_ = nullptr;  // of all heads together
+  Parameter *query_norm_ = nullptr, *key_norm_ = nullptr;  // over all heads together
   Parameter *out_ = nullptr, *out_bias_ = nullptr;
 };
 

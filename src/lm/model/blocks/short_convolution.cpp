@@ -16,7 +16,7 @@ using engine::Normed;
 using engine::Parameter;
 using engine::Value;
 
-// Channels stand by themselves between the two projections: tensor ranks share them as they do heads.
+// Channels are independent between the two projections: tensor ranks share them like heads.
 class ShortConvolution final : public Layer {
  public:
   ShortConvolution(const ModelConfig& c, const BlockParameters& p)
@@ -61,8 +61,8 @@ class ShortConvolution final : public Layer {
   }
 
  private:
-  comm::Communicator* group_;  // that shares the channels
-  std::int64_t channels_;      // of this rank
+  comm::Communicator* group_;  // the ranks that share the channels
+  std::int64_t channels_;      // on this rank
   std::int64_t width_, layer_;
   Parameter &in_, &kernel_, &out_;
   Parameter *in_bias_ = nullptr, *bias_ = nullptr, *out_bias_ = nullptr;
@@ -87,7 +87,7 @@ void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase
       DType::kF32, {request.sequences, conv_ring(c.convolution.width), c.hidden / request.tensor_ranks});
 }
 
-// In fp32, of which one is new.
+// In fp32; one of the inputs is new.
 double bytes_read(const ModelConfig& c, std::int64_t, std::int64_t, DType) {
   return static_cast<double>(c.convolution.width * c.hidden) * 4;
 }

@@ -21,8 +21,8 @@ constexpr double kMostScale = 1e6;
 void read_attention(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "attention_bias", false);
   refuse_unless(json, "rope_interleave", true);
-  // transformers repeats keys for so many queries each, of which there is one: fewer keys break it. More are
-  // without effect; its V3 writes 128 where nobody says a number.
+  // transformers repeats keys by heads / kv_heads, but latent attention has one key per head: fewer keys
+  // break it, more have no effect. Its V3 class writes 128 if the file gives no number.
   if (c.heads / c.kv_heads > 1) refuse_unless(json, "num_key_value_heads", c.heads);
   const ConfigReader r(json);
   const RopeScaling& rope = c.rope_scaling;
@@ -148,14 +148,13 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
       [&] { return feed_forward_or_experts(config, parameters); });
 }
 
-// Latents are normed, and shared keys are rotated in pairs whatever Megatron-LM's switch for other heads
-// says.
+// Latents are always normed. Shared keys are rotated in interleaved pairs, whatever Megatron-LM's switch
+// says, which applies to other heads.
 std::vector<FamilySwitch> switches() {
   return {{"multi_latent_attention", "true"}, {"qk_layernorm", "true"}, {"rotary_interleaved", kEither}};
 }
 
-// A model without experts is written without the keys of experts. The first three are of how a model is
-// trained.
+// A model without experts is written without the experts' keys. The first three keys describe training.
 std::vector<std::string_view> other_keys() {
   return {"aux_loss_alpha",
           "ep_size",

@@ -1,4 +1,5 @@
-// DeepSeek-V2 (arXiv:2405.04434): experts scored by a softmax; the large ones choose among the best groups.
+// DeepSeek-V2 (arXiv:2405.04434): experts scored by a softmax. Larger models choose only within the best
+// groups of experts.
 #include <nlohmann/json.hpp>
 
 #include "base/terminal/terminal.h"
@@ -9,7 +10,7 @@
 namespace primus {
 namespace {
 
-// num_experts_per_tok and groups have none in V2.
+// In V2, num_experts_per_tok and groups have no default.
 constexpr const char* kDefaults =
     R"({"max_position_embeddings": 2048, "q_lora_rank": 1536, "kv_lora_rank": 512,
   "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64,
@@ -18,14 +19,14 @@ constexpr const char* kDefaults =
 void read(const nlohmann::json& json, ModelConfig& c) {
   deepseek::read_common(json, c);
   refuse_unless(json, "scoring_func", "softmax");
-  // transformers' model does not know normalised weights here either.
+  // V2's class in transformers does not normalise weights either.
   refuse_unless(json, "norm_topk_prob", false);
   c.moe.router.normalise = false;
   const ConfigReader r(json);
   const std::string method = r.text_or("topk_method", "greedy");
   if (method == "group_limited_greedy") {
     deepseek::read_groups(json, c);
-  } else if (method != "greedy") {  // which knows no groups
+  } else if (method != "greedy") {  // "greedy" has no groups
     throw r.not_supported("topk_method", ": \"" + method + "\" is not supported for this model family",
                           "greedy and group_limited_greedy are");
   }

@@ -1,5 +1,5 @@
-// DeepSeek-V3 (arXiv:2412.19437): experts scored by sigmoids, and balanced by a bias that is added for
-// choosing only.
+// DeepSeek-V3 (arXiv:2412.19437): experts scored by sigmoids and balanced by a bias that is used only to
+// choose.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/families/deepseek.h"
@@ -16,7 +16,7 @@ constexpr const char* kDefaults =
 
 void read(const nlohmann::json& json, ModelConfig& c) {
   deepseek::read_common(json, c);
-  // transformers rotates so many columns of a key (V2's class takes qk_rope_head_dim whatever this says).
+  // transformers rotates head_dim columns of a key (V2's class always uses qk_rope_head_dim).
   refuse_unless(json, "head_dim", c.attention.latent.rope_dim);
   refuse_unless(json, "scoring_func", "sigmoid");
   refuse_unless(json, "topk_method", "noaux_tc");

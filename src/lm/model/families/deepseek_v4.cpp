@@ -1,8 +1,8 @@
-// DeepSeek-V4 (2026): several residual streams, mixed by hyper-connections; attention over a window and
-// pooled latents, without a key for each token behind the window; experts scored by the root of a softplus,
-// in the first layers chosen by the token alone. As transformers has it; multi-token prediction, which
-// transformers leaves out, as Primus trains it: one projection joins the embedding with the last hidden
-// state, and behind a block with a window alone the streams are contracted by factors of the module's own.
+// DeepSeek-V4 (2026): parallel residual streams, mixed by hyper-connections; attention over a window and
+// pooled latents, without separate keys for tokens before the window; experts scored by the square root of a
+// softplus, and in the first layers chosen by the token id. Computes what transformers computes. transformers
+// omits multi-token prediction, so that follows AMD Primus: one projection joins the embedding with the last
+// hidden state; after a block with only a window, the module's own factors contract the streams.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,8 +37,8 @@ constexpr double kMostScale = 1e6;
 
 // --- config.json
 
-// One kind for each layer: `layer_types`, or the released files' compress_ratios. Those behind the last layer
-// are multi-token prediction's.
+// Reads the kind of each layer: from `layer_types`, or from compress_ratios in the released files. Entries
+// beyond the last layer belong to multi-token prediction.
 void read_layers(const nlohmann::json& json, ModelConfig& c) {
   const ConfigReader r(json);
   AttentionConfig& a = c.attention;
@@ -49,7 +49,7 @@ void read_layers(const nlohmann::json& json, ModelConfig& c) {
     a.pooled.sparse_ratio = of.integer_or(kSparse, a.pooled.sparse_ratio, 1, turbo::PoolingShape::kMaxRatio);
     a.pooled.heavy_ratio = of.integer_or(kHeavy, a.pooled.heavy_ratio, 1, turbo::PoolingShape::kMaxRatio);
   }
-  // Their earlier names.
+  // The former names of these keys.
   a.pooled.sparse_ratio =
       r.integer_or("compress_rate_csa", a.pooled.sparse_ratio, 1, turbo::PoolingShape::kMaxRatio);
   a.pooled.heavy_ratio =
@@ -57,11 +57,11 @@ void read_layers(const nlohmann::json& json, ModelConfig& c) {
   const bool by_type = r.find("layer_types") != nullptr;
   const nlohmann::json* const list = r.find(by_type ? "layer_types" : "compress_ratios");
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    // What transformers has where nobody says it: two heavy layers, then by turns.
+    // transformers' default: two heavy layers, then alternating.
     bool sparse = layer >= 2 && layer % 2 == 1, heavy = !sparse;
     if (list) {
       const char* const key = by_type ? "layer_types" : "compress_ratios";
-      // Released files list the layers of multi-token prediction, too.
+      // Released files also list the layers of multi-token prediction.
       const auto entries = list->is_array() ? static_cast<std::int64_t>(list->size()) : 0;
       if (entries != c.layers && (by_type || entries != c.layers + c.mtp.layers))
         throw r.bad(key, fmt::format("must be a list with an entry for each of {} layers", c.layers));
@@ -78,7 +78,7 @@ void read_layers(const nlohmann::json& json, ModelConfig& c) {
   }
 }
 
-// Layers that route by a table are the first ones.
+// Reads the number of layers that route by a table; they must come first.
 void read_hash_layers(const nlohmann::json& json, ModelConfig& c) {
   const ConfigReader r(json);
   const nlohmann::json* const types = r.find("mlp_layer_types");
@@ -101,7 +101,7 @@ void read_hash_layers(const nlohmann::json& json, ModelConfig& c) {
   }
 }
 
-// Whether the settings of rotations have an attention_factor, which may be null.
+// Whether the rotation settings have an attention_factor, which may be null.
 bool names_attention_factor(const nlohmann::json& json) {
   return std::ranges::any_of(std::array{"rope_scaling", "rope_parameters"}, [&](const char* key) {
     const auto found = json.find(key);
@@ -109,9 +109,9 @@ bool names_attention_factor(const nlohmann::json& json) {
   });
 }
 
-// The branches of rope_parameters say everything (read_rope). In files without them, layers that pool have
-// compress_rope_theta, and YaRN scales rotations only where the file has an attention_factor. As in
-// transformers, YaRN computes a factor of null from the stretch.
+// Branches of rope_parameters describe the rotation completely (read_rope). In files without branches,
+// pooling layers use compress_rope_theta, and YaRN scales rotations only if the file has an attention_factor.
+// Like transformers, YaRN replaces null by the factor that follows from the stretch.
 void read_rotation(const nlohmann::json& json, ModelConfig& c) {
   const ConfigReader r(json);
   AttentionConfig& a = c.attention;
@@ -125,7 +125,7 @@ void read_rotation(const nlohmann::json& json, ModelConfig& c) {
       if (is_yarn && !scaling.attention_factor) scaling.attention_factor = 1;
       scaling.mscale = scaling.mscale_all_dim = std::nullopt;
     }
-    // Before partial_rotary_factor there was the number of columns itself.
+    // Older files give the number of columns instead of partial_rotary_factor.
     if (!r.find("partial_rotary_factor")) {
       const double said = static_cast<double>(r.integer_or(columns, 0, 1, c.head_dim));
       c.rotary_fraction = said > 0 ? said / static_cast<double>(c.head_dim) : 1.0 / 8;
@@ -188,7 +188,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
             c.moe.ffn, c.moe.shared_ffn),
         "set moe_shared_expert_intermediate_size to a multiple of moe_ffn_hidden_size");
   }
-  // transformers takes it for another name of moe_intermediate_size.
+  // transformers reads it as an alias of moe_intermediate_size.
   json.erase("intermediate_size");
   json["attention_bias"] = json["mlp_bias"] = false;
   json["attention_dropout"] = 0.0;
@@ -230,7 +230,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
     throw ConfigKeyError(ErrorKind::kInvalid, "compress_rope_theta", "compress_rope_theta is not set",
                          "set compress_rope_theta, the base of layers that pool latents");
   }
-  // By branch, with frequencies stretched in the one that pools alone.
+  // By branch; only the pooling branch has stretched frequencies.
   nlohmann::json pooled = json["rope_parameters"], plain = {{"rope_type", "default"}};
   pooled["rope_theta"] = a.pooled.theta;
   plain["rope_theta"] = c.rope_theta;
@@ -241,7 +241,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
 
 // --- blocks
 
-// What streams are mixed by: <published>{fn, base, scale}.
+// Declares the parameters that mix the streams: <published>{fn, base, scale}.
 HyperParameters hyper_parameters(engine::ParameterStore& store, int chunk, const std::string& name,
                                  const std::string& published, const turbo::HyperShape& shape,
                                  std::int64_t hidden, double std) {
@@ -324,7 +324,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
   return std::make_unique<HyperBlock>(config, store, layer, chunk);
 }
 
-// All streams begin as the embedding, and end as a sum of them.
+// All streams start as the embedding, and their weighted sum is the output.
 class HyperEnds final : public StreamEnds {
  public:
   HyperEnds(const ModelConfig& c, engine::ParameterStore& store, int depth, int chunk)

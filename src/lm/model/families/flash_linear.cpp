@@ -1,7 +1,6 @@
-// The models of flash-linear-attention (fla) whose blocks have gated delta networks (Yang et al. 2024,
-// arXiv:2412.06464) or Kimi delta attention (arXiv:2510.26692) beside SwiGLU feed-forwards. A model may have
-// attention in some layers: grouped-query attention, or latent attention as in AMD Primus's hybrids. Tensors
-// are called as fla calls them.
+// Models of flash-linear-attention (fla) with gated delta networks (Yang et al. 2024, arXiv:2412.06464) or
+// Kimi delta attention (arXiv:2510.26692), and SwiGLU feed-forwards. Some layers may have attention:
+// grouped-query attention, or latent attention as in AMD Primus's hybrid models. Tensors have fla's names.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -15,7 +14,7 @@
 namespace primus {
 namespace {
 
-// What fla takes where config.json leaves out a key. Models without attention say no number of its heads.
+// fla's defaults for keys that config.json omits. Models without attention do not give its number of heads.
 constexpr const char* kGatedDefaults =
     R"({"num_attention_heads": 1, "linear_num_key_heads": 6, "linear_key_head_dim": 256, "expand_v": 2.0})";
 constexpr const char* kKimiDefaults =
@@ -35,7 +34,7 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {{".self_attn
 
 constexpr const char* kAttention = "attn";
 
-// The width that fla's GatedMLP has where nobody says one: two thirds of hidden_ratio, in steps of 256.
+// Fills in the default width of fla's GatedMLP: two thirds of hidden_ratio, rounded up to a multiple of 256.
 void prepare(nlohmann::json& root) {
   const ConfigReader r(root);
   if (!r.find("intermediate_size")) {
@@ -65,7 +64,7 @@ void read_latents(const ConfigReader& part, ModelConfig& c) {
   c.set_layers(&LayerSpec::attention, &kLatentAttention);
 }
 
-// Layers that `attn` does not name have linear attention, of the kind `linear`.
+// Reads which layers have attention; layers that `attn` does not list have linear attention of kind `linear`.
 void read_attention(const nlohmann::json& json, ModelConfig& c, const LayerKind& linear) {
   const ConfigReader r(json);
   std::vector<std::int64_t> attends;
@@ -162,7 +161,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["use_short_conv"] = true;
   json["norm_eps"] = c.norm_epsilon;
   json.erase("rms_norm_eps");
-  // transformers would take what it finds for its own description of positions.
+  // transformers would interpret these keys as its own description of positions.
   if (c.rope_scaling.kind == RopeScaling::Kind::kNone)
     json.erase("rope_scaling"), json.erase("rope_parameters");
   const bool attends = static_cast<std::int64_t>(c.layers_keeping(Keeps::kState).size()) < c.layers;

@@ -1,7 +1,7 @@
-// Gemma 2 (Google 2024, arXiv:2408.00118) and Gemma 3 (2025, arXiv:2503.19786): Llama whose blocks norm what
-// their branches read and what they give, with feed-forwards gated by GELU and embeddings times the root of
-// their width. Some layers see a window. Gemma 2 caps scores and logits; Gemma 3 norms heads, and its layers
-// with a window rotate by a base of their own. Norms have weights around zero.
+// Gemma 2 (Google 2024, arXiv:2408.00118) and Gemma 3 (2025, arXiv:2503.19786): Llama with norms before and
+// after each branch, feed-forwards gated by GELU, and embeddings multiplied by the square root of their
+// width. Some layers have a window. Gemma 2 caps scores and logits. Gemma 3 has QK norm, and its window
+// layers have their own rotary base. Norm weights are stored minus one.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -29,7 +29,7 @@ constexpr NormNames kNorms{.ffn = ".pre_feedforward_layernorm.weight",
                            .after_attention = ".post_attention_layernorm.weight",
                            .after_ffn = ".post_feedforward_layernorm.weight"};
 
-// All but every so many-th layer have the window, where layer_types does not say which.
+// Decides without layer_types which layers have a window: all but every n-th.
 using IsLocal = bool (*)(const nlohmann::json& json, std::int64_t layer);
 bool every_other(const nlohmann::json&, std::int64_t layer) { return (layer + 1) % 2 != 0; }
 bool by_pattern(const nlohmann::json& json, std::int64_t layer) {
@@ -59,7 +59,7 @@ void write_common(const ModelConfig& c, nlohmann::json& json) {
   json["attention_bias"] = false;
   json["attention_dropout"] = 0.0;
   json["hidden_activation"] = kGelu;
-  // transformers takes whole numbers alone.
+  // transformers accepts only integers.
   const double scale = c.attention.score_scale, queries = scale > 0 ? std::round(1 / (scale * scale)) : 0;
   if (scale == 0) {
     json[kQueries] = c.head_dim;
@@ -70,7 +70,7 @@ void write_common(const ModelConfig& c, nlohmann::json& json) {
   }
   json[kLogitCap] = cap_or_null(c.logit_cap);
   json[kScoreCap] = cap_or_null(c.attention.score_cap);
-  // Without layers that it holds for, it is what transformers has.
+  // Without window layers, writes transformers' default.
   json["sliding_window"] = c.attention.window > 0 ? c.attention.window : kWindow;
   write_layer_types(c, kLocal, json);
 }
@@ -123,7 +123,7 @@ extern const FamilyEntry kGemma2{[]() -> Family {
   return gemma;
 }};
 
-// Models that see images, too, have this in their text_config.
+// Multimodal models have this as their text_config.
 extern const FamilyEntry kGemma3{[]() -> Family {
   Family gemma = family("gemma3_text", "Gemma3ForCausalLM");
   gemma.read = read_gemma3, gemma.make_block = make_gemma3_block;

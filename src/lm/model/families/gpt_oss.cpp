@@ -1,6 +1,6 @@
-// gpt-oss (OpenAI 2025, arXiv:2508.10925): every block a mixture of clamped SwiGLU experts, biases
-// everywhere, attention with learned sinks, every other layer over a window. Checkpoints hold all experts in
-// one tensor, input by output, gate and up in turn.
+// gpt-oss (OpenAI 2025, arXiv:2508.10925): a mixture of clamped SwiGLU experts in every block, biases
+// everywhere, attention with learned sinks, and a window in every other layer. Checkpoints store all experts
+// in one tensor, input by output, with gate and up interleaved.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -49,7 +49,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["attention_dropout"] = 0.0;
   json["hidden_act"] = "silu";
   json["swiglu_limit"] = kSwigluLimit;
-  // Without layers that it holds for, it is what transformers has.
+  // Without window layers, writes transformers' default.
   json["sliding_window"] = c.attention.window > 0 ? c.attention.window : kWindow;
   write_layer_types(c, kLocal, json);
   json["num_local_experts"] = c.moe.experts;

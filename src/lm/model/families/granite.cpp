@@ -1,5 +1,5 @@
-// Granite 3 (IBM 2024): Llama with factors of embeddings, residual branches, attention scores and logits. Its
-// mixtures have experts in every block, and may have a shared one.
+// Granite 3 (IBM 2024): Llama with factors on embeddings, residual branches, attention scores and logits.
+// Mixture models have experts in every block and may have a shared expert.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -62,7 +62,7 @@ void write_shared(const ModelConfig& c, nlohmann::json& json) {
   json["shared_intermediate_size"] = c.moe.shared_ffn;
 }
 
-// Checkpoints hold all experts of a layer in one tensor for each matrix.
+// Checkpoints store all experts of a layer in one tensor per matrix.
 ExpertParts expert_parts(const ModelConfig& c) {
   const std::int64_t e = c.moe.experts, ffn = c.moe.ffn, hidden = c.hidden;
   const std::string at = ".block_sparse_moe.";

@@ -1,6 +1,6 @@
-// Kimi Linear (arXiv:2510.26692): most layers have Kimi delta attention, the others DeepSeek's latent
-// attention without positions; experts are DeepSeek-V3's. Kimi K3 has besides: gates with a lower bound,
-// output gates, SiTU in place of SwiGLU, experts that work in a latent, and attention residuals.
+// Kimi Linear (arXiv:2510.26692): Kimi delta attention in most layers, DeepSeek's latent attention without
+// positions in the others, and DeepSeek-V3's experts. Kimi K3 adds gates with a lower bound, output gates,
+// SiTU instead of SwiGLU, experts that work in a latent, and attention residuals.
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -27,7 +27,7 @@ constexpr const char* kDefaults =
 constexpr const char* kLinear = "linear_attn_config";
 constexpr double kMostCap = 1e6;
 
-// What DeepSeek calls by another name.
+// Kimi's names for keys of DeepSeek.
 constexpr std::array<std::pair<const char*, const char*>, 6> kNames = {{
     {"num_experts", "n_routed_experts"},
     {"num_experts_per_token", "num_experts_per_tok"},
@@ -45,7 +45,7 @@ std::vector<std::int64_t> other_layers(std::int64_t layers, const std::vector<st
   return others;
 }
 
-// The layers that a list of names, one for each, has as `name`; every other one must be `other`.
+// Returns the layers with entry `name` in a list of one name per layer; all other entries must be `other`.
 std::vector<std::int64_t> named_layers(const ConfigReader& r, const char* key, const ModelConfig& c,
                                        const char* name, const char* other) {
   const nlohmann::json& names = *r.find(key);
@@ -64,7 +64,7 @@ std::vector<std::int64_t> named_layers(const ConfigReader& r, const char* key, c
   return layers;
 }
 
-// Numbers of layers in linear_attn_config begin at 1.
+// Reads layer numbers of linear_attn_config, which begin at 1.
 std::vector<std::int64_t> numbered_layers(const ConfigReader& part, const char* key, const ModelConfig& c) {
   std::vector<std::int64_t> layers = part.integers(key, 1, c.layers);
   std::ranges::sort(layers);
@@ -94,7 +94,7 @@ void read_linear(const nlohmann::json& json, ModelConfig& c) {
   const nlohmann::json none = nlohmann::json::object(), *const found = r.find(kLinear);
   if (found && !found->is_object()) throw r.bad(kLinear, "must be an object");
   const ConfigReader part(found ? *found : none);
-  // The object goes before keys beside it.
+  // Keys in the object override keys outside it.
   const auto size = [&](const char* in_part, const char* beside, std::int64_t otherwise, std::int64_t most) {
     return part.integer_or(in_part, r.integer_or(beside, otherwise, 1, most), 1, most);
   };
@@ -126,7 +126,7 @@ void read_common(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "topk_method", "noaux_tc");
   deepseek::read_parts(json, c);
   if (c.moe.experts == 0) throw ConfigReader(json).bad("n_routed_experts", "is missing");
-  // A rope_theta has no effect, and files have one.
+  // rope_theta occurs in files but has no effect.
   if (c.rope_scaling.kind != RopeScaling::Kind::kNone)
     throw ConfigReader(json).not_supported("rope_scaling", " is not supported for this model family",
                                            "it has no positions");
@@ -173,7 +173,8 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "mla_use_output_gate", false);
   refuse_unless(json, "attn_res_block_size", 0);
   refuse_unless(json, "routed_expert_hidden_size", nullptr);
-  // transformers ties no head of this family, and would draw one where an export has none.
+  // transformers never ties the head of this family, and would initialise it at random if an export lacked
+  // it.
   refuse_unless(json, "tie_word_embeddings", false);
   read_common(json, c);
 }
@@ -242,10 +243,10 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
     parts.latent_up = at + ".routed_expert_up_proj.weight";
     return mixture_of_experts(config, parameters, parts);
   };
-  // A module of multi-token prediction reads hidden states, which have no checkpoints.
+  // A multi-token prediction module reads hidden states, which have no checkpoints.
   if (config.residual_block == 0 || layer >= config.layers)
     return std::make_unique<DecoderBlock>(config, parameters, attention, of_ffn);
-  // Published models have a mixture in front of the first attention, too, where nothing can be mixed.
+  // Published models also have a mixture before the first attention, where there is nothing to mix.
   if (layer == 0) store.leave_out("model.layers.0.self_attention_res_");
   return std::make_unique<AttentionResidualBlock>(config, parameters, attention, of_ffn);
 }

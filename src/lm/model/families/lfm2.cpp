@@ -1,6 +1,6 @@
-// LFM2 (Liquid AI 2025, arXiv:2511.23404): most blocks have a gated short convolution where others have
-// attention, whose heads are normed. LFM2-MoE has a mixture of experts in all blocks but the first few, with
-// sigmoid scores and a bias that decides the choice alone.
+// LFM2 (Liquid AI 2025, arXiv:2511.23404): most blocks have a gated short convolution, the others attention
+// with QK norm. LFM2-MoE has a mixture of experts in all blocks but the first few, with sigmoid scores and a
+// bias used only to choose.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -23,8 +23,8 @@ constexpr const char* kMoeDefaults =
 constexpr FeedForwardNames kMatrices{.gate = "w1", .up = "w3", .down = "w2"};
 constexpr double kMostScale = 1e6;
 
-// Unless the file says that it is the width as it stands, intermediate_size is that of a feed-forward without
-// a gate: two thirds of it, times a factor, up to the next multiple.
+// Unless block_auto_adjust_ff_dim is false, intermediate_size is the width of a feed-forward without a gate.
+// The real width is two thirds of it, times a factor, rounded up to a multiple.
 void adjust_width(const ConfigReader& r, ModelConfig& c) {
   if (!r.flag_or("block_auto_adjust_ff_dim", true)) return;
   const std::int64_t most = ConfigReader::kMaxWidth,
@@ -37,7 +37,7 @@ void adjust_width(const ConfigReader& r, ModelConfig& c) {
   c.ffn = static_cast<std::int64_t>(multiples) * multiple;
 }
 
-// Without `layer_types`, full_attn_idxs says which layers have attention; without that, all have.
+// Without `layer_types`, full_attn_idxs lists the layers with attention; without either, all layers have it.
 void read_attention_layers(const nlohmann::json& json, ModelConfig& c) {
   const ConfigReader r(json);
   if (r.find("layer_types") || !r.find("full_attn_idxs")) return;
@@ -129,8 +129,8 @@ Family family(const char* model_type, const char* architecture) {
 extern const FamilyEntry kLfm2{[]() -> Family {
   Family dense = family("lfm2", "Lfm2ForCausalLM");
   dense.aliases.emplace_back("block_ff_dim", "intermediate_size");
-  // Besides those that decide the feed-forward's width, those of its first trainer, which say what other keys
-  // say or how weights began.
+  // Besides the keys of the feed-forward's width: keys of the original trainer, which repeat other keys or
+  // describe initialisation.
   dense.other_keys = {"block_dim",
                       "block_ff_dim",
                       "block_ffn_dim_multiplier",

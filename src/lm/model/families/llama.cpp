@@ -1,5 +1,5 @@
 // Llama 2 and 3 (Touvron et al. 2023; Grattafiori et al. 2024): pre-norm blocks of grouped-query attention
-// with rotary positions, and a SwiGLU feed-forward.
+// with rotary positions and a SwiGLU feed-forward.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/blocks/layers.h"
@@ -12,7 +12,7 @@ void read(const nlohmann::json& json, ModelConfig&) {
   refuse_unless(json, "attention_bias", false);
   refuse_unless(json, "mlp_bias", false);
   refuse_unless(json, "hidden_act", "silu");
-  // pretraining_tp > 1 splits the same products into parts: nothing to do with the result.
+  // pretraining_tp > 1 only splits the same products: the result does not change.
 }
 
 void write(const ModelConfig&, nlohmann::json& json) {

@@ -1,5 +1,5 @@
-// Ministral 3 (Mistral AI 2025): Mistral whose rotary frequencies are stretched by yarn, and whose queries
-// grow with their position beyond the context before stretching, as those of Llama 4 without rotation do.
+// Ministral 3 (Mistral AI 2025): Mistral with rotary frequencies stretched by yarn. Beyond the original
+// context, queries are scaled by position, as in Llama 4's layers without rotation.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/blocks/layers.h"

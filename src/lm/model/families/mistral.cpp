@@ -1,5 +1,5 @@
-// Mistral (Jiang et al. 2023, arXiv:2310.06825): Llama whose layers may all attend to a window. Ministral
-// says of each layer whether it does.
+// Mistral (Jiang et al. 2023, arXiv:2310.06825): Llama with an optional window in all layers. Ministral
+// selects the window per layer.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/config_reader.h"

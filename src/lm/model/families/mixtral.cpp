@@ -1,5 +1,5 @@
-// Mixtral (Jiang et al. 2024, arXiv:2401.04088): Llama with a mixture of experts in every block. Weights are
-// the softmax over the chosen logits.
+// Mixtral (Jiang et al. 2024, arXiv:2401.04088): Llama with a mixture of experts in every block. Routing
+// weights are the softmax over the chosen logits.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/blocks/layers.h"

@@ -1,6 +1,6 @@
-// Phi-3 and Phi-4 (Abdin et al. 2024, arXiv:2404.14219 and 2412.08905): Llama whose checkpoints have one
-// matrix for queries, keys and values, and one for gate and up. Heads may rotate in part, frequencies be
-// stretched by longrope, and all layers attend to a window.
+// Phi-3 and Phi-4 (Abdin et al. 2024, arXiv:2404.14219 and 2412.08905): Llama whose checkpoints fuse queries,
+// keys and values in one matrix, and gate and up in another. Heads may be rotated in part, longrope may
+// stretch the frequencies, and all layers may have a window.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/blocks/layers.h"
@@ -18,7 +18,7 @@ void read(const nlohmann::json& json, ModelConfig& config) {
   refuse_unless(json, "attention_bias", false);
   refuse_unless(json, "embd_pdrop", 0);
   refuse_unless(json, "resid_pdrop", 0);
-  // transformers takes yarn for longrope, and has no other kind for this family.
+  // transformers treats yarn as longrope here and supports no other kind for this family.
   const RopeScaling::Kind kind = config.rope_scaling.kind;
   if (kind != RopeScaling::Kind::kNone && kind != RopeScaling::Kind::kLongrope) {
     throw ConfigReader(json).not_supported("rope_type", " is not supported for this model family",
@@ -31,7 +31,7 @@ void write(const ModelConfig& config, nlohmann::json& json) {
   json["attention_bias"] = false;
   json["attention_dropout"] = json["embd_pdrop"] = json["resid_pdrop"] = 0.0;
   json["hidden_act"] = "silu";
-  // Said beside rope_parameters, too: transformers takes 4096 where it is not.
+  // Also written outside rope_parameters: transformers assumes 4096 without it.
   if (config.rope_scaling.kind == RopeScaling::Kind::kLongrope)
     json["original_max_position_embeddings"] = config.rope_scaling.original_max_positions;
   write_common_window(config, json);
@@ -54,7 +54,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 extern const FamilyEntry kPhi3{[]() -> Family {
   Family family{"phi3", "Phi3ForCausalLM", read, write, make_block, {}, kDefaults};
   family.partial_rotary = true;
-  // Of the image encoders of other models with this name.
+  // Keys of the image encoders of other models with this name.
   family.other_keys = {"embd_layer", "img_processor"};
   return family;
 }};

@@ -1,9 +1,9 @@
-// Megatron-LM's GPT, where no published architecture has its combination of parts: grouped-query attention
-// with or without biases, norms of heads, sinks, windows and heads that rotate in part, short convolutions in
-// some of its blocks (what AMD's Primus trains as LFM2 chooses experts otherwise), a SwiGLU feed-forward
-// or a mixture with any of the routers, shared experts and dense layers, and soft caps on the logits of
-// routers and output. DeepSeek's experts with ordinary attention are such a model. Its config.json names a
-// model_type of its own, because transformers has no class that would compute the same.
+// Megatron-LM's GPT, for combinations of parts that no published architecture has: grouped-query attention
+// with optional biases, QK norm, sinks, windows and partial rotation; short convolutions in some blocks (AMD
+// Primus trains its LFM2 with another choice of experts); a SwiGLU feed-forward or a mixture with any router,
+// shared experts and dense layers; soft caps on the logits of routers and output. DeepSeek's experts with
+// ordinary attention are an example. config.json names a separate model_type, because no class in
+// transformers computes this.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/blocks/layers.h"
@@ -21,7 +21,7 @@ constexpr double kMostScale = 1e6;
 
 constexpr const char *kLogitCap = "final_logit_softcapping", *kRouterCap = "router_logit_softcapping";
 
-// A soft cap; null and 0: none. Between 0 and the least, fp32 would have no digits left.
+// Reads a soft cap; null and 0 mean no cap. With a smaller cap than kLeast, fp32 would lose all precision.
 double read_cap(const ConfigReader& r, const char* key) {
   constexpr double kLeast = 1e-3, kMost = 1e6;
   const double cap = r.number_or(key, 0);
@@ -53,7 +53,7 @@ void read_experts(const nlohmann::json& json, ModelConfig& c) {
   if (router.top_k > c.moe.experts / router.groups * router.top_groups) {
     throw r.bad("num_experts_per_tok", "is more than topk_group groups have");
   }
-  // As Megatron-LM scores a group: by as many of its best experts as a token takes of each chosen group.
+  // Megatron-LM scores a group by its best experts, as many as a token takes from each chosen group.
   const std::int32_t best = router.top_k / router.top_groups;
   if (router.groups > 1 && (best < 1 || best > 2 || best > c.moe.experts / router.groups)) {
     throw r.not_supported(

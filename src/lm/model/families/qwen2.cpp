@@ -1,5 +1,5 @@
-// Qwen 2 and 2.5 (Yang et al. 2024): Llama with biases on queries, keys and values. Upper layers may attend
-// to a window.
+// Qwen 2 and 2.5 (Yang et al. 2024): Llama with biases on the query, key and value projections. Upper layers
+// may have a window.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/blocks/layers.h"

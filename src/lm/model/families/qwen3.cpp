@@ -1,5 +1,4 @@
-// Qwen 3 (Yang et al. 2025): Llama with a norm of each query and key head before the rotation. Upper layers
-// may attend to a window.
+// Qwen 3 (Yang et al. 2025): Llama with QK norm before the rotation. Upper layers may have a window.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/blocks/layers.h"
@@ -38,7 +37,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 
 extern const FamilyEntry kQwen3{[]() -> Family {
   Family family{"qwen3", "Qwen3ForCausalLM", read, write, make_block, {{"qk_layernorm", "true"}}, kDefaults};
-  // The text part of Qwen3-VL, which rotates tokens of texts as Qwen 3 does.
+  // The text part of Qwen3-VL, which rotates text tokens as Qwen 3 does.
   family.other_names = {"qwen3_vl_text", "qwen3_vl"};
   return family;
 }};

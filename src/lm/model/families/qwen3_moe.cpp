@@ -1,5 +1,5 @@
-// Qwen 3 with mixtures of experts (Yang et al. 2025): the weights of the chosen are normalised where
-// norm_topk_prob says so; some layers may stay dense.
+// Qwen 3 with mixtures of experts (Yang et al. 2025). norm_topk_prob normalises the weights of the chosen
+// experts; some layers may be dense.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kDefaults = R"({"num_key_value_heads": 4, "max_position_embeddings": 32768,
   "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768})";
 
-// Text parts of Qwen3-VL's mixtures leave out what their class in transformers has, and always normalise.
+// Adds the defaults of transformers' class for text parts of Qwen3-VL mixtures, which always normalise.
 void prepare(nlohmann::json& root) {
   const ConfigReader r(root);
   if (!r.text_or("model_type", "").starts_with("qwen3_vl")) return;
@@ -34,7 +34,7 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "hidden_act", "silu");
   refuse_unless(json, "use_sliding_window", false);
   const ConfigReader r(json);
-  // transformers 4 writes num_experts, 5 num_local_experts.
+  // transformers 4 writes num_experts, transformers 5 num_local_experts.
   read_expert_counts(r, r.find("num_local_experts") ? "num_local_experts" : "num_experts", c);
   c.moe.router.normalise = r.flag_or("norm_topk_prob", false);
   c.moe.ffn = r.integer("moe_intermediate_size", 1, ConfigReader::kMaxWidth);
@@ -87,7 +87,7 @@ extern const FamilyEntry kQwen3Moe{[]() -> Family {
   Family family{"qwen3_moe", "Qwen3MoeForCausalLM",      read,     write,
                 make_block,  {{"qk_layernorm", "true"}}, kDefaults};
   family.other_keys = {"max_window_layers"};
-  // The text part of Qwen3-VL's mixtures, which rotates tokens of texts as Qwen 3 does.
+  // The text part of Qwen3-VL mixtures, which rotates text tokens as Qwen 3 does.
   family.other_names = {"qwen3_vl_moe_text", "qwen3_vl_moe"};
   family.prepare = prepare;
   return family;

@@ -1,7 +1,7 @@
-// Qwen3-Next (Qwen team 2025) and Qwen3.5, which has the same architecture with another layout of its
-// tensors: of four blocks, three have a gated delta network in place of attention, and attention has normed
-// heads, rotates a quarter of each and is gated. Norms have weights around zero. Qwen3-Next and the larger
-// Qwen3.5 are mixtures of small experts beside a shared one, which is gated, too.
+// Qwen3-Next (Qwen team 2025) and Qwen3.5, the same architecture with a different tensor layout. Three of
+// four blocks have a gated delta network; the fourth has attention with QK norm, an output gate, and rotation
+// of a quarter of each head. Norm weights are stored minus one. Qwen3-Next and the larger Qwen3.5 have
+// mixtures of small experts with a gated shared expert.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -20,7 +20,7 @@ constexpr const char* kNextDefaults =
   "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "partial_rotary_factor": 0.25,
   "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
   "shared_expert_intermediate_size": 512})";
-// The mixture of Qwen3.5 has no dense block, and no width of one.
+// Qwen3.5's mixture models have no dense blocks and omit their width.
 constexpr const char* kMoeDefaults = R"({"intermediate_size": 5120, "num_key_value_heads": 2, "head_dim": 256,
   "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "partial_rotary_factor": 0.25,
   "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
@@ -183,7 +183,7 @@ extern const FamilyEntry kQwen3Next{[]() -> Family {
   return next;
 }};
 
-// Their whole models see images, too; what is said here is their text_config.
+// The complete models are multimodal; this describes their text_config.
 extern const FamilyEntry kQwen35{[]() -> Family {
   Family dense = family("qwen3_5_text", "Qwen3_5ForCausalLM");
   dense.defaults = kDenseDefaults;

@@ -1,5 +1,5 @@
-// SmolLM3 (Hugging Face 2025): Llama in which every fourth layer has no rotary positions. Layers without them
-// may attend to a window.
+// SmolLM3 (Hugging Face 2025): Llama with every fourth layer without rotary positions. These layers may have
+// a window.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/config_reader.h"
@@ -27,7 +27,7 @@ void read(const nlohmann::json& json, ModelConfig& config) {
   } else if (attention.window > 0) {
     config.set_layers(config.layers_without_rope(), &LayerSpec::local, true);
   }
-  // Windows are switched off for all layers.
+  // Without use_sliding_window no layer has a window.
   if (attention.window == 0) config.set_layers(&LayerSpec::local, false);
   if (config.local_layers().empty()) attention.window = 0;
 }

@@ -12,7 +12,7 @@ using Names = std::span<const std::string_view>;
 
 bool contains(Names names, std::string_view name) { return std::ranges::find(names, name) != names.end(); }
 
-// Read or refused for every family, and not always written.
+// Keys that every family reads or refuses, and that Primus does not always write.
 constexpr std::string_view kRead[] = {"attention_dropout",
                                       "bos_token_id",
                                       "dtype",
@@ -27,8 +27,8 @@ constexpr std::string_view kRead[] = {"attention_dropout",
                                       "router_jitter_noise",
                                       "transformers_weights"};
 
-// Of transformers' configuration classes: how a model runs, where it comes from, what else it is used for.
-// Weights in other types are seen by their tensors, quantised ones, too.
+// Keys of transformers' configuration classes about how a model runs, where it comes from, and other uses.
+// Element types, including quantised ones, are read from the tensors instead.
 constexpr std::string_view kWithoutSay[] = {"add_cross_attention",
                                             "attn_implementation",
                                             "auto_map",
@@ -64,7 +64,7 @@ constexpr std::string_view kWithoutSay[] = {"add_cross_attention",
                                             "use_bfloat16",
                                             "use_cache"};
 
-// How to choose tokens, which older versions wrote here and newer ones write to generation_config.json.
+// Sampling options. Older versions of transformers write them here, newer ones in generation_config.json.
 constexpr std::string_view kSampling[] = {"assistant_confidence_threshold",
                                           "assistant_lookbehind",
                                           "bad_words_ids",
@@ -100,7 +100,8 @@ constexpr std::string_view kSampling[] = {"assistant_confidence_threshold",
                                           "top_p",
                                           "typical_p"};
 
-// Of models that see images, too: how positions of images are rotated. Those of text are as without.
+// Rotary keys, including those of multimodal models for image positions. Text positions do not depend on the
+// latter.
 constexpr std::string_view kRope[] = {
     "rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved"};
 constexpr std::string_view kLinear[] = {"factor"};

@@ -1,4 +1,4 @@
-// Which keys of a config.json Primus knows: keys that it reads, keys that it refuses, and keys that do not
+// The keys of a config.json that Primus knows: keys that it reads, keys that it refuses, and keys that do not
 // affect what a model computes.
 #pragma once
 

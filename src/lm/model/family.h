@@ -28,14 +28,14 @@ struct KvCache {
   }
 };
 
-// What routers need in a training step besides hidden states: random numbers, the microbatch's weight in the
+// Inputs of routers in a training step besides hidden states: random numbers, the microbatch's weight in the
 // loss, and counters in persistent memory. Counters have one row per layer; rows of multi-token prediction
 // come last.
 struct RoutingStep {
   turbo::RouterRandom random;
   double loss_weight = 1;
   // For MoeConfig::Training::balance_step: reduces loads over data-parallel ranks, their number, and the
-  // loads of this step's microbatches so far.
+  // loads summed over the step's microbatches.
   engine::DataParallel* parallel = nullptr;
   int data_ranks = 1;
   Tensor running;  // [layers, experts] int32

@@ -6,7 +6,7 @@
 namespace primus {
 namespace {
 
-// Megatron-LM's switches for what model_type says already, and what they are in most families.
+// Megatron-LM's switches whose value follows from model_type, and their value in most families.
 constexpr std::array<FamilySwitch, 14> kSwitches = {{{"multi_latent_attention", "false"},
                                                      {"add_qkv_bias", "false"},
                                                      {"add_bias_linear", "false"},

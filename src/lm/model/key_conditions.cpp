@@ -14,8 +14,8 @@
 namespace primus {
 namespace {
 
-// What a model may have beside kinds of layers: whether it does, what asks for it, and the keys that it alone
-// reads. Kinds have their own (LayerKind::keys).
+// A feature of a model that is not a kind of layer: whether the model has it, the key that requests it, and
+// the keys that only it reads. Kinds of layers have LayerKind::keys instead.
 struct Condition {
   bool (*met)(const ModelConfig&);
   std::string_view asked_for;
@@ -36,7 +36,8 @@ bool reads(const LayerKind& kind, std::string_view key) {
   return std::ranges::find(kind.keys, key) != kind.keys.end();
 }
 
-// "with multi_latent_attention or compress_ratios": what asks for the kinds that read a key.
+// Returns the keys that request the kinds of layers that read `key`: "with multi_latent_attention or
+// compress_ratios".
 std::string asked_for(std::string_view key) {
   std::string text;
   for (const LayerKind* kind : layer_kinds()) {

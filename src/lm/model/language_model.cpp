@@ -110,7 +110,7 @@ void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) 
     local_rope_table_ = allocate(local);
     return;
   }
-  // Frequencies are stretched where latents are pooled alone.
+  // Only layers with pooled latents stretch their frequencies.
   ModelConfig plain = config_, compressed = config_;
   plain.rope_scaling = {};
   compressed.rope_theta = config_.attention.pooled.theta;
@@ -166,7 +166,7 @@ Value LanguageModel::loss(const Value& hidden, const ModelInputs& in) const {
 }
 
 Value LanguageModel::loss(const Value& hidden, const Value& labels, const Value& loss_weights) const {
-  // Kept: the backward pass begins with it.
+  // Kept, because the backward pass begins with it.
   const Value all = gather_tokens(before_head(hidden), vocabulary_.group, engine::Gathered::kKept);
   return lm_head_loss(all, *head_, labels, loss_weights, vocabulary_, config_.logit_cap);
 }

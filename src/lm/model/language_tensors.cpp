@@ -16,7 +16,7 @@ constexpr std::string_view kModel = "model.", kWithin = "model.language_model.";
 
 constexpr std::string_view kGateUp = ".gate_up_proj", kDown = ".down_proj";
 
-// The embedding's name in checkpoints; every model has one.
+// Returns the embedding's name in checkpoints; every model has an embedding.
 const std::string& embedding_name(const engine::ParameterStore& store) {
   const auto is_it = [](const engine::Parameter& parameter) { return parameter.name == "embedding"; };
   return std::ranges::find_if(store.parameters(), is_it)->parts.front().name;
@@ -69,7 +69,7 @@ TensorView LanguageTensors::at(std::string_view name, std::span<const std::int64
       .at(where());
 }
 
-// `full` is <at>.<expert>.<gate_proj, up_proj or down_proj>.weight.
+// `full` is <at>.<expert>.<name>.weight, where name is gate_proj, up_proj or down_proj.
 std::optional<LanguageTensors::Piece> LanguageTensors::piece(std::string_view full) const {
   constexpr std::string_view kWeight = ".weight";
   if (fused_.empty() || !full.ends_with(kWeight)) return std::nullopt;
@@ -155,7 +155,7 @@ std::vector<std::string> LanguageTensors::refuse_foreign(const TensorNames& used
     if (store.left_out(name)) continue;
     if (name.ends_with("rotary_emb.inv_freq")) {
       notes.push_back(fmt::format("'{}' follows from config.json: left out", name));
-    } else if (name == "lm_head.weight") {  // a model that is not tied has used it
+    } else if (name == "lm_head.weight") {  // tied: without tied embeddings the model has used it
       const std::string& tied = embedding_name(store);
       const std::optional<TensorView> embedding = find(tied);
       if (embedding && !same_bits(*embedding, *find(name))) {

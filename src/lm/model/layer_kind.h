@@ -57,7 +57,7 @@ struct LayerKind {
   // Attention branch: average multiplications per token that mix it with other tokens, in a sequence of
   // `length`.
   double (*mixing)(const ModelConfig& config, std::int64_t layer, double length) = nullptr;
-  // The same average for the selection of the tokens to attend to. Selection is not trained.
+  // Multiplications per token, on average, that select the tokens to attend to. Selection is not trained.
   double (*selection)(const ModelConfig& config, double length) = nullptr;
   std::vector<SharedExtent> (*shared_by_tensor_ranks)(const ModelConfig& config) = nullptr;
   // Returns the reason why context parallelism does not support it; nullopt if it does.
@@ -87,7 +87,7 @@ std::vector<LayerProduct> layer_products(const ModelConfig& config, std::int64_t
 // Returns the average number of keys that a query of a sequence of `length` sees: half the length, or fewer
 // with a window or chunk.
 double keys_per_query(const ModelConfig& config, std::int64_t layer, double length);
-// The same average if a query sees at most `most` keys: the nearest or the selected ones.
+// Like keys_per_query() for a query that sees at most `most` keys: the nearest or the selected ones.
 double keys_up_to(double most, double length);
 
 // Returns how many tokens the token after a sequence of `length` sees: all, or those of its window or chunk.

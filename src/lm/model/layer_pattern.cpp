@@ -6,6 +6,7 @@
 namespace primus {
 namespace {
 
+// Grammar:
 // expression = term {"+" term}; term = list ["*" number] | number "*" list | "(" expression ")";
 // list = "[" bit {"," bit} "]".
 class Parser {

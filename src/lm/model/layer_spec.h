@@ -14,12 +14,12 @@ struct LayerKind;
 // The kinds of a plain layer. Other kinds are declared next to the functions that make them (blocks/).
 extern const LayerKind kSelfAttention, kDenseFeedForward;
 
-// What a layer caches of a sequence for the tokens that follow.
+// The data of a sequence that a layer caches for the tokens that follow.
 enum class Keeps : std::uint8_t {
   kNothing,  // feed-forwards
   kKeys,     // keys and values per token
   kLatents,  // one latent of keys and values per token
-  kPooled,   // the latents of a window, and latents pooled over blocks of tokens
+  kPooled,   // latents in a window, and latents pooled over blocks of tokens
   kInputs,   // the recent inputs of a short convolution
   kState,    // a state of fixed size per head
 };

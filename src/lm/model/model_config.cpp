@@ -26,9 +26,9 @@ using nlohmann::json;
 
 constexpr std::int64_t kMaxWidth = ConfigReader::kMaxWidth;
 
-// Adapters whose tensors lie beside the model's: an object of Primus alone. Its name is the model_type, too,
-// and the family's own is in the object, so that transformers refuses a folder whose frozen weights it would
-// load as the trained model.
+// The key of an object with the LoRA settings, only in folders of Primus that store adapters next to the
+// frozen weights. It is also the folder's model_type, and the object holds the family's own. transformers
+// therefore refuses such a folder instead of loading the frozen weights as the trained model.
 constexpr const char* kLoraKey = "primus_lora";
 
 LoraConfig read_lora(const json& root, const std::string& where) {
@@ -51,8 +51,8 @@ LoraConfig read_lora(const json& root, const std::string& where) {
   return lora;
 }
 
-// Quantised weights lie in other tensors than the model's. An import reads mxfp4, and fp8 with a scale for
-// each block of 128 x 128; the rest is refused here, before its tensors are missed.
+// Quantised weights use other tensors than the model's. `primus model import` reads mxfp4, and fp8 with a
+// scale per block of 128 x 128. Other methods are refused here, with a clearer error than missing tensors.
 void refuse_quantised(const ConfigReader& r) {
   constexpr const char* kKey = "quantization_config";
   const json* const config = r.find(kKey);
@@ -84,7 +84,7 @@ void read_token_ids(const ConfigReader& r, const json& root, ModelConfig& c) {
   }
 }
 
-// Ids that no token of the vocabulary has: a text never ends or begins with them.
+// Adds a note for special ids outside the vocabulary: no text can contain them.
 void note_unreachable_ids(const ModelConfig& c, const std::string& where, std::vector<std::string>& notes) {
   const auto check = [&](const char* key, std::int64_t id) {
     if (id >= 0 && id < c.vocab) return;
@@ -95,7 +95,7 @@ void note_unreachable_ids(const ModelConfig& c, const std::string& where, std::v
   for (const std::int64_t id : c.eos_ids) check(kEos, id);
 }
 
-// Null is written, too: where a key is left out, transformers takes an id from the family's class.
+// Writes null too: for an absent key transformers uses the id of the family's class.
 void write_token_ids(const ModelConfig& c, json& root) {
   const auto id = [](const std::optional<std::int64_t>& value) { return value ? json(*value) : json(); };
   root[kBos] = id(c.bos_id);
@@ -108,7 +108,7 @@ void write_token_ids(const ModelConfig& c, json& root) {
 
 using Renamed = std::vector<std::pair<std::string_view, std::string_view>>;
 
-// Takes the names of keys that transformers takes for others; those that were there, and what they are now.
+// Renames alias keys to the names that transformers maps them to. Returns the pairs of old and new names.
 Renamed rename_aliases(const Family& family, json& root) {
   Renamed renamed;
   for (const auto& [alias, key] : family.aliases) {
@@ -121,13 +121,13 @@ Renamed rename_aliases(const Family& family, json& root) {
   return renamed;
 }
 
-// Some keys of a file for one line of a terminal: anybody may have written them, of any bytes and number.
+// Lists some keys of a file on one line of a terminal. The keys are untrusted: any bytes, any number.
 std::string listed(const std::vector<std::string>& keys) {
   constexpr std::size_t kMostKeys = 8, kMostBytes = 64;
   std::string text;
   for (const std::string& key : keys) {
     if (&key - keys.data() == kMostKeys) return text + fmt::format(" and {} more", keys.size() - kMostKeys);
-    // As JSON in ASCII, so without control characters; the quotes of the usual key are left out.
+    // As JSON in ASCII, so without control characters; simple keys lose their quotes.
     std::string name = json(key).dump(-1, ' ', true);
     if (name.size() == key.size() + 2) name = key;
     if (name.size() > kMostBytes) name = name.substr(0, kMostBytes) + "...";
@@ -136,8 +136,7 @@ std::string listed(const std::vector<std::string>& keys) {
   return text;
 }
 
-// Keys that a config.json leaves out are as transformers has them. Where it has an object, null says nothing,
-// either.
+// Adds the defaults of transformers for absent keys. If the default is an object, a null key also gets it.
 void add_defaults(const Family& family, json& root) {
   if (family.defaults.empty()) return;
   const json defaults = json::parse(family.defaults);
@@ -147,8 +146,8 @@ void add_defaults(const Family& family, json& root) {
   }
 }
 
-// Each factor was bounded when it was read. What multiplies them further down, in integers, and what makes an
-// object of each tensor, relies on these bounds.
+// Checks the total size. Each factor was bounded when it was read; integer products of sizes and code that
+// creates an object per tensor rely on these bounds.
 void check_size(const ModelConfig& c) {
   constexpr double kMostParameters = 1e14, kWidest = 4 * static_cast<double>(kMaxWidth);
   constexpr double kMostExperts = 1 << 17;
@@ -186,7 +185,7 @@ void check_size(const ModelConfig& c) {
   }
 }
 
-// A family gives each branch a kind that is one of that branch, and mixtures experts.
+// Checks that the family gives each branch a kind of that branch, and that mixtures have experts.
 void check_layers(const ModelConfig& c) {
   using Branch = LayerKind::Branch;
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
@@ -233,7 +232,7 @@ void check(const ModelConfig& c) {
                                        list->size(), frequencies));
     }
   }
-  // transformers makes a ramp of half as many frequencies, rounded down, and breaks.
+  // transformers builds a ramp with half as many frequencies, rounded down, and fails.
   if (c.rotary_columns() % 2 != 0 && c.rope_scaling.kind == RopeScaling::Kind::kYarn) {
     throw ConfigKeyError(
         ErrorKind::kUnsupported, "partial_rotary_factor",
@@ -242,7 +241,7 @@ void check(const ModelConfig& c) {
   }
 }
 
-// Keys that all families have.
+// Reads the keys that all families have.
 void read_common(const ConfigReader& r, const json& root, ModelConfig& c) {
   refuse_unless(root, "attention_dropout", 0);
   refuse_unless(root, "router_jitter_noise", 0);
@@ -269,8 +268,8 @@ void read_common(const ConfigReader& r, const json& root, ModelConfig& c) {
   read_token_ids(r, root, c);
 }
 
-// The base of rotations that stands outside rope_parameters (or rope_scaling) is passed over where that names
-// another, as in transformers. Empty: they agree.
+// Returns a note if rope_theta outside rope_parameters (or rope_scaling) differs from the one inside, which
+// takes precedence as in transformers. Empty if they agree.
 std::string note_on_theta(const json& root, const Family& family) {
   constexpr const char* kTheta = "rope_theta";
   const auto outside = root.find(kTheta);
@@ -323,10 +322,10 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     throw;
   }
   refuse_quantised(ConfigReader(root, where));
-  // Models that see images, too, describe their language model in a part of its own.
+  // Multimodal models describe their language model in text_config.
   if (const auto text = root.find("text_config"); text != root.end() && text->is_object()) {
     json part = *text;
-    // Whether their head is tied may be said of the whole model alone.
+    // Only the outer object may say whether the head is tied.
     if (const auto tied = root.find("tie_word_embeddings"); tied != root.end() && !part.contains(tied.key()))
       part[tied.key()] = *tied;
     root = std::move(part);
@@ -343,7 +342,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     const Family& family = families.find(c.family);
     c.family = family.model_type;
     renamed = rename_aliases(family, root);
-    theta_note = note_on_theta(root, family);  // before defaults, of which the user has written none
+    theta_note = note_on_theta(root, family);  // before defaults are added, which the user did not write
     if (family.prepare) family.prepare(root);
     add_defaults(family, root);
     read_common(r, root, c);
@@ -365,7 +364,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
       }
     }
     throw;
-  } catch (const json::exception& error) {  // of a family from outside that takes types for granted
+  } catch (const json::exception& error) {  // from an external family that does not check types
     throw invalid(fmt::format("a key of a {} is not what its family reads: {}", c.family, error.what()))
         .at(where);
   }
@@ -418,7 +417,7 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
 
 namespace {
 
-// Weights of one layer that a token is multiplied with, of those that are trained or the others.
+// Returns the weights of one layer that a token is multiplied with: the trained or the frozen ones.
 double weights_met(const ModelConfig& c, std::int64_t layer, bool trained = true) {
   double weights = 0;
   for (const LayerProduct& p : layer_products(c, layer)) {
@@ -427,19 +426,19 @@ double weights_met(const ModelConfig& c, std::int64_t layer, bool trained = true
   return weights;
 }
 
-// What the tokens of a sequence are multiplied with among themselves in one layer, for each of them.
+// Returns the multiplications per token that mix the tokens of a sequence in one layer.
 double mixing_products(const ModelConfig& c, std::int64_t layer, double s) {
   const LayerKind& kind = *c.spec(layer).attention;
   return kind.mixing ? kind.mixing(c, layer, s) : 0;
 }
 
-// What each token is multiplied with to select those that it attends to, which is not trained.
+// Returns the multiplications per token that select the tokens to attend to; they are not trained.
 double selection_products(const ModelConfig& c, std::int64_t layer, double s) {
   const LayerKind& kind = *c.spec(layer).attention;
   return weights_met(c, layer, false) + (kind.selection ? kind.selection(c, s) : 0);
 }
 
-// Weights of one layer's adapters that a token meets.
+// Returns the adapter weights of one layer that a token is multiplied with.
 double adapter_weights(const ModelConfig& c, std::int64_t layer) {
   double sum = 0;
   for (const LayerProduct& p : layer_products(c, layer)) {
@@ -460,13 +459,13 @@ double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t
     adapters += adapter_weights(c, layer);
     selection += selection_products(c, layer, s);
   }
-  // Each module: the joined input's projection, a block, the head again.
+  // Each module has the projection of the joined input, a block, and the head again.
   const double modules = static_cast<double>(c.mtp.modules());
   per_token += modules * (2 * h * h + block(c.layers) + head);
   selection += modules * selection_products(c, c.layers, s);
   const double tokens = static_cast<double>(sequences) * s;
   if (!c.lora) return (6 * per_token + 2 * selection) * tokens;
-  // Frozen weights have no gradient: two thirds of their products are left, and all of attention's own.
+  // Frozen weights have no weight gradient: two thirds of their products remain, and all of attention's.
   double scores = modules * mixing_products(c, c.layers, s);
   for (std::int64_t layer = 0; layer < c.layers; ++layer) scores += mixing_products(c, layer, s);
   adapters += modules * adapter_weights(c, c.layers);

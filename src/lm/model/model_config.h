@@ -150,7 +150,7 @@ struct ModelConfig {
                                    : 0;
   }
 
-  // Added to the weights of norms, including QK norms.
+  // Added to norm weights, including those of QK norms.
   float norm_offset() const { return centred_norms ? 1.0F : 0.0F; }
 
   EmbeddingScale embedding_factor() const {

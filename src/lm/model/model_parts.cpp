@@ -11,7 +11,7 @@
 namespace primus {
 namespace {
 
-// What a layout may grow to: every letter is at least a byte of a list.
+// Max length of an expanded layout, which bounds the memory of a repetition.
 constexpr std::size_t kMaxLayout = 65536;
 
 class LayoutReader {
@@ -30,7 +30,7 @@ class LayoutReader {
                   "write E, t, m and L, '|' between parts, 't*3' or '(tt|)*3' for repetition");
   }
 
-  // Up to the end, or to the ')' that ends a group.
+  // Expands up to the end of the text or the ')' that ends the group.
   std::string sequence(int depth) {
     if (depth > 16) fail("groups in groups too deep");
     std::string all;
@@ -74,7 +74,7 @@ class LayoutReader {
   std::size_t at_ = 0;
 };
 
-// The nearest numbers of blocks that come out even, below and above: "6 or 8".
+// Returns the nearest counts of blocks that divide evenly, below and above: "6 or 8".
 std::string nearest(std::int64_t blocks, std::int64_t rest, std::int64_t divisor) {
   const std::int64_t below = blocks - rest, above = below + divisor;
   return below > 0 ? fmt::format("{} or {}", below, above) : fmt::format("{}", above);
@@ -100,7 +100,7 @@ ModelParts even_parts(std::int64_t blocks, int parts) {
 
 namespace {
 
-// Embedding and loss count as blocks.
+// Splits into equal parts, with the embedding and the loss counted as blocks.
 std::vector<std::int64_t> split_with_ends(std::int64_t blocks, std::int64_t parts,
                                           const UnevenStages& uneven) {
   const std::int64_t extra = (uneven.embedding ? 1 : 0) + (uneven.loss ? 1 : 0);
@@ -122,7 +122,7 @@ std::vector<std::int64_t> split_evenly(std::int64_t blocks, const engine::Pipeli
     throw invalid(fmt::format("{} blocks are fewer than the {} parts of the pipeline", blocks, shape.parts()),
                   fmt::format("set num_layers to {} or more, or use fewer stages", shape.parts()));
   }
-  std::vector<std::vector<std::int64_t>> left_of_stage;  // of its parts, the first one last
+  std::vector<std::vector<std::int64_t>> left_of_stage;  // its parts in reverse order
   for (const std::int64_t count : even_blocks(blocks, shape.stages)) {
     left_of_stage.push_back(even_blocks(count, shape.chunks));
     std::ranges::reverse(left_of_stage.back());

@@ -20,7 +20,7 @@ struct ModelParts {
 // Returns the blocks of each part; the counts differ by at most one. The last part gets the smaller count
 // first, because it also has norm, head and loss; then the parts from the first on.
 std::vector<std::int64_t> even_blocks(std::int64_t blocks, std::int64_t parts);
-// Returns parts of (nearly) equal size, all on this rank. There are fewer than `parts` if the model has fewer
+// Returns parts of (nearly) equal size, all on this rank. Some parts are empty if the model has fewer
 // blocks.
 ModelParts even_parts(std::int64_t blocks, int parts);
 

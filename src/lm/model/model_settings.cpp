@@ -1,7 +1,7 @@
-// From an experiment's settings to a model. Settings that are a field of the model, one for one, come from
-// the table in model_fields.def; what is here is the rest. What the family decides is read from its own
-// config.json: the settings are written as one and read back, so that an experiment cannot describe a model
-// that a checkpoint of the family could not hold.
+// Makes a model from an experiment's settings. model_fields.def maps settings that are one field of the
+// model; this file handles the rest. Values fixed by the family come from its config.json: the settings are
+// written as config.json and read back, so an experiment cannot describe a model that a checkpoint of the
+// family could not hold.
 #include <fmt/format.h>
 
 #include <optional>
@@ -39,7 +39,7 @@ ModelConfig common(const StatedModel& stated, std::optional<std::int64_t> vocab)
   return c;
 }
 
-// What was said and is taken, and decides nothing of this model.
+// Warns about settings that are accepted but have no effect on this model.
 void warn_of_settings_without_effect(const StatedModel& stated, const ModelConfig& has) {
   if (!stated.warnings) return;
   warn_of_unread_keys(stated.experiment, has, *stated.warnings);

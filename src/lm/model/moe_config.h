@@ -25,7 +25,7 @@ struct MoeConfig {
   struct Training {
     double balance_loss = 0;         // coefficient of the load-balancing loss
     bool balance_sequences = false;  // per sequence instead of per microbatch
-    // Balance by the choices of all data-parallel ranks in the step so far, not only of the microbatch.
+    // Count choices over the step's microbatches and data-parallel ranks, not only in the microbatch.
     bool balance_step = false;
     double z_loss = 0;
     double bias_update_rate = 0;  // step size of choice_bias; 0: it is not updated

@@ -14,7 +14,7 @@ struct MtpConfig {
   bool enabled = false;
 
   struct Training {
-    double loss_scale = 0.1;  // weight in the training loss of the mean of the losses of all depths
+    double loss_scale = 0.1;  // weight of the mean loss over depths in the training loss
 
     bool operator==(const Training&) const = default;
   } training;

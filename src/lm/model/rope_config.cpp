@@ -22,8 +22,8 @@ constexpr const char *kMain = "main", *kCompress = "compress", *kTheta = "rope_t
                      *kLocal = "sliding_attention", *kScaling = "rope_scaling",
                      *kParameters = "rope_parameters";
 
-// The key that says how positions are rotated: transformers 4 writes rope_theta and rope_scaling, 5
-// rope_parameters; both take rope_scaling where it says something. Null: there is neither.
+// Returns the key that describes the rotation, or null if there is none. transformers 4 writes rope_theta and
+// rope_scaling, version 5 rope_parameters; both prefer a non-empty rope_scaling.
 const char* rope_key(const json& root) {
   for (const char* key : {kScaling, kParameters}) {
     const auto it = root.find(key);
@@ -53,13 +53,13 @@ Kind kind_of(const std::string& type) {
   for (const Kind kind : {Kind::kLinear, Kind::kLlama3, Kind::kYarn, Kind::kLongrope}) {
     if (name_of(kind) == type) return kind;
   }
-  if (type == "su") return Kind::kLongrope;  // in the first files of Phi-3
+  if (type == "su") return Kind::kLongrope;  // in the first Phi-3 files
   throw ConfigKeyError(ErrorKind::kUnsupported, "rope_type",
                        "rope_type '" + printable(type) + "' is not supported",
                        "default, linear, llama3, yarn and longrope are");
 }
 
-// longrope's divisors of the frequencies; how many there must be is checked once all sizes are known.
+// Reads longrope's frequency divisors. Their number is checked once all sizes are known.
 std::vector<double> read_divisors(const json& object, const ConfigReader& rope, const char* key) {
   const auto it = object.find(key);
   std::vector<double> divisors;
@@ -70,7 +70,7 @@ std::vector<double> read_divisors(const json& object, const ConfigReader& rope, 
   return divisors;
 }
 
-// `original`: the context before stretching, as keys beside the object say it.
+// `original`: the context before stretching, if a key outside the object gives it.
 void read_scaling(const json& object, const ConfigReader& rope, const char* key,
                   const std::optional<std::int64_t>& original, ModelConfig& config) {
   const std::string type = type_of(rope);
@@ -109,7 +109,8 @@ double fraction_of(const ConfigReader& rope, double otherwise) {
   return fraction;
 }
 
-// transformers takes from beside the branches only what one of them leaves out, and of these keys alone.
+// Reads the branches. Like transformers, uses only a few keys next to the branches, and only if a branch
+// omits them.
 void read_branches(const json& rope, const char* key, const std::string& where, const ConfigReader& common,
                    ModelConfig& config) {
   const json &main = rope.at(kMain), &compress = rope.at(kCompress);
@@ -137,8 +138,8 @@ void read_branches(const json& rope, const char* key, const std::string& where, 
   read_scaling(compress, pooled, key, std::nullopt, config);
 }
 
-// The objects of rope_parameters for full attention and for layers with a window. rope_scaling goes before
-// the first, as in transformers.
+// The objects of rope_parameters for full attention and for layers with a window. rope_scaling overrides the
+// first, as in transformers.
 struct LayerTypes {
   json full = json::object(), local = json::object();
 };
@@ -231,19 +232,19 @@ void read_rope(const json& root, const std::string& where, const Family& family,
   if (key) refuse_nested(object, key, common);
   const ConfigReader rope(object, where);
   const double theta = common.positive_or(kTheta, 10000);
-  // What stands for both branches holds for the stretched one, and its base is not the other's.
+  // An object without branches describes the stretched branch; its base does not apply to the other branch.
   config.rope_theta = family.rope_by_branch ? theta : rope.positive_or(kTheta, theta);
   const double beside = common.positive_or(kPart, 1);
   config.rotary_fraction = family.rope_by_branch ? fraction_of(common, 1) : fraction_of(rope, beside);
   if (!key) return;
-  // transformers prefers the key that stands outside.
+  // transformers prefers the key outside the object.
   std::optional<std::int64_t> original;
   if (common.find(kOriginal)) original = common.integer(kOriginal, 1, ConfigReader::kMaxWidth);
   read_scaling(object, rope, key, original, config);
 }
 
 void write_rope(const ModelConfig& config, const Family& family, json& root) {
-  // Both spellings: transformers 4 reads the first two, transformers 5 the third.
+  // Both spellings: transformers 4 reads the first two keys, transformers 5 the third.
   const json rope = scaling_json(config);
   root[kTheta] = config.rope_theta;
   root[kScaling] = config.rope_scaling.kind == Kind::kNone ? json() : rope;

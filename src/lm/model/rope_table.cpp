@@ -9,8 +9,8 @@ namespace {
 
 using std::numbers::pi;
 
-// Llama 3.1: long wavelengths are stretched by the factor, short ones kept, those between interpolated. There
-// is no between where the limits are the same (Llama 4 Scout).
+// Llama 3.1: long wavelengths are stretched by the factor, short ones are kept, and those between are
+// interpolated. If both limits are equal, none lie between (Llama 4 Scout).
 double llama3_frequency(double frequency, const RopeScaling& s) {
   const double original = static_cast<double>(s.original_max_positions);
   const double wavelength = 2 * pi / frequency;
@@ -21,7 +21,7 @@ double llama3_frequency(double frequency, const RopeScaling& s) {
   return (1 - smooth) * frequency / s.factor + smooth * frequency;
 }
 
-// YaRN (Peng et al. 2023): the same idea by dimension, with a linear ramp between two numbers of rotations.
+// YaRN (Peng et al. 2023): like Llama 3.1 but per dimension, with a linear ramp between two rotation counts.
 double yarn_frequency(double frequency, double dimension, const ModelConfig& c) {
   const RopeScaling& s = c.rope_scaling;
   const double dim = static_cast<double>(c.rotary_columns());
@@ -36,7 +36,7 @@ double yarn_frequency(double frequency, double dimension, const ModelConfig& c) 
   }
   low = std::max(low, 0.0);
   high = std::min(high, dim - 1);
-  if (low == high) high += 0.001;  // as transformers: no division by zero
+  if (low == high) high += 0.001;  // avoids division by zero, as transformers does
   const double ramp = std::clamp((dimension - low) / (high - low), 0.0, 1.0);
   return frequency / s.factor * ramp + frequency * (1 - ramp);
 }
@@ -53,14 +53,14 @@ double yarn_attention_factor(const RopeScaling& s) {
   return yarn_temperature(s, 1);
 }
 
-// Phi-3 (LongRoPE, Ding et al. 2024): the attention's temperature by the stretch of the context.
+// Phi-3 (LongRoPE, Ding et al. 2024): the attention factor that follows from the stretch of the context.
 double longrope_attention_factor(const RopeScaling& s) {
   if (s.attention_factor) return *s.attention_factor;
   if (s.factor <= 1) return 1;
   return std::sqrt(1 + std::log(s.factor) / std::log(static_cast<double>(s.original_max_positions)));
 }
 
-// The attention factor of cosines and sines.
+// Returns the factor of cosines and sines.
 double amplitude_of(const RopeScaling& s) {
   switch (s.kind) {
     case RopeScaling::Kind::kYarn:

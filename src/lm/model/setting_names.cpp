@@ -9,8 +9,7 @@
 namespace primus {
 namespace {
 
-// Of settings that are not in model_fields.def, and further ones of keys that are. Several lines for a key:
-// the first is the likeliest.
+// Origins that model_fields.def does not list. A key may have several lines, the most probable setting first.
 constexpr auto kOrigins = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"model_type", "model_type"},
     {"architectures", "model_type"},
@@ -54,7 +53,7 @@ constexpr auto kOrigins = std::to_array<std::pair<std::string_view, std::string_
     {"norm_topk_prob", "moe_router_pre_softmax"},
 });
 
-// Whether `words` has `word`; words are separated by spaces.
+// Whether the space-separated list `words` contains `word`.
 bool contains_word(std::string_view words, std::string_view word) {
   while (!words.empty()) {
     const std::size_t end = std::min(words.find(' '), words.size());

@@ -1,4 +1,4 @@
-// From a model to an experiment's settings: the way back of model_settings.cpp, for models that are loaded.
+// Fills an experiment's settings from a loaded model: the reverse of model_settings.cpp.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ class Filler {
     compressed();
     rope();
     experts();
-    // What somebody did set may decide over what is derived, and now meets the model.
+    // Explicit settings, combined with the model's values, may change derived settings.
     config::derive(t_);
   }
 
@@ -52,7 +52,7 @@ class Filler {
     if (!is_set(key)) field = value;
   }
 
-  // Whether this model has such a field, or the experiment is to say something else of it.
+  // Whether the field applies to this model and no explicit setting replaces it.
   template <class Field>
   bool has(const Field& field) const {
     switch (field.part) {
@@ -79,7 +79,7 @@ class Filler {
     return true;
   }
 
-  // A list of one bit per layer, as window_attn_skip_freq and its kin have it.
+  // Returns a list with one bit per layer, as in window_attn_skip_freq and similar settings.
   std::vector<std::string> pattern(const std::vector<std::int64_t>& chosen) const {
     std::string bits;
     for (std::int64_t layer = 0; layer < m_.layers; ++layer) {
@@ -98,7 +98,7 @@ class Filler {
       fill("window_size", t_.window_size, std::vector<std::string>{std::to_string(a.window - 1), "0"});
       fill("window_attn_skip_freq", t_.window_attn_skip_freq, pattern(m_.local_layers()));
     }
-    // Set by families that leave them open; others say them once for all.
+    // True only in families whose models differ in them; other families fix them.
     if (a.qkv_bias) fill("add_qkv_bias", t_.add_qkv_bias, true);
     if (a.qk_norm) fill("qk_layernorm", t_.qk_layernorm, true);
     fill("no_rope_freq", t_.no_rope_freq, pattern_or_none(m_.layers_without_rope()));
@@ -139,7 +139,7 @@ class Filler {
                               is_set("rope_type") || is_set("position_embedding_type") ||
                               ((t_.multi_latent_attention || m_.any_keeps(Keeps::kPooled)) &&
                                (is_set("rotary_scaling_factor") || is_set("rope_scaling_factor")));
-    // Derived of an experiment that did not know its model: derive() does it anew.
+    // Were derived without knowledge of the model: reset, so that derive() computes them again.
     fill("rope_scaling_type", t_.rope_scaling_type, "");
     fill("rope_scaling_factor", t_.rope_scaling_factor, 0.0);
     fill("rotary_scaling_factor", t_.rotary_scaling_factor, 0.0);

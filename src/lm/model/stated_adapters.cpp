@@ -34,7 +34,7 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
                       "adapters, as in Primus",
                       experiment.provenance_of("lora").describe()));
   }
-  // Nothing would be trained, and a step without a backward pass has no loss.
+  // Nothing would be trained, and a step without a backward pass computes no loss.
   bool attends = false;
   for (std::int64_t layer = 0; layer < model.layers; ++layer) attends = attends || model.attends(layer);
   if (!feed_forwards && !attends) {
@@ -47,7 +47,7 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
               "linear attention instead (linear_attention_freq)",
         "name linear_fc1 and linear_fc2 in target_modules");
   }
-  // What balances experts is as frozen as they are.
+  // The biases that balance experts are frozen like the experts.
   model.moe.training.bias_update_rate = 0;
   model.moe.training.quantile_bins = 0;
   if (warnings && !experiment.trainer.load)

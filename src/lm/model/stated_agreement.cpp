@@ -32,7 +32,7 @@ class Agreement {
       return read_model_config(write_model_config(c, DType::kF32, families_), "", families_);
     } catch (const Error& error) {
       const std::string_view key = setting_of(error);
-      // Without experts they have no width, either, which some families miss first.
+      // Without experts their width is missing too, and some families report that first.
       if (!t_.num_experts && (key == "num_experts" || key == "ffn_hidden_size")) {
         throw experiment_.error_for(
             stated_.is_set("num_experts") ? "num_experts" : "model_type",
@@ -44,7 +44,7 @@ class Agreement {
                                     fmt::format("as a model of type {}: {}", t_.model_type, error.what()),
                                     error.hint());
       }
-      // Groups that a preset or `load` has made may not fit the heads that the user has set.
+      // Group counts from a preset or from `load` may not fit the user's number of heads.
       constexpr std::string_view kHeads = "num_attention_heads", kGroups = "num_query_groups";
       const bool heads_are_newer =
           key == kGroups && stated_.is_set(kHeads) &&
@@ -62,7 +62,7 @@ class Agreement {
     }
   }
 
-  // Refuses what was said and is not in `has`, the model as its family reads it.
+  // Refuses settings in `said` that differ in `has`, the model as its family reads it.
   void agree(const ModelConfig& has, const ModelConfig& said) const {
     same("untie_embeddings_and_output_weights", !said.tied_embeddings, !has.tied_embeddings);
     if (!always_latent(families_.find(has.family)))
@@ -106,7 +106,7 @@ class Agreement {
   }
 
  private:
-  // The setting that an error about a config.json points to; empty: none.
+  // Returns the setting that an error about a config.json points to; empty: none.
   static std::string_view setting_of(const Error& error) {
     const auto* about = dynamic_cast<const ConfigKeyError*>(&error);
     const auto settings = settings_behind(about ? about->key() : std::string_view());
@@ -120,7 +120,7 @@ class Agreement {
   void same_fields(std::initializer_list<ModelPart> parts, const ModelConfig& said,
                    const ModelConfig& has) const {
     for_each_model_field([&](const auto& field) {
-      // Not of rope, which has optional numbers: a config.json leaves out what its kind does not have.
+      // Skips optional numbers of rope: a config.json omits those that its kind does not use.
       if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(field.of(has))>>) {
         if (std::ranges::find(parts, field.part) != parts.end())
           same(field.name, field.of(said), field.of(has));
@@ -136,7 +136,7 @@ class Agreement {
     if (said) same(key, *said, has);
   }
 
-  // Two keys of what the family has one number for: whoever sets one must set the other, too.
+  // Two settings that the family stores as one number: both must be set to the same value.
   void one_width(std::string_view a, std::int64_t said_a, std::string_view b, std::int64_t said_b) const {
     if (said_a == said_b) return;
     if (experiment_.provenance_of(b).layer >= experiment_.provenance_of(a).layer) {

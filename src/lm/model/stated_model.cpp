@@ -20,8 +20,8 @@ const Family& StatedModel::family() const {
   }
 }
 
-// The family that the settings mean. Megatron-LM's own presets say gpt of everything; then the parts
-// decide.
+// Returns the family that the settings describe. Megatron-LM's presets set model_type gpt for every model;
+// then the layers decide.
 std::string StatedModel::family_name() const {
   const bool deepseek = t.model_type == "deepseek_v2" || t.model_type == "deepseek_v3";
   if (deepseek && !t.multi_latent_attention && is_set("multi_latent_attention")) {
@@ -62,8 +62,8 @@ std::string StatedModel::family_name() const {
   return name;
 }
 
-// Qwen's are the only ones that are published, with all of these parts: what Megatron-LM would train
-// without one of them is none of them.
+// Only Qwen's models with all of these parts are published. Without one of them, the model matches no
+// published architecture.
 std::string StatedModel::gated_delta_family() const {
   std::vector<std::pair<const char*, bool>> parts = {
       {"qk_layernorm", t.qk_layernorm.value_or(false)},

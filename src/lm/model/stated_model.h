@@ -1,4 +1,4 @@
-// What an experiment says about its model: the settings, which of them are set explicitly, and errors that
+// An experiment's description of its model: the settings, which of them are set explicitly, and errors that
 // point to them. Internal to lm/model. Const and stateless, so thread-safe.
 #pragma once
 

@@ -47,7 +47,7 @@ class PartsReader {
              : t_.rope_scaling_type == "longrope" ? RopeScaling::Kind::kLongrope
                                                   : RopeScaling::Kind::kNone;
     if (s.kind == RopeScaling::Kind::kNone) {
-      // Local layers that rotate as all others have no base of their own.
+      // A local base equal to the common one means no base of their own.
       if (c.attention.local_theta == c.rope_theta) c.attention.local_theta = 0;
       return;
     }
@@ -81,7 +81,8 @@ class PartsReader {
     c.head_dim = t_.qk_head_dim + t_.qk_pos_emb_head_dim;
   }
 
-  // The layers that a pattern holds for: those `every` says for a number, those with a 1 in a list.
+  // Returns the layers that a pattern selects: those with a 1 in a list, or those that `every` accepts for a
+  // number.
   template <class Every>
   Layers layers(std::string_view key, const std::vector<std::string>& words, Every every) const {
     const std::optional<LayerPattern> pattern = parse_layer_pattern(words, t_.num_layers);
@@ -108,7 +109,7 @@ class PartsReader {
     return chosen;
   }
 
-  // window_size's first number: a list of two, or a tuple as Python writes it.
+  // Returns the first number of window_size: a list of two numbers, or a tuple in Python's notation.
   std::int64_t window() const {
     std::string text = fmt::format("{}", fmt::join(t_.window_size, ","));
     std::erase_if(text, [](char x) { return x == '(' || x == ')' || x == '[' || x == ']' || x == ' '; });
@@ -120,7 +121,7 @@ class PartsReader {
       throw experiment_.error_for("window_size", fmt::format("window_size is '{}'", text),
                                   "write [left, 0]: tokens before a token that it sees");
     }
-    return left + 1;  // and itself
+    return left + 1;  // plus the token itself
   }
 
   void convolutions(ModelConfig& c) const {
@@ -145,7 +146,7 @@ class PartsReader {
     if (c.any_keeps(Keeps::kInputs)) refuse_modules("short convolutions");
   }
 
-  // Modules of multi-token prediction, in models with such layers.
+  // Refuses multi-token prediction in models with such layers.
   void refuse_modules(std::string_view layers) const {
     if (t_.mtp_num_layers.value_or(0) == 0) return;
     throw experiment_.error_for("mtp_num_layers",
@@ -156,7 +157,7 @@ class PartsReader {
   void linear_attention(ModelConfig& c) const {
     stated_.take({ModelPart::kLinear}, c);
     if (!t_.linear_attention_freq.empty()) {
-      // Which kind of linear attention it is, the family says.
+      // The family decides which kind of linear attention it is.
       c.set_layers(layers("linear_attention_freq", t_.linear_attention_freq,
                           [](std::int64_t layer, std::int64_t n) { return (layer + 1) % n != 0; }),
                    &LayerSpec::attention, &kGatedDeltaNet);
@@ -166,12 +167,13 @@ class PartsReader {
           "experimental_attention_variant gated_delta_net needs linear_attention_freq",
           "set linear_attention_freq: 4 for one layer of attention behind each three");
     }
-    // A module is like the last layer, which in Kimi's is latent attention.
+    // A module equals the last layer, which is latent attention in Kimi models.
     if (c.any_keeps(Keeps::kState) && (c.has_state(c.layers - 1) || !always_latent(families_.find(c.family))))
       refuse_modules("linear attention");
   }
 
-  // What each layer pools, of a list that stands in quotes or not; then that of multi-token prediction's.
+  // Reads what each layer pools from a list, quoted or not; entries of multi-token prediction modules come
+  // last.
   void compressed(ModelConfig& c) const {
     std::string text = fmt::format("{}", fmt::join(t_.compress_ratios, ","));
     std::erase_if(text, [](char x) { return x == '(' || x == ')' || x == '[' || x == ']' || x == ' '; });
@@ -220,10 +222,10 @@ class PartsReader {
     a.window = t_.attn_sliding_window.value_or(0);
     c.rotary_fraction = static_cast<double>(t_.qk_pos_emb_head_dim) / static_cast<double>(c.head_dim);
     c.hyper = {.streams = t_.hc_mult.value_or(1), .iterations = t_.hc_sinkhorn_iters, .epsilon = t_.hc_eps};
-    // YaRN scales no rotation here, as in AMD Primus (mscale = mscale_all_dim).
+    // YaRN does not scale rotations here, as in AMD Primus (mscale = mscale_all_dim).
     if (c.rope_scaling.kind == RopeScaling::Kind::kYarn) c.rope_scaling.attention_factor = 1;
     c.rope_scaling.mscale = c.rope_scaling.mscale_all_dim = std::nullopt;
-    c.ffn = c.moe.ffn;  // no layer has an ordinary feed-forward
+    c.ffn = c.moe.ffn;  // no layer has a dense feed-forward
     c.moe.choice_bias = t_.moe_router_enable_expert_bias.value_or(true);
     c.moe.swiglu_limit =
         t_.swiglu_limit.value_or(0) > 0 ? *t_.swiglu_limit : t_.activation_func_clamp_value.value_or(0);
@@ -275,7 +277,7 @@ class PartsReader {
   }
 
   void experts(ModelConfig& c) const {
-    if (!t_.num_experts) return;  // what else is said of them has no effect, and a warning says so
+    if (!t_.num_experts) return;  // other expert settings have no effect, and a warning says so
     MoeConfig& moe = c.moe;
     RouterRule& router = moe.router;
     stated_.take({ModelPart::kMoe, ModelPart::kRouter}, c);
@@ -296,12 +298,12 @@ class PartsReader {
     }
     router.normalise = !t_.moe_router_pre_softmax.value_or(false);
     if (c.family == "lfm2_moe") moe.choice_bias = t_.moe_router_enable_expert_bias.value_or(true);
-    if (c.family != kOwnFamily) return;  // the others have one way of scoring
+    if (c.family != kOwnFamily) return;  // other families have one scoring function
     const bool v3 = t_.model_type == "deepseek_v3";
     moe.choice_bias = t_.moe_router_enable_expert_bias.value_or(v3);
     if (t_.moe_router_score_function.value_or(v3 ? "sigmoid" : "softmax") != "sigmoid") return;
     router.scoring = RouterRule::Scoring::kSigmoid;
-    router.normalise = router.top_k > 1;  // Megatron-LM divides by the sum of several
+    router.normalise = router.top_k > 1;  // Megatron-LM divides by the sum if top_k > 1
   }
 
   const StatedModel& stated_;

@@ -30,12 +30,13 @@ void for_each_part(const ParameterStore& store, Visit&& visit) {
   }
 }
 
-// The elements of this rank's parameter that belong to a part.
+// Returns the elements of this rank's parameter that belong to a part.
 engine::FlatRange elements_of(const Parameter& p, const CheckpointPart& part) {
   return engine::elements_in_rows(p, part.row, part.rows);
 }
 
-// Those of them that this rank stores, and that it writes into a checkpoint: each element is written once.
+// The subsets of elements_of() that this rank stores, and that it writes into a checkpoint. Across ranks,
+// each element is written once.
 engine::FlatRange stored_of(const Parameter& p, const CheckpointPart& part) {
   return p.unit ? elements_of(p, part).intersect(engine::stored_range(p)) : engine::FlatRange();
 }
@@ -45,7 +46,7 @@ engine::FlatRange written_of(const Parameter& p, const CheckpointPart& part) {
   return elements_of(p, part).intersect({slice.begin - p.offset, slice.end - p.offset});
 }
 
-// Where they are in the published tensor, counted in the order of memory.
+// Returns their runs in the published tensor, counted in memory order.
 HeldRuns runs_of(const engine::FlatRange& range, const Parameter& p, const CheckpointPart& part) {
   const Shape& whole = p.whole_shape();
   const std::int64_t first = part.row * (whole.rank() > 1 ? whole[whole.rank() - 1] : 1);
@@ -54,9 +55,9 @@ HeldRuns runs_of(const engine::FlatRange& range, const Parameter& p, const Check
   return runs;
 }
 
-// One of a unit's buffers: the values of these elements of the unit. With remainders they are fp32, and
-// `values` what operators read of them. With scales they are codes, and the scales those of blocks from
-// element `scaled_from` of the unit on.
+// A buffer of a unit, with the values of these elements. With remainders, the full values are fp32, and
+// `values` holds the bf16 numbers that operators read. With scales, `values` holds codes, and `scales` holds
+// one scale per block, from element `scaled_from` of the unit on.
 struct UnitBuffer {
   Tensor values;
   engine::FlatRange elements;
@@ -79,7 +80,7 @@ UnitBuffer masters_of(const Parameter& p) {
   return {unit.split() ? unit.stored_values : unit.master, unit.shard, unit.remainder};
 }
 
-// Elements of a parameter in one of its unit's buffers.
+// Returns a parameter's elements in a buffer of its unit.
 UnitBuffer elements_in(const UnitBuffer& buffer, const Parameter& p, const engine::FlatRange& range) {
   if (range.empty()) return {};
   const std::int64_t first = buffer.elements.begin - p.offset;
@@ -93,7 +94,7 @@ UnitBuffer elements_in(const UnitBuffer& buffer, const Parameter& p, const engin
           buffer.scaled_from};
 }
 
-// `out.size()` elements of split masters, from number `first` on.
+// Reads `out.size()` elements of split masters, beginning at index `first`.
 void read_split(const UnitBuffer& buffer, std::uint64_t first, DeviceReader& reader, std::span<float> out) {
   std::vector<BFloat16> values(out.size());
   std::vector<std::int16_t> remainders(out.size());
@@ -102,8 +103,8 @@ void read_split(const UnitBuffer& buffer, std::uint64_t first, DeviceReader& rea
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = turbo::joined_master(values[i], remainders[i]);
 }
 
-// The numbers that `codes` stand for, from element `first` of what the scales are of; `scales` begins with
-// the scale of that element.
+// Decodes `codes`, beginning at element `first` of the scaled array; `scales` begins with the scale of that
+// element.
 template <class Codes>
 void decode(std::span<const std::uint8_t> codes, std::span<const BFloat16> scales, std::int64_t first,
             std::span<float> out) {
@@ -114,7 +115,7 @@ void decode(std::span<const std::uint8_t> codes, std::span<const BFloat16> scale
   }
 }
 
-// `out.size()` elements of codes with scales, from number `first` on.
+// Reads `out.size()` elements of scaled codes, beginning at index `first`.
 void read_codes(const UnitBuffer& buffer, std::uint64_t first, DeviceReader& reader, std::span<float> out) {
   if (out.empty()) return;
   const std::int64_t block = turbo::kMomentBlock;
@@ -132,7 +133,7 @@ void read_codes(const UnitBuffer& buffer, std::uint64_t first, DeviceReader& rea
   }
 }
 
-// `dtype`: of the source; elements of another type are converted.
+// `dtype`: element type of the source; elements of another type are converted.
 TensorSource source(std::string name, DType dtype, const UnitBuffer& buffer, const Parameter& p,
                     const CheckpointPart& part, DeviceReader& reader) {
   const engine::FlatRange range = written_of(p, part);
@@ -168,10 +169,10 @@ TensorSource source(std::string name, DType dtype, const UnitBuffer& buffer, con
 
 void upload(engine::Rank& rank, const Tensor& to, const void* host) {
   rank.compute().copy_to_device(to.data, host, to.bytes());
-  rank.compute().synchronize();  // the host buffer is used again
+  rank.compute().synchronize();  // the host buffer is reused
 }
 
-// Codes of whole blocks, from number `first` of the state's elements on.
+// Uploads codes of complete blocks, beginning at element `first` of the state.
 template <class Codes>
 void upload_codes(engine::Rank& rank, const engine::UnitState& state, std::int64_t first,
                   std::span<const float> values) {
@@ -191,7 +192,7 @@ void upload_codes(engine::Rank& rank, const engine::UnitState& state, std::int64
   upload(rank, state.scales.slice(first_block, first_block + count / turbo::kMomentBlock), scales.data());
 }
 
-// `host`: what this rank stores of a part, in the order of memory and in any floating type.
+// `host`: the elements of a part that this rank stores, in memory order and in any floating-point type.
 void upload(engine::Rank& rank, const UnitBuffer& buffer, const Parameter& p, const CheckpointPart& part,
             DType dtype, std::span<const std::byte> host) {
   const UnitBuffer to = elements_in(buffer, p, stored_of(p, part));
@@ -215,7 +216,7 @@ void upload(engine::Rank& rank, const UnitBuffer& buffer, const Parameter& p, co
   upload(rank, to.remainders, remainders.data());
 }
 
-// Whether weights may be read from this tensor, and are what the parameter can be.
+// Checks that the tensor's element type can be read into the parameter.
 void require_elements(const Parameter& p, const TensorView& tensor) {
   const bool whole = tensor.dtype == DType::kI64 || tensor.dtype == DType::kI32;
   if (!p.whole_numbers || !whole) require_float(tensor);
@@ -234,13 +235,13 @@ void check_elements(const Parameter& p, const std::string& name, DType dtype,
   }
 }
 
-// The same to where the rank keeps weights: the masters, or without training the values.
+// Uploads into the weights that this rank stores: the masters, or without training the values.
 void upload_weights(engine::Rank& rank, const Parameter& p, const CheckpointPart& part, DType dtype,
                     std::span<const std::byte> host) {
   upload(rank, p.unit->trained ? masters_of(p) : of_shard(p, p.unit->stored_values), p, part, dtype, host);
 }
 
-// Names of adapters' tensors, as BlockParameters makes them.
+// Matches the names of adapter tensors that BlockParameters declares.
 bool names_adapter(std::string_view name) {
   return name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight");
 }
@@ -262,7 +263,7 @@ void check_group_is_there(const LanguageTensors& tensors, const ParameterStore::
   throw invalid("the weights have nothing of " + group.name, group.if_missing).at(tensors.where());
 }
 
-// The tensor that a part is read from.
+// Returns the tensor that a part is read from.
 TensorView tensor_of(const LanguageTensors& tensors, const Parameter& p, const CheckpointPart& part) {
   if (tensors.find(part.name + "_blocks") && tensors.find(part.name + "_scales")) {
     throw unsupported("tensor '" + part.name + "' is quantised (mxfp4)",
@@ -367,11 +368,11 @@ std::vector<TensorSource> optimizer_sources(const ParameterStore& store, DeviceR
 
 namespace {
 
-// States of which a block has one scale. `read_state` reads the share of a part into `staging`.
+// Loads states with one scale per block. `read_state` reads this rank's share of a part into `staging`.
 template <class ReadState>
 void load_scaled_states(const ParameterStore& store, engine::Rank& rank,
                         const std::vector<std::byte>& staging, const ReadState& read_state) {
-  // A block may have elements of several parts, and takes its scale from all of them.
+  // A block may contain elements of several parts; its scale covers all of them.
   std::vector<float> wide;
   for (const Parameter& p : store.parameters()) {
     if (!p.unit || !p.unit->trained) continue;
@@ -419,7 +420,7 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
                          return record.part == TensorPart::kModel && names_adapter(record.name);
                        });
   std::vector<std::byte> staging;
-  // What this rank stores of a part, in the type that is asked for.
+  // Reads the elements of a part that this rank stores, in the requested type.
   const auto read = [&](TensorPart where, const std::string& name, DType dtype, const Parameter& p,
                         const CheckpointPart& part) {
     const engine::FlatRange range = stored_of(p, part);
@@ -427,7 +428,7 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
     checkpoint.read_runs(where, name, dtype, published_shape(p, part), axis_order(part),
                          runs_of(range, p, part), staging);
   };
-  // The same of a state, in the type that it was saved in.
+  // Reads a state like this, in the type that it was saved in.
   const auto read_state = [&](const engine::UnitState& state, const Parameter& p,
                               const CheckpointPart& part) {
     const std::string name = optimizer_tensor_name(state.spec.name, part.name);

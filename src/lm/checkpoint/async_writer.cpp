@@ -1,4 +1,4 @@
-// AsyncWriter: saving in a thread of its own.
+// AsyncWriter: saves in a background thread.
 #include <sys/resource.h>
 
 #include <utility>
@@ -23,7 +23,7 @@ AsyncWriter::~AsyncWriter() {
 void AsyncWriter::save(Snapshot snapshot, Sources sources) {
   wait();
   if (sources != Sources::kStable) {
-    // Where most of the last save was not read in time, a copy beside the next step spares training the wait.
+    // If most of the last save was not read in time, copying during the next step avoids that wait.
     copy_first_ = sources == Sources::kOnDevice || buffer_.was_late();
     std::vector<TensorSource> all = snapshot.model;
     all.insert(all.end(), snapshot.optimizer.begin(), snapshot.optimizer.end());
@@ -50,8 +50,8 @@ void AsyncWriter::wait_copied() {
   try {
     buffer_.before_change();
   } catch (...) {
-    // Whoever reads what could not be copied meets the error and reports it. What is read no more needed no
-    // copy.
+    // The thread that reads the missing data gets the error and reports it. Data that is not read again
+    // needed no copy.
   }
 }
 
@@ -81,10 +81,10 @@ WrittenBytes AsyncWriter::last_written() const {
 }
 
 void AsyncWriter::run() {
-  // Behind the threads that train: what they leave idle is enough, and wait_copied() does not rely on this
-  // thread.
+  // Lower priority than training threads: their idle time is sufficient, and wait_copied() does not depend on
+  // this thread.
   constexpr int kNice = 10;
-  ::setpriority(PRIO_PROCESS, 0, kNice);  // of this thread only, on Linux; refusal costs speed, nothing else
+  ::setpriority(PRIO_PROCESS, 0, kNice);  // this thread only, on Linux; failure only costs speed
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return stop_ || pending_; });

@@ -1,18 +1,18 @@
-// Training checkpoints: complete or not there.
+// Training checkpoints, which are either complete or absent.
 //
 //   <root>/latest              one line, the name of the newest complete checkpoint
 //   <root>/iter_0000100/       a Hugging Face model folder (config.json, model*.safetensors, ...), and in it
-//     optimizer*.safetensors   master weights and the optimizer's states, named "<state>.<parameter>"
-//     trainer_state.json       the caller's: iteration, consumed samples, seed, ...
+//     optimizer*.safetensors   master weights and optimizer states, named "<state>.<parameter>"
+//     trainer_state.json       from the caller: iteration, consumed samples, seed, ...
 //     manifest.json            every file and tensor with size, place and CRC32C (docs/formats/checkpoint.md)
 //
 // A save writes `.tmp-iter_0000100`, syncs every file and the folder, renames it, and only then replaces
-// `latest`; old checkpoints go last. A crash at any instant therefore leaves the old or the new one; what it
-// left behind under a temporary name is removed by the next save or by recover().
+// `latest`; old checkpoints are removed last. A crash at any moment therefore leaves the old or the new
+// checkpoint. The next save or recover() removes leftover temporary files.
 //
 // Errors: kInvalid (a corrupt checkpoint: which file or tensor, and how), FileError (full disk: bytes needed
-// and free). One job writes to a root at a time: one process, or the ranks of a CheckpointGroup, each its
-// part. Thread-safety: see each class.
+// and free). Only one job may write to a root at a time: one process, or the ranks of a CheckpointGroup, each
+// its part. Thread-safety: see each class.
 #pragma once
 
 #include <condition_variable>
@@ -35,7 +35,7 @@
 
 namespace primus {
 
-// What one checkpoint holds.
+// The contents of one checkpoint.
 struct Snapshot {
   struct Blob {
     std::string name;  // plain name: "config.json", "tokenizer.json", ...
@@ -48,52 +48,53 @@ struct Snapshot {
   std::vector<TensorSource> optimizer;
 };
 
-// "exp_avg" of "lm_head.weight" -> "exp_avg.lm_head.weight". Master weights, where the model's are narrower,
-// are the state "fp32_param"; the optimizer names the others.
+// "exp_avg" of "lm_head.weight" -> "exp_avg.lm_head.weight". Master weights, if the model's own are narrower,
+// are the state "fp32_param"; the optimizer names the other states.
 std::string optimizer_tensor_name(std::string_view state, std::string_view parameter);
 
 struct SaveOptions {
-  int keep_last = 0;  // checkpoints to keep, counting the new one; 0 keeps all
+  int keep_last = 0;  // checkpoints to keep, including the new one; 0 keeps all
   std::uint64_t max_shard_bytes = 5'000'000'000;
-  // The ranks that save together, each what its sources hold; null: this one alone.
+  // The ranks that save together; each writes what its sources hold. Null: only this process.
   std::shared_ptr<CheckpointGroup> group = {};
 };
 
-// The folder of one run's checkpoints. In a job, only save() is for every rank; what else changes the folder
-// is for rank 0. Thread-safety: none; AsyncWriter uses its own from its thread.
+// The folder of one run's checkpoints. In a job, every rank may call save(); only rank 0 may call other
+// functions that change the folder. Thread-safety: none; AsyncWriter has its own instance in its thread.
 class CheckpointRoot {
  public:
   explicit CheckpointRoot(Path root, SaveOptions options = {}, Env& env = Env::posix());
 
-  // Removes what an interrupted save left behind. For the writing process, at its start.
+  // Removes leftovers of an interrupted save. Only the writing process may call it, at its start.
   void recover();
-  // Iterations that have a folder, oldest first; complete by construction, not yet validated.
+  // Returns the iterations that have a folder, oldest first. They are complete by construction but not
+  // validated.
   std::vector<std::int64_t> iterations() const;
-  // What `latest` says, if it names a checkpoint that is there. `problem` is set to what is wrong with a
-  // `latest` that does not.
+  // Returns the iteration that `latest` names, if that checkpoint exists. Otherwise sets `problem` to what is
+  // wrong with `latest`.
   std::optional<std::int64_t> latest(std::string* problem = nullptr) const;
-  // Where that checkpoint is, or would be.
+  // Returns the folder of that checkpoint, whether it exists or not.
   Path folder(std::int64_t iteration) const;
 
-  // For a run that begins anew: moves all checkpoints and `latest` to a new folder beside them, `previous-1`,
-  // `previous-2`, ..., so that none of them is taken for one of the new run, and says which. Empty: there was
-  // nothing to move.
+  // For a run that starts from scratch: moves all checkpoints and `latest` to a new folder next to them,
+  // `previous-1`, `previous-2`, ..., so that none is mistaken for one of the new run. Returns that folder;
+  // nullopt if there was nothing to move.
   std::optional<Path> set_aside();
 
-  // Iteration of the last checkpoint that became durable through this object.
+  // Returns the iteration of the last checkpoint that this object saved durably.
   std::optional<std::int64_t> last_saved() const { return last_saved_; }
-  // What this rank wrote of its tensors.
+  // Returns the bytes of tensors that this rank wrote for it.
   const WrittenBytes& last_written() const { return last_written_; }
 
-  // Writes one checkpoint and returns when it is durable and the oldest ones are gone. On an error before it
-  // is durable, the older ones and `latest` are as before. No file can replace a folder that somebody named
-  // `latest`: it is renamed to `latest-1`, `latest-2`, ... With a group, all its ranks call it; `files` and
-  // `trainer_state` are taken from rank 0.
+  // Writes one checkpoint. Returns when it is durable and the oldest ones are removed. If an error occurs
+  // before it is durable, older checkpoints and `latest` are unchanged. A folder that a user named `latest`
+  // cannot be replaced by a file: it is renamed to `latest-1`, `latest-2`, ... With a group, all its ranks
+  // must call it; `files` and `trainer_state` come from rank 0.
   void save(const Snapshot& snapshot);
 
  private:
   Path replaced_folder(std::int64_t iteration) const;
-  // In the root, the first of prefix1, prefix2, ... that is not there.
+  // Returns the first of prefix1, prefix2, ... that does not exist in the root.
   Path free_path(std::string_view prefix) const;
   void publish(const Path& temporary, std::int64_t iteration);
   void retire_old(std::int64_t newest);
@@ -106,15 +107,15 @@ class CheckpointRoot {
 };
 
 enum class Validation {
-  kFull,       // read every byte and compare its CRC32C now
-  kStructure,  // manifest, sizes and headers now; a tensor's CRC32C when it is read
+  kFull,       // check the CRC32C of every byte now
+  kStructure,  // check manifest, sizes and headers now, and a tensor's CRC32C when it is read
 };
 
-// One checkpoint, validated. Thread-safety: immutable after opening.
+// One validated checkpoint. Thread-safety: immutable after opening.
 class CheckpointReader {
  public:
-  // With a group, all its ranks open it: each reads a share of the bytes for kFull, and what one finds wrong,
-  // all throw.
+  // Opens a checkpoint. With a group, all its ranks must call it: for kFull each reads a share of the bytes,
+  // and if one finds an error, all throw it.
   static CheckpointReader open(const Path& folder, Validation validation = Validation::kFull,
                                Env& env = Env::posix(), CheckpointGroup* group = nullptr);
 
@@ -122,19 +123,20 @@ class CheckpointReader {
   const Path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
   const std::string& trainer_state() const { return trainer_state_; }
-  // The content of another file of the manifest, e.g. "config.json"; kInvalid when there is none of that
-  // name.
+  // Returns the content of another file of the manifest, such as "config.json"; throws kInvalid if there is
+  // none.
   std::string file(std::string_view name) const;
 
-  // Tensors by part: names of the model are Hugging Face names, those of the optimizer "<state>.<parameter>".
+  // Finds tensors by part: the model has Hugging Face names, the optimizer "<state>.<parameter>".
   std::optional<TensorView> find(TensorPart part, std::string_view name) const;
-  // Copies a whole tensor of exactly this dtype and shape to `out`; kInvalid names what differs.
+  // Copies a complete tensor with exactly this dtype and shape to `out`; otherwise throws kInvalid naming the
+  // difference.
   void read(TensorPart part, std::string_view name, DType dtype, std::span<const std::int64_t> shape,
             std::span<std::byte> out) const;
-  // The same for the elements of runs, counted in the order of memory: what a rank holds of the tensor.
+  // Copies only the elements of `runs`, counted in memory order: a rank's share of the tensor.
   void read_runs(TensorPart part, std::string_view name, DType dtype, std::span<const std::int64_t> shape,
                  const AxisOrder& order, std::span<const StridedRun> runs, std::span<std::byte> out) const;
-  // Copies the box [offset, offset + extent) of a tensor, row-major: what a rank of any mesh needs.
+  // Copies the box [offset, offset + extent) of a tensor, row-major, for a rank of any mesh.
   void read_slice(TensorPart part, std::string_view name, const Slice& slice, std::span<std::byte> out) const;
 
  private:
@@ -152,33 +154,33 @@ class CheckpointReader {
   std::string trainer_state_;
   Validation validation_ = Validation::kFull;
   Env* env_ = nullptr;
-  std::vector<SafetensorsFile> shards_;  // as manifest_.files; empty where a file is not a shard
+  std::vector<SafetensorsFile> shards_;  // parallel to manifest_.files; empty for files that are not shards
 };
 
-// The checkpoint to resume from: what `latest` names, else the newest before it that validates, else the
-// newest.
+// The checkpoint to resume from: the one that `latest` names, else the newest valid one before it, else the
+// newest valid one.
 struct ResumePoint {
-  std::optional<CheckpointReader> reader;  // empty: there is no checkpoint at all
+  std::optional<CheckpointReader> reader;  // empty: no checkpoint exists
   std::vector<std::string>
       rejected;                    // "iter_0000200: model.safetensors: CRC32C of ... differs", newest first
-  std::vector<std::string> notes;  // what else is wrong there: "latest names ..., which is not there"
+  std::vector<std::string> notes;  // other problems: "latest names ..., which is not there"
 };
-// Throws kInvalid when there are checkpoints and none is good. With a group, all its ranks get the same one.
+// Throws kInvalid if checkpoints exist but none is valid. With a group, all ranks get the same result.
 ResumePoint find_resume_point(const Path& root, Validation validation = Validation::kFull,
                               Env& env = Env::posix(), CheckpointGroup* group = nullptr);
 
-// Saves in a thread of its own; one save in flight. Thread-safety: one calling thread.
+// Saves in a background thread; at most one save is in flight. Thread-safety: all calls from one thread.
 //
-// The step's cost is what the caller waits for. save() returns at once; the writer reads the tensors while
-// the next forward and backward run, since weights and moments do not change before the next optimizer
-// update. Call wait_copied() right before that update: what was not read by then is copied (SnapshotBuffer),
-// by the caller and the writer.
+// Training pays only for the time that it waits. save() returns at once; the writer reads the tensors during
+// the next forward and backward passes, because weights and moments change only in the next optimizer update.
+// Call wait_copied() right before that update: the caller and the writer then copy what is still unread
+// (SnapshotBuffer).
 class AsyncWriter {
  public:
   enum class Sources {
-    kLive,      // tensors will change: read where they lie until wait_copied(), the rest from a copy
-    kOnDevice,  // the same, of a device with memory of its own: copied at once, while the device computes
-    kStable,    // tensors stay as they are until wait() returned (or the next save()): no copy, no memory
+    kLive,      // tensors will change: read in place until wait_copied(), the rest from a copy
+    kOnDevice,  // like kLive, but on a device with its own memory: copied at once, while the device computes
+    kStable,    // tensors do not change until wait() returns (or the next save()): no copy, no extra memory
   };
 
   explicit AsyncWriter(Path root, SaveOptions options = {}, Env& env = Env::posix());
@@ -186,28 +188,28 @@ class AsyncWriter {
   AsyncWriter(const AsyncWriter&) = delete;
   AsyncWriter& operator=(const AsyncWriter&) = delete;
 
-  // Starts a save. Waits for the one in flight, if any, and throws its error instead of starting.
+  // Starts a save. If one is in flight, waits for it, and if it failed throws its error instead of starting.
   void save(Snapshot snapshot, Sources sources = Sources::kLive);
-  // Returns when the tensors given to save() may change.
+  // Returns when the tensors passed to save() may change.
   void wait_copied();
-  // Returns when no save is in flight; throws the error of a failed one, once.
+  // Returns when no save is in flight. Throws the error of a failed save, once.
   void wait();
-  // Never blocks: throws the error of a save that failed meanwhile, once.
+  // Throws the error of a failed save, once. Never blocks.
   void check();
-  // Iteration of the last checkpoint that became durable through this writer, and what this rank wrote of its
-  // tensors.
+  // Return the iteration of the last checkpoint that this writer saved durably, and the bytes of tensors that
+  // this rank wrote for it.
   std::optional<std::int64_t> last_saved() const;
   WrittenBytes last_written() const;
 
  private:
   void run();
-  void throw_pending();  // with mutex_ held
+  void throw_pending();  // caller holds mutex_
 
   CheckpointRoot root_;
   SnapshotBuffer buffer_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<Snapshot> pending_;  // handed over, not yet taken by the thread
+  std::optional<Snapshot> pending_;  // passed to save(), not yet picked up by the thread
   Sources sources_ = Sources::kLive;
   bool copy_first_ = false;
   bool busy_ = false, stop_ = false;

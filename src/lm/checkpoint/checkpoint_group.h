@@ -1,7 +1,7 @@
-// The ranks that save and load checkpoints together: how they tell each other what they wrote and read, and
-// that something failed. The bytes of tensors do not pass through here.
+// The ranks that save and load checkpoints together: they exchange what they wrote and read, and report
+// failures. Tensor data does not pass through this interface.
 //
-// Errors: Error (kIo) when a rank was lost or does not come in time. Thread-safety: one thread at a time.
+// Errors: Error (kIo) if a rank is lost or times out. Thread-safety: one thread at a time.
 #pragma once
 
 #include <functional>
@@ -17,14 +17,14 @@ class CheckpointGroup {
   virtual ~CheckpointGroup() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Every rank calls these in the same order. Rank 0 gets what every rank gave, in their order; the others
-  // nothing.
+  // Every rank must call these functions in the same order. gather() returns every rank's `own`, by rank, on
+  // rank 0, and nothing on other ranks.
   virtual std::vector<std::string> gather(const std::string& own) = 0;
-  // Every rank gets what rank 0 gave.
+  // Returns rank 0's `own` on every rank.
   virtual std::string broadcast(const std::string& own) = 0;
 };
 
-// A rank without others.
+// A group of one rank.
 class SingleRank final : public CheckpointGroup {
  public:
   int rank() const override { return 0; }
@@ -33,7 +33,7 @@ class SingleRank final : public CheckpointGroup {
   std::string broadcast(const std::string& own) override { return own; }
 };
 
-// An error that one rank met, and all throw.
+// An error of one rank that all ranks throw.
 class GroupError : public Error {
  public:
   GroupError(ErrorKind kind, const std::string& what, std::string hint, int file_code)
@@ -44,12 +44,12 @@ class GroupError : public Error {
   int file_code_ = 0;
 };
 
-// The errno value of an error that a file operation met, on whichever rank; 0: it was none.
+// Returns the errno value of a file operation's error on any rank; 0 for other errors.
 int file_code_of(const Error& error);
 
-// One step of the group. Every rank does `work`, and rank 0, once all have done it, `conclude` with what
-// theirs returned; every rank returns what that returned. Where anyone fails, all throw, and rank 0 calls
-// `failed` first, which may throw a better error in its place.
+// Runs one step of the group. Every rank runs `work`; once all have finished, rank 0 runs `conclude` with
+// their results; every rank returns what `conclude` returned. If any rank fails, all throw. Rank 0 first
+// calls `failed`, which may throw a better error instead.
 std::string in_step(CheckpointGroup& group, const std::function<std::string()>& work,
                     const std::function<std::string(const std::vector<std::string>&)>& conclude,
                     const std::function<void(const Error&)>& failed = {});

@@ -1,4 +1,4 @@
-// CheckpointReader: validating and reading a checkpoint; find_resume_point: choosing one.
+// CheckpointReader validates and reads a checkpoint; find_resume_point() chooses one.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ std::uint64_t bytes_of(const TensorRecord& record, const Slice& slice) {
   return static_cast<std::uint64_t>(elements(slice)) * static_cast<std::uint64_t>(size_of(record.dtype));
 }
 
-// The checksum of a slice's bytes, with zeros in place of those outside [begin, end) of it.
+// Returns the checksum of a slice's bytes, with zeros in place of bytes outside its range [begin, end).
 std::uint32_t crc_of(const TensorView& tensor, const Slice& slice, std::uint64_t begin, std::uint64_t end) {
   const auto element = static_cast<std::uint64_t>(size_of(tensor.dtype));
   std::uint32_t crc = 0;
@@ -45,9 +45,8 @@ std::uint32_t crc_of(const TensorView& tensor, const Slice& slice, std::uint64_t
   return crc;
 }
 
-// Calls visit(record, slice, begin, end) for the slices that rank `rank` of `ranks` checks a part of, bytes
-// [begin, end) of the slice, with the slice's number; together they check every byte, each as many as
-// another.
+// Calls visit(index of the slice, record, slice, begin, end) for each slice of which rank `rank` of `ranks`
+// checks bytes [begin, end). Together the ranks check every byte, in equal shares.
 template <class Visit>
 void for_each_share(const Manifest& manifest, int rank, int ranks, Visit visit) {
   std::uint64_t total = 0;
@@ -70,8 +69,8 @@ void for_each_share(const Manifest& manifest, int rank, int ranks, Visit visit) 
   }
 }
 
-// Whether an error says that the checkpoint is damaged. What a process may not or cannot read now
-// (permission, too many open files), and a rank that was lost, say nothing about it.
+// Whether an error means that the checkpoint is damaged. A file that this process cannot read now
+// (permission, too many open files) or a lost rank does not mean that.
 bool condemns(const Error& error, const CheckpointGroup& group) {
   if (group.size() > 1 && dynamic_cast<const GroupError*>(&error) == nullptr) return false;
   const int code = file_code_of(error);
@@ -118,7 +117,7 @@ void CheckpointReader::read_structure(const Path& folder, Validation validation,
         refuse(path, "the CRC32C of its header differs from the manifest's");
       }
     } else {
-      const std::string content = file(record.name);  // checks it
+      const std::string content = file(record.name);  // checks its CRC32C
       if (record.name == kTrainerStateFile) trainer_state_ = content;
       shards_.emplace_back();
     }
@@ -126,7 +125,7 @@ void CheckpointReader::read_structure(const Path& folder, Validation validation,
   check_tensors();
 }
 
-// Manifest and shards hold the same tensors.
+// Checks that the manifest and the shards list the same tensors.
 void CheckpointReader::check_tensors() const {
   std::vector<std::size_t> recorded(shards_.size());
   for (const auto& record : manifest_.tensors) {
@@ -145,7 +144,7 @@ void CheckpointReader::check_tensors() const {
   }
 }
 
-// The checksums of this rank's share of the bytes: pairs of a slice's number and the checksum.
+// Returns the checksums of this rank's share of the bytes, as pairs of slice index and checksum.
 std::string CheckpointReader::check_share(int rank, int ranks) const {
   nlohmann::json share = nlohmann::json::array();
   for_each_share(manifest_, rank, ranks,
@@ -280,11 +279,11 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env,
   SingleRank alone;
   if (group == nullptr) group = &alone;
   const CheckpointRoot checkpoints(root, {}, env);
-  // Rank 0 looks which checkpoints there are, so that all try the same.
+  // Rank 0 lists the checkpoints, so that all ranks try the same ones.
   const std::string there = in_step(
       *group, [] { return std::string(); },
       [&](const std::vector<std::string>&) {
-        // From latest downwards; then, since something is better than nothing, those beyond it from the top.
+        // From `latest` downwards; then, as a last resort, newer ones from the top.
         std::vector<std::int64_t> order = checkpoints.iterations();
         std::reverse(order.begin(), order.end());
         std::string problem;
@@ -308,7 +307,7 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env,
       result.reader = std::move(reader);
       return result;
     } catch (const Error& error) {
-      // No reason to go back behind a good checkpoint, and to write over it later.
+      // Do not fall back from a checkpoint that may be valid, which the run would later overwrite.
       if (!condemns(error, *group)) throw;
       const std::string where = error.location().empty() ? "" : error.location() + ": ";
       result.rejected.push_back(fmt::format("{}: {}{}", folder.filename().string(), where, error.what()));

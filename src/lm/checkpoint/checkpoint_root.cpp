@@ -1,4 +1,4 @@
-// CheckpointRoot: writing a checkpoint so that it is complete or not there.
+// CheckpointRoot writes a checkpoint so that it is either complete or absent.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ std::optional<std::int64_t> iteration_of(std::string_view name) {
   std::int64_t iteration = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), iteration);
   if (error != std::errc() || end != digits.data() + digits.size() || iteration < 0) return std::nullopt;
-  // "iter_100" or "iter_+0000100" are somebody else's.
+  // "iter_100" or "iter_+0000100" were not created by Primus.
   if (folder_name(iteration) != name) return std::nullopt;
   return iteration;
 }
@@ -110,7 +110,7 @@ void CheckpointRoot::recover() {
   for (const auto& name : env_.list(root_)) {
     const Path path = root_ / name;
     if (name.starts_with(kReplaced)) {
-      // A save of the same iteration stopped between moving the old one away and the new one in.
+      // A save of the same iteration stopped after moving the old one away and before moving in the new one.
       const Path original = root_ / name.substr(kReplaced.size());
       if (!env_.is_link(original) && !env_.status(original)) {
         env_.rename(path, original);
@@ -152,7 +152,7 @@ void CheckpointRoot::save(const Snapshot& snapshot) {
                                  last ? fmt::format("; {} is intact", folder_name(*last)) : std::string()));
   };
   const auto clean_up = [&](const Error& error) {
-    // A full disk should at least get its space back; if that fails too, the next start sees to it.
+    // Frees the space of a full disk at least; if that fails too, the next start cleans up.
     try_remove_tree(temporary, env_);
     if (const int code = file_code_of(error); code != 0 && FileError("", code).out_of_space()) {
       throw no_space(code, env_.free_space(root_));
@@ -221,8 +221,8 @@ void CheckpointRoot::save(const Snapshot& snapshot) {
 void CheckpointRoot::publish(const Path& temporary, std::int64_t iteration) {
   const Path final = root_ / folder_name(iteration), replaced = replaced_folder(iteration);
   if (env_.status(final)) {
-    // A folder cannot be renamed over another; recover() undoes this if we stop before the next rename is
-    // durable.
+    // A folder cannot be renamed over another. If the process stops before the next rename is durable,
+    // recover() undoes this one.
     env_.rename(final, replaced);
     env_.sync_folder(root_);
   }
@@ -236,13 +236,13 @@ void CheckpointRoot::publish(const Path& temporary, std::int64_t iteration) {
 
 void CheckpointRoot::retire_old(std::int64_t newest) {
   if (options_.keep_last <= 0) return;
-  // Only those before the new one: after a return to an older checkpoint, what lies ahead was not saved by
+  // Only checkpoints before the new one: after resuming from an older checkpoint, newer ones are not from
   // this run.
   auto old = iterations();
   std::erase_if(old, [&](std::int64_t iteration) { return iteration > newest; });
   const auto keep = static_cast<std::size_t>(options_.keep_last);
   for (std::size_t i = 0; i + keep < old.size(); ++i) {
-    // Under a temporary name, so that a half-removed checkpoint never looks like one.
+    // Under a temporary name, so that a partly removed checkpoint is never taken for a complete one.
     const Path doomed = root_ / fmt::format("{}{}", kTemporary, folder_name(old[i]));
     env_.rename(folder(old[i]), doomed);
     env_.sync_folder(root_);

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-// What one rank holds of a tensor, and its checksum with zeros in place of what others hold.
+// One rank's part of a tensor, and its checksum with zeros in place of the parts of other ranks.
 struct HeldPart {
   HeldRuns runs;
   std::uint32_t crc = 0;
@@ -29,7 +29,7 @@ struct HeldPart {
                 "the ranks do not hold what they should: please report this");
 }
 
-// The checksum of a tensor whose parts cover it, each element once.
+// Returns the checksum of a tensor whose parts cover it, each element once.
 std::uint32_t merged(const TensorSource& source, const std::vector<HeldPart>& parts) {
   const std::uint64_t bytes = source.bytes();
   std::uint32_t crc = crc32c_zeros(0, bytes);
@@ -135,8 +135,8 @@ void CheckpointSave::create() {
   create_shards(folder_, optimizer_, env_);
 }
 
-// {"held": [[tensor, checksum, begin, length, count, stride, begin, ...], ...],
-//  "handed": [[tensor, begin, end, offset], ...]}
+// Returns {"held": [[tensor, checksum, begin, length, count, stride, begin, ...], ...],
+//          "handed": [[tensor, begin, end, offset], ...]}
 std::string CheckpointSave::write() {
   if (rank_ == 0) {
     for (const auto& file : snapshot_.files) write_text(file.name, file.content);
@@ -170,8 +170,8 @@ std::string CheckpointSave::write() {
 
 Path CheckpointSave::handover_file(int rank) const { return folder_ / fmt::format(".handover-{:05}", rank); }
 
-// A slab whose elements are in another order in the file is written whole, by the rank that holds the first
-// of them in memory: what the ranks hold of it interleaves, down to single elements.
+// A slab with another element order in the file is written by one rank: the one that holds its first element
+// in memory. In the file the parts of the ranks interleave, down to single elements.
 void CheckpointSave::hand_over(std::size_t tensor, const HeldRun& part) {
   const TensorSource& source = *tensors_[tensor].source;
   const ElementRun& run = part.run;
@@ -236,7 +236,7 @@ void CheckpointSave::assemble(const std::string& collected) {
   }
 }
 
-// A slab in the order of memory, put together from what this rank and others hold.
+// Returns a slab in memory order, assembled from the parts of this rank and others.
 std::vector<std::byte> CheckpointSave::slab_of(const Placed& tensor, const HeldRun& own,
                                                const std::vector<Handed>& handed) const {
   const TensorSource& source = *tensor.source;

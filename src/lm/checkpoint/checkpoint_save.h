@@ -1,5 +1,5 @@
-// One rank's part of one save, step by step; CheckpointRoot calls the steps in order, and every rank has
-// finished one before any begins the next. Internal to lm/checkpoint.
+// One rank's part of one save, step by step. CheckpointRoot calls the steps in order; every rank finishes a
+// step before any rank begins the next. Internal to lm/checkpoint.
 //
 // Errors: as CheckpointRoot::save. Thread-safety: none.
 #pragma once
@@ -21,35 +21,35 @@ inline constexpr std::string_view kTrainerStateFile = "trainer_state.json";
 
 class CheckpointSave {
  public:
-  // Plans the files, which will be written to `folder`. All arguments outlive this.
+  // Plans the files to be written to `folder`. All arguments must outlive this.
   CheckpointSave(const Snapshot& snapshot, std::uint64_t max_shard_bytes, int rank, Path folder, Env& env);
 
-  std::uint64_t bytes() const { return bytes_; }            // of all files, the manifest included
-  const WrittenBytes& written() const { return written_; }  // of tensors, by this rank's write()
-  // What every rank must plan alike.
+  std::uint64_t bytes() const { return bytes_; }            // of all files, including the manifest
+  const WrittenBytes& written() const { return written_; }  // tensor bytes in this rank's write()
+  // Returns a fingerprint of the plan, which must be equal on all ranks.
   std::string fingerprint() const;
 
-  // Rank 0: the folder, and every shard in its full size.
+  // Rank 0: creates the folder, and every shard in its full size.
   void create();
-  // Every rank: writes what it holds, and says so in words for rank 0.
+  // Every rank: writes the data that it holds. Returns a description for rank 0.
   std::string write();
-  // Rank 0: checks that what all wrote covers every tensor, and puts the checksums together. Returns what
-  // assemble() needs on every rank; empty: nothing is left to be assembled.
+  // Rank 0: checks that the ranks' data covers every tensor, and merges the checksums. Returns the input of
+  // assemble() for every rank; empty if there is nothing to assemble.
   std::string collect(const std::vector<std::string>& written);
-  // Every rank: writes the slabs (AxisOrder) whose first element it holds, and others the rest.
+  // Every rank: writes each slab (AxisOrder) whose first element it holds, with the elements of other ranks.
   void assemble(const std::string& collected);
-  // Rank 0: the manifest, and the folder's names.
+  // Rank 0: removes handover files, writes the manifest, and syncs the folder.
   void finish();
 
  private:
-  // A tensor's place in the files.
+  // The location of a tensor in the files.
   struct Placed {
     const TensorSource* source;
     std::string file;
     std::uint64_t file_offset;
     std::size_t record;  // index into manifest_.tensors
   };
-  // A part of a slab that its rank does not write: it is in that rank's handover file.
+  // A part of a slab that its rank does not write itself, but stores in its handover file.
   struct Handed {
     std::size_t tensor;
     ElementRun run;
@@ -73,7 +73,7 @@ class CheckpointSave {
   Env& env_;
   SafetensorsLayout model_, optimizer_;
   Manifest manifest_;
-  std::vector<Placed> tensors_;  // in the order of the files
+  std::vector<Placed> tensors_;  // in file order
   std::uint64_t bytes_ = 0;
   WrittenBytes written_;
 
@@ -81,11 +81,11 @@ class CheckpointSave {
     std::size_t tensor;
     HeldRun part;
   };
-  std::vector<Owned> owned_;  // slabs whose first element this rank holds, and not their last
+  std::vector<Owned> owned_;  // slabs whose first element this rank holds, but not all elements
   std::vector<Handed> handed_;
   std::unique_ptr<File> handover_;
   std::uint64_t handover_bytes_ = 0;
-  std::vector<int> handing_ranks_;  // rank 0: whose handover files there are
+  std::vector<int> handing_ranks_;  // rank 0: the ranks with handover files
 };
 
 }  // namespace primus

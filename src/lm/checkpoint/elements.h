@@ -1,4 +1,4 @@
-// Elements of weight files as floats, and back.
+// Converts elements of weight files to floats and back.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,15 @@
 
 namespace primus {
 
-// Throws kUnsupported naming the tensor unless its elements are fp32, bf16, fp16 or fp64.
+// Throws kUnsupported, naming the tensor, unless its elements are fp32, bf16, fp16 or fp64.
 void require_float(const TensorView& tensor);
 
-// `from` holds out.size() elements of such a type, perhaps unaligned. Exact but for fp64, which is rounded.
+// Converts out.size() elements of such a type, which may be unaligned. Exact except for fp64, which is
+// rounded.
 void to_float(DType dtype, std::span<const std::byte> from, std::span<float> out);
 
-// To fp32, bf16 or fp16, rounding to nearest even; `out` has room for from.size() elements, perhaps
-// unaligned.
+// Converts to fp32, bf16 or fp16, rounding to nearest even. `out` has room for from.size() elements and may
+// be unaligned.
 void from_float(std::span<const float> from, DType dtype, std::span<std::byte> out);
 
 }  // namespace primus

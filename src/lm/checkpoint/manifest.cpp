@@ -18,11 +18,11 @@ namespace primus {
 namespace {
 
 constexpr std::string_view kFormat = "primus-checkpoint";
-// The checksum of all bytes before its digits closes the manifest.
+// The manifest ends with the checksum of all bytes before its digits.
 constexpr std::string_view kSealKey = "\"manifest_crc32c\":\"";
 constexpr std::string_view kSealEnd = "\"}\n";
 constexpr std::size_t kDigits = 8;
-constexpr std::size_t kMaxSlices = 16384;  // of one tensor
+constexpr std::size_t kMaxSlices = 16384;  // per tensor
 constexpr std::string_view kDamagedHint = "the checkpoint is damaged; use an older one";
 
 std::string_view name_of(TensorPart part) { return part == TensorPart::kModel ? "model" : "optimizer"; }
@@ -207,7 +207,7 @@ class ManifestParser {
 }  // namespace
 
 std::string Manifest::to_json() const {
-  // One record a line: two manifests can be compared with diff.
+  // One record per line, so that diff can compare two manifests.
   std::string json = fmt::format("{{\"format\":\"{}\",\"version\":{},\"iteration\":{},\n\"files\":[", kFormat,
                                  kVersion, iteration);
   std::string_view separator = "\n";

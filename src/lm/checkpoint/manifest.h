@@ -1,8 +1,8 @@
 // manifest.json of a checkpoint: every file and every tensor, with sizes and CRC32C
 // (docs/formats/checkpoint.md).
 //
-// A tensor is recorded as slices of its global shape, each with its own CRC32C. What Primus writes is one
-// slice, the whole tensor, however many ranks wrote it.
+// A tensor is recorded as slices of its global shape, each with its own CRC32C. Primus writes one slice per
+// tensor, the complete tensor, however many ranks wrote it.
 //
 // Errors: kInvalid. Thread-safety: plain values.
 #pragma once
@@ -30,14 +30,14 @@ struct TensorRecord {
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;  // global shape
   std::uint32_t file = 0;           // index into Manifest::files
-  std::vector<SliceRecord> slices;  // tile the shape: no overlap, nothing left out
+  std::vector<SliceRecord> slices;  // cover the shape exactly, without overlap
 };
 
 struct FileRecord {
   std::string name;  // plain name
   std::uint64_t bytes = 0;
   std::uint32_t crc =
-      0;  // CRC32C of the file; of a safetensors file only its header's: its tensors have their own
+      0;  // CRC32C of the file; for a safetensors file only of its header, as its tensors have their own
 };
 
 struct Manifest {
@@ -46,10 +46,11 @@ struct Manifest {
   static constexpr std::uint64_t kMaxBytes = 50'000'000;  // of its JSON
 
   std::int64_t iteration = 0;
-  std::vector<FileRecord> files;      // all files of the folder but the manifest
+  std::vector<FileRecord> files;      // all files of the folder except the manifest
   std::vector<TensorRecord> tensors;  // sorted by part, then name
 
-  // JSON that ends in the CRC32C of all bytes before it: a manifest that lost or changed a byte is refused.
+  // Returns JSON that ends with the CRC32C of all bytes before it, so parse() refuses a truncated or changed
+  // manifest.
   std::string to_json() const;
   // `where` is used in errors.
   static Manifest parse(std::string_view json, std::string_view where);

@@ -16,7 +16,7 @@ namespace primus {
 namespace {
 
 constexpr std::size_t kLengthBytes = 8;
-constexpr std::size_t kMaxMetadata = 65536;  // entries: each costs more memory than the input it comes from
+constexpr std::size_t kMaxMetadata = 65536;  // entries; each costs more memory than its input
 
 constexpr std::array<std::pair<std::string_view, DType>, 12> kDTypes{{{"F64", DType::kF64},
                                                                       {"F32", DType::kF32},
@@ -31,7 +31,7 @@ constexpr std::array<std::pair<std::string_view, DType>, 12> kDTypes{{{"F64", DT
                                                                       {"BOOL", DType::kBool},
                                                                       {"F8_E4M3", DType::kF8E4M3}}};
 
-// In the format, but nothing Primus computes with.
+// Types of the format that Primus does not support.
 constexpr std::array<std::string_view, 9> kForeignDTypes = {
     "U64", "U32", "C64", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4", "F6_E2M3"};
 
@@ -59,8 +59,7 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-// Fills a SafetensorsFile from its bytes. Order of the checks: each looks only at what the earlier ones made
-// sure of.
+// Fills a SafetensorsFile from its bytes. Each check relies only on what earlier checks ensured.
 class HeaderParser {
  public:
   explicit HeaderParser(SafetensorsFile& file) : file_(file) {}
@@ -112,8 +111,8 @@ class HeaderParser {
     return text;
   }
 
-  // Growing would hold the old and the new copy at once. These bounds are generous, but bounds; memory that
-  // is not touched costs nothing.
+  // Growing would hold the old and the new copy at once. The upper bounds are generous; untouched memory
+  // costs nothing.
   void reserve(std::string_view text) {
     constexpr std::size_t kLeastTensor = 50;  // {"":{"dtype":"U8","shape":[],"data_offsets":[0,0]},
     const auto count = [&](char c) { return static_cast<std::size_t>(std::ranges::count(text, c)); };
@@ -125,7 +124,7 @@ class HeaderParser {
   void metadata(JsonReader& json) {
     if (seen_metadata_) refuse("__metadata__ is given twice", kCorrupt);
     seen_metadata_ = true;
-    if (json.read_null()) return;  // stands for none, as in the reference
+    if (json.read_null()) return;  // means no metadata, as in the reference implementation
     json.object([&](std::string_view key) {
       std::string name(key), value = json.read_string();
       if (file_.metadata_.size() == kMaxMetadata) refuse("too many entries in __metadata__", kCorrupt);
@@ -209,8 +208,8 @@ class HeaderParser {
     });
   }
 
-  // Tensors follow each other without overlap or hole, each as large as its shape says, up to the file's last
-  // byte.
+  // Checks that tensors follow each other without overlap or hole, have the size of their shapes, and end at
+  // the file's last byte.
   void check_bytes() const {
     const std::uint64_t data_bytes = file_.bytes_.size() - file_.data_begin_;
     std::uint64_t at = 0;
@@ -254,7 +253,8 @@ class HeaderParser {
   }
 
   std::uint64_t bytes_of(const SafetensorsFile::Entry& entry) const {
-    // In the reference's order (elements, then bits), so that both call the same shapes too large.
+    // In the reference implementation's order (elements, then bits), so that both refuse the same shapes as
+    // too large.
     std::uint64_t bits = 1;
     bool overflow = false;
     for (const std::int64_t extent : shape(entry)) {

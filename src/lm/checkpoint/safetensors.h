@@ -1,14 +1,14 @@
-// Reads and writes safetensors files, and the sharded folders that Hugging Face transformers loads and saves.
+// Reads and writes safetensors files and sharded folders in the layout of Hugging Face transformers.
 //
 // A file is an 8-byte little-endian header length, a JSON header
 // {"name":{"dtype","shape","data_offsets"},..., "__metadata__":{...}}, and the tensors' bytes
-// (docs/formats/checkpoint.md). The reader holds to the checks of the Rust reference and refuses what it
-// refuses: header over 100 MB or past the file's end, tensors that overlap or leave holes, sizes that
-// contradict shape and dtype, bytes that no tensor claims. Beyond it, duplicate names, more than kMaxRank
-// dimensions, and dtypes that Primus does not compute with are refused, by name.
+// (docs/formats/checkpoint.md). The reader makes the checks of the Rust reference implementation and refuses
+// what that refuses: a header over 100 MB or past the file's end, tensors that overlap or leave holes, sizes
+// that contradict shape and dtype, and trailing bytes. It also refuses, by name, duplicate tensor names, more
+// than kMaxRank dimensions, and dtypes that Primus does not support.
 //
-// Errors: kInvalid (the file is corrupt or lies), kUnsupported (a dtype), FileError. Memory stays within
-// twice the header, whatever it says. Thread-safety: readers are immutable after opening.
+// Errors: kInvalid (a corrupt or inconsistent file), kUnsupported (a dtype), FileError. Memory use is at most
+// twice the header, whatever its content. Thread-safety: readers are immutable after opening.
 #pragma once
 
 #include <cstddef>
@@ -28,24 +28,24 @@
 
 namespace primus {
 
-// "F32", "BF16", ...: the dtype names of safetensors files.
+// The dtype names of safetensors files: "F32", "BF16", ...
 std::string_view safetensors_name(DType dtype);
 std::optional<DType> dtype_of_safetensors_name(std::string_view name);
 
-// "[2, 3]", for messages.
+// Returns "[2, 3]", for messages.
 std::string shape_text(std::span<const std::int64_t> shape);
 
-// A tensor inside an open file; the spans live as long as its reader does, and is not moved.
+// A tensor inside an open file. The spans are valid as long as the reader exists and is not moved.
 struct TensorView {
   std::string_view name;
   DType dtype = DType::kF32;
   std::span<const std::int64_t> shape;  // outermost first; empty = a scalar
-  std::span<const std::byte> data;      // row-major, little-endian, perhaps unaligned: copy, do not cast
+  std::span<const std::byte> data;      // row-major, little-endian, may be unaligned: copy, do not cast
   std::uint64_t file_offset = 0;        // of data, from the start of the file
-  // Above 0: data holds a matrix by columns, the first elements of two columns so many elements apart.
+  // Above 0: data holds a matrix column by column, with this many elements between the starts of columns.
   std::int64_t column_stride = 0;
 };
-// Copies elements from number `first` on, counted by rows, however the tensor lies.
+// Copies elements beginning at index `first`, counted row-major, whatever the layout of `tensor`.
 void copy_elements(const TensorView& tensor, std::int64_t first, std::span<std::byte> out);
 
 class SafetensorsFile {
@@ -54,10 +54,10 @@ class SafetensorsFile {
   static constexpr std::size_t kMaxRank = 8;
 
   static SafetensorsFile open(const Path& path, Env& env = Env::posix());
-  // Parses bytes that the caller keeps alive; `name` is used in errors.
+  // Parses bytes, which the caller must keep alive. `name` is used in errors.
   static SafetensorsFile parse(std::span<const std::byte> file, std::string name);
 
-  // Tensors in the order of their bytes.
+  // Tensors in file order.
   std::size_t size() const { return entries_.size(); }
   TensorView operator[](std::size_t i) const;
   std::optional<TensorView> find(std::string_view name) const;
@@ -71,7 +71,8 @@ class SafetensorsFile {
 
  private:
   friend class HeaderParser;
-  // 32 bytes, names and shapes in common pools: a header of 2 million tensors must not cost a gigabyte.
+  // 32 bytes; names and shapes are in shared pools, so a header of 2 million tensors does not cost a
+  // gigabyte.
   struct Entry {
     std::uint64_t begin, end;  // relative to data_begin_
     std::uint32_t name_at, name_size, shape_at;
@@ -90,25 +91,25 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// A model folder: model.safetensors, or model.safetensors.index.json and the shards it names.
+// A model folder: model.safetensors, or model.safetensors.index.json with its shards.
 class SafetensorsFolder {
  public:
-  // Refuses shard names that are not plain, a shard that lacks a tensor the index lists there or holds
-  // another, and a folder without either file, saying what to do.
+  // Opens a folder. Refuses shard names with path components, a shard whose tensors differ from those in the
+  // index, and a folder without either file; the error says what to do.
   static SafetensorsFolder open(const Path& folder, Env& env = Env::posix());
 
   // Tensors, sorted by name.
   std::size_t size() const { return tensors_.size(); }
   TensorView operator[](std::size_t i) const { return files_[tensors_[i].file][tensors_[i].index]; }
   std::optional<TensorView> find(std::string_view name) const;
-  // As find, but throws kInvalid naming the tensor and the nearest name there is.
+  // Like find(), but throws kInvalid with the tensor's name and the nearest existing name.
   TensorView at(std::string_view name) const;
-  // As at, and throws kInvalid when the shape is another.
+  // Also throws kInvalid if the shape differs.
   TensorView at(std::string_view name, std::span<const std::int64_t> shape) const;
   const std::vector<SafetensorsFile>& files() const { return files_; }
   const Path& folder() const { return folder_; }
-  // What is odd but harmless: a total_size in the index that is not the tensors' (published models have
-  // that).
+  // Returns harmless inconsistencies: a total_size in the index that differs from that of the tensors, as in
+  // some published models.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
@@ -121,8 +122,8 @@ class SafetensorsFolder {
   std::vector<std::string> warnings_;
 };
 
-// Whether a folder has weights at all, by the names of its files: model*.safetensors, an index of shards, or
-// what open() refuses with a reason (pytorch_model*.bin, consolidated*.pth).
+// Whether a folder contains weights, judged by file names: model*.safetensors, an index of shards, or files
+// that open() refuses with a reason (pytorch_model*.bin, consolidated*.pth).
 bool has_weights(const Path& folder, Env& env = Env::posix());
 
 struct SafetensorsOptions {
@@ -131,8 +132,9 @@ struct SafetensorsOptions {
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
 };
 
-// Where every byte of a folder will be, known before any is written: ranks that hold slices of a tensor write
-// them in place, and a save knows what it needs. Deterministic in names, dtypes, shapes and their order.
+// The location of every byte of a folder, planned before any is written. Ranks that hold slices of a tensor
+// write them in place, and a save knows the space that it needs. Depends only on names, dtypes, shapes and
+// their order.
 struct SafetensorsLayout {
   struct Tensor {
     std::size_t source;         // index into the sources
@@ -141,57 +143,57 @@ struct SafetensorsLayout {
   };
   struct Shard {
     std::string file;    // plain name
-    std::string header;  // length, JSON, and spaces up to a multiple of 8
+    std::string header;  // length, JSON, and padding spaces to a multiple of 8
     std::vector<Tensor>
         tensors;          // in the order of their bytes: by dtype (wide first, so all are aligned), then name
-    std::uint64_t bytes;  // of the whole file
+    std::uint64_t bytes;  // of the complete file
   };
   std::vector<Shard> shards;
   std::string index_file;  // "model.safetensors.index.json", or empty for one shard
   std::string index;
-  std::uint64_t bytes = 0;  // of all files together
+  std::uint64_t bytes = 0;  // of all files
 };
 SafetensorsLayout plan_safetensors(std::span<const TensorSource> sources,
                                    const SafetensorsOptions& options = {});
 
-// What a process holds of a slab (AxisOrder) of which other processes hold the rest.
+// The part of a slab (AxisOrder) that this process holds if other processes hold the rest.
 struct SharedSlab {
-  std::size_t tensor;  // in the shard's order
+  std::size_t tensor;  // in shard order
   HeldRun part;        // of the tensor, within the slab
 };
 
-// What one process wrote of a shard.
+// The result of one process writing its part of a shard.
 struct WrittenShard {
-  // CRC32C of each tensor, in the shard's order, with zeros in place of what other processes hold:
-  // crc32c_merge() makes that of the whole tensor.
+  // CRC32C of each tensor, in shard order, with zeros for the data of other processes. crc32c_merge()
+  // combines these into the checksum of the complete tensor.
   std::vector<std::uint32_t> tensors;
-  // Held and not written: a slab must be written whole, by who has put it together.
+  // Held but not written: one process must assemble and write each of these slabs.
   std::vector<SharedSlab> shared;
   WrittenBytes bytes = {};
 };
 
-// Writes one model in two steps, the second by every process that holds a part of it. `written`, when given,
-// is told the bytes of each piece as it goes.
+// Write one model in two steps; every process that holds a part of it runs the second one. `written`, if
+// given, is called with the byte count of each piece.
 //
-// 1. Creates the shards in an existing folder, in their full size, with their headers, and the index. Of
-// these, only the index is synced.
+// 1. Creates the shards in an existing folder, in their full size and with their headers, and the index.
+// Syncs only the index.
 void create_shards(const Path& folder, const SafetensorsLayout& layout, Env& env = Env::posix(),
                    const std::function<void(std::uint64_t)>& written = {});
-// 2. Writes what the sources hold to its places in the shards, and syncs the shards that it wrote to; with
-// `sync_all` (one process must: for sizes and headers) all of them. Not the folder. Tensors are streamed:
-// data in host memory is written from where it is, and `fill` gets one buffer of a few MB, or of a slab where
-// the file has another order.
+// 2. Writes the data of the sources to its places in the shards and syncs the shards that it wrote to. With
+// `sync_all`, which one process must set for sizes and headers, syncs all shards. Does not sync the folder.
+// Tensors are streamed: host data is written in place, and `fill` gets one buffer of a few MB, or of one slab
+// if the file has another order.
 std::vector<WrittenShard> write_held(const Path& folder, std::span<const TensorSource> sources,
                                      const SafetensorsLayout& layout, bool sync_all, Env& env = Env::posix(),
                                      const std::function<void(std::uint64_t)>& written = {});
 
-// Both steps, by a single process that holds everything.
+// Runs both steps in a single process that holds everything.
 std::vector<WrittenShard> write_safetensors(const Path& folder, std::span<const TensorSource> sources,
                                             const SafetensorsLayout& layout, Env& env = Env::posix(),
                                             const std::function<void(std::uint64_t)>& written = {});
 
-// The same in one call, as an export: plans, writes under temporary names, replaces the old model files of
-// that stem, syncs the folder.
+// Exports a model in one call: plans, writes under temporary names, replaces existing model files with this
+// stem, and syncs the folder.
 void save_safetensors(const Path& folder, std::span<const TensorSource> sources,
                       const SafetensorsOptions& options = {}, Env& env = Env::posix());
 

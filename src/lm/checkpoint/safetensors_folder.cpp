@@ -1,4 +1,4 @@
-// SafetensorsFolder: one file, or the shards of model.safetensors.index.json.
+// SafetensorsFolder: a single file, or the shards of model.safetensors.index.json.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace {
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 
-// Files of a model by their names, the last of each kind; empty where there is none. Folders hold tensors of
-// other things, too: training_args.bin, optimizer.pt, what a test keeps.
+// A model's files, found by name: the last of each kind, or empty. Folders also have tensor files that are
+// not weights: training_args.bin, optimizer.pt, test data.
 struct WeightFiles {
   std::string index, safetensors, pickle;
 };
@@ -32,7 +32,7 @@ WeightFiles find_weight_files(const Path& folder, Env& env) {
   return found;
 }
 
-// Why there is no model in this folder, as helpfully as its content allows.
+// Explains why this folder has no model, as helpfully as its content allows.
 [[noreturn]] void refuse_folder(const Path& folder, Env& env) {
   const WeightFiles found = find_weight_files(folder, env);
   for (const std::string& name : {found.index, found.safetensors}) {
@@ -57,7 +57,7 @@ WeightFiles find_weight_files(const Path& folder, Env& env) {
   throw invalid(what, "give the folder that transformers' save_pretrained wrote");
 }
 
-// "bias" of "model.layers.0.self_attn.q_proj.bias".
+// Returns "bias" for "model.layers.0.self_attn.q_proj.bias".
 std::string_view last_word(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
 std::string without_digits(std::string_view name) {
@@ -97,7 +97,7 @@ SafetensorsFolder SafetensorsFolder::open(const Path& folder, Env& env) {
     }
     result.files_.push_back(SafetensorsFile::open(folder / shard, env));
   }
-  // Each shard's tensors are exactly those that the index puts there.
+  // Each shard must contain exactly the tensors that the index lists for it.
   std::vector<std::size_t> listed(index.shards.size());
   std::uint64_t bytes = 0;
   for (const auto& line : index.lines) {
@@ -140,14 +140,14 @@ std::optional<TensorView> SafetensorsFolder::find(std::string_view name) const {
 
 TensorView SafetensorsFolder::at(std::string_view name) const {
   if (const auto tensor = find(name)) return *tensor;
-  // The same part of another layer or expert is what else there is, not what was meant.
+  // A name that differs only in digits (layer, expert) is shown as an example, not as a spelling suggestion.
   const std::string part = without_digits(name);
   std::vector<std::string_view> names;
   std::string hint;
   for (std::size_t i = 0; i < size(); ++i) {
     const std::string_view other = (*this)[i].name;
     if (without_digits(other) != part) {
-      // A weight is no typing error for a bias.
+      // "weight" is not a misspelling of "bias".
       if (last_word(other) == last_word(name)) names.push_back(other);
     } else if (hint.empty()) {
       hint =

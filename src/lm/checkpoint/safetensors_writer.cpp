@@ -1,4 +1,4 @@
-// Planning and writing of safetensors: plan_safetensors, write_safetensors, save_safetensors.
+// Plans and writes safetensors files: plan_safetensors, write_safetensors, save_safetensors.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,10 +16,11 @@
 namespace primus {
 namespace {
 
-// Bytes read at a time: its checksum leaves a part in the cache, from where the writer copies it.
+// Bytes read at a time: small enough that the writer copies them from the cache after the checksum.
 constexpr std::uint64_t kReadBytes = 256U << 10;
 
-// The reference writes wide types first, in this order, so that every tensor is aligned to its element.
+// The order of the reference implementation: wide types first, so that every tensor is aligned to its
+// element.
 int write_order(DType dtype) {
   constexpr std::array kOrder = {DType::kI64,  DType::kF64, DType::kF32,  DType::kI32,
                                  DType::kBF16, DType::kF16, DType::kU16,  DType::kI16,
@@ -73,11 +74,12 @@ std::string index_of(std::span<const TensorSource> sources, const SafetensorsLay
     }
   }
   const nlohmann::json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(weight_map)}};
-  // As transformers writes it: two spaces, sorted, ASCII.
+  // The format of transformers: two spaces, sorted, ASCII.
   return index.dump(2, ' ', true) + "\n";
 }
 
-// The tensors of each shard: in the caller's order, a new shard when the next tensor would pass the limit.
+// Splits tensors into shards: in the caller's order, with a new shard if the next tensor would exceed the
+// limit.
 std::vector<std::vector<std::size_t>> split(std::span<const TensorSource> sources,
                                             std::uint64_t max_shard_bytes) {
   std::vector<std::vector<std::size_t>> shards(1);
@@ -94,7 +96,7 @@ std::vector<std::vector<std::size_t>> split(std::span<const TensorSource> source
   return shards;
 }
 
-// Writes what one process holds of one tensor, which begins at `offset` of the file.
+// Writes one process's part of a tensor that begins at `offset` of the file.
 class TensorWriter {
  public:
   TensorWriter(PieceWriter& file, std::uint64_t offset, const TensorSource& source,
@@ -107,7 +109,7 @@ class TensorWriter {
         element_(static_cast<std::uint64_t>(size_of(source.dtype))),
         runs_(source.held()) {}
 
-  // Returns the checksum of the whole tensor, with zeros where it is not held.
+  // Returns the checksum of the complete tensor, with zeros in place of data held by other processes.
   std::uint32_t write() {
     if (source_.order.same()) {
       write_runs();
@@ -118,7 +120,7 @@ class TensorWriter {
     return crc_;
   }
 
-  // Parts of slabs, held and not written.
+  // Parts of slabs that are held but not written.
   const std::vector<HeldRun>& shared() const { return shared_; }
 
  private:
@@ -126,8 +128,8 @@ class TensorWriter {
     return static_cast<std::uint64_t>(elements) * element_;
   }
 
-  // Long runs of what a function fills in go straight to where they are written from: of the bytes that begin
-  // at `read` of what is held, up to `left`. Returns how many went so.
+  // Fills long runs directly into the write buffer, if the source has a `fill` function: bytes of the held
+  // data from `read` on, at most `left`. Returns the number of bytes written.
   std::uint64_t fill_room(std::uint64_t read, std::uint64_t left) {
     if (source_.data != nullptr || left < kReadBytes) return 0;
     const std::span<std::byte> room = file_.room(offset_ + at_);
@@ -142,7 +144,7 @@ class TensorWriter {
     return bytes;
   }
 
-  // Runs may be short: pieces of many are read at once.
+  // Runs may be short: reads pieces of many runs at once.
   void write_runs() {
     std::span<const std::byte> piece;
     const std::uint64_t bytes = bytes_of(elements(runs_));
@@ -191,7 +193,7 @@ class TensorWriter {
     write();
   }
 
-  // The elements of memory [first, first + slab), as far as they are held.
+  // Writes the held part of the elements of memory [first, first + slab).
   void write_slab(std::int64_t first, std::int64_t slab, const std::vector<HeldRun>& parts) {
     skip_to(bytes_of(first));
     published_.assign(bytes_of(slab), std::byte{0});
@@ -202,7 +204,7 @@ class TensorWriter {
       to_file_order(source_.order, element_, memory_of(parts.front()), published_);
       put(published_, at_);
     } else {
-      // Its elements are spread over the slab, with those of other processes between them.
+      // Its elements are spread over the slab, interleaved with those of other processes.
       for (const HeldRun& part : parts) {
         const auto memory = memory_of(part);
         shared_.push_back(part);
@@ -223,7 +225,7 @@ class TensorWriter {
     if (written_) written_(data.size());
   }
 
-  // Other processes write what lies between.
+  // Skips bytes that other processes write.
   void skip_to(std::uint64_t at) {
     crc_ = crc32c_zeros(crc_, at - at_);
     at_ = at;
@@ -236,13 +238,14 @@ class TensorWriter {
   const std::function<void(std::uint64_t)>& written_;
   std::uint64_t element_;
   HeldRuns runs_;
-  std::vector<std::byte> published_;  // a slab in the order of the file
+  std::vector<std::byte> published_;  // a slab in file order
   std::vector<HeldRun> shared_;
   std::uint64_t at_ = 0;  // bytes of the tensor that crc_ covers
   std::uint32_t crc_ = 0;
 };
 
-// model.safetensors, model-00001-of-00002.safetensors and model.safetensors.index.json, for the stem "model".
+// Matches model.safetensors, model-00001-of-00002.safetensors and model.safetensors.index.json, for the stem
+// "model".
 bool is_model_file(std::string_view name, std::string_view stem) {
   if (!name.starts_with(stem)) return false;
   name.remove_prefix(stem.size());
@@ -364,7 +367,7 @@ void save_safetensors(const Path& folder, std::span<const TensorSource> sources,
     try_remove_tree(temporary, env);
     throw;
   }
-  // The index goes first and comes last: shards of two models are never read as one.
+  // The index is removed first and created last, so that shards of two models are never read as one.
   std::vector<std::string> old = env.list(folder);
   std::erase_if(old, [&](const std::string& name) { return !is_model_file(name, options.stem); });
   std::stable_partition(old.begin(), old.end(),

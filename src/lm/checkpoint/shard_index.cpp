@@ -17,13 +17,13 @@
 namespace primus {
 namespace {
 
-// Only warnings are made of it, so what is no number of bytes says nothing. Some tools write floats.
+// Used only for warnings, so a value that is not a byte count is ignored. Some tools write floats.
 std::optional<std::uint64_t> read_total_size(JsonReader& json) {
   if (json.peek() != JsonReader::Kind::kNumber) {
     json.skip();
     return std::nullopt;
   }
-  constexpr double kExact = 9007199254740992.0;  // below it every whole number is a double
+  constexpr double kExact = 9007199254740992.0;  // below this, doubles represent every integer
   const std::string_view text = json.skip();
   std::uint64_t whole = 0;
   const char* const end = text.data() + text.size();

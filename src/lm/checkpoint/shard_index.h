@@ -1,4 +1,4 @@
-// model.safetensors.index.json: which shard holds which tensor.
+// model.safetensors.index.json: maps each tensor to its shard.
 //
 // Errors: kInvalid. Thread-safety: a plain value.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace primus {
 
-// Names in one pool: a hostile index must not cost a multiple of its size.
+// Names share one pool, so a hostile index cannot use a multiple of its size in memory.
 struct ShardIndex {
   static constexpr std::size_t kMaxShards = 99999;  // "-00001-of-99999"
 
@@ -19,8 +19,8 @@ struct ShardIndex {
     std::uint32_t name_at, name_size, shard;
   };
   std::string names;
-  std::vector<Line> lines;          // sorted by name, each once
-  std::vector<std::string> shards;  // plain names that end in .safetensors, in order of appearance
+  std::vector<Line> lines;          // sorted by name, without duplicates
+  std::vector<std::string> shards;  // plain names with suffix .safetensors, in order of appearance
   std::optional<std::uint64_t> total_size;
 
   std::string_view name(const Line& line) const {

@@ -1,4 +1,4 @@
-// Boxes of a tensor: what one rank of a mesh holds, writes and asks for.
+// Boxes of a tensor: the part that one rank of a mesh holds, writes or reads.
 //
 // Errors: kInvalid. Thread-safety: plain values and pure functions.
 #pragma once
@@ -9,31 +9,31 @@
 
 namespace primus {
 
-// Per dimension, outermost first, where the box begins and how far it goes, in elements.
+// Offset and extent of the box per dimension, outermost first, in elements.
 struct Slice {
   std::vector<std::int64_t> offset, extent;
 };
 
-// All of a tensor.
+// Returns the box that covers the complete tensor.
 Slice whole(std::span<const std::int64_t> shape);
 
-// True when the box has the tensor's rank and lies inside it.
+// Whether the box has the tensor's rank and lies inside it.
 bool is_inside(const Slice& slice, std::span<const std::int64_t> shape);
 
-// True when no element is in both.
+// Whether the boxes have no element in common.
 bool are_disjoint(const Slice& a, const Slice& b);
 
-// True when each element of the tensor is in exactly one of the boxes.
+// Whether each element of the tensor is in exactly one of the boxes.
 bool tile(std::span<const Slice* const> slices, std::span<const std::int64_t> shape);
 
-// Elements of a box that is_inside() a tensor whose own count fits.
+// Returns the number of elements of a box that lies inside a tensor whose element count fits into int64.
 std::int64_t elements(const Slice& slice);
 
-// Calls run(first, count) for the longest runs of elements that are consecutive in the row-major tensor;
-// together, in this order, they are the box in row-major order. The box must be inside.
+// Calls run(first, count) for the longest runs of consecutive elements of the row-major tensor; together, in
+// this order, they are the box in row-major order. The box must lie inside the tensor.
 template <typename Run>
 void for_each_run(std::span<const std::int64_t> shape, const Slice& slice, Run run) {
-  // Dimensions [inner, rank) are taken whole, and of dimension inner - 1 a consecutive part: one run.
+  // Dimensions [inner, rank) are complete, and dimension inner - 1 contributes a consecutive part: one run.
   std::size_t inner = shape.size();
   std::int64_t stride = 1;  // elements per step of dimension inner - 1
   while (inner > 0 && slice.extent[inner - 1] == shape[inner - 1]) stride *= shape[--inner];

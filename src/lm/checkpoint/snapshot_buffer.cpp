@@ -29,7 +29,7 @@ void take(const TensorSource& source, std::uint64_t offset, std::span<std::byte>
 
 void SnapshotBuffer::reserve(std::uint64_t bytes) {
   if (bytes <= capacity_) return;
-  memory_.reset();  // first, so that the old and the new are never held together
+  memory_.reset();  // first, so that both buffers never exist at once
   capacity_ = 0;
   memory_ = allocate_large(bytes);
   if (!memory_) {
@@ -106,7 +106,7 @@ void SnapshotBuffer::copy_pieces() {
     try {
       take(source, piece.offset, {memory_.get() + piece.at, piece.size});
     } catch (...) {
-      error = std::current_exception();  // the piece counts as copied, or others would wait for ever
+      error = std::current_exception();  // count the piece as copied, or other threads would wait forever
     }
   }
   std::unique_lock lock(mutex_);
@@ -138,7 +138,7 @@ void SnapshotBuffer::read(std::size_t source, std::uint64_t offset, std::span<st
     if (live) {
       take(sources_[source], offset, out);
     } else {
-      copy_pieces();  // helps, if there is something left to do
+      copy_pieces();  // helps with the copy if it is unfinished
       std::memcpy(out.data(), memory_.get() + starts_[source] + offset, out.size());
     }
   } catch (...) {

@@ -1,11 +1,12 @@
-// What this rank holds of a checkpoint's tensors, as it was when the save began: read from where the tensors
-// lie while they stay as they are, and from a copy in host memory afterwards.
+// This rank's part of a checkpoint's tensors, as it was when the save began. It is read from the tensors in
+// place until they change, and afterwards from a copy in host memory.
 //
-// A save that is read before the tensors change copies nothing. The copy's memory is asked for at the first
-// save and reused by all later ones; its pages are taken when something is copied.
+// Nothing is copied if everything is read before the tensors change. The copy's address space is reserved by
+// the first save and reused by later ones; pages are allocated when data is copied.
 //
-// Errors: Error (kIo) when there is not enough memory. Thread-safety: lay_out() while nobody reads or copies.
-// Then one thread may read, and any number may call copy() at once and share the work.
+// Errors: Error (kIo) if memory is insufficient. Thread-safety: lay_out() must not run during reads or
+// copies. After it, one thread may read, and any number of threads may call copy() at once and share the
+// work.
 #pragma once
 
 #include <atomic>
@@ -24,27 +25,27 @@ namespace primus {
 
 class SnapshotBuffer {
  public:
-  // Bytes copied at a time: small enough that a helper soon finds work, large enough to stream.
+  // Bytes copied at a time: small enough to share work evenly, large enough to stream.
   static constexpr std::uint64_t kPieceBytes = 4U << 20;
 
-  // Plans the snapshot of `sources`, whose tensors must stay unchanged until copy() returned.
+  // Plans the snapshot of `sources`. Their tensors must not change until copy() returns.
   void lay_out(std::vector<TensorSource> sources);
-  // Copies what is still to be read, by this thread or others. Throws what a source's `fill` threw.
+  // Copies the unread rest, shared with other threads. Throws what a source's `fill` throws.
   void copy();
-  // Call it whenever the tensors are about to change: the first call notes how much of them was read by then,
-  // and copies the rest.
+  // Call it before each change of the tensors. The first call records how much of them has been read, and
+  // copies the rest.
   void before_change();
-  // Whether less than half of the tensors was read when they first changed.
+  // Whether less than half of the tensors' bytes had been read when they first changed.
   bool was_late() const;
-  // The sources given to lay_out(), as they were then. Each tensor is read once from front to back, one whose
-  // order in the file is another also again. Valid until the next lay_out().
+  // Returns the sources of lay_out(), with their contents at that time. Each tensor must be read once from
+  // start to end; a tensor with another order in the file may be read again. Valid until the next lay_out().
   std::vector<TensorSource> sources();
 
  private:
   enum class State {
-    kLive,     // tensors are read from where they lie
-    kCopying,  // nobody reads
-    kCopied,   // what was not read yet is in the buffer
+    kLive,     // tensors are read in place
+    kCopying,  // reads wait
+    kCopied,   // the unread rest is in the buffer
   };
   struct Piece {
     std::size_t source;
@@ -66,12 +67,12 @@ class SnapshotBuffer {
   std::condition_variable changed_;
   // Guarded by mutex_:
   State state_ = State::kLive;
-  bool reading_ = false;  // from where the tensors lie
+  bool reading_ = false;  // in place
   bool late_ = false;     // see was_late()
-  bool judged_ = false;   // late_ is known
-  // Bytes of each source. Stays as it is while copies are made, who read it without the lock.
+  bool judged_ = false;   // late_ is final
+  // Bytes read of each source. Constant during copies, which read it without the lock.
   std::vector<std::uint64_t> read_;
-  std::size_t done_ = 0;  // pieces
+  std::size_t done_ = 0;  // copied pieces
   std::exception_ptr error_;
 };
 

@@ -11,7 +11,7 @@
 namespace primus {
 namespace {
 
-constexpr std::size_t kPiece = comm::wire::kMaxValue - 32;  // of a text in one value, beside its length
+constexpr std::size_t kPiece = comm::wire::kMaxValue - 32;  // text bytes per value, after the length
 
 std::size_t pieces_of(std::size_t bytes) { return std::max<std::size_t>(1, (bytes + kPiece - 1) / kPiece); }
 
@@ -27,7 +27,7 @@ std::string StoreGroup::key(const std::string& from) const {
   return fmt::format("{}/{}/{}", name_, round_, from);
 }
 
-// Each value: the length of the whole text, a space, and a piece.
+// Each value consists of the length of the complete text, a space, and a piece of the text.
 void StoreGroup::put(const std::string& key, const std::string& text) {
   for (std::size_t i = 0; i < pieces_of(text.size()); ++i) {
     store_.set(piece_key(key, i),

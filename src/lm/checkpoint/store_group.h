@@ -1,7 +1,7 @@
-// A CheckpointGroup over the key-value store of a job: needs no communicator, so that a thread may save while
-// the rank's collectives run, and has a timeout of its own, since ranks write for different times.
+// A CheckpointGroup over the job's key-value store. It needs no communicator, so a thread can save while the
+// rank's collectives run, and has its own timeout, because ranks need different times to write.
 //
-// Errors and thread-safety: as CheckpointGroup; a rank that is lost ends every wait through the job's abort.
+// Errors and thread-safety: as CheckpointGroup. If a rank is lost, the job's abort ends every wait.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,8 @@ namespace primus {
 
 class StoreGroup final : public CheckpointGroup {
  public:
-  // `name`: the group's, used once in a job. `rank`, `size`: within the group. `store` outlives this.
-  // `timeout`: how long one rank waits for another, which may be writing a large file to a slow disk.
+  // `name`: of the group, unique in a job. `rank`, `size`: within the group. `store` must outlive this.
+  // `timeout`: max wait for another rank, which may be writing a large file to a slow disk.
   StoreGroup(comm::StoreClient& store, std::string name, int rank, int size,
              std::chrono::milliseconds timeout = std::chrono::hours(1));
 
@@ -29,7 +29,7 @@ class StoreGroup final : public CheckpointGroup {
 
  private:
   std::string key(const std::string& from) const;
-  // A text as values of the store, however long it is.
+  // Store a text of any length as values of the store, and read or erase it.
   void put(const std::string& key, const std::string& text);
   std::string take(const std::string& key);
   void erase(const std::string& key, std::size_t bytes);
@@ -39,8 +39,7 @@ class StoreGroup final : public CheckpointGroup {
   int rank_, size_;
   std::chrono::milliseconds timeout_;
   std::uint64_t round_ = 0;
-  // Rank 0: keys and lengths of broadcasts, which the others may still be reading until they come to the next
-  // gather.
+  // Rank 0: keys and lengths of broadcasts. Other ranks may still read them until they join the next gather.
   std::vector<std::pair<std::string, std::size_t>> broadcasts_;
 };
 

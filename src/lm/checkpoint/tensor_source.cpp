@@ -11,7 +11,7 @@
 namespace primus {
 namespace {
 
-// Calls move(byte in the file, byte in memory) for every element of `bytes` bytes of whole slabs.
+// Calls move(byte in the file, byte in memory) for every element of `bytes` bytes of complete slabs.
 template <class Move>
 void for_each_element(const AxisOrder& order, std::size_t element_bytes, std::size_t bytes, Move move) {
   const std::size_t slab = static_cast<std::size_t>(order.slab_elements()) * element_bytes;
@@ -23,7 +23,7 @@ void for_each_element(const AxisOrder& order, std::size_t element_bytes, std::si
   }
 }
 
-// The elements of one run, to the beginning of `out`.
+// Copies the elements of one run to the beginning of `out`.
 void copy_run(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
               ElementRun run, std::span<std::byte> out) {
   if (order.same()) {
@@ -34,7 +34,7 @@ void copy_run(const AxisOrder& order, std::size_t element_bytes, std::span<const
   const std::int64_t slab = order.slab_elements();
   for (std::int64_t first = run.begin / slab * slab; first < run.end; first += slab) {
     const std::byte* from = file.data() + static_cast<std::size_t>(first) * element_bytes;
-    const std::int64_t shift = first - run.begin;  // from a place in the slab to one in `out`
+    const std::int64_t shift = first - run.begin;  // from an index in the slab to one in `out`
     if (shift >= 0 && first + slab <= run.end) {
       const std::size_t bytes = static_cast<std::size_t>(slab) * element_bytes;
       to_memory_order(order, element_bytes, {from, bytes},

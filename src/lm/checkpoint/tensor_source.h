@@ -1,8 +1,9 @@
-// A tensor as one rank gives it to a checkpoint: all of it, or the runs of its elements that this rank holds.
+// A tensor as one rank provides it to a checkpoint: the complete tensor, or the runs of elements that this
+// rank holds.
 //
-// Elements are counted in the order in which they lie in memory. A file may have them in another order
-// (AxisOrder), in which a run of memory is scattered over the tensor; the ranks that share the tensor write
-// their elements to the same places as a single rank would.
+// Elements are counted in memory order. A file may have another order (AxisOrder), in which a run of memory
+// is scattered over the tensor. The ranks that share the tensor write each element where a single rank would
+// write it.
 //
 // Errors: kInvalid. Thread-safety: plain values and pure functions.
 #pragma once
@@ -28,12 +29,12 @@ struct ElementRun {
   bool operator==(const ElementRun&) const = default;
 };
 
-// Ascending, and without an element twice.
+// Ascending, without duplicate elements.
 using HeldRuns = std::vector<StridedRun>;
-// The run [begin, end), or none where that is empty.
+// Returns the run [begin, end), or no run if it is empty.
 HeldRuns one_run(std::int64_t begin, std::int64_t end);
 std::int64_t elements(std::span<const StridedRun> runs);
-// Calls visit(run, how many elements come before it) for every consecutive run of elements.
+// Calls visit(run, number of elements before it) for every consecutive run of elements.
 template <class Visit>
 void for_each_run(std::span<const StridedRun> runs, Visit visit) {
   std::int64_t before = 0;
@@ -46,24 +47,23 @@ void for_each_run(std::span<const StridedRun> runs, Visit visit) {
   }
 }
 
-// A run of what a rank holds, with `before` elements of it before.
+// A run that a rank holds, and the number of held elements before it.
 struct HeldRun {
   ElementRun run;
   std::int64_t before = 0;
 };
 
-// How the order of a tensor's elements in a file differs from that in memory: its axes are permuted.
+// The difference between the order of a tensor's elements in a file and in memory: a permutation of its axes.
 struct AxisOrder {
-  std::vector<std::int64_t>
-      dims;               // the tensor in memory, row-major, up to 4; empty: both orders are the same
-  std::vector<int> axes;  // axis i of the file is dims[axes[i]]; the first stays the first
+  std::vector<std::int64_t> dims;  // the tensor in memory, row-major, up to 4; empty: same order
+  std::vector<int> axes;           // axis i of the file is dims[axes[i]]; the first axis stays first
 
   bool same() const { return dims.empty(); }
-  // Elements of one index of the first axis. They are together in both orders.
+  // Returns the elements per index of the first axis. These are contiguous in both orders.
   std::int64_t slab_elements() const;
 };
 
-// Calls visit(place in the file, place in memory) for every element of a slab, in the order of the file.
+// Calls visit(index in the file, index in memory) for every element of a slab, in file order.
 template <class Visit>
 void walk_slab(const AxisOrder& order, Visit visit) {
   constexpr std::size_t kMaxInner = 3;
@@ -86,36 +86,36 @@ void walk_slab(const AxisOrder& order, Visit visit) {
   }
 }
 
-// Copies elements of `element_bytes` each between the order of memory and that of a file. Both spans hold the
-// same whole slabs.
+// Copy elements of `element_bytes` bytes each between memory order and file order. Both spans hold the same
+// complete slabs.
 void to_file_order(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> memory,
                    std::span<std::byte> file);
 void to_memory_order(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
                      std::span<std::byte> memory);
 
-// Copies the elements of runs from `file`, which holds the whole tensor in the order of a file, to `out`, one
-// behind the other.
+// Copies the elements of `runs` from `file`, which holds the complete tensor in file order, to `out`, one run
+// after the other.
 void copy_runs(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
                std::span<const StridedRun> runs, std::span<std::byte> out);
 
 // A tensor to be written. Its bytes are in host memory at `data`, or are produced piece by piece:
-// fill(offset, out) writes the bytes [offset, offset + out.size()) of what is held to `out`; it may be called
-// from another thread.
+// fill(offset, out) writes bytes [offset, offset + out.size()) of the held data to `out`. `fill` may be
+// called from another thread.
 struct TensorSource {
   std::string name;
   DType dtype = DType::kF32;
-  std::vector<std::int64_t> shape;  // of the whole tensor in the file
+  std::vector<std::int64_t> shape;  // of the complete tensor in the file
   const void* data = nullptr;
   std::function<void(std::uint64_t offset, std::span<std::byte> out)> fill;
-  // What `data` and `fill` hold, one run behind the other; absent: the whole tensor. A rank without any takes
-  // part in the layout of the files, and others write the tensor.
+  // The runs in `data` and `fill`, concatenated; absent: the complete tensor. A rank without runs still takes
+  // part in planning the files, and other ranks write the tensor.
   std::optional<HeldRuns> runs;
   AxisOrder order;
 
-  std::uint64_t bytes() const;  // of the whole tensor; throws kInvalid on overflow or a negative extent
-  HeldRuns held() const;        // `runs`, or everything; throws kInvalid where one is not inside the tensor
+  std::uint64_t bytes() const;  // of the complete tensor; throws kInvalid on overflow or a negative extent
+  HeldRuns held() const;        // `runs`, or everything; throws kInvalid if a run is outside the tensor
   std::uint64_t held_bytes() const;  // of held()
-  // The bytes [offset, offset + size) of held(): where they are, or in `buffer`, filled with them.
+  // Returns bytes [offset, offset + size) of held(): in place, or copied into `buffer`.
   std::span<const std::byte> read(std::uint64_t offset, std::uint64_t size,
                                   std::vector<std::byte>& buffer) const;
 };

@@ -283,7 +283,7 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env,
   const std::string there = in_step(
       *group, [] { return std::string(); },
       [&](const std::vector<std::string>&) {
-        // From `latest` downwards; then, as a last resort, newer ones from the top.
+        // First those up to `latest`, newest first; then, as a last resort, those after it.
         std::vector<std::int64_t> order = checkpoints.iterations();
         std::reverse(order.begin(), order.end());
         std::string problem;

@@ -96,8 +96,8 @@ struct ModelConfig {
     specs.name(std::max(layers, layer + 1));
     return specs[layer];
   }
-  // Changes one member of the specs of all layers, or of some layers:
-  // set_layers(&LayerSpec::feed_forward, &kMixture).
+  // Changes one member of the spec of all layers, or of some layers:
+  //   set_layers(&LayerSpec::feed_forward, &kMixture)
   template <class T>
   void set_layers(T LayerSpec::*member, std::type_identity_t<T> value) {
     for (std::int64_t layer = 0; layer < std::max({layers, specs.size(), std::int64_t{1}}); ++layer)

@@ -62,7 +62,7 @@ class Agreement {
     }
   }
 
-  // Refuses settings in `said` that differ in `has`, the model as its family reads it.
+  // Refuses settings whose value in `said` differs from `has`, the model as its family reads it.
   void agree(const ModelConfig& has, const ModelConfig& said) const {
     same("untie_embeddings_and_output_weights", !said.tied_embeddings, !has.tied_embeddings);
     if (!always_latent(families_.find(has.family)))

@@ -62,8 +62,8 @@ std::string StatedModel::family_name() const {
   return name;
 }
 
-// Only Qwen's models with all of these parts are published. Without one of them, the model matches no
-// published architecture.
+// Qwen's models are the only published ones of this kind, and have all of these parts. Without one of them,
+// no family matches and the settings are refused.
 std::string StatedModel::gated_delta_family() const {
   std::vector<std::pair<const char*, bool>> parts = {
       {"qk_layernorm", t.qk_layernorm.value_or(false)},

@@ -4,7 +4,6 @@
 // A block whose index is a multiple of attn_res_block_size saves the incoming stream as a checkpoint and
 // starts a new stream with its attention output. The index of a block therefore gives the number of
 // checkpoints before it.
-// its number.
 #pragma once
 
 #include <memory>

@@ -51,7 +51,8 @@ class Compressor {
     for (Parameter* p : {project_, bias_, norm_}) p->trainable = false;
   }
 
-  // Returns [batch * blocks, dim]. rotary_dim columns are rotated by the position of the block's first token.
+  // Returns [batch * blocks, dim], with rotary_dim columns rotated by the position of each block's first
+  // token.
   Value forward(const Value& h, const BlockInputs& in, std::int64_t rotary_dim) const {
     const turbo::PoolingShape shape{
         .batch = in.batch, .sequence = in.sequence, .ratio = ratio_, .dim = dim_, .overlap = overlap_};

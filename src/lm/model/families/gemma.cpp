@@ -29,7 +29,7 @@ constexpr NormNames kNorms{.ffn = ".pre_feedforward_layernorm.weight",
                            .after_attention = ".post_attention_layernorm.weight",
                            .after_ffn = ".post_feedforward_layernorm.weight"};
 
-// Decides without layer_types which layers have a window: all but every n-th.
+// Decides which layers have a window if the file has no layer_types: all but every n-th.
 using IsLocal = bool (*)(const nlohmann::json& json, std::int64_t layer);
 bool every_other(const nlohmann::json&, std::int64_t layer) { return (layer + 1) % 2 != 0; }
 bool by_pattern(const nlohmann::json& json, std::int64_t layer) {

@@ -34,8 +34,8 @@ struct KvCache {
 struct RoutingStep {
   turbo::RouterRandom random;
   double loss_weight = 1;
-  // For MoeConfig::Training::balance_step: reduces loads over data-parallel ranks, their number, and the
-  // loads summed over the step's microbatches.
+  // For MoeConfig::Training::balance_step: the object that sums loads over data-parallel ranks, the number of
+  // these ranks, and the loads summed over the step's microbatches.
   engine::DataParallel* parallel = nullptr;
   int data_ranks = 1;
   Tensor running;  // [layers, experts] int32

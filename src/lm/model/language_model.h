@@ -71,7 +71,7 @@ class LanguageModel {
   // token, [T] fp32, and enqueues kernels that write the memory of inputs.loss_weights.
   engine::Value weighed_loss(const engine::Value& hidden, const ModelInputs& inputs,
                              FunctionRef<void(const Tensor& losses)> weigh) const;
-  // Returns the losses of each depth of multi-token prediction, from the output of forward().
+  // Returns the loss per token for each multi-token prediction depth, from the output of forward().
   std::vector<engine::Value> mtp_losses(const engine::Value& hidden, const ModelInputs& inputs) const;
   // Returns [rows of hidden on all tensor ranks, vocab] in the compute type.
   engine::Value logits(const engine::Value& hidden) const;

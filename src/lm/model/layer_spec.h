@@ -19,7 +19,7 @@ enum class Keeps : std::uint8_t {
   kNothing,  // feed-forwards
   kKeys,     // keys and values per token
   kLatents,  // one latent of keys and values per token
-  kPooled,   // latents in a window, and latents pooled over blocks of tokens
+  kPooled,   // latents in a window, and latents pooled over token blocks
   kInputs,   // the recent inputs of a short convolution
   kState,    // a state of fixed size per head
 };

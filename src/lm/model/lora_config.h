@@ -4,7 +4,7 @@
 //   y = W x + (alpha / dim) B (A x)      A: [dim, in], random at first   B: [out, dim], zero at first
 //
 // Modules are Megatron-LM's modules. If a module fuses several published matrices, they share one A, and B
-// has the rows of all of them.
+// has the rows for all of them.
 #pragma once
 
 #include <cstdint>

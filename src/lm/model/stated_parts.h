@@ -1,4 +1,4 @@
-// Reads the parts of a model from an experiment: attention, positions and experts of each layer. Internal to
+// Reads parts of a model from an experiment: each layer's attention, positions and experts. Internal to
 // lm/model.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Which weights a run began from, so that a run is not resumed under the name of another model.
+// The identity of the weights that a run started from. It keeps a run from being resumed with another model.
 #pragma once
 
 #include "base/files/file.h"
@@ -8,16 +8,16 @@
 
 namespace primus {
 
-// The folder's path, and a hash of its weights: of a checkpoint its manifest, which holds a checksum of each
-// tensor; of other folders the sizes of their safetensors files and blocks drawn evenly from each, so that a
-// model of any size takes milliseconds. Errors: kIo.
+// Returns the folder's path and a hash of its weights. A checkpoint is identified by its manifest, which
+// holds a checksum of each tensor. Other folders are identified by the sizes of their safetensors files and
+// by blocks sampled evenly from each file, which takes milliseconds for any model size. Errors: kIo.
 InputIdentity identity_of_weights(const Path& folder);
 
-// Compares `load` of `experiment` with the weights that the run of `checkpoint` began from. Refuses a `load`
-// that names other weights: they would never be read. Returns a warning where `load` names a folder that does
-// not exist, else nothing. Checkpoints of older versions hold no hash: nothing is compared. A `load` that
-// names the run's own checkpoints (`own`), as Megatron's scripts do, is fine, and so is a later checkpoint of
-// the run that this one began from.
+// Compares `load` of `experiment` with the weights that the run of `checkpoint` started from. Refuses a
+// `load` that names other weights, because they would never be read. Returns a warning if `load` names a
+// folder that does not exist, else "". Accepts a `load` that names the run's own checkpoints (`own`), as
+// Megatron's scripts do, or a later checkpoint of the run that this one started from. Compares nothing if the
+// checkpoint holds no hash (older versions).
 std::string check_base_weights(const CheckpointReader& checkpoint, const TrainerState& state,
                                const config::Experiment& experiment, const Path& own);
 

@@ -1,5 +1,5 @@
-// Loads what a training run begins with, its own newest checkpoint or other weights, and saves its
-// checkpoints. Internal to lm/train. One thread; writing runs on one of its own (AsyncWriter).
+// Loads the initial state of a training run (its own newest checkpoint, or other weights) and saves its
+// checkpoints. Internal to lm/train. Call from one thread; an AsyncWriter writes the files on its own thread.
 #pragma once
 
 #include <optional>
@@ -19,38 +19,39 @@ class Checkpointer {
   // All must outlive this. `trace` may be null.
   Checkpointer(RunPlan& plan, RunProgress& progress, TrainingSession& session, RunTrace* trace);
 
-  // Loads the run's newest checkpoint, or what `load` names, or initialises the weights. Says what has
-  // changed since.
+  // Loads the run's newest checkpoint, or the weights that `load` names, or initialises the weights. Logs
+  // which settings changed since the checkpoint.
   void load_or_initialize();
-  // Takes the folder of checkpoints for this run, and makes the files that lie beside the weights.
+  // Locks the checkpoint folder for this run, and builds the files that accompany the weights.
   void open();
-  // With auto_continue_train off: puts the checkpoints of an earlier run aside.
+  // With auto_continue_train off: moves the checkpoints of an earlier run aside.
   void set_aside();
 
-  // Saves the weights and states of this iteration, unless it is saved. The last step must have been asked
-  // for. Returns once the device may go on; wait() waits for the files.
+  // Saves weights and optimizer state of this iteration, unless they are saved already. Call it after the
+  // result of the last step was read. Returns once the device may continue; wait() waits for the files.
   void save();
   void wait() { writer_->wait(); }
-  // Weights and moments may change only after this.
+  // Waits until weights and moments may change again.
   void wait_copied() { writer_->wait_copied(); }
-  // Throws what went wrong while writing; says once of each checkpoint that is durable how it was written.
+  // Rethrows an error of the writer. Logs once for each durable checkpoint how it was written.
   void check();
   void log_written();
   std::optional<std::string> newest() const;
 
  private:
-  // The newest good checkpoint in `root`; damaged ones are named in the log.
+  // Returns the newest valid checkpoint in `root`; logs damaged ones.
   ResumePoint resume_point(const Path& root) const;
   void continue_run(const CheckpointReader& checkpoint);
   void resume_from(const CheckpointReader& checkpoint);
   void finetune_from(const CheckpointReader& checkpoint);
-  // Says which settings have changed since the checkpoint, and what that means for the data.
+  // Logs which settings changed since the checkpoint, and how that affects the data.
   void tell_changes(const TrainerState& state, const std::optional<InputIdentity>& data);
-  // Says that the run behind `load` has trained on since this one began.
+  // Logs that the run that `load` names has trained further since this one started.
   void tell_newer_base(const TrainerState& state);
-  // Says where the changed settings make the rate jump.
+  // Logs if changed settings make the learning rate jump.
   void tell_rate(const TrainerState& state, const std::vector<SettingChange>& changes) const;
-  // Says for how many layers the checkpoint has none. With a recipe that has delayed scales, else nothing.
+  // Loads delayed FP8 scales, if the precision recipe has them, and logs how many layers have none in the
+  // checkpoint.
   void load_scales_of_fp8(const CheckpointReader& checkpoint);
   std::vector<Snapshot::Blob> make_model_files() const;
   std::string trainer_state() const;
@@ -62,9 +63,9 @@ class Checkpointer {
   RunTrace* trace_;
   const Path root_;
   std::optional<RunLock> lock_;
-  std::vector<Snapshot::Blob> model_files_;  // of every checkpoint, beside the weights
+  std::vector<Snapshot::Blob> model_files_;  // saved with the weights in every checkpoint
   DeviceReader reader_;
-  std::unique_ptr<AsyncWriter> writer_;  // after what its sources read
+  std::unique_ptr<AsyncWriter> writer_;  // declared after everything that its sources read
   std::int64_t last_saved_ = -1, last_logged_ = -1;
 };
 

@@ -9,12 +9,12 @@
 
 namespace primus {
 
-// The state in the checkpoint that a run of this experiment continues: its own newest one, otherwise that of
-// `load`. Nothing if the run begins anew.
+// Returns the state in the checkpoint that a run of this experiment continues: its own newest one, otherwise
+// that of `load`. Empty if the run starts from scratch.
 std::optional<TrainerState> continued_state(const config::Experiment& experiment);
-// The micro_batch_size that the state was trained with; nothing if it has none that can be read.
+// Returns the micro_batch_size that the state was trained with; empty if the record has no readable value.
 std::optional<std::int64_t> recorded_microbatch(const TrainerState& state);
-// The micro_batch_size of the run that this one goes on from; nothing if it begins anew.
+// Returns the micro_batch_size of the run that this experiment continues; empty if it starts from scratch.
 std::optional<std::int64_t> continued_microbatch(const config::Experiment& experiment);
 
 }  // namespace primus

@@ -1,8 +1,9 @@
-// Which microbatches and how much recomputation a device's memory allows: `primus train pretrain --fit`.
+// Chooses the microbatch size and the amount of recomputation for a device's memory (`primus train pretrain
+// --fit`).
 //
-// Every choice is measured as a start is (session.h), on all stages of a pipeline. The global batch stays as
-// the experiment says, so that only the number of microbatches changes. Pure but for measuring, and
-// deterministic: the same experiment, ranks and memory give the same choice everywhere.
+// Measures each choice on all pipeline stages, as a run does at its start (session.h). The global batch stays
+// as the experiment sets it; only the number of microbatches changes. Has no effect besides measuring, and is
+// deterministic: the same experiment, ranks and memory give the same choice on every machine.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +17,24 @@
 namespace primus {
 
 struct FitChoice {
-  std::vector<std::string> settings;  // "micro_batch_size=4", "recompute_granularity=none": as overrides
-  MemoryNeed need;                    // of the rank that needs most
-  std::int64_t microbatches = 1;      // of a data-parallel rank and step
-  bool microbatch_was_given = false;  // and not chosen
-  double extra_work = 0;              // beyond a step without recomputation, as a share of it
-  std::string next;                   // what would be cheaper or larger, and needs too much; empty: nothing
+  std::vector<std::string> settings;  // as overrides: "micro_batch_size=4", "recompute_granularity=none"
+  MemoryNeed need;                    // of the rank that needs most memory
+  std::int64_t microbatches = 1;      // per step, of each data-parallel rank
+  bool microbatch_was_given = false;  // micro_batch_size was set, not chosen
+  double extra_work = 0;              // as a fraction of a step without recomputation
+  std::string next;  // the next cheaper or larger choice, which needs too much memory; empty: none
 };
 
-// The least work of a step that fits `supply`, and of choices with equal work the largest microbatch. Work is
-// the kernels' FLOPs, and with pipelines the time that stages wait. `model` is the experiment's; `world`:
-// ranks; `keep_microbatch`: micro_batch_size stays as the experiment says, for a run that goes on. Throws
-// Error(kInvalid) with at most three changes that would help where nothing fits, and what the experiment's
-// own settings throw.
+// Returns the choice with the least work per step that fits `supply`; among choices with equal work, the one
+// with the largest microbatch. Work is the kernels' FLOPs plus, with pipelines, the idle time of stages.
+// `model` is the experiment's model; `world` is the number of ranks. `keep_microbatch` keeps the experiment's
+// micro_batch_size, for a run that resumes. Throws Error(kInvalid) with at most three changes that would help
+// if nothing fits, and the errors of the experiment's own settings.
 FitChoice choose_fit(const config::Experiment& experiment, const ModelConfig& model,
                      const FamilyRegistry& families, const MemorySupply& supply, int world = 1,
                      bool keep_microbatch = false);
 
-// Two lines for people: what was chosen, and why.
+// Returns two lines for the user: the choice, and the reason.
 std::string describe_choice(const FitChoice& choice, const MemorySupply& supply);
 
 }  // namespace primus

@@ -1,5 +1,6 @@
-// Delayed scales of fp8 (engine/delayed_scales.h) in checkpoints, among the optimizer's tensors. The same
-// bytes from any mesh, which any other loads; docs/formats/checkpoint.md has their names.
+// Saves and loads delayed FP8 scales (engine/delayed_scales.h) among a checkpoint's optimizer tensors. Every
+// mesh writes the same bytes and can load those of any other; docs/formats/checkpoint.md lists the tensor
+// names.
 //
 // Free functions without state.
 #pragma once
@@ -13,18 +14,18 @@
 
 namespace primus {
 
-// Every rank has all of them, and the first of the job writes them. `reader` and what `scales` holds must
-// outlive the sources.
+// Returns the tensors to save. Every rank has all scales; rank 0 writes them. `reader` and the tensors of
+// `scales` must outlive the sources.
 std::vector<TensorSource> scale_sources(const engine::DelayedScales& scales, engine::Rank& rank,
                                         DeviceReader& reader);
 
-// Layers by whether a checkpoint had their scales.
+// Number of layers whose scales the checkpoint has, and of those without.
 struct LoadedScales {
   std::int64_t loaded = 0, missing = 0;
 };
-// The reverse. Of a longer history the last steps are taken, and scales follow from it by today's rule, which
-// is what was saved where the rule is the same. What the checkpoint does not have stays as it is. Throws
-// Error(kInvalid) for tensors of another shape.
+// Loads the scales. Of a longer history it uses the last steps, and recomputes the scales from them by the
+// current rule; with an unchanged rule they equal the saved ones. Layers that the checkpoint lacks keep their
+// scales. Throws Error(kInvalid) for tensors of another shape.
 LoadedScales load_scales(const CheckpointReader& checkpoint, const engine::DelayedScales& scales,
                          engine::Rank& rank);
 

@@ -1,8 +1,7 @@
-// The ranks that train one run together, as the run of one of them sees it. Rank 0 keeps the run's folder,
-// its records and its checkpoints' names; what it alone can know or decide, the others are told.
+// The ranks that train one run together, as seen from one of them. Rank 0 owns the run's folder, its records
+// and its checkpoint names, and broadcasts what only it can find or decide.
 //
-// Every rank makes the same calls in the same order. Errors: Error (kIo) when a rank was lost. Not
-// thread-safe.
+// Every rank makes the same calls in the same order. Throws Error(kIo) if a rank is lost. Not thread-safe.
 #pragma once
 
 #include <chrono>
@@ -16,8 +15,8 @@
 
 namespace primus {
 
-// How long a rank waits for another one: as long as three of the longest steps so far, whatever the last one
-// took, and as watchdog_timeout() has it.
+// The timeout for waiting on other ranks: three times the longest step so far, and at least the minimum of
+// watchdog_timeout().
 class RankPatience {
  public:
   std::chrono::milliseconds after_step(double seconds);
@@ -28,36 +27,36 @@ class RankPatience {
 
 class JobRanks {
  public:
-  // Null: this process trains alone. The job must outlive this.
+  // `job` may be null: the process then trains alone. The job must outlive this.
   explicit JobRanks(comm::Job* job);
 
   int rank() const { return job_ ? job_->rank() : 0; }
   int size() const { return job_ ? job_->size() : 1; }
   bool alone() const { return size() == 1; }
   bool first() const { return rank() == 0; }
-  // Ranks on this host, which share its cores and its memory, and this one's number among them.
+  // The number of ranks on this host, which share its cores and memory, and this rank's index among them.
   int on_host() const { return job_ ? job_->environment().local_world : 1; }
   int number_on_host() const { return job_ ? job_->environment().local_rank : 0; }
 
-  // Rank 0 does `work`, and when it has, the others: what it leaves on disk is found there by them.
+  // Runs `work` on rank 0, then on the other ranks, which find the files that rank 0 wrote.
   void first_then_others(const std::function<void()>& work);
-  // What rank 0 gives.
+  // Broadcasts rank 0's value.
   std::string from_first(const std::string& own);
   std::int64_t from_first(std::int64_t own);
-  // All ranks throw where any two give different values: "ranks 0 and 3 differ in seq_length".
+  // Throws on all ranks if any two have different values: "ranks 0 and 3 differ in seq_length".
   void require_same(const std::vector<std::pair<std::string, std::string>>& facts);
-  // Whether any rank says so; all get the same answer.
+  // Returns the logical OR of `own` over all ranks, on each of them.
   bool any(bool own);
-  // How long ranks wait for one that is busy(), and what is told who waits.
+  // Sets how long ranks wait for a rank that is busy(), and the function that reports the wait.
   void wait_for_busy(std::chrono::minutes limit, std::function<void(const std::string& text)> notice);
-  // What this rank does now outside the steps: those that wait for it meanwhile do not take it for hanging.
-  // It says so for as long as the returned object lives.
+  // Announces an activity outside of steps, so that ranks that wait for this one do not treat it as hanging.
+  // The announcement lasts as long as the returned object.
   comm::Activity busy(const char* what) { return {alone() ? nullptr : &job_->state().activities, what}; }
-  // For loading, and for the thread that saves; null when alone.
+  // Groups for loading, and for the thread that saves; null if this rank trains alone.
   CheckpointGroup* group() const { return group_.get(); }
   std::shared_ptr<CheckpointGroup> saving_group() const { return saving_group_; }
 
-  // The mesh of all ranks; `device`: this rank's.
+  // Returns the mesh of all ranks. `device` is this rank's.
   engine::Mesh make_mesh(Device& device, const engine::MeshShape& shape);
 
  private:

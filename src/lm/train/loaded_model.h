@@ -1,4 +1,4 @@
-// The architecture that `load` brings with it, against what the experiment says about the model.
+// Reconciles the architecture of the model that `load` names with the experiment's model settings.
 #pragma once
 
 #include <string>
@@ -11,17 +11,17 @@ namespace primus {
 
 struct LoadedModel {
   ModelConfig config;
-  std::vector<std::string> notes;  // sentences: where experiment and folder differ, and whose value is taken
+  std::vector<std::string> notes;  // sentences: how experiment and folder differ, and whose value is used
 };
 
-// A folder of weights knows its architecture: `loaded`, from the config.json named `where`, is what gets
-// trained. `ours` is what the experiment's keys amount to. Of keys that differ:
-//   - set in the experiment or on the command line: rotary keys and max_position_embeddings stretch the
-//   context, and
-//     are taken; any other throws Error(kInvalid) at its place;
-//   - set by a preset: shapes throw, the rest is passed over with a note;
-//   - set by nobody: config.json's value, without a word.
-// How a model is trained (MtpConfig::enabled and its like) is the experiment's to say.
+// Returns the architecture to train. `loaded` is the architecture in the config.json named `where`, and it
+// decides. `ours` is the architecture that the experiment's keys describe. If a key differs, its source
+// decides:
+//   - set in the experiment or on the command line: rotary keys and max_position_embeddings are used, because
+//     they stretch the context; any other key throws Error(kInvalid) at its place;
+//   - set by a preset: shapes throw; other keys are ignored with a note;
+//   - default value: config.json's value is used silently.
+// Settings of how a model is trained (such as MtpConfig::enabled) come from the experiment.
 LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const ModelConfig& ours,
                                   const ModelConfig& loaded, const std::string& where);
 

@@ -1,12 +1,12 @@
-// How an objective shapes a training step: what happens before it (rollouts, log-probabilities of other
-// models), and what each token's loss weighs, computed on the device.
+// How an objective shapes a training step: the work before it (rollouts, log-probabilities of other models),
+// and the weight of each token's loss, computed on the device.
 //
-// Every loss that is trained on is a weighted sum of -ln p(label) over tokens, whose gradient is that of the
-// weights as they are. So preference and policy-gradient losses are weights that depend on log-probabilities:
-// with L(s_1, ..., s_n) of sequences' log-probabilities s_i, the weight of a token of sequence i is -dL/ds_i.
+// Every training loss is a weighted sum of -ln p(label) over tokens, and weights are constants in its
+// gradient. So preference and policy-gradient losses are weights that depend on log-probabilities: for a loss
+// L(s_1, ..., s_n) of sequence log-probabilities s_i, the weight of a token of sequence i is -dL/ds_i.
 //
-// A rule belongs to one session. The same calls are made on a measuring rank, whose kernels do not run: a
-// rule must not read device memory there. Not thread-safe.
+// A rule belongs to one session. A measuring rank makes the same calls but runs no kernels, so a rule must
+// not read device memory there. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ namespace primus {
 
 class TrainingSession;
 
-// A model beside the one that is trained: it is only read, and the mesh shares it in the same way.
+// A read-only model next to the trained one, sharded over the mesh in the same way.
 struct FrozenModel {
   std::string name;  // "reference"
   ModelConfig model;
@@ -35,40 +35,42 @@ struct FrozenModel {
 struct BeforeStep {
   TrainingSession& session;
   std::int64_t step = 1;
-  // This rank's microbatches of the step. A rule may write others in their place (rollouts), of the same
-  // size. Empty ones on a measuring rank.
+  // This rank's microbatches of the step. A rule may replace them by others of the same size (rollouts).
+  // Empty on a measuring rank.
   std::span<data::Batch> batches;
 };
 
-// The arguments of LossRule::weigh, on ranks that have the last part of the model. Values of tokens are
-// fp32 [T], T tokens of this rank's sequences (of a context rank, its own part of them).
+// The arguments of LossRule::weigh, on ranks with the last part of the model. Per-token tensors are fp32 [T]
+// for the T tokens of this rank's sequences (with context parallelism, its part of them).
 struct TokenLosses {
   engine::Rank& rank;
   std::int64_t microbatch = 0;  // index in BeforeStep::batches
-  Tensor losses;                // -ln p(label) of every token, by the weights that are trained
-  Tensor weights;               // in: the mask, divided by its sum over the step; out: what each loss weighs
-  Tensor metrics;               // [metrics().size()] fp32: sums over microbatches and ranks, to be added to
+  Tensor losses;                // -ln p(label) of every token under the trained weights
+  Tensor weights;               // in: the mask divided by its sum over the step; out: the weight of each loss
+  Tensor metrics;  // [metrics().size()] fp32: add to it; it is summed over microbatches and ranks
 };
 
 class LossRule {
  public:
   virtual ~LossRule() = default;
 
-  // The models that are frozen beside the trained one.
+  // Returns the frozen models that the rule needs.
   virtual std::vector<FrozenModel> frozen_models(const ModelConfig&) const { return {}; }
-  // Takes persistent memory. The session is complete but for its first step.
+  // Allocates persistent memory. The session is complete except for its first step.
   virtual void prepare(TrainingSession&) {}
-  // Loads the weights of frozen models; those of the trained one are there, of this run or its checkpoint.
+  // Loads the weights of frozen models. The trained weights, of this run or its checkpoint, are already
+  // loaded.
   virtual void load_weights(TrainingSession&) {}
-  // Runs before the microbatches of each step, with its batches at hand.
+  // Runs before the microbatches of each step.
   virtual void before_step(const BeforeStep&) {}
-  // Names of what weigh() adds up, for the metrics of a step. One named "loss" stands for the step's loss.
+  // Names of the sums that weigh() accumulates, for a step's metrics. The one named "loss" is the step's
+  // loss.
   virtual std::vector<std::string> metrics() const { return {}; }
   // Enqueues kernels that write `weights`.
   virtual void weigh(const TokenLosses& tokens) = 0;
 };
 
-// Makes a rule for a session; null: the mean of -ln p(label), without a rule.
+// Creates a rule for a session. Null: no rule; the loss is the mean of -ln p(label).
 using MakeLossRule = std::function<std::unique_ptr<LossRule>()>;
 
 }  // namespace primus

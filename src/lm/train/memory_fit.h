@@ -1,8 +1,8 @@
-// Whether a run fits the memory that is there, and what would make it fit.
+// Checks whether a run fits the available memory, and finds changes that make it fit.
 //
-// What a run needs is measured, not guessed (session.h). The same question is asked of every kind of device:
-// on a CPU the device's memory is the host's, on a GPU the two are apart. Pure but for measuring; errors are
-// those of the experiment's settings.
+// The need is measured, not guessed (session.h). The check is the same for every kind of device: a CPU's
+// memory is the host's, a GPU's is separate. Has no effect besides measuring. Throws the errors of the
+// experiment's settings.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +15,29 @@
 
 namespace primus {
 
-// Bytes.
+// In bytes.
 struct MemoryNeed {
   engine::MemoryPlan device;      // weights, gradients, optimizer states, activations, workspaces
-  std::int64_t snapshot = 0;      // host: the copy of a checkpoint while it is written (async_save)
-  std::int64_t host_buffers = 0;  // host: batches read ahead, and those of the step that is running
+  std::int64_t snapshot = 0;      // host: copy of a checkpoint while it is written (async_save)
+  std::int64_t host_buffers = 0;  // host: prefetched batches, and those of the running step
   std::int64_t host() const { return snapshot + host_buffers; }
   std::int64_t total() const { return device.total() + host(); }
 };
 
 struct MemorySupply {
-  std::int64_t device = 0, host = 0;  // bytes that can be taken now; 0: not known, then everything fits
-  bool shared = true;                 // the device's memory is the host's: `device` counts for both
+  std::int64_t device = 0, host = 0;  // available bytes; 0: unknown, so everything fits
+  bool shared = true;                 // the device uses host memory: `device` counts for both
   std::int64_t total = 0;             // installed or allowed, for messages
-  std::string limited_by;             // a control group's folder; empty: the machine
-  bool chosen = false;                // `device` is what somebody allows (--fit-memory), not what is free
-  std::string hardware = {};          // of a plan for this hardware, `device` is what a run gets; else empty
+  std::string limited_by;             // folder of the control group that sets the limit; empty: none does
+  bool chosen = false;  // `device` is a limit set by the user (--fit-memory), not the free memory
+  // set for planned hardware, where `device` is the memory that a run gets; else empty
+  std::string hardware = {};
 };
 
-// A change of settings, and what the run would need with it.
+// A change of settings, and the memory need with it.
 struct MemoryChange {
-  std::vector<std::string> settings;  // "micro_batch_size=1", as on the command line
-  std::string price;                  // what it costs: "about a third more time"
+  std::vector<std::string> settings;  // command-line form: "micro_batch_size=1"
+  std::string price;                  // its cost: "about a third more time"
   MemoryNeed need;
 };
 
@@ -44,43 +45,42 @@ struct MemoryFit {
   MemoryNeed need;
   MemorySupply supply;
   bool fits = true;
-  // At most three ways to make it fit, the cheapest first; several settings in one where no single one is
-  // enough. Empty: it fits, or nothing here is enough.
+  // At most three changes that make the run fit, cheapest first. One change combines several settings if no
+  // single setting is enough. Empty if the run fits, or if no known change is enough.
   std::vector<MemoryChange> changes;
 };
 
-// Host memory that a rank takes besides its need: the program and its libraries, as this process holds them
-// now, and the shared memory through which it exchanges with the `on_host` ranks of its host.
+// Returns the host memory of a rank beyond its need: the program and its libraries, as measured in this
+// process, and the shared memory for exchanges with the `on_host` ranks of its host.
 std::int64_t program_bytes(const engine::MeshShape& mesh, int world, int on_host);
 
-// What a device with memory of its own holds besides a run's need, about: its driver's context and the
-// program's kernels; and what the library of collectives keeps for each group of the mesh. 0: its memory is
-// the host's. As seen on H200s with NCCL 2 (docs/performance.md); other devices were not measured.
+// Return the approximate memory that a device holds beyond a run's need: the driver's context with the
+// program's kernels, and the buffers of the collectives library for all groups of the mesh. 0 for devices
+// that use host memory. Based on H200s with NCCL 2 (docs/performance.md); other devices were not measured.
 std::int64_t context_bytes(const Device& device);
 std::int64_t group_bytes(const Device& device, const engine::Mesh& mesh);
 
-// The memory of the host, of which a CPU is a part.
+// Returns the memory of the host, which is also the CPU device's.
 MemorySupply host_supply();
-// Of `device`, with the host's beside it.
+// Returns the memory of `device` and of the host.
 MemorySupply supply_of(const Device& device);
 
 MemoryNeed memory_need(const config::Experiment& experiment, const SessionSettings& settings,
                        const StepMeasurement& measured);
-// The bytes that are held against supply.device: all of the need where the memory is shared, else what the
-// device holds.
+// Returns the bytes to compare with supply.device: the complete need if memory is shared, else the device's
+// part.
 std::int64_t claimed(const MemoryNeed& need, const MemorySupply& supply);
-// A little is left for everybody else: a twentieth, at most 256 MiB.
+// Leaves a reserve for other programs: a twentieth, at most 256 MiB.
 bool fits(const MemoryNeed& need, const MemorySupply& supply);
 
-// `measured` is what measure_session() found for `experiment`, whose model is `model`, on rank `rank` of
-// `world`.
+// `measured` is the result of measure_session() for `experiment` and its `model` on rank `rank` of `world`.
 MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& model,
                      const FamilyRegistry& families, const StepMeasurement& measured,
                      const MemorySupply& supply, int world = 1, int rank = 0);
 
-// For people: "the run needs 309 GiB of memory, and 21.2 GiB of 23.5 GiB are free".
+// Returns a sentence for the user: "the run needs 309 GiB of memory, and 21.2 GiB of 23.5 GiB are free".
 std::string describe_lack(const MemoryFit& fit);
-// What to do: the changes with what they need and cost.
+// Lists the changes with their memory need and cost.
 std::string describe_changes(const MemoryFit& fit);
 
 }  // namespace primus

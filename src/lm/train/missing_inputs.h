@@ -1,4 +1,4 @@
-// What a run would read and is not there: found before anything is started.
+// Finds input files that a run needs and that are missing, before anything starts.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ struct MissingInput {
   std::string key, path;
 };
 
-// What the run would read and is not there now. Globs are left to the run.
+// Lists the missing inputs. Globs are not checked.
 std::vector<MissingInput> missing_inputs(const config::Experiment& experiment);
 
 }  // namespace primus

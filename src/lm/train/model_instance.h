@@ -1,5 +1,5 @@
-// A language model on a rank: its parameters, how the mesh shares them, and the model that reads them. A run
-// may have several, one that is trained and others that are frozen. Not thread-safe.
+// A language model on a rank: its parameters, their sharding over the mesh, and the model that reads them. A
+// run may have several: one that is trained, and frozen ones. Not thread-safe.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ class ModelInstance {
  public:
   enum class Role : std::uint8_t {
     kTrained,  // with master weights, gradients and the optimizer's states
-    kFrozen,   // values in the compute type are all that is stored
+    kFrozen,   // stores only values in the compute type
   };
   struct Settings {
     ModelConfig model;
@@ -23,10 +23,10 @@ class ModelInstance {
     ModelParts parts = {};                       // this rank's
     engine::ParameterStore::Layout layout = {};  // `train` follows from the role
     engine::DataParallelSettings parallel = {};
-    std::int64_t positions = 0;  // that the rope tables reach
+    std::int64_t positions = 0;  // covered by the rope tables
   };
 
-  // Takes its memory from the rank's persistent arena. Weights are not initialised.
+  // Allocates from the rank's persistent arena. Does not initialise weights.
   ModelInstance(engine::Rank& rank, Settings settings, const FamilyRegistry& families);
 
   Role role() const { return role_; }

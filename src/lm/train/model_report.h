@@ -1,4 +1,4 @@
-// What a model costs, before any of it exists: FLOPs, and memory for training it on one device.
+// Cost of a model before it is built: FLOPs, and memory for training it on one device.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,17 @@ namespace primus {
 
 struct TrainingMemory {
   DType compute;   // bf16 keeps fp32 master weights
-  bool recompute;  // every block's activations are computed again in the backward pass
+  bool recompute;  // every block is recomputed in the backward pass
   engine::MemoryPlan plan;
 };
 
 struct ModelReport {
-  double flops_per_token = 0;            // of a training step: training_flops
+  double flops_per_token = 0;            // training_flops
   std::vector<TrainingMemory> training;  // with fp32 gradients and states, in bf16 and fp32
 };
 
-// Measured by running a step of `micro_batch` sequences of `sequence` tokens without memory or kernels.
+// Measures a step of `micro_batch` sequences of `sequence` tokens, without allocating memory or running
+// kernels.
 ModelReport report_model(const ModelConfig& config, const FamilyRegistry& families, std::int64_t micro_batch,
                          std::int64_t sequence, const OptimizerSettings& optimizer);
 

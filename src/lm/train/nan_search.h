@@ -1,4 +1,4 @@
-// Looks for the operator that made the first NaN or infinity of a training step
+// Finds the operator that produced the first NaN or infinity of a training step
 // (check_for_nan_in_loss_and_grad). Internal to lm/train. One thread.
 #pragma once
 
@@ -15,9 +15,9 @@ class NanSearch {
   NanSearch(const RunPlan& plan, RunProgress& progress, TrainingSession& session)
       : plan_(plan), progress_(progress), session_(session) {}
 
-  // Counts the step `iteration`, whose result is RunProgress::result, where its loss or gradient norm is not
-  // finite. With check_for_nan_in_loss_and_grad it publishes such a step and throws Error(kNumerics), which
-  // names the operator. The weights must still be those of this step.
+  // Counts step `iteration`, whose result is RunProgress::result, if its loss or gradient norm is not finite.
+  // With check_for_nan_in_loss_and_grad, publishes such a step and throws Error(kNumerics) that names the
+  // operator. The weights must still be those of this step.
   void check(std::int64_t iteration);
 
  private:

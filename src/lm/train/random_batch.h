@@ -1,4 +1,4 @@
-// Data for timing a step: random tokens in place of text.
+// Random tokens for timing a step.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace primus {
 
-// One microbatch of `count` uniformly random tokens; labels are the next tokens. Every sequence is one
-// document.
+// Returns one microbatch of `count` uniformly random tokens, in documents of one sequence each; labels are
+// the next tokens.
 inline data::Batch random_batch(std::int64_t count, std::int64_t sequence, std::int64_t vocab,
                                 std::uint64_t microbatch) {
   data::Batch batch;

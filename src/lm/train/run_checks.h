@@ -7,11 +7,11 @@
 
 namespace primus {
 
-// Refuses ranks that would not train the same: before the first thing that ranks do together.
+// Refuses ranks with different settings. Call it before the first collective operation.
 void compare_experiments(RunPlan& plan);
-// Throws Error(kInvalid) with what would help, if the memory is not available.
+// Throws Error(kInvalid) with changes that would help, if there is not enough memory.
 void check_memory(RunPlan& plan, engine::Rank& rank, const StepMeasurement& measured);
-// Rank 0 only: throws Error(kInvalid) if a checkpoint does not fit on the disk.
+// Throws Error(kInvalid) if a checkpoint does not fit on the disk. Call it on rank 0 only.
 void check_disk(const RunPlan& plan, const StepMeasurement& measured);
 
 }  // namespace primus

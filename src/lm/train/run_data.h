@@ -8,10 +8,9 @@
 
 namespace primus {
 
-// Fills in RunPlan::cyclic_order and datasets. Refuses ranks whose data is not the same. All ranks call it
-// alike.
+// Fills in RunPlan::cyclic_order and datasets. Refuses ranks with different data. All ranks must call it.
 void open_run_data(RunPlan& plan);
-// Says in the log what the data and the tokenizer are. `facts`: what the objective planned.
+// Logs which data and tokenizer the run uses. `facts`: sentences from the objective's plan.
 void tell_run_data(const RunPlan& plan, const std::vector<std::string>& facts);
 
 }  // namespace primus

@@ -1,5 +1,5 @@
-// How long a training run is: steps of train_epochs, or a clock with train_minutes. Internal to lm/train. One
-// thread.
+// The length of a training run: steps for train_epochs, or a clock for train_minutes. Internal to lm/train.
+// One thread.
 #pragma once
 
 #include <cstdint>
@@ -16,29 +16,30 @@ class RunLength {
   // Both must outlive this.
   RunLength(RunPlan& plan, RunProgress& progress) : plan_(plan), progress_(progress) {}
 
-  // Finds the steps of train_epochs and train_minutes, and starts the clock's plan with the latter, which
-  // continues from the checkpoint's clock. All ranks call it alike.
+  // Finds the number of steps for train_epochs and train_minutes. With train_minutes it also creates the
+  // clock, which continues from the checkpoint's. All ranks must call it.
   void plan();
-  // The next step's place in the schedule, in steps, by rank 0's clock. With train_minutes it depends on time
-  // and decides whether the step is the last. All ranks call it alike.
+  // Returns the schedule position of the next step, in steps. With train_minutes it depends on rank 0's
+  // clock, which also decides whether the step is the last. All ranks must call it.
   double schedule_position(const Evaluator& evaluator);
-  // Warns if a run that starts from weights has so few steps that it hardly learns.
+  // Warns if a run that starts from trained weights has too few steps to learn much.
   void warn_of_few_steps() const;
 
  private:
   void plan_time();
-  // The clock of the run that this one continues; nothing if it begins anew. Without planned steps if that
-  // run counted steps and no time: `seconds` are then those steps. Reads a checkpoint.
+  // Returns the clock of the run that this one continues; empty if it starts from scratch. If that run
+  // counted steps instead of time, the clock has no planned steps, and its `seconds` are those steps. Reads a
+  // checkpoint.
   std::optional<ClockState> continued_clock() const;
-  // Seconds of a step, timed before the first one. All ranks call it alike.
+  // Times a few steps before the first one; returns seconds per step. All ranks must call it.
   double time_steps();
 
   RunPlan& plan_;
   RunProgress& progress_;
-  std::int64_t turns_ = 0;  // of the clock
+  std::int64_t turns_ = 0;  // turns of the clock so far
 };
 
-// Steps of `step` seconds that fit `seconds`, evaluations included.
+// Returns how many steps of `step` seconds, with their evaluations, fit into `seconds`.
 std::int64_t steps_within(double seconds, double step, const config::TrainerConfig& c);
 
 }  // namespace primus

@@ -1,6 +1,6 @@
-// RunPlan: everything that a run decides before its first step, and only reads afterwards: the experiment
-// with what data, weights and time decide, the ranks, the data. And RunProgress: how far the run has come.
-// Internal to lm/train. One thread.
+// RunPlan: everything that a run decides before its first step and only reads afterwards: ranks, data, and
+// the experiment with all settings that follow from data, weights and time. RunProgress: the run's current
+// state. Internal to lm/train. One thread.
 #pragma once
 
 #include <cstdint>
@@ -27,21 +27,21 @@
 
 namespace primus {
 
-// Members are built in this order.
+// Members are initialized in this order.
 struct RunPlan {
   RunPlan(std::unique_ptr<Objective> run_objective, const config::Experiment& experiment,
           const FamilyRegistry& registry, Logger& logger, const TrainerOptions& run_options,
           std::vector<std::string> notes);
 
-  // The device this rank trains on: of several GPUs on a host, each rank takes its own.
+  // Returns the device that this rank trains on. With several GPUs on a host, each rank uses its own.
   DeviceSpec choose_device(std::vector<std::string>* notes = nullptr) const;
-  // Publishes what is being done, and how much of it.
+  // Publishes the current activity, and the fraction of it that is done.
   void phase(std::string_view what, std::optional<double> share = {}) const;
   data::TokenizeProgressFn tokenize_progress() const;
   DataRequest data_request() const;
   InputIdentity tokenizer_identity() const;
-  std::optional<InputIdentity> data_identity() const;  // empty: nothing is trained on
-  // `samples`: those whose learned labels have one mean, where calculate_per_token_loss asks for that.
+  std::optional<InputIdentity> data_identity() const;  // empty if there is no training data
+  // `samples`: with calculate_per_token_loss, the number of samples whose unmasked labels share one mean.
   data::BatchLoaderOptions loader_options(std::int64_t first_sample, std::int64_t samples) const;
 
   const std::unique_ptr<Objective> objective;
@@ -63,31 +63,33 @@ struct RunPlan {
   data::CyclicOptions cyclic_order;
   std::int64_t timed_steps = 0;  // DataRequest::timed_steps
   data::Datasets datasets;
-  TrainingMonitor* monitor = nullptr;  // null: before the run has a folder
+  TrainingMonitor* monitor = nullptr;  // null until the run has a folder
 };
 
 struct RunProgress {
   std::int64_t iteration = 0;        // steps whose update is enqueued
-  std::int64_t first_iteration = 0;  // completed when this process began
-  // The run ends with it: train_iters, or where it reached its target, or where its time is over.
+  std::int64_t first_iteration = 0;  // completed when this process started
+  // The step after which the run ends: train_iters, or the step at which it reached its target or its time
+  // limit.
   std::int64_t last_iteration = 0;
   static constexpr std::int64_t kNoLastIteration = std::numeric_limits<std::int64_t>::max();
   std::int64_t nan_iterations = 0;
-  std::optional<double> last_rate;  // the learning rate of the last step, of an earlier process too
-  StepResult result;                // of the last step that was reported
-  std::string base;  // the folder of the weights that the run began from; empty: it began from nothing
-  std::optional<InputIdentity> base_weights;  // of that folder, when the run began
-  std::vector<std::string> rule_changes;  // since the process before: settings that decide what is learned
-  std::optional<TrainingClock> clock;     // with train_minutes
+  std::optional<double> last_rate;            // learning rate of the last step, also of an earlier process
+  StepResult result;                          // of the last step that was reported
+  std::string base;                           // folder of the weights that the run started from; empty: none
+  std::optional<InputIdentity> base_weights;  // identity of that folder when the run started
+  // settings that affect learning and changed since the previous process
+  std::vector<std::string> rule_changes;
+  std::optional<TrainingClock> clock;  // set with train_minutes
 
-  // Steps of the run: with train_minutes as estimated now.
+  // Steps of the run; with train_minutes, the current estimate.
   std::int64_t total_steps(const config::TrainerConfig& c) const {
     if (!clock) return c.train_iters;
     return clock->state().finished ? last_iteration : clock->total();
   }
 };
 
-// Seconds of a clock that only goes forward.
+// Seconds of a monotonic clock.
 double monotonic_seconds();
 
 }  // namespace primus

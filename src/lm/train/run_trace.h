@@ -1,11 +1,11 @@
-// The trace that a rank writes of some steps of its training run (keys profile, profile_step_start,
-// profile_step_end, profile_ranks): kernels, copies, communication, the schedule's work and what the host
-// does, as a Chrome trace in the run's folder, traces/steps-A-B/rank-N.json.
+// Writes a rank's trace of some training steps (keys profile, profile_step_start, profile_step_end,
+// profile_ranks): kernels, copies, communication, schedule and host work, as a Chrome trace in
+// traces/steps-A-B/rank-N.json of the run's folder.
 //
-// The ranks' files have one time axis, by the clocks of their hosts, and each rank is a process in them. A
-// file is replaced by rename, so it is a whole one whenever the run ends. A is the first step that is traced:
-// a run that goes on within the window writes beside what it wrote before. What is computed stays the same. A
-// trace that cannot be written is said once in the log, and stops nothing.
+// All ranks' files share one time axis, based on their hosts' clocks; each rank is a process in them. A file
+// is replaced by rename, so it is complete whenever the run ends. A is the first traced step, so a run that
+// resumes within the window writes a new folder next to the earlier one. Tracing does not change results. If
+// a trace cannot be written, the log reports it once, and training continues.
 //
 // One thread.
 #pragma once
@@ -29,31 +29,31 @@ class RunTrace {
     Path folder = {};  // RunFolder::traces()
     int rank = 0;
     int world = 1;
-    std::int64_t origin_us = 0;  // of the job: microseconds of the system's clock
-    std::string facts = {};      // more fields of the object "primus" of the file
+    std::int64_t origin_us = 0;  // start of the job, microseconds of the system clock
+    std::string facts = {};      // additional fields of the file's object "primus"
   };
-  // Whether the experiment asks `rank` for a trace.
+  // Whether the experiment requests a trace from `rank`.
   static bool wanted(const config::TrainerConfig& config, int rank);
 
   RunTrace(const config::TrainerConfig& config, Options options, Logger& log);
-  // Writes what there is.
+  // Writes the trace so far.
   ~RunTrace();
   RunTrace(const RunTrace&) = delete;
   RunTrace& operator=(const RunTrace&) = delete;
 
-  // The device for the rank to train on. Keeps the device's description for the trace.
+  // Wraps the device that the rank trains on, and keeps its description for the trace.
   std::unique_ptr<Device> watch(std::unique_ptr<Device> device);
 
-  // With `steps` done: whether the trace begins or ends here. No kernel may be on its
-  // way when turn() is called.
+  // turns(): whether the trace begins or ends after `steps` completed steps. No kernel may be in flight when
+  // turn() is called.
   bool turns(std::int64_t steps) const;
   void turn(std::int64_t steps);
-  // Between two steps of the trace: writes a part of what there is so far, now and then.
+  // Call it after each step. Writes the trace so far after 1, 2, 4, 8, ... steps.
   void step_done(std::int64_t steps);
-  // The run is over: ends a trace that is not over.
+  // Ends a trace that is still recording when the run ends.
   void finish(std::int64_t steps);
 
-  // What the host does while this lives. Null: nobody writes it down.
+  // Records host work for its lifetime. With a null trace it does nothing.
   class HostWork {
    public:
     HostWork(RunTrace* trace, std::string_view what, std::int64_t number = -1);
@@ -75,9 +75,9 @@ class RunTrace {
   std::shared_ptr<turbo::TraceRecorder> recorder_ = std::make_shared<turbo::TraceRecorder>();
   std::string device_;
   Path file_;
-  double origin_ = 0;                   // of the steady clock
-  std::int64_t first_ = 0, last_ = 0;   // steps of the trace, by their numbers in the log
-  bool failed_ = false, full_ = false;  // which is said once
+  double origin_ = 0;                   // on the steady clock
+  std::int64_t first_ = 0, last_ = 0;   // first and last step of the trace, as numbered in the log
+  bool failed_ = false, full_ = false;  // each is logged once
 };
 
 }  // namespace primus

@@ -1,6 +1,6 @@
-// Writes the texts that a training run shows of its model as it is now (sample_interval). All ranks make the
-// same calls; rank 0's record decides what was written before, by this process or an earlier one. Internal to
-// lm/train. One thread.
+// Generates the sample texts that show the model's progress during training (sample_interval). All ranks make
+// the same calls. Rank 0's record decides which texts this or an earlier process has already written.
+// Internal to lm/train. One thread.
 #pragma once
 
 #include <atomic>
@@ -18,16 +18,16 @@ class Sampler {
   // All must outlive this. Reads the prompt from the experiment or the data.
   Sampler(RunPlan& plan, const RunProgress& progress, TrainingSession& session);
 
-  // Whether a text of this iteration is due and rank 0 has no record of it.
+  // Whether a text is due at this iteration and rank 0 has no record of it.
   bool is_due();
-  // Writes the text that is due. The last step must have been asked for. False: `stop` came first, and it is
-  // still due.
+  // Writes the text that is due. The result of the last step must have been read. Returns false if `stop` was
+  // set first; the text is then still due.
   bool write(const std::atomic<bool>& stop);
 
  private:
   bool write_own(const std::atomic<bool>& stop, bool together);
   GenerateSettings settings() const;
-  // The experiment's prompt, or whole words near the beginning of the data.
+  // Returns the experiment's prompt, or complete words near the beginning of the data.
   std::vector<std::int32_t> find_prompt() const;
 
   RunPlan& plan_;

@@ -1,6 +1,6 @@
-// All that trains a model on one rank: the model, those that are frozen beside it, optimizer, step. Built
-// twice: on a measuring rank, where one step leaves the exact memory plan of all of it behind, and then for
-// real. Not thread-safe.
+// Everything that trains a model on one rank: the model, frozen models, optimizer, step. It is built twice:
+// first on a measuring rank, where one step yields the exact memory plan, then on a rank with memory. Not
+// thread-safe.
 #pragma once
 
 #include <memory>
@@ -28,50 +28,51 @@ struct SessionSettings {
   ModelConfig model;
   DType compute = DType::kF32;    // fp32 or bf16
   DType gradients = DType::kF32;  // ParameterStore::Layout::gradients
-  bool decay_head_norms = false;  // likewise
+  bool decay_head_norms = false;  // as in ParameterStore::Layout
   StepSettings step;
   OptimizerSettings optimizer;
-  // Of the rank's mesh; of no effect on one rank.
+  // Settings of data parallelism; no effect on one rank.
   engine::Sharding sharding = engine::Sharding::kNone;
   bool reduce_each_microbatch = false;
   engine::DataParallelSettings parallel;
-  bool evaluation = false;            // evaluation passes will run, too
-  std::int64_t sample_capacity = 0;   // above 0: the model also writes, texts of up to so many tokens,
-  std::int64_t sample_sequences = 1;  // so many of them together
-  MakeLossRule loss_rule = {};        // empty: the mean of -ln p(label)
+  bool evaluation = false;            // evaluation passes will run
+  std::int64_t sample_capacity = 0;   // above 0: the model also generates, up to this many tokens per text
+  std::int64_t sample_sequences = 1;  // texts generated together
+  MakeLossRule loss_rule = {};        // null: the mean of -ln p(label)
 };
 
 class TrainingSession {
  public:
-  // Builds everything on the rank's arenas, weights not yet initialised.
+  // Builds everything on the rank's arenas. Does not initialise weights.
   TrainingSession(engine::Rank& rank, const SessionSettings& settings, const FamilyRegistry& families);
 
   engine::Rank& rank() { return rank_; }
-  // The model that is trained.
+  // The trained model.
   ModelInstance& trained() { return trained_; }
   engine::ParameterStore& store() { return trained_.store(); }
   engine::DataParallel& parallel() { return trained_.parallel(); }
   const LanguageModel& model() const { return trained_.model(); }
-  // A frozen model of the loss rule, by name (FrozenModel). Its weights are the caller's to load.
+  // Returns a frozen model of the loss rule by name (FrozenModel). The caller loads its weights.
   ModelInstance& frozen(std::string_view name);
   const SessionSettings& settings() const { return settings_; }
   Optimizer& optimizer() { return *optimizer_; }
   TrainingStep& step() { return *step_; }
-  // Null without SessionSettings::loss_rule. before_step() of a rule runs by way of the session.
+  // Null without SessionSettings::loss_rule. Call before_step() below instead of the rule's.
   LossRule* rule() { return rule_.get(); }
-  // Before TrainingStep::begin(), where there is a rule: its work before a step, with the step's batches.
+  // Runs the rule's work before a step, if there is a rule. `batches` are the step's. Call it before
+  // TrainingStep::begin().
   void before_step(std::int64_t step, std::span<data::Batch> batches);
-  // Of a precision recipe with delayed scales; else null.
+  // Null if the precision recipe has no delayed scales.
   engine::DelayedScales* scales() { return scales_ ? &*scales_ : nullptr; }
-  // With SessionSettings::sample_capacity: what a decoder of these weights is made with; else nothing.
+  // Settings for a decoder of these weights; empty without SessionSettings::sample_capacity.
   const std::optional<ReaderSettings>& decoding() const { return decoding_; }
-  // Writes with the weights as they are, and changes nothing that is trained. Its memory is that of steps and
-  // evaluations, of which none may run as long as it exists. Ranks that share the model write together
-  // (DecodeScheduler).
+  // Returns a decoder that generates with the current weights and changes nothing in training. It uses the
+  // memory of steps and evaluations, so none of them may run while it exists. Ranks that share the model
+  // generate together (DecodeScheduler).
   std::unique_ptr<DecodeScheduler> make_decoder(DecodeScheduler::Agree agree = {});
 
  private:
-  // A model of the session: the trained one, or frozen beside it.
+  // Returns the settings of the trained model or of a frozen one.
   ModelInstance::Settings instance_settings(const ModelConfig& model, ModelInstance::Role role) const;
 
   engine::Rank& rank_;
@@ -85,32 +86,32 @@ class TrainingSession {
   std::optional<ReaderSettings> decoding_;
 };
 
-// What a rank sends in a step to the other ranks of a group, by kind of collective.
+// The traffic that a rank sends to a group in one step, by kind of collective.
 struct GroupTraffic {
   std::string group;  // "tensor", "data", ...
   int ranks = 1;
   comm::Traffic traffic;
 };
 
-// What a step does, as counted while measuring it.
+// Memory, work and traffic of a step, as counted while measuring it.
 struct StepMeasurement {
   engine::MemoryPlan memory;
-  turbo::Meter kernels;                          // calls and FLOPs by kernel, recomputation included
-  std::int64_t parameters = 0;                   // of the whole model
-  std::int64_t trained_parameters = 0;           // of those; the others are frozen
-  double saved_share = 1;                        // of which this rank writes into a checkpoint
-  std::vector<GroupTraffic> communication = {};  // of groups in which something is sent
-  // Of the optimizer, on all ranks (ParameterStore::state_bytes), and of fp8's delayed scales.
+  turbo::Meter kernels;                 // calls and FLOPs by kernel, recomputation included
+  std::int64_t parameters = 0;          // of the complete model
+  std::int64_t trained_parameters = 0;  // the others are frozen
+  double saved_share = 1;  // fraction of the trained parameters that this rank writes into a checkpoint
+  std::vector<GroupTraffic> communication = {};  // only groups with traffic
+  // Bytes of optimizer states on all ranks (ParameterStore::state_bytes), and of delayed FP8 scales.
   std::int64_t state_bytes = 0;
-  // Of settings with StepSettings::record_after: why no step is recorded all the same. Empty: steps are.
+  // Why no step is recorded although StepSettings::record_after asks for it; empty if steps are recorded.
   std::string why_not_recorded = {};
 };
 
-// Runs one step (and an evaluation and the passes of a decoder, if asked for) on a measuring rank.
+// Runs one step on a measuring rank, with an evaluation and decoder passes if the settings ask for them.
 StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& settings,
                                 const FamilyRegistry& families);
 
-// measure_session, then reserve, then the session itself.
+// Runs measure_session, reserves the memory, and builds the session.
 std::unique_ptr<TrainingSession> open_session(engine::Rank& rank, const SessionSettings& settings,
                                               const FamilyRegistry& families);
 

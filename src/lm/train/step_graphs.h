@@ -1,14 +1,14 @@
-// Records what a training step enqueues, and replays it (Device::capture): the host then starts a part of a
-// step with one call, in place of one for each kernel, and runs neither the tape nor the schedule.
+// Records the work that a training step enqueues, and replays it (Device::capture). A replay starts a part of
+// a step with one host call instead of one per kernel, and skips the tape and the schedule.
 //
-// The first steps run as they are, so that libraries choose algorithms and load kernels. Then one step is
-// recorded, part by part, while it runs; every later one is replayed. A replay does the recorded launches on
-// the recorded addresses. So a part must begin and end with an empty stash, which lets evaluations and
-// samples use it in between, and its launches must hold no number of the step (turbo/step_scalars.h). What
-// comes from the host is enqueued in front of a part and is never recorded.
+// The first steps run normally, so that libraries choose algorithms and load kernels. The next step is
+// recorded part by part while it runs; all later steps are replayed. A replay repeats the recorded launches
+// on the recorded addresses. So each part must begin and end with an empty stash, which evaluations and
+// samples may use in between, and no launch may contain a value that changes from step to step
+// (turbo/step_scalars.h). Copies from the host are enqueued before a part and are never recorded.
 //
-// A step is recorded or replayed as a whole, because the host's books of a replayed step are not kept. One
-// stream is recorded: a rank that is alone. Not thread-safe.
+// A step is recorded or replayed completely, because a replay does not update the host's bookkeeping. Only
+// one stream is recorded, so the rank must train alone. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -23,32 +23,32 @@ namespace primus {
 
 class StepGraphs {
  public:
-  // In the order of a step. The first microbatch assigns gradients, further ones add to them.
+  // Parts in the order of a step. The first microbatch assigns gradients, further ones accumulate.
   enum class Part : std::uint8_t { kFirstMicrobatch, kFurtherMicrobatch, kGradients, kUpdate };
   static constexpr std::size_t kParts = 4;
 
-  // `after`: steps that run before one is recorded, on a device that can (DeviceProperties::graphs); 0: none
-  // ever is. `further`: steps have further microbatches.
+  // `after`: number of steps that run before one is recorded, on a device that supports it
+  // (DeviceProperties::graphs); 0: never record. `further`: steps have more than one microbatch.
   StepGraphs(engine::Rank& rank, std::int64_t after, bool further)
       : rank_(rank), after_(after), further_(further) {}
 
-  // Decides how the next step runs. `plain`: kernel by kernel, whatever was recorded.
+  // Decides how the next step runs. `plain`: kernel by kernel, even if there is a recording.
   void begin_step(bool plain);
-  // The step is replayed: `work` of its parts does not run.
+  // Whether the step is replayed; the `work` of its parts is then not called.
   bool replaying() const { return mode_ == Mode::kReplay; }
-  // What is enqueued now is recorded.
+  // Whether enqueued work is being recorded.
   bool recording() const { return recording_; }
 
-  // Runs a part of the step. `work` enqueues its kernels on the compute stream. `inputs` enqueues copies from
-  // the host, where `work` did not because recording() was true. Throws what `work` throws, and Error when
-  // the device refuses to record it.
+  // Runs a part of the step. `work` enqueues its kernels on the compute stream. `inputs` enqueues the copies
+  // from the host that `work` skips while recording(). Throws the errors of `work`, and Error if the device
+  // refuses to record it.
   void run(
       Part part, const std::function<void()>& work, const std::function<void()>& inputs = [] {});
 
-  // Steps that were replayed so far.
+  // Number of replayed steps so far.
   std::int64_t replayed_steps() const { return replayed_steps_; }
   bool recorded() const;
-  // Device::choices(), with what replays repeated.
+  // Device::choices(), including replayed calls.
   std::vector<KernelChoice> choices() const;
 
  private:
@@ -56,7 +56,7 @@ class StepGraphs {
   struct Recorded {
     std::unique_ptr<Graph> graph;
     std::vector<KernelChoice> choices;  // of its kernels
-    std::int64_t replays = 0;           // beyond the launch in the recorded step
+    std::int64_t replays = 0;           // not counting the launch in the recorded step
   };
   Recorded& of(Part part) { return parts_[static_cast<std::size_t>(part)]; }
   void record(Recorded& part, const std::function<void()>& work);

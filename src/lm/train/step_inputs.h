@@ -1,9 +1,9 @@
-// Brings microbatches to the device, as inputs of a language model on a tape: tokens, labels and loss
-// weights, positions and documents, and the shifted copies that multi-token prediction needs. Of a mesh with
-// context ranks, each rank gets its own tokens of every sequence.
+// Copies microbatches to the device as a language model's inputs on a tape: tokens, labels and loss weights,
+// positions and documents, and the shifted copies for multi-token prediction. With context parallelism, each
+// rank gets its own tokens of every sequence.
 //
-// A microbatch is copied into a Staging on the host first, which a device may read later: it must stay as it
-// is until then. On a measuring rank nothing is copied. Not thread-safe; one per model and rank.
+// A microbatch is first copied into a Staging on the host, which must not change until the device has read
+// it. A measuring rank copies nothing. Not thread-safe; use one per model and rank.
 #pragma once
 
 #include <cstdint>
@@ -33,37 +33,38 @@ class StepInputs {
       std::vector<std::int32_t> tokens, labels;
       std::vector<float> loss_weights;
     };
-    std::vector<Shifted> mtp;                  // by depth of multi-token prediction
-    std::vector<std::vector<std::byte>> held;  // of each of these, the values of this context rank's tokens
+    std::vector<Shifted> mtp;  // by depth of multi-token prediction
+    // for each input above: the values of this context rank's tokens
+    std::vector<std::vector<std::byte>> held;
   };
 
   // All must outlive this.
   StepInputs(engine::Rank& rank, const LanguageModel& model, const StepSettings& settings);
 
-  // Copies microbatch `number` of the step to the host's side. The mask becomes loss weights whose sum is
-  // `weight`: it is divided by its own sum, or by the batch's divisor. `with_mtp`: with the inputs of
-  // multi-token prediction.
+  // Copies microbatch `number` of the step into `host`. Turns the mask into loss weights that sum to
+  // `weight`: divides it by its own sum, or by the batch's divisor if it has one. `with_mtp` adds the inputs
+  // of multi-token prediction.
   void stage(Staging& host, const data::BatchView& batch, std::int64_t number, double weight,
              bool with_mtp) const;
-  // The inputs of a chunk of the model on a tape, in memory of the stash. Copies them from `host`, unless
-  // `places` is given, which receives the memory instead: for copy(), when a recorded step is replayed.
+  // Allocates the inputs of a model chunk on the tape, in stash memory, and copies them from `host`. If
+  // `places` is given, it only returns the memory there, for copy() in a recorded step.
   ModelInputs place(engine::Tape& tape, int chunk, bool with_mtp, Staging& host,
                     std::vector<Tensor>* places = nullptr);
-  // Copies the inputs that place() put there. `training` and `with_mtp` as then.
+  // Copies the inputs into the memory from place(), with the same `training` and `with_mtp`.
   void copy(const std::vector<Tensor>& places, int chunk, bool training, bool with_mtp, Staging& host);
 
   // Tokens of a microbatch on this context rank.
   std::int64_t held_tokens() const;
-  // Whether the model draws random numbers by the number of a token: routers, dropout and rounding do, and
-  // only in training.
+  // Whether the model draws random numbers by token number: routers, dropout and stochastic rounding do, in
+  // training only.
   bool draws_random() const { return draws_random_; }
-  // After an error that left a step half-way.
+  // Resets the exchange state after an error within a step.
   void abandon() noexcept {
     if (experts_) experts_->abandon();
   }
 
  private:
-  // Calls visit(value, dtype, shape, host pointer) for each input of the chunk, in the order of their memory.
+  // Calls visit(value, dtype, shape, host pointer) for each input of the chunk, in memory order.
   template <class Visit>
   void for_each(ModelInputs& inputs, int chunk, bool training, bool with_mtp, Staging& host,
                 Visit&& visit) const;
@@ -77,7 +78,7 @@ class StepInputs {
   const LanguageModel& model_;
   const StepSettings settings_;
   const bool draws_random_;
-  // With context ranks: the numbers of the tokens that each of them holds, within a microbatch.
+  // By context rank: the indices of its tokens within a microbatch.
   std::optional<engine::ContextParallel> context_;
   std::vector<std::vector<std::int32_t>> held_;
   std::optional<engine::TensorParallel> tensor_;

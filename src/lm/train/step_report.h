@@ -1,5 +1,4 @@
-// Reports the steps of a training run: what was learned, how fast, with how much memory. Internal to
-// lm/train. One thread.
+// Reports the steps of a training run: losses, speed and memory. Internal to lm/train. One thread.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +11,7 @@
 
 namespace primus {
 
-// A step whose update is enqueued, and whose result was not asked for yet.
+// A step whose update is enqueued and whose result was not read yet.
 struct EnqueuedStep {
   std::int64_t iteration = 0;
   double learning_rate = 0;
@@ -21,11 +20,12 @@ struct EnqueuedStep {
 
 class StepReport {
  public:
-  // All must outlive this. Measures on rank 0 what the device can compute at most, which takes a moment.
+  // All must outlive this. On rank 0 it measures the device's peak throughput, which takes a moment.
   StepReport(const RunPlan& plan, const RunProgress& progress, engine::Rank& rank,
              const engine::MemoryPlan& memory);
 
-  // Seconds of the step whose result is RunProgress::result and came at `ended` (monotonic_seconds()).
+  // Returns the seconds of the step whose result is RunProgress::result and was read at `ended`
+  // (monotonic_seconds()).
   double seconds_of(const EnqueuedStep& step, double ended);
   // Publishes this step.
   void publish(const EnqueuedStep& step, double seconds, double ended);
@@ -38,7 +38,7 @@ class StepReport {
   engine::Rank& rank_;
   const engine::MemoryPlan memory_;
   const DeviceProperties device_properties_;
-  std::optional<DevicePeak> peak_;  // of rank 0
+  std::optional<DevicePeak> peak_;  // only on rank 0
   std::optional<ThroughputMeter> meter_;
   double last_step_ended_ = 0;
 };

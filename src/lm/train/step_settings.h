@@ -15,11 +15,11 @@
 
 namespace primus {
 
-// How the stages of a pipeline share a model and its microbatches; the mesh says how many they are.
+// How pipeline stages share a model and its microbatches. The mesh sets the number of stages.
 struct PipelineSettings {
   engine::ScheduleKind schedule = engine::ScheduleKind::kOneForwardOneBackward;
-  int chunks = 1;                         // of each stage
-  std::vector<std::int64_t> blocks = {};  // of each part; empty: all alike
+  int chunks = 1;                         // per stage
+  std::vector<std::int64_t> blocks = {};  // number of blocks in each model part; empty: distribute evenly
 
   engine::PipelineShape shape(const engine::Mesh& mesh) const {
     return {mesh.shape().pipeline, chunks, engine::traits_of(schedule).v_shaped};
@@ -30,20 +30,20 @@ struct StepSettings {
   std::int64_t micro_batch = 1;   // sequences per microbatch
   std::int64_t sequence = 1;      // tokens per sequence
   std::int64_t microbatches = 1;  // per step, of each data-parallel rank
-  bool packed_documents = false;  // batches name their documents (Batch::document_starts)
+  bool packed_documents = false;  // batches mark document starts (Batch::document_starts)
   engine::RecomputePolicy recompute = {};
   engine::PrecisionRecipe precision = {};
   engine::WeightGradientQueue::Policy weight_gradients = engine::WeightGradientQueue::Policy::kInline;
-  std::uint64_t seed = 0;  // of random numbers inside the model
-  // For meshes with context ranks.
+  std::uint64_t seed = 0;  // of random numbers in the model
+  // With context parallelism.
   engine::ContextParallel::Exchange context_exchange = engine::ContextParallel::Exchange::kRing;
-  // For meshes with tensor ranks: whether gathers and scatters overlap with products.
+  // With tensor parallelism: whether gathers and scatters overlap with matrix products.
   engine::TensorParallel::Options tensor_overlap = {};
-  // For meshes with expert ranks: the exchange of tokens overlaps with shared experts.
+  // With expert parallelism: whether the token exchange overlaps with shared experts.
   bool expert_overlap = true;
   PipelineSettings pipeline = {};
-  DType compute = DType::kF32;  // of activations; TrainingSession sets it
-  // Steps before one is recorded and then replayed (lm/train/step_graphs.h), where that can be; 0: never.
+  DType compute = DType::kF32;  // type of activations; set by TrainingSession
+  // Number of steps before one is recorded and then replayed (lm/train/step_graphs.h), if possible; 0: never.
   std::int64_t record_after = 0;
 };
 

@@ -1,4 +1,4 @@
-// How long a step takes here, found by running a small part of one on random tokens.
+// Times a training step on this machine by running a small part of it on random tokens.
 #pragma once
 
 #include <functional>
@@ -9,14 +9,14 @@
 
 namespace primus {
 
-// Seconds of one training step of all its microbatches, evaluation and checkpoints not counted: microbatches
-// and updates of a model of its own are run for about `seconds`, one of each at least, and the usual time of
-// each is added up. With pipeline stages all microbatches of a step are run, since stages wait for each
+// Returns the seconds of one training step with all its microbatches, without evaluation and checkpoints.
+// Runs microbatches and updates of a separate model for about `seconds`, at least one of each, and adds up
+// their median times. With pipeline stages it runs all microbatches of a step, because stages wait for each
 // other.
 //
-// `rank` has a device (and, of several, a mesh) for itself and nothing reserved; it is given the memory of a
-// training run. All ranks of a mesh call this together, and `from_first` gives them what rank 0 decides. The
-// result is this rank's. Throws Error when the memory is not there.
+// `rank` needs exclusive use of its device (and mesh), with nothing reserved; this allocates the memory of a
+// training run. All ranks of a mesh call it together; `from_first` broadcasts rank 0's decisions. Each rank
+// returns its own time. Throws Error if there is not enough memory.
 double measure_step_time(
     engine::Rank& rank, const SessionSettings& settings, const FamilyRegistry& families, double seconds,
     const std::function<bool(bool)>& from_first = [](bool own) { return own; });

@@ -1,6 +1,6 @@
-// Losses of single tokens by a model of this rank, without gradients: log-probabilities of a reference model,
-// or of the trained one without its adapters. Passes run outside of a step's schedule, between steps; all
-// ranks of the mesh make the same ones in the same order. Not thread-safe.
+// Computes per-token losses of a model on this rank, without gradients: log-probabilities of a reference
+// model, or of the trained model without its adapters. Passes run between steps, outside of their schedule;
+// all ranks of the mesh make the same passes in the same order. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ namespace primus {
 class TokenScorer : private engine::ChunkedModel {
  public:
   struct Options {
-    bool adapters = true;  // false: leaves LoRA's adapters out, so the base model answers
+    bool adapters = true;  // false: evaluates the base model, without LoRA adapters
   };
 
-  // `settings`: of the training step, whose batches it scores. All must outlive this.
+  // `settings`: those of the training step whose batches are scored. All must outlive this.
   TokenScorer(engine::Rank& rank, ModelInstance& model, const StepSettings& settings, const Options& options);
 
-  // out = -ln p(label) of each token of the batch, for kernels enqueued from now on: fp32 [tokens()], on
-  // ranks that have the last part of the model; others leave it as it is. Waits for the batch before, whose
-  // copy on the host it takes. The batch is not looked at while measuring.
+  // Enqueues out = -ln p(label) for each token of the batch: fp32 [tokens()], written on ranks with the last
+  // part of the model only. Waits for the previous batch, because it reuses its host copy. Does not read the
+  // batch while measuring.
   void score(const data::BatchView& batch, const Tensor& out);
   std::int64_t tokens() const { return inputs_.held_tokens(); }
 

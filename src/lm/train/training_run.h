@@ -1,8 +1,7 @@
-// One training run between its start and its end: what a Trainer holds once it is prepared. Internal to
-// lm/train. One thread.
+// A training run from start to end: the state of a prepared Trainer. Internal to lm/train. One thread.
 //
-// It carries out a RunPlan with classes that each do one thing: RunLength, Evaluator, Checkpointer, Sampler,
-// NanSearch, StepReport. training_start.cpp has the way to the first step, training_loop.cpp the steps.
+// It carries out a RunPlan with one class per task: RunLength, Evaluator, Checkpointer, Sampler, NanSearch,
+// StepReport. training_start.cpp prepares the first step; training_loop.cpp runs the steps.
 #pragma once
 
 #include <atomic>
@@ -30,14 +29,15 @@
 
 namespace primus {
 
-// Of enable_cuda_graph: why steps run kernel by kernel all the same. Empty: they do not.
+// With enable_cuda_graph: warns why steps still run kernel by kernel. An empty `why` means that they are
+// recorded.
 inline void warn_without_graphs(Logger& log, const std::string& why) {
   if (!why.empty()) log.warning("enable_cuda_graph: steps are not recorded: {}", why);
 }
 
-// Members are built in this order.
+// Members are initialized in this order.
 struct Trainer::Run {
-  // `planned`: what the objective has planned, for the log. The rest is RunPlan's.
+  // `planned`: sentences from the objective's plan, for the log. See RunPlan for the other arguments.
   Run(std::unique_ptr<Objective> objective, const config::Experiment& experiment,
       const FamilyRegistry& registry, Logger& log, const TrainerOptions& options,
       std::vector<std::string> notes, std::vector<std::string> planned)
@@ -51,11 +51,11 @@ struct Trainer::Run {
   void record_failure(const std::exception& error) const;
 
  private:
-  // The parts of prepare().
+  // Parts of prepare().
   void lock_folder();
   void record_experiment() const;
   void open_rank();
-  // Where the experiment asks this rank for a trace. All ranks call it alike.
+  // Creates the trace if the experiment requests one from this rank. All ranks must call it.
   void open_trace();
   StepMeasurement measure();
   void open_session(const StepMeasurement& measured);
@@ -63,25 +63,25 @@ struct Trainer::Run {
   MonitorOptions monitor_options();
   RunFacts run_facts(const StepMeasurement& measured) const;
 
-  // Trains until the run's end, a limit, or `stop`, whose part it returns.
+  // Trains until the end of the run, a limit, or `stop`. Returns true in the last case.
   bool run_steps(TrainingSummary& summary, const std::atomic<bool>& stop, double began);
-  // False: `stop` came first, and the step was left without a trace. Ranks that train together end a step
-  // together, and leave none.
+  // Returns false if `stop` was set first and the step was abandoned without effect. Ranks that train
+  // together always complete a step.
   bool train_step(const std::atomic<bool>& stop);
-  // Waits for the result of the step whose update was enqueued last, if nobody did: refuses to go on with a
-  // NaN, and reports the step. A device that works behind the host's back is not waited for before the next
-  // step is on its way.
+  // Reads the result of the last enqueued step, unless that was done: refuses to continue after a NaN, and
+  // reports the step. On an asynchronous device it is called only after the next step is enqueued.
   void finish_step();
-  // The next batch of what is trained or evaluated on. Where the data is broken, what was learned is saved
-  // first.
+  // Returns the next batch for training or evaluation. If the data is broken, it saves the model before it
+  // throws.
   const data::Batch& next_batch(data::BatchLoader& batches);
-  // These ask for the last step's result first. False: `stop` came first, and something is still due.
+  // These first read the last step's result. They return false if `stop` was set first; the work is then
+  // still due.
   bool evaluate_due(TrainingSummary& summary, const std::atomic<bool>& stop);
   bool sample_due(const std::atomic<bool>& stop);
   void save();
-  // Waits for the kernels and collectives that are on their way.
+  // Waits for kernels and collectives in flight.
   void drain();
-  // Between steps: begins or ends the trace where it is due.
+  // Begins or ends the trace between steps, if that is due.
   void turn_trace();
 
   bool is_out_of_time(double began) const;
@@ -89,10 +89,10 @@ struct Trainer::Run {
   std::string asked() const;  // who asked the run to stop
   // Completes the summary at the end of the run.
   TrainingSummary conclude(TrainingSummary summary, double began);
-  // A line about the window of steps that ends with this one, where one does (weight_deosc).
+  // Logs one line about the window of steps that ends now, if one does (weight_deosc).
   void log_oscillation();
   void log_choices();
-  // Says once that a step was recorded.
+  // Logs once that a step was recorded.
   void log_graphs();
 
   RunPlan plan;
@@ -102,7 +102,7 @@ struct Trainer::Run {
   const std::int64_t init_ms = unix_milliseconds();
   std::optional<RunLock> lock;
   std::unique_ptr<engine::Rank> rank;
-  std::unique_ptr<RunTrace> trace;  // null: none. Goes before the device that it watches
+  std::unique_ptr<RunTrace> trace;  // may be null; destroyed after the device that it watches
   std::unique_ptr<TrainingSession> session;
   std::unique_ptr<TrainingMonitor> run_monitor;
   std::unique_ptr<Checkpointer> checkpointer;

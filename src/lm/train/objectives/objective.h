@@ -1,11 +1,11 @@
-// The data and the losses of a run: one file and one entry for each value of `stage`.
+// The data and the losses of a run. Each value of `stage` has one file here with its entry.
 //
-// An objective opens the run's data, plans what data and weights decide, names the files that a trained model
-// needs beside its weights, and makes the losses of a step. Nothing outside this folder depends on which one
-// it is.
+// An objective opens the run's data, plans settings that follow from data and weights, adds the files that a
+// trained model needs next to its weights, and computes the losses of a step. Code outside this folder does
+// not depend on the objective.
 //
-// Errors are Error(kInvalid) at the place of the key that is to blame. An objective belongs to one run and
-// one thread; objective_of() gives shared ones, of which const methods may be called from any thread.
+// Errors are Error(kInvalid) at the offending key. An objective belongs to one run and one thread;
+// objective_of() returns shared ones, whose const methods may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -30,18 +30,19 @@ namespace primus {
 
 // Settings that a run decides before it starts.
 struct ObjectivePlan {
-  config::Experiment experiment;        // with what was decided
+  config::Experiment experiment;        // with the planned settings
   std::vector<std::string> facts = {};  // sentences for the log
 };
 
-// The run that data is opened for.
+// The run to open data for.
 struct DataRequest {
   const config::Experiment& experiment;
   const Tokenizer& tokenizer;
   data::TokenizeProgressFn progress = {};
-  // With train_minutes: the steps for which samples are ordered, and then repeated. 0: train_iters.
+  // With train_minutes: the number of steps whose samples are ordered; the order then repeats. 0:
+  // train_iters.
   std::int64_t timed_steps = 0;
-  data::CyclicOptions cyclic = {};  // of objectives whose order depends_on_ranks()
+  data::CyclicOptions cyclic = {};  // for objectives whose order depends_on_ranks()
 };
 
 class Objective {
@@ -50,59 +51,61 @@ class Objective {
 
   // ---- planning
 
-  // Settings that follow from data and weights, for `world` ranks. Leaves them as they are where the
-  // tokenizer is not here: a dry run may do without.
+  // Plans settings that follow from data and weights, for `world` ranks. Changes nothing if the tokenizer is
+  // missing, as it may be in a dry run.
   virtual ObjectivePlan plan(config::Experiment experiment, const FamilyRegistry& families, int world);
-  // Samples in so many passes over the training data, where plan() has read it; else unknown.
+  // Returns the number of samples in `epochs` passes over the training data, if plan() has read it; else
+  // empty.
   virtual std::optional<std::int64_t> planned_samples(const DataRequest& request, double epochs) const;
-  // Adds what the run would read and is not there.
+  // Appends the missing inputs of the run.
   virtual void find_missing(const config::Experiment& experiment,
                             std::vector<MissingInput>& missing) const = 0;
-  // Refuses what open() would refuse, as far as that is known without reading the data.
+  // Throws the errors of open() that can be found without reading the data.
   virtual void check_samples(const config::Experiment& experiment) const = 0;
-  // Tokens of a prompt that samples (sample_interval) may begin with.
+  // Max tokens of a prompt for samples (sample_interval).
   virtual std::int64_t prompt_tokens(const config::TrainerConfig& trainer) const = 0;
-  // Changes the model by what it is taught: the ids that end a text.
+  // Applies to the model what training teaches it: adds the ids that end a text.
   virtual void teach(const config::Experiment& experiment, const Tokenizer& tokenizer,
                      ModelConfig& model) const;
 
   // ---- data
 
   virtual data::Datasets open(const DataRequest& request) = 0;
-  // Whether ranks open the data at once. Otherwise the first rank goes first, and makes what the others use.
+  // Whether all ranks open the data concurrently. Otherwise rank 0 goes first and builds the files that the
+  // others use.
   virtual bool opens_at_once() const { return false; }
-  // Samples in so many passes over the training data; reads it if need be.
+  // Returns the number of samples in `epochs` passes over the training data; reads it if necessary.
   virtual std::int64_t samples_of_epochs(const DataRequest& request, double epochs) = 0;
-  // Whether the order of samples depends on how many ranks draw it (DataRequest::cyclic).
+  // Whether the order of samples depends on the number of ranks (DataRequest::cyclic).
   virtual bool depends_on_ranks(const config::TrainerConfig& trainer) const = 0;
-  // Whether a document ends with a token, so that batches can be cut into documents by it.
+  // Whether each document ends with an end token, at which batches can be split into documents.
   virtual bool documents_end_by_token() const = 0;
-  // Bytes of text in a token of the validation data, for bits per byte; unknown for data that is no text.
+  // Mean text bytes per token of the validation data, for bits per byte; empty for data that is not text.
   virtual std::optional<double> bytes_per_token(const data::Datasets& datasets,
                                                 const DataRequest& request) const;
-  // The prompt of samples (sample_interval), where sample_prompt is not set.
+  // Returns the prompt of samples (sample_interval) if sample_prompt is not set.
   virtual std::vector<std::int32_t> sample_prompt(const data::Datasets& datasets,
                                                   const DataRequest& request) const = 0;
-  // How to give a run validation data, for a warning: "set valid_data_path".
+  // How to set validation data, for a warning: "set valid_data_path".
   virtual std::string_view validation_hint() const = 0;
 
   // ---- resuming and saving
 
-  // The name of the training data, for people.
+  // The training data's name, for messages.
   virtual std::string data_name(const config::TrainerConfig& trainer) const = 0;
-  // Another value of this key trains on the same samples in the same order, only longer.
+  // Whether a change of this key keeps the samples and their order and only makes the run longer.
   virtual bool keeps_order(std::string_view key) const = 0;
-  // Throws: the data is not what the checkpoint was trained on.
+  // Throws an error: the data differs from the checkpoint's training data.
   [[noreturn]] virtual void refuse_changed_data(const ChangedData& changed) const = 0;
-  // Puts what this objective taught into the files beside the weights: config.json and the tokenizer's files
-  // are there already.
+  // Adds what this objective taught to the files next to the weights; config.json and the tokenizer's files
+  // are already in `files`.
   virtual void finish_model_files(const DataRequest& request, const ModelConfig& model,
                                   std::vector<Snapshot::Blob>& files) const = 0;
 
   // ---- training
 
-  // Models beside the trained one, work before a step, and what losses weigh (lm/train/loss_rule.h). Empty:
-  // the mean of -ln p(label) over the labels that count.
+  // Returns the rule for frozen models, work before a step, and loss weights (lm/train/loss_rule.h). Null:
+  // the loss is the mean of -ln p(label) over unmasked labels.
   virtual MakeLossRule loss_rule(const config::Experiment& experiment) const;
 };
 
@@ -112,7 +115,7 @@ struct ObjectiveEntry {
   std::unique_ptr<Objective> (*make)();
 };
 
-// By `stage`.
+// Objectives, found by `stage`.
 std::span<const ObjectiveEntry* const> objectives();
 std::unique_ptr<Objective> make_objective(const config::TrainerConfig& trainer);
 const Objective& objective_of(const config::TrainerConfig& trainer);

@@ -1,5 +1,5 @@
-// What fine-tuning decides before it starts: the format of conversations, and with sft_fit_to_data how long
-// and how fast to learn.
+// Plans fine-tuning before it starts: the conversation format and, with sft_fit_to_data, the length, batch
+// and learning rate.
 #pragma once
 
 #include <memory>
@@ -10,27 +10,25 @@
 namespace primus {
 
 struct SftPlan : ObjectivePlan {
-  // The training data, where it had to be read.
+  // The training data, if planning had to read it.
   std::shared_ptr<const data::TokenizedConversations> conversations;
 };
 
-// How the experiment's conversations are read.
+// Returns how to read the experiment's conversations.
 data::SftOptions sft_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);
 
-// Where the tokenizer is there (a dry run may do without): sft_conversation_format becomes the name of a
-// format. One that nobody chose is the one the run was begun with, else choose_style's. With
-// sft_fit_to_data, what the command line leaves open is chosen for `world` ranks:
-//   train_epochs        as many as show a model 1000 conversations, from 3 to 25, and 1 for 5000 and more;
-//   for fewer
-//                       than 1000, up to 12 times as many where the model has less than 1e8 parameters
-//   seq_length, global_batch_size   so that a large model has some 200 steps: sequences of the longest
-//   conversation or
-//                       more, and from 1 to 8 of them
-//   lr                  by the number of parameters: 1e-5 for 8e9, and growing with the root as models
-//   shrink; ten
-//                       times that for adapters
-//   eval_iters          0 for fewer than 1000 conversations, so that all of them are learned
-// Error(kInvalid, kUnsupported) at the key.
+// Sets sft_conversation_format to the name of a format: the user's choice, else that of the run being
+// resumed, else that of choose_style. Changes nothing if the tokenizer is missing, as it may be in a dry run.
+// With sft_fit_to_data, it also chooses the settings that the command line leaves open, for `world` ranks:
+//   - train_epochs: shows about 1000 conversations, within 3 to 25 epochs; 1 epoch for 5000 conversations or
+//     more. With fewer than 1000 conversations, models below 1e8 parameters get up to 12 times as many
+//     epochs.
+//   - seq_length, global_batch_size: give a large model about 200 steps, with sequences of at least the
+//     longest conversation, and 1 to 8 sequences per step.
+//   - lr: 1e-5 for 8e9 parameters, growing with the inverse square root of the number of parameters for
+//     smaller models; ten times that for adapters.
+//   - eval_iters: 0 for fewer than 1000 conversations, so that all of them are trained on.
+// Throws Error(kInvalid, kUnsupported) at the key.
 SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& families, int world);
 
 }  // namespace primus

@@ -1,11 +1,11 @@
-// The fastest that a device was ever seen to multiply matrices: what MFU is a share of.
+// The highest rate at which a device has multiplied matrices: the denominator of MFU.
 //
-// A peak measured while others use the machine is too low, and MFU too high. So only undisturbed measurements
-// count, the best is kept per device in a small file of the user's cache, and a run that goes faster raises
-// it. MFU is then never above 100 %. Without any good measurement there is no peak, and no MFU.
+// A peak measured while others use the machine is too low, which makes MFU too high. So only undisturbed
+// measurements count, the best one per device is kept in a small file of the user's cache, and a faster run
+// raises it. MFU therefore never exceeds 100 %. Without an undisturbed measurement there is neither a peak
+// nor MFU.
 //
-// The cache helps and is never needed: a file that is damaged or cannot be written is passed over. One
-// thread.
+// The cache is optional: a file that is damaged or cannot be written is ignored. One thread.
 #pragma once
 
 #include <optional>
@@ -17,20 +17,20 @@ namespace primus {
 
 class DevicePeak {
  public:
-  // `device` names it, with the type it computes in; `file`: default_file(), empty for none.
+  // `device`: its name, including the compute type. `file`: default_file(); empty for no cache.
   DevicePeak(std::string device, Path file, Env& env = Env::posix());
 
-  // FLOP/s; empty: not known.
+  // FLOP/s; empty if unknown.
   std::optional<double> value() const { return value_; }
-  // Something was done at this rate. Keeps it where it is the best so far.
+  // Reports a rate that a run has reached. Stores it if it is the best so far.
   void seen(double flops_per_second);
-  // Matrix products alone were timed at this rate, undisturbed. Keeps it where it is the best so far, and
-  // also where the best so far is more than kMistaken times as much: noise does not explain that, a program
-  // that counted wrongly does.
+  // Reports the rate of an undisturbed measurement of matrix products. Stores it if it is the best so far, or
+  // if the stored peak is more than kMistaken times as high: noise cannot explain that, but a program that
+  // counted wrongly can.
   void measured(double flops_per_second);
   static constexpr double kMistaken = 4;
 
-  // peaks.json in the folder primus of XDG_CACHE_HOME or ~/.cache; empty where there is neither.
+  // Returns primus/peaks.json in XDG_CACHE_HOME or ~/.cache; empty if neither is known.
   static Path default_file();
 
  private:

@@ -2,8 +2,7 @@
 // messages. The few fields used are encoded by hand (format: docs/formats/run-folder.md), so neither protobuf
 // nor TensorFlow is needed.
 //
-// Writing never throws for the disk's sake: an event that does not fit is lost, and counted. One thread at a
-// time.
+// Disk errors never throw: an event that cannot be written is dropped and counted. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +22,12 @@ struct Scalar {
 
 class EventFile {
  public:
-  // A new file of its own in `folder`, events.out.tfevents.<seconds>.<host>.<pid>, made with the first write.
-  // TensorBoard reads all files of a folder as one run; the new one tells it to forget what an earlier
+  // Creates a new file in `folder` with the first write: events.out.tfevents.<seconds>.<host>.<pid>.
+  // TensorBoard reads all files of a folder as one run; the new file tells it to discard what an earlier
   // process of this run wrote from iteration `first_step` on. `wall_time`: seconds since 1970.
   EventFile(const Path& folder, std::int64_t first_step, double wall_time, Env& env = Env::posix());
 
-  // All scalars of one step in one event. False when it was lost.
+  // Writes all scalars of one step as one event. Returns false if it was dropped.
   bool write(std::int64_t step, std::span<const Scalar> scalars, double wall_time);
 
   const Path& path() const { return file_.path(); }
@@ -37,15 +36,15 @@ class EventFile {
 
  private:
   AppendFile file_;
-  std::string header_;  // the file's first events, until they are written
+  std::string header_;  // first events of the file, until they are written
   std::uint64_t dropped_ = 0;
 };
 
-// --- the encoding, for tests and other writers
+// --- Encoding, for tests and other writers
 
-// Length, masked CRC of the length, `data`, masked CRC of the data.
+// Returns the record: length, masked CRC of the length, `data`, masked CRC of the data.
 std::string tfrecord(std::string_view data);
-// An Event protobuf with a Summary of simple values.
+// Returns an Event protobuf with a Summary of simple values.
 std::string scalar_event(std::int64_t step, std::span<const Scalar> scalars, double wall_time);
 
 }  // namespace primus

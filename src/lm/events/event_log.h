@@ -1,17 +1,18 @@
-// The file of a rank's events, RUN/events/rank-00003.jsonl: one line per event (docs/formats/events.md). It
-// is only appended to. A process that resumes from step k begins with an event `begin` of step k, which makes
-// void what earlier processes wrote of later steps.
+// The file of a rank's events, RUN/events/rank-00003.jsonl, with one line per event (docs/formats/events.md).
+// It is append-only. A process that resumes from step k starts with a `begin` event of step k, which
+// invalidates what earlier processes wrote about later steps.
 //
-// A line of a step or a phase waits in memory while less than kStepPause has passed since the last write, so
-// that steps of a millisecond do not each cost a system call; any other event writes all lines at once.
-// Nothing is synced but by sync(). While the disk takes nothing, up to kMaxPending bytes wait; steps are
-// dropped first.
+// Lines of steps and phases are buffered until kStepPause has passed since the last write, so that
+// millisecond steps do not cost one system call each. Any other event writes all buffered lines immediately.
+// Only sync() syncs the file. While writes fail, up to kMaxPending bytes are buffered; steps are dropped
+// first.
 //
-// To find rare events without reading all steps, each line names the offset of the newest line before it that
-// is of no step or phase: EventLine::before. Readers check it, and read the whole file where it is wrong.
+// To make rare events (all but steps and phases) readable without parsing all steps, each line contains the
+// offset of the previous rare line: EventLine::before. Readers verify it, and read the complete file if it is
+// wrong.
 //
-// EventLog throws FileError where a line could not be written; it waits for the next event. One thread at a
-// time.
+// EventLog throws FileError if a line could not be written; the line stays buffered until the next event. One
+// thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -29,24 +30,24 @@ namespace primus {
 class EventLog {
  public:
   static constexpr double kStepPause = 0.01;  // seconds
-  static constexpr double kRetryPause = 1;    // seconds, while the disk takes nothing
+  static constexpr double kRetryPause = 1;    // seconds between retries while writes fail
   static constexpr std::size_t kMaxPending = std::size_t{1} << 20;
 
-  // Touches no file.
+  // Does not touch the file.
   explicit EventLog(Path file, Env& env = Env::posix());
-  // Writes what waits, if it can.
+  // Tries to write the buffered lines.
   ~EventLog();
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
 
   void write(const RunEvent& event);
-  // Everything up to here on the disk.
+  // Makes everything written so far durable.
   void sync();
   std::uint64_t dropped() const { return dropped_; }
 
  private:
   struct Line {
-    std::string head, tail;  // before and after the offset
+    std::string head, tail;  // parts of the line before and after the offset
     bool rare;
   };
   void open();
@@ -58,43 +59,43 @@ class EventLog {
   std::deque<Line> waiting_;
   std::size_t waiting_bytes_ = 0;
   std::uint64_t dropped_ = 0;
-  double flushed_ = 0;   // seconds of the steady clock, of the last write or try
-  std::string failure_;  // of the last write; empty: it worked
+  double flushed_ = 0;   // time of the last write or attempt, in seconds of the steady clock
+  std::string failure_;  // error of the last write; empty: it succeeded
   bool opened_ = false, torn_ = false;
   std::uint64_t end_ = 0;                // size of the file
   std::optional<std::uint64_t> newest_;  // offset of the newest rare line
-  std::string phase_;                    // written last
+  std::string phase_;                    // phase of the last line written
 };
 
-// RUN/events/rank-00003.jsonl
+// Returns RUN/events/rank-00003.jsonl.
 Path event_file(const Path& run_folder, int rank);
 constexpr const char* kEventsFolder = "events";
 
-// A line, parsed.
+// A parsed line.
 struct EventLine {
   std::string event;  // name_of(EventKind)
   std::string cause;
   std::int64_t step = 0;
   int rank = 0;
   double time = 0;                      // seconds since 1970
-  std::optional<std::uint64_t> before;  // see above
-  std::string_view facts;               // a JSON object, within the line
+  std::optional<std::uint64_t> before;  // offset of the previous rare line
+  std::string_view facts;               // a JSON object, a view into the line
   bool is_rare() const { return event != "step" && event != "phase"; }
 };
-// False: the line is no event, whatever it holds. Never throws for its sake.
+// Parses a line. Returns false if it is not an event; never throws because of its content.
 bool read_event(std::string_view line, EventLine& out);
 
-// Calls event(line) for each event that counts, in order: without those that a later `begin` made void.
-// Returns how many lines are damaged. Memory is bounded but for 16 bytes per process start. Throws FileError.
+// Calls event(line) in order for each valid event, skipping those that a later `begin` invalidated. Returns
+// the number of damaged lines. Memory is bounded except for 16 bytes per process start. Throws FileError.
 std::int64_t read_events(const Path& file, const std::function<void(const EventLine&)>& event,
                          Env& env = Env::posix());
 
-// The newest events first: every event that counts but steps and phases, as far back as `event` returns true.
-// Reads only these lines of the file, unless their offsets are wrong. Throws FileError.
+// Calls event(line) for valid rare events, newest first, until it returns false. Reads only their lines of
+// the file unless offsets are wrong. Throws FileError.
 void read_rare_events(const Path& file, const std::function<bool(const EventLine&)>& event,
                       Env& env = Env::posix());
 
-// The newest step that counts. False: there is none. `text` holds what `step` refers to.
+// Reads the newest valid step. Returns false if there is none. `text` owns the memory that `step` refers to.
 bool read_last_step(const Path& file, std::string& text, EventLine& step, Env& env = Env::posix());
 
 }  // namespace primus

@@ -1,5 +1,5 @@
-// Files of lines, read in bounded memory from either end. Bytes after the last newline are torn, or still
-// being written, and are no line. Lines longer than kMaxLine are passed on empty: no run writes such.
+// Reads line files from either end in bounded memory. Bytes after the last newline are ignored: they are torn
+// or still being written. Lines longer than kMaxLine are replaced by empty ones; no run writes such lines.
 //
 // Errors: FileError. One thread at a time.
 #pragma once
@@ -15,31 +15,32 @@ namespace primus {
 
 constexpr std::uint64_t kMaxLine = 1 << 20;  // bytes
 
-// The file's bytes from `begin` to `end`; fewer where it ends before.
+// Returns the file's bytes from `begin` to `end`; fewer if the file ends earlier.
 std::string read_range(File& file, std::uint64_t begin, std::uint64_t end);
 
-// Calls line(text) for each whole line, or line(text, offset in the file).
+// Calls line(text), or line(text, offset in the file), for each complete line.
 void read_lines(const Path& file, const std::function<void(std::string_view)>& line, Env& env = Env::posix());
 void read_lines(const Path& file, const std::function<void(std::string_view, std::uint64_t)>& line,
                 Env& env = Env::posix());
 
-// Whole lines, the last one first.
+// Iterates over complete lines from the end of a file.
 class LinesBackward {
  public:
   // `file` must outlive this.
   explicit LinesBackward(File& file);
-  // False: there is none left. `line` is valid until the next call.
+  // Returns false if no line is left. `line` is valid until the next call.
   bool previous(std::string_view& line, std::uint64_t& offset);
 
  private:
   bool extend();
 
   File& file_;
-  std::uint64_t begin_, end_;  // text_ is the file's bytes between them; all lines after end_ were given
+  // text_ holds the file's bytes from begin_ to end_; lines after end_ were already returned
+  std::uint64_t begin_, end_;
   std::string text_, line_;
 };
 
-// The last whole line; empty where there is none. Throws Error(kInvalid) for a line that is longer than
+// Returns the last complete line; "" if there is none. Throws Error(kInvalid) for a line longer than
 // kMaxLine.
 std::string last_line(const Path& file, Env& env = Env::posix());
 

@@ -1,4 +1,5 @@
-// A training run on one screen: how far it is, loss and validation as curves, speed, memory, the last sample.
+// Shows a training run on one screen: progress, curves of training and validation loss, speed, memory, the
+// last sample.
 //
 //   pretrain  42%  [########------------]  step 420/1000  ETA 3m 12s
 //   loss         3.214  ▇▆▅▄▃▃▂▂▁▁  from 9.013
@@ -21,7 +22,7 @@
 
 namespace primus {
 
-// A series of any length in bounded memory: beyond kMost points neighbours are averaged.
+// A series of any length in bounded memory: beyond kMost points, neighbours are averaged.
 class Curve {
  public:
   static constexpr std::size_t kMost = 1024;
@@ -37,32 +38,32 @@ class Curve {
   double sum_ = 0, first_ = 0, last_ = 0;
 };
 
-// All that the view shows.
+// Everything that the view shows.
 struct LiveState {
   std::string name;
   RunFacts facts;
   std::string phase;
   std::optional<double> phase_share;
   std::optional<IterationRecord> last;
-  double last_seen = 0;  // seconds of the steady clock, of `last`
-  double began = 0;      // of the program
+  double last_seen = 0;  // when `last` arrived, in seconds of the steady clock
+  double began = 0;      // when the program started, on the same clock
   Curve losses, validation;
   std::optional<EvaluationRecord> evaluation;
   std::optional<SampleRecord> sample;
   std::optional<std::int64_t> saved;
 };
 
-// The picture at time `now`: at most `height` lines of at most `width` columns; what matters least goes first
-// where there is little room.
+// Returns the picture at time `now`: at most `height` lines of at most `width` columns. If space is short,
+// the least important lines are dropped first.
 std::vector<std::string> render(const LiveState& state, const Terminal& colors, std::size_t width,
                                 std::size_t height, double now);
 
-// Draws on a thread of its own, so that a long step has a running clock and a resized window its picture. The
-// block must outlive it. Thread-safe.
+// Draws on its own thread, so that the clock runs during a long step and the picture follows window resizes.
+// The block must outlive it. Thread-safe.
 class LiveView final : public RunListener {
  public:
   LiveView(const Terminal& terminal, LiveBlock& block, std::string name);
-  // Draws the last picture and leaves it standing.
+  // Draws the last picture and leaves it on the screen.
   ~LiveView() override;
   LiveView(const LiveView&) = delete;
   LiveView& operator=(const LiveView&) = delete;
@@ -83,7 +84,7 @@ class LiveView final : public RunListener {
   std::thread thread_;
 };
 
-// One line for `--quiet` on a terminal: progress, loss, speed, ETA.
+// A one-line view for `--quiet` on a terminal: progress, loss, speed, ETA.
 class ProgressView final : public RunListener {
  public:
   explicit ProgressView(const Terminal& terminal) : terminal_(terminal) {}

@@ -1,4 +1,4 @@
-// For a launcher: the end of a run whose rank 0 could not record it, because its process was lost.
+// Records the end of a run from the launcher, when the process of rank 0 was lost and could not do it.
 //
 // Free function without state.
 #pragma once
@@ -9,9 +9,9 @@
 
 namespace primus {
 
-// Adds a fault of `rank` and the run's end to rank 0's events, and writes ending.json. `text`: what happened,
-// in one sentence. Does nothing where rank 0 recorded an end, or no training had begun. Never throws: the
-// launcher's own message matters more.
+// Appends a fault of `rank` and the run's end to rank 0's events, and writes ending.json. `text`: one
+// sentence that says what happened. Does nothing if rank 0 recorded an end, or if no training had begun.
+// Never throws, because the launcher's own message is more important.
 void record_lost_rank(const Path& run, int rank, const std::string& text) noexcept;
 
 }  // namespace primus

@@ -1,28 +1,28 @@
 // The log of a training run in MLPerf's format (github.com/mlcommons/logging): lines ":::MLLOG {json}", each
 // an event with a key, its time in milliseconds since 1970, a value and metadata.
 //
-//   cache_clear, init_start .. init_stop        between them what the run is: MlperfOptions::entries
-//   run_start .. run_stop                       its metadata has `status`: success or aborted
+//   cache_clear, init_start .. init_stop        the run's settings between them: MlperfOptions::entries
+//   run_start .. run_stop                       metadata of run_stop has `status`: success or aborted
 //   block_start .. block_stop                   training between two evaluations
 //   eval_start, eval_accuracy .. eval_stop      an evaluation on validation data; the value is its loss
 //   tracked_stats                               train_loss of a step, throughput (samples/s) of a block
 //
-// samples_count in metadata counts the sequences trained on since the run's first step, also by earlier
-// processes. There are no epochs: the rules take blocks in their place. cache_clear is false, because nothing
-// here clears caches; a script that does writes a line of its own.
+// samples_count in metadata is the number of sequences trained on since the run's first step, including
+// earlier processes. Blocks take the place of epochs, as the rules allow. cache_clear is false, because this
+// program does not clear caches; a script that does writes its own line.
 //
-// run_stop says success when an evaluation has reached the target, and stands right behind that evaluation. A
-// run that ends otherwise, by its last step, on request or by an error, is aborted; a process that is killed
-// writes no run_stop.
+// run_stop reports success if an evaluation has reached the target, and follows that evaluation immediately.
+// A run that ends in any other way (last step, request, error) is aborted; a process that is killed writes no
+// run_stop.
 //
-// A run that starts anew keeps an older file beside, as MetricsFile does. One that goes on appends: an empty
-// line, and then everything from init_start again, of this process. Nothing is removed, so the steps behind
-// the checkpoint that it goes on from are there twice. MLPerf's rules want one run_start: such a log shows
-// what happened, and is none to submit.
+// A run that starts from scratch renames an older file, as MetricsFile does. A run that resumes appends an
+// empty line and then all events from init_start on for this process. Nothing is removed, so the steps after
+// the loaded checkpoint appear twice. MLPerf's rules require exactly one run_start, so such a log is only
+// informative and cannot be submitted.
 //
-// Lines reach the kernel by one write(2) before training goes on. While the disk takes nothing, up to 1 MiB
-// of lines wait in memory. Of the methods only begin(), and begin_evaluation() where it stands for it, throw.
-// One thread at a time.
+// Lines are passed to the kernel by one write(2) before training continues. While writes fail, up to 1 MiB of
+// lines are buffered. Only begin() throws, and begin_evaluation() if it has to begin the run. One thread at a
+// time.
 #pragma once
 
 #include <cstdint>
@@ -43,12 +43,12 @@ using MlperfEntries = std::vector<std::pair<std::string, MlperfValue>>;
 
 struct MlperfOptions {
   Path file = {};
-  std::int64_t init_ms = 0;            // when the process began to prepare; since 1970
-  MlperfEntries entries = {};          // point-in-time events between init_start and init_stop, in this order
-  std::int64_t global_batch_size = 1;  // sequences in a step
-  std::int64_t train_iters = 0;        // the last step of the run
-  std::int64_t loss_interval = 1;      // steps between losses of training; 0: none
-  bool throughput = true;              // at the end of each block
+  std::int64_t init_ms = 0;            // start of preparation, milliseconds since 1970
+  MlperfEntries entries = {};          // point-in-time events between init_start and init_stop, in order
+  std::int64_t global_batch_size = 1;  // sequences per step
+  std::int64_t train_iters = 0;        // last step of the run
+  std::int64_t loss_interval = 1;      // steps between logged training losses; 0: none
+  bool throughput = true;              // log it at the end of each block
 };
 
 // Milliseconds since 1970.
@@ -56,24 +56,24 @@ std::int64_t unix_milliseconds();
 
 class MlperfLog {
  public:
-  // Touches no file.
+  // Does not touch the file.
   explicit MlperfLog(MlperfOptions options, Env& env = Env::posix());
-  // Ends a run that was not ended: aborted.
+  // Ends a run that has not ended, as aborted.
   ~MlperfLog();
   MlperfLog(const MlperfLog&) = delete;
   MlperfLog& operator=(const MlperfLog&) = delete;
 
-  // The run goes on behind `iteration`, 0 at its beginning: what it is, and that it starts. Throws
-  // Error(kInvalid) when something else than a file has the name, Error(kIo) when the file cannot be written.
+  // Writes the run's settings and its start. The run continues after `iteration`; 0: from the beginning.
+  // Throws Error(kInvalid) if the path is not a regular file, Error(kIo) if the file cannot be written.
   void begin(std::int64_t iteration);
 
-  // These are false when a line could not be written now; it waits, or was dropped (dropped() counts).
-  // Of validation data. A process that has nothing to do but to evaluate begins with it.
+  // These return false if a line could not be written now; it was buffered or dropped (see dropped()).
+  // begin_evaluation() is for validation data; it also begins the run in a process that has no steps left.
   bool begin_evaluation(std::int64_t iteration);
   bool iteration(const IterationRecord& record);
-  // reached: the target, which ends the run.
+  // `reached`: the loss reached the target, which ends the run.
   bool evaluation(const EvaluationRecord& record, bool reached);
-  // The run ends. Nothing happens where it never began, or has reached its target.
+  // Ends the run. Does nothing if it never began or has reached its target.
   bool end();
 
   std::uint64_t dropped() const { return dropped_; }
@@ -82,7 +82,7 @@ class MlperfLog {
  private:
   enum class Event : std::uint8_t { kStart, kEnd, kPoint };
   using Metadata = std::vector<std::pair<std::string_view, MlperfValue>>;
-  // Adds a line. `value`: as JSON. The line's metadata names the place in this source where it comes from.
+  // Appends a line. `value`: JSON. Its metadata contains the source line of the call.
   void add(Event event, std::string_view key, const std::string& value, const Metadata& metadata = {},
            std::int64_t time_ms = unix_milliseconds(),
            std::source_location place = std::source_location::current());
@@ -94,9 +94,9 @@ class MlperfLog {
   const MlperfOptions options_;
   Env& env_;
   AppendFile file_;
-  std::string pending_;  // whole lines
+  std::string pending_;  // complete lines
   std::uint64_t dropped_ = 0;
-  std::int64_t iteration_ = 0;  // steps done
+  std::int64_t iteration_ = 0;  // completed steps
   std::int64_t block_iteration_ = 0, block_ms_ = 0;
   bool running_ = false, in_block_ = false, in_evaluation_ = false;
 };

@@ -1,5 +1,6 @@
-// ending.json: how the last process that trained in a folder ended, for 'primus runs' and people
-// (docs/formats/run-folder.md). It says "running" while the process trains; one that is killed leaves that.
+// ending.json: records how the last process that trained in a folder ended, for 'primus runs' and users
+// (docs/formats/run-folder.md). It says "running" while the process trains, and still does after the process
+// was killed.
 //
 // Free functions without state.
 #pragma once
@@ -15,27 +16,29 @@
 namespace primus {
 
 struct RunEnding {
-  // running; finished: its last step is done and saved; stopped: on request, or by a limit; failed.
+  // kFinished: the last step is completed and saved. kStopped: by request, or by a limit. kFailed: by an
+  // error.
   enum class State : std::uint8_t { kRunning, kFinished, kStopped, kFailed } state = State::kRunning;
-  // In a word or two: "SIGTERM", "exit_interval", "NaN", "disk full", "out of memory", "error".
+  // A word or two: "SIGTERM", "exit_interval", "NaN", "disk full", "out of memory", "error".
   std::string reason = {};
-  std::string text = {};  // what a failed one said, in one sentence
+  std::string text = {};  // error message of a failed run, one sentence
   std::int64_t iteration = 0;
 };
 
 constexpr const char* kEndingFile = "ending.json";
 
-// Never throws: a run does not end for it. The file is written in place where it is there already, so that a
-// full disk does not keep the reason for a failure from being written.
+// Writes the file. Never throws, because a run must not fail for it. An existing file is overwritten in
+// place, so that the reason for a failure can be recorded even on a full disk.
 void write_ending(const Path& folder, const RunEnding& ending, Env& env = Env::posix()) noexcept;
-// Empty: there is none, or none that can be read.
+// Empty if there is no readable file.
 std::optional<RunEnding> read_ending(const Path& folder, Env& env = Env::posix());
 
-// The object of ending.json, without blanks; and back. Empty: `text` is none. Never throws for its sake.
+// Convert to and from ending.json's object, without whitespace. ending_from_json() returns empty if `text` is
+// not one; it never throws because of the content.
 std::string to_json(const RunEnding& ending);
 std::optional<RunEnding> ending_from_json(std::string_view text);
 
-// A failure by its exception.
+// Returns the ending of a run that failed with `error`.
 RunEnding ending_of(const std::exception& error, std::int64_t iteration);
 
 }  // namespace primus

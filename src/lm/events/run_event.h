@@ -1,8 +1,7 @@
-// What happens in a run, as one stream of events: each rank publishes its own (training_monitor.h), and every
-// output of a run is a listener to them (run_listener.h). A rank's stream is kept in event_log.h's file
-// (docs/formats/events.md).
+// The events of a run, as one stream. Each rank publishes its own (training_monitor.h), and every output of a
+// run is a listener (run_listener.h). event_log.h stores a rank's stream in a file (docs/formats/events.md).
 //
-// Plain data without thread-safety of its own.
+// Plain data; not synchronized.
 #pragma once
 
 #include <cstdint>
@@ -18,29 +17,29 @@ namespace primus {
 
 // The run that a process is about to train.
 struct RunFacts {
-  std::string folder;       // of the run
-  std::string description;  // of model and device, one line
+  std::string folder;       // the run's folder
+  std::string description;  // model and device, one line
   std::int64_t first_iteration = 0, train_iters = 0;
-  bool trains = true;           // false: no step is left, but perhaps evaluations
-  std::string version = {};     // of the program
+  bool trains = true;           // false: no steps are left, but evaluations may be
+  std::string version = {};     // of this program
   std::string model = {};       // its family: "llama"
-  std::int64_t parameters = 0;  // of the whole model
+  std::int64_t parameters = 0;  // of the complete model
   std::string device = {};      // this rank's: "CPU, 16 threads"
   std::string compute = {};     // type of activations: "bf16"
   int world = 1;                // ranks
   std::string mesh = {};        // "tensor 2, context 1, pipeline 1, data 4, expert 1"
-  std::string host = {};        // where this rank runs
-  std::string experiment = {};  // all settings, as experiment.yaml has them; on rank 0
+  std::string host = {};        // name of this rank's host
+  std::string experiment = {};  // all settings, in experiment.yaml's format; only on rank 0
 };
 
-// What a rank does besides steps: "tokenizing corpus.txt". `share`: how much of it is done, 0..1, where that
-// is known. Empty: steps go on.
+// An activity of a rank outside of steps: "tokenizing corpus.txt". `share`: completed fraction, 0..1, if
+// known. An empty `what` means that steps continue.
 struct PhaseFacts {
   std::string what;
   std::optional<double> share = {};
 };
 
-// An evaluation on these data begins.
+// An evaluation on this data set begins.
 struct EvaluationStart {
   std::string data_set;
 };
@@ -48,21 +47,21 @@ struct EvaluationStart {
 // A checkpoint of the event's step.
 struct CheckpointFacts {
   enum class State : std::uint8_t {
-    kSaving,   // it is being written
-    kDurable,  // it survives a power failure, and the next start may load it
+    kSaving,   // being written
+    kDurable,  // survives a power failure; the next start may load it
   } state = State::kSaving;
 };
 
-// The run cannot go on. The event's cause has its kind.
+// The run cannot continue. The event's cause is the kind of fault.
 struct FaultFacts {
   std::string text;                 // one sentence
-  std::string first_operator = {};  // of a NaN: where the first one appeared, "layers.3.attention"
+  std::string first_operator = {};  // for a NaN: the first operator that produced it, "layers.3.attention"
 };
 
-// The run is asked to end before its last step. The event's cause says by whom.
+// The run was asked to end before its last step. The event's cause says by whom.
 struct StopFacts {};
 
-// In the order of RunEvent::Facts.
+// In the order of RunEvent::Facts' alternatives.
 enum class EventKind : std::uint8_t {
   kBegin,
   kPhase,
@@ -78,30 +77,30 @@ enum class EventKind : std::uint8_t {
 };
 std::string_view name_of(EventKind kind);  // "step"
 
-double unix_seconds();    // since 1970
-std::string host_name();  // of this machine; "localhost" where it has none
+double unix_seconds();    // seconds since 1970
+std::string host_name();  // this machine's name; "localhost" if it has none
 
 struct RunEvent {
   using Facts = std::variant<RunFacts, PhaseFacts, IterationRecord, EvaluationStart, EvaluationRecord,
                              SampleRecord, CheckpointFacts, RunWarning, FaultFacts, StopFacts, RunEnding>;
 
-  std::int64_t step = 0;   // completed steps of the run; of kStep, the one that ended
-  int rank = 0;            // that it happened on
+  std::int64_t step = 0;   // completed steps of the run; for kStep, the step that ended
+  int rank = 0;            // the rank that published it
   double time = 0;         // seconds since 1970
-  std::string cause = {};  // of a stop, a fault or an end, in a word or two: "SIGTERM", "NaN"
+  std::string cause = {};  // for a stop, fault or end, in a word or two: "SIGTERM", "NaN"
   Facts facts = {};
 
   EventKind kind() const { return static_cast<EventKind>(facts.index()); }
-  // Null where the event is of another kind.
+  // Returns null for an event of another kind.
   template <class T>
   const T* as() const {
     return std::get_if<T>(&facts);
   }
 };
 
-// The facts as one JSON object. A step of rank 0 has a line of metrics.jsonl, other ranks' steps have the
-// keys that are of the rank: time, wait for data, memory. Evaluations, samples and warnings have the lines of
-// their files.
+// Returns the facts as one JSON object. Evaluations, samples, warnings and rank 0's steps have the format of
+// their line files (metrics.jsonl and others). Steps of other ranks have only the keys that differ between
+// ranks: time, wait for data, memory.
 std::string facts_json(const RunEvent& event);
 
 }  // namespace primus

@@ -1,14 +1,14 @@
-// The stream of a rank's events, to all who listen: the event log, the log and the screen, metrics.jsonl,
-// TensorBoard, the log of an MLPerf run, and the detectors, whose warnings are events again.
+// Publishes a rank's events to all listeners: the event log, the log and the screen, metrics.jsonl,
+// TensorBoard, the MLPerf log, and the detectors, whose warnings are published as events too.
 //
-// Listeners (run_listener.h) are independent. None can stop training or keep another from its events: one
-// that fails is named once in the log, loses what it cannot hold, and is called again with its next event.
-// Every rank has a monitor; ranks other than 0 have an event log only.
+// Listeners (run_listener.h) are independent. None can stop training or block another: a listener that fails
+// is logged once, loses the records that it cannot buffer, and is called again for its next event. Every rank
+// has a monitor; ranks other than 0 have only an event log.
 //
 //   TrainingMonitor monitor(run, {.resume_iteration = 400}, log);
 //   monitor.begin(facts);
 //   monitor.iteration(record);   // after every step
-//   monitor.sync();              // before a checkpoint is committed: records are as durable as it is
+//   monitor.sync();              // before a checkpoint is committed, so that records are as durable
 //   monitor.end(ending);
 //
 // One thread at a time.
@@ -35,41 +35,41 @@ namespace primus {
 
 class TrainingMonitor {
  public:
-  // Makes the listeners, which repair their files for the resumed iteration; throws FileError when one
-  // cannot. Besides it only begin() throws.
+  // Creates the listeners, which repair their files for the resumed iteration. Throws FileError if one
+  // cannot. After that, only begin() throws.
   TrainingMonitor(const RunFolder& run, MonitorOptions options, Logger& log, Env& env = Env::posix());
 
-  // Everything before the first step is done. Throws Error where MLPerf's log cannot be written.
+  // Publishes the start of training, after all preparation. Throws Error if the MLPerf log cannot be written.
   void begin(RunFacts facts = {});
   void phase(std::string_view what, std::optional<double> share = {});
   void iteration(const IterationRecord& record);
   void begin_evaluation(std::int64_t iteration, const std::string& data_set);
   void evaluation(const EvaluationRecord& record);
-  // Whether this evaluation has been recorded; of the iteration that the run resumes from, also by an earlier
-  // process.
+  // Whether this evaluation has been recorded; at the iteration that the run resumes from, an earlier process
+  // may have done so.
   bool evaluated(std::int64_t iteration, const std::string& data_set) const;
-  // Whether the recorded loss on validation data at this iteration is the target or less.
+  // Whether the recorded validation loss at this iteration is at or below the target.
   bool reached_target(std::int64_t iteration) const;
-  // With MonitorOptions::samples.
+  // Does nothing without MonitorOptions::samples.
   void sample(const SampleRecord& record);
-  // Whether a text of this iteration has been recorded; of the iteration that the run resumes from, also by
-  // an earlier process.
+  // Whether a text of this iteration has been recorded; at the iteration that the run resumes from, an
+  // earlier process may have done so.
   bool sampled(std::int64_t iteration) const { return options_.samples && iteration == last_sample_; }
   void checkpoint(std::int64_t iteration, CheckpointFacts::State state);
-  // `cause`: who asked, or which limit was reached.
+  // `cause`: who asked for it, or which limit was reached.
   void stop(std::int64_t iteration, const std::string& cause);
-  // A number that is none, which is about to end the run.
+  // Publishes a NaN or infinity that is about to end the run.
   void fault(const NumericsFault& fault);
-  // The run ends here. A failed one has a fault before it, unless that was published.
+  // Publishes the end of the run. For a failed run it publishes a fault first, unless that was done.
   void end(const RunEnding& ending);
-  // False when records may not survive a power failure (said in the log, too).
+  // Returns false, and logs it, if records may not survive a power failure.
   bool sync();
 
-  // Records lost by listeners so far: 0 in a healthy run.
+  // Number of records that listeners have lost so far; 0 in a healthy run.
   std::uint64_t dropped() const;
 
  private:
-  // A listener, and how its failures are told.
+  // A listener, and the words that report its failures.
   struct Seat {
     std::string name;
     std::string_view fails, works;
@@ -81,15 +81,15 @@ class TrainingMonitor {
   void add_detectors(const RunFolder& run, Env& env);
   void publish(std::int64_t step, RunEvent::Facts facts, std::string cause = {});
   void deliver(const RunEvent& event);
-  // Calls work(); says in the log that the listener fails, once until it works again. False: it failed.
+  // Calls work(). If it throws, logs that the listener fails, once until it works again, and returns false.
   template <class Work>
   bool guard(Seat& seat, Work work);
 
   MonitorOptions options_;
   Logger& log_;
   std::vector<Seat> seats_;
-  std::deque<RunEvent> found_;  // warnings of detectors, published after the event that they are about
-  std::map<std::pair<std::int64_t, std::string>, double> evaluated_;  // losses
+  std::deque<RunEvent> found_;  // warnings of detectors, published after the event that caused them
+  std::map<std::pair<std::int64_t, std::string>, double> evaluated_;  // losses by iteration and data set
   std::int64_t last_sample_ = -1, step_ = 0;
   bool fault_told_ = false;
 };

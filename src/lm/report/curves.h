@@ -1,6 +1,6 @@
-// Curves of a run in bounded memory: points come in one by one, and once there are too many, neighbours are
-// put together. What a bucket keeps (least, largest, mean, how many were no number) shows every spike and
-// every NaN of a run of any length. Not thread-safe.
+// Curves of a run in bounded memory: points arrive one by one, and when there are too many, neighbours are
+// merged. A bucket keeps minimum, maximum, mean and the number of non-finite values, so every spike and every
+// NaN stays visible in a run of any length. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace primus {
 
-// Values of one curve in one bucket.
+// The values of one curve in one bucket.
 struct Bucket {
-  double least = 0, largest = 0, sum = 0;  // of the finite ones
-  std::int64_t finite = 0, other = 0;      // how many are finite, and how many NaN or infinite
+  double least = 0, largest = 0, sum = 0;  // of the finite values
+  std::int64_t finite = 0, other = 0;      // number of finite values, and of NaN or infinite ones
   double mean() const { return sum / static_cast<double>(finite); }
   void add(double value);
   void add(const Bucket& later);
@@ -25,23 +25,23 @@ class Curves {
  public:
   static constexpr std::size_t kMostCurves = 64;
 
-  // At most `most_buckets` (even, at least 2) are kept.
+  // `most_buckets`: max number of buckets; even, at least 2.
   explicit Curves(std::size_t most_buckets) : most_(most_buckets) {}
 
-  // A new point, at a position that grows: step (any unit that orders points), and what else the x-axis may
-  // show of it.
+  // Starts a new point at an increasing position: `step` (any unit that orders points), and two more values
+  // for the x-axis.
   void begin(std::int64_t step, double samples, double seconds);
-  // Its value on the curve `name`. Further names than kMostCurves are passed over.
+  // Sets the new point's value on the curve `name`. Names beyond kMostCurves curves are ignored.
   void add(std::string_view name, double value);
 
   struct Position {
     std::int64_t first = 0, last = 0;  // steps
-    double samples = 0, seconds = 0;   // at the last
+    double samples = 0, seconds = 0;   // at the last step
   };
   const std::vector<Position>& positions() const { return positions_; }
-  // By name; as long as positions(), and empty buckets where a point has no value.
+  // By name. Each has as many buckets as positions(); a bucket is empty if its points have no value.
   const std::map<std::string, std::vector<Bucket>, std::less<>>& curves() const { return curves_; }
-  // Points in a bucket; 1: every value is kept as it is.
+  // Points per bucket; 1: every value is kept.
   std::int64_t points_per_bucket() const { return width_; }
 
  private:

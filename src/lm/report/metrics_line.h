@@ -1,4 +1,4 @@
-// One line of metrics.jsonl or evaluations.jsonl as numbers (docs/formats/metrics.md).
+// Reads one line of metrics.jsonl or evaluations.jsonl (docs/formats/metrics.md).
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,10 @@
 
 namespace primus {
 
-// Calls number(key, value) for each number of a line, NaN and infinities included. Lists over the layers with
-// experts become the keys "imbalance" and "dropped" (means over layers) and "imbalance_worst". False when the
-// line is none of ours: no JSON object, or without an iteration; some numbers may have been passed on then.
+// Calls number(key, value) for each number of a line, including NaN and infinities. Lists over the layers
+// with experts become the keys "imbalance" and "dropped" (means over layers) and "imbalance_worst". Returns
+// false if the line is invalid (not a JSON object, or without an iteration); some numbers may have been
+// passed by then.
 bool read_metrics_line(std::string_view line,
                        const std::function<void(std::string_view key, double value)>& number,
                        std::string* data_set = nullptr);

@@ -1,4 +1,4 @@
-// The files that a report's page is made of (page.html, page.css, page.js), as they stand in this folder.
+// The files of the report page (page.html, page.css, page.js), embedded from this folder.
 #pragma once
 
 #include <string_view>

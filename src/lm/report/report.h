@@ -1,5 +1,5 @@
-// A report of runs: their curves, what became of them, and what their settings differ in, as JSON or as one
-// HTML page that needs nothing else: no network, no other file. Free functions without state.
+// A report of runs: their curves, their status, and the settings in which they differ, as JSON or as one
+// self-contained HTML page (no network, no other file). Free functions without state.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,13 @@
 
 namespace primus {
 
-// What a report keeps of one run, however long it is.
+// The report's data of one run, bounded for runs of any length.
 struct RunHistory {
   RunStatus status;
-  std::string name;    // as the report calls it
-  Curves metrics;      // by key of metrics.jsonl; experts as metrics_line.h names them
+  std::string name;    // its name in the report
+  Curves metrics;      // by key of metrics.jsonl; keys for experts as in metrics_line.h
   Curves evaluations;  // by data set: "validation", "test"
-  double seconds = 0;  // of training steps, evaluations and checkpoints not counted
+  double seconds = 0;  // of training steps, without evaluations and checkpoints
   std::optional<std::pair<std::int64_t, double>> best_validation = {};  // step and loss
   std::map<std::string, std::string> settings = {};  // of experiment.yaml: "lr" -> "0.0003"
   std::vector<std::string> notes = {};               // what could not be read
@@ -29,17 +29,18 @@ struct RunHistory {
 
 inline constexpr std::size_t kReportBuckets = 1200;
 
-// The run in `folder`. What is damaged is noted, and the rest is read. At most `buckets` (even) places of a
-// curve are kept.
+// Reads the run in `folder`. Notes damaged parts and reads the rest. Keeps at most `buckets` (even) points of
+// a curve.
 RunHistory read_history(const Path& folder, std::size_t buckets = kReportBuckets);
 
-// Names the runs by what their folders do not have in common.
+// Names each run by the part of its folder path that differs from the others.
 void name_runs(std::vector<RunHistory>& runs);
 
-// `generated`: when, as text for people.
+// `generated`: date and time for display.
 nlohmann::ordered_json report_json(const std::vector<RunHistory>& runs, const std::string& generated,
                                    const std::string& version);
-// The page around it. Text from files stands in it as JSON only, and cannot end the element it is in.
+// Returns the HTML page with the report. Text from files is embedded only as JSON, and cannot close its
+// element.
 std::string report_page(const nlohmann::ordered_json& report);
 
 }  // namespace primus

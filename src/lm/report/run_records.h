@@ -1,5 +1,5 @@
-// The records of a run: from rank 0's events (docs/formats/events.md), or from metrics.jsonl and
-// evaluations.jsonl in folders whose runs began before there were events. Free functions without state.
+// Reads the records of a run: from rank 0's events (docs/formats/events.md), or from metrics.jsonl and
+// evaluations.jsonl for runs older than events. Free functions without state.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,20 @@
 
 namespace primus {
 
-// Rank 0's events, where they reach back to the run's beginning; else empty.
+// Returns the file of rank 0's events if it covers the run from its beginning; else empty.
 std::optional<Path> events_of(const Path& run);
-// The file that has the run's steps.
+// Returns the file that contains the run's steps.
 Path steps_file(const Path& run);
 
 using RecordFn = std::function<void(std::string_view line)>;
-// Calls step(line) and evaluation(line) for each of them, in order within their kind, with the object that is
-// a line of metrics.jsonl or evaluations.jsonl; damaged(name, lines) for a file that has damaged lines.
-// Throws FileError.
+// Calls step(line) and evaluation(line) for each record, in order within each kind; `line` is in the format
+// of metrics.jsonl or evaluations.jsonl. Calls damaged(name, lines) for a file with damaged lines. Throws
+// FileError.
 void read_records(const Path& run, const RecordFn& step, const RecordFn& evaluation,
                   const std::function<void(std::string_view name, std::int64_t lines)>& damaged = {});
 
-// The settings of the last process that trained, as experiment.yaml has them; empty: there are none. Throws
-// FileError, or Error(kInvalid) where the file is too large.
+// Returns the settings of the last process that trained, in experiment.yaml's format; empty if there are
+// none. Throws FileError, or Error(kInvalid) if the file is too large.
 std::optional<std::string> recorded_experiment(const Path& run);
 
 }  // namespace primus

@@ -1,9 +1,9 @@
-// What goes wrong in a run without stopping it: a loss that grows, a gradient spike, slow steps, evaluations
-// that get worse. A detector is one file here, which ends with its DetectorEntry; the build lists the
-// entries, and makes a listener of each (run_listener.h). It sees the records of a run and returns a warning
-// when it finds something new: once for each episode, and again only after the run has recovered.
+// Detectors report problems that do not stop a run: a growing loss, a gradient spike, slow steps, worsening
+// evaluations. A detector is one file in this folder that ends with its DetectorEntry. The build lists the
+// entries and makes each a listener (run_listener.h). A detector reads a run's records and returns a warning
+// once per episode; it warns again only after the run has recovered.
 //
-// Detectors see figures only, change nothing, and keep a bounded state. One thread at a time.
+// Detectors read numbers only, change nothing, and have bounded state. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +30,10 @@ struct DetectorEntry {
   std::unique_ptr<Detector> (*make)();
 };
 
-// All of them, by name.
+// All detectors, by name.
 std::span<const DetectorEntry* const> detectors();
 
-// The middle value; of an even number the upper one of both. `values` is not empty.
+// Returns the median; of an even number of values, the upper of the two middle ones. `values` is not empty.
 double median_of(std::vector<double> values);
 
 }  // namespace primus

@@ -15,7 +15,7 @@
 namespace primus {
 namespace {
 
-// Whether another value of this setting teaches something else. The others say how a run is watched and
+// Whether a change of this setting affects learning. Other settings only affect how a run is monitored and
 // saved.
 bool decides_learning(std::string_view key) {
   for (const char* prefix : {"lr",
@@ -58,7 +58,7 @@ Checkpointer::Checkpointer(RunPlan& plan, RunProgress& progress, TrainingSession
 void Checkpointer::open() {
   if (plan_.ranks.first()) {
     make_folders(root_);
-    // It may belong to several experiments.
+    // The folder may be shared by several experiments.
     if (plan_.c.save) lock_.emplace(root_, "wait for it or stop it, or let this run save elsewhere (save)");
     CheckpointRoot(root_).recover();
     model_files_ = make_model_files();
@@ -152,7 +152,7 @@ void Checkpointer::resume_from(const CheckpointReader& checkpoint) {
   refuse_another_model(checkpoint, plan_.e, plan_.model, plan_.settings.compute, plan_.families,
                        Start::kContinued);
   if (state.global_batch_size != plan_.c.global_batch_size) {
-    // The place in the data is steps times batch; with another batch it would be another place.
+    // The position in the data is steps times batch size, so another batch size would move it.
     throw plan_.e.error_for(
         "global_batch_size",
         fmt::format("this run was saved with global_batch_size {}, not {}", state.global_batch_size,
@@ -205,7 +205,7 @@ void Checkpointer::tell_changes(const TrainerState& state, const std::optional<I
   tell_rate(state, changes);
 }
 
-// The run that `load` names may have trained on since this one began from it.
+// The run that `load` names may have trained further since this one started from it.
 void Checkpointer::tell_newer_base(const TrainerState& state) {
   progress_.base = state.base;
   if (progress_.base.empty() || !plan_.c.load || !Env::posix().status(*plan_.c.load)) return;
@@ -246,14 +246,14 @@ std::optional<std::string> Checkpointer::newest() const {
 std::vector<Snapshot::Blob> Checkpointer::make_model_files() const {
   std::vector<Snapshot::Blob> files{
       {"config.json", write_model_config(plan_.model, plan_.settings.compute, plan_.families)}};
-  // How the model that was loaded wants to be sampled is still true of it.
+  // The sampling settings of the loaded model still apply.
   constexpr const char* kGeneration = "generation_config.json";
   const Path loaded = plan_.c.load ? loaded_folder(*plan_.c.load) : Path();
   if (plan_.c.load && Env::posix().status(loaded / kGeneration)) {
     constexpr std::uint64_t kLimit = 1 << 20;
     files.push_back({kGeneration, read_file(loaded / kGeneration, kLimit)});
   }
-  // The tokenizer belongs to the model folder; kinds without a Hugging Face form (null, byte) are left out.
+  // The tokenizer belongs to the model folder; kinds without a Hugging Face format (null, byte) are skipped.
   const Path scratch = plan_.folder.root() / ".tokenizer";
   remove_tree(scratch);
   try {
@@ -318,10 +318,10 @@ void Checkpointer::save() {
   }
   using Sources = AsyncWriter::Sources;
   const Sources changing = rank_.device().properties().host_memory ? Sources::kLive : Sources::kOnDevice;
-  // Waiting for the files makes a copy needless: nothing changes meanwhile.
+  // Without async_save the run waits for the files, so nothing changes meanwhile and no copy is needed.
   writer_->save(std::move(snapshot), plan_.c.async_save ? changing : Sources::kStable);
   last_saved_ = progress_.iteration;
-  log_written();  // the one before, which became durable while the writer was waited for
+  log_written();  // the previous checkpoint became durable while the writer was waited for
   plan_.monitor->checkpoint(progress_.iteration, CheckpointFacts::State::kSaving);
   if (!plan_.c.async_save) writer_->wait();
   plan_.log.info("saving iteration {}: training paused {:.1f} ms", progress_.iteration,

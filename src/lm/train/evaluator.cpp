@@ -37,7 +37,7 @@ bool Evaluator::evaluate_due(TrainingSummary& summary, const std::atomic<bool>& 
   const bool last = progress_.iteration >= progress_.last_iteration;
   const std::int64_t samples = c.eval_iters * c.global_batch_size;
   if (plan_.datasets.valid && (regular() || last) && unrecorded("validation")) {
-    // Each evaluation has samples of its own; the last one may come between two regular ones.
+    // Each evaluation uses its own samples; the last one may come between two regular ones.
     const std::int64_t turn = progress_.iteration / c.eval_interval - (regular() ? 1 : 0);
     const double before = monotonic_seconds();
     summary.validation_loss = evaluate(*plan_.datasets.valid, "validation", turn * samples, stop);
@@ -63,7 +63,7 @@ void Evaluator::end_at_target() {
 
 double Evaluator::seconds_at_end(double step) const {
   if (plan_.c.eval_iters == 0) return 0;
-  // An evaluation is forward passes: a third of a step's work.
+  // An evaluation runs only forward passes: a third of a step's work.
   const double guessed = static_cast<double>(plan_.c.eval_iters) * step / 3;
   const double each = seconds_ > 0 ? seconds_ : guessed;
   return (plan_.datasets.valid ? each : 0) + (plan_.datasets.test ? each : 0);

@@ -19,7 +19,7 @@ namespace {
 
 using config::TrainerConfig;
 
-// Differences of work below this are none: sums of the same products in other parts.
+// Smaller relative differences of work are rounding: the same products summed in another order.
 constexpr double kSameWork = 1e-3;
 
 void without_recomputation(TrainerConfig& c) {
@@ -36,7 +36,7 @@ void with_full_recomputation(TrainerConfig& c, const char* method, std::int64_t 
   c.recompute_layer_ids.clear();
 }
 
-// As overrides, which replace whatever the experiment says.
+// Returns overrides for all of these keys, so that the experiment's values have no effect.
 std::vector<std::string> settings_of(const TrainerConfig& c) {
   std::vector<std::string> settings = {fmt::format("micro_batch_size={}", c.micro_batch_size),
                                        "recompute_granularity=" + c.recompute_granularity};
@@ -86,13 +86,13 @@ class Search {
   FitChoice run();
 
  private:
-  // Nothing where the ranks cannot share such microbatches.
+  // Returns empty if the ranks cannot share such microbatches.
   std::optional<Candidate> measure(const TrainerConfig& c) const;
-  // What fits of `best`'s recomputation in larger microbatches than its own.
+  // Tries larger microbatches with the recomputation of `best`.
   void enlarge(Candidate& best);
-  // The least recomputation that fits with the microbatches of `light`, which recomputes nothing.
+  // Returns the least recomputation that fits with the microbatch size of `light`, which recomputes nothing.
   std::optional<Candidate> least_recomputation(const Candidate& light);
-  // `light`: without recomputation, which does not fit either.
+  // `light` is the choice without recomputation, which does not fit either.
   [[noreturn]] void refuse(const Candidate& light, const Candidate& least) const;
   MemoryFit fit_of(const Candidate& candidate) const;
   void note_too_large(const Candidate& candidate);
@@ -155,7 +155,7 @@ void Search::enlarge(Candidate& best) {
     std::optional<Candidate> larger = measure(c);
     if (!larger) continue;
     if (!larger->fits) return note_too_large(*larger);
-    if (larger->work > best.work * (1 + kSameWork)) return;  // stages wait longer for fewer microbatches
+    if (larger->work > best.work * (1 + kSameWork)) return;  // fewer microbatches make stages wait longer
     best = std::move(*larger);
   }
 }
@@ -175,7 +175,7 @@ std::optional<Candidate> Search::least_recomputation(const Candidate& light) {
   c.recompute_granularity = "selective";
   c.recompute_modules = {"core_attn"};
   consider(c);
-  // Memory falls with every block that is recomputed: the fewest that are enough.
+  // Each recomputed block saves memory: a binary search finds the smallest number that is enough.
   const std::int64_t layers = model_.layers;
   c = smallest;
   with_full_recomputation(c, "block", layers);
@@ -187,7 +187,7 @@ std::optional<Candidate> Search::least_recomputation(const Candidate& light) {
       (consider(c) ? enough : few) = middle;
     }
   } else {
-    // The same work, and fewer activations between groups of blocks.
+    // Recomputing in groups takes the same work and keeps fewer activations between groups.
     for (std::int64_t group = 2; group <= layers; group *= 2) {
       with_full_recomputation(c, "uniform", group);
       if (consider(c)) break;
@@ -205,8 +205,8 @@ MemoryFit Search::fit_of(const Candidate& candidate) const {
                     static_cast<int>(candidate.neediest) * mesh.stage_ranks(world_));
 }
 
-// The changes are measured with all blocks recomputed, so each one names that, too: without it the run would
-// not fit. A level of sharding that is enough without recomputation costs less time.
+// The changes are measured with all blocks recomputed, so each also names that setting: the run would not fit
+// without it. A sharding level that is enough without recomputation is preferred, because it costs less time.
 void Search::refuse(const Candidate& light, const Candidate& least) const {
   constexpr std::string_view kSharding = "data_parallel_sharding_strategy=";
   const auto shards = [&](const MemoryChange& change) {
@@ -228,7 +228,7 @@ void Search::refuse(const Candidate& light, const Candidate& least) const {
 }
 
 FitChoice Search::run() {
-  // What is wrong with the experiment itself; so one of the sizes below can be measured.
+  // Throws for errors of the experiment's own settings, so at least one size below can be measured.
   session_settings_of(experiment_, model_, world_);
   TrainerConfig smallest = experiment_.trainer;
   without_recomputation(smallest);

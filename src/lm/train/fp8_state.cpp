@@ -19,7 +19,8 @@ constexpr std::int64_t kTensors = turbo::UpdateFp8Scales::kTensors, kPlace = tur
 
 std::vector<std::int64_t> extents(const Tensor& tensor) { return {tensor.shape[0], tensor.shape[1]}; }
 
-// The scales of a tensor by its history, as UpdateFp8Scales left them. `before`: the scale that was saved.
+// Returns the scales of a tensor that UpdateFp8Scales would compute from its history. `before`: the saved
+// scale.
 turbo::Fp8Scales scales_by(const engine::PrecisionRecipe& recipe, std::span<const float> history,
                            bool gradient, float before) {
   std::uint32_t decides = std::bit_cast<std::uint32_t>(history[0]);
@@ -85,7 +86,7 @@ LoadedScales load_scales(const CheckpointReader& checkpoint, const DelayedScales
     }
     rank.compute().copy_to_device(layer.history.data, kept.data(), layer.history.bytes());
     rank.compute().copy_to_device(layer.scales.data, places.data(), layer.scales.bytes());
-    rank.compute().synchronize();  // the host's side goes
+    rank.compute().synchronize();  // the host buffers are about to be freed
     ++count.loaded;
   }
   return count;

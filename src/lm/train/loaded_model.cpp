@@ -37,7 +37,7 @@ class Reconciliation {
   Reconciliation(const config::Experiment& experiment, const std::string& where)
       : experiment_(experiment), where_(where) {}
 
-  // What decides which tensors there are.
+  // Settings that determine the set of tensors or their shapes.
   template <class T>
   void shape(std::string_view key, const T& ours, const T& theirs) {
     if (ours == theirs || layer_of(key) <= Layer::kDerived) return;
@@ -45,7 +45,7 @@ class Reconciliation {
                                 "name the model preset of these weights");
   }
 
-  // What the weights were trained with, and do not work without.
+  // Settings that the weights were trained with and do not work without.
   template <class T>
   void fixed(std::string_view key, const T& ours, const T& theirs) {
     if (ours == theirs || layer_of(key) <= Layer::kDerived) return;
@@ -56,8 +56,8 @@ class Reconciliation {
     pass_over({key}, ours, theirs);
   }
 
-  // What may be stretched: `theirs` becomes `ours` where the user says so. Of several keys that say the same,
-  // the strongest counts.
+  // Settings that may be stretched: `theirs` becomes `ours` if the user sets it. If several keys mean the
+  // same, the one from the strongest layer counts.
   template <class T>
   bool flexible(Keys keys, const T& ours, T& theirs) {
     if (ours == theirs || layer_of(strongest(keys)) <= Layer::kDerived) return false;
@@ -75,7 +75,7 @@ class Reconciliation {
   std::vector<std::string> take_notes() { return std::move(notes_); }
 
  private:
-  // Windows may be given by Primus-Turbo's keys for windows beside sinks.
+  // Primus-Turbo's keys for windows with sinks may set the window.
   bool is_sink_window(std::string_view key) const {
     return (key == "window_size" || key == "window_attn_skip_freq") &&
            experiment_.trainer.use_sink_attention && experiment_.provenance_of(key).layer == Layer::kDerived;
@@ -111,18 +111,18 @@ class Reconciliation {
   std::vector<std::string> notes_;
 };
 
-// Keys count by themselves, whichever kind of scaling the experiment by itself would have.
+// Each key is reconciled separately, whatever kind of scaling the experiment alone would have.
 void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const ModelConfig& ours,
                     ModelConfig& model) {
   using Kind = RopeScaling::Kind;
   RopeScaling& scaling = model.rope_scaling;
-  // Where the experiment does not say how long the context was, the weights do.
+  // If the experiment does not set the original context length, it comes from the weights.
   const std::int64_t original =
       scaling.kind == Kind::kNone ? model.max_positions : scaling.original_max_positions;
   const std::string_view ours_kind = name_of(ours.rope_scaling.kind);
   std::string_view kind = name_of(scaling.kind);
-  // Megatron-LM's position_embedding_type says yarn, or nothing: it is rope for other kinds of scaling too.
-  // For latent attention a stretch alone means yarn (config::derive).
+  // Megatron-LM's position_embedding_type is yarn or unset; it is rope for the other kinds of scaling too.
+  // For latent attention, a scaling factor alone means yarn (config::derive).
   const bool latents = t.multi_latent_attention || !t.compress_ratios.empty();
   const bool changed =
       ours.rope_scaling.kind == Kind::kYarn && t.multi_latent_attention
@@ -158,7 +158,7 @@ void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const Mod
     r.fixed("rope_short_factor", ours.rope_scaling.short_factor, scaling.short_factor);
     r.fixed("rope_long_factor", ours.rope_scaling.long_factor, scaling.long_factor);
   }
-  ModelConfig said = model;  // but for settings that are null
+  ModelConfig said = model;  // `model` with defaults for settings that are null
   for_each_model_field([&](const auto& field) {
     if (field.part != ModelPart::kRope || !has(field.name)) return;
     field.read(t, said);
@@ -196,12 +196,13 @@ void compare_experts(Reconciliation& r, const ModelConfig& our_model, const Mode
   r.fixed("moe_router_enable_expert_bias", ours.choice_bias, theirs.choice_bias);
 }
 
-// Whether multi-token prediction is trained is the run's to say; how much of it there is, the weights know.
+// The run decides whether to train multi-token prediction; the weights determine the number of modules.
 void reconcile_mtp(Reconciliation& r, const MtpConfig& ours, MtpConfig& theirs) {
   if (ours.enabled && theirs.layers > 0) {
     r.shape("mtp_num_layers", ours.layers, theirs.layers);
   } else if (ours.enabled) {
-    theirs.layers = ours.layers;  // perhaps config.json does not say; the weights are the proof
+    // config.json may lack the number; the weights will show whether it is right
+    theirs.layers = ours.layers;
   } else if (theirs.layers > 0) {
     r.note(
         "config.json has num_nextn_predict_layers, and mtp_num_layers is not set: multi-token prediction is "
@@ -241,7 +242,7 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   }
   compare_experts(r, ours, loaded);
   compare_attention(r, ours, loaded);
-  // Rows of the embedding beyond the vocabulary are padding, of which either may have more.
+  // Embedding rows beyond the vocabulary are padding; either side may have more.
   const std::int64_t vocab = experiment.trainer.vocab_size.value_or(0);
   if (vocab > loaded.vocab) r.fixed("vocab_size", vocab, loaded.vocab);
   if (r.is_set("make_vocab_size_divisible_by") && ours.vocab != loaded.vocab) {
@@ -261,14 +262,14 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   }
   LoadedModel result{.config = loaded, .notes = {}};
   result.config.lora = ours.lora;
-  result.config.moe.training = ours.moe.training;  // how to train is the experiment's alone
+  result.config.moe.training = ours.moe.training;  // only the experiment decides how to train
   reconcile_rope(r, experiment.trainer, ours, result.config);
   reconcile_mtp(r, ours.mtp, result.config.mtp);
   for_each_model_field([&](const auto& field) {
     if (field.when_loaded == WhenLoaded::kFlexible && field.part != ModelPart::kRope)
       r.flexible({field.name}, field.of(ours), field.of(result.config));
   });
-  // A default length is cut to the model's maximum (with_loaded_model).
+  // A default length was already cut to the model's maximum (with_loaded_model).
   const std::int64_t length = experiment.trainer.seq_length;
   if (length > result.config.max_positions && r.is_set("seq_length") &&
       !r.is_set("max_position_embeddings")) {

@@ -21,13 +21,14 @@ namespace {
 constexpr std::array<std::string_view, 4> kTokenizerKeys = {"tokenizer_model", "tokenizer_type", "vocab_file",
                                                             "merge_file"};
 
-// What a folder of weights says of its tokenizer.
+// The tokenizer of a folder of weights.
 struct OwnTokenizer {
-  std::string model;  // its files' folder
-  // Or, of a checkpoint whose tokenizer has no files: ByteTokenizer, or NullTokenizer with so many ids.
+  std::string model;  // folder of its files
+  // Used for a checkpoint whose tokenizer has no files: ByteTokenizer, or NullTokenizer with `vocab_size`
+  // ids.
   std::string type;
   std::optional<std::int64_t> vocab_size;
-  // Of a checkpoint that knows it.
+  // Set if the checkpoint records it.
   std::optional<InputIdentity> identity;
 };
 
@@ -39,7 +40,8 @@ std::optional<OwnTokenizer> own_tokenizer(const Path& folder) {
   std::optional<OwnTokenizer> own;
   if (has_tokenizer_files(folder)) own = {.model = folder.string()};
   if (state && !state->experiment.empty()) {
-    // A checkpoint of a model of bytes has files for other programs; its own name says more.
+    // A checkpoint of a byte-level model has tokenizer files for other programs; its recorded type is more
+    // precise.
     const config::TrainerConfig trainer =
         config::load_recorded_experiment(state->experiment, (folder / "trainer_state.json").string()).trainer;
     const std::string type = trainer.tokenizer_type.value_or("");
@@ -55,7 +57,7 @@ std::unique_ptr<const Tokenizer> load_own(const OwnTokenizer& own) {
   return load_tokenizer(own.type, own.vocab_size ? std::to_string(*own.vocab_size) : own.model);
 }
 
-// The strongest key by which the user himself names a tokenizer.
+// Returns the strongest key with which the user names a tokenizer.
 std::optional<std::string_view> key_of_user(const config::Experiment& e) {
   const config::TrainerConfig& c = e.trainer;
   const std::array<const std::optional<std::string>*, 4> values = {&c.tokenizer_model, &c.tokenizer_type,
@@ -68,7 +70,7 @@ std::optional<std::string_view> key_of_user(const config::Experiment& e) {
   return std::nullopt;
 }
 
-// Where the user names only a kind of files, which of the loaded folder's are read.
+// Whether the user names only a kind of tokenizer; the loaded folder's files are then read as that kind.
 bool names_only_a_kind(const config::TrainerConfig& c, std::string_view key) {
   return key == "tokenizer_type" && c.tokenizer_type != "NullTokenizer" &&
          c.tokenizer_type != "ByteTokenizer" && c.tokenizer_type != "byte";
@@ -80,7 +82,7 @@ void refuse_another(const config::Experiment& e, std::string_view key, const Own
   if (own.identity && own.identity->fingerprint == named->fingerprint()) return;
   std::string own_name = own.type;
   if (own.type.empty()) {
-    // The same files in another form (tokenizer.json and tokenizer.model) are the folder's, too.
+    // Files of the same folder in another format (tokenizer.json, tokenizer.model) are the same tokenizer.
     std::error_code unresolved;
     const Path model = std::filesystem::weakly_canonical(e.trainer.tokenizer_model.value_or(""), unresolved);
     const Path inside = model.lexically_relative(std::filesystem::weakly_canonical(folder, unresolved));

@@ -23,12 +23,12 @@ namespace {
 
 std::string bytes(std::int64_t count) { return human_bytes(static_cast<double>(count)); }
 
-// One way to need less: `apply` makes it a step stronger, or says that it goes no further.
+// One way to need less memory. `apply` makes it one level stronger, or returns false at its strongest level.
 struct Lever {
   std::function<bool(config::TrainerConfig&, ModelConfig&)> apply;
   std::function<std::vector<std::string>(const config::TrainerConfig&)> settings;
   const char* price;
-  bool of_weights = false;  // less of weights, gradients and optimizer states, too
+  bool of_weights = false;  // also reduces weights, gradients and optimizer states
 };
 
 bool smaller_micro_batch(config::TrainerConfig& c, ModelConfig&) {
@@ -40,7 +40,7 @@ bool smaller_micro_batch(config::TrainerConfig& c, ModelConfig&) {
   return false;
 }
 
-// Of data ranks: each keeps a part of more of what all of them have.
+// With data parallelism: shards one more kind of state.
 bool stronger_sharding(config::TrainerConfig& c, ModelConfig&) {
   for (const char* const stronger : {"optim", "optim_grads", "optim_grads_params"}) {
     config::TrainerConfig next = c;
@@ -59,7 +59,7 @@ bool narrow_moments(config::TrainerConfig& c, ModelConfig&) {
   return true;
 }
 
-// For a model that starts from weights.
+// Only for a model that starts from weights.
 bool adapters(config::TrainerConfig& c, ModelConfig& model) {
   if (!c.load || model.lora) return false;
   const config::LoraSettings lora;
@@ -69,7 +69,7 @@ bool adapters(config::TrainerConfig& c, ModelConfig& model) {
   return true;
 }
 
-// From what changes least of the run to what changes most.
+// Ordered from the smallest change of the run to the largest.
 std::vector<Lever> levers(int data_ranks) {
   constexpr std::int64_t kShortest = 64;
   using Config = config::TrainerConfig;
@@ -121,13 +121,14 @@ class Search {
   Search(const FamilyRegistry& families, const MemorySupply& supply, int world, int rank)
       : families_(families), supply_(supply), world_(world), rank_(rank) {}
 
-  // A run, as levers change it.
+  // A run with the changes of levers.
   struct Run {
     config::Experiment e;
     ModelConfig model;
   };
 
-  // Pulls `lever` until the run fits. False: it cannot; `run` is then as far as it goes.
+  // Applies `lever` until the run fits. Returns false if it never does; `run` is then at the lever's
+  // strongest level.
   bool pull(Run& run, const Lever& lever, MemoryNeed& need) const {
     config::TrainerConfig trainer = run.e.trainer;
     ModelConfig model = run.model;
@@ -147,8 +148,8 @@ class Search {
   }
 
  private:
-  // The need of the rank that was asked about or, where that one fits, of the neediest stage: a change can
-  // make another stage the neediest.
+  // Returns the need of the requested rank or, if that rank fits, of the stage that needs most, because a
+  // change can make another stage the largest.
   MemoryNeed measure(const Run& run) const {
     const config::Experiment& e = run.e;
     const SessionSettings settings = session_settings_of(e, run.model, world_);
@@ -213,7 +214,7 @@ MemorySupply supply_of(const Device& device) {
 MemoryNeed memory_need(const config::Experiment& e, const SessionSettings& settings,
                        const StepMeasurement& measured) {
   const config::TrainerConfig& c = e.trainer;
-  // Tokens, labels and weights of each place, and where documents are told apart their positions and limits.
+  // Tokens, labels and weights per position, and positions and document starts if documents are separated.
   const std::int64_t per_token = 12 + (c.reset_position_ids || config::separates_documents(c) ? 8 : 0);
   const std::int64_t batch = c.micro_batch_size * c.seq_length * per_token;
   const std::int64_t held =
@@ -248,7 +249,7 @@ MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& mo
   const int data_ranks = mesh_shape_of(experiment, world).data(world);
   const Search search(families, supply, world, rank);
   const Search::Run given{experiment, model};
-  // Most settings leave weights, gradients and optimizer states as they are.
+  // Most settings do not change weights, gradients and optimizer states.
   const auto weights_fit = [&](const MemoryNeed& need) {
     return fits({.device = {.persistent = need.device.persistent, .stash = 0, .scratch = 0}}, supply);
   };
@@ -269,7 +270,7 @@ MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& mo
     }
   }
   if (!fit.changes.empty()) return fit;
-  // No single one is enough: one after another, each as far as it goes.
+  // No single change is enough: combines them one after another, each at its strongest level.
   Search::Run changed = given;
   MemoryChange together{{}, "all of these together", {}};
   for (const Lever& lever : levers(data_ranks)) {
@@ -286,7 +287,7 @@ MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& mo
 
 namespace {
 
-// Both amounts, as exactly as it takes to tell them apart.
+// Formats both amounts with enough digits to tell them apart.
 std::pair<std::string, std::string> told_apart(std::int64_t need, std::int64_t have) {
   const std::string rounded = bytes(need);
   if (need == have || rounded != bytes(have)) return {rounded, bytes(have)};

@@ -14,7 +14,7 @@ std::vector<MissingInput> missing_inputs(const config::Experiment& experiment) {
   };
   if (c.load) look(experiment.name_of("load").c_str(), *c.load);
   const bool has_file = c.tokenizer_type != "ByteTokenizer" && c.tokenizer_type != "NullTokenizer";
-  // Mock data does without a preset's.
+  // Mock data does not need a preset's tokenizer.
   const bool needs_tokenizer = !c.mock_data || !c.vocab_size ||
                                experiment.provenance_of("tokenizer_model").layer >= config::Layer::kOverrides;
   if (needs_tokenizer && c.tokenizer_model && has_file) look("tokenizer_model", *c.tokenizer_model);

@@ -27,7 +27,7 @@ std::int64_t steps_of(const std::string& name, const std::string& text) {
   return value;
 }
 
-// Who submits what. `notes`: what is missing.
+// Submitter fields. Appends missing ones to `notes`.
 void add_submission(MlperfEntries& entries, const ReadVariable& variable, std::vector<std::string>& notes) {
   struct Name {
     const char *key, *variable;
@@ -113,7 +113,8 @@ MlperfOptions mlperf_options_of(const config::TrainerConfig& trainer, const engi
   const std::string values = c.bf16 ? "bfloat16" : "fp32";
   entries.emplace_back("lowest_numerical_precision_in_linear", c.fp4 ? "fp4" : c.fp8 ? "fp8" : values);
   entries.emplace_back("lowest_numerical_precision_in_attn", values);
-  // Ranks that share nothing but batches send gradients alone; others send activations or weights, too.
+  // Plain data parallelism communicates only gradients; other layouts also communicate activations or
+  // weights.
   const bool gradients_alone =
       shape.data(ranks) == ranks && shape.expert == 1 && sharding == engine::Sharding::kNone;
   const bool fp32_gradients = c.main_grads_dtype == "fp32" && !c.grad_reduce_in_bf16;

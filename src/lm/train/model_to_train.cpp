@@ -1,4 +1,4 @@
-// Of what an experiment says of a training run: the model, the weights it begins with, and the tokenizer.
+// Derives the model, its initial weights and the tokenizer from an experiment.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,12 +20,12 @@ namespace primus {
 
 namespace {
 
-// A preset names its model's tokenizer, which is not what counts ids, and gives way to another one's files.
+// A preset's tokenizer is only a default: any other setting of a tokenizer replaces it.
 bool has_preset_tokenizer(const config::Experiment& e) {
   return !e.trainer.tokenizer_model || e.provenance_of("tokenizer_model").layer < config::Layer::kOverrides;
 }
 
-// A folder that Megatron-LM saved.
+// Whether Megatron-LM saved the folder.
 bool is_of_megatron(const Path& folder) {
   Env& env = Env::posix();
   for (const char* name :
@@ -40,11 +40,11 @@ bool is_of_megatron(const Path& folder) {
 Path loaded_root(const Path& load) {
   Env& env = Env::posix();
   const auto status = env.status(load);
-  // A file is no model: the error says which folder to name instead.
+  // `load` is a file, not a model folder: the error names the folder to use.
   if (status && status->type != FileStatus::Type::kFolder) return find_model_folder(load).path;
   if (env.status(load / "config.json") || env.status(load / "latest")) return load;
   if (env.status(load / "checkpoints")) return load / "checkpoints";
-  // A run that saves elsewhere.
+  // The folder of a run that saves elsewhere.
   return env.status(load / RunFolder::kExperimentFile) ? find_model_folder(load).path : load;
 }
 
@@ -82,7 +82,7 @@ std::optional<ModelConfig> loaded_model(const config::Experiment& e, const Famil
   if (!e.trainer.load) return std::nullopt;
   Path file = loaded_folder(*e.trainer.load) / "config.json";
   if (!Env::posix().status(file)) {
-    // A run that goes on does without what it began with.
+    // A run that resumes does not need the weights that it started from.
     const ResumePoint own = e.trainer.auto_continue_train
                                 ? find_resume_point(checkpoint_root_of(e), Validation::kStructure)
                                 : ResumePoint();
@@ -117,7 +117,7 @@ config::Experiment with_loaded_model(config::Experiment e, const FamilyRegistry&
 std::string experiment_text(config::Experiment e) {
   config::TrainerConfig& c = e.trainer;
   if (has_loaded_tokenizer(e)) {
-    c.tokenizer_model.reset();  // `load` brings it again
+    c.tokenizer_model.reset();  // `load` sets it again
     return config::to_yaml(e);
   }
   const bool of_preset = has_preset_tokenizer(e);
@@ -147,7 +147,7 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e, std::
                            .merge_file = c.merge_file.value_or("")});
   }
   if (!c.tokenizer_type && !c.tokenizer_model) {
-    // Mock data and tokenised files need no text, only a number of ids.
+    // Mock data and tokenised files need no text, only the number of ids.
     if (c.vocab_size) return load_tokenizer("NullTokenizer", std::to_string(*c.vocab_size));
     if (c.load) {
       try {
@@ -165,7 +165,7 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e, std::
   if (of_preset && c.vocab_size) {
     const std::string ids = std::to_string(*c.vocab_size);
     if (c.tokenizer_type == "NullTokenizer") return load_tokenizer("NullTokenizer", ids);
-    // Where the preset's is there, mock data draws from its ids and ends documents as it does.
+    // If the preset's tokenizer exists, mock data uses its ids and ends documents with its end token.
     const std::optional<std::string> missing = c.mock_data ? missing_tokenizer(c) : std::nullopt;
     if (missing) {
       if (notes) {
@@ -190,7 +190,7 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
   const std::optional<std::int64_t> vocab =
       tokenizer ? std::optional<std::int64_t>(tokenizer->vocab_size()) : std::nullopt;
   const std::optional<ModelConfig> loaded = loaded_model(e, families, notes);
-  // The folder that weights come from knows its architecture; the experiment must not contradict it.
+  // The architecture comes from the folder of the weights; the experiment must not contradict it.
   config::Experiment filled = e;
   if (loaded) fill_model_settings(filled, *loaded);
   ModelConfig model =

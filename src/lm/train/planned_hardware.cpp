@@ -9,17 +9,17 @@
 namespace primus {
 namespace {
 
-// Share of the links' bandwidth that collectives usually reach.
+// Fraction of the links' bandwidth that collectives usually reach.
 constexpr double kLinkShare = 0.7;
-// Share of the memory bandwidth that a step's operators reach on average.
+// Fraction of the memory bandwidth that a step's operators reach on average.
 constexpr double kMemoryShare = 0.7;
 
-// How the ranks of a group lie among those of the job: so many apart.
+// Returns the distance between consecutive ranks of a group, in ranks of the job.
 int stride_of(const std::string& group, int ranks, const engine::MeshShape& mesh, int world) {
   const int stage_ranks = mesh.stage_ranks(world);
   const std::string base = group.substr(0, group.find('.'));
   int stride = 1;
-  int all = ranks;  // of the group that shards and replicas are parts of
+  int all = ranks;  // size of the group that is split into shards and replicas
   if (base == "context" || base == "data") stride = mesh.tensor;
   if (base == "expert_data") stride = mesh.expert * mesh.expert_tensor;
   if (base == "pipeline") stride = stage_ranks;
@@ -33,9 +33,8 @@ int stride_of(const std::string& group, int ranks, const engine::MeshShape& mesh
   return stride;
 }
 
-// Seconds in which a rank sends what it sends to the others of a group. Rings and trees of collectives use
-// the network cards of all GPUs of a host that take part; all-to-all sends each GPU's own part through its
-// own.
+// Returns the seconds of a rank's traffic in a group. Rings and trees use the network cards of all
+// participating GPUs of a host; all-to-all sends each GPU's data through its own card.
 double seconds_of(const config::Hardware& hardware, const GroupTraffic& group, const engine::MeshShape& mesh,
                   int world) {
   const int gpus = std::max(static_cast<int>(hardware.gpus_per_host), 1);
@@ -69,7 +68,7 @@ double computing_seconds(const config::Hardware& hardware, const StepMeasurement
   const double rate = peak * hardware.step_share;
   const double fp8_rate =
       hardware.peak_fp8_tflops > 0 ? 1e12 * hardware.peak_fp8_tflops * hardware.fp8_share_of_step() : rate;
-  // Activations are written once and read once, weights and their states both once.
+  // Activations are written once and read once; so are weights and their states.
   const auto bytes = static_cast<double>(2 * stage.memory.persistent + 2 * stage.memory.stash);
   return std::max(others / rate + fp8 / fp8_rate, bytes / (1e9 * kMemoryShare * hardware.peak_memory));
 }
@@ -95,8 +94,8 @@ turbo::PlannedDevice planning_device(const config::Experiment& e, int ranks,
 
 PlannedMemory planned_memory(const config::Hardware& hardware, const Device& device, const engine::Mesh& mesh,
                              bool by_cpu_kernels) {
-  // What attention of cuDNN keeps to where it can. AMD's GPUs have our own attention, whose workspaces are
-  // measured (docs/parallelism.md).
+  // cuDNN's attention stays within this limit where it can. AMD GPUs use this program's own attention, whose
+  // workspaces are measured (docs/parallelism.md).
   constexpr std::int64_t kCudnn = std::int64_t{2} << 30, kOthers = std::int64_t{256} << 20;
   return {.installed = hardware.memory_bytes(),
           .context = context_bytes(device),

@@ -20,7 +20,7 @@
 namespace primus {
 namespace {
 
-// train_iters too: the number of samples decides over how many passes through the data the order is drawn.
+// Includes train_iters, because the number of samples determines how many epochs the order is drawn for.
 constexpr std::array<std::string_view, 20> kDataKeys = {"seed",
                                                         "seq_length",
                                                         "data_path",
@@ -42,9 +42,9 @@ constexpr std::array<std::string_view, 20> kDataKeys = {"seed",
                                                         "enable_packed_sequences",
                                                         "use_packed_attention"};
 
-// Every scalar and list of a document by its name: the key alone, and in a setting that is a map as on a
-// command line ("lora.dropout"). `in_settings`: `value` is a module's overrides, or such a setting, whose
-// name `prefix` begins with.
+// Collects every scalar and list of a document by name: the key alone, or the command-line form in a setting
+// that is a map ("lora.dropout"). `in_settings`: `value` is a module's overrides, or such a map, whose name
+// is the prefix of `prefix`.
 void collect(const config::Value& value, bool in_settings, const std::string& prefix,
              std::map<std::string, std::string>& settings) {
   for (const config::Member& member : value.members) {
@@ -60,7 +60,7 @@ void collect(const config::Value& value, bool in_settings, const std::string& pr
   }
 }
 
-// Keys of config.json that may differ: they change nothing, or only how many positions there are.
+// Keys of config.json that may differ: they do not affect the model, or only its number of positions.
 constexpr std::array<std::string_view, 5> kHarmless = {"bos_token_id", "eos_token_id", "initializer_range",
                                                        "max_position_embeddings", "pad_token_id"};
 
@@ -71,15 +71,15 @@ bool contains(const Names& names, std::string_view name) {
 
 struct ConfigLine {
   std::string value;
-  bool of_rope;  // says how positions are rotated
+  bool of_rope;  // a rotary setting
 };
 
-// A config.json as Primus writes it, key by key; rope_scaling's keys as if they stood outside, and without
-// rope_parameters, which say the same once more.
+// Returns the lines of a config.json that this program wrote, by key. Flattens rope_scaling, and skips
+// rope_parameters, which repeats it.
 std::map<std::string, ConfigLine> config_lines(const std::string& config) {
   std::map<std::string, ConfigLine> lines;
   auto json = nlohmann::json::parse(config);
-  // Adapters are a difference of their own, whatever the model_type is called with them.
+  // Adapters count as a separate difference, so model_type is restored to that without them.
   if (const auto lora = json.find("primus_lora"); lora != json.end() && lora->contains("model_type")) {
     json["model_type"] = lora->at("model_type");
     lora->erase("model_type");
@@ -105,8 +105,8 @@ struct Difference {
   bool of_rope;
 };
 
-// The difference that somebody caused, and the setting that did: one that the checkpoint's own experiment did
-// not have so, set as strongly as there is. Without any, the first difference and no setting.
+// Returns the difference that a user's setting caused, and that setting: one that changed since the
+// checkpoint, from the strongest layer. If there is none, returns the first difference and "".
 std::pair<Difference, std::string> cause(const std::vector<Difference>& differences,
                                          const CheckpointReader& checkpoint,
                                          const config::Experiment& experiment) {
@@ -129,7 +129,7 @@ std::pair<Difference, std::string> cause(const std::vector<Difference>& differen
   return best;
 }
 
-// 16 hexadecimal digits: a JSON number of 64 bits is not exact everywhere.
+// 16 hexadecimal digits, because some JSON readers do not keep 64-bit numbers exactly.
 nlohmann::json to_json(const InputIdentity& identity) {
   return {{"name", identity.name}, {"fingerprint", fmt::format("{:016x}", identity.fingerprint)}};
 }
@@ -148,7 +148,7 @@ std::optional<InputIdentity> identity_in(const nlohmann::json& state, const char
   return identity;
 }
 
-// Nothing where there is none that makes sense.
+// Returns empty if there is no valid clock.
 std::optional<ClockState> clock_in(const nlohmann::json& state) {
   const auto found = state.find("clock");
   if (found == state.end() || !found->is_object()) return std::nullopt;
@@ -238,7 +238,7 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint) {
         fmt::format("says iteration {}, and the manifest {}", state.iteration, checkpoint.iteration()));
   if (const auto experiment = json.find("experiment"); experiment != json.end() && experiment->is_string())
     state.experiment = experiment->get<std::string>();
-  // Later additions: a checkpoint may be without them. A NaN is written as null.
+  // Added later: a checkpoint may lack them. A NaN is written as null.
   if (const auto optimizer = json.find("optimizer"); optimizer != json.end()) {
     if (!optimizer->is_string()) throw broken("has an \"optimizer\" that is no text");
     state.optimizer = optimizer->get<std::string>();
@@ -275,11 +275,11 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
                           Start start) {
   const Path file = checkpoint.folder() / "config.json";
   ModelConfig saved = read_model_config(checkpoint.file("config.json"), file.string(), families);
-  // It has all the multi-token prediction that it announces, which who starts anew may do without.
+  // A checkpoint has all its modules of multi-token prediction; a run that starts from it may disable them.
   saved.mtp.enabled = start == Start::kContinued || model.mtp.enabled;
   if (start == Start::kFinetuned && !saved.lora) saved.lora = model.lora;
-  saved.moe.training = model.moe.training;  // how to train may change
-  // Written by the same code: only what the models are can make a difference.
+  saved.moe.training = model.moe.training;  // training settings may change
+  // Both are written by the same code, so any difference is one of the models.
   const auto before = config_lines(write_model_config(saved, compute, families));
   const auto after = config_lines(write_model_config(model, compute, families));
   std::vector<Difference> differences;

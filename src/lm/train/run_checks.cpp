@@ -13,9 +13,9 @@
 namespace primus {
 
 void compare_experiments(RunPlan& plan) {
-  // The program first: another version may have other settings.
+  // Compares versions first, because another version may have other settings.
   plan.ranks.require_same({{"the version of Primus", plan.options.version}});
-  // Results do not depend on how many threads compute them, and hosts have unlike numbers of cores.
+  // Results do not depend on the number of threads, and hosts may have different numbers of cores.
   config::Experiment compared = plan.e;
   compared.trainer.num_threads = 0;
   compared.env.erase("OMP_NUM_THREADS");
@@ -24,7 +24,7 @@ void compare_experiments(RunPlan& plan) {
   for (const auto& [key, value] : settings_of(text)) settings_now.emplace_back(key, value);
   settings_now.emplace_back("the tokenizer", fmt::format("{:016x}", plan.tokenizer->fingerprint()));
   plan.ranks.require_same(settings_now);
-  plan.ranks.require_same({{"the experiment", text}});  // what is in no setting of its own
+  plan.ranks.require_same({{"the experiment", text}});  // everything that is not a single setting
 }
 
 void check_memory(RunPlan& plan, engine::Rank& rank, const StepMeasurement& measured) {

@@ -9,8 +9,8 @@
 namespace primus {
 namespace {
 
-// How cyclic data is ordered: as the run that this one goes on from had it, on however many ranks. All ranks
-// call it alike.
+// Returns the order of cyclic data: that of the run being resumed, whatever its number of ranks. All ranks
+// must call it.
 data::CyclicOptions choose_cyclic_order(RunPlan& plan) {
   data::CyclicOptions order{.micro_batch_size = plan.c.micro_batch_size,
                             .dp_size = plan.shape.data(plan.ranks.size()),
@@ -22,8 +22,7 @@ data::CyclicOptions choose_cyclic_order(RunPlan& plan) {
       order.micro_batch_size = state->cyclic_micro_batch_size;
       order.dp_size = state->cyclic_ranks;
     } else if (const auto recorded = recorded_microbatch(*state)) {
-      order.micro_batch_size =
-          *recorded;  // an older checkpoint, which does not say how many ranks there were
+      order.micro_batch_size = *recorded;  // an older checkpoint, without the number of ranks
     }
   }
   order.micro_batch_size = plan.ranks.from_first(order.micro_batch_size);

@@ -19,7 +19,7 @@
 namespace primus {
 
 std::int64_t steps_within(double seconds, double step, const config::TrainerConfig& c) {
-  // An evaluation is forward passes: a third of a step's work.
+  // An evaluation runs only forward passes: a third of a step's work.
   const double evaluation = static_cast<double>(c.eval_iters) * step / 3;
   const double each = step + evaluation / static_cast<double>(c.eval_interval);
   const double steps = std::max(std::floor((seconds - evaluation) / each), 1.0);
@@ -51,7 +51,7 @@ void RunLength::plan() {
 
 void RunLength::plan_time() {
   const double total = *plan_.c.train_minutes * 60;
-  // A run that goes on keeps its plan, whatever the machine does today.
+  // A run that resumes keeps its plan, however fast the machine is now.
   std::optional<ClockState> state;
   if (plan_.ranks.first()) state = continued_clock();
   const bool known = plan_.ranks.from_first(state && state->planned > 0 ? 1 : 0) == 1;
@@ -59,7 +59,7 @@ void RunLength::plan_time() {
     const double step = time_steps();
     const std::int64_t planned = plan_.ranks.from_first(steps_within(total, step, plan_.c));
     if (plan_.ranks.first()) {
-      // Steps of a run that counted none of its time.
+      // Estimates the elapsed time of a run that counted only steps.
       const double spent = state ? state->seconds * step : 0;
       state = {.seconds = spent, .planned = planned, .data_steps = data_steps_of(planned)};
     }
@@ -71,7 +71,8 @@ void RunLength::plan_time() {
   std::istringstream in(plan_.ranks.from_first(fmt::format(
       "{} {} {} {} {}", own.seconds, own.warm_seconds, own.planned, own.data_steps, own.finished ? 1 : 0)));
   in >> shared.seconds >> shared.warm_seconds >> shared.planned >> shared.data_steps >> shared.finished;
-  const bool by_steps = plan_.c.lr_decay_iters > 0;  // somebody chose them: they follow from the length else
+  // the user set them; otherwise they follow from the length
+  const bool by_steps = plan_.c.lr_decay_iters > 0;
   progress_.clock.emplace(
       ClockOptions{.total = total,
                    .warmup_steps = plan_.c.lr_warmup_fraction ? 0 : plan_.c.lr_warmup_iters,
@@ -90,14 +91,15 @@ std::optional<ClockState> RunLength::continued_clock() const {
   if (state.clock) {
     ClockState kept = *state.clock;
     if (same) return kept;
-    // For another time: at the pace so far. The data keep their order.
+    // For a changed time limit: extrapolates the pace so far. The data order is kept.
     const double share = std::max(kept.seconds, 1e-3) / (*plan_.c.train_minutes * 60);
     kept.planned =
         std::max<std::int64_t>(1, std::llround(std::min(static_cast<double>(state.iteration) / share, 1e12)));
     kept.finished = false;
     return kept;
   }
-  // Of a version that planned steps alone, or of a run with train_iters: time is counted in its steps.
+  // A checkpoint of an older version that counted only steps, or of a run with train_iters: time is measured
+  // in its steps.
   if (!same || state.train_iters == 0) return ClockState{.seconds = static_cast<double>(state.iteration)};
   const double each = *plan_.c.train_minutes * 60 / static_cast<double>(state.train_iters);
   return ClockState{.seconds = static_cast<double>(state.iteration) * each,
@@ -126,7 +128,7 @@ double RunLength::schedule_position(const Evaluator& evaluator) {
   const TrainingClock::Turn taken = TrainingClock::decode(plan_.ranks.from_first(turn));
   progress_.clock->take(taken);
   if (taken.last) progress_.last_iteration = progress_.iteration + 1;
-  // What rank 0 tells the others is kept until all answer together.
+  // Broadcast values are stored until all ranks have synchronized, so this does it regularly.
   constexpr std::int64_t kTogether = 64;
   if (!plan_.ranks.alone() && ++turns_ % kTogether == 0) plan_.ranks.any(false);
   return taken.position;

@@ -32,12 +32,12 @@ RunPlan::RunPlan(std::unique_ptr<Objective> run_objective, const config::Experim
 
 void RunPlan::phase(std::string_view what, std::optional<double> share) const {
   if (monitor) return monitor->phase(what, share);
-  // Before the run has a folder. A view that fails shows less.
+  // Used before the run has a folder. Failures of the view are ignored.
   if (options.view) options.view->on({.facts = PhaseFacts{.what = std::string(what), .share = share}});
 }
 
 data::TokenizeProgressFn RunPlan::tokenize_progress() const {
-  constexpr double kProgressSeconds = 5;  // between lines in the log
+  constexpr double kProgressSeconds = 5;  // between log lines
   return [this, next = monotonic_seconds() + kProgressSeconds](const data::TokenizeProgress& p) mutable {
     const double share =
         static_cast<double>(p.bytes_done) / static_cast<double>(std::max<std::uint64_t>(p.bytes_total, 1));

@@ -30,8 +30,8 @@ RunTrace::RunTrace(const config::TrainerConfig& config, Options options, Logger&
       end_(config.profile_step_end),
       options_(std::move(options)),
       log_(log) {
-  // When the system's clock showed the origin. Of several readings the one with the least between both
-  // clocks.
+  // Returns the system clock's time at the origin. Of several readings it uses the one with the shortest
+  // interval around it.
   double least = 1e9;
   for (int i = 0; i < 16; ++i) {
     const double before = TraceRecorder::now();
@@ -63,11 +63,11 @@ void RunTrace::turn(std::int64_t steps) {
   if (recorder_->recording()) return finish(steps);
   first_ = steps + 1;
   last_ = steps;
-  // A run that goes on within the window keeps what was traced before.
+  // A new file: a run that resumes within the window keeps the earlier trace.
   file_ =
       options_.folder / fmt::format("steps-{}-{}", first_, end_) / fmt::format("rank-{}.json", options_.rank);
   log_.info("tracing steps {} to {} into {}", first_, end_, file_.string());
-  // The file is there from the beginning on, also when the first step never ends.
+  // Creates the file at the start, in case the first step never ends.
   write(false);
   recorder_->start();
 }
@@ -80,7 +80,7 @@ void RunTrace::step_done(std::int64_t steps) {
                  TraceRecorder::kMostSpans, steps);
     write(false);
   }
-  // All of it is written each time, so not after every step.
+  // Each write rewrites the complete file, so it is not done after every step.
   if (steps < end_ && !full_ && std::has_single_bit(static_cast<std::uint64_t>(steps - first_ + 1)))
     write(false);
 }

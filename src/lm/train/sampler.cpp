@@ -25,7 +25,7 @@ bool Sampler::write(const std::atomic<bool>& stop) {
   if (!decoding.parallel) session_.parallel().wait_for_all_values();
   const bool together = BatchReader::reads_together(session_.rank(), decoding);
   const bool cut = (plan_.ranks.first() || together) && !write_own(stop, together);
-  // The others wait here, and not in a collective that has a short timeout.
+  // Waits here, and not in a collective with a short timeout.
   if (!plan_.ranks.any(cut)) return true;
   plan_.log.info("asked to stop before the sample at iteration {} was written: the next start writes it",
                  progress_.iteration);
@@ -34,8 +34,8 @@ bool Sampler::write(const std::atomic<bool>& stop) {
 
 bool Sampler::write_own(const std::atomic<bool>& stop, bool together) {
   plan_.phase("writing a sample");
-  // All ranks write what the first one chooses, even where their own logits were rounded otherwise, and end
-  // when it does.
+  // All ranks write the tokens that rank 0 chooses, even if their own logits were rounded differently, and
+  // stop when it does.
   bool cut = false;
   const auto tell = [&](std::span<std::int32_t> chosen) {
     std::string bytes(reinterpret_cast<const char*>(chosen.data()), chosen.size_bytes());
@@ -57,7 +57,7 @@ bool Sampler::write_own(const std::atomic<bool>& stop, bool together) {
     return !cut;
   });
   plan_.phase("");
-  if (cut) return false;  // a part is no sample
+  if (cut) return false;  // an incomplete text is not recorded
   if (!plan_.ranks.first()) return true;
   record.text += stream.finish();
   record.tokens = static_cast<std::int64_t>(generation.ids.size());

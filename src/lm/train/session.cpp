@@ -7,7 +7,7 @@
 namespace primus {
 namespace {
 
-// This rank's parts of a model.
+// Returns this rank's parts of a model.
 ModelParts parts_of(const engine::Mesh& mesh, const PipelineSettings& pipeline, const ModelConfig& model) {
   const engine::PipelineShape shape = pipeline.shape(mesh);
   ModelParts parts{.blocks = pipeline.blocks, .own = {}};
@@ -57,7 +57,7 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
   }
   step_ = std::make_unique<TrainingStep>(rank, parallel(), model(), *optimizer_, scales(), step, rule_.get());
   if (settings.sample_capacity > 0) {
-    constexpr std::int64_t kPassTokens = 32;  // of a prompt, which is short
+    constexpr std::int64_t kPassTokens = 32;  // prompt tokens per pass; prompts are short
     const bool gathers = rank.mesh().size() > 1 && settings.sharding == engine::Sharding::kParameters;
     decoding_ = {.compute = settings.compute,
                  .capacity = settings.sample_capacity,
@@ -86,14 +86,14 @@ std::unique_ptr<DecodeScheduler> TrainingSession::make_decoder(DecodeScheduler::
 
 namespace {
 
-// What all communicators of a rank have sent so far.
+// Returns the traffic sent so far by each of the rank's communicators.
 std::vector<comm::Traffic> traffic_of(engine::Rank& rank) {
   std::vector<comm::Traffic> all;
   for (const comm::Communicator* group : rank.mesh().groups()) all.push_back(group->traffic());
   return all;
 }
 
-// From `begin` to `end`, and `more` times what lies between `first` and `second`.
+// Returns the traffic from `begin` to `end`, plus `more` times that from `first` to `second`.
 comm::Traffic::Line line_of(const comm::Traffic::Line& begin, const comm::Traffic::Line& end,
                             const comm::Traffic::Line& first, const comm::Traffic::Line& second,
                             std::int64_t more) {
@@ -106,7 +106,7 @@ comm::Traffic::Line line_of(const comm::Traffic::Line& begin, const comm::Traffi
 StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& settings,
                                 const FamilyRegistry& families) {
   SessionSettings measured = settings;
-  // On one stage all microbatches between the first and the last do the same.
+  // On one stage, all microbatches between the first and the last do the same work.
   if (rank.mesh().shape().pipeline * settings.step.pipeline.chunks == 1 && !settings.loss_rule)
     measured.step.microbatches = std::min<std::int64_t>(settings.step.microbatches, 3);
   TrainingSession session(rank, measured, families);
@@ -114,7 +114,7 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
   TrainingStep& step = session.step();
   turbo::Meter& meter = rank.meter();
   turbo::Meter first, second;          // after the first and the second microbatch
-  std::vector<comm::Traffic> sent[4];  // before the step, after these two microbatches, and after the step
+  std::vector<comm::Traffic> sent[4];  // before the step, after these two microbatches, after the step
   const auto whole_step = [&] {
     meter.reset();
     sent[0] = traffic_of(rank);
@@ -148,7 +148,8 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
   }
   evaluate();
   if (settings.sharding == engine::Sharding::kParameters) {
-    // The passes so far have taught which parameters are gathered ahead, which takes memory.
+    // The previous passes recorded the order in which parameters are gathered; prefetching by it takes
+    // memory, so measure again.
     whole_step();
     evaluate();
   }

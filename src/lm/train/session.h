@@ -99,7 +99,7 @@ struct StepMeasurement {
   turbo::Meter kernels;                 // calls and FLOPs by kernel, recomputation included
   std::int64_t parameters = 0;          // of the complete model
   std::int64_t trained_parameters = 0;  // the others are frozen
-  double saved_share = 1;  // fraction of the trained parameters that this rank writes into a checkpoint
+  double saved_share = 1;               // fraction of `parameters` that this rank writes into a checkpoint
   std::vector<GroupTraffic> communication = {};  // only groups with traffic
   // Bytes of optimizer states on all ranks (ParameterStore::state_bytes), and of delayed FP8 scales.
   std::int64_t state_bytes = 0;

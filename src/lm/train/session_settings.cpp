@@ -1,4 +1,4 @@
-// Of what an experiment says of a training run: how ranks share the work, and what a step computes.
+// Derives parallel layout and step settings from an experiment.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace primus {
 
 namespace {
 
-// recompute_layer_ids as numbers, ascending: a list of them, or a text with commas or blanks.
+// Returns recompute_layer_ids as ascending numbers. The setting is a list, or a text with commas or spaces.
 std::vector<std::int64_t> recomputed_blocks(const config::Experiment& e, std::int64_t layers) {
   const std::string text = fmt::format("{}", fmt::join(e.trainer.recompute_layer_ids, ","));
   std::vector<std::int64_t> blocks;
@@ -70,7 +70,7 @@ engine::RecomputePolicy recompute_policy_of(const config::Experiment& e, const M
              {OperatorClass::kRouting, OperatorClass::kExperts, OperatorClass::kActivation}) {
           policy.classes |= RecomputePolicy::bit(part);
         }
-      } else if (module != "mla_up_proj" || !latent) {  // that is never kept
+      } else if (module != "mla_up_proj" || !latent) {  // never stored
         throw e.error_for("recompute_modules",
                           "'" + module + "' cannot be recomputed by itself in this model",
                           "core_attn, layernorm, mlp and, with experts, moe and moe_act can");
@@ -80,7 +80,7 @@ engine::RecomputePolicy recompute_policy_of(const config::Experiment& e, const M
   return policy;
 }
 
-// Tokens of a sample, its prompt included.
+// Max tokens of a sample, including its prompt.
 std::int64_t sample_capacity_of(const config::TrainerConfig& c, const ModelConfig& model) {
   return std::min(model.max_positions, c.sample_tokens + objective_of(c).prompt_tokens(c));
 }
@@ -91,7 +91,7 @@ engine::ContextParallel::Exchange context_exchange_of(const config::TrainerConfi
   return c.cp_comm_type == "a2a" ? Exchange::kAllToAll : Exchange::kAllGather;
 }
 
-// Parts of the model on each stage.
+// Returns the number of model parts per stage.
 int chunks_of(const config::Experiment& e, const ModelConfig& model, int stages, engine::ScheduleKind kind,
               const std::vector<std::int64_t>& layout) {
   const config::TrainerConfig& c = e.trainer;
@@ -200,7 +200,7 @@ engine::PrecisionRecipe precision_recipe_of(const config::Experiment& e, const M
   const bool ends = c.first_last_layers_bf16;
   const std::int64_t first = ends ? c.num_layers_at_start_in_bf16 : 0,
                      last = ends ? model.layers - c.num_layers_at_end_in_bf16 : model.layers;
-  if (c.fp4 && c.fp4_recipe == "mxfp4")  // the only one that validation lets pass
+  if (c.fp4 && c.fp4_recipe == "mxfp4")  // the only recipe that validation accepts
     return {.fp4 = true,
             .at_random = c.mxfp4_gradient_stochastic_rounding,
             .first = first,
@@ -269,7 +269,7 @@ engine::MeshShape mesh_shape_of(const config::Experiment& e, int ranks) {
   shape.context = divide(
       "context_parallel_size", c.context_parallel_size, stage / shape.tensor,
       fmt::format("{} (the ranks of a pipeline stage / tensor_model_parallel_size)", stage / shape.tensor));
-  // Megatron-LM's default: an expert is split as the other layers are.
+  // Megatron-LM's default: experts are split like the other layers.
   const std::int64_t expert_tensor = c.expert_tensor_parallel_size.value_or(
       c.num_experts.value_or(0) > 0 ? c.tensor_model_parallel_size : 1);
   shape.expert_tensor = divide("expert_tensor_parallel_size", expert_tensor, stage,
@@ -334,7 +334,7 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
                    .record_after = c.enable_cuda_graph ? c.cuda_graph_warmup_steps : 0},
           .optimizer = optimizer_settings_of(e, precision),
           .sharding = sharding,
-          // Whoever shards gradients has no room for whole ones.
+          // With sharded gradients there is no memory for complete ones.
           .reduce_each_microbatch =
               c.reduce_gradients_each_microbatch.value_or(sharding >= engine::Sharding::kGradients),
           .parallel = {.overlap_reduction = c.overlap_grad_reduce,

@@ -9,9 +9,9 @@
 namespace primus {
 namespace {
 
-// What was counted after `before`.
+// Returns the calls counted after `before`.
 std::vector<KernelChoice> since(const std::vector<KernelChoice>& before, std::vector<KernelChoice> now) {
-  // Choices keep their places, and new ones come behind them.
+  // Existing entries keep their positions; new ones are appended.
   for (std::size_t i = 0; i < before.size(); ++i) now[i].calls -= before[i].calls;
   std::erase_if(now, [](const KernelChoice& choice) { return choice.calls == 0; });
   return now;
@@ -56,7 +56,7 @@ void StepGraphs::record(Recorded& part, const std::function<void()>& work) {
 
 void StepGraphs::run(Part part, const std::function<void()>& work, const std::function<void()>& inputs) {
   Recorded& recorded = of(part);
-  // Replays write where the stash was empty when they were recorded.
+  // Replays write to the addresses of the recording, which began with an empty stash.
   PRIMUS_CHECK("StepGraphs::run", mode_ == Mode::kPlain || rank_.stash().empty());
   if (mode_ == Mode::kReplay) {
     inputs();
@@ -67,7 +67,7 @@ void StepGraphs::run(Part part, const std::function<void()>& work, const std::fu
     inputs();
     recorded.graph->launch(rank_.compute());
   } else {
-    // Also a recorded part that comes once more in the step that is recorded: the host keeps its books there.
+    // Plain steps, and a repeated part of the step being recorded: the host's bookkeeping is needed there.
     work();
   }
   if (part != Part::kUpdate) return;

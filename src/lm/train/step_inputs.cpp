@@ -102,7 +102,8 @@ void StepInputs::for_each(ModelInputs& inputs, int chunk, bool training, bool wi
     held(inputs.loss_weights, DType::kF32, host.loss_weights);
   }
   if (settings_.packed_documents) held(blocks.first_key, DType::kI32, host.first_key);
-  // For the tokens of all context ranks, because random numbers belong to places in the whole sequence.
+  // Covers the tokens of all context ranks, because random numbers belong to positions in the complete
+  // sequence.
   if (training && draws_random_) visit(blocks.token_numbers, DType::kI32, all, host.token_numbers.data());
   if (!with_mtp || !last) return;
   inputs.mtp.resize(static_cast<std::size_t>(model_.config().mtp.modules()));
@@ -122,7 +123,7 @@ ModelInputs StepInputs::place(engine::Tape& tape, int chunk, bool with_mtp, Stag
   if (context_) in.blocks.context = &*context_;
   if (tensor_) in.blocks.tensor = &*tensor_;
   if (experts_) in.blocks.experts = &*experts_;
-  // Memory first: copies may then run one after the other.
+  // Allocates all inputs first, so that the copies can follow one another.
   std::vector<std::pair<Tensor, const void*>> copies;
   for_each(in, chunk, tape.training(), with_mtp, host,
            [&](Value& value, DType dtype, const Shape& shape, const void* from) {
@@ -152,9 +153,9 @@ void StepInputs::copy(const std::vector<Tensor>& places, int chunk, bool trainin
   PRIMUS_CHECK("StepInputs::copy", to == places.end());
 }
 
-// Tokens, labels and mask move `depth` positions ahead within their document (or sequence). Positions whose
-// label lies past its end get token 0 and no loss. As Megatron-LM does, the mean is over the tokens that are
-// left.
+// Shifts tokens, labels and mask by `depth` positions within their document (or sequence). Positions whose
+// label would lie beyond the end get token 0 and no loss. As in Megatron-LM, the mean is over the remaining
+// tokens.
 StepInputs::Staging::Shifted StepInputs::shifted(const data::BatchView& batch, std::int64_t depth,
                                                  double weight) const {
   const auto count = static_cast<std::int64_t>(batch.tokens.size());
@@ -185,7 +186,8 @@ StepInputs::Staging::Shifted StepInputs::shifted(const data::BatchView& batch, s
   return out;
 }
 
-// The first position of its own sequence that each token may see: that of its document's first token.
+// Returns the first visible position of each token, within its own sequence: that of its document's first
+// token.
 std::vector<std::int32_t> StepInputs::first_key(std::span<const std::int32_t> document_starts) const {
   std::vector<std::int32_t> keys(positions_.size());
   for (std::size_t d = 0; d + 1 < document_starts.size(); ++d) {

@@ -78,7 +78,7 @@ class StepInputs {
   const LanguageModel& model_;
   const StepSettings settings_;
   const bool draws_random_;
-  // By context rank: the indices of its tokens within a microbatch.
+  // With context parallelism. held_ lists, by context rank, the indices of its tokens within a microbatch.
   std::optional<engine::ContextParallel> context_;
   std::vector<std::vector<std::int32_t>> held_;
   std::optional<engine::TensorParallel> tensor_;

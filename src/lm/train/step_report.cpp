@@ -17,8 +17,7 @@
 namespace primus {
 namespace {
 
-// A device with memory of its own says what is used of it, by all programs. Of the host's, it is what this
-// run took.
+// For a device with its own memory: what all programs use. Otherwise: what this run has allocated.
 DeviceMemory memory_in_use(const Device& device, const DeviceProperties& properties,
                            const engine::MemoryPlan& plan) {
   DeviceMemory memory{.label = properties.kind,
@@ -28,8 +27,8 @@ DeviceMemory memory_in_use(const Device& device, const DeviceProperties& propert
   return memory;
 }
 
-// Loads of the experts, and the means over layers of the losses that shape the routers, under Megatron's
-// names and without their coefficients.
+// Adds expert loads, and the mean router losses over layers, under Megatron's names and without their
+// coefficients.
 void add_routing(const StepResult& result, const MoeConfig& moe, IterationRecord& record) {
   double balance = 0, z = 0;
   for (const LayerRouting& layer : result.routing) {
@@ -49,7 +48,7 @@ void add_routing(const StepResult& result, const MoeConfig& moe, IterationRecord
   if (moe.training.z_loss != 0) record.other_losses.emplace_back("z_loss", z / layers);
 }
 
-// "model name : Intel(R) ..." of the first core.
+// Returns the first core's "model name : Intel(R) ...", without the label.
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -58,7 +57,7 @@ std::string processor_name() {
   return "";
 }
 
-// The device among all that write into one cache.
+// The device's name in the cache, which several machines may share.
 std::string peak_name(const Device& device, DType compute) {
   std::string host(256, '\0');
   if (gethostname(host.data(), host.size() - 1) != 0) host.clear();
@@ -97,9 +96,9 @@ void StepReport::measure_peak() {
 }
 
 double StepReport::seconds_of(const EnqueuedStep& step, double ended) {
-  // The host begins a step while the device is busy with the one before. Between two looks of the host lies
-  // a step only where both looks were equally late, and the one before a pause is not: a device's own clock
-  // is better.
+  // The host starts a step while the device is still busy with the previous one. The time between two reads
+  // is the step's only if both were equally late, which does not hold after a pause. So the device's own
+  // clock is preferred.
   const double looked = ended - std::max(step.began, std::exchange(last_step_ended_, ended));
   return progress_.result.seconds.value_or(looked);
 }
@@ -126,7 +125,7 @@ void StepReport::publish(const EnqueuedStep& step, double seconds, double ended)
        .exact = rank_.device().synchronous()},
       ended);
   if (progress_.clock) record.throughput.eta = progress_.clock->remaining(ended);
-  // What was reached is a lower bound of what can be.
+  // The peak is at least the best rate seen.
   if (peak_ && peak_->value()) peak_->seen(meter_->peak());
   plan_.monitor->iteration(record);
 }

@@ -20,7 +20,8 @@ void StepResults::reserve() {
 void StepResults::set_timing(const DeviceTiming* timing) {
   timing_ = timing;
   if (!timing) return;
-  // A device that is watched passes events on to the one that knows them.
+  // A device wrapper forwards events to the device that created them, so they are created on the innermost
+  // one.
   Device& device = innermost(rank_.device());
   for (Side& side : sides_) side.begun = timing->create(device);
   for (std::unique_ptr<Event>& end : ends_) end = timing->create(device);
@@ -30,7 +31,7 @@ void StepResults::begin_clock() {
   if (!timing_) return;
   Side& next = sides_[1 - turn_];
   next.follows = sides_[turn_].unread;
-  // After a pause that is no part of any step: an evaluation, a checkpoint.
+  // The step starts after a pause that belongs to no step: an evaluation, a checkpoint.
   if (!next.follows) rank_.compute().record(*next.begun);
 }
 
@@ -58,7 +59,7 @@ StepResult StepResults::result() {
   const std::size_t other = 1 - turn_;
   last_read_ = sides_[other].unread ? other : turn_;
   Side& side = sides_[last_read_];
-  // Asked for once more, it has been waited for.
+  // A result that was read before needs no wait.
   StepResult result;
   if (std::exchange(side.unread, false)) {
     side.finished->synchronize();

@@ -25,9 +25,9 @@ TokenScorer::TokenScorer(engine::Rank& rank, ModelInstance& model, const StepSet
 
 void TokenScorer::score(const data::BatchView& batch, const Tensor& out) {
   PRIMUS_CHECK("TokenScorer::score", out.elements() == tokens());
-  if (!rank_.measuring()) rank_.compute().synchronize();  // copies of the batch before
+  if (!rank_.measuring()) rank_.compute().synchronize();  // wait for the copies of the previous batch
   inputs_.stage(staging_, batch, 0, 1.0, false);
-  // Every token has its own loss.
+  // Gives every token its own loss.
   staging_.loss_weights.assign(staging_.loss_weights.size(), 1.0F);
   out_ = out;
   try {

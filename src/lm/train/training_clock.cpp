@@ -11,7 +11,7 @@
 namespace primus {
 namespace {
 
-constexpr std::size_t kRecent = 15;  // steps whose time counts
+constexpr std::size_t kRecent = 15;  // number of recent step times in the median
 
 }  // namespace
 
@@ -54,7 +54,7 @@ TrainingClock::Turn TrainingClock::turn(std::int64_t completed, double now, doub
   }
   previous_turn_ = now;
   const double step = step_seconds();
-  // Evaluations and checkpoints between the steps count for how many there will be.
+  // The pace includes evaluations and checkpoints between steps, so it determines how many steps are left.
   const double pace = steps_.empty() ? step
                                      : std::accumulate(steps_.begin(), steps_.end(), 0.0) /
                                            static_cast<double>(steps_.size());

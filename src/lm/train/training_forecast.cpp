@@ -1,4 +1,4 @@
-// What a run would be, before it has a folder: Trainer::forecast() and Trainer::fit().
+// Trainer::forecast() and Trainer::fit(): plans a run before it has a folder.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,10 +15,10 @@
 namespace primus {
 namespace {
 
-// Of large products, what a whole step usually reaches (docs/performance.md).
+// Fraction of the rate of large matrix products that a complete step usually reaches (docs/performance.md).
 constexpr double kUsualShare = 0.5;
 
-// What a rank has: of the hardware that the plan is for, else of this machine's device.
+// Returns the memory for a rank: of the planned hardware, else of this machine's device.
 MemorySupply supply_of_plan(const config::Experiment& e, int world, int on_host) {
   const turbo::PlannedDevice planned = planning_device(e, on_host);
   if (!e.hardware) return supply_of(*planned.device);
@@ -45,13 +45,13 @@ Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
   }
   if (memory.bytes > 0) {
     supply.device = memory.bytes;
-    supply.host = 0;  // nothing else decides, so that the choice is the same on every machine
+    supply.host = 0;  // no other memory counts, so that the choice is the same on every machine
   }
   supply.chosen = memory.share > 0 || memory.bytes > 0;
   if (supply.device == 0) {
     throw invalid("--fit: the memory of the device is not known here", "give it: --fit-memory 80GiB");
   }
-  // Other microbatches add up in another order, and cyclic data come in another one.
+  // A resumed run keeps its microbatch size: another one changes the order of sums, and of cyclic data.
   const std::optional<std::int64_t> kept = continued_microbatch(e);
   if (kept) e.trainer.micro_batch_size = *kept;
   fit.choice = choose_fit(e, model, families_, supply, world, kept.has_value());
@@ -60,8 +60,8 @@ Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
 
 namespace {
 
-// The stages of a run in which every expert gets its equal share of the tokens. Empty where memory is not
-// reserved for more, or where the settings have no such run.
+// Returns the stages of a run with tokens balanced over all experts. Empty if memory is reserved for that
+// already, or if the settings exclude such a run.
 std::vector<StepMeasurement> balanced_stages(config::Experiment e, const FamilyRegistry& families,
                                              const Tokenizer* tokenizer, int world, int on_host) {
   std::vector<StepMeasurement> stages;
@@ -75,13 +75,13 @@ std::vector<StepMeasurement> balanced_stages(config::Experiment e, const FamilyR
                         measuring_mesh(e, world, stage * mesh.stage_ranks(world)));
       stages.push_back(measure_session(rank, settings, families));
     }
-  } catch (const Error&) {  // of settings that capacities exclude
+  } catch (const Error&) {  // settings that exclude capacities
     stages.clear();
   }
   return stages;
 }
 
-// The time that a step takes on hardware that is not here, and what is to be said of it.
+// Estimates the time of a step on hardware that may be absent, and adds doubts about it.
 void plan_time(TrainingForecast& f, DType compute) {
   HardwarePlan& plan = *f.hardware;
   const std::vector<StepMeasurement>& stages = f.balanced.empty() ? f.stages : f.balanced;
@@ -90,13 +90,14 @@ void plan_time(TrainingForecast& f, DType compute) {
   f.seconds_per_step = plan.time.slowest;
 }
 
-// The time that a step takes here: measured where a part of it is short, else by the rate of products.
+// Estimates the time of a step on this machine: measures a short part of it, or else uses the rate of matrix
+// products.
 void time_here(TrainingForecast& f, const DeviceSpec& device, const SessionSettings& settings,
                const FamilyRegistry& families) {
   f.matmul_flops_per_second = turbo::measure_gemm_rate(*turbo::open_device(device), settings.compute,
                                                        {.seconds = 0.2, .settled = 0.01});
-  // A part of a step that is short is run; of a long one the products tell. So they do of several ranks,
-  // whose time is that of the stage with the most work: what they wait for each other is not known here.
+  // Runs a part of the step if it is short, else estimates it from the matrix products. With several ranks it
+  // always estimates, from the stage with the most work; waiting between ranks is not included.
   constexpr double kLongestPart = 2, kSeconds = 0.5;
   double most = 0;
   for (const StepMeasurement& stage : f.stages) most = std::max(most, stage.kernels.total_flops());
@@ -117,7 +118,7 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
   for (const std::string& fact : plan.facts) log_.info("{}", fact);
   config::Experiment e = with_loaded_model(plan.experiment, families_, &notes);
   const config::TrainerConfig& c = e.trainer;
-  // A forecast needs no tokenizer file where the experiment says how many tokens there are.
+  // A forecast needs no tokenizer file if the experiment sets the number of tokens.
   const bool there = !c.vocab_size || !missing_tokenizer(c);
   const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e) : nullptr;
   const ModelConfig model = model_of(e, families_, tokenizer.get(), &notes);
@@ -139,7 +140,7 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
     f.program_bytes = std::max(f.program_bytes, context_bytes(rank.device()) + groups);
     if (f.hardware) {
       const PlannedMemory memory = planned_memory(*e.hardware, rank.device(), rank.mesh(), by_cpu_kernels);
-      // The rank with the most groups decides for all.
+      // Uses the rank with the most groups for all.
       if (memory.reserved() >= f.hardware->memory.reserved()) f.hardware->memory = memory;
       f.hardware->by_cpu_kernels = by_cpu_kernels;
       supply = supply_of(*e.hardware, f.hardware->memory);

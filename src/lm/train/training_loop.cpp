@@ -12,9 +12,9 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   const double began = monotonic_seconds();
   if (progress.clock) progress.clock->start(began);
   TrainingSummary summary{.first_step = progress.iteration, .last_step = progress.iteration};
-  // Ranks that train together cannot leave a step one by one.
+  // With several ranks, a single rank must not leave a step.
   if (plan.ranks.alone()) session->step().set_stop(&stop);
-  // Evaluations and samples that an earlier process did not reach.
+  // Evaluations and samples that are due from an earlier process.
   const bool made_up = progress.iteration == 0 || (evaluate_due(summary, stop) && sample_due(stop));
   if (!made_up) interrupt(summary, asked());
   if (progress.iteration >= progress.last_iteration && progress.iteration > 0) {
@@ -66,7 +66,7 @@ bool Trainer::Run::run_steps(TrainingSummary& summary, const std::atomic<bool>& 
   bool stopping = plan.ranks.any(stop);
   while (progress.iteration < progress.last_iteration && !stopping) {
     turn_trace();
-    // A request that comes from here on is for the next step: all ranks hear of it with this step's loss.
+    // A later request applies to the next step: all ranks learn of it with this step's loss.
     session->step().vote_to_stop(stop || (!plan.ranks.alone() && is_out_of_time(began)));
     if (!train_step(stop)) return true;
     if (trace) {
@@ -77,7 +77,7 @@ bool Trainer::Run::run_steps(TrainingSummary& summary, const std::atomic<bool>& 
     if (progress.iteration == progress.first_iteration + 1) log_choices();
     log_graphs();
     if (progress.iteration < progress.last_iteration) evaluate_due(summary, stop);
-    // Saves before it evaluates or samples.
+    // Saving comes before samples and the final evaluation.
     if (progress.iteration % plan.c.save_interval == 0) save();
     if (progress.iteration < progress.last_iteration && !sample_due(stop)) return true;
     const bool late = plan.ranks.alone() && is_out_of_time(began);
@@ -144,7 +144,7 @@ void Trainer::Run::turn_trace() {
   trace->turn(progress.iteration);
 }
 
-// What a device's kernels chose, and how often: a fallback that costs speed is found in the log.
+// Logs which kernels the device chose and how often, so that a slow fallback shows in the log.
 void Trainer::Run::log_choices() {
   const StepGraphs& graphs = session->step().graphs();
   for (const KernelChoice& choice : graphs.choices()) {
@@ -166,7 +166,8 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   const double began = monotonic_seconds(), wait_before = loader->wait_seconds();
   TrainingStep& step = session->step();
   const RunTrace::HostWork whole(trace.get(), "step", progress.iteration + 1);
-  // A rule sees the whole step before it begins; without one, batches are read while the device works.
+  // A rule needs all batches of the step before it begins; without a rule, batches are read while the device
+  // works.
   std::vector<data::Batch> batches;
   if (session->rule()) {
     for (std::int64_t i = 0; i < plan.settings.step.microbatches; ++i) batches.push_back(next_batch(*loader));
@@ -176,7 +177,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   step.begin(progress.iteration + 1);
   try {
     for (std::int64_t i = 0; i < plan.settings.step.microbatches; ++i) {
-      // A step may take minutes, and only its end changes the model.
+      // A step may take minutes, and it changes the model only at its end, so it can be left here.
       if (stop && plan.ranks.alone()) return false;
       const data::Batch& batch = session->rule() ? batches[static_cast<std::size_t>(i)] : next_batch(*loader);
       const RunTrace::HostWork enqueued(trace.get(), "microbatch", i);
@@ -189,11 +190,11 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
     const RunTrace::HostWork enqueued(trace.get(), "gradients");
     step.finish_gradients();
   }
-  // The step before this one. Now, because the weights are still those of a step that was bad: its update
+  // Reads the previous step's result now: after a bad step the weights are still its own, because its update
   // changed nothing.
   finish_step();
   {
-    // Weights and moments may change only once a checkpoint in flight has copied them.
+    // Weights and moments may change only after a checkpoint in flight has copied them.
     const comm::Activity busy = plan.ranks.busy("copying what is to be saved");
     const RunTrace::HostWork waited(trace.get(), "wait for the checkpoint's copy");
     checkpointer->wait_copied();
@@ -210,7 +211,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
              .learning_rate = learning_rate,
              .began = began,
              .data_wait_seconds = loader->wait_seconds() - wait_before};
-  // A device that has done its work when asked has nothing to do meanwhile.
+  // A synchronous device has finished its work already, so waiting costs nothing.
   if (rank->device().synchronous()) finish_step();
   checkpointer->check();
   return true;
@@ -237,7 +238,7 @@ void Trainer::Run::finish_step() {
   const double ended = monotonic_seconds();
   nan_search->check(step.iteration);
   const double seconds = report->seconds_of(step, ended);
-  // A rank that does not come within three steps is taken for lost.
+  // A rank that does not arrive within three step times counts as lost.
   if (!plan.ranks.alone()) rank->mesh().set_timeout(patience.after_step(seconds));
   report->publish(step, seconds, ended);
 }
@@ -254,7 +255,7 @@ const data::Batch& Trainer::Run::next_batch(data::BatchLoader& batches) {
   try {
     return batches.next();
   } catch (const Error&) {
-    // Something is wrong with the data, not with what was learned from it.
+    // The data is broken, not the model, so the progress is saved.
     if (progress.iteration > progress.first_iteration) {
       try {
         save();

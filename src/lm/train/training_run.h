@@ -63,7 +63,7 @@ struct Trainer::Run {
   MonitorOptions monitor_options();
   RunFacts run_facts(const StepMeasurement& measured) const;
 
-  // Trains until the end of the run, a limit, or `stop`. Returns true in the last case.
+  // Trains until the end of the run, a limit, or a stop request. Returns whether a stop request ended it.
   bool run_steps(TrainingSummary& summary, const std::atomic<bool>& stop, double began);
   // Returns false if `stop` was set first and the step was abandoned without effect. Ranks that train
   // together always complete a step.

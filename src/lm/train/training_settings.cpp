@@ -45,7 +45,7 @@ data::DataOptions data_options_of(const config::Experiment& e, const Tokenizer& 
   options.train_samples = c.train_iters * c.global_batch_size;
   options.valid_samples = evaluations * c.eval_iters * c.global_batch_size;
   options.test_samples = c.eval_iters * c.global_batch_size;
-  // Without the padding of the embedding, whose rows stand for no token.
+  // Without padding rows of the embedding, which belong to no token.
   options.vocab_size = c.vocab_size.value_or(tokenizer.vocab_size());
   options.allow_other_tokenizer = c.allow_tokenizer_change;
   options.eod_mask_loss = c.eod_mask_loss;
@@ -104,7 +104,7 @@ void check_batches(const config::Experiment& e, int world) {
   const int ranks = shape.data(world);
   if (c.global_batch_size % (c.micro_batch_size * ranks) != 0) {
     std::string next = fmt::format("set it to a multiple of {}", c.micro_batch_size * ranks);
-    if (c.global_batch_size % ranks == 0) {  // smaller microbatches keep the batch as it is
+    if (c.global_batch_size % ranks == 0) {  // smaller microbatches keep the batch size
       const std::int64_t share = c.global_batch_size / ranks;
       std::int64_t micro = std::min(c.micro_batch_size, share);
       while (share % micro != 0) --micro;

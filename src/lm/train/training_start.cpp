@@ -26,16 +26,16 @@ void Trainer::Run::lock_folder() {
   lock.emplace(plan.folder.root());
 }
 
-// Lets tools find this run's checkpoints, and people run it again from another folder.
+// Lets tools find this run's checkpoints, and users repeat it from another folder.
 void Trainer::Run::record_experiment() const {
   write_file_atomic(plan.folder.experiment_file(), experiment_text(config::with_absolute_paths(plan.e)));
 }
 
 void Trainer::Run::prepare() {
-  // A run that is refused for its data leaves no folder where there was none.
+  // Locks an existing folder only: a run that is refused because of its data must not create one.
   if (Env::posix().status(plan.folder.root())) lock_folder();
   compare_experiments(plan);
-  // Before the data is read, which may take long. A run that goes on does without what it began with.
+  // Checks `load` before reading the data, which may take long. A run that resumes does not need it.
   const bool goes_on = plan.c.auto_continue_train &&
                        find_resume_point(checkpoint_root_of(plan.e), Validation::kStructure).reader;
   if (plan.c.load && !Env::posix().status(*plan.c.load) && !goes_on) throw nothing_to_load(plan.e);
@@ -49,13 +49,14 @@ void Trainer::Run::prepare() {
   open_monitor(measured);
   if (progress.iteration >= progress.last_iteration) return plan.monitor->begin(run_facts(measured));
   length.warn_of_few_steps();
-  // Only now: a run that is refused, or has nothing to do, leaves the record of one that trained.
+  // Comes this late so that a run that is refused, or has nothing to do, keeps the record of the previous
+  // one.
   checkpointer->set_aside();
   if (plan.ranks.first()) record_experiment();
   loader = std::make_unique<data::BatchLoader>(
       *plan.datasets.train,
       plan.loader_options(progress.iteration * plan.c.global_batch_size, plan.c.global_batch_size));
-  // Last: an error of a start is not recorded as a run's ending.
+  // Comes last: an error during the start is not recorded as the run's ending.
   plan.monitor->begin(run_facts(measured));
 }
 
@@ -107,7 +108,7 @@ StepMeasurement Trainer::Run::measure() {
         "background saving needs {:.0f} MiB more, for a copy of the checkpoint (async_save=false needs none)",
         static_cast<double>(checkpoint_bytes(measured, plan.settings, !plan.c.no_save_optim)) / kMiB);
   }
-  // A config.json that promises more than there are weights must not cost memory first.
+  // Compares config.json with the weights before memory is allocated for a model that they do not contain.
   if (plan.c.load && Env::posix().status(loaded_folder(*plan.c.load) / "config.json")) {
     check_weight_shapes(SafetensorsFolder::open(loaded_folder(*plan.c.load)), plan.model, plan.families,
                         Adapters::kMayBeMissing);

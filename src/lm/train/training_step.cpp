@@ -17,8 +17,8 @@ using engine::Value;
 
 namespace {
 
-// While it lives, kernels of the compute stream end early once `stop` is set. An update of the model is
-// outside: it must be whole.
+// During its lifetime, kernels on the compute stream end early once `stop` is set. An update of the model
+// must be complete, so it runs outside.
 class StopsWithin {
  public:
   StopsWithin(engine::Rank& rank, const std::atomic<bool>* stop)
@@ -168,7 +168,7 @@ void TrainingStep::microbatch(std::int64_t index, const data::BatchView& batch) 
         kParts[kind], [&] { runner_->run(index + 1); },
         [&] { inputs_.copy(recorded_inputs_[kind], 0, true, true, host); });
   } catch (const StopRequest&) {
-    rank_.compute().synchronize();  // copies still read the host's side of the batch
+    rank_.compute().synchronize();  // pending copies read the batch in host memory
     runner_->abandon();
     throw;
   } catch (...) {
@@ -224,7 +224,7 @@ Tensor TrainingStep::own_losses(const Value& losses) const {
 void TrainingStep::finish_gradients() {
   PRIMUS_CHECK("TrainingStep::finish_gradients", runner_->finished());
   turbo::launch(rank_.context(), turbo::Fill{.out = sums_.stop_votes, .value = votes_to_stop_ ? 1.0F : 0.0F});
-  // Tensor ranks have the same tokens, and so the same metrics.
+  // Tensor-parallel ranks have the same tokens and so the same metrics: only the first one counts them.
   const comm::Communicator* const tensor = rank_.mesh().tensor();
   if (!sums_.metrics.absent() && tensor && tensor->rank() > 0 && !rank_.measuring())
     rank_.compute().fill_zero(sums_.metrics.data, sums_.metrics.bytes());
@@ -256,7 +256,7 @@ void TrainingStep::list_results() {
   });
   results_.add(sums_.mtp_loss, [=, this](const std::byte* at, StepResult& result) {
     const double scale = model_.config().mtp.training.loss_scale;
-    if (scale > 0) result.mtp_loss = number(at) / scale;  // remove the loss scale
+    if (scale > 0) result.mtp_loss = number(at) / scale;  // undo the loss scale
   });
   results_.add(for_blocks_.routing.load,
                [this](const std::byte* at, StepResult& result) { result.routing = routing_of(at); });
@@ -306,7 +306,8 @@ void TrainingStep::add_router_losses(const std::byte* bytes, std::vector<LayerRo
 }
 
 void TrainingStep::update(std::int64_t step, double learning_rate, double weight_decay) {
-  // The update before last has read its scalars, which lie here, once the last step has ended accumulation.
+  // Waiting for the last step's accumulation ensures that the update before last has read its scalars, which
+  // are overwritten here.
   results_.wait_for_last();
   upload_scalars(ScalarsOf::kUpdate, step, learning_rate, weight_decay);
   graphs_.run(StepGraphs::Part::kUpdate, [&] {
@@ -324,7 +325,7 @@ void TrainingStep::begin_evaluation() {
 void TrainingStep::begin_losses() {
   sums_.begun = false;
   if (rank_.measuring() || model_.last(model_.chunks() - 1)) return;
-  // Another stage has the losses, and this one's part in their sums is nothing.
+  // Another stage computes the losses; this stage contributes 0 to their sums.
   for (const Tensor& sum : {sums_.loss, sums_.mtp_loss}) {
     if (!sum.absent()) rank_.compute().fill_zero(sum.data, sum.bytes());
   }
@@ -335,14 +336,14 @@ void TrainingStep::evaluate(const data::BatchView& batch) { evaluate(batch, fals
 void TrainingStep::evaluate(const data::BatchView& batch, bool with_mtp) {
   evaluation_.with_mtp = with_mtp;
   try {
-    // One staging slot, so the copies of the batch before must be over.
+    // There is one staging slot, so the copies of the previous batch must be complete.
     if (!rank_.measuring()) rank_.compute().synchronize();
     inputs_.stage(host_[results_.turn()].staging.front(), batch, 0, 1.0, with_mtp);
     const StopsWithin stops(rank_, stop_);
     runner_->evaluate(evaluation_.tape, 0);
     ++evaluation_.batches;
   } catch (const StopRequest&) {
-    rank_.compute().synchronize();  // copies still read the host's side of the batch
+    rank_.compute().synchronize();  // pending copies read the batch in host memory
     evaluation_.tape.abandon();
     throw;
   } catch (...) {
@@ -360,12 +361,12 @@ double TrainingStep::evaluation_loss() {
 std::string TrainingStep::find_non_finite() {
   std::string first;
   const std::atomic<bool>* const stop = stop_;
-  set_stop(nullptr);  // the run ends anyway, and says why
+  set_stop(nullptr);  // the run ends with an error anyway
   evaluation_.tape.set_observer([&](engine::OperatorCall& op) {
     if (!first.empty()) return;
     bool counted = false;
     for (int i = 0; i < op.output_count(); ++i) {
-      if (op.out(i).dtype == DType::kI32) continue;  // choices and plans of routers
+      if (op.out(i).dtype == DType::kI32) continue;  // expert choices and plans are integers
       turbo::launch(rank_.context(), turbo::CountNonFinite{.x = op.out(i),
                                                            .out = evaluation_.non_finite,
                                                            .accumulate = std::exchange(counted, true)});
@@ -378,11 +379,11 @@ std::string TrainingStep::find_non_finite() {
     first = (op.layer() >= 0 ? "layers." + std::to_string(op.layer()) + "." : "") + std::string(op.name());
   });
   begin_evaluation();
-  // Ranks that share the work go on together, although some of them may know already.
+  // Ranks that share the work must make the same passes, even if one has found its operator.
   const bool alone = rank_.mesh().size() == 1;
   const std::size_t slots = host_[results_.last_read()].staging.size();
   for (std::size_t slot = 0; slot < slots && (first.empty() || !alone); ++slot) {
-    // A copy: evaluating overwrites a staging slot. Every token counts, whatever its mask.
+    // Uses a copy, because evaluating overwrites a staging slot. All tokens count, even masked ones.
     data::Batch copy = host_[results_.last_read()].staging[slot].batch;
     std::ranges::fill(copy.loss_mask, 1.0F);
     evaluate(copy, true);

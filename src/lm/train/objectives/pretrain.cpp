@@ -1,4 +1,4 @@
-// Pre-training: predicts each next token of text.
+// Pre-training: predicts the next token of text.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -126,7 +126,7 @@ class Pretrain final : public Objective {
     for (std::int64_t i = 0; i < std::min(kSamples, valid.size()); ++i) {
       valid.sample(i, tokens, mask);
       const std::span<const std::int32_t> text = std::span(tokens).subspan(1);
-      // Data of another vocabulary (allow_tokenizer_change) has no text.
+      // Data with another vocabulary (allow_tokenizer_change) cannot be decoded.
       if (std::ranges::any_of(text, [&](std::int32_t id) { return id >= tokenizer.vocab_size(); }))
         return std::nullopt;
       bytes += tokenizer.decode(text).size();
@@ -136,7 +136,7 @@ class Pretrain final : public Objective {
     return static_cast<double>(bytes) / static_cast<double>(labels);
   }
 
-  // Whole words near the beginning of the data: a sequence begins anywhere, often within a word.
+  // Complete words near the beginning of the data, because a sequence often begins within a word.
   std::vector<std::int32_t> sample_prompt(const data::Datasets& datasets,
                                           const DataRequest& request) const override {
     constexpr std::size_t kLooked = 64, kWords = 8, kTokens = 12;
@@ -166,7 +166,7 @@ class Pretrain final : public Objective {
                    "training text");
   }
 
-  // A model that brings a chat template keeps it.
+  // A model with its own chat template keeps it.
   void finish_model_files(const DataRequest& request, const ModelConfig&,
                           std::vector<Snapshot::Blob>& files) const override {
     const bool has_tokenizer = std::ranges::any_of(

@@ -1,4 +1,4 @@
-// Supervised fine-tuning: learns the answers of conversations.
+// Supervised fine-tuning: learns the answers in conversations.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -18,7 +18,7 @@
 namespace primus {
 namespace {
 
-// How conversations are written, packed and held out, which decides over what is trained on.
+// Keys that affect how conversations are written, packed and held out, and so the training data.
 constexpr std::array<std::string_view, 10> kConversationKeys = {"sft_conversation_format",
                                                                 "enable_packed_sequences",
                                                                 "use_packed_attention",
@@ -30,7 +30,7 @@ constexpr std::array<std::string_view, 10> kConversationKeys = {"sft_conversatio
                                                                 "eval_iters",
                                                                 "seed"};
 
-// Gives an error of `work` that has no place the place of the key.
+// Runs `work`; if it throws an error without a place, adds the key's place.
 void at_key(const config::Experiment& experiment, std::string_view key, const std::function<void()>& work) {
   try {
     work();
@@ -40,7 +40,7 @@ void at_key(const config::Experiment& experiment, std::string_view key, const st
   }
 }
 
-// Puts the template of the format that is taught in place of the model's own, in both files that have it.
+// Replaces the model's own chat template by that of the trained format, in both files that contain it.
 void put_chat_template(const std::string& jinja, std::vector<Snapshot::Blob>& files) {
   constexpr const char* kFile = "chat_template.jinja";
   std::erase_if(files, [](const Snapshot::Blob& file) { return file.name == kFile; });
@@ -74,12 +74,12 @@ class FineTuning final : public Objective {
 
   void check_samples(const config::Experiment&) const override {}  // conversations repeat without end
 
-  // A question is asked as a whole.
+  // A prompt is a complete question.
   std::int64_t prompt_tokens(const config::TrainerConfig& trainer) const override {
     return std::max<std::int64_t>(trainer.seq_length, 256);
   }
 
-  // The model learns to end its turns, and so stops there.
+  // The model learns to end its turns with this token, so generation must stop there.
   void teach(const config::Experiment& experiment, const Tokenizer& tokenizer,
              ModelConfig& model) const override {
     const auto format = data::conversation_format(experiment.trainer.sft_conversation_format);
@@ -97,7 +97,7 @@ class FineTuning final : public Objective {
            [&] { datasets = data::open_sft_datasets(options, request.tokenizer); });
     return datasets;
   }
-  bool opens_at_once() const override { return true; }  // there is no cache for the others
+  bool opens_at_once() const override { return true; }  // there is no cache to build first
 
   std::int64_t samples_of_epochs(const DataRequest& request, double epochs) override {
     std::int64_t samples = 0;
@@ -114,7 +114,7 @@ class FineTuning final : public Objective {
   bool depends_on_ranks(const config::TrainerConfig&) const override { return false; }
   bool documents_end_by_token() const override { return false; }
 
-  // The first question, up to where its answer begins.
+  // The first question, up to the beginning of its answer.
   std::vector<std::int32_t> sample_prompt(const data::Datasets& datasets,
                                           const DataRequest& request) const override {
     const auto sequence = static_cast<std::size_t>(request.experiment.trainer.seq_length);
@@ -131,7 +131,7 @@ class FineTuning final : public Objective {
   std::string data_name(const config::TrainerConfig& trainer) const override {
     return trainer.sft_dataset_name.value_or("");
   }
-  // Conversations have an order that does not depend on how many passes there are.
+  // The order of conversations does not depend on the number of epochs.
   bool keeps_order(std::string_view key) const override { return key.starts_with("train_"); }
 
   void refuse_changed_data(const ChangedData& changed) const override {
@@ -139,7 +139,7 @@ class FineTuning final : public Objective {
     for (const SettingChange& change : changed_settings(changed.state.experiment, config::to_yaml(e))) {
       const bool known = std::ranges::find(kConversationKeys, change.key) != kConversationKeys.end();
       if (!known || changed.before.name != changed.now.name) continue;
-      // Evaluations hold conversations out; how many batches they have does not matter.
+      // Whether conversations are held out matters; the number of evaluation batches does not.
       const bool evaluated = !change.before.empty() && change.before != "0";
       if (change.key == "eval_iters" && e.trainer.eval_iters != 0 && evaluated) continue;
       changed.refuse_setting(change,
@@ -151,7 +151,7 @@ class FineTuning final : public Objective {
 
   void finish_model_files(const DataRequest& request, const ModelConfig& model,
                           std::vector<Snapshot::Blob>& files) const override {
-    // Generation reads the ids that end a text from this file first, and from config.json without it.
+    // Generation reads the stop ids from this file, or from config.json if it does not exist.
     constexpr const char* kGeneration = "generation_config.json";
     const auto generation = std::ranges::find(files, kGeneration, &Snapshot::Blob::name);
     if (generation == files.end()) {
@@ -175,7 +175,7 @@ class FineTuning final : public Objective {
     return options;
   }
 
-  // The training data, once something had to read it.
+  // The training data, once it was read.
   std::shared_ptr<const data::TokenizedConversations> conversations_;
 };
 

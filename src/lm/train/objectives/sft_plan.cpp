@@ -22,14 +22,14 @@ namespace {
 
 using config::Layer;
 
-// The format that the run was begun with, where it goes on.
+// Returns the format that the run was started with; "" for a new run.
 std::string recorded_format(const config::Experiment& e) {
   if (!e.trainer.auto_continue_train) return "";
   const ResumePoint point = find_resume_point(checkpoint_root_of(e), Validation::kStructure);
   return point.reader ? recorded_setting(read_trainer_state(*point.reader), "sft_conversation_format") : "";
 }
 
-// Where the tokenizer's chat template is from; empty: not known.
+// Returns the file of the tokenizer's chat template; "" if unknown.
 std::string template_file(const config::TrainerConfig& c) {
   if (!c.tokenizer_model) return "";
   const std::filesystem::path named = *c.tokenizer_model;
@@ -71,7 +71,7 @@ void choose_format(SftPlan& plan, const Tokenizer& tokenizer) {
   plan.facts.push_back(std::move(fact));
 }
 
-// A peak that large models bear, and that small ones need to learn in a hundred steps.
+// A peak learning rate that is safe for large models and lets small ones learn within a hundred steps.
 double usual_learning_rate(std::int64_t parameters, bool adapters) {
   constexpr double kRate = 1e-5, kParameters = 8e9, kMost = 3e-3, kOfAdapters = 10, kMostOfAdapters = 5e-3;
   const double rate =
@@ -104,7 +104,7 @@ class Fitting {
     choose_length(count, parameters);
     choose_batch(filled, usual_passes(count) * static_cast<double>(all.ids.size()), longest_of(all));
     if (is_open("lr")) set("lr", c.lr, std::max(usual_learning_rate(parameters, bool{model.lora}), c.min_lr));
-    c.sft_fit_to_data = false;  // from here on these are settings like others
+    c.sft_fit_to_data = false;  // already applied: the settings are now like any others
     plan_.facts.push_back(fmt::format("chosen for {} conversations and {} parameters: {}", count,
                                       human_count(static_cast<double>(parameters)),
                                       fmt::join(chosen_, ", ")));
@@ -113,14 +113,15 @@ class Fitting {
  private:
   static constexpr std::int64_t kFew = 1000;  // conversations
 
-  // Passes over so few conversations in which a model of 100 million parameters and more learns them.
+  // Returns the number of epochs after which models of 100 million parameters or more have learned the
+  // conversations.
   static double usual_passes(std::int64_t conversations) {
     constexpr std::int64_t kSeen = 1000, kMost = 25, kFewest = 3, kLarge = 5000;
     if (conversations >= kLarge) return 1;
     return static_cast<double>(std::clamp((kSeen + conversations - 1) / conversations, kFewest, kMost));
   }
 
-  // A small model learns more slowly, and its steps take less time.
+  // Small models learn more slowly, but their steps are faster.
   void choose_length(std::int64_t conversations, std::int64_t parameters) {
     for (const char* key : {"train_iters", "train_epochs", "train_tokens", "train_minutes"}) {
       if (!is_open(key)) return;
@@ -130,13 +131,13 @@ class Fitting {
         conversations < kFew
             ? std::clamp(std::sqrt(kParameters / static_cast<double>(parameters)), 1.0, kMostTimes)
             : 1;
-    e_.trainer.train_iters = 0;  // follows from the epochs
+    e_.trainer.train_iters = 0;  // the epochs determine it
     e_.trainer.train_tokens.reset();
     e_.trainer.train_minutes.reset();
     set("train_epochs", e_.trainer.train_epochs, std::round(usual_passes(conversations) * times));
   }
 
-  // `tokens`: of the usual passes.
+  // `tokens`: in all epochs.
   void choose_batch(const config::Experiment& filled, double tokens, std::int64_t longest) {
     constexpr double kSteps = 200;
     constexpr std::int64_t kMultiple = 64, kMostSequences = 8;
@@ -144,7 +145,7 @@ class Fitting {
     const auto up_to = [](std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; };
     const auto of_step = std::max<std::int64_t>(1, static_cast<std::int64_t>(tokens / kSteps));
     std::int64_t length = filled.trainer.seq_length;
-    // Context ranks divide sequences in ways of their own.
+    // Skipped for several ranks, because context parallelism restricts sequence lengths.
     if (is_open("seq_length") && c.enable_packed_sequences && world_ == 1) {
       length = std::min(length, up_to(std::max(of_step, longest), kMultiple));
       set("seq_length", c.seq_length, length);
@@ -205,7 +206,7 @@ SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& fa
   try {
     tokenizer = tokenizer_of(plan.experiment);
   } catch (const Error&) {
-    return plan;  // a run says so, with its place; a dry run may do without
+    return plan;  // a run reports this with its place; a dry run does not need a tokenizer
   }
   choose_format(plan, *tokenizer);
   if (!plan.experiment.trainer.sft_fit_to_data) return plan;
@@ -213,7 +214,7 @@ SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& fa
   try {
     Fitting(plan, families, *tokenizer, world).run();
   } catch (const Error& error) {
-    plan = unfitted;  // the run stops at the same mistake, with its place
+    plan = unfitted;  // the run stops at the same error, with its place
     plan.facts.push_back(fmt::format("not fitted to the data: {}", error.what()));
   }
   return plan;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kLimit = 1 << 20;
 
-// What the file holds: {"device": FLOP/s, ...}. An empty object where it is none of ours.
+// Returns the file's content, {"device": FLOP/s, ...}; an empty object if it is not such a file.
 nlohmann::json read_peaks(const Path& file, Env& env) {
   try {
     if (!file.empty() && env.status(file)) {
@@ -43,7 +43,7 @@ DevicePeak::DevicePeak(std::string device, Path file, Env& env)
 void DevicePeak::seen(double flops_per_second) {
   if (!std::isfinite(flops_per_second) || flops_per_second <= value_.value_or(0)) return;
   value_ = flops_per_second;
-  // Another process may have written meanwhile; the better of the two stays.
+  // Another process may have written the file meanwhile; the higher peak stays.
   if (const auto other = peak_in(read_peaks(file_, env_), device_); other && *other >= *value_) {
     value_ = other;
     return;
@@ -69,7 +69,7 @@ void DevicePeak::keep() {
     make_folders(file_.parent_path(), env_);
     write_file_atomic(file_, json_text(peaks) + "\n", env_);
   } catch (const Error&) {
-    file_.clear();  // this run goes on without
+    file_.clear();  // this run continues without the cache
   }
 }
 
@@ -78,7 +78,7 @@ Path DevicePeak::default_file() {
     const char* value = std::getenv(name);
     return std::string(value ? value : "");
   };
-  // The XDG specification has relative paths ignored.
+  // The XDG specification says to ignore relative paths.
   const std::string cache = variable("XDG_CACHE_HOME"), home = variable("HOME");
   if (cache.starts_with("/")) return Path(cache) / "primus" / "peaks.json";
   if (home.starts_with("/")) return Path(home) / ".cache" / "primus" / "peaks.json";

@@ -18,7 +18,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "fixed-width fields are written as they lie in memory");
 
-// protobuf's field numbers in tensorflow/core/util/event.proto and framework/summary.proto.
+// Protobuf field numbers from tensorflow/core/util/event.proto and framework/summary.proto.
 enum EventField { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7 };
 enum SummaryField { kValue = 1 };
 enum ValueField { kTag = 1, kSimpleValue = 2 };
@@ -59,7 +59,7 @@ std::string event_head(std::int64_t step, double wall_time) {
   return event;
 }
 
-// The CRC of data that holds CRCs is weak; the format hides them by this rotation.
+// A CRC over data that contains CRCs is weak, so the format masks CRCs by this rotation.
 std::uint32_t masked_crc(std::string_view data) {
   return std::rotr(crc32c(0, as_bytes(data)), 15) + 0xa282ead8U;
 }
@@ -67,7 +67,7 @@ std::uint32_t masked_crc(std::string_view data) {
 std::string first_events(std::int64_t first_step, double wall_time) {
   std::string version = event_head(0, wall_time);
   put_bytes(version, kFileVersion, "brain.Event:2");
-  // SessionLog START at a step: what earlier files say of this step and later ones is void.
+  // SessionLog START at a step invalidates what earlier files contain for this and later steps.
   std::string log;
   put_key(log, kStatus, kVarint);
   put_varint(log, kStatusStart);
@@ -103,7 +103,7 @@ std::string scalar_event(std::int64_t step, std::span<const Scalar> scalars, dou
 }
 
 EventFile::EventFile(const Path& folder, std::int64_t first_step, double wall_time, Env& env)
-    // Ten digits: TensorBoard reads the files of a folder in the order of their names.
+    // Ten digits, because TensorBoard reads the files of a folder in name order.
     : file_(folder / fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<std::int64_t>(wall_time),
                                  host_name(), getpid()),
             env),

@@ -18,15 +18,15 @@ namespace {
 
 constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
 
-// Places in the file whose lines are worth parsing when events are looked for that are no steps.
+// Whether the line is a step or a phase. Such lines need no parsing in a search for rare events.
 bool looks_frequent(std::string_view line) {
   return line.starts_with(R"({"event":"step")") || line.starts_with(R"({"event":"phase")");
 }
 
-// The event that begins at `offset`; false where none does.
+// Reads the event that begins at `offset`; returns false if there is none.
 bool read_event_at(File& file, std::uint64_t offset, std::string& text, EventLine& event) {
   constexpr std::size_t kFirst = 1 << 10;
-  // The byte before it shows that a line begins here.
+  // The byte before `offset` must be the end of a line.
   const std::uint64_t from = offset == 0 ? 0 : offset - 1;
   for (std::size_t bytes = kFirst; bytes <= 2 * kMaxLine; bytes *= 8) {
     text.resize(bytes);
@@ -42,13 +42,13 @@ bool read_event_at(File& file, std::uint64_t offset, std::string& text, EventLin
   return false;
 }
 
-// Offsets of the lines that are no steps or phases, the newest first. Empty: an offset in a line is wrong.
+// Returns the offsets of rare lines, newest first; empty if a line contains a wrong offset.
 std::optional<std::vector<std::uint64_t>> follow_offsets(File& file) {
   LinesBackward lines(file);
   std::string_view line;
   std::uint64_t offset = 0;
   EventLine event;
-  // A few lines at the end may be damaged: a torn one that the next process has ended.
+  // Some lines at the end may be damaged, such as a torn line that the next process has terminated.
   constexpr int kTried = 16;
   bool found = false;
   for (int i = 0; i < kTried && !found && lines.previous(line, offset); ++i) found = read_event(line, event);
@@ -62,7 +62,7 @@ std::optional<std::vector<std::uint64_t>> follow_offsets(File& file) {
     if (!read_event_at(file, offset, text, event) || !event.is_rare()) return std::nullopt;
     offsets.push_back(offset);
   }
-  // A file begins with a rare event, the only one without another before it.
+  // A file begins with a rare event, the only one without a predecessor.
   if (offset != 0) return std::nullopt;
   return offsets;
 }
@@ -80,7 +80,7 @@ std::vector<std::uint64_t> find_offsets(const Path& path, Env& env) {
   return offsets;
 }
 
-// For events before each offset, the last step that counts. By offset, ascending.
+// Pairs, by ascending offset: events before this offset are valid only up to this step.
 using Limits = std::vector<std::pair<std::uint64_t, std::int64_t>>;
 
 Limits limits_of(const Path& path, Env& env) {
@@ -111,7 +111,7 @@ EventLog::~EventLog() {
   try {
     flush();
   } catch (const std::exception&) {
-    // The last lines of a rank whose disk is full.
+    // Happens to the last lines of a rank with a full disk.
   }
 }
 
@@ -131,10 +131,10 @@ void EventLog::write(const RunEvent& event) {
   }
   line.tail = ",\"facts\":" + facts_json(event) + "}\n";
   const std::size_t bytes = line.head.size() + line.tail.size();
-  // A rare event may take twice the room.
+  // Rare events may use twice the space.
   const std::size_t room = (line.rare ? 2 : 1) * kMaxPending;
   if (waiting_bytes_ + bytes > room && failure_.empty()) {
-    // Events come faster than they are written, and the disk has not failed.
+    // Events arrive faster than they are written, and no write has failed.
     try {
       flush();
     } catch (const Error&) {
@@ -147,7 +147,7 @@ void EventLog::write(const RunEvent& event) {
     if (steady_seconds() - flushed_ >= kRetryPause) return flush();
     throw Error(ErrorKind::kIo, failure_);
   }
-  // A disk that takes nothing is asked by steps once a second: what waits is much.
+  // While writes fail, steps retry only once a second, because many lines are waiting.
   const bool now = line.rare || steady_seconds() - flushed_ >= (failure_.empty() ? kStepPause : kRetryPause);
   waiting_bytes_ += bytes;
   waiting_.push_back(std::move(line));
@@ -155,7 +155,7 @@ void EventLog::write(const RunEvent& event) {
   if (!failure_.empty()) throw Error(ErrorKind::kIo, failure_);
 }
 
-// Finds the end of what earlier processes wrote.
+// Finds the end of the lines of earlier processes.
 void EventLog::open() {
   torn_ = false;
   newest_.reset();
@@ -191,7 +191,7 @@ void EventLog::flush() {
 void EventLog::append() {
   if (waiting_.empty()) return;
   if (!opened_) open();
-  // A torn line of a process that was killed becomes a damaged one, which readers pass over.
+  // The newline turns a killed process's torn line into a damaged one, which readers skip.
   std::string text = torn_ ? "\n" : "";
   std::optional<std::uint64_t> newest = newest_;
   for (const Line& line : waiting_) {
@@ -202,7 +202,7 @@ void EventLog::append() {
     if (line.rare) newest = offset;
   }
   if (!file_.append(as_bytes(text))) {
-    opened_ = false;  // the file may be another one next time
+    opened_ = false;  // the next attempt may find another file
     throw Error(ErrorKind::kIo, file_.last_error());
   }
   waiting_.clear();

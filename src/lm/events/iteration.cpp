@@ -72,10 +72,10 @@ std::string format_iteration(const IterationRecord& record) {
   }
   fmt::format_to(out, " | number of skipped iterations: {:3} | number of nan iterations: {:3}",
                  record.skipped_iterations, record.nan_iterations);
-  // Of the host's memory the line says what was planned, which the start has said already.
+  // Host memory is omitted: it is the planned amount, which the start has already logged.
   if (record.memory && record.memory->label != "cpu") append_memory(line, *record.memory);
 
-  // One iteration's wait is noise: the average, as soon as there is one.
+  // The wait of one iteration is noisy, so the average is used when there is one.
   const Speed& speed = record.throughput.average.value_or(record.throughput.now);
   if (speed.mfu) fmt::format_to(out, " | MFU: {:.1f}%", *speed.mfu * 100.0);
   if (record.throughput.eta) fmt::format_to(out, " | ETA: {}", human_duration(*record.throughput.eta));
@@ -85,7 +85,7 @@ std::string format_iteration(const IterationRecord& record) {
 }
 
 std::string format_evaluation(const EvaluationRecord& record) {
-  // Megatron caps the exponent so that the perplexity stays a number.
+  // Megatron caps the exponent so that the perplexity stays finite.
   constexpr double kLargestExponent = 20.0;
   std::string line = fmt::format(" {} loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E}",
                                  record.data_set, record.iteration, drop_nan_sign(record.lm_loss),

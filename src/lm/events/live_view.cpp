@@ -12,10 +12,10 @@
 namespace primus {
 namespace {
 
-constexpr std::size_t kLabel = 12;  // columns of the names on the left
+constexpr std::size_t kLabel = 12;  // width of the name column on the left
 constexpr std::size_t kSampleLines = 4;
 
-// A line of the picture, and how much it matters: 0 stays to the last.
+// A line of the picture. Rows with a higher rank are dropped first; 0 is kept longest.
 struct Row {
   int rank;
   std::string text;
@@ -50,7 +50,7 @@ class Picture {
   void labelled(int rank, std::string_view label, const std::string& text) {
     rows_.push_back({rank, paint(colors_, Color::kCyan, fmt::format("{:<{}}", label, kLabel)) + text});
   }
-  // Figures side by side, as many as there is room for.
+  // Joins as many values as fit into one row.
   std::string figures(const std::vector<std::string>& all) const {
     std::string text;
     for (const std::string& figure : all) {
@@ -76,7 +76,7 @@ class Picture {
         r.train_iters > 0 ? static_cast<double>(r.iteration) / static_cast<double>(r.train_iters) : 0;
     std::string text = fmt::format("{:.0f}%  {}  step {}/{}", std::floor(share * 100), bar(share, bar_width),
                                    r.iteration, r.train_iters);
-    // The ETA was true when the step ended, and a long step runs down its clock.
+    // The ETA was computed when the last step ended; a long step counts it down.
     if (r.throughput.eta && r.iteration < r.train_iters)
       text += "  ETA " + human_duration(std::max(0.0, *r.throughput.eta - (now_ - s_.last_seen)));
     text += fmt::format("  {} so far", elapsed);
@@ -88,7 +88,7 @@ class Picture {
     }
   }
 
-  // Columns left for a curve behind `used` others.
+  // Columns left for a curve after `used` others.
   std::size_t room(std::size_t used) const {
     const std::size_t taken = kLabel + used;
     return width_ > taken + 4 ? std::min<std::size_t>(width_ - taken, 60) : 0;
@@ -143,7 +143,7 @@ class Picture {
     for (std::size_t line = 0; line < kSampleLines && !text.empty(); ++line) {
       std::string part = fit_width(text, columns);
       if (part.empty()) break;
-      // At a blank, where there is one.
+      // Breaks at a space, if there is one.
       if (part.size() < text.size() && text[part.size()] != ' ') {
         const std::size_t blank = part.find_last_of(' ');
         if (blank != std::string::npos && blank > 0) part.resize(blank);
@@ -213,7 +213,7 @@ LiveView::~LiveView() {
 
 void LiveView::draw() {
   const std::size_t width = std::max<std::size_t>(terminal_.width(), 2) - 1;
-  // One row stays for the prompt or the line that scrolls by.
+  // Leaves one row for the prompt or the line that scrolls by.
   const std::size_t height = std::max<std::size_t>(terminal_.height(), 2) - 1;
   std::vector<std::string> lines;
   {

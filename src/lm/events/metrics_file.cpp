@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxPending = std::size_t{1} << 20;
-// Lines are read backwards in steps of this.
+// Bytes per read when reading lines backwards.
 constexpr std::uint64_t kReadStep = 64 << 10;
 
 Json number(double value) {
@@ -27,16 +27,16 @@ Json number(double value) {
   return value;
 }
 
-// The size of the file up to and including its last line of iteration `last` or before. What lies behind,
-// torn or of later iterations, is looked at backwards, so a long history costs nothing.
+// Returns the file's size up to and including its last line with an iteration of at most `last`. Reads
+// backwards over torn and later lines only, so a long history costs nothing.
 std::uint64_t good_size(File& file, std::int64_t last) {
   const std::uint64_t size = file.size();
-  std::uint64_t end = size;  // all before is not yet judged; ends behind a newline
+  std::uint64_t end = size;  // end of the unchecked part, just after a newline
   std::uint64_t begin = size;
-  std::string text;  // bytes begin .. end
+  std::string text;  // bytes from begin to end
   bool ends_with_newline = false;
   while (true) {
-    // One line: from behind the last newline before `end - 1`.
+    // One line, starting after the last newline before `end - 1`.
     const std::size_t line_end = text.size() - (ends_with_newline ? 1 : 0);
     const std::size_t newline = line_end == 0 ? std::string::npos : text.rfind('\n', line_end - 1);
     if (newline == std::string::npos && begin > 0 && text.size() <= kMaxLine) {
@@ -59,7 +59,7 @@ std::uint64_t good_size(File& file, std::int64_t last) {
   }
 }
 
-// Calls `visit` with each whole line, without its newline, as long as that returns true.
+// Calls `visit` with each complete line, without its newline, until it returns false.
 void for_each_line(const Path& path, Env& env, FunctionRef<bool(std::string_view)> visit) {
   const auto file = env.open(path, OpenMode::kRead);
   std::string text;
@@ -78,7 +78,7 @@ void for_each_line(const Path& path, Env& env, FunctionRef<bool(std::string_view
   }
 }
 
-// Of lines as to_json writes them; without parsing all of a long history.
+// Parses the iteration of lines that to_json wrote, without parsing the JSON of a long history.
 std::int64_t quick_iteration(std::string_view line) {
   constexpr std::string_view kBegin = "{\"iteration\":";
   std::int64_t iteration = -1;
@@ -90,7 +90,7 @@ std::int64_t quick_iteration(std::string_view line) {
   return iteration_of_line(line);
 }
 
-// A number as number() writes it.
+// Returns a number in number()'s format.
 std::optional<double> number_in(const Json& json, const char* key) {
   const auto found = json.find(key);
   if (found == json.end()) return std::nullopt;
@@ -117,7 +117,7 @@ std::optional<RunWarning> warning_in(const Json& json, std::int64_t iteration) {
   return warning.detector.empty() || warning.text.empty() ? std::nullopt : std::optional(std::move(warning));
 }
 
-// Calls visit(object, iteration) with each whole line that is one of ours.
+// Calls visit(object, iteration) with each complete, valid line.
 void for_each_object(const Path& file, Env& env, FunctionRef<void(const Json&, std::int64_t)> visit) {
   if (!env.status(file)) return;
   for_each_line(file, env, [&](std::string_view line) {
@@ -161,7 +161,7 @@ void add_memory(Json& json, const IterationRecord& record) {
   json["memory_total_bytes"] = number(record.memory->total);
 }
 
-// By quantity, each a list over layers: lists compress, plot and compare better than objects.
+// Writes each quantity as a list over layers: lists compress, plot and compare better than objects.
 void add_routing(Json& json, const std::vector<ExpertLoads>& routing) {
   Json& lists = json["routing"];
   for (const ExpertLoads& layer : routing) {
@@ -193,7 +193,7 @@ std::string to_json(const IterationRecord& record) {
   if (record.throughput.average) add_speed(json, *record.throughput.average, "_avg");
   if (record.throughput.eta) json["eta_seconds"] = number(*record.throughput.eta);
   add_memory(json, record);
-  // Names of losses come from the experiment; bytes that are no UTF-8 must not stop the run.
+  // Names of losses come from the experiment; invalid UTF-8 must not stop the run.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -225,7 +225,7 @@ std::string to_json(const SampleRecord& record) {
   json["text"] = record.text;
   json["tokens"] = record.tokens;
   json["seconds"] = number(record.seconds);
-  // A text may end within a character.
+  // A text may end in the middle of a character.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -365,7 +365,7 @@ bool MetricsFile::flush() {
   return true;
 }
 
-// Best effort: what is in the way here is met by the next line again.
+// Best effort: the next line meets the same errors.
 void MetricsFile::look_after_file() {
   try {
     const auto there = env_.status(file_.path());

@@ -6,7 +6,7 @@
 // sync() makes lines survive a power failure; it is called before a checkpoint is committed. Opening repairs
 // the file: it removes a torn last line, and the lines after the iteration that the run resumes from, which
 // will be written again. If another program removes the file during the run, it is restored from the open
-// file handle. take_trouble() reports any other change.
+// file handle. take_trouble() reports this and any other change.
 //
 // Disk errors never throw: lines that cannot be written are buffered (up to 1 MiB) and written with the next
 // successful one. One thread at a time.
@@ -44,8 +44,8 @@ class MetricsFile {
   bool sync();
 
   std::uint64_t dropped() const { return dropped_; }
-  // Returns what other programs did to the file since the last call, as a sentence without its subject, the
-  // file name; usually "".
+  // Returns what other programs did to the file since the last call, as a predicate whose subject is the file
+  // name; usually "".
   std::string take_trouble() { return std::exchange(trouble_, {}); }
   const std::string& last_error() const { return file_.last_error(); }
 

@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using State = RunEnding::State;
 
-// The file always has so many bytes, so that it can be written again where no further one fits.
+// The file always has this size, so that it can be overwritten on a full disk.
 constexpr std::size_t kBytes = 2048, kMostText = 1000;
 
 constexpr std::array<std::pair<State, std::string_view>, 4> kStates = {{{State::kRunning, "running"},
@@ -31,7 +31,7 @@ std::string name_of(State state) {
   return {};
 }
 
-// Ranks pass errors on as text.
+// Errors from other ranks arrive as text.
 bool says(std::string_view text, int errno_value) {
   return text.find(std::strerror(errno_value)) != std::string_view::npos;
 }
@@ -56,7 +56,7 @@ std::string padded(const RunEnding& ending) {
 
 std::string to_json(const RunEnding& ending) {
   Json json{{"state", name_of(ending.state)}, {"reason", ending.reason}, {"iteration", ending.iteration}};
-  // The last lines that a lost rank wrote follow its sentence.
+  // Only the first line: the last lines of a lost rank's output follow it.
   if (!ending.text.empty()) json["text"] = ending.text.substr(0, std::min(ending.text.find('\n'), kMostText));
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -92,7 +92,7 @@ void write_ending(const Path& folder, const RunEnding& ending, Env& env) noexcep
     file->write_at(as_bytes(text), 0);
     file->sync();
   } catch (const std::exception&) {
-    // The run's own end matters more than its record.
+    // The record must not hide how the run ended.
   }
 }
 
@@ -101,7 +101,7 @@ std::optional<RunEnding> read_ending(const Path& folder, Env& env) {
     constexpr std::uint64_t kLimit = 64 << 10;
     return ending_from_json(read_file(folder / kEndingFile, kLimit, env));
   } catch (const std::exception&) {
-    // Somebody else's file.
+    // Not a file of this program.
     return std::nullopt;
   }
 }

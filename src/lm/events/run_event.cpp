@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Texts come from experiments and from the system; bytes that are no UTF-8 must not stop the run.
+// Texts come from experiments and from the system; invalid UTF-8 must not stop the run.
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 struct ToJson {

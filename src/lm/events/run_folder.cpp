@@ -10,7 +10,7 @@
 namespace primus {
 namespace {
 
-// `name` as a path below `parent`.
+// Returns `name` as a path below `parent`.
 Path below(const Path& parent, std::string_view key, std::string_view name) {
   Path path = parent;
   std::string_view rest = name;
@@ -46,7 +46,7 @@ RunLock::RunLock(const Path& folder, const char* hint) {
   const Path path = folder / ".lock";
   file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file_ < 0) throw io_error(fmt::format("cannot open '{}'", path.string()), errno);
-  // Who asks held() has the lock for a moment: that is no other run, and worth another try.
+  // A caller of held() holds the lock for a moment; that is not another run, so retry.
   constexpr int kTries = 20;
   constexpr useconds_t kPause = 5000;  // microseconds
   int reason = 0;
@@ -60,7 +60,7 @@ RunLock::RunLock(const Path& folder, const char* hint) {
   if (reason == EWOULDBLOCK) {
     throw invalid(fmt::format("another process is training in '{}'", folder.string()), hint);
   }
-  // A file system without locks: the run goes on as it would have without them.
+  // The file system has no locks; the run continues without.
   file_ = -1;
 }
 

@@ -8,7 +8,7 @@
 namespace primus {
 namespace {
 
-// Publishes what a detector finds.
+// Publishes a detector's findings.
 class DetectorListener final : public RunListener {
  public:
   DetectorListener(std::unique_ptr<Detector> detector, std::deque<RunEvent>& found)

@@ -24,13 +24,14 @@ bool is_position(std::string_view key) {
   return key == "iteration" || key == "consumed_samples" || key == "elapsed_time_per_iteration_ms";
 }
 
-// What no curve is drawn of: it is known from elsewhere in the line, or never changes.
+// Keys without a curve: their values are elsewhere in the line or never change.
 bool is_passed_over(std::string_view key) {
   return key == "train_iters" || key == "global_batch_size" || key == "eta_seconds" ||
          key == "memory_total_bytes" || key.ends_with("_avg");
 }
 
-// `line` anew; false when it is none of ours. Strings are kept for the next line, which has the same keys.
+// Parses a line into `line`; returns false if it is invalid. Reuses the strings of the previous line, which
+// usually has the same keys.
 bool parse(std::string_view text, Line& line) {
   std::size_t count = 0;
   const bool good = read_metrics_line(
@@ -49,7 +50,7 @@ bool parse(std::string_view text, Line& line) {
   return good;
 }
 
-// Records of one kind, in order: passes each good one whose iteration does not go back to use(line), and
+// Filters records of one kind: passes each valid record whose iteration has advanced enough to use(line), and
 // counts the others.
 template <typename Use>
 class Records {
@@ -89,7 +90,7 @@ std::string text_of(const config::Value& value) {
   return "{" + text + "}";
 }
 
-// "modules.pre_trainer.overrides.lr" is called "lr".
+// Shortens "modules.pre_trainer.overrides.lr" to "lr".
 void flatten(const config::Value& value, const std::string& name, std::map<std::string, std::string>& out) {
   if (!value.is_map() || value.members.empty()) {
     out[name] = text_of(value);
@@ -174,7 +175,7 @@ void name_runs(std::vector<RunHistory>& runs) {
   }
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const Path name = folders[i].lexically_relative(common);
-    // One of them may be the folder that the others lie in.
+    // One run's folder may contain the others.
     runs[i].name = name.empty() || name == "." ? folders[i].filename().string() : name.string();
   }
 }

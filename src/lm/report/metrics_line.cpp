@@ -13,7 +13,7 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// What JSON has no number for is a string in these files.
+// NaN and infinities are strings in these files.
 std::optional<double> named_number(std::string_view text) {
   if (text == "NaN") return kNaN;
   if (text == "Infinity") return kInfinity;
@@ -84,7 +84,7 @@ bool read_metrics_line(std::string_view line, const std::function<void(std::stri
       }
       const std::optional<double> value = read_number(json, text);
       if (!value) return;
-      // Iterations are whole numbers that a double holds exactly.
+      // Iterations are integers that a double represents exactly.
       constexpr double kMostIterations = 9007199254740992.0;
       if (key == "iteration") {
         if (!(*value >= 0 && *value < kMostIterations && *value == std::floor(*value))) return;

@@ -23,7 +23,7 @@
 namespace primus {
 namespace {
 
-// MLflow takes more, but these are names of files here.
+// MLflow allows more characters, but these become file names.
 bool is_plain(std::string_view name) {
   return !name.empty() && name.front() != '.' && name.size() <= 250 && std::ranges::all_of(name, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
@@ -31,7 +31,7 @@ bool is_plain(std::string_view name) {
   });
 }
 
-// What never changes, or follows from the rest.
+// Keys that never change, or follow from others.
 bool is_left_out(std::string_view key) {
   return key == "iteration" || key == "train_iters" || key == "global_batch_size" || key == "eta_seconds" ||
          key == "memory_total_bytes" || key.ends_with("_avg");
@@ -39,7 +39,7 @@ bool is_left_out(std::string_view key) {
 
 std::string yaml_text(const std::string& text) { return json_text(nlohmann::json(text), -1); }
 
-// Params and tags are files of one line.
+// Params and tags are one-line files.
 std::string one_line(std::string text) {
   std::ranges::replace_if(
       text, [](char c) { return c == '\n' || c == '\r'; }, ' ');
@@ -57,7 +57,7 @@ std::int64_t last_change_ms(const Path& file) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
 }
 
-// Replaces a file, unless that is what it holds already.
+// Replaces a file unless its content is the same.
 void put(const Path& file, const std::string& content) {
   const auto status = Env::posix().status(file);
   if (status && status->type == FileStatus::Type::kFile && status->size == content.size() &&
@@ -67,7 +67,7 @@ void put(const Path& file, const std::string& content) {
   write_file_atomic(file, content);
 }
 
-// When each step was over.
+// The time at which each step ended.
 struct Times {
   std::int64_t start = 0, end = 0;                          // milliseconds since 1970
   std::vector<std::pair<std::int64_t, double>> steps = {};  // iteration, milliseconds since the start
@@ -98,13 +98,13 @@ Times times_of(const Path& folder) {
   return times;
 }
 
-// The lines of each metric's file, by name.
+// Returns the lines of each metric's file, by name.
 std::map<std::string, std::string> metrics_of(const Path& folder, const Times& times) {
   std::map<std::string, std::string> metrics;
   const auto add = [&](const std::string& name, std::int64_t iteration, double value) {
     metrics[name] += fmt::format("{} {} {}\n", times.at(iteration), number(value), iteration);
   };
-  // Calls use(iteration, the one before, data set, numbers) for each good line of one kind.
+  // Calls use(iteration, previous iteration, data set, numbers) for each valid line of one kind.
   const auto reader = [](auto use) {
     return [use, numbers = std::vector<std::pair<std::string, double>>(), data_set = std::string(),
             last = std::int64_t{-1}](std::string_view line) mutable {
@@ -135,7 +135,7 @@ std::map<std::string, std::string> metrics_of(const Path& folder, const Times& t
   return metrics;
 }
 
-// The experiment of that name in the store, or a number for a new one.
+// Returns the id of the store's experiment with this name, or a new one.
 std::string experiment_id(const Path& store, const std::string& name) {
   for (const std::string& id : Env::posix().list(store)) {
     const Path meta = store / id / "meta.yaml";
@@ -145,16 +145,16 @@ std::string experiment_id(const Path& store, const std::string& name) {
       const config::Value* const named = document.find("name");
       if (named && named->is_scalar() && named->text == name) return id;
     } catch (const Error&) {
-      // Another's file, which MLflow itself passes over when it is damaged.
+      // Another program's file; MLflow also ignores it if it is damaged.
     }
   }
-  // Eighteen digits, as MLflow makes them, and the same for everybody who exports this name.
+  // Eighteen digits, as MLflow makes them; the same for every export of this name.
   const std::string hash = hex(as_text(sha256("experiment " + name)));
   return std::to_string(100'000'000'000'000'000ULL +
                         std::stoull(hash.substr(0, 15), nullptr, 16) % 900'000'000'000'000'000ULL);
 }
 
-// MLflow's numbers.
+// MLflow's status codes.
 int status_of(RunState state) {
   switch (state) {
     case RunState::kRunning:
@@ -201,7 +201,8 @@ MlflowRun write_mlflow_run(const Path& store_folder, const Path& run_folder) {
 
   const std::map<std::string, std::string> metrics = metrics_of(folder, times);
   for (const char* part : {"metrics", "params", "tags", "artifacts"}) make_folders(target / part);
-  // Without what an earlier export wrote of another run, or of earlier settings, that were in this folder.
+  // Removes metrics and params that an earlier export wrote for another run, or for earlier settings, of this
+  // folder.
   std::set<std::string> kept;
   for (const auto& [name, lines] : metrics) kept.insert(name.substr(0, name.find('/')));
   for (const std::string& name : Env::posix().list(target / "metrics")) {

@@ -1,5 +1,5 @@
 'use strict';
-// Draws the report from the JSON in the page. Text from files goes into the page as text only.
+// Draws the report from the JSON in the page. Text from files is inserted only as text, never as HTML.
 (() => {
   const data = JSON.parse(document.getElementById('data').textContent);
   const palette = ['#2f6fde', '#e8702a', '#1f9d6b', '#b14fc5', '#d8a200', '#14a3b8', '#d6336c', '#6b7a8f', '#7a9a01',
@@ -18,7 +18,7 @@
     return made;
   }
 
-  // Numbers for people.
+  // Formats a number for display.
   function number(value) {
     if (value === null || value === undefined) return '';
     const size = Math.abs(value);
@@ -49,9 +49,9 @@
   const formats = {number, bytes, percent};
   const axisText = (value) => view.axis === 'seconds' ? duration(value) : number(value);
 
-  // Where a run's buckets lie on the chosen axis.
+  // Positions of a run's buckets on the chosen axis.
   function axisOf(run) { return view.axis === 'step' ? run.positions.last : run.positions[view.axis]; }
-  // The place of a step on it, between the buckets around it: evaluations know only their step.
+  // Interpolates a step's position between buckets, because evaluations have only a step.
   function placeOf(run, step) {
     if (view.axis === 'step') return step;
     const steps = run.positions.last, places = axisOf(run);
@@ -63,7 +63,7 @@
     return places[i - 1] + share * (places[i] - places[i - 1]);
   }
 
-  // What one chart shows of one run: places, means, extremes, and what was no number.
+  // Returns the data of one run for one chart: positions, means, extremes, and non-finite values.
   function seriesOf(chart, index) {
     const run = data.runs[index];
     const source = chart.evaluations ? run.evaluations : run;
@@ -75,7 +75,7 @@
             largest: curve.largest || curve.mean, band: Boolean(curve.least), other: new Map(curve.other || []),
             smooth: chart.evaluations ? null : smoothed(curve.mean)};
   }
-  // Exponential average, freed from the pull of its beginning.
+  // Exponential moving average with bias correction.
   function smoothed(values) {
     if (view.smoothing === 0) return null;
     let sum = 0, weight = 0;
@@ -169,7 +169,7 @@
         low /= space; high *= space;
       } else {
         const space = (high - low) * 0.06 || Math.abs(high) * 0.05 || 0.5;
-        // A quantity that comes near zero is drawn from zero.
+        // A range that comes close to zero starts at zero.
         low = low >= 0 && low < 0.25 * high ? 0 : low - space;
         high += space;
       }
@@ -213,7 +213,7 @@
     drawSeries(series, into) {
       const style = {stroke: color(series.index), 'stroke-dasharray': dash(series.index)};
       if (series.band) {
-        // Stretches between gaps are areas of their own.
+        // Segments between gaps become separate areas.
         let begin = 0;
         const close = (end) => {
           if (end > begin) {
@@ -339,7 +339,7 @@
     return made;
   }
 
-  // The whole axis: all shown runs, from their first step to their last.
+  // The full range of the axis: all visible runs, from first to last step.
   function fullRange() {
     let low = Infinity, high = -Infinity;
     data.runs.forEach((run, index) => {
@@ -450,7 +450,7 @@
   document.getElementById('log-scale').addEventListener('change', (event) => { view.log = event.target.checked; redraw(); });
   document.getElementById('reset').addEventListener('click', () => { view.range = null; redraw(); });
   addEventListener('resize', redraw);
-  // Paper has a width of its own, which is not known before.
+  // The width of a printed page is unknown until then.
   addEventListener('beforeprint', () => { view.printing = true; redraw(); });
   addEventListener('afterprint', () => { view.printing = false; redraw(); });
   redraw();

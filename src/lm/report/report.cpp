@@ -21,7 +21,7 @@ struct ChartKind {
   bool evaluations = false, wide = false;
 };
 
-// In their order on the page. Curves of other names come behind, under their own.
+// In page order. Other curves follow, under their own names.
 constexpr ChartKind kCharts[] = {
     {"lm_loss", "Loss", "nats per token", "number", false, true},
     {"validation", "Validation loss", "nats per token", "number", true},
@@ -44,7 +44,7 @@ constexpr ChartKind kCharts[] = {
     {"z_loss", "Router z-loss", "", "number"},
 };
 
-// Curves that are worth a place only where something happens in them.
+// Whether the curve is shown: some are only interesting if they change.
 bool is_shown(std::string_view key, const std::vector<Bucket>& buckets) {
   const bool only_if_changing =
       key == "loss_scale" || key == "skipped_iterations" || key == "nan_iterations" || key == "dropped";
@@ -54,7 +54,7 @@ bool is_shown(std::string_view key, const std::vector<Bucket>& buckets) {
   return all.other > 0 || (all.finite > 0 && all.least != all.largest);
 }
 
-// Six digits are more than a screen shows, and a third of the bytes.
+// Six digits are more than a screen shows, and take a third of the bytes.
 Json rounded(double value) {
   if (!std::isfinite(value)) return nullptr;
   return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr);
@@ -157,7 +157,7 @@ Json charts_json(const Json& runs) {
   return charts;
 }
 
-// The settings that are not the same in all runs. That runs have names of their own goes without saying.
+// Returns the settings that differ between runs, except run names, which always differ.
 Json differences_json(const std::vector<RunHistory>& runs) {
   std::set<std::string> keys;
   for (const RunHistory& run : runs) {
@@ -197,7 +197,7 @@ Json report_json(const std::vector<RunHistory>& runs, const std::string& generat
 }
 
 std::string report_page(const Json& report) {
-  // Inside a script element only "</script" and "<!--" mean something: without '<' there is neither.
+  // In a script element only "</script" and "<!--" are special; without '<' neither can occur.
   std::string data;
   for (const char c : json_text(report, -1)) c == '<' ? data += "\\u003c" : data += c;
   std::string page(k_page_html);

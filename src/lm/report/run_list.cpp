@@ -29,7 +29,7 @@ bool is_there(const Path& path) {
   return std::filesystem::exists(std::filesystem::status(path, none));
 }
 
-// Seconds since the newer of the files changed.
+// Returns the seconds since the newest of the files changed.
 double age_of(const Path& folder) {
   std::optional<double> newest;
   for (const Path& file : {folder / kMetrics, folder / kEvaluations, folder / RunFolder::kExperimentFile,
@@ -46,8 +46,8 @@ double age_of(const Path& folder) {
   return std::max(0.0, now - *newest);
 }
 
-// What stands behind "key: " on each line, without quotes. experiment.yaml is written so, and reading it line
-// by line is a hundred times faster than as YAML, which a list of thousands of runs feels.
+// Returns the text after "key: " on each line, without quotes. experiment.yaml has this form, and reading
+// lines is a hundred times faster than parsing YAML, which matters for lists of thousands of runs.
 std::map<std::string, std::string> settings_in(std::string_view text) {
   std::map<std::string, std::string> settings;
   while (!text.empty()) {
@@ -78,7 +78,7 @@ std::optional<Number> number(std::string_view text) {
   return result.ec == std::errc() && result.ptr == end ? std::optional(value) : std::nullopt;
 }
 
-// The step that a file `latest` names: "iter_0000100".
+// Returns the step that the file `latest` names: "iter_0000100".
 std::optional<std::int64_t> latest_step(const Path& checkpoints) {
   try {
     constexpr std::uint64_t kLimit = 4096;
@@ -91,14 +91,14 @@ std::optional<std::int64_t> latest_step(const Path& checkpoints) {
   }
 }
 
-// `line`: of metrics.jsonl.
+// `line`: a line of metrics.jsonl.
 void take_step(std::string_view line, const Path& file, RunStatus& run) {
   std::optional<double> speed, average;
   std::optional<std::int64_t> planned;
   constexpr double kMostSteps = 9007199254740992.0;
   const bool good = read_metrics_line(line, [&](std::string_view key, double value) {
     if (key == "iteration") run.step = static_cast<std::int64_t>(value);
-    // An experiment may give epochs or minutes instead; the run then knows how many steps they are.
+    // If the experiment sets epochs or minutes instead, only the run's records contain the number of steps.
     if (key == "train_iters" && value >= 1 && value < kMostSteps) planned = static_cast<std::int64_t>(value);
     if (key == "lm_loss") run.loss = value;
     if (key == "tokens_per_second_per_device") speed = value;
@@ -109,7 +109,7 @@ void take_step(std::string_view line, const Path& file, RunStatus& run) {
   if (!run.steps) run.steps = planned;
 }
 
-// A line of evaluations.jsonl. Returns its step; empty: it is not on validation data.
+// `line`: a line of evaluations.jsonl. Returns its step; empty if it is not about validation data.
 std::optional<std::int64_t> take_validation(std::string_view line, RunStatus& run) {
   std::string data_set;
   std::optional<double> loss, bits;
@@ -128,11 +128,11 @@ std::optional<std::int64_t> take_validation(std::string_view line, RunStatus& ru
   return step;
 }
 
-// A run's state beyond RunStatus.
+// State of a run beyond RunStatus.
 struct Marks {
   std::int64_t evaluated = 0;              // step of the newest evaluation on validation data
-  std::optional<std::int64_t> saved = {};  // of the newest checkpoint
-  std::optional<RunEnding> ending = {};    // of the newest process; kRunning: it recorded none
+  std::optional<std::int64_t> saved = {};  // step of the newest checkpoint
+  std::optional<RunEnding> ending = {};    // of the newest process; kRunning: it recorded no ending
 };
 
 Marks read_events_of(const Path& file, RunStatus& run) {
@@ -144,7 +144,7 @@ Marks read_events_of(const Path& file, RunStatus& run) {
       if (!began && !marks.ending)
         marks.ending = RunEnding{.state = RunEnding::State::kRunning, .iteration = event.step};
       if (!std::exchange(began, true)) run.step = event.step;
-      // It was loaded, so it was durable.
+      // This checkpoint was loaded, so it is durable.
       if (!marks.saved && event.step > 0) marks.saved = event.step;
       return event.step > 0;
     }
@@ -168,7 +168,7 @@ Marks read_events_of(const Path& file, RunStatus& run) {
   return marks;
 }
 
-// A folder whose run began before there were events.
+// Reads the folder of a run that is older than events.
 Marks read_files_of(const Path& folder, const Path& checkpoints, RunStatus& run) {
   Marks marks;
   if (is_there(folder / kMetrics)) {
@@ -186,7 +186,7 @@ Marks read_files_of(const Path& folder, const Path& checkpoints, RunStatus& run)
   return marks;
 }
 
-// Whether the loss grew, and is still as high at the end.
+// Whether the loss grew and was still as high at the end.
 bool diverged(const RunStatus& run) {
   for (const RunWarning& warning : run.warnings) {
     if (warning.detector == "loss_growth" && run.loss && !(*run.loss < warning.limit)) return true;
@@ -194,7 +194,7 @@ bool diverged(const RunStatus& run) {
   return false;
 }
 
-// Takes the state from the recorded ending, and from the other marks where there is none.
+// Sets the state from the recorded ending, or from the other marks if there is none.
 void judge(RunStatus& run, bool reached_target, const Marks& marks) {
   if (RunLock::held(run.folder)) {
     run.state = RunState::kRunning;
@@ -230,7 +230,7 @@ void search(const Path& folder, int depth, RunSearch& found) {
   std::filesystem::directory_iterator entries(folder, error);
   for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
     const Path name = entries->path().filename();
-    // What a run keeps in folders is not another run.
+    // Folders inside a run are not runs.
     if (run && (name == "logs" || name == "tensorboard" || name == "checkpoints" || name == kEventsFolder))
       continue;
     std::error_code none;
@@ -291,7 +291,7 @@ RunStatus run_status(const Path& folder) {
 }
 
 std::vector<std::string> differing_settings(const std::vector<RunStatus>& runs) {
-  // Where a run lies and how it is called, and what follows from the number of steps.
+  // Location and name of a run, and keys that follow from the number of steps.
   constexpr std::array<std::string_view, 4> kPassedOver = {"exp_name", "workspace", "save", "lr_decay_iters"};
   std::map<std::string, std::set<std::string>> values;
   std::size_t count = 0;
@@ -308,12 +308,12 @@ std::vector<std::string> differing_settings(const std::vector<RunStatus>& runs) 
     const bool passed_over = std::find(kPassedOver.begin(), kPassedOver.end(), key) != kPassedOver.end();
     if (!passed_over && (different.size() > 1 || having[key] < count)) keys.push_back(key);
   }
-  // They are those of weight_decay, unless somebody chose them.
+  // These follow weight_decay unless they are set.
   if (std::find(keys.begin(), keys.end(), "weight_decay") != keys.end()) {
     std::erase(keys, "start_weight_decay");
     std::erase(keys, "end_weight_decay");
   }
-  // A reader compares these first; the others follow by name.
+  // The most interesting keys first; the others follow by name.
   constexpr std::array<std::string_view, 14> kFirst = {
       "stage",           "load", "data_path",  "sft_dataset_name",
       "tokenizer_model", "lr",   "min_lr",     "num_layers",

@@ -20,7 +20,7 @@ bool is_there(const Path& path) {
   return std::filesystem::exists(std::filesystem::status(path, none));
 }
 
-// Settings of an event `begin`, and whether its process trained.
+// Returns the settings in a `begin` event, and whether its process trained.
 std::pair<std::optional<std::string>, bool> experiment_in(std::string_view facts) {
   std::optional<std::string> text;
   bool trains = true;
@@ -47,7 +47,7 @@ std::optional<Path> events_of(const Path& run) {
     if (event.event == "begin") began = event.step;
     return began != 0;
   });
-  // An older version trained the steps before: its files go on.
+  // An older version trained the first steps; its files have the records.
   if (!began || (*began > 0 && is_there(run / kMetrics))) return std::nullopt;
   return file;
 }

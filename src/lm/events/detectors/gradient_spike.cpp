@@ -1,4 +1,4 @@
-// A gradient norm tenfold that of the recent steps: a bad batch, or the first sign of divergence.
+// A gradient norm ten times that of recent steps: a bad batch, or the first sign of divergence.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kName = "gradient_spike";
 constexpr std::size_t kWindow = 64, kFewest = 20;  // steps
 constexpr double kFactor = 10;
-constexpr double kLeast = 1e-3;  // norms below this are those of a model that has nothing left to learn
+constexpr double kLeast = 1e-3;  // smaller norms mean that the model has nothing left to learn
 
 class GradientSpike final : public Detector {
  public:

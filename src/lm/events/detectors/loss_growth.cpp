@@ -1,4 +1,4 @@
-// Divergence: the loss has grown tenfold, or is worse than that of the untrained model.
+// Divergence: the loss has grown tenfold, or is worse than the untrained model's.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,14 +13,15 @@ namespace primus {
 namespace {
 
 constexpr std::string_view kName = "loss_growth";
-constexpr std::size_t kWindow = 5;  // steps whose median counts, so that one bad batch is no divergence
-// Times the lowest median so far. A loss near zero (memorized answers) must also rise by kLeastRise.
+constexpr std::size_t kWindow = 5;  // steps in the median, so that one bad batch does not count as divergence
+// Allowed ratio to the lowest median so far. A loss near zero (memorized answers) must also rise by
+// kLeastRise.
 constexpr double kFactor = 10;
 constexpr double kLeastRise = 1;  // nats per token
-// Above the first steps by so much, a model is worse than it was before it learned anything. A single step is
-// noise, but a run may diverge within the first window.
+// A loss this much above the first steps is worse than before training. Two limits, because a single first
+// step is noisy, but a run may diverge within the first window.
 constexpr double kAboveStart = 1, kAboveFirstStep = 2;  // nats per token
-// The episode is over when the loss is this near its best again.
+// The episode ends when the loss is within this factor of its best.
 constexpr double kRecovered = 2;
 
 class LossGrowth final : public Detector {

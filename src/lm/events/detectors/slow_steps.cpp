@@ -1,4 +1,4 @@
-// Steps that take twice as long as they did: another process on the machine, a throttled device, a slow disk.
+// Steps that take twice as long as before: another process on the machine, a throttled device, a slow disk.
 #include <fmt/format.h>
 
 #include <limits>
@@ -10,11 +10,11 @@ namespace primus {
 namespace {
 
 constexpr std::string_view kName = "slow_steps";
-// Steps are judged in blocks by their median: short hiccups of a shared machine are no warning.
+// Steps are compared in blocks by their median, so that short hiccups on a shared machine cause no warning.
 constexpr std::size_t kSteps = 10;
 constexpr double kSeconds = 10;
 constexpr double kFactor = 2, kRecovered = 1.5;
-constexpr std::size_t kMost = 100'000;  // steps of a block, however short they are
+constexpr std::size_t kMost = 100'000;  // max steps per block, however short they are
 
 class SlowSteps final : public Detector {
  public:
@@ -50,7 +50,7 @@ class SlowSteps final : public Detector {
 
  private:
   std::vector<double> block_;
-  double sum_ = 0, wait_ = 0;  // of the block, seconds
+  double sum_ = 0, wait_ = 0;  // seconds in the current block
   double best_ = std::numeric_limits<double>::infinity();
   bool began_ = false, told_ = false;
 };

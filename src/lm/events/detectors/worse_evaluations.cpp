@@ -1,4 +1,4 @@
-// Overfitting: the loss on validation data got worse three times in a row.
+// Overfitting: the validation loss got worse three times in a row.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// ending.json (run_ending.h).
+// Writes ending.json (run_ending.h).
 #include "lm/events/run_listener.h"
 
 namespace primus {

@@ -1,4 +1,4 @@
-// The record of all events, on every rank (docs/formats/events.md).
+// Records all events, on every rank (docs/formats/events.md).
 #include "lm/events/event_log.h"
 
 #include <span>
@@ -23,7 +23,7 @@ class EventLogSink final : public RunListener {
   std::uint64_t dropped() const override { return log_.dropped(); }
 
  private:
-  // Room for the last event: a run that a full disk ends must be able to record why.
+  // Space reserved for the last event, so that a run that ends because the disk is full can record why.
   static constexpr std::size_t kReserve = std::size_t{16} << 10;
 
   // Not synced: after a crash of the machine there is no last event to write.

@@ -1,5 +1,5 @@
-// metrics.jsonl, evaluations.jsonl, samples.jsonl and warnings.jsonl (docs/formats/metrics.md): one line for
-// each event of one kind.
+// Writes metrics.jsonl, evaluations.jsonl, samples.jsonl and warnings.jsonl (docs/formats/metrics.md): one
+// line per event of one kind.
 #include "lm/events/metrics_file.h"
 #include "lm/events/run_listener.h"
 

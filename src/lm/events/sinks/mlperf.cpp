@@ -1,4 +1,4 @@
-// The log of stage: mlperf_pretrain (mlperf_log.h).
+// Writes the log of stage: mlperf_pretrain (mlperf_log.h).
 #include "lm/events/mlperf_log.h"
 #include "lm/events/run_listener.h"
 

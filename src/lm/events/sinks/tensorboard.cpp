@@ -1,5 +1,5 @@
-// Scalars for TensorBoard, under Megatron's tags, so that curves of both lie in one chart; tags with
-// "throughput/" beyond TFLOP/s are ours.
+// Writes scalars for TensorBoard under Megatron's tags, so that runs of both share charts. Tags "throughput/"
+// other than TFLOP/s exist only here.
 #include <cmath>
 #include <vector>
 

@@ -1,5 +1,4 @@
-// The lines of steps, evaluations, samples and warnings in the log and on the screen
-// (docs/formats/run-folder.md).
+// Logs lines for steps, evaluations, samples and warnings (docs/formats/run-folder.md).
 #include "lm/events/run_listener.h"
 
 namespace primus {

@@ -1,4 +1,4 @@
-# Writes a C++ file with the content of FILES: one string each, called k<name>_<extension>.
+# Writes a C++ file that embeds FILES as strings named k_<name>_<extension>.
 set(text "#include \"lm/report/page_files.h\"\n\nnamespace primus {\n\n")
 foreach(file IN LISTS FILES)
   get_filename_component(name ${file} NAME)

@@ -23,9 +23,9 @@ std::vector<TensorSource> scale_sources(const engine::DelayedScales& scales, eng
 struct LoadedScales {
   std::int64_t loaded = 0, missing = 0;
 };
-// Loads the scales. Of a longer history it uses the last steps, and recomputes the scales from them by the
-// current rule; with an unchanged rule they equal the saved ones. Layers that the checkpoint lacks keep their
-// scales. Throws Error(kInvalid) for tensors of another shape.
+// Loads the scales. Uses only the last steps of a longer history, and recomputes the scales by the current
+// rule; with an unchanged rule they equal the saved ones. Layers that the checkpoint lacks keep their scales.
+// Throws Error(kInvalid) for tensors of another shape.
 LoadedScales load_scales(const CheckpointReader& checkpoint, const engine::DelayedScales& scales,
                          engine::Rank& rank);
 

@@ -158,7 +158,7 @@ void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const Mod
     r.fixed("rope_short_factor", ours.rope_scaling.short_factor, scaling.short_factor);
     r.fixed("rope_long_factor", ours.rope_scaling.long_factor, scaling.long_factor);
   }
-  ModelConfig said = model;  // `model` with defaults for settings that are null
+  ModelConfig said = model;  // settings that are null keep the model's values
   for_each_model_field([&](const auto& field) {
     if (field.part != ModelPart::kRope || !has(field.name)) return;
     field.read(t, said);

@@ -1,5 +1,5 @@
-// What a run with stage mlperf_pretrain writes about itself in its MLPerf log: the experiment's settings
-// under the names of MLPerf's rules, and the environment variables that AMD Primus's MLPerf scripts set:
+// Content of the MLPerf log of a run with stage mlperf_pretrain: the experiment's settings under the names of
+// MLPerf's rules, and the environment variables that AMD Primus's MLPerf scripts set:
 //
 //   MLLOG_SUBMISSION_{BENCHMARK,ORG,DIVISION,PLATFORM,STATUS,POC_NAME,POC_EMAIL}   submitter and system
 //   MLLOG_CONFIG_FILENAME      config_filename; default: experiment.yaml, the run's record of its settings

@@ -30,8 +30,7 @@ RunTrace::RunTrace(const config::TrainerConfig& config, Options options, Logger&
       end_(config.profile_step_end),
       options_(std::move(options)),
       log_(log) {
-  // Returns the system clock's time at the origin. Of several readings it uses the one with the shortest
-  // interval around it.
+  // Returns the system clock's time at the origin: the reading with the shortest interval around it.
   double least = 1e9;
   for (int i = 0; i < 16; ++i) {
     const double before = TraceRecorder::now();

@@ -207,7 +207,7 @@ engine::PrecisionRecipe precision_recipe_of(const config::Experiment& e, const M
             .last = last,
             .layers = model.layers};
   if (!c.fp8) return {};
-  constexpr std::int64_t kMultiple = 16;  // turbo/fp8_linear
+  constexpr std::int64_t kMultiple = 16;  // required by turbo/fp8_linear
   const std::int64_t tokens = c.micro_batch_size * c.seq_length / context_ranks;
   if (tokens % kMultiple != 0) {
     throw e.error_for(

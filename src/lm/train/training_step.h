@@ -2,7 +2,7 @@
 // parallelism, microbatches are distributed as in Megatron-LM: local microbatch i of rank r is number i *
 // ranks + r of the global batch. Losses and expert loads are those of all ranks.
 //
-// The same code measures (on a rank without memory, with empty batches) and trains. Host buffers are passed
+// This class both measures (on a rank without memory, with empty batches) and trains. Host buffers are passed
 // to the device without waiting, and there are two of each: the next step may begin before result() has
 // waited for this one, so that the device never waits for the host. Not thread-safe.
 #pragma once

@@ -22,7 +22,7 @@ void assign(void* accumulator, const void* in, std::int64_t count) {
 template <class T, Reduction kReduction>
 Accumulator<T> combine(Accumulator<T> sum, Accumulator<T> x) {
   if constexpr (kReduction == Reduction::kMax) {
-    // A NaN is not smaller than anything, and nothing is larger than it: it stays.
+    // NaN compares false with everything, so test for it: a NaN is always kept.
     const bool takes = x > sum || x != x;
     return takes ? x : sum;
   } else if constexpr (std::is_integral_v<T>) {  // unsigned: wrapping is defined

@@ -1,6 +1,6 @@
-// The arithmetic of reductions: contributions are added to an accumulator, and accumulators to each other, in
-// the order the caller brings them. bf16 and fp16 accumulate in fp32, all others in their own type (and wrap
-// around).
+// Reduction arithmetic: adds inputs to an accumulator and merges accumulators, in the order chosen by the
+// caller. bf16 and fp16 accumulate in fp32; every other type accumulates in its own type, and integers wrap
+// around.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,11 @@
 
 namespace primus::comm {
 
-// Elements of an accumulator, of any type: so few that they stay in the innermost cache.
+// Maximum elements of an accumulator, for any type: small enough to fit in the L1 cache.
 inline constexpr std::int64_t kAccumulatorElements = 2048;
 
-// How the type accumulates. `accumulator` is aligned to 8 bytes, the others to their element size.
+// The accumulation functions of one element type and reduction. `accumulator` must be aligned to 8 bytes,
+// other buffers to their element size.
 struct Accumulate {
   // accumulator[i] = in[i]
   void (*assign)(void* accumulator, const void* in, std::int64_t count);
@@ -23,12 +24,12 @@ struct Accumulate {
   void (*store)(void* out, const void* accumulator, std::int64_t count, int size);
   // accumulator[i] = accumulator[i] (+ or max) other[i], both accumulators
   void (*merge)(void* accumulator, const void* other, std::int64_t count);
-  // add(), then store(), in one pass
+  // add() and store() in one pass
   void (*add_store)(void* out, const void* accumulator, const void* in, std::int64_t count, int size);
-  std::int64_t accumulator_size;  // bytes of an accumulator's element
+  std::int64_t accumulator_size;  // bytes per accumulator element
 };
 
-// For a type that supports() holds of.
+// Returns the functions for `dtype`, for which supports() must be true.
 Accumulate accumulate_for(DType dtype, Reduction reduction);
 
 }  // namespace primus::comm

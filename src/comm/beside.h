@@ -1,6 +1,6 @@
-// Collectives that run beside products of matrices. On a GPU both want multiprocessors: a product that has
-// all of them lets no collective begin before it ends, and one whose last blocks wait for those of a
-// collective takes twice as long. So the collective takes few, and the product leaves as many.
+// Collectives that overlap GEMMs. On a GPU, both need multiprocessors (SMs). A GEMM that occupies all SMs
+// delays the start of a collective until it ends; a GEMM whose last blocks wait for SMs used by a collective
+// takes twice as long. So the collective uses only a few SMs, and the GEMM leaves that many free.
 #pragma once
 
 #include "comm/communicator.h"
@@ -8,14 +8,14 @@
 
 namespace primus::comm {
 
-// Enough for most of what NVLink carries, and an eighth of an H100.
+// SMs of an overlapped collective: reaches most of the NVLink bandwidth with an eighth of an H100's SMs.
 inline constexpr int kProcessorsBeside = 16;
 
-// For tokens on their way to experts and back: all that the library takes by itself. These collectives mostly
-// take longer than the products beside them, so they are not slowed down.
+// SMs of an overlapped expert all-to-all: as many as the library uses by default. These collectives usually
+// take longer than the GEMMs they overlap, so limiting them would slow the step down.
 inline constexpr int kProcessorsBesideExperts = 32;
 
-// Whether a group is to exchange by copy engines. `usual`: its devices were seen to do it.
+// Returns whether a group communicates by copy engines. `usual`: the default of its devices for kAuto.
 inline bool wants_copy_engines(CopyEngines wanted, Beside beside, bool usual) {
   if (wanted == CopyEngines::kAuto) wanted = usual ? CopyEngines::kAll : CopyEngines::kOff;
   return wanted == CopyEngines::kAll  ? beside != Beside::kNothing

@@ -14,7 +14,7 @@ void require(bool holds, const char* what) {
   if (!holds) throw std::logic_error(std::string("communicator: ") + what);
 }
 
-// One operand: there, of a type that can travel.
+// Checks one operand: it must exist and have a supported type.
 void check(const Tensor& tensor) {
   require(!tensor.absent(), "an operand is missing");
   require(supports(tensor.dtype), "only fp32, fp64, bf16, fp16, int32, int64 and uint8 can be communicated");
@@ -28,12 +28,12 @@ void check_reduction(DType dtype, Reduction reduction) {
 
 const char* address(const Tensor& tensor) { return static_cast<const char*>(tensor.data); }
 
-// Null while measuring: nothing overlaps there.
+// Data pointers are null in a dry run; then nothing overlaps.
 bool overlap(const Tensor& a, const Tensor& b) {
   return a.data && b.data && address(a) < address(b) + b.bytes() && address(b) < address(a) + a.bytes();
 }
 
-// `part` is apart from `whole`, or exactly its part number `rank`.
+// Checks that `part` does not overlap `whole`, or is exactly its part number `rank`.
 void check_overlap(const Tensor& part, const Tensor& whole, int rank) {
   require(!overlap(part, whole) || address(part) == address(whole) + rank * part.bytes(),
           "operands overlap, and not as in-place operands do");

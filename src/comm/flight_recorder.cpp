@@ -15,7 +15,7 @@ std::int64_t now_ns() {
       .count();
 }
 
-// Each store is seen no earlier than those before it, so a reader that meets a new field finds the id gone.
+// Release order: a reader that sees a new field also sees that the id was cleared before.
 template <class T>
 void put(std::atomic<T>& field, T value) {
   field.store(value, std::memory_order_release);
@@ -78,7 +78,7 @@ int FlightRecorder::add_group(std::string name, int size) {
 std::uint64_t FlightRecorder::enqueued(int group, std::uint64_t sequence, const Signature& signature) {
   const std::uint64_t id = next_.fetch_add(1);
   Slot& s = slot(id);
-  put(s.id, std::uint64_t{0});  // readers pass over a slot that is being filled
+  put(s.id, std::uint64_t{0});  // readers skip a slot that is being filled
   put(s.sequence, sequence);
   put(s.group, std::int32_t{group});
   put(s.kind, static_cast<std::uint8_t>(signature.kind));
@@ -95,7 +95,7 @@ std::uint64_t FlightRecorder::enqueued(int group, std::uint64_t sequence, const 
   return id;
 }
 
-// A record that was enqueued more than 2 000 collectives ago is gone: its slot is another's.
+// A record that is more than 2 000 collectives old is gone: its slot was reused.
 void FlightRecorder::started(std::uint64_t id) {
   Slot& s = slot(id);
   if (s.id != id) return;
@@ -133,7 +133,7 @@ std::vector<FlightRecorder::Record> FlightRecorder::records() const {
     record.started = static_cast<double>(s.started) * 1e-9;
     record.ended = static_cast<double>(s.ended) * 1e-9;
     record.waiting_for = s.waiting_for;
-    if (s.id != record.id || group >= groups_.size()) continue;  // replaced meanwhile
+    if (s.id != record.id || group >= groups_.size()) continue;  // overwritten meanwhile
     record.group = groups_[group].name;
     record.group_size = groups_[group].size;
     result.push_back(std::move(record));

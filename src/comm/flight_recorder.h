@@ -1,6 +1,5 @@
-// The flight recorder of a rank: its last 2 000 collectives, on all its communicators, in fixed memory.
-// Written with a few atomic stores per collective, and readable at any time from any thread, also while the
-// rank hangs.
+// The flight recorder of a rank: its last 2 000 collectives on all communicators, in fixed memory. Recording
+// costs a few atomic stores per collective. Any thread may read it at any time, even while the rank hangs.
 #pragma once
 
 #include <array>
@@ -18,13 +17,13 @@
 
 namespace primus::comm {
 
-// What a collective is, apart from its memory. Ranks of a group compare these.
+// A collective's parameters, without its memory. The ranks of a group compare them.
 struct Signature {
   Kind kind = Kind::kBarrier;
   DType dtype = DType::kU8;
   Reduction reduction = Reduction::kSum;
   std::int32_t root = 0;
-  std::int64_t count = 0;  // elements: of `in` where every rank's is equal; what this rank sends otherwise
+  std::int64_t count = 0;  // elements of `in` if equal on all ranks, else elements that this rank sends
 
   bool operator==(const Signature&) const = default;
   std::string to_string() const;  // "all_reduce (sum of 1024 fp32)"
@@ -37,37 +36,37 @@ class FlightRecorder {
   static constexpr std::size_t kRecords = 2000;
   enum class State : std::uint8_t { kEnqueued, kRunning, kDone, kFailed };
 
-  // One collective, as read back.
+  // One collective, as returned by records().
   struct Record {
-    std::uint64_t id = 0;        // counts the rank's collectives, from 1
-    std::uint64_t sequence = 0;  // counts the group's, from 1; for exchanges those of this rank
+    std::uint64_t id = 0;        // number among the rank's collectives, from 1
+    std::uint64_t sequence = 0;  // number among the group's, from 1; exchanges: this rank's own count
     std::string group;
     int group_size = 0;
     Signature signature;
     State state = State::kEnqueued;
     double enqueued = 0, started = 0, ended = 0;  // seconds since 1970; 0: not yet
-    int waiting_for = -1;                         // rank of the job that it waits for now, or -1
+    int waiting_for = -1;                         // rank in the job that it currently waits for, or -1
 
     std::string to_string() const;  // "all_reduce #17 (sum of 1024 fp32) of group 'world'"
   };
 
   FlightRecorder();
 
-  // Names a group once; the index is for enqueued().
+  // Registers a group and returns its index for enqueued().
   int add_group(std::string name, int size);
-  // A new record; its id is for the calls below.
+  // Adds a record and returns its id for the calls below.
   std::uint64_t enqueued(int group, std::uint64_t sequence, const Signature& signature);
   void started(std::uint64_t id);
-  void waiting_for(std::uint64_t id, int rank);  // -1: nobody any more
+  void waiting_for(std::uint64_t id, int rank);  // -1: no longer waiting
   void ended(std::uint64_t id, bool failed);
 
-  // All records that are still there, oldest first.
+  // Returns all records that were not overwritten, oldest first.
   std::vector<Record> records() const;
-  // {"records": [...]} with every field of a Record.
+  // Returns {"records": [...]} with every field of a Record.
   nlohmann::ordered_json to_json() const;
 
  private:
-  // Fields are atomics so that reading a record while it is replaced is defined; `id` tells whether it was.
+  // Atomic fields make it safe to read a slot while it is overwritten; `id` tells whether that happened.
   struct Slot {
     std::atomic<std::uint64_t> id{0}, sequence{0};
     std::atomic<std::int64_t> count{0}, enqueued{0}, started{0}, ended{0};  // times in ns since 1970

@@ -14,11 +14,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Up to here every rank gets everything at once and reduces it all: one exchange instead of two.
+// Up to this size every rank receives all inputs and reduces everything itself: one exchange instead of two.
 constexpr std::int64_t kSmallBytes = 4096;
-// What one rank reduces of an all_reduce before the results are gathered: small enough to stay in caches.
+// The part of an all_reduce that one rank reduces before results are gathered: small enough to stay in
+// caches.
 constexpr std::int64_t kBlockBytes = 256 << 10;
-// Staging of an all_to_all in place, for all ranks together.
+// Staging memory of an in-place all_to_all, in total for all ranks.
 constexpr std::int64_t kStagingBytes = 1 << 20;
 
 std::byte* bytes_of(const Tensor& tensor) { return static_cast<std::byte*>(tensor.data); }
@@ -27,13 +28,13 @@ void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
   if (to != from && bytes != 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
-// Part `index` of `parts` of `count` elements: where it begins.
+// Returns where part `index` of `parts` begins in `count` elements.
 std::int64_t part_begin(std::int64_t count, int parts, int index) {
   const std::int64_t each = count / parts, more = count % parts;
   return each * index + std::min<std::int64_t>(more, index);
 }
 
-// Elements in the rows that are counted for `peer`, of `most`.
+// Returns the elements in the rows counted for `peer`. A part has `most` elements.
 std::int64_t counted_elements(const Tensor& counts, int peer, std::int64_t width, std::int64_t most) {
   const std::int64_t elements = static_cast<const std::int32_t*>(counts.data)[peer] * width;
   if (elements < 0 || elements > most) throw std::logic_error("communicator: more rows than a part has");
@@ -82,7 +83,7 @@ void HostCommunicator::enqueue(Stream& stream, Call call) {
   state_->abort->check();
   Operation operation{std::move(call), {}, 0, 0};
   operation.signature = signature_of(operation.call);
-  // Exchanges concern some ranks only, so collectives are counted apart from them.
+  // Only some ranks take part in an exchange, so exchanges have their own count.
   const bool some = operation.call.kind == Kind::kExchange;
   const std::uint64_t counted = some ? ++exchanges_ : ++collectives_;
   operation.sequence = some ? 0 : counted;
@@ -111,7 +112,7 @@ void HostCommunicator::run(KernelContext& context, std::uint64_t turn) {
     }
     operation = std::move(operations_.extract(turn).mapped());
   }
-  // Device addresses become the host's here, and only here.
+  // Device addresses are translated to host addresses only here.
   const auto& cpu = static_cast<const cpu::CpuContext&>(context);
   const auto translate = [&](Tensor& tensor) { tensor.data = cpu.data<std::byte>(tensor); };
   translate(operation.call.in);
@@ -208,7 +209,8 @@ void HostCommunicator::reduce(const std::byte* own, std::byte* to, std::int64_t 
         messenger_.consume(source, n * element, element, apply);
       }
       if (opens) ++sums;
-      // After `source` + 1 ranks there is a sum for each bit of that number; after the last all become one.
+      // After `source` + 1 ranks there is one partial sum per set bit of that number; after the last rank,
+      // all merge.
       const int left = source + 1 < size() ? std::popcount(static_cast<unsigned>(source + 1)) : 1;
       for (; sums > left; --sums) accumulate.merge(sum(sums - 2), sum(sums - 1), n);
     }
@@ -226,15 +228,15 @@ void HostCommunicator::run_all_reduce(const Tensor& in, const Tensor& out, Reduc
     for (int peer = 0; peer < size(); ++peer) {
       if (peer != rank()) messenger_.send(peer, from, in.bytes());
     }
-    // In place, the result waits aside until the input has gone out.
+    // In place, the result stays in a buffer until the input has been sent.
     alignas(8) std::byte result[kSmallBytes];
     reduce(from, result, count, in.dtype, reduction);
     messenger_.settle();
     copy_bytes(to, result, in.bytes());
     return;
   }
-  // Block by block: every rank reduces its part, then all gather the parts. In place this is safe: the part
-  // of another rank is overwritten by its result, which is sent only after it has got what was there.
+  // For each block, every rank reduces its part, then the parts are gathered. In place this is safe: a rank's
+  // result overwrites this rank's input of that part, but is sent only after that input was received.
   const std::int64_t block = kBlockBytes / element * size();
   for (std::int64_t begin = 0; begin < count; begin += block) {
     const std::int64_t n = std::min(count - begin, block);
@@ -313,7 +315,7 @@ void HostCommunicator::run_all_to_all(const Call& call) {
   }
 }
 
-// What comes in overwrites what is still to go out, so outgoing parts are staged, a piece of each at a time.
+// Received data overwrites data not sent yet, so outgoing parts are staged, a piece of each at a time.
 void HostCommunicator::run_all_to_all_in_place(const Call& call) {
   const std::int64_t element = size_of(call.in.dtype);
   const std::int64_t piece =

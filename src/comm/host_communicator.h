@@ -1,9 +1,9 @@
-// Collectives on the CPU, over any Links: the algorithms of all transports but the vendors' own.
+// Collectives on CPUs over any Links: the algorithms of every transport except the vendors' libraries.
 //
-// Everybody exchanges directly with everybody: a reduction sends each rank the parts that it reduces, which
-// it adds up in a fixed order as they come, and gathers the results. That moves no more bytes than a ring
-// does, and makes the order of summation independent of timing and of how tensors are cut. The order is that
-// of comm/communicator.h. Large tensors pass through in blocks; nothing is copied whole.
+// All ranks exchange directly. In a reduction, each rank receives the inputs of its part, adds them in a
+// fixed order as they arrive, and then the results are gathered. This moves no more bytes than a ring and
+// makes the order of summation independent of timing and of how tensors are split. The order is specified in
+// comm/communicator.h. Large tensors pass through in blocks and are never copied as a whole.
 //
 // Needs streams of a CPU device (KernelContext is cpu::CpuContext).
 #pragma once
@@ -26,8 +26,8 @@ namespace primus::comm {
 
 class HostCommunicator final : public Communicator {
  public:
-  // `id`: names the group in the whole job. `members`: its ranks of the job; `rank`: this one's place there.
-  // `factory` makes the links of this group and of those split off it.
+  // `id`: identifies the group within the job. `members`: its ranks in the job; `rank`: this rank's index in
+  // `members`. `factory` makes the links of this group and of groups split off it.
   HostCommunicator(std::string name, std::string id, std::vector<int> members, int rank,
                    std::shared_ptr<LinkFactory> factory, std::shared_ptr<RankState> state,
                    Beside beside = Beside::kNothing);
@@ -60,11 +60,11 @@ class HostCommunicator final : public Communicator {
   void run_all_to_all_in_place(const Call& call);
   void run_exchange(const Call& call);
   void run_barrier();
-  // to = the reduction of `own` and what the other ranks send; `to` may be `own`. Ranks come one after the
-  // other, and a sum is added to its neighbour as soon as both are of equally many ranks: as a binary counter
-  // carries.
+  // to = the reduction of `own` and the other ranks' inputs; `to` may be `own`. Ranks are processed in order.
+  // Two adjacent partial sums are merged as soon as they cover equally many ranks, like carries of a binary
+  // counter.
   void reduce(const std::byte* own, std::byte* to, std::int64_t count, DType dtype, Reduction reduction);
-  // Opens a message to, and expects one from, every other rank.
+  // Opens a message to every other rank and expects one from each.
   void meet_all(DType dtype, std::int64_t count);
 
   std::string id_;
@@ -74,13 +74,13 @@ class HostCommunicator final : public Communicator {
   std::unique_ptr<Links> links_;
   Messenger messenger_;
   int recorder_group_;
-  std::vector<std::int64_t> accumulators_;  // of unfinished sums; std::int64_t for its alignment
+  std::vector<std::int64_t> accumulators_;  // unfinished sums; std::int64_t for its alignment
   std::map<std::string, int> splits_;       // how often each group was split off
 
-  std::mutex mutex_;  // guards what follows; the rank's thread enqueues, streams' threads run
+  std::mutex mutex_;  // guards the fields below; the rank's thread enqueues, the streams' threads run
   std::condition_variable turn_changed_;
   std::map<std::uint64_t, Operation> operations_;  // by turn
-  std::uint64_t next_turn_ = 0, turn_ = 0;         // to be given out; allowed to run
+  std::uint64_t next_turn_ = 0, turn_ = 0;         // the next to assign; the one allowed to run
   std::uint64_t collectives_ = 0, exchanges_ = 0;
 };
 

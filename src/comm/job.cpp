@@ -29,7 +29,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kAnswerTime = 1000ms;  // for the other ranks to say what they are doing
+constexpr auto kAnswerTime = 1000ms;  // limit for other ranks to report their status
 
 Transport transport_of(const JobEnvironment& environment, const JobOptions& options) {
   return options.transport != Transport::kAuto ? options.transport : environment.transport;
@@ -37,7 +37,7 @@ Transport transport_of(const JobEnvironment& environment, const JobOptions& opti
 
 std::string arrival_key(int rank) { return fmt::format("arrival/{}", rank); }
 
-// Says what is waited for, every JobOptions::notice_time.
+// Reports what it waits for, every JobOptions::notice_time.
 class Waiting {
  public:
   Waiting(const JobOptions& options, std::string what)
@@ -60,7 +60,7 @@ class Waiting {
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now(), told_ = began_;
 };
 
-// "seq_length: 4096, 2048; lr: 0.1, 0.2": rank 0's value, then this rank's.
+// Returns "seq_length: 4096, 2048; lr: 0.1, 0.2": rank 0's value, then this rank's.
 std::string differences_of(const nlohmann::json& reference,
                            const std::vector<std::pair<std::string, std::string>>& facts) {
   constexpr std::size_t kMostNamed = 8, kMostCharacters = 200;
@@ -94,14 +94,14 @@ std::string differences_of(const nlohmann::json& reference,
                      more > 0 ? fmt::format("; and {} more", more) : "");
 }
 
-// Makes a group's links: shared memory where all members are of one host, TCP otherwise. Members find each
+// Makes a group's links: shared memory if all members are on one host, else MPI or TCP. Members find each
 // other through the store.
 class JobLinkFactory final : public LinkFactory {
  public:
   JobLinkFactory(std::shared_ptr<StoreClient> store, std::shared_ptr<AbortState> abort,
                  const JobEnvironment& environment, const JobOptions& options)
       : store_(std::move(store)), abort_(std::move(abort)), environment_(environment), options_(options) {
-    // Which ranks share this host: everybody says where it is.
+    // Each rank publishes its host's identity, to find out which ranks share a host.
     const Deadline deadline = in(options_.start_timeout);
     store_->set(fmt::format("host/{}", environment_.rank), local::host_identity());
     for (int rank = 0; rank < environment_.world; ++rank) {
@@ -120,7 +120,7 @@ class JobLinkFactory final : public LinkFactory {
     };
     const bool one_host = std::all_of(members.begin(), members.end(),
                                       [&](int member) { return host_of(member) == host_of(members[0]); });
-    // Long lists of members make long names.
+    // Hash the id: long lists of members would make keys too long.
     const std::string key = "links/" + hex(as_text(sha256(id)));
     const Deadline deadline = in(options_.start_timeout);
     const auto check = [&] { abort_->check(); };
@@ -152,10 +152,10 @@ class JobLinkFactory final : public LinkFactory {
   }
 
  private:
-  // Of a group that this rank is the first of: no other rank gives it away.
+  // Returns a tag for a group whose first member is this rank. Each rank has its own range of tags.
   int next_tag() {
     const int each = environment_.mpi->most_tag() / environment_.world;
-    static std::atomic<int> given = 0;  // jobs that follow each other in a process share the tags
+    static std::atomic<int> given = 0;  // shared by consecutive jobs of a process
     const int tag = given++;
     if (tag >= each) {
       throw Error(ErrorKind::kDependency,
@@ -193,7 +193,7 @@ Socket master_socket(const JobEnvironment& environment) {
 }  // namespace
 
 std::int64_t shared_memory_of_rank(int ranks) {
-  // A ring to and a ring from each of the others.
+  // One ring to and one ring from each other rank.
   return ranks < 2 ? 0
                    : 2 * (ranks - std::int64_t{1}) *
                          static_cast<std::int64_t>(local::RingRegion::ring_bytes(ranks));
@@ -216,7 +216,7 @@ Job::Job(const JobEnvironment& environment, const JobOptions& options)
   if (environment.rank == 0) {
     server_ = std::make_unique<StoreServer>(master_socket(environment), environment.token, environment.world);
   }
-  // A rank that is asked may be anywhere, in compute too: its store's thread answers.
+  // The store's thread answers questions, so a rank reports its status even while it computes.
   client_ = std::make_shared<StoreClient>(
       environment, deadline, state_->abort,
       [state = state_.get()](const std::string& group) { return status_of(*state, group).encode(); },
@@ -234,7 +234,7 @@ Job::Job(const JobEnvironment& environment, const JobOptions& options)
   try {
     if (options.before_start) options.before_start(*client_);
     client_->set(arrival_key(rank()), name_of(transport_of(environment_, options_)));
-    // Rank 0 must come to the barrier before it ends, or the others take rank 0 for missing.
+    // Rank 0 must reach the barrier before the deadline, or the others report rank 0 as missing.
     if (rank() == 0)
       wait_for_ranks(deadline - std::min<std::chrono::milliseconds>(options.start_timeout / 4, 5s));
     client_->barrier("start", deadline);
@@ -246,7 +246,7 @@ Job::Job(const JobEnvironment& environment, const JobOptions& options)
                                 server_->strangers()),
                     "give all ranks the same PRIMUS_JOB_TOKEN or PRIMUS_JOB_TOKEN_FILE");
     }
-    // Those that still wait hear of it before this rank's end breaks their connections.
+    // Inform waiting ranks of the cause before this rank's exit breaks their connections.
     state_->abort->abort(cause.what(), cause.kind());
     throw cause;
   }
@@ -259,7 +259,7 @@ void Job::wait_for_ranks(Deadline deadline) {
   for (int other = 1; other < size(); ++other) {
     std::optional<std::string> theirs;
     while (!(theirs = client_->get(arrival_key(other)))) {
-      if (milliseconds_until(deadline) == 0) return;  // the barrier names who is missing
+      if (milliseconds_until(deadline) == 0) return;  // the barrier reports the missing ranks
       waiting([&] {
         std::string missing;
         int count = 0;
@@ -328,7 +328,7 @@ std::unique_ptr<Communicator> Job::world(Device& device, const DeviceCollectives
 void Job::check_devices(const std::string& key, Device& device, const DeviceCollectives* collectives,
                         const std::string& version) {
   struct Facts {
-    std::string kind, place, version;  // place: of a GPU in the world
+    std::string kind, place, version;  // place: identifies a GPU worldwide
   };
   const DeviceProperties properties = device.properties();
   Facts mine{properties.kind, "", version};
@@ -361,7 +361,7 @@ void Job::check_devices(const std::string& key, Device& device, const DeviceColl
     client_->set(key + "/verdict", verdict);
   }
   const std::string verdict = client_->wait(key + "/verdict", deadline);
-  client_->barrier(key, deadline);  // all have read it: rank 0 may end
+  client_->barrier(key, deadline);  // all have read the verdict, so rank 0 may exit
   if (!verdict.empty()) {
     throw invalid(verdict,
                   "give each rank of a host a GPU of its own, all of one kind, and all hosts the same "
@@ -380,7 +380,8 @@ void Job::require_same(const std::vector<std::pair<std::string, std::string>>& f
   if (rank() == 0) client_->set(name + "/facts", text);
   const std::string reference = client_->wait(name + "/0", deadline);
   if (reference != hex(as_text(sha256(text)))) {
-    // Name what differs. Rank 0's facts come from a rank that knows the token; they are still only data.
+    // Name the differences. Rank 0's facts come from a rank that knows the token, but are still only parsed
+    // as data.
     const auto theirs = nlohmann::json::parse(client_->wait(name + "/facts", deadline), nullptr, false);
     client_->set(name + "/difference",
                  fmt::format("ranks 0 and {} differ in {}", rank(), differences_of(theirs, facts)));
@@ -415,7 +416,7 @@ void Job::write_flight_record(const std::string& reason) noexcept {
     make_folders(options_.flight_folder);
     write_file_atomic(options_.flight_folder / fmt::format("flight-rank-{}.json", rank()), json_text(record));
   } catch (const std::exception&) {
-    // The abort's own reason matters more than a record that could not be written.
+    // The reason of the abort matters more than a record that could not be written.
   }
 }
 

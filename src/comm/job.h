@@ -1,14 +1,14 @@
-// A job of several processes, as one of its ranks sees it: the rendezvous, and the communicator of all ranks.
+// A job of several processes, from the view of one rank: the rendezvous and the communicator of all ranks.
 //
-//   const auto environment = JobEnvironment::read();          // of a launcher
+//   const auto environment = JobEnvironment::read();          // set by a launcher
 //   const auto job = Job::connect(*environment, {});          // waits for all ranks
 //   job->require_same({{"seq_length", "4096"}, ...});         // "ranks 0 and 3 differ in seq_length"
 //   const auto world = job->world();
-//   ...                                                       // an error: job->abort(error.what(),
-//   error.kind()) job->leave();
+//   ...                                                       // after an error: job->abort(what, kind)
+//   job->leave();
 //
-// A rank that ends without leave() ends the job for all: each waiting rank throws within a second, and says
-// which rank was lost or which reason it gave.
+// If a rank ends without leave(), the job ends on all ranks: within a second, each waiting rank throws an
+// Error that names the lost rank or the reason it gave.
 //
 // Thread-safety: the methods belong to the rank's thread, except abort().
 #pragma once
@@ -29,28 +29,28 @@
 
 namespace primus::comm {
 
-// Shared memory that a rank touches, in the end, when it exchanges with all of a group of `ranks` ranks of
-// one host: bytes.
+// Returns the bytes of shared memory that a rank touches at most when it communicates with all of a group of
+// `ranks` ranks on one host.
 std::int64_t shared_memory_of_rank(int ranks);
 
 struct JobOptions {
-  Transport transport = Transport::kAuto;                             // kAuto: the environment's
-  std::chrono::milliseconds start_timeout = std::chrono::minutes(5);  // for all ranks to come
+  Transport transport = Transport::kAuto;                             // kAuto: use the environment's
+  std::chrono::milliseconds start_timeout = std::chrono::minutes(5);  // limit for all ranks to connect
   std::chrono::milliseconds timeout = RankState::kDefaultTimeout;     // see Communicator::set_timeout
-  // Where flight-rank-N.json is written when the job is aborted; empty: nowhere.
+  // Folder for flight-rank-N.json, written when the job is aborted; empty: not written.
   Path flight_folder = {};
-  // Told every `notice_time` while ranks are missing: "waiting for rank 1 of 2 (20 s)".
+  // Called every `notice_time` while ranks are missing, with "waiting for rank 1 of 2 (20 s)".
   std::function<void(const std::string& text)> notice = {};
   std::chrono::milliseconds notice_time = std::chrono::seconds(10);
-  // Called on every rank as soon as it has reached the store, before all wait for each other: for what ranks
-  // tell each other even where some never come. What it throws ends the job.
+  // Called on every rank once it has reached the store, before the ranks wait for each other. Lets ranks
+  // exchange data even if some never arrive. An exception that it throws ends the job.
   std::function<void(StoreClient& store)> before_start = {};
 };
 
 class Job {
  public:
-  // Rank 0 listens, all others connect. Throws Error: taken port, wrong token, differing WORLD_SIZE or
-  // version, ranks that did not come in time (by number).
+  // Rank 0 listens, all others connect. Throws Error: port in use, wrong token, different WORLD_SIZE or
+  // version, or ranks that are late (with their numbers).
   static std::unique_ptr<Job> connect(const JobEnvironment& environment, const JobOptions& options);
   ~Job();
   Job(const Job&) = delete;
@@ -60,36 +60,37 @@ class Job {
   int size() const { return environment_.world; }
   const JobEnvironment& environment() const { return environment_; }
 
-  // The communicator of all ranks; a new one for each call, which all ranks make.
+  // Returns a new communicator of all ranks. All ranks must call it.
   std::unique_ptr<HostCommunicator> world();
-  // The same for tensors on this rank's `device`: by the vendor's library where its kind has `collectives`
-  // (turbo::collectives_of), else world(). All ranks' devices are of one kind, and no two ranks share a GPU.
-  // Throws Error: kDependency when the library is missing or too old, kInvalid when devices or versions of
-  // the ranks do not fit. The device must outlive the communicator.
+  // Returns a new communicator for tensors on this rank's `device`. It uses the vendor's library if the
+  // device kind has `collectives` (turbo::collectives_of), else it is world(). All ranks need devices of the
+  // same kind, and no two ranks may share a GPU. Throws Error: kDependency if the library is missing or too
+  // old, kInvalid if the ranks' devices or versions do not match. The device must outlive the communicator.
   std::unique_ptr<Communicator> world(Device& device, const DeviceCollectives* collectives);
 
-  // Compares names and values over all ranks: configuration, hashes of data. All ranks throw Error(kInvalid)
-  // when any two differ, and names what does: "ranks 0 and 3 differ in seq_length: 4096, 2048; lr: 0.1, 0.2".
+  // Compares names and values across all ranks, such as settings and hashes of data. If any two ranks differ,
+  // all throw Error(kInvalid) naming the difference: "ranks 0 and 3 differ in seq_length: 4096, 2048; lr:
+  // 0.1, 0.2".
   void require_same(const std::vector<std::pair<std::string, std::string>>& facts);
-  // The host waits for all ranks; a name is used once.
+  // Blocks the host until all ranks have called it. Each name is used only once.
   void barrier(const std::string& name);
 
-  // The store on rank 0; null in a job of one rank.
+  // Returns the store on rank 0; null in a job of one rank.
   StoreClient* store() { return client_.get(); }
   RankState& state() { return *state_; }
 
   void abort(const std::string& reason, ErrorKind kind = ErrorKind::kIo) noexcept {
     state_->abort->abort(reason, kind);
   }
-  // The good end. Rank 0 waits until all others have left, because they need its rendezvous.
+  // Ends this rank normally. Rank 0 waits until all others have left, because they need its rendezvous.
   void leave();
 
  private:
   Job(const JobEnvironment& environment, const JobOptions& options);
-  // Rank 0 waits until all ranks have reached the store, or until the deadline, says whom it waits for, and
-  // compares how they are to exchange.
+  // Called on rank 0: waits until all ranks have reached the store, or until the deadline, reports missing
+  // ranks meanwhile, and checks that all ranks use the same transport.
   void wait_for_ranks(Deadline deadline);
-  // All ranks say what they compute on; rank 0 compares, and all throw what it finds.
+  // All ranks publish their device; rank 0 compares them, and all ranks throw the mismatch it finds.
   void check_devices(const std::string& key, Device& device, const DeviceCollectives* collectives,
                      const std::string& version);
   void write_flight_record(const std::string& reason) noexcept;

@@ -1,7 +1,7 @@
-// One rank's byte streams to and from every other rank of a group: what the collectives are made of
-// (collectives.h). A transport implements this and nothing else.
+// One rank's byte streams to and from every other rank of a group. Collectives are built on them
+// (host_communicator.h, messenger.h). A transport only has to implement this interface.
 //
-// Nothing here blocks except wait() and revoke(). Used by one thread at a time.
+// Only wait() and revoke() block. Not thread-safe: used by one thread at a time.
 #pragma once
 
 #include <chrono>
@@ -16,44 +16,45 @@ namespace primus::comm {
 
 class Links {
  public:
-  // What a rank waits for. Wakes up when a byte arrives from one of `from`, or one of `to` makes room.
+  // Peers to wait for: wait() returns when bytes arrive from any of `from`, or any of `to` has room again.
   struct Interest {
     std::vector<int> from, to;
   };
 
   virtual ~Links() = default;
 
-  // Hands bytes to the stream to `peer`: returns how many were taken, 0 when there is no room. Short of all,
-  // that is a multiple of kGranule. Until drained(), taken bytes may still be read from the caller's memory.
+  // Appends bytes to the stream to `peer` and returns how many were accepted; 0 if there is no room. A
+  // partial count is a multiple of kGranule. Accepted bytes may still be read from the caller's memory until
+  // drained().
   virtual std::size_t push(int peer, std::span<const std::byte> data) = 0;
   virtual bool drained(int peer) = 0;
 
-  // Bytes that have come from `peer`, none or any number; valid until pop(), which must follow a peek() that
-  // returned some, with how many of them were used (0 is fine).
+  // Returns bytes that have arrived from `peer`, possibly none. They are valid until pop(). After a peek()
+  // that returned bytes, the caller must call pop() with the number it used (0 is allowed).
   virtual std::span<const std::byte> peek(int peer) = 0;
   virtual void pop(int peer, std::size_t bytes) = 0;
 
-  // Lets peers know of what push() and pop() did since the last call.
+  // Makes the effects of push() and pop() since the last call visible to peers.
   virtual void publish() = 0;
-  // A ticket is taken before looking for something to do; wait() returns at once when something has happened
-  // since, and after `limit` at the latest. Throws PeerLost when a peer of `interest` is gone.
+  // Call ticket() before looking for work. wait() returns at once if anything has happened since that ticket,
+  // and after `limit` at the latest. Throws PeerLost if a peer of `interest` is gone.
   virtual std::uint32_t ticket() = 0;
   virtual void wait(std::uint32_t ticket, const Interest& interest, std::chrono::milliseconds limit) = 0;
 
-  // After a failure: returns when no peer reads this rank's memory any more, and none will again.
+  // Called after a failure. Returns when no peer reads this rank's memory now or ever will again.
   virtual void revoke() noexcept = 0;
 
   static constexpr std::size_t kGranule = 64;
 };
 
-// The stream to or from a rank (of the group) has ended.
+// Thrown when the stream to or from a rank (of the group) has ended.
 struct PeerLost {
   int peer;
   std::string reason;
 };
 
-// Makes the links of groups. `members`: ranks of the job, in the group's order; `rank`: this one's place
-// there; `id`: names the group in the whole job, equal for its members. Waits for the other members.
+// Makes the links of groups. `members`: ranks in the job, in the group's order; `rank`: this rank's index in
+// `members`; `id`: identifies the group within the job, equal on all members. Waits for the other members.
 class LinkFactory {
  public:
   virtual ~LinkFactory() = default;

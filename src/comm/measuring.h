@@ -1,5 +1,5 @@
-// A communicator without peers and without memory: it checks and counts calls, and does nothing else. With it
-// one process measures the communication of any rank of any world (--dry-run).
+// A communicator without peers and without memory: it only checks and counts calls. One process can use it to
+// measure the communication of any rank of any world size (--dry-run).
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@ namespace primus::comm {
 
 class MeasuringCommunicator final : public Communicator {
  public:
-  // Rank `rank` of a group of `size`. `copied_products`: groups beside products, this one or those that are
-  // split off, exchange by copy engines.
+  // Rank `rank` of a group of `size`. `copied_products`: report copy engines for this group and groups split
+  // off it if they overlap GEMMs.
   MeasuringCommunicator(std::string name, int rank, int size, bool copied_products = false,
                         Beside beside = Beside::kNothing)
       : Communicator(std::move(name), rank, size, beside), copied_products_(copied_products) {}

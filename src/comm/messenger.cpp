@@ -13,10 +13,10 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t kMagic = 0x434D5250;  // "PRMC"
-// How much is taken at a time before sends go on and peers hear of the room there is.
+// Bytes received at a time before sending continues and peers are told of the free room.
 constexpr std::size_t kPiece = 64 << 10;
-constexpr auto kTick = 20ms;  // how often a sleeping rank looks whether the job was aborted
-// How long a lost connection may wait for its cause to arrive by way of the rendezvous.
+constexpr auto kTick = 20ms;  // how often a sleeping rank checks whether the job was aborted
+// How long to wait, after a connection is lost, for the rendezvous to report the cause.
 constexpr auto kCauseDelay = 1000ms;
 
 const std::byte kZeros[Links::kGranule] = {};
@@ -122,7 +122,7 @@ bool Messenger::push_some(int peer) {
 
 bool Messenger::push_all() {
   bool any = false;
-  // Each rank begins with the one behind it, so that not all send to the same one.
+  // Each rank starts with its successor, so that not all ranks send to the same one.
   const int size = static_cast<int>(peers_.size());
   for (int i = 1; i < size; ++i) any = push_some((rank_ + i) % size) || any;
   return any;
@@ -173,7 +173,7 @@ void Messenger::check_header(int peer) {
   }
   const Signature theirs = {static_cast<Kind>(header.kind), static_cast<DType>(header.dtype),
                             static_cast<Reduction>(header.reduction), header.root, header.call_count};
-  // What a rank sends may differ from rank to rank in these two; then the message itself must fit.
+  // These two calls may differ in size from rank to rank; for them, compare only the message.
   const bool own_counts = signature_.kind == Kind::kAllToAll || signature_.kind == Kind::kExchange;
   Signature mine = signature_;
   if (own_counts) {
@@ -297,7 +297,7 @@ void Messenger::block(std::uint32_t ticket, std::vector<int> from) {
   try {
     links_.wait(ticket, interest, kTick);
   } catch (const PeerLost& lost) {
-    // The rendezvous hears of a rank that ended as well, and knows more.
+    // The rendezvous also notices lost ranks, and knows the cause better.
     for (auto waited = 0ms; waited < kCauseDelay; waited += 5ms) {
       state_.abort->check();
       std::this_thread::sleep_for(5ms);
@@ -321,7 +321,7 @@ void Messenger::late(const std::vector<int>& peers, std::chrono::milliseconds wa
   for (const int peer : peers) suspects.push_back(members_[static_cast<std::size_t>(peer)]);
   std::vector<std::optional<RankStatus>> statuses;
   if (state_.ask_all) statuses = state_.ask_all(mine.group);
-  state_.abort->check();  // somebody else may have been first
+  state_.abort->check();  // another rank may have aborted first
   if (excused(state_, suspects, statuses)) return;
   fail(fmt::format("rank {}: {}", members_[static_cast<std::size_t>(rank_)],
                    diagnose(mine, waited, suspects, statuses)));
@@ -330,7 +330,7 @@ void Messenger::late(const std::vector<int>& peers, std::chrono::milliseconds wa
 void Messenger::fail(const std::string& reason) {
   state_.abort->abort(reason);
   state_.abort->check();
-  throw Error(ErrorKind::kIo, reason);  // not reached: the job is aborted now
+  throw Error(ErrorKind::kIo, reason);  // unreachable: the job is aborted now
 }
 
 }  // namespace primus::comm

@@ -1,11 +1,11 @@
-// Moves the bytes of one collective at a time over the links of a group: sends go out whenever there is room,
-// also while the rank waits for something else, so that no order of sends and receives deadlocks.
+// Moves the bytes of one collective at a time over the links of a group. Sends proceed whenever there is
+// room, even while the rank waits for something else, so no order of sends and receives deadlocks.
 //
-// Every message begins with a header that says what its sender called. The receiver compares: ranks that call
-// different things find out at once, by name. Waiting without any progress for longer than the rank's timeout
-// aborts the job with a message that names who is missing.
+// Every message begins with a header that describes the sender's call. The receiver compares it with its own
+// call, so mismatched calls are detected at once and named in the error. Waiting without progress for longer
+// than the rank's timeout aborts the job with a message that names the missing ranks.
 //
-// Belongs to one communicator; one thread at a time.
+// Belongs to one communicator. Not thread-safe: used by one thread at a time.
 #pragma once
 
 #include <chrono>
@@ -25,28 +25,29 @@ namespace primus::comm {
 
 class Messenger {
  public:
-  // `members`: the group's ranks of the job; `rank`: this one's place there. All references outlive this.
+  // `members`: the group's ranks in the job; `rank`: this rank's index there. All references outlive this
+  // object.
   Messenger(Links& links, RankState& state, std::vector<int> members, int rank);
 
-  // Starts a collective. Throws when the job was aborted.
+  // Starts a collective. Throws if the job was aborted.
   void begin(const Signature& signature, std::uint64_t sequence, std::uint64_t record);
-  // Announces a message to, or from, `peer`: `count` elements. Its data follow in any number of parts.
+  // Announces a message of `count` elements to, or from, `peer`. Its data follow in any number of parts.
   void open(int peer, DType dtype, std::int64_t count);
   void expect(int peer, DType dtype, std::int64_t count);
-  // Queues the next part. `data` must stay as it is until settle() or finish().
+  // Queues the next part. `data` must not change until settle() or finish().
   void send(int peer, const void* data, std::int64_t bytes);
-  // Queues the next part to come; it is there after complete_receives().
+  // Queues the receive of the next part, which is complete after complete_receives().
   void receive(int peer, void* into, std::int64_t bytes);
   void complete_receives();
-  // Waits for the next `bytes` from `peer` and hands them over piece by piece, without copying: each piece
-  // has a multiple of `granule` bytes, aligned to it.
+  // Waits for the next `bytes` from `peer` and passes them to `use` in pieces, without copying. The size and
+  // alignment of each piece are multiples of `granule` bytes.
   void consume(int peer, std::int64_t bytes, std::int64_t granule,
                FunctionRef<void(std::span<const std::byte>)> use);
-  // Sends what there is room for, and lets peers know of what was taken: for long work between waits.
+  // Sends as much as there is room for, and reports consumed bytes to peers. Call it during long work.
   void progress();
-  // Waits until everything sent is out of the caller's memory.
+  // Waits until the transport no longer reads the caller's send buffers.
   void settle();
-  // Ends the collective: settles, and waits for the ends of messages.
+  // Ends the collective: settles, and waits for the ends of all messages.
   void finish();
 
  private:
@@ -56,7 +57,7 @@ class Messenger {
     std::size_t bytes;
   };
   struct Incoming {
-    std::byte* into;  // null: padding, thrown away
+    std::byte* into;  // null: padding, discarded
     std::size_t bytes;
     bool header;
   };
@@ -68,9 +69,9 @@ class Messenger {
     std::deque<Outgoing> outgoing;
     std::deque<Incoming> incoming;
     std::deque<std::vector<std::byte>> headers;  // being sent
-    std::vector<std::byte> arriving;             // the header that comes in
-    std::deque<Expected> expected;               // what the headers to come should say
-    std::size_t sent = 0, received = 0;          // bytes of the current message, queued; for the padding
+    std::vector<std::byte> arriving;             // the header being received
+    std::deque<Expected> expected;               // the contents expected of the next headers
+    std::size_t sent = 0, received = 0;  // bytes of the current message queued so far, to compute its padding
   };
 
   bool push_some(int peer);
@@ -79,7 +80,7 @@ class Messenger {
   void pad_outgoing(int peer);
   void pad_incoming(int peer);
   void check_header(int peer);
-  // One round of waiting: for bytes from `from`, and room for whatever is still to be sent.
+  // Waits once: for bytes from `from`, or for room to send queued data.
   void block(std::uint32_t ticket, std::vector<int> from);
   void moved() { waiting_since_.reset(); }
   void late(const std::vector<int>& peers, std::chrono::milliseconds waited);
@@ -93,7 +94,7 @@ class Messenger {
   std::vector<Peer> peers_;
   Signature signature_;
   std::uint64_t sequence_ = 0, record_ = 0;
-  int noted_ = -1;  // peer that the flight recorder says this rank waits for
+  int noted_ = -1;  // peer that the flight recorder shows as waited for
   std::optional<std::chrono::steady_clock::time_point> waiting_since_;
 };
 

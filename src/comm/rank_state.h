@@ -1,5 +1,5 @@
-// What the communicators of one rank have in common: whether the job was aborted, the flight recorder, how
-// long to wait, and how to ask the other ranks what they are doing. Thread-safe.
+// State shared by the communicators of one rank: whether the job was aborted, the flight recorder, timeouts,
+// and how to ask other ranks for their status. Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -21,21 +21,22 @@
 
 namespace primus::comm {
 
-// Whether the job's communication was aborted, and why. The first reason stays. Shared by all ranks of a
+// Whether the job's communication was aborted, and why. The first reason is kept. Shared by all ranks of a
 // process.
 class AbortState {
  public:
   AbortState();
-  // False when the job was aborted before. The first call runs the listeners, in the calling thread.
+  // Returns false if the job was already aborted. The first call runs the listeners in the calling thread.
   bool abort(const std::string& reason, ErrorKind kind = ErrorKind::kIo) noexcept;
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
   std::string reason() const;
-  // Throws an Error of the first reason and its kind when aborted.
+  // If aborted, throws an Error with the first reason and its kind.
   void check() const {
     if (aborted()) throw_reason();
   }
-  // Called once with the reason and kind, at the abort, or now if that has been; must not throw. The returned
-  // object ends the subscription; once it is gone the listener does not run any more.
+  // Registers a listener that is called once with the reason and kind: at the abort, or immediately if that
+  // has already happened. It must not throw. Destroying the returned object unsubscribes; after that the
+  // listener does not run.
   using Listener = std::function<void(const std::string& reason, ErrorKind kind)>;
   std::shared_ptr<void> subscribe(Listener listener);
 
@@ -50,8 +51,8 @@ class AbortState {
   const std::shared_ptr<Listeners> listeners_;
 };
 
-// What a rank does outside its collectives and may take longer than any step: reading data, saving. Those
-// that wait for it ask, and wait on. Thread-safe.
+// Work of a rank outside its collectives that may take longer than a step, such as reading data or saving.
+// Ranks that wait for it ask for its status and extend their timeout. Thread-safe.
 class Activities {
  public:
   struct Oldest {
@@ -60,7 +61,7 @@ class Activities {
   };
   std::uint64_t begin(std::string what);
   void end(std::uint64_t id);
-  // The one that has gone on for the longest time; nullopt: there is none.
+  // Returns the activity that has run for the longest time; nullopt: there is none.
   std::optional<Oldest> oldest() const;
 
  private:
@@ -69,11 +70,11 @@ class Activities {
     std::chrono::steady_clock::time_point began;
   };
   mutable std::mutex mutex_;
-  std::map<std::uint64_t, Entry> entries_;  // in the order in which they began
+  std::map<std::uint64_t, Entry> entries_;  // in order of their start
   std::uint64_t next_ = 1;
 };
 
-// One of them, for as long as the object lives. The activities must outlive it; null: nobody is told.
+// Registers an activity for the object's lifetime. `activities` must outlive it; null: no effect.
 class Activity {
  public:
   Activity(Activities* activities, std::string what)
@@ -89,18 +90,18 @@ class Activity {
   std::uint64_t id_;
 };
 
-// What a rank is doing, as far as another one needs it to explain why it waits.
+// The status a rank reports to another rank that waits for it.
 struct RankStatus {
-  std::uint64_t sequence = 0;  // of the last collective that it began in the group asked for; 0: none
-  std::string last;            // that one, in words
-  double seconds = 0;          // since it began
-  std::string running;         // what it is in now, in any group, in words; empty: nothing
-  int waiting_for = -1;        // the rank of the job that it waits for in there, or -1
-  std::string activity;        // the oldest of its activities; empty: none
+  std::uint64_t sequence = 0;  // number of the last collective that it began in the requested group; 0: none
+  std::string last;            // description of that collective
+  double seconds = 0;          // seconds since it began
+  std::string running;         // description of the collective that it runs now, in any group; empty: none
+  int waiting_for = -1;        // rank in the job that this collective waits for, or -1
+  std::string activity;        // its oldest activity; empty: none
   double activity_seconds = 0;
 
   std::string encode() const;
-  // Nullopt when the text is no status.
+  // Returns nullopt if the text is not a valid status.
   static std::optional<RankStatus> decode(const std::string& text);
 };
 
@@ -110,32 +111,34 @@ struct RankState {
   int rank = 0, world = 1;  // in the job
   std::shared_ptr<AbortState> abort = std::make_shared<AbortState>();
   FlightRecorder recorder;
-  // How long this rank waits for a missing one, and for one that is busy with an activity.
+  // How long this rank waits for a missing rank, and for a rank that is busy with an activity.
   std::atomic<std::chrono::milliseconds> timeout{kDefaultTimeout}, activity_timeout{kDefaultTimeout};
   Activities activities;
-  // Told now and then for whom this rank waits, when that one is busy. Null: nobody is. From any thread.
+  // Called occasionally, from any thread, with a text naming the busy rank that this one waits for. Null:
+  // disabled.
   std::function<void(const std::string& text)> notice;
-  // No rank is found missing before this time, because who was had an excuse.
+  // Until this time no rank is reported missing, because the rank waited for was busy with an activity.
   std::atomic<std::chrono::steady_clock::time_point> excused_until{{}};
-  // The status of every rank of the job, nullopt where one does not answer. Null: nobody can be asked.
+  // Returns the status of every rank of the job; nullopt for ranks that do not answer. Null: no ranks can be
+  // asked.
   std::function<std::vector<std::optional<RankStatus>>(const std::string& group)> ask_all;
 };
 
 RankStatus status_of(const RankState& state, const std::string& group);
 
-// Whether all that this rank waits for in the end is ranks that are busy with an activity, for less time than
-// activity_timeout. Then `state` is told so, and does not look for missing ranks for another timeout.
-// `suspects` and `statuses` as below.
+// Returns true if every rank that this rank (directly or through other ranks) waits for has been busy with an
+// activity for less than activity_timeout. In that case it also sets excused_until, so that missing ranks are
+// not looked for during another timeout, and calls `notice`. `suspects` and `statuses` as in diagnose().
 bool excused(RankState& state, std::span<const int> suspects,
              const std::vector<std::optional<RankStatus>>& statuses);
 
-// Why `mine` does not go on: names the ranks that are missing, and what they do instead. `suspects`: the
-// ranks of the job that `mine` waits for; `statuses`: by rank of the job, possibly empty.
+// Returns why `mine` is stuck: names the missing ranks and what they are doing instead. `suspects`: ranks in
+// the job that `mine` waits for; `statuses`: by rank in the job, possibly empty.
 std::string diagnose(const FlightRecorder::Record& mine, std::chrono::milliseconds waited,
                      std::span<const int> suspects, const std::vector<std::optional<RankStatus>>& statuses);
 
-// What one waits for a missing rank before the job is aborted: at least ten seconds, so that a slow step is
-// no failure.
+// Returns how long to wait for a missing rank before the job is aborted: at least ten seconds, so that a slow
+// step does not count as a failure.
 inline std::chrono::milliseconds watchdog_timeout(std::chrono::milliseconds wanted) {
   return std::max<std::chrono::milliseconds>(wanted, std::chrono::seconds(10));
 }

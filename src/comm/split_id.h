@@ -1,5 +1,5 @@
-// Names the groups that are split off another one, so that all their members find the same name by
-// themselves.
+// Names the groups that are split off another group, such that all members derive the same name
+// independently.
 #pragma once
 
 #include <map>
@@ -8,8 +8,8 @@
 
 namespace primus::comm {
 
-// The id of the next group called `name` of these members of the group `parent`. `made` counts, in the
-// parent, how often each group was made: its members agree on that, because all of them make it.
+// Returns the id of the next group named `name` with these members of the group `parent`. `made` counts how
+// often each group was split off `parent`. All members make every such group, so their counts agree.
 std::string split_id(const std::string& parent, const std::string& name, std::span<const int> members,
                      std::map<std::string, int>& made);
 

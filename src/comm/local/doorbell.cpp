@@ -12,7 +12,7 @@
 namespace primus::comm::local {
 namespace {
 
-// Not the private kind: the word may be shared between processes.
+// Not FUTEX_PRIVATE: the word may be shared between processes.
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::milliseconds limit) {
   const timespec time{limit.count() / 1000, limit.count() % 1000 * 1'000'000};
   syscall(SYS_futex, &word, FUTEX_WAIT, expected, &time, nullptr, 0);
@@ -34,8 +34,8 @@ void Doorbells::ring_touched() {
     if (!touched_[peer]) continue;
     touched_[peer] = false;
     Doorbell& bell = bells_[peer];
-    // Ring first, then look for a sleeper: it does these two the other way round, so one of us sees the
-    // other.
+    // Ring first, then check for a sleeper. wait() does these in the opposite order, so one of the two
+    // notices the other.
     bell.rings.fetch_add(1);
     if (bell.asleep.load() != 0 && (bell.wakers.load() & bit(rank_)) != 0) futex_wake(bell.rings);
   }
@@ -47,7 +47,7 @@ void Doorbells::wait(std::uint32_t ticket, const Links::Interest& interest, std:
     if (bell.rings.load(std::memory_order_acquire) != ticket) return;
     __builtin_ia32_pause();
   }
-  // No sched_yield(): on a busy machine it would give the core to strangers, for milliseconds.
+  // No sched_yield(): on a busy machine it would give the core to other processes for milliseconds.
   std::uint64_t wakers = 0;
   for (const int peer : interest.from) wakers |= bit(peer);
   for (const int peer : interest.to) wakers |= bit(peer);

@@ -1,5 +1,5 @@
-// How ranks that share memory wake each other: one word per rank that its peers count up, and a futex to
-// sleep on. Works between threads and between processes; all zero is the initial state.
+// Wake-ups between ranks that share memory: each rank has one word that its peers increment, and sleeps on it
+// with a futex. Works between threads and between processes. The initial state is all zero.
 #pragma once
 
 #include <atomic>
@@ -15,13 +15,13 @@ struct alignas(64) Doorbell {
   std::atomic<std::uint32_t> rings{0};
   std::atomic<std::uint32_t> asleep{0};
   std::atomic<std::uint64_t> wakers{
-      0};  // bit of each peer that may wake the sleeper; the last bit: any other
+      0};  // a bit per peer that may wake the sleeper; last bit: peers from 63 on
 };
 
-// One rank's view of the doorbells of its group.
+// One rank's view of its group's doorbells.
 class Doorbells {
  public:
-  // `bells` has one per rank. `spins`: how often to look before sleeping; 0 where ranks share cores.
+  // `bells`: one per rank. `spins`: polls before sleeping; 0 if ranks share cores.
   Doorbells(Doorbell* bells, int size, int rank, int spins);
 
   void touch(int peer) { touched_[static_cast<std::size_t>(peer)] = true; }
@@ -29,7 +29,7 @@ class Doorbells {
   std::uint32_t ticket() const { return bells_[rank_].rings.load(std::memory_order_acquire); }
   void wait(std::uint32_t ticket, const Links::Interest& interest, std::chrono::milliseconds limit);
 
-  // Spins that suit `ranks` of this machine.
+  // Returns a suitable number of spins for `ranks` ranks on this machine.
   static int spins_for(int ranks);
 
  private:

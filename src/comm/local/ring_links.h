@@ -1,5 +1,5 @@
-// Links over rings of bytes in memory that all ranks of the group have mapped: processes of one host. One
-// copy in, and none out: the receiver reduces, or copies to its place, straight from the ring.
+// Links over ring buffers in memory mapped by all ranks of the group: processes on one host. The sender
+// copies into the ring; the receiver reduces or copies directly from it, so there is no second staging copy.
 #pragma once
 
 #include <atomic>
@@ -13,16 +13,16 @@
 
 namespace primus::comm::local {
 
-// The layout of the shared region of a group; all zero is the initial state.
+// The layout of a group's shared region. The initial state is all zero.
 struct RingRegion {
-  // Bytes that a region for `ranks` takes. Pages of pairs that never talk are never touched.
+  // Returns the bytes of a region for `ranks`. Pages of pairs that never communicate are never touched.
   static std::size_t bytes(int ranks);
   static std::size_t ring_bytes(int ranks);
 };
 
 class RingLinks final : public Links {
  public:
-  // `region`: RingRegion::bytes(size), kept alive by the pointer.
+  // `region`: RingRegion::bytes(size) bytes, kept alive by the pointer.
   RingLinks(std::shared_ptr<std::byte> region, int size, int rank, int spins);
 
   std::size_t push(int peer, std::span<const std::byte> data) override;

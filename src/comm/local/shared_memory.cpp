@@ -35,7 +35,7 @@ std::shared_ptr<std::byte> map(int fd, std::size_t bytes) {
 
 constexpr const char* kDescriptors = "raise the limit of open files ('ulimit -n'), or start fewer ranks here";
 
-// In the abstract namespace: no file, gone with the socket.
+// Makes an address in the abstract namespace: no file, and it disappears with the socket.
 socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;
@@ -72,7 +72,7 @@ std::string host_identity() {
     return fmt::format("{} {} {}", boot, std::filesystem::read_symlink("/proc/self/ns/net").string(),
                        geteuid());
   } catch (const std::exception&) {
-    return hex(random_bytes(16));  // like nobody else
+    return hex(random_bytes(16));  // differs from every other process
   }
 }
 
@@ -82,7 +82,7 @@ SharedMemory create_shared_memory(std::size_t bytes) {
   if (!result.descriptor.valid() || ftruncate(result.descriptor.fd(), static_cast<off_t>(bytes)) != 0) {
     throw io_error(fmt::format("cannot get {} bytes of shared memory", bytes), errno, kHint);
   }
-  // A shorter file would kill those who have mapped it.
+  // Truncating the file would crash processes that have mapped it, so forbid it.
   if (fcntl(result.descriptor.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     throw io_error("cannot seal shared memory", errno);
   }
@@ -151,7 +151,7 @@ std::shared_ptr<std::byte> map_from_giver(const std::string& name, std::size_t b
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
   const ssize_t got = recvmsg(peer.fd(), &message, MSG_CMSG_CLOEXEC);
-  // The system leaves out a descriptor for which there is no room.
+  // The kernel drops a descriptor if this process has too many open.
   if (got == 1 && (message.msg_flags & MSG_CTRUNC) != 0) {
     throw io_error("cannot take the shared memory of this host's ranks", EMFILE, kDescriptors);
   }

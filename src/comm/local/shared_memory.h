@@ -1,5 +1,5 @@
-// Memory shared by processes of one host. It has no name in any file system: the processes hand each other
-// the descriptor, over a socket whose name vanishes with it. So nothing is left behind, whoever dies when.
+// Memory shared by processes of one host. It has no name in any file system: the processes pass its
+// descriptor over a socket whose name disappears with the socket. So nothing remains on disk after a crash.
 #pragma once
 
 #include <cstddef>
@@ -11,23 +11,24 @@
 
 namespace primus::comm::local {
 
-// Equal for processes that can share memory this way: same running kernel, network namespace and user.
+// Returns a text that is equal for processes that can share memory this way: same boot, network namespace and
+// user.
 std::string host_identity();
 
-// Zeroed memory and the descriptor to hand out. It cannot be shrunk under those who have mapped it.
+// Zeroed memory and its descriptor for other processes. The seal prevents shrinking it while others map it.
 struct SharedMemory {
   Socket descriptor;
   std::shared_ptr<std::byte> memory;
 };
-// Throws Error(kIo) when the system has none.
+// Throws Error(kIo) if the system cannot provide it.
 SharedMemory create_shared_memory(std::size_t bytes);
 
-// Hands a descriptor to `receivers` processes of the same user that ask for it by name().
+// Sends a descriptor to `receivers` processes of the same user that connect to name().
 class DescriptorGiver {
  public:
   DescriptorGiver();
   const std::string& name() const { return name_; }
-  // `check` is called while waiting, and may throw. Throws Error(kIo) after the deadline.
+  // Calls `check` while waiting; it may throw. Throws Error(kIo) after the deadline.
   void give(const Socket& descriptor, int receivers, Deadline deadline, const std::function<void()>& check);
 
  private:
@@ -35,7 +36,9 @@ class DescriptorGiver {
   std::string name_;
 };
 
-// Asks the giver of this name, and maps what it gives: `bytes`, or Error.
+// Connects to the giver of this name and maps the `bytes` of its descriptor. Calls `check` while waiting.
+// Throws Error(kIo) after the deadline, if the giver ended or belongs to another user, or if the size
+// differs.
 std::shared_ptr<std::byte> map_from_giver(const std::string& name, std::size_t bytes, Deadline deadline,
                                           const std::function<void()>& check);
 

@@ -22,7 +22,7 @@ std::shared_ptr<std::byte> make_region(int ranks) {
   return {static_cast<std::byte*>(memory), [](std::byte* address) { std::free(address); }};
 }
 
-// Whoever comes first makes what the group shares, whoever comes last takes it off the list.
+// The first member creates the group's shared state; the last one removes it from the map.
 class ThreadLinkFactory final : public LinkFactory {
  public:
   ThreadLinkFactory(int ranks, bool rings) : spins_(Doorbells::spins_for(ranks)), rings_(rings) {}
@@ -65,7 +65,7 @@ std::shared_ptr<LinkFactory> make_thread_link_factory(int ranks, bool rings) {
 std::vector<std::unique_ptr<HostCommunicator>> make_thread_group(int ranks, const ThreadOptions& options) {
   const auto factory = make_thread_link_factory(ranks, options.rings);
   const auto abort = std::make_shared<AbortState>();
-  // Recorders outlive the communicators that are still being asked.
+  // Recorders may outlive their communicators, because other ranks still read them.
   const auto states = std::make_shared<std::vector<std::weak_ptr<RankState>>>();
   std::vector<std::shared_ptr<RankState>> made;
   for (int rank = 0; rank < ranks; ++rank) {

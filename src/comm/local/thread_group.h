@@ -1,4 +1,4 @@
-// Ranks as threads of one process: a job without a network, for tests and for one process with several
+// Ranks as threads of one process: a job without a network, for tests and for one process that drives several
 // devices.
 #pragma once
 
@@ -12,14 +12,15 @@ namespace primus::comm::local {
 
 struct ThreadOptions {
   std::chrono::milliseconds timeout = RankState::kDefaultTimeout;
-  // Copy through rings, as processes do, instead of reading each other's memory.
+  // Copy through rings, as between processes, instead of reading other ranks' memory directly.
   bool rings = false;
 };
 
-// Links between threads of this process, `ranks` in all.
+// Returns a factory of links between `ranks` threads of this process.
 std::shared_ptr<LinkFactory> make_thread_link_factory(int ranks, bool rings);
 
-// The communicators of the group "world" of `ranks`, one for each rank's thread; they may be used at once.
+// Returns the communicators of the group "world" of `ranks`, one per rank's thread. They may be used
+// immediately.
 std::vector<std::unique_ptr<HostCommunicator>> make_thread_group(int ranks,
                                                                  const ThreadOptions& options = {});
 

@@ -45,7 +45,7 @@ std::span<const std::byte> ThreadLinks::peek(int peer) {
   ThreadGroup::Channel& channel = group_->channel(peer, rank_);
   const std::uint64_t head = channel.head.load(std::memory_order_relaxed);
   if (head == channel.tail.load(std::memory_order_acquire)) return {};
-  // Say that we read, then look whether we may; revoke() does these the other way round.
+  // Announce the read, then check for revocation. revoke() does these in the opposite order.
   channel.reading.store(true);
   if (channel.revoked.load()) {
     channel.reading.store(false);

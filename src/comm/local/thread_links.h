@@ -1,5 +1,5 @@
-// Links between ranks that are threads of one process. Large pieces are not copied on the way: the sender
-// shows its memory, and the receiver reads it there.
+// Links between ranks that are threads of one process. Large pieces are not copied on the way: the receiver
+// reads them directly from the sender's memory.
 #pragma once
 
 #include <array>
@@ -14,22 +14,22 @@
 
 namespace primus::comm::local {
 
-// What the threads of a group share.
+// State shared by the threads of a group.
 struct ThreadGroup {
   static constexpr std::size_t kEntries = 16;
-  static constexpr std::size_t kInline = 256;  // up to here bytes are copied, so that the sender can go on
+  static constexpr std::size_t kInline = 256;  // bytes; smaller data is copied so the sender can continue
 
   struct Entry {
-    const std::byte* data = nullptr;  // null: `copy` holds them
+    const std::byte* data = nullptr;  // null: the bytes are in `copy`
     std::size_t bytes = 0;
     std::array<std::byte, kInline> copy;
   };
-  // From one rank to another: a ring of entries.
+  // A ring of entries from one rank to another.
   struct Channel {
     alignas(64) std::atomic<std::uint64_t> tail{0};  // entries written, by the sender
     std::atomic<bool> revoked{false};
     alignas(64) std::atomic<std::uint64_t> head{0};  // entries read, by the receiver
-    std::atomic<bool> reading{false};                // the receiver is inside an entry's memory
+    std::atomic<bool> reading{false};                // the receiver is reading an entry's memory
     std::array<Entry, kEntries> entries;
   };
 
@@ -60,8 +60,8 @@ class ThreadLinks final : public Links {
   std::shared_ptr<ThreadGroup> group_;
   int rank_;
   Doorbells bells_;
-  std::vector<std::uint64_t> shown_;  // by peer: channel's tail after the last entry that shows our memory
-  std::vector<std::size_t> offset_;   // by peer: bytes of its first entry that we have used
+  std::vector<std::uint64_t> shown_;  // by peer: channel's tail after the last entry that uses our memory
+  std::vector<std::size_t> offset_;   // by peer: bytes already used of its first entry
 };
 
 }  // namespace primus::comm::local

@@ -47,13 +47,13 @@ std::string host_name() {
   return name.c_str();
 }
 
-// Where other hosts reach this one: by its name, or, where that is the loopback here (Debian's /etc/hosts
-// says 127.0.1.1), by the first address of its network interfaces.
+// Returns an address at which other hosts reach this one: its name, or, if that resolves to the loopback
+// interface (Debian's /etc/hosts maps it to 127.0.1.1), the first address of its network interfaces.
 std::string reachable_address() {
   const std::string name = host_name();
   try {
     if (!is_loopback(name)) return name;
-  } catch (const Error&) {  // a name that nobody knows
+  } catch (const Error&) {  // an unknown name
   }
   ifaddrs* interfaces = nullptr;
   if (getifaddrs(&interfaces) != 0) return name;
@@ -105,7 +105,8 @@ std::optional<JobEnvironment> current_job() {
     meeting = nlohmann::json{environment.master_address, port_of(listener), random_token()}.dump();
     environment.listening_socket = listener.release();
   }
-  // MPI wants all its processes to take leave. After an error mpirun is to end the others instead.
+  // MPI requires all its processes to call MPI_Finalize(). After an error, mpirun should end the others
+  // instead.
   on_exit(
       [](int status, void* started) {
         if (status == 0) static_cast<mpi::Library*>(started)->finish();

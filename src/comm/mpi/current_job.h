@@ -1,4 +1,4 @@
-// Which rank of which job this process is, whoever started it.
+// Determines this process's rank and job, for any launcher.
 #pragma once
 
 #include <optional>
@@ -7,13 +7,13 @@
 
 namespace primus::comm {
 
-// As JobEnvironment::read(). Where that finds nothing and Open MPI's launcher (mpirun) started several
-// processes, they agree through MPI on where rank 0 listens and on a token, and the groups of the job
-// exchange through MPI. MASTER_ADDR chooses the address of rank 0's host, by default its name, or
-// where that is a loopback address, the address of its first network interface.
+// Returns JobEnvironment::read(). If that finds nothing and Open MPI's launcher (mpirun) started several
+// processes, they agree through MPI on a token and on the address where rank 0 listens, and the job's groups
+// communicate through MPI. MASTER_ADDR sets the address of rank 0's host. The default is its host name, or
+// the address of its first network interface if the name resolves to a loopback address.
 //
-// Call it once, before other threads run. Throws Error: kInvalid as read() does, kDependency when MPI cannot
-// be used.
+// Call it once, before other threads run. Throws Error: kInvalid as read() does, kDependency if MPI cannot be
+// used.
 std::optional<JobEnvironment> current_job();
 
 }  // namespace primus::comm

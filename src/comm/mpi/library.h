@@ -1,12 +1,12 @@
-// An MPI library behind a plug-in, libprimus_comm-mpi.so: ranks that an MPI launcher started find each other
-// and exchange through it, over whatever network it knows (InfiniBand, Omni-Path, ...). The program itself
-// is linked to no MPI.
+// An MPI library, loaded through a plug-in, libprimus_comm-mpi.so. Ranks started by an MPI launcher find each
+// other and communicate through it, over any network it supports (InfiniBand, Omni-Path, ...). The program
+// itself does not link to MPI.
 //
 // The plug-in is compiled with the same headers as the program and exports one function,
 //   extern "C" const primus::comm::mpi::Plugin* primus_mpi_plugin();
-// whose `abi` is compared before anything else is looked at.
+// The caller compares the result's `abi` before it uses any other field.
 //
-// MPI 3.1 with MPI_THREAD_MULTIPLE: links are used by the threads of several groups at once.
+// Needs MPI 3.1 with MPI_THREAD_MULTIPLE, because threads of several groups use links at the same time.
 #pragma once
 
 #include <cstdint>
@@ -23,26 +23,26 @@ class Library {
   virtual ~Library() = default;
 
   virtual std::string version() const = 0;  // "Open MPI v4.1.4"
-  // This process's place among all, among those of its host, and which host.
+  // This process's rank and the number of processes, in all and on its host, and the host's number.
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual int local_rank() const = 0;
   virtual int local_size() const = 0;
   virtual int host() const = 0;
 
-  // Rank 0's text. All ranks call it together.
+  // Returns rank 0's text. Collective: all ranks call it.
   virtual std::string broadcast(const std::string& text) = 0;
-  // Links among `members`. `tag` is the group's alone, equal for its members, from 0 to most_tag(). Waits for
-  // nobody.
+  // Makes links among `members`. `tag` is unique to the group, equal on its members, and from 0 to
+  // most_tag(). Does not wait for other ranks.
   virtual std::unique_ptr<Links> make_links(std::span<const int> members, int tag) = 0;
   virtual int most_tag() const = 0;
-  // The good end: all ranks call it together, once, when no links are left.
+  // Ends MPI normally. Collective: all ranks call it once, after all links are destroyed.
   virtual void finish() noexcept = 0;
 };
 
 struct Plugin {
   std::uint64_t abi;
-  // Starts MPI. Throws Error(kDependency) where it cannot be used. Called once in a process.
+  // Starts MPI. Called once per process. Throws Error(kDependency) if MPI cannot be used.
   Library& (*start)();
 };
 

@@ -12,7 +12,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-// All slots of a group together, and the size of one.
+// Total bytes of a group's slots; min and max bytes of one slot.
 constexpr std::size_t kGroupBytes = 32 << 20, kLeast = 16 << 10, kMost = 256 << 10;
 
 bool finished() {
@@ -40,7 +40,7 @@ MpiLinks::~MpiLinks() {
       if (Clock::now() > end) break;
       std::this_thread::sleep_for(100us);
     }
-    if (!done) static_cast<void>(slot.memory.release());  // MPI may still use it
+    if (!done) static_cast<void>(slot.memory.release());  // leaked: MPI may still use it
   };
   for (Peer& peer : peers_) {
     for (Slot& slot : peer.in.slots) {
@@ -55,7 +55,7 @@ MpiLinks::~MpiLinks() {
 }
 
 std::byte* MpiLinks::memory_of(Slot& slot) const {
-  // Aligned for any element: new[] of bytes gives 16.
+  // Align for any element type; new[] of bytes aligns only to 16.
   if (!slot.memory) slot.memory = std::make_unique_for_overwrite<std::byte[]>(slot_bytes_ + kGranule);
   const auto address = reinterpret_cast<std::uintptr_t>(slot.memory.get());
   return slot.memory.get() + (kGranule - address % kGranule) % kGranule;
@@ -106,14 +106,14 @@ std::size_t MpiLinks::push(int peer, std::span<const std::byte> data) {
     out.end += n;
     out.position += n;
   }
-  // Full, or too full for a granule: on its way, so that the next call finds another slot.
+  // Send a full slot now, so that the next call finds another one.
   if (out.end + kGranule > slot_bytes_) send(p);
   return n;
 }
 
 bool MpiLinks::drained(int peer) {
   Peer& p = peers_[static_cast<std::size_t>(peer)];
-  if (p.out.open && p.out.end > p.out.begin) return false;  // not even sent
+  if (p.out.open && p.out.end > p.out.begin) return false;  // not yet passed to MPI
   for (Slot& slot : p.out.slots) {
     if (slot.request == MPI_REQUEST_NULL) continue;
     int done = 0;
@@ -172,7 +172,7 @@ void MpiLinks::pop(int peer, std::size_t bytes) {
   in.current = (in.current + 1) % kSlots;
 }
 
-// MPI has no wait with a limit: it is asked again and again, and moves its messages meanwhile.
+// MPI has no wait with a timeout, so poll. Polling also makes MPI progress its messages.
 void MpiLinks::wait(std::uint32_t, const Interest& interest, std::chrono::milliseconds limit) {
   const Clock::time_point begin = Clock::now();
   constexpr auto kPatience = 50us, kPause = 20us;
@@ -192,7 +192,7 @@ void MpiLinks::wait(std::uint32_t, const Interest& interest, std::chrono::millis
     }
     const auto waited = Clock::now() - begin;
     if (waited >= limit) return;
-    // Other ranks of this host may need the core to send what is waited for.
+    // Other ranks on this host may need the core to send the awaited data.
     if (waited > kPatience) std::this_thread::sleep_for(kPause);
   }
 }

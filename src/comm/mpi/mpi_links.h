@@ -1,10 +1,10 @@
-// Links over MPI: messages between each pair of ranks of a group, without a wait inside MPI.
+// Links over MPI: messages between each pair of ranks of a group, without blocking inside MPI.
 //
-// A stream is cut into messages of up to a slot's size. The sender copies into one of its slots and lets MPI
-// send it; the receiver has slots waiting and reads in place. MPI may need its sender's help until a message
-// is out, so a rank leaves no collective before that (drained): what it waits for next may not be MPI's. A
-// byte's place in a slot is its place in the stream modulo the granule, so that elements stay aligned: what
-// stands before it is sent, and means nothing.
+// A stream is split into messages of up to one slot. The sender copies into one of its slots and lets MPI
+// send it; the receiver has posted its slots and reads in place. MPI may need the sender's help until a
+// message is out, and the sender's next wait may be outside MPI, so a rank finishes a collective only when
+// its messages are out (drained()). A byte's offset in a slot equals its stream position modulo the granule,
+// so that elements stay aligned. The bytes before that offset are sent, too, and ignored.
 #pragma once
 
 #include <mpi.h>
@@ -21,9 +21,9 @@ namespace primus::comm::mpi {
 
 class MpiLinks final : public Links {
  public:
-  // `members`: ranks of MPI_COMM_WORLD, whose messages with `tag` are this group's.
+  // `members`: ranks in MPI_COMM_WORLD; messages with `tag` belong to this group.
   MpiLinks(std::span<const int> members, int tag);
-  // Gives up receives; sends that peers do not take within a second keep their memory for ever.
+  // Cancels receives. Sends that peers do not accept within a second keep their memory forever.
   ~MpiLinks() override;
   MpiLinks(const MpiLinks&) = delete;
   MpiLinks& operator=(const MpiLinks&) = delete;
@@ -33,7 +33,7 @@ class MpiLinks final : public Links {
   std::span<const std::byte> peek(int peer) override;
   void pop(int peer, std::size_t bytes) override;
   void publish() override;
-  std::uint32_t ticket() override { return 0; }  // wait() looks at everything that is under way
+  std::uint32_t ticket() override { return 0; }  // wait() polls all pending requests
   void wait(std::uint32_t ticket, const Interest& interest, std::chrono::milliseconds limit) override;
   void revoke() noexcept override {}
 
@@ -42,27 +42,27 @@ class MpiLinks final : public Links {
 
   struct Slot {
     MPI_Request request = MPI_REQUEST_NULL;
-    std::unique_ptr<std::byte[]> memory;  // made when it is first used
+    std::unique_ptr<std::byte[]> memory;  // allocated at first use
   };
-  // One direction of a pair.
+  // One direction between two ranks.
   struct Stream {
     std::array<Slot, kSlots> slots;
-    std::size_t current = 0;         // the slot that is written, or read
-    std::size_t begin = 0, end = 0;  // of its bytes that wait to be sent, or to be read
-    bool open = false;               // there is such a slot
-    std::size_t position = 0;        // bytes of the stream before `begin` (reading) or `end` (writing)
+    std::size_t current = 0;         // the slot being written or read
+    std::size_t begin = 0, end = 0;  // its range of bytes that is not yet sent or read
+    bool open = false;               // whether there is such a slot
+    std::size_t position = 0;        // stream position of `begin` (reading) or `end` (writing)
   };
   struct Peer {
     int world_rank;
     Stream out, in;
-    bool receives = false;  // the slots of `in` wait for messages
+    bool receives = false;  // the slots of `in` are posted for messages
     bool full = false;      // the last push() found no room
-    std::string lost;       // why nothing more can come or go; empty: it can
+    std::string lost;       // why the connection failed; empty: it works
   };
 
   std::byte* memory_of(Slot& slot) const;
   void check(Peer& peer, int code) const;
-  // Whether a slot can be written, or a message is there to read.
+  // Return whether a slot can be written, and whether a message can be read.
   bool has_room(Peer& peer);
   bool has_arrived(Peer& peer);
   void send(Peer& peer);

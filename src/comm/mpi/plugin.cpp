@@ -1,4 +1,4 @@
-// libprimus_comm-mpi.so: MPI as comm/mpi/library.h wants it.
+// libprimus_comm-mpi.so: implements comm/mpi/library.h.
 #include <mpi.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class MpiLibrary final : public Library {
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &here);
     MPI_Comm_rank(here, &local_rank_);
     MPI_Comm_size(here, &local_size_);
-    // A host is known by its first rank.
+    // A host is identified by its lowest rank.
     int first = rank_;
     MPI_Bcast(&first, 1, MPI_INT, 0, here);
     std::vector<int> firsts(static_cast<std::size_t>(size_));
@@ -46,7 +46,7 @@ class MpiLibrary final : public Library {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
     int length = 0;
     MPI_Get_library_version(text, &length);
-    // "Open MPI v4.1.4, package: ..., ident: ..."
+    // Cut "Open MPI v4.1.4, package: ..., ident: ..." at the first comma.
     return std::string(text, std::min(static_cast<std::size_t>(length), std::strcspn(text, ",\n")));
   }
   int rank() const override { return rank_; }
@@ -71,7 +71,7 @@ class MpiLibrary final : public Library {
     void* value = nullptr;
     int found = 0;
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &value, &found);
-    constexpr int kLeastOfAll = 32767;  // what the standard promises
+    constexpr int kLeastOfAll = 32767;  // the minimum that the standard guarantees
     return found ? *static_cast<int*>(value) : kLeastOfAll;
   }
 

@@ -11,9 +11,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long peers get to be done with this rank's last work before it leaves them.
+// How long to wait for peers to finish this rank's last work before leaving.
 constexpr auto kFarewell = 5s;
-// How long a call gets to return before its communicator is ended.
+// How long a call may take to return before its communicator is aborted.
 constexpr auto kPatience = 2s;
 
 Error library_error(const Library& library, const std::string& what) {
@@ -21,7 +21,7 @@ Error library_error(const Library& library, const std::string& what) {
           fmt::format("set NCCL_DEBUG=WARN to see what {} says about it, on every rank", library.name)};
 }
 
-// Yields first: what the library does takes microseconds when all is well.
+// Yields first, then sleeps: library calls usually take microseconds.
 class Patience {
  public:
   void wait() {
@@ -68,7 +68,7 @@ Handle::Handle(std::shared_ptr<const Library> library, std::shared_ptr<RankState
 
 Handle::~Handle() {
   if (std::uncaught_exceptions() > failures_) {
-    end();  // in the middle of something: nobody waits for us
+    end();  // in the middle of an operation: do not wait for peers
     return;
   }
   try {
@@ -84,7 +84,7 @@ Handle::~Handle() {
     const std::lock_guard lock(mutex_);
     if (const Comm comm = comm_.exchange(nullptr)) library_->destroy(comm);
   } catch (const std::exception&) {
-    end();  // a peer did not come to this; whoever has failed says so in other ways
+    end();  // a peer did not finish in time; the rank that failed reports the cause
   }
 }
 
@@ -135,7 +135,7 @@ void Handle::run(FunctionRef<Result(Comm)> call, const Signature& what, Waiting 
                                                  what.to_string(), what_, text_of(result, comm_)));
     }
   }
-  // The first calls of a kind connect to peers.
+  // The first calls of each kind also connect to peers.
   if (result == Result::kInProgress) wait_until_ready("start " + what.to_string() + " in " + what_, waiting);
 }
 

@@ -1,6 +1,6 @@
-// One communicator of the library, in its mode that never blocks the caller: whatever takes time is asked for
-// again and again, so that a rank that waits for others notices when the job is aborted. Thread-safe: any
-// thread may end it while the rank's own thread is in a call.
+// One communicator of the library in non-blocking mode. Operations that take time are polled, so that a rank
+// that waits for others notices when the job is aborted. Thread-safe: any thread may end it while the rank's
+// own thread is in a call.
 #pragma once
 
 #include <atomic>
@@ -19,35 +19,36 @@ namespace primus::comm::nccl {
 
 class Handle {
  public:
-  // Waits for the other ranks of the group. Throws Error: they did not all come before the deadline, the
-  // library failed, the job was aborted. `what`: for messages, "group 'dp' of 8 ranks".
-  // `most_blocks`: of a kernel of the library, each of which takes a multiprocessor; 0: as many as it likes.
+  // Waits for the other ranks of the group. Throws Error if they are late, the library failed, or the job was
+  // aborted. `what`: for messages, "group 'dp' of 8 ranks". `most_blocks`: maximum blocks of a library
+  // kernel, each of which occupies a multiprocessor; 0: the library's default.
   Handle(std::shared_ptr<const Library> library, std::shared_ptr<RankState> state, std::string what,
          const UniqueId& id, int ranks, int rank, int most_blocks, Deadline deadline);
-  // Waits for a moment until peers are done with what this rank has sent, and gives up then; at once while an
-  // exception leaves the scope.
+  // Waits briefly until peers have received what this rank sent, then gives up; during stack unwinding it
+  // gives up at once.
   ~Handle();
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
-  // Runs `call`, which asks the library for work, and returns when the work is on its stream. That may take
-  // other ranks: `waiting` is then called again and again, with the time so far, and may throw. Throws the
-  // job's abort, or Error with what the library says.
+  // Runs `call`, which starts work in the library, and returns when the work is on its stream. This may need
+  // other ranks: meanwhile `waiting` is called repeatedly with the elapsed time; it may throw. Throws the
+  // job's abort, or Error with the library's message.
   using Waiting = FunctionRef<void(std::chrono::milliseconds waited)>;
   void run(FunctionRef<Result(Comm)> call, const Signature& what, Waiting waiting);
-  // Empty, or what has gone wrong with the work under way. `remote`: another rank is the cause. Does not
-  // wait: says nothing while the rank is in a call.
+  // Returns "" or the failure of work in progress. `remote`: another rank caused it. Does not block: returns
+  // "" while the rank is in a call.
   std::string problem(bool& remote);
-  // Ends all work under way; nothing can be started any more. A call that the rank is in gets a moment to
-  // return first. One that does not is in the driver, which has no room for more work until this work ends:
-  // it is ended all the same, and the rank is lost if the library does not bear that.
+  // Ends all work in progress; no new work can be started. A call in progress first gets a moment to return.
+  // If it does not, it is stuck in the driver, whose queue is full until this work ends. The communicator is
+  // then aborted during the call; if the library cannot handle that, this rank is lost.
   void end() noexcept;
 
   // "unhandled cuda error: <what the library logged last>"
   std::string text_of(Result result, Comm comm) const;
 
  private:
-  // The library's own state: kInProgress until what was asked for is done. Null handle: the job's abort.
+  // Returns the library's state: kInProgress until the requested operation is done. Throws Error if the
+  // communicator was ended.
   Result ask();
   void wait_until_ready(const std::string& doing, Waiting waiting);
 

@@ -10,7 +10,7 @@
 namespace primus::comm::nccl {
 namespace {
 
-constexpr int kOldest = 21800;  // communicators that do not block their callers, and can be aborted in peace
+constexpr int kOldest = 21800;  // supports non-blocking, abortable communicators
 
 }  // namespace
 
@@ -48,7 +48,7 @@ Operation operation_of(Reduction reduction) {
 }
 
 std::string version_text(int version) {
-  // Before 2.9 the numbers had three digits less between them.
+  // Before 2.9, version numbers had one digit less for the minor version.
   const int unit = version >= 10000 ? 10000 : 1000;
   return fmt::format("{}.{}.{}", version / unit, version % unit / 100, version % 100);
 }
@@ -83,7 +83,7 @@ std::shared_ptr<const Library> open_library(const DeviceCollectives& collectives
                             version, name),
                 next_step);
   };
-  // The version first: what an old library lacks is better explained by its age.
+  // Check the version first: it explains best why an old library lacks functions.
   find(library->get_version, "ncclGetVersion");
   if (library->get_version(&library->version) != Result::kSuccess) {
     throw Error(ErrorKind::kDependency, file + " does not tell its version", next_step);

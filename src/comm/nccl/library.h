@@ -1,6 +1,6 @@
-// NCCL, or RCCL, as it is found on the machine: its C interface in our own words, opened when the first
-// communicator of several GPUs wants it. Both export the same functions, and hold this interface stable
-// within major version 2; tests/comm compares these declarations with NVIDIA's header where that is
+// NCCL or RCCL, as installed on the machine: declarations of its C interface, loaded when the first
+// communicator of several GPUs is made. Both libraries export the same functions and keep this interface
+// stable within major version 2. tests/comm compares these declarations with NVIDIA's header if that is
 // installed.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace primus::comm::nccl {
 using Comm = struct ncclComm*;
 using StreamHandle = void*;
 
-// Handed from one rank to all others; names a group that is about to be made.
+// Identifies a group that is about to be made. One rank creates it and sends it to all others.
 struct UniqueId {
   std::array<char, 128> bytes;
 };
@@ -37,8 +37,8 @@ enum class Result : int {
 enum class DataType : int { kU8 = 1, kI32 = 2, kI64 = 4, kF16 = 6, kF32 = 7, kF64 = 8, kBF16 = 9 };
 enum class Operation : int { kSum = 0, kMax = 2, kMean = 4 };
 
-// As of version 2.18, the oldest that we take: newer libraries read `size` and `version`, and give what they
-// have added since its default.
+// ncclConfig_t of version 2.18, the oldest supported version. Newer libraries read `size` and `version` and
+// use defaults for fields added later.
 struct Config {
   static constexpr int kDefault = INT_MIN;
   std::size_t size = sizeof(Config);
@@ -55,7 +55,7 @@ struct Config {
 DataType type_of(DType dtype);
 Operation operation_of(Reduction reduction);
 
-// The functions, each by the library's own name. Never closed. Thread-safe, as far as the library is.
+// The functions under our names. Never unloaded. As thread-safe as the library.
 struct Library {
   std::string name;  // "NCCL"
   int version = 0;   // 22809 is 2.28.9
@@ -85,11 +85,11 @@ struct Library {
   Result (*receive)(void* data, std::size_t count, DataType type, int peer, Comm comm, StreamHandle stream);
 };
 
-// Opens the library of these devices. Throws Error(kDependency) naming the file: it is not there, lacks a
+// Opens the library for these devices. Throws Error(kDependency) naming the file if it is missing, lacks a
 // function, or is older than 2.18.
 std::shared_ptr<const Library> open_library(const DeviceCollectives& collectives);
 
-// "2.28.9", of what get_version() says.
+// Converts a number from get_version() to "2.28.9".
 std::string version_text(int version);
 
 }  // namespace primus::comm::nccl

@@ -16,19 +16,20 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long a failure that another rank caused may wait for its cause to arrive by way of the rendezvous.
+// How long to wait, after a failure caused by another rank, for the rendezvous to report the cause.
 constexpr auto kCauseDelay = 1000ms;
-// Collectives that may be under way. A rank that gets further ahead waits here, where it hears of an abort,
-// and not in the driver, whose queues have room for about a thousand pieces of work.
-// An exchange by copy engines is several.
+// Maximum pending collectives. A rank that gets further ahead waits here, where it notices an abort, and not
+// in the driver, whose queues hold about a thousand operations. The limit is lower with copy engines, because
+// one exchange is several operations.
 constexpr std::size_t kMostPending = 256, kMostPendingCopies = 64;
-// What each rank gives to a gather by copy engines: below, flags take longer than the library.
+// Minimum bytes per rank for an all_gather by copy engines; for smaller ones, flags cost more than the
+// library.
 constexpr std::int64_t kLeastCopied = std::int64_t{1} << 20;
 
 std::byte* bytes_of(const Tensor& tensor) { return static_cast<std::byte*>(tensor.data); }
 std::size_t count_of(const Tensor& tensor) { return static_cast<std::size_t>(tensor.elements()); }
 
-// Calls `use(peer, elements in front, elements)` for each part that is not empty.
+// Calls `use(peer, elements before the part, elements of the part)` for each non-empty part.
 template <class Use>
 void for_each_part(const std::vector<std::int64_t>& counts, Use use) {
   std::int64_t begin = 0;
@@ -38,7 +39,7 @@ void for_each_part(const std::vector<std::int64_t>& counts, Use use) {
   }
 }
 
-// The first failure counts; being under way is none.
+// Keeps the first failure; kInProgress is not a failure.
 void note(Result& worst, Result result) {
   if (worst == Result::kSuccess && result != Result::kInProgress) worst = result;
 }
@@ -68,7 +69,7 @@ NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector
   if (size() > 1) {
     context_->collectives.make_current(context_->ordinal);
     const Deadline deadline = in(context_->start_timeout);
-    // Long lists of members make long names.
+    // Hash the id: long lists of members would make keys too long.
     const std::string key = "nccl/" + hex(as_text(sha256(id_)));
     UniqueId unique{};
     if (rank == 0) {
@@ -167,11 +168,11 @@ void NcclCommunicator::enqueue(Stream& stream, Call call) {
   const Signature signature = signature_of(call);
   Pending pending;
   pending.exchange = call.kind == Kind::kExchange;
-  // Exchanges concern some ranks only, so collectives are counted apart from them.
+  // Only some ranks take part in an exchange, so exchanges have their own count.
   const std::uint64_t sequence = pending.exchange ? ++exchanges_ : ++collectives_;
   pending.record = state_.recorder.enqueued(recorder_group_, sequence, signature);
   context_->collectives.make_current(context_->ordinal);
-  // What a graph repeats is not seen by the watchdog: events that were recorded there cannot be asked.
+  // The watchdog does not see replays of a graph: events recorded in a graph cannot be queried.
   if (context_->collectives.recording(innermost(stream)))
     return start(stream, call, signature, pending, true);
 
@@ -208,7 +209,7 @@ void NcclCommunicator::start(Stream& stream, Call& call, const Signature& signat
     be_late(pending, waited);
     state_.abort->check();
   };
-  // A graph would repeat the numbers of the first time.
+  // A graph would replay the flag values of its recording, so copy engines are not used in graphs.
   if (copies_ && !recording) {
     if (call.kind == Kind::kExchange) return copies_->exchange(stream, call.transfers, waiting);
     if (call.kind == Kind::kAllGather && call.in.bytes() >= kLeastCopied) {
@@ -218,12 +219,12 @@ void NcclCommunicator::start(Stream& stream, Call& call, const Signature& signat
   handle_->run([&](Comm comm) { return start_in_library(stream, call, comm); }, signature, waiting);
 }
 
-// What comes in overwrites what is still to go out, so the operand is copied aside.
+// Received data overwrites data not sent yet, so the operand is copied to a staging buffer.
 void NcclCommunicator::stage(Stream& stream, Call& call) {
   const std::int64_t bytes = call.in.bytes();
   if (bytes == 0 || size() == 1) return;
   if (staging_.absent() || staging_.bytes() < bytes) {
-    // Memory of the device is given back only when its work is done.
+    // Device memory is released only after its work has finished.
     if (!staging_.absent()) context_->device.release(staging_.data);
     staging_ = Tensor();
     staging_ = Tensor(context_->device.allocate(bytes), DType::kU8, {bytes});
@@ -232,7 +233,7 @@ void NcclCommunicator::stage(Stream& stream, Call& call) {
   call.in.data = staging_.data;
 }
 
-// What a rank hands itself, and all of it in a group of one.
+// Copies the parts that a rank sends to itself; in a group of one, that is everything.
 void NcclCommunicator::copy_own_parts(Stream& stream, const Call& call) const {
   const auto copy = [&](std::byte* to, const std::byte* from, std::int64_t bytes) {
     if (to != from && bytes != 0) stream.copy_on_device(to, from, bytes);
@@ -325,7 +326,7 @@ Result NcclCommunicator::send_and_receive(Stream& stream, const Call& call, Comm
       move(transfer.sends, transfer.peer, transfer.data, 0, transfer.data.elements());
     }
   }
-  // A group must be closed, also after a failure within it.
+  // A library group must be closed even after a failure within it.
   const Result closed = library.group_end();
   return worst == Result::kSuccess ? closed : worst;
 }
@@ -335,7 +336,7 @@ Result NcclCommunicator::send_and_receive(Stream& stream, const Call& call, Comm
 bool NcclCommunicator::poll() noexcept {
   try {
     bool late = false, busy = false;
-    Pending oldest;  // what be_late() looks at, without its events
+    Pending oldest;  // for be_late(), without its events
     std::chrono::milliseconds waited{};
     {
       const std::lock_guard lock(mutex_);
@@ -368,7 +369,7 @@ bool NcclCommunicator::poll() noexcept {
     if (late) be_late(oldest, waited);
     bool remote = false;
     if (const std::string problem = handle_->problem(remote); !problem.empty()) {
-      // The rendezvous hears of a rank that ended as well, and knows more.
+      // The rendezvous also notices lost ranks, and knows the cause better.
       for (auto patience = 0ms; remote && patience < kCauseDelay && !state_.abort->aborted();
            patience += 5ms) {
         std::this_thread::sleep_for(5ms);
@@ -392,7 +393,8 @@ void NcclCommunicator::be_late(const Pending& pending, std::chrono::milliseconds
   }
   std::vector<std::optional<RankStatus>> statuses;
   if (state_.ask_all) statuses = state_.ask_all(name());
-  // The library does not say for whom it waits. Who has not come is to blame; if all have, anybody may be.
+  // The library does not tell which rank it waits for. Suspect ranks that have not arrived; if all have,
+  // suspect all.
   std::vector<int> suspects, absent;
   for (const int peer : pending.peers) {
     const auto member = static_cast<std::size_t>(members_[static_cast<std::size_t>(peer)]);
@@ -415,7 +417,7 @@ bool NcclCommunicator::end() noexcept {
   for (const Pending& pending : pending_) {
     if (first && pending.begun) state_.recorder.ended(pending.record, true);
   }
-  // Work that was being enqueued meanwhile waits, too.
+  // Work that was being enqueued meanwhile also waits for flags, so release() is needed again.
   return copies_ != nullptr;
 }
 

@@ -1,12 +1,14 @@
-// Collectives between devices by the vendor's library, NCCL or RCCL: the communicator of GPUs.
+// Collectives between GPUs by the vendor's library, NCCL or RCCL.
 //
-// Work runs on the given streams, between two events that a watchdog asks for: it fills the flight recorder,
-// and names a collective that does not end within the rank's timeout with the ranks that it waits for.
+// Work runs on the given streams, between two events that a watchdog polls. The watchdog fills the flight
+// recorder. If a collective does not end within the rank's timeout, it aborts the job and names the ranks
+// waited for.
 //
-// What differs from the contract is said in communicator.h: sums in the library's order, above all.
+// communicator.h lists the differences from CPU communicators; above all, the library chooses the order of
+// sums.
 //
-// A group of one rank needs no library. Groups of which wants_copy_engines() says so exchange, and gather
-// what is large, by copy engines (peer_copies.h).
+// A group of one rank needs no library. If wants_copy_engines() is true for a group, it runs exchange() and
+// large all_gather() calls by copy engines (peer_copies.h).
 #pragma once
 
 #include <chrono>
@@ -26,9 +28,9 @@
 
 namespace primus::comm::nccl {
 
-// What the communicators of one rank share. Its device outlives it.
+// State shared by the communicators of one rank. The device must outlive it.
 struct Context {
-  // `collectives`: of the device's plug-in. `library`: null in a job of one rank.
+  // `collectives`: from the device's plug-in. `library`: null in a job of one rank.
   Context(Device& on, const DeviceCollectives& collectives, std::shared_ptr<const Library> library,
           std::shared_ptr<RankState> state);
 
@@ -39,17 +41,18 @@ struct Context {
   const std::shared_ptr<RankState> state;
   Watchdog watchdog;
 
-  // The job's directory, over which the ranks of a group meet: set before the first group of several ranks.
+  // The job's directory, through which the ranks of a group meet. Set before the first group of several
+  // ranks.
   std::function<void(const std::string& key, const std::string& value)> publish;
   std::function<std::string(const std::string& key)> wait_for;
-  std::chrono::milliseconds start_timeout = std::chrono::minutes(5);  // for all ranks of a group to come
+  std::chrono::milliseconds start_timeout = std::chrono::minutes(5);  // limit for a group's ranks to arrive
   CopyEngines copy_engines = CopyEngines::kAuto;
 };
 
 class NcclCommunicator final : public Communicator, private Watched {
  public:
-  // `id`: names the group in the whole job. `members`: its ranks of the job; `rank`: this one's place there.
-  // Waits for the other members.
+  // `id`: identifies the group within the job. `members`: its ranks in the job; `rank`: this rank's index
+  // there. Waits for the other members.
   NcclCommunicator(std::string name, std::string id, std::vector<int> members, int rank,
                    std::shared_ptr<Context> context, Beside beside = Beside::kNothing);
   ~NcclCommunicator() override;
@@ -61,11 +64,11 @@ class NcclCommunicator final : public Communicator, private Watched {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // A collective that was enqueued and has not been seen to end.
+  // A collective that was enqueued and whose end was not yet observed.
   struct Pending {
     std::uint64_t record = 0;
     bool exchange = false;
-    std::vector<int> peers;  // whom it needs, by rank of the group
+    std::vector<int> peers;  // ranks of the group that it needs
     std::unique_ptr<Event> begin, end;
     std::optional<Clock::time_point> begun;
   };
@@ -76,7 +79,7 @@ class NcclCommunicator final : public Communicator, private Watched {
   bool poll() noexcept override;
   bool end() noexcept override;
 
-  // Enqueues what the library, or a copy on the device, does for this call.
+  // Enqueues this call's work: calls of the library or copies on the device.
   void start(Stream& stream, Call& call, const Signature& signature, const Pending& pending, bool recording);
   Result start_in_library(Stream& stream, const Call& call, Comm comm) const;
   Result send_and_receive(Stream& stream, const Call& call, Comm comm) const;
@@ -84,7 +87,7 @@ class NcclCommunicator final : public Communicator, private Watched {
   void stage(Stream& stream, Call& call);
   std::unique_ptr<Event> take_event();
   void wait_for_room();
-  // `pending` has waited for others for too long: aborts the job, unless they have an excuse.
+  // Called when `pending` has waited too long for other ranks: aborts the job unless they are excused.
   void be_late(const Pending& pending, std::chrono::milliseconds waited);
   std::vector<int> peers_of(const Call& call) const;
 
@@ -96,14 +99,14 @@ class NcclCommunicator final : public Communicator, private Watched {
   std::optional<Handle> handle_;  // none in a group of one rank
   std::unique_ptr<PeerCopies> copies_;
   std::string why_no_copies_;
-  bool ended_ = false;       // used by the watchdog alone
+  bool ended_ = false;       // used only by the watchdog
   void* barrier_ = nullptr;  // one int32 on the device
-  Tensor staging_;           // what an all_to_all in place sends
+  Tensor staging_;           // send buffer of an in-place all_to_all
   std::map<std::string, int> splits_;
   std::uint64_t collectives_ = 0, exchanges_ = 0;
-  Stream* last_stream_ = nullptr;  // compared only
+  Stream* last_stream_ = nullptr;  // only compared
 
-  std::mutex mutex_;  // guards what follows, which the watchdog uses as well
+  std::mutex mutex_;  // guards the fields below, which the watchdog uses, too
   std::deque<Pending> pending_;
   std::vector<std::unique_ptr<Event>> free_events_;
 };

@@ -18,21 +18,22 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// Transfers from one rank to another that the sender's host may be ahead.
+// Maximum transfers that a sender's host may post ahead of a receiver.
 constexpr std::uint32_t kPosts = 256;
 constexpr std::size_t kLine = 64, kPage = 4096;
-// Long beside a first copy, and beside what it takes to map memory.
+// Much longer than a first copy or mapping memory takes.
 constexpr auto kTrialTime = 20s;
 constexpr auto kPeersFarewell = 2s;
 constexpr std::int64_t kTrialWords = 1024, kTrialBytes = kTrialWords * 4;
-// Above every number that a stream waits for, until 2^30 transfers from there.
+// release() sets flags this far beyond the last number, which satisfies every wait for the next 2^30
+// transfers.
 constexpr std::uint32_t kBeyond = 1u << 30;
 
 std::uint32_t trial_word(int rank, std::int64_t i) {
   return static_cast<std::uint32_t>(rank + 1) * 2654435761u + static_cast<std::uint32_t>(i);
 }
 
-// Returns when `there()` holds. Hosts are ahead of their devices, so mostly at once.
+// Returns once `there()` is true. Hosts run ahead of their devices, so usually at once.
 template <class There>
 void wait_until(There there, PeerCopies::Waiting waiting) {
   const auto begin = Clock::now();
@@ -48,24 +49,24 @@ void wait_until(There there, PeerCopies::Waiting waiting) {
 
 }  // namespace
 
-// From one rank to another. All zero is the initial state.
+// The channel from one rank to another. The initial state is all zero.
 struct PeerCopies::Lane {
   struct Post {
     PeerHandle handle;
     std::int64_t offset, bytes;
   };
-  // Written by devices, and by release().
+  // Written by devices and by release().
   alignas(kLine) std::atomic<std::uint32_t> ready;
   alignas(kLine) std::atomic<std::uint32_t> done;
-  // Written by hosts: transfers that were posted, and that were found.
+  // Written by hosts: numbers of transfers posted, and found.
   alignas(kLine) std::atomic<std::uint32_t> posted;
   alignas(kLine) std::atomic<std::uint32_t> found;
   alignas(kLine) Post posts[kPosts];
 };
 
 struct PeerCopies::Region {
-  alignas(kLine) std::atomic<std::uint32_t> closed;  // ranks that have let go of others' memory
-  std::atomic<bool> failed;                          // a rank's trial
+  alignas(kLine) std::atomic<std::uint32_t> closed;  // ranks that have unmapped the others' memory
+  std::atomic<bool> failed;                          // whether any rank's trial failed
 
   static std::size_t bytes(int ranks) {
     const std::size_t all = sizeof(Region) + static_cast<std::size_t>(ranks * ranks) * sizeof(Lane);
@@ -88,7 +89,7 @@ PeerCopies::~PeerCopies() {
   if (!shared_) return;
   auto& region = *reinterpret_cast<Region*>(shared_.get());
   ++region.closed;
-  // A rank frees what it shares only when nobody maps it.
+  // Wait until no rank maps this rank's memory before it is freed.
   const auto end = Clock::now() + kPeersFarewell;
   while (region.closed < static_cast<std::uint32_t>(size_) && Clock::now() < end &&
          !context_.state->abort->aborted() && std::uncaught_exceptions() == failures_) {
@@ -101,7 +102,7 @@ std::unique_ptr<PeerCopies> PeerCopies::open(Context& context, const std::string
   const auto name = [&](const char* round, int member) {
     return fmt::format("{}/{}/{}", key, round, member);
   };
-  // What all ranks say in this round: the first that is not empty.
+  // Returns the first non-empty text that any rank reports in this round.
   const auto agree = [&](const char* round, const std::string& mine) {
     context.publish(name(round, rank), mine);
     std::string first;
@@ -130,7 +131,7 @@ std::unique_ptr<PeerCopies> PeerCopies::open(Context& context, const std::string
     why = "the ranks are on several hosts";
     return nullptr;
   }
-  // Goes when all have let go of it: a trial that failed elsewhere may read it late.
+  // Freed only after all ranks have unmapped it: after a failed trial, another rank may still read it.
   const std::unique_ptr<void, std::function<void(void*)>> memory(
       context.device.allocate(kTrialBytes * size), [&](void* address) { context.device.release(address); });
   std::unique_ptr<PeerCopies> copies(new PeerCopies(context, size, rank));
@@ -168,7 +169,7 @@ void PeerCopies::map() {
   flags_ = static_cast<std::byte*>(device_.map_flags(ordinal_, shared_.get(), bytes));
 }
 
-// Every rank sends some words to every other one.
+// Tests the copies: every rank sends some words to every other rank.
 void PeerCopies::try_out(void* memory) {
   Device& device = context_.device;
   const std::unique_ptr<Stream> stream = device.create_stream(StreamKind::kCommunication);
@@ -181,7 +182,7 @@ void PeerCopies::try_out(void* memory) {
   for (std::int64_t i = 0; i < kTrialWords; ++i) words[i] = trial_word(rank_, i);
   const auto end = Clock::now() + kTrialTime;
   auto& region = *reinterpret_cast<Region*>(shared_.get());
-  struct OtherFailed {};  // and says why
+  struct OtherFailed {};  // the other rank reports why
   std::vector<Transfer> transfers;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
@@ -218,7 +219,7 @@ void PeerCopies::try_out(void* memory) {
   }
 }
 
-// The stream's work, whatever it waits for.
+// Waits for the stream's work, releasing any flags that it waits for.
 void PeerCopies::pass(Stream& stream, Event& event) {
   stream.record(event);
   while (!context_.collectives.reached(event)) {
@@ -286,7 +287,7 @@ void PeerCopies::exchange(Stream& stream, std::span<const Transfer> transfers, W
     const std::uint32_t number = number_of(received);
     Lane& from = lane(transfer.peer, rank_);
     const void* const source = find(from, transfer.peer, number, transfer.data.bytes(), waiting);
-    // Before the stream waits, so that release() knows of it.
+    // Set before the stream waits, so that release() covers this transfer.
     received = number;
     device_.wait_flag(flags, on_device(from.ready), number);
     stream.copy_on_device(transfer.data.data, source, transfer.data.bytes());

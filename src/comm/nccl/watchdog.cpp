@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Short beside any timeout, long beside what asking costs.
+// Short compared with any timeout, long compared with the cost of polling.
 constexpr auto kInterval = 5ms;
 
 }  // namespace
@@ -56,7 +56,7 @@ void Watchdog::watch() {
       const std::lock_guard lock(watched_mutex_);
       for (Watched* const watched : watched_) busy = watched->poll() || busy;
       if (state_->abort->aborted()) {
-        // Those that come later find the job aborted, and start nothing.
+        // Communicators added later find the job aborted and start no work.
         busy = false;
         for (Watched* const watched : watched_) {
           if (std::find(ended_.begin(), ended_.end(), watched) != ended_.end()) continue;

@@ -1,6 +1,6 @@
-// Looks after the communicators of one rank while their work runs on the device, where no code of ours waits
-// for it: one thread asks them every few milliseconds how far they have come, and when the job is aborted it
-// ends what they have under way, so that everybody who waits for it wakes up. Thread-safe.
+// Watches the communicators of one rank while their work runs on the device, where none of our code waits for
+// it. One thread polls their progress every few milliseconds. When the job is aborted, it ends their pending
+// work, so that every waiting thread wakes up. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -14,36 +14,36 @@
 
 namespace primus::comm::nccl {
 
-// What is looked after. Both are called on the watchdog's thread, never at the same time, and may not throw.
+// A watched object. Both functions run on the watchdog's thread, never concurrently, and must not throw.
 class Watched {
  public:
   virtual ~Watched() = default;
-  // Notes what has begun and ended; aborts the job when something is wrong. True while work is under way.
+  // Records started and finished work; aborts the job on a failure. Returns true while work is pending.
   virtual bool poll() noexcept = 0;
-  // Ends what is under way, after the job was aborted. True: it must be called again after a while.
+  // Ends pending work after the job was aborted. Returns true if it must be called again later.
   virtual bool end() noexcept = 0;
 };
 
 class Watchdog {
  public:
   explicit Watchdog(std::shared_ptr<RankState> state);
-  ~Watchdog();  // nobody may be watched any more
+  ~Watchdog();  // all watched objects must be removed before
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
   void add(Watched& watched);
-  // Once it returns, `watched` is not called again.
+  // After it returns, `watched` is not called again.
   void remove(Watched& watched) noexcept;
-  // There is new work.
+  // Tells the watchdog that there is new work.
   void wake();
 
  private:
   void watch();
 
   const std::shared_ptr<RankState> state_;
-  std::mutex watched_mutex_;  // held while watched are called
+  std::mutex watched_mutex_;  // held while watched objects are called
   std::vector<Watched*> watched_, ended_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the fields below
   std::condition_variable changed_;
   bool woken_ = false, stop_ = false;
   std::shared_ptr<void> subscription_;

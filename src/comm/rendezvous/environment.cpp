@@ -136,7 +136,7 @@ std::optional<JobEnvironment> JobEnvironment::read(const Getter& get) {
     if (!port) throw invalid("MASTER_PORT is not set", kHint);
   }
   result.master_address = address.value_or("127.0.0.1");
-  // "[::1]", as addresses are written in URLs.
+  // Accept "[::1]", the notation of URLs.
   if (result.master_address.starts_with('[') && result.master_address.ends_with(']')) {
     result.master_address = result.master_address.substr(1, result.master_address.size() - 2);
   }

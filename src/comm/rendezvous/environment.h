@@ -1,20 +1,19 @@
-// Which rank of which job this process is: the environment that torchrun, and Primus's own launcher, set.
+// This process's rank and job, from the environment variables set by torchrun or the primus launcher.
 //
-//   RANK, WORLD_SIZE               this process's place in the job
-//   LOCAL_RANK, LOCAL_WORLD_SIZE   its place on this host (default: RANK, WORLD_SIZE)
-//   GROUP_RANK                     which host (default 0)
+//   RANK, WORLD_SIZE               this process's rank and the number of ranks in the job
+//   LOCAL_RANK, LOCAL_WORLD_SIZE   the same on this host (default: RANK, WORLD_SIZE)
+//   GROUP_RANK                     the host's number (default 0)
 //   MASTER_ADDR, MASTER_PORT       where rank 0 listens: a name, an IPv4 or IPv6 address
-//   PRIMUS_MASTER_PORT             instead of MASTER_PORT, where another program has that one. Under
-//   torchrun,
-//                                  which keeps MASTER_PORT for itself (TORCHELASTIC_USE_AGENT_STORE=True),
-//                                  the default is the port behind it.
-//   PRIMUS_JOB_TOKEN, PRIMUS_JOB_TOKEN_FILE   the job's secret, or a file that holds it: who does not know it
-//                                  is refused. Needed unless rank 0 listens on the loopback only.
+//   PRIMUS_MASTER_PORT             replaces MASTER_PORT if another program uses that port. torchrun keeps
+//                                  MASTER_PORT for itself (TORCHELASTIC_USE_AGENT_STORE=True), so the default
+//                                  under torchrun is MASTER_PORT + 1.
+//   PRIMUS_JOB_TOKEN, PRIMUS_JOB_TOKEN_FILE   the job's secret, or a file that holds it. It is optional only
+//                                  if rank 0 listens on the loopback interface. Rank 0 refuses connections
+//                                  that do not know it.
 //   PRIMUS_RENDEZVOUS_FD           a listening socket that rank 0 inherits from the launcher
-//   PRIMUS_TRANSPORT               how ranks on CPUs exchange: auto (default), shared-memory, tcp or mpi
-//   PRIMUS_COPY_ENGINES            who exchanges by copy engines on GPUs of one host, where these can
-//   (CopyEngines):
-//                                  auto (default), off, on or all
+//   PRIMUS_TRANSPORT               transport of ranks on CPUs: auto (default), shared-memory, tcp or mpi
+//   PRIMUS_COPY_ENGINES            which groups of GPUs on one host use copy engines, if supported:
+//                                  auto (default), off, on or all (see CopyEngines)
 #pragma once
 
 #include <cstdint>
@@ -28,22 +27,23 @@ namespace mpi {
 class Library;
 }
 
-// How the ranks of a group exchange. kAuto: shared memory within one host, else MPI where that started them,
-// else TCP.
+// The transport of a group. kAuto: shared memory within one host, else MPI if mpirun started the ranks, else
+// TCP.
 enum class Transport { kAuto, kSharedMemory, kTcp, kMpi };
-// "auto", "shared-memory", "tcp", "mpi"; Error(kInvalid) for anything else, which `where` has.
+// Parses "auto", "shared-memory", "tcp" or "mpi". Throws Error(kInvalid) for others; `where` names the
+// source.
 Transport parse_transport(const std::string& name, const std::string& where);
 std::string name_of(Transport transport);
 
-// What PRIMUS_TRANSPORT says; kAuto where it is not set. Throws Error(kInvalid).
+// Returns the transport that PRIMUS_TRANSPORT sets; kAuto if unset. Throws Error(kInvalid).
 Transport wanted_transport();
-// Throws Error(kInvalid) where ranks cannot exchange so: `one_host`: they share one; `by_mpi`: mpirun started
-// them.
+// Throws Error(kInvalid) if ranks cannot use this transport. `one_host`: they share a host; `by_mpi`: mpirun
+// started them.
 void check_transport(Transport transport, bool one_host, bool by_mpi);
 
-// Groups of ranks on GPUs of one host that exchange by copy engines instead of the vendor's library, which
-// takes multiprocessors: tensor ranks (kOn); also context ranks, and data-parallel ranks that gather
-// parameters (kAll); kAuto: all on devices that were seen to do it, none on others.
+// The groups of GPUs on one host that use copy engines instead of the vendor's library, which occupies
+// multiprocessors. kOn: tensor ranks. kAll: also context ranks, and data-parallel ranks that gather
+// parameters. kAuto: kAll on device kinds where copy engines have been tested, kOff on others.
 enum class CopyEngines { kAuto, kOff, kOn, kAll };
 
 struct JobEnvironment {
@@ -56,10 +56,10 @@ struct JobEnvironment {
   int listening_socket = -1;
   Transport transport = Transport::kAuto;
   CopyEngines copy_engines = CopyEngines::kAuto;
-  mpi::Library* mpi = nullptr;  // what started the ranks (comm/mpi/current_job.h); null: not MPI
+  mpi::Library* mpi = nullptr;  // the library if mpirun started the ranks (comm/mpi/current_job.h), or null
 
-  // Nullopt when neither RANK nor WORLD_SIZE is set: a process of its own. Throws Error(kInvalid) naming the
-  // variable that is missing or wrong. `get`: getenv, or a test's.
+  // Reads the environment. Returns nullopt if neither RANK nor WORLD_SIZE is set: a single process. Throws
+  // Error(kInvalid) naming a missing or wrong variable. `get`: getenv, or a replacement in tests.
   using Getter = std::function<const char*(const char* name)>;
   static std::optional<JobEnvironment> read();
   static std::optional<JobEnvironment> read(const Getter& get);

@@ -46,10 +46,10 @@ Socket new_socket(int family) {
 }
 
 void set_option(const Socket& socket, int level, int option, int value) {
-  setsockopt(socket.fd(), level, option, &value, sizeof(value));  // an optimisation, or harmless to lack
+  setsockopt(socket.fd(), level, option, &value, sizeof(value));  // failure is harmless
 }
 
-// Asks an idle peer whether it is still there; without an answer the connection ends after kSilence.
+// Probes an idle peer; without an answer the connection ends after kSilence.
 void keep_alive(const Socket& socket) {
   constexpr int kProbes = 3, kInterval = 5;
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -58,7 +58,7 @@ void keep_alive(const Socket& socket) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
 }
 
-// 0, or the errno of what failed.
+// Returns 0 or the errno of the failed call.
 int try_listen(const addrinfo& address, Socket& result) {
   Socket socket = new_socket(address.ai_family);
   if (!socket.valid()) return errno;
@@ -102,7 +102,8 @@ Socket listen_on(const std::string& host, std::uint16_t port) {
   for (const addrinfo* a = own.get(); a && error == EADDRNOTAVAIL; a = a->ai_next)
     error = try_listen(*a, socket);
   if (error == EADDRNOTAVAIL) {
-    // No address of this machine: one that is translated on the way. IPv6's wildcard takes IPv4 as well.
+    // No address of this machine, for example translated by NAT: listen on all. IPv6's wildcard includes
+    // IPv4.
     const Addresses any = resolve("", port, true);
     for (const int family : {AF_INET6, AF_INET}) {
       for (const addrinfo* a = any.get(); a && error != 0; a = a->ai_next) {
@@ -152,7 +153,7 @@ std::string own_address(const Socket& socket) {
   if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     throw io_error("cannot ask a socket for its address", errno);
   }
-  // An IPv4 connection that came in over IPv6.
+  // An IPv4 connection accepted on an IPv6 socket.
   if (address.ss_family == AF_INET6) {
     const auto& v6 = reinterpret_cast<sockaddr_in6&>(address);
     if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
@@ -185,7 +186,7 @@ Socket connect_to(const std::string& host, std::uint16_t port, Deadline deadline
       if (connect(socket.fd(), a->ai_addr, a->ai_addrlen) != 0) {
         error = errno;
         if (error == EINPROGRESS) {
-          // A host that drops packets must not use up all the time that another address would need.
+          // A host that drops packets must not use up the time for the other addresses.
           wait_for(socket, POLLOUT, std::min(deadline, in(5s)));
           socklen_t size = sizeof(error);
           pollfd entry{socket.fd(), POLLOUT, 0};

@@ -1,4 +1,4 @@
-// TCP sockets with deadlines: what the rendezvous and the TCP transport need of the operating system.
+// TCP sockets with deadlines, for the rendezvous and the TCP transport.
 #pragma once
 
 #include <chrono>
@@ -14,10 +14,10 @@ namespace primus::comm {
 
 using Deadline = std::chrono::steady_clock::time_point;
 inline Deadline in(std::chrono::milliseconds time) { return std::chrono::steady_clock::now() + time; }
-// For poll(2): 0 when it has passed.
+// Returns the timeout for poll(2); 0 if the deadline has passed.
 int milliseconds_until(Deadline deadline);
 
-// Owns a descriptor. Non-blocking, not inherited by programs that are started.
+// Owns a non-blocking descriptor that child processes do not inherit.
 class Socket {
  public:
   Socket() = default;
@@ -35,31 +35,32 @@ class Socket {
   int fd_ = -1;
 };
 
-// Listens on `port` (0: any free one) of the addresses that `host` has here; of all, where it has none of
-// this machine's (a service address, NAT). Throws Error(kInvalid) when the port is taken or the name unknown.
+// Listens on `port` (0: any free one) at this machine's addresses of `host`, or at all addresses if none of
+// them belongs to this machine (a service address, NAT). Throws Error(kInvalid) if the port is in use or the
+// name unknown.
 Socket listen_on(const std::string& host, std::uint16_t port);
 std::uint16_t port_of(const Socket& socket);
-// True when every address that `host` stands for is of the loopback.
+// Returns true if `host` resolves only to loopback addresses.
 bool is_loopback(const std::string& host);
-// The numeric address of this end of a connection.
+// Returns the numeric local address of a connection.
 std::string own_address(const Socket& socket);
 
-// A connection whose other host does not answer ends after this time: it lost its power, or its network.
+// A connection ends when the other host has been silent for this time, as after a power or network failure.
 inline constexpr std::chrono::seconds kSilence{25};
-// Ends the connection, too, when what was sent is not acknowledged for so long. Only where the other side
-// always reads: the kernel cannot tell a program that reads late from a host that is gone.
+// Also ends the connection if sent data stays unacknowledged for kSilence. Use it only if the other side
+// always reads: the kernel cannot distinguish a program that reads late from a dead host.
 void expect_acknowledgements(const Socket& socket);
 
-// Connects, trying again while nobody listens there, until the deadline. `check` is called between tries and
-// may throw. Throws Error(kIo) with the last reason.
+// Connects, retrying until the deadline while the port does not accept connections. Calls `check` between
+// attempts; it may throw. Throws Error(kIo) with the last reason.
 Socket connect_to(const std::string& host, std::uint16_t port, Deadline deadline,
                   const std::function<void()>& check = {});
-// An accepted connection, or an invalid socket when there is none now.
+// Returns an accepted connection, or an invalid socket if none is pending.
 Socket accept_from(const Socket& listener);
 
 enum class IoResult { kDone, kClosed, kTimeout };
 IoResult send_all(const Socket& socket, std::string_view data, Deadline deadline);
-// Fills `data`.
+// Receives exactly data.size() bytes.
 IoResult receive_all(const Socket& socket, std::span<char> data, Deadline deadline);
 
 }  // namespace primus::comm

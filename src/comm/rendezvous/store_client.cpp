@@ -21,7 +21,7 @@ using wire::Writer;
 
 constexpr auto kHandshake = 10s;
 constexpr auto kSend = 30s;
-constexpr auto kAskGrace = 2s;  // for the way of a question and its answers
+constexpr auto kAskGrace = 2s;  // extra time for a question and its answers to travel
 
 Error not_a_rendezvous(const JobEnvironment& e) {
   return invalid(fmt::format("what listens on port {} of {} is not the rendezvous of this job", e.master_port,
@@ -45,7 +45,7 @@ StoreClient::StoreClient(const JobEnvironment& environment, Deadline deadline,
                .number(static_cast<std::uint64_t>(kind))
                .frame());
     } catch (const std::exception&) {
-      // The rendezvous is gone: the others hear of that.
+      // The rendezvous is gone; the other ranks notice that themselves.
     }
     const std::lock_guard lock(mutex_);
     changed_.notify_all();
@@ -72,7 +72,7 @@ void StoreClient::introduce(Deadline deadline, const std::function<void()>& stil
     char hello[wire::kHelloBytes];
     const IoResult greeted = receive_all(socket_, hello, limit);
     if (greeted == IoResult::kClosed && milliseconds_until(deadline) != 0) {
-      std::this_thread::sleep_for(50ms);  // too many strangers there, or it just ended: once more
+      std::this_thread::sleep_for(50ms);  // the server dropped us or just ended: retry
       continue;
     }
     const std::string_view text(hello, sizeof(hello));
@@ -139,10 +139,9 @@ std::string StoreClient::call(std::uint64_t request, const std::string& frame, D
     send(frame);
   } catch (const Error&) {
     sent = false;
-    shutdown(socket_.fd(), SHUT_RDWR);  // what has arrived can still be read
+    shutdown(socket_.fd(), SHUT_RDWR);  // data that has arrived can still be read
   }
-  // A lost connection becomes an abort: by the reason that rank 0 sent before it ended, or by the loss
-  // itself.
+  // A lost connection becomes an abort. Its reason is the one that rank 0 sent before it ended, or the loss.
   std::unique_lock lock(mutex_);
   const auto ended = [&] { return abort_->aborted() || (closed_ && leaving_); };
   const bool in_time =
@@ -243,7 +242,7 @@ std::vector<std::optional<std::string>> StoreClient::ask(const std::string& grou
                  in(time + kAskGrace));
   } catch (const Error&) {
     abort_->check();
-    return answers;  // rank 0 is out of reach, and with it everybody
+    return answers;  // without rank 0, no rank can be reached
   }
   Reader reader(reply);
   for (std::optional<std::string>& answer : answers) {
@@ -273,7 +272,7 @@ void StoreClient::read() {
     poll(&entry, 1, -1);
     if (receive_all(socket_, head, never) != IoResult::kDone) break;
     const std::uint32_t size = wire::u32_at({head, 4}, 0);
-    // The longest: a text of every rank.
+    // The longest frame holds one text per rank.
     if (size > wire::kMaxFrame + (wire::kMaxText + 4) * static_cast<std::size_t>(environment_.world)) break;
     body.resize(size);
     if (receive_all(socket_, body, never) != IoResult::kDone) break;

@@ -1,5 +1,5 @@
-// A rank's connection to the job's key-value store on rank 0: values, counters, barriers, and the news that
-// the job was aborted. A thread reads what comes. Thread-safe.
+// A rank's connection to the job's key-value store on rank 0: values, counters, barriers, and notification of
+// aborts. A thread reads incoming messages. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -23,11 +23,11 @@ namespace primus::comm {
 
 class StoreClient {
  public:
-  // Connects and proves knowledge of the token, trying until the deadline. Throws Error: nobody there, not a
-  // rendezvous, wrong token, another version, WORLD_SIZE, or the reason why the job was aborted before.
-  // An abort that arrives is passed to `abort`, and one made there to all ranks. `answer`: what this rank is
-  // doing, for questions of others; called on the reading thread. `still_trying` is called now and then while
-  // nothing listens there.
+  // Connects and proves knowledge of the token, retrying until the deadline. Throws Error: no server, not a
+  // rendezvous, wrong token, different version or WORLD_SIZE, or the reason if the job was already aborted.
+  // Passes received aborts to `abort`, and aborts made there to all ranks. `answer`: returns this rank's
+  // status for other ranks' questions; called on the reading thread. `still_trying` is called occasionally
+  // while the server does not listen yet.
   StoreClient(const JobEnvironment& environment, Deadline deadline, std::shared_ptr<AbortState> abort,
               std::function<std::string(const std::string& group)> answer,
               const std::function<void()>& still_trying = {});
@@ -35,28 +35,30 @@ class StoreClient {
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
 
-  // Keys up to 512 bytes, values up to 1 MiB. All throw the cause when the job is aborted.
+  // Keys have up to 512 bytes, values up to 1 MiB. All functions throw the cause if the job is aborted.
   void set(const std::string& key, const std::string& value);
   std::optional<std::string> get(const std::string& key);
-  // Gives back what a value takes of the store's 256 MiB. A key that is not there is fine.
+  // Frees the value's share of the store's 256 MiB. A missing key is allowed.
   void erase(const std::string& key);
-  // The value, once it is there. Throws Error(kIo) after the deadline.
+  // Waits for the key and returns its value. Throws Error(kIo) after the deadline.
   std::string wait(const std::string& key, Deadline deadline);
   std::int64_t add(const std::string& key, std::int64_t number);
-  // Returns when `world` ranks have called it with this name. A name is used once.
+  // Returns after all ranks of the job have called it with this name. Each name is used only once.
   void barrier(const std::string& name, Deadline deadline);
-  // What every rank answers within the time; nullopt where one does not, for all where rank 0 does not.
+  // Returns every rank's answer within `time`; nullopt for ranks that do not answer, or for all if rank 0
+  // does not.
   std::vector<std::optional<std::string>> ask(const std::string& group, std::chrono::milliseconds time);
-  // This rank ends well: its end is no failure.
+  // Announces that this rank ends normally, so that its disconnection is not a failure.
   void leave();
 
-  // The address of this host on the way to rank 0.
+  // Returns this host's address on the route to rank 0.
   std::string own_address() const { return comm::own_address(socket_); }
 
  private:
   void introduce(Deadline deadline, const std::function<void()>& still_trying);
   void send(const std::string& frame);
-  // The reply. Throws Error: the cause of an abort, or that rank 0 has not answered until the deadline.
+  // Sends a request and returns the reply. Throws Error: the cause of an abort, or rank 0 did not answer in
+  // time.
   std::string call(std::uint64_t request, const std::string& frame, Deadline deadline = in(kSilence));
   void read();
 
@@ -65,7 +67,7 @@ class StoreClient {
   std::function<std::string(const std::string&)> answer_;
   Socket socket_;
   std::mutex send_mutex_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the fields below
   std::condition_variable changed_;
   std::map<std::uint64_t, std::optional<std::string>> replies_;
   std::uint64_t next_request_ = 1;

@@ -21,12 +21,12 @@ using wire::Reader;
 using wire::Type;
 using wire::Writer;
 
-constexpr std::size_t kMaxStrangers = 128;  // connections that are not introduced yet
+constexpr std::size_t kMaxStrangers = 128;  // connections not yet authenticated
 constexpr auto kIntroductionTime = 5s, kFrameTime = 30s;
-constexpr std::size_t kMaxOut = 64U << 20;  // unread answers of one peer
+constexpr std::size_t kMaxOut = 64U << 20;  // unread data for one peer
 constexpr auto kLongestWait = 24h;
 
-// From now, and no later than anybody waits.
+// Returns the time `ms` from now, limited to the longest allowed wait.
 std::chrono::steady_clock::time_point deadline_after(std::uint64_t ms) {
   return std::chrono::steady_clock::now() +
          std::min<std::chrono::milliseconds>(std::chrono::milliseconds(ms & 0x7fffffff), kLongestWait);
@@ -49,7 +49,7 @@ StoreServer::~StoreServer() {
   stop_ = true;
   const std::uint64_t one = 1;
   if (::write(waker_.fd(), &one, sizeof(one)) < 0) {
-    // Full: it is awake anyway.
+    // The counter is full, so the thread wakes up anyway.
   }
   thread_.join();
 }
@@ -83,7 +83,7 @@ void StoreServer::serve() {
     for (const Waiting& w : waiting_) next = std::min(next, w.deadline);
     for (const auto& [number, question] : questions_) next = std::min(next, question.deadline);
     const int ready = poll(polled.data(), polled.size(), end && drained ? 0 : milliseconds_until(next));
-    // What has arrived is still passed on: it may be the reason why this rank ends.
+    // Still forward messages that have arrived: one may be the reason why this rank ends.
     if (end && drained && ready == 0) return;
 
     for (std::size_t i = 0; i < order.size(); ++i) {
@@ -104,13 +104,13 @@ void StoreServer::accept_new() {
   for (;;) {
     Socket socket = accept_from(listener_);
     if (!socket.valid()) {
-      // Without descriptors the connection stays in the queue; do not spin on it.
+      // Without free descriptors the connection stays in the queue; sleep to avoid spinning on it.
       if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(10ms);
       return;
     }
     const auto unknown = std::count_if(connections_.begin(), connections_.end(),
                                        [](const Connection& c) { return c.rank < 0 && !c.dead; });
-    if (static_cast<std::size_t>(unknown) >= kMaxStrangers) continue;  // dropped; honest ranks come again
+    if (static_cast<std::size_t>(unknown) >= kMaxStrangers) continue;  // dropped; legitimate ranks retry
     Connection& c = connections_.emplace_back();
     c.socket = std::move(socket);
     expect_acknowledgements(c.socket);
@@ -123,7 +123,7 @@ void StoreServer::accept_new() {
 
 void StoreServer::read(Connection& c) {
   char buffer[64 << 10];
-  // A bounded share for each, so that one busy peer does not keep the others waiting.
+  // Limit the reads per peer, so that a busy peer does not block the others.
   for (int i = 0; i < 16; ++i) {
     const ssize_t got = recv(c.socket.fd(), buffer, sizeof(buffer), 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) break;
@@ -136,7 +136,7 @@ void StoreServer::read(Connection& c) {
     if (c.rank < 0 && c.in.size() > wire::kIntroductionBytes) return drop(c);
   }
   if (c.rank < 0 || c.dead) return;
-  // The clock of a frame starts with its first byte.
+  // A frame's time limit starts with its first byte.
   if (c.in.empty()) {
     c.deadline.reset();
   } else if (!c.deadline) {
@@ -164,7 +164,7 @@ void StoreServer::post(Connection& c, std::string frame) {
 // ---- Introductions ------------------------------------------------------------------------------
 
 void StoreServer::refuse(Connection& c, wire::Verdict verdict, const std::string& text) {
-  // Only who knows the token gets a proof that we do.
+  // Do not send a proof of the token to a peer that has not proved that it knows it.
   const std::string code(32, '\0');
   c.out += wire::u32(static_cast<std::uint32_t>(verdict)) + code +
            wire::u32(static_cast<std::uint32_t>(text.size())) + text;
@@ -267,7 +267,7 @@ void StoreServer::handle(Connection& c, std::string_view body) {
       const Deadline deadline = deadline_after(reader.number());
       if (!reader.ok()) return drop(c);
       waiting_.push_back({&c, request, std::move(key), deadline});
-      return;  // finish_waiting() looks at it in this round
+      return;  // finish_waiting() handles it in this round
     }
     case Type::kAdd:
       return add(c, request, reader);
@@ -373,7 +373,7 @@ void StoreServer::finish_waiting() {
                                .number(there ? 1 : 0)
                                .string(there ? std::string_view(found->second) : std::string_view())
                                .frame());
-    // A peer that is dropped takes its other requests with it: begin again.
+    // Dropping a peer removes its other requests, too, so restart the iteration.
     if (done.connection->dead) w = waiting_.begin();
   }
   std::vector<std::uint64_t> late;

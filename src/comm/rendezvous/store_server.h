@@ -1,9 +1,9 @@
-// The server of a job's key-value store: a thread in rank 0's process. It also notices when a rank is lost,
-// and passes aborts and questions on to all.
+// The server of a job's key-value store: a thread in rank 0's process. It also detects lost ranks and
+// forwards aborts and questions to all ranks.
 //
-// Peers may be hostile: who does not prove knowledge of the token within five seconds is dropped, at most 128
-// such connections are open at a time, and a known peer's frames, keys, values and unread answers are
-// bounded.
+// Peers may be hostile. A peer that does not prove knowledge of the token within five seconds is dropped, at
+// most 128 such connections are open at a time, and an authenticated peer's frames, keys, values and unread
+// answers are limited in size.
 #pragma once
 
 #include <atomic>
@@ -28,14 +28,15 @@ namespace primus::comm {
 class StoreServer {
  public:
   StoreServer(Socket listener, std::string token, int world);
-  // Sends what is still to be sent, for a second at most, and ends.
+  // Sends pending data for at most a second, then ends.
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
-  // Waits until every rank has left, or the job was aborted, or the deadline. From any thread.
+  // Waits until every rank has left, the job was aborted, or the deadline has passed. Callable from any
+  // thread.
   void wait_until_left(Deadline deadline);
-  // Connections that did not know the token, so far. From any thread.
+  // Returns the number of connections without the right token. Callable from any thread.
   int strangers() const { return strangers_; }
 
  private:
@@ -43,9 +44,9 @@ class StoreServer {
     Socket socket;
     std::string in, out;
     std::string nonce;
-    std::optional<Deadline> deadline;  // for what has begun: the introduction, or a frame
-    int rank = -1;                     // known: introduced
-    bool closing = false;              // after `out` has been sent
+    std::optional<Deadline> deadline;  // to complete the introduction or the current frame
+    int rank = -1;                     // -1 until introduced
+    bool closing = false;              // close after `out` has been sent
     bool dead = false;
   };
   struct Waiting {
@@ -61,22 +62,22 @@ class StoreServer {
     std::size_t asked;
     Deadline deadline;
   };
-  // The values that ranks have set, and their sums.
+  // Values set by ranks, and sums of add().
   struct Stored {
     std::map<std::string, std::string> values;
     std::map<std::string, std::int64_t> sums;
-    std::size_t bytes = 0;  // of both, keys included
+    std::size_t bytes = 0;  // of both, including keys
   };
 
   void serve();
   void accept_new();
   void read(Connection& connection);
   void write(Connection& connection);
-  // Takes an introduction, or a frame, off `in`; false when there is none whole.
+  // Remove a complete introduction, or a frame, from `in`; false if it is incomplete.
   bool introduce(Connection& connection);
   bool take_frame(Connection& connection);
   void handle(Connection& connection, std::string_view body);
-  // Parts of handle(): what `reader` has of the request, behind its type and number.
+  // Parts of handle(). `reader` holds the rest of the request, after its type and number.
   void set(Connection& connection, std::uint64_t request, wire::Reader& reader);
   void add(Connection& connection, std::uint64_t request, wire::Reader& reader);
   void ask(Connection& connection, std::uint64_t request, wire::Reader& reader);
@@ -93,7 +94,7 @@ class StoreServer {
   const std::string token_;
   const int world_;
 
-  // The thread's own.
+  // Used only by the server's thread.
   std::list<Connection> connections_;
   Stored stored_;
   std::list<Waiting> waiting_;
@@ -107,7 +108,7 @@ class StoreServer {
   std::atomic<int> strangers_{0};
   std::mutex over_mutex_;
   std::condition_variable over_changed_;
-  bool over_ = false;  // everybody left, or aborted
+  bool over_ = false;  // all ranks left, or the job was aborted
   std::thread thread_;
 };
 

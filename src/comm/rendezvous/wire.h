@@ -1,11 +1,11 @@
-// The bytes that the store's server and clients exchange (numbers little-endian), and their limits.
+// The wire format between the store's server and clients (little-endian numbers), and its limits.
 //
 //   server: Hello            magic, version, nonce
 //   client: Introduction     magic, version, rank, world, nonce, code = HMAC(token, both nonces, rank, world)
 //   server: Verdict          status, code = HMAC(token, both nonces), length and text of a refusal
 //   then frames both ways    length, type, request, fields (strings: length and bytes; numbers: 8 bytes)
 //
-// The token itself never travels; both sides prove that they know it.
+// The token itself is never sent; both sides prove that they know it.
 #pragma once
 
 #include <cstdint>
@@ -32,20 +32,20 @@ inline constexpr std::size_t kMaxFrame = kMaxKey + kMaxValue + 64;
 inline constexpr std::size_t kMaxStored = 256U << 20;  // all keys and values together
 
 enum class Type : std::uint8_t {
-  // Requests: fields in, fields of the reply.
+  // Requests, each with the fields of the request, then those of the reply.
   kSet = 1,  // key, value                        -
-  kGet,      // key                               0 or 1 (there), value
+  kGet,      // key                               0 or 1 (exists), value
   kWait,     // key, milliseconds                 0 or 1 (came in time), value
-  kAdd,      // key, number                       the sum so far
+  kAdd,      // key, number                       the sum
   kAsk,      // group, milliseconds               one string per rank; empty: no answer
   kAbort,    // reason, ErrorKind                 no reply
-  kLeave,    // -                                 no reply: this rank ends well
+  kLeave,    // -                                 no reply: this rank ends normally
   kAnswer,   // number of the question, string    no reply
   kErase,    // key                               -
-  // From the server.
+  // Sent by the server.
   kReply = 64,
   kAborted,   // reason, ErrorKind
-  kQuestion,  // number, group: what are you doing?
+  kQuestion,  // number, group: asks for the rank's status
 };
 
 class Writer {
@@ -68,7 +68,7 @@ class Writer {
     text_.append(bytes, 4).append(value);
     return *this;
   }
-  // With the length in front.
+  // Returns the frame, with its length prepended.
   std::string frame() {
     const auto size = static_cast<std::uint32_t>(text_.size() - 4);
     std::memcpy(text_.data(), &size, 4);
@@ -79,7 +79,7 @@ class Writer {
   std::string text_;
 };
 
-// Reads a frame's body. What is not there, or too long, makes ok() false and comes back empty.
+// Reads a frame's body. A missing or too long field makes ok() false and is returned empty.
 class Reader {
  public:
   explicit Reader(std::string_view body) : rest_(body) {}

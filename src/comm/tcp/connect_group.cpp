@@ -19,7 +19,8 @@ using namespace std::chrono_literals;
 
 constexpr auto kIntroductionTime = 5s;
 constexpr std::size_t kMaxStrangers = 128;
-// The one that listens sends a nonce; the other its rank, a nonce and a code; then the first one a code.
+// The listener sends a nonce; the connector replies with its rank, a nonce and a code; the listener sends a
+// code.
 constexpr std::size_t kCode = 32, kIntroduction = 4 + wire::kNonce + kCode;
 
 std::string code(const std::string& token, std::string_view side, const std::string& id, std::uint32_t rank,
@@ -34,7 +35,7 @@ Error incomplete(int missing) {
           "see the logs of the other ranks; a firewall must let all ranks' hosts connect to each other"};
 }
 
-// `address`: "10.0.0.7 40123", as the peer wrote it.
+// `address`: "10.0.0.7 40123", as published by the peer.
 Socket connect_one(const std::string& id, int rank, const std::string& address, const Directory& directory,
                    Deadline deadline) {
   const auto space = std::min(address.find(' '), address.size());
@@ -46,7 +47,7 @@ Socket connect_one(const std::string& id, int rank, const std::string& address, 
     const std::string own = random_bytes(wire::kNonce);
     Socket socket = connect_to(address.substr(0, space), port, deadline, directory.check);
     char nonce[wire::kNonce], proof[kCode];
-    // It comes when the peer has done its own connecting.
+    // The nonce arrives only after the peer has finished its own connects.
     IoResult result = IoResult::kTimeout;
     while (result == IoResult::kTimeout && milliseconds_until(deadline) != 0) {
       pollfd entry{socket.fd(), POLLIN, 0};
@@ -70,11 +71,11 @@ Socket connect_one(const std::string& id, int rank, const std::string& address, 
     }
     directory.check();
     if (milliseconds_until(deadline) == 0) throw incomplete(1);
-    // Dropped among too many strangers: once more.
+    // The listener dropped us because of too many unauthenticated connections: retry.
   }
 }
 
-// Takes connections until every rank behind this one has come.
+// Accepts connections until every higher rank has connected.
 void accept_rest(const Socket& listener, const std::string& id, int size, int rank,
                  const Directory& directory, Deadline deadline, std::vector<Socket>& peers) {
   struct Stranger {

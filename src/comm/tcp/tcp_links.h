@@ -1,4 +1,4 @@
-// Links over TCP: ranks on different hosts, a connection for each pair of ranks of a group.
+// Links over TCP for ranks on different hosts: one connection per pair of ranks of a group.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ namespace primus::comm::tcp {
 
 class TcpLinks final : public Links {
  public:
-  // A connection to each other rank; that at `rank` is not used.
+  // `peers`: a connection to each rank; the one at index `rank` is not used.
   TcpLinks(std::vector<Socket> peers, int rank);
 
   std::size_t push(int peer, std::span<const std::byte> data) override;
@@ -22,31 +22,31 @@ class TcpLinks final : public Links {
   std::span<const std::byte> peek(int peer) override;
   void pop(int peer, std::size_t bytes) override;
   void publish() override {}
-  std::uint32_t ticket() override { return 0; }  // poll(2) sees what has come before, too
+  std::uint32_t ticket() override { return 0; }  // poll(2) also reports earlier events
   void wait(std::uint32_t ticket, const Interest& interest, std::chrono::milliseconds limit) override;
   void revoke() noexcept override {}
 
  private:
   struct Peer {
     Socket socket;
-    std::unique_ptr<std::byte[]> buffer;  // what has come; made when something does
+    std::unique_ptr<std::byte[]> buffer;  // received bytes; allocated at first use
     std::size_t begin = 0, end = 0;
-    std::string lost;  // why the connection ended; empty: it did not
+    std::string lost;  // why the connection ended; empty: it is open
   };
   std::vector<Peer> peers_;
 };
 
-// How the members of a group find each other: values under keys, for all of them.
+// The job's key-value directory, through which the members of a group find each other.
 struct Directory {
   std::function<void(const std::string& key, const std::string& value)> publish;
   std::function<std::string(const std::string& key)> look_up;  // waits; throws after the deadline
-  std::function<void()> check;                                 // throws when the job was aborted
-  std::string own_address;                                     // that the others can reach
+  std::function<void()> check;                                 // throws if the job was aborted
+  std::string own_address;  // an address at which other members reach this one
   std::string token;
 };
 
-// Connects this rank with all others: to those before it, and from those behind it. Connections that do not
-// prove knowledge of the token are dropped.
+// Connects this rank with all others: it connects to lower ranks and accepts connections from higher ranks.
+// Drops connections that do not prove knowledge of the token.
 std::vector<Socket> connect_group(const std::string& id, int size, int rank, const Directory& directory,
                                   Deadline deadline);
 

@@ -1,5 +1,5 @@
-// Checked integer arithmetic for sizes that come from files or users: throws Error(kInvalid) instead of
-// wrapping.
+// Checked integer arithmetic for sizes from files or users: throws Error(kInvalid) instead of wrapping
+// around.
 #pragma once
 
 #include <concepts>
@@ -15,7 +15,7 @@ namespace primus {
                 "the input is corrupt, or far larger than it can be");
 }
 
-// a * b; `what` names the quantity in the error.
+// Returns a * b; `what` names the quantity in the error.
 template <std::integral T>
 T checked_mul(T a, T b, std::string_view what) {
   T result;
@@ -23,7 +23,7 @@ T checked_mul(T a, T b, std::string_view what) {
   return result;
 }
 
-// a + b; `what` names the quantity in the error.
+// Returns a + b; `what` names the quantity in the error.
 template <std::integral T>
 T checked_add(T a, T b, std::string_view what) {
   T result;
@@ -31,7 +31,7 @@ T checked_add(T a, T b, std::string_view what) {
   return result;
 }
 
-// value as a To, when it fits.
+// Returns `value` as a To, or throws if it does not fit.
 template <std::integral To, std::integral From>
 To checked_cast(From value, std::string_view what) {
   if (!std::in_range<To>(value)) throw_overflow(what);

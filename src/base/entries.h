@@ -1,7 +1,7 @@
-// What registries of entries share. The build lists the entries of a type (primus_entry_list in
-// cmake/PrimusBuild.cmake) as an array of pointers, kAll<Type>. The entries themselves live in other files:
-// they are ready once main() runs, so a registry copies or sorts them in a function, not during static
-// initialization.
+// Helpers for registries of entries. The build lists all entries of a type (primus_entry_list in
+// cmake/PrimusBuild.cmake) as an array of pointers, kAll<Type>. The entries are defined in other files and
+// are initialized only when main() runs. So a registry must copy or sort them in a function, not during
+// static initialization.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace primus {
 
-// The entries by a key (a member, or a function of one), ascending; equal ones stay in the order of the list.
+// Returns the entries in ascending order of a key (a member, or a function of an entry). The sort is stable.
 template <class Entry, std::size_t count, class Key>
 std::array<const Entry*, count> sorted_entries(const Entry* const (&list)[count], Key key) {
   std::array<const Entry*, count> sorted;
@@ -25,7 +25,7 @@ std::array<const Entry*, count> sorted_entries(const Entry* const (&list)[count]
   return sorted;
 }
 
-// Copies of the entries, for a registry whose readers take a span of values.
+// Returns copies of the entries, for registries whose readers expect a span of values.
 template <class Entries>
 auto copies_of(const Entries& list) {
   std::vector<std::decay_t<decltype(**std::begin(list))>> copies;

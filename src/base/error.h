@@ -1,7 +1,7 @@
-// Errors from the world: files, networks, user input. Asserts are for our own bugs only.
+// Errors caused by the environment: files, networks, user input. For bugs of this program see base/check.h.
 //
-// An Error says what happened, where (a file, a config position), and the next step to take. It is thrown by
-// any floor and printed by the command line alone, which turns its kind into the process's exit code.
+// An Error says what happened, where (a file, a position in a config), and what to do next. Any part of the
+// program may throw it. Only the command line prints it and turns its kind into the process's exit code.
 #pragma once
 
 #include <stdexcept>
@@ -14,8 +14,8 @@ enum class ErrorKind {
   kDependency,   // a library, driver or plug-in is missing            exit code 1
   kInvalid,      // bad arguments, config, input data, a full disk     exit code 2
   kIo,           // the operating system failed: EIO ...               exit code 3
-  kNumerics,     // NaN or Inf where a number was needed               exit code 3
-  kUnsupported,  // understood, and not available here                 exit code 2
+  kNumerics,     // NaN or Inf where a finite number was needed        exit code 3
+  kUnsupported,  // valid, but not supported here                      exit code 2
 };
 
 class Error : public std::runtime_error {
@@ -31,7 +31,7 @@ class Error : public std::runtime_error {
     return *this;
   }
 
-  // Another next step, behind those there are.
+  // Appends another next step to the existing ones.
   Error& add_hint(const std::string& hint);
 
   ErrorKind kind() const { return kind_; }
@@ -39,7 +39,7 @@ class Error : public std::runtime_error {
   const std::string& location() const { return location_; }
   const std::string& snippet() const { return snippet_; }
   int exit_code() const;
-  // The whole message as printed: "location: error: what\nsnippet\n  hint: ...".
+  // Returns the message as printed: "location: error: what\nsnippet\n  hint: ...".
   std::string render() const;
 
  private:
@@ -54,9 +54,9 @@ inline Error invalid(std::string what, std::string hint = {}) {
 inline Error unsupported(std::string what, std::string hint = {}) {
   return {ErrorKind::kUnsupported, std::move(what), std::move(hint)};
 }
-// What an errno value of a file operation means for the exit code. kInvalid where the user chose the place
-// and can choose another: it is not there, of the wrong kind, not permitted, or full (disk, quota, size limit
-// of a file). kIo where the system failed: a broken disk, a lost network, no descriptors left.
+// Returns the kind of an errno value of a file operation. kInvalid if the user can fix it by another path:
+// the path is missing, of the wrong type, not permitted, or full (disk, quota, file size limit). kIo if the
+// system failed: a broken disk, a lost network, no free descriptors.
 ErrorKind kind_of_errno(int errno_value);
 // Appends strerror(errno_value): io_error("cannot read 'x'", errno) -> "cannot read 'x': Permission denied".
 Error io_error(const std::string& what, int errno_value, std::string hint = {});

@@ -20,7 +20,7 @@ constexpr std::array<std::pair<LogLevel, std::string_view>, 5> kLevelNames = {
      {LogLevel::kError, "ERROR"},
      {LogLevel::kOff, "OFF"}}};
 
-// "20260101 12:00:00", local time.
+// Returns the local time as "20260101 12:00:00".
 std::string timestamp() {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
@@ -66,7 +66,7 @@ LogLevel parse_log_level(std::string_view name) {
   throw invalid(fmt::format("unknown log level '{}'", name), "use DEBUG, INFO, WARNING, ERROR or OFF");
 }
 
-// One file that rotates.
+// One log file with rotation.
 class Logger::FileSink {
  public:
   FileSink(LogLevel level, const LogOptions& options, Env& env)
@@ -79,7 +79,7 @@ class Logger::FileSink {
 
   LogLevel level() const { return level_; }
 
-  // False when the line was lost.
+  // Returns false if the line was lost.
   bool write(std::string_view line) {
     if (file_.size() > 0 && file_.size() + line.size() > limit_) rotate();
     return file_.append(as_bytes(line));
@@ -91,12 +91,12 @@ class Logger::FileSink {
     return file_.path().parent_path() / fmt::format("{}.{}.log", stem_, number);
   }
 
-  // A failure leaves the file to grow, or an old one out: nothing to stop for.
+  // On failure the file grows further or an old file is lost; that is not worth stopping for.
   void rotate() {
     file_.close();
     try {
       for (int number = kept_; number > 0; --number) {
-        // Renaming over the oldest removes it.
+        // Renaming over the oldest file removes it.
         if (env_.status(generation(number - 1))) env_.rename(generation(number - 1), generation(number));
       }
       if (kept_ <= 0) env_.remove_file(generation(0));
@@ -134,7 +134,7 @@ void Logger::write_to_files(LogLevel level, std::string_view message, std::sourc
 }
 
 void Logger::write(LogLevel level, std::string_view message, std::source_location where, bool on_console) {
-  // A reader that stands still is waited for once, and then not again until it reads.
+  // Wait once for a reader that has stopped reading, then no more until it reads again.
   constexpr int kConsoleWaitMs = 1000;
   if (level >= LogLevel::kOff || !enabled(level)) return;
   const std::string time = timestamp();
@@ -152,7 +152,7 @@ void Logger::write(LogLevel level, std::string_view message, std::source_locatio
   }
   const Terminal& console = options_.console;
   if (!on_console || console.fd < 0 || level < options_.console_level) return;
-  // The line takes the place of a progress line, which its owner draws again below.
+  // The line overwrites a progress line, whose owner draws it again below.
   const std::string line =
       fmt::format("{}[{}][{}]{}{}", console.ansi && !options_.above ? "\r\x1b[K" : "",
                   paint(console, Color::kGreen, time), paint(console, Color::kCyan, rank),

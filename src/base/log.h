@@ -1,18 +1,19 @@
-// The log of one rank: to the screen, and to the files {debug,info,warning,error}.log of its folder.
+// The log of one rank: on the screen, and in the files {debug,info,warning,error}.log of its folder.
 //
 //   [20260101 12:00:00][rank-0/1][INFO]     [----------trainer.cpp:118] : restored iteration 400
 //
-// That is Primus's line, so that what reads its logs reads ours. Each file holds its own level and everything
-// above it; at 10 MB it becomes info.1.log, older ones move up to info.2.log and so on.
+// This is the line format of AMD Primus, so its log parsers can read our logs. Each file contains messages of
+// its own level and above. A file that reaches 10 MB becomes info.1.log; older ones become info.2.log and so
+// on.
 //
 //   Logger log({.folder = run.rank_logs("pre_trainer", 0), .console_level = LogLevel::kInfo});
 //   log.info("restored iteration {}", iteration);
 //
-// Logging never stops the work: a sink that fails (disk full, folder removed, closed pipe)
-// loses the line and counts it, and is tried again with the next one. Control characters in messages are
-// escaped, so a hostile file name cannot drive the reader's terminal.
+// Logging never stops the program. If a sink fails (disk full, folder removed, closed pipe), the line is
+// dropped and counted, and the sink is tried again with the next line. Control characters in messages are
+// escaped, so that a hostile file name cannot control the reader's terminal.
 //
-// There is no global logger: hand a Logger& down. Thread-safety: every member may be called from any thread.
+// There is no global logger: pass a Logger&. Thread-safety: any thread may call any member.
 #pragma once
 
 #include <fmt/format.h>
@@ -36,23 +37,24 @@ class LiveBlock;
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
-// "INFO" for kInfo. parse: any case; throws Error(kInvalid) naming the choices.
+// log_level_name: "INFO" for kInfo. parse_log_level: ignores case; throws Error(kInvalid) listing the
+// choices.
 std::string_view log_level_name(LogLevel level);
 LogLevel parse_log_level(std::string_view name);
 
 struct LogOptions {
-  std::string folder = {};  // made when missing; empty: no files
+  std::string folder = {};  // created if missing; empty: no files
   int rank = 0, world_size = 1;
-  LogLevel file_level = LogLevel::kDebug;       // files below it are not written
-  LogLevel console_level = LogLevel::kWarning;  // quiet unless asked
-  Terminal console = {};                        // Terminal::detect(2); the default writes nowhere
-  LiveBlock* above = nullptr;                   // drawn on `console`: lines scroll by above it
-  std::uint64_t rotate_bytes = 10'000'000;      // a file never grows beyond this by more than one line
-  int rotations_kept = 9;                       // older ones are removed
+  LogLevel file_level = LogLevel::kDebug;       // no files for lower levels
+  LogLevel console_level = LogLevel::kWarning;  // only warnings by default
+  Terminal console = {};                        // usually Terminal::detect(2); the default discards output
+  LiveBlock* above = nullptr;                   // drawn on `console`: log lines scroll above it
+  std::uint64_t rotate_bytes = 10'000'000;      // max bytes of a file, unless a single line is longer
+  int rotations_kept = 9;                       // older files are removed
 };
 
-// A format string that remembers where it was written. Checked at compile time, where fmt checks its own
-// (PRIMUS_CHECK_FORMATS).
+// A format string with its source location. It is checked at compile time if fmt checks its own format
+// strings (PRIMUS_CHECK_FORMATS).
 template <class... Args>
 struct LogFormat {
   template <class Text>
@@ -91,17 +93,17 @@ class Logger {
     log(LogLevel::kError, text, args...);
   }
 
-  // A message made elsewhere.
+  // Logs a message that is already formatted.
   void write(LogLevel level, std::string_view message,
              std::source_location where = std::source_location::current());
 
-  // To the log files alone: what the screen shows in another way.
+  // Logs only to files, for messages that the screen shows in another form.
   void write_to_files(LogLevel level, std::string_view message,
                       std::source_location where = std::source_location::current());
 
-  // True when some sink wants this level: saves the work of preparing an expensive message.
+  // Returns true if any sink accepts this level; false means that an expensive message need not be prepared.
   bool enabled(LogLevel level) const { return level >= lowest_; }
-  // Lines lost so far, one for each sink that lost it.
+  // Returns the number of dropped lines, counted once per sink that dropped it.
   std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
  private:

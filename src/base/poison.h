@@ -1,7 +1,7 @@
-// Tells AddressSanitizer which memory nobody may touch now: the sanitizer knows malloc, but neither the
-// blocks inside an arena nor what lies behind a mapping. Both functions do nothing in an ordinary build.
+// Marks memory that must not be accessed for AddressSanitizer. The sanitizer tracks malloc, but not blocks
+// inside an arena or the bytes after a mapping. Both functions do nothing in builds without the sanitizer.
 //
-// Memory must be unpoisoned before it goes back to the system, or its next owner is reported.
+// Unpoison memory before returning it to the system; otherwise accesses by its next owner are reported.
 #pragma once
 
 #include <cstddef>

@@ -16,9 +16,9 @@ bool AppendFile::append(std::span<const std::byte> record) {
   try {
     remove_partial_record();
   } catch (const Error&) {
-    // The next open() tries again.
+    // The next open() retries.
   }
-  // A descriptor that failed once (a vanished mount) may never work again; a fresh one may.
+  // A descriptor that failed (e.g. of a vanished mount) may never work again; a new one may.
   file_.reset();
   return false;
 }
@@ -46,7 +46,7 @@ void AppendFile::open() {
   if (path_.has_parent_path()) make_folders(path_.parent_path(), env_);
   file_ = env_.open(path_, OpenMode::kAppend);
   const std::uint64_t found = file_->size();
-  // Somebody replaced the file meanwhile: what we know of its end is void.
+  // Another program replaced the file: our knowledge of its end is void.
   if (found < size_) partial_ = false;
   if (partial_) {
     remove_partial_record();

@@ -1,12 +1,12 @@
-// A file that grows record by record (log lines, metrics, events), for writers whose failure must not stop
-// anything: a record is in the file whole or not at all, a failure is an answer and not an exception, and the
+// A file that grows by records (log lines, metrics, events), for writers whose failure must not stop the
+// program. A record is written completely or not at all. Failures are return values, not exceptions, and the
 // next call tries again.
 //
-// A record is one write(2), so a process that dies leaves whole records only; a full disk that took half of
-// one gets that half removed. Records reach the kernel at once, and the disk when the system likes or sync()
-// is called.
+// A record is one write(2), so a process that dies leaves only complete records. If the disk gets full in the
+// middle of a record, the partial record is removed. Records reach the kernel at once, and the disk when the
+// kernel writes them back or sync() is called.
 //
-// One thread at a time.
+// Not thread-safe: use it from one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -21,17 +21,17 @@ namespace primus {
 
 class AppendFile {
  public:
-  // Opens nothing yet. The folder is made with the file.
+  // Does not open the file yet. The first append creates the folder and the file.
   AppendFile(Path path, Env& env) : path_(std::move(path)), env_(env) {}
 
-  // False when the record was lost; last_error() says why.
+  // Returns false if the record was lost; last_error() tells why.
   bool append(std::span<const std::byte> record);
-  // False when what was appended, or the file's name, may not survive a power failure.
+  // Returns false if appended data, or the file's name, might not survive a power failure.
   bool sync();
-  // Lets go of the file, e.g. to rename it. The next append opens `path` anew.
+  // Closes the file, e.g. before renaming it. The next append opens `path` again.
   void close();
 
-  // Bytes of whole records, as far as this object knows; 0 before the first append.
+  // Returns the bytes of complete records that this object knows of; 0 before the first append.
   std::uint64_t size() const { return size_; }
   const Path& path() const { return path_; }
   const std::string& last_error() const { return last_error_; }
@@ -45,7 +45,7 @@ class AppendFile {
   std::unique_ptr<File> file_;
   std::uint64_t size_ = 0;
   bool name_synced_ = false;
-  bool partial_ = false;  // beyond size_ there may be the beginning of a lost record
+  bool partial_ = false;  // a part of a lost record may follow size_
   std::string last_error_;
 };
 

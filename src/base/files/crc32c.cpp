@@ -37,11 +37,12 @@ std::uint64_t load64(const std::byte* at) {
 
 #if defined(__x86_64__)
 
-// The instruction takes three cycles and starts every cycle, so three streams side by side fill it. Joining
-// them means appending the next stream's length in zeros to a checksum, by four table look-ups.
+// The instruction has a latency of three cycles and starts every cycle, so three independent streams saturate
+// it. Joining two streams extends a checksum by the next stream's length in zeros, with four table look-ups.
 constexpr std::size_t kStream = 1024;  // bytes
 
-// Appending zero bytes is linear over GF(2), so it is the sum of what it does to each byte of the checksum.
+// Appending zero bytes is linear over GF(2), so its result is the sum of the results for each byte of the
+// checksum.
 constexpr auto kSkipStream = [] {
   std::array<std::array<std::uint32_t, 256>, 4> table{};
   std::array<std::uint32_t, 32> skipped{};  // each single bit, kStream zero bytes later
@@ -88,8 +89,8 @@ __attribute__((target("sse4.2"))) std::uint32_t crc32c_sse42(std::uint32_t crc, 
 
 #endif
 
-// Checksums are polynomials over GF(2) modulo the CRC's, their highest power in the lowest bit. A zero byte
-// more multiplies by x^8.
+// Checksums are polynomials over GF(2) modulo the CRC's, with the highest power in the lowest bit. Appending
+// a zero byte multiplies by x^8.
 constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
   std::uint32_t product = 0;
   for (std::uint32_t bit = 1U << 31; bit != 0; bit >>= 1) {
@@ -99,7 +100,7 @@ constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
   return product;
 }
 
-// kZeroBytes[k]: what 2^k zero bytes multiply by.
+// kZeroBytes[k]: the factor of 2^k zero bytes.
 constexpr auto kZeroBytes = [] {
   std::array<std::uint32_t, 64> power{};
   power[0] = 1U << 23;  // x^8
@@ -117,8 +118,8 @@ std::uint32_t crc32c_zeros(std::uint32_t crc, std::uint64_t count) {
   return ~crc;
 }
 
-// A checksum is linear in the data, but for what it starts and ends with: that of zeros alone, which is in
-// both.
+// A checksum is linear in the data except for its initial and final inversion. Their contribution is the
+// checksum of zeros, which both `a` and `b` contain.
 std::uint32_t crc32c_merge(std::uint32_t a, std::uint32_t b, std::uint64_t bytes) {
   return a ^ b ^ crc32c_zeros(0, bytes);
 }

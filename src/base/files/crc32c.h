@@ -1,5 +1,5 @@
 // CRC32C (Castagnoli polynomial, as in iSCSI, ext4 and Snappy): the checksum of checkpoints. Uses the CPU's
-// crc32 instruction where there is one, three streams wide. "123456789" -> 0xe3069283. Thread-safe.
+// crc32 instruction if available, with three streams at a time. "123456789" -> 0xe3069283. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -8,18 +8,17 @@
 
 namespace primus {
 
-// The checksum of `crc`'s data followed by `data`; start with 0.
+// Extends the checksum `crc` by `data`. The checksum of no data is 0.
 std::uint32_t crc32c(std::uint32_t crc, std::span<const std::byte> data);
 
-// The checksum of `crc`'s data followed by `count` zero bytes; its time grows with the number of `count`'s
-// bits.
+// Extends the checksum `crc` by `count` zero bytes, in time proportional to the number of bits of `count`.
 std::uint32_t crc32c_zeros(std::uint32_t crc, std::uint64_t count);
 
-// The checksum of `bytes` bytes that several writers hold parts of. `a` and `b` are checksums of all of them,
-// with zeros in place of what is another writer's; the result covers the parts of both.
+// Merges checksums of `bytes` bytes that are split among several writers. `a` and `b` are checksums over all
+// bytes, with zeros in place of other writers' parts. The result covers the parts of both.
 std::uint32_t crc32c_merge(std::uint32_t a, std::uint32_t b, std::uint64_t bytes);
 
-// The portable implementation, for CPUs without the instruction and to test the other against.
+// The portable implementation, for CPUs without the instruction and as a reference in tests.
 std::uint32_t crc32c_portable(std::uint32_t crc, std::span<const std::byte> data);
 
 }  // namespace primus

@@ -63,7 +63,7 @@ std::string hint_for(int code) {
   throw FileError(fmt::format("cannot {} '{}'", verb, path.string()), errno);
 }
 
-// Calls until not interrupted by a signal.
+// Repeats the call while a signal interrupts it.
 template <typename Call>
 auto retry(Call call) {
   decltype(call()) result;
@@ -73,7 +73,7 @@ auto retry(Call call) {
   return result;
 }
 
-// The kernel moves at most 0x7ffff000 bytes a call; smaller pieces also let an error surface sooner.
+// The kernel moves at most 0x7ffff000 bytes per call; smaller calls also report an error sooner.
 constexpr std::size_t kLargestCall = 1U << 30;
 
 class PosixFile : public File {
@@ -111,7 +111,7 @@ class PosixFile : public File {
     }
   }
 
-  // The ends that are not aligned share blocks with what others write: those go through the page cache.
+  // Unaligned ends share blocks with other data, so they go through the page cache.
   std::uint64_t write_direct(std::span<const std::byte> data, std::uint64_t offset) override {
     const std::size_t to_boundary = (kDirectBytes - offset % kDirectBytes) % kDirectBytes;
     const auto address = reinterpret_cast<std::uintptr_t>(data.data()) + to_boundary;
@@ -127,7 +127,7 @@ class PosixFile : public File {
       const auto put = retry(
           [&] { return ::pwrite(direct_, data.data() + done, piece, static_cast<off_t>(offset + done)); });
       if (put < 0 && errno != EINVAL && errno != EOPNOTSUPP) fail("write", path_);
-      if (put <= 0) {  // the file system asks for more than we align to, or has no direct writes after all
+      if (put <= 0) {  // the file system needs a larger alignment or does not support direct writes
         close_direct();
         direct_refused_ = true;
         break;
@@ -165,12 +165,12 @@ class PosixFile : public File {
   void close() override {
     close_direct();
     const int descriptor = std::exchange(descriptor_, -1);
-    // EINTR: Linux has closed it nevertheless, and a second close might hit another thread's file.
+    // EINTR: Linux has closed it anyway, and a second close might hit another thread's file.
     if (descriptor >= 0 && ::close(descriptor) != 0 && errno != EINTR) fail("close", path_);
   }
 
  private:
-  // A second descriptor of this very file, whatever its name is by now.
+  // Opens a second descriptor of the same file, even if it was renamed.
   bool open_direct() {
     if (direct_ >= 0 || direct_refused_) return direct_ >= 0;
     const std::string self = fmt::format("/proc/self/fd/{}", descriptor_);
@@ -196,7 +196,7 @@ FileStatus to_status(const struct stat& status) {
   return result;
 }
 
-// First line of the short text that a clone without Git LFS has in place of a large file.
+// Detects the short text that a clone without Git LFS contains in place of a large file, by its first line.
 bool is_lfs_pointer(int descriptor, off_t size) {
   constexpr std::string_view kFirstLine = "version https://git-lfs.github.com/spec/v1\n";
   constexpr off_t kMostBytes = 1024;  // the format's own limit
@@ -210,7 +210,7 @@ bool is_lfs_pointer(int descriptor, off_t size) {
 int open_descriptor(const Path& path, OpenMode mode) {
   int flags = O_CLOEXEC;
   switch (mode) {
-    // Not blocking: opening a pipe that nobody writes to would wait for ever.
+    // O_NONBLOCK: opening a pipe without a writer would otherwise block forever.
     case OpenMode::kRead:
       flags |= O_RDONLY | O_NONBLOCK;
       break;
@@ -370,7 +370,7 @@ std::string read_file(const Path& path, std::uint64_t limit, Env& env) {
                   "check that this is the file you mean");
   };
   if (size > limit) refuse();
-  // The size is a guess where the file grows, or is one of /proc: read to the end, whatever it says.
+  // The size is only an estimate for growing files and files of /proc: read to the end.
   std::string content(size + 1, '\0');
   std::size_t done = 0;
   for (;;) {
@@ -441,7 +441,7 @@ void make_folders(const Path& folder, Env& env) {
 }
 
 void remove_tree(const Path& folder, Env& env) {
-  // A link goes itself, never what it leads to.
+  // Remove a link itself, never its target.
   if (env.is_link(folder)) return env.remove_file(folder);
   const auto there = env.status(folder);
   if (!there) return;

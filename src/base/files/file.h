@@ -1,13 +1,13 @@
-// Files. Every operating-system call that touches one goes through an Env, so that a test can stop the
-// program at any write, fsync or rename, fill the disk, or lose what was not yet synced
-// (tests/base/fault_env.h). Env::posix() is the real one.
+// Files. Every operating-system call on a file goes through an Env, so that a test can stop the program at
+// any write, fsync or rename, fill the disk, or lose data that was not synced (tests/base/fault_env.h).
+// Env::posix() is the real one.
 //
-// Durability, as POSIX has it: bytes survive a power failure once File::sync() returned, and a name (created,
-// renamed or removed) once sync_dir() of its folder returned.
+// Durability follows POSIX: data survives a power failure once File::sync() has returned, and a name
+// (created, renamed or removed) once sync_folder() of its folder has returned.
 //
-// Errors: FileError (an Error whose kind is that of its errno value, kind_of_errno) with the path, the reason
-// and the next step. Thread-safety: an Env may be used from any thread; a File from one thread at a time,
-// except read_at and write_at, which may overlap.
+// Errors: FileError (an Error with the kind that kind_of_errno gives) with the path, the reason and the next
+// step. Thread-safety: an Env may be used from any thread; a File from one thread at a time, except read_at
+// and write_at, which may run concurrently. except read_at and write_at, which may overlap.
 #pragma once
 
 #include <cstddef>
@@ -26,16 +26,16 @@ namespace primus {
 
 using Path = std::filesystem::path;
 
-// The operating system refused. `code()` is the errno value, so that a caller can tell a full disk from a
-// broken one.
+// An operating-system call failed. `code()` is the errno value; it distinguishes, for example, a full disk
+// from a broken one.
 class FileError : public Error {
  public:
-  // what: "cannot write '/a/b'"; the reason is added, and without a hint one that fits it.
+  // what: "cannot write '/a/b'". Appends the reason; if `hint` is empty, uses a hint for this code.
   FileError(const std::string& what, int code, std::string hint = {});
   int code() const { return code_; }
-  // The disk or the quota is full.
+  // Returns true if the disk or the quota is full.
   bool out_of_space() const;
-  // What has the name is no file that could be read: a folder, a pipe, a link in a circle, or nothing.
+  // Returns true if the path is not a readable file: a folder, a pipe, a circular link, or missing.
   bool no_such_file() const;
 
  private:
@@ -49,15 +49,15 @@ class File {
   virtual std::size_t read_at(std::span<std::byte> out, std::uint64_t offset) = 0;
   // Writes all of `data` at `offset`; the file grows when needed.
   virtual void write_at(std::span<const std::byte> data, std::uint64_t offset) = 0;
-  // The same, for much data that nobody reads soon: what lies on multiples of kDirectBytes, in the file and
-  // in memory alike, goes to the disk without a copy in the page cache, where the file system can do that.
-  // Returns how many bytes did.
+  // write_at() for large data that is not read soon. Parts that are aligned to kDirectBytes both in the file
+  // and in memory bypass the page cache, if the file system supports it. Returns the number of bytes that
+  // did.
   static constexpr std::uint64_t kDirectBytes = 4096;
   virtual std::uint64_t write_direct(std::span<const std::byte> data, std::uint64_t offset) {
     write_at(data, offset);
     return 0;
   }
-  // Writes all of `data` at the end. One call, one write(2) while the system takes it whole.
+  // Appends all of `data` in one call, which is one write(2) unless the system accepts only a part.
   virtual void append(std::span<const std::byte> data) = 0;
   virtual void truncate(std::uint64_t size) = 0;
   virtual void sync() = 0;
@@ -67,10 +67,10 @@ class File {
 
 class FileMapping;
 
-// A file's bytes, read-only, paged in on demand; valid as long as any copy of this object lives. Nobody
-// should truncate the file meanwhile: replace files by rename, as write_file_atomic does. Where somebody
-// does, a read of what is gone ends the process with a message that names the file, unless the reader prefers
-// to check.
+// A file's bytes, read-only and paged in on demand; valid while any copy of this object lives. The file must
+// not be truncated meanwhile: replace files by rename, as write_file_atomic does. If it is truncated anyway,
+// reading missing bytes ends the process with a message that names the file, unless tolerate_truncation() was
+// called.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -79,29 +79,30 @@ class MappedFile {
   explicit MappedFile(std::shared_ptr<const FileMapping> mapping);
   std::span<const std::byte> bytes() const { return bytes_; }
 
-  // From here on, bytes that were cut off read as zeros. The reader promises to call check_unchanged() after
-  // reading and before it uses what it read.
+  // After this call, missing bytes read as zeros. The reader must call check_unchanged() after reading and
+  // before it uses the data.
   void tolerate_truncation() const;
-  // Error(kInvalid) where the file was cut, extended or written to since it was mapped. One system call.
+  // Throws Error(kInvalid) if the file was truncated, extended or modified since it was mapped. One system
+  // call.
   void check_unchanged() const;
 
  private:
   std::shared_ptr<const void> owner_;
-  std::shared_ptr<const FileMapping> mapping_;  // null: the bytes are no file's
+  std::shared_ptr<const FileMapping> mapping_;  // null: the bytes are not of a file
   std::span<const std::byte> bytes_;
 };
 
 enum class OpenMode {
-  kRead,    // an existing regular file; Error(kInvalid) where it is a Git LFS pointer
-  kWrite,   // created, or emptied; never through a symlink
-  kUpdate,  // an existing file, to read and write in place
-  kAppend,  // created when missing; every append goes to the end
+  kRead,    // an existing regular file; Error(kInvalid) if it is a Git LFS pointer
+  kWrite,   // created or truncated; does not follow a symlink
+  kUpdate,  // an existing file, for reading and writing in place
+  kAppend,  // created if missing; every append goes to the end
 };
 
 struct FileStatus {
   enum class Type { kFile, kFolder, kOther };
   Type type = Type::kOther;
-  std::uint64_t size = 0;  // bytes, of a file
+  std::uint64_t size = 0;  // bytes, for a file
 };
 
 class Env {
@@ -112,58 +113,58 @@ class Env {
 
   virtual std::unique_ptr<File> open(const Path& path, OpenMode mode) = 0;
   virtual MappedFile map(const Path& path) = 0;
-  // What is there (symlinks followed), or nullopt.
+  // Returns the status of a path (following symlinks); nullopt if it does not exist.
   virtual std::optional<FileStatus> status(const Path& path) = 0;
-  // Whether the path's own last name is a symlink, wherever that leads.
+  // Returns whether the path itself is a symlink, even a dangling one.
   virtual bool is_link(const Path& path) = 0;
-  // The names in a folder, sorted, without "." and "..".
+  // Returns the names in a folder, sorted, without "." and "..".
   virtual std::vector<std::string> list(const Path& folder) = 0;
-  // One folder; its parent must exist. One that is there already is fine.
+  // Creates one folder, unless it exists. Its parent must exist.
   virtual void make_folder(const Path& folder) = 0;
-  // Atomic within a file system. Replaces a file, not a folder that holds something.
+  // Renames atomically within a file system. Replaces an existing file or empty folder.
   virtual void rename(const Path& from, const Path& to) = 0;
   virtual void remove_file(const Path& path) = 0;
-  virtual void remove_folder(const Path& folder) = 0;  // an empty one
+  virtual void remove_folder(const Path& folder) = 0;  // must be empty
   virtual void sync_folder(const Path& folder) = 0;
-  // Bytes that this user may still write to the file system that holds `path`.
+  // Returns the bytes that this user may still write to the file system of `path`.
   virtual std::uint64_t free_space(const Path& path) = 0;
 };
 
-// The whole file, e.g. a config. Refuses more than `limit` bytes (kInvalid), before reading them where the
-// size is known.
+// Reads a complete file, e.g. a config. Throws Error(kInvalid) if it has more than `limit` bytes, before
+// reading if the size is known.
 std::string read_file(const Path& path, std::uint64_t limit = 256U << 20, Env& env = Env::posix());
 
-// Writes and syncs one new file, then nothing of its folder.
+// Writes and syncs a new file. Does not sync its folder.
 void write_file(const Path& path, std::string_view content, Env& env = Env::posix());
 
-// Replaces `path` so that a reader, and a crash at any instant, sees the old content or the new, never a
-// mixture: a temporary beside it, sync, rename, sync of the folder. Where `path` is a symlink, the link is
-// replaced, and what it leads to stays as it is.
+// Replaces `path` atomically: a reader, even after a crash, sees either the old or the new content. Writes a
+// temporary file in the same folder, syncs it, renames it and syncs the folder. If `path` is a symlink,
+// replaces the link and leaves its target unchanged.
 void write_file_atomic(const Path& path, std::string_view content, Env& env = Env::posix());
 
-// What a command does where its result's name is taken. Users say kReplace with --overwrite.
+// Whether a command replaces an existing output. --overwrite selects kReplace.
 enum class Existing { kRefuse, kReplace };
 
-// Error(kInvalid) where `path` is there already, even as a symlink to nothing, and `existing` is kRefuse. For
-// commands to call before their work, with what they are about to write.
+// Throws Error(kInvalid) if `existing` is kRefuse and `path` exists, even as a dangling symlink. Commands
+// call it with their outputs before they start work.
 void refuse_existing(const Path& path, Existing existing, Env& env = Env::posix());
 
-// Writes what a user asked for by name, as a shell's redirection would: a symlink is followed, a device or a
-// pipe is written to. A regular file is refused or replaced, as write_file_atomic does.
+// Writes a file named by the user, like a shell's redirection: follows a symlink, writes to a device or pipe.
+// Refuses a regular file or replaces it atomically.
 void write_output(const Path& path, std::string_view content, Existing existing, Env& env = Env::posix());
 
-// The folder with all parents that are missing. Each new name is synced in its parent.
+// Creates a folder and its missing parents. Syncs each new name in its parent.
 void make_folders(const Path& folder, Env& env = Env::posix());
 
-// The folder and all in it, or the file. Symlinks are removed and never followed, `folder` itself included.
-// Nothing there is fine.
+// Removes a folder with its contents, or a file. Symlinks, even `folder` itself, are removed and not
+// followed. A missing path is not an error.
 void remove_tree(const Path& folder, Env& env = Env::posix());
 
-// The same on the way out of a failure: errors are passed over, since the first is the one to report.
+// Calls remove_tree() after a failure; ignores errors, since the first failure is the one to report.
 void try_remove_tree(const Path& folder, Env& env = Env::posix());
 
-// True for a name that stays in its folder: not empty, "." or "..", no '/', '\\' or control character, at
-// most 255 bytes.
+// Returns true for a name that cannot leave its folder: not empty, "." or "..", no '/', '\\' or control
+// character, at most 255 bytes.
 bool is_plain_name(std::string_view name);
 
 inline std::span<const std::byte> as_bytes(std::string_view text) {

@@ -1,4 +1,4 @@
-// One process at a time builds what several share.
+// A lock between processes that build a shared file.
 #pragma once
 
 #include <optional>
@@ -8,13 +8,13 @@
 
 namespace primus {
 
-// Held until destroyed; the system frees it when a process dies. The lock is a file, which is empty and
-// stays. Where the file system knows no locks, nothing is locked, and the worst is work done twice.
+// An exclusive lock, held until destroyed; the system releases it if the process dies. The lock file is empty
+// and is not removed. On file systems without locks nothing is locked; then, at worst, work is done twice.
 class FileLock {
  public:
   // Waits until no other process or thread holds it.
   static FileLock wait(const Path& file) { return FileLock(file, true); }
-  // Nothing where another holds it.
+  // Returns nullopt if another process or thread holds the lock.
   static std::optional<FileLock> attempt(const Path& file);
 
   ~FileLock();

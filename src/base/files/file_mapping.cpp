@@ -13,10 +13,10 @@
 
 namespace primus {
 
-// A list that only grows: the handler may walk it at any instant. Slots are used again.
+// A list that only grows, because the handler may walk it at any time. Free slots are reused.
 struct FileMapping::Slot {
   std::atomic<bool> taken{true};
-  std::atomic<std::uintptr_t> begin{0}, end{0};  // both 0: no mapping
+  std::atomic<std::uintptr_t> begin{0}, end{0};  // both 0: unused
   std::atomic<bool> tolerant{false}, torn{false};
   std::atomic<const char*> path{nullptr};
   Slot* next = nullptr;
@@ -29,9 +29,9 @@ using Slot = FileMapping::Slot;
 std::atomic<Slot*> first_slot{nullptr};
 static_assert(std::atomic<Slot*>::is_always_lock_free && std::atomic<std::uintptr_t>::is_always_lock_free);
 
-constexpr int kExitCode = 2;  // as of Error(kInvalid): the input is at fault
+constexpr int kExitCode = 2;  // the exit code of Error(kInvalid): the input is at fault
 
-// Only what may be called in a signal handler.
+// Prints with async-signal-safe functions only.
 void say(const char* text) {
   std::size_t done = 0;
   const std::size_t size = std::strlen(text);
@@ -55,7 +55,7 @@ extern "C" void on_missing_page(int signal_number, siginfo_t* info, void*) {
     }
     slot->torn.store(true);
     const std::uintptr_t page = address & ~(static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE)) - 1);
-    // All pages from here on are missing as well; the reader learns of it by check_unchanged().
+    // All later pages are missing, too. The reader notices through check_unchanged().
     if (::mmap(reinterpret_cast<void*>(page), slot->end.load() - page, PROT_READ,
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED) {
       errno = saved_errno;
@@ -63,7 +63,7 @@ extern "C" void on_missing_page(int signal_number, siginfo_t* info, void*) {
     }
     break;
   }
-  // Not ours, or no way out: the read happens again, and ends the process as usual.
+  // Not our mapping, or not recoverable: the read is repeated and ends the process as usual.
   std::signal(signal_number, SIG_DFL);
   errno = saved_errno;
 }
@@ -84,7 +84,7 @@ Slot* take_slot() {
     bool taken = false;
     if (slot->taken.compare_exchange_strong(taken, true)) return slot;
   }
-  auto* const slot = new Slot;  // stays: the handler may look at it as long as the process lives
+  auto* const slot = new Slot;  // never freed: the handler may read it at any time
   slot->next = first_slot.load();
   while (!first_slot.compare_exchange_weak(slot->next, slot)) {
   }

@@ -1,11 +1,11 @@
-// One file mapped into memory, guarded against what others do to the file meanwhile.
+// A file mapped into memory, protected against changes of the file by others.
 //
-// The kernel answers a read beyond the end of a truncated file with SIGBUS, which ends a process without a
-// word. A handler, installed with the first mapping, gives the missing pages as zeros where the reader said
-// that it checks (tolerate_truncation), and otherwise ends the process with a message that names the file.
-// Faults elsewhere end the process as if there were no handler.
+// Reading beyond the end of a truncated file raises SIGBUS, which normally kills a process without a message.
+// A handler, installed with the first mapping, supplies missing pages as zeros for readers that have called
+// tolerate_truncation(), and otherwise ends the process with a message that names the file. Other faults end
+// the process as if there were no handler.
 //
-// Private to base/: others see MappedFile (file.h). Thread-safe.
+// Private to base/; use MappedFile (file.h). Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ namespace primus {
 
 class FileMapping {
  public:
-  // Maps `size` > 0 bytes of the open file, and keeps the descriptor. FileError where the system refuses;
-  // the descriptor is closed then, too.
+  // Maps `size` > 0 bytes of the open file and takes ownership of the descriptor. Throws FileError if the
+  // system refuses, and closes the descriptor then, too.
   FileMapping(Path path, int descriptor, std::size_t size);
   ~FileMapping();
   FileMapping(const FileMapping&) = delete;
@@ -27,10 +27,10 @@ class FileMapping {
 
   std::span<const std::byte> bytes() const { return bytes_; }
   void tolerate_truncation() const;
-  // Error(kInvalid) where the file has another size or date than when it was mapped, or pages were missing.
+  // Throws Error(kInvalid) if the file's size or time changed since it was mapped, or if pages were missing.
   void check_unchanged() const;
 
-  struct Slot;  // what the signal handler sees
+  struct Slot;  // the part that the signal handler reads
 
  private:
   Path path_;

@@ -23,7 +23,7 @@ PartialFolder::PartialFolder(const Path& output, Env& env)
                     "move it, or choose another output");
     }
     env_.open(lock, OpenMode::kAppend)->close();
-    env_.sync_folder(path_);  // nothing else may survive a crash without it
+    env_.sync_folder(path_);  // the lock file must be durable before any other file
   }
   lock_ = FileLock::attempt(lock);
   if (lock_) return;
@@ -36,11 +36,11 @@ PartialFolder::~PartialFolder() {
   try {
     remove();
   } catch (const std::exception&) {
-    // The error that brought us here matters more.
+    // The error in progress matters more.
   }
 }
 
-// The lock goes last, so that what a crash leaves is still known as ours.
+// Removes the lock file last, so that after a crash the folder is still recognized as a partial folder.
 void PartialFolder::remove() {
   stays_ = true;
   clear();
@@ -54,7 +54,8 @@ void PartialFolder::clear() {
   }
 }
 
-// The lock goes with the folder and is removed last: whoever comes in between finds it held, or no folder.
+// The lock file moves with the folder and is removed last, so other processes find it locked or find no
+// folder.
 void PartialFolder::publish() {
   env_.sync_folder(path_);
   env_.rename(path_, output_);

@@ -1,4 +1,4 @@
-// Where the unfinished work of one output lies: the folder <output>.partial beside it.
+// The folder for the unfinished work of one output: <output>.partial, next to it.
 #pragma once
 
 #include <optional>
@@ -8,15 +8,15 @@
 
 namespace primus {
 
-// Makes the folder, and holds it against other processes by a lock file in it, which also says that it is one
-// of these. Removed with all in it by remove(), or, where an exception ends the work, by the destructor,
-// unless keep() was called. A killed process leaves it to the next one with the same output.
+// Creates the folder and locks it against other processes. The lock file also marks it as a partial folder.
+// remove() removes it with its contents; so does the destructor, e.g. after an exception, unless keep() was
+// called. The folder of a killed process is reused by the next process with the same output.
 class PartialFolder {
  public:
   static constexpr const char* kLockFile = ".partial-lock";
 
-  // Error(kInvalid) where another process works there, or where something lies that is nobody's unfinished
-  // work; FileError.
+  // Throws Error(kInvalid) if another process works there, or if the path exists but is not a partial folder;
+  // FileError.
   PartialFolder(const Path& output, Env& env);
   ~PartialFolder();
   PartialFolder(const PartialFolder&) = delete;
@@ -25,9 +25,9 @@ class PartialFolder {
   const Path& path() const { return path_; }
   void keep() { stays_ = true; }
   void remove();
-  // Removes the files that a killed process left.
+  // Removes files left by a killed process.
   void clear();
-  // Makes it the output: syncs and renames it to `output`, which must not exist or be an empty folder.
+  // Syncs the folder and renames it to `output`, which must not exist or must be an empty folder.
   void publish();
 
   static Path path_for(const Path& output) { return output.string() + ".partial"; }
@@ -36,7 +36,7 @@ class PartialFolder {
   Env& env_;
   const Path output_, path_;
   std::optional<FileLock> lock_;
-  bool stays_ = false;  // also when it is gone
+  bool stays_ = false;  // do not remove it in the destructor
 };
 
 }  // namespace primus

@@ -1,12 +1,12 @@
-// Writes much data to files from front to back: gathers it into pieces of megabytes, and writes those past
-// the page cache (File::write_direct).
+// Writes large data to files sequentially: gathers pieces of megabytes and writes them around the page cache
+// (File::write_direct).
 //
-// A checkpoint of gigabytes in the page cache costs the processor several times what writing it costs: pages
-// are taken, filled, written back by threads of the kernel and freed, beside a training step that needs every
-// core.
+// Writing gigabytes of checkpoint through the page cache costs several times as much CPU time: pages are
+// allocated, filled, written back by kernel threads and freed, concurrently with a training step that needs
+// every core.
 //
-// Errors: those of File, thrown by the call that fills a piece, or by flush(); Error(kIo) without memory.
-// Thread-safety: one thread at a time.
+// Errors: errors of File, thrown by the call that fills a piece or by flush(); Error(kIo) if out of memory.
+// Not thread-safe: use it from one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace primus {
 
-// What was handed to files, and how much of it went past the page cache.
+// Bytes written to files, and how many of them bypassed the page cache.
 struct WrittenBytes {
   std::uint64_t all = 0, direct = 0;
 };
@@ -27,25 +27,26 @@ class PieceWriter {
  public:
   static constexpr std::size_t kPieceBytes = 4U << 20;
 
-  // What follows goes to `file`, which must live until flush() returned.
+  // Selects the file for the next writes. `file` must live until flush() has returned.
   void start(File& file);
-  // Takes a copy of `data`, which is to be at `offset` of the file. What does not follow the data before it
-  // ends a piece.
+  // Copies `data` into the buffer, to be written at `offset` of the file. Data that does not continue the
+  // previous data starts a new piece.
   void write(std::span<const std::byte> data, std::uint64_t offset);
-  // The same without a copy: where the next bytes go, those at `offset` of the file, and how many of them are
-  // there. At least one byte of room; valid until the next call.
+  // write() without a copy: returns a buffer for the bytes at `offset` of the file. It has at least one byte
+  // and is valid until the next call. advance() tells how many of its bytes the caller has filled.
   std::span<std::byte> room(std::uint64_t offset);
   void advance(std::size_t bytes);
-  // Hands everything to the file; durable once File::sync() returned.
+  // Writes everything to the file. It is durable once File::sync() has returned.
   void flush();
-  // Since this was made, of all files.
+  // Returns the bytes written since construction, to all files.
   const WrittenBytes& written() const { return written_; }
 
  private:
   File* file_ = nullptr;
-  LargeMemory buffer_;        // of kPieceBytes
-  std::uint64_t offset_ = 0;  // in the file, of what is gathered
-  // In the buffer. It begins where the file's offset would lie in a block, so that both are aligned alike.
+  LargeMemory buffer_;        // kPieceBytes bytes
+  std::uint64_t offset_ = 0;  // file offset of the gathered data
+  // The range used in buffer_. It starts at the file offset modulo a block, so memory and file are equally
+  // aligned.
   std::size_t begin_ = 0, end_ = 0;
   WrittenBytes written_;
 };

@@ -56,7 +56,7 @@ Sha256 sha256(std::string_view data) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(data.data());
   std::size_t left = data.size();
   for (; left >= kBlock; left -= kBlock, bytes += kBlock) compress(state, bytes);
-  // The rest, a one bit, zeros, and the length in bits at the end of a block.
+  // Pad with a one bit, zeros, and the length in bits at the end of the last block.
   std::uint8_t tail[2 * kBlock] = {};
   if (left != 0) std::memcpy(tail, bytes, left);
   tail[left] = 0x80;

@@ -8,14 +8,13 @@
 namespace primus {
 namespace {
 
-// Blocks of four words handled together: long enough for the widest vectors, small enough to stay in
-// registers and L1.
+// Blocks of four words processed together: enough for the widest vectors, small enough for registers and L1.
 constexpr std::size_t kLanes = 32;
 constexpr std::size_t kBatch = 4 * kLanes;
 
 #define PRIMUS_INLINE [[gnu::always_inline]] inline
 
-// Words of kLanes consecutive blocks, word w of block b at words[w][b].
+// Computes the words of kLanes consecutive blocks: word w of block b goes to words[w][b].
 PRIMUS_INLINE void philox_batch(const RandomStream& stream, std::uint64_t first_block,
                                 std::uint32_t (&words)[4][kLanes]) {
   std::uint32_t k0 = stream.key[0], k1 = stream.key[1];
@@ -49,7 +48,7 @@ struct UniformBatch {
   }
 };
 
-// Box-Muller: the radius from one word, the angle from the next.
+// Box-Muller: the radius comes from one word, the angle from the next.
 struct NormalBatch {
   double mean, stddev;
   PRIMUS_INLINE void operator()(const std::uint32_t (&words)[4][kLanes], float (&out)[kBatch]) const {
@@ -57,7 +56,7 @@ struct NormalBatch {
     float x[kLanes], y[kLanes];
     for (std::size_t half = 0; half < 4; half += 2) {
       for (std::size_t i = 0; i < kLanes; ++i) radius[i] = -2.0 * log_unit(words[half][i]);
-      // Apart from the others: errno keeps this loop from vectorising.
+      // A separate loop, because errno keeps it from being vectorized.
       for (std::size_t i = 0; i < kLanes; ++i) radius[i] = std::sqrt(radius[i]);
       for (std::size_t i = 0; i < kLanes; ++i) {
         const CirclePoint point = on_circle(words[half + 1][i]);
@@ -89,8 +88,8 @@ PRIMUS_INLINE void fill(const RandomStream& stream, std::uint64_t first, std::sp
   }
 }
 
-// One body, compiled for three instruction sets. Without fused multiply-add (the build forbids contraction)
-// each of them rounds every operation alike.
+// fill(), compiled for three instruction sets. The build forbids fused multiply-add, so all three
+// round every operation identically.
 template <class Batch>
 [[gnu::target("avx512f,avx512dq,avx512vl")]] void fill_avx512(const RandomStream& stream, std::uint64_t first,
                                                               std::span<float> out, const Batch& make) {

@@ -1,13 +1,13 @@
 // Counter-based random numbers: a draw is a pure function of (seed, purpose, step, sample, layer, index).
 //
-// Nothing is carried from draw to draw, so there is no state to save, any thread may compute any part of a
-// tensor, and recomputing an activation draws the same mask again. The generator is Philox4x32-10 of Salmon,
-// Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); tests check the authors'
-// known-answer vectors.
+// There is no state between draws, so there is nothing to save, any thread may compute any part of a tensor,
+// and recomputing an activation draws the same mask. The generator is Philox4x32-10 of Salmon, Moraes, Dror
+// and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); tests check the authors' known-answer
+// vectors.
 //
-// The scalar functions below are constexpr and need nothing but this header, so GPU kernels may call them
-// too. Filling a range is done by the functions at the end (random.cpp), which vectorise and give exactly the
-// same bits on every CPU: normals come from our own polynomials in double precision, never from libm.
+// The scalar functions are constexpr and need only this header, so GPU kernels can call them. The functions
+// at the end fill ranges (random.cpp). They are vectorized and return identical bits on every CPU: normals
+// use our own polynomials in double precision instead of libm.
 //
 // Thread-safety: everything here is a pure function.
 #pragma once
@@ -42,9 +42,9 @@ struct Philox {
   }
 };
 
-// What the numbers are for. Two purposes never share a draw, even under one seed and one position.
+// The use of the numbers. Two purposes never share a draw, even with the same seed and position.
 enum class RandomPurpose : std::uint32_t {
-  kInit = 1,      // weight initialisation: layer and sample are the halves of random_stream_id(its name)
+  kInit = 1,      // weight initialization: layer and sample are the halves of random_stream_id(name)
   kDropout = 2,   // masks inside the model
   kRouting = 3,   // jitter and forced balance of expert routers
   kData = 4,      // mock data, shuffles, masks over tokens
@@ -52,8 +52,8 @@ enum class RandomPurpose : std::uint32_t {
   kTest = 6,
 };
 
-// A stream of 2^34 numbers. `step`, `sample` and `layer` are 32 bits each: a sample is named by its place
-// within the step, so longer runs do not wrap.
+// A stream of 2^34 numbers. `step`, `sample` and `layer` have 32 bits each. `sample` counts within the step,
+// so that long runs do not wrap around.
 struct RandomStream {
   Philox::Key key{};
   std::uint32_t step = 0, sample = 0, layer = 0;
@@ -62,27 +62,27 @@ struct RandomStream {
                          std::uint32_t sample_id = 0, std::uint32_t layer_id = 0)
       : key(make_key(seed, purpose)), step(step_id), sample(sample_id), layer(layer_id) {}
 
-  // Element `index` of the stream, 32 random bits. index < 2^34.
+  // Returns element `index` of the stream, 32 random bits. index < 2^34.
   constexpr std::uint32_t bits(std::uint64_t index) const { return quad(index / 4)[index % 4]; }
 
-  // Four neighbouring elements 4 * block ... 4 * block + 3 for the price of one. block < 2^32.
+  // Returns the four elements 4 * block ... 4 * block + 3 for the cost of one. block < 2^32.
   constexpr Philox::Counter quad(std::uint64_t block) const {
     return Philox::block({static_cast<std::uint32_t>(block), layer, sample, step}, key);
   }
 
-  // Uniform in [0, 1), a multiple of 2^-24: exact in float, and never rounds up to 1.
+  // Returns a uniform number in [0, 1), a multiple of 2^-24: exact in float, never rounded up to 1.
   constexpr float uniform(std::uint64_t index) const { return to_uniform(bits(index)); }
 
   static constexpr float to_uniform(std::uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24F; }
 
-  // Uniform integer in [0, bound), bound > 0: multiply-shift, bias below bound / 2^32.
+  // Returns a uniform integer in [0, bound), bound > 0, by multiply-shift; the bias is below bound / 2^32.
   constexpr std::uint32_t below(std::uint64_t index, std::uint32_t bound) const {
     return static_cast<std::uint32_t>((std::uint64_t{bits(index)} * bound) >> 32);
   }
 
  private:
-  // The finaliser of SplitMix64 is a bijection, so two seeds never share a key under one purpose, and
-  // neighbouring seeds differ in half of the bits.
+  // SplitMix64's finalizer is a bijection, so two seeds never share a key for the same purpose, and adjacent
+  // seeds differ in about half of the bits.
   static constexpr Philox::Key make_key(std::uint64_t seed, RandomPurpose purpose) {
     std::uint64_t z = seed + 0x9E3779B97F4A7C15ULL * static_cast<std::uint64_t>(purpose);
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
@@ -92,8 +92,7 @@ struct RandomStream {
   }
 };
 
-// A number that stands for a name: 64-bit FNV-1a, finished by SplitMix64's mixing. What is keyed by it does
-// not depend on which other names there are.
+// Hashes a name: 64-bit FNV-1a, then SplitMix64's mixing. The result does not depend on other names.
 constexpr std::uint64_t random_stream_id(std::string_view name) {
   std::uint64_t hash = 0xCBF29CE484222325ULL;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;
@@ -102,8 +101,8 @@ constexpr std::uint64_t random_stream_id(std::string_view name) {
   return hash ^ (hash >> 31);
 }
 
-// out[i] = element first + i of the stream, uniform in [low, high); `high` itself only where rounding reaches
-// it. Any split of a range over threads gives the same bits as one call.
+// out[i] = element first + i of the stream, uniform in [low, high); `high` itself occurs only through
+// rounding. Splitting a range among threads gives the same bits as one call.
 void fill_uniform(const RandomStream& stream, std::uint64_t first, std::span<float> out, float low = 0.0F,
                   float high = 1.0F);
 

@@ -1,8 +1,8 @@
-// The pieces of a standard normal number (base/random/random.h): our own polynomials in double precision, so
-// that every compiler and machine makes the same bits of the same random word. Box-Muller: the radius comes
-// from one word, the angle from the next.
+// Building blocks of standard normal numbers (base/random/random.h). They use our own polynomials in double
+// precision, so that every compiler and machine computes identical bits from the same random word.
+// Box-Muller: the radius comes from one word, the angle from the next.
 //
-// constexpr, so that GPU kernels may call them; compile callers without contraction of products and sums.
+// constexpr, so that GPU kernels can call them. Compile callers without contraction to fused multiply-add.
 #pragma once
 
 #include <bit>
@@ -10,12 +10,12 @@
 
 namespace primus {
 
-// Integers below 2^52 as doubles, without the int64 conversion that only AVX-512 has.
+// Converts integers below 2^52 to double, without the int64 conversion that only AVX-512 has.
 [[gnu::always_inline]] constexpr double small_to_double(std::uint64_t value) {
   return std::bit_cast<double>(value | 0x4330000000000000ULL) - 0x1p52;
 }
 
-// ln((word + 1) / 2^32), relative error below 1e-13: x = 2^e * m with m in [sqrt(1/2), sqrt(2)), and
+// Returns ln((word + 1) / 2^32), relative error below 1e-13: x = 2^e * m with m in [sqrt(1/2), sqrt(2)), and
 // ln m = 2 artanh(s), s = (m - 1) / (m + 1), |s| < 0.1716.
 [[gnu::always_inline]] constexpr double log_unit(std::uint32_t word) {
   const auto bits = std::bit_cast<std::uint64_t>(small_to_double(std::uint64_t{word} + 1));
@@ -40,8 +40,8 @@ struct CirclePoint {
   double x, y;
 };
 
-// A point on the unit circle. The two top bits choose the quadrant, the rest a place in [-pi/4, pi/4); the
-// constant turn by pi/4 this leaves out does not change the distribution.
+// Returns a point on the unit circle. The two top bits select the quadrant, the others an angle in [-pi/4,
+// pi/4). The constant rotation by pi/4 is omitted, because it does not change the distribution.
 [[gnu::always_inline]] constexpr CirclePoint on_circle(std::uint32_t angle) {
   const double t = (small_to_double(angle & 0x3FFFFFFFU) * 0x1p-30 - 0.5) * 0x1.921fb54442d18p+0;
   const double z = t * t;

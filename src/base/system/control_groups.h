@@ -1,5 +1,5 @@
-// The control groups that limit this process (containers, Slurm and Kubernetes set them). See the kernel's
-// admin-guide/cgroup-v2 and cgroup-v1. Pure but for the files it reads; any thread.
+// The control groups (cgroups) that limit this process, set by containers, Slurm or Kubernetes. See the
+// kernel's admin-guide/cgroup-v2 and cgroup-v1. Thread-safe; no state except the files it reads.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 namespace primus {
 
 struct ControlGroup {
-  std::string folder;  // where its limits stand: "/sys/fs/cgroup/slice/job"
-  bool v2 = false;     // the unified hierarchy, with its own names of files
+  std::string folder;  // contains the limits: "/sys/fs/cgroup/slice/job"
+  bool v2 = false;     // the unified hierarchy, which has other file names
 };
 
-// The groups of this process that `controller` ("cpu", "memory") may limit, each before the one above it. A
-// limit counts wherever it stands. `root`: where /proc and /sys are, for tests. A group may be one that this
-// process cannot see: then its folder is not there.
+// Returns the groups of this process that `controller` ("cpu", "memory") may limit, each before its parent. A
+// limit may be set at any level. `root`: the folder of /proc and /sys, for tests. A group may be invisible to
+// this process; then its folder does not exist.
 std::vector<ControlGroup> control_groups(std::string_view controller, const std::string& root = "");
 
 }  // namespace primus

@@ -15,12 +15,12 @@ namespace {
 std::optional<std::int64_t> number_in(const std::string& file) {
   std::ifstream stream(file);
   std::int64_t value = 0;
-  // "max", and the huge number that version 1 has for it, are no limits.
+  // "max", and the huge number that version 1 uses instead, mean no limit.
   if (stream >> value && value >= 0) return value;
   return std::nullopt;
 }
 
-// The value behind `key` in a file of lines "key value".
+// Returns the value of `key` in a file of lines "key value".
 std::optional<std::int64_t> line_in(const std::string& file, std::string_view key) {
   std::ifstream stream(file);
   for (std::string line; std::getline(stream, line);) {
@@ -50,7 +50,7 @@ HostMemory host_memory(const std::string& root) {
     const auto limit = number_in(file("memory.max", "memory.limit_in_bytes"));
     const auto used = number_in(file("memory.current", "memory.usage_in_bytes"));
     if (!limit || !used) continue;
-    // Files that were read lately are dropped before anybody is killed.
+    // Inactive file pages are reclaimed before the kernel kills a process.
     const auto cached =
         line_in(group.folder + "/memory.stat", group.v2 ? "inactive_file" : "total_inactive_file")
             .value_or(0);

@@ -1,5 +1,5 @@
-// Host memory for buffers of megabytes and more, on huge pages where the system gives them: fewer page faults
-// when it is first touched, and long runs of physical memory for devices that read it.
+// Host memory for buffers of megabytes and more, on huge pages if available. They cause fewer page faults at
+// first touch and give devices that read the buffer long contiguous physical ranges.
 //
 // Thread-safe.
 #pragma once
@@ -17,8 +17,8 @@ using LargeMemory = std::unique_ptr<std::byte[], FreeLargeMemory>;
 
 constexpr std::uint64_t kHugePageBytes = 2U << 20;
 
-// A multiple of kHugePageBytes, aligned to it, not initialised; pages are taken when they are touched. Null
-// where there is not enough memory.
+// Allocates `bytes`, rounded up to a multiple of kHugePageBytes and aligned to it. Not initialized; pages are
+// allocated when touched. Returns null if out of memory.
 LargeMemory allocate_large(std::uint64_t bytes);
 
 }  // namespace primus

@@ -1,4 +1,4 @@
-// OMP_NUM_THREADS, which says how many threads a program may take where nobody says so to the program itself.
+// OMP_NUM_THREADS: the default number of threads for programs without their own setting.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@ namespace primus {
 
 struct OpenMpThreads {
   std::optional<std::int64_t> count;
-  std::string warning;  // what is wrong with the variable; empty: nothing
+  std::string warning;  // why the variable is invalid; empty: it is valid or unset
 };
 
-// `text` is the variable's value, a number or a list with one for each level of nesting, of which the first
-// counts; `where` names the place it comes from in the warning.
+// Parses the variable's value: a number, or a list with one number per nesting level, of which only the first
+// is used. `where` names the value's source in the warning.
 OpenMpThreads parse_openmp_threads(std::string_view text, std::string_view where);
 
 }  // namespace primus

@@ -1,11 +1,11 @@
-// Words of commands, as people copy them into a shell.
+// Quoting of words in commands that users copy into a shell.
 #pragma once
 
 #include <string>
 
 namespace primus {
 
-// `word` as a shell takes it: in quotes where it needs them.
+// Returns `word` as shell syntax: in quotes if it needs them.
 std::string shell_quoted(const std::string& word);
 
 }  // namespace primus

@@ -1,10 +1,9 @@
-// Asking work to stop before it is done: somebody sets a flag, and who works looks at it often.
+// Stopping work early: another thread sets a flag, which the worker polls often.
 #pragma once
 
 namespace primus {
 
-// Thrown where work is left half-way because a flag asked for it. What the work was to write is worth
-// nothing.
+// Thrown when work stops half-way because of such a flag. Its output is incomplete and must not be used.
 struct StopRequest {};
 
 }  // namespace primus

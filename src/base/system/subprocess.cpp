@@ -53,13 +53,13 @@ bool executable(const std::string& file) {
   return ::stat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(file.c_str(), X_OK) == 0;
 }
 
-// Milliseconds until `end`, for poll().
+// Returns the milliseconds until `end`, for poll().
 int left(Clock::time_point end) {
   const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
   return time <= 0 ? 0 : static_cast<int>(std::min<decltype(time)>(time, 60'000));
 }
 
-// Reads both outputs until they are closed; false when the time is over before.
+// Reads both outputs until they are closed. Returns false if the time is over before that.
 bool read_outputs(Pipe& out, Pipe& err, Clock::time_point end, std::size_t limit, SubprocessResult& result) {
   std::array<Descriptor*, 2> ends{&out.read, &err.read};
   const std::array<std::string*, 2> texts{&result.out, &result.err};
@@ -83,7 +83,7 @@ bool read_outputs(Pipe& out, Pipe& err, Clock::time_point end, std::size_t limit
   return true;
 }
 
-// True when the child ended by `end`.
+// Waits for the child. Returns true if it ended by `end`.
 bool reap(pid_t child, Clock::time_point end, int& status) {
   for (;;) {
     const pid_t ended = ::waitpid(child, &status, WNOHANG);
@@ -116,7 +116,7 @@ SubprocessResult run_subprocess(const std::vector<std::string>& command, const S
   Pipe out, err;
   const Descriptor null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (null.get() < 0) throw io_error("cannot open '/dev/null'", errno);
-  // Made before the fork: a child of a process with threads may not allocate.
+  // Allocate before the fork: the child of a multi-threaded process must not allocate.
   std::vector<char*> argv;
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
@@ -134,7 +134,7 @@ SubprocessResult run_subprocess(const std::vector<std::string>& command, const S
     ::execv(file.c_str(), argv.data());
     ::_exit(127);
   }
-  ::setpgid(child, child);  // here too: whoever comes first
+  ::setpgid(child, child);  // also in the child, because either may run first
   out.write.close();
   err.write.close();
 
@@ -144,7 +144,7 @@ SubprocessResult run_subprocess(const std::vector<std::string>& command, const S
   if (!whole || !reap(child, end, status)) {
     result.timed_out = true;
     ::kill(-child, SIGKILL);
-    // What waits inside a broken driver cannot be killed; it is left behind.
+    // A process stuck inside a broken driver cannot be killed; leave it behind.
     reap(child, Clock::now() + std::chrono::milliseconds(500), status);
   } else {
     result.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);

@@ -1,5 +1,5 @@
-// Runs another program and catches what it prints, for a limited time: for the tools of drivers and of the
-// system, which may hang when what they ask about is broken. Thread-safe.
+// Runs another program for a limited time and captures its output. Meant for driver and system tools, which
+// may hang when the hardware they query is broken. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -11,26 +11,26 @@ namespace primus {
 
 struct SubprocessOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(10);
-  // Of each of the two outputs; the rest is read and dropped.
+  // Limit of each of the two outputs, in bytes; the rest is read and dropped.
   std::size_t output_limit = std::size_t{4} << 20;
-  // Folders, separated by colons, in which a program without '/' is looked up.
+  // Folders, separated by colons, to search for a program without '/' in its name.
   std::string path = {};
 };
 
 struct SubprocessResult {
-  bool found = false;      // the program is there and could be started
-  bool timed_out = false;  // it was killed, with all that it started in its process group
-  int exit_code = -1;      // where it ended by itself; 128 + the signal that killed it otherwise
+  bool found = false;      // the program exists and could be started
+  bool timed_out = false;  // it was killed, with all processes of its process group
+  int exit_code = -1;      // its exit code, or 128 + the signal that killed it
   std::string out, err;
   double seconds = 0;
   bool ok() const { return found && !timed_out && exit_code == 0; }
 };
 
-// The file that `program` names within the folders of `path`; empty where none can be executed.
+// Returns the path of `program` in the folders of `path`; empty if none is executable.
 std::string find_program(const std::string& program, const std::string& path);
 
-// `command`: the program and its arguments; it reads nothing (/dev/null), and gets this process's
-// environment. Never throws for what the program does. Throws Error(kIo) where the system starts no process.
+// `command`: the program and its arguments. Its input is /dev/null; it inherits this process's environment.
+// Failures of the program are reported in the result. Throws Error(kIo) if the system cannot start a process.
 SubprocessResult run_subprocess(const std::vector<std::string>& command, const SubprocessOptions& options);
 
 }  // namespace primus

@@ -18,13 +18,13 @@ void relax() {
 #endif
 }
 
-// Spins until done() holds or `limit` has passed; returns done().
+// Spins until done() is true or `limit` has passed; returns done().
 template <class Done>
 bool spin_until(std::chrono::microseconds limit, Done done) {
   if (done()) return true;
   const auto deadline = std::chrono::steady_clock::now() + limit;
   do {
-    // Reading the clock costs as much as several pauses, so look at it rarely.
+    // Reading the clock costs as much as several pauses, so do it rarely.
     for (int i = 0; i < 16; ++i) {
       relax();
       if (done()) return true;
@@ -78,7 +78,7 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain, Body body) {
   assert((gate_.load() & (kOpen | kParticipants)) == 0 && "parallel_for is not reentrant");
   job_ = {&body, n, grain, tasks};
   next_task_.store(0, std::memory_order_relaxed);
-  // Publishes the job: a worker reads it only after it has seen this epoch open.
+  // Publish the job: a worker reads it only after it has seen the gate open with this epoch.
   gate_.store((((gate_.load(std::memory_order_relaxed) & ~(kEpoch - 1)) + kEpoch) | kOpen));
   gate_.notify_all();
   run_tasks(0);
@@ -121,7 +121,7 @@ void ThreadPool::record_exception() noexcept {
 void ThreadPool::worker_loop(int thread_index) {
   std::uint32_t last_epoch = 0;
   for (;;) {
-    // A gate is news when it is open and of another epoch than the one this worker left last.
+    // There is work if the gate is open and its epoch differs from the one this worker finished last.
     std::uint32_t seen = 0;
     const auto news = [&] {
       seen = gate_.load(std::memory_order_acquire);

@@ -1,13 +1,13 @@
 // A small fork-join pool for compute kernels: the caller and N - 1 workers share the tasks of one loop at a
 // time.
 //
-// Tasks are claimed dynamically, so a slow core takes fewer of them; their boundaries depend on n and grain
-// alone, never on the number of threads. A kernel that keeps one partial result per task and adds those up
-// in task order is therefore bit-identical for any pool size. Workers spin for a moment between loops and
-// sleep on a futex after that. Nothing is allocated after construction.
+// Tasks are claimed dynamically, so a slow core runs fewer of them. Task boundaries depend only on n and
+// grain, never on the number of threads. A kernel that keeps one partial result per task and adds them in
+// task order is therefore bit-identical for any pool size. Workers spin briefly between loops, then sleep on
+// a futex. Nothing is allocated after construction.
 //
-// A pool belongs to one rank: parallel_for may be called by one thread at a time, and not from inside a loop
-// body of the same pool. Any number of pools may live in one process.
+// A pool belongs to one rank: one thread at a time may call parallel_for, and not from a loop body of the
+// same pool. A process may have any number of pools.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ namespace primus {
 template <class Signature>
 class FunctionRef;
 
-// A non-owning reference to a callable; valid as long as the callable is. Never allocates.
+// A non-owning reference to a callable, valid as long as the callable. Never allocates.
 template <class Result, class... Args>
 class FunctionRef<Result(Args...)> {
  public:
@@ -46,11 +46,11 @@ class FunctionRef<Result(Args...)> {
 
 class ThreadPool {
  public:
-  // body(begin, end, thread_index): one task; thread_index in [0, size()) tells scratch buffers apart.
+  // body(begin, end, thread_index) runs one task; thread_index in [0, size()) selects scratch buffers.
   using Body = FunctionRef<void(std::int64_t, std::int64_t, int)>;
 
-  // `threads` counts the caller: 1 starts no worker. Throws Error(kInvalid) outside [1, kMaxThreads]. `spin`
-  // is how long an idle worker burns its core in the hope of more work.
+  // `threads` includes the caller: 1 starts no worker. Throws Error(kInvalid) outside [1, kMaxThreads].
+  // `spin`: how long an idle worker spins before it sleeps.
   explicit ThreadPool(int threads, std::chrono::microseconds spin = std::chrono::microseconds(50));
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -59,13 +59,13 @@ class ThreadPool {
   static constexpr int kMaxThreads = 4096;
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls body once for each task [i * grain, min(n, (i + 1) * grain)), in no particular order, and returns
-  // when all are done. A grain below 1 counts as 1. If a body throws, unclaimed tasks are dropped and the
-  // first exception is rethrown here.
+  // Calls body once for each task [i * grain, min(n, (i + 1) * grain)), in any order, and returns when all
+  // are done. A grain below 1 counts as 1. If a body throws, unclaimed tasks are dropped and the first
+  // exception is rethrown.
   void parallel_for(std::int64_t n, std::int64_t grain, Body body);
 
-  // From here on, loops end between two tasks once `stop` is set: parallel_for throws StopRequest
-  // (base/system/stop_request.h). Null: they run to their end. By the thread that calls parallel_for.
+  // After this call, parallel_for stops between two tasks once `stop` is set and throws StopRequest
+  // (base/system/stop_request.h). Null: never stop early. Call it from the thread that calls parallel_for.
   void stop_on(const std::atomic<bool>* stop) { stop_on_ = stop; }
 
  private:
@@ -81,9 +81,9 @@ class ThreadPool {
   void stop_if_asked() const;
   void record_exception() noexcept;
 
-  // The gate of the current loop: [epoch : 16 | open : 1 | participants : 15]. Workers enter while it is
-  // open; the caller closes it when no task is left and waits for those inside, never for one that has not
-  // woken yet.
+  // The state of the current loop: [epoch : 16 | open : 1 | participants : 15]. Workers enter while it is
+  // open. The caller closes it when no task is left and waits for workers inside, but never for workers that
+  // have not woken up.
   static constexpr std::uint32_t kParticipant = 1, kParticipants = 0x7fff, kOpen = 0x8000, kEpoch = 0x10000;
   alignas(64) std::atomic<std::uint32_t> gate_{0};
   alignas(64) std::atomic<std::int64_t> next_task_{0};

@@ -21,7 +21,7 @@ std::thread start_thread(std::function<void()> body, std::string_view purpose) {
 }
 
 void ThreadGroup::start(std::function<void()> body, std::string_view purpose) {
-  threads_.reserve(threads_.size() + 1);  // nothing may fail once it runs
+  threads_.reserve(threads_.size() + 1);  // so that nothing can fail once the thread runs
   threads_.push_back(start_thread(std::move(body), purpose));
 }
 

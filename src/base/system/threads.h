@@ -1,5 +1,5 @@
-// Starting threads where the system may refuse: limits on threads and memory are the user's to change, so a
-// refusal is an Error that says so, and no thread is left behind.
+// Starts threads and reports a refusal by the system as an Error, because the user can change thread and
+// memory limits. No thread is left running after an error.
 #pragma once
 
 #include <functional>
@@ -9,11 +9,11 @@
 
 namespace primus {
 
-// A thread that runs body(). Error(kInvalid) where the system starts no more: "cannot start a thread that
+// Starts a thread that runs body(). Throws Error(kInvalid) if the system refuses: "cannot start a thread that
 // <purpose>: Resource temporarily unavailable".
 std::thread start_thread(std::function<void()> body, std::string_view purpose);
 
-// Threads that end together; the destructor waits for them. Thread-safety: one owner.
+// A group of threads that the destructor joins. Thread-safety: one owner.
 class ThreadGroup {
  public:
   ThreadGroup() = default;

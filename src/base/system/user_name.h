@@ -1,11 +1,11 @@
-// The name of the user who runs the program, as a part of paths.
+// The current user's name, for use in paths.
 #pragma once
 
 #include <string>
 
 namespace primus {
 
-// "user" where there is no name, or none that can be a folder's. Any thread may call it.
+// Returns "user" if there is no name or it cannot be a folder name. Thread-safe.
 std::string user_name();
 
 }  // namespace primus

@@ -22,7 +22,7 @@ namespace primus {
 namespace {
 
 constexpr std::size_t kDefaultWidth = 80, kDefaultHeight = 24;
-// poll() promises room for this much in a pipe, so that a write of it cannot block.
+// poll() guarantees this much room in a pipe, so a write of this size does not block.
 constexpr std::size_t kPipeAtom = 4096;
 
 std::string_view environment(const char* name) {
@@ -30,7 +30,7 @@ std::string_view environment(const char* name) {
   return value == nullptr ? std::string_view{} : std::string_view{value};
 }
 
-// Keeps SIGPIPE from this thread for its lifetime. A library cannot ask the program to ignore it.
+// Blocks SIGPIPE in this thread for its lifetime. A library must not make the program ignore it.
 class NoSigpipe {
  public:
   NoSigpipe() {
@@ -42,7 +42,7 @@ class NoSigpipe {
     pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
   }
   ~NoSigpipe() {
-    // Take back the one we caused, and only that.
+    // Consume only the signal that this thread caused.
     if (caused_ && !was_pending_) {
       const timespec none{};
       while (sigtimedwait(&pipe_, nullptr, &none) < 0 && errno == EINTR) {
@@ -165,7 +165,7 @@ std::string human_bytes(double bytes) {
 std::string human_count(double count) {
   constexpr std::array<const char*, 6> kUnits = {"", "k", "M", "B", "T", "Q"};
   std::size_t unit = 0;
-  // 999.6 would round to "1000": it belongs to the next unit.
+  // 999.6 would round to "1000", so use the next unit.
   while (std::abs(count) >= 999.5 && unit + 1 < kUnits.size()) {
     count /= 1000.0;
     ++unit;
@@ -184,7 +184,7 @@ std::string human_duration(double seconds) {
   if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
   if (seconds < 1.0) return fmt::format("{:.1f} ms", seconds * 1e3);
   if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);
-  // Beyond every counter there is nothing to tell apart.
+  // Clamp to a value that fits the integer type.
   const auto whole = static_cast<std::uint64_t>(std::min(seconds + 0.5, 1e15));
   const std::uint64_t minutes = whole / 60, hours = minutes / 60, days = hours / 24;
   if (hours == 0) return fmt::format("{}m {:02}s", minutes, whole % 60);
@@ -228,7 +228,7 @@ std::string sparkline(std::span<const double> values, std::size_t width, bool ut
       text += '!';
       continue;
     }
-    // A flat series sits on the floor.
+    // A flat series is drawn at the lowest height.
     const double share = high > low ? (mean - low) / (high - low) : 0.0;
     text += bars[std::min<std::size_t>(static_cast<std::size_t>(share * bars.size()), bars.size() - 1)];
   }
@@ -255,7 +255,7 @@ void EtaEstimator::update(std::uint64_t done, double now) {
   if (done == marks_.back().done) return;
   marks_.push_back({done, now - paused_});
   if (marks_.size() > kMaxMarks) {
-    // Thin out: every second mark goes, first and last stay.
+    // Thin out: drop every second mark, keep the first and last.
     std::deque<Mark> kept;
     for (std::size_t i = 0; i + 1 < marks_.size(); i += 2) kept.push_back(marks_[i]);
     kept.push_back(marks_.back());
@@ -267,7 +267,7 @@ double EtaEstimator::rate() const {
   if (marks_.size() < 2) return 0.0;
   const Mark& last = marks_.back();
   const std::uint64_t middle = marks_.front().done + (last.done - marks_.front().done) / 2;
-  // The newest mark at or before the middle, so that the span is never empty.
+  // Use the newest mark at or before the middle, so that the span is never empty.
   auto from = std::upper_bound(marks_.begin(), marks_.end(), middle,
                                [](std::uint64_t value, const Mark& mark) { return value < mark.done; });
   --from;
@@ -314,7 +314,7 @@ void ProgressLine::update(std::uint64_t done, double now, std::string_view note)
   eta_.update(done, now);
   const double pace = terminal_.ansi ? options_.redraw_seconds : options_.plain_seconds;
   if (!drawn_ && !terminal_.ansi) {
-    // A short job elsewhere than on a screen needs no line before its last.
+    // Off a terminal, a short job prints only its last line.
     drawn_ = true;
     last_draw_ = now;
     return;
@@ -334,7 +334,7 @@ void ProgressLine::draw(double now, std::string_view note) {
   drawn_ = true;
   last_draw_ = now;
   if (terminal_.ansi) {
-    // One column stays free: a full line would wrap on some terminals.
+    // Leave one column free: some terminals wrap a full line.
     const std::size_t width = std::max<std::size_t>(terminal_.width(), 2) - 1;
     on_screen_ = try_write(terminal_.fd, "\r\x1b[K" + render(done_, width, note), 0);
   } else {

@@ -13,7 +13,7 @@ struct Range {
   char32_t first, last;
 };
 
-// Unicode's East Asian Width W and F, in blocks.
+// Characters of East Asian Width W and F (Unicode), as ranges.
 constexpr std::array<Range, 19> kWide = {{{0x1100, 0x115F},
                                           {0x231A, 0x231B},
                                           {0x23E9, 0x23EC},
@@ -64,7 +64,7 @@ struct Piece {
   bool color;
 };
 
-// What `text`, which is not empty, begins with.
+// Returns the first character or escape sequence of `text`, which must not be empty.
 Piece first_piece(std::string_view text) {
   if (text.starts_with("\x1b[")) {
     std::size_t end = 2;
@@ -105,7 +105,7 @@ std::string fit_width(std::string_view line, std::size_t columns) {
   while (!line.empty()) {
     const Piece piece = first_piece(line);
     full = full || piece.columns > columns;
-    // Behind the cut colors are still ended.
+    // After the cut, keep color sequences, so that colors end.
     if (!full || piece.color) kept += line.substr(0, piece.bytes);
     if (!full) columns -= piece.columns;
     line.remove_prefix(piece.bytes);

@@ -1,5 +1,5 @@
-// How many columns of a terminal text takes: wide characters (Chinese, Japanese, Korean, emoji) two,
-// combining marks none. Pure.
+// The number of terminal columns of text: wide characters (Chinese, Japanese, Korean, emoji) occupy two,
+// combining marks none. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,12 @@
 
 namespace primus {
 
-// Of one character: 0, 1 or 2 columns. Control characters count none.
+// Returns the columns of one character: 0, 1 or 2. Control characters have 0.
 std::size_t display_width(char32_t character);
-// Of a line. Escape sequences of colors (ESC [ ... m) take none; bytes that are no UTF-8 one each.
+// Returns the columns of a line. Color escape sequences (ESC [ ... m) count 0, invalid UTF-8 bytes 1 each.
 std::size_t display_width(std::string_view line);
-// The beginning of `line` that fits `columns`, and all its colors, so that none stays switched on.
+// Returns the part of `line` that fits into `columns`, plus all later color sequences, so that no color stays
+// on.
 std::string fit_width(std::string_view line, std::size_t columns);
 
 }  // namespace primus

@@ -1,4 +1,4 @@
-// Text from a file as an error message holds it.
+// Shortens text from a file for error messages.
 #pragma once
 
 #include <string>
@@ -6,7 +6,8 @@
 
 namespace primus {
 
-// `text`, cut between characters behind 120 bytes, and without a NUL, which would end what().
+// Returns `text` for an error message: the first 120 bytes, cut between characters and followed by "..." if
+// it is longer. Writes NUL as "\x00", because it would end what().
 std::string excerpt(std::string_view text);
 
 }  // namespace primus

@@ -21,7 +21,7 @@ svg text { fill: currentColor; font-size: 12px; }
 @media print { body { margin: 0; max-width: none; font-size: 10px; } details > * { display: block; } }
 )";
 
-// Colors that are told apart in print and by people who see few.
+// Colors that are distinguishable in print and with color-vision deficiency.
 constexpr const char* kColors[] = {"#3b7dd8", "#e07b00", "#2a8a3e", "#c62828",
                                    "#8e44ad", "#00838f", "#7f6000", "#ad1457"};
 
@@ -33,7 +33,7 @@ std::string axis_number(double value, bool binary) {
   return fmt::format("{:.4g} {}", value, kUnits[unit]);
 }
 
-// A linear or logarithmic scale from values to places.
+// A linear or logarithmic scale from values to positions.
 struct Scale {
   double low, high, from, to;
   bool log;
@@ -42,7 +42,7 @@ struct Scale {
     const double range = of(high) - of(low);
     return from + (to - from) * (range > 0 ? (of(value) - of(low)) / range : 0.5);
   }
-  // About `most` round values.
+  // Returns about `most` round values.
   std::vector<double> ticks(int most) const {
     std::vector<double> values;
     if (!log) {

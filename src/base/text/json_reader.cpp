@@ -17,7 +17,8 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Length of the prefix without quotes, backslashes and control characters: eight bytes at a time.
+// Returns the length of the prefix without quotes, backslashes and control characters; scans eight bytes at a
+// time.
 std::size_t plain_prefix(const char* p, std::size_t size) {
   std::size_t i = 0;
   constexpr std::uint64_t kOnes = 0x0101010101010101u;
@@ -28,7 +29,7 @@ std::size_t plain_prefix(const char* p, std::size_t size) {
     const auto zero_bytes = [](std::uint64_t w) { return (w - kOnes) & ~w & kHighs; };
     const std::uint64_t stops = zero_bytes(word ^ kOnes * '"') | zero_bytes(word ^ kOnes * '\\') |
                                 ((word - kOnes * 0x20) & ~word & kHighs);
-    // The lowest set bit is exact; borrows can only disturb those above it.
+    // The lowest set bit is exact; borrows only affect higher bits.
     if (stops != 0) return i + static_cast<std::size_t>(std::countr_zero(stops)) / 8;
   }
   while (i < size && p[i] != '"' && p[i] != '\\' && static_cast<unsigned char>(p[i]) >= 0x20) ++i;
@@ -95,7 +96,7 @@ void JsonReader::require(Kind kind, std::string_view what, std::string_view key)
   const Kind found = peek();
   if (found == kind) return;
   const std::size_t start = at_;
-  skip();  // where that is broken, it says so
+  skip();  // reports a syntax error in the value itself
   throw invalid(fmt::format("{}{} is {}, not {}", what, key.empty() ? "" : fmt::format(" '{}'", key),
                             kNames[static_cast<std::size_t>(found)], kNames[static_cast<std::size_t>(kind)]),
                 std::string(options_.hint))
@@ -345,7 +346,7 @@ std::string_view JsonReader::skip() {
         is_object[(depth_ - 1) / 64] &= ~(std::uint64_t{1} << ((depth_ - 1) % 64));
         break;
     }
-    // Close what ends here; then either all is passed or another value follows.
+    // Close all brackets that end here. Then either the value is complete or another one follows.
     bool more = false;
     while (!more && depth_ > outer) {
       const int level = depth_ - 1;

@@ -18,7 +18,7 @@ using nlohmann::json;
 
 constexpr int kMaxDepth = 128;
 
-// Notes how far the parser has come.
+// Records how far the parser has read.
 class CountingIterator {
  public:
   using iterator_category = std::forward_iterator_tag;
@@ -47,15 +47,15 @@ class CountingIterator {
   const char** furthest_ = nullptr;
 };
 
-// "name:line:column" of the `length`th character.
+// Returns "name:line:column" of the `length`th character.
 std::string place(std::string_view text, std::size_t length, const std::string& name) {
   const std::string_view before = text.substr(0, std::max<std::size_t>(length, 1) - 1);
   const std::size_t line = static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n')) + 1;
   return fmt::format("{}:{}:{}", name, line, before.size() - (before.rfind('\n') + 1) + 1);
 }
 
-// Of "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error while parsing value -
-// invalid literal; last read: 'NaN'" what follows the position, without what was read.
+// Returns the part of "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error while
+// parsing value - invalid literal; last read: 'NaN'" after the position and before "last read".
 std::string reason(std::string what) {
   for (const std::string_view before : {"] ", ": ", "syntax error "}) {
     if (const std::size_t at = what.find(before); at != std::string::npos) what.erase(0, at + before.size());
@@ -67,8 +67,8 @@ std::string reason(std::string what) {
   return what;
 }
 
-// The opening quote of the key whose closing quote is the `length`th character: it alone has no backslash in
-// front.
+// Returns the position of the opening quote of the key whose closing quote is the `length`th character. It is
+// the nearest quote without a preceding backslash.
 std::size_t begin_of_key(std::string_view text, std::size_t length) {
   std::size_t at = length - 2;
   while (text[at] != '"' || text[at - 1] == '\\') --at;
@@ -80,7 +80,7 @@ std::size_t begin_of_key(std::string_view text, std::size_t length) {
 json parse_json_object(std::string_view text, const std::string& name) {
   const char* furthest = text.data();
   const auto passed = [&] { return static_cast<std::size_t>(furthest - text.data()); };
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::set<std::string>> keys;  // keys of the open objects
   const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
     if (depth > kMaxDepth) throw invalid("it is nested too deeply").at(place(text, passed(), name));
     if (event == json::parse_event_t::object_start) keys.emplace_back();
@@ -98,7 +98,7 @@ json parse_json_object(std::string_view text, const std::string& name) {
     if (parsed.is_object()) return parsed;
   } catch (const json::parse_error& error) {
     throw invalid("broken JSON: " + reason(error.what())).at(place(text, error.byte, name));
-  } catch (const json::exception& error) {  // a number beyond any
+  } catch (const json::exception& error) {  // a number out of range
     throw invalid("broken JSON: " + reason(error.what())).at(place(text, passed(), name));
   }
   throw invalid("this is not a JSON object").at(name);

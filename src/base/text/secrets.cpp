@@ -16,7 +16,7 @@ bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
 bool is_word(char c) { return is_upper(c) || is_lower(c) || (c >= '0' && c <= '9'); }
 char upper(char c) { return is_lower(c) ? static_cast<char>(c - 'a' + 'A') : c; }
 
-// "my-api_key" and "myApiKey": MY, API, KEY.
+// Splits a name into words: "my-api_key" and "myApiKey" give MY, API, KEY.
 std::vector<std::string> words_of(std::string_view name) {
   std::vector<std::string> words(1);
   for (std::size_t i = 0; i < name.size(); ++i) {
@@ -27,7 +27,7 @@ std::vector<std::string> words_of(std::string_view name) {
   return words;
 }
 
-// The user's part of an address holds a password, or, for http, a token in place of a name.
+// Detects a user part of a URL with a password, or, for http, a token as the user name.
 bool has_login(std::string_view value) {
   for (std::size_t scheme = value.find("://"); scheme != std::string_view::npos;
        scheme = value.find("://", scheme + 3)) {
@@ -43,7 +43,7 @@ bool has_login(std::string_view value) {
   return false;
 }
 
-// "--token=word", "a=1&sig=word", "AccountKey=word;", "--password word".
+// Detects "--token=word", "a=1&sig=word", "AccountKey=word;", "--password word".
 bool assigns_secret(std::string_view value) {
   for (std::size_t at = 0; at < value.size();) {
     std::size_t end = at;
@@ -60,7 +60,7 @@ bool assigns_secret(std::string_view value) {
 }
 
 bool looks_like_token(std::string_view value) {
-  constexpr std::size_t kLeast = 16;  // letters after the beginning
+  constexpr std::size_t kLeast = 16;  // characters after the prefix
   for (const std::string_view begin :
        {"hf_", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "sk-", "xoxb-", "xoxp-", "AKIA", "eyJ"}) {
     if (!value.starts_with(begin)) continue;
@@ -78,7 +78,8 @@ bool is_secret_name(std::string_view name) {
   const std::string& last = words.back();
   if (is_one_of(last, {"FILE", "PATH", "DIR", "SOCK", "SOCKET"})) return false;
   if (is_one_of(last, {"KEY", "APIKEY", "PAT"})) return true;
-  // PWD alone is the current folder, and PASS alone a number of passes.
+  // PWD is the current folder, and PASS may be a number of passes; only longer names that end with them are
+  // secret.
   if (words.size() > 1 && is_one_of(last, {"PWD", "PASS"})) return true;
   return std::any_of(words.begin(), words.end(), [](const std::string& word) {
     return is_one_of(

@@ -1,4 +1,4 @@
-// Sizes of memory and of messages, as people write them on a command line.
+// Memory and message sizes as written on a command line.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace primus {
 
-// "80GiB", "64K", "1MB", "4096" (powers of 1024; no unit: bytes), from 1 to `most`; nullopt for anything
-// else.
+// Parses "80GiB", "64K", "1MB", "4096" (powers of 1024; no unit: bytes), from 1 to `most`. Returns nullopt
+// for others.
 std::optional<std::int64_t> parse_size(std::string_view text, std::int64_t most);
 
-// "64K,1M,1G", in the order given. Throws Error(kInvalid), which names `option`.
+// Parses "64K,1M,1G"; keeps the order. Throws Error(kInvalid) naming `option`.
 std::vector<std::int64_t> parse_sizes(const char* option, const std::string& text, std::int64_t most);
 
 }  // namespace primus

@@ -19,7 +19,7 @@ std::size_t shared_prefix(std::string_view a, std::string_view b) {
   return n;
 }
 
-// The edit distance when it is at most `limit`, and some number above `limit` otherwise.
+// Returns the edit distance if it is at most `limit`, else some number above `limit`.
 std::size_t bounded_distance(std::string_view a, std::string_view b, std::size_t limit) {
   // Rows of the optimal-string-alignment table: two back (for swaps), one back, current.
   std::vector<std::size_t> rows(3 * (b.size() + 1));
@@ -40,7 +40,7 @@ std::size_t bounded_distance(std::string_view a, std::string_view b, std::size_t
       current[j] = best;
       lowest = std::min(lowest, best);
     }
-    // Later rows grow from the last two.
+    // Later rows cannot be lower than the last two.
     if (lowest > limit && lowest_before > limit) return limit + 1;
     lowest_before = lowest;
     std::swap(before, previous);
@@ -64,7 +64,7 @@ std::string_view closest(std::string_view name, std::span<const std::string_view
         candidate.size() > name.size() ? candidate.size() - name.size() : name.size() - candidate.size();
     if (gap > best_distance) continue;
     const std::size_t distance = bounded_distance(name, candidate, best_distance);
-    // Of two equally close names the one that begins alike is more likely meant.
+    // If two names are equally close, prefer the one with the longer common prefix.
     if (distance < best_distance || (distance == best_distance && !best.empty() &&
                                      shared_prefix(name, candidate) > shared_prefix(name, best))) {
       best = candidate;
@@ -86,7 +86,7 @@ std::string_view without_dashes(std::string_view name) {
   return name;
 }
 
-// Whether `part` is the first or the last words of `whole`, or the beginning of its first word.
+// Returns whether `part` is the first or last words of `whole`, or a prefix of its first word.
 bool holds(std::string_view whole, std::string_view part) {
   if (part.size() >= whole.size()) return false;
   if (shared_prefix(whole, part) == part.size()) return part.size() > 2 || folded(whole[part.size()]) == '_';

@@ -7,19 +7,19 @@
 
 namespace primus {
 
-// Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`, ignoring case and taking '-'
-// for '_'. O(|a| |b|) time.
+// Returns the number of edits (insert, delete, replace, swap of adjacent characters) from `a` to `b`,
+// ignoring case and treating '-' as '_'. O(|a| |b|) time.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
-// The candidate closest to `name`, or "" when none is close enough to be meant (about one edit per three
+// Returns the candidate closest to `name`, or "" if none is close enough (about one edit per three
 // characters). Names longer than 128 bytes match nothing, which keeps hostile input cheap.
 std::string_view closest(std::string_view name, std::span<const std::string_view> candidates);
 
-// The same for options ("--temp", of "--temperature"): those that begin or end with its words, else the
-// closest. The dashes in front do not count.
+// Returns the suggestion for an option ("--temp" of "--temperature"): options that begin or end with its
+// words, else the closest one. Leading dashes are ignored.
 std::string did_you_mean_option(std::string_view name, std::span<const std::string_view> options);
 
-// "did you mean 'lr_decay_style'?", or "" when nothing is close.
+// Returns "did you mean 'lr_decay_style'?", or "" if no candidate is close.
 std::string did_you_mean(std::string_view name, std::span<const std::string_view> candidates);
 
 }  // namespace primus

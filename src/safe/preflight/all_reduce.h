@@ -1,4 +1,4 @@
-// How fast the GPUs of a node add up a tensor, and whether that is enough.
+// The all-reduce speed of a node's GPUs, compared with a threshold.
 #pragma once
 
 #include <optional>
@@ -11,23 +11,23 @@
 
 namespace primus::preflight {
 
-// What one all-reduce showed.
+// The result of one all-reduce measurement.
 struct AllReduceFacts {
   std::string what;            // "all-reduce of 8 GPUs"
-  int gpus = 0;                // that take part
-  std::optional<double> rate;  // GB/s; none: it was not measured
-  std::string problem = {};    // then: why. Empty: there are no two GPUs
+  int gpus = 0;                // GPUs that take part
+  std::optional<double> rate;  // GB/s; nullopt: not measured
+  std::string problem = {};    // why it was not measured; empty: fewer than two GPUs
   std::string where = {};      // "rank 3"
-  // The threshold, and whether the user demands it: what was asked for and cannot be measured has failed.
+  // The threshold, and whether the user demands it. A demanded rate that cannot be measured is a failure.
   std::optional<Wanted> least = {};
   bool is_demanded = false;
 };
 
-// Appends what the rate means. Without a threshold it is shown, and not judged.
+// Appends a finding about the rate. Without a threshold, the rate is reported but not judged.
 void check_all_reduce(const AllReduceFacts& facts, std::vector<Finding>& findings);
 
-// The least that an all-reduce between this machine's GPUs must reach: of the first product in the table that
-// has such a number; nothing where none has.
+// Returns the minimum all-reduce rate of this machine's GPUs, from the first matching product in the table
+// that specifies one; nullopt if none does.
 std::optional<Wanted> least_all_reduce(const std::vector<Hardware>& table,
                                        const std::vector<turbo::DeviceListing>& devices);
 

@@ -11,7 +11,7 @@ namespace {
 
 using Checks = std::map<std::string_view, std::vector<Check>>;
 
-// A function, because the entries of other files are ready once main() runs.
+// A function-local static, because entries in other files are initialized only when main() runs.
 const Checks& checks_by_group() {
   static const Checks all = [] {
     Checks found;

@@ -1,6 +1,6 @@
-// Checks: what preflight asks of a machine, and what it makes of the answer. A check is data and a function:
-// it looks at what was collected, and says pass, skip, warn or fail, with what it found, what it wants, where
-// that comes from, and how to put it right. Checks fail closed: one that throws, or says nothing, has failed.
+// Preflight checks. A check is data and a function: it looks at the collected facts and reports pass, skip,
+// warn or fail, with the measured value, the required value and its source, and how to fix the problem.
+// Checks fail closed: a check that throws or reports nothing counts as failed.
 #pragma once
 
 #include <cstdint>
@@ -23,30 +23,31 @@ struct Inventory {
   GpuFacts gpu;
 };
 
-// A threshold, and who set it.
+// A threshold and its source.
 struct Wanted {
   double value = 0;
   std::string source;
 };
 
-// What the machine must have. Where the user set nothing, checks choose by what the machine is for. What is
-// set in an optional is a demand: its check runs whichever sections were asked for, and what cannot be seen
-// has failed.
+// Requirements on the machine. If the user sets nothing, checks choose defaults by the machine's role. A
+// value set in an optional is a demand: its check runs whichever sections were selected, and fails if the
+// value cannot be determined.
 struct Requirements {
-  int local_ranks = 1, nodes = 1;  // processes of the job on this machine; machines of the job
+  int local_ranks = 1, nodes = 1;                              // ranks on this machine; machines of the job
   std::optional<Wanted> shared_memory_gib, locked_memory_gib;  // 0 switches the check off
-  std::optional<Wanted> gpus;                                  // so many
+  std::optional<Wanted> gpus;                                  // number of GPUs
   std::optional<Wanted> rdma_ports;
-  std::optional<Wanted> free_gpu_memory_gib;  // of each GPU
-  double usual_free_gpu_memory_gib = 0;       // likewise, where nobody demands any; 0: not checked
-  static constexpr double kUsualBusyGib = 2, kUsualBusyPercent = 20;  // where the next two are not set
-  std::optional<Wanted> busy_memory_gib;                              // that somebody else may hold of a GPU
-  std::optional<Wanted> busy_percent;                                 // that a GPU may be busy
-  double slow_tool_seconds = 1;                                       // that a tool of a driver may take
-  // Speeds in place of the hardware table's: TFLOP/s and GB/s of each device, GB/s between a node's GPUs.
+  std::optional<Wanted> free_gpu_memory_gib;  // per GPU
+  double usual_free_gpu_memory_gib = 0;       // default if the user demands nothing; 0: not checked
+  static constexpr double kUsualBusyGib = 2, kUsualBusyPercent = 20;  // defaults of the next two
+  std::optional<Wanted> busy_memory_gib;  // limit for other processes' memory on a GPU
+  std::optional<Wanted> busy_percent;     // limit of a GPU's utilization
+  double slow_tool_seconds = 1;           // limit for the run time of a driver's tool
+  // Minimum speeds that replace the hardware table's: TFLOP/s and GB/s per device, GB/s between a node's
+  // GPUs.
   std::optional<Wanted> least_tflops, least_memory, least_all_reduce;
   bool allow_foreign_processes = false;
-  std::vector<std::string> allowed_processes;  // on a GPU, by name
+  std::vector<std::string> allowed_processes;  // allowed on a GPU, by name
   std::vector<std::string> required_tools;
 };
 
@@ -62,7 +63,7 @@ struct CheckInput {
   const Machine& machine;
   const Inventory& found;
   const Requirements& wanted;
-  // Each is set for the checks of its group alone.
+  // Each pointer is set only for the checks of its group.
   const StorageFacts* storage = nullptr;
   const ExperimentFacts* experiment = nullptr;
   const ClusterFacts* cluster = nullptr;
@@ -71,10 +72,10 @@ struct CheckInput {
   const DeviceFacts* device = nullptr;
   const AllReduceFacts* all_reduce = nullptr;
 };
-// For checks that judge no facts of the machine: an empty inventory, and no demand.
+// Returns the input of checks that do not judge the machine: an empty inventory and no demands.
 CheckInput without_machine();
 
-// Collects what one check says.
+// Collects the findings of one check.
 class Judge {
  public:
   Judge(std::string_view check, std::string_view category, std::vector<Finding>& findings)
@@ -87,7 +88,7 @@ class Judge {
   void skip(std::string why, std::string where = {}) {
     add({.verdict = Verdict::kSkip, .where = where, .measured = why});
   }
-  // What is not set of `finding`: its check and category.
+  // Report a finding; fill in its check, category and verdict.
   void warn(Finding finding) { add(with(std::move(finding), Verdict::kWarn)); }
   void fail(Finding finding) { add(with(std::move(finding), Verdict::kFail)); }
   void say(Verdict verdict, Finding finding) { add(with(std::move(finding), verdict)); }
@@ -110,45 +111,46 @@ class Judge {
   int said_ = 0;
 };
 
-// An option that sets a check's threshold. Setting it is a demand.
+// A command-line option that sets a check's threshold. Setting it is a demand.
 struct ThresholdOption {
-  // What it is about: the machine, the speed of a device, or that of an exchange. Speeds are not always
-  // measured.
+  // The subject of the threshold: the machine, the speed of a device, or the speed of an exchange. Speeds are
+  // measured only on request.
   enum class About : std::uint8_t { kMachine, kDevice, kExchange };
   std::string_view name, value, help;  // "--shm-min-gb", "G"
   std::optional<Wanted> Requirements::*field = nullptr;
-  int place = 0;  // among the options in help
+  int place = 0;  // position among the options in help
   About about = About::kMachine;
 };
 
-// Each is defined where its function is, as `extern const Check kName{...}` at the beginning of a line; the
-// build makes the list (primus_entry_list). Checks of one group run in the order of files and lines.
+// A check is defined next to its function, as `extern const Check kName{...}` at the start of a line. The
+// build collects the list (primus_entry_list). Checks of a group run in the order of files and lines.
 struct Check {
   std::string_view name, category;
-  std::string_view question;  // what it looks at, in one sentence
+  std::string_view question;  // the question it answers, in one sentence
   void (*judge)(const CheckInput& input, Judge& judge);
-  // Whether the user demands something that this check judges; null: nothing that it judges can be demanded.
+  // Returns whether the user demands something that this check judges; null: its subject cannot be demanded.
   bool (*demanded)(const Requirements& wanted) = nullptr;
   ThresholdOption threshold = {};  // without a field: none
-  // Saying nothing means that there was nothing to judge; otherwise a silent check has failed.
+  // If true, a check without findings had nothing to judge; otherwise it has failed.
   bool may_be_silent = false;
-  // Those that judge the same facts, and run together ("device"); empty: the checks of the category.
+  // Checks of a group judge the same facts and run together ("device"). Empty: the group is the category.
   std::string_view group = {};
 };
 
-// All checks of a group ("host"); none where there is no such group.
+// Returns all checks of a group ("host"); empty if the group does not exist.
 std::span<const Check> checks_of(std::string_view group);
 inline std::span<const Check> host_checks() { return checks_of("host"); }
 inline std::span<const Check> network_checks() { return checks_of("network"); }
 inline std::span<const Check> gpu_checks() { return checks_of("gpu"); }
 
-// The thresholds of all checks that have one, by place.
+// Returns the threshold options of all checks, in order of `place`.
 std::span<const ThresholdOption> threshold_options();
 
-// Runs them and appends their findings; with `only_demanded`, those alone that the user demands something of.
+// Runs checks and appends their findings. `only_demanded`: runs only checks of which the user demands
+// something.
 void run_checks(std::span<const Check> checks, const CheckInput& input, std::vector<Finding>& findings,
                 bool only_demanded = false);
-// Whether the user demands something of any check.
+// Returns whether the user demands something of any check.
 bool any_demanded(const Requirements& wanted);
 
 }  // namespace primus::preflight

@@ -20,7 +20,7 @@ struct ClusterFacts {
 
 namespace {
 
-// Names that fit a sentence: of many, the first eight.
+// Joins names for a sentence; lists at most eight.
 std::string list_of(const std::vector<std::string>& names) {
   constexpr std::size_t kMost = 8;
   if (names.size() <= kMost) return fmt::format("{}", fmt::join(names, ", "));
@@ -53,8 +53,8 @@ void judge_drift(const CheckInput& in, Judge& judge) {
   struct Compared {
     Verdict drift = Verdict::kPass;
     std::map<std::string, Value> values;
-    // One report of each machine speaks for it, and one for each of its devices; but every process for its
-    // environment.
+    // A fact is counted once per machine, or once per device; facts of the environment are counted per
+    // process.
     std::set<std::tuple<std::string, int, std::string>> seen;
     std::set<std::pair<std::string, int>> machines;
     bool devices = false;
@@ -81,7 +81,7 @@ void judge_drift(const CheckInput& in, Judge& judge) {
           fact.where.empty() ? name_of(node) : fmt::format("{}, {}", name_of(node), fact.where));
     }
   }
-  // A variable that a process has not set is no fact there; it is another value all the same.
+  // A process without the variable has no fact for it; count it as another value.
   for (const NodeReport& node : nodes) {
     if (!tells_environment(node)) continue;
     for (auto& [key, compared] : facts)
@@ -153,7 +153,7 @@ void judge_slow(const CheckInput& in, Judge& judge) {
     ++compared;
     std::vector<double> values;
     for (const Point& point : points) values.push_back(point.measurement->value);
-    // Of two, nobody knows which is wrong: the faster one is the measure.
+    // With two values it is unknown which is wrong, so compare with the faster one.
     const double middle =
         points.size() == 2 ? *std::max_element(values.begin(), values.end()) : median_of(values);
     const double scatter = points.size() == 2 ? 0 : scatter_of(values, middle);
@@ -227,7 +227,7 @@ extern const Check kClusterMissing{.name = "cluster.missing",
                                    .question = "Did all nodes report?",
                                    .judge = judge_missing,
                                    .may_be_silent = true};
-// On a single node, its devices are compared.
+// Also compares the devices of a single node.
 extern const Check kClusterDrift{.name = "cluster.drift",
                                  .category = "cluster",
                                  .question = "Have all nodes the same software and hardware?",

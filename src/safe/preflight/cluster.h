@@ -1,5 +1,5 @@
-// Compares the machines of a job: who is missing, whose software or hardware differs, whose clock is off, who
-// is slower than the others. Pure.
+// Compares the machines of a job: missing machines, different software or hardware, wrong clocks, and
+// machines that are slower than the others. Pure functions.
 #pragma once
 
 #include <string>
@@ -10,20 +10,20 @@
 namespace primus::preflight {
 
 struct ClusterOptions {
-  std::vector<std::string> missing = {};  // nodes or ranks that should have reported, by name
-  double missing_after = 0;               // seconds that was waited for them
-  double clock_skew_seconds = 30;         // between any two machines; starting them takes time as well
-  bool same_start = false;                // the reports' clocks were read within a second of each other
-  // A measurement is slow that lies below this share of the median, and further from it than the others
+  std::vector<std::string> missing = {};  // names of nodes or ranks that should have reported
+  double missing_after = 0;               // seconds waited for them
+  double clock_skew_seconds = 30;  // limit between any two machines, including differences of start times
+  bool same_start = false;         // the clocks were read within a second of each other
+  // A measurement is slow if it is below this share of the median and also deviates more than the usual
   // scatter.
   double slow_share = 0.85;
 };
 
-// Of one report for each process.
+// Compares the reports of all processes, one per process.
 std::vector<Finding> compare_nodes(const std::vector<NodeReport>& nodes, const ClusterOptions& options);
 
-// The middle of values; 0 of none. And the middle of their distances from `middle`, scaled to be the standard
-// deviation of normal ones.
+// median_of() returns the median, or 0 for no values. scatter_of() returns the median absolute deviation from
+// `middle`, scaled to estimate the standard deviation of normally distributed values.
 double median_of(std::vector<double> values);
 double scatter_of(const std::vector<double>& values, double middle);
 

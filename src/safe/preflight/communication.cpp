@@ -15,7 +15,7 @@ namespace {
 using comm::Communicator;
 using Clock = std::chrono::steady_clock;
 
-// All nodes exchange within 16 of them at the most: ranks open a connection to each other one.
+// An all-to-all spans at most 16 nodes, because every rank opens a connection to each other rank.
 constexpr int kMostAllToAllNodes = 16;
 constexpr std::int64_t kSearchMib = 4;
 
@@ -66,7 +66,7 @@ class Exchanges {
     return {buffers_[buffer], DType::kF32, {count}};
   }
 
-  // Seconds of one call, after a warm-up.
+  // Returns the seconds per call, after a warm-up.
   double time(Communicator& group, const std::function<void()>& call) {
     for (int i = 0; i < plan_.warmup; ++i) call();
     group.barrier(*stream_);
@@ -77,7 +77,7 @@ class Exchanges {
     return std::chrono::duration<double>(Clock::now() - start).count() / std::max(plan_.iterations, 1);
   }
 
-  // GB/s on the busiest link, if every rank exchanges directly with every other.
+  // Returns GB/s on the busiest link, assuming that all ranks exchange directly.
   double all_reduce(Communicator& group, std::int64_t mib) {
     const Tensor in = tensor(0, mib), out = tensor(1, mib);
     const double seconds = time(group, [&] { group.all_reduce(*stream_, in, out, comm::Reduction::kSum); });
@@ -91,7 +91,7 @@ class Exchanges {
     const double seconds = time(group, [&] { group.all_to_all(*stream_, in, counts, out, counts); });
     return static_cast<double>(in.bytes()) * (n - 1) / n / seconds * 1e-9;
   }
-  // To `next` and from `previous` at the same time.
+  // Sends to `next` and receives from `previous` at the same time.
   double exchange(Communicator& group, int next, int previous, std::int64_t mib) {
     const Tensor out = tensor(0, mib), in = tensor(1, mib);
     const comm::Transfer transfers[] = {comm::Transfer::send(out, next),
@@ -100,8 +100,8 @@ class Exchanges {
            1e-9;
   }
 
-  // Calls `work` with the communicator of the group that this rank is in, if any. All ranks come and go
-  // together.
+  // Calls `work` with the communicator of this rank's group, if it is in one. All ranks synchronize before
+  // and after.
   void with_group(const std::vector<std::vector<int>>& groups, const std::string& name,
                   const std::function<void(Communicator&, std::size_t group)>& work) {
     for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -131,7 +131,7 @@ class Exchanges {
       if (size < 2 && plan_.intra_groups.size() > 1)
         result_.skipped.emplace_back("tests within nodes, groups of 1 rank: it has nobody to exchange with");
       if (size < 2) continue;
-      // Whole groups of this size, on all nodes.
+      // Make full groups of this size on all nodes.
       std::vector<std::vector<int>> groups;
       for (const std::vector<int>& ranks : nodes_) {
         for (std::size_t at = 0; at + static_cast<std::size_t>(size) <= ranks.size();
@@ -154,7 +154,7 @@ class Exchanges {
     if (!any) result_.skipped.emplace_back("tests within nodes: there is one rank on a node");
   }
 
-  // The ranks of some nodes.
+  // Returns the ranks of the given nodes.
   std::vector<int> ranks_of(const Group& nodes) const {
     std::vector<int> ranks;
     for (const int node : nodes) {
@@ -171,7 +171,7 @@ class Exchanges {
       if (!(reduces ? plan_.inter_all_reduce : plan_.inter_all_to_all)) continue;
       const char* const test = reduces ? "all-reduce between nodes" : "all-to-all between nodes";
       std::vector<int> sizes;
-      int reached = 0;  // nodes that are in a group
+      int reached = 0;  // nodes covered by the groups
       for (const int asked : plan_.inter_groups) {
         const int size = reduces ? asked : std::min(asked, kMostAllToAllNodes);
         if (size < 2 || size > count) {
@@ -206,7 +206,7 @@ class Exchanges {
       std::vector<std::vector<int>> groups;
       for (int node = 0; node + 1 < count; node += 2) groups.push_back(ranks_of({node, node + 1}));
       with_group(groups, "pairs", [&](Communicator& group, std::size_t g) {
-        // The rank in the same place of the other node.
+        // The peer is the rank with the same local index on the other node.
         const int other_node = node_ % 2 == 0 ? node_ + 1 : node_ - 1;
         const int other = nodes_[static_cast<std::size_t>(other_node)][static_cast<std::size_t>(local_)];
         const int peer =

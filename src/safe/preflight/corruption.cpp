@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::int64_t kMostSide = 16384;
 
-// Memory of a device, given back at the end.
+// Device memory, released by the destructor.
 class DeviceMemory {
  public:
   DeviceMemory(Device& device, std::int64_t bytes) : device_(device), address_(device.allocate(bytes)) {}
@@ -36,7 +36,8 @@ class DeviceMemory {
   void* address_;
 };
 
-// Whole numbers from -4 to 3. With them no sum of up to 2^20 products reaches 2^24, where fp32 would round.
+// Returns integers from -4 to 3. Sums of up to 2^20 of their products stay below 2^24, where fp32 starts to
+// round.
 std::vector<std::int8_t> whole_numbers(std::int64_t count, std::uint32_t which) {
   const RandomStream stream(20261122, RandomPurpose::kTest, which);
   std::vector<std::int8_t> numbers(static_cast<std::size_t>(count));
@@ -55,8 +56,8 @@ void upload(Stream& stream, const std::vector<std::int8_t>& numbers, void* to) {
   stream.synchronize();
 }
 
-// The product c [n, n] = aT [n, n] * b [n, n], proven row by row: (c v) = aT (b v) in whole numbers, for a
-// random v. A wrong row passes with a probability below 2^-19.
+// Verifies the product c [n, n] = aT [n, n] * b [n, n] row by row: (c v) = aT (b v) in integers, for a random
+// v. A wrong row passes with a probability below 2^-19.
 class Proof {
  public:
   Proof(const std::vector<std::int8_t>& a, const std::vector<std::int8_t>& b, std::int64_t n)
@@ -69,7 +70,7 @@ class Proof {
       for (std::size_t i = 0; i < n_; ++i) right_[i] += a[t * n_ + i] * weighted;
     }
   }
-  // The first wrong row.
+  // Returns the first wrong row.
   std::optional<std::size_t> wrong_row(std::span<const float> c) const {
     for (std::size_t i = 0; i < n_; ++i) {
       std::int64_t weighted = 0;
@@ -101,7 +102,7 @@ CorruptionResult scan_for_corruption(Device& device, const CorruptionOptions& op
   const DeviceMemory a_memory(device, n * n * 2), b_memory(device, n * n * 2), c_memory(device, n * n * 4);
   upload(*stream, a, a_memory.get());
   upload(*stream, b, b_memory.get());
-  // The weight gradient's product: its result is fp32.
+  // Use the GEMM of the weight gradient, because its result is fp32.
   const turbo::Gemm product{.role = turbo::GemmRole::kWeightGradient,
                             .a = Tensor(a_memory.get(), DType::kBF16, {n, n}),
                             .b = Tensor(b_memory.get(), DType::kBF16, {n, n}),

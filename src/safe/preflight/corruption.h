@@ -1,10 +1,10 @@
-// Does a device compute rightly, every time? Matrix products of small whole numbers are exact in fp32 in any
-// order of summation, on any device: the first result is proven right by whole-number arithmetic on the host
-// (each row against a random weighting of its columns), and every further one must have its checksum. All
-// devices of all machines have the same checksum for the same sides.
+// Checks that a device computes correctly every time. Matrix products of small integers are exact in fp32 for
+// any order of summation on any device. The host verifies the first result with integer arithmetic (each row
+// against a random weighting of its columns); every later result must have the same checksum. All devices of
+// all machines have the same checksum for the same sides.
 //
-// What it cannot see: errors of other units than those of matrix products, and errors that need another load
-// or temperature.
+// It cannot detect errors in units other than those for matrix products, or errors that only occur under
+// another load or temperature.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,17 @@
 namespace primus::preflight {
 
 struct CorruptionOptions {
-  std::int64_t side = 1024;  // of square matrices; at most 16384
+  std::int64_t side = 1024;  // side of the square matrices; at most 16384
   int rounds = 20;
 };
 
 struct CorruptionResult {
-  std::uint32_t checksum = 0;  // CRC32C of the right result; 0: the first one was wrong already
-  int rounds = 0, wrong = 0;   // products, and those with a wrong element
+  std::uint32_t checksum = 0;  // CRC32C of the correct result; 0: the first result was wrong
+  int rounds = 0, wrong = 0;   // products computed, and those with a wrong element
   std::string first_wrong;     // "round 3, row 17"
 };
 
-// Throws Error for a device that fails. One thread.
+// Throws Error if the device fails. Runs on one thread.
 CorruptionResult scan_for_corruption(Device& device, const CorruptionOptions& options);
 
 }  // namespace primus::preflight

@@ -10,8 +10,8 @@
 namespace primus::preflight {
 namespace {
 
-// Of collectives and networks, of drivers and runtimes, of libraries of kernels, of frameworks, of threads
-// on the host, and of MPI.
+// Prefixes of variables of: collectives and networks, drivers and runtimes, kernel libraries, frameworks,
+// host threads, and MPI.
 constexpr std::string_view kBeginnings[] = {
     "NCCL_",  "RCCL_",    "GLOO_",          "UCX_",      "UCC_",      "FI_",        "IBV_",         "RDMAV_",
     "MLX5_",  "NVSHMEM_", "CUDA_",          "CUBLAS_",   "CUBLASLT_", "CUDNN_",     "NVIDIA_TF32_", "HIP_",
@@ -21,25 +21,25 @@ constexpr std::string_view kBeginnings[] = {
 };
 constexpr std::string_view kNames[] = {"LD_LIBRARY_PATH", "LD_PRELOAD"};
 
-// Those among them that differ between the nodes or ranks of a healthy job. One that ends with '_' stands for
-// all that begin so.
+// Matching variables that may differ between nodes or ranks of a healthy job. An entry that ends with '_'
+// matches all names with this prefix.
 constexpr std::string_view kOwn[] = {
-    // The scheduler gives each task its devices; their number is compared.
+    // The scheduler assigns devices to each task; only their number is compared.
     "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
-    // Folders and processors of one machine's service.
+    // Folders and processors of a machine's MPS service.
     "CUDA_MPS_",
-    // The machine's own name for NCCL, and names of logs, which may hold the host's.
+    // The host's id for NCCL, and log file names, which may contain the host name.
     "NCCL_HOSTID", "NCCL_DEBUG_FILE", "RCCL_DEBUG_FILE", "UCX_LOG_FILE",
-    // What mpirun tells each rank: its number, addresses and folders of the daemon beside it.
+    // Set by mpirun for each rank: its number, and addresses and folders of its daemon.
     "OMPI_MCA_ess_", "OMPI_MCA_orte_", "OMPI_MCA_initial_wdir", "I_MPI_INFO_", "I_MPI_HYDRA_",
     // The rank's number and devices.
     "JAX_PROCESS_ID", "JAX_LOCAL_",
-    // A file number of one process, who started it beside whom, and what the rendezvous itself holds ranks
-    // to.
+    // A process's file descriptor, details of its launch, and the secrets that the rendezvous already
+    // compares.
     "PRIMUS_RENDEZVOUS_FD", "PRIMUS_LAUNCHED_STEP", "PRIMUS_SIDE_BY_SIDE", "PRIMUS_JOB_TOKEN",
     "PRIMUS_JOB_TOKEN_FILE"};
 
-// Those that scripts set for each rank by its number on the node.
+// Variables that scripts set for each rank by its local rank.
 constexpr std::string_view kRanksOwn[] = {"UCX_NET_DEVICES",  "OMPI_MCA_btl_openib_if_include",
                                           "OMP_PLACES",       "GOMP_CPU_AFFINITY",
                                           "KMP_AFFINITY",     "KMP_HW_SUBSET",

@@ -1,7 +1,6 @@
-// The variables of the environment that change how a job runs: which algorithm and network a collective
-// takes, how many threads there are, which kernels are chosen. Between the ranks of a job they must agree, on
-// one node as well, or collectives hang, and one rank computes otherwise than the rest. Free functions;
-// thread-safe.
+// Environment variables that change how a job runs: the algorithms and networks of collectives, the number of
+// threads, the choice of kernels. All ranks of a job must agree in them, even on one node. Otherwise
+// collectives may hang, or a rank may compute different results. Free functions; thread-safe.
 #pragma once
 
 #include <string_view>
@@ -12,20 +11,20 @@
 
 namespace primus::preflight {
 
-inline constexpr std::string_view kEnvironment = "environment";  // the facts' category
-inline constexpr std::string_view kNotSet = "not set";           // the value of a variable that is no fact
+inline constexpr std::string_view kEnvironment = "environment";  // category of the facts
+inline constexpr std::string_view kNotSet = "not set";           // shown for a variable without a fact
 
-// Whether ranks are compared in this variable.
+// Returns whether this variable is compared between ranks.
 bool changes_jobs(std::string_view name);
-// Whether it is one of these that gives each rank of a node its own cores or network card: of such a one,
-// nodes are compared by their first ranks.
+// Returns whether the variable assigns cores or network cards to each rank of a node. Nodes are compared in
+// it by their first ranks only.
 bool places_a_rank(std::string_view name);
 
-// A fact for each such variable that is set, and one with their number. Of a secret it says only that it is
-// set.
+// Adds a fact for each such variable that is set, and one with their number. For a secret, the fact only
+// records that it is set.
 void add_environment_facts(const Machine& machine, std::vector<Fact>& facts);
 
-// Whether the environment of this process was looked at.
+// Returns whether the report contains facts about the environment.
 bool tells_environment(const NodeReport& report);
 
 }  // namespace primus::preflight

@@ -16,8 +16,8 @@ namespace primus::preflight {
 
 struct ExperimentFacts {
   const config::Experiment& experiment;
-  std::optional<TrainingForecast> forecast;  // of the native engine alone
-  std::string problem, hint;                 // why there is no forecast; empty: the framework has none
+  std::optional<TrainingForecast> forecast;  // only for the native engine
+  std::string problem, hint;  // why there is no forecast; empty: the framework does not support one
 };
 
 namespace {
@@ -64,11 +64,11 @@ void judge_checkpoints(const CheckInput& in, Judge& judge) {
   free < one ? judge.fail(std::move(finding)) : judge.warn(std::move(finding));
 }
 
-// Reads a MiB of a file, or of the first file in a folder.
+// Reads 1 MiB of a file, or of the first file in a folder.
 void read_some(const std::string& name) {
   Env& env = Env::posix();
   Path path = name;
-  if (!env.status(path)) path = name + ".bin";  // a data set of Megatron-LM is named without its ending
+  if (!env.status(path)) path = name + ".bin";  // Megatron-LM data sets are named without their extension
   for (int depth = 0; depth < 8; ++depth) {
     const auto status = env.status(path);
     if (!status || status->type != FileStatus::Type::kFolder) break;
@@ -98,7 +98,7 @@ void judge_data(const CheckInput& in, Judge& judge) {
   std::vector<std::string> paths = c.mock_data ? std::vector<std::string>() : c.data_path;
   if (conversations) paths.assign(1, c.sft_dataset_name.value_or(""));
   for (const std::string& path : paths) {
-    if (leading_real(path) || path.find_first_of("*?[") != std::string::npos) continue;  // weights and globs
+    if (leading_real(path) || path.find_first_of("*?[") != std::string::npos) continue;  // weights, globs
     try {
       read_some(path);
       ++read;

@@ -1,5 +1,5 @@
-// Does the machine fit an experiment: its memory, as measured by a step without kernels; its checkpoints, by
-// the room on their disk; its data, by reading a little of it.
+// Checks whether an experiment fits the machine: its memory, measured by a dry run of a step; its
+// checkpoints, by free disk space; its data, by reading a part of it.
 #pragma once
 
 #include "config/experiment.h"
@@ -7,7 +7,7 @@
 
 namespace primus::preflight {
 
-// Appends findings. Does not throw for what is wrong with the experiment: that is a finding.
+// Appends findings. Problems of the experiment are reported as findings, not thrown.
 void check_experiment(const config::Experiment& experiment, NodeReport& report);
 
 }  // namespace primus::preflight

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kVerdicts{"pass", "skip", "warn", "fail"};
 
-// Reports of other processes stay within these.
+// Limits for reports of other processes.
 constexpr std::size_t kMostEntries = 65536, kMostText = 16384;
 
 class Reader {

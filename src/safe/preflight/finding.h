@@ -1,6 +1,6 @@
-// What preflight finds out about a machine, as plain data: facts (what is there), measurements (how fast it
-// is) and findings (what a check made of them). One NodeReport is all that one process knows of its machine;
-// rank 0 gathers those of all, from the rendezvous or from files. Free functions without state.
+// Results of preflight as plain data: facts (properties of the machine), measurements (speeds) and findings
+// (verdicts of checks). A NodeReport holds everything that one process knows of its machine. Rank 0 gathers
+// all reports, through the rendezvous or from files. Free functions without state.
 #pragma once
 
 #include <cstdint>
@@ -14,57 +14,57 @@ namespace primus::preflight {
 enum class Verdict : std::uint8_t { kPass, kSkip, kWarn, kFail };
 std::string_view name_of(Verdict verdict);  // "pass"
 
-// What one check says about one thing.
+// The verdict of one check on one item.
 struct Finding {
-  std::string check;     // its name: "gpu.ecc"
+  std::string check;     // the check's name: "gpu.ecc"
   std::string category;  // "host", "gpu", "network", "storage", "performance", "experiment", "cluster"
   Verdict verdict = Verdict::kFail;
   std::string where = {};     // "gpu 3", "eth0", "node-7"; empty: the machine
   std::string measured = {};  // "/dev/shm holds 64.0 MiB"
   std::string wanted = {};    // "at least 8.00 GiB"
-  std::string source = {};    // where that comes from: "--shm-min-gb", "presets/hardware/nvidia_h100.yaml"
-  std::string fix = {};       // one sentence; of warnings and failures
+  std::string source = {};    // source of `wanted`: "--shm-min-gb", "presets/hardware/nvidia_h100.yaml"
+  std::string fix = {};       // one sentence; for warnings and failures
 };
 
-// A property of the machine, or of one of its devices. Those that `drift` are compared across nodes.
+// A property of the machine or of one of its devices.
 struct Fact {
   std::string category, name, value;
-  // How bad it is when nodes differ in it: kPass: not compared.
+  // The verdict if nodes differ in this fact; kPass: not compared.
   Verdict drift = Verdict::kPass;
-  // "cuda:3": the value is this device's, and all devices of all nodes are compared. Empty: the machine's.
+  // "cuda:3": a property of this device; compared between all devices of all nodes. Empty: of the machine.
   std::string where = {};
 };
 
-// A speed, compared with a threshold by a check and with other nodes by their median.
+// A speed. A check compares it with a threshold and with the median of the nodes.
 struct Measurement {
-  std::string name;       // "gemm bf16": the same on all nodes
+  std::string name;       // "gemm bf16": equal on all nodes
   std::string where;      // "cuda:0"
   std::string unit;       // "TFLOP/s"
   double value = 0;       // larger is better
-  double wanted = 0;      // the least that passes; 0: nothing is asked
+  double wanted = 0;      // minimum to pass; 0: no threshold
   double size = 0;        // position on the axis of a plot (bytes, or the side of a matrix); 0: no plot
-  bool compared = false;  // with the same on other nodes
+  bool compared = false;  // with the same measurement on other nodes
 };
 
 struct NodeReport {
   int rank = 0;
-  int node = 0;  // number of the machine in its job: hosts may share a name
+  int node = 0;  // the machine's number in its job, because host names may repeat
   std::string host;
-  double wall_clock = 0;  // seconds since 1970, when the report was begun
-  double seconds = 0;     // that it took
+  double wall_clock = 0;  // start of the report, in seconds since 1970
+  double seconds = 0;     // duration of the collection
   std::vector<Fact> facts;
   std::vector<Measurement> measurements;
   std::vector<Finding> findings;
-  // A check ran out of time and its thread still waits for the system: the program should end without
-  // waiting for it. Not part of the JSON.
+  // A check ran out of time and its thread still waits for the system, so the program should exit without
+  // joining it. Not part of the JSON.
   bool has_stuck_threads = false;
 };
 
-// The worst of them. Skipped checks count as passed; with none at all, kFail: nothing was checked.
+// Returns the worst verdict. Skipped checks count as passed. Without findings, kFail: nothing was checked.
 Verdict verdict_of(const std::vector<Finding>& findings);
 
 nlohmann::ordered_json to_json(const NodeReport& report);
-// The reverse, of what another process wrote. Throws Error(kInvalid) naming `source` for anything else.
+// Parses a report written by another process. Throws Error(kInvalid) naming `source` if it is invalid.
 NodeReport node_report(std::string_view json, const std::string& source);
 
 }  // namespace primus::preflight

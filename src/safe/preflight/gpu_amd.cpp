@@ -1,5 +1,5 @@
-// AMD's GPUs, by the files of the amdgpu driver (the kernel's Documentation/gpu/amdgpu) and of kfd, which
-// compute programs use.
+// AMD GPUs, by files of the amdgpu driver (the kernel's Documentation/gpu/amdgpu) and of kfd, the driver part
+// for compute programs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace primus::preflight::internal {
 namespace {
 
-// "ue: 3\nce: 0" of ras/*_err_count.
+// Parses ras/*_err_count: "ue: 3\nce: 0".
 void add_errors(const Machine& machine, const std::string& file, Gpu& gpu) {
   for (const std::string& line : lines_of(machine.text(file).value_or(""))) {
     const auto count = line.size() > 3 ? leading_number(line.substr(3)) : std::nullopt;
@@ -19,7 +19,7 @@ void add_errors(const Machine& machine, const std::string& file, Gpu& gpu) {
   }
 }
 
-// "0: 132Mhz\n1: 2100Mhz *": the clocks that there are, and which one is on.
+// Parses "0: 132Mhz\n1: 2100Mhz *": the supported clocks; '*' marks the current one.
 void read_clocks(const std::string& text, Gpu& gpu) {
   for (const std::string& line : lines_of(text)) {
     const std::size_t colon = line.find(':');
@@ -56,14 +56,14 @@ Gpu read_card(const Machine& machine, const std::string& card) {
     if (const auto p = machine.number(folder + "power1_cap")) gpu.power_limit = static_cast<double>(*p) / 1e6;
     if (const auto p = machine.number(folder + "power1_cap_default"))
       gpu.default_power_limit = static_cast<double>(*p) / 1e6;
-    // In thousandths of a degree, like the temperature itself.
+    // In millidegrees, like the temperature itself.
     const auto now = machine.number(folder + "temp2_input"), most = machine.number(folder + "temp2_crit");
     if (now && most && *most > 0 && *now >= *most) gpu.throttled_by.emplace_back("its critical temperature");
   }
   return gpu;
 }
 
-// The bus address of kfd's node, of its properties: "location_id 49920" is bus, device and function.
+// Returns the bus address from a kfd node's properties: "location_id 49920" encodes bus, device and function.
 std::string bus_of_node(const Machine& machine, const std::string& node) {
   std::int64_t location = 0, domain = 0;
   for (const std::string& line :
@@ -74,11 +74,11 @@ std::string bus_of_node(const Machine& machine, const std::string& node) {
   return fmt::format("{:04x}:{:02x}:{:02x}.{}", domain, location >> 8, (location >> 3) & 31, location & 7);
 }
 
-// Processes that compute: kfd counts their memory for each GPU, in files named by its own number of the GPU.
+// Reads compute processes: kfd has one file per process and GPU with its memory, named by kfd's GPU id.
 void read_processes(const Machine& machine, GpuFacts& facts) {
   for (const std::string& node : machine.list("/sys/class/kfd/kfd/topology/nodes")) {
     const auto id = machine.number("/sys/class/kfd/kfd/topology/nodes/" + node + "/gpu_id");
-    if (!id || *id == 0) continue;  // a processor
+    if (!id || *id == 0) continue;  // a CPU node
     const std::string bus = bus_of_node(machine, node);
     const auto gpu =
         std::find_if(facts.gpus.begin(), facts.gpus.end(), [&](const Gpu& g) { return g.bus == bus; });
@@ -96,12 +96,12 @@ void read_processes(const Machine& machine, GpuFacts& facts) {
 
 void collect_amd(const Machine& machine, std::optional<std::chrono::milliseconds> timeout, GpuFacts& facts) {
   const bool loaded = machine.exists("/sys/module/amdgpu");
-  if (facts.amd_on_bus == 0) return;  // graphics of the board, at most
+  if (facts.amd_on_bus == 0) return;  // at most integrated graphics
   facts.amd_driver = machine.text("/sys/module/amdgpu/version").value_or(loaded ? "of the kernel" : "");
   facts.rocm = machine.text("/opt/rocm/.info/version").value_or("");
   int index = 0;
   for (const std::string& card : machine.list("/sys/class/drm")) {
-    // "card0", not "card0-DP-1".
+    // Accept "card0" but not "card0-DP-1".
     if (!card.starts_with("card") || card.find('-') != std::string::npos) continue;
     if (machine.text("/sys/class/drm/" + card + "/device/vendor") != "0x1002") continue;
     if (!machine.exists("/sys/class/drm/" + card + "/device/mem_info_vram_total")) continue;
@@ -120,7 +120,7 @@ void collect_amd(const Machine& machine, std::optional<std::chrono::milliseconds
     facts.missing_tools.emplace_back("rocm-smi");
     return;
   }
-  // A driver that begins to hang makes its tool slow first.
+  // Run the driver's tool: it becomes slow before a driver hangs.
   ask_tool(machine,
            {machine.program("rocm-smi").empty() ? "amd-smi" : "rocm-smi",
             machine.program("rocm-smi").empty() ? "version" : "--version"},

@@ -10,7 +10,7 @@
 namespace primus::preflight {
 namespace {
 
-// Base classes of the PCI bus that GPUs have: display controllers, and processing accelerators.
+// Base classes of GPUs on the PCI bus: display controllers and processing accelerators.
 bool is_gpu_class(const std::string& text) { return text.starts_with("0x03") || text.starts_with("0x12"); }
 
 }  // namespace
@@ -23,7 +23,7 @@ GpuFacts gpus_on_bus(const Machine& machine) {
     const std::string device_class = machine.text(folder + "class").value_or("");
     if (!is_gpu_class(device_class)) continue;
     const bool nvidia = vendor == "0x10de";
-    // AMD's graphics of processors and boards have class 0x0300, and do not count.
+    // AMD graphics integrated in CPUs or boards have class 0x0300 and do not count.
     const bool amd =
         vendor == "0x1002" && (device_class.starts_with("0x12") || device_class.starts_with("0x0380") ||
                                device_class.starts_with("0x0302"));

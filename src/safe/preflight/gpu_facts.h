@@ -1,5 +1,5 @@
-// The GPUs of a machine, NVIDIA's and AMD's, as the bus, the drivers and their tools see them. NVIDIA by
-// nvidia-smi, AMD by the files of the amdgpu driver; both by /sys/bus/pci. Free functions; thread-safe.
+// The NVIDIA and AMD GPUs of a machine, as shown by the bus, the drivers and their tools: NVIDIA GPUs by
+// nvidia-smi, AMD GPUs by files of the amdgpu driver, both by /sys/bus/pci. Free functions; thread-safe.
 #pragma once
 
 #include <chrono>
@@ -18,23 +18,23 @@ std::string_view name_of(Vendor vendor);  // "NVIDIA"
 
 struct GpuProcess {
   std::int64_t pid = 0;
-  std::string name;         // empty: not known
-  std::int64_t memory = 0;  // bytes; 0: not known
+  std::string name;         // empty: unknown
+  std::int64_t memory = 0;  // bytes; 0: unknown
 };
 
-// Numbers that a driver does not tell are nullopt.
+// Values that the driver does not report are nullopt.
 struct Gpu {
   Vendor vendor = Vendor::kNvidia;
   int index = 0;
-  std::string id;                                                    // UUID, or the unique id
-  std::string name;                                                  // the product
+  std::string id;                                                    // UUID (NVIDIA) or unique id (AMD)
+  std::string name;                                                  // product name
   std::string bus;                                                   // "0000:00:06.0"
   std::optional<std::int64_t> memory, memory_used;                   // bytes
-  std::optional<bool> ecc;                                           // switched on
+  std::optional<bool> ecc;                                           // enabled
   std::optional<std::int64_t> uncorrected_errors, corrected_errors;  // since the driver was loaded
   std::optional<std::int64_t> retired_pages;                         // AMD
   bool pages_pending = false, remapping_failed = false;              // NVIDIA: until the next reset
-  std::vector<std::string> throttled_by;                             // "thermal slowdown"
+  std::vector<std::string> throttled_by;                             // reasons such as "thermal slowdown"
   std::optional<double> clock, largest_clock;                        // MHz, of the compute units
   std::optional<double> temperature;                                 // Celsius
   std::optional<double> power_limit, default_power_limit;            // W
@@ -45,20 +45,20 @@ struct Gpu {
 };
 
 struct GpuFacts {
-  std::vector<Gpu> gpus;  // that the drivers show
-  // On the bus, driven or not; and those that no driver has taken.
+  std::vector<Gpu> gpus;  // GPUs that the drivers report
+  // GPUs on the bus, with or without a driver.
   int nvidia_on_bus = 0, amd_on_bus = 0;
-  std::vector<std::string> without_driver;      // bus addresses
-  std::vector<std::string> missing_nodes;       // "/dev/nvidia3": what programs need and is not there
+  std::vector<std::string> without_driver;      // bus addresses of GPUs without a driver
+  std::vector<std::string> missing_nodes;       // required device files that are missing: "/dev/nvidia3"
   std::string nvidia_driver, amd_driver, rocm;  // versions; empty: not loaded, not installed
-  std::vector<std::string> problems;            // of the tools: "nvidia-smi: no answer within 10 s"
-  std::vector<std::string> missing_tools;       // of those that the machine's GPUs need
+  std::vector<std::string> problems;            // problems of tools: "nvidia-smi: no answer within 10 s"
+  std::vector<std::string> missing_tools;       // tools that this machine's GPUs need
   double slowest_tool = 0;                      // seconds
   std::string tool_of_slowest;
   bool any_on_bus() const { return nvidia_on_bus + amd_on_bus > 0; }
 };
 
-// Those on the bus alone, without asking any driver.
+// Collects only what the bus shows, without using any driver.
 GpuFacts gpus_on_bus(const Machine& machine);
 GpuFacts collect_gpus(const Machine& machine,
                       std::optional<std::chrono::milliseconds> tool_timeout = std::nullopt);
@@ -68,9 +68,9 @@ namespace internal {
 void collect_nvidia(const Machine& machine, std::optional<std::chrono::milliseconds> timeout,
                     GpuFacts& facts);
 void collect_amd(const Machine& machine, std::optional<std::chrono::milliseconds> timeout, GpuFacts& facts);
-// The name of a process of this machine; empty where it cannot be seen.
+// Returns the name of a process on this machine; empty if not visible.
 std::string process_name(const Machine& machine, std::int64_t pid);
-// Runs a tool of a driver, and notes how long it took and what went wrong; nullopt then.
+// Runs a driver's tool and records its run time and problems. Returns nullopt after a problem.
 std::optional<std::string> ask_tool(const Machine& machine, const std::vector<std::string>& command,
                                     std::optional<std::chrono::milliseconds> timeout, GpuFacts& facts);
 }  // namespace internal

@@ -1,4 +1,4 @@
-// NVIDIA's GPUs, by nvidia-smi's tables and the driver's files.
+// NVIDIA GPUs, by nvidia-smi's tables and the driver's files.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,13 +11,13 @@ namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
 
-using Row = std::map<std::string, std::string>;  // by the field's name; what is not supported is left out
+using Row = std::map<std::string, std::string>;  // by field name; unsupported fields are absent
 
 std::string joined(const std::vector<std::string>& fields) {
   return fmt::format("{}", fmt::join(fields, ","));
 }
 
-// One table of nvidia-smi: "--query-<what>=<fields>".
+// Returns a table of nvidia-smi: "--query-<what>=<fields>".
 std::optional<std::vector<Row>> query(const Machine& machine, const std::string& what,
                                       const std::vector<std::string>& fields,
                                       std::optional<std::chrono::milliseconds> timeout, GpuFacts& facts) {
@@ -28,7 +28,7 @@ std::optional<std::vector<Row>> query(const Machine& machine, const std::string&
   std::vector<Row> rows;
   for (const std::string& line : lines_of(*text)) {
     const std::vector<std::string> values = split_text(line, ',');
-    if (values.size() != fields.size()) continue;  // "No running processes found"
+    if (values.size() != fields.size()) continue;  // e.g. "No running processes found"
     Row row;
     for (std::size_t i = 0; i < fields.size(); ++i) {
       if (!values[i].starts_with('[') && values[i] != "N/A") row[fields[i]] = values[i];
@@ -75,7 +75,7 @@ void read_clocks(const Row& row, Gpu& gpu) {
       {"clocks_throttle_reasons.hw_slowdown", "slowdown by hardware"},
   };
   for (const auto& [field, reason] : kReasons) {
-    // The last is the sum of the first two, and others.
+    // The last reason summarizes the first two and others, so report it only if no other is active.
     if (text_of(row, field) != "Active") continue;
     if (gpu.throttled_by.empty() || std::string_view(reason) != "slowdown by hardware")
       gpu.throttled_by.emplace_back(reason);
@@ -99,7 +99,7 @@ void read_processes(const Machine& machine, const std::vector<Row>& rows, GpuFac
   }
 }
 
-// The nodes in /dev that programs open.
+// Checks the device files that programs open.
 void look_for_nodes(const Machine& machine, GpuFacts& facts) {
   std::vector<std::string> needed{"/dev/nvidiactl", "/dev/nvidia-uvm"};
   for (const std::string& bus : machine.list("/proc/driver/nvidia/gpus")) {
@@ -133,7 +133,7 @@ void collect_nvidia(const Machine& machine, std::optional<std::chrono::milliseco
     if (facts.nvidia_on_bus > 0 || version) facts.missing_tools.emplace_back("nvidia-smi");
     return;
   }
-  if (facts.nvidia_on_bus == 0 && !version) return;  // installed, and no GPU here
+  if (facts.nvidia_on_bus == 0 && !version) return;  // the tool is installed, but there is no GPU
   const auto rows =
       query(machine, "gpu",
             {"index", "uuid", "name", "pci.bus_id", "driver_version", "memory.total", "memory.used"}, timeout,
@@ -152,7 +152,7 @@ void collect_nvidia(const Machine& machine, std::optional<std::chrono::milliseco
     if (facts.nvidia_driver.empty()) facts.nvidia_driver = text_of(row, "driver_version");
     facts.gpus.push_back(std::move(gpu));
   }
-  // Tables of their own: a driver that does not know one field refuses the whole table.
+  // Query separate tables: a driver that does not know one field rejects the complete query.
   const auto each = [&](const std::vector<std::string>& fields, void (*read)(const Row&, Gpu&)) {
     for (const Row& row : query(machine, "gpu", fields, timeout, facts).value_or(std::vector<Row>())) {
       if (Gpu* const gpu = gpu_at(facts, row)) read(row, *gpu);

@@ -1,5 +1,5 @@
-// Runs a piece of work for a limited time. What the system never answers (a file system whose server is gone,
-// a driver that hangs) then costs that time, and is a failure. Thread-safe.
+// Runs a function with a time limit. If the system never answers (a file system with a dead server, a hanging
+// driver), only that time is lost, and the result is a failure. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -18,12 +18,13 @@ namespace primus::preflight {
 
 template <class T>
 struct Guarded {
-  std::optional<T> value;  // what the work returned
-  std::string problem;     // else: what it threw, or that it did not answer
-  bool timed_out = false;  // its thread still waits
+  std::optional<T> value;  // the function's result
+  std::string problem;     // if there is no value: the exception, or that there was no answer in time
+  bool timed_out = false;  // the thread still runs
 };
 
-// `work` runs on a thread of its own, which is left behind when the time is over: it must own all it uses.
+// Runs `work` on a separate thread, which is abandoned at the time limit. So `work` must own everything it
+// uses.
 template <class T>
 Guarded<T> guarded(std::function<T()> work, std::chrono::milliseconds time) {
   struct State {

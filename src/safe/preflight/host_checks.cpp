@@ -122,7 +122,7 @@ void judge_numa(const CheckInput& in, Judge& judge) {
     judge.pass("one NUMA node");
     return;
   }
-  // Nodes without processors are memory of devices.
+  // NUMA nodes without CPUs are device memory.
   std::int64_t least = 0, most = 0;
   std::size_t counted = 0;
   for (const NumaNode& node : host.numa) {
@@ -229,13 +229,13 @@ void judge_shared_memory(const CheckInput& in, Judge& judge) {
   const auto total = static_cast<double>(host.shared_memory->total);
   const auto free = static_cast<double>(host.shared_memory->available);
   const bool gpus = !in.found.gpu.gpus.empty() || in.wanted.local_ranks > 1;
-  // What the rings between ranks of one host take at most, for each.
+  // The minimum: the shared-memory rings of a host's ranks.
   const double least = asked ? asked->value * kGiB : gpus ? 8 * kGiB : 0.0625 * kGiB;
   const std::string source = asked  ? asked->source
                              : gpus ? "the default of node_smoke, for several ranks or GPUs"
                                     : "room for the rings of a rank";
   const std::string measured = fmt::format("/dev/shm holds {}, {} free", bytes(total), bytes(free));
-  // A file system of half the memory of a small machine will do.
+  // On a small machine, a file system of about half the memory suffices.
   const bool is_small_machine = !asked && total >= 0.4 * static_cast<double>(host.memory) && total > 0;
   if (total < least && !is_small_machine) {
     judge.fail({.measured = measured, .wanted = "at least " + bytes(least), .source = source, .fix = fix});
@@ -249,7 +249,7 @@ void judge_shared_memory(const CheckInput& in, Judge& judge) {
   }
 }
 
-// One limit of /proc/self/limits. `warn_below` and `fail_below` in the limit's own unit.
+// A rule for one limit of /proc/self/limits. `warn_below` and `fail_below` have the limit's unit.
 struct LimitRule {
   const char *name, *what;
   double warn_below, fail_below;

@@ -15,7 +15,7 @@
 namespace primus::preflight {
 namespace {
 
-// The value behind "key:" or "key=" in a file of such lines.
+// Returns the value after "key:" or "key=" in a file of such lines.
 std::string value_of(const std::string& text, std::string_view key, char separator) {
   for (const std::string& line : lines_of(text)) {
     const std::size_t at = line.find(separator);
@@ -37,7 +37,7 @@ void collect_cpu(const Machine& machine, HostFacts& host) {
       continue;
     const std::string topology = "/sys/devices/system/cpu/" + cpu + "/topology/";
     const auto package = machine.text(topology + "physical_package_id");
-    if (!package) continue;  // switched off
+    if (!package) continue;  // offline
     packages.insert(*package);
     cores.insert(*package + ":" + machine.text(topology + "core_id").value_or(cpu));
     ++host.cpus;
@@ -52,7 +52,7 @@ void collect_cpu(const Machine& machine, HostFacts& host) {
   host.governor = machine.text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").value_or("");
   for (const ControlGroup& group : control_groups("cpu", machine.prefix())) {
     const std::string folder = group.folder.substr(machine.prefix().size());
-    double time = 0, period = 0;  // microseconds; no limit is "max" or negative
+    double time = 0, period = 0;  // microseconds; "max" or negative: no limit
     if (group.v2) {
       const auto words = words_of(machine.text(folder + "/cpu.max").value_or(""));
       if (words.size() == 2) {
@@ -115,7 +115,7 @@ void collect_limits(const Machine& machine, HostFacts& host) {
   }
   for (const ControlGroup& group : control_groups("pids", machine.prefix())) {
     const std::string folder = group.folder.substr(machine.prefix().size());
-    const auto most = machine.number(folder + "/pids.max");  // "max" is no number
+    const auto most = machine.number(folder + "/pids.max");  // "max" is not a number
     const auto now = machine.number(folder + "/pids.current");
     if (!most || !now) continue;
     const std::int64_t left = std::max<std::int64_t>(0, *most - *now);
@@ -123,7 +123,7 @@ void collect_limits(const Machine& machine, HostFacts& host) {
   }
 }
 
-// The type of the file system that holds `path`, by /proc/self/mounts.
+// Returns the type of the file system of `path`, from /proc/self/mounts.
 std::string type_of_file_system(const Machine& machine, const std::string& path) {
   std::string best, type;
   for (const std::string& line : lines_of(machine.text("/proc/self/mounts").value_or(""))) {
@@ -131,7 +131,7 @@ std::string type_of_file_system(const Machine& machine, const std::string& path)
     if (words.size() < 3) continue;
     const std::string& folder = words[1];
     const bool holds = path == folder || folder == "/" || path.starts_with(folder + "/");
-    if (holds && folder.size() >= best.size()) {  // of equal ones the last is on top
+    if (holds && folder.size() >= best.size()) {  // the last of equal mount points is on top
       best = folder;
       type = words[2];
     }
@@ -139,7 +139,7 @@ std::string type_of_file_system(const Machine& machine, const std::string& path)
   return type;
 }
 
-// The nearest folder above `path` that is there.
+// Returns the nearest existing folder at or above `path`.
 std::string existing_part(const Machine& machine, const std::string& path) {
   Path place = std::filesystem::absolute(path).lexically_normal();
   while (place != "/" && !machine.exists(place.string())) place = place.parent_path();
@@ -189,7 +189,7 @@ HostFacts collect_host(const Machine& machine, const HostQuestions& questions) {
 
 std::vector<KernelProblem> kernel_problems(std::string_view log, double uptime, double seconds) {
   struct Pattern {
-    std::string_view text, also;  // both stand in the line
+    std::string_view text, also;  // the line must contain both
     std::string_view kind, fix;
     bool serious;
   };
@@ -245,7 +245,7 @@ std::vector<KernelProblem> kernel_problems(std::string_view log, double uptime, 
       const auto known = std::find_if(problems.begin(), problems.end(), [&](const KernelProblem& problem) {
         return problem.kind == pattern.kind;
       });
-      if (known != problems.end()) {  // the newest line of each kind says it
+      if (known != problems.end()) {  // keep the newest line of each kind
         known->line = text;
         known->serious |= pattern.serious;
       } else {
@@ -276,7 +276,7 @@ void add_facts(const HostFacts& host, std::vector<Fact>& facts) {
       Verdict::kWarn);
   add("frequency governor", host.governor, Verdict::kWarn);
   add("NUMA nodes", fmt::format("{}", host.numa.size()), Verdict::kWarn);
-  // Rounded: equal machines differ by what their firmware keeps.
+  // Rounded, because firmware reserves different amounts on equal machines.
   add("memory", fmt::format("{:.0f} GiB", static_cast<double>(host.memory) / (1 << 30)), Verdict::kWarn);
   add("memory available", bytes(host.available));
   add("memory limited by", host.memory_limited_by);

@@ -1,5 +1,5 @@
-// What the host is and has: processor, memory, limits, kernel, clock, file systems. Collected once, by
-// reading /proc, /sys and /etc; judged by host_checks.h. Free functions; thread-safe.
+// Facts about the host: processor, memory, limits, kernel, clock, file systems. Collected once from /proc,
+// /sys and /etc, judged by host_checks.cpp. Free functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -22,46 +22,46 @@ struct Limit {
   std::optional<std::int64_t> soft;  // nullopt: unlimited
 };
 
-// A line of the kernel's log that means trouble.
+// A kernel log line that indicates a problem.
 struct KernelProblem {
   std::string kind, line, fix;
   bool serious = false;
 };
 
 struct FileSystem {
-  std::string use;   // what it is for: "checkpoints"
-  std::string path;  // a folder that is there, on it
-  std::string type;  // "ext4", "nfs4"; empty: not known
+  std::string use;   // its purpose: "checkpoints"
+  std::string path;  // an existing folder on it
+  std::string type;  // "ext4", "nfs4"; empty: unknown
   std::optional<Space> space;
 };
 
 struct HostFacts {
-  std::string name, system, kernel, libc, container;  // container: "docker", "" outside of one
+  std::string name, system, kernel, libc, container;  // container: "docker"; empty: none
   std::string cpu_model, governor;
-  int sockets = 0, cores = 0, cpus = 0;  // cpus: hardware threads that are online
-  int usable_cpus = 0;                   // that this process may run on (affinity)
-  double cpu_quota = 0;                  // cpus' worth of time that control groups allow; 0: no limit
+  int sockets = 0, cores = 0, cpus = 0;  // cpus: online hardware threads
+  int usable_cpus = 0;                   // by this process's affinity
+  double cpu_quota = 0;                  // CPU time allowed by control groups, in cpus; 0: no limit
   std::vector<NumaNode> numa;
 
-  std::int64_t memory = 0, available = 0;  // bytes; limits of control groups counted
+  std::int64_t memory = 0, available = 0;  // bytes; within limits of control groups
   std::string memory_limited_by;           // the control group's folder
   std::int64_t swap = 0, swap_used = 0;
   std::int64_t huge_pages = 0, huge_page_bytes = 0;
   std::string transparent_huge_pages;                                       // "madvise"
-  std::int64_t corrected_memory_errors = 0, uncorrected_memory_errors = 0;  // of the host's memory (EDAC)
+  std::int64_t corrected_memory_errors = 0, uncorrected_memory_errors = 0;  // of host memory (EDAC)
 
   std::optional<Space> shared_memory;
   std::map<std::string, Limit> limits;    // by their names in /proc/self/limits
-  std::optional<std::int64_t> pids_left;  // that control groups leave
-  std::optional<double> load;             // processes that want to run, over a minute
+  std::optional<std::int64_t> pids_left;  // further processes that control groups allow
+  std::optional<double> load;             // runnable processes, averaged over a minute
   ClockState clock;
   std::vector<FileSystem> file_systems;
-  std::optional<std::vector<KernelProblem>> kernel_problems;  // nullopt: the log may not be read
+  std::optional<std::vector<KernelProblem>> kernel_problems;  // nullopt: reading the log is not permitted
   std::string why_no_kernel_log;
 };
 
 struct HostQuestions {
-  std::vector<std::pair<std::string, std::string>> folders = {};  // use, path: file systems to look at
+  std::vector<std::pair<std::string, std::string>> folders = {};  // use, path: file systems to check
   bool read_kernel_log = true;
   int kernel_log_minutes = 15;
 };
@@ -69,8 +69,8 @@ struct HostQuestions {
 HostFacts collect_host(const Machine& machine, const HostQuestions& questions);
 void add_facts(const HostFacts& host, std::vector<Fact>& facts);
 
-// What of a kernel's log (dmesg's lines, "[ 123.45] text") is trouble, not older than `seconds` at an uptime
-// of `uptime` seconds.
+// Returns the problems in a kernel log (dmesg lines, "[ 123.45] text") that are at most `seconds` old at an
+// uptime of `uptime` seconds.
 std::vector<KernelProblem> kernel_problems(std::string_view log, double uptime, double seconds);
 
 }  // namespace primus::preflight

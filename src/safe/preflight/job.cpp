@@ -37,7 +37,7 @@ Finding failure(const char* check, const std::string& measured, const std::strin
           .fix = fix};
 }
 
-// The machines' ranks, in the order of their first ones.
+// Returns the ranks of each machine, ordered by their first ranks.
 Nodes nodes_of(const std::vector<NodeReport>& reports) {
   std::map<std::pair<std::string, int>, std::size_t> places;
   Nodes nodes;
@@ -53,8 +53,8 @@ nlohmann::json to_json(const SearchRates& rates) {
   return {{"halves", rates.halves}, {"pairs", rates.pairs}};
 }
 
-// Takes the least of what is there and what another rank measured, group by group. False where it is not of
-// the plan's shape.
+// Merges another rank's rates into `rates` by the minimum of each group. Returns false if their shape does
+// not match.
 bool take_least(std::vector<std::vector<double>>& rates, const nlohmann::json& theirs) {
   if (!theirs.is_array() || theirs.size() != rates.size()) return false;
   for (std::size_t r = 0; r < rates.size(); ++r) {
@@ -78,29 +78,29 @@ class Ranks {
   JobOutcome run() {
     const bool first = job_.environment.rank == 0;
     try {
-      // The others wait longer than rank 0, which is to say who is missing before anybody gives up.
+      // The others wait longer than rank 0, so that rank 0 can report missing ranks before any rank gives up.
       comm::JobOptions options{.start_timeout = job_.timeout + std::chrono::seconds(first ? 0 : 15),
                                .timeout = job_.timeout};
       options.before_start = [this, first](comm::StoreClient& store) {
-        // From here on the report cannot get lost with its rank.
+        // After this, the report is kept even if this rank is lost.
         store.set(report_key(own_.rank), json_text(preflight::to_json(own_), -1));
         if (first) gather(store);
       };
       const auto joined = comm::Job::connect(job_.environment, options);
-      // All ranks are here, and have just been let go together.
+      // All ranks have just left the barrier together, so their clocks are comparable.
       joined->store()->set(clock_key(own_.rank), fmt::format("{:.6f}", job_.clock()));
       if (first) read_clocks(*joined->store());
       if (job_.communication && job_.environment.world > 1) communicate(*joined);
       joined->leave();
     } catch (const Error& error) {
       add_rendezvous_failure(error.what(), error.hint());
-    } catch (const std::exception& error) {  // of a library: what others sent is no JSON of ours
+    } catch (const std::exception& error) {  // from a library: a rank sent invalid JSON
       add_rendezvous_failure(error.what(), "");
     }
     if (nodes_.empty()) nodes_ = {own_};
     JobOutcome outcome{.nodes = nodes_, .cluster = {}};
     if (!first) {
-      outcome.cluster = findings_;  // for its own screen
+      outcome.cluster = findings_;  // for this rank's own output
       return outcome;
     }
     ClusterOptions cluster = job_.cluster;
@@ -114,19 +114,19 @@ class Ranks {
 
  private:
   void add_rendezvous_failure(const std::string& what, const std::string& hint) {
-    if (!missing_.empty()) return;  // those who are missing are named already
+    if (!missing_.empty()) return;  // the missing ranks are already reported
     findings_.push_back(failure(
         "cluster.rendezvous", "the ranks could not work together: " + what,
         hint.empty() ? "see the logs of the ranks that the message names, and the network between them"
                      : hint));
   }
 
-  // Rank 0: the reports of all, as far as they come in time.
+  // On rank 0: gathers the reports that arrive in time.
   void gather(comm::StoreClient& store) {
     const comm::Deadline deadline = comm::in(job_.timeout);
     std::set<int> waiting;
     for (int rank = 0; rank < job_.environment.world; ++rank) waiting.insert(rank);
-    // As they come: what is here is kept even if a rank is lost, which ends the job.
+    // Read each report as it arrives, so that it is kept even if a lost rank ends the job.
     for (;;) {
       for (auto rank = waiting.begin(); rank != waiting.end();) {
         const auto text = store.get(report_key(*rank));
@@ -215,7 +215,7 @@ class Ranks {
     findings_.insert(findings_.end(), found.begin(), found.end());
   }
 
-  // A measurement of a rank goes into its report; the largest all-reduce within its node has a threshold.
+  // Adds a measurement to its rank's report. The largest all-reduce within a node has a threshold.
   void judge(Measurement measurement, NodeReport& node) {
     const auto& least = job_.least_all_reduce;
     if (least && measurement.compared && measurement.name.starts_with("all-reduce within nodes")) {
@@ -224,7 +224,8 @@ class Ranks {
           {.what = measurement.name, .rate = measurement.value, .where = measurement.where, .least = least},
           node.findings);
     }
-    // Ranks of one collective wait for each other: their times differ by noise. The search finds slow nodes.
+    // Ranks of a collective wait for each other, so their times differ only by noise. The search finds slow
+    // nodes.
     measurement.compared = false;
     node.measurements.push_back(std::move(measurement));
   }

@@ -1,6 +1,6 @@
-// Preflight of all ranks of a job: every rank looks at its machine and measures its device, rank 0 gathers
-// what they found, all measure how fast they exchange, and rank 0 compares. A rank that does not come in
-// time, or is lost on the way, is a failure with its name, and costs nothing of what the others found.
+// Preflight of all ranks of a job. Every rank inspects its machine and measures its device. Rank 0 gathers
+// the reports, all ranks measure their communication, and rank 0 compares. A rank that is late or lost is
+// reported as a failure by name; the other ranks' reports are kept.
 #pragma once
 
 #include <chrono>
@@ -18,22 +18,22 @@ namespace primus::preflight {
 struct JobPreflight {
   comm::JobEnvironment environment;
   std::chrono::milliseconds timeout =
-      std::chrono::seconds(120);  // for all ranks to come, and for each exchange
+      std::chrono::seconds(120);  // limit for all ranks to arrive, and for each exchange
   ClusterOptions cluster = {};
-  // What ranks are called that never come, by rank: hosts of a scheduler's list, say. Empty: "rank 3".
+  // Returns the name of a rank that is missing, e.g. from the scheduler's list of hosts. Empty: "rank 3".
   std::function<std::string(int rank)> name_of_rank = {};
   std::optional<CommunicationPlan> communication = {};
-  std::function<double()> clock;                // seconds since 1970, of this machine
-  std::string device = "cpu";                   // that takes part in the exchanges
+  std::function<double()> clock;                // this machine's clock, seconds since 1970
+  std::string device = "cpu";                   // device used for communication
   std::optional<Wanted> least_all_reduce = {};  // GB/s within a node
 };
 
 struct JobOutcome {
-  std::vector<NodeReport> nodes;  // of rank 0: all that came, by rank; of others: their own
-  std::vector<Finding> cluster;   // of rank 0; of others what went wrong with the job
+  std::vector<NodeReport> nodes;  // rank 0: all reports received, by rank; other ranks: their own
+  std::vector<Finding> cluster;   // rank 0: findings of the comparison; other ranks: errors of the job
 };
 
-// `own` is what this rank found. Does not throw for what happens to the job: that is a finding.
+// `own`: this rank's report. Problems of the job are reported as findings, not thrown.
 JobOutcome run_job(const JobPreflight& job, NodeReport own);
 
 }  // namespace primus::preflight

@@ -59,7 +59,7 @@ std::optional<std::string> Machine::text(std::string_view name) const {
     size += static_cast<std::size_t>(file.gcount());
     if (size == bytes.size()) bytes.resize(std::min(2 * size, kMostBytes));
   }
-  // Some files of /sys open and then refuse to be read.
+  // Some files in /sys can be opened but not read.
   if (size == 0 && file.bad()) return std::nullopt;
   while (size > 0 && is_blank(bytes[size - 1])) --size;
   bytes.resize(size);
@@ -122,7 +122,7 @@ std::string Machine::host_name() const {
 std::string Machine::node_name() const {
   if (!variable("SLURM_JOB_ID")) return host_name();
   if (const auto name = variable("SLURMD_NODENAME")) return *name;
-  // In containers the name may not have been handed on.
+  // Containers may not inherit the name.
   const auto number = leading_number(variable("SLURM_NODEID").value_or(""));
   const std::vector<std::string> nodes = slurm_nodes(*this);
   if (!number || *number < 0 || *number >= static_cast<std::int64_t>(nodes.size())) return host_name();

@@ -311,8 +311,8 @@ void judge_firmware(const CheckInput& in, Judge& judge) {
 
 void judge_selection(const CheckInput& in, Judge& judge) {
   const NetworkFacts& network = in.found.network;
-  // What the user names for this check has to be there, entry by entry; a variable may be meant for nodes of
-  // several kinds.
+  // Every device that the user names by the option must exist. The variable is not checked so strictly,
+  // because it may be shared by different kinds of nodes.
   const std::string option = network.selector == kPortOption ? network.selector : "";
   const std::string fix = "name devices that 'ls /sys/class/infiniband' shows; in a container, pass them in";
   const bool any_used =

@@ -58,8 +58,8 @@ std::uint32_t hexadecimal(const std::string& text) {
   return value;
 }
 
-// The interface of the most specific route, by /proc/net/route, whose addresses are in the byte order of the
-// network, read as numbers of this machine.
+// Returns the interface of the most specific route in /proc/net/route. The file prints addresses in network
+// byte order, read as native integers.
 std::string interface_to(const Machine& machine, std::uint32_t address) {
   if ((address >> 24) == 127) return "lo";
   std::string best;
@@ -67,7 +67,7 @@ std::string interface_to(const Machine& machine, std::uint32_t address) {
   for (const std::string& line : lines_of(machine.text("/proc/net/route").value_or(""))) {
     const std::vector<std::string> words = words_of(line);
     if (words.size() < 8 || words[0] == "Iface") continue;
-    if ((hexadecimal(words[3]) & 1) == 0) continue;  // not up
+    if ((hexadecimal(words[3]) & 1) == 0) continue;  // route is not up
     const std::uint32_t destination = ntohl(hexadecimal(words[1])), mask = ntohl(hexadecimal(words[7]));
     const int length = __builtin_popcount(mask);
     if ((address & mask) != destination || length <= longest) continue;
@@ -105,7 +105,7 @@ bool chosen_by(const std::string& list, const std::string& name, int port) {
 NetworkFacts collect_network(const Machine& machine, const std::string& ports) {
   NetworkFacts network;
   for (const std::string& name : machine.list("/sys/class/net")) {
-    if (machine.exists("/sys/class/net/" + name + "/mtu"))  // bonding_masters is a file
+    if (machine.exists("/sys/class/net/" + name + "/mtu"))  // skips bonding_masters, which is a file
       network.interfaces.push_back(read_interface(machine, name));
   }
   std::string list = ports;

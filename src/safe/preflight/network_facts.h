@@ -1,4 +1,4 @@
-// The network of a machine: its interfaces, its RDMA ports, and the way to rank 0. Read from /sys/class/net,
+// The machine's network: interfaces, RDMA ports, and the route to rank 0. Read from /sys/class/net,
 // /sys/class/infiniband and /proc/net. Free functions; thread-safe.
 #pragma once
 
@@ -16,9 +16,9 @@ struct Interface {
   std::string name, state, driver;  // state: "up", "down", "unknown"
   bool loopback = false, hardware = false;
   bool carrier = false;
-  std::int64_t megabits = 0;  // per second; 0: not known
+  std::int64_t megabits = 0;  // per second; 0: unknown
   std::int64_t mtu = 0;
-  std::int64_t packets = 0, errors = 0;  // received and sent, since it came up
+  std::int64_t packets = 0, errors = 0;  // received and sent since the interface came up
   bool works() const { return loopback || state == "up" || (state == "unknown" && carrier); }
 };
 
@@ -29,7 +29,7 @@ struct RdmaPort {
   double gigabits = 0;            // per second
   bool has_routable_gid = false;  // RoCE v2 (Ethernet); true for InfiniBand
   std::int64_t link_downed = 0, symbol_errors = 0;
-  bool used = true;  // for training, by the selector
+  bool used = true;  // selected for training
   std::string name() const { return device + ":" + std::to_string(port); }
 };
 
@@ -38,26 +38,26 @@ inline constexpr const char* kPortOption = "--rdma-nic-allowlist";
 struct NetworkFacts {
   std::vector<Interface> interfaces;
   std::vector<RdmaPort> ports;
-  std::vector<std::string> device_nodes;  // of /dev/infiniband
-  bool has_peer_memory = false;           // a module that lets RDMA read GPU memory
+  std::vector<std::string> device_nodes;  // in /dev/infiniband
+  bool has_peer_memory = false;           // a kernel module that lets RDMA access GPU memory is loaded
 
-  std::string master;                           // MASTER_ADDR; empty: none
-  std::optional<std::uint32_t> master_address;  // IPv4; nullopt: the name is not known, or is IPv6
+  std::string master;                           // MASTER_ADDR; empty: unset
+  std::optional<std::uint32_t> master_address;  // IPv4; nullopt: unknown name or IPv6
   bool master_is_ipv6 = false;
-  std::string master_interface;        // that packets to it leave by; empty: there is no route
-  std::string selector;                // what chose the RDMA ports: kPortOption, "NCCL_IB_HCA", ""
-  std::vector<std::string> unmatched;  // entries of that list, if it names ports, that none here is
+  std::string master_interface;        // outgoing interface for packets to it; empty: no route
+  std::string selector;                // source of the port selection: kPortOption, "NCCL_IB_HCA", ""
+  std::vector<std::string> unmatched;  // entries of the selection that match no port here
 
   const Interface* interface(const std::string& name) const;
 };
 
-// `ports`: NCCL_IB_HCA's syntax ("mlx5_0,mlx5_1:1", "^mlx5_2", "=mlx5_1"); empty: the variable itself, else
-// all ports that are not switched off.
+// `ports`: in NCCL_IB_HCA's syntax ("mlx5_0,mlx5_1:1", "^mlx5_2", "=mlx5_1"). Empty: NCCL_IB_HCA itself, else
+// all enabled ports.
 NetworkFacts collect_network(const Machine& machine, const std::string& ports = {});
 void add_facts(const NetworkFacts& network, std::vector<Fact>& facts);
 
-// Whether NCCL's list of interfaces or devices chooses `name`: prefixes, '=' in front for whole names, '^'
-// for all others.
+// Returns whether an NCCL list of interfaces or devices selects `name`. Entries are prefixes; a leading '='
+// selects exact names, a leading '^' excludes.
 bool chosen_by(const std::string& list, const std::string& name, int port = 1);
 
 }  // namespace primus::preflight

@@ -9,7 +9,7 @@
 namespace primus::preflight {
 namespace {
 
-// What `collect` finds; a default and a failure where it finds nothing in time.
+// Returns the facts from `collect`; on a failure or timeout, default facts and a finding.
 template <class Facts>
 Facts collected(const char* category, std::function<Facts()> collect, const NodeOptions& options,
                 NodeReport& report) {
@@ -37,11 +37,11 @@ NodeReport inspect_node(const std::shared_ptr<const Machine>& machine, const Nod
   const bool any_section = options.host || options.gpu || options.network;
   if (!any_section && !any_demanded(options.wanted)) return report;
   HostQuestions questions = options.questions;
-  if (!options.host) {  // nobody judges these, and a folder may hang
+  if (!options.host) {  // skip what is not judged; a folder may hang
     questions.folders.clear();
     questions.read_kernel_log = false;
   }
-  // Checks of one section look at facts of another: all are collected.
+  // Collect all facts, because checks of one section also use facts of others.
   Inventory found;
   found.host = collected<HostFacts>(
       "host", [machine, questions] { return collect_host(*machine, questions); }, options, report);

@@ -1,5 +1,5 @@
-// Looks at the machine that this process runs on: collects what is there, and judges it. Every part has its
-// time; what does not answer is a failure by name.
+// Inspects the machine that this process runs on: collects facts and judges them. Each part has a time limit;
+// a part that does not answer is reported as a failure by name.
 #pragma once
 
 #include <chrono>
@@ -13,18 +13,18 @@
 namespace primus::preflight {
 
 struct NodeOptions {
-  // The sections that are judged and reported. Of the others those checks run that the user demands something
-  // of (Requirements).
+  // The sections to judge and report. In other sections, only checks that the user demands something of run
+  // (Requirements).
   bool host = true, gpu = true, network = true;
   HostQuestions questions = {};
-  std::string rdma_ports = {};  // NCCL_IB_HCA's syntax; every device that it names must be there
+  std::string rdma_ports = {};  // in NCCL_IB_HCA's syntax; every device in it must exist
   std::optional<std::chrono::milliseconds> tool_timeout = {};
   Requirements wanted = {};
-  std::chrono::milliseconds timeout = std::chrono::seconds(60);  // of each part
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);  // per part
 };
 
-// Without a section and a demand, nothing is looked at, and there is no finding.
-// The machine is shared with threads that may outlive the call (NodeReport::has_stuck_threads).
+// Without a section or a demand, returns no findings. Threads that outlive the call share `machine`
+// (NodeReport::has_stuck_threads).
 NodeReport inspect_node(const std::shared_ptr<const Machine>& machine, const NodeOptions& options);
 
 }  // namespace primus::preflight

@@ -18,19 +18,19 @@
 namespace primus::preflight {
 namespace {
 
-// This node's ranks and GPUs, by the launcher's variables.
+// Sets this node's ranks and GPUs from the launcher's variables.
 void take_variables(const Machine& machine, Requirements& wanted) {
   const auto local = number_of(machine, {"LOCAL_WORLD_SIZE", "GPUS_PER_NODE"});
   wanted.local_ranks = static_cast<int>(std::clamp<std::int64_t>(local.value_or(1), 1, 4096));
-  // 'primus direct' says 1 of a node without a GPU, where it starts one rank, and the number of Slurm's
-  // tasks where there are several.
+  // 'primus direct' sets GPUS_PER_NODE to 1 on a node without GPUs, where it starts one rank, or to the
+  // number of Slurm tasks if there are several.
   const auto gpus = number_of(machine, {"GPUS_PER_NODE"});
   const bool is_wish = gpus && gpus != number_of(machine, {launch::kTasksAsRanks});
   if (is_wish && !wanted.gpus && (*gpus != 1 || gpus_on_bus(machine).any_on_bus()))
     wanted.gpus = Wanted{static_cast<double>(*gpus), "GPUS_PER_NODE"};
 }
 
-// A job of its own, which may be ended when it hangs.
+// Runs the all-reduce as a separate job that can be killed if it hangs.
 SubprocessResult run_all_reduce(const SmokeOptions& options, int gpus, const Path& folder) {
   const std::vector<std::string> command{options.program,
                                          "preflight",
@@ -46,7 +46,7 @@ SubprocessResult run_all_reduce(const SmokeOptions& options, int gpus, const Pat
                                          folder.string(),
                                          "--no-html",
                                          "--json"};
-  // A launcher's variables describe another job than this one.
+  // Unset the launcher's variables: they describe another job.
   std::vector<std::string> words{"/usr/bin/env"};
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
                            "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"})
@@ -57,7 +57,7 @@ SubprocessResult run_all_reduce(const SmokeOptions& options, int gpus, const Pat
   return run_subprocess(words, {.timeout = timeout});
 }
 
-// The slowest of the measured rates, GB/s.
+// The number of measured rates, and the slowest, in GB/s.
 struct ReducedRates {
   int measured = 0;
   double slowest = 0;
@@ -91,7 +91,7 @@ void measure_all_reduce(const SmokeOptions& options, int gpus, const SmokePlace&
     const SubprocessResult result = run_all_reduce(
         options, gpus, options.dump_path / "smoke" / ("all-reduce-" + place.file_of(report.host)));
     const ReducedRates rates = rates_in(result);
-    if (rates.measured < gpus) {  // each measures
+    if (rates.measured < gpus) {  // each GPU measures
       facts.problem = result.timed_out
                           ? fmt::format("the all-reduce of {} GPUs did not end within {:g} s", gpus,
                                         options.reduce.timeout_seconds)
@@ -136,7 +136,7 @@ NodeReport look(const std::shared_ptr<const Machine>& machine, const SmokePlace&
 std::optional<SmokeResult> run_node_smoke(const std::shared_ptr<const Machine>& machine, SmokeOptions options,
                                           const std::function<void(std::string_view sentence)>& note) {
   const double begin = steady_seconds();
-  // A list that cannot be read is said before anything is looked at.
+  // Read the list first, so that errors in it are reported before the inspection.
   options.expected.names =
       options.node_list.empty() ? slurm_nodes(*machine) : names_in_file(options.node_list);
   SmokeResult result{.place = smoke_place(*machine)};

@@ -1,5 +1,5 @@
-// The smoke test of a node, without a rendezvous: every node of a job looks at itself and writes what it
-// found into a folder that the nodes share; node 0 reads the reports of all.
+// The node smoke test, without a rendezvous: every node of a job inspects itself and writes its report into a
+// folder shared by the nodes; node 0 reads all reports.
 #pragma once
 
 #include <cstdint>
@@ -15,32 +15,32 @@
 
 namespace primus::preflight {
 
-// The all-reduce between the node's GPUs.
+// Settings of the all-reduce between the node's GPUs.
 struct SmokeReduce {
   std::int64_t mib = 64;
   double timeout_seconds = 120;
 };
 
 struct SmokeOptions {
-  NodeOptions node;                  // wanted.gpus: a demand of the user's; else GPUS_PER_NODE may be one
-  PerformanceOptions performance{};  // its table of speeds is read from the presets
-  bool measures_speeds = false;      // products, memory and the all-reduce; else exact products alone
+  NodeOptions node;                  // wanted.gpus: set by the user, else possibly by GPUS_PER_NODE
+  PerformanceOptions performance{};  // the table of speeds comes from the presets
+  bool measures_speeds = false;      // GEMMs, memory and all-reduce; false: only the corruption scan
   SmokeReduce reduce;
   Path dump_path;
   bool keeps_earlier_reports = false;
   SmokeExpectation expected;
-  std::string node_list;  // a file with the nodes' names; empty: Slurm's list of the step
-  std::string program;    // this program, which runs the all-reduce as a job of its own
+  std::string node_list;  // file with the nodes' names; empty: Slurm's list of the step
+  std::string program;    // path of this program, which runs the all-reduce as a separate job
 };
 
 struct SmokeResult {
-  bool is_whole = false;  // the report is of all nodes, and not of this one alone
+  bool is_whole = false;  // the report covers all nodes, not only this one
   SmokePlace place;
   Report report;  // without version and date
 };
 
-// Nothing where another process of this node runs the test. `note` gets sentences for the user. Throws Error
-// for a list of nodes that cannot be read, and for files that cannot be written.
+// Returns nullopt if another process of this node runs the test. Calls `note` with sentences for the user.
+// Throws Error if the list of nodes cannot be read or files cannot be written.
 std::optional<SmokeResult> run_node_smoke(const std::shared_ptr<const Machine>& machine, SmokeOptions options,
                                           const std::function<void(std::string_view sentence)>& note);
 

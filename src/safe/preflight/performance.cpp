@@ -14,16 +14,16 @@
 
 namespace primus::preflight {
 
-// GPUs on the bus that no plug-in of this program can use.
+// GPUs on the bus that none of this program's plug-ins can use.
 struct DriverFacts {
   struct Unusable {
     std::string kind;  // "cuda"
     int count = 0;
-    bool installed = false;  // the plug-in is
-    std::string problem;     // then: what it says
+    bool installed = false;  // whether the plug-in is installed
+    std::string problem;     // if installed: its error
   };
   std::vector<Unusable> unusable;
-  bool demanded = false;  // their speed or their number was
+  bool demanded = false;  // whether their speed or number was demanded
 };
 
 struct Rates {
@@ -31,12 +31,12 @@ struct Rates {
   DeviceProperties properties;
 };
 
-// What was measured on one device.
+// The measurements of one device.
 struct DeviceFacts {
   const std::string& device;
   const PerformanceOptions& options;
-  Guarded<Rates> rates = {};              // with options.products or options.memory
-  std::optional<Hardware> hardware = {};  // of the table; none: it does not have this device
+  Guarded<Rates> rates = {};              // if options.products or options.memory
+  std::optional<Hardware> hardware = {};  // from the table; nullopt: the table lacks this device
   std::optional<Guarded<CorruptionResult>> scan = {};
   std::int64_t scanned_side = 0;
 
@@ -83,7 +83,7 @@ std::unique_ptr<Device> open_by_name(const std::string& name) {
   return turbo::open_device(turbo::parse_device(name));
 }
 
-// The answer of `work` on the opened device, within the time.
+// Runs `work` on the opened device with the time limit and returns its result.
 template <class T>
 Guarded<T> on_device(const std::string& device, const PerformanceOptions& options, NodeReport& report,
                      std::function<T(Device&)> work) {
@@ -160,7 +160,7 @@ void judge_products(const CheckInput& in, Judge& judge) {
 
 void judge_memory(const CheckInput& in, Judge& judge) {
   const DeviceFacts& facts = *in.device;
-  if (!facts.options.memory || !facts.rates.value) return;  // judge_products tells the failure
+  if (!facts.options.memory || !facts.rates.value) return;  // judge_products reports the failure
   judge_speed(facts.memory_rate(), facts.least_memory(),
               facts.is_cpu()
                   ? "see who else uses the memory (top), and whether all memory channels have modules"
@@ -210,7 +210,7 @@ void judge_corruption(const CheckInput& in, Judge& judge) {
                      : "drain the node and have the device replaced: it computes wrongly now and then"});
 }
 
-// Forward and both gradients of each size, and what the device reaches at most.
+// Measures forward, dgrad and wgrad of each size, and the device's peak rates.
 Guarded<Rates> measure_rates(const DeviceFacts& facts, NodeReport& report) {
   const PerformanceOptions& options = facts.options;
   std::vector<GemmCase> cases;
@@ -290,7 +290,7 @@ std::vector<std::string> devices_to_measure(const Machine& machine, std::vector<
 void measure_device(const std::string& device, const std::vector<Hardware>& table,
                     const PerformanceOptions& options, NodeReport& report) {
   DeviceFacts facts{device, options};
-  bool works = true;  // a device that fails has nothing else to show
+  bool works = true;  // skip later measurements of a device that failed
   if (facts.measures_rates()) {
     facts.rates = measure_rates(facts, report);
     works = facts.rates.value.has_value();

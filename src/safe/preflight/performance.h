@@ -1,5 +1,5 @@
-// How fast one device is, and whether it computes rightly: products, memory, the scan for silent corruption.
-// Every step has a time limit; what does not end is a failure.
+// Measures the speed of a device (GEMMs, memory) and scans it for silent data corruption. Every step has a
+// time limit; a step that does not end is a failure.
 #pragma once
 
 #include <chrono>
@@ -20,17 +20,17 @@ using config::read_hardware;
 
 struct PerformanceOptions {
   bool products = true, memory = true, corruption = true;
-  bool quick = false;                  // one size, and fewer rounds
-  std::optional<double> seconds = {};  // for each measurement; else half a second, or 0.2 where quick
-  Requirements wanted = {};            // thresholds in place of the table's
-  std::chrono::milliseconds timeout = std::chrono::minutes(3);  // of each step
-  // Opens a device by its name; a test's may return one with faults.
+  bool quick = false;                  // one size and fewer rounds
+  std::optional<double> seconds = {};  // per measurement; default 0.5, or 0.2 if quick
+  Requirements wanted = {};            // thresholds that override the table's
+  std::chrono::milliseconds timeout = std::chrono::minutes(3);  // per step
+  // Opens a device by its name; tests may return a faulty device.
   std::function<std::unique_ptr<Device>(const std::string& name)> open = {};
 };
 
-// The devices to measure on this machine, by name: all GPUs that there are, else the CPU. Appends to
-// `findings` what is wrong where the bus has GPUs that primus cannot use: a failure where their speed or
-// their number was `demanded`, or where a driver refuses; else a warning.
+// Returns the names of the devices to measure: all GPUs, or the CPU if there are none. If the bus has GPUs
+// that primus cannot use, appends a finding: a failure if their speed or number was `demanded` or a driver
+// refuses, else a warning.
 std::vector<std::string> devices_to_measure(const Machine& machine, std::vector<Finding>& findings,
                                             bool demanded = false);
 

@@ -22,7 +22,7 @@ std::vector<Place> places_of(const Report& report) {
   return places;
 }
 
-// Whose finding it is, where several machines are reported on.
+// Returns the machine of a finding, if the report covers several machines.
 std::string owner(const Report& report, const Place& place) {
   if (report.nodes.size() < 2 || !place.node) return {};
   return fmt::format("{}, rank {}: ", place.node->host, place.node->rank);
@@ -68,7 +68,7 @@ std::string conclusion(const Report& report) {
   return fmt::format("READY ({})", counts);
 }
 
-// '|' would end a cell, and '<' begin an element.
+// Escapes a Markdown table cell: '|' would end it, and '<' begin an HTML element.
 std::string cell(const std::string& text) {
   std::string result;
   for (const char c : printable(text)) {
@@ -122,7 +122,7 @@ std::string to_text(const Report& report, const Terminal& terminal, bool all) {
     const bool trouble = f.verdict >= Verdict::kWarn;
     if (!all && !trouble) continue;
     const std::string where = f.where.empty() ? "" : f.where + ": ";
-    // The sentence mostly names its place already.
+    // The sentence often starts with its place already.
     const std::string prefix = f.measured.starts_with(f.where) ? "" : where;
     text += fmt::format("{}  {:<26} {}{}{}\n", paint(terminal, color_of(f.verdict), in_capitals(f.verdict)),
                         f.check, owner(report, place), prefix, printable(f.measured));
@@ -131,7 +131,7 @@ std::string to_text(const Report& report, const Terminal& terminal, bool all) {
     if (!f.fix.empty()) text += fmt::format("      to do:  {}\n", printable(f.fix));
   }
   if (!all) {
-    // One line for each category says what was looked at.
+    // One line per category shows what was checked.
     std::map<std::string, std::pair<int, int>> categories;
     for (const Place& place : places) {
       auto& [passed, skipped] = categories[place.finding->category];
@@ -218,7 +218,7 @@ nlohmann::ordered_json to_json(const Report& report) {
                               {"notes", report.notes},
                               {"nodes", nlohmann::ordered_json::array()}};
   for (const NodeReport& node : report.nodes) json["nodes"].push_back(to_json(node));
-  // In the same form as a node's.
+  // Use the same format as for a node.
   json["cluster"] = to_json(NodeReport{.host = "all", .findings = report.cluster})["findings"];
   return json;
 }

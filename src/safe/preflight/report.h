@@ -1,5 +1,5 @@
-// The report of preflight, in four forms: for a terminal, Markdown, one HTML page that needs nothing else
-// (and prints to PDF), and JSON. Free functions without state. Text that came from machines is escaped.
+// The preflight report in four formats: terminal text, Markdown, a self-contained HTML page (printable to
+// PDF), and JSON. Free functions without state. Texts from machines are escaped.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -13,14 +13,14 @@ namespace primus::preflight {
 
 struct Report {
   std::string title;      // "Preflight of 2 nodes"
-  std::string generated;  // when, for people
+  std::string generated;  // date for readers
   std::string version;    // of primus
   std::vector<std::string> notes;
   std::vector<NodeReport> nodes;
-  std::vector<Finding> cluster;  // what a comparison of the nodes found
+  std::vector<Finding> cluster;  // findings of the comparison of nodes
   double seconds = 0;
 
-  // Of all nodes and of the comparison. With no node at all: kFail.
+  // Returns the worst verdict of all nodes and of the comparison; kFail without nodes.
   Verdict verdict() const;
   bool has_stuck_threads() const;
 };
@@ -30,11 +30,11 @@ struct Tally {
 };
 Tally tally_of(const Report& report);
 
-// Warnings and failures with their fixes, measurements, and one line for each category; with `all`, every
+// Returns warnings and failures with their fixes, measurements, and one line per category; if `all`, every
 // check.
 std::string to_text(const Report& report, const Terminal& terminal, bool all);
 std::string to_markdown(const Report& report);
-// `plots`: measurements over sizes and machines as charts.
+// `plots`: also draws charts of measurements over sizes and machines.
 std::string to_html(const Report& report, bool plots);
 nlohmann::ordered_json to_json(const Report& report);
 

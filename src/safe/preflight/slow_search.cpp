@@ -14,9 +14,9 @@ struct SearchFacts {
   const SearchRates& rates;
   const std::vector<std::string>& names;
   double share;
-  std::vector<double> best = {};           // each node's best pair, GB/s; 0: it has none
-  std::vector<int> pairs_of = {};          // how many pairs each node has
-  double middle = 0, middle_of_pairs = 0;  // of `best`, and of all pairs
+  std::vector<double> best = {};           // each node's best pair, GB/s; 0: no pairs
+  std::vector<int> pairs_of = {};          // number of pairs per node
+  double middle = 0, middle_of_pairs = 0;  // medians of `best`, and of all pairs
 };
 
 namespace {
@@ -27,8 +27,8 @@ std::string range_of(const Group& group, const std::vector<std::string>& names) 
   return fmt::format("{} to {} ({} nodes)", name(group.front()), name(group.back()), group.size());
 }
 
-// A slow node makes each of its pairs slow; of a good node's pairs, those with slow nodes. So nodes are
-// judged by their best pair, and the measure is the middle of these.
+// A slow node slows down all its pairs; of a good node, only pairs with slow nodes are slow. So a node is
+// judged by its best pair, compared with the median of these.
 void summarise_pairs(SearchFacts& facts) {
   facts.best.resize(facts.names.size());
   facts.pairs_of.resize(facts.names.size());
@@ -62,7 +62,7 @@ void judge_nodes(const CheckInput& in, Judge& judge) {
   }
 }
 
-// Pairs of good nodes that are slow with each other alone.
+// Reports pairs of good nodes that are slow only with each other.
 void judge_pairs(const SearchFacts& facts, Judge& judge) {
   for (std::size_t r = 0; r < facts.plan.pairs.size(); ++r) {
     for (std::size_t p = 0; p < facts.plan.pairs[r].size(); ++p) {
@@ -87,7 +87,7 @@ void judge_fabric(const SearchFacts& facts, Judge& judge) {
   for (std::size_t level = 0; level + 1 < plan.halves.size(); ++level) {
     for (std::size_t g = 0; g < plan.halves[level].size(); ++g) {
       const Group& group = plan.halves[level][g];
-      // Its halves in the next round, and the slower of them.
+      // Find its halves in the next round, and the slower of them.
       double slower = 0;
       int found = 0;
       for (std::size_t h = 0; h < plan.halves[level + 1].size(); ++h) {
@@ -133,7 +133,8 @@ SearchPlan plan_search(int nodes, int most_rounds) {
     }
     round = std::move(next);
   }
-  // A tournament: one node stays, the others go round. With an odd number, one rests.
+  // A round-robin tournament: one node stays, the others rotate. With an odd number, one node rests per
+  // round.
   const int seats = nodes + nodes % 2;
   for (int r = 0; r < std::min(seats - 1, most_rounds); ++r) {
     Round round;

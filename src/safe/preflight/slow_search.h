@@ -1,8 +1,8 @@
-// Finds nodes that are slow to talk to, and links that are slow only when many use them. The nodes are halved
-// again and again, all groups of one size at the same time: where a group is much slower than its two halves,
-// what lies between the halves is. Then pairs in several rounds, each node with another one each time: a node
-// is slow whose pairs are, whoever the other is. The plan does not depend on results, so that no rank has to
-// tell the others what comes next. Pure.
+// Finds nodes with slow communication, and links that are slow only under load from many nodes. It halves the
+// set of nodes repeatedly and measures all groups of one size at the same time. If a group is much slower
+// than both its halves, the link between the halves is slow. Then it measures pairs in several rounds, with a
+// different partner for each node each time. A node is slow if all its pairs are. The plan does not depend on
+// results, so ranks need not coordinate the next step. Pure functions.
 #pragma once
 
 #include <string>
@@ -16,18 +16,18 @@ using Group = std::vector<int>;    // nodes, ascending
 using Round = std::vector<Group>;  // groups that share no node, measured at the same time
 
 struct SearchPlan {
-  std::vector<Round> halves;  // the whole first, then halves of it, down to three nodes or two
+  std::vector<Round> halves;  // first all nodes, then halves, down to groups of two or three
   std::vector<Round> pairs;
 };
-// `most_rounds` of pairs; every pair where that is enough.
+// `most_rounds`: maximum rounds of pairs; all pairs are measured if they need fewer.
 SearchPlan plan_search(int nodes, int most_rounds = 7);
 
 struct SearchRates {
-  // As the plan: GB/s of bus bandwidth, which is comparable between groups of different sizes.
+  // In the order of the plan: GB/s of bus bandwidth, which is comparable between group sizes.
   std::vector<std::vector<double>> halves, pairs;
 };
 
-// `names` of the nodes. A rate below `share` of what it is compared with is slow.
+// `names`: the nodes' names. A rate below `share` of its reference is slow.
 std::vector<Finding> judge_search(const SearchPlan& plan, const SearchRates& rates,
                                   const std::vector<std::string>& names, double share = 0.6);
 

@@ -15,7 +15,7 @@
 namespace primus::preflight {
 namespace {
 
-// The names without a report.
+// Returns the names without a report.
 std::vector<std::string> missing_of(const std::vector<std::string>& names,
                                     const std::vector<NodeReport>& nodes) {
   std::vector<std::string> missing;
@@ -40,8 +40,8 @@ std::vector<std::string> names_in_file(const std::string& file) {
   return names;
 }
 
-// A file that another node wrote. Nothing where it is being replaced or is no report of a smoke test; its
-// node then counts as missing.
+// Reads a file that another node wrote. Returns nullopt if it is being replaced or is not a smoke-test
+// report; its node then counts as missing.
 std::optional<SmokeFolder::Written> SmokeFolder::read(const std::string& name) const {
   const std::string file = (folder_ / name).string();
   try {
@@ -62,7 +62,7 @@ void SmokeFolder::clean(const std::function<void(std::string_view sentence)>& no
   for (const std::string& name : env.list(folder_)) {
     if (!name.ends_with(".json") || env.is_link(folder_ / name)) continue;
     const auto there = read(name);
-    // A node that was faster than this one has written the report of this run already.
+    // A faster node may already have written its report of this run; keep that.
     if (there && (place_.run.empty() || there->run != place_.run)) env.remove_file(folder_ / name);
   }
 }
@@ -85,7 +85,7 @@ std::vector<NodeReport> SmokeFolder::reported(const NodeReport& own, double star
   for (const std::string& name : Env::posix().list(folder_)) {
     if (!name.ends_with(".json") || name == own_file) continue;
     const auto there = read(name);
-    // What another run left behind, if it may stay there, is no report of this one.
+    // Ignore reports that another run left behind.
     const bool of_this_run =
         there && (place_.run.empty() ? there->report.wall_clock >= started - 600 : there->run == place_.run);
     if (of_this_run) nodes.push_back(there->report);
@@ -108,7 +108,7 @@ SmokeFolder::Gathered SmokeFolder::gather(const NodeReport& own, const SmokeExpe
   std::sort(nodes.begin(), nodes.end(), [](const auto& a, const auto& b) { return a.node < b.node; });
   ClusterOptions options{.missing_after = wait, .clock_skew_seconds = expected.clock_skew_seconds};
   options.missing = missing_of(names, nodes);
-  // Without names, as many as are missing.
+  // Unknown names: add a placeholder for each missing node.
   const std::size_t known = nodes.size() + options.missing.size();
   for (std::size_t i = known; i < count; ++i)
     options.missing.push_back(fmt::format("<missing-{}>", i - known + 1));
@@ -117,7 +117,7 @@ SmokeFolder::Gathered SmokeFolder::gather(const NodeReport& own, const SmokeExpe
   return {std::move(nodes), std::move(cluster)};
 }
 
-// In the form that 'srun --exclude' takes.
+// Writes the lists in the format of 'srun --exclude'.
 void SmokeFolder::write_lists(const std::vector<NodeReport>& nodes, const std::vector<std::string>& names,
                               const std::vector<std::string>& missing) const {
   const auto listed = [&](const std::string& name) {

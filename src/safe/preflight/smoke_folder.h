@@ -1,5 +1,5 @@
-// The folder that the nodes of a smoke test share: each node writes smoke/HOST.json, and node 0 reads them,
-// compares the nodes, and lists those that passed and those that failed. Errors are those of the file system.
+// The folder shared by the nodes of a smoke test: each node writes smoke/HOST.json. Node 0 reads these files,
+// compares the nodes, and lists passing and failing nodes. Errors are those of the file system.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ namespace primus::preflight {
 
 // The nodes that must report, and how long node 0 waits for them.
 struct SmokeExpectation {
-  std::vector<std::string> names;     // of the nodes; empty: not known
-  std::optional<std::int64_t> count;  // else as many as there are names or, without names, nodes in the job
+  std::vector<std::string> names;     // the nodes' names; empty: unknown
+  std::optional<std::int64_t> count;  // default: the number of names or, without names, of nodes in the job
   std::int64_t wait_seconds = 60;
   double clock_skew_seconds = 30;  // a larger difference between the nodes' clocks is a warning
 };
 
-// The names in a file, one a line, each once. Throws Error(kInvalid) where there are none.
+// Returns the unique names in a file, one per line. Throws Error(kInvalid) if there are none.
 std::vector<std::string> names_in_file(const std::string& file);
 
 class SmokeFolder {
@@ -31,16 +31,16 @@ class SmokeFolder {
   SmokeFolder(Path dump_path, SmokePlace place)
       : dump_path_(std::move(dump_path)), folder_(dump_path_ / "smoke"), place_(std::move(place)) {}
 
-  // Removes the reports of an earlier run, whose nodes may not be in this one. Files that are no reports
-  // stay, and so does what a link leads to; `note` gets a sentence about the link.
+  // Removes reports of an earlier run, which may have had other nodes. Keeps files that are not reports and
+  // the targets of links; calls `note` with a sentence about a link.
   void clean(const std::function<void(std::string_view sentence)>& note) const;
-  // Writes this node's report. Throws Error(kInvalid) where a file of that name is no report.
+  // Writes this node's report. Throws Error(kInvalid) if the file exists and is not a report.
   void write(const NodeReport& own) const;
   // On node 0: waits until all nodes have written or the time is over, compares them, and writes
-  // passing_nodes.txt, failing_nodes.txt and, where names are known, expected_nodes.txt. `started`: seconds
-  // since 1970; reports that are much older are of another run.
+  // passing_nodes.txt, failing_nodes.txt and, if names are known, expected_nodes.txt. `started`: seconds
+  // since 1970; much older reports belong to another run and are ignored.
   struct Gathered {
-    std::vector<NodeReport> nodes;  // by their numbers
+    std::vector<NodeReport> nodes;  // by node number
     std::vector<Finding> cluster;
   };
   Gathered gather(const NodeReport& own, const SmokeExpectation& expected, double started) const;

@@ -1,5 +1,5 @@
-// Where a process of a node smoke test is in its job: which node, and whether it is the node's first process.
-// There is no rendezvous; the launchers' variables say it. Free functions without state.
+// The place of a smoke-test process in its job: its node, and whether it is the node's first process. Derived
+// from the launchers' variables, without a rendezvous. Free functions without state.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,24 @@ namespace primus::preflight {
 
 struct SmokePlace {
   int node = 0;
-  bool first_here = true;       // of this node's processes
-  bool one_step = false;        // all nodes are one step of Slurm's
-  bool named_by_slurm = false;  // else hosts of several nodes may share a name
+  bool first_here = true;       // first process of its node
+  bool one_step = false;        // all nodes belong to one Slurm step
+  bool named_by_slurm = false;  // otherwise several nodes may have the same host name
   std::int64_t nodes = 1;
-  std::string run;  // the job and its step; empty: not known
+  std::string run;  // the job and its step; empty: unknown
 
-  // The name of the file with the node's report.
+  // Returns the name of the file for the node's report.
   std::string file_of(const std::string& host) const;
 };
 
 SmokePlace smoke_place(const Machine& machine);
 
-// The number, 0 or more, in the first of these variables that holds one.
+// Returns the non-negative number in the first of these variables that contains one.
 std::optional<std::int64_t> number_of(const Machine& machine, std::initializer_list<const char*> names);
 
-// A host's name without its domain. An address stays whole.
+// Returns a host name without its domain. An IPv4 address is returned unchanged.
 std::string short_name(const std::string& host);
-// Whether two names mean one host: one of them may lack the domain.
+// Returns whether two names refer to the same host; either may lack the domain.
 bool same_host(const std::string& a, const std::string& b);
 
 }  // namespace primus::preflight

@@ -17,7 +17,7 @@ namespace primus::preflight {
 
 struct Times {
   double write = 0, sync = 0, name = 0;  // seconds
-  bool same = false;                     // what was read is what was written
+  bool same = false;                     // the data read equals the data written
 };
 
 struct StorageFacts {
@@ -32,7 +32,7 @@ namespace {
 
 constexpr std::size_t kBlock = std::size_t{4} << 20;
 
-// Bytes that no file system can compress or share with others.
+// Returns data that file systems cannot compress or deduplicate.
 std::vector<std::byte> block_of(std::uint32_t number) {
   const RandomStream stream(20261122, RandomPurpose::kTest, number);
   std::vector<std::byte> block(kBlock);
@@ -44,7 +44,7 @@ std::vector<std::byte> block_of(std::uint32_t number) {
 }
 
 Times run(const Path& folder, std::uint64_t bytes, Env& env) {
-  const Path place = folder / (".primus-preflight-" + process_label());  // all nodes may try at once
+  const Path place = folder / (".primus-preflight-" + process_label());  // unique: all nodes may test at once
   Times times;
   make_folders(place, env);
   try {
@@ -52,7 +52,7 @@ Times run(const Path& folder, std::uint64_t bytes, Env& env) {
     const Path file = place / "partial", whole = place / "whole";
     double begin = steady_seconds();
     const auto out = env.open(file, OpenMode::kWrite);
-    PieceWriter pieces;  // as a checkpoint is written
+    PieceWriter pieces;  // writes as checkpoints do
     pieces.start(*out);
     std::uint32_t written = 0;
     for (std::uint64_t at = 0; at < bytes; at += kBlock) {

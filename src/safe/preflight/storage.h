@@ -1,6 +1,6 @@
-// Can a folder hold checkpoints: the file operations of a save (a file written in place, synced, renamed, the
-// folder synced), timed, and the bytes read back. Works through an Env, so that tests can make any of them
-// fail. Leaves nothing behind.
+// Checks whether a folder can hold checkpoints. Performs and times the file operations of a save (write,
+// sync, rename, sync of the folder) and reads the data back. Works through an Env, so tests can make any
+// operation fail. Removes its files.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ namespace primus::preflight {
 struct StorageOptions {
   Path folder;
   std::uint64_t bytes = 256U << 20;
-  Wanted least_rate{50, "a checkpoint of 10 GB should take minutes at the most"};  // MB/s, with the sync
+  Wanted least_rate{50, "a checkpoint of 10 GB should take minutes at the most"};  // MB/s, including sync
   std::chrono::milliseconds timeout = std::chrono::minutes(2);
 };
 

@@ -1,5 +1,5 @@
-// One microbatch of token sequences on the host: what owns it, and a view of it. Row-major [B, S], B
-// sequences of S tokens. The loader fills one, a step reads it; in between nobody renames or copies anything.
+// One microbatch of token sequences on the host: an owner (Batch) and a view of it. Row-major [B, S], B
+// sequences of S tokens. The loader fills a batch and a training step reads it in place, without copies.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,19 @@
 
 namespace primus::data {
 
-// Valid as long as what it was taken from.
+// Valid as long as the batch it views.
 struct BatchView {
   std::span<const std::int32_t> tokens;  // [B, S] inputs
-  std::span<const std::int32_t> labels;  // [B, S] the tokens one position later
-  std::span<const float> loss_mask;      // [B, S] 1 where the label counts, 0 where it does not
-  // [B, S] each token's place in its document; empty: 0 to S - 1 in each sequence.
+  std::span<const std::int32_t> labels;  // [B, S] each input's next token
+  std::span<const float> loss_mask;      // [B, S] 1 where the label counts in the loss, else 0
+  // [B, S] position of each token in its document; empty: 0 to S - 1 in each sequence.
   std::span<const std::int32_t> positions = {};
-  // Where each document begins in the B * S tokens, 0 first and B * S last (cu_seqlens of variable-length
-  // attention). A sequence begins a document, and tokens attend within theirs. Empty: every sequence is one.
+  // Start of each document in the B * S tokens, from 0, with a final B * S (cu_seqlens of variable-length
+  // attention). Each sequence starts a new document; attention stays within documents. Empty: each sequence
+  // is one document.
   std::span<const std::int32_t> document_starts = {};
-  // What the sum of its masked losses is divided by; 0: its own number of learned labels. The mean number of
-  // all microbatches of a step makes the step's loss the mean over all of its learned labels.
+  // Divisor of the sum of masked losses; 0: the number of learned labels in this microbatch. With the mean
+  // number over all microbatches of a step, the step's loss is the mean over all of its learned labels.
   double loss_divisor = 0;
 };
 
@@ -31,7 +32,7 @@ struct Batch {
 
   operator BatchView() const { return {tokens, labels, loss_mask, positions, document_starts, loss_divisor}; }
 
-  // Copies into the memory that is there.
+  // Copies into the existing buffers.
   void assign(const BatchView& from) {
     tokens.assign(from.tokens.begin(), from.tokens.end());
     labels.assign(from.labels.begin(), from.labels.end());

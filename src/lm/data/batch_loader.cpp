@@ -17,10 +17,10 @@ namespace primus::data {
 
 namespace {
 
-// A microbatch that is being filled, or waits to be taken.
+// A buffer for one microbatch, being filled or waiting for the consumer.
 struct Slot {
   Batch batch;
-  std::int64_t index = -1;  // of the microbatch it holds
+  std::int64_t index = -1;  // number of the microbatch in it
   bool ready = false;
   std::exception_ptr error;
 };
@@ -41,7 +41,7 @@ struct BatchLoader::Impl {
     try {
       for (int i = 0; i < options.threads; ++i) threads.start([this] { read_ahead(); }, "reads data ahead");
     } catch (const Error&) {
-      // Any number of them does the same work; without one there is nobody to do it.
+      // Fewer threads do the same work; at least one is needed.
       if (threads.size() == 0) throw;
     }
   }
@@ -85,10 +85,11 @@ struct BatchLoader::Impl {
     batch.loss_divisor = loss_divisor(index);
   }
 
-  // The learned labels of a mean, over the microbatches that share it.
+  // Learned labels of all samples that share a mean, divided by their number of microbatches.
   double loss_divisor(std::int64_t index) const {
     if (options.samples_per_mean == 0) return 0;
-    const std::int64_t together = options.samples_per_mean / samples_per_microbatch();  // of each rank
+    const std::int64_t together = options.samples_per_mean / samples_per_microbatch();  // microbatches of
+                                                                                        // each rank
     const std::lock_guard lock(mean_mutex);
     if (mean_of != index / together) {
       mean_of = index / together;
@@ -98,7 +99,7 @@ struct BatchLoader::Impl {
         learned += dataset.learned_tokens(begin + i);
       learned_in_mean = learned;
     }
-    // A step that learns nothing has a loss of 0, whatever it is divided by.
+    // If the step learns nothing, its loss is 0 for any divisor.
     const double microbatches =
         static_cast<double>(options.samples_per_mean) / static_cast<double>(options.micro_batch_size);
     return std::max(learned_in_mean, 1.0) / microbatches;
@@ -150,7 +151,7 @@ struct BatchLoader::Impl {
   void read_ahead() {
     std::unique_lock lock(mutex);
     while (true) {
-      // A slot is free once the microbatch that was in it has been given back.
+      // A slot is free once the consumer has returned its microbatch.
       changed.wait(
           lock, [this] { return stopped || to_fill < given_back + static_cast<std::int64_t>(slots.size()); });
       if (stopped) return;
@@ -174,7 +175,7 @@ struct BatchLoader::Impl {
       given_back = taken;
       changed.notify_all();
       changed.wait(lock, [&] { return slot.ready && slot.index == taken; });
-      slot.ready = slot.error != nullptr;  // an error stays, for whoever asks again
+      slot.ready = slot.error != nullptr;  // an error stays, so that every further call throws it
     }
     wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (slot.error != nullptr) std::rethrow_exception(slot.error);
@@ -185,14 +186,14 @@ struct BatchLoader::Impl {
   const Dataset& dataset;
   const BatchLoaderOptions options;
   std::vector<Slot> slots;
-  double wait_seconds = 0;  // the consumer's
-  std::int64_t taken = 0;   // microbatches returned so far; the consumer's
+  double wait_seconds = 0;  // used only by the consumer
+  std::int64_t taken = 0;   // microbatches returned so far; used only by the consumer
 
-  mutable std::mutex mean_mutex;      // guards these
-  mutable std::int64_t mean_of = -1;  // which mean `learned_in_mean` belongs to
+  mutable std::mutex mean_mutex;      // guards the next two
+  mutable std::int64_t mean_of = -1;  // index of the mean that `learned_in_mean` belongs to
   mutable double learned_in_mean = 0;
 
-  std::mutex mutex;  // guards the rest, and each slot's `ready`
+  std::mutex mutex;  // guards the following members and each slot's `ready`
   std::condition_variable changed;
   std::int64_t to_fill = 0;
   std::int64_t given_back = 0;

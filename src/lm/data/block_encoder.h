@@ -18,18 +18,18 @@
 
 namespace primus::data {
 
-// What one block became, for one JSON key.
+// The tokens of one block for one JSON key.
 struct EncodedKey {
   std::vector<std::int32_t> tokens;
-  std::vector<std::int32_t> lengths;       // of its sequences
-  std::vector<std::size_t> document_ends;  // counts of sequences
+  std::vector<std::int32_t> lengths;       // tokens per sequence
+  std::vector<std::size_t> document_ends;  // end of each document, as a count of sequences
 };
 
 struct EncodedBlock {
   std::vector<EncodedKey> keys;
   std::uint64_t skipped_lines = 0;
   std::string first_skipped;
-  bool has_words = false;  // a text holds more than white space
+  bool has_words = false;  // a text has more than white space
 
   void clear() {
     for (EncodedKey& key : keys) {
@@ -43,7 +43,7 @@ struct EncodedBlock {
   }
 };
 
-// Encodes blocks; one per worker.
+// Encodes blocks; one encoder per worker.
 class BlockEncoder {
  public:
   BlockEncoder(const TokenizeOptions& options, const Tokenizer& tokenizer)
@@ -51,7 +51,7 @@ class BlockEncoder {
     if (options.append_eod) eod_ = tokenizer.special_ids().eod;
   }
 
-  // Broken lines are taken out of a block of plain text.
+  // Removes broken lines from a block of plain text.
   void encode(TextBlock& block, const InputFile& file, EncodedBlock& out) {
     out.keys.resize(options_.json_keys.size());
     out.clear();
@@ -63,7 +63,7 @@ class BlockEncoder {
       out.has_words = holds_words(block.text);
       try {
         encode_parts(block, out.keys.front());
-      } catch (Error& error) {  // of a tokenizer that does not take any text
+      } catch (Error& error) {  // from a tokenizer that does not accept all text
         if (error.location().empty()) error.at(fmt::format("{}:{}", file.path.string(), block.first_line));
         throw;
       }
@@ -78,7 +78,7 @@ class BlockEncoder {
     std::size_t begin = 0;
     for (std::size_t part = 0; part < block.parts.size(); ++part) {
       const std::size_t end = block.parts[part], before = out.tokens.size();
-      // The parts of a file are one text, framed once.
+      // All parts of a file are one text, which gets BOS and EOS only once.
       if (options_.add_special && block.begins_file && part == 0) append(frame.before, out);
       tokenizer_.encode(std::string_view(block.text).substr(begin, end - begin), false, out.tokens);
       if (options_.add_special && block.ends_file && part + 1 == block.parts.size()) append(frame.after, out);

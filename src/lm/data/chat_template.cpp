@@ -14,14 +14,14 @@ namespace {
 
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
-// Whether a string literal of the template has this text, whose line ends may be written as "\n".
+// Whether a string literal of the template has this text; the literal may spell line ends as "\n".
 bool has_literal(std::string_view jinja, std::string_view text) {
   std::string escaped;
   for (const char c : text) c == '\n' ? escaped += "\\n" : escaped += c;
   return has(jinja, text) || has(jinja, escaped);
 }
 
-// A literal of Jinja.
+// Quotes `text` as a Jinja string literal.
 std::string literal_of(std::string_view text) {
   std::string literal = "'";
   for (const char c : text) {
@@ -44,17 +44,17 @@ std::string without_escapes(std::string_view literal) {
   return text;
 }
 
-// The text of a literal "<|im_start|>system\nTEXT<|im_end|>", where the template has one.
+// Returns TEXT of a literal "<|im_start|>system\nTEXT<|im_end|>", or "" if the template has none.
 std::string default_system_of(std::string_view jinja, const TurnMarks& marks, std::string_view end) {
   constexpr std::size_t kLongest =
-      16384;  // of a system text with its end; bounds the time that a hostile template takes
+      16384;  // max length of a system text with its end; limits the time spent on a hostile template
   std::string plain = fmt::format("{}{}{}", marks.open, kSystem, marks.middle), escaped;
   for (const char c : plain) c == '\n' ? escaped += "\\n" : escaped += c;
   for (const std::string& front : {plain, escaped}) {
     for (std::size_t at = jinja.find(front); at != std::string_view::npos; at = jinja.find(front, at + 1)) {
       const std::string_view rest = jinja.substr(at + front.size(), kLongest);
       const std::string_view text = rest.substr(0, rest.find(end));
-      // Not the end of a literal, behind which a message's own text follows.
+      // Excludes a literal that ends at this place and is followed by a message's own text.
       const bool is_text = text.size() < rest.size() && !text.empty() && text.front() != '\'' &&
                            text.front() != '"' && !has(text, "{") && !has(text, "}}") && !has(text, "+ ");
       if (is_text) return without_escapes(text);
@@ -63,7 +63,7 @@ std::string default_system_of(std::string_view jinja, const TurnMarks& marks, st
   return "";
 }
 
-// `end_of_text`: that token, as it is spelled; empty: there is none.
+// `end_of_text`: spelling of the EOS token; empty if the tokenizer has none.
 std::optional<ConversationFormat> format_of(std::string_view jinja, std::string_view end_of_text) {
   const bool ends_by_assistant = has_literal(jinja, "<|assistant|>\n");
   if (has(jinja, "<|start_header_id|>") && has(jinja, "<|eot_id|>")) return ConversationFormat::kLlama3;
@@ -82,7 +82,7 @@ std::optional<ConversationFormat> format_of(std::string_view jinja, std::string_
   return std::nullopt;
 }
 
-// Writes templates. What stands between tags is rendered, so a template is one line.
+// Writes templates. Text between tags is rendered literally, so a template is one line.
 class TemplateWriter {
  public:
   TemplateWriter(const ConversationStyle& style, const Tokenizer& tokenizer)
@@ -109,7 +109,7 @@ class TemplateWriter {
                        literal_of(what));
   }
 
-  // Every turn by itself.
+  // Renders each turn separately.
   std::string turns(const TurnMarks& marks) const {
     const std::string end = (marks.end.empty() ? eos_ : std::string(marks.end)) + std::string(marks.after);
     const std::string content = marks.trimmed ? "(message['content'] | trim)" : "message['content']";
@@ -128,7 +128,8 @@ class TemplateWriter {
     return text;
   }
 
-  // Sets `turns`, without a system's, and `first`, what it says, in front of the first one.
+  // Sets `turns` to the messages without a system turn, and `first` to the system text that precedes the
+  // first turn.
   std::string joined(std::string_view filter) const {
     return fmt::format(
         "{{% set first = {} %}}{{% set turns = messages %}}{{% if messages[0]['role'] == 'system' %}}"
@@ -207,7 +208,7 @@ std::optional<ConversationStyle> style_of_template(std::string_view jinja, const
   ConversationStyle style{.format = *format};
   const std::optional<std::int32_t> bos = tokenizer.special_ids().bos;
   if (bos) {
-    // In some tokenizers the token that begins a text also begins a turn.
+    // In some tokenizers the BOS token also begins a turn.
     const std::string front = fmt::format("{{{{ {} }}}}", literal_of(tokenizer.token_text(*bos)));
     style.begins_with_bos =
         has(jinja, "bos_token") || jinja.starts_with(front) || has(jinja, "<|begin_of_text|>");

@@ -1,9 +1,9 @@
-// Chat templates in Jinja, as far as conversation formats go: finds the format that a model's own template
-// writes, and writes the template of a format.
+// Chat templates in Jinja, limited to the conversation formats of conversation_format.h: detects the format
+// of a model's own template, and writes the template of a format.
 //
-// A template is a program; it is not run here. Its format is recognised by the marks in its text. What else
-// it does (tools, dates, reasoning that is left out of earlier turns) is not. So a model that was fine-tuned
-// gets the template of what it was taught: then transformers renders the very text that was learned.
+// Templates are not executed: the format is detected by the marks in the template's text. Other features
+// (tools, dates, dropping the reasoning of earlier turns) are ignored. A fine-tuned model therefore gets the
+// template of the format it was trained on, so that transformers renders exactly the text of training.
 #pragma once
 
 #include <optional>
@@ -15,24 +15,25 @@
 
 namespace primus::data {
 
-// Nothing where the format is none of ours. `tokenizer` says how the token is spelled that begins a text.
+// Returns nullopt if the format is none of ours. `tokenizer` supplies the spelling of the BOS token.
 std::optional<ConversationStyle> style_of_template(std::string_view jinja, const Tokenizer& tokenizer);
 
-// The template with which transformers' apply_chat_template renders what ConversationWriter writes, and with
-// add_generation_prompt what prompt() does. (Of a question with a context, it renders the two as one text.)
+// Returns the template with which transformers' apply_chat_template renders the text that ConversationWriter
+// writes, and with add_generation_prompt the text of prompt(). (A question with a context becomes one text.)
 std::string template_of(const ConversationStyle& style, const Tokenizer& tokenizer);
 
-// Features of a template that are lost, for a note: "tools, the date". Empty: none is known.
+// Lists the template's features that are not supported, for a note: "tools, the date". Empty if none was
+// found.
 std::string left_out_of(std::string_view jinja);
 
 struct ChosenStyle {
   ConversationStyle style;
-  std::string why;  // "the model's chat template", "sft_conversation_format", ...
+  std::string why;  // "the model's chat template", "chosen", ...
 };
-// `wanted`: the name of a format, or auto: as the tokenizer's own template has it, else chatml where the
-// tokenizer has its marks, else alpaca. A format that is named and is also the template's takes what the
-// template has of its own. Error(kInvalid) for an unknown name; kUnsupported where the template writes none
-// of these formats.
+// `wanted`: the name of a format, or auto: the format of the tokenizer's own template; without a template,
+// chatml if the tokenizer has its marks, else alpaca. If the named format is also the template's format, the
+// result includes the template's own details (ConversationStyle). Error(kInvalid) for an unknown name;
+// kUnsupported if auto finds a template of another format.
 ChosenStyle choose_style(std::string_view wanted, const Tokenizer& tokenizer);
 
 }  // namespace primus::data

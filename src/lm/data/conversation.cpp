@@ -20,17 +20,17 @@ using Kind = JsonReader::Kind;
 
 constexpr std::array<std::string_view, 8> kRoles = {kSystem, kUser,       kAssistant, "tool",
                                                     "tools", "developer", "function", "observation"};
-// Other names of the same roles, as data sets of ShareGPT's kind have them.
+// Other names of the same roles, used by data sets in ShareGPT style.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kOtherRoles = {
     {{"human", kUser}, {"gpt", kAssistant}, {"bot", kAssistant}, {"model", kAssistant}}};
 
 constexpr std::array<std::string_view, 3> kQuestions = {"instruction", "prompt", "question"};
 constexpr std::array<std::string_view, 4> kAnswers = {"response", "output", "answer", "completion"};
-// How other tools say which of input_ids are learned.
+// Other tools' keys for which of the input_ids are learned.
 constexpr std::array<std::string_view, 3> kOtherMasks = {"labels", "completion_mask", "assistant_masks"};
 constexpr std::array<std::string_view, 2> kContexts = {"input", "context"};
 
-// Keys that carry meaning and that no format here can write.
+// Keys that change the meaning and that no format here can write.
 struct Unsupported {
   std::string_view key, what, next;
 };
@@ -64,10 +64,10 @@ constexpr std::array<Unsupported, 11> kUnsupported = {
      {"rejected", "the conversation has a rejected answer", kPreferences},
      {"reasoning_content", "the conversation has its reasoning in a key of its own", kThoughts}}};
 
-// Ways to leave an answer out of the loss.
+// Keys that exclude an answer from the loss.
 constexpr std::array<std::string_view, 4> kMasks = {"weight", "train", "loss", "trainable"};
 
-// What the members of an object say under several names.
+// Values of the alternative names of one member.
 template <std::size_t N>
 using Texts = std::array<std::optional<std::string>, N>;
 
@@ -131,7 +131,7 @@ class Reader {
     }
   }
 
-  // Reads past a value that nothing uses. Null and "" say nothing.
+  // Skips an ignored value. Records its name in `unused` unless it is null or "".
   void pass(const std::string& name) {
     const std::string_view value = json_.skip();
     if (value != "null" && value != "\"\"") note_unused(name);
@@ -140,7 +140,7 @@ class Reader {
     if (std::ranges::find(out_.unused, name) == out_.unused.end()) out_.unused.emplace_back(name);
   }
 
-  // Whether `key` is one of `keys`, with a value that says nothing.
+  // Whether `key` is one of `keys` and its value is empty. Throws if the value is not empty.
   bool refuse_unsupported(std::span<const Unsupported> keys, std::string_view key) {
     const auto found = std::ranges::find(keys, key, &Unsupported::key);
     if (found == keys.end()) return false;
@@ -148,7 +148,7 @@ class Reader {
     json_.refuse(fmt::format("{} ('{}'), which is not supported; {}", found->what, key, found->next));
   }
 
-  // Passes null, "", [] and {}. False: there is another value, not passed or passed in part.
+  // Skips null, "", false, [] and {}. Returns false for another value, which may then be partly read.
   bool is_empty_value() {
     if (json_.read_null()) return true;
     switch (json_.peek()) {
@@ -196,8 +196,7 @@ class Reader {
     return json_.read_string();
   }
 
-  // Of several answers that are all right, the first: {"text": ["Paris", "in Paris"], ...}, or the list
-  // alone.
+  // Keeps the first of several correct answers: {"text": ["Paris", "in Paris"], ...}, or only the list.
   void read_answers() {
     if (json_.read_null()) return;
     if (json_.peek() != Kind::kObject) return read_answer_list();
@@ -213,7 +212,7 @@ class Reader {
       json_.read_string(text);
       if (!first_answer_) first_answer_ = text;
     }
-    if (!first_answer_) first_answer_.emplace();  // there is none: nothing to learn
+    if (!first_answer_) first_answer_.emplace();  // without answers there is nothing to learn
   }
 
   void read_messages(std::string_view key) {
@@ -230,7 +229,7 @@ class Reader {
     json_.require(Kind::kObject, "a message");
     std::optional<std::string> role, text;
     std::optional<bool> learned;
-    std::string mask;  // the key that says so
+    std::string mask;  // the key that set `learned`
     bool is_null = false;
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
@@ -254,7 +253,7 @@ class Reader {
     if (!role) json_.refuse("a message has no role");
     if (!text) json_.refuse("a message has no content");
     std::string name = known_role(*role);
-    // An answer may be null: there is nothing to learn, as where it only calls a tool.
+    // An answer may be null, for example if it only calls a tool; then there is nothing to learn.
     if (is_null && name != kAssistant)
       json_.refuse(fmt::format("the content of a turn of the role '{}' is null", name));
     if (name != kAssistant && mask != "weight" && learned.value_or(false)) {
@@ -264,7 +263,7 @@ class Reader {
     out_.messages.push_back({std::move(name), *std::move(text), {}, learned.value_or(true)});
   }
 
-  // Whether an answer is learned: 0 or 1, or a truth value. Nothing: null.
+  // Reads whether an answer is learned: 0 or 1, or a boolean. Returns nullopt for null.
   std::optional<bool> read_learned(const std::string& key) {
     if (json_.read_null()) return std::nullopt;
     if (json_.peek() == Kind::kBool) return json_.read_bool();
@@ -388,7 +387,7 @@ class Reader {
     out_.starts = starts_;
   }
 
-  // Names the texts that another one stands for.
+  // Records the texts that are ignored because another key replaces them.
   template <std::size_t N>
   void note_unused_texts(const std::array<std::string_view, N>& names, const Texts<N>& texts) {
     for (std::size_t i = 0; i < N; ++i) {
@@ -442,7 +441,7 @@ class Reader {
   Texts<kContexts.size()> contexts_;
   std::optional<std::string> first_answer_, system_;
   bool has_messages_ = false, has_ids_ = false, has_mask_ = false;
-  std::string_view other_mask_;  // that the object has
+  std::string_view other_mask_;  // the key of kOtherMasks that the record has
   std::vector<std::int64_t> starts_;
   std::vector<Message> history_;
 };

@@ -1,19 +1,19 @@
-// One conversation to learn from, as a JSON object says it: turns of text, or tokens that are made already.
+// One training conversation, read from a JSON object: turns of text, or token ids.
 //
 // Accepted records (docs/formats/conversations.md):
 //   messages         [{"role": "user", "content": "..."}, ...], or "conversations" with "from" and "value";
-//                    "system" beside them goes in front. The content of a message is text, null, or a list of
-//                    {"type": "text", "text": ...}; an answer with "weight": 0, "train": false or "loss":
-//                    false is not learned
+//                    a "system" key next to them becomes the first turn. The content of a message is text,
+//                    null, or a list of {"type": "text", "text": ...}; an answer with "weight": 0,
+//                    "train": false or "loss": false is not learned
 //   a single turn    instruction, prompt or question; response, output, answer, completion or answers;
-//                    perhaps input or context (what the question is about), system, and history: earlier
-//                    turns as [[question, answer], ...]. {"input", "output"} alone are question and answer.
-//                    Of several names the first that is not null counts
-//   tokens           input_ids; perhaps loss_mask (1 where the token is to be learned; without it all are)
-//   and
-//                    seq_start_id (where each of several conversations begins)
-// Keys that would change the text and are not written by any format here (tools, tool_calls, function_call,
-// reasoning_content, images ...) are refused at their place. All other keys are listed in `unused`.
+//                    optionally input or context (what the question is about), system, and history: earlier
+//                    turns as [[question, answer], ...]. If only "input" and "output" are present, they are
+//                    question and answer. If several names are present, the first that is not null counts
+//   tokens           input_ids; optionally loss_mask (1 where the token is learned; default: all) and
+//                    seq_start_id (starts of several conversations)
+// Keys that would change the text but that no format supports (tools, tool_calls, function_call,
+// reasoning_content, images ...) are errors with their position in the file. All other keys are listed in
+// `unused`.
 #pragma once
 
 #include <cstdint>
@@ -28,30 +28,31 @@ namespace primus::data {
 inline constexpr std::string_view kSystem = "system", kUser = "user", kAssistant = "assistant";
 
 struct Message {
-  std::string role;     // kSystem, kUser, kAssistant, or one that only messages have: tool, developer ...
+  std::string role;     // kSystem, kUser, kAssistant; in `messages` also tool, developer ...
   std::string text;     // may be empty
-  std::string context;  // of a user's turn: what the question is about; empty: none
-  bool learned = true;  // of an assistant's turn
+  std::string context;  // for a user turn: what the question is about; may be empty
+  bool learned = true;  // for an assistant turn
 };
 
-// The beginning of a conversation: a system's turn, or nothing where its text is empty.
+// Returns the start of a conversation: one system turn, or no turn if `text` is empty.
 inline std::vector<Message> with_system(const std::string& text) {
   if (text.empty()) return {};
   return {{std::string(kSystem), text, {}}};
 }
 
 struct Conversation {
-  std::vector<Message> messages;  // empty: the tokens are there
+  std::vector<Message> messages;  // empty if the record holds tokens
   std::vector<std::int32_t> ids;
-  std::vector<std::uint8_t> learned;  // one per id
-  std::vector<std::int64_t> starts;   // within `ids`, 0 first; empty where messages are there
-  // Keys with a value that were read past, each once: "id", or "messages.name" for one of a message.
+  std::vector<std::uint8_t> learned;  // 1 or 0 per id
+  std::vector<std::int64_t> starts;   // offsets in `ids`, 0 first; empty if the record holds messages
+  // Keys that were ignored although they have a value, each once: "id", or "messages.name" for a key of a
+  // message.
   std::vector<std::string> unused;
 };
 
-// Replaces `out` by what the next value of `json` says. Error(kInvalid) at "name:line:column" for anything
-// but such an object: another type, a turn without a role or text, a role that nobody has, calls of tools
-// (no format here writes them), no question, no answer.
+// Replaces `out` by the next value of `json`. Error(kInvalid) at "name:line:column" for anything but a
+// conversation: another JSON type, a turn without role or text, an unknown role, tool calls (no format
+// supports them), a missing question or answer.
 void read_conversation(JsonReader& json, Conversation& out);
 
 }  // namespace primus::data

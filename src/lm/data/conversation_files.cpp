@@ -20,21 +20,21 @@
 namespace primus::data {
 namespace {
 
-// Of a file that is one JSON list: it is in memory as a whole.
+// Max size of a JSON-list file, which is loaded as one block.
 constexpr std::size_t kMaxListBytes = std::size_t{4} << 30;
 
-// Where one object lies.
+// Text and line number of one object.
 struct Place {
   std::string_view text;
   std::int64_t line = 0;
 };
 
-// Objects that are read together, and the memory in which they lie.
+// Objects that are processed together, and the memory that holds them.
 struct Part {
   std::vector<std::unique_ptr<const std::string>> memory;
   std::vector<Place> objects;
   std::string file;
-  std::uint64_t position = 0;  // bytes of the file, as it lies on disk, that were read up to here
+  std::uint64_t position = 0;  // bytes of the file on disk that were read so far
 };
 using PartFn = FunctionRef<void(const Part&)>;
 
@@ -114,7 +114,7 @@ void read_objects(const std::vector<InputFile>& files, PartFn visit) {
     TextBlock block;
     BlockReader reader({file});
     bool list = false;
-    // A list may stand in one line that is too long for JSON lines.
+    // A list may be one line that is too long for JSON lines.
     try {
       while (reader.next(block) && block.text.find_first_not_of(" \t\r\n") == std::string::npos) {
       }
@@ -146,7 +146,7 @@ Error at_line(Error error, const Place& place, const std::string& file) {
   return error;
 }
 
-// The names of a part's files: what they begin with.
+// Whether a file name begins with one of the names of a split.
 bool is_part(std::string_view file, std::initializer_list<std::string_view> names) {
   return std::ranges::any_of(names, [file](std::string_view name) {
     if (!file.starts_with(name)) return false;
@@ -164,7 +164,7 @@ std::string how_to_export(const std::string& name) {
   return text.replace(text.find("NAME"), 4, name);
 }
 
-// "tatsu-lab/alpaca" and not "./data/x.jsonl".
+// Whether `name` looks like "tatsu-lab/alpaca", not like "./data/x.jsonl".
 bool looks_like_hub(const std::string& name) {
   const std::size_t slash = name.find('/');
   const bool pair = slash != std::string::npos && slash > 0 && slash + 1 < name.size() &&
@@ -191,7 +191,7 @@ Error no_such_data(const std::string& name) {
                                                          std::filesystem::current_path().string())));
 }
 
-// Every file must be JSON.
+// Returns the input files; all of them must be JSON.
 std::vector<InputFile> json_files(const std::vector<std::string>& patterns) {
   std::vector<InputFile> files = find_inputs(patterns);
   for (const InputFile& file : files) {
@@ -276,7 +276,7 @@ std::string note_on_unused(const TokenizedConversations& read, std::string_view 
 
 namespace {
 
-// A record, read and tokenized.
+// A record after reading and tokenizing.
 struct Done {
   LearnedTokens tokens;
   std::vector<std::int64_t> starts;
@@ -301,7 +301,7 @@ void tokenize(const Place& place, const std::string& file, const ConversationWri
   out.starts = conversation.starts;
 }
 
-// Appends a record to what is read, or counts one that is bad.
+// Appends a record to the result, or counts a broken one.
 void add(const Done& one, const ReadOptions& options, TokenizedConversations& all) {
   if (one.error && !options.skip_bad)
     throw Error(*one.error).add_hint("'--skip-bad' leaves such records out and counts them");
@@ -370,7 +370,7 @@ TokenizedConversations read_conversations(const std::vector<InputFile>& files,
         fmt::format("none of {} records is a conversation; the first: {}", all.read, all.first_skipped),
         "'primus data conversations' shows what is read");
   }
-  // They stay in memory, and grew by doubling.
+  // The arrays stay in memory, and growing by doubling left them oversized.
   all.ids.shrink_to_fit();
   all.learned.shrink_to_fit();
   all.ends.shrink_to_fit();

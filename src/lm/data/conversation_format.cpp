@@ -15,7 +15,7 @@ struct Named {
   std::string_view name;
   ConversationFormat format;
 };
-// The first name of a format is the one that it is called by.
+// The first name of each format is its canonical name.
 constexpr std::array<Named, 12> kNames = {{{"alpaca", ConversationFormat::kAlpaca},
                                            {"squad", ConversationFormat::kSquad},
                                            {"bridge_squad", ConversationFormat::kSquad},
@@ -47,7 +47,7 @@ constexpr TurnMarks kPhi3{.open = "<|", .middle = "|>\n", .end = "<|end|>", .aft
 constexpr TurnMarks kPhi4{.open = "<|im_start|>", .middle = "<|im_sep|>", .end = "<|im_end|>", .after = ""};
 constexpr TurnMarks kZephyr{.open = "<|", .middle = "|>\n", .end = "", .after = "\n", .any_role = false};
 
-// Special tokens that a format cannot do without.
+// Special tokens that a format requires.
 std::vector<std::string_view> tokens_of(ConversationFormat format) {
   switch (format) {
     case ConversationFormat::kChatMl:
@@ -79,7 +79,7 @@ std::string_view without_spaces(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(' ') - begin + 1);
 }
 
-// The id of a token where it is one by itself, as written.
+// Returns the id of `text` if it is exactly one token.
 std::optional<std::int32_t> single_token(const Tokenizer& tokenizer, std::string_view text) {
   const std::optional<std::int32_t> id = tokenizer.token_id(text);
   if (id && tokenizer.encode(text, false) == std::vector<std::int32_t>{*id}) return id;
@@ -107,14 +107,14 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// A question and what it is about.
+// Joins a question and its context.
 std::string with_context(const Message& message, bool trim) {
   std::string text = message.text;
   if (!message.context.empty()) text += "\n\n" + message.context;
   return trim ? std::string(trimmed(text)) : text;
 }
 
-// The text that the tokenizer reads as `ids`; empty where there is none.
+// Returns a text that the tokenizer encodes as `ids`; empty if none was found.
 std::string spelled(const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids) {
   std::string text;
   for (const std::int32_t id : ids) text += tokenizer.token_text(id);
@@ -220,7 +220,7 @@ std::vector<ConversationWriter::Piece> ConversationWriter::alpaca(const std::vec
                                                                   bool open) const {
   std::vector<Piece> pieces;
   std::string prompt(kAlpacaPreamble);
-  bool begun = false;  // a turn is there, and the place of a system's text is behind
+  bool begun = false;  // a turn was written, so a system text can no longer follow
   const auto separate = [&] {
     if (!begun || prompt.empty()) prompt += "\n\n";
     begun = true;
@@ -319,7 +319,7 @@ std::vector<ConversationWriter::Piece> ConversationWriter::turns(const TurnMarks
   std::vector<Piece> pieces;
   std::string prompt;
   const auto begin_turn = [&](std::string_view role) {
-    if (!pieces.empty() && prompt.empty()) prompt += marks.after;  // behind an answer
+    if (!pieces.empty() && prompt.empty()) prompt += marks.after;  // after an answer
     prompt += fmt::format("{}{}{}", marks.open, role, marks.middle);
   };
   for (const Message& message : prepared(messages, marks.system_turn)) {
@@ -368,7 +368,7 @@ std::vector<std::int32_t> ConversationWriter::prompt(const std::vector<Message>&
 void ConversationWriter::encode(const std::vector<Piece>& pieces, LearnedTokens& out) const {
   out.ids.clear();
   out.learned.clear();
-  std::string_view before;  // what the next piece could merge with
+  std::string_view before;  // text that the next piece could merge with
   for (const Piece& piece : pieces) {
     if (style_.inline_bos) {
       tokenizer_.encode(piece.text, true, out.ids);
@@ -388,9 +388,9 @@ void ConversationWriter::encode(const std::vector<Piece>& pieces, LearnedTokens&
 
 void ConversationWriter::encode_behind(std::string_view before, std::string_view text,
                                        std::vector<std::int32_t>& ids) const {
-  // A tokenizer may put something in front of every text (SentencePiece does a space): so `text` is encoded
-  // behind another one, whose ids are then taken off. A line end and a word are tried where `before` merges
-  // with it.
+  // A tokenizer may insert something at the start of every text (SentencePiece inserts a space). `text` is
+  // therefore encoded after a front text, whose ids are then removed. If `before` merges with `text`, a
+  // newline and a letter are tried as the front text.
   for (const std::string_view front : {before, std::string_view("\n"), std::string_view("a")}) {
     if (front.empty()) continue;
     const std::vector<std::int32_t> of_front = tokenizer_.encode(front, false);

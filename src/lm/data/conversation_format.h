@@ -1,30 +1,31 @@
-// How a conversation becomes tokens, and which of them are learned: those that the model is to write itself.
+// How a conversation becomes tokens, and which of them are learned: the ones that the model itself must
+// write.
 //
-//   alpaca    Below is an instruction that describes a task. ...      (or the system's text)
+//   alpaca    Below is an instruction that describes a task. ...        (or the system text)
 //
 //             ### Instruction:
 //             QUESTION
 //
-//             ### Input:                                              (where the question has a context)
+//             ### Input:                                                (if the question has a context)
 //             CONTEXT
 //
 //             ### Response:
-//             ANSWER<eos>                                             further turns: a blank line, and on
-//   squad     Context: CONTEXT Question: QUESTION Answer: ANSWER<eos>   one turn, without a system's
-//   mistral   [INST] QUESTION [/INST] ANSWER<eos>                     a system's text before the first
-//   question
+//             ANSWER<eos>                                               further turns follow a blank line
+//   squad     Context: CONTEXT Question: QUESTION Answer: ANSWER<eos>   one turn, no system text
+//   mistral   [INST] QUESTION [/INST] ANSWER<eos>                       system text before the first question
 //
-// The others write every turn alike (TurnMarks): chatml, llama3, gemma, phi3, phi4, zephyr.
+// The other formats write all turns in the same way (TurnMarks): chatml, llama3, gemma, phi3, phi4, zephyr.
 //
 //   chatml    <|im_start|>ROLE
-//             TEXT<|im_end|>                                          a line end, and the next turn
+//             TEXT<|im_end|>                                            a newline, then the next turn
 //
-// Learned are the assistant's texts and what ends them (the end-of-text token, or the mark that ends a turn),
-// so that the model learns to stop. An answer that is empty or blank is not learned, and neither is its end.
+// The learned tokens are the assistant's texts and their ends (the EOS token, or the end-of-turn mark), so
+// that the model learns to stop. An answer that is empty or blank is not learned, nor is its end.
 //
-// Where a prompt ends and an answer begins, tokens never span both: at use, the prompt is encoded alone.
-// Where the tokenizer would merge across the border, the answer is encoded by itself; else its tokens are
-// those that it has in the whole text, as transformers encodes what chat_template.h's template renders.
+// No token spans the border between a prompt and its answer, because at inference the prompt is encoded
+// without the answer. If the tokenizer would merge across the border, the answer is encoded separately;
+// otherwise its tokens are the same as in the full text, which is what transformers encodes with the template
+// of chat_template.h.
 #pragma once
 
 #include <cstdint>
@@ -50,35 +51,35 @@ enum class ConversationFormat : std::uint8_t {
   kZephyr
 };
 
-// Also bridge_squad; and messages and openai for chatml. Nothing for another name.
+// Also accepts bridge_squad, and messages and openai for chatml. Returns nullopt for another name.
 std::optional<ConversationFormat> conversation_format(std::string_view name);
 std::string_view name_of(ConversationFormat format);
 inline constexpr std::string_view kConversationFormats =
     "alpaca, squad, chatml, llama3, mistral, gemma, phi3, phi4, zephyr";
 
-// Marks around the turns of a format that writes all alike: open ROLE middle TEXT end after.
+// The marks around a turn, in formats that write all turns in the same way: open ROLE middle TEXT end after.
 struct TurnMarks {
   std::string_view open, middle;
-  std::string_view end;  // empty: the token that ends a text
+  std::string_view end;  // empty: the EOS token
   std::string_view after;
-  std::string_view assistant = kAssistant;  // the role's name
-  bool system_turn = true;                  // false: a system's text stands before the first question
-  bool trimmed = false;                     // blanks around texts are left out
-  bool any_role = true;                     // tool, developer ... have turns, too
+  std::string_view assistant = kAssistant;  // name of the assistant's role
+  bool system_turn = true;                  // false: the system text precedes the first question
+  bool trimmed = false;                     // blanks around texts are removed
+  bool any_role = true;                     // also allows roles such as tool and developer
 };
-// Null for alpaca, squad and mistral.
+// Returns null for alpaca, squad and mistral.
 const TurnMarks* turn_marks(ConversationFormat format);
 
-// A format, and what one model's template has of its own.
+// A format with the details of one model's template.
 struct ConversationStyle {
   ConversationFormat format = ConversationFormat::kAlpaca;
-  // As sft_bridge_compat_inline_bos: each text between two borders is encoded by itself, with what begins and
-  // ends every text.
+  // Megatron Bridge's tokenization (sft_bridge_compat_inline_bos): each text between two borders is encoded
+  // separately, with its own BOS and EOS tokens.
   bool inline_bos = false;
-  std::string default_system;  // the system's text of a conversation that has none
-  // Whether the token that begins a text stands in front; nothing: where the tokenizer puts it itself.
+  std::string default_system;  // the system text of a conversation that has none
+  // Whether a conversation starts with the BOS token; nullopt: if the tokenizer adds it itself.
   std::optional<bool> begins_with_bos;
-  // For mistral: a space after [INST] and before an answer; a space before [/INST].
+  // For mistral: a space after [INST] and before an answer, and a space before [/INST].
   bool space_in = true, space_out = true;
 
   bool operator==(const ConversationStyle&) const = default;
@@ -88,48 +89,48 @@ inline constexpr std::string_view kAlpacaPreamble =
     "Below is an instruction that describes a task. Write a response that appropriately completes the "
     "request.";
 
-// Whether the tokenizer has all the special tokens that the format is written with.
+// Whether the tokenizer has all special tokens of the format.
 bool can_write(ConversationFormat format, const Tokenizer& tokenizer);
-// The token that ends a text: eos, or eod.
+// The EOS token, or else the end-of-document token (eod).
 std::optional<std::int32_t> end_of_text(const Tokenizer& tokenizer);
-// Tokens before every conversation.
+// Returns the tokens before every conversation.
 std::vector<std::int32_t> beginning_of(const ConversationStyle& style, const Tokenizer& tokenizer);
 
 struct LearnedTokens {
   std::vector<std::int32_t> ids;
-  std::vector<std::uint8_t> learned;  // one per id: 1 where it counts as a label
+  std::vector<std::uint8_t> learned;  // one per id: 1 if it counts as a label
 };
 
 // Thread-safety: const methods may be called from any number of threads at once.
 class ConversationWriter {
  public:
-  // `tokenizer` must outlive it. Error(kInvalid) where the tokenizer lacks a special token that the format is
-  // written with, or has no token that ends a text.
-  // `choice`: what users write before a format's name, for hints.
+  // `tokenizer` must outlive the writer. Error(kInvalid) if the tokenizer lacks a special token of the format
+  // or has no EOS token.
+  // `choice`: the option that sets the format, for hints.
   ConversationWriter(ConversationStyle style, const Tokenizer& tokenizer,
                      std::string choice = "sft_conversation_format: ");
   ConversationWriter(ConversationFormat format, const Tokenizer& tokenizer, bool inline_bos = false)
       : ConversationWriter(ConversationStyle{.format = format, .inline_bos = inline_bos}, tokenizer) {}
 
-  // Replaces `out`. The conversation has messages. Error(kInvalid), without a place, for turns that the
-  // format cannot express.
+  // Replaces `out`. `conversation` must have messages. Error(kInvalid), without a file position, for turns
+  // that the format cannot express.
   void write(const Conversation& conversation, LearnedTokens& out) const;
-  // The beginning of a text that the model is to go on from: `messages`, and the assistant's turn begun.
+  // Returns the prompt of a generation: `messages`, followed by the start of the assistant's turn.
   std::vector<std::int32_t> prompt(const std::vector<Message>& messages) const;
-  // What ends an answer.
+  // The token that ends an answer.
   std::int32_t end_id() const { return end_; }
   const ConversationStyle& style() const { return style_; }
   // Whether a conversation may have several turns.
   bool has_turns() const { return style_.format != ConversationFormat::kSquad; }
-  // Whether it may begin with a system's text.
+  // Whether a conversation may begin with a system text.
   bool has_system() const { return style_.format != ConversationFormat::kSquad; }
-  // A space that belongs to the format, and not to the answer behind it.
+  // A space that the format writes before an answer and that is no part of it.
   std::string_view answer_prefix() const {
     return style_.format == ConversationFormat::kMistral && style_.space_in ? " " : "";
   }
 
  private:
-  // A text that is encoded as one; `ends`: what ends an answer stands behind it.
+  // A text that is encoded separately. `ends`: the token that ends an answer follows.
   struct Piece {
     std::string text;
     bool learned = false, ends = false;
@@ -139,24 +140,25 @@ class ConversationWriter {
   std::vector<Piece> squad(const std::vector<Message>& messages, bool open) const;
   std::vector<Piece> mistral(const std::vector<Message>& messages, bool open) const;
   std::vector<Piece> turns(const TurnMarks& marks, const std::vector<Message>& messages, bool open) const;
-  // `messages` with the default system's text; of formats without a turn for it, moved into the first
-  // question.
+  // Returns `messages` with the default system text; for formats without a system turn, the system text moves
+  // into the first question.
   std::vector<Message> prepared(const std::vector<Message>& messages, bool system_turn) const;
   void encode(const std::vector<Piece>& pieces, LearnedTokens& out) const;
-  // The ids of `text` where it follows `before`; an empty `before` is what no text merges with.
+  // Appends the ids that `text` has after `before`. An empty `before` is a border across which nothing
+  // merges.
   void encode_behind(std::string_view before, std::string_view text, std::vector<std::int32_t>& ids) const;
 
-  // Throws Error(kInvalid) where the format has no name for the turn's role.
+  // Throws Error(kInvalid) if the format does not support the turn's role.
   void require_role(const Message& message) const;
-  // Hints that name other formats.
+  // A hint to choose another format.
   std::string set_format(std::string_view name) const;
 
   ConversationStyle style_;
   const Tokenizer& tokenizer_;
   std::string choice_;
   std::int32_t end_ = 0;
-  // Spelling of the tokens that end an answer and begin a text; empty where the tokenizer does not read them
-  // so.
+  // Texts of the tokens that end an answer and begin a conversation; empty if the tokenizer does not parse
+  // them as these tokens.
   std::string end_text_, beginning_text_;
   std::vector<std::int32_t> beginning_;
 };

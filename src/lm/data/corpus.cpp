@@ -41,7 +41,7 @@ std::string lower_name(const Path& path) {
   return name;
 }
 
-// By the name's ending.
+// Derives kind and compression from the extension.
 InputFile classify(const Path& path, std::uint64_t size) {
   InputFile file{path, InputKind::kText, Compression::kNone, size, /*known_ending=*/false};
   std::string name = lower_name(path);
@@ -65,7 +65,7 @@ InputFile classify(const Path& path, std::uint64_t size) {
   return file;
 }
 
-// Calls use(path, size) for the files of a folder and those below it, in order; hidden ones are passed over.
+// Calls use(path, size) for each file of a folder and its subfolders, in order; skips hidden ones.
 void for_each_file(const Path& folder, FunctionRef<void(const Path&, std::uint64_t)> use) {
   for (const std::string& name : Env::posix().list(folder)) {
     if (name.starts_with('.')) continue;
@@ -103,14 +103,14 @@ std::string counts_text(const SkippedFiles& skipped) {
   return rest > 0 ? text + fmt::format(" and {} more", rest) : text;
 }
 
-// How to read files of the most frequent ending.
+// A hint how to read files of the most frequent extension.
 std::string how_to_read(const SkippedFiles& skipped) {
   const auto most = std::ranges::max_element(skipped.counts, {}, [](const auto& one) { return one.second; });
   return fmt::format("'{}' reads those as plain text",
                      (skipped.folder / "**" / ("*" + most->first)).string());
 }
 
-// The files below a folder whose names match what stands behind "FOLDER/**/".
+// Returns the files below a folder whose names match the pattern after "FOLDER/**/".
 std::vector<Path> expand_all_below(const std::string& pattern, std::size_t stars) {
   const std::string folder = stars == 0 ? "." : pattern.substr(0, stars);
   constexpr std::size_t kStars = 2;
@@ -127,7 +127,7 @@ std::vector<Path> expand_all_below(const std::string& pattern, std::size_t stars
 }
 
 std::vector<Path> expand_glob(const std::string& pattern) {
-  // "FOLDER/**/NAME". To glob(3), two stars elsewhere are one.
+  // Handles "FOLDER/**/NAME". In other places, glob(3) treats two stars as one.
   const std::size_t stars = pattern.find("**");
   const bool whole = stars != std::string::npos && (stars == 0 || pattern[stars - 1] == '/') &&
                      (stars + 2 == pattern.size() || pattern[stars + 2] == '/');
@@ -147,7 +147,7 @@ std::vector<Path> expand_glob(const std::string& pattern) {
   return paths;
 }
 
-// Packed in a way that is not unpacked here.
+// Whether the file is an archive or has an unsupported compression.
 bool is_archive(const Path& path) {
   constexpr std::array<std::string_view, 10> kEndings = {".xz",     ".bz2", ".lz4", ".zip", ".tar",
                                                          ".tar.gz", ".tgz", ".7z",  ".rar", ".tar.zst"};
@@ -260,18 +260,18 @@ ReaderHints command_hints(std::string_view json_key_option) {
           .max_line = "'--max-line-mib' reads longer ones"};
 }
 
-// The bytes of one file, unpacked.
+// Returns the decompressed bytes of one file.
 class BlockReader::Source {
  public:
   explicit Source(const InputFile& input)
       : input_(input), file_(Env::posix().open(input.path, OpenMode::kRead)), packed_(kBufferBytes, '\0') {
     if (input.compression == Compression::kGzip) {
-      // 32: recognise zlib and gzip headers.
+      // 15 + 32: detect zlib and gzip headers.
       if (::inflateInit2(&inflate_, 15 + 32) != Z_OK) throw std::bad_alloc();
     } else if (input.compression == Compression::kZstd) {
       zstd_ = ::ZSTD_createDStream();
       if (zstd_ == nullptr) throw std::bad_alloc();
-      // Dumps are packed with --long=31; a window takes memory as it fills.
+      // Dumps are often compressed with --long=31; the window only takes memory as it fills.
       ::ZSTD_DCtx_setParameter(zstd_, ZSTD_d_windowLogMax,
                                ::ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
     }
@@ -283,7 +283,7 @@ class BlockReader::Source {
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
 
-  // Appends some bytes; false at the end.
+  // Appends some bytes; returns false at the end.
   bool read(std::string& out) {
     switch (input_.compression) {
       case Compression::kNone:
@@ -296,7 +296,7 @@ class BlockReader::Source {
     return false;
   }
   std::uint64_t position() const { return offset_; }
-  // Of a file that is not compressed: goes on at this offset.
+  // Only for a file that is not compressed: continues at this offset.
   void skip(std::uint64_t offset) { offset_ = offset; }
 
  private:
@@ -312,7 +312,7 @@ class BlockReader::Source {
     return count > 0;
   }
 
-  // Feeds packed bytes to `some(out, before)`, which appends what it makes of packed_[used_, have_).
+  // Feeds compressed bytes to `some(out, before)`, which appends the output of packed_[used_, have_).
   template <class Some>
   bool unpack(std::string& out, const Some& some) {
     while (true) {
@@ -334,7 +334,7 @@ class BlockReader::Source {
   }
 
   std::size_t inflate_some(std::string& out, std::size_t before) {
-    // Zeros may fill a file up behind its last member (blocks of tapes).
+    // Zeros may pad a file after its last member (tape blocks).
     while (member_ended_ && used_ < have_ && packed_[used_] == '\0') ++used_;
     if (used_ == have_) return 0;
     member_ended_ = false;
@@ -431,7 +431,7 @@ void BlockReader::go_on_behind(std::size_t file, std::uint64_t end, std::int64_t
   file_ = file;
   source_.reset();
   buffer_.clear();
-  if (end == 0) return;  // next() begins the file
+  if (end == 0) return;  // next() starts at the file's beginning
   source_ = std::make_unique<Source>(files_[file_]);
   at_end_ = false;
   offset_ = end;
@@ -451,7 +451,7 @@ void BlockReader::fill(std::size_t wanted) {
 }
 
 void BlockReader::take(std::size_t size, TextBlock& block) {
-  // The rest is usually far shorter than what is taken.
+  // The rest is usually far shorter than the block.
   std::string rest = buffer_.substr(size);
   buffer_.resize(size);
   block.text = std::exchange(buffer_, std::move(rest));
@@ -494,7 +494,8 @@ void BlockReader::next_parts(TextBlock& block) {
   const auto target = static_cast<std::size_t>(std::clamp<std::uint64_t>(share, 1 << 10, 64 << 10));
   fill(block_size_ + 2 * target + 1);
   std::size_t taken = 0;
-  // Before the end of the file something is always left, so that a file's last block holds its last part.
+  // Before the end of the file, keeps some text in the buffer, so that the last block has the file's last
+  // part.
   while (taken < buffer_.size() && (at_end_ || buffer_.size() - taken > 2 * target)) {
     taken += part_end(std::string_view(buffer_).substr(taken), target);
     block.parts.push_back(taken);
@@ -508,14 +509,14 @@ std::size_t part_end(std::string_view text, std::size_t target) {
   for (const std::string_view border : {"\n\n", "\n", " "}) {
     const std::size_t found = window.find(border, target);
     if (found == std::string_view::npos) continue;
-    // All line ends that follow belong to this part.
+    // All following line ends belong to this part.
     const std::size_t end = found + border.size();
     const std::size_t behind = border == " " ? end : window.find_first_not_of('\n', end);
     return behind == std::string_view::npos ? window.size() : behind;
   }
   std::size_t end = window.size();
   if (end == text.size()) return end;
-  // Nowhere to cut: at least not inside a character.
+  // No border found: at least do not cut inside a character.
   for (int i = 0; i < 3 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80; ++i) --end;
   return end;
 }

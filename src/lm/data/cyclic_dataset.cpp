@@ -50,7 +50,7 @@ class CyclicDataset final : public Dataset {
     std::vector<std::uint32_t> entries;
   };
 
-  // Of this epoch. Threads that read ahead are in one epoch, or in two beside each other.
+  // The permutation of this epoch. Threads that read ahead are in at most two adjacent epochs.
   std::shared_ptr<const Permutation> permutation(std::int64_t epoch) const {
     const std::lock_guard lock(mutex_);
     std::shared_ptr<const Permutation>& kept = kept_[epoch % 2];
@@ -65,7 +65,7 @@ class CyclicDataset final : public Dataset {
   CyclicOptions options_;
   std::int64_t step_;        // samples of one microbatch of all ranks
   std::int64_t epoch_size_;  // draws
-  std::int64_t permuted_;    // samples that are permuted together
+  std::int64_t permuted_;    // samples permuted together: those of one rank if sharded
   mutable std::mutex mutex_;
   mutable std::shared_ptr<const Permutation> kept_[2];
 };

@@ -1,14 +1,14 @@
-// Megatron-LM's random sampler (dataloader_type: cyclic) as a data set: the samples of another one, permuted
-// anew in each epoch and repeated without end.
+// Megatron-LM's random sampler (dataloader_type: cyclic) as a data set: the samples of another data set,
+// permuted differently in each epoch and repeated without end.
 //
-// With N samples, microbatches of B and D data-parallel ranks, an epoch takes the first N - N mod (B D)
-// draws; what is left over is dropped. Draw p of the run is draw w = p mod (N - N mod (B D)) of epoch e = p
-// div (N - N mod (B D)): microbatch i, rank r, row m of that epoch, w = i B D + r B + m. It is sample
+// With N samples, microbatches of B and D data-parallel ranks, an epoch has E = N - N mod (B D) draws; the
+// remaining samples are dropped. Draw p of the run is draw w = p mod E of epoch e = p div E: microbatch i,
+// rank r, row m of that epoch, w = i B D + r B + m. It is sample
 //   sharded      r n + permutation(n, e)[i B + m],         n = (N div (B D)) B
 //   not sharded  permutation(n, e)[(i B + m) D + r],       n = (N div B) B
 // where permutation(n, e) is torch.randperm(n) of a CPU generator seeded with e: for k from 0 to n - 2, entry
-// k is swapped with entry k + (next 32 bits of the Mersenne Twister) mod (n - k). The order depends on
-// neither `seed` nor anything else of the run. (megatron/legacy/data/data_samplers.py,
+// k is swapped with entry k + (next 32 bits of the Mersenne Twister) mod (n - k). The order depends neither
+// on `seed` nor on other settings of the run. (megatron/legacy/data/data_samplers.py,
 // MegatronPretrainingRandomSampler.)
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace primus::data {
 
-// torch.randperm(n, generator=torch.Generator().manual_seed(seed)). n < 2^32 / 20, from which on torch draws
+// torch.randperm(n, generator=torch.Generator().manual_seed(seed)). n < 2^32 / 20; from there on torch draws
 // 64 bits.
 std::vector<std::uint32_t> torch_permutation(std::int64_t n, std::uint64_t seed);
 
@@ -30,8 +30,8 @@ struct CyclicOptions {
   bool sharded = true;
 };
 
-// Error(kInvalid) where the data set has fewer samples than one microbatch of all ranks; kUnsupported for
-// more than torch_permutation() has.
+// Error(kInvalid) if the data set has fewer samples than one microbatch of all ranks; kUnsupported if it has
+// more than torch_permutation() supports.
 std::unique_ptr<const Dataset> make_cyclic(std::unique_ptr<const Dataset> dataset,
                                            const CyclicOptions& options);
 

@@ -1,4 +1,4 @@
-// open_datasets: from what the user names to train, valid and test data sets.
+// open_datasets: opens the train, valid and test data sets of the paths that the user names.
 #include "lm/data/dataset.h"
 
 #define XXH_INLINE_ALL
@@ -26,16 +26,17 @@ namespace primus::data {
 
 namespace {
 
-constexpr const char* kSeal = "checksums";  // of a folder of cached tokens
-constexpr std::int64_t kCacheVersion = 1;   // counts changes in how text becomes tokens
-// How many more samples each part of a blend prepares than its share (Megatron's mid_level_dataset_surplus).
+constexpr const char* kSeal = "checksums";  // name of the checksum file in a folder of cached tokens
+constexpr std::int64_t kCacheVersion = 1;   // increased when text is converted to tokens differently
+// Each part of a blend prepares this fraction of samples beyond its share (Megatron's
+// mid_level_dataset_surplus).
 constexpr double kSurplus = 0.005;
 constexpr const char* kMockSplit = "1,1,1";
 constexpr std::array<std::string_view, 3> kSplitNames = {"train", "valid", "test"};
 
 struct BlendList {
   std::vector<std::string> paths;
-  std::vector<double> weights;  // normalised; empty without weights
+  std::vector<double> weights;  // normalised; empty for a list without weights
 };
 
 std::optional<double> parse_weight(std::string_view text) {
@@ -52,12 +53,12 @@ std::vector<double> normalized(const std::vector<double>& weights) {
   return result;
 }
 
-// A number that is not the name of data.
+// Whether `entry` is a number and not the name of existing data.
 bool is_weight(const std::string& entry) {
   return parse_weight(entry) && !IndexedDataset::exists(entry) && !Env::posix().status(entry);
 }
 
-// For a list with weights in it that is not weight and path in turn.
+// The error for a list that has weights but does not alternate weight and path.
 Error uneven_blend(const std::vector<std::string>& list) {
   const std::string hint = "weight and path stand in turn ('0.7 data/a 0.3 data/b'), or paths alone";
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -76,8 +77,8 @@ Error uneven_blend(const std::vector<std::string>& list) {
   return invalid("some entries of the data path have a weight and some have none", hint);
 }
 
-// A list of paths, or of weights and paths in turn: the latter where the length is even and every first is a
-// number.
+// Parses a list of paths, or of alternating weights and paths: the latter if the length is even and every
+// first entry is a number.
 BlendList parse_blend(const std::vector<std::string>& list) {
   BlendList blend;
   if (list.size() % 2 == 0) {
@@ -106,8 +107,9 @@ BlendList parse_blend(const std::vector<std::string>& list) {
   return blend;
 }
 
-// Where the part of text begins that is held out for validation: at a sequence's begin, so that nothing of it
-// is trained on. The end of the text: too little is there to divide.
+// Returns the first sequence of the text that is held out for validation. The border is at the start of a
+// sequence, so that none of it is trained on. Returns the number of sequences if there is too little text to
+// divide.
 std::int64_t held_out_from(const TokenSource& source, std::int64_t seq_length) {
   constexpr std::int64_t kHundredth = 100;
   const std::int64_t all = source.sequences();
@@ -127,7 +129,7 @@ class Opener {
         requested_{options.train_samples, options.valid_samples, options.test_samples} {
     const SpecialIds& special = tokenizer.special_ids();
     rules_.vocab_size = options.vocab_size > 0 ? options.vocab_size : tokenizer.vocab_size();
-    // A padding id that has another role as well would hide real tokens from the loss.
+    // A padding id that also has another role would mask real tokens out of the loss.
     if (special.pad && special.pad != special.eos && special.pad != special.eod &&
         special.pad != special.bos) {
       rules_.pad = special.pad;
@@ -151,7 +153,7 @@ class Opener {
       const Share share = share_of(*data, 0, shared ? std::optional(shares()) : std::nullopt);
       double tokens = 0;
       for (std::int64_t i = share.first; i < share.last; ++i) tokens += data->length(i);
-      // As many rows as the sample order of so many passes has (sample_order.h).
+      // The number of rows in the sample order of this many epochs (sample_order.h).
       samples += std::max(1.0, std::floor((epochs * tokens - 1) / static_cast<double>(options_.seq_length)));
     }
     if (samples > static_cast<double>(kMostOrderedSamples)) {
@@ -180,7 +182,7 @@ class Opener {
       for (std::size_t split = 0; split < 3; ++split) {
         if (requested_[split] == 0) continue;
         if (per_split[split]->empty()) {
-          if (split > 0) continue;  // the user has none
+          if (split > 0) continue;  // the user set no path for it
           throw invalid("there is validation or test data, and no training data", "set train_data_path");
         }
         result[split] = open_blend(parse_blend(*per_split[split]), split, std::nullopt);
@@ -201,7 +203,7 @@ class Opener {
   }
 
  private:
-  // Data of another tokenizer is refused at once, not when training has begun.
+  // Refuses data of another tokenizer at once, and not only after training has begun.
   static void check_first_sample(const Dataset& dataset) {
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(dataset.seq_length()) + 1);
     std::vector<float> mask(static_cast<std::size_t>(dataset.seq_length()));
@@ -225,7 +227,7 @@ class Opener {
   std::string shares() const { return options_.split.empty() ? "969, 30, 1" : options_.split; }
 
   Splits open_shared(const BlendList& blend) {
-    // Of so many sequences, who wants any gets some.
+    // With so many sequences, every share above 0 gets some.
     const std::vector<Share> wanted = split_sequences(shares(), std::int64_t{1} << 50);
     Splits result;
     for (std::size_t split = 0; split < 3; ++split) {
@@ -234,7 +236,7 @@ class Opener {
         throw invalid(fmt::format("the split '{}' leaves nothing to train on", shares()),
                       "its first number is the share of training: give it more than 0");
       }
-      // Where nobody chose a split, each part of the blend has what it has.
+      // If the user did not set a split, each part of the blend has its own rule.
       const bool chosen = !options_.hold_out_text;
       if (chosen && wanted[split].first == wanted[split].last) continue;
       const BlendList parts = chosen || split == 0 ? blend : with_held_out(blend, split);
@@ -243,7 +245,7 @@ class Opener {
     return result;
   }
 
-  // The part of a blend that has validation or test data, though nobody chose a split.
+  // Returns the parts of a blend that have validation or test data although no split was set.
   BlendList with_held_out(const BlendList& blend, std::size_t split) {
     BlendList parts;
     for (std::size_t i = 0; i < blend.paths.size(); ++i) {
@@ -263,7 +265,7 @@ class Opener {
     return parts;
   }
 
-  // Whether the user's data_path has sequences that are not trained on.
+  // Whether data_path has sequences that are not trained on.
   bool holds_out(const BlendList& blend) {
     return std::ranges::any_of(blend.paths, [this](const std::string& path) {
       const std::shared_ptr<const TokenSource> data = source(path);
@@ -272,7 +274,8 @@ class Opener {
     });
   }
 
-  // The sequences of `source` that are train, valid or test data. `shares`: what part each is; nothing: all.
+  // The sequences of `source` that belong to train, valid or test. `shares`: the split; nullopt: all
+  // sequences.
   Share share_of(const TokenSource& source, std::size_t split,
                  const std::optional<std::string>& shares) const {
     const std::int64_t all = source.sequences();
@@ -283,11 +286,11 @@ class Opener {
     return split == 0 ? Share{0, from} : split == 1 ? Share{from, all} : Share{all, all};
   }
 
-  // One split of a blend. `shares`: what part of each data set it is; nothing: all of it.
+  // Opens one split of a blend. `shares`: the split of each data set; nullopt: all of each.
   std::unique_ptr<const Dataset> open_blend(const BlendList& blend, std::size_t split,
                                             const std::optional<std::string>& shares) {
     const std::int64_t requested = requested_[split];
-    // Data of its own that is a single set needs no blend, weighted or not.
+    // A single data set of its own path needs no blend, with or without a weight.
     if (blend.paths.size() == 1 && (blend.weights.empty() || !shares)) {
       return open_split(source(blend.paths[0]), split, shares, requested);
     }
@@ -332,7 +335,7 @@ class Opener {
                                         options_.cache_dir);
   }
 
-  // As the user named it: text is trained on from tokens in a cache, whose name says nothing.
+  // The name that the user gave: text is trained on from cached tokens, whose file name is only a hash.
   std::string given_name(const TokenSource& source) const {
     for (const auto& [path, opened] : sources_) {
       if (opened.get() == &source) return path;
@@ -340,7 +343,7 @@ class Opener {
     return source.name();
   }
 
-  // Megatron repeats a short split within one sample; a data set that cannot fill one at all is a mistake.
+  // Megatron would repeat a split within one sample if it is shorter; here that is an error.
   void check_length(const TokenSource& source) const {
     std::int64_t tokens = 0;
     for (std::int64_t i = 0; i < source.sequences(); ++i) {
@@ -357,7 +360,7 @@ class Opener {
         "shorten seq_length, or add data");
   }
 
-  // A data set by its prefix, or text that is tokenised first. The splits share it.
+  // Opens a data set by its prefix, or tokenizes text first. The splits share the result.
   std::shared_ptr<const TokenSource> source(const std::string& path) {
     for (const auto& [known, opened] : sources_) {
       if (known == path) return opened;
@@ -370,7 +373,7 @@ class Opener {
     return opened;
   }
 
-  // The prefix of the tokens of text files, made now unless the cache has them.
+  // Returns the prefix of the tokens of text files; tokenizes them unless the cache has them.
   Path tokenized(const std::string& pattern) {
     if (!Env::posix().status(pattern) && pattern.find_first_of("*?[") == std::string::npos) {
       throw invalid(
@@ -402,7 +405,7 @@ class Opener {
     return tokenized_prefix(folder / "tokens", options_.json_key);
   }
 
-  // Everything the tokens depend on: contents, not names or dates.
+  // Hash of everything that the tokens depend on: contents, not names or dates.
   std::uint64_t cache_key(const std::vector<InputFile>& files) const {
     XXH3_state_t state;
     XXH3_64bits_reset(&state);
@@ -430,7 +433,7 @@ class Opener {
     return XXH3_64bits_digest(&state);
   }
 
-  // What the tokens in a folder of the cache are: sizes and checksums, one line for each file.
+  // Describes the tokens in a cache folder: one line per file with size and checksum.
   std::string seal_of(const Path& folder) const {
     std::string seal;
     std::vector<std::byte> buffer(1 << 20);
@@ -449,8 +452,8 @@ class Opener {
     return seal;
   }
 
-  // Nothing: the cached tokens are as they were written. Otherwise what is wrong, empty where there are none
-  // yet. Reading them once more costs less than the text, which has been read for its key.
+  // Returns nullopt if the cached tokens match their checksums, "" if there are none yet, otherwise what is
+  // wrong. Reading the tokens again costs less than the text, which was read for the key.
   std::optional<std::string> damage_of(const Path& folder) const {
     if (!Env::posix().status(folder)) return "";
     const Path prefix = tokenized_prefix(folder / "tokens", options_.json_key);
@@ -464,8 +467,8 @@ class Opener {
     return "they differ from their checksum";
   }
 
-  // Builds in a folder of its own and gives it its name at the end: other processes see all of it or nothing.
-  // What a run that was stopped leaves there, the next one goes on from.
+  // Builds the tokens in a separate folder and renames it at the end, so that other processes see all of it
+  // or nothing. The next run resumes what an interrupted run left there.
   void build_cache(const std::string& pattern, const Path& cache, const Path& folder) {
     try {
       make_folders(cache);
@@ -475,7 +478,7 @@ class Opener {
     }
     const FileLock lock = FileLock::wait(folder.string() + ".lock");
     const std::optional<std::string> damage = damage_of(folder);
-    if (!damage) return;  // another process was faster
+    if (!damage) return;  // another process has built them
     if (!damage->empty()) {
       notes_.push_back(
           fmt::format("the tokens of '{}' that were kept in '{}' are not used: {}; they are made again",
@@ -498,7 +501,7 @@ class Opener {
                       tokenized("--skip-bad", "leaves such lines out"),
                       tokenized("--max-line-mib N", "reads longer lines")};
     tokenize.workers = options_.workers;
-    tokenize.existing = Existing::kReplace;  // of a process that was killed
+    tokenize.existing = Existing::kReplace;  // left by a killed process
     try {
       const TokenizeResult result = tokenize_corpus(tokenize, tokenizer_, options_.progress);
       if (result.skipped_lines > 0) {
@@ -519,9 +522,9 @@ class Opener {
   const std::array<std::int64_t, 3> requested_;
   TokenRules rules_;
   std::vector<std::string> notes_;
-  std::vector<std::uint64_t> training_;  // fingerprints of what is trained on
+  std::vector<std::uint64_t> training_;  // fingerprints of the training data
   std::vector<std::pair<std::string, std::shared_ptr<const TokenSource>>> sources_;
-  std::vector<const TokenSource*> text_;  // those of them that were text
+  std::vector<const TokenSource*> text_;  // sources made from text
 };
 
 }  // namespace
@@ -569,8 +572,8 @@ std::vector<std::string> paths_of(const std::vector<std::string>& list) { return
 TokenBound bound_tokens(const std::string& path) {
   if (IndexedDataset::exists(path)) return {IndexedDataset::open(path)->tokens(), true};
   if (!Env::posix().status(path)) return {};
-  // A token is at least a byte of the text; a file or line has an end besides, and perhaps a begin. The
-  // braces and the key of a JSON line are longer than that.
+  // A token has at least one byte of the text; each file or line may add an EOS and a BOS token. The braces
+  // and key of a JSON line are longer than these.
   constexpr std::int64_t kFrame = 16;
   TokenBound bound{0, false};
   for (const InputFile& file : find_inputs({path})) {

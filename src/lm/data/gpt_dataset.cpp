@@ -31,7 +31,7 @@ void GptDataset::check_unchanged() const {
 }
 
 void GptDataset::read(std::int64_t index, std::span<std::int32_t> tokens) const {
-  // Neither the order nor the index of the data is trusted: both are files that may change at any time.
+  // Checks every index: the files of the order and of the data may change at any time.
   const auto check = [this](bool inside) {
     if (inside) return;
     check_unchanged();
@@ -66,7 +66,7 @@ void GptDataset::sample(std::int64_t index, std::span<std::int32_t> tokens,
   try {
     read(index, tokens);
   } catch (const Error&) {
-    check_unchanged();  // says better why what was read made no sense
+    check_unchanged();  // throws a better message if a file changed
     throw;
   }
   check_unchanged();
@@ -191,7 +191,7 @@ class MockSource final : public TokenSource {
     }
   }
   std::string name() const override { return "mock data"; }
-  // Its lengths are always the same.
+  // Excludes the lengths, which never vary.
   std::uint64_t fingerprint() const override {
     return static_cast<std::uint64_t>(vocab_size_) << 32 | static_cast<std::uint32_t>(eod_);
   }
@@ -202,7 +202,7 @@ class MockSource final : public TokenSource {
   std::vector<std::int32_t> lengths_;
 };
 
-// The numbers in "969, 30, 1"; as Megatron, whatever is no digit or point only separates them.
+// Parses the numbers in "969, 30, 1". As in Megatron, anything but digits and dots is a separator.
 std::vector<double> parse_split(std::string_view split) {
   std::vector<double> shares;
   constexpr std::string_view kNumber = ".0123456789";
@@ -239,7 +239,7 @@ std::vector<Share> split_sequences(std::string_view split, std::int64_t sequence
     const double high = low + share / total;
     Share& part = result.emplace_back();
     if (high > low) {
-      // nearbyint rounds halves to even, as Python does.
+      // nearbyint rounds ties to even, as Python's round does.
       part.first = static_cast<std::int64_t>(std::nearbyint(low * static_cast<double>(sequences)));
       part.last = static_cast<std::int64_t>(std::nearbyint(high * static_cast<double>(sequences)));
     }

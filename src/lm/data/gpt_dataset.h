@@ -1,4 +1,5 @@
-// The data sets behind open_datasets: packed samples of one token source, blends of several, and mock data.
+// The data sets that open_datasets returns: packed samples of one token source, blends of several, and mock
+// data.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +15,15 @@
 
 namespace primus::data {
 
-// What the tokenizer says about ids, as far as samples need it.
+// Properties of the tokenizer that samples depend on.
 struct TokenRules {
-  std::int64_t vocab_size = 0;           // a larger id is an error; 0: not checked
-  std::optional<std::int32_t> pad;       // no loss where it is the label; reaches the model as id 0
-  std::optional<std::int32_t> loss_end;  // no loss where it is the input (eod with eod_mask_loss)
+  std::int64_t vocab_size = 0;           // larger ids are an error; 0: not checked
+  std::optional<std::int32_t> pad;       // padding id: no loss where it is the label; the model gets id 0
+  std::optional<std::int32_t> loss_end;  // no loss where this is the input (eod with eod_mask_loss)
 };
 
 // Megatron's GPTDataset: samples of L + 1 tokens across sequence borders, in the order of sample_order.h. The
-// order is kept in the folder `cache`, unless that is empty.
+// folder `cache` stores the order unless its path is empty.
 class GptDataset final : public Dataset {
  public:
   GptDataset(std::shared_ptr<const TokenSource> source, const OrderOptions& order, TokenRules rules,
@@ -37,7 +38,7 @@ class GptDataset final : public Dataset {
 
  private:
   void read(std::int64_t index, std::span<std::int32_t> tokens) const;
-  // Error(kInvalid) where a file behind the sample was cut or overwritten since it was opened.
+  // Error(kInvalid) if a file of the data set was truncated or overwritten since it was opened.
   void check_unchanged() const;
 
   std::shared_ptr<const TokenSource> source_;
@@ -47,21 +48,21 @@ class GptDataset final : public Dataset {
   std::int64_t seq_length_;
 };
 
-// Which data set each sample of a blend comes from, and which sample of it: always the one that is furthest
-// behind its weight, the first of equals (Megatron's build_blending_indices).
+// For each sample of a blend, its data set and the sample's number there. Each sample comes from the data set
+// that is furthest below its weight; ties go to the first (Megatron's build_blending_indices).
 struct BlendOrder {
   std::vector<std::uint16_t> dataset;
   std::vector<std::uint32_t> sample;
 };
 // `weights` add up to one.
 BlendOrder build_blend_order(const std::vector<double>& weights, std::int64_t size);
-// Exactly sizes[d] samples of each data set d, spread evenly (build_exhaustive_blending_indices).
+// Takes exactly sizes[d] samples from each data set d, evenly spread (build_exhaustive_blending_indices).
 BlendOrder build_exhaustive_blend_order(const std::vector<std::int64_t>& sizes);
 
 // Megatron's BlendedDataset.
 class BlendedDataset final : public Dataset {
  public:
-  // Error(kInvalid) where the order asks for more samples than a data set has.
+  // Error(kInvalid) if the order needs more samples than a data set has.
   BlendedDataset(std::vector<std::unique_ptr<const Dataset>> datasets, BlendOrder order);
 
   std::int64_t size() const override { return static_cast<std::int64_t>(order_.sample.size()); }
@@ -75,11 +76,11 @@ class BlendedDataset final : public Dataset {
   BlendOrder order_;
 };
 
-// Megatron's MockGPTLowLevelDataset: 100000 sequences of 1 to 4095 tokens; one of n tokens counts 1, 2 ... n
-// - 1 (modulo the vocabulary) and ends with `eod`.
+// Megatron's MockGPTLowLevelDataset: 100000 sequences of 1 to 4095 tokens. A sequence of n tokens is 1, 2,
+// ..., n - 1 (modulo the vocabulary size), then `eod`.
 std::shared_ptr<const TokenSource> make_mock_source(std::int64_t vocab_size, std::int32_t eod);
 
-// The share of `sequences` that each of train, valid and test gets: [first, last), empty for a share of zero.
+// The part of `sequences` for each of train, valid and test: [first, last), empty for a share of zero.
 // `split`: up to three numbers, "969,30,1". Error(kInvalid) for anything else.
 struct Share {
   std::int64_t first = 0, last = 0;

@@ -185,7 +185,8 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, M
   d.pointers_ = d.lengths_ + 4 * d.sequences_;
   d.document_starts_ = d.pointers_ + 8 * d.sequences_;
   d.check();
-  // Whoever goes through all sequences shall not have more to do than the files are long.
+  // Bounds the tokens by the file size, so that overlapping sequences cannot make a pass over all of them
+  // longer.
   const std::int64_t room = d.data_bytes() / token_size(d.type_);
   for (std::int64_t i = 0; i < d.sequences_; ++i) {
     d.tokens_ += d.length(i);
@@ -256,7 +257,7 @@ std::span<const std::byte> IndexedDataset::bytes(std::int64_t sequence) const {
   return bytes(sequence, 0, std::int64_t{length(sequence)} * token_size(type_));
 }
 
-// open() has checked the index, but it may have been overwritten since then.
+// open() has checked the index, but it may have been overwritten since.
 std::span<const std::byte> IndexedDataset::bytes(std::int64_t sequence, std::int64_t offset,
                                                  std::int64_t size) const {
   const std::span<const std::byte> all = data_.bytes();
@@ -284,7 +285,7 @@ std::uint64_t IndexedDataset::fingerprint() const {
   if (data_bytes() <= kRead) {
     add(data, data_bytes());
   } else {
-    const std::int64_t last = data_bytes() - kPiece;  // where the last piece begins
+    const std::int64_t last = data_bytes() - kPiece;  // start of the last piece
     for (std::int64_t i = 0; i < kPieces; ++i) add(data + last / (kPieces - 1) * i, kPiece);
     add(data + last, kPiece);
   }
@@ -309,7 +310,7 @@ void check_vocabulary(const TokenSource& source, std::int64_t sequence, std::int
   const auto beyond =
       std::ranges::find_if(tokens, [&](std::int32_t token) { return token < 0 || token >= vocab_size; });
   if (beyond == tokens.end()) return;
-  // Sources without documents (mock data) have one for each sequence.
+  // Sources without documents (mock data) have one per sequence.
   std::int64_t document = sequence, position = offset + (beyond - tokens.begin());
   if (const auto* const indexed = dynamic_cast<const IndexedDataset*>(&source)) {
     std::int64_t end = indexed->documents();
@@ -330,13 +331,13 @@ void check_vocabulary(const TokenSource& source, std::int64_t sequence, std::int
 namespace {
 
 constexpr const char* kDataFile = ".bin";
-constexpr const char* kLengthsFile = ".lengths";      // int32, as the index will hold them
-constexpr const char* kDocumentsFile = ".documents";  // int64, likewise, without the leading 0
+constexpr const char* kLengthsFile = ".lengths";      // int32, as in the index
+constexpr const char* kDocumentsFile = ".documents";  // int64, as in the index, without the leading 0
 constexpr const char* kIndexFile = ".idx";
 
 Path folder_of(const Path& path) { return path.has_parent_path() ? path.parent_path() : Path("."); }
 
-// Calls use(bytes) for a file's content, a piece at a time; pieces are multiples of eight bytes.
+// Calls use(bytes) for a file's content, piece by piece; pieces are multiples of eight bytes.
 template <class Use>
 void for_each_piece(Env& env, const Path& path, const Use& use) {
   const auto file = env.open(path, OpenMode::kRead);
@@ -385,7 +386,7 @@ IndexedDatasetWriter::~IndexedDatasetWriter() {
   try {
     remove_temporaries();
   } catch (const std::exception&) {
-    // The error that brought us here matters more.
+    // Keeps the original error, which matters more.
   }
 }
 
@@ -451,7 +452,7 @@ void IndexedDatasetWriter::append(const IndexedDataset& other, std::int64_t firs
   }
   for (std::int64_t document = first; document < last; ++document) {
     const std::int64_t end = other.document_start(document + 1);
-    if (end > other.sequences()) other.check_unchanged();  // it was, when the data set was opened
+    if (end > other.sequences()) other.check_unchanged();  // it was in range when the data set was opened
     for (std::int64_t i = other.document_start(document); i < end; ++i) {
       const std::span<const std::byte> bytes = other.bytes(i);
       add_length(static_cast<std::size_t>(other.length(i)));
@@ -481,7 +482,7 @@ void IndexedDatasetWriter::write_index() {
   index->append(as_bytes(header));
   const auto copy = [&index](std::span<const std::byte> piece) { index->append(piece); };
   for_each_piece(env_, temporary(kLengthsFile), copy);
-  // The pointers are the running sum of the lengths.
+  // A pointer is the sum of the lengths before it.
   std::int64_t pointer = 0;
   std::vector<std::int64_t> pointers;
   for_each_piece(env_, temporary(kLengthsFile), [&](std::span<const std::byte> piece) {
@@ -524,8 +525,8 @@ void IndexedDatasetWriter::attach(const char* extension, std::string_view conten
 void IndexedDatasetWriter::finish() {
   complete();
   const Path index = with_extension(prefix_, kIndexFile), folder = folder_of(prefix_);
-  // A reader needs the index: an old one goes first and the new one comes last, so that no index ever stands
-  // beside data that it does not describe, not even after a power failure.
+  // Readers need the index. So the old index is removed first and the new one is renamed last: an index never
+  // lies next to data that it does not describe, not even after a power failure.
   if (env_.status(index)) {
     env_.remove_file(index);
     env_.sync_folder(folder);
@@ -545,7 +546,7 @@ void IndexedDatasetWriter::finish() {
     try {
       for (const auto& [from, to] : renamed) env_.rename(to, from);
     } catch (const FileError&) {
-      // The files stay. Without an index they are no data set.
+      // The files stay; without an index they are no data set.
     }
     throw;
   }

@@ -1,5 +1,4 @@
-// Megatron's indexed data sets: tokens in PREFIX.bin, their places in PREFIX.idx
-// (docs/formats/megatron.md).
+// Megatron's indexed data sets: tokens in PREFIX.bin, their offsets in PREFIX.idx (docs/formats/megatron.md).
 #pragma once
 
 #include <cstdint>
@@ -21,32 +20,32 @@ class TokenSource {
   virtual ~TokenSource() = default;
   virtual std::int64_t sequences() const = 0;
   virtual std::int32_t length(std::int64_t sequence) const = 0;
-  // Tokens [offset, offset + out.size()) of a sequence; the range must lie inside it. Error(kInvalid) for a
-  // token that no int32 holds.
+  // Reads tokens [offset, offset + out.size()) of a sequence; the range must lie inside it. Error(kInvalid)
+  // for a token that does not fit in int32.
   virtual void read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const = 0;
   virtual std::string name() const = 0;
-  // A hash of the tokens and of how they are divided, the same wherever they lie and whatever they are
-  // called.
+  // A hash of the tokens and of their division into sequences and documents; independent of the path.
   virtual std::uint64_t fingerprint() const = 0;
-  // Error(kInvalid) where the files changed since they were opened: what was read is then not to be used.
+  // Error(kInvalid) if the files changed since they were opened; data read before must then be discarded.
   virtual void check_unchanged() const {}
 };
 
-// How a token is stored; the numbers are the format's codes.
+// Storage type of a token; the numbers are the format's codes.
 enum class TokenType : std::uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
 int token_size(TokenType type);               // in bytes
 std::string_view token_name(TokenType type);  // "uint16"
-// What Megatron's writer takes for a vocabulary.
+// The type that Megatron's writer chooses for a vocabulary.
 TokenType token_type_for(std::int64_t vocab_size);
 
-// Reads one data set through memory maps: opening checks the whole index but keeps nothing of it in memory.
-// The sequences hold no more tokens than the file does.
-// Somebody may cut or overwrite the files meanwhile: what was read counts once check_unchanged() returned.
+// Reads one data set through memory maps. Opening checks the complete index but keeps no copy of it in
+// memory, and refuses an index with more tokens than the data file.
+// Another process may truncate or overwrite the files meanwhile: data that was read is valid only once
+// check_unchanged() returned.
 class IndexedDataset final : public TokenSource {
  public:
   // Error(kInvalid) for a missing, truncated or inconsistent file; FileError.
   static std::shared_ptr<const IndexedDataset> open(const Path& prefix, Env& env = Env::posix());
-  // The same for files that are in memory already; `prefix` names them in messages.
+  // Opens files that are already in memory; `prefix` is their name in messages.
   static std::shared_ptr<const IndexedDataset> open(const Path& prefix, MappedFile index, MappedFile data);
   static bool exists(const Path& prefix, Env& env = Env::posix());
 
@@ -54,13 +53,13 @@ class IndexedDataset final : public TokenSource {
   std::int32_t length(std::int64_t sequence) const override { return load<std::int32_t>(lengths_, sequence); }
   void read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const override;
   std::string name() const override { return prefix_.string(); }
-  // Of a .bin of more than 256 MiB, 64 MiB are read: 4096 pieces, evenly spread from its first byte to its
+  // For a .bin over 256 MiB, hashes only 64 MiB of it: 4096 pieces, evenly spread from the first byte to the
   // last.
   std::uint64_t fingerprint() const override;
   void check_unchanged() const override;
 
   std::int64_t documents() const { return documents_; }
-  // First sequence of a document in [0, documents]; document `documents` begins at the end.
+  // First sequence of a document in [0, documents]; for `documents`, the number of sequences.
   std::int64_t document_start(std::int64_t document) const {
     return load<std::int64_t>(document_starts_, document);
   }
@@ -68,16 +67,16 @@ class IndexedDataset final : public TokenSource {
   TokenType token_type() const { return type_; }
   std::int64_t data_bytes() const {
     return static_cast<std::int64_t>(data_.bytes().size());
-  }  // of PREFIX.bin
-  // The tokens of a sequence as they lie in the file.
+  }  // size of PREFIX.bin
+  // The tokens of a sequence in the file's storage type.
   std::span<const std::byte> bytes(std::int64_t sequence) const;
 
  private:
   IndexedDataset() = default;
-  // Bytes [offset, offset + size) of a sequence, inside the file whatever became of the index.
+  // Bytes [offset, offset + size) of a sequence; within the file even if the index changed since.
   std::span<const std::byte> bytes(std::int64_t sequence, std::int64_t offset, std::int64_t size) const;
   void check() const;
-  // The index's arrays are not aligned.
+  // Copies, because the index's arrays are not aligned.
   template <class T>
   static T load(const std::byte* base, std::int64_t i) {
     T value;
@@ -94,18 +93,19 @@ class IndexedDataset final : public TokenSource {
   const std::byte* document_starts_ = nullptr;
 };
 
-// refuse_existing for PREFIX.bin and PREFIX.idx.
+// Calls refuse_existing for PREFIX.bin and PREFIX.idx.
 void refuse_existing_dataset(const Path& prefix, Existing existing, Env& env);
 
-// Throws Error(kInvalid) for the first of `tokens`, which begin at `offset` of a source's `sequence`, that is
-// beyond the vocabulary; with its place as `data inspect` counts. `description` names the data.
+// Throws Error(kInvalid) for the first of `tokens` beyond the vocabulary. `tokens` begin at `offset` of the
+// source's `sequence`; the message gives the position as `data inspect` counts it. `description` names the
+// data.
 void check_vocabulary(const TokenSource& source, std::int64_t sequence, std::int64_t offset,
                       std::span<const std::int32_t> tokens, std::int64_t vocab_size,
                       std::string_view description);
 
-// Writes a data set, byte for byte as Megatron's builder does. The files appear under their names in
-// finish(), complete and synced, the index last; an object that is dropped before leaves nothing. Memory is
-// bounded: lengths and documents go to temporary files as well. Not thread-safe.
+// Writes a data set, byte for byte as Megatron's builder does. finish() gives the files their names, complete
+// and synced, the index last; an object destroyed before removes its files. Memory is bounded: lengths and
+// documents also go to temporary files. Not thread-safe.
 class IndexedDatasetWriter {
  public:
   struct Progress {
@@ -113,9 +113,8 @@ class IndexedDatasetWriter {
   };
 
   IndexedDatasetWriter(Path prefix, TokenType type, Env& env = Env::posix());
-  // For work that may be interrupted: the temporary files are named `temporary` and an extension, and hold
-  // what an earlier writer with that name had saved when it returned `from`. Error(kInvalid) where they hold
-  // less.
+  // For work that may be interrupted: the temporary files are named `temporary` plus an extension and hold
+  // what an earlier writer of that name had saved when it returned `from`. Error(kInvalid) if they hold less.
   IndexedDatasetWriter(Path prefix, TokenType type, Path temporary, Progress from, Env& env = Env::posix());
   ~IndexedDatasetWriter();
   IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
@@ -123,23 +122,23 @@ class IndexedDatasetWriter {
 
   // Error(kInvalid) for a token that the type cannot hold.
   void add_sequence(std::span<const std::int32_t> tokens);
-  // Ends the document that the sequences since the last call form; it may have none.
+  // Ends the document of all sequences since the last call; it may have none.
   void end_document();
-  // Documents [first, last) of another data set of the same type.
+  // Appends documents [first, last) of another data set of the same type.
   void append(const IndexedDataset& other, std::int64_t first, std::int64_t last);
-  // Makes sure that all that was added is on disk, for another writer to go on from.
+  // Syncs everything added so far to disk, so that another writer can resume from it.
   Progress save();
-  // From here on, an object that is dropped leaves its temporary files.
+  // From now on the destructor leaves the temporary files.
   void keep_unfinished() { keep_ = true; }
-  // Ends the adding: the temporary .bin and .idx are what the files will be, synced. All that needs space on
-  // the disk is done then, so that of several data sets either all get their names or none.
+  // Ends the adding: completes and syncs the temporary .bin and .idx. After this, nothing needs more disk
+  // space, so that either all or none of several data sets get their names.
   void complete();
-  // After complete(): the data set under its temporary names.
+  // After complete(): opens the data set under its temporary names.
   std::shared_ptr<const IndexedDataset> completed() const;
-  // After complete(): one further file of the data set, named PREFIX and `extension`. Like the others it gets
-  // its name in finish(), before the index.
+  // After complete(): adds one further file, named PREFIX plus `extension`. Like the others it gets its name
+  // in finish(), before the index.
   void attach(const char* extension, std::string_view contents);
-  // Gives them their names, after complete().
+  // After complete(): renames the files to their final names.
   void finish();
 
   std::int64_t sequences() const { return progress_.sequences; }

@@ -26,13 +26,13 @@ Error missing_key(std::string_view line, std::string_view key) {
 
 namespace {
 
-// Of a file that is one JSON value: a list of all objects, or an object over several lines.
+// Whether the file seems to be one JSON value: a list of all objects, or an object over several lines.
 bool begins_one_value(std::string_view line) {
   const std::size_t begin = line.find_first_not_of(" \t\r"), end = line.find_last_not_of(" \t\r");
   return line[begin] == '[' || (line[begin] == '{' && begin == end);
 }
 
-// The keys by which data sets of conversations hold their turns.
+// Whether the object has a key that conversation data sets use for their turns.
 bool is_conversation(std::string_view line) {
   std::string key;
   JsonReader reader(line, "", {.python = true});
@@ -76,7 +76,7 @@ void JsonLines::read(const TextBlock& block, std::string_view file,
     }
     try {
       document(texts_);
-    } catch (Error& error) {  // of a tokenizer that does not take any text
+    } catch (Error& error) {  // from a tokenizer that does not accept all text
       if (error.location().empty()) error.at(fmt::format("{}:{}", file, line));
       throw;
     }

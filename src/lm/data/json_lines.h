@@ -1,4 +1,4 @@
-// The texts in JSON lines: one object a line, of which some keys hold a text or a list of texts.
+// Texts in JSON lines: one object per line; selected keys hold a text or a list of texts.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace primus::data {
 
-// The texts of one key in one line; their memory is used again for the next.
+// The texts of one key in one line. Later lines reuse the memory.
 class JsonTexts {
  public:
   std::span<const std::string> strings() const { return std::span(strings_).first(count_); }
@@ -29,7 +29,8 @@ class JsonTexts {
   std::vector<std::string> strings_;
 };
 
-// Error(kInvalid), without a place, for a line that is an object without `key`: names those it has.
+// Returns Error(kInvalid), without a file position, for an object without `key`; the message lists the keys
+// it has.
 Error missing_key(std::string_view line, std::string_view key);
 
 // Not thread-safe: one per worker.
@@ -38,13 +39,13 @@ class JsonLines {
   JsonLines(std::vector<std::string> keys, bool skip_bad, ReaderHints hints);
 
   // Calls document(texts of each key) for every line of the block that is not blank. Error(kInvalid) at
-  // "file:line:column" for a line that is not UTF-8 or not a JSON object, lacks a key, or holds something
-  // else than text there (half of a surrogate pair included); with skip_bad such lines are left out. A
-  // byte-order mark at the begin of the file is passed, as RFC 8259 allows.
+  // "file:line:column" for a line that is not UTF-8 or not a JSON object, lacks a key, or has something other
+  // than text in it (also half of a surrogate pair); with skip_bad such lines are skipped. A byte-order mark
+  // at the start of the file is ignored, as RFC 8259 allows.
   void read(const TextBlock& block, std::string_view file,
             FunctionRef<void(std::span<const JsonTexts>)> document);
 
-  // Lines left out of the last block, and why the first was.
+  // Number of lines skipped in the last block, and the reason of the first.
   std::uint64_t skipped() const { return skipped_; }
   const std::string& first_skipped() const { return first_skipped_; }
 

@@ -17,12 +17,12 @@ Path note_of(const Path& prefix) { return prefix.string() + kExtension; }
 std::string hex(std::uint64_t fingerprint) { return fmt::format("{:016x}", fingerprint); }
 
 struct Note {
-  std::string tokenizer, fingerprint;  // its name, and as hex() has it
-  // HuggingFaceTokenizer 89abcdef: two of a kind are told apart.
+  std::string tokenizer, fingerprint;  // the tokenizer's name, and its fingerprint in hex()
+  // "HuggingFaceTokenizer 89abcdef"; the digits distinguish tokenizers of one kind.
   std::string describe() const { return tokenizer + " " + fingerprint.substr(0, 8); }
 };
 
-// The note of `source`, at `prefix`; none where there is none, or one of other data.
+// Reads the note of `source`, at `prefix`. Returns nullopt if there is none or if it belongs to other data.
 std::optional<Note> read_note(const Path& prefix, const TokenSource& source, Env& env) {
   constexpr std::uint64_t kMostBytes = 64 << 10;
   const Path file = note_of(prefix);

@@ -1,6 +1,7 @@
-// Which tokenizer made the ids of a data set: a note beside its .bin and .idx, <prefix>.tokenizer.json, so
-// that ids are not trained on with another tokenizer of the same size. Megatron-LM neither writes nor reads
-// it. A note says which data it is of, so one that was left behind by other data counts for nothing.
+// Records which tokenizer made the ids of a data set: a file next to its .bin and .idx,
+// <prefix>.tokenizer.json. It prevents training on ids of another tokenizer with the same vocabulary size.
+// Megatron-LM neither writes nor reads it. The note also identifies its data, so that a note left over from
+// other data is ignored.
 #pragma once
 
 #include <string>
@@ -14,17 +15,17 @@ namespace primus::data {
 // Attaches the note to a data set after its complete(). Errors: FileError.
 void attach_made_by(IndexedDatasetWriter& writer, const Tokenizer& tokenizer);
 
-// Throws Error(kInvalid) where the note of `source`, at `prefix`, names another tokenizer than `tokenizer`.
-// NullTokenizer stands for any: its ids are made elsewhere.
+// Throws Error(kInvalid) if the note of `source`, at `prefix`, names a tokenizer other than `tokenizer`.
+// NullTokenizer matches any note, because its ids come from elsewhere.
 void check_made_by(const Path& prefix, const TokenSource& source, const Tokenizer& tokenizer);
 
-// Whose ids several data sets hold that are to become one.
+// The common tokenizer of several data sets that are merged into one.
 class MadeBy {
  public:
-  // Throws Error(kInvalid) where this data set was made by another tokenizer than an earlier one.
+  // Throws Error(kInvalid) if this data set has another tokenizer than an earlier one.
   void add(const Path& prefix, const TokenSource& source, Env& env = Env::posix());
-  // Attaches the note to a data set of documents of these, after its complete(). Attaches none if one of them
-  // has none: then the tokenizer is not known.
+  // Attaches the note to the merged data set, after its complete(). Attaches none if one of the inputs has
+  // none, since the tokenizer is then unknown.
   void attach(IndexedDatasetWriter& writer) const;
 
  private:

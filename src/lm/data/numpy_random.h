@@ -1,4 +1,4 @@
-// The random numbers of NumPy that Megatron's sample order is made of, bit for bit.
+// NumPy's random number generators, bit for bit, as Megatron's sample order needs them.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ class RandomState {
  public:
   explicit RandomState(std::uint32_t seed) : engine_(seed) {}
 
-  // Uniform in [0, max], by masking and rejection; draws nothing for max = 0.
+  // Uniform in [0, max], by masking and rejection; draws nothing if max = 0.
   std::uint64_t interval(std::uint64_t max) {
     if (max == 0) return 0;
     std::uint64_t mask = max;
@@ -27,7 +27,7 @@ class RandomState {
     return value;
   }
 
-  // Fisher and Yates, from the end.
+  // Fisher-Yates shuffle, from the end.
   template <class T>
   void shuffle(std::span<T> items) {
     for (std::size_t i = items.size(); i-- > 1;) std::swap(items[i], items[interval(i)]);
@@ -43,7 +43,7 @@ class Generator {
   explicit Generator(std::uint32_t seed);
 
   std::uint64_t next64();
-  // 64-bit draws are used half by half, the low half first.
+  // Uses each 64-bit draw as two values, the low half first.
   std::uint32_t next32();
   // integers(low, high) of 32 bits: Lemire's method. low < high.
   std::int32_t integer(std::int32_t low, std::int32_t high);
@@ -56,7 +56,7 @@ class Generator {
   bool has_kept_ = false;
 };
 
-// numpy.sum of doubles: pairwise, so that weights normalise to the same bits.
+// numpy.sum of doubles: pairwise summation, so that normalised weights have the same bits.
 double pairwise_sum(std::span<const double> values);
 
 }  // namespace primus::data

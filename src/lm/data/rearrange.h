@@ -1,8 +1,9 @@
-// Joins data sets, and cuts one into several. Documents stay whole and in order; nothing is decoded.
+// Merges data sets, and splits one into several. Documents stay complete and in order; tokens are copied
+// without decoding.
 //
-// The results appear complete or not at all: until then they lie in the folder <output>.bin.partial (for a
-// split, that of the first part), which must be of the same file system as all parts. What a killed process
-// leaves there, the next one with this output removes.
+// The results appear complete or not at all. Until then they lie in the folder <output>.bin.partial (for a
+// split: of the first part), which must be on the same file system as all parts. The next process with this
+// output removes the files that a killed process left there.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +15,17 @@
 
 namespace primus::data {
 
-// Called with tokens done and their total, now and then.
+// Called from time to time with the tokens done and their total.
 using RearrangeProgressFn = std::function<void(std::int64_t, std::int64_t)>;
 
-// The data set prefixes that `paths` name: prefixes, and folders, which stand for all data sets in them by
-// name (as Megatron's merge_datasets.py takes one). Error(kInvalid) for a folder with half of a pair, or
-// without any.
+// Returns the data set prefixes that `paths` name. A path is a prefix, or a folder, which means all data sets
+// in it, sorted by name (as for Megatron's merge_datasets.py). Error(kInvalid) for a folder with only one
+// file of a pair, or without data sets.
 std::vector<Path> find_datasets(const std::vector<std::string>& paths);
 
 // Writes all documents of `inputs` to `output`, as Megatron's IndexedDatasetBuilder.add_index does.
-// Error(kInvalid) where their token types differ, where `output` is an input or (kRefuse) is there already,
-// or where another process writes it.
+// Error(kInvalid) if their token types differ, if `output` is an input or (kRefuse) exists, or while another
+// process writes it.
 void merge_datasets(const std::vector<Path>& inputs, const Path& output,
                     const RearrangeProgressFn& progress = {}, Existing existing = Existing::kRefuse,
                     Env& env = Env::posix());
@@ -33,8 +34,8 @@ struct DatasetPart {
   Path prefix;
   std::int64_t first = 0, last = 0;  // documents
 };
-// Writes each part of `input`. Error(kInvalid) where one is `input` itself, is named twice, or (kRefuse) is
-// there already.
+// Writes each part of `input`. Error(kInvalid) if a part is `input` itself, is named twice, or (kRefuse)
+// exists.
 void split_dataset(const Path& input, const std::vector<DatasetPart>& parts,
                    const RearrangeProgressFn& progress = {}, Existing existing = Existing::kRefuse,
                    Env& env = Env::posix());

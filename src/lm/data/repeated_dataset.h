@@ -1,5 +1,5 @@
-// Samples of another data set again and again, in the same order: for runs whose number of steps is not known
-// before (train_minutes).
+// Repeats the samples of another data set in the same order, for runs whose number of steps is not known in
+// advance (train_minutes).
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace primus::data {
 
-// A null pointer, and a data set that never ends, stay as they are.
+// Returns a null pointer, or a data set that never ends, unchanged.
 std::unique_ptr<const Dataset> make_repeated(std::unique_ptr<const Dataset> dataset);
 
 }  // namespace primus::data

@@ -15,14 +15,14 @@ namespace primus::data {
 
 namespace {
 
-constexpr std::int64_t kExtra = 1;  // a sample's last label is one token beyond its inputs
+constexpr std::int64_t kExtra = 1;  // a sample's last label is one token after its inputs
 
-// How often the data is passed, and whether the last time stands apart.
+// Number of epochs, and whether the last one is shuffled separately.
 struct Epochs {
   std::int64_t count = 1;
-  std::int64_t rows = 0;  // of all epochs
+  std::int64_t rows = 0;  // over all epochs
   bool separate_last = false;
-  std::int64_t rows_before_last = 0;  // with separate_last
+  std::int64_t rows_before_last = 0;  // rows of the other epochs, with separate_last
 };
 
 Epochs plan_epochs(std::int64_t tokens, const OrderOptions& options) {
@@ -44,7 +44,7 @@ Epochs plan_epochs(std::int64_t tokens, const OrderOptions& options) {
   return plan;
 }
 
-// What a SampleOrder shows, while it is built.
+// The arrays of a SampleOrder under construction.
 struct Arrays {
   std::vector<std::int32_t> documents;
   std::vector<SampleOrder::Place> rows;
@@ -68,9 +68,9 @@ void append_rows(std::int64_t rows, std::int64_t seq_length, FunctionRef<std::in
                  Arrays& order) {
   order.rows.push_back({});
   std::uint32_t document = 0;
-  std::int64_t offset = 0;  // in that sequence
+  std::int64_t offset = 0;  // in sequence `document`
   for (std::int64_t row = 0; row < rows; ++row) {
-    // Skip L tokens: the next row begins with the token that ends this one.
+    // Skips L tokens: the next row begins with the token that ends this one.
     std::int64_t remaining = seq_length;
     std::int64_t left;
     while ((left = length(order.documents[document]) - offset) <= remaining) {

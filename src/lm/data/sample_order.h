@@ -1,10 +1,10 @@
 // Which tokens each sample of a data set holds: Megatron-LM's document, sample and shuffle indices
 // (GPTDataset).
 //
-// The sequences are repeated for as many epochs as the samples need and shuffled; laid end to end they form
-// one stream, of which sample row k takes the tokens [k L, k L + L] (L is the sequence length; neighbours
-// share one token); the rows are then shuffled too. Where the last epoch would be used for less than 80 %,
-// its sequences and rows are shuffled by themselves, behind the others.
+// The sequences are repeated for as many epochs as the samples need, and shuffled. Concatenated, they form
+// one stream; row k holds its tokens [k L, k L + L], where L is the sequence length (neighbouring rows share
+// one token). The rows are then shuffled too. If less than 80 % of the last epoch is needed, its sequences
+// and rows are shuffled separately and follow the others.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 namespace primus::data {
 
 struct SampleOrder {
-  // A place in the stream: entry of `documents`, and token in that sequence.
+  // A position in the stream: index in `documents`, and token in that sequence.
   struct Place {
     std::uint32_t document = 0, offset = 0;
     bool operator==(const Place&) const = default;
@@ -28,27 +28,27 @@ struct SampleOrder {
   std::span<const std::uint32_t> shuffle;   // sample i is row shuffle[i]
   std::int64_t epochs = 1;
   bool separate_last_epoch = false;
-  std::shared_ptr<const void> storage;  // holds what the spans show, where it is memory ...
-  MappedFile file;                      // ... or a file; see MappedFile::check_unchanged
+  std::shared_ptr<const void> storage;  // owner of the spans if they are in memory ...
+  MappedFile file;                      // ... or if they are in a file; see MappedFile::check_unchanged
 
   std::int64_t samples() const { return static_cast<std::int64_t>(shuffle.size()); }
 };
 
 struct OrderOptions {
-  std::int64_t first = 0, last = 0;  // the sequences [first, last) of the split
+  std::int64_t first = 0, last = 0;  // the split's sequences are [first, last)
   std::int64_t seq_length = 0;       // L
-  std::int64_t samples = -1;         // at least so many; -1: one epoch
+  std::int64_t samples = -1;         // minimum number; -1: one epoch
   std::int64_t seed = 1234;
 };
 
-// `length(i)`: tokens of sequence i. `name` is for messages. Error(kInvalid) where the split holds no token,
-// or fewer than one sample needs; kUnsupported beyond 2^32 samples or sequences.
+// `length(i)`: tokens of sequence i. `name` is for messages. Error(kInvalid) if the split has no tokens, or
+// fewer than one sample needs; kUnsupported beyond 2^32 samples or sequences.
 SampleOrder build_sample_order(const OrderOptions& options, FunctionRef<std::int32_t(std::int64_t)> length,
                                std::string_view name);
 
-// The same, kept in a file of the folder `cache` (docs/formats/megatron.md): the first process builds it
-// while others wait, and all of them map it, so that an order of any size takes no memory of a process. The
-// file's name is a hash of the lengths and options; a file that is damaged is built again.
+// Returns the same order from a file in the folder `cache` (docs/formats/megatron.md). The first process
+// builds the file while others wait, and all of them map it, so that the order needs no private memory. The
+// file's name is a hash of the lengths and options; a damaged file is built again.
 SampleOrder cached_sample_order(const OrderOptions& options, FunctionRef<std::int32_t(std::int64_t)> length,
                                 std::string_view name, const Path& cache);
 

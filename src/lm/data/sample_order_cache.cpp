@@ -1,4 +1,4 @@
-// cached_sample_order: one file per order, docs/formats/megatron.md.
+// cached_sample_order: one file per order (docs/formats/megatron.md).
 #define XXH_INLINE_ALL
 #include <fmt/format.h>
 #include <xxhash.h>
@@ -25,13 +25,13 @@ struct Header {
   std::uint64_t magic = kOrderMagic, version = kOrderVersion;
   std::array<std::uint64_t, 2> key = {};
   std::uint64_t documents = 0,
-                samples = 0;  // sizes of the arrays that follow; rows has one entry more than samples
+                samples = 0;  // sizes of the arrays that follow; rows has samples + 1 entries
   std::uint64_t epochs = 0, separate_last_epoch = 0;
   std::uint64_t checksum = 0;  // XXH3 of the arrays
 };
 static_assert(sizeof(Header) == 72);
 
-// Everything that the order depends on.
+// Hash of everything that the order depends on.
 std::array<std::uint64_t, 2> key_of(const OrderOptions& options,
                                     FunctionRef<std::int32_t(std::int64_t)> length) {
   XXH3_state_t state;
@@ -57,14 +57,14 @@ std::array<std::uint64_t, 2> key_of(const OrderOptions& options,
 std::optional<SampleOrder> load(const Path& path, const std::array<std::uint64_t, 2>& key) {
   if (!Env::posix().status(path)) return std::nullopt;
   MappedFile file = Env::posix().map(path);
-  file.tolerate_truncation();  // the checksum below, and GptDataset at each sample, notice it
+  file.tolerate_truncation();  // the checksum below detects it, and later GptDataset at each sample
   const std::span<const std::byte> bytes = file.bytes();
   Header header;
   if (bytes.size() < sizeof header) return std::nullopt;
   std::memcpy(&header, bytes.data(), sizeof header);
   if (header.magic != kOrderMagic || header.version != kOrderVersion || header.key != key)
     return std::nullopt;
-  constexpr std::uint64_t kLimit = UINT32_MAX;  // keeps the sums below from overflowing
+  constexpr std::uint64_t kLimit = UINT32_MAX;  // prevents overflow of the sums below
   if (header.documents > kLimit || header.samples > kLimit) return std::nullopt;
   const std::span<const std::byte> arrays = bytes.subspan(sizeof header);
   const std::uint64_t rows = header.samples + 1;
@@ -72,7 +72,7 @@ std::optional<SampleOrder> load(const Path& path, const std::array<std::uint64_t
       XXH3_64bits(arrays.data(), arrays.size()) != header.checksum) {
     return std::nullopt;
   }
-  // A mapping begins at a page, and every array at a multiple of four bytes.
+  // A mapping starts at a page, and each array at a multiple of four bytes.
   const auto* documents = reinterpret_cast<const std::int32_t*>(arrays.data());
   const auto* places = reinterpret_cast<const SampleOrder::Place*>(documents + header.documents);
   const auto* shuffle = reinterpret_cast<const std::uint32_t*>(places + rows);
@@ -99,7 +99,7 @@ void save(const SampleOrder& order, const std::array<std::uint64_t, 2>& key, con
   for (const auto& array : arrays) XXH3_64bits_update(&state, array.data(), array.size());
   header.checksum = XXH3_64bits_digest(&state);
   Env& env = Env::posix();
-  const Path temporary = path.string() + ".tmp";  // the lock makes it ours
+  const Path temporary = path.string() + ".tmp";  // safe, because this process holds the lock
   try {
     const auto file = env.open(temporary, OpenMode::kWrite);
     file->append(std::as_bytes(std::span(&header, 1)));
@@ -124,7 +124,7 @@ SampleOrder cached_sample_order(const OrderOptions& options, FunctionRef<std::in
   if (auto order = load(path, key)) return *std::move(order);
   make_folders(cache);
   const FileLock lock = FileLock::wait(path.string() + ".lock");
-  if (auto order = load(path, key)) return *std::move(order);  // another process was faster
+  if (auto order = load(path, key)) return *std::move(order);  // another process has built it
   save(build_sample_order(options, length, name), key, path);
   if (auto order = load(path, key)) return *std::move(order);
   throw invalid(fmt::format("the sample order does not read back as it was written"),

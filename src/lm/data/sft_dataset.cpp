@@ -22,7 +22,7 @@
 namespace primus::data {
 namespace {
 
-// What a shuffle is for: the same seed gives each its own.
+// Purpose of a shuffle; each purpose gets its own random stream of the seed.
 enum class Shuffle : std::uint32_t { kEpoch = 0x5F70, kHeldOut, kPacks };
 
 void shuffle(std::vector<std::uint32_t>& entries, std::int64_t seed, Shuffle purpose,
@@ -39,13 +39,13 @@ std::vector<std::uint32_t> up_to(std::size_t n) {
   return numbers;
 }
 
-// Bins of equal size, of which the first with room takes what comes: a tree of the most room in each half.
+// Bins of equal size for first-fit packing: a tree in which each node holds the maximum room of its subtree.
 class FirstFit {
  public:
   FirstFit(std::size_t most, std::int64_t room) : leaves_(std::bit_ceil(std::max<std::size_t>(most, 1))) {
     room_.assign(2 * leaves_, room);
   }
-  // The bin that takes `size`, which is at most a bin's room.
+  // Puts `size` into the first bin with room and returns its index. `size` is at most the size of a bin.
   std::size_t put(std::int64_t size) {
     std::size_t node = 1;
     while (node < leaves_) node = 2 * node + (room_[2 * node] >= size ? 0 : 1);
@@ -59,10 +59,10 @@ class FirstFit {
   std::vector<std::int64_t> room_;
 };
 
-// Labels that are learned of a conversation, within a sequence.
+// Number of learned labels of a conversation, after truncation to a sequence.
 std::int64_t labels_of(const TokenizedConversations& all, std::size_t conversation, std::int64_t seq_length) {
   const std::int64_t kept = std::min(all.tokens(conversation), seq_length + 1);
-  // The first token is nobody's label.
+  // The first token is no label.
   const auto learned = all.learned.begin() + all.begin(conversation);
   return kept > 1 ? std::count(learned + 1, learned + kept, std::uint8_t{1}) : 0;
 }
@@ -77,7 +77,7 @@ std::int32_t pad_of(const Tokenizer& tokenizer) {
 
 }  // namespace
 
-// The orders of two epochs: threads that read ahead are in one, or in two beside each other.
+// The orders of two epochs: threads that read ahead are in at most two adjacent epochs.
 struct SftDataset::Order {
   struct Epoch {
     std::int64_t number = -1;
@@ -126,7 +126,7 @@ std::int64_t SftDataset::kept_tokens(std::uint32_t conversation) const {
   return std::min(conversations_->tokens(conversation), layout_.seq_length + 1);
 }
 
-// Those with something to learn, which is counted.
+// Returns the conversations that have a token to learn, and counts the others.
 std::vector<std::uint32_t> SftDataset::usable(const std::vector<std::uint32_t>& which) {
   std::vector<std::uint32_t> kept;
   for (const std::uint32_t i : which) {
@@ -160,7 +160,7 @@ void SftDataset::fill(const std::vector<std::uint32_t>& conversations) {
     if (layout_.random_fit) {
       shuffle(order, layout_.seed, Shuffle::kPacks);
     } else if (layout_.shuffle) {
-      // The longest first fills best.
+      // Packing the longest first wastes the least room.
       std::ranges::stable_sort(order, std::greater<>(), [this](std::uint32_t i) { return kept_tokens(i); });
     }
     FirstFit bins(order.size(), layout_.seq_length + 1);
@@ -220,7 +220,7 @@ void SftDataset::document_starts(std::int64_t draw, std::vector<std::int32_t>& s
     if (at < layout_.seq_length) starts.push_back(static_cast<std::int32_t>(at));
     at += kept_tokens(i);
   }
-  // What fills up the rest is by itself.
+  // The padding is a document of its own.
   if (at < layout_.seq_length) starts.push_back(static_cast<std::int32_t>(at));
 }
 
@@ -238,7 +238,7 @@ std::uint64_t SftDataset::fingerprint() const {
       XXH3_64bits_update(&state, conversations_->ids.data() + begin, length * sizeof(std::int32_t));
       XXH3_64bits_update(&state, conversations_->learned.data() + begin, length);
     }
-    XXH3_64bits_update(&state, &sample, sizeof sample);  // where it ends
+    XXH3_64bits_update(&state, &sample, sizeof sample);  // end of the sample
   }
   return XXH3_64bits_digest(&state);
 }
@@ -317,7 +317,8 @@ class SftOpener {
            labels_of(*conversations_, conversation, options_.seq_length) > 0;
   }
 
-  // Takes what is not trained on out of `all`. What nobody can use stays, to be counted there.
+  // Moves held-out conversations from `all` to `result`. Unusable conversations stay in `all`, where they are
+  // counted.
   void hold_out(std::vector<std::uint32_t>& all, Datasets& result) {
     constexpr std::size_t kFewest = 10;
     constexpr std::int64_t kHundredth = 100;
@@ -421,7 +422,7 @@ class SftOpener {
   const Tokenizer& tokenizer_;
   ConversationWriter writer_;
   ConversationFiles files_;
-  std::shared_ptr<const TokenizedConversations> conversations_;  // of training
+  std::shared_ptr<const TokenizedConversations> conversations_;  // training conversations
   std::vector<std::uint32_t> held_out_valid_, held_out_test_;
 };
 

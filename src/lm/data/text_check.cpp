@@ -13,7 +13,7 @@ namespace primus::data {
 
 namespace {
 
-// Files that are not text, by their first bytes.
+// Formats that are not text, by their first bytes.
 struct OtherContent {
   std::string_view first_bytes, what, hint;
 };
@@ -36,7 +36,7 @@ constexpr std::array<OtherContent, 9> kOtherContents = {
       "7zXZ"sv,
       "the file is packed by xz, which is not read", "unpack it: xz -d"}}};
 
-// "file:7" for the line of text[at].
+// Returns "file:7" for the line of text[at].
 std::string line_of(std::string_view text, std::size_t at, std::string_view file, std::int64_t first_line) {
   const auto before = text.substr(0, at);
   return fmt::format("{}:{}", file, first_line + std::count(before.begin(), before.end(), '\n'));
@@ -54,7 +54,7 @@ void refuse_other_content(std::string_view text, std::string_view file, std::int
           .at(fmt::format("{}:{}", file, first_line));
     }
   }
-  // English is half NUL bytes in UTF-16, and three quarters in UTF-32.
+  // In English text, half of the bytes are NUL in UTF-16 and three quarters in UTF-32.
   const auto zeros = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\0'));
   if (zeros * 4 < text.size() || zeros == 0) return;
   throw zeros == text.size()

@@ -34,7 +34,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Where documents go: per JSON key a data set, or one for each partition, which are joined at the end.
+// The output: one data set per JSON key, or one per key and partition, which are merged at the end.
 class Output {
  public:
   Output(const TokenizeOptions& options, TokenType type, const Path& folder, Env& env)
@@ -44,7 +44,7 @@ class Output {
         env_(env),
         partitions_(static_cast<std::size_t>(options.partitions)) {}
 
-  // `from`: as save() returned it; empty to begin.
+  // `from`: the result of an earlier save(); empty for a fresh start.
   void open(const std::vector<IndexedDatasetWriter::Progress>& from) {
     for (const std::string& key : options_.json_keys) {
       for (std::size_t partition = 0; partition < partitions_; ++partition) {
@@ -58,7 +58,7 @@ class Output {
   void close() { writers_.clear(); }
   std::size_t writers() const { return options_.json_keys.size() * partitions_; }
 
-  // The data set of a key that takes the next of its documents; `documents` counts those before it.
+  // Returns the data set for the next document of a key; `documents` counts the earlier ones.
   IndexedDatasetWriter& writer(std::size_t key, std::uint64_t documents) {
     return *writers_[key * partitions_ + documents % partitions_];
   }
@@ -74,7 +74,7 @@ class Output {
   std::uint64_t tokens() const { return total(&IndexedDatasetWriter::tokens); }
   std::uint64_t sequences() const { return total(&IndexedDatasetWriter::sequences); }
 
-  // Each data set gets its name together with the note on `tokenizer`, which made its ids.
+  // Renames each data set to its final name, with a note on `tokenizer`, which made its ids.
   void finish(const Tokenizer& tokenizer) {
     for (const auto& writer : writers_) writer->complete();
     std::vector<std::unique_ptr<IndexedDatasetWriter>> joined;
@@ -87,7 +87,7 @@ class Output {
   }
 
  private:
-  // All partitions of a key, one behind the other; complete, without its name.
+  // Merges all partitions of a key; the result is complete but not renamed yet.
   std::unique_ptr<IndexedDatasetWriter> join(const std::string& key) const {
     auto joined =
         std::make_unique<IndexedDatasetWriter>(tokenized_prefix(options_.output_prefix, key), type_,
@@ -116,12 +116,13 @@ class Output {
   std::vector<std::unique_ptr<IndexedDatasetWriter>> writers_;
 };
 
-// Workers take blocks in turn and encode them at the same time; the blocks are written in the order they were
-// taken, so the result is the same for any number of workers. A few blocks per worker are in memory.
+// Workers fetch blocks one after another and encode them concurrently. The blocks are written in the order in
+// which they were read, so the result is the same for any number of workers. A few blocks per worker are in
+// memory.
 class BlockWorkers {
  public:
   using Write = std::function<void(const TextBlock& block, const EncodedBlock& encoded)>;
-  // All must outlive this. `write` is called for one block after the other.
+  // All arguments must outlive this object. `write` is never called concurrently.
   BlockWorkers(BlockReader& reader, const TokenizeOptions& options, const Tokenizer& tokenizer, Write write)
       : options_(options),
         tokenizer_(tokenizer),
@@ -136,7 +137,7 @@ class BlockWorkers {
     try {
       for (int i = 1; i < workers_; ++i) threads.start([this] { work(); }, "encodes");
     } catch (const Error&) {
-      // The result is the same with those that could be started, this one at least.
+      // The result does not depend on the number of threads; the calling thread always works.
     }
     work();
     threads.join();
@@ -147,7 +148,7 @@ class BlockWorkers {
  private:
   bool stop_requested() const { return options_.stop != nullptr && *options_.stop; }
 
-  // A block on its way from the reader to the writers.
+  // A block between reader and writer.
   struct Work {
     TextBlock block;
     EncodedBlock encoded;
@@ -158,7 +159,8 @@ class BlockWorkers {
     try {
       encode_blocks();
     } catch (...) {
-      // Out of memory, somewhere between the blocks. Nobody may wait for the block that it had.
+      // Out of memory outside the handling of a block. Wakes the other workers, which would wait for the lost
+      // block.
       const std::lock_guard lock(output_mutex_);
       if (broken_worker_ == nullptr) broken_worker_ = std::current_exception();
       const std::lock_guard stop(input_);
@@ -203,8 +205,8 @@ class BlockWorkers {
     return work;
   }
 
-  // Whoever comes while nobody writes, writes all that is due. Returns at once unless this block is too far
-  // ahead of the last one written.
+  // If no worker is writing, this one writes all blocks that are next in order. Returns at once unless this
+  // block is too far ahead of the last one written.
   void hand_in(std::uint64_t turn, std::unique_ptr<Work> work) {
     std::unique_lock lock(output_mutex_);
     finished_.emplace(turn, std::move(work));
@@ -217,7 +219,7 @@ class BlockWorkers {
         lock.unlock();
         write_or_fail(*due);
         lock.lock();
-        // The memory of an unusually long line is given back.
+        // Frees the buffer of an unusually long line.
         if (due->block.text.capacity() <= 4 * BlockReader::kBlockSize) spare_.push_back(std::move(due));
         ++written_;
         written_changed_.notify_all();
@@ -229,7 +231,7 @@ class BlockWorkers {
     });
   }
 
-  // The earliest error counts, whichever worker met one first.
+  // Reports the error of the earliest block, independent of which worker fails first.
   void write_or_fail(const Work& work) {
     if (failure_ != nullptr) return;
     try {
@@ -242,30 +244,30 @@ class BlockWorkers {
     }
   }
 
-  static constexpr std::uint64_t kAhead = 4;  // blocks per worker that may wait for an earlier one
+  static constexpr std::uint64_t kAhead = 4;  // max blocks per worker that wait for an earlier one
 
   const TokenizeOptions& options_;
   const Tokenizer& tokenizer_;
   const Write write_;
   const int workers_;
 
-  std::mutex input_;  // guards the reader, next_turn_ and stopped_
+  std::mutex input_;  // guards reader_, next_turn_ and stopped_
   BlockReader& reader_;
   std::uint64_t next_turn_ = 0;
   bool stopped_ = false;
 
-  std::mutex output_mutex_;  // guards these
+  std::mutex output_mutex_;  // guards the members up to broken_worker_
   std::condition_variable written_changed_;
-  std::uint64_t written_ = 0;                                // blocks
-  bool writing_ = false;                                     // somebody uses what follows
-  std::map<std::uint64_t, std::unique_ptr<Work>> finished_;  // by turn
+  std::uint64_t written_ = 0;                                // blocks written
+  bool writing_ = false;                                     // a worker is writing
+  std::map<std::uint64_t, std::unique_ptr<Work>> finished_;  // by turn, the block's number
   std::vector<std::unique_ptr<Work>> spare_;
-  std::exception_ptr broken_worker_;  // why a worker ended early
+  std::exception_ptr broken_worker_;  // error that ended a worker outside the handling of a block
 
   std::exception_ptr failure_;
 };
 
-// One run of tokenize_corpus().
+// One call of tokenize_corpus().
 class Pipeline {
  public:
   Pipeline(const TokenizeOptions& options, const Tokenizer& tokenizer, const TokenizeProgressFn& progress,
@@ -292,7 +294,7 @@ class Pipeline {
           .run();
       finish();
     } catch (FileError& error) {
-      // A disk that is full or gone is no reason to lose the work that was saved.
+      // If the disk is full or gone, the saved work is kept.
       if (saved_) {
         keep_unfinished();
         error.add_hint("the same command goes on from what was saved");
@@ -303,7 +305,7 @@ class Pipeline {
   }
 
  private:
-  // Everything that decides the result, and when the inputs were last changed.
+  // Hash of everything that decides the result, and of the inputs' modification times.
   std::uint64_t key() const {
     std::string text =
         fmt::format("{:016x} {} {} {} {} {}", tokenizer_.fingerprint(), options_.append_eod,
@@ -330,7 +332,7 @@ class Pipeline {
         if (!saved) refuse_existing_dataset(prefix, options_.existing, env_);
       }
     } catch (const Error&) {
-      if (saved_) folder_.keep();  // somebody else's unfinished work
+      if (saved_) folder_.keep();  // keep unfinished work of another job
       throw;
     }
     if (saved) {
@@ -340,7 +342,7 @@ class Pipeline {
         throw;
       } catch (const Error&) {
         output_.close();
-        saved.reset();  // the files were lost; begin anew
+        saved.reset();  // the saved files are lost; start again
       }
     }
     saved_ = saved.has_value();
@@ -368,8 +370,7 @@ class Pipeline {
                                       : fmt::format("the {} inputs hold", options_.inputs.size())),
                       "put text into it, or name other data");
       }
-      // A kill while the files get their names must leave a state that the same command recognizes as its
-      // own.
+      // A kill during renaming must leave a state that the same command recognizes as its own.
       save();
       output_.finish(tokenizer_);
       output_.close();
@@ -392,7 +393,7 @@ class Pipeline {
     for (std::size_t key = 0; key < encoded.keys.size(); ++key) {
       const EncodedKey& part = encoded.keys[key];
       std::span<const std::int32_t> tokens = part.tokens;
-      std::uint64_t document = 0;  // of those that end in this block
+      std::uint64_t document = 0;  // counts the documents that end in this block
       for (std::size_t i = 0; i <= part.lengths.size(); ++i) {
         for (; document < part.document_ends.size() && part.document_ends[document] == i; ++document) {
           output_.writer(key, state_.documents + document).end_document();
@@ -448,9 +449,9 @@ class Pipeline {
 
   BlockReader reader_;
   PartialFolder folder_;
-  Output output_;  // its files go before their folder
+  Output output_;  // declared after folder_, so that its files are closed before the folder is removed
   TokenizeState state_;
-  bool saved_ = false;  // the folder holds work to go on from
+  bool saved_ = false;  // the folder holds work that can be resumed
   TokenizeResult result_;
   std::size_t current_file_ = 0;
   std::uint64_t bytes_before_ = 0, bytes_total_ = 0;

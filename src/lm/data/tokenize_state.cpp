@@ -60,7 +60,7 @@ void save_state(const TokenizeState& state, const Path& file, Env& env) {
     j["writers"].push_back(
         {{"sequences", writer.sequences}, {"documents", writer.documents}, {"tokens", writer.tokens}});
   }
-  // A name in an error message may be no UTF-8.
+  // Replaces invalid UTF-8, which a file name in an error message may contain.
   write_file_atomic(file, j.dump(2, ' ', false, json::error_handler_t::replace) + "\n", env);
 }
 

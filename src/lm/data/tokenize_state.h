@@ -1,4 +1,4 @@
-// How far an unfinished tokenize_corpus has come: what progress.json in its folder says. Private to lm/data.
+// Progress of an unfinished tokenize_corpus: the content of progress.json in its folder. Private to lm/data.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@ namespace primus::data {
 
 struct TokenizeState {
   std::uint64_t key = 0;  // a hash of everything that decides the result
-  // The place in the inputs, as BlockReader::go_on_behind takes it.
+  // Position in the inputs, for BlockReader::go_on_behind.
   std::uint64_t file = 0, end = 0;
   std::int64_t next_line = 1;
-  std::uint64_t bytes = 0;  // of inputs, as they lie on disk
+  std::uint64_t bytes = 0;  // bytes of the inputs read, as stored on disk
   std::uint64_t documents = 0, skipped_lines = 0;
   std::string first_skipped;
-  bool has_words = false;  // a text so far holds more than white space
+  bool has_words = false;  // a text so far has more than white space
   std::vector<IndexedDatasetWriter::Progress> writers;
 };
 
-// Nothing where there is no file, or none that this version wrote.
+// Returns nullopt if there is no file, or if this version did not write it.
 std::optional<TokenizeState> load_state(const Path& file, Env& env);
 void save_state(const TokenizeState& state, const Path& file, Env& env);
 

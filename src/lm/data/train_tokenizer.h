@@ -11,19 +11,19 @@
 namespace primus::data {
 
 struct TrainTokenizerProgress {
-  std::uint64_t bytes_done = 0, bytes_total = 0;    // of the inputs read
-  std::int64_t merges_done = 0, merges_wanted = 0;  // after all were read
+  std::uint64_t bytes_done = 0, bytes_total = 0;    // bytes of the inputs
+  std::int64_t merges_done = 0, merges_wanted = 0;  // start after all inputs were read
 };
 
 struct TrainTokenizerOptions {
-  std::vector<std::string> inputs;  // as find_inputs takes them
+  std::vector<std::string> inputs;  // patterns for find_inputs
   std::string json_key = "text";
   bool skip_bad = false;
-  std::uint64_t max_line_bytes = 64 << 20;  // of JSON lines; a longer one is an error
+  std::uint64_t max_line_bytes = 64 << 20;  // for JSON lines; a longer one is an error
   BpeTrainerOptions bpe;
 };
 
-// The tokenizer.json. Errors as tokenize_corpus and BpeTrainer.
+// Returns the content of tokenizer.json. Errors as tokenize_corpus and BpeTrainer.
 std::string train_tokenizer(const TrainTokenizerOptions& options,
                             const std::function<void(const TrainTokenizerProgress&)>& progress = {});
 

@@ -1,4 +1,4 @@
-// Turns token ids into text one at a time: the one code path behind Tokenizer::decode and StreamDecoder.
+// Turns token ids into text one at a time; used by Tokenizer::decode and StreamDecoder.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,17 @@
 
 namespace primus {
 
-// The state of one stream of tokens. push() and finish() append whole UTF-8 characters only (raw bytes for
+// The state of one stream of tokens. push() and finish() append only complete UTF-8 characters (raw bytes for
 // the byte tokenizer); an implementation holds back what a later token may still change.
 class Decoding {
  public:
   virtual ~Decoding() = default;
   virtual void push(std::int32_t id, std::string& out) = 0;
-  virtual void finish(std::string& out) = 0;  // flushes, and starts a new stream
+  virtual void finish(std::string& out) = 0;  // flushes the rest, and starts a new stream
 };
 
-// Bytes that arrive in arbitrary cuts, given out as valid UTF-8: an unfinished character is held back, wrong
-// bytes become U+FFFD. The result does not depend on the cuts.
+// Converts byte chunks to valid UTF-8: an unfinished character is held back, invalid bytes become U+FFFD. The
+// result does not depend on the chunk borders.
 class Utf8Stream {
  public:
   void push(std::string_view bytes, std::string& out);

@@ -1,4 +1,4 @@
-// load_tokenizer: which implementation reads what the user named.
+// load_tokenizer: chooses the implementation for the user's tokenizer_type and tokenizer_model.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace primus {
 
 namespace {
 
-// Megatron's names, then those that Primus adds for its models.
+// Megatron's names, then those that AMD Primus adds for its models.
 constexpr std::array<std::string_view, 17> kFileTypes = {
     "HuggingFaceTokenizer", "SentencePieceTokenizer", "GPTSentencePieceTokenizer", "TikTokenizer",
     "GPT2BPETokenizer",     "Llama2Tokenizer",        "Llama3Tokenizer",           "Llama4Tokenizer",
@@ -46,7 +46,7 @@ bool is_file(const Path& path) {
   return status && status->type == FileStatus::Type::kFile;
 }
 
-// What a tokenizer file holds, and how messages call it.
+// The content of a tokenizer file, and its name in messages.
 enum class Kind { kSentencePiece, kTiktoken, kHuggingFace };
 constexpr std::array<std::string_view, 3> kKindNames = {"a SentencePiece model", "a tiktoken vocabulary",
                                                         "a Hugging Face tokenizer.json"};
@@ -60,7 +60,7 @@ Kind kind_of(std::string_view bytes) {
                 "a tokenizer is a tokenizer.json, a SentencePiece .model, or a tiktoken rank file");
 }
 
-// The kind that a type names; some have come as several.
+// The kind of file that a type requires; nullopt for types that were published in several formats.
 std::optional<Kind> kind_named(std::string_view type) {
   if (type == "SentencePieceTokenizer" || type == "GPTSentencePieceTokenizer" || type == "Llama2Tokenizer")
     return Kind::kSentencePiece;
@@ -91,7 +91,7 @@ std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& pa
     const std::string mismatch =
         fmt::format("the tokenizer_type {} stands for {}, and this is {}", type,
                     kKindNames[static_cast<std::size_t>(named)], kKindNames[static_cast<std::size_t>(kind)]);
-    // Primus loads this type from Hugging Face folders, which may have a tokenizer.json alone.
+    // AMD Primus loads this type from Hugging Face folders, which may have only a tokenizer.json.
     const bool noted =
         named == Kind::kHuggingFace || (type == "Llama2Tokenizer" && kind == Kind::kHuggingFace);
     if (named != kind && !noted)
@@ -101,7 +101,7 @@ std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& pa
     auto tokenizer = load_kind(kind, type, path, std::move(bytes));
     if (kind == Kind::kTiktoken)
       tokenizer->set_chat_template(parse_side_files(read_side_files(path.parent_path())).chat_template);
-    // transformers reads these as well, in its own way.
+    // transformers reads these too, with different results.
     if (named != kind)
       tokenizer->add_note(fmt::format("{}: {}; it is read as such", path.string(), mismatch));
     return tokenizer;
@@ -118,7 +118,7 @@ std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& pa
   }
 }
 
-// The tokenizer file of a model folder, or nothing. The type decides where there are two.
+// Returns the tokenizer file of a model folder, or nullopt. If there are two, the type decides.
 std::optional<Path> file_in_folder(std::string_view type, const Path& folder) {
   const bool prefers_model =
       type == "Llama2Tokenizer" || type.find("SentencePiece") != std::string_view::npos;

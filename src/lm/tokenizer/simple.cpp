@@ -39,7 +39,7 @@ class ByteTokenizer final : public Tokenizer {
 
   std::uint64_t fingerprint() const override { return kBytes; }
 
-  // As byte-level BPE without merges, which transformers loads.
+  // Saves byte-level BPE without merges, which transformers loads.
   void save(const std::filesystem::path& folder) const override {
     using nlohmann::json;
     json vocabulary = json::object();

@@ -1,4 +1,4 @@
-// Tokenizers that need no file: bytes as tokens, and numbers as text.
+// Tokenizers without a file: bytes as tokens, and numbers as text.
 #pragma once
 
 #include <memory>
@@ -8,12 +8,11 @@
 
 namespace primus {
 
-// Ids 0..255 are the bytes of the text; 256, written <|endoftext|>, ends a document. Any bytes can be
-// encoded.
+// Ids 0..255 are the bytes of the text; 256, <|endoftext|>, ends a document. Any bytes can be encoded.
 std::unique_ptr<const Tokenizer> make_byte_tokenizer();
 
-// Megatron's NullTokenizer: "17 4 99" is [17, 4, 99], of [0, vocab_size); the last id, vocab_size - 1, ends a
-// document (as in Megatron since 2026; before, it was vocab_size, which came on top).
+// Megatron's NullTokenizer: "17 4 99" is [17, 4, 99], each in [0, vocab_size). The last id, vocab_size - 1,
+// ends a document (as in Megatron since 2026; before, it was an additional id, vocab_size).
 std::unique_ptr<const Tokenizer> make_null_tokenizer(std::int32_t vocab_size);
 
 }  // namespace primus

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kScanLimit = 48;
 
 void merge_by_scanning(const MergeTable& merges, std::vector<std::int32_t>& symbols, MergeScratch& scratch) {
-  auto& pairs = scratch.pairs;  // pairs[i]: what symbols i and i + 1 become
+  auto& pairs = scratch.pairs;  // pairs[i]: the merge of symbols i and i + 1
   std::size_t count = symbols.size();
   pairs.resize(count);
   for (std::size_t i = 0; i + 1 < count; ++i) pairs[i] = merges.find(symbols[i], symbols[i + 1]);
@@ -72,7 +72,7 @@ void merge_by_heap(const MergeTable& merges, std::vector<std::int32_t>& symbols,
     auto& left = nodes[static_cast<std::size_t>(top.position)];
     if (left.id == kGone || left.next < 0) continue;
     auto& right = nodes[static_cast<std::size_t>(left.next)];
-    // An entry is stale once either side has merged with something else.
+    // An entry is stale if either side has merged with another symbol since.
     const auto now = merges.find(left.id, right.id);
     if (now.rank != top.rank || now.result != top.result) continue;
     left.id = top.result;

@@ -1,9 +1,8 @@
-// Byte-pair encoding: merges neighbouring symbols, always the pair of lowest rank and of those the leftmost,
-// until no neighbours have a rank (Sennrich et al. 2016; the order is that of Hugging Face tokenizers and of
-// SentencePiece).
+// Byte-pair encoding: merges the adjacent pair of lowest rank, and among equal ranks the leftmost, until no
+// adjacent pair has a rank (Sennrich et al. 2016; in the order of Hugging Face tokenizers and SentencePiece).
 //
 // Short words are merged by scanning for the lowest rank, long ones with a heap over a linked list, so that n
-// symbols cost n log n whatever they are. Encoder adds a cache of recent words in front.
+// symbols cost at most O(n log n). WordCache remembers recent words.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +15,25 @@
 
 namespace primus {
 
-// What happens when two symbols meet: an immutable hash table from pairs of ids.
+// The merge of two adjacent symbols: an immutable hash table from pairs of ids.
 class MergeTable {
  public:
   struct Merge {
     std::int32_t left, right;  // the pair
-    std::int32_t result;       // what it becomes
-    std::uint32_t rank;        // lower ranks merge first; equal ranks from the left
+    std::int32_t result;       // the merged symbol
+    std::uint32_t rank;        // lower ranks merge first; equal ranks from left to right
   };
   static constexpr std::uint32_t kNoRank = UINT32_MAX;
 
   MergeTable() : MergeTable(std::span<const Merge>()) {}
-  // Of several merges of one pair the last counts.
+  // For several merges of one pair the last counts.
   explicit MergeTable(std::span<const Merge> merges);
 
   struct Found {
     std::uint32_t rank;
     std::int32_t result;
   };
-  // {kNoRank, -1} for a pair that does not merge. Negative ids never merge.
+  // Returns {kNoRank, -1} for a pair that does not merge. Negative ids never merge.
   Found find(std::int32_t left, std::int32_t right) const {
     const std::uint64_t key = pack(left, right);
     for (std::size_t slot = hash(key) >> shift_;; slot = (slot + 1) & mask_) {
@@ -65,11 +64,12 @@ class MergeTable {
 // Working memory of one merging thread.
 struct MergeScratch {
   struct Node {
-    std::int32_t id, previous, next;  // indices of the neighbours, -1 at the ends; id INT32_MIN: merged away
+    std::int32_t id, previous, next;  // indices of the neighbours, -1 at the ends; id INT32_MIN: already
+                                      // merged into its neighbour
   };
   struct Candidate {
     std::uint32_t rank;
-    std::int32_t position;  // of the left symbol
+    std::int32_t position;  // index of the left symbol
     std::int32_t result;
   };
   std::vector<Node> nodes;
@@ -77,11 +77,11 @@ struct MergeScratch {
   std::vector<MergeTable::Found> pairs;
 };
 
-// Merges `symbols` in place as far as they go. At most 2^31 - 1 symbols.
+// Merges `symbols` in place until no pair merges. At most 2^31 - 1 symbols.
 void merge_symbols(const MergeTable& merges, std::vector<std::int32_t>& symbols, MergeScratch& scratch);
 
-// Remembers the ids of recent short words: direct-mapped, so bounded and without upkeep. Not thread-safe: one
-// per thread.
+// Caches the ids of recent short words. Direct-mapped, and so bounded without an eviction list. Not
+// thread-safe: one per thread.
 class WordCache {
  public:
   static constexpr std::size_t kMaxBytes = 31;
@@ -89,13 +89,13 @@ class WordCache {
 
   WordCache() : entries_(std::size_t{1} << kFirstBits) {}
 
-  // Appends the ids of `word` if they are known. Otherwise returns false and prepares store().
+  // Appends the ids of `word` if they are cached. Otherwise returns false and prepares store().
   bool lookup(std::string_view word, std::vector<std::int32_t>& ids);
-  // Keeps the ids of the word just looked up in vain, if they are few enough.
+  // Stores the ids of the word of the last failed lookup, if they are few enough.
   void store(std::span<const std::int32_t> ids);
 
  private:
-  // It begins small, since many tokenizers see little text, and grows once so much was stored.
+  // The table begins small, since many tokenizers see little text, and grows after enough stores.
   static constexpr int kFirstBits = 9, kGrowth = 3, kLastBits = 15;
   struct alignas(64) Entry {
     std::uint64_t key[4] = {};  // the bytes, zero-padded, and the length in the last one; all zero: free
@@ -104,12 +104,12 @@ class WordCache {
   };
   int bits_ = kFirstBits;
   std::vector<Entry> entries_;  // 2^bits_
-  std::size_t stored_ = 0;      // since it grew
+  std::size_t stored_ = 0;      // since the last growth
   Entry* missed_ = nullptr;
   std::uint64_t missed_key_[4] = {};
 };
 
-// Objects that threads borrow one at a time: as many as ever were in use at once.
+// A pool of objects that threads borrow one at a time; grows to the maximum number in use at once.
 template <class T>
 class Pool {
  public:

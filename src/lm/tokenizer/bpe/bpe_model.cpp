@@ -46,7 +46,7 @@ BpeModel::BpeModel(BpeOptions options, Vocabulary vocabulary, std::span<const Me
 
 void BpeModel::prepare() {
   for (const std::string* affix : {&options_.continuing_subword_prefix, &options_.end_of_word_suffix}) {
-    // It is put to every character.
+    // The affix is added to every character.
     if (affix->size() > kMaxAffixBytes) {
       throw unsupported(fmt::format("a prefix or suffix of tokens with more than {} bytes is not supported",
                                     kMaxAffixBytes));
@@ -107,7 +107,7 @@ void BpeModel::character_symbols(std::string_view word, std::vector<std::int32_t
   std::string storage;
   if (options_.byte_level) word = storage = byte_level::to_text(word);
   std::string symbol;
-  bool unknown = false;  // an unknown token is due: it is added when the run of unknown characters ends
+  bool unknown = false;  // an unknown token is pending: it is added when the run of unknown characters ends
   for (std::size_t begin = 0; begin < word.size();) {
     const std::size_t end = begin + static_cast<std::size_t>(unicode::char_length(word[begin]));
     symbol.clear();

@@ -1,4 +1,4 @@
-// The BPE model of Hugging Face tokenizers: from the words that a pre-tokenizer cut to token ids.
+// The BPE model of Hugging Face tokenizers: converts the words of a pre-tokenizer to token ids.
 #pragma once
 
 #include <array>
@@ -17,22 +17,22 @@ namespace primus {
 
 struct BpeOptions {
   bool byte_level = false;     // symbols are bytes, written in GPT-2's alphabet (byte_level.h)
-  bool byte_fallback = false;  // a character without a token becomes <0xE4>-style tokens of its bytes
+  bool byte_fallback = false;  // encodes a character without a token as tokens of its bytes, <0xE4>
   bool fuse_unk = false;       // one unknown token for a run of unknown characters
-  bool ignore_merges = false;  // a word that is a token needs no merges to get there
-  std::string unk_token;       // empty: what has no token vanishes
+  bool ignore_merges = false;  // a word that is a token is encoded directly, without merges
+  std::string unk_token;       // empty: text without a token is dropped
   std::string continuing_subword_prefix, end_of_word_suffix;
 };
 
-// Thread-safety: encode() from any number of threads, each with its own scratch.
+// Thread-safety: encode() may run in any number of threads, each with its own scratch.
 class BpeModel {
  public:
   // Left and right token of each merge, in order of rank.
   using MergeList = std::vector<std::pair<std::string, std::string>>;
 
-  // Error(kInvalid) naming the merge or token that does not fit the vocabulary.
+  // Error(kInvalid) naming a merge or token that does not fit the vocabulary.
   BpeModel(BpeOptions options, Vocabulary vocabulary, const MergeList& merges);
-  // The same with merges by ids.
+  // The merges are given by ids.
   BpeModel(BpeOptions options, Vocabulary vocabulary, std::span<const MergeTable::Merge> merges);
 
   struct Scratch {
@@ -55,9 +55,9 @@ class BpeModel {
   Vocabulary vocabulary_;
   MergeTable merges_;
   std::array<std::int32_t, 256>
-      byte_ids_{};  // of single bytes (byte level) or of <0x..> tokens (fallback); -1: none
+      byte_ids_{};  // ids of single bytes (byte level) or of <0x..> tokens (fallback); -1: none
   std::optional<std::int32_t> unk_id_;
-  Vocabulary words_;  // by raw bytes, where whole words may be looked up in a byte-level vocabulary
+  Vocabulary words_;  // by raw bytes, for looking up complete words in a byte-level vocabulary
 };
 
 }  // namespace primus

@@ -38,13 +38,13 @@ struct Word {
   std::int64_t count;
 };
 
-// One pair's occurrences.
+// The occurrences of one pair.
 struct Occurrences {
   std::int64_t count = 0;
-  std::vector<std::uint32_t> words;  // that hold it, or once did; may name one twice
+  std::vector<std::uint32_t> words;  // words that have or had the pair; may contain duplicates
 };
 
-// The counting and merging of pairs over all distinct words.
+// Counts and merges pairs over all distinct words.
 class PairMerger {
  public:
   explicit PairMerger(std::vector<Word> words) : words_(std::move(words)) {
@@ -57,13 +57,13 @@ class PairMerger {
     touched_.clear();
   }
 
-  // The pair to merge next and how often it occurs; count 0 when none is left.
+  // Returns the pair to merge next and its number of occurrences; 0 if no pair is left.
   std::pair<Pair, std::int64_t> best() {
     while (!queue_.empty()) {
       const Candidate top = queue_.top();
       const std::int64_t now = pairs_[top.key].count;
       if (now == top.count && now > 0) return {unpack(top.key), now};
-      // Counts change between a candidate's entry and its turn: it waits again with the new one.
+      // If the count has changed since the candidate was queued, queues it again with the new count.
       queue_.pop();
       if (now > 0 && now < top.count) queue_.push({now, top.key});
     }
@@ -129,7 +129,7 @@ class PairMerger {
   std::vector<Word> words_;
   std::unordered_map<std::uint64_t, Occurrences, PairHash> pairs_;
   std::priority_queue<Candidate> queue_;
-  std::vector<std::uint64_t> touched_;  // pairs that occur more often since the last merge
+  std::vector<std::uint64_t> touched_;  // pairs whose count increased since the last merge
 };
 
 ordered_json added_token(std::int32_t id, const std::string& content) {
@@ -148,13 +148,13 @@ ordered_json pre_tokenizer(bool gpt2_style) {
   return {{"type", "Sequence"}, {"pretokenizers", ordered_json::array({std::move(split), std::move(bytes)})}};
 }
 
-// The tokenizer.json of these tokens, whose ids are their places.
+// Returns a tokenizer.json with these tokens; the ids are their indices.
 std::string tokenizer_file(const BpeTrainerOptions& options, const std::vector<std::string>& tokens,
                            ordered_json merges) {
   ordered_json vocabulary = ordered_json::object();
   auto& entries = vocabulary.get_ref<ordered_json::object_t&>();
   entries.reserve(
-      tokens.size());  // appended directly: an ordered object would look each key up in all before it
+      tokens.size());  // filled directly: inserting into an ordered object searches all earlier keys
   for (std::size_t i = 0; i < tokens.size(); ++i) entries.emplace_back(tokens[i], i);
   ordered_json added = ordered_json::array();
   for (std::size_t i = 0; i < options.special_tokens.size(); ++i) {
@@ -218,7 +218,7 @@ void BpeTrainer::add(BpeTrainer&& other) {
 
 std::string BpeTrainer::train(const std::function<void(std::int64_t, std::int64_t)>& progress) const {
   if (words_.empty()) throw invalid("there is no text to train a tokenizer on", "are the input files empty?");
-  // Ids: special tokens, then the bytes in the order of their characters, then what merges make.
+  // Order of ids: special tokens, then the bytes in the order of their characters, then merged tokens.
   std::vector<std::string> tokens = options_.special_tokens;
   std::vector<std::pair<char32_t, int>> alphabet;
   for (int byte = 0; byte < 256; ++byte) {
@@ -237,7 +237,7 @@ std::string BpeTrainer::train(const std::function<void(std::int64_t, std::int64_
     }
   }
 
-  // A fixed order of words, so that nothing depends on how the table hashes them.
+  // Sorts the words, so that the result does not depend on the hash table's order.
   std::vector<const std::pair<const std::string, std::int64_t>*> sorted;
   for (const auto& entry : words_) sorted.push_back(&entry);
   std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->first < b->first; });

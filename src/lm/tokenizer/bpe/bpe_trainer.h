@@ -1,5 +1,6 @@
-// Learns byte-level BPE merges from text (Sennrich et al. 2016), as Hugging Face's BpeTrainer does: the most
-// frequent pair of neighbours merges first, of equally frequent ones that with the lower ids. Deterministic.
+// Learns byte-level BPE merges from text (Sennrich et al. 2016), as Hugging Face's BpeTrainer does: merges
+// the most frequent adjacent pair first, and among equally frequent pairs the one with the lower ids.
+// Deterministic.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +16,11 @@
 namespace primus {
 
 struct BpeTrainerOptions {
-  std::int32_t vocab_size = 8192;  // special tokens and the 256 bytes included
+  std::int32_t vocab_size = 8192;  // includes special tokens and the 256 bytes
   std::vector<std::string> special_tokens = {
-      "<|endoftext|>"};            // the first ids; readers know by its name which of them ends documents
-  bool gpt2_style = false;         // cut words by GPT-2's expression instead of Llama 3's
-  std::int64_t min_frequency = 2;  // a pair must occur so often to merge
+      "<|endoftext|>"};     // they get the first ids; loaders find the end-of-document token by its name
+  bool gpt2_style = false;  // splits words by GPT-2's expression instead of Llama 3's
+  std::int64_t min_frequency = 2;  // min occurrences of a pair to merge
 };
 
 class BpeTrainer {
@@ -28,12 +29,13 @@ class BpeTrainer {
 
   // Counts the words of a text; bytes that are not UTF-8 count as U+FFFD.
   void add(std::string_view text);
-  // Words of both, as if one trainer had been given all the texts.
+  // Adds the word counts of `other`, as if one trainer had seen all texts.
   void add(BpeTrainer&& other);
 
-  // Learns the merges and returns the tokenizer.json, which Hugging Face tokenizers and load_tokenizer read.
-  // progress(merges, wanted) is called now and then. The vocabulary stays smaller where the text has too few
-  // pairs. Error(kInvalid) without text, or for a vocabulary that does not hold the bytes and special tokens.
+  // Learns the merges and returns a tokenizer.json, which Hugging Face tokenizers and load_tokenizer read.
+  // Calls progress(merges, wanted) from time to time. The vocabulary is smaller than vocab_size if the text
+  // has too few pairs. Error(kInvalid) without text, or if vocab_size is too small for the bytes and special
+  // tokens.
   std::string train(const std::function<void(std::int64_t, std::int64_t)>& progress = {}) const;
 
  private:

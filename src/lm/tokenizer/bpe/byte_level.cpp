@@ -22,7 +22,7 @@ constexpr std::array<char32_t, 256> kCharacters = [] {
   return table;
 }();
 
-// By character; -1 where it is not of the alphabet, whose last character is U+0143.
+// Byte of each character; -1 for characters outside the alphabet, whose last character is U+0143.
 constexpr std::array<std::int16_t, 0x144> kBytes = [] {
   std::array<std::int16_t, 0x144> table{};
   table.fill(-1);

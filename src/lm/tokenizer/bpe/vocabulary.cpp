@@ -14,8 +14,8 @@ void Vocabulary::add(std::string_view text, std::int64_t id) {
 }
 
 void Vocabulary::finish() {
-  // Real vocabularies have few gaps; an id far out is a broken file and must not decide how much is
-  // allocated.
+  // Real vocabularies have few gaps. An id far beyond the count means a broken file, and must not determine
+  // the size of an allocation.
   const std::int64_t limit = static_cast<std::int64_t>(entries_.size()) * 2 + 65536;
   std::int64_t size = 0;
   ids_.reserve(entries_.size());

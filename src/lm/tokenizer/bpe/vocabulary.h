@@ -10,7 +10,7 @@
 
 namespace primus {
 
-// Built once, then read by any number of threads.
+// Filled once, then read by any number of threads.
 class Vocabulary {
  public:
   Vocabulary() = default;
@@ -19,15 +19,15 @@ class Vocabulary {
   Vocabulary(Vocabulary&&) = default;
   Vocabulary& operator=(Vocabulary&&) = default;
 
-  // Notes a token. Ids may come in any order and leave gaps.
+  // Adds a token. Ids may come in any order and have gaps.
   void add(std::string_view text, std::int64_t id);
-  // Makes lookups work. Error(kInvalid) for an id that is negative, used twice, or far beyond the number of
-  // tokens; of two entries with one text the last counts.
+  // Builds the lookup tables. Error(kInvalid) for an id that is negative, used twice, or far beyond the
+  // number of tokens; if two entries have the same text, the last counts.
   void finish();
 
-  // One past the largest id.
+  // Largest id plus 1.
   std::int32_t size() const { return static_cast<std::int32_t>(texts_.size()); }
-  // The number of tokens: less where there are gaps.
+  // The number of tokens: less than size() if there are gaps.
   std::int32_t count() const { return static_cast<std::int32_t>(ids_.size()); }
   std::optional<std::int32_t> find(std::string_view text) const {
     const auto it = ids_.find(text);
@@ -41,8 +41,8 @@ class Vocabulary {
     std::size_t begin, length;
     std::int64_t id;
   };
-  std::vector<Entry> entries_;  // until finish()
-  std::vector<char> pool_;      // a vector, whose storage stays where it is when it is moved
+  std::vector<Entry> entries_;  // empty after finish()
+  std::vector<char> pool_;      // a vector, because its storage keeps its address when the vector is moved
   std::vector<std::string_view> texts_;
   std::unordered_map<std::string_view, std::int32_t> ids_;
 };

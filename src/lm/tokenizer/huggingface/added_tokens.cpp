@@ -27,7 +27,7 @@ bool ends_with_word(std::string_view text) {
 
 bool starts_with_word(std::string_view text) { return !text.empty() && character_is(text, unicode::kWord); }
 
-// Where the spaces at the end of `text` begin, not looking before `from`.
+// Start of the spaces at the end of `text`, not before `from`.
 std::size_t trailing_spaces(std::string_view text, std::size_t from) {
   while (text.size() > from && character_is(last_character(text), unicode::kSpace)) {
     text.remove_suffix(last_character(text).size());
@@ -52,7 +52,7 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens, const std::
   }
   const auto by_content = [](const Entry& a, const Entry& b) { return a.content < b.content; };
   std::stable_sort(entries_.begin(), entries_.end(), by_content);
-  // Keep the last of equal ones.
+  // Keeps the last of equal contents.
   const auto last = std::unique(entries_.rbegin(), entries_.rend(),
                                 [](const Entry& a, const Entry& b) { return a.content == b.content; });
   entries_.erase(entries_.begin(), last.base());
@@ -65,7 +65,7 @@ const AddedToken* AddedTokenMatcher::longest(std::string_view text, std::size_t&
   const auto first = static_cast<unsigned char>(text[0]);
   auto low = entries_.begin() + static_cast<std::ptrdiff_t>(first_byte_[first]);
   auto high = entries_.begin() + static_cast<std::ptrdiff_t>(first_byte_[first + 1u]);
-  // [low, high): the entries that begin with text[0, i). The shortest of them stands first.
+  // [low, high): the entries that begin with text[0, i), the shortest first.
   for (std::size_t i = 1; low != high; ++i) {
     if (low->content.size() == i) {
       found = &tokens_[low->token];
@@ -83,8 +83,8 @@ const AddedToken* AddedTokenMatcher::longest(std::string_view text, std::size_t&
 
 void AddedTokenMatcher::split(std::string_view text,
                               FunctionRef<void(std::string_view, std::int32_t)> sink) const {
-  std::size_t given = 0;  // everything before went to `sink`
-  // The spaces behind the last token that took some: a token of blanks would read them again and again.
+  std::size_t given = 0;  // text before this went to `sink`
+  // The spaces after the last token with rstrip. Without this, a token of blanks would scan them repeatedly.
   std::size_t spaces_begin = 0, spaces_end = 0;
   for (std::size_t at = 0; at < text.size();) {
     std::size_t length = 0;
@@ -99,7 +99,7 @@ void AddedTokenMatcher::split(std::string_view text,
     at = end;
     if (token.single_word && (ends_with_word(text.substr(0, begin)) || starts_with_word(text.substr(end))))
       continue;
-    // A token to the left may have taken the spaces already.
+    // The previous token may have consumed these spaces already.
     if (token.lstrip) begin = trailing_spaces(text.substr(0, begin), std::min(given, begin));
     if (token.rstrip) {
       if (end < spaces_begin || end >= spaces_end) {

@@ -1,4 +1,4 @@
-// Tokens that are found in the text before anything else happens to it: special tokens and user-added words.
+// Tokens that are matched in the text before all other steps: special tokens and words added by users.
 #pragma once
 
 #include <array>
@@ -14,11 +14,11 @@ namespace primus {
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool special = false;      // left out when decoding with skip_special
-  bool normalized = false;   // looked for in the normalised text, not the raw one
-  bool single_word = false;  // only between non-word characters
-  bool lstrip = false;       // takes the spaces to its left with it
-  bool rstrip = false;       // ... to its right
+  bool special = false;      // omitted when decoding with skip_special
+  bool normalized = false;   // matched in the normalised text, not in the raw text
+  bool single_word = false;  // matches only between non-word characters
+  bool lstrip = false;       // also consumes the spaces to its left
+  bool rstrip = false;       // also consumes the spaces to its right
 
   bool same_flags(const AddedToken& other) const {
     return special == other.special && normalized == other.normalized && single_word == other.single_word &&
@@ -26,18 +26,18 @@ struct AddedToken {
   }
 };
 
-// Finds the tokens in a text: leftmost first, and of those that start at one place the longest (Hugging
-// Face's AddedVocabulary). One pass; each position costs at most the length of the longest token.
+// Finds the tokens in a text: leftmost first, and the longest of those that start at the same position
+// (Hugging Face's AddedVocabulary). One pass; each position costs at most the length of the longest token.
 class AddedTokenMatcher {
  public:
-  static constexpr std::size_t kMaxTokenBytes = 4096;  // what its users let pass
+  static constexpr std::size_t kMaxTokenBytes = 4096;  // callers refuse longer tokens
   AddedTokenMatcher() = default;
-  // `contents[i]` is how tokens[i] appears in the text (its normalised form, where it is looked for there).
-  // Empty ones are never found; of equal ones the last counts.
+  // `contents[i]` is how tokens[i] appears in the text (normalised if `normalized` is set). Empty ones never
+  // match; for equal ones the last counts.
   AddedTokenMatcher(std::vector<AddedToken> tokens, const std::vector<std::string>& contents);
   bool empty() const { return entries_.empty(); }
 
-  // Calls sink(text, -1) for stretches without a token and sink(text, id) for tokens, in order.
+  // Calls sink(text, -1) for the text between tokens and sink(text, id) for tokens, in order.
   void split(std::string_view text, FunctionRef<void(std::string_view, std::int32_t)> sink) const;
 
  private:
@@ -45,7 +45,7 @@ class AddedTokenMatcher {
     std::string content;
     std::size_t token;  // index in tokens_
   };
-  // The longest token at the start of `text` and its length in the text, or null.
+  // Returns the longest token at the start of `text` and its length there, or null.
   const AddedToken* longest(std::string_view text, std::size_t& length) const;
 
   std::vector<AddedToken> tokens_;

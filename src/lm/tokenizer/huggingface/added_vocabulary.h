@@ -1,7 +1,7 @@
-// The ids of added tokens, as the tokenizers library gives them.
+// The ids of added tokens, as the tokenizers library assigns them.
 //
-// A token that the model has keeps the model's id; any other gets the next free one, in the order in which
-// the tokens come. The ids that the files write beside them do not count.
+// A token that the model has keeps the model's id; any other gets the next free id, in the order of the
+// tokens. The ids in the files are ignored.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,16 @@
 
 namespace primus {
 
-// Built once, then read by any number of threads.
+// Filled once, then read by any number of threads.
 class AddedVocabulary {
  public:
-  // `find`: the id of a token in the model, whose tokens are `count`; used until the last add().
+  // `find` returns the id of a token in the model, which has `count` tokens; it is called until the last
+  // add().
   AddedVocabulary(std::function<std::optional<std::int32_t>(std::string_view)> find, std::int32_t count)
       : find_(std::move(find)), next_(count) {}
 
-  // token.id is what the file says, or -1. A token that is there gets the new flags. Empty ones are passed
-  // over.
+  // token.id is the file's id, or -1. A token that exists already gets the new flags. Empty tokens are
+  // ignored.
   void add(AddedToken token);
 
   const std::map<std::int32_t, AddedToken>& tokens() const { return tokens_; }
@@ -35,7 +36,7 @@ class AddedVocabulary {
     const auto it = ids_.find(content);
     return it == ids_.end() ? std::nullopt : std::optional(it->second);
   }
-  // Tells which tokens have other ids than the files say; empty where none has.
+  // Reports which tokens have other ids than in the files; empty if none has.
   std::string remark() const;
 
  private:

@@ -40,7 +40,7 @@ class ByteLevelDecoder final : public Decoder {
   };
 };
 
-// No decoder at all: tokens with spaces between them.
+// Without a decoder: tokens separated by spaces.
 class SpacedDecoder final : public Decoder {
  public:
   std::unique_ptr<Decoding> start(TextOf text_of) const override {
@@ -63,8 +63,8 @@ class SpacedDecoder final : public Decoder {
   };
 };
 
-// SentencePiece's way as Hugging Face spells it: Replace and Metaspace per token, ByteFallback over runs of
-// <0x..> tokens, and after Fuse a Strip of the whole text's beginning.
+// SentencePiece's decoding in Hugging Face's components: Replace and Metaspace per token, ByteFallback over
+// runs of <0x..> tokens, then Fuse, then a Strip of the start of the complete text.
 struct ChainOptions {
   struct Replace {
     std::string from, to;
@@ -72,11 +72,11 @@ struct ChainOptions {
   std::vector<Replace> replaces;
   bool byte_fallback = false;
   bool fused = false;
-  std::string strip;            // what is stripped
-  std::size_t strip_count = 0;  // at most so often
+  std::string strip;            // text to strip
+  std::size_t strip_count = 0;  // max number of times
   std::string metaspace;        // empty: no Metaspace
   bool metaspace_drops_first = false;
-  std::string name;  // in errors
+  std::string name;  // for errors
 };
 
 class ChainDecoder final : public Decoder {
@@ -123,7 +123,7 @@ class ChainDecoder final : public Decoder {
     }
 
    private:
-    // A run of bytes is one text or, if it is not UTF-8, nothing but replacement characters.
+    // A run of bytes becomes text if all of it is valid UTF-8; otherwise it becomes replacement characters.
     void flush_bytes(std::string& out) {
       if (bytes_.empty()) return;
       if (unicode::is_valid(bytes_)) {

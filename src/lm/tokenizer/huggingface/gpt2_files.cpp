@@ -41,7 +41,7 @@ Vocabulary read_vocabulary(std::string_view text, const std::string& name) {
   return vocabulary;
 }
 
-// The "merges" of a tokenizer.json.
+// Returns the "merges" of a tokenizer.json.
 std::string merges_as_json(std::string_view text, const std::string& name) {
   std::string out;
   std::string repaired;
@@ -69,7 +69,7 @@ std::string merges_as_json(std::string_view text, const std::string& name) {
   return out;
 }
 
-// How a tokenizer class of transformers cuts text and closes documents.
+// How a tokenizer class of transformers splits text and ends documents.
 enum class Style { kGpt2, kQwen2 };
 
 struct NamedStyle {
@@ -78,7 +78,7 @@ struct NamedStyle {
 };
 constexpr std::array<NamedStyle, 2> kClasses = {
     {{"GPT2Tokenizer", Style::kGpt2}, {"Qwen2Tokenizer", Style::kQwen2}}};
-// Of config.json, where no class is named.
+// Model types in config.json, used if no class is named.
 constexpr std::array<NamedStyle, 7> kModelTypes = {{{"gpt2", Style::kGpt2},
                                                     {"gpt_neo", Style::kGpt2},
                                                     {"gptj", Style::kGpt2},
@@ -90,7 +90,8 @@ constexpr std::array<NamedStyle, 7> kModelTypes = {{{"gpt2", Style::kGpt2},
 json parse_object(const Path& file) {
   if (!Env::posix().status(file)) return json::object();
   const std::string text = read_file(file), name = file.string();
-  JsonReader reader(text, name, {.python = true});  // says where it is broken, and bounds the nesting
+  JsonReader reader(text, name, {.python = true});  // reports the position of an error, and limits the
+                                                    // nesting
   reader.skip();
   reader.finish();
   json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -123,12 +124,12 @@ Style style_of(const json& config, const Path& folder) {
   return style_named(kModelTypes, type->get_ref<const std::string&>(), "tokenizer of the model type", folder);
 }
 
-// The tokens beside the vocabulary's plain ones.
+// Tokens in addition to those of the vocabulary.
 class AddedTokens {
  public:
   explicit AddedTokens(const Vocabulary& vocabulary) : vocabulary_(vocabulary), next_(vocabulary.size()) {}
 
-  // As tokenizer_config.json has them, under their ids.
+  // Adds the tokens of tokenizer_config.json with their ids.
   void add_described(const json& tokens, const std::string& name) {
     if (!tokens.is_object()) throw invalid("its added_tokens_decoder is not an object").at(name);
     for (const auto& [id, token] : tokens.items()) {
@@ -139,7 +140,7 @@ class AddedTokens {
       put(token["content"].get<std::string>(), std::stoi(id), token);
     }
   }
-  // As added_tokens.json has them: text and id. Those with a role are special.
+  // Adds the tokens of added_tokens.json: text and id. Tokens with a role are special.
   void add_listed(const json& tokens, const std::vector<json>& roles, const std::string& name) {
     for (const auto& [text, id] : tokens.items()) {
       if (!id.is_number_integer()) throw invalid(fmt::format("the token '{}' has no id", text)).at(name);
@@ -148,7 +149,7 @@ class AddedTokens {
       put(text, id.get<std::int64_t>(), {{"special", special}});
     }
   }
-  // A string, or an object with "content", that names a special token; new ones get the next ids.
+  // Adds a special token, given as a string or an object with "content". A new one gets the next id.
   void add_role(const json& role) {
     const std::string text = text_of(role);
     if (text.empty() || known(text)) return;
@@ -158,7 +159,7 @@ class AddedTokens {
     put(text, id ? *id : next_, described);
   }
 
-  // By id: the order in which they get theirs.
+  // Sorted by id, because the tokenizers library assigns ids in this order.
   json list() const {
     json sorted = tokens_;
     std::stable_sort(sorted.begin(), sorted.end(),
@@ -237,7 +238,7 @@ json post_processor_of(const json& config, const AddedTokens& added) {
           {"special_tokens", {{bos, {{"id", bos}, {"ids", {*id}}, {"tokens", {bos}}}}}}};
 }
 
-// `config`: tokenizer_config.json; `roles`: what names special tokens; both may be empty.
+// `config`: tokenizer_config.json; may be empty.
 std::string tokenizer_json(const std::string& vocab, const std::string& merges, Style style,
                            const json& config, const AddedTokens& added) {
   json whole = {{"version", "1.0"},
@@ -249,7 +250,7 @@ std::string tokenizer_json(const std::string& vocab, const std::string& merges, 
                 {"post_processor", post_processor_of(config, added)},
                 {"decoder", byte_level(true, true, true)}};
   std::string text = whole.dump();
-  text.pop_back();  // the model follows as text: it is nearly all of the file
+  text.pop_back();  // the model is appended as text, since it is nearly all of the file
   return text + R"(,"model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":"",)" +
          R"("end_of_word_suffix":"","fuse_unk":false,"byte_fallback":false,"ignore_merges":false,"vocab":)" +
          vocab + R"(,"merges":[)" + merges + "]}}\n";
@@ -301,7 +302,7 @@ HuggingFaceFiles read_gpt2_folder(const Path& folder) {
     added.add_listed(parse_object(listed_file), roles, listed_file.string());
   }
   for (const json& role : roles) added.add_role(role);
-  added.add_role(kEnd);  // what the classes take for every role that is not set
+  added.add_role(kEnd);  // the classes' default for roles that are not set
   HuggingFaceFiles files = read_huggingface_files(folder / kVocab, {});
   files.tokenizer_json =
       tokenizer_json(vocab, merges_as_json(merges, (folder / kMerges).string()), style, config, added);

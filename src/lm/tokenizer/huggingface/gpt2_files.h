@@ -1,9 +1,9 @@
-// Byte-level BPE as OpenAI published GPT-2's: vocab.json (token to id) and merges.txt (two tokens a line, by
-// rank), made into the tokenizer.json that Hugging Face's converters make of them.
+// Byte-level BPE in OpenAI's GPT-2 files: vocab.json (token to id) and merges.txt (two tokens per line, by
+// rank), converted to the tokenizer.json that Hugging Face's converters write.
 //
-// The two files say neither how text is cut nor which tokens are special. By themselves they are GPT-2's, as
-// Megatron's GPT2BPETokenizer takes them; in a model folder the class that tokenizer_config.json names
-// decides: GPT2Tokenizer or Qwen2Tokenizer. Any other class is refused by name.
+// The two files contain neither the splitting rule nor the special tokens. Without a model folder they are
+// treated as GPT-2's, as in Megatron's GPT2BPETokenizer. In a model folder the class in tokenizer_config.json
+// decides: GPT2Tokenizer or Qwen2Tokenizer. Any other class is an error that names it.
 #pragma once
 
 #include "base/files/file.h"
@@ -14,7 +14,7 @@ namespace primus {
 // Error(kInvalid) at "file:line" for a broken file; FileError.
 HuggingFaceFiles read_gpt2_files(const Path& vocab_file, const Path& merge_file);
 
-// Whether the folder holds the two files; and all that lies in it of the tokenizer.
+// has_gpt2_files: whether the folder has the two files. The overload reads all tokenizer files of the folder.
 bool has_gpt2_files(const Path& folder);
 HuggingFaceFiles read_gpt2_folder(const Path& folder);
 

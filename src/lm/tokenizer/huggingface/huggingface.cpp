@@ -24,14 +24,14 @@ using nlohmann::json;
 
 namespace {
 
-// What tokenizer.json holds, with the model already built.
+// The content of tokenizer.json, with the model already built.
 struct Parsed {
   json normalizer, pre_tokenizer, post_processor, decoder;
   std::vector<AddedToken> added_tokens;
   std::vector<std::string> notes;
 };
 
-// The stages are small, and as a tree of values they take many times their text.
+// The stages are small. As a JSON tree they take many times the memory of their text.
 json parse_small(std::string_view text) {
   if (text.size() > 2 << 20)
     throw unsupported("a stage described by more than 2 MB of JSON is not supported");
@@ -48,7 +48,7 @@ AddedToken parse_added_token_with_id(const json& object) {
   return token;
 }
 
-// The "model" object, read entry by entry: it is nearly all of the file.
+// The "model" object, nearly all of the file; it is parsed entry by entry.
 struct ParsedModel {
   std::string type;
   BpeOptions options;
@@ -113,7 +113,7 @@ ParsedModel read_model(JsonReader& reader) {
       throw unsupported(fmt::format("the model's setting '{}' is not supported", key));
     }
   }
-  // Older files name no type; they are BPE when they have merges.
+  // Older files have no model type; if they have merges, they are BPE.
   if (model.type.empty() && !model.merges.empty()) model.type = "BPE";
   if (model.type != "BPE") throw unsupported(fmt::format("the model '{}' is not supported", model.type));
   model.vocabulary.finish();
@@ -187,7 +187,8 @@ class HuggingFaceTokenizer final : public Tokenizer {
         }
       });
     } catch (const Error& error) {
-      // Who reads it looks at the text; the cause is in another file.
+      // The error appears while a text is read, but its cause is in the tokenizer's file, so the message
+      // names it.
       throw Error(error.kind(), fmt::format("the tokenizer '{}': {}", files_.path, error.what()),
                   error.hint());
     }
@@ -324,7 +325,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
     });
   }
 
-  // Runs the pre-tokenizer's steps from `step` on, then the model. As deep as there are steps: kMaxSteps.
+  // Runs the pre-tokenizer's steps from `step` on, then the model. The recursion depth is at most kMaxSteps.
   void cut(Piece piece, std::size_t step, std::vector<std::int32_t>& ids, TextBudget& budget,
            BpeModel::Scratch& scratch) const {
     if (step == pre_tokenizer_.steps.size()) return model_->encode(piece.text, ids, scratch);
@@ -337,8 +338,8 @@ class HuggingFaceTokenizer final : public Tokenizer {
     return id < model_->vocabulary().size() ? model_->vocabulary().text(id) : std::string_view();
   }
 
-  // bos, eos, pad, unk and the chat template as transformers finds them; without its files, by the usual
-  // names.
+  // Sets bos, eos, pad, unk and the chat template as transformers finds them, or by their usual names if
+  // transformers' files are missing.
   void take_roles(const SideSettings& settings) {
     const auto id_of = [this](const std::optional<std::string>& text) {
       return text ? token_id(*text) : std::nullopt;
@@ -385,7 +386,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   std::unique_ptr<huggingface::Decoder> decoder_;
   std::optional<BpeModel> model_;
   std::optional<AddedVocabulary> added_;
-  std::string added_beside_;  // what the files beside tokenizer.json add, for the fingerprint
+  std::string added_beside_;  // additions from the files next to tokenizer.json, for the fingerprint
   AddedTokenMatcher raw_matcher_, normalized_matcher_;
   SpecialIds special_ids_;
   std::string chat_template_;

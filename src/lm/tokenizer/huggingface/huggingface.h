@@ -1,8 +1,8 @@
 // Hugging Face tokenizer.json: added tokens, normalizer, pre-tokenizer, BPE model, post-processor, decoder.
 //
-// Format: https://huggingface.co/docs/tokenizers. Equal to the `tokenizers` library id by id; tests hold its
-// own output for three tokenizers. What is not supported (WordPiece, a Unigram model, dropout, some stages)
-// is refused by name.
+// Format: https://huggingface.co/docs/tokenizers. Produces the same ids as the `tokenizers` library; tests
+// contain its output for three tokenizers. Unsupported features (WordPiece, a Unigram model, dropout, some
+// stages) are errors that name the feature.
 #pragma once
 
 #include <memory>
@@ -14,16 +14,16 @@
 
 namespace primus {
 
-// The text files of a tokenizer as they lie in a model folder; empty where there is none.
+// The contents of a tokenizer's files in a model folder; empty for a missing file.
 struct HuggingFaceFiles : SideFiles {
   std::string tokenizer_json;
-  std::string path = "tokenizer.json";  // of tokenizer_json, for messages
+  std::string path = "tokenizer.json";  // path of tokenizer_json, for messages
 };
 
-// Adds to a tokenizer.json, already read from `path`, the files that lie beside it.
+// Adds the files next to a tokenizer.json that was read from `path`.
 HuggingFaceFiles read_huggingface_files(const std::filesystem::path& path, std::string tokenizer_json);
 
-// `type` is what name() then returns.
+// `type` is the result of name().
 std::unique_ptr<Tokenizer> make_huggingface_tokenizer(HuggingFaceFiles files, std::string type);
 
 }  // namespace primus

@@ -26,7 +26,7 @@ class PrefixSpace final : public PreTokenizer {
   }
 };
 
-// SentencePiece's word boundaries: spaces become a visible character, in front of the word they belong to.
+// SentencePiece's word boundaries: a space becomes a visible character before its word.
 class Metaspace final : public PreTokenizer {
  public:
   enum class Scheme { kAlways, kFirst, kNever };
@@ -34,7 +34,7 @@ class Metaspace final : public PreTokenizer {
     if (cut) cut_ = make_text_split(mark_, SplitBehavior::kMergedWithNext, false);
   }
   void split(Piece piece, TextBudget& budget, PieceSink sink) const override {
-    // Counted first: nothing is made that the budget does not have.
+    // Checks the budget before allocating.
     const auto spaces = static_cast<std::size_t>(std::count(piece.text.begin(), piece.text.end(), ' '));
     budget.take_output(piece.text.size() - spaces + (spaces + 1) * mark_.size(),
                        "the pre-tokenizer 'Metaspace'");
@@ -80,7 +80,7 @@ std::unique_ptr<PreTokenizer> parse_split(const json& object) {
 }
 
 std::unique_ptr<PreTokenizer> parse_metaspace(const json& object) {
-  // Older files say add_prefix_space where newer ones have prepend_scheme.
+  // Older files have add_prefix_space instead of prepend_scheme.
   Metaspace::Scheme scheme =
       get_bool(object, "add_prefix_space", true) ? Metaspace::Scheme::kAlways : Metaspace::Scheme::kNever;
   if (object.contains("prepend_scheme")) {
@@ -136,7 +136,7 @@ void append_steps(const json& object, PreTokenizerStage& stage, std::size_t& cou
   }
 }
 
-// The ids that a template's special token stands for.
+// Returns the ids of a template's special token.
 const json& template_ids(const json& object, const std::string& name) {
   const auto tokens = object.find("special_tokens");
   if (tokens == object.end() || !tokens->is_object() || !tokens->contains(name) ||

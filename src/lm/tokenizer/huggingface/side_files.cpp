@@ -28,7 +28,8 @@ constexpr const char* kTemplate = "chat_template.jinja";
 
 json parse_object(const std::string& text, const std::string& name) {
   if (text.empty()) return json::object();
-  JsonReader reader(text, name, {.python = true});  // says where it is broken, and bounds the nesting
+  JsonReader reader(text, name, {.python = true});  // reports the position of an error, and limits the
+                                                    // nesting
   reader.skip();
   reader.finish();
   if (text.size() > 2 << 20) throw unsupported("a file of more than 2 MB is not supported").at(name);
@@ -37,7 +38,7 @@ json parse_object(const std::string& text, const std::string& name) {
   return parsed;
 }
 
-// A string, or an object with "content", that names a special token; empty content for anything else.
+// Parses a special token, a string or an object with "content". The content is empty for anything else.
 AddedToken special_token(const json& value) {
   AddedToken token;
   token.id = -1;
@@ -50,7 +51,7 @@ AddedToken special_token(const json& value) {
   return token;
 }
 
-// The tokens of "added_tokens_decoder": {"32000": {"content": ...}}, by id.
+// Returns the tokens of "added_tokens_decoder", {"32000": {"content": ...}}, by id.
 std::vector<AddedToken> described_tokens(const json& object, const std::string& file) {
   std::vector<AddedToken> tokens;
   if (!object.is_object()) throw invalid("its added_tokens_decoder is not an object").at(file);
@@ -66,7 +67,7 @@ std::vector<AddedToken> described_tokens(const json& object, const std::string& 
   return tokens;
 }
 
-// {"<|im_start|>": 32000}, by id; those that `named` has are special.
+// Returns the tokens of {"<|im_start|>": 32000}, by id. Tokens that are also in `named` are special.
 std::vector<AddedToken> listed_tokens(const json& object, const std::vector<AddedToken>& named,
                                       const std::string& file) {
   std::vector<AddedToken> tokens;
@@ -87,7 +88,7 @@ std::vector<AddedToken> listed_tokens(const json& object, const std::vector<Adde
 constexpr std::array<const char*, 7> kRoles = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                "pad_token", "cls_token", "mask_token"};
 
-// transformers refuses these, too.
+// transformers refuses these as well.
 void refuse_other_roles(const json& config, const std::string& file) {
   for (const char* role : kRoles) {
     const auto value = config.find(role);
@@ -107,7 +108,7 @@ std::vector<AddedToken> named_tokens(const json& config) {
   for (const char* role : kRoles) {
     if (config.contains(role)) add(config[role]);
   }
-  // Further keys of a model's own: "image_token".
+  // Additional keys of some models, such as "image_token".
   for (const auto& [key, value] : config.items()) {
     const bool is_role = std::ranges::any_of(kRoles, [&key](const char* role) { return key == role; });
     if (!is_role && key.ends_with("_token")) add(value);
@@ -125,7 +126,7 @@ std::string chat_template_of(const json& config) {
   if (it == config.end()) return {};
   if (it->is_string()) return it->get<std::string>();
   if (!it->is_array()) return {};
-  // A list of named templates: the default one counts.
+  // In a list of named templates, the default one counts.
   for (const json& named : *it) {
     if (named.is_object() && named.value("name", json()) == "default") return get_string(named, "template");
   }
@@ -190,7 +191,7 @@ SideSettings parse_side_files(const SideFiles& files) {
   settings.legacy = get_bool(config, "legacy", false);
   const auto described = config.find("added_tokens_decoder");
   if (described != config.end()) settings.described = described_tokens(*described, path_of(kConfig));
-  // The older files count where that is not there.
+  // Without added_tokens_decoder, the older files are used.
   if (described == config.end()) config.update(map);
   settings.named = named_tokens(config);
   if (described == config.end()) settings.described = listed_tokens(added, settings.named, path_of(kAdded));

@@ -1,4 +1,4 @@
-// The small files that lie beside a tokenizer.json or tokenizer.model, read as transformers reads them.
+// The small files next to a tokenizer.json or tokenizer.model, read as transformers reads them.
 #pragma once
 
 #include <filesystem>
@@ -11,37 +11,37 @@
 
 namespace primus {
 
-// Their texts; empty where there is none.
+// Contents of the files; empty for a missing file.
 struct SideFiles {
   std::string tokenizer_config_json;
   std::string special_tokens_map_json;
   std::string added_tokens_json;
   std::string chat_template_jinja;
-  std::filesystem::path read_from = {};  // the folder, for errors
+  std::filesystem::path read_from = {};  // the folder, for messages
 
-  // Writes those that are not empty.
+  // Writes the files that are not empty.
   void save(const std::filesystem::path& folder) const;
 };
 
 SideFiles read_side_files(const std::filesystem::path& folder);
 
-// The file with the chat template of a folder that has one: chat_template.jinja, else tokenizer_config.json.
+// Returns the file with a folder's chat template: chat_template.jinja, else tokenizer_config.json.
 std::optional<std::filesystem::path> chat_template_file(const std::filesystem::path& folder);
 
 struct SideSettings {
-  // Tokens with their flags (id -1 where none is written), in the order in which transformers adds them.
+  // Tokens with their flags (id -1 if the file has none), in the order in which transformers adds them.
   std::vector<AddedToken> described;
-  // Further special tokens: added where no added token has their text.
+  // Further special tokens: added unless an added token has their text.
   std::vector<AddedToken> named;
-  std::optional<std::string> bos, eos, pad, unk;  // texts of the tokens with a role
+  std::optional<std::string> bos, eos, pad, unk;  // texts of tokens with a role
   std::string chat_template;
-  bool legacy = false;  // of SentencePiece models: every stretch between added tokens begins with a blank
+  bool legacy = false;  // for SentencePiece models: text after an added token begins with a space
 };
 
-// Error(kInvalid) at the file's name, line and column for a file that is not an object of JSON.
+// Error(kInvalid) at the file's name, line and column for a file that is not a JSON object.
 SideSettings parse_side_files(const SideFiles& files);
 
-// An added token as tokenizer.json and tokenizer_config.json write it; the id is -1.
+// Parses an added token of tokenizer.json or tokenizer_config.json; the id is -1.
 AddedToken parse_added_token(const nlohmann::json& object);
 
 }  // namespace primus

@@ -1,4 +1,4 @@
-// BPE: neighbours whose concatenation is a piece merge, the piece of the highest score first.
+// BPE: merges neighbours whose concatenation is a piece, the piece with the highest score first.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ class BpeEncoder final : public Encoder {
   void encode(std::string_view text, std::vector<Segment>& segments) const override {
     const auto scratch = scratches_.borrow();
     if (user_defined_.empty()) return encode_stretch(text, segments, *scratch);
-    // User-defined pieces never merge with anything, so they cut the text.
+    // User-defined pieces never merge with other text, so they split it.
     std::size_t begin = 0;
     for (std::size_t at = 0; at < text.size();) {
       std::size_t length = 0;
@@ -56,7 +56,7 @@ class BpeEncoder final : public Encoder {
     std::vector<std::int32_t> symbols;
   };
 
-  // Symbols are pieces by id, and beyond them characters that are in some piece but none themselves.
+  // Symbols are the pieces by id, followed by characters that occur in pieces but are no pieces themselves.
   void collect_symbols(const std::vector<Piece>& pieces) {
     for (std::int32_t id = 0; id < piece_count_; ++id) {
       const Piece& piece = pieces[static_cast<std::size_t>(id)];
@@ -83,7 +83,7 @@ class BpeEncoder final : public Encoder {
   }
 
   void collect_merges(const std::vector<Piece>& pieces) {
-    // Equal scores have equal ranks: of those the leftmost pair merges first.
+    // Equal scores have equal ranks; among equal ranks the leftmost pair merges first.
     std::map<float, std::uint32_t, std::greater<>> ranks;
     for (const Piece& piece : pieces) {
       if (std::isnan(piece.score))
@@ -97,7 +97,7 @@ class BpeEncoder final : public Encoder {
       const Piece& piece = pieces[static_cast<std::size_t>(id)];
       if (piece.type != PieceType::kNormal && piece.type != PieceType::kUserDefined) continue;
       const std::string_view text = piece.text;
-      // No symbol is longer than this; without the bound a piece of a megabyte would cost its square.
+      // No symbol is longer. Without this limit a piece of a megabyte would take quadratic time.
       if (text.size() > kMaxPieceBytes) throw unsupported("a piece of more than 4096 bytes is not supported");
       for (std::size_t cut = 0; (cut = text.empty() ? 0 : character_end(text, cut)) < text.size();) {
         const auto left = symbols_.find(std::string(text.substr(0, cut)));
@@ -117,7 +117,7 @@ class BpeEncoder final : public Encoder {
     }
   }
 
-  // Behind the leading space marks and what follows them up to the next.
+  // Returns the end of the first word: leading space marks and the text up to the next space mark.
   static std::size_t word_end(std::string_view text) {
     const std::size_t first = std::min(text.find_first_not_of(kSpaceMark), text.size());
     return std::min(text.find(kSpaceMark, first), text.size());
@@ -149,8 +149,8 @@ class BpeEncoder final : public Encoder {
 
   std::int32_t piece_count_;
   std::unordered_map<std::string, std::int32_t> symbols_;
-  std::vector<std::size_t> lengths_;  // of symbols, in bytes
-  bool words_are_apart_ = true;       // no piece has a space mark behind another character
+  std::vector<std::size_t> lengths_;  // of each symbol, in bytes
+  bool words_are_apart_ = true;       // no piece has a space mark after another character
   ByteTrie user_defined_;
   MergeTable merges_;
   mutable Pool<Scratch> scratches_;

@@ -1,4 +1,4 @@
-// A set of byte strings with values, for finding all that begin at a place of a text.
+// A map from byte strings to values that finds all strings starting at a position of a text.
 #pragma once
 
 #include <array>
@@ -8,12 +8,12 @@
 
 namespace primus {
 
-// Built by add(), then read by any number of threads. About 16 bytes of memory per byte of text in it.
+// Filled by add(), then read by any number of threads. Memory: about 16 bytes per byte of the strings.
 class ByteTrie {
  public:
   static constexpr std::int32_t kRoot = 0, kNone = -1;
 
-  // `value` >= 0; of two equal strings the last counts.
+  // `value` >= 0; for equal strings the last one counts.
   void add(std::string_view text, std::int32_t value);
 
   // The node reached from `node` by one byte, or kNone.
@@ -29,7 +29,7 @@ class ByteTrie {
   // The value of the string that ends at `node`, or -1.
   std::int32_t value(std::int32_t node) const { return values_[static_cast<std::size_t>(node)]; }
 
-  // The longest string at the start of `text`: its value and length, or -1.
+  // Returns the value and length of the longest string at the start of `text`, or -1.
   std::int32_t longest(std::string_view text, std::size_t& length) const;
   bool empty() const { return values_.size() == 1; }
 

@@ -16,7 +16,7 @@ class Message {
  public:
   Message(std::string_view bytes, std::string_view name) : bytes_(bytes), name_(name) {}
 
-  // Moves to the next field; false at the end.
+  // Moves to the next field; returns false at the end.
   bool next() {
     if (bytes_.empty()) return false;
     const std::uint64_t key = varint();
@@ -174,7 +174,7 @@ NormalizerSpec parse_normalizer(Message message) {
 }  // namespace
 
 bool looks_like_model(std::string_view bytes) {
-  // The first field is a piece (field 1, length-delimited), which begins with its text (the same again).
+  // The file begins with a piece (field 1, length-delimited), whose first field is its text (also field 1).
   return bytes.size() > 4 && bytes[0] == '\x0A' && bytes[2] == '\x0A';
 }
 
@@ -202,7 +202,7 @@ Model parse_model(std::string_view bytes, std::string_view name) {
     }
   }
   if (model.pieces.empty()) message.fail("it has no pieces");
-  // The settings follow the pieces: without them some pieces may be missing as well.
+  // The settings follow the pieces. If they are missing, some pieces may be missing as well.
   if (!has_trainer) message.fail("it is cut off behind its pieces");
   return model;
 }

@@ -18,12 +18,12 @@ struct Piece {
 
 enum class ModelType { kUnigram = 1, kBpe = 2, kWord = 3, kChar = 4 };
 
-// Defaults as in the format.
+// Defaults are those of the format.
 struct NormalizerSpec {
   std::string precompiled_charsmap;
-  bool add_dummy_prefix = true;          // a space in front of the text
+  bool add_dummy_prefix = true;          // adds a space before the text
   bool remove_extra_whitespaces = true;  // at both ends, and all but one in between
-  bool escape_whitespaces = true;        // a space becomes U+2581
+  bool escape_whitespaces = true;        // replaces spaces by U+2581
 };
 
 struct Model {
@@ -37,10 +37,10 @@ struct Model {
   bool has_denormalizer = false;
 };
 
-// Whether `bytes` look like a .model file, rather than JSON or a list of ranks.
+// Whether `bytes` look like a .model file and not like JSON or a list of ranks.
 bool looks_like_model(std::string_view bytes);
 
-// Error(kInvalid) at `name` for bytes that are no such message. Unknown fields are passed over.
+// Error(kInvalid) at `name` for bytes that are not a ModelProto. Unknown fields are ignored.
 Model parse_model(std::string_view bytes, std::string_view name);
 
 }  // namespace primus::sentencepiece

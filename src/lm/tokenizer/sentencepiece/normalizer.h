@@ -1,5 +1,5 @@
-// SentencePiece's text normalisation: character rules compiled into a trie (nmt_nfkc and the like), then
-// white space.
+// SentencePiece's text normalisation: character rules compiled into a trie (such as nmt_nfkc), then white
+// space.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +17,24 @@ inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
 // Thread-safe.
 class Normalizer {
  public:
-  // `user_defined` strings pass unchanged; it must outlive this. Error(kInvalid) for rules that are cut off,
-  // or make more than 256 bytes of one place.
+  // `user_defined` strings pass unchanged; it must outlive this object. Error(kInvalid) for rules that are
+  // truncated, or that replace one prefix by more than 256 bytes.
   Normalizer(const NormalizerSpec& spec, const ByteTrie& user_defined);
 
-  // Appends the normal form of valid UTF-8, without the blank in front of it where `continues` another text.
-  // Error(kInvalid) where that is more than a TextBudget has.
+  // Appends the normal form of valid UTF-8. If it `continues` another text, no space is added before it.
+  // Error(kInvalid) if the result exceeds a TextBudget.
   void normalize(std::string_view text, std::string& out, bool continues = false) const;
 
  private:
-  // What the start of `text` becomes, and how many of its bytes that takes.
+  // Returns the replacement of the start of `text`; `consumed` is the number of bytes that it replaces.
   std::string_view normalize_prefix(std::string_view text, std::size_t& consumed) const;
-  // The longest rule at the start of `text`: where its result is in results_, or npos.
+  // Finds the longest rule at the start of `text`: returns the offset of its result in results_, or npos.
   std::size_t find_rule(std::string_view text, std::size_t& length) const;
 
   bool add_dummy_prefix_, remove_extra_whitespaces_, escape_whitespaces_;
   const ByteTrie& user_defined_;
-  std::vector<std::uint32_t> rules_;  // a double array (darts-clone)
-  std::string results_;               // ends in NUL, as each of its strings does
+  std::vector<std::uint32_t> rules_;  // double array (darts-clone)
+  std::string results_;               // NUL-terminated strings
 };
 
 }  // namespace primus::sentencepiece

@@ -25,7 +25,7 @@ using namespace sentencepiece;
 
 namespace {
 
-// The byte of a piece "<0xE4>", or -1.
+// Returns the byte of a piece "<0xE4>", or -1.
 int parse_byte_piece(std::string_view text) {
   if (text.size() != 6 || !text.starts_with("<0x") || !text.ends_with('>')) return -1;
   unsigned char byte = 0;
@@ -110,7 +110,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       if (id >= 0) {
         ids.push_back(id);
       } else {
-        // A blank that is there stands for the one in front.
+        // If the part starts with a blank, that replaces the dummy prefix.
         const bool blank = !model_.normalizer.remove_extra_whitespaces &&
                            (part.starts_with(' ') || part.starts_with(kSpaceMark));
         encode_stretch(part, blank || (continues_ && part.data() != text.data()), ids);
@@ -121,7 +121,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::unique_ptr<Decoding> new_decoding() const override { return std::make_unique<State>(*this); }
 
  private:
-  // Appends the ids of a text, or of a stretch between added tokens.
+  // Appends the ids of a text, or of the text between two added tokens.
   void encode_stretch(std::string_view text, bool continues, std::vector<std::int32_t>& ids) const {
     std::string normalized;
     normalizer_->normalize(text, normalized, continues);
@@ -137,14 +137,14 @@ class SentencePieceTokenizer final : public Tokenizer {
           ids.push_back(byte_ids_[static_cast<unsigned char>(byte)]);
         }
       } else if (!after_unknown) {
-        ids.push_back(*special_ids_.unk);  // one for a run of unknown characters
+        ids.push_back(*special_ids_.unk);  // one id for a run of unknown characters
       }
       after_unknown = segment.id == Segment::kUnknown;
       at += segment.length;
     }
   }
 
-  // Undoes what normalisation did to spaces, and joins bytes to characters.
+  // Restores the spaces that normalisation changed, and joins bytes to characters.
   class State final : public Decoding {
    public:
     explicit State(const SentencePieceTokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -170,7 +170,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       if (at_start_ && (rules.add_dummy_prefix || rules.remove_extra_whitespaces) &&
           text.starts_with(kSpaceMark)) {
         text.remove_prefix(kSpaceMark.size());
-        // Where extra spaces are removed, all of them at the start go.
+        // If extra spaces are removed, all leading spaces are dropped.
         space_taken_ = !rules.remove_extra_whitespaces;
       }
       for (std::size_t mark; (mark = text.find(kSpaceMark)) != std::string_view::npos;) {
@@ -193,8 +193,8 @@ class SentencePieceTokenizer final : public Tokenizer {
       out += text;
     }
 
-    // Gives the characters that the bytes form; each byte that belongs to none becomes U+FFFD. Unless `all`,
-    // what further bytes may complete is held back.
+    // Outputs the characters that the bytes form; bytes that belong to none become U+FFFD. Unless `all`,
+    // holds back an incomplete character.
     void give_bytes(std::string& out, bool all) {
       std::string_view rest = bytes_;
       while (!rest.empty()) {
@@ -210,9 +210,9 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
 
     const SentencePieceTokenizer& tokenizer_;
-    std::string bytes_;         // of byte pieces, not given out
-    bool at_start_ = true;      // a leading space is still to be dropped
-    bool space_taken_ = false;  // the last piece gave its leading space for that
+    std::string bytes_;         // from byte pieces, not output yet
+    bool at_start_ = true;      // a leading space must still be dropped
+    bool space_taken_ = false;  // the leading space was dropped from the last piece
     bool anything_given_ = false;
   };
 
@@ -222,14 +222,14 @@ class SentencePieceTokenizer final : public Tokenizer {
     const auto it = ids_.find(std::string(text));
     return it == ids_.end() ? std::nullopt : std::optional(it->second);
   }
-  // Empty for an id in a gap between added tokens.
+  // Returns "" for an id in a gap between added tokens.
   std::string text_of(std::int32_t id) const {
     if (id < pieces()) return piece(id).text;
     const AddedToken* token = added_->token(id);
     return token != nullptr ? token->content : std::string();
   }
 
-  // The tokens of the side files, unless the model has them all.
+  // Adds the tokens of the side files, unless the model has all of them.
   void add_tokens(const SideSettings& settings, const std::string& path) {
     AddedVocabulary added([this](std::string_view text) { return piece_id(text); }, pieces());
     for (const AddedToken& token : settings.described) added.add(token);
@@ -324,8 +324,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::unique_ptr<Encoder> encoder_;
   std::optional<AddedVocabulary> added_;
   AddedTokenMatcher matcher_;
-  std::int32_t added_count_ = 0;  // ids behind those of the pieces
-  bool continues_ = false;        // a stretch behind an added token has no blank in front
+  std::int32_t added_count_ = 0;  // ids after those of the pieces
+  bool continues_ = false;        // text after an added token gets no dummy prefix
   std::optional<std::int32_t> model_eos_;
   std::string chat_template_;
 };

@@ -1,9 +1,9 @@
 // SentencePiece .model files: BPE and unigram, with byte fallback, user-defined pieces and normalisation
 // rules.
 //
-// Equal to the sentencepiece library piece by piece, which tests hold against its own output. Its formats and
-// rules: https://github.com/google/sentencepiece; the unigram model is that of Kudo 2018. Word and character
-// models, pieces marked as unused in a BPE model, and denormalisation rules are refused by name.
+// Produces the same pieces as the sentencepiece library; tests compare with its output. Formats and rules:
+// https://github.com/google/sentencepiece; unigram model: Kudo 2018. Word and character models, unused pieces
+// in a BPE model, and denormalisation rules are errors that name the feature.
 #pragma once
 
 #include <memory>
@@ -15,9 +15,10 @@
 
 namespace primus {
 
-// `bytes`: the .model file; `path` names it in messages; `type` is what name() returns. Where the files
-// beside it (`side`) have tokens that the model lacks, all of their tokens are found in the text before the
-// model sees it, as transformers' LlamaTokenizer does; their roles and chat template count in any case.
+// `bytes`: content of the .model file; `path` is its name in messages; `type` is the result of name(). If the
+// files next to it (`side`) define tokens that the model lacks, all of their tokens are matched in the text
+// before the model sees it, as in transformers' LlamaTokenizer. Their roles and chat template are always
+// used.
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& path,
                                                         std::string type, SideFiles side = {});
 

@@ -1,4 +1,5 @@
-// Unigram: the cut into pieces with the highest sum of scores, by Viterbi's algorithm over the text's bytes.
+// Unigram: the split into pieces with the highest sum of scores, found by Viterbi's algorithm over the text's
+// bytes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +16,7 @@ namespace primus::sentencepiece {
 
 namespace {
 
-constexpr float kUnknownPenalty = 10.0f;  // below the lowest score
+constexpr float kUnknownPenalty = 10.0f;  // relative to the lowest score
 
 class UnigramEncoder final : public Encoder {
  public:
@@ -41,10 +42,10 @@ class UnigramEncoder final : public Encoder {
 
   void encode(std::string_view text, std::vector<Segment>& segments) const override {
     const auto scratch = scratches_.borrow();
-    auto& best = scratch->best;  // best[i]: the best cut of the first i bytes
+    auto& best = scratch->best;  // best[i]: the best split of the first i bytes
     best.assign(text.size() + 1, {});
-    // Floats that grow over the whole text, each sum rounded before it is compared, and the first of equals:
-    // ties fall out as in the library since 0.2.3. (Up to 0.2.1 it compared sums that were not rounded yet.)
+    // Scores are float sums over the text; each sum is rounded before it is compared, and the first of equals
+    // wins. Ties are thus resolved as in the library since 0.2.3. (Up to 0.2.1 it compared unrounded sums.)
     for (std::size_t begin = 0; begin < text.size();) {
       const float score_here = best[begin].score;
       const std::size_t character_end =
@@ -58,7 +59,7 @@ class UnigramEncoder final : public Encoder {
         const std::int32_t id = trie_.value(node);
         if (id < 0) continue;
         const PieceScore& piece = pieces_[static_cast<std::size_t>(id)];
-        // User-defined pieces win against any cut of theirs.
+        // User-defined pieces win against any split of their text.
         const double bonus = static_cast<float>(end - begin) * highest_score_ - 0.1;
         const float score = piece.user_defined ? static_cast<float>(bonus) : piece.score;
         best[end].offer(score + score_here, begin, id);

@@ -1,7 +1,7 @@
 // Characters whose general category differs between Unicode 14 and 16.
 //
-// The tokenizers library reads Unicode 16; the PCRE2 and utf8proc of a system may be older. This table brings
-// them level.
+// The tokenizers library uses Unicode 16; the system's PCRE2 and utf8proc may be older. This table makes up
+// for the difference.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@ namespace primus::unicode {
 
 struct NewerCharacters {
   char32_t first, last;
-  std::string_view category;              // of Unicode 16: "Lu"
+  std::string_view category;              // in Unicode 16: "Lu"
   std::string_view script, short_script;  // "cyrillic", "cyrl"
 };
 

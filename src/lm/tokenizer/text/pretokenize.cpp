@@ -33,8 +33,8 @@ class Reader {
  public:
   explicit Reader(const char* end) : table_(unicode::properties()), end_(end) {}
 
-  // Bits of the character at `p`, and in `next` where it ends. Nothing at the end of the text: bits 0, next
-  // == p.
+  // Returns the bits of the character at `p`, and its end in `next`. At the end of the text: bits 0, next ==
+  // p.
   Properties at(const char* p, const char*& next) const {
     if (p == end_) return next = p, 0;
     if (static_cast<unsigned char>(*p) < 0x80) return next = p + 1, table_.ascii(*p);
@@ -64,7 +64,7 @@ class Reader {
   const char* end_;
 };
 
-// \s+(?!\S)|\s+ : a run of spaces, without its last one where something follows. `p` is at a space.
+// \s+(?!\S)|\s+ : a run of spaces, without its last one if more text follows. `p` is at a space.
 const char* match_spaces(const Reader& reader, const char* p) {
   const char* last = p;
   const char* stop = p;
@@ -76,7 +76,7 @@ const char* match_spaces(const Reader& reader, const char* p) {
   return stop == reader.end() || last == p ? stop : last;
 }
 
-// \s*[\r\n]+ : the run of spaces up to its last line end; null without one.
+// \s*[\r\n]+ : the run of spaces up to its last line end; null if it has none.
 const char* match_line_ends(const Reader& reader, const char* p) {
   const char* result = nullptr;
   const char* next;
@@ -88,8 +88,8 @@ const char* match_line_ends(const Reader& reader, const char* p) {
   }
 }
 
-// (?i:'s|'t|'re|'ve|'m|'ll|'d), or without (?i): end of the match at `p`, or null. The Kelvin-style fold that
-// matters here is U+017F, a long s.
+// (?i:'s|'t|'re|'ve|'m|'ll|'d), with or without (?i): returns the end of the match at `p`, or null. The only
+// non-ASCII character that folds to one of these letters is U+017F, the long s.
 template <bool kIgnoreCase>
 const char* match_contraction(const char* p, const char* end) {
   if (p == end || *p != '\'') return nullptr;
@@ -117,7 +117,7 @@ const char* match_contraction(const char* p, const char* end) {
   }
 }
 
-// Each matcher returns the end of the match that begins at `p`; the expressions match any character.
+// Each matcher returns the end of the match that begins at `p`. Every character is part of a match.
 struct Gpt2Matcher {
   const char* operator()(const Reader& reader, const char* p) const {
     if (const char* stop = match_contraction<false>(p, reader.end())) return stop;
@@ -131,7 +131,7 @@ struct Gpt2Matcher {
   }
 };
 
-// [^\s\p{L}\p{N}]+ after an optional blank, then any of \r \n and, where kSlash, '/'; null without a match.
+// [^\s\p{L}\p{N}]+ after an optional blank, then any of \r \n and, if kSlash, '/'; null without a match.
 template <bool kSlash>
 const char* match_symbols(const Reader& reader, const char* p) {
   const char* const symbols = *p == ' ' ? p + 1 : p;
@@ -141,7 +141,7 @@ const char* match_symbols(const Reader& reader, const char* p) {
   return stop;
 }
 
-// \p{N}{1,max}; `next` is behind the first.
+// \p{N}{1,max}; `next` is after the first number character.
 const char* match_digits(const Reader& reader, const char* next, int max) {
   const char* stop = next;
   for (int count = 1; count < max && (reader.at(stop, next) & kNumber) != 0; ++count) stop = next;
@@ -164,7 +164,7 @@ struct Cl100kMatcher {
   }
 };
 
-// o200k; without contractions and with single digits it is the expression of Megatron's TikTokenizer.
+// o200k. Without contractions and with single digits it is the expression of Megatron's TikTokenizer.
 template <bool kContractions, int kDigits>
 struct O200kMatcher {
   const char* operator()(const Reader& reader, const char* p) const {
@@ -187,10 +187,10 @@ struct O200kMatcher {
   }
 
  private:
-  // U*L+, U and L being the upper- and lower-like classes, which share modifiers and marks; null without a
-  // match.
+  // U*L+, where U and L are the upper- and lower-like classes, which share modifiers and marks; null without
+  // a match.
   static const char* match_capitalised(const Reader& reader, const char* p) {
-    const char* last_shared = nullptr;  // behind the last character of the U run that may count as L
+    const char* last_shared = nullptr;  // end of the last character in the U run that also belongs to L
     const char* next;
     while (true) {
       const Properties bits = reader.at(p, next);
@@ -202,7 +202,7 @@ struct O200kMatcher {
   }
 };
 
-// Cuts by one of the matchers above, whose matches follow each other without gaps.
+// Cuts with one of the matchers above, whose matches leave no gaps.
 template <class Matcher>
 class KnownSplit final : public PreTokenizer {
  public:
@@ -219,7 +219,7 @@ class KnownSplit final : public PreTokenizer {
   }
 };
 
-// Collects matches and gaps, and joins them as the behaviour says.
+// Collects matches and gaps, and joins them according to the behaviour.
 class Splitter {
  public:
   Splitter(Piece piece, SplitBehavior behavior, bool invert)
@@ -259,7 +259,7 @@ class Splitter {
     last_matched_ = matched;
   }
 
-  // A match joins the part behind it, unless that is a match too.
+  // Joins each match with the part after it, unless that is a match too.
   void join_backwards() {
     std::vector<Part> joined;
     bool next_matched = false;
@@ -359,7 +359,7 @@ constexpr std::string_view kQwen2Pattern =
 }  // namespace
 
 std::unique_ptr<PreTokenizer> make_regex_split(std::string_view regex, SplitBehavior behavior, bool invert) {
-  // These expressions leave no gaps, so isolating the matches, removing the gaps and the like are all one.
+  // These expressions leave no gaps, so isolating the matches and removing the gaps are equivalent.
   const bool matches_kept =
       (behavior == SplitBehavior::kIsolated) || (behavior == SplitBehavior::kRemoved && invert);
   if (matches_kept) {

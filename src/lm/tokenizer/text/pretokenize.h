@@ -1,4 +1,4 @@
-// Pre-tokenizers cut a text into the words that a model then encodes one by one.
+// Pre-tokenizers cut a text into words, which the model then encodes separately.
 //
 // The regular expressions of GPT-2, of the cl100k family (Llama 3, Qwen) and of o200k (gpt-oss, Llama 4) have
 // hand-written matchers here, which read each character about once; any other expression runs on PCRE2
@@ -16,7 +16,7 @@
 
 namespace primus {
 
-// A piece of the text; `at_start` where it begins the text that the user gave.
+// A piece of the text; `at_start` if it begins the user's text.
 struct Piece {
   std::string_view text;
   bool at_start = false;
@@ -26,25 +26,25 @@ using PieceSink = FunctionRef<void(Piece)>;
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  // Gives the pieces of `piece`, in order and none of them empty, to `sink`. A piece's text is valid only
-  // during the call where the pre-tokenizer had to change it. Error(kInvalid) where that costs more than
-  // `budget`, of the text that the piece is from, has left.
+  // Passes the pieces of `piece` to `sink`, in order and none of them empty. If the pre-tokenizer changes a
+  // piece, its text is valid only during the call. Error(kInvalid) if this costs more than what is left of
+  // `budget`, the budget of the full text.
   virtual void split(Piece piece, TextBudget& budget, PieceSink sink) const = 0;
 };
 
-// What becomes of the matches of a splitting expression (Hugging Face's SplitDelimiterBehavior).
+// What happens to the matches of a splitting expression (Hugging Face's SplitDelimiterBehavior).
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-// Cuts at the matches of `regex`; `invert` cuts at what lies between them instead.
+// Cuts at the matches of `regex`; with `invert`, cuts at the text between them instead.
 std::unique_ptr<PreTokenizer> make_regex_split(std::string_view regex, SplitBehavior behavior, bool invert);
-// The same for a literal text.
+// Cuts at a literal text in the same way.
 std::unique_ptr<PreTokenizer> make_text_split(std::string_view text, SplitBehavior behavior, bool invert);
-// Cuts where characters with any of the properties stand (kNumericDigit: Digits, kPunctuation ...).
+// Cuts at characters with any of the properties (kNumericDigit: Digits, kPunctuation ...).
 std::unique_ptr<PreTokenizer> make_property_split(unicode::Properties properties, SplitBehavior behavior);
-// \w+|[^\w\s]+
+// Splits into the matches of \w+|[^\w\s]+
 std::unique_ptr<PreTokenizer> make_whitespace_words();
 
-// Known expressions: of GPT-2, of Llama 3 (and cl100k), of o200k, and of Megatron's TikTokenizer.
+// Expressions with their own matchers: GPT-2, Llama 3 (and cl100k), o200k, and Megatron's TikTokenizer.
 extern const std::string_view kGpt2Pattern;
 extern const std::string_view kLlama3Pattern;
 extern const std::string_view kO200kPattern;

@@ -16,7 +16,7 @@ namespace primus {
 
 namespace {
 
-constexpr std::size_t kMaxPatternBytes = 16 << 10;  // those of real tokenizers have less than 1 KiB
+constexpr std::size_t kMaxPatternBytes = 16 << 10;  // real tokenizers have less than 1 KiB
 
 template <class Object, void (*kFree)(Object*)>
 struct Free {
@@ -32,14 +32,14 @@ std::string message_of(int code) {
   return reinterpret_cast<const char*>(message);
 }
 
-// Where the character behind the one at `at` begins.
+// Returns the start of the character after the one at `at`.
 std::size_t next_character(std::string_view text, std::size_t at) {
   do ++at;
   while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
   return at;
 }
 
-// At how many places one call looks for a match. A look at one place may read all of the text.
+// Number of start positions that one call tries. A try at one position may read all of the text.
 std::size_t places_per_call(std::size_t text_size) {
   constexpr std::size_t kReadsPerCall = std::size_t{1} << 28;
   return std::clamp<std::size_t>(kReadsPerCall / std::max<std::size_t>(text_size, 1), 16, 64 << 10);
@@ -50,7 +50,7 @@ std::size_t places_per_call(std::size_t text_size) {
 struct Regex::Impl {
   std::string pattern;
   Code plain;
-  Code exact;  // null where it is the plain one
+  Code exact;  // null if it equals the plain one
   const pcre2_code* code_for(std::string_view text) const {
     return exact != nullptr && unicode::has_newer(text) ? exact.get() : plain.get();
   }
@@ -74,7 +74,7 @@ Regex::Regex(std::string_view pattern) {
       throw unsupported(
           fmt::format("the regular expression {} is not supported: {}", excerpt(pattern), message_of(code)));
     }
-    // Without a JIT for this CPU the interpreter does the same, slower.
+    // Without a JIT for this CPU the interpreter does the same, but slower.
     pcre2_jit_compile(compiled.get(), PCRE2_JIT_COMPLETE);
     return compiled;
   };
@@ -110,7 +110,7 @@ void Regex::for_each_match(std::string_view text, TextBudget& budget,
     const int rc = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, options,
                                data.get(), context.get());
     if (rc == PCRE2_ERROR_NOMATCH) {
-      // At the place of an empty match there is no further one, or none begins up to `last`.
+      // Either there is no further match at the position of an empty match, or none begins up to `last`.
       const bool behind_empty = (options & PCRE2_NOTEMPTY_ATSTART) != 0;
       if (!behind_empty && last == text.size()) return;
       at = next_character(text, behind_empty ? at : last);

@@ -1,4 +1,5 @@
-// Regular expressions of tokenizer files (Oniguruma and Rust dialect), run by PCRE2 with its JIT compiler.
+// Regular expressions of tokenizer files (Oniguruma and Rust dialect), executed by PCRE2 with its JIT
+// compiler.
 #pragma once
 
 #include <memory>
@@ -10,18 +11,17 @@
 
 namespace primus {
 
-// Thread-safety: for_each_match may be called from many threads.
+// Thread-safety: for_each_match may be called from several threads at once.
 class Regex {
  public:
-  // Error(kUnsupported) quoting the expression where PCRE2 does not accept it, or where it is longer than
-  // 16 KiB.
+  // Error(kUnsupported) quoting the expression if PCRE2 does not accept it, or if it is longer than 16 KiB.
   explicit Regex(std::string_view pattern);
   ~Regex();
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
 
-  // Calls `found(begin, end)` with the byte range of each match of valid UTF-8 `text`, from left to right,
-  // not overlapping. Error(kInvalid) where the expression needs more steps or time than `budget` has.
+  // Calls `found(begin, end)` with the byte range of each match in valid UTF-8 `text`, from left to right,
+  // not overlapping. Error(kInvalid) if the expression needs more steps or time than `budget` has.
   void for_each_match(std::string_view text, TextBudget& budget,
                       FunctionRef<void(std::size_t, std::size_t)> found) const;
 

@@ -20,9 +20,9 @@ namespace primus {
 
 namespace {
 
-// The classes whose members differ between the two, spelled out. PCRE2's \s also holds U+180E, which left
-// White_Space in Unicode 6.3; its \w lacks marks and connectors. Oniguruma's \w and \b also take the
-// superscripts and fractions of Latin-1 for word characters, but for a \w inside a class.
+// The classes whose members differ between the two dialects, spelled out. PCRE2's \s also includes U+180E,
+// which left White_Space in Unicode 6.3; its \w lacks marks and connectors. Oniguruma's \w and \b also count
+// the superscripts and fractions of Latin-1 as word characters, except for a \w inside a class.
 constexpr std::string_view kSpaces =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr std::string_view kNonSpaces =
@@ -50,7 +50,7 @@ std::string range_text(char32_t first, char32_t last) {
   return first == last ? code(first) : code(first) + "-" + code(last);
 }
 
-// The newer characters that `wanted` takes, as items of a class.
+// Returns the newer characters that satisfy `wanted`, as items of a class.
 std::string newer_items(FunctionRef<bool(const unicode::NewerCharacters&)> wanted) {
   std::string items;
   for (const unicode::NewerCharacters& newer : unicode::newer_characters()) {
@@ -59,7 +59,7 @@ std::string newer_items(FunctionRef<bool(const unicode::NewerCharacters&)> wante
   return items;
 }
 
-// All characters that `wanted` takes, as items of a class. Surrogates are none of UTF-8.
+// Returns all characters that satisfy `wanted`, as items of a class. Skips surrogates, which UTF-8 excludes.
 std::string spelled_out(CharacterTest wanted) {
   std::string items;
   std::optional<char32_t> first;
@@ -75,7 +75,7 @@ std::string spelled_out(CharacterTest wanted) {
 }
 
 struct CategoryName {
-  std::string_view code, name;  // the name as canonical() writes it
+  std::string_view code, name;  // the name in canonical() form
 };
 constexpr std::array<CategoryName, 40> kCategories = {{{"L", "letter"},
                                                        {"LC", "casedletter"},
@@ -118,7 +118,7 @@ constexpr std::array<CategoryName, 40> kCategories = {{{"L", "letter"},
                                                        {"Co", "privateuse"},
                                                        {"Cs", "surrogate"}}};
 
-// Properties whose members of Unicode 14 stayed the same, and which newer characters joined them.
+// Properties whose members in Unicode 14 did not change, with the newer characters that joined them.
 struct BinaryProperty {
   std::string_view name, pcre_name;
   bool (*newer)(const unicode::NewerCharacters&);
@@ -139,7 +139,7 @@ constexpr std::array<BinaryProperty, 8> kBinaryProperties = {
      {"upper", "Uppercase", upper},
      {"uppercase", "Uppercase", upper}}};
 
-// Names are compared without case, blanks, '_' and '-'.
+// Names are compared ignoring case, blanks, '_' and '-'.
 std::string canonical(std::string_view name) {
   std::string result;
   for (const char c : name) {
@@ -152,10 +152,10 @@ std::string canonical(std::string_view name) {
 // Members of \p{...}, \d or \w, as items of a class.
 struct Class {
   std::string members;
-  std::string others;  // the complement, where it was asked for; empty where it has no form
+  std::string others;  // the complement if requested; empty if it cannot be written as items
 };
 
-// `with_others`: the complement costs milliseconds.
+// `with_others`: also computes the complement, which takes milliseconds.
 Class category_class(std::string_view code, bool exact, bool with_others) {
   const std::string name(code == "LC" ? "L&" : code);
   if (!exact) return {fmt::format("\\p{{{}}}", name), fmt::format("\\P{{{}}}", name)};
@@ -186,8 +186,8 @@ Class word_class(bool exact, bool with_others) {
   return words;
 }
 
-// Rewrites what Oniguruma (in its default Ruby syntax) and PCRE2 read differently, and refuses what cannot
-// be.
+// Rewrites what Oniguruma (in its default Ruby syntax) and PCRE2 interpret differently, and refuses what
+// cannot be rewritten.
 class Translator {
  public:
   Translator(std::string_view pattern, bool exact) : pattern_(pattern), exact_(exact) {}
@@ -225,7 +225,7 @@ class Translator {
     if (kDifferent.find(c) != std::string_view::npos) refuse(fmt::format("\\{}", c));
     if (c == 'p' || c == 'P') return property(c == 'P');
     if (c == 'u') return code_point();
-    // The braces of a code point are no counted repetition.
+    // The braces of a code point are no repetition count.
     if (next_is("\\x{")) return copy(std::min(pattern_.find('}', at_), pattern_.size() - 1) + 1 - at_);
     at_ += 2;
     if (c == 's' || c == 'S') {
@@ -267,7 +267,7 @@ class Translator {
     put(class_named(name, wants_others(negated)), negated);
   }
 
-  // A class is made once for a pattern: some walk over all characters.
+  // Caches classes per pattern, because some require a pass over all characters.
   template <class Make>
   const Class& made_once(const std::string& name, const Make& make) const {
     const auto it = made_.find(name);
@@ -300,7 +300,7 @@ class Translator {
       if (name != property.name) continue;
       return {fmt::format("\\p{{{}}}", property.pcre_name) + (exact_ ? newer_items(property.newer) : ""), {}};
     }
-    // A script; PCRE2 would take its bare name for script extensions. Whether there is one, PCRE2 says.
+    // A script. PCRE2 would interpret its bare name as script extensions. PCRE2 reports an unknown script.
     if (name == "unknown" || !std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c); }))
       refuse(fmt::format("the property '{}'", given));
     const auto of_script = [&name](const unicode::NewerCharacters& newer) {
@@ -310,7 +310,7 @@ class Translator {
   }
 
   bool wants_others(bool negated) const { return in_class_ && negated; }
-  // Oniguruma folds the case of a class with its properties, PCRE2 without.
+  // Oniguruma folds the case of a class including its properties, PCRE2 without them.
   void require_case() const {
     if (in_class_ && ignores_case_.back()) refuse("a property in a class where case is ignored");
   }
@@ -344,11 +344,11 @@ class Translator {
     if (c == '[') {
       in_class_ = true;
       copy(next_is("[^") ? 2 : 1);
-      if (next_is("]")) copy(1);  // a member
+      if (next_is("]")) copy(1);  // "]" directly after the opening is a member
       return;
     }
     if (next_is("{,")) refuse("a repetition without a lower bound");
-    // Possessive for PCRE2, a second repetition for Oniguruma.
+    // PCRE2 reads a possessive quantifier, Oniguruma a second repetition.
     if (next_is("}+")) refuse("a + behind a counted repetition");
     if (next_is("(*")) refuse("(*");
     if (next_is("(?")) return group();
@@ -359,7 +359,7 @@ class Translator {
 
   void group() {
     if (next_is("(?i)")) {
-      // Elsewhere Ruby's reaches over the alternatives that follow.
+      // Inside an expression, Ruby's (?i) extends over the alternatives that follow.
       if (at_ != 0) refuse("(?i) behind the begin");
       ignores_case_.back() = true;
       return copy(4);
@@ -377,7 +377,7 @@ class Translator {
   mutable std::map<std::string, Class> made_;
   std::size_t at_ = 0;
   bool in_class_ = false;
-  std::vector<bool> ignores_case_ = {false};  // in each open group
+  std::vector<bool> ignores_case_ = {false};  // one entry per open group
   std::string out_;
 };
 

@@ -1,4 +1,4 @@
-// Regular expressions of tokenizer files (Oniguruma's Ruby syntax, Unicode 16) in the words of PCRE2.
+// Translates regular expressions of tokenizer files (Oniguruma's Ruby syntax, Unicode 16) to PCRE2 syntax.
 #pragma once
 
 #include <string>
@@ -7,12 +7,11 @@
 namespace primus {
 
 struct PcrePattern {
-  std::string plain;  // for text without the characters that unicode::kNewer marks
-  std::string exact;  // for any text: its classes list those characters, and are slower
+  std::string plain;  // for text without unicode::kNewer characters
+  std::string exact;  // for any text: its classes also list these characters, and are slower
 };
 
-// Error(kUnsupported) quoting the expression where it holds something that PCRE2 reads differently and that
-// has no other form here.
+// Error(kUnsupported) quoting the expression if a part of it has another meaning in PCRE2 and no translation.
 PcrePattern to_pcre(std::string_view pattern);
 
 }  // namespace primus

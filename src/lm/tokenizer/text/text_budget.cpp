@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kGrowth = 32, kLeastOutput = 4 << 10;
 constexpr double kLeastSeconds = 1, kSecondsPerByte = 2e-6;
-// A match of an expression without nested repetitions steps back at most once per character and alternative.
+// An expression without nested repetitions backtracks at most once per character and alternative.
 constexpr std::size_t kStepsPerByte = 16, kLeastSteps = 1'000'000, kMostSteps = 1'000'000'000;
 
 constexpr const char* kHint =

@@ -28,7 +28,7 @@ struct Range {
   char32_t first, last;
 };
 
-// Punctuation that came after Unicode 8, which the pre-tokenizer Punctuation does not take for any.
+// Punctuation added after Unicode 8, which the pre-tokenizer Punctuation does not treat as punctuation.
 bool is_punctuation_since_9(char32_t c) {
   static constexpr auto kRanges = std::to_array<Range>(
       {{0x61D, 0x61D},     {0x9FD, 0x9FD},     {0xA76, 0xA76},     {0xC77, 0xC77},     {0xC84, 0xC84},
@@ -46,22 +46,22 @@ bool is_punctuation_since_9(char32_t c) {
 bool is_punctuation(char32_t c, std::string_view category) {
   constexpr std::string_view kAsciiSymbols = "$+<=>^`|~";
   if (c < 0x80 && kAsciiSymbols.find(static_cast<char>(c)) != std::string_view::npos) return true;
-  if (c == 0x166D || c == 0x111C9) return true;  // it was punctuation then
+  if (c == 0x166D || c == 0x111C9) return true;  // punctuation in Unicode 8
   return category.starts_with('P') && !is_punctuation_since_9(c);
 }
 
-// \w also holds the joiners and the circled and squared letters (Other_Alphabetic outside L and M).
+// \w also includes the joiners and the circled and squared letters (Other_Alphabetic outside L and M).
 bool is_word(char32_t c, std::string_view category) {
   return category.starts_with('L') || category.starts_with('M') || category == "Nd" || category == "Nl" ||
          category == "Pc" || c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
          (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
 }
 
-// The numbers of Unicode 17.
+// Numbers added in Unicode 17.
 bool is_latest_number(char32_t c) { return (c >= 0x11DE0 && c <= 0x11DE9) || (c >= 0x16FF4 && c <= 0x16FF6); }
 
 Properties property_bits(char32_t c) {
-  // Nothing has a property there, and these are most of all code points.
+  // Most code points are in these ranges, and none of them has a property.
   if ((c >= 0x33500 && c < 0xE0000) || c >= 0xE0200) return 0;
   const std::string_view category = unicode::category(c);
   Properties bits = 0;
@@ -82,8 +82,9 @@ Properties property_bits(char32_t c) {
   return bits;
 }
 
-// Characters that came with or after Unicode 10 and take part in normalisation. The normalizers of the
-// tokenizers library do not know them: they stay as they are, and nothing is ordered or composed across them.
+// Characters that were added in Unicode 10 or later and take part in normalisation. The normalizers of the
+// tokenizers library do not support them: they stay unchanged, and nothing is reordered or composed across
+// them.
 constexpr auto kUnnormalized = std::to_array<Range>(
     {{0x7FD, 0x7FD},     {0x897, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
      {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},
@@ -104,8 +105,8 @@ bool is_unnormalized(char32_t c) {
   return range != kUnnormalized.end() && range->first <= c;
 }
 
-// Code points before which NFC text may be cut, and which are themselves NFC: combining class 0, unchanged by
-// NFC, and never the second half of a composition.
+// Code points that are NFC themselves and before which NFC text may be cut: combining class 0, unchanged by
+// NFC, and never the second part of a composition.
 const std::bitset<kCodePoints>& nfc_inert() {
   static const std::unique_ptr<const std::bitset<kCodePoints>> table = [] {
     auto inert = std::make_unique<std::bitset<kCodePoints>>();
@@ -127,7 +128,7 @@ const std::bitset<kCodePoints>& nfc_inert() {
       if (composed != 1 || static_cast<char32_t>(parts[0]) != c) inert->reset(c);
     }
     for (char32_t c = 0x1161; c <= 0x11FF; ++c)
-      inert->reset(c);  // Hangul vowels and finals compose backwards
+      inert->reset(c);  // Hangul vowels and finals compose with the character before
     for (const Range& range : kUnnormalized) {
       for (char32_t c = range.first; c <= range.last; ++c) inert->set(c);
     }
@@ -150,7 +151,7 @@ void append_decomposed(std::string_view text, bool compatibility, std::vector<ut
   }
 }
 
-// Canonical ordering. utf8proc's own is quadratic in the length of a run of marks, hence ours.
+// Canonical ordering. utf8proc's own takes time quadratic in the length of a run of marks.
 void order_marks(std::vector<utf8proc_int32_t>& text) {
   const auto mark_class = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
   for (std::size_t i = 0; i < text.size();) {
@@ -167,7 +168,7 @@ void order_marks(std::vector<utf8proc_int32_t>& text) {
   }
 }
 
-// For text without kUnnormalized.
+// For text without characters in kUnnormalized.
 void append_known_normalized(std::string_view text, Form form, std::string& out) {
   std::vector<utf8proc_int32_t> buffer;
   buffer.reserve(text.size() + 1);
@@ -258,7 +259,7 @@ bool has_newer(std::string_view text) {
   const char* p = text.data();
   const char* const end = p + text.size();
   while (p < end) {
-    // The first of them is U+0897.
+    // U+0897 is the first newer character, so shorter encodings are skipped.
     if (static_cast<unsigned char>(*p) < 0xE0) {
       ++p;
     } else if ((table[decode(p)] & kNewer) != 0) {
@@ -290,13 +291,13 @@ std::string normalize(std::string_view text, Form form) {
     append_normalized(text, form, out);
     return out;
   }
-  // Only the stretches around characters that are not inert need the slow path: from the inert character
-  // before them up to the next inert one.
+  // Only text around characters that are not inert needs the slow path: from the preceding inert character up
+  // to the next inert one.
   const auto& inert = nfc_inert();
   const char* p = text.data();
   const char* const end = p + text.size();
-  const char* copied = p;   // everything before is in `out`
-  const char* starter = p;  // the last inert character
+  const char* copied = p;   // text before this is in `out`
+  const char* starter = p;  // start of the last inert character
   while (p < end) {
     const char* const at = p;
     if (inert.test(decode(p))) {
@@ -319,7 +320,7 @@ std::string normalize(std::string_view text, Form form) {
 
 namespace {
 
-// Letters whose lower case came with Unicode 16 and 17.
+// Letters whose lower case was added in Unicode 16 and 17.
 char32_t lowercase_of(char32_t c) {
   if (c >= 0x10D50 && c <= 0x10D65) return c + 0x20;
   if (c >= 0x16EA0 && c <= 0x16EB8) return c + 0x1B;
@@ -350,7 +351,7 @@ std::string lowercase(std::string_view text) {
   while (p < end) {
     const char32_t c = decode(p);
     if (c == 0x130) {
-      out += "i\xCC\x87";  // the one character whose lower case is two
+      out += "i\xCC\x87";  // the only character whose lower case has two code points
     } else {
       append(lowercase_of(c), out);
     }

@@ -1,5 +1,5 @@
-// Text that is UTF-8, and the Unicode properties that pre-tokenizers and normalizers ask about (Unicode 16:
-// utf8proc's tables, and newer_characters.h).
+// UTF-8 text, and the Unicode properties that pre-tokenizers and normalizers use (Unicode 16: utf8proc's
+// tables, and newer_characters.h).
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ namespace primus::unicode {
 
 inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // U+FEFF, which may begin a file
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // U+FEFF, allowed at the start of a file
 
 // Length of the UTF-8 character that starts with `lead`; text must be valid.
 inline int char_length(char lead) {
@@ -22,7 +22,7 @@ inline int char_length(char lead) {
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
 
-// The code point at `p`, of valid UTF-8; adds its length to `p`.
+// Returns the code point at `p` in valid UTF-8 and advances `p` past it.
 inline char32_t decode(const char*& p) {
   const auto b = [p](int i) { return static_cast<char32_t>(static_cast<unsigned char>(p[i])); };
   const char32_t lead = b(0);
@@ -41,13 +41,13 @@ inline char32_t decode(const char*& p) {
   return c;
 }
 
-// Error(kInvalid) at "name:line:column" of the first byte that is no UTF-8; `first_line` is the number of the
-// text's first line, and a column counts bytes from 1.
+// Error(kInvalid) at "name:line:column" of the first byte that is not UTF-8. `first_line` is the number of
+// the text's first line; columns count bytes from 1.
 void require_valid(std::string_view text, std::string_view name, std::int64_t first_line);
 // Appends `text` with each maximal invalid part replaced by U+FFFD (the WHATWG and Rust from_utf8_lossy
 // rule).
 void append_lossy(std::string_view text, std::string& out);
-// `text` itself when it is valid, otherwise a repaired copy kept in `storage`.
+// Returns `text` itself if it is valid, otherwise a repaired copy in `storage`.
 std::string_view valid_or_repaired(std::string_view text, std::string& storage);
 
 // Property bits of a code point.
@@ -59,10 +59,10 @@ enum : Properties {
   kNewline = 8,         // \r or \n
   kUpperLike = 16,      // Lu, Lt, Lm, Lo, M
   kLowerLike = 32,      // Ll, Lm, Lo, M
-  kPunctuation = 64,    // of the pre-tokenizer Punctuation: \p{P} of Unicode 8, and all symbols of ASCII
+  kPunctuation = 64,    // as in the pre-tokenizer Punctuation: \p{P} of Unicode 8, and all ASCII symbols
   kWord = 128,          // \w
-  kNewer = 256,         // has another category in Unicode 14 (newer_characters.h)
-  kNumericDigit = 512,  // of the pre-tokenizer Digits: \p{N} of Unicode 17
+  kNewer = 256,         // its category in Unicode 14 is different (newer_characters.h)
+  kNumericDigit = 512,  // as in the pre-tokenizer Digits: \p{N} of Unicode 17
 };
 
 // Property bits by code point: a two-level table, filled once.
@@ -75,16 +75,17 @@ class PropertyTable {
   friend const PropertyTable& properties();
   PropertyTable();
   std::array<std::uint16_t, 0x1100> stage1_;
-  std::vector<std::array<Properties, 256>> blocks_;  // block 0 holds ASCII
+  std::vector<std::array<Properties, 256>> blocks_;  // block 0 is ASCII
 };
 const PropertyTable& properties();
-// Whether a character of valid UTF-8 `text` is kNewer.
+// Whether valid UTF-8 `text` has a character that is kNewer.
 bool has_newer(std::string_view text);
 
 enum class Form { kNfc, kNfd, kNfkc, kNfkd };
-// The normal form of valid UTF-8, in time n log n whatever the text (long runs of combining marks included).
+// Returns the normal form of valid UTF-8, in time n log n for any text (including long runs of combining
+// marks).
 std::string normalize(std::string_view text, Form form);
-// Whether `text` is certainly in NFC already; false may mean "perhaps".
+// Returns true only if `text` is certainly in NFC; false may mean "perhaps".
 bool is_surely_nfc(std::string_view text);
 
 std::string lowercase(std::string_view text);

@@ -33,7 +33,7 @@ struct Special {
   std::int32_t id;
 };
 
-// A vocabulary as its file gives it.
+// The vocabulary in a file.
 struct Ranks {
   std::vector<std::pair<std::string, std::int64_t>> tokens;  // bytes and id
   std::vector<Special> specials;
@@ -63,7 +63,7 @@ std::optional<std::string> decode_base64(std::string_view text) {
   return bytes;
 }
 
-// "IQ== 0"; false where the line has another form.
+// Parses "IQ== 0"; returns false if the line has another form.
 bool parse_line(std::string_view line, std::pair<std::string, std::int64_t>& token) {
   const std::size_t blank = line.find(' ');
   if (blank == std::string_view::npos || blank == 0) return false;
@@ -76,14 +76,14 @@ bool parse_line(std::string_view line, std::pair<std::string, std::int64_t>& tok
   return token.second >= 0;
 }
 
-// Special tokens and expression of a rank file, by how many ranks it has.
+// Sets special tokens and expression of a rank file, which follow from its number of ranks.
 void recognise(Ranks& ranks) {
   const auto count = static_cast<std::int32_t>(ranks.tokens.size());
   const auto endoftext = [&ranks](std::int32_t id) {
     ranks.specials.push_back({"<|endoftext|>", id});
     ranks.eos = "<|endoftext|>";
   };
-  ranks.pattern = kLlama3Pattern;          // cl100k's too
+  ranks.pattern = kLlama3Pattern;          // also for cl100k
   if (count == 50256 || count == 50280) {  // r50k (GPT-2), p50k
     ranks.pattern = kGpt2Pattern;
     endoftext(50256);
@@ -185,7 +185,7 @@ Ranks parse_megatron_json(std::string_view bytes, const std::string& path) {
   return ranks;
 }
 
-// Every way in which two tokens make a third.
+// Returns all merges of two tokens into a third.
 std::vector<MergeTable::Merge> all_merges(const Ranks& ranks, const Vocabulary& by_bytes) {
   std::vector<MergeTable::Merge> merges;
   constexpr std::size_t kMaxTokenBytes = 4096;
@@ -324,8 +324,8 @@ class TiktokenTokenizer final : public Tokenizer {
   mutable Pool<BpeModel::Scratch> scratches_;
 };
 
-// As tokenizer.json. Hugging Face ranks pairs of tokens where tiktoken ranks what they make; pairs that make
-// one token get neighbouring ranks, as transformers' own conversion does.
+// Writes a tokenizer.json. Hugging Face ranks pairs of tokens, while tiktoken ranks the merged tokens. Pairs
+// that make the same token get consecutive ranks, as in transformers' own conversion.
 void TiktokenTokenizer::save(const std::filesystem::path& folder) const {
   using nlohmann::ordered_json;
   std::vector<MergeTable::Merge> sorted = merges_;

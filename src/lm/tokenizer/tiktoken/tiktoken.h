@@ -1,10 +1,10 @@
-// tiktoken vocabularies: byte strings with ranks, which merge whenever two neighbours' concatenation has one.
+// tiktoken vocabularies: byte strings with ranks. Two neighbours merge if their concatenation has a rank.
 //
-// Two files are read: rank files (a line is base64 of the bytes, a blank, the rank), as published for cl100k,
-// o200k, r50k and Llama 3; and Megatron's JSON list of {"rank", "token_bytes", "token_str"}, whose ids are
-// shifted by 1000 special tokens. A rank file names neither its splitting expression nor its special tokens;
-// they are known by the number of ranks, and an unknown number gets Llama 3's expression and <|endoftext|>,
-// which notes() then says.
+// Reads two kinds of files: rank files (each line is base64 of the bytes, a blank, the rank), as published
+// for cl100k, o200k, r50k and Llama 3; and Megatron's JSON list of {"rank", "token_bytes", "token_str"},
+// whose ids are shifted by 1000 special tokens. A rank file contains neither its splitting expression nor its
+// special tokens; they follow from the number of ranks. For an unknown number they are Llama 3's expression
+// and <|endoftext|>, and notes() reports this.
 #pragma once
 
 #include <memory>

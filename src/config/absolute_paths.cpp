@@ -22,12 +22,12 @@ std::string absolute(const std::string& path) {
   return error ? path : result.lexically_normal().string();
 }
 
-// Names of models on a hub look like relative paths: only what is there is one.
+// Hub names of models look like relative paths, so a path is only changed if it exists.
 void make_absolute_if_there(std::optional<std::string>& path) {
   if (path && is_there(*path)) path = absolute(*path);
 }
 
-// Paths, prefixes of .bin and .idx, globs, and weights between them.
+// Paths, prefixes of .bin and .idx, globs, and blend weights between them.
 void make_absolute(std::vector<std::string>& entries) {
   for (std::string& entry : entries) {
     double weight = 0;

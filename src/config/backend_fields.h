@@ -1,7 +1,8 @@
-// What another training framework knows as settings, read from the tables presets/backends/NAME:
+// The settings of another training framework, read from the tables in presets/backends/NAME:
 //
 //   fields.yaml   each of its settings with type, default and choices (written by scripts/backend-tables.py)
-//   keys.yaml     what they are here, and what of ours they lack (written by hand; docs/backends.md)
+//   keys.yaml     their translation to our keys, and which of our keys they lack (written by hand;
+//                 docs/backends.md)
 //
 // Immutable after loading; reading from several threads is safe.
 #pragma once
@@ -21,15 +22,16 @@ namespace primus::config {
 struct BackendField {
   std::string name;  // "training.seq_len", "num_layers"
   KeyType type = KeyType::kAny;
-  Value fallback;  // null: none, or null itself
+  Value fallback;  // null: no default, or the default is null
   std::vector<std::string> choices;
-  std::string flag, on, off;  // of a command-line option: its name; of a switch, what sets and clears it
+  std::string flag, on, off;  // for a command-line option: its name; for a switch: the options that set and
+                              // clear it
 };
 
 class BackendFields {
  public:
   // Reads both tables of `framework` from the first of `preset_dirs` with a folder backends/NAME. Throws
-  // Error(kInvalid) where there is none, or a table is damaged.
+  // Error(kInvalid) if there is none, or if a table is damaged.
   static BackendFields load(std::string_view framework, std::span<const std::filesystem::path> preset_dirs);
 
   const std::string& framework() const { return framework_; }
@@ -37,14 +39,15 @@ class BackendFields {
   const std::filesystem::path& folder() const { return folder_; }
   const BackendField* find(std::string_view name) const;
   const std::map<std::string, BackendField, std::less<>>& all() const { return fields_; }
-  // Whether some field lies in the section `prefix`: "training" of "training.seq_len".
+  // Whether a field lies in the section `prefix`: "training" of "training.seq_len".
   bool is_section(std::string_view prefix) const;
-  // keys.yaml.
+  // The content of keys.yaml.
   const Value& keys() const { return keys_; }
-  // The member `section` of keys.yaml, an empty map where it has none.
+  // The member `section` of keys.yaml; an empty map if it is missing.
   const Value& keys(std::string_view section) const;
 
-  // Throws an Error at the value's place where it has not the field's type, or is none of its choices.
+  // Throws an Error at the value's position if it does not have the field's type or is not one of its
+  // choices.
   static void check(const BackendField& field, const Value& value);
 
  private:

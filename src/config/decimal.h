@@ -1,4 +1,4 @@
-// Numbers that arithmetic made, as a person would write them.
+// Rounds computed numbers to what a person would write.
 #pragma once
 
 #include <fmt/format.h>
@@ -8,8 +8,8 @@
 
 namespace primus::config {
 
-// The number of at most `digits` significant decimal digits that is nearest to `value`: 1e-4 * 0.1 is
-// 1.0000000000000001e-05 in binary arithmetic, and 1e-05 here.
+// Returns the number nearest to `value` with at most `digits` significant decimal digits: 1e-4 * 0.1 is
+// 1.0000000000000001e-05 in binary arithmetic; this returns 1e-05.
 inline double decimal(double value, int digits = 12) {
   const std::string text = fmt::format("{:.{}e}", value, digits - 1);
   double result = value;

@@ -1,4 +1,4 @@
-// The resolved experiment as text: YAML that loads back, and the listing of `config show`.
+// The resolved experiment as text: YAML that loads back, and the output of `config show`.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace primus::config {
 namespace {
 
-// What readers of YAML 1.1, such as PyYAML, take for a boolean.
+// Words that YAML 1.1 readers, such as PyYAML, parse as booleans.
 bool is_old_bool(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -27,8 +27,8 @@ bool is_old_bool(std::string_view text) {
   return false;
 }
 
-// A string as a YAML scalar: plain where that reads back as the same string, here and in PyYAML, in double
-// quotes (which follow JSON's escapes) otherwise. ${ is escaped, because the loader would take it for a
+// Writes a string as a YAML scalar: plain if that reads back as the same string, here and in PyYAML,
+// otherwise in double quotes (with JSON's escapes). Escapes ${, because the loader would read it as a
 // variable.
 std::string yaml_string(std::string_view text) {
   std::string escaped;
@@ -40,7 +40,7 @@ std::string yaml_string(std::string_view text) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '.' || c == '/' || c == '+' || c == '-';
   };
-  // What begins with a digit may be a date, an octal or a sexagesimal number elsewhere.
+  // Other readers may parse a text that begins with a digit as a date, an octal or a sexagesimal number.
   const auto begins_plain = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '/' || c == '.';
   };
@@ -50,7 +50,7 @@ std::string yaml_string(std::string_view text) {
   return plain ? escaped : nlohmann::json(escaped).dump();
 }
 
-// PyYAML takes 1e-08 for text, and inf: it wants a point in a number with an exponent, and before inf.
+// PyYAML parses 1e-08 and inf as text; it requires a dot in numbers with an exponent, and before inf.
 std::string yaml_float(const Value& value) {
   if (std::isnan(value.real)) return ".nan";
   if (std::isinf(value.real)) return value.real < 0 ? "-.inf" : ".inf";
@@ -88,7 +88,7 @@ std::string yaml_inline(const Value& value) {
   }
 }
 
-// The settings of another framework, one line each, sections indented; without what may be a token.
+// The settings of another framework, one per line, with indented sections; omits what may be a token.
 std::string yaml_block(const Value& map, int indent) {
   std::string text;
   for (const Member& member : map.members) {
@@ -127,8 +127,8 @@ nlohmann::ordered_json json_of(const Value& value) {
   return nullptr;
 }
 
-// What the field of a key has, and of a list the items as they were written: [0.5, a] is a number and a text,
-// though the field holds texts; and 3 in place of a list of numbers is 3.
+// Returns the value of a key's field. List items are returned as written, because the field only has texts:
+// [0.5, a] is a number and a text. A number written instead of a list of numbers stays a number.
 Value value_of_field(const KeySpec& key, const Experiment& experiment, const Value* set) {
   Value value = current_value(key, experiment.trainer);
   const auto same_text = [](const Value& a, const Value& b) { return a.text == b.text; };
@@ -148,8 +148,8 @@ void for_each_setting(const Experiment& experiment, Visit&& visit) {
     const bool has_field = !std::holds_alternative<std::monostate>(key.field);
     const Value* set = experiment.settings.find(key.name);
     if (!set && !(has_field && key.has_meaning_for(framework))) continue;
-    // Required and derived keys have no default: for other frameworks they may be unset for good. A required
-    // key that is set to null is as good as unset.
+    // Required and derived keys have no default; with other frameworks they may stay unset. A required key
+    // that is null counts as unset.
     const bool unset = experiment.provenance_of(key.name).layer == Layer::kDefault;
     if (unset && (key.is_required || !key.derived_from.empty())) continue;
     if (key.is_required && set && set->is_null()) continue;
@@ -158,8 +158,7 @@ void for_each_setting(const Experiment& experiment, Visit&& visit) {
   }
 }
 
-// Where the value came from; and what Primus has instead, of keys that the experiment leaves to their
-// defaults.
+// The source of the value, and AMD Primus's default if it differs and the experiment does not set the key.
 std::string origin_of(const Experiment& experiment, const KeySpec& key, const Value& value) {
   const Provenance from = experiment.provenance_of(key.name);
   std::string text = from.describe();
@@ -169,8 +168,8 @@ std::string origin_of(const Experiment& experiment, const KeySpec& key, const Va
   return text;
 }
 
-// What must not come back as if somebody had set it: steps that follow from another length of training, and,
-// beside `load`, settings of the model that nobody chose, which are those of the loaded config.json.
+// Whether loading the file again must derive the value: numbers of steps that follow from another length of
+// training, and with `load`, unset model settings, which come from the loaded config.json.
 bool follows_from_another(const Experiment& experiment, const KeySpec& key) {
   const TrainerConfig& c = experiment.trainer;
   if (experiment.provenance_of(key.name).layer > Layer::kDerived) return false;
@@ -190,7 +189,7 @@ std::string to_yaml(const Experiment& experiment) {
   if (!experiment.env.empty()) {
     text += "env:\n";
     for (const auto& [name, value] : experiment.env) {
-      // A secret stays in the environment that it came from.
+      // Secrets are not written; the file refers to the environment variable.
       text +=
           fmt::format("  {}: {}\n", name,
                       is_secret(name, value) ? fmt::format("${{{}}}", name) : nlohmann::json(value).dump());
@@ -201,7 +200,7 @@ std::string to_yaml(const Experiment& experiment) {
   if (has_foreign_settings(experiment)) return text + yaml_block(experiment.settings, 6);
   for_each_setting(experiment, [&](const KeySpec& key, const Value& value, bool first) {
     if (first) text += fmt::format("      # {}\n", key.group_title);
-    // lr_warmup_fraction, where it is given, says it already; both would contradict each other.
+    // lr_warmup_fraction determines it; both keys together would be an error.
     if (key.name == "lr_warmup_iters" && experiment.trainer.lr_warmup_fraction) return;
     if (follows_from_another(experiment, key)) return;
     text += fmt::format("      {}: {}\n", key.name, yaml_inline(value));

@@ -7,7 +7,7 @@
 namespace primus::config {
 namespace {
 
-// The words of a row stand apart by blanks, with '-' inside of them.
+// The terms in a row are separated by blanks; '-' joins the parts of a term.
 struct Row {
   std::string_view words, answer;
 };
@@ -82,7 +82,7 @@ constexpr auto kRows = std::to_array<Row>({
      "'primus preflight --tests slow-nodes' finds slow nodes by halves; a node that makes a job hang is "
      "named "
      "by that job's ranks, which say for whom they wait"},
-    // Models.
+    // Models and checkpoints.
     {"export save-pretrained to-hf hf-export",
      "'primus model export RUN FOLDER' writes a trained model as a Hugging Face folder"},
     {"import from-pretrained from-hf hf-import",
@@ -138,7 +138,7 @@ constexpr auto kRows = std::to_array<Row>({
      "docs/watching.md"},
     {"profile profiler trace nsys rocprof",
      "docs/watching.md says how to trace steps; 'primus benchmark train' times them"},
-    // Machines.
+    // Machines and launchers.
     {"torchrun accelerate deepspeed fsdp ddp horovod ray lightning mpirun mpiexec torch-distributed "
      "distributed",
      "Primus starts its ranks itself: 'primus direct -- train pretrain --config exp.yaml' one for each GPU, "
@@ -164,7 +164,7 @@ constexpr auto kRows = std::to_array<Row>({
      "it would run"},
     {"perf speed throughput",
      "'primus benchmark train --config exp.yaml' times training steps; 'primus benchmark' lists more"},
-    // Programs of this kind.
+    // Other training programs.
     {"unsloth axolotl trl llama-factory torchtune nemo nanogpt nanochat litgpt",
      "Primus trains with an engine of its own, or with Megatron-LM, TorchTitan or MaxText (framework: ..., "
      "docs/backends.md); 'primus train posttrain' fine-tunes"},

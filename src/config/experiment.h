@@ -1,4 +1,4 @@
-// Loading an experiment: Primus's YAML (or the same structure in TOML) into one typed, validated object.
+// Loading an experiment: AMD Primus's YAML (or the same structure in TOML) into one typed, validated object.
 //
 //   work_group: ${PRIMUS_TEAM:amd}        # workspace/work_group/user_name/exp_name is the output folder
 //   user_name: ${PRIMUS_USER:root}
@@ -16,9 +16,8 @@
 // may have `extends:` (a path or a list; later wins, the file itself last) and ${VAR} or ${VAR:default}.
 // docs/formats/experiment.md describes the format, docs/config.md every key.
 //
-// Whatever is wrong in the input is an Error of kind kInvalid or kUnsupported at its file:line:col; several
-// problems found together are reported together. Nothing here prints, and nothing is changed outside the
-// returned object.
+// Errors in the input have kind kInvalid or kUnsupported and a position file:line:col; several problems found
+// together are reported together. Nothing is printed, and nothing is changed outside the returned object.
 #pragma once
 
 #include <filesystem>
@@ -37,48 +36,49 @@
 
 namespace primus::config {
 
-// Where a trainer key got its value, in rising precedence.
+// The source of a trainer key's value, in rising precedence.
 enum class Layer { kDefault, kDerived, kModelPreset, kModulePreset, kOverrides, kCommandLine };
 
 struct Provenance {
   Layer layer = Layer::kDefault;
   Origin origin;
-  std::string name = {};  // the key as it stands there, where that is an alias
+  std::string name = {};  // the alias under which the key was set, if any
   // "default", "derived", "derived from exp.yaml:5:3", "environment NAME", or origin.describe().
   std::string describe() const;
 };
 
 struct Experiment {
   std::string work_group, user_name, exp_name, workspace;
-  std::map<std::string, std::string> env;   // to be set for the processes of the run
+  std::map<std::string, std::string> env;   // environment variables for the processes of the run
   std::string module_name;                  // pre_trainer
-  std::vector<std::string> other_modules;   // those of the file that are not run
+  std::vector<std::string> other_modules;   // other modules of the file, which are not run
   std::string framework;                    // native, megatron, torchtitan or maxtext
   std::string module_preset, model_preset;  // as named in the experiment; may be empty
 
   TrainerConfig trainer;
 
-  // Keys that were set, are known, and have no meaning for `framework`, each once, in alphabetical order.
+  // Known keys that were set but have no meaning for `framework`, each once, in alphabetical order.
   std::vector<std::string> ignored;
-  // Of those that the user's own files or command line set, what happens in place of what they ask for
-  // (KeyClass::kReplaced); natively only.
+  // For keys set in the user's own files or command line: what the native engine does instead
+  // (KeyClass::kReplaced). Empty for other frameworks.
   std::map<std::string, std::string> replaced;
-  // Things worth a word that are no errors, as whole sentences with their location.
+  // Warnings as complete sentences with their location.
   std::vector<std::string> warnings;
 
-  // All trainer keys that were set, merged (ignored ones too): what the adapters of other frameworks
-  // translate.
+  // All trainer keys that were set, merged, including ignored ones: the input for adapters of other
+  // frameworks.
   Value settings;
-  // Of trainer keys, top-level keys, framework, config, model and env.NAME; only what was set or derived.
+  // Provenance of trainer keys, top-level keys, framework, config, model and env.NAME; only of keys set or
+  // derived.
   std::map<std::string, Provenance, std::less<>> provenance;
 
-  // The hardware that this is a plan for (--hardware), which need not be here; null: this machine's device.
+  // The hardware to plan for (--hardware), which need not exist here; null: this machine's device.
   std::shared_ptr<const Hardware> hardware;
 
   Provenance provenance_of(std::string_view key) const;
-  // Trainer key `key` by the name that the user knows it by.
+  // The name under which the user set trainer key `key`.
   std::string name_of(std::string_view key) const;
-  // An Error of kind kInvalid at the place where trainer key `key` was set: for checks made later, by the
+  // An Error of kind kInvalid at the position where trainer key `key` was set: for later checks by the
   // trainer.
   Error error_for(std::string_view key, std::string what, std::string hint = {}) const;
   // workspace/work_group/user_name/exp_name
@@ -89,55 +89,56 @@ struct LoadOptions {
   // Reads an environment variable; by default the process's own.
   std::function<std::optional<std::string>(const std::string&)> environment;
   // Folders with models/ and modules/, searched in order after the experiment's own folder. By default
-  // PRIMUS_PRESETS, then the presets that came with the program.
+  // PRIMUS_PRESETS, then the presets installed with the program.
   std::optional<std::vector<std::filesystem::path>> preset_dirs;
-  // The module to run where the file has several.
+  // The module to run if the file has several.
   std::string module = "pre_trainer";
 };
 
 // Reads, merges and validates. `overrides` are command-line arguments: key=value, --key value, --key=value,
-// --flag; key is a trainer key, a top-level key, or a dotted path (modules.pre_trainer.overrides.lr). Throws
-// Error.
+// --flag; a key is a trainer key, a top-level key, or a dotted path (modules.pre_trainer.overrides.lr).
+// Throws Error.
 Experiment load_experiment(const std::filesystem::path& file, std::span<const std::string> overrides = {},
                            const LoadOptions& options = {});
 
-// The same, from text in place of a file; relative paths are taken from the folder of `name`. `name` ending
-// in .toml is TOML.
+// Loads from text instead of a file; relative paths are relative to the folder of `name`. A `name` ending in
+// .toml means TOML.
 Experiment load_experiment_text(std::string_view text, const std::string& name,
                                 std::span<const std::string> overrides = {}, const LoadOptions& options = {});
 
-// The experiment that to_yaml() wrote, to read what it says and not to run it: variables, which may be
-// secrets of another environment, may be missing here, and are then empty.
+// Loads an experiment that to_yaml() wrote, for reading and not for running: environment variables, such as
+// secrets of another environment, may be missing here and are then empty.
 Experiment load_recorded_experiment(std::string_view text, const std::string& name);
 
-// Ends length_is_open(): what follows from the number of steps is derived and checked as load_experiment()
-// does it. Throws Error where other settings do not fit so few steps.
+// Sets the number of steps if length_is_open(): derives and checks dependent settings as load_experiment()
+// does. Throws Error if other settings do not fit the number of steps.
 void set_train_iters(Experiment& experiment, std::int64_t train_iters);
 
-// The same with every path that lies relative to the present folder made absolute, so that its YAML works
-// from elsewhere: what is written, and of what is read the data, and models and tokenizers that are there
-// (others are names on a hub).
+// Returns the experiment with paths relative to the current folder made absolute, so that its YAML works from
+// other folders: all output paths and data paths, and those models and tokenizers that exist (others are
+// names on a hub).
 Experiment with_absolute_paths(Experiment experiment);
 
-// The resolved experiment as one self-contained YAML file, which loads back to an equal Experiment, here and,
-// of the values, in PyYAML.
+// Returns the resolved experiment as one self-contained YAML file, which loads back to an equal Experiment.
+// PyYAML reads the same values.
 std::string to_yaml(const Experiment& experiment);
 
-// One "key: value" line per resolved key, by group; with `origins`, where each value came from.
+// Returns one "key: value" line per resolved key, by group; with `origins`, also the source of each value.
 std::string show(const Experiment& experiment, bool origins);
 
-// The same as show() for programs: one JSON object with the experiment's own keys, "trainer", "ignored",
-// "warnings" and, with `origins`, "origins".
+// Returns the content of show() for programs: one JSON object with the experiment's own keys, "trainer",
+// "ignored", "warnings" and, with `origins`, "origins".
 std::string to_json(const Experiment& experiment, bool origins);
 
 // JSON Schema (draft 2020-12) of experiment files, for editors.
 std::string json_schema();
 
-// docs/config.md: every key with type, default, range and meaning.
+// docs/config.md: each key with type, default, range and meaning.
 std::string markdown_reference();
 
-// The keys that `word` is the name of; where there is none, those whose name, alias, synonym or meaning has
-// it: as text, and as a JSON list. An empty word is in all of them. Error(kInvalid) where no key has it.
+// Describes the keys named `word`; if there is none, those with `word` in name, alias, synonym or help.
+// reference_text returns text, reference_json a JSON list. An empty word matches all keys. Error(kInvalid) if
+// no key matches.
 std::string reference_text(std::string_view word);
 std::string reference_json(std::string_view word);
 

@@ -1,6 +1,5 @@
-// Experiments that are written with another framework's settings: TorchTitan's sections or MaxText's keys,
-// translated into Primus's own trainer keys by the table presets/backends/NAME/keys.yaml (docs/backends.md
-// explains its sections).
+// Experiments written with another framework's settings (TorchTitan's sections or MaxText's keys), translated
+// to our trainer keys by the table presets/backends/NAME/keys.yaml (docs/backends.md explains its sections).
 #pragma once
 
 #include <map>
@@ -14,11 +13,11 @@
 
 namespace primus::config {
 
-// The value at a dotted path ("training.steps"), or null where there is none.
+// Returns the value at a dotted path ("training.steps"), or null if there is none.
 const Value* find_path(const Value& settings, std::string_view path);
-// Sets it, making sections on the way.
+// Sets the value at a dotted path; creates sections as needed.
 void set_path(Value& settings, std::string_view path, Value value);
-// Calls visit(path, member) for each setting: members that are no section of the framework.
+// Calls visit(path, member) for each setting, that is, each member that is no section of the framework.
 template <class Visit>
 void for_each_setting(const BackendFields& fields, const Value& settings, Visit&& visit,
                       const std::string& prefix = {}) {
@@ -32,32 +31,31 @@ void for_each_setting(const BackendFields& fields, const Value& settings, Visit&
   }
 }
 
-// Whether experiment.settings are those of its framework, TorchTitan or MaxText, as the file has them.
-// `trainer` then has what they mean here, as far as it is known.
+// Whether experiment.settings are the unchanged settings of its framework, TorchTitan or MaxText. `trainer`
+// then contains their translation, as far as it exists.
 bool has_foreign_settings(const Experiment& experiment);
 
-// What Primus adds to the framework's settings (section `extra`); null where it adds no such one.
+// Returns a setting that AMD Primus adds to the framework's (section `extra`); null if there is none.
 const Value* find_extra(const BackendFields& fields, std::string_view path);
 
-// Whether the framework, or Primus's use of it, has the setting `path`, or a section of that name.
+// Whether the framework, or AMD Primus's extension of it, has the setting or section `path`.
 bool knows(const BackendFields& fields, std::string_view path);
 
-// Adds a problem for each setting that nobody knows, and for each value that the framework cannot take.
+// Adds a problem for each unknown setting, and for each value that the framework does not accept.
 void check_settings(const BackendFields& fields, const Value& settings, Problems& problems);
 
 struct Translation {
-  Value settings;  // a map of Primus's trainer keys; each value has the place of what it comes from
-  std::string
-      model_preset;  // of Primus, whose architecture the settings name; empty: they describe one themselves
+  Value settings;  // a map of our trainer keys; each value has the origin of the setting it comes from
+  std::string model_preset;  // our preset of the model that the settings name; empty: they describe the model
+                             // themselves
   Origin model_origin;
-  std::map<std::string, std::string> names;  // by key of ours: what the setting is called there
-  std::vector<std::string> warnings;         // what means something else, and was normalised or not
-  std::map<std::string, std::vector<std::string>>
-      dropped;  // settings without a counterpart, by the reason why
+  std::map<std::string, std::string> names;                 // our key to the framework's setting
+  std::vector<std::string> warnings;                        // settings that differ in meaning
+  std::map<std::string, std::vector<std::string>> dropped;  // settings without a counterpart, by reason
 };
 
-// `ranks` of the job, where batches or parallel sizes follow from them. Adds a problem for each setting that
-// the native engine has nothing like.
+// `ranks` of the job, for settings that depend on its size. Adds a problem for each setting that the native
+// engine does not support.
 Translation to_own_keys(const BackendFields& fields, const Value& settings, std::int64_t ranks,
                         Problems& problems);
 

@@ -7,7 +7,7 @@
 
 namespace primus::config {
 
-#include "config/frameworks.def"  // generated: kAllFrameworkEntry
+#include "config/frameworks.def"  // generated; defines kAllFrameworkEntry
 
 namespace {
 

@@ -100,7 +100,7 @@ bool is_called(const Hardware& hardware, std::string_view name) {
 
 std::vector<Hardware> read_hardware(const std::vector<Path>& preset_folders) {
   std::vector<Hardware> table;
-  // An installed program and its sources may both have a profile: the first one counts, as with presets.
+  // The installed program and its source tree may both have a profile. The first one counts, as for presets.
   std::set<std::string> read;
   for (const Path& folder : preset_folders) {
     const Path hardware = folder / "hardware";

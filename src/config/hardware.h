@@ -1,21 +1,21 @@
-// Rates and sizes of a hardware product: one small file each, presets/hardware/*.yaml. Preflight judges
-// measured rates by it, and a plan for a device that is not here takes its memory and rates from it.
+// Rates and sizes of a hardware product, one file each in presets/hardware/*.yaml. Preflight compares
+// measured rates with them, and a plan for an absent device uses its memory and rates.
 //
 //   name: NVIDIA H100 SXM
-//   match: [H100 80GB HBM3]            # the device's name holds one of these
+//   match: [H100 80GB HBM3]            # the device's name contains one of these
 //   device: cuda                       # the kind of device: cuda, hip, cpu
 //   memory_gib: 79.1                   # as its driver reports it
 //   peak_bf16_tflops: 989.4            # published, without sparsity
-//   peak_fp8_tflops: 1978.9            # left out: no products in fp8
-//   peak_fp32_tflops: 66.9             # left out where it is not published: plans take a sixteenth of bf16's
-//   step_share: 0.5                    # of these peaks, what a whole training step reaches
-//   fp8_step_share: 0.37               # the same of products in fp8; left out: three quarters of it
+//   peak_fp8_tflops: 1978.9            # left out: no fp8 matrix products
+//   peak_fp32_tflops: 66.9             # left out: unpublished; plans use a sixteenth of bf16's
+//   step_share: 0.5                    # fraction of these peaks that a training step reaches
+//   fp8_step_share: 0.37               # same for fp8 matrix products; left out: three quarters of step_share
 //   least_bf16_tflops: 500             # below it, something is wrong
 //   peak_memory_gbs: 3350
 //   least_memory_gbs: 2200
-//   least_all_reduce_gbs: 200          # bus bandwidth between the GPUs of one machine; left out: not asked
-//   link_gbs: 450                      # that a GPU sends to the others of its host
-//   network_gbs: 50                    # that a GPU sends to other hosts: of usual machines
+//   least_all_reduce_gbs: 200          # bus bandwidth between the GPUs of one host; left out: not checked
+//   link_gbs: 450                      # rate at which a GPU sends to others on its host
+//   network_gbs: 50                    # rate at which a GPU sends to other hosts, on usual machines
 //   gpus_per_host: 8
 //   source: where the numbers come from
 //
@@ -34,34 +34,35 @@ namespace primus::config {
 
 struct Hardware {
   std::string file;        // "presets/hardware/nvidia_h100.yaml", for messages
-  std::string short_name;  // "h100": what --hardware calls it
+  std::string short_name;  // "h100": its name for --hardware
   std::string name, source;
-  std::string device = "cuda";  // the kind: cuda, hip or cpu
+  std::string device = "cuda";  // the kind of device: cuda, hip or cpu
   std::vector<std::string> match;
   double memory_gib = 0;
-  double peak_tflops = 0, least_tflops = 0;  // bf16, dense; of a CPU fp32 of one hardware thread
+  double peak_tflops = 0, least_tflops = 0;  // dense bf16; for a CPU, fp32 of one hardware thread
   double peak_fp8_tflops = 0, peak_fp32_tflops = 0;
-  double step_share = 0.4;                   // of the peaks, what a whole training step reaches
-  double fp8_step_share = 0;                 // the same of products in fp8; 0: three quarters of step_share
-  double peak_memory = 0, least_memory = 0;  // GB/s, read and written
-  double least_all_reduce = 0;               // GB/s; 0: nothing is asked
-  double link = 0, network = 0;              // GB/s that one GPU sends, within its host and to others
+  double step_share = 0.4;                   // fraction of the peaks that a training step reaches
+  double fp8_step_share = 0;                 // same for fp8 matrix products; 0: three quarters of step_share
+  double peak_memory = 0, least_memory = 0;  // GB/s, reads plus writes
+  double least_all_reduce = 0;               // GB/s; 0: not checked
+  double link = 0, network = 0;              // GB/s that one GPU sends within its host and to other hosts
   double gpus_per_host = 1;
 
   double fp8_share_of_step() const { return fp8_step_share > 0 ? fp8_step_share : 0.75 * step_share; }
   std::int64_t memory_bytes() const { return static_cast<std::int64_t>(memory_gib * 1024) << 20; }
-  // Whether a plan can be made for it: memory and rates are known.
+  // Whether memory and rates are known, so that a plan is possible.
   bool can_be_planned() const { return memory_gib > 0 && peak_tflops > 0 && peak_memory > 0; }
 };
 
-// The files in hardware/ of these folders, the first folder's first. Throws Error(kInvalid) at file:line:col.
+// Reads the files in hardware/ of these folders, in the folders' order. Throws Error(kInvalid) at
+// file:line:col.
 std::vector<Hardware> read_hardware(const std::vector<Path>& preset_folders);
-// The one that is meant by a device's name: of several, the one whose match is longest.
+// Finds the entry that matches a device's name; among several, the one with the longest match.
 std::optional<Hardware> find_hardware(const std::vector<Hardware>& table, std::string_view device_name);
-// The one that a person names: "mi355x", "MI355X", "amd_mi355x" or another product of `match`; a YAML file is
-// read. Throws Error(kInvalid) with the names that there are.
+// Finds the entry that a user names: "mi355x", "MI355X", "amd_mi355x" or another product in `match`; or reads
+// a YAML file. Throws Error(kInvalid) that lists the known names.
 Hardware hardware_named(const std::vector<Hardware>& table, const std::string& name);
-// The one whose short name or product is a folder of this path ("examples/.../MI355X/x.yaml").
+// Finds the entry whose short name or product is a folder of this path ("examples/.../MI355X/x.yaml").
 std::optional<Hardware> hardware_of_path(const std::vector<Hardware>& table, const Path& path);
 
 }  // namespace primus::config

@@ -10,7 +10,7 @@
 namespace primus::config {
 namespace {
 
-constexpr char kMixer = 'M', kAttention = '*', kFeedForward = '-';  // in patterns
+constexpr char kMixer = 'M', kAttention = '*', kFeedForward = '-';  // letters in patterns
 
 class Hybrid {
  public:
@@ -19,7 +19,7 @@ class Hybrid {
   void take() {
     const std::string family = family_of_spec();
     const Member* const count = settings_.find_member("num_layers");
-    if (!count || count->value.kind != Value::Kind::kInt) return;  // what is wrong with it is said elsewhere
+    if (!count || count->value.kind != Value::Kind::kInt) return;  // reported elsewhere
     refuse_stages_by_layers();
     refuse_without_convolution();
     const auto& [source, blocks] = mixers(*count);
@@ -35,7 +35,7 @@ class Hybrid {
     put("num_layers", std::to_string(blocks.size()));
     put("model_type", family);
     settings_.set("linear_attention_freq", at, std::move(list));
-    // Latent attention rotates by positions of its own, and the other layers have none.
+    // Latent attention has its own rotary positions, and the other layers have none.
     const Value* const positions = settings_.find("position_embedding_type");
     const bool none = positions && positions->text == "none";
     std::erase_if(settings_.members, [&](const Member& m) {
@@ -47,8 +47,8 @@ class Hybrid {
 
  private:
   struct Mixers {
-    const Member* source;  // the key that says them
-    std::string blocks;    // a letter for each block
+    const Member* source;  // the key that sets them
+    std::string blocks;    // one letter per block
   };
 
   Error refuse(const Member& member, std::string what, std::string hint) const {
@@ -57,7 +57,7 @@ class Hybrid {
     return unsupported(std::move(what), std::move(hint)).at(at.location(), at.snippet(value.width()));
   }
 
-  // The same value at the same place, said anew.
+  // Replaces the value of a key and keeps its origin.
   void put(std::string_view key, std::string_view text) {
     const Member& member = *settings_.find_member(key);
     settings_.set(std::string(key), member.origin, plain_scalar(text, member.value.origin));
@@ -84,7 +84,7 @@ class Hybrid {
                  hint);
   }
 
-  // Keys that count layers of stages would count feed-forwards apart from their mixers.
+  // Keys that count layers of stages would count feed-forwards separately from their mixers.
   void refuse_stages_by_layers() const {
     for (const char* const key :
          {"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
@@ -145,7 +145,7 @@ class Hybrid {
     return blocks;
   }
 
-  // As AMD Primus spreads them (HybridStack.allocate_layers).
+  // Distributes attention layers as AMD Primus does (HybridStack.allocate_layers).
   std::string by_ratio(const Member& ratio, std::int64_t blocks) const {
     const double share =
         ratio.value.kind == Value::Kind::kInt ? static_cast<double>(ratio.value.integer) : ratio.value.real;

@@ -1,5 +1,5 @@
-// AMD Primus's hybrids (model_type: mamba), whose layers alternate between a mixer and a feed-forward, as the
-// blocks of a family of the native engine.
+// Translates AMD Primus's hybrids (model_type: mamba), whose layers alternate between a mixer and a
+// feed-forward, to a model family of the native engine whose blocks contain both.
 #pragma once
 
 #include <map>
@@ -10,17 +10,17 @@
 
 namespace primus::config {
 
-// Where model_type is mamba and `spec` names layers of gated delta networks or of Kimi delta attention:
+// Applies if model_type is mamba and `spec` names layers of gated delta networks or of Kimi delta attention:
 //
 //   spec: [..., gdn_hybrid_stack_spec]            model_type: gated_deltanet
 //   spec: [..., kda_hybrid_stack_spec]            model_type: kda
 //   num_layers: 24                                num_layers: 12, blocks of a mixer and a feed-forward
 //   hybrid_override_pattern: "*-M-M-M-..."        linear_attention_freq: [0, 1, 1, 1, ...]
-//   hybrid_attention_ratio: 0.25                  likewise, where there is no pattern
+//   hybrid_attention_ratio: 0.25                  linear_attention_freq, if there is no pattern
 //
-// Keys that said so are taken out of `settings`, which hold trainer keys under their present names, and
-// `layers` says where each comes from. Adds a problem for Mamba's state-space layers, which the native engine
-// does not have, and for patterns that are no such blocks.
+// Removes the translated keys from `settings`, which contain trainer keys under their canonical names;
+// `layers` gives the source of each. Adds a problem for Mamba's state-space layers, which the native engine
+// does not have, and for patterns that do not form such blocks.
 void take_hybrid(Value& settings, std::map<std::string, Layer>& layers, Problems& problems);
 
 }  // namespace primus::config

@@ -15,17 +15,18 @@ namespace primus::config {
 namespace fs = std::filesystem;
 namespace {
 
-// Bounds a chain that doubles at every step (a extends [b, b], b extends [c, c], ...).
+// Limits a chain that doubles at every step (a extends [b, b], b extends [c, c], ...).
 constexpr int kMaxFiles = 64;
-// Bounds what variables can add to one document.
+// Limits the text that variables can add to one document.
 constexpr std::size_t kMaxExpandedBytes = 1u << 20;
 
-// Shells export no names with dashes and dots; containers and `env` do, and Primus's files may have them.
+// Shells cannot export names with dashes and dots, but containers and `env` can, and AMD Primus's files may
+// have them.
 bool is_name_char(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
 }
 
-// The place of `reference` inside the string that starts at `origin`, when it can be seen on that line.
+// Position of `reference` inside the string that starts at `origin`, if it is on that line.
 Origin place_of(const Origin& origin, std::string_view reference) {
   if (!origin.source || origin.line < 1 || !origin.source->columns_in_bytes) return origin;
   const std::string_view text = origin.source->text;
@@ -42,10 +43,10 @@ Origin place_of(const Origin& origin, std::string_view reference) {
 struct Reference {
   std::string name;
   std::optional<std::string> fallback;
-  std::size_t length = 0;  // of the whole ${...}
+  std::size_t length = 0;  // of ${...} including the braces
 };
 
-// `text` starts with "${".
+// Parses the reference at the start of `text`, which begins with "${".
 Reference parse_reference(std::string_view text, const Origin& origin) {
   const std::size_t end = text.find('}');
   if (end == std::string_view::npos) {
@@ -120,7 +121,7 @@ void expand_string(Value& value, const ReadVariable& read, std::size_t& budget) 
     }
   }
   if (!replaced) {
-    value.text = std::move(result);  // without the escapes
+    value.text = std::move(result);  // without escapes
     return;
   }
   Origin origin = value.origin;
@@ -128,7 +129,7 @@ void expand_string(Value& value, const ReadVariable& read, std::size_t& budget) 
   try {
     value = parse_inline(result, origin);
   } catch (const Error&) {
-    // Text that only looks as if it stood in quotes is text.
+    // Text that only seems quoted stays text.
     value = Value{};
     value.kind = Value::Kind::kString;
     value.text = std::move(result);
@@ -141,7 +142,7 @@ bool is_settings_file(const fs::path& path) {
   return extension == ".yaml" || extension == ".yml" || extension == ".toml";
 }
 
-// "did you mean" among the settings files of `dirs`; without endings when `name` has none.
+// Returns "did you mean" with a settings file of `dirs`; without extension if `name` has none.
 std::string suggest_file(const fs::path& name, const std::vector<fs::path>& dirs) {
   std::vector<std::string> names;
   for (const fs::path& dir : dirs) {
@@ -202,7 +203,7 @@ void FileLoader::apply_extends(Value& document, const fs::path& path) {
     }
     const fs::path target = path.parent_path() / name.text;
     std::error_code error;
-    // Only regular files: a pipe or a terminal would make loading wait for ever.
+    // Only regular files: reading a pipe or a terminal could block forever.
     if (!fs::is_regular_file(target, error)) {
       const std::string hint = suggest_file(target.filename(), {target.parent_path()});
       throw error_at(name.origin,
@@ -234,7 +235,8 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
   for (const fs::path& root : preset_dirs_) {
     dirs.push_back(root / kind / framework);
     dirs.push_back(root / kind);
-    // Primus's own presets lie in folders by engine, and Megatron-LM's keys are the native engine's, too.
+    // AMD Primus's presets lie in folders by engine. The native engine shares Megatron-LM's keys, and so its
+    // presets.
     if (framework == "native") dirs.push_back(root / kind / "megatron");
   }
   for (const fs::path& dir : dirs) {
@@ -244,8 +246,8 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
       if (fs::is_regular_file(candidate, error)) return candidate.lexically_normal();
     }
   }
-  // TorchTitan's configurations write sizes with a small b: qwen3_4b. Two files that differ in case alone
-  // could not live in one folder everywhere.
+  // TorchTitan's configurations write sizes with a small b: qwen3_4b. The comparison ignores case, since some
+  // file systems cannot hold two files whose names differ only in case.
   const auto lower = [](std::string text) {
     std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
     return text;
@@ -277,7 +279,7 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
 
 std::vector<fs::path> default_preset_dirs(const ReadVariable& read) {
   std::vector<fs::path> dirs;
-  // Of a program that runs where it was built, two of these are one.
+  // If a program runs from its build folder, two of these are equal.
   const auto add = [&](const fs::path& dir) {
     const fs::path normal = dir.lexically_normal();
     if (std::find(dirs.begin(), dirs.end(), normal) == dirs.end()) dirs.push_back(normal);

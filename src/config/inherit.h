@@ -1,4 +1,4 @@
-// What happens between reading a file and checking its keys: ${VAR} substitution, `extends:`, and finding
+// The steps between reading a file and checking its keys: ${VAR} substitution, `extends:`, and finding
 // presets.
 #pragma once
 
@@ -17,23 +17,23 @@ namespace primus::config {
 
 using ReadVariable = std::function<std::optional<std::string>(const std::string&)>;
 
-// Replaces ${VAR} and ${VAR:default} in every string of `value`; $${ stands for a literal ${. A string in
-// which something was replaced gets the type that its new text has without quotes: bool, number, null, [list]
-// or string. Throws an Error for a variable that is not set and has no default.
+// Replaces ${VAR} and ${VAR:default} in every string of `value`; $${ is an escaped ${. A string in which
+// something was replaced gets the type that its new text has without quotes: bool, number, null, [list] or
+// string. Throws an Error for a variable that is not set and has no default.
 void expand_variables(Value& value, const ReadVariable& read);
 
-// Loads settings files with everything they extend.
+// Loads settings files and all files that they extend.
 class FileLoader {
  public:
   FileLoader(ReadVariable read_variable, std::vector<std::filesystem::path> preset_dirs)
       : read_variable_(std::move(read_variable)), preset_dirs_(std::move(preset_dirs)) {}
 
-  // The file, its variables replaced, merged over the files it extends.
+  // Returns the file with its variables replaced, merged over the files that it extends.
   Value load(const std::filesystem::path& path);
   Value load(const std::shared_ptr<const Source>& source);
 
-  // The preset named by `name` (kind: "models" or "modules"): beside the experiment, or in a preset folder,
-  // under the framework's name first. Throws an Error at the name's place when there is none.
+  // Returns the preset named `name` (kind: "models" or "modules"): in the experiment's folder or in a preset
+  // folder, under the framework's name first. Throws an Error at the name's position if there is none.
   std::filesystem::path find_preset(const Value& name, std::string_view kind, std::string_view framework,
                                     const std::filesystem::path& experiment_dir) const;
   const std::vector<std::filesystem::path>& preset_dirs() const { return preset_dirs_; }
@@ -48,7 +48,7 @@ class FileLoader {
   int files_ = 0;
 };
 
-// PRIMUS_PRESETS, then the presets installed beside the program, then those of the source tree it was built
+// PRIMUS_PRESETS, then the presets installed with the program, then those of the source tree it was built
 // from.
 std::vector<std::filesystem::path> default_preset_dirs(const ReadVariable& read);
 

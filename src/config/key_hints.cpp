@@ -13,7 +13,8 @@
 namespace primus::config {
 namespace {
 
-// From the Hugging Face Trainer, TorchTitan, MaxText, NeMo, nanoGPT, Axolotl and config.json, sorted by name.
+// Keys of the Hugging Face Trainer, TorchTitan, MaxText, NeMo, nanoGPT, Axolotl and config.json, sorted by
+// name.
 constexpr auto kSynonyms = std::to_array<Synonym>({
     {"accum_steps", "global_batch_size", "it counts sequences of all microbatches"},
     {"accumulate_grad_batches", "global_batch_size", "it counts sequences of all microbatches"},
@@ -200,7 +201,7 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"width", "hidden_size"},
 });
 
-// Keys that other programs have, and that need none here.
+// Keys of other programs that have no counterpart here because none is needed.
 constexpr auto kNeedless = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"accelerator", "device says what to compute on: cpu, cuda, hip ('primus device list')"},
     {"compile", "the native engine has nothing to compile: leave it out"},
@@ -214,7 +215,7 @@ constexpr auto kNeedless = std::to_array<std::pair<std::string_view, std::string
     {"torch_compile_mode", "the native engine has nothing to compile: leave it out"},
 });
 
-// What is asked for by a key that only other engines have, under the names the native engine has for it.
+// Keys of other engines, with the native engine's keys for the same purpose.
 constexpr auto kInstead = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"cpu_offload", "recompute_granularity: full keeps less on the device"},
     {"data_parallel_replicate_degree", "set num_distributed_optimizer_instances"},
@@ -284,7 +285,7 @@ std::string hint_for_unsupported(const KeySpec& key, std::string_view value) {
   if (key.native_values.front() == "null" || key.is_required) {
     return fmt::format("leave {} out, or set it to null", key.name);
   }
-  // Who asks for 16 bits wants no 32.
+  // The user asks for 16 bits, so the hint must not suggest fp32.
   const bool half = same_ignoring_case(value, "fp16") &&
                     std::ranges::count(key.native_values, std::string_view("bf16")) > 0;
   return fmt::format("leave {0} out, or set {0}: {1}", key.name, half ? "bf16" : key.native_values.front());

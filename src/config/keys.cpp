@@ -73,7 +73,7 @@ class Table {
 
   void fill_native() {
 #define GROUP(id, title) open_group(#id, title);
-// The rules after the help text are calls chained on the new KeySpec.
+// The rules after the help text are chained calls on the new KeySpec.
 #define KEY(type, name, fallback, help, ...) add(native_key(#name, &TrainerConfig::name, help) __VA_ARGS__);
 #include "config/keys.def"
 #undef KEY
@@ -105,7 +105,7 @@ const Table& table() {
   return instance;
 }
 
-// Text that begins as a list or a map and is none, because a bracket is missing. ([0]*3+[1]*58 is a pattern.)
+// Whether the text begins like a list or map but lacks a bracket. ([0]*3+[1]*58 is a pattern.)
 bool is_open_list(const Value& value) {
   const std::string& text = value.text;
   if (value.kind != Value::Kind::kString || value.quoted || !(text.starts_with('[') || text.starts_with('{')))
@@ -138,7 +138,7 @@ bool is_open_list(const Value& value) {
                  std::move(hint), value.width());
 }
 
-// 0 and 1 stand for false and true, as Primus's experiments write them.
+// Accepts 0 and 1 for false and true, since AMD Primus's experiments use them.
 bool to_bool(const KeySpec& key, const Value& value) {
   if (value.kind == Value::Kind::kBool) return value.boolean;
   if (value.kind == Value::Kind::kInt && (value.integer == 0 || value.integer == 1))
@@ -146,12 +146,12 @@ bool to_bool(const KeySpec& key, const Value& value) {
   refuse_type(key, value);
 }
 
-// The largest integer up to which every double is exact.
+// All integers up to this one are exact in double.
 constexpr double kExactIntegers = 9007199254740992.0;
 
 std::int64_t to_integer(const KeySpec& key, const Value& value) {
   if (value.kind == Value::Kind::kInt) return value.integer;
-  // 1e6 is a handy way to write a million.
+  // 1e6 is accepted as a short form of a million.
   if (value.kind == Value::Kind::kFloat && value.real == std::floor(value.real) &&
       std::abs(value.real) <= kExactIntegers) {
     return static_cast<std::int64_t>(value.real);
@@ -171,8 +171,8 @@ void check_range(const KeySpec& key, const Value& value) {
                  hint_about(key.name), value.width());
 }
 
-// "fp32, bf16": the choices of which the native engine has all. Others are marked: "fp32, bf16 (with other
-// frameworks also fp16)".
+// "fp32, bf16" if the native engine supports all choices; otherwise it lists the others separately: "fp32,
+// bf16 (with other frameworks also fp16)".
 std::string describe_choices(const KeySpec& key) {
   std::vector<std::string_view> native, others;
   for (const std::string_view choice : key.choices) {
@@ -183,7 +183,7 @@ std::string describe_choices(const KeySpec& key) {
   return fmt::format("{} (with other frameworks also {})", fmt::join(native, ", "), fmt::join(others, ", "));
 }
 
-// The text of a string key: numbers stand as they are written (exp_name: 2024), booleans are a mistake.
+// Returns the text of a string key. Numbers are kept as written (exp_name: 2024); booleans are an error.
 std::string to_text(const KeySpec& key, const Value& value) {
   if (!value.is_scalar() || value.is_null() || value.kind == Value::Kind::kBool) refuse_type(key, value);
   if (key.choices.empty()) return value.text;
@@ -202,13 +202,14 @@ std::string to_text(const KeySpec& key, const Value& value) {
                  key.name == "stage" ? answer_for(value.text).value_or(hint) : hint, value.width());
 }
 
-// Whether something of this name is there: a file, a folder, or the pair PATH.bin and PATH.idx.
+// Whether a file, a folder, or the pair PATH.bin and PATH.idx exists.
 bool is_data(const std::string& path) {
   std::error_code error;
   return std::filesystem::exists(path, error) || std::filesystem::exists(path + ".idx", error);
 }
 
-// The words of a text. Of a data path, words that together name something on disk are one path with blanks.
+// Splits a text into words. In a data path, words that together name something on disk are one path with
+// blanks.
 std::vector<std::string> words_of(const std::string& text, bool paths) {
   constexpr const char* kBlanks = " \t\n";
   std::vector<std::string> words;
@@ -230,7 +231,7 @@ std::vector<std::string> to_texts(const KeySpec& key, const Value& value) {
     for (const Value& item : value.items) texts.push_back(to_text(key, item));
   } else if (value.is_scalar() && key.choices.empty()) {
     if (is_open_list(value)) refuse_type(key, value);
-    // One string holds several words, as on Megatron's command line: "0.3 a 0.7 b".
+    // One string may hold several words, as on Megatron's command line: "0.3 a 0.7 b".
     texts = words_of(to_text(key, value), key.name.ends_with("data_path"));
   } else {
     if (!value.is_scalar()) refuse_type(key, value);
@@ -239,7 +240,7 @@ std::vector<std::string> to_texts(const KeySpec& key, const Value& value) {
   return texts;
 }
 
-// Type, range and choices of a key without a field.
+// Checks type, range and choices of a key without a field.
 void check_other(const KeySpec& key, const Value& value) {
   const auto require = [&](bool fits) {
     if (!fits) refuse_type(key, value);
@@ -338,7 +339,8 @@ void assign(const KeySpec& key, const Value& value, TrainerConfig& config) {
             if (value.kind != Value::Kind::kInt && value.kind != Value::Kind::kFloat) refuse_type(key, value);
             check_range(key, value);
             config.*field =
-                value.real + 0.0;  // no negative zero: it is written as an integer's -0, and read back as 0
+                value.real + 0.0;  // no negative zero: it would be written as the integer -0 and read back as
+                                   // 0
           } else if constexpr (std::is_same_v<T, std::string>) {
             config.*field = to_text(key, value);
           } else {
@@ -372,7 +374,7 @@ bool asks_for_more(const KeySpec& key, const Value& value) {
     if (key.type == KeyType::kBool) return to_bool(key, value) == neutral.boolean;
     return value.is_scalar() && same_ignoring_case(value.text, text);
   };
-  // Unless it says otherwise, a switch asks for something where it is on.
+  // Without neutral values, a switch asks for something if it is on.
   if (key.type == KeyType::kBool && key.neutral_values.empty()) return !is_neutral("false");
   return std::ranges::none_of(key.neutral_values, is_neutral);
 }

@@ -1,9 +1,9 @@
 // The stages of loading an experiment, in their order; load_experiment() runs them. Internal to config.
 //
 //   choose_module     which trainer module is run, and which engine the file is written for
-//   read_outline      the keys around the trainer's: names of folders, env, framework
+//   read_outline      keys outside the trainer's: folder names, env, framework
 //   read_foreign      settings of another framework, as trainer keys; or else
-//   add_preset, add_layer    trainer keys, a layer over another
+//   add_preset, add_layer    trainer keys, one layer over another
 //   bind              typed fields from the merged keys
 //   derive_settings   fields that follow from others, from weights and from the environment
 //
@@ -26,54 +26,54 @@
 
 namespace primus::config {
 
-// The data that the stages share.
+// Data shared by the stages.
 struct Loading {
   FileLoader& files;
   ReadVariable read_variable;
-  std::filesystem::path dir;  // of the experiment's file
-  std::string file_name;      // without its ending: "try1"
-  std::string wanted_module;  // of several
-  Value root = {};            // the file, and what the command line has at its top level
-  std::string engine = {};    // that the file names
+  std::filesystem::path dir;  // folder of the experiment's file
+  std::string file_name;      // its name without extension: "try1"
+  std::string wanted_module;  // the module to run if the file has several
+  Value root = {};            // the file, merged with the command line's top-level keys
+  std::string engine = {};    // the framework named in the file
   Origin engine_origin = {};
   Framework framework = Framework::kNative;
-  double lr_of_file = TrainerConfig().lr;  // what the command line does not say
+  double lr_of_file = TrainerConfig().lr;  // lr without the command line
   std::map<std::string, Layer> layers = {};
-  std::map<std::string, std::string> names = {};  // as the strongest layer has them
-  Layer adapters_said_by = Layer::kDefault;       // the layer that set lora.enabled last
-  Value kept_settings = {};                       // passed on to their framework unchanged
+  std::map<std::string, std::string> names = {};  // key to the name used in the strongest layer that sets it
+  Layer adapters_said_by = Layer::kDefault;       // the last layer that set lora.enabled
+  Value kept_settings = {};                       // passed unchanged to their framework
   Problems problems = {};
   Experiment result = {};
 
   const Member& module_member() const { return *root.find("modules")->find_member(result.module_name); }
   const Value& module() const { return module_member().value; }
-  // Remembers where something outside the trainer's keys was set.
+  // Records where something outside the trainer's keys was set.
   void note(std::string_view key, const Member& member);
 };
 
-// Finds the trainer module to run, gives its name to command-line settings that left it open, and merges
-// those that stand outside the trainer's keys into the file.
+// Finds the trainer module to run, adds its name to command-line settings without one, and merges the
+// settings outside the trainer's keys into the file.
 void choose_module(Loading& loading, Overrides& overrides);
 
 void read_outline(Loading& loading);
-// The module's `config` or `model`; null: there is none.
+// Returns the module's `config` or `model`, or null if there is none.
 const Value* preset_name(Loading& loading, std::string_view key);
 
-// Puts a map of trainer keys over what is there, under the keys' present names.
+// Merges a map of trainer keys over the existing ones, under the keys' canonical names.
 void add_layer(Loading& loading, const Value& values, Layer layer);
 // Adds the preset `name` as a layer. `kind`: "models" or "modules".
 void add_preset(Loading& loading, const Value& name, std::string_view kind, Layer layer);
-// Whether a key is an environment variable that stands in the wrong section, of which a warning tells.
+// Whether a key is an environment variable in the wrong section; if so, adds a warning.
 bool is_misplaced_variable(Loading& loading, const Member& member);
 
-// False: the file is written with our keys. `arguments`: trainer keys of the command line.
+// Returns false if the file is written with our keys. `arguments`: trainer keys of the command line.
 bool read_foreign(Loading& loading, const Value& arguments);
 
 void bind(Loading& loading);
 
-// Gives fields that follow from others their values.
+// Fills in the fields that follow from others.
 void derive_fields(Experiment& experiment);
-// Windows of layers with sinks.
+// Applies the sliding-window settings of layers with attention sinks.
 void take_sink_windows(Loading& loading);
 // Derives settings from weights, the environment and the file's min_lr. Refuses a missing required key.
 void derive_native_settings(Loading& loading);

@@ -24,10 +24,10 @@ class Binding {
         problems_(loading.problems),
         result_(loading.result) {}
 
-  // From the merged settings to typed fields.
+  // Binds the merged settings to typed fields.
   void bind() {
     result_.settings.kind = Value::Kind::kMap;
-    // A warm-up is given in steps or as a share of the decay; the stronger layer decides which.
+    // A warm-up is given in steps or as a fraction of the decay; the stronger layer decides which counts.
     resolve_warmup();
     resolve_length();
     resolve_data();
@@ -51,7 +51,7 @@ class Binding {
   }
 
  private:
-  // Whether a key's value does not matter because of another one: nothing is loaded, or nothing reads it.
+  // Whether a key's value is irrelevant because of another key.
   bool is_moot(std::string_view key) const {
     const auto is_on = [&](std::string_view other) {
       const Value* const value = result_.settings.find(other);
@@ -69,8 +69,8 @@ class Binding {
     return false;
   }
 
-  // What the native engine does in place of what the user asks for. Presets of AMD Primus set hundreds of
-  // keys; those have no line.
+  // Records what the native engine does instead of what the user asks for. Skips keys from presets, since AMD
+  // Primus's presets set hundreds of them.
   void note_replaced(const KeySpec& key, const Value& value) {
     if (framework_ != Framework::kNative || layers_[std::string(key.name)] < Layer::kOverrides) return;
     if (is_moot(key.name) || !asks_for_more(key, value)) return;
@@ -92,7 +92,7 @@ class Binding {
     std::erase_if(result_.settings.members, [&](const Member& member) { return member.key == weaker; });
   }
 
-  // How long to train is said in one way; the stronger layer decides which.
+  // Only one key may set the length of training; the stronger layer decides which.
   void resolve_length() {
     const Member* chosen = nullptr;
     for (const char* name : {"train_iters", "train_epochs", "train_tokens", "train_minutes"}) {
@@ -118,8 +118,8 @@ class Binding {
     if (kept != "train_iters") result_.trainer.train_iters = 0;
   }
 
-  // Data that a stronger layer names takes the place of mock data: `data_path=FILE` on the command line is
-  // enough to train on it, whatever the experiment says.
+  // A data path in a stronger layer replaces mock data: `data_path=FILE` on the command line is enough to
+  // train on that file.
   void resolve_data() {
     const Member* mock = result_.settings.find_member("mock_data");
     if (!mock || mock->value.is_null()) return;
@@ -134,8 +134,9 @@ class Binding {
     }
   }
 
-  // The byte tokenizer has no file. A file that a stronger layer names takes its place, and is read as what
-  // it is: `tokenizer_model=FILE` over a preset's ByteTokenizer must not train on bytes.
+  // The byte tokenizer has no file. If a stronger layer names a tokenizer file, tokenizer_type is dropped and
+  // the file's content decides: with `tokenizer_model=FILE` over a preset's ByteTokenizer, training must not
+  // use bytes.
   void resolve_tokenizer() {
     const Member* type = result_.settings.find_member("tokenizer_type");
     if (!type || !type->value.is_scalar() || !same_ignoring_case(type->value.text, "ByteTokenizer")) return;

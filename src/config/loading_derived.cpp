@@ -22,8 +22,8 @@ class NativeSettings {
         problems_(loading.problems),
         result_(loading.result) {}
 
-  // The other names of what a run begins from: Megatron-LM's second `load`, which takes the weights alone,
-  // and the model that Primus converts before it fine-tunes.
+  // Applies other settings for the initial weights: Megatron-LM's pretrained_checkpoint, which loads only
+  // weights, and hf_path, the model that AMD Primus converts before fine-tuning.
   void take_weights() {
     TrainerConfig& c = result_.trainer;
     for (const auto& [name, folder] :
@@ -37,7 +37,7 @@ class NativeSettings {
     }
   }
 
-  // num_threads that nobody chose: what OpenMP would take.
+  // Sets num_threads, if it is not set, as OpenMP would.
   void take_threads_of_environment() {
     if (result_.trainer.num_threads != 0) return;
     std::optional<Variable> variable = variable_of_run("OMP_NUM_THREADS");
@@ -49,8 +49,8 @@ class NativeSettings {
     result_.provenance.insert_or_assign("num_threads", std::move(variable->from));
   }
 
-  // The target of an MLPerf run, where the experiment leaves it to the environment. Primus's scripts for
-  // MLPerf set one of the two variables, or both.
+  // Reads the target loss of an MLPerf run from the environment if the experiment does not set it. AMD
+  // Primus's MLPerf scripts set one of the two variables, or both.
   void take_target_of_environment() {
     if (!stage_of(result_.trainer).mlperf_log || result_.provenance.contains("target_eval_loss")) return;
     std::optional<std::pair<std::string, double>> first;
@@ -80,15 +80,15 @@ class NativeSettings {
     }
   }
 
-  // An lr of the command line that is below the file's min_lr: a sweep over lr keeps the file's decay, so
-  // min_lr keeps its share of lr.
+  // If lr on the command line is below the file's min_lr, scales min_lr with lr, so that a sweep over lr
+  // keeps the file's decay.
   void scale_min_lr() {
     TrainerConfig& c = result_.trainer;
     const Provenance from = result_.provenance_of("min_lr");
     const bool typed = result_.provenance_of("lr").layer == Layer::kCommandLine;
     if (!typed || from.layer >= Layer::kCommandLine || c.min_lr <= c.lr) return;
     const double share = c.min_lr / lr_of_file_;
-    if (!(share <= 1)) return;  // the file's own mistake, which is refused
+    if (!(share <= 1)) return;  // an error in the file, which is reported later
     const double before = std::exchange(c.min_lr, decimal(c.lr * share));
     result_.warnings.push_back(
         fmt::format("min_lr is {} in place of {} ({}): lr={} is below it, and min_lr keeps its share of lr",
@@ -98,7 +98,7 @@ class NativeSettings {
 
   void require_keys() {
     for (const KeySpec& key : all_keys()) {
-      // The shape of a model that is loaded stands in its config.json.
+      // The shape of a loaded model comes from its config.json.
       if (!key.is_required || result_.trainer.load) continue;
       const auto given = result_.provenance.find(key.name);
       const Value* value = result_.settings.find(key.name);
@@ -114,13 +114,14 @@ class NativeSettings {
   }
 
  private:
-  // An environment variable of the run: of the experiment's env, or else of the process. `from` says which.
+  // An environment variable of the run: from the experiment's env, or else from the process. `from` is its
+  // origin.
   struct Variable {
     std::string text;
     Provenance from;
     std::string place() const { return from.origin.source ? from.origin.location() : "environment"; }
   };
-  // Empty: not set, or set to nothing.
+  // nullopt: not set, or empty.
   std::optional<Variable> variable_of_run(const std::string& name) const {
     const auto own = result_.env.find(name);
     const std::optional<std::string> text =
@@ -150,8 +151,8 @@ void derive_fields(Experiment& experiment) {
   }
 }
 
-// Primus-Turbo's keys for windows beside sinks mean window_size, unless that is set at the same level or a
-// stronger one.
+// Primus-Turbo's keys for sliding windows with attention sinks set window_size, unless that is set in the
+// same layer or a stronger one.
 void take_sink_windows(Loading& loading) {
   TrainerConfig& c = loading.result.trainer;
   const Provenance sink = loading.result.provenance_of("sink_sliding_window");

@@ -27,7 +27,7 @@ class ForeignSettings {
         problems_(loading.problems),
         result_(loading.result) {}
 
-  // Whether the file is written with the settings of its framework, and not with our keys.
+  // Whether the file uses its framework's settings instead of our keys.
   bool is_foreign(const Value& module) {
     if (!has_own_settings(engine_)) return false;
     foreign_.emplace(BackendFields::load(engine_, files_.preset_dirs()));
@@ -53,7 +53,7 @@ class ForeignSettings {
         merge(settings, one);
       }
     }
-    // On the command line both kinds of keys do; ours stand over theirs.
+    // The command line may use both kinds of keys; ours have priority.
     for (const Member& argument : arguments.members) {
       Value& target = knows(*foreign_, argument.key) && !is_own_scalar(argument) ? settings : own;
       Value one;
@@ -64,7 +64,7 @@ class ForeignSettings {
     check_settings(*foreign_, settings, problems_);
     problems_.throw_if_any();
     const bool stays = result_.framework == engine_;
-    Problems unmapped;  // what stays with its framework need not mean anything here
+    Problems unmapped;  // settings that stay with their framework need no translation
     Translation translation = to_own_keys(*foreign_, settings, ranks(), stays ? unmapped : problems_);
     if (!stays) {
       result_.warnings.insert(result_.warnings.end(), translation.warnings.begin(),
@@ -84,7 +84,7 @@ class ForeignSettings {
                   Layer::kModelPreset);
       });
     }
-    // One that names no tokenizer has the model's.
+    // If the settings name no tokenizer, the model preset's is used.
     add_layer(loading_, translation.settings, Layer::kOverrides);
     for (const auto& [key, name] : translation.names) {
       if (layers_.contains(key)) names_[key] = name;
@@ -97,7 +97,7 @@ class ForeignSettings {
   }
 
  private:
-  // The preset `name`, into `settings`; a model of ours becomes a layer of its own.
+  // Merges the preset `name` into `settings`; our own model preset becomes a separate layer.
   void merge_preset(const Value& name, std::string_view kind, Value& settings) {
     problems_.collect([&] {
       const Value preset = files_.load(files_.find_preset(name, kind, engine_, dir_));
@@ -112,23 +112,23 @@ class ForeignSettings {
     });
   }
 
-  // Of the job, as torchrun's variable has it.
+  // Number of ranks of the job, from torchrun's variable.
   std::int64_t ranks() const {
     const std::optional<std::string> text = read_variable_("WORLD_SIZE");
     const Value value = text ? plain_scalar(*text, {}) : Value{};
     return value.kind == Value::Kind::kInt && value.integer > 0 ? value.integer : 1;
   }
 
-  // `optimizer=muon` is our key, `optimizer.lr=1e-4` one of TorchTitan's.
+  // `optimizer=muon` is our key, `optimizer.lr=1e-4` is TorchTitan's.
   bool is_own_scalar(const Member& member) const {
     return find_key(member.key) && member.value.is_scalar() && !foreign_->find(member.key);
   }
 
-  // Keys of ours from the command line, as the settings of the framework that they are.
+  // Translates our keys from the command line to settings of the framework.
   void put_own_keys(const Value& own, Value& settings) {
     for (const Member& member : own.members) {
       const KeySpec* key = find_key(member.key);
-      if (!key) continue;  // add_layer() has said so
+      if (!key) continue;  // add_layer() has reported it
       const Member* found = nullptr;
       for (const Member& row : foreign_->keys("settings").members) {
         const Value* mine = row.value.find("key");
@@ -152,8 +152,8 @@ class ForeignSettings {
     }
   }
 
-  std::optional<BackendFields> foreign_;  // of the engine that the file is written for
-  bool has_own_model_ = false;            // beside settings of another framework
+  std::optional<BackendFields> foreign_;  // fields of the engine that the file is written for
+  bool has_own_model_ = false;            // a preset of ours is used together with the framework's settings
   Loading& loading_;
   FileLoader& files_;
   const ReadVariable& read_variable_;

@@ -29,17 +29,17 @@ class LayerStack {
         result_(loading.result) {}
 
   void add_preset(const Value& name, std::string_view kind, Layer layer) {
-    std::optional<Error> stop;  // a problem that makes others pointless
+    std::optional<Error> stop;  // a problem that makes further checks pointless
     problems_.collect([&] {
       try {
-        // Under the names of frameworks with settings of their own lie presets with them.
+        // Frameworks with their own settings have folders with presets in these settings.
         const bool own = has_own_settings(result_.framework);
         const Value preset =
             files_.load(files_.find_preset(name, kind, own ? "native" : result_.framework, dir_));
         refuse_model_that_needs_more(name, kind, preset);
         add_layer(preset, layer);
       } catch (const Error& error) {
-        // A model that is not there yet: what is said of it would only be more unknown keys.
+        // The model is not supported: its settings would only be reported as more unknown keys.
         if (error.kind() == ErrorKind::kUnsupported &&
             (engine_.empty() || engine_ == "native" || engine_ == "megatron"))
           stop = error;
@@ -49,7 +49,7 @@ class LayerStack {
     if (stop) throw *stop;
   }
 
-  // Puts a map of trainer keys over what is there, under the keys' present names.
+  // Merges a map of trainer keys over the existing ones, under the keys' canonical names.
   void add_layer(const Value& layer_values, Layer layer) {
     if (!layer_values.is_map()) {
       problems_.add(error_at(
@@ -69,8 +69,9 @@ class LayerStack {
         problems_.add(error_at(member.origin, fmt::format("unknown key '{}'", member.key.substr(0, 80)),
                                hint_for_unknown_key(member.key), member.key.size()));
       } else if (const Value* twin = renamed.find(key->name)) {
-        // Under its name and under an alias, as some of Primus's files do: harmless while both say the same.
-        // Of norm_epsilon and layernorm_epsilon, it is the second that Megatron-LM's models read.
+        // A key may be set under its name and under an alias, as in some of AMD Primus's files. That is
+        // harmless if the values are equal. For norm_epsilon and layernorm_epsilon, Megatron-LM's models read
+        // the second.
         const bool same = twin->is_scalar() && (twin->text == member.value.text ||
                                                 (twin->real != 0 && twin->real == member.value.real));
         if (same) continue;
@@ -103,14 +104,14 @@ class LayerStack {
   }
 
  private:
-  // Primus's own preset of a model that is not there yet has keys of its own; one sentence says why.
+  // AMD Primus's preset of an unsupported model has keys of its own; one sentence explains why it is refused.
   void refuse_model_that_needs_more(const Value& name, std::string_view kind, const Value& preset) const {
     const std::string_view reason = kind == "models" ? reason_without_preset(name.text) : "";
     if (reason.empty()) return;
     const bool known = std::ranges::all_of(preset.members, [](const Member& m) { return find_key(m.key); });
     const Value* type = preset.find("model_type");
     const bool megatron_has_it = known && type && type->text == "mamba";
-    // Which layers such a preset has, a spec of the experiment says, too.
+    // A spec in the experiment may still choose supported layers for such a preset.
     if (megatron_has_it && preset.find("is_hybrid_model") && framework_ == Framework::kNative) return;
     if (megatron_has_it && framework_ == Framework::kMegatron) return;
     if (known && (!type || reason_without_preset(type->text).empty())) return;
@@ -120,8 +121,8 @@ class LayerStack {
         .at(name.origin.location(), name.origin.snippet(name.width()));
   }
 
-  // Whoever says how adapters are wants them. What a preset says of lora.enabled gives way; what the user's
-  // own file says must be changed there.
+  // Setting adapter options implies enabled: true. This overrides a preset's lora.enabled; a contradiction in
+  // the user's own file is an error.
   void switch_adapters_on(Value& renamed, Layer layer) {
     const auto here = std::ranges::find(renamed.members, "lora", &Member::key);
     if (here == renamed.members.end() || !here->value.is_map()) return;

@@ -41,7 +41,7 @@ class ModuleChoice {
   }
 
  private:
-  // The one there is; of several the one that was asked for, or the only trainer.
+  // Returns the trainer module named `wanted_module`, or else the only trainer.
   const Member* find_module(const Value& modules) const {
     const auto is_trainer = [](const Member& member) {
       return member.key.find("trainer") != std::string::npos;
@@ -68,7 +68,7 @@ class ModuleChoice {
                    fmt::format("the experiment's module is {}", result_.module_name));
   }
 
-  // The engine that the file itself is written for, before the command line says another.
+  // Records the engine that the file is written for, before the command line can select another.
   void note_engine(const Value& module) {
     const Member* framework = module.find_member("framework");
     if (!framework || framework->value.kind != Value::Kind::kString) return;

@@ -121,7 +121,7 @@ class Outline {
     }
   }
 
-  // These become folders below workspace, and must stay below it.
+  // These values become folders below the workspace and must not leave it.
   void require_relative_path(std::string_view key, const std::string& text) {
     if (text.empty()) return;
     const fs::path path(text);

@@ -1,5 +1,4 @@
-// An experiment's `lora:` map: low-rank adapters, by the names that Primus's trainer for fine-tuning gives
-// them.
+// An experiment's `lora:` map: low-rank adapters, with the names of AMD Primus's fine-tuning trainer.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +13,8 @@ namespace primus::config {
 
 inline constexpr std::int64_t kMostLoraDim = 4096;
 
-// What adapters may lie beside: linear_qkv (attention's queries, keys and values), linear_proj (its output),
-// linear_fc1 (a feed-forward's gate and up), linear_fc2 (its down).
+// Modules that adapters may be added to: linear_qkv (attention's query, key and value projections),
+// linear_proj (its output projection), linear_fc1 (a feed-forward's gate and up), linear_fc2 (its down).
 std::span<const std::string_view> lora_modules();
 
 struct LoraSettings {
@@ -28,8 +27,8 @@ struct LoraSettings {
   std::vector<std::string> target_modules{"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"};
 };
 
-// Throws an Error at the place of a key that is unknown or misspelt, or of a value that is wrong. Null, and
-// an absent key, is the default.
+// Throws an Error at the position of an unknown or misspelt key, or of an invalid value. Null or a missing
+// key means the default.
 LoraSettings read_lora(const Value& lora);
 
 }  // namespace primus::config

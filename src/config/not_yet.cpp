@@ -10,7 +10,7 @@ namespace {
 
 using NamedText = std::pair<std::string_view, std::string_view>;
 
-// Engines of AMD Primus that this program has not.
+// Engines of AMD Primus that this program lacks.
 constexpr auto kEngines =
     std::to_array<NamedText>({{"megatron_bridge", "Megatron Bridge"},
                               {"nemo_automodel", "NeMo AutoModel"},
@@ -20,7 +20,7 @@ constexpr auto kEngines =
                               {"specforge", "SpecForge, which trains drafts for speculative decoding"},
                               {"worldmirror", "WorldMirror, which trains models of 3D scenes"}});
 
-// By the beginning of their names.
+// Models, by the start of their names.
 constexpr auto kModels = std::to_array<NamedText>({
     {"deepseek_proxy", "DeepSeek's proxy models of AMD Primus have settings of its developers' branches"},
     {"diffusion", "diffusion models make images; Primus trains language models only"},

@@ -1,20 +1,19 @@
-// What Primus's users may name and what this program does not have yet: the other engines, and models that
-// need operators of their own. One sentence each, instead of a list of unknown keys.
+// Engines and models that AMD Primus has and this program lacks. Their names give a one-sentence explanation
+// instead of a list of unknown keys.
 #pragma once
 
 #include <string_view>
 
 namespace primus::config {
 
-// The name of an engine as people write it: "torchtitan" is "TorchTitan". Empty for names that are no
-// engine's.
+// The usual spelling of an engine's name: "torchtitan" is "TorchTitan". Empty for other names.
 std::string_view engine_name(std::string_view framework);
 
-// Why there is no preset of this model ("glm5.yaml", "diffusion/flux_12b"), as a sentence without a period;
-// empty for models that nobody knows.
+// Why this model has no preset ("glm5.yaml", "diffusion/flux_12b"), as a sentence without a period; empty for
+// unknown models.
 std::string_view reason_without_preset(std::string_view model);
 
-// Why this value of a key, which Primus knows, is not there yet; likewise.
+// Why this value of a known key is not supported, as a sentence without a period; empty for other values.
 std::string_view reason_without_value(std::string_view key, std::string_view value);
 
 }  // namespace primus::config

@@ -16,7 +16,7 @@
 namespace primus::config {
 namespace {
 
-// One argument (or an argument and the value that follows it), taken apart.
+// One argument (or an argument and the value that follows it), parsed.
 struct Setting {
   std::vector<std::string> path;
   Origin key_origin;
@@ -63,7 +63,7 @@ class ArgumentReader {
     const std::size_t dashes = argument.starts_with("--") ? 2 : 0;
     const std::size_t equals = argument.find('=');
     std::string key = argument.substr(dashes, equals == std::string::npos ? equals : equals - dashes);
-    // Dashes are how flags are spelled, underscores how keys are; names of variables keep theirs.
+    // Flags are spelled with dashes and keys with underscores; environment variables keep their names.
     if (!key.starts_with("env.")) std::replace(key.begin(), key.end(), '-', '_');
 
     if (equals != std::string::npos) {
@@ -79,7 +79,7 @@ class ArgumentReader {
       return make(argument, dashes, key, "true", 0);
     }
     if (!more || (arguments_[next_].starts_with("--") && arguments_[next_].size() > 2)) {
-      // An unknown key is the likelier mistake; the table knows.
+      // An unknown key is more probable than a missing value.
       if (key.find('.') == std::string::npos && !find_key(key) && !is_experiment_key(key)) {
         throw error_at(argument_origin(argument, dashes), fmt::format("unknown key '{}'", key.substr(0, 80)),
                        hint_for_unknown_key(key), key.size());
@@ -94,7 +94,7 @@ class ArgumentReader {
   }
 
  private:
-  // Often a variable of the shell that is not set.
+  // The cause is often an unset shell variable.
   static Error no_value(const std::string& argument, std::size_t end, std::size_t dashes, char between) {
     const std::string key = argument.substr(0, std::min<std::size_t>(end, 80));
     return error_at(argument_origin(argument, dashes), fmt::format("'{}{}' has no value", key, between),
@@ -129,10 +129,10 @@ class ArgumentReader {
   std::size_t next_ = 0;
 };
 
-// Puts `setting` into `root` under `path`, which ends as the setting's own path does.
+// Stores `setting` in `root` at `path`, a suffix of the setting's own path.
 void place(Value& root, const Setting& setting, std::span<const std::string> path) {
   Value nested = setting.value;
-  std::size_t left = setting.path.size();  // of the parts as they were written
+  std::size_t left = setting.path.size();  // length of the remaining parts as written
   for (std::size_t i = path.size(); i-- > 0;) {
     if (left > 0) --left;
     Origin origin = setting.key_origin;
@@ -148,13 +148,13 @@ void place(Value& root, const Setting& setting, std::span<const std::string> pat
   merge(root, nested);
 }
 
-// The setting itself, as it was typed.
+// The value as it was typed.
 std::string typed_value(const Setting& setting) {
   const std::string& text = setting.key_origin.source->text;
   return text.substr(static_cast<std::size_t>(setting.value.origin.column) - 1);
 }
 
-// Settings that stand in other words for what was said before.
+// Collects settings that are given again with another value.
 class Repetitions {
  public:
   void add(const Setting& setting, std::span<const std::string> path, std::vector<std::string>& notes) {

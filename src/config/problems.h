@@ -1,4 +1,4 @@
-// Collects what is wrong with one input, so that a user fixes five mistakes in one go and not in five runs.
+// Collects the problems of one input, so that a user can fix all of them after one run.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace primus::config {
 
-// Several problems as one Error: its text lists them, and programs get each by itself.
+// Several problems as one Error: its text lists them, and programs can read each separately.
 class SeveralProblems : public Error {
  public:
-  // `problems`: at least two, the first of `count` found.
+  // `problems`: the first ones of the `count` found; at least two.
   SeveralProblems(std::vector<Error> problems, std::size_t count);
   const std::vector<Error>& problems() const { return problems_; }
   std::size_t count() const { return count_; }
@@ -25,10 +25,10 @@ class SeveralProblems : public Error {
 class Problems {
  public:
   static constexpr std::size_t kMaxShown = 20;
-  // What programs get. Each costs time to explain, and a file may have thousands.
+  // Limit for the problems that programs can read: each takes time to explain, and a file may have thousands.
   static constexpr std::size_t kMaxKept = 256;
 
-  // Runs `check`; an Error it throws is kept.
+  // Runs `check` and keeps the Error that it throws, if any.
   template <class Check>
   void collect(Check&& check) {
     try {
@@ -42,10 +42,10 @@ class Problems {
     if (problems_.size() < kMaxKept) problems_.push_back(std::move(problem));
   }
   bool empty() const { return count_ == 0; }
-  // Whether another problem would still be kept: what costs time to explain need not be explained otherwise.
+  // Whether another problem would be kept; if not, callers can skip an expensive explanation.
   bool are_kept() const { return problems_.size() < kMaxKept; }
 
-  // Throws the only problem as it is, or several as SeveralProblems.
+  // Throws a single problem unchanged, or several as SeveralProblems.
   void throw_if_any() const;
 
  private:

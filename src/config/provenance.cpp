@@ -1,4 +1,4 @@
-// Where the settings of an experiment were written, and errors that point there.
+// Positions at which the settings of an experiment were written, and errors at these positions.
 #include "config/experiment.h"
 
 namespace primus::config {
@@ -25,7 +25,7 @@ std::string Experiment::name_of(std::string_view key) const {
 Error Experiment::error_for(std::string_view key, std::string what, std::string hint) const {
   const Provenance provenance_of_key = provenance_of(key);
   if (provenance_of_key.layer <= Layer::kDerived) {
-    // Nothing was written that could be pointed at.
+    // The key was not written anywhere.
     return invalid(std::move(what), std::move(hint));
   }
   const Value* value = settings.find(key);

@@ -1,7 +1,7 @@
-// From text to a Value tree. Both readers are strict, because experiment files come from anywhere: at most 1
-// MB, 64 levels deep, 65536 values; UTF-8 only; no duplicate keys, and in YAML no tags. What YAML's aliases
-// and merge keys repeat counts as if it were written out. Everything else is an Error at its file:line:col.
-// Memory stays within a few times the input.
+// Parses text to a Value tree. Both readers are strict, because experiment files are untrusted: at most 1 MB,
+// 64 levels deep, 65536 values; UTF-8 only; no duplicate keys, and in YAML no tags. YAML aliases and merge
+// keys count as if written out. All errors have a position file:line:col. Memory stays within a few times the
+// input.
 #pragma once
 
 #include <filesystem>
@@ -16,26 +16,27 @@ namespace primus::config {
 inline constexpr std::size_t kMaxDocumentBytes = 1u << 20;
 inline constexpr int kMaxDepth = 64;
 inline constexpr std::size_t kMaxValues = 65536;
-inline constexpr std::size_t kMaxMembers = 4096;  // keys of one map
+inline constexpr std::size_t kMaxMembers = 4096;  // max keys of one map
 
-// The next step where one of these is exceeded.
+// Hint if one of these limits is exceeded.
 inline constexpr const char* kTooMuchHint = "settings are small: is it an experiment?";
 inline constexpr const char* kNoSettingsHint =
     "an experiment says what to run under modules:; examples/native/configs has some to copy";
 
-// A source for text that came from the file `name`, without its byte order mark.
+// Makes a source of the text of file `name`; removes its byte order mark.
 std::shared_ptr<const Source> make_source(std::string name, std::string text);
 
-// Reads a file by its ending: .toml is TOML, everything else YAML (and so JSON). The result is always a map.
+// Reads a file by its extension: .toml is TOML, everything else YAML (which includes JSON). The result is
+// always a map.
 Value read_document(const std::filesystem::path& path);
 
-// The same for text already in memory; source->name decides as the file's name does.
+// Reads text in memory; the extension of source->name selects the format.
 Value read_document(const std::shared_ptr<const Source>& source);
 
-// One YAML value of an argument; every value in it has the origin `origin`.
+// Reads one YAML value of an argument; all values in it have the origin `origin`.
 Value read_yaml_inline(std::string_view text, const Origin& origin);
 
-// The parts of read_document. `check_text` refuses what no reader should see.
+// The steps of read_document. `check_text` refuses invalid text before it is parsed.
 void check_text(const std::shared_ptr<const Source>& source);
 Value read_yaml(const std::shared_ptr<const Source>& source);
 Value read_toml(const std::shared_ptr<const Source>& source);

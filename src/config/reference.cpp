@@ -1,4 +1,4 @@
-// `config reference WORD`: the part of the key table that a word is about.
+// `config reference WORD`: the part of the key table that matches a word.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 // A key of the trainer, of the top level or of a module.
 struct Entry {
   std::string_view name, help;
-  const KeySpec* key = nullptr;  // null: outside of the trainer
+  const KeySpec* key = nullptr;  // null: not a trainer key
   std::string_view place;
 };
 

@@ -1,4 +1,4 @@
-// The key table for editors (JSON Schema) and for people (docs/config.md).
+// The key table as JSON Schema for editors, and as docs/config.md for readers.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -17,9 +17,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kLineWidth = 118;  // of the lists in docs/config.md
+constexpr std::size_t kLineWidth = 118;  // width of lists in docs/config.md
 
-// Text with a variable in it fits every type, and null unsets every key.
+// Text with a variable is valid for every type, and null unsets every key.
 constexpr std::string_view kVariablePattern = "\\$\\{[A-Za-z_][A-Za-z0-9_.-]*(:[^}]*)?\\}";
 
 Json strings(const std::vector<std::string_view>& texts) {
@@ -28,7 +28,7 @@ Json strings(const std::vector<std::string_view>& texts) {
   return list;
 }
 
-// The JSON Schema of the value itself, without null and variables.
+// The JSON Schema of the value, without null and variables.
 Json value_schema(const KeySpec& key) {
   Json schema;
   switch (key.type) {
@@ -122,7 +122,7 @@ Json module_schema() {
       for (std::string_view name : framework_names()) frameworks.push_back(std::string(name));
       value = {{"anyOf", Json::array({{{"enum", frameworks}}, {{"$ref", "#/$defs/unset"}}})}};
     }
-    // Not an anyOf with null: what is wrong inside would be reported of the map as a whole.
+    // No anyOf with null, because editors would then report an inner error for the map as a whole.
     if (key.name == "overrides") value = {{"$ref", "#/$defs/trainer"}};
     properties[std::string(key.name)] = described(key, value);
   }
@@ -131,7 +131,7 @@ Json module_schema() {
 
 std::string code(std::string_view text) { return fmt::format("`{}`", text); }
 
-// '|' would end a table cell.
+// Escapes '|', which would end a table cell.
 std::string cell(std::string_view text) {
   std::string escaped;
   for (char c : text) {
@@ -141,7 +141,7 @@ std::string cell(std::string_view text) {
   return escaped;
 }
 
-// The default here, and what Primus has where it differs.
+// The default here, and AMD Primus's if it differs.
 std::string default_text(const KeySpec& key) {
   const bool is_value = !key.is_required && key.derived_from.empty() && describe_default(key) != "null";
   std::string text = is_value ? code(describe_default(key)) : cell(describe_default(key));
@@ -164,7 +164,7 @@ std::string frameworks_text(const KeySpec& key) {
   return text;
 }
 
-// "only `false`", or nothing.
+// "only `false`", or empty.
 std::string only_text(const KeySpec& key) {
   if (key.native_values.empty()) return {};
   return "only " + code(fmt::format("{}", fmt::join(key.native_values, ", ")));
@@ -197,7 +197,7 @@ std::string natively(const KeySpec& key) {
   return std::string(describe(key.native_class));
 }
 
-// "`a` (bool), `b` (int)" in lines of usual length.
+// "`a` (bool), `b` (int)", wrapped to kLineWidth.
 std::string list_of(const std::vector<const KeySpec*>& keys) {
   std::string text;
   std::size_t column = 0;
@@ -214,7 +214,7 @@ std::string list_of(const std::vector<const KeySpec*>& keys) {
   return text;
 }
 
-// The keys of other_keys.def by group: a table of those of which something is to be said, and a list.
+// The keys of other_keys.def by group: a table of those that need an explanation, and a list of the others.
 std::string keys_without_meaning() {
   std::string text =
       "\n## Keys without a field in the native engine\n\n"
@@ -259,7 +259,7 @@ std::string experiment_table(const Keys& keys) {
   return text;
 }
 
-// Kept here on purpose, because Primus's users would look for it beside the keys.
+// Part of the reference, because AMD Primus's users would look for it next to the keys.
 constexpr std::string_view kDifferences = R"(
 ## Where this differs from AMD Primus
 
@@ -325,7 +325,7 @@ std::string json_schema() {
     }
     properties[std::string(key.name)] = described(key, value);
   }
-  // A file that extends another may leave everything to it.
+  // A file that extends another may inherit all required keys.
   root["anyOf"] =
       Json::array({{{"required", required_of(kExperimentKeys)}}, {{"required", Json::array({"extends"})}}});
   root["$defs"]["unset"] = {

@@ -1,5 +1,5 @@
-// Stages: what a run is (key `stage`), as far as settings and other parts of the program depend on it. How a
-// stage trains is a file of lm/train/objectives/. Pure data; thread-safe.
+// Stages: the kind of a run (key `stage`), in so far as settings and other parts of the program depend on it.
+// How a stage trains is a file in lm/train/objectives/. Pure data; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,24 @@
 
 namespace primus::config {
 
-// The kind of training data, which decides the keys that name it.
+// The kind of training data, which determines the keys that name it.
 enum class Material : std::uint8_t {
-  kText,           // data_path and its like, or mock_data
+  kText,           // data_path and related keys, or mock_data
   kConversations,  // sft_dataset_name
 };
 
 struct Stage {
   std::string_view name;  // a choice of the key `stage`
   Material material = Material::kText;
-  bool fine_tunes = false;  // starts from weights that were trained before
-  bool mlperf_log = false;  // writes a log in MLPerf's format, and has a target
+  bool fine_tunes = false;  // starts from pretrained weights
+  bool mlperf_log = false;  // writes a log in MLPerf's format, and has a target loss
 };
 
 std::span<const Stage> stages();
-// The row of `config.stage`, which must be one of the key's choices.
+// The row of `config.stage`, which must be a valid choice of the key.
 const Stage& stage_of(const TrainerConfig& config);
 
-// Whether attention stays within the documents, or packed conversations, of a sequence.
+// Whether attention stays within each document, or packed conversation, of a sequence.
 bool separates_documents(const TrainerConfig& config);
 
 }  // namespace primus::config

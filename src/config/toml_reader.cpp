@@ -1,4 +1,4 @@
-// TOML by toml++, turned into the same tree as YAML.
+// Reads TOML with toml++ into the same tree as YAML.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,9 +8,8 @@
 
 #include "config/readers.h"
 
-// toml++ 3.3 asserts what its caller should have checked, does not check it for some malformed files
-// ("[a[b"), and tells the compiler to rely on it where NDEBUG is defined. Here its assertions stay on, and
-// throw.
+// toml++ 3.3 asserts what its caller should have checked, misses the check for some malformed files ("[a[b"),
+// and with NDEBUG tells the compiler to assume the assertion. Here its assertions stay enabled, and throw.
 namespace primus::config {
 namespace {
 struct AssertionFailed {};
@@ -22,8 +21,8 @@ struct AssertionFailed {};
 #define TOML_ASSERT(condition) ((condition) ? void() : ::primus::config::assertion_failed())
 #define TOML_MAX_NESTED_VALUES 64
 #include <toml++/impl/preprocessor.h>
-// Its tests of character classes take characters that they have not thought of for unreachable code. They are
-// of no such class.
+// toml++'s character-class tests mark characters that they do not cover as unreachable code. Here such
+// characters belong to no class.
 #pragma push_macro("TOML_UNREACHABLE")
 #undef TOML_UNREACHABLE
 #define TOML_UNREACHABLE return false
@@ -37,9 +36,9 @@ namespace {
 
 constexpr const char* kTomlHint = "settings are KEY = VALUE lines; text stands in quotes";
 
-// Refuses, before toml++ sees it, what toml++ 3.3 does not survive: it frees a key like a.a.a.a... by
-// recursion, and its test for white space is undefined for most characters beyond ASCII, which TOML allows
-// only in strings and comments.
+// Before toml++ runs, refuses input that toml++ 3.3 cannot handle: it frees a key like a.a.a.a... by
+// recursion, and its test for white space is undefined for most non-ASCII characters, which TOML allows only
+// in strings and comments.
 class Prescan {
  public:
   explicit Prescan(const std::shared_ptr<const Source>& source) : source_(source), text_(source->text) {}
@@ -74,7 +73,7 @@ class Prescan {
     ++at_;
   }
 
-  // In characters, as toml++ counts.
+  // Columns in characters, as in toml++.
   Origin here() const {
     int column = 1;
     for (char c : text_.substr(line_begin_, at_ - line_begin_))
@@ -97,7 +96,7 @@ class Prescan {
     while (at_ < text_.size()) {
       if (multiline ? text_.substr(at_, 3) == triple : text_[at_] == quote) {
         at_ += multiline ? 3 : 1;
-        // Up to two more quotes belong to the text before the closing three.
+        // Up to two quotes before the closing three belong to the text.
         for (int i = 0; multiline && i < 2 && at_ < text_.size() && text_[at_] == quote; ++i) ++at_;
         return;
       }
@@ -108,7 +107,7 @@ class Prescan {
     }
   }
 
-  // A backslash at the end of a line swallows the white space up to the next text.
+  // A backslash at the end of a line skips white space up to the next text.
   void skip_escape(bool multiline) {
     refuse_beyond_ascii();
     const auto is_blank = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
@@ -155,7 +154,7 @@ class Converter {
         value.kind = Value::Kind::kString;
         value.text = node.as_string()->get();
         value.quoted = true;
-        // TOML has no null, and an experiment needs one to unset what a preset set.
+        // TOML has no null, but experiments need one to unset a preset's value.
         if (value.text == "null") value.kind = Value::Kind::kNull;
         break;
       case toml::node_type::integer:
@@ -187,7 +186,7 @@ class Converter {
     for (const auto& [key, node] : table) {
       value.members.push_back({std::string(key.str()), origin_of(key.source()), convert(node, depth + 1)});
     }
-    // toml++ sorts by name; the order written is what the user knows.
+    // toml++ sorts by name; this restores the source order, which the user knows.
     std::stable_sort(value.members.begin(), value.members.end(), [](const Member& a, const Member& b) {
       return std::pair(a.origin.line, a.origin.column) < std::pair(b.origin.line, b.origin.column);
     });
@@ -207,8 +206,8 @@ bool passes_assertions(std::string_view text) {
   return true;
 }
 
-// The first line at which toml++ fails an assertion: it reads from the beginning, so all longer texts fail
-// too.
+// Finds the first line at which toml++ fails an assertion. It parses from the start, so any longer prefix
+// fails too.
 int line_of_assertion(std::string_view text) {
   std::vector<std::size_t> ends;
   for (std::size_t at = text.find('\n'); at != std::string_view::npos; at = text.find('\n', at + 1))

@@ -9,7 +9,7 @@ namespace primus::config {
 namespace {
 
 Value number(double value, const Origin& origin) {
-  // Steps and sizes are whole.
+  // Writes whole numbers, such as steps and sizes, without a fraction.
   if (value == std::floor(value) && std::abs(value) < 1e15)
     return plain_scalar(fmt::format("{}", static_cast<std::int64_t>(value)), origin);
   return plain_scalar(fmt::format("{}", value), origin);
@@ -103,7 +103,7 @@ void Translator::refuse_at(const Value& value, const std::string& what, const st
   problems_.add(std::move(error));
 }
 
-// One line of the section `settings`.
+// Applies one row of the section `settings`.
 void Translator::apply(const Member& row) {
   const Value value = get(row.key);
   if (const Value* only = row.value.find("only"); only && !is_one_of(value, *only)) {
@@ -124,7 +124,7 @@ void Translator::apply(const Member& row) {
   put(key->text, std::move(mine), row.key);
 }
 
-// A setting that no line translates.
+// Handles a setting that no row translates.
 void Translator::left_over(const std::string& path, const Member& member) {
   const Value* row = fields_.keys("settings").find(path);
   if (row) {
@@ -150,7 +150,7 @@ void Translator::left_over(const std::string& path, const Member& member) {
       }
     }
   }
-  // A setting at the framework's own default says nothing.
+  // A setting with the framework's own default is ignored.
   const BackendField* field = fields_.find(path);
   if (!field || member.value.is_null() ||
       (field->fallback.text == member.value.text && member.value.is_scalar()))
@@ -158,7 +158,7 @@ void Translator::left_over(const std::string& path, const Member& member) {
   result_.dropped["the native engine has nothing like it"].push_back(path);
 }
 
-// Which of our presets has the architecture that the settings name.
+// Finds our preset with the architecture that the settings name.
 void Translator::model() {
   for (const Member& preset : fields_.keys("models").members) {
     const bool same = std::ranges::all_of(

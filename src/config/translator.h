@@ -1,5 +1,5 @@
-// Translates the settings of another framework into Primus's trainer keys. What its table keys.yaml says is
-// done here; what needs code is done by a class of its own in config/frameworks. Used once, by one thread.
+// Translates the settings of another framework to our trainer keys. This class applies the framework's table
+// keys.yaml; what needs code is in a derived class in config/frameworks. Used once, by one thread.
 #pragma once
 
 #include <initializer_list>
@@ -15,42 +15,42 @@ namespace primus::config {
 
 class Translator {
  public:
-  // `ranks` of the job, where batches or parallel sizes follow from them.
+  // `ranks` of the job, for settings that depend on its size.
   Translator(const BackendFields& fields, const Value& settings, std::int64_t ranks, Problems& problems);
   virtual ~Translator() = default;
   Translator(const Translator&) = delete;
   Translator& operator=(const Translator&) = delete;
 
-  // Collects a problem for each setting that the native engine has nothing like.
+  // Adds a problem for each setting that the native engine does not support.
   Translation run();
 
  protected:
-  // What no line of the table can say.
+  // Translates what the table cannot express.
   virtual void translate() = 0;
   // The setting that names the model.
   virtual std::string_view model_setting() const = 0;
-  // Whether the settings describe the architecture themselves, where they name no model of ours.
+  // Whether the settings describe the architecture themselves if they name none of our models.
   virtual bool describes_model() const { return false; }
 
   const BackendFields& fields() const { return fields_; }
   double ranks() const { return static_cast<double>(ranks_); }
   Translation& result() { return result_; }
 
-  // What the run would have: as set, or the framework's default.
+  // The effective value: as set, or the framework's default.
   Value get(std::string_view path) const;
   bool is_set(std::string_view path) const;
   double real(std::string_view path) const { return get(path).real; }
   bool on(std::string_view path) const { return get(path).boolean; }
   std::string word(std::string_view path) const { return get(path).text; }
-  // The product of these sizes, each at least 1.
+  // The product of these sizes, each counted as at least 1.
   double model_parallel(std::initializer_list<std::string_view> paths) const;
 
-  // Sets our key; `from` is the setting that it comes from.
+  // Sets our key; `from` is the setting that determines it.
   void put(std::string_view key, Value value, std::string_view from);
   void put(std::string_view key, double value, std::string_view from);
   void put_text(std::string_view key, std::string_view value, std::string_view from);
 
-  // Understood, and nothing that the native engine has.
+  // Reports a setting that is known but that the native engine does not support.
   void refuse(std::string_view path, const std::string& why, const std::string& hint);
   void refuse_at(const Value& value, const std::string& what, const std::string& hint);
 
@@ -68,7 +68,7 @@ class Translator {
   Translation result_;
 };
 
-// A quoted word.
+// A string value.
 Value text_value(std::string_view word, const Origin& origin);
 
 }  // namespace primus::config

@@ -17,9 +17,9 @@
 namespace primus::config {
 namespace {
 
-// Widths of the query projection beyond this would overflow sizes further down.
+// A larger query projection would overflow later size computations.
 constexpr std::int64_t kMaxAttentionWidth = 1 << 22;
-constexpr std::int64_t kMaxHeadWidth = 1 << 14;  // that of the key kv_channels
+constexpr std::int64_t kMaxHeadWidth = 1 << 14;  // limit of the key kv_channels
 
 class Validator {
  public:
@@ -43,7 +43,7 @@ class Validator {
   }
 
  private:
-  // Of several keys that contradict each other, the one set last in precedence is where the user will look.
+  // Returns which of several contradicting keys was set in the strongest layer, where the user will look.
   std::string_view last_set(std::initializer_list<std::string_view> keys) const {
     std::string_view last = *keys.begin();
     for (std::string_view key : keys) {
@@ -71,7 +71,7 @@ class Validator {
                             : fmt::format("set global_batch_size to {} or {}", global / micro * micro,
                                           (global / micro + 1) * micro));
     }
-    // Tokens of the whole run are counted in int64 and in double.
+    // Tokens of the run are counted in int64 and in double.
     constexpr double kMostTokens = 9007199254740992.0;
     const double tokens = static_cast<double>(config_.train_iters) * static_cast<double>(global) *
                           static_cast<double>(config_.seq_length);
@@ -104,7 +104,7 @@ class Validator {
     }
   }
 
-  // Weights are usually drawn with 0.006 to 0.04; Megatron's keys allow anything.
+  // Weights are usually initialised with 0.006 to 0.04; Megatron's keys allow any value.
   void initial_weights() {
     constexpr double kMaxUsual = 1;
     if (config_.init_method_std <= kMaxUsual) return;
@@ -114,7 +114,7 @@ class Validator {
                      config_.init_method_std));
   }
 
-  // Values with which the weights never change.
+  // Reports learning rates with which the weights never change.
   void rates() {
     constexpr double kTooSmallRate = 1e-10, kTooSmallNorm = 1e-6;
     if (config_.train_iters == 0) return;
@@ -189,7 +189,7 @@ class Validator {
 
   void attention() {
     const std::int64_t heads = config_.num_attention_heads, groups = config_.num_query_groups;
-    if (heads == 0 || config_.hidden_size == 0) return;  // reported as missing
+    if (heads == 0 || config_.hidden_size == 0) return;  // reported as missing elsewhere
     if (!is_set("kv_channels") && config_.kv_channels > kMaxHeadWidth) {
       refuse({"num_attention_heads", "hidden_size"},
              fmt::format("hidden_size ({}) over num_attention_heads ({}) gives heads of {}; they must be at "
@@ -198,7 +198,7 @@ class Validator {
              "set more heads, or kv_channels, the width of one head");
       return;
     }
-    if (config_.multi_latent_attention) return;  // has widths of its own
+    if (config_.multi_latent_attention) return;  // has its own head widths
     if (!is_set("kv_channels") && config_.hidden_size % heads != 0) {
       refuse({"hidden_size", "num_attention_heads"},
              fmt::format("hidden_size ({}) is not a multiple of num_attention_heads ({})",
@@ -248,8 +248,8 @@ class Validator {
                  : "leave use_rope_scaling out");
     }
     const std::string& type = config_.rope_scaling_type;
-    // Megatron-LM's other names for the kind of scaling count where nobody says rope_scaling_type; after
-    // that, they may agree with it.
+    // Megatron-LM's other names for the kind of scaling apply if rope_scaling_type is not set; otherwise they
+    // must not contradict it.
     const auto contradicts = [&](std::string_view key, bool agrees, std::string_view value) {
       const auto layer = [&](std::string_view k) { return experiment_.provenance_of(k).layer; };
       if (agrees || layer(key) < Layer::kOverrides || layer(key) <= layer("rope_scaling_type")) return;
@@ -348,7 +348,7 @@ class Validator {
     }
   }
 
-  // What a model that lacks the thing altogether has, too.
+  // Values that request nothing, so that they also fit a model without the feature.
   static bool asks_for_nothing(const Value& value) {
     return (value.kind == Value::Kind::kBool && !value.boolean) ||
            (value.kind == Value::Kind::kInt && value.integer == 0) ||
@@ -381,7 +381,8 @@ class Validator {
     if (c.profile_ranks.empty()) warn("profile_ranks", "nothing is traced: profile_ranks names no rank");
   }
 
-  // Keys that mean something only beside another one: by keys.def, and what needs more words than a value.
+  // Warns about keys that have an effect only with another key: the conditions of keys.def, and those that
+  // need a longer explanation.
   void without_effect() {
     const auto needs = [this](bool met, std::string_view what, std::initializer_list<std::string_view> keys) {
       for (const std::string_view key : keys) {
@@ -407,7 +408,7 @@ class Validator {
     needs(c.use_sink_attention && c.sink_sliding_window > 0,
           "with use_sink_attention and sink_sliding_window", {"sink_window_even_layers_only"});
     needs(c.mtp_num_layers.value_or(0) > 0, "with mtp_num_layers", {"mtp_loss_scaling_factor"});
-    // Who says eval_iters: 0 knows that nothing is evaluated.
+    // An explicit eval_iters: 0 needs no warning.
     const bool zero_is_said = experiment_.provenance_of("eval_iters").layer >= Layer::kOverrides;
     needs(c.eval_iters > 0 || zero_is_said, "with eval_iters above 0: nothing is evaluated",
           {"eval_interval"});
@@ -420,7 +421,7 @@ class Validator {
       needs(c.moe_expert_capacity_factor.has_value(), "with moe_expert_capacity_factor",
             {"moe_token_drop_policy"});
     }
-    if (c.load) return;  // the weights' config.json may have experts, and what these keys stretch
+    if (c.load) return;  // config.json of the weights may set experts and the rotary scaling type
     for (const KeySpec& key : all_keys()) {
       const bool of_experts = (key.name.starts_with("moe_") || key.name == "router_logit_softcapping") &&
                               key.has_meaning_for(Framework::kNative);
@@ -440,7 +441,7 @@ class Validator {
     needs(c.mscale_all_dim.value_or(0) != 0 || c.mscale == 1.0, "with mscale_all_dim", {"mscale"});
   }
 
-  // Up to three shares, none negative, not all zero.
+  // Whether `split` has up to three shares, none negative, not all zero.
   bool split_is_right() const {
     const std::string_view text = *config_.split;
     double sum = 0;
@@ -460,7 +461,7 @@ class Validator {
     return sum > 0;
   }
 
-  // Stages that learn conversations.
+  // Checks stages that train on conversations.
   void conversations(bool separate) {
     if (!config_.sft_dataset_name) {
       refuse({"stage", "sft_dataset_name"}, "stage is sft, and there are no conversations to learn",
@@ -483,7 +484,7 @@ class Validator {
                        "conversations apart)",
                        key));
     }
-    // hf_path: null, written down, is a choice.
+    // An explicit hf_path: null is intended.
     if (!config_.load && experiment_.provenance_of("hf_path").layer < Layer::kOverrides) {
       warn("stage",
            "no weights to start from are given, so fine-tuning begins with random ones: set load or hf_path; "
@@ -515,7 +516,7 @@ class Validator {
           "out");
     }
     if (!text) {
-      // said by conversations()
+      // reported by conversations()
     } else if (config_.mock_data) {
       if (!config_.data_path.empty() || separate)
         warn("mock_data", "mock_data is true, so the data paths are not read");

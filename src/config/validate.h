@@ -10,12 +10,13 @@
 
 namespace primus::config {
 
-// What the native engine needs of a trainer configuration whose single keys are right: sizes that divide,
-// schedules that fit, data to train on. Adds an Error at the offending key for each problem, and a sentence
-// to `warnings` for what is merely odd.
+// Checks a trainer configuration for the native engine, after each key was checked separately: divisibility
+// of sizes, schedules, available training data. Adds an Error at the offending key for each problem, and a
+// sentence to `warnings` for settings that are legal but odd.
 void validate_native(const Experiment& experiment, Problems& problems, std::vector<std::string>& warnings);
 
-// Whether the experiment itself, not a preset, says something of a key that it would not be without.
+// Whether the experiment itself, not a preset, sets the key to something other than its default or derived
+// value.
 bool is_said(const Experiment& experiment, std::string_view key);
 
 }  // namespace primus::config

@@ -33,7 +33,7 @@ std::size_t count_characters(std::string_view text) {
   return text.size() - static_cast<std::size_t>(std::count_if(text.begin(), text.end(), is_continuation));
 }
 
-// Bytes taken by the first `characters` characters.
+// Number of bytes in the first `characters` characters.
 std::size_t bytes_of(std::string_view text, std::size_t characters) {
   std::size_t i = 0;
   while (i < text.size() && (characters > 0 || is_continuation(text[i]))) {
@@ -43,7 +43,7 @@ std::size_t bytes_of(std::string_view text, std::size_t characters) {
   return i;
 }
 
-// 1-based, in characters.
+// Column of `origin` in characters, from 1.
 std::size_t character_column(const Origin& origin, std::string_view line) {
   const auto column = static_cast<std::size_t>(std::max(origin.column, 1));
   if (!origin.source->columns_in_bytes) return column;
@@ -52,7 +52,7 @@ std::size_t character_column(const Origin& origin, std::string_view line) {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Digits with single underscores between them; appended to `out` without the underscores.
+// Reads digits with single underscores between them; appends them to `out` without the underscores.
 std::size_t take_digits(std::string_view text, std::size_t i, std::string& out) {
   while (i < text.size()) {
     if (is_digit(text[i])) {
@@ -77,7 +77,7 @@ bool parse_number(std::string_view text, Value& value) {
   const std::size_t sign = clean.size();
   i = take_digits(text, i, clean);
   std::size_t digits = clean.size() - sign;
-  // 007 is octal in YAML 1.1 and decimal in YAML 1.2: neither.
+  // 007 is octal in YAML 1.1 and decimal in YAML 1.2, so it is treated as text.
   if (digits > 1 && clean[sign] == '0') return false;
   bool integer = true;
   if (i < text.size() && text[i] == '.') {
@@ -113,8 +113,7 @@ bool parse_number(std::string_view text, Value& value) {
   const auto [stop, error] = std::from_chars(clean.data(), end, value.real);
   if (stop != end) return false;
   if (error == std::errc::result_out_of_range) {
-    // from_chars leaves the value alone here; whether it was too large or too small, the range check must see
-    // it.
+    // from_chars does not set the value here. Sets infinity or 0, so that the range check can report it.
     const std::size_t exponent = clean.find("e-");
     value.real = exponent == std::string::npos ? HUGE_VAL : 0.0;
   }
@@ -122,7 +121,7 @@ bool parse_number(std::string_view text, Value& value) {
   return true;
 }
 
-// "(1, 2)", as Python writes a tuple, as the list "[1, 2]"; empty when it is none. Patterns such as
+// Converts a Python tuple "(1, 2)" to the list "[1, 2]"; returns "" if the text is no tuple. Patterns such as
 // "([0]*3+[1]*58)" are none.
 std::string list_of_tuple(std::string_view text) {
   if (text.size() < 3 || text.front() != '(' || text.back() != ')') return {};
@@ -178,7 +177,7 @@ std::string Origin::snippet(std::size_t length) const {
 }
 
 Error error_at(const Origin& origin, std::string what, std::string hint, std::size_t length) {
-  std::ranges::replace(what, '\0', ' ');  // as show() does: it would end the message
+  std::ranges::replace(what, '\0', ' ');  // as in show(): it would end the message
   Error error = invalid(std::move(what), std::move(hint));
   error.at(origin.location(), origin.snippet(length));
   return error;
@@ -268,7 +267,7 @@ Value plain_scalar(std::string_view text, Origin origin) {
 Value parse_inline(std::string_view text, const Origin& origin) {
   const bool is_quoted = text.size() >= 2 && (text[0] == '"' || text[0] == '\'') && text.back() == text[0];
   if (is_quoted) return read_yaml_inline(text, origin);
-  // {word} is a map for YAML, and text for people.
+  // {word} is a map in YAML, but users mean text.
   const bool is_map = text.starts_with('{') && (text == "{}" || text.find(':') != std::string_view::npos);
   const bool is_collection = is_map || text.starts_with('[');
   const std::string list = is_collection ? std::string() : list_of_tuple(text);
@@ -276,8 +275,7 @@ Value parse_inline(std::string_view text, const Origin& origin) {
     try {
       return read_yaml_inline(list.empty() ? text : list, origin);
     } catch (const Error&) {
-      // Text that only looks like a list or a map is text; a key that takes no text says what is wrong with
-      // it.
+      // Text that only looks like a list or map is text; keys that do not accept text report the error.
     }
   }
   return plain_scalar(text, origin);

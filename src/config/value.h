@@ -1,5 +1,5 @@
-// A settings document as read from YAML, TOML or the command line: a tree of values, each of which knows
-// where it was written. Readers produce it, inheritance merges it, and the schema binds it to typed fields.
+// A settings document read from YAML, TOML or the command line: a tree of values, each with its position in
+// the source. Readers produce it, inheritance merges it, and the schema binds it to typed fields.
 #pragma once
 
 #include <cstdint>
@@ -12,27 +12,27 @@
 
 namespace primus::config {
 
-// One text that settings come from: a file, or a command-line argument.
+// A text that contains settings: a file, or a command-line argument.
 struct Source {
   std::string name;  // as shown in errors: the file's path, or "command line"
   std::string text;
-  bool is_file = true;           // only files are shown with line and column
-  bool columns_in_bytes = true;  // whether Origin::column counts bytes or characters of this source
+  bool is_file = true;           // false: messages omit line and column
+  bool columns_in_bytes = true;  // whether Origin::column counts bytes or characters
 };
 
-// A place in a source. line and column count from 1; line 0 is the source as a whole. A null source is the
-// built-in default.
+// A position in a source. line and column count from 1; line 0 means the source as a whole. A null source
+// means a built-in default.
 struct Origin {
   std::shared_ptr<const Source> source;
   int line = 0;
   int column = 0;
-  std::string variable = {};  // the environment variable that gave the value, if one did
+  std::string variable = {};  // the environment variable that supplied the value, if any
 
   // "exp.yaml:12:5", "command line", "default", "exp.yaml:12:5 (environment NAME)"; columns count characters.
   std::string describe() const;
   // "exp.yaml:12:5" or "command line", without the variable.
   std::string location() const;
-  // The line with a caret below the place, `length` characters wide; empty when there is no line to show.
+  // The line with a caret under the position, `length` characters wide; empty if there is no line to show.
   std::string snippet(std::size_t length = 1) const;
 };
 
@@ -46,12 +46,12 @@ struct Value {
 
   Kind kind = Kind::kNull;
   bool boolean = false;
-  bool quoted = false;  // a string written in quotes: never taken for a number
+  bool quoted = false;  // a quoted string, which is never parsed as a number
   std::int64_t integer = 0;
   double real = 0;              // also set for kInt
-  std::string text;             // kString: the string; other scalars: as written
+  std::string text;             // kString: the string; other scalars: as written in the source
   std::vector<Value> items;     // kList
-  std::vector<Member> members;  // kMap, in the order written; keys are unique
+  std::vector<Member> members;  // kMap, in source order; keys are unique
   Origin origin;
 
   bool is_null() const { return kind == Kind::kNull; }
@@ -61,14 +61,14 @@ struct Value {
 
   const Value* find(std::string_view key) const;
   const Member* find_member(std::string_view key) const;
-  // Adds or replaces.
+  // Adds a member or replaces its value.
   void set(std::string key, Origin key_origin, Value value);
 
   // "a number", "a list" ...: for messages.
   std::string_view kind_name() const;
-  // As written, on one line and shortened to about 40 characters: for messages.
+  // The source text on one line, shortened to about 40 characters: for messages.
   std::string show() const;
-  // Width of the caret below it.
+  // Width of the caret under it.
   std::size_t width() const;
 };
 
@@ -78,17 +78,17 @@ struct Member {
   Value value;
 };
 
-// A scalar without quotes, by the rules of YAML 1.2's core schema plus digit separators and Python's None:
-// null, None, true, 12, 1_000, 1e-5; whatever is none of these is a string.
+// Parses a scalar without quotes by the rules of YAML 1.2's core schema plus digit separators and Python's
+// None: null, None, true, 12, 1_000, 1e-5; everything else is a string.
 Value plain_scalar(std::string_view text, Origin origin);
 
-// What stands after `=` on the command line, or in an environment variable: [a, b] and {k: v} are read as
-// YAML, (a, b) is the list [a, b], text in quotes is a string, the rest is a plain scalar. What begins like a
-// list or a map and is none ("[0,", "[draft") is text. Throws Error.
+// Parses the text after `=` on the command line, or an environment variable: [a, b] and {k: v} are read as
+// YAML, (a, b) is the list [a, b], text in quotes is a string, the rest is a plain scalar. Text that begins
+// like a list or map but is none ("[0,", "[draft") is a string. Throws Error.
 Value parse_inline(std::string_view text, const Origin& origin);
 
-// `over` into `base`: maps merge member by member, and those within them then stand where they were written
-// last; everything else is replaced.
+// Merges `over` into `base`: maps merge member by member, and their members move to the position where they
+// were written last; everything else is replaced.
 void merge(Value& base, const Value& over);
 
 }  // namespace primus::config

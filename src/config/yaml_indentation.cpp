@@ -10,16 +10,16 @@ namespace primus::config {
 namespace {
 
 struct Line {
-  std::size_t indent = 0;           // of what it says; after "- ", of what follows
+  std::size_t indent = 0;           // of the content; after "- ", of the text that follows
   std::vector<std::size_t> dashes;  // columns of the "- " before it
-  bool has_key = false;             // "key:" or "key: value"
+  bool has_key = false;             // has the form "key:" or "key: value"
   bool has_value = false;           // on the same line
   bool opens_text = false;          // the value is | or >: a block of text follows
-  bool opens_quote = false;         // the value begins with a quote that does not end on this line
-  bool in_brackets = false;         // ends inside of [ ] or { }: what follows is free
+  bool opens_quote = false;         // the value begins with a quote that is not closed on this line
+  bool in_brackets = false;  // the line ends inside [ ] or { }, so the next ones may have any indentation
 };
 
-// Whether `text` has a ": " or ends with ":", outside of quotes and before a comment; where its value begins.
+// Returns the start of the value in `text`, after a ": " or final ":" that is not in quotes or a comment.
 std::size_t end_of_key(std::string_view text) {
   char quote = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -42,7 +42,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// `text` is neither blank nor a comment.
+// Parses a line that is neither blank nor a comment.
 Line parse_line(std::string_view text) {
   Line line;
   std::size_t at = std::min(text.find_first_not_of(' '), text.size());
@@ -56,7 +56,7 @@ Line parse_line(std::string_view text) {
   line.has_key = key_end != std::string_view::npos;
   std::string_view value = line.has_key ? trimmed(said.substr(key_end)) : std::string_view();
   if (value.starts_with('#')) value = {};
-  // An anchor alone leaves the value to the next line.
+  // If there is only an anchor, the value is on the next line.
   if (value.starts_with('&') && value.find(' ') == std::string_view::npos) value = {};
   line.has_value = !value.empty();
   line.opens_text = value.starts_with('|') || value.starts_with('>');
@@ -70,7 +70,7 @@ Line parse_line(std::string_view text) {
   return line;
 }
 
-// `said` has no colon with a blank behind it.
+// Hint for a line without a colon followed by a blank.
 std::string hint_without_key(std::string_view said) {
   const std::size_t colon = said.find(':');
   if (colon != std::string_view::npos && colon > 0) {
@@ -85,7 +85,7 @@ std::string hint_without_key(std::string_view said) {
 }  // namespace
 
 void refuse_bad_line(const std::shared_ptr<const Source>& source, int line) {
-  std::vector<std::size_t> open;  // indentations that a line may go back to
+  std::vector<std::size_t> open;  // indentations that later lines may return to
   const std::string_view text = source->text;
   int number = 0, last_number = 0;
   Line last;
@@ -103,10 +103,10 @@ void refuse_bad_line(const std::shared_ptr<const Source>& source, int line) {
                      "indent with spaces, two for each level");
     }
     const Line now = parse_line(whole);
-    // Beyond these, lines may begin anywhere.
+    // After such a line, any indentation is valid.
     if (now.opens_text || now.opens_quote || now.in_brackets) return;
     if (!now.has_key && now.dashes.empty()) {
-      // Indented deeper than the key above, it goes on with that key's text.
+      // A deeper indentation than the key above continues that key's text.
       if (!last.has_key || now.indent > last.indent) continue;
       throw error_at({source, number, static_cast<int>(now.indent) + 1, {}},
                      "this is not valid YAML: the line is no 'key: value'", hint_without_key(said));

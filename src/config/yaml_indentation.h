@@ -1,4 +1,4 @@
-// Why a YAML file does not parse, where the reason is a line's indentation or a colon that is missing: the
+// Explains why a YAML file does not parse if the reason is wrong indentation or a missing colon, which the
 // parser only notices lines later.
 #pragma once
 
@@ -8,9 +8,9 @@
 
 namespace primus::config {
 
-// Looks at the lines of a file that does not parse, up to `line`, at which the parser gave up. Throws an
-// Error at the first line that is indented with a tab, deeper than a line that has its value already, or as
-// no line above it, or that stands where a key must and has none; returns where there is none.
+// Checks the lines of a file that does not parse, up to `line`, where the parser gave up. Throws an Error at
+// the first line that is indented with a tab, deeper than a line that already has a value, or unlike all
+// lines above it, or that has no key where one is required. Returns if there is none.
 void refuse_bad_line(const std::shared_ptr<const Source>& source, int line);
 
 }  // namespace primus::config

@@ -1,7 +1,6 @@
-// A strict reader over yaml-cpp's events. The event interface is used instead of its nodes because it reports
-// anchors, aliases, tags and duplicate keys, which the nodes hide, and because it can be stopped at any
-// depth. An alias is a copy of what its anchor marks, and counts as if it were written out: a few lines that
-// stand for billions of values are refused before anything is copied.
+// A strict reader that uses yaml-cpp's events. Unlike yaml-cpp's nodes, events report anchors, aliases, tags
+// and duplicate keys, and parsing can stop at any depth. An alias copies the value of its anchor and counts
+// as if written out: a few lines that expand to billions of values are refused before anything is copied.
 #include <fmt/format.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/exceptions.h>
@@ -22,7 +21,7 @@
 namespace primus::config {
 namespace {
 
-// What a tree takes when it is copied.
+// The cost of copying a tree.
 struct TreeSize {
   std::size_t values = 0, bytes = 0;
   int depth = 0;
@@ -44,18 +43,19 @@ TreeSize size_of(const Value& value) {
   return size;
 }
 
-// Reads from memory that is already there.
+// A stream over existing memory.
 class ViewStream : private std::streambuf, public std::istream {
  public:
   explicit ViewStream(std::string_view text) : std::istream(static_cast<std::streambuf*>(this)) {
-    char* begin = const_cast<char*>(text.data());  // setg() wants it; nothing writes through a get area
+    char* begin = const_cast<char*>(text.data());  // setg() requires a non-const pointer; nothing writes to a
+                                                   // get area
     setg(begin, begin, begin + text.size());
   }
 };
 
 class TreeBuilder : public YAML::EventHandler {
  public:
-  // `fixed`: give every value this origin instead of its own place (text of an argument).
+  // `fixed`: gives all values this origin instead of their positions (for text of an argument).
   TreeBuilder(std::shared_ptr<const Source> source, const Origin* fixed)
       : source_(std::move(source)), fixed_(fixed) {}
 
@@ -67,7 +67,7 @@ class TreeBuilder : public YAML::EventHandler {
     return {source_, mark.line + 1, mark.column + 1, {}};
   }
 
-  // The parser gave up at `end`, inside of brackets: says what is missing there.
+  // The parser gave up at `end`, inside brackets: reports what is missing.
   void refuse_open_bracket(const Origin& end) const {
     if (stack_.empty() || !stack_.back().in_brackets) return;
     const Value& inner = stack_.back().value;
@@ -80,7 +80,7 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    // yaml-cpp also starts a document at a character that it does not move past, again and again.
+    // At a character that it does not consume, yaml-cpp starts one document after another.
     if (++documents_ > 1) {
       throw error_at(origin_of(mark),
                      has_root_ ? "a settings file holds one YAML document, and a second begins here"
@@ -93,7 +93,7 @@ class TreeBuilder : public YAML::EventHandler {
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     if (stack_.empty()) return;  // an empty document
     Value value;
-    // yaml-cpp marks the token after a missing value; the key is where the user will look.
+    // yaml-cpp reports the position of the token after a missing value. The key is where the user will look.
     value.origin = awaiting_value() ? stack_.back().key_origin : origin_of(mark);
     remember(anchor, value);
     add(std::move(value));
@@ -102,7 +102,7 @@ class TreeBuilder : public YAML::EventHandler {
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const Origin origin = origin_of(mark);
     const auto found = anchors_.find(anchor);
-    if (found == anchors_.end()) {  // defined, and not finished
+    if (found == anchors_.end()) {  // defined but not complete
       throw error_at(origin, "this alias stands inside of what it stands for",
                      "write out what is meant, or move the anchor");
     }
@@ -124,7 +124,7 @@ class TreeBuilder : public YAML::EventHandler {
       throw error_at(origin, "the aliases make too many values for a settings file",
                      "write out what is needed, or share it through extends");
     }
-    count_ += size.values - 1;  // add() counts one
+    count_ += size.values - 1;  // add() counts another one
     add(value);
   }
 
@@ -134,7 +134,7 @@ class TreeBuilder : public YAML::EventHandler {
                 const std::string& text) override {
     const Origin origin = origin_of(mark);
     refuse_tag(tag, origin);
-    // yaml-cpp makes single bytes of these two escapes.
+    // yaml-cpp converts these two escapes to single bytes.
     if (!unicode::is_valid(text)) {
       throw error_at(origin, "the escapes \\N and \\_ are not read in settings files",
                      "write \\u0085 and \\u00a0 for them");
@@ -182,15 +182,15 @@ class TreeBuilder : public YAML::EventHandler {
 
  private:
   struct Frame {
-    Value value;  // the map or list being filled
+    Value value;  // the map or list under construction
     YAML::anchor_t anchor = 0;
     std::string key;
     Origin key_origin;
     bool has_key = false;
     bool key_merges = false;  // the key is <<
     bool has_merged = false;
-    bool in_brackets = false;   // written as [ ] or { }
-    std::vector<Value> merged;  // the maps that << names, in order
+    bool in_brackets = false;   // written with [ ] or { }
+    std::vector<Value> merged;  // the maps that << refers to, in order
   };
 
   bool awaiting_value() const { return !stack_.empty() && stack_.back().has_key; }
@@ -210,7 +210,7 @@ class TreeBuilder : public YAML::EventHandler {
     frame.key_merges = merges;
   }
 
-  // The value of <<: a map, or a list of maps of which the first goes before the others.
+  // Stores the value of <<: a map, or a list of maps in which earlier ones have priority.
   static void take_merged(Frame& frame, Value value) {
     if (frame.has_merged) {
       throw error_at(frame.key_origin, "<< is given twice in this map", "write <<: [*first, *second]", 2);
@@ -229,7 +229,7 @@ class TreeBuilder : public YAML::EventHandler {
     }
   }
 
-  // What the map says itself goes before what it merges in.
+  // The map's own members have priority over merged ones.
   static void merge_in(Frame& frame) {
     if (frame.merged.empty()) return;
     std::set<std::string> known;
@@ -253,11 +253,11 @@ class TreeBuilder : public YAML::EventHandler {
                    "put text in quotes; types come from the key");
   }
 
-  // yaml-cpp takes the end of the file for a missing closing quote, and everything before it for the text.
+  // yaml-cpp treats the end of the file as the missing closing quote and everything before it as the text.
   void refuse_open_quote(std::size_t position, const Origin& origin) const {
     const std::string_view text = source_->text;
     if (position >= text.size() || (text[position] != '"' && text[position] != '\''))
-      return;  // a block of text
+      return;  // a block scalar
     const char quote = text[position];
     for (std::size_t i = position + 1; i < text.size(); ++i) {
       if (quote == '"' && text[i] == '\\')
@@ -342,7 +342,7 @@ class TreeBuilder : public YAML::EventHandler {
   int documents_ = 0;
   std::size_t count_ = 0;
   std::map<YAML::anchor_t, Value> anchors_;
-  std::size_t copied_bytes_ = 0;  // of text, by aliases
+  std::size_t copied_bytes_ = 0;  // bytes of text copied by aliases
 };
 
 Value parse(const std::shared_ptr<const Source>& source, const Origin* fixed) {

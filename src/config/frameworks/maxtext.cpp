@@ -1,5 +1,4 @@
-// MaxText: its own settings as Primus's keys, where the table presets/backends/maxtext/keys.yaml cannot say
-// it.
+// MaxText: translates those of its settings that need more than the table presets/backends/maxtext/keys.yaml.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,7 +32,7 @@ class MaxTextSettings final : public Translator {
       return;
     }
     put("micro_batch_size", each, "per_device_batch_size");
-    // Per device of all, also of those that share a sequence or a layer.
+    // Counts every device, including those that share a sequence or a layer.
     put("global_batch_size", each * ranks() * std::max(real("gradient_accumulation_steps"), 1.0),
         "per_device_batch_size");
     const double tensor = model_parallel({"ici_tensor_parallelism", "dcn_tensor_parallelism"});
@@ -100,7 +99,7 @@ class MaxTextSettings final : public Translator {
     if (total <= 0) total = steps;
     put("min_lr", decimal(rate * real("learning_rate_final_fraction")), "learning_rate_final_fraction");
     put("lr_warmup_iters", std::floor(total * real("warmup_steps_fraction")), "warmup_steps_fraction");
-    // Its decay reaches the end with its last step, and not behind it.
+    // MaxText's decay ends at its last step and not one step later.
     put("lr_decay_iters", std::max(total - 1, 1.0), "learning_rate_schedule_steps");
     if (word("lr_schedule_type") == "wsd") {
       put_text("lr_decay_style", "WSD", "lr_schedule_type");

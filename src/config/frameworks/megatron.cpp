@@ -1,4 +1,4 @@
-// Megatron-LM: its settings are our keys.
+// Megatron-LM: its settings are our keys, so it needs no translator.
 #include "config/framework.h"
 
 namespace primus::config {

@@ -1,5 +1,5 @@
-// TorchTitan: its own settings as Primus's keys, where the table presets/backends/torchtitan/keys.yaml cannot
-// say it.
+// TorchTitan: translates those of its settings that need more than the table
+// presets/backends/torchtitan/keys.yaml.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -82,7 +82,7 @@ class TorchTitanSettings final : public Translator {
       put("num_distributed_optimizer_instances", replicate, "parallelism.data_parallel_replicate_degree");
   }
 
-  // torchao's float8 with a scale for each tensor: gradients of outputs are e5m2.
+  // torchao's float8 with one scale per tensor; output gradients are e5m2.
   void float8(const Value& converter) {
     const std::string section = "quantize.linear.float8.";
     if (word(section + "recipe_name").starts_with("rowwise"))
@@ -92,7 +92,7 @@ class TorchTitanSettings final : public Translator {
     for (const Value& name : get(section + "filter_fqns").items) {
       if (name.text == "output")
         head = false;
-      else if (name.text != "router.gate")  // in fp32 here
+      else if (name.text != "router.gate")  // computed in fp32 here
         refuse_at(
             name,
             fmt::format("{}filter_fqns has {}, and the native engine's fp8 is in all linear layers of blocks",
@@ -125,8 +125,8 @@ class TorchTitanSettings final : public Translator {
     }
   }
 
-  // Its first step has lr / warmup_steps, where Megatron-LM's and the native engine's has lr_warmup_init: one
-  // step less of warm-up from that rate gives the same line.
+  // TorchTitan's first step has lr / warmup_steps, while Megatron-LM's and the native engine's has
+  // lr_warmup_init. A warm-up from that rate with one step less gives the same rates.
   void schedule(double steps, double rate) {
     const double warmup = std::min(real("lr_scheduler.warmup_steps"), steps);
     const double total = is_set("lr_scheduler.total_steps") ? real("lr_scheduler.total_steps") : steps;
@@ -134,7 +134,7 @@ class TorchTitanSettings final : public Translator {
     if (warmup > 1) put("lr_warmup_init", rate / warmup, "lr_scheduler.warmup_steps");
     put("min_lr", decimal(rate * real("lr_scheduler.min_lr_factor")), "lr_scheduler.min_lr_factor");
     const std::string type = word("lr_scheduler.decay_type"), from = "lr_scheduler.decay_type";
-    // Steps count from 0 there, and the decay is one ahead: so it ends at step `total`, as here.
+    // TorchTitan counts steps from 0 and its decay is one step ahead, so it ends at step `total`, as here.
     put("lr_decay_iters", total, "training.steps");
     const bool whole = !is_set("lr_scheduler.decay_ratio");
     double decay = whole ? total - warmup : std::nearbyint(total * real("lr_scheduler.decay_ratio"));

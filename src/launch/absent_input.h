@@ -1,4 +1,4 @@
-// A file that a command's setting names and that is not there.
+// A file that a command's setting names and that does not exist.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace primus::launch {
 struct AbsentInput {
   std::string key;  // "load"
   Path path;
-  std::string origin;  // "command line": where the setting has its value from
+  std::string origin;  // "command line": the source of the setting
 };
 
 }  // namespace primus::launch

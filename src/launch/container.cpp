@@ -16,7 +16,7 @@
 namespace primus::launch {
 namespace {
 
-// Whether the container starts in the current folder.
+// Whether the container's working folder is the current folder.
 bool starts_here(const ContainerRequest& request) {
   const auto names_another = [](const std::vector<GivenOption>& options) {
     return find_given(options, "workdir") != nullptr;
@@ -29,7 +29,7 @@ Error several_tasks() {
                      "start one task on each node: --ntasks-per-node=1");
 }
 
-// What --env says of the node counts before the node is looked at.
+// Applies --env before the node is examined.
 Surroundings with_given(const ContainerRequest& request, const Surroundings& surroundings,
                         std::map<std::string, std::string>& given) {
   for (const auto* options : {&request.settings.options, &request.given}) {
@@ -95,7 +95,7 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
     plan.step.notes.push_back("containers that earlier jobs of Primus left on this node are removed");
     plan.before.push_back(removal(runtime, kLabel));
   } else if (job && surroundings.setting("SLURM_RESTART_COUNT")) {
-    // Slurm kills the client of a container, and not the container, which would hold the GPUs.
+    // Slurm kills only a container's client, and the container would keep the GPUs.
     plan.step.notes.push_back(
         "containers that this job left on this node before it was queued again are removed");
     plan.before.push_back(removal(runtime, fmt::format("{}={}", kLabel, *job)));
@@ -119,7 +119,7 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
 ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const ElsewhereNodes& job,
                                        const Surroundings& surroundings) {
   if (job.tasks) throw several_tasks();
-  // What is set within counts there as it would here.
+  // Variables set for the container count in the plan as if set here.
   std::map<std::string, std::string> given;
   with_given(request, surroundings, given);
   check_place_variables(given);

@@ -12,8 +12,8 @@
 namespace primus::launch {
 namespace {
 
-// What docker says where its daemon does not answer; empty where it does. A list of no more than one
-// container is the cheapest question that every version answers so, podman's stand-in for docker as well.
+// Returns docker's error if its daemon does not answer; empty if it does. Listing at most one container is
+// the cheapest request that fails in this way in every version, including podman's emulation of docker.
 std::string why_docker_fails(const Surroundings& surroundings) {
   constexpr std::chrono::seconds kPatience{10};
   const SubprocessResult asked = run_subprocess(
@@ -57,7 +57,7 @@ std::string find_runtime(const std::string& wanted, const Surroundings& surround
   std::string docker_fails;
   for (const char* name : {"docker", "podman", "apptainer", "singularity"}) {
     if (!surroundings.find_program(name)) continue;
-    // Docker is no use by itself: it asks a daemon. The others do the work themselves.
+    // Docker needs a running daemon; the other runtimes work without one.
     if (name == std::string_view("docker")) docker_fails = why_docker_fails(surroundings);
     if (name == std::string_view("docker") && !docker_fails.empty()) continue;
     if (!docker_fails.empty())

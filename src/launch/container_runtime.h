@@ -9,23 +9,22 @@
 
 namespace primus::launch {
 
-// The label of Primus's containers.
+// The label of our containers.
 inline constexpr const char* kLabel = "io.primus.job";
-// The process that started a container, and when that began, in the kernel's ticks: numbers of processes
-// return.
+// The process id of a container's launcher and its start time in kernel ticks, because process ids are
+// reused.
 inline constexpr const char* kLauncherLabel = "io.primus.launcher";
 
 inline bool is_apptainer(const std::string& runtime) {
   return runtime == "apptainer" || runtime == "singularity";
 }
 
-// "docker", "podman", "apptainer" or "singularity": the one asked for, or the first that works. `notes`: what
-// was passed over. Throws Error(kDependency) where none works.
+// Returns "docker", "podman", "apptainer" or "singularity": the requested one, or the first that works.
+// `notes`: runtimes that were skipped. Throws Error(kDependency) if none works.
 std::string find_runtime(const std::string& wanted, const Surroundings& surroundings,
                          std::vector<std::string>& notes);
 
-// Removes the containers with `label` whose launchers are gone. Others belong to jobs that run beside this
-// one.
+// Removes the containers with `label` whose launchers are gone. Containers of running jobs stay.
 Step removal(const std::string& runtime, const std::string& label);
 
 }  // namespace primus::launch

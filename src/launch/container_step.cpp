@@ -25,23 +25,23 @@
 namespace primus::launch {
 namespace {
 
-// Those of the host that Primus's jobs want within, as Primus hands them on.
+// Host variables for jobs in the container; AMD Primus passes on the same ones.
 constexpr const char* kHandedOn[] = {
     "HF_TOKEN", "HF_HOME", "WANDB_API_KEY", "OMP_NUM_THREADS", "NO_COLOR", "CUDA_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "GPU_MAX_HW_QUEUES",
     "HSA_NO_SCRATCH_RECLAIM", "HSA_KERNARG_POOL_SIZE", "NVTE_CK_USES_BWD_V3", "USING_AINIC", "ANP_HOME_DIR",
     "MPI_HOME_DIR", "NET_OPTIONAL_RECV_COMPLETION", "ENABLE_NUMA_BINDING",
-    // Which of Slurm's nodes and tasks this is, for preflight and node_smoke. Not
-    // SLURM_PROCID: within a container the place comes from NODE_RANK.
+    // Slurm's node and task, for preflight and node_smoke. Without SLURM_PROCID, because in a container
+    // NODE_RANK determines the place.
     "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NODEID", "SLURM_LOCALID", "SLURMD_NODENAME",
     "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"};
 constexpr const char* kHandedOnPrefixes[] = {"PRIMUS_", "NCCL_", "RCCL_", "GLOO_", "IONIC_", "HIPBLASLT_"};
 
 bool is_there(const Path& path) { return Env::posix().status(path).has_value(); }
 
-// Where nobody names an image. The program comes from the host, so that an image needs a shell, the C and C++
-// libraries of Debian 12 or newer, and what the vendor's GPUs are programmed with. For AMD it is AMD Primus's
-// own: the newest whose contents its release notes list.
+// The default image. The program comes from the host, so an image only needs a shell, the C and C++ libraries
+// of Debian 12 or newer, and the GPU vendor's runtime. For AMD it is AMD Primus's own image: the newest whose
+// contents its release notes list.
 const char* usual_image(Vendor vendor) {
   switch (vendor) {
     case Vendor::kAmd:
@@ -54,7 +54,7 @@ const char* usual_image(Vendor vendor) {
   return "debian:12";
 }
 
-// A folder or file of the host, and its place within.
+// A folder or file of the host, and its path inside.
 struct Volume {
   std::string host, inside, options;
 };
@@ -129,7 +129,7 @@ class Builder {
     add(value);
   }
 
-  // Where nobody named one; nullopt: it depends on the node.
+  // The image that was set, or the default; nullopt: it depends on the node.
   std::optional<std::string> chosen_image() {
     if (!settings_.program.empty()) {
       throw invalid(
@@ -157,8 +157,8 @@ class Builder {
 
   void name() {
     if (apptainer_) return;
-    // Of its own for each launcher, so that neither what an earlier one left behind is in its way, nor
-    // another step of the same job. A job that Slurm has queued again keeps its number.
+    // A unique name per launcher, so that it collides neither with a container that an earlier launcher left
+    // nor with another step of the same job. A requeued Slurm job keeps its number.
     const std::string process = here_ ? std::to_string(getpid()) : "<process>";
     const auto job = here_ ? surroundings_.setting("SLURM_JOB_ID") : std::optional<std::string>("<job>");
     const GivenOption* const named = given("name");
@@ -169,7 +169,7 @@ class Builder {
         fmt::format("{}={}", kLauncherLabel, here_ ? fmt::format("{}.{}", process, began()) : process));
   }
 
-  // When this process began: the 22nd field of its line, of which the second may have blanks in it.
+  // Start time of this process: field 22 of /proc/self/stat, whose second field may contain blanks.
   static std::string began() {
     const std::string line = read_file("/proc/self/stat");
     std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
@@ -199,12 +199,12 @@ class Builder {
     }
   }
 
-  // Podman maps the users of a container only where it runs as an ordinary one; as root it is like Docker.
+  // Podman maps the container's users only if an ordinary user runs it; as root it behaves like Docker.
   bool rootless_podman() const { return runtime_ == "podman" && surroundings_.user != 0; }
 
   void device(const std::string& name) { add("--device", name); }
 
-  // Who may open the device belongs to its group.
+  // Adds a device and the group that may open it.
   void device_of_group(const std::string& name, const Path& file) {
     device(name);
     struct stat status = {};
@@ -263,8 +263,8 @@ class Builder {
     for (const std::string& group : groups_) add("--group-add", group);
   }
 
-  // Docker's --gpus as devices of the Container Device Interface, which Podman takes from 4.1 on. Before
-  // version 5 it takes the option itself, too, and does nothing for it.
+  // Converts Docker's --gpus to Container Device Interface names, which Podman accepts since 4.1. Before
+  // version 5 it also accepts the option itself, but ignores it.
   static std::vector<std::string> devices_of_gpus(const std::string& text) {
     constexpr int kMostGpus = 1024;
     const auto named = [](std::string_view name) { return fmt::format("nvidia.com/gpu={}", name); };
@@ -279,7 +279,7 @@ class Builder {
       for (int i = 0; i < count; ++i) names.push_back(named(std::to_string(i)));
       return names;
     }
-    constexpr std::string_view kList = "device=";  // of numbers and of names: "0", "GPU-3a23c669-..."
+    constexpr std::string_view kList = "device=";  // list of numbers or names: "0", "GPU-3a23c669-..."
     const bool is_list = which.starts_with(kList) &&
                          std::all_of(which.begin() + kList.size(), which.end(),
                                      [](unsigned char c) { return std::isalnum(c) || c == '-' || c == ','; });
@@ -305,7 +305,7 @@ class Builder {
     const bool host = settings_.privileged_set;
     if (!given("network") && (several_nodes_ || host)) add("--network", "host");
     if (!given("ipc") && host) add("--ipc", "host");
-    if (!given("ipc") && !given("shm-size") && !host) add("--shm-size", "16g");  // ranks of a node meet there
+    if (!given("ipc") && !given("shm-size") && !host) add("--shm-size", "16g");  // for the node's ranks
   }
 
   void volume(const Volume& volume) { add(apptainer_ ? "--bind" : "--volume", text_of(volume)); }
@@ -350,7 +350,8 @@ class Builder {
     log_file(covered);
   }
 
-  // A log that is written to no folder of the host would end with the container.
+  // Mounts the log file's folder if no volume contains it; otherwise the log would be lost with the
+  // container.
   void log_file(const std::vector<std::string>& covered) {
     if (!request_.writes) return;
     const Path folder = std::filesystem::absolute(*request_.writes).lexically_normal().parent_path();
@@ -366,8 +367,8 @@ class Builder {
     volume({folder.string(), folder.string(), {}});
   }
 
-  // Other frameworks' sources, which such jobs look for; their Python is the image's. Megatron-LM compiles a
-  // helper among its own, so that they are not read-only.
+  // Mounts the sources of other frameworks for their jobs; their Python comes from the image. The mounts are
+  // writable, because Megatron-LM compiles a helper in its source folder.
   void sources() {
     const Path folder = dependency_folder(surroundings_);
     if (!is_there(folder)) return;
@@ -383,7 +384,7 @@ class Builder {
   Volume parse_volume(const std::string& text) const {
     const std::size_t first = text.find(':');
     Volume volume{text.substr(0, first), {}, {}};
-    // A name without '/' is a volume of the runtime's own.
+    // A name without '/' is a named volume of the runtime.
     const bool is_path = volume.host.find('/') != std::string::npos || volume.host.starts_with('.');
     if (is_path) volume.host = std::filesystem::absolute(volume.host).lexically_normal().string();
     if (first == std::string::npos) {
@@ -434,9 +435,9 @@ class Builder {
       if (handed_on && is_set(name)) all[name] = std::nullopt;
     }
     for (const auto& [name, value] : place_) all[name] = value;
-    // The user may be unknown in the image: without a home folder and a name, Triton's and torch.compile's
-    // caches fail. Hugging Face's cache stays in the current folder, at Primus's place, unless HF_HOME is
-    // set.
+    // The user may not exist in the image; without a home folder and a name, Triton's and torch.compile's
+    // caches fail. Hugging Face's cache stays in the current folder, where AMD Primus keeps it, unless
+    // HF_HOME is set.
     if (!apptainer_ && !settings_.privileged_set && !given("privileged") && !given("user")) {
       all["HOME"] = "/tmp";
       all["USER"] = surroundings_.setting("USER").value_or("primus");
@@ -456,7 +457,7 @@ class Builder {
     for (const auto& [name, value] : all) variable(name, value);
   }
 
-  // Whether docker alone has this option and podman is to run it, or the other way round.
+  // Whether only docker has this option and podman is used, or vice versa.
   bool is_of_another(const GivenOption& option) const {
     if (apptainer_ || (!here_ && settings_.runtime == "auto")) return false;
     const ForeignOption* const known = find_option(container_options(), option.name);
@@ -468,7 +469,7 @@ class Builder {
       static constexpr std::string_view kDone[] = {"image", "name",    "device", "volume",
                                                    "env",   "workdir", "label"};
       if (std::find(std::begin(kDone), std::end(kDone), option.name) != std::end(kDone)) continue;
-      if (runtime_ == "podman" && option.name == "gpus") continue;  // among the devices
+      if (runtime_ == "podman" && option.name == "gpus") continue;  // already among the devices
       const bool others = is_of_another(option);
       if (others && std::find(request_.given.begin(), request_.given.end(), option) != request_.given.end()) {
         const std::string_view its = find_option(container_options(), option.name)->only;
@@ -492,7 +493,7 @@ class Builder {
     }
   }
 
-  // Says what is wrong where the program is not in the container, rather than nothing.
+  // Runs the program by a shell, which prints an error if the program is not in the container.
   void inner() {
     const std::string program = settings_.program.empty() ? surroundings_.program : settings_.program;
     step_.argv.insert(

@@ -1,4 +1,4 @@
-// The command that starts a container with Primus in it.
+// The command that starts a container with Primus inside.
 #pragma once
 
 #include <map>
@@ -15,10 +15,10 @@ struct ContainerPlace {
   std::map<std::string, std::string> variables;  // NNODES, NODE_RANK ...
   bool several_nodes = false;
   Accelerators gpus = {};
-  bool here = true;  // on this node; otherwise devices are left to the job's nodes
+  bool here = true;  // on this node; if false, the job's nodes choose the devices
 };
 
-// Throws Error: no image, devices and folders that are not there, options that cannot be.
+// Throws Error for a missing image, missing devices or folders, or invalid options.
 Step container_step(const ContainerRequest& request, const Surroundings& surroundings,
                     const std::string& runtime, ContainerPlace place);
 

@@ -49,7 +49,7 @@ bool is_range(View text) {
 }
 
 bool is_ulimit(View text) {
-  if (text == "host") return true;  // podman's
+  if (text == "host") return true;  // only podman
   const std::size_t equals = text.find('=');
   if (equals == View::npos ||
       !is_listed(text.substr(0, equals),
@@ -68,7 +68,7 @@ bool is_port_range(View text) {
   return is_range(text) && all_parts(text, "-", [](View port) { return within(port, 0, 65535); });
 }
 
-// "80-90/udp": what stands behind the '/' is gone in `text`.
+// Accepts "80-90/udp" and removes the '/' and protocol from `text`.
 bool takes_protocol(View& text) {
   const std::size_t slash = text.rfind('/');
   if (slash == View::npos) return true;
@@ -128,7 +128,7 @@ bool is_permissions(View text) {
 }  // namespace
 
 bool is_device(View text) {
-  if (!text.starts_with('/')) {  // of the Container Device Interface
+  if (!text.starts_with('/')) {  // a Container Device Interface name
     const std::size_t slash = text.find('/'), equals = text.find('=');
     return slash != View::npos && slash > 0 && equals != View::npos && equals > slash + 1 &&
            equals + 1 < text.size();

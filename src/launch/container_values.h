@@ -1,5 +1,5 @@
-// Values of options as docker and podman read them. Internal to launch:
-// option_values.h has what others use. Any thread.
+// Checks option values by docker's and podman's rules. Internal to launch; option_values.h is the public
+// interface. Thread-safe.
 #pragma once
 
 #include "launch/value_words.h"
@@ -24,8 +24,8 @@ bool is_volume(View text);
 bool is_container_name(View text);
 bool is_capability(View text);
 bool is_gpus_of_docker(View text);
-// NAME[:TAG][@DIGEST] with an optional registry in front. Files and transports of a runtime ("a.sif",
-// "docker://...") are left to it.
+// NAME[:TAG][@DIGEST] with an optional registry. Accepts a runtime's files and transports ("a.sif",
+// "docker://...") without further checks.
 bool is_image(View text);
 bool is_platform(View text);
 bool is_umask(View text);

@@ -1,11 +1,11 @@
-// Where `primus deps sync` keeps the sources of other frameworks, and where their jobs look for them.
+// The folder for other frameworks' sources, which `primus deps sync` fills and their jobs read.
 #pragma once
 
 #include "launch/plan.h"
 
 namespace primus::launch {
 
-// PRIMUS_THIRDPARTY_DIR, or ~/.cache/Primus/third_party, where Primus keeps them. It may not be there.
+// PRIMUS_THIRDPARTY_DIR, or ~/.cache/Primus/third_party, as in AMD Primus. It may not exist.
 Path dependency_folder(const Surroundings& surroundings);
 
 }  // namespace primus::launch

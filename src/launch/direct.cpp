@@ -23,7 +23,7 @@ constexpr std::uint64_t kMaxEnvironmentFile = 1 << 20;
 
 using Variables = std::map<std::string, std::string>;
 
-// --env and its files; what stands later wins, and --env over files.
+// Variables of --env and its files: later ones win, and --env over files.
 Variables given_variables(const DirectSettings& settings, const std::set<Path>& left_out = {}) {
   Variables variables;
   const auto set = [&](const std::vector<std::string>& assignments) {
@@ -71,7 +71,7 @@ void require_program(const Surroundings& surroundings, const std::string& name, 
   notes.push_back(fmt::format("there is no program '{}' here, and the run needs it: {}", name, hint));
 }
 
-// The Python environment that VENV_ACTIVATE names, as its script "activate" would set it.
+// Sets the variables that the script VENV_ACTIVATE of a Python environment would set.
 void use_virtual_environment(const Surroundings& surroundings, Variables& environment) {
   const auto activate = surroundings.setting("VENV_ACTIVATE");
   if (!activate) return;
@@ -81,7 +81,7 @@ void use_virtual_environment(const Surroundings& surroundings, Variables& enviro
   environment["PATH"] = bin.string() + ":" + surroundings.variable("PATH").value_or("/usr/bin:/bin");
 }
 
-// The words of a place in a job: numbers where it is known, names where it is not.
+// The place in a job as words: numbers if known, otherwise placeholders.
 struct PlaceWords {
   std::string nodes, node, ranks, address, port;
   bool several_nodes = false, first = true, last = true;
@@ -91,7 +91,7 @@ std::vector<std::string> torchrun_words(const PlaceWords& place, const Surroundi
   std::vector<std::string> words{"torchrun",    "--nproc_per_node", place.ranks, "--nnodes",
                                  place.nodes,   "--node_rank",      place.node,  "--master_addr",
                                  place.address, "--master_port",    place.port};
-  // Of all output, the first rank's is shown, and the last one's, which has the loss of a pipeline.
+  // Shows only the output of the first rank and of the last rank, which has the loss of a pipeline.
   std::string filter = place.first ? "0" : "";
   if (place.last && place.several_nodes && surroundings) {
     filter += fmt::format("{}{}", filter.empty() ? "" : ",", std::stoi(place.ranks) - 1);
@@ -140,7 +140,7 @@ std::vector<std::string> command_line(const DirectSettings& settings, const Dire
 
 bool is_single(const DirectSettings& settings, const DirectCommand& command,
                const Surroundings& surroundings) {
-  const auto mode = surroundings.setting("RUN_MODE");  // a hook's word
+  const auto mode = surroundings.setting("RUN_MODE");  // set by hooks
   if (mode && *mode != "single" && *mode != "torchrun") {
     throw invalid(fmt::format("RUN_MODE='{}' is neither single nor torchrun", *mode),
                   "set it to one, or unset it");
@@ -167,7 +167,7 @@ std::string rank_line(int node, int nodes, int ranks) {
 std::optional<Path> log_file_of(const DirectSettings& settings) {
   if (settings.log_file && !settings.log_file->empty()) return Path(*settings.log_file);
   if (!settings.silent) return std::nullopt;
-  // What is shown nowhere is kept, at the place where Primus keeps it.
+  // With --silent, output goes to a log file with AMD Primus's default name.
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   localtime_r(&now, &local);
@@ -181,14 +181,15 @@ void add_notes(const DirectSettings& settings, const std::vector<Path>& hooks, S
   for (const Path& patch : settings.patches) step.notes.push_back(fmt::format("patch {}", patch.string()));
 }
 
-// What the ranks will refuse is said before they are started; hooks and patches may still change it.
+// Reports what the ranks would refuse before they start. Skipped with hooks or patches, which may still
+// change it.
 void check_job(const DirectSettings& settings, const DirectCommand& command, int nodes, int ranks,
                const Variables& given) {
   if (command.check_job && settings.hooks.empty() && settings.patches.empty())
     command.check_job(nodes, ranks, given);
 }
 
-// What the job will look for in vain where its nodes see this folder. Hooks and patches may still make it.
+// Notes input files that the job will not find. Skipped with hooks or patches, which may still create them.
 void note_absent_inputs(const DirectSettings& settings, const DirectCommand& command, const Variables& given,
                         bool in_this_folder, std::vector<std::string>& notes) {
   if (!command.absent_inputs || !settings.hooks.empty() || !settings.patches.empty()) return;
@@ -200,7 +201,7 @@ void note_absent_inputs(const DirectSettings& settings, const DirectCommand& com
   }
 }
 
-// Where ranks of this engine talk over a network, they have to know a secret.
+// Ranks of the native engine on several nodes need a shared secret.
 void require_token(const NodePlace& place, const Surroundings& surroundings) {
   if (surroundings.setting("PRIMUS_JOB_TOKEN") || surroundings.setting("PRIMUS_JOB_TOKEN_FILE")) return;
   const std::string& address = place.master_address;
@@ -270,7 +271,7 @@ std::vector<std::string> read_environment_file(const Path& file) {
       }
       value = value.substr(1, value.size() - 2);
     }
-    // Within single quotes, a shell takes everything as it is.
+    // Within single quotes, a shell interprets nothing.
     if (quote != '\'' &&
         value.find_first_of(quote == '"' ? "$`\\" : "$`\\;&|<> \t'\"") != std::string_view::npos)
       throw bad;
@@ -281,7 +282,7 @@ std::vector<std::string> read_environment_file(const Path& file) {
 
 namespace {
 
-// The place as words of commands and variables.
+// Returns the place as words for commands and variables.
 PlaceWords place_words(const NodePlace& place) {
   const auto number = [](int value) { return std::to_string(value); };
   return {.nodes = number(place.nodes),
@@ -294,7 +295,7 @@ PlaceWords place_words(const NodePlace& place) {
           .last = place.node == place.nodes - 1};
 }
 
-// The contract that scripts and hooks know.
+// Sets the variables that scripts and hooks rely on.
 void tell_place(const NodePlace& place, const PlaceWords& words, bool script,
                 std::map<std::string, std::string>& environment) {
   environment["NNODES"] = words.nodes;
@@ -307,7 +308,7 @@ void tell_place(const NodePlace& place, const PlaceWords& words, bool script,
   }
 }
 
-// The rank that Slurm has started.
+// Sets the variables of a rank that Slurm has started.
 void tell_rank(const NodePlace::Task& task, int node, std::map<std::string, std::string>& environment) {
   environment["RANK"] = std::to_string(task.rank);
   environment["WORLD_SIZE"] = std::to_string(task.world);
@@ -316,7 +317,7 @@ void tell_rank(const NodePlace::Task& task, int node, std::map<std::string, std:
   environment["GROUP_RANK"] = std::to_string(node);
 }
 
-// The ranks of this node, of a program that Primus starts itself.
+// Describes this node's ranks of a program that Primus starts itself.
 LocalLaunch local_launch(const NodePlace& place, const PlaceWords& words, std::vector<std::string> command) {
   const bool alone = place.nodes == 1;
   LocalLaunch launch{.command = std::move(command), .environment = {}, .ranks = place.ranks};
@@ -337,7 +338,7 @@ void note_gpus(const Accelerators& gpus, std::vector<std::string>& notes) {
   }
 }
 
-// Python, or what starts it on each rank.
+// Checks for Python or torchrun, which starts it on each rank.
 void require_python(const Surroundings& surroundings, const Step& step, std::vector<std::string>& notes) {
   require_program(with(surroundings, step.environment), step.argv[0],
                   step.argv[0] == "torchrun"
@@ -355,7 +356,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   const Surroundings surroundings = with(outside, given);
   const Accelerators gpus = find_accelerators(surroundings);
   DirectSettings settings = asked;
-  // Primus's scripts take it for --numa.
+  // AMD Primus's scripts use this variable for --numa.
   if (settings.numa == Numa::kAuto && gpus.any() && surroundings.setting("ENABLE_NUMA_BINDING") == "1")
     settings.numa = Numa::kOn;
   const bool single = is_single(settings, command, surroundings);
@@ -391,7 +392,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   for (const auto& [name, value] : given) step.environment[name] = value;
   if (command.debug) step.environment["PRIMUS_LOG_LEVEL"] = "DEBUG";
   if (const auto task = task_of_step(outside)) step.environment[kLaunchedStep] = task->step;
-  // What another launcher said of its processes does not hold for ours.
+  // Another launcher's variables for its processes do not apply to ours.
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}) {
     if (shape.ranks && outside.variable(name)) step.unset.emplace_back(name);
   }
@@ -421,7 +422,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   }
   note_gpus(gpus, result.notes);
   result.notes.insert(result.notes.end(), place.notes.begin(), place.notes.end());
-  // A run says them before its command starts; a plan that is shown has them in place.
+  // A real run shows the notes before the command starts; a dry run shows them in the step.
   if (surroundings.dry_run) {
     step.notes.insert(step.notes.end(), result.notes.begin(), result.notes.end());
     result.notes.clear();
@@ -432,7 +433,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
 
 Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
                            const ElsewhereNodes& nodes, const std::string& program) {
-  // Files that only the nodes have are left to them.
+  // Files that exist only on the nodes are checked there.
   std::vector<std::string> notes = command.notes;
   std::set<Path> only_there;
   const auto look_for = [&](const Path& file, const std::string& what) {
@@ -493,7 +494,7 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
 
 int run_direct(const DirectSettings& settings, DirectCommand command, const Surroundings& surroundings,
                const std::function<void(std::string_view)>& show) {
-  DirectPlan plan = plan_direct(settings, command, surroundings);  // what is wrong is said before hooks run
+  DirectPlan plan = plan_direct(settings, command, surroundings);  // reports errors before hooks run
   for (const std::string& note : plan.notes) show("note: " + note);
   const Variables given = given_variables(settings);
   const auto is_fixed = [&](const std::string& name) { return given.contains(name); };
@@ -516,7 +517,7 @@ int run_direct(const DirectSettings& settings, DirectCommand command, const Surr
     return 0;
   }
   const Step& step = plan.plan.steps[0];
-  if (!plan.log_file && !plan.ranks) become(step);  // without a log file it is not silent either
+  if (!plan.log_file && !plan.ranks) become(step);  // --silent always has a log file
 
   apply_environment(step);
   LocalLaunch launch = plan.ranks.value_or(LocalLaunch{.command = step.argv, .environment = {}});

@@ -1,9 +1,9 @@
-// Mode direct: a command on this node, by one process or by one for each rank of the node.
+// Mode direct: runs a command on this node, with one process or one per rank of the node.
 //
-// In order: variables of --env; hooks; patches; files of variables, and --env once more, because who typed it
-// knows better than a hook; then the command. A command with ranks is given its node's place as options
+// In order: variables of --env; hooks; patches; files of variables, and --env again, because the user
+// overrides hooks; then the command. A command of ours that has ranks gets its node's place as options
 // (--nproc, --nnodes ...) and starts them itself. Python scripts are started by torchrun, other programs by
-// the launcher for ranks (local_launch.h), with torchrun's environment.
+// our launcher for ranks (local_launch.h), with torchrun's environment.
 #pragma once
 
 #include <functional>
@@ -23,64 +23,64 @@
 namespace primus::launch {
 
 struct DirectCommand {
-  std::vector<std::string> words;  // behind "--"
-  bool has_ranks = false;          // of Primus's own commands: whether ranks work on it together
-  bool one_process = false;        // of Primus's own commands: one process for each node, whatever there is
+  std::vector<std::string> words;  // after "--"
+  bool has_ranks = false;          // for our own commands: whether ranks cooperate on it
+  bool one_process = false;        // for our own commands: always one process per node
   bool debug = false;
-  std::vector<std::string> notes = {};  // what could not be looked at here, one sentence each
+  std::vector<std::string> notes = {};  // checks that were not possible here, one sentence each
   HookCommand hooks;
-  // Of Primus's own commands with ranks: throws what would keep a job of so many from starting
-  // (Command::check_job); 0: not known. Null: nothing is known.
+  // For our own commands with ranks: throws if a job of this size could not start (Command::check_job); 0:
+  // size unknown. May be null.
   std::function<void(int nodes, int ranks_per_node, const std::map<std::string, std::string>& variables)>
       check_job = {};
-  // Of the same: files that it will read and that are not there (Command::absent_inputs).
+  // For our own commands with ranks: returns input files that do not exist (Command::absent_inputs).
   std::function<std::vector<AbsentInput>(const std::map<std::string, std::string>& variables)> absent_inputs =
       {};
-  std::function<bool()> needs_token = {};  // whether ranks on several nodes have to share a secret; null: yes
+  std::function<bool()> needs_token = {};  // whether ranks on several nodes must share a secret; null: yes
 };
 
-// Whether a command's words say how many ranks a node has.
+// Whether the command's words set the number of ranks per node.
 bool asks_for_ranks(const std::vector<std::string>& words);
 
 struct DirectPlan {
   Plan plan;  // one step: the command
-  // A program that is started once for each rank, by run_local; otherwise the step is one process.
+  // Set for a program that run_local starts once per rank; otherwise the step is one process.
   std::optional<LocalLaunch> ranks;
   std::vector<Path> hooks, patches;
   std::optional<Path> log_file;
   std::vector<std::string> notes;
 };
 
-// Reads what there is and changes nothing. Throws Error: a script, patch, hook folder or file of variables
-// that is not there; torchrun or python3 missing (kDependency); a place in the job that makes no sense.
+// Reads the environment and changes nothing. Throws Error for a missing script, patch, hook folder or file of
+// variables, for a missing torchrun or python3 (kDependency), and for an invalid place in the job.
 DirectPlan plan_direct(const DirectSettings& settings, const DirectCommand& command,
                        const Surroundings& surroundings);
 
-// The same for nodes that are not known here: what `primus direct` will do on each of `nodes` (0: as many as
-// the job will have). `address` and `port` may stand for what is known there only.
+// Plans for nodes that are not known here: the result is what `primus direct` will do on each of `nodes` (0:
+// determined by the job). `address` and `port` may be placeholders.
 struct ElsewhereNodes {
   int nodes = 0;
-  std::optional<int> ranks;  // of each; nullopt: one for each GPU
-  std::optional<int> tasks;  // of each: processes that are ranks already
+  std::optional<int> ranks;  // per node; nullopt: one per GPU
+  std::optional<int> tasks;  // tasks per node, if these are the ranks
   std::string address, port, node;
-  bool same_folder = false;  // it runs in this process's folder, or in a copy of it that all nodes see
+  bool same_folder = false;  // the command runs in the current folder, or in a copy visible to all nodes
 };
 Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
                            const ElsewhereNodes& nodes, const std::string& program);
 
-// Whether a file that the job is to find is looked for before it is started: where it runs on this machine;
-// and in the current folder, where it runs in that folder (`in_this_folder`).
+// Whether the existence of a job's input file can be checked before the start: either the job runs on this
+// machine, or it runs in the current folder (`in_this_folder`) and the file is in it.
 bool is_looked_for_here(const Path& file, bool in_this_folder, bool on_this_machine);
-// What is said of one that is neither here nor looked for: "--patch '/x' is not on this machine, ...".
+// The note for a file that is missing here and not checked: "--patch '/x' is not on this machine, ...".
 std::string not_looked_for(const std::string& what, const Path& file);
 
-// Runs hooks and patches, plans again with what they changed, and becomes the command, or runs it and returns
-// its exit code. `show` gets lines for the user.
+// Runs hooks and patches, plans again with their changes, and becomes the command, or runs it and returns its
+// exit code. `show` receives lines for the user.
 int run_direct(const DirectSettings& settings, DirectCommand command, const Surroundings& surroundings,
                const std::function<void(std::string_view)>& show);
 
-// The variables of a file of lines NAME=VALUE: "export " in front, quotes around a value, empty lines and
-// comments are fine; other shell code is an Error(kInvalid) with file:line.
+// Reads a file of lines NAME=VALUE. Allows a leading "export ", quotes around values, empty lines and
+// comments; other shell code is an Error(kInvalid) with file:line.
 std::vector<std::string> read_environment_file(const Path& file);
 
 }  // namespace primus::launch

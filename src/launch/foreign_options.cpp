@@ -58,7 +58,7 @@ std::optional<std::string> mistyped(ForeignTable table, std::string_view name) {
   std::vector<std::string_view> names;
   for (const ForeignOption& option : table) names.push_back(option.name);
   const std::string_view near = name.size() > 2 ? closest(name, names) : std::string_view();
-  // Two letters more or less make another word of the same family: "--gpus" and "--gpu".
+  // A name that differs in more than two letters is probably another option.
   if (near.empty() || edit_distance(name, near) > 2) return std::nullopt;
   return fmt::format("did you mean '--{}'?", near);
 }

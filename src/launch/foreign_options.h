@@ -1,6 +1,6 @@
-// Options of the programs that a launch goes through (srun, docker ...). A table says which of them take a
-// value, so that they can be read from a command line and from settings, merged, and written again. Names
-// that a table does not have are handed on, unless they look like a mistyped one or the table is complete.
+// Options of other programs in a launch (srun, docker ...). A table says which of them have a value, so that
+// options can be read from a command line and from settings, merged, and written again. Unknown names are
+// passed on, unless they look like a typing error or the table is complete.
 #pragma once
 
 #include <optional>
@@ -14,23 +14,23 @@
 namespace primus::launch {
 
 struct ForeignOption {
-  // kTruth: a switch that is usually on, and that "=false" puts out.
+  // kTruth: a switch that is usually on; "=false" turns it off.
   enum class Takes { kNothing, kValue, kOptionalValue, kTruth };
-  // Of an option that is given again: the last one counts; all count; or all that the command line gives, in
-  // place of those of files.
+  // Repeated options: kOnce: the last one counts; kAddUp: all count; kReplace: all of the command line count
+  // and replace those of files.
   enum class Times { kOnce, kAddUp, kReplace };
   std::string_view name;  // "nodes"
   char letter = 0;        // 'N'; 0: none
-  ValueForm form = {};    // of its value
+  ValueForm form = {};    // of the value
   Takes takes = Takes::kValue;
   Times times = Times::kOnce;
-  std::string_view only = {};     // the one tool of several that has it, or has it so: "podman"
-  std::string_view another = {};  // another long name
+  std::string_view only = {};     // set if only one tool has the option, or has it in this form: "podman"
+  std::string_view another = {};  // alternative long name
 };
 using ForeignTable = std::span<const ForeignOption>;
 
-// "nodes", "N" and "-N" are the same option. Of several entries, the one that `tool` has. Null: not in the
-// table.
+// Finds an option; "nodes", "N" and "-N" are the same. If there are several entries, returns the one for
+// `tool`. Null: not in the table.
 const ForeignOption* find_option(ForeignTable table, std::string_view name, std::string_view tool = {});
 
 struct GivenOption {
@@ -39,30 +39,30 @@ struct GivenOption {
   bool operator==(const GivenOption&) const = default;
 };
 
-// Whether `tool` has the option so: with a value of its form, or without one. Names that the table does not
-// have may be anybody's. Without a tool: whether any of them has it so.
+// Whether `tool` accepts the option in this form: with a value of the right form, or without a value. Unknown
+// names are accepted. Without `tool`: whether any tool accepts it.
 bool takes(ForeignTable table, const GivenOption& option, std::string_view tool = {});
 
-// What becomes of long names that the table does not have: of a complete table they are mistakes.
+// What to do with long names that are not in the table. kRefuse is for complete tables.
 enum class Unknown { kHandOn, kRefuse };
 
-// Reads `words`. Throws Error(kInvalid): a word that is no option and no value ('needs the command behind
-// --'), an option without its value, one that looks like a mistyped one, a value that cannot be.
-// `tool`: "srun", whose entries count.
+// Parses `words`. Throws Error(kInvalid) for a word that is neither option nor value (with a hint to put the
+// command after --), an option without its value, a probable typing error, or an invalid value. `tool`: the
+// tool that will read the options, such as "srun".
 std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::string> words,
                                       std::string_view tool, Unknown rest = Unknown::kHandOn);
 
-// The error for a name that is in no table and close to one that is; nullopt where it may be handed on.
+// Returns the error for an unknown name that is similar to one in the table; nullopt if it may be passed on.
 std::optional<std::string> mistyped(ForeignTable table, std::string_view name);
 
-// `over` over `base`, as Times says.
+// Merges `over` into `base`, according to Times.
 std::vector<GivenOption> merged(ForeignTable table, std::vector<GivenOption> base,
                                 const std::vector<GivenOption>& over);
 
-// The last one of that name; null: not given.
+// Returns the last option of that name, or null.
 const GivenOption* find_given(const std::vector<GivenOption>& given, std::string_view name);
 
-// "--nodes=4", "--exclusive", "-x": what the tool takes.
+// Returns the option as a command-line word: "--nodes=4", "--exclusive", "-x".
 std::string written(const GivenOption& option);
 
 }  // namespace primus::launch

@@ -15,7 +15,7 @@
 namespace primus::launch {
 namespace {
 
-// A word of the starter is a group to watch, one below 0 a group to forget, and 0 the end.
+// Protocol: a positive word is a group to watch, a negative one a group to forget, and 0 ends the guard.
 constexpr pid_t kEnd = 0;
 
 void close_all_but(int fd) {
@@ -23,9 +23,9 @@ void close_all_but(int fd) {
   close_range(static_cast<unsigned>(fd) + 1, ~0U, 0);
 }
 
-// The guard's process. After a fork of a process with threads: only calls that are safe there.
+// The guard's process. It is forked from a process with threads, so it makes only async-signal-safe calls.
 [[noreturn]] void watch(int from_starter, std::array<pid_t, GroupGuard::kMostGroups>& groups) {
-  setsid();  // no signal of the terminal, or to the starter's group, is for the guard
+  setsid();  // keeps signals of the terminal and of the starter's group away
   prctl(PR_SET_NAME, "primus-guard");
   close_all_but(from_starter);
   if (chdir("/") != 0) _exit(1);
@@ -47,12 +47,12 @@ void close_all_but(int fd) {
 
 GroupGuard::GroupGuard() {
   std::array<int, 2> ends{};
-  // Whole words, and no SIGPIPE where the guard was killed.
+  // SOCK_SEQPACKET keeps words complete, and writing gives no SIGPIPE if the guard was killed.
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
     throw io_error("cannot make a socket", errno);
   to_guard_ = comm::Socket(ends[0]);
   const comm::Socket from_starter(ends[1]);
-  static std::array<pid_t, kMostGroups> groups;  // the guard uses its own copy
+  static std::array<pid_t, kMostGroups> groups;  // the guard uses its copy after the fork
   pid_ = fork();
   if (pid_ < 0) throw io_error("cannot start a process", errno, "look at 'ulimit -u' and at free memory");
   if (pid_ == 0) watch(from_starter.fd(), groups);

@@ -1,10 +1,10 @@
 // Ends process groups whose starter was killed.
 //
-// PR_SET_PDEATHSIG ends a child with its parent, but not the children of the child. A guard is a small helper
-// process that holds the other end of a socket. The socket closes when this process dies (SIGKILL, out of
-// memory), and then the guard kills the groups that it was told of.
+// PR_SET_PDEATHSIG ends a child with its parent, but not the child's children. A guard is a small helper
+// process that holds the other end of a socket. When this process dies (SIGKILL, out of memory), the socket
+// closes and the guard kills all registered groups.
 //
-// Thread-safety: belongs to one thread.
+// Thread-safety: use from one thread only.
 #pragma once
 
 #include <sys/types.h>
@@ -15,16 +15,16 @@ namespace primus::launch {
 
 class GroupGuard {
  public:
-  // Starts the guard. Throws Error where no process can be started.
+  // Starts the guard. Throws Error if the process cannot be started.
   GroupGuard();
-  // Ends the guard, which kills nothing then.
+  // Ends the guard without killing any group.
   ~GroupGuard();
   GroupGuard(const GroupGuard&) = delete;
   GroupGuard& operator=(const GroupGuard&) = delete;
 
-  // `group`: the id of a process group, which is that of its leader. At most kMostGroups at a time.
+  // `group`: the id of a process group, which is its leader's process id. At most kMostGroups at a time.
   void add(pid_t group) { tell(group); }
-  // After its leader was waited for: the number may be another group's from then on.
+  // Call after waiting for the group's leader: from then on its id may be reused.
   void remove(pid_t group) { tell(-group); }
 
   static constexpr int kMostGroups = 4096;

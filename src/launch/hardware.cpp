@@ -36,7 +36,7 @@ std::string content(const Path& file) {
   }
 }
 
-// The number behind `key` in lines of "key value" or "key: value".
+// Returns the number after `key` in lines "key value" or "key: value".
 std::uint64_t number_of(const std::string& text, std::string_view key) {
   std::size_t at = text.find(key);
   if (at == std::string::npos) return 0;
@@ -67,7 +67,7 @@ std::string model_of(const std::string& product) {
   return {};
 }
 
-// The driver makes one file for each GPU.
+// The driver creates one file per GPU.
 void find_nvidia(const Path& root, Accelerators& found) {
   for (const std::string& name : list(root / "dev")) {
     const std::string number = name.starts_with("nvidia") ? name.substr(6) : std::string();
@@ -86,7 +86,7 @@ void find_nvidia(const Path& root, Accelerators& found) {
   }
 }
 
-// KFD lists CPUs, too: GPUs are the nodes with SIMD units.
+// KFD lists CPUs too; GPUs are the nodes with SIMD units.
 void find_amd(const Path& root, Accelerators& found) {
   if (!Env::posix().status(root / "dev/kfd")) return;
   const Path nodes = root / "sys/class/kfd/kfd/topology/nodes";
@@ -109,7 +109,7 @@ void find_amd(const Path& root, Accelerators& found) {
   if (found.any()) found.vendor = Vendor::kAmd;
 }
 
-// "0,2,5" keeps the GPUs of these numbers, in this order; "GPU-<uuid>" and the like are counted.
+// "0,2,5" keeps these GPUs, in this order. For "GPU-<uuid>" and similar names only the count is used.
 void keep_visible(const std::string& visible, Accelerators& gpus) {
   std::vector<int> numa_nodes;
   int count = 0;
@@ -134,7 +134,7 @@ struct Default {
   const char *name, *value;
 };
 
-// What Primus sets on nodes with AMD GPUs.
+// AMD Primus's variables for nodes with AMD GPUs.
 constexpr Default kAmd[] = {
     {"AITER_LOG_LEVEL", "ERROR"},
     {"CUDA_DEVICE_MAX_CONNECTIONS", "1"},
@@ -165,7 +165,7 @@ constexpr Default kNvidia[] = {
     {"CUDA_DEVICE_MAX_CONNECTIONS", "1"},
     {"TORCH_NCCL_HIGH_PRIORITY", "1"},
 };
-// USING_AINIC=1: what AMD's Pensando cards want, as Primus sets it.
+// USING_AINIC=1: variables for AMD's Pensando cards, as in AMD Primus.
 constexpr Default kAinic[] = {
     {"NCCL_DMABUF_ENABLE", "0"},
     {"NCCL_GDR_FLUSH_DISABLE", "1"},
@@ -182,14 +182,14 @@ constexpr Default kAinic[] = {
     {"RCCL_AINIC_ROCE", "1"},
     {"RCCL_GDR_FLUSH_GPU_MEM_NO_RELAXED_ORDERING", "0"},
 };
-// PRIMUS_DETERMINISTIC=1: what makes the vendors' libraries add in one order.
+// PRIMUS_DETERMINISTIC=1: makes the vendors' libraries sum in a fixed order.
 constexpr Default kDeterministic[] = {
     {"NCCL_ALGO", "Ring"},           {"NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0"},
     {"PRIMUS_TURBO_AUTO_TUNE", "0"}, {"ROCBLAS_DEFAULT_ATOMICS_MODE", "0"},
     {"TORCH_COMPILE_DISABLE", "1"},
 };
 
-// Switches of Primus's scripts that nothing here reads, and what to do in their place.
+// Switches of AMD Primus's scripts that are not used here, and their replacements.
 constexpr Default kUnread[] = {
     {"PATCH_TE_FLASH_ATTN", "a --patch script can edit Transformer Engine in the image"},
     {"PRIMUS_HIPBLASLT_TUNING",
@@ -201,8 +201,9 @@ constexpr Default kUnread[] = {
     {"USING_UEP", "set PRIMUS_TURBO_MOE_DISPATCH_COMBINE_BACKEND=DEEP_EP and UCCL_* by --env"},
 };
 
-// "mlx5_0:1,mlx5_1:1": of each InfiniBand device its first active port, or its first one where no device has
-// an active one. Bonds and eth0 are left out, which are the machine's own network. Empty: there are none.
+// Returns "mlx5_0:1,mlx5_1:1": the first active port of each InfiniBand device, or the first port of each if
+// no device has an active one. Skips bonds and eth0, which are the machine's own network. Empty if there are
+// none.
 std::string rdma_devices(const Path& root) {
   const Path folder = root / "sys/class/infiniband";
   std::vector<std::string> devices = list(folder), active, all;
@@ -222,7 +223,7 @@ std::string rdma_devices(const Path& root) {
   return fmt::format("{}", fmt::join(active.empty() ? all : active, ","));
 }
 
-// Of a name or an IPv4 address, in network order; nullopt: not known here.
+// Returns the IPv4 address of a name or address, in network order; nullopt if it cannot be resolved.
 std::optional<std::uint32_t> ipv4_of(const std::string& host) {
   in_addr address{};
   if (inet_pton(AF_INET, host.c_str(), &address) == 1) return address.s_addr;
@@ -238,14 +239,14 @@ bool is_local_only(const std::string& interface) {
   return interface == "lo" || interface == "docker0" || interface.starts_with("veth");
 }
 
-// The interface of the route to `address`, and of the default route where that is none. Lines of
-// /proc/net/route have the interface, the destination and, eighth, the mask, in network order. Empty: no
-// route.
+// Returns the interface of the route to `address`, or else of the default route; empty if there is no route.
+// Lines of /proc/net/route contain the interface, the destination and, in column 8, the mask, in network
+// order.
 std::string interface_to(const Path& root, const std::optional<std::uint32_t>& address) {
   std::istringstream lines(content(root / "proc/net/route"));
   std::string line, best, fallback;
   int longest = 0;
-  std::getline(lines, line);  // the heading
+  std::getline(lines, line);  // header
   while (std::getline(lines, line)) {
     std::istringstream words(line);
     std::string interface, gateway;
@@ -264,8 +265,8 @@ std::string interface_to(const Path& root, const std::optional<std::uint32_t>& a
   return best.empty() ? fallback : best;
 }
 
-// What LD_LIBRARY_PATH has to have: ROCm's libraries first, and with USING_AINIC those of the cards last.
-// Empty: as it is.
+// Returns the required LD_LIBRARY_PATH: ROCm's libraries first, and with USING_AINIC those of the cards last.
+// Empty if no change is needed.
 std::string library_path(const Surroundings& surroundings, bool ainic) {
   const std::string before = surroundings.variable("LD_LIBRARY_PATH").value_or("");
   std::string path = before;
@@ -290,7 +291,7 @@ std::string library_path(const Surroundings& surroundings, bool ainic) {
   return path == before ? "" : path;
 }
 
-// The GPUs of a host of the model that PRIMUS_GPU_MODEL names.
+// Returns the GPUs of a host with the model in PRIMUS_GPU_MODEL.
 Accelerators assumed_gpus(const Surroundings& surroundings) {
   Accelerators gpus;
   const auto model = surroundings.setting("PRIMUS_GPU_MODEL");
@@ -303,7 +304,7 @@ Accelerators assumed_gpus(const Surroundings& surroundings) {
     gpus.count = static_cast<int>(hardware.gpus_per_host);
     gpus.numa_nodes.assign(static_cast<std::size_t>(gpus.count), -1);
     gpus.assumed = true;
-  } catch (const Error&) {  // a name that is not known here says nothing
+  } catch (const Error&) {  // an unknown model: assume no GPUs
   }
   return gpus;
 }
@@ -324,7 +325,7 @@ Accelerators find_accelerators(const Surroundings& surroundings) {
   if (!found.any()) find_amd(surroundings.root, found);
   if (!found.any() && surroundings.dry_run) found = assumed_gpus(surroundings);
   if (!found.any()) {
-    // A container's devices may not be visible yet: the model alone decides its environment.
+    // A container's devices may not be visible yet, so the model alone determines the environment.
     if (model) {
       found.vendor = model->starts_with("MI") ? Vendor::kAmd : Vendor::kNvidia;
       found.model = *model;
@@ -358,8 +359,8 @@ std::map<std::string, std::string> environment_defaults(const Accelerators& gpus
   if (gpus.vendor == Vendor::kAmd) {
     add(kAmd);
     if (ainic) {
-      add(kAinic);  // its NCCL_IB_GID_INDEX is another one
-      // RoCE within RCCL, or the plug-in of the cards.
+      add(kAinic);  // replaces NCCL_IB_GID_INDEX
+      // RCCL's own RoCE transport, or the cards' plug-in.
       const bool roce = surroundings.setting("RCCL_AINIC_ROCE").value_or("1") == "1";
       if (!surroundings.setting("NCCL_NET_PLUGIN"))
         defaults["NCCL_NET_PLUGIN"] = roce ? "none" : "librccl-anp.so";

@@ -1,5 +1,5 @@
-// What of a machine a launcher has to know, from its device files and /sys, without any driver library: which
-// GPUs there are, where they sit, and the defaults that their kind wants in the environment.
+// Machine properties that a launcher needs, from device files and /sys, without driver libraries: the GPUs,
+// their NUMA nodes, and default environment variables for their kind.
 #pragma once
 
 #include <map>
@@ -16,28 +16,27 @@ std::string_view vendor_name(Vendor vendor);  // "AMD"
 
 struct Accelerators {
   Vendor vendor = Vendor::kNone;
-  int count = 0;                // those that CUDA_VISIBLE_DEVICES and its like leave
+  int count = 0;                // visible ones, after CUDA_VISIBLE_DEVICES and similar variables
   std::string model;            // "MI300X", "H100"; empty: not known
-  std::vector<int> numa_nodes;  // of each; -1: not known
-  bool assumed = false;         // of a plan: none is here, and PRIMUS_GPU_MODEL names them
+  std::vector<int> numa_nodes;  // per GPU; -1: unknown
+  bool assumed = false;         // no GPU is here; the plan assumes those of PRIMUS_GPU_MODEL
 
   bool any() const { return count > 0; }
 };
 
-// Looks below surroundings.root; PRIMUS_GPU_MODEL says what the model is. Without GPUs here, a plan that is
-// only shown gets the GPUs of a host of that model (presets/hardware); otherwise their vendor is set and
-// their count stays 0.
+// Searches below surroundings.root; PRIMUS_GPU_MODEL overrides the model. Without GPUs here, a dry run
+// assumes the GPUs of a host of that model (presets/hardware); otherwise only the vendor is set and the count
+// stays 0.
 Accelerators find_accelerators(const Surroundings& surroundings);
 
-// Variables with the values they get on a node with these GPUs where nobody has set them. For AMD they are
-// Primus's, with the InfiniBand devices and the network interface that are found here, and those of
-// USING_AINIC=1; without GPUs and without PRIMUS_GPU_MODEL there are none. PRIMUS_DETERMINISTIC=1 wins over
-// what was set before.
+// Default environment variables for a node with these GPUs. For AMD they are AMD Primus's, with the
+// InfiniBand devices and the network interface found here, and those of USING_AINIC=1. Without GPUs and
+// without PRIMUS_GPU_MODEL there are none. PRIMUS_DETERMINISTIC=1 overrides values that were set before.
 std::map<std::string, std::string> environment_defaults(const Accelerators& gpus,
                                                         const Surroundings& surroundings);
 
-// What a user wants to know of `defaults`: what was found, what was replaced; and switches of Primus's
-// scripts that are set and that nothing here reads. One sentence each.
+// Notes for the user about `defaults`, one sentence each: what was found and replaced, and switches of AMD
+// Primus's scripts that are set but not used here.
 std::vector<std::string> environment_notes(const std::map<std::string, std::string>& defaults,
                                            const Surroundings& surroundings);
 

@@ -36,7 +36,7 @@ bool is_key(std::string_view name) {
          });
 }
 
-// "env.NAME=VALUE" of `line`, or nullopt where it says nothing of this kind.
+// Parses "env.NAME=VALUE" (or `kind` instead of env); nullopt for other lines.
 std::optional<Assignment> told(std::string_view line, std::string_view kind,
                                bool (*is_name)(std::string_view)) {
   if (!line.starts_with(kind)) return std::nullopt;

@@ -1,14 +1,14 @@
 // Programs that run on each node before the command: hooks and patches.
 //
-// A hook folder has *.sh and *.py for every command, and in GROUP/NAME/ ("train/pretrain") those of one; they
-// run in the order of their names, with the command's words as arguments. Patches are named one by one. Lines
-// they write that say
+// A hook folder has *.sh and *.py files for every command, and in GROUP/NAME/ ("train/pretrain") those for
+// one command. They run in the order of their names, with the command's words as arguments. Patches are named
+// individually. Output lines of the form
 //
-//   env.NAME=VALUE     set a variable for what runs after them
-//   extra.key=VALUE    add "--key VALUE" to the command
+//   env.NAME=VALUE set a variable for later programs
+//   extra.key=VALUE add "--key VALUE" to the command
 //
-// and all other lines are shown. A patch that ends with code 2 was not needed; every other code but 0 ends
-// the launch.
+// are applied; all other lines are shown. A patch that ends with code 2 was not needed; every other nonzero
+// code ends the launch.
 #pragma once
 
 #include <functional>
@@ -23,18 +23,18 @@ namespace primus::launch {
 
 struct HookCommand {
   std::string group, name;         // "train", "pretrain"; name may be empty
-  std::vector<std::string> words;  // all of the command
+  std::vector<std::string> words;  // all words of the command
 };
 
-// Those of `folders`, in the order they run. Throws Error(kInvalid) for a folder that is not there.
+// Returns the hooks in `folders`, in the order they run. Throws Error(kInvalid) for a missing folder.
 std::vector<Path> hook_files(const std::vector<Path>& folders, const HookCommand& command);
 
-// How a file is run: "bash", "python3", or as it is.
+// The interpreter of a file: "bash", "python3", or none.
 std::vector<std::string> interpreter_of(const Path& file);
 
-// Runs one file and gives the arguments that it adds. Its variables are set in this process, but those for
-// which `is_fixed`: who typed them knows better. `show` gets what is to be shown, line by line.
-// Throws Error(kDependency) where it fails.
+// Runs one file and returns the arguments that it adds. Sets its variables in this process, except those for
+// which `is_fixed`, which the user set. `show` receives output lines. Throws Error(kDependency) if the file
+// fails.
 enum class HookKind { kHook, kPatch };
 std::vector<std::string> run_hook(HookKind kind, const Path& file, const std::vector<std::string>& words,
                                   const std::function<bool(const std::string& name)>& is_fixed,

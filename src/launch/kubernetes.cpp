@@ -17,12 +17,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kGraceSeconds = 120;    // to save, between SIGTERM and SIGKILL
-constexpr std::size_t kMaxName = 40;  // pods add up to 23 characters to it, and 63 is the limit
+constexpr int kGraceSeconds = 120;    // between SIGTERM and SIGKILL, for saving
+constexpr std::size_t kMaxName = 40;  // the limit is 63, and pods add up to 23 characters
 constexpr const char* kReplicatedJob = "node";
 constexpr const char* kTokenKey = "token";
 
-// YAML in block style. Scalars are written as JSON, which YAML takes.
+// Writes YAML in block style. Scalars are written as JSON, which is valid YAML.
 void write_yaml(const Json& value, int indent, std::string& out) {
   const std::string margin(static_cast<std::size_t>(indent), ' ');
   const auto write_child = [&](const Json& child) {
@@ -76,7 +76,7 @@ Json from_secret(const std::string& name, const std::string& secret, const std::
   return {{"name", name}, {"valueFrom", {{"secretKeyRef", {{"name", secret}, {"key", key}}}}}};
 }
 
-// "NAME=SECRET/KEY", or a Secret with all its variables.
+// Adds "NAME=SECRET/KEY", or a Secret with all its variables.
 void add_secret(const std::string& text, Json& environment, Json& whole) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos) {
@@ -95,7 +95,7 @@ void add_secret(const std::string& text, Json& environment, Json& whole) {
   environment.push_back(from_secret(name, secret, text.substr(slash + 1)));
 }
 
-// "/host/path:/inside[:ro]", "pvc/CLAIM:/inside[:ro]".
+// Adds "/host/path:/inside[:ro]" or "pvc/CLAIM:/inside[:ro]".
 void add_volume(const std::string& text, std::size_t number, Json& volumes, Json& mounts) {
   const std::size_t colon = text.find(':');
   const std::string from = text.substr(0, colon);
@@ -126,7 +126,7 @@ std::string resource_of(const KubernetesSettings& s) {
   return s.gpu_resource == "none" ? "" : s.gpu_resource;
 }
 
-// Resources that are no part of Kubernetes itself have a domain; its API server refuses others.
+// Resources outside the Kubernetes core have a domain in their names; the API server refuses others.
 void require_resource(const std::string& name, std::string_view option, std::string_view example) {
   const std::size_t slash = name.find('/');
   if (slash != std::string::npos && slash > 0 && slash + 1 < name.size() &&
@@ -230,13 +230,13 @@ class Manifest {
     container["resources"] = resources();
     container["securityContext"] = {{"allowPrivilegeEscalation", false},
                                     {"capabilities", {{"drop", {"ALL"}}}}};
-    // RDMA registers memory that must stay in place.
+    // RDMA needs locked memory.
     if (!s_.rdma_resource.empty())
       container["securityContext"]["capabilities"]["add"] = Json::array({"IPC_LOCK"});
     container["volumeMounts"] = mounts;
 
     Json spec{{"restartPolicy", "Never"}};
-    if (s_.kind == "pytorchjob") spec.erase("restartPolicy");  // the replicas' own
+    if (s_.kind == "pytorchjob") spec.erase("restartPolicy");  // set per replica instead
     if (!s_.service_account.empty()) spec["serviceAccountName"] = s_.service_account;
     spec["automountServiceAccountToken"] = false;
     if (!s_.priority_class.empty()) spec["priorityClassName"] = s_.priority_class;
@@ -256,13 +256,13 @@ class Manifest {
     Json words = Json::array({s_.program.empty() ? "primus" : s_.program});
     const auto begin = request_.command.begin();
     words.push_back(*begin);
-    // The operator numbers the pods in RANK; Kubernetes puts the value here.
+    // The operator numbers the pods in RANK, and Kubernetes substitutes the value.
     if (s_.kind == "pytorchjob") words.insert(words.end(), {"--env", "NODE_RANK=$(RANK)"});
     for (auto word = begin + 1; word != request_.command.end(); ++word) words.push_back(escaped(*word));
     return words;
   }
 
-  // "$(NAME)" would be replaced in a pod.
+  // Escapes "$(NAME)", which Kubernetes would replace.
   static std::string escaped(const std::string& word) {
     std::string out;
     for (std::size_t i = 0; i < word.size(); ++i) {

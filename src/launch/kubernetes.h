@@ -1,7 +1,7 @@
-// Mode k8s: the manifest of a job on Kubernetes, as a JobSet (jobset.x-k8s.io/v1alpha2) or a PyTorchJob of
-// the Kubeflow training operator (kubeflow.org/v1). Each node is a pod of one container, which runs `primus
-// direct`. Pods are spread over the values of a topology key, have no privileges and no token of the cluster,
-// and get 2 minutes to save when they are to end. No secret is in a manifest: it names Secrets.
+// Mode k8s: the manifest of a Kubernetes job, as a JobSet (jobset.x-k8s.io/v1alpha2) or a PyTorchJob of the
+// Kubeflow training operator (kubeflow.org/v1). Each node is a pod with one container that runs `primus
+// direct`. Pods are spread over the values of a topology key, have no privileges and no cluster token, and
+// get 2 minutes to save before they end. Manifests contain no secrets; they refer to Secrets by name.
 #pragma once
 
 #include <optional>
@@ -14,24 +14,24 @@
 namespace primus::launch {
 
 struct KubernetesRequest {
-  KubernetesSettings settings;       // of files, with the command line's values
-  std::vector<std::string> command;  // Primus's words in a pod: direct [options] -- train ...
+  KubernetesSettings settings;       // from files and the command line
+  std::vector<std::string> command;  // arguments of Primus in a pod: direct [options] -- train ...
   bool has_ranks = false;
 };
 
 struct KubernetesPlan {
   std::string manifest;                     // YAML
-  std::string name, name_space;             // of the job; namespace may be empty: kubectl's current one
-  std::optional<std::string> token_secret;  // the Secret that has to hold the job's secret ("token")
+  std::string name, name_space;             // of the job; an empty namespace means kubectl's current one
+  std::optional<std::string> token_secret;  // name of the Secret that must contain the job's secret ("token")
 };
 
-// Throws Error(kInvalid): no image, a name that Kubernetes does not take, a secret in env.
+// Throws Error(kInvalid) for a missing image, an invalid Kubernetes name, or a secret in env.
 KubernetesPlan plan_kubernetes(const KubernetesRequest& request);
 
-// The Secret for `plan` with a new random token, as a manifest. Not for showing.
+// Returns a manifest of the Secret for `plan` with a new random token. Do not display it.
 std::string token_manifest(const KubernetesPlan& plan);
 
-// `kubectl ... <words>` in the plan's namespace.
+// Returns `kubectl ... <words>` for the plan's namespace.
 std::vector<std::string> kubectl(const KubernetesPlan& plan, std::vector<std::string> words);
 
 }  // namespace primus::launch

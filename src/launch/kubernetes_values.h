@@ -1,5 +1,5 @@
-// Values of options as Kubernetes reads them. Internal to launch:
-// option_values.h has what others use. Any thread.
+// Checks option values by Kubernetes' rules. Internal to launch; option_values.h is the public interface.
+// Thread-safe.
 #pragma once
 
 #include "launch/value_words.h"

@@ -32,15 +32,15 @@ namespace {
 
 using namespace std::chrono_literals;
 using comm::Deadline;
-using comm::Socket;  // any descriptor that is closed at the end
+using comm::Socket;  // closes any descriptor
 
 constexpr int kMaxRanks = GroupGuard::kMostGroups;  // on one host
-constexpr std::size_t kMaxLine = 64 << 10;          // longer ones are cut into several
-constexpr std::size_t kTailLines = 12;              // of a rank that fails
+constexpr std::size_t kMaxLine = 64 << 10;          // longer lines are split
+constexpr std::size_t kTailLines = 12;              // shown of a failed rank
 
 struct Stream {
   Socket pipe;
-  std::string line;  // what has come of a line that is not whole
+  std::string line;  // start of an unfinished line
 };
 
 struct RankProcess {
@@ -48,7 +48,7 @@ struct RankProcess {
   pid_t pid = -1;
   Socket pidfd, file;
   Stream out, err;
-  std::deque<std::string> tail;  // its last lines
+  std::deque<std::string> tail;  // last lines of output
   bool running = false;
   int status = 0;
 };
@@ -56,7 +56,7 @@ struct RankProcess {
 class Launcher {
  public:
   explicit Launcher(const LocalLaunch& launch) : launch_(launch) { check(); }
-  // Nobody stays behind, also when starting failed half way.
+  // Ends all processes, even if starting failed half-way.
   ~Launcher() {
     for (RankProcess& p : processes_) {
       if (p.running) kill(-p.pid, SIGKILL);
@@ -70,7 +70,7 @@ class Launcher {
     prepare();
     for (RankProcess& p : processes_) {
       start(p);
-      // At once: what rank 0 runs may listen there itself.
+      // Closes the socket at once, because rank 0's program may listen on this port itself.
       if (p.local == 0) master_.close();
     }
     while (std::any_of(processes_.begin(), processes_.end(), [](const auto& p) { return p.running; }))
@@ -111,7 +111,7 @@ class Launcher {
     address_ = launch_.master_address.empty() ? "127.0.0.1" : launch_.master_address;
     port_ = launch_.master_port;
     if (launch_.host == 0) {
-      // Rank 0 inherits the socket: nobody can take the port in between.
+      // Rank 0 inherits the socket, so that no other process can take the port in between.
       master_ = comm::listen_on(address_, port_);
       port_ = comm::port_of(master_);
     }
@@ -151,7 +151,7 @@ class Launcher {
       for (const auto& [name, value] : all) result.push_back(name + "=" + value);
       return result;
     }
-    // What an outer launcher said of its own ranks does not hold for ours.
+    // An outer launcher's variables for its ranks do not apply to ours.
     for (const char* name : {"PRIMUS_MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "PRIMUS_RENDEZVOUS_FD"}) {
       all.erase(name);
     }
@@ -169,7 +169,7 @@ class Launcher {
     return result;
   }
 
-  // Between fork and exec only what is safe there: everything is prepared before.
+  // After fork, makes only async-signal-safe calls; everything is prepared before.
   void start(RankProcess& p) {
     const std::vector<std::string> environment = environment_of(p);
     const auto pointers = [](const std::vector<std::string>& texts) {
@@ -198,7 +198,7 @@ class Launcher {
     if (pid == 0) {
       setpgid(0, 0);
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(127);  // it died before the line above
+      if (getppid() != parent) _exit(127);  // the parent died before prctl
       pthread_sigmask(SIG_SETMASK, &signals_.before(), nullptr);
       dup2(nothing.fd(), 0);
       dup2(out_end.fd(), 1);
@@ -214,7 +214,7 @@ class Launcher {
     p.pid = pid;
     p.running = true;
     guard_.add(pid);
-    setpgid(pid, pid);  // whichever of us comes first; both are needed before a signal to the group
+    setpgid(pid, pid);  // in parent and child, because either may come first
     failure_end.close();
     int error = 0;
     if (read(failure_read.fd(), &error, sizeof(error)) == sizeof(error)) {
@@ -248,12 +248,12 @@ class Launcher {
     }
   }
 
-  // Appends the ranks that have ended since.
+  // Appends the ranks that have ended since the last call.
   void collect(std::vector<RankProcess*>& ended) {
     for (RankProcess& p : processes_) {
       if (!p.running || waitpid(p.pid, &p.status, WNOHANG) != p.pid) continue;
       p.running = false;
-      kill(-p.pid, SIGKILL);  // what it may have left in its group
+      kill(-p.pid, SIGKILL);  // remaining processes of its group
       guard_.remove(p.pid);
       drain(p);
       ended.push_back(&p);
@@ -267,8 +267,8 @@ class Launcher {
     const auto failed = [](const RankProcess* p) {
       return !WIFEXITED(p->status) || WEXITSTATUS(p->status) != 0;
     };
-    // A process that is killed closes its connections before it can be waited for, and a peer may notice and
-    // end in between: the killed one gets a moment to show itself.
+    // A killed process closes its connections before it can be waited for, so a peer may notice and end
+    // first. Waits briefly for the killed one, to report it as the cause.
     constexpr auto kMoment = 50ms, kLook = 2ms;
     if (result_.failed_rank < 0 && std::any_of(ended.begin(), ended.end(), failed)) {
       for (auto waited = 0ms; waited < kMoment && std::none_of(ended.begin(), ended.end(), killed);
@@ -277,7 +277,7 @@ class Launcher {
         collect(ended);
       }
     }
-    // When several end at once, the one that was killed is the cause of the others' errors.
+    // If several end at once, a killed one is the cause of the others' errors.
     std::stable_partition(ended.begin(), ended.end(), killed);
     for (RankProcess* p : ended) {
       if (failed(p) && result_.failed_rank < 0) first_failure(*p);
@@ -300,7 +300,7 @@ class Launcher {
     }
     for (Stream* stream : {&p.out, &p.err}) show_line(p, *stream, true);
     for (const std::string& line : p.tail) result_.failure += "\n  " + line;
-    if (!kill_at_) {  // after a signal they have got theirs, and their time
+    if (!kill_at_) {  // after a signal they have been told, and have their own deadline
       terminate_at_ = comm::in(launch_.patience);
       kill_at_ = comm::in(launch_.patience + launch_.grace);
     }
@@ -314,7 +314,7 @@ class Launcher {
       same_request_until_ = comm::in(1s);
       kill_at_ = comm::in(launch_.grace_after_signal);
     } else if (signal == SIGINT || comm::milliseconds_until(*same_request_until_) == 0) {
-      signal_all(SIGKILL);  // who asks twice does not want to wait
+      signal_all(SIGKILL);  // a second request ends the ranks at once
     }
   }
 
@@ -343,7 +343,7 @@ class Launcher {
     }
   }
 
-  // Shows the whole lines that have come; `all`: what is left, too.
+  // Shows the complete lines that have arrived; `all`: also an unfinished one.
   void show_line(RankProcess& p, Stream& stream, bool all) {
     const bool raw = p.file.valid();
     const int to = &stream == &p.out ? launch_.output : launch_.error;
@@ -374,18 +374,18 @@ class Launcher {
     if (log_.valid()) write_all(log_.fd(), line);
   }
 
-  // A reader that went away or stopped reading costs the text, not the job.
+  // If the reader is gone or stopped reading, the text is dropped and the job continues.
   static void write_all(int fd, const std::string& text) { try_write(fd, text, 1000); }
 
   const LocalLaunch& launch_;
-  GroupGuard guard_;  // before any descriptor that it would hold open
+  GroupGuard guard_;  // before all descriptors, which it would otherwise keep open
   Signals signals_;
   std::string address_, token_;
   std::uint16_t port_ = 0;
   Socket master_, log_;
   std::deque<RankProcess> processes_;
   std::optional<Deadline> terminate_at_, kill_at_;
-  std::optional<Deadline> same_request_until_;  // set: the ranks were asked to stop
+  std::optional<Deadline> same_request_until_;  // set once the ranks were asked to stop
   LaunchResult result_;
 };
 

@@ -41,7 +41,7 @@ Error bad_list(std::string_view list) {
                  "set MASTER_ADDR to the first node's address");
 }
 
-// Splits at commas outside of brackets.
+// Splits at commas outside brackets.
 std::vector<std::string_view> parts_of(std::string_view list) {
   std::vector<std::string_view> parts;
   std::size_t begin = 0;
@@ -71,7 +71,7 @@ std::uint64_t digits(std::string_view text, std::string_view list) {
   return value;
 }
 
-// Appends what `part` stands for behind `prefix`, up to `limit` names in all.
+// Appends the names of `part` after `prefix`, up to `limit` names in total.
 void expand(const std::string& prefix, std::string_view part, std::string_view list, std::size_t limit,
             std::vector<std::string>& names) {
   const std::size_t open = part.find('[');
@@ -110,7 +110,7 @@ bool resolves(const std::string& host) {
   return true;
 }
 
-// Nodes of clouds have names that only Slurm knows: it has their addresses, too.
+// In clouds, node names may be known only to Slurm, which also provides their addresses.
 std::string address_of_node(const std::string& name, const Surroundings& surroundings) {
   const auto scontrol = resolves(name) ? std::nullopt : surroundings.find_program("scontrol");
   if (!scontrol) return name;
@@ -128,7 +128,7 @@ bool is_numeric_address(const std::string& host) {
   return inet_pton(AF_INET, host.c_str(), bytes) == 1 || inet_pton(AF_INET6, host.c_str(), bytes) == 1;
 }
 
-// The list of the step's nodes, or of the job's.
+// The node list of the step, or else of the job.
 std::optional<std::string> nodes_of_slurm(const Surroundings& surroundings) {
   for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
     if (auto list = surroundings.setting(name)) return list;
@@ -136,7 +136,8 @@ std::optional<std::string> nodes_of_slurm(const Surroundings& surroundings) {
   return std::nullopt;
 }
 
-// With or without its domain. Which node a number stands for is not known: it may be another network's.
+// Whether `host` may be in `list`, with or without its domain. An IP address may always be: it may be on
+// another network of the node.
 bool may_be_node(const std::string& host, const std::string& list) {
   if (is_numeric_address(host)) return true;
   const auto short_name = [](const std::string& name) { return name.substr(0, name.find('.')); };
@@ -210,11 +211,11 @@ int tasks_of_node(std::string_view text, int node) {
 
 namespace {
 
-// The address and the port of node 0, which all ranks of a job share.
+// Finds address and port of node 0, which all ranks of a job share.
 void find_master(const Surroundings& surroundings, const NodeDefaults& defaults, bool slurm,
                  NodePlace& place) {
   const auto port = number(surroundings, "MASTER_PORT", 1, kMaxPort);
-  // Primus's settings say "localhost" where they mean nothing.
+  // In AMD Primus's settings "localhost" means unset.
   const std::string usual = defaults.master_address.value_or("");
   place.master_address = surroundings.setting("MASTER_ADDR").value_or(usual == "localhost" ? "" : usual);
   place.master_port = static_cast<std::uint16_t>(port.value_or(defaults.master_port.value_or(0)));
@@ -261,7 +262,7 @@ NodePlace find_node(const Surroundings& surroundings, const NodeDefaults& defaul
     return std::optional<std::int64_t>();
   };
 
-  // What the shell that submitted the job had set, where Slurm knows better.
+  // Replaces a value from the submitting shell by Slurm's, with a note if they differ.
   const auto slurm_wins = [&](const char* name, std::optional<std::int64_t>& value,
                               const std::optional<std::int64_t>& slurms) {
     if (!slurms || defaults.typed.contains(name)) return;

@@ -1,10 +1,10 @@
-// Which node of a job this machine is, and how many ranks it starts.
+// Determines which node of a job this machine is, and how many ranks it starts.
 //
-// Primus's variables say it: NNODES, NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT. What they leave open
-// comes from Slurm's variables inside of a Slurm job, and from defaults elsewhere: one node, a rank for each
-// GPU (one without GPUs). Inside of a Slurm job, Slurm knows the nodes: NNODES, NODE_RANK and MASTER_ADDR of
-// the shell that submitted the job do not count where they contradict it, and a note says so. Those that were
-// given to the launcher itself (--env) count.
+// The variables are those of AMD Primus: NNODES, NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT. Missing
+// ones follow from Slurm's variables in a Slurm job, and elsewhere from defaults: one node, with one rank per
+// GPU (or one rank without GPUs). In a Slurm job, Slurm determines the nodes. If NNODES, NODE_RANK or
+// MASTER_ADDR of the submitting shell contradict Slurm, they are ignored with a note. Variables given to the
+// launcher itself (--env) always count.
 #pragma once
 
 #include <cstdint>
@@ -22,67 +22,67 @@ namespace primus::launch {
 
 struct NodePlace {
   int nodes = 1, node = 0;
-  int ranks = 1;               // of each node
-  std::string master_address;  // empty: of one node, which chooses for itself
+  int ranks = 1;               // per node
+  std::string master_address;  // empty: a single node, which chooses one
   std::uint16_t master_port = 0;
 
-  // Slurm has started one task for each rank: this process is one of them and starts no others.
+  // Set if Slurm has started one task per rank: this process is a rank and starts no others.
   struct Task {
     int rank = 0, world = 1, local_rank = 0, local_world = 1;
   };
   std::optional<Task> task = {};
-  bool ranks_are_tasks = false;         // nobody said how many there are, and there is no GPU to count
-  std::vector<std::string> notes = {};  // variables that do not count, one sentence each
+  bool ranks_are_tasks = false;         // the number of ranks is unset, and there is no GPU to count
+  std::vector<std::string> notes = {};  // ignored variables, one sentence each
 };
 
-// What settings and options say where variables are silent.
+// Values from settings and options, used if variables are not set.
 struct NodeDefaults {
   std::optional<int> nodes, ranks;
   std::optional<std::string> master_address;
   std::optional<std::uint16_t> master_port;
-  std::set<std::string> typed = {};  // variables that were given to the launcher: they count over Slurm's
+  std::set<std::string> typed = {};  // variables given to the launcher, which override Slurm's
 };
 
-inline constexpr std::uint16_t kMasterPort = 1234;  // Primus's, where there is no Slurm job
+inline constexpr std::uint16_t kMasterPort = 1234;  // AMD Primus's default, outside Slurm jobs
 inline constexpr int kMaxNodes = 1 << 16, kMaxRanksPerNode = 4096;
 
-// The port that all nodes of a Slurm job agree on without talking: another one for the next jobs, below the
-// ports that systems hand out by themselves.
+// The port that all nodes of a Slurm job compute without communication. Consecutive jobs get different ports,
+// below the range that systems assign automatically.
 std::uint16_t port_of_job(std::uint64_t job);
 
-// Throws Error(kInvalid): a variable that is no number or does not fit the others, with its name.
+// Throws Error(kInvalid) naming a variable that is not a number or contradicts the others.
 NodePlace find_node(const Surroundings& surroundings, const NodeDefaults& defaults, const Accelerators& gpus);
 
-// One of several tasks of a step of Slurm's (srun) that no launcher gave a rank: RANK and WORLD_SIZE are
+// One of several tasks of a Slurm step (srun) that has no rank from a launcher: RANK and WORLD_SIZE are
 // unset.
 struct StepTask {
   std::int64_t task = 0, tasks = 2;
-  std::string step;       // its job and number
-  bool launched = false;  // a launcher of ours started this process within the task (kLaunchedStep)
+  std::string step;       // job and step number
+  bool launched = false;  // our launcher started this process inside the task (kLaunchedStep)
 };
-// A batch script and an allocation's shell are no tasks. Throws Error(kInvalid): a variable that is no
-// number.
+// Returns nullopt for batch scripts and interactive allocations. Throws Error(kInvalid) for a variable that
+// is not a number.
 std::optional<StepTask> task_of_step(const Surroundings& surroundings);
 
-// What our launcher tells its processes: the step in which it placed them. Another step within starts anew.
+// Our launcher sets this to the step in which it placed its processes. In another, nested step it is ignored.
 inline constexpr const char* kLaunchedStep = "PRIMUS_LAUNCHED_STEP";
-// And what GPUS_PER_NODE is where nobody said it and it is the number of Slurm's tasks: no GPUs are expected.
+// Set if GPUS_PER_NODE is only the number of Slurm's tasks, so that no GPUs are expected.
 inline constexpr const char* kTasksAsRanks = "PRIMUS_TASKS_AS_RANKS";
 
-// The variables of a node's place that a launcher is given for nodes elsewhere. Throws Error(kInvalid) for
-// one that is no number in its range.
+// Checks the variables for a node's place that a launcher is given for remote nodes. Throws Error(kInvalid)
+// for a value that is not a number in its range.
 void check_place_variables(const std::map<std::string, std::string>& variables);
 
-// The value of a variable that says how many ranks a node has. Throws Error(kInvalid) naming it.
+// Parses the value of a variable that sets the number of ranks per node. Throws Error(kInvalid) naming it.
 int parse_ranks(const std::string& variable, const std::string& value);
 
-// The names in a list of Slurm's: "n[01-03,7],login" -> n01 n02 n03 n7 login. Throws Error(kInvalid).
+// Expands a Slurm list of names: "n[01-03,7],login" -> n01 n02 n03 n7 login. Throws Error(kInvalid).
 std::vector<std::string> expand_nodes(std::string_view list);
 
-// The first of them, without making a list of all.
+// Returns the first name of such a list without expanding all.
 std::string first_node(std::string_view list);
 
-// Slurm's "2(x3),1", tasks of each node, of the node `node`. Throws Error(kInvalid).
+// Returns the tasks of node `node` in Slurm's list of tasks per node, "2(x3),1". Throws Error(kInvalid).
 int tasks_of_node(std::string_view text, int node);
 
 }  // namespace primus::launch

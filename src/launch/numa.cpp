@@ -17,7 +17,7 @@ namespace primus::launch {
 namespace {
 
 constexpr int kMaxCores = 1 << 16;
-constexpr int kMaxNumaNodes = 1024;  // MAX_NUMNODES of Linux
+constexpr int kMaxNumaNodes = 1024;  // Linux's MAX_NUMNODES
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Binding a rank to the memory and the cores beside its GPU.
+// Binds a rank to the memory and cores next to its GPU.
 #pragma once
 
 #include <string>
@@ -9,17 +9,18 @@
 
 namespace primus::launch {
 
-// `primus __numa COMMAND...`: what the launcher puts in front of a rank's command.
+// `primus __numa COMMAND...`: the prefix that the launcher adds to a rank's command.
 inline constexpr std::string_view kNumaWord = "__numa";
 
-// The memory node of the GPU that LOCAL_RANK counts; -1 where the machine does not say.
+// Returns the NUMA node of the GPU with index LOCAL_RANK; -1 if the system does not report it.
 int numa_node_of_rank(const Surroundings& surroundings);
 
-// The cores of a memory node: "0-3,8" of /sys. Throws Error(kInvalid) where it is not there.
+// Returns the cores of a NUMA node, read from a list such as "0-3,8" in /sys. Throws Error(kInvalid) if the
+// node does not exist.
 std::vector<int> cores_of_numa_node(const Surroundings& surroundings, int node);
 
-// Binds this process, and what it starts, to the memory and cores of numa_node_of_rank(), where that is
-// known. Throws Error(kIo) where the system refuses.
+// Binds this process and its future children to the memory and cores of numa_node_of_rank(), if it is known.
+// Throws Error(kIo) if the system refuses.
 void bind_to_gpu(const Surroundings& surroundings);
 
 }  // namespace primus::launch

@@ -1,6 +1,6 @@
-// What the values of options look like: times, sizes, ranges and names as Slurm, docker, podman and
-// Kubernetes read them. One grammar for options that are typed and for settings. It takes what the tools
-// take; what only their servers know (partitions, networks) is any text here.
+// The forms of option values: times, sizes, ranges and names as Slurm, docker, podman and Kubernetes read
+// them. One grammar for command-line options and settings. It accepts what the tools accept; names that only
+// their servers know (partitions, networks) are any text here.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace primus::launch {
 
 enum class Form : std::uint8_t {
   kText,     // anything
-  kChoice,   // a word of a list; those that end in ':' or '=' are beginnings
-  kChoices,  // several, with commas between them: one at least is known
+  kChoice,   // a word of a list; list entries that end in ':' or '=' are prefixes
+  kChoices,  // several words separated by commas; at least one must be known
   kCount,    // 1, 2 ...
   kNumber,   // 0, 1 ...
   kInteger,  // -1, 0, 1 ...
-  kFile,     // of this machine, where the tool itself reads it
+  kFile,     // on this machine, if the tool itself reads it
   // Slurm
   kNodes,            // 4, 2-4, 1k, 2-8:2, 1,2,4
   kSlurmTime,        // 90, 1:30:00, 2-12, 2-12:00:00, INFINITE
@@ -32,16 +32,16 @@ enum class Form : std::uint8_t {
   kDependency,       // afterok:12:13, singleton
   kArray,            // 0-15%4, 1,3,5
   kCores,            // 2:4:*, 2-4
-  kOpenMode,         // append, truncate, and their beginnings
+  kOpenMode,         // append, truncate, or a prefix of these
   kFrequency,        // 1000-2000:performance, low
   kSampling,         // 30, task=30
-  kBinding,          // verbose,map_cpu:0,1; the types are a list
-  kLetters,          // some of a list of letters
+  kBinding,          // verbose,map_cpu:0,1; the types are in the list
+  kLetters,          // some letters of a list
   kNodeList,         // n[01-16], or a file
-  kEnvironmentFile,  // a file, or the number of a descriptor
+  kEnvironmentFile,  // a file, or a file descriptor number
   // docker and podman
   kBytes,         // 64g, 1.5GiB, 1024
-  kBytesOrAll,    // -1, too
+  kBytesOrAll,    // -1 is also valid
   kCpus,          // 1.5
   kDuration,      // 1m30s
   kRanges,        // 0-3,8
@@ -49,7 +49,7 @@ enum class Form : std::uint8_t {
   kPublish,       // 127.0.0.1:8080:80/tcp
   kExpose,        // 80-90/udp
   kHost,          // name:10.0.0.1
-  kAddress,       // of IP
+  kAddress,       // an IP address
   kMac,           // 92:d0:c6:0a:29:33
   kDevice,        // /dev/fuse:/dev/fuse:rw, nvidia.com/gpu=all
   kDeviceRule,    // c 1:3 mr
@@ -66,7 +66,7 @@ enum class Form : std::uint8_t {
   kGpusOfDocker,  // all, 2, device=0,1
   kSecurity,      // no-new-privileges, seccomp=unconfined
   kPlatform,      // linux/amd64
-  kImage,         // of a registry
+  kImage,         // in a registry
   kUmask,         // 0022
   kScore,         // -1000 to 1000
   kPercent,       // -1 to 100
@@ -76,7 +76,7 @@ enum class Form : std::uint8_t {
   kLabelName,     // kubernetes.io/hostname
   kResourceName,  // amd.com/gpu
   kPodVolume,     // pvc/data:/data, /nfs:/nfs:ro
-  kSecretRef,     // HF_TOKEN=hugging-face/token, or the Secret alone
+  kSecretRef,     // HF_TOKEN=hugging-face/token, or only the Secret
 };
 
 // A form, and the words of a choice: "always|missing|never".
@@ -88,10 +88,10 @@ struct ValueForm {
       : form(which), words(list) {}
 };
 
-// Nullopt where `text` fits. Otherwise what it has to be, to stand behind "must be".
+// Returns nullopt if `text` fits. Otherwise returns what it must be, to follow the words "must be".
 std::optional<std::string> misfit(const ValueForm& form, std::string_view text);
 
-// Error(kInvalid) where `text` does not fit; `what`: "--nodes of srun".
+// Throws Error(kInvalid) if `text` does not fit; `what`: "--nodes of srun".
 void require_form(const ValueForm& form, std::string_view text, std::string_view what);
 
 }  // namespace primus::launch

@@ -1,9 +1,10 @@
-// A launch plan: the chain of programs from the command that a user typed to the last process on each node,
+// A launch plan: the chain of programs from the user's command to the last process on each node,
 //
 //   slurm -> container -> direct -> process
 //
-// as data. `--dry-run` shows all of it; otherwise this process becomes the first program of the chain, which
-// plans the rest where it runs. Making a plan reads files and variables and changes nothing.
+// as data. `--dry-run` shows the complete chain; otherwise this process becomes the first program of the
+// chain, which plans the rest on the machine where it runs. Making a plan reads files and variables and
+// changes nothing.
 #pragma once
 
 #include <sys/types.h>
@@ -18,25 +19,25 @@
 
 namespace primus::launch {
 
-// Where a plan's facts come from; a test gives its own.
+// The environment that a plan is made for; tests replace it.
 struct Surroundings {
-  // A variable of the environment; nullopt: not set.
+  // Returns an environment variable; nullopt: not set.
   std::function<std::optional<std::string>(const std::string& name)> variable;
-  // All variables, sorted by name.
+  // Returns the names of all variables, sorted.
   std::function<std::vector<std::string>()> variable_names;
-  Path root = "/";      // devices and system files are looked up below it
-  std::string program;  // this program, by its absolute path: what runs on nodes and in containers
-  uid_t user = 0;       // who runs it, and their group
+  Path root = "/";      // prefix for devices and system files
+  std::string program;  // absolute path of this program, which runs on nodes and in containers
+  uid_t user = 0;       // the user and group that run it
   gid_t group = 0;
-  // The plan is shown and not run: what this machine lacks for it is a note, and PRIMUS_GPU_MODEL stands in
-  // for GPUs that are not here.
+  // The plan is shown and not run: missing parts of this machine are notes instead of errors, and
+  // PRIMUS_GPU_MODEL replaces GPUs that are not here.
   bool dry_run = false;
 
-  // This process's own.
+  // Returns the environment of this process.
   static Surroundings here();
-  // The variable's value, or nullopt where it is not set or empty.
+  // Returns the variable's value, or nullopt if it is unset or empty.
   std::optional<std::string> setting(const std::string& name) const;
-  // The program of that name in PATH, or nullopt.
+  // Returns the program of that name in PATH, or nullopt.
   std::optional<Path> find_program(const std::string& name) const;
 };
 
@@ -44,22 +45,22 @@ struct Step {
   std::string name;                                // "slurm", "container", "direct", "process"
   std::string where;                               // "on this machine", "on each of 2 nodes"
   std::vector<std::string> argv;                   // looked up in PATH
-  std::map<std::string, std::string> environment;  // set besides the inherited one
-  std::vector<std::string> unset;                  // not inherited
-  std::string input;                               // its standard input; empty: inherited
+  std::map<std::string, std::string> environment;  // added to the inherited environment
+  std::vector<std::string> unset;                  // removed from the inherited environment
+  std::string input;                               // standard input; empty: inherited
   std::string input_name;                          // "batch script"
-  std::vector<std::string> notes;                  // what happens before it, one sentence each
+  std::vector<std::string> notes;                  // actions before the step, one sentence each
 };
 
 struct Plan {
-  std::vector<Step> steps;         // the first one is run from here
-  std::vector<std::string> ranks;  // one line for each process of the last step, where it has several
+  std::vector<Step> steps;         // the first one is run by this process
+  std::vector<std::string> ranks;  // one line per process of the last step, if it has several
 };
 
-// The plan as text, with commands as a shell takes them. Values of secrets are redacted.
+// Returns the plan as text, with commands in shell syntax and redacted secrets.
 std::string render(const Plan& plan);
 
-// `words` as a shell takes them.
+// Returns `words` quoted for a shell.
 std::string shell_line(const std::vector<std::string>& words);
 
 }  // namespace primus::launch

@@ -24,12 +24,12 @@
 namespace primus::launch {
 namespace {
 
-using comm::Socket;  // any descriptor that is closed at the end
+using comm::Socket;  // closes any descriptor
 
 constexpr std::size_t kMaxOutputLine = 64 << 10;
-constexpr std::chrono::seconds kGrace{5};  // from a signal to the kill
+constexpr std::chrono::seconds kGrace{5};  // between a signal and SIGKILL
 
-// A file without a name that holds `text`, to read from its beginning.
+// Returns an anonymous file that contains `text`, positioned at its start.
 Socket file_of(const std::string& text) {
   Socket file(memfd_create("primus-input", MFD_CLOEXEC));
   std::size_t written = 0;
@@ -45,7 +45,7 @@ Socket file_of(const std::string& text) {
   return file;
 }
 
-// Only what is safe between fork and exec, too. Returns where it failed.
+// Only makes calls that are safe between fork and exec. Returns an error code if it fails.
 int replace_process(char* const* argv, int input) {
   if (input >= 0) dup2(input, 0);
   execvp(argv[0], argv);
@@ -75,8 +75,8 @@ int wait_for(pid_t pid) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// The child's variables are set in the parent before: a step is the last thing that needs them.
-// `group`: the mask of signals that a child in a process group of its own has; null: it stays in ours.
+// The child's variables are set in the parent, because nothing after this step uses them. `group`: the signal
+// mask of a child in its own process group; null: the child stays in ours.
 pid_t start(const Step& step, int input, int output, const sigset_t* group = nullptr) {
   apply_environment(step);
   const std::vector<char*> argv = pointers(step.argv);
@@ -88,7 +88,7 @@ pid_t start(const Step& step, int input, int output, const sigset_t* group = nul
   const pid_t pid = fork();
   if (pid < 0) throw io_error(fmt::format("cannot start '{}'", step.argv[0]), errno);
   if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody would read what it writes
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // without us, its output has no reader
     if (getppid() != parent) _exit(127);
     if (group) {
       setpgid(0, 0);
@@ -102,7 +102,7 @@ pid_t start(const Step& step, int input, int output, const sigset_t* group = nul
     [[maybe_unused]] const ssize_t written = write(failure_end.fd(), &error, sizeof(error));
     _exit(127);
   }
-  if (group) setpgid(pid, pid);  // whichever of us comes first; both are needed before a signal to the group
+  if (group) setpgid(pid, pid);  // in parent and child, because either may come first
   failure_end.close();
   int error = 0;
   if (read(failure_read.fd(), &error, sizeof(error)) == sizeof(error)) {
@@ -112,12 +112,12 @@ pid_t start(const Step& step, int input, int output, const sigset_t* group = nul
   return pid;
 }
 
-// The lines of what a program writes.
+// Splits a program's output into lines.
 class Lines {
  public:
   explicit Lines(const std::function<void(std::string_view)>& line) : line_(line) {}
 
-  // Reads once. False at the end.
+  // Reads once; returns false at the end.
   bool read_from(int fd) {
     std::array<char, 16 << 10> buffer{};
     const ssize_t got = read(fd, buffer.data(), buffer.size());
@@ -132,7 +132,7 @@ class Lines {
     if (text_.size() > kMaxOutputLine) end();
     return true;
   }
-  // A line that has no end.
+  // Flushes an unfinished line.
   void end() {
     if (!text_.empty()) line_(text_);
     text_.clear();
@@ -143,7 +143,7 @@ class Lines {
   std::string text_;
 };
 
-// A program with no input, whose output and errors come from one pipe.
+// A program without input whose output and errors share one pipe.
 class Outputs {
  public:
   Outputs() {
@@ -164,7 +164,7 @@ class Outputs {
   Socket from_, to_;
 };
 
-// A program and all that it starts, as far as they stay in its process group.
+// A program and all processes that stay in its process group.
 class ProcessGroup {
  public:
   ProcessGroup(const Step& step, const std::function<void(std::string_view)>& line)
@@ -180,7 +180,7 @@ class ProcessGroup {
       pass_on();
       look();
     }
-    while (!stop_ && !status_) {  // the output is closed, and the program goes on
+    while (!stop_ && !status_) {  // the output is closed, but the program is still running
       std::array<pollfd, 1> polled{pollfd{signals_.fd(), POLLIN, 0}};
       poll(polled.data(), polled.size(), kWaitMs);
       pass_on();
@@ -196,7 +196,7 @@ class ProcessGroup {
 
  private:
   static constexpr int kLookMs = 200, kWaitMs = 5;
-  static constexpr int kMostReads = 64;  // between two looks: some programs never end their output
+  static constexpr int kMostReads = 64;  // per check for the end, since some programs never stop writing
 
   void pass_on() {
     while (const auto signal = signals_.next()) {
@@ -205,7 +205,7 @@ class ProcessGroup {
     }
   }
 
-  // Whether the leader has ended, or waits for the terminal, which another group has.
+  // Checks whether the leader has ended. Gives it the terminal if it was stopped for using it.
   void look() {
     int status = 0;
     if (status_ || waitpid(leader_, &status, WNOHANG | WUNTRACED) != leader_) return;
@@ -244,7 +244,7 @@ class ProcessGroup {
     raise_own(*stop_);
   }
 
-  // Ends this process as the signal would have.
+  // Ends this process by the signal.
   [[noreturn]] static void raise_own(int signal) {
     ::signal(signal, SIG_DFL);
     sigset_t set;

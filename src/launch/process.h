@@ -1,4 +1,4 @@
-// Running the programs of a plan.
+// Runs the programs of a plan.
 #pragma once
 
 #include <functional>
@@ -13,20 +13,20 @@ namespace primus::launch {
 // Sets and unsets the step's variables in this process.
 void apply_environment(const Step& step);
 
-// This process becomes the step's program; the step's input is there for it to read. Throws Error
-// (kDependency: the program is not installed) where it cannot.
+// Replaces this process by the step's program, with the step's input as standard input. Throws Error if that
+// fails (kDependency: the program is not installed).
 [[noreturn]] void become(const Step& step);
 
-// Runs the step's program as a child and waits; its output and errors go where ours go. The exit code, 128 +
-// the signal that killed it.
+// Runs the step's program as a child with our output and error streams, and waits. Returns its exit code, or
+// 128 + the signal that killed it.
 int run_and_wait(const Step& step);
 
-// The same, with all that it writes, to either stream, given to `line` line by line, without the line's end;
-// longer lines than 64 KiB come in parts. Its input is empty.
+// Runs the program with empty input and passes its output and errors to `line`, line by line, without line
+// ends; lines over 64 KiB arrive in parts. Returns the exit code.
 int run_and_read(const Step& step, const std::function<void(std::string_view)>& line);
 
-// The same in a process group of its own. A signal that asks this process to stop goes to the whole group;
-// what is left of it 5 s later is killed, and this process ends by that signal.
+// As run_and_read, in a separate process group. A signal that asks this process to stop goes to the complete
+// group; after 5 s the remaining processes are killed, and this process ends by the same signal.
 int run_group_and_read(const Step& step, const std::function<void(std::string_view)>& line);
 
 }  // namespace primus::launch

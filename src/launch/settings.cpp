@@ -89,7 +89,7 @@ std::vector<std::string> assignments_of(const Value& value, std::string_view key
   return list;
 }
 
-// Paths in a file are meant from its folder.
+// Relative paths in a file are relative to its folder.
 Path path_of(const Value& value, std::string_view key) {
   const Path path = text_of(value, key);
   if (path.empty() || path.is_absolute() || !value.origin.source || !value.origin.source->is_file)
@@ -158,7 +158,7 @@ Handler to(std::vector<std::string>& target, Form form) {
     for (const Value* item : items_of(v)) {
       texts.push_back(text_of(*item, key));
       if (const auto wanted = misfit(form, texts.back())) {
-        // What it is may be a secret.
+        // The message omits the value, which may be a secret.
         throw config::error_at(item->origin, fmt::format("{} must be {}", key, *wanted));
       }
     }
@@ -178,7 +178,7 @@ Handler to_variables(std::vector<std::string>& target) {
   return [&](const Value& v, std::string_view key) { target = assignments_of(v, key); };
 }
 
-// A setting that stands for an option of another program: true is a switch, false nothing, a list several.
+// Reads a setting for an option of another program: true is a switch, false omits it, a list repeats it.
 bool read_option(ForeignTable table, std::string_view tool, const Member& member,
                  std::vector<GivenOption>& options) {
   const ForeignOption* const known = find_option(table, member.key);
@@ -189,7 +189,7 @@ bool read_option(ForeignTable table, std::string_view tool, const Member& member
     }
   }
   const std::string name = known ? std::string(known->name) : member.key;
-  // As one of the tools has it that is a switch ("wait: true" is sbatch's).
+  // A switch in at least one of the tools ("wait: true" is sbatch's).
   const bool is_truth = member.value.kind == Kind::kBool && takes(table, {name, std::nullopt});
   const bool is_switch = known && (known->takes == ForeignOption::Takes::kNothing || is_truth);
   if (member.value.is_map()) throw expected(member.value, member.key, "text or a list");
@@ -220,7 +220,7 @@ bool read_option(ForeignTable table, std::string_view tool, const Member& member
   return true;
 }
 
-// So that a file's "N: 4" replaces the "nodes: 1" of one before.
+// Renames options to their long names, so that a file's "N: 4" replaces an earlier file's "nodes: 1".
 void use_long_names(Value* section, ForeignTable table) {
   if (!section || !section->is_map()) return;
   for (Member& member : section->members) {
@@ -236,7 +236,7 @@ Value* find_mutable(Value& map, std::string_view key) {
   return nullptr;
 }
 
-// What the file says of launching on a node. `d` must outlive the handlers.
+// Handlers of a file's settings for launching on a node. `d` must outlive the handlers.
 Handlers direct_handlers(DirectSettings& d) {
   return {
       {"run_mode",
@@ -247,7 +247,7 @@ Handlers direct_handlers(DirectSettings& d) {
        }},
       {"script",
        [&d](const Value& v, std::string_view key) {
-         // Primus's files name its own Python program, which this one stands in for.
+         // AMD Primus's files name its Python program, which this program replaces.
          const bool own = text_of(v, key) == "primus/cli/main.py" || text_of(v, key).empty();
          d.script = own ? std::string() : path_of(v, key).string();
        }},
@@ -271,7 +271,7 @@ Handlers direct_handlers(DirectSettings& d) {
        }}};
 }
 
-// What the file says of jobs in Kubernetes. `k` must outlive the handlers.
+// Handlers of a file's settings for Kubernetes jobs. `k` must outlive the handlers.
 Handlers kubernetes_handlers(KubernetesSettings& k) {
   return {{"kind", to_one_of(k.kind, {"jobset", "pytorchjob"})},
           {"name", to(k.name, Form::kDnsName)},
@@ -344,9 +344,9 @@ LauncherSettings read_settings(const Value& document) {
   return s;
 }
 
-// Whether others than `user` are in the group: by its list, or because it is their first one. A group without
-// an entry may be anybody's, except where the user has none either: in a container that runs as the user of
-// its host, whose launcher has looked at the file.
+// Whether users other than `user` and root are in the group, as listed members or by their primary group.
+// Returns true for a group without an entry, unless it is the process's own group and the user has no entry
+// either: in a container that runs as a host user, whose launcher has checked the file.
 bool has_other_members(gid_t group, uid_t user) {
   const struct group* const entry = ::getgrgid(group);
   if (!entry) return ::getpwuid(user) != nullptr || group != ::getegid();
@@ -366,7 +366,7 @@ bool has_other_members(gid_t group, uid_t user) {
   return found;
 }
 
-// Nullopt where it may be read; otherwise why not.
+// Returns nullopt if the file may be read; otherwise why not.
 std::optional<std::string> untrusted(const Path& file) {
   struct stat link = {}, status = {};
   if (::lstat(file.c_str(), &link) != 0 || ::stat(file.c_str(), &status) != 0) return std::nullopt;

@@ -1,10 +1,10 @@
-// The launcher's settings: .primus.yaml, with Primus's sections main, slurm, container and direct, and k8s.
+// The launcher's settings: .primus.yaml, with AMD Primus's sections main, slurm, container and direct, and
+// k8s.
 //
-// Several files count, each over the one before: /etc/primus/primus.yaml (the system's), ~/.primus.yaml (the
-// user's), ./.primus.yaml (the project's), and those that --config names. Maps are merged key by key; other
-// values, lists among them, are replaced. Options on the command line come last. The project's file is read
-// only where it belongs to the user or to root and nobody else can write to it, because it can name programs
-// to run.
+// Several files are merged, later ones over earlier ones: /etc/primus/primus.yaml (system), ~/.primus.yaml
+// (user), ./.primus.yaml (project), and those given by --config. Maps are merged key by key; other values,
+// including lists, are replaced. Command-line options come last. The project's file can name programs to run,
+// so it is read only if it belongs to the user or to root and no other user can write to it.
 //
 // ${NAME} and ${NAME:default} are replaced by variables. Errors have file:line:col; unknown keys are errors.
 #pragma once
@@ -24,9 +24,9 @@ enum class Numa { kAuto, kOn, kOff };
 
 struct DirectSettings {
   std::optional<bool> single;            // run_mode: single | torchrun
-  std::optional<std::string> script;     // empty: the program itself
+  std::optional<std::string> script;     // empty: run the program itself
   std::vector<std::string> environment;  // "NAME=VALUE"
-  std::vector<Path> environment_files;   // of lines NAME=VALUE
+  std::vector<Path> environment_files;   // files of lines NAME=VALUE
   std::vector<Path> patches, hooks;      // programs; folders of programs
   std::optional<std::string> log_file;
   Numa numa = Numa::kAuto;
@@ -43,10 +43,10 @@ struct SlurmSettings {
 
 struct ContainerSettings {
   std::string runtime = "auto";      // docker, podman, apptainer, singularity
-  std::string program;               // Primus within the image; empty: this one, mounted
+  std::string program;               // path of Primus in the image; empty: mounts this program
   std::string accelerator = "auto";  // amd, nvidia, none
-  bool privileged_set = false;       // Primus's own set of privileges
-  std::vector<GivenOption> options;  // of `docker run`; image among them
+  bool privileged_set = false;       // AMD Primus's set of privileges
+  std::vector<GivenOption> options;  // of `docker run`, including image
 };
 
 struct KubernetesSettings {
@@ -57,14 +57,15 @@ struct KubernetesSettings {
   std::string topology_key = "kubernetes.io/hostname";
   std::optional<int> nodes, ranks_per_node, max_restarts;
   std::vector<std::string> environment;  // "NAME=VALUE"
-  std::vector<std::string> secrets;      // "NAME=SECRET/KEY", or the name of a secret with variables
+  std::vector<std::string> secrets;      // "NAME=SECRET/KEY", or the name of a Secret whose values all become
+                                         // variables
   std::vector<std::string> volumes;      // "/host/path:/path", "pvc/claim:/path"
 };
 
 struct LauncherSettings {
   struct Switches {
     bool debug = false, dry_run = false;
-    std::string dry_run_at;  // where it stands: "dry_run: true in .primus.yaml:3:12"
+    std::string dry_run_at;  // where it was set: "dry_run: true in .primus.yaml:3:12"
   };
   bool debug = false, dry_run = false;  // main:
   std::string dry_run_at;
@@ -73,14 +74,14 @@ struct LauncherSettings {
   SlurmSettings slurm;
   ContainerSettings container;
   KubernetesSettings k8s;
-  std::vector<std::string> files;  // that were read, in order
-  std::vector<std::string> notes;  // files that were not, and why
+  std::vector<std::string> files;  // files that were read, in order
+  std::vector<std::string> notes;  // files that were not read, and why
 };
 
-// Reads all of them. `named`: by --config; they must be there.
+// Reads all files. `named`: files given by --config, which must exist.
 LauncherSettings load_settings(const std::vector<std::string>& named, const Surroundings& surroundings);
 
-// "true", "1" ... of text; nullopt for what is neither true nor false.
+// Parses "true", "1" ...; nullopt for text that is neither true nor false.
 std::optional<bool> truth_of(std::string_view text);
 
 }  // namespace primus::launch

@@ -1,4 +1,4 @@
-// Signals that a launcher passes on to what it started.
+// Signals that a launcher passes on to its processes.
 #pragma once
 
 #include <signal.h>
@@ -14,8 +14,8 @@ inline bool asks_to_stop(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
 }
 
-// While it lives, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are blocked in this thread, and come
-// from a descriptor instead. A child has to set its mask back to before(). Throws Error(kIo).
+// During its lifetime SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are blocked in this thread and
+// read from a descriptor instead. Children must restore the mask before(). Throws Error(kIo).
 class Signals {
  public:
   Signals();
@@ -23,7 +23,7 @@ class Signals {
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
-  int fd() const { return descriptor_.fd(); }  // readable where there is one
+  int fd() const { return descriptor_.fd(); }  // readable if a signal is pending
   const sigset_t& before() const { return before_; }
   std::optional<int> next();
 

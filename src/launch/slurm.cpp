@@ -20,7 +20,7 @@ bool is_given(const std::vector<GivenOption>& options, std::initializer_list<std
                      [&](std::string_view name) { return find_given(options, name) != nullptr; });
 }
 
-// The value as a number; nullopt where it is not given or something else ("2-4").
+// Returns the value as a number; nullopt if it is missing or not a number ("2-4").
 std::optional<int> number_of(const std::vector<GivenOption>& options, std::string_view name) {
   const GivenOption* const option = find_given(options, name);
   if (!option || !option->value) return std::nullopt;
@@ -45,9 +45,8 @@ int nodes_of(const std::vector<GivenOption>& options) {
   return tasks ? 0 : 1;
 }
 
-// Takes out of `options` what `tool` does not have. A batch job's step is given what is srun's. What is
-// sbatch's is a mistake where it is typed for srun, and is left out, with a note, where settings have it for
-// both.
+// Removes from `options` those that `tool` does not have. For batch jobs, srun's options move to the job's
+// step. For srun, an option of sbatch is an error on the command line; in settings it is skipped with a note.
 std::vector<std::string> sort_by_tool(const SlurmRequest& request, const std::string& tool,
                                       std::vector<GivenOption>& options, std::vector<GivenOption>& of_step) {
   std::vector<std::string> notes;
@@ -121,7 +120,7 @@ std::string batch_script(const std::vector<std::string>& srun, bool has_ranks, b
 
 namespace {
 
-// Of a tool of Slurm's: options that name another command than the one behind '--'.
+// Refuses options of Slurm's tools that name another command than the one after '--'.
 void refuse_other_commands(const std::vector<GivenOption>& options) {
   for (const auto& [name, whose] : {std::pair("wrap", "sbatch"), std::pair("multi-prog", "srun")}) {
     if (find_given(options, name)) {
@@ -131,7 +130,7 @@ void refuse_other_commands(const std::vector<GivenOption>& options) {
   }
 }
 
-// Slurm must hand on the job's secret and ranks.
+// Slurm must pass on the job's secret and ranks.
 void require_export(const std::vector<GivenOption>& options) {
   const GivenOption* const exported = find_given(options, "export");
   if (exported && exported->value.value_or("") != "ALL" &&
@@ -179,7 +178,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
     if (!find_given(step_options, name)) step_options.push_back({name, value});
   };
   if (!tasks_are_given) step_option("ntasks-per-node", "1");
-  // Ranks need each other. Of other commands each node's result counts by itself.
+  // If a rank ends, the job ends. For other commands, each node's result counts separately.
   if (request.has_ranks) step_option("kill-on-bad-exit", "1");
   if (request.has_ranks && !surroundings.setting("SLURM_WAIT"))
     step_option("wait", std::to_string(request.own_ranks ? kWaitForOwnRanks : kWaitForRanks));
@@ -187,7 +186,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
     if (!tasks_are_given) options.push_back({"ntasks-per-node", "1"});
     if (request.has_ranks && !find_given(options, "signal")) options.push_back({"signal", "B:USR1@120"});
     if (requeue && !find_given(options, "open-mode")) options.push_back({"open-mode", "append"});
-    // Slurm does not hand these on to a job's steps.
+    // Slurm does not pass these on from the job to its steps.
     step_option("export", "ALL");
     if (const GivenOption* const cpus = find_given(options, "cpus-per-task")) step_options.push_back(*cpus);
   } else {

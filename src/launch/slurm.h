@@ -1,13 +1,12 @@
-// Mode slurm: srun starts one launcher on each node, now or from a batch job; the launcher starts the node's
+// Mode slurm: srun starts one launcher on each node, now or in a batch job; the launcher starts the node's
 // ranks (direct.h) or a container (container.h).
 //
-// A batch job whose ranks can save is warned before its time limit (--signal=B:USR1@120, unless the user says
-// otherwise): its ranks save and stop. With --requeue it is then queued again, and goes on where it stopped.
-// So it is when a node or a rank is lost: the other ranks notice long before Slurm does, and srun does not
-// wait for a node that is gone. A job that lasted less than ten minutes is queued again three times at the
-// most.
+// A batch job whose ranks can save gets a warning before its time limit (--signal=B:USR1@120, unless the user
+// sets another one): its ranks save and stop. With --requeue it is then queued again and resumes. The same
+// happens if a node or rank is lost: the other ranks notice long before Slurm does, and srun does not wait
+// for a lost node. A job that lasted less than ten minutes is queued again at most three times.
 //
-// Options of srun alone go to the step of a batch job.
+// In batch jobs, options that only srun has go to the job's step.
 #pragma once
 
 #include <string>
@@ -22,28 +21,28 @@ namespace primus::launch {
 
 struct SlurmRequest {
   bool batch = false;              // sbatch; otherwise srun
-  std::vector<GivenOption> given;  // on the command line
-  std::vector<std::string> inner;  // what each node runs
+  std::vector<GivenOption> given;  // from the command line
+  std::vector<std::string> inner;  // command that each node runs
   bool has_ranks = false;          // its processes are ranks of one job
-  bool own_ranks = false;          // of this engine: they end together
+  bool own_ranks = false;          // ranks of the native engine, which end together
 };
 
-// Where a node dies and comes back soon, Slurm 22.05's srun waits for its tasks for ever, although the other
-// nodes' have failed: nobody tells it that they are gone. So many seconds after the first launcher of a step
-// has ended, srun ends the others (--wait), and itself KillWait + 2 seconds later. Ranks of this engine end
-// within a second of each other; other programs may still be writing.
+// Timeouts in seconds for srun's --wait: this long after the first launcher of a step has ended, srun ends
+// the others, and itself KillWait + 2 seconds later. Without it, srun of Slurm 22.05 waits forever if a node
+// dies and soon returns, because it is not told that the node's tasks are gone. Ranks of the native engine
+// end within a second of each other; other programs may still be writing.
 inline constexpr int kWaitForOwnRanks = 60, kWaitForRanks = 600;
 
 struct SlurmPlan {
   Step step;
-  ElsewhereNodes nodes;  // as far as they are known
+  ElsewhereNodes nodes;  // as far as known
 };
 
-// Throws Error: srun or sbatch is missing (kDependency), options that make no sense.
+// Throws Error: kDependency if srun or sbatch is missing; also for invalid options.
 SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
                      const Surroundings& surroundings);
 
-// The script that sbatch is given on its standard input.
+// Returns the script that sbatch reads from its standard input.
 std::string batch_script(const std::vector<std::string>& srun, bool has_ranks, bool requeue,
                          const std::string& ranks_per_node);
 

@@ -36,7 +36,7 @@ bool is_slurm_time(View text) {
       return false;
     }
   }
-  // A day alone may end in '-'.
+  // A number of days may end in '-'.
   return numbers > 0 && dashes <= 1 && colons <= 2 && (colons == 0 || numbers == dashes + colons + 1);
 }
 
@@ -109,8 +109,8 @@ bool is_moment(View given) {
 
 namespace {
 
-// "[name:]...[count]" of at most `most` parts, where the last of so many is a count. Types may begin with a
-// digit ("1g.10gb").
+// "[name:]...[count]" with at most `most` parts; if there are that many, the last must be a count. Types may
+// begin with a digit ("1g.10gb").
 bool is_resource(View text, std::size_t most) {
   const auto parts = split(text, ":");
   if (parts.size() > most) return false;
@@ -189,7 +189,7 @@ bool is_dependency(View text) {
 }
 
 bool is_array(View text) {
-  text = text.substr(0, text.find('%'));  // what follows is how many run at once; Slurm takes any text
+  text = text.substr(0, text.find('%'));  // a limit of concurrent tasks follows; Slurm accepts any text there
   return all_parts(text, ",", [](View part) {
     const std::size_t step = part.find(':');
     if (step != View::npos && !within(part.substr(step + 1), 1, kMostInt)) return false;

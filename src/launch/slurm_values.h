@@ -1,5 +1,5 @@
-// Values of options as Slurm reads them. Internal to launch:
-// option_values.h has what others use. Any thread.
+// Checks option values by Slurm's rules. Internal to launch; option_values.h is the public interface.
+// Thread-safe.
 #pragma once
 
 #include "launch/value_words.h"
@@ -7,7 +7,7 @@
 namespace primus::launch::forms {
 
 bool is_node_range(View text);
-// As Slurm reads it: at most one '-' in front of at most two ':', and a number for each of them.
+// A time in Slurm's format: at most one '-' followed by at most two ':', with a number for each part.
 bool is_slurm_time(View text);
 bool is_megabytes(View text);
 bool is_moment(View given);
@@ -20,7 +20,7 @@ bool is_array(View text);
 bool is_cores(View text);
 bool is_frequency(View text);
 bool is_sampling(View text);
-// "verbose,TYPE..."; lists of numbers and masks follow a type.
+// "verbose,TYPE..."; a list of numbers or masks may follow a type.
 bool is_binding(View text, View types);
 bool is_node_list(View text);
 

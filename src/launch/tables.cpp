@@ -11,7 +11,8 @@ using Times = ForeignOption::Times;
 
 // clang-format off
 
-// Of srun and sbatch, Slurm 20.11 to 24.11. What one of them alone has in all of these is its own.
+// Options of srun and sbatch in Slurm 20.11 to 24.11. An option counts as one tool's own if only that tool
+// has it in all of these versions.
 constexpr ForeignOption kSlurm[] = {
     {"account", 'A'},
     {"array", 'a', F::kArray, Takes::kValue, Times::kOnce, "sbatch"},
@@ -159,7 +160,7 @@ constexpr ForeignOption kSlurm[] = {
     {"kill-on-invalid-dep", 0, {F::kChoice, "yes|no"}, Takes::kValue, Times::kOnce, "sbatch"},
 };
 
-// Of `docker run` and `podman run`, Docker 20 to 28 and Podman 4 to 5.
+// Options of `docker run` and `podman run` in Docker 20 to 28 and Podman 4 to 5.
 constexpr ForeignOption kContainer[] = {
     {"add-host", 0, F::kHost, Takes::kValue, Times::kAddUp},
     {"annotation", 0, {}, Takes::kValue, Times::kAddUp},

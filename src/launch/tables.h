@@ -1,4 +1,4 @@
-// The options of Slurm's srun and sbatch, and of `docker run` and `podman run`, by their manuals.
+// Option tables of Slurm's srun and sbatch, and of `docker run` and `podman run`, after their manuals.
 #pragma once
 
 #include "launch/foreign_options.h"

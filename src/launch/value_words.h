@@ -1,5 +1,5 @@
-// Parts of options' values: digits, lists, signals, counts. Internal to launch:
-// option_values.h has what others use. Any thread.
+// Helpers to parse option values: digits, lists, signals, counts. Internal to launch; option_values.h is the
+// public interface. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -23,20 +23,20 @@ bool is_letter(char c);
 char lower(char c);
 std::string lower(View text);
 bool all_digits(View text);
-// Whole numbers; a tool's own limits are tighter.
+// Parses an integer; a tool's own limits are narrower.
 std::optional<std::int64_t> whole(View text);
 bool within(View text, std::int64_t low, std::int64_t high);
 std::vector<View> split(View text, View separators);
 bool is_one_of(View word, std::initializer_list<View> words);
-// Of a list "a|b|c:": words as they are, in any case; "c:" and what follows it.
+// Whether `text` is in a list "a|b|c:", ignoring case; "c:" also matches any text that begins with it.
 bool is_listed(View text, View list);
 bool is_listed_list(View text, View list);
 bool all_parts(View text, View separators, bool (*fits)(View));
-// "4", "1k", "2m": Slurm counts by 1024.
+// Parses "4", "1k", "2m" with Slurm's units of 1024.
 std::optional<std::int64_t> counted(View text);
 bool is_signal(View text);
 bool is_file(View text);
-// The length of the decimal number that `text` begins with; 0: none.
+// Returns the length of the decimal number at the start of `text`; 0: none.
 std::size_t decimal(View text);
 
 }  // namespace primus::launch::forms

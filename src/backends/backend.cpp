@@ -11,7 +11,7 @@
 
 namespace primus::backends {
 
-#include "backends/backends.def"  // generated: kAllBackendEntry
+#include "backends/backends.def"  // generated; defines kAllBackendEntry
 
 namespace {
 

@@ -17,13 +17,13 @@ using config::Value;
 
 launch::Step step_of(std::vector<std::string> argv) {
   launch::Step step{.name = "program", .where = "here", .argv = std::move(argv)};
-  step.environment["GIT_TERMINAL_PROMPT"] = "0";  // a repository that asks for a password is none of these
+  step.environment["GIT_TERMINAL_PROMPT"] = "0";  // fail instead of asking for a password
   return step;
 }
 
 struct Result {
   int code = 0;
-  std::string output;  // at most a page
+  std::string output;  // limited to about a page
 };
 
 Result run(std::vector<std::string> argv, const Show& show = {}) {
@@ -94,7 +94,7 @@ std::vector<Pin> read_pins(std::span<const Path> preset_dirs) {
               .packages = words(member.value, "packages"),
               .imports = words(member.value, "imports"),
               .purpose = member.value.find("purpose") ? required(member.value, "purpose", member.key) : ""};
-      // Both become words of git's command line, and a folder.
+      // Both become arguments of git and the name becomes a folder, so they are checked.
       if (!is_plain_name(pin.name) || pin.repository.starts_with('-') || !is_commit(pin.commit)) {
         throw config::error_at(member.origin, fmt::format("the pin of {} is damaged", member.key),
                                "name is a folder's name, and commit has 40 hexadecimal digits",
@@ -126,12 +126,12 @@ PinStatus pin_status(const Pin& pin, const Path& folder, const std::string& pyth
   for (const std::string& name : pin.imports) {
     Result result;
     try {
-      // Found, not imported: importing PyTorch takes seconds.
+      // Only searches for the module: importing PyTorch takes seconds.
       result =
           run({python, "-c",
                "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)", name});
     } catch (const Error&) {
-      result.code = 1;  // there is no Python at all
+      result.code = 1;  // Python itself was not found
     }
     if (result.code != 0) status.missing_imports.push_back(name);
   }
@@ -165,7 +165,7 @@ void sync_sources(const Pin& pin, const Path& folder, const Show& show) {
   }
   const std::string where = (there ? sources : partial).string();
   const std::string what = fmt::format("cannot fetch {} from {}", pin.commit.substr(0, 12), pin.repository);
-  // One commit is enough; servers that give no single commits give all of them.
+  // One commit is enough. Servers that do not serve single commits are asked for all.
   if (run({"git", "-C", where, "fetch", "--quiet", "--depth", "1", "origin", pin.commit}).code != 0) {
     run_or_throw({"git", "-C", where, "fetch", "--quiet", "origin"}, show, what, hint);
   }

@@ -25,8 +25,8 @@ constexpr int kWriteMilliseconds = 1000;
 
 void do_nothing(int) {}
 
-// A request to stop goes to the whole process group: the framework decides what to do, and this process stays
-// until it has ended. Handlers, because what is ignored would stay ignored in the framework.
+// A stop signal goes to the complete process group: the framework decides what to do, and this process waits
+// for it. Uses handlers, because ignored signals would stay ignored in the framework.
 void outlive_signals() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
     struct sigaction action {};
@@ -36,7 +36,7 @@ void outlive_signals() {
   }
 }
 
-// The launcher hands rank 0 a socket that listens where the framework is about to listen.
+// Closes the socket that the launcher gave rank 0, because the framework will listen on the same port.
 void close_rendezvous() {
   const char* text = std::getenv("PRIMUS_RENDEZVOUS_FD");
   if (!text) return;
@@ -45,8 +45,8 @@ void close_rendezvous() {
   unsetenv("PRIMUS_RENDEZVOUS_FD");
 }
 
-// What the framework runs by name, such as the compiler of its data set's helpers, is of the same Python: as
-// where somebody activated it. A system's Python is of no such environment.
+// Puts the Python's folder first on PATH, as activating its environment does, for programs that the framework
+// runs by name, such as the compiler of its data set helpers. A system Python has no environment.
 void activate(const std::string& python, launch::Step& step) {
   const Path folder = Path(python).parent_path();
   if (folder.empty() || !Env::posix().status(folder.parent_path() / "pyvenv.cfg")) return;
@@ -55,7 +55,7 @@ void activate(const std::string& python, launch::Step& step) {
   step.environment["VIRTUAL_ENV"] = folder.parent_path().string();
 }
 
-// Writes the run's files from what the framework logs.
+// Writes the run's files from the framework's log.
 class Reporter {
  public:
   Reporter(const config::Experiment& experiment, const ExternalJob& job, int ranks)
@@ -75,7 +75,7 @@ class Reporter {
 
   void line(std::string_view text) {
     if (const auto record = reader_.iteration(text)) {
-      // A run that goes on begins behind the step of its checkpoint.
+      // A resumed run begins after the step of its checkpoint.
       if (!monitor_) begin(record->iteration - 1);
       last_ = record->iteration;
       monitor_->iteration(*record);
@@ -98,7 +98,7 @@ class Reporter {
   }
 
  private:
-  // The framework draws its own TensorBoard files, and its log is on the screen.
+  // The framework writes its own TensorBoard files, and its log is already on the screen.
   void begin(std::int64_t done) {
     monitor_.emplace(folder_,
                      MonitorOptions{.resume_iteration = done, .log_interval = 0, .tensorboard = false}, log_);
@@ -137,7 +137,7 @@ int run_process(const ExternalJob& job, const Installation& installation,
     if (name == "PYTHONPATH" && before && *before) {
       step.environment[name] = value + ":" + before;
     } else if (name == "XLA_FLAGS" && before && *before) {
-      step.environment[name] = value + " " + before;  // of a flag that both have, XLA takes the last
+      step.environment[name] = value + " " + before;  // for a flag in both, XLA uses the last
     } else if (!before) {
       step.environment[name] = value;
     }
@@ -149,7 +149,7 @@ int run_process(const ExternalJob& job, const Installation& installation,
   const Path logs = folder.rank_logs(experiment.module_name, place.rank);
   make_folders(logs);
   for (const JobFile& file : job.files) {
-    // All processes write the same, each by an atomic replacement of a name of its own: they share a folder.
+    // Processes on shared storage write the same content; each writes its own file and renames it atomically.
     make_folders(file.path.parent_path());
     const Path own = fmt::format("{}.rank-{}", file.path.string(), place.rank);
     write_file_atomic(own, file.text);
@@ -157,7 +157,7 @@ int run_process(const ExternalJob& job, const Installation& installation,
   }
   std::optional<Reporter> reporter;
   if (reports) reporter.emplace(experiment, job, place.world);
-  // Alone, the launcher keeps its output; see cli/train/external.cpp.
+  // For a single process, the launcher keeps the output; see cli/train/external.cpp.
   std::optional<AppendFile> output;
   if (place.local_world > 1) output.emplace(logs / "output.log", Env::posix());
   outlive_signals();

@@ -1,5 +1,5 @@
-// Running one process of a job of another framework: its output is shown and kept, and what it logs becomes
-// the run's metrics.jsonl and evaluations.jsonl, as native runs write them.
+// Runs one process of another framework's job: shows and keeps its output, and converts its log to the run's
+// metrics.jsonl and evaluations.jsonl, in the format of native runs.
 #pragma once
 
 #include <map>
@@ -10,18 +10,18 @@
 
 namespace primus::backends {
 
-// This process's place among those of the job.
+// This process's rank and its job's size.
 struct ProcessPlace {
-  int rank = 0, world = 1;  // of processes
-  int local_world = 1;      // of this machine
+  int rank = 0, world = 1;  // in the job
+  int local_world = 1;      // number of processes on this machine
 };
 
-// The command as it is started, Python in front, and the variables it gets besides the experiment's.
+// Returns the command as it is started, including Python, and the variables added to the experiment's.
 std::vector<std::string> full_command(const ExternalJob& job, const Installation& installation);
 
-// Runs it to its end in this process's place, with its Python first on PATH: the framework's exit code.
-// `quiet`: its output only goes to files. The one process that reports writes the run's files. Throws Error
-// where it cannot be started.
+// Runs the framework's process to its end, with its Python first on PATH, and returns its exit code. `quiet`:
+// output only goes to files. Only the reporting process writes the run's files. Throws Error if it cannot be
+// started.
 int run_process(const ExternalJob& job, const Installation& installation,
                 const config::Experiment& experiment, const ProcessPlace& place, bool quiet);
 

@@ -1,4 +1,4 @@
-// Where another framework's sources and Python are on this machine.
+// Finds another framework's sources and Python on this machine.
 #pragma once
 
 #include <optional>
@@ -11,19 +11,19 @@ namespace primus::backends {
 
 struct Installation {
   Path checkout;                       // empty: not found
-  std::string python = "python3";      // looked up in PATH where it has no '/'
-  std::vector<std::string> looked_in;  // folders that are no checkout, in order
+  std::string python = "python3";      // looked up in PATH if it has no '/'
+  std::vector<std::string> looked_in;  // searched folders without a checkout, in order
 };
 
 // Looks for the framework's sources in `backend_path` (an option, or the experiment's key), BACKEND_PATH,
-// and, by its name in pins.yaml, in PRIMUS_THIRDPARTY_DIR, third_party/ and the folder of 'primus deps sync';
-// for Python in VENV_ACTIVATE's environment, then in the one that 'primus deps sync' made. A backend_path
-// that is no checkout of the framework is an Error(kInvalid).
+// and, under its name in pins.yaml, in PRIMUS_THIRDPARTY_DIR, third_party/ and the folder of 'primus deps
+// sync'. Looks for Python in VENV_ACTIVATE's environment, then in the one that 'primus deps sync' made. A
+// backend_path that is no checkout of the framework is an Error(kInvalid).
 Installation find_installation(const config::BackendFields& fields,
                                const std::optional<std::string>& backend_path,
                                const launch::Surroundings& surroundings);
 
-// The error of a framework that is not there: what was looked for, and how to get it.
+// The error for a missing framework: where it was searched, and how to install it.
 Error not_installed(const config::BackendFields& fields, const Installation& installation);
 
 }  // namespace primus::backends

@@ -1,5 +1,5 @@
-// One experiment as a job of another training framework: the command of each process, the files it reads, and
-// what differs from what the experiment says. Making one reads files and changes nothing.
+// An experiment as a job of another training framework: the command of each process, the files it reads, and
+// differences from the experiment. Making a job reads files and changes nothing.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ namespace primus::backends {
 
 using Path = std::filesystem::path;
 
-// How large the job is, as far as it is known.
+// The size of the job, as far as it is known.
 struct JobShape {
   std::int64_t nodes = 1, ranks_per_node = 1;
-  std::string amd_model = {};  // "MI300X", "AMD" where the model is not known; empty: no GPUs of AMD here
+  std::string amd_model = {};  // "MI300X", "AMD" for an unknown model; empty: no AMD GPUs here
   std::int64_t ranks() const { return nodes * ranks_per_node; }
 };
 
@@ -29,24 +29,25 @@ struct JobFile {
 };
 
 struct ExternalJob {
-  std::string framework, title;      // "megatron", "Megatron-LM"
-  std::vector<std::string> command;  // of each process, without the program that interprets it
-  std::map<std::string, std::string> environment =
-      {};                                            // where the experiment and the surroundings say nothing
-  std::map<std::string, std::string> required = {};  // variables that it needs, whatever they were
-  std::vector<JobFile> files = {};                   // that the command reads
-  std::vector<std::string> warnings = {};            // whole sentences: what means something else there
-  std::vector<std::string> notes = {};               // whole sentences: what is worth knowing
-  // Settings without a counterpart, by the reason why.
+  std::string framework, title;                         // "megatron", "Megatron-LM"
+  std::vector<std::string> command;                     // of each process, without the interpreter
+  std::map<std::string, std::string> environment = {};  // applies unless the experiment or the environment
+                                                        // sets the variable
+  std::map<std::string, std::string> required = {};     // always set, and overrides existing values
+  std::vector<JobFile> files = {};                      // files that the command reads
+  std::vector<std::string> warnings = {};               // complete sentences: settings with another meaning
+                                                        // there
+  std::vector<std::string> notes = {};                  // complete sentences: information
+  // Settings without a counterpart, by reason.
   std::map<std::string, std::vector<std::string>> dropped = {};
-  bool process_per_node = false;     // one process has all of a node's GPUs
-  bool last_rank_reports = true;     // otherwise the first one does
-  bool second_line_is_mean = false;  // the log's second line is the mean of the first two steps
+  bool process_per_node = false;     // one process uses all GPUs of a node
+  bool last_rank_reports = true;     // otherwise the first rank reports
+  bool second_line_is_mean = false;  // the log's second line averages the first two steps
 };
 
-// The job of experiment.framework, which is not native. `checkout`: its sources, empty where they are not
-// there yet; the command then has the framework's name for it. Throws Error where the framework cannot do
-// what the experiment says: all that is wrong at once.
+// Returns the job of experiment.framework, which is not native. `checkout`: its sources; if empty because
+// they are not installed, the command contains the framework's name instead. Throws Error listing all
+// settings that the framework does not support.
 ExternalJob render_job(const config::Experiment& experiment, const config::BackendFields& fields,
                        const Path& checkout, const JobShape& shape);
 

@@ -97,7 +97,8 @@ void KeyRules::check_missing(const config::KeySpec& key, const Value& value) {
     const Value* because = rule->find("because");
     const Value* enabled = value.is_map() ? value.find("enabled") : nullptr;
     if (fine || !set || (enabled && says(*enabled, "false"))) return;
-    // What a preset says cannot be left out, and without its stage a fine-tuning would pre-train.
+    // The hint suggests leaving the key out only if that helps: a preset's value would remain, and without
+    // its stage fine-tuning would pre-train.
     const bool may_go = layer >= config::Layer::kOverrides && key.name != "stage";
     throw unsupported_there(experiment_, key.name,
                             fmt::format("{} cannot be {} with {}: {}", key.name, value.show(), title,
@@ -105,8 +106,8 @@ void KeyRules::check_missing(const config::KeySpec& key, const Value& value) {
                             may_go ? fmt::format("leave {} out, or choose framework: native", key.name)
                                    : "choose framework: native");
   }
-  // Keys that would make another model or another training have their neutral values in the table of keys;
-  // those of Primus alone change nothing where they say what is said without them.
+  // Keys that would change the model or training have their neutral values in the key table. Keys of this
+  // program change nothing if they have their default value.
   const auto& neutral = key.native_values;
   const bool changes =
       std::holds_alternative<std::monostate>(key.field) && !neutral.empty() && !value.is_null() &&

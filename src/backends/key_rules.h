@@ -1,5 +1,5 @@
-// What presets/backends/NAME/keys.yaml says of Primus's trainer keys: those that are called otherwise there,
-// those that are refused, and those without a counterpart. Not thread-safe: it collects what was dropped.
+// The rules of presets/backends/NAME/keys.yaml for our trainer keys: renamed keys, refused keys, and keys
+// without a counterpart. Not thread-safe: it collects dropped keys.
 #pragma once
 
 #include <map>
@@ -16,21 +16,23 @@ namespace primus::backends {
 
 class KeyRules {
  public:
-  // Both must outlive it.
+  // Both arguments must outlive this object.
   KeyRules(const config::Experiment& experiment, const config::BackendFields& fields);
 
-  // Section `together`: code translates it.
+  // Section `together`: keys that code translates.
   bool is_together(std::string_view key) const { return together_.contains(key); }
-  // Section `own_defaults`: passed on only where somebody set it.
+  // Section `own_defaults`: keys that are passed on only if the user set them.
   bool is_own_default(std::string_view key) const { return own_defaults_.contains(key); }
-  // Section `rename`: the field's name there; the key's own where it has no line.
+  // Section `rename`: the field's name in the framework; without an entry, the key's own name.
   std::string renamed(std::string_view key) const;
-  // Section `values`.
+  // Section `values`: the value in the framework.
   config::Value value_there(std::string_view key, const config::Value& value) const;
-  // Of a key that has no field there, or is Primus's own (.own() in config/keys.def): notes it as dropped, or
-  // throws where the framework would then train something else than the experiment says.
+  // For a key without a field in the framework, or that exists only in this program (.own() in
+  // config/keys.def): records it as dropped, or throws if the framework would then train something else than
+  // the experiment describes.
   void check_missing(const config::KeySpec& key, const config::Value& value);
-  // Why the key has no counterpart: it is Primus's own, or section `nothing` says it; empty: nobody knows it.
+  // Why the key has no counterpart: it exists only in this program, or section `nothing` gives the reason;
+  // empty: unknown key.
   std::string_view reason_for(const config::KeySpec& key) const;
 
   // Keys that were set and dropped, by reason.
@@ -41,16 +43,16 @@ class KeyRules {
   const config::BackendFields& fields_;
   std::set<std::string, std::less<>> together_, own_defaults_;
   std::map<std::string, std::string, std::less<>> reasons_;    // by key
-  std::vector<std::pair<std::string, std::string>> prefixes_;  // "odc_", reason
+  std::vector<std::pair<std::string, std::string>> prefixes_;  // prefix and reason, such as "odc_"
   std::map<std::string, std::vector<std::string>> dropped_;
 };
 
-// What the framework of the experiment does not have, at the place where `key` was set: an Error of kind
-// kUnsupported.
+// An Error of kind kUnsupported, at the position where `key` was set, for a setting that the experiment's
+// framework does not support.
 Error unsupported_there(const config::Experiment& experiment, std::string_view key, const std::string& what,
                         const std::string& hint);
 
-// Whether a value says the same as a word of a table: "null", "false", "0".
+// Whether a value equals a table's word: "null", "false", "0".
 bool says(const config::Value& value, std::string_view word);
 
 }  // namespace primus::backends

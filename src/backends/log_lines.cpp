@@ -26,7 +26,7 @@ std::optional<IterationRecord> LogReader::iteration(std::string_view line) {
   return record;
 }
 
-// Takes the first step out of the second line.
+// Replaces the means of the first two steps, in the second line, by the second step's values.
 void LogReader::separate(IterationRecord& record) {
   if (!run_.second_line_is_mean) return;
   if (!first_) {
@@ -35,7 +35,7 @@ void LogReader::separate(IterationRecord& record) {
   }
   if (last_ != first_->iteration || record.iteration != last_ + 1) return;
   const auto rest = [](double mean, double first) { return 2 * mean - first; };
-  // A first step that was skipped has no part in the mean.
+  // A skipped first step is not part of the mean.
   if (!std::isnan(first_->lm_loss)) record.lm_loss = rest(record.lm_loss, first_->lm_loss);
   for (auto& [name, value] : record.other_losses) {
     for (const auto& [of_first, first] : first_->other_losses) {

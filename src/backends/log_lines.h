@@ -1,9 +1,10 @@
-// Reads the log of a backend into the records that native runs write.
+// Converts the log of a backend to the records that native runs write.
 //
 //   LogReader reader("megatron", {.train_iters = 100, .global_batch_size = 8, .tokens_per_sample = 1024,
-//   .ranks = 1}); if (const auto record = reader.iteration(line)) file.write(*record);
+//                                 .ranks = 1});
+//   if (const auto record = reader.iteration(line)) file.write(*record);
 //
-// Lines are another program's output: what is no number is passed over, and nothing is ever thrown.
+// Lines are another program's output: anything unexpected is ignored, and nothing throws.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +17,23 @@
 
 namespace primus::backends {
 
-// What lines do not say and the experiment does.
+// Facts from the experiment that log lines lack.
 struct LoggedRun {
   std::int64_t train_iters = 0, global_batch_size = 0, tokens_per_sample = 0;
   int ranks = 1;
-  bool second_line_is_mean = false;  // where the first two lines are of two steps in turn
+  bool second_line_is_mean = false;  // the second line averages the first two steps
 };
 
 class LogReader {
  public:
-  // Throws Error(kUnsupported) for a framework that is no backend.
+  // Throws Error(kUnsupported) if the framework is not a backend.
   LogReader(std::string_view framework, LoggedRun run) : backend_(backend_of(framework)), run_(run) {}
 
-  // The step that a line reports, or nothing. Losses and times are means over the steps since the line
-  // before.
+  // Returns the step that a line reports, or nullopt. Losses and times are means over the steps since the
+  // previous line.
   std::optional<IterationRecord> iteration(std::string_view line);
-  // The evaluation that a line reports; its iteration is the last one that iteration() has seen where it says
-  // none.
+  // Returns the evaluation that a line reports, or nullopt. If the line has no iteration, it is the last one
+  // that iteration() returned.
   std::optional<EvaluationRecord> evaluation(std::string_view line) const;
 
  private:
@@ -46,7 +47,7 @@ class LogReader {
   double elapsed_ = 0;
 };
 
-// Without the escape sequences of terminals.
+// Removes terminal escape sequences.
 std::string without_colors(std::string_view line);
 
 }  // namespace primus::backends

@@ -1,4 +1,4 @@
-// Numbers in the lines that another program prints. Nothing is thrown: what is no number is no value.
+// Parses numbers in another program's output. Nothing throws: other text gives nullopt.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace primus::backends {
 
-// The text behind `label`, without spaces in front; empty where the line has no such label.
+// Returns the text after `label`, without leading spaces; empty if the line does not contain the label.
 std::string_view behind(std::string_view line, std::string_view label);
-// The number that `text` begins with; thousands may be set off by commas. "nan" and "inf" are numbers.
+// Parses the number at the start of `text`; commas may group thousands. "nan" and "inf" are numbers.
 std::optional<double> number(std::string_view text);
 std::optional<double> number_behind(std::string_view line, std::string_view label);
-// A whole number from 0 to 2^53.
+// Converts to an integer from 0 to 2^53; nullopt for other values.
 std::optional<std::int64_t> count(const std::optional<double>& value);
 
 }  // namespace primus::backends

@@ -1,4 +1,4 @@
-// MaxText: the experiment as its own configuration file, and its log.
+// MaxText: writes the experiment as MaxText's configuration file, and parses its log.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -15,8 +15,8 @@ namespace {
 
 using config::Value;
 
-// The variables that AMD Primus sets for MaxText on AMD's GPUs (its env_spec.py). With XLA's autotuning off,
-// products of fp8 experts overflow.
+// The variables that AMD Primus sets for MaxText on AMD GPUs (its env_spec.py). With XLA's autotuning off,
+// fp8 expert products overflow.
 void maxtext_environment(const std::string& amd_model, ExternalJob& job) {
   if (amd_model.empty()) return;
   const char* level = std::getenv("XLA_GPU_AUTOTUNE_LEVEL");
@@ -60,15 +60,15 @@ ExternalJob render_maxtext(const config::Experiment& experiment, const config::B
   const Path run = std::filesystem::absolute(run_folder_of(experiment).root()).lexically_normal();
   config::set_path(settings, "base_output_directory", text_value(run.parent_path().string()));
   config::set_path(settings, "run_name", text_value(run.filename().string()));
-  // On CPUs it wants a cluster's variables, even alone.
+  // On CPUs MaxText requires a cluster's variables, even for one process.
   const Value* hardware = settings.find("hardware");
   if (hardware && hardware->text == "cpu" && shape.nodes == 1 &&
       !settings.find("skip_jax_distributed_system"))
     config::set_path(settings, "skip_jax_distributed_system", config::plain_scalar("true", {}));
-  // A token stands in the environment alone: its file would show it.
+  // The token is passed only in the environment, because the file would expose it.
   std::erase_if(settings.members,
                 [](const config::Member& member) { return member.key == "hf_access_token"; });
-  // base_config names the file that this one extends, which MaxText looks for beside its own.
+  // base_config names the file that this one extends; MaxText searches for it next to its own files.
   if (const Value* base = settings.find("base_config"); !base || base->is_null() || base->text.empty())
     config::set_path(settings, "base_config", text_value("base.yml"));
   std::string text = "# Written by Primus from an experiment.\n";
@@ -89,8 +89,8 @@ std::optional<IterationRecord> maxtext_iteration(std::string_view line) {
   const auto step = count(number_behind(line, "completed step:"));
   if (!step) return std::nullopt;
   IterationRecord record;
-  record.iteration = *step + 1;  // it counts from 0
-  // Behind lm_loss is the loss without what mixtures of experts add; dense models may log 0 there.
+  record.iteration = *step + 1;  // MaxText counts from 0
+  // lm_loss excludes the losses that mixtures of experts add; dense models may log 0 for it.
   const auto lm_loss = number_behind(line, ", lm_loss:");
   record.lm_loss =
       lm_loss && *lm_loss != 0 ? *lm_loss : number_behind(line, ", loss:").value_or(std::nan(""));

@@ -1,4 +1,4 @@
-// Megatron-LM: the experiment's keys as arguments of pretrain_gpt.py.
+// Megatron-LM: translates the experiment's keys to arguments of pretrain_gpt.py.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using config::KeyType;
 using config::Layer;
 using config::Value;
 
-// "0" and "0.0" are the same.
+// "0" and "0.0" are equal.
 bool same_words(const std::vector<std::string>& a, const std::vector<std::string>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const std::string& x, const std::string& y) {
     return x == y || says(config::plain_scalar(x, {}), y);
@@ -43,7 +43,7 @@ void check(const Megatron& m, const KeySpec& key, const BackendField& field, con
   }
 }
 
-// A key with an argument of its own.
+// Translates a key with an argument of its own.
 void take(Megatron& m, const KeySpec& key) {
   if (m.rules.is_together(key.name)) return;
   const bool has_field = !std::holds_alternative<std::monostate>(key.field);
@@ -63,8 +63,8 @@ void take(Megatron& m, const KeySpec& key) {
   });
 }
 
-// Differences between Primus's presets and ours, where neither the experiment nor the command line says
-// anything: one note.
+// Notes differences between AMD Primus's defaults and ours for keys that neither the experiment nor the
+// command line sets.
 void compare_with_primus(Megatron& m) {
   std::vector<std::string> lines;
   const auto compare = [&](const std::string& key, const Value& theirs) {
@@ -90,7 +90,7 @@ void compare_with_primus(Megatron& m) {
                   fmt::join(lines, "; ")));
 }
 
-// Runs with_parts.py in front of Megatron-LM's program where arguments do not describe the model.
+// Runs with_parts.py before Megatron-LM's program if arguments cannot describe the model.
 void add_parts(Megatron& m) {
   const nlohmann::ordered_json parts = megatron_parts(m.t);
   if (parts.empty()) return;
@@ -110,7 +110,7 @@ std::string text_of(const BackendField& field, const Value& value) {
   return value.text;
 }
 
-// What differs from Megatron-LM's own defaults, in the order of its names.
+// Writes the arguments that differ from Megatron-LM's own defaults, in the order of its names.
 void emit(Megatron& m) {
   for (const auto& [name, value] : m.arguments) {
     const BackendField* found = m.fields.find(name);
@@ -134,7 +134,7 @@ void emit(Megatron& m) {
     }
     const std::string text = text_of(field, value);
     if (!field.fallback.is_null() && text == text_of(field, field.fallback)) continue;
-    // Attached with '=' a value that begins with a dash cannot be taken for an option.
+    // With '=', a value that begins with a dash is not parsed as an option.
     if (text.starts_with('-')) {
       m.job.command.push_back(field.flag + "=" + text);
     } else {
@@ -145,7 +145,7 @@ void emit(Megatron& m) {
 
 void environment(Megatron& m) {
   const bool fsdp = m.t.use_torch_fsdp2 || m.is_on("use_megatron_fsdp");
-  // Order of kernels between streams, which tensor parallelism needs and FSDP must not have.
+  // Order of kernels between streams: tensor parallelism needs it, FSDP forbids it.
   if (fsdp) {
     m.job.required["CUDA_DEVICE_MAX_CONNECTIONS"] = "8";
   } else {
@@ -154,7 +154,7 @@ void environment(Megatron& m) {
   if (!m.checkout.empty()) m.job.environment["PYTHONPATH"] = m.checkout.string();
 }
 
-// What the same keys mean there.
+// Warns about keys with another meaning in Megatron-LM.
 void meaning(Megatron& m) {
   const std::int64_t model =
       m.t.tensor_model_parallel_size * m.t.pipeline_model_parallel_size * m.t.context_parallel_size;
@@ -205,7 +205,7 @@ ExternalJob render_megatron(const config::Experiment& experiment, const config::
   environment(m);
   compare_with_primus(m);
   m.job.dropped = m.rules.dropped();
-  // Since January 2026: what the first line sums stays in the sums of the second.
+  // Since January 2026, the second line's sums include those of the first.
   m.job.second_line_is_mean =
       m.source_says("megatron/training/training.py", "should_reset = not is_first_iteration");
   meaning(m);

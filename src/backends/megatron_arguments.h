@@ -1,7 +1,7 @@
 // The arguments of Megatron-LM's command, and the job that they belong to. Internal to backends.
 //
-// megatron_model.cpp, megatron_mesh.cpp and megatron_run.cpp fill in the arguments that are not an
-// experiment's key each; megatron.cpp has those, and writes the command. One thread.
+// megatron_model.cpp, megatron_mesh.cpp and megatron_run.cpp fill in arguments that do not correspond to one
+// key; megatron.cpp translates the other keys and writes the command. Use from one thread.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace primus::backends::megatron {
 
-inline constexpr std::int64_t kMockVocabulary = 131072;  // Primus's, of generated tokens
+inline constexpr std::int64_t kMockVocabulary = 131072;  // AMD Primus's value for generated tokens
 
 struct Megatron {
   Megatron(const config::Experiment& of, const config::BackendFields& backend_fields, Path of_checkout,
@@ -29,17 +29,17 @@ struct Megatron {
 
   bool is_mamba() const { return t.model_type == "mamba"; }
   bool is_set(std::string_view key) const;
-  // Explicitly null, in the experiment or a preset.
+  // Whether the key is explicitly null, in the experiment or a preset.
   bool is_null(std::string_view key) const;
   bool is_true(const char* key) const;
   std::optional<std::string> text_of(const char* key) const;
-  // The model preset, without its extension.
+  // Name of the model preset, without extension.
   std::string model_name() const;
   Error error_for(std::string_view key, const std::string& what, const std::string& hint) const;
-  // Whether the checkout's file has this text: tells versions apart.
+  // Whether the checkout's file contains this text; distinguishes versions.
   bool source_says(const char* file, std::string_view text) const;
 
-  // Whether a switch is among the arguments, and not as one that is off.
+  // Whether a switch is among the arguments and on.
   bool is_on(const std::string& argument) const;
   void put(const std::string& argument, config::Value value);
   void put(const std::string& argument, bool value);
@@ -59,10 +59,10 @@ struct Megatron {
   ExternalJob job;
 };
 
-// A text's words, or a list's.
+// Returns the words of a text, or the items of a list.
 std::vector<std::string> words_of(const config::Value& value);
 
-// Each throws Error where Megatron-LM cannot do what the experiment asks for.
+// Each function throws Error if Megatron-LM does not support the experiment's settings.
 
 // The model (megatron_model.cpp).
 void fill_family(Megatron& m);
@@ -73,7 +73,7 @@ void layers(Megatron& m);
 void recipes(Megatron& m);
 void patterns(Megatron& m);
 
-// How ranks share it, and what memory holds (megatron_mesh.cpp).
+// Parallelism and memory (megatron_mesh.cpp).
 void parallelism(Megatron& m);
 void narrow_states(Megatron& m);
 void stages(Megatron& m);

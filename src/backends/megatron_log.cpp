@@ -8,7 +8,7 @@
 namespace primus::backends {
 namespace {
 
-// "a/b" is an instantaneous value and a mean.
+// "a/b" is the last value and a mean; returns the mean.
 std::optional<double> second_number(std::string_view text) {
   const std::size_t slash = text.find('/'), end = text.find('|');
   if (slash == std::string_view::npos || slash > end) return std::nullopt;
@@ -33,7 +33,7 @@ std::optional<IterationRecord> megatron_iteration(std::string_view line) {
   record.consumed_samples = count(number_behind(line, "| consumed samples:")).value_or(0);
   record.global_batch_size = count(number_behind(line, "| global batch size:")).value_or(0);
   record.learning_rate = number_behind(line, "| learning rate:").value_or(0);
-  // Steps that were skipped have no loss.
+  // Skipped steps have no loss.
   record.lm_loss = loss.value_or(std::nan(""));
   record.loss_scale = number_behind(line, "| loss scale:").value_or(1);
   record.grad_norm = number_behind(line, "| grad norm:");

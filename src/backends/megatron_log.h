@@ -1,4 +1,4 @@
-// The log of Megatron-LM. Free functions without state.
+// Parses Megatron-LM's log. Free functions without state.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace primus::backends {
 
-// As in BackendEntry.
+// See BackendEntry.
 std::optional<IterationRecord> megatron_iteration(std::string_view line);
 std::optional<EvaluationRecord> megatron_evaluation(std::string_view line, std::int64_t last);
 

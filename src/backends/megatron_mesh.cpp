@@ -1,4 +1,4 @@
-// How ranks share the model, as arguments of Megatron-LM.
+// Parallelism settings as arguments of Megatron-LM.
 #include <fmt/format.h>
 
 #include "backends/megatron_arguments.h"
@@ -12,8 +12,8 @@ using config::Value;
 
 namespace {
 
-// Only what is shared between ranks can be gathered. Where nobody says, Primus has the distributed
-// optimizer on.
+// Sets overlap_param_gather. Only sharded parameters can be gathered; AMD Primus's default is the distributed
+// optimizer.
 void gather_beside(Megatron& m) {
   const bool shares = m.is_on("use_distributed_optimizer") || m.is_on("use_megatron_fsdp");
   if (!shares && (m.is_set("use_distributed_optimizer") || m.t.use_torch_fsdp2)) {
@@ -30,7 +30,7 @@ std::string modules(const Megatron& m) {
   return std::string(static_cast<std::size_t>(m.t.mtp_num_layers.value_or(0)), 'm');
 }
 
-// In Megatron-LM's letters.
+// A layout in Megatron-LM's letters, with layers distributed over `parts` stages.
 std::string uneven_layout(const Megatron& m, std::int64_t parts) {
   std::vector<std::string> words;
   for (const std::int64_t stage : even_blocks(m.t.num_layers, parts))
@@ -38,7 +38,7 @@ std::string uneven_layout(const Megatron& m, std::int64_t parts) {
   return fmt::format("E{},{}L", fmt::join(words, "|"), modules(m));
 }
 
-// Megatron-LM asks for a letter for each module of multi-token prediction.
+// Megatron-LM requires one letter per module of multi-token prediction in a layout.
 void modules_of_layout(Megatron& m) {
   const std::string layout = m.t.pipeline_model_parallel_layout.value_or("");
   const std::size_t loss = layout.rfind('L');
@@ -50,8 +50,8 @@ void modules_of_layout(Megatron& m) {
                   m.arguments.at("pipeline_model_parallel_layout").text));
 }
 
-// A layout says how many stages each rank has, and Megatron-LM takes no other word for it. In Primus the
-// layout counts.
+// A layout determines the stages per rank, and Megatron-LM refuses a second setting for it. In AMD Primus the
+// layout wins.
 void virtual_stages_of_layout(Megatron& m) {
   if (!m.t.pipeline_model_parallel_layout) return;
   if (m.t.num_layers_per_virtual_pipeline_stage) {
@@ -72,7 +72,7 @@ void virtual_stages_of_layout(Megatron& m) {
 
 void parallelism(Megatron& m) {
   m.put("sequence_parallel", m.t.tensor_model_parallel_size > 1 && m.is_true("sequence_parallel"));
-  // A module preset's setting gives way where Megatron-LM does not support it.
+  // Overrides a module preset's setting that Megatron-LM does not support in this combination.
   const bool is_of_preset =
       m.experiment.provenance_of("use_distributed_optimizer").layer == Layer::kModulePreset;
   if (is_of_preset && (m.t.use_torch_fsdp2 || m.t.optimizer == "muon"))
@@ -91,7 +91,7 @@ void parallelism(Megatron& m) {
   }
   if (m.is_set("overlap_grad_reduce")) m.put("overlap_grad_reduce", m.t.overlap_grad_reduce);
   if (m.is_set("overlap_param_gather") && m.t.overlap_param_gather) gather_beside(m);
-  // Sizes of a derived model's heads, where they differ from what Megatron-LM would take.
+  // Head sizes of a derived model, if they differ from Megatron-LM's defaults.
   const bool grouped = m.t.group_query_attention.value_or(m.t.num_query_groups > 0 &&
                                                           m.t.num_query_groups != m.t.num_attention_heads);
   if (grouped && !m.t.multi_latent_attention) {
@@ -100,8 +100,8 @@ void parallelism(Megatron& m) {
   }
 }
 
-// Gradients and moments in another type than fp32 are there with its precision-aware optimizer alone, which
-// is Adam's and a distributed one.
+// Gradients and moments in types other than fp32 require Megatron-LM's precision-aware optimizer, which is a
+// distributed Adam.
 void narrow_states(Megatron& m) {
   for (const auto& [key, type] : {std::pair("main_grads_dtype", &m.t.main_grads_dtype),
                                   {"main_params_dtype", &m.t.main_params_dtype},
@@ -121,7 +121,7 @@ void narrow_states(Megatron& m) {
   }
 }
 
-// Megatron-LM divides a model's layers equally, unless it is told what each stage has.
+// By default Megatron-LM divides the layers equally; other divisions need the size of each stage.
 void stages(Megatron& m) {
   const std::int64_t parts = m.t.pipeline_model_parallel_size;
   modules_of_layout(m);
@@ -162,8 +162,8 @@ void stages(Megatron& m) {
   }
 }
 
-// Which layers are computed again is a choice of memory and speed: the result is the same. Megatron-LM
-// chooses by count.
+// Drops recompute_layer_ids: Megatron-LM selects layers by count, and recomputation only affects memory and
+// speed.
 void recomputation(Megatron& m) {
   const Value* ids = m.experiment.settings.find("recompute_layer_ids");
   if (!ids || ids->is_null()) return;
@@ -180,7 +180,7 @@ void recomputation(Megatron& m) {
                         : "recompute_granularity decides"));
 }
 
-// Patches of Primus's order a pipeline's work in another way. What is computed is the same.
+// Drops AMD Primus's patches, which change the order of a pipeline's work, not its results.
 void pipeline_patches(Megatron& m) {
   for (const char* key : {"patch_primus_pipeline", "patch_zero_bubble"}) {
     if (!m.is_true(key)) continue;

@@ -1,4 +1,4 @@
-// The model, as arguments of Megatron-LM.
+// The model as arguments of Megatron-LM.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using config::Value;
 
 namespace {
 
-// As Megatron-LM writes one word for a pattern over layers: "1", "([0]*3+[1]*58)", "[0,1,1]".
+// Writes a pattern over layers as one word of Megatron-LM: "1", "([0]*3+[1]*58)", "[0,1,1]".
 std::string pattern_word(const std::vector<std::string>& words) {
   if (words.size() == 1) return words[0];
   std::string text = fmt::format("{}", fmt::join(words, ","));
@@ -24,7 +24,7 @@ std::string pattern_word(const std::vector<std::string>& words) {
   return text.starts_with('[') || text.starts_with('(') ? text : "[" + text + "]";
 }
 
-// Which layers of such a model are of which kind: a pattern of letters, which also says how many there are.
+// Converts the kinds of a hybrid model's layers to a pattern of letters, which also sets their number.
 void state_space_layers(Megatron& m) {
   if (m.t.multi_latent_attention) {
     throw m.error_for("multi_latent_attention",
@@ -44,7 +44,7 @@ void state_space_layers(Megatron& m) {
 
 }  // namespace
 
-// What model_type says already, and Megatron-LM has switches for.
+// Sets Megatron-LM's switches for properties that model_type implies.
 void fill_family(Megatron& m) {
   if (m.t.model_type == "gpt" || m.is_mamba()) return;
   const FamilyRegistry families = builtin_families();
@@ -57,10 +57,10 @@ void fill_family(Megatron& m) {
     if (common.key == "softmax_type" && m.t.use_sink_attention) continue;
     m.put(name, config::plain_scalar(common.value, {}));
   }
-  // gpt-oss's activation is a gated one of its own in Megatron-LM.
+  // Megatron-LM has a separate gated activation for gpt-oss.
   if (m.arguments.contains("quick_geglu") && m.arguments.at("quick_geglu").boolean)
     m.arguments.erase("swiglu");
-  // A chunk that holds the whole sequence limits nothing.
+  // A chunk at least as long as the sequence limits nothing.
   if (model.attention.chunk > 0 && model.attention.chunk < m.t.seq_length) {
     throw m.error_for(
         m.is_set("attention_chunk_size") ? "attention_chunk_size" : "model_type",
@@ -83,8 +83,7 @@ void fill_family(Megatron& m) {
   unless_set("moe_apply_probs_on_input", [&] { m.put("moe_apply_probs_on_input", model.moe.weigh_input); });
 }
 
-// What makes experts fast and changes nothing that is learnt. Its own layers (transformer_impl: local) have
-// no such products.
+// Enables faster expert kernels with the same results. Layers of transformer_impl: local do not have them.
 void experts(Megatron& m) {
   if (m.t.num_experts.value_or(0) <= 1) return;
   const bool local = m.text_of("transformer_impl") == "local";
@@ -101,7 +100,7 @@ void experts(Megatron& m) {
 
 void rope(Megatron& m) {
   const std::string& type = m.t.position_embedding_type;
-  m.put_text("position_embedding_type", type == "yarn" ? "rope" : type);  // of yarn, see megatron_parts()
+  m.put_text("position_embedding_type", type == "yarn" ? "rope" : type);  // for yarn, see megatron_parts()
   if (m.t.rotary_base != std::floor(m.t.rotary_base)) {
     throw m.error_for("rotary_base", "Megatron-LM's --rotary-base is a whole number", "round it");
   }
@@ -111,7 +110,7 @@ void rope(Megatron& m) {
     m.put_text("rope_type", m.t.rope_type.value_or(yarn ? "yarn" : "rope"));
     m.put_number("rotary_scaling_factor", m.t.rotary_scaling_factor);
     if (yarn) {
-      constexpr std::int64_t kFixed = 4096;  // Megatron-LM's, which no argument changes
+      constexpr std::int64_t kFixed = 4096;  // Megatron-LM's value, which no argument changes
       if (m.t.original_max_position_embeddings != 0 && m.t.original_max_position_embeddings != kFixed) {
         throw m.error_for("original_max_position_embeddings",
                           "Megatron-LM's latent attention has original_max_position_embeddings 4096",
@@ -122,7 +121,7 @@ void rope(Megatron& m) {
     }
     return;
   }
-  // megatron_parts() describes the rest of a scaled rope.
+  // megatron_parts() describes the other kinds of rope scaling.
   if (m.t.rope_scaling_type == "llama3") {
     m.put("use_rope_scaling", true);
     m.put_number("rope_scaling_factor", m.t.rope_scaling_factor);
@@ -133,8 +132,8 @@ void rope(Megatron& m) {
   }
 }
 
-// Queries are scaled by 1 + scale * log(1 + floor((position + 1) / floor)), which is 1 before the first
-// step.
+// Queries are scaled by 1 + scale * log(1 + floor((position + 1) / floor)), which is 1 while position + 1 <
+// floor.
 void temperature(Megatron& m) {
   const double scale = m.t.attention_temperature_scale.value_or(0);
   const std::int64_t floor = m.t.attention_temperature_floor;
@@ -147,7 +146,7 @@ void temperature(Megatron& m) {
                     fmt::format("set seq_length below {}, or choose framework: native", floor));
 }
 
-// What specifies the layers. A specification of Primus's own cannot be imported there.
+// Sets the layer specification. AMD Primus's own specifications cannot be imported by plain Megatron-LM.
 void layers(Megatron& m) {
   std::vector<std::string> spec;
   if (const Value* set = m.experiment.settings.find("spec"); set && !set->is_null()) spec = words_of(*set);
@@ -164,7 +163,7 @@ void layers(Megatron& m) {
   if (m.is_mamba()) state_space_layers(m);
 }
 
-// with_parts.py knows what MXFP4 is, and Megatron-LM asks a recipe of another's for a name.
+// with_parts.py implements MXFP4; Megatron-LM requires another recipe's name.
 void recipes(Megatron& m) {
   if (m.t.fp4 && m.t.fp4_recipe == "mxfp4") m.put_text("fp4_quantizer_factory", "mxfp4");
   if (m.is_mamba() && m.t.final_logit_softcapping.value_or(0) > 0) {

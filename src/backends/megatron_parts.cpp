@@ -18,7 +18,8 @@ Json yarn(const config::TrainerConfig& t) {
           {"correction_range_round_to_int", t.yarn_correction_range_round_to_int}};
 }
 
-// Megatron-LM builds this for --use-rope-scaling, whatever its other arguments are.
+// Whether this is the scaling that Megatron-LM applies for --use-rope-scaling, independent of its other
+// arguments.
 bool is_megatrons(const Json& scaling) {
   return scaling == Json{{"factor", 8.0},
                          {"low_freq_factor", 1.0},

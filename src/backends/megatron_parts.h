@@ -1,5 +1,5 @@
-// Parts of a model that none of Megatron-LM's arguments can describe: presets/backends/megatron/with_parts.py
-// adds them to its classes before its program runs.
+// Model parts that Megatron-LM's arguments cannot describe. presets/backends/megatron/with_parts.py adds them
+// to its classes before its program runs.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,8 +8,8 @@
 
 namespace primus::backends {
 
-// The parts that the model of `trainer` needs, by the names of with_parts.py, each with its settings; an
-// empty object where arguments suffice.
+// Returns the settings of each part that the model of `trainer` needs, under with_parts.py's names; an empty
+// object if arguments suffice.
 nlohmann::ordered_json megatron_parts(const config::TrainerConfig& trainer);
 
 }  // namespace primus::backends

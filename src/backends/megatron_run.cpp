@@ -1,4 +1,4 @@
-// What Megatron-LM trains on and how long, its checkpoints and its reports, as arguments.
+// Data, training length, checkpoints and reports as arguments of Megatron-LM.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -23,8 +23,8 @@ bool is_text_file(const std::string& path) {
   return false;
 }
 
-// Its NullTokenizer has one id more than its --vocab-size says, which ends documents; since April 2026 the
-// last of these ids does.
+// Megatron-LM's NullTokenizer has one id more than --vocab-size, the end-of-document id; since April 2026
+// --vocab-size includes it.
 void null_tokenizer(Megatron& m, std::int64_t ids) {
   const bool counts_all =
       m.source_says("megatron/core/tokenizers/text/libraries/null_tokenizer.py", "eod_id=None");
@@ -32,7 +32,7 @@ void null_tokenizer(Megatron& m, std::int64_t ids) {
   m.put_number("vocab_size", static_cast<double>(counts_all ? ids : ids - 1));
 }
 
-// Where it finds no checkpoint, Megatron-LM goes on with random weights.
+// Without a checkpoint, Megatron-LM would continue with random weights.
 void check_load(Megatron& m, const Path& folder) {
   std::error_code error;
   if (std::filesystem::exists(folder / kTracker, error)) return;
@@ -91,7 +91,7 @@ void data(Megatron& m) {
     m.put_words(key, words);
     any = true;
   }
-  // Conversations are refused with their stage.
+  // Conversations are refused together with their stage.
   if (!any && config::stage_of(m.t).material == config::Material::kText) {
     throw m.experiment.error_for("data_path", "there is no data to train on",
                                  "set data_path or train_data_path to .bin/.idx files, or mock_data: true");
@@ -120,8 +120,7 @@ void tokenizer(Megatron& m) {
 
 void checkpoints(Megatron& m) {
   const Path own = std::filesystem::absolute(m.run.checkpoints());
-  // Primus's `save: null` writes no checkpoints; an experiment that does not name it has them in the run's
-  // folder.
+  // As in AMD Primus, `save: null` writes no checkpoints. If the key is not set, they go to the run's folder.
   Path folder;
   if (m.t.save) {
     folder = std::filesystem::absolute(*m.t.save);
@@ -158,7 +157,7 @@ void reports(Megatron& m) {
   if (m.is_set("eval_interval") || m.t.eval_iters > 0)
     m.put_number("eval_interval", static_cast<double>(m.t.eval_interval));
   if (m.is_set("eval_iters")) m.put_number("eval_iters", static_cast<double>(m.t.eval_iters));
-  if (!m.is_set("log_throughput")) m.put("log_throughput", true);  // what primus report shows
+  if (!m.is_set("log_throughput")) m.put("log_throughput", true);  // shown by `primus report`
   if (m.is_set("save_interval") || m.arguments.contains("save"))
     m.put_number("save_interval", static_cast<double>(m.t.save_interval));
 }

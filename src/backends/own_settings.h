@@ -1,5 +1,4 @@
-// Experiments with a framework's own settings: what jobs of such frameworks have in common. Free functions
-// without state.
+// Common code for experiments with a framework's own settings. Free functions without state.
 #pragma once
 
 #include <string>
@@ -8,14 +7,14 @@
 
 namespace primus::backends {
 
-// A value as TOML and as YAML's flow style, of the field's type.
+// Writes a value of the field's type in syntax that is valid in TOML and in YAML's flow style.
 std::string inline_text(const config::Value& value, config::KeyType type);
 config::Value text_value(const std::string& text);
 
-// The settings that the framework itself has; what Primus adds to them is noted in `job`.
+// Returns the settings that the framework itself has. Settings that AMD Primus adds are noted in `job`.
 config::Value own_settings(const config::Experiment& experiment, const config::BackendFields& fields,
                            ExternalJob& job);
-// Throws Error(kUnsupported) for an experiment that is written with our keys.
+// Throws Error(kUnsupported) for an experiment that uses our keys.
 void require_settings(const config::Experiment& experiment, const ExternalJob& job);
 
 }  // namespace primus::backends

@@ -1,4 +1,4 @@
-// TorchTitan: the experiment as its own configuration file, and its log.
+// TorchTitan: writes the experiment as TorchTitan's configuration file, and parses its log.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -17,10 +17,10 @@ using config::BackendField;
 using config::Value;
 
 std::string toml(const Value& settings, const config::BackendFields& fields) {
-  // Sections in the order of the table, each with its settings.
+  // Text of each section, in the order of the table.
   std::map<std::string, std::string> sections;
   config::for_each_setting(fields, settings, [&](const std::string& path, const config::Member& member) {
-    if (member.value.is_null()) return;  // TOML has no null: the default is meant
+    if (member.value.is_null()) return;  // TOML has no null; omitting the key selects the default
     const std::size_t dot = path.rfind('.');
     const BackendField* field = fields.find(path);
     sections[dot == std::string::npos ? "" : path.substr(0, dot)] +=
@@ -31,8 +31,8 @@ std::string toml(const Value& settings, const config::BackendFields& fields) {
   return text;
 }
 
-// A hub's name where TorchTitan wants a folder: Primus's launcher downloads the tokenizer to
-// DATA_PATH/torchtitan/NAME and puts that in its place.
+// Replaces a hub name in a setting that TorchTitan requires to be a folder. AMD Primus's launcher downloads
+// the tokenizer to DATA_PATH/torchtitan/NAME, so that folder is used if it exists.
 void find_assets(Value& settings, const Path& checkout, ExternalJob& job) {
   constexpr const char* kKey = "model.hf_assets_path";
   const Value* assets = config::find_path(settings, kKey);
@@ -80,7 +80,7 @@ ExternalJob render_torchtitan(const config::Experiment& experiment, const config
   }
   const Path run = std::filesystem::absolute(run_folder_of(experiment).root()).lexically_normal();
   config::set_path(settings, "job.dump_folder", text_value(run.string()));
-  // Primus's own extension of the settings is not part of a plain TorchTitan.
+  // AMD Primus's extension of the settings does not exist in plain TorchTitan.
   const Value* module = config::find_path(settings, "experimental.custom_args_module");
   if (module && module->text.starts_with("primus."))
     config::set_path(settings, "experimental.custom_args_module", Value{});

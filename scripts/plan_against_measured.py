@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Holds plans for an H200 that is not here (--dry-run --hardware h200) against the runs that docs/performance.md has.
+"""Compares plans for an H200 that is not here (--dry-run --hardware h200) with the runs in docs/performance-log.md.
 
     scripts/plan_against_measured.py [--primus build/bin/primus]
 
-The rows are those of gpu_peers.sh; measured are its tokens/s and the GiB that a step took, as the table in
-docs/performance.md has them. Exit code: 1 where a plan has less than 97 % of the memory that was taken: a plan that fits
-has to fit. Time is an estimate and fails nothing.
+The rows are those of gpu_peers.sh. The table in docs/performance-log.md has their tokens/s and the GiB that a step took.
+Exits 1 if a plan has less than 97 % of the memory that the run took: what is planned to fit has to fit. Time is an
+estimate and fails nothing.
 """
 import argparse
 import json
@@ -34,7 +34,7 @@ ROWS = {
 
 def measured():
     """(tokens/s, GiB taken) of each row of the table."""
-    text = (ROOT / "docs/performance.md").read_text()
+    text = (ROOT / "docs/performance-log.md").read_text()
     found = {}
     for line in text.splitlines():
         match = re.match(r"\| `(\w+)`: [^|]*\| ([\d ]+), \d+, [\d.]+ \(([\d.]+)\)", line)

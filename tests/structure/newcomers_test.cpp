@@ -1,4 +1,4 @@
-// What is new touches few files (docs/design.md has the table): of what is there, the rest of the program
+// What is new touches few files (docs/extending.md has the table): of what is there, the rest of the program
 // knows no name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -15,7 +15,8 @@ install(DIRECTORY examples/ DESTINATION share/primus/examples)
 install(PROGRAMS scripts/wandb_offline.py DESTINATION share/primus/scripts)
 install(FILES README.md DESTINATION share/doc/primus)
 install(FILES LICENSE DESTINATION share/doc/primus RENAME copyright)
-install(DIRECTORY docs/ DESTINATION share/doc/primus FILES_MATCHING PATTERN "*.md")
+# In a folder of their own, as in the sources: the links of README.md hold, and docs/README.md does not replace it.
+install(DIRECTORY docs DESTINATION share/doc/primus FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 
 # The program knows its own manual and completion. They are written when it is installed, so an ordinary build has no
 # step for them.

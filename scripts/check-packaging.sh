@@ -45,7 +45,7 @@ check "presets are those beside the program" presets_beside "$moved"
 check "a training of two steps" train "$moved"
 check "manual pages" gzip -t "$moved/share/man/man1/primus.1.gz" "$moved/share/man/man1/primus-train-pretrain.1.gz"
 for file in bash-completion/completions/primus zsh/vendor-completions/_primus fish/vendor_completions.d/primus.fish \
-  doc/primus/copyright doc/primus/install.md; do
+  doc/primus/copyright doc/primus/docs/install.md; do
   check "$file" test -s "$moved/share/$file"
 done
 guard=$build/tests/plugins/libprimus_guard.so

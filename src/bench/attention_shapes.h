@@ -1,5 +1,4 @@
-// Shapes of attention in AMD Primus's form: the table that it measures where nobody gives another, and files.
-// Pure functions.
+// Attention shapes in the format of AMD Primus: its default table, and files. Pure functions.
 #pragma once
 
 #include <string>
@@ -10,7 +9,7 @@
 
 namespace primus {
 
-// Llama 2 and 3, Mixtral; batches are 1.
+// AMD Primus's default shapes: Llama 2 and 3, Mixtral, with batch size 1.
 std::vector<AttentionCase> usual_attention_shapes();
 
 struct LeftOutShape {
@@ -18,9 +17,10 @@ struct LeftOutShape {
   std::string why;    // a sentence for the report
 };
 
-// A JSON list of objects with model (optional), seqlen_q, seqlen_kv, num_head_q, num_head_kv, head_dim_qk,
-// head_dim_v and causal (default: true). Those whose seqlen_q and seqlen_kv differ are left out, as Primus
-// does it, and told in `left_out`. Throws Error(kInvalid) at "source:line:column" for anything else.
+// Parses a JSON list of objects with model (optional), seqlen_q, seqlen_kv, num_head_q, num_head_kv,
+// head_dim_qk, head_dim_v and causal (default: true). Like AMD Primus, skips shapes whose seqlen_q and
+// seqlen_kv differ, and reports them in `left_out`. Throws Error(kInvalid) at "source:line:column" for
+// anything else.
 std::vector<AttentionCase> read_attention_shapes(std::string_view json, const std::string& source,
                                                  std::vector<LeftOutShape>& left_out);
 

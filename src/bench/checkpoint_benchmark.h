@@ -1,5 +1,5 @@
-// How fast a folder takes and gives checkpoints: by the very code that saves and loads those of training
-// (lm/checkpoint), with everything synced to the disk before a save counts as over. One thread.
+// Measures how fast checkpoints are saved to and loaded from a folder, with the code that training uses
+// (lm/checkpoint). A save ends when all data is synced to disk. Single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 namespace primus {
 
 struct CheckpointBenchmarkOptions {
-  Path folder;                                   // a folder of its own is made in it, and removed at the end
-  std::uint64_t bytes = std::uint64_t{1} << 30;  // of tensors, in bf16 weights and their fp32 states
+  Path folder;  // a temporary subfolder is created in it and removed at the end
+  std::uint64_t bytes = std::uint64_t{1} << 30;  // total size: bf16 weights and their fp32 optimizer states
   std::uint64_t shard_bytes = 5'000'000'000;
   int repetitions = 5;
-  std::function<void(std::int64_t done)> progress = {};  // before each repetition, of those that are done
+  std::function<void(std::int64_t done)> progress = {};  // before each repetition; `done`: finished ones
 };
 
-// Saves, loads right after a save (often from the system's cache) and loads with the cache dropped, as far as
-// the file system heeds that. Loading checks every checksum. Throws Error where the folder has no room for
-// two checkpoints, and where what is read is not what was written.
+// Times saving, loading right after a save (often from the page cache), and loading after dropping the cache,
+// where the file system supports that. Loading verifies all checksums. Throws Error if the folder lacks space
+// for two checkpoints or the data read differs from the data written.
 BenchmarkReport benchmark_checkpoint(const CheckpointBenchmarkOptions& options, Env& env = Env::posix());
 
 }  // namespace primus

@@ -1,14 +1,14 @@
-// How fast the ranks of a job exchange: every operation of the communicators' contract over sizes of
-// messages.
+// Measures how fast the ranks of a job communicate: each operation of comm::Communicator over a range of
+// message sizes.
 //
-// A sample is one call, from its enqueueing until the host has seen its end, and counts as the slowest
-// rank's. Every call of a repetition follows the one before; a barrier stands before each repetition. Calls
-// take turns with buffers that together are more than caches hold.
+// A sample is one call, from enqueueing until the host sees its completion; its time is that of the slowest
+// rank. A repetition starts with a barrier and then makes its calls back to back. Calls rotate through
+// buffers that together exceed the caches.
 //
-// Algorithm bandwidth is the message's size over the time; bus bandwidth weighs it with what the operation
-// must move over the busiest link when everybody exchanges directly (all-reduce 2(n-1)/n, all-gather,
-// reduce-scatter and all-to-all (n-1)/n, broadcast and send-receive 1). The size is that of the larger of a
-// rank's two tensors.
+// Algorithm bandwidth is the message size divided by the time. Bus bandwidth multiplies this by the share
+// that the operation must move over the busiest link when all ranks exchange directly: 2(n-1)/n for
+// all-reduce, (n-1)/n for all-gather, reduce-scatter and all-to-all, 1 for broadcast and send-receive. The
+// message size is the size of the larger of a rank's two tensors.
 #pragma once
 
 #include <cstdint>
@@ -27,56 +27,56 @@ enum class CollectiveOp : std::uint8_t {
   kReduceScatter,
   kAllGather,
   kAllToAll,
-  kSendReceive,  // to the next rank and from the one before, at once
+  kSendReceive,  // to the next rank and from the previous one, concurrently
   kBarrier,
 };
 const char* name_of(CollectiveOp op);  // "all_reduce"
-// By those names, and Primus's "alltoall"; "all" for all. Throws Error(kInvalid) for other words.
+// Parses these names, AMD Primus's "alltoall", and "all". Throws Error(kInvalid) for other words.
 std::vector<CollectiveOp> parse_collectives(const std::string& list);
 
-// Bytes of the message that `size` bytes become: rounded up to whole elements for each rank.
+// Rounds `size` up to a whole number of elements per rank. In bytes.
 std::int64_t message_bytes(std::int64_t size, DType dtype, std::int64_t ranks);
 
 // One call.
 struct CollectiveSample {
   CollectiveOp op;
-  std::int64_t bytes = 0;             // as they were exchanged; 0: the operation has no message
+  std::int64_t bytes = 0;             // actual message size; 0: the operation has no message
   int repetition = 0, iteration = 0;  // from 0
   std::vector<double> seconds;        // by rank
 };
 
 struct CollectivePlan {
   std::vector<CollectiveOp> ops;
-  std::vector<std::int64_t> sizes;  // bytes; rounded up to whole elements for each rank
+  std::vector<std::int64_t> sizes;  // bytes; rounded up to a whole number of elements per rank
   DType dtype = DType::kF32;
-  // Of several repetitions each is a result of its own ("all_reduce 1024, repetition 2"); with `aggregate`
-  // all of them together are one more, by the plain name.
+  // With several repetitions, each is a separate result ("all_reduce 1024, repetition 2"); `aggregate` adds a
+  // result over all of them under the plain name.
   int warmup = 20, iterations = 100, repetitions = 1;
   bool aggregate = false;
-  bool check = false;       // compare results with what they must be, before they are timed
+  bool check = false;       // verify results before timing
   bool rank_times = false;  // BenchmarkResult::rank_timings
-  // Called on every rank before each case, with the work that is done and all of it, in bytes that calls
+  // Called on every rank before each case with the finished and the total work, in bytes that the calls
   // exchange. May be empty.
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
-  // Called on every rank with each sample.
+  // Called on every rank for each sample.
   std::function<void(const CollectiveSample& sample)> trace = {};
 };
 
-// Every rank calls it with the same plan; all get the same results. Throws Error where a result is wrong, a
-// rank is lost, or the tensors do not fit the device.
+// Collective: all ranks call it with the same plan and get the same results. Throws Error if a result is
+// wrong, a rank is lost, or the tensors do not fit on the device.
 std::vector<BenchmarkResult> measure_collectives(comm::Communicator& world, Device& device,
                                                  const CollectivePlan& plan);
 
 struct StridedPlan {
-  std::vector<std::int64_t> sizes;  // bytes that each rank gives; rounded up to whole elements
+  std::vector<std::int64_t> sizes;  // bytes that each rank contributes; rounded up to whole elements
   DType dtype = DType::kF32;
-  int stride = 8;         // ranks r, r + stride, r + 2 stride ... are a group
-  bool parallel = false;  // all groups at once, else one after the other
+  int stride = 8;         // ranks r, r + stride, r + 2 stride ... form a group
+  bool parallel = false;  // all groups concurrently; else one after another
   int warmup = 10, iterations = 50;
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};  // as above
 };
-// All-gathers within such groups, as tensor-parallel neighbours have them. As above; a result is of
-// one group, or with `parallel` of the slowest.
+// Times all-gathers within strided groups, as tensor-parallel ranks use them. Otherwise like
+// measure_collectives(). A result is the time of one group or, with `parallel`, of the slowest group.
 std::vector<BenchmarkResult> measure_strided_all_gather(comm::Communicator& world, Device& device,
                                                         const StridedPlan& plan);
 

@@ -1,5 +1,5 @@
-// How fast the data path of an experiment is: opening it, and batches as training takes them. One thread, and
-// those of the loader.
+// Measures the speed of an experiment's data path: opening the data, and reading batches as training does.
+// Runs in one thread plus the loader's threads.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 namespace primus {
 
 struct DataBenchmarkOptions {
-  double seconds = 2;  // for each measurement
-  // Called with the present phase and its progress: bytes of text that are tokenized, or 0 of 0 for a phase
-  // whose length is not known. Calls come from one thread at a time. May be empty.
+  double seconds = 2;  // per measurement
+  // Called with the current phase and its progress in bytes of tokenized text; 0 of 0 for a phase of unknown
+  // length. Calls come from one thread at a time. May be empty.
   std::function<void(std::string_view what, std::int64_t done, std::int64_t total)> progress = {};
 };
 
-// Cases: `open` (tokenising what is not yet, sample orders), `read`: each batch in the training thread, and
-// `read ahead`: as training does, with a consumer that wants batches without pause. Samples of the training
-// set in training's order; those that the data set has are read again from its start where it is too small.
+// Cases: `open` (tokenizes what is not tokenized yet, computes sample orders); `read` (reads each batch in
+// the training thread); `read ahead` (prefetches as training does, with a consumer that never pauses). Reads
+// samples of the training set in training order, and starts over if the data set is too small.
 BenchmarkReport benchmark_data(const config::Experiment& experiment, const DataBenchmarkOptions& options);
 
 }  // namespace primus

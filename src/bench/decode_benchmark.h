@@ -1,5 +1,6 @@
-// How fast a model writes: tokens a second with one text and with many at a time, over a paged cache, and how
-// much of the memory's rate that takes. Weights are random, so a shape is all that is needed. One thread.
+// Measures generation speed: tokens per second for one sequence and for batches, with a paged KV cache, and
+// the share of memory bandwidth used. Weights are random, so only the shape of a model is needed.
+// Single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -16,27 +17,27 @@
 
 namespace primus {
 
-constexpr std::int64_t kMostDecodedTokens = 1 << 20;  // of a prompt, to time, and before
+constexpr std::int64_t kMostDecodedTokens = 1 << 20;  // limit of prompt, timed and warm-up tokens
 
 struct DecodeBenchmarkOptions {
-  std::vector<std::int64_t> batches = {1, 64};  // texts that are written together, a case each
-  std::int64_t context = 512;                   // tokens of each text's prompt, which is read and timed, too
-  std::int64_t tokens = 64;                     // that are then written; each step is a sample
-  std::int64_t warmup = 4;                      // steps before, not counted
+  std::vector<std::int64_t> batches = {1, 64};  // batch sizes, one case each
+  std::int64_t context = 512;                   // prompt length of each sequence; reading it is timed too
+  std::int64_t tokens = 64;                     // decoded after the prompt; each step is a sample
+  std::int64_t warmup = 4;                      // untimed steps before
   DType dtype = DType::kBF16;
-  double copy_seconds = 0.5;  // in which the memory's rate is measured
-  // Called with the present phase ("weights", "batch 64") and its progress in tokens, or 0 of 0 for a phase
-  // whose length is not known. May be empty.
+  double copy_seconds = 0.5;  // duration of the memory bandwidth measurement
+  // Called with the current phase ("weights", "batch 64") and its progress in tokens; 0 of 0 for a phase of
+  // unknown length. May be empty.
   std::function<void(std::string_view what, std::int64_t done, std::int64_t total)> progress = {};
 };
 
-// Bytes that a step has to read: every weight that a token meets, once for all texts, of experts as many as
-// can be met at the most, and the keys and values of every text, `length` tokens each.
+// Bytes that a decode step must read: all weights that a token uses, once per batch; the maximum number of
+// experts that the batch can select; and the keys and values of each sequence, `length` tokens each.
 double bytes_of_decoding(const ModelConfig& config, const FamilyRegistry& families, DType dtype,
                          std::int64_t batch, std::int64_t length);
 
-// Greedy, as `primus generate` does it: a step ends when the host has the tokens. Takes the device.
-// Throws Error(kInvalid) for sizes that the model does not have.
+// Decodes greedily, like `primus generate`; a step ends when the host has the tokens. Owns the device. Throws
+// Error(kInvalid) for sizes that the model does not support.
 BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelConfig& config,
                                    const FamilyRegistry& families, const DecodeBenchmarkOptions& options);
 

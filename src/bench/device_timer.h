@@ -1,5 +1,5 @@
-// Times calls on one device: operands in rotated memory, warm-up, samples long enough for the clock. It gives
-// back the memory it took at the end. One thread.
+// Times calls on one device: rotates operands through memory, warms up, and makes samples long enough for the
+// clock. Releases its memory at the end. Single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ namespace primus {
 
 class DeviceTimer {
  public:
-  // More than twice the largest caches.
+  // More than twice the size of the largest caches.
   static constexpr std::int64_t kRotatedBytes = std::int64_t{192} << 20;
 
-  // Called before each measurement with the number of those that are done.
+  // Called before each measurement with the number of finished ones.
   using Progress = std::function<void(std::int64_t done)>;
 
-  // `seconds`: for each measurement; at least five samples are taken. `rotated`: operands of consecutive
-  // calls take at least so much memory together.
+  // `seconds`: duration of each measurement; at least five samples are made. `rotated`: minimum total size of
+  // the operands of consecutive calls, in bytes.
   DeviceTimer(Device& device, double seconds, std::int64_t rotated = kRotatedBytes, Progress progress = {});
   ~DeviceTimer() { release(); }
   DeviceTimer(const DeviceTimer&) = delete;
@@ -35,19 +35,19 @@ class DeviceTimer {
   Device& device() const { return device_; }
   Stream& stream() const { return *stream_; }
 
-  // Throws Error(kInvalid) where the device has not so much memory left.
+  // Throws Error(kInvalid) if the device has not enough free memory.
   Tensor empty(DType dtype, Shape shape);
-  // Standard normal numbers times `scale`, other ones in every tensor.
+  // Standard normal values times `scale`; each tensor has different values.
   Tensor random(DType dtype, Shape shape, float scale = 1);
   Tensor integers(const std::vector<std::int32_t>& values);
   void release();
 
-  // How many sets of operands of `bytes` calls take turns with, at most `most`.
+  // Number of operand sets, of `bytes` each, that calls rotate through; at most `most`.
   std::int64_t sets(std::int64_t bytes, std::int64_t most = 16) const;
 
   template <class Arguments>
   void run_once(const Arguments& call) {
-    using turbo::launch;  // not the namespace primus::launch, where a file knows it
+    using turbo::launch;  // not the namespace primus::launch, if that is visible
     const auto scratch = scratch_of(call);
     turbo::Context context{device_, *stream_, *scratch, meter_};
     launch(context, call);
@@ -55,7 +55,7 @@ class DeviceTimer {
     device_.release(scratch->address());
   }
 
-  // Calls take turns; `bytes` of one of them.
+  // Calls rotate through the elements of the vector; `bytes`: size of one call's operands.
   template <class Arguments>
   BenchmarkResult time(const std::string& name, const std::vector<Arguments>& calls, double bytes) {
     using turbo::launch;
@@ -69,14 +69,14 @@ class DeviceTimer {
     result.bytes = bytes;
     return result;
   }
-  // The same for work that `call` enqueues on stream(); only times are filled in.
+  // Times work that `call` enqueues on stream(). Fills in only the times.
   BenchmarkResult time_calls(const std::function<void()>& call);
 
-  // Bytes per second, read and written, of a large copy on the device.
+  // Bandwidth of a large device copy in bytes per second, reads plus writes.
   double copy_rate();
 
  private:
-  // Device memory for one call's workspace, as an arena.
+  // An arena of device memory for one call's workspace.
   class Scratch : public Arena {
    public:
     Scratch(void* address, std::int64_t bytes) : Arena("scratch", address, bytes), address_(address) {}
@@ -105,7 +105,7 @@ class DeviceTimer {
   std::uint64_t streams_ = 0;
 };
 
-// Throws Error(kInvalid) for a time that no measurement takes.
+// Throws Error(kInvalid) for an invalid measuring time.
 void check_seconds(double seconds);
 
 }  // namespace primus

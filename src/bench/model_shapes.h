@@ -1,4 +1,4 @@
-// The matrix products and the attention of a model's layers, from its architecture. Pure.
+// The matrix products and the attention of a model's layers, derived from its architecture. Pure functions.
 #pragma once
 
 #include <vector>
@@ -8,21 +8,21 @@
 
 namespace primus {
 
-// For `tokens` rows: attention's projections (of latent attention each of its steps), the dense and the
-// experts' feed-forward as far as the model has them, and the head. Routers are left out, as in FLOPs. Blocks
-// and heads of multi-token prediction are counted in `times`, and their joined inputs' projection is a
+// Matrix products for `tokens` rows: attention projections (for latent attention, each of its steps), dense
+// and expert feed-forward if present, and the head. Omits routers, as the FLOP count does. `times` includes
+// the blocks and heads of multi-token prediction; the projection of their joined inputs is a separate
 // product.
 std::vector<ModelProduct> products_of(const ModelConfig& config, std::int64_t tokens);
 
-// The attention of a layer that sees everything before it: one sequence of `sequence` tokens. Of latent
-// attention as it is trained, with keys and values of every head.
+// Full causal attention of a layer for one sequence of `sequence` tokens. Latent attention is given in its
+// training form, with separate keys and values per head.
 AttentionCase attention_of(const ModelConfig& config, const std::string& name, std::int64_t sequence);
 
-// The attention of all layers for `batch` sequences: those that see everything, and those with a window or
-// with chunks, which are sequences of their own.
+// Attention of all layers for `batch` sequences, grouped into full, windowed and chunked layers. Each chunk
+// counts as a sequence.
 struct LayersAttention {
   AttentionCase shape;
-  std::int64_t times = 1;  // that a pass through the model computes it
+  std::int64_t times = 1;  // occurrences per forward pass of the model
 };
 std::vector<LayersAttention> attentions_of(const ModelConfig& config, std::int64_t batch,
                                            std::int64_t sequence);

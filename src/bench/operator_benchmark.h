@@ -1,7 +1,6 @@
-// How fast single operators run on a device: time, TFLOP/s and GB/s, and their share of what the device can
-// do, measured in the same run (report.h). Operands are random, and those of consecutive calls lie in
-// different memory, so that nothing is served from a cache that a training step would not find full of other
-// things. The same code measures every device. One thread.
+// Measures single operators on a device: time, TFLOP/s, GB/s, and their share of the device's peak, measured
+// in the same run (report.h). Operands are random, and consecutive calls use different memory, so caches are
+// as cold as in a training step. The same code measures every device. Single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -16,66 +15,67 @@
 namespace primus {
 
 struct OperatorBenchmarkOptions {
-  DType dtype = DType::kBF16;  // of operands; fp16: of linear layers and of attention only
-  // Products of linear layers in fp8 (turbo/fp8_linear), of operands in bf16: activations and weights in
-  // e4m3, gradients in e5m2 (Megatron's "hybrid"). Each is timed from bf16 operands, and once more without
-  // their quantisation. Other suites than those of linear layers do not have it.
+  DType dtype = DType::kBF16;  // of operands; fp16: only linear layers and attention
+  // Times linear layers' matrix products in fp8 (turbo/fp8_linear): activations and weights in e4m3,
+  // gradients in e5m2 (Megatron's "hybrid"). Each is timed from bf16 operands, and again without their
+  // quantization. Suites other than linear layers do not support it.
   bool fp8 = false;
-  // Those in MXFP4 (turbo/mxfp4), and of experts, likewise of operands in bf16. What rounds the operands of
-  // each is timed by itself, too.
+  // Times matrix products of linear layers and experts in MXFP4 (turbo/mxfp4), from bf16 operands. The
+  // quantization of each product's operands is also timed separately.
   bool fp4 = false;
-  double seconds = 0.5;                 // for each measurement
-  DType weight_gradient = DType::kF32;  // what a layer's weight gradient is added into
+  double seconds = 0.5;                 // per measurement
+  DType weight_gradient = DType::kF32;  // type of the buffer that a weight gradient is accumulated into
   std::int64_t rotated_bytes = DeviceTimer::kRotatedBytes;
   DeviceTimer::Progress progress = {};
 };
 
-// C = A · Bᵀ as linear layers use it: forward [m, n] = [m, k] · [n, k]ᵀ, and both gradients of that layer.
+// C = A · Bᵀ as used by a linear layer: forward [m, n] = [m, k] · [n, k]ᵀ, and the two gradients of that
+// layer.
 struct GemmCase {
   std::int64_t m, n, k;
 };
-// "8192x28672x4096". Throws Error(kInvalid).
+// Parses "8192x28672x4096". Throws Error(kInvalid).
 GemmCase parse_gemm_case(const std::string& text);
 BenchmarkReport benchmark_gemm(Device& device, const std::vector<GemmCase>& cases,
                                const OperatorBenchmarkOptions& options);
 
 struct AttentionCase {
-  std::string model = {};  // whose attention it is; empty: nobody's
+  std::string model = {};  // name of the model; empty: none
   std::int64_t batch = 1, sequence = 4096, heads = 32, kv_heads = 8;
-  std::int64_t head_dim = 128, value_dim = 128;  // of queries and keys, of values
+  std::int64_t head_dim = 128, value_dim = 128;  // of queries and keys; of values
   std::int64_t window = 0;
   bool causal = true;
 };
-// Throws Error(kInvalid) for sizes that no attention has.
+// Throws Error(kInvalid) for invalid sizes.
 void check_case(const AttentionCase& which);
-// Forward and backward of each, two results in this order; the names of cases are `prefix`, the model and the
-// sizes. What computed them, where the device had a choice, is in the notes.
+// Times forward and backward of each case: two results per case, in this order, named after `prefix`, the
+// model and the sizes. If the device has several implementations, a note names the one used.
 BenchmarkReport benchmark_attention(Device& device, const std::vector<AttentionCase>& cases,
                                     const OperatorBenchmarkOptions& options, const std::string& prefix = {});
 
-// `tokens` that each go to `top_k` of the experts: `skew` of them to the first eighth of the experts, the
-// rest evenly. A negative skew: all evenly.
+// `tokens` tokens, each routed to `top_k` experts. A fraction `skew` goes to the first eighth of the experts,
+// the rest evenly to the others. Negative skew: evenly to all.
 struct GroupedGemmCase {
   std::int64_t tokens = 8192, experts = 64, top_k = 6, in = 2048, out = 2816;
   double skew = -1;
 };
-// Throws Error(kInvalid) for sizes that no experts have.
+// Throws Error(kInvalid) for invalid sizes.
 void check_case(const GroupedGemmCase& which);
-// The three products of the experts, and the dense ones of equal FLOPs.
+// Times the three grouped products of the experts, and dense products of equal FLOPs.
 BenchmarkReport benchmark_grouped_gemm(Device& device, const GroupedGemmCase& which,
                                        const OperatorBenchmarkOptions& options);
 
-// One matrix product of a model's layers; with `experts`, of all its experts at once.
+// One matrix product of a model's layers; with `experts`, the grouped product of all its experts.
 struct ModelProduct {
   std::string what;                        // "qkv"
-  std::int64_t rows = 0, out = 0, in = 0;  // of experts: the rows of all together
+  std::int64_t rows = 0, out = 0, in = 0;  // experts: total rows
   std::int64_t experts = 0, top_k = 1;
-  std::int64_t times = 1;  // that a pass through the model computes it: once in each layer that has it
+  std::int64_t times = 1;  // occurrences per forward pass: once per layer that has it
 
   bool operator==(const ModelProduct&) const = default;
 };
-// Each as weight gradient, forward product and input gradient: three results in this order, in fp8 each
-// twice. `suite` is the report's. In fp8 and in fp16 experts are left out, as a note says.
+// Times weight gradient, forward product and input gradient of each: three results in this order; in fp8 two
+// results for each. `suite`: suite of the report. fp8 and fp16 omit experts; a note says so.
 BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
                                      const std::vector<ModelProduct>& products,
                                      const OperatorBenchmarkOptions& options);

@@ -1,9 +1,9 @@
-// What a benchmark measured, as plain data, and how it is shown: text, JSON, CSV, Markdown, and one HTML page
-// with plots. Every suite of `primus benchmark` makes one of these. Pure functions.
+// Results of a benchmark as plain data, and their output as text, JSON, CSV, Markdown and an HTML page with
+// plots. Every suite of `primus benchmark` returns such a report. Pure functions.
 //
-// Times are seconds of one call. A figure is the median of its samples. Whether it repeats is known from the
-// run itself: the samples are cut, in the order of time, into five parts, and `spread` is how far the medians
-// of the parts lie apart. A figure with a spread above 5 % is called noisy.
+// Times are seconds per call. A figure is the median of its samples. Its repeatability is estimated from the
+// run itself: the samples are split by time into five parts, and `spread` is the relative range of the parts'
+// medians. A figure with a spread above 5 % is called noisy.
 #pragma once
 
 #include <cstdint>
@@ -21,41 +21,41 @@ struct Timing {
   static constexpr double kRepeats = 0.05;
   bool noisy() const { return spread > kRepeats; }
 };
-// Of samples in the order in which they were taken; at least one, each above 0.
+// `samples`: in the order of measurement; at least one, each above 0.
 Timing summarize(std::vector<double> samples);
 
 struct BenchmarkResult {
   std::string name;   // of the case, unique in its report: "forward 8192x28672x4096"
-  std::string group;  // cases of one group are one line of a plot over `size`; empty: no plot
+  std::string group;  // cases of a group form one line of a plot over `size`; empty: no plot
   double size = 0;    // bytes
   Timing timing;
-  std::int64_t calls = 1;  // that each sample timed together
-  // What one call does; 0: does not apply. `bytes` count every operand and result once.
+  std::int64_t calls = 1;  // calls per sample
+  // Amounts per call; 0: does not apply. `bytes` counts each operand and result once.
   double flops = 0, bytes = 0;
-  double bus_bytes = 0;  // of a collective: what goes over the busiest link of a rank
+  double bus_bytes = 0;  // of a collective: bytes over the busiest link of a rank
   double tokens = 0;
-  std::vector<Timing> rank_timings = {};  // by rank; empty: not asked for
+  std::vector<Timing> rank_timings = {};  // by rank; empty: not requested
 };
 
 struct BenchmarkReport {
-  std::string suite;  // "gemm", "collectives"
-  std::string
-      device;  // and what else the figures depend on: "cpu: 2 threads, avx512 | 4 ranks, shared memory"
+  std::string suite;       // "gemm", "collectives"
+  std::string device;      // with other conditions that figures depend on: "cpu: 2 threads, avx512 | 4 ranks,
+                           // shared memory"
   std::string dtype;       // empty: does not apply
-  std::string place = {};  // where it ran, as the user calls it; empty: not said
-  // FLOP/s of a large square product of this type, and bytes/s, read and written, of a large copy, both
+  std::string place = {};  // where it ran, in the user's words; empty: unknown
+  // FLOP/s of a large square product of this type, and bytes/s (read plus written) of a large copy, both
   // measured in the same run; 0: not measured.
   double gemm_ceiling = 0, copy_ceiling = 0;
   std::vector<BenchmarkResult> results;
-  std::vector<std::string> notes;  // what was left out, and why
+  std::vector<std::string> notes;  // what was omitted, and why
 };
 
-// A sentence on figures that do not repeat; empty where all do.
+// A sentence about noisy figures; empty if there are none.
 std::string noise_note(const BenchmarkReport& report);
 
 std::string to_text(const BenchmarkReport& report);
 nlohmann::ordered_json to_json(const BenchmarkReport& report);
-// One object for each result, with suite, device and type.
+// One object per result, with suite, device and type.
 std::string to_json_lines(const BenchmarkReport& report);
 std::string to_csv(const BenchmarkReport& report, char separator = ',');
 std::string to_markdown(const BenchmarkReport& report);
@@ -65,8 +65,8 @@ std::string to_markdown(const BenchmarkReport& report);
 struct BaselineCase {
   enum class Verdict : std::uint8_t { kSame, kFaster, kSlower, kNew, kGone };
   std::string name;
-  double before = 0, now = 0;  // seconds; 0: not there
-  double limit = 0;            // relative change that noise explains
+  double before = 0, now = 0;  // seconds; 0: no such case
+  double limit = 0;            // relative change that noise can explain
   Verdict verdict = Verdict::kSame;
 };
 struct BaselineComparison {
@@ -76,16 +76,16 @@ struct BaselineComparison {
 };
 const char* name_of(BaselineCase::Verdict verdict);  // "slower"
 
-// `baseline`: the JSON of an earlier report. A case is slower where its median grew by more than both spreads
-// together, and by more than 5 %. Throws Error(kInvalid) for a file that is no report, one of another suite,
-// device or type, or one without a case in common.
+// `baseline`: JSON of an earlier report. A case is slower if its median grew by more than the sum of both
+// spreads and by more than 5 %. Throws Error(kInvalid) for a file that is not a report, a report of another
+// suite, device or type, and a report without a common case.
 BaselineComparison compare_with_baseline(const BenchmarkReport& report, const std::string& baseline,
                                          const std::string& source);
 std::string to_text(const BaselineComparison& comparison);
 nlohmann::ordered_json to_json(const BaselineComparison& comparison);
 
-// The page: the table, a roofline where there are FLOPs and ceilings, and rates over sizes. `comparison` may
-// be null; `when`: local time, for people.
+// The page contains the table, a roofline if FLOPs and ceilings are known, and rates over sizes. `comparison`
+// may be null; `when`: local time for display.
 std::string to_html(const BenchmarkReport& report, const BaselineComparison* comparison,
                     const std::string& when, const std::string& version);
 

@@ -1,4 +1,4 @@
-// The table of a report, and the rates that it shows, each once: for every form of the report.
+// The table of a report and the rates in it, shared by all output formats.
 #pragma once
 
 #include <string>
@@ -9,20 +9,20 @@
 namespace primus {
 
 struct Rate {
-  double BenchmarkResult::*amount;  // of one call
+  double BenchmarkResult::*amount;  // per call
   const char* json;                 // "bus_bytes"
   const char* title;                // "bus GB/s"
-  double scale;                     // from amount per second to the title's unit
-  int digits;                       // behind the point
+  double scale;                     // from amount per second to the unit of the title
+  int digits;                       // after the decimal point
 
   double value(const BenchmarkResult& result) const { return result.*amount / result.timing.median * scale; }
-  std::string text(const BenchmarkResult& result) const;  // empty where it does not apply
+  std::string text(const BenchmarkResult& result) const;  // empty if it does not apply
 };
 
-// Those that any result has.
+// The rates that at least one result has.
 std::vector<Rate> rates_of(const BenchmarkReport& report);
 
-// The places of the table's cells: case, times, rates that apply, shares where ceilings were measured.
+// The layout of the table: case, times, rates that apply, and shares if ceilings were measured.
 struct ReportTable {
   std::vector<std::string> head;
   std::vector<std::vector<std::string>> rows;

@@ -1,5 +1,5 @@
-// How fast training steps of an experiment run on this machine, and where the time goes. Random tokens stand
-// for data, nothing is written. One thread.
+// Measures the speed of an experiment's training steps on this machine, and where the time goes. Uses random
+// tokens as data and writes no files. Single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ namespace primus {
 
 struct TrainBenchmarkOptions {
   std::int64_t steps = 10;
-  std::int64_t warmup = 2;  // steps before, not counted
-  // Where set, so many further steps are recorded behind the timed ones.
+  std::int64_t warmup = 2;  // untimed steps before
+  // If set, records `traced_steps` further steps after the timed ones.
   std::shared_ptr<turbo::TraceRecorder> trace = {};
   std::int64_t traced_steps = 1;
-  // Seconds for each product and attention of the model, which are timed alone once the steps are over and
-  // their memory is free again; 0: not measured.
+  // Seconds for each of the model's products and attention shapes, which are timed separately after the steps
+  // have finished and their memory is free; 0: not measured.
   double ceiling_seconds = 0;
-  // Called after each step, warm-up included: steps done, steps in all.
+  // Called after each step, including warm-up, with finished and total steps.
   std::function<void(std::int64_t, std::int64_t)> progress = {};
 };
 
@@ -36,35 +36,35 @@ struct TrainBenchmarkReport {
   std::int64_t parameters = 0, tokens_per_step = 0, steps = 0;
   // Seconds per step: median, fastest, slowest.
   double seconds = 0, fastest = 0, slowest = 0;
-  std::vector<double> step_seconds;  // of each, in their order
-  // At the median step.
+  std::vector<double> step_seconds;  // of each step, in order
+  // At the median step time.
   double tokens_per_second = 0;
-  double model_flops_per_second = 0;  // training_flops: recomputation not counted
-  double gemm_peak = 0;      // FLOP/s of large products, the best measured before and after the steps
+  double model_flops_per_second = 0;  // from training_flops: excludes recomputation
+  double gemm_peak = 0;      // FLOP/s of large products: maximum of the rates before and after the steps
   double share_of_peak = 0;  // model_flops_per_second / gemm_peak
   struct Line {
     std::string kernel;
     std::int64_t calls = 0;         // per step
-    double seconds = 0, share = 0;  // per step; of the step's time
+    double seconds = 0, share = 0;  // per step; share of the step's time
     double flops_per_second = 0;    // 0 for kernels without matrix work
   };
-  std::vector<Line> kernels;   // by time, largest first; empty on devices whose kernels run asynchronously
-  double outside_kernels = 0;  // share of the step's time
-  engine::MemoryPlan memory;   // what is reserved, bytes
-  std::int64_t device_used_bytes = 0;    // of the device's memory, by all programs on it, after the steps
-  std::int64_t peak_resident_bytes = 0;  // of the whole process, as the system counts it
+  std::vector<Line> kernels;             // sorted by time, largest first; empty if kernels run asynchronously
+  double outside_kernels = 0;            // share of the step's time
+  engine::MemoryPlan memory;             // reserved memory, bytes
+  std::int64_t device_used_bytes = 0;    // device memory used by all processes after the steps
+  std::int64_t peak_resident_bytes = 0;  // of this process, as reported by the system
   double loss = 0;                       // of the last step
-  // Median time that the host took to enqueue a step's first microbatch on an idle device; 0 on devices that
-  // work inside the call.
+  // Median host time to enqueue the first microbatch of a step on an idle device; 0 on devices that compute
+  // synchronously.
   double enqueue_seconds = 0;
-  std::int64_t replayed_steps = 0;  // as graphs (lm/train/step_graphs.h), of the timed ones and those after
-  // With TrainBenchmarkOptions::ceiling_seconds: what a step would take if it were nothing but its matrix
-  // products and its attention, each as fast as it is alone on this device in this run; its recomputation is
-  // not counted.
+  std::int64_t replayed_steps = 0;  // timed and later steps that ran as graphs (lm/train/step_graphs.h)
+  // With TrainBenchmarkOptions::ceiling_seconds: the time of a step that consists only of its matrix products
+  // and attention, each at its speed when measured separately on this device in this run. Excludes
+  // recomputation.
   struct Ceiling {
     double product_seconds = 0, attention_seconds = 0;
-    double model_flops_per_second = 0;  // of a step of so many seconds
-    double share = 0;                   // what the timed steps reach of it
+    double model_flops_per_second = 0;  // of a step that takes `seconds`
+    double share = 0;                   // of the ceiling that the timed steps reach
   };
   std::optional<Ceiling> ceiling = {};
 };
@@ -72,7 +72,7 @@ struct TrainBenchmarkReport {
 TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, const FamilyRegistry& families,
                                         const TrainBenchmarkOptions& options);
 
-// The same for tables, plots and baselines: one case, a step.
+// Converts the result to a report with one case, a step, for tables, plots and baselines.
 BenchmarkReport to_report(const TrainBenchmarkReport& report);
 
 std::string to_json(const TrainBenchmarkReport& report);

@@ -1,7 +1,7 @@
-// A command of the program: what it takes, what it says about itself, and what it does.
+// A command of the program: its arguments, its help and its work.
 //
-// A command declares each argument once; parsing, help and error messages come from that declaration. It
-// parses, calls one function of a floor below, and prints: nothing else prints in this program.
+// A command declares each argument once; parsing, help and error messages use that declaration. A command
+// parses, calls one function of a lower layer, and prints. Only commands print.
 //
 //   class Info final : public Command {
 //     void declare(Arguments& args) override { args.positional("DIR", folder_, "model folder"); }
@@ -28,70 +28,68 @@
 
 namespace primus::cli {
 
-// Where a command writes: results to `out`, everything about the work (progress, notes, errors) to `err`.
+// Where a command writes: results to `out`; progress, notes and errors to `err`.
 struct Console {
   Terminal out, err;
-  bool debug = false;      // --debug before the mode or the command: the log goes to the screen
-  std::string program;     // its name, for help and hints: "primus"
-  std::string invocation;  // as it was called, for commands to copy: "build/bin/primus"
+  bool debug = false;      // --debug before the mode or the command: log to the screen
+  std::string program;     // program name, for help and hints: "primus"
+  std::string invocation;  // how it was invoked, for commands to copy: "build/bin/primus"
 
-  // Text for people, to standard output: with whatever a terminal would obey escaped (printable()). Throws
-  // FileError when it cannot write.
+  // Prints text for people to standard output; control characters are escaped (printable()). Throws FileError
+  // if writing fails.
   void print(std::string_view text) const;
-  // The same in a color, where standard output has any.
+  // Like above, in color if standard output supports it.
   void print(Color color, std::string_view text) const;
-  // What a program or a file may take: JSON, settings, a text that was asked for. Byte by byte, but for
-  // terminals, which get it as print() gives it.
+  // Writes output that a program or a file may consume: JSON, settings, requested text. Bytes are written
+  // unchanged, except that terminals get the escaped form of print().
   void write(std::string_view bytes) const;
-  // Writes a line to standard error, if it can; escaped like print().
+  // Writes a line to standard error, escaped like print(). Ignores write errors.
   void note(std::string_view text) const;
-  // Lines that begin "note: ".
+  // Writes lines that begin with "note: ".
   void notes(const std::vector<std::string>& texts) const;
 
  private:
   void write_raw(std::string_view bytes) const;
 };
 
-// An option or a value of the program that a command stands in for, which has no meaning here: naming it says
-// so.
+// An option or a value of another program that has no meaning here. Using it is an error that explains this.
 struct Refusal {
   std::string name;             // "--split-sentences", "fp16"
   std::string reason, instead;  // one sentence each, without a period
 };
 
-// Where an argument's value goes. Optionals and vectors stay empty when it is not given; the others keep
-// what they hold, which help shows as the default.
+// Where an argument's value is stored. Optionals and vectors stay empty if the argument is not given; other
+// targets keep their initial value, which help shows as the default.
 using Target = std::variant<bool*, std::string*, std::int64_t*, double*, std::optional<std::string>*,
                             std::optional<std::int64_t>*, std::optional<double>*, std::vector<std::string>*>;
 
-// A word that may stand for a value, and what it means.
+// A possible value, offered by completion, and its meaning.
 struct Suggestion {
   std::string word, help;
 };
 
 struct Argument {
-  std::vector<std::string> names;  // "--config", "-c"; none: positional
-  std::string value;               // "FILE"; empty: a switch. FILE, FOLDER ... make shells complete paths
+  std::vector<std::string> names;  // "--config", "-c"; empty: positional
+  std::string value;               // "FILE"; empty: a switch. Shells complete paths for FILE, FOLDER ...
   std::string help;
   Target target;
   bool required = false;
-  std::vector<std::string> choices = {};  // of a string; empty: any
-  bool several = false;                   // of a list: one mention takes all words up to the next option
-  // Words for a shell to offer, given what was typed of one so far; null: none. Those that end in '=' are
-  // typed on.
+  std::vector<std::string> choices = {};  // allowed values of a string; empty: any
+  bool several = false;                   // for a list: one option accepts all words up to the next option
+  // Returns the words that a shell offers for a partly typed value; null: none. After a word that ends in
+  // '=', typing continues without a space.
   std::vector<Suggestion> (*suggest)(std::string_view typed) = nullptr;
-  std::vector<Refusal> refused = {};  // of a string: values that have no meaning here
-  // Of its values those that name files or folders which have to be there; null: none. Launchers look for
-  // them before they start anything.
+  std::vector<Refusal> refused = {};  // values of a string that have no meaning here
+  // Returns the files or folders among the values that must exist; null: none. Launchers check them before
+  // they start anything.
   std::vector<std::string> (*reads)(const std::vector<std::string>& values) = nullptr;
   // See between() and default_note().
   std::optional<std::pair<double, double>> range = {};
   std::string shown_default = {};
 
-  // For a number: what is below `least` or above `most` is refused when the command line is read. Both are
-  // exact as double.
+  // For a number: parsing refuses values below `least` or above `most`. Both are exact as double.
   Argument& between(double least, double most);
-  // For a target that is empty where the option is not given: the value that then counts, for help.
+  // For a target that stays empty if the option is not given: the effective default, shown by help.
   template <class Value>
   Argument& default_note(const Value& counts) {
     shown_default = fmt::format("{}", counts);
@@ -99,7 +97,7 @@ struct Argument {
   }
 };
 
-// For Argument::reads: each of the values names one.
+// For Argument::reads, if each value names a file or folder.
 std::vector<std::string> all_of_them(const std::vector<std::string>& values);
 
 class Arguments {
@@ -108,13 +106,13 @@ class Arguments {
   Argument& option(std::string_view names, std::string value, Target target, std::string help);
   Argument& flag(std::string_view names, bool& target, std::string help);
   Argument& positional(std::string value, Target target, std::string help);
-  // Everything that no declaration takes, in the order written: the command judges it itself.
+  // Collects all words that match no declaration, in order; the command parses them itself.
   Argument& rest(std::string value, std::vector<std::string>& target, std::string help);
-  // names: "--split-sentences,--lang". Not shown by help.
+  // names: "--split-sentences,--lang". Help does not show them.
   void refuse(std::string_view names, const std::string& reason, const std::string& instead);
 
   const std::vector<Argument>& all() const { return arguments_; }
-  // The one called `name`, which may have its value behind ('--seed=1'); null where there is none.
+  // Finds the argument called `name`, which may include a value ('--seed=1'); null if not declared.
   const Argument* find(std::string_view name) const;
   const std::optional<Argument>& rest() const { return rest_; }
   const std::vector<Refusal>& refusals() const { return refusals_; }
@@ -129,27 +127,27 @@ class Command {
  public:
   virtual ~Command() = default;
   virtual void declare(Arguments& arguments) = 0;
-  // The exit code: 0, or what the command documents. Errors are thrown.
+  // Returns 0 or an exit code that the command documents. Throws errors.
   virtual int run(Console& console) = 0;
-  // Throws what would keep a job of so many ranks from starting, as far as it can be known before: for
-  // launchers. `variables`: what the job's environment will have besides this process's.
-  // 0 nodes or ranks: how many is not known.
+  // For launchers: throws the errors that would prevent a job of this size from starting, as far as they can
+  // be detected beforehand. `variables`: environment of the job in addition to this process's. 0 nodes or
+  // ranks: number unknown.
   virtual void check_job(int /*nodes*/, int /*ranks_per_node*/,
                          const std::map<std::string, std::string>& /*variables*/) {}
-  // Files that the job will read and that are not there now, as far as can be known here; none where
-  // check_job throws.
+  // Input files of the job that do not exist now, as far as this machine can tell; empty if check_job throws.
   virtual std::vector<launch::AbsentInput> absent_inputs(
       const std::map<std::string, std::string>& /*variables*/) {
     return {};
   }
-  // Whether its ranks talk by this engine's connections, which need a secret. Another framework's do not.
+  // Whether the ranks connect through this engine's transport, which needs a secret. Ranks of other
+  // frameworks do not.
   virtual bool needs_token() const { return true; }
 };
 
-// Where help lists a command: by section, then by number, then by name.
+// Position of a command in help: sorted by section, then number, then name.
 enum class Section : std::uint8_t {
   kTrain,
-  kUse,  // what was trained
+  kUse,  // using a trained model
   kData,
   kModel,
   kBenchmark,
@@ -164,10 +162,9 @@ struct Place {
   int number = 100;
 };
 
-// A command's file defines its entry, and that is all that the program needs to know it (primus_entry_list in
-// cmake/PrimusBuild.cmake):
-//   extern const CommandEntry kModelInfo{"model info", "Shows what a model is", {}, "primus model info
-//   my-run",
+// A command's source file defines its entry. The build finds it (primus_entry_list in
+// cmake/PrimusBuild.cmake); nothing else refers to it:
+//   extern const CommandEntry kModelInfo{"model info", "Shows what a model is", {}, "primus model info run",
 //                                        make_command<ModelInfo>, {Section::kModel}};
 struct CommandEntry {
   std::string_view name;      // "model verify"
@@ -176,14 +173,14 @@ struct CommandEntry {
   std::string_view examples;  // one per line, without the indentation
   std::unique_ptr<Command> (*make)();
   Place place = {};
-  // Whether several processes work on it as the ranks of one job (--nproc, --nnodes ...).
+  // Whether the command can run as several ranks of one job (--nproc, --nnodes ...).
   bool has_ranks = false;
 };
 
-// Every command, in the order help shows them.
+// All commands, in the order of help.
 std::span<const CommandEntry> commands();
 
-// --overwrite, the one way to say that a command may replace what has the name of its result.
+// --overwrite: the only way to allow a command to replace an existing file or folder with its result.
 class OverwriteFlag {
  public:
   void declare(Arguments& args,

@@ -1,6 +1,6 @@
-// What a shell offers for the word that is being typed. The shells' scripts are short: they hand the words to
-// `primus __complete`, which answers from the declarations that help is made of, so that an installed script
-// stays right when the program changes.
+// Completion of the word being typed in a shell. The shell scripts are short: they pass the words to `primus
+// __complete`, which answers from the declarations that help also uses. So an installed script stays valid
+// when the program changes.
 #pragma once
 
 #include <span>
@@ -16,18 +16,18 @@ inline constexpr std::string_view kCompleteWord = "__complete";
 inline constexpr std::string_view kShells[] = {"bash", "zsh", "fish"};
 
 struct Completion {
-  std::vector<Suggestion> words;  // they begin with what was typed
-  Paths paths = Paths::kNone;     // what the shell adds: for a typed '--option=', behind the '='
+  std::vector<Suggestion> words;  // matches for the typed prefix
+  Paths paths = Paths::kNone;     // paths that the shell adds; for '--option=', after the '='
 };
 
-// `words`: the command line without the program's name; the last one is being typed and may be empty.
+// `words`: the command line without the program name. The last word is being typed and may be empty.
 Completion complete(std::span<const std::string> words);
 
-// The answer to `primus __complete WORD...`: a line "word<tab>meaning" for each, then one that says which
-// paths fit as well: ":files", ":folders" or ":none".
+// The output of `primus __complete WORD...`: a line "word<tab>meaning" per match, then a line with the kind
+// of paths that also match: ":files", ":folders" or ":none".
 std::string completion_reply(std::span<const std::string> words);
 
-// The script that a shell of kShells reads.
+// The script for `shell`, which is one of kShells.
 std::string_view completion_script(std::string_view shell);
 
 }  // namespace primus::cli

@@ -1,5 +1,5 @@
-// The words around a command: the program's own options and its modes. Parsing, help, manual pages and
-// completion read them from here, as they read a command's arguments from its declaration.
+// The words before a command: global options and modes. Parsing, help, manual pages and completion read them
+// from here, as they read a command's arguments from its declaration.
 #pragma once
 
 #include <optional>
@@ -12,14 +12,14 @@
 
 namespace primus::cli {
 
-// Options of the program, which stand before the mode or the command.
+// Global options, given before the mode or the command.
 struct GlobalOptions {
-  std::vector<std::string> config;  // launcher settings
+  std::vector<std::string> config;  // files of launcher settings
   bool debug = false, dry_run = false, version = false;
   void declare(Arguments& arguments);
 };
 
-// What the program is, in one sentence.
+// One-sentence description of the program.
 inline constexpr std::string_view kProgramSummary =
     "Primus trains foundation models: one program, from a laptop to a cluster";
 // One per line.
@@ -30,16 +30,16 @@ inline constexpr std::string_view kProgramExamples =
 
 bool is_help(std::string_view word);  // --help, -h
 
-// The command of that name ("model verify"), or null.
+// Returns the command with that name ("model verify"), or null.
 const CommandEntry* find_command(std::string_view name);
-// Whether commands are called "<word> ...".
+// Whether commands with names "<word> ..." exist.
 bool is_group(std::string_view word);
 
-// How many of `words` are options as `arguments` declares them, values included: where the rest begins.
-// Unknown options count as one word.
+// Counts the leading words that are options declared in `arguments`, including their values. An unknown
+// option counts as one word.
 std::size_t count_options(const Arguments& arguments, std::span<const std::string> words);
 
-// What a shell completes a value with.
+// Kind of paths that a shell completes.
 enum class Paths { kNone, kFiles, kFolders };
 Paths paths_of(const Argument& argument);
 

@@ -1,13 +1,12 @@
-// The program as a whole: its grammar, its help, and what becomes of errors.
+// The program: its command line, its help, and its handling of errors.
 //
 //   primus <command> ...
 //   primus [--config F] [--debug] [--dry-run] [--version] <direct|container|slurm> [mode args] -- <command>
-//   ...
 //
-// The second form is Primus's own; `direct` runs the command right here.
+// The second form is AMD Primus's; `direct` runs the command on this machine.
 //
-// Exit codes: 0 done; 1 a library or driver is missing; 2 bad arguments, config or input; 3 failed while
-// running, or what was to be verified is not so.
+// Exit codes: 0 success; 1 a library or driver is missing; 2 bad arguments, config or input; 3 a failure
+// while running, or a failed verification.
 #pragma once
 
 #include <span>
@@ -17,7 +16,7 @@
 
 namespace primus::cli {
 
-// Runs one command line (the program's name left out) and returns its exit code. Never throws.
+// Runs one command line (without the program name) and returns its exit code. Never throws.
 int run(std::span<const std::string> words, Console& console);
 
 }  // namespace primus::cli

@@ -1,5 +1,5 @@
-// The commands of `primus benchmark` that time single operations of one device: what they have in common, and
-// those that are nothing but an entry (bench/benchmark_entry.h).
+// Base of the `primus benchmark` commands that time single operations on one device. Most of these commands
+// consist only of a BenchmarkEntry (bench/benchmark_entry.h).
 #pragma once
 
 #include <algorithm>
@@ -24,14 +24,14 @@ class DeviceBenchmark : public Command {
   int run(Console& console) final;
 
  private:
-  // Throws mistakes that are ones on every machine.
+  // Throws errors that do not depend on the machine.
   void check_words();
 
   virtual void declare_case(Arguments& args) = 0;
   virtual void declare_output(Arguments& args, BenchmarkOutput& output) { output.declare(args); }
   virtual void check_case() {}
-  virtual std::string file_of_case() const { return {}; }  // that check_case() reads; empty: none
-  // Those of --dtype; none: it has no --dtype.
+  virtual std::string file_of_case() const { return {}; }  // read by check_case(); empty: none
+  // Types that --dtype accepts; nullopt: the command has no --dtype.
   virtual std::optional<MeasuredTypes> types() const = 0;
   virtual BenchmarkReport report(const DeviceSpec& spec, const OperatorBenchmarkOptions& options);
   virtual BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) = 0;
@@ -41,7 +41,7 @@ class DeviceBenchmark : public Command {
   BenchmarkOutput output_;
 };
 
-// A literal as a template's argument.
+// A string literal that can be a template argument.
 template <std::size_t size>
 struct BenchmarkName {
   char text[size];
@@ -50,17 +50,17 @@ struct BenchmarkName {
 
 std::unique_ptr<Command> make_entry_command(const BenchmarkEntry& entry);
 
-// For a CommandEntry: the command of the benchmark of that name.
+// For a CommandEntry: creates the command of the benchmark with that name.
 template <BenchmarkName name>
 std::unique_ptr<Command> make_benchmark_command() {
   return make_entry_command(benchmark_named(name.text));
 }
 
-// A model by AMD Primus's name ("Llama3.1_8B", "mistral_8x7B", "Deepseek_V2_Lite") as our preset's; another
-// name stays as it is.
+// Maps a model name of AMD Primus ("Llama3.1_8B", "mistral_8x7B", "Deepseek_V2_Lite") to the preset of this
+// program. Other names are returned unchanged.
 std::string preset_of(const std::string& name);
 
-// Paragraphs of these commands' help.
+// Shared paragraphs of these commands' help.
 #define PRIMUS_BENCHMARK_DETAILS                                                                          \
   "Operands are random, and those of consecutive calls lie in different memory, more than caches hold.\n" \
   "Rates are compared with a large square product and a copy that are measured in the same run. Bytes\n"  \

@@ -1,5 +1,5 @@
-// What the commands of `primus benchmark` share: how a report is shown, written and compared with an earlier
-// one, and lists of sizes.
+// Shared by the commands of `primus benchmark`: showing, writing and comparing reports, and parsing lists of
+// sizes.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,22 @@ namespace primus::cli {
 
 class BenchmarkOutput {
  public:
-  // `names`: of the option --output, where a suite of Primus's has another one. `appended`: the report that
-  // --append continues where nobody names one.
+  // `names`: names of the --output option, for suites where AMD Primus uses another name. `appended`: default
+  // report for --append.
   void declare(Arguments& args, std::string_view names = "--output,--output-file",
                const std::string& appended = {});
-  // What is wrong with the options, before anything is measured. Throws Error(kInvalid). Where this process,
-  // or its job, was started side by side with others, its files have names of their own from then on.
+  // Checks the options before anything is measured. Throws Error(kInvalid). If other processes or jobs were
+  // started side by side with this one, its files get unique names from here on.
   void check(const SideBySide& place = side_by_side(launch::Surroundings::here()));
-  // Of that what is wrong on every machine: no file is looked at.
+  // The checks of check() that do not depend on the machine: reads no files.
   void check_words();
   bool json() const { return json_; }
-  const std::string& file() const { return output_; }  // of --output, as it was given; empty: none
-  // The name under which this process writes another file that the user named. After check().
+  const std::string& file() const { return output_; }  // value of --output as given; empty: none
+  // The file name that this process uses for another file given by the user. Call after check().
   std::string own(const std::string& file) const { return own_file(file, place_); }
-  // Shows the report as asked for, writes --output, saves or compares the baseline. `shown`, where given, is
-  // printed in place of the report's own text or JSON. The exit code: 0, or 1 where a case is slower than in
-  // the baseline.
+  // Shows the report as requested, writes --output, and saves or compares the baseline. If `shown` is set, it
+  // is printed instead of the report's own text or JSON. Returns the exit code: 1 if a case is slower than in
+  // the baseline, else 0.
   int finish(BenchmarkReport report, Console& console, const std::optional<std::string>& shown = {}) const;
 
  private:
@@ -43,12 +43,11 @@ class BenchmarkOutput {
   std::string output_, appended_;
   std::vector<std::string> baseline_;
   SideBySide place_;
-  std::string earlier_, earlier_file_;  // the baseline's text, and where it is from
+  std::string earlier_, earlier_file_;  // text of the baseline, and its file
 };
 
-// Runs measure(progress), which calls progress(N) when N measurements are done, and shows "measuring  N
-// measurements done" meanwhile: on a terminal the line is gone at the end, elsewhere there is one every ten
-// seconds.
+// Runs measure(progress), which calls progress(N) after N measurements, and shows "measuring  N measurements
+// done". On a terminal the line is erased at the end; elsewhere one line is written every ten seconds.
 template <class Measure>
 BenchmarkReport measured(const Console& console, Measure&& measure) {
   ProgressLine line(console.err, {.label = "measuring"});
@@ -58,12 +57,12 @@ BenchmarkReport measured(const Console& console, Measure&& measure) {
   });
 }
 
-// Shows what a benchmark does now, and how much of it is done: one line in place on a terminal; elsewhere a
-// note of each phase, and a line every ten seconds. Belongs to one thread.
+// Shows the current phase of a benchmark and its progress: one line updated in place on a terminal; elsewhere
+// a note per phase and a line every ten seconds. Use from one thread only.
 class PhaseProgress {
  public:
   explicit PhaseProgress(const Console& console) : console_(console) {}
-  // `total`: 0 where it is not known. Both count any unit of work.
+  // `total`: 0 if unknown. Both arguments may count any unit of work.
   void show(std::string_view what, std::int64_t done, std::int64_t total);
 
  private:
@@ -72,7 +71,7 @@ class PhaseProgress {
   std::optional<ProgressLine> line_;
 };
 
-// A paragraph of these commands' help.
+// A shared paragraph of these commands' help.
 #define PRIMUS_BASELINE_HELP                                                                                 \
   "--baseline save FILE keeps the report, --baseline compare FILE holds this one against it: a case is "     \
   "slower where its median grew by more than both runs' noise, and by more than 5 %; then the exit code is " \

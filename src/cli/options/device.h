@@ -1,4 +1,4 @@
-// The options that choose a device, shared by the commands that compute.
+// The options that choose a device, shared by commands that compute.
 #pragma once
 
 #include <memory>
@@ -11,25 +11,25 @@
 
 namespace primus::cli {
 
-// Before a job is started that is to run on `device`: its name, and that this program may have such devices
-// (cuda and hip, whose plug-ins the nodes may have, or an installed kind). Throws Error(kInvalid).
+// Checks a device name before a job is started: the kind must be cuda or hip, whose plug-ins the nodes may
+// have, or an installed kind. Throws Error(kInvalid).
 void check_device_name(const std::string& device);
 
 class DeviceOptions {
  public:
-  // --device, --threads and --dtype, which is `dtype` where nobody says.
+  // Declares --device, --threads and --dtype. `dtype`: default of --dtype.
   void declare(Arguments& arguments, const char* dtype = "fp32", MeasuredTypes types = {});
-  // The same of commands that compute nothing: without --dtype.
+  // Without --dtype, for commands that compute nothing.
   void declare_without_type(Arguments& arguments);
-  // Mistakes in the words, whatever devices there are. Throws Error(kInvalid).
+  // Checks the values without looking at devices. Throws Error(kInvalid).
   void check_words() const;
-  // Threads that nobody chose are OMP_NUM_THREADS, as in training; what is wrong with that is said on the
-  // console.
+  // Opens the device. Without --threads, OMP_NUM_THREADS applies, as in training; an invalid value is
+  // reported on the console.
   std::unique_ptr<Device> make(const Console& console) const;
-  // What make() opens; of a rank, the `rank`th of `ranks` on this machine: of GPUs the one of its number
-  // where none is named, of the CPU its share of the cores where nobody chose threads.
+  // The device that make() opens, for rank `rank` of `ranks` on this machine: without an explicit index, the
+  // GPU with the rank's number; without --threads, the rank's share of the CPU cores.
   DeviceSpec spec(const Console& console, int rank = 0, int ranks = 1) const;
-  // In fp8 and fp4 operands come in bf16.
+  // With fp8 and fp4, operands are bf16.
   DType compute() const {
     return dtype_ == "fp32" ? DType::kF32 : dtype_ == "fp16" ? DType::kF16 : DType::kBF16;
   }

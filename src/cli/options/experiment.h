@@ -1,4 +1,4 @@
-// The arguments that name an experiment, shared by the commands that read one: --config FILE and overrides.
+// The arguments that name an experiment: --config FILE and overrides. Shared by the commands that read one.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,29 @@ namespace primus::cli {
 
 class ExperimentArguments {
  public:
-  // `arguments` must outlive this object. `needs_file` false: a model to load and data do, too. `module`: the
-  // one to run where the experiment has several, and post_trainer fine-tunes where there is no file.
+  // `arguments` must outlive this object. If `needs_file` is false, a model to load plus data are enough.
+  // `module`: the module to run if the experiment has several; post_trainer means fine-tuning if no file is
+  // given.
   void declare(Arguments& arguments, bool needs_file = true, const std::string& module = "pre_trainer");
   bool names_a_file() const { return !file_.empty(); }
-  bool names_a_model() const;  // an override load=FOLDER, which may stand in for the file
+  bool names_a_model() const;  // has an override load=FOLDER, which can replace the file
   const std::vector<std::string>& overrides() const { return overrides_; }
-  // The framework, over the experiment's and over an override that stands before.
+  // Sets the framework; overrides the experiment and earlier overrides.
   void choose_framework(const std::string& name) { overrides_.push_back("framework=" + name); }
   const std::string& file() const { return file_; }
-  // Reads and validates it, and says on standard error what is odd or ignored. `ranks` of the job, where they
-  // are known; `variables` count before those of this process. Throws Error.
+  // Reads and validates the experiment; writes warnings about odd or ignored settings to standard error.
+  // `ranks`: ranks of the job, if known. `variables` have priority over the environment of this process.
+  // Throws Error.
   config::Experiment load(const Console& console, std::int64_t ranks = 1,
                           const std::map<std::string, std::string>& variables = {}) const;
-  // The parts of load(): reads and validates, and writes nothing; writes what is odd or ignored.
+  // The two parts of load(): read() reads and validates without output; the other writes the warnings.
   config::Experiment read(std::int64_t ranks = 1,
                           const std::map<std::string, std::string>& variables = {}) const;
   static void announce(const config::Experiment& experiment, const Console& console);
-  // Throws its mistakes where the file is here; files that only the job's nodes have are left to them.
+  // Throws errors of the experiment if its file exists here. Files that exist only on the job's nodes are
+  // checked there.
   void check_where_it_is(const std::map<std::string, std::string>& variables) const;
-  // The same again under further overrides, without a word.
+  // Reads the experiment again with additional overrides. Writes no warnings.
   config::Experiment load_with(const std::vector<std::string>& settings, std::int64_t ranks);
 
  private:
@@ -45,10 +48,10 @@ class ExperimentArguments {
   std::vector<std::string> overrides_;
 };
 
-// Sets the experiment's variables for this process. Before threads are started.
+// Sets the experiment's environment variables in this process. Call before threads are started.
 void apply_environment(const config::Experiment& experiment);
 
-// What the help of these commands says about overrides.
+// The paragraph on overrides in these commands' help.
 inline constexpr std::string_view kOverrideHelp =
     "Overrides change the experiment for this once: key=value, --key value, --key=value or --flag, where key "
     "is a trainer key (lr), a top-level key (exp_name) or a dotted path. 'primus config reference' has them "

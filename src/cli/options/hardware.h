@@ -1,4 +1,4 @@
-// --hardware: a plan for a device that need not be here.
+// --hardware: plans for a device that this machine need not have.
 #pragma once
 
 #include <memory>
@@ -11,19 +11,19 @@
 
 namespace primus::cli {
 
-// All profiles of presets/hardware.
+// All profiles in presets/hardware.
 std::vector<config::Hardware> known_hardware();
 
 class HardwareOption {
  public:
   void declare(Arguments& arguments);
   bool given() const { return name_.has_value(); }
-  // Makes `experiment`, read from `file`, a plan for what --hardware names. Without it PRIMUS_GPU_MODEL
-  // counts where no GPU is here and nobody chose a device, and a note says so; where neither is set, a note
-  // points at a product that the file's folder is called by. Throws Error(kInvalid) for a name that is
-  // unknown.
+  // Changes `experiment`, read from `file`, into a plan for the device of --hardware. Without --hardware,
+  // PRIMUS_GPU_MODEL applies if this machine has no GPU and no device was chosen; a note reports this. If
+  // neither is set and the file's folder is named after a product, a note suggests that product. Throws
+  // Error(kInvalid) for an unknown name.
   void apply(config::Experiment& experiment, const std::string& file, const Console& console) const;
-  // Whether the name is right, whatever it is used for.
+  // Throws if the name is unknown.
   void check() const;
 
  private:

@@ -1,4 +1,4 @@
-// Lines of standard input, or of another descriptor, one at a time as they come.
+// Reads lines from standard input or another descriptor as they arrive.
 #pragma once
 
 #include <cstddef>
@@ -8,19 +8,20 @@
 
 namespace primus::cli {
 
-// Takes time in proportion to the input, and memory for one line. Not thread-safe.
+// Needs time linear in the input and memory for one line. Not thread-safe.
 class LineReader {
  public:
   static constexpr std::size_t kMaxLineBytes = std::size_t{64} << 20;
 
-  // `name` stands for the input in errors.
+  // `name`: name of the input in errors.
   LineReader(int fd, std::string name, std::size_t max_line = kMaxLineBytes)
       : fd_(fd), name_(std::move(name)), max_line_(max_line) {}
 
-  // False at the end of the input; otherwise the next line, without its end and valid until the next call.
-  // Error(kInvalid) at "name:line" for one over `max_line` bytes, before it is read; FileError.
+  // Returns false at the end of the input. Otherwise sets `line` to the next line without its newline; it is
+  // valid until the next call. Throws Error(kInvalid) at "name:line" for a line longer than `max_line` bytes,
+  // before reading it to its end, and FileError.
   bool next(std::string_view& line);
-  // The line that next() gave last, from 1.
+  // Number of the last line that next() returned, from 1.
   std::int64_t number() const { return number_; }
 
  private:
@@ -28,7 +29,7 @@ class LineReader {
   std::string name_;
   std::size_t max_line_;
   std::string buffer_;
-  std::size_t begin_ = 0, searched_ = 0;  // of the next line; no line end before `searched_`
+  std::size_t begin_ = 0, searched_ = 0;  // start of the next line; [begin_, searched_) has no newline
   std::int64_t number_ = 0;
   bool at_end_ = false;
 };

@@ -10,12 +10,12 @@
 
 namespace primus::cli {
 
-// A folder and, where it has none of its own, a tokenizer.
+// A model folder, and a tokenizer if the folder has none.
 class ModelArguments {
  public:
   void declare(Arguments& arguments);
   ModelFolder folder() const { return find_model_folder(folder_); }
-  // What is odd about it goes to the console.
+  // Reads the config; writes warnings to the console.
   static ModelConfig config(const ModelFolder& folder, const FamilyRegistry& families,
                             const Console& console);
   std::unique_ptr<const Tokenizer> tokenizer(const ModelFolder& folder, const ModelConfig& config) const;
@@ -24,7 +24,7 @@ class ModelArguments {
   std::string folder_, tokenizer_, tokenizer_type_;
 };
 
-// How to choose tokens and when to stop.
+// Sampling and stopping options.
 class SamplingArguments {
  public:
   void declare(Arguments& arguments, std::int64_t max_tokens);

@@ -1,4 +1,4 @@
-// This process's command line, to start it again as the ranks of a job.
+// The command line of this process, to start it again as the ranks of a job.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace primus::cli {
 
-// The program's file, and the arguments as they were given.
+// The path of the executable, followed by the arguments as given.
 std::vector<std::string> own_command();
 
 }  // namespace primus::cli

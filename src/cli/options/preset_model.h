@@ -1,4 +1,5 @@
-// Models by the name of a preset ("llama3.1_8B"), a Hugging Face folder, a checkpoint, or a run's folder.
+// Models given as the name of a preset ("llama3.1_8B"), a Hugging Face folder, a checkpoint, or a run's
+// folder.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +13,14 @@
 
 namespace primus::cli {
 
-// The model of a preset, as an experiment that names nothing else would have it. `vocab`: where the preset
-// leaves it to a tokenizer. Throws Error.
+// The model of a preset, as an experiment with no other settings would build it. `vocab`: used if the preset
+// leaves the vocabulary size to a tokenizer. Throws Error.
 ModelConfig preset_model(const std::string& name, const FamilyRegistry& families,
                          std::optional<std::int64_t> vocab = {});
 
-// Whether `text` can only mean a preset: it has no '/', and there is no such folder.
+// Whether `text` can only be a preset: it has no '/' and no such folder exists.
 bool names_a_preset(const std::string& text);
-// For Argument::reads: those of `values` that are folders.
+// For Argument::reads: returns the values that are folders.
 std::vector<std::string> folders_among(const std::vector<std::string>& values);
 
 }  // namespace primus::cli

@@ -1,5 +1,5 @@
-// How many ranks work on a command, and where: the options of commands that start their ranks themselves, as
-// launchers hand them a node's place in a job.
+// Number and placement of the ranks of a command: options of commands that start their ranks themselves, with
+// the names that launchers use for a node's place in a job.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@ namespace primus::cli {
 
 class RankOptions {
  public:
-  // --nproc, --nnodes, --node_rank, --master_addr, --master_port and --numa.
+  // Declares --nproc, --nnodes, --node_rank, --master_addr, --master_port and --numa.
   void declare(Arguments& args, const std::string& nproc_help);
-  // Throws Error(kInvalid) for numbers that cannot be; with `starts`, where another machine could not be
-  // reached, too.
+  // Throws Error(kInvalid) for invalid numbers. With `starts`, also if other machines could not reach the
+  // master address.
   void check(bool starts = true) const;
-  // Throws where a launcher has started other ranks than --nproc asks for.
+  // Throws if a launcher started a number of ranks that differs from --nproc.
   void check_place(const std::optional<comm::JobEnvironment>& place) const;
 
   std::optional<int> here() const { return nproc_ ? std::optional(static_cast<int>(*nproc_)) : std::nullopt; }
   std::int64_t nodes() const { return nodes_; }
   bool several() const { return nproc_.value_or(1) > 1 || nodes_ > 1; }
-  // This same command, once for each of `ranks` on this machine.
+  // Starts this command again, once per rank, for `ranks` ranks on this machine.
   launch::LocalLaunch start(int ranks) const;
 
  private:

@@ -1,6 +1,6 @@
-// Processes that were started alike and know nothing of each other: the tasks of a step of Slurm's, the ranks
-// of torchrun or mpirun, the nodes of a launcher. A command that each of them runs by itself gives its files
-// names of their own, or the last one's would be all that is left. Free functions; thread-safe.
+// Detects processes that were started with the same command and do not communicate: tasks of a Slurm step,
+// ranks of torchrun or mpirun, nodes of a launcher. If each of them runs a command separately, its files need
+// unique names; otherwise they would overwrite each other. Free functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,19 @@ struct SideBySide {
   std::string text() const;  // "task 0 of 2"
 };
 
-// This process's place among them; alone where nobody started others. Throws Error(kInvalid): a variable that
-// is no such number.
+// The place of this process among them; 0 of 1 if no others were started. Throws Error(kInvalid) if a
+// variable is not a valid number.
 SideBySide side_by_side(const launch::Surroundings& surroundings);
-// The same of a job with ranks, of which this process is one, or starts those of `nodes` machines: whether
-// the whole job was started side by side with others. Such a job's starter tells its ranks by for_ranks().
+// Like side_by_side(), for a job with ranks that this process belongs to or starts on `nodes` machines:
+// whether the entire job was started side by side with others. The starter of such a job passes this to its
+// ranks through for_ranks().
 SideBySide jobs_side_by_side(const launch::Surroundings& surroundings, std::int64_t nodes);
 std::map<std::string, std::string> for_ranks(const SideBySide& place);
 
-// "gemm" -> "gemm.0-of-2", and "gemm.html" -> "gemm.0-of-2.html"; as it is where the process is alone.
+// "gemm" -> "gemm.0-of-2", and "gemm.html" -> "gemm.0-of-2.html"; unchanged for a single process.
 std::string own_name(const std::string& name, const SideBySide& place);
 std::string own_file(const std::string& file, const SideBySide& place);
-// Whether processes side by side, however many, left such files beside where `file` would be.
+// Whether side-by-side processes, of any number, left such files in the folder of `file`.
 bool has_own_files(const std::string& file);
 
 }  // namespace primus::cli

@@ -1,4 +1,4 @@
-// The options that 'primus preflight' and 'primus node_smoke' have in common, each declared once.
+// The options that 'primus preflight' and 'primus node_smoke' share.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace primus::cli {
 
-// Processes that Primus's own checks let be on a GPU.
+// GPU processes that AMD Primus's checks accept.
 inline constexpr const char* kAllowedProcesses = "gpuagent,rocm-smi-daemon,amd-smi,dcgm-exporter";
 
 struct NodeArguments {
@@ -22,12 +22,13 @@ struct NodeArguments {
   bool skip_kernel_log = false;
   ReportOptions report;
 
-  // --dump-path, --expected-gpus (`without_it`: what holds where it is not given), --skip-dmesg, and those of
-  // reports.
+  // Declares --dump-path, --expected-gpus, --skip-dmesg and the report options. `without_it`: behavior
+  // without --expected-gpus, for help.
   void declare(Arguments& args, const std::string& dump_help, const std::string& without_it);
   // Throws Error(kInvalid).
   void check() const;
-  // What inspect_node() is to look for. `folders`: use and path; the one for temporary files is added.
+  // The options for inspect_node(). `folders`: pairs of use and path; the folder for temporary files is
+  // added.
   preflight::NodeOptions node_options(std::vector<std::pair<std::string, std::string>> folders) const;
 };
 

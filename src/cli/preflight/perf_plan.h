@@ -1,4 +1,4 @@
-// Which speeds 'primus preflight' measures: its --tests, sizes and groups, as numbers. Pure.
+// The performance tests of 'primus preflight': turns --tests, sizes and groups into numbers. Pure.
 #pragma once
 
 #include <optional>
@@ -10,13 +10,13 @@
 
 namespace primus::cli {
 
-// As given; empty: the default.
+// Options as given; empty: default.
 struct PerfRequest {
   bool quick = false, one_group = false;  // one_group: --no-split-nodes-subgroup
   std::string tests, sizes, intra_sizes, inter_sizes, ring_sizes, intra_groups, inter_groups;
 };
 
-// Where it runs.
+// The machine and job that the tests run on.
 struct PerfPlace {
   bool gpu = false;
   int local_ranks = 1, nodes = 1;
@@ -29,16 +29,16 @@ struct PerfPlan {
   bool any_communication() const;
 };
 
-// Throws Error(kInvalid) for words, sizes and groups that cannot be.
+// Throws Error(kInvalid) for invalid words, sizes and groups.
 PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place);
 
-// The options of sizes and groups that were given; and those of them that no test of the plan asks about.
+// The options for sizes and groups that were given; and the ones that no test of the plan uses.
 std::vector<std::string> given_sizes(const PerfRequest& request);
 std::vector<std::string> idle_sizes(const PerfRequest& request, const PerfPlan& plan);
-// Whether --tests has this word.
+// Whether --tests contains `test`.
 bool names_test(const PerfRequest& request, const std::string& test);
 
-// "gemm, memory, ...": for help and errors.
+// "gemm, memory, ...", for help and errors.
 std::string perf_tests();
 
 }  // namespace primus::cli

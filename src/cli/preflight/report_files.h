@@ -1,4 +1,4 @@
-// What the commands of preflight share: how a report is shown and written, and the exit code.
+// Shared by the preflight commands: showing and writing a report, and the exit code.
 #pragma once
 
 #include <string>
@@ -8,26 +8,27 @@
 
 namespace primus::cli {
 
-// Local time, for people and for names of files.
+// Local time, for display and for file names.
 std::string time_for_people();
 std::string time_for_names();  // "20261122-113015"
 
 class ReportOptions {
  public:
   void declare(Arguments& args);
-  // Prints the report: as text, or with --json as JSON.
+  // Prints the report as text, or with --json as JSON.
   void show(const preflight::Report& report, Console& console) const;
-  // 0: ready. 1: warnings, with --strict. `failed`: something failed.
+  // Returns 0 if ready, 1 for warnings with --strict, and `failed` if a check failed.
   int exit_code(const preflight::Report& report, int failed) const;
 
  private:
   bool json_ = false, all_ = false, strict_ = false;
 };
 
-// Ends the process without waiting for threads that the system holds; returns where there are none.
+// Exits the process without joining threads that are stuck in the system. Returns if there are no such
+// threads.
 void leave_stuck_threads(const preflight::Report& report, int exit_code);
 
-// Writes DIR/NAME.md, .json and, unless switched off, .html; returns what was written, for people.
+// Writes DIR/NAME.md, .json and, unless disabled, .html. Returns a description of the written files.
 std::string write_report(const preflight::Report& report, const Path& folder, const std::string& name,
                          bool html, bool plots);
 

@@ -1,4 +1,4 @@
-// Training with another framework: what `primus train pretrain` does where the experiment's framework is not
+// Training with another framework: used by `primus train pretrain` if the experiment's framework is not
 // native.
 #pragma once
 
@@ -17,11 +17,11 @@ struct ExternalOptions {
   bool dry_run = false, json = false, quiet = false;
 };
 
-// Shows, or starts and watches, the job; the exit code. Throws Error where the framework cannot do what the
-// experiment says, or is not on this machine.
+// Shows the job, or starts and watches it; returns the exit code. Throws Error if the framework does not
+// support the experiment or is not installed on this machine.
 int run_external(const config::Experiment& experiment, const ExternalOptions& options, Console& console);
 
-// Throws Error where the framework cannot do what the experiment says, on so many ranks.
+// Throws Error if the framework does not support the experiment on this number of ranks.
 void check_external(const config::Experiment& experiment, std::int64_t nodes, std::int64_t ranks_per_node);
 
 }  // namespace primus::cli

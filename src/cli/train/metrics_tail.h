@@ -17,14 +17,14 @@ struct MetricsPoint {
 class MetricsTail {
  public:
   explicit MetricsTail(Path file) : path_(std::move(file)) {}
-  // The points that were written since the last call; none while the file is not there. Lines that are not
-  // points are passed over.
+  // Returns the points written since the last call; empty if the file does not exist yet. Skips lines that
+  // are not points.
   std::vector<MetricsPoint> read();
 
  private:
   Path path_;
   std::uint64_t offset_ = 0;
-  std::string partial_;  // a line whose end is not there yet
+  std::string partial_;  // an incomplete last line
 };
 
 }  // namespace primus::cli

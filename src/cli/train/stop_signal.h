@@ -1,6 +1,6 @@
-// Ctrl-C, SIGTERM, a terminal that goes away (SIGHUP) and the warning of a scheduler before a time limit
-// (SIGUSR1) as a request: the first sets a flag, another one ends the process as usual, unless it comes
-// within a tenth of a second and so belongs to the first.
+// Stop requests by signal: Ctrl-C, SIGTERM, a closed terminal (SIGHUP), and a scheduler's warning before a
+// time limit (SIGUSR1). The first signal sets a flag. A second one ends the process as usual, unless it
+// arrives within a tenth of a second; then it counts as a duplicate of the first.
 #pragma once
 
 #include <atomic>
@@ -8,15 +8,15 @@
 
 namespace primus::cli {
 
-// kIgnored: somebody else ends the process when its time is over.
+// kIgnored: another process ends this one when its time is up.
 enum class SecondSignal { kEnds, kIgnored };
 
-// From here on SIGINT, SIGTERM, SIGHUP and SIGUSR1 set the flag, and a reader that goes away (SIGPIPE) does
-// not end the process. A SIGHUP that is ignored already stays so: nohup(1) asked for that. The flag lives as
-// long as the process; it is the one piece of state a signal handler can reach.
+// Installs the handlers: SIGINT, SIGTERM, SIGHUP and SIGUSR1 set the returned flag, and SIGPIPE no longer
+// ends the process. If SIGHUP is already ignored it stays ignored, because nohup(1) asked for that. The flag
+// is global, since a signal handler can reach no other state.
 const std::atomic<bool>& catch_stop_signals(SecondSignal second = SecondSignal::kEnds);
 
-// The name of the first signal that came: "SIGTERM"; empty before.
+// Name of the first signal received: "SIGTERM"; empty if none.
 std::string stop_signal_name();
 
 }  // namespace primus::cli

@@ -1,12 +1,13 @@
-// Editing one line at a terminal: cursor keys, history, the usual control keys, pasted text.
+// Editing of one line at a terminal: cursor keys, history, the usual control keys, pasted text.
 //
-// LineEditor is a pure state: bytes from the keyboard in, text and what to show out. It knows UTF-8,
-// characters of several code points and of two columns. A line may hold line breaks, which only pasting
-// brings in.
+// LineEditor is pure state: it consumes keyboard bytes and provides the text and its layout on the screen. It
+// supports UTF-8, characters of several code points, and characters two columns wide. A line contains line
+// breaks only if they were pasted.
 //
-//   arrows, Home, End, Ctrl-A/E/B/F   move         Ctrl-Left/Right, Alt-B/F   by words
-//   Backspace, Delete, Ctrl-H/D       delete       Ctrl-W, Alt-D, Ctrl-U/K    words, to the beginning, the
-//   end Up, Down, Ctrl-P/N                history      Ctrl-Y   what was cut last   Ctrl-L   a clear screen
+//   arrows, Home, End, Ctrl-A/E/B/F   move         Ctrl-Left/Right, Alt-B/F   move by words
+//   Backspace, Delete, Ctrl-H/D       delete       Ctrl-W, Alt-D              delete a word
+//   Up, Down, Ctrl-P/N                history      Ctrl-U/K                   delete to begin, end
+//   Ctrl-L                            clear        Ctrl-Y                     paste the last deleted text
 //
 // Not thread-safe.
 #pragma once
@@ -22,8 +23,8 @@ namespace primus::cli {
 
 class LineEditor {
  public:
-  static constexpr std::size_t kMostBytes = 1U << 20;  // of a line; more is not taken in
-  static constexpr std::size_t kMostLines = 1000;      // of history
+  static constexpr std::size_t kMostBytes = 1U << 20;  // per line; more input is dropped
+  static constexpr std::size_t kMostLines = 1000;      // in the history
 
   enum class Event : std::uint8_t {
     kNone,
@@ -34,22 +35,22 @@ class LineEditor {
     kClearScreen,  // Ctrl-L
   };
 
-  // Takes bytes from the front of `input` until something happens or none is left that can be judged yet: the
-  // beginning of a key's sequence or of a character stays in `input` for more to follow.
+  // Consumes bytes from the front of `input` until an event occurs or the rest is incomplete. An incomplete
+  // key sequence or character stays in `input`.
   Event feed(std::string& input);
 
   const std::string& text() const { return text_; }
-  std::size_t cursor() const { return cursor_; }  // a byte of text()
-  // The line, which becomes part of the history; the next begins empty.
+  std::size_t cursor() const { return cursor_; }  // byte offset in text()
+  // Returns the line and adds it to the history; the next line starts empty.
   std::string take();
   // Drops the line.
   void clear();
 
-  // How the line looks behind a prompt of `prompt_columns`: rows of at most `columns`, and where the cursor
-  // is. Tabs are four columns wide.
+  // Layout of the line after a prompt of `prompt_columns` columns: rows of at most `columns` columns, and the
+  // cursor's position. Tabs are four columns wide.
   struct Screen {
     std::vector<std::string> rows;
-    std::size_t row = 0, column = 0;  // of the cursor
+    std::size_t row = 0, column = 0;  // position of the cursor
   };
   Screen screen(std::size_t prompt_columns, std::size_t columns) const;
 
@@ -58,7 +59,7 @@ class LineEditor {
   void sequence(std::string_view name);
   void insert(std::string_view text);
   void cut(std::size_t begin, std::size_t end);
-  std::size_t before(std::size_t at) const;  // where the character before `at` begins
+  std::size_t before(std::size_t at) const;  // start of the character before `at`
   std::size_t after(std::size_t at) const;
   std::size_t word_before(std::size_t at, bool blanks_only) const;
   std::size_t word_after(std::size_t at) const;
@@ -68,7 +69,7 @@ class LineEditor {
   std::size_t cursor_ = 0;
   bool pasting_ = false;
   std::deque<std::string> history_;
-  std::size_t recalled_ = 0;  // index of history_; its size: the draft
+  std::size_t recalled_ = 0;  // index into history_; its size: the current draft
 };
 
 }  // namespace primus::cli

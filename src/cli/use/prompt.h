@@ -1,4 +1,4 @@
-// Lines that a person types at a terminal, with editing (line_editor.h). One object at a time, one thread.
+// Reads lines typed at a terminal, with editing (line_editor.h). One object at a time, one thread.
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@ namespace primus::cli {
 
 class Prompt {
  public:
-  // `screen`: the terminal to draw on. Standard input must be a terminal, too (works()).
+  // `screen`: the terminal to draw on. Standard input must also be a terminal (see works()).
   explicit Prompt(const Terminal& screen) : screen_(screen) {}
 
-  // Whether lines can be edited: keyboard and screen are a terminal that moves its cursor.
+  // Whether editing works: keyboard and screen are a terminal that supports cursor movement.
   static bool works(const Terminal& screen);
 
-  // Shows `prompt` (ASCII) in bold and waits for a line. False when the person leaves: Ctrl-D or Ctrl-C on an
-  // empty line, or the terminal is gone. Ctrl-C on a line drops it. While it waits the terminal passes on
-  // every key; afterwards, and when a signal ends the process, it is as it was.
+  // Shows `prompt` (ASCII) in bold and waits for a line. Returns false if the user ends the input (Ctrl-D or
+  // Ctrl-C on an empty line) or the terminal is closed. Ctrl-C on a non-empty line drops it. The terminal is
+  // in raw mode while read() waits; it is restored afterwards and when a signal ends the process.
   bool read(const std::string& prompt, std::string& line);
 
  private:
@@ -27,9 +27,9 @@ class Prompt {
 
   Terminal screen_;
   LineEditor editor_;
-  std::string typed_;           // keys that are not judged yet
-  std::size_t cursor_row_ = 0;  // of what is drawn
-  std::size_t rows_below_ = 0;  // drawn below the cursor
+  std::string typed_;           // incomplete key sequences
+  std::size_t cursor_row_ = 0;  // row of the cursor in the drawn text
+  std::size_t rows_below_ = 0;  // rows drawn below the cursor
 };
 
 }  // namespace primus::cli

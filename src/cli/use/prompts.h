@@ -1,4 +1,4 @@
-// The prompts of `primus generate --prompts`: one JSON value a line, a string or an object.
+// The prompts of `primus generate --prompts`: one JSON value per line, a string or an object.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ namespace primus::cli {
 
 struct PromptLine {
   std::string prompt;
-  std::string id;  // JSON text that comes back with the result; empty: none
+  std::string id;  // JSON text copied to the result; empty: none
   std::optional<std::uint64_t> seed;
   std::optional<std::int64_t> max_tokens;
 };
 
-// {"prompt": "...", "id": any value, "seed": 7, "max_tokens": 20}, of which all but the prompt may be left
-// out, or just "...". Empty lines are passed over. Throws Error(kInvalid) at "name:line:column" for anything
-// else, and for a file without prompts.
+// {"prompt": "...", "id": any value, "seed": 7, "max_tokens": 20}, where only the prompt is required, or just
+// "...". Empty lines are skipped. Throws Error(kInvalid) at "name:line:column" for anything else and for a
+// file without prompts.
 std::vector<PromptLine> parse_prompts(std::string_view text, const std::string& name);
 
 }  // namespace primus::cli

@@ -1,4 +1,4 @@
-// How turns of a conversation are written for a model, shared by the commands that ask one: --template,
+// The options for the conversation format, shared by the commands that send turns to a model: --template,
 // --system and --system-file.
 #pragma once
 
@@ -15,25 +15,25 @@ namespace primus::cli {
 
 class TemplateArguments {
  public:
-  // `preset`: the value of --template where nobody gives one; empty: no format. `plain`: whether that is a
-  // choice.
+  // `preset`: default of --template; empty: no format. `plain`: whether --template may choose no format.
   void declare(Arguments& arguments, std::string preset, bool plain, const std::string& help);
   void declare_system(Arguments& arguments);
 
-  // Whether a format was asked for.
+  // Whether a format was requested.
   bool given() const { return !template_.empty(); }
-  // The chosen format: "auto" is what the model was fine-tuned on, or its chat template. Nothing: none is
-  // wanted, or the model has neither. Error(kUnsupported) where its template is of a format that Primus does
-  // not know.
+  // Returns the chosen format. "auto" is the format of the model's fine-tuning, or its chat template. Returns
+  // nullopt if no format was requested or the model has neither. Throws Error(kUnsupported) if the chat
+  // template's format is unknown to Primus.
   std::optional<data::ConversationStyle> style(const ModelFolder& folder, const Tokenizer& tokenizer) const;
-  // The same, where there must be one: Error(kInvalid) says how to name it.
+  // Like style(), but a format is required: throws Error(kInvalid) with a hint how to name one.
   data::ConversationStyle required_style(const ModelFolder& folder, const Tokenizer& tokenizer) const;
-  // Writes turns in that format; hints name --template.
+  // Returns a writer for turns in that format; its hints name --template.
   static data::ConversationWriter writer(data::ConversationStyle style, const Tokenizer& tokenizer) {
     return {std::move(style), tokenizer, "--template "};
   }
   bool is_auto() const { return template_ == "auto"; }
-  // What stands before the first turn; empty: nothing. Errors of read_file, and kInvalid for both options.
+  // The system text before the first turn; empty: none. Throws errors of read_file, and Error(kInvalid) if
+  // both options are given.
   std::string system() const;
 
  private:

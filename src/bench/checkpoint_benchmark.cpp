@@ -18,10 +18,11 @@
 namespace primus {
 namespace {
 
-// Of one tensor: as large as a layer's matrix of a model of some billion parameters.
+// Shape of each tensor: as large as a layer's matrix of a model with a few billion parameters.
 constexpr std::int64_t kRows = 4096, kColumns = 4096;
 
-// A file system that compresses or shares blocks must not help: random bytes, other ones in every tensor.
+// Random bytes, different in each tensor, so that file systems with compression or deduplication gain
+// nothing.
 std::vector<std::byte> random_bytes(std::uint64_t count, std::uint32_t which) {
   const RandomStream stream(20261122, RandomPurpose::kTest, which);
   std::vector<std::byte> bytes(static_cast<std::size_t>((count + 15) / 16 * 16));
@@ -39,7 +40,7 @@ struct Content {
   std::uint64_t size = 0;
 };
 
-// A bf16 weight of n elements, its fp32 master value and two moments take 14 n bytes.
+// A bf16 weight of n elements, its fp32 master weight and two moments need 14 n bytes.
 Content make_content(std::uint64_t bytes) {
   Content content;
   std::uint64_t elements = std::max<std::uint64_t>(bytes / 14 / kColumns, 1) * kColumns;
@@ -63,7 +64,7 @@ Content make_content(std::uint64_t bytes) {
   return content;
 }
 
-// Asks the system to forget what it has of these files in memory; those were synced before.
+// Asks the system to drop these files from the page cache. They must be synced already.
 void drop_cache(const Path& folder, Env& env) {
   for (const std::string& name : env.list(folder)) {
     const int file = ::open((folder / name).c_str(), O_RDONLY | O_CLOEXEC);
@@ -74,7 +75,7 @@ void drop_cache(const Path& folder, Env& env) {
 }
 
 void load(const Path& folder, const Content& content, std::vector<std::byte>& buffer, Env& env) {
-  // Each tensor's checksum is compared when it is read.
+  // Each tensor's checksum is verified when it is read.
   const CheckpointReader reader = CheckpointReader::open(folder, Validation::kStructure, env);
   for (const TensorPart part : {TensorPart::kModel, TensorPart::kOptimizer}) {
     const auto& tensors = part == TensorPart::kModel ? content.snapshot.model : content.snapshot.optimizer;
@@ -91,7 +92,7 @@ void load(const Path& folder, const Content& content, std::vector<std::byte>& bu
 
 void check_room(const Path& folder, std::uint64_t bytes) {
   struct statvfs space {};
-  if (::statvfs(folder.c_str(), &space) != 0) return;  // writing says more
+  if (::statvfs(folder.c_str(), &space) != 0) return;  // writing gives a better error
   const std::uint64_t free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
   if (free > 2 * bytes + (std::uint64_t{64} << 20)) return;
   throw invalid(fmt::format("{} has {} free, and two checkpoints of {} do not fit", folder.string(),
@@ -118,7 +119,7 @@ BenchmarkReport benchmark_checkpoint(const CheckpointBenchmarkOptions& options, 
   try {
     CheckpointRoot root(place, {.keep_last = 1, .max_shard_bytes = options.shard_bytes}, env);
     std::vector<std::byte> buffer;
-    // The first one warms up: folders, pages of the buffer.
+    // The first repetition is a warm-up: it creates folders and touches the buffer's pages.
     for (int i = 0; i <= options.repetitions; ++i) {
       if (options.progress) options.progress(i);
       content.snapshot.iteration = i + 1;

@@ -25,7 +25,7 @@ constexpr CollectiveOp kOps[] = {CollectiveOp::kAllReduce,     CollectiveOp::kBr
                                  CollectiveOp::kAllToAll,      CollectiveOp::kSendReceive,
                                  CollectiveOp::kBarrier};
 
-// The tensors of one operation: `in` and `out` of so many elements.
+// Number of elements of an operation's tensors `in` and `out`.
 struct Counts {
   std::int64_t in = 0, out = 0;
 };
@@ -55,11 +55,11 @@ double bus_factor(CollectiveOp op, double n) {
   }
 }
 
-// Small whole numbers: element i of `rank`.
+// The test value of element i on `rank`, a small integer.
 double value_of(int rank, std::int64_t i) { return static_cast<double>((i + 3 * rank) % 8); }
 
-// Ranks whose values add up to a number that the type holds exactly: the first that bf16 leaves out is 257,
-// and 2049 of fp16.
+// The maximum number of ranks whose sum is exact in the type. The first integer that bf16 cannot represent is
+// 257, for fp16 it is 2049.
 std::int64_t most_exact_ranks(DType dtype) {
   constexpr std::int64_t kLargestValue = 7, kOfBf16 = 256, kOfFp16 = 2048;
   if (dtype == DType::kBF16) return kOfBf16 / kLargestValue;
@@ -67,7 +67,7 @@ std::int64_t most_exact_ranks(DType dtype) {
   return std::numeric_limits<std::int64_t>::max();
 }
 
-// One rank's part in an operation.
+// One rank's side of an operation.
 class Exchange {
  public:
   Exchange(Communicator& group, Stream& stream, CollectiveOp op)
@@ -98,7 +98,7 @@ class Exchange {
     }
   }
 
-  // What element i of the result is: of `out`, of a broadcast of `in`.
+  // The expected value of element i of the result, which is `out`, or `in` for a broadcast.
   double expected(std::int64_t i, std::int64_t out_elements) const {
     const int rank = group_.rank();
     const auto sum = [&](std::int64_t at) {
@@ -176,7 +176,7 @@ class Measurement {
 
   DeviceTimer& timer() { return timer_; }
 
-  // The samples of this rank: `repetitions` times `iterations`, with a barrier of `group` before each
+  // The samples of this rank: `iterations` for each of `repetitions`; a barrier of `group` precedes each
   // repetition.
   std::vector<double> samples(Communicator& group, int warmup, int iterations, int repetitions,
                               const std::function<void()>& call) {
@@ -197,7 +197,7 @@ class Measurement {
     return seconds;
   }
 
-  // Everybody's samples, by rank.
+  // The samples of all ranks, by rank.
   std::vector<std::vector<double>> gather(const std::vector<double>& mine) {
     const auto count = static_cast<std::int64_t>(mine.size());
     const Tensor in = timer_.empty(DType::kF64, {count}),
@@ -218,7 +218,7 @@ class Measurement {
   DeviceTimer timer_;
 };
 
-// The slowest of these ranks, sample by sample.
+// The maximum over these ranks for each sample.
 std::vector<double> slowest_of(const std::vector<std::vector<double>>& by_rank,
                                const std::vector<int>& ranks) {
   std::vector<double> worst(by_rank.front().size(), 0.0);
@@ -302,7 +302,7 @@ std::int64_t message_bytes(std::int64_t size, DType dtype, std::int64_t ranks) {
 
 namespace {
 
-// Elements of an operation's messages, each number once.
+// Element counts of an operation's messages, without duplicates.
 std::vector<std::int64_t> counts_of_sizes(const CollectivePlan& plan, CollectiveOp op, std::int64_t ranks) {
   if (op == CollectiveOp::kBarrier) return {0};
   std::vector<std::int64_t> counts;
@@ -313,7 +313,7 @@ std::vector<std::int64_t> counts_of_sizes(const CollectivePlan& plan, Collective
   return counts;
 }
 
-// Calls `progress` with the share of the work that is done. A call costs what its bytes do, and some more.
+// Calls `progress` with the finished share of the work. The cost of a call is its bytes plus a constant.
 class Work {
  public:
   explicit Work(const std::function<void(std::int64_t, std::int64_t)>& progress) : progress_(progress) {}
@@ -373,7 +373,7 @@ std::vector<BenchmarkResult> measure_collectives(Communicator& world, Device& de
       const std::vector<std::vector<double>> by_rank = measurement.gather(mine);
       timer.release();
       const auto each = static_cast<std::size_t>(plan.iterations);
-      // Of `times` repetitions from the `first` on.
+      // Adds the result of `times` repetitions, starting with `first`.
       const auto add_result = [&](const std::string& suffix, std::size_t first, std::size_t times) {
         BenchmarkResult result{.name = name + suffix, .group = name_of(op) + suffix, .size = bytes};
         std::vector<std::vector<double>> part;
@@ -431,7 +431,7 @@ std::vector<BenchmarkResult> measure_strided_all_gather(Communicator& world, Dev
     std::vector<std::pair<Tensor, Tensor>> sets;
     for (std::int64_t set = timer.sets(size * (group->size() + 1)); set > 0; --set)
       sets.emplace_back(timer.empty(plan.dtype, {count}), timer.empty(plan.dtype, {count * group->size()}));
-    // Turns: with `parallel` one that all take, else one for each group.
+    // With `parallel`, one turn for all groups; otherwise one per group.
     const std::size_t turns = plan.parallel ? 1 : groups.size();
     for (std::size_t turn = 0; turn < turns; ++turn) {
       world.barrier(timer.stream());
@@ -447,7 +447,7 @@ std::vector<BenchmarkResult> measure_strided_all_gather(Communicator& world, Dev
                      : std::vector<double>(static_cast<std::size_t>(plan.iterations), 0.0);
       const auto by_rank = measurement.gather(own);
       const std::vector<int>& members = plan.parallel ? all_ranks(world.size()) : groups[turn];
-      // Groups differ by at most one rank; the first is the largest.
+      // Group sizes differ by at most one rank; the first group is the largest.
       const auto n = static_cast<double>((plan.parallel ? groups.front() : members).size());
       const std::string who = plan.parallel ? fmt::format("{} groups at once", groups.size())
                                             : fmt::format("ranks {}", fmt::join(members, ","));

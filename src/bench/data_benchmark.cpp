@@ -17,7 +17,7 @@
 namespace primus {
 namespace {
 
-// Seconds of batches, several to a sample so that the clock's grain does not count.
+// Seconds per batch. Each sample covers several batches, so that the clock's resolution does not matter.
 std::pair<std::vector<double>, std::int64_t> read_batches(const data::Dataset& dataset,
                                                           const data::BatchLoaderOptions& options,
                                                           double seconds) {
@@ -37,7 +37,7 @@ std::pair<std::vector<double>, std::int64_t> read_batches(const data::Dataset& d
     for (std::int64_t i = 0; i < calls; ++i) next();
     return std::max((steady_seconds() - begin) / static_cast<double>(calls), 1e-9);
   };
-  time_of(2);  // maps files, fills what is read ahead
+  time_of(2);  // maps files and fills the read-ahead buffer
   const std::int64_t calls = std::clamp<std::int64_t>(static_cast<std::int64_t>(0.01 / time_of(8)), 1, 10000);
   std::vector<double> samples;
   const double begin = steady_seconds();
@@ -54,7 +54,7 @@ BenchmarkReport benchmark_data(const config::Experiment& given, const DataBenchm
   const config::TrainerConfig& c = experiment.trainer;
   std::vector<std::string> notes;
   const std::unique_ptr<const Tokenizer> tokenizer = tokenizer_of(experiment, &notes);
-  // An experiment may leave its length open, and one step is enough to open data for.
+  // The number of steps may be unset; one step is enough to open the data.
   if (config::length_is_open(c)) config::set_train_iters(experiment, 1);
   const auto say = [&](std::string_view what, std::int64_t done = 0, std::int64_t total = 0) {
     if (options.progress) options.progress(what, done, total);
@@ -90,7 +90,7 @@ BenchmarkReport benchmark_data(const config::Experiment& given, const DataBenchm
     throw invalid(
         fmt::format("{} has {} samples, fewer than a microbatch", dataset.description(), dataset.size()),
         "set a smaller micro_batch_size");
-  // The first opening tokenises and writes what the others find.
+  // The first opening tokenizes and writes the files that later ones find.
   report.results.push_back({.name = "open, first", .timing = summarize({openings.front()})});
   report.results.push_back(
       {.name = "open, again", .timing = summarize({openings.begin() + 1, openings.end()})});

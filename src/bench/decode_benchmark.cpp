@@ -16,15 +16,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kPassTokens = 1024;  // tokens of a pass over prompts
+constexpr std::int64_t kPassTokens = 1024;  // tokens per prefill pass
 constexpr std::uint64_t kSeed = 1234;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Texts of one length that are written together, greedily. No two of them begin alike, or they would share
-// what is read.
+// Sequences of equal length that are decoded greedily as one batch. All have different prefixes, otherwise
+// they would share cached pages.
 class Texts {
  public:
   Texts(DecodeScheduler& decoder, std::int64_t batch, std::int64_t context)
@@ -40,12 +40,12 @@ class Texts {
   Texts(const Texts&) = delete;
   Texts& operator=(const Texts&) = delete;
 
-  // All prompts, whose pages stay.
+  // Prefills all prompts; their pages stay in the cache.
   void read() {
     submit(0);
     while (decoder_.step()) continue;
   }
-  // Begins to write `tokens` of each text from there, which write() does one by one.
+  // Starts decoding `tokens` tokens of each sequence; write() then decodes one per call.
   void begin(std::int64_t tokens) { submit(tokens); }
   void write() { decoder_.step(); }
 
@@ -93,7 +93,7 @@ double bytes_of_decoding(const ModelConfig& c, const FamilyRegistry& families, D
     if (p.name.starts_with("mtp")) continue;
     double elements = static_cast<double>(p.shape.elements());
     if (p.name == "embedding" && !c.tied_embeddings) {
-      elements = texts * static_cast<double>(c.hidden);  // a row for each text
+      elements = texts * static_cast<double>(c.hidden);  // one row per sequence
     } else if (c.moe.experts > 0 && p.shape.rank() == 3 && p.shape[0] == c.moe.experts) {
       const double met =
           std::min(static_cast<double>(c.moe.experts), texts * static_cast<double>(c.moe.router.top_k));
@@ -125,7 +125,7 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
   report.copy_ceiling = DeviceTimer(*device, options.copy_seconds).copy_rate();
 
   engine::Rank rank(std::move(device));
-  // Weights once, and a reader for each case, one after the other in the same memory.
+  // The weights are created once. Each case creates its own decoder, one after another in the same memory.
   const auto build = [&](const auto& with) {
     engine::ParameterStore store;
     LanguageModel model(config, families, store);

@@ -1,4 +1,4 @@
-// The products of linear layers of given shapes (operator_benchmark.h).
+// Times the matrix products of linear layers with given shapes (operator_benchmark.h).
 #include <fmt/format.h>
 
 #include "bench/benchmark_entry.h"
@@ -21,7 +21,7 @@ class GemmBenchmark final : public Benchmark {
   }
   void prepare() override {
     if (m_ || n_ || k_) {
-      constexpr std::int64_t kUsual = 4096;  // AMD Primus's default of each
+      constexpr std::int64_t kUsual = 4096;  // AMD Primus's default for m, n and k
       shapes_.push_back(
           fmt::format("{}x{}x{}", m_.value_or(kUsual), n_.value_or(kUsual), k_.value_or(kUsual)));
     }
@@ -29,7 +29,7 @@ class GemmBenchmark final : public Benchmark {
   }
   BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) override {
     if (cases_.empty() && device.synchronous()) cases_ = {{512, 768, 768}, {2048, 2048, 2048}};
-    // A Llama of 8B: fused projections, output, gate and up, down.
+    // The linear layers of an 8B Llama: fused QKV, attention output, fused gate and up, down.
     if (cases_.empty())
       cases_ = {{8192, 6144, 4096}, {8192, 4096, 4096}, {8192, 28672, 4096}, {8192, 4096, 14336}};
     return benchmark_gemm(device, cases_, options);

@@ -1,4 +1,4 @@
-// The products of experts, beside dense ones of equal FLOPs (operator_benchmark.h).
+// Times the grouped products of experts and dense products of equal FLOPs (operator_benchmark.h).
 #include "base/error.h"
 #include "bench/benchmark_entry.h"
 #include "bench/operator_benchmark.h"

@@ -1,5 +1,5 @@
-// How fast memory is: that of a device, as its own kernels read and write it, and between host and device.
-// Buffers of consecutive calls are others, more than caches hold together.
+// Measures memory bandwidth: of a device, read and written by its own kernels, and between host and device.
+// Consecutive calls use different buffers, which together exceed the caches.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -19,7 +19,7 @@ namespace primus {
 namespace {
 
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
-// Small buffers need many to be more than caches hold.
+// Small buffers need many sets to exceed the caches.
 constexpr std::int64_t kMostSets = 512;
 
 class Cases {
@@ -70,7 +70,7 @@ class Cases {
   }
 
  private:
-  // A multiple of `together`, all written once: memory that never was may all be one page.
+  // A multiple of `together` buffers, all written once: unwritten memory may map to a single page.
   std::vector<Tensor> buffers(std::int64_t together) {
     std::vector<Tensor> made;
     for (std::int64_t set = timer_.sets(together * bytes_, kMostSets); set > 0; --set) {
@@ -82,7 +82,7 @@ class Cases {
     return made;
   }
 
-  // Between host and device, of pinned memory and of ordinary one.
+  // Times transfers between host and device, with pinned and with pageable memory.
   void transfers(double touched) {
     const std::vector<Tensor> x = buffers(1);
     const std::int64_t sets = static_cast<std::int64_t>(x.size());
@@ -121,8 +121,8 @@ class Cases {
   std::int64_t count_, bytes_;
 };
 
-// Bytes count what is read and written. On a device that shares the host's memory, the copies between host
-// and device are copies within it.
+// Bytes count reads plus writes. On a device that shares the host's memory, transfers between host and device
+// are copies within it.
 class MemoryBenchmark final : public Benchmark {
   std::vector<BenchmarkOption> options() override { return {{"--sizes", "LIST", "of a buffer", &sizes_}}; }
   std::vector<RefusedOption> refused() const override {

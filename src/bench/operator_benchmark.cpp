@@ -19,7 +19,7 @@ namespace {
 
 using turbo::GemmRole;
 
-// The largest size of anything, so that no product of sizes overflows.
+// Limits of all sizes, so that products of sizes do not overflow.
 constexpr std::int64_t kMostOfAll = 1 << 20, kMostHeads = 1 << 10, kMostExperts = 1 << 12;
 
 void check_size(const char* what, std::int64_t value, std::int64_t most) {
@@ -39,7 +39,7 @@ std::string name_of(GemmRole role, const GemmCase& c) {
   return fmt::format("{} {}x{}x{}", name_of_role(role), c.m, c.n, c.k);
 }
 
-// Products in MXFP4, and then what rounds an operand in each way.
+// Times products in MXFP4, and then each quantization of an operand.
 void time_fp4_products(DeviceTimer& bench, const GemmCase& c,
                        const std::vector<std::vector<turbo::Gemm>>& products, const std::string& prefix,
                        std::vector<BenchmarkResult>& results) {
@@ -62,7 +62,7 @@ void time_fp4_products(DeviceTimer& bench, const GemmCase& c,
                          Way{"activations, transformed along columns", Blocks::kColumns, {c.m, c.k}},
                          Way{"weights, in squares", Blocks::kTiles, {c.n, c.k}}}) {
     std::vector<turbo::RoundMxfp4> calls;
-    const std::int64_t bytes = 2 * way.shape.elements() * size_of(DType::kBF16);  // read and written
+    const std::int64_t bytes = 2 * way.shape.elements() * size_of(DType::kBF16);  // reads plus writes
     for (std::int64_t set = bench.sets(bytes); set > 0; --set) {
       calls.push_back({.x = bench.random(DType::kBF16, way.shape),
                        .out = bench.empty(DType::kBF16, way.shape),
@@ -76,7 +76,7 @@ void time_fp4_products(DeviceTimer& bench, const GemmCase& c,
   }
 }
 
-// The three products of a layer with x [m, k], weight [n, k] and y [m, n].
+// Times the three products of a layer with x [m, k], weight [n, k] and y [m, n].
 void time_float_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBenchmarkOptions& options,
                       const std::string& prefix, std::vector<BenchmarkResult>& results) {
   const DType dtype = options.dtype;
@@ -92,7 +92,7 @@ void time_float_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBench
         {.role = GemmRole::kWeightGradient, .a = y, .b = x, .c = d_w, .accumulate = true, .workspace = {}});
   }
   if (options.fp4) return time_fp4_products(bench, c, {weight, forward, input}, prefix, results);
-  // The weight gradient goes first: the others overwrite its operands.
+  // The weight gradient is timed first, because the others overwrite its operands.
   const auto bytes = static_cast<double>(x_bytes + y_bytes);
   results.push_back(
       bench.time(prefix + name_of(kRoles[2], c), weight, bytes + 2.0 * static_cast<double>(d_w_bytes)));
@@ -106,7 +106,7 @@ struct Fp8Operand {
   Tensor codes, scales;
 };
 
-// Codes of random numbers, with the dimension that a product sums over contiguous.
+// fp8 codes of random values, with the dimension that a product sums over contiguous.
 Fp8Operand random_codes(DeviceTimer& bench, DType type, Shape shape) {
   const Fp8Operand operand{bench.empty(type, shape), bench.empty(DType::kF32, {2})};
   bench.run_once(turbo::QuantizeFp8{
@@ -114,7 +114,7 @@ Fp8Operand random_codes(DeviceTimer& bench, DType type, Shape shape) {
   return operand;
 }
 
-// The same of products in fp8, from operands in bf16, and of codes alone.
+// Times the three products in fp8, from bf16 operands and from codes only.
 void time_fp8_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBenchmarkOptions& options,
                     const std::string& prefix, std::vector<BenchmarkResult>& results) {
   constexpr DType kE4M3 = DType::kF8E4M3, kE5M2 = DType::kF8E5M2;
@@ -163,7 +163,7 @@ void time_fp8_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBenchma
   }
 }
 
-// Each in the way that the options say.
+// Times the layer in the type that the options request.
 void time_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBenchmarkOptions& options,
                 const std::string& prefix, std::vector<BenchmarkResult>& results) {
   if (options.fp8)
@@ -172,14 +172,14 @@ void time_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBenchmarkOp
     time_float_layer(bench, c, options, prefix, results);
 }
 
-// All mistakes before anything is measured.
+// Reports all errors before anything is measured.
 void check_layer(const GemmCase& c, const OperatorBenchmarkOptions& options) {
   if (!options.fp8) return;
   turbo::check_fp8_extents(c.m, c.k);
   turbo::check_fp8_extents(c.n, c.k);
 }
 
-// The three products of the experts.
+// Times the three products of the experts.
 void time_experts(DeviceTimer& bench, const GroupedGemmCase& which, const OperatorBenchmarkOptions& options,
                   const std::string& prefix, std::vector<BenchmarkResult>& results) {
   const DType dtype = options.dtype;
@@ -234,7 +234,7 @@ void time_experts(DeviceTimer& bench, const GroupedGemmCase& which, const Operat
   bench.release();
 }
 
-// Forward and backward.
+// Times forward and backward.
 void time_attention(DeviceTimer& bench, const AttentionCase& which, DType dtype, const std::string& prefix,
                     std::vector<BenchmarkResult>& results) {
   const std::int64_t tokens = which.batch * which.sequence, q_width = which.heads * which.head_dim,
@@ -261,7 +261,7 @@ void time_attention(DeviceTimer& bench, const AttentionCase& which, DType dtype,
     f.q_stride = q_width, f.k_stride = k_width, f.v_stride = v_width;
     f.out = bench.empty(dtype, {tokens, out_width});
     f.lse = bench.empty(DType::kF32, {which.heads, tokens});
-    bench.run_once(f);  // what the backward needs
+    bench.run_once(f);  // computes the inputs of the backward pass
     turbo::AttentionBackward b{};
     b.shape = f.shape;
     b.q = f.q, b.k = f.k, b.v = f.v, b.out = f.out, b.lse = f.lse;
@@ -287,7 +287,7 @@ void time_attention(DeviceTimer& bench, const AttentionCase& which, DType dtype,
 }
 
 double product_rate(DeviceTimer& bench, Device& device, const OperatorBenchmarkOptions& options) {
-  // Large enough to fill the device: a GPU needs more than a few cores.
+  // Large enough to fill the device; a GPU needs a larger product than a few CPU cores.
   const std::int64_t side = device.synchronous() ? 1024 : 8192;
   if (options.fp8) {
     const Fp8Operand a = random_codes(bench, DType::kF8E4M3, {side, side}),
@@ -324,7 +324,7 @@ BenchmarkReport begin(DeviceTimer& bench, Device& device, const char* suite,
   return report;
 }
 
-// The ceilings once more: what disturbed them before may be over.
+// Measures the ceilings again, in case they were disturbed the first time.
 BenchmarkReport end(DeviceTimer& bench, Device& device, BenchmarkReport report,
                     const OperatorBenchmarkOptions& options) {
   bench.release();
@@ -390,7 +390,7 @@ BenchmarkReport benchmark_gemm(Device& device, const std::vector<GemmCase>& case
 
 BenchmarkReport benchmark_attention(Device& device, const std::vector<AttentionCase>& cases,
                                     const OperatorBenchmarkOptions& options, const std::string& prefix) {
-  for (const AttentionCase& which : cases) check_case(which);  // all mistakes before anything is measured
+  for (const AttentionCase& which : cases) check_case(which);  // report all errors first
   DeviceTimer bench(device, options.seconds, options.rotated_bytes, options.progress);
   BenchmarkReport report = begin(bench, device, "attention", options);
   for (const AttentionCase& which : cases)
@@ -419,7 +419,7 @@ BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
         .tokens = p.rows / p.top_k, .experts = p.experts, .top_k = p.top_k, .in = p.in, .out = p.out};
   };
   const auto layer_of = [](const ModelProduct& p) { return GemmCase{.m = p.rows, .n = p.out, .k = p.in}; };
-  for (const ModelProduct& p : products) {  // all mistakes before anything is measured
+  for (const ModelProduct& p : products) {  // report all errors first
     check_size(fmt::format("the rows of '{}'", p.what).c_str(), p.rows, std::int64_t{1} << 28);
     if (p.experts > 0) {
       check_case(experts_of(p));

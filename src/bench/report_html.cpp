@@ -10,7 +10,7 @@
 namespace primus {
 namespace {
 
-// FLOP/s over FLOPs per byte, under the two ceilings that were measured in the same run.
+// Plots FLOP/s over FLOPs per byte, below the two ceilings measured in the same run.
 std::string roofline(const BenchmarkReport& report) {
   if (!(report.gemm_ceiling > 0 && report.copy_ceiling > 0)) return {};
   ChartLine roof{.name = "measured ceilings", .points = {}},
@@ -30,7 +30,7 @@ std::string roofline(const BenchmarkReport& report) {
   return line_chart("Roofline", {.x = "FLOPs for each byte", .y = "TFLOP/s", .log_y = true}, {roof, cases});
 }
 
-// One chart for each rate: lines over sizes for cases that have them, else bars.
+// One chart per rate: lines over sizes for cases that have sizes, else bars.
 std::string charts(const BenchmarkReport& report) {
   std::string text;
   for (const Rate& rate : rates_of(report)) {

@@ -36,7 +36,7 @@ std::vector<data::Batch> random_batches(const SessionSettings& settings, const c
   return batches;
 }
 
-// What is known before the first step.
+// Fills in what is known before the first step.
 TrainBenchmarkReport begun_report(engine::Rank& rank, TrainingSession& session,
                                   const SessionSettings& settings, const TrainBenchmarkOptions& options,
                                   const config::TrainerConfig& c) {
@@ -50,7 +50,7 @@ TrainBenchmarkReport begun_report(engine::Rank& rank, TrainingSession& session,
   return report;
 }
 
-// What the steps' times say, and the kernels' shares of them.
+// Adds the step times, and the kernels' shares of them.
 void add_times(TrainBenchmarkReport& report, const turbo::Meter& timed, std::vector<double> times,
                const SessionSettings& settings, const config::TrainerConfig& c) {
   double sum = 0;
@@ -79,7 +79,7 @@ void add_times(TrainBenchmarkReport& report, const turbo::Meter& timed, std::vec
             [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
 }
 
-// Everything that it takes is given back at the end.
+// Runs and times the steps. Releases all of its memory at the end.
 TrainBenchmarkReport time_steps(const config::Experiment& experiment, const SessionSettings& settings,
                                 const FamilyRegistry& families, const TrainBenchmarkOptions& options) {
   const config::TrainerConfig& c = experiment.trainer;
@@ -95,7 +95,7 @@ TrainBenchmarkReport time_steps(const config::Experiment& experiment, const Sess
   const std::vector<data::Batch> batches = random_batches(settings, c);
   TrainingStep& step = session->step();
   std::vector<double> times, enqueued;
-  // On the host's track of a trace.
+  // Runs `work` and records it on the host's track of the trace.
   const auto span = [&](const std::string& name, const auto& work) {
     const double begin = turbo::TraceRecorder::now();
     work();
@@ -119,7 +119,7 @@ TrainBenchmarkReport time_steps(const config::Experiment& experiment, const Sess
       rank.compute().synchronize();
     });
   };
-  // Recorded steps are not timed.
+  // Steps that are being recorded are not timed.
   const std::int64_t recorded = settings.step.record_after > 0 ? settings.step.record_after + 1 : 0;
   const std::int64_t warmup = std::max(options.warmup, recorded);
   const std::int64_t total = warmup + options.steps;

@@ -16,7 +16,7 @@ class Completer {
     if (word.starts_with(typed_)) found_.words.push_back({std::string(word), std::string(help)});
   }
 
-  // The names that a command can begin with: commands of one word, and groups with what is in them.
+  // Offers the words that can begin a command line: one-word commands and groups, with their contents.
   void offer_commands() {
     std::set<std::string_view> groups;
     for (const CommandEntry& entry : commands()) {
@@ -37,11 +37,11 @@ class Completer {
     }
   }
 
-  // Options, values and positional words of `arguments`, behind the words `before`.
+  // Offers options, values and positional arguments of `arguments`, after the words `before`.
   void offer_arguments(const Arguments& arguments, Words before) {
     std::set<const Argument*> given;
     std::size_t positionals = 0;
-    const Argument* pending = nullptr;  // the option whose value is typed now
+    const Argument* pending = nullptr;  // the option whose value is being typed
     for (std::size_t i = 0; i < before.size(); ++i) {
       const Argument* const argument = before[i].starts_with('-') ? arguments.find(before[i]) : nullptr;
       if (argument) given.insert(argument);
@@ -84,7 +84,7 @@ class Completer {
     return std::holds_alternative<std::vector<std::string>*>(argument.target);
   }
 
-  // The declaration that the word behind `count` others belongs to.
+  // The positional argument that follows `count` others.
   static const Argument* positional(const Arguments& arguments, std::size_t count) {
     for (const Argument& argument : arguments.all()) {
       if (!argument.names.empty()) continue;
@@ -108,7 +108,7 @@ class Completer {
   void offer_options(const Arguments& arguments, const std::set<const Argument*>& given) {
     for (const Argument& argument : arguments.all()) {
       if (argument.names.empty() || (given.contains(&argument) && !is_list(argument))) continue;
-      // One spelling of each, the first that fits.
+      // Only one spelling per option: the first that matches.
       for (const std::string& name : argument.names) {
         if (!name.starts_with(typed_)) continue;
         offer(name, argument.help);
@@ -122,7 +122,7 @@ class Completer {
   Completion found_;
 };
 
-// A command's name and its arguments; `before` is empty or begins with the name.
+// Completes a command's name and its arguments; `before` is empty or begins with the name.
 void complete_command(Completer& completer, Words before) {
   if (before.empty()) return completer.offer_commands();
   const CommandEntry* entry = find_command(before[0]);
@@ -146,7 +146,7 @@ void offer_modes(Completer& completer) {
 void complete_mode(Completer& completer, const ModeEntry& mode, Words before) {
   const auto split = std::find(before.begin(), before.end(), "--");
   if (split != before.end()) {
-    // A mode within a mode: 'slurm srun -- direct --numa -- train'.
+    // Modes may be nested: 'slurm srun -- direct --numa -- train'.
     const Words behind(split + 1, before.end());
     const ModeEntry* const inner = behind.empty() ? nullptr : find_mode(behind[0]);
     if (inner) return complete_mode(completer, *inner, behind.subspan(1));

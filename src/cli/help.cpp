@@ -9,7 +9,7 @@
 namespace primus::cli {
 namespace {
 
-constexpr std::size_t kColumn = 26;  // where explanations begin
+constexpr std::size_t kColumn = 26;  // column where explanations begin
 constexpr std::size_t kNarrowest = 40, kWidest = 100;
 
 std::size_t used(std::size_t width) { return std::clamp(width, kNarrowest, kWidest); }
@@ -49,8 +49,7 @@ std::string wrapped(std::string_view text, std::size_t indent, std::size_t width
   return out;
 }
 
-// Paragraphs stand apart by empty lines, and their lines are joined; lines that begin with a blank stay as
-// they are.
+// Wraps paragraphs, which are separated by empty lines. Lines that begin with a space keep their breaks.
 std::string paragraphs(std::string_view text, std::size_t width) {
   std::string out, paragraph;
   const auto end = [&] {

@@ -12,7 +12,7 @@ namespace primus::cli {
 namespace {
 
 constexpr std::size_t kDocumentWidth = 100;       // of docs/commands.md
-constexpr std::string_view kDate = "2026-11-22";  // of the texts, not of the build: builds are reproducible
+constexpr std::string_view kDate = "2026-11-22";  // of the texts, not the build: builds are reproducible
 
 struct Named {
   std::string_view name, text;
@@ -34,8 +34,8 @@ constexpr Named kEnvironment[] = {
     {"PRIMUS_PRESETS", "folder of presets, instead of the program's own"},
 };
 
-// Text as man(7) takes it: backslashes and leading dots mean themselves, and '-' stays a minus that can be
-// copied into a shell.
+// Escapes text for man(7): backslashes and leading dots are literal, and '-' stays a minus that can be copied
+// into a shell.
 std::string escaped(std::string_view text) {
   std::string out;
   for (const char c : text) {

@@ -23,7 +23,7 @@ Number to_number(const std::string& text, const std::string& name,
     throw invalid(
         fmt::format("{} needs a{} number, not '{}'", name, std::is_integral_v<Number> ? " whole" : "", text));
   }
-  // NaN is in no range.
+  // NaN is outside every range.
   if (range && !(static_cast<double>(value) >= range->first && static_cast<double>(value) <= range->second))
     throw invalid(fmt::format("{} must be from {} to {}, not {}", name, range->first, range->second, text));
   return value;
@@ -109,7 +109,8 @@ bool parse(const Arguments& arguments, std::span<const std::string> words, const
     } else {
       option = app.add_option(names);
       option->type_name(argument.value);
-      // A repeated option adds to a list and otherwise replaces; a positional list takes all that follows.
+      // A repeated option appends to a list and otherwise replaces the value. A positional list collects all
+      // further words.
       if (repeats(argument)) {
         const bool takes_all = argument.names.empty() || argument.several;
         option->expected(1, takes_all ? CLI::detail::expected_max_vector_size : 1);
@@ -122,7 +123,7 @@ bool parse(const Arguments& arguments, std::span<const std::string> words, const
     options.emplace_back(&argument, option);
   }
   try {
-    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 takes them last first
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 expects reverse order
   } catch (const CLI::ParseError& error) {
     throw invalid(error.what(), fmt::format("'{} --help' shows how it is used", command));
   }

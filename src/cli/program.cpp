@@ -28,7 +28,7 @@
 namespace primus::cli {
 namespace {
 
-// The commands of a group by their second words.
+// The second words of a group's commands.
 std::vector<std::string_view> subcommands(const std::string& group) {
   std::vector<std::string_view> names;
   for (const CommandEntry& entry : commands()) {
@@ -37,10 +37,10 @@ std::vector<std::string_view> subcommands(const std::string& group) {
   return names;
 }
 
-// A hint at commands that are called `word` behind their group's name ("pretrain"), and at commands and
-// groups that begin so ("bench"); empty where there are none.
+// Suggests commands that are called `word` after their group's name ("pretrain"), and commands and groups
+// that begin with it ("bench"). Empty if none match.
 std::string named_shortly(const std::string& word) {
-  constexpr std::size_t kLeast = 3;  // letters, below which a beginning says too little
+  constexpr std::size_t kLeast = 3;  // shorter prefixes match too much
   std::vector<std::string> names;
   for (const CommandEntry& entry : commands()) {
     const std::string name(entry.name), group = name.substr(0, name.find(' '));
@@ -52,7 +52,8 @@ std::string named_shortly(const std::string& word) {
   return names.empty() ? "" : fmt::format("did you mean {}?", fmt::join(names, " or "));
 }
 
-// Where to go for a word that people know from other programs; else the nearest command, else `otherwise`.
+// The error for an unknown word: suggests the equivalent of a word known from other programs, else the
+// nearest command, else `otherwise`.
 Error unknown_command(const std::string& what, const std::string& word,
                       std::span<const std::string_view> known, const std::string& otherwise) {
   if (const auto answer = config::answer_for(word)) return invalid(what, *answer);
@@ -60,8 +61,8 @@ Error unknown_command(const std::string& what, const std::string& word,
   return invalid(what, near.empty() ? otherwise : near);
 }
 
-// The command that `words` begin with, and how many words name it. Prints help and returns null where only
-// help is wanted.
+// Finds the command that `words` begin with, and the number of words in its name. If only help is requested,
+// prints it and returns null.
 const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
   const std::string& first = words[0];
   if (const CommandEntry* entry = find_command(first)) {
@@ -95,7 +96,7 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
                         fmt::format("it is one of {}", fmt::join(known, ", ")));
 }
 
-// What was given of an argument that takes text, or what it is without.
+// The given values of a text argument, or its defaults.
 std::vector<std::string> values_of(const Argument& argument) {
   if (const auto* const text = std::get_if<std::string*>(&argument.target)) return {**text};
   if (const auto* const text = std::get_if<std::optional<std::string>*>(&argument.target))
@@ -104,8 +105,8 @@ std::vector<std::string> values_of(const Argument& argument) {
   return {};
 }
 
-// By its words: a mistake among them may have ended their reading before the switch was set. Without a
-// command, which words it takes is not known.
+// Looks for --json in the words, because a parse error may have occurred before the switch was set. Without a
+// command, its arguments are unknown and the result is false.
 bool wants_json(const CommandEntry* entry, const Arguments& arguments, Words words) {
   const Argument* const json = arguments.find("--json");
   return (!entry || (json && std::holds_alternative<bool*>(json->target))) &&
@@ -114,7 +115,8 @@ bool wants_json(const CommandEntry* entry, const Arguments& arguments, Words wor
 
 std::string to_json(const Error& error) { return json_text(problem_json(error), -1) + "\n"; }
 
-// Below these limits kernels crash without a word, where libraries do not ask whether memory was given.
+// Below these limits kernels can crash without an error message, because some libraries do not check
+// allocations.
 void require_limits() {
   struct Need {
     decltype(RLIMIT_STACK) resource;
@@ -152,7 +154,7 @@ int run_command(Words words, Console& console) {
     require_limits();
     return command->run(console);
   } catch (const Error& error) {
-    // Whoever asked for JSON gets the failure as JSON too, besides the text on standard error.
+    // With --json, the failure is also written as JSON, in addition to the text on standard error.
     if (wants_json(entry, arguments, words.subspan(used))) console.write(to_json(error));
     throw;
   }
@@ -174,7 +176,7 @@ int run_help(Words topic, Console& console) {
   return run_command(words, console);
 }
 
-// Whether somebody typed the mode, or it stands in front of a command that was typed alone.
+// Whether the user typed the mode, or it was added to a command given without one.
 enum class Typed : std::uint8_t { kMode, kCommand };
 
 // `<mode> [options] -- <command>`
@@ -209,10 +211,10 @@ int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, 
   std::optional<std::string> asked = settings.dry_run   ? std::optional(settings.dry_run_at)
                                      : switches.dry_run ? std::optional(switches.dry_run_at)
                                                         : std::nullopt;
-  // Else a job would be queued whose nodes show what they would run, and end well.
+  // Otherwise a job would be queued whose nodes only print plans and exit successfully.
   if (!asked && !dry_run) asked = mode.asks_for_dry_run_within(context, command);
   if (asked) {
-    // Else a check or a training that did not run would look like one that did.
+    // Otherwise a check or a training that did not run would look successful.
     if (typed == Typed::kCommand) {
       console.note(
           "note: dry_run of the settings is for launchers, and this command was typed without one: "
@@ -230,16 +232,16 @@ int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, 
   return mode.run(context, command, console);
 }
 
-// `__numa COMMAND...`: a rank that was asked for with --numa.
+// `__numa COMMAND...`: starts a rank that was requested with --numa.
 int run_bound(Words command) {
   if (command.empty()) throw invalid("there is no command to bind");
   launch::bind_to_gpu(launch::Surroundings::here());
   launch::become({.name = "process", .where = {}, .argv = {command.begin(), command.end()}});
 }
 
-// Whether a command with ranks is one of several tasks that srun started without a launcher: together they
-// are one job, as they would be behind 'srun primus direct --'. Who says how many ranks there are means this
-// task alone.
+// Whether a command with ranks is one of several tasks that srun started without a launcher. Together they
+// form one job, as with 'srun primus direct --'. An explicit number of ranks means that the task is a job of
+// its own.
 bool is_bare_rank(Words words) {
   const auto task = launch::task_of_step(launch::Surroundings::here());
   if (!task || task->launched || std::getenv("OMPI_COMM_WORLD_SIZE")) return false;
@@ -283,7 +285,7 @@ int run_words(Words words, Console& console) {
   }
   if (first == launch::kNumaWord) return run_bound(rest.subspan(1));
   if (is_bare_rank(rest)) {
-    // The command that was typed runs, whatever script the launcher's settings name.
+    // The typed command runs, even if the launcher's settings name a script.
     std::vector<std::string> behind{"--script", "", "--"};
     behind.insert(behind.end(), rest.begin(), rest.end());
     return run_mode(*find_mode("direct"), behind, globals, Typed::kCommand, console);
@@ -303,8 +305,8 @@ launch::DirectCommand check_command(Words words, bool debug, Experiments experim
   if (words.empty() || words[0] == "help" || is_help(words[0])) return result;
   Console nowhere{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
   std::size_t used = 0;
-  // The program itself prints the help of a group that asks for it. A group alone would print it, too, and
-  // look like a job that is done.
+  // The program itself prints the help of a group on request. A group without a subcommand is an error:
+  // printing help would look like a finished job.
   if (is_group(words[0]) && words.size() > 1 && is_help(words[1])) return result;
   if (is_group(words[0]) && !find_command(words[0]) && (words.size() == 1 || words[1].starts_with('-'))) {
     throw invalid(fmt::format("'{}' needs a subcommand", words[0]),
@@ -314,7 +316,7 @@ launch::DirectCommand check_command(Words words, bool debug, Experiments experim
   const CommandEntry* const entry = resolve(words, used, nowhere);
   if (!entry) return result;
   const std::shared_ptr<Command> command = entry->make();
-  const auto declared = std::make_shared<Arguments>();  // which the command may refer to
+  const auto declared = std::make_shared<Arguments>();  // the command may refer to it
   Arguments& arguments = *declared;
   command->declare(arguments);
   if (!parse(arguments, words.subspan(used), fmt::format("primus {}", entry->name))) return result;

@@ -18,7 +18,7 @@
 namespace primus::cli {
 namespace {
 
-// "a,b" as its words; empty ones are left out.
+// Splits "a,b" into words; skips empty ones.
 std::vector<std::string> words_of(const std::string& list) {
   std::vector<std::string> words;
   for (std::size_t at = 0; at <= list.size();) {
@@ -29,7 +29,7 @@ std::vector<std::string> words_of(const std::string& list) {
   return words;
 }
 
-// "1,2,4": numbers of sequences.
+// Parses "1,2,4" as batch sizes.
 std::vector<std::int64_t> parse_batches(const std::string& list) {
   constexpr std::int64_t kMostSequences = 1 << 12;
   std::vector<std::int64_t> batches;
@@ -160,7 +160,7 @@ class BenchmarkAttention final : public DeviceBenchmark {
     return chosen;
   }
 
-  // What to do about a name that is not among `shapes`.
+  // The hint for a name that `shapes` does not contain.
   std::string why_not(const std::string& name, const std::vector<AttentionCase>& shapes) const {
     for (const LeftOutShape& shape : left_out_)
       if (shape.model == name) return shape.why;
@@ -196,7 +196,7 @@ class BenchmarkAttention final : public DeviceBenchmark {
 
   BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) override {
     BenchmarkReport report = benchmark_attention(device, cases_, options, prefix_);
-    // What the library did not take was done by our kernels.
+    // Our kernels computed the cases that the library does not support.
     if (backend_ == "cudnn" || (backend_ == "all" && prefix_.empty())) {
       for (const KernelChoice& choice : device.choices())
         if (choice.what.starts_with("attention") && choice.what.find("own kernel") != std::string::npos)
@@ -206,7 +206,7 @@ class BenchmarkAttention final : public DeviceBenchmark {
     return report;
   }
 
-  static constexpr std::int64_t kAnyVocabulary = 1024;  // which attention does not depend on
+  static constexpr std::int64_t kAnyVocabulary = 1024;  // does not affect attention
   std::optional<std::int64_t> batch_, sequence_, heads_, kv_heads_, head_dim_, window_;
   bool full_ = false;
   std::string batches_, models_, skipped_, shapes_file_, backend_ = "auto", prefix_;

@@ -32,7 +32,7 @@ class BenchmarkCheckpoint final : public Command {
   }
 
  private:
-  // Throws mistakes that are ones on every machine.
+  // Throws errors that do not depend on the machine.
   CheckpointBenchmarkOptions checked() {
     output_.check_words();
     constexpr std::int64_t kMostBytes = std::int64_t{1} << 42;

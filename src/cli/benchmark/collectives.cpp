@@ -29,7 +29,7 @@ namespace {
 
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 36, kMostCalls = 1'000'000;
 
-// Starts ranks where no launcher did, joins them, and lets each measure.
+// Starts the ranks if no launcher did, connects them, and runs the measurement on each.
 class BenchmarkRanks : public Command {
  public:
   void declare(Arguments& args) final {
@@ -61,7 +61,7 @@ class BenchmarkRanks : public Command {
     if (transport_ == "threads") return run_threads(ranks, spec, console);
     launch::LocalLaunch start = ranks_.start(ranks);
     start.environment = for_ranks(jobs);
-    // Rank 0 alone shows what it writes; what makes a rank fail is in the result.
+    // Only rank 0's output is shown; errors of a rank are in the result.
     start.output_file = [](int) { return Path("/dev/null"); };
     const launch::LaunchResult result = launch::run_local(start);
     if (result.failed_rank > 0) console.note("error: " + result.failure);
@@ -72,7 +72,7 @@ class BenchmarkRanks : public Command {
   int warmup() const { return static_cast<int>(warmup_); }
   int iterations() const { return static_cast<int>(iterations_); }
   DType dtype() const { return device_.compute(); }
-  // For a plan's progress: rank 0 alone shows it. `shown` must outlive it.
+  // Progress callback of a plan that only rank 0 shows. `shown` must outlive it.
   static std::function<void(std::int64_t, std::int64_t)> on_rank_0(const comm::Communicator& world,
                                                                    PhaseProgress& shown) {
     if (world.rank() != 0) return {};
@@ -81,7 +81,7 @@ class BenchmarkRanks : public Command {
   const BenchmarkOutput& output() const { return output_; }
 
  private:
-  // Mistakes that are ones on every machine.
+  // Errors that do not depend on the machine.
   void check_words() {
     for (const auto& [name, value] : {std::pair("--warmup", warmup_), std::pair("--iters", iterations_)})
       if (value < (name[2] == 'i' ? 1 : 0) || value > kMostCalls)
@@ -294,7 +294,7 @@ class BenchmarkCollectives final : public BenchmarkRanks {
   bool traces(const CollectiveSample& sample) const {
     const bool takes_op = traced_ops_.empty() ||
                           std::find(traced_ops_.begin(), traced_ops_.end(), sample.op) != traced_ops_.end();
-    // Several sizes may have become the same message.
+    // Several sizes may round to the same message size.
     const auto ranks = static_cast<std::int64_t>(sample.seconds.size());
     const bool takes_size = traced_sizes_.empty() ||
                             std::any_of(traced_sizes_.begin(), traced_sizes_.end(), [&](std::int64_t size) {
@@ -303,7 +303,7 @@ class BenchmarkCollectives final : public BenchmarkRanks {
     return (trace_limit_ == 0 || sample.iteration < trace_limit_) && takes_op && takes_size;
   }
 
-  // A line of the trace, or one for each rank.
+  // Appends one line to the trace, or one per rank.
   void add_to_trace(const CollectiveSample& sample, std::string& trace) const {
     if (trace_file_.ends_with(".jsonl")) {
       trace += json_text(nlohmann::ordered_json{{"op", name_of(sample.op)},
@@ -324,7 +324,7 @@ class BenchmarkCollectives final : public BenchmarkRanks {
                            sample.repetition + 1, sample.iteration + 1, rank, sample.seconds[rank]);
   }
 
-  // The trace of an earlier measurement is replaced where somebody named the file, as --output is.
+  // Like --output, an explicitly named trace file replaces an earlier one.
   void write_trace(const std::string& trace) const {
     std::string file = output().own(trace_file_);
     for (int i = 2; !trace_file_is_named_ && Env::posix().status(file); ++i)
@@ -372,7 +372,7 @@ class BenchmarkCollectives final : public BenchmarkRanks {
   std::string sizes_, least_ = "1K", most_ = "128M", scale_ = "log2", per_rank_file_, trace_file_, trace_ops_,
                       trace_sizes_, cluster_;
   std::vector<CollectiveOp> traced_ops_;    // empty: all
-  std::vector<std::int64_t> traced_sizes_;  // likewise
+  std::vector<std::int64_t> traced_sizes_;  // empty: all
   std::int64_t count_ = 12, repetitions_ = 1, trace_limit_ = 0;
   bool aggregate_ = false, check_ = false, per_rank_ = false, trace_ = false, trace_file_is_named_ = true;
 };

@@ -32,7 +32,7 @@ class BenchmarkData final : public Command {
       shown->show(what, done, total);
     };
     const BenchmarkReport report = benchmark_data(experiment, options_);
-    shown.reset();  // takes its line from the terminal
+    shown.reset();  // erases its line on the terminal
     return output_.finish(report, console);
   }
 

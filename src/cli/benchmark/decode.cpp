@@ -59,7 +59,7 @@ class BenchmarkDecode final : public Command {
       shown->show(what, done, total);
     };
     BenchmarkReport report = benchmark_decoding(device_.make(console), config, families, options_);
-    shown.reset();  // takes its line from the terminal
+    shown.reset();  // erases its line on the terminal
     report.device += " | " + model_;
     if (!shortened.empty()) report.notes.insert(report.notes.begin(), shortened);
     return output_.finish(report, console);
@@ -76,7 +76,7 @@ class BenchmarkDecode final : public Command {
     return config;
   }
 
-  // Mistakes that are ones on every machine.
+  // Errors that do not depend on the machine.
   void check_words() {
     device_.check_words();
     output_.check_words();

@@ -51,7 +51,7 @@ void DeviceBenchmark::declare(Arguments& args) {
 
 void DeviceBenchmark::check_job(int, int, const std::map<std::string, std::string>&) {
   check_words();
-  const std::string file = file_of_case();  // which only the job's nodes may have
+  const std::string file = file_of_case();  // may exist only on the job's nodes
   if (file.empty() || Env::posix().status(file)) check_case();
 }
 
@@ -79,7 +79,7 @@ BenchmarkReport DeviceBenchmark::report(const DeviceSpec& spec, const OperatorBe
   return measure(*turbo::open_device(spec), options);
 }
 
-// Primus's name of a model as our preset's: "Llama3.1_8B", "mistral_8x7B", "Deepseek_V2_Lite".
+// Maps a model name of AMD Primus to the preset: "Llama3.1_8B", "mistral_8x7B", "Deepseek_V2_Lite".
 std::string preset_of(const std::string& name) {
   constexpr std::pair<const char*, const char*> kNames[] = {{"v2_lite", "deepseek_v2_lite"},
                                                             {"v2", "deepseek_v2"},

@@ -16,10 +16,10 @@
 namespace primus::cli {
 namespace {
 
-// The products of a model's layers, by its preset, folder or sizes.
+// Times the matrix products of a model's layers. The model is a preset, a folder, or sizes.
 class BenchmarkModelGemm : public DeviceBenchmark {
  public:
-  // One size that may stand in place of the model's.
+  // A size that can replace the model's.
   struct Size {
     const char *names, *help;
     void (*set)(ModelConfig& config, std::int64_t value);
@@ -42,14 +42,14 @@ class BenchmarkModelGemm : public DeviceBenchmark {
     for (std::size_t i = 0; i < sizes_.size(); ++i)
       args.option(sizes_[i].names, "N", &given_[i], sizes_[i].help);
   }
-  // As Primus's suites name their reports.
+  // The same report names as AMD Primus's suites.
   void declare_output(Arguments& args, BenchmarkOutput& output) final {
     output.declare(args, "--output,--output-file", suite_ + "_report.md");
   }
   std::string file_of_case() const final { return names_a_preset(model_) ? "" : model_; }
   void check_case() final {
     const FamilyRegistry families = builtin_families();
-    std::optional<std::int64_t> vocabulary;  // presets may leave it to a tokenizer
+    std::optional<std::int64_t> vocabulary;  // presets may leave it to the tokenizer
     for (std::size_t i = 0; i < sizes_.size(); ++i)
       if (name_of(sizes_[i]) == "--vocab-size") vocabulary = given_[i];
     ModelConfig config = names_a_preset(model_) ? preset_model(preset_of(model_), families, vocabulary)
@@ -66,7 +66,7 @@ class BenchmarkModelGemm : public DeviceBenchmark {
           fmt::format("{} sequences of {} tokens: not from 1 to {} tokens together", batch_, length, kMost));
     check_experts(config);
     products_ = products_of(config, batch_ * length);
-    // A size that decides no product is a mistake: the model has no such layers.
+    // A size that no product uses is an error: the model has no such layers.
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
       if (!given_[i]) continue;
       ModelConfig other = config;
@@ -83,7 +83,7 @@ class BenchmarkModelGemm : public DeviceBenchmark {
     return benchmark_model_gemm(device, suite_, products_, options);
   }
 
-  // Sizes that stand in place of a model's may leave its experts without others.
+  // Overridden sizes may ask for experts without giving the other sizes that experts need.
   static void check_experts(const ModelConfig& config) {
     if (config.moe.experts < 1) return;
     if (config.moe.ffn < 1)

@@ -34,7 +34,7 @@ void BenchmarkOutput::declare(Arguments& args, std::string_view names, const std
   baseline.several = true;
   baseline.reads = [](const std::vector<std::string>& words) {
     const bool compares = words.size() == 2 && words[0] == "compare";
-    // Which of the files of several processes is a process's own, it says itself.
+    // If several processes saved baselines, each process finds its own by name.
     const bool is_several = compares && !Env::posix().status(words[1]) && has_own_files(words[1]);
     return compares && !is_several ? std::vector<std::string>{words[1]} : std::vector<std::string>();
   };
@@ -63,12 +63,13 @@ void BenchmarkOutput::check_words() {
 void BenchmarkOutput::check(const SideBySide& place) {
   check_words();
   place_ = place;
-  // Before anything is measured: what takes an hour should not be lost for want of a folder.
+  // Check before measuring: an hour of results must not be lost because a folder is missing.
   const bool saves = !baseline_.empty() && baseline_[0] == "save";
   for (const std::string& file : {output_, saves ? baseline_[1] : std::string()})
     if (const Path folder = Path(file).parent_path(); !folder.empty()) make_folders(folder);
   if (baseline_.empty() || baseline_[0] != "compare") return;
-  // What a process in this place saved; else what one process alone did, with which all of them compare.
+  // Compare with the baseline that a process in the same place saved; otherwise with one that a single
+  // process saved.
   earlier_file_ = own(baseline_[1]);
   if (!Env::posix().status(earlier_file_) && Env::posix().status(baseline_[1])) earlier_file_ = baseline_[1];
   if (!place_.alone() && !Env::posix().status(earlier_file_))
@@ -80,7 +81,8 @@ void BenchmarkOutput::check(const SideBySide& place) {
   earlier_ = read_file(earlier_file_, kMostBaselineBytes);
 }
 
-// Processes side by side mix their tables, and each uses what the others measure.
+// Side-by-side processes print their tables into one stream and compete for the hardware, so each report
+// names its place.
 void BenchmarkOutput::name_place(BenchmarkReport& report, Console& console) const {
   if (place_.alone()) return;
   const std::string host = preflight::Machine().node_name();
@@ -108,7 +110,7 @@ void BenchmarkOutput::write_output(const BenchmarkReport& report,
                              : to_markdown(report);
     if (append_ && Env::posix().status(own(output_))) {
       const std::string before = read_file(own(output_), kMostBaselineBytes);
-      // The head of a table is there already, where it is the same one.
+      // Skip the table's header if the file already has the same one.
       const std::string head = text.substr(0, text.find('\n') + 1);
       if ((end == ".csv" || end == ".tsv") && before.starts_with(head)) text.erase(0, head.size());
       text = before + (end == ".md" ? "\n" : "") + text;
@@ -134,7 +136,7 @@ int BenchmarkOutput::finish(BenchmarkReport report, Console& console,
   } else {
     console.print(shown ? *shown : to_text(report));
   }
-  // Where the report itself is for a program, the comparison goes beside it.
+  // If standard output is JSON for a program, the comparison goes to standard error.
   if (comparison && !json_)
     csv_ || markdown_ ? console.note(to_text(*comparison)) : console.print(to_text(*comparison));
   if (!output_.empty()) {

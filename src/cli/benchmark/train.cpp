@@ -36,7 +36,7 @@ class BenchmarkTrain final : public Command {
 
   int run(Console& console) override {
     check_words();
-    constexpr double kCeilingSeconds = 0.3;  // for each of some 15 measurements
+    constexpr double kCeilingSeconds = 0.3;  // for each of about 15 measurements
     if (ceiling_) options_.ceiling_seconds = kCeilingSeconds;
     if (!trace_.empty()) options_.trace = std::make_shared<turbo::TraceRecorder>();
     output_.check();
@@ -61,7 +61,7 @@ class BenchmarkTrain final : public Command {
   }
 
  private:
-  // Mistakes that are ones on every machine.
+  // Errors that do not depend on the machine.
   void check_words() {
     if (traced_steps_ && trace_.empty())
       throw invalid("--trace-steps is about a trace, and nothing is recorded", "give --trace FILE with it");

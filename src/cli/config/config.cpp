@@ -66,7 +66,7 @@ class ConfigValidate final : public Command {
   }
 
  private:
-  // What another framework cannot do is found by rendering the experiment for it.
+  // Rendering the experiment for another framework finds what that framework does not support.
   config::Experiment checked(const Console& console) const {
     config::Experiment experiment = experiment_.load(console);
     if (experiment.framework != "native") check_external(experiment, 1, 1);
@@ -77,7 +77,7 @@ class ConfigValidate final : public Command {
   bool json_ = false;
 };
 
-// A command that prints one text.
+// A command that prints the text returned by a function.
 template <std::string (*text)()>
 class Print final : public Command {
  public:

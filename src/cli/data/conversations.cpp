@@ -1,4 +1,4 @@
-// primus data conversations: what fine-tuning reads of conversations, and which tokens it learns.
+// primus data conversations: shows conversations as fine-tuning reads them, and the trained tokens.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,7 +18,7 @@
 namespace primus::cli {
 namespace {
 
-// Around what is learned: in a file, and for those who see no colors.
+// Marks around trained text, for files and for readers who cannot see colors.
 constexpr std::string_view kBegin = "\u27E6", kEnd = "\u27E7";
 
 class DataConversations final : public Command {
@@ -85,7 +85,7 @@ class DataConversations final : public Command {
     }
   }
 
-  // The end of what training reads of a conversation.
+  // End of the part of a conversation that training reads.
   std::size_t kept_end(const data::TokenizedConversations& all, std::size_t i) const {
     const std::int64_t end = all.ends[i];
     return static_cast<std::size_t>(seq_length_ > 0 ? std::min(end, all.begin(i) + seq_length_ + 1) : end);
@@ -95,7 +95,7 @@ class DataConversations final : public Command {
     return std::min(all.size(), static_cast<std::size_t>(show_));
   }
 
-  // Calls visit(text, whether it is learned) for each stretch of tokens that are or are not.
+  // Calls visit(text, learned) for each maximal run of tokens with the same loss mask.
   template <class Visit>
   void stretches(const data::TokenizedConversations& all, std::size_t i, const Tokenizer& tokenizer,
                  Visit visit) const {
@@ -106,7 +106,7 @@ class DataConversations final : public Command {
     for (auto t = static_cast<std::size_t>(all.begin(i)); t < static_cast<std::size_t>(all.ends[i]); ++t) {
       const bool is = t < kept && all.learned[t] != 0;
       if (is != learned) {
-        // A character between the two is shown with the second.
+        // A character split between two runs is shown with the second one.
         visit(text, learned);
         text.clear();
         learned = is;

@@ -13,7 +13,7 @@
 namespace primus::cli {
 namespace {
 
-// Reports tokens copied.
+// Reports the number of tokens copied.
 class CopyProgress {
  public:
   CopyProgress(const Terminal& terminal, std::string label, std::int64_t total)
@@ -102,7 +102,7 @@ class DataSplit final : public Command {
               fmt::format("--split {} of {} documents leaves none for {}", split_, documents, kNames[i]),
               "give it a larger share, or 0");
         } else if (Env::posix().status(name + ".idx")) {
-          // It would share documents with the new ones.
+          // It would share documents with the new files.
           throw invalid(fmt::format("'{}' is there from another split", name),
                         "remove it, or give another prefix with -o");
         }
@@ -121,7 +121,7 @@ class DataSplit final : public Command {
     return parts;
   }
 
-  // Whether the i-th number of --split, which has been read before, is above 0.
+  // Whether the i-th number of --split is above 0. Call after parsing --split.
   bool asks_for_share(std::size_t i) const {
     std::size_t begin = 0;
     for (; i > 0 && begin != std::string::npos; --i) {

@@ -1,4 +1,4 @@
-// primus data inspect: what a data set holds, and the order in which training reads it.
+// primus data inspect: shows the contents of a data set, and the order in which training reads it.
 #include "lm/data/inspect.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@
 namespace primus::cli {
 namespace {
 
-// Three numbers of samples, "N1,N2,N3"; the last ones may be missing.
+// Parses "N1,N2,N3", sample counts per split; trailing ones may be omitted.
 std::array<std::int64_t, 3> parse_samples(std::string_view text) {
   std::array<std::int64_t, 3> samples = {};
   std::string_view rest = text;
@@ -117,7 +117,7 @@ class DataInspect final : public Command {
     options.train_samples = samples[0];
     options.valid_samples = samples[1];
     options.test_samples = samples[2];
-    // Without a tokenizer any id will do.
+    // Without a tokenizer, any token id is accepted.
     const auto tokenizer = tokenizer_.empty() && type_.empty()
                                ? make_null_tokenizer(INT32_MAX - 1)
                                : load_named_tokenizer({type_, tokenizer_, {}, {}});
@@ -145,7 +145,7 @@ class DataInspect final : public Command {
     console.write(text + "}}\n");
   }
 
-  // Appends to `text`, and prints it when it gets long.
+  // Appends samples to `text` and prints it when it gets long.
   static void print_samples(const data::Dataset& set, std::string& text, Console& console) {
     constexpr std::size_t kLong = 1 << 20;
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(set.seq_length()) + 1);
@@ -161,7 +161,7 @@ class DataInspect final : public Command {
     text += "]}";
   }
 
-  // How the first documents begin.
+  // The first text of each of the first documents.
   std::vector<std::string> first_texts(const data::IndexedDataset& dataset,
                                        const Tokenizer& tokenizer) const {
     constexpr std::int32_t kTokens = 60;

@@ -44,7 +44,7 @@ struct Line {
   std::int64_t number;
 };
 
-// Calls use(line) for each line that is not blank. A byte-order mark at the begin is passed.
+// Calls use(line) for each line that is not blank. Skips a byte-order mark at the beginning.
 void for_each_line(FunctionRef<void(const Line&)> use) {
   LineReader input(STDIN_FILENO, std::string(kInput));
   for (std::string_view line; input.next(line);) {
@@ -54,7 +54,7 @@ void for_each_line(FunctionRef<void(const Line&)> use) {
   }
 }
 
-// Collects output into large writes.
+// Buffers output into large writes.
 class Output {
  public:
   explicit Output(const Console& console) : console_(console) {}
@@ -72,7 +72,7 @@ class Output {
   std::string buffer_;
 };
 
-// What both commands take.
+// The arguments that both commands share.
 class TextCommand : public Command {
  public:
   void declare(Arguments& args) override {
@@ -94,7 +94,7 @@ class TextCommand : public Command {
         unicode::require_valid(line.text, kInput, line.number);
         try {
           output.add(convert_line(*tokenizer, line));
-        } catch (Error& error) {  // of the tokenizer
+        } catch (Error& error) {  // from the tokenizer
           if (error.location().empty()) error.at(fmt::format("{}:{}", kInput, line.number));
           throw;
         }
@@ -116,7 +116,7 @@ class TextCommand : public Command {
   bool jsonl_ = false;
 };
 
-// Reads an object; read(reader) takes the value of `wanted`, other keys are passed.
+// Parses an object; read(reader) consumes the value of key `wanted`. Other keys are skipped.
 template <class Read>
 void read_object(const Line& line, std::string_view wanted, const Read& read) {
   JsonReader reader(line.text, kInput, {.first_line = line.number, .python = true});
@@ -188,7 +188,7 @@ class DataDecode final : public TextCommand {
     const nlohmann::json object = {{"text", decode(tokenizer)}};
     return json_text(object, -1) + "\n";
   }
-  // Numbers with anything but digits between them.
+  // Parses numbers separated by anything but digits.
   std::string convert(const Tokenizer& tokenizer, const std::string& input) override {
     ids_.clear();
     std::size_t at = 0;

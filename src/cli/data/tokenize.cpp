@@ -37,7 +37,7 @@ std::uint64_t max_line_bytes(std::int64_t mebibytes) {
   return static_cast<std::uint64_t>(mebibytes) << 20;
 }
 
-// What preprocess_data.py takes besides (docs/data.md lists the same).
+// Refuses the other options of Megatron's preprocess_data.py (docs/data.md lists them).
 void refuse_other_options_of_megatron(Arguments& args) {
   args.refuse("--split-sentences,--keep-newlines,--lang",
               "sentences were cut for BERT, by NLTK; here a document stays whole",
@@ -140,7 +140,7 @@ class DataTokenize final : public Command {
                                                      : "text"));
     }
     json_ ? console.write(as_json(r)) : console.print(as_text(r));
-    constexpr int kInterrupted = 130;  // as a shell reports a program that Ctrl-C ended
+    constexpr int kInterrupted = 130;  // exit code that shells report after Ctrl-C
     return r.complete ? 0 : kInterrupted;
   }
 
@@ -175,8 +175,8 @@ class DataTokenize final : public Command {
   }
 
   data::TokenizeResult tokenize(const Tokenizer& tokenizer, const Console& console) {
-    std::optional<ProgressLine> line;  // made when the size of the inputs is known
-    std::uint64_t intervals = 0;       // that are over, with --log-interval
+    std::optional<ProgressLine> line;  // created once the input size is known
+    std::uint64_t intervals = 0;       // finished, with --log-interval
     if (log_interval_) {
       at_least(1, *log_interval_, "--log-interval");
       options_.progress_seconds = 0;
@@ -260,7 +260,7 @@ class DataTrainTokenizer final : public Command {
     }
     console.notes(data::remarks_on(options_.inputs));
     const Path file = Path(output_) / "tokenizer.json";
-    refuse_existing(file, overwrite_.existing());  // before the work, not after it
+    refuse_existing(file, overwrite_.existing());  // before the work
     make_folders(output_);
     const double begin = steady_seconds();
     std::uint64_t bytes = 0;

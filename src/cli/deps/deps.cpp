@@ -30,7 +30,7 @@ class DependencyCommand : public Command {
                 "where the sources are (PRIMUS_THIRDPARTY_DIR, or ~/.cache/Primus/third_party)");
   }
 
-  // Those that were named. Without a name: the engines of experiments, or with `all` the others, too.
+  // The pins that were named. Without names: the engines of experiments and, with `all`, the other pins.
   std::vector<Pin> pins(bool all_of_them = false) const {
     const launch::Surroundings here = launch::Surroundings::here();
     std::vector<Pin> all = backends::read_pins(config::default_preset_dirs(here.variable));

@@ -83,7 +83,7 @@ class Container final : public Mode {
 
   int run(const ModeContext& context, Words words, Console& console) override {
     const launch::ContainerPlan plan = launch::plan_container(request(context, words), context.surroundings);
-    with_inside(context, words, plan);  // what would fail within fails here
+    with_inside(context, words, plan);  // report errors of the inner command now
     for (const std::string& note : plan.step.notes) console.note("note: " + note);
     for (const launch::Step& step : plan.before) {
       const int code = launch::run_and_wait(step);
@@ -143,7 +143,7 @@ class Container final : public Mode {
     return request;
   }
 
-  // What the launcher within and its command read outside the current folder is within at the same place.
+  // Mounts files outside the current folder that the inner launcher and its command read, at the same paths.
   static void add_files(Words words, launch::ContainerRequest& request) {
     for (std::size_t i = 0; i < words.size(); ++i) {
       const std::size_t equals = words[i].find('=');
@@ -157,8 +157,8 @@ class Container final : public Mode {
     }
   }
 
-  // The launcher within finds ./.primus.yaml by itself, and neither the user's file nor the machine's: where
-  // another file counts, all are named, in their order.
+  // The launcher inside the container reads only ./.primus.yaml, not the settings of the user or the machine.
+  // If any other file applies, passes all of them explicitly, in order.
   static void hand_on_settings(const ModeContext& context, launch::ContainerRequest& request) {
     std::vector<std::string> files;
     for (const std::string& file : context.settings.files)
@@ -171,7 +171,7 @@ class Container final : public Mode {
     }
   }
 
-  // The words of `direct`; what only the container can give them is added to `request`.
+  // Returns the words of `direct`. Adds options that must be set on the container to `request`.
   DirectWords inner_of(Words words, launch::ContainerRequest& request) const {
     DirectWords inner = direct_words(words);
     if (log_file_) inner.options.insert(inner.options.begin(), {"--log_file", *log_file_});
@@ -180,7 +180,8 @@ class Container final : public Mode {
       const std::string& word = inner.options[i];
       const bool has_value = i + 1 < inner.options.size();
       if ((word == "--log_file" || word == "--log-file") && has_value) request.writes = inner.options[i + 1];
-      // A name alone is a file for direct; where there is none, it is a variable of this side to hand on.
+      // For direct, a value without '=' is a file. If no such file exists, it is a variable of this process
+      // to pass on.
       if (word == "--env" && has_value && launch::is_variable_name(inner.options[i + 1]) &&
           !Env::posix().status(inner.options[i + 1])) {
         request.given.push_back({"env", inner.options[++i]});
@@ -192,7 +193,7 @@ class Container final : public Mode {
     return inner;
   }
 
-  // What `primus direct` does within.
+  // Plans what `primus direct` runs inside the container.
   launch::Plan with_inside(const ModeContext& context, Words words, launch::ContainerPlan container) const {
     launch::ContainerRequest unused;
     const DirectWords inner = inner_of(words, unused);

@@ -10,7 +10,7 @@
 namespace primus::cli {
 namespace {
 
-// Primus's own Python program, which this one stands in for.
+// The Python program of AMD Primus that this program replaces.
 constexpr std::string_view kPrimusScript = "primus/cli/main.py";
 
 class Direct final : public Mode {
@@ -68,7 +68,7 @@ class Direct final : public Mode {
   }
 
  private:
-  // The command line over the files.
+  // Applies command-line options over the settings from files.
   launch::DirectSettings merged(launch::DirectSettings settings) const {
     refuse_secrets(environment_, kDirect.about.name);
     for (const std::string& text : environment_) {
@@ -93,7 +93,7 @@ class Direct final : public Mode {
                                        Words words, Experiments experiments) {
     if (!settings.script || settings.script->empty()) return check_command(words, context.debug, experiments);
     launch::DirectCommand command{.words = {words.begin(), words.end()}, .debug = context.debug};
-    // Which hooks are a script's is said by its first two words, as by those of a command.
+    // The first two words of a script select its hooks, as they do for a command.
     const auto first = std::find_if(words.begin(), words.end(),
                                     [](const std::string& word) { return !word.starts_with('-'); });
     command.hooks.words.assign(first, words.end());

@@ -50,14 +50,14 @@ class Kubernetes final : public Mode {
                 "restarts of the job after failures (default: 3)");
   }
 
-  // An action may stand in front of options.
+  // An action may precede options.
   std::size_t count_own(const Arguments&, Words words) const override { return words.size(); }
 
   launch::LauncherSettings::Switches switches(const launch::LauncherSettings& settings) const override {
     return settings.k8s_switches;
   }
 
-  // The settings of this machine are not the pods'.
+  // The settings of this machine do not apply in the pods.
   std::optional<std::string> asks_for_dry_run_within(const ModeContext& context, Words words) const override {
     const DirectWords inner = direct_words(words);
     Arguments arguments;
@@ -89,7 +89,7 @@ class Kubernetes final : public Mode {
 
   int run(const ModeContext& context, Words words, Console& console) override {
     const launch::KubernetesRequest request = this->request(context, words);
-    inside(context, words, request);  // what would fail in the pods fails here
+    inside(context, words, request);  // report errors of the pods' command now
     const launch::KubernetesPlan plan = launch::plan_kubernetes(request);
     if (action_ != "apply") {
       console.write(plan.manifest);
@@ -189,7 +189,7 @@ class Kubernetes final : public Mode {
     return request;
   }
 
-  // What `primus direct` does in a pod.
+  // Plans what `primus direct` runs in a pod.
   static launch::Plan inside(const ModeContext& context, Words, const launch::KubernetesRequest& request) {
     const auto split = std::find(request.command.begin(), request.command.end(), "--");
     const std::vector<std::string> options(request.command.begin() + 1, split),
@@ -197,7 +197,7 @@ class Kubernetes final : public Mode {
     Arguments arguments;
     const DeclaredMode direct = cli::declare(kDirect, arguments);
     parse(arguments, options, "primus direct");
-    const launch::LauncherSettings none;  // this machine's settings are not the pods'
+    const launch::LauncherSettings none;  // this machine's settings do not apply in the pods
     const launch::Surroundings& here = context.surroundings;
     launch::Surroundings pod = here;
     pod.program = request.settings.program.empty() ? "primus" : request.settings.program;

@@ -52,7 +52,7 @@ std::optional<std::string> dry_run_of(const DeclaredMode& inner, const ModeEntry
 }
 
 std::span<const ModeEntry> modes() {
-  // The entries live in other files: they are ready once main() runs.
+  // The entries are globals of other files, initialized before main() runs.
   static const std::array all{kDirect, kContainer, kSlurm, kKubernetes};
   return all;
 }
@@ -77,7 +77,8 @@ DirectWords direct_words(Words words) {
   const auto split = std::find(words.begin(), words.end(), "--");
   Arguments arguments;
   const DeclaredMode direct = declare(kDirect, arguments);
-  // Without its name, options in front of "--" tell that they are direct's; a command begins with a word.
+  // If 'direct' is omitted, leading options before "--" still belong to it, since a command begins with a
+  // word.
   const bool has_options = !words.empty() && words[0].starts_with('-') && !is_help(words[0]) &&
                            (split != words.end() || arguments.find(words[0]));
   if (!named && !has_options) return {{}, {words.begin(), words.end()}};

@@ -21,7 +21,7 @@ class Slurm final : public Mode {
               "srun (the default) or sbatch, and any of its options");
   }
 
-  // Options of Slurm look like those of a command, so only '--' says where the command begins.
+  // Slurm's options look like a command's options, so only '--' marks where the command begins.
   std::size_t count_own(const Arguments& arguments, Words words) const override {
     for (std::size_t at = 0; at < words.size(); ++at) {
       if (is_option_with_value(arguments, words, at)) {
@@ -94,7 +94,7 @@ class Slurm final : public Mode {
     return option && option->takes == launch::ForeignOption::Takes::kValue;
   }
 
-  // What stands behind the first "--": each node's launcher with its options, and its command.
+  // The words after the first "--": the launcher of each node with its options, and its command.
   struct Inner {
     const ModeEntry* entry;
     Arguments arguments;
@@ -103,7 +103,7 @@ class Slurm final : public Mode {
   };
 
   static Inner inner_of(Words words) {
-    // Primus's rule: a container, unless 'direct' is asked for.
+    // The default of AMD Primus: a container, unless 'direct' is given.
     const ModeEntry* entry = words.empty() ? nullptr : find_mode(words[0]);
     if (entry && entry != find_mode("direct") && entry != find_mode("container")) {
       throw invalid(fmt::format("'slurm' does not start '{}'", words[0]),
@@ -122,7 +122,8 @@ class Slurm final : public Mode {
     return inner;
   }
 
-  // Scripts have ranks, too; what stands behind "direct --" within a container is the command.
+  // Finds out whether the command uses ranks. Scripts do. After "direct --" inside a container comes the
+  // command.
   static void find_ranks(const Inner& inner, const launch::LauncherSettings& on_nodes,
                          launch::SlurmRequest& request) {
     request.has_ranks = true;
@@ -134,7 +135,7 @@ class Slurm final : public Mode {
           !inner.declared.mode->needs_command(on_nodes) ||
           std::find(words.options.begin(), words.options.end(), "--script") != words.options.end();
       request.own_ranks = command.has_ranks && !is_script && (!command.needs_token || command.needs_token());
-    } catch (const Error&) {  // a script's words, or a mistake, which the plan of the node finds
+    } catch (const Error&) {  // script words, or an error that planning the node reports
     }
   }
 

@@ -1,4 +1,4 @@
-// primus model import and export: one checked copy, in two directions
+// primus model import and export: one verified copy routine, used in both directions
 #include "lm/exchange/exchange.h"
 
 #include <fmt/format.h>
@@ -14,7 +14,8 @@
 namespace primus::cli {
 namespace {
 
-// "5GB", as Hugging Face writes it: powers of 1000; KiB, MiB and GiB are powers of 1024.
+// Parses sizes such as "5GB" with Hugging Face's units: GB is a power of 1000; KiB, MiB and GiB are powers of
+// 1024.
 std::uint64_t bytes_of(const std::string& text) {
   constexpr std::pair<std::string_view, double> kUnits[] = {
       {"KB", 1e3},        {"MB", 1e6},           {"GB", 1e9}, {"KiB", 1024.0},
@@ -59,7 +60,7 @@ class ModelExchange : public Command {
         .dtype = {}, .max_shard_bytes = bytes_of(shard_size_), .existing = overwrite_.existing()};
     if (dtype_)
       options.dtype = *dtype_ == "fp32" ? DType::kF32 : *dtype_ == "bf16" ? DType::kBF16 : DType::kF16;
-    std::optional<ProgressLine> line;  // made when the size is known
+    std::optional<ProgressLine> line;  // created once the size is known
     const ExchangeReport report =
         copy_model(from, to_, options, families, [&](std::uint64_t done, std::uint64_t total) {
           if (quiet_ || json_) return;

@@ -1,4 +1,4 @@
-// primus model info: of a folder with weights, or of a preset
+// primus model info: describes a model folder or a preset
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,11 +23,11 @@ namespace {
 
 struct Weights {
   std::int64_t tensors = 0, bytes = 0;
-  std::int64_t mtp = 0;                         // elements of multi-token prediction, with its copies
+  std::int64_t mtp = 0;                         // elements of multi-token prediction, including its copies
   std::map<std::string, std::int64_t> by_type;  // elements
 };
 
-// Whether a tensor is of multi-token prediction, whose blocks are numbered on after the model's own.
+// Whether a tensor belongs to multi-token prediction. Its blocks are numbered after the model's own.
 bool of_multi_token_prediction(std::string_view name, std::int64_t layers) {
   constexpr std::string_view kBlocks = "model.layers.";
   if (!name.starts_with(kBlocks)) return false;
@@ -62,7 +62,7 @@ std::string experts_text(const MoeConfig& moe) {
                      moe.shared_ffn > 0 ? fmt::format(", shared {}", moe.shared_ffn) : "");
 }
 
-// Of each kind of attention, those first that have keys of earlier tokens.
+// Lists the kinds of attention; kinds with a KV cache come first.
 std::string attention_text(const ModelConfig& c) {
   std::vector<const LayerKind*> kinds = kinds_of(c);
   std::ranges::stable_sort(kinds, {}, [](const LayerKind* kind) { return kind->keeps; });
@@ -73,7 +73,7 @@ std::string attention_text(const ModelConfig& c) {
   return text;
 }
 
-// For people: "this, that or another".
+// For display: "this, that or another".
 std::string optimizer_names() {
   std::string names;
   for (const OptimizerEntry& entry : optimizers()) {
@@ -114,7 +114,7 @@ class ModelInfo final : public Command {
       const ModelConfig config = load_model_config(folder, families, &notes);
       console.notes(notes);
       const bool weights = has_weights(folder.path);
-      // What follows describes the weights only if they are of that model.
+      // The lines below describe the weights only if they match the model.
       if (weights) check_model(folder, families);
       describe(config, families);
       add_folder(folder);
@@ -129,7 +129,7 @@ class ModelInfo final : public Command {
     text_ += fmt::format("{:<17}{}\n", what, value);
   }
 
-  // `whole`: with multi-token prediction, `model` without.
+  // `whole`: including multi-token prediction; `model`: without.
   nlohmann::ordered_json facts_of(const ModelConfig& c, const ModelSize& model, const ModelSize& whole,
                                   const ModelReport& report, std::int64_t sequence) const {
     nlohmann::ordered_json facts = {{"family", c.family},
@@ -158,7 +158,7 @@ class ModelInfo final : public Command {
       facts["mtp_layers"] = c.mtp.layers;
       facts["mtp_parameters"] = whole.parameters - model.parameters;
       facts["active_mtp_parameters"] = whole.active - model.active;
-      facts["mtp_is_trained"] = c.mtp.enabled;  // in FLOPs and memory
+      facts["mtp_is_trained"] = c.mtp.enabled;  // included in FLOPs and memory
     }
     return facts;
   }
@@ -173,8 +173,7 @@ class ModelInfo final : public Command {
       return fmt::format("{} ({})", human_count(static_cast<double>(n)), n);
     };
     line("family", c.family);
-    // The model is what evaluation and generation run; the modules of multi-token prediction are apart from
-    // it.
+    // `model` is the part used by evaluation and generation; multi-token prediction is listed separately.
     ModelConfig config = c;
     config.mtp.enabled = false;
     const ModelSize model = model_size(config, families);
@@ -235,7 +234,7 @@ class ModelInfo final : public Command {
     json_report_["tensors"] = 0;
   }
 
-  // What lies in the files, which may be of other types or hold more than the model.
+  // Describes the weights in the files, which may have other types or more tensors than the model.
   void add_weights(const ModelFolder& folder, const ModelConfig& config, Console& console) {
     const SafetensorsFolder weights = SafetensorsFolder::open(folder.path);
     for (const std::string& warning : weights.warnings()) console.note("warning: " + warning);

@@ -23,7 +23,7 @@
 namespace primus::cli {
 namespace {
 
-// A mistyped option of the command looks like an override with an unknown key: then the option is suggested.
+// A mistyped option looks like an override with an unknown key; in that case suggests the nearest option.
 Error with_option_in_mind(const Error& error, const Arguments& declared, std::span<const std::string> words) {
   std::vector<std::string_view> options;
   for (const Argument& argument : declared.all()) {
@@ -40,7 +40,7 @@ Error with_option_in_mind(const Error& error, const Arguments& declared, std::sp
   return error;
 }
 
-// For completion: "lr=", and behind the '=' of a key with a choice the values it can have.
+// For completion: "lr=", and after the '=' the values of a key with choices.
 std::vector<Suggestion> suggest_overrides(std::string_view typed) {
   std::vector<Suggestion> words;
   const std::size_t equals = typed.find('=');
@@ -63,8 +63,7 @@ std::vector<Suggestion> suggest_overrides(std::string_view typed) {
   return words;
 }
 
-// An experiment that asks for a tracker (disable_wandb: false, wandb_project) is told how its curves get
-// there.
+// If the experiment enables a tracker (disable_wandb: false, wandb_project), prints how to upload its curves.
 void note_tracker(const config::Experiment& experiment, const std::string& tracker, const char* name,
                   const char* instead, const Console& console) {
   const config::Value* const disabled = experiment.settings.find("disable_" + tracker);
@@ -76,7 +75,7 @@ void note_tracker(const config::Experiment& experiment, const std::string& track
                            asked ? "disable_" + tracker : *key, instead));
 }
 
-// Whether the model has pooled latents (DeepSeek-V4). What is wrong with the folder is said when it is
+// Whether the model has pooled latents (DeepSeek-V4). Errors in the folder are reported when the model is
 // loaded.
 bool reads_whole_sequences(const std::string& load) {
   try {
@@ -111,7 +110,7 @@ config::Experiment ExperimentArguments::read(std::int64_t ranks,
                                              const std::map<std::string, std::string>& variables) const {
   config::LoadOptions options;
   options.module = module_;
-  // What the job that is about to start will say of itself.
+  // The environment that the job about to start will see.
   options.environment = [ranks, &variables](const std::string& name) -> std::optional<std::string> {
     if (const auto found = variables.find(name); found != variables.end()) return found->second;
     const char* value = std::getenv(name.c_str());
@@ -127,8 +126,8 @@ config::Experiment ExperimentArguments::read(std::int64_t ranks,
       throw with_option_in_mind(error, *declared_, overrides_);
     }
   }();
-  // What model_type cannot be is found here too, where nothing but the file is at hand. A model that is
-  // loaded says it all itself, when it is read.
+  // Also reports invalid model_type values here, where only the file is available. A loaded model reports its
+  // own errors when it is read.
   if (experiment.framework == "native" && !experiment.trainer.load) {
     model_config_of(experiment, experiment.trainer.vocab_size.value_or(1), builtin_families(),
                     &experiment.warnings);
@@ -149,10 +148,10 @@ void ExperimentArguments::announce(const config::Experiment& experiment, const C
                              experiment.module_name, fmt::join(experiment.other_modules, ", ")));
   }
   for (const std::string& warning : experiment.warnings) console.note("warning: " + warning);
-  // What another framework does not have, its renderer says with the reason.
+  // For another framework, its renderer reports unsupported settings with reasons.
   if (!experiment.ignored.empty() && experiment.framework == "native") {
-    // Primus's own presets set hundreds of such keys: those that the user wrote are named, the others
-    // counted.
+    // AMD Primus's presets set hundreds of such keys. Names the ones that the user wrote, and counts the
+    // others.
     std::vector<std::string> own;
     std::ranges::copy_if(experiment.ignored, std::back_inserter(own), [&](const std::string& key) {
       return (experiment.provenance_of(key).layer >= config::Layer::kOverrides || key == "platform") &&
@@ -185,7 +184,7 @@ bool ExperimentArguments::names_a_model() const {
   });
 }
 
-// Names a first word that is no setting: an experiment without --config, or a model without load=.
+// Reports a first word that is not a setting: an experiment without --config, or a model without load=.
 void ExperimentArguments::refuse_lone_word(const std::string& start) const {
   if (overrides_.empty()) return;
   const std::string& word = overrides_.front();
@@ -200,8 +199,8 @@ void ExperimentArguments::refuse_lone_word(const std::string& start) const {
                               : start);
 }
 
-// Names what is neither an option of the command nor a setting: --model X --data Y. `start`: what would do
-// instead.
+// Reports words that are neither options of the command nor settings: --model X --data Y. `start`: the
+// suggested replacement.
 void ExperimentArguments::refuse_unknown_options(const std::string& start) const {
   std::vector<std::string_view> options;
   for (const Argument& argument : declared_->all())
@@ -212,7 +211,7 @@ void ExperimentArguments::refuse_unknown_options(const std::string& start) const
     const std::string name = word.substr(0, word.find('='));
     std::string key = name.substr(2);
     std::ranges::replace(key, '-', '_');
-    const bool is_model = key == "model";  // which is a key, of a preset beside an experiment
+    const bool is_model = key == "model";  // also a key: the preset of an experiment's model
     if (!is_model &&
         (config::find_key(key) || config::is_experiment_key(key) || key.find('.') != std::string::npos))
       continue;
@@ -230,11 +229,11 @@ void ExperimentArguments::refuse_unknown_options(const std::string& start) const
                 fmt::format("{}", fmt::join(hints, "; ")));
 }
 
-// Replaces an experiment file: a run that goes over the data once, with validation and samples;
-// conversations as sft_fit_to_data chooses.
+// Builds the experiment when no file is given: one epoch over the data with validation and samples. For
+// conversations, sft_fit_to_data chooses the length.
 config::Experiment ExperimentArguments::load_without_file() const {
   const bool tunes = module_ == "post_trainer";
-  bool whole_sequences = false;  // the model can neither write texts nor tell packed conversations apart
+  bool whole_sequences = false;  // the model supports neither generation nor packed sequences
   const auto load_as = [&](const std::string& exp_name) {
     return config::load_experiment_text(
         fmt::format("exp_name: {}\n"
@@ -268,7 +267,7 @@ config::Experiment ExperimentArguments::load_without_file() const {
   const config::TrainerConfig& c = first.trainer;
   if (!c.load) throw invalid("load is null: there is no model to start from", "name one: load=FOLDER");
   whole_sequences = reads_whole_sequences(*c.load);
-  // "llama-corpus": of the model's folder and the data.
+  // "llama-corpus": made from the names of the model folder and the data.
   std::string name = std::filesystem::path(*c.load + "/").parent_path().filename().string();
   std::vector<std::string> data = c.data_path.empty() ? c.train_data_path : c.data_path;
   if (tunes) data.assign(1, c.sft_dataset_name.value_or("data"));

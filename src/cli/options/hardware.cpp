@@ -16,7 +16,7 @@ constexpr const char* kGpuModelVariable = "PRIMUS_GPU_MODEL";
 
 void plan_for(config::Experiment& experiment, config::Hardware hardware) {
   experiment.trainer.device = hardware.device;
-  if (hardware.device == "cpu") return;  // of this machine
+  if (hardware.device == "cpu") return;  // the CPU of this machine
   if (!hardware.can_be_planned()) {
     throw invalid(
         fmt::format(

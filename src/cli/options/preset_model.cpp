@@ -28,7 +28,7 @@ ModelConfig preset_model(const std::string& name, const FamilyRegistry& families
         error.kind(),
         fmt::format("'{}' is neither a folder nor the preset of a whole model: {}", name, error.what()),
         error.hint());
-    // One problem that is not in a file of the user's needs no place; of several, each has its own.
+    // A single problem outside the user's files needs no location. With several problems, each has its own.
     if (!error.location().starts_with(here)) known.at(error.location(), error.snippet());
     throw known;
   }

@@ -14,7 +14,7 @@ namespace primus::cli {
 namespace {
 
 constexpr const char* kSideBySideVariable =
-    "PRIMUS_SIDE_BY_SIDE";  // "task/0/2", of a job's starter for its ranks
+    "PRIMUS_SIDE_BY_SIDE";  // "task/0/2", set by the starter of a job for its ranks
 
 std::int64_t number_in(const std::string& name, const std::string& text, std::int64_t least) {
   constexpr std::int64_t kMost = 1 << 30;
@@ -26,7 +26,7 @@ std::int64_t number_in(const std::string& name, const std::string& text, std::in
   return value;
 }
 
-// The place that two variables tell; nothing where one of them is not set, or there is one process.
+// The place given by two variables; nullopt if one of them is unset or there is only one process.
 std::optional<SideBySide> place_of(const launch::Surroundings& surroundings, const char* number,
                                    const char* count, const char* what) {
   const auto mine = surroundings.setting(number), all = surroundings.setting(count);

@@ -17,7 +17,7 @@ namespace {
 
 using namespace preflight;
 
-constexpr int kSmokeFailed = 1;  // as Primus's node_smoke ends
+constexpr int kSmokeFailed = 1;  // exit code of AMD Primus's node_smoke
 
 class NodeSmoke final : public Command {
  public:
@@ -83,8 +83,8 @@ class NodeSmoke final : public Command {
     } else {
       console.note(fmt::format("{}: {}", report.nodes.front().host, name_of(report.verdict())));
     }
-    // Where one step holds all nodes, node 0 says how it ends: Slurm may end the others, and with them the
-    // report of all, when one ends with an error.
+    // If one Slurm step covers all nodes, only node 0 reports failure in its exit code: when one task ends
+    // with an error, Slurm may kill the others, and node 0's report of all nodes would be lost.
     const bool says_the_end = result->is_whole || !result->place.one_step;
     const int code = says_the_end ? node_.report.exit_code(report, kSmokeFailed) : 0;
     leave_stuck_threads(report, code);
@@ -179,7 +179,7 @@ class NodeSmoke final : public Command {
   static constexpr double kReduceTimeout = SmokeReduce{}.timeout_seconds;
 
   std::optional<std::int64_t> expected_ports_, expected_nodes_, reduce_mib_, dmesg_minutes_;
-  std::map<std::string_view, std::optional<double>> least_;  // by the option of a check
+  std::map<std::string_view, std::optional<double>> least_;  // keyed by the option of a check
   std::optional<double> reduce_timeout_, busy_gib_, busy_percent_;
   std::int64_t wait_ = 60;
   double gpu_timeout_ = 15, tool_timeout_ = 5, tool_warning_ = 1, clock_skew_ = 30;

@@ -11,14 +11,14 @@
 namespace primus::cli {
 namespace {
 
-// Primus's own names of tests first.
+// Test names of AMD Primus first.
 constexpr const char* kTests[] = {"gemm",           "intra-allreduce", "intra-alltoall", "inter-allreduce",
                                   "inter-alltoall", "inter-p2p",       "inter-ring-p2p", "memory",
                                   "corruption",     "storage",         "slow-nodes"};
 
 constexpr std::int64_t kMostMib = 65536, kMostGroup = 1 << 20;
 
-// Which tests an option of sizes or groups is for.
+// The tests that use an option for sizes or groups.
 struct SizeOption {
   const char* name;
   std::string PerfRequest::*text;
@@ -34,7 +34,7 @@ const std::vector<SizeOption> kSizeOptions = {
     {"--inter-group-sizes", &PerfRequest::inter_groups, {"inter-allreduce", "inter-alltoall"}},
     {"--ring-p2p-sizes-mb", &PerfRequest::ring_sizes, {"inter-ring-p2p"}}};
 
-// Positive whole numbers, ascending and each once; `all` stands for `everybody`.
+// Parses positive integers, sorts them and removes duplicates; `all` means `everybody`.
 std::vector<std::int64_t> numbers(const char* option, const std::string& text, std::int64_t most,
                                   std::int64_t everybody = 0) {
   std::vector<std::int64_t> values;
@@ -126,7 +126,7 @@ PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place) {
   c.inter_ring = plan.has("inter-ring-p2p");
   c.slow_search = plan.has("slow-nodes");
 
-  // Messages of a GiB are for GPUs; processors add slower than any link of theirs is.
+  // Messages of 1 GiB are only for GPUs: CPUs reduce more slowly than any of their links transfers.
   const char* const sizes = place.gpu ? (request.quick ? "64,1024" : "2,4,8,16,32,64,128,256,512,1024")
                                       : (request.quick ? "4" : "1,4,16");
   const std::string common = request.sizes.empty() ? sizes : request.sizes;
@@ -141,7 +141,7 @@ PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place) {
   c.iterations = place.gpu ? 20 : 3;
 
   if (request.intra_groups.empty()) {
-    // The whole node always; of the usual sizes those that divide it.
+    // Always the entire node; of the default sizes, those that divide it.
     if (!request.quick)
       for (const int size : {2, 4, 8})
         if (size < place.local_ranks && place.local_ranks % size == 0) c.intra_groups.push_back(size);
@@ -160,8 +160,8 @@ PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place) {
                                                             : request.inter_groups;
   c.inter_groups =
       small_numbers(numbers("--inter-group-sizes", groups, kMostGroup, std::max(place.nodes, 1)));
-  // Of the usual sizes, those that there are nodes for; what was asked for and is not to be had, the report
-  // says.
+  // Of the default sizes, those that the number of nodes allows. Requested sizes that are not possible appear
+  // in the report.
   if (request.inter_groups.empty() || request.one_group)
     std::erase_if(c.inter_groups, [&](int size) { return size > place.nodes; });
   return plan;

@@ -31,7 +31,7 @@ namespace {
 
 using namespace preflight;
 
-constexpr int kPreflightFailed = 2;  // as Primus's preflight ends
+constexpr int kPreflightFailed = 2;  // exit code of AMD Primus's preflight
 
 class Preflight final : public Command {
  public:
@@ -80,7 +80,7 @@ class Preflight final : public Command {
   void check_job(int nodes, int ranks_per_node, const std::map<std::string, std::string>&) override {
     check_words();
     node_.check();
-    // Sizes are the same mistakes on every device; 0 ranks, which are not known yet, every size divides.
+    // Size errors do not depend on the device. 0 ranks means unknown; every size divides it.
     plan_perf(perf_, {.gpu = false, .local_ranks = ranks_per_node, .nodes = nodes});
     if (!config_.empty() && Env::posix().status(config_)) load_experiment();
   }
@@ -89,7 +89,7 @@ class Preflight final : public Command {
     const double begin = steady_seconds();
     check_arguments();
     const auto environment = comm::current_job();
-    // Several preflights of one step write into one folder.
+    // Several preflights of one Slurm step write into the same folder.
     const SideBySide jobs = jobs_side_by_side(launch::Surroundings::here(), ranks_.nodes());
     const auto machine = std::make_shared<const Machine>(MachineOptions{.root = root_});
     std::vector<Finding> device_findings;
@@ -100,7 +100,7 @@ class Preflight final : public Command {
                           .local_ranks = environment ? environment->local_world : ranks,
                           .nodes = environment ? environment->world / std::max(environment->local_world, 1)
                                                : static_cast<int>(ranks_.nodes())};
-    PerfPlan plan = plan_perf(perf_, place);  // refuses what cannot be before anything is started
+    PerfPlan plan = plan_perf(perf_, place);  // refuses invalid options before anything starts
     plan.communication.pause_seconds = pause_;
     if (!environment && (ranks > 1 || ranks_.nodes() > 1)) return launch_ranks(ranks, jobs, console);
 
@@ -151,17 +151,17 @@ class Preflight final : public Command {
   }
 
   bool selects() const { return host_ || gpu_ || network_; }
-  // Speeds alone: they win over the sections, as in Primus.
+  // Only performance tests. As in AMD Primus, they override the section options.
   bool only_perf() const { return perf_test_ || (!perf_.tests.empty() && !perf_.quick); }
   bool measures() const { return only_perf() || perf_.quick || !selects(); }
-  // Whether it is a failure that primus cannot use GPUs which are there.
+  // Whether visible GPUs that primus cannot use are a failure.
   bool needs_gpus() const {
     return (only_perf() && perf_.tests != "storage") || node_.expected_gpus.value_or(0) > 0;
   }
 
-  // Mistakes that are ones on every machine.
+  // Errors that do not depend on the machine.
   void check_words() const {
-    if (config_.empty() && !overrides_.empty()) {  // neither options nor changes of an experiment
+    if (config_.empty() && !overrides_.empty()) {  // neither options nor overrides of an experiment
       throw invalid(
           fmt::format("'{}' is no option of preflight", overrides_.front()),
           overrides_.front() == "bisect"
@@ -183,10 +183,10 @@ class Preflight final : public Command {
     check_words();
     node_.check();
     if (!Env::posix().status(root_)) throw invalid(fmt::format("--root '{}' is not there", root_));
-    if (!config_.empty()) load_experiment();  // its mistakes first
+    if (!config_.empty()) load_experiment();  // report its errors first
   }
 
-  // What was given and has no effect, as Primus says it, too.
+  // Notes about options that have no effect, as AMD Primus prints them.
   std::vector<std::string> notes(const PerfPlan& plan, bool several_ranks) const {
     std::vector<std::string> notes;
     if (only_perf() && selects())
@@ -219,8 +219,8 @@ class Preflight final : public Command {
     return notes;
   }
 
-  // Who asks for one section, and for a machine that it has nothing to look at, has not been told that the
-  // machine is ready, either.
+  // Whether nothing was checked. If the user selects a section that does not apply to the machine, the
+  // machine must not be reported as ready.
   static bool all_skipped(const Report& report) {
     const auto is_skipped = [](const Finding& finding) {
       return finding.verdict == Verdict::kSkip || finding.check == "host.process";
@@ -230,7 +230,7 @@ class Preflight final : public Command {
     });
   }
 
-  // Who asks for speeds alone, and gets none, has not been told that the machines are ready.
+  // Fails a run that checked or measured nothing although specific checks were requested.
   void require_a_measurement(Report& report) const {
     if (!only_perf()) {
       if (selects() && all_skipped(report)) {
@@ -245,7 +245,7 @@ class Preflight final : public Command {
       }
       return;
     }
-    // What was asked for by name, and is not in the table of speeds.
+    // Tests requested by name that have no row in the performance table.
     for (const Finding& finding : report.cluster)
       if (finding.verdict == Verdict::kSkip) report.notes.push_back("not made: " + finding.measured);
     for (const NodeReport& node : report.nodes) {
@@ -270,13 +270,13 @@ class Preflight final : public Command {
   std::vector<std::string> choose_devices(const Machine& machine, std::vector<Finding>& findings) const {
     if (device_ == "auto") return devices_to_measure(machine, findings, needs_gpus());
     const DeviceSpec spec = turbo::parse_device(device_);
-    // "cuda" means all of them.
+    // "cuda" without an index means all GPUs.
     if (spec.kind != "cpu" && device_.find(':') == std::string::npos) {
       std::vector<std::string> names;
       for (const std::string& name : devices_to_measure(machine, findings))
         if (name.starts_with(spec.kind + ":")) names.push_back(name);
       if (!names.empty()) return names;
-      turbo::open_device(spec);  // says what is missing
+      turbo::open_device(spec);  // its error says what is missing
     }
     return {device_};
   }
@@ -309,17 +309,17 @@ class Preflight final : public Command {
     if (!first_here) {
       NodeReport report{.host = machine->node_name(), .wall_clock = machine->wall_clock()};
       report.findings.push_back(process_runs());
-      // The machine is the first rank's to look at; its environment every process has for itself.
+      // Only the first rank of a machine checks it. Each process checks its own environment.
       if (options.host || options.network) add_environment_facts(*machine, report.facts);
       return report;
     }
     options.wanted.local_ranks = place.local_ranks;
     options.wanted.nodes = place.nodes;
     options.wanted.usual_free_gpu_memory_gib = 1;
-    options.wanted.allowed_processes.emplace_back("primus");  // the other ranks' own
+    options.wanted.allowed_processes.emplace_back("primus");  // the other ranks
     if (const auto least = number_of("PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"))
       options.wanted.free_gpu_memory_gib = Wanted{*least, "PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"};
-    // What the user demands is checked in any case.
+    // Explicit requirements of the user are always checked.
     NodeReport report = inspect_node(machine, options);
     if (only_perf()) report.findings.insert(report.findings.begin(), process_runs());
     return report;
@@ -332,7 +332,7 @@ class Preflight final : public Command {
             .measured = "the process runs"};
   }
 
-  // Of a variable; nothing where it is not set. Throws for text that is no number.
+  // The value of a variable; nullopt if unset. Throws if it is not a number.
   static std::optional<double> number_of(const char* variable) {
     const auto text = read_variable(variable);
     if (!text || text->empty()) return std::nullopt;
@@ -351,7 +351,7 @@ class Preflight final : public Command {
     if (const auto least = number_of("PRIMUS_PREFLIGHT_MIN_TFLOPS"))
       options.wanted.least_tflops = Wanted{*least, "PRIMUS_PREFLIGHT_MIN_TFLOPS"};
     const bool job = environment && environment->world > 1;
-    // A processor is shared by the ranks of its machine: the first one measures it.
+    // The ranks of a machine share its CPU: only the first one measures it.
     for (const std::string& device :
          job ? std::vector<std::string>{device_of_rank(devices, environment)} : devices)
       if (first_here || !device.starts_with("cpu")) measure_device(device, table, options, own);
@@ -372,7 +372,7 @@ class Preflight final : public Command {
     if (plan) job.communication = plan->communication;
     if (!device.starts_with("cpu")) job.least_all_reduce = least_all_reduce(table, turbo::list_devices());
     if (environment.rank != 0) return job;
-    // Slurm's list names nodes that never come.
+    // Slurm's node list also names nodes that failed to start.
     if (std::vector<std::string> hosts = slurm_nodes(*machine); !hosts.empty()) {
       job.name_of_rank = [hosts = std::move(hosts), here = environment.local_world](int rank) {
         const auto node = static_cast<std::size_t>(rank / std::max(here, 1));
@@ -390,17 +390,17 @@ class Preflight final : public Command {
     }
     const Report own{.nodes = outcome.nodes};
     leave_stuck_threads(own, failed ? kPreflightFailed : 0);
-    return failed ? kPreflightFailed : 0;  // what its own checks found, rank 0 reports
+    return failed ? kPreflightFailed : 0;  // rank 0 reports the findings of the checks
   }
 
-  // This same command, once for each rank.
+  // Starts this command again, once per rank.
   int launch_ranks(int ranks, const SideBySide& jobs, Console& console) const {
     launch::LocalLaunch start = ranks_.start(ranks);
     start.environment = for_ranks(jobs);
     const Path logs = Path(node_.dump_path) / own_name("ranks", jobs);
     start.output_file = [logs](int rank) { return logs / fmt::format("rank-{}.log", rank); };
     make_folders(logs);
-    // When one is lost, rank 0 still has a report to write.
+    // If a rank is lost, rank 0 still needs time to write the report.
     start.patience = std::chrono::seconds(20);
     const launch::LaunchResult result = launch::run_local(start);
     const bool reported =
@@ -409,7 +409,7 @@ class Preflight final : public Command {
     return result.exit_code;
   }
 
-  // Jobs that write into the same folder at the same time have names of their own.
+  // A unique name for jobs that write into the same folder at the same time.
   static std::string job_name() {
     const auto job = read_variable("SLURM_JOB_ID"), step = read_variable("SLURM_STEP_ID");
     if (!job || job->empty()) return std::to_string(getpid());

@@ -16,7 +16,7 @@
 namespace primus::cli {
 namespace {
 
-// Enough for a comparison, and few enough for a page that opens at once.
+// Enough for a comparison, and few enough that the page opens quickly.
 constexpr std::size_t kMostRuns = 64;
 constexpr const char* kPage = "report.html";
 
@@ -69,7 +69,7 @@ class Report final : public Command {
       console.write(report_page(report));
     } else {
       const std::string page = report_page(report);
-      write_output(output_, page, Existing::kReplace);  // what must stay was refused above
+      write_output(output_, page, Existing::kReplace);  // files that must not be replaced were refused above
       console.print(fmt::format("{}: {} run{}, {}\n", output_, runs.size(), runs.size() == 1 ? "" : "s",
                                 human_bytes(static_cast<double>(page.size()))));
     }
@@ -77,7 +77,7 @@ class Report final : public Command {
   }
 
  private:
-  // A run that has not done a step yet has nothing to show, and holds up no other.
+  // Skips runs without any step: they have nothing to export and must not block the others.
   void export_to_mlflow(const std::vector<Path>& folders, const Console& console) const {
     std::size_t exported = 0;
     for (const Path& folder : folders) {
@@ -120,7 +120,7 @@ class Report final : public Command {
     return folders;
   }
 
-  // A report may be replaced by the next; another file of that name only when asked to.
+  // An earlier report may be replaced; any other file with that name only with --overwrite.
   void refuse_another_file() const {
     const auto status = Env::posix().status(output_);
     if (overwrite_ || !status || status->type != FileStatus::Type::kFile || status->size == 0) return;

@@ -31,12 +31,12 @@ std::string loss_text(const std::optional<double>& loss) {
   return loss ? fmt::format("{:.4f}", drop_nan_sign(*loss)) : "-";
 }
 
-// JSON has no NaN: null.
+// JSON has no NaN: writes null.
 nlohmann::ordered_json number(const std::optional<double>& value) {
   return value && std::isfinite(*value) ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
 }
 
-// Columns of a screen that a text takes, each character of UTF-8 for one.
+// Width of a text in columns, counting each UTF-8 character as one.
 std::size_t columns(std::string_view text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
@@ -79,7 +79,7 @@ class Runs final : public Command {
       std::stable_sort(runs.begin(), runs.end(),
                        [&](const RunStatus& a, const RunStatus& b) { return key(a) < key(b); });
     };
-    // Runs that have no loss, or none that is a number, come last.
+    // Runs without a loss, or with NaN, come last.
     auto loss = [](const RunStatus& run) {
       return run.loss && !std::isnan(*run.loss) ? std::pair(false, *run.loss) : std::pair(true, 0.0);
     };
@@ -166,7 +166,7 @@ class Runs final : public Command {
     return notes + fmt::format("{} warning{}", run.warnings.size(), run.warnings.size() == 1 ? "" : "s");
   }
 
-  // Below its line: what it failed with, its last warning, and the settings that most runs do not share.
+  // Prints below the run's line: its error, its last warning, and the settings that most runs do not share.
   static void print_details(const RunStatus& run, const std::vector<std::string>& differing,
                             const std::map<std::string, std::string>& usual, Console& console) {
     if (!run.failure.empty()) console.print(Color::kRed, "    " + printable(run.failure) + "\n");
@@ -175,7 +175,7 @@ class Runs final : public Command {
       console.print(Color::kYellow,
                     fmt::format("    iteration {}: {}\n", last.iteration, printable(last.text)));
     }
-    // More than that is a comparison for 'primus report'.
+    // More settings belong into 'primus report'.
     constexpr std::size_t kMostSettings = 8, kMostCharacters = 40;
     std::string settings;
     std::size_t shown = 0;

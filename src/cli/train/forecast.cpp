@@ -11,7 +11,7 @@
 namespace primus::cli {
 namespace {
 
-// Calls visit(group, kind of collective, its line) for all that a rank sends in a step.
+// Calls visit(group, kind of collective, its line) for everything that a rank sends in a step.
 template <class Visit>
 void for_each_line(const StepMeasurement& step, Visit visit) {
   for (const GroupTraffic& group : step.communication) {
@@ -22,7 +22,7 @@ void for_each_line(const StepMeasurement& step, Visit visit) {
   }
 }
 
-// A job of several ranks: its mesh, and what the first rank of each stage needs and sends.
+// A job with several ranks: its mesh, and the memory and communication of the first rank of each stage.
 nlohmann::json mesh_json(const TrainingForecast& f) {
   nlohmann::json stages = nlohmann::json::array();
   for (const StepMeasurement& stage : f.stages) {
@@ -79,7 +79,7 @@ std::string mesh_text(const TrainingForecast& f) {
   return text;
 }
 
-// The changes that make a run fit the memory.
+// The changes that make a run fit into memory.
 nlohmann::json changes_of(const MemoryFit& fit) {
   nlohmann::json list = nlohmann::json::array();
   for (const MemoryChange& change : fit.changes) {
@@ -90,8 +90,8 @@ nlohmann::json changes_of(const MemoryFit& fit) {
   return list;
 }
 
-// The devices that have the memory for a run that does not fit, by name: the same need, and the same kept
-// free.
+// Names of devices with enough memory for a run that does not fit here, with the same need and the same
+// reserve.
 std::vector<std::string> larger_hardware(const TrainingForecast& f) {
   std::vector<std::string> names;
   if (f.memory.fits) return names;
@@ -141,7 +141,7 @@ std::int64_t most_of(const std::vector<StepMeasurement>& stages) {
   return most;
 }
 
-// Where memory is reserved for the most rows that experts can get.
+// Memory reserved for the maximum number of rows that experts can receive.
 std::string experts_text(const TrainingForecast& f) {
   const std::int64_t even = most_of(f.balanced);
   const MemoryNeed need{.device = {.persistent = even, .stash = 0, .scratch = 0},
@@ -157,7 +157,7 @@ std::string experts_text(const TrainingForecast& f) {
                                     : ", which would not fit, either");
 }
 
-// The memory and time that a plan's hardware offers, and whether the run fits.
+// Memory and time on the planned hardware, and whether the run fits.
 std::string hardware_text(const TrainingForecast& f) {
   const HardwarePlan& plan = *f.hardware;
   const config::Hardware& h = *plan.profile;
@@ -181,7 +181,7 @@ std::string hardware_text(const TrainingForecast& f) {
   return text;
 }
 
-// `open`: the number of steps is not known.
+// `open`: the number of steps is unknown.
 std::string time_text(const TrainingForecast& f, bool open) {
   const HardwarePlan& plan = *f.hardware;
   const config::Hardware& h = *plan.profile;
@@ -305,7 +305,7 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
                                         f.world > 1 ? "  by the kernels of all ranks" : ""));
   line("checkpoint", bytes(f.checkpoint_bytes));
   if (f.hardware) return text + time_text(f, open);
-  if (f.matmul_flops_per_second == 0) return text;  // the device of the experiment is not here
+  if (f.matmul_flops_per_second == 0) return text;  // the experiment's device is not on this machine
   line("matrix products", fmt::format("{:.1f} GFLOP/s measured here", f.matmul_flops_per_second / 1e9));
   const std::string each = human_duration(f.seconds_per_step) + " a step";
   line("time, about",

@@ -32,7 +32,7 @@
 namespace primus::cli {
 namespace {
 
-// `module`: the experiment's that is run where it has several.
+// `module`: the module to run if the experiment has several.
 class Train : public Command {
  public:
   explicit Train(std::string module) : module_(std::move(module)) {}
@@ -67,13 +67,13 @@ class Train : public Command {
     args.flag("--json", json_, "print the result (or the forecast) as JSON");
   }
 
-  // The native engine's own refusals of a mesh or a batch; files that only the job's nodes have are left to
-  // them.
+  // Reports meshes and batches that the native engine refuses. Files that exist only on the job's nodes are
+  // checked there.
   void check_job(int nodes, int ranks_per_node,
                  const std::map<std::string, std::string>& variables) override {
     check_words();
     if (!experiment_.names_a_file() && !experiment_.names_a_model())
-      experiment_.read();  // says what is missing
+      experiment_.read();  // reports what is missing
     if (!experiment_.names_a_file() || !Env::posix().status(experiment_.file())) return;
     if (backend_) experiment_.choose_framework(*backend_);
     const int here = static_cast<int>(ranks_.here().value_or(ranks_per_node));
@@ -82,7 +82,8 @@ class Train : public Command {
     check_stage(experiment);
     if (experiment.framework != "native") {
       external_options(experiment);  // refuses options of the native engine
-      // Of a size that is not known yet, one process: what no size would change.
+      // If the size is unknown, checks with one process: this finds the errors that do not depend on the
+      // size.
       check_external(experiment, std::max(nodes, 1), std::max(here, 1));
       return;
     }
@@ -117,7 +118,7 @@ class Train : public Command {
     const std::int64_t world =
         place ? place->world : world_.value_or(ranks_.here().value_or(1) * ranks_.nodes());
     config::Experiment experiment = experiment_.read(world);
-    // Native ranks that are started here load it again, and the first of them announces it.
+    // Native ranks started here load the experiment again, and rank 0 prints its warnings.
     const bool starts_ranks = !place && !dry_run_ && ranks_.several();
     if (experiment.framework != "native" || !starts_ranks) ExperimentArguments::announce(experiment, console);
     check_stage(experiment);
@@ -137,7 +138,7 @@ class Train : public Command {
     }
     ranks_.check_place(place);
     apply_environment(experiment);
-    // Rank 0 does what is done once.
+    // Rank 0 does the work that is done once per job.
     if (starts_ranks) {
       check_transport(experiment, place);
       check_mesh(experiment, static_cast<int>(world));
@@ -167,7 +168,7 @@ class Train : public Command {
         .backend_path = backend_path_, .ranks = ranks_, .dry_run = dry_run_, .json = json_, .quiet = quiet_};
   }
 
-  // 'train pretrain' takes every stage, as in Primus; who asks to fine-tune must not pre-train unawares.
+  // 'train pretrain' accepts every stage, as in AMD Primus. 'train posttrain' must not pre-train by accident.
   void check_stage(const config::Experiment& experiment) const {
     const config::Stage& stage = config::stage_of(experiment.trainer);
     if (module_ != "post_trainer" || experiment.framework != "native" || stage.fine_tunes) return;
@@ -187,7 +188,7 @@ class Train : public Command {
     check_words();
   }
 
-  // Mistakes that are ones on every machine and with any ranks.
+  // Errors that depend on neither the machine nor the ranks.
   void check_words() const {
     if (fit_memory_) parse_fit_memory(*fit_memory_);
     constexpr std::int64_t kMostWorld = 1 << 20;
@@ -203,21 +204,21 @@ class Train : public Command {
       throw invalid("--world is for --dry-run", "add --dry-run, or start ranks with --nproc and --nnodes");
   }
 
-  // Throws where ranks cannot share the model or the batch so. Each rank would refuse it, too, and only the
-  // first to end would be heard. A model that is loaded is checked by the ranks, which read it.
+  // Throws if the ranks cannot split the model or the batch as requested. Each rank would refuse it too, but
+  // only the first error would be reported. Loaded models are checked by the ranks, which read them.
   static void check_mesh(const config::Experiment& experiment, int world) {
     if (experiment.trainer.load) {
       check_batches(experiment, world);
       return;
     }
-    // A vocabulary that nobody chose is the tokenizer's, and is split whatever it is.
+    // A vocabulary size from the tokenizer is padded, so it can always be split.
     const ModelConfig model =
         model_config_of(experiment, experiment.trainer.vocab_size.value_or(world), builtin_families());
     session_settings_of(experiment, model, world);
   }
 
-  // How ranks are to exchange (PRIMUS_TRANSPORT): its name, and where it is known how ranks on CPUs start,
-  // whether they can.
+  // Checks the name of the requested transport (PRIMUS_TRANSPORT) and, if it is known how CPU ranks start,
+  // whether they can use it.
   void check_transport(const config::Experiment& experiment,
                        const std::optional<comm::JobEnvironment>& place) const {
     const comm::Transport transport = comm::wanted_transport();
@@ -226,8 +227,8 @@ class Train : public Command {
       comm::check_transport(transport, ranks_.nodes() == 1, false);
   }
 
-  // The experiment with microbatches and recomputation that fit. Ranks that a launcher has started choose
-  // each for itself, and must find the same: from a size that they are given.
+  // The experiment with microbatches and recomputation that fit. Ranks started by a launcher choose
+  // separately and must all find the same result, so they use a given memory size.
   config::Experiment fitted(const config::Experiment& experiment,
                             const std::optional<comm::JobEnvironment>& place, std::int64_t world,
                             const Console& console) {
@@ -249,7 +250,7 @@ class Train : public Command {
     return fitted;
   }
 
-  // A command's words without --fit, and --fit-memory with its value.
+  // A command's words without --fit and without --fit-memory and its value.
   static std::vector<std::string> without_fit(const std::vector<std::string>& words) {
     std::vector<std::string> kept;
     for (std::size_t i = 0; i < words.size(); ++i) {
@@ -319,11 +320,11 @@ class Train : public Command {
     return forecast.hardware && !forecast.memory.fits ? 1 : 0;
   }
 
-  // Starts this same command once for each rank, and watches over them.
+  // Starts this command again, once per rank, and supervises the ranks.
   int launch_ranks(const config::Experiment& experiment, Console& console) const {
     const RunFolder folder = run_folder_of(experiment);
     launch::LocalLaunch start = ranks_.start(ranks_.here().value_or(1));
-    // What was chosen here is chosen for all.
+    // All ranks use the settings chosen here.
     if (!fit_settings_.empty()) {
       start.command = without_fit(start.command);
       start.command.insert(start.command.end(), fit_settings_.begin(), fit_settings_.end());
@@ -375,8 +376,8 @@ class Train : public Command {
                        .version = PRIMUS_VERSION,
                        .asked_by = stop_signal_name});
       trainer.prepare();
-      // From here on there is something to save.
-      // Launchers and schedulers signal each process, and its starter passes the same signal on.
+      // From here on there is progress to save. Launchers and schedulers signal every process, and the
+      // process that started it forwards the same signal.
       const bool is_watched = place || std::getenv("SLURM_JOB_ID");
       const TrainingSummary summary =
           trainer.run(catch_stop_signals(is_watched ? SecondSignal::kIgnored : SecondSignal::kEnds));
@@ -384,10 +385,10 @@ class Train : public Command {
       if (rank == 0) report(experiment, summary, console);
       if (job) job->leave();
     } catch (const Error& error) {
-      // A run that was refused before it began has no folder yet.
+      // A run that is refused before it starts has no folder yet.
       if (Env::posix().status(folder.root())) log.write_to_files(LogLevel::kError, error.what());
       if (job) {
-        // The other ranks say it as their own end: whose error it is, where, and what to do.
+        // The other ranks show this as the reason for their end: the rank, the location and the hint.
         const std::string &hint = error.hint(), &location = error.location();
         job->abort(fmt::format("rank {}: {}{}{}", job->rank(), location.empty() ? "" : location + ": ",
                                error.what(), hint.empty() ? "" : " (" + hint + ")"),

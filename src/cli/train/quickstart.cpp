@@ -34,13 +34,13 @@ namespace {
 constexpr std::int64_t kMicroBatch = 8, kSequence = 128;
 constexpr std::int32_t kVocabulary = 2048;
 constexpr const char* kWorkspace = "output";
-constexpr double kSeconds = 30;  // of training, when nobody says
+constexpr double kSeconds = 30;  // training time by default
 
 std::string absolute_path(const Path& path) {
   return std::filesystem::absolute(path).lexically_normal().string();
 }
 
-// Text as YAML's double-quoted strings have it; JSON's are a part of those.
+// Text as a YAML double-quoted string; JSON strings are a subset of those.
 std::string quoted(const std::string& text) { return json_text(nlohmann::json(text), -1); }
 
 class Quickstart final : public Command {
@@ -109,7 +109,7 @@ class Quickstart final : public Command {
     if (steps_ && seconds_) throw invalid("--steps and --seconds exclude each other");
   }
 
-  // What was trained before stays, whatever becomes of the new one.
+  // Moves an earlier run aside, so that it survives even if the new one fails.
   void put_aside(const Path& root, const Console& console) const {
     const RunLock nobody_trains_there(root);
     int number = 1;
@@ -119,7 +119,7 @@ class Quickstart final : public Command {
     say(console, fmt::format("Kept       the earlier one, in {}\n", place().string()));
   }
 
-  // Text for people; with --json standard output holds nothing else.
+  // Prints text for people. With --json, standard output contains only JSON.
   void say(const Console& console, std::string_view text) const {
     if (!json_) console.print(text);
   }
@@ -134,7 +134,7 @@ class Quickstart final : public Command {
       }
       return absolute_path(*text_);
     }
-    // quickstart.sh leaves it beside the folder of the program.
+    // quickstart.sh puts the corpus next to the program's folder.
     const Path program = std::filesystem::read_symlink("/proc/self/exe");
     const Path prepared = program.parent_path().parent_path() / "quickstart" / "kjv.txt";
     if (!Env::posix().status(prepared)) {
@@ -146,7 +146,7 @@ class Quickstart final : public Command {
     return prepared.string();
   }
 
-  // Tokenizer and experiment file.
+  // Writes the tokenizer and the experiment file.
   void prepare(const RunFolder& folder, const Path& file, const std::string& text,
                const Console& console) const {
     say(console, fmt::format("Text       {}, {}\n", text,
@@ -168,7 +168,7 @@ class Quickstart final : public Command {
     write_file_atomic(file, experiment_text(folder, text, steps));
   }
 
-  // How many steps fit, by timing a few.
+  // Estimates the number of steps that fit by timing a few.
   static std::int64_t steps_for(const config::Experiment& experiment, double seconds) {
     const TrainBenchmarkReport report =
         benchmark_training(experiment, builtin_families(), {.steps = 5, .warmup = 2});
@@ -215,7 +215,7 @@ class Quickstart final : public Command {
         fmt::arg("tokenizer", quoted(absolute_path(folder.root() / "tokenizer"))));
   }
 
-  // The trainer runs in a thread of its own, so that this one can show what it writes.
+  // Trains in a separate thread, so that this one can show the metrics.
   TrainingSummary train(const config::Experiment& experiment, const RunFolder& folder,
                         const Console& console) const {
     Logger log(LogOptions{.folder = folder.rank_logs(experiment.module_name, 0),
@@ -225,13 +225,13 @@ class Quickstart final : public Command {
     TrainingSummary summary;
     std::exception_ptr error;
     std::atomic<bool> over{false};
-    ThreadGroup thread;  // ends before what it writes to
+    ThreadGroup thread;  // joins before the objects that the thread uses are destroyed
     thread.start(
         [&] {
           try {
             Trainer trainer(experiment, families, log, {.asked_by = stop_signal_name});
             trainer.prepare();
-            // From here on there is something to save; before, a signal just ends the program.
+            // From here on there is progress to save. Before, a signal just ends the program.
             summary = trainer.run(catch_stop_signals());
           } catch (...) {
             error = std::current_exception();
@@ -273,7 +273,7 @@ class Quickstart final : public Command {
     return summary;
   }
 
-  // The first words of a line (of a sentence, where there are no lines) near the end of the text, which the
+  // The first words of a line (or of a sentence, if there are no lines) near the end of the text, which the
   // model has not seen.
   static std::string prompt_of(const Path& text) {
     constexpr std::uint64_t kEnd = 8 << 10;
@@ -282,7 +282,7 @@ class Quickstart final : public Command {
     const std::uint64_t size = file->size();
     std::string end(std::min(kEnd, size), '\0');
     end.resize(file->read_at(std::as_writable_bytes(std::span(end.data(), end.size())), size - end.size()));
-    // Behind the middle, so that a whole line follows.
+    // Start after the middle, so that a complete line follows.
     const std::size_t middle = end.size() / 2;
     std::size_t begin = end.find('\n', middle);
     if (begin == std::string::npos) begin = end.find(". ", middle);
@@ -294,7 +294,7 @@ class Quickstart final : public Command {
     return prompt.empty() ? "The" : prompt;
   }
 
-  // Prints and returns it. A stop signal cuts it short.
+  // Prints a sample and returns it. A stop signal cuts it short.
   std::string sample(const RunFolder& folder, const Path& corpus, const Console& console) const {
     const std::atomic<bool>& stop = catch_stop_signals();
     const FamilyRegistry families = builtin_families();

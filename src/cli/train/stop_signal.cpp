@@ -19,10 +19,10 @@ std::atomic<int> first_signal{0};
 
 std::atomic<bool> second_ends{true};
 
-// Wrappers such as timeout(1) signal the process and then its group: one request, twice.
+// Wrappers such as timeout(1) signal the process and then its group: one request, two signals.
 constexpr std::int64_t kSameRequest = 100'000'000;
 
-// Another one, whichever it is, ends the process as if nobody had listened.
+// Sets the flag. Any second signal ends the process with the default action.
 extern "C" void request_stop(int signal_number) {
   timespec clock{};
   clock_gettime(CLOCK_MONOTONIC, &clock);

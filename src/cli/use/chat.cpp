@@ -20,7 +20,7 @@ namespace {
 std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-// While it lives, Ctrl-C asks for the end of a reply; a second one ends the program, as it would without.
+// While it exists, the first Ctrl-C stops the reply and a second one ends the program, as without it.
 class ReplyInterrupt {
  public:
   ReplyInterrupt() {
@@ -67,7 +67,7 @@ class Chat final : public Command {
     load_model_weights(folder, decoder.store(), decoder.rank());
     std::optional<data::ConversationWriter> writer;
     if (style) {
-      style->inline_bos = false;  // a prompt is one text
+      style->inline_bos = false;  // a prompt is a single text
       writer.emplace(TemplateArguments::writer(*style, *tokenizer));
     }
     Conversation conversation(decoder, *tokenizer, settings, writer ? &*writer : nullptr, template_.system());
@@ -121,7 +121,7 @@ class Chat final : public Command {
     return line == "/quit" || line == "/exit" || line == "/bye" || line == "exit" || line == "quit";
   }
 
-  // A slash and one word of letters.
+  // A slash followed by one word of letters.
   static bool is_command(std::string_view line) {
     return line.starts_with('/') && line.size() > 1 &&
            std::ranges::all_of(line.substr(1), [](char c) { return (c >= 'a' && c <= 'z') || c == '?'; });
@@ -140,12 +140,12 @@ class Chat final : public Command {
         "Everything else goes to the model. 'primus chat --help' has the options.");
   }
 
-  // Writes the reply as it comes. Returns how many turns were forgotten to make room for it.
+  // Prints the reply as it is generated. Returns the number of old turns dropped to make room for it.
   static std::size_t reply(Conversation& conversation, const std::string& line, bool person,
                            Console& console) {
     std::optional<ReplyInterrupt> listening;
     if (person) {
-      listening.emplace();  // first: Ctrl-C may come as soon as the reply is announced
+      listening.emplace();  // before the reply is announced, because Ctrl-C may follow at once
       console.print(Color::kBold, "Assistant: ");
     }
     const Conversation::Reply reply = conversation.say(line, [&](std::string_view piece) {
@@ -161,7 +161,7 @@ class Chat final : public Command {
   ModelArguments model_;
   TemplateArguments template_;
   std::optional<std::int64_t> context_;
-  std::int64_t capacity_ = 0;  // tokens that are remembered
+  std::int64_t capacity_ = 0;  // context in tokens
   SamplingArguments sampling_;
   DeviceOptions device_;
 };

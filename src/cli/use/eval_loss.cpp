@@ -61,7 +61,7 @@ class EvalLoss final : public Command {
     args.flag("--json", json_, "print the result as JSON");
   }
 
-  // Before a launcher starts anything.
+  // Called before a launcher starts anything.
   void check_job(int, int, const std::map<std::string, std::string>&) override { check_inputs(); }
 
   int run(Console& console) override {
@@ -120,7 +120,7 @@ class EvalLoss final : public Command {
     if (!texts.empty()) console.notes(data::remarks_on(texts));
   }
 
-  // What was asked for, or what the run was trained with: beyond that the model has never seen a position.
+  // The requested context, else the context of training: the model has not been trained on later positions.
   std::int64_t context(const ModelFolder& folder, const ModelConfig& config, std::int64_t usual) const {
     if (sequence_) return *sequence_;
     return std::min(config.max_positions, trained_sequence(folder).value_or(usual));

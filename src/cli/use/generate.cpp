@@ -49,7 +49,7 @@ std::string read_standard_input() {
   }
 }
 
-// Whether somebody hands a text over: a pipe or a file, and neither a terminal nor /dev/null.
+// Whether standard input provides a text: a pipe or a file, but no terminal and not /dev/null.
 bool input_is_handed_over() {
   struct stat input {};
   return fstat(STDIN_FILENO, &input) == 0 && (S_ISFIFO(input.st_mode) || S_ISREG(input.st_mode));
@@ -100,7 +100,7 @@ class Generate final : public Command {
     load_model_weights(folder, decoder.store(), decoder.rank());
 
     std::string text;
-    // What it writes goes on where the prompt ends: with the space that some tokenizers leave out at the
+    // The output continues where the prompt ends. This includes the space that some tokenizers drop at the
     // beginning of a text.
     StreamDecoder stream(*tokenizer);
     if (!prompt.empty() || writer_) {
@@ -119,7 +119,7 @@ class Generate final : public Command {
           return true;
         });
       } catch (...) {
-        // The error begins a line of its own.
+        // Put the error on a line of its own.
         if (!json_ && (!text.empty() || (!writer_ && !prompt.empty()))) console.print("\n");
         throw;
       }
@@ -151,7 +151,7 @@ class Generate final : public Command {
       return;
     }
     data::ConversationStyle style = template_.required_style(folder, tokenizer);
-    style.inline_bos = false;  // a question is one text
+    style.inline_bos = false;  // a question is a single text
     writer_.emplace(TemplateArguments::writer(style, tokenizer));
     if (!system.empty() && !writer_->has_system())
       throw invalid(
@@ -161,7 +161,7 @@ class Generate final : public Command {
     settings.stop_ids.push_back(writer_->end_id());
   }
 
-  // An answer without the space that the format puts in front of it.
+  // Removes the space that the format puts before an answer.
   std::string without_prefix(std::string text) const {
     const std::string_view prefix = writer_ ? writer_->answer_prefix() : std::string_view();
     if (!prefix.empty() && text.starts_with(prefix)) text.erase(0, prefix.size());
@@ -175,13 +175,13 @@ class Generate final : public Command {
     return writer_->prompt(messages);
   }
 
-  // The prompt's tokens, as many of its last ones as leave room to write.
+  // The prompt's tokens, truncated at the front to leave room for generated tokens.
   std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, const std::string& prompt,
                                        const ModelConfig& config, const GenerateSettings& settings,
                                        std::string_view whose, const Console& console) const {
     std::vector<std::int32_t> ids = encoded(tokenizer, prompt);
     if (ids.empty()) {
-      // A text that begins from nothing begins where the training texts did.
+      // An empty prompt begins as the training texts did.
       const SpecialIds& special = tokenizer.special_ids();
       const auto start = special.bos ? special.bos : special.eod;
       if (!start)
@@ -212,7 +212,7 @@ class Generate final : public Command {
                           .sequences = std::min<std::int64_t>(together, lines.size())};
     for (std::size_t i = 0; i < lines.size(); ++i) {
       GenerateSettings own = settings;
-      // A text of its own for each line, and the same one in any batch.
+      // Each line has its own seed, so its text does not depend on the batch.
       own.sampling.seed = lines[i].seed.value_or(settings.sampling.seed + i);
       own.max_tokens = lines[i].max_tokens.value_or(settings.max_tokens);
       std::vector<std::int32_t> ids =
@@ -220,7 +220,7 @@ class Generate final : public Command {
       prompts.push_back({std::move(ids), std::move(own)});
       reader.capacity = std::max(reader.capacity, room_for(prompts.back(), config.max_positions));
     }
-    // Pages for the longest that can be written together.
+    // Pages for the longest sequences that can be decoded together.
     std::vector<std::int64_t> pages;
     for (const BatchPrompt& prompt : prompts)
       pages.push_back(reader.pages_for(room_for(prompt, reader.capacity)));
@@ -229,7 +229,7 @@ class Generate final : public Command {
     Decoder decoder(device_.make(console), config, families, reader);
     load_model_weights(folder, decoder.store(), decoder.rank());
 
-    std::map<std::size_t, std::string> finished;  // that wait for one before them
+    std::map<std::size_t, std::string> finished;  // waiting for earlier ones
     std::size_t printed = 0, done = 0;
     std::optional<ProgressLine> progress(
         std::in_place, console.err,
@@ -290,7 +290,7 @@ class Generate final : public Command {
     }
     if (prompt_ == "-") return read_standard_input();
     if (prompt_ || !input_is_handed_over()) return prompt_.value_or("");
-    // Whoever starts the program may leave a pipe open that nobody writes to.
+    // The parent may leave a pipe open that no process writes to.
     constexpr int kPatienceMilliseconds = 1000;
     pollfd input{STDIN_FILENO, POLLIN, 0};
     if (poll(&input, 1, kPatienceMilliseconds) == 0)
@@ -304,7 +304,7 @@ class Generate final : public Command {
   std::optional<std::int64_t> batch_;
   TemplateArguments template_;
   std::optional<data::ConversationWriter> writer_;  // with --template
-  std::vector<data::Message> before_;               // a system's turn, where there is one
+  std::vector<data::Message> before_;               // the system turn, if given
   SamplingArguments sampling_;
   DeviceOptions device_;
   bool json_ = false;

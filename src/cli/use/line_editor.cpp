@@ -24,7 +24,7 @@ std::size_t character_bytes(std::string_view text) {
   return static_cast<std::size_t>(std::max(1, unicode::well_formed(text, bad)));
 }
 
-// Bytes of what a reader takes for one character: a letter with its accents, an emoji of several parts.
+// Size in bytes of one displayed character: a letter with its accents, an emoji of several code points.
 std::size_t cluster_bytes(std::string_view text) {
   std::size_t size = character_bytes(text);
   utf8proc_int32_t state = 0, last = code_point(text);
@@ -43,12 +43,12 @@ std::size_t columns_of(std::string_view cluster) {
 }
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n'; }
-// Letters and digits, and all that is not ASCII.
+// Letters and digits, and everything that is not ASCII.
 bool is_word(char c) {
   return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c & 0x80) != 0;
 }
 
-// Length of the escape sequence that `input` begins with; 0 while its end is not there yet.
+// Length of the escape sequence at the start of `input`; 0 if it is incomplete.
 std::size_t sequence_size(std::string_view input) {
   if (input.size() < 2) return 0;
   if (input[1] == kEscape) return 1;
@@ -56,9 +56,9 @@ std::size_t sequence_size(std::string_view input) {
   if (input[1] != '[') return 2;
   for (std::size_t i = 2; i < input.size(); ++i) {
     if (input[i] >= '@' && input[i] <= '~') return i + 1;
-    if (input[i] < ' ') return i;  // no sequence after all
+    if (input[i] < ' ') return i;  // not a sequence after all
   }
-  // Those of keys are short: a longer one is passed over in parts.
+  // Sequences of keys are short; longer ones are skipped in parts.
   constexpr std::size_t kLongest = 32;
   return input.size() > kLongest ? input.size() : 0;
 }
@@ -89,7 +89,7 @@ LineEditor::Event LineEditor::feed(std::string& input) {
       const int size = unicode::well_formed(rest, bad);
       std::size_t incomplete = 0;
       if (size == 0 && unicode::valid_prefix(rest, &incomplete) == 0 && incomplete == rest.size()) break;
-      // Bytes that are no text, and controls beyond ASCII, are dropped.
+      // Drop invalid UTF-8 and non-ASCII control characters.
       if (size > 0 && utf8proc_category(code_point(rest)) != UTF8PROC_CATEGORY_CC) {
         insert(rest.substr(0, static_cast<std::size_t>(size)));
       }
@@ -214,7 +214,8 @@ std::size_t LineEditor::after(std::size_t at) const {
 }
 
 std::size_t LineEditor::before(std::size_t at) const {
-  // Characters of several code points are known from their beginning only: from the last line break or blank.
+  // Clusters of several code points can only be found from their start, so begin at the last line break or
+  // space.
   std::size_t begin = at;
   while (begin > 0 && (begin == at || !is_blank(text_[begin]))) --begin;
   while (begin < at) {
@@ -272,7 +273,7 @@ LineEditor::Screen LineEditor::screen(std::size_t prompt_columns, std::size_t co
   for (std::size_t at = 0;; at = after(at)) {
     const std::string_view cluster = std::string_view(text_).substr(at, after(at) - at);
     const std::size_t width = cluster == "\n" ? 0 : columns_of(cluster);
-    // The cursor needs a place of its own, behind the last character too.
+    // The cursor needs a column of its own, also after the last character.
     if (cluster != "\n" && column + std::max<std::size_t>(width, 1) > columns && column > 0) next_row();
     if (at == cursor_) {
       screen.row = screen.rows.size() - 1;

@@ -16,10 +16,10 @@ namespace primus::cli {
 namespace {
 
 constexpr int kWaitMs = 10'000;
-// Whether the terminal marks pasted text.
+// Ask the terminal to mark pasted text, or not.
 constexpr std::string_view kMarkPaste = "\x1b[?2004h", kDoNotMarkPaste = "\x1b[?2004l";
 
-// What a signal handler needs to give the terminal back; set while it is ours.
+// State that a signal handler needs to restore the terminal; set while it is in key mode.
 termios original_mode{};
 volatile sig_atomic_t mode_is_changed = 0, screen_descriptor = -1;
 
@@ -33,7 +33,7 @@ extern "C" void give_terminal_back(int signal_number) {
   raise(signal_number);
 }
 
-// Every key is passed on as it is pressed, as long as the object lives.
+// While the object exists, the terminal delivers every key as it is pressed.
 class KeyMode {
  public:
   explicit KeyMode(const Terminal& screen) : screen_(screen) {
@@ -51,7 +51,7 @@ class KeyMode {
   KeyMode(const KeyMode&) = delete;
   KeyMode& operator=(const KeyMode&) = delete;
 
-  // Stops the process as Ctrl-Z does elsewhere; comes back when it goes on.
+  // Stops the process as Ctrl-Z usually does; returns when the process resumes.
   void suspend() {
     end();
     raise(SIGTSTP);
@@ -132,7 +132,7 @@ bool Prompt::read(const std::string& prompt, std::string& line) {
       draw(prompt);
       continue;
     }
-    if (!keys_are_waiting()) draw(prompt);  // a long paste is drawn once
+    if (!keys_are_waiting()) draw(prompt);  // draw a long paste only once
     char keys[4096];
     const ssize_t count = ::read(STDIN_FILENO, keys, sizeof(keys));
     if (count < 0 && errno == EINTR) continue;
@@ -144,7 +144,7 @@ bool Prompt::read(const std::string& prompt, std::string& line) {
   }
 }
 
-// Draws all of it over what was drawn before. A text of more rows than the screen has is seen around the
+// Draws the text over the previous drawing. If it has more rows than the screen, shows the part around the
 // cursor.
 void Prompt::draw(const std::string& prompt) {
   const std::size_t columns = std::max<std::size_t>(screen_.width(), prompt.size() + 4);
@@ -169,7 +169,7 @@ void Prompt::draw(const std::string& prompt) {
   try_write(screen_.fd, out, kWaitMs);
 }
 
-// To a new row below all that is drawn.
+// Moves to a new row below everything that is drawn.
 void Prompt::leave_line() {
   std::string out;
   if (rows_below_ > 0) out = fmt::format("\x1b[{}B", rows_below_);

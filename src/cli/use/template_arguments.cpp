@@ -14,7 +14,7 @@ namespace primus::cli {
 
 namespace {
 
-// The formats whose marks the tokenizer has.
+// The formats whose special tokens the tokenizer has.
 std::string writable(const Tokenizer& tokenizer) {
   std::vector<std::string_view> names;
   for (std::string_view left = data::kConversationFormats; !left.empty();) {
@@ -72,7 +72,7 @@ std::string TemplateArguments::system() const {
     throw invalid("--system and --system-file exclude each other", "leave one out");
   if (!system_file_) return system_.value_or("");
   std::string text = read_file(*system_file_);
-  // An editor's line end is not the system's.
+  // The final newline that editors add is not part of the text.
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
   return text;

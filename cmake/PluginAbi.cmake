@@ -1,5 +1,6 @@
-# Writes OUTPUT, a header with one number, NAMESPACE::NAME, that stands for the contract between the program and its
-# plug-ins of one sort: a hash of the headers in INPUTS and of the compiler. Run as a script; the file is left alone when nothing changed.
+# Writes OUTPUT, a header with one number NAMESPACE::NAME that identifies the interface between the program
+# and one kind of plug-in: a hash of the headers in INPUTS and of the compiler. Run as a script; an unchanged
+# file is not rewritten.
 set(text "${COMPILER}")
 foreach(input ${INPUTS})
   file(SHA256 ${input} hash)

@@ -1,5 +1,5 @@
-# How every part of Primus is compiled: one place for the language level, the warnings and the sanitizers, and
-# two functions that the floors use to declare themselves.
+# How all parts of Primus are compiled: language level, warnings, sanitizers, and the functions that the
+# folders use to declare their targets.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -20,24 +20,25 @@ find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
   if(PRIMUS_PRECOMPILED_HEADERS AND NOT DEFINED ENV{CCACHE_SLOPPINESS})
-    # Without it files with precompiled headers are not kept. GCC checks the macros of a command against them itself.
+    # Without this, ccache does not cache files that use precompiled headers. GCC itself checks that the
+    # macros match.
     set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
   endif()
 endif()
 
 find_package(Threads REQUIRED)
 
-# fp contraction and fast-math stay off: results must not depend on what the optimiser felt like fusing.
-# Designated initializers leave the rest at its default on purpose: no warning about that.
+# FP contraction and fast-math stay off: results must not depend on which operations the optimizer fuses.
+# Designated initializers omit members on purpose, so there is no warning about that.
 add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-missing-field-initializers
                     -Werror -ffp-contract=off)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # False alarms: in std::string (GCC bug 105329), and in fmt's fill of up to four bytes.
+  # False positives: in std::string (GCC bug 105329), and in fmt's fill of up to four bytes.
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict> $<$<COMPILE_LANGUAGE:CXX>:-Wno-stringop-overflow>)
 endif()
 if(PRIMUS_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # g++ looks for garbage in its memory from about 100 MB on, which is a tenth of the time of compiling a group. Groups take
-  # 300 to 700 MB without it.
+  # g++ collects garbage from about 100 MB on, which takes a tenth of the time of compiling a group. Groups
+  # need 300 to 700 MB without collection.
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=800000>)
 endif()
 if(NOT PRIMUS_CHECK_FORMATS)
@@ -47,15 +48,17 @@ if(PRIMUS_SANITIZE)
   add_compile_options(-fsanitize=${PRIMUS_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${PRIMUS_SANITIZE})
   if(PRIMUS_SANITIZE STREQUAL "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # It does not see fences, and g++ says so. The only one orders non-temporal stores; threads meet at atomics.
+    # ThreadSanitizer does not support fences, and g++ warns about them. Our only fence orders non-temporal
+    # stores; threads synchronize through atomics.
     add_compile_options(-Wno-tsan)
   endif()
-  set(slow_down 10) # of tests, at the most
+  set(slow_down 10)  # maximum, for tests
 else()
   set(slow_down 1)
 endif()
 set(PRIMUS_COLD_OPTIONS $<$<NOT:$<CONFIG:Debug>>:-O1>)
-# Tests compile in two thirds of the time, under sanitizers in half; what is tested keeps its level.
+# With -O1, tests compile in two thirds of the time, and with sanitizers in half. The tested code keeps its
+# level.
 set(PRIMUS_TEST_OPTIONS -O1)
 if(PRIMUS_SANITIZE)
   set(PRIMUS_TEST_OPTIONS -O0)
@@ -63,11 +66,13 @@ endif()
 math(EXPR PRIMUS_FAST_TIMEOUT "120 * ${slow_down}")
 math(EXPR PRIMUS_SLOW_TIMEOUT "1200 * ${slow_down}")
 
-# Precompiled headers: the standard library and fmt take a quarter of the time of compiling a file, JSON as much again, and
-# GoogleTest as much of a test's. Off where every include must be there by itself, which is in all presets but release.
+# Precompiled headers: the standard library and fmt take a quarter of a file's compile time, JSON another
+# quarter, and GoogleTest a quarter of a test's. Off in all presets but release, so that missing includes are
+# errors.
 if(PRIMUS_PRECOMPILED_HEADERS)
-  # json.hpp defines two literals, "..."_json and "..."_json_pointer, as inline functions. They need the whole parser, so every
-  # file would instantiate it, which takes 0.7 s. Nobody here writes such literals: this copy only declares them.
+  # json.hpp defines two literals, "..."_json and "..."_json_pointer, as inline functions. They need the
+  # entire parser, so every file would instantiate it, which takes 0.7 s. This program does not use them: this
+  # copy only declares them.
   find_path(PRIMUS_JSON_INCLUDE nlohmann/json.hpp REQUIRED)
   file(READ ${PRIMUS_JSON_INCLUDE}/nlohmann/json.hpp json_text)
   string(REGEX REPLACE "(operator *\"\" *_json(_pointer)?\\([^)]*\\))[ \n]*{[^}]*}" "\\1;" json_text "${json_text}")
@@ -75,13 +80,14 @@ if(PRIMUS_PRECOMPILED_HEADERS)
   set(standard_headers <algorithm> <array> <charconv> <chrono> <cmath> <cstring> <filesystem> <functional> <map> <memory>
       <optional> <set> <span> <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector> <fmt/format.h>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-    # The standard library switches these false alarms off by pragmas, which precompiled headers lose (GCC bug 64117).
+    # The standard library disables these false positives by pragmas, which precompiled headers lose (GCC bug
+    # 64117).
     add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds> $<$<COMPILE_LANGUAGE:CXX>:-Wno-stringop-overread>)
   endif()
 endif()
 
-# primus_precompiled(<target> <kind> [OPTIONS ...] [HEADERS ...] [DEPS ...]): gives a target the precompiled headers of its
-# kind, where they are on. They serve only files with the very same options, so there is one for each kind of file.
+# primus_precompiled(<target> <kind> [OPTIONS ...] [HEADERS ...] [DEPS ...]): gives a target the precompiled
+# headers of its kind, if enabled. They require identical options, so there is one per kind of file.
 function(primus_precompiled target kind)
   if(NOT PRIMUS_PRECOMPILED_HEADERS)
     return()
@@ -104,10 +110,10 @@ function(primus_precompiled target kind)
   target_precompile_headers(${target} REUSE_FROM ${owner})
 endfunction()
 
-# primus_unity(<target> FILES <files>... [APART <wildcards>...]): with PRIMUS_UNITY, compiles the files in groups of
-# PRIMUS_UNITY_GROUP at most, so that headers are read and templates instantiated once for each group. Groups stay small
-# because a changed file compiles with its whole group. APART: files whose file-local names are in others of the target too.
-# Off where every include must be there by itself, which is in all presets.
+# primus_unity(<target> FILES <files>... [APART <wildcards>...]): with PRIMUS_UNITY, compiles the files in
+# groups of up to PRIMUS_UNITY_GROUP, so that headers are read and templates instantiated once per group.
+# Groups are small, because a changed file recompiles its entire group. APART: files with file-local names
+# that other files of the target also define. Off in all presets, so that missing includes are errors.
 set(PRIMUS_UNITY_GROUP 8)
 function(primus_unity target)
   if(NOT PRIMUS_UNITY)
@@ -125,19 +131,20 @@ function(primus_unity target)
     endif()
   endforeach()
   if(together GREATER 1)
-    # As many groups as are needed, all of nearly one size.
+    # The minimum number of groups, with nearly equal sizes.
     math(EXPR groups "(${together} + ${PRIMUS_UNITY_GROUP} - 1) / ${PRIMUS_UNITY_GROUP}")
     math(EXPR size "(${together} + ${groups} - 1) / ${groups}")
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${size})
-    # Two warnings mistake the files of a group for headers of each other. The third has false alarms where much is inlined.
+    # The first two warnings mistake the files of a group for headers. The third has false positives where
+    # much code is inlined.
     target_compile_options(${target} PRIVATE -Wno-shadow -Wno-subobject-linkage -Wno-maybe-uninitialized)
   endif()
 endfunction()
 
-# primus_library(<name> [COLD] [UNITY [APART <wildcards>...]] [DEPS <libs>...]): a static library of all .cpp files in the
-# current folder, not in its subfolders. Link it as primus::<name>. Includes are written from src/: #include "base/error.h".
-# COLD: nothing in it takes a noticeable part of a step's time, and at -O1 it compiles in two thirds of the time.
-# UNITY, APART: primus_unity.
+# primus_library(<name> [COLD] [UNITY [APART <wildcards>...]] [DEPS <libs>...]): a static library of all .cpp
+# files in the current folder, without subfolders. Link it as primus::<name>. Includes are relative to src/:
+# #include "base/error.h". COLD: the code takes no noticeable part of a step's time; it is built with -O1,
+# which compiles in two thirds of the time. UNITY, APART: see primus_unity.
 function(primus_library name)
   cmake_parse_arguments(ARG "COLD;UNITY" "" "DEPS;SOURCES;APART" ${ARGN})
   if(NOT ARG_SOURCES)
@@ -158,11 +165,12 @@ function(primus_library name)
   endif()
 endfunction()
 
-# primus_source_list(<target> LIKE <regex> FORM <regex> MACRO <name> | TYPE <type> SOURCES <files>... OUTPUT <path>): what the
-# lines of some files define, as a header of lines MACRO(name), or as the array kAll<type>, which the target includes by that path. So a file is all that a new one
-# takes. (Objects that register themselves are dropped by linkers of static libraries.) Lines that match LIKE define
-# something, and must be of the FORM, whose group is the name. The header is written while the target is built, and only
-# when its content has changed.
+# primus_source_list(<target> LIKE <regex> FORM <regex> MACRO <name>
+# TYPE <type> SOURCES <files>... OUTPUT <path>): collects definitions from source files into a header of lines
+# MACRO(name), or into the array kAll<type>. The target includes the header by that path. So adding a
+# definition means adding only its file. (Linkers drop self-registering objects of static libraries.) Lines
+# that match LIKE are definitions and must have the form FORM, whose group is the name. The header is written
+# during the build, and only if its content has changed.
 function(primus_source_list target)
   cmake_parse_arguments(ARG "" "LIKE;FORM;MACRO;TYPE;OUTPUT" "SOURCES" ${ARGN})
   set(list ${CMAKE_CURRENT_BINARY_DIR}/generated/${ARG_OUTPUT})
@@ -176,9 +184,9 @@ function(primus_source_list target)
   target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/generated)
 endfunction()
 
-# primus_entry_list(<target> TYPE <type> SOURCES <files>... OUTPUT <path>): declares each `extern const <type> kName{...}` that
-# stands at the start of a line, and the array kAll<type> of pointers to them. A registry includes it once, in the type's
-# namespace; base/entries.h has what registries share.
+# primus_entry_list(<target> TYPE <type> SOURCES <files>... OUTPUT <path>): declares each `extern const <type>
+# kName{...}` at the start of a line, and the array kAll<type> of pointers to them. A registry includes it
+# once, in the type's namespace; base/entries.h has the code that registries share.
 function(primus_entry_list target)
   cmake_parse_arguments(ARG "" "TYPE;OUTPUT" "SOURCES" ${ARGN})
   primus_source_list(${target} LIKE "(^|[^A-Za-z0-9_])const ${ARG_TYPE} k[A-Za-z0-9]+"
@@ -186,10 +194,10 @@ function(primus_entry_list target)
                      SOURCES ${ARG_SOURCES} OUTPUT ${ARG_OUTPUT})
 endfunction()
 
-# primus_kernel_list(<target> HEADERS <files>... OUTPUT <path>): PRIMUS_KERNEL(Name) for each kernel's argument struct, in the
-# order of the files and of their lines. A struct says what it is in its first line:
+# primus_kernel_list(<target> HEADERS <files>... OUTPUT <path>): writes PRIMUS_KERNEL(Name) for each kernel's
+# argument struct, in the order of files and lines. The first line of such a struct is:
 #   static constexpr KernelId kId = KernelId::kName;
-# Who links the target includes the list.
+# Targets that link <target> can include the list.
 function(primus_kernel_list target)
   cmake_parse_arguments(ARG "" "OUTPUT" "HEADERS" ${ARGN})
   primus_source_list(${target} LIKE "KernelId kId" FORM "  static constexpr KernelId kId = KernelId::k([A-Za-z0-9]+)"
@@ -197,8 +205,8 @@ function(primus_kernel_list target)
   target_include_directories(${target} PUBLIC ${CMAKE_CURRENT_BINARY_DIR}/generated)
 endfunction()
 
-# primus_operator_list(<file> <macro> <sources>...): writes a header of lines MACRO(<folder>), one for each folder of the
-# sources. So an operator's kernels need no line in a list.
+# primus_operator_list(<file> <macro> <sources>...): writes a header with a line MACRO(<folder>) per folder of
+# the sources, so that an operator's kernels need no entry in a list.
 function(primus_operator_list file macro)
   set(operators)
   foreach(source ${ARGN})
@@ -212,8 +220,9 @@ function(primus_operator_list file macro)
   file(CONFIGURE OUTPUT ${file} CONTENT "// Written by primus_operator_list (cmake/PrimusBuild.cmake).\n@operator_lines@\n" @ONLY)
 endfunction()
 
-# primus_plugin_abi(<name> HEADER <path> CONSTANT <name> NAMESPACE <name> INPUTS <headers>...): primus::<name>, which gives
-# plug-ins and the program a header with a number that changes with the headers that both are compiled with.
+# primus_plugin_abi(<name> HEADER <path> CONSTANT <name> NAMESPACE <name> INPUTS <headers>...): defines
+# primus::<name>, which provides a header with a number. The number changes with the headers that plug-ins and
+# the program share.
 function(primus_plugin_abi name)
   cmake_parse_arguments(ARG "" "HEADER;CONSTANT;NAMESPACE" "INPUTS" ${ARGN})
   set(header ${CMAKE_CURRENT_BINARY_DIR}/generated/${ARG_HEADER})
@@ -231,8 +240,9 @@ function(primus_plugin_abi name)
   add_dependencies(primus_${name} primus_${name}_header)
 endfunction()
 
-# primus_device_plugin(<kind> SOURCES ... DEPS <libs>... OUTPUT_DIRECTORY <folder>): libprimus_<kind>.so, which exports
-# nothing but the plug-in's entry point, and finds its own symbols before the program's.
+# primus_device_plugin(<kind> SOURCES ... DEPS <libs>... OUTPUT_DIRECTORY <folder>): builds
+# libprimus_<kind>.so. It exports only the plug-in's entry point, and prefers its own symbols to the
+# program's.
 function(primus_device_plugin kind)
   cmake_parse_arguments(ARG "" "OUTPUT_DIRECTORY" "DEPS;SOURCES" ${ARGN})
   set(target primus_${kind}_plugin)
@@ -244,9 +254,9 @@ function(primus_device_plugin kind)
                                              LIBRARY_OUTPUT_DIRECTORY ${ARG_OUTPUT_DIRECTORY})
 endfunction()
 
-# primus_test(<name> [SLOW] [UNITY [APART <wildcards>...]] [DEPS <libs>...] [SOURCES ...]): a GoogleTest program of all
-# *_test.cpp in the current folder. SLOW tests carry the ctest label "slow" and are left out of ./test.sh fast.
-# UNITY, APART: primus_unity.
+# primus_test(<name> [SLOW] [UNITY [APART <wildcards>...]] [DEPS <libs>...] [SOURCES ...]): a GoogleTest
+# program of all *_test.cpp files in the current folder. SLOW tests have the ctest label "slow", which
+# ./test.sh fast excludes. UNITY, APART: see primus_unity.
 function(primus_test name)
   cmake_parse_arguments(ARG "SLOW;UNITY" "" "DEPS;SOURCES;APART" ${ARGN})
   if(NOT ARG_SOURCES)
@@ -270,7 +280,8 @@ function(primus_test name)
   endif()
 endfunction()
 
-# primus_fuzzer(<name> [DEPS ...]): the libFuzzer target tests/fuzz/<name>_fuzz.cpp; built only with PRIMUS_FUZZ.
+# primus_fuzzer(<name> [DEPS ...]): the libFuzzer target tests/fuzz/<name>_fuzz.cpp; built only with
+# PRIMUS_FUZZ.
 function(primus_fuzzer name)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   add_executable(${name}_fuzz ${name}_fuzz.cpp)

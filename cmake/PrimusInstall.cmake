@@ -1,13 +1,14 @@
-# What `cmake --install` puts where, and the packages that CPack makes of it: a .deb and a tarball. Nothing in them knows
-# its prefix: the program finds presets and plug-ins beside itself (../share/primus/presets, ../lib/primus).
+# The files that `cmake --install` installs, and the CPack packages: a .deb and a tarball. They are
+# relocatable: the program finds presets and plug-ins relative to itself (../share/primus/presets,
+# ../lib/primus).
 #
 #   cmake --install build --prefix /opt/primus
 #   cpack --config build/CPackConfig.cmake        primus_VERSION_amd64.deb, primus-VERSION-Linux-x86_64.tar.gz
 include(GNUInstallDirs)
 
 install(TARGETS primus RUNTIME DESTINATION bin)
-install(PROGRAMS ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/primus-cli DESTINATION bin) # a symbolic link, which stays one
-# GPU plug-ins, where scripts/build-gpu.sh has made any.
+install(PROGRAMS ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/primus-cli DESTINATION bin)  # a symbolic link, installed as a link
+# GPU plug-ins, if scripts/build-gpu.sh has built any.
 install(DIRECTORY ${CMAKE_BINARY_DIR}/lib/primus/ DESTINATION lib/primus OPTIONAL
         USE_SOURCE_PERMISSIONS FILES_MATCHING PATTERN "libprimus_*.so")
 install(DIRECTORY presets/ DESTINATION share/primus/presets)
@@ -18,8 +19,8 @@ install(FILES LICENSE DESTINATION share/doc/primus RENAME copyright)
 # In a folder of their own, as in the sources: the links of README.md hold, and docs/README.md does not replace it.
 install(DIRECTORY docs DESTINATION share/doc/primus FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 
-# The program knows its own manual and completion. They are written when it is installed, so an ordinary build has no
-# step for them.
+# The program generates its own manual and completion. This is done at installation, so an ordinary build has
+# no step for it.
 set(generated ${CMAKE_BINARY_DIR}/packaging)
 install(CODE "
   set(program \"$<TARGET_FILE:primus>\")
@@ -47,7 +48,7 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_PACKAGE_FILE_NAME primus-${PROJECT_VERSION}-Linux-${CMAKE_SYSTEM_PROCESSOR})
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
-# Written out: plug-ins open vendors' libraries by themselves, and those are no packages of Debian.
+# Listed explicitly: plug-ins load the vendors' libraries at run time, and those are not Debian packages.
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= 2.36), libgcc-s1 (>= 12), libstdc++6 (>= 12)")
 set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "One program that pre-trains language models, checks machines before that,
 and benchmarks them. CPUs work out of the box; GPUs need a plug-in for CUDA or HIP in /usr/lib/primus.")

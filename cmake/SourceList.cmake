@@ -1,7 +1,8 @@
-# cmake -DLIKE=... -DFORM=... -DMACRO=... -DSOURCES=... -DOUTPUT=... -P SourceList.cmake: of the sources' lines that match the
-# regular expression LIKE, in their order, a line MACRO(name) each, where the name is the group of FORM. With -DTYPE=... in place
-# of MACRO: a declaration of each as `extern const TYPE name`, and the array kAll<TYPE> of pointers to all. A line like it in
-# another form is an error. See primus_source_list.
+# cmake -DLIKE=... -DFORM=... -DMACRO=... -DSOURCES=... -DOUTPUT=... -P SourceList.cmake: for each line of the
+# sources that matches the regular expression LIKE, in order, writes a line MACRO(name), where the name is the
+# group of FORM. With -DTYPE=... instead of MACRO, writes a declaration `extern const TYPE name` for each, and
+# the array kAll<TYPE> of pointers to all of them. A line that matches LIKE but not FORM is an error. See
+# primus_source_list.
 set(names "")
 foreach(source ${SOURCES})
   file(STRINGS ${source} definitions REGEX "${LIKE}")
@@ -29,7 +30,7 @@ set(before "")
 if(EXISTS ${OUTPUT})
   file(READ ${OUTPUT} before)
 endif()
-# Who includes the list is compiled anew only where it has changed.
+# Avoids recompiling the files that include an unchanged list.
 if(NOT lines STREQUAL before)
   file(WRITE ${OUTPUT} "${lines}")
 endif()

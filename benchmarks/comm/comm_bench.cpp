@@ -1,13 +1,13 @@
-// How fast ranks of this machine communicate: time and GB/s (bytes of the whole tensor over time) of
-// collectives over fp32, and the time of the smallest ones. Best of the repetitions: whatever disturbs one
-// makes it longer.
+// Measures communication between ranks on this machine: time and GB/s (bytes of the full tensor over time) of
+// fp32 collectives, and the latency of the smallest ones. Reports the best repetition, because disturbances
+// only make one longer.
 //
 //   comm_bench [--ranks N] [--transport threads|rings|shm|tcp|gpu] [--megabytes N] [--repeat N]
 //   mpirun -n N comm_bench --transport mpi [...]
 //
-// threads: ranks of one process that read each other's memory; rings: the same through rings of bytes; shm
-// and tcp: processes over shared memory and over the loopback; mpi: ranks that mpirun started; gpu: processes
-// with a GPU each, over the vendor's library.
+// threads: ranks are threads that read each other's memory; rings: the same through byte rings; shm and tcp:
+// processes over shared memory and loopback; mpi: ranks started by mpirun; gpu: one process per GPU, over the
+// vendor's library.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -83,7 +83,7 @@ void measure(Communicator& comm, Device& device, const Options& options) {
   const auto report = [&](const char* name, std::int64_t calls, double bytes,
                           const std::function<void()>& call) {
     double best = 1e9;
-    for (int i = 0; i <= options.repeat; ++i) {  // the first warms up
+    for (int i = 0; i <= options.repeat; ++i) {  // the first is a warm-up
       comm.barrier(*stream);
       stream->synchronize();
       const double seconds = seconds_of([&] {
@@ -92,7 +92,7 @@ void measure(Communicator& comm, Device& device, const Options& options) {
       });
       if (i > 0) best = std::min(best, seconds / static_cast<double>(calls));
     }
-    // The slowest rank decides.
+    // The slowest rank determines the time.
     std::vector<float> times{static_cast<float>(best)};
     stream->copy_to_device(small.data, times.data(), small.bytes());
     comm.all_reduce(*stream, small, small, Reduction::kMax);
@@ -137,7 +137,7 @@ void measure(Communicator& comm, Device& device, const Options& options) {
 
 const DeviceSpec kOneThread{.kind = "cpu", .threads = 1};
 
-// One GPU for each rank of a host, of the kind that there is.
+// The GPU for each rank of a host; uses the installed GPU plug-in.
 DeviceSpec gpu_of(const JobEnvironment& environment) {
   DeviceSpec spec = turbo::choose_device({});
   if (spec.kind == "cpu") throw invalid("there is no GPU", "'primus device list' says why");

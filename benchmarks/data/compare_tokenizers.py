@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Speed of tokenizing, beside Hugging Face tokenizers on the same texts in the same minute.
+"""Compares the speed of tokenizing with Hugging Face tokenizers, on the same texts at the same time.
 
   python3 benchmarks/data/compare_tokenizers.py --build build --tokenizer tokenizer.json --text english.txt --text code.txt
 
@@ -24,7 +24,7 @@ def documents_of(path):
 
 
 def peer_speed(tokenizer, documents):
-    """MB/s, the best of three; and the number of tokens."""
+    """MB/s, best of three, and the number of tokens."""
     best, tokens = float("inf"), 0
     for _ in range(3):
         begin = time.process_time()
@@ -38,7 +38,7 @@ def run(*command):
 
 
 def end_to_end(primus, tokenizer, documents, folder, repeat):
-    """MB/s of JSON lines to .bin/.idx: by CPU time with one worker, and by the clock with one and two."""
+    """MB/s from JSON lines to .bin/.idx: by CPU time with one worker, and by wall time with one and two."""
     lines = folder / "text.jsonl"
     with lines.open("w", encoding="utf-8") as out:
         for _ in range(repeat):

@@ -1,9 +1,9 @@
-// Speeds of the data floor, in one thread and in CPU time of that thread, so that other work on the machine
-// matters little. compare_tokenizers.py sets them beside Hugging Face's.
+// Measures data processing in one thread. Uses that thread's CPU time, so that other load on the machine
+// matters little. compare_tokenizers.py compares the results with Hugging Face's tokenizers.
 //
 //   data_bench encode TOKENIZER FILE   MB/s of encoding FILE, cut into documents of 4000 characters
 //   data_bench order                   sample order of 10^8 tokens in 10^5 documents
-//   data_bench sample                  samples/s drawn from that
+//   data_bench sample                  samples/s drawn from that order
 #include <fmt/format.h>
 #include <time.h>
 
@@ -26,7 +26,7 @@ double cpu_seconds() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// The best of some runs: what the machine can do when nothing disturbs it.
+// The best of several runs: the speed of an undisturbed machine.
 template <class Work>
 double best_of(int runs, const Work& work) {
   double best = 1e30;

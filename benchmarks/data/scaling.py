@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""How `primus data tokenize` scales from one worker to two, beside two processes of one worker on a half each.
+"""Measures how `primus data tokenize` scales from one worker to two, compared with two one-worker processes
+on half the data each.
 
   python3 benchmarks/data/scaling.py --build build --tokenizer tokenizer.json --text english.txt
-
-What two processes that share nothing do not gain, the machine does not give. A measurement counts only when nothing
+Two processes that share nothing show the maximum gain of this machine. A measurement counts only if other
+processes used at most a few percent of the CPU meanwhile; the script waits for that. Prints the best of
+several.
 else used more than a few percent of the processors meanwhile; the script waits for that. Prints the best of some.
 """
 import argparse
@@ -16,7 +18,7 @@ import time
 
 
 def busy_seconds():
-    """Of all processors since the start, idle times left out."""
+    """CPU time of all cores since boot, without idle time."""
     fields = [int(f) for f in pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
@@ -31,7 +33,8 @@ def wait_for_quiet(limit, share):
 
 
 def measure(commands):
-    """Wall time, CPU time, and the share of one processor that others used, of commands at the same time."""
+    """Wall time, CPU time, and the share of one core that other processes used, for commands run
+    concurrently."""
     times, busy, begin = os.times(), busy_seconds(), time.monotonic()
     running = [subprocess.Popen(c, stdout=subprocess.DEVNULL) for c in commands]
     assert all(p.wait() == 0 for p in running)

@@ -1,8 +1,7 @@
-// Speed of the CPU GEMM for the products of a training step, as GFLOP/s and as a share of the arithmetic
+// Measures the CPU GEMM on the products of a training step, in GFLOP/s and as a share of the arithmetic
 // units' peak.
-//   gemm_bench [--threads N] [--seconds S] [--provider auto|portable|xsmm|avx512_bf16|amx] [--dtype
-//   fp32|bf16] [--only TEXT]
-//              [--clock wall|cpu]
+//   gemm_bench [--threads N] [--seconds S] [--provider auto|portable|xsmm|avx512_bf16|amx]
+//              [--dtype fp32|bf16] [--only TEXT] [--clock wall|cpu]
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,7 +38,7 @@ struct Case {
   bool accumulate;
 };
 
-// The three products of y[tokens, out] = x[tokens, in] · Wᵀ.
+// The forward, dgrad and wgrad products of y[tokens, out] = x[tokens, in] · Wᵀ.
 void add_linear(std::vector<Case>& cases, const std::string& name, std::int64_t tokens, std::int64_t out,
                 std::int64_t in, DType activation) {
   cases.push_back({name + " forward", GemmLayout::kNT, tokens, out, in, activation, false});
@@ -63,7 +62,7 @@ std::vector<Case> cases_of(DType dtype) {
   return cases;
 }
 
-// Memory that starts on a cache line, as tensors' does.
+// Memory aligned to a cache line, like a tensor's.
 class Buffer {
  public:
   explicit Buffer(std::int64_t bytes) : lines_(static_cast<std::size_t>(bytes) / sizeof(Line) + 1) {}
@@ -79,7 +78,7 @@ class Buffer {
   std::vector<Line> lines_;
 };
 
-// Values in [-1, 1) from a multiplicative sequence: quick, and never subnormal.
+// Values in [-1, 1) from a multiplicative sequence: fast to generate, and never subnormal.
 Buffer operand(std::int64_t elements, DType dtype) {
   Buffer buffer(elements * size_of(dtype));
   std::uint32_t state = 12345;
@@ -95,8 +94,8 @@ Buffer operand(std::int64_t elements, DType dtype) {
   return buffer;
 }
 
-// Wall time, or the processor time of all threads divided by their number: the latter is steadier beside
-// other work, but blind to waiting.
+// Wall time, or CPU time of all threads divided by their number. CPU time is steadier under other load, but
+// does not include waiting.
 double clock_seconds(const Options& options) {
   timespec t{};
   clock_gettime(options.cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the launcher costs, and whether measurements repeat: the limits that Primus sets itself.
+"""Measures the overhead of the launcher and whether measurements repeat, and checks the limits below.
 
   benchmarks/launch/overhead.py [--program build/bin/primus] [--rounds 15] [--skip slurm,preflight,repeat]
 
@@ -10,9 +10,9 @@
   preflight  `primus preflight --quick`: 30 s
   repeat     the figures of `primus benchmark gemm`, three times: within 5 %, or the report says that the machine is noisy
 
-Commands that are compared take turns. The median counts; the processor time beside it is what the machine's other work
-does not change much. Prints a table as Markdown, with the load of the machine before and after. The exit code is 1 where
-a limit is not kept.
+Compared commands alternate. The median counts; the CPU time is shown too, because other load on the machine
+changes it little. Prints a Markdown table, with the load of the machine before and after. Exit code: 1 if a
+limit is exceeded.
 """
 import argparse
 import getpass
@@ -32,7 +32,7 @@ MILLI = 1000
 
 
 def run(command, environment=None):
-    """Seconds by the clock and of the processor."""
+    """Wall and CPU seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     result = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -45,7 +45,7 @@ def run(command, environment=None):
 
 
 def take_turns(commands, rounds, environment=None):
-    """Of each command the medians of both kinds of seconds; of the last two the median difference."""
+    """Medians of both kinds of seconds for each command; for the last two also the median difference."""
     samples = [[] for _ in commands]
     for _ in range(rounds):
         for list_, command in zip(samples, commands):
@@ -56,7 +56,7 @@ def take_turns(commands, rounds, environment=None):
 
 
 class Slurm:
-    """A controller and one node on this machine, as tests/cli/slurm_test.cpp has them."""
+    """A controller and one node on this machine, as in tests/cli/slurm_test.cpp."""
 
     PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
     TOOLS = ["munged", "slurmctld", "slurmd", "srun", "sinfo"]

@@ -1,5 +1,5 @@
-// Speed of attention, as GFLOP/s and as a share of what the GEMM reaches on the same threads; decoding as
-// GB/s of the keys and values it must read.
+// Measures attention in GFLOP/s and as a share of the GEMM's rate with the same threads. Decoding is measured
+// in GB/s of the keys and values read.
 //   attention_bench [--threads N] [--seconds S] [--dtype fp32|bf16] [--clock wall|cpu]
 #include <fmt/format.h>
 
@@ -20,7 +20,7 @@ struct Options : BenchOptions {
   std::string dtype;
 };
 
-// q, k and v as columns of one fused projection, as a model has them.
+// q, k and v as column slices of one fused projection, as in a model.
 Tensor column(const Tensor& fused, std::int64_t offset) {
   return {static_cast<char*>(fused.data) + offset * size_of(fused.dtype), fused.dtype, fused.shape};
 }

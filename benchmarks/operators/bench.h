@@ -1,5 +1,5 @@
-// What the benchmarks of operators share: a CPU device, tensors of ordinary numbers, and the best time of
-// many calls.
+// Shared by the operator benchmarks: a CPU device, tensors with ordinary values, and the best time of many
+// calls.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,8 @@ namespace primus::turbo {
 
 struct BenchOptions {
   int threads = cpu::available_cores();
-  double seconds = 0.2;   // for each measurement
-  bool cpu_time = false;  // processor time over threads: steadier beside other work, but blind to waiting
+  double seconds = 0.2;   // per measurement
+  bool cpu_time = false;  // CPU time / threads: steadier under other load, excludes waiting
   IsaLevel isa = best_isa_level();
 };
 
@@ -36,7 +36,7 @@ class Bench {
   ThreadPool& pool() { return device_.pool(); }
   Stream& stream() { return *stream_; }
 
-  // Lives until release(). Values of ordinary size, so that nothing runs on denormals or infinities.
+  // Valid until release(). Values avoid denormals and infinities.
   Tensor tensor(DType dtype, Shape shape) {
     Tensor out(nullptr, dtype, shape);
     out.data = allocate(out.bytes());
@@ -65,7 +65,7 @@ class Bench {
     launch(context_, arguments);
   }
 
-  // Seconds of the best of many: others may be using the machine.
+  // Seconds of the fastest of many calls, because other processes may use the machine.
   double best_time(const std::function<void()>& work) {
     work();
     double best = 1e30;

@@ -1,10 +1,10 @@
-// Speed of the GPU's operators: bytes that must move over time, or operations over time.
+// Measures GPU operators: GB/s of the bytes that must be moved, or TFLOP/s.
 //
 //   gpu_bench PLUGIN [--json] [--attention | --delta | --memory | --products | --experts | --decoding]
-//   [--own] [--fast] [--tune FOLDER]
+//                    [--own] [--fast] [--tune FOLDER]
 //
-// PLUGIN is libprimus_cuda.so or libprimus_hip.so. Inputs are random; each figure is the median of five runs
-// of many launches. Bytes count every input and output once.
+// PLUGIN is libprimus_cuda.so or libprimus_hip.so. Inputs are random. A figure is the median of five runs of
+// many launches. Bytes count each input and output once.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ namespace {
 
 class Bench {
  public:
-  static constexpr std::int64_t kScratchBytes = std::int64_t{10} << 30;  // attention over 32768 tokens
+  static constexpr std::int64_t kScratchBytes = std::int64_t{10} << 30;  // for attention over 32768 tokens
 
   Bench(Device& device, bool json)
       : device_(device),
@@ -51,7 +51,7 @@ class Bench {
     if (!json_) std::printf("%-44s %10s %12s\n", "operator", "time", "rate");
   }
 
-  // Standard normal numbers times `scale`, plus `mean`.
+  // Standard normal values times `scale`, plus `mean`.
   Tensor random(DType dtype, Shape shape, float scale = 1, float mean = 0) {
     const Tensor wide = empty(DType::kF32, shape);
     launch(
@@ -79,12 +79,12 @@ class Bench {
     return tensor;
   }
 
-  // `work`: bytes or operations of one call; `unit` "GB/s" or "TFLOP/s".
+  // `work`: bytes or operations per call; `unit`: "GB/s" or "TFLOP/s".
   template <class Arguments>
   void run(const std::string& name, const Arguments& call, double work, const char* unit) {
     run_in_turn(name, std::vector{call}, work, unit);
   }
-  // Of calls alike, one after the other, so that each finds the cache full of the others' operands.
+  // Times several calls in turn, so that each finds the cache filled with the operands of the others.
   template <class Arguments>
   void run_in_turn(const std::string& name, const std::vector<Arguments>& alike, double work,
                    const char* unit) {
@@ -121,7 +121,7 @@ class Bench {
 
 constexpr DType kHalf = DType::kBF16, kFull = DType::kF32;
 
-// That of LFM2-1.2B and 8B-A1B. Bytes of every row once, as if neighbours cost nothing.
+// The short convolution of LFM2-1.2B and 8B-A1B. Bytes count each row once, although neighbors are read too.
 void short_convolution(Bench& bench) {
   const CausalConvShape shape{2, 4096, 2048, 3};
   const Tensor bcx = bench.random(kHalf, {shape.rows(), 3 * shape.channels}),
@@ -160,7 +160,7 @@ void short_convolution(Bench& bench) {
   for (const Tensor& tensor : {bcx, d_bcx, y, weight, d_weight}) bench.release(tensor);
 }
 
-// Linear attention: of whole sequences, and a token of each of many.
+// Linear attention (delta rule): full sequences, and decoding one token of many sequences.
 void delta_rule(Bench& bench, const std::string& name, std::int64_t key_heads, std::int64_t value_heads,
                 bool channel_gates) {
   DeltaRuleShape shape{.batch = 1,
@@ -197,7 +197,7 @@ void delta_rule(Bench& bench, const std::string& name, std::int64_t key_heads, s
   const Tensor state = bench.random(kFull, {texts, value_heads, 128, 128}, 0.1F);
   const Tensor recent = bench.random(kFull, {texts, ring, value_heads * shape.recent_width()}, 0.1F, -0.1F);
   const auto first = [](const Tensor& tensor) { return tensor.slice(0, texts); };
-  // Positions 20, of which 12 are committed: eight tokens on the way from the state to the new one's.
+  // 20 positions, 12 of them committed: eight tokens between the committed state and the new one.
   bench.run("delta rule, 64 x 1 token, " + name,
             CachedDeltaRule{
                 .sequences = {.query_starts = bench.integers(
@@ -225,7 +225,7 @@ void delta_rules(Bench& bench) {
   delta_rule(bench, "32 heads of 128, by channel, bf16", 32, 32, true);  // Kimi Linear 48B-A3B
 }
 
-// What context ranks do with parts of attention: 16 384 tokens of Llama 3.1 8B.
+// Attention in parts, as context-parallel ranks compute it: 16 384 tokens of Llama 3.1 8B.
 void parts_of_attention(Bench& bench) {
   const std::int64_t tokens = 16384, heads = 32, dim = 128, width = heads * dim + 16 * dim;
   const Tensor out = bench.random(kHalf, {tokens, heads * dim}), part = bench.random(kHalf, out.shape);
@@ -338,12 +338,12 @@ void products(Bench& bench, std::int64_t tokens, std::int64_t out, std::int64_t 
   for (const Tensor& tensor : {x, w, y, d_w}) bench.release(tensor);
 }
 
-// Outputs and inputs of Llama-3-8B's layers: q, k and v together, what follows attention, gate and up, down.
+// Outputs and inputs of Llama-3-8B's layers: fused QKV, attention output, fused gate and up, down.
 constexpr std::pair<std::int64_t, std::int64_t> kLinearShapes[] = {
     {6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}};
 
-// Experts against one dense product of as many rows: tokens that each go to `top_k` experts, evenly, or half
-// of them to an eighth of the experts.
+// Times grouped products against one dense product with the same number of rows. Tokens go to `top_k` experts
+// each, evenly, or half of them to an eighth of the experts.
 void experts(Bench& bench, const std::string& name, std::int64_t experts, std::int64_t top_k, std::int64_t in,
              std::int64_t out) {
   const std::int64_t rows = 8192 * top_k;
@@ -386,7 +386,7 @@ void experts(Bench& bench, const std::string& name, std::int64_t experts, std::i
   for (const Tensor& tensor : {x, y, w, d_w}) bench.release(tensor);
 }
 
-// A router's products, of bf16 tokens and an fp32 weight. Bytes of every operand once.
+// The router's products: bf16 tokens and an fp32 weight. Bytes count each operand once.
 void router(Bench& bench, std::int64_t tokens, std::int64_t experts, std::int64_t hidden) {
   const Tensor x = bench.random(kHalf, {tokens, hidden}), y = bench.random(kFull, {tokens, experts});
   const Tensor w = bench.random(kFull, {experts, hidden}, 0.02F);
@@ -401,8 +401,8 @@ void router(Bench& bench, std::int64_t tokens, std::int64_t experts, std::int64_
   product(GemmRole::kWeightGradient, "d_W", y, x, w);
 }
 
-// The products of a block of 8B that decodes so many texts, with the norm before and what follows where they
-// are one kernel. Bytes of the weights alone.
+// The products of an 8B block that decodes `rows` sequences, with the preceding norm and the following
+// operation if they are fused. Bytes count only the weights.
 void decoding(Bench& bench, std::int64_t rows) {
   struct Product {
     const char* name;
@@ -450,7 +450,7 @@ void decoding(Bench& bench, std::int64_t rows) {
 
 struct AttentionCase {
   std::int64_t batch, seq, heads, kv_heads, dim, value_dim, window = 0;
-  std::int64_t documents = 1;  // of equal length in every sequence
+  std::int64_t documents = 1;  // per sequence, of equal length
 };
 
 void attention(Bench& bench, const AttentionCase& c) {
@@ -473,7 +473,7 @@ void attention(Bench& bench, const AttentionCase& c) {
                    .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.dim))),
                    .causal = true,
                    .window = c.window};
-  AttentionShape one = forward.shape;  // a document: what is computed at all
+  AttentionShape one = forward.shape;  // a single document: the part that must be computed
   one.batch *= c.documents, one.seq_q = one.seq_k = one.capacity_k = length;
   Tensor first_key;
   if (c.documents > 1) {
@@ -566,7 +566,7 @@ int run(int argc, char** argv) {
       delta_rules(bench);
       products(bench, 8192, 28672, 4096);
     }
-    // Gate and up in one matrix, then down.
+    // Fused gate and up, then down.
     experts(bench, "8 experts, top 2", 8, 2, 4096, 28672);
     experts(bench, "8 experts, top 2, down", 8, 2, 14336, 4096);
     experts(bench, "64 experts, top 6", 64, 6, 2048, 2816);

@@ -1,8 +1,8 @@
-// Speed of the memory-bound CPU kernels, as GB/s of the bytes each must read and write at least once, and as
-// a share of a plain copy of as many bytes by the same threads.
-// First what a launch costs beside its kernel: the checks of its operands.
+// Measures the memory-bound CPU kernels: GB/s of the bytes that each must read and write once, and the share
+// of the rate of a plain copy of that size with the same threads. First measures the overhead of a launch:
+// the checks of its operands.
 //   kernels_bench [--threads N] [--seconds S] [--rows N]... [--only TEXT] [--isa v2|v3|v4] [--clock wall|cpu]
-// Without --rows: [2048, 768], which caches hold in part, and [65536, 768], which they do not.
+// Without --rows: [2048, 768], which partly fits in caches, and [65536, 768], which does not.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -55,7 +55,7 @@ class KernelBench : public Bench {
                static_cast<double>(bytes) * 1e-6, rate * 1e-9, 100 * rate / copy, copy * 1e-9);
   }
 
-  // Nanoseconds of the operands' checks, and of a whole call.
+  // Nanoseconds of the operand checks, and of a complete call.
   template <class Arguments>
   void measure_launch(const Arguments& arguments) {
     constexpr int kCalls = 1000;
@@ -72,7 +72,7 @@ class KernelBench : public Bench {
   }
 
  private:
-  // A copy that reads and writes `bytes` in total.
+  // The rate of a copy that reads and writes `bytes` in total.
   double copy_rate(std::int64_t bytes) {
     const std::int64_t half = bytes / 2;
     void* from = allocate(half);
@@ -87,7 +87,7 @@ class KernelBench : public Bench {
   std::string only_;
 };
 
-// The smallest calls there are: one token, one head.
+// Calls with the smallest operands: one token, one head.
 void measure_launches(KernelBench& bench) {
   constexpr std::int64_t kHidden = 64;
   const Tensor row = bench.tensor(DType::kF32, {1, kHidden}), one = bench.tensor(DType::kF32, {1, 1});
@@ -246,7 +246,8 @@ void measure_parameters(KernelBench& bench, std::int64_t n) {
              .beta1 = 0.9F,
              .beta2 = 0.95F,
              .eps = 1e-8F};
-  std::memset(exp_avg_sq.data, 0, static_cast<std::size_t>(exp_avg_sq.bytes()));  // squares are not negative
+  std::memset(exp_avg_sq.data, 0,
+              static_cast<std::size_t>(exp_avg_sq.bytes()));  // squares cannot be negative
   bench.measure("adamw fp32", 28 * n, step);
   step.working = working;
   bench.measure("adamw fp32 + bf16 copy", 30 * n, step);

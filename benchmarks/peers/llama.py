@@ -12,13 +12,13 @@ from torch import nn
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The dimensions of a Llama: Llama-3-8B's by default."""
+    """The dimensions of a Llama; default: Llama-3-8B."""
 
     layers: int
     hidden: int = 4096
     ffn: int = 14336
     heads: int = 32
-    groups: int = 8  # heads of keys and values
+    groups: int = 8  # KV heads
     vocabulary: int = 128256
 
     @property
@@ -27,17 +27,18 @@ class Shape:
 
     @property
     def parts(self):
-        """Columns of queries, keys and values in their common product."""
+        """Columns of the fused QKV product."""
         return [self.heads * self.width, self.groups * self.width, self.groups * self.width]
 
     def flops(self, sequence):
-        """Of training, for each token: 6 for each weight of a product, and causal attention, which is half of a full one."""
+        """Training FLOPs per token: 6 per weight of a product, plus causal attention, which counts half of
+        full attention."""
         block = self.hidden * (sum(self.parts) + self.parts[0] + self.mlp_columns)
         return 6 * (self.layers * block + self.vocabulary * self.hidden) + 6 * self.layers * sequence * self.parts[0]
 
     @property
     def mlp_columns(self):
-        """Weights of a block behind its attention that a token meets, over the hidden size."""
+        """Weights of a block after its attention that a token uses, divided by the hidden size."""
         return 3 * self.ffn
 
 
@@ -55,7 +56,7 @@ def rotate(heads, cos, sin):
 
 
 class Attention(nn.Module):
-    """The first half of a block."""
+    """The attention half of a block."""
 
     def __init__(self, shape):
         super().__init__()
@@ -73,7 +74,7 @@ class Attention(nn.Module):
         columns = self.qkv(x).split(self.shape.parts, dim=-1)
         q, k, v = (part.view(batch, sequence, -1, self.shape.width).transpose(1, 2) for part in columns)
         q, k = (rotate(part, cos, sin) for part in self.normed(q, k))
-        # Under autocast the rotation may leave another type than the product.
+        # Under autocast, the rotation may return another type than the product.
         seen = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, is_causal=True, enable_gqa=True)
         return self.output(seen.transpose(1, 2).reshape(batch, sequence, -1))
 
@@ -95,7 +96,8 @@ def cross_entropy(logits, targets):
 
 
 class Llama(nn.Module):
-    """`loss` and `around` are for sharded training: a compiled loss, and what is put around a block (recomputation)."""
+    """`loss` and `around` are for sharded training: a compiled loss, and a wrapper of each block
+    (recomputation)."""
 
     block_kind = Block
 
@@ -114,7 +116,7 @@ class Llama(nn.Module):
         return self.loss(self.head(self.norm(x)), targets)
 
     def draw(self):
-        """Initial weights: normal ones for matrices, ones for norms."""
+        """Initializes matrices with normal values and norms with ones."""
         for weight in self.parameters():
             if weight.dim() > 1:
                 nn.init.normal_(weight, std=0.02)
@@ -124,7 +126,7 @@ class Llama(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A frozen linear layer with a low-rank adapter beside it (LoRA): y = x W' + 2 (x A') B', B initially 0."""
+    """A frozen linear layer with a LoRA adapter: y = x W' + 2 (x A') B', B initially 0."""
 
     def __init__(self, linear, rank):
         super().__init__()
@@ -139,7 +141,7 @@ class Adapted(nn.Module):
 
 
 def adapt(model, rank):
-    """Freezes the model, and puts adapters beside the four products of each block."""
+    """Freezes the model and adds adapters to the four products of each block."""
     model.requires_grad_(False)
     for block in model.blocks:
         for name in ("qkv", "output", "gate_up", "down"):

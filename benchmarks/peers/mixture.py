@@ -14,16 +14,16 @@ from llama import Attention, Llama, Shape
 
 @dataclasses.dataclass(frozen=True)
 class MixtureShape(Shape):
-    """Qwen3-30B-A3B's dimensions by default."""
+    """Dimensions; default: Qwen3-30B-A3B."""
 
     hidden: int = 2048
-    ffn: int = 768  # of one expert
+    ffn: int = 768  # per expert
     heads: int = 32
     groups: int = 4
     vocabulary: int = 151936
     head: int = 128
     experts: int = 128
-    chosen: int = 8  # experts of a token
+    chosen: int = 8  # experts per token
 
     @property
     def width(self):
@@ -48,7 +48,7 @@ class Experts(nn.Module):
         weights = (weights / weights.sum(dim=-1, keepdim=True)).to(x.dtype).flatten()
         experts = experts.flatten()
         order = experts.argsort(stable=True)
-        # bincount() would wait for the GPU.
+        # bincount() would synchronize with the GPU.
         rows = torch.zeros(self.shape.experts, dtype=torch.int64, device=x.device)
         ends = rows.scatter_add(0, experts, torch.ones_like(experts)).cumsum(0).to(torch.int32)
         token = order // self.shape.chosen

@@ -28,7 +28,7 @@ import sys
 import time
 
 VARIANTS = ("eager", "eager+malloc", "compile", "compile+malloc")
-# Large blocks come from the heap, and the heap is never given back.
+# Large blocks come from the heap, and the heap is never trimmed.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(4 << 30), "MALLOC_TRIM_THRESHOLD_": str(64 << 30),
                "MALLOC_TOP_PAD_": str(256 << 20)}
 
@@ -53,7 +53,7 @@ def arguments():
     add("--lr", type=float, default=1e-4)
     add("--seed", type=int, default=1234)
     add("--variants", default=",".join(VARIANTS), help="of: " + " ".join(VARIANTS))
-    add("--one", metavar="VARIANT", help=argparse.SUPPRESS)  # what the processes of the variants are started with
+    add("--one", metavar="VARIANT", help=argparse.SUPPRESS)  # how the variants' processes are started
     args = parser.parse_args()
     args.kv_heads = args.kv_heads or args.heads
     unknown = set(args.variants.split(",")) - set(VARIANTS)
@@ -154,7 +154,7 @@ def run_variant(args):
 
     step_s = statistics.median(seconds)
     tokens = args.accumulation * args.micro_batch * args.seq
-    # Model FLOPs: 6 per matrix weight and token, and causal attention (half of 12 * seq * width a layer).
+    # Model FLOPs: 6 per matrix weight and token, plus causal attention (half of 12 * seq * width per layer).
     matrix_weights = sum(p.numel() for p in model.parameters() if p.dim() > 1)
     if not args.tied:
         matrix_weights -= model.embedding.weight.numel()
@@ -174,7 +174,7 @@ def main():
     results = []
     for variant in args.variants.split(","):
         environment = dict(os.environ, OMP_NUM_THREADS=str(args.threads))
-        # Would choose slow kernels for libraries that obey them.
+        # It would make libraries that obey it select slow kernels.
         environment.pop("OPENBLAS_CORETYPE", None)
         environment.pop("OPENBLAS_L2_SIZE", None)
         if variant.endswith("+malloc"):

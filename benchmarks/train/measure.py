@@ -41,22 +41,24 @@ def peer(python, dtype):
 
 
 def thread_times(process):
-    """Processor time of each thread of a process that is still there, in seconds."""
+    """CPU time of each thread of a running process, in seconds."""
     times = {}
     for task in pathlib.Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
         try:
             times[task.parent.name] = int(task.read_text().split()[0]) / 1e9
-        except (OSError, IndexError):  # it has just ended
+        except (OSError, IndexError):  # the thread has just ended
             continue
     return times
 
 
 def real_run(saves, interval=4):
-    """A run with a checkpoint after every `interval` steps: (seconds to the first step, seconds of a plain step, its processor time,
-    the costs of saves in time and in processor time (costs_of), processor time of the threads that do not train)."""
+    """A run with a checkpoint every `interval` steps: (seconds to the first step, seconds of a plain step,
+    its CPU time, costs of saves in time and in CPU time (costs_of), CPU time of the threads that do not
+    train)."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.time()
-        # What follows the last save ends with the run, so one save more is made than is measured.
+        # The work after the last save is cut off by the end of the run, so one more save is made than
+        # measured.
         iterations = (saves + 1) * interval + 2
         process = subprocess.Popen([PRIMUS, "train", "pretrain", "--config", EXPERIMENT, "--workspace", folder,
                                     "device=cpu", "bf16=false", f"train_iters={iterations}", f"save_interval={interval}",
@@ -80,21 +82,22 @@ def real_run(saves, interval=4):
             sys.exit("the run with checkpoints failed")
         steps = [json.loads(line)["elapsed_time_per_iteration_ms"] / 1000 for line in metrics.read_text().splitlines()]
         log = (metrics.parent / "logs/pre_trainer/rank-0/info.log").read_text()
-    if len(used) < len(steps) - 1:  # the last one may end with the run
+    if len(used) < len(steps) - 1:  # the last step may end with the run
         sys.exit(f"{len(used)} of {len(steps)} steps were seen to end: their processor time is not known")
     held = {int(i): float(ms) / 1000 for i, ms in re.findall(r"saving iteration (\d+): training paused ([0-9.]+) ms", log)}
     processor = [0.0] + [later - before for before, later in zip(used, used[1:])]
-    beside = sum(sorted(threads.values())[:-os.cpu_count()])  # the busiest train: as many as there are cores
+    beside = sum(sorted(threads.values())[:-os.cpu_count()])  # without the busiest threads, one per core, which train
     plain = [statistics.median(t for i, t in enumerate(times) if i >= interval and i % interval >= 2) for times in (steps, processor)]
     return (first - steps[0], *plain, costs_of(steps, plain[0], saves, interval, held), costs_of(processor, plain[1], saves, interval),
             beside)
 
 
 def costs_of(steps, plain, saves, interval, held=None):
-    """(of each save, of none): what a save's steps took more than the steps around them, as shares of a plain step. A save may slow
-    down the two steps behind it (and `held` is what training waited for before them); the two in front of it and the two behind those
-    are plain ones, half of whose sum is taken off, so that a machine which becomes slower or faster does not show. Of none: the same
-    of the plain steps between two saves, each pair beside the plain pairs around it."""
+    """(costs of saves, costs without saves): the extra time of the steps around a save, as shares of a plain
+    step. A save may slow down the two steps after it (and training waits `held` before them). The two steps
+    before it and the two after those are plain; half of their sum is subtracted, so that a gradual change of
+    the machine's speed cancels out. Costs without saves: the same for plain steps between two saves, each
+    pair against the plain pairs around it."""
     pair = lambda i: steps[i] + steps[i + 1]
     costs, noise = [], []
     for i in range(interval, (saves + 1) * interval, interval):
@@ -112,7 +115,7 @@ def spread(shares):
 
 
 def quickstart(text):
-    """Seconds and peak memory (bytes) of the whole command."""
+    """Seconds and peak memory (bytes) of the complete command."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.time()
         process = subprocess.Popen([PRIMUS, "quickstart", "--text", text, "--workspace", folder], stdout=subprocess.DEVNULL,

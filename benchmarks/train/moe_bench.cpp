@@ -1,13 +1,13 @@
-// What a training step of a mixture of experts costs against the dense model of equal active FLOPs: the same
+// Compares the cost of a training step of a mixture of experts with a dense model of equal active FLOPs: same
 // tokens, attention and head; top_k experts of width f against one feed-forward of width top_k · f. Steps of
-// both alternate, so that whatever else the machine does hits both; times are CPU seconds of all threads, and
-// the ratio is that of the shortest steps, since whatever disturbs a step makes it longer.
+// both alternate, so that disturbances hit both. Times are CPU seconds of all threads. The ratio uses the
+// shortest steps, because disturbances only make a step longer.
 //
 //   moe_bench [--threads N] [--pairs N] [--batch N] [--microbatches N] [--width N] [--dtype fp32|bf16]
 //             [--kernels] [--limit PERCENT]
 //
-// Widths of experts are those of a model 512 wide, in proportion for another one. With a limit it exits 1
-// when a step costs more than so many percent of the dense one, still after three times as many pairs.
+// Expert widths are for a model of width 512, and scale with --width. With a limit, exits 1 if a step costs
+// more than that many percent above the dense step, even after three times the number of pairs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -66,7 +66,7 @@ ModelConfig mixture(std::int64_t width, const Mixture& m) {
 
 double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-// CPU seconds of a step, and of it without the optimizer.
+// CPU seconds of a step, and of a step without the optimizer.
 struct Times {
   double gradients = 0, step = 0;
 
@@ -133,7 +133,7 @@ class Model {
   std::int64_t number_ = 0;
 };
 
-// The ratio of whole steps.
+// Returns the ratio of complete steps.
 double compare(const Mixture& m, DType compute, const Options& options) {
   Model dense(dense_model(options.width, m.top_k * m.ffn), compute, options),
       moe(mixture(options.width, m), compute, options);
@@ -148,7 +148,7 @@ double compare(const Mixture& m, DType compute, const Options& options) {
   const auto over_limit = [&] {
     return options.limit > 0 && 100 * least_moe.step > options.limit * least_dense.step;
   };
-  // A machine that others disturb for longer than a few steps gets some more to show one that they did not.
+  // If the result is over the limit, up to three times as many pairs run, in case the machine was disturbed.
   for (; pairs < options.pairs || (pairs < 3 * options.pairs && over_limit()); ++pairs) {
     least_dense.keep_less(dense.step());
     least_moe.keep_less(moe.step());

@@ -48,7 +48,7 @@ def ranks_of(count, arguments):
 
 
 def rate(ranks, threads, arguments, primus=PRIMUS):
-    """Steps/s of a run after its first ones."""
+    """Steps/s of a run, without its first steps."""
     with tempfile.TemporaryDirectory() as folder:
         run(command(primus, EXPERIMENT, folder, [
             f"train_iters={WARM_UP + arguments.steps}", f"micro_batch_size={arguments.micro_batch}",
@@ -59,7 +59,7 @@ def rate(ranks, threads, arguments, primus=PRIMUS):
 
 
 def start(ranks, arguments):
-    """Seconds from the start of the process to the beginning of its first step."""
+    """Seconds from process start to the beginning of the first step."""
     with tempfile.TemporaryDirectory() as folder:
         words = command(PRIMUS, TINY, folder, ["train_iters=1", f"global_batch_size={8 * arguments.ranks}", "micro_batch_size=8",
                                                "num_threads=1", *arguments.words, *ranks_of(ranks, arguments)])
@@ -75,7 +75,7 @@ def start(ranks, arguments):
 
 
 def memory(ranks, arguments):
-    """(persistent, in all) as planned for a rank, and the peak of the largest process, in bytes."""
+    """(persistent, total) planned per rank, and the peak of the largest process, in bytes."""
     with tempfile.TemporaryDirectory() as folder:
         words = command(PRIMUS, EXPERIMENT, folder, [
             "train_iters=1", f"micro_batch_size={arguments.micro_batch}", f"global_batch_size={ranks * arguments.micro_batch}",
@@ -90,7 +90,7 @@ def memory(ranks, arguments):
         output = process.stdout.read()
         if process.returncode != 0:
             sys.exit(output)
-    # Nothing is saved here, so there is no copy of a checkpoint.
+    # Nothing is saved here, so no checkpoint copy is needed.
     return plan["persistent"], plan["total"] + plan["program"] - plan["checkpoint_copy"], peak
 
 
@@ -159,7 +159,7 @@ def main():
 
     def measure(pairs):
         for pair in range(pairs):
-            # The order changes, so that a machine that slows down favours nobody.
+            # Alternate the order, so that a machine that slows down favors neither side.
             if pair % 2 == 0:
                 a = first()
                 b = second()
@@ -192,7 +192,7 @@ def measure_memory(arguments):
               f"{peak / planned:.3f} of the plan", flush=True)
         if arguments.within and abs(peak / planned - 1) > arguments.within:
             wrong.append(f"a process of {ranks} took {peak / planned:.3f} of its plan")
-        # Replicas keep everything each.
+        # Each replica keeps everything.
         if arguments.within and arguments.level == "optim_grads_params" and abs(share - 1) > arguments.within:
             wrong.append(f"{ranks} ranks keep {share:.3f} of what one keeps")
     if wrong:

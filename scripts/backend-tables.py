@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes what another training framework knows as settings into presets/backends/NAME/fields.yaml.
+"""Writes the settings of another training framework into presets/backends/NAME/fields.yaml.
 
     scripts/backend-tables.py megatron   CHECKOUT [--output FILE]     Megatron-LM: its argument parser
     scripts/backend-tables.py torchtitan CHECKOUT [--output FILE]     TorchTitan: the classes of its job_config.py
     scripts/backend-tables.py maxtext    CHECKOUT [--output FILE]     MaxText: the classes of its types.py
 
-CHECKOUT is a checkout of the framework at the commit that presets/backends/pins.yaml names. Run it with a Python that
-has what the framework's own settings import: PyTorch for the first two, JAX for the third. What the fields mean for
-Primus is written by hand, in keys.yaml beside the result.
+CHECKOUT is a checkout of the framework at the commit given in presets/backends/pins.yaml. Run it with a
+Python that has the packages imported by the framework's settings: PyTorch for the first two, JAX for the
+third. The mapping of the fields to Primus is written by hand, in keys.yaml next to the result.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import typing
 
 
 def scalar(value):
-    """A default as inline YAML (JSON is YAML); what has no such form is left out."""
+    """A default as inline YAML (JSON is YAML); None if it has no such form."""
     if isinstance(value, enum.Enum):
         value = value.name
     if isinstance(value, tuple):
@@ -78,7 +78,7 @@ def megatron_fields():
 
 
 def choices_of(kind):
-    """What a field's annotation allows: (type name, choices)."""
+    """The values that a field's annotation allows: (type name, choices)."""
     options = [kind]
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         options = [option for option in typing.get_args(kind) if option is not type(None)]
@@ -122,7 +122,7 @@ def dataclass_fields(kind, prefix, fields):
 
 
 def torchtitan_fields(checkout):
-    # Without the package's __init__, which imports all models.
+    # Skip the package's __init__, which imports all models.
     package = types.ModuleType("torchtitan")
     package.__path__ = [str(checkout / "torchtitan")]
     sys.modules["torchtitan"] = package
@@ -140,7 +140,7 @@ def maxtext_fields(checkout):
     import yaml
     from maxtext.configs.types import MaxTextConfig
 
-    # base.yml is what a run begins with; the class has what is in none of its files.
+    # A run starts with base.yml; the class has the settings that none of its files contain.
     base = yaml.safe_load((checkout / "src/maxtext/configs/base.yml").read_text())
     fields = {}
     for name, field in MaxTextConfig.model_fields.items():

@@ -4,8 +4,9 @@
 #   scripts/build-gpu.sh cuda [ARCH...]   build/lib/primus/libprimus_cuda.so with nvcc 13, for 80 90a 100 by default
 #   scripts/build-gpu.sh hip  [ARCH...]   build/lib/primus/libprimus_hip.so with clang 19, for gfx90a gfx942 by default
 #
-# Needs build/ (scripts/build.sh) for the floors below and the lists of kernels and operators. HIP needs the packages of
-# "hip" (scripts/install-packages.sh hip). JOBS sets how many compilers run at a time; the default is one per core.
+# Needs build/ (scripts/build.sh) for the host libraries and the lists of kernels and operators. HIP needs the
+# packages of the group "hip" (scripts/install-packages.sh hip). JOBS sets the number of parallel compilers;
+# the default is one per core.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -29,7 +30,7 @@ folder=build/gpu/$vendor
 mkdir -p "$folder"
 ccache=$(command -v ccache || true)
 includes="-Isrc -Ibuild/src/turbo/generated -Ibuild/src/turbo/devices/generated"
-# Kernels fuse multiplications and additions only where they say so. -O3 is what the plug-in ships with.
+# Kernels fuse multiply-adds only where written explicitly. The plug-in ships with -O3.
 common="-std=c++20 -O3 $includes -fPIC"
 if [ "$vendor" = cuda ]; then
   PATH=$PATH:/usr/local/cuda/bin
@@ -48,7 +49,8 @@ else
     echo "$clang is missing: run scripts/install-packages.sh hip" >&2
     exit 1
   }
-  # Debian's device libraries 5.2.3 know gfx940, which has the instructions of gfx942, but not its number.
+  # Debian's device libraries 5.2.3 support gfx940, which has the instructions of gfx942, but do not list
+  # gfx942.
   bitcode=/usr/lib/x86_64-linux-gnu/amdgcn/bitcode
   library=$folder/devlib
   mkdir -p "$library"
@@ -68,9 +70,9 @@ else
   compiler="$clang $flags"
 fi
 
-# One line per object: what to compile, and what to call it.
+# One line per object: the source and the object's name.
 sources=$(find src/device/gpu src/turbo -name '*.cu' | sort)
-# The words of $compiler and $sources are separate words; the inner shell expands its own.
+# The words of $compiler and $sources are separate arguments; the inner shell expands its own variables.
 # shellcheck disable=SC2086,SC2016
 printf '%s\n' $sources | xargs -P "${JOBS:-$(nproc)}" -I{} sh -c '
   object=$1/$(echo "$2" | tr / _).o

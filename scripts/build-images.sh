@@ -1,19 +1,20 @@
 #!/bin/sh
-# Builds container images (packaging/docker) with podman, and tries each: version, devices, training of one and two ranks, as
-# an ordinary user, with a root file system that cannot be written to, without network and without capabilities.
+# Builds container images (packaging/docker) with podman and tests each: version, devices, training with one
+# and two ranks, as an ordinary user, with a read-only root file system, without network and without
+# capabilities.
 #
 #   scripts/build-images.sh [--bootstrap] [--cpu] [--rocm] [--cuda] [--apptainer]
 #
-#   --cpu, --rocm   the image for CPUs; for AMD GPUs, whose kernels are compiled and not run
+#   --cpu, --rocm   the images for CPUs and for AMD GPUs (whose kernels are compiled but not run)
 #   --cuda          the image for NVIDIA GPUs: needs NVIDIA's package source; its kernels are not run either
 #   --apptainer     the Apptainer image of the program in build/: needs scripts/build.sh, and apptainer on the PATH
-#   --bootstrap     makes the base images from Debian's packages with mmdebstrap, where no registry can be reached
+#   --bootstrap     builds the base images from Debian's packages with mmdebstrap, for machines without a registry
 #
-# Needs podman, runc, and as an ordinary user uidmap. Whatever podman keeps lies in build/images, so that images that are
-# here already are neither used nor changed. Later builds reuse it; to remove it:
-#   CONTAINERS_STORAGE_CONF=$PWD/build/images/storage.conf podman unshare rm -rf build/images     (as root: rm -rf alone)
-# The first build for CPUs takes as long as scripts/build.sh, plus the packages of the compiler.
-# Functions are called by the function check, and the shell of a container expands its own variables.
+# Needs podman, runc, and for ordinary users uidmap. Podman stores everything in build/images, so that
+# existing images on this machine are neither used nor changed. Later builds reuse it; to remove it:
+#   CONTAINERS_STORAGE_CONF=$PWD/build/images/storage.conf podman unshare rm -rf build/images     (as root: only rm -rf)
+# The first CPU build takes as long as scripts/build.sh, plus the installation of compiler packages.
+# `check` calls functions by name, and the shell in a container expands its own variables.
 # shellcheck disable=SC2317,SC2016
 set -eu
 cd "$(dirname "$0")/.."
@@ -54,9 +55,9 @@ command -v podman >/dev/null || missing podman "apt-get install podman runc uidm
 
 place=$PWD/build/images
 mkdir -p "$place/tmp"
-export TMPDIR="$place/tmp"  # caches of builds, too
+export TMPDIR="$place/tmp"  # also for build caches
 export CONTAINERS_STORAGE_CONF="$place/storage.conf" CONTAINERS_CONF="$place/containers.conf"
-# Podman asks for the highest limits; these every user may set.
+# Podman requests the maximum limits; every user may set these.
 cat >"$CONTAINERS_CONF" <<END
 [containers]
 default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
@@ -70,7 +71,7 @@ storage() {  # storage DRIVER
     >"$CONTAINERS_STORAGE_CONF"
   podman info >"$place/info" 2>&1
 }
-# Folders on folders of a container have no overlay: there every layer is a copy.
+# If the file system does not support overlays (as inside a container), each layer is a copy.
 storage overlay || storage vfs || {
   cat "$place/info" >&2
   exit 1
@@ -84,7 +85,7 @@ prints() {  # prints TEXT COMMAND...
   grep -qF -- "$text" "$place/printed" || { cat "$place/printed"; echo "'$text' is not in it"; return 1; }
 }
 
-# As Docker's own images of Debian: the essential packages and apt, and for "slim" no documents.
+# Like Docker's own Debian images: the essential packages and apt; "slim" without documentation.
 base() {  # base NAME [OPTION OF MMDEBSTRAP...]
   name=$1
   shift
@@ -97,8 +98,8 @@ base() {  # base NAME [OPTION OF MMDEBSTRAP...]
       break
     fi
   done
-  # Without sources of this machine, mmdebstrap has its own. Programs go to /usr from the beginning: a package that moves
-  # them there would bring Perl.
+  # Without this machine's package sources, mmdebstrap uses its own. /usr is merged from the start: a package
+  # that merges it later would require Perl.
   # shellcheck disable=SC2086
   mmdebstrap --quiet --variant=minbase --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr --include=usr-is-merged \
     --dpkgopt=force-unsafe-io "$@" bookworm "$place/base.tar" $sources >"$place/base.log" 2>&1 || {
@@ -117,14 +118,14 @@ fi
 
 version=$(sed -n 's/^project(primus VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 example=/opt/primus/share/primus/examples/native/configs/CPU/llama_tiny-pretrain.yaml
-user=4321  # nobody's number in the image
+user=4321  # a uid that the image does not define
 
-# In a container that may do nothing: an unknown user, no capabilities, a file system to read, and no network.
+# Runs a container without privileges: unknown user, no capabilities, read-only file system, no network.
 confined() {  # confined [OPTION OF PODMAN...] IMAGE [WORD...]
   podman run --rm --network none --user "$user:$user" --cap-drop ALL --security-opt no-new-privileges --read-only \
     --read-only-tmpfs=false "$@"
 }
-three_steps() {  # three_steps COMMAND...: the command is a Primus that sees an empty folder as /workspace
+three_steps() {  # the command is a Primus that sees an empty folder as /workspace
   "$@" train pretrain --config "$example" train_iters=3 save_interval=3 device=cpu exp_name=tried >"$place/train.log" 2>&1 ||
     { cat "$place/train.log"; return 1; }
   prints "done after iteration 3" cat "$place/train.log"
@@ -153,16 +154,16 @@ is() {  # is WANTED COMMAND...
   [ "$got" = "$wanted" ] || { echo "it is '$got', not '$wanted'"; return 1; }
 }
 at_most() { [ "$1" -le "$2" ] || { echo "it is $1, more than $2"; return 1; }; }
-no_tools() {  # no_tools IMAGE: what only the build needs has stayed there
+no_tools() {  # packages that only the build needs are not installed
   confined --entrypoint sh "$1" -c 'for tool in g++ cmake ninja ccache clang-19 nvcc; do ! command -v $tool || exit 1; done'
 }
-linked() {  # linked IMAGE: whatever the program and its plug-ins are linked with is in the image
+linked() {  # all libraries that the program and its plug-ins link are in the image
   confined --entrypoint sh "$1" -c '
     for file in /opt/primus/bin/primus /opt/primus/lib/primus/*.so; do
       [ ! -e $file ] || { ldd $file || exit 1; }
     done' >"$place/linked" && ! grep "not found" "$place/linked"
 }
-# The engine's messages would hide what the build prints.
+# The engine's messages would hide the build's output.
 build() {  # build IMAGE
   podman build --network host --layers --file "packaging/docker/$1.Dockerfile" --tag "localhost/primus:$1" . \
     >"$place/$1.log" 2>&1 || { tail -n 40 "$place/$1.log"; echo "all of it is in $place/$1.log"; return 1; }
@@ -207,7 +208,7 @@ if [ -n "$apptainer" ]; then
   cmake --install build --prefix build/apptainer/opt/primus --strip >"$place/apptainer.log"
   definition=packaging/apptainer/primus.def
   if [ -n "$bootstrap" ]; then
-    # The same definition on the base that was made here.
+    # The same definition, on the base image built here.
     podman save --quiet --format oci-archive --output "$place/base.tar" localhost/debian:bookworm-slim
     sed "s|^Bootstrap: docker|Bootstrap: oci-archive|; s|^From: .*|From: $place/base.tar|" $definition >"$place/primus.def"
     definition=$place/primus.def

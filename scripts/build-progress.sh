@@ -1,6 +1,6 @@
 #!/bin/sh
-# Reads what ninja writes, keeps it in a log, and says how far the build is: on a terminal in one line, which it writes
-# anew, elsewhere in a line every 20 seconds.
+# Reads ninja's output, copies it to a log, and shows the progress: on a terminal in one line that is updated,
+# elsewhere in a new line every 20 seconds.
 #
 #   ninja 2>&1 | scripts/build-progress.sh LOG
 set -eu
@@ -28,7 +28,7 @@ while IFS= read -r line; do
   now=$(date +%s)
   seen=yes
   text="$((100 * done / total)) %, step $done of $total"
-  # Before that, a guess says little.
+  # Earlier estimates are too inaccurate.
   if [ "$done" -ge 20 ] && [ "$done" -lt "$total" ]; then
     left=$(((now - start) * (total - done) / done))
     text="$text, about $((left / 60 + 1)) min left"

@@ -1,13 +1,14 @@
 #!/bin/sh
-# Measures what builds cost in processor seconds, without the compiler cache. Other work on the machine adds less to them than to the time.
+# Measures builds in CPU seconds, without the compiler cache. CPU time is less affected by other load than
+# wall time.
 #
-#   scripts/build-times.sh clean [CMake options]   the program from nothing, as quickstart.sh builds it, and each folder's share
-#   scripts/build-times.sh tests [CMake options]   everything from nothing, as test.sh builds it, and each folder's share
-#   scripts/build-times.sh change [FILE...]        the program again after a change of each file; without files: after one of an
-#                                                  operator's kernels, of an operator's contract, of a command, of the keys
+#   scripts/build-times.sh clean [CMake options]   a clean build of the program, as by quickstart.sh, with each folder's share
+#   scripts/build-times.sh tests [CMake options]   a clean build of everything, as by test.sh, with each folder's share
+#   scripts/build-times.sh change [FILE...]        rebuilds of the program after a change to each file; default: an
+#                                                  operator's kernels, its contract, a command, the keys
 #
-# Builds in build-times/, which it leaves there for the next call. JOBS sets how many compilers run at a time; the default is one per
-# core.
+# Builds in build-times/, which stays for the next call. JOBS sets the number of parallel compilers; the
+# default is one per core.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -16,7 +17,7 @@ export CCACHE_DISABLE=1 LANG=C.UTF-8
 mode=${1:-}
 [ $# = 0 ] || shift
 
-# measured NAME TARGET...: builds, and prints what that cost.
+# measured NAME TARGET...: builds, and prints the cost.
 measured() {
   name=$1
   shift
@@ -30,7 +31,7 @@ measured() {
     exit 1
   }
   times >"$folder/times.after"
-  # The second line of `times` is what this shell's children have taken: "1m2.5s 0m3.4s", of the program and of the system.
+  # The second line of `times` has the user and system time of this shell's children: "1m2.5s 0m3.4s".
   spent=$(awk 'FNR == 2 { sum = 0; for (i = 1; i <= 2; ++i) { split($i, part, "m"); sum += 60 * part[1] + part[2] }
                           if (NR == FNR) first = sum; else printf "%.0f", sum - first }' "$folder/times.before" "$folder/times.after")
   echo "$name: $spent processor seconds, $(($(date +%s) - began)) s, ${steps:-0} steps"
@@ -44,7 +45,8 @@ configured() {
   }
 }
 
-# shares: what each folder's steps took of all steps, by ninja's clock. A kernel counts for the folder of all kernels.
+# shares: each folder's share of the time of all steps, by ninja's clock. Kernels count for the folder of all
+# kernels.
 shares() {
   awk -F '\t' 'NR > 1 { path = $4; sub(/\/CMakeFiles\/.*/, "", path); sub(/\/[^\/]*\.(a|o|def|h)$/, "", path)
                         taken[path] += $2 - $1; ++steps[path]; all += $2 - $1 }
@@ -75,7 +77,7 @@ case "$mode" in
     for file; do [ -f "$file" ] || { echo "there is no file $file" >&2; exit 2; }; done
     ninja -C "$folder" -j "${JOBS:-$(nproc)}" primus >"$folder/build-times.log" 2>&1
     for file; do
-      # A new date is a change for ninja.
+      # A new timestamp is a change for ninja.
       touch "$file"
       measured "after a change of $file" primus
     done

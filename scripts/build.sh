@@ -1,22 +1,23 @@
 #!/bin/sh
-# Configures and builds into build/ (release), with as many jobs as there are cores: files in groups, and CPU kernels
-# for all instruction sets, unless an option says otherwise (-DPRIMUS_UNITY=OFF, -DPRIMUS_CPU_KERNELS=native).
+# Configures and builds into build/ (release), with one job per core. By default it compiles files in groups,
+# and CPU kernels for all instruction sets; options change that (-DPRIMUS_UNITY=OFF,
+# -DPRIMUS_CPU_KERNELS=native).
 #
 #   scripts/build.sh [CMake options]
 set -eu
 cd "$(dirname "$0")/.."
 
 log=build/build.log
-# With paths relative to the checkout, a second clone builds from the first one's cache.
+# With paths relative to the checkout, a second clone can use the first one's cache.
 export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
-# Errors are looked for in English below, and ccache tells languages apart.
+# The code below parses English error messages, and ccache distinguishes languages.
 unset LC_ALL LC_MESSAGES LC_CTYPE
 export LANG=C.UTF-8
 mkdir -p build
 echo "Building into build/ ..."
 start=$(date +%s)
 : >"$log"
-# A shell has no status of a pipe's first part.
+# A POSIX shell does not report the status of a pipe's first command.
 status=build/build.status
 {
   code=0

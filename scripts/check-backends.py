@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Renders the experiments that Primus publishes for each framework, and has the frameworks themselves read the result.
+"""Renders the experiments that AMD Primus publishes for each framework, and lets the frameworks read the
+result.
 
     scripts/check-backends.py PRIMUS [--megatron DIR] [--torchtitan DIR] [--maxtext DIR] [--python PYTHON]
                               [--primus build/bin/primus] [--only NAME] [--own-presets] [--list]
 
-PRIMUS is a checkout of github.com/AMD-AGI/Primus; the others are checkouts at the commits of presets/backends/pins.yaml.
-PYTHON has what their settings import: PyTorch for Megatron-LM and TorchTitan, JAX for MaxText. A framework without a
-checkout is rendered and not read. Each experiment is
-  rendered   'primus train pretrain --dry-run' made a command, or it refused what the framework does not have
-  accepted   Megatron-LM: its argument parser and its validate_args; TorchTitan: its ConfigManager; MaxText: its pyconfig
+PRIMUS is a checkout of github.com/AMD-AGI/Primus; the others are checkouts at the commits of
+presets/backends/pins.yaml. PYTHON has the packages that their settings import: PyTorch for Megatron-LM and
+TorchTitan, JAX for MaxText. For a framework without a checkout, experiments are only rendered. Each
+experiment is
+  rendered   'primus train pretrain --dry-run' printed a command, or refused a feature that the framework lacks
+  accepted   Megatron-LM: by its argument parser and its validate_args; TorchTitan: by its ConfigManager; MaxText: by its pyconfig
   native     'primus config validate' with framework=native accepted it
-Exit code: 0 when nothing was refused for another reason than a named one, and everything rendered was accepted.
+Exit code: 0 if each refusal is for a known reason and everything rendered was accepted.
 """
 
 import argparse
@@ -22,7 +24,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-# Each reads a list of jobs from standard input and prints a list of errors ("" is none).
+# Each driver reads a list of jobs from standard input and prints a list of errors ("" means none).
 DRIVERS = {
     "megatron": r"""
 import argparse, json, os, sys
@@ -112,7 +114,7 @@ def render(primus, path, env):
         return None, [("failure", f"exit code {code}: {err.strip()[-300:]}")]
     if "command" in result:
         return result, []
-    # One problem, or several.
+    # A single problem or several.
     problems = result.get("problems", [result])
     return None, [(p.get("kind", "?"), p.get("error", "?")) for p in problems]
 
@@ -156,7 +158,7 @@ def main():
     print("|---|---|---|---|---|---|---|")
     notes = []
     for framework in [args.only] if args.only else DRIVERS:
-        # An experiment has a module with this framework; the folders also hold launchers' settings.
+        # Experiments have a module with this framework; the folders also contain launcher settings.
         paths = [p for p in sorted((args.checkout / "examples" / framework / "configs").rglob("*.yaml"))
                  if f"framework: {framework}" in p.read_text()]
         with ThreadPoolExecutor(2) as pool:
@@ -165,14 +167,14 @@ def main():
         counts = collections.Counter()
         jobs = []
         for path, (job, problems), own in zip(paths, rendered, natives):
-            # Post-training has data of its own, which is then missing, too.
+            # Post-training needs other data, which is also missing then.
             named = bool(problems) and all(kind == "unsupported" or "there is no data" in text for kind, text in problems)
             counts["rendered" if job else "named" if named else "other"] += 1
             counts["native"] += not own
             notes += [f"{framework} {path.parent.name}/{path.name}: {kind}: {text}" for kind, text in problems]
             if job:
                 command = job["command"]
-                # Behind Megatron-LM's program, which may stand behind with_parts.py, or behind -m.
+                # The arguments follow Megatron-LM's program, which may follow with_parts.py, or follow -m.
                 start = max(i for i, word in enumerate(command[:5]) if word.endswith(".py") or word == "-m") + 1
                 jobs.append({"path": path, "arguments": command[start:], "environment": job["environment"],
                              "file": next(iter(job["files"].values()), "")})

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Every C++ file is formatted as .clang-format says.
+# Checks that every C++ file is formatted according to .clang-format.
 set -eu
 cd "$(dirname "$0")/.."
 

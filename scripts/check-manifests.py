@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the manifests of `primus k8s` against the published schemas of JobSet and PyTorchJob.
+"""Validates the manifests of `primus k8s` against the published schemas of JobSet and PyTorchJob.
 
     scripts/check-manifests.py CRD.yaml... [--primus build/bin/primus]
 
@@ -7,9 +7,9 @@ CRD.yaml: CustomResourceDefinitions as their projects publish them, for example
   config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml   of kubernetes-sigs/jobset
   manifests/base/crds/kubeflow.org_pytorchjobs.yaml          of kubeflow/trainer, branch release-1.9
 
-Renders both kinds with few and with all options, and checks every field as a cluster does that validates strictly:
-unknown fields, types, required fields, patterns, enumerations and limits. Rules in CEL are not evaluated. Needs PyYAML.
-Exit code: 0 when all manifests hold, 1 when one does not, 2 for bad arguments.
+Renders both kinds with few and with all options, and checks every field like a cluster with strict
+validation: unknown fields, types, required fields, patterns, enumerations and limits. CEL rules are not
+evaluated. Needs PyYAML. Exit code: 0 if all manifests are valid, 1 if one is not, 2 for bad arguments.
 """
 
 import argparse
@@ -33,7 +33,7 @@ TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "integer
 
 
 def check(value, schema, path, problems):
-    """Adds what is wrong with the value to the problems."""
+    """Adds the errors of the value to the problems."""
     if schema.get("x-kubernetes-int-or-string"):
         if not isinstance(value, (int, str)) or isinstance(value, bool):
             problems.append(f"{path}: {value!r} is neither a number nor a text")

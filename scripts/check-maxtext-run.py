@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
-"""Trains with MaxText and natively from one experiment, started by `primus train` both times, and compares the curves.
+"""Trains one experiment with MaxText and with the native engine, both through `primus train`, and compares
+the curves.
 
     scripts/check-maxtext-run.py --maxtext DIR --python PYTHON [--primus build/bin/primus] [--tolerance 1e-5]
                                  [--folder DIR] [--quiet]
 
-DIR is a checkout at the commit of presets/backends/pins.yaml; PYTHON (3.12 or later) is of a virtual environment with the
-packages that pins.yaml names, and safetensors. There need be no GPU: MaxText runs on a CPU as it is.
+DIR is a checkout at the commit of presets/backends/pins.yaml. PYTHON (3.12 or later) belongs to a virtual
+environment with the packages named in pins.yaml, and safetensors. No GPU is needed: MaxText runs on a CPU
+unchanged.
 
-The experiment is written with MaxText's settings: a small Qwen 3, 20 steps of 4 sequences. (Its
-Llama cannot be compared behind the first step: MaxText divides the drawn queries' weights by the root of a head's width, in place
-of the scores, and Adam moves them that much further.) The native engine starts from the
-weights that MaxText starts from: MaxText draws them from the seed, and a program of this script writes them as a Hugging Face
-folder. Every sequence is the same one. MaxText has no target for the last token of a sequence: 65 tokens there are 64 natively,
-and the first token of the next sequence. Weight decay is 0: there it is on all parameters, natively not on norms. Losses and
-learning rates are compared. Exit code: 0 where they agree.
+The experiment uses MaxText's settings: a small Qwen 3, 20 steps of 4 sequences. (MaxText's Llama is not
+comparable after the first step: MaxText divides the initial query weights by the square root of the head
+dimension, instead of the scores, and so Adam's updates change them by that much more.) The native engine
+starts from MaxText's initial weights: MaxText draws them from the seed, and a program in this script writes
+them as a Hugging Face folder. All sequences are equal. MaxText has no target for the last token of a
+sequence: its 65 tokens correspond to 64 in the native engine plus the first token of the next sequence.
+Weight decay is 0, because MaxText applies it to all parameters and the native engine not to norms. Losses and
+learning rates are compared. Exit code: 0 if they agree.
 """
 
 import json
@@ -25,7 +28,7 @@ import sys
 import framework_check
 
 STEPS, TARGETS, VOCABULARY, SEQUENCES = 20, 64, 2048, 200
-LOGGED = 6e-4  # MaxText's log has three digits behind the point; its metrics_file has all of them
+LOGGED = 6e-4  # MaxText's log has three decimal digits; its metrics_file has all
 
 EXPERIMENT = f"""\
 work_group: check
@@ -78,7 +81,7 @@ modules:
       enable_goodput_recording: false
 """
 
-# Run by PYTHON: the weights that MaxText draws for the settings of a file, in Hugging Face's layout.
+# Run by PYTHON: writes MaxText's initial weights for a settings file, in Hugging Face's layout.
 WEIGHTS = r"""
 import json, pathlib, sys
 import jax
@@ -131,7 +134,7 @@ def run(words, folder, env, what):
 
 def write_texts(folder):
     vocabulary = json.loads((folder / "tokenizer/tokenizer.json").read_text())["model"]["vocab"]
-    # Tokens of a space and a word, as tokenizer.json writes them: each word of the text is one.
+    # Tokens of a space and a word, as in tokenizer.json: each word of the text is one token.
     words = [token[1:] for token in vocabulary if token[0] == "\u0120" and token[1:].isalpha() and len(token) > 3][:TARGETS]
     text = "".join(f" {word}" for word in words)
     for name, line in (("documents.json", f"{text} {words[0]}"), ("native.jsonl", text)):

@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
-"""Trains with Megatron-LM and natively from one experiment, started by `primus train` both times, and compares the curves.
+"""Trains one experiment with Megatron-LM and with the native engine, both through `primus train`, and
+compares the curves.
 
     scripts/check-megatron-run.py --megatron DIR --python PYTHON [--primus build/bin/primus] [--case NAME ...]
                                   [--device cpu] [--tolerance 1e-5] [--folder DIR] [--quiet]
 
-DIR is a checkout at the commit of presets/backends/pins.yaml, whose helpers for data this script compiles there with
-`make`, where that has not been done (so it needs g++, and pybind11 in PYTHON's environment). PYTHON is of
-a virtual environment with the packages that pins.yaml names. There need be no GPU: scripts/megatron_on_cpu and
-tests/golden/megatron/megatron_on_cpu.py make Megatron-LM's unchanged training loop run on a CPU, over gloo. With
---device cuda both train on GPUs, Megatron-LM over NCCL and as it is; cases that need more GPUs than there are are left out.
+DIR is a checkout at the commit of presets/backends/pins.yaml. If its data helpers are not compiled, this
+script compiles them there with `make`, which needs g++, and pybind11 in PYTHON's environment. PYTHON belongs
+to a virtual environment with the packages named in pins.yaml. No GPU is needed: scripts/megatron_on_cpu and
+tests/golden/megatron/megatron_on_cpu.py make Megatron-LM's unchanged training loop run on a CPU, over gloo.
+With --device cuda both train on GPUs, Megatron-LM unchanged and over NCCL; cases that need more GPUs than
+available are skipped.
 
-Both start from the same random weights: in Hugging Face's layout for the native engine, and as a checkpoint of
-Megatron-LM's. Both read the same .bin/.idx, made of the repository's license by `primus data tokenize`, over several epochs. Each
-case below runs 20 steps; losses, gradients' norms, learning rates, and losses of evaluations are compared. Losses may differ by
---tolerance (1e-5 on a CPU, 1e-3 on GPUs, whose sums have another order), in bf16 by 1e-2. Exit code: 0 where all of them agree.
+Both start from the same random weights: in Hugging Face's layout for the native engine, and as a Megatron-LM
+checkpoint. Both read the same .bin/.idx files, made from the repository's license by `primus data tokenize`,
+over several epochs. Each case below runs 20 steps and compares losses, gradient norms, learning rates and
+evaluation losses. Losses may differ by --tolerance (1e-5 on a CPU; 1e-3 on GPUs, which sum in another order),
+and by 1e-2 in bf16. Exit code: 0 if all of them agree.
 """
 
 import argparse
@@ -28,7 +31,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STEPS, VOCABULARY = 20, 257
 TOLERANCES, BF16_TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}, 1e-2
-# Megatron-LM writes the norms of gradients with three digits behind the point, and losses with six.
+# Megatron-LM prints gradient norms with three decimal digits, and losses with six.
 NORM_TOLERANCE, LOSS_DIGITS = 6e-4, 6e-7
 
 LLAMA = {"model": "llama_tiny.yaml", "num_layers": 4, "hidden_size": 192, "ffn_hidden_size": 512, "num_attention_heads": 6,
@@ -44,7 +47,7 @@ CASES = {
     "mixtral": (MIXTRAL, 1, {}),
     "mock data": (LLAMA, 1, {"mock_data": True}),
     "llama, bf16": (LLAMA, 1, {"bf16": True}),
-    # What with_parts.py adds to Megatron-LM's model.
+    # The model features that with_parts.py adds to Megatron-LM.
     "llama, yarn": (LLAMA, 1, {"rope_scaling_type": "yarn", "rope_scaling_factor": 4.0, "original_max_position_embeddings": 16}),
     "llama, scaled positions": (LLAMA, 1, {"rope_scaling_type": "llama3", "rope_scaling_factor": 4.0, "rope_high_freq_factor": 2.0,
                                            "original_max_position_embeddings": 16}),
@@ -93,7 +96,7 @@ modules:
       apply_rope_fusion: false
 """
 
-# Run by PYTHON: weights in both layouts.
+# Run by PYTHON: writes the weights in both layouts.
 WEIGHTS = r"""
 import json, pathlib, sys, types
 settings, vocabulary, folder = json.loads(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])
@@ -165,7 +168,7 @@ class Check:
     def __init__(self, args, folder):
         self.args, self.folder, self.failures = args, folder, []
         self.python, self.checkout = args.python.absolute(), args.megatron.resolve()
-        # One thread each: ranks share the machine.
+        # One thread per rank: the ranks share the machine.
         self.env = dict(os.environ, OMP_NUM_THREADS="1")
         self.env_there = dict(self.env, VENV_ACTIVATE=str(self.python.parent / "activate"))
         if args.device == "cpu":
@@ -182,7 +185,7 @@ class Check:
         return int(count)
 
     def prepare(self):
-        # Its Makefile asks python3-config, which may be of another Python than the environment's.
+        # Its Makefile calls python3-config, which may belong to another Python than the environment's.
         ending = run([self.python, "-c", "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))"], self.folder,
                      self.env, "Python").strip()
         path = str(self.python.parent) + os.pathsep + os.environ["PATH"]
@@ -227,7 +230,7 @@ class Check:
 
     @staticmethod
     def evaluations_of(records):
-        # After training, Megatron-LM evaluates once more on further samples of the same set.
+        # After training, Megatron-LM evaluates again on further samples of the same set.
         first = {}
         for record in records:
             first.setdefault((record["iteration"], record["data_set"]), record)
@@ -250,7 +253,7 @@ class Check:
             self.failures.append(f"{case}: {len(there)} steps of Megatron-LM and {len(here)} native ones, not {STEPS}")
             return
         loss = max(differences("lm_loss", there, here))
-        # Megatron-LM's lines have the rate of the step behind them.
+        # Megatron-LM logs the learning rate of the next step.
         rate = max(differences("learning_rate", there, here[1:]))
         norm = max(abs(x["grad_norm"] - y["grad_norm"]) for x, y in zip(there, here))
         norm_limit = NORM_TOLERANCE + tolerance * max(x["grad_norm"] for x in there)

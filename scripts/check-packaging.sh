@@ -1,10 +1,11 @@
 #!/bin/sh
-# What `cmake --install` and CPack make of a finished build: it runs from wherever it is moved, the packages hold what
-# they should, nothing needs a newer glibc than Debian 12 has, and the image definitions name files and packages that
-# are there. Needs no network and no container engine: scripts/build-images.sh builds the images.
+# Checks the results of `cmake --install` and CPack for a finished build: the program is relocatable, the
+# packages contain the expected files, nothing needs a newer glibc than Debian 12 has, and the image
+# definitions name existing files and packages. Needs no network and no container engine:
+# scripts/build-images.sh builds the images.
 #
 #   scripts/check-packaging.sh [BUILD-FOLDER]      default: build
-# Functions are called by the function check, and names of groups are words.
+# `check` calls functions by name, and group names are single words.
 # shellcheck disable=SC2317,SC2013
 set -eu
 cd "$(dirname "$0")/.."
@@ -17,10 +18,10 @@ holds() {  # holds FILE TEXT
   grep -qF -- "$2" "$1" || { cat "$1"; echo "'$2' is not in it"; return 1; }
 }
 
-# Only what is beside the program may be found.
+# Only files next to the program may be found.
 unset PRIMUS_PRESETS PRIMUS_PLUGIN_PATH
 
-train() {  # train PREFIX: two steps of a tiny model, in a folder of its own
+train() {  # two steps of a tiny model, in a separate folder
   mkdir -p "$place/run"
   (cd "$place/run" && "$1/bin/primus" train pretrain \
     --config "$1/share/primus/examples/native/configs/CPU/llama_tiny-pretrain.yaml" workspace="$place/run" \
@@ -65,7 +66,7 @@ dpkg-deb --info "$deb" >"$place/info"
 dpkg-deb --contents "$deb" >"$place/contents"
 check "the .deb is named" holds "$place/info" "Package: primus"
 check "and depends on glibc 2.36" holds "$place/info" "libc6 (>= 2.36)"
-# Names of packages, with or without versions, are those of the list.
+# Package names, with or without versions, must be in the list.
 wanted=$(awk '/^\[/ { wanted = ($1 == "[runtime]"); next } wanted && NF { print $1 }' scripts/debian-packages.txt | sort)
 got=$(sed -n 's/^ *Depends: //p' "$place/info" | tr ',' '\n' | awk '{ print $1 }' | sort)
 check "its dependencies are the group [runtime]" test "$wanted" = "$got"
@@ -101,7 +102,7 @@ has_steps_of_cpu() {
   ! grep -E '^(COPY|WORKDIR|ENTRYPOINT|CMD|RUN --mount|RUN cmake)' packaging/docker/cpu.Dockerfile | grep -vxFf "$1"
 }
 for image in packaging/docker/*.Dockerfile; do
-  # Sources of COPY lines are files of the repository that .dockerignore lets through; options begin with --.
+  # Sources of COPY lines are files of the repository that .dockerignore admits; options begin with --.
   sed -n 's/^COPY \(.*\)/\1/p' "$image" | grep -v -- '--from=' | while read -r line; do
     for word in ${line% *}; do
       check "$image copies $word, which is there" test -e "$word"
@@ -113,17 +114,17 @@ for image in packaging/docker/*.Dockerfile; do
   for group in $(grep -v '^COPY' "$image" | grep -o 'install-packages.sh [a-z -]*' | cut -d' ' -f2-); do
     check "$image installs the group $group, which is there" group_exists "$group"
   done
-  # What the build reads must be in the image.
+  # All files that the build reads must be in the image.
   for word in $(git ls-files 2>/dev/null | grep -E '^(CMake|cmake/|presets/|src/|LICENSE)' | cut -d/ -f1 | sort -u); do
     check "$image has $word" grep -qE "^COPY .*\b$word\b" "$image"
   done
   check "the version on its label is this one" grep -qF "image.version=\"$version\"" "$image"
-  # The image for CPUs is the one that machines without a registry build (scripts/build-images.sh).
+  # The CPU image is the one that can be built without a registry (scripts/build-images.sh).
   check "$image builds and starts the program as the one for CPUs does" has_steps_of_cpu "$image"
 done
 sed -n '/^%files/,/^%post/p' packaging/apptainer/primus.def | awk 'NF == 2' | while read -r from to; do
   case $from in build/*) ;; *) check "the Apptainer definition copies $from, which is there" test -e "$from" ;; esac
-  # %post has the host's /tmp and /var/tmp in place of the image's.
+  # In %post, the host's /tmp and /var/tmp replace the image's.
   case $to in /tmp/* | /var/tmp/*) fail "the Apptainer definition copies $from to $to, which %post cannot see" ;; esac
 done >"$place/copies" 2>&1
 cat "$place/copies"

@@ -1,22 +1,24 @@
 #!/usr/bin/env python3
-"""Runs every `primus-cli ...` example of AMD Primus's documents with --dry-run, and counts what comes of it.
+"""Runs every `primus-cli ...` example of AMD Primus's documents with --dry-run, and counts the outcomes.
 
   scripts/check-primus-examples.py [CHECKOUT] [--program build/bin/primus] [--verbose] [--match TEXT]
   scripts/check-primus-examples.py --self-test [--program build/bin/primus]
 
-CHECKOUT is a checkout of Primus's repository, PRIMUS_UPSTREAM by default: where both are missing, the check is
-skipped (exit code 77). ./test.sh runs it, too. Nothing in it is changed: the commands run in a copy of its documents, shell scripts and examples. srun, sbatch, docker and torchrun are stand-ins that do nothing, so that what is
-missing on this machine does not hide what is missing in the program, and nodes have eight GPUs, as the
-documents' have. Files that an example leaves to its reader (--config config.yaml) are stood in for by one of
-Primus's own experiments. Examples with gaps to fill in ("<image>", "...", a variable that the document does not set) are counted, and not run. Nor are commands
-without a mode.
+CHECKOUT is a checkout of AMD Primus, PRIMUS_UPSTREAM by default. Without either, the check is skipped (exit
+code 77). ./test.sh runs it, too. The commands run in a copy of its documents, shell scripts and examples, so
+the checkout is not changed. srun, sbatch, docker and torchrun are replaced by stubs that do nothing, so that
+missing tools do not hide missing features, and nodes have eight GPUs, as in the documents. Files that the
+reader must supply (--config config.yaml) are replaced by an experiment of AMD Primus. Examples with
+placeholders ("<image>", "...", a variable that the document does not set) and commands without a mode are
+counted but not run.
 
-A command is `planned` where it ends with 0 and its plan has all that was asked for (plan_check.py): the chain of
-modes, their options and variables, and the command, word by word, in the last process. Where a plan lacks something,
-the exit code is 1, whatever the counts are. --self-test shows that a program that does nothing, one that repeats its
-words, and one that drops a single word are found. So it is `planned` with the files that Primus has, `planned with a stand-in` where one
-of its files was stood in for, and `refused` otherwise, by the first sentence of its error. What is refused may
-be right. The exit code is 1 where fewer are planned than were last (RECORDED), 0 otherwise.
+A command is `planned` if it exits with 0 and its plan contains everything that was requested (plan_check.py):
+the chain of modes, their options and variables, and the exact command in the last process. If a plan lacks
+something, the exit code is 1, regardless of the counts. `planned` means that all files came from AMD Primus;
+`planned with a stand-in` means that a file was replaced. Other commands are `refused`, listed by the first
+sentence of their error; a refusal may be correct. The exit code is 1 if fewer commands are planned than
+before (RECORDED), otherwise 0. --self-test shows that the check detects a program that does nothing, one that
+repeats its arguments, and one that drops a single word.
 """
 import argparse
 import collections
@@ -31,10 +33,10 @@ import tempfile
 
 import plan_check
 
-LIMIT = 300  # seconds for a command
+LIMIT = 300  # seconds per command
 SKIPPED = 77
 FOLDERS = ["README.md", "docs", "docs_deprecated", "skills", "runner", "examples", "primus/configs"]
-# Of commit fd1eeab of Primus, on a machine without GPUs. Who makes more of them run raises the numbers.
+# Counts for commit fd1eeab of AMD Primus, on a machine without GPUs. Raise them when more examples run.
 RECORDED = {"planned": 152, "planned with a stand-in": 43}
 STAND_INS = ["srun", "sbatch", "docker", "torchrun", "python3"]
 EXPERIMENT = "examples/megatron/configs/MI300X/llama2_7B-BF16-pretrain.yaml"
@@ -45,7 +47,7 @@ GAP = re.compile(r"<[^<>]*>|\.\.\.|\[(?![0-9,-]+\])[^\]]*\]|path/to/|…|\$\(")
 
 
 def commands_of(text, is_script):
-    """Pairs of a command and the variables set before it in the document, or in the shell script."""
+    """Pairs of a command and the variables that the document or shell script sets before it."""
     variables = {}
     in_code = is_script
     lines = iter(text.splitlines())
@@ -66,7 +68,7 @@ def commands_of(text, is_script):
 
 
 def words_of(command, variables):
-    """The words behind the program's name, or None where something is left to fill in."""
+    """The arguments of the program, or None if a placeholder remains."""
     own = {}
     while assignment := re.match(r"([A-Z_][A-Z_0-9]*)=(\S+)\s+", command):
         own[assignment[1]] = assignment[2]
@@ -94,7 +96,7 @@ def words_of(command, variables):
 
 
 def stand_in_files(words, folder):
-    """Files that the reader is to have."""
+    """The files that the reader must supply."""
     command_at = words.index("--") if "--" in words else 0
     for at, (option, name) in enumerate(zip(words, words[1:])):
         file = folder / name
@@ -117,7 +119,7 @@ def reason_of(error):
 
 
 def surroundings(folder):
-    """The variables of the commands: stand-ins for tools in front of PATH, nodes with eight GPUs."""
+    """The environment of the commands: stubs of tools first on PATH, nodes with eight GPUs."""
     tools = folder / "bin"
     tools.mkdir()
     for tool in STAND_INS:
@@ -127,7 +129,7 @@ def surroundings(folder):
             "GPUS_PER_NODE": "8"}
 
 
-# For --self-test: what is asked for in many ways, and needs no file of Primus's.
+# For --self-test: commands that use many options and no file of AMD Primus.
 SAMPLES = [
     "direct --env A=1 --log_file run.log -- preflight --quick --expected-gpus 8",
     "direct --patch fix.sh -- benchmark gemm --M 4096 --N 4096 --K 1024",
@@ -140,14 +142,15 @@ SAMPLES = [
 
 
 def problems_of(program, words, plan, asks_help):
-    """What is wrong with what a program said."""
+    """The errors in a program's output."""
     if asks_help:
         return [] if "Usage:" in plan else ["no help"]
     return plan_check.missing(words, plan, program)
 
 
 def self_test(program, run):
-    """A right program passes; one that does nothing, repeats its words or drops one of them does not."""
+    """Checks that a correct program passes, and that one that does nothing, repeats its arguments or drops a
+    word fails."""
     failures = []
 
     def verdicts(candidate, dropped=None):
@@ -156,7 +159,7 @@ def self_test(program, run):
             asks_help = "--help" in words
             given = words if dropped is None else words[:dropped] + words[dropped + 1:]
             result = run(candidate, given, asks_help)
-            # A stand-in may name itself in its plan: the program's own name is what counts.
+            # The stub may print its own name in its plan, so compare with that name.
             yield sample, words, result.returncode != 0 or problems_of(program if dropped is not None else candidate,
                                                                        words, result.stdout, asks_help)
 
@@ -169,9 +172,9 @@ def self_test(program, run):
     for dropped in range(max(len(shlex.split(sample)) for sample in SAMPLES)):
         for sample, words, problems in verdicts(program, dropped):
             if dropped >= len(words) or words[dropped] in ("srun", "--help", "direct", "--"):
-                continue  # the same without the word
+                continue  # unchanged by dropping the word
             if words[dropped] == "container" and dropped > 0:
-                continue  # which slurm starts where nobody says
+                continue  # slurm starts it by default
             dropped_ones += 1
             if not problems:
                 failures.append(f"without '{words[dropped]}' it passes: {sample}")
@@ -241,7 +244,7 @@ def main():
                 others += 1
                 continue
             made = list(stand_in_files(list(words), folder))
-            # -h may also be a value, or an option of the program behind "--".
+            # -h may also be a value, or an option of the program after "--".
             asks_help = "--help" in words or words[-1] == "-h"
             command = [program, *words] if asks_help else [program, "--dry-run", *words]
             shown = "primus-cli " + shlex.join(words)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Shell scripts parse; they and programs in Python are executable; with shellcheck, shell scripts are linted too.
+# Checks that shell scripts parse, that scripts and Python programs are executable, and, if shellcheck is
+# installed, lints shell scripts.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
-"""Trains with TorchTitan and natively from one experiment, started by `primus train` both times, and compares the curves.
+"""Trains one experiment with TorchTitan and with the native engine, both through `primus train`, and compares
+the curves.
 
     scripts/check-torchtitan-run.py --torchtitan DIR --python PYTHON [--primus build/bin/primus] [--device cpu]
                                     [--tolerance 1e-5] [--folder DIR] [--quiet]
 
-DIR is a checkout at the commit of presets/backends/pins.yaml; PYTHON is of a virtual environment with the packages that
-pins.yaml names. There need be no GPU: scripts/torchtitan_on_cpu makes TorchTitan's unchanged training loop run on a CPU. With
---device cuda both train on a GPU, TorchTitan as it is.
+DIR is a checkout at the commit of presets/backends/pins.yaml. PYTHON belongs to a virtual environment with
+the packages named in pins.yaml. No GPU is needed: scripts/torchtitan_on_cpu makes TorchTitan's unchanged
+training loop run on a CPU. With --device cuda both train on a GPU, TorchTitan unchanged.
 
-The experiment is written with TorchTitan's settings: its debugmodel, 20 steps of 4 sequences. Both start from the same random
-weights in a Hugging Face folder. TorchTitan cuts its text, in order, into pieces of a sequence and one token, and the native
-engine into shuffled pieces of a sequence that share a token with the next one. So that both see the same, every sequence is
-the same one: the same 64 words, and the first of them again. Weight decay is 0: there it is on all parameters, natively not on
-norms. Losses and norms of gradients are compared; losses may differ by --tolerance (1e-5 on a CPU, 1e-3 on a GPU, whose sums have
-another order). Exit code: 0 where they agree.
+The experiment uses TorchTitan's settings: its debugmodel, 20 steps of 4 sequences. Both start from the same
+random weights in a Hugging Face folder. TorchTitan cuts its text, in order, into pieces of a sequence plus
+one token; the native engine cuts it into shuffled pieces of a sequence that share one token with the next. So
+that both see the same data, all sequences are equal: the same 64 words, followed by the first of them. Weight
+decay is 0, because TorchTitan applies it to all parameters and the native engine not to norms. Losses and
+gradient norms are compared; losses may differ by --tolerance (1e-5 on a CPU; 1e-3 on a GPU, which sums in
+another order). Exit code: 0 if they agree.
 """
 
 import json
@@ -26,7 +28,7 @@ import framework_check
 from framework_check import ROOT
 
 STEPS, SEQUENCE, VOCABULARY, SEQUENCES = 20, 64, 2048, 200
-LOSS_DIGITS, NORM_TOLERANCE = 5e-6, 2e-3  # TorchTitan writes five digits behind the point; norms are less sure than losses
+LOSS_DIGITS, NORM_TOLERANCE = 5e-6, 2e-3  # TorchTitan prints five decimal digits; norms are less exact than losses
 
 EXPERIMENT = f"""\
 work_group: check
@@ -56,7 +58,7 @@ modules:
       compile: {{enable: false}}
 """
 
-# Run by PYTHON: random weights of the debugmodel, in Hugging Face's layout.
+# Run by PYTHON: writes random weights of the debugmodel in Hugging Face's layout.
 WEIGHTS = r"""
 import json, pathlib, sys
 import torch
@@ -94,7 +96,7 @@ def run(words, folder, env, what):
 
 def write_texts(folder):
     vocabulary = json.loads((folder / "tokenizer/tokenizer.json").read_text())["model"]["vocab"]
-    # Tokens of a space and a word, as tokenizer.json writes them: each word of the text is one.
+    # Tokens of a space and a word, as in tokenizer.json: each word of the text is one token.
     words = [token[1:] for token in vocabulary if token[0] == "\u0120" and token[1:].isalpha() and len(token) > 3][:SEQUENCE]
     text = "".join(f" {word}" for word in words)
     (folder / "documents").mkdir()

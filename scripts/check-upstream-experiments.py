@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the experiments that Primus publishes against this program, and prints how each kind of them fares.
+"""Validates the experiments that AMD Primus publishes with this program, and prints the outcome for each kind
+of them.
 
     scripts/check-upstream-experiments.py PATH [--primus build/bin/primus] [--list] [--dry-run] [--meshes] [--hardware]
         [--own-presets] [--match TEXT]
@@ -8,15 +9,15 @@ PATH is a checkout of github.com/AMD-AGI/Primus. Each experiment is validated
   as it is         for the engine that it is written for
   native           with framework=native
   native, reduced  with framework=native, fp8 and fp4 off, and parallel sizes of 1
-A refusal counts as "a feature to come" where every problem is a value, a model or an engine that is named as not
-there yet, and as "other" otherwise: an unknown key, a missing preset, a syntax error. --list prints the
-problems of each file, --dry-run plans a step of each reduced experiment, too, and --own-presets repeats
-everything with PRIMUS_PRESETS at the presets of PATH. --meshes does something else instead: it plans a step of each
-experiment for Megatron in which ranks share layers, sequences or experts, natively and as it is but for framework=native,
-on the fewest of 8, 16, ... 1024 ranks that will do. --hardware plans each experiment for Megatron natively on hosts of
-eight of the GPUs that its folder is called by (MI300X, MI325X, MI355X), the fewest that its mesh allows, and prints which are
-said to fit, and what the others lack; --match TEXT takes only files with this text in their path.
-Exit code: 0 when nothing is refused for another reason, 1 otherwise.
+A refusal counts as "a feature to come" if every problem is a value, a model or an engine that is reported as
+not supported yet, and as "other" otherwise: an unknown key, a missing preset, a syntax error. --list prints
+the problems of each file, --dry-run also plans a step of each reduced experiment, and --own-presets repeats
+everything with PRIMUS_PRESETS set to the presets of PATH. --meshes instead plans a step of each Megatron
+experiment whose ranks share layers, sequences or experts, natively and otherwise unchanged, on the smallest
+sufficient number of 8, 16, ... 1024 ranks. --hardware plans each Megatron experiment natively on hosts with
+eight of the GPUs that its folder is named after (MI300X, MI325X, MI355X), on the minimum number that its mesh
+allows, and prints which of them fit, and what the others lack. --match TEXT uses only files with this text in
+their path. Exit code: 0 if nothing is refused for another reason, 1 otherwise.
 """
 
 import argparse
@@ -77,7 +78,7 @@ def table(title, rows):
 
 
 def plan_meshes(args, found):
-    """Prints how many experiments of several ranks dry-run natively, and why the others do not."""
+    """Prints how many multi-rank experiments dry-run natively, and the reasons for the others."""
     axes = "tensor_model", "pipeline_model", "context", "expert_model"
     asked, planned, reasons = collections.Counter(), collections.Counter(), collections.Counter()
     worlds = [8 << i for i in range(8)]
@@ -122,7 +123,8 @@ GIB = 1 << 30
 
 
 def plan_on_hosts(primus, path):
-    """(GPU, ranks, forecast or None, error) of one experiment on the fewest hosts of eight GPUs that will do."""
+    """(GPU, ranks, forecast or None, error) of an experiment on the minimum sufficient number of hosts with
+    eight GPUs."""
     gpu = next((part for part in path.parts if re.fullmatch(r"MI\d+X?", part)), "MI300X").rstrip("X") + "X"
     env = dict(os.environ, PRIMUS_TOKENIZED_DATA_PATH=os.environ.get("PRIMUS_TOKENIZED_DATA_PATH", "data"))
     command = "posttrain" if re.search(r"^\s+post_trainer:", path.read_text(errors="replace"), re.M) else "pretrain"
@@ -139,7 +141,7 @@ def plan_on_hosts(primus, path):
 
 
 def plan_hardware(args, found):
-    """Prints which experiments fit a host of the GPUs that they are written for."""
+    """Prints which experiments fit on hosts with the GPUs that they are written for."""
     paths = [path for engine, path in found if engine == "megatron" and "examples" in path.parts]
     counts = collections.defaultdict(collections.Counter)
     lacking, refused = [], collections.Counter()
@@ -194,7 +196,7 @@ def main():
     if args.meshes:
         plan_meshes(args, found)
         return
-    # Some experiments name their data by a variable only.
+    # Some experiments name their data only by a variable.
     environment = dict(os.environ)
     environment.setdefault("PRIMUS_TOKENIZED_DATA_PATH", "data")
     settings = [("With the presets of this program", environment)]
@@ -232,7 +234,7 @@ def main():
             print(f"| {count} | {mode} | {kind} | {message} |")
         if args.dry_run:
             failed = []
-            # Primus's own presets leave the vocabulary to tokenizers that are not here.
+            # The presets of AMD Primus leave the vocabulary size to tokenizers that are not available here.
             vocabulary = ["vocab_size=131072"] if "PRIMUS_PRESETS" in env else []
             for path in accepted:
                 code, _, err = run(args.primus, ["train", "pretrain", "--config", str(path), "--dry-run", "--json"]

@@ -1,13 +1,13 @@
 #!/bin/sh
-# For scripts that check one thing after the other, to be read by them: fail and check, one line for each. `place` is a
-# folder of theirs; `failed` is 1 at the end if something failed.
+# Functions fail and check, which print one line per check, for scripts that source this file. The scripts set
+# `place` to a folder; `failed` is 1 at the end if a check failed.
 # shellcheck disable=SC2034,SC2154
 failed=0
 fail() {
   echo "FAILED: $*" >&2
   failed=1
 }
-# check WHAT COMMAND...: the command ends well; what it prints is shown where it does not.
+# check WHAT COMMAND...: checks that the command succeeds; shows its output if it fails.
 check() {
   what=$1
   shift

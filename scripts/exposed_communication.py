@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""How much of a run's steps went by while only collectives ran, from its traces (docs/watching.md).
+"""Exposed communication: how much of a run's steps had only collectives running, from its traces
+(docs/watching.md).
 
   scripts/exposed_communication.py RUN_FOLDER [--calls] [--kernels] | --step-seconds
 
-A line for each traced rank: the time in which a collective ran and no kernel did, as a share of the traced steps, and the
-time of collectives in all. --calls adds a line for each kind of collective and group, --kernels one for each kernel and for
-copies, with their time in a step; --step-seconds prints nothing but the mean time of the first rank's steps. Exits 2 where
-there is no trace.
+Prints a line per traced rank: the time in which a collective ran and no kernel did, as a share of the traced
+steps, and the total time of collectives. --calls adds a line for each kind of collective and group, --kernels
+one for each kernel and for copies, with their time per step. --step-seconds prints only the mean step time of
+the first rank. Exits 2 if there is no trace.
 """
 
 import json
@@ -30,7 +31,7 @@ def length(spans):
 
 
 def outside(spans, others):
-    """The time of `spans` that no span of `others` covers; both are unions."""
+    """The time of `spans` not covered by `others`; both are unions."""
     return length(union(spans + others)) - length(others)
 
 
@@ -40,7 +41,7 @@ def spans_of(trace, *kinds):
 
 
 def whole_time(trace):
-    """Microseconds from the first work of the traced steps to the last."""
+    """Microseconds from the first to the last work of the traced steps."""
     work = spans_of(trace, "communication", "kernel", "copy")
     return max(end for _, end in work) - min(begin for begin, _ in work) if work else 0
 
@@ -51,7 +52,7 @@ def step_seconds(trace):
 
 
 def kernel_lines(trace):
-    """The time of each kernel in a step, the longest first."""
+    """The time of each kernel per step, longest first."""
     about, kinds = trace["primus"], {}
     steps = about["last_step"] - about["first_step"] + 1
     for e in trace["traceEvents"]:

@@ -1,4 +1,4 @@
-"""What check-torchtitan-run.py and check-maxtext-run.py have in common: their command line, and the folder they write to."""
+"""Shared by check-torchtitan-run.py and check-maxtext-run.py: the command line and the output folder."""
 
 import argparse
 import pathlib

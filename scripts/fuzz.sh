@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs every fuzz target for some seconds on its corpus (libFuzzer, ASan, UBSan), one on each core at a time.
+# Runs every fuzz target for some seconds on its corpus (libFuzzer, ASan, UBSan), one per core at a time.
 #
 #   scripts/fuzz.sh [seconds] [target ...]
 set -eu
@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 seconds=${1:-60}
 [ $# -gt 0 ] && shift
-# The first of Debian 12's compilers with libFuzzer that knows all of the C++20 library used here.
+# The oldest of Debian 12's compilers with libFuzzer that supports all C++20 library features used here.
 if ! command -v clang++-16 >/dev/null; then
   echo "skipped: clang-16 is not installed"
   exit 0
@@ -21,8 +21,8 @@ programs=$(printf '%s_fuzz ' "$@")
 # shellcheck disable=SC2086  # one word per program
 cmake --build build-fuzz --target $programs >build/fuzz-build.log 2>&1 || { tail -n 20 build/fuzz-build.log; exit 1; }
 
-# New inputs go to the first folder; the corpus of the repository stays as it is. A second of the released
-# program is several here, where sanitizers slow it down.
+# New inputs go to the first folder; the repository's corpus is not changed. Sanitizers slow the program down,
+# so one second of the released program takes several here.
 export seconds
 # shellcheck disable=SC2016  # the inner shell expands it
 printf '%s\n' "$@" | xargs -n 1 -P "$(nproc)" sh -c '

@@ -1,17 +1,18 @@
 #!/bin/sh
-# Proves the GPU plug-in on the GPU of this machine: builds it, runs every operator's tests with the GPU as the
-# device under test, and measures the operators. One table at the end.
+# Verifies the GPU plug-in on this machine's GPU: builds it, runs every operator's tests with the GPU as the
+# device under test, and measures the operators. Prints a table at the end.
 #
 #   scripts/gpu_check.sh [--built] [--gpus N] [--only WORD]... [OUTPUT_FOLDER]
 #
-# With --only: some of tests, rates, sanitizer, models, lost, graphs, decoding, peers (training beside PyTorch). With --gpus: only what
-# several GPUs do together, which is scripts/gpu_comm.sh and scripts/gpu_ranks.sh; --only then takes comm and rows of
-# gpu_ranks.sh (losses, sharded, ...).
+# --only selects some of tests, rates, sanitizer, models, lost, graphs, decoding, peers (training compared
+# with PyTorch). With --gpus, runs only the multi-GPU tests, scripts/gpu_comm.sh and scripts/gpu_ranks.sh;
+# --only then accepts comm and rows of gpu_ranks.sh (losses, sharded, ...).
 #
-# Runs on a bare CUDA machine, too. With --built, build/ comes from another machine and is taken as it is: lib/primus,
-# bin/primus, bin/gpu_bench and tests/turbo_*_test (-DPRIMUS_TESTS=ON -DPRIMUS_BENCHMARKS=ON). Else the plug-in and the
-# tests are built here on the libraries of build/; GPU_CHECK_DEPS then names a folder with include/ and lib/ for
-# GoogleTest and libxsmm, and GPU_ARCHS the architectures (90a by default). Exits 1 if a test fails.
+# Also runs on a bare CUDA machine. With --built, build/ was built on another machine and is used unchanged:
+# lib/primus, bin/primus, bin/gpu_bench and tests/turbo_*_test (-DPRIMUS_TESTS=ON -DPRIMUS_BENCHMARKS=ON).
+# Otherwise the plug-in and the tests are built here with the libraries of build/; GPU_CHECK_DEPS then names a
+# folder with include/ and lib/ for GoogleTest and libxsmm, and GPU_ARCHS the architectures (90a by default).
+# Exits 1 if a test fails.
 set -eu
 cd "$(dirname "$0")/.."
 gpus=1
@@ -43,7 +44,7 @@ out=${1:-build/gpu/check}
 mkdir -p "$out" build/gpu/check
 jobs=${JOBS:-$(nproc)}
 
-# part NAME: whether it was asked for.
+# part NAME: whether it was requested.
 part() {
   case "${parts:-all} " in
     all\ | *" $1 "*) return 0 ;;
@@ -72,7 +73,7 @@ if [ "$gpus" -gt 1 ]; then
   exit $code
 fi
 
-# Every folder of src/turbo with GPU kernels, and what they share.
+# All folders of src/turbo with GPU kernels, and their shared code.
 operators="$(for kernels in src/turbo/*/gpu.cu; do basename "$(dirname "$kernels")"; done) master_weights"
 if [ -n "$built" ]; then
   tests=build/tests/turbo_
@@ -89,7 +90,7 @@ else
     turbo/libprimus_turbo device/libprimus_device tensor/libprimus_tensor base/libprimus_base; do
     floors="$floors build/src/$floor.a"
   done
-  # The inner shell expands them.
+  # The inner shell expands the variables.
   # shellcheck disable=SC2016,SC2086
   printf '%s\n' $operators | flags="$flags" floors="$floors" xargs -P "$jobs" -I{} sh -c '
     name=$1
@@ -102,17 +103,17 @@ else
 fi
 
 plugin=$PWD/build/lib/primus/libprimus_cuda.so
-# Where cuDNN is not among the system's libraries, PyTorch has one.
+# If cuDNN is not a system library, use PyTorch's.
 if ! ldconfig -p | grep -q 'libcudnn\.so\.9'; then
   beside=$(python3 -c 'import nvidia.cudnn as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
   [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
 failed=0
 if part tests; then
-  # Reference files lie elsewhere than where programs of another machine were built.
+  # Reference files are not at the paths of the machine that built the programs.
   filter=${built:+--gtest_filter=-*MegatronRouter*}
   for operator in $operators; do
-    # One operator may have several programs.
+    # An operator may have several test programs.
     for test in "$tests$operator"*_test; do
       name=$(basename "$test" _test)
       if PRIMUS_TEST_GPU=$plugin timeout 120 "$test" ${filter:+"$filter"} >"$out/$name.log" 2>&1; then
@@ -124,7 +125,7 @@ if part tests; then
       fi
     done
   done
-  # Attention once more in the faster ways, whose last bits change from run to run.
+  # Test attention again in the faster modes, whose last bits vary between runs.
   if PRIMUS_TEST_GPU_FAST=1 PRIMUS_TEST_GPU=$plugin timeout 120 "${tests}attention_test" ${filter:+"$filter"} \
     >"$out/attention_fast.log" 2>&1; then
     echo "ok      attention, not deterministic: $(grep -c '^\[       OK' "$out/attention_fast.log") tests"
@@ -132,7 +133,7 @@ if part tests; then
     failed=1
     echo "FAILED  attention, not deterministic"
   fi
-  # ... and by our own kernels.
+  # ... and with our own kernels.
   if PRIMUS_TEST_GPU_OWN=1 PRIMUS_TEST_GPU=$plugin timeout 120 "${tests}attention_test" ${filter:+"$filter"} \
     >"$out/attention_own.log" 2>&1; then
     echo "ok      attention, own kernels: $(grep -c '^\[       OK' "$out/attention_own.log") tests"
@@ -141,7 +142,7 @@ if part tests; then
     echo "FAILED  attention, own kernels"
   fi
 fi
-# rates LIMIT NAME WORD...: what gpu_bench prints, and its log.
+# rates LIMIT NAME WORD...: runs gpu_bench, prints its output and writes its log.
 rates() {
   limit=$1
   log=$out/$2.log
@@ -164,7 +165,8 @@ fi
 if part sanitizer && ! command -v compute-sanitizer >/dev/null; then
   echo "not run: compute-sanitizer is not here"
 elif part sanitizer; then
-  # OPERATOR:TESTS:NAME=VALUE, the last for attention's own kernels. Some tests only: a checked kernel takes many times as long.
+  # OPERATOR:TESTS:NAME=VALUE; the last selects attention's own kernels. Only some tests, because the
+  # sanitizer makes kernels many times slower.
   for check in "embedding:*:" "moe_permute:*:" "router:*:" "attention:*SinksMatchReference*:" \
     "attention:*HeadsForWarpgroups*:PRIMUS_TEST_GPU_OWN=1" "attention:*PagedAttention*:" "linear:*FewRows*:" \
     "grouped_linear:*ThreeProducts*:" "top_logits:*:"; do

@@ -1,12 +1,13 @@
 #!/bin/sh
-# What several GPUs of this machine do together: every collective against its reference, what happens when a rank
-# hangs, fails or is killed, and how fast collectives are.
+# Tests communication between several GPUs of this machine: every collective against its reference, the
+# behavior when a rank hangs, fails or is killed, and the speed of collectives.
 #
 #   scripts/gpu_comm.sh [GPUS] [OUTPUT_FOLDER]     2 GPUs by default; the plug-in lies in build/lib/primus
 #
-# Needs build/tests/comm_rank_program (ninja -C build comm_rank_program) and, for the speed, build/bin/comm_bench
-# (configured with -DPRIMUS_BENCHMARKS=ON); both may come from another machine. DEVICE chooses another kind of device
-# than cuda; if it is empty, the script tries itself on the CPU. Exits 1 if something fails.
+# Needs build/tests/comm_rank_program (ninja -C build comm_rank_program) and, for the speed,
+# build/bin/comm_bench (configured with -DPRIMUS_BENCHMARKS=ON); both may be built on another machine. DEVICE
+# selects another device kind than cuda; if it is empty, the script tests itself on the CPU. Exits 1 if
+# something fails.
 set -eu
 cd "$(dirname "$0")/.."
 gpus=${1:-2}
@@ -15,13 +16,13 @@ device=${DEVICE-cuda}
 program=build/tests/comm_rank_program
 mkdir -p "$out"
 failed=0
-# Where the library is not among the system's, PyTorch has one.
+# If NCCL is not a system library, use PyTorch's.
 if [ "$device" = cuda ] && ! ldconfig -p | grep -q 'libnccl\.so\.2'; then
   beside=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
   [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
 
-# ranks SCENE: runs one process per GPU; what they write is in $out/SCENE-RANK.log, their exit codes in $codes.
+# ranks SCENE: runs one process per GPU; their output goes to $out/SCENE-RANK.log, their exit codes to $codes.
 ranks() {
   port=$((20000 + $$ % 20000 + port_offset))
   port_offset=$((port_offset + 1))
@@ -43,7 +44,7 @@ ranks() {
 }
 port_offset=0
 
-# check SCENE TEXT: every rank ends with an error that says TEXT.
+# check SCENE TEXT: checks that every rank ends with an error that contains TEXT.
 check() {
   ranks "$1"
   rank=0
@@ -61,7 +62,7 @@ check() {
   fi
 }
 
-# conforms SCENE TEXT: every rank finds what it should; TEXT says what.
+# conforms SCENE TEXT: checks that every rank succeeds; TEXT describes the check.
 conforms() {
   ranks "$1"
   case "$codes" in

@@ -1,13 +1,15 @@
 #!/bin/sh
-# Megatron-LM and TorchTitan themselves on the GPUs of this machine, started by `primus train`, and the native engine on the
-# same GPUs with the same experiments, data and initial weights: 20 steps each, whose losses must be the same within 1e-3 in
-# fp32 and 1e-2 in bf16 (scripts/check-megatron-run.py and check-torchtitan-run.py, with --device cuda).
+# Trains with the original Megatron-LM and TorchTitan on this machine's GPUs, started by `primus train`, and
+# with the native engine on the same GPUs with the same experiments, data and initial weights. In 20 steps
+# each, the losses must agree within 1e-3 in fp32 and 1e-2 in bf16 (scripts/check-megatron-run.py and
+# check-torchtitan-run.py, with --device cuda).
 #
 #   scripts/gpu_frameworks.sh FOLDER [PRIMUS]     the program; build/bin/primus by default. The plug-in lies beside it
 #
-# FOLDER holds the checkouts Megatron-LM/ and torchtitan/ at the commits of presets/backends/pins.yaml, and may hold wheels/:
-# packages that the machine's Python lacks. No network is needed. PYTHON chooses a Python (python3 by default), which has
-# PyTorch. DEVICE=cpu runs all of it without a GPU. Exits 1 if something fails.
+# FOLDER contains the checkouts Megatron-LM/ and torchtitan/ at the commits of presets/backends/pins.yaml, and
+# optionally wheels/ with packages that the machine's Python lacks. No network is needed. PYTHON selects a
+# Python with PyTorch (python3 by default). DEVICE=cpu runs everything without a GPU. Exits 1 if something
+# fails.
 set -eu
 if [ ! -d "${1:-}" ]; then
   sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
@@ -22,8 +24,8 @@ python=$(${PYTHON:-python3} -c 'import sys; print(sys.executable)')
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# A Python with those packages, in an environment of its own: `primus train` puts its folder first on the PATH. Megatron-LM's
-# Makefile asks python3-config for the ending of its helpers' file, and Pythons in environments come without it.
+# A virtual environment with those packages; `primus train` puts its folder first on PATH. Megatron-LM's
+# Makefile asks python3-config for the file suffix of its helpers, and virtual environments do not contain it.
 environment=$scratch/python
 mkdir -p "$environment/bin"
 : >"$environment/pyvenv.cfg"
@@ -40,9 +42,9 @@ exec "$python" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"
 CONFIG
 chmod +x "$environment/bin/python3" "$environment/bin/python3-config"
 
-# Megatron-LM asks nvcc for its version.
+# Megatron-LM calls nvcc to find its version.
 PATH=$PATH:/usr/local/cuda/bin
-# Compiling takes longer than twenty steps, and changes no result beyond rounding.
+# Compiling takes longer than twenty steps, and changes results only by rounding.
 export PATH TORCHDYNAMO_DISABLE=1 HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 failed=0
 "$primus" device list

@@ -1,18 +1,19 @@
 #!/bin/sh
-# Training whose steps are replayed as graphs (enable_cuda_graph) beside training kernel by kernel, on the first GPU of
-# this machine. One line for each row: the same losses bit for bit, rates, memory, and what the host takes.
+# Compares training with graph replay (enable_cuda_graph) to training kernel by kernel, on the first GPU of
+# this machine. One line per row: bitwise equal losses, rates, memory, and host time.
 #
 #   scripts/gpu_graphs.sh [ROW]...     all rows by default
 #
-# dense, mixture, moments      300 steps of tiny models on text, with evaluations, samples and checkpoints between them,
-#           and interrupted and continued: every loss and gradient norm to the last bit. moments: in bf16, AdamW's moments too
-# tiny      rates of llama_tiny, whose kernels take less time than the host needs to start them
+# dense, mixture, moments      300 steps of tiny models on text, with evaluations, samples and checkpoints in between,
+#           and interrupted and resumed: all losses and gradient norms are bitwise equal. moments: also AdamW's moments in bf16
+# tiny      rates of llama_tiny, whose kernels are shorter than the host's launch time
 # small     ... of Qwen2.5-0.5B's shape, sequence 4096
 # large     ... of Llama-3-8B's dimensions in 16 layers, sequence 8192
 #
-# Rates are by `primus benchmark train`, without and with graphs in turn. Needs build/bin/primus and the plug-in beside it.
-# DEVICE chooses another device (cuda), STEPS the steps of tiny models (300), TIMED those of a rate (8), TURNS how often both
-# are timed (2). Exits 1 if a number differs or a step is not replayed.
+# Rates are measured by `primus benchmark train`, alternating without and with graphs. Needs build/bin/primus
+# and the plug-in next to it. DEVICE selects another device (cuda), STEPS the steps of tiny models (300),
+# TIMED the timed steps (8), TURNS the number of repetitions (2). Exits 1 if a number differs or a step is not
+# replayed.
 set -eu
 cd "$(dirname "$0")/.."
 primus=build/bin/primus
@@ -25,7 +26,7 @@ tiny=examples/native/configs/CPU/llama_tiny-pretrain.yaml
 any=examples/native/configs/any
 
 cp docs/config.md "$scratch/text.txt"
-# trained NAME WORD...: false if the run fails.
+# trained NAME WORD...: trains; fails if the run fails.
 trained() {
   name=$1
   shift
@@ -59,7 +60,7 @@ bits() {
   [ "$(wc -l <"$scratch/$row-plain.curve")" = "$steps" ] || problem="not all steps have a loss"
   cmp -s "$scratch/$row-plain.curve" "$scratch/$row-graphs.curve" || problem="losses or norms differ"
   cmp -s "$scratch/$row-plain.curve" "$scratch/$row-parts.curve" || problem="interrupted and continued, they differ"
-  # Three steps warm up, and one is recorded.
+  # Three steps are warm-up, and one is recorded.
   [ "${replayed:-0}" = $((steps - 4)) ] || problem="${replayed:-no} steps were replayed, not $((steps - 4))"
   if [ -z "$problem" ]; then
     echo "ok      $row: $steps losses and norms bit for bit, $replayed steps replayed"

@@ -1,7 +1,8 @@
 #!/bin/sh
-# A GPU that is lost in mid-run: every call of the driver fails from some kernel on (tests/device/lost_gpu.cpp). The run
-# ends at once with an error that says so, what was saved is whole, and the next start goes on from there: after several
-# losses all losses are those of a run that nothing happened to, bit for bit.
+# Tests the loss of a GPU during a run: from some kernel on, every driver call fails
+# (tests/device/lost_gpu.cpp). The run must end at once with an error that says so, saved checkpoints must be
+# intact, and the next start must resume from them. After several losses of the GPU, all losses must be
+# bitwise equal to those of an undisturbed run.
 #
 #   scripts/gpu_lost.sh [PRIMUS]     the program; build/bin/primus by default
 #
@@ -15,7 +16,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cp docs/config.md "$scratch/text.txt"
 
-# trained NAME [VARIABLE=VALUE]...: exit code on standard output, messages in NAME.log.
+# trained NAME [VARIABLE=VALUE]...: prints the exit code; messages go to NAME.log.
 trained() {
   name=$1
   shift
@@ -38,12 +39,13 @@ fail() {
 launches=$(cat "$scratch/count" 2>/dev/null || echo 0)
 [ "$launches" -gt $steps ] || fail "the driver's calls were not seen: nothing is tested" "$scratch/whole.log"
 
-# Each part of the run is a quarter to a third of it: lost in a step, and with another answer of the driver.
+# Each part is a quarter to a third of the run. The GPU is lost in a step, each time with another driver
+# error.
 for with in 999 719 46; do
   began=$(date +%s)
   code=$(trained parts PRIMUS_LOSE_GPU_AFTER=$((launches * 3 / 10)) PRIMUS_LOSE_GPU_WITH=$with)
   took=$(($(date +%s) - began))
-  # 124: it hung; above 127: it crashed.
+  # 124: it timed out; above 127: it crashed.
   { [ "$code" != 0 ] && [ "$code" -lt 124 ]; } || fail "a lost GPU (error $with) ended the run with code $code" "$scratch/parts.log"
   grep -q 'the GPU may have been lost' "$scratch/parts.log" || fail "the message does not name the lost GPU (error $with)" "$scratch/parts.log"
   echo "ok      a GPU is lost (the driver's error $with): code $code after $took s: $(grep -m 1 'error' "$scratch/parts.log" | cut -c 1-160)"

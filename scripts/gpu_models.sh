@@ -1,6 +1,6 @@
 #!/bin/sh
-# Whole models on the first GPU of this machine: every reference model (logits, gradients, AdamW steps), a training run
-# beside the CPU's, and generation. One line each.
+# Tests complete models on the first GPU of this machine: every reference model (logits, gradients, AdamW
+# steps), a training run compared with the CPU's, and generation. One line each.
 #
 #   scripts/gpu_models.sh [PRIMUS]     the program; build/bin/primus by default. The plug-in lies beside it in ../lib/primus
 #
@@ -28,9 +28,9 @@ for model in tests/golden/models/*/; do
   done
 done
 
-# A text that never changes, so that neither does what rounding becomes on it.
+# A fixed text, so that the effect of rounding does not change either.
 cat LICENSE >"$scratch/text.txt"
-# trained NAME DEVICE WORD...: a tiny model in fp32 on text that comes with the sources.
+# trained NAME DEVICE WORD...: trains a tiny fp32 model on text from the sources.
 trained() {
   run_name=$1
   run_on=$2
@@ -50,16 +50,16 @@ curve() {
   sed -n -E 's/.*"lm_loss":([0-9.e+-]+).*"grad_norm":([0-9.e+-]+).*/\1 \2/p' "$scratch/w/u/$1/metrics.jsonl"
 }
 
-# The same run on both: equal but for rounding in fp32, whose sums have another order. Training multiplies such differences,
-# more on some texts than on others. So the CPU says itself how much rounding there is: its runs with other microbatches
-# compute the same with sums in another order. A device may be four times as far from the CPU as these are.
-# largest A B: the largest relative difference of two curves' losses; 1 where one is not whole.
+# The runs on both devices differ only by fp32 rounding, since they sum in another order. Training amplifies
+# such differences, more on some texts than on others. CPU runs with other microbatch sizes, which also change
+# only the order of sums, show how much. A device may differ from the CPU up to four times as much as those.
+# largest A B: the maximum relative difference of two curves' losses; 1 if one is incomplete.
 largest() {
   paste -d ' ' "$scratch/$1.curve" "$scratch/$2.curve" | awk -v steps="$steps" '
     NF == 4 { d = ($3 - $1) / $1; d = d < 0 ? -d : d; if (d > most) most = d; ++rows }
     END { print rows == steps ? most + 0 : 1 }'
 }
-# beside_the_cpu NAME WHAT WORD...: the runs cpuNAME, cpuNAME4, cpuNAME2 and DEVICENAME.
+# beside_the_cpu NAME WHAT WORD...: compares the runs cpuNAME, cpuNAME4, cpuNAME2 and DEVICENAME.
 beside_the_cpu() {
   name=$1
   what=$2
@@ -89,7 +89,7 @@ for on in cpu "$device"; do
 done
 beside_the_cpu _adapters "low-rank adapters of that model" load="$scratch/w/u/cpu" lora.enabled=true lora.dim=8 lora.alpha=16 \
   "lora.target_modules=[linear_qkv,linear_proj,linear_fc1,linear_fc2]"
-# Interrupted half way and continued, the bits are those of the run that was not.
+# A run interrupted half way and resumed is bitwise equal to an uninterrupted one.
 trained parts "$device" exit_interval=$((steps / 2))
 trained parts "$device"
 curve parts >"$scratch/parts.curve"
@@ -106,8 +106,8 @@ else
   echo "FAILED  the generated texts differ:"
   head -c 300 "$scratch/cpu.txt" "$scratch/$device.txt"
 fi
-# Texts that are written together are those that each prompt gives alone: greedily, and with a few likeliest tokens to
-# choose from, by the passes that are recorded and replayed.
+# Batched generation gives the same texts as each prompt separately: greedily, and with small top-k sampling,
+# with recorded and replayed passes.
 cat >"$scratch/prompts.jsonl" <<PROMPTS
 "And"
 "The king"

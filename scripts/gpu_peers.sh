@@ -1,11 +1,12 @@
 #!/bin/sh
-# Training on one GPU of this machine beside PyTorch: the same model, tokens and precision, one after the other in this
-# run. One line for each row: both rates, their ratio, and both memories; and what ours reaches of the rate composed
-# from the model's products and attention, each timed alone in the same run (benchmark train --ceiling).
+# Compares training on one GPU of this machine with PyTorch: same model, tokens and precision, one after the
+# other in this run. One line per row: both rates, their ratio, both memory peaks, and our share of the
+# ceiling: the rate of a step that consists only of the model's products and attention, each timed separately
+# in the same run (benchmark train --ceiling).
 #
 #   scripts/gpu_peers.sh [FOLDER] [ROW]...     all rows by default
 #
-# FOLDER has other peers than benchmarks/peers.
+# FOLDER contains replacements for benchmarks/peers.
 #
 # bf16      Llama-3-8B's dimensions in 16 layers, sequence 8192: bf16 weights, gradients and moments; ours keeps a
 #           master exact to fp32 beside them
@@ -39,7 +40,7 @@ if ! ldconfig -p | grep -q 'libcudnn\.so\.9'; then
   [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
 
-# row NAME CONFIG WORDS -- DIMENSIONS ARGUMENTS: our settings, and those of the peer, which is $script.
+# row NAME CONFIG WORDS -- DIMENSIONS ARGUMENTS: our settings, and those of the peer script $script.
 script=torch_llama.py
 row() {
   name=$1
@@ -60,7 +61,7 @@ row() {
     tail -n 5 "$scratch/$name.log"
     return
   }
-  # Rows may have a peer in common.
+  # Rows may share a peer result.
   peer=$scratch/$(echo "$script $dimensions $*" | tr ' ,' '__').peer
   [ -e "$peer" ] || DIMS=$dimensions timeout 150 python3 "$peers/$script" "$@" 1 >"$peer" 2>&1 || true
   grep -q 'tok/s' "$peer" || failed=1

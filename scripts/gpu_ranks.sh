@@ -1,13 +1,13 @@
 #!/bin/sh
-# Training on several GPUs of this machine: the same losses as on one GPU, on every level of sharding and where ranks
-# share layers, experts, sequences and stages; the rate of each GPU beside that of one GPU in the same run; and what
-# happens when a rank is killed. One line each.
+# Tests training on several GPUs of this machine: losses equal to one GPU's, at every sharding level and with
+# ranks that share layers, experts, sequences and stages; the rate per GPU compared with one GPU in the same
+# run; and the behavior when a rank is killed. One line each.
 #
 #   scripts/gpu_ranks.sh [GPUS] [PRIMUS]     2 GPUs and build/bin/primus by default; the plug-in in ../lib/primus beside it
 #
-# ROWS chooses what is done, in this order:
+# ROWS selects the tests, which run in this order:
 #   losses      tiny models: fp32 losses of 20 steps = one GPU's, on the levels LEVELS and on every mesh
-#   overlap     the same where tensor ranks exchange beside products: not at all, by the library, by copy engines
+#   overlap     the same with tensor-parallel communication overlapped with products: off, by the library, by copy engines
 #   replicated, sharded, tensor, library, pipeline
 #               Llama 3.1 8B of LAYERS layers, sequence 8192, 4 sequences a GPU and step: data-parallel, fully sharded,
 #               with all GPUs sharing its layers (exchanging by copy engines, or by the library), or in stages; beside one GPU
@@ -18,11 +18,11 @@
 #               Mixtral 8x7B of 2 layers and DeepSeek-V2-Lite of 5, the GPUs sharing the experts; beside the same data-parallel
 #   peer        PyTorch's FSDP, the model of `sharded`: torchrun with benchmarks/peers/torch_fsdp.py, or the one in the folder PEERS;
 #               among the rows by default where there is a torchrun
-#   killed      a rank that is killed ends all
-# PRESET is another dense model than Llama 3.1 8B, with SEQUENCE tokens. STEPS: of each timed run, before the two whose trace
-# gives its rate. TRACE=1 prints how much communication was exposed in them, TRACE=kernels each kernel's time as well. KEEP is
-# an empty folder that the runs stay in.
-# Exits 1 if something fails.
+#   killed      killing one rank ends all of them
+# PRESET replaces Llama 3.1 8B by another dense model, with SEQUENCE tokens. STEPS: number of steps of each
+# timed run, before the two traced steps that give its rate. TRACE=1 prints how much communication was exposed
+# in them, TRACE=kernels also each kernel's time. KEEP is an empty folder in which the runs are kept. Exits 1
+# if something fails.
 set -eu
 cd "$(dirname "$0")/.."
 gpus=${1:-2}
@@ -44,7 +44,7 @@ else
   trap 'rm -rf "$scratch"' EXIT
 fi
 failed=0
-# Where the library is not among the system's, PyTorch has one.
+# If NCCL is not a system library, use PyTorch's.
 if ! ldconfig -p | grep -q 'libnccl\.so\.2'; then
   beside=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
   [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
@@ -66,10 +66,10 @@ run() {
   }
 }
 
-# number NAME KEY STEP: of that step.
+# number NAME KEY STEP: the metric KEY of that step.
 number() { sed -n -E "$3"'s/.*"'"$2"'":([-+.0-9e]+).*/\1/p' "$scratch/w/u/$1/metrics.jsonl"; }
 
-# compare NAME: its loss and $one, that of one GPU.
+# compare NAME: compares its loss with $one, the loss of one GPU.
 compare() {
   loss=$(number "$1" lm_loss 20)
   if awk "BEGIN { d = ($loss - $one) / $one; exit !(d < 1e-5 && d > -1e-5) }"; then
@@ -80,7 +80,7 @@ compare() {
   fi
 }
 
-# settings_of MESH: of $gpus ranks that share a model in this way.
+# settings_of MESH: the settings for $gpus ranks that share a model in this way.
 settings_of() {
   case $1 in
     replicated) echo "reduce_gradients_each_microbatch=false" ;;
@@ -105,19 +105,19 @@ losses() {
     # shellcheck disable=SC2086
     run "$level" $tiny $common --nproc "$gpus" data_parallel_sharding_strategy="$level" && compare "$level"
   done
-  # Ranks that share layers, experts, sequences or stages instead.
+  # Now with ranks that share layers, experts, sequences or stages.
   mixture="model_type=mixtral num_experts=4 moe_router_topk=2 ffn_hidden_size=256 num_attention_heads=4 num_query_groups=4"
   # shellcheck disable=SC2086
   run one_mixture $tiny $common $mixture || return 0
   one=$(number one_mixture lm_loss 20)
   for mesh in tensor expert tensor_expert context context_by_heads pipeline; do
     # shellcheck disable=SC2046,SC2086
-    # Rows have their names' folders to themselves.
+    # The folders of rows have the rows' names, hence the prefix.
     run "tiny_$mesh" $tiny $common $mixture --nproc "$gpus" $(settings_of $mesh) && compare "tiny_$mesh"
   done
 }
 
-# Tokens enough for collectives of 8 MiB.
+# Enough tokens for collectives of 8 MiB.
 overlap() {
   common="bf16=false train_iters=20 micro_batch_size=32 global_batch_size=64 seq_length=512"
   # shellcheck disable=SC2086
@@ -133,20 +133,21 @@ overlap() {
   copy_engines_of by_copies
 }
 
-# copy_engines_of NAME: whether its tensor ranks had them.
+# copy_engines_of NAME: whether its tensor-parallel ranks used copy engines.
 copy_engines_of() {
   grep -h -o "tensor ranks exchange .*" "$scratch/w/u/$1/logs/pre_trainer/rank-0/info.log" "$scratch/$1.log" | head -n 1
 }
 
-# GB on the device, and what was expected there, by the log's first lines: the plan, and what libraries take.
+# Memory on the device and its forecast in GB, from the log's first lines: the plan plus the libraries'
+# memory.
 memory_of() {
   planned=$(sed -n -E 's/.* memory: ([0-9]+) MiB persistent.*, ([0-9]+) MiB stash.*, ([0-9]+) MiB scratch, about ([0-9]+) MiB.*/\1 \2 \3 \4/p' \
     "$scratch/w/u/$1/logs/pre_trainer/rank-0/info.log" | head -n 1 | awk '{ printf "%.1f", ($1 + $2 + $3 + $4) * 1048576 / 1e9 }')
   echo "$(number "$1" memory_used_bytes "$steps" | awk '{ printf "%.1f", $1 / 1e9 }') GB used, $planned planned"
 }
 
-# Random tokens, below every vocabulary used here. A GPU at its limit of power multiplies numbers that repeat faster,
-# so mock_data, whose sequences count upwards, would say too much.
+# Random tokens, below every vocabulary size used here. A power-limited GPU multiplies repetitive numbers
+# faster, so mock_data, whose sequences count upwards, would give too high a rate.
 random_data() {
   [ ! -e "$scratch/random_text_document.idx" ] || return 0
   awk 'BEGIN { srand(1); for (line = 0; line < 400; ++line) { printf "{\"text\": \""; for (i = 0; i < 4096; ++i)
@@ -155,7 +156,7 @@ random_data() {
     --vocab-size 32000 >"$scratch/random.log" 2>&1
 }
 
-# timed NAME CONFIG WORD...: a run whose rate counts; nothing if it has been done.
+# timed NAME CONFIG WORD...: runs a timed training, unless it has been done already.
 timed() {
   [ ! -e "$scratch/w/u/$1/metrics.jsonl" ] || return 0
   label=$1
@@ -170,14 +171,14 @@ timed() {
     profile=true profile_step_start="$steps" profile_step_end="$all" profile_ranks="$traced_ranks" "$@"
 }
 
-# rate NAME KEY: tokens_per_second or tflops of each GPU in the traced steps. The log knows the work of a step.
+# rate NAME KEY: tokens_per_second or tflops per GPU in the traced steps. The log has the work per step.
 rate() {
   seconds=$(python3 scripts/exposed_communication.py "$scratch/w/u/$1" --step-seconds)
   echo "$(number "$1" "$2_per_device" "$steps") $(number "$1" elapsed_time_per_iteration_ms "$steps") $seconds" |
     awk '{ printf "%.0f", $1 * $2 / 1000 / $3 }'
 }
 
-# traced NAME: what TRACE asks for.
+# traced NAME: prints the output requested by TRACE.
 traced() {
   case ${TRACE:-} in
     "") ;;
@@ -186,13 +187,13 @@ traced() {
   esac
 }
 
-# alone NAME: what the others are compared with.
+# alone NAME: prints the baseline rate that other rows are compared with.
 alone() {
   echo "$1: $(rate "$1" tokens_per_second) tokens/s of each GPU, $(rate "$1" tflops) TFLOP/s, $(memory_of "$1")"
   [ "${TRACE:-}" != kernels ] || traced "$1"
 }
 
-# beside NAME OTHER: the rate of each GPU as a share of the other run's.
+# beside NAME OTHER: the rate per GPU as a share of the other run's.
 beside() {
   each=$(rate "$1" tokens_per_second)
   echo "$1 on $gpus GPUs: $each tokens/s each, $(
@@ -217,8 +218,9 @@ dense() {
     beside "$row" one_dense
 }
 
-# A stage does its blocks, and the last one the head, which takes as long as two blocks of Llama 3.1 8B: so it gets the two
-# fewer. With N microbatches a schedule's bubble is (GPUS - 1) / (N + GPUS - 1).
+# Each stage computes its blocks, and the last one also the head, which takes as long as two blocks of Llama
+# 3.1 8B; so the last stage gets two blocks fewer. With N microbatches, a schedule's bubble is (GPUS - 1) / (N
+# + GPUS - 1).
 pipeline() {
   last=$(((layers + 2) / gpus - 2))
   dense pipeline decoder_last_pipeline_num_layers=$last

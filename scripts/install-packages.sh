@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs those Debian packages of the named groups (scripts/debian-packages.txt) that are missing.
+# Installs the missing Debian packages of the named groups (scripts/debian-packages.txt).
 #
 #   scripts/install-packages.sh build test
 set -eu
@@ -28,6 +28,6 @@ if [ "$(id -u)" != 0 ]; then
 fi
 echo "Installing:$missing"
 $as_root apt-get update -qq
-# The words of $missing are package names of the list.
+# The words of $missing are package names from the list.
 # shellcheck disable=SC2086
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing

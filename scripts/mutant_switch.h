@@ -1,18 +1,20 @@
-// What scripts/mutation_test.py includes in each source that it changes: the switch between the code and its mutants.
+// Included by scripts/mutation_test.py in each source that it changes: selects between the code and its
+// mutants.
 //
-// All mutants of a sample are compiled into one program. PRIMUS_MUTANT=<number> turns one of them on when a program
-// starts; without it, or with 0, the program does what its sources say. PRIMUS_MUTANT_RECORD=<file of kMutants bytes>:
-// byte i becomes 1 when a process comes to mutant i. The file is mapped, so it also has what a killed process reached.
+// All mutants of a sample are compiled into one program. PRIMUS_MUTANT=<number> activates one of them at
+// program start; without it, or with 0, the program is unchanged. PRIMUS_MUTANT_RECORD=<file of kMutants
+// bytes>: byte i becomes 1 when a process reaches mutant i. The file is memory-mapped, so it also records
+// what a killed process reached.
 //
 //   statement     if (!on(7)) statement;
 //   condition     if (on(7) != static_cast<bool>(condition))
 //   constant      (on(7) ? 4 : 3)
 //   operator      a < Op<7>{} < b        the proxy compares by < or by <=; its neighbours keep their precedence
 //   assignment    a += Op<7>{} += b
-//   increment     Increment<7>{}->*a     binds as a prefix operator does, for all that may follow one
+//   increment     Increment<7>{}->*a     binds like a prefix operator, whatever follows
 #pragma once
 
-#pragma GCC system_header  // no warnings about what changed types only
+#pragma GCC system_header  // no warnings caused by changed types
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -39,7 +41,7 @@ inline int start() {
   return number ? std::atoi(number) : 0;
 }
 
-// 0 until it is initialized, so that what runs before main() is unchanged.
+// 0 until it is initialized, so that code before main() is unchanged.
 inline const int active = start();
 
 inline bool on(int mutant) {
@@ -50,7 +52,7 @@ inline bool on(int mutant) {
 template <int N>
 struct Op {};
 
-// The left operand, with the operator that was written behind it.
+// The left operand together with the operator in the source.
 #define PRIMUS_MUTABLE_OPERATOR(NAME, WRITTEN, MUTANT)              \
   template <int N, class A>                                         \
   struct NAME {                                                     \
@@ -77,7 +79,7 @@ PRIMUS_MUTABLE_OPERATOR(Divided, /, *)
 PRIMUS_MUTABLE_OPERATOR(Modulo, %, *)
 #undef PRIMUS_MUTABLE_OPERATOR
 
-// Assignments group from the right: the amount comes first.
+// Assignments group from the right, so the right operand is evaluated first.
 #define PRIMUS_MUTABLE_ASSIGNMENT(NAME, WRITTEN, MUTANT)     \
   template <int N, class B>                                  \
   struct NAME {                                              \

@@ -1,7 +1,9 @@
-"""The mutants of C++ sources: finds them, draws a sample, and writes a sample into the sources (scripts/mutation_test.py).
+"""The mutants of C++ sources: finds them, draws a sample, and writes the sample into the sources
+(scripts/mutation_test.py).
 
-A mutant is a list of edits of one file. The edits keep every line where it is, and choose between the code and its mutant
-by a number at run time (scripts/mutant_switch.h), so that all mutants of a sample are compiled together.
+A mutant is a list of edits of one file. The edits do not move any line, and select between the code and its
+mutant by a number at run time (scripts/mutant_switch.h), so that all mutants of a sample are compiled
+together.
 """
 
 import dataclasses
@@ -14,8 +16,8 @@ SWITCH = "base/mutant_switch.h"  # in the copy's src/
 ON = "::primus::mutation::on(@)"
 OP = "::primus::mutation::Op<@>{}"
 
-# clang-format puts blanks around binary operators, and around nothing else that looks like one: templates, pointers
-# and references are out of reach.
+# clang-format puts spaces around binary operators, and not around template brackets, pointers and references,
+# so those are never matched.
 SWAPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+", "*": "/", "/": "*",
          "%": "*", "+=": "-=", "-=": "+="}
 OPERATOR = re.compile(r"(?<= )(<=|>=|==|!=|\+=|-=|<|>|\+|-|\*|/|%)(?=[ \n])")
@@ -24,13 +26,14 @@ INCREMENT = re.compile(r"(\+\+|--)(?=[A-Za-z_])")
 CONSTANT = re.compile(r"(?<![\w.'<\[])(\d+)(?![\w.'])")
 BOOLEAN = re.compile(r"\b(true|false)\b")
 CONDITION = re.compile(r"^[ ]*(?:\} else )?if \(", re.MULTILINE)
-# The beginning of a statement that is no declaration: a call, an assignment to what exists, or a step.
+# The start of a statement that is not a declaration: a call, an assignment to an existing variable, or an
+# increment.
 STATEMENT = re.compile(r"^[ ]+(?=((?:\+\+|--)?[A-Za-z_][\w.:\[\]]*(?:->[\w.:]+)*(?:\(| [-+*/|&]?= )|(?:\+\+|--)[\w.]+;))",
                        re.MULTILINE)
 NO_STATEMENT = re.compile(r"(?:return|throw|break|continue|using|case|default|delete|static_assert|if|for|while|switch|"
                           r"catch|do|else|goto)\b")
-# Comments, strings, preprocessor lines, declarations of the compiler's own, and assertions: these are for our own
-# mistakes, so that right code never shows whether they are there.
+# Comments, strings, preprocessor lines, static_asserts and the like, and assertions. Assertions catch our own
+# bugs, so correct code never shows whether they exist.
 BLANK = re.compile(r'//[^\n]*|/\*.*?\*/|R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|(?<!\d)\'(?:\\.|[^\'\\\n])\'|'
                    r"^#[^\n]*(?:\\\n[^\n]*)*|"
                    r"^\s*(?:static_assert|template|using|namespace|constexpr|static constexpr|case)\b[^\n]*|"
@@ -46,16 +49,16 @@ class Mutant:
     old: str
     new: str
     edits: list  # of (begin, end, text), where @ in the text is the mutant's number
-    lines: range  # that the edits touch
+    lines: range  # touched by the edits
 
 
 def blanked(text):
-    """The text with what cannot change as blanks of equal length."""
+    """The text with everything that cannot change replaced by spaces."""
     return BLANK.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
 
 
 def closing(code, begin):
-    """Where the bracket that opened before `begin` closes."""
+    """The position of the bracket that closes the one opened before `begin`."""
     depth = 1
     for at in range(begin, len(code)):
         depth += (code[at] in "([{") - (code[at] in ")]}")
@@ -65,7 +68,7 @@ def closing(code, begin):
 
 
 def operands(text, code, begin, end, operator):
-    """Where the operands of the logical operator at [begin, end) begin and end."""
+    """The range of the operands of the logical operator at [begin, end)."""
     depth, left = 0, begin
     while left > 0:
         c = code[left - 1]
@@ -87,13 +90,13 @@ def operands(text, code, begin, end, operator):
         right += 1
     while code[left].isspace():
         left += 1
-    while text[right - 1].isspace():  # strings are blanks in the code
+    while text[right - 1].isspace():  # strings are spaces in the code
         right -= 1
     return left, right
 
 
 def statement_end(code, begin):
-    """Where the statement at `begin` ends, behind its semicolon; None where it is something else."""
+    """The end of the statement at `begin`, after its semicolon; None if it is not a simple statement."""
     depth = 0
     call = re.match(r"[^\s(=]*\(", code[begin:])
     for at in range(begin, len(code)):
@@ -123,7 +126,7 @@ def mutants_of(path, text):
         return low
 
     def add(kind, at, shown, *edits):
-        """`shown`: (begin, end, text), the change as if it were made for good."""
+        """`shown`: (begin, end, text), the change as shown in reports."""
         number = line_of(at)
         last = max(line_of(max(edit[1] - 1, edit[0])) for edit in edits)
         begin, end = starts[number], text.find("\n", max(shown[1], at))
@@ -134,7 +137,7 @@ def mutants_of(path, text):
     for match in OPERATOR.finditer(code):
         begin, end, old = match.start(), match.end(), match[1]
         if '"' in text[end:end + 40].lstrip()[:1] + text[:begin].rstrip()[-1:]:
-            continue  # no string has the other operator
+            continue  # strings do not have the other operator
         kind = "assignment" if old[-1] == "=" and old[0] in "+-" else "arithmetic" if old in "+-*/%" else "comparison"
         add(kind, begin, (begin, end, SWAPS[old]), (end, end, f" {OP} {old}"))
     for match in LOGIC.finditer(code):
@@ -172,7 +175,8 @@ def mutants_of(path, text):
 
 
 def in_shares(groups, shares, seed):
-    """All mutants in the order in which they are tried: shuffled, and each group at its share of any beginning."""
+    """All mutants in the order in which they are tried: shuffled, with each group at its share in any
+    prefix."""
     source = random.Random(seed)
     queues = {}
     for name in sorted(groups):
@@ -188,7 +192,7 @@ def in_shares(groups, shares, seed):
 
 
 def apart(order, count):
-    """The first `count` mutants of which no two change the same line."""
+    """The first `count` mutants that change different lines."""
     used, chosen = set(), []
     for mutant in order:
         lines = {(mutant.file, line) for line in mutant.lines}
@@ -199,8 +203,9 @@ def apart(order, count):
 
 
 def found_again(mutant, before, now):
-    """The mutant among those of a later text of its file, wherever its line is by now; None where that has changed.
-    `before`: all mutants of the text that it was drawn from. Equal lines are told apart by their order."""
+    """Finds the mutant in a later version of its file, where its line may have moved; None if the line has
+    changed. `before`: all mutants of the version that it was drawn from. Equal lines are distinguished by
+    their order."""
     def alike(mutants):
         return [m for m in mutants if (m.kind, m.old, m.new) == (mutant.kind, mutant.old, mutant.new)]
     old, new = alike(before), alike(now)
@@ -208,7 +213,8 @@ def found_again(mutant, before, now):
 
 
 def by_hand(path, read):
-    """The mutants of a TOML file: tables [[mutant]] with file, old and new text; MUTANT in the new text is the switch."""
+    """The mutants of a TOML file: tables [[mutant]] with file, old and new text; MUTANT in the new text is
+    the switch."""
     found = []
     for entry in tomllib.loads(path.read_text())["mutant"]:
         text, old, new = read(entry["file"]), entry["old"].strip("\n"), entry["new"].strip("\n")
@@ -224,7 +230,7 @@ def by_hand(path, read):
 
 
 def written(text, numbered):
-    """The text of a file with its mutants, pairs of number and mutant, in it."""
+    """The text of a file with its mutants inserted; `mutants` are pairs of number and mutant."""
     edits = [(begin, end, new.replace("@", str(number))) for number, mutant in numbered for begin, end, new in mutant.edits]
     for begin, end, new in sorted(edits, reverse=True):
         text = text[:begin] + new + text[end:]

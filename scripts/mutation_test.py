@@ -6,29 +6,31 @@
     scripts/mutation_test.py --hand FILE [--programs NAME,...]
     scripts/mutation_test.py --list [--count 100]
 
-A mutant is one small change of a source file: an operator or a constant changed, a condition negated, a statement removed.
-`--count` of them are drawn with a seed from src/engine, src/lm/train, src/lm/data and src/lm/checkpoint, from each folder by
-its share of their lines (--only: from these folders or files). Other sources have another sample: --at draws from those of a
-commit, and finds the same changes in the sources of today; lines that have changed since are left out. --hand: those that a
-TOML file lists.
+A mutant is one small change of a source file: a changed operator or constant, a negated condition, a removed
+statement. `--count` of them are drawn with a seed from src/engine, src/lm/train, src/lm/data and
+src/lm/checkpoint, from each folder in proportion to its lines (--only: from these folders or files). Changed
+sources give another sample: --at draws from the sources of a commit and finds the same changes in the current
+ones; lines changed since then are omitted. --hand: uses the mutants in a TOML file.
 
-All of them are written into one copy of the tree, each behind a switch (mutant_switch.h), and built once. Each test then
-runs on its own with no mutant on: this is what it takes, and which mutants it reaches. A mutant runs the tests that reach it,
+All mutants are written into one copy of the tree, each with a switch (mutant_switch.h), and built once. Then
+each test runs separately without a mutant, to measure its time and the mutants that it reaches. For each
+mutant, the tests that reach it run, the fastest first, until one fails:
 the quickest first, until one fails:
 
-  killed     a test failed, or took too long twice, the second time after all others have ended: more than five times the
-             processor's time that it takes (at least 2 s, and 10 s by the clock), or as long without doing anything
+    killed     a test failed, or timed out twice, the second time after all others have ended: it used five times its usual
+               CPU time (at least 2 s, and 10 s of wall time), or was idle for that long
   survived   every test that reaches it passed: a test is missing, or the change makes no difference (docs/mutations.md)
   unreached  no test reaches it
-  refused    the compiler did not take it; another one is drawn
+    refused    the compiler rejected it; another one is drawn
 
---slow: those that are left run the programs that take minutes. --programs: these, not the usual ones. --tests: only tests
-of this GoogleTest filter, measured anew; for the test that has just been written.
+--slow: runs the slow programs for the remaining mutants. --programs: these programs instead of the default
+ones. --tests: only tests that match this GoogleTest filter, measured again; for a test that has just been
+written.
 
-Everything happens below --folder: a copy of the tracked files, its build with the flags of the release preset, and
-results.json, where the next call goes on. The working tree is only read. Mutants run at nice 19. Exit code: 0 when the run
-is complete, whatever survived; 1 when the unchanged sources do not build, or a test does not pass on them; 2 for bad
-arguments.
+Everything is written below --folder: a copy of the tracked files, its build with the flags of the release
+preset, and results.json, from which the next call resumes. The working tree is only read. Mutants run at nice
+19. Exit code: 0 when the run is complete, whatever survived; 1 if the unchanged sources do not build or a
+test fails on them; 2 for bad arguments.
 """
 
 import argparse
@@ -55,10 +57,10 @@ QUICK = ("engine_test", "lm_checkpoint_test", "lm_data_test", "lm_train_test", "
 SLOW = ("lm_train_ranks_test", "lm_train_pipelines_test", "lm_train_tuning_test", "cli_runs_test", "cli_trace_test", "fault_stop_test",
         "fault_ranks_test", "fault_rank_kills_test", "fault_kill_test", "fault_interference_test")
 RECORD_BYTES = 4096  # kMutants of mutant_switch.h
-MEMORY = 8 << 30  # a mutant that allocates without end fails
-LEAST = 10  # seconds of any test before it takes too long
+MEMORY = 8 << 30  # stops mutants that allocate without end
+LEAST = 10  # minimum time limit of a test, in seconds
 CLOCK = os.sysconf("SC_CLK_TCK")
-STOP = threading.Event()  # SIGTERM or Ctrl-C came
+STOP = threading.Event()  # set by SIGTERM or Ctrl-C
 
 
 def git(*words):
@@ -71,7 +73,7 @@ def tracked_files(commit=None):
 
 
 def drawn(only, seed, commit=None):
-    """Every mutant there is, in the order in which they are tried, and all of each file."""
+    """All mutants in the order in which they are tried, and all mutants of each file."""
     groups, lines, by_file = {}, {}, {}
     for path in sorted(tracked_files(commit)):
         folder = next((f for f in FOLDERS if path.startswith(f + "/") and path.endswith(".cpp")), None)
@@ -85,7 +87,7 @@ def drawn(only, seed, commit=None):
 
 
 def drawn_at(commit, only, seed, count):
-    """The first `count` mutants of a commit, as they are in the sources of today."""
+    """The first `count` mutants of a commit, located in the current sources."""
     order, before = drawn(only, seed, commit)
     _, now = drawn(only, seed)
     sample = []
@@ -99,7 +101,7 @@ def drawn_at(commit, only, seed, count):
 
 
 class Copy:
-    """A copy of the tracked files with the mutants in it, and its build."""
+    """A copy of the tracked files with the mutants inserted, and its build."""
 
     def __init__(self, folder, jobs):
         self.source = folder / "source"
@@ -107,7 +109,7 @@ class Copy:
         self.jobs = jobs
 
     def update(self, numbered):
-        """Writes the files and the mutants; what is equal already keeps its time stamp."""
+        """Writes the files and the mutants; unchanged files keep their timestamps."""
         by_file = {}
         for number, mutant in numbered:
             by_file.setdefault(mutant.file, []).append((number, mutant))
@@ -133,7 +135,7 @@ class Copy:
                               errors="replace", env=dict(os.environ, CCACHE_BASEDIR=str(self.source), CCACHE_NOHASHDIR="1"))
 
     def compile(self, programs):
-        """The output of a build that fails; otherwise None."""
+        """The output of a failed build; otherwise None."""
         if not (self.build / "build.ninja").exists():
             configured = self.run(["cmake", "--preset", "release", "-DPRIMUS_TESTS=ON"])
             if configured.returncode != 0:
@@ -143,11 +145,11 @@ class Copy:
 
 
 def refused_by(output, sample):
-    """The mutants of the sample that a failed build is about."""
+    """The mutants of the sample that the errors of a failed build refer to."""
     places = {(m.file, line): m for m in sample for line in m.lines}
     refused, pending = [], []
     for line in output.split("\n"):
-        # The places of one message: "required from" and "in expansion of" stand before its error.
+        # The locations of one message: "required from" and "in expansion of" precede its error.
         found = re.match(r"(?:.*?[ ,]from |\.\./)?(?:\.\./)?(\S*?)(src/\S+\.cpp):(\d+)[:,]", line)
         if found and (found[2], int(found[3])) in places:
             pending.append(places[found[2], int(found[3])])
@@ -161,7 +163,7 @@ def refused_by(output, sample):
 
 
 class Tests:
-    """Runs tests of the copy, each in a process and a temporary folder of its own."""
+    """Runs tests of the copy, each in a separate process and temporary folder."""
 
     def __init__(self, copy):
         self.copy = copy
@@ -181,9 +183,9 @@ class Tests:
         return found
 
     def run(self, test, number, limit):
-        """(passed, ran too long, seconds of processors, mutants that it reached, output)"""
+        """(passed, timed out, CPU seconds, reached mutants, output)"""
         program, name = test.split(" ")
-        # Without a mutant it is a test as any other; mutants run behind everybody else's work.
+        # Without a mutant it runs like any other test; mutants run at the lowest priority.
         command = ["nice", "-n19"] if number else []
         with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder, \
                 tempfile.NamedTemporaryFile(prefix="reached-") as record:
@@ -207,9 +209,9 @@ class Tests:
 
     @staticmethod
     def watch(process, limit):
-        """Waits for the end. (whether it took too long, seconds of processors). Too long is what keeps processors busy for
-        more than the limit, and what does nothing for as long: other work on the machine makes no difference. Nothing is
-        too long in its first ten seconds."""
+        """Waits for the end. Returns (whether it timed out, CPU seconds). A process times out if it uses more
+        CPU time than the limit, or is idle for that long, so other load on the machine does not matter. The
+        first ten seconds never count as a timeout."""
         began = idle_since = time.monotonic()
         used = 0.0
         pause = 0.01
@@ -243,16 +245,17 @@ class Tests:
 
     @staticmethod
     def read(stream, lines):
-        """All of the stream, so that nobody waits for it; the beginning is kept."""
+        """Reads the entire stream, so that the writer never blocks; keeps the beginning."""
         for line in stream:
             if len(lines) < 1000:
                 lines.append(line[:1000])
 
     @staticmethod
     def end(process, token):
-        """Ends what the test started, also what left its process group: the record's name is in their environment."""
+        """Kills what the test started, including processes outside its process group: the record's name is in
+        their environment."""
         if process.poll() == 0:
-            return  # as it wished to be left
+            return  # the test ended cleanly
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -275,7 +278,7 @@ def show(mutant):
 
 
 class Store:
-    """A JSON file that is never half written."""
+    """A JSON file that is written atomically."""
 
     def __init__(self, path):
         self.path = path
@@ -303,8 +306,8 @@ class Run:
         self.broken = []
 
     def build(self, candidates, count, programs):
-        """The numbered sample of what compiles. A quarter more than wanted is built, in place of what does not; a number
-        stays with its mutant, so that only files change of which something was refused."""
+        """The numbered sample of mutants that compile. Builds a quarter more than requested, to replace those
+        that do not. A mutant keeps its number, so that only files with refused mutants change."""
         size = count + count // 4
         while True:
             drawn_so_far = mutants.apart(candidates, min(size, RECORD_BYTES - 1))
@@ -321,7 +324,7 @@ class Run:
                 return numbered[:count]
             refused = refused_by(output, sample)
             if not refused:
-                # No message names a mutant's line: all mutants of the files that failed.
+                # No message names a mutant's line: refuse all mutants of the files that failed.
                 objects = re.sub(r"CMakeFiles/\S*?\.dir/", "", output)
                 files = set(re.findall(r"^FAILED: \S*?(src/\S+?\.cpp)\.o", objects, re.MULTILINE))
                 refused = {m.key: m for m in sample if m.file in files}
@@ -333,7 +336,7 @@ class Run:
                 self.results.put(key, {"result": "refused", "file": mutant.file, "line": mutant.line})
 
     def measure(self, programs, sample):
-        """Time and reach of every test without a mutant: {test: (seconds, mutants)}."""
+        """Time and reached mutants of each test without a mutant: {test: (seconds, mutants)}."""
         again = self.options.tests
         known = {}
         wanted = []
@@ -363,7 +366,7 @@ class Run:
                     self.measured.put(test, entry)
                 else:
                     failed.append((test, entry["program"]))
-        for test, digest in failed:  # once more, alone
+        for test, digest in failed:  # again, without other tests running
             test, passed, entry, output = one(test, digest)
             if passed:
                 known[test] = entry
@@ -375,7 +378,7 @@ class Run:
         return known
 
     def examine(self, number, mutant, tests, entry, alone):
-        """The result of a mutant, or None where a test ran too long while others ran."""
+        """The result of a mutant, or None if a test timed out while others were running."""
         for test in tests:
             limit = max(2.0, 5 * entry[test]["seconds"])
             passed, late, *_ = self.tests.run(test, number, limit)
@@ -386,7 +389,7 @@ class Run:
         return {"result": "survived" if tests else "unreached"}
 
     def phase(self, numbered, programs):
-        """Runs what is left of the sample on these programs."""
+        """Runs the remaining mutants of the sample on these programs."""
         digest = hashlib.sha256("".join(m.key for _, m in numbered).encode()).hexdigest()[:16]
         entry = self.measure(programs, digest)
         ran = {} if self.options.tests else {program: self.digests[program] for program in programs}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/lm/tokenizer/text/newer_characters.inc: the characters whose category Unicode 16 changed since 14.
+"""Writes src/lm/tokenizer/text/newer_characters.inc: characters whose category changed from Unicode 14 to 16.
 
 Needs Python 3.11 (whose unicodedata is Unicode 14.0), and the packages unicodedata2==16.0.0 and fonttools.
 """

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Compares plans for an H200 that is not here (--dry-run --hardware h200) with the runs in docs/performance-log.md.
+"""Compares plans for an absent H200 (--dry-run --hardware h200) with the measured runs in
+docs/performance-log.md.
 
     scripts/plan_against_measured.py [--primus build/bin/primus]
 
-The rows are those of gpu_peers.sh. The table in docs/performance-log.md has their tokens/s and the GiB that a step took.
-Exits 1 if a plan has less than 97 % of the memory that the run took: what is planned to fit has to fit. Time is an
-estimate and fails nothing.
+The rows are those of gpu_peers.sh. The measured values are tokens/s and the GiB used by a step, from the
+table in docs/performance-log.md. Exit code: 1 if a plan has less than 97 % of the memory used, because a plan
+that fits must fit in reality. Time is an estimate and never fails.
 """
 import argparse
 import json
@@ -33,7 +34,7 @@ ROWS = {
 
 
 def measured():
-    """(tokens/s, GiB taken) of each row of the table."""
+    """(tokens/s, GiB used) of each row of the table."""
     text = (ROOT / "docs/performance-log.md").read_text()
     found = {}
     for line in text.splitlines():

@@ -1,8 +1,8 @@
-"""Holds the plan that `primus --dry-run MODE ... -- COMMAND` prints against the words that asked for it.
+"""Compares the plan that `primus --dry-run MODE ... -- COMMAND` prints with the words that requested it.
 
-missing(words, plan, program) lists what was asked for and is not in the plan: a mode of the chain, an option of
-Slurm, of the container or of the launcher, a variable, a patch, and the command itself, which the last process has
-to run word by word. An exit code alone would not tell a program that does nothing from one that plans.
+missing(words, plan, program) lists requested items that the plan lacks: a mode of the chain, an option of
+Slurm, the container or the launcher, a variable, a patch, and the command, which the last process must run
+unchanged. An exit code would not distinguish a program that does nothing from one that plans.
 """
 import os
 import re
@@ -11,23 +11,23 @@ import shlex
 MODES = ["direct", "container", "slurm", "k8s"]
 GROUPS = ["train", "benchmark", "preflight", "version", "node_smoke", "data", "config", "deps", "model", "doctor"]
 STEP = re.compile(r"^\d+\. (\w+), ")
-# Of Slurm's letters those that examples use.
+# The Slurm short options that the examples use.
 LETTERS = {"N": "nodes", "n": "ntasks", "p": "partition", "t": "time", "J": "job-name", "w": "nodelist", "x": "exclude",
            "A": "account", "c": "cpus-per-task", "G": "gpus", "q": "qos", "o": "output", "e": "error"}
-# Options of the launchers that are told by what they do.
+# Launcher options that are recognized by their effect.
 SWITCHES = {"--debug", "--dry-run", "--dry_run", "--clean", "--numa", "--no-numa", "--single", "--silent",
             "--privileged-set"}
 GLOBAL = {"--config"}
 
 
 class Step:
-    """One program of the chain: its notes, the variables that it is given, its words."""
+    """One program of the chain: its notes, its variables, its words."""
 
     def __init__(self, name):
         self.name, self.lines = name, []
 
     def words(self, program):
-        """Of the line that starts a program; a batch script's words are those of its srun."""
+        """Parses the line that starts a program; for a batch script, the words of its srun."""
         for line in reversed(self.lines):
             if line.startswith("   | srun "):
                 return shlex.split(line[5:].removesuffix(" &"))
@@ -74,12 +74,12 @@ def chain_of(words):
             options = part[:at] + part[at + 1:]
             chain.append((part[at], options))
         elif chain[-1][0] == "slurm" and part and part[0].startswith("-") and number + 1 < len(parts):
-            chain.append(("container", part))  # what slurm starts where nobody says
+            chain.append(("container", part))  # slurm's default
         elif chain[-1][0] == "container" and part and part[0].startswith("-") and number + 1 < len(parts):
             chain.append(("direct", part))
         else:
             command = part
-    if not command:  # without a "--" in front of it
+    if not command:  # no "--" before it
         mode, options = chain[-1]
         at = next((i for i, word in enumerate(options) if word in GROUPS and (i == 0 or options[i - 1] not in GLOBAL)),
                   len(options))
@@ -130,7 +130,7 @@ def missing(words, plan, program):
         for name, value in options_of(options):
             if not option_is_there(mode, name, value, step, argv, everything):
                 lost.append(f"{mode}: {name}{'' if value is None else ' ' + value}")
-        # What the launchers further down the chain are told.
+        # The arguments passed to the launchers further down the chain.
         for _, inner in chain[number + 1:]:
             lost += [f"{mode}: {word} for the launcher within" for word in inner if word not in everything]
         if mode == "slurm" and ("sbatch" in options) != ("with the batch script:" in "\n".join(step.lines)):
@@ -156,7 +156,7 @@ def missing(words, plan, program):
 def option_is_there(mode, name, value, step, argv, everything):
     text = "\n".join(step.lines)
     if name in ("--dry-run", "--dry_run", "--debug", "--config"):
-        return True  # of the launcher on this machine; "--debug" changes what it logs
+        return True  # of the launcher on this machine; "--debug" changes its log
     if mode == "slurm":
         return name + ("" if value is None else "=" + value) in everything
     if mode == "k8s":

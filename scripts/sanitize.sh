@@ -1,11 +1,12 @@
 #!/bin/sh
-# Builds the tests with a sanitizer of g++, in build-asan/ or build-tsan/, and runs them one after the other.
+# Builds the tests with a g++ sanitizer, in build-asan/ or build-tsan/, and runs them one after the other.
 #
-#   scripts/sanitize.sh [address] [ctest options]   bounds, lifetimes (those in arenas, too), leaks, undefined
-#                                                   behaviour: the fast tests, and the program that they start
-#   scripts/sanitize.sh thread [ctest options]      data races: tests of what runs in threads
+#   scripts/sanitize.sh [address] [ctest options]   bounds, lifetimes (including arenas), leaks, undefined behavior: the
+#                                                   fast tests and the program that they start
+#   scripts/sanitize.sh thread [ctest options]      data races: tests of multi-threaded code
 #
-# Jobs: CMAKE_BUILD_PARALLEL_LEVEL. A finding fails the test that met it; its report is in ctest's output.
+# Parallel jobs: CMAKE_BUILD_PARALLEL_LEVEL. A finding fails the test in which it occurs; ctest's output has
+# its report.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -19,10 +20,11 @@ case "$kind" in
     ;;
   thread)
     preset=tsan
-    # Thread pools, streams, ranks as threads, the asynchronous writer, the batch loader and tokenisation, whole training steps.
+    # Thread pools, streams, ranks as threads, the asynchronous writer, batch loader, tokenization, complete
+    # training steps.
     targets="base_test device_test comm_test engine_test lm_checkpoint_test lm_data_test lm_train_test"
     set -- -R '^(base|device|comm|engine|lm_checkpoint|lm_data|lm_train)$' "$@"
-    # What takes minutes there, and has one thread or the same ones as tests that stay.
+    # Excluded: tests that take minutes and are single-threaded or covered by the remaining tests.
     long='*Crash*:*EveryBitFlip*:JsonReader.*:Presets.*:Examples.*:Measure.*:LoadedModel.*:*Families.*:*EveryCollective*'
     export GTEST_FILTER="-$long:MixtureOfExperts.BalanceLossBalances"
     ;;
@@ -46,8 +48,8 @@ if ! { cmake --preset "$preset" && cmake --build "$build" --target $targets; } >
 fi
 echo "Built in $(($(date +%s) - start)) s."
 
-# Programs that tests start find these, too. AddressSanitizer tidies its fake stacks up at each exception, which
-# takes longer than most tests: without them only the use of a dead frame goes unseen.
+# Programs started by tests inherit these options. AddressSanitizer cleans up its fake stacks at each
+# exception, which takes longer than most tests; without fake stacks, only use-after-return is not detected.
 export ASAN_OPTIONS="detect_stack_use_after_return=0:strict_string_checks=1"
 export UBSAN_OPTIONS="print_stacktrace=1"
 export TSAN_OPTIONS="second_deadlock_stack=1"

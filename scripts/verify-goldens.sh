@@ -1,6 +1,6 @@
 #!/bin/sh
-# Every reference model of tests/golden that Primus has the family of: logits, gradients and AdamW steps, in
-# fp32 and bf16.
+# Verifies all reference models of tests/golden whose family Primus supports: logits, gradients and AdamW
+# steps, in fp32 and bf16.
 set -eu
 cd "$(dirname "$0")/.."
 

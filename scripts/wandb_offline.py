@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Makes offline runs of Weights & Biases from folders of Primus runs.
+"""Creates offline Weights & Biases runs from folders of Primus runs.
 
     pip install wandb
     wandb_offline.py [--project NAME] [--dir FOLDER] RUN...
     wandb sync FOLDER/wandb/offline-run-*
 
-The record of a run is its metrics.jsonl; nothing here touches it, and training needs no wandb. The same folder
-always gets the same id. Project and name are the experiment's wandb_project and wandb_exp_name, or
-work_group_user_name and exp_name, as in AMD's Primus.
+A run is read from its metrics.jsonl, which is not changed; training does not need wandb. The same folder
+always gets the same run id. Project and name are the experiment's wandb_project and wandb_exp_name, or
+work_group_user_name and exp_name, as in AMD Primus.
 """
 import argparse
 import hashlib
@@ -24,7 +24,8 @@ except ModuleNotFoundError as error:
 
 
 def lines_of(file):
-    """The whole lines of a file that training may be writing. A damaged one is said and left out."""
+    """The complete lines of a file that training may still be writing. Damaged lines are reported and
+    skipped."""
     if not file.exists():
         return
     for number, text in enumerate(file.read_bytes().split(b"\n")[:-1], 1):
@@ -39,7 +40,7 @@ def lines_of(file):
 
 
 def numbers_of(line, prefix=""):
-    """Numbers by name. NaN and infinities are strings in these files."""
+    """Numbers by name. These files store NaN and infinities as strings."""
     named = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
     for key, value in line.items():
         value = named.get(value, value) if isinstance(value, str) else value
@@ -48,7 +49,7 @@ def numbers_of(line, prefix=""):
 
 
 def mapping(value):
-    """What an experiment leaves empty is null."""
+    """Empty settings of an experiment are null."""
     return value if isinstance(value, dict) else {}
 
 

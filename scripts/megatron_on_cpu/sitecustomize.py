@@ -1,9 +1,10 @@
-"""Megatron-LM's own training loop on a CPU: on PYTHONPATH beside tests/golden/megatron, this makes pretrain_gpt.py run there.
+"""Runs Megatron-LM's own training loop on a CPU: put it on PYTHONPATH with tests/golden/megatron to run
+pretrain_gpt.py.
 
-Python imports a module of this name before it runs a program. megatron_on_cpu.py puts right what Megatron's core takes for
-granted; what its training loop asks CUDA for besides is here: whether there is a device, how many and of which kind, states
-of random numbers, and to wait for kernels. Nothing of Megatron itself is changed by it. Other programs of the same Python
-are left alone.
+Python imports a module of this name before it runs a program. megatron_on_cpu.py replaces the CUDA calls of
+Megatron's core. This file replaces those of its training loop: whether devices exist, their number and kind,
+random number states, and waiting for kernels. Megatron itself is not changed. Other programs of the same
+Python are not affected.
 """
 
 import os
@@ -24,9 +25,9 @@ if any(word.endswith("pretrain_gpt.py") for word in sys.orig_argv):
         "manual_seed": None, "get_device_properties": Device, "get_device_capability": (Device.major, Device.minor),
         "get_rng_state": torch.get_rng_state(), "is_current_stream_capturing": False,
     }.items():
-        setattr(torch.cuda, name, answers(value))  # each a function of its own: the compiler of torch tells them apart
+        setattr(torch.cuda, name, answers(value))  # separate functions, because torch.compile distinguishes them
 
-    torch.accelerator.is_available = answers(False)  # else loaders of data and optimizers ask the driver
+    torch.accelerator.is_available = answers(False)  # otherwise data loaders and optimizers query the driver
 
     import megatron_on_cpu
 

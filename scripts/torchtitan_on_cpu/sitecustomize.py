@@ -1,7 +1,8 @@
-"""TorchTitan's own training loop on a CPU: on PYTHONPATH, this makes `python3 -m torchtitan.train` run there, over gloo.
+"""Runs TorchTitan's own training loop on a CPU, over gloo: put it on PYTHONPATH to run `python3 -m
+torchtitan.train`.
 
-Python imports a module of this name before it runs a program. TorchTitan takes its device from PyTorch, which names none where
-there is no GPU; and asks the device's module for what torch.cpu does not have. Nothing of TorchTitan itself is changed by it.
+Python imports a module of this name before it runs a program. TorchTitan gets its device from PyTorch, which
+names none without a GPU, and calls functions that torch.cpu lacks. TorchTitan itself is not changed.
 """
 
 import resource

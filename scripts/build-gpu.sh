@@ -4,9 +4,8 @@
 #   scripts/build-gpu.sh cuda [ARCH...]   build/lib/primus/libprimus_cuda.so with nvcc 13, for 80 90a 100 by default
 #   scripts/build-gpu.sh hip  [ARCH...]   build/lib/primus/libprimus_hip.so with clang 19, for gfx90a gfx942 by default
 #
-# Needs build/ (scripts/build.sh) for the host libraries and the lists of kernels and operators. HIP needs the
-# packages of the group "hip" (scripts/install-packages.sh hip). JOBS sets the number of parallel compilers;
-# the default is one per core.
+# Needs build/ (scripts/build.sh) for the host libraries and the lists of kernels and operators. HIP needs the packages
+# of the group "hip" (scripts/install-packages.sh hip). JOBS sets the number of parallel compilers (default: one per core).
 set -eu
 cd "$(dirname "$0")/.."
 

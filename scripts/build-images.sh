@@ -1,7 +1,6 @@
 #!/bin/sh
-# Builds container images (packaging/docker) with podman and tests each: version, devices, training with one
-# and two ranks, as an ordinary user, with a read-only root file system, without network and without
-# capabilities.
+# Builds container images (packaging/docker) with podman and tests each: version, devices, training with one and two ranks,
+# as an ordinary user, with a read-only root file system, without network and without capabilities.
 #
 #   scripts/build-images.sh [--bootstrap] [--cpu] [--rocm] [--cuda] [--apptainer]
 #
@@ -125,7 +124,7 @@ confined() {  # confined [OPTION OF PODMAN...] IMAGE [WORD...]
   podman run --rm --network none --user "$user:$user" --cap-drop ALL --security-opt no-new-privileges --read-only \
     --read-only-tmpfs=false "$@"
 }
-three_steps() {  # the command is a Primus that sees an empty folder as /workspace
+three_steps() {  # three_steps COMMAND...: the command is a Primus that sees an empty folder as /workspace
   "$@" train pretrain --config "$example" train_iters=3 save_interval=3 device=cpu exp_name=tried >"$place/train.log" 2>&1 ||
     { cat "$place/train.log"; return 1; }
   prints "done after iteration 3" cat "$place/train.log"
@@ -154,10 +153,10 @@ is() {  # is WANTED COMMAND...
   [ "$got" = "$wanted" ] || { echo "it is '$got', not '$wanted'"; return 1; }
 }
 at_most() { [ "$1" -le "$2" ] || { echo "it is $1, more than $2"; return 1; }; }
-no_tools() {  # packages that only the build needs are not installed
+no_tools() {  # no_tools IMAGE: packages that only the build needs are not installed
   confined --entrypoint sh "$1" -c 'for tool in g++ cmake ninja ccache clang-19 nvcc; do ! command -v $tool || exit 1; done'
 }
-linked() {  # all libraries that the program and its plug-ins link are in the image
+linked() {  # linked IMAGE: all libraries that the program and its plug-ins link are in the image
   confined --entrypoint sh "$1" -c '
     for file in /opt/primus/bin/primus /opt/primus/lib/primus/*.so; do
       [ ! -e $file ] || { ldd $file || exit 1; }

@@ -21,7 +21,7 @@ holds() {  # holds FILE TEXT
 # Only files next to the program may be found.
 unset PRIMUS_PRESETS PRIMUS_PLUGIN_PATH
 
-train() {  # two steps of a tiny model, in a separate folder
+train() {  # train PREFIX: two steps of a tiny model, in a separate folder
   mkdir -p "$place/run"
   (cd "$place/run" && "$1/bin/primus" train pretrain \
     --config "$1/share/primus/examples/native/configs/CPU/llama_tiny-pretrain.yaml" workspace="$place/run" \

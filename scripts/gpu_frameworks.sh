@@ -1,15 +1,13 @@
 #!/bin/sh
-# Trains with the original Megatron-LM and TorchTitan on this machine's GPUs, started by `primus train`, and
-# with the native engine on the same GPUs with the same experiments, data and initial weights. In 20 steps
-# each, the losses must agree within 1e-3 in fp32 and 1e-2 in bf16 (scripts/check-megatron-run.py and
-# check-torchtitan-run.py, with --device cuda).
+# Trains with the original Megatron-LM and TorchTitan on this machine's GPUs, started by `primus train`, and with the native
+# engine on the same GPUs with the same experiments, data and initial weights. In 20 steps each, the losses must agree within
+# 1e-3 in fp32 and 1e-2 in bf16 (scripts/check-megatron-run.py and check-torchtitan-run.py, with --device cuda).
 #
-#   scripts/gpu_frameworks.sh FOLDER [PRIMUS]     the program; build/bin/primus by default. The plug-in lies beside it
+#   scripts/gpu_frameworks.sh FOLDER [PRIMUS]     the program (build/bin/primus by default), with the plug-in next to it
 #
-# FOLDER contains the checkouts Megatron-LM/ and torchtitan/ at the commits of presets/backends/pins.yaml, and
-# optionally wheels/ with packages that the machine's Python lacks. No network is needed. PYTHON selects a
-# Python with PyTorch (python3 by default). DEVICE=cpu runs everything without a GPU. Exits 1 if something
-# fails.
+# FOLDER contains the checkouts Megatron-LM/ and torchtitan/ at the commits of presets/backends/pins.yaml, and optionally
+# wheels/ with packages that the machine's Python lacks. No network is needed. PYTHON selects a Python with PyTorch (python3
+# by default). DEVICE=cpu runs everything without a GPU. Exits 1 if something fails.
 set -eu
 if [ ! -d "${1:-}" ]; then
   sed -n '2,11s/^# \{0,1\}//p' "$0" >&2

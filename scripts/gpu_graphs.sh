@@ -7,8 +7,8 @@
 # dense, mixture, moments      300 steps of tiny models on text, with evaluations, samples and checkpoints in between,
 #           and interrupted and resumed: all losses and gradient norms are bitwise equal. moments: also AdamW's moments in bf16
 # tiny      rates of llama_tiny, whose kernels are shorter than the host's launch time
-# small     ... of Qwen2.5-0.5B's shape, sequence 4096
-# large     ... of Llama-3-8B's dimensions in 16 layers, sequence 8192
+# small     rates of Qwen2.5-0.5B's shape, sequence 4096
+# large     rates of Llama-3-8B's dimensions in 16 layers, sequence 8192
 #
 # Rates are measured by `primus benchmark train`, alternating without and with graphs. Needs build/bin/primus
 # and the plug-in next to it. DEVICE selects another device (cuda), STEPS the steps of tiny models (300),

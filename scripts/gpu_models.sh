@@ -2,7 +2,7 @@
 # Tests complete models on the first GPU of this machine: every reference model (logits, gradients, AdamW
 # steps), a training run compared with the CPU's, and generation. One line each.
 #
-#   scripts/gpu_models.sh [PRIMUS]     the program; build/bin/primus by default. The plug-in lies beside it in ../lib/primus
+#   scripts/gpu_models.sh [PRIMUS]     the program (build/bin/primus by default), with the plug-in in ../lib/primus
 #
 # DEVICE chooses another device (cuda by default), STEPS the length of the training runs (300). Exits 1 if something fails.
 set -eu

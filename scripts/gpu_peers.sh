@@ -8,21 +8,19 @@
 #
 # FOLDER contains replacements for benchmarks/peers.
 #
-# bf16      Llama-3-8B's dimensions in 16 layers, sequence 8192: bf16 weights, gradients and moments; ours keeps a
-#           master exact to fp32 beside them
-# amp       the same with fp32 master, gradients and moments
-# lean      amp's peer beside ours with bf16 gradients, and each layer's norms and the activation of its MLP computed
-#           again
-# short, long, heads, groups      bf16 at sequences of 2048 and 32768, with 32 heads of 64, with 8 queries to a key
+# bf16      Llama-3-8B's dimensions in 16 layers, sequence 8192: bf16 weights, gradients and moments; ours also has a
+#           master exact to fp32
+# amp       like bf16, with fp32 master weights, gradients and moments
+# lean      the peer of amp against ours with bf16 gradients, recomputing each layer's norms and MLP activation
+# short, long, heads, groups      bf16 at sequences of 2048 and 32768, with 32 heads of 64, with 8 queries per key
 # small     Qwen2.5-0.5B's shape at sequence 4096
-# adapters  Llama-3-8B's dimensions in 16 layers, all frozen in bf16, with low-rank adapters of rank 16 beside each
-#           block's products
+# adapters  Llama-3-8B's dimensions in 16 layers, all frozen in bf16, with LoRA of rank 16 on each block's products
 # whole     Llama-3.1-8B, all 32 layers, sequence 8192
-# moe, moe4       6 layers of Qwen3-30B-A3B at sequence 4096: microbatches of 2 and of 4 sequences, 8 a step
+# moe, moe4       6 layers of Qwen3-30B-A3B at sequence 4096: microbatches of 2 and of 4 sequences, 8 per step
 # mixtral   2 layers of Mixtral 8x7B at sequence 4096
 #
-# Needs build/bin/primus, the plug-in beside it, and PyTorch for the peer. STEPS sets the timed steps (4). Exits 1 if a
-# row fails.
+# Needs build/bin/primus, the plug-in next to it, and PyTorch for the peer. STEPS sets the number of timed
+# steps (4). Exits 1 if a row fails.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 peers=$root/benchmarks/peers

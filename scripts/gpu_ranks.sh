@@ -3,21 +3,21 @@
 # ranks that share layers, experts, sequences and stages; the rate per GPU compared with one GPU in the same
 # run; and the behavior when a rank is killed. One line each.
 #
-#   scripts/gpu_ranks.sh [GPUS] [PRIMUS]     2 GPUs and build/bin/primus by default; the plug-in in ../lib/primus beside it
+#   scripts/gpu_ranks.sh [GPUS] [PRIMUS]     2 GPUs and build/bin/primus by default; the plug-in is in ../lib/primus
 #
 # ROWS selects the tests, which run in this order:
-#   losses      tiny models: fp32 losses of 20 steps = one GPU's, on the levels LEVELS and on every mesh
+#   losses      tiny models: fp32 losses of 20 steps equal one GPU's, at the sharding levels LEVELS and on every mesh
 #   overlap     the same with tensor-parallel communication overlapped with products: off, by the library, by copy engines
 #   replicated, sharded, tensor, library, pipeline
-#               Llama 3.1 8B of LAYERS layers, sequence 8192, 4 sequences a GPU and step: data-parallel, fully sharded,
-#               with all GPUs sharing its layers (exchanging by copy engines, or by the library), or in stages; beside one GPU
-#   context     the same model of CONTEXT_LAYERS layers at sequence 32768, the GPUs sharing each sequence; beside one GPU
+#               Llama 3.1 8B with LAYERS layers, sequence 8192, 4 sequences per GPU and step: data-parallel, fully sharded,
+#               tensor-parallel over all GPUs (by copy engines, or by the library), or in stages; compared with one GPU
+#   context     the same model with CONTEXT_LAYERS layers at sequence 32768, context-parallel; compared with one GPU
 #   context_gather, context_by_heads, context_optim
-#               the same with cp_comm_type all_gather and a2a, and with states that are spread over the ranks (not by default)
+#               like context, with cp_comm_type all_gather and a2a, and with sharded optimizer states (not run by default)
 #   mixtral, deepseek
-#               Mixtral 8x7B of 2 layers and DeepSeek-V2-Lite of 5, the GPUs sharing the experts; beside the same data-parallel
-#   peer        PyTorch's FSDP, the model of `sharded`: torchrun with benchmarks/peers/torch_fsdp.py, or the one in the folder PEERS;
-#               among the rows by default where there is a torchrun
+#               Mixtral 8x7B with 2 layers and DeepSeek-V2-Lite with 5, expert-parallel; compared with data-parallel
+#   peer        PyTorch's FSDP on the model of `sharded`: torchrun with benchmarks/peers/torch_fsdp.py, or the one in PEERS;
+#               run by default if torchrun is installed
 #   killed      killing one rank ends all of them
 # PRESET replaces Llama 3.1 8B by another dense model, with SEQUENCE tokens. STEPS: number of steps of each
 # timed run, before the two traced steps that give its rate. TRACE=1 prints how much communication was exposed

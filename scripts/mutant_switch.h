@@ -79,7 +79,7 @@ PRIMUS_MUTABLE_OPERATOR(Divided, /, *)
 PRIMUS_MUTABLE_OPERATOR(Modulo, %, *)
 #undef PRIMUS_MUTABLE_OPERATOR
 
-// Assignments group from the right, so the right operand is evaluated first.
+// Assignment operators are right-associative, so Op<N> combines with the right operand first.
 #define PRIMUS_MUTABLE_ASSIGNMENT(NAME, WRITTEN, MUTANT)     \
   template <int N, class B>                                  \
   struct NAME {                                              \

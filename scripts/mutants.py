@@ -32,7 +32,8 @@ STATEMENT = re.compile(r"^[ ]+(?=((?:\+\+|--)?[A-Za-z_][\w.:\[\]]*(?:->[\w.:]+)*
                        re.MULTILINE)
 NO_STATEMENT = re.compile(r"(?:return|throw|break|continue|using|case|default|delete|static_assert|if|for|while|switch|"
                           r"catch|do|else|goto)\b")
-# Comments, strings, preprocessor lines, static_asserts and the like, and assertions. Assertions catch our own
+# Comments, strings, preprocessor lines, static_assert, template, using, namespace and constexpr lines, and
+# assertions. Assertions catch our own
 # bugs, so correct code never shows whether they exist.
 BLANK = re.compile(r'//[^\n]*|/\*.*?\*/|R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|(?<!\d)\'(?:\\.|[^\'\\\n])\'|'
                    r"^#[^\n]*(?:\\\n[^\n]*)*|"

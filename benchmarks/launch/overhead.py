@@ -3,10 +3,10 @@
 
   benchmarks/launch/overhead.py [--program build/bin/primus] [--rounds 15] [--skip slurm,preflight,repeat]
 
-  help       `primus --help`: 20 ms at the most
-  direct     `primus direct -- version` beside `primus version`: 100 ms
-  slurm      `primus slurm srun -N 1 -- direct -- version` beside `srun -N 1 primus version`: 100 ms, on a Slurm of its own
-             with one node on this machine (Debian's packages slurmctld slurmd slurm-client munge; left out without them)
+    help       `primus --help`: at most 20 ms
+    direct     `primus direct -- version` compared with `primus version`: 100 ms
+    slurm      `primus slurm srun -N 1 -- direct -- version` compared with `srun -N 1 primus version`: 100 ms, on a private
+               one-node Slurm on this machine (Debian's packages slurmctld slurmd slurm-client munge; skipped without them)
   preflight  `primus preflight --quick`: 30 s
   repeat     the figures of `primus benchmark gemm`, three times: within 5 %, or the report says that the machine is noisy
 

@@ -1,7 +1,8 @@
-"""The model of torch_llama.py and torch_fsdp.py, and what mixture.py adds to: a plain Llama in PyTorch, as somebody would write it for training.
+"""The model of torch_llama.py, torch_fsdp.py and mixture.py: a plain Llama in PyTorch, as a user would write
+it for training.
 
-Root mean square norms, one product for queries, keys and values and one for gate and up, rotary embedding by halves, PyTorch's
-attention with grouped queries, untied head.
+RMSNorm, fused QKV and fused gate and up products, rotary embedding by halves, PyTorch's attention with
+grouped queries, untied head.
 """
 import dataclasses
 

@@ -1,7 +1,8 @@
-"""The model of torch_moe.py: llama.py's with a mixture of experts in every block, as somebody would write it for training.
+"""The model of torch_moe.py: llama.py's with a mixture of experts in every block, as a user would write it.
 
-Softmax over all experts, the chosen ones' weights normalised to a sum of 1; tokens sorted by expert and multiplied by
-torch._grouped_mm. Heads may have another width than hidden / heads, and are normed before their rotation.
+Softmax over all experts; the weights of the top-k experts are normalized to a sum of 1. Tokens are sorted by
+expert and multiplied by torch._grouped_mm. The head dimension may differ from hidden / heads; heads are
+normed before the rotary embedding.
 """
 import dataclasses
 

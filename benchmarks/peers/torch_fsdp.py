@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""The peer on several GPUs: PyTorch's FSDP (fully_shard), a Llama with Llama-3-8B's dimensions and random tokens.
+"""The peer on several GPUs: PyTorch's FSDP (fully_shard), with Llama-3-8B's dimensions and random tokens.
 
     torchrun --nproc-per-node N torch_fsdp.py LAYERS SEQUENCE MICROBATCH MICROBATCHES RECOMPUTE [--device cpu] [--losses]
 
-Weights and moments are fp32 and sharded, products are bf16, gradients are reduced in fp32, once in a step; each block and the loss
-are compiled. RECOMPUTE is 1 to compute each block again in backward. A step is MICROBATCHES forward and backward passes of each
-rank, clipping to norm 1 and fused AdamW; the median of five steps counts, behind three that warm up.
+Weights and moments are fp32 and sharded, products are bf16, and gradients are reduced in fp32 once per step.
+Each block and the loss are compiled. RECOMPUTE is 1 to recompute each block in backward. A step is
+MICROBATCHES forward and backward passes per rank, clipping to norm 1 and fused AdamW. The result is the
+median of five steps, after three warm-up steps.
 
-Rank 0 prints one line: tokens/s and model TFLOP/s of each GPU, and its peak memory. DIMS as in torch_llama.py; COMPILE=0 in the
-environment compiles nothing. Needs PyTorch, 2.6 or later, and nothing else.
+Rank 0 prints one line: tokens/s and model TFLOP/s per GPU, and its peak memory. DIMS as in torch_llama.py;
+COMPILE=0 in the environment disables compilation. Needs only PyTorch 2.6 or later.
 """
 import argparse
 import os

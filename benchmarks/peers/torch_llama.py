@@ -4,13 +4,15 @@
     torch_llama.py LAYERS SEQUENCE MICROBATCH MICROBATCHES bf16|amp COMPILE [--device cpu] [--steps 6] [--losses]
                    [--adapters RANK]
 
-bf16: weights, gradients and moments are bf16. amp: they are fp32, and autocast computes in bf16. COMPILE is 1 for torch.compile
-and 0 without it. A step is MICROBATCHES forward and backward passes, clipping to norm 1 and fused AdamW; the median of the steps
-counts, behind three that warm up. With --adapters all weights are frozen, and low-rank adapters beside each block's products
-learn. DIMS in the environment has hidden,ffn,heads,groups,vocabulary: Llama-3-8B's by default.
+bf16: weights, gradients and moments are bf16. amp: they are fp32, and autocast computes in bf16. COMPILE is 1
+for torch.compile and 0 without it. A step is MICROBATCHES forward and backward passes, clipping to norm 1 and
+fused AdamW. The result is the median of the steps, after three warm-up steps. With --adapters all weights are
+frozen, and LoRA adapters of each block's products are trained. DIMS in the environment is
+hidden,ffn,heads,groups,vocabulary; default: Llama-3-8B.
 
-Prints one line: tokens/s, model TFLOP/s (6 for each weight of a product, causal attention counted as half), peak memory, the last
-loss; or that memory ran out. scripts/gpu_peers.sh reads it. Needs PyTorch, 2.5 or later, and nothing else.
+Prints one line: tokens/s, model TFLOP/s (6 FLOPs per weight of a product; causal attention counts half), peak
+memory and the last loss; or that memory ran out. scripts/gpu_peers.sh reads it. Needs only PyTorch 2.5 or
+later.
 """
 import argparse
 import os

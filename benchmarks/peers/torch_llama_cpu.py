@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The peer: what a user would run instead, a Llama training step in PyTorch on the CPU.
+"""The peer on the CPU: a Llama training step in PyTorch, which a user would run instead.
 
 The same model and step as `primus benchmark train`: RMSNorm, rotary embedding, causal grouped-query attention (SDPA),
 SwiGLU, cross-entropy in fp32, gradient clipping, fused AdamW. Every variant runs in a process of its own, and the

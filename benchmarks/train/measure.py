@@ -4,12 +4,14 @@
     benchmarks/train/measure.py [--steps N] [--peer PYTHON] [--dtype TYPE] [--skip-run | --only-run] [--saves N] [--quickstart TEXT]
                [--primus PROGRAM]
 
-For fp32 and bf16: tokens/s and the share of the GEMM peak measured in the same process; cost per token at half and double the
-micro-batch; with --peer (a Python that has torch), PyTorch's step of the same model right after ours, and the ratio. Then one real
-run: time from process start to the beginning of the first step, and what a checkpoint costs the steps around it, in time and in
-processor time (the median of --saves checkpoints, and their spread, beside what the same sums are without a checkpoint: the machine's
-noise); and with --quickstart, `primus quickstart` on a text (./quickstart.sh leaves one in build/quickstart/kjv.txt): its time and its
-memory. --primus measures another build. Nothing else should run meanwhile; of the numbers only processor time stands other work.
+For fp32 and bf16: tokens/s and the share of the GEMM peak measured in the same process; the cost per token at
+half and double the micro-batch; with --peer (a Python with torch), PyTorch's step of the same model right
+after ours, and the ratio. Then one real run: the time from process start to the beginning of the first step,
+and the cost of a checkpoint for the steps around it, in wall and CPU time: the median of --saves checkpoints
+and their spread, and the same sums without a checkpoint, which show the machine's noise. With --quickstart,
+also the time and memory of `primus quickstart` on a text (./quickstart.sh leaves one in
+build/quickstart/kjv.txt). --primus measures another build. Keep the machine idle meanwhile; only the CPU
+times tolerate other load.
 """
 import argparse, datetime, json, os, pathlib, re, statistics, subprocess, sys, tempfile, time
 

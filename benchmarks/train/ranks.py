@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
-"""Measures what ranks cost on one machine, in pairs of runs.
+"""Measures the overhead of ranks on one machine, in pairs of runs.
 
     benchmarks/train/ranks.py [rate|start|memory|before PRIMUS] [--pairs N] [--steps N] [--ranks N] [--level LEVEL] [WORD...]
 
-rate (the default): processes of one thread beside one process with as many threads, both training the 124M Llama on the same global
-batch, in turn, --pairs times (5); a rate is steps/s after the first three steps.
-start: seconds from the start of `primus train --nproc N` to the beginning of its first step, beside one process, of the tiny Llama.
-memory: what a rank was planned to take, and the most that a process of the job had in memory, of the 124M Llama on 1, 2 and 4
-processes; with --level optim_grads_params also how what is kept from step to step falls with the number of ranks.
-before PRIMUS: one process of this build beside one of PRIMUS, another build: as rate.
+rate (the default): N one-thread processes compared with one process of N threads. Both train the 124M Llama
+with the same global batch, alternating, --pairs times (5); a rate is steps/s after the first three steps.
+start: seconds from the start of `primus train --nproc N` to the beginning of its first step, compared with
+one process; tiny Llama.
+memory: the memory planned per rank, and the peak of the largest process, for the 124M Llama with 1, 2 and 4
+processes; with --level optim_grads_params also how persistent memory falls with the number of ranks.
+before PRIMUS: one process of this build compared with one of another build, PRIMUS; measured like rate.
 
-Prints each pair, and the median with the smallest and the largest, the machine and the date. WORDs are added to all commands
-("bf16=false"). Nothing else should run meanwhile: the script says how busy the machine was before it began.
+Prints each pair, and the median, minimum and maximum, with the machine and the date. WORDs are added to all
+commands ("bf16=false"). Keep the machine idle meanwhile: the script prints how busy it was before the start.
 
-With --at-least the median must reach a ratio. Where it does not, twice as many pairs are added to those there are, because others
-may have disturbed a few; then the median of all decides. With --within a process must take what was planned for it, and the ranks together
-what one keeps from step to step. Exit code: 1 where such a limit does not hold.
+With --at-least, the median must reach a ratio. If it does not, twice as many pairs are added, because other
+load may have disturbed a few; then the median of all decides. With --within, a process must use the planned
+memory, and all ranks together the persistent memory of one process. Exit code: 1 if such a limit is violated.
 """
 import argparse, datetime, json, os, pathlib, platform, statistics, subprocess, sys, tempfile, time
 

@@ -33,8 +33,7 @@ STATEMENT = re.compile(r"^[ ]+(?=((?:\+\+|--)?[A-Za-z_][\w.:\[\]]*(?:->[\w.:]+)*
 NO_STATEMENT = re.compile(r"(?:return|throw|break|continue|using|case|default|delete|static_assert|if|for|while|switch|"
                           r"catch|do|else|goto)\b")
 # Comments, strings, preprocessor lines, static_assert, template, using, namespace and constexpr lines, and
-# assertions. Assertions catch our own
-# bugs, so correct code never shows whether they exist.
+# assertions. Assertions catch our own bugs, so correct code never shows whether they exist.
 BLANK = re.compile(r'//[^\n]*|/\*.*?\*/|R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|(?<!\d)\'(?:\\.|[^\'\\\n])\'|'
                    r"^#[^\n]*(?:\\\n[^\n]*)*|"
                    r"^\s*(?:static_assert|template|using|namespace|constexpr|static constexpr|case)\b[^\n]*|"

@@ -246,8 +246,7 @@ void measure_parameters(KernelBench& bench, std::int64_t n) {
              .beta1 = 0.9F,
              .beta2 = 0.95F,
              .eps = 1e-8F};
-  std::memset(exp_avg_sq.data, 0,
-              static_cast<std::size_t>(exp_avg_sq.bytes()));  // squares are not negative
+  std::memset(exp_avg_sq.data, 0, static_cast<std::size_t>(exp_avg_sq.bytes()));  // squares are not negative
   bench.measure("adamw fp32", 28 * n, step);
   step.working = working;
   bench.measure("adamw fp32 + bf16 copy", 30 * n, step);

@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
 """The peer on the CPU: a Llama training step in PyTorch, which a user would run instead.
 
-The same model and step as `primus benchmark train`: RMSNorm, rotary embedding, causal grouped-query attention (SDPA),
-SwiGLU, cross-entropy in fp32, gradient clipping, fused AdamW. Every variant runs in a process of its own, and the
-fastest counts: eager or torch.compile (needs a C++ compiler), with glibc's malloc as it is or told to keep its memory
-(PyTorch frees and maps anew every large tensor otherwise). fp32 is real fp32; bf16 is autocast over fp32 weights.
+Same model and step as `primus benchmark train`: RMSNorm, rotary embedding, causal grouped-query attention
+(SDPA), SwiGLU, cross-entropy in fp32, gradient clipping, fused AdamW. Each variant runs in a separate
+process, and the fastest counts: eager or torch.compile (needs a C++ compiler), with glibc's default malloc or
+with one that keeps its memory (by default every large tensor is unmapped and mapped again). fp32 is true
+fp32; bf16 is autocast over fp32 weights.
 
     torch_llama_cpu.py --dtype fp32 --threads 2
     torch_llama_cpu.py --dtype bf16 --layers 4 --hidden 256 --variants eager
 
-Prints one line of JSON: the best variant's tokens_per_s, step_s, tflops, loss and peak_gib, and all variants'. cpu_s is the
-processor time of a step: where it is well below threads * step_s, the machine was busy with something else, and the
-speed means nothing.
+Prints one line of JSON: tokens_per_s, step_s, tflops, loss and peak_gib of the best variant, and of all
+variants. cpu_s is the CPU time of a step: if it is well below threads * step_s, the machine was busy with
+other work, and the rate is meaningless.
 
 Needs Python 3.9+ and PyTorch 2.4+ for the CPU, nothing else:
     python3 -m venv peer && peer/bin/pip install torch setuptools
-The wheel of Python's registry is the CUDA build. It runs on the CPU alike, but to be imported it wants CUDA's libraries, which
-pip installs with it (several GB). PyTorch's own index has a build for the CPU only (pip's --index-url).
+PyPI's wheel is the CUDA build. It also runs on the CPU, but importing it needs CUDA's libraries, which pip
+installs with it (several GB). PyTorch's own index has a CPU-only build (pip's --index-url).
 """
 import argparse
 import json

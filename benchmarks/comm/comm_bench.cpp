@@ -137,7 +137,7 @@ void measure(Communicator& comm, Device& device, const Options& options) {
 
 const DeviceSpec kOneThread{.kind = "cpu", .threads = 1};
 
-// The GPU for each rank of a host; uses the installed GPU plug-in.
+// The GPU of each rank of a host, of the kind that this machine has.
 DeviceSpec gpu_of(const JobEnvironment& environment) {
   DeviceSpec spec = turbo::choose_device({});
   if (spec.kind == "cpu") throw invalid("there is no GPU", "'primus device list' says why");

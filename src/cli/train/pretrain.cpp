@@ -211,7 +211,7 @@ class Train : public Command {
       check_batches(experiment, world);
       return;
     }
-    // A vocabulary size from the tokenizer is padded, so it can always be split.
+    // Without vocab_size, the tokenizer determines the size. Any size can be split, so `world` serves here.
     const ModelConfig model =
         model_config_of(experiment, experiment.trainer.vocab_size.value_or(world), builtin_families());
     session_settings_of(experiment, model, world);

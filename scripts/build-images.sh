@@ -207,7 +207,7 @@ if [ -n "$apptainer" ]; then
   cmake --install build --prefix build/apptainer/opt/primus --strip >"$place/apptainer.log"
   definition=packaging/apptainer/primus.def
   if [ -n "$bootstrap" ]; then
-    # The same definition, on the base image built here.
+    # Builds the definition on the base image made above.
     podman save --quiet --format oci-archive --output "$place/base.tar" localhost/debian:bookworm-slim
     sed "s|^Bootstrap: docker|Bootstrap: oci-archive|; s|^From: .*|From: $place/base.tar|" $definition >"$place/primus.def"
     definition=$place/primus.def

@@ -130,7 +130,7 @@ class Command {
   // Returns 0 or an exit code that the command documents. Throws errors.
   virtual int run(Console& console) = 0;
   // For launchers: throws the errors that would prevent a job of this size from starting, as far as they can
-  // be detected beforehand. `variables`: environment of the job in addition to this process's. 0 nodes or
+  // be detected before. `variables`: environment of the job in addition to this process's. 0 nodes or
   // ranks: number unknown.
   virtual void check_job(int /*nodes*/, int /*ranks_per_node*/,
                          const std::map<std::string, std::string>& /*variables*/) {}

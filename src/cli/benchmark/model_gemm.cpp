@@ -42,7 +42,7 @@ class BenchmarkModelGemm : public DeviceBenchmark {
     for (std::size_t i = 0; i < sizes_.size(); ++i)
       args.option(sizes_[i].names, "N", &given_[i], sizes_[i].help);
   }
-  // The same report names as AMD Primus's suites.
+  // Names reports as the suites of AMD Primus do.
   void declare_output(Arguments& args, BenchmarkOutput& output) final {
     output.declare(args, "--output,--output-file", suite_ + "_report.md");
   }

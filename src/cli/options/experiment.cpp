@@ -110,7 +110,7 @@ config::Experiment ExperimentArguments::read(std::int64_t ranks,
                                              const std::map<std::string, std::string>& variables) const {
   config::LoadOptions options;
   options.module = module_;
-  // The environment that the job about to start will see.
+  // The environment of the job that is about to start.
   options.environment = [ranks, &variables](const std::string& name) -> std::optional<std::string> {
     if (const auto found = variables.find(name); found != variables.end()) return found->second;
     const char* value = std::getenv(name.c_str());

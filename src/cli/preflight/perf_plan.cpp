@@ -11,7 +11,7 @@
 namespace primus::cli {
 namespace {
 
-// Test names of AMD Primus first.
+// AMD Primus test names come first.
 constexpr const char* kTests[] = {"gemm",           "intra-allreduce", "intra-alltoall", "inter-allreduce",
                                   "inter-alltoall", "inter-p2p",       "inter-ring-p2p", "memory",
                                   "corruption",     "storage",         "slow-nodes"};
@@ -160,7 +160,7 @@ PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place) {
                                                             : request.inter_groups;
   c.inter_groups =
       small_numbers(numbers("--inter-group-sizes", groups, kMostGroup, std::max(place.nodes, 1)));
-  // Of the default sizes, those that the number of nodes allows. Requested sizes that are not possible appear
+  // Keeps the default sizes that the number of nodes allows. Requested sizes that are not possible appear
   // in the report.
   if (request.inter_groups.empty() || request.one_group)
     std::erase_if(c.inter_groups, [&](int size) { return size > place.nodes; });

@@ -107,6 +107,9 @@ class Validator {
   // Weights are usually initialised with 0.006 to 0.04; Megatron's keys allow any value.
   void initial_weights() {
     constexpr double kMaxUsual = 1;
+    if (config_.init_method_std == 0 && !config_.load) {
+      warn("init_method_std", "init_method_std is 0: all weights start at 0, and the model cannot learn");
+    }
     if (config_.init_method_std <= kMaxUsual) return;
     warn("init_method_std",
          fmt::format("init_method_std is {}: with weights that start so large, training seldom gets anywhere "

@@ -244,7 +244,11 @@ TEST(Validate, Schedule) {
                                      "steps): the learning rate never decays"});
 }
 
-TEST(Validate, LargeInitialWeightsAreNamed) {
+TEST(Validate, InitialWeightsThatCannotLearnAreNamed) {
+  const std::vector<std::string> zero = load_text(experiment_text(""), {"init_method_std=0"}).warnings;
+  ASSERT_EQ(zero.size(), 1U);
+  EXPECT_EQ(zero[0].find("command line: init_method_std is 0:"), 0U) << zero[0];
+
   EXPECT_EQ(load_text(experiment_text(""), {"init_method_std=0.5"}).warnings, std::vector<std::string>{});
   const std::vector<std::string> warnings = load_text(experiment_text(""), {"init_method_std=100"}).warnings;
   ASSERT_EQ(warnings.size(), 1U);

@@ -153,9 +153,9 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e, std::
       try {
         return load_own_tokenizer(find_model_folder(loaded_folder(*c.load)));
       } catch (const Error& error) {
-        const bool no_tokenizer = Env::posix().status(loaded_folder(*c.load)).has_value();
+        const bool folder_exists = Env::posix().status(loaded_folder(*c.load)).has_value();
         throw e.error_for("load", error.what(),
-                          no_tokenizer ? "set tokenizer_type and tokenizer_model" : error.hint());
+                          folder_exists ? "set tokenizer_type and tokenizer_model" : error.hint());
       }
     }
     throw e.error_for(

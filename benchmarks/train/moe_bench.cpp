@@ -143,19 +143,19 @@ double compare(const Mixture& m, DType compute, const Options& options) {
     dense.time_kernels();
     moe.time_kernels();
   }
-  Times least_dense = dense.step(), least_moe = moe.step();
+  Times min_dense = dense.step(), min_moe = moe.step();
   int pairs = 1;
   const auto over_limit = [&] {
-    return options.limit > 0 && 100 * least_moe.step > options.limit * least_dense.step;
+    return options.limit > 0 && 100 * min_moe.step > options.limit * min_dense.step;
   };
   // If the result is over the limit, up to three times as many pairs run, in case the machine was disturbed.
   for (; pairs < options.pairs || (pairs < 3 * options.pairs && over_limit()); ++pairs) {
-    least_dense.keep_less(dense.step());
-    least_moe.keep_less(moe.step());
+    min_dense.keep_less(dense.step());
+    min_moe.keep_less(moe.step());
   }
-  const double ratio = least_moe.step / least_dense.step;
+  const double ratio = min_moe.step / min_dense.step;
   fmt::print("{:>8}{:>7}{:>6}{:>6}{:>12.3f}{:>12.2f}{:>12.2f}\n", m.experts, m.top_k, m.ffn, name_of(compute),
-             least_dense.step, least_moe.gradients / least_dense.gradients, ratio);
+             min_dense.step, min_moe.gradients / min_dense.gradients, ratio);
   std::fflush(stdout);
   if (!options.kernels) return ratio;
   fmt::print(" dense\n");

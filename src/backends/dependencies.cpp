@@ -27,11 +27,11 @@ struct Result {
 };
 
 Result run(std::vector<std::string> argv, const Show& show = {}) {
-  constexpr std::size_t kMost = 16 << 10;
+  constexpr std::size_t kMax = 16 << 10;
   Result result;
   result.code = launch::run_group_and_read(step_of(std::move(argv)), [&](std::string_view line) {
     if (show) show(line);
-    if (result.output.size() < kMost) result.output += std::string(line) + "\n";
+    if (result.output.size() < kMax) result.output += std::string(line) + "\n";
   });
   while (result.output.ends_with('\n')) result.output.pop_back();
   return result;

@@ -6,7 +6,7 @@
 
 namespace primus::backends {
 
-std::string_view behind(std::string_view line, std::string_view label) {
+std::string_view text_after(std::string_view line, std::string_view label) {
   const std::size_t at = line.find(label);
   if (at == std::string_view::npos) return {};
   std::string_view rest = line.substr(at + label.size());
@@ -32,12 +32,12 @@ std::optional<double> number(std::string_view text) {
 }
 
 std::optional<double> number_behind(std::string_view line, std::string_view label) {
-  return number(behind(line, label));
+  return number(text_after(line, label));
 }
 
 std::optional<std::int64_t> count(const std::optional<double>& value) {
-  constexpr double kMost = 9007199254740992.0;
-  if (!value || !(*value >= 0) || *value > kMost) return std::nullopt;
+  constexpr double kMax = 9007199254740992.0;
+  if (!value || !(*value >= 0) || *value > kMax) return std::nullopt;
   return static_cast<std::int64_t>(*value);
 }
 

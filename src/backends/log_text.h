@@ -8,7 +8,7 @@
 namespace primus::backends {
 
 // Returns the text after `label`, without leading spaces; empty if the line does not contain the label.
-std::string_view behind(std::string_view line, std::string_view label);
+std::string_view text_after(std::string_view line, std::string_view label);
 // Parses the number at the start of `text`; commas may group thousands. "nan" and "inf" are numbers.
 std::optional<double> number(std::string_view text);
 std::optional<double> number_behind(std::string_view line, std::string_view label);

@@ -25,10 +25,10 @@ std::optional<IterationRecord> megatron_iteration(std::string_view line) {
   if (!iteration || line.find("| consumed samples:") == std::string_view::npos) return std::nullopt;
   IterationRecord record;
   record.iteration = *iteration;
-  const std::string_view counter = behind(line, "iteration ");
+  const std::string_view counter = text_after(line, "iteration ");
   record.train_iters = count(second_number(counter)).value_or(0);
   if (const std::size_t slash = counter.find('/'); slash != std::string_view::npos) {
-    record.train_iters = count(number(behind(counter, "/"))).value_or(0);
+    record.train_iters = count(number(text_after(counter, "/"))).value_or(0);
   }
   record.consumed_samples = count(number_behind(line, "| consumed samples:")).value_or(0);
   record.global_batch_size = count(number_behind(line, "| global batch size:")).value_or(0);

@@ -14,7 +14,7 @@ namespace {
 
 // Sets overlap_param_gather. Only sharded parameters can be gathered; AMD Primus's default is the distributed
 // optimizer.
-void gather_beside(Megatron& m) {
+void set_gather_overlap(Megatron& m) {
   const bool shares = m.is_on("use_distributed_optimizer") || m.is_on("use_megatron_fsdp");
   if (!shares && (m.is_set("use_distributed_optimizer") || m.t.use_torch_fsdp2)) {
     m.job.warnings.emplace_back(
@@ -90,7 +90,7 @@ void parallelism(Megatron& m) {
     m.put_text("ckpt_format", "fsdp_dtensor");
   }
   if (m.is_set("overlap_grad_reduce")) m.put("overlap_grad_reduce", m.t.overlap_grad_reduce);
-  if (m.is_set("overlap_param_gather") && m.t.overlap_param_gather) gather_beside(m);
+  if (m.is_set("overlap_param_gather") && m.t.overlap_param_gather) set_gather_overlap(m);
   // Head sizes of a derived model, if they differ from Megatron-LM's defaults.
   const bool grouped = m.t.group_query_attention.value_or(m.t.num_query_groups > 0 &&
                                                           m.t.num_query_groups != m.t.num_attention_heads);

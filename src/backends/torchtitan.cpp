@@ -109,7 +109,7 @@ std::optional<IterationRecord> torchtitan_iteration(std::string_view line) {
   now.tokens_per_second = number_behind(line, "tps:").value_or(0);
   now.flops_per_second = number_behind(line, "tflops:").value_or(0) * 1e12;
   if (const auto mfu = number_behind(line, "mfu:")) now.mfu = *mfu / 100;
-  const std::string_view memory = behind(line, "memory:");
+  const std::string_view memory = text_after(line, "memory:");
   if (const auto gib = number(memory)) {
     constexpr double kGiB = 1073741824.0;
     const std::size_t bracket = memory.find('(');

@@ -12,7 +12,7 @@
 namespace primus {
 namespace {
 
-constexpr std::int64_t kMostSize = 1 << 20;
+constexpr std::int64_t kMaxSize = 1 << 20;
 
 struct ListedShape {
   std::string model;
@@ -39,8 +39,8 @@ ListedShape read_shape(JsonReader& json) {
     if (size != std::end(kSizeKeys)) {
       json.require(JsonReader::Kind::kNumber, kWhat, key);
       shape.*size->member = json.read_int();
-      if (shape.*size->member < 1 || shape.*size->member > kMostSize)
-        json.refuse(fmt::format("'{}' must be from 1 to {}", key, kMostSize));
+      if (shape.*size->member < 1 || shape.*size->member > kMaxSize)
+        json.refuse(fmt::format("'{}' must be from 1 to {}", key, kMaxSize));
     } else if (key == "model") {
       json.require(JsonReader::Kind::kString, kWhat, key);
       shape.model = json.read_string();

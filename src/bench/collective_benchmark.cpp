@@ -60,7 +60,7 @@ double value_of(int rank, std::int64_t i) { return static_cast<double>((i + 3 * 
 
 // The maximum number of ranks whose sum is exact in the type. The first integer that bf16 cannot represent is
 // 257, for fp16 it is 2049.
-std::int64_t most_exact_ranks(DType dtype) {
+std::int64_t max_exact_ranks(DType dtype) {
   constexpr std::int64_t kLargestValue = 7, kOfBf16 = 256, kOfFp16 = 2048;
   if (dtype == DType::kBF16) return kOfBf16 / kLargestValue;
   if (dtype == DType::kF16) return kOfFp16 / kLargestValue;
@@ -336,7 +336,7 @@ std::vector<BenchmarkResult> measure_collectives(Communicator& world, Device& de
   Measurement measurement(world, device);
   DeviceTimer& timer = measurement.timer();
   const std::int64_t element = size_of(plan.dtype), ranks = world.size();
-  if (plan.check && ranks > most_exact_ranks(plan.dtype)) {
+  if (plan.check && ranks > max_exact_ranks(plan.dtype)) {
     throw invalid(fmt::format("sums of {} over {} ranks are rounded, and cannot be checked",
                               name_of(plan.dtype), ranks),
                   "check with --dtype fp32");

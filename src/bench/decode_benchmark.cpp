@@ -67,18 +67,18 @@ class Texts {
 };
 
 void check(const DecodeBenchmarkOptions& o) {
-  constexpr std::int64_t kMostTexts = 4096, kMostTokens = kMostDecodedTokens;
+  constexpr std::int64_t kMaxTexts = 4096, kMaxTokens = kMaxDecodedTokens;
   if (o.batches.empty()) throw invalid("there is no number of texts to write together");
   for (const std::int64_t batch : o.batches) {
-    if (batch < 1 || batch > kMostTexts)
-      throw invalid(fmt::format("{} texts cannot be written together: from 1 to {}", batch, kMostTexts));
+    if (batch < 1 || batch > kMaxTexts)
+      throw invalid(fmt::format("{} texts cannot be written together: from 1 to {}", batch, kMaxTexts));
   }
-  if (o.context < 1 || o.context > kMostTokens)
-    throw invalid(fmt::format("a prompt cannot have {} tokens: from 1 to {}", o.context, kMostTokens));
-  if (o.tokens < 1 || o.tokens > kMostTokens)
-    throw invalid(fmt::format("{} tokens cannot be timed: from 1 to {}", o.tokens, kMostTokens));
-  if (o.warmup < 0 || o.warmup > kMostTokens)
-    throw invalid(fmt::format("{} steps of warm-up: from 0 to {}", o.warmup, kMostTokens));
+  if (o.context < 1 || o.context > kMaxTokens)
+    throw invalid(fmt::format("a prompt cannot have {} tokens: from 1 to {}", o.context, kMaxTokens));
+  if (o.tokens < 1 || o.tokens > kMaxTokens)
+    throw invalid(fmt::format("{} tokens cannot be timed: from 1 to {}", o.tokens, kMaxTokens));
+  if (o.warmup < 0 || o.warmup > kMaxTokens)
+    throw invalid(fmt::format("{} steps of warm-up: from 0 to {}", o.warmup, kMaxTokens));
 }
 
 }  // namespace
@@ -140,17 +140,17 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
                           .sequences = batch,
                           .replay = true};
   };
-  const std::int64_t most = *std::max_element(options.batches.begin(), options.batches.end());
+  const std::int64_t maximum = *std::max_element(options.batches.begin(), options.batches.end());
   build([&](engine::ParameterStore& store, const LanguageModel& model) {
     store.initialize(rank.context(), kSeed);
-    BatchReader(rank, model, settings_of(most)).measure();
+    BatchReader(rank, model, settings_of(maximum)).measure();
   });
   rank.reserve(rank.high_water());
   build([&](engine::ParameterStore& store, const LanguageModel& model) {
     say("weights");
     store.initialize(rank.context(), kSeed);
     rank.compute().synchronize();
-    DecodeScheduler decoder(rank, model, settings_of(most));
+    DecodeScheduler decoder(rank, model, settings_of(maximum));
     for (const std::int64_t batch : options.batches) {
       const std::string what = fmt::format("batch {}", batch);
       const std::int64_t all = options.warmup + options.tokens;

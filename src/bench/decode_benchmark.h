@@ -17,7 +17,7 @@
 
 namespace primus {
 
-constexpr std::int64_t kMostDecodedTokens = 1 << 20;  // limit of prompt, timed and warm-up tokens
+constexpr std::int64_t kMaxDecodedTokens = 1 << 20;  // limit of prompt, timed and warm-up tokens
 
 struct DecodeBenchmarkOptions {
   std::vector<std::int64_t> batches = {1, 64};  // batch sizes, one case each

@@ -66,8 +66,8 @@ void DeviceTimer::release() {
   memory_.clear();
 }
 
-std::int64_t DeviceTimer::sets(std::int64_t bytes, std::int64_t most) const {
-  return std::clamp(rotated_ / std::max<std::int64_t>(bytes, 1) + 1, std::int64_t{1}, most);
+std::int64_t DeviceTimer::sets(std::int64_t bytes, std::int64_t maximum) const {
+  return std::clamp(rotated_ / std::max<std::int64_t>(bytes, 1) + 1, std::int64_t{1}, maximum);
 }
 
 double DeviceTimer::copy_rate() {

@@ -43,7 +43,7 @@ class DeviceTimer {
   void release();
 
   // Number of operand sets, of `bytes` each, that calls rotate through; at most `most`.
-  std::int64_t sets(std::int64_t bytes, std::int64_t most = 16) const;
+  std::int64_t sets(std::int64_t bytes, std::int64_t maximum = 16) const;
 
   template <class Arguments>
   void run_once(const Arguments& call) {

@@ -18,9 +18,9 @@
 namespace primus {
 namespace {
 
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
+constexpr std::int64_t kMaxBytes = std::int64_t{1} << 40;
 // Small buffers need many sets to exceed the caches.
-constexpr std::int64_t kMostSets = 512;
+constexpr std::int64_t kMaxSets = 512;
 
 class Cases {
  public:
@@ -73,7 +73,7 @@ class Cases {
   // A multiple of `together` buffers, all written once: unwritten memory may map to a single page.
   std::vector<Tensor> buffers(std::int64_t together) {
     std::vector<Tensor> made;
-    for (std::int64_t set = timer_.sets(together * bytes_, kMostSets); set > 0; --set) {
+    for (std::int64_t set = timer_.sets(together * bytes_, kMaxSets); set > 0; --set) {
       for (std::int64_t i = 0; i < together; ++i) {
         made.push_back(timer_.empty(DType::kF32, {count_}));
         timer_.run_once(turbo::Fill{.out = made.back(), .value = 1});
@@ -128,7 +128,7 @@ class MemoryBenchmark final : public Benchmark {
   std::vector<RefusedOption> refused() const override {
     return {{"--dtype", "bytes are read, written and copied, whatever they stand for", "leave it out"}};
   }
-  void prepare() override { bytes_ = parse_sizes("--sizes", sizes_, kMostBytes); }
+  void prepare() override { bytes_ = parse_sizes("--sizes", sizes_, kMaxBytes); }
   BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) override {
     DeviceTimer timer(device, options.seconds, options.rotated_bytes, options.progress);
     BenchmarkReport report{.suite = "memory", .device = device.description(), .dtype = {}};

@@ -20,11 +20,11 @@ namespace {
 using turbo::GemmRole;
 
 // Limits of all sizes, so that products of sizes do not overflow.
-constexpr std::int64_t kMostOfAll = 1 << 20, kMostHeads = 1 << 10, kMostExperts = 1 << 12;
+constexpr std::int64_t kMaxOfAll = 1 << 20, kMaxHeads = 1 << 10, kMaxExperts = 1 << 12;
 
-void check_size(const char* what, std::int64_t value, std::int64_t most) {
-  if (value >= 1 && value <= most) return;
-  throw invalid(fmt::format("{} must be from 1 to {}, not {}", what, most, value));
+void check_size(const char* what, std::int64_t value, std::int64_t maximum) {
+  if (value >= 1 && value <= maximum) return;
+  throw invalid(fmt::format("{} must be from 1 to {}, not {}", what, maximum, value));
 }
 
 const char* name_of_role(GemmRole role) {
@@ -336,12 +336,12 @@ BenchmarkReport end(DeviceTimer& bench, Device& device, BenchmarkReport report,
 }  // namespace
 
 void check_case(const AttentionCase& which) {
-  check_size("the batch", which.batch, kMostExperts);
-  check_size("the sequence's length", which.sequence, kMostOfAll);
-  check_size("the number of heads", which.heads, kMostHeads);
+  check_size("the batch", which.batch, kMaxExperts);
+  check_size("the sequence's length", which.sequence, kMaxOfAll);
+  check_size("the number of heads", which.heads, kMaxHeads);
   check_size("the number of key/value heads", which.kv_heads, which.heads);
-  check_size("a head's dimension", which.head_dim, kMostHeads);
-  check_size("the dimension of a head's values", which.value_dim, kMostHeads);
+  check_size("a head's dimension", which.head_dim, kMaxHeads);
+  check_size("the dimension of a head's values", which.value_dim, kMaxHeads);
   if (which.window < 0 || which.window > which.sequence)
     throw invalid("the window must be from 0 to the sequence's length");
   if (which.heads % which.kv_heads != 0)
@@ -351,11 +351,11 @@ void check_case(const AttentionCase& which) {
 }
 
 void check_case(const GroupedGemmCase& which) {
-  check_size("the number of tokens", which.tokens, kMostOfAll);
-  check_size("the number of experts", which.experts, kMostExperts);
+  check_size("the number of tokens", which.tokens, kMaxOfAll);
+  check_size("the number of experts", which.experts, kMaxExperts);
   check_size("the experts of a token", which.top_k, which.experts);
-  check_size("the experts' input", which.in, kMostOfAll);
-  check_size("the experts' output", which.out, kMostOfAll);
+  check_size("the experts' input", which.in, kMaxOfAll);
+  check_size("the experts' output", which.out, kMaxOfAll);
   if (which.skew > 1 || std::isnan(which.skew)) throw invalid("the skew must be a share, from 0 to 1");
   check_size("tokens times experts of each", which.tokens * which.top_k, std::int64_t{1} << 28);
 }
@@ -375,7 +375,7 @@ GemmCase parse_gemm_case(const std::string& text) {
   }
   const GemmCase result{sizes[0], sizes[1], sizes[2]};
   for (const std::int64_t size : sizes)
-    check_size(fmt::format("each size of '{}'", text).c_str(), size, kMostOfAll);
+    check_size(fmt::format("each size of '{}'", text).c_str(), size, kMaxOfAll);
   return result;
 }
 
@@ -424,8 +424,8 @@ BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
     if (p.experts > 0) {
       check_case(experts_of(p));
     } else {
-      check_size(fmt::format("the outputs of '{}'", p.what).c_str(), p.out, kMostOfAll);
-      check_size(fmt::format("the inputs of '{}'", p.what).c_str(), p.in, kMostOfAll);
+      check_size(fmt::format("the outputs of '{}'", p.what).c_str(), p.out, kMaxOfAll);
+      check_size(fmt::format("the inputs of '{}'", p.what).c_str(), p.in, kMaxOfAll);
       check_layer(layer_of(p), options);
     }
   }

@@ -51,8 +51,8 @@ std::vector<std::string> split_names(std::string_view names) {
 
 std::vector<std::string> all_of_them(const std::vector<std::string>& values) { return values; }
 
-Argument& Argument::between(double least, double most) {
-  range.emplace(least, most);
+Argument& Argument::between(double minimum, double maximum) {
+  range.emplace(minimum, maximum);
   return *this;
 }
 

@@ -88,7 +88,7 @@ struct Argument {
   std::string shown_default = {};
 
   // For a number: parsing refuses values below `least` or above `most`. Both are exact as double.
-  Argument& between(double least, double most);
+  Argument& between(double minimum, double maximum);
   // For a target that stays empty if the option is not given: the effective default, shown by help.
   template <class Value>
   Argument& default_note(const Value& counts) {

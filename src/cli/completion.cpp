@@ -147,11 +147,11 @@ void complete_mode(Completer& completer, const ModeEntry& mode, Words before) {
   const auto split = std::find(before.begin(), before.end(), "--");
   if (split != before.end()) {
     // Modes may be nested: 'slurm srun -- direct --numa -- train'.
-    const Words behind(split + 1, before.end());
-    const ModeEntry* const inner = behind.empty() ? nullptr : find_mode(behind[0]);
-    if (inner) return complete_mode(completer, *inner, behind.subspan(1));
-    complete_command(completer, behind);
-    if (behind.empty() && mode.about.name != kDirect.about.name) offer_modes(completer);
+    const Words after_split(split + 1, before.end());
+    const ModeEntry* const inner = after_split.empty() ? nullptr : find_mode(after_split[0]);
+    if (inner) return complete_mode(completer, *inner, after_split.subspan(1));
+    complete_command(completer, after_split);
+    if (after_split.empty() && mode.about.name != kDirect.about.name) offer_modes(completer);
     return;
   }
   Arguments arguments;

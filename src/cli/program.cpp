@@ -40,12 +40,12 @@ std::vector<std::string_view> subcommands(const std::string& group) {
 // Suggests commands that are called `word` after their group's name ("pretrain"), and commands and groups
 // that begin with it ("bench"). Empty if none match.
 std::string named_shortly(const std::string& word) {
-  constexpr std::size_t kLeast = 3;  // shorter prefixes match too much
+  constexpr std::size_t kMin = 3;  // shorter prefixes match too much
   std::vector<std::string> names;
   for (const CommandEntry& entry : commands()) {
     const std::string name(entry.name), group = name.substr(0, name.find(' '));
     if (name.ends_with(" " + word)) names.push_back(name);
-    if (word.size() >= kLeast && group.starts_with(word) && std::ranges::find(names, group) == names.end())
+    if (word.size() >= kMin && group.starts_with(word) && std::ranges::find(names, group) == names.end())
       names.push_back(group);
   }
   for (std::string& name : names) name = "'" + name + "'";
@@ -120,19 +120,19 @@ std::string to_json(const Error& error) { return json_text(problem_json(error), 
 void require_limits() {
   struct Need {
     decltype(RLIMIT_STACK) resource;
-    rlim_t least;
+    rlim_t minimum;
     const char *what, *option;
   };
   for (const Need& need : {Need{RLIMIT_STACK, rlim_t{512} << 10, "the stack", "-s"},
                            Need{RLIMIT_AS, rlim_t{64} << 20, "all memory of a process", "-v"}}) {
     rlimit limit{};
     if (::getrlimit(need.resource, &limit) != 0) continue;
-    if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= need.least) continue;
+    if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= need.minimum) continue;
     throw invalid(fmt::format("{} is limited to {}, and Primus needs {}", need.what,
                               human_bytes(static_cast<double>(limit.rlim_cur)),
-                              human_bytes(static_cast<double>(need.least))),
+                              human_bytes(static_cast<double>(need.minimum))),
                   fmt::format("raise the limit: 'ulimit {} {}', or 'ulimit {} unlimited'", need.option,
-                              need.least >> 10, need.option));
+                              need.minimum >> 10, need.option));
   }
 }
 
@@ -286,9 +286,9 @@ int run_words(Words words, Console& console) {
   if (first == launch::kNumaWord) return run_bound(rest.subspan(1));
   if (is_bare_rank(rest)) {
     // The typed command runs, even if the launcher's settings name a script.
-    std::vector<std::string> behind{"--script", "", "--"};
-    behind.insert(behind.end(), rest.begin(), rest.end());
-    return run_mode(*find_mode("direct"), behind, globals, Typed::kCommand, console);
+    std::vector<std::string> script_words{"--script", "", "--"};
+    script_words.insert(script_words.end(), rest.begin(), rest.end());
+    return run_mode(*find_mode("direct"), script_words, globals, Typed::kCommand, console);
   }
   return run_command(rest, console);
 }

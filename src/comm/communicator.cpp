@@ -29,13 +29,13 @@ void check_reduction(DType dtype, Reduction reduction) {
 const char* address(const Tensor& tensor) { return static_cast<const char*>(tensor.data); }
 
 // Data pointers are null in a dry run; then nothing overlaps.
-bool overlap(const Tensor& a, const Tensor& b) {
+bool share_bytes(const Tensor& a, const Tensor& b) {
   return a.data && b.data && address(a) < address(b) + b.bytes() && address(b) < address(a) + a.bytes();
 }
 
 // Checks that `part` does not overlap `whole`, or is exactly its part number `rank`.
 void check_overlap(const Tensor& part, const Tensor& whole, int rank) {
-  require(!overlap(part, whole) || address(part) == address(whole) + rank * part.bytes(),
+  require(!share_bytes(part, whole) || address(part) == address(whole) + rank * part.bytes(),
           "operands overlap, and not as in-place operands do");
 }
 
@@ -74,8 +74,8 @@ double Traffic::total_bytes() const {
   return sum;
 }
 
-Communicator::Communicator(std::string name, int rank, int size, Beside beside)
-    : name_(std::move(name)), rank_(rank), size_(size), beside_(beside) {
+Communicator::Communicator(std::string name, int rank, int size, Overlap overlap)
+    : name_(std::move(name)), rank_(rank), size_(size), overlap_(overlap) {
   require(size >= 1 && rank >= 0 && rank < size, "a rank is outside its group");
 }
 
@@ -141,7 +141,7 @@ void Communicator::all_to_all(Stream& stream, const Tensor& in, std::span<const 
   require(in.dtype == out.dtype, "operands of all_to_all differ in type");
   require(sends <= in.elements() && receives <= out.elements(), "counts of all_to_all exceed its operands");
   require(send_counts[self] == receive_counts[self], "a rank sends itself what it does not receive");
-  if (overlap(in, out)) {
+  if (share_bytes(in, out)) {
     require(in.data == out.data, "operands overlap, and not as in-place operands do");
     for (std::size_t peer = 0; peer < size; ++peer) {
       require(send_counts[peer] == receive_counts[peer], "in place, all_to_all needs equal counts");
@@ -168,7 +168,7 @@ void Communicator::all_to_all_rows(Stream& stream, const Tensor& in, const Tenso
     require(counts->dtype == DType::kI32 && counts->elements() == size_,
             "all_to_all_rows needs one int32 count for each rank");
   }
-  require(!overlap(in, out), "all_to_all_rows does not work in place");
+  require(!share_bytes(in, out), "all_to_all_rows does not work in place");
   const std::int64_t part = in.elements() / size_;
   const std::vector<std::int64_t> parts(static_cast<std::size_t>(size_), part);
   const double bytes = static_cast<double>((size_ - 1) * part * size_of(in.dtype));
@@ -205,7 +205,7 @@ void Communicator::exchange(Stream& stream, std::span<const Transfer> transfers)
 }
 
 std::unique_ptr<Communicator> Communicator::split(std::span<const int> members, const std::string& name,
-                                                  Beside beside) {
+                                                  Overlap overlap) {
   std::vector<bool> seen(static_cast<std::size_t>(size_));
   int new_rank = -1;
   for (std::size_t i = 0; i < members.size(); ++i) {
@@ -215,7 +215,7 @@ std::unique_ptr<Communicator> Communicator::split(std::span<const int> members, 
     if (members[i] == rank_) new_rank = static_cast<int>(i);
   }
   require(new_rank >= 0, "a rank splits off a group that it is no member of");
-  return make_split(members, new_rank, name, beside);
+  return make_split(members, new_rank, name, overlap);
 }
 
 void Communicator::barrier(Stream& stream) { submit(stream, {.kind = Kind::kBarrier}, 0); }

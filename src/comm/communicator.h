@@ -64,8 +64,8 @@ std::string_view name_of(Reduction reduction);  // "sum"
 bool supports(DType dtype);
 
 // The kernels that a group's work overlaps. On a GPU, both need multiprocessors, so this decides how they are
-// divided (comm/beside.h). It has no effect on CPUs.
-enum class Beside : std::uint8_t {
+// divided (comm/overlap.h). It has no effect on CPUs.
+enum class Overlap : std::uint8_t {
   kNothing,   // no kernels, or ones that end sooner (as in an expert all-to-all): ranks wait for the group
   kKernels,   // any kernels: for parameters, gradients, and keys and values of context ranks
   kProducts,  // GEMMs that are divided to match the collective's length (engine/tensor_parallel.h)
@@ -117,7 +117,7 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& name() const { return name_; }  // the group's name, for messages: "world", "dp"
-  Beside beside() const { return beside_; }
+  Overlap overlap() const { return overlap_; }
 
   // out = the reduction of every rank's `in`. Shapes are equal on all ranks.
   void all_reduce(Stream& stream, const Tensor& in, const Tensor& out, Reduction reduction);
@@ -151,7 +151,7 @@ class Communicator {
   // rank i. Only the members call it, all with the same arguments. Blocks the host until all members have
   // called it.
   std::unique_ptr<Communicator> split(std::span<const int> members, const std::string& name,
-                                      Beside beside = Beside::kNothing);
+                                      Overlap overlap = Overlap::kNothing);
 
   // Ends the job's communication and wakes up all waiting ranks. The first reason given on any rank is
   // reported.
@@ -167,18 +167,18 @@ class Communicator {
   const Traffic& traffic() const { return traffic_; }
 
  protected:
-  Communicator(std::string name, int rank, int size, Beside beside = Beside::kNothing);
+  Communicator(std::string name, int rank, int size, Overlap overlap = Overlap::kNothing);
 
  private:
   virtual void enqueue(Stream& stream, Call call) = 0;
   // `members`[new_rank] is `rank` of this group; already validated.
   virtual std::unique_ptr<Communicator> make_split(std::span<const int> members, int new_rank,
-                                                   const std::string& name, Beside beside) = 0;
+                                                   const std::string& name, Overlap overlap) = 0;
   void submit(Stream& stream, Call call, double bytes);
 
   std::string name_;
   int rank_, size_;
-  Beside beside_;
+  Overlap overlap_;
   Traffic traffic_;
 };
 

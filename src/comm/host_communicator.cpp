@@ -35,9 +35,9 @@ std::int64_t part_begin(std::int64_t count, int parts, int index) {
 }
 
 // Returns the elements in the rows counted for `peer`. A part has `most` elements.
-std::int64_t counted_elements(const Tensor& counts, int peer, std::int64_t width, std::int64_t most) {
+std::int64_t counted_elements(const Tensor& counts, int peer, std::int64_t width, std::int64_t maximum) {
   const std::int64_t elements = static_cast<const std::int32_t*>(counts.data)[peer] * width;
-  if (elements < 0 || elements > most) throw std::logic_error("communicator: more rows than a part has");
+  if (elements < 0 || elements > maximum) throw std::logic_error("communicator: more rows than a part has");
   return elements;
 }
 
@@ -50,8 +50,8 @@ struct HostCommunicator::Launch {
 
 HostCommunicator::HostCommunicator(std::string name, std::string id, std::vector<int> members, int rank,
                                    std::shared_ptr<LinkFactory> factory, std::shared_ptr<RankState> state,
-                                   Beside beside)
-    : Communicator(std::move(name), rank, static_cast<int>(members.size()), beside),
+                                   Overlap overlap)
+    : Communicator(std::move(name), rank, static_cast<int>(members.size()), overlap),
       id_(std::move(id)),
       members_(std::move(members)),
       factory_(std::move(factory)),
@@ -69,12 +69,12 @@ void HostCommunicator::abort(const std::string& reason) noexcept { state_->abort
 void HostCommunicator::set_timeout(std::chrono::milliseconds timeout) { state_->timeout = timeout; }
 
 std::unique_ptr<Communicator> HostCommunicator::make_split(std::span<const int> members, int new_rank,
-                                                           const std::string& name, Beside beside) {
+                                                           const std::string& name, Overlap overlap) {
   state_->abort->check();
   std::vector<int> of_job;
   for (const int member : members) of_job.push_back(members_[static_cast<std::size_t>(member)]);
   return std::make_unique<HostCommunicator>(name, split_id(id_, name, members, splits_), std::move(of_job),
-                                            new_rank, factory_, state_, beside);
+                                            new_rank, factory_, state_, overlap);
 }
 
 // ---- Order --------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ class HostCommunicator final : public Communicator {
   // `members`. `factory` makes the links of this group and of groups split off it.
   HostCommunicator(std::string name, std::string id, std::vector<int> members, int rank,
                    std::shared_ptr<LinkFactory> factory, std::shared_ptr<RankState> state,
-                   Beside beside = Beside::kNothing);
+                   Overlap overlap = Overlap::kNothing);
   ~HostCommunicator() override;
 
   void abort(const std::string& reason) noexcept override;
@@ -48,7 +48,7 @@ class HostCommunicator final : public Communicator {
 
   void enqueue(Stream& stream, Call call) override;
   std::unique_ptr<Communicator> make_split(std::span<const int> members, int new_rank,
-                                           const std::string& name, Beside beside) override;
+                                           const std::string& name, Overlap overlap) override;
   void run(KernelContext& context, std::uint64_t turn);
   void execute(const Operation& operation);
 

@@ -47,8 +47,8 @@ class Waiting {
   }
   void operator()(const std::function<std::string()>& what) {
     const auto now = std::chrono::steady_clock::now();
-    if (!notice_ || now - told_ < time_) return;
-    told_ = now;
+    if (!notice_ || now - reported_ < time_) return;
+    reported_ = now;
     notice_(fmt::format("waiting for {} ({} s)", what(),
                         std::chrono::duration_cast<std::chrono::seconds>(now - began_).count()));
   }
@@ -57,13 +57,13 @@ class Waiting {
   std::function<void(const std::string&)> notice_;
   std::chrono::milliseconds time_;
   std::string what_;
-  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now(), told_ = began_;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now(), reported_ = began_;
 };
 
 // Returns "seq_length: 4096, 2048; lr: 0.1, 0.2": rank 0's value, then this rank's.
 std::string differences_of(const nlohmann::json& reference,
                            const std::vector<std::pair<std::string, std::string>>& facts) {
-  constexpr std::size_t kMostNamed = 8, kMostCharacters = 200;
+  constexpr std::size_t kMaxNamed = 8, kMaxCharacters = 200;
   std::map<std::string, std::string> theirs;
   if (reference.is_array()) {
     for (const nlohmann::json& fact : reference) {
@@ -72,7 +72,7 @@ std::string differences_of(const nlohmann::json& reference,
     }
   }
   const auto cut = [](const std::string& value) {
-    return value.size() > kMostCharacters ? value.substr(0, kMostCharacters) + "..." : value;
+    return value.size() > kMaxCharacters ? value.substr(0, kMaxCharacters) + "..." : value;
   };
   std::vector<std::string> differences;
   const auto differ = [&](const std::string& key, const std::string& before, const std::string& after) {
@@ -88,7 +88,7 @@ std::string differences_of(const nlohmann::json& reference,
     }
   }
   for (const auto& [key, value] : theirs) differ(key, value, "unset");
-  const std::size_t more = differences.size() > kMostNamed ? differences.size() - kMostNamed : 0;
+  const std::size_t more = differences.size() > kMaxNamed ? differences.size() - kMaxNamed : 0;
   differences.resize(differences.size() - more);
   return fmt::format("{}{}", fmt::join(differences, "; "),
                      more > 0 ? fmt::format("; and {} more", more) : "");
@@ -154,7 +154,7 @@ class JobLinkFactory final : public LinkFactory {
  private:
   // Returns a tag for a group whose first member is this rank. Each rank has its own range of tags.
   int next_tag() {
-    const int each = environment_.mpi->most_tag() / environment_.world;
+    const int each = environment_.mpi->max_tag() / environment_.world;
     static std::atomic<int> given = 0;  // shared by consecutive jobs of a process
     const int tag = given++;
     if (tag >= each) {

@@ -16,19 +16,19 @@ class MeasuringCommunicator final : public Communicator {
   // Rank `rank` of a group of `size`. `copied_products`: report copy engines for this group and groups split
   // off it if they overlap GEMMs.
   MeasuringCommunicator(std::string name, int rank, int size, bool copied_products = false,
-                        Beside beside = Beside::kNothing)
-      : Communicator(std::move(name), rank, size, beside), copied_products_(copied_products) {}
+                        Overlap overlap = Overlap::kNothing)
+      : Communicator(std::move(name), rank, size, overlap), copied_products_(copied_products) {}
 
-  bool by_copy_engines() const override { return copied_products_ && beside() == Beside::kProducts; }
+  bool by_copy_engines() const override { return copied_products_ && overlap() == Overlap::kProducts; }
   void abort(const std::string&) noexcept override {}
   void set_timeout(std::chrono::milliseconds) override {}
 
  private:
   void enqueue(Stream&, Call) override {}
   std::unique_ptr<Communicator> make_split(std::span<const int> members, int new_rank,
-                                           const std::string& name, Beside beside) override {
+                                           const std::string& name, Overlap overlap) override {
     return std::make_unique<MeasuringCommunicator>(name, new_rank, static_cast<int>(members.size()),
-                                                   copied_products_, beside);
+                                                   copied_products_, overlap);
   }
 
   bool copied_products_;

@@ -133,7 +133,7 @@ void Messenger::progress() {
   links_.publish();
 }
 
-bool Messenger::take_some(int peer) {
+bool Messenger::read_some(int peer) {
   Peer& p = peers_[static_cast<std::size_t>(peer)];
   bool any = false;
   for (std::size_t taken = 0; !p.incoming.empty() && taken < kPiece;) {
@@ -199,7 +199,7 @@ void Messenger::complete_receives() {
     missing.clear();
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
       if (peers_[static_cast<std::size_t>(peer)].incoming.empty()) continue;
-      any = take_some(peer) || any;
+      any = read_some(peer) || any;
       if (!peers_[static_cast<std::size_t>(peer)].incoming.empty()) missing.push_back(peer);
     }
     if (missing.empty()) break;
@@ -220,7 +220,7 @@ void Messenger::consume(int peer, std::int64_t bytes, std::int64_t granule,
   p.received += left;
   while (left != 0) {
     const std::uint32_t ticket = links_.ticket();
-    bool any = take_some(peer);
+    bool any = read_some(peer);
     if (p.incoming.empty()) {
       const std::span<const std::byte> there = links_.peek(peer);
       if (!there.empty()) {

@@ -76,7 +76,7 @@ class Messenger {
 
   bool push_some(int peer);
   bool push_all();
-  bool take_some(int peer);
+  bool read_some(int peer);
   void pad_outgoing(int peer);
   void pad_incoming(int peer);
   void check_header(int peer);

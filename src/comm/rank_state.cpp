@@ -157,14 +157,14 @@ const RankStatus* status_in(const std::vector<std::optional<RankStatus>>& status
 
 // Follows the chain of waiting ranks to its end, because a rank that waits for another is not the cause.
 // Appends a description of the chain to `told`.
-int end_of_chain(int rank, const std::vector<std::optional<RankStatus>>& statuses, std::string& told) {
+int end_of_chain(int rank, const std::vector<std::optional<RankStatus>>& statuses, std::string& reported) {
   for (std::size_t hops = 0; hops < statuses.size(); ++hops) {
     const RankStatus* const status = status_in(statuses, rank);
     if (!status || status->running.empty() || status->waiting_for < 0 ||
         static_cast<std::size_t>(status->waiting_for) >= statuses.size() || status->waiting_for == rank) {
       break;
     }
-    told +=
+    reported +=
         fmt::format("rank {} is in {} and waits for rank {}; ", rank, status->running, status->waiting_for);
     rank = status->waiting_for;
   }

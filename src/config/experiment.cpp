@@ -89,7 +89,7 @@ Experiment load(FileLoader& files, Value root, const fs::path& file, std::span<c
   Problems& problems = loading.problems;
   problems.throw_if_any();
   const bool native = loading.framework == Framework::kNative;
-  take_sink_windows(loading);
+  derive_sink_windows(loading);
   if (native) take_zero_bubble(loading.result, problems);
   derive_fields(loading.result);
   if (native) {
@@ -111,8 +111,8 @@ void set_train_iters(Experiment& experiment, std::int64_t train_iters) {
     experiment.trainer.lr_decay_iters = 0;
   derive_fields(experiment);
   Problems problems;
-  std::vector<std::string> told_before;  // warnings of load_experiment()
-  validate_native(experiment, problems, told_before);
+  std::vector<std::string> reported_before;  // warnings of load_experiment()
+  validate_native(experiment, problems, reported_before);
   problems.throw_if_any();
 }
 

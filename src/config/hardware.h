@@ -10,10 +10,10 @@
 //   peak_fp32_tflops: 66.9             # left out: unpublished; plans use a sixteenth of bf16's
 //   step_share: 0.5                    # fraction of these peaks that a training step reaches
 //   fp8_step_share: 0.37               # same for fp8 matrix products; left out: three quarters of step_share
-//   least_bf16_tflops: 500             # below it, something is wrong
+//   min_bf16_tflops: 500             # below it, something is wrong
 //   peak_memory_gbs: 3350
-//   least_memory_gbs: 2200
-//   least_all_reduce_gbs: 200          # bus bandwidth between the GPUs of one host; left out: not checked
+//   min_memory_gbs: 2200
+//   min_all_reduce_gbs: 200          # bus bandwidth between the GPUs of one host; left out: not checked
 //   link_gbs: 450                      # rate at which a GPU sends to others on its host
 //   network_gbs: 50                    # rate at which a GPU sends to other hosts, on usual machines
 //   gpus_per_host: 8
@@ -39,13 +39,13 @@ struct Hardware {
   std::string device = "cuda";  // the kind of device: cuda, hip or cpu
   std::vector<std::string> match;
   double memory_gib = 0;
-  double peak_tflops = 0, least_tflops = 0;  // dense bf16; for a CPU, fp32 of one hardware thread
+  double peak_tflops = 0, min_tflops = 0;  // dense bf16; for a CPU, fp32 of one hardware thread
   double peak_fp8_tflops = 0, peak_fp32_tflops = 0;
-  double step_share = 0.4;                   // fraction of the peaks that a training step reaches
-  double fp8_step_share = 0;                 // same for fp8 matrix products; 0: three quarters of step_share
-  double peak_memory = 0, least_memory = 0;  // GB/s, reads plus writes
-  double least_all_reduce = 0;               // GB/s; 0: not checked
-  double link = 0, network = 0;              // GB/s that one GPU sends within its host and to other hosts
+  double step_share = 0.4;                 // fraction of the peaks that a training step reaches
+  double fp8_step_share = 0;               // same for fp8 matrix products; 0: three quarters of step_share
+  double peak_memory = 0, min_memory = 0;  // GB/s, reads plus writes
+  double min_all_reduce = 0;               // GB/s; 0: not checked
+  double link = 0, network = 0;            // GB/s that one GPU sends within its host and to other hosts
   double gpus_per_host = 1;
 
   double fp8_share_of_step() const { return fp8_step_share > 0 ? fp8_step_share : 0.75 * step_share; }

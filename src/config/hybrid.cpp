@@ -115,7 +115,7 @@ class Hybrid {
                                count.value.integer),
                    "set num_layers to twice the number of blocks");
     }
-    const std::int64_t blocks = std::min<std::int64_t>(count.value.integer / 2, kMostBlocks);
+    const std::int64_t blocks = std::min<std::int64_t>(count.value.integer / 2, kMaxBlocks);
     const Member* const ratio = settings_.find_member("hybrid_attention_ratio");
     if (!ratio || ratio->value.is_null())
       return {&count, std::string(static_cast<std::size_t>(blocks), kMixer)};
@@ -167,7 +167,7 @@ class Hybrid {
     return repeated(attends, attention - linear) + repeated(attends + mixer, linear);
   }
 
-  static constexpr std::int64_t kMostBlocks = 10000;
+  static constexpr std::int64_t kMaxBlocks = 10000;
 
   Value& settings_;
   std::map<std::string, Layer>& layers_;

@@ -103,7 +103,7 @@ struct KeySpec {
   }
   // Rules of other_keys.def.
   KeySpec&& no_effect() && { return native_class = KeyClass::kNoEffect, std::move(*this); }
-  KeySpec&& said_by(std::string_view keys) && {
+  KeySpec&& stated_by(std::string_view keys) && {
     return native_class = KeyClass::kSaidBy, instead = keys, std::move(*this);
   }
   template <class... Values>

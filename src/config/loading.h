@@ -74,7 +74,7 @@ void bind(Loading& loading);
 // Fills in the fields that follow from others.
 void derive_fields(Experiment& experiment);
 // Applies the sliding-window settings of layers with attention sinks.
-void take_sink_windows(Loading& loading);
+void derive_sink_windows(Loading& loading);
 // Derives settings from weights, the environment and the file's min_lr. Refuses a missing required key.
 void derive_native_settings(Loading& loading);
 

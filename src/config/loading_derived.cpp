@@ -153,7 +153,7 @@ void derive_fields(Experiment& experiment) {
 
 // Primus-Turbo's keys for sliding windows with attention sinks set window_size, unless that is set in the
 // same layer or a stronger one.
-void take_sink_windows(Loading& loading) {
+void derive_sink_windows(Loading& loading) {
   TrainerConfig& c = loading.result.trainer;
   const Provenance sink = loading.result.provenance_of("sink_sliding_window");
   if (!c.use_sink_attention || sink.layer <= loading.result.provenance_of("window_size").layer) return;

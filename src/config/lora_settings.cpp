@@ -54,8 +54,8 @@ void read(LoraSettings& settings, const std::string& key, const Value& value) {
     settings.enabled = value.boolean;
   } else if (key == "dim") {
     const double dim = number(value, key, "an integer");
-    if (dim < 1 || dim > kMostLoraDim || dim != std::floor(dim))
-      throw wrong(value, key, fmt::format("an integer, at least 1 and at most {}", kMostLoraDim));
+    if (dim < 1 || dim > kMaxLoraDim || dim != std::floor(dim))
+      throw wrong(value, key, fmt::format("an integer, at least 1 and at most {}", kMaxLoraDim));
     settings.dim = static_cast<std::int64_t>(dim);
   } else if (key == "alpha") {
     settings.alpha = number(value, key, "a number");

@@ -11,7 +11,7 @@
 
 namespace primus::config {
 
-inline constexpr std::int64_t kMostLoraDim = 4096;
+inline constexpr std::int64_t kMaxLoraDim = 4096;
 
 // Modules that adapters may be added to: linear_qkv (attention's query, key and value projections),
 // linear_proj (its output projection), linear_fc1 (a feed-forward's gate and up), linear_fc2 (its down).

@@ -72,10 +72,10 @@ class Validator {
                                           (global / micro + 1) * micro));
     }
     // Tokens of the run are counted in int64 and in double.
-    constexpr double kMostTokens = 9007199254740992.0;
+    constexpr double kMaxTokens = 9007199254740992.0;
     const double tokens = static_cast<double>(config_.train_iters) * static_cast<double>(global) *
                           static_cast<double>(config_.seq_length);
-    if (tokens > kMostTokens) {
+    if (tokens > kMaxTokens) {
       refuse(
           {"train_iters", "global_batch_size", "seq_length"},
           fmt::format(
@@ -88,7 +88,7 @@ class Validator {
         std::floor(static_cast<double>(config_.train_iters) / static_cast<double>(config_.eval_interval)) + 1;
     const double evaluated = evaluations * static_cast<double>(config_.eval_iters) *
                              static_cast<double>(global) * static_cast<double>(config_.seq_length);
-    if (evaluated > kMostTokens) {
+    if (evaluated > kMaxTokens) {
       refuse(
           {"eval_iters", "eval_interval", "train_iters", "global_batch_size", "seq_length"},
           fmt::format("evaluations * eval_iters * global_batch_size * seq_length is {:.3g} tokens, and more "

@@ -41,8 +41,8 @@ class Call : public HeadExchange {
   // projection.
   Tensor out_of_heads() const { return {op_.out(1).data, op_.out(1).dtype, {all_tokens(), out_width()}}; }
   Tensor qkv_of_heads() const {
-    const Tensor behind = op_.out(1).from(all_tokens() * out_width());
-    return {behind.data, behind.dtype, {all_tokens(), width()}};
+    const Tensor rest = op_.out(1).from(all_tokens() * out_width());
+    return {rest.data, rest.dtype, {all_tokens(), width()}};
   }
 
  private:

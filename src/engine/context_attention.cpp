@@ -166,9 +166,9 @@ class Call {
            (a_.shape.chunk == 0 || a_.shape.chunk >= whole);
   }
   // Whether a query appears in at most two blocks.
-  bool two_parts_at_most() const { return only_causal() && a_.context->ranks() <= 2; }
+  bool at_most_two_parts() const { return only_causal() && a_.context->ranks() <= 2; }
   // Sums of many parts are made in fp32. A sum of two parts is rounded once in any type.
-  bool sums_in_place(DType dtype) const { return dtype == DType::kF32 || two_parts_at_most(); }
+  bool sums_in_place(DType dtype) const { return dtype == DType::kF32 || at_most_two_parts(); }
 
   // Calls visit(block) for blocks that together cover every visible pair of this rank's queries and rank
   // `from`'s keys exactly once. Keys come in sequence order.
@@ -289,9 +289,9 @@ void forward(OperatorCall& op) {
   std::optional<ScratchTensor> wide;
   if (!in_place) wide.emplace(scratch, DType::kF32, Shape{call.tokens(), call.out_width()});
   const Tensor sum = wide ? wide->get() : op.out(0);
-  const std::int64_t most_rows = call.attributes().shape.seq_q;
-  const ScratchTensor part(scratch, qkv.dtype, {most_rows, call.out_width()});
-  const ScratchTensor part_lse(scratch, DType::kF32, {call.heads(), most_rows});
+  const std::int64_t max_rows = call.attributes().shape.seq_q;
+  const ScratchTensor part(scratch, qkv.dtype, {max_rows, call.out_width()});
+  const ScratchTensor part_lse(scratch, DType::kF32, {call.heads(), max_rows});
   const ScratchTensor piece_lse(scratch, DType::kF32, call.piece_lse_shape());
   std::optional<ScratchTensor> own_lse;
   if (!call.attributes().statistics) own_lse.emplace(scratch, DType::kF32, call.lse_shape());
@@ -347,7 +347,7 @@ class Gradients {
     if (!in_place_) wide_.emplace(scratch, DType::kF32, d_qkv.shape);
     sum_ = wide_ ? wide_->get() : d_qkv;
     // Both ranks' parts of the queries' gradients are added while those of keys and values are in flight.
-    if (call.two_parts_at_most()) d_q_.emplace(scratch, sum_.dtype, Shape{call.tokens(), call.q_width()});
+    if (call.at_most_two_parts()) d_q_.emplace(scratch, sum_.dtype, Shape{call.tokens(), call.q_width()});
   }
 
   DType dtype() const { return sum_.dtype; }

@@ -43,7 +43,7 @@ void DataParallel::use(const Parameter& parameter) {
       if (pass_ == Pass::kForward && !settings_.reshard_after_forward) {
         kept_.push_back(left);
       } else {
-        give_back(*left);
+        release(*left);
       }
     }
   }
@@ -68,7 +68,7 @@ void DataParallel::use(const Parameter& parameter) {
   if (!settings_.overlap_gather || position == units.size()) return;
   ParameterUnit& next = store_.units()[static_cast<std::size_t>(units[position])];
   if (&next == prefetched_ || !next.values.absent()) return;
-  if (prefetched_) give_back(*prefetched_);
+  if (prefetched_) release(*prefetched_);
   gather(next);
   prefetched_ = &next;
 }
@@ -94,16 +94,16 @@ void DataParallel::wait_for_values(ParameterUnit& unit) {
   traffic.gathering = false;
 }
 
-void DataParallel::give_back(ParameterUnit& unit) {
+void DataParallel::release(ParameterUnit& unit) {
   wait_for_values(unit);
   unit.set_values({});
   traffic_of(unit).values.reset();
 }
 
-void DataParallel::give_all_back() {
-  if (prefetched_) give_back(*std::exchange(prefetched_, nullptr));
-  for (ParameterUnit* unit : std::exchange(used_, {})) give_back(*unit);
-  for (ParameterUnit* unit : std::exchange(kept_, {})) give_back(*unit);
+void DataParallel::release_all() {
+  if (prefetched_) release(*std::exchange(prefetched_, nullptr));
+  for (ParameterUnit* unit : std::exchange(used_, {})) release(*unit);
+  for (ParameterUnit* unit : std::exchange(kept_, {})) release(*unit);
 }
 
 void DataParallel::wait_for_all_values() {
@@ -245,7 +245,7 @@ void DataParallel::join_oldest_reduction() {
 }
 
 void DataParallel::end_microbatch() {
-  give_all_back();
+  release_all();
   while (!reducing_.empty()) join_oldest_reduction();
 }
 

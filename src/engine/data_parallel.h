@@ -112,8 +112,8 @@ class DataParallel {
   void follow_compute();
   void gather(ParameterUnit& unit);
   void wait_for_values(ParameterUnit& unit);
-  void give_back(ParameterUnit& unit);
-  void give_all_back();
+  void release(ParameterUnit& unit);
+  void release_all();
   // Sets gradients without a contribution to zero.
   void complete_gradient(ParameterUnit& unit);
   // The type in which the unit's gradient is sent.

@@ -19,13 +19,15 @@ using turbo::launch;
 struct RowAttributes {
   ExpertParallel* parallel;
   std::int64_t tokens, top_k;
-  std::int64_t most;  // 0: all-gather
-  bool beside;
+  std::int64_t maximum;  // 0: all-gather
+  bool overlap;
 
-  bool all_to_all() const { return most > 0; }
+  bool all_to_all() const { return maximum > 0; }
   std::int64_t ranks() const { return parallel->group().size(); }
-  std::int64_t rows() const { return ranks() * (all_to_all() ? most : tokens); }
-  DispatchPlan plan(const Tensor& of) const { return {of, static_cast<int>(ranks()), tokens, top_k, most}; }
+  std::int64_t rows() const { return ranks() * (all_to_all() ? maximum : tokens); }
+  DispatchPlan plan(const Tensor& of) const {
+    return {of, static_cast<int>(ranks()), tokens, top_k, maximum};
+  }
 };
 
 // One call of an operator that sends rows or waits for them. Its inputs are the rows and, for all-to-all, the
@@ -84,7 +86,7 @@ class Call {
 
  private:
   void start(ExpertParallel::Collective collective, Buffer held) const {
-    a_.parallel->start(a_.beside, collective, std::move(held));
+    a_.parallel->start(a_.overlap, collective, std::move(held));
   }
 
   OperatorCall& op_;
@@ -218,7 +220,7 @@ void plan_dispatch_forward(OperatorCall& op) {
                                            .plan = op.out(2),
                                            .ranks = ranks,
                                            .rank = group.rank(),
-                                           .most = a.rows.most,
+                                           .maximum = a.rows.maximum,
                                            .experts_of_rank = a.experts.count,
                                            .ranks_of_expert = ranks * a.experts.count / a.all});
   const DispatchPlan plan = a.rows.plan(op.out(2));
@@ -258,7 +260,7 @@ constexpr Operator kPlanDispatch{.name = "plan_dispatch",
                                  .for_input = {.outputs = bit(2)}};
 
 RowAttributes attributes_of(const Dispatch& d) {
-  return {d.parallel, d.tokens, d.routing.weights.shape()[1], d.most, d.beside};
+  return {d.parallel, d.tokens, d.routing.weights.shape()[1], d.maximum, d.overlap};
 }
 
 const Value* plan_of(const Dispatch& d) { return d.plan ? &d.plan : nullptr; }
@@ -270,14 +272,14 @@ Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::in
   PRIMUS_CHECK("plan_dispatch", ranks * experts.count % r.expert_count == 0);
   // A token goes to a rank once. A rank's tokens belong to one microbatch, and an expert accepts at most its
   // capacity of these.
-  const std::int64_t most = capacity > 0 ? std::min(tokens, experts.count * capacity) : tokens;
-  const std::int64_t chosen = experts.most_rows(ranks * tokens, of_microbatch, top_k, capacity);
-  const RowAttributes rows{dispatch.parallel, tokens, top_k, most, dispatch.beside};
+  const std::int64_t maximum = capacity > 0 ? std::min(tokens, experts.count * capacity) : tokens;
+  const std::int64_t chosen = experts.max_rows(ranks * tokens, of_microbatch, top_k, capacity);
+  const RowAttributes rows{dispatch.parallel, tokens, top_k, maximum, dispatch.overlap};
   const DispatchAttributes a{rows, experts, r.expert_count, capacity > 0};
   const Tape::Output outputs[] = {
       {DType::kF32, {rows.rows(), top_k}},
       {DType::kI32, turbo::RoutingPlan::shape(experts.count, rows.rows(), top_k, chosen), false},
-      {DType::kI32, DispatchPlan::shape(static_cast<int>(ranks), tokens, top_k, most), false}};
+      {DType::kI32, DispatchPlan::shape(static_cast<int>(ranks), tokens, top_k, maximum), false}};
   auto [weights, plan, dispatch_plan] = r.weights.tape().record(
       kPlanDispatch, {&r.weights, &r.experts, &r.plan}, nullptr, {outputs[0], outputs[1], outputs[2]}, a);
   dispatch.routing = {.weights = std::move(weights),
@@ -287,7 +289,7 @@ Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::in
                       .rows = chosen,
                       .by_logits = false};
   dispatch.plan = std::move(dispatch_plan);
-  dispatch.most = most;
+  dispatch.maximum = maximum;
   return dispatch;
 }
 
@@ -306,14 +308,14 @@ Dispatch plan_dispatch(const Routing& r, const SharedExperts& experts, std::int6
   dispatch.tokens = of_microbatch / sharing;
   if (options.parallel) {
     dispatch.ranks = experts.group->size();
-    dispatch.beside = options.beside && options.parallel->overlaps();
+    dispatch.overlap = options.overlap && options.parallel->overlaps();
     if (options.all_to_all) return plan_all_to_all(r, experts, capacity, std::move(dispatch));
   }
   dispatch.routing = share_routing(r, experts, capacity);
   return dispatch;
 }
 
-Travelling begin_dispatch(const Value& x, const Dispatch& d) {
+InFlight begin_dispatch(const Value& x, const Dispatch& d) {
   if (!d.parallel) return {x, {}};
   const ReplayScope replay(x.tape());
   const RowAttributes a = attributes_of(d);
@@ -321,22 +323,22 @@ Travelling begin_dispatch(const Value& x, const Dispatch& d) {
   return {x.tape().record(kBeginDispatch, {&x, plan_of(d)}, nullptr, {out}, a)[0], x};
 }
 
-Value end_dispatch(Travelling t, const Dispatch& d) {
+Value end_dispatch(InFlight t, const Dispatch& d) {
   if (!d.parallel) return std::move(t.rows);
   const ReplayScope replay(t.rows.tape());
   const Tape::Output out{t.rows.dtype(), t.rows.shape()};
   return t.rows.tape().record(kEndDispatch, {&t.rows, plan_of(d)}, nullptr, {out}, attributes_of(d))[0];
 }
 
-Travelling begin_return(Value rows, const Dispatch& d) {
+InFlight begin_return(Value rows, const Dispatch& d) {
   if (!d.parallel) return {std::move(rows), {}};
-  const Tape::Output out{rows.dtype(), {d.plan ? d.ranks * d.most : d.tokens, rows.shape()[1]}};
+  const Tape::Output out{rows.dtype(), {d.plan ? d.ranks * d.maximum : d.tokens, rows.shape()[1]}};
   Tape& tape = rows.tape();
   Value sent = tape.record(kBeginReturn, {&rows, plan_of(d)}, nullptr, {out}, attributes_of(d))[0];
   return {std::move(sent), std::move(rows)};
 }
 
-Value end_return(Travelling t, const Dispatch& d) {
+Value end_return(InFlight t, const Dispatch& d) {
   if (!d.parallel) return std::move(t.rows);
   const Tape::Output out{t.rows.dtype(), {d.tokens, t.rows.shape()[1]}};
   return t.rows.tape().record(d.plan ? kEndReturnSum : kEndReturn, {&t.rows, plan_of(d)}, nullptr, {out},

@@ -1,10 +1,10 @@
 // Sends tokens to experts on other ranks, and the experts' outputs back.
 //
 //   Dispatch d = plan_dispatch(routing, experts, capacity, {.parallel = ...});
-//   Travelling there = begin_dispatch(x, d);
+//   InFlight there = begin_dispatch(x, d);
 //   ...                                                  // overlaps the transfer
 //   rows = linear_combine(..., dispatch_linear(end_dispatch(there, d), gate_up, d.routing))
-//   Travelling back = begin_return(rows, d);
+//   InFlight back = begin_return(rows, d);
 //   ...
 //   y = end_return(back, d);
 //
@@ -31,7 +31,7 @@ namespace primus::engine {
 struct DispatchOptions {
   ExpertParallel* parallel = nullptr;  // null exactly if SharedExperts::group is
   bool all_to_all = false;
-  bool beside = false;  // other work overlaps the transfers; only with ExpertParallel::overlaps()
+  bool overlap = false;  // other work overlaps the transfers; only with ExpertParallel::overlaps()
 };
 
 struct Dispatch {
@@ -40,8 +40,8 @@ struct Dispatch {
   Value plan;       // turbo::DispatchPlan; empty for all-gather
   ExpertParallel* parallel = nullptr;  // null: the rank has all experts, and nothing is sent
   std::int64_t tokens = 0, ranks = 1;  // tokens of each rank
-  std::int64_t most = 0;               // maximum number of rows from one rank to another
-  bool beside = false;
+  std::int64_t maximum = 0;            // maximum number of rows from one rank to another
+  bool overlap = false;
 };
 
 // `routing`: of a microbatch, as for share_routing(). The gradient of the weights is complete for this rank's
@@ -50,14 +50,14 @@ Dispatch plan_dispatch(const Routing& routing, const SharedExperts& experts, std
                        const DispatchOptions& options);
 
 // Rows in flight, and the memory that they are sent from, which is held until they have arrived.
-struct Travelling {
+struct InFlight {
   Value rows, from;
 };
 // [tokens, c] -> [ranks * most, c]. By all-to-all, rows that no rank sends have undefined contents.
-Travelling begin_dispatch(const Value& x, const Dispatch& dispatch);
-Value end_dispatch(Travelling rows, const Dispatch& dispatch);
+InFlight begin_dispatch(const Value& x, const Dispatch& dispatch);
+Value end_dispatch(InFlight rows, const Dispatch& dispatch);
 // [ranks * most, c] -> [tokens, c]: the sum of each token's rows; by all-to-all in rank order.
-Travelling begin_return(Value rows, const Dispatch& dispatch);
-Value end_return(Travelling rows, const Dispatch& dispatch);
+InFlight begin_return(Value rows, const Dispatch& dispatch);
+Value end_return(InFlight rows, const Dispatch& dispatch);
 
 }  // namespace primus::engine

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "comm/beside.h"
+#include "comm/overlap.h"
 
 namespace primus::engine {
 
@@ -16,10 +16,10 @@ ExpertParallel::ExpertParallel(Rank& rank, comm::Communicator& group, bool overl
   computed_ = rank.device().create_event();
 }
 
-void ExpertParallel::start(bool beside, Collective collective, Buffer buffer) {
+void ExpertParallel::start(bool overlap, Collective collective, Buffer buffer) {
   Flight& flight = flights_.emplace_back();
   flight.buffer = std::move(buffer);
-  if (!beside) return collective(group_, rank_.compute());
+  if (!overlap) return collective(group_, rank_.compute());
   PRIMUS_CHECK("ExpertParallel::start", overlap_);
   if (events_.empty()) events_.push_back(rank_.device().create_event());
   flight.arrived = std::move(events_.back());
@@ -55,8 +55,8 @@ void ExpertParallel::abandon() noexcept {
 }
 
 void ExpertParallel::spare_processors() {
-  const bool travelling = std::ranges::any_of(flights_, [](const Flight& f) { return f.arrived != nullptr; });
-  rank_.context().spared = travelling ? comm::kProcessorsBesideExperts : 0;
+  const bool in_flight = std::ranges::any_of(flights_, [](const Flight& f) { return f.arrived != nullptr; });
+  rank_.context().spared = in_flight ? comm::kExpertOverlapProcessors : 0;
 }
 
 }  // namespace primus::engine

@@ -30,7 +30,7 @@ class ExpertParallel {
   // `beside`: uses a separate stream, which overlaps later work of the compute stream. The operators' inputs
   // and outputs must live until finish(); `buffer` is held until then.
   using Collective = FunctionRef<void(comm::Communicator& group, Stream& stream)>;
-  void start(bool beside, Collective collective, Buffer buffer);
+  void start(bool overlap, Collective collective, Buffer buffer);
   // Makes the compute stream wait for the collective started last. Returns its buffer.
   Buffer finish();
   // Abandons a step half-way, after an error: the compute stream waits for the transfers in flight, and their

@@ -15,17 +15,17 @@ using turbo::ColumnRun;
 using turbo::CopyColumns;
 using turbo::launch;
 
-// --- take_apart
+// --- split_columns
 
 struct Parts {
   struct Part {
-    std::array<ColumnRun, CopyColumns::kMostRuns> runs;
+    std::array<ColumnRun, CopyColumns::kMaxRuns> runs;
     int run_count;
   };
   std::array<Part, Entry::kMaxOutputs> parts;
 };
 
-void take_apart_forward(OperatorCall& op) {
+void split_columns_forward(OperatorCall& op) {
   const auto a = op.attributes<Parts>();
   for (int i = 0; i < op.output_count(); ++i) {
     const Parts::Part& part = a.parts[static_cast<std::size_t>(i)];
@@ -34,7 +34,7 @@ void take_apart_forward(OperatorCall& op) {
   }
 }
 
-void take_apart_backward_input(OperatorCall& op) {
+void split_columns_backward_input(OperatorCall& op) {
   const auto a = op.attributes<Parts>();
   const auto target = op.fresh_d_in(0);
   bool all = true;
@@ -54,10 +54,10 @@ void take_apart_backward_input(OperatorCall& op) {
   add_previous(op, target);
 }
 
-constexpr Operator kTakeApart{.name = "take_apart",
-                              .operator_class = OperatorClass::kAdd,
-                              .forward = take_apart_forward,
-                              .backward_input = take_apart_backward_input};
+constexpr Operator kSplitColumns{.name = "split_columns",
+                                 .operator_class = OperatorClass::kAdd,
+                                 .forward = split_columns_forward,
+                                 .backward_input = split_columns_backward_input};
 
 // --- gated
 
@@ -181,13 +181,13 @@ constexpr Operator kDeltaGates{.name = "delta_gates",
 
 }  // namespace
 
-std::array<Value, 3> take_apart(const Value& x, const std::vector<ColumnRuns>& parts) {
-  PRIMUS_CHECK("take_apart", !parts.empty() && parts.size() <= Entry::kMaxOutputs);
+std::array<Value, 3> split_columns(const Value& x, const std::vector<ColumnRuns>& parts) {
+  PRIMUS_CHECK("split_columns", !parts.empty() && parts.size() <= Entry::kMaxOutputs);
   Parts attributes{};
   std::array<Tape::Output, Entry::kMaxOutputs> outputs{};
   std::int64_t all = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    PRIMUS_CHECK("take_apart", parts[i].size() <= CopyColumns::kMostRuns);
+    PRIMUS_CHECK("split_columns", parts[i].size() <= CopyColumns::kMaxRuns);
     Parts::Part& part = attributes.parts[i];
     part.run_count = static_cast<int>(parts[i].size());
     std::ranges::copy(parts[i], part.runs.begin());
@@ -196,11 +196,12 @@ std::array<Value, 3> take_apart(const Value& x, const std::vector<ColumnRuns>& p
     outputs[i] = {x.dtype(), Shape{x.shape()[0], columns}};
     all += columns;
   }
-  PRIMUS_CHECK("take_apart", all == x.shape()[1]);
+  PRIMUS_CHECK("split_columns", all == x.shape()[1]);
   Tape& tape = x.tape();
-  if (parts.size() == 1) return tape.record(kTakeApart, {&x}, nullptr, {outputs[0]}, attributes);
-  if (parts.size() == 2) return tape.record(kTakeApart, {&x}, nullptr, {outputs[0], outputs[1]}, attributes);
-  return tape.record(kTakeApart, {&x}, nullptr, {outputs[0], outputs[1], outputs[2]}, attributes);
+  if (parts.size() == 1) return tape.record(kSplitColumns, {&x}, nullptr, {outputs[0]}, attributes);
+  if (parts.size() == 2)
+    return tape.record(kSplitColumns, {&x}, nullptr, {outputs[0], outputs[1]}, attributes);
+  return tape.record(kSplitColumns, {&x}, nullptr, {outputs[0], outputs[1], outputs[2]}, attributes);
 }
 
 Value gated(const Value& x, const Value& gate) {

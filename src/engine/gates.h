@@ -13,12 +13,12 @@
 namespace primus::engine {
 
 // The columns of one part of a fused projection: where they are in the projection and in the part. Up to
-// turbo::CopyColumns::kMostRuns runs.
+// turbo::CopyColumns::kMaxRuns runs.
 using ColumnRuns = std::vector<turbo::ColumnRun>;
 
 // Splits the columns of x into up to three parts, which together cover all columns: [T, n] -> [T, columns of
 // part i]. Unused results are empty.
-std::array<Value, 3> take_apart(const Value& x, const std::vector<ColumnRuns>& parts);
+std::array<Value, 3> split_columns(const Value& x, const std::vector<ColumnRuns>& parts);
 
 // x * sigmoid(gate) with x [T, n] -> [T, n]. The gate is [T, n], or [T, 1] in x's type or fp32.
 Value gated(const Value& x, const Value& gate);

@@ -35,7 +35,7 @@ turbo::Mxfp4Random random_of(OperatorCall& op, GemmRole role) {
   std::int64_t begin = 0;
   int run = 0;
   for (const Placement::Rows& part : weight.placement.rows) {
-    PRIMUS_CHECK("linear", run < turbo::Mxfp4Random::kMostRuns);
+    PRIMUS_CHECK("linear", run < turbo::Mxfp4Random::kMaxRuns);
     random.runs[static_cast<std::size_t>(run++)] = {begin, part.whole};
     begin += part.rows;
   }

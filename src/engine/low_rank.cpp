@@ -77,7 +77,7 @@ Value after_low_rank(Value y, const LowRank& adapter, RowsOf rows) {
   std::int64_t begin = 0;
   int run = 0;
   for (const Placement::Rows& part : adapter.up->placement.rows) {
-    PRIMUS_CHECK("after_low_rank", run < turbo::Dropout::kMostRuns);
+    PRIMUS_CHECK("after_low_rank", run < turbo::Dropout::kMaxRuns);
     columns[static_cast<std::size_t>(run++)] = {begin, part.whole};
     begin += part.rows;
   }

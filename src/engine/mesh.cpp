@@ -8,7 +8,7 @@
 
 namespace primus::engine {
 
-using comm::Beside;
+using comm::Overlap;
 
 namespace {
 
@@ -49,8 +49,8 @@ Mesh::Mesh(std::unique_ptr<comm::Communicator> world, const MeshShape& shape)
   const int within = world_->rank() - first, data = shape.data(ranks);
   const int of_data = first + place_.data * tensor_context;  // the first rank with this rank's sequences
   tensor_ =
-      split(every(of_data + place_.context * shape.tensor, shape.tensor, 1), "tensor", Beside::kProducts);
-  context_ = split(every(of_data + place_.tensor, shape.context, shape.tensor), "context", Beside::kKernels);
+      split(every(of_data + place_.context * shape.tensor, shape.tensor, 1), "tensor", Overlap::kProducts);
+  context_ = split(every(of_data + place_.tensor, shape.context, shape.tensor), "context", Overlap::kKernels);
   if (shape.context > 1) sequence_ = split(every(of_data, tensor_context, 1), "sequence");
   experts_ = split(every(first + within / expert_ranks * expert_ranks, expert_ranks, 1), "experts");
   pipeline_ = split(every(within, shape.pipeline, stage_ranks), "pipeline");
@@ -87,9 +87,9 @@ ReduceGroup Mesh::resolve(ReduceGroup group) const {
 }
 
 std::unique_ptr<comm::Communicator> Mesh::split(const std::vector<int>& members, const std::string& name,
-                                                Beside beside) {
+                                                Overlap overlap) {
   if (members.size() == 1) return nullptr;
-  return world_->split(members, name + "." + std::to_string(members.front()), beside);
+  return world_->split(members, name + "." + std::to_string(members.front()), overlap);
 }
 
 void Mesh::make_reduction(ReduceGroup group, const std::vector<int>& members) {
@@ -100,7 +100,7 @@ void Mesh::make_reduction(ReduceGroup group, const std::vector<int>& members) {
                                                                     "expert_tokens"};
   const std::string name = kNames[index(group)];
   Owned& owned = owned_[index(group)];
-  owned.all = split(members, name, Beside::kKernels);
+  owned.all = split(members, name, Overlap::kKernels);
   Reduction& reduction = reductions_[index(group)];
   reduction = {.all = owned.all.get(), .shard = owned.all.get(), .replicas = nullptr};
   if (shape_.copies == 1) return;
@@ -110,9 +110,9 @@ void Mesh::make_reduction(ReduceGroup group, const std::vector<int>& members) {
     for (const int i : every(begin, count, stride)) chosen.push_back(members[static_cast<std::size_t>(i)]);
     return chosen;
   };
-  owned.shard = split(members_of(rank / shards * shards, shards, 1), name + ".shards", Beside::kKernels);
+  owned.shard = split(members_of(rank / shards * shards, shards, 1), name + ".shards", Overlap::kKernels);
   owned.replicas =
-      split(members_of(rank % shards, shape_.copies, shards), name + ".replicas", Beside::kKernels);
+      split(members_of(rank % shards, shape_.copies, shards), name + ".replicas", Overlap::kKernels);
   reduction.shard = owned.shard.get();
   reduction.replicas = owned.replicas.get();
 }

@@ -112,7 +112,7 @@ class Mesh {
 
  private:
   std::unique_ptr<comm::Communicator> split(const std::vector<int>& members, const std::string& name,
-                                            comm::Beside beside = comm::Beside::kNothing);
+                                            comm::Overlap overlap = comm::Overlap::kNothing);
   void make_reduction(ReduceGroup group, const std::vector<int>& members);
 
   MeshShape shape_;

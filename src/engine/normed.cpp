@@ -52,7 +52,7 @@ const Value& Normed::value() const {
 bool Normed::fuses(const Parameter& weight, AroundProduct::End end) const {
   if (value_ || weight.low_rank) return false;
   const Value& x = x_->sum;
-  return x.dtype() == DType::kBF16 && x.shape()[0] <= AroundProduct::kMostRows &&
+  return x.dtype() == DType::kBF16 && x.shape()[0] <= AroundProduct::kMaxRows &&
          x.shape()[1] % AroundProduct::kColumnMultiple == 0 &&
          is_taken(x.tape().context().device, Gemm{.role = GemmRole::kForward,
                                                   .a = x.tensor(),

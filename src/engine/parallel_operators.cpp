@@ -225,8 +225,8 @@ Value gather_logits(const Value& own, const SharedVocabulary& vocabulary) {
   return own.tape().record(kGatherLogits, {&own}, nullptr, {out}, vocabulary)[0];
 }
 
-std::int64_t SharedExperts::most_rows(std::int64_t tokens_of_all, std::int64_t of_microbatch,
-                                      std::int64_t top_k, std::int64_t capacity) const {
+std::int64_t SharedExperts::max_rows(std::int64_t tokens_of_all, std::int64_t of_microbatch,
+                                     std::int64_t top_k, std::int64_t capacity) const {
   const std::int64_t rows = tokens_of_all * std::min(top_k, count);
   if (capacity == 0) return rows;
   const std::int64_t microbatches = (tokens_of_all + of_microbatch - 1) / of_microbatch;
@@ -238,7 +238,7 @@ Routing share_routing(const Routing& r, const SharedExperts& experts, std::int64
   const std::int64_t own = rows_of_rank(r.weights.shape(), experts.tokens ? experts.tokens->size() : 1);
   const RoutingAttributes a{experts, top_k, r.expert_count, capacity > 0};
   const std::int64_t tokens = own * a.ranks();
-  const std::int64_t rows = experts.most_rows(tokens, r.weights.shape()[0], top_k, capacity);
+  const std::int64_t rows = experts.max_rows(tokens, r.weights.shape()[0], top_k, capacity);
   const Tape::Output outputs[] = {
       {DType::kF32, {tokens, top_k}},
       {DType::kI32, turbo::RoutingPlan::shape(experts.count, tokens, top_k, rows), false}};

@@ -69,8 +69,8 @@ struct SharedExperts {
 
   // Maximum number of rows of this rank's experts, for `tokens_of_all` tokens. A token chooses an expert
   // once, and each expert accepts at most its capacity from a microbatch of `of_microbatch` tokens (0: all).
-  std::int64_t most_rows(std::int64_t tokens_of_all, std::int64_t of_microbatch, std::int64_t top_k,
-                         std::int64_t capacity) const;
+  std::int64_t max_rows(std::int64_t tokens_of_all, std::int64_t of_microbatch, std::int64_t top_k,
+                        std::int64_t capacity) const;
 };
 // Converts the routing of all tokens of a microbatch to the routing of the tokens that the group's ranks
 // hold, in rank order, to this rank's experts. It dispatches the result of gather_tokens(x, group).

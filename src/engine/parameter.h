@@ -24,18 +24,18 @@ struct Initializer {
   // kNormal: the standard deviation. kConstant: the constant. kLogUniform, kGateBias: the minimum. kDistinct:
   // the exclusive bound.
   float value = 0;
-  float most = 0;  // maximum of kLogUniform and kGateBias
+  float maximum = 0;  // maximum of kLogUniform and kGateBias
   static Initializer normal(double std) { return {Kind::kNormal, static_cast<float>(std)}; }
   // Integers in [0, bound), distinct within a row.
   static Initializer distinct(std::int64_t bound) { return {Kind::kDistinct, static_cast<float>(bound)}; }
   static Initializer constant(double value) { return {Kind::kConstant, static_cast<float>(value)}; }
   // Values whose logarithm is uniform between log(least) and log(most).
-  static Initializer log_uniform(double least, double most) {
-    return {Kind::kLogUniform, static_cast<float>(least), static_cast<float>(most)};
+  static Initializer log_uniform(double minimum, double maximum) {
+    return {Kind::kLogUniform, static_cast<float>(minimum), static_cast<float>(maximum)};
   }
   // Gate biases whose softplus lies between `least` and `most` (turbo::ChannelGateBias).
-  static Initializer gate_bias(double least, double most) {
-    return {Kind::kGateBias, static_cast<float>(least), static_cast<float>(most)};
+  static Initializer gate_bias(double minimum, double maximum) {
+    return {Kind::kGateBias, static_cast<float>(minimum), static_cast<float>(maximum)};
   }
 };
 

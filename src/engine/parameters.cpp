@@ -348,7 +348,7 @@ void fill(turbo::Context& context, const Parameter& p, const FlatRange& range, s
                                                .stride = run.stride});
     at += run.size();
   }
-  const float low = p.initializer.value, high = p.initializer.most;
+  const float low = p.initializer.value, high = p.initializer.maximum;
   if (p.initializer.kind == Initializer::Kind::kLogUniform)
     turbo::launch(context, turbo::LogUniform{.x = out, .low = low, .high = high});
   if (p.initializer.kind == Initializer::Kind::kGateBias)
@@ -373,11 +373,11 @@ void ParameterStore::initialize(const Parameter& p, turbo::Context& context, std
   // They have no permanent fp32 buffer, so they are filled in pieces, which need little memory.
   constexpr std::int64_t kAtOnce = 1 << 18;
   const Tensor remainders = unit.split() ? stored_part(unit.remainder, p) : Tensor();
-  const std::int64_t most = std::min(range.size(), kAtOnce);
-  const Arena::Block block = context.scratch.allocate(most * size_of(DType::kF32));
+  const std::int64_t maximum = std::min(range.size(), kAtOnce);
+  const Arena::Block block = context.scratch.allocate(maximum * size_of(DType::kF32));
   // Measuring needs only that allocation: running the loop would take a second for 10^12 parameters.
-  for (std::int64_t begin = 0; begin < range.size() && !context.measuring(); begin += most) {
-    const std::int64_t end = std::min(begin + most, range.size());
+  for (std::int64_t begin = 0; begin < range.size() && !context.measuring(); begin += maximum) {
+    const std::int64_t end = std::min(begin + maximum, range.size());
     const Tensor wide(block.address, DType::kF32, {end - begin}), narrow = values.slice(begin, end);
     fill(context, p, {range.begin + begin, range.begin + end}, seed, wide);
     if (unit.split()) {

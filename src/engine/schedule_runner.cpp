@@ -273,8 +273,8 @@ void ScheduleRunner::exchange(std::span<const comm::Transfer> batch, Event& done
   stream.record(done);
 }
 
-void ScheduleRunner::retire_flights(std::size_t most) {
-  while (flights_.size() > most) {
+void ScheduleRunner::retire_flights(std::size_t maximum) {
+  while (flights_.size() > maximum) {
     wait_for(*flights_.front());
     flights_.pop_front();
   }

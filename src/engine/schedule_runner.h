@@ -134,7 +134,7 @@ class ScheduleRunner {
   // list.
   void exchange(std::span<const comm::Transfer> batch, Event& done, std::span<const Work> works = {});
   // Waits until at most `most` batches with sends are in flight.
-  void retire_flights(std::size_t most);
+  void retire_flights(std::size_t maximum);
 
   Rank& rank_;
   DataParallel& parallel_;

@@ -39,7 +39,7 @@ void StagePass::run(Tape& tape, DType dtype, const Shape& shape, Begin begin, Fo
   }
 }
 
-void StagePass::tell_from_last(const Tensor& data) {
+void StagePass::broadcast_from_last(const Tensor& data) {
   if (!pipeline_) return;
   const int from = shape_.stage_of(shape_.parts() - 1);
   communicate([&](Stream& stream) { pipeline_->broadcast(stream, data, from); });

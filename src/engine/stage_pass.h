@@ -29,7 +29,7 @@ class StagePass {
   void run(Tape& tape, DType dtype, const Shape& shape, Begin begin, Forward forward);
 
   // Broadcasts `data` to every stage from the stage that has the last part.
-  void tell_from_last(const Tensor& data);
+  void broadcast_from_last(const Tensor& data);
 
  private:
   // Runs a collective on the communication stream; the compute stream waits for it.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "comm/beside.h"
+#include "comm/overlap.h"
 #include "engine/low_rank.h"
 #include "tensor/scratch_tensor.h"
 #include "turbo/elementwise/elementwise.h"
@@ -27,7 +27,7 @@ TensorParallel::TensorParallel(Rank& rank, const Options& options)
 }
 
 bool TensorParallel::worthwhile(std::int64_t bytes) const {
-  return options_.overlap && bytes >= options_.least_bytes && group_.size() <= turbo::Add::kMostRanks;
+  return options_.overlap && bytes >= options_.min_bytes && group_.size() <= turbo::Add::kMaxRanks;
 }
 
 void TensorParallel::follow_compute() {
@@ -60,14 +60,14 @@ void TensorParallel::complete(const Tensor& own, const Tensor& all) {
   rank_.compute().copy_on_device(place.data, own.data, own.bytes());
 }
 
-std::int64_t TensorParallel::Options::rows_beside(std::int64_t rows, double flops_of_row,
-                                                  std::int64_t bytes) const {
+std::int64_t TensorParallel::Options::overlapped_rows(std::int64_t rows, double flops_of_row,
+                                                      std::int64_t bytes) const {
   const double wanted =
       std::min(flops_per_byte * static_cast<double>(bytes) / flops_of_row, static_cast<double>(rows));
   const auto whole = static_cast<std::int64_t>(std::ceil(wanted));
-  const std::int64_t beside = (whole + rows_multiple - 1) / rows_multiple * rows_multiple;
+  const std::int64_t rounded = (whole + rows_multiple - 1) / rows_multiple * rows_multiple;
   // A small rest is not worth a separate product.
-  return rows - beside < rows / 4 ? rows : beside;
+  return rows - rounded < rows / 4 ? rows : rounded;
 }
 
 void TensorParallel::exchange(std::span<const comm::Transfer> transfers) {
@@ -89,10 +89,10 @@ using turbo::GemmRole;
 using turbo::launch;
 
 struct Attributes {
-  TensorParallel* beside;
+  TensorParallel* overlap;
 };
 
-TensorParallel& beside_of(const OperatorCall& op) { return *op.attributes<Attributes>().beside; }
+TensorParallel& overlap_of(const OperatorCall& op) { return *op.attributes<Attributes>().overlap; }
 
 // Rows [begin, end) of all tokens.
 struct Rows {
@@ -119,46 +119,46 @@ void multiply(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& b,
 }
 
 // c = the product of rows `a` and the weight, while a collective brings `bytes` to this rank.
-void multiply_beside(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& c, std::int64_t bytes,
-                     bool accumulate = false) {
-  if (beside_of(op).by_copy_engines()) return multiply(op, role, a, op.weight(), c, accumulate);
+void multiply_overlapped(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& c,
+                         std::int64_t bytes, bool accumulate = false) {
+  if (overlap_of(op).by_copy_engines()) return multiply(op, role, a, op.weight(), c, accumulate);
   const std::int64_t rows = c.shape[0];
   const double flops_of_row = 2.0 * static_cast<double>(a.shape[1] * c.shape[1]);
-  const std::int64_t beside = beside_of(op).options().rows_beside(rows, flops_of_row, bytes);
-  multiply(op, role, a.slice(0, beside), op.weight(), c.slice(0, beside), accumulate,
-           comm::kProcessorsBeside);
-  if (beside == rows) return;
-  multiply(op, role, a.slice(beside, rows), op.weight(), c.slice(beside, rows), accumulate);
+  const std::int64_t overlap = overlap_of(op).options().overlapped_rows(rows, flops_of_row, bytes);
+  multiply(op, role, a.slice(0, overlap), op.weight(), c.slice(0, overlap), accumulate,
+           comm::kOverlapProcessors);
+  if (overlap == rows) return;
+  multiply(op, role, a.slice(overlap, rows), op.weight(), c.slice(overlap, rows), accumulate);
 }
 
 // Multiplies all rows, while those rows of `a` that are not this rank's `own` arrive.
 void multiply_arriving(OperatorCall& op, GemmRole role, const Tensor& own, const Tensor& a, const Tensor& c,
                        bool accumulate = false) {
-  TensorParallel& beside = beside_of(op);
-  const Rows mine = rows_of(a, beside.group(), beside.group().rank());
-  multiply_beside(op, role, own, mine.of(c), a.bytes() - own.bytes(), accumulate);
-  if (beside.by_copy_engines()) {
-    const int ranks = beside.group().size();
+  TensorParallel& overlap = overlap_of(op);
+  const Rows mine = rows_of(a, overlap.group(), overlap.group().rank());
+  multiply_overlapped(op, role, own, mine.of(c), a.bytes() - own.bytes(), accumulate);
+  if (overlap.by_copy_engines()) {
+    const int ranks = overlap.group().size();
     for (int distance = 1; distance < ranks; ++distance) {
-      beside.wait_for_rows(distance);
-      const Rows theirs = rows_of(a, beside.group(), (beside.group().rank() + distance) % ranks);
+      overlap.wait_for_rows(distance);
+      const Rows theirs = rows_of(a, overlap.group(), (overlap.group().rank() + distance) % ranks);
       multiply(op, role, theirs.of(a), op.weight(), theirs.of(c), accumulate);
     }
-    return beside.wait();
+    return overlap.wait();
   }
-  beside.wait();
+  overlap.wait();
   for (const Rows others : {Rows{0, mine.begin}, Rows{mine.end, a.shape[0]}}) {
     if (others.begin < others.end) multiply(op, role, others.of(a), op.weight(), others.of(c), accumulate);
   }
 }
 
 // own = this rank's rows of the sum over ranks of the products of `a` and the weight. `all` receives this
-// rank's products. Rows of other ranks are computed first and sent while the rest runs. `beside_before`:
+// rank's products. Rows of other ranks are computed first and sent while the rest runs. `overlapped_before`:
 // bytes of a collective already in flight; 0: none.
 void multiply_and_scatter(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& all,
-                          const Tensor& own, std::int64_t beside_before) {
-  TensorParallel& beside = beside_of(op);
-  comm::Communicator& group = beside.group();
+                          const Tensor& own, std::int64_t overlapped_before) {
+  TensorParallel& overlap = overlap_of(op);
+  comm::Communicator& group = overlap.group();
   const int ranks = group.size(), rank = group.rank();
   const std::int64_t rows = own.shape[0];
   const ScratchTensor arriving(op.context().scratch, all.dtype, {(ranks - 1) * rows, all.shape[1]});
@@ -166,20 +166,20 @@ void multiply_and_scatter(OperatorCall& op, GemmRole role, const Tensor& a, cons
     const int to = (rank + i) % ranks, from = (rank + ranks - i) % ranks;
     const Rows of_peer = rows_of(all, group, to);
     // Overlaps the earlier collective, or the transfer of the previous peer's part.
-    const std::int64_t bytes = i > 1 ? own.bytes() : beside_before;
+    const std::int64_t bytes = i > 1 ? own.bytes() : overlapped_before;
     if (bytes > 0) {
-      multiply_beside(op, role, of_peer.of(a), of_peer.of(all), bytes);
+      multiply_overlapped(op, role, of_peer.of(a), of_peer.of(all), bytes);
     } else {
       multiply(op, role, of_peer.of(a), op.weight(), of_peer.of(all));
     }
     const Tensor part = arriving.get().slice((i - 1) * rows, i * rows);
     const std::array transfers{comm::Transfer::send(of_peer.of(all), to),
                                comm::Transfer::receive(part, from)};
-    beside.exchange(transfers);
+    overlap.exchange(transfers);
   }
   const Rows mine = rows_of(all, group, rank);
-  multiply_beside(op, role, mine.of(a), mine.of(all), own.bytes());
-  beside.wait();
+  multiply_overlapped(op, role, mine.of(a), mine.of(all), own.bytes());
+  overlap.wait();
   launch(op.context(),
          turbo::Add{.a = mine.of(all), .b = arriving.get(), .out = own, .ranks = ranks, .rank = rank});
 }
@@ -193,14 +193,14 @@ void weight_gradient(OperatorCall& op, const Tensor& d_y, const Tensor& x) {
 
 template <bool kKept>
 void gathered_forward(OperatorCall& op) {
-  beside_of(op).gather(op.in(0), op.out(1));
+  overlap_of(op).gather(op.in(0), op.out(1));
   multiply_arriving(op, GemmRole::kForward, op.in(0), op.out(1), op.out(0));
-  if (kKept) beside_of(op).complete(op.in(0), op.out(1));
+  if (kKept) overlap_of(op).complete(op.in(0), op.out(1));
 }
 
 template <bool kKept>
 void gathered_backward_input(OperatorCall& op) {
-  TensorParallel& beside = beside_of(op);
+  TensorParallel& overlap = overlap_of(op);
   const Tensor d_y = op.d_out(0);
   const Shape all{d_y.shape[0], op.in_shape(0)[1]};
   const bool both = op.weight_gradient_now();
@@ -209,7 +209,7 @@ void gathered_backward_input(OperatorCall& op) {
   if (both && !kKept) {
     gathered.emplace(op.context().scratch, d_y.dtype, all);
     const Tensor own = op.in(0);
-    beside.gather(own, gathered->get());
+    overlap.gather(own, gathered->get());
     arriving = gathered->get().bytes() - own.bytes();
   }
   if (op.needs_d_in(0)) {
@@ -218,10 +218,10 @@ void gathered_backward_input(OperatorCall& op) {
     multiply_and_scatter(op, GemmRole::kInputGradient, d_y, d_all.get(), d_x.out, arriving);
     add_previous(op, d_x);
   } else if (gathered) {
-    beside.wait();
+    overlap.wait();
   }
   if (!both) return;
-  if (gathered) beside.complete(op.in(0), gathered->get());
+  if (gathered) overlap.complete(op.in(0), gathered->get());
   weight_gradient(op, d_y, kKept ? op.out(1) : gathered->get());
   op.weight_gradient_done();
 }
@@ -230,12 +230,12 @@ template <bool kKept>
 void gathered_backward_weight(OperatorCall& op) {
   const Tensor d_y = op.d_out(0);
   if constexpr (kKept) return weight_gradient(op, d_y, op.out(1));
-  TensorParallel& beside = beside_of(op);
+  TensorParallel& overlap = overlap_of(op);
   const ScratchTensor gathered(op.context().scratch, d_y.dtype, {d_y.shape[0], op.in_shape(0)[1]});
   const Tensor own = op.in(0);
-  beside.gather(own, gathered.get());
-  beside.wait();
-  beside.complete(own, gathered.get());
+  overlap.gather(own, gathered.get());
+  overlap.wait();
+  overlap.complete(own, gathered.get());
   weight_gradient(op, d_y, gathered.get());
 }
 
@@ -255,28 +255,28 @@ void scattered_forward(OperatorCall& op) {
 }
 
 void scattered_backward_input(OperatorCall& op) {
-  TensorParallel& beside = beside_of(op);
+  TensorParallel& overlap = overlap_of(op);
   const Tensor d_y = op.d_out(0), d_all = op.complete_d_out(1);
-  beside.gather(d_y, d_all);
+  overlap.gather(d_y, d_all);
   if (!op.needs_d_in(0)) {
-    beside.wait();
-    return beside.complete(d_y, d_all);
+    overlap.wait();
+    return overlap.complete(d_y, d_all);
   }
   const OperatorCall::Target d_x = op.d_in(0);
   const bool in_place = !d_x.previous.absent() && d_x.previous.data == d_x.out.data;
   multiply_arriving(op, GemmRole::kInputGradient, d_y, d_all, d_x.out, in_place);
   if (!in_place) add_previous(op, d_x);
-  beside.complete(d_y, d_all);
+  overlap.complete(d_y, d_all);
 }
 
 void scattered_backward_weight(OperatorCall& op) {
   // Nothing was gathered for an input gradient, so gather now.
   if (op.d_out(1).absent()) {
-    TensorParallel& beside = beside_of(op);
+    TensorParallel& overlap = overlap_of(op);
     const Tensor d_y = op.d_out(0), d_all = op.complete_d_out(1);
-    beside.gather(d_y, d_all);
-    beside.wait();
-    beside.complete(d_y, d_all);
+    overlap.gather(d_y, d_all);
+    overlap.wait();
+    overlap.complete(d_y, d_all);
   }
   weight_gradient(op, op.d_out(1), op.in(0));
 }
@@ -291,57 +291,59 @@ constexpr Operator kScattered{.name = "scattered_linear",
 
 // Whether a gather or scatter of this many bytes overlaps products with this weight. fp8 and fp4 products
 // quantise all rows at once, so they cannot overlap.
-bool travels_beside(const Value& x, const Parameter& weight, comm::Communicator* group,
-                    const TensorParallel* beside, std::int64_t bytes) {
-  return group && beside && beside->worthwhile(bytes) &&
+bool can_overlap(const Value& x, const Parameter& weight, comm::Communicator* group,
+                 const TensorParallel* overlap, std::int64_t bytes) {
+  return group && overlap && overlap->worthwhile(bytes) &&
          !x.tape().precision().is_fp8(GemmRole::kForward, weight) && !x.tape().precision().is_fp4(weight);
 }
 
-Value gathered_product(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {
+Value gathered_product(const Value& x, Parameter& weight, comm::Communicator* group,
+                       TensorParallel* overlap) {
   const std::int64_t ranks = group ? group->size() : 1, rows = x.shape()[0] * ranks, in = x.shape()[1];
-  if (!travels_beside(x, weight, group, beside, rows * in * size_of(x.dtype()))) {
+  if (!can_overlap(x, weight, group, overlap, rows * in * size_of(x.dtype()))) {
     return product(gather_tokens(x, group), weight);
   }
-  PRIMUS_CHECK("gathered_product", group == &beside->group());
+  PRIMUS_CHECK("gathered_product", group == &overlap->group());
   Tape& tape = x.tape();
   const bool kept = tape.drops(OperatorClass::kLinear);
   const Tape::Output y{x.dtype(), Shape{rows, weight.shape[0]}}, all{x.dtype(), Shape{rows, in}, false};
   return tape.record(kept ? kGathered<true> : kGathered<false>, {&x}, &weight, {y, all},
-                     Attributes{beside})[0];
+                     Attributes{overlap})[0];
 }
 
 Value scattered_product(const Value& x, Parameter& weight, comm::Communicator* group,
-                        TensorParallel* beside) {
+                        TensorParallel* overlap) {
   const std::int64_t rows = x.shape()[0], out = weight.shape[0];
-  if (!travels_beside(x, weight, group, beside, rows * out * size_of(x.dtype()))) {
+  if (!can_overlap(x, weight, group, overlap, rows * out * size_of(x.dtype()))) {
     return scatter_tokens(product(x, weight), group);
   }
-  PRIMUS_CHECK("scattered_product", group == &beside->group() && rows % group->size() == 0);
+  PRIMUS_CHECK("scattered_product", group == &overlap->group() && rows % group->size() == 0);
   const Tape::Output own{x.dtype(), Shape{rows / group->size(), out}},
       products{x.dtype(), Shape{rows, out}, false};
-  return x.tape().record(kScattered, {&x}, &weight, {own, products}, Attributes{beside})[0];
+  return x.tape().record(kScattered, {&x}, &weight, {own, products}, Attributes{overlap})[0];
 }
 
 }  // namespace
 
 // A is complete on every rank: each rank multiplies its tokens by it, so only low-rank rows are sent.
-Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {
-  Value y = gathered_product(x, weight, group, beside);
+Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap) {
+  Value y = gathered_product(x, weight, group, overlap);
   const LowRank& low_rank = x.tape().adapter_of(weight);
   if (!low_rank) return y;
   const Value read = before_low_rank(x, low_rank, RowsOf::kOwn);
   const Value low = scale(product(read, *low_rank.down), low_rank.scale);
-  Value added = gathered_product(low, *low_rank.up, group, beside);
+  Value added = gathered_product(low, *low_rank.up, group, overlap);
   return sum(std::move(y), after_low_rank(std::move(added), low_rank, RowsOf::kLayer));
 }
 
 // A is split like the weight, and B is complete.
-Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {
-  Value y = scattered_product(x, weight, group, beside);
+Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group,
+                       TensorParallel* overlap) {
+  Value y = scattered_product(x, weight, group, overlap);
   const LowRank& low_rank = x.tape().adapter_of(weight);
   if (!low_rank) return y;
   const Value read = before_low_rank(x, low_rank, RowsOf::kLayer);
-  const Value low = scale(scattered_product(read, *low_rank.down, group, beside), low_rank.scale);
+  const Value low = scale(scattered_product(read, *low_rank.down, group, overlap), low_rank.scale);
   return sum(std::move(y), after_low_rank(product(low, *low_rank.up), low_rank, RowsOf::kOwn));
 }
 

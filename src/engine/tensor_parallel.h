@@ -5,7 +5,7 @@
 //
 // A rank multiplies its own rows while the others' arrive, and computes the rows for other ranks before its
 // own. If a GPU's collectives library uses multiprocessors, the overlapped product leaves it some
-// (comm/beside.h). That product is cut to about the collective's duration, and the rest of the product uses
+// (comm/overlap.h). That product is cut to about the collective's duration, and the rest of the product uses
 // all multiprocessors. If copy engines make the transfers, products always use all multiprocessors, and rows
 // are multiplied rank by rank as they arrive. The results are those of gather_tokens(), linear() and
 // scatter_tokens(). Sums over ranks are made in fp32 and rounded once.
@@ -29,7 +29,7 @@ class TensorParallel {
   struct Options {
     // Minimum size to overlap: all bytes that are gathered or scattered. Below it, split products and waits
     // between streams cost more than they hide.
-    std::int64_t least_bytes = std::int64_t{8} << 20;
+    std::int64_t min_bytes = std::int64_t{8} << 20;
     // FLOPs of an overlapped product per byte that a rank receives: 570 TFLOP/s of an H100's remaining
     // multiprocessors against 210 GB/s. Rows are rounded to multiples of rows_multiple, for complete tiles.
     double flops_per_byte = 2700;
@@ -37,7 +37,7 @@ class TensorParallel {
     bool overlap = true;
 
     // Returns how many of a product's `rows` rows, with `flops_of_row` each, overlap a collective of `bytes`.
-    std::int64_t rows_beside(std::int64_t rows, double flops_of_row, std::int64_t bytes) const;
+    std::int64_t overlapped_rows(std::int64_t rows, double flops_of_row, std::int64_t bytes) const;
   };
 
   // The rank's mesh has tensor ranks; `rank` must outlive this.
@@ -77,7 +77,7 @@ class TensorParallel {
 
 // linear(gather_tokens(x, group), weight), and scatter_tokens(linear(x, weight), group). `beside` enables
 // overlap; with null, or below its minimum size, exactly these operators run.
-Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside);
-Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside);
+Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap);
+Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap);
 
 }  // namespace primus::engine

@@ -266,7 +266,7 @@ class Builder {
   // Converts Docker's --gpus to Container Device Interface names, which Podman accepts since 4.1. Before
   // version 5 it also accepts the option itself, but ignores it.
   static std::vector<std::string> devices_of_gpus(const std::string& text) {
-    constexpr int kMostGpus = 1024;
+    constexpr int kMaxGpus = 1024;
     const auto named = [](std::string_view name) { return fmt::format("nvidia.com/gpu={}", name); };
     std::string_view which = text;
     if (which.size() > 1 && which.front() == '"' && which.back() == '"')
@@ -275,7 +275,7 @@ class Builder {
     std::vector<std::string> names;
     int count = 0;
     const auto [end, error] = std::from_chars(which.data(), which.data() + which.size(), count);
-    if (error == std::errc() && end == which.data() + which.size() && count >= 1 && count <= kMostGpus) {
+    if (error == std::errc() && end == which.data() + which.size() && count >= 1 && count <= kMaxGpus) {
       for (int i = 0; i < count; ++i) names.push_back(named(std::to_string(i)));
       return names;
     }

@@ -20,7 +20,7 @@ bool is_bytes(View text) {
 
 bool is_cpus(View text) {
   if (const std::size_t slash = text.find('/'); slash != View::npos)
-    return all_digits(text.substr(0, slash)) && within(text.substr(slash + 1), 1, kMostInt);
+    return all_digits(text.substr(0, slash)) && within(text.substr(slash + 1), 1, kMaxInt);
   return decimal(text) == text.size() && !text.empty();
 }
 
@@ -192,9 +192,9 @@ bool is_capability(View text) {
 
 bool is_gpus_of_docker(View text) {
   if (text.size() > 1 && text.front() == '"' && text.back() == '"') text = text.substr(1, text.size() - 2);
-  if (text == "all" || within(text, -1, kMostInt)) return true;
+  if (text == "all" || within(text, -1, kMaxInt)) return true;
   const View first = split(text, ",").front();
-  return within(first, -1, kMostInt) ||
+  return within(first, -1, kMaxInt) ||
          is_listed(first, "device=|driver=|capabilities=|count=|options=|\"device=");
 }
 

@@ -296,8 +296,8 @@ PlaceWords place_words(const NodePlace& place) {
 }
 
 // Sets the variables that scripts and hooks rely on.
-void tell_place(const NodePlace& place, const PlaceWords& words, bool script,
-                std::map<std::string, std::string>& environment) {
+void set_place_variables(const NodePlace& place, const PlaceWords& words, bool script,
+                         std::map<std::string, std::string>& environment) {
   environment["NNODES"] = words.nodes;
   environment["NODE_RANK"] = words.node;
   environment["GPUS_PER_NODE"] = words.ranks;
@@ -309,7 +309,8 @@ void tell_place(const NodePlace& place, const PlaceWords& words, bool script,
 }
 
 // Sets the variables of a rank that Slurm has started.
-void tell_rank(const NodePlace::Task& task, int node, std::map<std::string, std::string>& environment) {
+void set_rank_variables(const NodePlace::Task& task, int node,
+                        std::map<std::string, std::string>& environment) {
   environment["RANK"] = std::to_string(task.rank);
   environment["WORLD_SIZE"] = std::to_string(task.world);
   environment["LOCAL_RANK"] = std::to_string(task.local_rank);
@@ -319,12 +320,12 @@ void tell_rank(const NodePlace::Task& task, int node, std::map<std::string, std:
 
 // Describes this node's ranks of a program that Primus starts itself.
 LocalLaunch local_launch(const NodePlace& place, const PlaceWords& words, std::vector<std::string> command) {
-  const bool alone = place.nodes == 1;
+  const bool one_node = place.nodes == 1;
   LocalLaunch launch{.command = std::move(command), .environment = {}, .ranks = place.ranks};
   launch.hosts = place.nodes;
   launch.host = place.node;
-  launch.master_address = alone ? "" : words.address;
-  launch.master_port = alone ? std::uint16_t{0} : place.master_port;
+  launch.master_address = one_node ? "" : words.address;
+  launch.master_port = one_node ? std::uint16_t{0} : place.master_port;
   return launch;
 }
 
@@ -363,8 +364,8 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   const Shape shape = shape_of(settings, command, single);
   NodePlace place = find_node(surroundings, node_defaults(settings, given), gpus);
   const bool own_ranks = shape.ranks && !shape.script;
-  const bool told = own_ranks && asks_for_ranks(command.words);
-  const bool several = place.nodes > 1 || place.ranks > 1 || told;
+  const bool reported = own_ranks && asks_for_ranks(command.words);
+  const bool several = place.nodes > 1 || place.ranks > 1 || reported;
   if (settings.numa == Numa::kOn && !gpus.any()) {
     throw invalid("--numa binds each rank to the memory beside its GPU, and there is no GPU here",
                   "leave --numa out");
@@ -388,7 +389,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   result.notes = environment_notes(step.environment, surroundings);
   if (shape.python) use_virtual_environment(surroundings, step.environment);
   const PlaceWords words = place_words(place);
-  tell_place(place, words, shape.script, step.environment);
+  set_place_variables(place, words, shape.script, step.environment);
   for (const auto& [name, value] : given) step.environment[name] = value;
   if (command.debug) step.environment["PRIMUS_LOG_LEVEL"] = "DEBUG";
   if (const auto task = task_of_step(outside)) step.environment[kLaunchedStep] = task->step;
@@ -400,14 +401,14 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   if (shape.script) require_file(*settings.script, "script", "--script names a Python script or a program");
   if (place.task && shape.ranks) {  // Slurm has started the ranks
     const NodePlace::Task& task = *place.task;
-    tell_rank(task, place.node, step.environment);
+    set_rank_variables(task, place.node, step.environment);
     step.unset.clear();
     step.where = fmt::format("rank {} of {}", task.rank, task.world);
     const Shape one{.script = shape.script, .python = shape.python, .ranks = false};
     step.argv = command_line(settings, command, words, one, false, surroundings.program, &surroundings);
   } else {
     step.argv = command_line(settings, command, words, shape, several, surroundings.program, &surroundings);
-    if (shape.ranks && several && !told) {
+    if (shape.ranks && several && !reported) {
       result.plan.ranks.push_back(rank_line(place.node, place.nodes, place.ranks));
     }
     if (shape.ranks && shape.script && !shape.python) {
@@ -453,8 +454,8 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
   check_place_variables(given);
   const Surroundings nothing{.variable = [](const std::string&) { return std::nullopt; },
                              .variable_names = [] { return std::vector<std::string>(); }};
-  const Surroundings told = with(nothing, given);
-  Shape shape = shape_of(settings, command, is_single(settings, command, told));
+  const Surroundings reported = with(nothing, given);
+  Shape shape = shape_of(settings, command, is_single(settings, command, reported));
   std::optional<int> ranks = nodes.ranks ? nodes.ranks : settings.ranks_per_node;
   if (const auto count = given.find("GPUS_PER_NODE"); count != given.end()) {
     ranks = parse_ranks("GPUS_PER_NODE", count->second);
@@ -482,7 +483,7 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
   for (const auto& [name, value] : given) step.environment[name] = value;
   add_notes(settings, {}, step);
   step.notes.insert(step.notes.end(), notes.begin(), notes.end());
-  for (std::string& note : environment_notes({}, told)) step.notes.push_back(std::move(note));
+  for (std::string& note : environment_notes({}, reported)) step.notes.push_back(std::move(note));
   for (const Path& folder : settings.hooks) step.notes.push_back(fmt::format("hooks of {}", folder.string()));
   if (settings.log_file && !settings.log_file->empty())
     step.notes.push_back(fmt::format("output to {}", *settings.log_file));

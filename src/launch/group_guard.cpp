@@ -24,7 +24,7 @@ void close_all_but(int fd) {
 }
 
 // The guard's process. It is forked from a process with threads, so it makes only async-signal-safe calls.
-[[noreturn]] void watch(int from_starter, std::array<pid_t, GroupGuard::kMostGroups>& groups) {
+[[noreturn]] void watch(int from_starter, std::array<pid_t, GroupGuard::kMaxGroups>& groups) {
   setsid();  // keeps signals of the terminal and of the starter's group away
   prctl(PR_SET_NAME, "primus-guard");
   close_all_but(from_starter);
@@ -52,7 +52,7 @@ GroupGuard::GroupGuard() {
     throw io_error("cannot make a socket", errno);
   to_guard_ = comm::Socket(ends[0]);
   const comm::Socket from_starter(ends[1]);
-  static std::array<pid_t, kMostGroups> groups;  // the guard uses its copy after the fork
+  static std::array<pid_t, kMaxGroups> groups;  // the guard uses its copy after the fork
   pid_ = fork();
   if (pid_ < 0) throw io_error("cannot start a process", errno, "look at 'ulimit -u' and at free memory");
   if (pid_ == 0) watch(from_starter.fd(), groups);

@@ -22,12 +22,12 @@ class GroupGuard {
   GroupGuard(const GroupGuard&) = delete;
   GroupGuard& operator=(const GroupGuard&) = delete;
 
-  // `group`: the id of a process group, which is its leader's process id. At most kMostGroups at a time.
+  // `group`: the id of a process group, which is its leader's process id. At most kMaxGroups at a time.
   void add(pid_t group) { tell(group); }
   // Call after waiting for the group's leader: from then on its id may be reused.
   void remove(pid_t group) { tell(-group); }
 
-  static constexpr int kMostGroups = 4096;
+  static constexpr int kMaxGroups = 4096;
 
  private:
   void tell(pid_t word) const;

@@ -37,8 +37,8 @@ bool is_key(std::string_view name) {
 }
 
 // Parses "env.NAME=VALUE" (or `kind` instead of env); nullopt for other lines.
-std::optional<Assignment> told(std::string_view line, std::string_view kind,
-                               bool (*is_name)(std::string_view)) {
+std::optional<Assignment> reported(std::string_view line, std::string_view kind,
+                                   bool (*is_name)(std::string_view)) {
   if (!line.starts_with(kind)) return std::nullopt;
   line.remove_prefix(kind.size());
   if (line.ends_with('\r')) line.remove_suffix(1);
@@ -82,9 +82,9 @@ std::vector<std::string> run_hook(HookKind kind, const Path& file, const std::ve
   std::vector<std::string> arguments;
   std::vector<Assignment> variables;
   const int code = run_group_and_read(step, [&](std::string_view line) {
-    if (auto variable = told(line, "env.", is_variable_name)) {
+    if (auto variable = reported(line, "env.", is_variable_name)) {
       variables.push_back(std::move(*variable));
-    } else if (const auto extra = told(line, "extra.", is_key)) {
+    } else if (const auto extra = reported(line, "extra.", is_key)) {
       arguments.push_back("--" + extra->name);
       arguments.push_back(extra->value);
       show(fmt::format("{}: adds --{} {}", what, extra->name, shown_value(extra->name, extra->value)));

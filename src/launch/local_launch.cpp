@@ -34,9 +34,9 @@ using namespace std::chrono_literals;
 using comm::Deadline;
 using comm::Socket;  // closes any descriptor
 
-constexpr int kMaxRanks = GroupGuard::kMostGroups;  // on one host
-constexpr std::size_t kMaxLine = 64 << 10;          // longer lines are split
-constexpr std::size_t kTailLines = 12;              // shown of a failed rank
+constexpr int kMaxRanks = GroupGuard::kMaxGroups;  // on one host
+constexpr std::size_t kMaxLine = 64 << 10;         // longer lines are split
+constexpr std::size_t kTailLines = 12;             // shown of a failed rank
 
 struct Stream {
   Socket pipe;

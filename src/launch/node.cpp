@@ -162,9 +162,9 @@ void place_by_slurm(const Surroundings& surroundings, NodePlace& place) {
 std::optional<StepTask> task_of_step(const Surroundings& surroundings) {
   const auto job = surroundings.setting("SLURM_JOB_ID"), step = surroundings.setting("SLURM_STEP_ID");
   if (!job || !step || surroundings.setting("RANK") || surroundings.setting("WORLD_SIZE")) return {};
-  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
-  const auto tasks = number(surroundings, "SLURM_STEP_NUM_TASKS", 1, kMost);
-  const auto task = number(surroundings, "SLURM_PROCID", 0, kMost);
+  constexpr std::int64_t kMax = std::numeric_limits<int>::max();
+  const auto tasks = number(surroundings, "SLURM_STEP_NUM_TASKS", 1, kMax);
+  const auto task = number(surroundings, "SLURM_PROCID", 0, kMax);
   if (!tasks || !task || *tasks < 2) return {};
   StepTask result{.task = *task, .tasks = *tasks, .step = *job + "." + *step};
   result.launched = surroundings.setting(kLaunchedStep) == result.step;

@@ -23,8 +23,8 @@ struct Row {
 
 // clang-format off
 constexpr Row kRows[] = {
-    {Form::kCount, "a number from 1 on", [](View t) { return all_digits(t) && within(t, 1, kMostInt); }},
-    {Form::kNumber, "a number from 0 on", [](View t) { return all_digits(t) && within(t, 0, kMost64); }},
+    {Form::kCount, "a number from 1 on", [](View t) { return all_digits(t) && within(t, 1, kMaxInt); }},
+    {Form::kNumber, "a number from 0 on", [](View t) { return all_digits(t) && within(t, 0, kMax64); }},
     {Form::kInteger, "a whole number", [](View t) { return whole(t).has_value(); }},
     {Form::kFile, "a file of this machine", is_file},
     {Form::kNodes, "a number of nodes, such as 4, 2-4 or 1k", [](View t) { return all_parts(t, ",", is_node_range); }},
@@ -35,7 +35,7 @@ constexpr Row kRows[] = {
     {Form::kResources, "resources, such as gpu:8 or gpu:a100:4", is_resources},
     {Form::kWarning, "a signal and the seconds before the end, such as USR1@120", [](View t) { return is_warning(t, "R"); }},
     {Form::kBatchWarning, "a signal and the seconds before the end, such as B:USR1@120", [](View t) { return is_warning(t, "RB"); }},
-    {Form::kSwitches, "a number of switches, such as 1 or 1@30:00", [](View t) { return within(t.substr(0, t.find('@')), 1, kMostInt); }},
+    {Form::kSwitches, "a number of switches, such as 1 or 1@30:00", [](View t) { return within(t.substr(0, t.find('@')), 1, kMaxInt); }},
     {Form::kDistribution, "a distribution, such as block:cyclic or plane=4", is_distribution},
     {Form::kDependency, "a dependency, such as afterok:123 or singleton", is_dependency},
     {Form::kArray, "numbers of tasks, such as 0-15, 1,3,5 or 0-15%4", is_array},

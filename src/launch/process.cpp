@@ -188,7 +188,7 @@ class ProcessGroup {
     }
     if (stop_) end_by_signal();
     lines_.end();
-    take_terminal_back();
+    reclaim_terminal();
     const int status = *status_;
     if (had_terminal_ && WIFSIGNALED(status) && asks_to_stop(WTERMSIG(status))) raise_own(WTERMSIG(status));
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -196,7 +196,7 @@ class ProcessGroup {
 
  private:
   static constexpr int kLookMs = 200, kWaitMs = 5;
-  static constexpr int kMostReads = 64;  // per check for the end, since some programs never stop writing
+  static constexpr int kMaxReads = 64;  // per check for the end, since some programs never stop writing
 
   void pass_on() {
     while (const auto signal = signals_.next()) {
@@ -218,7 +218,7 @@ class ProcessGroup {
     }
   }
 
-  void take_terminal_back() {
+  void reclaim_terminal() {
     if (!had_terminal_) return;
     sigset_t set, before;
     sigemptyset(&set);
@@ -234,13 +234,13 @@ class ProcessGroup {
     const auto gone = [&] { return kill(-leader_, 0) != 0 && errno == ESRCH; };
     for (bool killed = false; !gone() && !killed;) {
       std::this_thread::sleep_for(std::chrono::milliseconds(kWaitMs));
-      for (int reads = 0; reads < kMostReads && lines_.read_from(outputs_.from()); ++reads) continue;
+      for (int reads = 0; reads < kMaxReads && lines_.read_from(outputs_.from()); ++reads) continue;
       look();
       killed = std::chrono::steady_clock::now() >= kill_at;
       if (killed) kill(-leader_, SIGKILL);
     }
     lines_.end();
-    take_terminal_back();
+    reclaim_terminal();
     raise_own(*stop_);
   }
 

@@ -8,13 +8,13 @@ namespace primus::launch::forms {
 
 bool is_node_range(View text) {
   const std::size_t step = text.find(':');
-  if (step != View::npos && !within(text.substr(step + 1), 1, kMostInt)) return false;
+  if (step != View::npos && !within(text.substr(step + 1), 1, kMaxInt)) return false;
   const View range = text.substr(0, step);
   const std::size_t dash = range.find('-');
-  const auto least = counted(range.substr(0, dash));
-  if (dash == View::npos) return least && step == View::npos;
-  const auto most = counted(range.substr(dash + 1));
-  return least && most && *least <= *most;
+  const auto minimum = counted(range.substr(0, dash));
+  if (dash == View::npos) return minimum && step == View::npos;
+  const auto maximum = counted(range.substr(dash + 1));
+  return minimum && maximum && *minimum <= *maximum;
 }
 
 bool is_slurm_time(View text) {
@@ -51,10 +51,10 @@ namespace {
 
 bool is_clock(View text) {
   const auto parts = split(text, ":");
-  constexpr std::int64_t kMost[] = {24, 59, 59};
+  constexpr std::int64_t kMax[] = {24, 59, 59};
   if (parts.size() < 2 || parts.size() > 3) return false;
   for (std::size_t i = 0; i < parts.size(); ++i)
-    if (parts[i].size() > 2 || !within(parts[i], 0, kMost[i]) || !all_digits(parts[i])) return false;
+    if (parts[i].size() > 2 || !within(parts[i], 0, kMax[i]) || !all_digits(parts[i])) return false;
   return true;
 }
 
@@ -111,14 +111,14 @@ namespace {
 
 // "[name:]...[count]" with at most `most` parts; if there are that many, the last must be a count. Types may
 // begin with a digit ("1g.10gb").
-bool is_resource(View text, std::size_t most) {
+bool is_resource(View text, std::size_t maximum) {
   const auto parts = split(text, ":");
-  if (parts.size() > most) return false;
+  if (parts.size() > maximum) return false;
   if (std::ranges::any_of(parts, [](View part) { return part.empty() || part[0] == '-' || part[0] == '+'; }))
     return false;
   View count = parts.back();
   if (View("kmgtp").find(lower(count.back())) != View::npos) count.remove_suffix(1);
-  return parts.size() < most || most == 1 || all_digits(count);
+  return parts.size() < maximum || maximum == 1 || all_digits(count);
 }
 
 }  // namespace
@@ -154,7 +154,7 @@ bool is_distribution(View text) {
   for (std::size_t i = 0; i < levels.size(); ++i) {
     const View level = levels[i];
     if (i == 0 && lower(level).starts_with("plane=")) {
-      if (!within(level.substr(6), 1, kMostInt)) return false;
+      if (!within(level.substr(6), 1, kMaxInt)) return false;
     } else if (!is_listed(level, i == 0 ? "block|cyclic|arbitrary|plane|*" : "block|cyclic|fcyclic|*")) {
       return false;
     }
@@ -192,7 +192,7 @@ bool is_array(View text) {
   text = text.substr(0, text.find('%'));  // a limit of concurrent tasks follows; Slurm accepts any text there
   return all_parts(text, ",", [](View part) {
     const std::size_t step = part.find(':');
-    if (step != View::npos && !within(part.substr(step + 1), 1, kMostInt)) return false;
+    if (step != View::npos && !within(part.substr(step + 1), 1, kMaxInt)) return false;
     const View range = part.substr(0, step);
     const std::size_t dash = range.find('-');
     if (!all_digits(range.substr(0, dash))) return false;

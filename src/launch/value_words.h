@@ -15,8 +15,8 @@ namespace primus::launch::forms {
 
 using View = std::string_view;
 
-inline constexpr std::int64_t kMostInt = std::numeric_limits<int>::max();
-inline constexpr std::int64_t kMost64 = std::numeric_limits<std::int64_t>::max();
+inline constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
+inline constexpr std::int64_t kMax64 = std::numeric_limits<std::int64_t>::max();
 
 bool is_digit(char c);
 bool is_letter(char c);

@@ -23,13 +23,13 @@ using engine::Work;
 using Kind = Work::Kind;
 
 constexpr std::uint64_t kLargestTrace = 4ULL << 30;
-constexpr std::int64_t kMostWork = 1 << 24;  // forward passes of all stages in a step
-constexpr std::int64_t kMostChunks = 4096, kMostMicrobatches = 1 << 20, kMostRanks = 1 << 24;
+constexpr std::int64_t kMaxWork = 1 << 24;  // forward passes of all stages in a step
+constexpr std::int64_t kMaxChunks = 4096, kMaxMicrobatches = 1 << 20, kMaxRanks = 1 << 24;
 constexpr std::int64_t kLastStep = 1LL << 53;
 constexpr double kLongest = 1e12;   // milliseconds since the job's start: 30 years
 constexpr double kShortest = 1e-6;  // resolution of a trace's times
 
-bool sane(std::int64_t x, std::int64_t least, std::int64_t most) { return x >= least && x <= most; }
+bool sane(std::int64_t x, std::int64_t minimum, std::int64_t maximum) { return x >= minimum && x <= maximum; }
 
 Error damaged(const std::string& name, const std::string& what) {
   return invalid(fmt::format("'{}' is damaged: {}", name, what),
@@ -68,9 +68,9 @@ void read_facts(JsonReader& json, Trace& trace) {
 
 // Reads the fields that the schedule runner writes for its work (engine/schedule_runner.cpp).
 void read_work(JsonReader& json, const std::string& name, Work& work) {
-  const auto bounded = [&](const char* key, std::int64_t most) {
+  const auto bounded = [&](const char* key, std::int64_t maximum) {
     const std::int64_t x = json.read_int();
-    if (!sane(x, 0, most)) throw damaged(name, fmt::format("{} {} of a piece of work", key, x));
+    if (!sane(x, 0, maximum)) throw damaged(name, fmt::format("{} {} of a piece of work", key, x));
     return x;
   };
   json.object([&](std::string_view key) {
@@ -82,9 +82,9 @@ void read_work(JsonReader& json, const std::string& name, Work& work) {
                   : kind == "send" ? Kind::kSend
                                    : Kind::kReceive;
     } else if (key == "chunk") {
-      work.chunk = static_cast<int>(bounded("chunk", kMostChunks));
+      work.chunk = static_cast<int>(bounded("chunk", kMaxChunks));
     } else if (key == "microbatch") {
-      work.microbatch = bounded("microbatch", kMostMicrobatches);
+      work.microbatch = bounded("microbatch", kMaxMicrobatches);
     } else if (key == "gradient") {
       work.gradient = json.read_bool();
     } else if (key == "peer") {
@@ -141,16 +141,17 @@ Trace read_trace(const Path& file) {
   });
   json.finish();
   if (!engine::schedule_named(trace.schedule) || !sane(trace.stages, 1, 4096) ||
-      !sane(trace.stage, 0, trace.stages - 1) || !sane(trace.chunks, 1, kMostChunks) ||
-      !sane(trace.microbatches, 1, kMostMicrobatches) ||
-      trace.stages * trace.chunks * trace.microbatches > kMostWork) {
+      !sane(trace.stage, 0, trace.stages - 1) || !sane(trace.chunks, 1, kMaxChunks) ||
+      !sane(trace.microbatches, 1, kMaxMicrobatches) ||
+      trace.stages * trace.chunks * trace.microbatches > kMaxWork) {
     throw invalid(fmt::format("'{}' is no trace of a training run", trace.name),
                   "train with profile=true profile_ranks=all, and name the run's folder");
   }
-  for (const auto& [what, x, most] : {std::tuple("rank", trace.rank, kMostRanks - 1),
-                                      std::tuple("job", trace.job, std::numeric_limits<std::int64_t>::max()),
-                                      std::tuple("first_step", trace.first_step, kLastStep)}) {
-    if (!sane(x, 0, most)) throw damaged(trace.name, fmt::format("its {} is {}", what, x));
+  for (const auto& [what, x, maximum] :
+       {std::tuple("rank", trace.rank, kMaxRanks - 1),
+        std::tuple("job", trace.job, std::numeric_limits<std::int64_t>::max()),
+        std::tuple("first_step", trace.first_step, kLastStep)}) {
+    if (!sane(x, 0, maximum)) throw damaged(trace.name, fmt::format("its {} is {}", what, x));
   }
   for (const TimedWork& t : trace.works) {
     if (t.work.chunk >= trace.chunks || t.work.microbatch >= trace.microbatches) {

@@ -104,7 +104,7 @@ TEST(TorchTitan, SettingsAreReadNatively) {
 
 // TorchTitan's rate of a step, from its documentation: warm-up from lr / warmup_steps, and a decay over the
 // last steps that is one step ahead.
-double titan_rate(int step, double lr, int warmup, int total, int decay, double least,
+double titan_rate(int step, double lr, int warmup, int total, int decay, double minimum,
                   const std::string& type) {
   const int stable = total + 1 - warmup - decay;
   if (step < warmup) return lr * (step + 1) / warmup;
@@ -113,7 +113,7 @@ double titan_rate(int step, double lr, int warmup, int total, int decay, double 
   const double left = type == "linear" ? 1 - p
                       : type == "sqrt" ? 1 - std::sqrt(p)
                                        : 0.5 * (1 + std::cos(std::numbers::pi * p));
-  return lr * (least + (1 - least) * left);
+  return lr * (minimum + (1 - minimum) * left);
 }
 
 TEST(TorchTitan, TheRateOfEveryStepIsTheSame) {

@@ -108,10 +108,10 @@ TEST(Megatron, ExpertsAreFast) {
   EXPECT_EQ(after(job, "--moe-token-dispatcher-type"), "alltoall");
   const ExternalJob mixtral = command("mixtral_8x7B_v0.1.yaml", "");
   EXPECT_THAT(mixtral.command, AllOf(Contains("--moe-grouped-gemm"), Not(Contains("--moe-permute-fusion"))));
-  const ExternalJob told =
+  const ExternalJob reported =
       command("deepseek_v3.yaml", "moe_grouped_gemm: false\nmoe_token_dispatcher_type: flex");
-  EXPECT_THAT(told.command, Not(Contains("--moe-grouped-gemm")));
-  EXPECT_EQ(after(told, "--moe-token-dispatcher-type"), "flex");
+  EXPECT_THAT(reported.command, Not(Contains("--moe-grouped-gemm")));
+  EXPECT_EQ(after(reported, "--moe-token-dispatcher-type"), "flex");
   const ExternalJob local = command("deepseek_v3.yaml", "transformer_impl: local");
   EXPECT_THAT(local.command,
               AllOf(Not(Contains("--moe-grouped-gemm")), Not(Contains("--moe-token-dispatcher-type"))));
@@ -125,9 +125,10 @@ TEST(Megatron, DifferencesFromPrimussPresetsAreNoted) {
   EXPECT_THAT(job.notes[0], AllOf(HasSubstr("dataloader_type cyclic, ours Megatron-LM's default"),
                                   HasSubstr("override_opt_param_scheduler true, ours false"),
                                   HasSubstr("moe_aux_loss_coeff 0.01, ours 0.02")));
-  const ExternalJob told = render(load("framework: megatron\nmodel: mixtral_8x7B_v0.1.yaml",
-                                       "mock_data: true\ndataloader_type: cyclic\nmoe_aux_loss_coeff: 0.5"));
-  EXPECT_THAT(told.notes[0], Not(AnyOf(HasSubstr("dataloader_type"), HasSubstr("moe_aux_loss_coeff"))));
+  const ExternalJob reported =
+      render(load("framework: megatron\nmodel: mixtral_8x7B_v0.1.yaml",
+                  "mock_data: true\ndataloader_type: cyclic\nmoe_aux_loss_coeff: 0.5"));
+  EXPECT_THAT(reported.notes[0], Not(AnyOf(HasSubstr("dataloader_type"), HasSubstr("moe_aux_loss_coeff"))));
 }
 
 // PRIMUS_UPSTREAM names a checkout of Primus: the tables have what its presets have.

@@ -114,7 +114,7 @@ class Spoiling final : public comm::Communicator {
     }
   }
   std::unique_ptr<Communicator> make_split(std::span<const int>, int, const std::string&,
-                                           comm::Beside) override {
+                                           comm::Overlap) override {
     return {};
   }
 

@@ -612,8 +612,8 @@ const std::map<std::string, std::string> kPlaces[] = {
     {{"OMPI_COMM_WORLD_RANK", "%"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
     {{"NODE_RANK", "%"}, {"NNODES", "2"}}};
 
-ProgramResult run_beside(const std::map<std::string, std::string>& place, int number,
-                         const std::vector<std::string>& words) {
+ProgramResult run_concurrently(const std::map<std::string, std::string>& place, int number,
+                               const std::vector<std::string>& words) {
   std::map<std::string, std::string> environment = place;
   for (auto& [name, value] : environment)
     if (value == "%") value = std::to_string(number);
@@ -631,7 +631,7 @@ TEST(Benchmarks, ProcessesSideBySideHaveFilesOfTheirOwn) {
     const auto with = [&](int number, const std::vector<std::string>& more) {
       std::vector<std::string> all = words;
       all.insert(all.end(), more.begin(), more.end());
-      return run_beside(place, number, all);
+      return run_concurrently(place, number, all);
     };
     for (const int number : {0, 1}) {
       const std::string own = std::to_string(number) + "-of-2";
@@ -682,7 +682,7 @@ TEST(Benchmarks, JobsSideBySideHaveFilesOfTheirOwn) {
                                          file("ranks.csv"),
                                          "--per-iter-trace"};
     for (const int number : {0, 1}) {
-      const ProgramResult result = run_beside(kPlaces[0], number, words);
+      const ProgramResult result = run_concurrently(kPlaces[0], number, words);
       ASSERT_EQ(result.exit_code, 0) << result.err;
       const std::string own = "." + std::to_string(number) + "-of-2";
       for (const std::string& name : {transport + own + ".json", "ranks" + own + ".csv",

@@ -209,9 +209,9 @@ TEST(ModelInfo, DescribesAFolderWithoutWeightsAndRefusesHalfOfThem) {
   // Of tensors, but no weights.
   write_file(model + "/training_args.bin", "x");
   write_file(model + "/io.safetensors", "x");
-  const ProgramResult alone = run_program({"model", "info", model});
-  EXPECT_EQ(alone.exit_code, 0) << alone.err;
-  EXPECT_THAT(alone.out, AllOf(HasSubstr("parameters"), HasSubstr("none, only config.json")));
+  const ProgramResult single = run_program({"model", "info", model});
+  EXPECT_EQ(single.exit_code, 0) << single.err;
+  EXPECT_THAT(single.out, AllOf(HasSubstr("parameters"), HasSubstr("none, only config.json")));
   EXPECT_EQ(json::parse(run_program({"model", "info", model, "--json"}).out).at("tensors"), 0);
   EXPECT_EQ(run_program({"model", "info", model, "--tensors"}).exit_code, 2);
 
@@ -510,9 +510,9 @@ TEST(Generate, ManyPromptsComeOutInOrderAndAsAlone) {
     for (std::size_t i = 0; i < lines.size(); ++i) {
       EXPECT_EQ(lines[i].at("index"), i);
       EXPECT_EQ(lines[i].at("seed"), seeds[i]);
-      const ProgramResult alone = run({"--prompt", lines[i].at("prompt"), "--seed", std::to_string(seeds[i]),
-                                       "--json", "-n", i == 1 ? "2" : "9"});
-      const json expected = json::parse(alone.out);
+      const ProgramResult single = run({"--prompt", lines[i].at("prompt"), "--seed", std::to_string(seeds[i]),
+                                        "--json", "-n", i == 1 ? "2" : "9"});
+      const json expected = json::parse(single.out);
       for (const char* key : {"text", "ids", "prompt_tokens", "stop_reason"})
         EXPECT_EQ(lines[i].at(key), expected.at(key)) << key;
     }

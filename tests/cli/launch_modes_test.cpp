@@ -42,11 +42,11 @@ TEST_F(Launch, TheUsersSettingsAreSeenInContainers) {
   write_file(folder_.path() / "home/.primus.yaml", "direct: {env: [FOO=1]}\n");
   const Words words{"--dry-run", "container", "--runtime", "docker", "--image",
                     "a/b:1",     "--",        "direct",    "--",     "version"};
-  const ProgramResult alone = run(words);
-  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  const ProgramResult single = run(words);
+  ASSERT_EQ(single.exit_code, 0) << single.err;
   const std::string file = (folder_.path() / "home/.primus.yaml").string();
-  EXPECT_THAT(alone.out, AllOf(HasSubstr("--volume " + file + ":" + file + ":ro"),
-                               HasSubstr("--config " + file + " direct"), HasSubstr("FOO=1")));
+  EXPECT_THAT(single.out, AllOf(HasSubstr("--volume " + file + ":" + file + ":ro"),
+                                HasSubstr("--config " + file + " direct"), HasSubstr("FOO=1")));
   // Several files are merged within as they are here, whatever the launcher there finds by itself.
   settings("direct: {env: [BAR=2], gpus_per_node: 3}\n");
   make_folders(folder_.path() / "elsewhere");

@@ -129,9 +129,9 @@ TEST(LineEditor, PastedTextIsText) {
   // Line breaks do not send it, and control keys in it do nothing.
   EXPECT_EQ(typed("\x1b[200~a\rb\r\nc\td\x03\x1b[Ae\x1b[201~f"), "a\nb\nc\tdef|");
   LineEditor editor;
-  std::string input = "\x1b[200~" + std::string(2 * LineEditor::kMostBytes, 'x') + "\x1b[201~";
+  std::string input = "\x1b[200~" + std::string(2 * LineEditor::kMaxBytes, 'x') + "\x1b[201~";
   editor.feed(input);
-  EXPECT_EQ(editor.text().size(), LineEditor::kMostBytes);
+  EXPECT_EQ(editor.text().size(), LineEditor::kMaxBytes);
 }
 
 TEST(LineEditor, RowsOfAScreen) {

@@ -50,8 +50,8 @@ TEST(Mpi, TrainsAsProcessesOfOneMachineDo) {
   const test::TemporaryFolder folder;
   std::vector<std::string> here = training(folder.path(), "here");
   here.insert(here.end(), {"--nproc", "2"});
-  const test::ProgramResult alone = test::run_program(here);
-  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  const test::ProgramResult single = test::run_program(here);
+  ASSERT_EQ(single.exit_code, 0) << single.err;
   const std::vector<double> expected = losses(folder.path(), "here");
   ASSERT_EQ(expected.size(), 3U);
 
@@ -158,9 +158,9 @@ class MpiMachines : public test::TwoMachines {
 };
 
 TEST_F(MpiMachines, TrainAsTwoProcessesOfOneDo) {
-  std::vector<std::string> alone = training(folder_.path(), "alone");
-  alone.insert(alone.end(), {"--nproc", "2"});
-  const test::ProgramResult here = test::run_program(alone);
+  std::vector<std::string> single = training(folder_.path(), "alone");
+  single.insert(single.end(), {"--nproc", "2"});
+  const test::ProgramResult here = test::run_program(single);
   ASSERT_EQ(here.exit_code, 0) << here.err;
   const std::vector<double> expected = losses(folder_.path(), "alone");
   ASSERT_EQ(expected.size(), 3U);

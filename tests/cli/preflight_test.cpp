@@ -208,11 +208,11 @@ TEST_F(Preflight, TestsThatCannotBeMadeAreNoSuccess) {
     return run_program(words);
   };
   for (const char* tests : {"inter-allreduce", "intra-allreduce"}) {
-    const ProgramResult alone = run(tests);
-    EXPECT_EQ(alone.exit_code, 2) << tests;
-    const json report = json::parse(alone.out);
-    EXPECT_EQ(findings(report, "cluster.exchanges", {"skip"}).size(), 1U) << alone.out;
-    EXPECT_EQ(findings(report, "cluster.nothing-measured", {"fail"}).size(), 1U) << alone.out;
+    const ProgramResult single = run(tests);
+    EXPECT_EQ(single.exit_code, 2) << tests;
+    const json report = json::parse(single.out);
+    EXPECT_EQ(findings(report, "cluster.exchanges", {"skip"}).size(), 1U) << single.out;
+    EXPECT_EQ(findings(report, "cluster.nothing-measured", {"fail"}).size(), 1U) << single.out;
   }
   EXPECT_EQ(run("inter-allreduce", {"--nproc", "2"}).exit_code, 2);
   // What could be made counts.

@@ -416,9 +416,9 @@ TEST_F(Slurm, BareTasksOfAStepAreOneJob) {
   // What measures one device does so in each task, and says it.
   const std::vector<std::string> memory{"benchmark", "memory",   "--device", "cpu",       "--sizes",
                                         "1M",        "--output", "m.json",   "--baseline"};
-  const SubprocessResult alone = srun({"--ntasks-per-node=1"}, joined(memory, {"save", "before.json"}));
-  EXPECT_EQ(alone.exit_code, 0) << alone.err;
-  EXPECT_THAT(alone.err,
+  const SubprocessResult single = srun({"--ntasks-per-node=1"}, joined(memory, {"save", "before.json"}));
+  EXPECT_EQ(single.exit_code, 0) << single.err;
+  EXPECT_THAT(single.err,
               AllOf(HasSubstr("note: this is task 0 of 2"), HasSubstr("note: this is task 1 of 2")));
   for (const char* name : {"m.0-of-2.json", "m.1-of-2.json", "before.0-of-2.json", "before.1-of-2.json"})
     EXPECT_TRUE(std::filesystem::exists(here / name)) << name;

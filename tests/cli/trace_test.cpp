@@ -256,9 +256,9 @@ TEST(Trace, OfARunThatIsStoppedIsWrittenToItsEnd) {
   EXPECT_EQ(rest.at("primus").at("first_step"), 8);
   EXPECT_TRUE(rest.at("primus").at("complete"));
   EXPECT_EQ(json::parse(read_file(trace_file(folder, "run", 0, "steps-3-50"))), trace);
-  const ProgramResult behind = go_on("train_iters=12");
-  ASSERT_EQ(behind.exit_code, 0) << behind.err;
-  EXPECT_THAT(behind.err,
+  const ProgramResult resumed = go_on("train_iters=12");
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err,
               HasSubstr("nothing is traced: profile_step_end is 10, and the run goes on after step 10"));
 }
 

@@ -200,7 +200,7 @@ class Conformance {
     const Bytes result = download(got);
     const double unit = std::ldexp(1.0, got.dtype == DType::kF32 ? -24 : got.dtype == DType::kF16 ? -11 : -8);
     // Of fp16 below 2^-14; sums of such numbers are exact, but not means.
-    const double least = got.dtype == DType::kF16 ? 0x1p-24 : 0;
+    const double minimum = got.dtype == DType::kF16 ? 0x1p-24 : 0;
     const auto real = [&](const Bytes& from, std::int64_t at) -> double {
       if (got.dtype == DType::kBF16) {
         BFloat16 value;
@@ -221,7 +221,7 @@ class Conformance {
       for (const Bytes& input : inputs) magnitude += std::abs(real(input, part * got.elements() + i));
       if (reduction == Reduction::kMean) magnitude /= n_;
       const double difference = std::abs(real(result, i) - real(wanted, i));
-      if (difference <= 2 * n_ * unit * magnitude + least) continue;
+      if (difference <= 2 * n_ * unit * magnitude + minimum) continue;
       wrong_ += fmt::format("rank {} of {}: {}: element {} is {}, not {}\n", rank_, n_, what, i,
                             real(result, i), real(wanted, i));
       return;

@@ -14,7 +14,7 @@ namespace primus::comm::test {
 class CopyEngines final : public Communicator {
  public:
   explicit CopyEngines(std::unique_ptr<Communicator> below)
-      : Communicator(below->name(), below->rank(), below->size(), below->beside()),
+      : Communicator(below->name(), below->rank(), below->size(), below->overlap()),
         below_(std::move(below)) {}
 
   bool by_copy_engines() const override { return true; }
@@ -45,8 +45,8 @@ class CopyEngines final : public Communicator {
     }
   }
   std::unique_ptr<Communicator> make_split(std::span<const int> members, int, const std::string& name,
-                                           Beside beside) override {
-    return std::make_unique<CopyEngines>(below_->split(members, name, beside));
+                                           Overlap overlap) override {
+    return std::make_unique<CopyEngines>(below_->split(members, name, overlap));
   }
 
   std::unique_ptr<Communicator> below_;

@@ -8,11 +8,11 @@
 #include <functional>
 #include <thread>
 
-#include "comm/beside.h"
 #include "comm/conformance.h"
 #include "comm/fake_nccl.h"
 #include "comm/nccl/nccl_communicator.h"
 #include "comm/nccl_job.h"
+#include "comm/overlap.h"
 
 namespace primus::comm {
 namespace {
@@ -95,8 +95,8 @@ TEST_F(Nccl, GroupsSplitNestAndAreMadeAgain) {
     EXPECT_EQ(members[static_cast<std::size_t>(half->rank())], r.rank);
     EXPECT_EQ(test::Conformance(*half, r.device, *stream).run({5, 250}), "");
     const int self[] = {half->rank()};
-    const auto alone = half->split(self, "alone");
-    EXPECT_EQ(test::Conformance(*alone, r.device, *stream).run({0, 5}), "");
+    const auto single = half->split(self, "alone");
+    EXPECT_EQ(test::Conformance(*single, r.device, *stream).run({0, 5}), "");
     const auto again = world->split(members, "half");
     EXPECT_EQ(test::Conformance(*again, r.device, *stream).run({5}), "");
     EXPECT_EQ(test::Conformance(*world, r.device, *stream).run({5}), "");
@@ -111,12 +111,12 @@ TEST_F(Nccl, OnlyGroupsBesideProductsTakeFewBlocks) {
     EXPECT_EQ(fake().blocks(), nccl::Config::kDefault);
     const auto stream = r.device.create_stream(StreamKind::kCommunication);
     const int members[] = {0, 1};
-    for (const Beside beside : {Beside::kProducts, Beside::kKernels, Beside::kNothing}) {
+    for (const Overlap overlap : {Overlap::kProducts, Overlap::kKernels, Overlap::kNothing}) {
       world->barrier(*stream);
       stream->synchronize();
-      const auto group = world->split(members, "group", beside);
-      EXPECT_EQ(fake().blocks(), beside == Beside::kProducts ? kProcessorsBeside : nccl::Config::kDefault)
-          << static_cast<int>(beside);
+      const auto group = world->split(members, "group", overlap);
+      EXPECT_EQ(fake().blocks(), overlap == Overlap::kProducts ? kOverlapProcessors : nccl::Config::kDefault)
+          << static_cast<int>(overlap);
     }
   });
   EXPECT_EQ(errors, none(2));

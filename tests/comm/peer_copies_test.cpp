@@ -108,7 +108,7 @@ struct PeerCopies : ::testing::Test {
   static std::unique_ptr<Communicator> group_of(Communicator& world) {
     std::vector<int> members(static_cast<std::size_t>(world.size()));
     std::iota(members.begin(), members.end(), 0);
-    return world.split(members, "tensor.0", Beside::kProducts);
+    return world.split(members, "tensor.0", Overlap::kProducts);
   }
   std::vector<std::string> on_tensor_ranks(int ranks,
                                            const std::function<void(Rank&, Communicator&)>& body) const {
@@ -293,14 +293,14 @@ TEST_F(PeerCopies, PartsOfProductsAreAddedInFp32AndRoundedOnce) {
     w.uses.push_back(0);
     store.allocate({.compute = DType::kBF16, .train = false}, rank.persistent());
     rank.compute().copy_to_device(w.value.data, weight.data(), bytes(weight));
-    engine::TensorParallel beside(rank, {.least_bytes = 0});
+    engine::TensorParallel overlap(rank, {.min_bytes = 0});
     std::vector<BFloat16> sums(static_cast<std::size_t>(kRows / kRanks * kColumns));
     engine::Tape tape(rank.context(), rank.stash());
     tape.begin({.train = false});
     {
       const engine::Value in = tape.input(DType::kBF16, {kRows, kRows}, false);
       rank.compute().copy_to_device(in.tensor().data, x.data(), bytes(x));
-      const engine::Value y = engine::scattered_linear(in, w, rank.mesh().tensor(), &beside);
+      const engine::Value y = engine::scattered_linear(in, w, rank.mesh().tensor(), &overlap);
       rank.compute().copy_to_host(sums.data(), y.tensor().data, bytes(sums));
       rank.synchronize();
     }
@@ -447,23 +447,23 @@ TEST_F(PeerCopies, WhoIsToExchangeSo) {
   usual.usual = true;
   const auto groups_of = [&](CopyEngines engines) {
     std::mutex mutex;
-    std::set<Beside> groups;
+    std::set<Overlap> groups;
     const auto body = [&](Rank& r) {
       const auto world = r.job.world(r.device, &collectives);
       const int members[] = {0, 1};
       EXPECT_FALSE(world->by_copy_engines());
-      for (const Beside beside : {Beside::kNothing, Beside::kKernels, Beside::kProducts}) {
-        const auto group = world->split(members, "group", beside);
+      for (const Overlap overlap : {Overlap::kNothing, Overlap::kKernels, Overlap::kProducts}) {
+        const auto group = world->split(members, "group", overlap);
         EXPECT_EQ(group->why_no_copy_engines(), "");
         const std::lock_guard lock(mutex);
-        if (group->by_copy_engines()) groups.insert(group->beside());
+        if (group->by_copy_engines()) groups.insert(group->overlap());
       }
     };
     EXPECT_EQ(on_all_ranks(2, body, engines), none(2));
     return groups;
   };
-  using Groups = std::set<Beside>;
-  const Groups none_of_them, products = {Beside::kProducts}, both = {Beside::kKernels, Beside::kProducts};
+  using Groups = std::set<Overlap>;
+  const Groups none_of_them, products = {Overlap::kProducts}, both = {Overlap::kKernels, Overlap::kProducts};
   EXPECT_EQ(groups_of(CopyEngines::kAuto), none_of_them);
   EXPECT_EQ(groups_of(CopyEngines::kOn), products);
   collectives.peers = &usual;

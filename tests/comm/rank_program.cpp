@@ -78,7 +78,7 @@ int hang(Scene& s) {
 std::unique_ptr<Communicator> tensor_ranks(Scene& s) {
   std::vector<int> all;
   for (int rank = 0; rank < s.world.size(); ++rank) all.push_back(rank);
-  return s.world.split(all, "tensor.0", Beside::kProducts);
+  return s.world.split(all, "tensor.0", Overlap::kProducts);
 }
 
 // As tensor ranks, which may have another way than the others.

@@ -60,10 +60,10 @@ TEST(JobEnvironment, ReadsWhatTorchrunSets) {
   EXPECT_EQ(e->master_address, "fe80::1");
   EXPECT_EQ(e->master_port, 29500);
   EXPECT_EQ(e->token, "secret");
-  const Variables least = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "7"}};
-  EXPECT_EQ(read(least)->local_world, 2);
+  const Variables minimum = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "7"}};
+  EXPECT_EQ(read(minimum)->local_world, 2);
   // torchrun keeps MASTER_PORT for its own store.
-  auto agent = least;
+  auto agent = minimum;
   agent["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   EXPECT_EQ(read(agent)->master_port, 8);
   agent["PRIMUS_MASTER_PORT"] = "9";

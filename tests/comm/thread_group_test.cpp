@@ -93,9 +93,9 @@ TEST_P(Threads, SplitGroupsWorkAndNest) {
     EXPECT_EQ(members[static_cast<std::size_t>(half->rank())], comm.rank());
     EXPECT_EQ(test::Conformance(*half, device, *stream).run({5, 2503}), "");
     const int self[] = {half->rank()};
-    const auto alone = half->split(self, "alone");
-    EXPECT_EQ(alone->size(), 1);
-    EXPECT_EQ(test::Conformance(*alone, device, *stream).run({0, 5, 2503}), "");
+    const auto single = half->split(self, "alone");
+    EXPECT_EQ(single->size(), 1);
+    EXPECT_EQ(test::Conformance(*single, device, *stream).run({0, 5, 2503}), "");
     const auto again = comm.split(members, "half");
     EXPECT_EQ(test::Conformance(*again, device, *stream).run({5}), "");
     EXPECT_EQ(test::Conformance(comm, device, *stream).run({5}), "");

@@ -82,7 +82,7 @@ Result attend(Mesh mesh, const Case& c, DType dtype, Exchange exchange,
     const std::int64_t position = t % kSequence;
     first_keys.push_back(static_cast<std::int32_t>(position < 13 ? 0 : position < 31 ? 13 : 31));
   }
-  const bool alone = mesh.size() == 1;
+  const bool single = mesh.size() == 1;
   Rank rank(turbo::make_cpu_device(1), std::move(mesh));
   Result result;
   const auto run = [&] {
@@ -98,7 +98,7 @@ Result attend(Mesh mesh, const Case& c, DType dtype, Exchange exchange,
     tape.begin({.weight_gradients = &queue, .parallel = &parallel});
     parallel.begin_step(1);
     std::optional<ContextParallel> context;
-    if (!alone) context.emplace(rank, exchange);
+    if (!single) context.emplace(rank, exchange);
     const auto fill = [&](const std::vector<float>& values, std::int64_t columns) {
       return test::tape_input(tape, rank, dtype, values, held, columns);
     };

@@ -63,7 +63,7 @@ Result run_rank(Mesh mesh, const Case& c, const std::vector<std::int64_t>& token
   s.sequence = held / kSequences;
   std::vector<std::int32_t> first_keys;
   for (const std::int64_t t : tokens) first_keys.push_back(t % kSequence < 70 ? 0 : 70);
-  const bool alone = mesh.size() == 1;
+  const bool single = mesh.size() == 1;
   Rank rank(turbo::make_cpu_device(1), std::move(mesh));
   Result result;
   const auto run = [&] {
@@ -77,7 +77,7 @@ Result run_rank(Mesh mesh, const Case& c, const std::vector<std::int64_t>& token
     tape.begin({.recompute = policy, .weight_gradients = &queue, .parallel = &parallel});
     parallel.begin_step(1);
     std::optional<ContextParallel> context;
-    if (!alone) context.emplace(rank, ContextParallel::Exchange::kRing);
+    if (!single) context.emplace(rank, ContextParallel::Exchange::kRing);
     {
       const auto input = [&](DType dtype, const std::vector<float>& of_all, std::int64_t columns) {
         return test::tape_input(tape, rank, dtype, rows_of(of_all, columns, tokens), held, columns);

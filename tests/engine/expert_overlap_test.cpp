@@ -31,12 +31,12 @@ struct Order {
 
   // Of each wait of the compute stream for the last stream that was made for collectives, beside the rank's
   // first: the products that the compute stream got between the start of what it waits for and the wait.
-  std::vector<int> products_beside() const {
-    std::size_t compute = 0, travelling = 0, for_collectives = 0;
+  std::vector<int> overlapped_products() const {
+    std::size_t compute = 0, in_flight = 0, for_collectives = 0;
     for (std::size_t s = 0; s < streams.size(); ++s) {
       if (streams[s] == StreamKind::kCompute) compute = s;
       if (streams[s] != StreamKind::kCommunication) continue;
-      travelling = s;
+      in_flight = s;
       ++for_collectives;
     }
     if (for_collectives == 1) return {};
@@ -44,7 +44,7 @@ struct Order {
     std::vector<int> counts;
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const Entry& entry = entries[i];
-      if (entry.stream == travelling && entry.what == What::kRecord) recorded[entry.event] = i;
+      if (entry.stream == in_flight && entry.what == What::kRecord) recorded[entry.event] = i;
       const auto start = recorded.find(entry.event);
       if (entry.stream != compute || entry.what != What::kWait || start == recorded.end()) continue;
       int count = 0;
@@ -99,7 +99,7 @@ class RecordingDevice final : public ForwardingDevice {
 struct Training {
   std::vector<double> losses;
   std::map<std::string, std::vector<std::byte>> weights;  // by rank and name
-  std::vector<int> beside;                                // of rank 0's last step
+  std::vector<int> overlap;                               // of rank 0's last step
   std::string went_wrong;                                 // first, on rank 0
   bool same(const Training& other) const { return losses == other.losses && weights == other.weights; }
 };
@@ -112,7 +112,7 @@ class FailingDevice final : public ForwardingDevice {
     return std::make_unique<FailingStream>(below().create_stream(kind), *this);
   }
   // The rank's; null: nothing fails.
-  void fail_beside_tokens(const turbo::Context* context) { context_ = context; }
+  void fail_overlapped(const turbo::Context* context) { context_ = context; }
 
  private:
   class FailingStream final : public ForwardingStream {
@@ -189,7 +189,7 @@ Training train_on_guards(const ModelConfig& model, bool overlap, bool recompute 
         if (p.unit) training.weights[std::to_string(r) + " " + p.name] = weight_bits(rank, p);
       }
       if (r == 0) {
-        training.beside = order.products_beside();
+        training.overlap = order.overlapped_products();
         training.went_wrong = went_wrong;
       }
     });
@@ -215,14 +215,14 @@ INSTANTIATE_TEST_SUITE_P(Ways, ExpertOverlap, ::testing::Bool(),
 // the dispatch's. Tokens that are gathered once more, for the gradients of the experts' weights, are waited
 // for at once.
 TEST_P(ExpertOverlap, ProductsOfSharedExpertsStandBetweenStartAndWait) {
-  const Training beside = train_on_guards(model_of(GetParam()), true);
-  EXPECT_EQ(beside.beside, (std::vector<int>{1, 1, 2, 0, 2}));
+  const Training overlap = train_on_guards(model_of(GetParam()), true);
+  EXPECT_EQ(overlap.overlap, (std::vector<int>{1, 1, 2, 0, 2}));
 }
 
 TEST_P(ExpertOverlap, ChangesNoBit) {
   const ModelConfig model = model_of(GetParam());
   const Training apart = train_on_guards(model, false);
-  EXPECT_EQ(apart.beside, std::vector<int>());
+  EXPECT_EQ(apart.overlap, std::vector<int>());
   EXPECT_TRUE(train_on_guards(model, true).same(apart));
   EXPECT_TRUE(train_on_guards(model, true, true).same(apart)) << "recomputed";
 }
@@ -251,9 +251,9 @@ TEST_P(ExpertOverlap, AStepThatFailsLeavesNothingOnItsWay) {
         auto& device = static_cast<FailingDevice&>(rank.device());
         TrainingStep& step = session->step();
         step.begin(1);
-        device.fail_beside_tokens(&rank.context());
+        device.fail_overlapped(&rank.context());
         EXPECT_THROW(step.microbatch(0, batch), Error);
-        device.fail_beside_tokens(nullptr);
+        device.fail_overlapped(nullptr);
         EXPECT_EQ(rank.context().spared, 0) << "nothing is beside products any more";
         step.begin(1);
         EXPECT_TRUE(rank.stash().empty());

@@ -124,10 +124,10 @@ TEST(Mesh, GroupsOfTheSameRanksAreOne) {
   EXPECT_EQ(wide.resolve(ReduceGroup::kExpertTokens), ReduceGroup::kTokens);
   EXPECT_EQ(Mesh(world_of(1, 4), {.expert_tensor = 2}).resolve(ReduceGroup::kExpertTokens),
             ReduceGroup::kData);
-  const Mesh alone;
+  const Mesh single;
   for (const ReduceGroup group :
        {ReduceGroup::kData, ReduceGroup::kTokens, ReduceGroup::kExperts, ReduceGroup::kExpertTokens})
-    EXPECT_EQ(alone.reduction(group).size(), 1);
+    EXPECT_EQ(single.reduction(group).size(), 1);
 }
 
 TEST(Mesh, HybridShardsAreConsecutiveRanksOfTheReduceGroup) {
@@ -150,30 +150,30 @@ TEST(Mesh, AxesThatDoNotDivideTheRanksAreRefused) {
 
 // What decides about multiprocessors and copy engines on GPUs.
 TEST(Mesh, SaysWhatItsGroupsRunBeside) {
-  using comm::Beside;
+  using comm::Overlap;
   const Mesh mesh(world_of(0, 64),
                   {.tensor = 2, .context = 2, .pipeline = 2, .expert = 2, .expert_tensor = 2, .copies = 2});
-  std::map<std::string, Beside> found;
-  for (const comm::Communicator* group : mesh.groups()) found[group->name()] = group->beside();
-  const std::map<std::string, Beside> wanted = {{"world", Beside::kNothing},
-                                                {"tensor.0", Beside::kProducts},
-                                                {"context.0", Beside::kKernels},
-                                                {"sequence.0", Beside::kNothing},
-                                                {"experts.0", Beside::kNothing},
-                                                {"pipeline.0", Beside::kNothing},
-                                                {"ends.0", Beside::kNothing},
-                                                {"data.0", Beside::kKernels},
-                                                {"data.shards.0", Beside::kKernels},
-                                                {"data.replicas.0", Beside::kKernels},
-                                                {"tokens.0", Beside::kKernels},
-                                                {"tokens.shards.0", Beside::kKernels},
-                                                {"tokens.replicas.0", Beside::kKernels},
-                                                {"expert_data.0", Beside::kKernels},
-                                                {"expert_data.shards.0", Beside::kKernels},
-                                                {"expert_data.replicas.0", Beside::kKernels},
-                                                {"expert_tokens.0", Beside::kKernels},
-                                                {"expert_tokens.shards.0", Beside::kKernels},
-                                                {"expert_tokens.replicas.0", Beside::kKernels}};
+  std::map<std::string, Overlap> found;
+  for (const comm::Communicator* group : mesh.groups()) found[group->name()] = group->overlap();
+  const std::map<std::string, Overlap> wanted = {{"world", Overlap::kNothing},
+                                                 {"tensor.0", Overlap::kProducts},
+                                                 {"context.0", Overlap::kKernels},
+                                                 {"sequence.0", Overlap::kNothing},
+                                                 {"experts.0", Overlap::kNothing},
+                                                 {"pipeline.0", Overlap::kNothing},
+                                                 {"ends.0", Overlap::kNothing},
+                                                 {"data.0", Overlap::kKernels},
+                                                 {"data.shards.0", Overlap::kKernels},
+                                                 {"data.replicas.0", Overlap::kKernels},
+                                                 {"tokens.0", Overlap::kKernels},
+                                                 {"tokens.shards.0", Overlap::kKernels},
+                                                 {"tokens.replicas.0", Overlap::kKernels},
+                                                 {"expert_data.0", Overlap::kKernels},
+                                                 {"expert_data.shards.0", Overlap::kKernels},
+                                                 {"expert_data.replicas.0", Overlap::kKernels},
+                                                 {"expert_tokens.0", Overlap::kKernels},
+                                                 {"expert_tokens.shards.0", Overlap::kKernels},
+                                                 {"expert_tokens.replicas.0", Overlap::kKernels}};
   EXPECT_EQ(found, wanted);
 }
 

@@ -240,14 +240,14 @@ const RecomputePolicy kPolicies[] = {{}, {.classes = 0, .full_layers = 1, .layer
 // --- products beside collectives (results: tests/lm/train/mesh_test.cpp)
 
 TEST(TensorParallelOptions, AsMuchOfAProductAsTheCollectiveTakes) {
-  const TensorParallel::Options options{.least_bytes = 0, .flops_per_byte = 1000, .rows_multiple = 128};
-  EXPECT_EQ(options.rows_beside(4096, 1e6, 1'000'000), 1024);  // of 1000 rows, whole tiles
-  EXPECT_EQ(options.rows_beside(4096, 1e6, 1'024'000), 1024);
-  EXPECT_EQ(options.rows_beside(4096, 1e6, 1), 128);
-  EXPECT_EQ(options.rows_beside(4096, 1e6, 8'000'000), 4096);  // a collective longer than the product
-  EXPECT_EQ(options.rows_beside(4096, 1e6, 3'000'000), 3072);
-  EXPECT_EQ(options.rows_beside(4096, 1e6, 3'100'000), 4096);  // less than a quarter would be left
-  EXPECT_EQ(options.rows_beside(100, 1e6, 1), 100);
+  const TensorParallel::Options options{.min_bytes = 0, .flops_per_byte = 1000, .rows_multiple = 128};
+  EXPECT_EQ(options.overlapped_rows(4096, 1e6, 1'000'000), 1024);  // of 1000 rows, whole tiles
+  EXPECT_EQ(options.overlapped_rows(4096, 1e6, 1'024'000), 1024);
+  EXPECT_EQ(options.overlapped_rows(4096, 1e6, 1), 128);
+  EXPECT_EQ(options.overlapped_rows(4096, 1e6, 8'000'000), 4096);  // a collective longer than the product
+  EXPECT_EQ(options.overlapped_rows(4096, 1e6, 3'000'000), 3072);
+  EXPECT_EQ(options.overlapped_rows(4096, 1e6, 3'100'000), 4096);  // less than a quarter would be left
+  EXPECT_EQ(options.overlapped_rows(100, 1e6, 1), 100);
 }
 
 // --- feed-forward: column and row parts of two matrices
@@ -335,17 +335,17 @@ TEST(ParallelOperators, GradientsAreAddedToThoseOfOtherUsers) {
 TEST(ParallelOperators, VocabularyPartsCoverItAndAreNeverEmpty) {
   for (const std::int64_t size : {4, 5, 100, 511, 512, 1000, 50257, 128256}) {
     for (const int n : {1, 2, 3, 4}) {
-      std::int64_t end = 0, least = size, most = 0;
+      std::int64_t end = 0, minimum = size, maximum = 0;
       for (int r = 0; r < n; ++r) {
         const FlatRange part = vocabulary_rows(size, n, r);
         EXPECT_EQ(part.begin, end);
         EXPECT_FALSE(part.empty());
         end = part.end;
-        least = std::min(least, part.size());
-        most = std::max(most, part.size());
+        minimum = std::min(minimum, part.size());
+        maximum = std::max(maximum, part.size());
       }
       EXPECT_EQ(end, size);
-      EXPECT_LT(most - least, 128);
+      EXPECT_LT(maximum - minimum, 128);
     }
   }
 }
@@ -465,10 +465,10 @@ TEST_P(ParallelExperts, EqualOneRankThatHasThemAll) {
       };
       const Dispatch d =
           plan_dispatch(routing, experts, rule.capacity,
-                        {.parallel = s.experts, .all_to_all = m.all_to_all, .beside = m.shared});
-      Travelling there = begin_dispatch(s.x, d);
+                        {.parallel = s.experts, .all_to_all = m.all_to_all, .overlap = m.shared});
+      InFlight there = begin_dispatch(s.x, d);
       const Value wide = shared(s.x, 0);
-      Travelling back = begin_return(through_experts(end_dispatch(std::move(there), d), d.routing), d);
+      InFlight back = begin_return(through_experts(end_dispatch(std::move(there), d), d.routing), d);
       Residual sum{shared(wide, 1), {}};
       if (!m.shared) return end_return(std::move(back), d);
       add(sum, end_return(std::move(back), d));

@@ -30,10 +30,10 @@ std::vector<float> initial_values(const std::vector<std::string>& others, std::u
 
 // A stage of a pipeline, which holds some blocks only, starts from the same weights as the whole model.
 TEST(ParameterStore, InitialValuesDependOnSeedAndNameAlone) {
-  const std::vector<float> alone = initial_values({}, 3);
-  EXPECT_EQ(initial_values({"embedding", "layers.6.attention.qkv"}, 3), alone);
-  EXPECT_NE(initial_values({}, 4), alone);
-  EXPECT_NE(alone.front(), alone.back());
+  const std::vector<float> single = initial_values({}, 3);
+  EXPECT_EQ(initial_values({"embedding", "layers.6.attention.qkv"}, 3), single);
+  EXPECT_NE(initial_values({}, 4), single);
+  EXPECT_NE(single.front(), single.back());
 }
 
 TEST(ParameterStore, EveryNameHasValuesOfItsOwn) {

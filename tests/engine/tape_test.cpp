@@ -420,9 +420,9 @@ TEST_F(TapeTest, EveryMicrobatchHasTheSameAddresses) {
     return found;
   };
   const std::vector<void*> first = addresses();
-  const std::int64_t most = arena_.high_water();
+  const std::int64_t maximum = arena_.high_water();
   EXPECT_EQ(addresses(), first);
-  EXPECT_EQ(arena_.high_water(), most);
+  EXPECT_EQ(arena_.high_water(), maximum);
 }
 
 TEST_F(TapeTest, WhatIsSharedOutlivesTheTape) {

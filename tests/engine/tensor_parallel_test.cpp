@@ -24,7 +24,7 @@ constexpr std::int64_t kTokens = 6, kIn = 5, kOut = 4;  // of all ranks
 std::vector<float> gradient_of(Mesh mesh, int products) {
   Rank rank(turbo::make_cpu_device(1), std::move(mesh));
   rank.reserve({.persistent = 1 << 20, .stash = 1 << 20, .scratch = 1 << 20});
-  TensorParallel beside(rank, {.least_bytes = 0, .flops_per_byte = 1, .rows_multiple = 1});
+  TensorParallel overlap(rank, {.min_bytes = 0, .flops_per_byte = 1, .rows_multiple = 1});
   ParameterStore store;
   store.begin_group("all");
   std::vector<Parameter*> weights;
@@ -42,7 +42,7 @@ std::vector<float> gradient_of(Mesh mesh, int products) {
     test::write(rank, x.tensor(), test::numbers(kTokens / kRanks * kIn, 1));
     for (Parameter* weight : weights) {
       test::write(rank, weight->value, test::numbers(kOut / kRanks * kIn, 2));
-      const Value y = gathered_linear(x, *weight, rank.mesh().tensor(), &beside);
+      const Value y = gathered_linear(x, *weight, rank.mesh().tensor(), &overlap);
       const Value d_y = tape.input(DType::kF32, y.shape(), false);
       test::write(rank, d_y.tensor(), test::numbers(y.shape().elements(), 3));
       tape.set_gradient(y, d_y.tensor());

@@ -55,7 +55,7 @@ TEST_P(RankKills, EndAllAndTheRestartLosesNothing) {
   const std::vector<std::string> command = train(folder, "killed", of, {"save_interval=6", "keep_latest=2"});
   const std::size_t segments = test::shared_memory_segments();
   std::mt19937 random(7);  // NOLINT: the same choices in every run of the test
-  const auto up_to = [&](std::chrono::microseconds most) { return most * (random() % 1000) / 1000; };
+  const auto up_to = [&](std::chrono::microseconds maximum) { return maximum * (random() % 1000) / 1000; };
   std::chrono::microseconds start = 400ms;  // what the last one took to its first step
   int while_saving = 0;
   for (int killed = 0; killed < of.kills; ++killed) {

@@ -65,7 +65,7 @@ std::string code_of(const std::string& text) {
                 '\n');
     return end;
   };
-  const auto behind = [&](std::string_view what, std::size_t at) {
+  const auto after = [&](std::string_view what, std::size_t at) {
     const std::size_t found = text.find(what, at);
     return found == std::string::npos ? text.size() : found + what.size();
   };
@@ -75,10 +75,10 @@ std::string code_of(const std::string& text) {
     if (rest.starts_with("//")) {
       at = std::min(text.find('\n', at), text.size());
     } else if (rest.starts_with("/*")) {
-      at = skip(at, behind("*/", at));
+      at = skip(at, after("*/", at));
     } else if (!in_word && rest.starts_with("R\"")) {
       const std::size_t open = text.find('(', at);
-      at = skip(at, behind(")" + text.substr(at + 2, open - at - 2) + "\"", open));
+      at = skip(at, after(")" + text.substr(at + 2, open - at - 2) + "\"", open));
       code += "\"\"";
     } else if (rest[0] == '"' || (rest[0] == '\'' && !in_word)) {
       std::size_t end = at + 1;

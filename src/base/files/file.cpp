@@ -199,8 +199,8 @@ FileStatus to_status(const struct stat& status) {
 // Detects the short text that a clone without Git LFS contains in place of a large file, by its first line.
 bool is_lfs_pointer(int descriptor, off_t size) {
   constexpr std::string_view kFirstLine = "version https://git-lfs.github.com/spec/v1\n";
-  constexpr off_t kMostBytes = 1024;  // the format's own limit
-  if (size > kMostBytes || size < static_cast<off_t>(kFirstLine.size())) return false;
+  constexpr off_t kMaxBytes = 1024;  // the format's own limit
+  if (size > kMaxBytes || size < static_cast<off_t>(kFirstLine.size())) return false;
   std::array<char, kFirstLine.size()> begin{};
   const ssize_t got = retry([&] { return ::pread(descriptor, begin.data(), begin.size(), 0); });
   return got == static_cast<ssize_t>(begin.size()) &&
@@ -327,8 +327,8 @@ class PosixEnv : public Env {
     struct statvfs status {};
     if (retry([&] { return ::statvfs(path.c_str(), &status); }) != 0) fail("ask for the free space of", path);
     const unsigned __int128 bytes = static_cast<unsigned __int128>(status.f_bavail) * status.f_frsize;
-    constexpr auto kMost = std::numeric_limits<std::uint64_t>::max();
-    return bytes > kMost ? kMost : static_cast<std::uint64_t>(bytes);
+    constexpr auto kMax = std::numeric_limits<std::uint64_t>::max();
+    return bytes > kMax ? kMax : static_cast<std::uint64_t>(bytes);
   }
 };
 

@@ -43,10 +43,10 @@ struct Scale {
     return from + (to - from) * (range > 0 ? (of(value) - of(low)) / range : 0.5);
   }
   // Returns about `most` round values.
-  std::vector<double> ticks(int most) const {
+  std::vector<double> ticks(int maximum) const {
     std::vector<double> values;
     if (!log) {
-      const double rough = (high - low) / most, power = std::pow(10.0, std::floor(std::log10(rough)));
+      const double rough = (high - low) / maximum, power = std::pow(10.0, std::floor(std::log10(rough)));
       const double step = power * (rough / power > 5   ? 10
                                    : rough / power > 2 ? 5
                                    : rough / power > 1 ? 2
@@ -55,7 +55,7 @@ struct Scale {
       return values;
     }
     const double first = std::ceil(std::log2(low) - 1e-9), last = std::floor(std::log2(high) + 1e-9);
-    const double step = std::max(1.0, std::ceil((last - first) / most));
+    const double step = std::max(1.0, std::ceil((last - first) / maximum));
     for (double v = first; v <= last; v += step) values.push_back(std::exp2(v));
     return values;
   }
@@ -108,9 +108,9 @@ std::string html_table(const std::vector<std::string>& head,
 }
 
 std::string bar_chart(const std::string& title, const std::vector<ChartBar>& bars) {
-  double most = 0;
-  for (const ChartBar& bar : bars) most = std::max({most, bar.value, bar.wanted});
-  if (!(most > 0)) return {};
+  double maximum = 0;
+  for (const ChartBar& bar : bars) maximum = std::max({maximum, bar.value, bar.wanted});
+  if (!(maximum > 0)) return {};
   constexpr int kLeft = 260, kWidth = 520, kRow = 20;
   const int height = 30 + kRow * static_cast<int>(bars.size());
   std::string svg = fmt::format(
@@ -119,14 +119,14 @@ std::string bar_chart(const std::string& title, const std::vector<ChartBar>& bar
       kLeft + kWidth + 140, height, html_escaped(title), html_escaped(title));
   int y = 26;
   for (const ChartBar& bar : bars) {
-    const double width = kWidth * bar.value / most;
+    const double width = kWidth * bar.value / maximum;
     const bool low = bar.wanted > 0 && bar.value < bar.wanted;
     svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>", kLeft - 8, y + 13,
                        html_escaped(bar.label));
     svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\"/>", kLeft, y + 2,
                        std::max(width, 1.0), kRow - 4, low ? "#c62828" : "#3b7dd8");
     if (bar.wanted > 0) {
-      const double x = kLeft + kWidth * bar.wanted / most;
+      const double x = kLeft + kWidth * bar.wanted / maximum;
       svg += fmt::format(
           "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#888\" stroke-width=\"2\"/>", x,
           y, y + kRow);

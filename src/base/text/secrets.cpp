@@ -60,13 +60,13 @@ bool assigns_secret(std::string_view value) {
 }
 
 bool looks_like_token(std::string_view value) {
-  constexpr std::size_t kLeast = 16;  // characters after the prefix
+  constexpr std::size_t kMin = 16;  // characters after the prefix
   for (const std::string_view begin :
        {"hf_", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "sk-", "xoxb-", "xoxp-", "AKIA", "eyJ"}) {
     if (!value.starts_with(begin)) continue;
     const std::string_view rest = value.substr(begin.size());
     const auto fits = [](char c) { return is_word(c) || c == '_' || c == '-' || c == '.'; };
-    if (rest.size() >= kLeast && std::all_of(rest.begin(), rest.end(), fits)) return true;
+    if (rest.size() >= kMin && std::all_of(rest.begin(), rest.end(), fits)) return true;
   }
   return value.starts_with("Bearer ") || value.starts_with("Basic ");
 }

@@ -11,9 +11,9 @@ namespace primus {
 
 // Parses "80GiB", "64K", "1MB", "4096" (powers of 1024; no unit: bytes), from 1 to `most`. Returns nullopt
 // for others.
-std::optional<std::int64_t> parse_size(std::string_view text, std::int64_t most);
+std::optional<std::int64_t> parse_size(std::string_view text, std::int64_t maximum);
 
 // Parses "64K,1M,1G"; keeps the order. Throws Error(kInvalid) naming `option`.
-std::vector<std::int64_t> parse_sizes(const char* option, const std::string& text, std::int64_t most);
+std::vector<std::int64_t> parse_sizes(const char* option, const std::string& text, std::int64_t maximum);
 
 }  // namespace primus

@@ -98,7 +98,7 @@ bool holds(std::string_view whole, std::string_view part) {
 }  // namespace
 
 std::string did_you_mean_option(std::string_view name, std::span<const std::string_view> options) {
-  constexpr std::size_t kMost = 3;
+  constexpr std::size_t kMax = 3;
   const std::string_view bare = without_dashes(name);
   if (bare.size() < 2 || bare.size() > kLongestName) return {};
   std::vector<std::string_view> meant, names;
@@ -113,7 +113,7 @@ std::string did_you_mean_option(std::string_view name, std::span<const std::stri
     for (const std::string_view option : options)
       if (!near.empty() && without_dashes(option) == near) meant.assign(1, option);
   }
-  if (meant.empty() || meant.size() > kMost) return {};
+  if (meant.empty() || meant.size() > kMax) return {};
   std::string text = "did you mean ";
   for (std::size_t i = 0; i < meant.size(); ++i) {
     const std::string_view before = i == 0 ? "" : i + 1 == meant.size() ? " or " : ", ";

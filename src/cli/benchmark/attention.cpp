@@ -31,7 +31,7 @@ std::vector<std::string> words_of(const std::string& list) {
 
 // Parses "1,2,4" as batch sizes.
 std::vector<std::int64_t> parse_batches(const std::string& list) {
-  constexpr std::int64_t kMostSequences = 1 << 12;
+  constexpr std::int64_t kMaxSequences = 1 << 12;
   std::vector<std::int64_t> batches;
   for (std::size_t at = 0; at <= list.size();) {
     const std::size_t end = std::min(list.find(',', at), list.size());
@@ -39,9 +39,9 @@ std::vector<std::int64_t> parse_batches(const std::string& list) {
     at = end + 1;
     std::int64_t value = 0;
     const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-    if (error != std::errc() || rest != word.data() + word.size() || value < 1 || value > kMostSequences)
+    if (error != std::errc() || rest != word.data() + word.size() || value < 1 || value > kMaxSequences)
       throw invalid(fmt::format("--mbs-list {}: '{}' is no number of sequences from 1 to {}", list, word,
-                                kMostSequences),
+                                kMaxSequences),
                     "write whole numbers with commas between: 1,2,4");
     batches.push_back(value);
   }
@@ -116,11 +116,11 @@ class BenchmarkAttention final : public DeviceBenchmark {
   }
 
   std::vector<AttentionCase> named_shapes() {
-    constexpr std::uint64_t kMostFileBytes = 16 << 20;
+    constexpr std::uint64_t kMaxFileBytes = 16 << 20;
     const std::vector<AttentionCase> known =
         shapes_file_.empty()
             ? usual_attention_shapes()
-            : read_attention_shapes(read_file(shapes_file_, kMostFileBytes), shapes_file_, left_out_);
+            : read_attention_shapes(read_file(shapes_file_, kMaxFileBytes), shapes_file_, left_out_);
     if (known.empty())
       throw invalid(fmt::format("'{}' has no shape to measure", shapes_file_),
                     left_out_.empty() ? "its list is empty: docs/benchmarks.md has an example of such a file"

@@ -35,9 +35,9 @@ class BenchmarkCheckpoint final : public Command {
   // Throws errors that do not depend on the machine.
   CheckpointBenchmarkOptions checked() {
     output_.check_words();
-    constexpr std::int64_t kMostBytes = std::int64_t{1} << 42;
-    const std::vector<std::int64_t> size = parse_sizes("--size", size_, kMostBytes),
-                                    shard = parse_sizes("--shard-size", shard_, kMostBytes);
+    constexpr std::int64_t kMaxBytes = std::int64_t{1} << 42;
+    const std::vector<std::int64_t> size = parse_sizes("--size", size_, kMaxBytes),
+                                    shard = parse_sizes("--shard-size", shard_, kMaxBytes);
     if (size.size() != 1 || shard.size() != 1) throw invalid("--size and --shard-size take one size each");
     return {.folder = folder_,
             .bytes = static_cast<std::uint64_t>(size.front()),

@@ -27,7 +27,7 @@
 namespace primus::cli {
 namespace {
 
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 36, kMostCalls = 1'000'000;
+constexpr std::int64_t kMaxBytes = std::int64_t{1} << 36, kMaxCalls = 1'000'000;
 
 // Starts the ranks if no launcher did, connects them, and runs the measurement on each.
 class BenchmarkRanks : public Command {
@@ -84,9 +84,9 @@ class BenchmarkRanks : public Command {
   // Errors that do not depend on the machine.
   void check_words() {
     for (const auto& [name, value] : {std::pair("--warmup", warmup_), std::pair("--iters", iterations_)})
-      if (value < (name[2] == 'i' ? 1 : 0) || value > kMostCalls)
+      if (value < (name[2] == 'i' ? 1 : 0) || value > kMaxCalls)
         throw invalid(fmt::format("{} {}: not a number of calls from {} to {}", name, value,
-                                  name[2] == 'i' ? 1 : 0, kMostCalls));
+                                  name[2] == 'i' ? 1 : 0, kMaxCalls));
     ranks_.check();
     device_.check_words();
     output_.check_words();
@@ -160,9 +160,9 @@ class BenchmarkRanks : public Command {
       throw invalid("--transport threads is for CPUs: ranks with GPUs are processes",
                     "leave --transport out");
     if (ranks_.nodes() > 1) throw invalid("--transport threads is for one machine", "leave --nnodes out");
-    constexpr int kMostThreads = 256;
-    if (ranks > kMostThreads)
-      throw invalid(fmt::format("--transport threads takes up to {} ranks", kMostThreads));
+    constexpr int kMaxThreads = 256;
+    if (ranks > kMaxThreads)
+      throw invalid(fmt::format("--transport threads takes up to {} ranks", kMaxThreads));
     auto worlds = comm::local::make_thread_group(ranks);
     std::vector<BenchmarkReport> reports(static_cast<std::size_t>(ranks));
     std::vector<std::exception_ptr> failures(static_cast<std::size_t>(ranks));
@@ -201,8 +201,8 @@ class BenchmarkCollectives final : public BenchmarkRanks {
             "barrier, or all (default: the first five)")
         .several = true;
     args.option("--sizes", "LIST", &sizes_, "of the messages: 64K,1M; replaces the next four options");
-    args.option("--min-bytes", "SIZE", &least_, "the smallest message");
-    args.option("--max-bytes", "SIZE", &most_, "the largest");
+    args.option("--min-bytes", "SIZE", &min_, "the smallest message");
+    args.option("--max-bytes", "SIZE", &max_, "the largest");
     args.option("--num-sizes", "N", &count_, "how many sizes there are from one to the other")
         .between(1, 1000);
     args.option("--scale", "KIND", &scale_, "how they are spread").choices = {"log2", "linear"};
@@ -232,19 +232,19 @@ class BenchmarkCollectives final : public BenchmarkRanks {
       throw invalid("--aggregate-repeat is about several repetitions, and there is one",
                     "give --repeat 2 or more, or leave it out");
     if (!sizes_.empty()) {
-      plan_.sizes = parse_sizes("--sizes", sizes_, kMostBytes);
+      plan_.sizes = parse_sizes("--sizes", sizes_, kMaxBytes);
     } else {
       const auto one = [](const char* option, const std::string& text) {
-        const std::vector<std::int64_t> sizes = parse_sizes(option, text, kMostBytes);
+        const std::vector<std::int64_t> sizes = parse_sizes(option, text, kMaxBytes);
         if (sizes.size() != 1) throw invalid(fmt::format("{} {}: give one size", option, text));
         return static_cast<double>(sizes.front());
       };
-      const double least = one("--min-bytes", least_), most = one("--max-bytes", most_);
-      if (least > most) throw invalid("--min-bytes is above --max-bytes");
+      const double minimum = one("--min-bytes", min_), maximum = one("--max-bytes", max_);
+      if (minimum > maximum) throw invalid("--min-bytes is above --max-bytes");
       for (std::int64_t i = 0; i < count_; ++i) {
         const double at = count_ == 1 ? 1 : static_cast<double>(i) / static_cast<double>(count_ - 1);
-        const double size =
-            scale_ == "linear" ? least + at * (most - least) : least * std::pow(most / least, at);
+        const double size = scale_ == "linear" ? minimum + at * (maximum - minimum)
+                                               : minimum * std::pow(maximum / minimum, at);
         plan_.sizes.push_back(static_cast<std::int64_t>(std::llround(size)));
       }
     }
@@ -271,10 +271,11 @@ class BenchmarkCollectives final : public BenchmarkRanks {
                     "give --per-iter-trace with them");
     if (!trace_) return;
     if (trace_file_.empty()) {
-      const Path beside = output().file();
-      trace_file_is_named_ = !beside.empty();
-      trace_file_ = beside.empty() ? Path("rccl_trace.jsonl")
-                                   : beside.parent_path() / (beside.stem().string() + "_trace.jsonl");
+      const Path shared_file = output().file();
+      trace_file_is_named_ = !shared_file.empty();
+      trace_file_ = shared_file.empty()
+                        ? Path("rccl_trace.jsonl")
+                        : shared_file.parent_path() / (shared_file.stem().string() + "_trace.jsonl");
     }
     if (!ends_in(trace_file_, {".jsonl", ".csv", ".tsv"}))
       throw invalid(fmt::format("--trace-file '{}' does not end in .jsonl, .csv or .tsv", trace_file_),
@@ -284,7 +285,7 @@ class BenchmarkCollectives final : public BenchmarkRanks {
     for (const CollectiveOp op : traced_ops_)
       if (trace_ops_ != "all" && std::find(plan_.ops.begin(), plan_.ops.end(), op) == plan_.ops.end())
         throw invalid(fmt::format("--trace-ops: {} is not among the operations of --op", name_of(op)));
-    if (!trace_sizes_.empty()) traced_sizes_ = parse_sizes("--trace-sizes", trace_sizes_, kMostBytes);
+    if (!trace_sizes_.empty()) traced_sizes_ = parse_sizes("--trace-sizes", trace_sizes_, kMaxBytes);
     for (const std::int64_t size : traced_sizes_)
       if (std::find(plan_.sizes.begin(), plan_.sizes.end(), size) == plan_.sizes.end())
         throw invalid(fmt::format("--trace-sizes: {} bytes are not among the sizes of the messages", size),
@@ -369,7 +370,7 @@ class BenchmarkCollectives final : public BenchmarkRanks {
 
   CollectivePlan plan_;
   std::vector<std::string> ops_ = {"all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_to_all"};
-  std::string sizes_, least_ = "1K", most_ = "128M", scale_ = "log2", per_rank_file_, trace_file_, trace_ops_,
+  std::string sizes_, min_ = "1K", max_ = "128M", scale_ = "log2", per_rank_file_, trace_file_, trace_ops_,
                       trace_sizes_, cluster_;
   std::vector<CollectiveOp> traced_ops_;    // empty: all
   std::vector<std::int64_t> traced_sizes_;  // empty: all
@@ -388,7 +389,7 @@ class BenchmarkStridedAllGather final : public BenchmarkRanks {
 
   void check_case() override {
     plan_.sizes.clear();
-    for (const std::int64_t mib : parse_sizes("--sizes-mb", sizes_, kMostBytes >> 20))
+    for (const std::int64_t mib : parse_sizes("--sizes-mb", sizes_, kMaxBytes >> 20))
       plan_.sizes.push_back(mib << 20);
     if (stride_ < 1 || stride_ > 1 << 20) throw invalid("--stride must be 1 or more");
     plan_.stride = static_cast<int>(stride_);

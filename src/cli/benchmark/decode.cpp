@@ -20,16 +20,16 @@ class BenchmarkDecode final : public Command {
                 "a preset (llama3.1_8B), a Hugging Face folder, or a run's folder: only its shape counts")
         .reads = folders_among;
     args.option("--vocab-size", "N", &vocabulary_, "where a preset leaves it to a tokenizer")
-        .between(1, kMostDecodedTokens);
+        .between(1, kMaxDecodedTokens);
     args.option("--batch", "LIST", &batches_, "texts that are written together");
     args.option("--context", "N", &context_,
                 fmt::format("tokens of each text's prompt (default: {}, or as many as fit the model)",
                             options_.context))
-        .between(1, kMostDecodedTokens);
+        .between(1, kMaxDecodedTokens);
     args.option("--tokens,-n", "N", &options_.tokens, "tokens of each text to time")
-        .between(1, kMostDecodedTokens);
+        .between(1, kMaxDecodedTokens);
     args.option("--warmup", "N", &options_.warmup, "tokens before, not counted")
-        .between(0, kMostDecodedTokens);
+        .between(0, kMaxDecodedTokens);
     device_.declare(args, "bf16");
     output_.declare(args);
   }

@@ -23,14 +23,14 @@ class BenchmarkModelGemm : public DeviceBenchmark {
   struct Size {
     const char *names, *help;
     void (*set)(ModelConfig& config, std::int64_t value);
-    std::int64_t least = 1;
+    std::int64_t minimum = 1;
   };
 
   BenchmarkModelGemm(const char* suite, std::string model, std::span<const Size> sizes)
       : suite_(suite), model_(std::move(model)), sizes_(sizes), given_(sizes.size()) {}
 
  private:
-  static constexpr std::int64_t kMost = 1 << 20;
+  static constexpr std::int64_t kMax = 1 << 20;
 
   void declare_case(Arguments& args) final {
     args.option("--model", "MODEL", &model_,
@@ -56,14 +56,14 @@ class BenchmarkModelGemm : public DeviceBenchmark {
                                                 : load_model_config(find_model_folder(model_), families);
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
       if (!given_[i]) continue;
-      if (*given_[i] < sizes_[i].least || *given_[i] > kMost)
-        throw invalid(fmt::format("{} must be from {} to {}", name_of(sizes_[i]), sizes_[i].least, kMost));
+      if (*given_[i] < sizes_[i].minimum || *given_[i] > kMax)
+        throw invalid(fmt::format("{} must be from {} to {}", name_of(sizes_[i]), sizes_[i].minimum, kMax));
       sizes_[i].set(config, *given_[i]);
     }
     const std::int64_t length = sequence_.value_or(std::min<std::int64_t>(config.max_positions, 4096));
-    if (batch_ < 1 || batch_ > kMost || length < 1 || length > kMost || batch_ * length > kMost)
+    if (batch_ < 1 || batch_ > kMax || length < 1 || length > kMax || batch_ * length > kMax)
       throw invalid(
-          fmt::format("{} sequences of {} tokens: not from 1 to {} tokens together", batch_, length, kMost));
+          fmt::format("{} sequences of {} tokens: not from 1 to {} tokens together", batch_, length, kMax));
     check_experts(config);
     products_ = products_of(config, batch_ * length);
     // A size that no product uses is an error: the model has no such layers.

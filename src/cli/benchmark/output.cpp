@@ -14,7 +14,7 @@
 namespace primus::cli {
 namespace {
 
-constexpr std::uint64_t kMostBaselineBytes = 64 << 20;
+constexpr std::uint64_t kMaxBaselineBytes = 64 << 20;
 
 }  // namespace
 
@@ -72,19 +72,19 @@ void BenchmarkOutput::check(const SideBySide& place) {
   // process saved.
   earlier_file_ = own(baseline_[1]);
   if (!Env::posix().status(earlier_file_) && Env::posix().status(baseline_[1])) earlier_file_ = baseline_[1];
-  if (!place_.alone() && !Env::posix().status(earlier_file_))
+  if (!place_.single() && !Env::posix().status(earlier_file_))
     throw invalid(
         fmt::format("there is no baseline of {}: neither '{}' nor '{}' is there", place_.text(),
                     earlier_file_, baseline_[1]),
         "'--baseline save' writes the first where as many are started in the same way, and the second "
         "where one is");
-  earlier_ = read_file(earlier_file_, kMostBaselineBytes);
+  earlier_ = read_file(earlier_file_, kMaxBaselineBytes);
 }
 
 // Side-by-side processes print their tables into one stream and compete for the hardware, so each report
 // names its place.
 void BenchmarkOutput::name_place(BenchmarkReport& report, Console& console) const {
-  if (place_.alone()) return;
+  if (place_.single()) return;
   const std::string host = preflight::Machine().node_name();
   const bool is_task = place_.what == "task";
   console.note(fmt::format("note: this is {}{}, on {}, and each measures by itself{}", place_.text(),
@@ -109,7 +109,7 @@ void BenchmarkOutput::write_output(const BenchmarkReport& report,
            : end == ".jsonl" ? to_json_lines(report)
                              : to_markdown(report);
     if (append_ && Env::posix().status(own(output_))) {
-      const std::string before = read_file(own(output_), kMostBaselineBytes);
+      const std::string before = read_file(own(output_), kMaxBaselineBytes);
       // Skip the table's header if the file already has the same one.
       const std::string head = text.substr(0, text.find('\n') + 1);
       if ((end == ".csv" || end == ".tsv") && before.starts_with(head)) text.erase(0, head.size());

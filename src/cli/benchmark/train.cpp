@@ -15,8 +15,8 @@ class BenchmarkTrain final : public Command {
  public:
   void declare(Arguments& args) override {
     experiment_.declare(args);
-    args.option("--steps", "N", &options_.steps, "training steps to time").between(1, kMostSteps);
-    args.option("--warmup", "N", &options_.warmup, "steps before, not counted").between(0, kMostSteps);
+    args.option("--steps", "N", &options_.steps, "training steps to time").between(1, kMaxSteps);
+    args.option("--warmup", "N", &options_.warmup, "steps before, not counted").between(0, kMaxSteps);
     args.flag("--ceiling", ceiling_,
               "then time each matrix product and the attention of the model alone, and show what the steps "
               "reach of "
@@ -69,7 +69,7 @@ class BenchmarkTrain final : public Command {
     output_.check_words();
   }
 
-  static constexpr double kMostSteps = 1e6;
+  static constexpr double kMaxSteps = 1e6;
 
   ExperimentArguments experiment_;
   TrainBenchmarkOptions options_;

@@ -242,14 +242,14 @@ class DataInspect final : public Command {
                            found.documents));
     }
     text += "  sequence length      sequences          tokens\n";
-    std::int64_t most = 1;
-    for (const auto& bin : found.histogram) most = std::max(most, bin.sequences);
+    std::int64_t maximum = 1;
+    for (const auto& bin : found.histogram) maximum = std::max(maximum, bin.sequences);
     constexpr std::int64_t kBar = 30;
     for (const auto& bin : found.histogram) {
       if (bin.to < found.shortest) continue;
       const std::string range =
           bin.from == bin.to ? fmt::format("{}", bin.from) : fmt::format("{}-{}", bin.from, bin.to);
-      const auto bar = static_cast<std::size_t>((bin.sequences * kBar + most - 1) / most);
+      const auto bar = static_cast<std::size_t>((bin.sequences * kBar + maximum - 1) / maximum);
       text +=
           fmt::format("  {:>15}{:>15}{:>16}  {}\n", range, bin.sequences, bin.tokens, std::string(bar, '#'));
     }

@@ -29,10 +29,10 @@ void declare_max_line(Arguments& args, std::int64_t* mebibytes) {
 }
 
 std::uint64_t max_line_bytes(std::int64_t mebibytes) {
-  constexpr std::int64_t kMost = 1 << 20;
-  if (mebibytes < 1 || mebibytes > kMost) {
+  constexpr std::int64_t kMax = 1 << 20;
+  if (mebibytes < 1 || mebibytes > kMax) {
     throw invalid(fmt::format("--max-line-mib cannot be {}", mebibytes),
-                  fmt::format("set it to 1 to {}, or leave it out", kMost));
+                  fmt::format("set it to 1 to {}, or leave it out", kMax));
   }
   return static_cast<std::uint64_t>(mebibytes) << 20;
 }
@@ -145,10 +145,10 @@ class DataTokenize final : public Command {
   }
 
  private:
-  static std::int64_t at_least(std::int64_t least, std::int64_t number, const char* option) {
-    if (number >= least) return number;
+  static std::int64_t at_least(std::int64_t minimum, std::int64_t number, const char* option) {
+    if (number >= minimum) return number;
     throw invalid(fmt::format("{} cannot be {}", option, number),
-                  fmt::format("set it to {} or more, or leave it out", least));
+                  fmt::format("set it to {} or more, or leave it out", minimum));
   }
 
   std::unique_ptr<const Tokenizer> load() const {

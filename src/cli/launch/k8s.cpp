@@ -137,8 +137,8 @@ class Kubernetes final : public Mode {
     const auto take = [](const std::optional<std::string>& from, std::string& to) {
       if (from) to = *from;
     };
-    const auto take_as = [](const char* name, launch::Form form, const std::optional<std::string>& from,
-                            std::string& to) {
+    const auto set_from = [](const char* name, launch::Form form, const std::optional<std::string>& from,
+                             std::string& to) {
       if (!from) return;
       if (!from->empty()) launch::require_form(form, *from, name);
       to = *from;
@@ -146,17 +146,17 @@ class Kubernetes final : public Mode {
     take(kind_, s.kind);
     take(name_, s.name);
     take(namespace_, s.name_space);
-    take_as("--image", launch::Form::kImage, image_, s.image);
+    set_from("--image", launch::Form::kImage, image_, s.image);
     take(program_, s.program);
     take(resource_, s.gpu_resource);
     take(rdma_, s.rdma_resource);
-    take_as("--cpus", launch::Form::kQuantity, cpus_, s.cpus);
-    take_as("--memory", launch::Form::kQuantity, memory_, s.memory);
-    take_as("--shm-size", launch::Form::kQuantity, shared_memory_, s.shared_memory);
-    take_as("--queue", launch::Form::kDnsName, queue_, s.queue);
-    take_as("--service-account", launch::Form::kDnsName, account_, s.service_account);
-    take_as("--priority-class", launch::Form::kDnsName, priority_, s.priority_class);
-    take_as("--topology-key", launch::Form::kLabelName, topology_, s.topology_key);
+    set_from("--cpus", launch::Form::kQuantity, cpus_, s.cpus);
+    set_from("--memory", launch::Form::kQuantity, memory_, s.memory);
+    set_from("--shm-size", launch::Form::kQuantity, shared_memory_, s.shared_memory);
+    set_from("--queue", launch::Form::kDnsName, queue_, s.queue);
+    set_from("--service-account", launch::Form::kDnsName, account_, s.service_account);
+    set_from("--priority-class", launch::Form::kDnsName, priority_, s.priority_class);
+    set_from("--topology-key", launch::Form::kLabelName, topology_, s.topology_key);
     const auto number = [](const std::optional<std::int64_t>& from, const char* name, std::int64_t low,
                            std::int64_t high, std::optional<int>& to) {
       if (!from) return;

@@ -20,20 +20,20 @@ void RankOptions::declare(Arguments& args, const std::string& nproc_help) {
 }
 
 void RankOptions::check(bool starts) const {
-  constexpr std::int64_t kMostRanks = 4096, kMostNodes = 1 << 16, kMostPort = 65535;
-  if (nproc_ && (*nproc_ < 1 || *nproc_ > kMostRanks))
+  constexpr std::int64_t kMaxRanks = 4096, kMaxNodes = 1 << 16, kMaxPort = 65535;
+  if (nproc_ && (*nproc_ < 1 || *nproc_ > kMaxRanks))
     throw invalid(fmt::format("--nproc {}: not a number of ranks", *nproc_),
-                  fmt::format("give 1 to {}", kMostRanks));
-  if (nodes_ < 1 || nodes_ > kMostNodes)
+                  fmt::format("give 1 to {}", kMaxRanks));
+  if (nodes_ < 1 || nodes_ > kMaxNodes)
     throw invalid(fmt::format("--nnodes {}: not a number of machines", nodes_),
-                  fmt::format("give 1 to {}", kMostNodes));
+                  fmt::format("give 1 to {}", kMaxNodes));
   if (node_ < 0 || node_ >= nodes_)
     throw invalid(fmt::format("--node_rank {} is not below --nnodes {}", node_, nodes_),
                   "machines are numbered from 0");
   if (!starts) return;
   if (nodes_ > 1 && master_address_.empty())
     throw invalid("--nnodes needs --master_addr", "give the address of machine 0, the same on all");
-  if (nodes_ > 1 && (master_port_ < 1 || master_port_ > kMostPort))
+  if (nodes_ > 1 && (master_port_ < 1 || master_port_ > kMaxPort))
     throw invalid("--nnodes needs --master_port", "give a free port of machine 0, the same on all");
 }
 

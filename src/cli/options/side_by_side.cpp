@@ -16,12 +16,12 @@ namespace {
 constexpr const char* kSideBySideVariable =
     "PRIMUS_SIDE_BY_SIDE";  // "task/0/2", set by the starter of a job for its ranks
 
-std::int64_t number_in(const std::string& name, const std::string& text, std::int64_t least) {
-  constexpr std::int64_t kMost = 1 << 30;
+std::int64_t number_in(const std::string& name, const std::string& text, std::int64_t minimum) {
+  constexpr std::int64_t kMax = 1 << 30;
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least || value > kMost)
-    throw invalid(fmt::format("{}='{}' is not a number from {} to {}", name, text, least, kMost),
+  if (error != std::errc() || end != text.data() + text.size() || value < minimum || value > kMax)
+    throw invalid(fmt::format("{}='{}' is not a number from {} to {}", name, text, minimum, kMax),
                   "set it to one, or unset it");
   return value;
 }
@@ -35,7 +35,7 @@ std::optional<SideBySide> place_of(const launch::Surroundings& surroundings, con
       .number = number_in(number, *mine, 0), .of = number_in(count, *all, 1), .what = what};
   if (place.number >= place.of)
     throw invalid(fmt::format("{}={} is not below {}={}", number, *mine, count, *all));
-  return place.alone() ? std::nullopt : std::optional(place);
+  return place.single() ? std::nullopt : std::optional(place);
 }
 
 constexpr std::pair<const char*, const char*> kRanks[] = {{"RANK", "WORLD_SIZE"},
@@ -56,29 +56,29 @@ SideBySide side_by_side(const launch::Surroundings& surroundings) {
 SideBySide jobs_side_by_side(const launch::Surroundings& surroundings, std::int64_t nodes) {
   for (const auto& [rank, world] : kRanks) {
     if (!place_of(surroundings, rank, world, "rank")) continue;
-    const std::vector<std::string> told =
+    const std::vector<std::string> reported =
         preflight::split_text(surroundings.setting(kSideBySideVariable).value_or(""), '/');
-    if (told.size() != 3) return {};
-    return {.number = number_in(kSideBySideVariable, told[1], 0),
-            .of = number_in(kSideBySideVariable, told[2], 1),
-            .what = told[0]};
+    if (reported.size() != 3) return {};
+    return {.number = number_in(kSideBySideVariable, reported[1], 0),
+            .of = number_in(kSideBySideVariable, reported[2], 1),
+            .what = reported[0]};
   }
   return nodes > 1 ? SideBySide{} : side_by_side(surroundings);
 }
 
 std::map<std::string, std::string> for_ranks(const SideBySide& place) {
-  if (place.alone()) return {};
+  if (place.single()) return {};
   return {{kSideBySideVariable, fmt::format("{}/{}/{}", place.what, place.number, place.of)}};
 }
 
 std::string own_name(const std::string& name, const SideBySide& place) {
-  if (place.alone() || name.empty()) return name;
+  if (place.single() || name.empty()) return name;
   return fmt::format("{}.{}-of-{}", name, place.number, place.of);
 }
 
 std::string own_file(const std::string& file, const SideBySide& place) {
   const std::string end = Path(file).extension();
-  return place.alone() ? file : own_name(file.substr(0, file.size() - end.size()), place) + end;
+  return place.single() ? file : own_name(file.substr(0, file.size() - end.size()), place) + end;
 }
 
 bool has_own_files(const std::string& file) {

@@ -14,7 +14,7 @@ namespace primus::cli {
 struct SideBySide {
   std::int64_t number = 0, of = 1;  // from 0
   std::string what = "task";        // "task", "rank" or "node"
-  bool alone() const { return of < 2; }
+  bool single() const { return of < 2; }
   std::string text() const;  // "task 0 of 2"
 };
 

@@ -85,8 +85,8 @@ class NodeSmoke final : public Command {
     }
     // If one Slurm step covers all nodes, only node 0 reports failure in its exit code: when one task ends
     // with an error, Slurm may kill the others, and node 0's report of all nodes would be lost.
-    const bool says_the_end = result->is_whole || !result->place.one_step;
-    const int code = says_the_end ? node_.report.exit_code(report, kSmokeFailed) : 0;
+    const bool is_end = result->is_whole || !result->place.one_step;
+    const int code = is_end ? node_.report.exit_code(report, kSmokeFailed) : 0;
     leave_stuck_threads(report, code);
     return code;
   }
@@ -95,7 +95,7 @@ class NodeSmoke final : public Command {
   void declare_thresholds(Arguments& args, ThresholdOption::About about) {
     for (const ThresholdOption& option : threshold_options())
       if (option.about == about)
-        args.option(option.name, std::string(option.value), &least_[option.name], std::string(option.help));
+        args.option(option.name, std::string(option.value), &min_[option.name], std::string(option.help));
   }
 
   void check_arguments() const {
@@ -119,16 +119,16 @@ class NodeSmoke final : public Command {
         {"--gpu-activity-warn-pct", busy_percent_},
         {"--rocm-smi-warn-sec", tool_warning_},
         {"--clock-skew-warn-sec", clock_skew_}};
-    const auto check_least = [](std::string_view name, const std::optional<double>& value) {
+    const auto check_minimum = [](std::string_view name, const std::optional<double>& value) {
       if (value && !(*value >= 0 && *value < 1e12)) throw invalid(fmt::format("{} must be 0 or more", name));
     };
-    for (const auto& [name, value] : least_) check_least(name, value);
-    for (const auto& [name, value] : thresholds) check_least(name, value);
+    for (const auto& [name, value] : min_) check_minimum(name, value);
+    for (const auto& [name, value] : thresholds) check_minimum(name, value);
     if (tier2_) return;
     std::vector<std::pair<std::string_view, bool>> measured;
     for (const ThresholdOption& option : threshold_options())
       if (option.about != ThresholdOption::About::kMachine)
-        measured.emplace_back(option.name, least_.at(option.name).has_value());
+        measured.emplace_back(option.name, min_.at(option.name).has_value());
     measured.emplace_back("--rccl-size-mb", reduce_mib_.has_value());
     measured.emplace_back("--rccl-timeout-sec", reduce_timeout_.has_value());
     for (const auto& [name, given] : measured)
@@ -152,7 +152,7 @@ class NodeSmoke final : public Command {
     Requirements& wanted = options.node.wanted;
     wanted.rdma_ports = demanded(expected_ports_, "--expected-rdma-nics");
     for (const ThresholdOption& option : threshold_options())
-      wanted.*option.field = demanded(least_.at(option.name), std::string(option.name));
+      wanted.*option.field = demanded(min_.at(option.name), std::string(option.name));
     wanted.busy_memory_gib = demanded(busy_gib_, "--hbm-busy-threshold-gib");
     wanted.busy_percent = demanded(busy_percent_, "--gpu-activity-warn-pct");
     wanted.slow_tool_seconds = tool_warning_;
@@ -179,7 +179,7 @@ class NodeSmoke final : public Command {
   static constexpr double kReduceTimeout = SmokeReduce{}.timeout_seconds;
 
   std::optional<std::int64_t> expected_ports_, expected_nodes_, reduce_mib_, dmesg_minutes_;
-  std::map<std::string_view, std::optional<double>> least_;  // keyed by the option of a check
+  std::map<std::string_view, std::optional<double>> min_;  // keyed by the option of a check
   std::optional<double> reduce_timeout_, busy_gib_, busy_percent_;
   std::int64_t wait_ = 60;
   double gpu_timeout_ = 15, tool_timeout_ = 5, tool_warning_ = 1, clock_skew_ = 30;

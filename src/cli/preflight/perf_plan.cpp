@@ -16,7 +16,7 @@ constexpr const char* kTests[] = {"gemm",           "intra-allreduce", "intra-al
                                   "inter-alltoall", "inter-p2p",       "inter-ring-p2p", "memory",
                                   "corruption",     "storage",         "slow-nodes"};
 
-constexpr std::int64_t kMostMib = 65536, kMostGroup = 1 << 20;
+constexpr std::int64_t kMaxMib = 65536, kMaxGroup = 1 << 20;
 
 // The tests that use an option for sizes or groups.
 struct SizeOption {
@@ -35,7 +35,7 @@ const std::vector<SizeOption> kSizeOptions = {
     {"--ring-p2p-sizes-mb", &PerfRequest::ring_sizes, {"inter-ring-p2p"}}};
 
 // Parses positive integers, sorts them and removes duplicates; `all` means `everybody`.
-std::vector<std::int64_t> numbers(const char* option, const std::string& text, std::int64_t most,
+std::vector<std::int64_t> numbers(const char* option, const std::string& text, std::int64_t maximum,
                                   std::int64_t everybody = 0) {
   std::vector<std::int64_t> values;
   for (const std::string& word : preflight::split_text(text, ',')) {
@@ -46,8 +46,8 @@ std::vector<std::int64_t> numbers(const char* option, const std::string& text, s
     const bool digits = !word.empty() && word.size() < 10 &&
                         std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; });
     const std::int64_t value = digits ? std::stoll(word) : 0;
-    if (value < 1 || value > most)
-      throw invalid(fmt::format("{} {}: '{}' is no number from 1 to {}", option, text, word, most),
+    if (value < 1 || value > maximum)
+      throw invalid(fmt::format("{} {}: '{}' is no number from 1 to {}", option, text, word, maximum),
                     "separate numbers by commas: 64,1024");
     values.push_back(value);
   }
@@ -131,12 +131,12 @@ PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place) {
                                       : (request.quick ? "4" : "1,4,16");
   const std::string common = request.sizes.empty() ? sizes : request.sizes;
   c.intra_mib = numbers(request.intra_sizes.empty() ? "--comm-sizes-mb" : "--intra-comm-sizes-mb",
-                        request.intra_sizes.empty() ? common : request.intra_sizes, kMostMib);
+                        request.intra_sizes.empty() ? common : request.intra_sizes, kMaxMib);
   c.inter_mib = numbers(request.inter_sizes.empty() ? "--comm-sizes-mb" : "--inter-comm-sizes-mb",
-                        request.inter_sizes.empty() ? common : request.inter_sizes, kMostMib);
+                        request.inter_sizes.empty() ? common : request.inter_sizes, kMaxMib);
   c.ring_mib = numbers(
       "--ring-p2p-sizes-mb",
-      request.ring_sizes.empty() ? (place.gpu ? "10,20,40,80,160" : "1,4") : request.ring_sizes, kMostMib);
+      request.ring_sizes.empty() ? (place.gpu ? "10,20,40,80,160" : "1,4") : request.ring_sizes, kMaxMib);
   c.warmup = place.gpu ? 5 : 1;
   c.iterations = place.gpu ? 20 : 3;
 
@@ -147,7 +147,7 @@ PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place) {
         if (size < place.local_ranks && place.local_ranks % size == 0) c.intra_groups.push_back(size);
     c.intra_groups.push_back(place.local_ranks);
   } else {
-    c.intra_groups = small_numbers(numbers("--intra-group-sizes", request.intra_groups, kMostGroup));
+    c.intra_groups = small_numbers(numbers("--intra-group-sizes", request.intra_groups, kMaxGroup));
     for (const int size : c.intra_groups) {
       if ((c.intra_all_reduce || c.intra_all_to_all) && place.local_ranks % size != 0)
         throw invalid(fmt::format("--intra-group-sizes: {} does not divide the {} ranks of a node", size,
@@ -158,8 +158,7 @@ PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place) {
   const std::string groups = request.one_group              ? "all"
                              : request.inter_groups.empty() ? (request.quick ? "all" : "2,4,all")
                                                             : request.inter_groups;
-  c.inter_groups =
-      small_numbers(numbers("--inter-group-sizes", groups, kMostGroup, std::max(place.nodes, 1)));
+  c.inter_groups = small_numbers(numbers("--inter-group-sizes", groups, kMaxGroup, std::max(place.nodes, 1)));
   // Keeps the default sizes that the number of nodes allows. Requested sizes that are not possible appear
   // in the report.
   if (request.inter_groups.empty() || request.one_group)

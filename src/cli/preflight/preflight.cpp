@@ -114,7 +114,7 @@ class Preflight final : public Command {
     own.seconds = steady_seconds() - begin;
 
     Report report{.generated = time_for_people(), .version = PRIMUS_VERSION, .notes = notes(plan, job)};
-    if (!jobs.alone()) report.notes.push_back(jobs.text() + ", and each makes a preflight of its own");
+    if (!jobs.single()) report.notes.push_back(jobs.text() + ", and each makes a preflight of its own");
     if (job) {
       const bool exchanges = measures() && plan.any_communication();
       JobOutcome outcome = run_job(job_of(*environment, machine, exchanges ? &plan : nullptr,
@@ -317,8 +317,8 @@ class Preflight final : public Command {
     options.wanted.nodes = place.nodes;
     options.wanted.usual_free_gpu_memory_gib = 1;
     options.wanted.allowed_processes.emplace_back("primus");  // the other ranks
-    if (const auto least = number_of("PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"))
-      options.wanted.free_gpu_memory_gib = Wanted{*least, "PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"};
+    if (const auto minimum = number_of("PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"))
+      options.wanted.free_gpu_memory_gib = Wanted{*minimum, "PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"};
     // Explicit requirements of the user are always checked.
     NodeReport report = inspect_node(machine, options);
     if (only_perf()) report.findings.insert(report.findings.begin(), process_runs());
@@ -348,8 +348,8 @@ class Preflight final : public Command {
                                .memory = plan.has("memory"),
                                .corruption = plan.has("corruption"),
                                .quick = perf_.quick};
-    if (const auto least = number_of("PRIMUS_PREFLIGHT_MIN_TFLOPS"))
-      options.wanted.least_tflops = Wanted{*least, "PRIMUS_PREFLIGHT_MIN_TFLOPS"};
+    if (const auto minimum = number_of("PRIMUS_PREFLIGHT_MIN_TFLOPS"))
+      options.wanted.min_tflops = Wanted{*minimum, "PRIMUS_PREFLIGHT_MIN_TFLOPS"};
     const bool job = environment && environment->world > 1;
     // The ranks of a machine share its CPU: only the first one measures it.
     for (const std::string& device :
@@ -370,7 +370,7 @@ class Preflight final : public Command {
                      .device = device};
     job.cluster.clock_skew_seconds = 1;
     if (plan) job.communication = plan->communication;
-    if (!device.starts_with("cpu")) job.least_all_reduce = least_all_reduce(table, turbo::list_devices());
+    if (!device.starts_with("cpu")) job.min_all_reduce = min_all_reduce(table, turbo::list_devices());
     if (environment.rank != 0) return job;
     // Slurm's node list also names nodes that failed to start.
     if (std::vector<std::string> hosts = slurm_nodes(*machine); !hosts.empty()) {

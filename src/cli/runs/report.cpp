@@ -17,7 +17,7 @@ namespace primus::cli {
 namespace {
 
 // Enough for a comparison, and few enough that the page opens quickly.
-constexpr std::size_t kMostRuns = 64;
+constexpr std::size_t kMaxRuns = 64;
 constexpr const char* kPage = "report.html";
 
 std::string now() {
@@ -113,8 +113,8 @@ class Report final : public Command {
       }
       folders.insert(folders.end(), found.folders.begin(), found.folders.end());
     }
-    if (folders.size() > kMostRuns && !mlflow_) {
-      throw invalid(fmt::format("these are {} runs, and a report takes {}", folders.size(), kMostRuns),
+    if (folders.size() > kMaxRuns && !mlflow_) {
+      throw invalid(fmt::format("these are {} runs, and a report takes {}", folders.size(), kMaxRuns),
                     "name the runs to compare; 'primus runs --sort loss' helps to choose");
     }
     return folders;

@@ -176,21 +176,21 @@ class Runs final : public Command {
                     fmt::format("    iteration {}: {}\n", last.iteration, printable(last.text)));
     }
     // More settings belong into 'primus report'.
-    constexpr std::size_t kMostSettings = 8, kMostCharacters = 40;
+    constexpr std::size_t kMaxSettings = 8, kMaxCharacters = 40;
     std::string settings;
     std::size_t shown = 0;
     for (const std::string& key : differing) {
       const auto found = run.settings.find(key);
       if (found == run.settings.end()) continue;
-      const auto most = usual.find(key);
-      if (most != usual.end() && most->second == found->second) continue;
-      if (++shown > kMostSettings) continue;
+      const auto maximum = usual.find(key);
+      if (maximum != usual.end() && maximum->second == found->second) continue;
+      if (++shown > kMaxSettings) continue;
       const std::string value = printable(found->second);
       settings +=
           fmt::format(" {}={}", printable(key),
-                      value.size() > kMostCharacters ? value.substr(0, kMostCharacters) + "..." : value);
+                      value.size() > kMaxCharacters ? value.substr(0, kMaxCharacters) + "..." : value);
     }
-    if (shown > kMostSettings) settings += fmt::format(" ({} more)", shown - kMostSettings);
+    if (shown > kMaxSettings) settings += fmt::format(" ({} more)", shown - kMaxSettings);
     if (!settings.empty()) console.print("   " + settings + "\n");
   }
 

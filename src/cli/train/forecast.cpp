@@ -135,15 +135,15 @@ nlohmann::json hardware_json(const TrainingForecast& f) {
           {"doubts", plan.doubts}};
 }
 
-std::int64_t most_of(const std::vector<StepMeasurement>& stages) {
-  std::int64_t most = 0;
-  for (const StepMeasurement& stage : stages) most = std::max(most, stage.memory.total());
-  return most;
+std::int64_t largest_of(const std::vector<StepMeasurement>& stages) {
+  std::int64_t maximum = 0;
+  for (const StepMeasurement& stage : stages) maximum = std::max(maximum, stage.memory.total());
+  return maximum;
 }
 
 // Memory reserved for the maximum number of rows that experts can receive.
 std::string experts_text(const TrainingForecast& f) {
-  const std::int64_t even = most_of(f.balanced);
+  const std::int64_t even = largest_of(f.balanced);
   const MemoryNeed need{.device = {.persistent = even, .stash = 0, .scratch = 0},
                         .snapshot = f.memory.need.snapshot,
                         .host_buffers = f.memory.need.host_buffers};
@@ -232,9 +232,9 @@ nlohmann::json to_json(const TrainingForecast& f) {
   json["memory_changes"] = changes_of(f.memory);
   if (f.hardware) json["hardware"] = hardware_json(f);
   if (!f.balanced.empty()) {
-    json["memory_bytes"]["device_with_equal_shares_of_experts"] = most_of(f.balanced);
+    json["memory_bytes"]["device_with_equal_shares_of_experts"] = largest_of(f.balanced);
     json["memory_bytes"]["reserved_for_the_worst_case_of_experts"] =
-        f.step().memory.total() - most_of(f.balanced);
+        f.step().memory.total() - largest_of(f.balanced);
   }
   return json;
 }

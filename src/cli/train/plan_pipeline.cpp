@@ -83,8 +83,8 @@ class PlanPipeline final : public Command {
     return names;
   }
 
-  static int limited(const char* option, std::int64_t value, std::int64_t most) {
-    if (value < 1 || value > most) throw invalid(fmt::format("{} must be from 1 to {}", option, most));
+  static int limited(const char* option, std::int64_t value, std::int64_t maximum) {
+    if (value < 1 || value > maximum) throw invalid(fmt::format("{} must be from 1 to {}", option, maximum));
     return static_cast<int>(value);
   }
 

@@ -191,10 +191,10 @@ class Train : public Command {
   // Errors that depend on neither the machine nor the ranks.
   void check_words() const {
     if (fit_memory_) parse_fit_memory(*fit_memory_);
-    constexpr std::int64_t kMostWorld = 1 << 20;
-    if (world_ && (*world_ < 1 || *world_ > kMostWorld))
+    constexpr std::int64_t kMaxWorld = 1 << 20;
+    if (world_ && (*world_ < 1 || *world_ > kMaxWorld))
       throw invalid(fmt::format("--world {}: not a number of ranks", *world_),
-                    fmt::format("give 1 to {}", kMostWorld));
+                    fmt::format("give 1 to {}", kMaxWorld));
     if (hardware_.given() && !dry_run_) {
       throw invalid("--hardware is for --dry-run: a plan for a device that need not be here",
                     "add --dry-run; a run takes the device that the setting 'device' names");

@@ -101,10 +101,10 @@ class Quickstart final : public Command {
 
  private:
   void check_options() const {
-    constexpr double kMostSeconds = 1e6;
-    if (seconds_ && !(*seconds_ > 0 && *seconds_ <= kMostSeconds)) {
+    constexpr double kMaxSeconds = 1e6;
+    if (seconds_ && !(*seconds_ > 0 && *seconds_ <= kMaxSeconds)) {
       throw invalid(
-          fmt::format("--seconds must be above 0 and at most {:.0f}, not {}", kMostSeconds, *seconds_));
+          fmt::format("--seconds must be above 0 and at most {:.0f}, not {}", kMaxSeconds, *seconds_));
     }
     if (steps_ && seconds_) throw invalid("--steps and --seconds exclude each other");
   }
@@ -172,8 +172,8 @@ class Quickstart final : public Command {
   static std::int64_t steps_for(const config::Experiment& experiment, double seconds) {
     const TrainBenchmarkReport report =
         benchmark_training(experiment, builtin_families(), {.steps = 5, .warmup = 2});
-    constexpr double kFewest = 50, kMost = 2000;
-    return static_cast<std::int64_t>(std::clamp(seconds / report.seconds, kFewest, kMost));
+    constexpr double kFewest = 50, kMax = 2000;
+    return static_cast<std::int64_t>(std::clamp(seconds / report.seconds, kFewest, kMax));
   }
 
   std::string experiment_text(const RunFolder& folder, const std::string& text, std::int64_t steps) const {
@@ -277,7 +277,7 @@ class Quickstart final : public Command {
   // model has not seen.
   static std::string prompt_of(const Path& text) {
     constexpr std::uint64_t kEnd = 8 << 10;
-    constexpr std::size_t kWords = 4, kMost = 60;
+    constexpr std::size_t kWords = 4, kMax = 60;
     const auto file = Env::posix().open(text, OpenMode::kRead);
     const std::uint64_t size = file->size();
     std::string end(std::min(kEnd, size), '\0');
@@ -290,7 +290,7 @@ class Quickstart final : public Command {
     std::istringstream words(begin == std::string::npos ? end : end.substr(begin));
     std::string prompt, word;
     for (std::size_t i = 0; i < kWords && words >> word; ++i) prompt += (i > 0 ? " " : "") + word;
-    prompt.resize(unicode::valid_prefix(prompt.substr(0, kMost)));
+    prompt.resize(unicode::valid_prefix(prompt.substr(0, kMax)));
     return prompt.empty() ? "The" : prompt;
   }
 

@@ -197,7 +197,7 @@ void LineEditor::sequence(std::string_view name) {
 }
 
 void LineEditor::insert(std::string_view text) {
-  if (text.size() > kMostBytes - text_.size()) return;
+  if (text.size() > kMaxBytes - text_.size()) return;
   text_.insert(cursor_, text);
   cursor_ += text.size();
 }
@@ -249,7 +249,7 @@ void LineEditor::recall(std::size_t index) {
 std::string LineEditor::take() {
   std::string line = text_;
   if (!line.empty() && (history_.empty() || history_.back() != line)) history_.push_back(line);
-  if (history_.size() > kMostLines) history_.pop_front();
+  if (history_.size() > kMaxLines) history_.pop_front();
   clear();
   return line;
 }

@@ -23,7 +23,7 @@ constexpr std::string_view kMarkPaste = "\x1b[?2004h", kDoNotMarkPaste = "\x1b[?
 termios original_mode{};
 volatile sig_atomic_t mode_is_changed = 0, screen_descriptor = -1;
 
-extern "C" void give_terminal_back(int signal_number) {
+extern "C" void restore_terminal(int signal_number) {
   if (mode_is_changed) {
     tcsetattr(STDIN_FILENO, TCSANOW, &original_mode);
     [[maybe_unused]] const ssize_t written =
@@ -40,7 +40,7 @@ class KeyMode {
     if (tcgetattr(STDIN_FILENO, &original_mode) != 0) throw io_error("cannot ask the terminal", errno);
     screen_descriptor = screen.fd;
     struct sigaction action {};
-    action.sa_handler = give_terminal_back;
+    action.sa_handler = restore_terminal;
     for (std::size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &action, &before_[i]);
     begin();
   }

@@ -34,9 +34,9 @@ PromptLine parse_line(std::string_view line, const std::string& name, std::int64
     } else if (key == "seed") {
       result.seed = json.read_unsigned();
     } else if (key == "max_tokens") {
-      constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+      constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
       result.max_tokens = json.read_size();
-      if (*result.max_tokens > kMost) json.fail(fmt::format("max_tokens is above {}", kMost));
+      if (*result.max_tokens > kMax) json.fail(fmt::format("max_tokens is above {}", kMax));
     } else {
       json.fail(fmt::format("there is no key '{}'", key));
     }

@@ -33,9 +33,9 @@ class Library {
   // Returns rank 0's text. Collective: all ranks call it.
   virtual std::string broadcast(const std::string& text) = 0;
   // Makes links among `members`. `tag` is unique to the group, equal on its members, and from 0 to
-  // most_tag(). Does not wait for other ranks.
+  // max_tag(). Does not wait for other ranks.
   virtual std::unique_ptr<Links> make_links(std::span<const int> members, int tag) = 0;
-  virtual int most_tag() const = 0;
+  virtual int max_tag() const = 0;
   // Ends MPI normally. Collective: all ranks call it once, after all links are destroyed.
   virtual void finish() noexcept = 0;
 };

@@ -13,7 +13,7 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 // Total bytes of a group's slots; min and max bytes of one slot.
-constexpr std::size_t kGroupBytes = 32 << 20, kLeast = 16 << 10, kMost = 256 << 10;
+constexpr std::size_t kGroupBytes = 32 << 20, kMin = 16 << 10, kMax = 256 << 10;
 
 bool finished() {
   int done = 0;
@@ -25,8 +25,7 @@ bool finished() {
 
 MpiLinks::MpiLinks(std::span<const int> members, int tag)
     : tag_(tag),
-      slot_bytes_(
-          std::clamp(kGroupBytes / (2 * kSlots * members.size()) / kGranule * kGranule, kLeast, kMost)) {
+      slot_bytes_(std::clamp(kGroupBytes / (2 * kSlots * members.size()) / kGranule * kGranule, kMin, kMax)) {
   for (const int member : members) peers_.push_back({.world_rank = member, .out = {}, .in = {}, .lost = {}});
 }
 

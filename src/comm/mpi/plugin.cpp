@@ -67,12 +67,12 @@ class MpiLibrary final : public Library {
   std::unique_ptr<Links> make_links(std::span<const int> members, int tag) override {
     return std::make_unique<MpiLinks>(members, tag);
   }
-  int most_tag() const override {
+  int max_tag() const override {
     void* value = nullptr;
     int found = 0;
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &value, &found);
-    constexpr int kLeastOfAll = 32767;  // the minimum that the standard guarantees
-    return found ? *static_cast<int*>(value) : kLeastOfAll;
+    constexpr int kMinOfAll = 32767;  // the minimum that the standard guarantees
+    return found ? *static_cast<int*>(value) : kMinOfAll;
   }
 
   void finish() noexcept override { MPI_Finalize(); }

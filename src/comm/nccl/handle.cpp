@@ -39,11 +39,11 @@ class Patience {
 }  // namespace
 
 Handle::Handle(std::shared_ptr<const Library> library, std::shared_ptr<RankState> state, std::string what,
-               const UniqueId& id, int ranks, int rank, int most_blocks, Deadline deadline)
+               const UniqueId& id, int ranks, int rank, int max_blocks, Deadline deadline)
     : library_(std::move(library)), state_(std::move(state)), what_(std::move(what)) {
   Config config;
   config.blocking = 0;
-  if (most_blocks > 0) config.max_ctas = most_blocks;
+  if (max_blocks > 0) config.max_ctas = max_blocks;
   Comm comm = nullptr;
   const Result result = library_->init_rank_config(&comm, ranks, id, rank, &config);
   if (result != Result::kSuccess && result != Result::kInProgress) {

@@ -20,10 +20,10 @@ namespace primus::comm::nccl {
 class Handle {
  public:
   // Waits for the other ranks of the group. Throws Error if they are late, the library failed, or the job was
-  // aborted. `what`: for messages, "group 'dp' of 8 ranks". `most_blocks`: maximum blocks of a library
+  // aborted. `what`: for messages, "group 'dp' of 8 ranks". `max_blocks`: maximum blocks of a library
   // kernel, each of which occupies a multiprocessor; 0: the library's default.
   Handle(std::shared_ptr<const Library> library, std::shared_ptr<RankState> state, std::string what,
-         const UniqueId& id, int ranks, int rank, int most_blocks, Deadline deadline);
+         const UniqueId& id, int ranks, int rank, int max_blocks, Deadline deadline);
   // Waits briefly until peers have received what this rank sent, then gives up; during stack unwinding it
   // gives up at once.
   ~Handle();

@@ -21,10 +21,10 @@ constexpr auto kCauseDelay = 1000ms;
 // Maximum pending collectives. A rank that gets further ahead waits here, where it notices an abort, and not
 // in the driver, whose queues hold about a thousand operations. The limit is lower with copy engines, because
 // one exchange is several operations.
-constexpr std::size_t kMostPending = 256, kMostPendingCopies = 64;
+constexpr std::size_t kMaxPending = 256, kMaxPendingCopies = 64;
 // Minimum bytes per rank for an all_gather by copy engines; for smaller ones, flags cost more than the
 // library.
-constexpr std::int64_t kLeastCopied = std::int64_t{1} << 20;
+constexpr std::int64_t kMinCopied = std::int64_t{1} << 20;
 
 std::byte* bytes_of(const Tensor& tensor) { return static_cast<std::byte*>(tensor.data); }
 std::size_t count_of(const Tensor& tensor) { return static_cast<std::size_t>(tensor.elements()); }
@@ -58,8 +58,8 @@ Context::Context(Device& on, const DeviceCollectives& of_device, std::shared_ptr
 }
 
 NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector<int> members, int rank,
-                                   std::shared_ptr<Context> context, Beside beside)
-    : Communicator(std::move(name), rank, static_cast<int>(members.size()), beside),
+                                   std::shared_ptr<Context> context, Overlap overlap)
+    : Communicator(std::move(name), rank, static_cast<int>(members.size()), overlap),
       id_(std::move(id)),
       members_(std::move(members)),
       context_(std::move(context)),
@@ -89,10 +89,10 @@ NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector
     }
     handle_.emplace(context_->library, context_->state,
                     fmt::format("group '{}' of {} ranks", this->name(), size()), unique, size(), rank,
-                    beside == Beside::kProducts ? kProcessorsBeside : 0, deadline);
+                    overlap == Overlap::kProducts ? kOverlapProcessors : 0, deadline);
     barrier_ = context_->device.allocate(sizeof(std::int32_t));
     const DevicePeers* const peers = context_->collectives.peers;
-    if (wants_copy_engines(context_->copy_engines, beside, peers && peers->usual)) {
+    if (wants_copy_engines(context_->copy_engines, overlap, peers && peers->usual)) {
       if (peers) {
         copies_ =
             PeerCopies::open(*context_, "copies/" + hex(as_text(sha256(id_))), size(), rank, why_no_copies_);
@@ -117,12 +117,12 @@ void NcclCommunicator::abort(const std::string& reason) noexcept { state_.abort-
 void NcclCommunicator::set_timeout(std::chrono::milliseconds timeout) { state_.timeout = timeout; }
 
 std::unique_ptr<Communicator> NcclCommunicator::make_split(std::span<const int> members, int new_rank,
-                                                           const std::string& name, Beside beside) {
+                                                           const std::string& name, Overlap overlap) {
   state_.abort->check();
   std::vector<int> of_job;
   for (const int member : members) of_job.push_back(members_[static_cast<std::size_t>(member)]);
   return std::make_unique<NcclCommunicator>(name, split_id(id_, name, members, splits_), std::move(of_job),
-                                            new_rank, context_, beside);
+                                            new_rank, context_, overlap);
 }
 
 // ---- Work ---------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ void NcclCommunicator::wait_for_room() {
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
-      if (pending_.size() < (copies_ ? kMostPendingCopies : kMostPending)) return;
+      if (pending_.size() < (copies_ ? kMaxPendingCopies : kMaxPending)) return;
     }
     state_.abort->check();
     std::this_thread::sleep_for(1ms);
@@ -212,7 +212,7 @@ void NcclCommunicator::start(Stream& stream, Call& call, const Signature& signat
   // A graph would replay the flag values of its recording, so copy engines are not used in graphs.
   if (copies_ && !recording) {
     if (call.kind == Kind::kExchange) return copies_->exchange(stream, call.transfers, waiting);
-    if (call.kind == Kind::kAllGather && call.in.bytes() >= kLeastCopied) {
+    if (call.kind == Kind::kAllGather && call.in.bytes() >= kMinCopied) {
       return copies_->all_gather(stream, call.in, call.out, waiting);
     }
   }

@@ -21,10 +21,10 @@
 #include <string>
 #include <vector>
 
-#include "comm/beside.h"
 #include "comm/nccl/handle.h"
 #include "comm/nccl/peer_copies.h"
 #include "comm/nccl/watchdog.h"
+#include "comm/overlap.h"
 
 namespace primus::comm::nccl {
 
@@ -54,7 +54,7 @@ class NcclCommunicator final : public Communicator, private Watched {
   // `id`: identifies the group within the job. `members`: its ranks in the job; `rank`: this rank's index
   // there. Waits for the other members.
   NcclCommunicator(std::string name, std::string id, std::vector<int> members, int rank,
-                   std::shared_ptr<Context> context, Beside beside = Beside::kNothing);
+                   std::shared_ptr<Context> context, Overlap overlap = Overlap::kNothing);
   ~NcclCommunicator() override;
 
   void abort(const std::string& reason) noexcept override;
@@ -75,7 +75,7 @@ class NcclCommunicator final : public Communicator, private Watched {
 
   void enqueue(Stream& stream, Call call) override;
   std::unique_ptr<Communicator> make_split(std::span<const int> members, int new_rank,
-                                           const std::string& name, Beside beside) override;
+                                           const std::string& name, Overlap overlap) override;
   bool poll() noexcept override;
   bool end() noexcept override;
 

@@ -130,7 +130,7 @@ void StoreServer::read(Connection& c) {
     if (got <= 0) return drop(c);
     if (c.closing) continue;
     c.in.append(buffer, static_cast<std::size_t>(got));
-    while (!c.dead && !c.closing && (c.rank < 0 ? introduce(c) : take_frame(c))) {
+    while (!c.dead && !c.closing && (c.rank < 0 ? introduce(c) : read_frame(c))) {
     }
     if (c.dead) return;
     if (c.rank < 0 && c.in.size() > wire::kIntroductionBytes) return drop(c);
@@ -223,7 +223,7 @@ bool StoreServer::introduce(Connection& c) {
 
 // ---- Frames -------------------------------------------------------------------------------------
 
-bool StoreServer::take_frame(Connection& c) {
+bool StoreServer::read_frame(Connection& c) {
   if (c.in.size() < 4) return false;
   const std::uint32_t size = wire::u32_at(c.in, 0);
   if (size > wire::kMaxFrame) {

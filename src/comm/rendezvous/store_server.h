@@ -75,7 +75,7 @@ class StoreServer {
   void write(Connection& connection);
   // Remove a complete introduction, or a frame, from `in`; false if it is incomplete.
   bool introduce(Connection& connection);
-  bool take_frame(Connection& connection);
+  bool read_frame(Connection& connection);
   void handle(Connection& connection, std::string_view body);
   // Parts of handle(). `reader` holds the rest of the request, after its type and number.
   void set(Connection& connection, std::uint64_t request, wire::Reader& reader);

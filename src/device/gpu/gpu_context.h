@@ -75,14 +75,14 @@ class GpuContext : public KernelContext {
 
   // `partials` and `faults` live as long as the context. All null: the context serves only workspace sizes.
   GpuContext(std::shared_ptr<GpuShared> shared, StreamHandle stream, void* partials, Fault* faults,
-             int multiprocessors, int capability, std::int64_t most_shared_bytes)
+             int multiprocessors, int capability, std::int64_t max_shared_bytes)
       : shared_(std::move(shared)),
         stream_(stream),
         partials_(partials),
         faults_(faults),
         multiprocessors_(multiprocessors),
         capability_(capability),
-        most_shared_bytes_(most_shared_bytes) {}
+        max_shared_bytes_(max_shared_bytes) {}
 
   StreamHandle stream() const { return stream_; }
   Fault* faults() const { return faults_; }
@@ -112,13 +112,13 @@ class GpuContext : public KernelContext {
   }
 
   // Per block.
-  std::int64_t most_shared_bytes() const { return most_shared_bytes_; }
+  std::int64_t max_shared_bytes() const { return max_shared_bytes_; }
   // Allows a kernel more shared memory than every GPU provides by default.
   template <class Kernel>
   void allow_shared(Kernel* kernel, std::size_t bytes) const {
-    if (static_cast<std::int64_t>(bytes) > most_shared_bytes_) {
+    if (static_cast<std::int64_t>(bytes) > max_shared_bytes_) {
       throw unsupported("a kernel needs " + std::to_string(bytes) +
-                        " bytes of shared memory, and this GPU has " + std::to_string(most_shared_bytes_));
+                        " bytes of shared memory, and this GPU has " + std::to_string(max_shared_bytes_));
     }
     gpu::PRIMUS_GPU::allow_shared(reinterpret_cast<const void*>(kernel), bytes);
   }
@@ -130,7 +130,7 @@ class GpuContext : public KernelContext {
   void* partials_;
   Fault* faults_;
   int multiprocessors_, capability_;
-  std::int64_t most_shared_bytes_;
+  std::int64_t max_shared_bytes_;
   std::map<std::type_index, std::shared_ptr<void>> libraries_;  // destroyed before the shared state
 };
 

@@ -109,7 +109,7 @@ void launch(Context& context, std::int64_t blocks, const Kernel& kernel, std::si
 inline std::int64_t multiprocessors(const Context& context) { return context.multiprocessors(); }
 
 // Maximum bytes of shared memory per block.
-inline std::int64_t most_shared(const Context& context) { return context.most_shared_bytes(); }
+inline std::int64_t max_shared(const Context& context) { return context.max_shared_bytes(); }
 
 // Memory for partial results between the kernels of one operator; the next operator of the stream reuses it.
 template <class T>
@@ -135,7 +135,7 @@ void launch(Context& context, std::int64_t blocks, const Kernel& kernel, std::si
 }
 
 inline std::int64_t multiprocessors(const Context&) { return 4; }
-inline std::int64_t most_shared(const Context&) { return 4096; }
+inline std::int64_t max_shared(const Context&) { return 4096; }
 
 template <class T>
 T* partials(Context&, std::int64_t count) {

@@ -82,8 +82,8 @@ bool condemns(const Error& error, const CheckpointGroup& group) {
 
 CheckpointReader CheckpointReader::open(const Path& folder, Validation validation, Env& env,
                                         CheckpointGroup* group) {
-  SingleRank alone;
-  if (group == nullptr) group = &alone;
+  SingleRank single;
+  if (group == nullptr) group = &single;
   CheckpointReader reader;
   const auto work = [&] {
     reader.read_structure(folder, validation, env);
@@ -276,8 +276,8 @@ void CheckpointReader::read_slice(TensorPart part, std::string_view name, const 
 }
 
 ResumePoint find_resume_point(const Path& root, Validation validation, Env& env, CheckpointGroup* group) {
-  SingleRank alone;
-  if (group == nullptr) group = &alone;
+  SingleRank single;
+  if (group == nullptr) group = &single;
   const CheckpointRoot checkpoints(root, {}, env);
   // Rank 0 lists the checkpoints, so that all ranks try the same ones.
   const std::string there = in_step(

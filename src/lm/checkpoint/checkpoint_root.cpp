@@ -138,8 +138,8 @@ std::optional<Path> CheckpointRoot::set_aside() {
 }
 
 void CheckpointRoot::save(const Snapshot& snapshot) {
-  SingleRank alone;
-  CheckpointGroup& group = options_.group ? *options_.group : alone;
+  SingleRank single;
+  CheckpointGroup& group = options_.group ? *options_.group : single;
   const Path temporary = root_ / fmt::format("{}{}", kTemporary, folder_name(snapshot.iteration));
   std::optional<CheckpointSave> save;
   const auto no_space = [&](int code, std::uint64_t free) {

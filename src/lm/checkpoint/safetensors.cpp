@@ -114,9 +114,9 @@ class HeaderParser {
   // Growing would hold the old and the new copy at once. The upper bounds are generous; untouched memory
   // costs nothing.
   void reserve(std::string_view text) {
-    constexpr std::size_t kLeastTensor = 50;  // {"":{"dtype":"U8","shape":[],"data_offsets":[0,0]},
+    constexpr std::size_t kMinTensor = 50;  // {"":{"dtype":"U8","shape":[],"data_offsets":[0,0]},
     const auto count = [&](char c) { return static_cast<std::size_t>(std::ranges::count(text, c)); };
-    const std::size_t tensors = std::min(count('{'), text.size() / kLeastTensor + 1);
+    const std::size_t tensors = std::min(count('{'), text.size() / kMinTensor + 1);
     file_.entries_.reserve(tensors);
     file_.extents_.reserve(std::min(count(',') + 1, tensors * SafetensorsFile::kMaxRank));
   }

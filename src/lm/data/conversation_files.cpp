@@ -260,12 +260,12 @@ std::string note_on_skipped(const TokenizedConversations& read, std::string_view
 }
 
 std::string note_on_unused(const TokenizedConversations& read, std::string_view file) {
-  constexpr std::size_t kMostKeys = 12;
+  constexpr std::size_t kMaxKeys = 12;
   if (read.unused.empty()) return "";
   std::vector<std::string> keys;
   for (const auto& [key, count] : read.unused) {
-    if (keys.size() == kMostKeys) {
-      keys.push_back(fmt::format("and {} more", read.unused.size() - kMostKeys));
+    if (keys.size() == kMaxKeys) {
+      keys.push_back(fmt::format("and {} more", read.unused.size() - kMaxKeys));
       break;
     }
     keys.push_back(fmt::format("{} ({})", key, count));

@@ -105,17 +105,18 @@ std::string counts_text(const SkippedFiles& skipped) {
 
 // A hint how to read files of the most frequent extension.
 std::string how_to_read(const SkippedFiles& skipped) {
-  const auto most = std::ranges::max_element(skipped.counts, {}, [](const auto& one) { return one.second; });
+  const auto maximum =
+      std::ranges::max_element(skipped.counts, {}, [](const auto& one) { return one.second; });
   return fmt::format("'{}' reads those as plain text",
-                     (skipped.folder / "**" / ("*" + most->first)).string());
+                     (skipped.folder / "**" / ("*" + maximum->first)).string());
 }
 
 // Returns the files below a folder whose names match the pattern after "FOLDER/**/".
 std::vector<Path> expand_all_below(const std::string& pattern, std::size_t stars) {
   const std::string folder = stars == 0 ? "." : pattern.substr(0, stars);
   constexpr std::size_t kStars = 2;
-  const std::size_t behind = pattern.find_first_not_of('/', stars + kStars);
-  const std::string name = pattern.substr(std::min(behind, pattern.size()));
+  const std::size_t after_stars = pattern.find_first_not_of('/', stars + kStars);
+  const std::string name = pattern.substr(std::min(after_stars, pattern.size()));
   std::vector<Path> paths;
   const auto status = Env::posix().status(folder);
   if (!status || status->type != FileStatus::Type::kFolder) return paths;
@@ -511,8 +512,8 @@ std::size_t part_end(std::string_view text, std::size_t target) {
     if (found == std::string_view::npos) continue;
     // All following line ends belong to this part.
     const std::size_t end = found + border.size();
-    const std::size_t behind = border == " " ? end : window.find_first_not_of('\n', end);
-    return behind == std::string_view::npos ? window.size() : behind;
+    const std::size_t after_stars = border == " " ? end : window.find_first_not_of('\n', end);
+    return after_stars == std::string_view::npos ? window.size() : after_stars;
   }
   std::size_t end = window.size();
   if (end == text.size()) return end;

@@ -13,7 +13,7 @@
 namespace primus::data {
 namespace {
 
-constexpr std::int64_t kMostSamples = std::numeric_limits<std::uint32_t>::max() / 20;
+constexpr std::int64_t kMaxSamples = std::numeric_limits<std::uint32_t>::max() / 20;
 
 class CyclicDataset final : public Dataset {
  public:
@@ -90,9 +90,9 @@ std::unique_ptr<const Dataset> make_cyclic(std::unique_ptr<const Dataset> datase
                               dataset->description(), size, needed),
                   "set a smaller micro_batch_size, or dataloader_type: single");
   }
-  if (size >= kMostSamples) {
+  if (size >= kMaxSamples) {
     throw unsupported(fmt::format("{} has {} samples, and dataloader_type: cyclic orders fewer than {}",
-                                  dataset->description(), size, kMostSamples),
+                                  dataset->description(), size, kMaxSamples),
                       "set dataloader_type: single");
   }
   return std::make_unique<CyclicDataset>(std::move(dataset), options);

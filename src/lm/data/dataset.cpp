@@ -156,7 +156,7 @@ class Opener {
       // The number of rows in the sample order of this many epochs (sample_order.h).
       samples += std::max(1.0, std::floor((epochs * tokens - 1) / static_cast<double>(options_.seq_length)));
     }
-    if (samples > static_cast<double>(kMostOrderedSamples)) {
+    if (samples > static_cast<double>(kMaxOrderedSamples)) {
       throw unsupported(fmt::format("{} epochs are {:.3g} samples; 2^32 are the limit", epochs, samples),
                         "train for fewer epochs");
     }
@@ -578,7 +578,7 @@ TokenBound bound_tokens(const std::string& path) {
   TokenBound bound{0, false};
   for (const InputFile& file : find_inputs({path})) {
     if (file.compression != Compression::kNone) return {};
-    bound.most += static_cast<std::int64_t>(file.size) + kFrame;
+    bound.maximum += static_cast<std::int64_t>(file.size) + kFrame;
   }
   return bound;
 }

@@ -115,7 +115,7 @@ struct Datasets {
 Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer);
 
 // Maximum number of samples in one order.
-inline constexpr std::int64_t kMostOrderedSamples = std::int64_t{UINT32_MAX} - 1;
+inline constexpr std::int64_t kMaxOrderedSamples = std::int64_t{UINT32_MAX} - 1;
 
 // The paths in a list with or without weights. Error(kInvalid) for weights without paths.
 std::vector<std::string> paths_of(const std::vector<std::string>& list);
@@ -123,7 +123,7 @@ std::vector<std::string> paths_of(const std::vector<std::string>& list);
 // Upper bound of the tokens in a path of DataOptions, without reading its text. INT64_MAX if it is unknown
 // because the path does not exist here or its files are compressed.
 struct TokenBound {
-  std::int64_t most = INT64_MAX;
+  std::int64_t maximum = INT64_MAX;
   bool exact = false;  // for .bin and .idx
 };
 TokenBound bound_tokens(const std::string& path);

@@ -24,10 +24,10 @@ struct Note {
 
 // Reads the note of `source`, at `prefix`. Returns nullopt if there is none or if it belongs to other data.
 std::optional<Note> read_note(const Path& prefix, const TokenSource& source, Env& env) {
-  constexpr std::uint64_t kMostBytes = 64 << 10;
+  constexpr std::uint64_t kMaxBytes = 64 << 10;
   const Path file = note_of(prefix);
   if (!env.status(file)) return std::nullopt;
-  const nlohmann::json json = parse_json_object(read_file(file, kMostBytes, env), file.string());
+  const nlohmann::json json = parse_json_object(read_file(file, kMaxBytes, env), file.string());
   if (json.value("data", nlohmann::json()) != hex(source.fingerprint())) return std::nullopt;
   const nlohmann::json fingerprint = json.value("fingerprint", nlohmann::json());
   const nlohmann::json name = json.value("tokenizer", nlohmann::json("a tokenizer"));

@@ -42,7 +42,8 @@ std::vector<std::uint32_t> up_to(std::size_t n) {
 // Bins of equal size for first-fit packing: a tree in which each node holds the maximum room of its subtree.
 class FirstFit {
  public:
-  FirstFit(std::size_t most, std::int64_t room) : leaves_(std::bit_ceil(std::max<std::size_t>(most, 1))) {
+  FirstFit(std::size_t maximum, std::int64_t room)
+      : leaves_(std::bit_ceil(std::max<std::size_t>(maximum, 1))) {
     room_.assign(2 * leaves_, room);
   }
   // Puts `size` into the first bin with room and returns its index. `size` is at most the size of a bin.

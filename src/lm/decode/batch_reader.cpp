@@ -46,32 +46,32 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
   if (comm::Communicator* const group = rank.mesh().experts()) experts_.emplace(rank, *group, false);
   cache_ = model.make_kv_cache(phase_, settings.compute, settings.sequences, settings.capacity,
                                settings.all_pages(), ReaderSettings::kPageTokens);
-  const std::int64_t told = pass_sizes(settings.sequences).back();
-  top_values_ = phase_.tensor(DType::kF32, {told, TopLogits::kMost});
-  top_ids_ = phase_.tensor(DType::kI32, {told, TopLogits::kMost});
-  hidden_ = phase_.tensor(settings.compute, {part_of(told), config().hidden});
-  losses_ = phase_.tensor(DType::kF32, {told});
+  const std::int64_t reported = pass_sizes(settings.sequences).back();
+  top_values_ = phase_.tensor(DType::kF32, {reported, TopLogits::kMax});
+  top_ids_ = phase_.tensor(DType::kI32, {reported, TopLogits::kMax});
+  hidden_ = phase_.tensor(settings.compute, {part_of(reported), config().hidden});
+  losses_ = phase_.tensor(DType::kF32, {reported});
   if (!rank.measuring()) {
-    const std::int64_t rows = std::max(pass_sizes(settings_.pass_tokens).back(), told);
-    host_.emplace(rank.device(), rows, told, cache_.sequences);
+    const std::int64_t rows = std::max(pass_sizes(settings_.pass_tokens).back(), reported);
+    host_.emplace(rank.device(), rows, reported, cache_.sequences);
   }
   slots_.resize(static_cast<std::size_t>(settings.sequences));
 }
 
-BatchReader::HostTables::HostTables(Device& device, std::int64_t rows, std::int64_t most_told,
+BatchReader::HostTables::HostTables(Device& device, std::int64_t rows, std::int64_t max_reported,
                                     const turbo::PagedSequences& sequences) {
-  const std::int64_t likeliest = most_told * TopLogits::kMost;
+  const std::int64_t top_k = max_reported * TopLogits::kMax;
   const std::int64_t sizes[] = {rows,
                                 rows,
                                 sequences.query_starts.elements(),
                                 sequences.key_lengths.elements(),
                                 sequences.block_table.elements(),
-                                most_told,
-                                likeliest,
-                                most_told,
-                                likeliest,
-                                most_told,
-                                most_told};
+                                max_reported,
+                                top_k,
+                                max_reported,
+                                top_k,
+                                max_reported,
+                                max_reported};
   std::int64_t bytes = 0;
   for (const std::int64_t size : sizes) bytes += whole_lines(4 * size);
   memory = PinnedBuffer(device, bytes);
@@ -81,7 +81,8 @@ BatchReader::HostTables::HostTables(Device& device, std::int64_t rows, std::int6
     span = {reinterpret_cast<T*>(at), static_cast<std::size_t>(*size)};
     at += whole_lines(4 * *size++);
   };
-  for (std::span<std::int32_t>* span : {&tokens, &positions, &starts, &lengths, &table, &told, &ids, &chosen})
+  for (std::span<std::int32_t>* span :
+       {&tokens, &positions, &starts, &lengths, &table, &reported, &ids, &chosen})
     take(*span);
   for (std::span<float>* span : {&values, &losses, &ones}) take(*span);
   std::fill(ones.begin(), ones.end(), 1.0F);
@@ -94,20 +95,20 @@ bool BatchReader::reads_together(engine::Rank& rank, const ReaderSettings& setti
 
 // Returns powers of two, then multiples of 16, so that only a few rows are padding. Each size is a multiple
 // of the tensor ranks, which hold equally many rows.
-std::vector<std::int64_t> BatchReader::pass_sizes(std::int64_t most) const {
+std::vector<std::int64_t> BatchReader::pass_sizes(std::int64_t maximum) const {
   const std::int64_t ranks = rank_.mesh().shape().tensor;
   std::vector<std::int64_t> sizes;
   const auto add = [&](std::int64_t size) {
     size = (size + ranks - 1) / ranks * ranks;
     if (sizes.empty() || size > sizes.back()) sizes.push_back(size);
   };
-  for (std::int64_t size = 1; size < most; size += std::min<std::int64_t>(size, 16)) add(size);
-  add(most);
+  for (std::int64_t size = 1; size < maximum; size += std::min<std::int64_t>(size, 16)) add(size);
+  add(maximum);
   return sizes;
 }
 
-std::int64_t BatchReader::pass_size(std::int64_t rows, std::int64_t most) const {
-  const std::vector<std::int64_t> sizes = pass_sizes(most);
+std::int64_t BatchReader::pass_size(std::int64_t rows, std::int64_t maximum) const {
+  const std::vector<std::int64_t> sizes = pass_sizes(maximum);
   return *std::lower_bound(sizes.begin(), sizes.end(), rows);
 }
 
@@ -118,16 +119,16 @@ void BatchReader::measure() {
 }
 
 void BatchReader::measure_passes() {
-  const std::int64_t likeliest = TopLogits::kMost;
+  const std::int64_t top_k = TopLogits::kMax;
   for (const std::int64_t rows : pass_sizes(settings_.pass_tokens)) {
     forward({.rows = rows});
     if (settings_.sequences == 1) continue;  // a pass either reads the one sequence or returns logits
     forward(mixed_pass(rows, {.log_probs = true}));
-    forward(mixed_pass(rows, {.likeliest = likeliest, .log_probs = true}));
+    forward(mixed_pass(rows, {.top_k = top_k, .log_probs = true}));
   }
   for (const std::int64_t rows : pass_sizes(settings_.sequences)) {
     forward(writing_pass(rows, {.log_probs = true}));
-    forward(writing_pass(rows, {.likeliest = likeliest, .log_probs = true}));
+    forward(writing_pass(rows, {.top_k = top_k, .log_probs = true}));
     enqueue_losses(rows);
   }
 }
@@ -135,14 +136,14 @@ void BatchReader::measure_passes() {
 // If layers keep states, these decide: returns the sequence whose states cover the longest prefix of these
 // tokens. Only tokens that are both in pages and covered by a state count.
 BatchReader::Shared BatchReader::find(std::span<const std::int32_t> tokens) const {
-  const auto most = tokens.first(tokens.size() - 1);
-  if (!keeps_states()) return {pages_.match(most)};
-  const std::int64_t in_pages = pages_.match(most);
+  const auto maximum = tokens.first(tokens.size() - 1);
+  if (!keeps_states()) return {pages_.match(maximum)};
+  const std::int64_t in_pages = pages_.match(maximum);
   Shared best;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const Slot& s = slots_[i];
     const std::int64_t common =
-        std::min<std::int64_t>(in_pages, std::ranges::mismatch(s.state, most).in1 - s.state.begin());
+        std::min<std::int64_t>(in_pages, std::ranges::mismatch(s.state, maximum).in1 - s.state.begin());
     if (common > best.length && s.reached - common <= kSpareTokens) best = {common, i};
   }
   return best;
@@ -241,7 +242,7 @@ void BatchReader::check(std::span<const Input> inputs) const {
 void BatchReader::fill(std::span<const Input> inputs, std::int64_t rows) {
   HostTables& host = *host_;
   const auto blocks = static_cast<std::size_t>(cache_.sequences.blocks());
-  std::size_t row = 0, told = 0;
+  std::size_t row = 0, reported = 0;
   host.starts[0] = 0;
   for (std::size_t sequence = 0; sequence < slots_.size(); ++sequence) {
     const Slot& s = slots_[sequence];
@@ -253,14 +254,14 @@ void BatchReader::fill(std::span<const Input> inputs, std::int64_t rows) {
         host.tokens[row] = token;
         host.positions[row++] = static_cast<std::int32_t>(length++);
       }
-      if (inputs.front().tells) host.told[told++] = static_cast<std::int32_t>(row - 1);
+      if (inputs.front().tells) host.reported[reported++] = static_cast<std::int32_t>(row - 1);
       inputs = inputs.subspan(1);
     }
     host.starts[sequence + 1] = static_cast<std::int32_t>(row);
     host.lengths[sequence] = static_cast<std::int32_t>(length);
   }
   for (; row < static_cast<std::size_t>(rows); ++row) host.tokens[row] = host.positions[row] = 0;
-  std::fill(host.told.begin() + static_cast<std::ptrdiff_t>(told), host.told.end(), 0);
+  std::fill(host.reported.begin() + static_cast<std::ptrdiff_t>(reported), host.reported.end(), 0);
 }
 
 void BatchReader::read(std::span<const Input> inputs, const WantedLogits& wanted) {
@@ -291,10 +292,10 @@ void BatchReader::read(std::span<const Input> inputs, const WantedLogits& wanted
 
 // Reads the tokens again, which writes the same values into the cache, and downloads all logits.
 void BatchReader::read_again_without_order(std::span<const Input> telling, const WantedLogits& wanted) {
-  if (last_.likeliest == 0) return;
+  if (last_.top_k == 0) return;
   bool ordered = true;
   for (std::size_t i = 0; i < telling.size(); ++i)
-    ordered = ordered && host_->ids[i * static_cast<std::size_t>(last_.likeliest)] >= 0;
+    ordered = ordered && host_->ids[i * static_cast<std::size_t>(last_.top_k)] >= 0;
   if (ordered) return;
   const std::int64_t rows = pass_size(std::ssize(telling), settings_.sequences);
   fill(telling, rows);
@@ -303,8 +304,8 @@ void BatchReader::read_again_without_order(std::span<const Input> telling, const
 }
 
 NextLogits BatchReader::next(std::size_t telling) const {
-  if (last_.likeliest > 0) {
-    const auto k = static_cast<std::size_t>(last_.likeliest);
+  if (last_.top_k > 0) {
+    const auto k = static_cast<std::size_t>(last_.top_k);
     return {host_->values.subspan(telling * k, k), host_->ids.subspan(telling * k, k)};
   }
   const auto vocab = static_cast<std::size_t>(config().vocab);
@@ -324,11 +325,11 @@ void BatchReader::advance(const Input& input) {
 
 // Two top-k sizes (1 and the maximum) suffice; a pass is recorded for each.
 BatchReader::Pass BatchReader::writing_pass(std::int64_t rows, const WantedLogits& wanted) const {
-  Pass pass{.rows = rows, .told = rows, .log_probs = wanted.log_probs};
+  Pass pass{.rows = rows, .reported = rows, .log_probs = wanted.log_probs};
   const std::int64_t vocab = wanted.vocab > 0 ? std::min(wanted.vocab, config().vocab) : config().vocab;
-  const std::int64_t likeliest = wanted.likeliest == 1 ? 1 : TopLogits::kMost;
-  if (wanted.likeliest < 1 || wanted.likeliest > likeliest || likeliest > vocab) return pass;
-  pass.likeliest = likeliest;
+  const std::int64_t top_k = wanted.top_k == 1 ? 1 : TopLogits::kMax;
+  if (wanted.top_k < 1 || wanted.top_k > top_k || top_k > vocab) return pass;
+  pass.top_k = top_k;
   pass.vocab = vocab;
   return pass;
 }
@@ -336,7 +337,7 @@ BatchReader::Pass BatchReader::writing_pass(std::int64_t rows, const WantedLogit
 BatchReader::Pass BatchReader::mixed_pass(std::int64_t rows, const WantedLogits& wanted) const {
   Pass pass = writing_pass(rows, wanted);
   // `told` depends only on `rows`, which bounds the number of sizes to record.
-  pass.told = pass_size(std::min(rows, settings_.sequences), settings_.sequences);
+  pass.reported = pass_size(std::min(rows, settings_.sequences), settings_.sequences);
   pass.selects = true;
   return pass;
 }
@@ -344,7 +345,7 @@ BatchReader::Pass BatchReader::mixed_pass(std::int64_t rows, const WantedLogits&
 void BatchReader::forward(const Pass& pass) {
   if (rank_.measuring()) return enqueue(pass, [](const Tensor&) {});
   Stream& stream = rank_.compute();
-  Recorded* recorded = replay_ && pass.told > 0 && !pass.selects ? &recorded_[pass] : nullptr;
+  Recorded* recorded = replay_ && pass.reported > 0 && !pass.selects ? &recorded_[pass] : nullptr;
   if (recorded && recorded->ran && !recorded->graph) {
     recorded->graph = rank_.device().capture(
         stream, [&] { enqueue(pass, [&](const Tensor& logits) { recorded->logits = logits; }); });
@@ -353,15 +354,15 @@ void BatchReader::forward(const Pass& pass) {
   if (recorded && recorded->graph) {
     recorded->graph->launch(stream);
     // The stash has not been used since.
-    if (pass.likeliest == 0) download(recorded->logits);
+    if (pass.top_k == 0) download(recorded->logits);
   } else {
     if (recorded) recorded->ran = true;
     enqueue(pass, [&](const Tensor& logits) {
-      if (pass.likeliest == 0) download(logits);
+      if (pass.top_k == 0) download(logits);
     });
   }
   stream.synchronize();  // because the next pass overwrites the host tables
-  if (pass.told == 0 || pass.likeliest > 0) return;
+  if (pass.reported == 0 || pass.top_k > 0) return;
   const bool wide = downloaded_.size() == 4 * logits_.size();
   for (std::size_t i = 0; i < logits_.size(); ++i) {
     if (wide) {
@@ -407,59 +408,59 @@ void BatchReader::enqueue(const Pass& pass, Done done) {
   const auto forward = [&](int chunk, Value x) {
     Value hidden = model_.forward(chunk, inputs(tape, pass), std::move(x));
     if (!model_.last(chunk)) return hidden;
-    if (pass.told > 0) logits = model_.logits(told_rows(pass, hidden));
+    if (pass.reported > 0) logits = model_.logits(reported_rows(pass, hidden));
     return Value();
   };
   stages_.run(tape, settings_.compute, {part_of(pass.rows), config().streams() * config().hidden}, begin,
               forward);
-  if (pass.told > 0) {
-    if (pass.likeliest > 0) {
+  if (pass.reported > 0) {
+    if (pass.top_k > 0) {
       choose(pass, logits);
     } else {
-      if (!logits) logits = tape.input(settings_.compute, {pass.told, config().vocab}, false);
-      stages_.tell_from_last(logits.tensor());
+      if (!logits) logits = tape.input(settings_.compute, {pass.reported, config().vocab}, false);
+      stages_.broadcast_from_last(logits.tensor());
     }
     done(logits ? logits.tensor() : Tensor());
   }
   if (settings_.parallel) settings_.parallel->end_microbatch();
 }
 
-Value BatchReader::told_rows(const Pass& pass, const Value& hidden) {
-  Value told = hidden;
+Value BatchReader::reported_rows(const Pass& pass, const Value& hidden) {
+  Value reported = hidden;
   if (pass.selects) {
-    const std::int64_t count = part_of(pass.told);
+    const std::int64_t count = part_of(pass.reported);
     const Value rows = hidden.tape().input(DType::kI32, {count}, false);
     const auto first = static_cast<std::size_t>(count * rank_.mesh().place().tensor);
-    if (!rank_.measuring()) upload(rows.tensor(), host_->told.subspan(first));
-    told = model_.select(hidden, rows);
+    if (!rank_.measuring()) upload(rows.tensor(), host_->reported.subspan(first));
+    reported = model_.select(hidden, rows);
   }
   if (pass.log_probs && !rank_.measuring())
-    rank_.compute().copy_on_device(hidden_.data, told.tensor().data, told.tensor().bytes());
-  return told;
+    rank_.compute().copy_on_device(hidden_.data, reported.tensor().data, reported.tensor().bytes());
+  return reported;
 }
 
 std::vector<float> BatchReader::log_probs(std::span<const std::int32_t> chosen) {
   PRIMUS_CHECK("BatchReader::log_probs",
-               last_.log_probs && static_cast<std::int64_t>(chosen.size()) <= last_.told);
+               last_.log_probs && static_cast<std::int64_t>(chosen.size()) <= last_.reported);
   HostTables& host = *host_;
   std::fill(std::copy(chosen.begin(), chosen.end(), host.chosen.begin()), host.chosen.end(), 0);
-  enqueue_losses(last_.told);
+  enqueue_losses(last_.reported);
   rank_.compute().synchronize();
   std::vector<float> result;
   for (std::size_t i = 0; i < chosen.size(); ++i) result.push_back(-host.losses[i]);
   return result;
 }
 
-void BatchReader::enqueue_losses(std::int64_t told) {
-  const Tensor losses = losses_.slice(0, told);
+void BatchReader::enqueue_losses(std::int64_t reported) {
+  const Tensor losses = losses_.slice(0, reported);
   engine::Tape tape(rank_.context(), rank_.stash());
   for (int chunk = 0; chunk < model_.chunks(); ++chunk) {
     if (!model_.last(chunk)) continue;
     // Weight gathering treats this as part of the same pass, so it learns that the head is needed again.
     tape.begin({.train = false, .chunk = chunk, .parallel = settings_.parallel});
-    const Value hidden = tape.input(settings_.compute, {part_of(told), config().hidden}, false);
-    const ModelInputs in{.labels = tape.input(DType::kI32, {told}, false),
-                         .loss_weights = tape.input(DType::kF32, {told}, false)};
+    const Value hidden = tape.input(settings_.compute, {part_of(reported), config().hidden}, false);
+    const ModelInputs in{.labels = tape.input(DType::kI32, {reported}, false),
+                         .loss_weights = tape.input(DType::kF32, {reported}, false)};
     if (!rank_.measuring()) {
       rank_.compute().copy_on_device(hidden.tensor().data, hidden_.data, hidden.tensor().bytes());
       upload(in.labels.tensor(), host_->chosen);
@@ -468,13 +469,13 @@ void BatchReader::enqueue_losses(std::int64_t told) {
     const Value loss = model_.loss(hidden, in);
     if (!rank_.measuring()) rank_.compute().copy_on_device(losses.data, loss.tensor().data, losses.bytes());
   }
-  stages_.tell_from_last(losses);
+  stages_.broadcast_from_last(losses);
   if (settings_.parallel) settings_.parallel->end_microbatch();
   if (!rank_.measuring()) rank_.compute().copy_to_host(host_->losses.data(), losses.data, losses.bytes());
 }
 
 void BatchReader::choose(const Pass& pass, const Value& logits) {
-  const Shape shape{pass.told, pass.likeliest};
+  const Shape shape{pass.reported, pass.top_k};
   const Tensor values(top_values_.data, DType::kF32, shape), ids(top_ids_.data, DType::kI32, shape);
   if (logits) {
     turbo::launch(
@@ -482,8 +483,8 @@ void BatchReader::choose(const Pass& pass, const Value& logits) {
         TopLogits{
             .logits = logits.tensor(), .vocab = pass.vocab, .values = values, .ids = ids, .workspace = {}});
   }
-  stages_.tell_from_last(values);
-  stages_.tell_from_last(ids);
+  stages_.broadcast_from_last(values);
+  stages_.broadcast_from_last(ids);
   if (rank_.measuring()) return;
   rank_.compute().copy_to_host(host_->values.data(), values.data, values.bytes());
   rank_.compute().copy_to_host(host_->ids.data(), ids.data, ids.bytes());

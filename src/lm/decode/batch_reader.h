@@ -60,9 +60,9 @@ struct ReaderSettings {
 
 // The results of a pass that the caller needs.
 struct WantedLogits {
-  std::int64_t likeliest = 0;  // this many top-k logits suffice; 0: all logits
-  std::int64_t vocab = 0;      // only ids below this one; 0: all
-  bool log_probs = false;      // log_probs() will be called
+  std::int64_t top_k = 0;  // this many top-k logits suffice; 0: all logits
+  std::int64_t vocab = 0;  // only ids below this one; 0: all
+  bool log_probs = false;  // log_probs() will be called
 };
 
 class BatchReader {
@@ -146,15 +146,15 @@ class BatchReader {
   void measure_passes();
   void advance(const Input& input);  // the input's tokens have been read
   // Returns the sizes for passes of up to `most` rows.
-  std::vector<std::int64_t> pass_sizes(std::int64_t most) const;
-  std::int64_t pass_size(std::int64_t rows, std::int64_t most) const;
+  std::vector<std::int64_t> pass_sizes(std::int64_t maximum) const;
+  std::int64_t pass_size(std::int64_t rows, std::int64_t maximum) const;
   void fill(std::span<const Input> inputs, std::int64_t rows);
   // A pass of `rows` rows that returns logits for `told` of them: for none, for all, or for rows listed in
   // the tables.
   struct Pass {
-    std::int64_t rows = 0, told = 0;
+    std::int64_t rows = 0, reported = 0;
     bool selects = false;
-    std::int64_t likeliest = 0, vocab = 0;  // 0: all logits
+    std::int64_t top_k = 0, vocab = 0;  // 0: all logits
     bool log_probs = false;
     auto operator<=>(const Pass&) const = default;
   };
@@ -174,11 +174,11 @@ class BatchReader {
   // Puts the inputs of a pass on the tape and uploads them.
   ModelInputs inputs(engine::Tape& tape, const Pass& pass);
   // Returns this rank's part of the hidden states of the rows whose logits are returned.
-  engine::Value told_rows(const Pass& pass, const engine::Value& hidden);
+  engine::Value reported_rows(const Pass& pass, const engine::Value& hidden);
   // Finds the top-k logits and downloads them. `logits`: on the last stage.
   void choose(const Pass& pass, const engine::Value& logits);
   void download(const Tensor& logits);
-  void enqueue_losses(std::int64_t told);
+  void enqueue_losses(std::int64_t reported);
   std::int64_t part_of(std::int64_t rows) const { return rows / rank_.mesh().shape().tensor; }
   template <class T>
   void upload(const Tensor& to, std::span<T> from) {
@@ -198,14 +198,14 @@ class BatchReader {
   // A pass's host data: tokens and positions of the rows, and the tables. Pinned, so that a recorded pass
   // finds the next pass's data at the same addresses. Absent while measuring.
   struct HostTables {
-    HostTables(Device& device, std::int64_t rows, std::int64_t most_told,
+    HostTables(Device& device, std::int64_t rows, std::int64_t max_reported,
                const turbo::PagedSequences& sequences);
     PinnedBuffer memory;
     std::span<std::int32_t> tokens, positions, starts, lengths, table;
-    std::span<std::int32_t> told, ids, chosen;  // rows with logits, and ids of these rows
-    std::span<float> values, losses, ones;      // of these rows
+    std::span<std::int32_t> reported, ids, chosen;  // rows with logits, and ids of these rows
+    std::span<float> values, losses, ones;          // of these rows
   };
-  Tensor top_values_, top_ids_;  // [max rows with logits, kMost]
+  Tensor top_values_, top_ids_;  // [max rows with logits, kMax]
   Tensor hidden_, losses_;       // for these rows: this rank's hidden states, and [rows] fp32
   std::optional<HostTables> host_;
   std::map<Pass, Recorded> recorded_;

@@ -15,7 +15,7 @@ namespace primus {
 // The parts of a decoder that exist before its scheduler.
 struct OwnModel {
   // Enables replay: the rank has no other user.
-  static ReaderSettings alone(ReaderSettings settings) {
+  static ReaderSettings single(ReaderSettings settings) {
     settings.replay = true;
     return settings;
   }
@@ -32,7 +32,7 @@ class Decoder : private OwnModel, public DecodeScheduler {
   Decoder(std::unique_ptr<Device> device, const ModelConfig& config, const FamilyRegistry& families,
           const ReaderSettings& settings)
       : OwnModel(std::move(device), config, families, settings),
-        DecodeScheduler(OwnModel::rank, parts->model, alone(settings)) {}
+        DecodeScheduler(OwnModel::rank, parts->model, single(settings)) {}
 
   engine::ParameterStore& store() { return parts->store; }
   engine::Rank& rank() { return OwnModel::rank; }

@@ -20,16 +20,16 @@ void PageTable::walk(std::span<const std::int32_t> tokens, Visit visit) const {
   const std::vector<std::int32_t>* children = &first_;
   while (!tokens.empty()) {
     std::int32_t best = kNoPlace;
-    std::int64_t most = 0;
+    std::int64_t maximum = 0;
     for (const std::int32_t child : *children) {
       const std::vector<std::int32_t>& held = page(child).tokens;
       const std::int64_t common = std::ranges::mismatch(held, tokens).in1 - held.begin();
-      if (common > most) best = child, most = common;
+      if (common > maximum) best = child, maximum = common;
     }
-    if (most == 0) return;
-    visit(best, most);
-    if (most < page_tokens_) return;
-    tokens = tokens.subspan(static_cast<std::size_t>(most));
+    if (maximum == 0) return;
+    visit(best, maximum);
+    if (maximum < page_tokens_) return;
+    tokens = tokens.subspan(static_cast<std::size_t>(maximum));
     children = &page(best).children;
   }
 }

@@ -20,7 +20,7 @@ struct GenerateSettings {
   bool log_probs = false;                   // compute DecodedToken::log_prob
 
   // Returns which logits a reader must return to choose a token.
-  WantedLogits wanted() const { return {likeliest_needed(sampling), vocab, log_probs}; }
+  WantedLogits wanted() const { return {top_k_needed(sampling), vocab, log_probs}; }
 };
 
 enum class StopReason : std::uint8_t {

@@ -51,8 +51,8 @@ std::size_t pick(std::span<const double> weights, double u) {
 }
 
 // Samples one of these tokens, which are sorted by descending logit and are the only candidates.
-std::int32_t of_likeliest(std::span<const float> values, std::span<const std::int32_t> ids,
-                          const SamplingSettings& settings, double u) {
+std::int32_t choose_from_top(std::span<const float> values, std::span<const std::int32_t> ids,
+                             const SamplingSettings& settings, double u) {
   std::vector<double> weights;
   double total = 0;
   for (const float value : values) {
@@ -81,11 +81,10 @@ void SamplingSettings::check() const {
 std::int32_t sample_token(std::span<const float> logits, const SamplingSettings& settings,
                           std::int64_t position) {
   check_logits(logits);
-  const auto likeliest = std::max_element(logits.begin(), logits.end());
-  if (settings.temperature == 0) return static_cast<std::int32_t>(likeliest - logits.begin());
+  const auto top_k = std::max_element(logits.begin(), logits.end());
+  if (settings.temperature == 0) return static_cast<std::int32_t>(top_k - logits.begin());
   auto weight = [&](std::int32_t id) {
-    return std::exp((static_cast<double>(logits[id]) - static_cast<double>(*likeliest)) /
-                    settings.temperature);
+    return std::exp((static_cast<double>(logits[id]) - static_cast<double>(*top_k)) / settings.temperature);
   };
   const double u = uniform(settings, position);
   const auto vocab = static_cast<std::int64_t>(logits.size());
@@ -107,7 +106,7 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingSettings&
     ids.resize(allowed);
     std::vector<float> values;
     for (const std::int32_t id : ids) values.push_back(logits[id]);
-    return of_likeliest(values, ids, settings, u);
+    return choose_from_top(values, ids, settings, u);
   }
   double total = 0;
   for (const std::int32_t id : ids) total += weight(id);
@@ -127,7 +126,7 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingSettings&
   return ids[pick(weights, u)];
 }
 
-std::int64_t likeliest_needed(const SamplingSettings& settings) {
+std::int64_t top_k_needed(const SamplingSettings& settings) {
   return settings.temperature == 0 ? 1 : settings.top_k;
 }
 
@@ -135,8 +134,8 @@ std::int32_t sample_token(const NextLogits& logits, const SamplingSettings& sett
   if (logits.ids.empty()) return sample_token(logits.values, settings, position);
   if (settings.temperature == 0) return logits.ids.front();
   const auto allowed = std::min(logits.ids.size(), static_cast<std::size_t>(settings.top_k));
-  return of_likeliest(logits.values.first(allowed), logits.ids.first(allowed), settings,
-                      uniform(settings, position));
+  return choose_from_top(logits.values.first(allowed), logits.ids.first(allowed), settings,
+                         uniform(settings, position));
 }
 
 }  // namespace primus

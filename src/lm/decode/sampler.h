@@ -25,13 +25,13 @@ struct NextLogits {
 };
 
 // Returns the k for which the top-k logits suffice; 0: all are needed.
-std::int64_t likeliest_needed(const SamplingSettings& settings);
+std::int64_t top_k_needed(const SamplingSettings& settings);
 
 // Returns the id of the next token. Ties go to the lower id. Throws Error(kNumerics) for NaN or +infinity
 // among the logits (-infinity excludes a token).
 std::int32_t sample_token(std::span<const float> logits, const SamplingSettings& settings,
                           std::int64_t position);
-// Chooses from at least likeliest_needed() logits.
+// Chooses from at least top_k_needed() logits.
 std::int32_t sample_token(const NextLogits& logits, const SamplingSettings& settings, std::int64_t position);
 
 }  // namespace primus

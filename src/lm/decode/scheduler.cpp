@@ -63,11 +63,11 @@ std::int64_t DecodeScheduler::unread(const Text& text) const {
 // Whether another text is reading a common prefix that is long enough to wait for.
 bool DecodeScheduler::is_read_elsewhere(const Text& text) const {
   constexpr std::int64_t kShort = 16;
-  const auto most = std::span(text.tokens).first(text.tokens.size() - 1);
+  const auto maximum = std::span(text.tokens).first(text.tokens.size() - 1);
   const std::int64_t now = reader_.shared(text.tokens);
   for (const Id id : running_) {
     const Text& other = *texts_.at(id);
-    const std::int64_t common = std::ranges::mismatch(most, other.tokens).in1 - most.begin();
+    const std::int64_t common = std::ranges::mismatch(maximum, other.tokens).in1 - maximum.begin();
     if (common < kShort || common <= now || reader_.length(other.sequence) >= common) continue;
     if (reader_.can_share(common, std::ssize(other.tokens) - 1)) return true;
   }
@@ -141,11 +141,11 @@ WantedLogits DecodeScheduler::wanted() const {
     const WantedLogits own = texts_.at(id)->request.settings.wanted();
     if (!all) all = own;
     all->log_probs = all->log_probs || own.log_probs;
-    if (own.likeliest == 0 || all->likeliest == 0 || own.vocab != all->vocab) {
-      all->likeliest = all->vocab = 0;
+    if (own.top_k == 0 || all->top_k == 0 || own.vocab != all->vocab) {
+      all->top_k = all->vocab = 0;
       continue;
     }
-    all->likeliest = std::max(all->likeliest, own.likeliest);
+    all->top_k = std::max(all->top_k, own.top_k);
   }
   return all.value_or(WantedLogits{});
 }

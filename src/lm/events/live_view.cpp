@@ -173,7 +173,7 @@ void Curve::add(double value) {
   points_.push_back(sum_ / static_cast<double>(stride_));
   sum_ = 0;
   in_sum_ = 0;
-  if (points_.size() < kMost) return;
+  if (points_.size() < kMax) return;
   for (std::size_t i = 0; 2 * i + 1 < points_.size(); ++i)
     points_[i] = (points_[2 * i] + points_[2 * i + 1]) / 2;
   points_.resize(points_.size() / 2);

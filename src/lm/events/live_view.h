@@ -22,10 +22,10 @@
 
 namespace primus {
 
-// A series of any length in bounded memory: beyond kMost points, neighbours are averaged.
+// A series of any length in bounded memory: beyond kMax points, neighbours are averaged.
 class Curve {
  public:
-  static constexpr std::size_t kMost = 1024;
+  static constexpr std::size_t kMax = 1024;
   void add(double value);
   const std::vector<double>& points() const { return points_; }
   bool empty() const { return points_.empty() && in_sum_ == 0; }

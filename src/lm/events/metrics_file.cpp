@@ -251,15 +251,15 @@ std::int64_t iteration_of_line(std::string_view line) {
 }
 
 std::string missing_iterations(const Path& file, std::int64_t last, Env& env) {
-  constexpr int kMostRanges = 5;
+  constexpr int kMaxRanges = 5;
   int ranges = 0;
   std::string text;
   const auto lacks = [&](std::int64_t first, std::int64_t end) {  // [first, end)
-    if (first >= end || ++ranges > kMostRanges + 1) return;
+    if (first >= end || ++ranges > kMaxRanges + 1) return;
     if (!text.empty()) text += ", ";
-    text += ranges > kMostRanges ? "..."
-            : end - first == 1   ? fmt::format("{}", first)
-                                 : fmt::format("{}-{}", first, end - 1);
+    text += ranges > kMaxRanges ? "..."
+            : end - first == 1  ? fmt::format("{}", first)
+                                : fmt::format("{}-{}", first, end - 1);
   };
   std::int64_t expected = -1;
   if (env.status(file)) {
@@ -309,7 +309,7 @@ std::vector<EvaluationRecord> recorded_evaluations(const Path& file, std::int64_
     const std::optional<double> loss = number_in(json, "lm_loss");
     if (iteration <= last && !set.empty() && loss)
       records.push_back({.iteration = iteration, .data_set = set, .lm_loss = *loss});
-    if (records.size() > kMostRecorded) records.erase(records.begin());
+    if (records.size() > kMaxRecorded) records.erase(records.begin());
   });
   return records;
 }
@@ -318,7 +318,7 @@ std::vector<RunWarning> recorded_warnings(const Path& file, Env& env) {
   std::vector<RunWarning> warnings;
   for_each_object(file, env, [&](const Json& json, std::int64_t iteration) {
     if (auto warning = warning_in(json, iteration)) warnings.push_back(std::move(*warning));
-    if (warnings.size() > kMostRecorded) warnings.erase(warnings.begin());
+    if (warnings.size() > kMaxRecorded) warnings.erase(warnings.begin());
   });
   return warnings;
 }

@@ -84,8 +84,8 @@ std::map<std::string, double> evaluated_losses(const Path& file, std::int64_t it
 bool has_iteration(const Path& file, std::int64_t iteration, Env& env = Env::posix());
 
 // Return the recorded evaluations up to iteration `last`, and all recorded warnings: at most the last
-// kMostRecorded. Other and incomplete lines are skipped. Empty if the file does not exist.
-constexpr std::size_t kMostRecorded = 1000;
+// kMaxRecorded. Other and incomplete lines are skipped. Empty if the file does not exist.
+constexpr std::size_t kMaxRecorded = 1000;
 std::vector<EvaluationRecord> recorded_evaluations(const Path& file, std::int64_t last,
                                                    Env& env = Env::posix());
 std::vector<RunWarning> recorded_warnings(const Path& file, Env& env = Env::posix());

@@ -11,7 +11,7 @@
 namespace primus {
 namespace {
 
-constexpr std::size_t kMostPending = std::size_t{1} << 20;
+constexpr std::size_t kMaxHeldBytes = std::size_t{1} << 20;
 
 constexpr const char* kSuccess = "success";
 constexpr const char* kAborted = "aborted";
@@ -164,7 +164,7 @@ void MlperfLog::add(Event event, std::string_view key, const std::string& value,
       "{}, "
       "\"metadata\": {}}}}}\n",
       time_ms, kEvents[static_cast<std::size_t>(event)], key, value, about);
-  if (pending_.size() + line.size() > kMostPending && !flush()) {
+  if (pending_.size() + line.size() > kMaxHeldBytes && !flush()) {
     ++dropped_;
     return;
   }

@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 using State = RunEnding::State;
 
 // The file always has this size, so that it can be overwritten on a full disk.
-constexpr std::size_t kBytes = 2048, kMostText = 1000;
+constexpr std::size_t kBytes = 2048, kMaxText = 1000;
 
 constexpr std::array<std::pair<State, std::string_view>, 4> kStates = {{{State::kRunning, "running"},
                                                                         {State::kFinished, "finished"},
@@ -57,7 +57,7 @@ std::string padded(const RunEnding& ending) {
 std::string to_json(const RunEnding& ending) {
   Json json{{"state", name_of(ending.state)}, {"reason", ending.reason}, {"iteration", ending.iteration}};
   // Only the first line: the last lines of a lost rank's output follow it.
-  if (!ending.text.empty()) json["text"] = ending.text.substr(0, std::min(ending.text.find('\n'), kMostText));
+  if (!ending.text.empty()) json["text"] = ending.text.substr(0, std::min(ending.text.find('\n'), kMaxText));
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -22,9 +22,9 @@ class DetectorListener final : public RunListener {
     if (const auto* step = event.as<IterationRecord>()) warning = detector_->iteration(*step);
     if (const auto* evaluation = event.as<EvaluationRecord>()) warning = detector_->evaluation(*evaluation);
     if (!warning) return;
-    RunEvent told{.step = event.step, .rank = event.rank, .time = event.time, .cause = warning->detector};
-    told.facts = std::move(*warning);
-    found_.push_back(std::move(told));
+    RunEvent reported{.step = event.step, .rank = event.rank, .time = event.time, .cause = warning->detector};
+    reported.facts = std::move(*warning);
+    found_.push_back(std::move(reported));
   }
 
  private:
@@ -155,13 +155,13 @@ void TrainingMonitor::stop(std::int64_t iteration, const std::string& cause) {
 }
 
 void TrainingMonitor::fault(const NumericsFault& fault) {
-  fault_told_ = true;
+  fault_reported_ = true;
   publish(fault.iteration,
           FaultFacts{.text = fault.to_error().what(), .first_operator = fault.first_operator}, "NaN");
 }
 
 void TrainingMonitor::end(const RunEnding& ending) {
-  if (ending.state == RunEnding::State::kFailed && !fault_told_)
+  if (ending.state == RunEnding::State::kFailed && !fault_reported_)
     publish(ending.iteration, FaultFacts{.text = ending.text}, ending.reason);
   publish(ending.iteration, ending, ending.reason);
   sync();

@@ -91,7 +91,7 @@ class TrainingMonitor {
   std::deque<RunEvent> found_;  // warnings of detectors, published after the event that caused them
   std::map<std::pair<std::int64_t, std::string>, double> evaluated_;  // losses by iteration and data set
   std::int64_t last_sample_ = -1, step_ = 0;
-  bool fault_told_ = false;
+  bool fault_reported_ = false;
 };
 
 }  // namespace primus

@@ -96,7 +96,7 @@ std::size_t Conversation::make_room(std::size_t tokens) {
 
 Conversation::Reply Conversation::say(std::string_view user,
                                       const std::function<bool(std::string_view)>& on_text) {
-  if (writer_) return say_formatted(user, on_text);
+  if (writer_) return answer_formatted(user, on_text);
   std::string turn = turns_.empty() ? std::string() : "\n";
   turn.append(kUser).append(user).append(kAssistant);
   const std::vector<std::int32_t> ids = tokenizer_.encode(turn, false);
@@ -123,8 +123,8 @@ Conversation::Reply Conversation::say(std::string_view user,
   return reply;
 }
 
-Conversation::Reply Conversation::say_formatted(std::string_view user,
-                                                const std::function<bool(std::string_view)>& on_text) {
+Conversation::Reply Conversation::answer_formatted(std::string_view user,
+                                                   const std::function<bool(std::string_view)>& on_text) {
   Reply reply;
   const auto first = static_cast<std::ptrdiff_t>(system_.empty() ? 0 : 1);  // index of the first turn
   if (!writer_->has_turns()) messages_.clear();

@@ -47,7 +47,7 @@ class Conversation {
   std::size_t turns() const { return writer_ ? messages_.size() / 2 : turns_.size(); }
 
  private:
-  Reply say_formatted(std::string_view user, const std::function<bool(std::string_view)>& on_text);
+  Reply answer_formatted(std::string_view user, const std::function<bool(std::string_view)>& on_text);
   std::size_t make_room(std::size_t tokens);
 
   DecodeScheduler& decoder_;

@@ -48,14 +48,14 @@ std::span<const std::int32_t> fit_prompt(std::span<const std::int32_t> prompt, s
   return prompt.size() > kept ? prompt.last(kept) : prompt;
 }
 
-std::string_view opening_words(std::string_view text, std::size_t most) {
+std::string_view opening_words(std::string_view text, std::size_t maximum) {
   constexpr std::string_view kBlanks = " \t\r\n";
   constexpr std::size_t kEnough = 3;
   // Returns the words from `begin` on that are followed by a blank, and sets their number.
   const auto words_at = [&](std::size_t begin, std::size_t& words) {
     std::size_t end = begin;
     words = 0;
-    for (std::size_t at = begin; words < most;) {
+    for (std::size_t at = begin; words < maximum;) {
       const std::size_t blank = text.find_first_of(kBlanks, at);
       if (blank == std::string_view::npos) break;
       end = blank;
@@ -74,7 +74,7 @@ std::string_view opening_words(std::string_view text, std::size_t most) {
     const bool sentence = at > 0 && std::string_view(".!?").find(text[at - 1]) != std::string_view::npos;
     std::size_t words = 0;
     const std::string_view found = words_at(begin, words);
-    if ((line || sentence) && words >= std::min(kEnough, most)) return found;
+    if ((line || sentence) && words >= std::min(kEnough, maximum)) return found;
     if (behind_first_blank.empty()) behind_first_blank = found;
     at = begin;
   }

@@ -45,6 +45,6 @@ std::span<const std::int32_t> fit_prompt(std::span<const std::int32_t> prompt, s
 // Returns words to use as a prompt, from a text that may begin and end within a word: at most `most` complete
 // words, from the first sentence or line that begins within it, else after its first blank. Empty if there
 // are none.
-std::string_view opening_words(std::string_view text, std::size_t most);
+std::string_view opening_words(std::string_view text, std::size_t maximum);
 
 }  // namespace primus

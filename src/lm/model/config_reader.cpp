@@ -67,10 +67,10 @@ std::vector<std::int64_t> ConfigReader::integers(const char* key, std::int64_t l
 }
 
 std::vector<std::int64_t> ConfigReader::ids(const char* key) const {
-  constexpr std::int64_t kMostIds = std::int64_t{1} << 31;
+  constexpr std::int64_t kMaxIds = std::int64_t{1} << 31;
   const json* value = find(key);
-  if (!value || value->is_array()) return integers(key, -1, kMostIds);
-  return {integer_of(*value, key, -1, kMostIds)};
+  if (!value || value->is_array()) return integers(key, -1, kMaxIds);
+  return {integer_of(*value, key, -1, kMaxIds)};
 }
 
 ConfigKeyError ConfigReader::bad(const char* key, const std::string& what) const {

@@ -56,8 +56,8 @@ std::vector<std::int64_t> ModelConfig::dense_layers() const {
   return layers_where([](const LayerSpec& spec) { return !spec.feed_forward->routes; });
 }
 
-double keys_up_to(double most, double length) {
-  return most < length ? most - most * most / (2 * length) : length / 2;
+double keys_up_to(double maximum, double length) {
+  return maximum < length ? maximum - maximum * maximum / (2 * length) : length / 2;
 }
 
 double keys_per_query(const ModelConfig& config, std::int64_t layer, double length) {

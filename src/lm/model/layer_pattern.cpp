@@ -11,7 +11,7 @@ namespace {
 // list = "[" bit {"," bit} "]".
 class Parser {
  public:
-  Parser(std::string_view text, std::int64_t most) : text_(text), most_(most) {}
+  Parser(std::string_view text, std::int64_t maximum) : text_(text), max_(maximum) {}
 
   std::optional<std::vector<bool>> all() {
     std::vector<bool> list;
@@ -30,7 +30,7 @@ class Parser {
 
   bool number(std::int64_t& n) {
     const auto [stop, error] = std::from_chars(text_.data(), text_.data() + text_.size(), n);
-    if (error != std::errc() || n < 0 || n > most_) return false;
+    if (error != std::errc() || n < 0 || n > max_) return false;
     text_.remove_prefix(static_cast<std::size_t>(stop - text_.data()));
     return true;
   }
@@ -53,7 +53,7 @@ class Parser {
       return false;
     }
     if (!leading && take('*') && !number(times)) return false;
-    if (static_cast<std::int64_t>(list.size()) + static_cast<std::int64_t>(part.size()) * times > most_) {
+    if (static_cast<std::int64_t>(list.size()) + static_cast<std::int64_t>(part.size()) * times > max_) {
       return false;
     }
     for (std::int64_t i = 0; i < times; ++i) list.insert(list.end(), part.begin(), part.end());
@@ -65,19 +65,19 @@ class Parser {
     do {
       const bool one = take('1');
       if (!one && !take('0')) return false;
-      if (static_cast<std::int64_t>(list.size()) == most_) return false;
+      if (static_cast<std::int64_t>(list.size()) == max_) return false;
       list.push_back(one);
     } while (take(','));
     return take(']');
   }
 
   std::string_view text_;
-  std::int64_t most_;
+  std::int64_t max_;
 };
 
 }  // namespace
 
-std::optional<LayerPattern> parse_layer_pattern(const std::vector<std::string>& words, std::int64_t most) {
+std::optional<LayerPattern> parse_layer_pattern(const std::vector<std::string>& words, std::int64_t maximum) {
   std::string text;
   bool list = words.size() > 1;
   for (const std::string& word : words) list = list && (word == "0" || word == "1");
@@ -94,7 +94,7 @@ std::optional<LayerPattern> parse_layer_pattern(const std::vector<std::string>& 
     if (pattern.every < 1) return std::nullopt;
     return pattern;
   }
-  std::optional<std::vector<bool>> layers = Parser(text, most).all();
+  std::optional<std::vector<bool>> layers = Parser(text, maximum).all();
   if (!layers) return std::nullopt;
   return LayerPattern{0, std::move(*layers)};
 }

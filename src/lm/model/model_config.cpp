@@ -37,7 +37,7 @@ LoraConfig read_lora(const json& root, const std::string& where) {
   const ConfigReader common(root, where);
   if (!it->is_object()) throw common.bad(kLoraKey, "must be an object");
   const ConfigReader r(*it, where);
-  LoraConfig lora{.dim = r.integer("dim", 1, config::kMostLoraDim), .alpha = r.positive_or("alpha", 0)};
+  LoraConfig lora{.dim = r.integer("dim", 1, config::kMaxLoraDim), .alpha = r.positive_or("alpha", 0)};
   if (lora.alpha <= 0) throw r.bad("alpha", "is missing");
   lora.kaiming = r.text_or("init", "xavier") == "kaiming";
   const auto modules = it->find("target_modules");
@@ -123,14 +123,14 @@ Renamed rename_aliases(const Family& family, json& root) {
 
 // Lists some keys of a file on one line of a terminal. The keys are untrusted: any bytes, any number.
 std::string listed(const std::vector<std::string>& keys) {
-  constexpr std::size_t kMostKeys = 8, kMostBytes = 64;
+  constexpr std::size_t kMaxKeys = 8, kMaxBytes = 64;
   std::string text;
   for (const std::string& key : keys) {
-    if (&key - keys.data() == kMostKeys) return text + fmt::format(" and {} more", keys.size() - kMostKeys);
+    if (&key - keys.data() == kMaxKeys) return text + fmt::format(" and {} more", keys.size() - kMaxKeys);
     // As JSON in ASCII, so without control characters; simple keys lose their quotes.
     std::string name = json(key).dump(-1, ' ', true);
     if (name.size() == key.size() + 2) name = key;
-    if (name.size() > kMostBytes) name = name.substr(0, kMostBytes) + "...";
+    if (name.size() > kMaxBytes) name = name.substr(0, kMaxBytes) + "...";
     text += (text.empty() ? "" : ", ") + name;
   }
   return text;
@@ -149,8 +149,8 @@ void add_defaults(const Family& family, json& root) {
 // Checks the total size. Each factor was bounded when it was read; integer products of sizes and code that
 // creates an object per tensor rely on these bounds.
 void check_size(const ModelConfig& c) {
-  constexpr double kMostParameters = 1e14, kWidest = 4 * static_cast<double>(kMaxWidth);
-  constexpr double kMostExperts = 1 << 17;
+  constexpr double kMaxParameters = 1e14, kWidest = 4 * static_cast<double>(kMaxWidth);
+  constexpr double kMaxExperts = 1 << 17;
   const auto refuse = [&](const char* key, const std::string& what) {
     return ConfigKeyError(ErrorKind::kInvalid, key, what, "no model is that large: is the file damaged?");
   };
@@ -169,16 +169,16 @@ void check_size(const ModelConfig& c) {
                               return weights;
                             }) +
                             2 * h * (static_cast<double>(c.vocab) + static_cast<double>(c.mtp.layers) * h);
-  if (width > kWidest || parameters > kMostParameters) {
+  if (width > kWidest || parameters > kMaxParameters) {
     throw refuse("hidden_size",
                  fmt::format("these sizes make {:.3g} parameters, of which attention is {:.3g} wide",
                              parameters, width));
   }
   const double experts = with_modules(
       [&](std::int64_t layer) { return c.routed(layer) ? static_cast<double>(c.moe.experts) : 0.0; });
-  if (experts > kMostExperts) {
+  if (experts > kMaxExperts) {
     throw refuse("num_experts", fmt::format("these layers have {:.0f} experts together, more than {:.0f}",
-                                            experts, kMostExperts));
+                                            experts, kMaxExperts));
   }
   if (static_cast<double>(c.moe.shared_ffn) > kWidest) {
     throw refuse("n_shared_experts", fmt::format("the shared experts are {} wide", c.moe.shared_ffn));

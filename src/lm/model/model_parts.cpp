@@ -83,9 +83,9 @@ std::string nearest(std::int64_t blocks, std::int64_t rest, std::int64_t divisor
 }  // namespace
 
 std::vector<std::int64_t> even_blocks(std::int64_t blocks, std::int64_t parts) {
-  const std::int64_t most = (blocks + parts - 1) / parts;
-  std::vector<std::int64_t> result(static_cast<std::size_t>(parts), most);
-  std::int64_t too_many = most * parts - blocks;
+  const std::int64_t maximum = (blocks + parts - 1) / parts;
+  std::vector<std::int64_t> result(static_cast<std::size_t>(parts), maximum);
+  std::int64_t too_many = maximum * parts - blocks;
   if (too_many > 0) --result.back(), --too_many;
   for (std::int64_t part = 0; part < too_many; ++part) --result[static_cast<std::size_t>(part)];
   return result;

@@ -121,13 +121,13 @@ void read_branches(const json& rope, const char* key, const std::string& where, 
   const double theta = common.positive_or(kTheta, 10000);
   config.rope_theta = plain.positive_or(kTheta, theta);
   config.attention.pooled.theta = pooled.positive_or(kTheta, theta);
-  const std::optional<double> beside = common.optional_number(kPart);
+  const std::optional<double> flat = common.optional_number(kPart);
   for (const ConfigReader* branch : {&plain, &pooled}) {
-    if (!branch->find(kPart) && !beside)
+    if (!branch->find(kPart) && !flat)
       throw branch->bad(kPart, fmt::format("is missing in a branch of '{}', and beside it", key));
   }
-  config.rotary_fraction = fraction_of(plain, beside.value_or(1));
-  if (fraction_of(pooled, beside.value_or(1)) != config.rotary_fraction)
+  config.rotary_fraction = fraction_of(plain, flat.value_or(1));
+  if (fraction_of(pooled, flat.value_or(1)) != config.rotary_fraction)
     throw common.not_supported(kPart, " differs between the branches of rope_parameters",
                                "all layers must rotate as many columns");
   if (const std::string type = type_of(plain); type != "default") {
@@ -180,9 +180,9 @@ void read_by_layer_type(const std::string& where, const ConfigReader& common, Mo
         fmt::format("rope_type '{}' of '{}.{}' is not supported", printable(type), kParameters, kLocal),
         "layers with a window rotate by 'default'");
   }
-  const double beside = common.positive_or(kPart, 1);
-  config.rotary_fraction = fraction_of(full, beside);
-  if (fraction_of(local, beside) != config.rotary_fraction)
+  const double flat = common.positive_or(kPart, 1);
+  config.rotary_fraction = fraction_of(full, flat);
+  if (fraction_of(local, flat) != config.rotary_fraction)
     throw common.not_supported(kPart, " differs between kinds of layers",
                                "all layers must rotate as many columns");
   const bool alike = theta == config.rope_theta && config.rope_scaling.kind == Kind::kNone;
@@ -234,8 +234,8 @@ void read_rope(const json& root, const std::string& where, const Family& family,
   const double theta = common.positive_or(kTheta, 10000);
   // An object without branches describes the stretched branch; its base does not apply to the other branch.
   config.rope_theta = family.rope_by_branch ? theta : rope.positive_or(kTheta, theta);
-  const double beside = common.positive_or(kPart, 1);
-  config.rotary_fraction = family.rope_by_branch ? fraction_of(common, 1) : fraction_of(rope, beside);
+  const double flat = common.positive_or(kPart, 1);
+  config.rotary_fraction = family.rope_by_branch ? fraction_of(common, 1) : fraction_of(rope, flat);
   if (!key) return;
   // transformers prefers the key outside the object.
   std::optional<std::int64_t> original;

@@ -137,16 +137,16 @@ class Agreement {
   }
 
   // Two settings that the family stores as one number: both must be set to the same value.
-  void one_width(std::string_view a, std::int64_t said_a, std::string_view b, std::int64_t said_b) const {
-    if (said_a == said_b) return;
+  void one_width(std::string_view a, std::int64_t value_a, std::string_view b, std::int64_t value_b) const {
+    if (value_a == value_b) return;
     if (experiment_.provenance_of(b).layer >= experiment_.provenance_of(a).layer) {
       std::swap(a, b);
-      std::swap(said_a, said_b);
+      std::swap(value_a, value_b);
     }
     throw experiment_.error_for(a,
                                 fmt::format("{} is {}, and {} {}: model_type {} has one width for both", a,
-                                            said_a, b, said_b, t_.model_type),
-                                fmt::format("set {} to {}, too", b, said_a));
+                                            value_a, b, value_b, t_.model_type),
+                                fmt::format("set {} to {}, too", b, value_a));
   }
 
   const StatedModel& stated_;

@@ -10,7 +10,7 @@ void Bucket::add(double value) {
     ++other;
     return;
   }
-  least = finite == 0 ? value : std::min(least, value);
+  minimum = finite == 0 ? value : std::min(minimum, value);
   largest = finite == 0 ? value : std::max(largest, value);
   sum += value;
   ++finite;
@@ -18,7 +18,7 @@ void Bucket::add(double value) {
 
 void Bucket::add(const Bucket& later) {
   if (later.finite > 0) {
-    least = finite == 0 ? later.least : std::min(least, later.least);
+    minimum = finite == 0 ? later.minimum : std::min(minimum, later.minimum);
     largest = finite == 0 ? later.largest : std::max(largest, later.largest);
   }
   sum += later.sum;
@@ -28,7 +28,7 @@ void Bucket::add(const Bucket& later) {
 
 void Curves::begin(std::int64_t step, double samples, double seconds) {
   if (positions_.empty() || in_last_ == width_) {
-    if (positions_.size() == most_) halve();
+    if (positions_.size() == max_) halve();
     positions_.push_back({.first = step});
     for (auto& [name, buckets] : curves_) buckets.emplace_back();
     in_last_ = 0;
@@ -43,7 +43,7 @@ void Curves::begin(std::int64_t step, double samples, double seconds) {
 void Curves::add(std::string_view name, double value) {
   auto found = curves_.find(name);
   if (found == curves_.end()) {
-    if (curves_.size() == kMostCurves) return;
+    if (curves_.size() == kMaxCurves) return;
     found = curves_.emplace(name, std::vector<Bucket>(positions_.size())).first;
   }
   found->second.back().add(value);

@@ -14,8 +14,8 @@ namespace primus {
 
 // The values of one curve in one bucket.
 struct Bucket {
-  double least = 0, largest = 0, sum = 0;  // of the finite values
-  std::int64_t finite = 0, other = 0;      // number of finite values, and of NaN or infinite ones
+  double minimum = 0, largest = 0, sum = 0;  // of the finite values
+  std::int64_t finite = 0, other = 0;        // number of finite values, and of NaN or infinite ones
   double mean() const { return sum / static_cast<double>(finite); }
   void add(double value);
   void add(const Bucket& later);
@@ -23,15 +23,15 @@ struct Bucket {
 
 class Curves {
  public:
-  static constexpr std::size_t kMostCurves = 64;
+  static constexpr std::size_t kMaxCurves = 64;
 
-  // `most_buckets`: max number of buckets; even, at least 2.
-  explicit Curves(std::size_t most_buckets) : most_(most_buckets) {}
+  // `max_buckets`: max number of buckets; even, at least 2.
+  explicit Curves(std::size_t max_buckets) : max_(max_buckets) {}
 
   // Starts a new point at an increasing position: `step` (any unit that orders points), and two more values
   // for the x-axis.
   void begin(std::int64_t step, double samples, double seconds);
-  // Sets the new point's value on the curve `name`. Names beyond kMostCurves curves are ignored.
+  // Sets the new point's value on the curve `name`. Names beyond kMaxCurves curves are ignored.
   void add(std::string_view name, double value);
 
   struct Position {
@@ -47,7 +47,7 @@ class Curves {
  private:
   void halve();
 
-  std::size_t most_;
+  std::size_t max_;
   std::int64_t width_ = 1, in_last_ = 0;
   std::vector<Position> positions_;
   std::map<std::string, std::vector<Bucket>, std::less<>> curves_;

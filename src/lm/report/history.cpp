@@ -55,9 +55,9 @@ bool parse(std::string_view text, Line& line) {
 template <typename Use>
 class Records {
  public:
-  Records(std::int64_t least_advance, Use use) : least_advance_(least_advance), use_(std::move(use)) {}
+  Records(std::int64_t min_advance, Use use) : min_advance_(min_advance), use_(std::move(use)) {}
   void add(std::string_view text) {
-    if (!parse(text, line_) || line_.iteration < last_ + least_advance_) {
+    if (!parse(text, line_) || line_.iteration < last_ + min_advance_) {
       ++bad_;
       return;
     }
@@ -67,7 +67,7 @@ class Records {
   std::int64_t bad() const { return bad_; }
 
  private:
-  std::int64_t least_advance_;
+  std::int64_t min_advance_;
   Use use_;
   Line line_;
   std::int64_t bad_ = 0, last_ = -1;

@@ -85,9 +85,9 @@ bool read_metrics_line(std::string_view line, const std::function<void(std::stri
       const std::optional<double> value = read_number(json, text);
       if (!value) return;
       // Iterations are integers that a double represents exactly.
-      constexpr double kMostIterations = 9007199254740992.0;
+      constexpr double kMaxIterations = 9007199254740992.0;
       if (key == "iteration") {
-        if (!(*value >= 0 && *value < kMostIterations && *value == std::floor(*value))) return;
+        if (!(*value >= 0 && *value < kMaxIterations && *value == std::floor(*value))) return;
         has_iteration = true;
       }
       number(key, *value);

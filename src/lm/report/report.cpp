@@ -51,7 +51,7 @@ bool is_shown(std::string_view key, const std::vector<Bucket>& buckets) {
   if (!only_if_changing) return true;
   Bucket all;
   for (const Bucket& bucket : buckets) all.add(bucket);
-  return all.other > 0 || (all.finite > 0 && all.least != all.largest);
+  return all.other > 0 || (all.finite > 0 && all.minimum != all.largest);
 }
 
 // Six digits are more than a screen shows, and take a third of the bytes.
@@ -61,18 +61,18 @@ Json rounded(double value) {
 }
 
 Json curve_json(const std::vector<Bucket>& buckets, bool single) {
-  Json mean = Json::array(), least = Json::array(), largest = Json::array(), other = Json::array();
+  Json mean = Json::array(), minimum = Json::array(), largest = Json::array(), other = Json::array();
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     const Bucket& bucket = buckets[i];
     const bool any = bucket.finite > 0;
     mean.push_back(any ? rounded(bucket.mean()) : Json());
-    least.push_back(any ? rounded(bucket.least) : Json());
+    minimum.push_back(any ? rounded(bucket.minimum) : Json());
     largest.push_back(any ? rounded(bucket.largest) : Json());
     if (bucket.other > 0) other.push_back({i, bucket.other});
   }
   Json curve{{"mean", std::move(mean)}};
   if (!single) {
-    curve["least"] = std::move(least);
+    curve["least"] = std::move(minimum);
     curve["largest"] = std::move(largest);
   }
   if (!other.empty()) curve["other"] = std::move(other);

@@ -95,11 +95,11 @@ std::optional<std::int64_t> latest_step(const Path& checkpoints) {
 void take_step(std::string_view line, const Path& file, RunStatus& run) {
   std::optional<double> speed, average;
   std::optional<std::int64_t> planned;
-  constexpr double kMostSteps = 9007199254740992.0;
+  constexpr double kMaxSteps = 9007199254740992.0;
   const bool good = read_metrics_line(line, [&](std::string_view key, double value) {
     if (key == "iteration") run.step = static_cast<std::int64_t>(value);
     // If the experiment sets epochs or minutes instead, only the run's records contain the number of steps.
-    if (key == "train_iters" && value >= 1 && value < kMostSteps) planned = static_cast<std::int64_t>(value);
+    if (key == "train_iters" && value >= 1 && value < kMaxSteps) planned = static_cast<std::int64_t>(value);
     if (key == "lm_loss") run.loss = value;
     if (key == "tokens_per_second_per_device") speed = value;
     if (key == "tokens_per_second_per_device_avg") average = value;
@@ -156,7 +156,7 @@ Marks read_events_of(const Path& file, RunStatus& run) {
       evaluated = step.has_value();
       marks.evaluated = step.value_or(0);
     }
-    if (event.event == "warning" && warnings.size() < kMostRecorded) {
+    if (event.event == "warning" && warnings.size() < kMaxRecorded) {
       if (auto warning = warning_from_json(event.facts)) warnings.push_back(std::move(*warning));
     }
     return true;

@@ -174,11 +174,11 @@ void Checkpointer::resume_from(const CheckpointReader& checkpoint) {
   progress_.nan_iterations = state.nan_iterations;
   progress_.result.loss = state.lm_loss;
   plan_.log.info("continuing from {} (iteration {})", checkpoint.folder().string(), progress_.iteration);
-  tell_changes(state, data);
+  log_changes(state, data);
   progress_.last_rate = state.learning_rate;
 }
 
-void Checkpointer::tell_changes(const TrainerState& state, const std::optional<InputIdentity>& data) {
+void Checkpointer::log_changes(const TrainerState& state, const std::optional<InputIdentity>& data) {
   const std::vector<SettingChange> changes = changed_settings(state.experiment, experiment_text(plan_.e));
   for (const SettingChange& change : changes) {
     if (decides_learning(change.key)) {
@@ -201,12 +201,12 @@ void Checkpointer::tell_changes(const TrainerState& state, const std::optional<I
         ? plan_.log.warning("{}: the data order changes: some samples repeat, others are skipped", text)
         : plan_.log.info("{}", text);
   }
-  tell_newer_base(state);
-  tell_rate(state, changes);
+  log_newer_base(state);
+  log_rate(state, changes);
 }
 
 // The run that `load` names may have trained further since this one started from it.
-void Checkpointer::tell_newer_base(const TrainerState& state) {
+void Checkpointer::log_newer_base(const TrainerState& state) {
   progress_.base = state.base;
   if (progress_.base.empty() || !plan_.c.load || !Env::posix().status(*plan_.c.load)) return;
   const Path now = loaded_folder(*plan_.c.load).filename(), then = Path(progress_.base).filename();
@@ -216,7 +216,7 @@ void Checkpointer::tell_newer_base(const TrainerState& state) {
                     then.string(), now.string());
 }
 
-void Checkpointer::tell_rate(const TrainerState& state, const std::vector<SettingChange>& changes) const {
+void Checkpointer::log_rate(const TrainerState& state, const std::vector<SettingChange>& changes) const {
   const auto shapes_rate = [](const SettingChange& change) {
     return change.key.starts_with("lr") || change.key.starts_with("train_") || change.key == "min_lr";
   };

@@ -45,11 +45,11 @@ class Checkpointer {
   void resume_from(const CheckpointReader& checkpoint);
   void finetune_from(const CheckpointReader& checkpoint);
   // Logs which settings changed since the checkpoint, and how that affects the data.
-  void tell_changes(const TrainerState& state, const std::optional<InputIdentity>& data);
+  void log_changes(const TrainerState& state, const std::optional<InputIdentity>& data);
   // Logs that the run that `load` names has trained further since this one started.
-  void tell_newer_base(const TrainerState& state);
+  void log_newer_base(const TrainerState& state);
   // Logs if changed settings make the learning rate jump.
-  void tell_rate(const TrainerState& state, const std::vector<SettingChange>& changes) const;
+  void log_rate(const TrainerState& state, const std::vector<SettingChange>& changes) const;
   // Loads delayed FP8 scales, if the precision recipe has them, and logs how many layers have none in the
   // checkpoint.
   void load_scales_of_fp8(const CheckpointReader& checkpoint);

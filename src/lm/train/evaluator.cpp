@@ -81,7 +81,7 @@ std::optional<double> Evaluator::evaluate(const data::Dataset& dataset, const ch
   const std::int64_t count = c.eval_iters * plan_.settings.step.microbatches;  // on this rank
   try {
     for (std::int64_t i = 0; i < count; ++i) {
-      if (stop && plan_.ranks.alone()) return std::nullopt;
+      if (stop && plan_.ranks.single()) return std::nullopt;
       plan_.phase(fmt::format("evaluating on {} data", name),
                   static_cast<double>(i) / static_cast<double>(count));
       step.evaluate(next_batch_(batches));

@@ -93,7 +93,7 @@ class Search {
   // Returns the least recomputation that fits with the microbatch size of `light`, which recomputes nothing.
   std::optional<Candidate> least_recomputation(const Candidate& light);
   // `light` is the choice without recomputation, which does not fit either.
-  [[noreturn]] void refuse(const Candidate& light, const Candidate& least) const;
+  [[noreturn]] void refuse(const Candidate& light, const Candidate& minimum) const;
   MemoryFit fit_of(const Candidate& candidate) const;
   void note_too_large(const Candidate& candidate);
 
@@ -162,13 +162,14 @@ void Search::enlarge(Candidate& best) {
 
 std::optional<Candidate> Search::least_recomputation(const Candidate& light) {
   const TrainerConfig& smallest = light.trainer;
-  std::optional<Candidate> best, least;
+  std::optional<Candidate> best, minimum;
   const auto consider = [&](const TrainerConfig& c) {
     std::optional<Candidate> found = measure(c);
     if (!found) return false;
     const bool enough = found->fits;
     if (enough && (!best || found->work < best->work)) best = found;
-    if (!least || claimed(found->need, supply_) < claimed(least->need, supply_)) least = std::move(found);
+    if (!minimum || claimed(found->need, supply_) < claimed(minimum->need, supply_))
+      minimum = std::move(found);
     return enough;
   };
   TrainerConfig c = smallest;
@@ -193,7 +194,7 @@ std::optional<Candidate> Search::least_recomputation(const Candidate& light) {
       if (consider(c)) break;
     }
   }
-  if (!best) refuse(light, *least);
+  if (!best) refuse(light, *minimum);
   return best;
 }
 
@@ -207,23 +208,23 @@ MemoryFit Search::fit_of(const Candidate& candidate) const {
 
 // The changes are measured with all blocks recomputed, so each also names that setting: the run would not fit
 // without it. A sharding level that is enough without recomputation is preferred, because it costs less time.
-void Search::refuse(const Candidate& light, const Candidate& least) const {
+void Search::refuse(const Candidate& light, const Candidate& minimum) const {
   constexpr std::string_view kSharding = "data_parallel_sharding_strategy=";
   const auto shards = [&](const MemoryChange& change) {
     return change.settings.size() == 1 && change.settings.front().starts_with(kSharding);
   };
-  MemoryFit fit = fit_of(least);
+  MemoryFit fit = fit_of(minimum);
   const std::vector<MemoryChange> of_light = fit_of(light).changes;
   for (MemoryChange& change : fit.changes) {
     const auto lighter = std::ranges::find_if(of_light, shards);
     const bool spares = shards(change) && lighter != of_light.end();
     if (spares) change = *lighter;
-    for (std::string& setting : shown(settings_of(spares ? light.trainer : least.trainer))) {
+    for (std::string& setting : shown(settings_of(spares ? light.trainer : minimum.trainer))) {
       if (!sets_key_of(change, setting)) change.settings.push_back(std::move(setting));
     }
   }
   throw invalid(fmt::format("--fit: with micro_batch_size={} and all blocks recomputed, {}",
-                            least.trainer.micro_batch_size, describe_lack(fit)),
+                            minimum.trainer.micro_batch_size, describe_lack(fit)),
                 describe_changes(fit));
 }
 
@@ -237,7 +238,7 @@ FitChoice Search::run() {
   for (smallest.micro_batch_size = 1; !best; ++smallest.micro_batch_size) {
     if (smallest.global_batch_size % smallest.micro_batch_size == 0) best = measure(smallest);
   }
-  const double least_work = best->work;
+  const double min_work = best->work;
   if (!best->fits) {
     note_too_large(*best);
     const std::string cheaper = next_;
@@ -251,7 +252,7 @@ FitChoice Search::run() {
           .need = best->need,
           .microbatches = best->microbatches,
           .microbatch_was_given = keep_microbatch_,
-          .extra_work = std::max(0.0, best->work / least_work - 1),
+          .extra_work = std::max(0.0, best->work / min_work - 1),
           .next = next_};
 }
 

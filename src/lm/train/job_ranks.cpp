@@ -15,28 +15,28 @@ std::chrono::milliseconds RankPatience::after_step(double seconds) {
 }
 
 JobRanks::JobRanks(comm::Job* job) : job_(job) {
-  if (alone()) return;
+  if (single()) return;
   group_ = std::make_unique<StoreGroup>(*job->store(), "run", rank(), size());
   saving_group_ = std::make_shared<StoreGroup>(*job->store(), "saving", rank(), size());
 }
 
 void JobRanks::first_then_others(const std::function<void()>& work) {
-  if (alone()) return work();
+  if (single()) return work();
   if (first()) work();
   group_->broadcast("");
   if (!first()) work();
 }
 
-std::string JobRanks::from_first(const std::string& own) { return alone() ? own : group_->broadcast(own); }
+std::string JobRanks::from_first(const std::string& own) { return single() ? own : group_->broadcast(own); }
 
 std::int64_t JobRanks::from_first(std::int64_t own) { return std::stoll(from_first(std::to_string(own))); }
 
 void JobRanks::require_same(const std::vector<std::pair<std::string, std::string>>& facts) {
-  if (!alone()) job_->require_same(facts);
+  if (!single()) job_->require_same(facts);
 }
 
 bool JobRanks::any(bool own) {
-  if (alone()) return own;
+  if (single()) return own;
   bool result = false;
   for (const std::string& answer : group_->gather(own ? "1" : "0")) result = result || answer == "1";
   return group_->broadcast(result ? "1" : "0") == "1";
@@ -44,13 +44,13 @@ bool JobRanks::any(bool own) {
 
 void JobRanks::wait_for_busy(std::chrono::minutes limit,
                              std::function<void(const std::string& text)> notice) {
-  if (alone()) return;
+  if (single()) return;
   job_->state().activity_timeout = limit;
   job_->state().notice = std::move(notice);
 }
 
 engine::Mesh JobRanks::make_mesh(Device& device, const engine::MeshShape& shape) {
-  if (alone()) return {};
+  if (single()) return {};
   return {job_->world(device, turbo::collectives_of(device)), shape};
 }
 

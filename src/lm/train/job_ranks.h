@@ -32,7 +32,7 @@ class JobRanks {
 
   int rank() const { return job_ ? job_->rank() : 0; }
   int size() const { return job_ ? job_->size() : 1; }
-  bool alone() const { return size() == 1; }
+  bool single() const { return size() == 1; }
   bool first() const { return rank() == 0; }
   // The number of ranks on this host, which share its cores and memory, and this rank's index among them.
   int on_host() const { return job_ ? job_->environment().local_world : 1; }
@@ -51,7 +51,7 @@ class JobRanks {
   void wait_for_busy(std::chrono::minutes limit, std::function<void(const std::string& text)> notice);
   // Announces an activity outside of steps, so that ranks that wait for this one do not treat it as hanging.
   // The announcement lasts as long as the returned object.
-  comm::Activity busy(const char* what) { return {alone() ? nullptr : &job_->state().activities, what}; }
+  comm::Activity busy(const char* what) { return {single() ? nullptr : &job_->state().activities, what}; }
   // Groups for loading, and for the thread that saves; null if this rank trains alone.
   CheckpointGroup* group() const { return group_.get(); }
   std::shared_ptr<CheckpointGroup> saving_group() const { return saving_group_; }

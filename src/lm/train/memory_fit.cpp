@@ -157,15 +157,15 @@ class Search {
       engine::Rank rank(planning_device(e).device, measuring_mesh(e, world_, rank_number));
       return memory_need(e, settings, measure_session(rank, settings, families_));
     };
-    MemoryNeed most = need_of(rank_);
+    MemoryNeed maximum = need_of(rank_);
     const engine::MeshShape mesh = mesh_shape_of(e, world_);
     const int stage_ranks = mesh.stage_ranks(world_);
-    for (int stage = 0; stage < mesh.pipeline && fits(most, supply_); ++stage) {
+    for (int stage = 0; stage < mesh.pipeline && fits(maximum, supply_); ++stage) {
       if (stage == rank_ / stage_ranks) continue;
       const MemoryNeed need = need_of(stage * stage_ranks);
-      if (claimed(need, supply_) > claimed(most, supply_)) most = need;
+      if (claimed(need, supply_) > claimed(maximum, supply_)) maximum = need;
     }
-    return most;
+    return maximum;
   }
 
   const FamilyRegistry& families_;
@@ -230,9 +230,9 @@ std::int64_t claimed(const MemoryNeed& need, const MemorySupply& supply) {
 }
 
 bool fits(const MemoryNeed& need, const MemorySupply& supply) {
-  constexpr std::int64_t kMostKept = std::int64_t{256} << 20;
-  const auto enough = [kMostKept](std::int64_t wanted, std::int64_t there) {
-    return there == 0 || wanted <= there - std::min(there / 20, kMostKept);
+  constexpr std::int64_t kMaxKept = std::int64_t{256} << 20;
+  const auto enough = [kMaxKept](std::int64_t wanted, std::int64_t there) {
+    return there == 0 || wanted <= there - std::min(there / 20, kMaxKept);
   };
   if (supply.shared) return enough(need.total(), supply.device);
   return enough(need.device.total(), supply.device) && enough(need.host(), supply.host);
@@ -241,7 +241,7 @@ bool fits(const MemoryNeed& need, const MemorySupply& supply) {
 MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& model,
                      const FamilyRegistry& families, const StepMeasurement& measured,
                      const MemorySupply& supply, int world, int rank) {
-  constexpr std::size_t kMostChanges = 3;
+  constexpr std::size_t kMaxChanges = 3;
   MemoryFit fit{.need = memory_need(experiment, session_settings_of(experiment, model, world), measured),
                 .supply = supply};
   fit.fits = fits(fit.need, supply);
@@ -264,7 +264,7 @@ MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& mo
   for (const Lever& lever : levers(data_ranks)) {
     Search::Run changed = given;
     MemoryNeed need;
-    if (fit.changes.size() == kMostChanges) break;
+    if (fit.changes.size() == kMaxChanges) break;
     if (search.pull(changed, lever, need)) {
       fit.changes.push_back({lever.settings(changed.e.trainer), lever.price, need});
     }
@@ -288,7 +288,7 @@ MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& mo
 namespace {
 
 // Formats both amounts with enough digits to tell them apart.
-std::pair<std::string, std::string> told_apart(std::int64_t need, std::int64_t have) {
+std::pair<std::string, std::string> distinct_sizes(std::int64_t need, std::int64_t have) {
   const std::string rounded = bytes(need);
   if (need == have || rounded != bytes(have)) return {rounded, bytes(have)};
   const std::int64_t need_mebibytes = need >> 20, have_mebibytes = have >> 20;
@@ -304,21 +304,21 @@ std::string describe_lack(const MemoryFit& fit) {
   const MemorySupply& s = fit.supply;
   const std::string where = s.limited_by.empty() ? "" : fmt::format(" (the limit of {})", s.limited_by);
   if (s.chosen) {
-    const auto [need, have] = told_apart(claimed(fit.need, s), s.device);
+    const auto [need, have] = distinct_sizes(claimed(fit.need, s), s.device);
     return fmt::format("the run needs {} of memory, and it may have {}", need, have);
   }
   if (!s.hardware.empty()) {
-    const auto [need, have] = told_apart(fit.need.device.total(), s.device);
+    const auto [need, have] = distinct_sizes(fit.need.device.total(), s.device);
     return fmt::format("the run needs {} of the device's memory, and of the {} of {} {} are left for it",
                        need, bytes(s.total), s.hardware, have);
   }
   if (s.shared) {
-    const auto [need, have] = told_apart(fit.need.total(), s.device);
+    const auto [need, have] = distinct_sizes(fit.need.total(), s.device);
     return fmt::format("the run needs {} of memory, and {} of {} are free{}", need, have, bytes(s.total),
                        where);
   }
-  const auto [device_need, device_have] = told_apart(fit.need.device.total(), s.device);
-  const auto [host_need, host_have] = told_apart(fit.need.host(), s.host);
+  const auto [device_need, device_have] = distinct_sizes(fit.need.device.total(), s.device);
+  const auto [host_need, host_have] = distinct_sizes(fit.need.host(), s.host);
   return fmt::format("the run needs {} of the device's memory and {} of the host's, and {} and {} are free{}",
                      device_need, host_need, device_have, host_have, where);
 }

@@ -156,9 +156,9 @@ std::optional<ClockState> clock_in(const nlohmann::json& state) {
     const auto value = found->find(key);
     return value != found->end() && value->is_number() ? value->get<double>() : -1.0;
   };
-  constexpr double kMost = 1e15;
+  constexpr double kMax = 1e15;
   for (const char* key : {"seconds", "warm_seconds", "planned_steps", "data_steps"}) {
-    if (!(number(key) >= 0 && number(key) <= kMost)) return std::nullopt;
+    if (!(number(key) >= 0 && number(key) <= kMax)) return std::nullopt;
   }
   const auto finished = found->find("finished");
   ClockState clock{.seconds = number("seconds"),
@@ -250,8 +250,8 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint) {
     const auto count = [&](const char* key) {
       const auto value = order->find(key);
       const bool good = value != order->end() && value->is_number_integer();
-      constexpr std::int64_t kMost = 1 << 20;
-      return good ? std::clamp<std::int64_t>(value->get<std::int64_t>(), 0, kMost) : std::int64_t{0};
+      constexpr std::int64_t kMax = 1 << 20;
+      return good ? std::clamp<std::int64_t>(value->get<std::int64_t>(), 0, kMax) : std::int64_t{0};
     };
     state.cyclic_ranks = count("ranks");
     state.cyclic_micro_batch_size = count("micro_batch_size");

@@ -63,7 +63,7 @@ void open_run_data(RunPlan& plan) {
   }
 }
 
-void tell_run_data(const RunPlan& plan, const std::vector<std::string>& facts) {
+void log_run_data(const RunPlan& plan, const std::vector<std::string>& facts) {
   for (const auto& notes : {plan.tokenizer->notes(), plan.model_notes, plan.datasets.notes}) {
     for (const std::string& note : notes) plan.log.warning("{}", note);
   }

@@ -24,7 +24,7 @@ std::int64_t steps_within(double seconds, double step, const config::TrainerConf
   const double each = step + evaluation / static_cast<double>(c.eval_interval);
   const double steps = std::max(std::floor((seconds - evaluation) / each), 1.0);
   const double samples = steps * static_cast<double>(c.global_batch_size);
-  if (samples > static_cast<double>(data::kMostOrderedSamples)) {
+  if (samples > static_cast<double>(data::kMaxOrderedSamples)) {
     throw unsupported(
         fmt::format("{:.3g} minutes are {:.3g} samples; 2^32 are the limit", seconds / 60, samples),
         "train for fewer minutes (train_minutes)");
@@ -130,7 +130,7 @@ double RunLength::schedule_position(const Evaluator& evaluator) {
   if (taken.last) progress_.last_iteration = progress_.iteration + 1;
   // Broadcast values are stored until all ranks have synchronized, so this does it regularly.
   constexpr std::int64_t kTogether = 64;
-  if (!plan_.ranks.alone() && ++turns_ % kTogether == 0) plan_.ranks.any(false);
+  if (!plan_.ranks.single() && ++turns_ % kTogether == 0) plan_.ranks.any(false);
   return taken.position;
 }
 

@@ -31,13 +31,13 @@ RunTrace::RunTrace(const config::TrainerConfig& config, Options options, Logger&
       options_(std::move(options)),
       log_(log) {
   // Returns the system clock's time at the origin: the reading with the shortest interval around it.
-  double least = 1e9;
+  double minimum = 1e9;
   for (int i = 0; i < 16; ++i) {
     const double before = TraceRecorder::now();
     const auto wall = std::chrono::system_clock::now().time_since_epoch();
     const double after = TraceRecorder::now();
-    if (after - before >= least) continue;
-    least = after - before;
+    if (after - before >= minimum) continue;
+    minimum = after - before;
     const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(
         wall - std::chrono::microseconds(options_.origin_us));
     origin_ = (before + after) / 2 - 1e-9 * static_cast<double>(since.count());
@@ -76,7 +76,7 @@ void RunTrace::step_done(std::int64_t steps) {
   last_ = steps;
   if (recorder_->full() && !std::exchange(full_, true)) {
     log_.warning("the trace is full after {} spans, in step {}: the rest is left out; trace fewer steps",
-                 TraceRecorder::kMostSpans, steps);
+                 TraceRecorder::kMaxSpans, steps);
     write(false);
   }
   // Each write rewrites the complete file, so it is not done after every step.

@@ -99,9 +99,9 @@ void time_here(TrainingForecast& f, const DeviceSpec& device, const SessionSetti
   // Runs a part of the step if it is short, else estimates it from the matrix products. With several ranks it
   // always estimates, from the stage with the most work; waiting between ranks is not included.
   constexpr double kLongestPart = 2, kSeconds = 0.5;
-  double most = 0;
-  for (const StepMeasurement& stage : f.stages) most = std::max(most, stage.kernels.total_flops());
-  f.seconds_per_step = most / (kUsualShare * f.matmul_flops_per_second) / (1 - f.bubble);
+  double maximum = 0;
+  for (const StepMeasurement& stage : f.stages) maximum = std::max(maximum, stage.kernels.total_flops());
+  f.seconds_per_step = maximum / (kUsualShare * f.matmul_flops_per_second) / (1 - f.bubble);
   f.timed = f.world == 1 && f.memory.fits &&
             f.seconds_per_step / static_cast<double>(settings.step.microbatches) < kLongestPart;
   if (!f.timed) return;

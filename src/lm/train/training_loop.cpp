@@ -13,7 +13,7 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   if (progress.clock) progress.clock->start(began);
   TrainingSummary summary{.first_step = progress.iteration, .last_step = progress.iteration};
   // With several ranks, a single rank must not leave a step.
-  if (plan.ranks.alone()) session->step().set_stop(&stop);
+  if (plan.ranks.single()) session->step().set_stop(&stop);
   // Evaluations and samples that are due from an earlier process.
   const bool made_up = progress.iteration == 0 || (evaluate_due(summary, stop) && sample_due(stop));
   if (!made_up) interrupt(summary, asked());
@@ -67,20 +67,20 @@ bool Trainer::Run::run_steps(TrainingSummary& summary, const std::atomic<bool>& 
   while (progress.iteration < progress.last_iteration && !stopping) {
     turn_trace();
     // A later request applies to the next step: all ranks learn of it with this step's loss.
-    session->step().vote_to_stop(stop || (!plan.ranks.alone() && is_out_of_time(began)));
+    session->step().vote_to_stop(stop || (!plan.ranks.single() && is_out_of_time(began)));
     if (!train_step(stop)) return true;
     if (trace) {
       const comm::Activity busy = plan.ranks.busy("writing a trace");
       trace->step_done(progress.iteration);
     }
-    stopping = plan.ranks.alone() ? stop.load() : progress.result.stop_votes > 0;
+    stopping = plan.ranks.single() ? stop.load() : progress.result.stop_votes > 0;
     if (progress.iteration == progress.first_iteration + 1) log_choices();
     log_graphs();
     if (progress.iteration < progress.last_iteration) evaluate_due(summary, stop);
     // Saving comes before samples and the final evaluation.
     if (progress.iteration % plan.c.save_interval == 0) save();
     if (progress.iteration < progress.last_iteration && !sample_due(stop)) return true;
-    const bool late = plan.ranks.alone() && is_out_of_time(began);
+    const bool late = plan.ranks.single() && is_out_of_time(began);
     if (late || (plan.c.exit_interval && progress.iteration % *plan.c.exit_interval == 0)) {
       const char* const limit = late ? "exit_duration_in_mins" : "exit_interval";
       plan.log.info("stopping after iteration {}: {}", progress.iteration, limit);
@@ -178,7 +178,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   try {
     for (std::int64_t i = 0; i < plan.settings.step.microbatches; ++i) {
       // A step may take minutes, and it changes the model only at its end, so it can be left here.
-      if (stop && plan.ranks.alone()) return false;
+      if (stop && plan.ranks.single()) return false;
       const data::Batch& batch = session->rule() ? batches[static_cast<std::size_t>(i)] : next_batch(*loader);
       const RunTrace::HostWork enqueued(trace.get(), "microbatch", i);
       step.microbatch(i, batch);
@@ -239,7 +239,7 @@ void Trainer::Run::finish_step() {
   nan_search->check(step.iteration);
   const double seconds = report->seconds_of(step, ended);
   // A rank that does not arrive within three step times counts as lost.
-  if (!plan.ranks.alone()) rank->mesh().set_timeout(patience.after_step(seconds));
+  if (!plan.ranks.single()) rank->mesh().set_timeout(patience.after_step(seconds));
   report->publish(step, seconds, ended);
 }
 

@@ -68,8 +68,8 @@ std::int64_t checkpoint_bytes(const StepMeasurement& measured, const SessionSett
 }
 
 int batches_read_ahead(std::int64_t microbatches) {
-  constexpr std::int64_t kMostAhead = 64;
-  return static_cast<int>(std::min(microbatches + 1, kMostAhead));
+  constexpr std::int64_t kMaxAhead = 64;
+  return static_cast<int>(std::min(microbatches + 1, kMaxAhead));
 }
 
 DeviceSpec device_spec_of(const config::Experiment& e, int ranks) {

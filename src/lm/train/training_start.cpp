@@ -42,7 +42,7 @@ void Trainer::Run::prepare() {
   length.plan();
   open_run_data(plan);
   if (!lock) lock_folder();
-  tell_run_data(plan, facts);
+  log_run_data(plan, facts);
   open_rank();
   const StepMeasurement measured = measure();
   open_session(measured);
@@ -87,7 +87,7 @@ StepMeasurement Trainer::Run::measure() {
   const engine::MemoryPlan& memory = measured.memory;
   warn_without_graphs(plan.log, measured.why_not_recorded);
   constexpr double kMiB = 1 << 20;
-  const std::int64_t beside = context_bytes(rank->device()) + group_bytes(rank->device(), rank->mesh());
+  const std::int64_t outside = context_bytes(rank->device()) + group_bytes(rank->device(), rank->mesh());
   plan.log.info(
       "{} | {:.1f}M parameters | memory: {:.0f} MiB persistent (weights, gradients, optimizer), {:.0f} MiB "
       "stash "
@@ -95,8 +95,9 @@ StepMeasurement Trainer::Run::measure() {
       rank->device().description(), static_cast<double>(measured.parameters) / 1e6,
       static_cast<double>(memory.persistent) / kMiB, static_cast<double>(memory.stash) / kMiB,
       static_cast<double>(memory.scratch) / kMiB,
-      beside > 0 ? fmt::format(", about {:.0f} MiB program and libraries", static_cast<double>(beside) / kMiB)
-                 : "");
+      outside > 0
+          ? fmt::format(", about {:.0f} MiB program and libraries", static_cast<double>(outside) / kMiB)
+          : "");
   if (plan.model.lora) {
     plan.log.info("lora: {} of {} parameters are trained, beside {}",
                   human_count(static_cast<double>(measured.trained_parameters)),

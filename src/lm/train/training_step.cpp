@@ -380,9 +380,9 @@ std::string TrainingStep::find_non_finite() {
   });
   begin_evaluation();
   // Ranks that share the work must make the same passes, even if one has found its operator.
-  const bool alone = rank_.mesh().size() == 1;
+  const bool single = rank_.mesh().size() == 1;
   const std::size_t slots = host_[results_.last_read()].staging.size();
-  for (std::size_t slot = 0; slot < slots && (first.empty() || !alone); ++slot) {
+  for (std::size_t slot = 0; slot < slots && (first.empty() || !single); ++slot) {
     // Uses a copy, because evaluating overwrites a staging slot. All tokens count, even masked ones.
     data::Batch copy = host_[results_.last_read()].staging[slot].batch;
     std::ranges::fill(copy.loss_mask, 1.0F);

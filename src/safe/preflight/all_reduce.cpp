@@ -18,10 +18,10 @@ void judge_unmeasured(const AllReduceFacts& facts, Judge& judge) {
     judge.fail(
         {.where = facts.where,
          .measured = "there are no two GPUs to exchange",
-         .wanted = fmt::format("at least {:.4g} GB/s", facts.least->value),
-         .source = facts.least->source,
+         .wanted = fmt::format("at least {:.4g} GB/s", facts.minimum->value),
+         .source = facts.minimum->source,
          .fix = fmt::format("see 'primus device list' for why no two GPUs can be used, or leave {} out",
-                            facts.least->source)});
+                            facts.minimum->source)});
   } else {
     judge.skip("there are no two GPUs to exchange", facts.where);
   }
@@ -34,15 +34,15 @@ void judge_all_reduce(const CheckInput& in, Judge& judge) {
     return;
   }
   const std::string measured = fmt::format("{}: {:.4g} GB/s", facts.what, *facts.rate);
-  if (!facts.least) {
+  if (!facts.minimum) {
     judge.skip(measured + ", and no threshold is known for these devices", facts.where);
     return;
   }
   Finding finding{.where = facts.where,
                   .measured = measured,
-                  .wanted = fmt::format("at least {:.4g} GB/s", facts.least->value),
-                  .source = facts.least->source};
-  if (*facts.rate >= facts.least->value) {
+                  .wanted = fmt::format("at least {:.4g} GB/s", facts.minimum->value),
+                  .source = facts.minimum->source};
+  if (*facts.rate >= facts.minimum->value) {
     judge.pass(std::move(finding));
     return;
   }
@@ -60,14 +60,13 @@ void check_all_reduce(const AllReduceFacts& facts, std::vector<Finding>& finding
   run_checks(checks_of("all-reduce"), input, findings);
 }
 
-std::optional<Wanted> least_all_reduce(const std::vector<Hardware>& table,
-                                       const std::vector<turbo::DeviceListing>& devices) {
+std::optional<Wanted> min_all_reduce(const std::vector<Hardware>& table,
+                                     const std::vector<turbo::DeviceListing>& devices) {
   for (const turbo::DeviceListing& listing : devices) {
     for (const DeviceProperties& properties : listing.devices) {
       if (properties.kind == "cpu") continue;
       const auto hardware = find_hardware(table, properties.name);
-      if (hardware && hardware->least_all_reduce > 0)
-        return Wanted{hardware->least_all_reduce, hardware->file};
+      if (hardware && hardware->min_all_reduce > 0) return Wanted{hardware->min_all_reduce, hardware->file};
     }
   }
   return std::nullopt;
@@ -80,7 +79,7 @@ extern const Check kAllReduce{
     .judge = judge_all_reduce,
     .threshold = {"--rccl-gbs-min", "G",
                   "with --tier2-perf: the least for the all-reduce (default: presets/hardware)",
-                  &Requirements::least_all_reduce, 0, ThresholdOption::About::kExchange},
+                  &Requirements::min_all_reduce, 0, ThresholdOption::About::kExchange},
     .group = "all-reduce"};
 
 }  // namespace primus::preflight

@@ -19,7 +19,7 @@ struct AllReduceFacts {
   std::string problem = {};    // why it was not measured; empty: fewer than two GPUs
   std::string where = {};      // "rank 3"
   // The threshold, and whether the user demands it. A demanded rate that cannot be measured is a failure.
-  std::optional<Wanted> least = {};
+  std::optional<Wanted> minimum = {};
   bool is_demanded = false;
 };
 
@@ -28,7 +28,7 @@ void check_all_reduce(const AllReduceFacts& facts, std::vector<Finding>& finding
 
 // Returns the minimum all-reduce rate of this machine's GPUs, from the first matching product in the table
 // that specifies one; nullopt if none does.
-std::optional<Wanted> least_all_reduce(const std::vector<Hardware>& table,
-                                       const std::vector<turbo::DeviceListing>& devices);
+std::optional<Wanted> min_all_reduce(const std::vector<Hardware>& table,
+                                     const std::vector<turbo::DeviceListing>& devices);
 
 }  // namespace primus::preflight

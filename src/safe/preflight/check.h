@@ -45,7 +45,7 @@ struct Requirements {
   double slow_tool_seconds = 1;           // limit for the run time of a driver's tool
   // Minimum speeds that replace the hardware table's: TFLOP/s and GB/s per device, GB/s between a node's
   // GPUs.
-  std::optional<Wanted> least_tflops, least_memory, least_all_reduce;
+  std::optional<Wanted> min_tflops, min_memory, min_all_reduce;
   bool allow_foreign_processes = false;
   std::vector<std::string> allowed_processes;  // allowed on a GPU, by name
   std::vector<std::string> required_tools;

@@ -22,10 +22,10 @@ namespace {
 
 // Joins names for a sentence; lists at most eight.
 std::string list_of(const std::vector<std::string>& names) {
-  constexpr std::size_t kMost = 8;
-  if (names.size() <= kMost) return fmt::format("{}", fmt::join(names, ", "));
-  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMost, ", "),
-                     names.size() - kMost);
+  constexpr std::size_t kMax = 8;
+  if (names.size() <= kMax) return fmt::format("{}", fmt::join(names, ", "));
+  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMax, ", "),
+                     names.size() - kMax);
 }
 
 std::string name_of(const NodeReport& report) {
@@ -83,7 +83,7 @@ void judge_drift(const CheckInput& in, Judge& judge) {
   }
   // A process without the variable has no fact for it; count it as another value.
   for (const NodeReport& node : nodes) {
-    if (!tells_environment(node)) continue;
+    if (!has_environment(node)) continue;
     for (auto& [key, compared] : facts)
       if (key.first == kEnvironment &&
           compared.is_first_word_of(node, speaks_about(node, key.first, key.second, "")))
@@ -93,20 +93,20 @@ void judge_drift(const CheckInput& in, Judge& judge) {
   for (const auto& [key, compared] : facts) {
     if (compared.values.size() < 2) continue;
     any = true;
-    const auto most = std::max_element(
+    const auto maximum = std::max_element(
         compared.values.begin(), compared.values.end(),
         [](const auto& a, const auto& b) { return a.second.who.size() < b.second.who.size(); });
     std::string others;
     for (const auto& [value, holders] : compared.values) {
-      if (value == most->first) continue;
+      if (value == maximum->first) continue;
       others += fmt::format("{}'{}' on {}", others.empty() ? "" : "; ", value, list_of(holders.who));
     }
     const char* const unit = compared.devices ? "device" : compared.ranks() ? "rank" : "node";
     judge.say(compared.drift,
               {.where = key.second,
                .measured = fmt::format("{} ({}) differs: {}", key.second, key.first, others),
-               .wanted = fmt::format("'{}', as on {} {}{}", most->first, most->second.who.size(), unit,
-                                     most->second.who.size() == 1 ? "" : "s"),
+               .wanted = fmt::format("'{}', as on {} {}{}", maximum->first, maximum->second.who.size(), unit,
+                                     maximum->second.who.size() == 1 ? "" : "s"),
                .source = fmt::format("what most {}s have", unit),
                .fix = fix_of_drift(key.first, key.second)});
   }

@@ -16,7 +16,7 @@ using comm::Communicator;
 using Clock = std::chrono::steady_clock;
 
 // An all-to-all spans at most 16 nodes, because every rank opens a connection to each other rank.
-constexpr int kMostAllToAllNodes = 16;
+constexpr int kMaxAllToAllNodes = 16;
 constexpr std::int64_t kSearchMib = 4;
 
 class Exchanges {
@@ -27,10 +27,10 @@ class Exchanges {
         nodes_(nodes),
         plan_(plan),
         stream_(device.create_stream(StreamKind::kCommunication)) {
-    std::int64_t most = kSearchMib;
+    std::int64_t maximum = kSearchMib;
     for (const auto* sizes : {&plan.intra_mib, &plan.inter_mib, &plan.ring_mib})
-      for (const std::int64_t size : *sizes) most = std::max(most, size);
-    for (void*& buffer : buffers_) buffer = device.allocate(most << 20);
+      for (const std::int64_t size : *sizes) maximum = std::max(maximum, size);
+    for (void*& buffer : buffers_) buffer = device.allocate(maximum << 20);
     for (std::size_t node = 0; node < nodes.size(); ++node) {
       const auto here = std::find(nodes[node].begin(), nodes[node].end(), world.rank());
       if (here == nodes[node].end()) continue;
@@ -173,7 +173,7 @@ class Exchanges {
       std::vector<int> sizes;
       int reached = 0;  // nodes covered by the groups
       for (const int asked : plan_.inter_groups) {
-        const int size = reduces ? asked : std::min(asked, kMostAllToAllNodes);
+        const int size = reduces ? asked : std::min(asked, kMaxAllToAllNodes);
         if (size < 2 || size > count) {
           result_.skipped.push_back(fmt::format("{}, groups of {}: the job has {} nodes", test, size, count));
         } else if (std::find(sizes.begin(), sizes.end(), size) == sizes.end()) {

@@ -20,7 +20,7 @@
 namespace primus::preflight {
 namespace {
 
-constexpr std::int64_t kMostSide = 16384;
+constexpr std::int64_t kMaxSide = 16384;
 
 // Device memory, released by the destructor.
 class DeviceMemory {
@@ -93,7 +93,7 @@ class Proof {
 
 CorruptionResult scan_for_corruption(Device& device, const CorruptionOptions& options) {
   const std::int64_t n = options.side;
-  if (n < 1 || n > kMostSide || options.rounds < 1)
+  if (n < 1 || n > kMaxSide || options.rounds < 1)
     throw invalid("the sides of the products must be from 1 to 16384");
   const std::vector<std::int8_t> a = whole_numbers(n * n, 1), b = whole_numbers(n * n, 2);
   const Proof proof(a, b, n);

@@ -72,7 +72,7 @@ void add_environment_facts(const Machine& machine, std::vector<Fact>& facts) {
   facts.insert(facts.end(), set.begin(), set.end());
 }
 
-bool tells_environment(const NodeReport& report) {
+bool has_environment(const NodeReport& report) {
   return std::any_of(report.facts.begin(), report.facts.end(),
                      [](const Fact& fact) { return fact.category == kEnvironment; });
 }

@@ -25,6 +25,6 @@ bool places_a_rank(std::string_view name);
 void add_environment_facts(const Machine& machine, std::vector<Fact>& facts);
 
 // Returns whether the report contains facts about the environment.
-bool tells_environment(const NodeReport& report);
+bool has_environment(const NodeReport& report);
 
 }  // namespace primus::preflight

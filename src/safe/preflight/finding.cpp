@@ -14,7 +14,7 @@ namespace {
 constexpr std::array<std::string_view, 4> kVerdicts{"pass", "skip", "warn", "fail"};
 
 // Limits for reports of other processes.
-constexpr std::size_t kMostEntries = 65536, kMostText = 16384;
+constexpr std::size_t kMaxEntries = 65536, kMaxText = 16384;
 
 class Reader {
  public:
@@ -26,7 +26,7 @@ class Reader {
     const nlohmann::json& value = member(key);
     if (!value.is_string()) fail(std::string("'") + key + "' is no text");
     auto text = value.get<std::string>();
-    if (text.size() > kMostText) fail(std::string("'") + key + "' is too long");
+    if (text.size() > kMaxText) fail(std::string("'") + key + "' is too long");
     return text;
   }
   double number(const char* key) const {
@@ -51,7 +51,7 @@ class Reader {
   }
   const nlohmann::json& list(const char* key) const {
     const nlohmann::json& value = member(key);
-    if (!value.is_array() || value.size() > kMostEntries) fail(std::string("'") + key + "' is no list");
+    if (!value.is_array() || value.size() > kMaxEntries) fail(std::string("'") + key + "' is no list");
     return value;
   }
   [[noreturn]] void fail(const std::string& what) const {

@@ -57,8 +57,9 @@ Gpu read_card(const Machine& machine, const std::string& card) {
     if (const auto p = machine.number(folder + "power1_cap_default"))
       gpu.default_power_limit = static_cast<double>(*p) / 1e6;
     // In millidegrees, like the temperature itself.
-    const auto now = machine.number(folder + "temp2_input"), most = machine.number(folder + "temp2_crit");
-    if (now && most && *most > 0 && *now >= *most) gpu.throttled_by.emplace_back("its critical temperature");
+    const auto now = machine.number(folder + "temp2_input"), maximum = machine.number(folder + "temp2_crit");
+    if (now && maximum && *maximum > 0 && *now >= *maximum)
+      gpu.throttled_by.emplace_back("its critical temperature");
   }
   return gpu;
 }

@@ -116,12 +116,12 @@ void judge_nodes(const CheckInput& in, Judge& judge) {
 
 void judge_sameness(const CheckInput& in, Judge& judge) {
   std::set<std::string> names;
-  std::int64_t least = INT64_MAX, most = 0;
+  std::int64_t minimum = INT64_MAX, maximum = 0;
   for (const Gpu& gpu : in.found.gpu.gpus) {
     names.insert(gpu.name);
     if (!gpu.memory) continue;
-    least = std::min(least, *gpu.memory);
-    most = std::max(most, *gpu.memory);
+    minimum = std::min(minimum, *gpu.memory);
+    maximum = std::max(maximum, *gpu.memory);
   }
   if (in.found.gpu.gpus.size() < 2) {
     judge.skip(in.found.gpu.gpus.empty() ? kNoGpu : "one GPU");
@@ -130,8 +130,8 @@ void judge_sameness(const CheckInput& in, Judge& judge) {
                 .wanted = "one product",
                 .source = "the slowest sets the pace of all",
                 .fix = "choose GPUs of one kind with CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES"});
-  } else if (most > 0 && static_cast<double>(least) < 0.98 * static_cast<double>(most)) {
-    judge.fail({.measured = fmt::format("GPUs with {} to {} of memory", bytes(least), bytes(most)),
+  } else if (maximum > 0 && static_cast<double>(minimum) < 0.98 * static_cast<double>(maximum)) {
+    judge.fail({.measured = fmt::format("GPUs with {} to {} of memory", bytes(minimum), bytes(maximum)),
                 .wanted = "equal memory",
                 .source = "GPUs of one product have it",
                 .fix = "reset the GPU that has less: memory that failed may be switched off; look for "
@@ -284,7 +284,7 @@ void judge_memory(const CheckInput& in, Judge& judge) {
   }
   const Wanted busy =
       asked.busy_memory_gib.value_or(Wanted{Requirements::kUsualBusyGib, "the default of node_smoke"});
-  const Wanted least_free =
+  const Wanted min_free =
       asked.free_gpu_memory_gib.value_or(Wanted{asked.usual_free_gpu_memory_gib, "Primus's default"});
   for_gpus(in, judge, [&](const Gpu& gpu) {
     if (!gpu.memory || !gpu.memory_used) {
@@ -314,11 +314,11 @@ void judge_memory(const CheckInput& in, Judge& judge) {
                   .wanted = fmt::format("less than {:g} GiB", busy.value),
                   .source = busy.source,
                   .fix = fix});
-    } else if (free < least_free.value * kGiB) {
+    } else if (free < min_free.value * kGiB) {
       judge.fail({.where = where_of(gpu),
                   .measured = measured,
-                  .wanted = fmt::format("{:g} GiB free", least_free.value),
-                  .source = least_free.source,
+                  .wanted = fmt::format("{:g} GiB free", min_free.value),
+                  .source = min_free.source,
                   .fix = fix});
     } else {
       judge.pass(measured, {}, where_of(gpu));
@@ -327,22 +327,22 @@ void judge_memory(const CheckInput& in, Judge& judge) {
 }
 
 void judge_activity(const CheckInput& in, Judge& judge) {
-  const Wanted most =
+  const Wanted maximum =
       in.wanted.busy_percent.value_or(Wanted{Requirements::kUsualBusyPercent, "the default of node_smoke"});
   for_gpus(in, judge, [&](const Gpu& gpu) {
     if (!gpu.busy && in.wanted.busy_percent) {
       judge.warn({.where = where_of(gpu),
                   .measured = place_of(gpu) + ": the driver does not tell how busy it is",
-                  .wanted = fmt::format("at most {:g} %", most.value),
-                  .source = most.source,
+                  .wanted = fmt::format("at most {:g} %", maximum.value),
+                  .source = maximum.source,
                   .fix = "install the driver's tools, or leave the threshold out"});
     } else if (!gpu.busy) {
       judge.skip("the driver does not tell how busy it is", where_of(gpu));
-    } else if (*gpu.busy > most.value) {
+    } else if (*gpu.busy > maximum.value) {
       judge.warn({.where = where_of(gpu),
                   .measured = fmt::format("{} is {:.0f} % busy", place_of(gpu), *gpu.busy),
-                  .wanted = fmt::format("at most {:g} %", most.value),
-                  .source = most.source,
+                  .wanted = fmt::format("at most {:g} %", maximum.value),
+                  .source = maximum.source,
                   .fix = "find out who uses it (nvidia-smi, rocm-smi --showpids)"});
     } else {
       judge.pass(fmt::format("{:.0f} % busy", *gpu.busy), {}, where_of(gpu));

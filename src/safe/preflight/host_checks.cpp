@@ -79,10 +79,10 @@ void judge_memory(const CheckInput& in, Judge& judge) {
       fmt::format("{} of {} available{}", bytes(host.available), bytes(host.memory),
                   host.memory_limited_by.empty() ? "" : ", limited by " + host.memory_limited_by);
   const auto share = static_cast<double>(host.available) / static_cast<double>(host.memory);
-  const double least = std::min(1.0 * kGiB * in.wanted.local_ranks, 0.5 * static_cast<double>(host.memory));
-  if (static_cast<double>(host.available) < least) {
+  const double minimum = std::min(1.0 * kGiB * in.wanted.local_ranks, 0.5 * static_cast<double>(host.memory));
+  if (static_cast<double>(host.available) < minimum) {
     judge.fail({.measured = measured,
-                .wanted = bytes(least),
+                .wanted = bytes(minimum),
                 .source = "1 GiB for each rank",
                 .fix = host.memory_limited_by.empty()
                            ? "end what takes the memory (ps aux --sort=-rss)"
@@ -123,17 +123,17 @@ void judge_numa(const CheckInput& in, Judge& judge) {
     return;
   }
   // NUMA nodes without CPUs are device memory.
-  std::int64_t least = 0, most = 0;
+  std::int64_t minimum = 0, maximum = 0;
   std::size_t counted = 0;
   for (const NumaNode& node : host.numa) {
     if (node.cpus == 0) continue;
-    least = counted == 0 ? node.memory : std::min(least, node.memory);
-    most = std::max(most, node.memory);
+    minimum = counted == 0 ? node.memory : std::min(minimum, node.memory);
+    maximum = std::max(maximum, node.memory);
     ++counted;
   }
   const std::string measured =
-      fmt::format("{} NUMA nodes with {} to {} each", counted, bytes(least), bytes(most));
-  if (static_cast<double>(least) < 0.8 * static_cast<double>(most)) {
+      fmt::format("{} NUMA nodes with {} to {} each", counted, bytes(minimum), bytes(maximum));
+  if (static_cast<double>(minimum) < 0.8 * static_cast<double>(maximum)) {
     judge.warn({.measured = measured,
                 .wanted = "equal memory, within a fifth",
                 .source = "ranks bound to a small node go to another's memory",
@@ -230,22 +230,22 @@ void judge_shared_memory(const CheckInput& in, Judge& judge) {
   const auto free = static_cast<double>(host.shared_memory->available);
   const bool gpus = !in.found.gpu.gpus.empty() || in.wanted.local_ranks > 1;
   // The minimum: the shared-memory rings of a host's ranks.
-  const double least = asked ? asked->value * kGiB : gpus ? 8 * kGiB : 0.0625 * kGiB;
+  const double minimum = asked ? asked->value * kGiB : gpus ? 8 * kGiB : 0.0625 * kGiB;
   const std::string source = asked  ? asked->source
                              : gpus ? "the default of node_smoke, for several ranks or GPUs"
                                     : "room for the rings of a rank";
   const std::string measured = fmt::format("/dev/shm holds {}, {} free", bytes(total), bytes(free));
   // On a small machine, a file system of about half the memory suffices.
   const bool is_small_machine = !asked && total >= 0.4 * static_cast<double>(host.memory) && total > 0;
-  if (total < least && !is_small_machine) {
-    judge.fail({.measured = measured, .wanted = "at least " + bytes(least), .source = source, .fix = fix});
+  if (total < minimum && !is_small_machine) {
+    judge.fail({.measured = measured, .wanted = "at least " + bytes(minimum), .source = source, .fix = fix});
   } else if (free < 0.1 * total) {
     judge.fail({.measured = measured,
                 .wanted = "at least a tenth free",
                 .source = "communication between ranks of one host fails where it is full",
                 .fix = "remove what jobs that were killed left there: ls -l /dev/shm"});
   } else {
-    judge.pass(measured, "at least " + bytes(least));
+    judge.pass(measured, "at least " + bytes(minimum));
   }
 }
 
@@ -348,18 +348,18 @@ void judge_clock(const CheckInput& in, Judge& judge) {
   if (!clock.known) {
     judge.skip("nobody says whether the clock is synchronised (no chronyc, no timedatectl)");
   } else if (!clock.synchronised) {
-    judge.warn({.measured = fmt::format("the clock is not synchronised, says {}", clock.told_by),
+    judge.warn({.measured = fmt::format("the clock is not synchronised, says {}", clock.source),
                 .wanted = "NTP",
                 .source = "logs of several nodes are put in order by their clocks",
                 .fix = "start a time service: 'systemctl enable --now chronyd'"});
   } else if (clock.error_seconds > 1) {
     judge.warn({.measured = fmt::format("the clock may be off by {:.1f} s, says {}", clock.error_seconds,
-                                        clock.told_by),
+                                        clock.source),
                 .wanted = "at most 1 s",
                 .source = "logs of several nodes are put in order by their clocks",
                 .fix = "see 'chronyc sources': the time servers may be out of reach"});
   } else {
-    judge.pass("synchronised, says " + clock.told_by);
+    judge.pass("synchronised, says " + clock.source);
   }
 }
 

@@ -115,10 +115,10 @@ void collect_limits(const Machine& machine, HostFacts& host) {
   }
   for (const ControlGroup& group : control_groups("pids", machine.prefix())) {
     const std::string folder = group.folder.substr(machine.prefix().size());
-    const auto most = machine.number(folder + "/pids.max");  // "max" is not a number
+    const auto maximum = machine.number(folder + "/pids.max");  // "max" is not a number
     const auto now = machine.number(folder + "/pids.current");
-    if (!most || !now) continue;
-    const std::int64_t left = std::max<std::int64_t>(0, *most - *now);
+    if (!maximum || !now) continue;
+    const std::int64_t left = std::max<std::int64_t>(0, *maximum - *now);
     if (!host.pids_left || left < *host.pids_left) host.pids_left = left;
   }
 }

@@ -55,7 +55,7 @@ nlohmann::json to_json(const SearchRates& rates) {
 
 // Merges another rank's rates into `rates` by the minimum of each group. Returns false if their shape does
 // not match.
-bool take_least(std::vector<std::vector<double>>& rates, const nlohmann::json& theirs) {
+bool take_minimum(std::vector<std::vector<double>>& rates, const nlohmann::json& theirs) {
   if (!theirs.is_array() || theirs.size() != rates.size()) return false;
   for (std::size_t r = 0; r < rates.size(); ++r) {
     if (!theirs[r].is_array() || theirs[r].size() != rates[r].size()) return false;
@@ -200,8 +200,8 @@ class Ranks {
                                             name_of(job_, node.rank));
       for (const Measurement& measurement : report.measurements) judge(measurement, node);
       const nlohmann::json rates = theirs.value("rates", nlohmann::json::object());
-      const bool good = take_least(result.search_rates.halves, rates.value("halves", nlohmann::json())) &&
-                        take_least(result.search_rates.pairs, rates.value("pairs", nlohmann::json()));
+      const bool good = take_minimum(result.search_rates.halves, rates.value("halves", nlohmann::json())) &&
+                        take_minimum(result.search_rates.pairs, rates.value("pairs", nlohmann::json()));
       if (!good) throw Error(ErrorKind::kIo, name_of(job_, node.rank) + " measured other groups than rank 0");
     }
     if (result.search_plan.pairs.empty()) return;
@@ -217,12 +217,14 @@ class Ranks {
 
   // Adds a measurement to its rank's report. The largest all-reduce within a node has a threshold.
   void judge(Measurement measurement, NodeReport& node) {
-    const auto& least = job_.least_all_reduce;
-    if (least && measurement.compared && measurement.name.starts_with("all-reduce within nodes")) {
-      measurement.wanted = least->value;
-      check_all_reduce(
-          {.what = measurement.name, .rate = measurement.value, .where = measurement.where, .least = least},
-          node.findings);
+    const auto& minimum = job_.min_all_reduce;
+    if (minimum && measurement.compared && measurement.name.starts_with("all-reduce within nodes")) {
+      measurement.wanted = minimum->value;
+      check_all_reduce({.what = measurement.name,
+                        .rate = measurement.value,
+                        .where = measurement.where,
+                        .minimum = minimum},
+                       node.findings);
     }
     // Ranks of a collective wait for each other, so their times differ only by noise. The search finds slow
     // nodes.

@@ -23,9 +23,9 @@ struct JobPreflight {
   // Returns the name of a rank that is missing, e.g. from the scheduler's list of hosts. Empty: "rank 3".
   std::function<std::string(int rank)> name_of_rank = {};
   std::optional<CommunicationPlan> communication = {};
-  std::function<double()> clock;                // this machine's clock, seconds since 1970
-  std::string device = "cpu";                   // device used for communication
-  std::optional<Wanted> least_all_reduce = {};  // GB/s within a node
+  std::function<double()> clock;              // this machine's clock, seconds since 1970
+  std::string device = "cpu";                 // device used for communication
+  std::optional<Wanted> min_all_reduce = {};  // GB/s within a node
 };
 
 struct JobOutcome {

@@ -17,7 +17,7 @@
 namespace primus::preflight {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+constexpr std::size_t kMaxBytes = std::size_t{1} << 20;
 
 std::optional<std::string> process_variable(const std::string& name) {
   const char* const value = std::getenv(name.c_str());
@@ -54,10 +54,10 @@ std::optional<std::string> Machine::text(std::string_view name) const {
   if (!file) return std::nullopt;
   std::string bytes(4096, '\0');
   std::size_t size = 0;
-  while (size < kMostBytes &&
+  while (size < kMaxBytes &&
          file.read(bytes.data() + size, static_cast<std::streamsize>(bytes.size() - size)).gcount() > 0) {
     size += static_cast<std::size_t>(file.gcount());
-    if (size == bytes.size()) bytes.resize(std::min(2 * size, kMostBytes));
+    if (size == bytes.size()) bytes.resize(std::min(2 * size, kMaxBytes));
   }
   // Some files in /sys can be opened but not read.
   if (size == 0 && file.bad()) return std::nullopt;
@@ -156,12 +156,12 @@ ClockState Machine::clock() const {
           .known = true,
           .synchronised = fields[13] != "Not synchronised",
           .error_seconds = leading_real(fields[11]).value_or(0) + leading_real(fields[10]).value_or(0) / 2,
-          .told_by = "chronyc"};
+          .source = "chronyc"};
     }
   }
   const SubprocessResult timedate = command({"timedatectl", "show", "--property=NTPSynchronized", "--value"});
   if (timedate.ok() && (timedate.out == "yes\n" || timedate.out == "no\n")) {
-    return {.known = true, .synchronised = timedate.out == "yes\n", .told_by = "timedatectl"};
+    return {.known = true, .synchronised = timedate.out == "yes\n", .source = "timedatectl"};
   }
   if (!is_this_one()) return {};
   struct timex state {};
@@ -170,7 +170,7 @@ ClockState Machine::clock() const {
   return {.known = true,
           .synchronised = status != TIME_ERROR && (state.status & STA_UNSYNC) == 0,
           .error_seconds = static_cast<double>(state.maxerror) * 1e-6,
-          .told_by = "the kernel"};
+          .source = "the kernel"};
 }
 
 double Machine::wall_clock() const {

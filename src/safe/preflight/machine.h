@@ -29,7 +29,7 @@ struct Space {
 struct ClockState {
   bool known = false, synchronised = false;
   double error_seconds = 0;  // maximum error estimated by the kernel; 0: unknown
-  std::string told_by = {};  // source: "chronyc", "timedatectl", "the kernel"
+  std::string source = {};   // source: "chronyc", "timedatectl", "the kernel"
 };
 
 struct MachineOptions {

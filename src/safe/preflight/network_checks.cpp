@@ -167,10 +167,10 @@ void judge_mtu(const CheckInput& in, Judge& judge) {
   for (const Interface& i : in.found.network.interfaces) {
     if (i.loopback || !i.works() || !i.hardware) continue;
     any = true;
-    std::int64_t most = 0;
+    std::int64_t maximum = 0;
     for (const Interface& other : in.found.network.interfaces)
       if (other.hardware && other.works() && other.driver == i.driver && other.megabits == i.megabits)
-        most = std::max(most, other.mtu);
+        maximum = std::max(maximum, other.mtu);
     if (i.mtu < 1280) {
       judge.warn({.where = i.name,
                   .measured = fmt::format("{}: packets of {} bytes at most", i.name, i.mtu),
@@ -178,12 +178,12 @@ void judge_mtu(const CheckInput& in, Judge& judge) {
                   .source = "IPv6 needs that; small packets cost processor time",
                   .fix = fmt::format("run 'ip link set {} mtu 9000' if the switches take it, 1500 otherwise",
                                      i.name)});
-    } else if (i.mtu < most) {
+    } else if (i.mtu < maximum) {
       judge.warn({.where = i.name,
                   .measured = fmt::format("{}: packets of {} bytes at most", i.name, i.mtu),
-                  .wanted = fmt::format("{}", most),
+                  .wanted = fmt::format("{}", maximum),
                   .source = "another interface of the same kind",
-                  .fix = fmt::format("run 'ip link set {} mtu {}'", i.name, most)});
+                  .fix = fmt::format("run 'ip link set {} mtu {}'", i.name, maximum)});
     } else {
       judge.pass(fmt::format("{}: MTU {}", i.name, i.mtu), {}, i.name);
     }

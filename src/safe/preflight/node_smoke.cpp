@@ -82,10 +82,10 @@ ReducedRates rates_in(const SubprocessResult& result) {
 
 void measure_all_reduce(const SmokeOptions& options, int gpus, const SmokePlace& place,
                         const std::vector<Hardware>& table, NodeReport& report) {
-  const auto& demanded = options.node.wanted.least_all_reduce;
+  const auto& demanded = options.node.wanted.min_all_reduce;
   AllReduceFacts facts{.what = fmt::format("all-reduce of {} GPUs", gpus),
                        .gpus = gpus,
-                       .least = demanded ? demanded : least_all_reduce(table, turbo::list_devices()),
+                       .minimum = demanded ? demanded : min_all_reduce(table, turbo::list_devices()),
                        .is_demanded = demanded.has_value()};
   if (gpus >= 2) {
     const SubprocessResult result = run_all_reduce(
@@ -102,7 +102,7 @@ void measure_all_reduce(const SmokeOptions& options, int gpus, const SmokePlace&
                                      .where = "node",
                                      .unit = "GB/s",
                                      .value = rates.slowest,
-                                     .wanted = facts.least ? facts.least->value : 0,
+                                     .wanted = facts.minimum ? facts.minimum->value : 0,
                                      .compared = true});
     }
   }

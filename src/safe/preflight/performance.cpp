@@ -42,24 +42,24 @@ struct DeviceFacts {
 
   bool is_cpu() const { return device.starts_with("cpu"); }
   bool measures_rates() const { return options.products || options.memory; }
-  std::optional<Wanted> least_tflops() const {
+  std::optional<Wanted> min_tflops() const {
     const double threads = is_cpu() ? cpu::available_cores() : 1;
-    return least(options.wanted.least_tflops, hardware ? hardware->least_tflops * threads : 0);
+    return minimum(options.wanted.min_tflops, hardware ? hardware->min_tflops * threads : 0);
   }
-  std::optional<Wanted> least_memory() const {
-    return least(options.wanted.least_memory, hardware ? hardware->least_memory : 0);
+  std::optional<Wanted> min_memory() const {
+    return minimum(options.wanted.min_memory, hardware ? hardware->min_memory : 0);
   }
   Measurement tflops() const {
     return speed(fmt::format("gemm {}", name_of(dtype())), "TFLOP/s",
-                 rates.value->report.gemm_ceiling * 1e-12, least_tflops());
+                 rates.value->report.gemm_ceiling * 1e-12, min_tflops());
   }
   Measurement memory_rate() const {
-    return speed("memory copy", "GB/s", rates.value->report.copy_ceiling * 1e-9, least_memory());
+    return speed("memory copy", "GB/s", rates.value->report.copy_ceiling * 1e-9, min_memory());
   }
   DType dtype() const { return is_cpu() ? DType::kF32 : DType::kBF16; }
 
  private:
-  std::optional<Wanted> least(const std::optional<Wanted>& chosen, double of_table) const {
+  std::optional<Wanted> minimum(const std::optional<Wanted>& chosen, double of_table) const {
     if (chosen) return chosen;
     if (!hardware || of_table <= 0) return std::nullopt;
     return Wanted{of_table, hardware->file};
@@ -150,7 +150,7 @@ void judge_products(const CheckInput& in, Judge& judge) {
   if (!facts.rates.value) {
     judge_failure(facts.device, facts.rates, judge);
   } else if (facts.options.products) {
-    judge_speed(facts.tflops(), facts.least_tflops(),
+    judge_speed(facts.tflops(), facts.min_tflops(),
                 facts.is_cpu() ? "see who else uses the processor (top), and at which clock it runs"
                                : "look for a clock or power limit (nvidia-smi -q -d PERFORMANCE, rocm-smi), "
                                  "heat, or another process on the GPU",
@@ -161,7 +161,7 @@ void judge_products(const CheckInput& in, Judge& judge) {
 void judge_memory(const CheckInput& in, Judge& judge) {
   const DeviceFacts& facts = *in.device;
   if (!facts.options.memory || !facts.rates.value) return;  // judge_products reports the failure
-  judge_speed(facts.memory_rate(), facts.least_memory(),
+  judge_speed(facts.memory_rate(), facts.min_memory(),
               facts.is_cpu()
                   ? "see who else uses the memory (top), and whether all memory channels have modules"
                   : "look for a clock limit of the memory, heat, or another process on the GPU",
@@ -318,7 +318,7 @@ extern const Check kDeviceProducts{
     .judge = judge_products,
     .threshold = {"--gemm-tflops-min", "T",
                   "with --tier2-perf: the least for products (default: presets/hardware)",
-                  &Requirements::least_tflops, 0, ThresholdOption::About::kDevice},
+                  &Requirements::min_tflops, 0, ThresholdOption::About::kDevice},
     .may_be_silent = true,
     .group = "device"};
 extern const Check kDeviceMemory{
@@ -327,7 +327,7 @@ extern const Check kDeviceMemory{
     .question = "Is the device's memory fast enough?",
     .judge = judge_memory,
     .threshold = {"--hbm-gbs-min", "G", "with --tier2-perf: the least for memory (default: presets/hardware)",
-                  &Requirements::least_memory, 1, ThresholdOption::About::kDevice},
+                  &Requirements::min_memory, 1, ThresholdOption::About::kDevice},
     .may_be_silent = true,
     .group = "device"};
 extern const Check kDeviceMemorySize{.name = "performance.memory-size",

@@ -50,13 +50,13 @@ void summarise_pairs(SearchFacts& facts) {
 
 void judge_nodes(const CheckInput& in, Judge& judge) {
   const SearchFacts& facts = *in.search;
-  const double least = facts.share * facts.middle;
+  const double minimum = facts.share * facts.middle;
   for (std::size_t node = 0; node < facts.names.size(); ++node) {
-    if (facts.pairs_of[node] == 0 || facts.best[node] >= least) continue;
+    if (facts.pairs_of[node] == 0 || facts.best[node] >= minimum) continue;
     judge.fail({.where = facts.names[node],
                 .measured = fmt::format("{} exchanges at most {:.3g} GB/s, with any of {} others",
                                         facts.names[node], facts.best[node], facts.pairs_of[node]),
-                .wanted = fmt::format("at least {:.3g} GB/s", least),
+                .wanted = fmt::format("at least {:.3g} GB/s", minimum),
                 .source = fmt::format("{:.0f} % of what the middle node reaches", 100 * facts.share),
                 .fix = "leave the node out, and look at its network cards, cables and switch ports"});
   }
@@ -117,7 +117,7 @@ void judge_links(const CheckInput& in, Judge& judge) {
 
 }  // namespace
 
-SearchPlan plan_search(int nodes, int most_rounds) {
+SearchPlan plan_search(int nodes, int max_rounds) {
   SearchPlan plan;
   if (nodes < 2) return plan;
   Group all;
@@ -136,7 +136,7 @@ SearchPlan plan_search(int nodes, int most_rounds) {
   // A round-robin tournament: one node stays, the others rotate. With an odd number, one node rests per
   // round.
   const int seats = nodes + nodes % 2;
-  for (int r = 0; r < std::min(seats - 1, most_rounds); ++r) {
+  for (int r = 0; r < std::min(seats - 1, max_rounds); ++r) {
     Round round;
     const auto at = [&](int seat) { return seat == 0 ? 0 : 1 + (seat - 1 + r) % (seats - 1); };
     for (int seat = 0; seat < seats / 2; ++seat) {

@@ -19,8 +19,8 @@ struct SearchPlan {
   std::vector<Round> halves;  // first all nodes, then halves, down to groups of two or three
   std::vector<Round> pairs;
 };
-// `most_rounds`: maximum rounds of pairs; all pairs are measured if they need fewer.
-SearchPlan plan_search(int nodes, int most_rounds = 7);
+// `max_rounds`: maximum rounds of pairs; all pairs are measured if they need fewer.
+SearchPlan plan_search(int nodes, int max_rounds = 7);
 
 struct SearchRates {
   // In the order of the plan: GB/s of bus bandwidth, which is comparable between group sizes.

@@ -117,14 +117,14 @@ void judge_checkpoints(const CheckInput& in, Judge& judge) {
                       "{}: {:.0f} MB/s ({} written in {}, synced in {}, named in {})", where, facts.rate(),
                       human_bytes(static_cast<double>(options.bytes)), human_duration(times.write),
                       human_duration(times.sync), human_duration(times.name)),
-                  .wanted = fmt::format("at least {:g} MB/s", options.least_rate.value),
-                  .source = options.least_rate.source};
+                  .wanted = fmt::format("at least {:g} MB/s", options.min_rate.value),
+                  .source = options.min_rate.source};
   if (!times.same) {
     finding.measured = where + ": what was read is not what was written";
     finding.wanted = "the same bytes";
     finding.fix = "do not keep checkpoints there: replace the disk, or have the file server examined";
     judge.fail(std::move(finding));
-  } else if (facts.rate() < options.least_rate.value) {
+  } else if (facts.rate() < options.min_rate.value) {
     finding.fix = "choose a faster file system, save less often (save_interval), or keep async_save=true";
     judge.warn(std::move(finding));
   } else if (times.name > 1) {
@@ -152,7 +152,7 @@ void check_storage(const StorageOptions& options, NodeReport& report, Env& env) 
                                  .where = options.folder.string(),
                                  .unit = "MB/s",
                                  .value = facts.rate(),
-                                 .wanted = options.least_rate.value,
+                                 .wanted = options.min_rate.value,
                                  .compared = true});
 }
 

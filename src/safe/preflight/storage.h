@@ -15,7 +15,7 @@ namespace primus::preflight {
 struct StorageOptions {
   Path folder;
   std::uint64_t bytes = 256U << 20;
-  Wanted least_rate{50, "a checkpoint of 10 GB should take minutes at the most"};  // MB/s, including sync
+  Wanted min_rate{50, "a checkpoint of 10 GB should take minutes at the most"};  // MB/s, including sync
   std::chrono::milliseconds timeout = std::chrono::minutes(2);
 };
 

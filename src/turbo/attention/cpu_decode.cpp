@@ -12,7 +12,7 @@ namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
 // From about this many queries per head on, tile products are faster, although they compute with at least 32.
-constexpr std::int64_t kMostQueries = 8;
+constexpr std::int64_t kMaxQueries = 8;
 constexpr std::int64_t kSplit = 256;
 
 // The new tokens of one sequence. For one key/value head, the rows are the queries of the group's heads:
@@ -177,13 +177,13 @@ Decoding sequence_of(AttentionShape s, const std::int32_t* first_key, std::int64
 
 // Returns the max. number of splits of a paged sequence: its window plus consecutive queries, or its
 // capacity.
-std::int64_t most_splits(const PagedAttention& call) {
+std::int64_t max_splits(const PagedAttention& call) {
   std::int64_t keys = call.sequences.capacity();
-  if (call.window > 0) keys = std::min(keys, call.window + kMostQueries);
+  if (call.window > 0) keys = std::min(keys, call.window + kMaxQueries);
   return (keys + kSplit - 1) / kSplit;
 }
-std::int64_t most_tokens(const PagedAttention& call) {
-  return std::min(call.tokens, kMostQueries * call.sequences.batch());
+std::int64_t max_tokens(const PagedAttention& call) {
+  return std::min(call.tokens, kMaxQueries * call.sequences.batch());
 }
 // Returns the bytes of the table before the partials: for each sequence, the number of tokens before it.
 std::int64_t starts_bytes(const PagedAttention& call) {
@@ -192,7 +192,7 @@ std::int64_t starts_bytes(const PagedAttention& call) {
 
 }  // namespace
 
-bool is_decode(const AttentionShape& s) { return s.seq_q <= kMostQueries && s.seq_k > kTile; }
+bool is_decode(const AttentionShape& s) { return s.seq_q <= kMaxQueries && s.seq_k > kTile; }
 
 void attention_decode(CpuContext& context, const AttentionForward& call) {
   const AttentionShape& s = call.shape;
@@ -221,7 +221,7 @@ std::int64_t attention_decode_workspace(const AttentionShape& s) {
   return partials.bytes(s.batch * s.seq_q);
 }
 
-bool is_paged_decode(std::int64_t new_tokens) { return new_tokens <= kMostQueries; }
+bool is_paged_decode(std::int64_t new_tokens) { return new_tokens <= kMaxQueries; }
 
 AttentionShape paged_shape(const PagedAttention& call, std::int64_t new_tokens, std::int64_t keys) {
   return {.batch = 1,
@@ -278,8 +278,8 @@ void paged_decode(CpuContext& context, const PagedAttention& call) {
 }
 
 std::int64_t paged_decode_workspace(const PagedAttention& call) {
-  const Partials partials{call.heads, call.value_dim, most_splits(call), nullptr};
-  return starts_bytes(call) + partials.bytes(most_tokens(call));
+  const Partials partials{call.heads, call.value_dim, max_splits(call), nullptr};
+  return starts_bytes(call) + partials.bytes(max_tokens(call));
 }
 
 }  // namespace primus::turbo::PRIMUS_CPU_ISA

@@ -12,21 +12,21 @@ namespace {
 // kSums: accumulators that fit the register file together with the operands, and keep both multipliers busy.
 #if defined(__AVX512F__)
 using Vector = __m512;
-constexpr int kSums = 24, kMostVectors = 4;
+constexpr int kSums = 24, kMaxVectors = 4;
 PRIMUS_INLINE Vector load(const float* p) { return _mm512_loadu_ps(p); }
 PRIMUS_INLINE void store(float* p, Vector x) { _mm512_storeu_ps(p, x); }
 PRIMUS_INLINE Vector broadcast(float x) { return _mm512_set1_ps(x); }
 PRIMUS_INLINE Vector fused(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
 #elif defined(__AVX2__)
 using Vector = __m256;
-constexpr int kSums = 12, kMostVectors = 2;
+constexpr int kSums = 12, kMaxVectors = 2;
 PRIMUS_INLINE Vector load(const float* p) { return _mm256_loadu_ps(p); }
 PRIMUS_INLINE void store(float* p, Vector x) { _mm256_storeu_ps(p, x); }
 PRIMUS_INLINE Vector broadcast(float x) { return _mm256_set1_ps(x); }
 PRIMUS_INLINE Vector fused(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
 #else
 using Vector = __m128;
-constexpr int kSums = 8, kMostVectors = 2;
+constexpr int kSums = 8, kMaxVectors = 2;
 PRIMUS_INLINE Vector load(const float* p) { return _mm_loadu_ps(p); }
 PRIMUS_INLINE void store(float* p, Vector x) { _mm_storeu_ps(p, x); }
 PRIMUS_INLINE Vector broadcast(float x) { return _mm_set1_ps(x); }
@@ -34,7 +34,7 @@ PRIMUS_INLINE Vector fused(Vector a, Vector b, Vector c) { return _mm_add_ps(_mm
 #endif
 static_assert(sizeof(Vector) == kFp32Lanes * sizeof(float));
 
-constexpr int most_rows(int vectors) { return std::min(kSums / vectors, 12); }
+constexpr int max_rows(int vectors) { return std::min(kSums / vectors, 12); }
 
 struct Operands {
   std::int64_t k;
@@ -88,7 +88,7 @@ template <int kVectors, bool kAccumulate>
 void product(std::int64_t m, std::int64_t n, Operands x) {
   constexpr int kWidth = kVectors * kFp32Lanes;
   for (; n >= kWidth; n -= kWidth, x.b += kWidth, x.c += kWidth) {
-    product_rows<most_rows(kVectors), kVectors, kAccumulate>(m, x);
+    product_rows<max_rows(kVectors), kVectors, kAccumulate>(m, x);
   }
   if constexpr (kVectors > 1) {
     if (n > 0) product<kVectors - 1, kAccumulate>(m, n, x);
@@ -99,12 +99,12 @@ void product(std::int64_t m, std::int64_t n, Operands x) {
 
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, LeftOperand a, const float* b, std::int64_t ldb,
               float* c, std::int64_t ldc) {
-  product<kMostVectors, false>(m, n, {k, a, b, ldb, c, ldc});
+  product<kMaxVectors, false>(m, n, {k, a, b, ldb, c, ldc});
 }
 
 void multiply_accumulate(std::int64_t m, std::int64_t n, std::int64_t k, LeftOperand a, const float* b,
                          std::int64_t ldb, float* c, std::int64_t ldc) {
-  product<kMostVectors, true>(m, n, {k, a, b, ldb, c, ldc});
+  product<kMaxVectors, true>(m, n, {k, a, b, ldb, c, ldc});
 }
 
 }  // namespace primus::turbo::PRIMUS_CPU_ISA

@@ -8,7 +8,7 @@ namespace {
 
 // cuDNN reads and writes rows in units of 16 bytes.
 constexpr std::int64_t kElementsAligned = 8;
-constexpr std::int64_t kMostHeadDim = 256;
+constexpr std::int64_t kMaxHeadDim = 256;
 // Older versions compute the backward pass as if keys after the last full tile of 128 existed.
 constexpr std::size_t kTailsMended = 91501;
 
@@ -43,8 +43,8 @@ const char* describe(const AttentionShape& shape, DType dtype, bool documents, s
     return "queries and keys of different positions";
   }
   if (s.seq_q < 2 || s.seq_k < 2 || s.batch < 1) return "sequences of less than two tokens";
-  if (s.head_dim % kElementsAligned != 0 || s.value_dim % kElementsAligned != 0 ||
-      s.head_dim > kMostHeadDim || s.value_dim > kMostHeadDim) {
+  if (s.head_dim % kElementsAligned != 0 || s.value_dim % kElementsAligned != 0 || s.head_dim > kMaxHeadDim ||
+      s.value_dim > kMaxHeadDim) {
     return "heads that are wider than 256 or no multiple of 8";
   }
   if (q_row % kElementsAligned != 0 || k_row % kElementsAligned != 0 || v_row % kElementsAligned != 0) {
@@ -140,7 +140,7 @@ bool cut(CudnnProblem& p, CudnnCall& call, const CudnnAttention::Options& option
   const auto padded = [](std::int64_t n) { return static_cast<double>((n + kTile - 1) / kTile * kTile); };
   const double of_group =
       static_cast<double>(p.heads / p.kv_heads) * padded(p.seq_q) * padded(p.seq_k) * kBF16;
-  if (of_group > static_cast<double>(options.most_workspace)) return false;
+  if (of_group > static_cast<double>(options.max_workspace)) return false;
   const auto fits = [&](std::int64_t groups) {
     return of_group * static_cast<double>(groups) <= static_cast<double>(options.good_workspace);
   };
@@ -173,8 +173,8 @@ bool narrow_window(const CudnnProblem& p) {
 
 std::int64_t cudnn_documents(std::int64_t sequences, std::int64_t tokens) {
   // Unused document slots cost a little each, so the number assumes that documents are long on average.
-  constexpr std::int64_t kTokensEach = 64, kMost = 64;
-  return sequences + std::min(kMost, tokens / kTokensEach);
+  constexpr std::int64_t kTokensEach = 64, kMax = 64;
+  return sequences + std::min(kMax, tokens / kTokensEach);
 }
 
 std::int64_t cudnn_documents_bytes(std::int64_t documents) {

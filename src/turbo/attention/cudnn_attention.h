@@ -102,7 +102,7 @@ class CudnnAttention {
     bool deterministic = true;
     // Bytes of workspace of the deterministic backward: the target for groups of heads, and the limit above
     // which a call is refused.
-    std::int64_t good_workspace = std::int64_t{2} << 30, most_workspace = std::int64_t{9} << 30;
+    std::int64_t good_workspace = std::int64_t{2} << 30, max_workspace = std::int64_t{9} << 30;
   };
 
   // `handle` belongs to the device and is used only for building plans. `library` and `handle` must outlive

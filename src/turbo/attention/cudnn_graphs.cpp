@@ -38,14 +38,14 @@ class Builder {
     if (p_.sinks) {
       sink = graph_.memory(id(CudnnTensor::kSinks), DataType::kF32, {1, p_.heads, 1, 1}, {p_.heads, 1, 1, 1});
     }
-    Node most = row_values();
-    graph_.reduce(ReductionOperator::kMax, s, most);
-    if (p_.sinks) most = graph_.pointwise(PointwiseMode::kMax, most, sink, row_values());
-    const Node shifted = graph_.pointwise(PointwiseMode::kSubtract, s, most, scores());
+    Node maximum = row_values();
+    graph_.reduce(ReductionOperator::kMax, s, maximum);
+    if (p_.sinks) maximum = graph_.pointwise(PointwiseMode::kMax, maximum, sink, row_values());
+    const Node shifted = graph_.pointwise(PointwiseMode::kSubtract, s, maximum, scores());
     const Node weights = graph_.pointwise(PointwiseMode::kExp, shifted, {}, scores());
     Node sum;
     if (p_.sinks) {
-      const Node below = graph_.pointwise(PointwiseMode::kSubtract, sink, most, row_values());
+      const Node below = graph_.pointwise(PointwiseMode::kSubtract, sink, maximum, row_values());
       const Node of_sink = graph_.pointwise(PointwiseMode::kExp, below, {}, row_values());
       const Node of_keys = row_values();
       graph_.reduce(ReductionOperator::kAdd, weights, of_keys);
@@ -56,7 +56,7 @@ class Builder {
     }
     if (p_.statistics) {
       const Node log_sum = graph_.pointwise(PointwiseMode::kLog, sum, {}, row_values());
-      graph_.pointwise(PointwiseMode::kAdd, most, log_sum, statistics());
+      graph_.pointwise(PointwiseMode::kAdd, maximum, log_sum, statistics());
     }
     // The left operand of the second product has the type of the values.
     const Node p = graph_.pointwise(PointwiseMode::kDivide, weights, sum, scores(type_));

@@ -101,13 +101,13 @@ struct Merge {
     const bool there = item < tokens * heads;
     const std::int64_t statistic = there ? item % heads * tokens + item / heads : 0;
     const float mine = accumulate ? lse[statistic] : -infinity(), other = part_lse[statistic];
-    const float most = ::fmaxf(mine, other);
+    const float maximum = ::fmaxf(mine, other);
     float a = 0, b = 1, merged = other;
-    if (accumulate && most != -infinity()) {
-      const float weight_a = ::expf(mine - most), weight_b = ::expf(other - most);
+    if (accumulate && maximum != -infinity()) {
+      const float weight_a = ::expf(mine - maximum), weight_b = ::expf(other - maximum);
       a = weight_a / (weight_a + weight_b);
       b = weight_b / (weight_a + weight_b);
-      merged = most + ::logf(weight_a + weight_b);
+      merged = maximum + ::logf(weight_a + weight_b);
     }
     warp_barrier();  // all lanes have read the sum
     if (!there) return;

@@ -26,7 +26,7 @@ std::int64_t run_length(const PagedAttention& a) {
 }
 // Returns the max. number of runs that a query's keys may be in: the runs of its window, which may begin
 // anywhere in a run, or all runs.
-std::int64_t most_runs(const PagedAttention& a) {
+std::int64_t max_runs(const PagedAttention& a) {
   const std::int64_t length = run_length(a), all = blocks_for(a.sequences.capacity(), length);
   std::int64_t seen = a.sequences.capacity();
   if (a.window > 0) seen = std::min(seen, a.window);
@@ -101,10 +101,10 @@ struct DecodeRun {
       const int head = h < there ? h : 0;  // a valid head instead of a missing one
       load<kVec>(q + row * q_stride + (first_head + head) * kDim + column, asked[h]);
     }
-    float most[kHeads], total[kHeads], sums[kHeads][kVec];
+    float maximum[kHeads], total[kHeads], sums[kHeads][kVec];
     PRIMUS_UNROLL
     for (int h = 0; h < kHeads; ++h) {
-      most[h] = -infinity(), total[h] = 0;
+      maximum[h] = -infinity(), total[h] = 0;
       PRIMUS_UNROLL
       for (int i = 0; i < kVec; ++i) sums[h][i] = 0;
     }
@@ -122,17 +122,17 @@ struct DecodeRun {
       if (step + 1 < kSteps) look_up(step + 1);
       PRIMUS_UNROLL
       for (int h = 0; h < kHeads; ++h) {
-        add_keys(asked[h], keys, values, here, most[h], total[h], sums[h]);
+        add_keys(asked[h], keys, values, here, maximum[h], total[h], sums[h]);
       }
     }
-    finish(row, run, first_head, there, most, total, sums);
+    finish(row, run, first_head, there, maximum, total, sums);
   }
 
   // Adds the keys and values of a step to the running result of one head.
   PRIMUS_DEVICE void add_keys(const float (&asked)[kVec], const Row (&keys)[kLoads],
-                              const Row (&values)[kLoads], const bool (&here)[kLoads], float& most,
+                              const Row (&values)[kLoads], const bool (&here)[kLoads], float& maximum,
                               float& total, float (&sums)[kVec]) const {
-    float scores[kLoads], next = most;
+    float scores[kLoads], next = maximum;
     PRIMUS_UNROLL
     for (int j = 0; j < kLoads; ++j) {
       float score = 0;
@@ -145,8 +145,8 @@ struct DecodeRun {
       next = ::fmaxf(next, scores[j]);
     }
     const float base = next == -infinity() ? 0.0F : next;
-    const float shrink = exp2_flushed(most - base);
-    most = next;
+    const float shrink = exp2_flushed(maximum - base);
+    maximum = next;
     total *= shrink;
     PRIMUS_UNROLL
     for (int i = 0; i < kVec; ++i) sums[i] *= shrink;
@@ -162,16 +162,16 @@ struct DecodeRun {
   PRIMUS_DEVICE static Row row_of(const T* from) { return std::bit_cast<Row>(load_line_once(from)); }
 
   // Joins the results of a warp's lanes, then those of the warps, in order.
-  PRIMUS_DEVICE void finish(int row, int run, int first_head, int there, float (&most)[kHeads],
+  PRIMUS_DEVICE void finish(int row, int run, int first_head, int there, float (&maximum)[kHeads],
                             float (&total)[kHeads], float (&sums)[kHeads][kVec]) const {
     auto* of_warps = reinterpret_cast<float*>(dynamic_shared());  // [warps, kHeads, part]
     PRIMUS_UNROLL
     for (int h = 0; h < kHeads; ++h) {
-      float all = most[h];
+      float all = maximum[h];
       PRIMUS_UNROLL
       for (int mask = kLanes; mask < kWarp; mask *= 2) all = ::fmaxf(all, from_lane_xor(all, mask));
       const float base = all == -infinity() ? 0.0F : all;
-      const float shrink = exp2_flushed(most[h] - base);
+      const float shrink = exp2_flushed(maximum[h] - base);
       float sum = total[h] * shrink;
       PRIMUS_UNROLL
       for (int mask = kLanes; mask < kWarp; mask *= 2) sum += from_lane_xor(sum, mask);
@@ -230,15 +230,15 @@ struct DecodeMerge {
     const int count = (query.end - 1) / length - query.begin / length + 1, size = head_dim + 2;
     const float* from = parts + block() * runs * size;
     const float sink = sinks ? to_float(sinks[head]) * kLog2E : -infinity();
-    float most = sink;
+    float maximum = sink;
     PRIMUS_UNROLL_BY(8)
-    for (int run = 0; run < count; ++run) most = ::fmaxf(most, from[run * size]);
+    for (int run = 0; run < count; ++run) maximum = ::fmaxf(maximum, from[run * size]);
     for (int i = thread(); i < head_dim; i += kThreads) {
-      float sum = 0, total = sinks ? exp2_flushed(sink - most) : 0.0F;
+      float sum = 0, total = sinks ? exp2_flushed(sink - maximum) : 0.0F;
       PRIMUS_UNROLL_BY(8)
       for (int run = 0; run < count; ++run) {
         const float* part = from + run * size;
-        const float weight = exp2_flushed(part[0] - most);
+        const float weight = exp2_flushed(part[0] - maximum);
         total = multiply_add(part[1], weight, total);
         sum = multiply_add(part[2 + i], weight, sum);
       }
@@ -248,37 +248,36 @@ struct DecodeMerge {
 };
 
 std::int64_t bytes_of_parts(const PagedAttention& a) {
-  return a.tokens * a.heads * most_runs(a) * (a.value_dim + 2) * static_cast<std::int64_t>(sizeof(float));
+  return a.tokens * a.heads * max_runs(a) * (a.value_dim + 2) * static_cast<std::int64_t>(sizeof(float));
 }
 
 bool has_room_for_latents([[maybe_unused]] const Context& context) {
 #ifdef PRIMUS_GPU_VENDOR
-  return most_shared(context) >= static_cast<std::int64_t>(sizeof(DecodeLatents::Memory));
+  return max_shared(context) >= static_cast<std::int64_t>(sizeof(DecodeLatents::Memory));
 #else
   return true;
 #endif
 }
 
 bool takes(const Context& context, const PagedAttention& a) {
-  constexpr std::int64_t kMostRows = 8, kMostBytes = std::int64_t{1} << 30,
-                         kMostBlocks = std::int64_t{1} << 30;
+  constexpr std::int64_t kMaxRows = 8, kMaxBytes = std::int64_t{1} << 30, kMaxBlocks = std::int64_t{1} << 30;
   const std::int64_t vector = 16 / size_of(a.q.dtype), lanes = a.head_dim / vector;
   const auto vectors = [&](const Tensor& t, std::int64_t stride) {
     return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && stride % vector == 0;
   };
   const bool rows_alike =
       a.value_dim == a.head_dim && a.head_dim % vector == 0 && (lanes == 8 || lanes == 16 || lanes == 32);
-  return a.tokens <= std::max(a.sequences.batch(), kMostRows) &&
+  return a.tokens <= std::max(a.sequences.batch(), kMaxRows) &&
          (rows_alike || (over_latents(a) && a.score_cap == 0 && has_room_for_latents(context))) &&
          vectors(a.q, a.q_stride) && vectors(a.k, a.k_stride) && vectors(a.v, a.v_stride) &&
-         bytes_of_parts(a) <= kMostBytes && a.tokens * a.heads * most_runs(a) <= kMostBlocks;
+         bytes_of_parts(a) <= kMaxBytes && a.tokens * a.heads * max_runs(a) <= kMaxBlocks;
 }
 
 template <class T, int kHeads, int kLanes>
 void decode(Context& context, const PagedAttention& a) {
   using Run = DecodeRun<T, kHeads, kLanes>;
   const auto heads = static_cast<int>(a.heads), kv_heads = static_cast<int>(a.kv_heads);
-  const auto runs = static_cast<int>(most_runs(a));
+  const auto runs = static_cast<int>(max_runs(a));
   const int group = heads / kv_heads, head_tiles = static_cast<int>(blocks_for(group, kHeads));
   const Queries queries{Pages(context, a.sequences), static_cast<int>(a.window), static_cast<int>(a.chunk)};
   auto* parts = context.data<float>(a.workspace);
@@ -296,7 +295,7 @@ void decode(Context& context, const PagedAttention& a) {
 void decode_latents(Context& context, const PagedAttention& a) {
   using T = DecodeLatents::T;
   const auto heads = static_cast<int>(a.heads), kv_heads = static_cast<int>(a.kv_heads);
-  const auto runs = static_cast<int>(most_runs(a)), value_dim = static_cast<int>(a.value_dim);
+  const auto runs = static_cast<int>(max_runs(a)), value_dim = static_cast<int>(a.value_dim);
   const int group = heads / kv_heads, head_tiles = static_cast<int>(blocks_for(group, kTile));
   const Queries queries{Pages(context, a.sequences), static_cast<int>(a.window), static_cast<int>(a.chunk)};
   auto* const parts = context.data<float>(a.workspace);

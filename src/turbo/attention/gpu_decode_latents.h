@@ -30,7 +30,7 @@ struct DecodeLatents {
     T k[kKeys][kWidest + kPad];
     T weights[kTile][kKeys + kPad];
     float scores[kTile][kKeys + 4];
-    float shrink[kTile], most[kTile], total[kTile];
+    float shrink[kTile], maximum[kTile], total[kTile];
   };
 
   PRIMUS_DEVICE void operator()() const {
@@ -53,7 +53,7 @@ struct DecodeLatents {
       const int h = at / lines, c = at % lines * kLine;
       copy_async(&m.q[h][c], h < there ? asked + h * head_dim + c : asked, h < there);
     }
-    if (thread() < kTile) m.most[thread()] = -infinity(), m.total[thread()] = 0;
+    if (thread() < kTile) m.maximum[thread()] = -infinity(), m.total[thread()] = 0;
     const std::int32_t* const table = queries.pages.table + query.sequence * queries.pages.blocks;
     const int bits = queries.pages.page_bits;
     Accumulator sums[kColumns];
@@ -94,7 +94,7 @@ struct DecodeLatents {
     float* const to = parts + ((static_cast<std::int64_t>(row) * heads + first_head) * runs + run) * size;
     const std::int64_t of_head = static_cast<std::int64_t>(runs) * size;
     if (thread() < there) {
-      to[thread() * of_head] = m.most[thread()];
+      to[thread() * of_head] = m.maximum[thread()];
       to[thread() * of_head + 1] = m.total[thread()];
     }
     PRIMUS_UNROLL
@@ -130,11 +130,11 @@ struct DecodeLatents {
   // Computes exponentials relative to the largest score so far; a warp handles one head at a time.
   PRIMUS_DEVICE void weigh(Memory& m) const {
     for (int h = warp(); h < kTile; h += kWarps) {
-      const float before = m.most[h];
-      float most = before;
-      for (int i = lane(); i < kKeys; i += kWarp) most = ::fmaxf(most, m.scores[h][i]);
-      most = warp_reduce(most, Maximum{});
-      const float base = most == -infinity() ? 0.0F : most;
+      const float before = m.maximum[h];
+      float maximum = before;
+      for (int i = lane(); i < kKeys; i += kWarp) maximum = ::fmaxf(maximum, m.scores[h][i]);
+      maximum = warp_reduce(maximum, Maximum{});
+      const float base = maximum == -infinity() ? 0.0F : maximum;
       float total = 0;
       for (int i = lane(); i < kKeys; i += kWarp) {
         const float weight = exp2_flushed(m.scores[h][i] - base);
@@ -145,7 +145,7 @@ struct DecodeLatents {
       if (lane() != 0) continue;
       const float shrink = exp2_flushed(before - base);
       m.shrink[h] = shrink;
-      m.most[h] = most;
+      m.maximum[h] = maximum;
       m.total[h] = m.total[h] * shrink + total;
     }
   }

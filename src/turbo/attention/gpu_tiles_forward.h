@@ -44,12 +44,12 @@ struct ForwardTiles {
                          std::int64_t row, std::int64_t panel, T* to, float* log_sums) const {
     const std::int64_t seq_q = of.seq_q;
     KeyRange seen[kSlots];
-    float most[kSlots], total[kSlots];
+    float maximum[kSlots], total[kSlots];
     PRIMUS_UNROLL
     for (int s = 0; s < kSlots; ++s) {
       const std::int64_t i = row + warp() * kTile + Accumulator::row_of_slot(s);
       seen[s] = i < seq_q ? of.keys(sequence, i) : KeyRange{0, 0};
-      most[s] = -infinity();
+      maximum[s] = -infinity();
       total[s] = 0;
     }
     typename Tiles::Sums sums;
@@ -62,26 +62,27 @@ struct ForwardTiles {
       Tiles::multiply_rows(m, scores, 0, queries, row, keys, col, loaded,
                            [&] { Tiles::fetch(m.wide, values, col, panel * Tiles::kWide); });
       scale.apply_cap(scores);
-      softmax(scale.factor() * kLog2E, scores, seen, col, most, total, sums);
+      softmax(scale.factor() * kLog2E, scores, seen, col, maximum, total, sums);
       Tiles::add_weighted(m, sums, scores, panel * Tiles::kWide, value_dim);
     }
-    finish(seq_q, head, row, panel, most, total, sums, to, log_sums);
+    finish(seq_q, head, row, panel, maximum, total, sums, to, log_sums);
   }
 
   // Masks and scales the scores, updates the running maximum, and turns scores into weights of the values.
   PRIMUS_DEVICE static void softmax(float factor, typename Tiles::Scores& scores,
-                                    const KeyRange (&seen)[kSlots], std::int64_t col, float (&most)[kSlots],
-                                    float (&total)[kSlots], typename Tiles::Sums& sums) {
+                                    const KeyRange (&seen)[kSlots], std::int64_t col,
+                                    float (&maximum)[kSlots], float (&total)[kSlots],
+                                    typename Tiles::Sums& sums) {
     // Positions within the tile, in 32 bits. Most tiles are fully visible.
     int begin[kSlots], end[kSlots];
     bool whole = true;
-    float tile_most[kSlots], tile_total[kSlots], shrink[kSlots];
+    float tile_max[kSlots], tile_total[kSlots], shrink[kSlots];
     PRIMUS_UNROLL
     for (int s = 0; s < kSlots; ++s) {
       begin[s] = static_cast<int>(larger(seen[s].begin - col, 0));
       end[s] = static_cast<int>(smaller(seen[s].end - col, Tiles::kCols));
       whole = whole && begin[s] == 0 && end[s] == Tiles::kCols;
-      tile_most[s] = -infinity(), tile_total[s] = 0;
+      tile_max[s] = -infinity(), tile_total[s] = 0;
     }
     if (!whole) {
       PRIMUS_UNROLL
@@ -98,24 +99,24 @@ struct ForwardTiles {
       PRIMUS_UNROLL
       for (int i = 0; i < kPerLane; ++i) {
         const int s = Accumulator::slot(i);
-        tile_most[s] = ::fmaxf(tile_most[s], scores[j].at[i]);
+        tile_max[s] = ::fmaxf(tile_max[s], scores[j].at[i]);
       }
     }
     PRIMUS_UNROLL
     for (int s = 0; s < kSlots; ++s) {
-      const float next = ::fmaxf(most[s], reduce_row(tile_most[s], Maximum{}) * factor);
+      const float next = ::fmaxf(maximum[s], reduce_row(tile_max[s], Maximum{}) * factor);
       // No visible key yet: any finite base will do, since all exponentials are zero.
       const float base = next == -infinity() ? 0.0F : next;
-      shrink[s] = exp2_flushed(most[s] - base);
-      most[s] = next;
-      tile_most[s] = base;
+      shrink[s] = exp2_flushed(maximum[s] - base);
+      maximum[s] = next;
+      tile_max[s] = base;
     }
     PRIMUS_UNROLL
     for (int j = 0; j < Tiles::kCols / kTile; ++j) {
       PRIMUS_UNROLL
       for (int i = 0; i < kPerLane; ++i) {
         const int s = Accumulator::slot(i);
-        scores[j].at[i] = exp2_flushed(multiply_add(scores[j].at[i], factor, -tile_most[s]));
+        scores[j].at[i] = exp2_flushed(multiply_add(scores[j].at[i], factor, -tile_max[s]));
         tile_total[s] += scores[j].at[i];
       }
     }
@@ -130,23 +131,23 @@ struct ForwardTiles {
 
   // Returns the log-sum-exp of a row including its sink (-infinity: none), and in `factor` the factor of its
   // sums. A row that sees no key gets zeros.
-  PRIMUS_DEVICE static float end_softmax(float most, float total, float sink, float& factor) {
-    const float final_most = ::fmaxf(most, sink);
-    const bool nothing = final_most == -infinity();
-    const float shrink = nothing ? 0.0F : ::exp2f(most - final_most);
-    const float sum = total * shrink + (sink == -infinity() ? 0.0F : ::exp2f(sink - final_most));
+  PRIMUS_DEVICE static float end_softmax(float maximum, float total, float sink, float& factor) {
+    const float final_max = ::fmaxf(maximum, sink);
+    const bool nothing = final_max == -infinity();
+    const float shrink = nothing ? 0.0F : ::exp2f(maximum - final_max);
+    const float sum = total * shrink + (sink == -infinity() ? 0.0F : ::exp2f(sink - final_max));
     factor = nothing ? 0.0F : shrink / sum;
-    return nothing ? -infinity() : (final_most + ::log2f(sum)) * kLn2;
+    return nothing ? -infinity() : (final_max + ::log2f(sum)) * kLn2;
   }
 
   PRIMUS_DEVICE void finish(std::int64_t seq_q, std::int64_t head, std::int64_t row, std::int64_t panel,
-                            float (&most)[kSlots], float (&total)[kSlots], const typename Tiles::Sums& sums,
-                            T* to, float* log_sums) const {
+                            float (&maximum)[kSlots], float (&total)[kSlots],
+                            const typename Tiles::Sums& sums, T* to, float* log_sums) const {
     float factor[kSlots];
     PRIMUS_UNROLL
     for (int s = 0; s < kSlots; ++s) {
       const float log_sum =
-          end_softmax(most[s], total[s], sinks ? to_float(sinks[head]) * kLog2E : -infinity(), factor[s]);
+          end_softmax(maximum[s], total[s], sinks ? to_float(sinks[head]) * kLog2E : -infinity(), factor[s]);
       const std::int64_t i = row + warp() * kTile + Accumulator::row_of_slot(s);
       if (log_sums && panel == 0 && i < seq_q && Accumulator::col(0) == 0) log_sums[i] = log_sum;
     }

@@ -63,10 +63,10 @@ struct ForwardWarpgroups {
     barrier();
     const Tile tile = of_block();
     if (thread() < kAttending) {
-      take_registers<232>();
+      acquire_registers<232>();
       attend(memory, tile);
     } else {
-      give_back_registers<40>();
+      release_registers<40>();
       if (thread() == kAttending) fetch(memory, tile);
     }
 #endif
@@ -134,7 +134,7 @@ struct ForwardWarpgroups {
   struct Rows {
     int begin[kSlots], end[kSlots];
     int whole_begin, whole_end;  // the keys that all rows of the warpgroup see
-    float most[kSlots], total[kSlots], shrink[kSlots];
+    float maximum[kSlots], total[kSlots], shrink[kSlots];
   };
 
   PRIMUS_DEVICE Rows rows_of(const Tile& tile, int first_row) const {
@@ -145,7 +145,7 @@ struct ForwardWarpgroups {
       const KeyRange seen = i < visibility.seq_q ? visibility.keys(tile.sequence, i) : KeyRange{0, 0};
       rows.begin[s] = static_cast<int>(seen.begin) - tile.begin;
       rows.end[s] = static_cast<int>(seen.end) - tile.begin;
-      rows.most[s] = -infinity();
+      rows.maximum[s] = -infinity();
       rows.total[s] = 0;
     }
     rows.whole_begin = rows.whole_end = 0;
@@ -251,24 +251,24 @@ struct ForwardWarpgroups {
       }
     }
     const float factor = scale * kLog2E;
-    float most[kSlots] = {-infinity(), -infinity()};
+    float maximum[kSlots] = {-infinity(), -infinity()};
     PRIMUS_UNROLL
-    for (int i = 0; i < Scores::kCount; ++i) most[i / 2 % 2] = ::fmaxf(most[i / 2 % 2], scores.at[i]);
+    for (int i = 0; i < Scores::kCount; ++i) maximum[i / 2 % 2] = ::fmaxf(maximum[i / 2 % 2], scores.at[i]);
     PRIMUS_UNROLL
     for (int s = 0; s < kSlots; ++s) {
-      most[s] = ::fmaxf(most[s], from_lane_xor(most[s], 1));
-      most[s] = ::fmaxf(most[s], from_lane_xor(most[s], 2));
-      const float next = ::fmaxf(rows.most[s], most[s] * factor);
+      maximum[s] = ::fmaxf(maximum[s], from_lane_xor(maximum[s], 1));
+      maximum[s] = ::fmaxf(maximum[s], from_lane_xor(maximum[s], 2));
+      const float next = ::fmaxf(rows.maximum[s], maximum[s] * factor);
       // No visible key yet: any finite base will do, since all exponentials are zero.
-      most[s] = next == -infinity() ? 0.0F : next;
-      rows.shrink[s] = exp2_flushed(rows.most[s] - most[s]);
-      rows.most[s] = next;
+      maximum[s] = next == -infinity() ? 0.0F : next;
+      rows.shrink[s] = exp2_flushed(rows.maximum[s] - maximum[s]);
+      rows.maximum[s] = next;
       rows.total[s] *= rows.shrink[s];  // over this lane's columns only: joined at the end
     }
     PRIMUS_UNROLL
     for (int i = 0; i < Scores::kCount; ++i) {
       const int s = i / 2 % 2;
-      scores.at[i] = exp2_flushed(multiply_add(scores.at[i], factor, -most[s]));
+      scores.at[i] = exp2_flushed(multiply_add(scores.at[i], factor, -maximum[s]));
       rows.total[s] += scores.at[i];
     }
   }
@@ -281,16 +281,16 @@ struct ForwardWarpgroups {
       float total = rows.total[s];
       total += from_lane_xor(total, 1);
       total += from_lane_xor(total, 2);
-      const float most = ::fmaxf(rows.most[s], sink);
+      const float maximum = ::fmaxf(rows.maximum[s], sink);
       // A query that sees no key gets zeros.
-      const bool nothing = most == -infinity();
-      const float shrink = nothing ? 0.0F : ::exp2f(rows.most[s] - most);
-      total = total * shrink + (sinks ? ::exp2f(sink - most) : 0.0F);
+      const bool nothing = maximum == -infinity();
+      const float shrink = nothing ? 0.0F : ::exp2f(rows.maximum[s] - maximum);
+      total = total * shrink + (sinks ? ::exp2f(sink - maximum) : 0.0F);
       const float share = nothing ? 0.0F : shrink / total;
       const std::int64_t i = first_row + Scores::row(2 * s), token = tile.sequence * visibility.seq_q + i;
       const bool there = i < visibility.seq_q;
       if (lse && there && lane() % 4 == 0) {
-        lse[tile.head * tokens + token] = nothing ? -infinity() : (most + ::log2f(total)) * kLn2;
+        lse[tile.head * tokens + token] = nothing ? -infinity() : (maximum + ::log2f(total)) * kLn2;
       }
       // Four lanes have eight neighbours in two words each; after the transposition one lane has all eight.
       PRIMUS_UNROLL

@@ -74,10 +74,10 @@ struct BackwardWarpgroups {
     barrier();
     const Tile tile = of_block();
     if (thread() < kMultiplying) {
-      take_registers<240>();
+      acquire_registers<240>();
       multiply_tiles(memory, tile);
     } else {
-      give_back_registers<24>();
+      release_registers<24>();
       if (thread() < kMultiplying + kWarp) fetch(memory, tile);
     }
 #endif
@@ -155,13 +155,13 @@ struct BackwardWarpgroups {
             copy_box(stage.weighed + at, kOfKeys ? d_out : v, col, row, tile.sequence, full);
           }
         }
-        if constexpr (kOfKeys) tell_of_queries(memory.queries[slot], tile.sequence, passing_head, row);
+        if constexpr (kOfKeys) release_queries(memory.queries[slot], tile.sequence, passing_head, row);
         full.arrive();
       }
     }
   }
 
-  PRIMUS_DEVICE void tell_of_queries(Queries& to, int sequence, int head, int row) const {
+  PRIMUS_DEVICE void release_queries(Queries& to, int sequence, int head, int row) const {
     for (int c = lane(); c < kPassing; c += kWarp) {
       const std::int64_t i = row + c;
       const bool there = i < visibility.seq_q;

@@ -16,7 +16,7 @@ bool ResidualCandidates::fit() const {
     return w.dtype == DType::kF32 && w.elements() == stream.cols();
   };
   return is_float(stream) && checkpoints.dtype == stream.dtype && checkpoints.rows() == stream.rows() &&
-         checkpoints.cols() % stream.cols() == 0 && count() >= 2 && count() <= kMost && is_weight(norm) &&
+         checkpoints.cols() % stream.cols() == 0 && count() >= 2 && count() <= kMax && is_weight(norm) &&
          is_weight(proj) && eps >= 0;
 }
 

@@ -11,10 +11,10 @@ namespace primus::turbo {
 
 // The candidates of T tokens: n checkpoints in adjacent columns, and the stream.
 struct ResidualCandidates {
-  static constexpr std::int64_t kMost = 64;  // checkpoints and stream together
-  Tensor checkpoints;                        // [T, n * hidden], n >= 1
-  Tensor stream;                             // [T, hidden], the same type
-  Tensor norm, proj;                         // [hidden] fp32
+  static constexpr std::int64_t kMax = 64;  // checkpoints and stream together
+  Tensor checkpoints;                       // [T, n * hidden], n >= 1
+  Tensor stream;                            // [T, hidden], the same type
+  Tensor norm, proj;                        // [hidden] fp32
   float eps;
   std::int64_t count() const { return checkpoints.cols() / stream.cols() + 1; }
   bool fit() const;

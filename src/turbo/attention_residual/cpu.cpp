@@ -35,9 +35,9 @@ PRIMUS_INLINE Candidates<T> candidates(CpuContext& context, const ResidualCandid
 }
 
 struct Mixture {
-  float share[ResidualCandidates::kMost];  // softmax of the scores
-  float score[ResidualCandidates::kMost];
-  float scale[ResidualCandidates::kMost];  // 1 / root mean square of a candidate
+  float share[ResidualCandidates::kMax];  // softmax of the scores
+  float score[ResidualCandidates::kMax];
+  float scale[ResidualCandidates::kMax];  // 1 / root mean square of a candidate
 };
 
 template <class T>
@@ -114,7 +114,7 @@ void backward(CpuContext& context, const AttentionResidualBackward& a) {
             const T* d_out = context.data<const T>(a.d_out) + row * hidden;
             Mixture m;
             mix(c, m);
-            float along[ResidualCandidates::kMost], mean = 0;
+            float along[ResidualCandidates::kMax], mean = 0;
             for (std::int64_t j = 0; j < count; ++j) {
               const T* v = c.of(j);
               along[j] =

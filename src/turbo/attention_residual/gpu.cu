@@ -9,8 +9,8 @@ namespace {
 constexpr int kBlock = 256;
 
 struct Mixture {
-  float share[ResidualCandidates::kMost], score[ResidualCandidates::kMost], scale[ResidualCandidates::kMost];
-  float along[ResidualCandidates::kMost];  // candidate · d_out
+  float share[ResidualCandidates::kMax], score[ResidualCandidates::kMax], scale[ResidualCandidates::kMax];
+  float along[ResidualCandidates::kMax];  // candidate · d_out
 };
 
 template <class T>

@@ -28,13 +28,13 @@ bool is_first_key(const CausalConvShape& s, const Tensor& first_key) {
 }
 
 // Checks that `before` is present if a segment begins inside its sequence.
-bool knows_before(const CausalConvShape& s, const Tensor& before) {
+bool has_before(const CausalConvShape& s, const Tensor& before) {
   return before.absent() ? s.width == 1 || (s.first_of_even == 0 && s.first_of_odd == 0) : is_edge(s, before);
 }
 
 // Checks weight and bias: gradients through an activation (kSilu) recompute the sums from them; the other
 // form does not take them.
-bool knows_sums(const CausalConvShape& s, const Tensor& weight, const Tensor& bias, const Tensor& bcx) {
+bool has_sums(const CausalConvShape& s, const Tensor& weight, const Tensor& bias, const Tensor& bcx) {
   if (s.form != CausalConvShape::Form::kSilu) return weight.absent() && bias.absent();
   return is_kernel(s, weight, bcx) && is_bias(bias, s.channels);
 }
@@ -50,22 +50,22 @@ void CausalConvForward::check() const {
   shape.check(kId);
   PRIMUS_CHECK(kId, are_rows(shape, bcx, y) && is_kernel(shape, weight, bcx));
   PRIMUS_CHECK(kId, is_bias(bias, shape.channels) && is_first_key(shape, first_key));
-  PRIMUS_CHECK(kId, knows_before(shape, before));
+  PRIMUS_CHECK(kId, has_before(shape, before));
 }
 
 void CausalConvBackwardInput::check() const {
   shape.check(kId);
   PRIMUS_CHECK(kId, are_rows(shape, bcx, d_y) && is_kernel(shape, weight, bcx) && same(d_bcx, bcx));
   PRIMUS_CHECK(kId, is_bias(bias, shape.channels) && is_first_key(shape, first_key));
-  PRIMUS_CHECK(kId, knows_before(shape, before) && (d_after.absent() || is_edge(shape, d_after)));
+  PRIMUS_CHECK(kId, has_before(shape, before) && (d_after.absent() || is_edge(shape, d_after)));
   PRIMUS_CHECK(kId, d_after.absent() || shape.tokens >= shape.width - 1);
 }
 
 void CausalConvBackwardWeight::check() const {
   shape.check(kId);
   PRIMUS_CHECK(kId, are_rows(shape, bcx, d_y) && is_first_key(shape, first_key));
-  PRIMUS_CHECK(kId, knows_before(shape, before) && is_float(d_weight));
-  PRIMUS_CHECK(kId, knows_sums(shape, weight, bias, bcx));
+  PRIMUS_CHECK(kId, has_before(shape, before) && is_float(d_weight));
+  PRIMUS_CHECK(kId, has_sums(shape, weight, bias, bcx));
   PRIMUS_CHECK(kId, d_weight.shape == (of_bias ? Shape{shape.channels} : Shape{shape.channels, shape.width}));
 }
 
@@ -80,7 +80,7 @@ void CausalConvBackwardEdge::check() const {
   PRIMUS_CHECK(kId, are_rows(shape, bcx, d_y) && is_kernel(shape, weight, bcx));
   PRIMUS_CHECK(kId, is_first_key(shape, first_key) && is_edge(shape, d_edge));
   const bool silu = shape.form == CausalConvShape::Form::kSilu;
-  PRIMUS_CHECK(kId, silu ? is_bias(bias, shape.channels) && knows_before(shape, before)
+  PRIMUS_CHECK(kId, silu ? is_bias(bias, shape.channels) && has_before(shape, before)
                          : bias.absent() && before.absent());
 }
 

@@ -98,16 +98,16 @@ template <class T, bool kSilu, int kCount>
 struct FewRows {
   Cached<T, kSilu> all;
   PRIMUS_DEVICE void operator()(std::int64_t sequence, std::int64_t channel) const {
-    const bool nobody = sequence == all.pages.batch;
-    const std::int64_t end = nobody ? all.rows : all.pages.starts[sequence + 1];
+    const bool unused = sequence == all.pages.batch;
+    const std::int64_t end = unused ? all.rows : all.pages.starts[sequence + 1];
     for (std::int64_t row = all.pages.starts[sequence]; row < end; ++row) {
-      if (nobody) {
+      if (unused) {
         all.template clear<kCount>(row, channel);
       } else {
         all.template make<kCount>(sequence, row, channel);
       }
     }
-    if (nobody) return;
+    if (unused) return;
     for (std::int64_t row = larger(all.pages.starts[sequence], end - all.ring_rows); row < end; ++row)
       all.template keep<kCount>(sequence, row, channel);
   }

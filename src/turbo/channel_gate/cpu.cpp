@@ -11,8 +11,8 @@ namespace {
 
 // Returns log(1 + e^x), without overflow for large x and without cancellation for small x.
 PRIMUS_INLINE float softplus(float x) {
-  const float most = x > 0 ? x : 0.0F;
-  return most + std::log1p(exp(x > 0 ? -x : x));
+  const float maximum = x > 0 ? x : 0.0F;
+  return maximum + std::log1p(exp(x > 0 ? -x : x));
 }
 
 // The gate of one channel with rate = exp(a_log) and x = z + bias, and its derivatives with respect to x and

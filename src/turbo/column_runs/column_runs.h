@@ -19,10 +19,10 @@ struct ColumnRun {
 
 struct CopyColumns {
   static constexpr KernelId kId = KernelId::kCopyColumns;
-  static constexpr int kMostRuns = 4;
+  static constexpr int kMaxRuns = 4;
   Tensor from;  // [rows, m]
   Tensor to;    // [rows, n] of the same type; columns outside all runs are unchanged
-  std::array<ColumnRun, kMostRuns> runs;
+  std::array<ColumnRun, kMaxRuns> runs;
   int run_count;
   void check() const;
   double flops() const { return 0; }

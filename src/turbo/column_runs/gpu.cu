@@ -11,7 +11,7 @@ struct CopyBody {
   const T* from;
   T* to;
   std::int64_t m, n;
-  ColumnRun runs[CopyColumns::kMostRuns];
+  ColumnRun runs[CopyColumns::kMaxRuns];
   int run_count;
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t column) const {

@@ -264,7 +264,7 @@ struct LossOfParts {
 // needed for occupancy.
 std::int64_t columns_in_shared(const Context& context) {
   constexpr std::int64_t kOwn = 1024;  // reserved for reductions
-  return kWarp == 32 ? (most_shared(context) - kOwn) / static_cast<std::int64_t>(sizeof(float)) : 0;
+  return kWarp == 32 ? (max_shared(context) - kOwn) / static_cast<std::int64_t>(sizeof(float)) : 0;
 }
 
 void cross_entropy(Context& context, const CrossEntropy& call) {

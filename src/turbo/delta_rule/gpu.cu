@@ -37,9 +37,9 @@ std::int64_t heads_at_a_time(const DeltaRuleShape& s) {
 // Calls body(first head, count).
 template <class Body>
 void for_each_heads(const DeltaRuleShape& s, Body body) {
-  const std::int64_t most = heads_at_a_time(s);
-  for (std::int64_t first = 0; first < s.value_heads; first += most)
-    body(first, std::min(most, s.value_heads - first));
+  const std::int64_t maximum = heads_at_a_time(s);
+  for (std::int64_t first = 0; first < s.value_heads; first += maximum)
+    body(first, std::min(maximum, s.value_heads - first));
 }
 
 // Sizes of the matrices of all items that are processed at a time.
@@ -121,7 +121,7 @@ bool with_chunks([[maybe_unused]] const Context& context, const DeltaRuleShape& 
       return false;
 #ifdef PRIMUS_GPU_VENDOR
     using Largest = DeltaAdvance<BFloat16, kWidest, true>::Memory;
-    if (most_shared(context) < static_cast<std::int64_t>(sizeof(Largest))) return false;
+    if (max_shared(context) < static_cast<std::int64_t>(sizeof(Largest))) return false;
 #endif
     with_flag(s.channel_gates, [&](auto by_channel) {
       if (s.key_dim > kWidest / 2) return body(std::integral_constant<int, kWidest>{}, by_channel);
@@ -199,7 +199,7 @@ bool with_chunks_back(const Context& context, const DeltaRuleShape& s, DType dty
   if constexpr (kWarp == 32) {
 #ifdef PRIMUS_GPU_VENDOR
     using Largest = DeltaRetreat<BFloat16, 128>::Memory;
-    if (most_shared(context) < static_cast<std::int64_t>(sizeof(Largest))) return false;
+    if (max_shared(context) < static_cast<std::int64_t>(sizeof(Largest))) return false;
 #endif
     if (s.channel_gates) return false;
     return with_chunks(context, s, dtype, [&](auto keys, auto by_channel) {

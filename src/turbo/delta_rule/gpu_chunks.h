@@ -100,7 +100,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
   static_assert(kWarp != 32 || kWarps == 2 * kBlocks);
   static constexpr int kWide = kKeys > kPart ? kKeys : kPart;
   // Lower bound of gates in base 2: 2^-150 is already 0.
-  static constexpr float kLeastGate = -150.0F, kLog2E = 1.44269504088896341F;
+  static constexpr float kMinGate = -150.0F, kLog2E = 1.44269504088896341F;
 
   struct Memory {
     T k[kRows][kKeys + kPad];
@@ -217,7 +217,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
           gates[i] = there && first + i < tokens ? g[(first + i) * stride + c] : 0.0F;
         PRIMUS_UNROLL
         for (int i = 0; i < kAhead; ++i) {
-          sum += ::fmaxf(gates[i] * kLog2E, kLeastGate);
+          sum += ::fmaxf(gates[i] * kLog2E, kMinGate);
           m.gates[first + i][c] = sum;
         }
       }

@@ -270,7 +270,7 @@ struct DeltaKeys {
 
   PRIMUS_DEVICE std::int64_t heads() const { return in.heads / in.group; }
   PRIMUS_DEVICE void operator()() const {
-    constexpr int kMost = DeltaRuleShape::kMaxDim / kWarp;
+    constexpr int kMax = DeltaRuleShape::kMaxDim / kWarp;
     const std::int64_t rows = in.batch * in.sequence, of_all = block() * (kThreads / kWarp) + warp();
     if (of_all >= 2 * rows * heads()) return;
     const bool key = of_all >= rows * heads();
@@ -279,9 +279,9 @@ struct DeltaKeys {
     const std::int64_t first = in.item(row / in.sequence, token / kRows, own * in.group);
     const std::int64_t column = (in.first_head / in.group + own) * in.key_dim + (key ? in.k_column : 0);
     const float* const from = key ? d.looking : d.q;
-    float x[kMost], gradient[kMost], square = 0, along = 0;
+    float x[kMax], gradient[kMax], square = 0, along = 0;
     PRIMUS_UNROLL
-    for (int n = 0; n < kMost; ++n) {
+    for (int n = 0; n < kMax; ++n) {
       const std::int64_t c = n * kWarp + lane();
       x[n] = gradient[n] = 0;
       if (c >= in.key_dim) continue;
@@ -297,7 +297,7 @@ struct DeltaKeys {
       less = warp_reduce(along) * factor * factor;
     }
     PRIMUS_UNROLL
-    for (int n = 0; n < kMost; ++n) {
+    for (int n = 0; n < kMax; ++n) {
       const std::int64_t c = n * kWarp + lane();
       if (c < in.key_dim)
         d.qkv[row * in.width + column + c] = from_float<T>(factor * multiply_add(-less, x[n], gradient[n]));

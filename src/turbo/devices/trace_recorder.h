@@ -21,7 +21,7 @@ class TraceRecorder {
  public:
   static constexpr int kHost = 0;  // the track of spans that ran on no stream
   // Some hundred megabytes, both in memory and as a file.
-  static constexpr std::size_t kMostSpans = 2'000'000;
+  static constexpr std::size_t kMaxSpans = 2'000'000;
 
   struct Span {
     std::string name;
@@ -31,14 +31,14 @@ class TraceRecorder {
     std::string arguments = {};  // as in WorkLabel
   };
 
-  explicit TraceRecorder(std::size_t most_spans = kMostSpans) : most_(most_spans) {}
+  explicit TraceRecorder(std::size_t max_spans = kMaxSpans) : max_(max_spans) {}
 
   // Work enqueued between start() and stop() is recorded: wait for the streams before calling either.
   void start() { recording_ = true; }
   void stop() { recording_ = false; }
   bool recording() const { return recording_; }
   // Returns whether the trace has its max. number of spans. Callers then record no more.
-  bool full() const { return count_ >= most_; }
+  bool full() const { return count_ >= max_; }
   bool watching() const { return recording() && !full(); }
 
   int add_track(const std::string& name);
@@ -69,7 +69,7 @@ class TraceRecorder {
  private:
   void collect() const;
 
-  const std::size_t most_;
+  const std::size_t max_;
   std::atomic<std::size_t> count_ = 0;  // spans in spans_
   std::atomic<bool> recording_ = false;
   mutable std::mutex mutex_;

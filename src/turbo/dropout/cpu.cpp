@@ -21,15 +21,15 @@ void dropout(CpuContext& context, const Dropout& a) {
     const std::int64_t cols = a.x.cols();
     const float rate = a.rate, factor = a.factor();
     parallel_ranges(context, a.x.elements(), 2 * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
-      constexpr std::int64_t kMost = 256;
-      float u[kMost];
+      constexpr std::int64_t kMax = 256;
+      float u[kMax];
       std::int64_t n = 0;
       for (std::int64_t at = begin; at < end; at += n) {
         const std::int64_t row = at / cols, column = at % cols;
         int run = 0;
         while (run + 1 < a.run_count && a.runs[run + 1].begin <= column) ++run;
         const std::int64_t run_end = run + 1 < a.run_count ? a.runs[run + 1].begin : cols;
-        n = std::min({kMost, end - at, run_end - column});
+        n = std::min({kMax, end - at, run_end - column});
         const RandomStream stream(a.seed ^ a.stream, RandomPurpose::kDropout, step_id,
                                   static_cast<std::uint32_t>(tokens[row]));
         const std::int64_t first = a.runs[run].whole + column - a.runs[run].begin;

@@ -21,7 +21,7 @@ void Dropout::check() const {
   PRIMUS_CHECK(kId, tokens.dtype == DType::kI32 && tokens.elements() == x.rows());
   PRIMUS_CHECK(kId, is_step_scalars(scalars));
   PRIMUS_CHECK(kId, rate > 0 && rate < 1);
-  PRIMUS_CHECK(kId, run_count >= 1 && run_count <= kMostRuns && in_order(*this));
+  PRIMUS_CHECK(kId, run_count >= 1 && run_count <= kMaxRuns && in_order(*this));
 }
 
 }  // namespace primus::turbo

@@ -23,8 +23,8 @@ struct Dropout {
   struct Columns {
     std::int64_t begin = 0, whole = 0;
   };
-  static constexpr int kMostRuns = 3;
-  using Runs = std::array<Columns, kMostRuns>;
+  static constexpr int kMaxRuns = 3;
+  using Runs = std::array<Columns, kMaxRuns>;
 
   Tensor x;        // [tokens, cols] fp32 or bf16
   Tensor out;      // x's type and shape; may be x

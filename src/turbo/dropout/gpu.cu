@@ -21,7 +21,7 @@ struct DropoutBody {
   std::int64_t cols, packs;  // columns and packs per row
   float rate, factor;
   int run_count;
-  Dropout::Columns runs[Dropout::kMostRuns];
+  Dropout::Columns runs[Dropout::kMaxRuns];
 
   PRIMUS_DEVICE void operator()(std::int64_t i) const {
     const std::int64_t row = i / packs, first = i % packs * kColumns;
@@ -48,7 +48,7 @@ struct DropoutBody {
   PRIMUS_DEVICE std::int64_t whole(std::int64_t column) const {
     std::int64_t element = column + runs[0].whole;
     PRIMUS_UNROLL
-    for (int run = 1; run < Dropout::kMostRuns; ++run) {
+    for (int run = 1; run < Dropout::kMaxRuns; ++run) {
       if (run < run_count && runs[run].begin <= column) element = column - runs[run].begin + runs[run].whole;
     }
     return element;

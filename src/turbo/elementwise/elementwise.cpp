@@ -10,7 +10,7 @@ void Add::check() const {
   PRIMUS_CHECK(kId, is_float(a));
   PRIMUS_CHECK(kId, b.dtype == a.dtype && out.dtype == a.dtype);
   PRIMUS_CHECK(kId, out.shape == a.shape);
-  PRIMUS_CHECK(kId, ranks > 1 && ranks <= kMostRanks && rank >= 0 && rank < ranks);
+  PRIMUS_CHECK(kId, ranks > 1 && ranks <= kMaxRanks && rank >= 0 && rank < ranks);
   PRIMUS_CHECK(kId, ranks == 2 ? b.shape == a.shape : b.elements() == (ranks - 1) * a.elements());
 }
 

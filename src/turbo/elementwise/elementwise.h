@@ -13,7 +13,7 @@ namespace primus::turbo {
 // rank - 1, rank - 2 and so on, modulo `ranks`, consecutively. out may be a.
 struct Add {
   static constexpr KernelId kId = KernelId::kAdd;
-  static constexpr int kLevels = 7, kMostRanks = 1 << kLevels;
+  static constexpr int kLevels = 7, kMaxRanks = 1 << kLevels;
   Tensor a, b, out;  // equal types (fp32 or bf16) and shapes; b has ranks - 1 times the elements
   int ranks = 2, rank = 0;
   // Returns the offset in b of rank r's part; each part has n elements.

@@ -90,9 +90,9 @@ constexpr Fp8Scales fp8_scales(std::uint32_t largest_magnitude, float largest_co
     const auto nan = std::bit_cast<float>(0x7FC00000U);
     return {nan, nan};
   }
-  const auto most = std::bit_cast<float>((127U + 126U) << 23), least = std::bit_cast<float>(1U << 23);
+  const auto maximum = std::bit_cast<float>((127U + 126U) << 23), minimum = std::bit_cast<float>(1U << 23);
   const float scale = largest_code / std::bit_cast<float>(largest_magnitude);
-  const float bounded = scale > most ? most : scale < least ? least : scale;
+  const float bounded = scale > maximum ? maximum : scale < minimum ? minimum : scale;
   return {1 / bounded, bounded};
 }
 

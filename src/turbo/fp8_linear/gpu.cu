@@ -181,9 +181,9 @@ void quantize(Context& context, const QuantizeFp8& call) {
       if (call.known) return quantize_tiles<T, Code, true>(context, call);
       // Runs of a few thousand elements, in enough blocks to keep a GPU busy. A maximum does not depend on
       // how runs are divided.
-      constexpr std::int64_t kSmallest = 1024, kMost = 1024;
+      constexpr std::int64_t kSmallest = 1024, kMax = 1024;
       const std::int64_t packs = call.x.elements() / kVector<T>;
-      const std::int64_t run = std::max(blocks_for(packs, kMost), kSmallest), count = blocks_for(packs, run);
+      const std::int64_t run = std::max(blocks_for(packs, kMax), kSmallest), count = blocks_for(packs, run);
       auto* parts = partials<std::uint32_t>(context, count);
       launch(context, count, LargestParts<T>{context.data<T>(call.x), parts, packs, run});
       launch(context, 1, ScalesOfParts{parts, context.data<float>(call.scales), count, Code::largest()});

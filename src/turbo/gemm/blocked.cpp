@@ -52,7 +52,7 @@ void choose_tasks(const Kernel& kernel, int threads, Plan& p) {
     return std::max<std::int64_t>(1, bytes / (row_bytes * width));
   };
   const std::int64_t resident_n = strips_in(kernel.cache.resident_b, kernel.nr);
-  const bool resident = resident_n * kernel.nr >= std::min(kernel.cache.least_columns, p.super_n);
+  const bool resident = resident_n * kernel.nr >= std::min(kernel.cache.min_columns, p.super_n);
   p.tasks_n = resident ? ceil_div(strips_n, resident_n) : 1;
   p.tasks_m =
       ceil_div(strips_m, strips_in(resident ? kernel.cache.passing_a : kernel.cache.resident_a, kernel.mr));
@@ -346,10 +346,11 @@ std::size_t blocked_workspace_bytes(const Kernel& kernel, const GemmArgs& args, 
 // separately: a piece by its limit, or by the complete extent if that is less.
 std::size_t blocked_workspace_bound(const Kernel& kernel, const GemmArgs& g, int threads) {
   const std::int64_t element = size_of(kernel.packed);
-  const std::int64_t most_panel = std::max<std::int64_t>(kernel.kb, kernel.max_panel / kernel.kb * kernel.kb);
-  const bool one_panel = g.k <= most_panel;
+  const std::int64_t longest_panel =
+      std::max<std::int64_t>(kernel.kb, kernel.max_panel / kernel.kb * kernel.kb);
+  const bool one_panel = g.k <= longest_panel;
   const std::int64_t super_k =
-      one_panel ? round_up(g.k, kernel.kb) : std::min(g.k + most_panel, std::max(most_panel, kSuperK));
+      one_panel ? round_up(g.k, kernel.kb) : std::min(g.k + longest_panel, std::max(longest_panel, kSuperK));
   const std::int64_t m = round_up(g.m, kernel.mr), n = round_up(g.n, kernel.nr);
   const std::int64_t b =
       std::min(n * super_k * element, std::max(kernel.nr * super_k * element, b_budget(threads)));
@@ -360,7 +361,7 @@ std::size_t blocked_workspace_bound(const Kernel& kernel, const GemmArgs& g, int
   // If there are several panels, each is larger than half of the limit.
   const std::int64_t block_m =
       one_panel ? kernel.mr
-                : std::min(m, std::max<std::int64_t>(kernel.mr, 2 * cached / (most_panel * element)));
+                : std::min(m, std::max<std::int64_t>(kernel.mr, 2 * cached / (longest_panel * element)));
   return static_cast<std::size_t>(b + sums_bytes + threads * (a + block_m * kernel.nr * 4) + kAlignment);
 }
 

@@ -60,9 +60,9 @@ struct Kernel {
   int mr, nr, kb;
   std::int64_t max_panel;  // max. k of one pass over a strip, so that the strip stays in its cache level
   // Bytes of packed operands per task, see choose_tasks(): columns of B to keep in L2 if there are at least
-  // `least_columns` (or all) of them, and rows of A to stream past them; otherwise rows of A to keep.
+  // `min_columns` (or all) of them, and rows of A to stream past them; otherwise rows of A to keep.
   struct Cache {
-    std::int64_t resident_b, least_columns, passing_a, resident_a;
+    std::int64_t resident_b, min_columns, passing_a, resident_a;
   } cache;
   std::int64_t ahead_bytes;  // bytes of `ahead` that run() prefetches per block of k
   DType packed;              // element type of packed operands

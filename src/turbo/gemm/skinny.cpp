@@ -158,8 +158,8 @@ void multiply_skinny(ThreadPool& pool, const GemmArgs& g, VectorLevel level) {
                         .store = g.c_dtype == DType::kF32 ? store<float> : store<BFloat16>};
   const Columns columns = columns_function(level, g.ab_dtype);
   // Tasks of at least 32 KiB of W: less is not worth waking another thread.
-  const std::int64_t least = ceil_div(std::int64_t{32} << 10, g.k * size_of(g.ab_dtype));
-  const std::int64_t grain = round_up(std::max(least, ceil_div(g.n, 8 * pool.size())), 4);
+  const std::int64_t minimum = ceil_div(std::int64_t{32} << 10, g.k * size_of(g.ab_dtype));
+  const std::int64_t grain = round_up(std::max(minimum, ceil_div(g.n, 8 * pool.size())), 4);
   pool.parallel_for(g.n, grain,
                     [&](std::int64_t begin, std::int64_t end, int) { columns(call, begin, end); });
 }

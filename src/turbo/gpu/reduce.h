@@ -81,8 +81,8 @@ struct SumOfParts {
 // Calls store(sum of term(0) ... term(n - 1)) on the device.
 template <class Sum, class Term, class Store>
 void ordered_sum(Context& context, std::int64_t n, const Term& term, const Store& store) {
-  constexpr std::int64_t kSmallest = 8192, kMost = 2048;
-  const std::int64_t run = std::max(blocks_for(n, kMost), kSmallest);
+  constexpr std::int64_t kSmallest = 8192, kMax = 2048;
+  const std::int64_t run = std::max(blocks_for(n, kMax), kSmallest);
   const std::int64_t count = blocks_for(n, run);
   Sum* parts = partials<Sum>(context, std::max<std::int64_t>(count, 1));
   launch(context, count, SumParts<Term, Sum>{term, parts, n, run});

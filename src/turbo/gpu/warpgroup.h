@@ -161,7 +161,7 @@ PRIMUS_DEVICE void Gate::wait([[maybe_unused]] std::uint32_t parity) {
   const std::uint64_t start = now();
   while (!over()) {
     // An invalid store ends the kernel. A trap cannot be used: with one, the compiler limits the kernel to
-    // the registers it starts with and ignores take_registers().
+    // the registers it starts with and ignores acquire_registers().
     if (now() - start > kLongest) {
       asm volatile("st.global.u32 [%0], %1;" ::"l"(std::uint64_t{0}), "r"(0) : "memory");
     }
@@ -228,13 +228,13 @@ PRIMUS_DEVICE void barrier_among([[maybe_unused]] int number, [[maybe_unused]] i
 
 // Set the number of registers per thread from here on; called by all threads of a warpgroup. A multiple of 8.
 template <int kCount>
-PRIMUS_DEVICE void give_back_registers() {
+PRIMUS_DEVICE void release_registers() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 #endif
 }
 template <int kCount>
-PRIMUS_DEVICE void take_registers() {
+PRIMUS_DEVICE void acquire_registers() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 #endif

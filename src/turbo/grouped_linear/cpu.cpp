@@ -18,9 +18,9 @@ namespace {
 constexpr std::int64_t kPartOfShare = 8;
 
 // Data prefetched for the next expert must not evict this expert's operands from L2.
-constexpr std::int64_t kMostReadAhead = std::int64_t{512} << 10;
+constexpr std::int64_t kMaxReadAhead = std::int64_t{512} << 10;
 
-std::int64_t most_rows_side_by_side(std::int64_t rows, int threads) {
+std::int64_t max_parallel_rows(std::int64_t rows, int threads) {
   return threads == 1 ? 0 : rows / (kPartOfShare * threads);
 }
 
@@ -97,9 +97,9 @@ class Experts {
   std::array<GemmReadAhead, 2> read_ahead(std::int64_t expert) const {
     std::array<GemmReadAhead, 2> ahead;
     if (!b_rows_) ahead[0] = operand_b(expert);
-    if (rows(expert) == 0 || ahead[0].bytes > kMostReadAhead) return {};
+    if (rows(expert) == 0 || ahead[0].bytes > kMaxReadAhead) return {};
     if (!a_rows_) ahead[1] = rows_of(call_.a, a_, expert);
-    ahead[1].bytes = std::min(ahead[1].bytes, kMostReadAhead - ahead[0].bytes);
+    ahead[1].bytes = std::min(ahead[1].bytes, kMaxReadAhead - ahead[0].bytes);
     return ahead;
   }
 
@@ -123,16 +123,15 @@ std::int64_t order_bytes(const GroupedGemm& call) { return whole_lines(call.offs
 std::int64_t workspace(CpuContext& context, const GroupedGemm& call) {
   const std::int64_t rows = call.rows();
   const int threads = context.threads();
-  return order_bytes(call) +
-         std::max(workspace_for(call, rows, threads),
-                  threads * workspace_for(call, most_rows_side_by_side(rows, threads), 1));
+  return order_bytes(call) + std::max(workspace_for(call, rows, threads),
+                                      threads * workspace_for(call, max_parallel_rows(rows, threads), 1));
 }
 
 void grouped_gemm(CpuContext& context, const GroupedGemm& call) {
   ThreadPool& pool = context.pool();
   const Experts experts(context, call);
   const std::int64_t count = call.offsets.elements() - 1, all_rows = call.rows();
-  const std::int64_t most = most_rows_side_by_side(all_rows, pool.size());
+  const std::int64_t maximum = max_parallel_rows(all_rows, pool.size());
   const std::int64_t products_at = order_bytes(call);
   auto* const order = context.data<std::int32_t>(call.workspace);
   std::iota(order, order + count, 0);
@@ -141,15 +140,15 @@ void grouped_gemm(CpuContext& context, const GroupedGemm& call) {
   });
   std::int64_t large = 0;
   const auto expert_at = [&](std::int64_t i) { return i < count ? order[i] : -1; };
-  for (; large < count && experts.rows(order[large]) > most; ++large) {
+  for (; large < count && experts.rows(order[large]) > maximum; ++large) {
     experts.multiply(pool, order[large], expert_at(large + 1), products_at,
                      call.workspace.bytes() - products_at);
   }
-  const std::int64_t each = workspace_for(call, most, 1);
+  const std::int64_t each = workspace_for(call, maximum, 1);
   pool.parallel_for(count - large, 1, [&](std::int64_t i, std::int64_t, int thread) {
-    ThreadPool alone(1);
-    experts.multiply(alone, order[large + i], expert_at(large + i + pool.size()), products_at + thread * each,
-                     each);
+    ThreadPool single(1);
+    experts.multiply(single, order[large + i], expert_at(large + i + pool.size()),
+                     products_at + thread * each, each);
   });
   if (call.role == GemmRole::kWeightGradient) return;
   const std::int64_t owned = context.data<std::int32_t>(call.offsets)[count];

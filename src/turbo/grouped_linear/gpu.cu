@@ -195,12 +195,12 @@ bool multiply_large_tiles(Context& context, const GroupedGemm& call) {
 // Multiplies so few rows that no expert has many, as in decoding.
 template <class C>
 bool multiply_few_rows(Context& context, const GroupedGemm& call) {
-  constexpr std::int64_t kMostRows = 64, kMostOfExpert = 2;
+  constexpr std::int64_t kMaxRows = 64, kMaxOfExpert = 2;
   const std::int64_t rows = call.rows(), experts = call.b.shape[0], out = call.b.shape[1],
                      in = call.b.shape[2];
   const auto* const x = context.data<BFloat16>(call.a);
   const auto* const w = context.data<BFloat16>(call.b);
-  if (call.role != GemmRole::kForward || rows > std::min(kMostRows, kMostOfExpert * experts)) return false;
+  if (call.role != GemmRole::kForward || rows > std::min(kMaxRows, kMaxOfExpert * experts)) return false;
   if (!rows_of_vectors<BFloat16>(in, x, w)) return false;
   const MatrixOfExpert where{context.data<std::int32_t>(call.offsets),
                              optional<std::int32_t>(context, call.a_rows), experts};

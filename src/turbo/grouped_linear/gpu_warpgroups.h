@@ -111,7 +111,7 @@ struct GroupWarpgroups {
   // ---- Operands ---------------------------------------------------------------------------------
 
   PRIMUS_DEVICE void fetch_tiles(Memory& memory) const {
-    give_back_registers<56>();
+    release_registers<56>();
     if (picks_any()) {
       fetch_picked(memory, thread() - kMultiplying);
     } else if (thread() == kMultiplying) {
@@ -246,7 +246,7 @@ struct GroupWarpgroups {
   // ---- Products ---------------------------------------------------------------------------------
 
   PRIMUS_DEVICE void multiply_tiles(Memory& memory) const {
-    take_registers<224>();
+    acquire_registers<224>();
     const int group = thread() / kWarpgroup;
     const int all = tiles(), stride = static_cast<int>(blocks());
     int tile = static_cast<int>(block());

@@ -9,12 +9,12 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-constexpr std::int64_t kMost = HyperShape::kMaxStreams;
+constexpr std::int64_t kMax = HyperShape::kMaxStreams;
 
 // Mixing factors of one token.
 struct Factors {
-  float pre[kMost], post[kMost], comb[kMost * kMost];
-  float divisors[(2 * HyperShape::kMaxIterations - 1) * kMost];
+  float pre[kMax], post[kMax], comb[kMax * kMax];
+  float divisors[(2 * HyperShape::kMaxIterations - 1) * kMax];
 };
 
 // Computes the factors from products times rstd.
@@ -29,9 +29,9 @@ void make_factors(const HyperShape& s, const float* products, float rstd, const 
   for (std::int64_t j = 0; j < n; ++j) f.post[j] = 2.0F * sigmoid(argument(n + j, 1));
   for (std::int64_t i = 0; i < n; ++i) {
     float* const row = f.comb + i * n;
-    float most = argument((2 + i) * n, 2), sum = 0;
-    for (std::int64_t j = 0; j < n; ++j) most = std::max(most, argument((2 + i) * n + j, 2));
-    for (std::int64_t j = 0; j < n; ++j) sum += row[j] = exp(argument((2 + i) * n + j, 2) - most);
+    float maximum = argument((2 + i) * n, 2), sum = 0;
+    for (std::int64_t j = 0; j < n; ++j) maximum = std::max(maximum, argument((2 + i) * n + j, 2));
+    for (std::int64_t j = 0; j < n; ++j) sum += row[j] = exp(argument((2 + i) * n + j, 2) - maximum);
     for (std::int64_t j = 0; j < n; ++j) row[j] = row[j] / sum + s.eps;
   }
   balance(f.comb, n, s.iterations, s.eps, f.divisors);
@@ -102,7 +102,7 @@ void read_backward(CpuContext& context, const HyperReadBackward& a) {
         const float* const products = context.data<const float>(a.products) + row * count;
         const float rstd = context.data<const float>(a.rstd)[row];
         make_factors(s, products, rstd, base, scale, f);
-        float d_pre[kMost], d_post[kMost] = {}, d_comb[kMost * kMost] = {};
+        float d_pre[kMax], d_post[kMax] = {}, d_comb[kMax * kMax] = {};
         for (std::int64_t j = 0; j < n; ++j) {
           d_pre[j] = sum_terms(
               hidden, [&](std::int64_t i) { return to_float(d_y[i]) * to_float(x[j * hidden + i]); });

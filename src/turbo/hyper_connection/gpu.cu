@@ -8,13 +8,13 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-constexpr int kMost = static_cast<int>(HyperShape::kMaxStreams);
+constexpr int kMax = static_cast<int>(HyperShape::kMaxStreams);
 constexpr int kBlock = 256;
 
 struct Factors {
-  float pre[kMost], post[kMost], comb[kMost * kMost];
-  float divisors[(2 * HyperShape::kMaxIterations - 1) * kMost];
-  float d_pre[kMost], d_post[kMost], d_comb[kMost * kMost];
+  float pre[kMax], post[kMax], comb[kMax * kMax];
+  float divisors[(2 * HyperShape::kMaxIterations - 1) * kMax];
+  float d_pre[kMax], d_post[kMax], d_comb[kMax * kMax];
   float rstd, of_x;
 };
 
@@ -34,10 +34,11 @@ struct Affine {
     for (std::int64_t j = 0; j < n; ++j) f.post[j] = 2.0F * sigmoid(argument(row, rstd, n + j, 1));
     for (std::int64_t i = 0; i < n; ++i) {
       float* const c = f.comb + i * n;
-      float most = -infinity(), sum = 0;
-      for (std::int64_t j = 0; j < n; ++j) most = ::fmaxf(most, argument(row, rstd, (2 + i) * n + j, 2));
+      float maximum = -infinity(), sum = 0;
       for (std::int64_t j = 0; j < n; ++j)
-        sum += c[j] = ::expf(argument(row, rstd, (2 + i) * n + j, 2) - most);
+        maximum = ::fmaxf(maximum, argument(row, rstd, (2 + i) * n + j, 2));
+      for (std::int64_t j = 0; j < n; ++j)
+        sum += c[j] = ::expf(argument(row, rstd, (2 + i) * n + j, 2) - maximum);
       for (std::int64_t j = 0; j < n; ++j) c[j] = c[j] / sum + s.eps;
     }
     balance(f.comb, n, s.iterations, s.eps, f.divisors);
@@ -167,14 +168,14 @@ struct Write {
     const T* row = x + token * width;
     const float *post = mixing + token * s.mixing(), *comb = post + n;
     for (std::int64_t i = thread(); i < hidden; i += kThreads) {
-      float of[kMost];
+      float of[kMax];
       PRIMUS_UNROLL
-      for (int j = 0; j < kMost; ++j) of[j] = j < n ? to_float(row[j * hidden + i]) : 0.0F;
+      for (int j = 0; j < kMax; ++j) of[j] = j < n ? to_float(row[j * hidden + i]) : 0.0F;
       const float given = to_float(out[token * hidden + i]);
       for (std::int64_t k = 0; k < n; ++k) {
         float sum = post[k] * given;
         PRIMUS_UNROLL
-        for (int j = 0; j < kMost; ++j) {
+        for (int j = 0; j < kMax; ++j) {
           if (j < n) sum = multiply_add(comb[j * n + k], of[j], sum);
         }
         z[token * width + k * hidden + i] = from_float<T>(sum);
@@ -199,28 +200,28 @@ struct WriteBackward {
     const float *post = mixing + token * s.mixing(), *comb = post + n;
     float* const d_post = d_mixing + token * s.mixing();
     for (std::int64_t k = 0; k < n; ++k) {
-      float of_post = 0, of_comb[kMost] = {};
+      float of_post = 0, of_comb[kMax] = {};
       for (std::int64_t i = thread(); i < hidden; i += kThreads) {
         const float d_k = to_float(d[k * hidden + i]);
         of_post = multiply_add(d_k, to_float(given[i]), of_post);
         PRIMUS_UNROLL
-        for (int j = 0; j < kMost; ++j) {
+        for (int j = 0; j < kMax; ++j) {
           if (j < n) of_comb[j] = multiply_add(d_k, to_float(row[j * hidden + i]), of_comb[j]);
         }
       }
       of_post = block_reduce<kThreads>(of_post);
       if (thread() == 0) d_post[k] = of_post;
       PRIMUS_UNROLL
-      for (int j = 0; j < kMost; ++j) {
+      for (int j = 0; j < kMax; ++j) {
         if (j >= n) continue;  // uniform over all threads
         const float sum = block_reduce<kThreads>(of_comb[j]);
         if (thread() == 0) d_post[n + j * n + k] = sum;
       }
     }
     for (std::int64_t i = thread(); i < hidden; i += kThreads) {
-      float of[kMost], sum = 0;
+      float of[kMax], sum = 0;
       PRIMUS_UNROLL
-      for (int k = 0; k < kMost; ++k) {
+      for (int k = 0; k < kMax; ++k) {
         of[k] = k < n ? to_float(d[k * hidden + i]) : 0.0F;
         if (k < n) sum = multiply_add(post[k], of[k], sum);
       }
@@ -229,7 +230,7 @@ struct WriteBackward {
         const std::int64_t at = token * width + j * hidden + i;
         float of_x = previous ? to_float(previous[at]) : 0.0F;
         PRIMUS_UNROLL
-        for (int k = 0; k < kMost; ++k) {
+        for (int k = 0; k < kMax; ++k) {
           if (k < n) of_x = multiply_add(comb[j * n + k], of[k], of_x);
         }
         d_x[at] = from_float<T>(of_x);

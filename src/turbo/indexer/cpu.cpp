@@ -39,18 +39,19 @@ PRIMUS_INLINE void score(const T* q, const W* w, std::int64_t heads, std::int64_
 template <class Row>
 void select(const std::uint32_t* scores, std::int64_t count, std::int64_t top_k, std::uint32_t* copy, Row row,
             std::int32_t* selected) {
-  std::uint32_t least = 0;        // larger scores are selected,
-  std::int64_t of_least = count;  // ... and this many equal ones
+  std::uint32_t minimum = 0;              // larger scores are selected,
+  std::int64_t equal_to_minimum = count;  // ... and this many equal ones
   if (count > top_k) {
     std::copy_n(scores, count, copy);
     std::nth_element(copy, copy + top_k - 1, copy + count,
                      [](std::uint32_t a, std::uint32_t b) { return a > b; });
-    least = copy[top_k - 1];
-    of_least = top_k - std::count_if(scores, scores + count, [=](std::uint32_t s) { return s > least; });
+    minimum = copy[top_k - 1];
+    equal_to_minimum =
+        top_k - std::count_if(scores, scores + count, [=](std::uint32_t s) { return s > minimum; });
   }
   std::int64_t taken = 0;
   for (std::int64_t j = 0; j < count; ++j) {
-    if (scores[j] < least || (scores[j] == least && of_least-- <= 0)) continue;
+    if (scores[j] < minimum || (scores[j] == minimum && equal_to_minimum-- <= 0)) continue;
     selected[taken++] = static_cast<std::int32_t>(row(j));
   }
   std::fill(selected + taken, selected + top_k, -1);
@@ -66,8 +67,8 @@ void with_types(const Tensor& q, const Tensor& w, Body body) {
 }
 
 // Each thread holds the scores of one query, and a copy of them.
-std::int64_t buffers(const CpuContext& context, std::int64_t most) {
-  return context.threads() * 2 * most * static_cast<std::int64_t>(sizeof(std::uint32_t));
+std::int64_t buffers(const CpuContext& context, std::int64_t maximum) {
+  return context.threads() * 2 * maximum * static_cast<std::int64_t>(sizeof(std::uint32_t));
 }
 
 std::int64_t select_workspace(CpuContext& context, const IndexerSelect& a) {
@@ -112,7 +113,7 @@ std::int64_t paged_workspace(CpuContext& context, const PagedIndexerSelect& a) {
 
 void select_of_pages(CpuContext& context, const PagedIndexerSelect& a) {
   const PagedSequences& sequences = a.sequences;
-  const std::int64_t batch = sequences.batch(), most = sequences.capacity(), page = sequences.page_size;
+  const std::int64_t batch = sequences.batch(), maximum = sequences.capacity(), page = sequences.page_size;
   const auto* const starts = context.data<const std::int32_t>(sequences.query_starts);
   const auto* const lengths = context.data<const std::int32_t>(sequences.key_lengths);
   const auto* const table = context.data<const std::int32_t>(sequences.block_table);
@@ -132,7 +133,7 @@ void select_of_pages(CpuContext& context, const PagedIndexerSelect& a) {
       const std::int64_t count = lengths[b] - starts[b + 1] + t + 1;
       const std::int32_t* const own = table + b * sequences.blocks();
       const auto row = [=](std::int64_t j) { return own[j / page] * page + j % page; };
-      std::uint32_t* const scores = workspace + thread * 2 * most;
+      std::uint32_t* const scores = workspace + thread * 2 * maximum;
       if (count > a.top_k) {
         score(
             q + t * a.heads * a.head_dim, w + t * a.heads, a.heads, a.head_dim, count,
@@ -140,7 +141,7 @@ void select_of_pages(CpuContext& context, const PagedIndexerSelect& a) {
       } else {
         std::fill_n(scores, count, 0U);
       }
-      select(scores, count, a.top_k, scores + most, row, list);
+      select(scores, count, a.top_k, scores + maximum, row, list);
     });
   });
 }

@@ -79,7 +79,7 @@ struct Scores {
   const T* q;
   const W* w;
   std::uint32_t* scores;  // [queries of the slice, most]
-  std::int64_t heads, head_dim, top_k, first, most, runs;
+  std::int64_t heads, head_dim, top_k, first, maximum, runs;
 
   struct Sums {
     float of_warp[Tiles::kWarps][Tiles::kCols];
@@ -108,7 +108,7 @@ struct Scores {
         }
       }
       const std::int64_t key = col + thread();
-      if (thread() < Tiles::kCols && key < end) scores[of_slice * most + key] = ordered(sum);
+      if (thread() < Tiles::kCols && key < end) scores[of_slice * maximum + key] = ordered(sum);
     }
   }
 
@@ -148,7 +148,7 @@ struct Select {
   Source source;
   const std::uint32_t* scores;  // [queries of the slice, most]
   std::int32_t* selected;       // of the slice's first query
-  std::int64_t top_k, first, most;
+  std::int64_t top_k, first, maximum;
 
   struct Memory {
     std::int32_t counts[kDigits];
@@ -157,7 +157,7 @@ struct Select {
 
   PRIMUS_DEVICE void operator()() const {
     Memory& m = shared<Memory>();
-    const std::uint32_t* const own = scores + block() * most;
+    const std::uint32_t* const own = scores + block() * maximum;
     std::int32_t* const list = selected + block() * top_k;
     const auto seen = source.seen(first + block());
     std::int64_t taken = seen.count;
@@ -171,9 +171,10 @@ struct Select {
     for (std::int64_t j = taken + thread(); j < top_k; j += kThreads) list[j] = -1;
   }
 
-  // Returns the lowest score of the list, and sets of_least to the number of list entries that equal it.
-  PRIMUS_DEVICE std::uint32_t least(Memory& m, const std::uint32_t* own, std::int64_t count,
-                                    std::int32_t& of_least) const {
+  // Returns the lowest score of the list, and sets equal_to_minimum to the number of list entries that equal
+  // it.
+  PRIMUS_DEVICE std::uint32_t minimum(Memory& m, const std::uint32_t* own, std::int64_t count,
+                                      std::int32_t& equal_to_minimum) const {
     std::uint32_t found = 0, known = 0;  // bits of the lowest score, and the mask of known bits
     auto left = static_cast<std::int32_t>(top_k);
     for (int shift = 24; shift >= 0; shift -= 8) {
@@ -189,14 +190,14 @@ struct Select {
       found |= static_cast<std::uint32_t>(digit) << shift;
       known |= std::uint32_t{255} << shift;
     }
-    of_least = left;
+    equal_to_minimum = left;
     return found;
   }
 
   template <class Seen>
   PRIMUS_DEVICE void write(Memory& m, const std::uint32_t* own, const Seen& seen, std::int32_t* list) const {
-    std::int32_t of_least = 0;
-    const std::uint32_t bound = least(m, own, seen.count, of_least);
+    std::int32_t equal_to_minimum = 0;
+    const std::uint32_t bound = minimum(m, own, seen.count, equal_to_minimum);
     // Each thread has a range of the keys: count those above the bound or equal to it, for the prefix sums.
     const std::int64_t run = (seen.count + kThreads - 1) / kThreads;
     const std::int64_t begin = smaller(thread() * run, seen.count), end = smaller(begin + run, seen.count);
@@ -215,41 +216,41 @@ struct Select {
     above = m.above[thread()] - above, equal = m.equal[thread()] - equal;
     for (std::int64_t j = begin; j < end; ++j) {
       const bool higher = own[j] > bound, same = own[j] == bound;
-      if (higher || (same && equal < of_least))
-        list[above + smaller(equal, of_least)] = static_cast<std::int32_t>(seen.row(j));
+      if (higher || (same && equal < equal_to_minimum))
+        list[above + smaller(equal, equal_to_minimum)] = static_cast<std::int32_t>(seen.row(j));
       above += higher, equal += same;
     }
   }
 };
 
 // Queries whose scores exist at a time.
-std::int64_t slice(std::int64_t tokens, std::int64_t most) {
-  return std::clamp<std::int64_t>((std::int64_t{32} << 20) / most, 1, tokens);
+std::int64_t slice(std::int64_t tokens, std::int64_t maximum) {
+  return std::clamp<std::int64_t>((std::int64_t{32} << 20) / maximum, 1, tokens);
 }
-std::int64_t scores_bytes(std::int64_t tokens, std::int64_t most) {
-  return slice(tokens, most) * most * static_cast<std::int64_t>(sizeof(std::uint32_t));
+std::int64_t scores_bytes(std::int64_t tokens, std::int64_t maximum) {
+  return slice(tokens, maximum) * maximum * static_cast<std::int64_t>(sizeof(std::uint32_t));
 }
 
 // `most`: max keys that a query may see.
 template <class T, class Arguments, class Source>
 void select(Context& context, const Arguments& a, const Source& source, std::int64_t heads,
-            std::int64_t head_dim, std::int64_t top_k, std::int64_t most) {
+            std::int64_t head_dim, std::int64_t top_k, std::int64_t maximum) {
   auto* const scores = context.data<std::uint32_t>(a.workspace);
-  const std::int64_t tokens = a.q.rows(), queries = slice(tokens, most);
+  const std::int64_t tokens = a.q.rows(), queries = slice(tokens, maximum);
   const auto run = [&]<class W>(W) {
     using OfKeys = Scores<T, W, Source>;
-    const std::int64_t runs = blocks_for(most, OfKeys::kRun);
+    const std::int64_t runs = blocks_for(maximum, OfKeys::kRun);
     for (std::int64_t first = 0; first < tokens; first += queries) {
       const std::int64_t count = std::min(queries, tokens - first);
-      if (most > top_k) {
+      if (maximum > top_k) {
         launch(context, count * runs,
                OfKeys{source, context.data<T>(a.q), context.data<W>(a.w), scores, heads, head_dim, top_k,
-                      first, most, runs},
+                      first, maximum, runs},
                sizeof(typename OfKeys::Tiles::Memory));
       }
       launch(context, count,
              Select<Source>{source, scores, context.data<std::int32_t>(a.selected) + first * top_k, top_k,
-                            first, most});
+                            first, maximum});
     }
   };
   if (a.w.dtype == a.q.dtype) {

@@ -221,9 +221,9 @@ struct FewQueries {
 
 // Handles few tokens, as in decoding, where reading the weights dominates.
 bool project_few(Context& context, const LatentProject& a) {
-  constexpr std::int64_t kMostTokens = 64;
+  constexpr std::int64_t kMaxTokens = 64;
   const LatentShape& s = a.shape;
-  if (a.x.dtype != DType::kBF16 || a.x.rows() > kMostTokens) return false;
+  if (a.x.dtype != DType::kBF16 || a.x.rows() > kMaxTokens) return false;
   const auto* const x = context.data<BFloat16>(a.x);
   const auto* const up = context.data<BFloat16>(a.up);
   auto* const out = context.data<BFloat16>(a.out);

@@ -39,16 +39,16 @@ struct Slots {
   }
 
   // Computes the largest gates of a block's columns, the sums of their exponentials, and the pooled values.
-  void pool(std::int64_t pooled, std::int64_t column, std::int64_t count, float* most, float* sum,
+  void pool(std::int64_t pooled, std::int64_t column, std::int64_t count, float* maximum, float* sum,
             float* out) const {
-    std::fill_n(most, count, -INFINITY);
+    std::fill_n(maximum, count, -INFINITY);
     each(pooled, [&](std::int64_t row, std::int64_t part, std::int64_t r) {
       const T* g = gate(row, part + column);
       const float* b = of_bias(r, part + column);
       PRIMUS_SIMD()
       for (std::int64_t i = 0; i < count; ++i) {
         const float score = to_float(g[i]) + b[i];
-        most[i] = score > most[i] ? score : most[i];
+        maximum[i] = score > maximum[i] ? score : maximum[i];
       }
     });
     std::fill_n(sum, count, 0.0F);
@@ -58,7 +58,7 @@ struct Slots {
       const float* b = of_bias(r, part + column);
       PRIMUS_SIMD()
       for (std::int64_t i = 0; i < count; ++i) {
-        const float p = softmax_exp(to_float(g[i]) + b[i] - most[i]);
+        const float p = softmax_exp(to_float(g[i]) + b[i] - maximum[i]);
         sum[i] += p;
         out[i] = multiply_add(p, to_float(v[i]), out[i]);
       }
@@ -88,8 +88,8 @@ void forward(CpuContext& context, const LatentPooling& a) {
     T* const out = context.data<T>(a.out);
     for_each_run(context, s, s.ratio * kColumns * 16,
                  [&](std::int64_t pooled, std::int64_t column, std::int64_t count) {
-                   float most[kColumns], sum[kColumns], of[kColumns];
-                   slots.pool(pooled, column, count, most, sum, of);
+                   float maximum[kColumns], sum[kColumns], of[kColumns];
+                   slots.pool(pooled, column, count, maximum, sum, of);
                    for (std::int64_t i = 0; i < count; ++i)
                      out[pooled * s.dim + column + i] = from_float<T>(of[i]);
                  });
@@ -124,8 +124,8 @@ void backward(CpuContext& context, const LatentPoolingBackward& a) {
     });
     for_each_run(context, s, s.ratio * kColumns * 32,
                  [&](std::int64_t pooled, std::int64_t column, std::int64_t count) {
-                   float most[kColumns], sum[kColumns], out[kColumns], d[kColumns];
-                   slots.pool(pooled, column, count, most, sum, out);
+                   float maximum[kColumns], sum[kColumns], out[kColumns], d[kColumns];
+                   slots.pool(pooled, column, count, maximum, sum, out);
                    for (std::int64_t i = 0; i < count; ++i)
                      d[i] = to_float(d_out[pooled * s.dim + column + i]) / sum[i];
                    slots.each(pooled, [&](std::int64_t row, std::int64_t part, std::int64_t r) {
@@ -134,7 +134,7 @@ void backward(CpuContext& context, const LatentPoolingBackward& a) {
                      T* const d_v = d_x + row * width + part + column;
                      PRIMUS_SIMD()
                      for (std::int64_t i = 0; i < count; ++i) {
-                       const float of = softmax_exp(to_float(g[i]) + b[i] - most[i]) * d[i];
+                       const float of = softmax_exp(to_float(g[i]) + b[i] - maximum[i]) * d[i];
                        d_v[i] = from_float<T>(of);
                        d_v[gates + i] = from_float<T>(of * (to_float(v[i]) - out[i]));
                      }

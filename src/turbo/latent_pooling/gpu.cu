@@ -32,14 +32,14 @@ struct Slots {
   PRIMUS_DEVICE float value(std::int64_t pooled, std::int64_t slot, std::int64_t c) const {
     return to_float(x[row(pooled, slot) * width + column(slot, c)]);
   }
-  PRIMUS_DEVICE float pool(std::int64_t pooled, std::int64_t c, float& most, float& sum) const {
-    most = -infinity();
+  PRIMUS_DEVICE float pool(std::int64_t pooled, std::int64_t c, float& maximum, float& sum) const {
+    maximum = -infinity();
     for (std::int64_t slot = first_slot(pooled); slot < s.ratio; ++slot)
-      most = ::fmaxf(most, score(pooled, slot, c));
+      maximum = ::fmaxf(maximum, score(pooled, slot, c));
     float out = 0;
     sum = 0;
     for (std::int64_t slot = first_slot(pooled); slot < s.ratio; ++slot) {
-      const float p = ::expf(score(pooled, slot, c) - most);
+      const float p = ::expf(score(pooled, slot, c) - maximum);
       sum += p;
       out = multiply_add(p, value(pooled, slot, c), out);
     }
@@ -58,8 +58,8 @@ struct Forward {
   Slots<T> slots;
   T* out;
   PRIMUS_DEVICE void operator()(std::int64_t i) const {
-    float most, sum;
-    out[i] = from_float<T>(slots.pool(i / slots.s.dim, i % slots.s.dim, most, sum));
+    float maximum, sum;
+    out[i] = from_float<T>(slots.pool(i / slots.s.dim, i % slots.s.dim, maximum, sum));
   }
 };
 
@@ -91,10 +91,10 @@ struct Backward {
   T* d_x;
   PRIMUS_DEVICE void operator()(std::int64_t i) const {
     const std::int64_t pooled = i / slots.s.dim, c = i % slots.s.dim;
-    float most, sum;
-    const float out = slots.pool(pooled, c, most, sum), d = to_float(d_out[i]) / sum;
+    float maximum, sum;
+    const float out = slots.pool(pooled, c, maximum, sum), d = to_float(d_out[i]) / sum;
     for (std::int64_t slot = slots.first_slot(pooled); slot < slots.s.ratio; ++slot) {
-      const float of = ::expf(slots.score(pooled, slot, c) - most) * d;
+      const float of = ::expf(slots.score(pooled, slot, c) - maximum) * d;
       T* const to = d_x + slots.row(pooled, slot) * slots.width + slots.column(slot, c);
       to[0] = from_float<T>(of);
       to[slots.gates] = from_float<T>(of * (slots.value(pooled, slot, c) - out));

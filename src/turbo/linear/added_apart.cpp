@@ -19,8 +19,8 @@ bool is_added_apart(const Gemm& call) {
          call.c.elements() > 0;
 }
 
-std::int64_t rows_added_at_once(const Gemm& call, std::int64_t most_bytes) {
-  const std::int64_t fit = most_bytes / (call.c.cols() * size_of(DType::kF32));
+std::int64_t rows_added_at_once(const Gemm& call, std::int64_t max_bytes) {
+  const std::int64_t fit = max_bytes / (call.c.cols() * size_of(DType::kF32));
   return std::min(call.c.rows(), std::max(fit / kAddedRows, std::int64_t{1}) * kAddedRows);
 }
 

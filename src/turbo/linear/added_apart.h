@@ -17,7 +17,7 @@ inline constexpr std::int64_t kAddedBytes = std::int64_t{32} << 20;
 inline constexpr std::int64_t kAddedRows = 256;
 
 // Returns the rows of the result to multiply at a time: all, or a multiple of kAddedRows.
-std::int64_t rows_added_at_once(const Gemm& call, std::int64_t most_bytes = kAddedBytes);
+std::int64_t rows_added_at_once(const Gemm& call, std::int64_t max_bytes = kAddedBytes);
 
 // Returns the bytes at the beginning of the workspace that hold `rows` rows in fp32, rounded up to 256.
 std::int64_t added_bytes(const Gemm& call, std::int64_t rows);

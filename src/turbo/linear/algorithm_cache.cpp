@@ -71,11 +71,11 @@ std::optional<AlgorithmChoice> parse_choice(const nlohmann::json& entry) {
   if (!algorithm || !time->is_number() || !next_time->is_number() || !of->is_number_integer()) {
     return std::nullopt;
   }
-  constexpr std::int64_t kMost = 1 << 20;
+  constexpr std::int64_t kMax = 1 << 20;
   const auto microseconds = time->get<double>(), next = next_time->get<double>();
   const auto count = of->get<std::int64_t>();
   if (!std::isfinite(microseconds) || microseconds <= 0 || !std::isfinite(next) || next < 0 || count < 1 ||
-      count > kMost) {
+      count > kMax) {
     return std::nullopt;
   }
   return AlgorithmChoice{*algorithm, microseconds, next, static_cast<int>(count)};

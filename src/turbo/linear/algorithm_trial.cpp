@@ -17,8 +17,8 @@ bool faster(const Candidate& a, const Candidate& b) { return a.seconds < b.secon
 }  // namespace
 
 int AlgorithmTrials::products_of(double slot, double seconds) const {
-  constexpr double kMost = 1000;
-  return std::max(limits_.in_a_row, static_cast<int>(std::min(std::ceil(slot / seconds), kMost)));
+  constexpr double kMax = 1000;
+  return std::max(limits_.in_a_row, static_cast<int>(std::min(std::ceil(slot / seconds), kMax)));
 }
 
 // Keeps the device busy until it is warm. Assumes that a pause cools it for about as long as the pause
@@ -36,7 +36,7 @@ void AlgorithmTrials::warm(int candidate, double seconds, const Run& run) {
 }
 
 std::optional<AlgorithmTrial> AlgorithmTrials::choose(int candidates, const Run& run) {
-  constexpr int kLeast = 4;  // min candidates of the first round, regardless of time
+  constexpr int kMin = 4;  // min candidates of the first round, regardless of time
   const double begin = clock_();
   // The first product of each candidate loads its kernel, and is not timed.
   std::vector<Candidate> ran;
@@ -54,7 +54,7 @@ std::optional<AlgorithmTrial> AlgorithmTrials::choose(int candidates, const Run&
   const double slot = limits_.slot / 10;
   const double sifting = clock_();
   for (int i = first; i < candidates; ++i) {
-    if (static_cast<int>(ran.size()) >= kLeast && clock_() - sifting > limits_.sift) break;
+    if (static_cast<int>(ran.size()) >= kMin && clock_() - sifting > limits_.sift) break;
     if (i != first && run(i, 1) <= 0) continue;
     const int products = products_of(slot, rough);
     const double seconds = run(i, products) / products;

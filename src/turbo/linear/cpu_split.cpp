@@ -45,7 +45,7 @@ PRIMUS_INLINE Parts right_parts(float x) {
 struct PartsLayout {
   std::int64_t row_stride, part_stride;
   // [rows, 3 · cols]: the parts next to each other.
-  static PartsLayout beside(std::int64_t cols) { return {kParts * cols, cols}; }
+  static PartsLayout side_by_side(std::int64_t cols) { return {kParts * cols, cols}; }
   // [3 · rows, cols]: the parts below each other.
   static PartsLayout below(std::int64_t rows, std::int64_t cols) { return {cols, rows * cols}; }
 };
@@ -161,15 +161,15 @@ void SplitGemm::run() const {
     case GemmRole::kForward:
       split<exact_parts>(context_, b, PartsLayout::below(b.rows(), b.cols()), b_parts);
       cpu_gemm(context_.pool(), product);
-      sum_parts(context_, c_parts, PartsLayout::beside(c.cols()), c, call_.accumulate);
+      sum_parts(context_, c_parts, PartsLayout::side_by_side(c.cols()), c, call_.accumulate);
       break;
     case GemmRole::kInputGradient:
-      split<left_parts>(context_, a, PartsLayout::beside(a.cols()), a_parts);
+      split<left_parts>(context_, a, PartsLayout::side_by_side(a.cols()), a_parts);
       split<right_parts>(context_, b, PartsLayout::below(b.rows(), b.cols()), b_parts);
       cpu_gemm(context_.pool(), product);
       break;
     case GemmRole::kWeightGradient:
-      split<exact_parts>(context_, a, PartsLayout::beside(a.cols()), a_parts);
+      split<exact_parts>(context_, a, PartsLayout::side_by_side(a.cols()), a_parts);
       cpu_gemm(context_.pool(), product);
       sum_parts(context_, c_parts, PartsLayout::below(c.rows(), c.cols()), c, call_.accumulate);
       break;

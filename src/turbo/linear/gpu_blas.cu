@@ -211,9 +211,9 @@ LibraryProduct product_of(const CodeProduct& call) {
 }  // namespace
 
 std::int64_t library_workspace(Context& context, const CodeProduct& call) {
-  constexpr int kLeastCapability = 89;
+  constexpr int kMinCapability = 89;
   const int capability = context.capability();
-  if (capability < kLeastCapability) {
+  if (capability < kMinCapability) {
     throw invalid("products in fp8 need a GPU of compute capability 8.9 or more, and this one has " +
                       std::to_string(capability / 10) + "." + std::to_string(capability % 10),
                   "compute in bf16, or take an Ada, Hopper or Blackwell GPU");

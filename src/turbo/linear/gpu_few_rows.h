@@ -101,9 +101,9 @@ struct FewRowProduct : FewRowTiles<Rows, Results> {
 // Whether the kernels accept these rows and columns, given 16-byte aligned x and W: columns are a multiple of
 // 8, and two blocks' rows fit shared memory with everything else. For more rows gpu_skinny.cu is faster.
 inline bool takes_few_rows(const Context& context, std::int64_t rows, std::int64_t in, std::int64_t out) {
-  constexpr std::int64_t kMost = 1 << 30, kElse = 8 << 10, kAlways = 40 << 10;
-  return rows >= 1 && rows <= kFewRows && in >= 1 && in % 8 == 0 && in <= kMost && out <= kMost &&
-         StagedRows::shared_bytes(rows, in) <= std::max(most_shared(context) / 2 - kElse, kAlways);
+  constexpr std::int64_t kMax = 1 << 30, kElse = 8 << 10, kAlways = 40 << 10;
+  return rows >= 1 && rows <= kFewRows && in >= 1 && in % 8 == 0 && in <= kMax && out <= kMax &&
+         StagedRows::shared_bytes(rows, in) <= std::max(max_shared(context) / 2 - kElse, kAlways);
 }
 
 template <class Rows, class Results>

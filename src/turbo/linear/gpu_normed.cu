@@ -4,7 +4,7 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-static_assert(kFewRows <= AroundProduct::kMostRows && StagedRows::kLine == AroundProduct::kColumnMultiple);
+static_assert(kFewRows <= AroundProduct::kMaxRows && StagedRows::kLine == AroundProduct::kColumnMultiple);
 
 bool takes_normed(const Context& context, const Gemm& g) {
   // For shorter rows rms_norm/gpu.cu uses one warp per row, which sums in another order: a row's bits would

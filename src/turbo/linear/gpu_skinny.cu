@@ -5,7 +5,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-constexpr std::int64_t kMostRows = 8, kMostColumns = 1 << 30;
+constexpr std::int64_t kMaxRows = 8, kMaxColumns = 1 << 30;
 
 // A block processes 16 rows of W, and its warps share the columns: in every step they together read
 // neighbouring stripes of those rows. Weights go straight from global memory into operands, as the left side
@@ -24,9 +24,9 @@ struct SkinnyProduct {
   std::int64_t rows, out, in;
 
   struct Sums {
-    float of_warp[kWarps][kTile][kMostRows + 1];  // padding against bank conflicts
+    float of_warp[kWarps][kTile][kMaxRows + 1];  // padding against bank conflicts
   };
-  // A lane's operands of a step, from W and from x (x has at most kMostRows rows).
+  // A lane's operands of a step, from W and from x (x has at most kMaxRows rows).
   struct Operands {
     Stripe weights;
     Bytes16 input;
@@ -78,11 +78,11 @@ struct SkinnyProduct {
     Sums& sums = shared<Sums>();
     PRIMUS_UNROLL
     for (int i = 0; i < kPerLane; ++i) {
-      if (Accumulator::col(i) < kMostRows)
+      if (Accumulator::col(i) < kMaxRows)
         sums.of_warp[warp()][Accumulator::row(i)][Accumulator::col(i)] = sum.at[i];
     }
     barrier();
-    for (int i = thread(); i < kTile * kMostRows; i += kThreads) {
+    for (int i = thread(); i < kTile * kMaxRows; i += kThreads) {
       const int n = i % kTile, row = i / kTile;
       if (first + n >= out || row >= rows) continue;
       float total = 0;
@@ -98,8 +98,8 @@ struct SkinnyProduct {
 bool multiply_skinny(Context& context, const Gemm& call) {
   const std::int64_t rows = call.a.rows(), in = call.a.cols(), out = call.b.rows();
   const auto aligned = [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; };
-  if (call.role != GemmRole::kForward || call.accumulate || rows > kMostRows || rows == 0 || in == 0 ||
-      in > kMostColumns)
+  if (call.role != GemmRole::kForward || call.accumulate || rows > kMaxRows || rows == 0 || in == 0 ||
+      in > kMaxColumns)
     return false;
   if (call.a.dtype != DType::kBF16 || call.b.dtype != DType::kBF16 || in % 8 != 0) return false;
   if (!aligned(call.a) || !aligned(call.b)) return false;

@@ -18,10 +18,10 @@ struct SplitPlan {
         n(call.c.cols()),
         k(call.role == GemmRole::kWeightGradient ? call.a.rows() : call.a.cols()),
         tiles(gpu::PRIMUS_GPU::blocks_for(m, kRows) * gpu::PRIMUS_GPU::blocks_for(n, kCols)) {
-    constexpr std::int64_t kBlocks = 256, kLeastSteps = 4;
+    constexpr std::int64_t kBlocks = 256, kMinSteps = 4;
     const std::int64_t steps = gpu::PRIMUS_GPU::blocks_for(k, kDepth);
     const std::int64_t wanted = std::clamp<std::int64_t>(kBlocks / std::max<std::int64_t>(tiles, 1), 1,
-                                                         std::max<std::int64_t>(steps / kLeastSteps, 1));
+                                                         std::max<std::int64_t>(steps / kMinSteps, 1));
     steps_of_piece = gpu::PRIMUS_GPU::blocks_for(steps, wanted);
     pieces = std::max<std::int64_t>(gpu::PRIMUS_GPU::blocks_for(steps, steps_of_piece), 1);
   }
@@ -61,7 +61,7 @@ struct SplitTiles {
                                   : kBothSplit                ? 2
                                                               : 3;
   static constexpr int kLeftParts = kPartsOf<A>, kRightParts = kPartsOf<B>;
-  static constexpr int kMostParts = kLeftParts > kRightParts ? kLeftParts : kRightParts;
+  static constexpr int kMaxParts = kLeftParts > kRightParts ? kLeftParts : kRightParts;
   // The matrix units truncate when they add. So they accumulate at most this many steps, and those sums are
   // added with rounding.
   static constexpr int kStepsTogether = 4;
@@ -229,7 +229,7 @@ struct SplitTiles {
         for (int i = 0; i < kDown; ++i) {
           PRIMUS_UNROLL
           for (int other = 0; other < kLeftParts; ++other) {
-            if (other + part < kMostParts) multiply(sums[i][j], x[i][other], y);
+            if (other + part < kMaxParts) multiply(sums[i][j], x[i][other], y);
           }
         }
       }
@@ -312,8 +312,8 @@ namespace {
 
 // Whether the call has as few rows as decoding.
 bool is_of_few_rows(const Gemm& call) {
-  constexpr std::int64_t kMostRows = 8;
-  return call.role == GemmRole::kForward && !call.accumulate && call.a.rows() <= kMostRows;
+  constexpr std::int64_t kMaxRows = 8;
+  return call.role == GemmRole::kForward && !call.accumulate && call.a.rows() <= kMaxRows;
 }
 
 }  // namespace

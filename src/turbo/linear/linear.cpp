@@ -11,7 +11,7 @@ void check_around(const Gemm& g) {
   PRIMUS_CHECK(kId, g.role == GemmRole::kForward && !g.accumulate && g.a.shape.rank() == 2);
   for (const Tensor* t : {&g.a, &g.b, &g.c}) PRIMUS_CHECK(kId, t->dtype == DType::kBF16);
   const std::int64_t rows = g.a.rows(), in = g.a.cols(), out = g.b.rows();
-  PRIMUS_CHECK(kId, rows >= 1 && rows <= AroundProduct::kMostRows);
+  PRIMUS_CHECK(kId, rows >= 1 && rows <= AroundProduct::kMaxRows);
   PRIMUS_CHECK(kId, in % AroundProduct::kColumnMultiple == 0 && is_vector(p.norm, DType::kBF16, in));
   PRIMUS_CHECK(kId, p.delta.absent() == p.sum.absent());
   PRIMUS_CHECK(kId, p.delta.absent() || (same(p.delta, g.a) && same(p.sum, g.a)));

@@ -23,10 +23,10 @@ enum class GemmRole : std::uint8_t {
 //
 // Results equal those of RmsNormForward, Gemm, AddBias and Rope or SwigluForward in sequence, each rounded to
 // bf16. Devices without launch costs support none of it, others only the shapes that gain from it: ask
-// is_taken(), and call those operators otherwise. Only for kForward of at most kMostRows rows, all bf16,
+// is_taken(), and call those operators otherwise. Only for kForward of at most kMaxRows rows, all bf16,
 // without `accumulate`; addresses are multiples of 16.
 struct AroundProduct {
-  static constexpr std::int64_t kMostRows = 8, kColumnMultiple = 8;
+  static constexpr std::int64_t kMaxRows = 8, kColumnMultiple = 8;
   // kRope: heads of head_dim columns; the first `heads` are rotated completely, in halves
   // (turbo/rope/rope.h). kSwiglu: gate columns, then up columns; c has half the columns
   // (turbo/swiglu/swiglu.h).
@@ -52,7 +52,7 @@ struct Gemm {
   Tensor b;                 // right operand as named in the role, same types
   Tensor c;                 // result, fp32 or bf16; or fp16
   bool accumulate = false;  // c += instead of c =
-  // Multiprocessors of a GPU to leave to a concurrent collective (comm/beside.h). A hint: cuBLASLt honours
+  // Multiprocessors of a GPU to leave to a concurrent collective (comm/overlap.h). A hint: cuBLASLt honours
   // it; AMD's libraries, our own products and CPUs ignore it. Results may differ in rounding.
   int spared = 0;
   AroundProduct around = {};

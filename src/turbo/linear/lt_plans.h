@@ -92,13 +92,13 @@ class LtProducts {
 
   Plan make_plan(const LibraryProduct& product, const ProductKey& key) const;
   // `key`: a tuned_key().
-  void take_tuned(const ProductKey& key, Plan& plan) const {
+  void use_tuned(const ProductKey& key, Plan& plan) const {
     if (const auto tuned = tuning_.known(key)) {
       plan.algorithm = algorithm_of(*tuned);
       plan.tuned = true;
     }
   }
-  Candidates candidates(const Plan& plan, const ProductKey& key, std::int64_t workspace, int most) const;
+  Candidates candidates(const Plan& plan, const ProductKey& key, std::int64_t workspace, int maximum) const;
   Candidates candidates_to_time(const Plan& plan, const ProductKey& key) const;
   bool is_usable(const Plan& plan, const ProductKey& key, const AlgorithmWords& words) const;
   std::optional<AlgorithmChoice> measure(TrialDevice& device, const Gemm& call, const Plan& plan,
@@ -134,14 +134,14 @@ typename LtProducts<Api>::Plan LtProducts<Api>::make_plan(const LibraryProduct& 
   plan.found = found.count > 0;
   if (!plan.found) return plan;
   plan.algorithm = found.all[0].algo;
-  take_tuned(tuned_key(key), plan);
+  use_tuned(tuned_key(key), plan);
   return plan;
 }
 
 // Returns the library's preferred algorithms, best first.
 template <class Api>
 typename LtProducts<Api>::Candidates LtProducts<Api>::candidates(const Plan& plan, const ProductKey& key,
-                                                                 std::int64_t workspace, int most) const {
+                                                                 std::int64_t workspace, int maximum) const {
   typename Api::Preference preference = nullptr;
   f_.preference_create(&preference);
   const auto bytes = static_cast<std::uint64_t>(workspace);
@@ -150,10 +150,10 @@ typename LtProducts<Api>::Candidates LtProducts<Api>::candidates(const Plan& pla
   Candidates results;
   int count = 0;
   const auto status = f_.heuristic(handle_, plan.product, plan.left, plan.right, plan.result, plan.result,
-                                   preference, most, results.all.data(), &count);
+                                   preference, maximum, results.all.data(), &count);
   f_.preference_destroy(preference);
   if (status != Api::kSuccess) return results;
-  const auto end = results.all.begin() + std::clamp(count, 0, most);
+  const auto end = results.all.begin() + std::clamp(count, 0, maximum);
   const auto works = [](const auto& result) { return Api::state_of(result) == Api::kSuccess; };
   results.count =
       static_cast<int>(std::stable_partition(results.all.begin(), end, works) - results.all.begin());

@@ -57,8 +57,8 @@ bool LtProducts<Api>::is_usable(const Plan& plan, const ProductKey& key, const A
 template <class Api>
 void LtProducts<Api>::tune(const LibraryProduct& product, TrialDevice& device) {
   // Smaller products take longer to launch than to run, and there may be many of them.
-  constexpr double kLeastWork = 1e9;
-  if (product.gemm.flops() < kLeastWork) return;
+  constexpr double kMinWork = 1e9;
+  if (product.gemm.flops() < kMinWork) return;
   const ProductKey key = tuned_key(library_key(product));
   if (!tuned_.insert(key).second) return;
   LibraryProduct sized = product;
@@ -70,7 +70,7 @@ void LtProducts<Api>::tune(const LibraryProduct& product, TrialDevice& device) {
       key, f_.tuning_name(handle_),
       [&](const AlgorithmChoice& choice) { return is_usable(*plan, key, choice.algorithm); },
       [&](AlgorithmTrials& trials) { return measure(device, sized.gemm, *plan, key, trials); });
-  take_tuned(key, plans_.at(library_key(sized)));
+  use_tuned(key, plans_.at(library_key(sized)));
 }
 
 // Times the library's preferred algorithms in separate memory and returns the fastest (algorithm_trial.h).

@@ -121,7 +121,7 @@ void plan_dispatch(CpuContext& context, const PlanDispatch& a) {
     return any;
   };
   for (std::int64_t peer = 0; peer < a.ranks; ++peer) {
-    const std::int64_t first = peer * a.most;
+    const std::int64_t first = peer * a.maximum;
     std::int64_t out = first, in = first;
     for (std::int64_t t = 0; t < tokens; ++t) {
       const std::int64_t own = a.rank * tokens + t, other = peer * tokens + t;
@@ -136,12 +136,12 @@ void plan_dispatch(CpuContext& context, const PlanDispatch& a) {
       }
       list(plan.sources)[in++] = static_cast<std::int32_t>(other);
     }
-    assert(out <= first + a.most && in <= first + a.most);
+    assert(out <= first + a.maximum && in <= first + a.maximum);
     list(plan.sends)[peer] = static_cast<std::int32_t>(out - first);
     list(plan.receives)[peer] = static_cast<std::int32_t>(in - first);
-    std::fill(list(plan.sent) + out, list(plan.sent) + first + a.most, -1);
-    std::fill(list(plan.sources) + in, list(plan.sources) + first + a.most, -1);
-    std::fill(list(plan.choices) + in * top_k, list(plan.choices) + (first + a.most) * top_k, -1);
+    std::fill(list(plan.sent) + out, list(plan.sent) + first + a.maximum, -1);
+    std::fill(list(plan.sources) + in, list(plan.sources) + first + a.maximum, -1);
+    std::fill(list(plan.choices) + in * top_k, list(plan.choices) + (first + a.maximum) * top_k, -1);
   }
 }
 

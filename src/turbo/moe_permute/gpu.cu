@@ -50,8 +50,8 @@ struct Choices {
 struct CountSlots {
   static constexpr int kThreads = 256;
   Choices choices;
-  std::int32_t* offsets;  // [e + 1] = number of slots that expert e keeps
-  std::uint64_t* least;   // [e] the lowest key it keeps
+  std::int32_t* offsets;   // [e + 1] = number of slots that expert e keeps
+  std::uint64_t* minimum;  // [e] the lowest key it keeps
   SlotKeys keys;
   std::int64_t count, capacity;
 
@@ -80,7 +80,7 @@ struct CountSlots {
     }
     if (thread() == 0) {
       offsets[block() + 1] = static_cast<std::int32_t>(kept);
-      least[block()] = threshold;
+      minimum[block()] = threshold;
     }
   }
 };
@@ -114,14 +114,14 @@ struct PlaceSlots {
   Choices choices;
   const std::int32_t* offsets;
   std::int32_t *rows, *slots, *tokens;
-  const std::uint64_t* least;
+  const std::uint64_t* minimum;
   SlotKeys keys;
   std::int64_t count;
 
   PRIMUS_DEVICE void operator()() const {
     Numbering<kThreads>& numbering = shared<Numbering<kThreads>>();
     std::int32_t next = offsets[block()];
-    const std::uint64_t threshold = least[block()];
+    const std::uint64_t threshold = minimum[block()];
     for (std::int64_t begin = 0; begin < count; begin += kThreads * kSlotsTogether) {
       const std::int64_t first = begin + thread() * kSlotsTogether;
       const std::uint32_t chosen = choices.among(first, count, block());
@@ -152,16 +152,16 @@ struct PlaceSlots {
 // Makes the entire plan in one block, without a capacity, for as few slots as in decoding: first one thread
 // per slot, then one per expert.
 struct PlanFewSlots {
-  static constexpr int kThreads = 512, kMostSlots = kThreads, kWarps = kThreads / kWarp;
-  static constexpr int kMostExperts = 1024;
+  static constexpr int kThreads = 512, kMaxSlots = kThreads, kWarps = kThreads / kWarp;
+  static constexpr int kMaxExperts = 1024;
   using StartsEarly = void;
   Choices choices;
   std::int32_t *offsets, *rows, *slots, *tokens;
   std::int64_t count, experts, top_k;
 
   struct Memory {
-    std::uint16_t of_warp[kWarps][kMostExperts];  // an expert's slots in each warp, then in those before
-    std::int32_t first_rows[kMostExperts];
+    std::uint16_t of_warp[kWarps][kMaxExperts];  // an expert's slots in each warp, then in those before
+    std::int32_t first_rows[kMaxExperts];
     Numbering<kThreads> numbering;
   };
 
@@ -224,21 +224,21 @@ void plan_routing(Context& context, const PlanRouting& a) {
                         a.first};
   auto* const rows = context.data<std::int32_t>(plan.rows);
   auto* offsets = context.data<std::int32_t>(plan.offsets);
-  if (a.capacity == 0 && count <= PlanFewSlots::kMostSlots && a.expert_count <= PlanFewSlots::kMostExperts) {
+  if (a.capacity == 0 && count <= PlanFewSlots::kMaxSlots && a.expert_count <= PlanFewSlots::kMaxExperts) {
     return launch(
         context, 1,
         PlanFewSlots{choices, offsets, rows, context.data<std::int32_t>(plan.slots),
                      context.data<std::int32_t>(plan.tokens), count, a.expert_count, a.experts.shape[1]});
   }
-  auto* least = partials<std::uint64_t>(context, a.expert_count);
+  auto* minimum = partials<std::uint64_t>(context, a.expert_count);
   const SlotKeys keys{optional<float>(context, a.weights), a.sequences,
                       std::max<std::int64_t>(count / a.sequences, 1), a.experts.shape[1]};
-  launch(context, a.expert_count, CountSlots{choices, offsets, least, keys, count, a.capacity});
+  launch(context, a.expert_count, CountSlots{choices, offsets, minimum, keys, count, a.capacity});
   launch(context, 1, SumOffsets{offsets, a.expert_count});
   if (a.partial()) for_each(context, count, NoRow{rows});
   launch(context, a.expert_count,
          PlaceSlots{choices, offsets, rows, context.data<std::int32_t>(plan.slots),
-                    context.data<std::int32_t>(plan.tokens), least, keys, count});
+                    context.data<std::int32_t>(plan.tokens), minimum, keys, count});
 }
 
 // One block for the rows to each rank, and one for the rows from each.
@@ -247,7 +247,7 @@ struct PlaceTokens {
   const std::int32_t* experts;
   const std::int32_t* kept;  // or null
   std::int32_t *sends, *receives, *sent, *parts, *sources, *places, *choices;
-  std::int64_t tokens, top_k, ranks, rank, most, experts_of_rank, ranks_of_expert;
+  std::int64_t tokens, top_k, ranks, rank, maximum, experts_of_rank, ranks_of_expert;
 
   PRIMUS_DEVICE bool chosen(std::int64_t slot, std::int64_t of_rank) const {
     return (!kept || kept[slot] >= 0) && experts[slot] / experts_of_rank == of_rank / ranks_of_expert;
@@ -256,7 +256,7 @@ struct PlaceTokens {
   PRIMUS_DEVICE void operator()() const {
     Numbering<kThreads>& numbering = shared<Numbering<kThreads>>();
     const bool out = block() < ranks;
-    const std::int64_t peer = out ? block() : block() - ranks, first = peer * most;
+    const std::int64_t peer = out ? block() : block() - ranks, first = peer * maximum;
     const std::int64_t from = out ? rank : peer, to = out ? peer : rank;
     auto next = static_cast<std::int32_t>(first);
     for (std::int64_t begin = 0; begin < tokens; begin += kThreads) {
@@ -279,7 +279,7 @@ struct PlaceTokens {
       }
     }
     if (thread() == 0) (out ? sends : receives)[peer] = next - static_cast<std::int32_t>(first);
-    for (std::int64_t row = next + thread(); row < first + most; row += kThreads) {
+    for (std::int64_t row = next + thread(); row < first + maximum; row += kThreads) {
       (out ? sent : sources)[row] = -1;
       for (std::int64_t k = 0; !out && k < top_k; ++k) choices[row * top_k + k] = -1;
     }
@@ -293,7 +293,7 @@ void plan_dispatch(Context& context, const PlanDispatch& a) {
          PlaceTokens{list(a.experts), optional<std::int32_t>(context, a.kept), list(plan.sends),
                      list(plan.receives), list(plan.sent), list(plan.parts), list(plan.sources),
                      list(plan.places), list(plan.choices), a.tokens(), a.experts.shape[1], a.ranks, a.rank,
-                     a.most, a.experts_of_rank, a.ranks_of_expert});
+                     a.maximum, a.experts_of_rank, a.ranks_of_expert});
 }
 
 // ---- Rows ---------------------------------------------------------------------------------------

@@ -16,9 +16,10 @@ void PlanRouting::check() const {
   PRIMUS_CHECK(kId, is_slots_of(weights, DType::kF32, experts));
   PRIMUS_CHECK(kId, is_slots_of(kept, DType::kI32, experts));
   PRIMUS_CHECK(kId, plan.dtype == DType::kI32);
-  const std::int64_t most = RoutingPlan::shape(expert_count, experts.shape[0], experts.shape[1])[0];
-  PRIMUS_CHECK(kId, plan.elements() == most || (partial() && plan.elements() < most));
-  PRIMUS_CHECK(kId, plan.elements() > expert_count + experts.elements() && (most - plan.elements()) % 2 == 0);
+  const std::int64_t maximum = RoutingPlan::shape(expert_count, experts.shape[0], experts.shape[1])[0];
+  PRIMUS_CHECK(kId, plan.elements() == maximum || (partial() && plan.elements() < maximum));
+  PRIMUS_CHECK(kId,
+               plan.elements() > expert_count + experts.elements() && (maximum - plan.elements()) % 2 == 0);
   PRIMUS_CHECK(kId, all == 0 ? first == 0 : first >= 0 && first + expert_count <= all);
   PRIMUS_CHECK(kId, capacity >= 0 && sequences > 0 && experts.shape[0] % sequences == 0);
 }
@@ -28,9 +29,9 @@ void PlanDispatch::check() const {
   PRIMUS_CHECK(kId, is_slots_of(kept, DType::kI32, experts));
   PRIMUS_CHECK(kId, ranks > 0 && rank >= 0 && rank < ranks && experts.shape[0] % ranks == 0);
   PRIMUS_CHECK(kId, experts_of_rank > 0 && ranks_of_expert > 0 && ranks % ranks_of_expert == 0);
-  PRIMUS_CHECK(kId, most >= 0 && most <= tokens());
+  PRIMUS_CHECK(kId, maximum >= 0 && maximum <= tokens());
   PRIMUS_CHECK(kId, plan.dtype == DType::kI32 &&
-                        plan.shape == DispatchPlan::shape(ranks, tokens(), experts.shape[1], most));
+                        plan.shape == DispatchPlan::shape(ranks, tokens(), experts.shape[1], maximum));
 }
 
 void GatherRows::check() const {

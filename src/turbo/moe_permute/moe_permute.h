@@ -17,9 +17,9 @@ struct RoutingPlan {
   Tensor slots;    // [most rows]: the slot of a row, for rows below offsets[experts]
   Tensor tokens;   // [most rows]: the token of a row, for the same rows
 
-  // `most_rows`: the max number of rows of all experts together; tokens * top_k if they hold all choices.
-  static Shape shape(std::int64_t experts, std::int64_t tokens, std::int64_t top_k, std::int64_t most_rows) {
-    return {experts + 1 + tokens * top_k + 2 * most_rows};
+  // `max_rows`: the max number of rows of all experts together; tokens * top_k if they hold all choices.
+  static Shape shape(std::int64_t experts, std::int64_t tokens, std::int64_t top_k, std::int64_t max_rows) {
+    return {experts + 1 + tokens * top_k + 2 * max_rows};
   }
   static Shape shape(std::int64_t experts, std::int64_t tokens, std::int64_t top_k) {
     return shape(experts, tokens, top_k, tokens * top_k);
@@ -27,10 +27,10 @@ struct RoutingPlan {
   RoutingPlan(const Tensor& plan, std::int64_t experts, std::int64_t token_count, std::int64_t top_k)
       : offsets(plan.slice(0, experts + 1)) {
     const std::int64_t choices = experts + 1, lists = choices + token_count * top_k;
-    const std::int64_t most_rows = (plan.elements() - lists) / 2;
+    const std::int64_t max_rows = (plan.elements() - lists) / 2;
     rows = plan.slice(choices, lists).reshaped({token_count, top_k});
-    slots = plan.slice(lists, lists + most_rows);
-    tokens = plan.slice(lists + most_rows, lists + 2 * most_rows);
+    slots = plan.slice(lists, lists + max_rows);
+    tokens = plan.slice(lists + max_rows, lists + 2 * max_rows);
   }
 };
 
@@ -67,11 +67,11 @@ struct DispatchPlan {
   Tensor places;   // [ranks * tokens, 1]: the incoming row of each of those tokens
   Tensor choices;  // [ranks * most, top_k]: an incoming row's choices among this rank's experts
 
-  static Shape shape(std::int64_t ranks, std::int64_t tokens, std::int64_t top_k, std::int64_t most) {
-    return {2 * ranks + 2 * ranks * tokens + ranks * most * (2 + top_k)};
+  static Shape shape(std::int64_t ranks, std::int64_t tokens, std::int64_t top_k, std::int64_t maximum) {
+    return {2 * ranks + 2 * ranks * tokens + ranks * maximum * (2 + top_k)};
   }
   DispatchPlan(const Tensor& plan, std::int64_t ranks, std::int64_t tokens, std::int64_t top_k,
-               std::int64_t most) {
+               std::int64_t maximum) {
     std::int64_t begin = 0;
     const auto next = [&](const Shape& of) {
       const std::int64_t end = begin + of.elements();
@@ -79,11 +79,11 @@ struct DispatchPlan {
     };
     sends = next({ranks});
     receives = next({ranks});
-    sent = next({ranks * most, 1});
+    sent = next({ranks * maximum, 1});
     parts = next({tokens, ranks});
-    sources = next({ranks * most, 1});
+    sources = next({ranks * maximum, 1});
     places = next({ranks * tokens, 1});
-    choices = next({ranks * most, top_k});
+    choices = next({ranks * maximum, top_k});
   }
 };
 
@@ -94,10 +94,10 @@ struct PlanDispatch {
   Tensor experts;  // [ranks * tokens, top_k] int32: choices of all ranks' tokens
   Tensor kept;     // same shape: below 0 if a choice was dropped; or absent
   Tensor plan;     // DispatchPlan, out
-  std::int64_t ranks, rank, most;
+  std::int64_t ranks, rank, maximum;
   std::int64_t experts_of_rank, ranks_of_expert;
   std::int64_t tokens() const { return experts.shape[0] / ranks; }
-  DispatchPlan parts() const { return {plan, ranks, tokens(), experts.shape[1], most}; }
+  DispatchPlan parts() const { return {plan, ranks, tokens(), experts.shape[1], maximum}; }
   void check() const;
   double flops() const { return 0; }
 };

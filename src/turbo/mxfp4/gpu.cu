@@ -19,13 +19,13 @@ struct Rounding {
   std::uint64_t stream;
   std::int64_t width;
   int run_count;
-  Mxfp4Random::Columns runs[Mxfp4Random::kMostRuns];
+  Mxfp4Random::Columns runs[Mxfp4Random::kMaxRuns];
 
   PRIMUS_DEVICE float operator()(float x, const MxScale& scale, std::int64_t row, std::int64_t column) const {
     if constexpr (kRandom) {
       std::int64_t element = tokens[row] * width + column + runs[0].whole;
       PRIMUS_UNROLL
-      for (int run = 1; run < Mxfp4Random::kMostRuns; ++run) {
+      for (int run = 1; run < Mxfp4Random::kMaxRuns; ++run) {
         if (run < run_count && runs[run].begin <= column)
           element = tokens[row] * width + column - runs[run].begin + runs[run].whole;
       }

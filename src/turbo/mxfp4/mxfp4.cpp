@@ -16,7 +16,7 @@ void RoundMxfp4::check() const {
   if (random.absent()) return;
   PRIMUS_CHECK(kId, blocks != Blocks::kTiles && offsets.absent());
   PRIMUS_CHECK(kId, is_vector(random.tokens, DType::kI32, x.rows()) && is_step_scalars(random.scalars));
-  PRIMUS_CHECK(kId, random.run_count >= 1 && random.run_count <= Mxfp4Random::kMostRuns);
+  PRIMUS_CHECK(kId, random.run_count >= 1 && random.run_count <= Mxfp4Random::kMaxRuns);
   PRIMUS_CHECK(kId, random.runs[0].begin == 0 && random.width >= x.cols());
 }
 

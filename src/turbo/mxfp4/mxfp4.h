@@ -23,8 +23,8 @@ struct Mxfp4Random {
   struct Columns {
     std::int64_t begin = 0, whole = 0;
   };
-  static constexpr int kMostRuns = 3;
-  using Runs = std::array<Columns, kMostRuns>;
+  static constexpr int kMaxRuns = 3;
+  using Runs = std::array<Columns, kMaxRuns>;
 
   Tensor tokens = {};   // [rows] int32; absent: rounds to nearest
   Tensor scalars = {};  // of the step (turbo/step_scalars.h)

@@ -25,15 +25,15 @@ struct MxScale {
 // inverse and every number of the block are exact in bf16; with 126, 6 would be infinite.
 constexpr MxScale mx_scale(std::uint32_t largest_magnitude) {
   constexpr std::uint32_t kInfinity = 0x7F800000U, kHalfDigit = 1U << 21U;
-  constexpr int kBias = 127, kTopExponent = 2, kLeast = -127, kMost = 125;
+  constexpr int kBias = 127, kTopExponent = 2, kMin = -127, kMax = 125;
   if (largest_magnitude >= kInfinity) {
     const auto nan = std::bit_cast<float>(0x7FC00000U);
     return {nan, nan};
   }
   int exponent = static_cast<int>((largest_magnitude + kHalfDigit) >> 23U) - kBias - kTopExponent;
-  exponent = exponent < kLeast ? kLeast : exponent > kMost ? kMost : exponent;
+  exponent = exponent < kMin ? kMin : exponent > kMax ? kMax : exponent;
   const std::uint32_t scale =
-      exponent == kLeast ? 0x00400000U : static_cast<std::uint32_t>(exponent + kBias) << 23U;
+      exponent == kMin ? 0x00400000U : static_cast<std::uint32_t>(exponent + kBias) << 23U;
   return {std::bit_cast<float>(scale),
           std::bit_cast<float>(static_cast<std::uint32_t>(kBias - exponent) << 23U)};
 }

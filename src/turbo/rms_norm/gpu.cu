@@ -63,7 +63,7 @@ struct Forward {
 template <int kCount>
 struct WarpRow {
   static constexpr int kThreads = 256, kWarps = kThreads / kWarp, kPieces = 4;
-  static constexpr std::int64_t kMost = std::int64_t{kPieces} * kWarp * kCount;  // columns
+  static constexpr std::int64_t kMax = std::int64_t{kPieces} * kWarp * kCount;  // columns
 
   static std::int64_t blocks(std::int64_t rows) { return blocks_for(rows, kWarps); }
   PRIMUS_DEVICE static std::int64_t row() { return block() * kWarps + warp(); }
@@ -134,7 +134,7 @@ void forward(Context& context, const RmsNormForward& a) {
     const std::int64_t rows = a.x.rows(), hidden = a.x.cols();
     with_vector<T>(rows_of_vectors<T>(hidden, x, delta, w, sum, y), [&](auto count) {
       using Row = WarpRow<count>;
-      if (hidden <= Row::kMost) {
+      if (hidden <= Row::kMax) {
         launch(context, Row::blocks(rows),
                ForwardByWarps<T, count>{x, delta, w, sum, y, rstd, rows, hidden, a.eps, a.offset});
       } else {
@@ -250,7 +250,7 @@ struct BackwardByWarps {
   // Adds the warps' sums in warp order.
   PRIMUS_DEVICE void add_up(const float (&sums)[kPieces][kCount]) const {
     struct Parts {
-      float of_warp[kWarps][Row::kMost];
+      float of_warp[kWarps][Row::kMax];
     };
     Parts& parts = shared<Parts>();
     PRIMUS_UNROLL
@@ -336,7 +336,7 @@ void backward_input(Context& context, const RmsNormBackwardInput& a) {
     T* d_x = context.data<T>(a.d_x);
     const std::int64_t hidden = a.x.cols();
     with_vector<T>(rows_of_vectors<T>(hidden, x, w, d_y, d_sum, d_x), [&](auto count) {
-      if (hidden <= WarpRow<count>::kMost) return backward_by_warps<T, count>(context, a);
+      if (hidden <= WarpRow<count>::kMax) return backward_by_warps<T, count>(context, a);
       // Goes first, because d_x may be d_y's memory.
       if (!a.d_weight.absent()) {
         backward_weight(context, {.x = a.x,

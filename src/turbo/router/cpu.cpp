@@ -81,13 +81,13 @@ PRIMUS_INLINE std::uint32_t key_of(float score) {
 // keys must not be 0. k passes without branches are faster than sorting for small k.
 void choose_keys(std::uint32_t* keys, std::int64_t n, std::int32_t k, std::int32_t* chosen) {
   for (std::int32_t i = 0; i < k; ++i) {
-    std::uint32_t most = 0;
-    PRIMUS_SIMD(reduction(max : most))
-    for (std::int64_t e = 0; e < n; ++e) most = std::max(most, keys[e]);
+    std::uint32_t maximum = 0;
+    PRIMUS_SIMD(reduction(max : maximum))
+    for (std::int64_t e = 0; e < n; ++e) maximum = std::max(maximum, keys[e]);
     auto first = static_cast<std::int32_t>(n);
     PRIMUS_SIMD(reduction(min : first))
     for (std::int32_t e = 0; e < static_cast<std::int32_t>(n); ++e)
-      first = std::min(first, keys[e] == most ? e : static_cast<std::int32_t>(n));
+      first = std::min(first, keys[e] == maximum ? e : static_cast<std::int32_t>(n));
     chosen[i] = first;
     keys[first] = 0;
   }
@@ -125,17 +125,17 @@ void choose_in_groups(const RouterRule& rule, const float* scores, std::int64_t 
 
 // Returns the largest value; unspecified for a row with a NaN.
 float largest(const float* x, std::int64_t n) {
-  float most = x[0];
-  PRIMUS_SIMD(reduction(max : most))
-  for (std::int64_t i = 1; i < n; ++i) most = x[i] > most ? x[i] : most;
-  return most;
+  float maximum = x[0];
+  PRIMUS_SIMD(reduction(max : maximum))
+  for (std::int64_t i = 1; i < n; ++i) maximum = x[i] > maximum ? x[i] : maximum;
+  return maximum;
 }
 
 // Sets p = exp(logits - max), unnormalised, and returns their sum.
 float exponentials(const float* logits, std::int64_t n, float* p) {
-  const float most = largest(logits, n);
+  const float maximum = largest(logits, n);
   PRIMUS_SIMD()
-  for (std::int64_t i = 0; i < n; ++i) p[i] = softmax_exp(logits[i] - most);
+  for (std::int64_t i = 0; i < n; ++i) p[i] = softmax_exp(logits[i] - maximum);
   return sum_terms(n, [&](std::int64_t i) { return p[i]; });
 }
 
@@ -187,7 +187,7 @@ void chosen_scores(const RouterRule& rule, const float* logits, std::int64_t n, 
 float sum_of_chosen(const RouterRule& rule, const float* scores) {
   float sum = 0;
   for (std::int32_t i = 0; i < rule.top_k; ++i) sum += scores[i];
-  return sum + rule.least_sum;
+  return sum + rule.min_sum;
 }
 
 void choose_experts(const CpuContext& context, const RouterForward& a, const float* logits, const float* bias,

@@ -138,17 +138,17 @@ PRIMUS_DEVICE void choose_in_groups(const RouterRule& rule, const float* scores,
 }
 
 PRIMUS_DEVICE float largest(const float* x, int n) {
-  float most = -infinity();
-  for (int i = lane(); i < n; i += kWarp) most = ::fmaxf(most, x[i]);
-  return warp_reduce(most, Maximum{});
+  float maximum = -infinity();
+  for (int i = lane(); i < n; i += kWarp) maximum = ::fmaxf(maximum, x[i]);
+  return warp_reduce(maximum, Maximum{});
 }
 
 // Sets p = exp(x - max), unnormalised, and returns their sum.
 PRIMUS_DEVICE float exponentials(const float* x, int n, float* p) {
-  const float most = largest(x, n);
+  const float maximum = largest(x, n);
   float sum = 0;
   for (int i = lane(); i < n; i += kWarp) {
-    p[i] = ::expf(x[i] - most);
+    p[i] = ::expf(x[i] - maximum);
     sum += p[i];
   }
   sum = warp_reduce(sum);
@@ -199,7 +199,7 @@ PRIMUS_DEVICE void score_chosen(const RouterRule& rule, const float* logits, int
 PRIMUS_DEVICE float sum_of_chosen(const RouterRule& rule, const Scratch& s) {
   float sum = 0;
   for (int i = 0; i < rule.top_k; ++i) sum += s.chosen_scores[i];
-  return sum + rule.least_sum;
+  return sum + rule.min_sum;
 }
 
 // ---- Forward ------------------------------------------------------------------------------------
@@ -431,7 +431,7 @@ void router_load(Context& context, const RouterLoad& a) {
 
 struct LossParts {
   static constexpr int kThreads = kWarp;
-  static constexpr std::int64_t kMostBlocks = 1 << 17;
+  static constexpr std::int64_t kMaxBlocks = 1 << 17;
   RouterRule rule;
   const float* logits;
   const std::int32_t* load;  // or null
@@ -475,7 +475,7 @@ struct AddLoss {
 };
 
 void losses(Context& context, const RouterLosses& a) {
-  const std::int64_t tokens = a.logits.rows(), count = std::min(tokens, LossParts::kMostBlocks);
+  const std::int64_t tokens = a.logits.rows(), count = std::min(tokens, LossParts::kMaxBlocks);
   const auto* counts = optional<std::int32_t>(context, a.load);
   auto* parts = partials<double>(context, 2 * std::max<std::int64_t>(count, 1));
   launch(context, count,

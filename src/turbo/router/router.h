@@ -27,7 +27,7 @@ struct RouterRule {
   std::int32_t top_k = 1, groups = 1, top_groups = 1;
   float scale = 1;  // multiplies every weight
   // Added to the sum that divides the weights, as in the published code: avoids a division by zero.
-  float least_sum = 1e-20F;
+  float min_sum = 1e-20F;
 
   // Whether the rule can choose from this number of experts.
   bool fits(std::int64_t experts) const;

@@ -99,18 +99,18 @@ void forward(CpuContext& context, const SelectedAttentionForward& a) {
       for_each_tile(s, kv, selected + t * s.selected, w.keys, [&](const std::int64_t*, std::int64_t count) {
         for (std::int64_t h = 0; h < s.heads; ++h) {
           float* const sum = w.sums + h * s.value_dim;
-          float weight[kKeys], most = w.max[h];
+          float weight[kKeys], maximum = w.max[h];
           for (std::int64_t j = 0; j < count; ++j) {
             weight[j] = s.scale * kLog2E * dot(w.q + h * s.key_dim, w.keys + j * s.key_dim, s.key_dim);
-            most = weight[j] < most ? most : weight[j];  // propagates a NaN
+            maximum = weight[j] < maximum ? maximum : weight[j];  // propagates a NaN
           }
-          const float before = exp2_flushed(w.max[h] - most);
-          w.max[h] = most;
+          const float before = exp2_flushed(w.max[h] - maximum);
+          w.max[h] = maximum;
           w.total[h] *= before;
           PRIMUS_SIMD()
           for (std::int64_t c = 0; c < s.value_dim; ++c) sum[c] *= before;
           for (std::int64_t j = 0; j < count; ++j) {
-            weight[j] = exp2_flushed(weight[j] - most);
+            weight[j] = exp2_flushed(weight[j] - maximum);
             w.total[h] += weight[j];
             add_scaled(weight[j], w.keys + j * s.key_dim, s.value_dim, sum);
           }

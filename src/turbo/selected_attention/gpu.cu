@@ -74,11 +74,11 @@ struct Forward : Selected<T> {
     const auto queries = this->queries(token);
     const auto keys = this->keys(token), values = this->values(token);
     KeyRange seen[kSlots];
-    float most[kSlots], total[kSlots];
+    float maximum[kSlots], total[kSlots];
     PRIMUS_UNROLL
     for (int slot = 0; slot < kSlots; ++slot) {
       seen[slot] = {0, s.selected};
-      most[slot] = -infinity(), total[slot] = 0;
+      maximum[slot] = -infinity(), total[slot] = 0;
     }
     typename Tiles::Sums sums;
     Tiles::clear(sums);
@@ -95,7 +95,7 @@ struct Forward : Selected<T> {
           if (!keys.holds(col + j * kTile + Accumulator::col(i))) scores[j].at[i] = -infinity();
         }
       }
-      ForwardTiles<T>::softmax(s.scale * kLog2E, scores, seen, col, most, total, sums);
+      ForwardTiles<T>::softmax(s.scale * kLog2E, scores, seen, col, maximum, total, sums);
       Tiles::add_weighted(m, sums, scores, panel * Tiles::kWide, s.value_dim);
     }
     float factor[kSlots];
@@ -103,7 +103,7 @@ struct Forward : Selected<T> {
     for (int slot = 0; slot < kSlots; ++slot) {
       const std::int64_t head = row + warp() * kTile + Accumulator::row_of_slot(slot);
       const float sink = sinks && head < s.heads ? to_float(sinks[head]) * kLog2E : -infinity();
-      const float log_sum = ForwardTiles<T>::end_softmax(most[slot], total[slot], sink, factor[slot]);
+      const float log_sum = ForwardTiles<T>::end_softmax(maximum[slot], total[slot], sink, factor[slot]);
       if (lse && panel == 0 && head < s.heads && Accumulator::col(0) == 0)
         lse[head * s.tokens + token] = log_sum;
     }

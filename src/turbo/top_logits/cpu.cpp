@@ -24,7 +24,7 @@ void top_logits(CpuContext& context, const TopLogits& a) {
         const T* logits = context.data<const T>(a.logits) + row * width;
         float* values = context.data<float>(a.values) + row * k;
         std::int32_t* ids = context.data<std::int32_t>(a.ids) + row * k;
-        std::array<Candidate, TopLogits::kMost> best;  // sorted
+        std::array<Candidate, TopLogits::kMax> best;  // sorted
         std::int64_t found = 0;
         bool ordered = true;
         for (std::int64_t id = 0; id < a.vocab; ++id) {

@@ -9,11 +9,11 @@ namespace primus::turbo {
 
 struct TopLogits {
   static constexpr KernelId kId = KernelId::kTopLogits;
-  static constexpr std::int64_t kMost = 64;  // max k
+  static constexpr std::int64_t kMax = 64;  // max k
 
   Tensor logits;       // [rows, vocab] fp32 or bf16
   std::int64_t vocab;  // only ids below this one; from values.cols() to logits.cols()
-  Tensor values;       // [rows, k] fp32 out, k <= kMost
+  Tensor values;       // [rows, k] fp32 out, k <= kMax
   // [rows, k] int32 out. All are -1 if a row has a NaN or +infinity, or only -infinity: it has no order.
   Tensor ids;
   Tensor workspace;

@@ -67,8 +67,8 @@ TEST(SnapshotBuffer, CopiesWhatWasNotReadInTime) {
   MixedTensors tensors;
   const auto was = tensors.storage;
   SnapshotBuffer buffer;
-  enum class InTime { kLittle, kMost, kAll };
-  for (const InTime in_time : {InTime::kLittle, InTime::kMost, InTime::kAll}) {
+  enum class InTime { kLittle, kMax, kAll };
+  for (const InTime in_time : {InTime::kLittle, InTime::kMax, InTime::kAll}) {
     tensors.storage = was;
     for (std::size_t i : {0, 1, 2}) tensors.sources[i].data = tensors.storage[i].data();
     tensors.filled = 0;
@@ -86,7 +86,7 @@ TEST(SnapshotBuffer, CopiesWhatWasNotReadInTime) {
     EXPECT_EQ(tensors.filled, was[3].size()) << "each byte once";
     if (in_time == InTime::kAll) continue;
     EXPECT_EQ(read(sources[3], half, half), std::vector(was[3].begin() + half, was[3].end()));
-    if (in_time == InTime::kMost) continue;
+    if (in_time == InTime::kMax) continue;
     for (const std::size_t i : {0, 1}) EXPECT_EQ(read(sources[i]), was[i]);
     // The next step changes them again, when all is read.
     buffer.before_change();

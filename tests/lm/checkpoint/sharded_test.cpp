@@ -51,9 +51,9 @@ TEST(ShardedCheckpoint, FilesDoNotDependOnTheNumberOfRanks) {
   const ShardedSnapshot saved(7);
   for (const std::uint64_t max_shard_bytes : {5'000'000'000UL, 300UL}) {
     SCOPED_TRACE(max_shard_bytes);
-    FaultEnv alone;
-    CheckpointRoot(kRoot, {.max_shard_bytes = max_shard_bytes}, alone).save(saved.snapshot);
-    const auto expected = files_of(kRoot / "iter_0000007", alone);
+    FaultEnv single;
+    CheckpointRoot(kRoot, {.max_shard_bytes = max_shard_bytes}, single).save(saved.snapshot);
+    const auto expected = files_of(kRoot / "iter_0000007", single);
     for (const int ranks : kRankCounts) {
       SCOPED_TRACE(ranks);
       FaultEnv env;
@@ -80,9 +80,9 @@ TEST(ShardedCheckpoint, EveryCutOfAReorderedTensor) {
   TestTensors tensors;
   tensors.add("experts", DType::kBF16, {2, 3, 14}, 1);
   tensors.sources[0].order = {.dims = {2, 2, 7, 3}, .axes = {0, 3, 2, 1}};
-  FaultEnv alone;
-  CheckpointRoot(kRoot, {}, alone).save({.iteration = 1, .model = tensors.sources});
-  const auto expected = files_of(kRoot / "iter_0000001", alone);
+  FaultEnv single;
+  CheckpointRoot(kRoot, {}, single).save({.iteration = 1, .model = tensors.sources});
+  const auto expected = files_of(kRoot / "iter_0000001", single);
   const std::int64_t elements = 2 * 3 * 14;
   for (std::int64_t at = 0; at <= elements; ++at) {
     SCOPED_TRACE(at);
@@ -105,9 +105,9 @@ TEST(ShardedCheckpoint, RanksThatHoldColumns) {
   tensors.add("down", DType::kF32, {5, 7}, 1);
   tensors.add("experts", DType::kBF16, {2, 3, 14}, 2);  // memory: rows of 3
   tensors.sources[1].order = {.dims = {2, 2, 7, 3}, .axes = {0, 3, 2, 1}};
-  FaultEnv alone;
-  CheckpointRoot(kRoot, {}, alone).save({.iteration = 1, .model = tensors.sources});
-  const auto expected = files_of(kRoot / "iter_0000001", alone);
+  FaultEnv single;
+  CheckpointRoot(kRoot, {}, single).save({.iteration = 1, .model = tensors.sources});
+  const auto expected = files_of(kRoot / "iter_0000001", single);
   const std::vector<std::vector<HeldRuns>> held = {
       {{{.begin = 0, .length = 2, .count = 5, .stride = 7}},
        {{.begin = 2, .length = 4, .count = 2, .stride = 7}, {.begin = 16, .length = 3}},

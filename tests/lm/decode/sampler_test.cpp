@@ -104,11 +104,11 @@ TEST(Sampler, TheLikeliestAreAsGoodAsAll) {
   for (const SamplingSettings& settings :
        {SamplingSettings{.temperature = 0}, SamplingSettings{.temperature = 2, .top_k = 20},
         SamplingSettings{.temperature = 1, .top_k = 7, .top_p = 0.8}}) {
-    EXPECT_LE(likeliest_needed(settings), 20);
+    EXPECT_LE(top_k_needed(settings), 20);
     for (int i = 0; i < 200; ++i)
       EXPECT_EQ(sample_token(NextLogits{values, ids}, settings, i), sample_token(logits, settings, i));
   }
-  EXPECT_EQ(likeliest_needed({.temperature = 1, .top_p = 0.5}), 0);
+  EXPECT_EQ(top_k_needed({.temperature = 1, .top_p = 0.5}), 0);
 }
 
 TEST(Sampler, RefusesNumbersThatAreNone) {

@@ -57,7 +57,7 @@ std::vector<Generation> each_alone(const ModelConfig& config, const ReaderSettin
 
 // Submits in random order and at random times, again and again, and cancels some.
 void expect_each_as_alone(const ModelConfig& config, const ReaderSettings& settings, std::uint64_t seed,
-                          const std::vector<DecodeRequest>& requests, const std::vector<Generation>& alone,
+                          const std::vector<DecodeRequest>& requests, const std::vector<Generation>& single,
                           DecodeCounts& counts) {
   const auto decoder = decoder_of(config, settings);
   const RandomStream random(seed, RandomPurpose::kTest);
@@ -92,8 +92,8 @@ void expect_each_as_alone(const ModelConfig& config, const ReaderSettings& setti
   EXPECT_EQ(decoder->reader().free_pages(), decoder->reader().settings().all_pages());
   EXPECT_GT(over.size(), 12U);
   for (const auto& [id, which] : over) {
-    EXPECT_EQ(writers[id].text().ids, alone[which].ids) << "text " << id << ", request " << which;
-    EXPECT_EQ(writers[id].text().reason, alone[which].reason);
+    EXPECT_EQ(writers[id].text().ids, single[which].ids) << "text " << id << ", request " << which;
+    EXPECT_EQ(writers[id].text().reason, single[which].reason);
   }
   counts = decoder->counts();
 }
@@ -118,13 +118,13 @@ TEST_P(Schedules, OfAnyKindWriteEachTextAsAlone) {
   const ModelConfig& config = GetParam().config;
   ReaderSettings settings{.capacity = 160, .pass_tokens = 24, .sequences = 4};
   const std::vector<DecodeRequest> requests = some_requests(config);
-  const std::vector<Generation> alone = each_alone(config, settings, requests);
+  const std::vector<Generation> single = each_alone(config, settings, requests);
   DecodeCounts counts;
   settings.pages = 4;  // room for one of the longest and a short one
-  expect_each_as_alone(config, settings, 1, requests, alone, counts);
+  expect_each_as_alone(config, settings, 1, requests, single, counts);
   EXPECT_GT(counts.preemptions, 0);
   settings.pages = 0;
-  expect_each_as_alone(config, settings, 2, requests, alone, counts);
+  expect_each_as_alone(config, settings, 2, requests, single, counts);
   EXPECT_EQ(counts.preemptions, 0);
   EXPECT_GT(counts.shared, 0);
 }
@@ -137,7 +137,7 @@ TEST(Scheduler, AStormOfPreemptionsEnds) {
   std::vector<DecodeRequest> requests;
   for (std::int32_t i = 0; i < 8; ++i)
     requests.push_back({.prompt = {i, 2 * i}, .settings = {.sampling = {.seed = 9}, .max_tokens = 190}});
-  const std::vector<Generation> alone = each_alone(config, settings, requests);
+  const std::vector<Generation> single = each_alone(config, settings, requests);
   std::vector<TextWriter> writers(8);
   for (std::size_t i = 0; i < 8; ++i) {
     requests[i].on_token = [&, i](const DecodedToken& token) {
@@ -147,7 +147,7 @@ TEST(Scheduler, AStormOfPreemptionsEnds) {
     decoder->submit(requests[i]);
   }
   while (decoder->step()) continue;
-  for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(writers[i].text().ids, alone[i].ids) << i;
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(writers[i].text().ids, single[i].ids) << i;
   EXPECT_GT(decoder->counts().preemptions, 6);
 }
 
@@ -227,8 +227,8 @@ TEST(Scheduler, AGroupSharesStates) {
     }
     while (decoder->step()) continue;
     EXPECT_EQ(decoder->counts().shared, 3 * 89);
-    const std::vector<Generation> alone = each_alone(config, {.capacity = 256}, requests);
-    for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(writers[i].text().ids, alone[i].ids) << i;
+    const std::vector<Generation> single = each_alone(config, {.capacity = 256}, requests);
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(writers[i].text().ids, single[i].ids) << i;
   }
 }
 
@@ -294,12 +294,12 @@ TEST(Scheduler, RefusesWhatCannotBeWritten) {
 
   // As many as fit, none, and fewer than none.
   int ended = 0;
-  for (const std::int64_t most : {std::int64_t{0}, std::int64_t{-5}, std::int64_t{1} << 60}) {
+  for (const std::int64_t maximum : {std::int64_t{0}, std::int64_t{-5}, std::int64_t{1} << 60}) {
     decoder->submit({.prompt = some_tokens(20, config.vocab),
-                     .settings = {.max_tokens = most},
-                     .on_token = [&, most](const DecodedToken& token) {
-                       EXPECT_EQ(token.end, most > 0 ? StopReason::kContextFull : StopReason::kMaxTokens);
-                       EXPECT_EQ(token.id >= 0, most > 0);
+                     .settings = {.max_tokens = maximum},
+                     .on_token = [&, maximum](const DecodedToken& token) {
+                       EXPECT_EQ(token.end, maximum > 0 ? StopReason::kContextFull : StopReason::kMaxTokens);
+                       EXPECT_EQ(token.id >= 0, maximum > 0);
                        ++ended;
                        return true;
                      }});
@@ -408,8 +408,8 @@ TEST(Scheduler, RanksThatShareTheModelStepTogether) {
     while (decoder->step()) continue;
     return result;
   };
-  engine::Rank alone(cpu());
-  const auto expected = write(alone);
+  engine::Rank single(cpu());
+  const auto expected = write(single);
   const auto expect_alike = [&](const engine::MeshShape& shape) {
     on_ranks(2, shape, [&](engine::Rank& rank) {
       const auto result = write(rank);

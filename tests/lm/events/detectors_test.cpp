@@ -52,7 +52,7 @@ class Detectors {
 
 // The detectors that speak, in turn, as "name@iteration".
 template <class Of>
-std::vector<std::string> told(std::int64_t steps, Of of) {
+std::vector<std::string> reported(std::int64_t steps, Of of) {
   Detectors detectors;
   std::vector<std::string> names;
   for (std::int64_t i = 1; i <= steps; ++i) {
@@ -62,7 +62,7 @@ std::vector<std::string> told(std::int64_t steps, Of of) {
   return names;
 }
 
-std::vector<std::string> told_of(const std::vector<double>& validation) {
+std::vector<std::string> reported_of(const std::vector<double>& validation) {
   Detectors detectors;
   std::vector<std::string> names;
   std::int64_t iteration = 0;
@@ -83,12 +83,13 @@ TEST(Detectors, ANanThatPassesIsNoDivergence) {
 }
 
 TEST(Detectors, AHealthyRunHasNothingToTell) {
-  EXPECT_THAT(told(500,
-                   [](std::int64_t i) {
-                     const auto x = static_cast<double>(i);
-                     // Noise of 5 %, steps of 0.9 to 1.2 s, norms that fall.
-                     return step(i, 3 + 7 / x + 0.1 * std::sin(x), 1 + 4 / x, 1.05 + 0.15 * std::cos(3 * x));
-                   }),
+  EXPECT_THAT(reported(500,
+                       [](std::int64_t i) {
+                         const auto x = static_cast<double>(i);
+                         // Noise of 5 %, steps of 0.9 to 1.2 s, norms that fall.
+                         return step(i, 3 + 7 / x + 0.1 * std::sin(x), 1 + 4 / x,
+                                     1.05 + 0.15 * std::cos(3 * x));
+                       }),
               IsEmpty());
 }
 
@@ -97,7 +98,7 @@ TEST(Detectors, ALossThatHasGrownIsToldOnce) {
   const auto diverging = [](std::int64_t i) {
     return step(i, i <= 20 ? 7.6 : 7.6 + 3.5 * static_cast<double>(i - 20));
   };
-  EXPECT_THAT(told(60, diverging), ElementsAre("loss_growth@23"));
+  EXPECT_THAT(reported(60, diverging), ElementsAre("loss_growth@23"));
   Detectors detectors;
   std::vector<RunWarning> found;
   for (std::int64_t i = 1; i <= 23; ++i) found = detectors.iteration(diverging(i));
@@ -108,60 +109,61 @@ TEST(Detectors, ALossThatHasGrownIsToldOnce) {
 
 // What lr=1 does within the first five steps.
 TEST(Detectors, ALossThatGrowsFromTheFirstStepOnIsTold) {
-  EXPECT_THAT(told(60, [](std::int64_t i) { return step(i, i == 1 ? 5.5 : 18.5); }),
+  EXPECT_THAT(reported(60, [](std::int64_t i) { return step(i, i == 1 ? 5.5 : 18.5); }),
               ElementsAre("loss_growth@5"));
 }
 
 TEST(Detectors, OneBadBatchIsNoDivergence) {
-  EXPECT_THAT(told(60, [](std::int64_t i) { return step(i, i == 30 ? 80.0 : 3.0); }), IsEmpty());
+  EXPECT_THAT(reported(60, [](std::int64_t i) { return step(i, i == 30 ? 80.0 : 3.0); }), IsEmpty());
 }
 
 // A loss near zero is noise in tenfolds.
 TEST(Detectors, ALossThatIsLearnedByHeartMayGrowTenfold) {
-  EXPECT_THAT(told(60, [](std::int64_t i) { return step(i, i < 10   ? 3.0
-                                                           : i < 40 ? 0.01
-                                                                    : 0.2); }),
+  EXPECT_THAT(reported(60, [](std::int64_t i) { return step(i, i < 10   ? 3.0
+                                                               : i < 40 ? 0.01
+                                                                        : 0.2); }),
               IsEmpty());
-  EXPECT_THAT(told(60, [](std::int64_t i) { return step(i, i < 10   ? 3.0
-                                                           : i < 40 ? 0.01
-                                                                    : 1.5); }),
+  EXPECT_THAT(reported(60, [](std::int64_t i) { return step(i, i < 10   ? 3.0
+                                                               : i < 40 ? 0.01
+                                                                        : 1.5); }),
               ElementsAre("loss_growth@42"));
 }
 
 TEST(Detectors, ALossThatGrowsAgainIsToldAgain) {
-  EXPECT_THAT(told(100, [](std::int64_t i) { return step(i, i % 50 >= 30 ? 40.0 : 3.0); }),
+  EXPECT_THAT(reported(100, [](std::int64_t i) { return step(i, i % 50 >= 30 ? 40.0 : 3.0); }),
               ElementsAre("loss_growth@32", "loss_growth@82"));
 }
 
 TEST(Detectors, ALossThatIsNoNumberIsTold) {
-  EXPECT_THAT(told(30, [](std::int64_t i) { return step(i, i < 10 ? 3.0 : kNaN); }),
+  EXPECT_THAT(reported(30, [](std::int64_t i) { return step(i, i < 10 ? 3.0 : kNaN); }),
               ElementsAre("loss_growth@10"));
 }
 
 TEST(Detectors, AGradientNormThatSpikes) {
-  EXPECT_THAT(told(200, [](std::int64_t i) { return step(i, 3, i == 50 || i == 52 ? 20 : 1); }),
+  EXPECT_THAT(reported(200, [](std::int64_t i) { return step(i, 3, i == 50 || i == 52 ? 20 : 1); }),
               ElementsAre("gradient_spike@50"));
-  EXPECT_THAT(told(200, [](std::int64_t i) { return step(i, 3, i == 50 || i == 150 ? 20 : 1); }),
+  EXPECT_THAT(reported(200, [](std::int64_t i) { return step(i, 3, i == 50 || i == 150 ? 20 : 1); }),
               ElementsAre("gradient_spike@50", "gradient_spike@150"));
   // The first steps, and norms without anything to learn.
-  EXPECT_THAT(told(200, [](std::int64_t i) { return step(i, 3, i == 10 ? 20 : 1); }), IsEmpty());
-  EXPECT_THAT(told(200, [](std::int64_t i) { return step(i, 3, i == 50 ? 5e-4 : 1e-5); }), IsEmpty());
+  EXPECT_THAT(reported(200, [](std::int64_t i) { return step(i, 3, i == 10 ? 20 : 1); }), IsEmpty());
+  EXPECT_THAT(reported(200, [](std::int64_t i) { return step(i, 3, i == 50 ? 5e-4 : 1e-5); }), IsEmpty());
 }
 
 TEST(Detectors, AStepTimeThatHasDoubled) {
-  EXPECT_THAT(told(100, [](std::int64_t i) { return step(i, 3, 1, i <= 51 ? 1.0 : 2.1); }),
+  EXPECT_THAT(reported(100, [](std::int64_t i) { return step(i, 3, 1, i <= 51 ? 1.0 : 2.1); }),
               ElementsAre("slow_steps@61"));
   // One slow step in ten, as with a checkpoint.
-  EXPECT_THAT(told(100, [](std::int64_t i) { return step(i, 3, 1, i % 10 == 0 ? 9.0 : 1.0); }), IsEmpty());
+  EXPECT_THAT(reported(100, [](std::int64_t i) { return step(i, 3, 1, i % 10 == 0 ? 9.0 : 1.0); }),
+              IsEmpty());
   // Short steps count by time: 20 of 10 ms are nothing.
-  EXPECT_THAT(told(500, [](std::int64_t i) { return step(i, 3, 1, i > 480 ? 0.1 : 0.01); }), IsEmpty());
+  EXPECT_THAT(reported(500, [](std::int64_t i) { return step(i, 3, 1, i > 480 ? 0.1 : 0.01); }), IsEmpty());
 }
 
 TEST(Detectors, AnEvaluationThatGotWorseThreeTimes) {
-  EXPECT_THAT(told_of({5, 4, 3, 3.1, 3.2, 3.3, 3.4, 3.5}), ElementsAre("worse_evaluations@60"));
-  EXPECT_THAT(told_of({5, 4, 3, 3.1, 3.2, 3.15, 3.3, 3.4}), IsEmpty());
+  EXPECT_THAT(reported_of({5, 4, 3, 3.1, 3.2, 3.3, 3.4, 3.5}), ElementsAre("worse_evaluations@60"));
+  EXPECT_THAT(reported_of({5, 4, 3, 3.1, 3.2, 3.15, 3.3, 3.4}), IsEmpty());
   // After a new best it is told again.
-  EXPECT_THAT(told_of({3, 3.1, 3.2, 3.3, 2, 2.1, 2.2, 2.3}),
+  EXPECT_THAT(reported_of({3, 3.1, 3.2, 3.3, 2, 2.1, 2.2, 2.3}),
               ElementsAre("worse_evaluations@40", "worse_evaluations@80"));
 }
 

@@ -108,8 +108,8 @@ TEST(Curve, IsBoundedAndKeepsItsShape) {
   Curve curve;
   constexpr int kPoints = 1'000'000;
   for (int i = 0; i < kPoints; ++i) curve.add(i);
-  EXPECT_LT(curve.points().size(), Curve::kMost);
-  EXPECT_GE(curve.points().size(), Curve::kMost / 2 - 1);
+  EXPECT_LT(curve.points().size(), Curve::kMax);
+  EXPECT_GE(curve.points().size(), Curve::kMax / 2 - 1);
   EXPECT_EQ(curve.first(), 0);
   EXPECT_EQ(curve.last(), kPoints - 1);
   for (std::size_t i = 1; i < curve.points().size(); ++i) EXPECT_GT(curve.points()[i], curve.points()[i - 1]);

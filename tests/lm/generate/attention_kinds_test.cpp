@@ -101,8 +101,8 @@ TEST_P(AttentionKinds, PackedDocumentsAreSeparate) {
   auto begin = tokens.begin();
   std::size_t row = 0;
   for (const std::int32_t length : documents) {
-    for (const auto& alone : teacher_forcing(config, kSeed, {begin, begin + length}, families))
-      expect_close(packed[row++], alone);
+    for (const auto& single : teacher_forcing(config, kSeed, {begin, begin + length}, families))
+      expect_close(packed[row++], single);
     begin += length;
   }
 }

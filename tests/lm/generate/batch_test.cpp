@@ -68,10 +68,10 @@ void expect_each_as_alone(const ModelConfig& config, DType compute) {
   EXPECT_EQ(batch->reader().free_pages(), 4);
   const auto single = random_decoder(cpu(), config, kSeed, settings, all_families());
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    const Generation alone = generate(*single, prompts[i].tokens, prompts[i].settings);
-    EXPECT_EQ(texts[i].ids, alone.ids) << "prompt " << i;
-    EXPECT_EQ(texts[i].reason, alone.reason) << "prompt " << i;
-    EXPECT_TRUE(!alone.ids.empty() || alone.reason == StopReason::kStopToken);
+    const Generation separate = generate(*single, prompts[i].tokens, prompts[i].settings);
+    EXPECT_EQ(texts[i].ids, separate.ids) << "prompt " << i;
+    EXPECT_EQ(texts[i].reason, separate.reason) << "prompt " << i;
+    EXPECT_TRUE(!separate.ids.empty() || separate.reason == StopReason::kStopToken);
   }
 }
 
@@ -145,15 +145,15 @@ TEST(Batch, TheLikeliestTokensAreThoseOfAllLogits) {
     EXPECT_TRUE(reader.next(i).ids.empty());
     all.emplace_back(row.begin(), row.end());
   }
-  for (const std::int64_t likeliest : {1, 5, 64}) {
+  for (const std::int64_t top_k : {1, 5, 64}) {
     for (std::int64_t i = 0; i < 3; ++i) {
       reader.release(i);
       ASSERT_TRUE(reader.reserve(i, 20));
     }
-    reader.read(inputs, {.likeliest = likeliest, .vocab = 70});
+    reader.read(inputs, {.top_k = top_k, .vocab = 70});
     for (std::size_t i = 0; i < 3; ++i) {
       const NextLogits next = reader.next(i);
-      ASSERT_GE(static_cast<std::int64_t>(next.ids.size()), likeliest);
+      ASSERT_GE(static_cast<std::int64_t>(next.ids.size()), top_k);
       std::vector<std::int32_t> ids(70);
       std::iota(ids.begin(), ids.end(), 0);
       std::stable_sort(ids.begin(), ids.end(), [&](auto a, auto b) { return all[i][a] > all[i][b]; });
@@ -164,7 +164,7 @@ TEST(Batch, TheLikeliestTokensAreThoseOfAllLogits) {
     }
   }
   // More than the device looks for: all of them.
-  reader.read(inputs, {.likeliest = 65});
+  reader.read(inputs, {.top_k = 65});
   EXPECT_TRUE(reader.next(0).ids.empty());
 }
 

@@ -125,8 +125,8 @@ TEST(Decoder, RanksThatGatherTheirWeightsFuseNothing) {
     const std::span<const float> logits = test::TokenReader(decoder->reader()).read(tokens);
     return std::vector<float>(logits.begin(), logits.end());
   };
-  engine::Rank alone(test::cpu());
-  const std::vector<float> expected = logits_of(alone);
+  engine::Rank single(test::cpu());
+  const std::vector<float> expected = logits_of(single);
   test::on_ranks(
       2, {},
       [&](engine::Rank& rank) {

@@ -113,8 +113,8 @@ TEST(FitPrompt, KeepsTheEnd) {
 }
 
 TEST(OpeningWords, AreWholeAndBeginASentenceIfTheyCan) {
-  const auto words = [](std::string_view text, std::size_t most = 4) {
-    return std::string(opening_words(text, most));
+  const auto words = [](std::string_view text, std::size_t maximum = 4) {
+    return std::string(opening_words(text, maximum));
   };
   EXPECT_EQ(words("ftware licenses tied to the underly"), "licenses tied to the");
   EXPECT_EQ(words("ftware licenses tied. The name of it is"), "The name of it");

@@ -298,22 +298,24 @@ TEST(ModelConfig, RefusesMoreThanAnyModelHas) {
     root.update(changes);
     return refusal(root);
   };
-  const std::int64_t most = 1 << 26;
-  EXPECT_NE(with("deepseek_v2", {{"hidden_size", most}, {"moe_intermediate_size", most}}).find("parameters"),
+  const std::int64_t maximum = 1 << 26;
+  EXPECT_NE(
+      with("deepseek_v2", {{"hidden_size", maximum}, {"moe_intermediate_size", maximum}}).find("parameters"),
+      std::string::npos);
+  EXPECT_NE(with("deepseek_v2", {{"hidden_size", maximum}, {"q_lora_rank", maximum}}).find("parameters"),
             std::string::npos);
-  EXPECT_NE(with("deepseek_v2", {{"hidden_size", most}, {"q_lora_rank", most}}).find("parameters"),
+  EXPECT_NE(with("deepseek_v2", {{"hidden_size", maximum}, {"kv_lora_rank", maximum}}).find("parameters"),
             std::string::npos);
-  EXPECT_NE(with("deepseek_v2", {{"hidden_size", most}, {"kv_lora_rank", most}}).find("parameters"),
+  EXPECT_NE(with("llama4", {{"hidden_size", maximum}, {"intermediate_size", maximum}}).find("parameters"),
             std::string::npos);
-  EXPECT_NE(with("llama4", {{"hidden_size", most}, {"intermediate_size", most}}).find("parameters"),
-            std::string::npos);
-  EXPECT_NE(with("deepseek_v3",
-                 {{"num_attention_heads", most}, {"num_key_value_heads", most}, {"qk_nope_head_dim", most}})
+  EXPECT_NE(with("deepseek_v3", {{"num_attention_heads", maximum},
+                                 {"num_key_value_heads", maximum},
+                                 {"qk_nope_head_dim", maximum}})
                 .find("wide"),
             std::string::npos);
-  EXPECT_EQ(
-      with("deepseek_v2", {{"n_shared_experts", 1024}, {"moe_intermediate_size", most}, {"hidden_size", 2}}),
-      "the shared experts are 68719476736 wide");
+  EXPECT_EQ(with("deepseek_v2",
+                 {{"n_shared_experts", 1024}, {"moe_intermediate_size", maximum}, {"hidden_size", 2}}),
+            "the shared experts are 68719476736 wide");
   // Each expert is an object, whatever its size.
   EXPECT_EQ(with("qwen3_moe", {{"num_hidden_layers", 1000},
                                {"num_experts", 1024},

@@ -287,7 +287,7 @@ TEST(Curves, KeepExtremesAndNaNOfRunsOfAnyLength) {
     bad += loss[i].other;
     EXPECT_EQ(loss[i].other == 1, positions[i].first <= 654'321 && 654'321 <= positions[i].last);
     EXPECT_EQ(loss[i].largest, positions[i].first <= 123'456 && 123'456 <= positions[i].last ? 99.0 : 2.0);
-    EXPECT_EQ(loss[i].least, 2.0);
+    EXPECT_EQ(loss[i].minimum, 2.0);
   }
   EXPECT_EQ(points, kSteps - 1);
   EXPECT_EQ(bad, 1);

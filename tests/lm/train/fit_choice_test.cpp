@@ -52,14 +52,14 @@ Measured measure(const Words& settings, int world = 1) {
   const ModelConfig model = model_config_of(e, std::nullopt, families());
   const SessionSettings session = session_settings_of(e, model, world);
   const engine::MeshShape mesh = mesh_shape_of(e, world);
-  Measured most;
+  Measured maximum;
   for (int stage = 0; stage < mesh.pipeline; ++stage) {
     engine::Rank rank(turbo::make_cpu_device(1), measuring_mesh(e, world, stage * mesh.stage_ranks(world)));
     const StepMeasurement measured = measure_session(rank, session, families());
     const MemoryNeed need = memory_need(e, session, measured);
-    if (need.total() > most.need.total()) most = {need, measured.kernels.total_flops()};
+    if (need.total() > maximum.need.total()) maximum = {need, measured.kernels.total_flops()};
   }
-  return most;
+  return maximum;
 }
 
 MemorySupply supply_of(std::int64_t bytes) { return {.device = bytes, .host = bytes, .total = bytes}; }
@@ -104,9 +104,9 @@ TEST(FitChoice, TheLargestMicrobatchThatNeedsNoRecomputation) {
 // fit none has less work.
 TEST(FitChoice, TheLeastRecomputationWhereSmallMicrobatchesAreNotEnough) {
   const Words smallest = {"micro_batch_size=1"};
-  const double most = static_cast<double>(total(with(smallest)));
-  const double least = static_cast<double>(total({"micro_batch_size=1"}));
-  ASSERT_LT(least, 0.9 * most);
+  const double maximum = static_cast<double>(total(with(smallest)));
+  const double minimum = static_cast<double>(total({"micro_batch_size=1"}));
+  ASSERT_LT(minimum, 0.9 * maximum);
   std::vector<Words> policies = {{"recompute_granularity=selective", "recompute_method=null"}};
   for (int blocks = 1; blocks <= kLayers; ++blocks) {
     policies.push_back({"recompute_granularity=full", "recompute_method=block",
@@ -115,7 +115,7 @@ TEST(FitChoice, TheLeastRecomputationWhereSmallMicrobatchesAreNotEnough) {
   for (const double share : {0.02, 0.3, 0.6, 0.95}) {
     SCOPED_TRACE(share);
     // What is left for others (fits()) comes on top.
-    const auto bytes = static_cast<std::int64_t>((least + share * (most - least)) / 0.95) + 1;
+    const auto bytes = static_cast<std::int64_t>((minimum + share * (maximum - minimum)) / 0.95) + 1;
     const FitChoice choice = choose(bytes);
     const Measured chosen = measure(choice.settings);
     EXPECT_TRUE(fits(chosen.need, supply_of(bytes)));
@@ -177,9 +177,9 @@ TEST(FitChoice, HintsNameEverySettingThatTheyNeed) {
     return more;
   };
   const std::int64_t first = need_of(sharded("optim", {})),
-                     most = need_of(sharded("optim_grads_params", kNone));
+                     maximum = need_of(sharded("optim_grads_params", kNone));
   // With all blocks recomputed the first level is enough; and where the last one needs no recomputation.
-  for (const std::int64_t need : {first, std::max(first, most)}) {
+  for (const std::int64_t need : {first, std::max(first, maximum)}) {
     const std::int64_t bytes = need * 100 / 95 + 1;
     ASSERT_GT(need_of({}), bytes);
     std::string hint;
@@ -189,7 +189,7 @@ TEST(FitChoice, HintsNameEverySettingThatTheyNeed) {
       hint = error.hint();
     }
     ASSERT_THAT(hint, HasSubstr("data_parallel_sharding_strategy=optim"));
-    EXPECT_EQ(hint.find("recompute_granularity=none") != std::string::npos, need >= most) << hint;
+    EXPECT_EQ(hint.find("recompute_granularity=none") != std::string::npos, need >= maximum) << hint;
     std::istringstream changes(hint);
     for (std::string change; std::getline(changes, change, ';');) {
       Words settings = small;

@@ -38,9 +38,10 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
       std::int64_t before = t;
       if (c.spec(layer).local && a.window > 0) before = std::min(before, a.window);
       if (c.spec(layer).local && a.chunk > 0) before = t % a.chunk;
-      const std::int64_t most = a.indexer.top_k;
-      const bool cut = (c.spec(layer).local && a.window > 0 && t >= a.window) || (most > 0 && t >= most);
-      if (most > 0) before = std::min(before, most);
+      const std::int64_t maximum = a.indexer.top_k;
+      const bool cut =
+          (c.spec(layer).local && a.window > 0 && t >= a.window) || (maximum > 0 && t >= maximum);
+      if (maximum > 0) before = std::min(before, maximum);
       keys += static_cast<double>(before) + (cut ? 0 : 0.5);
     }
   }

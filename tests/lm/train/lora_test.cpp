@@ -84,13 +84,13 @@ std::vector<float> transposed(const std::vector<float>& a, std::int64_t rows, st
 }
 
 double error_of(const std::vector<float>& values, const std::vector<float>& expected, double factor) {
-  double most = 0, largest = 0;
+  double maximum = 0, largest = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const double e = factor * static_cast<double>(expected[i]);
-    most = std::max(most, std::abs(static_cast<double>(values[i]) - e));
+    maximum = std::max(maximum, std::abs(static_cast<double>(values[i]) - e));
     largest = std::max(largest, std::abs(e));
   }
-  return most / largest;
+  return maximum / largest;
 }
 
 // B as it could be after some steps.

@@ -295,8 +295,8 @@ TEST(MeshCheckpoint, OfMomentsInEightBitsInOtherBlocks) {
     float largest = 0;
     for (const float value : values) largest = std::max(largest, std::abs(value));
     EXPECT_GT(largest, 0) << name;
-    const float most = largest * (name.starts_with("exp_avg_sq.") ? 0x1p-32F : 0x1p-17F);
-    for (std::size_t i = 0; i < values.size(); ++i) ASSERT_LE(std::abs(now[i] - values[i]), most) << name;
+    const float maximum = largest * (name.starts_with("exp_avg_sq.") ? 0x1p-32F : 0x1p-17F);
+    for (std::size_t i = 0; i < values.size(); ++i) ASSERT_LE(std::abs(now[i] - values[i]), maximum) << name;
   }
 }
 

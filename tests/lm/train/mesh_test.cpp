@@ -317,9 +317,9 @@ struct Way {
   DType compute = DType::kF32;
   engine::ContextParallel::Exchange exchange = engine::ContextParallel::Exchange::kRing;
   ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
-  bool beside_products = false;  // collectives of tensor ranks, however small
-  bool copy_engines = false;     // for these
-  bool beside_shared = true;     // tokens travel to experts beside what shared experts compute
+  bool overlap_products = false;  // collectives of tensor ranks, however small
+  bool copy_engines = false;      // for these
+  bool overlap_shared = true;     // tokens travel to experts beside what shared experts compute
 };
 
 // Parts without blocks are allowed: stages may have more parts than there are.
@@ -346,7 +346,7 @@ void read_text(TrainingSession& session, std::vector<float>& logits) {
   };
   read(all.first(7), {});
   read(all.subspan(7, 1), {});
-  read(all.subspan(8, 1), {.likeliest = 3});
+  read(all.subspan(8, 1), {.top_k = 3});
 }
 
 // Models that pool latents know no documents, and write no texts.
@@ -361,9 +361,9 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way) {
   settings.step.context_exchange = way.exchange;
   settings.step.pipeline = pipeline_of(model, way);
   // Products of which the first three rows or more go beside a collective.
-  if (way.beside_products)
-    settings.step.tensor_overlap = {.least_bytes = 0, .flops_per_byte = 0.01, .rows_multiple = 3};
-  settings.step.expert_overlap = way.beside_shared;
+  if (way.overlap_products)
+    settings.step.tensor_overlap = {.min_bytes = 0, .flops_per_byte = 0.01, .rows_multiple = 3};
+  settings.step.expert_overlap = way.overlap_shared;
   settings.sharding = way.sharding;
   settings.sample_capacity = packs(model) ? 16 : 0;
   // Gradients that are zero but for rounding must not become steps of full size.
@@ -499,7 +499,7 @@ TEST_P(MeshTraining, EqualsOneDevice) {
   if (c.way.shape.expert * c.way.shape.expert_tensor > 1 && c.model().moe.shared_ffn > 0) {
     // Nothing beside tokens that travel: the same bits, and as much is sent.
     Way apart = c.way;
-    apart.beside_shared = false;
+    apart.overlap_shared = false;
     const MeshOutcome other = train_on(c.model(), apart);
     EXPECT_EQ(other.losses, many.losses);
     EXPECT_EQ(other.norms, many.norms);
@@ -508,15 +508,15 @@ TEST_P(MeshTraining, EqualsOneDevice) {
   }
   if (c.way.shape.tensor == 1) return;
   // Collectives beside products: the same again, and nothing more is sent.
-  Way beside = c.way;
-  beside.beside_products = true;
-  const MeshOutcome overlapped = train_on(c.model(), beside);
+  Way other = c.way;
+  other.overlap_products = true;
+  const MeshOutcome overlapped = train_on(c.model(), other);
   expect_equal(overlapped, one, c);
   EXPECT_EQ(overlapped.tensor_traffic, many.tensor_traffic);
   EXPECT_GT(overlapped.tensor_exchanges, many.tensor_exchanges);
   // Rank by rank, as copy engines bring rows.
-  beside.copy_engines = true;
-  const MeshOutcome copied = train_on(c.model(), beside);
+  other.copy_engines = true;
+  const MeshOutcome copied = train_on(c.model(), other);
   expect_equal(copied, one, c);
   EXPECT_EQ(copied.tensor_traffic, many.tensor_traffic);
   EXPECT_GT(copied.tensor_exchanges, overlapped.tensor_exchanges);

@@ -188,13 +188,13 @@ TEST(Objective, FrozenModelsAreMeasured) {
   EXPECT_EQ(trained.used[0].persistent, trained.memory[0].persistent);
   EXPECT_EQ(trained.used[0].stash, trained.memory[0].stash);
   EXPECT_EQ(trained.used[0].scratch, trained.memory[0].scratch);
-  SessionSettings alone = preferences(true);
-  alone.loss_rule = {};
-  alone.step.microbatches = 4;
+  SessionSettings single = preferences(true);
+  single.loss_rule = {};
+  single.step.microbatches = 4;
   engine::Rank rank(turbo::make_cpu_device(1));
-  const std::int64_t without = measure_session(rank, alone, all_families()).memory.persistent;
+  const std::int64_t without = measure_session(rank, single, all_families()).memory.persistent;
   engine::ParameterStore store;
-  const LanguageModel model(alone.model, all_families(), store);
+  const LanguageModel model(single.model, all_families(), store);
   EXPECT_GE(trained.memory[0].persistent - without, store.elements() * 4);
 }
 

@@ -125,7 +125,7 @@ inline ModelConfig tiny_lfm2_moe() {
   c.moe.experts = 8;
   c.moe.ffn = 24;
   c.moe.choice_bias = true;
-  c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid, .top_k = 2, .least_sum = 1e-6F};
+  c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid, .top_k = 2, .min_sum = 1e-6F};
   c.moe.training = {.bias_update_rate = 0x1p-7};
   return c;
 }

@@ -21,10 +21,10 @@ struct Simulated {
 
 // Steps of seconds_of(step), until the clock says that one is the last, or `most` are done.
 Simulated simulate(TrainingClock& clock, double now, const std::function<double(std::int64_t)>& seconds_of,
-                   double at_end = 0, std::int64_t first = 0, std::int64_t most = 100000) {
+                   double at_end = 0, std::int64_t first = 0, std::int64_t maximum = 100000) {
   Simulated run{.steps = first};
   clock.start(now);
-  while (run.steps < most) {
+  while (run.steps < maximum) {
     now += seconds_of(run.steps);
     const TrainingClock::Turn turn =
         TrainingClock::decode(TrainingClock::encode(clock.turn(run.steps, now, at_end)));

@@ -108,7 +108,7 @@ class FakeMachine {
   primus::test::TemporaryFolder root_{::access("/dev/shm", W_OK) == 0 ? Path("/dev/shm") : folder_.path()};
   std::map<std::string, std::string> environment_;
   std::map<std::string, std::optional<Space>> spaces_;
-  ClockState clock_{.known = true, .synchronised = true, .told_by = "chronyc"};
+  ClockState clock_{.known = true, .synchronised = true, .source = "chronyc"};
   double wall_clock_ = 1.8e9;
 };
 

@@ -28,10 +28,10 @@ NodeOptions options_of_job() {
   return options;
 }
 
-std::string text_of(const NodeReport& report, Verdict least) {
+std::string text_of(const NodeReport& report, Verdict minimum) {
   std::string text;
   for (const Finding& f : report.findings) {
-    if (f.verdict >= least)
+    if (f.verdict >= minimum)
       text += std::string(name_of(f.verdict)) + " " + f.check + " " + f.where + ": " + f.measured + "\n";
   }
   return text;
@@ -134,7 +134,7 @@ const Fault kFaults[] = {
      },
      "host.locked-memory", kFail, "at most 8388608", "memlock"},
     {"ClockNotSynchronised", make_cpu_node,
-     [](FakeMachine& m) { m.set_clock({.known = true, .synchronised = false, .told_by = "timedatectl"}); },
+     [](FakeMachine& m) { m.set_clock({.known = true, .synchronised = false, .source = "timedatectl"}); },
      "host.clock", kWarn, "not synchronised, says timedatectl", "chronyd"},
     {"FullDisk", make_nvidia_node,
      [](FakeMachine& m) { m.set_space("/data", Space{.total = 100 * kGiB, .available = 20 * kMiB}); },
@@ -501,9 +501,9 @@ TEST(Faults, AClockToolThatSaysNothingIsPassedOver) {
   const Machine machine({.environment = [&](const std::string& name) {
     return name == "PATH" ? std::optional(fake.tools().string()) : std::nullopt;
   }});
-  EXPECT_EQ(machine.clock().told_by, "timedatectl");
+  EXPECT_EQ(machine.clock().source, "timedatectl");
   fake.tool("timedatectl", "");
-  EXPECT_EQ(machine.clock().told_by, "the kernel");
+  EXPECT_EQ(machine.clock().source, "the kernel");
 }
 
 TEST(Faults, AnEmptyMachineFails) {

@@ -129,7 +129,7 @@ TEST(Performance, DevicesThatFailOrHangAreFailures) {
 TEST(Performance, ThresholdsDecide) {
   const auto table = read_hardware({Path(PRIMUS_SOURCE_DIR) / "presets"});
   PerformanceOptions options{.corruption = false, .quick = true, .seconds = 0.001};
-  options.wanted.least_tflops = Wanted{1e6, "--gemm-tflops-min"};
+  options.wanted.min_tflops = Wanted{1e6, "--gemm-tflops-min"};
   NodeReport report;
   measure_device("cpu", table, options, report);
   const Finding* const products = finding(report, "performance.products");
@@ -169,12 +169,12 @@ TEST(Hardware, EveryFileOfTheTableIsReadAndConsistent) {
   const auto table = read_hardware({Path(PRIMUS_SOURCE_DIR) / "presets"});
   EXPECT_GE(table.size(), 10U);
   for (const Hardware& h : table) {
-    EXPECT_GT(h.least_tflops, 0) << h.file;
-    EXPECT_GT(h.least_memory, 0) << h.file;
+    EXPECT_GT(h.min_tflops, 0) << h.file;
+    EXPECT_GT(h.min_memory, 0) << h.file;
     if (h.peak_tflops > 0) {
-      EXPECT_LT(h.least_tflops, 0.7 * h.peak_tflops) << h.file;
-      EXPECT_GT(h.least_tflops, 0.3 * h.peak_tflops) << h.file;
-      EXPECT_LT(h.least_memory, 0.8 * h.peak_memory) << h.file;
+      EXPECT_LT(h.min_tflops, 0.7 * h.peak_tflops) << h.file;
+      EXPECT_GT(h.min_tflops, 0.3 * h.peak_tflops) << h.file;
+      EXPECT_LT(h.min_memory, 0.8 * h.peak_memory) << h.file;
     }
   }
   EXPECT_EQ(find_hardware(table, "NVIDIA H100 80GB HBM3")->name, "NVIDIA H100 SXM");
@@ -187,8 +187,8 @@ TEST(Hardware, MistakesHaveTheirPlace) {
   const TemporaryFolder folder;
   make_folders(folder.path() / "hardware");
   for (const auto& [text, message] :
-       {std::pair("name: X\nmatch: [X]\nsource: s\nleast_bf16_tflop: 3\n", "unknown key"),
-        {"least_memory_gbs: -1\n", "above 0"},
+       {std::pair("name: X\nmatch: [X]\nsource: s\nmin_bf16_tflop: 3\n", "unknown key"),
+        {"min_memory_gbs: -1\n", "above 0"},
         {"name: X\n", "lacks"}}) {
     write_file(folder.path() / "hardware" / "x.yaml", text);
     try {
@@ -205,13 +205,13 @@ TEST(Hardware, MistakesHaveTheirPlace) {
 TEST(Storage, IsMeasuredAndNothingIsLeft) {
   const TemporaryFolder folder;
   NodeReport report;
-  check_storage({.folder = folder.path() / "deep" / "down", .bytes = 9 << 20, .least_rate = {0.001, "test"}},
+  check_storage({.folder = folder.path() / "deep" / "down", .bytes = 9 << 20, .min_rate = {0.001, "test"}},
                 report);
   ASSERT_EQ(report.findings.size(), 1U);
   EXPECT_EQ(report.findings[0].verdict, Verdict::kPass) << report.findings[0].measured;
   EXPECT_EQ(report.measurements.size(), 1U);
   EXPECT_TRUE(std::filesystem::is_empty(folder.path() / "deep" / "down"));
-  check_storage({.folder = folder.path(), .bytes = 1 << 20, .least_rate = {1e9, "test"}}, report);
+  check_storage({.folder = folder.path(), .bytes = 1 << 20, .min_rate = {1e9, "test"}}, report);
   EXPECT_EQ(report.findings[1].verdict, Verdict::kWarn);
 }
 
@@ -252,15 +252,15 @@ TEST(AllReduce, TheThresholdIsTheHardwaresWithoutAnOption) {
          .devices = {{.kind = "cuda", .name = name}, {.kind = "cuda", .name = name}},
          .problem = {}}};
   };
-  const auto least = least_all_reduce(table, gpus("NVIDIA H100 80GB HBM3"));
-  ASSERT_TRUE(least);
-  EXPECT_GT(least->value, 0);
-  EXPECT_THAT(least->source, HasSubstr("hardware/"));
-  EXPECT_FALSE(least_all_reduce(table, gpus("a GPU of tomorrow")));
-  EXPECT_FALSE(least_all_reduce(table, {}));
+  const auto minimum = min_all_reduce(table, gpus("NVIDIA H100 80GB HBM3"));
+  ASSERT_TRUE(minimum);
+  EXPECT_GT(minimum->value, 0);
+  EXPECT_THAT(minimum->source, HasSubstr("hardware/"));
+  EXPECT_FALSE(min_all_reduce(table, gpus("a GPU of tomorrow")));
+  EXPECT_FALSE(min_all_reduce(table, {}));
 
-  EXPECT_EQ(all_reduce_of_8({.rate = 0.9 * least->value, .least = least}).verdict, Verdict::kFail);
-  EXPECT_EQ(all_reduce_of_8({.rate = 1.1 * least->value, .least = least}).verdict, Verdict::kPass);
+  EXPECT_EQ(all_reduce_of_8({.rate = 0.9 * minimum->value, .minimum = minimum}).verdict, Verdict::kFail);
+  EXPECT_EQ(all_reduce_of_8({.rate = 1.1 * minimum->value, .minimum = minimum}).verdict, Verdict::kPass);
   const Finding unknown = all_reduce_of_8({.rate = 3});
   EXPECT_EQ(unknown.verdict, Verdict::kSkip);
   EXPECT_THAT(unknown.measured, HasSubstr("no threshold is known"));
@@ -268,10 +268,10 @@ TEST(AllReduce, TheThresholdIsTheHardwaresWithoutAnOption) {
 
 TEST(AllReduce, WhatIsDemandedAndCannotBeMeasuredHasFailed) {
   EXPECT_EQ(all_reduce_of_8({}).verdict, Verdict::kSkip);
-  const Finding demanded = all_reduce_of_8({.least = Wanted{100, "--rccl-gbs-min"}, .is_demanded = true});
+  const Finding demanded = all_reduce_of_8({.minimum = Wanted{100, "--rccl-gbs-min"}, .is_demanded = true});
   EXPECT_EQ(demanded.verdict, Verdict::kFail);
   EXPECT_THAT(demanded.fix, HasSubstr("leave --rccl-gbs-min out"));
-  const Finding late = all_reduce_of_8({.problem = "it did not end", .least = Wanted{100, "a table"}});
+  const Finding late = all_reduce_of_8({.problem = "it did not end", .minimum = Wanted{100, "a table"}});
   EXPECT_EQ(late.verdict, Verdict::kFail);
   EXPECT_EQ(late.measured, "it did not end");
   EXPECT_THAT(late.fix, HasSubstr("--nproc 8"));

@@ -405,10 +405,11 @@ TEST(Attention, APackedDocumentEqualsTheDocumentAlone) {
       const auto part = [&](const Values& values, std::int64_t width) {
         return Values(values.begin() + start * width, values.begin() + (start + length) * width);
       };
-      Expected alone(s, dtype);
-      alone.reference.q = part(packed.reference.q, 64), alone.reference.k = part(packed.reference.k, 32);
-      alone.reference.v = part(packed.reference.v, 32), alone.d_out = part(packed.d_out, 64);
-      Problem single(bench, alone, dtype);
+      Expected separate(s, dtype);
+      separate.reference.q = part(packed.reference.q, 64),
+      separate.reference.k = part(packed.reference.k, 32);
+      separate.reference.v = part(packed.reference.v, 32), separate.d_out = part(packed.d_out, 64);
+      Problem single(bench, separate, dtype);
       single.run();
       const double tolerance = dtype == DType::kF32 ? 2e-6 : 1e-2;
       EXPECT_LE(normalised_error(part(all, 64), bench.download(single.forward.out)), tolerance);

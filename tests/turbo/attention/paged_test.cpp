@@ -136,7 +136,7 @@ Paged run(OperatorBench& bench, const Case& c, const Inputs& inputs, DType dtype
   const PagedSequences sequences{bench.upload(starts, DType::kI32, {batch + 1}),
                                  bench.upload(lengths, DType::kI32, {batch}),
                                  bench.upload(table, DType::kI32, {batch, blocks}), c.page_size};
-  const bool beside = !c.shared;  // values come with the keys, in pages of their own
+  const bool separate = !c.shared;  // values come with the keys, in pages of their own
   bench.run(PagedAppend{.sequences = sequences,
                         .rows = qkv.from(q_width),
                         .pages = k_pages,
@@ -144,10 +144,10 @@ Paged run(OperatorBench& bench, const Case& c, const Inputs& inputs, DType dtype
                         .cols = k_width,
                         .stride = row_width,
                         .to_stride = k_stride,
-                        .more_rows = beside ? qkv.from(q_width + k_width) : Tensor(),
-                        .more_pages = beside ? v_pages : Tensor(),
-                        .more_cols = beside ? v_width : 0,
-                        .more_to_stride = beside ? v_stride : 0});
+                        .more_rows = separate ? qkv.from(q_width + k_width) : Tensor(),
+                        .more_pages = separate ? v_pages : Tensor(),
+                        .more_cols = separate ? v_width : 0,
+                        .more_to_stride = separate ? v_stride : 0});
   const Tensor out = bench.empty(dtype, {tokens, c.heads * c.value_dim});
   bench.run(PagedAttention{.sequences = sequences,
                            .tokens = tokens,

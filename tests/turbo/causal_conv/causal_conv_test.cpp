@@ -379,7 +379,7 @@ struct Reading {
   }
 
   // Reads so many more tokens of each sequence, and `nobody` rows behind them, into `y`.
-  void read(const std::vector<std::int64_t>& counts, std::int64_t nobody, Values& y) {
+  void read(const std::vector<std::int64_t>& counts, std::int64_t unused, Values& y) {
     Values rows, starts{0}, ends;
     const std::int64_t wide = c.columns();
     for (std::int64_t b = 0; b < kSequences; ++b) {
@@ -389,7 +389,7 @@ struct Reading {
       starts.push_back(static_cast<double>(rows.size()) / static_cast<double>(wide));
       ends.push_back(static_cast<double>(lengths[static_cast<std::size_t>(b)]));
     }
-    const auto total = static_cast<std::int64_t>(starts.back()) + nobody;
+    const auto total = static_cast<std::int64_t>(starts.back()) + unused;
     rows.resize(static_cast<std::size_t>(total * wide), NAN);
     const Tensor out = bench.empty(c.dtype, {total, c.channels});
     bench.run(

@@ -16,7 +16,7 @@ class ColumnRunsChecks final : public OperatorChecks {
     const auto run = [](auto change) { return [change](Cc& a) { change(a.runs[0]); }; };
     expect_checks<Cc>(
         right, {}, {&Cc::from, &Cc::to},
-        {[](Cc& a) { a.run_count = 0; }, [](Cc& a) { a.run_count = Cc::kMostRuns + 1; },
+        {[](Cc& a) { a.run_count = 0; }, [](Cc& a) { a.run_count = Cc::kMaxRuns + 1; },
          [](Cc& a) {
            a.to = bf16({kTokens + 1, 2});
          },

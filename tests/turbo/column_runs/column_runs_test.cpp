@@ -13,12 +13,12 @@ TEST_P(ColumnRunsTest, ColumnsGoWhereTheyAreTold) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const std::int32_t dim : {1, 3, 8, 16}) {
-      const std::int32_t heads = 3, behind = 2 * dim, rows = 37;
-      const std::int64_t wide = 2 * heads * dim + behind, narrow = heads * dim + behind;
+      const std::int32_t heads = 3, offset = 2 * dim, rows = 37;
+      const std::int64_t wide = 2 * heads * dim + offset, narrow = heads * dim + offset;
       const Values from = rounded(random_values(rows * wide, 1), dtype);
       const ColumnRun queries{
           .from = 0, .to = 0, .groups = heads, .columns = dim, .from_stride = 2 * dim, .to_stride = dim};
-      const ColumnRun rest{.from = 2 * heads * dim, .to = heads * dim, .groups = 1, .columns = behind};
+      const ColumnRun rest{.from = 2 * heads * dim, .to = heads * dim, .groups = 1, .columns = offset};
       const auto place = [&](std::int64_t column) {
         return column < heads * dim ? column / dim * 2 * dim + column % dim : column + heads * dim;
       };

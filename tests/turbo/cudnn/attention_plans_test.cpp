@@ -178,7 +178,7 @@ TEST_F(CudnnPlans, DocumentsAreBatchesOfVaryingLength) {
 
 TEST_F(CudnnPlans, ADeterministicBackwardIsCutIntoGroupsOfHeads) {
   constexpr std::int64_t kSeq = 1024, kOfHead = kSeq * kSeq * 2;
-  CudnnAttention attention = make({.good_workspace = 5 * kOfHead, .most_workspace = 100 * kOfHead});
+  CudnnAttention attention = make({.good_workspace = 5 * kOfHead, .max_workspace = 100 * kOfHead});
   // 16 heads in 8 groups of two: two groups at a time.
   const CudnnCall& call = attention.find(backward(shape(1, kSeq, 16, 8, 64, 64)));
   ASSERT_TRUE(call.plan) << call.refusal;
@@ -198,7 +198,7 @@ TEST_F(CudnnPlans, ADeterministicBackwardIsCutIntoGroupsOfHeads) {
 }
 
 TEST_F(CudnnPlans, ADeterministicBackwardThatNeedsTooMuchIsLeftAlone) {
-  CudnnAttention attention = make({.good_workspace = 1 << 20, .most_workspace = 1 << 21});
+  CudnnAttention attention = make({.good_workspace = 1 << 20, .max_workspace = 1 << 21});
   EXPECT_THAT(attention.find(backward(shape(1, 2048, 4, 4, 64, 64))).refusal, HasSubstr("too much memory"));
   EXPECT_EQ(fake::plans_made(), 0);
 }
@@ -377,7 +377,7 @@ TEST_F(CudnnPlans, GradientsThatAreAddedToOthersGoThroughTheWorkspace) {
 
 TEST_F(CudnnPlans, SlicesOfADeterministicBackwardHaveGradientsOfTheirHeadsApart) {
   constexpr std::int64_t kOfHead = 1024 * 512 * 2;
-  CudnnAttention attention = make({.good_workspace = 4 * kOfHead, .most_workspace = 100 * kOfHead});
+  CudnnAttention attention = make({.good_workspace = 4 * kOfHead, .max_workspace = 100 * kOfHead});
   AttentionShape s = shape(1, 1024, 16, 8, 64, 64);
   s.seq_k = s.capacity_k = 512, s.q_first = 512;
   AttentionBackward call = backward(s);

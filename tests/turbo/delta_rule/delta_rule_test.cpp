@@ -178,7 +178,7 @@ struct Reading {
 
   // Reads so many more tokens of each sequence, and `nobody` rows behind them; returns what was computed for
   // them against `expected`.
-  void read(const std::vector<std::int64_t>& counts, std::int64_t nobody, const Values& expected) {
+  void read(const std::vector<std::int64_t>& counts, std::int64_t unused, const Values& expected) {
     Values qkv, g, beta, starts{0}, ends, wanted;
     const auto append = [](const Values& from, std::int64_t row, std::int64_t width, Values& to) {
       to.insert(to.end(), from.begin() + row * width, from.begin() + (row + 1) * width);
@@ -196,7 +196,7 @@ struct Reading {
       starts.push_back(static_cast<double>(rows));
       ends.push_back(static_cast<double>(length));
     }
-    rows += nobody;
+    rows += unused;
     qkv.resize(static_cast<std::size_t>(rows * s.width()), NAN);
     g.resize(static_cast<std::size_t>(rows * s.gates()), NAN);
     beta.resize(static_cast<std::size_t>(rows * s.value_heads), NAN);

@@ -15,7 +15,7 @@ class DropoutChecks final : public OperatorChecks {
                             .rate = 0.1F},
                            {&Dropout::x, &Dropout::out, &Dropout::tokens, &Dropout::scalars}, {},
                            {[](Dropout& a) { a.rate = 0; }, [](Dropout& a) { a.rate = 1; },
-                            [](Dropout& a) { a.run_count = Dropout::kMostRuns + 1; }, runs_backwards});
+                            [](Dropout& a) { a.run_count = Dropout::kMaxRuns + 1; }, runs_backwards});
   }
 };
 

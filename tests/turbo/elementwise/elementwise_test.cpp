@@ -57,8 +57,8 @@ TEST_P(ElementwiseTest, PartsOfRanksAreAddedInOrderAndRoundedOnce) {
         }
         for (const int rank : {0, ranks / 2, ranks - 1}) {
           Values others;
-          for (int behind = 1; behind < ranks; ++behind) {
-            const Values& part = parts[static_cast<std::size_t>((rank + ranks - behind) % ranks)];
+          for (int offset = 1; offset < ranks; ++offset) {
+            const Values& part = parts[static_cast<std::size_t>((rank + ranks - offset) % ranks)];
             others.insert(others.end(), part.begin(), part.end());
           }
           const Tensor own = bench.upload(parts[static_cast<std::size_t>(rank)], dtype, {n});

@@ -180,10 +180,10 @@ TEST_P(Fp8LinearTest, AKnownScaleGivesItsCodesAndTheLargestMagnitudeInOnePass) {
           EXPECT_EQ(bench.bytes(call.transposed), transposed(expected, shape[0], shape[1]));
           EXPECT_EQ(bench.download(call.largest), Values{bits_of(std::max(noted, 30.0))});
         }
-        const QuantizeFp8 alone{
+        const QuantizeFp8 single{
             .x = input, .codes = bench.empty(type, shape), .scales = scales, .known = true};
-        bench.run(alone);
-        EXPECT_EQ(bench.bytes(alone.codes), expected);
+        bench.run(single);
+        EXPECT_EQ(bench.bytes(single.codes), expected);
         EXPECT_EQ(bench.download(scales), before);
       }
     }
@@ -419,14 +419,14 @@ TEST_P(Fp8LinearTest, TheSignalIsFarAboveTheNoiseOfQuantisation) {
     const Values a = rounded(random_values(s.a.elements(), 1), DType::kBF16),
                  b = rounded(random_values(s.b.elements(), 2), DType::kBF16);
     const Values exact = product(role, layer, a, b);
-    for (const auto& [type, least] : {std::pair(kE4M3, 25.0), {kE5M2, 20.0}}) {
+    for (const auto& [type, minimum] : {std::pair(kE4M3, 25.0), {kE5M2, 20.0}}) {
       const Fp8Linear call{.role = role,
                            .a = bench.upload(a, DType::kBF16, s.a),
                            .b = bench.upload(b, DType::kBF16, s.b),
                            .c = bench.empty(DType::kF32, s.c),
                            .a_type = type};
       bench.run(call);
-      EXPECT_GE(decibels(bench.download(call.c), exact), least) << static_cast<int>(role);
+      EXPECT_GE(decibels(bench.download(call.c), exact), minimum) << static_cast<int>(role);
     }
   }
 }
@@ -491,9 +491,9 @@ TEST_P(Fp8LinearTest, WithKnownScalesRolesMatchTheProductsOfQuantisedOperands) {
       EXPECT_LE(normalised_error(bench.download(call.c), expected), rounding_error(DType::kF32) + tolerance)
           << static_cast<int>(role);
       const auto largest = [](const Values& x) {
-        double most = 0;
-        for (const double v : x) most = std::max(most, std::abs(v));
-        return bits_of(most);
+        double maximum = 0;
+        for (const double v : x) maximum = std::max(maximum, std::abs(v));
+        return bits_of(maximum);
       };
       EXPECT_EQ(bench.download(call.a_scaling.largest), Values{largest(a)});
       EXPECT_EQ(bench.download(call.b_scaling.largest), Values{largest(b)});

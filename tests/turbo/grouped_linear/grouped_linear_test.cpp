@@ -241,10 +241,10 @@ TEST_P(GroupedLinearTest, ExpertsKeepApart) {
       std::fill_n(all.d_weights.begin() + c.out * c.in, c.out * c.in, 0.0);
       return all;
     };
-    const Expected clean = results(-1), beside = results(1);
-    EXPECT_EQ(beside.y, clean.y);
-    EXPECT_EQ(beside.d_x, clean.d_x);
-    EXPECT_EQ(beside.d_weights, clean.d_weights);
+    const Expected clean = results(-1), other = results(1);
+    EXPECT_EQ(other.y, clean.y);
+    EXPECT_EQ(other.d_x, clean.d_x);
+    EXPECT_EQ(other.d_weights, clean.d_weights);
   }
 }
 
@@ -328,14 +328,14 @@ TEST(GroupedLinear, WorkspaceBoundHoldsForEveryNumberOfRows) {
               args.m = layout == GemmLayout::kTN ? other : rows;
               args.k = layout == GemmLayout::kTN ? rows : other;
             };
-            for (const std::int64_t most : {7, 300, 6000, 20000}) {
-              with_rows(most);
+            for (const std::int64_t maximum : {7, 300, 6000, 20000}) {
+              with_rows(maximum);
               const std::size_t bound = cpu_gemm_workspace_bound(args, threads);
-              for (std::int64_t rows = 1; rows <= most; rows += 1 + rows / 37) {
+              for (std::int64_t rows = 1; rows <= maximum; rows += 1 + rows / 37) {
                 with_rows(rows);
                 ASSERT_LE(cpu_gemm_workspace_bytes(args, threads), bound)
                     << name_of(provider) << " layout " << static_cast<int>(layout) << " n " << n << " rows "
-                    << rows << " of " << most << " threads " << threads;
+                    << rows << " of " << maximum << " threads " << threads;
               }
             }
           }

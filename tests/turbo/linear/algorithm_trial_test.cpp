@@ -91,9 +91,9 @@ TEST(AlgorithmTrials, WhatDoesNotRunIsLeftOut) {
   EXPECT_EQ(trial->of, 2);
   EXPECT_FALSE(gpu.choose(trials, {{0, 0}, {0, 0}}));
   EXPECT_FALSE(gpu.choose(trials, {}));
-  const auto alone = gpu.choose(trials, {{1e-3, 1e-3}});
-  ASSERT_TRUE(alone);
-  EXPECT_EQ(alone->next, 0);
+  const auto single = gpu.choose(trials, {{1e-3, 1e-3}});
+  ASSERT_TRUE(single);
+  EXPECT_EQ(single->next, 0);
 }
 
 TEST(AlgorithmTrials, TheDeviceIsWarmedOnceAndAgainAfterAPause) {

@@ -32,18 +32,18 @@ class MoePermuteChecks final : public OperatorChecks {
         {&Pr::plan}, {&Pr::experts},
         {[](Pr& a) { a.first += 1; }, [](Pr& a) { a.first = -1; }, [](Pr& a) { a.all = 0, a.first = 0; }});
     constexpr std::int64_t kRanks = 2;
-    constexpr std::int64_t kMost = 3;
+    constexpr std::int64_t kMax = 3;
     using Pd = PlanDispatch;
     expect_checks<Pd>({.experts = chosen,
                        .kept = chosen,
-                       .plan = i32(DispatchPlan::shape(kRanks, kTokens / kRanks, kTopK, kMost)),
+                       .plan = i32(DispatchPlan::shape(kRanks, kTokens / kRanks, kTopK, kMax)),
                        .ranks = kRanks,
                        .rank = 1,
-                       .most = kMost,
+                       .maximum = kMax,
                        .experts_of_rank = kExperts / kRanks,
                        .ranks_of_expert = 1},
                       {&Pd::experts, &Pd::kept, &Pd::plan}, {},
-                      {[](Pd& a) { a.rank = a.ranks; }, [](Pd& a) { a.most = a.tokens() + 1; },
+                      {[](Pd& a) { a.rank = a.ranks; }, [](Pd& a) { a.maximum = a.tokens() + 1; },
                        [](Pd& a) { a.ranks_of_expert = 0; }});
     using Gr = GatherRows;
     expect_checks<Gr>(

@@ -104,20 +104,21 @@ TEST_P(MoePermuteTest, PlanDispatch) {
         fullest = std::max(fullest, rows);
       }
     }
-    for (const int most : {c.tokens, fullest}) {
+    for (const int maximum : {c.tokens, fullest}) {
       for (const int rank : {0, c.ranks - 1}) {
-        SCOPED_TRACE(testing::Message() << c.ranks << " ranks, rank " << rank << ", most " << most);
-        const Tensor plan = bench.empty(DType::kI32, DispatchPlan::shape(c.ranks, c.tokens, c.top_k, most));
+        SCOPED_TRACE(testing::Message() << c.ranks << " ranks, rank " << rank << ", most " << maximum);
+        const Tensor plan =
+            bench.empty(DType::kI32, DispatchPlan::shape(c.ranks, c.tokens, c.top_k, maximum));
         const PlanDispatch call{.experts = experts,
                                 .kept = dropped,
                                 .plan = plan,
                                 .ranks = c.ranks,
                                 .rank = rank,
-                                .most = most,
+                                .maximum = maximum,
                                 .experts_of_rank = of_rank,
                                 .ranks_of_expert = c.ranks_of_expert};
         bench.run(call);
-        const auto rows = static_cast<std::size_t>(c.ranks * most);
+        const auto rows = static_cast<std::size_t>(c.ranks * maximum);
         std::vector<int> sends, receives, sent(rows, -1), sources(rows, -1),
             choices(rows * static_cast<std::size_t>(c.top_k), -1);
         std::vector<int> parts(static_cast<std::size_t>(c.tokens * c.ranks), -1),
@@ -125,7 +126,8 @@ TEST_P(MoePermuteTest, PlanDispatch) {
         for (int peer = 0; peer < c.ranks; ++peer) {
           int out = 0, in = 0;
           for (int t = 0; t < c.tokens; ++t) {
-            const int row_out = peer * most + out, row_in = peer * most + in, other = peer * c.tokens + t;
+            const int row_out = peer * maximum + out, row_in = peer * maximum + in,
+                      other = peer * c.tokens + t;
             if (goes(rank * c.tokens + t, peer)) {
               sent[static_cast<std::size_t>(row_out)] = t;
               parts[static_cast<std::size_t>(t * c.ranks + peer)] = row_out;

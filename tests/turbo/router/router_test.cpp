@@ -388,9 +388,9 @@ TEST_P(RouterTest, ForcedBalance) {
       EXPECT_NE(chosen[static_cast<std::size_t>(2 * t)], chosen[static_cast<std::size_t>(2 * t + 1)]);
     }
     for (const double e : chosen) ++load[static_cast<std::size_t>(e)];
-    const int most = *std::max_element(load.begin(), load.end());
+    const int maximum = *std::max_element(load.begin(), load.end());
     // 100 expected; for random ones four standard deviations more at most.
-    EXPECT_LE(most, forced == RouterRule::Forced::kEven ? 100 : 140);
+    EXPECT_LE(maximum, forced == RouterRule::Forced::kEven ? 100 : 140);
   }
 }
 

@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kName = "gradient_spike";
 constexpr std::size_t kWindow = 64, kFewest = 20;  // steps
 constexpr double kFactor = 10;
-constexpr double kLeast = 1e-3;  // smaller norms mean that the model has nothing left to learn
+constexpr double kMin = 1e-3;  // smaller norms mean that the model has nothing left to learn
 
 class GradientSpike final : public Detector {
  public:
@@ -22,7 +22,7 @@ class GradientSpike final : public Detector {
     const double now = *record.grad_norm;
     const bool known = recent_.size() >= kFewest;
     const double usual = known ? median_of({recent_.begin(), recent_.end()}) : 0;
-    const double limit = std::max(kFactor * usual, kLeast);
+    const double limit = std::max(kFactor * usual, kMin);
     recent_.push_back(now);
     if (recent_.size() > kWindow) recent_.pop_front();
     quiet_ = std::min(quiet_ + 1, kWindow);

@@ -15,9 +15,9 @@ namespace {
 constexpr std::string_view kName = "loss_growth";
 constexpr std::size_t kWindow = 5;  // steps in the median, so that one bad batch does not count as divergence
 // Allowed ratio to the lowest median so far. A loss near zero (memorized answers) must also rise by
-// kLeastRise.
+// kMinRise.
 constexpr double kFactor = 10;
-constexpr double kLeastRise = 1;  // nats per token
+constexpr double kMinRise = 1;  // nats per token
 // A loss this much above the first steps is worse than before training. Two limits, because a single first
 // step is noisy, but a run may diverge within the first window.
 constexpr double kAboveStart = 1, kAboveFirstStep = 2;  // nats per token
@@ -42,10 +42,10 @@ class LossGrowth final : public Detector {
       best_ = now;
       best_iteration_ = record.iteration;
     }
-    const double limit = std::min(std::max(kFactor * best_, best_ + kLeastRise), start_limit_);
-    if (now < std::min(kRecovered * best_, limit)) told_ = false;
-    if (now < limit || told_) return std::nullopt;
-    told_ = true;
+    const double limit = std::min(std::max(kFactor * best_, best_ + kMinRise), start_limit_);
+    if (now < std::min(kRecovered * best_, limit)) reported_ = false;
+    if (now < limit || reported_) return std::nullopt;
+    reported_ = true;
     return RunWarning{
         .iteration = record.iteration,
         .detector = std::string(kName),
@@ -62,12 +62,12 @@ class LossGrowth final : public Detector {
 
  private:
   std::optional<RunWarning> not_finite(const IterationRecord& record) {
-    if (std::exchange(told_, true)) return std::nullopt;
+    if (std::exchange(reported_, true)) return std::nullopt;
     return RunWarning{.iteration = record.iteration,
                       .detector = std::string(kName),
                       .value = record.lm_loss,
                       .usual = std::isfinite(best_) ? best_ : 0,
-                      .limit = std::isfinite(best_) ? std::max(kFactor * best_, best_ + kLeastRise)
+                      .limit = std::isfinite(best_) ? std::max(kFactor * best_, best_ + kMinRise)
                                                     : std::numeric_limits<double>::infinity(),
                       .text = fmt::format("the loss is {}", std::isnan(record.lm_loss) ? "NaN" : "infinite"),
                       .advice =
@@ -79,7 +79,7 @@ class LossGrowth final : public Detector {
   double best_ = std::numeric_limits<double>::infinity();
   std::int64_t best_iteration_ = 0;
   double start_limit_ = 0;
-  bool full_ = false, told_ = false;
+  bool full_ = false, reported_ = false;
 };
 
 }  // namespace

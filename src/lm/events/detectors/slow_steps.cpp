@@ -14,7 +14,7 @@ constexpr std::string_view kName = "slow_steps";
 constexpr std::size_t kSteps = 10;
 constexpr double kSeconds = 10;
 constexpr double kFactor = 2, kRecovered = 1.5;
-constexpr std::size_t kMost = 100'000;  // max steps per block, however short they are
+constexpr std::size_t kMax = 100'000;  // max steps per block, however short they are
 
 class SlowSteps final : public Detector {
  public:
@@ -24,14 +24,14 @@ class SlowSteps final : public Detector {
     block_.push_back(seconds);
     sum_ += seconds;
     wait_ += seconds * record.throughput.now.data_wait_share;
-    if (block_.size() < kSteps || (sum_ < kSeconds && block_.size() < kMost)) return std::nullopt;
+    if (block_.size() < kSteps || (sum_ < kSeconds && block_.size() < kMax)) return std::nullopt;
     const double now = median_of(std::exchange(block_, {}));
     const double waited = std::exchange(wait_, 0) / std::exchange(sum_, 0);
     const double limit = kFactor * best_;
     best_ = std::min(best_, now);
-    if (now < kRecovered * best_) told_ = false;
-    if (now < limit || told_) return std::nullopt;
-    told_ = true;
+    if (now < kRecovered * best_) reported_ = false;
+    if (now < limit || reported_) return std::nullopt;
+    reported_ = true;
     return RunWarning{
         .iteration = record.iteration,
         .detector = std::string(kName),
@@ -52,7 +52,7 @@ class SlowSteps final : public Detector {
   std::vector<double> block_;
   double sum_ = 0, wait_ = 0;  // seconds in the current block
   double best_ = std::numeric_limits<double>::infinity();
-  bool began_ = false, told_ = false;
+  bool began_ = false, reported_ = false;
 };
 
 }  // namespace

@@ -21,10 +21,10 @@ class WorseEvaluations final : public Detector {
     if (record.lm_loss < best_) {
       best_ = record.lm_loss;
       best_iteration_ = record.iteration;
-      told_ = false;
+      reported_ = false;
     }
-    if (worse_ < kInARow || told_) return std::nullopt;
-    told_ = true;
+    if (worse_ < kInARow || reported_) return std::nullopt;
+    reported_ = true;
     return RunWarning{
         .iteration = record.iteration,
         .detector = std::string(kName),
@@ -43,7 +43,7 @@ class WorseEvaluations final : public Detector {
   double last_ = std::numeric_limits<double>::infinity(), best_ = std::numeric_limits<double>::infinity();
   std::int64_t best_iteration_ = 0;
   int worse_ = 0;
-  bool told_ = false;
+  bool reported_ = false;
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ class EventLogSink final : public RunListener {
   void on(const RunEvent& event) override {
     if (event.kind() == EventKind::kEnd) free_reserve();
     log_.write(event);
-    if (event.kind() == EventKind::kBegin) take_reserve();
+    if (event.kind() == EventKind::kBegin) reserve_space();
   }
   void sync() override { log_.sync(); }
   std::uint64_t dropped() const override { return log_.dropped(); }
@@ -27,7 +27,7 @@ class EventLogSink final : public RunListener {
   static constexpr std::size_t kReserve = std::size_t{16} << 10;
 
   // Not synced: after a crash of the machine there is no last event to write.
-  void take_reserve() {
+  void reserve_space() {
     const std::string room(kReserve, '\n');
     const auto file = env_.open(reserve_, OpenMode::kWrite);
     file->append(std::as_bytes(std::span(room)));

@@ -99,7 +99,7 @@ class GatedDeltaNet final : public Layer {
   Value forward(const Normed& h, const BlockInputs& in) const override {
     const engine::CachedSequences cache = in.cache ? in.cache->layer(layer_) : engine::CachedSequences();
     Value wide = group_ ? gathered_linear(h.value(), *in_, group_, in.tensor) : h.linear(*in_);
-    auto [qkv, z, ba] = take_apart(std::exchange(wide, {}), parts_);
+    auto [qkv, z, ba] = split_columns(std::exchange(wide, {}), parts_);
     const engine::ShortConvolutionShape convolution{.batch = in.batch,
                                                     .sequence = in.sequence,
                                                     .channels = shape_.width(),
@@ -122,7 +122,7 @@ class GatedDeltaNet final : public Layer {
   std::vector<ColumnRuns> parts_by_key_head() const {
     const turbo::DeltaRuleShape& s = shape_;
     const std::int64_t per_key = s.value_heads / s.key_heads, dim = s.key_dim, values = per_key * s.value_dim;
-    const std::int64_t head = 2 * dim + 2 * values, behind = s.key_heads * head;
+    const std::int64_t head = 2 * dim + 2 * values, rest = s.key_heads * head;
     const auto each = [&](std::int64_t from, std::int64_t columns, std::int64_t stride, std::int64_t to) {
       const auto narrow = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
       return ColumnRun{.from = narrow(from),
@@ -132,11 +132,10 @@ class GatedDeltaNet final : public Layer {
                        .from_stride = narrow(stride),
                        .to_stride = narrow(columns)};
     };
-    return {
-        {each(0, dim, head, 0), each(dim, dim, head, s.k_column()),
-         each(2 * dim, values, head, s.v_column())},
-        {each(2 * dim + values, values, head, 0)},
-        {each(behind, per_key, 2 * per_key, 0), each(behind + per_key, per_key, 2 * per_key, s.value_heads)}};
+    return {{each(0, dim, head, 0), each(dim, dim, head, s.k_column()),
+             each(2 * dim, values, head, s.v_column())},
+            {each(2 * dim + values, values, head, 0)},
+            {each(rest, per_key, 2 * per_key, 0), each(rest + per_key, per_key, 2 * per_key, s.value_heads)}};
   }
 
   comm::Communicator* group_;  // the ranks that share the heads

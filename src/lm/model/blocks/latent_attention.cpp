@@ -235,8 +235,8 @@ std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {
 }
 
 double mixing(const ModelConfig& c, std::int64_t layer, double length) {
-  const double most = static_cast<double>(c.attention.indexer.top_k);
-  const double keys = most > 0 ? keys_up_to(most, length) : keys_per_query(c, layer, length);
+  const double maximum = static_cast<double>(c.attention.indexer.top_k);
+  const double keys = maximum > 0 ? keys_up_to(maximum, length) : keys_per_query(c, layer, length);
   return static_cast<double>(c.heads * (c.head_dim + c.attention.latent.value_dim)) * keys;
 }
 

@@ -74,7 +74,7 @@ namespace {
 Value copy_of(const Value& x) {
   const turbo::ColumnRun all{
       .from = 0, .to = 0, .groups = 1, .columns = static_cast<std::int32_t>(x.shape()[1])};
-  return take_apart(x, {{all}})[0];
+  return split_columns(x, {{all}})[0];
 }
 
 }  // namespace

@@ -119,9 +119,9 @@ class MixtureOfExperts final : public Layer {
       if (by_quantiles())
         observe_margins(logits, rule, choice_bias_->value, margin_bins(), histograms(in.routing->margins));
     }
-    const bool alone = !tokens_ && !experts_.group;
-    if (!latent_down_ && alone) return through_experts(h, routing, &normed, &in);
-    if (alone)
+    const bool single = !tokens_ && !experts_.group;
+    if (!latent_down_ && single) return through_experts(h, routing, &normed, &in);
+    if (single)
       return with_shared(out_of_latent(through_experts(linear(h, *latent_down_), routing)), normed, in);
     return through_ranks(normed, routing, rule.capacity, in);
   }
@@ -151,12 +151,12 @@ class MixtureOfExperts final : public Layer {
     const engine::Dispatch dispatch = plan_dispatch(routing, experts_, capacity,
                                                     {.parallel = experts_.group ? in.experts : nullptr,
                                                      .all_to_all = moe_.training.all_to_all,
-                                                     .beside = shared_.has_value()});
+                                                     .overlap = shared_.has_value()});
     const Value& h = normed.value();
-    engine::Travelling there = begin_dispatch(latent_down_ ? linear(h, *latent_down_) : h, dispatch);
+    engine::InFlight there = begin_dispatch(latent_down_ ? linear(h, *latent_down_) : h, dispatch);
     Value wide = shared_ ? shared_->widen(normed, in) : Value();
     Value y = through_experts(end_dispatch(std::move(there), dispatch), dispatch.routing);
-    engine::Travelling back = begin_return(std::move(y), dispatch);
+    engine::InFlight back = begin_return(std::move(y), dispatch);
     Value of_shared = shared_ ? gated_shared(normed, shared_->narrow(std::exchange(wide, {}), in)) : Value();
     y = out_of_latent(end_return(std::move(back), dispatch));
     return of_shared ? sum(std::move(y), of_shared) : y;

@@ -92,7 +92,7 @@ class SelfAttention final : public Layer {
       qkv = h.linear(*qkv_, qkv_bias_);
     }
     if (options_.output_gate) {
-      auto apart = take_apart(std::exchange(qkv, {}), queries_and_gates());
+      auto apart = split_columns(std::exchange(qkv, {}), queries_and_gates());
       qkv = std::move(apart[0]), gate = std::move(apart[1]);
     }
     if (query_norm_) qkv = with_normed_queries_and_keys(qkv);

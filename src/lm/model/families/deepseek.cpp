@@ -16,7 +16,7 @@ using turbo::RouterRule;
 
 namespace {
 
-constexpr double kMostScale = 1e6;
+constexpr double kMaxScale = 1e6;
 
 void read_attention(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "attention_bias", false);
@@ -29,13 +29,13 @@ void read_attention(const nlohmann::json& json, ModelConfig& c) {
   if (rope.kind != RopeScaling::Kind::kYarn && rope.mscale_all_dim.value_or(0) != 0) {
     throw r.not_supported("mscale_all_dim", " is not supported with this rope_type", "only yarn has it");
   }
-  const std::int64_t most = ConfigReader::kMaxWidth;
+  const std::int64_t maximum = ConfigReader::kMaxWidth;
   LatentConfig& latent = c.attention.latent;
-  latent = {.q_rank = r.integer_or("q_lora_rank", 0, 1, most),
-            .kv_rank = r.integer("kv_lora_rank", 1, most),
-            .nope_dim = r.integer("qk_nope_head_dim", 1, most),
-            .rope_dim = r.integer("qk_rope_head_dim", 1, most),
-            .value_dim = r.integer("v_head_dim", 1, most)};
+  latent = {.q_rank = r.integer_or("q_lora_rank", 0, 1, maximum),
+            .kv_rank = r.integer("kv_lora_rank", 1, maximum),
+            .nope_dim = r.integer("qk_nope_head_dim", 1, maximum),
+            .rope_dim = r.integer("qk_rope_head_dim", 1, maximum),
+            .value_dim = r.integer("v_head_dim", 1, maximum)};
   if (latent.rope_dim % 2 != 0) throw r.bad("qk_rope_head_dim", "is odd, and rotary positions need pairs");
   c.set_layers(&LayerSpec::attention, &kLatentAttention);
   c.kv_heads = c.heads;
@@ -56,7 +56,7 @@ void read_experts(const nlohmann::json& json, ModelConfig& c) {
       std::min(c.layers, r.integer_or("first_k_dense_replace", 0, 0, ConfigReader::kMaxWidth));
   for (std::int64_t layer = 0; layer < dense; ++layer) c.at(layer).feed_forward = &kDenseFeedForward;
   const double scale = r.positive_or("routed_scaling_factor", 1);
-  if (scale > kMostScale) throw r.bad("routed_scaling_factor", "is above 1000000");
+  if (scale > kMaxScale) throw r.bad("routed_scaling_factor", "is above 1000000");
   c.moe.router.scale = static_cast<float>(scale);
 }
 

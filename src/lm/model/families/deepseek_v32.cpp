@@ -67,9 +67,9 @@ void read(const nlohmann::json& json, ModelConfig& c, bool interleaved) {
   if (c.attention.latent.q_rank == 0) {
     throw r.bad("q_lora_rank", "is not there, and the indexer's queries are made of the latents of queries");
   }
-  const std::int64_t most = ConfigReader::kMaxWidth;
-  c.attention.indexer = {.heads = r.integer("index_n_heads", 1, most),
-                         .head_dim = r.integer("index_head_dim", 1, most),
+  const std::int64_t maximum = ConfigReader::kMaxWidth;
+  c.attention.indexer = {.heads = r.integer("index_n_heads", 1, maximum),
+                         .head_dim = r.integer("index_head_dim", 1, maximum),
                          .top_k = r.integer("index_topk", 1, std::int64_t{1} << 22),
                          .interleaved = interleaved};
   if (c.attention.indexer.head_dim < c.attention.latent.rope_dim) {

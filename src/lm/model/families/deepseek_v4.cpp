@@ -33,7 +33,7 @@ constexpr const char* kDefaults =
   "index_topk": 512, "compress_rope_theta": 160000.0, "num_nextn_predict_layers": 1})";
 constexpr const char *kWindow = "sliding_attention", *kSparse = "compressed_sparse_attention",
                      *kHeavy = "heavily_compressed_attention";
-constexpr double kMostScale = 1e6;
+constexpr double kMaxScale = 1e6;
 
 // --- config.json
 
@@ -149,16 +149,16 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "topk_method", "noaux_tc");
   refuse_unless(json, "norm_topk_prob", true);
   const ConfigReader r(json);
-  const std::int64_t most = ConfigReader::kMaxWidth;
+  const std::int64_t maximum = ConfigReader::kMaxWidth;
   read_layers(json, c);
   AttentionConfig& a = c.attention;
-  a.latent.q_rank = r.integer("q_lora_rank", 1, most);
-  a.window = r.integer("sliding_window", 1, most);
-  a.pooled.index_heads = r.integer("index_n_heads", 1, most);
-  a.pooled.index_dim = r.integer("index_head_dim", 1, most);
-  a.pooled.index_top_k = r.integer("index_topk", 1, most);
-  a.pooled.out_groups = r.integer("o_groups", 1, most);
-  a.pooled.out_rank = r.integer("o_lora_rank", 1, most);
+  a.latent.q_rank = r.integer("q_lora_rank", 1, maximum);
+  a.window = r.integer("sliding_window", 1, maximum);
+  a.pooled.index_heads = r.integer("index_n_heads", 1, maximum);
+  a.pooled.index_dim = r.integer("index_head_dim", 1, maximum);
+  a.pooled.index_top_k = r.integer("index_topk", 1, maximum);
+  a.pooled.out_groups = r.integer("o_groups", 1, maximum);
+  a.pooled.out_rank = r.integer("o_lora_rank", 1, maximum);
   if (c.heads % a.pooled.out_groups != 0) throw r.bad("o_groups", "does not divide num_attention_heads");
   read_rotation(json, c);
   c.hyper.streams = r.integer("hc_mult", 2, turbo::HyperShape::kMaxStreams);
@@ -171,7 +171,7 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   c.moe.choice_bias = true;
   c.moe.router.scoring = turbo::RouterRule::Scoring::kSqrtSoftplus;
   const double scale = r.positive_or("routed_scaling_factor", 1);
-  if (scale > kMostScale) throw r.bad("routed_scaling_factor", "is above 1000000");
+  if (scale > kMaxScale) throw r.bad("routed_scaling_factor", "is above 1000000");
   c.moe.router.scale = static_cast<float>(scale);
   c.moe.swiglu_limit = r.positive_or("swiglu_limit", 10);
   c.moe.swiglu_alpha = 1;

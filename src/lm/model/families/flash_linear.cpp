@@ -51,13 +51,13 @@ void prepare(nlohmann::json& root) {
 }
 
 void read_latents(const ConfigReader& part, ModelConfig& c) {
-  const std::int64_t most = ConfigReader::kMaxWidth;
+  const std::int64_t maximum = ConfigReader::kMaxWidth;
   LatentConfig& latent = c.attention.latent;
-  latent = {.q_rank = part.integer_or("q_lora_rank", 0, 1, most),
-            .kv_rank = part.integer("kv_lora_rank", 1, most),
-            .nope_dim = part.integer("qk_nope_head_dim", 1, most),
-            .rope_dim = part.integer("qk_rope_head_dim", 1, most),
-            .value_dim = part.integer("v_head_dim", 1, most)};
+  latent = {.q_rank = part.integer_or("q_lora_rank", 0, 1, maximum),
+            .kv_rank = part.integer("kv_lora_rank", 1, maximum),
+            .nope_dim = part.integer("qk_nope_head_dim", 1, maximum),
+            .rope_dim = part.integer("qk_rope_head_dim", 1, maximum),
+            .value_dim = part.integer("v_head_dim", 1, maximum)};
   if (latent.rope_dim % 2 != 0) throw part.bad("qk_rope_head_dim", "is odd, and rotary positions need pairs");
   c.kv_heads = c.heads;
   c.head_dim = latent.nope_dim + latent.rope_dim;
@@ -104,14 +104,14 @@ void read(const nlohmann::json& json, ModelConfig& c, const LayerKind& linear) {
   refuse_unless(json, "attnres_block_size", nullptr);
   refuse_unless(json, "use_l2warp", false);
   LinearAttentionConfig& l = c.linear;
-  const std::int64_t most_dim = turbo::DeltaRuleShape::kMaxDim;
+  const std::int64_t max_dim = turbo::DeltaRuleShape::kMaxDim;
   l.key_heads = r.integer("linear_num_key_heads", 1, ConfigReader::kMaxWidth);
   l.value_heads = r.integer_or("linear_num_value_heads", l.key_heads, 1, ConfigReader::kMaxWidth);
   if (l.value_heads % l.key_heads != 0)
     throw r.bad("linear_num_value_heads", "is not a multiple of linear_num_key_heads");
-  l.key_dim = r.integer("linear_key_head_dim", 1, most_dim);
+  l.key_dim = r.integer("linear_key_head_dim", 1, max_dim);
   const double wide = static_cast<double>(l.key_dim) * r.positive_or("expand_v", 1);
-  if (wide > static_cast<double>(most_dim) || std::abs(wide - std::round(wide)) > 1e-5 * wide || wide < 1)
+  if (wide > static_cast<double>(max_dim) || std::abs(wide - std::round(wide)) > 1e-5 * wide || wide < 1)
     throw r.bad("expand_v", "makes no whole number of at most 256 columns of a head's values");
   l.value_dim = std::llround(wide);
   l.conv_width = r.integer_or("linear_conv_kernel_dim", 4, 1, turbo::CausalConvShape::kMaxWidth);

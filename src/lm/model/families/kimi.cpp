@@ -25,7 +25,7 @@ constexpr const char* kDefaults =
   "n_shared_experts": 1, "moe_intermediate_size": 1024, "routed_scaling_factor": 2.446, "num_experts_per_tok": 8,
   "n_group": 1, "topk_group": 1, "norm_topk_prob": true, "num_key_value_heads": 32, "head_dim": 64})";
 constexpr const char* kLinear = "linear_attn_config";
-constexpr double kMostCap = 1e6;
+constexpr double kMaxCap = 1e6;
 
 // Kimi's names for keys of DeepSeek.
 constexpr std::array<std::pair<const char*, const char*>, 6> kNames = {{
@@ -95,8 +95,9 @@ void read_linear(const nlohmann::json& json, ModelConfig& c) {
   if (found && !found->is_object()) throw r.bad(kLinear, "must be an object");
   const ConfigReader part(found ? *found : none);
   // Keys in the object override keys outside it.
-  const auto size = [&](const char* in_part, const char* beside, std::int64_t otherwise, std::int64_t most) {
-    return part.integer_or(in_part, r.integer_or(beside, otherwise, 1, most), 1, most);
+  const auto size = [&](const char* in_part, const char* alternative, std::int64_t otherwise,
+                        std::int64_t maximum) {
+    return part.integer_or(in_part, r.integer_or(alternative, otherwise, 1, maximum), 1, maximum);
   };
   LinearAttentionConfig& linear = c.linear;
   linear.key_dim = linear.value_dim =
@@ -181,7 +182,7 @@ void read(const nlohmann::json& json, ModelConfig& c) {
 
 double cap(const ConfigReader& r, const char* key, double otherwise) {
   const double value = r.number_or(key, 0);
-  if (value < 0 || value > kMostCap) throw r.bad(key, "must be between 0 and 1000000");
+  if (value < 0 || value > kMaxCap) throw r.bad(key, "must be between 0 and 1000000");
   return value == 0 ? otherwise : value;
 }
 
@@ -198,9 +199,9 @@ void read_k3(const nlohmann::json& json, ModelConfig& c) {
   }
   c.attention.latent.output_gate = r.flag_or("mla_use_output_gate", true);
   c.residual_block = r.integer_or("attn_res_block_size", 0, 0, 1 << 14);
-  if (c.residual_block > 0 && c.streams() > turbo::ResidualCandidates::kMost)
+  if (c.residual_block > 0 && c.streams() > turbo::ResidualCandidates::kMax)
     throw r.bad("attn_res_block_size", "makes more than " +
-                                           std::to_string(turbo::ResidualCandidates::kMost - 1) +
+                                           std::to_string(turbo::ResidualCandidates::kMax - 1) +
                                            " checkpoints of the residual stream");
   c.moe.latent = r.integer_or("routed_expert_hidden_size", 0, 1, ConfigReader::kMaxWidth);
   c.moe.latent_norm = c.moe.latent > 0 && r.flag_or("latent_moe_use_norm", false);

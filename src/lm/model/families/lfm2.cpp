@@ -21,18 +21,18 @@ constexpr const char* kMoeDefaults =
   "rope_theta": 1000000.0, "tie_word_embeddings": true,
   "num_experts": 32, "num_experts_per_tok": 4, "moe_intermediate_size": 1792, "num_dense_layers": 2})";
 constexpr FeedForwardNames kMatrices{.gate = "w1", .up = "w3", .down = "w2"};
-constexpr double kMostScale = 1e6;
+constexpr double kMaxScale = 1e6;
 
 // Unless block_auto_adjust_ff_dim is false, intermediate_size is the width of a feed-forward without a gate.
 // The real width is two thirds of it, times a factor, rounded up to a multiple.
 void adjust_width(const ConfigReader& r, ModelConfig& c) {
   if (!r.flag_or("block_auto_adjust_ff_dim", true)) return;
-  const std::int64_t most = ConfigReader::kMaxWidth,
-                     multiple = r.integer_or("block_multiple_of", 256, 1, most);
+  const std::int64_t maximum = ConfigReader::kMaxWidth,
+                     multiple = r.integer_or("block_multiple_of", 256, 1, maximum);
   double width = std::floor(2 * static_cast<double>(c.ffn) / 3);
   width = std::floor(r.positive_or("block_ffn_dim_multiplier", 1) * width);
   const double multiples = std::ceil(width / static_cast<double>(multiple));
-  if (multiples < 1 || multiples * static_cast<double>(multiple) > static_cast<double>(most))
+  if (multiples < 1 || multiples * static_cast<double>(multiple) > static_cast<double>(maximum))
     throw r.bad("block_ffn_dim_multiplier", "makes feed-forwards that are no width of a model");
   c.ffn = static_cast<std::int64_t>(multiples) * multiple;
 }
@@ -65,9 +65,9 @@ void read_moe(const nlohmann::json& json, ModelConfig& c) {
   turbo::RouterRule& router = c.moe.router;
   router.scoring = turbo::RouterRule::Scoring::kSigmoid;
   router.normalise = r.flag_or("norm_topk_prob", true);
-  router.least_sum = 1e-6F;
+  router.min_sum = 1e-6F;
   const double scale = r.positive_or("routed_scaling_factor", 1);
-  if (scale > kMostScale) throw r.bad("routed_scaling_factor", "is above 1000000");
+  if (scale > kMaxScale) throw r.bad("routed_scaling_factor", "is above 1000000");
   router.scale = static_cast<float>(scale);
   const std::int64_t dense = r.integer("num_dense_layers", 0, ConfigReader::kMaxWidth);
   for (std::int64_t layer = 0; layer < std::min(dense, c.layers); ++layer)

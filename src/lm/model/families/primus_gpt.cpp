@@ -17,16 +17,15 @@ namespace {
 using turbo::RouterRule;
 
 constexpr const char* kLocal = "sliding_attention";
-constexpr double kMostScale = 1e6;
+constexpr double kMaxScale = 1e6;
 
 constexpr const char *kLogitCap = "final_logit_softcapping", *kRouterCap = "router_logit_softcapping";
 
-// Reads a soft cap; null and 0 mean no cap. With a smaller cap than kLeast, fp32 would lose all precision.
+// Reads a soft cap; null and 0 mean no cap. With a smaller cap than kMin, fp32 would lose all precision.
 double read_cap(const ConfigReader& r, const char* key) {
-  constexpr double kLeast = 1e-3, kMost = 1e6;
+  constexpr double kMin = 1e-3, kMax = 1e6;
   const double cap = r.number_or(key, 0);
-  if (cap != 0 && (cap < kLeast || cap > kMost))
-    throw r.bad(key, "must be null, 0, or from 0.001 to 1000000");
+  if (cap != 0 && (cap < kMin || cap > kMax)) throw r.bad(key, "must be null, 0, or from 0.001 to 1000000");
   return cap;
 }
 
@@ -63,7 +62,7 @@ void read_experts(const nlohmann::json& json, ModelConfig& c) {
   router.group_score =
       router.groups > 1 && best == 2 ? RouterRule::GroupScore::kTwoBest : RouterRule::GroupScore::kBest;
   const double scale = r.positive_or("routed_scaling_factor", 1);
-  if (scale > kMostScale) throw r.bad("routed_scaling_factor", "is above 1000000");
+  if (scale > kMaxScale) throw r.bad("routed_scaling_factor", "is above 1000000");
   router.scale = static_cast<float>(scale);
 }
 

@@ -54,11 +54,11 @@ void read_common(const nlohmann::json& json, ModelConfig& c) {
   c.centred_norms = c.attention.output_gate = true;
   read_layers(json, c);
   LinearAttentionConfig& l = c.linear;
-  const std::int64_t most_dim = turbo::DeltaRuleShape::kMaxDim;
+  const std::int64_t max_dim = turbo::DeltaRuleShape::kMaxDim;
   l.key_heads = r.integer_or("linear_num_key_heads", 16, 1, ConfigReader::kMaxWidth);
   l.value_heads = r.integer_or("linear_num_value_heads", 32, 1, ConfigReader::kMaxWidth);
-  l.key_dim = r.integer_or("linear_key_head_dim", 128, 1, most_dim);
-  l.value_dim = r.integer_or("linear_value_head_dim", 128, 1, most_dim);
+  l.key_dim = r.integer_or("linear_key_head_dim", 128, 1, max_dim);
+  l.value_dim = r.integer_or("linear_value_head_dim", 128, 1, max_dim);
   l.conv_width = r.integer_or("linear_conv_kernel_dim", 4, 1, turbo::CausalConvShape::kMaxWidth);
   if (l.value_heads % l.key_heads != 0)
     throw r.bad("linear_num_value_heads", "is not a multiple of linear_num_key_heads");

@@ -190,11 +190,11 @@ BpeTrainer::BpeTrainer(BpeTrainerOptions options)
     : options_(std::move(options)),
       splitter_(make_regex_split(options_.gpt2_style ? kGpt2Pattern : kLlama3Pattern,
                                  SplitBehavior::kIsolated, false)) {
-  const auto least = static_cast<std::int64_t>(options_.special_tokens.size()) + 256;
-  if (options_.vocab_size < least) {
+  const auto minimum = static_cast<std::int64_t>(options_.special_tokens.size()) + 256;
+  if (options_.vocab_size < minimum) {
     throw invalid(
         fmt::format("a byte-level vocabulary of {} tokens is too small", options_.vocab_size),
-        fmt::format("256 bytes and {} special tokens need {}", options_.special_tokens.size(), least));
+        fmt::format("256 bytes and {} special tokens need {}", options_.special_tokens.size(), minimum));
   }
 }
 

@@ -160,8 +160,8 @@ class HuggingFaceTokenizer final : public Tokenizer {
     const std::string& text = files_.tokenizer_json;
     const std::uint64_t of_file = XXH3_64bits_withSeed(
         text.data(), text.size(), static_cast<std::uint64_t>(special_ids_.eod.value_or(-1)));
-    if (added_beside_.empty()) return of_file;
-    return XXH3_64bits_withSeed(added_beside_.data(), added_beside_.size(), of_file);
+    if (added_elsewhere_.empty()) return of_file;
+    return XXH3_64bits_withSeed(added_elsewhere_.data(), added_elsewhere_.size(), of_file);
   }
 
   void save(const std::filesystem::path& folder) const override {
@@ -262,17 +262,17 @@ class HuggingFaceTokenizer final : public Tokenizer {
     for (AddedToken& token : in_file) added_->add(std::move(token));
     if (std::string remark = added_->remark(); !remark.empty())
       notes_.push_back(fmt::format("{}: {}", files_.path, remark));
-    const auto add_beside = [this](const AddedToken& token) {
+    const auto add_elsewhere = [this](const AddedToken& token) {
       const auto id = added_->find(token.content);
       const AddedToken* there = id ? added_->token(*id) : nullptr;
       if (there != nullptr && there->same_flags(token)) return;
       added_->add(token);
-      added_beside_ += fmt::format("{}:{} {}{}{}{}{}", token.content.size(), token.content, token.special,
-                                   token.normalized, token.single_word, token.lstrip, token.rstrip);
+      added_elsewhere_ += fmt::format("{}:{} {}{}{}{}{}", token.content.size(), token.content, token.special,
+                                      token.normalized, token.single_word, token.lstrip, token.rstrip);
     };
-    for (const AddedToken& token : settings.described) add_beside(token);
+    for (const AddedToken& token : settings.described) add_elsewhere(token);
     for (const AddedToken& token : settings.named) {
-      if (!added_->find(token.content)) add_beside(token);
+      if (!added_->find(token.content)) add_elsewhere(token);
     }
     for (const auto& [id, token] : added_->tokens()) {
       if (id < model_->vocabulary().size()) {
@@ -386,7 +386,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   std::unique_ptr<huggingface::Decoder> decoder_;
   std::optional<BpeModel> model_;
   std::optional<AddedVocabulary> added_;
-  std::string added_beside_;  // additions from the files next to tokenizer.json, for the fingerprint
+  std::string added_elsewhere_;  // additions from the files next to tokenizer.json, for the fingerprint
   AddedTokenMatcher raw_matcher_, normalized_matcher_;
   SpecialIds special_ids_;
   std::string chat_template_;

@@ -151,16 +151,16 @@ class SentencePieceTokenizer final : public Tokenizer {
 
     void push(std::int32_t id, std::string& out) override {
       if (id >= tokenizer_.pieces()) {
-        give_bytes(out, /*all=*/true);
+        emit_bytes(out, /*all=*/true);
         return give(tokenizer_.text_of(id), out);
       }
       const Piece& piece = tokenizer_.piece(id);
       if (piece.type == PieceType::kByte) {
         bytes_ += static_cast<char>(parse_byte_piece(piece.text));
-        give_bytes(out, /*all=*/false);
+        emit_bytes(out, /*all=*/false);
         return;
       }
-      give_bytes(out, /*all=*/true);
+      emit_bytes(out, /*all=*/true);
       if (space_taken_ || anything_given_) at_start_ = false;
       space_taken_ = false;
       if (piece.type == PieceType::kControl) return give(piece.text, out);
@@ -182,7 +182,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
 
     void finish(std::string& out) override {
-      give_bytes(out, /*all=*/true);
+      emit_bytes(out, /*all=*/true);
       at_start_ = true;
       space_taken_ = anything_given_ = false;
     }
@@ -195,7 +195,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
     // Outputs the characters that the bytes form; bytes that belong to none become U+FFFD. Unless `all`,
     // holds back an incomplete character.
-    void give_bytes(std::string& out, bool all) {
+    void emit_bytes(std::string& out, bool all) {
       std::string_view rest = bytes_;
       while (!rest.empty()) {
         std::size_t incomplete = 0;

@@ -12,10 +12,10 @@ namespace primus {
 
 namespace {
 
-constexpr std::size_t kGrowth = 32, kLeastOutput = 4 << 10;
-constexpr double kLeastSeconds = 1, kSecondsPerByte = 2e-6;
+constexpr std::size_t kGrowth = 32, kMinOutput = 4 << 10;
+constexpr double kMinSeconds = 1, kSecondsPerByte = 2e-6;
 // An expression without nested repetitions backtracks at most once per character and alternative.
-constexpr std::size_t kStepsPerByte = 16, kLeastSteps = 1'000'000, kMostSteps = 1'000'000'000;
+constexpr std::size_t kStepsPerByte = 16, kMinSteps = 1'000'000, kMaxSteps = 1'000'000'000;
 
 constexpr const char* kHint =
     "the tokenizer's file asks for far more work than the text is long: it is damaged or hostile, get it "
@@ -31,9 +31,9 @@ double thread_seconds() {
 
 TextBudget::TextBudget(std::size_t bytes)
     : bytes_(bytes),
-      output_left_(kGrowth * bytes + kLeastOutput),
+      output_left_(kGrowth * bytes + kMinOutput),
       steps_per_match_(static_cast<std::uint32_t>(
-          std::min(kMostSteps, kLeastSteps + kStepsPerByte * std::min(bytes, kMostSteps)))) {}
+          std::min(kMaxSteps, kMinSteps + kStepsPerByte * std::min(bytes, kMaxSteps)))) {}
 
 void TextBudget::refuse_output(std::string_view stage) const {
   throw invalid(fmt::format("{} makes more than {} times the text ({} B)", stage, kGrowth, bytes_), kHint);
@@ -42,7 +42,7 @@ void TextBudget::refuse_output(std::string_view stage) const {
 void TextBudget::check_time(std::string_view expression) {
   const double now = thread_seconds();
   if (calls_ == 0) start_ = now;
-  const double limit = kLeastSeconds + kSecondsPerByte * static_cast<double>(bytes_);
+  const double limit = kMinSeconds + kSecondsPerByte * static_cast<double>(bytes_);
   if (now - start_ <= limit) return;
   throw invalid(fmt::format("the regular expression {} needs more than {:.1f} s for a text of {} bytes",
                             excerpt(expression), limit, bytes_),

@@ -52,7 +52,7 @@ class Pretrain final : public Objective {
   void check_samples(const config::Experiment& e) const override {
     const config::TrainerConfig& c = e.trainer;
     const auto check = [&e](const char* key, double samples, const char* what, const char* hint) {
-      if (samples <= static_cast<double>(data::kMostOrderedSamples)) return;
+      if (samples <= static_cast<double>(data::kMaxOrderedSamples)) return;
       throw e.error_for(key, fmt::format("{} {:.3g} samples; 2^32 are the limit", what, samples), hint);
     };
     const auto batch = static_cast<double>(c.global_batch_size);
@@ -66,15 +66,15 @@ class Pretrain final : public Objective {
     double of_epochs = 0;
     for (const std::string& path : data::paths_of(c.data_path.empty() ? c.train_data_path : c.data_path)) {
       const data::TokenBound tokens = data::bound_tokens(path);
-      if (tokens.most <= c.seq_length) {
+      if (tokens.maximum <= c.seq_length) {
         throw e.error_for("seq_length",
                           fmt::format("seq_length is {}, and '{}' holds at most {} tokens: not one sample",
-                                      c.seq_length, path, tokens.most),
+                                      c.seq_length, path, tokens.maximum),
                           "shorten seq_length, or add data");
       }
       if (tokens.exact)
-        of_epochs +=
-            c.train_epochs.value_or(0) * static_cast<double>(tokens.most) / static_cast<double>(c.seq_length);
+        of_epochs += c.train_epochs.value_or(0) * static_cast<double>(tokens.maximum) /
+                     static_cast<double>(c.seq_length);
     }
     check("train_epochs", of_epochs, "so many epochs are", "train for fewer epochs");
   }

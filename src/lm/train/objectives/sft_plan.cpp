@@ -73,11 +73,11 @@ void choose_format(SftPlan& plan, const Tokenizer& tokenizer) {
 
 // A peak learning rate that is safe for large models and lets small ones learn within a hundred steps.
 double usual_learning_rate(std::int64_t parameters, bool adapters) {
-  constexpr double kRate = 1e-5, kParameters = 8e9, kMost = 3e-3, kOfAdapters = 10, kMostOfAdapters = 5e-3;
+  constexpr double kRate = 1e-5, kParameters = 8e9, kMax = 3e-3, kOfAdapters = 10, kMaxOfAdapters = 5e-3;
   const double rate =
       std::clamp(kRate * std::sqrt(kParameters / static_cast<double>(std::max<std::int64_t>(parameters, 1))),
-                 kRate, kMost);
-  return config::decimal(adapters ? std::min(kOfAdapters * rate, kMostOfAdapters) : rate, 2);
+                 kRate, kMax);
+  return config::decimal(adapters ? std::min(kOfAdapters * rate, kMaxOfAdapters) : rate, 2);
 }
 
 class Fitting {
@@ -116,9 +116,9 @@ class Fitting {
   // Returns the number of epochs after which models of 100 million parameters or more have learned the
   // conversations.
   static double usual_passes(std::int64_t conversations) {
-    constexpr std::int64_t kSeen = 1000, kMost = 25, kFewest = 3, kLarge = 5000;
+    constexpr std::int64_t kSeen = 1000, kMax = 25, kFewest = 3, kLarge = 5000;
     if (conversations >= kLarge) return 1;
-    return static_cast<double>(std::clamp((kSeen + conversations - 1) / conversations, kFewest, kMost));
+    return static_cast<double>(std::clamp((kSeen + conversations - 1) / conversations, kFewest, kMax));
   }
 
   // Small models learn more slowly, but their steps are faster.
@@ -126,10 +126,10 @@ class Fitting {
     for (const char* key : {"train_iters", "train_epochs", "train_tokens", "train_minutes"}) {
       if (!is_open(key)) return;
     }
-    constexpr double kParameters = 1e8, kMostTimes = 12;
+    constexpr double kParameters = 1e8, kMaxTimes = 12;
     const double times =
         conversations < kFew
-            ? std::clamp(std::sqrt(kParameters / static_cast<double>(parameters)), 1.0, kMostTimes)
+            ? std::clamp(std::sqrt(kParameters / static_cast<double>(parameters)), 1.0, kMaxTimes)
             : 1;
     e_.trainer.train_iters = 0;  // the epochs determine it
     e_.trainer.train_tokens.reset();
@@ -140,7 +140,7 @@ class Fitting {
   // `tokens`: in all epochs.
   void choose_batch(const config::Experiment& filled, double tokens, std::int64_t longest) {
     constexpr double kSteps = 200;
-    constexpr std::int64_t kMultiple = 64, kMostSequences = 8;
+    constexpr std::int64_t kMultiple = 64, kMaxSequences = 8;
     config::TrainerConfig& c = e_.trainer;
     const auto up_to = [](std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; };
     const auto of_step = std::max<std::int64_t>(1, static_cast<std::int64_t>(tokens / kSteps));
@@ -152,7 +152,7 @@ class Fitting {
     }
     if (!is_open("global_batch_size")) return;
     const std::int64_t unit = c.micro_batch_size * mesh_shape_of(filled, world_).data(world_);
-    const std::int64_t wanted = std::clamp<std::int64_t>(of_step / length, 1, kMostSequences);
+    const std::int64_t wanted = std::clamp<std::int64_t>(of_step / length, 1, kMaxSequences);
     set("global_batch_size", c.global_batch_size, up_to(wanted, unit));
   }
 

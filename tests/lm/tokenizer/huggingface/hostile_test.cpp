@@ -86,8 +86,8 @@ TEST(HostileTokenizer, StepsAreCounted) {
   EXPECT_THAT(refused({{"decoder", sequence("decoders", repeated(replace("a", "b"), 65))}}),
               HasSubstr("a decoder of more than 64 steps is not supported"));
   // The sequence itself and 63 in it.
-  const auto most = load({{"pre_tokenizer", sequence("pretokenizers", repeated(digits, 63))}});
-  EXPECT_EQ(most->encode("ab"), (Ids{0, 1}));
+  const auto maximum = load({{"pre_tokenizer", sequence("pretokenizers", repeated(digits, 63))}});
+  EXPECT_EQ(maximum->encode("ab"), (Ids{0, 1}));
 }
 
 TEST(HostileTokenizer, NormalizersGrowATextWithinBounds) {

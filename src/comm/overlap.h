@@ -9,17 +9,17 @@
 namespace primus::comm {
 
 // SMs of an overlapped collective: reaches most of the NVLink bandwidth with an eighth of an H100's SMs.
-inline constexpr int kProcessorsBeside = 16;
+inline constexpr int kOverlapProcessors = 16;
 
 // SMs of an overlapped expert all-to-all: as many as the library uses by default. These collectives usually
 // take longer than the GEMMs they overlap, so limiting them would slow the step down.
-inline constexpr int kProcessorsBesideExperts = 32;
+inline constexpr int kExpertOverlapProcessors = 32;
 
 // Returns whether a group communicates by copy engines. `usual`: the default of its devices for kAuto.
-inline bool wants_copy_engines(CopyEngines wanted, Beside beside, bool usual) {
+inline bool wants_copy_engines(CopyEngines wanted, Overlap overlap, bool usual) {
   if (wanted == CopyEngines::kAuto) wanted = usual ? CopyEngines::kAll : CopyEngines::kOff;
-  return wanted == CopyEngines::kAll  ? beside != Beside::kNothing
-         : wanted == CopyEngines::kOn ? beside == Beside::kProducts
+  return wanted == CopyEngines::kAll  ? overlap != Overlap::kNothing
+         : wanted == CopyEngines::kOn ? overlap == Overlap::kProducts
                                       : false;
 }
 

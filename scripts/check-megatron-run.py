@@ -296,7 +296,7 @@ def main():
         most = check.gpus() if args.device == "cuda" else math.inf
         for case in args.case or CASES:
             if args.device == "cuda" and CASES[case][0] is MIXTRAL and not check.has_module("transformer_engine"):
-                print(f"{case}: left out: on a GPU Megatron-LM's router takes Transformer Engine's product, and that is not there",
+                print(f"{case}: left out: on a GPU Megatron-LM's router takes Transformer Engine's product, which is not installed",
                       flush=True)
             elif CASES[case][1] > most:
                 print(f"{case}: left out: it needs {CASES[case][1]} GPUs, and there is {most}", flush=True)

@@ -201,7 +201,7 @@ def main():
     environment.setdefault("PRIMUS_TOKENIZED_DATA_PATH", "data")
     settings = [("With the presets of this program", environment)]
     if args.own_presets:
-        settings.append(("With Primus's own presets", dict(environment, PRIMUS_PRESETS=str(args.path / "primus/configs"))))
+        settings.append(("With this project's presets", dict(environment, PRIMUS_PRESETS=str(args.path / "primus/configs"))))
     bad = 0
     for title, env in settings:
         rows = collections.OrderedDict()

@@ -14,6 +14,7 @@ bool contains(Names names, std::string_view name) { return std::ranges::find(nam
 
 // Keys that every family reads or refuses, and that Primus does not always write.
 constexpr std::string_view kRead[] = {"attention_dropout",
+                                      "aux_loss_alpha",
                                       "bos_token_id",
                                       "dtype",
                                       "eos_token_id",
@@ -24,7 +25,10 @@ constexpr std::string_view kRead[] = {"attention_dropout",
                                       "partial_rotary_factor",
                                       "per_layer_config",
                                       "pruned_heads",
+                                      "router_aux_loss_coef",
                                       "router_jitter_noise",
+                                      "router_z_loss_coef",
+                                      "seq_aux",
                                       "transformers_weights"};
 
 // Keys of transformers' configuration classes about how a model runs, where it comes from, and other uses.
@@ -53,7 +57,6 @@ constexpr std::string_view kWithoutSay[] = {"add_cross_attention",
                                             "problem_type",
                                             "quantization_config",
                                             "return_dict",
-                                            "router_aux_loss_coef",
                                             "sep_token_id",
                                             "task_specific_params",
                                             "tf_legacy_loss",

@@ -268,6 +268,35 @@ void read_common(const ConfigReader& r, const json& root, ModelConfig& c) {
   read_token_ids(r, root, c);
 }
 
+constexpr const char *kBalance = "router_aux_loss_coef", *kDeepSeekBalance = "aux_loss_alpha";
+constexpr const char *kSequences = "seq_aux", *kRouterZ = "router_z_loss_coef";
+
+// Reads the losses that the routers were trained with. transformers adds the balance loss only if
+// output_router_logits is true, which says what a forward pass returns, not how the model was trained.
+void read_router_losses(const ConfigReader& r, MoeConfig::Training& training) {
+  constexpr double kMax = 1e3;  // of moe_aux_loss_coeff
+  const auto coefficient = [&](const char* key) {
+    const double value = r.number_or(key, 0);
+    if (!(value >= 0 && value <= kMax)) throw r.bad(key, fmt::format("must be from 0 to {}", kMax));
+    return value;
+  };
+  training.balance_loss = coefficient(r.find(kBalance) ? kBalance : kDeepSeekBalance);
+  training.balance_sequences = r.flag_or(kSequences, false);
+  training.z_loss = coefficient(kRouterZ);
+}
+
+// Families whose published files have a key for the balance loss have written it. The other families get keys
+// only for the losses that are trained.
+void write_router_losses(const ModelConfig& c, json& root) {
+  const MoeConfig::Training& training = c.moe.training;
+  if (c.moe.experts == 0) return;
+  if (training.balance_loss != 0) {
+    if (!root.contains(kDeepSeekBalance)) root[kBalance] = training.balance_loss;
+    if (training.balance_sequences) root[kSequences] = true;
+  }
+  if (training.z_loss != 0) root[kRouterZ] = training.z_loss;
+}
+
 // Returns a note if rope_theta outside rope_parameters (or rope_scaling) differs from the one inside, which
 // takes precedence as in transformers. Empty if they agree.
 std::string note_on_theta(const json& root, const Family& family) {
@@ -354,7 +383,9 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
                             fmt::format(": {} is not supported for this model family", c.rotary_fraction),
                             "only 1 is");
     }
+    read_router_losses(r, c.moe.training);
     family.read(root, c);
+    if (c.moe.experts == 0) c.moe.training = {};
     check(c);
   } catch (Error& error) {
     if (error.location().empty()) error.at(where);
@@ -412,6 +443,7 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
                       {"target_modules", c.lora.modules}};
   }
   family.write(c, root);
+  write_router_losses(c, root);
   return root.dump(2) + "\n";
 }
 

@@ -72,6 +72,8 @@ class Reconciliation {
 
   void note(std::string sentence) { notes_.push_back(std::move(sentence)); }
   bool is_set(std::string_view key) const { return layer_of(key) >= Layer::kOverrides; }
+  // A preset or the experiment says it.
+  bool is_stated(std::string_view key) const { return layer_of(key) > Layer::kDerived; }
   std::vector<std::string> take_notes() { return std::move(notes_); }
 
  private:
@@ -196,6 +198,31 @@ void compare_experts(Reconciliation& r, const ModelConfig& our_model, const Mode
   r.fixed("moe_router_enable_expert_bias", ours.choice_bias, theirs.choice_bias);
 }
 
+// Losses of routers: fill_model_settings() has set those that the experiment does not state to the file's.
+void note_router_losses(Reconciliation& r, const config::TrainerConfig& t, const MoeConfig::Training& ours,
+                        const MoeConfig::Training& theirs, const std::string& where) {
+  const auto compare = [&](std::string_view key, std::string_view loss, double our, double their,
+                           std::string_view why_not) {
+    if (their == 0) return;
+    if (r.is_stated(key)) {
+      if (our != their)
+        r.note(fmt::format("{} is {}, and {} says {}: {} is taken", key, our, where, their, our));
+    } else if (our == their) {
+      r.note(fmt::format("{} is trained with {} {}, as {} says ({}=0 turns it off)", loss, key, our, where,
+                         key));
+    } else {
+      r.note(fmt::format("{} says {} {}, and {}: {} is not trained", where, key, their, why_not, loss));
+    }
+  };
+  compare("moe_aux_loss_coeff",
+          fmt::format("the balance loss of experts ({})", t.moe_router_load_balancing_type),
+          ours.balance_loss, theirs.balance_loss,
+          t.moe_router_load_balancing_type == "none"
+              ? "moe_router_load_balancing_type is none"
+              : "so large a coefficient is a former default of transformers (moe_aux_loss_coeff sets one)");
+  compare("moe_z_loss_coeff", "the z-loss of routers", ours.z_loss, theirs.z_loss, "");
+}
+
 // The run decides whether to train multi-token prediction; the weights determine the number of modules.
 void reconcile_mtp(Reconciliation& r, const MtpConfig& ours, MtpConfig& theirs) {
   if (ours.enabled && theirs.layers > 0) {
@@ -262,7 +289,8 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   }
   LoadedModel result{.config = loaded, .notes = {}};
   result.config.lora = ours.lora;
-  result.config.moe.training = ours.moe.training;  // only the experiment decides how to train
+  result.config.moe.training = ours.moe.training;
+  note_router_losses(r, experiment.trainer, ours.moe.training, loaded.moe.training, where);
   reconcile_rope(r, experiment.trainer, ours, result.config);
   reconcile_mtp(r, ours.mtp, result.config.mtp);
   for_each_model_field([&](const auto& field) {

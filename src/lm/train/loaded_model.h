@@ -21,7 +21,8 @@ struct LoadedModel {
 //     they stretch the context; any other key throws Error(kInvalid) at its place;
 //   - set by a preset: shapes throw; other keys are ignored with a note;
 //   - default value: config.json's value is used silently.
-// Settings of how a model is trained (such as MtpConfig::enabled) come from the experiment.
+// Settings of how a model is trained (such as MtpConfig::enabled) come from `ours`. A note names each loss of
+// routers that the weights were trained with.
 LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const ModelConfig& ours,
                                   const ModelConfig& loaded, const std::string& where);
 

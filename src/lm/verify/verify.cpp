@@ -214,8 +214,9 @@ VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& fa
                           const std::function<std::unique_ptr<Device>()>& make_device) {
   const std::filesystem::path config_path = options.model / "config.json";
   VerifyReport report;
-  const ModelConfig config =
+  ModelConfig config =
       read_model_config(read_file(config_path, 16U << 20), config_path.string(), families, &report.notes);
+  config.moe.training = {};  // references are gradients of the language model's loss alone
   const SafetensorsFolder weights = SafetensorsFolder::open(options.model);
   const SafetensorsFile inputs = SafetensorsFile::open(options.inputs);
   const TensorView input_ids = require(inputs, "input_ids");

@@ -59,10 +59,9 @@ json another(const json& value) {
 
 // transformers_defaults.json has every key of transformers' configuration classes.
 TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
-  // With routers' own losses, which transformers adds to the loss, training is the experiment's; windows are
-  // as wide as they are only where there are any; latent attention computes with the widths of its parts,
-  // and more keys than queries are as many.
-  const std::set<std::string> any = {"output_router_logits", "pretraining_tp", "router_aux_loss_coef"};
+  // Forward passes return no router logits; windows are as wide as they are only where there are any; latent
+  // attention computes with the widths of its parts, and more keys than queries are as many.
+  const std::set<std::string> any = {"output_router_logits", "pretraining_tp"};
   const std::set<std::string> windows = {"max_window_layers", "sliding_window"};
   const std::map<std::string, std::set<std::string>> without_say = {
       {"qwen2", windows},

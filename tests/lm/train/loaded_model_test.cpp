@@ -329,6 +329,71 @@ TEST(LoadedModel, TheFolderAloneDefinesTheModel) {
   }
 }
 
+// The losses of routers that a folder was trained with go on where the experiment states none, and are said.
+TEST(LoadedModel, LossesOfRoutersGoOn) {
+  struct Taken {
+    ModelConfig config;
+    std::vector<std::string> notes;
+  };
+  const auto taken = [](const ModelConfig& folder, const std::vector<std::string>& command_line) {
+    config::LoadOptions options;
+    options.environment = [](const std::string&) { return std::nullopt; };
+    options.preset_dirs.emplace();
+    config::Experiment e = config::load_experiment_text(
+        "{work_group: g, user_name: u, exp_name: e, workspace: w, modules: {pre_trainer: {overrides: {"
+        "mock_data: true, load: folder}}}}",
+        "exp.yaml", command_line, options);
+    fill_model_settings(e, folder);
+    const LoadedModel loaded =
+        reconcile_with_loaded(e, model_config_of(e, folder.vocab, families()), folder, "config.json");
+    Taken result{loaded.config, loaded.notes};
+    std::erase_if(result.notes,
+                  [](const std::string& note) { return note.find("mtp_num_layers") != note.npos; });
+    return result;
+  };
+  int mixtures = 0;
+  for (const auto& [name, settings] : kExperiments) {
+    if (model(experiment(settings, {})).moe.experts == 0) continue;
+    SCOPED_TRACE(name);
+    ++mixtures;
+    const ModelConfig folder =
+        saved(settings +
+              ", moe_aux_loss_coeff: 0.02, moe_z_loss_coeff: 0.001, moe_router_load_balancing_type: "
+              "seq_aux_loss");
+    EXPECT_EQ(folder.moe.training.balance_loss, 0.02);
+    EXPECT_EQ(folder.moe.training.z_loss, 0.001);
+    EXPECT_TRUE(folder.moe.training.balance_sequences);
+    const Taken silent = taken(folder, {});
+    EXPECT_EQ(silent.config.moe.training.balance_loss, 0.02);
+    EXPECT_EQ(silent.config.moe.training.z_loss, 0.001);
+    EXPECT_TRUE(silent.config.moe.training.balance_sequences);
+    EXPECT_THAT(silent.notes, ::testing::Contains(
+                                  "the balance loss of experts (seq_aux_loss) is trained with "
+                                  "moe_aux_loss_coeff 0.02, as config.json says (moe_aux_loss_coeff=0 turns "
+                                  "it off)"));
+    EXPECT_THAT(silent.notes, ::testing::Contains(HasSubstr("moe_z_loss_coeff 0.001, as config.json says")));
+    const Taken stated = taken(folder, {"moe_aux_loss_coeff=0"});
+    EXPECT_EQ(stated.config.moe.training.balance_loss, 0);
+    EXPECT_THAT(stated.notes,
+                ::testing::Contains("moe_aux_loss_coeff is 0, and config.json says 0.02: 0 is taken"));
+    const Taken none = taken(folder, {"moe_router_load_balancing_type=none"});
+    EXPECT_EQ(none.config.moe.training.balance_loss, 0);
+    EXPECT_THAT(none.notes, ::testing::Contains(HasSubstr("moe_router_load_balancing_type is none")));
+  }
+  EXPECT_GE(mixtures, 10);
+  // A default of transformers is said, kept by an export, and not trained with.
+  ModelConfig published = saved(kExperiments.at("gpt_oss"));
+  published.moe.training.balance_loss = 0.9;
+  published =
+      read_model_config(write_model_config(published, DType::kF32, families()), "config.json", families());
+  EXPECT_EQ(published.moe.training.balance_loss, 0.9);
+  const Taken unused = taken(published, {});
+  EXPECT_EQ(unused.config.moe.training.balance_loss, 0);
+  EXPECT_THAT(unused.notes,
+              ElementsAre(HasSubstr("so large a coefficient is a former default of transformers")));
+  EXPECT_EQ(taken(published, {"moe_aux_loss_coeff=0.9"}).config.moe.training.balance_loss, 0.9);
+}
+
 // What is saved says how long the sequences were, so that evaluations and generation take them.
 TEST(LoadedModel, SequencesLongerThanTheModelWasMadeForAreNotedAndSaved) {
   ModelConfig folder = saved("ffn_hidden_size: 112, num_query_groups: 2");

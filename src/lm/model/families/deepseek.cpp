@@ -129,6 +129,10 @@ void write_experts(const ModelConfig& c, nlohmann::json& json) {
   json["topk_group"] = c.moe.router.top_groups;
   json["routed_scaling_factor"] = shortest(c.moe.router.scale);
   json["norm_topk_prob"] = c.moe.router.normalise;
+  const MoeConfig::Training& training = c.moe.training;
+  if (training.balance_loss == 0) return;
+  json["aux_loss_alpha"] = training.balance_loss;
+  json["seq_aux"] = training.balance_sequences;
 }
 
 std::unique_ptr<Layer> feed_forward_or_experts(const ModelConfig& config, const BlockParameters& parameters) {
@@ -154,11 +158,9 @@ std::vector<FamilySwitch> switches() {
   return {{"multi_latent_attention", "true"}, {"qk_layernorm", "true"}, {"rotary_interleaved", kEither}};
 }
 
-// A model without experts is written without the experts' keys. The first three keys describe training.
+// A model without experts is written without the experts' keys. ep_size describes training.
 std::vector<std::string_view> other_keys() {
-  return {"aux_loss_alpha",
-          "ep_size",
-          "seq_aux",
+  return {"ep_size",
           "mlp_bias",
           "moe_intermediate_size",
           "n_group",

@@ -61,6 +61,7 @@ class DataConversations final : public Command {
     for (const std::string& note : {data::note_on_skipped(all, name_), data::note_on_unused(all, name_)}) {
       if (!note.empty()) console.note("note: " + note);
     }
+    for (const std::string& note : data::notes_on_content(all, name_)) console.note("warning: " + note);
     const std::string_view format = data::name_of(chosen.style.format);
     if (json_) {
       console.write(as_json(all, *tokenizer, chosen.style));
@@ -185,7 +186,9 @@ class DataConversations final : public Command {
                                 {"median_tokens", t.at(0.5)},
                                 {"longest", t.at(1)},
                                 {"skipped", all.skipped},
-                                {"unused_keys", all.unused}};
+                                {"unused_keys", all.unused},
+                                {"replaced_keys", all.replaced},
+                                {"unanswered", all.unanswered}};
     if (seq_length_ > 0) json["longer_than_seq_length"] = t.longer;
     json["shown"] = nlohmann::ordered_json::array();
     for (std::size_t i = 0; i < shown(all); ++i) {

@@ -13,6 +13,7 @@
 #include "base/system/thread_pool.h"
 #include "base/text/json_reader.h"
 #include "base/text/json_text.h"
+#include "base/text/unique_keys.h"
 #include "cli/command.h"
 #include "cli/options/line_reader.h"
 #include "lm/data/json_lines.h"
@@ -124,7 +125,9 @@ void read_object(const Line& line, std::string_view wanted, const Read& read) {
   reader.begin_object();
   std::string key;
   bool found = false;
+  UniqueKeys unique;
   while (reader.next_key(key)) {
+    unique.add(reader, key);
     if (key != wanted) {
       reader.skip();
       continue;

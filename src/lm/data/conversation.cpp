@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/text/suggest.h"
+#include "base/text/unique_keys.h"
 
 namespace primus::data {
 namespace {
@@ -93,8 +94,12 @@ class Reader {
   void read() {
     json_.require(Kind::kObject, "a conversation");
     out_.unused.clear();
+    out_.replaced.clear();
     json_.begin_object();
-    for (std::string key; json_.next_key(key);) member(key);
+    for (std::string key; json_.next_key(key);) {
+      keys_.add(json_, key);
+      member(key);
+    }
     if (has_ids_) return finish_tokens();
     out_.ids.clear();
     out_.learned.clear();
@@ -231,8 +236,10 @@ class Reader {
     std::optional<bool> learned;
     std::string mask;  // the key that set `learned`
     bool is_null = false;
+    keys_of_message_.clear();
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
+      keys_of_message_.add(json_, key);
       if (key == "role" || key == "from") {
         json_.require(Kind::kString, "the value of", key);
         role = json_.read_string();
@@ -374,6 +381,8 @@ class Reader {
                       other_mask_));
     }
     out_.messages.clear();
+    note_replaced_texts(kQuestions, questions_);
+    note_replaced_texts(kAnswers, answers_);
     if (!has_mask_) out_.learned.assign(out_.ids.size(), 1);
     if (out_.learned.size() != out_.ids.size()) {
       json_.refuse(
@@ -387,6 +396,17 @@ class Reader {
     out_.starts = starts_;
   }
 
+  // Records a question or an answer beside the messages or tokens that replace it. A copy of a turn's text
+  // loses nothing.
+  template <std::size_t N>
+  void note_replaced_texts(const std::array<std::string_view, N>& names, const Texts<N>& texts) {
+    for (std::size_t i = 0; i < N; ++i) {
+      if (!texts[i] || texts[i]->empty()) continue;
+      if (std::ranges::find(out_.messages, *texts[i], &Message::text) == out_.messages.end())
+        out_.replaced.emplace_back(names[i]);
+    }
+  }
+
   // Records the texts that are ignored because another key replaces them.
   template <std::size_t N>
   void note_unused_texts(const std::array<std::string_view, N>& names, const Texts<N>& texts) {
@@ -397,8 +417,8 @@ class Reader {
 
   void finish_messages() {
     if (!history_.empty()) json_.refuse("the conversation has messages and history; it must be one of them");
-    note_unused_texts(kQuestions, questions_);
-    note_unused_texts(kAnswers, answers_);
+    note_replaced_texts(kQuestions, questions_);
+    note_replaced_texts(kAnswers, answers_);
     note_unused_texts(kContexts, contexts_);
     if (first_answer_) note_unused("answers");
     if (system_.value_or("").empty()) return;
@@ -444,6 +464,7 @@ class Reader {
   std::string_view other_mask_;  // the key of kOtherMasks that the record has
   std::vector<std::int64_t> starts_;
   std::vector<Message> history_;
+  UniqueKeys keys_, keys_of_message_;
 };
 
 }  // namespace

@@ -274,13 +274,33 @@ std::string note_on_unused(const TokenizedConversations& read, std::string_view 
                      fmt::join(keys, ", "));
 }
 
+std::vector<std::string> notes_on_content(const TokenizedConversations& read, std::string_view file) {
+  std::vector<std::string> notes, keys;
+  for (const auto& [key, count] : read.replaced) keys.push_back(fmt::format("'{}' ({} records)", key, count));
+  if (!keys.empty()) {
+    notes.push_back(
+        fmt::format("{}: records have {} beside messages or input_ids, which are learned; the other text is "
+                    "not (the first: {})",
+                    file, fmt::join(keys, ", "), read.first_replaced));
+  }
+  if (read.unanswered > 0) {
+    notes.push_back(
+        fmt::format("{}: {} of {} conversations end without an answer: the answers before that turn are "
+                    "learned, and that turn "
+                    "is not (the first: {})",
+                    file, read.unanswered, read.read, read.first_unanswered));
+  }
+  return notes;
+}
+
 namespace {
 
 // A record after reading and tokenizing.
 struct Done {
   LearnedTokens tokens;
   std::vector<std::int64_t> starts;
-  std::vector<std::string> unused;
+  std::vector<std::string> unused, replaced;
+  bool unanswered = false;
   std::optional<Error> error;
 };
 
@@ -289,6 +309,8 @@ void tokenize(const Place& place, const std::string& file, const ConversationWri
   read_object(place, file, conversation);
   out.starts.assign(1, 0);
   out.unused = conversation.unused;
+  out.replaced = conversation.replaced;
+  out.unanswered = conversation.ends_unanswered();
   if (!conversation.messages.empty()) return writer.write(conversation, out.tokens);
   for (const std::int32_t id : conversation.ids) {
     if (id < options.vocab_size) continue;
@@ -302,7 +324,8 @@ void tokenize(const Place& place, const std::string& file, const ConversationWri
 }
 
 // Appends a record to the result, or counts a broken one.
-void add(const Done& one, const ReadOptions& options, TokenizedConversations& all) {
+void add(const Done& one, const Place& place, const std::string& file, const ReadOptions& options,
+         TokenizedConversations& all) {
   if (one.error && !options.skip_bad)
     throw Error(*one.error).add_hint("'--skip-bad' leaves such records out and counts them");
   if (one.error) {
@@ -310,7 +333,11 @@ void add(const Done& one, const ReadOptions& options, TokenizedConversations& al
       all.first_skipped = fmt::format("{}: {}", one.error->location(), one.error->what());
     return;
   }
+  const auto here = [&] { return fmt::format("{}:{}", file, place.line); };
   for (const std::string& key : one.unused) ++all.unused[key];
+  for (const std::string& key : one.replaced) ++all.replaced[key];
+  if (!one.replaced.empty() && all.first_replaced.empty()) all.first_replaced = here();
+  if (one.unanswered && all.unanswered++ == 0) all.first_unanswered = here();
   const auto begin = static_cast<std::int64_t>(all.ids.size());
   all.ids.insert(all.ids.end(), one.tokens.ids.begin(), one.tokens.ids.end());
   all.learned.insert(all.learned.end(), one.tokens.learned.begin(), one.tokens.learned.end());
@@ -357,7 +384,8 @@ TokenizedConversations read_conversations(const std::vector<InputFile>& files,
                           }
                         }
                       });
-    for (std::size_t i = 0; i < part.objects.size(); ++i) add(done[i], options, all);
+    for (std::size_t i = 0; i < part.objects.size(); ++i)
+      add(done[i], part.objects[i], part.file, options, all);
     all.read += static_cast<std::int64_t>(part.objects.size());
     if (options.progress) {
       options.progress({part.file, std::min(bytes_total, bytes_before + part.position), bytes_total,

@@ -39,6 +39,11 @@ struct TokenizedConversations {
   std::string first_skipped;       // reason of the first
   // Number of records in which a key had a value that is not used (Conversation::unused).
   std::map<std::string, std::int64_t> unused;
+  // Likewise for keys that messages or input_ids replace (Conversation::replaced), and the first such record.
+  std::map<std::string, std::int64_t> replaced;
+  std::string first_replaced;
+  std::int64_t unanswered = 0;  // conversations whose last turn has no answer
+  std::string first_unanswered;
 
   std::size_t size() const { return ends.size(); }
   std::int64_t begin(std::size_t i) const { return i == 0 ? 0 : ends[i - 1]; }
@@ -49,6 +54,8 @@ struct TokenizedConversations {
 // if there were none.
 std::string note_on_skipped(const TokenizedConversations& read, std::string_view file);
 std::string note_on_unused(const TokenizedConversations& read, std::string_view file);
+// Warnings: records with two contents, of which one is used, and conversations that end with a question.
+std::vector<std::string> notes_on_content(const TokenizedConversations& read, std::string_view file);
 
 struct ReadOptions {
   std::int64_t vocab_size = 0;  // all ids must be smaller

@@ -88,8 +88,10 @@ void JsonLines::read_line(std::string_view text, std::string_view file, std::int
   JsonReader reader(text, file, {.first_line = line, .python = true});
   for (JsonTexts& texts : texts_) texts.found_ = false;
   reader.require(JsonReader::Kind::kObject, "the line");
+  unique_.clear();
   reader.begin_object();
   while (reader.next_key(key_)) {
+    unique_.add(reader, key_);
     const auto known = std::find(keys_.begin(), keys_.end(), key_);
     if (known == keys_.end()) {
       reader.skip();

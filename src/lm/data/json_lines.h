@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/system/thread_pool.h"
+#include "base/text/unique_keys.h"
 #include "lm/data/corpus.h"
 
 namespace primus::data {
@@ -39,9 +40,9 @@ class JsonLines {
   JsonLines(std::vector<std::string> keys, bool skip_bad, ReaderHints hints);
 
   // Calls document(texts of each key) for every line of the block that is not blank. Error(kInvalid) at
-  // "file:line:column" for a line that is not UTF-8 or not a JSON object, lacks a key, or has something other
-  // than text in it (also half of a surrogate pair); with skip_bad such lines are skipped. A byte-order mark
-  // at the start of the file is ignored, as RFC 8259 allows.
+  // "file:line:column" for a line that is not UTF-8 or not a JSON object, has a key twice, lacks a key, or
+  // has something other than text in it (also half of a surrogate pair); with skip_bad such lines are
+  // skipped. A byte-order mark at the start of the file is ignored, as RFC 8259 allows.
   void read(const TextBlock& block, std::string_view file,
             FunctionRef<void(std::span<const JsonTexts>)> document);
 
@@ -57,6 +58,7 @@ class JsonLines {
   ReaderHints hints_;
   std::vector<JsonTexts> texts_;  // one per key
   std::string key_;
+  UniqueKeys unique_;
   std::uint64_t skipped_ = 0;
   std::string first_skipped_;
 };

@@ -298,6 +298,7 @@ class SftOpener {
   static void note_reading(const TokenizedConversations& read, const std::string& name, Datasets& result) {
     if (std::string note = note_on_skipped(read, name); !note.empty())
       result.notes.push_back(std::move(note));
+    for (std::string& note : notes_on_content(read, name)) result.notes.push_back(std::move(note));
     if (std::string fact = note_on_unused(read, name); !fact.empty()) result.facts.push_back(std::move(fact));
   }
 

@@ -152,7 +152,33 @@ TEST(ConversationRecord, NothingWithAMeaningIsPassedOver) {
                                   {"role": "system", "content": "S"},
                                   {"role": "user", "content": "a", "name": "Bob"}]})")
                   .unused,
-              ElementsAre("messages.name", "prompt", "system"));
+              ElementsAre("messages.name", "system"));
+}
+
+// Of two contents one is learned; the other is named unless it says what a message says.
+TEST(ConversationRecord, NamesTheContentThatAnotherReplaces) {
+  const std::string messages =
+      R"("messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])";
+  const auto replaced = [](const std::string& record) { return conversation_of(record).replaced; };
+  EXPECT_THAT(replaced("{\"prompt\": \"a\", \"completion\": \"b\", " + messages + "}"), IsEmpty());
+  EXPECT_THAT(replaced("{" + messages + R"(, "prompt": "", "completion": null})"), IsEmpty());
+  EXPECT_THAT(replaced("{\"instruction\": \"c\", " + messages + R"(, "output": "d"})"),
+              ElementsAre("instruction", "output"));
+  EXPECT_THAT(replaced(R"({"prompt": "c", "completion": "d", "input_ids": [1]})"),
+              ElementsAre("prompt", "completion"));
+}
+
+TEST(ConversationRecord, RefusesAKeyThatStandsTwice) {
+  EXPECT_THAT(refusal(R"({"prompt": "a", "response": "b", "prompt": "c"})"),
+              AllOf(HasSubstr("c.jsonl:1:43: error: the key 'prompt' stands in one object twice")));
+  EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": "a", "content": "b"}]})"),
+              HasSubstr("the key 'content' stands in one object twice"));
+  // Beyond the keys that are searched one by one, too.
+  std::string many = R"({"prompt": "a", "response": "b")";
+  for (int i = 0; i < 100; ++i) many += fmt::format(R"(, "k{}": 1)", i);
+  EXPECT_NO_THROW(conversation_of(many + "}"));
+  EXPECT_THAT(refusal(many + R"(, "k99": 1})"), HasSubstr("the key 'k99'"));
+  EXPECT_THAT(refusal(many + R"(, "k0": 1})"), HasSubstr("the key 'k0'"));
 }
 
 TEST(ConversationRecord, RefusesWhatIsNoConversationAtItsPlace) {
@@ -433,6 +459,26 @@ TEST_F(ConversationFiles, BrokenRecordsMayBeLeftOut) {
                                    options);
               }),
               HasSubstr("none of 2 records is a conversation; the first: "));
+}
+
+TEST_F(ConversationFiles, CountsReplacedContentsAndQuestionsWithoutAnAnswer) {
+  const std::string both =
+      R"({"prompt": "c", "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})"
+      "\n";
+  const std::string open =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},)"
+      R"( {"role": "user", "content": "more"}]})"
+      "\n";
+  const std::string path = folder_.write("n.jsonl", open + both + both + open);
+  const ConversationWriter chatml(ConversationFormat::kAlpaca, *bytes_, false);
+  const TokenizedConversations read = read_conversations(find_conversations(path).train, chatml,
+                                                         {.vocab_size = bytes_->vocab_size(), .workers = 2});
+  EXPECT_THAT(
+      notes_on_content(read, "n.jsonl"),
+      ElementsAre(AllOf(HasSubstr("'prompt' (2 records) beside messages"), HasSubstr("n.jsonl:2)")),
+                  AllOf(HasSubstr("2 of 4 conversations end without an answer"), HasSubstr("n.jsonl:1)"))));
+  // The last question has no loss.
+  EXPECT_EQ(read.learned.back(), 0);
 }
 
 TEST_F(ConversationFiles, AHugeLineIsRefusedBeforeItIsRead) {

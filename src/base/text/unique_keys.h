@@ -1,0 +1,45 @@
+// Refuses a second member of the same name in a JSON object that a JsonReader reads. One object of this class
+// per JSON object; clear() prepares it for the next one and keeps its memory. Not thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/text/json_reader.h"
+
+namespace primus {
+
+class UniqueKeys {
+ public:
+  void clear() {
+    count_ = 0;
+    more_.clear();
+  }
+  // Call it after next_key(). Throws Error(kInvalid) at the reader's position if `key` was there before.
+  void add(const JsonReader& json, std::string_view key) {
+    const auto end = few_.begin() + static_cast<std::ptrdiff_t>(count_);
+    const bool is_new = std::find(few_.begin(), end, key) == end && (count_ < kFew || is_new_of_more(key));
+    if (!is_new) {
+      constexpr std::size_t kShown = 64;
+      std::string name(key.substr(0, kShown));
+      json.refuse("the key '" + name + "' stands in one object twice: leave one of them out");
+    }
+    if (count_ == kFew) return;
+    if (count_ == few_.size()) few_.emplace_back();
+    few_[count_++] = key;
+  }
+
+ private:
+  static constexpr std::size_t kFew = 16;  // searched one by one; records rarely have more keys
+  bool is_new_of_more(std::string_view key) { return more_.emplace(key).second; }
+
+  std::vector<std::string> few_;
+  std::size_t count_ = 0;
+  std::set<std::string, std::less<>> more_;
+};
+
+}  // namespace primus

@@ -70,6 +70,16 @@ class OwnText : public ::testing::Test {
   const TemporaryFolder folder_;
 };
 
+// A long evaluation is no hang: the log says how far it is.
+TEST(LongEvaluation, SaysHowFarItIs) {
+  const TemporaryFolder folder;
+  test::Program program(
+      test::train(folder.path(), {"train_iters=1", "eval_interval=1", "eval_iters=1000000000"}));
+  constexpr int kSeconds = 60;
+  EXPECT_TRUE(program.wait_for_error("evaluating on validation data: ", kSeconds));
+  EXPECT_TRUE(program.wait_for_error("microbatches (eval_iters), about ", kSeconds));
+}
+
 TEST_F(OwnText, WhatIsLoadedBringsItsTokenizer) {
   learn_tokenizer("corpus.txt", "own");
   ASSERT_EQ(train_with("own", {}).exit_code, 0);

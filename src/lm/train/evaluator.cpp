@@ -2,13 +2,43 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/terminal/terminal.h"
 
 namespace primus {
+namespace {
+
+// Logs how far a long evaluation is: first after kFirst seconds, then at twice the time of the last line.
+class EvaluationProgress {
+ public:
+  EvaluationProgress(Logger& log, const char* data_set, std::int64_t batches)
+      : log_(log), data_set_(data_set), batches_(batches) {}
+
+  void passed(std::int64_t done) {
+    const double seconds = monotonic_seconds() - began_;
+    if (seconds < next_ || done == 0 || done >= batches_) return;
+    next_ = std::min(2 * seconds, seconds + kMaxBetween);
+    const double left = seconds / static_cast<double>(done) * static_cast<double>(batches_ - done);
+    log_.info("evaluating on {} data: {} of {} microbatches (eval_iters), about {} left", data_set_, done,
+              batches_, human_duration(left));
+  }
+
+ private:
+  static constexpr double kFirst = 5, kMaxBetween = 600;
+  Logger& log_;
+  const char* data_set_;
+  const std::int64_t batches_;
+  const double began_ = monotonic_seconds();
+  double next_ = kFirst;
+};
+
+}  // namespace
 
 Evaluator::Evaluator(RunPlan& plan, RunProgress& progress, TrainingSession& session, RunTrace* trace,
                      NextBatch next_batch)
@@ -79,8 +109,10 @@ std::optional<double> Evaluator::evaluate(const data::Dataset& dataset, const ch
   TrainingStep& step = session_.step();
   step.begin_evaluation();
   const std::int64_t count = c.eval_iters * plan_.settings.step.microbatches;  // on this rank
+  EvaluationProgress progress(plan_.log, name, count);
   try {
     for (std::int64_t i = 0; i < count; ++i) {
+      if (plan_.ranks.first()) progress.passed(i);
       if (stop && plan_.ranks.single()) return std::nullopt;
       plan_.phase(fmt::format("evaluating on {} data", name),
                   static_cast<double>(i) / static_cast<double>(count));

@@ -314,6 +314,27 @@ std::string note_on_theta(const json& root, const Family& family) {
   return {};
 }
 
+// Returns "where:line:column" of the key, or `where` if it does not stand there exactly once. Of a multimodal
+// model, only the description of its language model counts.
+std::string place_of_key(std::string_view text, const std::string& where, std::string_view key) {
+  const auto next = [text](std::string_view name, std::size_t from) {
+    const std::string quoted = fmt::format("\"{}\"", name);
+    std::size_t at = text.find(quoted, from);
+    for (; at != std::string_view::npos; at = text.find(quoted, at + 1)) {
+      const std::size_t after = text.find_first_not_of(" \t\r\n", at + quoted.size());
+      if (after != std::string_view::npos && text[after] == ':') break;
+    }
+    return at;
+  };
+  const std::size_t part = next("text_config", 0);
+  const std::size_t at = next(key, part == std::string_view::npos ? 0 : part);
+  if (where.empty() || at == std::string_view::npos || next(key, at + 1) != std::string_view::npos)
+    return where;
+  const std::string_view before = text.substr(0, at);
+  return fmt::format("{}:{}:{}", where, std::ranges::count(before, '\n') + 1,
+                     before.size() - (before.rfind('\n') + 1) + 1);
+}
+
 std::vector<std::string> keys_that_nobody_knows(const ModelConfig& c, const json& root,
                                                 const FamilyRegistry& families) {
   const json written = json::parse(write_model_config(c, DType::kF32, families));
@@ -388,11 +409,16 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     if (c.moe.experts == 0) c.moe.training = {};
     check(c);
   } catch (Error& error) {
-    if (error.location().empty()) error.at(where);
+    const bool has_place = !error.location().empty() && error.location() != where;
+    if (!has_place) error.at(where);
     if (const auto* about = dynamic_cast<const ConfigKeyError*>(&error)) {
+      std::string_view name = about->key();
       for (const auto& [alias, key] : renamed) {
-        if (about->key() == key) error.add_hint(fmt::format("'{}' is '{}' in this file", key, alias));
+        if (about->key() != key) continue;
+        error.add_hint(fmt::format("'{}' is '{}' in this file", key, alias));
+        name = alias;
       }
+      if (!has_place) error.at(place_of_key(contents, where, name));
     }
     throw;
   } catch (const json::exception& error) {  // from an external family that does not check types

@@ -2,6 +2,7 @@
 #include "lm/model/model_config.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -135,6 +136,32 @@ TEST(ModelConfig, BrokenTextIsRefusedAtItsPlace) {
       EXPECT_NE(error.hint(), "") << error.what();
     }
   }
+}
+
+// An error about a key has its line and column, unless the key stands in several places.
+TEST(ModelConfig, ErrorsAboutKeysHaveAPlace) {
+  const FamilyRegistry families = builtin_families();
+  const auto place = [&](const std::string& text) {
+    try {
+      read_model_config(text, "config.json", families);
+    } catch (const Error& error) {
+      return error.location() + ": " + error.what();
+    }
+    return std::string("accepted");
+  };
+  const std::string rest =
+      "  \"num_attention_heads\": 4, \"intermediate_size\": 8, \"num_hidden_layers\": 2, \"vocab_size\": 16";
+  const std::string hidden = "  \"hidden_size\" : \"64\"";
+  EXPECT_THAT(place("{\"model_type\": \"llama\",\n" + rest + ",\n" + hidden + "}"),
+              testing::StartsWith("config.json:3:3: 'hidden_size' must be"));
+  EXPECT_THAT(place("{\"model_type\": \"llama\",\n" + rest + "}"),
+              testing::StartsWith("config.json: 'hidden_size'"));
+  // Of a multimodal model, the language model's key.
+  EXPECT_THAT(place("{\"vision_config\": {\n" + hidden +
+                    "},\n\"text_config\": {\"model_type\": \"llama\",\n" + rest + ",\n" + hidden + "}}"),
+              testing::StartsWith("config.json:5:3: 'hidden_size' must be"));
+  EXPECT_THAT(place("{\"model_type\": \"llama\",\n" + rest + ",\n" + hidden + ",\n\"x\": {" + hidden + "}}"),
+              testing::StartsWith("config.json: 'hidden_size' must be"));
 }
 
 json golden(const std::string& family) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <span>
 #include <utility>
 
 #include "base/text/suggest.h"
@@ -142,8 +143,13 @@ bool is_settings_file(const fs::path& path) {
   return extension == ".yaml" || extension == ".yml" || extension == ".toml";
 }
 
-// Returns "did you mean" with a settings file of `dirs`; without extension if `name` has none.
-std::string suggest_file(const fs::path& name, const std::vector<fs::path>& dirs) {
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+// Returns the settings files of `dirs` in order; without extension if `name` has none.
+std::vector<std::string> settings_files(const fs::path& name, const std::vector<fs::path>& dirs) {
   std::vector<std::string> names;
   for (const fs::path& dir : dirs) {
     std::error_code error;
@@ -155,8 +161,35 @@ std::string suggest_file(const fs::path& name, const std::vector<fs::path>& dirs
     }
   }
   std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+// Returns "did you mean" with a settings file of `dirs`.
+std::string suggest_file(const fs::path& name, const std::vector<fs::path>& dirs) {
+  const std::vector<std::string> names = settings_files(name, dirs);
   const std::vector<std::string_view> views(names.begin(), names.end());
   return did_you_mean(name.string(), views);
+}
+
+// Returns a list of the presets whose names contain `name` ("llama"), those that begin with it first; "" if
+// there are none.
+std::string presets_containing(const std::string& name, const std::vector<fs::path>& dirs) {
+  constexpr std::size_t kFewestLetters = 3, kMax = 12;
+  if (name.size() < kFewestLetters) return "";
+  const std::string wanted = lower(name);
+  std::vector<std::string> found;
+  for (std::string& preset : settings_files(name, dirs)) {
+    const bool is_part = preset.ends_with("_base");  // of other presets
+    if (!is_part && lower(preset).find(wanted) != std::string::npos) found.push_back(std::move(preset));
+  }
+  std::stable_partition(found.begin(), found.end(),
+                        [&](const std::string& preset) { return lower(preset).starts_with(wanted); });
+  if (found.empty()) return "";
+  const std::size_t shown = std::min(found.size(), kMax);
+  return fmt::format("presets with '{}' in their names: {}{}", name,
+                     fmt::join(std::span(found).first(shown), ", "),
+                     found.size() > shown ? fmt::format(" and {} more", found.size() - shown) : "");
 }
 
 void expand_tree(Value& value, const ReadVariable& read, std::size_t& budget) {
@@ -248,10 +281,6 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
   }
   // TorchTitan's configurations write sizes with a small b: qwen3_4b. The comparison ignores case, since some
   // file systems cannot hold two files whose names differ only in case.
-  const auto lower = [](std::string text) {
-    std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-    return text;
-  };
   for (const fs::path& dir : dirs) {
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(dir.empty() ? "." : dir, error)) {
@@ -266,7 +295,8 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
                               "PRIMUS_PRESETS=FOLDER names a folder with presets of your own");
     throw error.at(name.origin.location(), name.origin.snippet(name.width()));
   }
-  std::string hint = suggest_file(name.text, dirs);
+  std::string hint = kind == "models" ? presets_containing(name.text, dirs) : "";
+  if (hint.empty()) hint = suggest_file(name.text, dirs);
   if (hint.empty()) {
     std::vector<std::string> searched;
     for (const fs::path& dir : dirs) searched.push_back(dir.empty() ? "." : dir.string());

@@ -762,6 +762,27 @@ TEST(Experiment, MissingPresetsAreNamed) {
   EXPECT_NE(error_of(text).find("hint: looked in"), std::string::npos);
 }
 
+// Who knows only a part of the name sees what there is.
+TEST(Experiment, PartsOfPresetNamesListThePresets) {
+  const auto hint_for = [](const std::string& name) -> std::string {
+    try {
+      load_experiment_text(
+          "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\nmodules:\n  pre_trainer:\n    model: " +
+              name + "\n    overrides: {mock_data: true}\n",
+          "exp.yaml", {}, options_with({}, {std::filesystem::path(PRIMUS_SOURCE_DIR) / "presets"}));
+    } catch (const Error& error) {
+      return error.hint();
+    }
+    return "";
+  };
+  const std::string llama = hint_for("Llama");
+  EXPECT_EQ(llama.find("presets with 'Llama' in their names: llama"), 0U) << llama;
+  EXPECT_NE(llama.find(" more"), std::string::npos) << llama;
+  EXPECT_EQ(llama.find("_base"), std::string::npos) << llama;
+  EXPECT_NE(hint_for("30B").find("qwen3_30B_A3B"), std::string::npos);
+  EXPECT_EQ(hint_for("qwen3_30b_a3c"), "did you mean 'qwen3_30B_A3B'?");
+}
+
 TEST(Experiment, TheModelIsRequired) {
   const std::string text =
       "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n"

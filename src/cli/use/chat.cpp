@@ -108,7 +108,13 @@ class Chat final : public Command {
         command(line, conversation, console);
         continue;
       }
-      const std::size_t forgotten = reply(conversation, line, person, console);
+      const Conversation::Reply reported = reply(conversation, line, person, console);
+      const std::size_t forgotten = reported.forgotten_turns;
+      if (reported.lost_tokens > 0) {
+        console.note(fmt::format("note: of the question's {} tokens only the last {} fit the context of {}",
+                                 reported.prompt_tokens, reported.prompt_tokens - reported.lost_tokens,
+                                 capacity_));
+      }
       if (forgotten > 0) {
         console.note(fmt::format("note: the conversation is longer than {} tokens; the oldest {} dropped",
                                  capacity_,
@@ -140,22 +146,22 @@ class Chat final : public Command {
         "Everything else goes to the model. 'primus chat --help' has the options.");
   }
 
-  // Prints the reply as it is generated. Returns the number of old turns dropped to make room for it.
-  static std::size_t reply(Conversation& conversation, const std::string& line, bool person,
-                           Console& console) {
+  // Prints the reply as it is generated.
+  static Conversation::Reply reply(Conversation& conversation, const std::string& line, bool person,
+                                   Console& console) {
     std::optional<ReplyInterrupt> listening;
     if (person) {
       listening.emplace();  // before the reply is announced, because Ctrl-C may follow at once
       console.print(Color::kBold, "Assistant: ");
     }
-    const Conversation::Reply reply = conversation.say(line, [&](std::string_view piece) {
+    Conversation::Reply reply = conversation.say(line, [&](std::string_view piece) {
       if (person && interrupted) return false;
       console.write(piece);
       return true;
     });
     if (person && interrupted) console.print(Color::kDim, " [stopped]");
     console.print("\n");
-    return reply.forgotten_turns;
+    return reply;
   }
 
   ModelArguments model_;

@@ -105,6 +105,8 @@ Conversation::Reply Conversation::say(std::string_view user,
   // A turn that is longer than the context loses its beginning.
   const auto kept =
       fit_prompt(ids, decoder_.capacity() - static_cast<std::int64_t>(prefix_), settings_.max_tokens);
+  reply.prompt_tokens = ids.size();
+  reply.lost_tokens = ids.size() - kept.size();
   turns_.push_back(tokens_.size());
   tokens_.insert(tokens_.end(), kept.begin(), kept.end());
 
@@ -139,6 +141,8 @@ Conversation::Reply Conversation::answer_formatted(std::string_view user,
   }
   // A turn that is longer than the context loses its beginning.
   const auto kept = fit_prompt(ids, decoder_.capacity(), settings_.max_tokens);
+  reply.prompt_tokens = ids.size();
+  reply.lost_tokens = ids.size() - kept.size();
   tokens_.assign(kept.begin(), kept.end());
 
   StreamDecoder stream(tokenizer_);

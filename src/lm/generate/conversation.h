@@ -37,6 +37,9 @@ class Conversation {
     std::string text;
     StopReason reason = StopReason::kStopToken;  // kCallback: the model began the user's next turn
     std::size_t forgotten_turns = 0;             // dropped to make space for this turn
+    // Tokens of the prompt with this turn, and those lost at its beginning because even the turn alone is too
+    // long.
+    std::size_t prompt_tokens = 0, lost_tokens = 0;
   };
   // Runs one turn: passes the reply to `on_text` piece by piece, which may end it by returning false.
   Reply say(std::string_view user, const std::function<bool(std::string_view)>& on_text = {});

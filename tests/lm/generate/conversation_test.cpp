@@ -119,6 +119,20 @@ TEST(Conversation, ForgetsTheOldestTurnsWhenTheContextIsFull) {
   EXPECT_GE(forgotten, 7U);
 }
 
+TEST(Conversation, SaysHowMuchOfALongTurnIsLost) {
+  auto chain = chain_of(": ok");
+  chain.emplace_back('k', 256);
+  const auto decoder = chain_decoder(chain, 120);
+  const auto tokenizer = make_byte_tokenizer();
+  Conversation conversation(*decoder, *tokenizer, kGreedy);
+  EXPECT_EQ(conversation.say("short").lost_tokens, 0U);
+  const std::string line(500, 'a');
+  const auto reply = conversation.say(line);
+  EXPECT_GT(reply.prompt_tokens, line.size());
+  EXPECT_GT(reply.lost_tokens, 380U);  // of more than 500, at most 120 stay
+  EXPECT_LT(reply.lost_tokens, reply.prompt_tokens);
+}
+
 // What stands in front of every text stays there when turns are forgotten, and the places of the others with
 // it.
 TEST(Conversation, ForgetsWholeTurnsBehindABeginningOfText) {

@@ -174,7 +174,8 @@ class EvalLoss final : public Command {
         report.loss, report.perplexity, report.tokens, report.conversations);
     if (report.truncated > 0) text += fmt::format("without end    {}\n", report.truncated);
     if (report.without_answer > 0)
-      text += fmt::format("left out       {}, which have no answer\n", report.without_answer);
+      text += fmt::format("left out       {}, which have no answer within {} tokens\n", report.without_answer,
+                          sequence);
     console.print(text);
     return 0;
   }

@@ -12,6 +12,7 @@
 #include <variant>
 
 #include "config/keys.h"
+#include "config/missing_data.h"
 #include "config/stages.h"
 
 namespace primus::config {
@@ -525,8 +526,9 @@ class Validator {
         warn("mock_data", "mock_data is true, so the data paths are not read");
     } else if (config_.data_path.empty() && config_.train_data_path.empty() &&
                (config_.train_iters > 0 || length_is_open(config_))) {
-      refuse({"train_data_path"}, "there is no training data",
-             "set data_path, train_data_path, or mock_data: true, which is enough to plan with --dry-run");
+      refuse(
+          {"train_data_path"}, kNoTrainingData,
+          "set data_path or train_data_path, or mock_data: true for random tokens; --dry-run plans without");
     }
     if (config_.vocab_file.has_value() != config_.merge_file.has_value()) {
       refuse({config_.vocab_file ? "vocab_file" : "merge_file"},

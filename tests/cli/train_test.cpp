@@ -167,6 +167,20 @@ TEST(Train, ADryRunTouchesNothing) {
   EXPECT_TRUE(Env::posix().list(folder.path()).empty());
 }
 
+// What the data contains does not matter to a plan.
+TEST(Train, ADryRunNeedsNoData) {
+  const TemporaryFolder folder;
+  auto words = train(folder.path(), {"mock_data=false"});
+  const ProgramResult run = run_program(words);
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("there is no training data"), HasSubstr("--dry-run plans without")));
+  words.emplace_back("--dry-run");
+  const ProgramResult plan = run_program(words);
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_THAT(plan.err, HasSubstr("the plan assumes mock_data: true"));
+  EXPECT_TRUE(Env::posix().list(folder.path()).empty());
+}
+
 TEST(Train, ExportsTheResolvedExperiment) {
   const TemporaryFolder folder;
   auto words = train(folder.path(), {"lr=0.00123", "--dry-run"});

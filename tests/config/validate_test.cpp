@@ -288,10 +288,10 @@ TEST(Validate, Data) {
   for (const char* split : {"100", "99,1", "969, 30, 1", "0.5,0.5,0"}) {
     EXPECT_EQ(error({"split=" + std::string(split)}), "") << split;
   }
-  EXPECT_EQ(error({"mock_data=false"}),
-            "error: there is no training data\n  hint: set data_path, train_data_path, or mock_data: true, "
-            "which is enough to plan with "
-            "--dry-run");
+  EXPECT_EQ(
+      error({"mock_data=false"}),
+      "error: there is no training data\n  hint: set data_path or train_data_path, or mock_data: true for "
+      "random tokens; --dry-run plans without");
   EXPECT_EQ(error({"mock_data=false", "data_path=0.3 a 0.7 b"}), "");
   EXPECT_EQ(error({"mock_data=false", "train_iters=0", "lr_warmup_iters=0", "lr_decay_iters=1"}), "");
   expect_error({"data_path=a", "valid_data_path=b"}, "data_path", "data_path and train_data_path");

@@ -19,6 +19,7 @@
 #include "cli/train/stop_signal.h"
 #include "comm/job.h"
 #include "comm/mpi/current_job.h"
+#include "config/missing_data.h"
 #include "config/stages.h"
 #include "launch/local_launch.h"
 #include "lm/events/live_view.h"
@@ -117,7 +118,7 @@ class Train : public Command {
     const auto place = comm::current_job();
     const std::int64_t world =
         place ? place->world : world_.value_or(ranks_.here().value_or(1) * ranks_.nodes());
-    config::Experiment experiment = experiment_.read(world);
+    config::Experiment experiment = dry_run_ ? experiment_to_plan(world, console) : experiment_.read(world);
     // Native ranks started here load the experiment again, and rank 0 prints its warnings.
     const bool starts_ranks = !place && !dry_run_ && ranks_.several();
     if (experiment.framework != "native" || !starts_ranks) ExperimentArguments::announce(experiment, console);
@@ -149,6 +150,21 @@ class Train : public Command {
   }
 
  private:
+  // A plan does not depend on what the data contains, so mock data stand in where the experiment names none.
+  config::Experiment experiment_to_plan(std::int64_t world, const Console& console) {
+    try {
+      return experiment_.read(world);
+    } catch (const Error& error) {
+      if (std::string_view(error.what()) != config::kNoTrainingData) throw;
+    }
+    config::Experiment experiment = experiment_.load_with({"mock_data=true"}, world);
+    console.note(
+        "note: the experiment names no data, so the plan assumes mock_data: true; training needs data_path "
+        "or "
+        "train_data_path");
+    return experiment;
+  }
+
   ExternalOptions external_options(const config::Experiment& experiment) const {
     const auto refuse = [&](bool given, const char* option) {
       if (!given) return;

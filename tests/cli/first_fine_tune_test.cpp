@@ -169,6 +169,27 @@ TEST_F(FirstFineTune, AForecastMakesTheSameChoices) {
   EXPECT_GT(forecast.at("steps").get<int>(), 20);
 }
 
+// The position in the data is steps times batch size: a chosen batch size is kept, whatever the length is
+// now.
+TEST_F(FirstFineTune, AContinuedRunKeepsItsBatchSize) {
+  const std::vector<std::string> settings = {"train_epochs=25", "exit_interval=2"};
+  const auto with = [&](const char* length) {
+    std::vector<std::string> words = settings;
+    words.emplace_back(length);
+    return words;
+  };
+  const ProgramResult begun = tune("kept", with("seq_length=512"));
+  ASSERT_EQ(begun.exit_code, 0) << begun.err;
+  EXPECT_THAT(begun.err, HasSubstr("global_batch_size=1,"));
+  const ProgramResult other = tune("other", with("seq_length=64"));
+  ASSERT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_THAT(other.err, Not(HasSubstr("global_batch_size=1,")));
+  const ProgramResult resumed = tune("kept", with("seq_length=64"));
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, AllOf(HasSubstr("global_batch_size=1 (as the run was begun)"),
+                                 HasSubstr("seq_length was 512, and is 64")));
+}
+
 TEST_F(FirstFineTune, AnotherFormatReplacesTheModelsTemplate) {
   const ProgramResult tuned = tune("alpaca", {"sft_conversation_format=alpaca", "train_iters=2"});
   ASSERT_EQ(tuned.exit_code, 0) << tuned.err;

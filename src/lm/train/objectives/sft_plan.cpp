@@ -22,11 +22,17 @@ namespace {
 
 using config::Layer;
 
+// Returns the state that the run will continue from; empty for a new run.
+std::optional<TrainerState> recorded_state(const config::Experiment& e) {
+  if (!e.trainer.auto_continue_train) return std::nullopt;
+  const ResumePoint point = find_resume_point(checkpoint_root_of(e), Validation::kStructure);
+  return point.reader ? std::optional(read_trainer_state(*point.reader)) : std::nullopt;
+}
+
 // Returns the format that the run was started with; "" for a new run.
 std::string recorded_format(const config::Experiment& e) {
-  if (!e.trainer.auto_continue_train) return "";
-  const ResumePoint point = find_resume_point(checkpoint_root_of(e), Validation::kStructure);
-  return point.reader ? recorded_setting(read_trainer_state(*point.reader), "sft_conversation_format") : "";
+  const std::optional<TrainerState> state = recorded_state(e);
+  return state ? recorded_setting(*state, "sft_conversation_format") : "";
 }
 
 // Returns the file of the tokenizer's chat template; "" if unknown.
@@ -151,6 +157,12 @@ class Fitting {
       set("seq_length", c.seq_length, length);
     }
     if (!is_open("global_batch_size")) return;
+    // The position in the data is steps times batch size, so a run keeps the batch size that it began with.
+    if (const std::optional<TrainerState> state = recorded_state(e_)) {
+      set("global_batch_size", c.global_batch_size, state->global_batch_size);
+      chosen_.back() += " (as the run was begun)";
+      return;
+    }
     const std::int64_t unit = c.micro_batch_size * mesh_shape_of(filled, world_).data(world_);
     const std::int64_t wanted = std::clamp<std::int64_t>(of_step / length, 1, kMaxSequences);
     set("global_batch_size", c.global_batch_size, up_to(wanted, unit));

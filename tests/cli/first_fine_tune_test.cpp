@@ -169,6 +169,35 @@ TEST_F(FirstFineTune, AForecastMakesTheSameChoices) {
   EXPECT_GT(forecast.at("steps").get<int>(), 20);
 }
 
+// What a file says is kept, and an exported file is the same run.
+TEST_F(FirstFineTune, AFileKeepsItsSettings) {
+  const std::string file = at("exported.yaml");
+  const ProgramResult planned =
+      tune("exported", {"train_epochs=2", "lr=1e-4", "--dry-run", "--json", "--export-config", file});
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  const auto chosen = [](const ProgramResult& plan) {
+    const nlohmann::json forecast = nlohmann::json::parse(plan.out);
+    std::string text = "steps " + forecast.at("steps").dump();
+    for (const char* key : {"train_epochs", "lr", "seq_length", "global_batch_size", "eval_iters"})
+      text += std::string(" ") + key + " " + forecast.at("experiment").at("trainer").at(key).dump();
+    return text;
+  };
+  const auto plan_of = [&] {
+    return run_program({"train", "posttrain", "--config", file, "--dry-run", "--json"});
+  };
+  const ProgramResult again = plan_of();
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(chosen(again), chosen(planned));
+  // By hand, too.
+  std::string text = read_file(file);
+  const std::string off = "sft_fit_to_data: false";
+  ASSERT_NE(text.find(off), std::string::npos);
+  write("exported.yaml", text.replace(text.find(off), off.size(), "sft_fit_to_data: true"));
+  const ProgramResult by_hand = plan_of();
+  ASSERT_EQ(by_hand.exit_code, 0) << by_hand.err;
+  EXPECT_EQ(chosen(by_hand), chosen(planned));
+}
+
 // The position in the data is steps times batch size: a chosen batch size is kept, whatever the length is
 // now.
 TEST_F(FirstFineTune, AContinuedRunKeepsItsBatchSize) {

@@ -15,6 +15,7 @@
 #include "config/experiment_keys.h"
 #include "config/key_hints.h"
 #include "config/keys.h"
+#include "config/missing_data.h"
 #include "config/problems.h"
 #include "lm/generate/model_folder.h"
 #include "lm/model/family.h"
@@ -253,7 +254,7 @@ config::Experiment ExperimentArguments::load_without_file() const {
                     whole_sequences ? "" : "      sample_interval: 100\n",
                     tunes ? "      sft_dataset_name: null\n      sft_fit_to_data: true\n" : "",
                     tunes && !whole_sequences ? "      enable_packed_sequences: true\n" : ""),
-        "(no experiment file)", overrides_);
+        config::kNoExperimentFile, overrides_);
   };
   if (!names_a_model()) {
     const std::string start =

@@ -26,6 +26,7 @@
 #include "lm/events/lost_rank.h"
 #include "lm/events/run_folder.h"
 #include "lm/train/missing_inputs.h"
+#include "lm/train/objectives/objective.h"
 #include "lm/train/trainer.h"
 #include "lm/train/training_settings.h"
 #include "turbo/devices/devices.h"
@@ -134,7 +135,7 @@ class Train : public Command {
       if (place && place->rank != 0) return 0;  // one forecast is enough
       apply_environment(experiment);
       check_transport(experiment, place);
-      if (export_) export_to(*export_, experiment, console);
+      if (export_) export_planned(experiment, world, console);
       return forecast(experiment, place, console);
     }
     ranks_.check_place(place);
@@ -145,7 +146,7 @@ class Train : public Command {
       check_mesh(experiment, static_cast<int>(world));
       return launch_ranks(experiment, console);
     }
-    if (export_ && (!place || place->rank == 0)) export_to(*export_, experiment, console);
+    if (export_ && (!place || place->rank == 0)) export_planned(experiment, world, console);
     return train(experiment, place, console);
   }
 
@@ -295,6 +296,16 @@ class Train : public Command {
     if (error != std::errc() || rest != text.data() + text.size() - 1 || !(share > 0 && share <= 100))
       throw invalid(fmt::format("--fit-memory {}: not a share of the memory", text), "give 1% to 100%");
     return {.share = share / 100};
+  }
+
+  // Writes the experiment with the settings that a run chooses by its data (sft_fit_to_data), so that a run
+  // of the file is the same run.
+  void export_planned(const config::Experiment& experiment, std::int64_t world, Console& console) const {
+    const FamilyRegistry families = builtin_families();
+    export_to(
+        *export_,
+        make_objective(experiment.trainer)->plan(experiment, families, static_cast<int>(world)).experiment,
+        console);
   }
 
   void export_to(const std::string& file, const config::Experiment& experiment, Console& console) const {

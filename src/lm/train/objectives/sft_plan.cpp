@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/terminal/terminal.h"
 #include "config/decimal.h"
+#include "config/missing_data.h"
 #include "lm/data/chat_template.h"
 #include "lm/model/model_size.h"
 #include "lm/tokenizer/huggingface/side_files.h"
@@ -174,7 +175,14 @@ class Fitting {
     return longest;
   }
 
-  bool is_open(std::string_view key) const { return e_.provenance_of(key).layer < Layer::kCommandLine; }
+  // Whether neither the command line nor the user's file sets the key.
+  bool is_open(std::string_view key) const {
+    const config::Provenance said = e_.provenance_of(key);
+    if (said.layer < Layer::kOverrides) return true;
+    const bool of_command = said.layer == Layer::kOverrides && said.origin.source &&
+                            said.origin.source->name == config::kNoExperimentFile;
+    return of_command;
+  }
   template <class Field, class Value>
   void set(std::string_view key, Field& field, Value value) {
     field = value;

@@ -198,10 +198,13 @@ void Checkpointer::log_changes(const TrainerState& state, const std::optional<In
     const bool names_data =
         change.key == "data_path" || change.key == "train_data_path" || change.key == "sft_dataset_name";
     const bool renamed = names_data && state.data && data && state.data->fingerprint == data->fingerprint;
+    // The order is drawn for whole epochs.
+    const bool is_length = change.key.starts_with("train_") && !names_data;
     const bool length = plan_.objective->keeps_order(change.key) ||
                         (progress_.clock && change.key == "train_minutes" && state.clock);
     change.moves_data && !renamed && !length
-        ? plan_.log.warning("{}: the data order changes: some samples repeat, others are skipped", text)
+        ? plan_.log.warning("{}: the data order changes{}: some samples repeat, others are skipped", text,
+                            is_length ? " where the data is now read another number of times" : "")
         : plan_.log.info("{}", text);
   }
   log_newer_base(state);

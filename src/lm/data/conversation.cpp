@@ -292,8 +292,10 @@ class Reader {
     while (json_.next_element()) {
       json_.require(Kind::kObject, "an element of", key);
       std::optional<std::string> type, text;
+      UniqueKeys keys;
       json_.begin_object();
       for (std::string inner; json_.next_key(inner);) {
+        keys.add(json_, inner);
         if (inner == "type" || inner == "text") {
           json_.require(Kind::kString, "the value of", inner);
           (inner == "type" ? type : text) = json_.read_string();

@@ -173,6 +173,8 @@ TEST(ConversationRecord, RefusesAKeyThatStandsTwice) {
               AllOf(HasSubstr("c.jsonl:1:43: error: the key 'prompt' stands in one object twice")));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": "a", "content": "b"}]})"),
               HasSubstr("the key 'content' stands in one object twice"));
+  EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": [{"text": "a", "text": "b"}]}]})"),
+              HasSubstr("the key 'text' stands in one object twice"));
   // Beyond the keys that are searched one by one, too.
   std::string many = R"({"prompt": "a", "response": "b")";
   for (int i = 0; i < 100; ++i) many += fmt::format(R"(, "k{}": 1)", i);

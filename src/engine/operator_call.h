@@ -3,10 +3,12 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
+#include <type_traits>
 
 #include "engine/parameters.h"
 #include "engine/precision.h"
@@ -20,10 +22,60 @@ namespace primus::engine {
 class OperatorCall;
 class Tape;
 
-// The values that a gradient computation needs kept: bit i means input i or output i.
+// Every operator names its inputs and outputs, in a struct beside its functions:
+//
+//   struct AddNorm {
+//     enum In : InputName { kX, kDelta };
+//     enum Out : OutputName { kSum, kY, kRstd };
+//   };
+//
+// A call is recorded with these names, and its functions ask for tensors by them. Neither a plain number nor
+// the name of an output compiles where an input is asked for, and the reverse. The two types differ only for
+// that.
+using InputName = std::int8_t;
+using OutputName = std::int16_t;
+
+template <class Enum, class Name>
+concept NamesPlace = std::is_enum_v<Enum> && std::convertible_to<Enum, int> &&
+    std::same_as<std::underlying_type_t<Enum>, Name>;
+
+// The place of an input or of an output in a call: its name, or a number that a loop counts.
+template <class Name>
+class Place {
+ public:
+  template <NamesPlace<Name> Enum>
+  constexpr Place(Enum name) : index_(name) {}  // NOLINT(google-explicit-constructor)
+  template <std::same_as<int> Int>
+  constexpr Place(Int index) : index_(index) {}  // NOLINT(google-explicit-constructor)
+  constexpr int index() const { return index_; }
+
+ private:
+  int index_;
+};
+using InputPlace = Place<InputName>;
+using OutputPlace = Place<OutputName>;
+
+// The names of operators that turn one tensor into another.
+struct Unary {
+  enum In : InputName { kX };
+  enum Out : OutputName { kY };
+};
+
+// The values that a gradient computation needs kept, as sets of bits. Made by saves().
 struct Saves {
   std::uint8_t inputs = 0, outputs = 0;
+
+  constexpr void add(InputPlace i) { inputs = static_cast<std::uint8_t>(inputs | 1U << i.index()); }
+  constexpr void add(OutputPlace j) { outputs = static_cast<std::uint8_t>(outputs | 1U << j.index()); }
 };
+// Returns the set of the named inputs and outputs. Inputs that a call does not have are ignored.
+template <class... Names>
+constexpr Saves saves(Names... names) {
+  Saves set;
+  (set.add(names), ...);
+  return set;
+}
+
 constexpr std::uint8_t bit(int i) { return static_cast<std::uint8_t>(1U << i); }
 
 // A training operator: stateless functions over one entry of a tape.
@@ -67,12 +119,13 @@ class OperatorCall {
   OperatorCall(Tape& tape, int entry) : tape_(tape), entry_(entry) {}
 
   turbo::Context& context() const;
-  Tensor in(int i) const;
-  Tensor out(int i) const;
+  Tensor in(InputPlace i) const;
+  Tensor out(OutputPlace j) const;
   // Valid even after the input's memory is released.
-  const Shape& in_shape(int i) const;
-  // Input i, or output i if it reuses that memory (in-place operators).
-  Tensor in_or_out(int i) const;
+  const Shape& in_shape(InputPlace i) const;
+  // Input i, or output j if it reuses that memory (in-place operators).
+  Tensor in_or_out(InputPlace i, OutputPlace j) const;
+  Tensor in_or_out(int i) const { return in_or_out(InputPlace(i), OutputPlace(i)); }
   bool has_parameter() const { return entry().parameter != nullptr; }
   Parameter& parameter() const;
   Tensor weight() const { return parameter().value; }
@@ -85,27 +138,27 @@ class OperatorCall {
     return value;
   }
 
-  // The gradient of output i; absent if there is none.
-  Tensor d_out(int i) const;
-  bool needs_d_in(int i) const;
+  // The gradient of output j; absent if there is none.
+  Tensor d_out(OutputPlace j) const;
+  bool needs_d_in(InputPlace i) const;
   // Where to write the gradient of input i, and the gradient from other users of that input (or absent): the
   // operator must leave previous + its own part in `out`. `out` and `previous` may be the same memory.
   struct Target {
     Tensor out, previous;
   };
-  Target d_in(int i);
+  Target d_in(InputPlace i);
   // d_in() for kernels that can only assign: `out` is never `previous`, which stays readable for the kernels
   // of this call. The operator adds it afterwards.
-  Target fresh_d_in(int i);
+  Target fresh_d_in(InputPlace i);
   // fresh_d_in() for kernels that may overwrite input i: `out` is the input's memory if no later operator
   // reads it.
-  Target d_in_over_in(int i);
+  Target d_in_over_in(InputPlace i);
   // Passes the gradient of output j to input i unchanged, without a copy.
-  void pass_d_in(int i, int j);
+  void pass_d_in(InputPlace i, OutputPlace j);
   // Adds `part` to the gradient of input i, or makes it the gradient without a copy.
-  void take_d_in(int i, Buffer part);
+  void take_d_in(InputPlace i, Buffer part);
   // Memory in which to complete the gradient of output j: that of d_out(j) if it has no other reader.
-  Tensor complete_d_out(int j);
+  Tensor complete_d_out(OutputPlace j);
 
   // Where the weight gradient goes, in its unit's type. `accumulate` false: this is the first contribution,
   // assign. For kernels that write only fp32: engine/fp32_weight_gradient.h.

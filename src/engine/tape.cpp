@@ -39,60 +39,66 @@ Parameter& OperatorCall::parameter() const { return *entry().parameter; }
 const PrecisionRecipe& OperatorCall::precision() const { return tape_.precision(); }
 bool OperatorCall::training() const { return tape_.training(); }
 
-Tensor OperatorCall::in(int i) const {
-  const Tape::Slot& slot = tape_.slots_[entry().inputs[i]];
+Tensor OperatorCall::in(InputPlace i) const {
+  const Tape::Slot& slot = tape_.slots_[entry().inputs[i.index()]];
   PRIMUS_CHECK(entry().op->name.data(), slot.data);
   return slot.data.view(slot.dtype, slot.shape);
 }
 
-Tensor OperatorCall::out(int i) const {
-  const Tape::Slot& slot = tape_.slots_[entry().outputs[i]];
+Tensor OperatorCall::out(OutputPlace j) const {
+  const Tape::Slot& slot = tape_.slots_[entry().outputs[j.index()]];
   PRIMUS_CHECK(entry().op->name.data(), slot.data);
   return slot.data.view(slot.dtype, slot.shape);
 }
 
-const Shape& OperatorCall::in_shape(int i) const { return tape_.slots_[entry().inputs[i]].shape; }
+const Shape& OperatorCall::in_shape(InputPlace i) const {
+  return tape_.slots_[entry().inputs[i.index()]].shape;
+}
 
-Tensor OperatorCall::in_or_out(int i) const { return tape_.slots_[entry().inputs[i]].data ? in(i) : out(i); }
+Tensor OperatorCall::in_or_out(InputPlace i, OutputPlace j) const {
+  return tape_.slots_[entry().inputs[i.index()]].data ? in(i) : out(j);
+}
 
-Tensor OperatorCall::d_out(int i) const {
-  const Tape::Slot& slot = tape_.slots_[entry().outputs[i]];
+Tensor OperatorCall::d_out(OutputPlace j) const {
+  const Tape::Slot& slot = tape_.slots_[entry().outputs[j.index()]];
   return slot.gradient ? slot.gradient.view(slot.dtype, slot.shape) : Tensor();
 }
 
-bool OperatorCall::needs_d_in(int i) const { return tape_.slots_[entry().inputs[i]].differentiable; }
+bool OperatorCall::needs_d_in(InputPlace i) const {
+  return tape_.slots_[entry().inputs[i.index()]].differentiable;
+}
 
-OperatorCall::Target OperatorCall::d_in(int i) {
-  Tape::Slot& slot = tape_.slots_[entry().inputs[i]];
+OperatorCall::Target OperatorCall::d_in(InputPlace i) {
+  Tape::Slot& slot = tape_.slots_[entry().inputs[i.index()]];
   if (!slot.gradient.unique()) return fresh_d_in(i);
   const Tensor gradient = slot.gradient.view(slot.dtype, slot.shape);
   return {gradient, gradient};
 }
 
-OperatorCall::Target OperatorCall::fresh_d_in(int i) {
-  Tape::Slot& slot = tape_.slots_[entry().inputs[i]];
+OperatorCall::Target OperatorCall::fresh_d_in(InputPlace i) {
+  Tape::Slot& slot = tape_.slots_[entry().inputs[i.index()]];
   Target target;
   if (slot.gradient) target.previous = slot.gradient.view(slot.dtype, slot.shape);
   // The old buffer is held until this operator is done, because its next call may allocate memory, too.
   Buffer fresh = tape_.stash_.allocate(slot.shape.elements() * size_of(slot.dtype));
   target.out = fresh.view(slot.dtype, slot.shape);
-  replaced_[static_cast<std::size_t>(i)] = std::exchange(slot.gradient, std::move(fresh));
+  replaced_[static_cast<std::size_t>(i.index())] = std::exchange(slot.gradient, std::move(fresh));
   return target;
 }
 
-OperatorCall::Target OperatorCall::d_in_over_in(int i) {
+OperatorCall::Target OperatorCall::d_in_over_in(InputPlace i) {
   const Entry& e = entry();
-  Tape::Slot& slot = tape_.slots_[e.inputs[i]];
+  Tape::Slot& slot = tape_.slots_[e.inputs[i.index()]];
   // This entry's own uses: by its gradient, and by its replay.
-  const int own = (e.op->for_input.inputs >> i & 1) + (e.dropped && !e.keeps_first ? 1 : 0);
+  const int own = (e.op->for_input.inputs >> i.index() & 1) + (e.dropped && !e.keeps_first ? 1 : 0);
   const bool wanted = slot.handles > 0 || slot.uses > own || slot.external || !slot.data.unique();
   if (wanted || slot.gradient) return fresh_d_in(i);
   slot.gradient = slot.data;
   return {slot.gradient.view(slot.dtype, slot.shape), {}};
 }
 
-Tensor OperatorCall::complete_d_out(int j) {
-  Tape::Slot& slot = tape_.slots_[entry().outputs[j]];
+Tensor OperatorCall::complete_d_out(OutputPlace j) {
+  Tape::Slot& slot = tape_.slots_[entry().outputs[j.index()]];
   if (!slot.gradient.unique())
     slot.gradient = tape_.stash_.allocate(slot.shape.elements() * size_of(slot.dtype));
   return slot.gradient.view(slot.dtype, slot.shape);
@@ -103,11 +109,13 @@ void add_previous(OperatorCall& op, const OperatorCall::Target& target) {
   launch(op.context(), turbo::Add{.a = target.previous, .b = target.out, .out = target.out});
 }
 
-void OperatorCall::pass_d_in(int i, int j) { take_d_in(i, tape_.slots_[entry().outputs[j]].gradient); }
+void OperatorCall::pass_d_in(InputPlace i, OutputPlace j) {
+  take_d_in(i, tape_.slots_[entry().outputs[j.index()]].gradient);
+}
 
-void OperatorCall::take_d_in(int i, Buffer part) {
+void OperatorCall::take_d_in(InputPlace i, Buffer part) {
   if (!needs_d_in(i)) return;
-  Tape::Slot& to = tape_.slots_[entry().inputs[i]];
+  Tape::Slot& to = tape_.slots_[entry().inputs[i.index()]];
   if (!to.gradient) {
     to.gradient = std::move(part);
     return;

@@ -25,18 +25,24 @@ struct Parts {
   std::array<Part, Entry::kMaxOutputs> parts;
 };
 
+struct TakeApart {
+  enum In : InputName { kX };
+};
+
 void split_columns_forward(OperatorCall& op) {
   const auto a = op.attributes<Parts>();
   for (int i = 0; i < op.output_count(); ++i) {
     const Parts::Part& part = a.parts[static_cast<std::size_t>(i)];
-    launch(op.context(),
-           CopyColumns{.from = op.in(0), .to = op.out(i), .runs = part.runs, .run_count = part.run_count});
+    launch(
+        op.context(),
+        CopyColumns{
+            .from = op.in(TakeApart::kX), .to = op.out(i), .runs = part.runs, .run_count = part.run_count});
   }
 }
 
 void split_columns_backward_input(OperatorCall& op) {
   const auto a = op.attributes<Parts>();
-  const auto target = op.fresh_d_in(0);
+  const auto target = op.fresh_d_in(TakeApart::kX);
   bool all = true;
   for (int i = 0; i < op.output_count(); ++i) all = all && !op.d_out(i).absent();
   if (!all) launch(op.context(), turbo::Fill{.out = target.out, .value = 0});
@@ -61,15 +67,23 @@ constexpr Operator kSplitColumns{.name = "split_columns",
 
 // --- gated
 
+struct Gated {
+  enum In : InputName { kX, kGate };
+  enum Out : OutputName { kY };
+};
+
 void gated_forward(OperatorCall& op) {
-  launch(op.context(), turbo::GateForward{.x = op.in(0), .gate = op.in(1), .y = op.out(0)});
+  launch(op.context(),
+         turbo::GateForward{.x = op.in(Gated::kX), .gate = op.in(Gated::kGate), .y = op.out(Gated::kY)});
 }
 
 void gated_backward_input(OperatorCall& op) {
-  const auto d_x = op.fresh_d_in(0), d_gate = op.fresh_d_in(1);
-  launch(op.context(),
-         turbo::GateBackward{
-             .x = op.in(0), .gate = op.in(1), .d_y = op.d_out(0), .d_x = d_x.out, .d_gate = d_gate.out});
+  const auto d_x = op.fresh_d_in(Gated::kX), d_gate = op.fresh_d_in(Gated::kGate);
+  launch(op.context(), turbo::GateBackward{.x = op.in(Gated::kX),
+                                           .gate = op.in(Gated::kGate),
+                                           .d_y = op.d_out(Gated::kY),
+                                           .d_x = d_x.out,
+                                           .d_gate = d_gate.out});
   add_previous(op, d_x);
   add_previous(op, d_gate);
 }
@@ -78,7 +92,7 @@ constexpr Operator kGated{.name = "gated",
                           .operator_class = OperatorClass::kActivation,
                           .forward = gated_forward,
                           .backward_input = gated_backward_input,
-                          .for_input = {.inputs = bit(0) | bit(1)}};
+                          .for_input = saves(Gated::kX, Gated::kGate)};
 
 // --- gated_norm
 
@@ -87,27 +101,31 @@ struct GatedNormAttributes {
   float epsilon;
 };
 
-// Inputs: x, gate. Outputs: y, rstd.
+struct GatedNorm {
+  enum In : InputName { kX, kGate };
+  enum Out : OutputName { kY, kRstd };
+};
+
 void gated_norm_forward(OperatorCall& op) {
   const auto a = op.attributes<GatedNormAttributes>();
   launch(op.context(), turbo::GatedNormForward{.activation = a.activation,
-                                               .x = op.in(0),
-                                               .gate = op.in(1),
+                                               .x = op.in(GatedNorm::kX),
+                                               .gate = op.in(GatedNorm::kGate),
                                                .weight = op.weight(),
-                                               .y = op.out(0),
-                                               .rstd = op.out(1),
+                                               .y = op.out(GatedNorm::kY),
+                                               .rstd = op.out(GatedNorm::kRstd),
                                                .eps = a.epsilon});
 }
 
 void gated_norm_backward_input(OperatorCall& op) {
-  const auto d_x = op.fresh_d_in(0), d_gate = op.fresh_d_in(1);
+  const auto d_x = op.fresh_d_in(GatedNorm::kX), d_gate = op.fresh_d_in(GatedNorm::kGate);
   launch(op.context(),
          turbo::GatedNormBackwardInput{.activation = op.attributes<GatedNormAttributes>().activation,
-                                       .x = op.in(0),
-                                       .gate = op.in(1),
+                                       .x = op.in(GatedNorm::kX),
+                                       .gate = op.in(GatedNorm::kGate),
                                        .weight = op.weight(),
-                                       .rstd = op.out(1),
-                                       .d_y = op.d_out(0),
+                                       .rstd = op.out(GatedNorm::kRstd),
+                                       .d_y = op.d_out(GatedNorm::kY),
                                        .d_x = d_x.out,
                                        .d_gate = d_gate.out});
   add_previous(op, d_x);
@@ -118,10 +136,10 @@ void gated_norm_backward_weight(OperatorCall& op) {
   const auto [d_weight, accumulate] = op.d_weight();
   launch(op.context(),
          turbo::GatedNormBackwardWeight{.activation = op.attributes<GatedNormAttributes>().activation,
-                                        .x = op.in(0),
-                                        .gate = op.in(1),
-                                        .rstd = op.out(1),
-                                        .d_y = op.d_out(0),
+                                        .x = op.in(GatedNorm::kX),
+                                        .gate = op.in(GatedNorm::kGate),
+                                        .rstd = op.out(GatedNorm::kRstd),
+                                        .d_y = op.d_out(GatedNorm::kY),
                                         .d_weight = d_weight,
                                         .accumulate = accumulate,
                                         .workspace = {}});
@@ -132,44 +150,53 @@ constexpr Operator kGatedNorm{.name = "gated_norm",
                               .forward = gated_norm_forward,
                               .backward_input = gated_norm_backward_input,
                               .backward_weight = gated_norm_backward_weight,
-                              .for_input = {.inputs = bit(0) | bit(1), .outputs = bit(1)},
-                              .for_weight = {.inputs = bit(0) | bit(1), .outputs = bit(1)}};
+                              .for_input = saves(GatedNorm::kX, GatedNorm::kGate, GatedNorm::kRstd),
+                              .for_weight = saves(GatedNorm::kX, GatedNorm::kGate, GatedNorm::kRstd)};
 
 // --- delta_gates
 
-// Inputs: ba, a_log, dt_bias. Outputs: g, beta.
+struct DeltaGates {
+  enum In : InputName { kBa, kALog, kDtBias };
+  enum Out : OutputName { kG, kBeta };
+};
+
 void delta_gates_forward(OperatorCall& op) {
-  launch(op.context(),
-         turbo::DeltaGatesForward{
-             .ba = op.in(0), .a_log = op.in(1), .dt_bias = op.in(2), .g = op.out(0), .beta = op.out(1)});
+  launch(op.context(), turbo::DeltaGatesForward{.ba = op.in(DeltaGates::kBa),
+                                                .a_log = op.in(DeltaGates::kALog),
+                                                .dt_bias = op.in(DeltaGates::kDtBias),
+                                                .g = op.out(DeltaGates::kG),
+                                                .beta = op.out(DeltaGates::kBeta)});
 }
 
 void delta_gates_backward_input(OperatorCall& op) {
-  const Tensor ba = op.in(0);
+  const Tensor ba = op.in(DeltaGates::kBa);
   const std::int64_t heads = ba.cols() / 2;
-  if (op.needs_d_in(0)) {
-    const auto target = op.fresh_d_in(0);
+  if (op.needs_d_in(DeltaGates::kBa)) {
+    const auto target = op.fresh_d_in(DeltaGates::kBa);
     launch(op.context(), turbo::DeltaGatesBackwardInput{.ba = ba,
-                                                        .a_log = op.in(1),
-                                                        .dt_bias = op.in(2),
-                                                        .d_g = op.d_out(0),
-                                                        .d_beta = op.d_out(1),
+                                                        .a_log = op.in(DeltaGates::kALog),
+                                                        .dt_bias = op.in(DeltaGates::kDtBias),
+                                                        .d_g = op.d_out(DeltaGates::kG),
+                                                        .d_beta = op.d_out(DeltaGates::kBeta),
                                                         .d_ba = target.out});
     add_previous(op, target);
   }
-  if (!op.needs_d_in(1) && !op.needs_d_in(2)) return;
+  if (!op.needs_d_in(DeltaGates::kALog) && !op.needs_d_in(DeltaGates::kDtBias)) return;
   const ScratchTensor sums(op.context().scratch, DType::kF32, {2 * heads});
   launch(op.context(), turbo::DeltaGatesBackwardWeight{.ba = ba,
-                                                       .a_log = op.in(1),
-                                                       .dt_bias = op.in(2),
-                                                       .d_g = op.d_out(0),
+                                                       .a_log = op.in(DeltaGates::kALog),
+                                                       .dt_bias = op.in(DeltaGates::kDtBias),
+                                                       .d_g = op.d_out(DeltaGates::kG),
                                                        .d_weights = sums.get(),
                                                        .workspace = {}});
-  for (const int i : {1, 2}) {
-    if (!op.needs_d_in(i)) continue;
-    const auto target = op.fresh_d_in(i);
-    launch(op.context(), turbo::Cast{.x = sums.get().slice((i - 1) * heads, i * heads), .out = target.out});
-    add_previous(op, target);
+  Tensor sum = sums.get();
+  for (const DeltaGates::In i : {DeltaGates::kALog, DeltaGates::kDtBias}) {
+    if (op.needs_d_in(i)) {
+      const auto target = op.fresh_d_in(i);
+      launch(op.context(), turbo::Cast{.x = sum.slice(0, heads), .out = target.out});
+      add_previous(op, target);
+    }
+    sum = sum.from(heads);
   }
 }
 
@@ -177,7 +204,7 @@ constexpr Operator kDeltaGates{.name = "delta_gates",
                                .operator_class = OperatorClass::kActivation,
                                .forward = delta_gates_forward,
                                .backward_input = delta_gates_backward_input,
-                               .for_input = {.inputs = bit(0) | bit(1) | bit(2)}};
+                               .for_input = saves(DeltaGates::kBa, DeltaGates::kALog, DeltaGates::kDtBias)};
 
 }  // namespace
 

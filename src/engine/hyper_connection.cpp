@@ -16,47 +16,53 @@ struct Attributes {
   turbo::HyperShape shape;
 };
 
-// Inputs: x, products, base, scale. Outputs: y, rstd and, with iterations, the mixing weights.
+struct HyperRead {
+  enum In : InputName { kX, kProducts, kBase, kScale };
+  enum Out : OutputName { kY, kRstd, kMixing };  // mixing weights: only with iterations
+};
+
 void read_forward(OperatorCall& op) {
   const auto a = op.attributes<Attributes>();
   launch(op.context(), turbo::HyperRead{.shape = a.shape,
-                                        .x = op.in(0),
-                                        .products = op.in(1),
-                                        .base = op.in(2),
-                                        .scale = op.in(3),
-                                        .y = op.out(0),
-                                        .mixing = a.shape.mixes() ? op.out(2) : Tensor(),
-                                        .rstd = op.out(1)});
+                                        .x = op.in(HyperRead::kX),
+                                        .products = op.in(HyperRead::kProducts),
+                                        .base = op.in(HyperRead::kBase),
+                                        .scale = op.in(HyperRead::kScale),
+                                        .y = op.out(HyperRead::kY),
+                                        .mixing = a.shape.mixes() ? op.out(HyperRead::kMixing) : Tensor(),
+                                        .rstd = op.out(HyperRead::kRstd)});
 }
 
 void read_backward(OperatorCall& op) {
   const auto a = op.attributes<Attributes>();
-  const std::int64_t tokens = op.in_shape(0)[0];
-  const auto [d_x, previous] = op.d_in(0);
-  const auto d_products = op.fresh_d_in(1);
+  const std::int64_t tokens = op.in_shape(HyperRead::kX)[0];
+  const auto [d_x, previous] = op.d_in(HyperRead::kX);
+  const auto d_products = op.fresh_d_in(HyperRead::kProducts);
   const ScratchTensor d_base(op.context().scratch, DType::kF32, {tokens, a.shape.products()});
   const ScratchTensor d_scale(op.context().scratch, DType::kF32, {tokens, a.shape.scales()});
-  launch(op.context(), turbo::HyperReadBackward{.shape = a.shape,
-                                                .x = op.in(0),
-                                                .products = op.in(1),
-                                                .base = op.in(2),
-                                                .scale = op.in(3),
-                                                .rstd = op.out(1),
-                                                .d_y = op.d_out(0),
-                                                .d_mixing = a.shape.mixes() ? op.d_out(2) : Tensor(),
-                                                .previous = previous,
-                                                .d_x = d_x,
-                                                .d_products = d_products.out,
-                                                .d_base = d_base.get(),
-                                                .d_scale = d_scale.get()});
+  launch(op.context(),
+         turbo::HyperReadBackward{.shape = a.shape,
+                                  .x = op.in(HyperRead::kX),
+                                  .products = op.in(HyperRead::kProducts),
+                                  .base = op.in(HyperRead::kBase),
+                                  .scale = op.in(HyperRead::kScale),
+                                  .rstd = op.out(HyperRead::kRstd),
+                                  .d_y = op.d_out(HyperRead::kY),
+                                  .d_mixing = a.shape.mixes() ? op.d_out(HyperRead::kMixing) : Tensor(),
+                                  .previous = previous,
+                                  .d_x = d_x,
+                                  .d_products = d_products.out,
+                                  .d_base = d_base.get(),
+                                  .d_scale = d_scale.get()});
   add_previous(op, d_products);
-  for (const int i : {2, 3}) {
+  for (const HyperRead::In i : {HyperRead::kBase, HyperRead::kScale}) {
     if (!op.needs_d_in(i)) continue;
     const auto target = op.fresh_d_in(i);
-    launch(op.context(), turbo::AddBiasBackwardWeight{.d_y = i == 2 ? d_base.get() : d_scale.get(),
-                                                      .d_bias = target.out,
-                                                      .accumulate = false,
-                                                      .workspace = {}});
+    launch(op.context(),
+           turbo::AddBiasBackwardWeight{.d_y = i == HyperRead::kBase ? d_base.get() : d_scale.get(),
+                                        .d_bias = target.out,
+                                        .accumulate = false,
+                                        .workspace = {}});
     add_previous(op, target);
   }
 }
@@ -65,20 +71,25 @@ constexpr Operator kRead{.name = "hyper_read",
                          .operator_class = OperatorClass::kNorm,
                          .forward = read_forward,
                          .backward_input = read_backward,
-                         .for_input = {.inputs = bit(0) | bit(1) | bit(2) | bit(3), .outputs = bit(1)}};
+                         .for_input = saves(HyperRead::kX, HyperRead::kProducts, HyperRead::kBase,
+                                            HyperRead::kScale, HyperRead::kRstd)};
 
-// Inputs: x, out, mixing.
+struct HyperWrite {
+  enum In : InputName { kX, kOut, kMixing };
+  enum Out : OutputName { kZ };
+};
+
 void write_forward(OperatorCall& op) {
   launch(op.context(), turbo::HyperWrite{.shape = op.attributes<Attributes>().shape,
-                                         .x = op.in(0),
-                                         .out = op.in(1),
-                                         .mixing = op.in(2),
-                                         .z = op.out(0)});
+                                         .x = op.in(HyperWrite::kX),
+                                         .out = op.in(HyperWrite::kOut),
+                                         .mixing = op.in(HyperWrite::kMixing),
+                                         .z = op.out(HyperWrite::kZ)});
 }
 
 // Memory for a gradient, or scratch memory if the input is frozen and needs none.
 struct Gradient {
-  Gradient(OperatorCall& op, int i) : wanted(op.needs_d_in(i)) {
+  Gradient(OperatorCall& op, InputPlace i) : wanted(op.needs_d_in(i)) {
     if (wanted) {
       target = op.fresh_d_in(i);
     } else {
@@ -96,12 +107,12 @@ struct Gradient {
 };
 
 void write_backward(OperatorCall& op) {
-  const Gradient d_x(op, 0), d_out(op, 1), d_mixing(op, 2);
+  const Gradient d_x(op, HyperWrite::kX), d_out(op, HyperWrite::kOut), d_mixing(op, HyperWrite::kMixing);
   launch(op.context(), turbo::HyperWriteBackward{.shape = op.attributes<Attributes>().shape,
-                                                 .x = op.in(0),
-                                                 .out = op.in(1),
-                                                 .mixing = op.in(2),
-                                                 .d_z = op.d_out(0),
+                                                 .x = op.in(HyperWrite::kX),
+                                                 .out = op.in(HyperWrite::kOut),
+                                                 .mixing = op.in(HyperWrite::kMixing),
+                                                 .d_z = op.d_out(HyperWrite::kZ),
                                                  .previous = {},
                                                  .d_x = d_x.target.out,
                                                  .d_out = d_out.target.out,
@@ -113,7 +124,7 @@ constexpr Operator kWrite{.name = "hyper_write",
                           .operator_class = OperatorClass::kAdd,
                           .forward = write_forward,
                           .backward_input = write_backward,
-                          .for_input = {.inputs = bit(0) | bit(1) | bit(2)}};
+                          .for_input = saves(HyperWrite::kX, HyperWrite::kOut, HyperWrite::kMixing)};
 
 }  // namespace
 

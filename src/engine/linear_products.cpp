@@ -24,9 +24,10 @@ turbo::Mxfp4Random random_of(OperatorCall& op, GemmRole role) {
   if (role == GemmRole::kForward || !op.precision().at_random) return {};
   const Parameter& weight = op.parameter();
   const auto source = op.attributes<GradientRounding>();
-  PRIMUS_CHECK("linear", op.input_count() == 2 && op.in(1).elements() == op.d_out(0).rows());
+  PRIMUS_CHECK("linear",
+               op.input_count() == 2 && op.in(Product::kTokens).elements() == op.d_out(Product::kY).rows());
   turbo::Mxfp4Random random{
-      .tokens = op.in(1),
+      .tokens = op.in(Product::kTokens),
       .scalars = source.scalars,
       .stream = source.seed ^
                 random_stream_id(weight.name +
@@ -69,19 +70,19 @@ void multiply(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& b,
 }  // namespace
 
 void forward_product(OperatorCall& op, const Tensor& x, const Tensor& weight) {
-  multiply(op, GemmRole::kForward, x, weight, op.out(0), false);
+  multiply(op, GemmRole::kForward, x, weight, op.out(Product::kY), false);
 }
 
 void input_gradient_product(OperatorCall& op, const Tensor& weight) {
-  const auto [d_x, previous] = op.d_in(0);
+  const auto [d_x, previous] = op.d_in(Product::kX);
   const bool in_place = !previous.absent() && previous.data == d_x.data;
-  multiply(op, GemmRole::kInputGradient, op.d_out(0), weight, d_x, in_place);
+  multiply(op, GemmRole::kInputGradient, op.d_out(Product::kY), weight, d_x, in_place);
   if (!previous.absent() && !in_place) launch(op.context(), turbo::Add{.a = previous, .b = d_x, .out = d_x});
 }
 
 void weight_gradient_product(OperatorCall& op, const Tensor& x) {
   const auto [d_weight, accumulate] = op.d_weight();
-  multiply(op, GemmRole::kWeightGradient, op.d_out(0), x, d_weight, accumulate);
+  multiply(op, GemmRole::kWeightGradient, op.d_out(Product::kY), x, d_weight, accumulate);
 }
 
 void grouped_product(OperatorCall& op, const turbo::GroupedGemm& product) {

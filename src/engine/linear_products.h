@@ -7,18 +7,23 @@
 
 namespace primus::engine {
 
+// The names of operators that multiply by a weight matrix.
+struct Product {
+  enum In : InputName { kX, kTokens };  // token numbers: only if the output gradient is rounded at random
+  enum Out : OutputName { kY };
+};
+
 // Attributes of an operator whose output gradient may be rounded stochastically (PrecisionRecipe::at_random).
-// Input 1 of such an operator is the token numbers.
 struct GradientRounding {
   Tensor scalars;  // of the step
   std::uint64_t seed;
 };
 
-// out(0) = x · weightᵀ.
+// Product::kY = x · weightᵀ.
 void forward_product(OperatorCall& op, const Tensor& x, const Tensor& weight);
-// Writes the part of d_in(0) that comes through d_out(0) · weight.
+// Writes the part of the gradient of Product::kX that comes through the gradient of Product::kY · weight.
 void input_gradient_product(OperatorCall& op, const Tensor& weight);
-// d_weight (+)= d_out(0)ᵀ · x.
+// d_weight (+)= gradient of Product::kYᵀ · x.
 void weight_gradient_product(OperatorCall& op, const Tensor& x);
 // Runs a product with the experts' matrices.
 void grouped_product(OperatorCall& op, const turbo::GroupedGemm& product);

@@ -37,10 +37,16 @@ struct Slice {
   Tensor rows(const Tensor& t) const { return t.slice(begin, end); }
 };
 
+struct LmHead {
+  enum In : InputName { kHidden, kLabels, kWeights };
+  enum Out : OutputName { kLoss };
+};
+
 // Computes the cross-entropy of a slice: the loss, and d_logits if needed.
 void cross_entropy(OperatorCall& op, const Slice& slice, const Tensor& logits, const Tensor& d_logits) {
   const auto [shared, cap] = op.attributes<LossAttributes>();
-  const Tensor labels = slice.rows(op.in(1)), weights = slice.rows(op.in(2)), loss = slice.rows(op.out(0));
+  const Tensor labels = slice.rows(op.in(LmHead::kLabels)), weights = slice.rows(op.in(LmHead::kWeights)),
+               loss = slice.rows(op.out(LmHead::kLoss));
   if (!shared.group) {
     launch(op.context(), turbo::CrossEntropy{.logits = logits,
                                              .labels = labels,
@@ -86,12 +92,11 @@ std::int64_t part_tokens_of(const OperatorCall& op, std::int64_t slice_tokens) {
   return std::min(part, slice_tokens);
 }
 
-// Inputs: hidden, labels, weights. Output: loss.
 // Computes logits and cross-entropy of each slice and calls consume(slice, d_logits). d_logits is absent in
 // inference.
 template <class Consume>
 void for_each_slice(OperatorCall& op, bool gradient, Consume&& consume) {
-  const Tensor hidden = op.in(0), weight = op.weight();
+  const Tensor hidden = op.in(LmHead::kHidden), weight = op.weight();
   const std::int64_t tokens = hidden.rows(), vocab = weight.shape[0];
   const std::int64_t slice_tokens = slice_tokens_of(op, tokens, vocab);
   // fp32 gradients overwrite the logits; bf16 ones need their own, narrower rows.
@@ -123,7 +128,7 @@ void add_weight_gradient(OperatorCall& op, const Slice& slice, const Tensor& d_l
   const auto [d_weight, accumulate] = op.d_weight();
   launch(op.context(), Gemm{.role = GemmRole::kWeightGradient,
                             .a = d_logits,
-                            .b = slice.rows(op.in(0)),
+                            .b = slice.rows(op.in(LmHead::kHidden)),
                             .c = d_weight,
                             .accumulate = accumulate,
                             .workspace = {}});
@@ -138,7 +143,7 @@ void training_forward(OperatorCall&) {}
 void backward_input(OperatorCall& op) {
   const bool weight_now = op.weight_gradient_now();
   OperatorCall::Target target;
-  if (op.needs_d_in(0)) target = op.fresh_d_in(0);
+  if (op.needs_d_in(LmHead::kHidden)) target = op.fresh_d_in(LmHead::kHidden);
   const Tensor& d_hidden = target.out;
   for_each_slice(op, true, [&](const Slice& slice, const Tensor& d_logits) {
     // Weight gradient first: it is the model's largest, and the first whose reduction can begin.
@@ -161,14 +166,14 @@ void backward_weight(OperatorCall& op) {
   });
 }
 
-constexpr std::uint8_t kAllInputs = 0b111;
+constexpr Saves kAll = saves(LmHead::kHidden, LmHead::kLabels, LmHead::kWeights, LmHead::kLoss);
 constexpr Operator kTraining{.name = "lm_head_loss",
                              .operator_class = OperatorClass::kLoss,
                              .forward = training_forward,
                              .backward_input = backward_input,
                              .backward_weight = backward_weight,
-                             .for_input = {.inputs = kAllInputs, .outputs = 1},
-                             .for_weight = {.inputs = kAllInputs, .outputs = 1},
+                             .for_input = kAll,
+                             .for_weight = kAll,
                              .is_loss = true,
                              .weight_reads_parameter = true};
 constexpr Operator kInference{

@@ -19,11 +19,16 @@ struct DropoutAttributes {
   turbo::Dropout::Runs runs;
 };
 
+struct Dropout {
+  enum In : InputName { kX, kTokens };
+  enum Out : OutputName { kY };
+};
+
 void drop(OperatorCall& op, const Tensor& x, const Tensor& out) {
   const auto a = op.attributes<DropoutAttributes>();
   turbo::launch(op.context(), turbo::Dropout{.x = x,
                                              .out = out,
-                                             .tokens = op.in(1),
+                                             .tokens = op.in(Dropout::kTokens),
                                              .scalars = a.scalars,
                                              .seed = a.seed,
                                              .stream = a.stream,
@@ -32,21 +37,22 @@ void drop(OperatorCall& op, const Tensor& x, const Tensor& out) {
                                              .runs = a.runs});
 }
 
-// Inputs: x, the token numbers.
-void dropout_forward(OperatorCall& op) { drop(op, op.in_or_out(0), op.out(0)); }
+void dropout_forward(OperatorCall& op) {
+  drop(op, op.in_or_out(Dropout::kX, Dropout::kY), op.out(Dropout::kY));
+}
 
 // The gradient of the output becomes the gradient of the input in place.
 void dropout_backward_input(OperatorCall& op) {
-  const Tensor d_y = op.d_out(0), d_x = op.complete_d_out(0);
+  const Tensor d_y = op.d_out(Dropout::kY), d_x = op.complete_d_out(Dropout::kY);
   drop(op, d_y, d_x);
-  op.pass_d_in(0, 0);
+  op.pass_d_in(Dropout::kX, Dropout::kY);
 }
 
 constexpr Operator kDropout{.name = "dropout",
                             .operator_class = OperatorClass::kLinear,
                             .forward = dropout_forward,
                             .backward_input = dropout_backward_input,
-                            .for_input = {.inputs = bit(1)},
+                            .for_input = saves(Dropout::kTokens),
                             .in_place = true};
 
 // `columns`: where x's columns are in the complete matrix.

@@ -15,17 +15,19 @@ struct Normed::Fused {
   Tensor table = {};
   std::int64_t heads = 0, head_dim = 0;
 
-  // Inputs: x, delta if present, positions if it rotates. Outputs: y, and the sum if there is a delta.
+  enum In : InputName { kX, kDelta, kPositions };  // positions: if it rotates
+  enum Out : OutputName { kY, kSum };              // the sum: if there is a delta
+
   static void forward(OperatorCall& op) {
     const auto a = op.attributes<Fused>();
     const bool rotates = a.end == AroundProduct::End::kRope;
     turbo::launch(op.context(), Gemm{.role = GemmRole::kForward,
-                                     .a = op.in(0),
+                                     .a = op.in(kX),
                                      .b = op.weight(),
-                                     .c = op.out(0),
+                                     .c = op.out(kY),
                                      .around = {.norm = a.norm,
-                                                .delta = a.has_delta ? op.in(1) : Tensor(),
-                                                .sum = a.has_delta ? op.out(1) : Tensor(),
+                                                .delta = a.has_delta ? op.in(kDelta) : Tensor(),
+                                                .sum = a.has_delta ? op.out(kSum) : Tensor(),
                                                 .eps = a.epsilon,
                                                 .bias = a.bias,
                                                 .end = a.end,

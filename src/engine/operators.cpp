@@ -25,11 +25,16 @@ struct TableAttributes {
   std::int64_t first, vocabulary;
 };
 
+struct Embedding {
+  enum In : InputName { kTokens };
+  enum Out : OutputName { kOut };
+};
+
 void embedding_forward(OperatorCall& op) {
   const auto part = op.attributes<TableAttributes>();
-  launch(op.context(), turbo::EmbeddingForward{.tokens = op.in(0),
+  launch(op.context(), turbo::EmbeddingForward{.tokens = op.in(Embedding::kTokens),
                                                .table = op.weight(),
-                                               .out = op.out(0),
+                                               .out = op.out(Embedding::kOut),
                                                .first = part.first,
                                                .vocabulary = part.vocabulary});
 }
@@ -37,8 +42,8 @@ void embedding_forward(OperatorCall& op) {
 void embedding_backward_weight(OperatorCall& op) {
   const auto part = op.attributes<TableAttributes>();
   const auto [d_table, accumulate] = op.d_weight();
-  launch(op.context(), turbo::EmbeddingBackwardWeight{.tokens = op.in(0),
-                                                      .d_out = op.d_out(0),
+  launch(op.context(), turbo::EmbeddingBackwardWeight{.tokens = op.in(Embedding::kTokens),
+                                                      .d_out = op.d_out(Embedding::kOut),
                                                       .d_table = d_table,
                                                       .accumulate = accumulate,
                                                       .first = part.first,
@@ -50,7 +55,7 @@ constexpr Operator kEmbedding{.name = "embedding",
                               .operator_class = OperatorClass::kEmbedding,
                               .forward = embedding_forward,
                               .backward_weight = embedding_backward_weight,
-                              .for_weight = {.inputs = bit(0)}};
+                              .for_weight = saves(Embedding::kTokens)};
 
 // --- norm
 
@@ -80,64 +85,78 @@ void norm_weight_gradient(OperatorCall& op, const Tensor& x, const Tensor& rstd,
                            .x = x, .rstd = rstd, .d_y = d_y, .d_weight = d_weight, .accumulate = accumulate});
 }
 
-// Inputs: x. Outputs: y, rstd.
+struct Norm {
+  enum In : InputName { kX };
+  enum Out : OutputName { kY, kRstd };
+};
+
 void norm_forward(OperatorCall& op) {
-  launch(op.context(), turbo::RmsNormForward{.x = op.in(0),
+  launch(op.context(), turbo::RmsNormForward{.x = op.in(Norm::kX),
                                              .weight = op.weight(),
-                                             .y = op.out(0),
-                                             .rstd = op.out(1),
+                                             .y = op.out(Norm::kY),
+                                             .rstd = op.out(Norm::kRstd),
                                              .eps = op.attributes<NormAttributes>().epsilon,
                                              .offset = op.parameter().norm_offset});
 }
 
 void norm_backward_input(OperatorCall& op) {
-  const auto [d_x, previous] = op.d_in(0);
-  norm_input_gradient(op, op.in(0), op.out(1), op.d_out(0), previous, d_x);
+  const auto [d_x, previous] = op.d_in(Norm::kX);
+  norm_input_gradient(op, op.in(Norm::kX), op.out(Norm::kRstd), op.d_out(Norm::kY), previous, d_x);
 }
 
-void norm_backward_weight(OperatorCall& op) { norm_weight_gradient(op, op.in(0), op.out(1), op.d_out(0)); }
+void norm_backward_weight(OperatorCall& op) {
+  norm_weight_gradient(op, op.in(Norm::kX), op.out(Norm::kRstd), op.d_out(Norm::kY));
+}
 
 constexpr Operator kNorm{.name = "norm",
                          .operator_class = OperatorClass::kNorm,
                          .forward = norm_forward,
                          .backward_input = norm_backward_input,
                          .backward_weight = norm_backward_weight,
-                         .for_input = {.inputs = bit(0), .outputs = bit(1)},
-                         .for_weight = {.inputs = bit(0), .outputs = bit(1)}};
+                         .for_input = saves(Norm::kX, Norm::kRstd),
+                         .for_weight = saves(Norm::kX, Norm::kRstd)};
 
-// Inputs: x, delta. Outputs: sum, y, rstd.
+struct AddNorm {
+  enum In : InputName { kX, kDelta };
+  enum Out : OutputName { kSum, kY, kRstd };
+};
+
 void add_norm_forward(OperatorCall& op) {
-  launch(op.context(), turbo::RmsNormForward{.x = op.in(0),
-                                             .delta = op.in(1),
+  launch(op.context(), turbo::RmsNormForward{.x = op.in(AddNorm::kX),
+                                             .delta = op.in(AddNorm::kDelta),
                                              .weight = op.weight(),
-                                             .sum = op.out(0),
-                                             .y = op.out(1),
-                                             .rstd = op.out(2),
+                                             .sum = op.out(AddNorm::kSum),
+                                             .y = op.out(AddNorm::kY),
+                                             .rstd = op.out(AddNorm::kRstd),
                                              .eps = op.attributes<NormAttributes>().epsilon,
                                              .offset = op.parameter().norm_offset});
 }
 
 // Only the sum is kept: a replay starts from it, and neither addend is kept.
 void add_norm_from_sum(OperatorCall& op) {
-  launch(op.context(), turbo::RmsNormForward{.x = op.out(0),
+  launch(op.context(), turbo::RmsNormForward{.x = op.out(AddNorm::kSum),
                                              .weight = op.weight(),
-                                             .y = op.out(1),
-                                             .rstd = op.out(2),
+                                             .y = op.out(AddNorm::kY),
+                                             .rstd = op.out(AddNorm::kRstd),
                                              .eps = op.attributes<NormAttributes>().epsilon,
                                              .offset = op.parameter().norm_offset});
 }
 
 // The gradient of the sum, including the norm's part, is the gradient of both addends.
 void add_norm_backward_input(OperatorCall& op) {
-  const Tensor d_sum = op.d_out(0), d_y = op.d_out(1);
-  if (!d_y.absent()) norm_input_gradient(op, op.out(0), op.out(2), d_y, d_sum, op.complete_d_out(0));
-  op.pass_d_in(0, 0);
-  op.pass_d_in(1, 0);
+  const Tensor d_sum = op.d_out(AddNorm::kSum), d_y = op.d_out(AddNorm::kY);
+  if (!d_y.absent())
+    norm_input_gradient(op, op.out(AddNorm::kSum), op.out(AddNorm::kRstd), d_y, d_sum,
+                        op.complete_d_out(AddNorm::kSum));
+  op.pass_d_in(AddNorm::kX, AddNorm::kSum);
+  op.pass_d_in(AddNorm::kDelta, AddNorm::kSum);
 }
 
 void add_norm_backward_weight(OperatorCall& op) {
-  const Tensor d_y = op.d_out(1);
-  if (!d_y.absent()) norm_weight_gradient(op, op.out(0), op.out(2), d_y);  // absent: only the sum was used
+  const Tensor d_y = op.d_out(AddNorm::kY);
+  if (!d_y.absent())
+    norm_weight_gradient(op, op.out(AddNorm::kSum), op.out(AddNorm::kRstd),
+                         d_y);  // absent: only the sum was used
 }
 
 constexpr Operator kAddNorm{.name = "add_norm",
@@ -146,18 +165,24 @@ constexpr Operator kAddNorm{.name = "add_norm",
                             .from_first = add_norm_from_sum,
                             .backward_input = add_norm_backward_input,
                             .backward_weight = add_norm_backward_weight,
-                            .for_input = {.outputs = bit(0) | bit(2)},
-                            .for_weight = {.outputs = bit(0) | bit(2)}};
+                            .for_input = saves(AddNorm::kSum, AddNorm::kRstd),
+                            .for_weight = saves(AddNorm::kSum, AddNorm::kRstd)};
 
 // --- add
 
+struct Addition {
+  enum In : InputName { kA, kB };
+  enum Out : OutputName { kSum };
+};
+
 void add_forward(OperatorCall& op) {
-  launch(op.context(), turbo::Add{.a = op.in(0), .b = op.in(1), .out = op.out(0)});
+  launch(op.context(),
+         turbo::Add{.a = op.in(Addition::kA), .b = op.in(Addition::kB), .out = op.out(Addition::kSum)});
 }
 
 void add_backward_input(OperatorCall& op) {
-  if (op.needs_d_in(0)) op.pass_d_in(0, 0);
-  if (op.needs_d_in(1)) op.pass_d_in(1, 0);
+  if (op.needs_d_in(Addition::kA)) op.pass_d_in(Addition::kA, Addition::kSum);
+  if (op.needs_d_in(Addition::kB)) op.pass_d_in(Addition::kB, Addition::kSum);
 }
 
 constexpr Operator kAdd{.name = "add",
@@ -167,29 +192,28 @@ constexpr Operator kAdd{.name = "add",
 
 // --- linear
 
-void linear_forward(OperatorCall& op) { forward_product(op, op.in(0), op.weight()); }
+void linear_forward(OperatorCall& op) { forward_product(op, op.in(Product::kX), op.weight()); }
 
 void linear_backward_input(OperatorCall& op) {
-  if (op.needs_d_in(0)) input_gradient_product(op, op.weight());
+  if (op.needs_d_in(Product::kX)) input_gradient_product(op, op.weight());
 }
 
-void linear_backward_weight(OperatorCall& op) { weight_gradient_product(op, op.in(0)); }
+void linear_backward_weight(OperatorCall& op) { weight_gradient_product(op, op.in(Product::kX)); }
 
 constexpr Operator kLinear{.name = "linear",
                            .operator_class = OperatorClass::kLinear,
                            .forward = linear_forward,
                            .backward_input = linear_backward_input,
                            .backward_weight = linear_backward_weight,
-                           .for_weight = {.inputs = bit(0)}};
+                           .for_weight = saves(Product::kX)};
 
-// Inputs: x, the token numbers.
 constexpr Operator kRoundedLinear{.name = "linear",
                                   .operator_class = OperatorClass::kLinear,
                                   .forward = linear_forward,
                                   .backward_input = linear_backward_input,
                                   .backward_weight = linear_backward_weight,
-                                  .for_input = {.inputs = bit(1)},
-                                  .for_weight = {.inputs = bit(0) | bit(1)}};
+                                  .for_input = saves(Product::kTokens),
+                                  .for_weight = saves(Product::kX, Product::kTokens)};
 
 // --- scale
 
@@ -198,16 +222,16 @@ struct ScaleAttributes {
 };
 
 void scale_forward(OperatorCall& op) {
-  launch(op.context(),
-         turbo::Scale{
-             .x = op.in_or_out(0), .out = op.out(0), .factor = op.attributes<ScaleAttributes>().factor});
+  launch(op.context(), turbo::Scale{.x = op.in_or_out(Unary::kX, Unary::kY),
+                                    .out = op.out(Unary::kY),
+                                    .factor = op.attributes<ScaleAttributes>().factor});
 }
 
 // The gradient of the output becomes the gradient of the input in place.
 void scale_backward_input(OperatorCall& op) {
-  const Tensor d_y = op.d_out(0), d_x = op.complete_d_out(0);
+  const Tensor d_y = op.d_out(Unary::kY), d_x = op.complete_d_out(Unary::kY);
   launch(op.context(), turbo::Scale{.x = d_y, .out = d_x, .factor = op.attributes<ScaleAttributes>().factor});
-  op.pass_d_in(0, 0);
+  op.pass_d_in(Unary::kX, Unary::kY);
 }
 
 constexpr Operator kScale{.name = "scale",
@@ -219,7 +243,9 @@ constexpr Operator kScale{.name = "scale",
 // --- sum: a product plus its low-rank product
 
 void sum_forward(OperatorCall& op) {
-  launch(op.context(), turbo::Add{.a = op.in_or_out(0), .b = op.in(1), .out = op.out(0)});
+  launch(op.context(), turbo::Add{.a = op.in_or_out(Addition::kA, Addition::kSum),
+                                  .b = op.in(Addition::kB),
+                                  .out = op.out(Addition::kSum)});
 }
 
 constexpr Operator kSum{.name = "sum",
@@ -231,15 +257,18 @@ constexpr Operator kSum{.name = "sum",
 // --- add_bias
 
 void add_bias_forward(OperatorCall& op) {
-  launch(op.context(), turbo::AddBias{.x = op.in_or_out(0), .bias = op.weight(), .y = op.out(0)});
+  launch(
+      op.context(),
+      turbo::AddBias{.x = op.in_or_out(Unary::kX, Unary::kY), .bias = op.weight(), .y = op.out(Unary::kY)});
 }
 
-void add_bias_backward_input(OperatorCall& op) { op.pass_d_in(0, 0); }
+void add_bias_backward_input(OperatorCall& op) { op.pass_d_in(Unary::kX, Unary::kY); }
 
 void add_bias_backward_weight(OperatorCall& op) {
   const auto [d_bias, accumulate] = op.d_weight();
-  launch(op.context(), turbo::AddBiasBackwardWeight{
-                           .d_y = op.d_out(0), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
+  launch(op.context(),
+         turbo::AddBiasBackwardWeight{
+             .d_y = op.d_out(Unary::kY), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
 }
 
 constexpr Operator kAddBias{.name = "add_bias",
@@ -256,15 +285,20 @@ void copy_columns(OperatorCall& op, const Tensor& from, const Tensor& to, std::i
   launch(op.context(), turbo::CopyRows::strided(from, to, from.rows(), cols, from.cols(), to.cols()));
 }
 
+struct Split {
+  enum In : InputName { kX };
+  enum Out : OutputName { kLeft, kRight };
+};
+
 void split_forward(OperatorCall& op) {
-  const Tensor x = op.in(0), left = op.out(0), right = op.out(1);
+  const Tensor x = op.in(Split::kX), left = op.out(Split::kLeft), right = op.out(Split::kRight);
   copy_columns(op, x, left, left.cols());
   copy_columns(op, x.from(left.cols()), right, right.cols());
 }
 
 void split_backward_input(OperatorCall& op) {
-  const Tensor left = op.d_out(0), right = op.d_out(1);
-  const auto [d_x, previous] = op.fresh_d_in(0);
+  const Tensor left = op.d_out(Split::kLeft), right = op.d_out(Split::kRight);
+  const auto [d_x, previous] = op.fresh_d_in(Split::kX);
   if (left.absent() || right.absent()) launch(op.context(), turbo::Fill{.out = d_x, .value = 0});
   if (!left.absent()) copy_columns(op, left, d_x, left.cols());
   if (!right.absent()) copy_columns(op, right, d_x.from(d_x.cols() - right.cols()), right.cols());
@@ -278,15 +312,20 @@ constexpr Operator kSplit{.name = "split",
 
 // --- concat
 
+struct Concat {
+  enum In : InputName { kLeft, kRight };
+  enum Out : OutputName { kY };
+};
+
 void concat_forward(OperatorCall& op) {
-  const Tensor left = op.in(0), right = op.in(1), y = op.out(0);
+  const Tensor left = op.in(Concat::kLeft), right = op.in(Concat::kRight), y = op.out(Concat::kY);
   copy_columns(op, left, y, left.cols());
   copy_columns(op, right, y.from(left.cols()), right.cols());
 }
 
 void concat_backward_input(OperatorCall& op) {
-  Tensor d_y = op.d_out(0);
-  for (const int i : {0, 1}) {
+  Tensor d_y = op.d_out(Concat::kY);
+  for (const Concat::In i : {Concat::kLeft, Concat::kRight}) {
     const std::int64_t cols = op.in_shape(i)[1];
     if (op.needs_d_in(i)) {
       const auto [d_x, previous] = op.fresh_d_in(i);
@@ -304,15 +343,21 @@ constexpr Operator kConcat{.name = "concat",
 
 // --- swiglu
 
+struct Swiglu {
+  enum In : InputName { kGateUp };
+  enum Out : OutputName { kOut };
+};
+
 void swiglu_forward(OperatorCall& op) {
-  launch(op.context(), turbo::SwigluForward{
-                           .gate_up = op.in(0), .out = op.out(0), .gate = op.attributes<turbo::GluGate>()});
+  launch(op.context(), turbo::SwigluForward{.gate_up = op.in(Swiglu::kGateUp),
+                                            .out = op.out(Swiglu::kOut),
+                                            .gate = op.attributes<turbo::GluGate>()});
 }
 
 void swiglu_backward_input(OperatorCall& op) {
-  const auto [d_gate_up, previous] = op.d_in_over_in(0);
-  launch(op.context(), turbo::SwigluBackward{.gate_up = op.in(0),
-                                             .d_out = op.d_out(0),
+  const auto [d_gate_up, previous] = op.d_in_over_in(Swiglu::kGateUp);
+  launch(op.context(), turbo::SwigluBackward{.gate_up = op.in(Swiglu::kGateUp),
+                                             .d_out = op.d_out(Swiglu::kOut),
                                              .d_gate_up = d_gate_up,
                                              .gate = op.attributes<turbo::GluGate>()});
   add_previous(op, {d_gate_up, previous});
@@ -322,7 +367,7 @@ constexpr Operator kSwiglu{.name = "swiglu",
                            .operator_class = OperatorClass::kActivation,
                            .forward = swiglu_forward,
                            .backward_input = swiglu_backward_input,
-                           .for_input = {.inputs = bit(0)}};
+                           .for_input = saves(Swiglu::kGateUp)};
 
 // --- soft_cap
 
@@ -332,22 +377,23 @@ struct SoftCapAttributes {
 
 void soft_cap_forward(OperatorCall& op) {
   const auto a = op.attributes<SoftCapAttributes>();
-  launch(op.context(), turbo::SoftCap{.x = op.in_or_out(0), .y = op.out(0), .cap = a.cap});
+  launch(op.context(),
+         turbo::SoftCap{.x = op.in_or_out(Unary::kX, Unary::kY), .y = op.out(Unary::kY), .cap = a.cap});
 }
 
 // The gradient of the output becomes the gradient of the input in place.
 void soft_cap_backward_input(OperatorCall& op) {
   const auto a = op.attributes<SoftCapAttributes>();
-  const Tensor d_y = op.d_out(0), d_x = op.complete_d_out(0);
-  launch(op.context(), turbo::SoftCapBackward{.y = op.out(0), .d_y = d_y, .d_x = d_x, .cap = a.cap});
-  op.pass_d_in(0, 0);
+  const Tensor d_y = op.d_out(Unary::kY), d_x = op.complete_d_out(Unary::kY);
+  launch(op.context(), turbo::SoftCapBackward{.y = op.out(Unary::kY), .d_y = d_y, .d_x = d_x, .cap = a.cap});
+  op.pass_d_in(Unary::kX, Unary::kY);
 }
 
 constexpr Operator kSoftCap{.name = "soft_cap",
                             .operator_class = OperatorClass::kRouting,
                             .forward = soft_cap_forward,
                             .backward_input = soft_cap_backward_input,
-                            .for_input = {.outputs = bit(0)},
+                            .for_input = saves(Unary::kY),
                             .in_place = true};
 
 }  // namespace

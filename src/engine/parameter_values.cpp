@@ -7,14 +7,21 @@ namespace {
 
 using turbo::launch;
 
-void forward(OperatorCall& op) { launch(op.context(), turbo::Cast{.x = op.weight(), .out = op.out(0)}); }
+struct ParameterValues {
+  enum Out : OutputName { kValues };
+};
+
+void forward(OperatorCall& op) {
+  launch(op.context(), turbo::Cast{.x = op.weight(), .out = op.out(ParameterValues::kValues)});
+}
 
 void backward_weight(OperatorCall& op) {
   write_fp32_weight_gradient(op, [&](const Tensor& gradient, bool accumulate) {
     if (accumulate) {
-      launch(op.context(), turbo::Add{.a = gradient, .b = op.d_out(0), .out = gradient});
+      launch(op.context(),
+             turbo::Add{.a = gradient, .b = op.d_out(ParameterValues::kValues), .out = gradient});
     } else {
-      launch(op.context(), turbo::Cast{.x = op.d_out(0), .out = gradient});
+      launch(op.context(), turbo::Cast{.x = op.d_out(ParameterValues::kValues), .out = gradient});
     }
   });
 }

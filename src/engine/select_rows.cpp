@@ -6,10 +6,16 @@
 namespace primus::engine {
 namespace {
 
+struct SelectRows {
+  enum In : InputName { kRows, kX };
+  enum Out : OutputName { kY };
+};
+
 // An embedding lookup does the same.
 void forward(OperatorCall& op) {
-  turbo::launch(op.context(),
-                turbo::EmbeddingForward{.tokens = op.in(0), .table = op.in(1), .out = op.out(0)});
+  turbo::launch(op.context(), turbo::EmbeddingForward{.tokens = op.in(SelectRows::kRows),
+                                                      .table = op.in(SelectRows::kX),
+                                                      .out = op.out(SelectRows::kY)});
 }
 
 constexpr Operator kSelectRows{

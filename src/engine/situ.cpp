@@ -11,18 +11,24 @@ struct Attributes {
   float beta, linear_beta;
 };
 
+struct Situ {
+  enum In : InputName { kGateUp };
+  enum Out : OutputName { kOut };
+};
+
 void forward(OperatorCall& op) {
   const auto a = op.attributes<Attributes>();
-  launch(op.context(),
-         turbo::SituForward{
-             .gate_up = op.in(0), .out = op.out(0), .beta = a.beta, .linear_beta = a.linear_beta});
+  launch(op.context(), turbo::SituForward{.gate_up = op.in(Situ::kGateUp),
+                                          .out = op.out(Situ::kOut),
+                                          .beta = a.beta,
+                                          .linear_beta = a.linear_beta});
 }
 
 void backward_input(OperatorCall& op) {
   const auto a = op.attributes<Attributes>();
-  const OperatorCall::Target target = op.d_in_over_in(0);
-  launch(op.context(), turbo::SituBackward{.gate_up = op.in(0),
-                                           .d_out = op.d_out(0),
+  const OperatorCall::Target target = op.d_in_over_in(Situ::kGateUp);
+  launch(op.context(), turbo::SituBackward{.gate_up = op.in(Situ::kGateUp),
+                                           .d_out = op.d_out(Situ::kOut),
                                            .d_gate_up = target.out,
                                            .beta = a.beta,
                                            .linear_beta = a.linear_beta});
@@ -33,7 +39,7 @@ constexpr Operator kSitu{.name = "situ",
                          .operator_class = OperatorClass::kActivation,
                          .forward = forward,
                          .backward_input = backward_input,
-                         .for_input = {.inputs = bit(0)}};
+                         .for_input = saves(Situ::kGateUp)};
 
 }  // namespace
 

@@ -24,25 +24,29 @@ struct HeadNormAttributes {
 Tensor optional_weight(const OperatorCall& op) { return op.has_parameter() ? op.weight() : Tensor(); }
 float offset_of_weight(const OperatorCall& op) { return op.has_parameter() ? op.parameter().norm_offset : 0; }
 
-// Inputs: x. Outputs: y, rstd.
+struct HeadNorm {
+  enum In : InputName { kX };
+  enum Out : OutputName { kY, kRstd };
+};
+
 void head_norm_forward(OperatorCall& op) {
   const auto a = op.attributes<HeadNormAttributes>();
   launch(op.context(), turbo::HeadNormForward{.shape = a.shape,
-                                              .x = op.in(0),
+                                              .x = op.in(HeadNorm::kX),
                                               .weight = optional_weight(op),
-                                              .y = op.out(0),
-                                              .rstd = op.out(1),
+                                              .y = op.out(HeadNorm::kY),
+                                              .rstd = op.out(HeadNorm::kRstd),
                                               .eps = a.epsilon,
                                               .offset = offset_of_weight(op)});
 }
 
 void head_norm_backward_input(OperatorCall& op) {
-  const auto [d_x, previous] = op.fresh_d_in(0);
+  const auto [d_x, previous] = op.fresh_d_in(HeadNorm::kX);
   launch(op.context(), turbo::HeadNormBackwardInput{.shape = op.attributes<HeadNormAttributes>().shape,
-                                                    .x = op.in(0),
+                                                    .x = op.in(HeadNorm::kX),
                                                     .weight = optional_weight(op),
-                                                    .rstd = op.out(1),
-                                                    .d_y = op.d_out(0),
+                                                    .rstd = op.out(HeadNorm::kRstd),
+                                                    .d_y = op.d_out(HeadNorm::kY),
                                                     .d_x = d_x,
                                                     .offset = offset_of_weight(op)});
   add_previous(op, {d_x, previous});
@@ -51,9 +55,9 @@ void head_norm_backward_input(OperatorCall& op) {
 void head_norm_backward_weight(OperatorCall& op) {
   const auto [d_weight, accumulate] = op.d_weight();
   launch(op.context(), turbo::HeadNormBackwardWeight{.shape = op.attributes<HeadNormAttributes>().shape,
-                                                     .x = op.in(0),
-                                                     .rstd = op.out(1),
-                                                     .d_y = op.d_out(0),
+                                                     .x = op.in(HeadNorm::kX),
+                                                     .rstd = op.out(HeadNorm::kRstd),
+                                                     .d_y = op.d_out(HeadNorm::kY),
                                                      .d_weight = d_weight,
                                                      .accumulate = accumulate,
                                                      .workspace = {}});
@@ -64,8 +68,8 @@ constexpr Operator kHeadNorm{.name = "head_norm",
                              .forward = head_norm_forward,
                              .backward_input = head_norm_backward_input,
                              .backward_weight = head_norm_backward_weight,
-                             .for_input = {.inputs = bit(0), .outputs = bit(1)},
-                             .for_weight = {.inputs = bit(0), .outputs = bit(1)}};
+                             .for_input = saves(HeadNorm::kX, HeadNorm::kRstd),
+                             .for_weight = saves(HeadNorm::kX, HeadNorm::kRstd)};
 
 // --- rope
 
@@ -74,11 +78,16 @@ struct RopeAttributes {
   RopeShape shape;
 };
 
+struct Rotation {
+  enum In : InputName { kX, kPositions };
+  enum Out : OutputName { kY };
+};
+
 void rotate(OperatorCall& op, const Tensor& x, const Tensor& y, bool inverse) {
   const auto a = op.attributes<RopeAttributes>();
   launch(op.context(), turbo::Rope{.x = x,
                                    .y = y,
-                                   .positions = op.in(1),
+                                   .positions = op.in(Rotation::kPositions),
                                    .table = a.table,
                                    .heads = a.shape.heads,
                                    .head_dim = a.shape.head_dim,
@@ -88,20 +97,22 @@ void rotate(OperatorCall& op, const Tensor& x, const Tensor& y, bool inverse) {
                                    .inverse = inverse != a.shape.inverse});
 }
 
-// Inputs: x, positions. In place, the input is overwritten, so the rotation reads its own output.
-void rope_forward(OperatorCall& op) { rotate(op, op.in_or_out(0), op.out(0), false); }
+// In place, the input is overwritten, so the rotation reads its own output.
+void rope_forward(OperatorCall& op) {
+  rotate(op, op.in_or_out(Rotation::kX, Rotation::kY), op.out(Rotation::kY), false);
+}
 
 void rope_backward_input(OperatorCall& op) {
   // Rotates the output's gradient in place, since there is no other reader, and passes it on.
-  rotate(op, op.d_out(0), op.complete_d_out(0), true);
-  op.pass_d_in(0, 0);
+  rotate(op, op.d_out(Rotation::kY), op.complete_d_out(Rotation::kY), true);
+  op.pass_d_in(Rotation::kX, Rotation::kY);
 }
 
 constexpr Operator kRope{.name = "rope",
                          .operator_class = OperatorClass::kRope,
                          .forward = rope_forward,
                          .backward_input = rope_backward_input,
-                         .for_input = {.inputs = bit(1)},
+                         .for_input = saves(Rotation::kPositions),
                          .in_place = true};
 
 // --- scale_by_position
@@ -110,77 +121,86 @@ void scale_rows(OperatorCall& op, const Tensor& x, const Tensor& y) {
   const auto a = op.attributes<PositionScaling>();
   launch(op.context(), turbo::PositionScale{.x = x,
                                             .y = y,
-                                            .positions = op.in(1),
+                                            .positions = op.in(Rotation::kPositions),
                                             .cols = a.cols,
                                             .floor_scale = a.floor_scale,
                                             .attn_scale = a.attn_scale,
                                             .first = a.first});
 }
 
-// Inputs: x, positions. Runs in place, like rope.
-void scale_forward(OperatorCall& op) { scale_rows(op, op.in_or_out(0), op.out(0)); }
+// Runs in place, like rope.
+void scale_forward(OperatorCall& op) {
+  scale_rows(op, op.in_or_out(Rotation::kX, Rotation::kY), op.out(Rotation::kY));
+}
 
 void scale_backward_input(OperatorCall& op) {
-  scale_rows(op, op.d_out(0), op.complete_d_out(0));
-  op.pass_d_in(0, 0);
+  scale_rows(op, op.d_out(Rotation::kY), op.complete_d_out(Rotation::kY));
+  op.pass_d_in(Rotation::kX, Rotation::kY);
 }
 
 constexpr Operator kScaleByPosition{.name = "scale_by_position",
                                     .operator_class = OperatorClass::kRope,
                                     .forward = scale_forward,
                                     .backward_input = scale_backward_input,
-                                    .for_input = {.inputs = bit(1)},
+                                    .for_input = saves(Rotation::kPositions),
                                     .in_place = true};
 
 // --- attention
 
 struct AttentionAttributes {
   turbo::AttentionShape shape;
-  bool documents;   // input 1 is the first key of each query
-  bool statistics;  // output 1 is the log-sum-exp
+  bool documents;   // the call has first keys
+  bool statistics;  // the call has the log-sum-exp
+};
+
+struct Attention {
+  enum In : InputName { kQkv, kFirstKey };  // of each query
+  enum Out : OutputName { kOut, kLse };     // the log-sum-exp, in training
 };
 
 void attention_forward(OperatorCall& op) {
   const auto a = op.attributes<AttentionAttributes>();
   const FusedColumns at(a.shape);
-  const Tensor qkv = op.in(0);
-  launch(op.context(), turbo::AttentionForward{.shape = a.shape,
-                                               .q = qkv,
-                                               .k = qkv.from(at.k),
-                                               .v = qkv.from(at.v),
-                                               .q_stride = at.width,
-                                               .k_stride = at.width,
-                                               .v_stride = at.width,
-                                               .first_key = a.documents ? op.in(1) : Tensor(),
-                                               .sinks = optional_weight(op),
-                                               .out = op.out(0),
-                                               .lse = a.statistics ? op.out(1) : Tensor(),
-                                               .workspace = {}});
+  const Tensor qkv = op.in(Attention::kQkv);
+  launch(op.context(),
+         turbo::AttentionForward{.shape = a.shape,
+                                 .q = qkv,
+                                 .k = qkv.from(at.k),
+                                 .v = qkv.from(at.v),
+                                 .q_stride = at.width,
+                                 .k_stride = at.width,
+                                 .v_stride = at.width,
+                                 .first_key = a.documents ? op.in(Attention::kFirstKey) : Tensor(),
+                                 .sinks = optional_weight(op),
+                                 .out = op.out(Attention::kOut),
+                                 .lse = a.statistics ? op.out(Attention::kLse) : Tensor(),
+                                 .workspace = {}});
 }
 
 void attention_backward_input(OperatorCall& op) {
   const auto a = op.attributes<AttentionAttributes>();
   const FusedColumns at(a.shape);
-  const Tensor qkv = op.in(0);
-  const auto [d_qkv, previous] = op.fresh_d_in(0);
-  launch(op.context(), turbo::AttentionBackward{.shape = a.shape,
-                                                .q = qkv,
-                                                .k = qkv.from(at.k),
-                                                .v = qkv.from(at.v),
-                                                .q_stride = at.width,
-                                                .k_stride = at.width,
-                                                .v_stride = at.width,
-                                                .first_key = a.documents ? op.in(1) : Tensor(),
-                                                .out = op.out(0),
-                                                .lse = op.out(1),
-                                                .d_out = op.d_out(0),
-                                                .d_q = d_qkv,
-                                                .d_k = d_qkv.from(at.k),
-                                                .d_v = d_qkv.from(at.v),
-                                                .d_q_stride = at.width,
-                                                .d_k_stride = at.width,
-                                                .d_v_stride = at.width,
-                                                .workspace = {}});
+  const Tensor qkv = op.in(Attention::kQkv);
+  const auto [d_qkv, previous] = op.fresh_d_in(Attention::kQkv);
+  launch(op.context(),
+         turbo::AttentionBackward{.shape = a.shape,
+                                  .q = qkv,
+                                  .k = qkv.from(at.k),
+                                  .v = qkv.from(at.v),
+                                  .q_stride = at.width,
+                                  .k_stride = at.width,
+                                  .v_stride = at.width,
+                                  .first_key = a.documents ? op.in(Attention::kFirstKey) : Tensor(),
+                                  .out = op.out(Attention::kOut),
+                                  .lse = op.out(Attention::kLse),
+                                  .d_out = op.d_out(Attention::kOut),
+                                  .d_q = d_qkv,
+                                  .d_k = d_qkv.from(at.k),
+                                  .d_v = d_qkv.from(at.v),
+                                  .d_q_stride = at.width,
+                                  .d_k_stride = at.width,
+                                  .d_v_stride = at.width,
+                                  .workspace = {}});
   add_previous(op, {d_qkv, previous});
 }
 
@@ -191,22 +211,23 @@ void attention_backward_weight(OperatorCall& op) {
     launch(op.context(), turbo::AttentionBackwardSinks{.heads = a.shape.heads,
                                                        .value_dim = a.shape.value_dim,
                                                        .sinks = op.weight(),
-                                                       .out = op.out(0),
-                                                       .lse = op.out(1),
-                                                       .d_out = op.d_out(0),
+                                                       .out = op.out(Attention::kOut),
+                                                       .lse = op.out(Attention::kLse),
+                                                       .d_out = op.d_out(Attention::kOut),
                                                        .d_sinks = d_sinks,
                                                        .accumulate = accumulate});
   });
 }
 
-constexpr Operator kAttention{.name = "attention",
-                              .operator_class = OperatorClass::kAttention,
-                              .forward = attention_forward,
-                              .backward_input = attention_backward_input,
-                              .backward_weight = attention_backward_weight,
-                              .for_input = {.inputs = bit(0) | bit(1), .outputs = bit(0) | bit(1)},
-                              .for_weight = {.outputs = bit(0) | bit(1)},
-                              .weight_reads_parameter = true};
+constexpr Operator kAttention{
+    .name = "attention",
+    .operator_class = OperatorClass::kAttention,
+    .forward = attention_forward,
+    .backward_input = attention_backward_input,
+    .backward_weight = attention_backward_weight,
+    .for_input = saves(Attention::kQkv, Attention::kFirstKey, Attention::kOut, Attention::kLse),
+    .for_weight = saves(Attention::kOut, Attention::kLse),
+    .weight_reads_parameter = true};
 
 struct CachedAttentionAttributes {
   turbo::PagedSequences sequences;
@@ -217,10 +238,15 @@ struct CachedAttentionAttributes {
   void* v;
 };
 
+struct CachedAttention {
+  enum In : InputName { kQkv };
+  enum Out : OutputName { kOut };
+};
+
 void cached_attention_forward(OperatorCall& op) {
   const auto a = op.attributes<CachedAttentionAttributes>();
   const FusedColumns at(a.heads, a.kv_heads, a.head_dim, a.value_dim);
-  const Tensor qkv = op.in(0);
+  const Tensor qkv = op.in(CachedAttention::kQkv);
   const std::int64_t k_width = a.kv_heads * a.head_dim, v_width = a.kv_heads * a.value_dim;
   const Tensor k(a.k, qkv.dtype, {a.rows, k_width}), v(a.v, qkv.dtype, {a.rows, v_width});
   launch(op.context(), turbo::PagedAppend{.sequences = a.sequences,
@@ -251,7 +277,7 @@ void cached_attention_forward(OperatorCall& op) {
                                              .k_stride = k_width,
                                              .v_stride = v_width,
                                              .sinks = optional_weight(op),
-                                             .out = op.out(0),
+                                             .out = op.out(CachedAttention::kOut),
                                              .workspace = {}});
 }
 

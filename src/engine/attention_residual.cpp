@@ -13,32 +13,39 @@ struct Attributes {
   float eps;
 };
 
-// Inputs: checkpoints, stream, norm, proj.
+struct AttentionResidual {
+  enum In : InputName { kCheckpoints, kStream, kNorm, kProj };
+  enum Out : OutputName { kOut };
+};
+
 turbo::ResidualCandidates candidates(const OperatorCall& op) {
-  return {.checkpoints = op.in(0),
-          .stream = op.in(1),
-          .norm = op.in(2),
-          .proj = op.in(3),
+  return {.checkpoints = op.in(AttentionResidual::kCheckpoints),
+          .stream = op.in(AttentionResidual::kStream),
+          .norm = op.in(AttentionResidual::kNorm),
+          .proj = op.in(AttentionResidual::kProj),
           .eps = op.attributes<Attributes>().eps};
 }
 
 void forward(OperatorCall& op) {
-  launch(op.context(), turbo::AttentionResidual{.of = candidates(op), .out = op.out(0)});
+  launch(op.context(),
+         turbo::AttentionResidual{.of = candidates(op), .out = op.out(AttentionResidual::kOut)});
 }
 
 void backward_input(OperatorCall& op) {
   Arena& scratch = op.context().scratch;
   const turbo::ResidualCandidates of = candidates(op);
-  const OperatorCall::Target d_checkpoints = op.d_in(0), d_stream = op.d_in(1);
+  const OperatorCall::Target d_checkpoints = op.d_in(AttentionResidual::kCheckpoints),
+                             d_stream = op.d_in(AttentionResidual::kStream);
   const ScratchTensor factors(scratch, DType::kF32, {of.stream.rows(), of.count()});
   launch(op.context(), turbo::AttentionResidualBackward{.of = of,
-                                                        .d_out = op.d_out(0),
+                                                        .d_out = op.d_out(AttentionResidual::kOut),
                                                         .previous_checkpoints = d_checkpoints.previous,
                                                         .previous_stream = d_stream.previous,
                                                         .d_checkpoints = d_checkpoints.out,
                                                         .d_stream = d_stream.out,
                                                         .factors = factors.get()});
-  const OperatorCall::Target d_norm = op.fresh_d_in(2), d_proj = op.fresh_d_in(3);
+  const OperatorCall::Target d_norm = op.fresh_d_in(AttentionResidual::kNorm),
+                             d_proj = op.fresh_d_in(AttentionResidual::kProj);
   launch(
       op.context(),
       turbo::AttentionResidualBackwardWeight{
@@ -47,11 +54,13 @@ void backward_input(OperatorCall& op) {
   add_previous(op, d_proj);
 }
 
-constexpr Operator kAttentionResidual{.name = "attention_residual",
-                                      .operator_class = OperatorClass::kNorm,
-                                      .forward = forward,
-                                      .backward_input = backward_input,
-                                      .for_input = {.inputs = bit(0) | bit(1) | bit(2) | bit(3)}};
+constexpr Operator kAttentionResidual{
+    .name = "attention_residual",
+    .operator_class = OperatorClass::kNorm,
+    .forward = forward,
+    .backward_input = backward_input,
+    .for_input = saves(AttentionResidual::kCheckpoints, AttentionResidual::kStream, AttentionResidual::kNorm,
+                       AttentionResidual::kProj)};
 
 }  // namespace
 

@@ -19,8 +19,8 @@ void copy_rows(OperatorCall& op, const Tensor& from, const Tensor& to, std::int6
 // --- detached
 
 void detached_forward(OperatorCall& op) {
-  const Tensor x = op.in(0);
-  copy_rows(op, x, op.out(0), x.rows(), x.cols(), x.cols(), x.cols());
+  const Tensor x = op.in(Unary::kX);
+  copy_rows(op, x, op.out(Unary::kY), x.rows(), x.cols(), x.cols(), x.cols());
 }
 
 constexpr Operator kDetached{
@@ -32,25 +32,29 @@ struct PoolingAttributes {
   turbo::PoolingShape shape;
 };
 
-// Inputs: x, bias.
+struct Pooling {
+  enum In : InputName { kX, kBias };
+  enum Out : OutputName { kOut };
+};
+
 void pooling_forward(OperatorCall& op) {
   launch(op.context(), turbo::LatentPooling{.shape = op.attributes<PoolingAttributes>().shape,
-                                            .x = op.in(0),
-                                            .bias = op.in(1),
-                                            .out = op.out(0)});
+                                            .x = op.in(Pooling::kX),
+                                            .bias = op.in(Pooling::kBias),
+                                            .out = op.out(Pooling::kOut)});
 }
 
 void pooling_backward(OperatorCall& op) {
-  const auto d_x = op.fresh_d_in(0);
+  const auto d_x = op.fresh_d_in(Pooling::kX);
   // The bias needs no gradient if the gates are frozen.
-  const bool of_bias = op.needs_d_in(1);
-  const ScratchTensor unwanted(op.context().scratch, DType::kF32, op.in_shape(1));
+  const bool of_bias = op.needs_d_in(Pooling::kBias);
+  const ScratchTensor unwanted(op.context().scratch, DType::kF32, op.in_shape(Pooling::kBias));
   const OperatorCall::Target d_bias =
-      of_bias ? op.fresh_d_in(1) : OperatorCall::Target{unwanted.get(), Tensor()};
+      of_bias ? op.fresh_d_in(Pooling::kBias) : OperatorCall::Target{unwanted.get(), Tensor()};
   launch(op.context(), turbo::LatentPoolingBackward{.shape = op.attributes<PoolingAttributes>().shape,
-                                                    .x = op.in(0),
-                                                    .bias = op.in(1),
-                                                    .d_out = op.d_out(0),
+                                                    .x = op.in(Pooling::kX),
+                                                    .bias = op.in(Pooling::kBias),
+                                                    .d_out = op.d_out(Pooling::kOut),
                                                     .d_x = d_x.out,
                                                     .d_bias = d_bias.out,
                                                     .workspace = {}});
@@ -62,7 +66,7 @@ constexpr Operator kPooling{.name = "latent_pooling",
                             .operator_class = OperatorClass::kActivation,
                             .forward = pooling_forward,
                             .backward_input = pooling_backward,
-                            .for_input = {.inputs = bit(0) | bit(1)}};
+                            .for_input = saves(Pooling::kX, Pooling::kBias)};
 
 // --- positions_of_blocks
 
@@ -70,11 +74,17 @@ struct BlockAttributes {
   std::int64_t batch, ratio;
 };
 
+struct Positions {
+  enum In : InputName { kOfTokens };
+  enum Out : OutputName { kOfBlocks };
+};
+
 void positions_forward(OperatorCall& op) {
   const auto a = op.attributes<BlockAttributes>();
-  const std::int64_t sequence = op.in(0).elements() / a.batch, blocks = sequence / a.ratio;
+  const std::int64_t sequence = op.in(Positions::kOfTokens).elements() / a.batch, blocks = sequence / a.ratio;
   for (std::int64_t b = 0; b < a.batch; ++b)
-    copy_rows(op, op.in(0).from(b * sequence), op.out(0).from(b * blocks), blocks, 1, a.ratio, 1);
+    copy_rows(op, op.in(Positions::kOfTokens).from(b * sequence),
+              op.out(Positions::kOfBlocks).from(b * blocks), blocks, 1, a.ratio, 1);
 }
 
 constexpr Operator kPositions{
@@ -82,22 +92,27 @@ constexpr Operator kPositions{
 
 // --- stack_rows
 
+struct Stack {
+  enum In : InputName { kTop, kBottom };
+  enum Out : OutputName { kY };
+};
+
 void stack_forward(OperatorCall& op) {
-  const Tensor a = op.in(0), b = op.in(1), y = op.out(0);
+  const Tensor a = op.in(Stack::kTop), b = op.in(Stack::kBottom), y = op.out(Stack::kY);
   copy_rows(op, a, y, a.rows(), a.cols(), a.cols(), a.cols());
   copy_rows(op, b, y.from(a.elements()), b.rows(), b.cols(), b.cols(), b.cols());
 }
 
 void stack_backward(OperatorCall& op) {
-  Tensor d_y = op.d_out(0);
-  for (const int i : {0, 1}) {
+  Tensor d_y = op.d_out(Stack::kY);
+  for (const Stack::In i : {Stack::kTop, Stack::kBottom}) {
     const Shape& shape = op.in_shape(i);
     if (op.needs_d_in(i)) {
       const auto target = op.fresh_d_in(i);
       copy_rows(op, d_y, target.out, shape[0], shape[1], shape[1], shape[1]);
       add_previous(op, target);
     }
-    if (i == 0) d_y = d_y.from(shape.elements());
+    if (i == Stack::kTop) d_y = d_y.from(shape.elements());
   }
 }
 
@@ -115,7 +130,12 @@ struct WindowAttributes {
   std::int64_t given_cols;
 };
 
-// Inputs: positions, only to get the tape, and the chosen rows if there are any.
+struct Window {
+  enum In : InputName { kPositions, kChosen };
+  enum Out : OutputName { kSelected };
+};
+
+// The positions are only there to get the tape.
 void window_forward(OperatorCall& op) {
   const auto a = op.attributes<WindowAttributes>();
   const Tensor given(a.given, DType::kI32, {a.batch * a.sequence, a.given_cols});
@@ -124,9 +144,9 @@ void window_forward(OperatorCall& op) {
                                               .window = a.window,
                                               .ratio = a.ratio,
                                               .chosen = a.given_cols > 0 ? given
-                                                        : a.chosen       ? op.in(1)
+                                                        : a.chosen       ? op.in(Window::kChosen)
                                                                          : Tensor(),
-                                              .selected = op.out(0)});
+                                              .selected = op.out(Window::kSelected)});
 }
 
 constexpr Operator kWindow{
@@ -148,7 +168,7 @@ void for_each_group(OperatorCall& op, Product product) {
 }
 
 void grouped_forward(OperatorCall& op) {
-  const Tensor x = op.in(0), y = op.out(0);
+  const Tensor x = op.in(Unary::kX), y = op.out(Unary::kY);
   for_each_group(op, [&](std::int64_t g, const Tensor& weight) {
     const std::int64_t rows = x.rows(), in = weight.cols(), out = weight.rows();
     const ScratchTensor from(op.context().scratch, x.dtype, {rows, in});
@@ -163,9 +183,9 @@ void grouped_forward(OperatorCall& op) {
 }
 
 void grouped_backward(OperatorCall& op) {
-  if (!op.needs_d_in(0)) return;
-  const Tensor d_y = op.d_out(0);
-  const auto target = op.fresh_d_in(0);
+  if (!op.needs_d_in(Unary::kX)) return;
+  const Tensor d_y = op.d_out(Unary::kY);
+  const auto target = op.fresh_d_in(Unary::kX);
   for_each_group(op, [&](std::int64_t g, const Tensor& weight) {
     const std::int64_t rows = d_y.rows(), in = weight.cols(), out = weight.rows();
     const ScratchTensor from(op.context().scratch, d_y.dtype, {rows, out});
@@ -182,7 +202,7 @@ void grouped_backward(OperatorCall& op) {
 }
 
 void grouped_backward_weight(OperatorCall& op) {
-  const Tensor x = op.in(0), d_y = op.d_out(0);
+  const Tensor x = op.in(Unary::kX), d_y = op.d_out(Unary::kY);
   const auto [d_weight, accumulate] = op.d_weight();
   const std::int64_t groups = op.attributes<GroupAttributes>().groups, rows = x.rows();
   const std::int64_t in = x.cols() / groups, out = d_y.cols() / groups;
@@ -205,7 +225,7 @@ constexpr Operator kGroupedColumns{.name = "grouped_columns_linear",
                                    .forward = grouped_forward,
                                    .backward_input = grouped_backward,
                                    .backward_weight = grouped_backward_weight,
-                                   .for_weight = {.inputs = bit(0)}};
+                                   .for_weight = saves(Unary::kX)};
 
 }  // namespace
 

@@ -18,6 +18,12 @@ struct Attributes {
   bool documents, statistics;
 };
 
+struct AllToAll {
+  enum In : InputName { kQkv, kFirstKey };
+  // Of this rank's tokens; out and qkv of its heads for all tokens; the heads' log-sum-exp, in training.
+  enum Out : OutputName { kOut, kOfHeads, kLse };
+};
+
 class Call : public HeadExchange {
  public:
   explicit Call(OperatorCall& op) : Call(op, op.attributes<Attributes>()) {}
@@ -37,11 +43,13 @@ class Call : public HeadExchange {
   }
   std::array<Columns, 1> out_columns() const { return {{{0, out_width()}}}; }
 
-  // Output 1: the attention output of this rank's heads for all tokens, followed in training by their
-  // projection.
-  Tensor out_of_heads() const { return {op_.out(1).data, op_.out(1).dtype, {all_tokens(), out_width()}}; }
+  // The attention output of this rank's heads for all tokens, followed in training by their projection.
+  Tensor out_of_heads() const {
+    const Tensor both = op_.out(AllToAll::kOfHeads);
+    return {both.data, both.dtype, {all_tokens(), out_width()}};
+  }
   Tensor qkv_of_heads() const {
-    const Tensor rest = op_.out(1).from(all_tokens() * out_width());
+    const Tensor rest = op_.out(AllToAll::kOfHeads).from(all_tokens() * out_width());
     return {rest.data, rest.dtype, {all_tokens(), width()}};
   }
 
@@ -62,18 +70,17 @@ Tensor own_heads(const Call& call, const Tensor& of_heads) {
   return of_heads.slice(call.rank() * heads, (call.rank() + 1) * heads);
 }
 
-// Inputs: qkv, first keys. Outputs: this rank's tokens' out; its heads' out and qkv; their log-sum-exp. The
-// backward pass needs the heads' qkv, which is as large as the input, instead of the input.
+// The backward pass needs the heads' qkv, which is as large as the input, instead of the input.
 void forward(OperatorCall& op) {
   const Call call(op);
-  const Tensor own = op.in(0);
+  const Tensor own = op.in(AllToAll::kQkv);
   std::optional<ScratchTensor> unkept;
   if (!call.attributes().statistics)
     unkept.emplace(call.scratch(), own.dtype, Shape{call.all_tokens(), call.width()});
   const Tensor qkv = unkept ? unkept->get() : call.qkv_of_heads();
   call.to_heads(own, qkv, call.qkv_columns());
   const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
-  if (call.attributes().documents) call.gather_first_keys(op.in(1), first_keys.get());
+  if (call.attributes().documents) call.gather_first_keys(op.in(AllToAll::kFirstKey), first_keys.get());
   launch(op.context(),
          turbo::AttentionForward{.shape = call.shape(),
                                  .q = qkv,
@@ -85,20 +92,20 @@ void forward(OperatorCall& op) {
                                  .first_key = call.attributes().documents ? first_keys.get() : Tensor(),
                                  .sinks = op.has_parameter() ? own_heads(call, op.weight()) : Tensor(),
                                  .out = call.out_of_heads(),
-                                 .lse = call.attributes().statistics ? op.out(2) : Tensor(),
+                                 .lse = call.attributes().statistics ? op.out(AllToAll::kLse) : Tensor(),
                                  .workspace = {}});
-  call.to_tokens(call.out_of_heads(), op.out(0), call.out_columns());
+  call.to_tokens(call.out_of_heads(), op.out(AllToAll::kOut), call.out_columns());
 }
 
 void backward_input(OperatorCall& op) {
   const Call call(op);
   const Tensor qkv = call.qkv_of_heads();
-  const auto [d_own, previous] = op.fresh_d_in(0);
+  const auto [d_own, previous] = op.fresh_d_in(AllToAll::kQkv);
   const ScratchTensor d_qkv(call.scratch(), qkv.dtype, qkv.shape);
   const ScratchTensor d_out(call.scratch(), qkv.dtype, {call.all_tokens(), call.out_width()});
   const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
-  call.to_heads(op.d_out(0), d_out.get(), call.out_columns());
-  if (call.attributes().documents) call.gather_first_keys(op.in(1), first_keys.get());
+  call.to_heads(op.d_out(AllToAll::kOut), d_out.get(), call.out_columns());
+  if (call.attributes().documents) call.gather_first_keys(op.in(AllToAll::kFirstKey), first_keys.get());
   const Tensor k = qkv.from(call.columns().k), v = qkv.from(call.columns().v);
   launch(op.context(),
          turbo::AttentionBackward{.shape = call.shape(),
@@ -110,7 +117,7 @@ void backward_input(OperatorCall& op) {
                                   .v_stride = call.width(),
                                   .first_key = call.attributes().documents ? first_keys.get() : Tensor(),
                                   .out = call.out_of_heads(),
-                                  .lse = op.out(2),
+                                  .lse = op.out(AllToAll::kLse),
                                   .d_out = d_out.get(),
                                   .d_q = d_qkv.get(),
                                   .d_k = d_qkv.get().from(call.columns().k),
@@ -128,28 +135,29 @@ void backward_weight(OperatorCall& op) {
   const Call call(op);
   write_fp32_weight_gradient(op, [&](const Tensor& d_sinks, bool accumulate) {
     if (!accumulate) launch(op.context(), turbo::Fill{.out = d_sinks, .value = 0});
-    const Tensor own = op.d_out(0);
+    const Tensor own = op.d_out(AllToAll::kOut);
     const ScratchTensor d_out(call.scratch(), own.dtype, {call.all_tokens(), call.out_width()});
     call.to_heads(own, d_out.get(), call.out_columns());
     launch(op.context(), turbo::AttentionBackwardSinks{.heads = call.shape().heads,
                                                        .value_dim = call.shape().value_dim,
                                                        .sinks = own_heads(call, op.weight()),
                                                        .out = call.out_of_heads(),
-                                                       .lse = op.out(2),
+                                                       .lse = op.out(AllToAll::kLse),
                                                        .d_out = d_out.get(),
                                                        .d_sinks = own_heads(call, d_sinks),
                                                        .accumulate = true});
   });
 }
 
-constexpr Operator kContextAllToAll{.name = "context_all_to_all",
-                                    .operator_class = OperatorClass::kAttention,
-                                    .forward = forward,
-                                    .backward_input = backward_input,
-                                    .backward_weight = backward_weight,
-                                    .for_input = {.inputs = bit(1), .outputs = bit(1) | bit(2)},
-                                    .for_weight = {.outputs = bit(1) | bit(2)},
-                                    .weight_reads_parameter = true};
+constexpr Operator kContextAllToAll{
+    .name = "context_all_to_all",
+    .operator_class = OperatorClass::kAttention,
+    .forward = forward,
+    .backward_input = backward_input,
+    .backward_weight = backward_weight,
+    .for_input = saves(AllToAll::kFirstKey, AllToAll::kOfHeads, AllToAll::kLse),
+    .for_weight = saves(AllToAll::kOfHeads, AllToAll::kLse),
+    .weight_reads_parameter = true};
 
 }  // namespace
 

@@ -68,8 +68,8 @@ using turbo::launch;
 struct Attributes {
   turbo::AttentionShape shape;  // of this rank's tokens
   ContextParallel* context;
-  bool documents;   // input 1 is the first key of each query
-  bool statistics;  // output 1 is the log-sum-exp
+  bool documents;   // the call has the first key of each query
+  bool statistics;  // the call has the log-sum-exp
 };
 
 void copy(turbo::Context& context, const Tensor& from, const Tensor& to) {
@@ -100,6 +100,11 @@ class Written {
 
  private:
   std::vector<bool> pieces_;
+};
+
+struct ContextOperands {
+  enum In : InputName { kQkv, kFirstKey };
+  enum Out : OutputName { kOut, kLse };  // in training, [sequences * heads, tokens of a sequence]
 };
 
 // A call of the operator. This rank has two pieces of queries of every sequence, and every rank two of keys.
@@ -208,7 +213,8 @@ class Call {
             .q_stride = columns_.width,
             .k_stride = kv_width_,
             .v_stride = kv_width_,
-            .first_key = a_.documents ? rows(op_.in(1), block.q, block.q_pieces) : Tensor(),
+            .first_key =
+                a_.documents ? rows(op_.in(ContextOperands::kFirstKey), block.q, block.q_pieces) : Tensor(),
             .sinks = {},
             .out = {},
             .lse = {},
@@ -278,24 +284,23 @@ class Call {
   std::int64_t slice_tokens_, kv_width_;
 };
 
-// Inputs: qkv, first keys. Outputs: out, log-sum-exp [sequences * heads, tokens of a sequence].
 void forward(OperatorCall& op) {
   const Call call(op);
   Arena& scratch = op.context().scratch;
-  const Tensor qkv = op.in(0);
+  const Tensor qkv = op.in(ContextOperands::kQkv);
   const ScratchTensor own(scratch, qkv.dtype, call.kv_shape());
   call.copy_out(qkv, call.q_width(), own.get());
   const bool in_place = call.sums_in_place(qkv.dtype);
   std::optional<ScratchTensor> wide;
   if (!in_place) wide.emplace(scratch, DType::kF32, Shape{call.tokens(), call.out_width()});
-  const Tensor sum = wide ? wide->get() : op.out(0);
+  const Tensor sum = wide ? wide->get() : op.out(ContextOperands::kOut);
   const std::int64_t max_rows = call.attributes().shape.seq_q;
   const ScratchTensor part(scratch, qkv.dtype, {max_rows, call.out_width()});
   const ScratchTensor part_lse(scratch, DType::kF32, {call.heads(), max_rows});
   const ScratchTensor piece_lse(scratch, DType::kF32, call.piece_lse_shape());
   std::optional<ScratchTensor> own_lse;
   if (!call.attributes().statistics) own_lse.emplace(scratch, DType::kF32, call.lse_shape());
-  const Tensor all_lse = own_lse ? own_lse->get() : op.out(1);
+  const Tensor all_lse = own_lse ? own_lse->get() : op.out(ContextOperands::kLse);
   Written written(call.pieces());
   const auto attend = [&](int from, const Tensor& kv) {
     call.for_each_block(from, [&](const Block& block) {
@@ -334,7 +339,7 @@ void forward(OperatorCall& op) {
       attend(from, all.get().slice(from * call.tokens(), (from + 1) * call.tokens()));
     }
   }
-  if (!in_place) launch(op.context(), turbo::Cast{.x = sum, .out = op.out(0)});
+  if (!in_place) launch(op.context(), turbo::Cast{.x = sum, .out = op.out(ContextOperands::kOut)});
 }
 
 // Gradients of a call's inputs. Gradients of this rank's own keys are written into the sum, and other ranks'
@@ -400,31 +405,32 @@ class Gradients {
     Written queries(call_.pieces());
     written_ = Written(call_.pieces());
     call_.for_each_block(from, [&](const Block& block) {
-      const turbo::AttentionForward f = call_.forward(block, op_.in(0), kv);
-      const Tensor lse = call_.dense_lse(op_.out(1), block, piece_lse.get());
-      call_.get_lse(op_.out(1), block, lse);
+      const turbo::AttentionForward f = call_.forward(block, op_.in(ContextOperands::kQkv), kv);
+      const Tensor lse = call_.dense_lse(op_.out(ContextOperands::kLse), block, piece_lse.get());
+      call_.get_lse(op_.out(ContextOperands::kLse), block, lse);
       const Tensor d_keys = d_kv.at(call_.first_row(block.k));
       launch(op_.context(),
-             turbo::AttentionBackward{.shape = block.shape,
-                                      .q = f.q,
-                                      .k = f.k,
-                                      .v = f.v,
-                                      .q_stride = f.q_stride,
-                                      .k_stride = f.k_stride,
-                                      .v_stride = f.v_stride,
-                                      .first_key = f.first_key,
-                                      .out = call_.rows(op_.out(0), block.q, block.q_pieces),
-                                      .lse = lse,
-                                      .d_out = call_.rows(op_.d_out(0), block.q, block.q_pieces),
-                                      .d_q = d_q.at(call_.first_row(block.q)),
-                                      .d_k = d_keys,
-                                      .d_v = d_keys.from(call_.value_column()),
-                                      .d_q_stride = d_q.stride,
-                                      .d_k_stride = d_kv.stride,
-                                      .d_v_stride = d_kv.stride,
-                                      .accumulate_d_q = add_d_q || queries.has(block.q, block.q_pieces),
-                                      .accumulate_d_kv = written_.has(block.k, block.k_pieces),
-                                      .workspace = {}});
+             turbo::AttentionBackward{
+                 .shape = block.shape,
+                 .q = f.q,
+                 .k = f.k,
+                 .v = f.v,
+                 .q_stride = f.q_stride,
+                 .k_stride = f.k_stride,
+                 .v_stride = f.v_stride,
+                 .first_key = f.first_key,
+                 .out = call_.rows(op_.out(ContextOperands::kOut), block.q, block.q_pieces),
+                 .lse = lse,
+                 .d_out = call_.rows(op_.d_out(ContextOperands::kOut), block.q, block.q_pieces),
+                 .d_q = d_q.at(call_.first_row(block.q)),
+                 .d_k = d_keys,
+                 .d_v = d_keys.from(call_.value_column()),
+                 .d_q_stride = d_q.stride,
+                 .d_k_stride = d_kv.stride,
+                 .d_v_stride = d_kv.stride,
+                 .accumulate_d_q = add_d_q || queries.has(block.q, block.q_pieces),
+                 .accumulate_d_kv = written_.has(block.k, block.k_pieces),
+                 .workspace = {}});
       queries.add(block.q, block.q_pieces);
       written_.add(block.k, block.k_pieces);
     });
@@ -447,8 +453,8 @@ void backward_input(OperatorCall& op) {
   turbo::Context& context = op.context();
   Arena& scratch = context.scratch;
   ContextParallel& group = call.context();
-  const Tensor qkv = op.in(0);
-  const auto [d_qkv, previous] = op.fresh_d_in(0);
+  const Tensor qkv = op.in(ContextOperands::kQkv);
+  const auto [d_qkv, previous] = op.fresh_d_in(ContextOperands::kQkv);
   const ScratchTensor own(scratch, qkv.dtype, call.kv_shape());
   call.copy_out(qkv, call.q_width(), own.get());
   Gradients gradients(op, call, d_qkv);
@@ -502,14 +508,15 @@ void backward_weight(OperatorCall& op) {
   write_fp32_weight_gradient(op, [&](const Tensor& d_sinks, bool accumulate) {
     for (std::int64_t i = 0; i < call.sequences(); ++i) {
       launch(op.context(),
-             turbo::AttentionBackwardSinks{.heads = call.heads(),
-                                           .value_dim = call.attributes().shape.value_dim,
-                                           .sinks = op.weight(),
-                                           .out = call.rows(op.out(0), 2 * i, 2),
-                                           .lse = op.out(1).slice(i * call.heads(), (i + 1) * call.heads()),
-                                           .d_out = call.rows(op.d_out(0), 2 * i, 2),
-                                           .d_sinks = d_sinks,
-                                           .accumulate = accumulate || i > 0});
+             turbo::AttentionBackwardSinks{
+                 .heads = call.heads(),
+                 .value_dim = call.attributes().shape.value_dim,
+                 .sinks = op.weight(),
+                 .out = call.rows(op.out(ContextOperands::kOut), 2 * i, 2),
+                 .lse = op.out(ContextOperands::kLse).slice(i * call.heads(), (i + 1) * call.heads()),
+                 .d_out = call.rows(op.d_out(ContextOperands::kOut), 2 * i, 2),
+                 .d_sinks = d_sinks,
+                 .accumulate = accumulate || i > 0});
     }
   });
 }
@@ -519,8 +526,9 @@ constexpr Operator kContextAttention{.name = "context_attention",
                                      .forward = forward,
                                      .backward_input = backward_input,
                                      .backward_weight = backward_weight,
-                                     .for_input = {.inputs = bit(0) | bit(1), .outputs = bit(0) | bit(1)},
-                                     .for_weight = {.outputs = bit(0) | bit(1)},
+                                     .for_input = saves(ContextOperands::kQkv, ContextOperands::kFirstKey,
+                                                        ContextOperands::kOut, ContextOperands::kLse),
+                                     .for_weight = saves(ContextOperands::kOut, ContextOperands::kLse),
                                      .weight_reads_parameter = true};
 
 }  // namespace

@@ -17,8 +17,14 @@ struct Attributes {
   bool documents;
 };
 
-// Inputs: qkv, g, beta, first keys.
-Tensor first_key(const OperatorCall& op, const Attributes& a) { return a.documents ? op.in(3) : Tensor(); }
+struct DeltaRule {
+  enum In : InputName { kQkv, kG, kBeta, kFirstKey };
+  enum Out : OutputName { kOut };
+};
+
+Tensor first_key(const OperatorCall& op, const Attributes& a) {
+  return a.documents ? op.in(DeltaRule::kFirstKey) : Tensor();
+}
 
 // Inputs of this rank's heads, for all tokens.
 class OfHeads {
@@ -28,15 +34,15 @@ class OfHeads {
         s_(a.shape),
         ranks_(a.context->ranks()),
         exchange(op.context(), *a.context, s_.batch, s_.sequence),
-        qkv_(scratch(), op.in(0).dtype, {s_.rows(), s_.width()}),
+        qkv_(scratch(), op.in(DeltaRule::kQkv).dtype, {s_.rows(), s_.width()}),
         g_(scratch(), DType::kF32, {s_.rows(), s_.gates()}),
         beta_(scratch(), DType::kF32, {s_.rows(), s_.value_heads}) {
-    exchange.to_heads(op.in(0), qkv(), qkv_columns());
-    exchange.to_heads(op.in(1), g(), columns(s_.gates()));
-    exchange.to_heads(op.in(2), beta(), columns(s_.value_heads));
+    exchange.to_heads(op.in(DeltaRule::kQkv), qkv(), qkv_columns());
+    exchange.to_heads(op.in(DeltaRule::kG), g(), columns(s_.gates()));
+    exchange.to_heads(op.in(DeltaRule::kBeta), beta(), columns(s_.value_heads));
     if (!a.documents) return;
     first_key_.emplace(scratch(), DType::kI32, Shape{s_.rows()});
-    exchange.gather_first_keys(op.in(3), first_key());
+    exchange.gather_first_keys(op.in(DeltaRule::kFirstKey), first_key());
   }
 
   Tensor qkv() const { return qkv_.get(); }
@@ -79,11 +85,14 @@ void run_forward(OperatorCall& op, const turbo::DeltaRuleShape& shape, const Ten
 
 void forward(OperatorCall& op) {
   const auto a = op.attributes<Attributes>();
-  if (!a.context) return run_forward(op, a.shape, op.in(0), op.in(1), op.in(2), first_key(op, a), op.out(0));
+  if (!a.context)
+    return run_forward(op, a.shape, op.in(DeltaRule::kQkv), op.in(DeltaRule::kG), op.in(DeltaRule::kBeta),
+                       first_key(op, a), op.out(DeltaRule::kOut));
   const OfHeads in(op, a);
-  const ScratchTensor out(op.context().scratch, op.out(0).dtype, {a.shape.rows(), a.shape.out_width()});
+  const ScratchTensor out(op.context().scratch, op.out(DeltaRule::kOut).dtype,
+                          {a.shape.rows(), a.shape.out_width()});
   run_forward(op, a.shape, in.qkv(), in.g(), in.beta(), in.first_key(), out.get());
-  in.exchange.to_tokens(out.get(), op.out(0), OfHeads::columns(a.shape.out_width()));
+  in.exchange.to_tokens(out.get(), op.out(DeltaRule::kOut), OfHeads::columns(a.shape.out_width()));
 }
 
 struct Gradients {
@@ -107,7 +116,7 @@ void run_backward(OperatorCall& op, const turbo::DeltaRuleShape& shape, const Te
 // Memory for the gradient of an input, even if the gradient is not needed.
 class Target {
  public:
-  Target(OperatorCall& op, int input) : op_(op) {
+  Target(OperatorCall& op, InputPlace input) : op_(op) {
     if (op.needs_d_in(input)) {
       wanted_ = op.fresh_d_in(input);
     } else {
@@ -128,17 +137,17 @@ class Target {
 void backward_input(OperatorCall& op) {
   const auto a = op.attributes<Attributes>();
   const turbo::DeltaRuleShape& s = a.shape;
-  const Target d_qkv(op, 0), d_g(op, 1), d_beta(op, 2);
+  const Target d_qkv(op, DeltaRule::kQkv), d_g(op, DeltaRule::kG), d_beta(op, DeltaRule::kBeta);
   if (!a.context) {
-    run_backward(op, s, op.in(0), op.in(1), op.in(2), first_key(op, a), op.d_out(0),
-                 {d_qkv.out(), d_g.out(), d_beta.out()});
+    run_backward(op, s, op.in(DeltaRule::kQkv), op.in(DeltaRule::kG), op.in(DeltaRule::kBeta),
+                 first_key(op, a), op.d_out(DeltaRule::kOut), {d_qkv.out(), d_g.out(), d_beta.out()});
   } else {
     Arena& scratch = op.context().scratch;
     const OfHeads in(op, a);
     const ScratchTensor d_out(scratch, in.qkv().dtype, {s.rows(), s.out_width()});
     const ScratchTensor qkv(scratch, in.qkv().dtype, in.qkv().shape);
     const ScratchTensor g(scratch, DType::kF32, in.g().shape), beta(scratch, DType::kF32, in.beta().shape);
-    in.exchange.to_heads(op.d_out(0), d_out.get(), OfHeads::columns(s.out_width()));
+    in.exchange.to_heads(op.d_out(DeltaRule::kOut), d_out.get(), OfHeads::columns(s.out_width()));
     run_backward(op, s, in.qkv(), in.g(), in.beta(), in.first_key(), d_out.get(),
                  {qkv.get(), g.get(), beta.get()});
     in.exchange.to_tokens(qkv.get(), d_qkv.out(), in.qkv_columns());
@@ -148,11 +157,12 @@ void backward_input(OperatorCall& op) {
   for (const Target* target : {&d_qkv, &d_g, &d_beta}) target->finish();
 }
 
-constexpr Operator kDeltaRule{.name = "delta_rule",
-                              .operator_class = OperatorClass::kAttention,
-                              .forward = forward,
-                              .backward_input = backward_input,
-                              .for_input = {.inputs = bit(0) | bit(1) | bit(2) | bit(3)}};
+constexpr Operator kDeltaRule{
+    .name = "delta_rule",
+    .operator_class = OperatorClass::kAttention,
+    .forward = forward,
+    .backward_input = backward_input,
+    .for_input = saves(DeltaRule::kQkv, DeltaRule::kG, DeltaRule::kBeta, DeltaRule::kFirstKey)};
 
 // --- with a cache
 
@@ -168,13 +178,13 @@ void cached_forward(OperatorCall& op) {
   launch(op.context(), turbo::CachedDeltaRule{.sequences = *a.sequences,
                                               .shape = a.shape,
                                               .spare = kDeltaRuleSpare,
-                                              .qkv = op.in(0),
-                                              .g = op.in(1),
-                                              .beta = op.in(2),
+                                              .qkv = op.in(DeltaRule::kQkv),
+                                              .g = op.in(DeltaRule::kG),
+                                              .beta = op.in(DeltaRule::kBeta),
                                               .state = a.layer->state,
                                               .recent = a.layer->recent,
                                               .committed = a.layer->committed,
-                                              .out = op.out(0),
+                                              .out = op.out(DeltaRule::kOut),
                                               .workspace = {}});
 }
 

@@ -13,19 +13,24 @@ using turbo::launch;
 
 // --- latent_qkv
 
-// Inputs: q, kv, rope_key.
+struct LatentQkv {
+  enum In : InputName { kQ, kKv, kRopeKey };
+  enum Out : OutputName { kQkv };
+};
+
 void latent_qkv_forward(OperatorCall& op) {
   launch(op.context(), turbo::LatentQkv{.shape = op.attributes<LatentShape>(),
-                                        .q = op.in(0),
-                                        .kv = op.in(1),
-                                        .rope_key = op.in(2),
-                                        .qkv = op.out(0)});
+                                        .q = op.in(LatentQkv::kQ),
+                                        .kv = op.in(LatentQkv::kKv),
+                                        .rope_key = op.in(LatentQkv::kRopeKey),
+                                        .qkv = op.out(LatentQkv::kQkv)});
 }
 
 void latent_qkv_backward_input(OperatorCall& op) {
-  const OperatorCall::Target d_q = op.fresh_d_in(0), d_kv = op.fresh_d_in(1), d_rope_key = op.fresh_d_in(2);
+  const OperatorCall::Target d_q = op.fresh_d_in(LatentQkv::kQ), d_kv = op.fresh_d_in(LatentQkv::kKv),
+                             d_rope_key = op.fresh_d_in(LatentQkv::kRopeKey);
   launch(op.context(), turbo::LatentQkvBackward{.shape = op.attributes<LatentShape>(),
-                                                .d_qkv = op.d_out(0),
+                                                .d_qkv = op.d_out(LatentQkv::kQkv),
                                                 .d_q = d_q.out,
                                                 .d_kv = d_kv.out,
                                                 .d_rope_key = d_rope_key.out});
@@ -47,11 +52,16 @@ struct CachedLatentAttributes {
   void* cache;
 };
 
-// Inputs: q, latent, rope_key. The parameter is the up-projection.
+struct CachedLatentAttention {
+  enum In : InputName { kQ, kLatent, kRopeKey };
+  enum Out : OutputName { kOut };
+};
+
+// The parameter is the up-projection.
 void cached_latent_attention_forward(OperatorCall& op) {
   const auto a = op.attributes<CachedLatentAttributes>();
   const LatentShape& shape = a.latent;
-  const Tensor q = op.in(0);
+  const Tensor q = op.in(CachedLatentAttention::kQ);
   const std::int64_t tokens = q.rows(), width = shape.rank + shape.rope_dim;
   const Tensor cache(a.cache, q.dtype, {a.rows, width});
   const auto append = [&](const Tensor& rows, std::int64_t column) {
@@ -63,8 +73,8 @@ void cached_latent_attention_forward(OperatorCall& op) {
                                             .stride = rows.cols(),
                                             .to_stride = width});
   };
-  append(op.in(1), 0);
-  append(op.in(2), shape.rank);
+  append(op.in(CachedLatentAttention::kLatent), 0);
+  append(op.in(CachedLatentAttention::kRopeKey), shape.rank);
 
   // The queries of all heads share the same keys, the latents. The first columns of the latents are also the
   // values.
@@ -99,7 +109,7 @@ void cached_latent_attention_forward(OperatorCall& op) {
                                      .side = LatentProject::Side::kValues,
                                      .x = mixed.get(),
                                      .up = op.weight(),
-                                     .out = op.out(0),
+                                     .out = op.out(CachedLatentAttention::kOut),
                                      .workspace = {}});
 }
 

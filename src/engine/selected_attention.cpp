@@ -19,17 +19,22 @@ struct SelectAttributes {
   bool first_row, end_row;
 };
 
-// Inputs: q, k, w, and the bounds that are given, in this order.
+struct SelectKeys {
+  enum In : InputName { kQ, kK, kW, kFirstRow, kEndRow };
+  enum Out : OutputName { kSelected };
+};
+
 void select_forward(OperatorCall& op) {
   const auto a = op.attributes<SelectAttributes>();
-  launch(op.context(), turbo::IndexerSelect{.shape = a.shape,
-                                            .q = op.in(0),
-                                            .k = op.in(1),
-                                            .w = op.in(2),
-                                            .first_row = a.first_row ? op.in(3) : Tensor(),
-                                            .end_row = a.end_row ? op.in(a.first_row ? 4 : 3) : Tensor(),
-                                            .selected = op.out(0),
-                                            .workspace = {}});
+  launch(op.context(),
+         turbo::IndexerSelect{.shape = a.shape,
+                              .q = op.in(SelectKeys::kQ),
+                              .k = op.in(SelectKeys::kK),
+                              .w = op.in(SelectKeys::kW),
+                              .first_row = a.first_row ? op.in(SelectKeys::kFirstRow) : Tensor(),
+                              .end_row = a.end_row ? op.in(a.first_row ? 4 : 3) : Tensor(),
+                              .selected = op.out(SelectKeys::kSelected),
+                              .workspace = {}});
 }
 
 constexpr Operator kSelectKeys{
@@ -55,18 +60,17 @@ void append(OperatorCall& op, const turbo::PagedSequences& sequences, const Tens
 
 Tensor rows_of(const Tensor& pages) { return pages.reshaped({pages.rows(), pages.cols()}); }
 
-// Inputs: q, k, w.
 void select_cached_forward(OperatorCall& op) {
   const auto a = op.attributes<SelectCachedAttributes>();
-  append(op, a.sequences, op.in(1), a.pages);
+  append(op, a.sequences, op.in(SelectKeys::kK), a.pages);
   launch(op.context(), turbo::PagedIndexerSelect{.sequences = a.sequences,
                                                  .heads = a.heads,
                                                  .head_dim = a.head_dim,
                                                  .top_k = a.top_k,
-                                                 .q = op.in(0),
+                                                 .q = op.in(SelectKeys::kQ),
                                                  .pages = a.pages,
-                                                 .w = op.in(2),
-                                                 .selected = op.out(0),
+                                                 .w = op.in(SelectKeys::kW),
+                                                 .selected = op.out(SelectKeys::kSelected),
                                                  .workspace = {}});
 }
 
@@ -78,36 +82,42 @@ constexpr Operator kSelectCachedKeys{.name = "select_cached_keys",
 
 struct AttendAttributes {
   turbo::SelectedAttentionShape shape;
-  bool statistics;  // output 1 is the log-sum-exp
+  bool statistics;  // the call has the log-sum-exp
+};
+
+struct SelectedAttention {
+  enum In : InputName { kQ, kKv, kSelected };
+  enum Out : OutputName { kOut, kLse };
 };
 
 void attend(OperatorCall& op, const turbo::SelectedAttentionShape& shape, const Tensor& kv,
             const Tensor& lse) {
   launch(op.context(), turbo::SelectedAttentionForward{.shape = shape,
-                                                       .q = op.in(0),
+                                                       .q = op.in(SelectedAttention::kQ),
                                                        .kv = kv,
-                                                       .selected = op.in(2),
+                                                       .selected = op.in(SelectedAttention::kSelected),
                                                        .sinks = op.has_parameter() ? op.weight() : Tensor(),
-                                                       .out = op.out(0),
+                                                       .out = op.out(SelectedAttention::kOut),
                                                        .lse = lse,
                                                        .workspace = {}});
 }
 
-// Inputs: q, kv, selected.
 void attend_forward(OperatorCall& op) {
   const auto a = op.attributes<AttendAttributes>();
-  attend(op, a.shape, op.in(1), a.statistics ? op.out(1) : Tensor());
+  attend(op, a.shape, op.in(SelectedAttention::kKv),
+         a.statistics ? op.out(SelectedAttention::kLse) : Tensor());
 }
 
 void attend_backward_input(OperatorCall& op) {
-  const OperatorCall::Target d_q = op.fresh_d_in(0), d_kv = op.fresh_d_in(1);
+  const OperatorCall::Target d_q = op.fresh_d_in(SelectedAttention::kQ),
+                             d_kv = op.fresh_d_in(SelectedAttention::kKv);
   launch(op.context(), turbo::SelectedAttentionBackward{.shape = op.attributes<AttendAttributes>().shape,
-                                                        .q = op.in(0),
-                                                        .kv = op.in(1),
-                                                        .selected = op.in(2),
-                                                        .out = op.out(0),
-                                                        .lse = op.out(1),
-                                                        .d_out = op.d_out(0),
+                                                        .q = op.in(SelectedAttention::kQ),
+                                                        .kv = op.in(SelectedAttention::kKv),
+                                                        .selected = op.in(SelectedAttention::kSelected),
+                                                        .out = op.out(SelectedAttention::kOut),
+                                                        .lse = op.out(SelectedAttention::kLse),
+                                                        .d_out = op.d_out(SelectedAttention::kOut),
                                                         .d_q = d_q.out,
                                                         .d_kv = d_kv.out,
                                                         .workspace = {}});
@@ -121,9 +131,9 @@ void attend_backward_weight(OperatorCall& op) {
     launch(op.context(), turbo::AttentionBackwardSinks{.heads = shape.heads,
                                                        .value_dim = shape.value_dim,
                                                        .sinks = op.weight(),
-                                                       .out = op.out(0),
-                                                       .lse = op.out(1),
-                                                       .d_out = op.d_out(0),
+                                                       .out = op.out(SelectedAttention::kOut),
+                                                       .lse = op.out(SelectedAttention::kLse),
+                                                       .d_out = op.d_out(SelectedAttention::kOut),
                                                        .d_sinks = d_sinks,
                                                        .accumulate = accumulate});
   });
@@ -135,8 +145,9 @@ constexpr Operator kSelectedAttention{
     .forward = attend_forward,
     .backward_input = attend_backward_input,
     .backward_weight = attend_backward_weight,
-    .for_input = {.inputs = bit(0) | bit(1) | bit(2), .outputs = bit(0) | bit(1)},
-    .for_weight = {.outputs = bit(0) | bit(1)},
+    .for_input = saves(SelectedAttention::kQ, SelectedAttention::kKv, SelectedAttention::kSelected,
+                       SelectedAttention::kOut, SelectedAttention::kLse),
+    .for_weight = saves(SelectedAttention::kOut, SelectedAttention::kLse),
     .weight_reads_parameter = true};
 
 struct AttendCachedAttributes {
@@ -145,10 +156,10 @@ struct AttendCachedAttributes {
   Tensor pages;
 };
 
-// Inputs: q, the new rows of kv, selected.
+// SelectedAttention::kKv is the new rows.
 void attend_cached_forward(OperatorCall& op) {
   const auto a = op.attributes<AttendCachedAttributes>();
-  append(op, a.sequences, op.in(1), a.pages);
+  append(op, a.sequences, op.in(SelectedAttention::kKv), a.pages);
   attend(op, a.shape, a.pages, {});
 }
 
@@ -167,18 +178,18 @@ void project_forward(OperatorCall& op) {
   const auto a = op.attributes<ProjectAttributes>();
   launch(op.context(), LatentProject{.shape = a.shape,
                                      .side = a.side,
-                                     .x = op.in(0),
+                                     .x = op.in(Unary::kX),
                                      .up = op.weight(),
-                                     .out = op.out(0),
+                                     .out = op.out(Unary::kY),
                                      .workspace = {}});
 }
 
 void project_backward_input(OperatorCall& op) {
   const auto a = op.attributes<ProjectAttributes>();
-  const OperatorCall::Target d_x = op.fresh_d_in(0);
+  const OperatorCall::Target d_x = op.fresh_d_in(Unary::kX);
   launch(op.context(), turbo::LatentProjectBackwardInput{.shape = a.shape,
                                                          .side = a.side,
-                                                         .d_out = op.d_out(0),
+                                                         .d_out = op.d_out(Unary::kY),
                                                          .up = op.weight(),
                                                          .d_x = d_x.out,
                                                          .workspace = {}});
@@ -192,8 +203,8 @@ void project_backward_weight(OperatorCall& op) {
   if (!accumulate) launch(op.context(), turbo::Fill{.out = d_up, .value = 0});
   launch(op.context(), turbo::LatentProjectBackwardWeight{.shape = a.shape,
                                                           .side = a.side,
-                                                          .x = op.in(0),
-                                                          .d_out = op.d_out(0),
+                                                          .x = op.in(Unary::kX),
+                                                          .d_out = op.d_out(Unary::kY),
                                                           .d_up = d_up,
                                                           .workspace = {}});
 }
@@ -203,16 +214,20 @@ constexpr Operator kLatentProject{.name = "latent_project",
                                   .forward = project_forward,
                                   .backward_input = project_backward_input,
                                   .backward_weight = project_backward_weight,
-                                  .for_weight = {.inputs = bit(0)}};
+                                  .for_weight = saves(Unary::kX)};
 
 // --- layer_norm
 
-// Inputs: x, bias.
+struct LayerNorm {
+  enum In : InputName { kX, kBias };
+  enum Out : OutputName { kY };
+};
+
 void layer_norm_forward(OperatorCall& op) {
-  launch(op.context(), turbo::LayerNorm{.x = op.in(0),
+  launch(op.context(), turbo::LayerNorm{.x = op.in(LayerNorm::kX),
                                         .weight = op.weight(),
-                                        .bias = op.in(1),
-                                        .y = op.out(0),
+                                        .bias = op.in(LayerNorm::kBias),
+                                        .y = op.out(LayerNorm::kY),
                                         .eps = op.attributes<float>()});
 }
 

@@ -20,17 +20,25 @@ struct Attributes {
   ContextParallel* context;
   bool documents, bias;
 
-  // Some tokens have neighbours on other ranks: output 1 is the inputs before each slice.
+  // Some tokens have neighbours on other ranks: the call outputs the inputs before each slice.
   bool has_edges() const { return context && shape.width > 1; }
   // Gradients pass through the activation, so they need the sums before it.
   bool sums() const { return shape.form == turbo::CausalConvShape::Form::kSilu; }
 };
 
-// Inputs: bcx, and the first keys and bias that are given, in this order.
-Tensor first_key(const OperatorCall& op, const Attributes& a) { return a.documents ? op.in(1) : Tensor(); }
+struct Convolution {
+  enum In : InputName { kBcx, kFirstKey, kBias };
+  enum Out : OutputName { kY, kBefore };
+};
+
+Tensor first_key(const OperatorCall& op, const Attributes& a) {
+  return a.documents ? op.in(Convolution::kFirstKey) : Tensor();
+}
 int bias_input(const Attributes& a) { return a.documents ? 2 : 1; }
 Tensor bias(const OperatorCall& op, const Attributes& a) { return a.bias ? op.in(bias_input(a)) : Tensor(); }
-Tensor before(const OperatorCall& op, const Attributes& a) { return a.has_edges() ? op.out(1) : Tensor(); }
+Tensor before(const OperatorCall& op, const Attributes& a) {
+  return a.has_edges() ? op.out(Convolution::kBefore) : Tensor();
+}
 
 // Copies the edges of the slices before this rank's slices (by: -1) or after them (1), given this rank's own
 // edges; zero if there is no such slice.
@@ -50,32 +58,32 @@ void neighbours(turbo::Context& context, const Attributes& a, const Tensor& own,
   }
 }
 
-// Outputs: y, the inputs before each slice.
 void forward(OperatorCall& op) {
   const auto a = op.attributes<Attributes>();
   if (a.has_edges()) {
     const ScratchTensor own(op.context().scratch, DType::kF32, a.shape.edge());
-    launch(op.context(), turbo::CausalConvEdge{.shape = a.shape, .bcx = op.in(0), .edge = own.get()});
-    neighbours(op.context(), a, own.get(), -1, op.out(1));
+    launch(op.context(),
+           turbo::CausalConvEdge{.shape = a.shape, .bcx = op.in(Convolution::kBcx), .edge = own.get()});
+    neighbours(op.context(), a, own.get(), -1, op.out(Convolution::kBefore));
   }
   launch(op.context(), turbo::CausalConvForward{.shape = a.shape,
-                                                .bcx = op.in(0),
+                                                .bcx = op.in(Convolution::kBcx),
                                                 .weight = op.weight(),
                                                 .bias = bias(op, a),
                                                 .before = before(op, a),
                                                 .first_key = first_key(op, a),
-                                                .y = op.out(0)});
+                                                .y = op.out(Convolution::kY)});
 }
 
 void weight_gradient(OperatorCall& op, const Tensor& d_weight, bool of_bias, bool accumulate) {
   const auto a = op.attributes<Attributes>();
   launch(op.context(), turbo::CausalConvBackwardWeight{.shape = a.shape,
-                                                       .bcx = op.in(0),
+                                                       .bcx = op.in(Convolution::kBcx),
                                                        .before = before(op, a),
                                                        .first_key = first_key(op, a),
                                                        .weight = a.sums() ? op.weight() : Tensor(),
                                                        .bias = a.sums() ? bias(op, a) : Tensor(),
-                                                       .d_y = op.d_out(0),
+                                                       .d_y = op.d_out(Convolution::kY),
                                                        .of_bias = of_bias,
                                                        .d_weight = d_weight,
                                                        .accumulate = accumulate,
@@ -89,30 +97,30 @@ void backward_input(OperatorCall& op) {
     weight_gradient(op, target.out, true, false);
     add_previous(op, target);
   }
-  if (!op.needs_d_in(0)) return;
+  if (!op.needs_d_in(Convolution::kBcx)) return;
   Arena& scratch = op.context().scratch;
   std::optional<ScratchTensor> d_after;
   if (a.has_edges()) {
     d_after.emplace(scratch, DType::kF32, a.shape.edge());
     const ScratchTensor d_before(scratch, DType::kF32, a.shape.edge());
     launch(op.context(), turbo::CausalConvBackwardEdge{.shape = a.shape,
-                                                       .bcx = op.in(0),
+                                                       .bcx = op.in(Convolution::kBcx),
                                                        .weight = op.weight(),
                                                        .first_key = first_key(op, a),
                                                        .bias = a.sums() ? bias(op, a) : Tensor(),
                                                        .before = a.sums() ? before(op, a) : Tensor(),
-                                                       .d_y = op.d_out(0),
+                                                       .d_y = op.d_out(Convolution::kY),
                                                        .d_edge = d_before.get()});
     neighbours(op.context(), a, d_before.get(), 1, d_after->get());
   }
-  const auto target = op.fresh_d_in(0);
+  const auto target = op.fresh_d_in(Convolution::kBcx);
   launch(op.context(), turbo::CausalConvBackwardInput{.shape = a.shape,
-                                                      .bcx = op.in(0),
+                                                      .bcx = op.in(Convolution::kBcx),
                                                       .weight = op.weight(),
                                                       .bias = bias(op, a),
                                                       .before = before(op, a),
                                                       .first_key = first_key(op, a),
-                                                      .d_y = op.d_out(0),
+                                                      .d_y = op.d_out(Convolution::kY),
                                                       .d_after = d_after ? d_after->get() : Tensor(),
                                                       .d_bcx = target.out});
   add_previous(op, target);
@@ -124,15 +132,17 @@ void backward_weight(OperatorCall& op) {
 }
 
 constexpr Operator short_convolution_operator(bool silu) {
-  return {.name = silu ? "silu_convolution" : "short_convolution",
-          .operator_class = OperatorClass::kActivation,
-          .forward = forward,
-          .backward_input = backward_input,
-          .backward_weight = backward_weight,
-          .for_input = {.inputs = bit(0) | bit(1) | bit(2), .outputs = bit(1)},
-          .for_weight = {.inputs = static_cast<std::uint8_t>(bit(0) | bit(1) | (silu ? bit(2) : 0)),
-                         .outputs = bit(1)},
-          .weight_reads_parameter = silu};
+  return {
+      .name = silu ? "silu_convolution" : "short_convolution",
+      .operator_class = OperatorClass::kActivation,
+      .forward = forward,
+      .backward_input = backward_input,
+      .backward_weight = backward_weight,
+      .for_input = saves(Convolution::kBcx, Convolution::kFirstKey, Convolution::kBias, Convolution::kBefore),
+      .for_weight =
+          silu ? saves(Convolution::kBcx, Convolution::kFirstKey, Convolution::kBias, Convolution::kBefore)
+               : saves(Convolution::kBcx, Convolution::kFirstKey, Convolution::kBefore),
+      .weight_reads_parameter = silu};
 }
 constexpr Operator kShortConvolution = short_convolution_operator(false),
                    kSiluConvolution = short_convolution_operator(true);
@@ -147,16 +157,21 @@ struct CachedAttributes {
   bool bias;
 };
 
+struct CachedConvolution {
+  enum In : InputName { kBcx, kBias };
+  enum Out : OutputName { kY };
+};
+
 void cached_forward(OperatorCall& op) {
   const auto a = op.attributes<CachedAttributes>();
   launch(op.context(), turbo::CachedCausalConv{.sequences = a.sequences,
                                                .width = a.width,
                                                .form = a.form,
-                                               .bcx = op.in(0),
+                                               .bcx = op.in(CachedConvolution::kBcx),
                                                .weight = op.weight(),
-                                               .bias = a.bias ? op.in(1) : Tensor(),
+                                               .bias = a.bias ? op.in(CachedConvolution::kBias) : Tensor(),
                                                .ring = a.ring,
-                                               .y = op.out(0)});
+                                               .y = op.out(CachedConvolution::kY)});
 }
 
 constexpr Operator kCachedShortConvolution{.name = "cached_short_convolution",

@@ -30,14 +30,18 @@ struct RowAttributes {
   }
 };
 
-// One call of an operator that sends rows or waits for them. Its inputs are the rows and, for all-to-all, the
-// plan.
+struct RowTransfer {
+  enum In : InputName { kRows, kPlan };  // the DispatchPlan: for all-to-all
+  enum Out : OutputName { kMoved };
+};
+
+// One call of an operator that sends rows or waits for them.
 class Call {
  public:
   explicit Call(OperatorCall& op) : op_(op), a_(op.attributes<RowAttributes>()) {}
 
   bool all_to_all() const { return a_.all_to_all(); }
-  DispatchPlan plan() const { return a_.plan(op_.in(1)); }
+  DispatchPlan plan() const { return a_.plan(op_.in(RowTransfer::kPlan)); }
   Tensor of_tokens(const Buffer& buffer, const Tensor& like) const {
     return buffer.view(like.dtype, {a_.tokens, like.cols()});
   }
@@ -95,7 +99,7 @@ class Call {
 
 void begin_dispatch_forward(OperatorCall& op) {
   const Call call(op);
-  const Tensor x = op.in(0), rows = op.out(0);
+  const Tensor x = op.in(RowTransfer::kRows), rows = op.out(RowTransfer::kMoved);
   if (!call.all_to_all()) return call.gather(x, rows, {});
   const Buffer packed = call.row_buffer(x);
   call.send(x, call.of_rows(packed, x), rows, packed);
@@ -103,14 +107,15 @@ void begin_dispatch_forward(OperatorCall& op) {
 
 // The rows have arrived; they are passed on without a copy.
 void finish_forward(OperatorCall& op) {
-  PRIMUS_CHECK("expert dispatch", op.in_or_out(0).data == op.out(0).data);
+  PRIMUS_CHECK("expert dispatch", op.in_or_out(RowTransfer::kRows, RowTransfer::kMoved).data ==
+                                      op.out(RowTransfer::kMoved).data);
   Call(op).finish();
 }
 
 void end_dispatch_backward(OperatorCall& op) {
   const Call call(op);
-  const Tensor d_rows = op.d_out(0);
-  op.pass_d_in(0, 0);  // holds the memory while it is in flight
+  const Tensor d_rows = op.d_out(RowTransfer::kMoved);
+  op.pass_d_in(RowTransfer::kRows, RowTransfer::kMoved);  // holds the memory while it is in flight
   if (call.all_to_all()) {
     const Buffer returned = call.row_buffer(d_rows);
     call.send_back(d_rows, call.of_rows(returned, d_rows), returned);
@@ -123,57 +128,57 @@ void end_dispatch_backward(OperatorCall& op) {
 void begin_dispatch_backward(OperatorCall& op) {
   const Call call(op);
   Buffer arrived = call.finish();
-  if (!call.all_to_all()) return op.take_d_in(0, std::move(arrived));
-  const auto [d_x, previous] = op.d_in(0);
+  if (!call.all_to_all()) return op.take_d_in(RowTransfer::kRows, std::move(arrived));
+  const auto [d_x, previous] = op.d_in(RowTransfer::kRows);
   call.sum(call.of_rows(arrived, d_x), previous, d_x);
 }
 
 void begin_return_forward(OperatorCall& op) {
   const Call call(op);
-  if (call.all_to_all()) return call.send_back(op.in(0), op.out(0), {});
-  call.scatter(op.in(0), op.out(0), {});
+  if (call.all_to_all()) return call.send_back(op.in(RowTransfer::kRows), op.out(RowTransfer::kMoved), {});
+  call.scatter(op.in(RowTransfer::kRows), op.out(RowTransfer::kMoved), {});
 }
 
 void end_return_sum_forward(OperatorCall& op) {
   const Call call(op);
   call.finish();
-  call.sum(op.in(0), {}, op.out(0));
+  call.sum(op.in(RowTransfer::kRows), {}, op.out(RowTransfer::kMoved));
 }
 
 void end_return_backward(OperatorCall& op) {
   const Call call(op);
-  const Tensor d_y = op.d_out(0);
+  const Tensor d_y = op.d_out(RowTransfer::kMoved);
   const Buffer d_rows = call.row_buffer(d_y);
   if (call.all_to_all()) {
     // The gradient of each returned row is that of its token, which is exactly what is sent.
-    const Tensor packed = op.fresh_d_in(0).out;
+    const Tensor packed = op.fresh_d_in(RowTransfer::kRows).out;
     call.send(d_y, packed, call.of_rows(d_rows, d_y), d_rows);
   } else {
-    op.pass_d_in(0, 0);
+    op.pass_d_in(RowTransfer::kRows, RowTransfer::kMoved);
     call.gather(d_y, call.of_rows(d_rows, d_y), d_rows);
   }
 }
 
-void begin_return_backward(OperatorCall& op) { op.take_d_in(0, Call(op).finish()); }
+void begin_return_backward(OperatorCall& op) { op.take_d_in(RowTransfer::kRows, Call(op).finish()); }
 
 constexpr Operator kBeginDispatch{.name = "begin_dispatch",
                                   .operator_class = OperatorClass::kCommunication,
                                   .forward = begin_dispatch_forward,
                                   .backward_input = begin_dispatch_backward,
-                                  .for_input = {.inputs = bit(1)},
+                                  .for_input = saves(RowTransfer::kPlan),
                                   .unsettled = true};
 constexpr Operator kEndDispatch{.name = "end_dispatch",
                                 .operator_class = OperatorClass::kCommunication,
                                 .forward = finish_forward,
                                 .backward_input = end_dispatch_backward,
-                                .for_input = {.inputs = bit(1)},
+                                .for_input = saves(RowTransfer::kPlan),
                                 .in_place = true,
                                 .unsettled = true};
 constexpr Operator kBeginReturn{.name = "begin_return",
                                 .operator_class = OperatorClass::kCommunication,
                                 .forward = begin_return_forward,
                                 .backward_input = begin_return_backward,
-                                .for_input = {.inputs = bit(1)},
+                                .for_input = saves(RowTransfer::kPlan),
                                 .unsettled = true};
 constexpr Operator kEndReturn{.name = "end_return",
                               .operator_class = OperatorClass::kCommunication,
@@ -184,7 +189,7 @@ constexpr Operator kEndReturnSum{.name = "end_return",
                                  .operator_class = OperatorClass::kCommunication,
                                  .forward = end_return_sum_forward,
                                  .backward_input = end_return_backward,
-                                 .for_input = {.inputs = bit(1)}};
+                                 .for_input = saves(RowTransfer::kPlan)};
 
 // --- plan_dispatch by all-to-all
 
@@ -197,7 +202,11 @@ struct DispatchAttributes {
   Tensor own(const Tensor& of_microbatch) const { return own_tokens(of_microbatch, experts.tokens); }
 };
 
-// Inputs: weights, experts, plan. Outputs: weights and plan of the incoming rows, and the DispatchPlan.
+struct PlanDispatch {
+  enum In : InputName { kWeights, kExperts, kPlan };
+  enum Out : OutputName { kRowWeights, kRowPlan, kDispatchPlan };  // the first two of the incoming rows
+};
+
 void plan_dispatch_forward(OperatorCall& op) {
   const auto a = op.attributes<DispatchAttributes>();
   Communicator& group = a.rows.parallel->group();
@@ -208,29 +217,34 @@ void plan_dispatch_forward(OperatorCall& op) {
   };
   const ScratchTensor weights(op.context().scratch, DType::kF32, slots);
   const ScratchTensor choices(op.context().scratch, DType::kI32, slots);
-  gather(op.in(0), weights.get());
-  gather(op.in(1), choices.get());
+  gather(op.in(PlanDispatch::kWeights), weights.get());
+  gather(op.in(PlanDispatch::kExperts), choices.get());
   std::optional<ScratchTensor> kept;
   if (a.dropping) {
     kept.emplace(op.context().scratch, DType::kI32, slots);
-    gather(turbo::RoutingPlan(op.in(2), a.all, op.in(1).shape[0], a.rows.top_k).rows, kept->get());
+    gather(turbo::RoutingPlan(op.in(PlanDispatch::kPlan), a.all, op.in(PlanDispatch::kExperts).shape[0],
+                              a.rows.top_k)
+               .rows,
+           kept->get());
   }
   launch(op.context(), turbo::PlanDispatch{.experts = choices.get(),
                                            .kept = kept ? kept->get() : Tensor(),
-                                           .plan = op.out(2),
+                                           .plan = op.out(PlanDispatch::kDispatchPlan),
                                            .ranks = ranks,
                                            .rank = group.rank(),
                                            .maximum = a.rows.maximum,
                                            .experts_of_rank = a.experts.count,
                                            .ranks_of_expert = ranks * a.experts.count / a.all});
-  const DispatchPlan plan = a.rows.plan(op.out(2));
-  launch(op.context(),
-         turbo::CombineRows{
-             .x = weights.get(), .rows = plan.sources, .weights = {}, .previous = {}, .out = op.out(0)});
+  const DispatchPlan plan = a.rows.plan(op.out(PlanDispatch::kDispatchPlan));
+  launch(op.context(), turbo::CombineRows{.x = weights.get(),
+                                          .rows = plan.sources,
+                                          .weights = {},
+                                          .previous = {},
+                                          .out = op.out(PlanDispatch::kRowWeights)});
   launch(op.context(), turbo::PlanRouting{.experts = plan.choices,
                                           .weights = {},
                                           .kept = plan.choices,  // below 0 for other ranks' experts
-                                          .plan = op.out(1),
+                                          .plan = op.out(PlanDispatch::kRowPlan),
                                           .expert_count = a.experts.count,
                                           .capacity = 0,
                                           .first = a.experts.first,
@@ -239,14 +253,16 @@ void plan_dispatch_forward(OperatorCall& op) {
 
 void plan_dispatch_backward(OperatorCall& op) {
   const auto a = op.attributes<DispatchAttributes>();
-  const DispatchPlan plan = a.rows.plan(op.out(2));
+  const DispatchPlan plan = a.rows.plan(op.out(PlanDispatch::kDispatchPlan));
   Communicator& group = a.rows.parallel->group();
   const std::int64_t tokens = group.size() * a.rows.tokens;
-  const auto [d_weights, previous] = op.fresh_d_in(0);
+  const auto [d_weights, previous] = op.fresh_d_in(PlanDispatch::kWeights);
   const ScratchTensor of_all(op.context().scratch, DType::kF32, {tokens, a.rows.top_k});
-  launch(op.context(),
-         turbo::CombineRows{
-             .x = op.d_out(0), .rows = plan.places, .weights = {}, .previous = {}, .out = of_all.get()});
+  launch(op.context(), turbo::CombineRows{.x = op.d_out(PlanDispatch::kRowWeights),
+                                          .rows = plan.places,
+                                          .weights = {},
+                                          .previous = {},
+                                          .out = of_all.get()});
   // This rank computes only its own tokens' gradient; the other ranks compute theirs.
   launch(op.context(), turbo::Fill{.out = d_weights, .value = 0});
   group.reduce_scatter(op.context().stream, of_all.get(), a.own(d_weights), comm::Reduction::kSum);
@@ -257,7 +273,7 @@ constexpr Operator kPlanDispatch{.name = "plan_dispatch",
                                  .operator_class = OperatorClass::kRouting,
                                  .forward = plan_dispatch_forward,
                                  .backward_input = plan_dispatch_backward,
-                                 .for_input = {.outputs = bit(2)}};
+                                 .for_input = saves(PlanDispatch::kDispatchPlan)};
 
 RowAttributes attributes_of(const Dispatch& d) {
   return {d.parallel, d.tokens, d.routing.weights.shape()[1], d.maximum, d.overlap};

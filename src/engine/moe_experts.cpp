@@ -25,45 +25,48 @@ struct PlanAttributes {
   std::int64_t expert_count, tokens, top_k;
 };
 
-// The plan is input 1 of every operator below.
-turbo::RoutingPlan plan_of(OperatorCall& op) {
+turbo::RoutingPlan plan_of(OperatorCall& op, InputPlace plan) {
   const auto a = op.attributes<PlanAttributes>();
-  return {op.in(1), a.expert_count, a.tokens, a.top_k};
+  return {op.in(plan), a.expert_count, a.tokens, a.top_k};
 }
 
-// Inputs: rows, plan, weights, and an addend if given.
+struct Combine {
+  enum In : InputName { kRows, kPlan, kWeights, kAddend };
+  enum Out : OutputName { kOut };
+};
+
 template <bool kAddend>
 void combine_forward(OperatorCall& op) {
-  launch(op.context(), turbo::CombineRows{.x = op.in(0),
-                                          .rows = plan_of(op).rows,
-                                          .weights = op.in(2),
-                                          .previous = kAddend ? op.in(3) : Tensor(),
-                                          .out = op.out(0)});
+  launch(op.context(), turbo::CombineRows{.x = op.in(Combine::kRows),
+                                          .rows = plan_of(op, Combine::kPlan).rows,
+                                          .weights = op.in(Combine::kWeights),
+                                          .previous = kAddend ? op.in(Combine::kAddend) : Tensor(),
+                                          .out = op.out(Combine::kOut)});
 }
 
 template <bool kAddend>
 void combine_backward(OperatorCall& op) {
-  const Tensor d_out = op.d_out(0);
-  const turbo::RoutingPlan plan = plan_of(op);
-  if (op.needs_d_in(2)) {
-    const auto [d_weights, previous] = op.d_in(2);
+  const Tensor d_out = op.d_out(Combine::kOut);
+  const turbo::RoutingPlan plan = plan_of(op, Combine::kPlan);
+  if (op.needs_d_in(Combine::kWeights)) {
+    const auto [d_weights, previous] = op.d_in(Combine::kWeights);
     launch(op.context(), turbo::RowDots{.by_token = d_out,
-                                        .by_row = op.in(0),
+                                        .by_row = op.in(Combine::kRows),
                                         .rows = plan.rows,
                                         .previous = previous,
                                         .out = d_weights});
   }
-  if (op.needs_d_in(0)) {
-    const auto [d_rows, previous] = op.fresh_d_in(0);
+  if (op.needs_d_in(Combine::kRows)) {
+    const auto [d_rows, previous] = op.fresh_d_in(Combine::kRows);
     launch(op.context(), turbo::GatherRows{.x = d_out,
                                            .offsets = plan.offsets,
                                            .rows = plan.rows,
                                            .slots = plan.slots,
-                                           .weights = op.in(2),
+                                           .weights = op.in(Combine::kWeights),
                                            .out = d_rows});
     add_previous(op, {d_rows, previous});
   }
-  if (kAddend && op.needs_d_in(3)) op.pass_d_in(3, 0);
+  if (kAddend && op.needs_d_in(Combine::kAddend)) op.pass_d_in(Combine::kAddend, Combine::kOut);
 }
 
 template <bool kAddend>
@@ -71,27 +74,34 @@ constexpr Operator kCombine{.name = "combine",
                             .operator_class = OperatorClass::kExperts,
                             .forward = combine_forward<kAddend>,
                             .backward_input = combine_backward<kAddend>,
-                            .for_input = {.inputs = bit(0) | bit(1) | bit(2)}};
+                            .for_input = saves(Combine::kRows, Combine::kPlan, Combine::kWeights)};
 
 // ---- grouped linear -----------------------------------------------------------------------------
 
-// Inputs: rows, plan. The parameter's first extent is the number of experts.
-Tensor offsets_of(OperatorCall& op) { return op.in(1).slice(0, op.parameter().shape[0] + 1); }
+struct GroupedLinear {
+  enum In : InputName { kRows, kPlan };
+  enum Out : OutputName { kY };
+};
+
+// The parameter's first extent is the number of experts.
+Tensor offsets_of(OperatorCall& op) {
+  return op.in(GroupedLinear::kPlan).slice(0, op.parameter().shape[0] + 1);
+}
 
 void grouped_linear_forward(OperatorCall& op) {
   grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
-                                         .a = op.in(0),
+                                         .a = op.in(GroupedLinear::kRows),
                                          .b = op.weight(),
-                                         .c = op.out(0),
+                                         .c = op.out(GroupedLinear::kY),
                                          .offsets = offsets_of(op),
                                          .workspace = {}});
 }
 
 void grouped_linear_backward_input(OperatorCall& op) {
-  if (!op.needs_d_in(0)) return;
-  const auto [d_x, previous] = op.fresh_d_in(0);
+  if (!op.needs_d_in(GroupedLinear::kRows)) return;
+  const auto [d_x, previous] = op.fresh_d_in(GroupedLinear::kRows);
   grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
-                                         .a = op.d_out(0),
+                                         .a = op.d_out(GroupedLinear::kY),
                                          .b = op.weight(),
                                          .c = d_x,
                                          .offsets = offsets_of(op),
@@ -102,8 +112,8 @@ void grouped_linear_backward_input(OperatorCall& op) {
 void grouped_linear_backward_weight(OperatorCall& op) {
   const auto [d_weight, accumulate] = op.d_weight();
   grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
-                                         .a = op.d_out(0),
-                                         .b = op.in(0),
+                                         .a = op.d_out(GroupedLinear::kY),
+                                         .b = op.in(GroupedLinear::kRows),
                                          .c = d_weight,
                                          .offsets = offsets_of(op),
                                          .accumulate = accumulate,
@@ -115,30 +125,34 @@ constexpr Operator kGroupedLinear{.name = "grouped_linear",
                                   .forward = grouped_linear_forward,
                                   .backward_input = grouped_linear_backward_input,
                                   .backward_weight = grouped_linear_backward_weight,
-                                  .for_input = {.inputs = bit(1)},
-                                  .for_weight = {.inputs = bit(0) | bit(1)}};
+                                  .for_input = saves(GroupedLinear::kPlan),
+                                  .for_weight = saves(GroupedLinear::kRows, GroupedLinear::kPlan)};
 
 // ---- dispatch and linear, linear and combine ----------------------------------------------------
 // Products read rows directly from their tokens, and rows that are only summed live in scratch memory. So the
 // tape keeps neither tokens nor results top_k times.
 
-// Inputs: x, plan.
+struct DispatchLinear {
+  enum In : InputName { kX, kPlan };
+  enum Out : OutputName { kRows };
+};
+
 void dispatch_linear_forward(OperatorCall& op) {
-  const turbo::RoutingPlan plan = plan_of(op);
+  const turbo::RoutingPlan plan = plan_of(op, DispatchLinear::kPlan);
   grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
-                                         .a = op.in(0),
+                                         .a = op.in(DispatchLinear::kX),
                                          .b = op.weight(),
-                                         .c = op.out(0),
+                                         .c = op.out(DispatchLinear::kRows),
                                          .offsets = plan.offsets,
                                          .a_rows = plan.tokens,
                                          .workspace = {}});
 }
 
 void dispatch_linear_backward_input(OperatorCall& op) {
-  if (!op.needs_d_in(0)) return;
-  const Tensor d_out = op.d_out(0);
-  const turbo::RoutingPlan plan = plan_of(op);
-  const auto [d_x, previous] = op.d_in(0);
+  if (!op.needs_d_in(DispatchLinear::kX)) return;
+  const Tensor d_out = op.d_out(DispatchLinear::kRows);
+  const turbo::RoutingPlan plan = plan_of(op, DispatchLinear::kPlan);
+  const auto [d_x, previous] = op.d_in(DispatchLinear::kX);
   const ScratchTensor d_rows(op.context().scratch, d_x.dtype, {d_out.rows(), d_x.cols()});
   grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
                                          .a = d_out,
@@ -152,11 +166,11 @@ void dispatch_linear_backward_input(OperatorCall& op) {
 }
 
 void dispatch_linear_backward_weight(OperatorCall& op) {
-  const turbo::RoutingPlan plan = plan_of(op);
+  const turbo::RoutingPlan plan = plan_of(op, DispatchLinear::kPlan);
   const auto [d_weight, accumulate] = op.d_weight();
   grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
-                                         .a = op.d_out(0),
-                                         .b = op.in(0),
+                                         .a = op.d_out(DispatchLinear::kRows),
+                                         .b = op.in(DispatchLinear::kX),
                                          .c = d_weight,
                                          .offsets = plan.offsets,
                                          .b_rows = plan.tokens,
@@ -169,14 +183,18 @@ constexpr Operator kDispatchLinear{.name = "dispatch_linear",
                                    .forward = dispatch_linear_forward,
                                    .backward_input = dispatch_linear_backward_input,
                                    .backward_weight = dispatch_linear_backward_weight,
-                                   .for_input = {.inputs = bit(1)},
-                                   .for_weight = {.inputs = bit(0) | bit(1)}};
+                                   .for_input = saves(DispatchLinear::kPlan),
+                                   .for_weight = saves(DispatchLinear::kX, DispatchLinear::kPlan)};
 
-// Inputs: rows, plan, and an addend if given.
+struct LinearCombine {
+  enum In : InputName { kRows, kPlan, kAddend };
+  enum Out : OutputName { kOut };
+};
+
 template <bool kAddend>
 void linear_combine_forward(OperatorCall& op) {
-  const Tensor rows = op.in(0), out = op.out(0);
-  const turbo::RoutingPlan plan = plan_of(op);
+  const Tensor rows = op.in(LinearCombine::kRows), out = op.out(LinearCombine::kOut);
+  const turbo::RoutingPlan plan = plan_of(op, LinearCombine::kPlan);
   const ScratchTensor results(op.context().scratch, out.dtype, {rows.rows(), out.cols()});
   grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
                                          .a = rows,
@@ -187,17 +205,17 @@ void linear_combine_forward(OperatorCall& op) {
   launch(op.context(), turbo::CombineRows{.x = results.get(),
                                           .rows = plan.rows,
                                           .weights = {},
-                                          .previous = kAddend ? op.in(2) : Tensor(),
+                                          .previous = kAddend ? op.in(LinearCombine::kAddend) : Tensor(),
                                           .out = out});
 }
 
 template <bool kAddend>
 void linear_combine_backward_input(OperatorCall& op) {
-  if (op.needs_d_in(0)) {
-    const auto [d_rows, previous] = op.fresh_d_in(0);
-    const turbo::RoutingPlan plan = plan_of(op);
+  if (op.needs_d_in(LinearCombine::kRows)) {
+    const auto [d_rows, previous] = op.fresh_d_in(LinearCombine::kRows);
+    const turbo::RoutingPlan plan = plan_of(op, LinearCombine::kPlan);
     grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
-                                           .a = op.d_out(0),
+                                           .a = op.d_out(LinearCombine::kOut),
                                            .b = op.weight(),
                                            .c = d_rows,
                                            .offsets = plan.offsets,
@@ -205,15 +223,16 @@ void linear_combine_backward_input(OperatorCall& op) {
                                            .workspace = {}});
     add_previous(op, {d_rows, previous});
   }
-  if (kAddend && op.needs_d_in(2)) op.pass_d_in(2, 0);
+  if (kAddend && op.needs_d_in(LinearCombine::kAddend))
+    op.pass_d_in(LinearCombine::kAddend, LinearCombine::kOut);
 }
 
 void linear_combine_backward_weight(OperatorCall& op) {
-  const Tensor rows = op.in(0);
-  const turbo::RoutingPlan plan = plan_of(op);
+  const Tensor rows = op.in(LinearCombine::kRows);
+  const turbo::RoutingPlan plan = plan_of(op, LinearCombine::kPlan);
   const auto [d_weight, accumulate] = op.d_weight();
   grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
-                                         .a = op.d_out(0),
+                                         .a = op.d_out(LinearCombine::kOut),
                                          .b = rows,
                                          .c = d_weight,
                                          .offsets = plan.offsets,
@@ -228,22 +247,24 @@ constexpr Operator kLinearCombine{.name = "linear_combine",
                                   .forward = linear_combine_forward<kAddend>,
                                   .backward_input = linear_combine_backward_input<kAddend>,
                                   .backward_weight = linear_combine_backward_weight,
-                                  .for_input = {.inputs = bit(1)},
-                                  .for_weight = {.inputs = bit(0) | bit(1)}};
+                                  .for_input = saves(LinearCombine::kPlan),
+                                  .for_weight = saves(LinearCombine::kRows, LinearCombine::kPlan)};
 
 void grouped_bias_forward(OperatorCall& op) {
-  launch(op.context(),
-         turbo::GroupedBias{
-             .x = op.in_or_out(0), .bias = op.weight(), .y = op.out(0), .offsets = offsets_of(op)});
+  launch(op.context(), turbo::GroupedBias{.x = op.in_or_out(GroupedLinear::kRows, GroupedLinear::kY),
+                                          .bias = op.weight(),
+                                          .y = op.out(GroupedLinear::kY),
+                                          .offsets = offsets_of(op)});
 }
 
-void grouped_bias_backward_input(OperatorCall& op) { op.pass_d_in(0, 0); }
+void grouped_bias_backward_input(OperatorCall& op) { op.pass_d_in(GroupedLinear::kRows, GroupedLinear::kY); }
 
 void grouped_bias_backward_weight(OperatorCall& op) {
   write_fp32_weight_gradient(op, [&](const Tensor& d_bias, bool accumulate) {
-    launch(op.context(),
-           turbo::GroupedBiasBackward{
-               .d_y = op.d_out(0), .d_bias = d_bias, .offsets = offsets_of(op), .accumulate = accumulate});
+    launch(op.context(), turbo::GroupedBiasBackward{.d_y = op.d_out(GroupedLinear::kY),
+                                                    .d_bias = d_bias,
+                                                    .offsets = offsets_of(op),
+                                                    .accumulate = accumulate});
   });
 }
 
@@ -252,7 +273,7 @@ constexpr Operator kGroupedBias{.name = "grouped_bias",
                                 .forward = grouped_bias_forward,
                                 .backward_input = grouped_bias_backward_input,
                                 .backward_weight = grouped_bias_backward_weight,
-                                .for_weight = {.inputs = bit(1)},
+                                .for_weight = saves(GroupedLinear::kPlan),
                                 .in_place = true};
 
 // ---- weighted swiglu ----------------------------------------------------------------------------
@@ -262,42 +283,51 @@ struct WeightedAttributes {
   bool weigh_input;
 };
 
-// Inputs: gate and up, plan, weights.
+struct WeightedSwiglu {
+  enum In : InputName { kGateUp, kPlan, kWeights };
+  enum Out : OutputName { kOut };
+};
+
 void weighted_swiglu_forward(OperatorCall& op) {
-  const turbo::RoutingPlan plan = plan_of(op);
+  const turbo::RoutingPlan plan = plan_of(op, WeightedSwiglu::kPlan);
   launch(op.context(),
-         turbo::WeightedSwigluForward{.gate_up = op.in(0),
-                                      .weights = op.in(2),
+         turbo::WeightedSwigluForward{.gate_up = op.in(WeightedSwiglu::kGateUp),
+                                      .weights = op.in(WeightedSwiglu::kWeights),
                                       .offsets = plan.offsets,
                                       .slots = plan.slots,
                                       .weigh_input = op.attributes<WeightedAttributes>().weigh_input,
-                                      .out = op.out(0)});
+                                      .out = op.out(WeightedSwiglu::kOut)});
 }
 
 void weighted_swiglu_backward(OperatorCall& op) {
-  const turbo::RoutingPlan plan = plan_of(op);
-  const auto [d_weights, previous_weights] = op.needs_d_in(2) ? op.d_in(2) : OperatorCall::Target{};
+  const turbo::RoutingPlan plan = plan_of(op, WeightedSwiglu::kPlan);
+  const auto [d_weights, previous_weights] =
+      op.needs_d_in(WeightedSwiglu::kWeights) ? op.d_in(WeightedSwiglu::kWeights) : OperatorCall::Target{};
   std::optional<ScratchTensor> unwanted;
-  if (!op.needs_d_in(0)) unwanted.emplace(op.context().scratch, op.in(0).dtype, op.in(0).shape);
-  const auto [d_gate_up, previous] = unwanted ? OperatorCall::Target{unwanted->get(), {}} : op.fresh_d_in(0);
+  if (!op.needs_d_in(WeightedSwiglu::kGateUp))
+    unwanted.emplace(op.context().scratch, op.in(WeightedSwiglu::kGateUp).dtype,
+                     op.in(WeightedSwiglu::kGateUp).shape);
+  const auto [d_gate_up, previous] =
+      unwanted ? OperatorCall::Target{unwanted->get(), {}} : op.fresh_d_in(WeightedSwiglu::kGateUp);
   launch(op.context(),
-         turbo::WeightedSwigluBackward{.gate_up = op.in(0),
-                                       .weights = op.in(2),
+         turbo::WeightedSwigluBackward{.gate_up = op.in(WeightedSwiglu::kGateUp),
+                                       .weights = op.in(WeightedSwiglu::kWeights),
                                        .offsets = plan.offsets,
                                        .slots = plan.slots,
                                        .weigh_input = op.attributes<WeightedAttributes>().weigh_input,
-                                       .d_out = op.d_out(0),
+                                       .d_out = op.d_out(WeightedSwiglu::kOut),
                                        .d_gate_up = d_gate_up,
                                        .previous_weights = previous_weights,
                                        .d_weights = d_weights});
   add_previous(op, {d_gate_up, previous});
 }
 
-constexpr Operator kWeightedSwiglu{.name = "weighted_swiglu",
-                                   .operator_class = OperatorClass::kActivation,
-                                   .forward = weighted_swiglu_forward,
-                                   .backward_input = weighted_swiglu_backward,
-                                   .for_input = {.inputs = bit(0) | bit(1) | bit(2)}};
+constexpr Operator kWeightedSwiglu{
+    .name = "weighted_swiglu",
+    .operator_class = OperatorClass::kActivation,
+    .forward = weighted_swiglu_forward,
+    .backward_input = weighted_swiglu_backward,
+    .for_input = saves(WeightedSwiglu::kGateUp, WeightedSwiglu::kPlan, WeightedSwiglu::kWeights)};
 
 // ---- clamped swiglu -----------------------------------------------------------------------------
 
@@ -305,18 +335,25 @@ struct ClampAttributes {
   float limit, alpha, shift;
 };
 
+struct ClampedSwiglu {
+  enum In : InputName { kGateUp };
+  enum Out : OutputName { kOut };
+};
+
 void clamped_swiglu_forward(OperatorCall& op) {
   const auto a = op.attributes<ClampAttributes>();
-  launch(op.context(),
-         turbo::ClampedSwigluForward{
-             .gate_up = op.in(0), .out = op.out(0), .limit = a.limit, .alpha = a.alpha, .shift = a.shift});
+  launch(op.context(), turbo::ClampedSwigluForward{.gate_up = op.in(ClampedSwiglu::kGateUp),
+                                                   .out = op.out(ClampedSwiglu::kOut),
+                                                   .limit = a.limit,
+                                                   .alpha = a.alpha,
+                                                   .shift = a.shift});
 }
 
 void clamped_swiglu_backward(OperatorCall& op) {
   const auto a = op.attributes<ClampAttributes>();
-  const auto [d_gate_up, previous] = op.fresh_d_in(0);
-  launch(op.context(), turbo::ClampedSwigluBackward{.gate_up = op.in(0),
-                                                    .d_out = op.d_out(0),
+  const auto [d_gate_up, previous] = op.fresh_d_in(ClampedSwiglu::kGateUp);
+  launch(op.context(), turbo::ClampedSwigluBackward{.gate_up = op.in(ClampedSwiglu::kGateUp),
+                                                    .d_out = op.d_out(ClampedSwiglu::kOut),
                                                     .d_gate_up = d_gate_up,
                                                     .limit = a.limit,
                                                     .alpha = a.alpha,
@@ -328,7 +365,7 @@ constexpr Operator kClampedSwiglu{.name = "clamped_swiglu",
                                   .operator_class = OperatorClass::kActivation,
                                   .forward = clamped_swiglu_forward,
                                   .backward_input = clamped_swiglu_backward,
-                                  .for_input = {.inputs = bit(0)}};
+                                  .for_input = saves(ClampedSwiglu::kGateUp)};
 
 PlanAttributes attributes_of(const Routing& r) {
   return {r.expert_count, r.weights.shape()[0], r.weights.shape()[1]};

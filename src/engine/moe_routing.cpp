@@ -21,16 +21,16 @@ struct LogitsAttributes {
   turbo::RouterRandom random;
 };
 
-// The router's random source, with the token numbers of input `i`; 0: without.
-turbo::RouterRandom with_tokens(const OperatorCall& op, turbo::RouterRandom random, int i) {
-  if (i > 0) random.tokens = op.in(i);
+// The router's random source, with the token numbers of input `i`.
+turbo::RouterRandom with_tokens(const OperatorCall& op, turbo::RouterRandom random, InputPlace i) {
+  random.tokens = op.in(i);
   return random;
 }
 
 // The router's input: the hidden states, or with jitter a perturbed fp32 copy in scratch memory.
 class Input {
  public:
-  explicit Input(OperatorCall& op) : tensor_(op.in(0)) {
+  explicit Input(OperatorCall& op) : tensor_(op.in(Product::kX)) {
     const auto a = op.attributes<LogitsAttributes>();
     if (a.jitter == 0) return;
     copy_.emplace(op.context().scratch, DType::kF32, tensor_.shape);
@@ -38,7 +38,7 @@ class Input {
                                              .previous = {},
                                              .out = copy_->get(),
                                              .jitter = a.jitter,
-                                             .random = with_tokens(op, a.random, 1)});
+                                             .random = with_tokens(op, a.random, Product::kTokens)});
     tensor_ = copy_->get();
   }
   const Tensor& get() const { return tensor_; }
@@ -54,13 +54,13 @@ void logits_forward(OperatorCall& op) {
 }
 
 void logits_backward_input(OperatorCall& op) {
-  if (!op.needs_d_in(0)) return;
+  if (!op.needs_d_in(Product::kX)) return;
   const auto a = op.attributes<LogitsAttributes>();
   if (a.jitter == 0) return input_gradient_product(op, op.weight());
-  const auto [d_x, previous] = op.d_in(0);
+  const auto [d_x, previous] = op.d_in(Product::kX);
   const ScratchTensor d_input(op.context().scratch, DType::kF32, d_x.shape);
   launch(op.context(), turbo::Gemm{.role = turbo::GemmRole::kInputGradient,
-                                   .a = op.d_out(0),
+                                   .a = op.d_out(Product::kY),
                                    .b = op.weight(),
                                    .c = d_input.get(),
                                    .accumulate = false,
@@ -69,7 +69,7 @@ void logits_backward_input(OperatorCall& op) {
                                            .previous = previous,
                                            .out = d_x,
                                            .jitter = a.jitter,
-                                           .random = with_tokens(op, a.random, 1)});
+                                           .random = with_tokens(op, a.random, Product::kTokens)});
 }
 
 void logits_backward_weight(OperatorCall& op) {
@@ -82,26 +82,29 @@ constexpr Operator kLogits{.name = "router_logits",
                            .forward = logits_forward,
                            .backward_input = logits_backward_input,
                            .backward_weight = logits_backward_weight,
-                           .for_weight = {.inputs = bit(0)}};
-// With the token numbers as input 1.
+                           .for_weight = saves(Product::kX)};
+// With the token numbers.
 constexpr Operator kJitteredLogits{.name = "router_logits",
                                    .operator_class = OperatorClass::kRouting,
                                    .forward = logits_forward,
                                    .backward_input = logits_backward_input,
                                    .backward_weight = logits_backward_weight,
-                                   .for_input = {.inputs = bit(1)},
-                                   .for_weight = {.inputs = bit(0) | bit(1)}};
+                                   .for_input = saves(Product::kTokens),
+                                   .for_weight = saves(Product::kX, Product::kTokens)};
 
 void router_bias_forward(OperatorCall& op) {
-  launch(op.context(), turbo::AddBias{.x = op.in_or_out(0), .bias = op.weight(), .y = op.out(0)});
+  launch(
+      op.context(),
+      turbo::AddBias{.x = op.in_or_out(Unary::kX, Unary::kY), .bias = op.weight(), .y = op.out(Unary::kY)});
 }
 
-void router_bias_backward_input(OperatorCall& op) { op.pass_d_in(0, 0); }
+void router_bias_backward_input(OperatorCall& op) { op.pass_d_in(Unary::kX, Unary::kY); }
 
 void router_bias_backward_weight(OperatorCall& op) {
   const auto [d_bias, accumulate] = op.d_weight();
-  launch(op.context(), turbo::AddBiasBackwardWeight{
-                           .d_y = op.d_out(0), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
+  launch(op.context(),
+         turbo::AddBiasBackwardWeight{
+             .d_y = op.d_out(Unary::kY), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
 }
 
 constexpr Operator kRouterBias{.name = "router_bias",
@@ -119,10 +122,16 @@ struct StepLoadAttributes {
   DataParallel* parallel;
 };
 
+struct StepLoad {
+  enum In : InputName { kLogits };
+  enum Out : OutputName { kLoad };
+};
+
 void step_load_forward(OperatorCall& op) {
   const auto a = op.attributes<StepLoadAttributes>();
-  const Tensor load = op.out(0);
-  launch(op.context(), turbo::RouterLoad{.top_k = a.top_k, .logits = op.in(0), .chosen = {}, .load = load});
+  const Tensor load = op.out(StepLoad::kLoad);
+  launch(op.context(),
+         turbo::RouterLoad{.top_k = a.top_k, .logits = op.in(StepLoad::kLogits), .chosen = {}, .load = load});
   a.parallel->sum_over_data(load);
   launch(op.context(),
          turbo::RunningLoad{.load = load, .running = Tensor(a.running, DType::kI32, {load.shape[1]})});
@@ -160,25 +169,29 @@ class Loads {
   std::optional<ScratchTensor> load_;
 };
 
-// Inputs: logits; the token numbers, if random numbers are drawn; the experts, if a table decides. Outputs:
-// weights, experts, plan.
+struct Route {
+  enum In : InputName { kLogits, kTokens, kStepLoad, kByTable };
+  enum Out : OutputName { kWeights, kExperts, kPlan };
+};
+
 void route_forward(OperatorCall& op) {
   const auto a = op.attributes<RouteAttributes>();
   const RoutingRule& rule = a.rule;
   // In measure mode a bias has no address, and nothing runs.
   const Tensor bias = a.choice_bias ? Tensor(a.choice_bias, DType::kF32, {a.expert_count}) : Tensor();
-  Tensor given = a.given ? Tensor(a.given, DType::kI32, op.out(1).shape) : Tensor();
+  Tensor given = a.given ? Tensor(a.given, DType::kI32, op.out(Route::kExperts).shape) : Tensor();
   if (a.table > 0 && given.absent()) given = op.in(a.table);
-  launch(op.context(), turbo::RouterForward{.rule = rule.router,
-                                            .random = with_tokens(op, rule.random, a.tokens),
-                                            .logits = op.in(0),
-                                            .bias = bias,
-                                            .given = given,
-                                            .experts = op.out(1),
-                                            .weights = op.out(0)});
-  launch(op.context(), turbo::PlanRouting{.experts = op.out(1),
-                                          .weights = rule.drop_lightest ? op.out(0) : Tensor(),
-                                          .plan = op.out(2),
+  launch(op.context(),
+         turbo::RouterForward{.rule = rule.router,
+                              .random = a.tokens > 0 ? with_tokens(op, rule.random, a.tokens) : rule.random,
+                              .logits = op.in(Route::kLogits),
+                              .bias = bias,
+                              .given = given,
+                              .experts = op.out(Route::kExperts),
+                              .weights = op.out(Route::kWeights)});
+  launch(op.context(), turbo::PlanRouting{.experts = op.out(Route::kExperts),
+                                          .weights = rule.drop_lightest ? op.out(Route::kWeights) : Tensor(),
+                                          .plan = op.out(Route::kPlan),
                                           .expert_count = a.expert_count,
                                           .capacity = rule.capacity,
                                           .sequences = rule.sequences});
@@ -188,12 +201,13 @@ void route_backward_input(OperatorCall& op) {
   const auto a = op.attributes<RouteAttributes>();
   const RoutingRule& rule = a.rule;
   std::optional<Loads> own;
-  if (a.load == 0) own.emplace(op, rule, op.in(0), a.by_logits ? op.out(1) : Tensor());
-  const auto [d_logits, previous] = op.d_in(0);
+  if (a.load == 0)
+    own.emplace(op, rule, op.in(Route::kLogits), a.by_logits ? op.out(Route::kExperts) : Tensor());
+  const auto [d_logits, previous] = op.d_in(Route::kLogits);
   launch(op.context(), turbo::RouterBackward{.rule = rule.router,
-                                             .logits = op.in(0),
-                                             .experts = op.out(1),
-                                             .d_weights = op.d_out(0),
+                                             .logits = op.in(Route::kLogits),
+                                             .experts = op.out(Route::kExperts),
+                                             .d_weights = op.d_out(Route::kWeights),
                                              .load = own ? own->get() : op.in(a.load),
                                              .balance_scale = rule.balance_scale * rule.load_share,
                                              .z_scale = rule.z_scale,
@@ -205,16 +219,24 @@ constexpr Operator kRoute{.name = "route",
                           .operator_class = OperatorClass::kRouting,
                           .forward = route_forward,
                           .backward_input = route_backward_input,
-                          .for_input = {.inputs = bit(0), .outputs = bit(1)}};
+                          .for_input = saves(Route::kLogits, Route::kExperts)};
 // With the step's loads as the last input.
-constexpr Operator kRouteByStep{.name = "route",
-                                .operator_class = OperatorClass::kRouting,
-                                .forward = route_forward,
-                                .backward_input = route_backward_input,
-                                .for_input = {.inputs = bit(0) | bit(1) | bit(2), .outputs = bit(1)}};
+constexpr Operator kRouteByStep{
+    .name = "route",
+    .operator_class = OperatorClass::kRouting,
+    .forward = route_forward,
+    .backward_input = route_backward_input,
+    .for_input = saves(Route::kLogits, Route::kTokens, Route::kStepLoad, Route::kExperts)};
+
+struct Table {
+  enum In : InputName { kTokens };
+  enum Out : OutputName { kExperts };
+};
 
 void table_forward(OperatorCall& op) {
-  launch(op.context(), turbo::RouterTable{.tokens = op.in(0), .table = op.weight(), .experts = op.out(0)});
+  launch(op.context(),
+         turbo::RouterTable{
+             .tokens = op.in(Table::kTokens), .table = op.weight(), .experts = op.out(Table::kExperts)});
 }
 
 constexpr Operator kTable{
@@ -228,11 +250,15 @@ struct ObserveAttributes {
   void *load, *losses;
 };
 
-// Inputs: logits, experts, plan and, if used, the step's loads. Without outputs, it is never replayed.
+struct Observe {
+  enum In : InputName { kLogits, kExperts, kPlan, kStepLoad };
+};
+
+// Without outputs, it is never replayed.
 void observe_forward(OperatorCall& op) {
   const auto a = op.attributes<ObserveAttributes>();
-  const Tensor logits = op.in(0), experts = op.in(1);
-  const turbo::RoutingPlan plan(op.in(2), a.expert_count, experts.shape[0], experts.shape[1]);
+  const Tensor logits = op.in(Observe::kLogits), experts = op.in(Observe::kExperts);
+  const turbo::RoutingPlan plan(op.in(Observe::kPlan), a.expert_count, experts.shape[0], experts.shape[1]);
   launch(op.context(), turbo::ExpertLoad{.experts = experts,
                                          .rows = plan.rows,
                                          .load = Tensor(a.load, DType::kI32, {a.expert_count + 1})});
@@ -242,7 +268,7 @@ void observe_forward(OperatorCall& op) {
   if (op.input_count() < 4) own.emplace(op, rule, logits, a.by_logits ? experts : Tensor());
   launch(op.context(), turbo::RouterLosses{.rule = a.router,
                                            .logits = logits,
-                                           .load = own ? own->get() : op.in(3),
+                                           .load = own ? own->get() : op.in(Observe::kStepLoad),
                                            .losses = Tensor(a.losses, DType::kF32, {2}),
                                            .load_share = a.load_share});
 }
@@ -250,18 +276,22 @@ void observe_forward(OperatorCall& op) {
 constexpr Operator kObserve{
     .name = "observe_routing", .operator_class = OperatorClass::kRouting, .forward = observe_forward};
 
-// Input: logits. No outputs, as in observe.
+// No outputs, as in observe.
 struct MarginAttributes {
   turbo::MarginBins bins;
   std::int32_t top_k;
   Tensor bias, counts;
 };
 
+struct ObserveMargins {
+  enum In : InputName { kLogits };
+};
+
 void observe_margins_forward(OperatorCall& op) {
   const auto a = op.attributes<MarginAttributes>();
   launch(op.context(), turbo::MarginHistogram{.bins = a.bins,
                                               .top_k = a.top_k,
-                                              .logits = op.in(0),
+                                              .logits = op.in(ObserveMargins::kLogits),
                                               .bias = a.bias,
                                               .counts = a.counts,
                                               .workspace = {}});
@@ -270,15 +300,20 @@ void observe_margins_forward(OperatorCall& op) {
 constexpr Operator kObserveMargins{
     .name = "observe_margins", .operator_class = OperatorClass::kRouting, .forward = observe_margins_forward};
 
-// Input: experts. No outputs, as in observe.
+// No outputs, as in observe.
 struct RecordAttributes {
   void* to;
+};
+
+struct Record {
+  enum In : InputName { kExperts };
 };
 
 void record_forward(OperatorCall& op) {
   turbo::Context& context = op.context();
   if (context.measuring()) return;
-  context.stream.copy_on_device(op.attributes<RecordAttributes>().to, op.in(0).data, op.in(0).bytes());
+  context.stream.copy_on_device(op.attributes<RecordAttributes>().to, op.in(Record::kExperts).data,
+                                op.in(Record::kExperts).bytes());
 }
 
 constexpr Operator kRecord{

@@ -37,10 +37,10 @@ void copy(OperatorCall& op, const Tensor& from, const Tensor& to) {
   op.context().stream.copy_on_device(to.data, from.data, from.bytes());
 }
 
-// Writes the part of d_in(0) that `make` computes, and adds the previous gradient.
+// Writes the part of the gradient of input `i` that `make` computes, and adds the previous gradient.
 template <class Make>
-void add_input_gradient(OperatorCall& op, const Make& make) {
-  const auto [d_x, previous] = op.fresh_d_in(0);
+void add_input_gradient(OperatorCall& op, InputPlace i, const Make& make) {
+  const auto [d_x, previous] = op.fresh_d_in(i);
   make(d_x);
   add_previous(op, {d_x, previous});
 }
@@ -55,23 +55,27 @@ void scatter(OperatorCall& op, const Tensor& from, const Tensor& to) {
 
 // --- gather, replicate, scatter, own
 
-void gather_forward(OperatorCall& op) { gather(op, op.in(0), op.out(0)); }
+void gather_forward(OperatorCall& op) { gather(op, op.in(Unary::kX), op.out(Unary::kY)); }
 
 void gather_backward(OperatorCall& op) {
-  add_input_gradient(op, [&](const Tensor& d_x) { scatter(op, op.d_out(0), d_x); });
+  add_input_gradient(op, Unary::kX, [&](const Tensor& d_x) { scatter(op, op.d_out(Unary::kY), d_x); });
 }
 
 void replicate_backward(OperatorCall& op) {
-  add_input_gradient(op, [&](const Tensor& d_x) { copy(op, own_tokens(op.d_out(0), &group_of(op)), d_x); });
+  add_input_gradient(op, Unary::kX, [&](const Tensor& d_x) {
+    copy(op, own_tokens(op.d_out(Unary::kY), &group_of(op)), d_x);
+  });
 }
 
-void scatter_forward(OperatorCall& op) { scatter(op, op.in(0), op.out(0)); }
+void scatter_forward(OperatorCall& op) { scatter(op, op.in(Unary::kX), op.out(Unary::kY)); }
 
 void scatter_backward(OperatorCall& op) {
-  add_input_gradient(op, [&](const Tensor& d_x) { gather(op, op.d_out(0), d_x); });
+  add_input_gradient(op, Unary::kX, [&](const Tensor& d_x) { gather(op, op.d_out(Unary::kY), d_x); });
 }
 
-void own_forward(OperatorCall& op) { copy(op, own_tokens(op.in(0), &group_of(op)), op.out(0)); }
+void own_forward(OperatorCall& op) {
+  copy(op, own_tokens(op.in(Unary::kX), &group_of(op)), op.out(Unary::kY));
+}
 
 constexpr Operator kGather{.name = "gather_tokens",
                            .operator_class = OperatorClass::kCommunication,
@@ -105,24 +109,28 @@ void gather_or_copy(OperatorCall& op, const RoutingAttributes& a, const Tensor& 
   copy(op, from, to);
 }
 
-// Inputs: weights, experts, plan. Outputs: weights, plan.
+struct ShareRouting {
+  enum In : InputName { kWeights, kExperts, kPlan };
+  enum Out : OutputName { kOwnWeights, kOwnPlan };
+};
+
 void share_routing_forward(OperatorCall& op) {
   const auto a = op.attributes<RoutingAttributes>();
-  const std::int64_t tokens = op.in(1).shape[0];
-  gather_or_copy(op, a, a.own(op.in(0)), op.out(0));
-  const Shape slots = op.out(0).shape;
+  const std::int64_t tokens = op.in(ShareRouting::kExperts).shape[0];
+  gather_or_copy(op, a, a.own(op.in(ShareRouting::kWeights)), op.out(ShareRouting::kOwnWeights));
+  const Shape slots = op.out(ShareRouting::kOwnWeights).shape;
   const ScratchTensor choices(op.context().scratch, DType::kI32, slots);
-  gather_or_copy(op, a, a.own(op.in(1)), choices.get());
+  gather_or_copy(op, a, a.own(op.in(ShareRouting::kExperts)), choices.get());
   std::optional<ScratchTensor> kept;
   if (a.dropping) {
     kept.emplace(op.context().scratch, DType::kI32, slots);
-    const turbo::RoutingPlan plan(op.in(2), a.all, tokens, a.top_k);
+    const turbo::RoutingPlan plan(op.in(ShareRouting::kPlan), a.all, tokens, a.top_k);
     gather_or_copy(op, a, a.own(plan.rows), kept->get());
   }
   launch(op.context(), turbo::PlanRouting{.experts = choices.get(),
                                           .weights = {},
                                           .kept = kept ? kept->get() : Tensor(),
-                                          .plan = op.out(1),
+                                          .plan = op.out(ShareRouting::kOwnPlan),
                                           .expert_count = a.experts.count,
                                           .capacity = 0,
                                           .first = a.experts.first,
@@ -131,8 +139,8 @@ void share_routing_forward(OperatorCall& op) {
 
 void share_routing_backward(OperatorCall& op) {
   const auto a = op.attributes<RoutingAttributes>();
-  const Tensor d_out = op.d_out(0);
-  add_input_gradient(op, [&](const Tensor& d_weights) {
+  const Tensor d_out = op.d_out(ShareRouting::kOwnWeights);
+  add_input_gradient(op, ShareRouting::kWeights, [&](const Tensor& d_weights) {
     // This rank computes only its own tokens' gradient; the other ranks compute theirs.
     launch(op.context(), turbo::Fill{.out = d_weights, .value = 0});
     const Tensor own = a.own(d_weights);
@@ -151,10 +159,15 @@ constexpr Operator kShareRouting{.name = "share_routing",
 
 // --- gather_logits
 
+struct GatherLogits {
+  enum In : InputName { kOwn };
+  enum Out : OutputName { kAll };
+};
+
 // Collectives need parts of equal size, so each part is padded to the largest.
 void gather_logits_forward(OperatorCall& op) {
   const auto& vocabulary = op.attributes<SharedVocabulary>();
-  const Tensor own = op.in(0), all = op.out(0);
+  const Tensor own = op.in(GatherLogits::kOwn), all = op.out(GatherLogits::kAll);
   const int ranks = vocabulary.group->size();
   const auto part = [&](int rank) { return vocabulary_rows(vocabulary.size, ranks, rank); };
   std::int64_t widest = 0;

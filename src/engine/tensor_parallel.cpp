@@ -189,50 +189,56 @@ void weight_gradient(OperatorCall& op, const Tensor& d_y, const Tensor& x) {
   multiply(op, GemmRole::kWeightGradient, d_y, x, d_weight, accumulate);
 }
 
-// --- gathered_linear: outputs y, and all rows of x. A replay keeps all rows for the weight gradient.
+// --- gathered_linear: also outputs all rows of x. A replay keeps all rows for the weight gradient.
+
+struct Gathered {
+  enum In : InputName { kX };
+  enum Out : OutputName { kY, kAllX };
+};
 
 template <bool kKept>
 void gathered_forward(OperatorCall& op) {
-  overlap_of(op).gather(op.in(0), op.out(1));
-  multiply_arriving(op, GemmRole::kForward, op.in(0), op.out(1), op.out(0));
-  if (kKept) overlap_of(op).complete(op.in(0), op.out(1));
+  overlap_of(op).gather(op.in(Gathered::kX), op.out(Gathered::kAllX));
+  multiply_arriving(op, GemmRole::kForward, op.in(Gathered::kX), op.out(Gathered::kAllX),
+                    op.out(Gathered::kY));
+  if (kKept) overlap_of(op).complete(op.in(Gathered::kX), op.out(Gathered::kAllX));
 }
 
 template <bool kKept>
 void gathered_backward_input(OperatorCall& op) {
   TensorParallel& overlap = overlap_of(op);
-  const Tensor d_y = op.d_out(0);
-  const Shape all{d_y.shape[0], op.in_shape(0)[1]};
+  const Tensor d_y = op.d_out(Gathered::kY);
+  const Shape all{d_y.shape[0], op.in_shape(Gathered::kX)[1]};
   const bool both = op.weight_gradient_now();
   std::optional<ScratchTensor> gathered;
   std::int64_t arriving = 0;
   if (both && !kKept) {
     gathered.emplace(op.context().scratch, d_y.dtype, all);
-    const Tensor own = op.in(0);
+    const Tensor own = op.in(Gathered::kX);
     overlap.gather(own, gathered->get());
     arriving = gathered->get().bytes() - own.bytes();
   }
-  if (op.needs_d_in(0)) {
+  if (op.needs_d_in(Gathered::kX)) {
     const ScratchTensor d_all(op.context().scratch, d_y.dtype, all);
-    const OperatorCall::Target d_x = op.fresh_d_in(0);
+    const OperatorCall::Target d_x = op.fresh_d_in(Gathered::kX);
     multiply_and_scatter(op, GemmRole::kInputGradient, d_y, d_all.get(), d_x.out, arriving);
     add_previous(op, d_x);
   } else if (gathered) {
     overlap.wait();
   }
   if (!both) return;
-  if (gathered) overlap.complete(op.in(0), gathered->get());
-  weight_gradient(op, d_y, kKept ? op.out(1) : gathered->get());
+  if (gathered) overlap.complete(op.in(Gathered::kX), gathered->get());
+  weight_gradient(op, d_y, kKept ? op.out(Gathered::kAllX) : gathered->get());
   op.weight_gradient_done();
 }
 
 template <bool kKept>
 void gathered_backward_weight(OperatorCall& op) {
-  const Tensor d_y = op.d_out(0);
-  if constexpr (kKept) return weight_gradient(op, d_y, op.out(1));
+  const Tensor d_y = op.d_out(Gathered::kY);
+  if constexpr (kKept) return weight_gradient(op, d_y, op.out(Gathered::kAllX));
   TensorParallel& overlap = overlap_of(op);
-  const ScratchTensor gathered(op.context().scratch, d_y.dtype, {d_y.shape[0], op.in_shape(0)[1]});
-  const Tensor own = op.in(0);
+  const ScratchTensor gathered(op.context().scratch, d_y.dtype, {d_y.shape[0], op.in_shape(Gathered::kX)[1]});
+  const Tensor own = op.in(Gathered::kX);
   overlap.gather(own, gathered.get());
   overlap.wait();
   overlap.complete(own, gathered.get());
@@ -245,24 +251,30 @@ constexpr Operator kGathered{.name = "gathered_linear",
                              .forward = gathered_forward<kKept>,
                              .backward_input = gathered_backward_input<kKept>,
                              .backward_weight = gathered_backward_weight<kKept>,
-                             .for_weight = kKept ? Saves{.outputs = bit(1)} : Saves{.inputs = bit(0)}};
+                             .for_weight = kKept ? saves(Gathered::kAllX) : saves(Gathered::kX)};
 
 // --- scattered_linear: outputs this rank's rows of the sum, and its products for all rows. The backward pass
 // gathers into the gradient of the second output.
 
+struct Scattered {
+  enum In : InputName { kX };
+  enum Out : OutputName { kY, kProducts };
+};
+
 void scattered_forward(OperatorCall& op) {
-  multiply_and_scatter(op, GemmRole::kForward, op.in(0), op.out(1), op.out(0), 0);
+  multiply_and_scatter(op, GemmRole::kForward, op.in(Scattered::kX), op.out(Scattered::kProducts),
+                       op.out(Scattered::kY), 0);
 }
 
 void scattered_backward_input(OperatorCall& op) {
   TensorParallel& overlap = overlap_of(op);
-  const Tensor d_y = op.d_out(0), d_all = op.complete_d_out(1);
+  const Tensor d_y = op.d_out(Scattered::kY), d_all = op.complete_d_out(Scattered::kProducts);
   overlap.gather(d_y, d_all);
-  if (!op.needs_d_in(0)) {
+  if (!op.needs_d_in(Scattered::kX)) {
     overlap.wait();
     return overlap.complete(d_y, d_all);
   }
-  const OperatorCall::Target d_x = op.d_in(0);
+  const OperatorCall::Target d_x = op.d_in(Scattered::kX);
   const bool in_place = !d_x.previous.absent() && d_x.previous.data == d_x.out.data;
   multiply_arriving(op, GemmRole::kInputGradient, d_y, d_all, d_x.out, in_place);
   if (!in_place) add_previous(op, d_x);
@@ -271,14 +283,14 @@ void scattered_backward_input(OperatorCall& op) {
 
 void scattered_backward_weight(OperatorCall& op) {
   // Nothing was gathered for an input gradient, so gather now.
-  if (op.d_out(1).absent()) {
+  if (op.d_out(Scattered::kProducts).absent()) {
     TensorParallel& overlap = overlap_of(op);
-    const Tensor d_y = op.d_out(0), d_all = op.complete_d_out(1);
+    const Tensor d_y = op.d_out(Scattered::kY), d_all = op.complete_d_out(Scattered::kProducts);
     overlap.gather(d_y, d_all);
     overlap.wait();
     overlap.complete(d_y, d_all);
   }
-  weight_gradient(op, op.d_out(1), op.in(0));
+  weight_gradient(op, op.d_out(Scattered::kProducts), op.in(Scattered::kX));
 }
 
 // Recompute policies treat it as scatter_tokens(), whose output is the same.
@@ -287,7 +299,7 @@ constexpr Operator kScattered{.name = "scattered_linear",
                               .forward = scattered_forward,
                               .backward_input = scattered_backward_input,
                               .backward_weight = scattered_backward_weight,
-                              .for_weight = {.inputs = bit(0)}};
+                              .for_weight = saves(Scattered::kX)};
 
 // Whether a gather or scatter of this many bytes overlaps products with this weight. fp8 and fp4 products
 // quantise all rows at once, so they cannot overlap.

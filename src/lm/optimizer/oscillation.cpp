@@ -146,11 +146,11 @@ void WithoutOscillation::track(const UnitUpdate& u, const Squares& squares, cons
         .slice(part.begin - squares.elements.begin, part.end - squares.elements.begin);
   };
   // This rule's last two states.
-  std::array<Tensor, 2> sums;
+  Tensor moved, jumped;
   for (const engine::UnitState& state : unit.states) {
     if (state.rule != u.rule) continue;
-    sums[0] = sums[1];
-    sums[1] = state.values.slice(part.begin - state.elements.begin, part.end - state.elements.begin);
+    moved = jumped;
+    jumped = state.values.slice(part.begin - state.elements.begin, part.end - state.elements.begin);
   }
   turbo::launch(u.rank.context(), turbo::TrackOscillation{.before_param = before.master(part),
                                                           .before_working = before.working(part),
@@ -160,8 +160,8 @@ void WithoutOscillation::track(const UnitUpdate& u, const Squares& squares, cons
                                                           .remainder = of_shard(unit.remainder),
                                                           .before_rounded = of_squares(squares.before),
                                                           .rounded = of_squares(squares.after),
-                                                          .moved = sums[0],
-                                                          .jumped = sums[1],
+                                                          .moved = moved,
+                                                          .jumped = jumped,
                                                           .grad_scale = u.gradient_scale,
                                                           .snapped = counted ? u.snapped : Tensor(),
                                                           .ratio = static_cast<float>(settings_.ratio),

@@ -149,7 +149,6 @@ constexpr Operator kScaleByPosition{.name = "scale_by_position",
 
 struct AttentionAttributes {
   turbo::AttentionShape shape;
-  bool documents;   // the call has first keys
   bool statistics;  // the call has the log-sum-exp
 };
 
@@ -162,19 +161,18 @@ void attention_forward(OperatorCall& op) {
   const auto a = op.attributes<AttentionAttributes>();
   const FusedColumns at(a.shape);
   const Tensor qkv = op.in(Attention::kQkv);
-  launch(op.context(),
-         turbo::AttentionForward{.shape = a.shape,
-                                 .q = qkv,
-                                 .k = qkv.from(at.k),
-                                 .v = qkv.from(at.v),
-                                 .q_stride = at.width,
-                                 .k_stride = at.width,
-                                 .v_stride = at.width,
-                                 .first_key = a.documents ? op.in(Attention::kFirstKey) : Tensor(),
-                                 .sinks = optional_weight(op),
-                                 .out = op.out(Attention::kOut),
-                                 .lse = a.statistics ? op.out(Attention::kLse) : Tensor(),
-                                 .workspace = {}});
+  launch(op.context(), turbo::AttentionForward{.shape = a.shape,
+                                               .q = qkv,
+                                               .k = qkv.from(at.k),
+                                               .v = qkv.from(at.v),
+                                               .q_stride = at.width,
+                                               .k_stride = at.width,
+                                               .v_stride = at.width,
+                                               .first_key = op.optional_in(Attention::kFirstKey),
+                                               .sinks = optional_weight(op),
+                                               .out = op.out(Attention::kOut),
+                                               .lse = a.statistics ? op.out(Attention::kLse) : Tensor(),
+                                               .workspace = {}});
 }
 
 void attention_backward_input(OperatorCall& op) {
@@ -182,25 +180,24 @@ void attention_backward_input(OperatorCall& op) {
   const FusedColumns at(a.shape);
   const Tensor qkv = op.in(Attention::kQkv);
   const auto [d_qkv, previous] = op.fresh_d_in(Attention::kQkv);
-  launch(op.context(),
-         turbo::AttentionBackward{.shape = a.shape,
-                                  .q = qkv,
-                                  .k = qkv.from(at.k),
-                                  .v = qkv.from(at.v),
-                                  .q_stride = at.width,
-                                  .k_stride = at.width,
-                                  .v_stride = at.width,
-                                  .first_key = a.documents ? op.in(Attention::kFirstKey) : Tensor(),
-                                  .out = op.out(Attention::kOut),
-                                  .lse = op.out(Attention::kLse),
-                                  .d_out = op.d_out(Attention::kOut),
-                                  .d_q = d_qkv,
-                                  .d_k = d_qkv.from(at.k),
-                                  .d_v = d_qkv.from(at.v),
-                                  .d_q_stride = at.width,
-                                  .d_k_stride = at.width,
-                                  .d_v_stride = at.width,
-                                  .workspace = {}});
+  launch(op.context(), turbo::AttentionBackward{.shape = a.shape,
+                                                .q = qkv,
+                                                .k = qkv.from(at.k),
+                                                .v = qkv.from(at.v),
+                                                .q_stride = at.width,
+                                                .k_stride = at.width,
+                                                .v_stride = at.width,
+                                                .first_key = op.optional_in(Attention::kFirstKey),
+                                                .out = op.out(Attention::kOut),
+                                                .lse = op.out(Attention::kLse),
+                                                .d_out = op.d_out(Attention::kOut),
+                                                .d_q = d_qkv,
+                                                .d_k = d_qkv.from(at.k),
+                                                .d_v = d_qkv.from(at.v),
+                                                .d_q_stride = at.width,
+                                                .d_k_stride = at.width,
+                                                .d_v_stride = at.width,
+                                                .workspace = {}});
   add_previous(op, {d_qkv, previous});
 }
 
@@ -291,28 +288,32 @@ constexpr Operator kCachedAttention{.name = "cached_attention",
 
 Value head_norm(const Value& x, Parameter* weight, const turbo::HeadNormShape& shape, double epsilon) {
   const Shape statistics{x.shape()[0], shape.normed()};
-  return x.tape().record(kHeadNorm, {&x}, weight, {{x.dtype(), x.shape()}, {DType::kF32, statistics, false}},
-                         HeadNormAttributes{shape, static_cast<float>(epsilon)})[0];
+  return x.tape().record(
+      kHeadNorm, {{HeadNorm::kX, x}}, weight,
+      {{HeadNorm::kY, x.dtype(), x.shape()}, {HeadNorm::kRstd, DType::kF32, statistics, false}},
+      HeadNormAttributes{shape, static_cast<float>(epsilon)})[HeadNorm::kY];
 }
 
 Value rope(Value x, const Value& positions, const Tensor& table, const RopeShape& shape) {
-  return x.tape().record(kRope, {&x, &positions}, nullptr, {{x.dtype(), x.shape()}},
-                         RopeAttributes{table, shape})[0];
+  return x.tape().record(kRope, {{Rotation::kX, x}, {Rotation::kPositions, positions}}, nullptr,
+                         {{Rotation::kY, x.dtype(), x.shape()}}, RopeAttributes{table, shape})[Rotation::kY];
 }
 
 Value scale_by_position(Value x, const Value& positions, const PositionScaling& scaling) {
-  return x.tape().record(kScaleByPosition, {&x, &positions}, nullptr, {{x.dtype(), x.shape()}}, scaling)[0];
+  return x.tape().record(kScaleByPosition, {{Rotation::kX, x}, {Rotation::kPositions, positions}}, nullptr,
+                         {{Rotation::kY, x.dtype(), x.shape()}}, scaling)[Rotation::kY];
 }
 
 Value attention(const Value& qkv, turbo::AttentionShape shape, const AttentionOptions& options) {
   if (options.context) return context_attention(qkv, shape, options);
   Tape& tape = qkv.tape();
   const std::int64_t tokens = shape.batch * shape.seq_q;
-  const Tape::Output out{qkv.dtype(), Shape{tokens, shape.heads * shape.value_dim}};
+  const Shape out{tokens, shape.heads * shape.value_dim};
   shape.seq_k = shape.capacity_k = shape.seq_q;
   if (const KvCacheLayer* layer = options.cache.layer) {
     PRIMUS_CHECK("attention", !tape.training() && !options.first_key && shape.causal);
-    return tape.record(kCachedAttention, {&qkv}, options.sinks, {out},
+    return tape.record(kCachedAttention, {{CachedAttention::kQkv, qkv}}, options.sinks,
+                       {{CachedAttention::kOut, qkv.dtype(), out}},
                        CachedAttentionAttributes{.sequences = *options.cache.sequences,
                                                  .heads = shape.heads,
                                                  .kv_heads = shape.kv_heads,
@@ -324,15 +325,16 @@ Value attention(const Value& qkv, turbo::AttentionShape shape, const AttentionOp
                                                  .scale = shape.scale,
                                                  .score_cap = shape.score_cap,
                                                  .k = layer->k.data,
-                                                 .v = layer->v.data})[0];
+                                                 .v = layer->v.data})[CachedAttention::kOut];
   }
-  const Value* documents = options.first_key ? &options.first_key : nullptr;
-  const AttentionAttributes attributes{shape, documents != nullptr, tape.training()};
+  const AttentionAttributes attributes{shape, tape.training()};
   if (!tape.training()) {
-    return tape.record(kAttention, {&qkv, documents}, options.sinks, {out}, attributes)[0];
+    return tape.record(kAttention, {{Attention::kQkv, qkv}, {Attention::kFirstKey, options.first_key}},
+                       options.sinks, {{Attention::kOut, qkv.dtype(), out}}, attributes)[Attention::kOut];
   }
-  const Tape::Output statistics{DType::kF32, Shape{shape.heads, tokens}, false};
-  return tape.record(kAttention, {&qkv, documents}, options.sinks, {out, statistics}, attributes)[0];
+  const Tape::Output lse{Attention::kLse, DType::kF32, Shape{shape.heads, tokens}, false};
+  return tape.record(kAttention, {{Attention::kQkv, qkv}, {Attention::kFirstKey, options.first_key}},
+                     options.sinks, {{Attention::kOut, qkv.dtype(), out}, lse}, attributes)[Attention::kOut];
 }
 
 }  // namespace primus::engine

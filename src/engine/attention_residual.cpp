@@ -68,8 +68,13 @@ Value attention_residual(const Value& stream, const Value& checkpoints, Paramete
                          double epsilon) {
   Tape& tape = stream.tape();
   const Value of_norm = parameter_values(tape, norm), of_proj = parameter_values(tape, proj);
-  return tape.record(kAttentionResidual, {&checkpoints, &stream, &of_norm, &of_proj}, nullptr,
-                     {{stream.dtype(), stream.shape()}}, Attributes{static_cast<float>(epsilon)})[0];
+  return tape.record(kAttentionResidual,
+                     {{AttentionResidual::kCheckpoints, checkpoints},
+                      {AttentionResidual::kStream, stream},
+                      {AttentionResidual::kNorm, of_norm},
+                      {AttentionResidual::kProj, of_proj}},
+                     nullptr, {{AttentionResidual::kOut, stream.dtype(), stream.shape()}},
+                     Attributes{static_cast<float>(epsilon)})[AttentionResidual::kOut];
 }
 
 }  // namespace primus::engine

@@ -69,10 +69,15 @@ ChannelGateValues channel_gates(const Value& z, const Value& b, Parameter& a_log
                                 double lower_bound) {
   Tape& tape = z.tape();
   const Value of_a_log = parameter_values(tape, a_log), of_bias = parameter_values(tape, bias);
-  auto [g, beta, none] = tape.record(kChannelGate, {&z, &b, &of_a_log, &of_bias}, nullptr,
-                                     {{DType::kF32, z.shape()}, {DType::kF32, b.shape()}},
-                                     Attributes{static_cast<float>(lower_bound)});
-  return {std::move(g), std::move(beta)};
+  Tape::Outputs recorded = tape.record(
+      kChannelGate,
+      {{ChannelGate::kZ, z},
+       {ChannelGate::kB, b},
+       {ChannelGate::kALog, of_a_log},
+       {ChannelGate::kBias, of_bias}},
+      nullptr, {{ChannelGate::kG, DType::kF32, z.shape()}, {ChannelGate::kBeta, DType::kF32, b.shape()}},
+      Attributes{static_cast<float>(lower_bound)});
+  return {std::move(recorded[ChannelGate::kG]), std::move(recorded[ChannelGate::kBeta])};
 }
 
 }  // namespace primus::engine

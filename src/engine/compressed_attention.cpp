@@ -125,7 +125,6 @@ constexpr Operator kStack{.name = "stack_rows",
 
 struct WindowAttributes {
   std::int64_t batch, sequence, window, ratio;
-  bool chosen;
   void* given;  // [tokens, given_cols]; given_cols 0: none
   std::int64_t given_cols;
 };
@@ -139,14 +138,13 @@ struct Window {
 void window_forward(OperatorCall& op) {
   const auto a = op.attributes<WindowAttributes>();
   const Tensor given(a.given, DType::kI32, {a.batch * a.sequence, a.given_cols});
-  launch(op.context(), turbo::WindowAndPooled{.batch = a.batch,
-                                              .sequence = a.sequence,
-                                              .window = a.window,
-                                              .ratio = a.ratio,
-                                              .chosen = a.given_cols > 0 ? given
-                                                        : a.chosen       ? op.in(Window::kChosen)
-                                                                         : Tensor(),
-                                              .selected = op.out(Window::kSelected)});
+  launch(op.context(),
+         turbo::WindowAndPooled{.batch = a.batch,
+                                .sequence = a.sequence,
+                                .window = a.window,
+                                .ratio = a.ratio,
+                                .chosen = a.given_cols > 0 ? given : op.optional_in(Window::kChosen),
+                                .selected = op.out(Window::kSelected)});
 }
 
 constexpr Operator kWindow{
@@ -230,41 +228,45 @@ constexpr Operator kGroupedColumns{.name = "grouped_columns_linear",
 }  // namespace
 
 Value detached(const Value& x) {
-  return x.tape().record(kDetached, {&x}, nullptr, {{x.dtype(), x.shape(), false}})[0];
+  return x.tape().record(kDetached, {{Unary::kX, x}}, nullptr,
+                         {{Unary::kY, x.dtype(), x.shape(), false}})[Unary::kY];
 }
 
 Value latent_pooling(const Value& x, Parameter& bias, const turbo::PoolingShape& shape) {
   const Value of_gates = parameter_values(x.tape(), bias);
-  return x.tape().record(kPooling, {&x, &of_gates}, nullptr, {{x.dtype(), {shape.pooled(), shape.dim}}},
-                         PoolingAttributes{shape})[0];
+  return x.tape().record(kPooling, {{Pooling::kX, x}, {Pooling::kBias, of_gates}}, nullptr,
+                         {{Pooling::kOut, x.dtype(), {shape.pooled(), shape.dim}}},
+                         PoolingAttributes{shape})[Pooling::kOut];
 }
 
 Value positions_of_blocks(const Value& positions, std::int64_t batch, std::int64_t ratio) {
   const std::int64_t blocks = positions.shape().elements() / batch / ratio;
-  return positions.tape().record(kPositions, {&positions}, nullptr, {{DType::kI32, {batch * blocks}, false}},
-                                 BlockAttributes{batch, ratio})[0];
+  return positions.tape().record(kPositions, {{Positions::kOfTokens, positions}}, nullptr,
+                                 {{Positions::kOfBlocks, DType::kI32, {batch * blocks}, false}},
+                                 BlockAttributes{batch, ratio})[Positions::kOfBlocks];
 }
 
 Value stack_rows(const Value& a, const Value& b) {
   PRIMUS_CHECK("stack_rows", a.shape()[1] == b.shape()[1]);
-  return a.tape().record(kStack, {&a, &b}, nullptr,
-                         {{a.dtype(), {a.shape()[0] + b.shape()[0], a.shape()[1]}}})[0];
+  return a.tape().record(kStack, {{Stack::kTop, a}, {Stack::kBottom, b}}, nullptr,
+                         {{Stack::kY, a.dtype(), {a.shape()[0] + b.shape()[0], a.shape()[1]}}})[Stack::kY];
 }
 
 Value window_and_pooled(const Value& positions, const Value& chosen, const turbo::WindowAndPooled& how) {
   const std::int64_t given = how.chosen.absent() ? 0 : how.chosen.cols();
   const std::int64_t more = given > 0 ? given : chosen ? chosen.shape()[1] : how.blocks();
-  const Tape::Output selected{DType::kI32, {how.batch * how.sequence, how.window + more}, false};
-  const WindowAttributes a{how.batch,       how.sequence, how.window, how.ratio, static_cast<bool>(chosen),
-                           how.chosen.data, given};
-  return positions.tape().record(kWindow, {&positions, chosen ? &chosen : nullptr}, nullptr, {selected},
-                                 a)[0];
+  const Tape::Output selected{
+      Window::kSelected, DType::kI32, {how.batch * how.sequence, how.window + more}, false};
+  const WindowAttributes a{how.batch, how.sequence, how.window, how.ratio, how.chosen.data, given};
+  return positions.tape().record(kWindow, {{Window::kPositions, positions}, {Window::kChosen, chosen}},
+                                 nullptr, {selected}, a)[Window::kSelected];
 }
 
 Value grouped_columns_linear(const Value& x, Parameter& weight, std::int64_t groups) {
   PRIMUS_CHECK("grouped_columns_linear", x.shape()[1] == groups * weight.shape[1]);
-  return x.tape().record(kGroupedColumns, {&x}, &weight, {{x.dtype(), {x.shape()[0], weight.shape[0]}}},
-                         GroupAttributes{groups})[0];
+  return x.tape().record(kGroupedColumns, {{Unary::kX, x}}, &weight,
+                         {{Unary::kY, x.dtype(), {x.shape()[0], weight.shape[0]}}},
+                         GroupAttributes{groups})[Unary::kY];
 }
 
 }  // namespace primus::engine

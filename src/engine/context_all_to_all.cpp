@@ -15,7 +15,7 @@ using turbo::launch;
 struct Attributes {
   turbo::AttentionShape shape;  // of this rank's heads over complete sequences
   ContextParallel* context;
-  bool documents, statistics;
+  bool statistics;
 };
 
 struct AllToAll {
@@ -80,7 +80,7 @@ void forward(OperatorCall& op) {
   const Tensor qkv = unkept ? unkept->get() : call.qkv_of_heads();
   call.to_heads(own, qkv, call.qkv_columns());
   const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
-  if (call.attributes().documents) call.gather_first_keys(op.in(AllToAll::kFirstKey), first_keys.get());
+  if (op.has_in(AllToAll::kFirstKey)) call.gather_first_keys(op.in(AllToAll::kFirstKey), first_keys.get());
   launch(op.context(),
          turbo::AttentionForward{.shape = call.shape(),
                                  .q = qkv,
@@ -89,7 +89,7 @@ void forward(OperatorCall& op) {
                                  .q_stride = call.width(),
                                  .k_stride = call.width(),
                                  .v_stride = call.width(),
-                                 .first_key = call.attributes().documents ? first_keys.get() : Tensor(),
+                                 .first_key = op.has_in(AllToAll::kFirstKey) ? first_keys.get() : Tensor(),
                                  .sinks = op.has_parameter() ? own_heads(call, op.weight()) : Tensor(),
                                  .out = call.out_of_heads(),
                                  .lse = call.attributes().statistics ? op.out(AllToAll::kLse) : Tensor(),
@@ -105,7 +105,7 @@ void backward_input(OperatorCall& op) {
   const ScratchTensor d_out(call.scratch(), qkv.dtype, {call.all_tokens(), call.out_width()});
   const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
   call.to_heads(op.d_out(AllToAll::kOut), d_out.get(), call.out_columns());
-  if (call.attributes().documents) call.gather_first_keys(op.in(AllToAll::kFirstKey), first_keys.get());
+  if (op.has_in(AllToAll::kFirstKey)) call.gather_first_keys(op.in(AllToAll::kFirstKey), first_keys.get());
   const Tensor k = qkv.from(call.columns().k), v = qkv.from(call.columns().v);
   launch(op.context(),
          turbo::AttentionBackward{.shape = call.shape(),
@@ -115,7 +115,7 @@ void backward_input(OperatorCall& op) {
                                   .q_stride = call.width(),
                                   .k_stride = call.width(),
                                   .v_stride = call.width(),
-                                  .first_key = call.attributes().documents ? first_keys.get() : Tensor(),
+                                  .first_key = op.has_in(AllToAll::kFirstKey) ? first_keys.get() : Tensor(),
                                   .out = call.out_of_heads(),
                                   .lse = op.out(AllToAll::kLse),
                                   .d_out = d_out.get(),
@@ -169,19 +169,21 @@ Value attention_by_heads(const Value& qkv, turbo::AttentionShape shape, const At
   shape.seq_k = shape.capacity_k = shape.seq_q;
   shape.heads /= ranks;
   shape.kv_heads /= ranks;
-  const Value* documents = options.first_key ? &options.first_key : nullptr;
-  const Attributes attributes{shape, options.context, documents != nullptr, tape.training()};
+  const Attributes attributes{shape, options.context, tape.training()};
   const std::int64_t tokens = shape.batch * shape.seq_q;
   const std::int64_t of_token = shape.heads * shape.value_dim;
-  const Tape::Output statistics{DType::kF32, Shape{shape.heads, tokens}, false};
+  const Tape::Output lse{AllToAll::kLse, DType::kF32, Shape{shape.heads, tokens}, false};
   if (!tape.training()) {
-    const Tape::Output of_heads{qkv.dtype(), Shape{tokens, of_token}, false};
-    return tape.record(kContextAllToAll, {&qkv, documents}, options.sinks, {{qkv.dtype(), out}, of_heads},
-                       attributes)[0];
+    const Tape::Output of_heads{AllToAll::kOfHeads, qkv.dtype(), Shape{tokens, of_token}, false};
+    return tape.record(kContextAllToAll, {{AllToAll::kQkv, qkv}, {AllToAll::kFirstKey, options.first_key}},
+                       options.sinks, {{AllToAll::kOut, qkv.dtype(), out}, of_heads},
+                       attributes)[AllToAll::kOut];
   }
-  const Tape::Output of_heads{qkv.dtype(), Shape{tokens, of_token + FusedColumns(shape).width}, false};
-  return tape.record(kContextAllToAll, {&qkv, documents}, options.sinks,
-                     {{qkv.dtype(), out}, of_heads, statistics}, attributes)[0];
+  const Tape::Output of_heads{AllToAll::kOfHeads, qkv.dtype(),
+                              Shape{tokens, of_token + FusedColumns(shape).width}, false};
+  return tape.record(kContextAllToAll, {{AllToAll::kQkv, qkv}, {AllToAll::kFirstKey, options.first_key}},
+                     options.sinks, {{AllToAll::kOut, qkv.dtype(), out}, of_heads, lse},
+                     attributes)[AllToAll::kOut];
 }
 
 }  // namespace primus::engine

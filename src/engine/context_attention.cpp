@@ -68,7 +68,6 @@ using turbo::launch;
 struct Attributes {
   turbo::AttentionShape shape;  // of this rank's tokens
   ContextParallel* context;
-  bool documents;   // the call has the first key of each query
   bool statistics;  // the call has the log-sum-exp
 };
 
@@ -167,7 +166,7 @@ class Call {
   // a short sequence, and another rank's keys are visible or hidden in complete slices.
   bool only_causal() const {
     const std::int64_t whole = 2 * slice_tokens_ * a_.context->ranks();
-    return !a_.documents && (a_.shape.window == 0 || a_.shape.window >= whole) &&
+    return !op_.has_in(ContextOperands::kFirstKey) && (a_.shape.window == 0 || a_.shape.window >= whole) &&
            (a_.shape.chunk == 0 || a_.shape.chunk >= whole);
   }
   // Whether a query appears in at most two blocks.
@@ -213,8 +212,9 @@ class Call {
             .q_stride = columns_.width,
             .k_stride = kv_width_,
             .v_stride = kv_width_,
-            .first_key =
-                a_.documents ? rows(op_.in(ContextOperands::kFirstKey), block.q, block.q_pieces) : Tensor(),
+            .first_key = op_.has_in(ContextOperands::kFirstKey)
+                             ? rows(op_.in(ContextOperands::kFirstKey), block.q, block.q_pieces)
+                             : Tensor(),
             .sinks = {},
             .out = {},
             .lse = {},
@@ -543,14 +543,18 @@ Value context_attention(const Value& qkv, const turbo::AttentionShape& shape,
     return attention_by_heads(qkv, shape, options);
   }
   const std::int64_t tokens = shape.batch * shape.seq_q;
-  const Tape::Output out{qkv.dtype(), Shape{tokens, shape.heads * shape.value_dim}};
-  const Value* documents = options.first_key ? &options.first_key : nullptr;
-  const Attributes attributes{shape, options.context, documents != nullptr, tape.training()};
+  const Tape::Output out{ContextOperands::kOut, qkv.dtype(), Shape{tokens, shape.heads * shape.value_dim}};
+  const Attributes attributes{shape, options.context, tape.training()};
   if (!tape.training()) {
-    return tape.record(kContextAttention, {&qkv, documents}, options.sinks, {out}, attributes)[0];
+    return tape.record(kContextAttention,
+                       {{ContextOperands::kQkv, qkv}, {ContextOperands::kFirstKey, options.first_key}},
+                       options.sinks, {out}, attributes)[ContextOperands::kOut];
   }
-  const Tape::Output statistics{DType::kF32, Shape{shape.batch * shape.heads, shape.seq_q}, false};
-  return tape.record(kContextAttention, {&qkv, documents}, options.sinks, {out, statistics}, attributes)[0];
+  const Tape::Output lse{ContextOperands::kLse, DType::kF32, Shape{shape.batch * shape.heads, shape.seq_q},
+                         false};
+  return tape.record(kContextAttention,
+                     {{ContextOperands::kQkv, qkv}, {ContextOperands::kFirstKey, options.first_key}},
+                     options.sinks, {out, lse}, attributes)[ContextOperands::kOut];
 }
 
 }  // namespace primus::engine

@@ -14,17 +14,12 @@ using turbo::launch;
 struct Attributes {
   turbo::DeltaRuleShape shape;  // of this rank's computation
   ContextParallel* context;     // null: this rank has all tokens
-  bool documents;
 };
 
 struct DeltaRule {
   enum In : InputName { kQkv, kG, kBeta, kFirstKey };
   enum Out : OutputName { kOut };
 };
-
-Tensor first_key(const OperatorCall& op, const Attributes& a) {
-  return a.documents ? op.in(DeltaRule::kFirstKey) : Tensor();
-}
 
 // Inputs of this rank's heads, for all tokens.
 class OfHeads {
@@ -40,7 +35,7 @@ class OfHeads {
     exchange.to_heads(op.in(DeltaRule::kQkv), qkv(), qkv_columns());
     exchange.to_heads(op.in(DeltaRule::kG), g(), columns(s_.gates()));
     exchange.to_heads(op.in(DeltaRule::kBeta), beta(), columns(s_.value_heads));
-    if (!a.documents) return;
+    if (!op.has_in(DeltaRule::kFirstKey)) return;
     first_key_.emplace(scratch(), DType::kI32, Shape{s_.rows()});
     exchange.gather_first_keys(op.in(DeltaRule::kFirstKey), first_key());
   }
@@ -87,7 +82,7 @@ void forward(OperatorCall& op) {
   const auto a = op.attributes<Attributes>();
   if (!a.context)
     return run_forward(op, a.shape, op.in(DeltaRule::kQkv), op.in(DeltaRule::kG), op.in(DeltaRule::kBeta),
-                       first_key(op, a), op.out(DeltaRule::kOut));
+                       op.optional_in(DeltaRule::kFirstKey), op.out(DeltaRule::kOut));
   const OfHeads in(op, a);
   const ScratchTensor out(op.context().scratch, op.out(DeltaRule::kOut).dtype,
                           {a.shape.rows(), a.shape.out_width()});
@@ -140,7 +135,8 @@ void backward_input(OperatorCall& op) {
   const Target d_qkv(op, DeltaRule::kQkv), d_g(op, DeltaRule::kG), d_beta(op, DeltaRule::kBeta);
   if (!a.context) {
     run_backward(op, s, op.in(DeltaRule::kQkv), op.in(DeltaRule::kG), op.in(DeltaRule::kBeta),
-                 first_key(op, a), op.d_out(DeltaRule::kOut), {d_qkv.out(), d_g.out(), d_beta.out()});
+                 op.optional_in(DeltaRule::kFirstKey), op.d_out(DeltaRule::kOut),
+                 {d_qkv.out(), d_g.out(), d_beta.out()});
   } else {
     Arena& scratch = op.context().scratch;
     const OfHeads in(op, a);
@@ -196,13 +192,14 @@ constexpr Operator kCachedDeltaRule{
 Value delta_rule(const Value& qkv, const Value& g, const Value& beta, const turbo::DeltaRuleShape& shape,
                  const DeltaRuleOptions& options) {
   Tape& tape = qkv.tape();
-  const Tape::Output out{qkv.dtype(), Shape{shape.rows(), shape.out_width()}};
+  const Tape::Output out{DeltaRule::kOut, qkv.dtype(), Shape{shape.rows(), shape.out_width()}};
   turbo::DeltaRuleShape s = shape;
   if (const KvCacheLayer* layer = options.cache.layer) {
     PRIMUS_CHECK("delta_rule", !tape.training() && !options.first_key && !options.context);
     s.batch = 1, s.sequence = shape.rows();
-    return tape.record(kCachedDeltaRule, {&qkv, &g, &beta}, nullptr, {out},
-                       CachedAttributes{s, layer, options.cache.sequences})[0];
+    return tape.record(kCachedDeltaRule,
+                       {{DeltaRule::kQkv, qkv}, {DeltaRule::kG, g}, {DeltaRule::kBeta, beta}}, nullptr, {out},
+                       CachedAttributes{s, layer, options.cache.sequences})[DeltaRule::kOut];
   }
   ContextParallel* const context =
       options.context && options.context->ranks() > 1 ? options.context : nullptr;
@@ -211,9 +208,12 @@ Value delta_rule(const Value& qkv, const Value& g, const Value& beta, const turb
     PRIMUS_CHECK("delta_rule", delta_rule_divides(shape.key_heads, ranks));
     s.sequence *= ranks, s.key_heads /= ranks, s.value_heads /= ranks;
   }
-  const Value* const documents = options.first_key ? &options.first_key : nullptr;
-  return tape.record(kDeltaRule, {&qkv, &g, &beta, documents}, nullptr, {out},
-                     Attributes{s, context, documents != nullptr})[0];
+  return tape.record(kDeltaRule,
+                     {{DeltaRule::kQkv, qkv},
+                      {DeltaRule::kG, g},
+                      {DeltaRule::kBeta, beta},
+                      {DeltaRule::kFirstKey, options.first_key}},
+                     nullptr, {out}, Attributes{s, context})[DeltaRule::kOut];
 }
 
 }  // namespace primus::engine

@@ -279,8 +279,6 @@ RowAttributes attributes_of(const Dispatch& d) {
   return {d.parallel, d.tokens, d.routing.weights.shape()[1], d.maximum, d.overlap};
 }
 
-const Value* plan_of(const Dispatch& d) { return d.plan ? &d.plan : nullptr; }
-
 Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::int64_t capacity,
                          Dispatch dispatch) {
   const std::int64_t of_microbatch = r.weights.shape()[0], top_k = r.weights.shape()[1];
@@ -292,19 +290,25 @@ Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::in
   const std::int64_t chosen = experts.max_rows(ranks * tokens, of_microbatch, top_k, capacity);
   const RowAttributes rows{dispatch.parallel, tokens, top_k, maximum, dispatch.overlap};
   const DispatchAttributes a{rows, experts, r.expert_count, capacity > 0};
-  const Tape::Output outputs[] = {
-      {DType::kF32, {rows.rows(), top_k}},
-      {DType::kI32, turbo::RoutingPlan::shape(experts.count, rows.rows(), top_k, chosen), false},
-      {DType::kI32, DispatchPlan::shape(static_cast<int>(ranks), tokens, top_k, maximum), false}};
-  auto [weights, plan, dispatch_plan] = r.weights.tape().record(
-      kPlanDispatch, {&r.weights, &r.experts, &r.plan}, nullptr, {outputs[0], outputs[1], outputs[2]}, a);
-  dispatch.routing = {.weights = std::move(weights),
+  const Shape routing_plan = turbo::RoutingPlan::shape(experts.count, rows.rows(), top_k, chosen);
+  const Shape dispatch_plan = DispatchPlan::shape(static_cast<int>(ranks), tokens, top_k, maximum);
+  Tape::Outputs recorded =
+      r.weights.tape().record(kPlanDispatch,
+                              {{PlanDispatch::kWeights, r.weights},
+                               {PlanDispatch::kExperts, r.experts},
+                               {PlanDispatch::kPlan, r.plan}},
+                              nullptr,
+                              {{PlanDispatch::kRowWeights, DType::kF32, {rows.rows(), top_k}},
+                               {PlanDispatch::kRowPlan, DType::kI32, routing_plan, false},
+                               {PlanDispatch::kDispatchPlan, DType::kI32, dispatch_plan, false}},
+                              a);
+  dispatch.routing = {.weights = std::move(recorded[PlanDispatch::kRowWeights]),
                       .experts = {},
-                      .plan = std::move(plan),
+                      .plan = std::move(recorded[PlanDispatch::kRowPlan]),
                       .expert_count = experts.count,
                       .rows = chosen,
                       .by_logits = false};
-  dispatch.plan = std::move(dispatch_plan);
+  dispatch.plan = std::move(recorded[PlanDispatch::kDispatchPlan]);
   dispatch.maximum = maximum;
   return dispatch;
 }
@@ -335,30 +339,36 @@ InFlight begin_dispatch(const Value& x, const Dispatch& d) {
   if (!d.parallel) return {x, {}};
   const ReplayScope replay(x.tape());
   const RowAttributes a = attributes_of(d);
-  const Tape::Output out{x.dtype(), {a.rows(), x.shape()[1]}};
-  return {x.tape().record(kBeginDispatch, {&x, plan_of(d)}, nullptr, {out}, a)[0], x};
+  const Tape::Output out{RowTransfer::kMoved, x.dtype(), {a.rows(), x.shape()[1]}};
+  return {x.tape().record(kBeginDispatch, {{RowTransfer::kRows, x}, {RowTransfer::kPlan, d.plan}}, nullptr,
+                          {out}, a)[RowTransfer::kMoved],
+          x};
 }
 
 Value end_dispatch(InFlight t, const Dispatch& d) {
   if (!d.parallel) return std::move(t.rows);
   const ReplayScope replay(t.rows.tape());
-  const Tape::Output out{t.rows.dtype(), t.rows.shape()};
-  return t.rows.tape().record(kEndDispatch, {&t.rows, plan_of(d)}, nullptr, {out}, attributes_of(d))[0];
+  const Tape::Output out{RowTransfer::kMoved, t.rows.dtype(), t.rows.shape()};
+  return t.rows.tape().record(kEndDispatch, {{RowTransfer::kRows, t.rows}, {RowTransfer::kPlan, d.plan}},
+                              nullptr, {out}, attributes_of(d))[RowTransfer::kMoved];
 }
 
 InFlight begin_return(Value rows, const Dispatch& d) {
   if (!d.parallel) return {std::move(rows), {}};
-  const Tape::Output out{rows.dtype(), {d.plan ? d.ranks * d.maximum : d.tokens, rows.shape()[1]}};
+  const Tape::Output out{
+      RowTransfer::kMoved, rows.dtype(), {d.plan ? d.ranks * d.maximum : d.tokens, rows.shape()[1]}};
   Tape& tape = rows.tape();
-  Value sent = tape.record(kBeginReturn, {&rows, plan_of(d)}, nullptr, {out}, attributes_of(d))[0];
+  Value sent = tape.record(kBeginReturn, {{RowTransfer::kRows, rows}, {RowTransfer::kPlan, d.plan}}, nullptr,
+                           {out}, attributes_of(d))[RowTransfer::kMoved];
   return {std::move(sent), std::move(rows)};
 }
 
 Value end_return(InFlight t, const Dispatch& d) {
   if (!d.parallel) return std::move(t.rows);
-  const Tape::Output out{t.rows.dtype(), {d.tokens, t.rows.shape()[1]}};
-  return t.rows.tape().record(d.plan ? kEndReturnSum : kEndReturn, {&t.rows, plan_of(d)}, nullptr, {out},
-                              attributes_of(d))[0];
+  const Tape::Output out{RowTransfer::kMoved, t.rows.dtype(), {d.tokens, t.rows.shape()[1]}};
+  return t.rows.tape().record(d.plan ? kEndReturnSum : kEndReturn,
+                              {{RowTransfer::kRows, t.rows}, {RowTransfer::kPlan, d.plan}}, nullptr, {out},
+                              attributes_of(d))[RowTransfer::kMoved];
 }
 
 }  // namespace primus::engine

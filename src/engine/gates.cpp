@@ -27,16 +27,17 @@ struct Parts {
 
 struct TakeApart {
   enum In : InputName { kX };
+  enum Out : OutputName { kFirst, kSecond, kThird };  // as many as there are parts
 };
 
 void split_columns_forward(OperatorCall& op) {
   const auto a = op.attributes<Parts>();
   for (int i = 0; i < op.output_count(); ++i) {
     const Parts::Part& part = a.parts[static_cast<std::size_t>(i)];
-    launch(
-        op.context(),
-        CopyColumns{
-            .from = op.in(TakeApart::kX), .to = op.out(i), .runs = part.runs, .run_count = part.run_count});
+    launch(op.context(), CopyColumns{.from = op.in(TakeApart::kX),
+                                     .to = op.out(OutputPlace(i)),
+                                     .runs = part.runs,
+                                     .run_count = part.run_count});
   }
 }
 
@@ -44,18 +45,18 @@ void split_columns_backward_input(OperatorCall& op) {
   const auto a = op.attributes<Parts>();
   const auto target = op.fresh_d_in(TakeApart::kX);
   bool all = true;
-  for (int i = 0; i < op.output_count(); ++i) all = all && !op.d_out(i).absent();
+  for (int i = 0; i < op.output_count(); ++i) all = all && !op.d_out(OutputPlace(i)).absent();
   if (!all) launch(op.context(), turbo::Fill{.out = target.out, .value = 0});
   for (int i = 0; i < op.output_count(); ++i) {
-    if (op.d_out(i).absent()) continue;
+    const Tensor d_part = op.d_out(OutputPlace(i));
+    if (d_part.absent()) continue;
     Parts::Part part = a.parts[static_cast<std::size_t>(i)];
     for (ColumnRun& run : part.runs) {
       std::swap(run.from, run.to);
       std::swap(run.from_stride, run.to_stride);
     }
-    launch(
-        op.context(),
-        CopyColumns{.from = op.d_out(i), .to = target.out, .runs = part.runs, .run_count = part.run_count});
+    launch(op.context(),
+           CopyColumns{.from = d_part, .to = target.out, .runs = part.runs, .run_count = part.run_count});
   }
   add_previous(op, target);
 }
@@ -211,44 +212,50 @@ constexpr Operator kDeltaGates{.name = "delta_gates",
 std::array<Value, 3> split_columns(const Value& x, const std::vector<ColumnRuns>& parts) {
   PRIMUS_CHECK("split_columns", !parts.empty() && parts.size() <= Entry::kMaxOutputs);
   Parts attributes{};
-  std::array<Tape::Output, Entry::kMaxOutputs> outputs{};
+  std::array<std::int64_t, Entry::kMaxOutputs> columns{};
   std::int64_t all = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     PRIMUS_CHECK("split_columns", parts[i].size() <= CopyColumns::kMaxRuns);
     Parts::Part& part = attributes.parts[i];
     part.run_count = static_cast<int>(parts[i].size());
     std::ranges::copy(parts[i], part.runs.begin());
-    std::int64_t columns = 0;
-    for (const ColumnRun& run : parts[i]) columns += run.size();
-    outputs[i] = {x.dtype(), Shape{x.shape()[0], columns}};
-    all += columns;
+    for (const ColumnRun& run : parts[i]) columns[i] += run.size();
+    all += columns[i];
   }
   PRIMUS_CHECK("split_columns", all == x.shape()[1]);
-  Tape& tape = x.tape();
-  if (parts.size() == 1) return tape.record(kSplitColumns, {&x}, nullptr, {outputs[0]}, attributes);
-  if (parts.size() == 2)
-    return tape.record(kSplitColumns, {&x}, nullptr, {outputs[0], outputs[1]}, attributes);
-  return tape.record(kSplitColumns, {&x}, nullptr, {outputs[0], outputs[1], outputs[2]}, attributes);
+  const auto record = [&](std::initializer_list<Tape::Output> outputs) {
+    return x.tape().record(kSplitColumns, {{TakeApart::kX, x}}, nullptr, outputs, attributes).values;
+  };
+  const auto part = [&](OutputPlace j) {
+    return Tape::Output{j, x.dtype(), Shape{x.shape()[0], columns[static_cast<std::size_t>(j.index())]}};
+  };
+  if (parts.size() == 1) return record({part(TakeApart::kFirst)});
+  if (parts.size() == 2) return record({part(TakeApart::kFirst), part(TakeApart::kSecond)});
+  return record({part(TakeApart::kFirst), part(TakeApart::kSecond), part(TakeApart::kThird)});
 }
 
 Value gated(const Value& x, const Value& gate) {
-  return x.tape().record(kGated, {&x, &gate}, nullptr, {{x.dtype(), x.shape()}})[0];
+  return x.tape().record(kGated, {{Gated::kX, x}, {Gated::kGate, gate}}, nullptr,
+                         {{Gated::kY, x.dtype(), x.shape()}})[Gated::kY];
 }
 
 Value gated_norm(const Value& x, const Value& gate, Parameter& weight, turbo::GateActivation activation,
                  double epsilon) {
   const Shape statistics{x.shape()[0], x.shape()[1] / weight.shape[0]};
-  return x.tape().record(kGatedNorm, {&x, &gate}, &weight,
-                         {{x.dtype(), x.shape()}, {DType::kF32, statistics, false}},
-                         GatedNormAttributes{activation, static_cast<float>(epsilon)})[0];
+  return x.tape().record(
+      kGatedNorm, {{GatedNorm::kX, x}, {GatedNorm::kGate, gate}}, &weight,
+      {{GatedNorm::kY, x.dtype(), x.shape()}, {GatedNorm::kRstd, DType::kF32, statistics, false}},
+      GatedNormAttributes{activation, static_cast<float>(epsilon)})[GatedNorm::kY];
 }
 
 std::pair<Value, Value> delta_gates(const Value& ba, Parameter& a_log, Parameter& dt_bias) {
   Tape& tape = ba.tape();
   const Value a = parameter_values(tape, a_log), dt = parameter_values(tape, dt_bias);
-  const Tape::Output heads{DType::kF32, {ba.shape()[0], ba.shape()[1] / 2}};
-  auto [g, beta, none] = tape.record(kDeltaGates, {&ba, &a, &dt}, nullptr, {heads, heads});
-  return {std::move(g), std::move(beta)};
+  const Shape heads{ba.shape()[0], ba.shape()[1] / 2};
+  Tape::Outputs gates =
+      tape.record(kDeltaGates, {{DeltaGates::kBa, ba}, {DeltaGates::kALog, a}, {DeltaGates::kDtBias, dt}},
+                  nullptr, {{DeltaGates::kG, DType::kF32, heads}, {DeltaGates::kBeta, DType::kF32, heads}});
+  return {std::move(gates[DeltaGates::kG]), std::move(gates[DeltaGates::kBeta])};
 }
 
 }  // namespace primus::engine

@@ -134,18 +134,31 @@ HyperReading hyper_read(const Value& x, const HyperParameters& parameters, const
   const Value products = router_logits(x, *parameters.fn);
   const Value base = parameter_values(tape, *parameters.base);
   const Value scale = parameter_values(tape, *parameters.scale);
-  const Tape::Output y{x.dtype(), {tokens, x.shape()[1] / shape.streams}}, rstd{DType::kF32, {tokens}, false};
+  const Tape::Output y{HyperRead::kY, x.dtype(), {tokens, x.shape()[1] / shape.streams}};
+  const Tape::Output rstd{HyperRead::kRstd, DType::kF32, {tokens}, false};
   const Attributes a{shape};
   if (!shape.mixes())
-    return {tape.record(kRead, {&x, &products, &base, &scale}, nullptr, {y, rstd}, a)[0], {}};
-  auto [read, of_norm, mixing] = tape.record(kRead, {&x, &products, &base, &scale}, nullptr,
-                                             {y, rstd, {DType::kF32, {tokens, shape.mixing()}}}, a);
-  return {std::move(read), std::move(mixing)};
+    return {tape.record(kRead,
+                        {{HyperRead::kX, x},
+                         {HyperRead::kProducts, products},
+                         {HyperRead::kBase, base},
+                         {HyperRead::kScale, scale}},
+                        nullptr, {y, rstd}, a)[HyperRead::kY],
+            {}};
+  Tape::Outputs read =
+      tape.record(kRead,
+                  {{HyperRead::kX, x},
+                   {HyperRead::kProducts, products},
+                   {HyperRead::kBase, base},
+                   {HyperRead::kScale, scale}},
+                  nullptr, {y, rstd, {HyperRead::kMixing, DType::kF32, {tokens, shape.mixing()}}}, a);
+  return {std::move(read[HyperRead::kY]), std::move(read[HyperRead::kMixing])};
 }
 
 Value hyper_write(const Value& x, const Value& out, const Value& mixing, const turbo::HyperShape& shape) {
-  return x.tape().record(kWrite, {&x, &out, &mixing}, nullptr, {{x.dtype(), x.shape()}},
-                         Attributes{shape})[0];
+  return x.tape().record(
+      kWrite, {{HyperWrite::kX, x}, {HyperWrite::kOut, out}, {HyperWrite::kMixing, mixing}}, nullptr,
+      {{HyperWrite::kZ, x.dtype(), x.shape()}}, Attributes{shape})[HyperWrite::kZ];
 }
 
 }  // namespace primus::engine

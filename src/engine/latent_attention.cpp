@@ -121,16 +121,22 @@ constexpr Operator kCachedLatentAttention{.name = "cached_latent_attention",
 
 Value latent_qkv(const Value& q, const Value& kv, const Value& rope_key, const LatentShape& shape) {
   const Shape rows{q.shape()[0], shape.heads * (2 * shape.key_dim() + shape.value_dim)};
-  return q.tape().record(kLatentQkv, {&q, &kv, &rope_key}, nullptr, {{q.dtype(), rows}}, shape)[0];
+  return q.tape().record(kLatentQkv,
+                         {{LatentQkv::kQ, q}, {LatentQkv::kKv, kv}, {LatentQkv::kRopeKey, rope_key}}, nullptr,
+                         {{LatentQkv::kQkv, q.dtype(), rows}}, shape)[LatentQkv::kQkv];
 }
 
 Value cached_latent_attention(const Value& q, const Value& latent, const Value& rope_key, Parameter& up,
                               const LatentShape& shape, float scale, const CachedSequences& cache) {
   PRIMUS_CHECK("cached_latent_attention", !q.tape().training());
   const Shape out{q.shape()[0], shape.heads * shape.value_dim};
-  return q.tape().record(
-      kCachedLatentAttention, {&q, &latent, &rope_key}, &up, {{q.dtype(), out}},
-      CachedLatentAttributes{*cache.sequences, shape, cache.layer->k.rows(), scale, cache.layer->k.data})[0];
+  return q.tape().record(kCachedLatentAttention,
+                         {{CachedLatentAttention::kQ, q},
+                          {CachedLatentAttention::kLatent, latent},
+                          {CachedLatentAttention::kRopeKey, rope_key}},
+                         &up, {{CachedLatentAttention::kOut, q.dtype(), out}},
+                         CachedLatentAttributes{*cache.sequences, shape, cache.layer->k.rows(), scale,
+                                                cache.layer->k.data})[CachedLatentAttention::kOut];
 }
 
 }  // namespace primus::engine

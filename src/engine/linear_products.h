@@ -9,7 +9,7 @@ namespace primus::engine {
 
 // The names of operators that multiply by a weight matrix.
 struct Product {
-  enum In : InputName { kX, kTokens };  // token numbers: only if the output gradient is rounded at random
+  enum In : InputName { kX, kTokens };  // token numbers: if random numbers are drawn
   enum Out : OutputName { kY };
 };
 
@@ -23,7 +23,7 @@ struct GradientRounding {
 void forward_product(OperatorCall& op, const Tensor& x, const Tensor& weight);
 // Writes the part of the gradient of Product::kX that comes through the gradient of Product::kY · weight.
 void input_gradient_product(OperatorCall& op, const Tensor& weight);
-// d_weight (+)= gradient of Product::kYᵀ · x.
+// d_weight (+)= (gradient of Product::kY)ᵀ · x.
 void weight_gradient_product(OperatorCall& op, const Tensor& x);
 // Runs a product with the experts' matrices.
 void grouped_product(OperatorCall& op, const turbo::GroupedGemm& product);

@@ -204,16 +204,18 @@ Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, 
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights,
                    const SharedVocabulary& vocabulary, double cap) {
   Tape& tape = hidden.tape();
-  return tape.record(tape.training() ? kTraining : kInference, {&hidden, &labels, &weights}, &weight,
-                     {{DType::kF32, Shape{hidden.shape()[0]}, false}},
-                     LossAttributes{vocabulary, static_cast<float>(cap)})[0];
+  return tape.record(tape.training() ? kTraining : kInference,
+                     {{LmHead::kHidden, hidden}, {LmHead::kLabels, labels}, {LmHead::kWeights, weights}},
+                     &weight, {{LmHead::kLoss, DType::kF32, Shape{hidden.shape()[0]}, false}},
+                     LossAttributes{vocabulary, static_cast<float>(cap)})[LmHead::kLoss];
 }
 
 Value token_losses(const Value& hidden, Parameter& weight, const Value& labels, const Value& ones,
                    const SharedVocabulary& vocabulary, double cap) {
-  return hidden.tape().record(kInference, {&hidden, &labels, &ones}, &weight,
-                              {{DType::kF32, Shape{hidden.shape()[0]}, false}},
-                              LossAttributes{vocabulary, static_cast<float>(cap)})[0];
+  return hidden.tape().record(
+      kInference, {{LmHead::kHidden, hidden}, {LmHead::kLabels, labels}, {LmHead::kWeights, ones}}, &weight,
+      {{LmHead::kLoss, DType::kF32, Shape{hidden.shape()[0]}, false}},
+      LossAttributes{vocabulary, static_cast<float>(cap)})[LmHead::kLoss];
 }
 
 }  // namespace primus::engine

@@ -62,7 +62,8 @@ Value dropout(Value x, const LowRank& adapter, RowsOf rows, const turbo::Dropout
   const DropoutAttributes a{source.scalars,  source.seed, random_stream_id(adapter.down->name),
                             adapter.dropout, run_count,   columns};
   const Value& tokens = rows == RowsOf::kOwn ? source.own : source.of_layer;
-  return x.tape().record(kDropout, {&x, &tokens}, nullptr, {{x.dtype(), x.shape()}}, a)[0];
+  return x.tape().record(kDropout, {{Dropout::kX, x}, {Dropout::kTokens, tokens}}, nullptr,
+                         {{Dropout::kY, x.dtype(), x.shape()}}, a)[Dropout::kY];
 }
 
 bool drops(const Value& x, const LowRank& adapter, bool after) {

@@ -31,20 +31,18 @@ turbo::RoutingPlan plan_of(OperatorCall& op, InputPlace plan) {
 }
 
 struct Combine {
-  enum In : InputName { kRows, kPlan, kWeights, kAddend };
+  enum In : InputName { kRows, kPlan, kWeights, kAddend };  // an addend: if given
   enum Out : OutputName { kOut };
 };
 
-template <bool kAddend>
 void combine_forward(OperatorCall& op) {
   launch(op.context(), turbo::CombineRows{.x = op.in(Combine::kRows),
                                           .rows = plan_of(op, Combine::kPlan).rows,
                                           .weights = op.in(Combine::kWeights),
-                                          .previous = kAddend ? op.in(Combine::kAddend) : Tensor(),
+                                          .previous = op.optional_in(Combine::kAddend),
                                           .out = op.out(Combine::kOut)});
 }
 
-template <bool kAddend>
 void combine_backward(OperatorCall& op) {
   const Tensor d_out = op.d_out(Combine::kOut);
   const turbo::RoutingPlan plan = plan_of(op, Combine::kPlan);
@@ -66,14 +64,13 @@ void combine_backward(OperatorCall& op) {
                                            .out = d_rows});
     add_previous(op, {d_rows, previous});
   }
-  if (kAddend && op.needs_d_in(Combine::kAddend)) op.pass_d_in(Combine::kAddend, Combine::kOut);
+  op.pass_d_in(Combine::kAddend, Combine::kOut);
 }
 
-template <bool kAddend>
 constexpr Operator kCombine{.name = "combine",
                             .operator_class = OperatorClass::kExperts,
-                            .forward = combine_forward<kAddend>,
-                            .backward_input = combine_backward<kAddend>,
+                            .forward = combine_forward,
+                            .backward_input = combine_backward,
                             .for_input = saves(Combine::kRows, Combine::kPlan, Combine::kWeights)};
 
 // ---- grouped linear -----------------------------------------------------------------------------
@@ -187,11 +184,10 @@ constexpr Operator kDispatchLinear{.name = "dispatch_linear",
                                    .for_weight = saves(DispatchLinear::kX, DispatchLinear::kPlan)};
 
 struct LinearCombine {
-  enum In : InputName { kRows, kPlan, kAddend };
+  enum In : InputName { kRows, kPlan, kAddend };  // an addend: if given
   enum Out : OutputName { kOut };
 };
 
-template <bool kAddend>
 void linear_combine_forward(OperatorCall& op) {
   const Tensor rows = op.in(LinearCombine::kRows), out = op.out(LinearCombine::kOut);
   const turbo::RoutingPlan plan = plan_of(op, LinearCombine::kPlan);
@@ -205,11 +201,10 @@ void linear_combine_forward(OperatorCall& op) {
   launch(op.context(), turbo::CombineRows{.x = results.get(),
                                           .rows = plan.rows,
                                           .weights = {},
-                                          .previous = kAddend ? op.in(LinearCombine::kAddend) : Tensor(),
+                                          .previous = op.optional_in(LinearCombine::kAddend),
                                           .out = out});
 }
 
-template <bool kAddend>
 void linear_combine_backward_input(OperatorCall& op) {
   if (op.needs_d_in(LinearCombine::kRows)) {
     const auto [d_rows, previous] = op.fresh_d_in(LinearCombine::kRows);
@@ -223,8 +218,7 @@ void linear_combine_backward_input(OperatorCall& op) {
                                            .workspace = {}});
     add_previous(op, {d_rows, previous});
   }
-  if (kAddend && op.needs_d_in(LinearCombine::kAddend))
-    op.pass_d_in(LinearCombine::kAddend, LinearCombine::kOut);
+  op.pass_d_in(LinearCombine::kAddend, LinearCombine::kOut);
 }
 
 void linear_combine_backward_weight(OperatorCall& op) {
@@ -241,11 +235,10 @@ void linear_combine_backward_weight(OperatorCall& op) {
                                          .workspace = {}});
 }
 
-template <bool kAddend>
 constexpr Operator kLinearCombine{.name = "linear_combine",
                                   .operator_class = OperatorClass::kExperts,
-                                  .forward = linear_combine_forward<kAddend>,
-                                  .backward_input = linear_combine_backward_input<kAddend>,
+                                  .forward = linear_combine_forward,
+                                  .backward_input = linear_combine_backward_input,
                                   .backward_weight = linear_combine_backward_weight,
                                   .for_input = saves(LinearCombine::kPlan),
                                   .for_weight = saves(LinearCombine::kRows, LinearCombine::kPlan)};
@@ -389,7 +382,8 @@ Value low_rows(const Value& rows, const LowRank& low_rank, const Routing& r) {
 Value dispatch_linear(const Value& x, Parameter& weight, const Routing& r) {
   const Shape shape{r.rows, weight.shape[1]};
   Value y =
-      x.tape().record(kDispatchLinear, {&x, &r.plan}, &weight, {{x.dtype(), shape}}, attributes_of(r))[0];
+      x.tape().record(kDispatchLinear, {{DispatchLinear::kX, x}, {DispatchLinear::kPlan, r.plan}}, &weight,
+                      {{DispatchLinear::kRows, x.dtype(), shape}}, attributes_of(r))[DispatchLinear::kRows];
   const LowRank& low_rank = adapter_of(x, weight);
   if (!low_rank) return y;
   const Value low = scale(dispatch_linear(x, *low_rank.down, r), low_rank.scale);
@@ -398,46 +392,54 @@ Value dispatch_linear(const Value& x, Parameter& weight, const Routing& r) {
 
 Value grouped_linear(const Value& rows, Parameter& weight, const Routing& r) {
   const Shape shape{rows.shape()[0], weight.shape[1]};
-  Value y = rows.tape().record(kGroupedLinear, {&rows, &r.plan}, &weight, {{rows.dtype(), shape}})[0];
+  Value y = rows.tape().record(kGroupedLinear, {{GroupedLinear::kRows, rows}, {GroupedLinear::kPlan, r.plan}},
+                               &weight, {{GroupedLinear::kY, rows.dtype(), shape}})[GroupedLinear::kY];
   const LowRank& low_rank = adapter_of(rows, weight);
   return low_rank ? sum(std::move(y), grouped_linear(low_rows(rows, low_rank, r), *low_rank.up, r)) : y;
 }
 
 Value combine(const Value& rows, const Routing& r, const Value& addend) {
-  Tape& tape = rows.tape();
-  const Tape::Output out{rows.dtype(), {r.weights.shape()[0], rows.shape()[1]}};
-  const PlanAttributes a = attributes_of(r);
-  if (addend) return tape.record(kCombine<true>, {&rows, &r.plan, &r.weights, &addend}, nullptr, {out}, a)[0];
-  return tape.record(kCombine<false>, {&rows, &r.plan, &r.weights}, nullptr, {out}, a)[0];
+  return rows.tape().record(kCombine,
+                            {{Combine::kRows, rows},
+                             {Combine::kPlan, r.plan},
+                             {Combine::kWeights, r.weights},
+                             {Combine::kAddend, addend}},
+                            nullptr, {{Combine::kOut, rows.dtype(), {r.weights.shape()[0], rows.shape()[1]}}},
+                            attributes_of(r))[Combine::kOut];
 }
 
 Value linear_combine(const Value& rows, Parameter& weight, const Routing& r, const Value& addend) {
-  Tape& tape = rows.tape();
-  const Tape::Output out{rows.dtype(), {r.weights.shape()[0], weight.shape[1]}};
-  const PlanAttributes a = attributes_of(r);
-  Value y = addend ? tape.record(kLinearCombine<true>, {&rows, &r.plan, &addend}, &weight, {out}, a)[0]
-                   : tape.record(kLinearCombine<false>, {&rows, &r.plan}, &weight, {out}, a)[0];
+  Value y = rows.tape().record(
+      kLinearCombine,
+      {{LinearCombine::kRows, rows}, {LinearCombine::kPlan, r.plan}, {LinearCombine::kAddend, addend}},
+      &weight, {{LinearCombine::kOut, rows.dtype(), {r.weights.shape()[0], weight.shape[1]}}},
+      attributes_of(r))[LinearCombine::kOut];
   const LowRank& low_rank = adapter_of(rows, weight);
   return low_rank ? linear_combine(low_rows(rows, low_rank, r), *low_rank.up, r, y) : y;
 }
 
 Value grouped_bias(Value rows, Parameter& bias, const Routing& r) {
-  return rows.tape().record(kGroupedBias, {&rows, &r.plan}, &bias, {{rows.dtype(), rows.shape()}})[0];
+  return rows.tape().record(kGroupedBias, {{GroupedLinear::kRows, rows}, {GroupedLinear::kPlan, r.plan}},
+                            &bias, {{GroupedLinear::kY, rows.dtype(), rows.shape()}})[GroupedLinear::kY];
 }
 
 Value weighted_swiglu(const Value& gate_up, const Routing& r, bool weigh_input) {
   const Shape shape{gate_up.shape()[0], gate_up.shape()[1] / 2};
-  return gate_up.tape().record(kWeightedSwiglu, {&gate_up, &r.plan, &r.weights}, nullptr,
-                               {{gate_up.dtype(), shape}},
-                               WeightedAttributes{attributes_of(r), weigh_input})[0];
+  return gate_up.tape().record(kWeightedSwiglu,
+                               {{WeightedSwiglu::kGateUp, gate_up},
+                                {WeightedSwiglu::kPlan, r.plan},
+                                {WeightedSwiglu::kWeights, r.weights}},
+                               nullptr, {{WeightedSwiglu::kOut, gate_up.dtype(), shape}},
+                               WeightedAttributes{attributes_of(r), weigh_input})[WeightedSwiglu::kOut];
 }
 
 Value clamped_swiglu(const Value& gate_up, const SwigluClamp& clamp) {
   const Shape shape{gate_up.shape()[0], gate_up.shape()[1] / 2};
   return gate_up.tape().record(
-      kClampedSwiglu, {&gate_up}, nullptr, {{gate_up.dtype(), shape}},
+      kClampedSwiglu, {{ClampedSwiglu::kGateUp, gate_up}}, nullptr,
+      {{ClampedSwiglu::kOut, gate_up.dtype(), shape}},
       ClampAttributes{static_cast<float>(clamp.limit), static_cast<float>(clamp.alpha),
-                      static_cast<float>(clamp.shift)})[0];
+                      static_cast<float>(clamp.shift)})[ClampedSwiglu::kOut];
 }
 
 }  // namespace primus::engine

@@ -21,9 +21,9 @@ struct LogitsAttributes {
   turbo::RouterRandom random;
 };
 
-// The router's random source, with the token numbers of input `i`.
+// The router's random source, with the token numbers of input `i` if the call has it.
 turbo::RouterRandom with_tokens(const OperatorCall& op, turbo::RouterRandom random, InputPlace i) {
-  random.tokens = op.in(i);
+  if (op.has_in(i)) random.tokens = op.in(i);
   return random;
 }
 
@@ -82,15 +82,8 @@ constexpr Operator kLogits{.name = "router_logits",
                            .forward = logits_forward,
                            .backward_input = logits_backward_input,
                            .backward_weight = logits_backward_weight,
-                           .for_weight = saves(Product::kX)};
-// With the token numbers.
-constexpr Operator kJitteredLogits{.name = "router_logits",
-                                   .operator_class = OperatorClass::kRouting,
-                                   .forward = logits_forward,
-                                   .backward_input = logits_backward_input,
-                                   .backward_weight = logits_backward_weight,
-                                   .for_input = saves(Product::kTokens),
-                                   .for_weight = saves(Product::kX, Product::kTokens)};
+                           .for_input = saves(Product::kTokens),
+                           .for_weight = saves(Product::kX, Product::kTokens)};
 
 void router_bias_forward(OperatorCall& op) {
   launch(
@@ -149,7 +142,6 @@ struct RouteAttributes {
   std::int64_t expert_count;
   void *choice_bias, *given;  // null: none
   bool by_logits;
-  int tokens, load, table;  // input indices; 0: absent
 };
 
 // Loads per segment for the balance loss; empty without such a loss.
@@ -170,6 +162,7 @@ class Loads {
 };
 
 struct Route {
+  // Token numbers, if random numbers are drawn; the step's loads; the experts, if a table decides.
   enum In : InputName { kLogits, kTokens, kStepLoad, kByTable };
   enum Out : OutputName { kWeights, kExperts, kPlan };
 };
@@ -180,15 +173,14 @@ void route_forward(OperatorCall& op) {
   // In measure mode a bias has no address, and nothing runs.
   const Tensor bias = a.choice_bias ? Tensor(a.choice_bias, DType::kF32, {a.expert_count}) : Tensor();
   Tensor given = a.given ? Tensor(a.given, DType::kI32, op.out(Route::kExperts).shape) : Tensor();
-  if (a.table > 0 && given.absent()) given = op.in(a.table);
-  launch(op.context(),
-         turbo::RouterForward{.rule = rule.router,
-                              .random = a.tokens > 0 ? with_tokens(op, rule.random, a.tokens) : rule.random,
-                              .logits = op.in(Route::kLogits),
-                              .bias = bias,
-                              .given = given,
-                              .experts = op.out(Route::kExperts),
-                              .weights = op.out(Route::kWeights)});
+  if (given.absent()) given = op.optional_in(Route::kByTable);
+  launch(op.context(), turbo::RouterForward{.rule = rule.router,
+                                            .random = with_tokens(op, rule.random, Route::kTokens),
+                                            .logits = op.in(Route::kLogits),
+                                            .bias = bias,
+                                            .given = given,
+                                            .experts = op.out(Route::kExperts),
+                                            .weights = op.out(Route::kWeights)});
   launch(op.context(), turbo::PlanRouting{.experts = op.out(Route::kExperts),
                                           .weights = rule.drop_lightest ? op.out(Route::kWeights) : Tensor(),
                                           .plan = op.out(Route::kPlan),
@@ -201,14 +193,14 @@ void route_backward_input(OperatorCall& op) {
   const auto a = op.attributes<RouteAttributes>();
   const RoutingRule& rule = a.rule;
   std::optional<Loads> own;
-  if (a.load == 0)
+  if (!op.has_in(Route::kStepLoad))
     own.emplace(op, rule, op.in(Route::kLogits), a.by_logits ? op.out(Route::kExperts) : Tensor());
   const auto [d_logits, previous] = op.d_in(Route::kLogits);
   launch(op.context(), turbo::RouterBackward{.rule = rule.router,
                                              .logits = op.in(Route::kLogits),
                                              .experts = op.out(Route::kExperts),
                                              .d_weights = op.d_out(Route::kWeights),
-                                             .load = own ? own->get() : op.in(a.load),
+                                             .load = own ? own->get() : op.in(Route::kStepLoad),
                                              .balance_scale = rule.balance_scale * rule.load_share,
                                              .z_scale = rule.z_scale,
                                              .previous = previous,
@@ -219,14 +211,7 @@ constexpr Operator kRoute{.name = "route",
                           .operator_class = OperatorClass::kRouting,
                           .forward = route_forward,
                           .backward_input = route_backward_input,
-                          .for_input = saves(Route::kLogits, Route::kExperts)};
-// With the step's loads as the last input.
-constexpr Operator kRouteByStep{
-    .name = "route",
-    .operator_class = OperatorClass::kRouting,
-    .forward = route_forward,
-    .backward_input = route_backward_input,
-    .for_input = saves(Route::kLogits, Route::kTokens, Route::kStepLoad, Route::kExperts)};
+                          .for_input = saves(Route::kLogits, Route::kStepLoad, Route::kExperts)};
 
 struct Table {
   enum In : InputName { kTokens };
@@ -251,7 +236,7 @@ struct ObserveAttributes {
 };
 
 struct Observe {
-  enum In : InputName { kLogits, kExperts, kPlan, kStepLoad };
+  enum In : InputName { kLogits, kExperts, kPlan, kStepLoad };  // the step's loads: if used
 };
 
 // Without outputs, it is never replayed.
@@ -265,7 +250,7 @@ void observe_forward(OperatorCall& op) {
   RoutingRule rule{.router = a.router, .segments = a.segments};
   rule.balance_scale = a.balance ? 1 : 0;
   std::optional<Loads> own;
-  if (op.input_count() < 4) own.emplace(op, rule, logits, a.by_logits ? experts : Tensor());
+  if (!op.has_in(Observe::kStepLoad)) own.emplace(op, rule, logits, a.by_logits ? experts : Tensor());
   launch(op.context(), turbo::RouterLosses{.rule = a.router,
                                            .logits = logits,
                                            .load = own ? own->get() : op.in(Observe::kStepLoad),
@@ -325,19 +310,23 @@ constexpr Operator kRecord{
 
 Value router_logits(const Value& x, Parameter& weight, double jitter, const turbo::RouterRandom& random,
                     const Value& tokens) {
-  const Tape::Output out{DType::kF32, {x.shape()[0], weight.shape[0]}};
+  const Tape::Output out{Product::kY, DType::kF32, {x.shape()[0], weight.shape[0]}};
   const LogitsAttributes a{static_cast<float>(jitter), random};
-  if (jitter == 0) return x.tape().record(kLogits, {&x}, &weight, {out}, a)[0];
-  return x.tape().record(kJitteredLogits, {&x, &tokens}, &weight, {out}, a)[0];
+  if (jitter == 0) return x.tape().record(kLogits, {{Product::kX, x}}, &weight, {out}, a)[Product::kY];
+  return x.tape().record(kLogits, {{Product::kX, x}, {Product::kTokens, tokens}}, &weight, {out},
+                         a)[Product::kY];
 }
 
 Value router_bias(Value logits, Parameter& bias) {
-  return logits.tape().record(kRouterBias, {&logits}, &bias, {{DType::kF32, logits.shape()}})[0];
+  return logits.tape().record(kRouterBias, {{Unary::kX, logits}}, &bias,
+                              {{Unary::kY, DType::kF32, logits.shape()}})[Unary::kY];
 }
 
 Value step_load(const Value& logits, const RoutingRule& rule, const Tensor& running, DataParallel& parallel) {
-  return logits.tape().record(kStepLoad, {&logits}, nullptr, {{DType::kI32, {1, logits.shape()[1]}, false}},
-                              StepLoadAttributes{rule.router.top_k, running.data, &parallel})[0];
+  return logits.tape().record(
+      kStepLoad, {{StepLoad::kLogits, logits}}, nullptr,
+      {{StepLoad::kLoad, DType::kI32, {1, logits.shape()[1]}, false}},
+      StepLoadAttributes{rule.router.top_k, running.data, &parallel})[StepLoad::kLoad];
 }
 
 Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias, const Tensor& given,
@@ -347,34 +336,44 @@ Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice
   const bool by_logits = choice_bias.absent() && given.absent() && !by_table &&
                          rule.router.forced == turbo::RouterRule::Forced::kNo &&
                          rule.router.top_groups == rule.router.groups;
-  const Tape::Output outputs[] = {{DType::kF32, slots},
-                                  {DType::kI32, slots, false},
-                                  {DType::kI32, turbo::RoutingPlan::shape(experts, count, top_k), false}};
-  const int of_tokens = tokens ? 1 : 0, of_load = load ? of_tokens + 1 : 0;
+  const Shape of_plan = turbo::RoutingPlan::shape(experts, count, top_k);
   const RouteAttributes a{.rule = rule,
                           .expert_count = experts,
                           .choice_bias = choice_bias.data,
                           .given = given.data,
-                          .by_logits = by_logits,
-                          .tokens = of_tokens,
-                          .load = of_load,
-                          .table = by_table ? std::max(of_tokens, of_load) + 1 : 0};
-  const auto optional = [](const Value& value) { return value ? &value : nullptr; };
-  auto [weights, chosen, plan] = logits.tape().record(
-      load ? kRouteByStep : kRoute, {&logits, optional(tokens), optional(load), optional(by_table)}, nullptr,
-      {outputs[0], outputs[1], outputs[2]}, a);
-  return Routing{std::move(weights), std::move(chosen), std::move(plan), experts, count * top_k, by_logits};
+                          .by_logits = by_logits};
+  Tape::Outputs recorded = logits.tape().record(kRoute,
+                                                {{Route::kLogits, logits},
+                                                 {Route::kTokens, tokens},
+                                                 {Route::kStepLoad, load},
+                                                 {Route::kByTable, by_table}},
+                                                nullptr,
+                                                {{Route::kWeights, DType::kF32, slots},
+                                                 {Route::kExperts, DType::kI32, slots, false},
+                                                 {Route::kPlan, DType::kI32, of_plan, false}},
+                                                a);
+  return {.weights = std::move(recorded[Route::kWeights]),
+          .experts = std::move(recorded[Route::kExperts]),
+          .plan = std::move(recorded[Route::kPlan]),
+          .expert_count = experts,
+          .rows = count * top_k,
+          .by_logits = by_logits};
 }
 
 Value experts_by_table(const Value& tokens, Parameter& table) {
   const Shape slots{tokens.shape().elements(), table.shape[1]};
-  return tokens.tape().record(kTable, {&tokens}, &table, {{DType::kI32, slots, false}})[0];
+  return tokens.tape().record(kTable, {{Table::kTokens, tokens}}, &table,
+                              {{Table::kExperts, DType::kI32, slots, false}})[Table::kExperts];
 }
 
 void observe(const Value& logits, const Routing& routing, const RoutingRule& rule, const Tensor& load,
              const Tensor& losses, const Value& step_load) {
-  const Value* const of_step = step_load ? &step_load : nullptr;
-  logits.tape().record(kObserve, {&logits, &routing.experts, &routing.plan, of_step}, nullptr, {},
+  logits.tape().record(kObserve,
+                       {{Observe::kLogits, logits},
+                        {Observe::kExperts, routing.experts},
+                        {Observe::kPlan, routing.plan},
+                        {Observe::kStepLoad, step_load}},
+                       nullptr, {},
                        ObserveAttributes{.router = rule.router,
                                          .segments = rule.segments,
                                          .expert_count = routing.expert_count,
@@ -387,14 +386,14 @@ void observe(const Value& logits, const Routing& routing, const RoutingRule& rul
 
 void observe_margins(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias,
                      const turbo::MarginBins& bins, const Tensor& counts) {
-  logits.tape().record(kObserveMargins, {&logits}, nullptr, {},
+  logits.tape().record(kObserveMargins, {{ObserveMargins::kLogits, logits}}, nullptr, {},
                        MarginAttributes{bins, rule.router.top_k, choice_bias, counts});
 }
 
 void record(const Routing& routing, const Tensor& experts) { record(routing.experts, experts); }
 
 void record(const Value& numbers, const Tensor& to) {
-  numbers.tape().record(kRecord, {&numbers}, nullptr, {}, RecordAttributes{to.data});
+  numbers.tape().record(kRecord, {{Record::kExperts, numbers}}, nullptr, {}, RecordAttributes{to.data});
 }
 
 }  // namespace primus::engine

@@ -20,7 +20,6 @@ struct Normed::Fused {
 
   static void forward(OperatorCall& op) {
     const auto a = op.attributes<Fused>();
-    const bool rotates = a.end == AroundProduct::End::kRope;
     turbo::launch(op.context(), Gemm{.role = GemmRole::kForward,
                                      .a = op.in(kX),
                                      .b = op.weight(),
@@ -31,7 +30,7 @@ struct Normed::Fused {
                                                 .eps = a.epsilon,
                                                 .bias = a.bias,
                                                 .end = a.end,
-                                                .positions = rotates ? op.in(a.has_delta ? 2 : 1) : Tensor(),
+                                                .positions = op.optional_in(kPositions),
                                                 .table = a.table,
                                                 .heads = a.heads,
                                                 .head_dim = a.head_dim},
@@ -69,19 +68,21 @@ Normed::Fused Normed::fused(Parameter* bias) const {
           .has_delta = static_cast<bool>(x_->pending)};
 }
 
-Value Normed::multiply(Parameter& weight, const Fused& how, std::int64_t cols, const Value* positions) const {
-  const Tape::Output y{x_->sum.dtype(), {x_->sum.shape()[0], cols}};
+Value Normed::multiply(Parameter& weight, const Fused& how, std::int64_t cols, const Value& positions) const {
+  const Tape::Output y{Fused::kY, x_->sum.dtype(), {x_->sum.shape()[0], cols}};
   Tape& tape = x_->sum.tape();
-  if (!how.has_delta) return tape.record(Fused::kOperator, {&x_->sum, positions}, &weight, {y}, how)[0];
-  auto [result, sum, none] = tape.record(Fused::kOperator, {&x_->sum, &x_->pending, positions}, &weight,
-                                         {y, {x_->sum.dtype(), x_->sum.shape()}}, how);
-  *x_ = {std::move(sum), {}};
-  return std::move(result);
+  if (!how.has_delta)
+    return tape.record(Fused::kOperator, {{Fused::kX, x_->sum}, {Fused::kPositions, positions}}, &weight, {y},
+                       how)[Fused::kY];
+  Tape::Outputs recorded = tape.record(
+      Fused::kOperator, {{Fused::kX, x_->sum}, {Fused::kDelta, x_->pending}, {Fused::kPositions, positions}},
+      &weight, {y, {Fused::kSum, x_->sum.dtype(), x_->sum.shape()}}, how);
+  *x_ = {std::move(recorded[Fused::kSum]), {}};
+  return std::move(recorded[Fused::kY]);
 }
 
 Value Normed::linear(Parameter& weight, Parameter* bias) const {
-  if (fuses(weight, AroundProduct::End::kNone))
-    return multiply(weight, fused(bias), weight.shape[0], nullptr);
+  if (fuses(weight, AroundProduct::End::kNone)) return multiply(weight, fused(bias), weight.shape[0], {});
   Value y = engine::linear(value(), weight);
   return bias ? add_bias(std::move(y), *bias) : y;
 }
@@ -94,7 +95,7 @@ Value Normed::rotated_linear(Parameter& weight, Parameter* bias, const Value& po
   Fused how = fused(bias);
   how.end = AroundProduct::End::kRope;
   how.table = table, how.heads = shape.heads, how.head_dim = shape.head_dim;
-  return multiply(weight, how, weight.shape[0], &positions);
+  return multiply(weight, how, weight.shape[0], positions);
 }
 
 Value Normed::gated_linear(Parameter& weight, turbo::GluGate gate) const {
@@ -102,7 +103,7 @@ Value Normed::gated_linear(Parameter& weight, turbo::GluGate gate) const {
     return swiglu(linear(weight), gate);
   Fused how = fused(nullptr);
   how.end = AroundProduct::End::kSwiglu;
-  return multiply(weight, how, weight.shape[0] / 2, nullptr);
+  return multiply(weight, how, weight.shape[0] / 2, {});
 }
 
 }  // namespace primus::engine

@@ -32,7 +32,7 @@ class Normed {
  private:
   struct Fused;
   bool fuses(const Parameter& weight, turbo::AroundProduct::End end) const;
-  Value multiply(Parameter& weight, const Fused& how, std::int64_t cols, const Value* positions) const;
+  Value multiply(Parameter& weight, const Fused& how, std::int64_t cols, const Value& positions) const;
   Fused fused(Parameter* bias) const;
 
   Residual* x_ = nullptr;  // null: value_ holds the result

@@ -29,9 +29,9 @@ class Tape;
 //     enum Out : OutputName { kSum, kY, kRstd };
 //   };
 //
-// A call is recorded with these names, and its functions ask for tensors by them. Neither a plain number nor
-// the name of an output compiles where an input is asked for, and the reverse. The two types differ only for
-// that.
+// A call is recorded with these names, and its functions ask for tensors by them. A plain number does not
+// compile as a place, nor does an output's name where an input is asked for. For the latter, the two types
+// below differ.
 using InputName = std::int8_t;
 using OutputName = std::int16_t;
 
@@ -46,7 +46,7 @@ class Place {
   template <NamesPlace<Name> Enum>
   constexpr Place(Enum name) : index_(name) {}  // NOLINT(google-explicit-constructor)
   template <std::same_as<int> Int>
-  constexpr Place(Int index) : index_(index) {}  // NOLINT(google-explicit-constructor)
+  explicit constexpr Place(Int index) : index_(index) {}
   constexpr int index() const { return index_; }
 
  private:
@@ -68,15 +68,13 @@ struct Saves {
   constexpr void add(InputPlace i) { inputs = static_cast<std::uint8_t>(inputs | 1U << i.index()); }
   constexpr void add(OutputPlace j) { outputs = static_cast<std::uint8_t>(outputs | 1U << j.index()); }
 };
-// Returns the set of the named inputs and outputs. Inputs that a call does not have are ignored.
+// Returns the set of the named inputs and outputs. A call ignores those that it does not have.
 template <class... Names>
 constexpr Saves saves(Names... names) {
   Saves set;
   (set.add(names), ...);
   return set;
 }
-
-constexpr std::uint8_t bit(int i) { return static_cast<std::uint8_t>(1U << i); }
 
 // A training operator: stateless functions over one entry of a tape.
 struct Operator {
@@ -102,15 +100,17 @@ struct Entry {
   static constexpr int kMaxInputs = 5, kMaxOutputs = 3, kMaxAttributeBytes = 320;
 
   const Operator* op = nullptr;
-  std::array<int, kMaxInputs> inputs{};
+  std::array<int, kMaxInputs> inputs{};  // by place; below 0: the call has no such input
   std::array<int, kMaxOutputs> outputs{};
-  std::uint8_t input_count = 0, output_count = 0;
+  std::uint8_t input_count = 0, output_count = 0;  // places up to the last one in use
   bool dropped = false;      // the outputs are replayed when the backward pass needs them
   bool keeps_first = false;  // ... except output 0, from which they are recomputed (Operator::from_first)
   bool weight_done = false;  // backward_input has already contributed the weight gradient (fused)
   Parameter* parameter = nullptr;
   std::int32_t layer = -1;
   alignas(8) std::array<std::byte, kMaxAttributeBytes> attributes{};
+
+  bool has_input(int i) const { return i < input_count && inputs[static_cast<std::size_t>(i)] >= 0; }
 };
 
 // An entry as its operator's functions see it.
@@ -121,11 +121,13 @@ class OperatorCall {
   turbo::Context& context() const;
   Tensor in(InputPlace i) const;
   Tensor out(OutputPlace j) const;
+  bool has_in(InputPlace i) const { return entry().has_input(i.index()); }
+  // Absent if the call has no such input.
+  Tensor optional_in(InputPlace i) const { return has_in(i) ? in(i) : Tensor(); }
   // Valid even after the input's memory is released.
   const Shape& in_shape(InputPlace i) const;
   // Input i, or output j if it reuses that memory (in-place operators).
   Tensor in_or_out(InputPlace i, OutputPlace j) const;
-  Tensor in_or_out(int i) const { return in_or_out(InputPlace(i), OutputPlace(i)); }
   bool has_parameter() const { return entry().parameter != nullptr; }
   Parameter& parameter() const;
   Tensor weight() const { return parameter().value; }
@@ -140,6 +142,7 @@ class OperatorCall {
 
   // The gradient of output j; absent if there is none.
   Tensor d_out(OutputPlace j) const;
+  // False if the call has no such input.
   bool needs_d_in(InputPlace i) const;
   // Where to write the gradient of input i, and the gradient from other users of that input (or absent): the
   // operator must leave previous + its own part in `out`. `out` and `previous` may be the same memory.
@@ -174,7 +177,6 @@ class OperatorCall {
 
   std::string_view name() const { return entry().op->name; }
   int layer() const { return entry().layer; }
-  int input_count() const { return entry().input_count; }
   int output_count() const { return entry().output_count; }
 
  private:

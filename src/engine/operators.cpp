@@ -205,15 +205,8 @@ constexpr Operator kLinear{.name = "linear",
                            .forward = linear_forward,
                            .backward_input = linear_backward_input,
                            .backward_weight = linear_backward_weight,
-                           .for_weight = saves(Product::kX)};
-
-constexpr Operator kRoundedLinear{.name = "linear",
-                                  .operator_class = OperatorClass::kLinear,
-                                  .forward = linear_forward,
-                                  .backward_input = linear_backward_input,
-                                  .backward_weight = linear_backward_weight,
-                                  .for_input = saves(Product::kTokens),
-                                  .for_weight = saves(Product::kX, Product::kTokens)};
+                           .for_input = saves(Product::kTokens),
+                           .for_weight = saves(Product::kX, Product::kTokens)};
 
 // --- scale
 
@@ -405,24 +398,28 @@ Value embedding(const Value& tokens, Parameter& table) { return embedding(tokens
 Value embedding(const Value& tokens, Parameter& table, const SharedVocabulary& vocabulary) {
   const Shape shape{tokens.shape()[0], table.shape[1]};
   const TableAttributes part{vocabulary.group ? vocabulary.own().begin : 0, vocabulary.size};
-  return tokens.tape().record(kEmbedding, {&tokens}, &table, {{table.unit->dtype, shape}}, part)[0];
+  return tokens.tape().record(kEmbedding, {{Embedding::kTokens, tokens}}, &table,
+                              {{Embedding::kOut, table.unit->dtype, shape}}, part)[Embedding::kOut];
 }
 
 Value norm(const Value& x, Parameter& weight, double epsilon) {
   const Shape rows{x.shape()[0]};
-  return x.tape().record(kNorm, {&x}, &weight, {{x.dtype(), x.shape()}, {DType::kF32, rows, false}},
-                         NormAttributes{static_cast<float>(epsilon)})[0];
+  return x.tape().record(kNorm, {{Norm::kX, x}}, &weight,
+                         {{Norm::kY, x.dtype(), x.shape()}, {Norm::kRstd, DType::kF32, rows, false}},
+                         NormAttributes{static_cast<float>(epsilon)})[Norm::kY];
 }
 
 Value norm(Residual& x, Parameter& weight, double epsilon) {
   if (!x.pending) return norm(x.sum, weight, epsilon);
   const Shape rows{x.sum.shape()[0]};
-  auto [sum, y, rstd] = x.sum.tape().record(
-      kAddNorm, {&x.sum, &x.pending}, &weight,
-      {{x.sum.dtype(), x.sum.shape()}, {x.sum.dtype(), x.sum.shape()}, {DType::kF32, rows, false}},
-      NormAttributes{static_cast<float>(epsilon)});
-  x = {std::move(sum), {}};
-  return std::move(y);
+  Tape::Outputs recorded =
+      x.sum.tape().record(kAddNorm, {{AddNorm::kX, x.sum}, {AddNorm::kDelta, x.pending}}, &weight,
+                          {{AddNorm::kSum, x.sum.dtype(), x.sum.shape()},
+                           {AddNorm::kY, x.sum.dtype(), x.sum.shape()},
+                           {AddNorm::kRstd, DType::kF32, rows, false}},
+                          NormAttributes{static_cast<float>(epsilon)});
+  x = {std::move(recorded[AddNorm::kSum]), {}};
+  return std::move(recorded[AddNorm::kY]);
 }
 
 void add(Residual& x, Value y) {
@@ -432,7 +429,8 @@ void add(Residual& x, Value y) {
 
 void flush(Residual& x) {
   if (!x.pending) return;
-  x.sum = x.sum.tape().record(kAdd, {&x.sum, &x.pending}, nullptr, {{x.sum.dtype(), x.sum.shape()}})[0];
+  x.sum = x.sum.tape().record(kAdd, {{Addition::kA, x.sum}, {Addition::kB, x.pending}}, nullptr,
+                              {{Addition::kSum, x.sum.dtype(), x.sum.shape()}})[Addition::kSum];
   x.pending = {};
 }
 
@@ -447,10 +445,11 @@ Value product(const Value& x, Parameter& weight) {
   const Shape shape{x.shape()[0], weight.shape[0]};
   const DropoutSource* const source = tape.dropout();
   if (!source || !tape.precision().at_random || !tape.precision().is_fp4(weight))
-    return tape.record(kLinear, {&x}, &weight, {{x.dtype(), shape}})[0];
+    return tape.record(kLinear, {{Product::kX, x}}, &weight, {{Product::kY, x.dtype(), shape}})[Product::kY];
   const Value& tokens = source->of_layer.shape()[0] == shape[0] ? source->of_layer : source->own;
-  return tape.record(kRoundedLinear, {&x, &tokens}, &weight, {{x.dtype(), shape}},
-                     GradientRounding{source->scalars, source->seed})[0];
+  return tape.record(kLinear, {{Product::kX, x}, {Product::kTokens, tokens}}, &weight,
+                     {{Product::kY, x.dtype(), shape}},
+                     GradientRounding{source->scalars, source->seed})[Product::kY];
 }
 
 Value linear(const Value& x, Parameter& weight) {
@@ -464,38 +463,43 @@ Value linear(const Value& x, Parameter& weight) {
 
 Value scale(Value x, float factor) {
   if (factor == 1) return x;
-  return x.tape().record(kScale, {&x}, nullptr, {{x.dtype(), x.shape()}}, ScaleAttributes{factor})[0];
+  return x.tape().record(kScale, {{Unary::kX, x}}, nullptr, {{Unary::kY, x.dtype(), x.shape()}},
+                         ScaleAttributes{factor})[Unary::kY];
 }
 
 Value sum(Value a, const Value& b) {
-  return a.tape().record(kSum, {&a, &b}, nullptr, {{a.dtype(), a.shape()}})[0];
+  return a.tape().record(kSum, {{Addition::kA, a}, {Addition::kB, b}}, nullptr,
+                         {{Addition::kSum, a.dtype(), a.shape()}})[Addition::kSum];
 }
 
 Value add_bias(Value x, Parameter& bias) {
-  return x.tape().record(kAddBias, {&x}, &bias, {{x.dtype(), x.shape()}})[0];
+  return x.tape().record(kAddBias, {{Unary::kX, x}}, &bias, {{Unary::kY, x.dtype(), x.shape()}})[Unary::kY];
 }
 
 std::pair<Value, Value> split(const Value& x, std::int64_t at) {
   const std::int64_t rows = x.shape()[0], cols = x.shape()[1];
   PRIMUS_CHECK("split", at > 0 && at < cols);
-  auto [left, right, none] = x.tape().record(
-      kSplit, {&x}, nullptr, {{x.dtype(), Shape{rows, at}}, {x.dtype(), Shape{rows, cols - at}}});
-  return {std::move(left), std::move(right)};
+  Tape::Outputs parts = x.tape().record(
+      kSplit, {{Split::kX, x}}, nullptr,
+      {{Split::kLeft, x.dtype(), Shape{rows, at}}, {Split::kRight, x.dtype(), Shape{rows, cols - at}}});
+  return {std::move(parts[Split::kLeft]), std::move(parts[Split::kRight])};
 }
 
 Value concat(const Value& a, const Value& b) {
   const Shape shape{a.shape()[0], a.shape()[1] + b.shape()[1]};
-  return a.tape().record(kConcat, {&a, &b}, nullptr, {{a.dtype(), shape}})[0];
+  return a.tape().record(kConcat, {{Concat::kLeft, a}, {Concat::kRight, b}}, nullptr,
+                         {{Concat::kY, a.dtype(), shape}})[Concat::kY];
 }
 
 Value swiglu(const Value& gate_up, turbo::GluGate gate) {
   const Shape shape{gate_up.shape()[0], gate_up.shape()[1] / 2};
-  return gate_up.tape().record(kSwiglu, {&gate_up}, nullptr, {{gate_up.dtype(), shape}}, gate)[0];
+  return gate_up.tape().record(kSwiglu, {{Swiglu::kGateUp, gate_up}}, nullptr,
+                               {{Swiglu::kOut, gate_up.dtype(), shape}}, gate)[Swiglu::kOut];
 }
 
 Value soft_cap(Value x, double cap) {
-  return x.tape().record(kSoftCap, {&x}, nullptr, {{x.dtype(), x.shape()}},
-                         SoftCapAttributes{static_cast<float>(cap)})[0];
+  return x.tape().record(kSoftCap, {{Unary::kX, x}}, nullptr, {{Unary::kY, x.dtype(), x.shape()}},
+                         SoftCapAttributes{static_cast<float>(cap)})[Unary::kY];
 }
 
 }  // namespace primus::engine

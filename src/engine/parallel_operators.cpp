@@ -196,26 +196,27 @@ Value gather_tokens(const Value& x, Communicator* group, Gathered gathered) {
   if (!group) return x;
   std::optional<ReplayScope> replay;
   if (gathered == Gathered::kAgain) replay.emplace(x.tape());
-  const Tape::Output out{x.dtype(), with_rows(x.shape(), x.shape()[0] * group->size())};
-  return x.tape().record(kGather, {&x}, nullptr, {out}, GroupAttributes{group})[0];
+  const Tape::Output out{Unary::kY, x.dtype(), with_rows(x.shape(), x.shape()[0] * group->size())};
+  return x.tape().record(kGather, {{Unary::kX, x}}, nullptr, {out}, GroupAttributes{group})[Unary::kY];
 }
 
 Value replicate_tokens(const Value& x, Communicator* group) {
   if (!group) return x;
-  const Tape::Output out{x.dtype(), with_rows(x.shape(), x.shape()[0] * group->size())};
-  return x.tape().record(kReplicate, {&x}, nullptr, {out}, GroupAttributes{group})[0];
+  const Tape::Output out{Unary::kY, x.dtype(), with_rows(x.shape(), x.shape()[0] * group->size())};
+  return x.tape().record(kReplicate, {{Unary::kX, x}}, nullptr, {out}, GroupAttributes{group})[Unary::kY];
 }
 
 Value scatter_tokens(const Value& x, Communicator* group) {
   if (!group) return x;
-  const Tape::Output out{x.dtype(), with_rows(x.shape(), rows_of_rank(x.shape(), group->size()))};
-  return x.tape().record(kScatter, {&x}, nullptr, {out}, GroupAttributes{group})[0];
+  const Tape::Output out{Unary::kY, x.dtype(), with_rows(x.shape(), rows_of_rank(x.shape(), group->size()))};
+  return x.tape().record(kScatter, {{Unary::kX, x}}, nullptr, {out}, GroupAttributes{group})[Unary::kY];
 }
 
 Value own_tokens(const Value& x, Communicator* group) {
   if (!group) return x;
-  const Tape::Output out{x.dtype(), with_rows(x.shape(), rows_of_rank(x.shape(), group->size())), false};
-  return x.tape().record(kOwn, {&x}, nullptr, {out}, GroupAttributes{group})[0];
+  const Tape::Output out{Unary::kY, x.dtype(), with_rows(x.shape(), rows_of_rank(x.shape(), group->size())),
+                         false};
+  return x.tape().record(kOwn, {{Unary::kX, x}}, nullptr, {out}, GroupAttributes{group})[Unary::kY];
 }
 
 Tensor own_tokens(const Tensor& x, const Communicator* group) {
@@ -234,8 +235,9 @@ FlatRange vocabulary_rows(std::int64_t size, int ranks, int rank) {
 Value gather_logits(const Value& own, const SharedVocabulary& vocabulary) {
   if (!vocabulary.group) return own;
   PRIMUS_CHECK("gather_logits", own.shape()[1] == vocabulary.own().size());
-  const Tape::Output out{own.dtype(), {own.shape()[0], vocabulary.size}, false};
-  return own.tape().record(kGatherLogits, {&own}, nullptr, {out}, vocabulary)[0];
+  const Tape::Output out{GatherLogits::kAll, own.dtype(), {own.shape()[0], vocabulary.size}, false};
+  return own.tape().record(kGatherLogits, {{GatherLogits::kOwn, own}}, nullptr, {out},
+                           vocabulary)[GatherLogits::kAll];
 }
 
 std::int64_t SharedExperts::max_rows(std::int64_t tokens_of_all, std::int64_t of_microbatch,
@@ -252,14 +254,18 @@ Routing share_routing(const Routing& r, const SharedExperts& experts, std::int64
   const RoutingAttributes a{experts, top_k, r.expert_count, capacity > 0};
   const std::int64_t tokens = own * a.ranks();
   const std::int64_t rows = experts.max_rows(tokens, r.weights.shape()[0], top_k, capacity);
-  const Tape::Output outputs[] = {
-      {DType::kF32, {tokens, top_k}},
-      {DType::kI32, turbo::RoutingPlan::shape(experts.count, tokens, top_k, rows), false}};
-  auto [weights, plan, none] = r.weights.tape().record(kShareRouting, {&r.weights, &r.experts, &r.plan},
-                                                       nullptr, {outputs[0], outputs[1]}, a);
-  return {.weights = std::move(weights),
+  const Shape of_plan = turbo::RoutingPlan::shape(experts.count, tokens, top_k, rows);
+  Tape::Outputs recorded = r.weights.tape().record(kShareRouting,
+                                                   {{ShareRouting::kWeights, r.weights},
+                                                    {ShareRouting::kExperts, r.experts},
+                                                    {ShareRouting::kPlan, r.plan}},
+                                                   nullptr,
+                                                   {{ShareRouting::kOwnWeights, DType::kF32, {tokens, top_k}},
+                                                    {ShareRouting::kOwnPlan, DType::kI32, of_plan, false}},
+                                                   a);
+  return {.weights = std::move(recorded[ShareRouting::kOwnWeights]),
           .experts = {},
-          .plan = std::move(plan),
+          .plan = std::move(recorded[ShareRouting::kOwnPlan]),
           .expert_count = experts.count,
           .rows = rows,
           .by_logits = false};

@@ -34,7 +34,8 @@ constexpr Operator kParameterValues{.name = "parameter_values",
 }  // namespace
 
 Value parameter_values(Tape& tape, Parameter& parameter) {
-  return tape.record(kParameterValues, {}, &parameter, {{DType::kF32, parameter.shape}})[0];
+  return tape.record(kParameterValues, {}, &parameter,
+                     {{ParameterValues::kValues, DType::kF32, parameter.shape}})[ParameterValues::kValues];
 }
 
 }  // namespace primus::engine

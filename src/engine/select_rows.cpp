@@ -25,8 +25,9 @@ constexpr Operator kSelectRows{
 
 Value select_rows(const Value& x, const Value& rows) {
   PRIMUS_CHECK("select_rows", !x.tape().training());
-  return x.tape().record(kSelectRows, {&rows, &x}, nullptr,
-                         {{x.dtype(), Shape{rows.shape()[0], x.shape()[1]}, false}})[0];
+  return x.tape().record(
+      kSelectRows, {{SelectRows::kRows, rows}, {SelectRows::kX, x}}, nullptr,
+      {{SelectRows::kY, x.dtype(), Shape{rows.shape()[0], x.shape()[1]}, false}})[SelectRows::kY];
 }
 
 }  // namespace primus::engine

@@ -16,7 +16,6 @@ using turbo::launch;
 
 struct SelectAttributes {
   turbo::IndexerShape shape;
-  bool first_row, end_row;
 };
 
 struct SelectKeys {
@@ -26,15 +25,14 @@ struct SelectKeys {
 
 void select_forward(OperatorCall& op) {
   const auto a = op.attributes<SelectAttributes>();
-  launch(op.context(),
-         turbo::IndexerSelect{.shape = a.shape,
-                              .q = op.in(SelectKeys::kQ),
-                              .k = op.in(SelectKeys::kK),
-                              .w = op.in(SelectKeys::kW),
-                              .first_row = a.first_row ? op.in(SelectKeys::kFirstRow) : Tensor(),
-                              .end_row = a.end_row ? op.in(a.first_row ? 4 : 3) : Tensor(),
-                              .selected = op.out(SelectKeys::kSelected),
-                              .workspace = {}});
+  launch(op.context(), turbo::IndexerSelect{.shape = a.shape,
+                                            .q = op.in(SelectKeys::kQ),
+                                            .k = op.in(SelectKeys::kK),
+                                            .w = op.in(SelectKeys::kW),
+                                            .first_row = op.optional_in(SelectKeys::kFirstRow),
+                                            .end_row = op.optional_in(SelectKeys::kEndRow),
+                                            .selected = op.out(SelectKeys::kSelected),
+                                            .workspace = {}});
 }
 
 constexpr Operator kSelectKeys{
@@ -245,31 +243,44 @@ void set_extents(turbo::SelectedAttentionShape& shape, const Value& q, const Ten
 
 Value select_keys(const Value& q, const Value& k, const Value& w, const turbo::IndexerShape& shape,
                   const Value& first_row, const Value& end_row) {
-  const Value *const first = first_row ? &first_row : nullptr, *const end = end_row ? &end_row : nullptr;
-  return q.tape().record(kSelectKeys, {&q, &k, &w, first, end}, nullptr,
-                         {{DType::kI32, Shape{shape.tokens(), shape.top_k}, false}},
-                         SelectAttributes{shape, first != nullptr, end != nullptr})[0];
+  return q.tape().record(kSelectKeys,
+                         {{SelectKeys::kQ, q},
+                          {SelectKeys::kK, k},
+                          {SelectKeys::kW, w},
+                          {SelectKeys::kFirstRow, first_row},
+                          {SelectKeys::kEndRow, end_row}},
+                         nullptr,
+                         {{SelectKeys::kSelected, DType::kI32, Shape{shape.tokens(), shape.top_k}, false}},
+                         SelectAttributes{shape})[SelectKeys::kSelected];
 }
 
 Value select_cached_keys(const Value& q, const Value& k, const Value& w, const turbo::IndexerShape& shape,
                          const CachedSequences& cache) {
   PRIMUS_CHECK("select_cached_keys", !q.tape().training());
-  return q.tape().record(kSelectCachedKeys, {&q, &k, &w}, nullptr,
-                         {{DType::kI32, Shape{q.shape()[0], shape.top_k}, false}},
+  return q.tape().record(kSelectCachedKeys, {{SelectKeys::kQ, q}, {SelectKeys::kK, k}, {SelectKeys::kW, w}},
+                         nullptr,
+                         {{SelectKeys::kSelected, DType::kI32, Shape{q.shape()[0], shape.top_k}, false}},
                          SelectCachedAttributes{*cache.sequences, shape.heads, shape.head_dim, shape.top_k,
-                                                rows_of(cache.layer->index)})[0];
+                                                rows_of(cache.layer->index)})[SelectKeys::kSelected];
 }
 
 Value selected_attention(const Value& q, const Value& kv, const Value& selected,
                          turbo::SelectedAttentionShape shape, Parameter* sinks) {
   Tape& tape = q.tape();
   set_extents(shape, q, Tensor(nullptr, kv.dtype(), kv.shape()), selected);
-  const Tape::Output out{q.dtype(), Shape{shape.tokens, shape.heads * shape.value_dim}};
+  const Tape::Output out{SelectedAttention::kOut, q.dtype(),
+                         Shape{shape.tokens, shape.heads * shape.value_dim}};
   const AttendAttributes attributes{shape, tape.training()};
   if (!tape.training())
-    return tape.record(kSelectedAttention, {&q, &kv, &selected}, sinks, {out}, attributes)[0];
-  const Tape::Output statistics{DType::kF32, Shape{shape.heads, shape.tokens}, false};
-  return tape.record(kSelectedAttention, {&q, &kv, &selected}, sinks, {out, statistics}, attributes)[0];
+    return tape.record(
+        kSelectedAttention,
+        {{SelectedAttention::kQ, q}, {SelectedAttention::kKv, kv}, {SelectedAttention::kSelected, selected}},
+        sinks, {out}, attributes)[SelectedAttention::kOut];
+  const Tape::Output lse{SelectedAttention::kLse, DType::kF32, Shape{shape.heads, shape.tokens}, false};
+  return tape.record(
+      kSelectedAttention,
+      {{SelectedAttention::kQ, q}, {SelectedAttention::kKv, kv}, {SelectedAttention::kSelected, selected}},
+      sinks, {out, lse}, attributes)[SelectedAttention::kOut];
 }
 
 Value selected_cached_attention(const Value& q, const Value& kv, const Value& selected,
@@ -277,24 +288,27 @@ Value selected_cached_attention(const Value& q, const Value& kv, const Value& se
   PRIMUS_CHECK("selected_cached_attention", !q.tape().training());
   const Tensor pages = rows_of(cache.layer->k);
   set_extents(shape, q, pages, selected);
-  return q.tape().record(kSelectedCachedAttention, {&q, &kv, &selected}, nullptr,
-                         {{q.dtype(), Shape{shape.tokens, shape.heads * shape.value_dim}}},
-                         AttendCachedAttributes{*cache.sequences, shape, pages})[0];
+  return q.tape().record(
+      kSelectedCachedAttention,
+      {{SelectedAttention::kQ, q}, {SelectedAttention::kKv, kv}, {SelectedAttention::kSelected, selected}},
+      nullptr, {{SelectedAttention::kOut, q.dtype(), Shape{shape.tokens, shape.heads * shape.value_dim}}},
+      AttendCachedAttributes{*cache.sequences, shape, pages})[SelectedAttention::kOut];
 }
 
 Value latent_project(const Value& x, Parameter& up, LatentProject::Side side,
                      const turbo::LatentShape& shape) {
   const std::int64_t width =
       side == LatentProject::Side::kQueries ? shape.rank + shape.rope_dim : shape.value_dim;
-  return x.tape().record(kLatentProject, {&x}, &up, {{x.dtype(), Shape{x.shape()[0], shape.heads * width}}},
-                         ProjectAttributes{shape, side})[0];
+  return x.tape().record(kLatentProject, {{Unary::kX, x}}, &up,
+                         {{Unary::kY, x.dtype(), Shape{x.shape()[0], shape.heads * width}}},
+                         ProjectAttributes{shape, side})[Unary::kY];
 }
 
 Value layer_norm(const Value& x, Parameter& weight, Parameter& bias, double epsilon) {
   PRIMUS_CHECK("layer_norm", !weight.trainable && !bias.trainable);
   const Value shift = parameter_values(x.tape(), bias);
-  return x.tape().record(kLayerNorm, {&x, &shift}, &weight, {{x.dtype(), x.shape()}},
-                         static_cast<float>(epsilon))[0];
+  return x.tape().record(kLayerNorm, {{LayerNorm::kX, x}, {LayerNorm::kBias, shift}}, &weight,
+                         {{LayerNorm::kY, x.dtype(), x.shape()}}, static_cast<float>(epsilon))[LayerNorm::kY];
 }
 
 }  // namespace primus::engine

@@ -18,7 +18,6 @@ using turbo::launch;
 struct Attributes {
   turbo::CausalConvShape shape;
   ContextParallel* context;
-  bool documents, bias;
 
   // Some tokens have neighbours on other ranks: the call outputs the inputs before each slice.
   bool has_edges() const { return context && shape.width > 1; }
@@ -31,11 +30,8 @@ struct Convolution {
   enum Out : OutputName { kY, kBefore };
 };
 
-Tensor first_key(const OperatorCall& op, const Attributes& a) {
-  return a.documents ? op.in(Convolution::kFirstKey) : Tensor();
-}
-int bias_input(const Attributes& a) { return a.documents ? 2 : 1; }
-Tensor bias(const OperatorCall& op, const Attributes& a) { return a.bias ? op.in(bias_input(a)) : Tensor(); }
+Tensor first_key(const OperatorCall& op) { return op.optional_in(Convolution::kFirstKey); }
+Tensor bias(const OperatorCall& op) { return op.optional_in(Convolution::kBias); }
 Tensor before(const OperatorCall& op, const Attributes& a) {
   return a.has_edges() ? op.out(Convolution::kBefore) : Tensor();
 }
@@ -69,9 +65,9 @@ void forward(OperatorCall& op) {
   launch(op.context(), turbo::CausalConvForward{.shape = a.shape,
                                                 .bcx = op.in(Convolution::kBcx),
                                                 .weight = op.weight(),
-                                                .bias = bias(op, a),
+                                                .bias = bias(op),
                                                 .before = before(op, a),
-                                                .first_key = first_key(op, a),
+                                                .first_key = first_key(op),
                                                 .y = op.out(Convolution::kY)});
 }
 
@@ -80,9 +76,9 @@ void weight_gradient(OperatorCall& op, const Tensor& d_weight, bool of_bias, boo
   launch(op.context(), turbo::CausalConvBackwardWeight{.shape = a.shape,
                                                        .bcx = op.in(Convolution::kBcx),
                                                        .before = before(op, a),
-                                                       .first_key = first_key(op, a),
+                                                       .first_key = first_key(op),
                                                        .weight = a.sums() ? op.weight() : Tensor(),
-                                                       .bias = a.sums() ? bias(op, a) : Tensor(),
+                                                       .bias = a.sums() ? bias(op) : Tensor(),
                                                        .d_y = op.d_out(Convolution::kY),
                                                        .of_bias = of_bias,
                                                        .d_weight = d_weight,
@@ -92,8 +88,8 @@ void weight_gradient(OperatorCall& op, const Tensor& d_weight, bool of_bias, boo
 
 void backward_input(OperatorCall& op) {
   const auto a = op.attributes<Attributes>();
-  if (a.bias && op.needs_d_in(bias_input(a))) {
-    const auto target = op.fresh_d_in(bias_input(a));
+  if (op.needs_d_in(Convolution::kBias)) {
+    const auto target = op.fresh_d_in(Convolution::kBias);
     weight_gradient(op, target.out, true, false);
     add_previous(op, target);
   }
@@ -106,8 +102,8 @@ void backward_input(OperatorCall& op) {
     launch(op.context(), turbo::CausalConvBackwardEdge{.shape = a.shape,
                                                        .bcx = op.in(Convolution::kBcx),
                                                        .weight = op.weight(),
-                                                       .first_key = first_key(op, a),
-                                                       .bias = a.sums() ? bias(op, a) : Tensor(),
+                                                       .first_key = first_key(op),
+                                                       .bias = a.sums() ? bias(op) : Tensor(),
                                                        .before = a.sums() ? before(op, a) : Tensor(),
                                                        .d_y = op.d_out(Convolution::kY),
                                                        .d_edge = d_before.get()});
@@ -117,9 +113,9 @@ void backward_input(OperatorCall& op) {
   launch(op.context(), turbo::CausalConvBackwardInput{.shape = a.shape,
                                                       .bcx = op.in(Convolution::kBcx),
                                                       .weight = op.weight(),
-                                                      .bias = bias(op, a),
+                                                      .bias = bias(op),
                                                       .before = before(op, a),
-                                                      .first_key = first_key(op, a),
+                                                      .first_key = first_key(op),
                                                       .d_y = op.d_out(Convolution::kY),
                                                       .d_after = d_after ? d_after->get() : Tensor(),
                                                       .d_bcx = target.out});
@@ -154,7 +150,6 @@ struct CachedAttributes {
   Tensor ring;
   std::int64_t width;
   turbo::CausalConvShape::Form form;
-  bool bias;
 };
 
 struct CachedConvolution {
@@ -169,7 +164,7 @@ void cached_forward(OperatorCall& op) {
                                                .form = a.form,
                                                .bcx = op.in(CachedConvolution::kBcx),
                                                .weight = op.weight(),
-                                               .bias = a.bias ? op.in(CachedConvolution::kBias) : Tensor(),
+                                               .bias = op.optional_in(CachedConvolution::kBias),
                                                .ring = a.ring,
                                                .y = op.out(CachedConvolution::kY)});
 }
@@ -183,25 +178,25 @@ constexpr Operator kCachedShortConvolution{.name = "cached_short_convolution",
 Value short_convolution(const Value& bcx, Parameter& weight, const ShortConvolutionShape& shape,
                         const ShortConvolutionOptions& options) {
   Tape& tape = bcx.tape();
-  const Tape::Output out{bcx.dtype(), Shape{shape.batch * shape.sequence, shape.channels}};
+  const Shape out{shape.batch * shape.sequence, shape.channels};
   Value bias;
   if (options.bias) bias = parameter_values(tape, *options.bias);
-  const Value* const of_bias = bias ? &bias : nullptr;
   if (const KvCacheLayer* layer = options.cache.layer) {
     PRIMUS_CHECK("short_convolution", !tape.training() && !options.first_key && !options.context);
-    return tape.record(
-        kCachedShortConvolution, {&bcx, of_bias}, &weight, {out},
-        CachedAttributes{*options.cache.sequences, layer->ring, shape.width, shape.form, bool(bias)})[0];
+    return tape.record(kCachedShortConvolution,
+                       {{CachedConvolution::kBcx, bcx}, {CachedConvolution::kBias, bias}}, &weight,
+                       {{CachedConvolution::kY, bcx.dtype(), out}},
+                       CachedAttributes{*options.cache.sequences, layer->ring, shape.width,
+                                        shape.form})[CachedConvolution::kY];
   }
-  const Value* const documents = options.first_key ? &options.first_key : nullptr;
   Attributes a{.shape = {shape.batch, shape.sequence, shape.channels, shape.width, 0, 0, shape.form},
-               .context = options.context,
-               .documents = documents != nullptr,
-               .bias = bool(bias)};
+               .context = options.context};
   const auto record = [&](std::initializer_list<Tape::Output> outputs) {
     const Operator& op = a.sums() ? kSiluConvolution : kShortConvolution;
-    if (documents) return tape.record(op, {&bcx, documents, of_bias}, &weight, outputs, a)[0];
-    return tape.record(op, {&bcx, of_bias}, &weight, outputs, a)[0];
+    return tape.record(
+        op,
+        {{Convolution::kBcx, bcx}, {Convolution::kFirstKey, options.first_key}, {Convolution::kBias, bias}},
+        &weight, outputs, a)[Convolution::kY];
   };
   if (a.context) {
     const std::int64_t slice = shape.sequence / 2;
@@ -210,8 +205,9 @@ Value short_convolution(const Value& bcx, Parameter& weight, const ShortConvolut
     a.shape.segments = 2 * shape.batch, a.shape.tokens = slice;
     a.shape.first_of_even = first(0), a.shape.first_of_odd = first(1);
   }
-  if (!a.has_edges()) return record({out});
-  return record({out, {DType::kF32, a.shape.edge(), false}});
+  const Tape::Output y{Convolution::kY, bcx.dtype(), out};
+  if (!a.has_edges()) return record({y});
+  return record({y, {Convolution::kBefore, DType::kF32, a.shape.edge(), false}});
 }
 
 }  // namespace primus::engine

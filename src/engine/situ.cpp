@@ -45,8 +45,9 @@ constexpr Operator kSitu{.name = "situ",
 
 Value situ(const Value& gate_up, double beta, double linear_beta) {
   const Shape shape{gate_up.shape()[0], gate_up.shape()[1] / 2};
-  return gate_up.tape().record(kSitu, {&gate_up}, nullptr, {{gate_up.dtype(), shape}},
-                               Attributes{static_cast<float>(beta), static_cast<float>(linear_beta)})[0];
+  return gate_up.tape().record(
+      kSitu, {{Situ::kGateUp, gate_up}}, nullptr, {{Situ::kOut, gate_up.dtype(), shape}},
+      Attributes{static_cast<float>(beta), static_cast<float>(linear_beta)})[Situ::kOut];
 }
 
 }  // namespace primus::engine

@@ -40,6 +40,7 @@ const PrecisionRecipe& OperatorCall::precision() const { return tape_.precision(
 bool OperatorCall::training() const { return tape_.training(); }
 
 Tensor OperatorCall::in(InputPlace i) const {
+  PRIMUS_CHECK(entry().op->name.data(), has_in(i));
   const Tape::Slot& slot = tape_.slots_[entry().inputs[i.index()]];
   PRIMUS_CHECK(entry().op->name.data(), slot.data);
   return slot.data.view(slot.dtype, slot.shape);
@@ -65,7 +66,7 @@ Tensor OperatorCall::d_out(OutputPlace j) const {
 }
 
 bool OperatorCall::needs_d_in(InputPlace i) const {
-  return tape_.slots_[entry().inputs[i.index()]].differentiable;
+  return has_in(i) && tape_.slots_[entry().inputs[i.index()]].differentiable;
 }
 
 OperatorCall::Target OperatorCall::d_in(InputPlace i) {
@@ -197,10 +198,10 @@ Value Tape::input(DType dtype, const Shape& shape, bool differentiable, Buffer d
   return {this, static_cast<int>(slots_.size()) - 1};
 }
 
-std::array<Value, Entry::kMaxOutputs> Tape::record_bytes(
-    const Operator& op, std::initializer_list<const Value*> inputs, Parameter* parameter,
-    std::initializer_list<Output> outputs, const void* attributes, std::size_t attribute_bytes) {
-  PRIMUS_CHECK(op.name.data(), inputs.size() <= Entry::kMaxInputs && outputs.size() <= Entry::kMaxOutputs);
+Tape::Outputs Tape::record_bytes(const Operator& op, std::initializer_list<Input> inputs,
+                                 Parameter* parameter, std::initializer_list<Output> outputs,
+                                 const void* attributes, std::size_t attribute_bytes) {
+  PRIMUS_CHECK(op.name.data(), outputs.size() <= Entry::kMaxOutputs);
   stop_if_asked();
   Entry entry;
   entry.op = &op;
@@ -208,23 +209,29 @@ std::array<Value, Entry::kMaxOutputs> Tape::record_bytes(
   entry.layer = static_cast<std::int32_t>(layer_);
   std::memcpy(entry.attributes.data(), attributes, attribute_bytes);
   bool differentiable = parameter && parameter->trainable;
-  for (const Value* v : inputs) {
-    if (!v) continue;
-    entry.inputs[entry.input_count++] = v->slot_;
-    differentiable = differentiable || slots_[v->slot_].differentiable;
+  entry.inputs.fill(-1);
+  for (const auto& [at, value] : inputs) {
+    if (!value) continue;
+    const int i = at.index();
+    PRIMUS_CHECK(op.name.data(), i >= 0 && i < Entry::kMaxInputs && !entry.has_input(i));
+    entry.inputs[i] = value.slot_;
+    entry.input_count = std::max(entry.input_count, static_cast<std::uint8_t>(i + 1));
+    differentiable = differentiable || slots_[value.slot_].differentiable;
   }
   differentiable = differentiable && settings_.train;
   entry.dropped = differentiable && !op.once && drops(op.operator_class);
   entry.keeps_first = entry.dropped && op.from_first && !replay_ && !settings_.recompute.full(layer_);
 
   // In place only if input 0 has no other reader and a replay can recompute it.
-  const Slot& first = slots_[entry.inputs[0]];
-  const bool take_over = op.in_place && first.handles == 1 && first.uses == 0 && !first.external &&
-                         (!entry.dropped || first.dropped);
+  const auto unread = [&](const Slot& first) {
+    return first.handles == 1 && first.uses == 0 && !first.external && (!entry.dropped || first.dropped);
+  };
+  const bool take_over = op.in_place && unread(slots_[entry.inputs[0]]);
 
-  std::array<Value, Entry::kMaxOutputs> values;
+  Outputs recorded;
   const int entry_index = static_cast<int>(entries_.size());
   for (const Output& output : outputs) {
+    PRIMUS_CHECK(op.name.data(), output.at.index() == entry.output_count);
     int index;
     if (!settings_.train && !free_slots_.empty()) {
       index = free_slots_.back();
@@ -246,22 +253,24 @@ std::array<Value, Entry::kMaxOutputs> Tape::record_bytes(
       slot.data = stash_.allocate(output.shape.elements() * size_of(output.dtype));
     }
     entry.outputs[entry.output_count] = index;
-    values[entry.output_count++] = Value(this, index);
+    recorded.values[entry.output_count++] = Value(this, index);
   }
   entries_.push_back(entry);
   run_forward(entry_index);
   if (!differentiable) {
     entries_.pop_back();
-    return values;
+    return recorded;
   }
   acquire_saves(entry, op.for_input);
   if (parameter && parameter->trainable && op.backward_weight) acquire_saves(entry, op.for_weight);
   if (entry.keeps_first) {
     add_use(entry.outputs[0]);
   } else if (entry.dropped) {
-    for (int i = 0; i < entry.input_count; ++i) add_use(entry.inputs[i]);  // for the replay
+    for (int i = 0; i < entry.input_count; ++i) {
+      if (entry.has_input(i)) add_use(entry.inputs[i]);  // for the replay
+    }
   }
-  return values;
+  return recorded;
 }
 
 void Tape::use_parameter(const Entry& entry) {
@@ -304,7 +313,7 @@ void Tape::drop_if_idle(int index) {
 
 void Tape::acquire_saves(const Entry& entry, const Saves& saves) {
   for (int i = 0; i < entry.input_count; ++i) {
-    if (saves.inputs >> i & 1) add_use(entry.inputs[i]);
+    if (entry.has_input(i) && (saves.inputs >> i & 1)) add_use(entry.inputs[i]);
   }
   for (int i = 0; i < entry.output_count; ++i) {
     if (saves.outputs >> i & 1) add_use(entry.outputs[i]);
@@ -313,7 +322,7 @@ void Tape::acquire_saves(const Entry& entry, const Saves& saves) {
 
 void Tape::release_saves(const Entry& entry, const Saves& saves) {
   for (int i = 0; i < entry.input_count; ++i) {
-    if (saves.inputs >> i & 1) release_use(entry.inputs[i]);
+    if (entry.has_input(i) && (saves.inputs >> i & 1)) release_use(entry.inputs[i]);
   }
   for (int i = 0; i < entry.output_count; ++i) {
     if (saves.outputs >> i & 1) release_use(entry.outputs[i]);
@@ -351,13 +360,14 @@ void Tape::materialize(int index) {
   PRIMUS_CHECK("Tape::materialize", producer >= 0 && entries_[producer].dropped);
   // A copy: replaying inputs does not move entries, but this code must not depend on that.
   const Entry entry = entries_[producer];
-  for (int i = 0; i < entry.input_count && !entry.keeps_first; ++i) materialize(entry.inputs[i]);
+  for (int i = 0; i < entry.input_count && !entry.keeps_first; ++i) {
+    if (entry.has_input(i)) materialize(entry.inputs[i]);
+  }
   for (int i = 0; i < entry.output_count; ++i) {
     Slot& slot = slots_[entry.outputs[i]];
     if (slot.data) continue;  // still resident: the replay writes the same bits again
-    Slot& first = slots_[entry.inputs[0]];
-    if (i == 0 && entry.op->in_place && first.dropped) {
-      slot.data = std::move(first.data);
+    if (i == 0 && entry.op->in_place && slots_[entry.inputs[0]].dropped) {
+      slot.data = std::move(slots_[entry.inputs[0]].data);
     } else {
       slot.data = stash_.allocate(slot.shape.elements() * size_of(slot.dtype));
     }
@@ -369,7 +379,7 @@ void Tape::materialize(int index) {
 
 void Tape::materialize_saves(const Entry& entry, const Saves& saves) {
   for (int i = 0; i < entry.input_count; ++i) {
-    if (saves.inputs >> i & 1) materialize(entry.inputs[i]);
+    if (entry.has_input(i) && (saves.inputs >> i & 1)) materialize(entry.inputs[i]);
   }
   for (int i = 0; i < entry.output_count; ++i) {
     if (saves.outputs >> i & 1) materialize(entry.outputs[i]);
@@ -395,7 +405,7 @@ void Tape::backward_entry(int index) {
   for (int i = 0; i < entry.output_count; ++i) reached = reached || slots_[entry.outputs[i]].gradient;
   bool wants_input = op.is_loss;
   for (int i = 0; i < entry.input_count; ++i)
-    wants_input = wants_input || slots_[entry.inputs[i]].differentiable;
+    wants_input = wants_input || (entry.has_input(i) && slots_[entry.inputs[i]].differentiable);
   const bool has_weight = entry.parameter && entry.parameter->trainable && op.backward_weight;
 
   OperatorCall call(*this, index);
@@ -409,7 +419,9 @@ void Tape::backward_entry(int index) {
   if (entry.keeps_first) {
     release_use(entry.outputs[0]);
   } else if (entry.dropped) {
-    for (int i = 0; i < entry.input_count; ++i) release_use(entry.inputs[i]);
+    for (int i = 0; i < entry.input_count; ++i) {
+      if (entry.has_input(i)) release_use(entry.inputs[i]);
+    }
   }
   if (!has_weight) {
     release_outputs(entry);

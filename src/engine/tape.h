@@ -98,17 +98,26 @@ class Tape {
   Value input(DType dtype, const Shape& shape, bool differentiable, Buffer data);
 
   // ---- for operators: records and runs one call
+  struct Input {
+    InputPlace at;
+    const Value& value;  // empty: the call has no such input
+  };
   struct Output {
+    OutputPlace at;
     DType dtype;
     Shape shape;
     bool differentiable = true;
   };
+  // The outputs of a call, by their names. Those that the call does not have are empty.
+  struct Outputs {
+    std::array<Value, Entry::kMaxOutputs> values;
+    Value& operator[](OutputPlace j) { return values[static_cast<std::size_t>(j.index())]; }
+  };
   struct NoAttributes {};
-  // A null input at the end means that the call has no such input.
+  // Outputs are given in the order of their names; only the last ones may be left out.
   template <class Attributes = NoAttributes>
-  std::array<Value, Entry::kMaxOutputs> record(const Operator& op, std::initializer_list<const Value*> inputs,
-                                               Parameter* parameter, std::initializer_list<Output> outputs,
-                                               const Attributes& attributes = {}) {
+  Outputs record(const Operator& op, std::initializer_list<Input> inputs, Parameter* parameter,
+                 std::initializer_list<Output> outputs, const Attributes& attributes = {}) {
     static_assert(std::is_trivially_copyable_v<Attributes> &&
                   sizeof(Attributes) <= Entry::kMaxAttributeBytes);
     return record_bytes(op, inputs, parameter, outputs, &attributes, sizeof(Attributes));
@@ -183,11 +192,9 @@ class Tape {
     bool external = false;  // an input: its memory lives until clear()
   };
 
-  std::array<Value, Entry::kMaxOutputs> record_bytes(const Operator& op,
-                                                     std::initializer_list<const Value*> inputs,
-                                                     Parameter* parameter,
-                                                     std::initializer_list<Output> outputs,
-                                                     const void* attributes, std::size_t attribute_bytes);
+  Outputs record_bytes(const Operator& op, std::initializer_list<Input> inputs, Parameter* parameter,
+                       std::initializer_list<Output> outputs, const void* attributes,
+                       std::size_t attribute_bytes);
   // Throws StopRequest if a stop was requested. Called before each operator.
   void stop_if_asked() const;
   void release_handle(int slot);

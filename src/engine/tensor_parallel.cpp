@@ -318,9 +318,10 @@ Value gathered_product(const Value& x, Parameter& weight, comm::Communicator* gr
   PRIMUS_CHECK("gathered_product", group == &overlap->group());
   Tape& tape = x.tape();
   const bool kept = tape.drops(OperatorClass::kLinear);
-  const Tape::Output y{x.dtype(), Shape{rows, weight.shape[0]}}, all{x.dtype(), Shape{rows, in}, false};
-  return tape.record(kept ? kGathered<true> : kGathered<false>, {&x}, &weight, {y, all},
-                     Attributes{overlap})[0];
+  const Tape::Output y{Gathered::kY, x.dtype(), Shape{rows, weight.shape[0]}};
+  const Tape::Output all{Gathered::kAllX, x.dtype(), Shape{rows, in}, false};
+  return tape.record(kept ? kGathered<true> : kGathered<false>, {{Gathered::kX, x}}, &weight, {y, all},
+                     Attributes{overlap})[Gathered::kY];
 }
 
 Value scattered_product(const Value& x, Parameter& weight, comm::Communicator* group,
@@ -330,9 +331,10 @@ Value scattered_product(const Value& x, Parameter& weight, comm::Communicator* g
     return scatter_tokens(product(x, weight), group);
   }
   PRIMUS_CHECK("scattered_product", group == &overlap->group() && rows % group->size() == 0);
-  const Tape::Output own{x.dtype(), Shape{rows / group->size(), out}},
-      products{x.dtype(), Shape{rows, out}, false};
-  return x.tape().record(kScattered, {&x}, &weight, {own, products}, Attributes{overlap})[0];
+  const Tape::Output own{Scattered::kY, x.dtype(), Shape{rows / group->size(), out}};
+  const Tape::Output products{Scattered::kProducts, x.dtype(), Shape{rows, out}, false};
+  return x.tape().record(kScattered, {{Scattered::kX, x}}, &weight, {own, products},
+                         Attributes{overlap})[Scattered::kY];
 }
 
 }  // namespace

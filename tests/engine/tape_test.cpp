@@ -10,6 +10,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "base/error.h"
@@ -52,10 +53,20 @@ void fill(const Tensor& out, Function&& of) {
   for (std::int64_t i = 0; i < kElements; ++i) data(out)[i] = of(i);
 }
 
-// Adds this operator's part to what other users of input 0 left.
+struct Sum {
+  enum In : InputName { kA, kB };
+  enum Out : OutputName { kSum };
+};
+
+struct Tenfold {
+  enum In : InputName { kX };
+  enum Out : OutputName { kFirst, kTenfold };
+};
+
+// Adds this operator's part to what other users of the input left.
 template <class Function>
 void contribute(OperatorCall& op, Function&& part) {
-  const auto [out, previous] = op.d_in(0);
+  const auto [out, previous] = op.d_in(Unary::kX);
   fill(out, [&part, previous = previous](std::int64_t i) {
     return part(i) + (previous.absent() ? 0 : data(previous)[i]);
   });
@@ -63,11 +74,12 @@ void contribute(OperatorCall& op, Function&& part) {
 
 void twice_forward(OperatorCall& op) {
   note(op, "");
-  fill(op.out(0), [x = op.in_or_out(0)](std::int64_t i) { return 2 * data(x)[i]; });
+  fill(op.out(Unary::kY),
+       [x = op.in_or_out(Unary::kX, Unary::kY)](std::int64_t i) { return 2 * data(x)[i]; });
 }
 void twice_backward(OperatorCall& op) {
   note(op, "d ");
-  contribute(op, [d = op.d_out(0)](std::int64_t i) { return 2 * data(d)[i]; });
+  contribute(op, [d = op.d_out(Unary::kY)](std::int64_t i) { return 2 * data(d)[i]; });
 }
 constexpr Operator kTwice{.name = "twice",
                           .operator_class = OperatorClass::kRope,
@@ -77,18 +89,20 @@ constexpr Operator kTwice{.name = "twice",
 
 void square_forward(OperatorCall& op) {
   note(op, "");
-  fill(op.out(0), [x = op.in(0)](std::int64_t i) { return data(x)[i] * data(x)[i]; });
+  fill(op.out(Unary::kY), [x = op.in(Unary::kX)](std::int64_t i) { return data(x)[i] * data(x)[i]; });
 }
 void square_backward(OperatorCall& op) {
   note(op, "d ");
-  contribute(op, [x = op.in(0), d = op.d_out(0)](std::int64_t i) { return 2 * data(x)[i] * data(d)[i]; });
+  contribute(op, [x = op.in(Unary::kX), d = op.d_out(Unary::kY)](std::int64_t i) {
+    return 2 * data(x)[i] * data(d)[i];
+  });
   if (std::atomic<bool>* const stop = op.attributes<Noted>().stop) *stop = true;
 }
 constexpr Operator kSquare{.name = "square",
                            .operator_class = OperatorClass::kActivation,
                            .forward = square_forward,
                            .backward_input = square_backward,
-                           .for_input = {.inputs = bit(0)}};
+                           .for_input = saves(Unary::kX)};
 
 // Reads an input in the backward pass that it never asked to keep.
 constexpr Operator kForgetful{.name = "forgetful",
@@ -98,40 +112,78 @@ constexpr Operator kForgetful{.name = "forgetful",
 
 void sum_forward(OperatorCall& op) {
   note(op, "");
-  fill(op.out(0), [a = op.in(0), b = op.in(1)](std::int64_t i) { return data(a)[i] + data(b)[i]; });
+  fill(op.out(Sum::kSum),
+       [a = op.in(Sum::kA), b = op.in(Sum::kB)](std::int64_t i) { return data(a)[i] + data(b)[i]; });
 }
 void sum_backward(OperatorCall& op) {
   note(op, "d ");
-  op.pass_d_in(0, 0);
-  op.pass_d_in(1, 0);
+  op.pass_d_in(Sum::kA, Sum::kSum);
+  op.pass_d_in(Sum::kB, Sum::kSum);
 }
 constexpr Operator kSum{.name = "sum",
                         .operator_class = OperatorClass::kAdd,
                         .forward = sum_forward,
                         .backward_input = sum_backward};
 
+// x * factor + shift; without a factor, it is 1. The gradient of the factor is not needed here.
+struct Affine {
+  enum In : InputName { kX, kFactor, kShift };
+  enum Out : OutputName { kY };
+};
+void affine_forward(OperatorCall& op) {
+  note(op, "");
+  const Tensor factor = op.optional_in(Affine::kFactor);
+  fill(op.out(Affine::kY), [&, x = op.in(Affine::kX), shift = op.in(Affine::kShift)](std::int64_t i) {
+    return data(x)[i] * (factor.absent() ? 1 : data(factor)[i]) + data(shift)[i];
+  });
+}
+void affine_backward(OperatorCall& op) {
+  note(op, "d ");
+  EXPECT_FALSE(op.has_in(Affine::kFactor) || op.needs_d_in(Affine::kFactor));
+  op.pass_d_in(Affine::kX, Affine::kY);
+  op.pass_d_in(Affine::kFactor, Affine::kY);
+  op.pass_d_in(Affine::kShift, Affine::kY);
+}
+constexpr Operator kAffine{.name = "affine",
+                           .operator_class = OperatorClass::kActivation,
+                           .forward = affine_forward,
+                           .backward_input = affine_backward,
+                           .for_input = saves(Affine::kFactor, Affine::kShift)};
+
+// A name stands for an input or for an output, and a number for neither.
+static_assert(std::is_convertible_v<Affine::In, InputPlace> &&
+              std::is_convertible_v<Affine::Out, OutputPlace>);
+static_assert(!std::is_convertible_v<Affine::Out, InputPlace> &&
+              !std::is_convertible_v<Affine::In, OutputPlace>);
+static_assert(!std::is_convertible_v<int, InputPlace> && !std::is_convertible_v<int, OutputPlace>);
+static_assert(!std::is_constructible_v<InputPlace, Affine::Out> &&
+              !std::is_constructible_v<OutputPlace, DType>);
+static_assert(saves(Affine::kShift, Affine::kY, Affine::kX).inputs == 0b101 &&
+              saves(Affine::kY).outputs == 1);
+
 // By a parameter, element by element.
 void multiply_forward(OperatorCall& op) {
   note(op, "");
-  fill(op.out(0), [x = op.in(0), w = op.weight()](std::int64_t i) { return data(x)[i] * data(w)[i]; });
+  fill(op.out(Unary::kY),
+       [x = op.in(Unary::kX), w = op.weight()](std::int64_t i) { return data(x)[i] * data(w)[i]; });
 }
 void multiply_backward(OperatorCall& op) {
   note(op, "d ");
-  contribute(op, [w = op.weight(), d = op.d_out(0)](std::int64_t i) { return data(w)[i] * data(d)[i]; });
+  contribute(op,
+             [w = op.weight(), d = op.d_out(Unary::kY)](std::int64_t i) { return data(w)[i] * data(d)[i]; });
 }
 void multiply_weight(OperatorCall& op) {
   note(op, "w ");
   const auto [d_w, accumulate] = op.d_weight();
-  fill(d_w, [d_w = d_w, accumulate = accumulate, x = op.in(0), d = op.d_out(0)](std::int64_t i) {
-    return data(x)[i] * data(d)[i] + (accumulate ? data(d_w)[i] : 0);
-  });
+  fill(d_w, [d_w = d_w, accumulate = accumulate, x = op.in(Unary::kX), d = op.d_out(Unary::kY)](
+                std::int64_t i) { return data(x)[i] * data(d)[i] + (accumulate ? data(d_w)[i] : 0); });
 }
 constexpr Operator kMultiply{.name = "multiply",
                              .operator_class = OperatorClass::kLinear,
                              .forward = multiply_forward,
                              .backward_input = multiply_backward,
                              .backward_weight = multiply_weight,
-                             .for_weight = {.inputs = bit(0)}};
+                             .for_weight = saves(Unary::kX)};
 
 void failing_weight(OperatorCall&) { throw invalid("the device is gone"); }
 constexpr Operator kFailing{.name = "failing",
@@ -143,16 +195,16 @@ constexpr Operator kFailing{.name = "failing",
 // Outputs: x + 1, and ten times that, which can be made from the first.
 void tenfold_from_first(OperatorCall& op) {
   note(op, "from first ");
-  fill(op.out(1), [y = op.out(0)](std::int64_t i) { return 10 * data(y)[i]; });
+  fill(op.out(Tenfold::kTenfold), [y = op.out(Tenfold::kFirst)](std::int64_t i) { return 10 * data(y)[i]; });
 }
 void tenfold_forward(OperatorCall& op) {
   note(op, "");
-  fill(op.out(0), [x = op.in(0)](std::int64_t i) { return data(x)[i] + 1; });
-  fill(op.out(1), [y = op.out(0)](std::int64_t i) { return 10 * data(y)[i]; });
+  fill(op.out(Tenfold::kFirst), [x = op.in(Tenfold::kX)](std::int64_t i) { return data(x)[i] + 1; });
+  fill(op.out(Tenfold::kTenfold), [y = op.out(Tenfold::kFirst)](std::int64_t i) { return 10 * data(y)[i]; });
 }
 void tenfold_backward(OperatorCall& op) {
   note(op, "d ");
-  contribute(op, [d = op.d_out(1)](std::int64_t i) { return 10 * data(d)[i]; });
+  contribute(op, [d = op.d_out(Tenfold::kTenfold)](std::int64_t i) { return 10 * data(d)[i]; });
 }
 constexpr Operator kTenfold{.name = "tenfold",
                             .operator_class = OperatorClass::kNorm,
@@ -163,7 +215,7 @@ constexpr Operator kTenfold{.name = "tenfold",
 // Starts the backward pass: the sum over elements, in element 0.
 void loss_forward(OperatorCall& op) {
   note(op, "");
-  fill(op.out(0), [x = op.in(0)](std::int64_t i) {
+  fill(op.out(Unary::kY), [x = op.in(Unary::kX)](std::int64_t i) {
     return i > 0 ? 0 : data(x)[0] + data(x)[1] + data(x)[2] + data(x)[3];
   });
 }
@@ -208,11 +260,13 @@ class TapeTest : public ::testing::Test {
   }
   Value input(bool differentiable = true) { return input(tape_, differentiable); }
   Value call(const Operator& op, const Value& x, Parameter* w = nullptr) {
-    return x.tape().record(op, {&x}, w, {{DType::kF32, {kElements}}}, Noted{&log_})[0];
+    return x.tape().record(op, {{Unary::kX, x}}, w, {{Unary::kY, DType::kF32, {kElements}}},
+                           Noted{&log_})[Unary::kY];
   }
   Value multiply(const Value& x, Weight& w) { return call(kMultiply, x, &w.parameter); }
   Value sum(const Value& a, const Value& b) {
-    return a.tape().record(kSum, {&a, &b}, nullptr, {{DType::kF32, {kElements}}}, Noted{&log_})[0];
+    return a.tape().record(kSum, {{Sum::kA, a}, {Sum::kB, b}}, nullptr,
+                           {{Sum::kSum, DType::kF32, {kElements}}}, Noted{&log_})[Sum::kSum];
   }
 
   static Numbers numbers(const Tensor& tensor) { return {data(tensor), data(tensor) + kElements}; }
@@ -458,6 +512,29 @@ TEST_F(TapeTest, ChunksTakeTheMemoryThatTheyAreGiven) {
   EXPECT_EQ(blocks(), 2) << "the chunk's input and its gradient";
 }
 
+// --- optional inputs
+
+TEST_F(TapeTest, AnInputKeepsItsPlaceIfAnotherIsMissing) {
+  const auto weighted = [this](const Value& x, const Value& factor, const Value& shift) {
+    return tape_.record(kAffine, {{Affine::kX, x}, {Affine::kFactor, factor}, {Affine::kShift, shift}},
+                        nullptr, {{Affine::kY, DType::kF32, {kElements}}}, Noted{&log_})[Affine::kY];
+  };
+  // The same if the call is replayed.
+  for (const bool drop : {false, true}) {
+    tape_.begin({.recompute = {.classes = drop ? RecomputePolicy::bit(OperatorClass::kActivation) : 0U},
+                 .weight_gradients = &queue_});
+    const Value x = input(), shift = input();
+    {
+      const Value y = weighted(x, {}, shift);
+      EXPECT_EQ(numbers(y.tensor()), (Numbers{2, 4, 6, 8}));
+      call(kLoss, call(kSquare, y));
+    }
+    tape_.backward();
+    EXPECT_EQ(numbers(tape_.gradient(x)), (Numbers{4, 8, 12, 16}));
+    EXPECT_EQ(numbers(tape_.gradient(shift)), (Numbers{4, 8, 12, 16}));
+  }
+}
+
 // --- recomputation
 
 TEST_F(TapeTest, WhatAPolicyDropsIsReplayedWhenItIsNeeded) {
@@ -506,9 +583,11 @@ TEST_F(TapeTest, ReplaysFromAnOutputKeepIt) {
   tape_.enter_block(0);
   {
     const Value h = call(kTwice, x);
-    const auto [first, second, none] = tape_.record(
-        kTenfold, {&h}, nullptr, {{DType::kF32, {kElements}}, {DType::kF32, {kElements}}}, Noted{&log_});
-    call(kLoss, call(kSquare, second));
+    Tape::Outputs both = tape_.record(
+        kTenfold, {{Tenfold::kX, h}}, nullptr,
+        {{Tenfold::kFirst, DType::kF32, {kElements}}, {Tenfold::kTenfold, DType::kF32, {kElements}}},
+        Noted{&log_});
+    call(kLoss, call(kSquare, both[Tenfold::kTenfold]));
   }
   tape_.leave_block();
   EXPECT_EQ(blocks(), 2) << "the input and output 0; neither h nor output 1";
@@ -582,8 +661,8 @@ TEST_F(TapeTest, AStopInTheBackwardPassLeavesNothingBehind) {
   tape_.begin({.microbatch = 1, .weight_gradients = &queue_, .stop = &stop});
   {
     const Value x = multiply(input(), first);
-    const Value y = tape_.record(kSquare, {&x}, nullptr, {{DType::kF32, {kElements}}},
-                                 Noted{.log = &log_, .stop = &stop})[0];
+    const Value y = tape_.record(kSquare, {{Unary::kX, x}}, nullptr, {{Unary::kY, DType::kF32, {kElements}}},
+                                 Noted{.log = &log_, .stop = &stop})[Unary::kY];
     call(kLoss, multiply(y, second));
   }
   take_log();
@@ -636,16 +715,29 @@ TEST_F(TapeTest, AnOperatorReadsOnlyWhatItAskedToKeep) {
 
 TEST_F(TapeTest, CallsThatFitNoEntryAreRefused) {
   const Value x = input();
-  const Tape::Output y{DType::kF32, {kElements}};
-  EXPECT_THAT(refusal([&] {
-                tape_.record(kSum, {&x, &x, &x, &x, &x, &x}, nullptr, {y}, Noted{&log_});
-              }),
-              StartsWith("sum: check failed"));
-  EXPECT_THAT(refusal([&] {
-                tape_.record(kSum, {&x, &x}, nullptr, {y, y, y, y}, Noted{&log_});
-              }),
-              StartsWith("sum: check failed"));
+  const auto output = [](int j) { return Tape::Output{OutputPlace(j), DType::kF32, {kElements}}; };
+  const auto of_input = [&](int i) {
+    return refusal([&] {
+      tape_.record(kSum, {{Sum::kA, x}, {InputPlace(i), x}}, nullptr, {output(0)}, Noted{&log_});
+    });
+  };
+  EXPECT_THAT(of_input(Entry::kMaxInputs), StartsWith("sum: check failed"));
+  EXPECT_THAT(of_input(Sum::kA), StartsWith("sum: check failed")) << "a name given twice";
+  const auto of_outputs = [&](std::initializer_list<Tape::Output> outputs) {
+    return refusal([&] { tape_.record(kSum, {{Sum::kA, x}, {Sum::kB, x}}, nullptr, outputs, Noted{&log_}); });
+  };
+  EXPECT_THAT(of_outputs({output(0), output(1), output(2), output(3)}), StartsWith("sum: check failed"));
+  EXPECT_THAT(of_outputs({output(1)}), StartsWith("sum: check failed")) << "the first is left out";
   EXPECT_THAT(log_, IsEmpty());
+}
+
+TEST_F(TapeTest, AnInputThatACallDoesNotHaveIsNotRead) {
+  const Value x = input();
+  EXPECT_EQ(
+      refusal([&] {
+        tape_.record(kSum, {{Sum::kA, x}}, nullptr, {{Sum::kSum, DType::kF32, {kElements}}}, Noted{&log_});
+      }),
+      "sum: check failed: has_in(i)");
 }
 
 TEST_F(TapeTest, AGradientIsSeededOnceAndInItsValuesType) {

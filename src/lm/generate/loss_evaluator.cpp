@@ -129,7 +129,7 @@ std::string LossEvaluator::first_non_finite() {
   engine::Tape tape(rank_.context(), rank_.stash());
   tape.set_observer([&](engine::OperatorCall& op) {
     for (int i = 0; i < op.output_count() && first.empty(); ++i) {
-      const Tensor& out = op.out(i);
+      const Tensor& out = op.out(engine::OutputPlace(i));
       if (out.dtype != DType::kF32 && out.dtype != DType::kBF16) continue;
       std::vector<std::byte> bytes(static_cast<std::size_t>(out.bytes()));
       rank_.compute().copy_to_host(bytes.data(), out.data, out.bytes());

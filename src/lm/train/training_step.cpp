@@ -366,8 +366,9 @@ std::string TrainingStep::find_non_finite() {
     if (!first.empty()) return;
     bool counted = false;
     for (int i = 0; i < op.output_count(); ++i) {
-      if (op.out(i).dtype == DType::kI32) continue;  // router choices and plans are integers
-      turbo::launch(rank_.context(), turbo::CountNonFinite{.x = op.out(i),
+      if (op.out(engine::OutputPlace(i)).dtype == DType::kI32)
+        continue;  // router choices and plans are integers
+      turbo::launch(rank_.context(), turbo::CountNonFinite{.x = op.out(engine::OutputPlace(i)),
                                                            .out = evaluation_.non_finite,
                                                            .accumulate = std::exchange(counted, true)});
     }

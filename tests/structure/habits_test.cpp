@@ -1,12 +1,14 @@
-// Habits that hold everywhere in src/ (CONTRIBUTING.md): how integers are spelled, and which namespace a
-// folder has.
+// Habits that hold everywhere in src/ (CONTRIBUTING.md): how integers are spelled, which namespace a folder
+// has, and that operators call their inputs and outputs by names.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -88,6 +90,77 @@ TEST(Habits, AFolderHasOneNamespace) {
     }
     // Lists of macros and of instances open none.
     EXPECT_TRUE(own || !any) << "src/" << text.file << " opens a namespace other than " << expected;
+  }
+}
+
+// A name of an input or an output in the functions of engine/operator_call.h.
+const std::string kOperandOf =
+    R"(\b(in|out|has_in|optional_in|in_shape|in_or_out|d_in|fresh_d_in|d_in_over_in|needs_d_in|pass_d_in)"
+    R"(|take_d_in|d_out|complete_d_out)\()";
+
+// What is wrong with how a line of an operator's file states an input, an output or a set of them. Numbers
+// that a loop counts are no literals.
+std::optional<std::string> unnamed_operand(const std::string& line) {
+  static const std::regex call(R"(\bop_?\.)" + kOperandOf + R"(([^()]*, )?\d)");
+  static const std::regex place(R"(\b(InputPlace|OutputPlace)\b( \w+)?[({]\d)");
+  static const std::regex set(R"(\.for_(input|weight) = (\{\s*\.|Saves\{))");
+  static const std::regex order(R"(// (Inputs?|Outputs?): )");
+  if (std::regex_search(line, call) || std::regex_search(line, place)) return "name the input or output";
+  if (std::regex_search(line, set)) return "make the set by saves(), from names";
+  if (std::regex_search(line, order)) return "the struct of names says which inputs and outputs there are";
+  return std::nullopt;
+}
+
+TEST(Habits, OperandsHaveNames) {
+  int calls = 0;
+  for (const SourceText& text : source_texts()) {
+    if (!text.file.starts_with("engine/")) continue;
+    for (std::size_t i = 0; i < text.lines.size(); ++i) {
+      const std::string& line = text.lines[i];
+      static const std::regex named(R"(\bop_?\.)" + kOperandOf + R"(\w+::k)");
+      calls += std::regex_search(line, named) ? 1 : 0;
+      const std::optional<std::string> wrong = unnamed_operand(line);
+      EXPECT_FALSE(wrong) << "src/" << text.file << ":" << i + 1 << ": " << *wrong
+                          << " (engine/operator_call.h): " << line;
+    }
+  }
+  EXPECT_GT(calls, 300);
+}
+
+// A function that took one name from another operator would read whatever has the same place.
+TEST(Habits, AFunctionNamesOperandsOfOneOperator) {
+  static const std::regex use(R"(\bop_?\.)" + kOperandOf + R"((\w+)::k)");
+  int functions = 0;
+  for (const SourceText& text : source_texts()) {
+    if (!text.file.starts_with("engine/")) continue;
+    std::set<std::string> operators;
+    for (std::size_t i = 0; i < text.lines.size(); ++i) {
+      const std::string& line = text.lines[i];
+      for (std::sregex_iterator match(line.begin(), line.end(), use), end; match != end; ++match)
+        operators.insert((*match)[2]);
+      if (!line.starts_with("}") && !(line.ends_with("}") && !line.starts_with(" "))) continue;
+      functions += operators.empty() ? 0 : 1;
+      EXPECT_LE(operators.size(), 1U) << "src/" << text.file << ": the function that ends in line " << i + 1;
+      operators.clear();
+    }
+  }
+  EXPECT_GT(functions, 100);
+}
+
+TEST(Habits, AnOperandWithoutANameIsFound) {
+  for (const char* line :
+       {"  launch(op.context(), turbo::Scale{.x = op.in(0), .out = op.out(Scale::kY)});",
+        "  op.pass_d_in(AddNorm::kX, 0);", "  op_.take_d_in(1, std::move(part));",
+        "  const Tensor d_y = op.d_out(OutputPlace(2));", "  constexpr InputPlace kX{0};",
+        "    .for_input = {.inputs = 0b11, .outputs = 1},", "    .for_weight = Saves{.inputs = 1},",
+        "// Inputs: x, delta. Outputs: sum, y."}) {
+    EXPECT_TRUE(unnamed_operand(line)) << line;
+  }
+  for (const char* line :
+       {"  op.pass_d_in(AddNorm::kX, AddNorm::kSum);", "  const Tensor x = op.in(AddNorm::kX).slice(0, 2);",
+        "  for (int i = 0; i < op.output_count(); ++i) copy(op.out(OutputPlace(i)));",
+        "    .for_input = saves(AddNorm::kSum, AddNorm::kRstd),"}) {
+    EXPECT_FALSE(unnamed_operand(line)) << line;
   }
 }
 

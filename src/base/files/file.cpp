@@ -21,37 +21,37 @@ namespace {
 std::string hint_for(int code) {
   switch (code) {
     case ENOENT:
-      return "check the path; it, or a folder on the way, does not exist";
+      return "check the path: it, or one of its folders, does not exist";
     case EACCES:
     case EPERM:
-      return "check who owns it and its permissions (ls -l)";
+      return "check its owner and its permissions (ls -l)";
     case EEXIST:
-      return "something that is no folder has this name: remove it, or choose another name";
+      return "a file that is not a folder has this name: remove it, or choose another name";
     case ENOSPC:
       return "free some space on that disk, or choose another folder";
     case EDQUOT:
       return "your disk quota is used up: delete something, or choose another folder";
     case EROFS:
-      return "that file system is read-only: choose another folder, or see dmesg if it went read-only by "
-             "itself";
+      return "that file system is read-only: choose another folder, or see dmesg if it became read-only "
+             "after an error";
     case EIO:
-      return "the disk or its network failed: see dmesg, and do not trust this disk before you know why";
+      return "the disk or its network failed: see dmesg, and do not use this disk until the cause is known";
     case EINVAL:
-      return "a regular file is needed, on a file system that supports this";
+      return "use a regular file on a file system that supports this";
     case EMFILE:
     case ENFILE:
       return "too many open files: raise the limit (ulimit -n)";
     case EISDIR:
       return "this is a folder; a file is needed";
     case EFBIG:
-      return "the file would be larger than this process may write (ulimit -f), or than the file system "
-             "allows";
+      return "the file would exceed the limit of this process (ulimit -f) or of the file system";
     case ENOTDIR:
       return "a part of the path is a file, not a folder";
     case ENAMETOOLONG:
       return "choose a shorter name";
     case ELOOP:
-      return "a symbolic link is in the way, or links lead in a circle (ls -l shows them): remove it";
+      return "the path has a symbolic link that is not allowed, or links that form a cycle (ls -l shows "
+             "them): remove the link";
     case ESTALE:
       return "the network file system was remounted or its server restarted: start again";
     default:
@@ -232,8 +232,7 @@ int open_descriptor(const Path& path, OpenMode mode) {
   if (known && S_ISREG(status.st_mode)) {
     if (!is_lfs_pointer(descriptor, status.st_size)) return descriptor;
     ::close(descriptor);
-    throw invalid(fmt::format("'{}' is a Git LFS pointer: the file that it stands for was not downloaded",
-                              path.string()),
+    throw invalid(fmt::format("'{}' is a Git LFS pointer: the actual file was not downloaded", path.string()),
                   "run 'git lfs install && git lfs pull' in the folder that was cloned");
   }
   if (known) errno = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
@@ -411,7 +410,7 @@ void write_file_atomic(const Path& path, std::string_view content, Env& env) {
 void refuse_existing(const Path& path, Existing existing, Env& env) {
   if (existing == Existing::kReplace) return;
   if (!env.is_link(path) && !env.status(path)) return;
-  throw invalid(fmt::format("'{}' is there already", path.string()),
+  throw invalid(fmt::format("'{}' already exists", path.string()),
                 "choose another name, or replace it with --overwrite");
 }
 

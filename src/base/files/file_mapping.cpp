@@ -50,7 +50,7 @@ extern "C" void on_missing_page(int signal_number, siginfo_t* info, void*) {
     if (!slot->tolerant.load()) {
       say("error: '");
       say(slot->path.load());
-      say("' was truncated while it was read\n  hint: put the whole file back, and start again\n");
+      say("' was truncated while it was read\n  hint: restore the whole file, and start again\n");
       ::_exit(kExitCode);
     }
     slot->torn.store(true);
@@ -133,7 +133,7 @@ void FileMapping::check_unchanged() const {
   if (::fstat(descriptor_, &status) != 0) {
     throw FileError(fmt::format("cannot look at '{}'", path_.string()), errno);
   }
-  const char* hint = "put the file back as it was, and start again";
+  const char* hint = "restore the file, and start again";
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size != bytes_.size()) {
     throw invalid(fmt::format("'{}' changed from {} to {} bytes while it was in use", path_.string(),

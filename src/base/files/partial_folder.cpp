@@ -18,9 +18,10 @@ PartialFolder::PartialFolder(const Path& output, Env& env)
   const std::vector<std::string> names = env_.list(path_);
   if (std::ranges::count(names, kLockFile) == 0) {
     if (!names.empty()) {
-      throw invalid(fmt::format("'{}' is in the way: unfinished work would lie there, and this is none",
-                                path_.string()),
-                    "move it, or choose another output");
+      throw invalid(
+          fmt::format("'{}' is needed for unfinished work, but already exists and is something else",
+                      path_.string()),
+          "move it, or choose another output");
     }
     env_.open(lock, OpenMode::kAppend)->close();
     env_.sync_folder(path_);  // the lock file must be durable before any other file

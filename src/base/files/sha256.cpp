@@ -105,7 +105,7 @@ std::string random_bytes(std::size_t bytes) {
   std::string result(bytes, '\0');
   for (std::size_t done = 0; done < bytes;) {
     const ssize_t got = getrandom(result.data() + done, bytes - done, 0);
-    if (got < 0 && errno != EINTR) throw io_error("cannot get random bytes of the system", errno);
+    if (got < 0 && errno != EINTR) throw io_error("cannot get random bytes from the system", errno);
     if (got > 0) done += static_cast<std::size_t>(got);
   }
   return result;

@@ -20,10 +20,9 @@ OpenMpThreads parse_openmp_threads(std::string_view text, std::string_view where
       count <= ThreadPool::kMaxThreads) {
     return {.count = count, .warning = {}};
   }
-  return {
-      .count = {},
-      .warning = fmt::format("{}: OMP_NUM_THREADS is '{}', which is no number of threads, and is not used",
-                             where, text.substr(0, 80))};
+  return {.count = {},
+          .warning = fmt::format("{}: OMP_NUM_THREADS is ignored, because '{}' is not a number of threads",
+                                 where, text.substr(0, 80))};
 }
 
 }  // namespace primus

@@ -121,8 +121,7 @@ SubprocessResult run_subprocess(const std::vector<std::string>& command, const S
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   const pid_t child = ::fork();
-  if (child < 0)
-    throw io_error("cannot start '" + file + "'", errno, "look at 'ulimit -u' and at free memory");
+  if (child < 0) throw io_error("cannot start '" + file + "'", errno, "check 'ulimit -u' and free memory");
   if (child == 0) {
     ::setpgid(0, 0);
     ::dup2(null.get(), 0);

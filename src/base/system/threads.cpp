@@ -12,11 +12,10 @@ std::thread start_thread(std::function<void()> body, std::string_view purpose) {
   try {
     return std::thread(std::move(body));
   } catch (const std::system_error& error) {
-    throw invalid(
-        "cannot start a thread that " + std::string(purpose) + ": " + error.code().message(),
-        "the system allows no more threads or memory: use fewer threads, or raise the limits ('ulimit "
-        "-u' counts processes and threads, 'ulimit -v' is memory in KiB, of which a thread takes what "
-        "'ulimit -s' says)");
+    throw invalid("cannot start a thread that " + std::string(purpose) + ": " + error.code().message(),
+                  "the system allows no more threads or memory: use fewer threads, or raise the limits "
+                  "('ulimit -u' limits processes and threads; 'ulimit -v' limits memory in KiB, and each "
+                  "thread takes the stack of 'ulimit -s')");
   }
 }
 

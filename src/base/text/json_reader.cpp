@@ -85,8 +85,8 @@ JsonReader::Kind JsonReader::peek() {
       return Kind::kNumber;
     default:
       if (is_digit(c) || (options_.python && (c == 'N' || c == 'I'))) return Kind::kNumber;
-      if (text_.substr(at_).starts_with("\xEF\xBB\xBF")) fail("a byte-order mark stands here");
-      fail(at_ == text_.size() ? "it ends where a value should stand" : "a value should stand here");
+      if (text_.substr(at_).starts_with("\xEF\xBB\xBF")) fail("unexpected byte-order mark here");
+      fail(at_ == text_.size() ? "the text ends, but a value is expected" : "a value is expected here");
   }
 }
 
@@ -104,13 +104,13 @@ void JsonReader::require(Kind kind, std::string_view what, std::string_view key)
 }
 
 void JsonReader::begin_object() {
-  expect('{', "an object should stand here");
+  expect('{', "an object is expected here");
   if (++depth_ > kMaxDepth) fail("nested too deeply");
   first_item_ = true;
 }
 
 void JsonReader::begin_array() {
-  expect('[', "an array should stand here");
+  expect('[', "an array is expected here");
   if (++depth_ > kMaxDepth) fail("nested too deeply");
   first_item_ = true;
 }
@@ -124,9 +124,9 @@ bool JsonReader::next_item(char close) {
     return false;
   }
   if (!first) {
-    if (c != ',') fail(fmt::format("',' or '{}' should stand here", close));
+    if (c != ',') fail(fmt::format("',' or '{}' is expected here", close));
     ++at_;
-    if (next_character() == close) fail("a value should follow the comma");
+    if (next_character() == close) fail("a value is expected after the comma");
   }
   if (next_character() == '\0' && at_ == text_.size()) fail(fmt::format("'{}' is missing", close));
   return true;
@@ -136,15 +136,15 @@ bool JsonReader::next_element() { return next_item(']'); }
 
 bool JsonReader::next_key(std::string& key) {
   if (!next_item('}')) return false;
-  if (next_character() != '"') fail("a key in quotes should stand here");
+  if (next_character() != '"') fail("a key in quotes is expected here");
   key.clear();
   scan_string(&key, kMaxKeyBytes);
-  expect(':', "':' should follow the key");
+  expect(':', "':' is expected after the key");
   return true;
 }
 
 void JsonReader::read_string(std::string& out) {
-  if (next_character() != '"') fail("a string should stand here");
+  if (next_character() != '"') fail("a string is expected here");
   out.clear();
   scan_string(&out);
 }
@@ -213,8 +213,7 @@ void JsonReader::append_escape(std::string* out) {
       }
       if (c >= 0xD800 && c < 0xE000) {
         if (out == nullptr && options_.python) return;
-        fail_at(fmt::format("\\u{:04x} is half of a surrogate pair, which is no text", std::uint32_t{c}),
-                start);
+        fail_at(fmt::format("\\u{:04x} is only half of a surrogate pair", std::uint32_t{c}), start);
       }
       break;
     }
@@ -266,7 +265,7 @@ std::string_view JsonReader::scan_number() {
 
 template <typename Integer>
 Integer JsonReader::read_whole(std::string_view what) {
-  if (peek() != Kind::kNumber) fail("a number should stand here");
+  if (peek() != Kind::kNumber) fail("a number is expected here");
   const std::size_t start = at_;
   const std::string_view digits = scan_number();
   Integer value = 0;
@@ -276,26 +275,26 @@ Integer JsonReader::read_whole(std::string_view what) {
 }
 
 std::int64_t JsonReader::read_int() {
-  return read_whole<std::int64_t>("an integer between -2^63 and 2^63 - 1 should stand here");
+  return read_whole<std::int64_t>("an integer between -2^63 and 2^63 - 1 is expected here");
 }
 
 std::uint64_t JsonReader::read_unsigned() {
-  return read_whole<std::uint64_t>("a whole number from 0 to below 2^64 should stand here");
+  return read_whole<std::uint64_t>("a whole number from 0 to below 2^64 is expected here");
 }
 
 std::int64_t JsonReader::read_size() {
-  constexpr std::string_view kWhat = "a whole number from 0 to below 2^63 should stand here";
+  constexpr std::string_view kWhat = "a whole number from 0 to below 2^63 is expected here";
   if (peek() == Kind::kNumber && text_[at_] == '-') fail(kWhat);
   return read_whole<std::int64_t>(kWhat);
 }
 
 double JsonReader::read_double() {
-  if (peek() != Kind::kNumber) fail("a number should stand here");
+  if (peek() != Kind::kNumber) fail("a number is expected here");
   const std::size_t start = at_;
   const std::string_view digits = scan_number();
   double value = 0;
   const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (result.ec != std::errc()) fail_at("a number that a double can hold should stand here", start);
+  if (result.ec != std::errc()) fail_at("a number in the range of a double is expected here", start);
   return value;
 }
 
@@ -307,7 +306,7 @@ bool JsonReader::read_bool() {
     at_ += word.size();
     return value;
   }
-  fail("true or false should stand here");
+  fail("true or false is expected here");
 }
 
 bool JsonReader::read_null() {
@@ -335,7 +334,7 @@ std::string_view JsonReader::skip() {
         read_bool();
         break;
       case Kind::kNull:
-        if (!read_null()) fail("a value should stand here");
+        if (!read_null()) fail("a value is expected here");
         break;
       case Kind::kObject:
         begin_object();
@@ -353,9 +352,9 @@ std::string_view JsonReader::skip() {
       if ((is_object[level / 64] >> (level % 64) & 1) == 0) {
         more = next_element();
       } else if ((more = next_item('}'))) {
-        if (next_character() != '"') fail("a key in quotes should stand here");
+        if (next_character() != '"') fail("a key in quotes is expected here");
         scan_string(nullptr, kMaxKeyBytes);
-        expect(':', "':' should follow the key");
+        expect(':', "':' is expected after the key");
       }
     }
     if (!more) return text_.substr(start, at_ - start);
@@ -363,7 +362,7 @@ std::string_view JsonReader::skip() {
 }
 
 void JsonReader::finish() {
-  if (next_character() != '\0' || at_ != text_.size()) fail("nothing should follow here");
+  if (next_character() != '\0' || at_ != text_.size()) fail("unexpected text after the end");
 }
 
 }  // namespace primus

@@ -86,8 +86,7 @@ json parse_json_object(std::string_view text, const std::string& name) {
     if (event == json::parse_event_t::object_start) keys.emplace_back();
     if (event == json::parse_event_t::object_end) keys.pop_back();
     if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
-      throw invalid(fmt::format("the key {} stands here a second time", parsed.dump()),
-                    "leave one of them out")
+      throw invalid(fmt::format("the key {} is given twice", parsed.dump()), "remove one of them")
           .at(place(text, begin_of_key(text, passed()), name));
     }
     return true;

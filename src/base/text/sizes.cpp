@@ -32,8 +32,8 @@ std::vector<std::int64_t> parse_sizes(const char* option, const std::string& tex
     at = end + 1;
     const auto size = parse_size(word, maximum);
     if (!size) {
-      throw invalid(fmt::format("{} {}: '{}' is no size from 1 to {}", option, text, word, maximum),
-                    "write numbers with K, M or G, and commas between: 64K,1M");
+      throw invalid(fmt::format("{} {}: '{}' is not a size from 1 to {}", option, text, word, maximum),
+                    "write numbers with K, M or G, separated by commas: 64K,1M");
     }
     sizes.push_back(*size);
   }

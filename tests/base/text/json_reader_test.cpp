@@ -59,7 +59,7 @@ TEST(JsonReader, RefusesNumbersThatAreNoSizes) {
   EXPECT_EQ(refused("9223372036854775808", number), "");
   EXPECT_EQ(refused("9223372036854775807", size), "");
   EXPECT_EQ(refused("9223372036854775808", size),
-            "f:1:1: error: broken JSON: a whole number from 0 to below 2^63 should stand here");
+            "f:1:1: error: broken JSON: a whole number from 0 to below 2^63 is expected here");
 }
 
 TEST(JsonReader, DepthIsLimited) {
@@ -81,7 +81,7 @@ TEST(JsonReader, KeysAreLimited) {
 
 TEST(JsonReader, ErrorsNamePlaceAndNextStep) {
   EXPECT_EQ(refused("[1,\n }", skip, {.first_line = 7, .hint = "get it again"}),
-            "f:8:2: error: broken JSON: a value should stand here\n  hint: get it again");
+            "f:8:2: error: broken JSON: a value is expected here\n  hint: get it again");
 }
 
 // What Python's json module writes beyond the standard is read only where it is asked for.

@@ -46,10 +46,8 @@ TEST(JsonText, WhatIsBrokenIsNamedAtItsPlace) {
 }
 
 TEST(JsonText, KeysStandOnce) {
-  EXPECT_EQ(refusal("{\"a\": 1,\n \"b\": {\"a\": 2}, \"a\": 3}"),
-            "f:2:17: the key \"a\" stands here a second time");
-  EXPECT_EQ(refusal(R"({"x": {"q\"": 1, "q\u0022": 2}})"),
-            R"(f:1:18: the key "q\"" stands here a second time)");
+  EXPECT_EQ(refusal("{\"a\": 1,\n \"b\": {\"a\": 2}, \"a\": 3}"), "f:2:17: the key \"a\" is given twice");
+  EXPECT_EQ(refusal(R"({"x": {"q\"": 1, "q\u0022": 2}})"), R"(f:1:18: the key "q\"" is given twice)");
 }
 
 TEST(JsonText, BracesMakeAnObject) {

@@ -116,9 +116,9 @@ TEST_F(SafetensorsFolderTest, IndexAndShardsMustAgree) {
   EXPECT_THAT(refused_index(replaced(good, "00002-of", "00003-of")),
               HasSubstr("00003-of-00002.safetensors' is missing"));
   EXPECT_THAT(refused_index("{}"), HasSubstr("it has no weight_map"));
-  EXPECT_THAT(refused_index("[]"), HasSubstr("an object should stand here"));
+  EXPECT_THAT(refused_index("[]"), HasSubstr("an object is expected here"));
   EXPECT_THAT(refused_index("{\"weight_map\":\n {\"a\":1}}"),
-              HasSubstr("model.safetensors.index.json:2:7: broken JSON: a string should stand here"));
+              HasSubstr("model.safetensors.index.json:2:7: broken JSON: a string is expected here"));
   EXPECT_THAT(refused_index(good.substr(0, good.size() / 2)), HasSubstr("model.safetensors.index.json"));
 }
 

@@ -87,9 +87,10 @@ TEST(Safetensors, RefusesLyingHeaders) {
   EXPECT_THAT(refused(huge), HasSubstr("18446744073709551615 bytes; at most 100000000 are allowed"));
   EXPECT_THAT(refused(raw_safetensors(" {}", 0)), HasSubstr("does not begin with '{'"));
   EXPECT_THAT(refused(raw_safetensors("\xef\xbb\xbf{}", 0)), HasSubstr("does not begin with '{'"));
-  EXPECT_THAT(refused_header("{} x", 0), HasSubstr("(header):1:4: broken JSON: nothing should follow here"));
+  EXPECT_THAT(refused_header("{} x", 0),
+              HasSubstr("(header):1:4: broken JSON: unexpected text after the end"));
   EXPECT_THAT(refused_header("{", 0), HasSubstr("'}' is missing"));
-  EXPECT_THAT(refused_header(R"({"a":1})", 0), HasSubstr("an object should stand here"));
+  EXPECT_THAT(refused_header(R"({"a":1})", 0), HasSubstr("an object is expected here"));
   EXPECT_THAT(refused_header("{}", 5), HasSubstr("5 bytes at its end belong to no tensor"));
 
   const auto two = [](const std::string& a, const std::string& b) {
@@ -109,7 +110,7 @@ TEST(Safetensors, RefusesLyingHeaders) {
   EXPECT_THAT(refused_header(two("[0,4]", "[-4,8]"), 8), HasSubstr("from 0 to below 2^64"));
   EXPECT_THAT(refused_header(two("[0,4]", "[4,8e0]"), 8), HasSubstr("whole number"));
   EXPECT_THAT(refused_header(two("[0,4]", "[18446744073709551612,18446744073709551616]"), 8),
-              HasSubstr("below 2^64 should stand here"));
+              HasSubstr("below 2^64 is expected here"));
 }
 
 TEST(Safetensors, RefusesDuplicates) {
@@ -141,7 +142,7 @@ TEST(Safetensors, RefusesIncompleteAndOverflowingTensors) {
   }
   EXPECT_THAT(refused_header(R"({"a":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,1]}})", 1),
               HasSubstr("more than 8 dimensions"));
-  EXPECT_THAT(refused_header(R"({"__metadata__":{"k":1}})", 0), HasSubstr("a string should stand here"));
+  EXPECT_THAT(refused_header(R"({"__metadata__":{"k":1}})", 0), HasSubstr("a string is expected here"));
   EXPECT_THAT(refused_header("{\"\xff\":{}}", 0), HasSubstr("not UTF-8"));
 }
 

@@ -121,7 +121,7 @@ class Stopped : public testing::TestWithParam<const char*> {
     } catch (const Error& error) {
       // A crash after the last rename leaves complete files, which are not replaced unasked.
       EXPECT_TRUE(complete) << error.what();
-      EXPECT_THAT(error.what(), HasSubstr("is there already"));
+      EXPECT_THAT(error.what(), HasSubstr("already exists"));
       return;
     }
     for (size_t i = 0; i < expected_.size(); ++i)

@@ -120,7 +120,7 @@ TEST_F(Rearrange, Mistakes) {
 TEST_F(Rearrange, WhatIsThereIsReplacedOnlyWhenTold) {
   const Path a = write("a", a_), b = write("b", b_), taken = write("taken", b_);
   const std::string before = read_all(taken.string() + ".bin");
-  EXPECT_THAT(error_of([&] { merge_datasets({a, b}, taken); }), HasSubstr("taken.bin' is there already"));
+  EXPECT_THAT(error_of([&] { merge_datasets({a, b}, taken); }), HasSubstr("taken.bin' already exists"));
   EXPECT_THAT(error_of([&] {
                 split_dataset(a, {{folder_ / "x", 0, 1}, {taken, 1, 3}});
               }),
@@ -128,7 +128,7 @@ TEST_F(Rearrange, WhatIsThereIsReplacedOnlyWhenTold) {
   EXPECT_EQ(read_all(taken.string() + ".bin"), before);
   EXPECT_FALSE(IndexedDataset::exists(folder_ / "x"));
   std::filesystem::remove(taken.string() + ".bin");  // half of a data set is somebody's, too
-  EXPECT_THAT(error_of([&] { merge_datasets({a, b}, taken); }), HasSubstr("taken.idx' is there already"));
+  EXPECT_THAT(error_of([&] { merge_datasets({a, b}, taken); }), HasSubstr("taken.idx' already exists"));
   merge_datasets({a}, taken, {}, Existing::kReplace);
   EXPECT_EQ(read_all(taken.string() + ".bin"), read_all(a.string() + ".bin"));
   split_dataset(a, {{taken, 0, 1}}, {}, Existing::kReplace);

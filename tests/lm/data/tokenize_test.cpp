@@ -359,7 +359,7 @@ TEST_F(Tokenize, AByteOrderMarkIsNoPartOfJsonLinesAndStaysInText) {
   EXPECT_EQ(documents_of(output()),
             (std::vector<std::vector<Tokens>>{{tokens_of("x")}, {tokens_of(mark + "b")}}));
   options_.inputs = {folder_.write("c.jsonl", line + mark + line)};
-  EXPECT_THAT(error(), HasSubstr("c.jsonl:2:1: error: broken JSON: a byte-order mark stands here"));
+  EXPECT_THAT(error(), HasSubstr("c.jsonl:2:1: error: broken JSON: unexpected byte-order mark here"));
 }
 
 TEST_F(Tokenize, NamesTheFirstBrokenLineWhoeverReadsIt) {
@@ -562,7 +562,7 @@ TEST_F(Tokenize, FilesThatAreThereAreReplacedOnlyWhenTold) {
   run();
   const std::string before = bytes();
   EXPECT_THAT(error_of([this] { tokenize_corpus(options_, *tokenizer_); }),
-              testing::AllOf(HasSubstr("out_text_document.bin' is there already"), HasSubstr("--overwrite")));
+              testing::AllOf(HasSubstr("out_text_document.bin' already exists"), HasSubstr("--overwrite")));
   EXPECT_EQ(bytes(), before);
   EXPECT_EQ(left_over().size(), 3u);  // .bin, .idx, and which tokenizer made them
   options_.append_eod = false;
@@ -585,7 +585,7 @@ TEST_F(Tokenize, ItsOwnHalfNamedFilesAreNoReasonToStop) {
   const auto unfinished = [&] { return read_all(folder_ / "out.partial/progress.json"); };
   const std::string progress = unfinished();
   options_.append_eod = false;
-  EXPECT_THAT(error_of([this] { tokenize_corpus(options_, *tokenizer_); }), HasSubstr("is there already"));
+  EXPECT_THAT(error_of([this] { tokenize_corpus(options_, *tokenizer_); }), HasSubstr("already exists"));
   EXPECT_EQ(unfinished(), progress);
   options_.append_eod = true;
   EXPECT_GT(run().resumed_bytes, 0u);

@@ -20,8 +20,8 @@ KeyType type_named(const Value& name) {
   for (const auto& [text, type] : kTypes) {
     if (name.text == text) return type;
   }
-  throw error_at(name.origin, fmt::format("'{}' is no type of a setting", name.text),
-                 "take the table that came with the program");
+  throw error_at(name.origin, fmt::format("'{}' is not a type of setting", name.text),
+                 "restore the table that came with the program");
 }
 
 BackendField read_field(const Member& member) {
@@ -88,15 +88,15 @@ BackendFields BackendFields::load(std::string_view framework, std::span<const fs
     const Value document = read_document(folder / "fields.yaml");
     const Value* fields = document.find("fields");
     if (!fields || !fields->is_map()) {
-      throw invalid(fmt::format("'{}' has no fields", (folder / "fields.yaml").string()),
-                    "write it anew with scripts/backend-tables.py");
+      throw invalid(fmt::format("'{}' lists no fields", (folder / "fields.yaml").string()),
+                    "generate it again with scripts/backend-tables.py");
     }
     for (const Member& member : fields->members) result.fields_.emplace(member.key, read_field(member));
     result.keys_ = read_document(folder / "keys.yaml");
     return result;
   }
-  throw invalid(fmt::format("there is no table backends/{}/fields.yaml in the folders of presets", framework),
-                "take the presets that came with the program, or name them with PRIMUS_PRESETS");
+  throw invalid(fmt::format("the preset folders have no table backends/{}/fields.yaml", framework),
+                "restore the presets that came with the program, or set PRIMUS_PRESETS to their folder");
 }
 
 const BackendField* BackendFields::find(std::string_view name) const {

@@ -22,19 +22,17 @@ constexpr auto kRows = std::to_array<Row>({
      "LoRA is a setting of fine-tuning: 'primus train posttrain load=MODEL sft_dataset_name=chats.jsonl "
      "lora.dim=16' (docs/models.md)"},
     {"dpo orpo kto ipo simpo cpo preference preferences",
-     "Primus has no preference learning: TRL has it (trl dpo), and loads what 'primus model export RUN "
-     "FOLDER' "
-     "writes; 'primus train posttrain' learns from answers"},
+     "Primus has no preference learning. TRL has it (trl dpo), and loads the folder that 'primus model "
+     "export RUN FOLDER' writes. 'primus train posttrain' does supervised fine-tuning"},
     {"grpo ppo rlhf rl rloo reinforce dapo gspo rlvr reward reward-model rm rollout",
-     "Primus has no reinforcement learning: TRL, OpenRLHF and verl have it, and load what 'primus model "
-     "export "
-     "RUN FOLDER' writes; 'primus train posttrain' learns from answers"},
+     "Primus has no reinforcement learning. TRL, OpenRLHF and verl have it, and load the folder that 'primus "
+     "model export RUN FOLDER' writes. 'primus train posttrain' does supervised fine-tuning"},
     {"distill distillation kd prune pruning",
      "Primus neither distils nor prunes models: export with 'primus model export RUN FOLDER' and use "
      "NVIDIA's "
      "ModelOpt or Hugging Face's libraries"},
     {"diffusion image vision multimodal vlm audio speech embedding embeddings rerank",
-     "Primus trains language models on text alone: 'primus train pretrain', 'primus train posttrain'"},
+     "Primus trains language models, and only on text: 'primus train pretrain', 'primus train posttrain'"},
     {"pre-train pretraining pretraining-run training trainer fit start run launch",
      "training is 'primus train pretrain --config exp.yaml' on text, and 'primus train posttrain' on "
      "conversations"},
@@ -58,30 +56,26 @@ constexpr auto kRows = std::to_array<Row>({
      "of N ranks"},
     // Using and measuring a model.
     {"infer inference predict sample sampling text-generation write",
-     "'primus generate MODEL --prompt TEXT' writes on from a prompt, and 'primus chat MODEL' answers"},
+     "'primus generate MODEL --prompt TEXT' continues a prompt, and 'primus chat MODEL' answers"},
     {"talk ask repl interactive prompt conversation",
-     "'primus chat MODEL' talks with a model, and 'primus generate MODEL --prompt TEXT' writes on"},
+     "'primus chat MODEL' chats with a model, and 'primus generate MODEL --prompt TEXT' continues a text"},
     {"serve server serving api openai deploy endpoint vllm sglang tgi ollama",
      "Primus does not serve models: write a Hugging Face folder with 'primus model export RUN FOLDER' and "
-     "serve it "
-     "with vLLM ('vllm serve FOLDER') or llama.cpp; 'primus chat' talks with a model here"},
+     "serve it with vLLM ('vllm serve FOLDER') or llama.cpp; 'primus chat' chats with it in the terminal"},
     {"webui web-ui ui gui gradio streamlit playground",
-     "Primus has no web page for chats: 'primus chat MODEL' talks in the terminal, and vLLM or llama.cpp "
-     "serve "
-     "what 'primus model export RUN FOLDER' writes"},
+     "Primus has no web page for chats: 'primus chat MODEL' chats in the terminal, and vLLM or llama.cpp "
+     "serve the folder that 'primus model export RUN FOLDER' writes"},
     {"evaluate evaluation validate validation test score perplexity ppl",
      "'primus eval loss MODEL --data held-out.txt' measures loss and perplexity; '--conversations FILE' "
-     "those of "
-     "answers"},
+     "measures them on the answers of chats"},
     {"lm-eval lm-eval-harness lm-evaluation-harness lighteval harness hellaswag mmlu arc arc-easy "
      "arc-challenge "
      "gsm8k humaneval winogrande truthfulqa ifeval lambada piqa boolq openbookqa mbpp math",
      "Primus measures loss, not tasks: 'primus model export RUN FOLDER', then EleutherAI's harness: 'lm_eval "
      "--model hf --model_args pretrained=FOLDER --tasks hellaswag'"},
     {"bisect preflight-bisect",
-     "'primus preflight --tests slow-nodes' finds slow nodes by halves; a node that makes a job hang is "
-     "named "
-     "by that job's ranks, which say for whom they wait"},
+     "'primus preflight --tests slow-nodes' finds slow nodes by bisection. If a node makes a job hang, the "
+     "job's ranks name the rank they wait for"},
     // Models and checkpoints.
     {"export save-pretrained to-hf hf-export",
      "'primus model export RUN FOLDER' writes a trained model as a Hugging Face folder"},
@@ -114,7 +108,7 @@ constexpr auto kRows = std::to_array<Row>({
      ".bin/.idx; "
      "training also reads text and JSON lines as they are (docs/data.md)"},
     {"tokenizer tokenizers train-tokenizer",
-     "'primus data train-tokenizer --input corpus.txt --vocab-size 8192 --output my-tokenizer' learns a "
+     "'primus data train-tokenizer --input corpus.txt --vocab-size 8192 --output my-tokenizer' trains a "
      "tokenizer"},
     {"encode", "'primus data encode --tokenizer FOLDER' turns text into token ids"},
     {"decode", "'primus data decode --tokenizer FOLDER' turns token ids into text"},
@@ -125,13 +119,12 @@ constexpr auto kRows = std::to_array<Row>({
     {"log logs tail",
      "the logs of a run lie in RUN/logs: 'tail -f RUN/logs/*/rank-0/info.log'; 'primus runs' lists the runs"},
     {"stop kill cancel abort pause",
-     "Ctrl-C or 'kill PID' ends a run after its step, with a checkpoint; 'scancel JOB' ends a job of "
-     "Slurm's"},
+     "Ctrl-C or 'kill PID' ends a run after its step, with a checkpoint; 'scancel JOB' ends a Slurm job"},
     {"attach detach",
-     "a run has nothing to attach to: start it in tmux, or read it with 'primus runs' and 'tail -f "
+     "Primus cannot attach to a run: start it in tmux, or watch it with 'primus runs' and 'tail -f "
      "RUN/logs/*/rank-0/info.log'"},
     {"compare diff",
-     "'primus report RUN RUN' draws the curves of runs side by side, and lists how they differ"},
+     "'primus report RUN RUN' draws the curves of runs side by side, and lists how their settings differ"},
     {"plot plots graph curves dashboard tensorboard wandb mlflow comet",
      "'primus report RUN' draws a run's curves as one HTML page; 'tensorboard --logdir RUN', MLflow and W&B "
      "are in "
@@ -141,18 +134,18 @@ constexpr auto kRows = std::to_array<Row>({
     // Machines and launchers.
     {"torchrun accelerate deepspeed fsdp ddp horovod ray lightning mpirun mpiexec torch-distributed "
      "distributed",
-     "Primus starts its ranks itself: 'primus direct -- train pretrain --config exp.yaml' one for each GPU, "
-     "'--nproc N' N of them, 'primus slurm' on nodes (docs/launch.md)"},
+     "Primus starts the ranks itself: 'primus direct -- train pretrain --config exp.yaml' starts one for "
+     "each GPU, '--nproc N' starts N, and 'primus slurm' starts them on several nodes (docs/launch.md)"},
     {"docker podman apptainer singularity",
      "'primus container --image IMAGE -- train pretrain --config exp.yaml' runs in a container"},
     {"srun sbatch salloc",
-     "'primus slurm srun -N 2 -- direct -- train pretrain --config exp.yaml' runs on nodes of Slurm; sbatch "
-     "likewise"},
+     "'primus slurm srun -N 2 -- direct -- train pretrain --config exp.yaml' runs on Slurm nodes, and "
+     "'primus slurm sbatch ...' submits a batch job"},
     {"kubectl kubernetes kube helm",
-     "'primus k8s --image IMAGE -N 2 -- train pretrain --config exp.yaml' writes a job of Kubernetes"},
+     "'primus k8s --image IMAGE -N 2 -- train pretrain --config exp.yaml' writes a Kubernetes job"},
     {"check health diagnose diagnostics env info",
-     "'primus doctor' looks at this machine, 'primus preflight' at those of a job, and 'primus model info "
-     "MODEL' at a model"},
+     "'primus doctor' checks this machine, 'primus preflight' checks the machines of a job, and 'primus "
+     "model info MODEL' describes a model"},
     {"devices gpus gpu nvidia-smi rocm-smi", "'primus device list' lists the devices that can compute here"},
     {"install setup update upgrade",
      "docs/install.md says how to install Primus; 'primus deps sync' fetches other frameworks"},
@@ -160,13 +153,13 @@ constexpr auto kRows = std::to_array<Row>({
      "an experiment is a YAML file: copy one of examples/native/configs; 'primus config reference' explains "
      "its keys"},
     {"settings keys options",
-     "'primus config reference' explains every key of an experiment, and 'primus config show' prints one as "
-     "it would run"},
+     "'primus config reference' explains every key of an experiment, and 'primus config show' prints an "
+     "experiment as it would run"},
     {"perf speed throughput",
      "'primus benchmark train --config exp.yaml' times training steps; 'primus benchmark' lists more"},
     // Other training programs.
     {"unsloth axolotl trl llama-factory torchtune nemo nanogpt nanochat litgpt",
-     "Primus trains with an engine of its own, or with Megatron-LM, TorchTitan or MaxText (framework: ..., "
+     "Primus trains with its native engine, or with Megatron-LM, TorchTitan or MaxText (framework: ..., "
      "docs/backends.md); 'primus train posttrain' fine-tunes"},
 });
 

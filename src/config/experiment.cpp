@@ -42,7 +42,7 @@ void refuse_other_engines(const Loading& loading) {
   const std::string_view title = engine_name(loading.engine);
   if (loading.problems.empty() || title.empty() || parse_framework(loading.engine)) return;
   Error error = unsupported(
-      fmt::format("this experiment is written for {}, which cannot be run yet", title),
+      fmt::format("this experiment is written for {}, which Primus cannot run yet", title),
       fmt::format(
           "write it with Megatron-LM's keys to run it with framework: native ('primus config reference' "
           "lists them){}",

@@ -15,26 +15,27 @@ struct ExperimentKey {
 };
 
 inline constexpr std::array kExperimentKeys = {
-    ExperimentKey{"work_group", "team; first folder below workspace; primus when left out", false},
+    ExperimentKey{"work_group", "team, the first folder below workspace (default: primus)", false},
     ExperimentKey{"user_name",
-                  "user; second folder below workspace; the user's name on this machine when left out",
+                  "user, the second folder below workspace (default: the user's name on this machine)",
                   false},
     ExperimentKey{
         "exp_name",
-        "name of the run; third folder below workspace; the file's name without its ending when left out",
+        "name of the run, the third folder below workspace (default: the file's name without its ending)",
         false},
-    ExperimentKey{"workspace", "folder for everything the run writes; ./output when left out", false},
+    ExperimentKey{"workspace", "folder for everything that the run writes (default: ./output)", false},
     ExperimentKey{"modules",
-                  "what to run: a trainer, pre_trainer or post_trainer; of several the command's own", true},
+                  "what to run: pre_trainer or post_trainer; if a file has both, the command chooses", true},
     ExperimentKey{"env", "environment variables to set for the run", false},
-    ExperimentKey{"platform", "names of the launcher's variables; accepted for Primus and ignored", false},
-    ExperimentKey{"extends", "file or files to inherit from, relative to this one; later ones win", false},
+    ExperimentKey{"platform", "variable names of AMD Primus's launcher; accepted and ignored", false},
+    ExperimentKey{"extends",
+                  "file or files to inherit from, relative to this file; later files override earlier ones",
+                  false},
 };
 
 inline constexpr std::array kModuleKeys = {
     ExperimentKey{"framework",
-                  "engine that trains: native, megatron, torchtitan or maxtext (native when left out)",
-                  false},
+                  "engine that trains: native, megatron, torchtitan or maxtext (default: native)", false},
     ExperimentKey{"config", "module preset", false},
     ExperimentKey{"model", "model preset", false},
     ExperimentKey{"overrides", "trainer keys", false},

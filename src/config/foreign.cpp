@@ -64,10 +64,11 @@ void check_settings(const BackendFields& fields, const Value& settings, Problems
     if (find_extra(fields, path) || !problems.are_kept()) return;
     if (member.value.is_null() && fields.is_section(path)) return;
     const std::string near = did_you_mean(path, names);
-    problems.add(error_at(
-        member.origin,
-        fmt::format("unknown key '{}' of {}", path.substr(0, 80), fields.keys().find("title")->text),
-        near.empty() ? "'primus config reference' lists Primus's own keys" : near, member.key.size()));
+    problems.add(
+        error_at(member.origin,
+                 fmt::format("unknown key '{}' of {}", path.substr(0, 80), fields.keys().find("title")->text),
+                 near.empty() ? "'primus config reference' lists the keys of the native engine" : near,
+                 member.key.size()));
   });
 }
 

@@ -48,7 +48,7 @@ void read_number(const Member& member, double& target) {
 
 void read_text(const Member& member, Hardware& hardware) {
   const Value& value = member.value;
-  if (value.kind != Value::Kind::kString) throw error_at(value.origin, "'" + member.key + "' must be a text");
+  if (value.kind != Value::Kind::kString) throw error_at(value.origin, "'" + member.key + "' must be text");
   if (member.key == "device" && value.text != "cuda" && value.text != "hip" && value.text != "cpu")
     throw error_at(value.origin, "'device' must be cuda, hip or cpu");
   (member.key == "name"     ? hardware.name
@@ -58,7 +58,7 @@ void read_text(const Member& member, Hardware& hardware) {
 
 void read_match(const Member& member, Hardware& hardware) {
   for (const Value& item : member.value.items) {
-    if (item.kind != Value::Kind::kString) throw error_at(item.origin, "'match' must be a list of texts");
+    if (item.kind != Value::Kind::kString) throw error_at(item.origin, "'match' must be a list of strings");
     hardware.match.push_back(item.text);
   }
 }
@@ -80,13 +80,13 @@ Hardware read_one(const Path& path) {
     } else if (member.key == "match") {
       read_match(member, hardware);
     } else {
-      throw error_at(member.origin, "unknown key '" + member.key + "' of hardware",
+      throw error_at(member.origin, "unknown key '" + member.key + "' in a hardware file",
                      "src/config/hardware.h lists the keys", member.key.size());
     }
   }
   if (hardware.name.empty() || hardware.match.empty() || hardware.source.empty())
     throw invalid(path.string() + " lacks name, match or source",
-                  "say what it is, which devices it means, and where its numbers come from");
+                  "add the hardware's name, the devices that it matches, and the source of its numbers");
   return hardware;
 }
 
@@ -127,8 +127,9 @@ std::optional<Hardware> find_hardware(const std::vector<Hardware>& table, std::s
 Hardware hardware_named(const std::vector<Hardware>& table, const std::string& name) {
   if (name.ends_with(".yaml") || name.ends_with(".yml") || name.find('/') != std::string::npos) {
     if (!Env::posix().status(name)) {
-      throw invalid(fmt::format("there is no file '{}' of hardware", name),
-                    "presets/hardware has such files, which are named without an ending: mi300x, h100");
+      throw invalid(
+          fmt::format("there is no hardware file '{}'", name),
+          "presets/hardware has examples; name one of those without its ending, such as mi300x or h100");
     }
     Hardware own = read_one(name);
     own.file = name;
@@ -144,8 +145,8 @@ Hardware hardware_named(const std::vector<Hardware>& table, const std::string& n
   names.erase(std::unique(names.begin(), names.end()), names.end());
   const std::string near = did_you_mean(name, names);
   throw invalid(fmt::format("no hardware is called '{}'", name),
-                fmt::format("{}{}there are {}, and files of your own: PATH.yaml (docs/parallelism.md)", near,
-                            near.empty() ? "" : " ", fmt::join(names, ", ")));
+                fmt::format("{}{}choose one of {}, or a file of your own: PATH.yaml (docs/parallelism.md)",
+                            near, near.empty() ? "" : " ", fmt::join(names, ", ")));
 }
 
 std::optional<Hardware> hardware_of_path(const std::vector<Hardware>& table, const Path& path) {

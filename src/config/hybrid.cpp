@@ -70,18 +70,18 @@ class Hybrid {
     if (name == "gdn_hybrid_stack_spec" || name == "gdn_hybrid_stack_spec_no_te") return "gated_deltanet";
     if (name == "kda_hybrid_stack_spec" || name == "kda_hybrid_stack_spec_no_te") return "kda";
     const char* const hint =
-        "choose framework: megatron, which has Mamba's layers, or a spec of gdn_hybrid_stack_spec or "
-        "kda_hybrid_stack_spec";
+        "set framework: megatron, which has Mamba's layers, or choose gdn_hybrid_stack_spec or "
+        "kda_hybrid_stack_spec as the spec";
     if (!said) {
-      throw refuse(
-          *settings_.find_member("model_type"),
-          "model_type mamba without a spec has Mamba's state-space layers, and the native engine has "
-          "none",
-          hint);
+      throw refuse(*settings_.find_member("model_type"),
+                   "model_type mamba without a spec has Mamba's state-space layers, which the native engine "
+                   "does not support",
+                   hint);
     }
-    throw refuse(*spec,
-                 fmt::format("spec {} has Mamba's state-space layers, and the native engine has none", name),
-                 hint);
+    throw refuse(
+        *spec,
+        fmt::format("spec {} has Mamba's state-space layers, which the native engine does not support", name),
+        hint);
   }
 
   // Keys that count layers of stages would count feed-forwards separately from their mixers.
@@ -92,7 +92,7 @@ class Hybrid {
       const Member* const member = settings_.find_member(key);
       if (!member || member->value.is_null()) continue;
       throw refuse(*member, fmt::format("{} is not supported for model_type mamba", key),
-                   fmt::format("leave {} out: stages have equal numbers of blocks", key));
+                   fmt::format("leave {} out: all stages get equal numbers of blocks", key));
     }
   }
 
@@ -110,8 +110,8 @@ class Hybrid {
       return {pattern, by_pattern(*pattern, count)};
     if (count.value.integer < 2 || count.value.integer % 2 != 0) {
       throw refuse(count,
-                   fmt::format("num_layers is {}, and layers of model_type mamba are pairs of a mixer and a "
-                               "feed-forward",
+                   fmt::format("num_layers is {}, but with model_type mamba it must be even: each block "
+                               "counts as two layers, a mixer and a feed-forward",
                                count.value.integer),
                    "set num_layers to twice the number of blocks");
     }
@@ -126,19 +126,20 @@ class Hybrid {
     const std::string& text = pattern.value.text;
     if (static_cast<std::int64_t>(text.size()) != count.value.integer) {
       throw refuse(pattern,
-                   fmt::format("hybrid_override_pattern has {} layers, and num_layers is {}", text.size(),
+                   fmt::format("hybrid_override_pattern has {} layers, but num_layers is {}", text.size(),
                                count.value.integer),
-                   "write a letter for each layer");
+                   "write one letter for each layer");
     }
     std::string blocks;
     for (std::size_t at = 0; at < text.size(); at += 2) {
       const bool mixes = text[at] == kMixer || text[at] == kAttention;
       if (!mixes || at + 1 == text.size() || text[at + 1] != kFeedForward) {
-        throw refuse(pattern,
-                     fmt::format("hybrid_override_pattern '{}' has no block of a mixer and a feed-forward at "
-                                 "letter {}",
-                                 text, at + 1),
-                     "write M- for a block with linear attention, and *- for one with attention");
+        throw refuse(
+            pattern,
+            fmt::format(
+                "hybrid_override_pattern '{}' does not have a pair of mixer and feed-forward at letter {}",
+                text, at + 1),
+            "write M- for a block with linear attention, and *- for one with attention");
       }
       blocks += text[at];
     }
@@ -151,7 +152,7 @@ class Hybrid {
         ratio.value.kind == Value::Kind::kInt ? static_cast<double>(ratio.value.integer) : ratio.value.real;
     if (!(share >= 0 && share <= 1))
       throw refuse(ratio, "hybrid_attention_ratio must be between 0 and 1",
-                   "set it to a share of the mixers");
+                   "set it to the share of blocks that have attention");
     const auto attention = static_cast<std::int64_t>(static_cast<double>(blocks) * share);
     const std::int64_t linear = blocks - attention;
     const auto repeated = [](const std::string& unit, std::int64_t times) {

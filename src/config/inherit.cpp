@@ -62,15 +62,17 @@ Reference parse_reference(std::string_view text, const Origin& origin) {
   reference.name = std::string(inside.substr(0, i));
   const bool starts_well = i > 0 && (std::isalpha(static_cast<unsigned char>(inside[0])) || inside[0] == '_');
   if (!starts_well || (i < inside.size() && inside[i] != ':')) {
-    throw error_at(place_of(origin, whole), fmt::format("'{}' names no variable", whole.substr(0, 80)),
+    throw error_at(place_of(origin, whole),
+                   fmt::format("'{}' is not the name of a variable", whole.substr(0, 80)),
                    "write ${NAME} or ${NAME:default}", whole.size());
   }
   if (i < inside.size()) {
     reference.fallback = std::string(inside.substr(i + 1));
     if (reference.fallback->starts_with('-') &&
         plain_scalar(*reference.fallback, {}).kind == Value::Kind::kString) {
-      throw error_at(place_of(origin, whole), fmt::format("'{}' has the shell's ':-'", whole.substr(0, 80)),
-                     fmt::format("the default follows the colon at once: ${{{}:{}}}", reference.name,
+      throw error_at(place_of(origin, whole),
+                     fmt::format("'{}' uses ':-' as in a shell", whole.substr(0, 80)),
+                     fmt::format("write the default right after the colon: ${{{}:{}}}", reference.name,
                                  reference.fallback->substr(1, 80)),
                      whole.size());
     }
@@ -104,13 +106,13 @@ void expand_string(Value& value, const ReadVariable& read, std::size_t& budget) 
         const std::string whole(text.substr(i, reference.length));
         throw error_at(
             place_of(value.origin, whole),
-            fmt::format("settings are UTF-8 text, and environment variable {} is not", reference.name),
+            fmt::format("environment variable {} is not UTF-8 text, as settings must be", reference.name),
             "export it again from a UTF-8 terminal", whole.size());
       }
       if (found && used.empty()) used = reference.name;
       const std::string& text_of_variable = found ? *found : *reference.fallback;
       if (text_of_variable.size() > budget)
-        throw error_at(value.origin, "the variables make these settings too long",
+        throw error_at(value.origin, "these settings are too long after their variables are replaced",
                        "shorten the variables' values");
       budget -= text_of_variable.size();
       result += text_of_variable;
@@ -241,15 +243,15 @@ void FileLoader::apply_extends(Value& document, const fs::path& path) {
       const std::string hint = suggest_file(target.filename(), {target.parent_path()});
       throw error_at(name.origin,
                      fmt::format("'{}' {}", target.string(),
-                                 fs::exists(target, error) ? "is no file" : "does not exist"),
-                     hint.empty() ? "paths are relative to the file that extends" : hint, name.width());
+                                 fs::exists(target, error) ? "is not a file" : "does not exist"),
+                     hint.empty() ? "paths are relative to the file that has 'extends'" : hint, name.width());
     }
     const fs::path canonical = fs::weakly_canonical(target, error);
     if (const auto again = std::find(chain_.begin(), chain_.end(), canonical); again != chain_.end()) {
       std::string cycle;
       for (auto it = again; it != chain_.end(); ++it) cycle += it->filename().string() + " > ";
-      throw error_at(name.origin, "extends goes in a circle: " + cycle + canonical.filename().string(),
-                     "take one of them out", name.width());
+      throw error_at(name.origin, "extends forms a cycle: " + cycle + canonical.filename().string(),
+                     "remove one of them", name.width());
     }
     if (files_ >= kMaxFiles) {
       throw error_at(name.origin, fmt::format("extends reaches more than {} files", kMaxFiles),
@@ -292,7 +294,7 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
   if (const std::string_view reason = kind == "models" ? reason_without_preset(name.text) : "";
       !reason.empty()) {
     Error error = unsupported(fmt::format("there is no model preset {}: {}", name.show(), reason),
-                              "PRIMUS_PRESETS=FOLDER names a folder with presets of your own");
+                              "PRIMUS_PRESETS=FOLDER adds a folder with your own presets");
     throw error.at(name.origin.location(), name.origin.snippet(name.width()));
   }
   std::string hint = kind == "models" ? presets_containing(name.text, dirs) : "";

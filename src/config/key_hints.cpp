@@ -112,7 +112,7 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"min_learning_rate", "min_lr"},
     {"mixed_precision", "bf16", "true computes in bfloat16, false in float32"},
     {"model_dtype", "bf16", "true computes in bfloat16, false in float32"},
-    {"model_name", "model_type", "or model: PRESET, beside overrides"},
+    {"model_name", "model_type", "or model: PRESET, next to overrides"},
     {"model_name_or_path", "load"},
     {"model_path", "load"},
     {"moe_intermediate_size", "moe_ffn_hidden_size"},
@@ -174,7 +174,7 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"steps", "train_iters"},
     {"threads", "num_threads"},
     {"tie_embeddings", "untie_embeddings_and_output_weights"},
-    {"tie_word_embeddings", "untie_embeddings_and_output_weights", "which says the opposite"},
+    {"tie_word_embeddings", "untie_embeddings_and_output_weights", "which has the opposite meaning"},
     {"tokenizer", "tokenizer_model"},
     {"tokenizer_name", "tokenizer_model"},
     {"tokenizer_name_or_path", "tokenizer_model"},
@@ -203,30 +203,30 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
 
 // Keys of other programs that have no counterpart here because none is needed.
 constexpr auto kNeedless = std::to_array<std::pair<std::string_view, std::string_view>>({
-    {"accelerator", "device says what to compute on: cpu, cuda, hip ('primus device list')"},
+    {"accelerator", "device chooses where to compute: cpu, cuda, hip ('primus device list')"},
     {"compile", "the native engine has nothing to compile: leave it out"},
-    {"devices", "device says what to compute on: cpu, cuda, hip ('primus device list')"},
+    {"devices", "device chooses where to compute: cpu, cuda, hip ('primus device list')"},
     {"gpus", "the option --nproc N starts N ranks, each with a GPU of its own"},
     {"num_gpus", "the option --nproc N starts N ranks, each with a GPU of its own"},
     {"num_nodes",
      "'primus slurm srun -N 4 -- train pretrain ...' starts on 4 nodes; without Slurm, --nnodes on each"},
-    {"nproc", "it is an option of the command, and no key of an experiment: --nproc N"},
+    {"nproc", "it is an option of the command, not a key of an experiment: --nproc N"},
     {"peft", "adapters are set in a map: lora.enabled=true, lora.dim=32 (docs/models.md)"},
     {"torch_compile_mode", "the native engine has nothing to compile: leave it out"},
 });
 
 // Keys of other engines, with the native engine's keys for the same purpose.
 constexpr auto kInstead = std::to_array<std::pair<std::string_view, std::string_view>>({
-    {"cpu_offload", "recompute_granularity: full keeps less on the device"},
+    {"cpu_offload", "recompute_granularity: full needs less memory on the device"},
     {"data_parallel_replicate_degree", "set num_distributed_optimizer_instances"},
     {"decoder_pipeline_manual_split_list", "set pipeline_model_parallel_layout"},
     {"encoder_seq_length", "set seq_length"},
     {"model_parallel_size", "set tensor_model_parallel_size"},
     {"moe_layer_recompute", "set recompute_granularity: selective and recompute_modules: [moe]"},
-    {"offload", "recompute_granularity: full keeps less on the device"},
+    {"offload", "recompute_granularity: full needs less memory on the device"},
     {"optimizer_cpu_offload",
      "share states between ranks (data_parallel_sharding_strategy: optim), keep moments in 8 or 16 bits "
-     "(exp_avg_dtype), or set optimizer_cpu_offload: false and they stay on the device"},
+     "(exp_avg_dtype), or set optimizer_cpu_offload: false to keep states on the device"},
     {"standalone_embedding_stage", "set pipeline_model_parallel_layout"},
     {"batch_size", "set micro_batch_size (sequences at once) and global_batch_size (sequences per step)"},
     {"fp16", "set bf16: true, or false for float32"},
@@ -262,7 +262,7 @@ std::string hint_about(std::string_view key) {
 }
 
 std::string hint_for_unknown_key(std::string_view name) {
-  if (name == "bases" || name == "includes") return "inheritance is written extends: [file, ...]";
+  if (name == "bases" || name == "includes") return "write extends: [FILE, ...] to inherit from files";
   const std::string key = as_key(name);
   for (const Synonym& synonym : kSynonyms) {
     if (synonym.name != key) continue;

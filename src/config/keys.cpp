@@ -126,7 +126,7 @@ bool is_open_list(const Value& value) {
   }
   if (is_open_list(value)) {
     throw error_at(value.origin,
-                   fmt::format("{} expects {}, and {} is not closed, or not written as one", key.name,
+                   fmt::format("{} expects {}, and {} has an open bracket or is not valid", key.name,
                                expected(key.type), value.show()),
                    "close every bracket and quote, and put the argument in quotes for the shell",
                    value.width());
@@ -354,11 +354,11 @@ void assign(const KeySpec& key, const Value& value, TrainerConfig& config) {
 std::string_view describe(KeyClass key_class) {
   switch (key_class) {
     case KeyClass::kNone:
-      return "it has a meaning";
+      return "has an effect";
     case KeyClass::kNoEffect:
       return "no effect on results or memory";
     case KeyClass::kSaidBy:
-      return "said by other keys";
+      return "set by other keys";
     case KeyClass::kReplaced:
       return "replaced";
     case KeyClass::kRefused:
@@ -399,12 +399,12 @@ void require_native_support(const KeySpec& key, const Value& value) {
   }
   const bool none = key.native_values.front() == "null";
   const std::string_view reason = reason_without_value(key.name, value.text);
-  Error error =
-      unsupported(!reason.empty() ? fmt::format("{} is {}: {}", key.name, value.show(), reason)
-                  : none ? fmt::format("the native engine has no {} (it is {} here)", key.name, value.show())
-                         : fmt::format("{} is {}; the native engine supports only {}", key.name, value.show(),
-                                       fmt::join(key.native_values, ", ")),
-                  hint_for_unsupported(key, value.text));
+  Error error = unsupported(
+      !reason.empty() ? fmt::format("{} is {}: {}", key.name, value.show(), reason)
+      : none ? fmt::format("the native engine does not support {} (here it is {})", key.name, value.show())
+             : fmt::format("{} is {}; the native engine supports only {}", key.name, value.show(),
+                           fmt::join(key.native_values, ", ")),
+      hint_for_unsupported(key, value.text));
   throw error.at(value.origin.location(), value.origin.snippet(value.width()));
 }
 

@@ -104,7 +104,7 @@ class Binding {
         problems_.add(
             error_at(member->origin,
                      fmt::format("{} and {} exclude each other", names_[chosen->key], names_[member->key]),
-                     "both say how long to train: keep one", member->key.size()));
+                     "both set the length of training: keep one", member->key.size()));
         return;
       }
     }
@@ -146,8 +146,9 @@ class Binding {
       if (!file || file->value.is_null() || file->value.text.empty() || layers_[name] < of_type) continue;
       if (layers_[name] == of_type) {
         problems_.add(error_at(
-            file->origin, fmt::format("tokenizer_type ByteTokenizer has no file, and {} names one", name),
-            "keep one of the two: without tokenizer_type the file says what it is", file->key.size()));
+            file->origin, fmt::format("tokenizer_type ByteTokenizer reads no file, but {} names one", name),
+            "keep one of the two: without tokenizer_type, Primus detects the type from the file",
+            file->key.size()));
         return;
       }
       std::erase_if(result_.settings.members,

@@ -60,15 +60,16 @@ class NativeSettings {
       const Value value = plain_scalar(variable->text, {});
       const bool number = value.kind == Value::Kind::kInt || value.kind == Value::Kind::kFloat;
       if (!number || !(value.real >= 0 && value.real <= 1e6)) {
-        problems_.add(invalid(fmt::format("{} is '{}', which is no loss", name, variable->text.substr(0, 80)),
-                              fmt::format("set {} to the loss at which the run ends, or to 0 for none", name))
-                          .at(variable->place()));
+        problems_.add(
+            invalid(fmt::format("{} is '{}', which is not a loss", name, variable->text.substr(0, 80)),
+                    fmt::format("set {} to the loss at which the run ends, or to 0 for none", name))
+                .at(variable->place()));
         return;
       }
       if (first && first->second != value.real) {
         problems_.add(
             invalid(fmt::format("{} is {}, and {} is {}", first->first, first->second, name, value.real),
-                    "set one of them, or both to the same loss")
+                    "set only one of them, or set both to the same loss")
                 .at(variable->place()));
         return;
       }
@@ -90,9 +91,9 @@ class NativeSettings {
     const double share = c.min_lr / lr_of_file_;
     if (!(share <= 1)) return;  // an error in the file, which is reported later
     const double before = std::exchange(c.min_lr, decimal(c.lr * share));
-    result_.warnings.push_back(
-        fmt::format("min_lr is {} in place of {} ({}): lr={} is below it, and min_lr keeps its share of lr",
-                    c.min_lr, before, from.describe(), c.lr));
+    result_.warnings.push_back(fmt::format(
+        "min_lr is {} instead of {} ({}): lr={} is lower than that, and min_lr keeps its ratio to lr",
+        c.min_lr, before, from.describe(), c.lr));
     result_.provenance.insert_or_assign("min_lr", Provenance{Layer::kDerived, from.origin});
   }
 

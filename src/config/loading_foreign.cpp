@@ -135,11 +135,12 @@ class ForeignSettings {
         if (mine && mine->text == key->name) found = &row;
       }
       if (!found) {
-        problems_.add(error_at(member.origin,
-                               fmt::format("{} has no single setting of {} that says it", key->name,
-                                           foreign_->keys().find("title")->text),
-                               fmt::format("set it by {}'s own names, such as --training.steps 100", engine_),
-                               member.key.size()));
+        problems_.add(
+            error_at(member.origin,
+                     fmt::format("{} has no single counterpart among the settings of {}", key->name,
+                                 foreign_->keys().find("title")->text),
+                     fmt::format("use the settings of {} instead, such as --training.steps 100", engine_),
+                     member.key.size()));
         continue;
       }
       Value value = member.value;

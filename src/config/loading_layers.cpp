@@ -97,8 +97,7 @@ class LayerStack {
         member.key, [](char c) { return (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; });
     if (!capitals || member.key.size() < 4 || !member.value.is_scalar()) return false;
     result_.warnings.push_back(
-        fmt::format("{}: {} looks like an environment variable, and is not set from here: "
-                    "it belongs under env:",
+        fmt::format("{}: {} looks like an environment variable, and is not set here: move it under env:",
                     member.origin.describe(), member.key));
     return true;
   }
@@ -116,7 +115,7 @@ class LayerStack {
     if (megatron_has_it && framework_ == Framework::kMegatron) return;
     if (known && (!type || reason_without_preset(type->text).empty())) return;
     throw unsupported(fmt::format("{}: {}", name.show(), reason),
-                      megatron_has_it ? "choose framework: megatron, which has them, or another model"
+                      megatron_has_it ? "set framework: megatron, which has them, or choose another model"
                                       : "choose another model")
         .at(name.origin.location(), name.origin.snippet(name.width()));
   }
@@ -151,9 +150,9 @@ class LayerStack {
     const bool is_it = second.key == "layernorm_epsilon";
     const Value& before = *renamed.find("norm_epsilon");
     const Value& taken = is_it ? second.value : before;
-    result_.warnings.push_back(
-        fmt::format("{}: norm_epsilon and layernorm_epsilon differ; the second counts, as in Megatron-LM: {}",
-                    taken.origin.describe(), taken.show()));
+    result_.warnings.push_back(fmt::format(
+        "{}: norm_epsilon and layernorm_epsilon differ; Primus uses the second, as Megatron-LM does: {}",
+        taken.origin.describe(), taken.show()));
     if (!is_it) return;
     renamed.set("norm_epsilon", second.origin, second.value);
     names_["norm_epsilon"] = second.key;

@@ -50,15 +50,15 @@ class ModuleChoice {
     const auto first = std::find_if(modules.members.begin(), modules.members.end(), is_trainer);
     if (first == modules.members.end()) {
       const Member& module = modules.members[0];
-      throw error_at(module.origin, fmt::format("module '{}' is no trainer", module.key.substr(0, 80)),
-                     "a module's name has 'trainer' in it: pre_trainer, post_trainer", module.key.size());
+      throw error_at(module.origin, fmt::format("module '{}' is not a trainer", module.key.substr(0, 80)),
+                     "the name of a module contains 'trainer': pre_trainer, post_trainer", module.key.size());
     }
     const auto second = std::find_if(first + 1, modules.members.end(), is_trainer);
     if (second != modules.members.end()) {
       throw error_at(second->origin,
-                     fmt::format("there are several trainers, {} and {}, and none is called {}",
+                     fmt::format("the experiment has several trainers, {} and {}, but none is called {}",
                                  first->key.substr(0, 80), second->key.substr(0, 80), wanted_module_),
-                     fmt::format("call the one to run {}", wanted_module_), second->key.size());
+                     fmt::format("rename the one to run to {}", wanted_module_), second->key.size());
     }
     return &*first;
   }
@@ -86,8 +86,8 @@ class ModuleChoice {
   void name_module(Value& overrides, const std::string& module) const {
     for (Member& top : overrides.members) {
       if (top.key == "extends") {
-        throw error_at(top.origin, "extends has no effect on the command line", "write it into the file",
-                       top.key.size());
+        throw error_at(top.origin, "extends has no effect on the command line",
+                       "write extends into the experiment file", top.key.size());
       }
       if (top.key != "modules") continue;
       require_map(top);

@@ -72,13 +72,13 @@ class Outline {
     const std::optional<Framework> parsed = parse_framework(framework->text);
     if (!parsed || framework->kind != Value::Kind::kString) {
       const std::string near = did_you_mean(framework->text, framework_names());
-      problems_.add(
-          error_at(framework->origin,
-                   fmt::format("framework is {}; it must be one of {}", framework->show(),
-                               fmt::join(framework_names(), ", ")),
-                   answer_for(framework->text)
-                       .value_or(near.empty() ? "framework: native trains with Primus's own engine" : near),
-                   framework->width()));
+      problems_.add(error_at(
+          framework->origin,
+          fmt::format("framework is {}; it must be one of {}", framework->show(),
+                      fmt::join(framework_names(), ", ")),
+          answer_for(framework->text)
+              .value_or(near.empty() ? "framework: native trains with the native engine of Primus" : near),
+          framework->width()));
       return;
     }
     framework_ = *parsed;
@@ -96,7 +96,7 @@ class Outline {
       }
       std::string hint = did_you_mean(member.key, known);
       if (hint.empty() && find_key(member.key)) {
-        hint = fmt::format("trainer keys stand under modules.{}.overrides", result_.module_name);
+        hint = fmt::format("write trainer keys under modules.{}.overrides", result_.module_name);
       }
       if (hint.empty()) hint = hint_for_unknown_key(member.key);
       problems_.add(error_at(member.origin,
@@ -111,10 +111,10 @@ class Outline {
       target = std::move(otherwise);
     } else if (!member->value.is_scalar() || member->value.kind == Value::Kind::kBool ||
                member->value.text.empty()) {
-      problems_.add(error_at(member->value.origin,
-                             fmt::format("{} expects text, not {}", key, member->value.show()),
-                             fmt::format("write {}: NAME, in quotes where it looks like something else", key),
-                             member->value.width()));
+      problems_.add(error_at(
+          member->value.origin, fmt::format("{} expects text, not {}", key, member->value.show()),
+          fmt::format("write {}: NAME, in quotes if the name looks like a number or a truth value", key),
+          member->value.width()));
     } else {
       target = member->value.text;
       loading_.note(key, *member);
@@ -132,7 +132,7 @@ class Outline {
     const Value& value = *root_.find(key);
     problems_.add(error_at(value.origin,
                            fmt::format("{} is {}; it must be the name of a folder", key, value.show()),
-                           "workspace says where the folders lie", value.width()));
+                           "the key workspace sets where the folders are", value.width()));
   }
 
   void read_env(const Value& env) {
@@ -145,13 +145,13 @@ class Outline {
     for (const Member& member : env.members) {
       if (!is_variable_name(member.key)) {
         problems_.add(error_at(
-            member.origin, fmt::format("'{}' is no name for a variable", member.key.substr(0, 80)),
-            "names have letters, digits and _, and begin with none of the digits", member.key.size()));
+            member.origin, fmt::format("'{}' is not a valid name for a variable", member.key.substr(0, 80)),
+            "names have letters, digits and _, and do not begin with a digit", member.key.size()));
       } else if (!member.value.is_scalar() || member.value.is_null()) {
         problems_.add(
             error_at(member.value.origin,
                      fmt::format("variable {} expects text, not {}", member.key, member.value.show()),
-                     "write one value, in quotes where it has several words", member.value.width()));
+                     "write one value, in quotes if it has several words", member.value.width()));
       } else {
         result_.env[member.key] = member.value.text;
         loading_.note("env." + member.key, member);

@@ -22,24 +22,26 @@ constexpr auto kEngines =
 
 // Models, by the start of their names.
 constexpr auto kModels = std::to_array<NamedText>({
-    {"deepseek_proxy", "DeepSeek's proxy models of AMD Primus have settings of its developers' branches"},
+    {"deepseek_proxy",
+     "AMD Primus's DeepSeek proxy models use settings that only its development branches have"},
     {"diffusion", "diffusion models make images; Primus trains language models only"},
     {"flux", "diffusion models make images; Primus trains language models only"},
-    {"gemma4", "Gemma 4 is a family that is not built yet"},
+    {"gemma4", "Primus does not have the Gemma 4 family yet"},
     {"glm5_3",
-     "GLM-5.3 needs Kimi delta attention beside sparse latent attention with pooled keys, and "
+     "GLM-5.3 needs Kimi delta attention together with sparse latent attention over pooled keys, and "
      "hyper-connections"},
     {"glm5_next",
-     "GLM-5.3 needs Kimi delta attention beside sparse latent attention with pooled keys, and "
+     "GLM-5.3 needs Kimi delta attention together with sparse latent attention over pooled keys, and "
      "hyper-connections"},
-    {"hylo", "these hybrids need state-space or linear-attention layers beside latent attention"},
+    {"hylo", "these hybrids need state-space or linear-attention layers together with latent attention"},
     {"mamba", "Mamba needs state-space layers"},
-    {"minimax_m3", "MiniMax-M3 needs attention to blocks that an indexer chooses (MiniMax Sparse Attention)"},
+    {"minimax_m3",
+     "MiniMax-M3 needs attention over blocks that an indexer selects (MiniMax Sparse Attention)"},
     {"zaya1", "ZAYA1 needs compressed convolutional attention, and a router with a class that skips experts"},
-    {"zebra_mamba", "these hybrids need state-space layers beside latent attention"},
+    {"zebra_mamba", "these hybrids need state-space layers together with latent attention"},
     {"zebra_llama",
-     "Zebra-Llama needs state-space layers beside latent attention, unless its mixers are gated "
-     "delta networks or Kimi delta attention"},
+     "Zebra-Llama needs state-space layers together with latent attention, unless its mixers are gated delta "
+     "networks or Kimi delta attention"},
 });
 
 }  // namespace
@@ -61,16 +63,15 @@ std::string_view reason_without_preset(std::string_view model) {
 
 std::string_view reason_without_value(std::string_view key, std::string_view value) {
   if (key == "tokenizer_type" && value == "KimiK2Tokenizer")
-    return "Kimi K2's tokenizer is a tiktoken file with Python code beside it, which Primus does not have";
+    return "Kimi K2's tokenizer is a tiktoken file with its own Python code, which Primus does not run";
   if (key == "qk_clip")
-    return "QK-Clip scales the projections of queries and keys by each head's largest attention logit, which "
-           "attention "
-           "does not keep";
+    return "QK-Clip scales the query and key projections by the largest attention logit of each head, which "
+           "the attention kernels do not return";
   if (key == "te_precision_config_file")
-    return "it is a file of Transformer Engine's; first_last_layers_bf16 keeps the first and the last blocks "
-           "in bf16";
+    return "only Transformer Engine reads such a file; first_last_layers_bf16 keeps the first and last "
+           "blocks in bf16";
   if (key == "mxfp4_scale_rounding_mode")
-    return "scales of MXFP4 are rounded half a digit upwards, which is 0";
+    return "the native engine always rounds MXFP4 scales half up, which is mode 0";
   return {};
 }
 

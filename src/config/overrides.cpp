@@ -71,7 +71,8 @@ class ArgumentReader {
       return make(argument, dashes, key, argument.substr(equals + 1), equals + 1);
     }
     if (dashes == 0) {
-      throw error_at(argument_origin(argument, 0), fmt::format("'{}' is no setting", argument.substr(0, 80)),
+      throw error_at(argument_origin(argument, 0),
+                     fmt::format("'{}' is not a setting", argument.substr(0, 80)),
                      "settings are key=value, --key value or --flag", argument.size());
     }
     const bool more = !done();
@@ -104,8 +105,8 @@ class ArgumentReader {
 
   static void refuse_other_bytes(const std::string& argument) {
     if (unicode::is_valid(argument)) return;
-    throw error_at(argument_origin(argument, 0), "settings are UTF-8 text, and this argument is not",
-                   "names of files included: primus keeps them in JSON, which has no other bytes");
+    throw error_at(argument_origin(argument, 0), "this argument is not UTF-8 text, as settings must be",
+                   "this includes file names, because Primus stores them in JSON, which must be UTF-8");
   }
 
   static Setting make(const std::string& shown, std::size_t key_column, const std::string& key,
@@ -118,7 +119,7 @@ class ArgumentReader {
     const bool empty_part = std::any_of(setting.path.begin(), setting.path.end(),
                                         [](const std::string& part) { return part.empty(); });
     if (empty_part || setting.path.size() > static_cast<std::size_t>(kMaxDepth)) {
-      throw error_at(setting.key_origin, fmt::format("'{}' is no key", key.substr(0, 80)),
+      throw error_at(setting.key_origin, fmt::format("'{}' is not a key", key.substr(0, 80)),
                      "settings are key=value, --key value or --flag");
     }
     setting.value = parse_inline(text, value_origin);
@@ -162,8 +163,8 @@ class Repetitions {
     const std::string value = typed_value(setting);
     const auto [before, is_new] = values_.emplace(key, value);
     if (!is_new && before->second != value) {
-      notes.push_back(fmt::format("{} is given more than once: {} counts, not {}", key, value.substr(0, 80),
-                                  before->second.substr(0, 80)));
+      notes.push_back(fmt::format("{} is given more than once: the value {} is used, not {}", key,
+                                  value.substr(0, 80), before->second.substr(0, 80)));
     }
     before->second = value;
   }

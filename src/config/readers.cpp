@@ -24,7 +24,7 @@ std::string read_file(const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
     throw invalid(fmt::format("'{}' is a folder, not a file", path.string()),
-                  "name the experiment file in it");
+                  "name the experiment file in that folder");
   }
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
   if (!file) {
@@ -49,7 +49,7 @@ void check_text(const std::shared_ptr<const Source>& source) {
   if (text.size() > kMaxDocumentBytes) {
     throw error_at({source},
                    fmt::format("settings files of more than {} MB are refused", kMaxDocumentBytes >> 20),
-                   "is it an experiment? data goes into files of its own");
+                   "is it an experiment? data belongs into other files");
   }
   int line = 1;
   const std::size_t valid = unicode::valid_prefix(text);
@@ -58,7 +58,7 @@ void check_text(const std::shared_ptr<const Source>& source) {
     const char c = text[i];
     const Origin here{source, line, static_cast<int>(i - line_begin) + 1, {}};
     if (i == valid)
-      throw error_at(here, "settings files are UTF-8 text, and this byte is not", "save the file as UTF-8");
+      throw error_at(here, "this byte is not UTF-8, as settings files must be", "save the file as UTF-8");
     if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\r' && c != '\t') || c == 0x7F) {
       throw error_at(here, fmt::format("control character 0x{:02x} in a settings file", static_cast<int>(c)),
                      "delete it; in quotes, \\xNN stands for one");

@@ -19,9 +19,9 @@ inline constexpr std::size_t kMaxValues = 65536;
 inline constexpr std::size_t kMaxMembers = 4096;  // max keys of one map
 
 // Hint if one of these limits is exceeded.
-inline constexpr const char* kTooMuchHint = "settings are small: is it an experiment?";
+inline constexpr const char* kTooMuchHint = "settings files are small: is this an experiment?";
 inline constexpr const char* kNoSettingsHint =
-    "an experiment says what to run under modules:; examples/native/configs has some to copy";
+    "an experiment lists what to run under modules:; examples/native/configs has some to copy";
 
 // Makes a source of the text of file `name`; removes its byte order mark.
 std::shared_ptr<const Source> make_source(std::string name, std::string text);

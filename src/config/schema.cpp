@@ -75,11 +75,11 @@ Json key_schema(const KeySpec& key) {
   if (!key.help.empty())
     schema["description"] = std::string(key.help);
   else
-    schema["description"] =
-        fmt::format("{}; {}", key.group_title,
-                    key.native_values.empty()
-                        ? "no meaning for the native engine"
-                        : fmt::format("the native engine takes only {}", fmt::join(key.native_values, ", ")));
+    schema["description"] = fmt::format(
+        "{}; {}", key.group_title,
+        key.native_values.empty()
+            ? "no effect in the native engine"
+            : fmt::format("the native engine accepts only {}", fmt::join(key.native_values, ", ")));
   if (!std::holds_alternative<std::monostate>(key.field) && !key.is_required && key.derived_from.empty()) {
     const Value value = current_value(key, TrainerConfig{});
     if (value.kind == Value::Kind::kString) schema["default"] = value.text;
@@ -181,13 +181,13 @@ std::string meaning_text(const KeySpec& key) {
 std::string natively(const KeySpec& key) {
   switch (key.native_class) {
     case KeyClass::kSaidBy:
-      return fmt::format("said by {}", key.instead);
+      return fmt::format("set by {}", key.instead);
     case KeyClass::kRefused:
       return "refused: " + only_text(key);
     case KeyClass::kReplaced:
       return key.neutral_values.empty()
                  ? cell(key.instead)
-                 : fmt::format("{} (nothing is said for {})", cell(key.instead),
+                 : fmt::format("{} (no note for {})", cell(key.instead),
                                code(fmt::format("{}", fmt::join(key.neutral_values, ", "))));
     case KeyClass::kNone:
       return cell(key.help);
@@ -217,18 +217,16 @@ std::string list_of(const std::vector<const KeySpec*>& keys) {
 // The keys of other_keys.def by group: a table of those that need an explanation, and a list of the others.
 std::string keys_without_meaning() {
   std::string text =
-      "\n## Keys without a field in the native engine\n\n"
-      "Known from AMD Primus's Megatron presets and experiments; the Megatron back end passes them on. "
-      "Natively each has one "
-      "of these fates:\n\n"
-      "* **no effect**: results and memory are the same whatever it says. Those that are set are named "
-      "once.\n"
-      "* **said by** other keys, which mean the same here.\n"
-      "* **replaced**: something else happens. A line says what, where an experiment or the command line "
-      "asks for it.\n"
-      "* **refused**: values but the neutral ones would make another model, training, data or need of "
-      "memory. They are an "
-      "error with the key's name and place.\n";
+      "\n"
+      "## Keys without a field in the native engine\n\n"
+      "These keys occur in AMD Primus's Megatron presets and experiments, and the Megatron back end passes "
+      "them on. The native engine treats each in one of these ways:\n\n"
+      "* **no effect**: the key changes neither results nor memory. A note lists the ones that are set.\n"
+      "* **set by** other keys, which have this meaning here.\n"
+      "* **replaced**: the engine does something else. A note says what, if an experiment or the command "
+      "line sets the key.\n"
+      "* **refused**: values other than the neutral ones would change the model, training, data or memory "
+      "needs. They are an error with the key's name and place.\n";
   const std::span<const KeySpec> keys = all_keys();
   for (auto at = keys.begin(); at != keys.end();) {
     const auto end = std::find_if(at, keys.end(), [&](const KeySpec& key) { return key.group != at->group; });
@@ -266,36 +264,36 @@ constexpr std::string_view kDifferences = R"(
 | Here | AMD Primus |
 |---|---|
 | Unknown keys are refused | Files: they are merged in and do nothing. Command line: refused |
-| `lr: 1e-5` and `lr=1e-5` are numbers, `${X:null}` is null | In files `1e-5` is text, before v26.8 on the command line, too; `null` from a variable is text |
-| `None` is null everywhere | On the command line; in files it is text |
-| `yes`, `no`, `on`, `off` are text, and no booleans | YAML 1.1's booleans |
+| `lr: 1e-5` and `lr=1e-5` are numbers, `${X:null}` is null | `1e-5` is text in files, and before v26.8 on the command line; `null` from a variable is text |
+| `None` is null everywhere | `None` is null on the command line, and text in files |
+| `yes`, `no`, `on`, `off` are text | They are booleans (YAML 1.1) |
 | A number with leading zeros is text, and so is 12:30; `-.5` is a number (YAML 1.2) | `007` is 7, 12:30 is 750, `-.5` is text (YAML 1.1) |
 | `${X:[1, 2]}` is a list, `${X:}` is null | Both are text |
-| On the command line `key=[a, true]` is a list, `key='"12"'` is the text 12, `~` and `null` are null | Lists are Python's alone (`["a", True]`); the rest is text, quotes included |
-| A key given twice is refused | The last one counts |
+| On the command line `key=[a, true]` is a list, `key='"12"'` is the text 12, `~` and `null` are null | Lists must be Python's (`["a", True]`); everything else is text, quotes included |
+| A key given twice is refused | The last value is used |
 | `bases:` and `includes:` are refused | `bases:` is silently ignored |
 | `--flag d.e=3` sets both | The flag takes `d.e=3` as its value |
 | A list that is not closed (`data_path=[0,`) is refused | It is the text `[0,` |
-| A variable's default cannot have a brace in it, and `:-` is refused | `:-x` is the default `-x` |
-| `norm_epsilon` counts; where `layernorm_epsilon` is set, too, that one does | Only `layernorm_epsilon` counts |
-| `model_type: mamba` with the `spec` of a hybrid becomes `gated_deltanet` or `kda`, and `num_layers` counts its blocks (models.md) | Mixers and feed-forwards are layers of their own |
-| `moe_router_dtype: null` computes the router in fp32 | In the model's own type |
-| `router_logit_softcapping` caps the router's logits, and gradients take the cap's slope with them | The logits are overwritten by a kernel that gradients know nothing of: the slope is left out |
-| `final_logit_softcapping` caps the output's logits | No code reads it: it does nothing |
-| `deterministic_mode` is true by default, and holds for the native engine's products, attention and sums | False: faster kernels without that promise |
-| `data_path` of a stronger level turns off `mock_data: true` | Mock data is trained on |
+| The default of a variable cannot contain a brace, and `:-` is refused | `:-x` is the default `-x` |
+| `norm_epsilon` is used, or `layernorm_epsilon` if that is set | Only `layernorm_epsilon` is used |
+| `model_type: mamba` with the `spec` of a hybrid becomes `gated_deltanet` or `kda`, and `num_layers` counts its blocks (models.md) | Mixers and feed-forwards count as separate layers |
+| `moe_router_dtype: null` computes the router in fp32 | It computes the router in the model's type |
+| `router_logit_softcapping` caps the router's logits, and their gradients include the slope of the cap | A kernel outside autograd overwrites the logits, so gradients lack the slope |
+| `final_logit_softcapping` caps the output logits | No code reads the key, so it has no effect |
+| `deterministic_mode` is true by default, and covers the native engine's products, attention and sums | False by default, with faster kernels that are not deterministic |
+| A `data_path` that overrides the file turns off `mock_data: true` | The run trains on mock data |
 | `--data_path PATH` is training data, as `data_path=PATH`; the folder of data sets is the variable `DATA_PATH` | `--data_path DIR` of `train` is that folder, and `data_path=PATH` is training data |
-| Of several modules `train pretrain` runs `pre_trainer`; the others are named in a note | The same, without a word |
-| The resolved configuration can be exported, and loads back | `--export_config` writes nothing |
-| `grad_reduce_in_bf16` sends gradients in bf16 and keeps them in fp32; `main_grads_dtype: bf16` keeps them so, too | It does both |
-| `data_parallel_sharding_strategy` counts by itself | Only with `use_megatron_fsdp` |
-| `optimizer_cpu_offload: true` is refused | States lie in the host's memory |
-| `patch_zero_bubble` is ZB-H1, whatever `zero_bubble_max_pending_backward: auto` would find room for | It takes up to ZB-H2 |
-| `auto_continue_train` works, and is on | It is accepted and does nothing |
-| TensorBoard events are on | Off |
+| If a file has several modules, `train pretrain` runs `pre_trainer`, and a note lists the others | It runs `pre_trainer` without a note |
+| The resolved configuration can be exported and loaded again | `--export_config` writes nothing |
+| `grad_reduce_in_bf16` sends gradients in bf16 and keeps them in fp32; `main_grads_dtype: bf16` also keeps them in bf16 | It does both |
+| `data_parallel_sharding_strategy` needs no other key | It works only with `use_megatron_fsdp` |
+| `optimizer_cpu_offload: true` is refused | It keeps optimizer states in host memory |
+| `patch_zero_bubble` always means ZB-H1 | With `zero_bubble_max_pending_backward: auto` it may use up to ZB-H2 |
+| `auto_continue_train` works, and is on by default | It is accepted and has no effect |
+| TensorBoard events are on by default | They are off by default |
 | Presets hold the published models' values | Llama 3.1 and later lack rope scaling, 3.2 is untied, 405B has 8192 positions |
 
-Defaults that differ stand in the tables above ("Primus: ..."), and `config show --origin` marks them.
+The tables above show defaults that differ ("Primus: ..."), and `config show --origin` marks them.
 )";
 
 }  // namespace

@@ -34,7 +34,7 @@ struct AssertionFailed {};
 namespace primus::config {
 namespace {
 
-constexpr const char* kTomlHint = "settings are KEY = VALUE lines; text stands in quotes";
+constexpr const char* kTomlHint = "settings are KEY = VALUE lines, with text in quotes";
 
 // Before toml++ runs, refuses input that toml++ 3.3 cannot handle: it frees a key like a.a.a.a... by
 // recursion, and its test for white space is undefined for most non-ASCII characters, which TOML allows only
@@ -84,7 +84,7 @@ class Prescan {
   void refuse_beyond_ascii() const {
     if (at_ < text_.size() && static_cast<unsigned char>(text_[at_]) >= 0x80) {
       throw error_at(here(),
-                     "this is not valid TOML: characters beyond ASCII stand only in strings and comments",
+                     "this is not valid TOML: only strings and comments may have characters beyond ASCII",
                      "put it in quotes");
     }
   }
@@ -174,7 +174,7 @@ class Converter {
         value.text = value.boolean ? "true" : "false";
         break;
       default:
-        throw error_at(value.origin, "dates and times have no place in settings", "put it in quotes");
+        throw error_at(value.origin, "settings cannot be dates or times", "put it in quotes");
     }
     return value;
   }

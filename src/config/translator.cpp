@@ -108,7 +108,7 @@ void Translator::apply(const Member& row) {
   const Value value = get(row.key);
   if (const Value* only = row.value.find("only"); only && !is_one_of(value, *only)) {
     const Value* because = row.value.find("because");
-    refuse(row.key, because ? because->text : "the native engine has nothing like it",
+    refuse(row.key, because ? because->text : "the native engine has no counterpart",
            fmt::format("leave {} out, or keep framework: {}", row.key, fields_.framework()));
     return;
   }
@@ -137,7 +137,7 @@ void Translator::left_over(const std::string& path, const Member& member) {
     if (key && !member.value.is_null()) {
       put(key->text, member.value, path);
     } else if (!key) {
-      result_.dropped[because ? because->text : "Primus adds it"].push_back(path);
+      result_.dropped[because ? because->text : "AMD Primus adds it"].push_back(path);
     }
     return;
   }
@@ -155,7 +155,7 @@ void Translator::left_over(const std::string& path, const Member& member) {
   if (!field || member.value.is_null() ||
       (field->fallback.text == member.value.text && member.value.is_scalar()))
     return;
-  result_.dropped["the native engine has nothing like it"].push_back(path);
+  result_.dropped["the native engine has no counterpart"].push_back(path);
 }
 
 // Finds our preset with the architecture that the settings name.
@@ -169,8 +169,8 @@ void Translator::model() {
     return;
   }
   if (describes_model()) return;
-  refuse(model_setting(), fmt::format("there is no preset of this model of {}", title_),
-         "'primus config show' with framework: native and model: NAME has the models that there are");
+  refuse(model_setting(), fmt::format("Primus has no preset for this model of {}", title_),
+         "presets/models lists the models of the native engine");
 }
 
 }  // namespace primus::config

@@ -77,31 +77,28 @@ class Validator {
     const double tokens = static_cast<double>(config_.train_iters) * static_cast<double>(global) *
                           static_cast<double>(config_.seq_length);
     if (tokens > kMaxTokens) {
-      refuse(
-          {"train_iters", "global_batch_size", "seq_length"},
-          fmt::format(
-              "train_iters * global_batch_size * seq_length is {:.3g} tokens, and more than 9e15 cannot be "
-              "counted",
-              tokens),
-          "train for fewer steps");
+      refuse({"train_iters", "global_batch_size", "seq_length"},
+             fmt::format(
+                 "train_iters * global_batch_size * seq_length is {:.3g} tokens, above the limit of 9e15",
+                 tokens),
+             "train for fewer steps");
     }
     const double evaluations =
         std::floor(static_cast<double>(config_.train_iters) / static_cast<double>(config_.eval_interval)) + 1;
     const double evaluated = evaluations * static_cast<double>(config_.eval_iters) *
                              static_cast<double>(global) * static_cast<double>(config_.seq_length);
     if (evaluated > kMaxTokens) {
-      refuse(
-          {"eval_iters", "eval_interval", "train_iters", "global_batch_size", "seq_length"},
-          fmt::format("evaluations * eval_iters * global_batch_size * seq_length is {:.3g} tokens, and more "
-                      "than 9e15 cannot be counted",
-                      evaluated),
-          "evaluate on fewer batches (eval_iters), or more rarely (eval_interval)");
+      refuse({"eval_iters", "eval_interval", "train_iters", "global_batch_size", "seq_length"},
+             fmt::format("evaluations * eval_iters * global_batch_size * seq_length is {:.3g} tokens, above "
+                         "the limit of 9e15",
+                         evaluated),
+             "evaluate on fewer batches (eval_iters), or less often (eval_interval)");
     }
     if (is_set("max_position_embeddings") && config_.seq_length > config_.max_position_embeddings) {
       warn(last_set({"seq_length", "max_position_embeddings"}),
-           fmt::format(
-               "seq_length ({}) is longer than max_position_embeddings ({}), which the model was made for",
-               config_.seq_length, config_.max_position_embeddings));
+           fmt::format("seq_length ({}) is longer than max_position_embeddings ({}), the context that the "
+                       "model was made for",
+                       config_.seq_length, config_.max_position_embeddings));
     }
   }
 
@@ -112,10 +109,11 @@ class Validator {
       warn("init_method_std", "init_method_std is 0: all weights start at 0, and the model cannot learn");
     }
     if (config_.init_method_std <= kMaxUsual) return;
-    warn("init_method_std",
-         fmt::format("init_method_std is {}: with weights that start so large, training seldom gets anywhere "
-                     "(0.02 is usual)",
-                     config_.init_method_std));
+    warn(
+        "init_method_std",
+        fmt::format(
+            "init_method_std is {}: training rarely succeeds with initial weights this large (0.02 is usual)",
+            config_.init_method_std));
   }
 
   // Reports learning rates with which the weights never change.
@@ -123,20 +121,21 @@ class Validator {
     constexpr double kTooSmallRate = 1e-10, kTooSmallNorm = 1e-6;
     if (config_.train_iters == 0) return;
     if (config_.lr < kTooSmallRate) {
-      warn("lr", fmt::format("lr is {}: steps of this size leave the weights as they are", config_.lr));
+      warn("lr", fmt::format("lr is {}: steps of this size are too small to change the weights", config_.lr));
     }
     if (config_.clip_grad > 0 && config_.clip_grad < kTooSmallNorm) {
-      warn("clip_grad", fmt::format("clip_grad is {}: gradients of this size leave the weights as they are",
-                                    config_.clip_grad));
+      warn("clip_grad",
+           fmt::format("clip_grad is {}: gradients of this size are too small to change the weights",
+                       config_.clip_grad));
     }
   }
 
   void target() {
     if (config_.target_eval_loss && config_.eval_iters == 0) {
       refuse({"target_eval_loss", "eval_iters"},
-             fmt::format("target_eval_loss is {}, and nothing is evaluated (eval_iters: 0)",
+             fmt::format("target_eval_loss is {}, but the run does not evaluate (eval_iters: 0)",
                          *config_.target_eval_loss),
-             "set eval_iters to the batches of an evaluation, or target_eval_loss: null");
+             "set eval_iters to the number of batches per evaluation, or set target_eval_loss: null");
     }
     if (stage_of(config_).mlperf_log && !config_.target_eval_loss) {
       warn("stage",
@@ -154,8 +153,8 @@ class Validator {
         config_.account_for_loss_in_pipeline_split)
       return;
     warn("pipeline_model_parallel_size",
-         fmt::format("{} layers are no equal parts for {} pipeline stages: stages have {} or {} "
-                     "(pipeline_model_parallel_layout says how many each has)",
+         fmt::format("{} layers do not divide equally into {} pipeline stages: stages get {} or {} layers "
+                     "(pipeline_model_parallel_layout can set the number of each stage)",
                      layers, parts, layers / parts + 1, layers / parts));
   }
 
@@ -165,10 +164,11 @@ class Validator {
       refuse({"fp4", "fp8"}, fmt::format("fp4: {} and fp8: {} are both set", *config_.fp4, *config_.fp8),
              "set one of them to null");
     if (!config_.bf16)
-      refuse({"fp4", "bf16"}, fmt::format("fp4: {} needs bf16: true", *config_.fp4), "set it, or fp4: null");
+      refuse({"fp4", "bf16"}, fmt::format("fp4: {} needs bf16: true", *config_.fp4),
+             "set bf16: true, or fp4: null");
     if (config_.fp4_recipe != "mxfp4")
       refuse({"fp4", "fp4_recipe"},
-             fmt::format("the native engine has no fp4: {} with fp4_recipe: {}", *config_.fp4,
+             fmt::format("the native engine does not support fp4: {} with fp4_recipe: {}", *config_.fp4,
                          config_.fp4_recipe),
              "set fp4_recipe: mxfp4, or fp4: null");
     if (config_.mxfp4_gradient_stochastic_rounding && config_.num_experts)
@@ -181,14 +181,15 @@ class Validator {
     fp4();
     if (!config_.fp8 || experiment_.framework != "native") return;
     if (!config_.bf16)
-      refuse({"fp8", "bf16"}, fmt::format("fp8: {} needs bf16: true", *config_.fp8), "set it, or fp8: null");
+      refuse({"fp8", "bf16"}, fmt::format("fp8: {} needs bf16: true", *config_.fp8),
+             "set bf16: true, or fp8: null");
     if (config_.fp8_recipe != "tensorwise" && config_.fp8_recipe != "delayed")
       refuse({"fp8", "fp8_recipe"},
-             fmt::format("the native engine has no fp8: {} with fp8_recipe: {}", *config_.fp8,
+             fmt::format("the native engine does not support fp8: {} with fp8_recipe: {}", *config_.fp8,
                          config_.fp8_recipe),
              "set fp8_recipe: delayed or tensorwise, or fp8: null");
     if (config_.num_experts)
-      warn("fp8", "routed experts are multiplied in bf16: their products are not there in fp8");
+      warn("fp8", "routed experts stay in bf16, because their products do not support fp8");
   }
 
   void attention() {
@@ -196,10 +197,10 @@ class Validator {
     if (heads == 0 || config_.hidden_size == 0) return;  // reported as missing elsewhere
     if (!is_set("kv_channels") && config_.kv_channels > kMaxHeadWidth) {
       refuse({"num_attention_heads", "hidden_size"},
-             fmt::format("hidden_size ({}) over num_attention_heads ({}) gives heads of {}; they must be at "
-                         "most {} wide",
-                         config_.hidden_size, heads, config_.kv_channels, kMaxHeadWidth),
-             "set more heads, or kv_channels, the width of one head");
+             fmt::format(
+                 "hidden_size ({}) / num_attention_heads ({}) gives heads of {} columns; the limit is {}",
+                 config_.hidden_size, heads, config_.kv_channels, kMaxHeadWidth),
+             "set more heads, or set kv_channels, the width of one head");
       return;
     }
     if (config_.multi_latent_attention) return;  // has its own head widths
@@ -216,8 +217,8 @@ class Validator {
     }
     if (config_.group_query_attention == false && groups != heads) {
       refuse({"group_query_attention", "num_query_groups"},
-             fmt::format("num_query_groups is {}, and group_query_attention is false", groups),
-             "set group_query_attention: true, or leave it out");
+             fmt::format("num_query_groups is {}, but group_query_attention is false", groups),
+             "set group_query_attention: true, or leave num_query_groups out");
     }
     if (heads % groups != 0) {
       refuse(
@@ -233,19 +234,18 @@ class Validator {
     }
     const double rotated = static_cast<double>(config_.kv_channels) * config_.rotary_percent;
     if (std::fmod(std::floor(rotated), 2.0) != 0 || rotated < 2) {
-      refuse(
-          {"kv_channels", "rotary_percent", "num_attention_heads", "hidden_size"},
-          fmt::format(
-              "the rotary embedding turns pairs, and {} channels of each head are not a whole number of them",
-              std::floor(rotated)),
-          "choose kv_channels and rotary_percent so that their product is even");
+      refuse({"kv_channels", "rotary_percent", "num_attention_heads", "hidden_size"},
+             fmt::format("the rotary embedding rotates pairs of channels, but {} channels of each head is "
+                         "not an even number",
+                         std::floor(rotated)),
+             "choose kv_channels and rotary_percent so that their product is even");
     }
   }
 
   void rope() {
     if (config_.use_rope_scaling && config_.rope_scaling_type != "llama3") {
       refuse({"use_rope_scaling", "rope_scaling_type"},
-             fmt::format("use_rope_scaling means rope_scaling_type: llama3, which is {} here",
+             fmt::format("use_rope_scaling means rope_scaling_type: llama3, but rope_scaling_type is {} here",
                          config_.rope_scaling_type),
              last_set({"use_rope_scaling", "rope_scaling_type"}) == "rope_scaling_type"
                  ? "set use_rope_scaling: false, too"
@@ -257,8 +257,8 @@ class Validator {
     const auto contradicts = [&](std::string_view key, bool agrees, std::string_view value) {
       const auto layer = [&](std::string_view k) { return experiment_.provenance_of(k).layer; };
       if (agrees || layer(key) < Layer::kOverrides || layer(key) <= layer("rope_scaling_type")) return;
-      refuse({key}, fmt::format("{} is {}, and rope_scaling_type {}", key, value, type),
-             "set rope_scaling_type, too, or instead");
+      refuse({key}, fmt::format("{} is {}, but rope_scaling_type is {}", key, value, type),
+             "set rope_scaling_type to the same value, or set only rope_scaling_type");
     };
     contradicts("use_rope_scaling", config_.use_rope_scaling || type != "llama3", "false");
     if (config_.rope_type) {
@@ -284,12 +284,12 @@ class Validator {
   void schedule() {
     if (config_.min_lr > config_.lr) {
       refuse({"min_lr", "lr"}, fmt::format("min_lr ({}) is above lr ({})", config_.min_lr, config_.lr),
-             "lr is the peak, and min_lr where the decay ends: set min_lr to at most lr");
+             "lr is the peak, and min_lr is the end of the decay: set min_lr to at most lr");
     }
     if (config_.lr_warmup_init.value_or(0) > config_.lr) {
       refuse({"lr_warmup_init", "lr"},
              fmt::format("lr_warmup_init ({}) is above lr ({})", *config_.lr_warmup_init, config_.lr),
-             "lr is the peak, and lr_warmup_init where the warm-up begins: set it to at most lr");
+             "lr is the peak, and lr_warmup_init is the start of the warm-up: set it to at most lr");
     }
     if (config_.lr_warmup_iters >= config_.lr_decay_iters && config_.lr_warmup_iters > 0 &&
         config_.train_iters > 0 && config_.lr_decay_iters > 0) {
@@ -301,7 +301,7 @@ class Validator {
     if (config_.lr_decay_style == "WSD") {
       if (!config_.lr_wsd_decay_iters) {
         refuse({"lr_decay_style"}, "lr_decay_style: WSD needs lr_wsd_decay_iters",
-               "set it to the number of steps of the last phase");
+               "set it to the number of steps in the last phase");
       } else if (config_.lr_decay_iters > 0 && *config_.lr_wsd_decay_iters > config_.lr_decay_iters) {
         refuse({"lr_wsd_decay_iters", "lr_decay_iters", "train_iters"},
                fmt::format("lr_wsd_decay_iters ({}) is more than lr_decay_iters ({})",
@@ -312,10 +312,9 @@ class Validator {
     const double start = config_.start_weight_decay.value_or(0), end = config_.end_weight_decay.value_or(0);
     if (config_.weight_decay_incr_style == "constant" && start != end) {
       refuse({"weight_decay_incr_style", "start_weight_decay", "end_weight_decay"},
-             fmt::format(
-                 "start_weight_decay ({}) and end_weight_decay ({}) differ, and weight_decay_incr_style is "
-                 "constant",
-                 start, end),
+             fmt::format("start_weight_decay ({}) and end_weight_decay ({}) differ, but "
+                         "weight_decay_incr_style is constant",
+                         start, end),
              "set weight_decay_incr_style: linear or cosine");
     }
   }
@@ -326,12 +325,12 @@ class Validator {
       if (!full) {
         refuse({"recompute_layer_ids", "recompute_granularity"},
                "recompute_layer_ids needs recompute_granularity: full",
-               "set that, or recompute_layer_ids: null");
+               "set recompute_granularity: full, or recompute_layer_ids: null");
       }
       if (config_.recompute_method || config_.recompute_num_layers) {
         const char* key = config_.recompute_method ? "recompute_method" : "recompute_num_layers";
         refuse({key, "recompute_layer_ids"},
-               fmt::format("{} and recompute_layer_ids both say which blocks are recomputed", key),
+               fmt::format("{} and recompute_layer_ids both choose the blocks to recompute", key),
                "set one of them to null");
       }
     }
@@ -379,8 +378,9 @@ class Validator {
       const bool good = failure == std::errc() && end == rank.data() + rank.size() && number >= 0;
       const bool native = experiment_.framework == "native";
       if (good || (native && rank == "all" && c.profile_ranks.size() == 1)) continue;
-      refuse({"profile_ranks"}, fmt::format("profile_ranks: '{}' is no rank", rank),
-             native ? "write numbers from 0 on, [0, 4], or all" : "write numbers from 0 on, [0, 4]");
+      refuse(
+          {"profile_ranks"}, fmt::format("profile_ranks: '{}' is not a rank", rank),
+          native ? "write numbers from 0 on, [0, 4], or all" : "write rank numbers from 0, such as [0, 4]");
     }
     if (c.profile_ranks.empty()) warn("profile_ranks", "nothing is traced: profile_ranks names no rank");
   }
@@ -468,31 +468,30 @@ class Validator {
   // Checks stages that train on conversations.
   void conversations(bool separate) {
     if (!config_.sft_dataset_name) {
-      refuse({"stage", "sft_dataset_name"}, "stage is sft, and there are no conversations to learn",
+      refuse({"stage", "sft_dataset_name"}, "stage is sft, but there are no conversations to train on",
              "set sft_dataset_name to a file of JSON lines, or a folder with train.jsonl");
     }
     if (config_.mock_data) {
-      refuse({"mock_data", "stage"}, "mock_data makes no conversations, and stage is sft",
+      refuse({"mock_data", "stage"}, "stage is sft, but mock_data has no conversations",
              "set sft_dataset_name and mock_data: false, or stage: pretrain");
     }
     if (!config_.data_path.empty() || separate) {
       warn(last_set({"data_path", "train_data_path", "valid_data_path", "test_data_path"}),
-           "stage is sft, so sft_dataset_name is learned, and the data paths are not read");
+           "stage is sft, so the run trains on sft_dataset_name and ignores the data paths");
     }
     for (const auto& [key, value] : {std::pair("eod_mask_loss", config_.eod_mask_loss),
                                      std::pair("reset_position_ids", config_.reset_position_ids),
                                      std::pair("reset_attention_mask", config_.reset_attention_mask)}) {
       if (!value) continue;
-      warn(key,
-           fmt::format("{} is for text, and has no effect with stage: sft (use_packed_attention keeps packed "
-                       "conversations apart)",
-                       key));
+      warn(key, fmt::format("{} applies to text, and has no effect with stage: sft (use_packed_attention "
+                            "separates packed conversations)",
+                            key));
     }
     // An explicit hf_path: null is intended.
     if (!config_.load && experiment_.provenance_of("hf_path").layer < Layer::kOverrides) {
       warn("stage",
-           "no weights to start from are given, so fine-tuning begins with random ones: set load or hf_path; "
-           "hf_path: null says that random ones are meant");
+           "fine-tuning starts from random weights, because the experiment names none: set load or hf_path. "
+           "If random weights are intended, set hf_path: null");
     }
   }
 
@@ -507,23 +506,23 @@ class Validator {
     if (config_.finetune && !config_.load &&
         experiment_.provenance_of("finetune").layer == Layer::kCommandLine) {
       warn("finetune",
-           "finetune takes the weights of load, which is not set: the model begins with random ones");
+           "finetune starts from the weights of load, but load is not set: the model starts with random "
+           "weights");
     }
     const bool text = stage_of(config_).material == Material::kText;
     if (!text) {
       conversations(separate);
     } else if (!config_.data_path.empty() && separate) {
-      refuse(
-          {"data_path", "train_data_path", "valid_data_path", "test_data_path"},
-          "data_path and train_data_path, valid_data_path or test_data_path exclude each other",
-          "data_path is divided by `split`; the others are used whole; data_path=null takes the experiment's "
-          "out");
+      refuse({"data_path", "train_data_path", "valid_data_path", "test_data_path"},
+             "data_path and train_data_path, valid_data_path or test_data_path exclude each other",
+             "`split` divides data_path, and the others are used whole; data_path=null removes the "
+             "experiment's data_path");
     }
     if (!text) {
       // reported by conversations()
     } else if (config_.mock_data) {
       if (!config_.data_path.empty() || separate)
-        warn("mock_data", "mock_data is true, so the data paths are not read");
+        warn("mock_data", "mock_data is true, so the run ignores the data paths");
     } else if (config_.data_path.empty() && config_.train_data_path.empty() &&
                (config_.train_iters > 0 || length_is_open(config_))) {
       refuse(

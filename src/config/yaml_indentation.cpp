@@ -74,12 +74,11 @@ Line parse_line(std::string_view text) {
 std::string hint_without_key(std::string_view said) {
   const std::size_t colon = said.find(':');
   if (colon != std::string_view::npos && colon > 0) {
-    return fmt::format("put a blank behind the colon: {}: {}", said.substr(0, colon), said.substr(colon + 1));
+    return fmt::format("put a space after the colon: {}: {}", said.substr(0, colon), said.substr(colon + 1));
   }
   const std::size_t blank = said.find(' ');
   if (blank == std::string_view::npos) return fmt::format("give it a value: {}: VALUE", said);
-  return fmt::format("put a colon behind the key: {}: {}", said.substr(0, blank),
-                     trimmed(said.substr(blank)));
+  return fmt::format("put a colon after the key: {}: {}", said.substr(0, blank), trimmed(said.substr(blank)));
 }
 
 }  // namespace
@@ -109,7 +108,7 @@ void refuse_bad_line(const std::shared_ptr<const Source>& source, int line) {
       // A deeper indentation than the key above continues that key's text.
       if (!last.has_key || now.indent > last.indent) continue;
       throw error_at({source, number, static_cast<int>(now.indent) + 1, {}},
-                     "this is not valid YAML: the line is no 'key: value'", hint_without_key(said));
+                     "this is not valid YAML: the line is not 'key: value'", hint_without_key(said));
     }
     const std::size_t begins = now.dashes.empty() ? now.indent : now.dashes.front();
     const Origin here{source, number, static_cast<int>(begins) + 1, {}};
@@ -118,18 +117,18 @@ void refuse_bad_line(const std::shared_ptr<const Source>& source, int line) {
       if (deeper && now.has_key && last.has_key && last.has_value) {
         throw error_at(
             here,
-            fmt::format("this is not valid YAML: the line is indented deeper than line {}, which has "
-                        "a value already",
-                        last_number),
+            fmt::format(
+                "this is not valid YAML: the line is indented deeper than line {}, which already has a value",
+                last_number),
             fmt::format("indent it by {} spaces, as line {}", open.back(), last_number));
       }
       while (!open.empty() && open.back() > begins) open.pop_back();
       const bool known = !open.empty() && open.back() == begins;
       if (!deeper && !known) {
-        throw error_at(here, "this is not valid YAML: the line is indented as no line above it",
-                       open.empty() ? "indent it as the lines above it"
-                                    : fmt::format("indent it by {} spaces, or by as many as the lines above",
-                                                  open.back()));
+        throw error_at(
+            here, "this is not valid YAML: the indentation of this line does not match any line above it",
+            open.empty() ? "indent it as the lines above it"
+                         : fmt::format("indent it by {} spaces, or as the lines above", open.back()));
       }
     }
     if (open.empty() || open.back() < begins) open.push_back(begins);

@@ -72,7 +72,7 @@ class TreeBuilder : public YAML::EventHandler {
     if (stack_.empty() || !stack_.back().in_brackets) return;
     const Value& inner = stack_.back().value;
     const char *const begin = inner.is_list() ? "[" : "{", *const close = inner.is_list() ? "]" : "}";
-    const std::string hint = fmt::format("put commas between the values, and {} behind the last", close);
+    const std::string hint = fmt::format("put commas between the values, and {} after the last", close);
     if (end.line == inner.origin.line) {
       throw error_at(end, fmt::format("this is not valid YAML: a comma or {} is missing here", close), hint);
     }
@@ -83,9 +83,9 @@ class TreeBuilder : public YAML::EventHandler {
     // At a character that it does not consume, yaml-cpp starts one document after another.
     if (++documents_ > 1) {
       throw error_at(origin_of(mark),
-                     has_root_ ? "a settings file holds one YAML document, and a second begins here"
-                               : "no settings can begin here",
-                     has_root_ ? "keep one of them, or put them into files of their own" : kNoSettingsHint);
+                     has_root_ ? "a settings file has one YAML document, but a second begins here"
+                               : "no document can begin here",
+                     has_root_ ? "keep one of them, or put them into separate files" : kNoSettingsHint);
     }
   }
   void OnDocumentEnd() override {}
@@ -103,13 +103,13 @@ class TreeBuilder : public YAML::EventHandler {
     const Origin origin = origin_of(mark);
     const auto found = anchors_.find(anchor);
     if (found == anchors_.end()) {  // defined but not complete
-      throw error_at(origin, "this alias stands inside of what it stands for",
-                     "write out what is meant, or move the anchor");
+      throw error_at(origin, "this alias is inside the value that it repeats",
+                     "write the value out, or move the anchor");
     }
     const Value& value = found->second;
     if (awaiting_key()) {
       if (value.kind != Value::Kind::kString) {
-        throw error_at(origin, fmt::format("this alias stands for {}, and a key is text", value.kind_name()),
+        throw error_at(origin, fmt::format("this alias is {}, but a key must be text", value.kind_name()),
                        "write the key out");
       }
       return begin_key(value.text, false, origin);
@@ -122,7 +122,7 @@ class TreeBuilder : public YAML::EventHandler {
     copied_bytes_ += size.bytes;
     if (size.values > kMaxValues - count_ || copied_bytes_ > kMaxDocumentBytes) {
       throw error_at(origin, "the aliases make too many values for a settings file",
-                     "write out what is needed, or share it through extends");
+                     "write the values out, or share them through extends");
     }
     count_ += size.values - 1;  // add() counts another one
     add(value);
@@ -225,7 +225,7 @@ class TreeBuilder : public YAML::EventHandler {
     }
     if (!value.is_list() || frame.merged.size() != value.items.size()) {
       throw error_at(frame.key_origin, "<< takes a map, or a list of maps",
-                     "write <<: *NAME, where &NAME stands before a map", 2);
+                     "write <<: *NAME, and put &NAME before a map", 2);
     }
   }
 
@@ -356,15 +356,15 @@ Value parse(const std::shared_ptr<const Source>& source, const Origin* fixed) {
     const Origin origin = problem.mark.is_null() ? Origin{source} : builder.origin_of(problem.mark);
     if (problem.msg.find("anchor is not defined") != std::string::npos) {
       throw error_at(origin, "this alias has no anchor above it",
-                     "an alias *NAME repeats the value that &NAME stands before, earlier in the same file");
+                     "an alias *NAME repeats the value that follows &NAME earlier in the same file");
     }
     if (!fixed) refuse_bad_line(source, origin.line);
     std::string hint;
     if (origin.snippet().find("${") != std::string::npos) {
-      hint = "between [ ] or { } a variable is written in quotes: \"${NAME}\"";
+      hint = "between [ ] or { }, write a variable in quotes: \"${NAME}\"";
     } else {
       if (problem.msg.find("flow not found") != std::string::npos) builder.refuse_open_bracket(origin);
-      hint = "settings are 'key: value' lines; text with any of : # [ ] { } , & * in it stands in quotes";
+      hint = "settings are 'key: value' lines; put text with any of : # [ ] { } , & * in quotes";
     }
     throw error_at(origin, "this is not valid YAML: " + problem.msg, std::move(hint));
   }
@@ -378,7 +378,7 @@ Value read_yaml(const std::shared_ptr<const Source>& source) {
   if (root.is_null()) throw error_at({source}, "the file holds no settings", kNoSettingsHint);
   if (!root.is_map()) {
     throw error_at(root.origin,
-                   fmt::format("settings are 'key: value' lines, and this is {}", root.kind_name()),
+                   fmt::format("settings are 'key: value' lines, but this is {}", root.kind_name()),
                    kNoSettingsHint, root.width());
   }
   return root;
@@ -393,7 +393,7 @@ Value read_yaml_inline(std::string_view text, const Origin& origin) {
   try {
     return parse(source, &origin);
   } catch (const Error& problem) {
-    throw error_at(origin, fmt::format("this is no list, map or quoted text: {}", problem.what()),
+    throw error_at(origin, fmt::format("this is not a valid list, map or quoted text: {}", problem.what()),
                    "close every bracket and quote, and put the argument in quotes for the shell",
                    text.size());
   }

@@ -39,21 +39,20 @@ void take_zero_bubble(Experiment& e, Problems& problems) {
   if (!is_on(e, "patch_zero_bubble")) return;
   if (is_on(e, "enable_1f1b_v")) {
     return refuse("enable_1f1b_v", "enable_1f1b_v: the native engine has no 1F1B-V schedule",
-                  "zero_bubble_v_schedule: true has the same placement of layers and less bubble");
+                  "zero_bubble_v_schedule: true places layers in the same way and has a smaller bubble");
   }
   const bool v = is_on(e, "zero_bubble_v_schedule");
   if (!v && !is_on(e, "enable_zero_bubble", true)) return;
   if (!v && asks_for_more_memory(e)) {
-    return refuse(
-        "zero_bubble_max_pending_backward",
-        "zero_bubble_max_pending_backward asks for more pending backward passes than there are stages "
-        "(ZB-H2), and the native engine has ZB-H1",
-        "set it to auto or to pipeline_model_parallel_size, or zero_bubble_v_schedule: true");
+    return refuse("zero_bubble_max_pending_backward",
+                  "zero_bubble_max_pending_backward allows more pending backward passes than stages (ZB-H2), "
+                  "but the native engine only has ZB-H1",
+                  "set it to auto or to pipeline_model_parallel_size, or zero_bubble_v_schedule: true");
   }
   const std::string schedule = v ? v_schedule(e) : "zero-bubble";
   if (e.trainer.patch_primus_pipeline && e.trainer.pp_algorithm != schedule) {
     return refuse("patch_zero_bubble",
-                  fmt::format("patch_zero_bubble asks for the schedule {}, and pp_algorithm is {}", schedule,
+                  fmt::format("patch_zero_bubble selects the schedule {}, but pp_algorithm is {}", schedule,
                               e.trainer.pp_algorithm),
                   "set patch_zero_bubble: false, or leave patch_primus_pipeline out");
   }

@@ -53,7 +53,7 @@ TEST(Elsewhere, StagesAndFrameworksAreAnswered) {
   EXPECT_THAT(error_of("      stage: finetune\n"), HasSubstr("'primus train posttrain"));
   EXPECT_THAT(error_of("      stage: pretrian\n"), HasSubstr("did you mean 'pretrain'?"));
   EXPECT_THAT(error_of("", {"--framework", "unsloth"}), HasSubstr("'primus train posttrain' fine-tunes"));
-  EXPECT_THAT(error_of("", {"--framework", "deepspeed"}), HasSubstr("Primus starts its ranks itself"));
+  EXPECT_THAT(error_of("", {"--framework", "deepspeed"}), HasSubstr("Primus starts the ranks itself"));
   EXPECT_THAT(error_of("", {"--framework", "megatorn"}), HasSubstr("did you mean 'megatron'?"));
   EXPECT_THAT(error_of("", {"lora_rank=8"}), HasSubstr("did you mean 'lora'?"));
 }

@@ -234,11 +234,10 @@ TEST(Experiment, UnknownKeysAreRefused) {
             "   | ^^^^^^^^^^\n"
             "  hint: did you mean 'work_group'?");
   EXPECT_NE(error_of("train_iters: 5\n" + experiment_text(""))
-                .find("hint: trainer keys stand under modules.pre_trainer.overrides"),
+                .find("hint: write trainer keys under modules.pre_trainer.overrides"),
             std::string::npos);
-  EXPECT_NE(
-      error_of("includes: [a.yaml]\n" + experiment_text("")).find("hint: inheritance is written extends"),
-      std::string::npos);
+  EXPECT_NE(error_of("includes: [a.yaml]\n" + experiment_text("")).find("hint: write extends"),
+            std::string::npos);
   EXPECT_NE(error_of(experiment_text("    modle: x\n")).find("did you mean 'model'?"), std::string::npos);
 }
 
@@ -425,21 +424,22 @@ TEST(Experiment, ThreadsComeFromOpenMpsVariable) {
     const Experiment bad = load_text(plain, {}, {{"OMP_NUM_THREADS", text}});
     EXPECT_EQ(bad.trainer.num_threads, 0) << text;
     ASSERT_EQ(bad.warnings.size(), 1u) << text;
-    EXPECT_EQ(bad.warnings[0], "environment: OMP_NUM_THREADS is '" + std::string(text) +
-                                   "', which is no number of threads, and is not used");
+    EXPECT_EQ(bad.warnings[0], "environment: OMP_NUM_THREADS is ignored, because '" + std::string(text) +
+                                   "' is not a number of threads");
   }
 }
 
 // Fine-tuning names its data and weights by keys of its own.
 TEST(Experiment, FineTuningHasConversationsAndWeights) {
   const std::string sft = experiment_text("      stage: sft\n");
-  EXPECT_NE(error_of(sft).find("exp.yaml:13:18: error: mock_data makes no conversations"), std::string::npos);
-  EXPECT_NE(error_of(sft, {"mock_data=false"}).find("there are no conversations to learn"),
+  EXPECT_NE(error_of(sft).find("exp.yaml:13:18: error: stage is sft, but mock_data has no conversations"),
+            std::string::npos);
+  EXPECT_NE(error_of(sft, {"mock_data=false"}).find("there are no conversations to train on"),
             std::string::npos);
   const std::vector<std::string> right = {"mock_data=false", "sft_dataset_name=a.jsonl"};
   const Experiment e = load_text(sft, right);
   ASSERT_EQ(e.warnings.size(), 1u);
-  EXPECT_NE(e.warnings[0].find("random ones"), std::string::npos);
+  EXPECT_NE(e.warnings[0].find("random weights"), std::string::npos);
   EXPECT_TRUE(load_text(experiment_text("      stage: sft\n      hf_path: null\n"), right).warnings.empty());
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), right.begin(), right.end());
@@ -496,12 +496,13 @@ TEST(Experiment, ATargetThatIsNoLossIsRefused) {
     return "none";
   };
   for (const std::string text : {"low", "-1", "nan", "inf", "3.3 3.4", "true"}) {
-    EXPECT_EQ(refusal({{"TARGET_EVAL_LOSS", text}}), "TARGET_EVAL_LOSS is '" + text + "', which is no loss");
+    EXPECT_EQ(refusal({{"TARGET_EVAL_LOSS", text}}),
+              "TARGET_EVAL_LOSS is '" + text + "', which is not a loss");
   }
   EXPECT_EQ(refusal({{"MLLOG_TARGET_EVAL_LOSS", "3.3"}, {"TARGET_EVAL_LOSS", "3.4"}}),
             "MLLOG_TARGET_EVAL_LOSS is 3.3, and TARGET_EVAL_LOSS is 3.4");
   EXPECT_EQ(refusal({{"TARGET_EVAL_LOSS", "3.4"}}, {"eval_iters=0"}),
-            "target_eval_loss is 3.4, and nothing is evaluated (eval_iters: 0)");
+            "target_eval_loss is 3.4, but the run does not evaluate (eval_iters: 0)");
 }
 
 TEST(Experiment, KeysWithoutMeaningAreListedOnce) {
@@ -581,8 +582,8 @@ TEST(Experiment, MisplacedVariablesAreNamed) {
   const Experiment e = load_text(experiment_text("      HSA_NO_SCRATCH_RECLAIM: 1\n"));
   ASSERT_EQ(e.warnings.size(), 1u);
   EXPECT_EQ(e.warnings[0],
-            "exp.yaml:14:7: HSA_NO_SCRATCH_RECLAIM looks like an environment variable, and is not set "
-            "from here: it belongs under env:");
+            "exp.yaml:14:7: HSA_NO_SCRATCH_RECLAIM looks like an environment variable, and is not set here: "
+            "move it under env:");
   EXPECT_TRUE(e.env.empty());
   EXPECT_NE(error_of(experiment_text(""), {"HSA_NO_SCRATCH_RECLAIM=1"}).find("unknown key"),
             std::string::npos);
@@ -727,18 +728,19 @@ TEST(Experiment, ItsFrameIsChecked) {
         << name;
   }
   EXPECT_EQ(error_of(head + "workspace: /abs/w\nexp_name: team/run\n" + module), "");
-  EXPECT_NE(error_of(head + "workspace: w\nexp_name: e\nmodules: {a_trainer: {}, post_trainer: {}}\n")
-                .find("exp.yaml:5:26: error: there are several trainers, a_trainer and post_trainer"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of(head + "workspace: w\nexp_name: e\nmodules: {a_trainer: {}, post_trainer: {}}\n")
+          .find("exp.yaml:5:26: error: the experiment has several trainers, a_trainer and post_trainer"),
+      std::string::npos);
   EXPECT_NE(error_of(head + "workspace: w\nexp_name: e\nmodules: {runner: {}}\n")
-                .find("module 'runner' is no trainer"),
+                .find("module 'runner' is not a trainer"),
             std::string::npos);
   EXPECT_NE(
       error_of(head + "workspace: w\nexp_name: e\nmodules: {pre_trainer: 1}\n").find("expects a map, not 1"),
       std::string::npos);
   EXPECT_NE(error_of(experiment_text(""), {"framework=megatrn"}).find("did you mean 'megatron'?"),
             std::string::npos);
-  EXPECT_NE(error_of("env: {1X: a}\n" + experiment_text("")).find("'1X' is no name for a variable"),
+  EXPECT_NE(error_of("env: {1X: a}\n" + experiment_text("")).find("'1X' is not a valid name for a variable"),
             std::string::npos);
   EXPECT_NE(error_of("env: {X: [a]}\n" + experiment_text("")).find("variable X expects text, not a list"),
             std::string::npos);

@@ -68,12 +68,12 @@ TEST(Hybrid, StateSpaceLayersAreRefusedByName) {
 
 TEST(Hybrid, WhatIsNoRowOfBlocksIsRefused) {
   EXPECT_THAT(error_of(with_layers(7, "")),
-              HasSubstr("num_layers is 7, and layers of model_type mamba are pairs"));
+              HasSubstr("num_layers is 7, but with model_type mamba it must be even"));
   EXPECT_THAT(error_of(with_layers(6, "      hybrid_override_pattern: \"M-M-\"\n")),
               HasSubstr("hybrid_override_pattern has 4 layers, and num_layers is 6"));
   for (const char* pattern : {"M-MM", "M--M", "M-E-", "-M-M"}) {
     EXPECT_THAT(error_of(with_layers(4, "      hybrid_override_pattern: \"" + std::string(pattern) + "\"\n")),
-                HasSubstr("has no block of a mixer and a feed-forward"))
+                HasSubstr("does not have a pair of mixer and feed-forward"))
         << pattern;
   }
   EXPECT_THAT(error_of(with_layers(4, "      hybrid_attention_ratio: 1.5\n")), HasSubstr("between 0 and 1"));

@@ -52,17 +52,17 @@ TEST(Variables, BrokenReferences) {
                 .find("exp.yaml:14:13: error: '${' without a closing '}'"),
             std::string::npos);
   EXPECT_NE(error_of(experiment_text("      save: a${1X}\n"))
-                .find("exp.yaml:14:14: error: '${1X}' names no variable"),
+                .find("exp.yaml:14:14: error: '${1X}' is not the name of a variable"),
             std::string::npos);
-  EXPECT_NE(error_of(experiment_text("      save: ${}\n")).find("'${}' names no variable"),
+  EXPECT_NE(error_of(experiment_text("      save: ${}\n")).find("'${}' is not the name of a variable"),
             std::string::npos);
-  EXPECT_NE(error_of(experiment_text("      save: ${A b}\n")).find("'${A b}' names no variable"),
+  EXPECT_NE(error_of(experiment_text("      save: ${A b}\n")).find("'${A b}' is not the name of a variable"),
             std::string::npos);
   EXPECT_EQ(error_of(experiment_text("      save: ${A:-x}\n")),
-            "exp.yaml:14:13: error: '${A:-x}' has the shell's ':-'\n"
+            "exp.yaml:14:13: error: '${A:-x}' uses ':-' as in a shell\n"
             " 14 |       save: ${A:-x}\n"
             "    |             ^^^^^^^\n"
-            "  hint: the default follows the colon at once: ${A:x}");
+            "  hint: write the default right after the colon: ${A:x");
   // A negative number is no mistake; that the key refuses it is another matter.
   EXPECT_NE(error_of(experiment_text("      seed: ${A:-1}\n")).find("seed is -1"), std::string::npos);
 }
@@ -91,7 +91,7 @@ TEST(Variables, WrongTypesAreFoundAfterReplacing) {
 
 TEST(Variables, AreText) {
   EXPECT_EQ(error_of(experiment_text("      save: /data/${RUN}/x\n"), {}, {{"RUN", "a\x85"}}),
-            "exp.yaml:14:19: error: settings are UTF-8 text, and environment variable RUN is not\n"
+            "exp.yaml:14:19: error: environment variable RUN is not UTF-8 text, as settings must be\n"
             " 14 |       save: /data/${RUN}/x\n"
             "    |                   ^^^^^^\n"
             "  hint: export it again from a UTF-8 terminal");
@@ -107,7 +107,7 @@ TEST(Variables, CannotBlowUp) {
   std::string list = "      data_path: [";
   for (int i = 0; i < 2000; ++i) list += "\"${BIG}\", ";
   EXPECT_NE(error_of(experiment_text(list + "]\n"), {}, variables)
-                .find("the variables make these settings too long"),
+                .find("these settings are too long after their variables are replaced"),
             std::string::npos);
 }
 
@@ -179,11 +179,11 @@ TEST_F(Extends, RefusesCircles) {
   file("b.yaml", "x: 1\nextends: [c.yaml]\n");
   file("c.yaml", "extends: a.yaml\n");
   EXPECT_EQ(error(folder_.path() / "a.yaml"),
-            "c.yaml:1:10: error: extends goes in a circle: a.yaml > b.yaml > c.yaml > a.yaml\n"
+            "c.yaml:1:10: error: extends forms a cycle: a.yaml > b.yaml > c.yaml > a.yaml\n"
             " 1 | extends: a.yaml\n"
             "   |          ^^^^^^\n"
-            "  hint: take one of them out");
-  EXPECT_NE(error(file("self.yaml", "extends: ./self.yaml\n")).find("in a circle: self.yaml > self.yaml"),
+            "  hint: remove one of them");
+  EXPECT_NE(error(file("self.yaml", "extends: ./self.yaml\n")).find("forms a cycle: self.yaml > self.yaml"),
             std::string::npos);
 }
 

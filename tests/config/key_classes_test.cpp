@@ -130,7 +130,7 @@ TEST(KeyClasses, ZeroBubbleKeysNameASchedule) {
               HasSubstr("ZB-H2"));
   EXPECT_THAT(
       error_of(experiment_text(patch + "      patch_primus_pipeline: true\n      pp_algorithm: v-min\n")),
-      HasSubstr("patch_zero_bubble asks for the schedule zero-bubble, and pp_algorithm is v-min"));
+      HasSubstr("patch_zero_bubble selects the schedule zero-bubble, but pp_algorithm is v-min"));
   EXPECT_EQ(load_text(experiment_text("")).trainer.patch_primus_pipeline, false);
 }
 

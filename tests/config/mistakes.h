@@ -110,16 +110,16 @@ inline std::vector<Mistake> typical_mistakes() {
   at_key("num_nodes: 2", "unknown key 'num_nodes'", "primus slurm srun -N 4");
   at_key("compile: true", "unknown key 'compile'", "nothing to compile");
   at_key("Learning-Rate: 1", "unknown key 'Learning-Rate'", "did you mean 'lr'?");
-  at_value("batch_size: 32", "no batch_size (it is 32 here)", "set micro_batch_size");
-  at_value("warmup: 100", "no warmup (it is 100 here)", "set lr_warmup_iters");
-  at_value("train_samples: 1000", "no train_samples (it is 1000 here)", "set train_iters");
+  at_value("batch_size: 32", "does not support batch_size (here it is 32)", "set micro_batch_size");
+  at_value("warmup: 100", "does not support warmup (here it is 100)", "set lr_warmup_iters");
+  at_value("train_samples: 1000", "does not support train_samples (here it is 1000)", "set train_iters");
   at_value("fp8: hybrid\n      fp8_recipe: mxfp8", "fp8: hybrid with fp8_recipe: mxfp8",
            "set fp8_recipe: delayed or tensorwise");
   at_value("fp16: true", "fp16 is true", "set bf16: true");
 
   file(with_lines("      tokenizer_type: ByteTokenizer\n      tokenizer_model: t.json\n"), "exp.yaml:15:7",
-       "ByteTokenizer has no file", "keep one of the two");
-  at_value("tokenizer_type: KimiK2Tokenizer", "which Primus does not have", "HuggingFaceTokenizer");
+       "ByteTokenizer reads no file", "keep one of the two");
+  at_value("tokenizer_type: KimiK2Tokenizer", "which Primus does not run", "HuggingFaceTokenizer");
 
   // Slips of the keyboard.
   const std::vector<std::pair<std::string, std::string>> slips = {
@@ -237,8 +237,9 @@ inline std::vector<Mistake> typical_mistakes() {
   file(with_lines("      lora:\n        target_modules: [linear_qvk]\n"), "exp.yaml:15:26",
        "it must be one of linear_qkv", "did you mean 'linear_qkv'?");
   at_value("rotary_seq_len_interpolation_factor: 4",
-           "the native engine has no rotary_seq_len_interpolation_factor", "rope_scaling_type: linear");
-  at_value("rampup_batch_size: [16, 16, 1000]", "the native engine has no rampup_batch_size",
+           "the native engine does not support rotary_seq_len_interpolation_factor",
+           "rope_scaling_type: linear");
+  at_value("rampup_batch_size: [16, 16, 1000]", "the native engine does not support rampup_batch_size",
            "leave rampup_batch_size out");
   at_value("recompute_activations: true", "supports only false", "recompute_granularity: selective");
 
@@ -248,13 +249,13 @@ inline std::vector<Mistake> typical_mistakes() {
   at_value("num_query_groups: 3", "num_attention_heads (4) is not a multiple of num_query_groups (3)",
            "set num_query_groups to a divisor");
   at_value("group_query_attention: true", "needs num_query_groups", "set it to the number");
-  at_value("target_eval_loss: 3.3", "nothing is evaluated (eval_iters: 0)", "set eval_iters");
+  at_value("target_eval_loss: 3.3", "the run does not evaluate (eval_iters: 0)", "set eval_iters");
   at_value("target_eval_loss: 0", "must be above 0", "target_eval_loss");
   at_value("min_lr: 1", "min_lr (1) is above lr", "set min_lr to at most lr");
   at_value("lr_warmup_init: 1", "lr_warmup_init (1) is above lr", "set it to at most lr");
   at_value("lr_decay_style: WSD", "needs lr_wsd_decay_iters", "set it to the number of steps");
   at_value("split: 90,x", "split is '90,x'", "for example 969,30,1");
-  at_value("kv_channels: 17", "turns pairs", "their product is even");
+  at_value("kv_channels: 17", "rotates pairs", "their product is even");
   at_value("vocab_file: vocab.json", "there is no merge_file", "vocab_file (vocab.json) and merge_file");
   file(with_lines("      start_weight_decay: 0.1\n      end_weight_decay: 0.2\n"), "exp.yaml:14:27",
        "weight_decay_incr_style is constant", "linear or cosine");
@@ -277,24 +278,25 @@ inline std::vector<Mistake> typical_mistakes() {
   file(with_lines("      lr: 1\n      lr: 2\n"), "exp.yaml:15:7", "key 'lr' is given twice, first on line 14",
        "keep one of the two");
   file(with_lines("      lr: 1e-5\n        min_lr: 0\n"), "exp.yaml:15:9",
-       "indented deeper than line 14, which has a value already", "indent it by 6 spaces, as line 14");
-  file(with_lines("    lr: 1e-5\n   seed: 1\n"), "exp.yaml:15:4", "indented as no line above it", "spaces");
+       "indented deeper than line 14, which already has a value", "indent it by 6 spaces, as line 14");
+  file(with_lines("    lr: 1e-5\n   seed: 1\n"), "exp.yaml:15:4", "does not match any line above it",
+       "spaces");
   file(with_lines("\tlr: 1e-5\n"), "exp.yaml:14:1", "indented with a tab", "indent with spaces");
   file(with_lines("      data_path: [a, b\n"), "exp.yaml:14:18", "this [ is not closed", "] behind the last");
   file(with_lines("      data_path: [a, 'b' 'c']\n"), "exp.yaml:14:26", "a comma or ] is missing here",
        "commas between the values");
-  file(with_lines("      seed 1\n      lr: 1\n"), "exp.yaml:14:7", "the line is no 'key: value'",
-       "put a colon behind the key: seed: 1");
-  file(with_lines("      seed:1\n      lr: 1\n"), "exp.yaml:14:7", "the line is no 'key: value'",
-       "put a blank behind the colon: seed: 1");
+  file(with_lines("      seed 1\n      lr: 1\n"), "exp.yaml:14:7", "the line is not 'key: value'",
+       "put a colon after the key: seed: 1");
+  file(with_lines("      seed:1\n      lr: 1\n"), "exp.yaml:14:7", "the line is not 'key: value'",
+       "put a space after the colon: seed: 1");
   file(with_lines("      save: \"out\n"), "exp.yaml:14:13", "this quote is never closed", "close it");
   file(with_lines("      save: *nowhere\n"), "exp.yaml:14:13", "this alias has no anchor above it",
-       "&NAME stands before");
-  file(with_lines("      save: &a {x: *a}\n"), "exp.yaml:14:20", "inside of what it stands for",
+       "&NAME before");
+  file(with_lines("      save: &a {x: *a}\n"), "exp.yaml:14:20", "inside the value that it repeats",
        "move the anchor");
   file(with_lines("      <<: 5\n"), "exp.yaml:14:7", "<< takes a map", "write <<: *NAME");
   file(with_lines("      lr: !!float 1\n"), "exp.yaml:14:11", "YAML tags", "put text in quotes");
-  file(with_lines("---\na: b\n"), "exp.yaml:14:1", "holds one YAML document", "keep one of them");
+  file(with_lines("---\na: b\n"), "exp.yaml:14:1", "has one YAML document", "keep one of them");
   file(with_lines("      save: a: b\n"), "exp.yaml:14:14", "this is not valid YAML", "in quotes");
   file(with_lines("      ? [a]\n      : 1\n"), "exp.yaml:14:9", "a key must be plain text",
        "write KEY: VALUE");
@@ -305,11 +307,11 @@ inline std::vector<Mistake> typical_mistakes() {
   const std::string model =
       "num_layers: 2, hidden_size: 64, num_attention_heads: 4, vocab_size: 9, mock_data: true";
   file(head, "exp.yaml", "the experiment has no modules", "add modules:");
-  file(head + "modules: {runner: {}}\n", "exp.yaml:5:11", "module 'runner' is no trainer", "pre_trainer");
+  file(head + "modules: {runner: {}}\n", "exp.yaml:5:11", "module 'runner' is not a trainer", "pre_trainer");
   file(head + "modules: {pre_trainer: 1}\n", "exp.yaml:5:24", "pre_trainer expects a map, not 1",
        "KEY: VALUE");
   file(head + "modules: {a_trainer: {}, b_trainer: {}}\n", "exp.yaml:5:26", "several trainers",
-       "call the one to run pre_trainer");
+       "rename the one to run to pre_trainer");
   file(head + "modules: {pre_trainer: {overrides: 1}}\n", "exp.yaml:5:36", "expects a map of trainer keys",
        "'primus config reference' lists the keys");
   file(head + "modules: {pre_trainer: {modle: x, overrides: {" + model + "}}}\n", "exp.yaml:5:25",
@@ -321,26 +323,27 @@ inline std::vector<Mistake> typical_mistakes() {
            "mock_data: true}}}\n",
        "exp.yaml:5:11", "num_layers is missing", "choose a model preset");
   file("train_iters: 5\n" + with_lines(""), "exp.yaml:1:1", "unknown key 'train_iters' at the top level",
-       "trainer keys stand under modules.pre_trainer.overrides");
+       "write trainer keys under modules.pre_trainer.overrides");
   file("work_groop: g\n" + with_lines(""), "exp.yaml:1:1", "unknown key 'work_groop'",
        "did you mean 'work_group'?");
-  file("bases: [a.yaml]\n" + with_lines(""), "exp.yaml:1:1", "unknown key 'bases'", "extends: [file, ...]");
-  file("env: {1X: a}\n" + with_lines(""), "exp.yaml:1:7", "no name for a variable", "letters, digits and _");
+  file("bases: [a.yaml]\n" + with_lines(""), "exp.yaml:1:1", "unknown key 'bases'", "extends: [FILE, ...]");
+  file("env: {1X: a}\n" + with_lines(""), "exp.yaml:1:7", "not a valid name for a variable",
+       "letters, digits and _");
   file("env: [a]\n" + with_lines(""), "exp.yaml:1:6", "env expects a map", "NAME: VALUE");
   file("extends: nowhere.yaml\n" + with_lines(""), "exp.yaml:1:10", "does not exist", "relative to the file");
   file("extends: 5.5\n" + with_lines(""), "exp.yaml:1:10", "extends expects file names",
        "extends: FILE.yaml");
-  argument({"exp_name=../x"}, "exp_name is '../x'", "workspace says where");
+  argument({"exp_name=../x"}, "exp_name is '../x'", "workspace sets where");
 
   // Variables.
   at_value("save: ${NO_SUCH_VARIABLE_HERE}", "environment variable NO_SUCH_VARIABLE_HERE is not set",
            "export NO_SUCH_VARIABLE_HERE=");
   at_value("save: ${NO_END", "'${' without a closing '}'", "${NAME:default}");
-  at_value("save: ${1X}", "'${1X}' names no variable", "write ${NAME}");
-  at_value("save: ${A:-x}", "has the shell's ':-'", "${A:x}");
+  at_value("save: ${1X}", "'${1X}' is not the name of a variable", "write ${NAME}");
+  at_value("save: ${A:-x}", "uses ':-' as in a shell", "${A:x}");
 
   // The command line.
-  argument({"fast"}, "'fast' is no setting", "settings are key=value");
+  argument({"fast"}, "'fast' is not a setting", "settings are key=value");
   argument({"--seed"}, "seed needs a value", "write --seed VALUE");
   argument({"=3"}, "'' is no key", "settings are key=value");
   argument({"a..b=3"}, "'a..b' is no key", "settings are key=value");
@@ -352,9 +355,10 @@ inline std::vector<Mistake> typical_mistakes() {
   argument({"--train-iters", "ten"}, "train_iters expects an integer", "primus config reference train_iters");
   argument({"data_path=[a"}, "data_path expects a list of text", "close every bracket and quote");
   argument({"modules.post_trainer.overrides.lr=1"}, "there is no module 'post_trainer'", "pre_trainer");
-  argument({"extends=a.yaml"}, "extends has no effect on the command line", "write it into the file");
+  argument({"extends=a.yaml"}, "extends has no effect on the command line",
+           "write extends into the experiment file");
   argument({"framework=megatrn"}, "framework is 'megatrn'", "did you mean 'megatron'?");
-  argument({"env.A-B=1"}, "'A-B' is no name for a variable", "letters, digits and _");
+  argument({"env.A-B=1"}, "'A-B' is not a valid name for a variable", "letters, digits and _");
   argument({"lr=\"1e-5\""}, "lr expects a number", "remove the quotes");
   argument({"split=1,2,3,4"}, "up to three shares", "for example 969,30,1");
 
@@ -376,8 +380,9 @@ inline std::vector<Mistake> typical_mistakes() {
   };
   file(preset("llama3_9B.yaml"), "exp.yaml:7:12", "there is no model preset 'llama3_9B.yaml'",
        "did you mean 'llama3_8B.yaml'?");
-  file(preset("gemma4_31B.yaml"), "exp.yaml:7:12", "a family that is not built yet", "PRIMUS_PRESETS=FOLDER");
-  file(preset("mamba_370M.yaml"), "exp.yaml:7:12", "state-space layers", "choose framework: megatron");
+  file(preset("gemma4_31B.yaml"), "exp.yaml:7:12", "does not have the Gemma 4 family yet",
+       "PRIMUS_PRESETS=FOLDER");
+  file(preset("mamba_370M.yaml"), "exp.yaml:7:12", "state-space layers", "set framework: megatron");
   file(preset("my_own"), "exp.yaml:7:12", "there is no model preset 'my_own'", "looked in");
   return all;
 }

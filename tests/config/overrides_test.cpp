@@ -126,7 +126,7 @@ TEST(Overrides, WrongTypesAreShown) {
 
 TEST(Overrides, StrayArgumentsAreRefused) {
   EXPECT_EQ(error({"fast"}),
-            "command line: error: 'fast' is no setting\n"
+            "command line: error: 'fast' is not a setting\n"
             "  | fast\n"
             "  | ^^^^\n"
             "  hint: settings are key=value, --key value or --flag");
@@ -167,15 +167,16 @@ TEST(Overrides, TakePythonsLiterals) {
 
 // Of a flag's name dashes are underscores, of a variable's they stay, and are refused.
 TEST(Overrides, NamesOfVariablesKeepTheirDashes) {
-  EXPECT_NE(error({"env.A-B=1"}).find("'A-B' is no name for a variable"), std::string::npos);
+  EXPECT_NE(error({"env.A-B=1"}).find("'A-B' is not a valid name for a variable"), std::string::npos);
   EXPECT_EQ(load({"env.A_B=1"}).env.at("A_B"), "1");
 }
 
 TEST(Overrides, AreText) {
   for (const std::vector<std::string>& arguments :
        {std::vector<std::string>{"exp_name=a\x85"}, {"--exp-name", "a\x85"}, {"a\x85=1"}}) {
-    EXPECT_NE(error(arguments).find("command line: error: settings are UTF-8 text, and this argument is not"),
-              std::string::npos);
+    EXPECT_NE(
+        error(arguments).find("command line: error: this argument is not UTF-8 text, as settings must be"),
+        std::string::npos);
   }
 }
 

@@ -96,10 +96,10 @@ TEST(Yaml, RefusesAliasesWithoutAnchorsAndInsideThem) {
             "f.yaml:1:4: error: this alias has no anchor above it\n"
             " 1 | a: *x\n"
             "   |    ^\n"
-            "  hint: an alias *NAME repeats the value that &NAME stands before, earlier in the same file");
-  EXPECT_NE(refusal("a: &x [1, *x]\n").find("f.yaml:1:11: error: this alias stands inside of"),
+            "  hint: an alias *NAME repeats the value that follows &NAME earlier in the same file");
+  EXPECT_NE(refusal("a: &x [1, *x]\n").find("f.yaml:1:11: error: this alias is inside the value"),
             std::string::npos);
-  EXPECT_NE(refusal("a: &x [1]\n*x : 2\n").find("f.yaml:2:1: error: this alias stands for a list, and a key"),
+  EXPECT_NE(refusal("a: &x [1]\n*x : 2\n").find("f.yaml:2:1: error: this alias is a list, but a key"),
             std::string::npos);
 }
 
@@ -136,8 +136,8 @@ TEST(Yaml, RefusesTags) {
 
 TEST(Yaml, RefusesBrokenSyntax) {
   EXPECT_EQ(refusal("a: 1\n b: 2\n"),
-            "f.yaml:2:2: error: this is not valid YAML: the line is indented deeper than line 1, which has a "
-            "value already\n"
+            "f.yaml:2:2: error: this is not valid YAML: the line is indented deeper than line 1, which "
+            "already has a value\n"
             " 2 |  b: 2\n"
             "   |  ^\n"
             "  hint: indent it by 0 spaces, as line 1");
@@ -160,7 +160,7 @@ TEST(Yaml, RefusesBrokenSyntax) {
             "f.yaml:1:6: error: this is not valid YAML: end of sequence flow not found\n"
             " 1 | a: [${X}]\n"
             "   |      ^\n"
-            "  hint: between [ ] or { } a variable is written in quotes: \"${NAME}\"");
+            "  hint: between [ ] or { }, write a variable in quotes: \"${NAME}\"");
   EXPECT_EQ(refusal("a: \"x\nb: c\n"),
             "f.yaml:1:4: error: this quote is never closed\n"
             " 1 | a: \"x\n"
@@ -180,8 +180,8 @@ TEST(Yaml, PointsAtTheLineWithTheWrongIndentation) {
                       "indented deeper than line 2"),
             std::string::npos);
   EXPECT_NE(refusal("a:\n    b: 1\n  c: 2\n    d: 3\n")
-                .find("f.yaml:3:3: error: this is not valid YAML: the line "
-                      "is indented as no line above it"),
+                .find("f.yaml:3:3: error: this is not valid YAML: the indentation of this line does not "
+                      "match any line above it"),
             std::string::npos);
   EXPECT_NE(refusal("a:\n  - b: 1\n    c: 2\n   d: 3\n")
                 .find("f.yaml:4:4: error: this is not valid YAML: the line"),
@@ -198,15 +198,15 @@ TEST(Yaml, PointsAtTheLineWithTheWrongIndentation) {
 // Here, too.
 TEST(Yaml, PointsAtTheLineWithoutAKey) {
   EXPECT_EQ(refusal("a: 1\nuser_name  u v\nb: 2\n"),
-            "f.yaml:2:1: error: this is not valid YAML: the line is no 'key: value'\n"
+            "f.yaml:2:1: error: this is not valid YAML: the line is not 'key: value'\n"
             " 2 | user_name  u v\n"
             "   | ^\n"
-            "  hint: put a colon behind the key: user_name: u v");
+            "  hint: put a colon after the key: user_name: u v");
   EXPECT_NE(refusal("a:\n  lr:1e-4\n  b: 2\n").find("f.yaml:"), std::string::npos);
   EXPECT_NE(refusal("a:\n  b: 1\n  lr:1e-4\n  c: 2\n")
-                .find("f.yaml:3:3: error: this is not valid YAML: the line is no 'key: value'"),
+                .find("f.yaml:3:3: error: this is not valid YAML: the line is not 'key: value'"),
             std::string::npos);
-  EXPECT_NE(refusal("a:\n  b: 1\n  lr:1e-4\n  c: 2\n").find("put a blank behind the colon: lr: 1e-4"),
+  EXPECT_NE(refusal("a:\n  b: 1\n  lr:1e-4\n  c: 2\n").find("put a space after the colon: lr: 1e-4"),
             std::string::npos);
   EXPECT_NE(refusal("a: 1\nlr\nb: 2\n").find("f.yaml:2:1"), std::string::npos);
   EXPECT_NE(refusal("a: 1\nlr\nb: 2\n").find("give it a value: lr: VALUE"), std::string::npos);
@@ -219,16 +219,16 @@ TEST(Yaml, RefusesWhatIsNoSettingsFile) {
   EXPECT_EQ(refusal(""), "f.yaml: error: the file holds no settings" + hint);
   EXPECT_EQ(refusal("# nothing\n"), "f.yaml: error: the file holds no settings" + hint);
   EXPECT_EQ(refusal("hello\n"),
-            "f.yaml:1:1: error: settings are 'key: value' lines, and this is a string\n"
+            "f.yaml:1:1: error: settings are 'key: value' lines, but this is a string\n"
             " 1 | hello\n"
             "   | ^^^^^" +
                 hint);
   EXPECT_NE(refusal("- a\n- b\n").find("and this is a list"), std::string::npos);
   EXPECT_EQ(refusal("a: 1\n---\nb: 2\n"),
-            "f.yaml:2:1: error: a settings file holds one YAML document, and a second begins here\n"
+            "f.yaml:2:1: error: a settings file has one YAML document, but a second begins here\n"
             " 2 | ---\n"
             "   | ^\n"
-            "  hint: keep one of them, or put them into files of their own");
+            "  hint: keep one of them, or put them into separate files");
   EXPECT_NE(refusal("? [a, b]\n: 1\n").find("f.yaml:1:3: error: a key must be plain text"),
             std::string::npos);
 }
@@ -249,7 +249,7 @@ TEST(Yaml, BoundsDepth) {
 TEST(Text, BoundsSizeAndValues) {
   EXPECT_EQ(refusal("a: " + std::string(kMaxDocumentBytes, 'x')),
             "f.yaml: error: settings files of more than 1 MB are refused\n"
-            "  hint: is it an experiment? data goes into files of its own");
+            "  hint: is it an experiment? data belongs into other files");
   EXPECT_NE(refusal("a: [" + std::string(500000, ',') + "]").find("too many values"), std::string::npos);
   std::string keys;
   for (int i = 0; i < 5000; ++i) keys += fmt::format("k{}: 1\n", i);
@@ -258,7 +258,7 @@ TEST(Text, BoundsSizeAndValues) {
 
 TEST(Text, IsUtf8WithoutControlCharacters) {
   EXPECT_EQ(refusal("a: 1\nb: \xFF\n"),
-            "f.yaml:2:4: error: settings files are UTF-8 text, and this byte is not\n"
+            "f.yaml:2:4: error: this byte is not UTF-8, as settings files must be\n"
             " 2 | b: \xFF\n"
             "   |    ^\n"
             "  hint: save the file as UTF-8");
@@ -296,16 +296,14 @@ TEST(Toml, KeepsPlacesAndOrder) {
 TEST(Toml, RefusesWhatYamlRefuses) {
   EXPECT_EQ(toml_refusal("lr = 1\nlr = 2\n"),
             "f.toml:2:6: error: this is not valid TOML: Error while parsing key-value pair: cannot redefine "
-            "existing "
-            "integer 'lr'\n"
+            "existing integer 'lr'\n"
             " 2 | lr = 2\n"
             "   |      ^\n"
-            "  hint: settings are KEY = VALUE lines; text stands in quotes");
+            "  hint: settings are KEY = VALUE lines, with text in quotes");
   EXPECT_EQ(toml_refusal(""),
             std::string("f.toml: error: the file holds no settings\n  hint: ") + kNoSettingsHint);
-  EXPECT_NE(
-      toml_refusal("a = 1979-05-27\n").find("f.toml:1:5: error: dates and times have no place in settings"),
-      std::string::npos);
+  EXPECT_NE(toml_refusal("a = 1979-05-27\n").find("f.toml:1:5: error: settings cannot be dates or times"),
+            std::string::npos);
   EXPECT_NE(toml_refusal("a = \n"), "");
   EXPECT_NE(toml_refusal("a = \xFF\n").find("UTF-8"), std::string::npos);
 }
@@ -337,8 +335,8 @@ TEST(Toml, KeepsBeyondAsciiInsideStringsAndComments) {
   EXPECT_EQ(root.find("\xC3\xBC")->text, "x\"\"");
   EXPECT_EQ(root.find("d")->origin.describe(), "f.toml:6:5");
   EXPECT_EQ(toml_refusal("[m]\na = '\xC3\xBC' \xC3\xBC\n"),
-            "f.toml:2:9: error: this is not valid TOML: characters beyond ASCII stand only in strings and "
-            "comments\n"
+            "f.toml:2:9: error: this is not valid TOML: only strings and comments may have characters beyond "
+            "ASCII\n"
             " 2 | a = '\xC3\xBC' \xC3\xBC\n"
             "   |         ^\n"
             "  hint: put it in quotes");
@@ -370,8 +368,9 @@ TEST(Files, MissingOrNoFile) {
             "error: cannot read '" + missing +
                 "': No such file or directory\n"
                 "  hint: --config FILE names the experiment; examples/native/configs has some to copy");
-  EXPECT_EQ(message(folder.path()), "error: '" + folder.path().string() +
-                                        "' is a folder, not a file\n  hint: name the experiment file in it");
+  EXPECT_EQ(message(folder.path()),
+            "error: '" + folder.path().string() +
+                "' is a folder, not a file\n  hint: name the experiment file in that folder");
 }
 
 }  // namespace

@@ -215,7 +215,7 @@ TEST(UpstreamCases, NewerKeys) {
     EXPECT_EQ(error_of(experiment_text("      " + std::string(fine) + "\n")), "") << fine;
   EXPECT_NE(error_of(experiment_text("      qk_clip: true\n")).find("largest attention logit"),
             std::string::npos);
-  EXPECT_NE(error_of(experiment_text("      mxfp4_scale_rounding_mode: 1\n")).find("half a digit upwards"),
+  EXPECT_NE(error_of(experiment_text("      mxfp4_scale_rounding_mode: 1\n")).find("half up"),
             std::string::npos);
   EXPECT_NE(
       error_of(experiment_text("      te_precision_config_file: a.yaml\n")).find("first_last_layers_bf16"),

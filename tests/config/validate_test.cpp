@@ -51,8 +51,8 @@ TEST(Validate, LongSequencesAreWarnedAbout) {
   const Experiment e =
       load_text(experiment_text("      max_position_embeddings: 512\n"), {"seq_length=1024"});
   EXPECT_EQ(e.warnings,
-            std::vector<std::string>{"command line: seq_length (1024) is longer than "
-                                     "max_position_embeddings (512), which the model was made for"});
+            std::vector<std::string>{"command line: seq_length (1024) is longer than max_position_embeddings "
+                                     "(512), the context that the model was made for"});
 }
 
 TEST(Validate, GradientsInBf16AreOfBf16Training) {
@@ -68,11 +68,13 @@ TEST(Validate, Heads) {
   expect_error({"num_query_groups=3"}, "num_query_groups", "num_attention_heads (4) is not a multiple of");
   expect_error({"group_query_attention=true"}, "group_query_attention", "group_query_attention needs");
   expect_error({"num_query_groups=2", "group_query_attention=false"}, "group_query_attention",
-               "num_query_groups is 2, and group_query_attention is false");
+               "num_query_groups is 2, but group_query_attention is false");
   EXPECT_EQ(error({"num_query_groups=2"}), "");
   EXPECT_EQ(error({"num_query_groups=4", "group_query_attention=false"}), "");
-  expect_error({"kv_channels=15"}, "kv_channels", "the rotary embedding turns pairs, and 15 channels");
-  expect_error({"rotary_percent=0.45"}, "rotary_percent", "the rotary embedding turns pairs, and 7 channels");
+  expect_error({"kv_channels=15"}, "kv_channels",
+               "the rotary embedding rotates pairs of channels, but 15 channels");
+  expect_error({"rotary_percent=0.45"}, "rotary_percent",
+               "the rotary embedding rotates pairs of channels, but 7 channels");
   EXPECT_EQ(error({"rotary_percent=0.5"}), "");
   expect_error({"num_attention_heads=16384", "kv_channels=16384"}, "kv_channels", "num_attention_heads x kv");
 }
@@ -101,19 +103,19 @@ TEST(Validate, RopeScalingUnderOtherNames) {
     return error_of(experiment_text(text), arguments);
   };
   EXPECT_EQ(error(llama3, {"use_rope_scaling=false"}),
-            "command line: error: use_rope_scaling is false, and rope_scaling_type llama3\n"
+            "command line: error: use_rope_scaling is false, but rope_scaling_type is llama3\n"
             "  | use_rope_scaling=false\n"
             "  |                  ^^^^^\n"
-            "  hint: set rope_scaling_type, too, or instead");
+            "  hint: set rope_scaling_type to the same value, or set only rope_scaling_type");
   EXPECT_THAT(error(llama3, {"rope_scaling_type=none"}),
               ::testing::HasSubstr("set use_rope_scaling: false, too"));
   EXPECT_EQ(error(llama3, {"rope_scaling_type=none", "use_rope_scaling=false"}), "");
   const std::string yarn = "      rope_scaling_type: yarn\n";
   EXPECT_THAT(error(yarn, {"rope_type=rope"}),
-              ::testing::HasSubstr("rope_type is rope, and rope_scaling_type yarn"));
+              ::testing::HasSubstr("rope_type is rope, but rope_scaling_type is yarn"));
   EXPECT_EQ(error(yarn, {"rope_type=yarn", "position_embedding_type=rope"}), "");
   EXPECT_THAT(error(llama3, {"position_embedding_type=yarn"}),
-              ::testing::HasSubstr("position_embedding_type is yarn, and rope_scaling_type llama3"));
+              ::testing::HasSubstr("position_embedding_type is yarn, but rope_scaling_type is llama3"));
   EXPECT_EQ(error("", {"rope_type=yarn"}), "");  // says what rope_scaling_type then is
 }
 
@@ -129,10 +131,9 @@ TEST(Validate, KeysWithoutEffectAreWarnedAbout) {
             Warnings{"command line: beta_fast has an effect only with rope_scaling_type: yarn"});
   EXPECT_EQ(warnings({"beta_fast=16", "rope_scaling_type=yarn"}), Warnings{});
   EXPECT_EQ(warnings({"beta_fast=16", "load=model"}), Warnings{});  // whose scaling is not known yet
-  EXPECT_EQ(
-      warnings({"finetune=true"}),
-      Warnings{"command line: finetune takes the weights of load, which is not set: the model begins with "
-               "random ones"});
+  EXPECT_EQ(warnings({"finetune=true"}),
+            Warnings{"command line: finetune starts from the weights of load, but load is not set: the model "
+                     "starts with random weights"});
   EXPECT_EQ(warnings({"finetune=true", "load=model"}), Warnings{});
   // What a key is anyhow says nothing: neither its default, nor what follows from others.
   EXPECT_EQ(warnings({"kv_lora_rank=32", "beta_slow=1", "num_query_groups=4", "kv_channels=16",
@@ -271,7 +272,7 @@ TEST(Validate, Recompute) {
                "recompute_layer_ids needs recompute_granularity: full");
   expect_error({"recompute_granularity=full", "recompute_layer_ids=[0]", "recompute_method=uniform"},
                "recompute_method",
-               "recompute_method and recompute_layer_ids both say which blocks are recomputed");
+               "recompute_method and recompute_layer_ids both choose the blocks to recompute");
   const Experiment by_number =
       load_text(experiment_text(""), {"recompute_granularity=full", "recompute_layer_ids=0,1"});
   EXPECT_EQ(by_number.trainer.recompute_method, std::nullopt);

@@ -27,8 +27,8 @@ class MaxTextSettings final : public Translator {
     const double data = std::max(1.0, std::floor(ranks() / model));
     const double each = real("per_device_batch_size");
     if (each < 1) {
-      refuse("per_device_batch_size", "a rank takes whole sequences",
-             "set per_device_batch_size: 1 and context parallelism");
+      refuse("per_device_batch_size", "a rank trains on whole sequences",
+             "set per_device_batch_size: 1, and divide sequences by context parallelism");
       return;
     }
     put("micro_batch_size", each, "per_device_batch_size");
@@ -56,19 +56,18 @@ class MaxTextSettings final : public Translator {
       put_text("recompute_method", "uniform", "remat_policy");
       put("recompute_num_layers", 1.0, "remat_policy");
     } else if (!none) {
-      result().warnings.push_back(
-          fmt::format("remat_policy: {} chooses tensors of its own; recompute_granularity: selective "
-                      "recomputes attention: the same "
-                      "numbers with another need of memory",
-                      remat));
+      result().warnings.push_back(fmt::format(
+          "remat_policy: {} chooses which tensors to recompute. The native engine recomputes attention "
+          "instead (recompute_granularity: selective): results are the same, memory use differs",
+          remat));
     }
     put("bf16", plain_scalar(word("dtype") == "bfloat16" ? "true" : "false", get("dtype").origin), "dtype");
     if (!word("quantization").empty()) {
       const bool fp8 = word("quantization").find("fp8") != std::string::npos;
       refuse("quantization",
-             fp8 ? "the native engine's fp8 has another history of magnitudes, and other products, than "
-                   "MaxText's"
-                 : "the native engine has no such quantised training",
+             fp8 ? "in fp8 the native engine scales by another history of magnitudes than MaxText, and "
+                   "multiplies other products in fp8"
+                 : "the native engine does not support this quantised training",
              "leave quantization out");
     }
     const std::string data_set = word("dataset_type");
@@ -76,8 +75,8 @@ class MaxTextSettings final : public Translator {
       put("mock_data", plain_scalar("true", get("dataset_type").origin), "dataset_type");
     } else {
       result().warnings.push_back(
-          fmt::format("dataset_type: {} is read by MaxText's own pipelines; here data_path=FILE names text, "
-                      "JSON lines or .bin/.idx",
+          fmt::format("dataset_type: {} is a data pipeline of MaxText, which the native engine does not "
+                      "have: set data_path=FILE to text, JSON lines or .bin/.idx",
                       data_set));
     }
     const double every = real("eval_interval");
@@ -111,7 +110,7 @@ class MaxTextSettings final : public Translator {
     }
     if (total < steps) {
       refuse("learning_rate_schedule_steps",
-             "the rate would be zero for the last steps, and here it is min_lr",
+             "in MaxText the learning rate is 0 in the last steps, and in the native engine it is min_lr",
              "set steps to the same number");
     }
   }
@@ -120,7 +119,7 @@ class MaxTextSettings final : public Translator {
     const std::string block = word("decoder_block");
     const Value* family = fields().keys("decoder_blocks").find(block);
     if (!family) {
-      refuse("decoder_block", "it is no family that the native engine has",
+      refuse("decoder_block", "the native engine does not have this model family",
              fmt::format("choose a model with model_name, or keep framework: {}", fields().framework()));
       return;
     }

@@ -3,6 +3,6 @@
 namespace primus::config {
 
 extern const FrameworkEntry kNative{
-    .name = "native", .title = "Primus's own engine", .place = 0, .keys = Framework::kNative};
+    .name = "native", .title = "the native engine", .place = 0, .keys = Framework::kNative};
 
 }  // namespace primus::config

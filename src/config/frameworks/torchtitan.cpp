@@ -46,7 +46,8 @@ class TorchTitanSettings final : public Translator {
         float8(converter);
       } else {
         refuse_at(converter,
-                  fmt::format("model.converters has {}, which the native engine has not", converter.show()),
+                  fmt::format("model.converters has {}, which the native engine does not support",
+                              converter.show()),
                   "leave it out");
       }
     }
@@ -60,8 +61,8 @@ class TorchTitanSettings final : public Translator {
       put_text("data_path", word("training.dataset_path"), "training.dataset_path");
     } else if (!result().settings.find("mock_data") || !result().settings.find("mock_data")->boolean) {
       result().warnings.push_back(
-          fmt::format("TorchTitan streams the data set '{}' from its hub; here data_path=FILE names text, "
-                      "JSON lines or .bin/.idx",
+          fmt::format("TorchTitan streams the data set '{}' from its hub, which the native engine cannot do: "
+                      "set data_path=FILE to text, JSON lines or .bin/.idx",
                       word("training.dataset")));
     }
     if (!on("checkpoint.enable")) {
@@ -86,23 +87,23 @@ class TorchTitanSettings final : public Translator {
   void float8(const Value& converter) {
     const std::string section = "quantize.linear.float8.";
     if (word(section + "recipe_name").starts_with("rowwise"))
-      refuse(section + "recipe_name", "the native engine's fp8 has one scale for each tensor",
-             "set tensorwise, or leave the converter out");
+      refuse(section + "recipe_name", "the native engine's fp8 uses one scale per tensor",
+             "set tensorwise, or remove the converter");
     bool head = true;
     for (const Value& name : get(section + "filter_fqns").items) {
       if (name.text == "output")
         head = false;
       else if (name.text != "router.gate")  // computed in fp32 here
-        refuse_at(
-            name,
-            fmt::format("{}filter_fqns has {}, and the native engine's fp8 is in all linear layers of blocks",
-                        section, name.show()),
-            "leave it out, or the converter");
+        refuse_at(name,
+                  fmt::format("{}filter_fqns excludes {} from fp8, but the native engine uses fp8 in all "
+                              "linear layers of blocks",
+                              section, name.show()),
+                  "remove it, or remove the converter");
     }
     if (head)
       result().warnings.push_back(
-          "quantize.linear.float8: the native engine multiplies the head in bf16, TorchTitan in fp8 unless "
-          "filter_fqns has output");
+          "quantize.linear.float8: the native engine multiplies the head in bf16; TorchTitan uses fp8 unless "
+          "filter_fqns lists output");
     put("fp8", text_value("hybrid", converter.origin), "model.converters");
     put("fp8_recipe", text_value("tensorwise", converter.origin), "model.converters");
   }
@@ -117,11 +118,10 @@ class TorchTitanSettings final : public Translator {
       put_text("recompute_granularity", "none", from);
     } else {
       put_text("recompute_granularity", "selective", from);
-      result().warnings.push_back(
-          fmt::format("activation_checkpoint.mode: {} chooses operators of its own; recompute_granularity: "
-                      "selective recomputes "
-                      "attention: the same numbers with another need of memory",
-                      mode));
+      result().warnings.push_back(fmt::format(
+          "activation_checkpoint.mode: {} chooses which operators to recompute. The native engine recomputes "
+          "attention instead (recompute_granularity: selective): results are the same, memory use differs",
+          mode));
     }
   }
 

@@ -34,7 +34,8 @@ const BackendEntry* find_backend(std::string_view framework) {
 
 const BackendEntry& backend_of(std::string_view framework, const std::string& place) {
   if (const BackendEntry* entry = find_backend(framework)) return *entry;
-  throw unsupported(fmt::format("framework {} is no other framework", framework), "choose " + choices())
+  throw unsupported(fmt::format("framework {} does not name another framework", framework),
+                    "choose " + choices())
       .at(place);
 }
 

@@ -52,7 +52,7 @@ std::string required(const Value& pin, std::string_view key, const std::string& 
   const Value* value = pin.find(key);
   if (!value || value->text.empty()) {
     throw config::error_at(pin.origin, fmt::format("the pin of {} has no {}", framework, key),
-                           "take the table that came with the program");
+                           "restore the table that came with the program");
   }
   return value->text;
 }
@@ -96,16 +96,17 @@ std::vector<Pin> read_pins(std::span<const Path> preset_dirs) {
               .purpose = member.value.find("purpose") ? required(member.value, "purpose", member.key) : ""};
       // Both become arguments of git and the name becomes a folder, so they are checked.
       if (!is_plain_name(pin.name) || pin.repository.starts_with('-') || !is_commit(pin.commit)) {
-        throw config::error_at(member.origin, fmt::format("the pin of {} is damaged", member.key),
-                               "name is a folder's name, and commit has 40 hexadecimal digits",
-                               member.key.size());
+        throw config::error_at(
+            member.origin, fmt::format("the pin of {} is damaged", member.key),
+            "the name must be a folder name, and the commit must have 40 hexadecimal digits",
+            member.key.size());
       }
       result.push_back(std::move(pin));
     }
     return result;
   }
-  throw invalid("there is no table backends/pins.yaml in the folders of presets",
-                "take the presets that came with the program, or name them with PRIMUS_PRESETS");
+  throw invalid("the preset folders have no table backends/pins.yaml",
+                "restore the presets that came with the program, or set PRIMUS_PRESETS to their folder");
 }
 
 PinStatus pin_status(const Pin& pin, const Path& folder, const std::string& python) {
@@ -140,11 +141,11 @@ PinStatus pin_status(const Pin& pin, const Path& folder, const std::string& pyth
 
 void sync_sources(const Pin& pin, const Path& folder, const Show& show) {
   const Path sources = folder / pin.name, partial = folder / (pin.name + ".partial");
-  const std::string hint = "look at the line above; 'git' and a way to the repository are needed";
+  const std::string hint = "see the line above; this needs 'git' and network access to the repository";
   std::error_code error;
   const bool there = std::filesystem::exists(sources, error);
   if (there && !is_clone(sources)) {
-    throw invalid(fmt::format("'{}' is there, and is no clone of a repository", sources.string()),
+    throw invalid(fmt::format("'{}' exists, but is not a clone of a repository", sources.string()),
                   "move it away, or choose another folder with --dir");
   }
   if (there) {
@@ -152,7 +153,7 @@ void sync_sources(const Pin& pin, const Path& folder, const Show& show) {
     if (status.state == PinState::kReady) return;
     if (status.changed) {
       throw invalid(
-          fmt::format("'{}' has changed files, and is not at {}", sources.string(), pin.commit.substr(0, 12)),
+          fmt::format("'{}' has changed files, but is not at {}", sources.string(), pin.commit.substr(0, 12)),
           "commit or stash them, or choose another folder with --dir");
     }
   } else {
@@ -178,7 +179,8 @@ void sync_sources(const Pin& pin, const Path& folder, const Show& show) {
 void sync_environment(const Pin& pin, const Path& folder, const Show& show) {
   const Path environment = folder / (pin.name + ".venv");
   make_folders(folder);
-  const std::string hint = "python3 with its modules venv and pip is needed, and a way to a package index";
+  const std::string hint =
+      "this needs python3 with its modules venv and pip, and network access to a package index";
   run_or_throw({"python3", "-m", "venv", environment.string()}, show, "cannot make a Python environment",
                hint);
   std::vector<std::string> install{(environment / "bin" / "python3").string(), "-m", "pip", "install",

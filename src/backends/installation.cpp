@@ -29,7 +29,7 @@ Installation find_installation(const config::BackendFields& fields,
                                     std::pair(surroundings.setting("BACKEND_PATH"), "BACKEND_PATH")}) {
     if (!chosen || chosen->empty()) continue;
     if (!is_checkout(fields, *chosen)) {
-      throw invalid(fmt::format("{} '{}' is no checkout of {}: it has no {}", how, *chosen,
+      throw invalid(fmt::format("{} '{}' is not a checkout of {}: it has no {}", how, *chosen,
                                 text_of(fields, "title"), text_of(fields, "probe")),
                     "name the folder that was cloned");
     }

@@ -13,7 +13,7 @@ using config::Value;
 
 namespace {
 
-constexpr std::string_view kOwn = "the native engine alone has it";
+constexpr std::string_view kOwn = "only the native engine has it";
 
 bool is_own(const config::KeySpec& key) {
   return key.frameworks == static_cast<std::uint8_t>(Framework::kNative);
@@ -102,7 +102,7 @@ void KeyRules::check_missing(const config::KeySpec& key, const Value& value) {
     const bool may_go = layer >= config::Layer::kOverrides && key.name != "stage";
     throw unsupported_there(experiment_, key.name,
                             fmt::format("{} cannot be {} with {}: {}", key.name, value.show(), title,
-                                        because ? because->text : "it has nothing like it"),
+                                        because ? because->text : "it has no counterpart"),
                             may_go ? fmt::format("leave {} out, or choose framework: native", key.name)
                                    : "choose framework: native");
   }
@@ -119,7 +119,7 @@ void KeyRules::check_missing(const config::KeySpec& key, const Value& value) {
   if (changes || own_changes) {
     throw unsupported_there(experiment_, key.name,
                             fmt::format("{} cannot be {} with {}: {}", key.name, value.show(), title,
-                                        reason.empty() ? "it has nothing like it" : reason),
+                                        reason.empty() ? "it has no counterpart" : reason),
                             fmt::format("leave {} out", key.name));
   }
   if (!set || value.is_null()) return;

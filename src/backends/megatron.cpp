@@ -31,8 +31,9 @@ bool same_words(const std::vector<std::string>& a, const std::vector<std::string
 void check_length(Megatron& m) {
   if (!config::length_is_open(m.t)) return;
   const char* key = m.t.train_epochs ? "train_epochs" : "train_minutes";
-  m.problems.add(m.error_for(key, fmt::format("Megatron-LM counts steps, and {} says none", key),
-                             "set train_iters in its place"));
+  m.problems.add(m.error_for(key,
+                             fmt::format("Megatron-LM needs a number of steps, which {} does not set", key),
+                             "set train_iters instead"));
 }
 
 void check(const Megatron& m, const KeySpec& key, const BackendField& field, const Value& value) {
@@ -85,8 +86,7 @@ void compare_with_primus(Megatron& m) {
   }
   if (lines.empty()) return;
   m.job.notes.push_back(
-      fmt::format("Primus's presets have other values than ours, which this run has; set them to train as "
-                  "Primus does: {}",
+      fmt::format("this run has other values than AMD Primus's presets; to train as AMD Primus does, set: {}",
                   fmt::join(lines, "; ")));
 }
 
@@ -160,16 +160,16 @@ void meaning(Megatron& m) {
       m.t.tensor_model_parallel_size * m.t.pipeline_model_parallel_size * m.t.context_parallel_size;
   if (m.shape.ranks() % std::max<std::int64_t>(model, 1) != 0 && m.shape.ranks() > 1) {
     m.job.warnings.push_back(
-        fmt::format("{} ranks cannot be divided by {}, which is tensor x pipeline x context parallelism: "
-                    "Megatron-LM will refuse it",
+        fmt::format("{} ranks are not a multiple of {}, which is tensor x pipeline x context parallelism: "
+                    "Megatron-LM will refuse this",
                     m.shape.ranks(), model));
   }
   const std::int64_t microbatches = m.t.global_batch_size / std::max<std::int64_t>(m.t.micro_batch_size, 1);
   if (!m.t.calculate_per_token_loss && m.t.eod_mask_loss && microbatches > 1) {
     m.job.warnings.push_back(
-        "the loss is averaged over microbatches, each over its own tokens: with eod_mask_loss, tokens of a "
-        "microbatch "
-        "with more end-of-document tokens count more (calculate_per_token_loss: true weighs all alike)");
+        "Megatron-LM averages the loss over the means of microbatches. With eod_mask_loss, tokens get a "
+        "higher weight in a microbatch with more end-of-document tokens (calculate_per_token_loss: true "
+        "weights all tokens equally)");
   }
 }
 

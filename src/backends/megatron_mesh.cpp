@@ -18,7 +18,7 @@ void set_gather_overlap(Megatron& m) {
   const bool shares = m.is_on("use_distributed_optimizer") || m.is_on("use_megatron_fsdp");
   if (!shares && (m.is_set("use_distributed_optimizer") || m.t.use_torch_fsdp2)) {
     m.job.warnings.emplace_back(
-        "overlap_param_gather is left out: without use_distributed_optimizer there is nothing to gather");
+        "overlap_param_gather is left out, because nothing is gathered without use_distributed_optimizer");
     return;
   }
   if (!shares) m.put("use_distributed_optimizer", true);
@@ -45,8 +45,8 @@ void modules_of_layout(Megatron& m) {
   if (modules(m).empty() || loss == std::string::npos || layout.find('m') != std::string::npos) return;
   m.put_text("pipeline_model_parallel_layout", layout.substr(0, loss) + modules(m) + layout.substr(loss));
   m.job.warnings.push_back(
-      fmt::format("pipeline_model_parallel_layout has no m for the model's multi-token prediction, which "
-                  "Megatron-LM asks for: it is passed as {}",
+      fmt::format("Megatron-LM needs an m in pipeline_model_parallel_layout for the model's multi-token "
+                  "prediction: Primus passes {}",
                   m.arguments.at("pipeline_model_parallel_layout").text));
 }
 
@@ -58,14 +58,14 @@ void virtual_stages_of_layout(Megatron& m) {
     throw m.error_for(
         "num_layers_per_virtual_pipeline_stage",
         "pipeline_model_parallel_layout and num_layers_per_virtual_pipeline_stage exclude each other",
-        "leave one of them out: the layout has all stages");
+        "remove one of them: the layout already describes all stages");
   }
   if (m.arguments.erase(m.rules.renamed("virtual_pipeline_model_parallel_size")) == 0) return;
   if (m.t.virtual_pipeline_model_parallel_size.value_or(1) == 1) return;
-  m.job.warnings.push_back(fmt::format(
-      "virtual_pipeline_model_parallel_size {} is left out: pipeline_model_parallel_layout has all "
-      "stages, and Megatron-LM does not take both",
-      *m.t.virtual_pipeline_model_parallel_size));
+  m.job.warnings.push_back(
+      fmt::format("virtual_pipeline_model_parallel_size {} is left out: pipeline_model_parallel_layout "
+                  "describes all stages, and Megatron-LM does not accept both",
+                  *m.t.virtual_pipeline_model_parallel_size));
 }
 
 }  // namespace
@@ -109,7 +109,7 @@ void narrow_states(Megatron& m) {
                                   {"exp_avg_sq_dtype", &m.t.exp_avg_sq_dtype}}) {
     if (*type == "fp32") continue;
     const auto refuse = [&, key = key, type = type](const std::string& what) {
-      throw m.error_for(key, fmt::format("Megatron-LM has {}: {} only with {}", key, *type, what),
+      throw m.error_for(key, fmt::format("Megatron-LM supports {}: {} only with {}", key, *type, what),
                         fmt::format("set {}: fp32, or {}", key, what));
     };
     if (m.t.optimizer != "adam") refuse("optimizer: adam");
@@ -137,9 +137,8 @@ void stages(Megatron& m) {
   if (layers % parts != 0 && only_layers) {
     m.put_text("pipeline_model_parallel_layout", uneven_layout(m, parts));
     m.job.warnings.push_back(
-        fmt::format("{} layers are no equal parts for {} pipeline stages, which Megatron-LM asks for: they "
-                    "are divided by "
-                    "--pipeline-model-parallel-layout {}; what is computed is the same",
+        fmt::format("Megatron-LM needs equal pipeline stages, but {} layers do not divide equally into {} "
+                    "stages: Primus passes --pipeline-model-parallel-layout {}; results are the same",
                     layers, parts, m.arguments.at("pipeline_model_parallel_layout").text));
     return;
   }
@@ -147,8 +146,9 @@ void stages(Megatron& m) {
     throw m.error_for(
         "pipeline_model_parallel_size",
         fmt::format("Megatron-LM cannot divide {} layers equally by {} pipeline stages", layers, parts),
-        "choose a size that divides them, or say what each stage has by decoder_first_pipeline_num_layers, "
-        "decoder_last_pipeline_num_layers or pipeline_model_parallel_layout");
+        "choose a size that divides them, or set the layers of each stage by "
+        "decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers or "
+        "pipeline_model_parallel_layout");
   }
   const std::int64_t each = layers / parts;
   const std::int64_t chunk = m.t.num_layers_per_virtual_pipeline_stage.value_or(0);
@@ -173,10 +173,9 @@ void recomputation(Megatron& m) {
     m.put_number("recompute_num_layers", 1);
   }
   m.job.warnings.push_back(
-      fmt::format("recompute_layer_ids is left out, since Megatron-LM chooses layers by count and not by "
-                  "number: {}; what is "
-                  "computed is the same",
-                  whole ? "every layer is computed again, which takes less memory and more time"
+      fmt::format("recompute_layer_ids is left out, because Megatron-LM chooses layers by count and not by "
+                  "number: {}; results are the same",
+                  whole ? "every layer is recomputed, which takes less memory and more time"
                         : "recompute_granularity decides"));
 }
 
@@ -185,9 +184,8 @@ void pipeline_patches(Megatron& m) {
   for (const char* key : {"patch_primus_pipeline", "patch_zero_bubble"}) {
     if (!m.is_true(key)) continue;
     m.job.warnings.push_back(
-        fmt::format("{} is left out: Megatron-LM has the schedules 1F1B and interleaved 1F1B alone; what "
-                    "is computed is the "
-                    "same, and speed and memory are not",
+        fmt::format("{} is left out: Megatron-LM has only the schedules 1F1B and interleaved 1F1B; results "
+                    "are the same, but speed and memory differ",
                     key));
   }
 }

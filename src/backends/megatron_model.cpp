@@ -28,14 +28,14 @@ std::string pattern_word(const std::vector<std::string>& words) {
 void state_space_layers(Megatron& m) {
   if (m.t.multi_latent_attention) {
     throw m.error_for("multi_latent_attention",
-                      "Megatron-LM has no latent attention beside state-space layers",
+                      "Megatron-LM does not combine latent attention with state-space layers",
                       "choose another model");
   }
   for (const char* key : {"pipeline_model_parallel_layout", "num_layers_per_virtual_pipeline_stage",
                           "virtual_pipeline_model_parallel_size"}) {
     if (!m.arguments.contains(m.rules.renamed(key))) continue;
     throw m.error_for(key, fmt::format("Megatron-LM has no {} for state-space models", key),
-                      fmt::format("leave {} out", key));
+                      fmt::format("remove {}", key));
   }
   if (m.arguments.contains("hybrid_override_pattern")) return;
   m.put_text("hybrid_layer_pattern", std::string(static_cast<std::size_t>(m.t.num_layers), 'M'));
@@ -64,8 +64,8 @@ void fill_family(Megatron& m) {
   if (model.attention.chunk > 0 && model.attention.chunk < m.t.seq_length) {
     throw m.error_for(
         m.is_set("attention_chunk_size") ? "attention_chunk_size" : "model_type",
-        fmt::format("Megatron-LM has no attention within chunks: sequences of {} tokens do not fit into "
-                    "one of {} (attention_chunk_size)",
+        fmt::format("Megatron-LM has no chunked attention: a sequence of {} tokens does not fit into one "
+                    "chunk of {} (attention_chunk_size)",
                     m.t.seq_length, model.attention.chunk),
         fmt::format("set seq_length to at most {}, or choose framework: native", model.attention.chunk));
   }
@@ -114,7 +114,7 @@ void rope(Megatron& m) {
       if (m.t.original_max_position_embeddings != 0 && m.t.original_max_position_embeddings != kFixed) {
         throw m.error_for("original_max_position_embeddings",
                           "Megatron-LM's latent attention has original_max_position_embeddings 4096",
-                          "take this value, or framework: native");
+                          "set this value, or choose framework: native");
       }
       m.put_number("mscale", m.t.mscale.value_or(1));
       m.put_number("mscale_all_dim", m.t.mscale_all_dim.value_or(0));
@@ -127,7 +127,7 @@ void rope(Megatron& m) {
     m.put_number("rope_scaling_factor", m.t.rope_scaling_factor);
   } else if (m.t.rope_scaling_type == "yarn" && m.t.rotary_percent < 1) {
     throw m.error_for("rotary_percent",
-                      "Megatron-LM's yarn rotates whole heads, and rotary_percent is below 1",
+                      "Megatron-LM's yarn rotates whole heads, but rotary_percent is below 1",
                       "set rotary_percent: 1, or choose framework: native");
   }
 }
@@ -138,12 +138,12 @@ void temperature(Megatron& m) {
   const double scale = m.t.attention_temperature_scale.value_or(0);
   const std::int64_t floor = m.t.attention_temperature_floor;
   if (scale == 0 || m.t.seq_length < floor) return;
-  throw m.error_for("attention_temperature_scale",
-                    fmt::format("Megatron-LM has no temperature of attention by position "
-                                "(attention_temperature_scale {}), and sequences of {} tokens reach "
-                                "attention_temperature_floor {}",
-                                scale, m.t.seq_length, floor),
-                    fmt::format("set seq_length below {}, or choose framework: native", floor));
+  throw m.error_for(
+      "attention_temperature_scale",
+      fmt::format("Megatron-LM does not scale attention by position (attention_temperature_scale {}), but "
+                  "sequences of {} tokens reach attention_temperature_floor {}",
+                  scale, m.t.seq_length, floor),
+      fmt::format("set seq_length below {}, or choose framework: native", floor));
 }
 
 // Sets the layer specification. AMD Primus's own specifications cannot be imported by plain Megatron-LM.
@@ -155,9 +155,10 @@ void layers(Megatron& m) {
     spec = words_of(*mamba.find("spec"));
   if (spec.empty()) return;
   if (spec[0].starts_with("primus.")) {
-    throw m.error_for("spec",
-                      fmt::format("Megatron-LM does not have the layers of {}, which are Primus's", spec[0]),
-                      "name a specification of Megatron-LM's, or leave spec out");
+    throw m.error_for(
+        "spec",
+        fmt::format("Megatron-LM does not have the layers of {}, which belong to AMD Primus", spec[0]),
+        "name a specification of Megatron-LM, or remove spec");
   }
   m.put_words("spec", spec);
   if (m.is_mamba()) state_space_layers(m);
@@ -167,8 +168,9 @@ void layers(Megatron& m) {
 void recipes(Megatron& m) {
   if (m.t.fp4 && m.t.fp4_recipe == "mxfp4") m.put_text("fp4_quantizer_factory", "mxfp4");
   if (m.is_mamba() && m.t.final_logit_softcapping.value_or(0) > 0) {
-    throw m.error_for("final_logit_softcapping", "Megatron-LM has no cap of logits for state-space models",
-                      "leave final_logit_softcapping out");
+    throw m.error_for("final_logit_softcapping",
+                      "Megatron-LM has no soft cap on logits for state-space models",
+                      "remove final_logit_softcapping");
   }
 }
 

@@ -44,10 +44,9 @@ void check_load(Megatron& m, const Path& folder) {
         "convert the model with Megatron-LM's tools/checkpoint/convert.py, or choose framework: native, "
         "which loads Hugging Face folders"));
   } else {
-    m.job.warnings.push_back(
-        fmt::format("load '{}' is not on this machine: where Megatron-LM finds no checkpoint, it starts "
-                    "from random weights",
-                    folder.string()));
+    m.job.warnings.push_back(fmt::format(
+        "load '{}' is not on this machine: if Megatron-LM finds no checkpoint, it starts from random weights",
+        folder.string()));
   }
 }
 
@@ -81,7 +80,7 @@ void data(Megatron& m) {
     for (std::string& word : words) {
       if (is_text_file(word)) {
         throw m.error_for(
-            key, fmt::format("Megatron-LM reads tokens from .bin/.idx, and '{}' is text", word),
+            key, fmt::format("Megatron-LM reads tokens from .bin/.idx, but '{}' is text", word),
             fmt::format("'primus data tokenize --input {} --output-prefix NAME' makes them", word));
       }
       for (const char* ending : {".bin", ".idx"}) {
@@ -106,8 +105,8 @@ void tokenizer(Megatron& m) {
   if (m.t.tokenizer_model) m.put_text("tokenizer_model", *m.t.tokenizer_model);
   if (m.t.tokenizer_type == "ByteTokenizer") {
     m.problems.add(
-        m.error_for("tokenizer_type", "Megatron-LM has no tokenizer of bytes",
-                    "set tokenizer_type: NullTokenizer and vocab_size: 257 for .bin/.idx made of bytes"));
+        m.error_for("tokenizer_type", "Megatron-LM has no byte tokenizer",
+                    "set tokenizer_type: NullTokenizer and vocab_size: 257 for .bin/.idx made from bytes"));
     return;
   }
   const config::KeySpec& key = *config::find_key("tokenizer_type");

@@ -64,7 +64,7 @@ Value own_settings(const config::Experiment& experiment, const config::BackendFi
           config::set_path(result, path, member.value);
         } else if (const Value* extra = config::find_extra(fields, path); extra && !member.value.is_null()) {
           const Value* because = extra->find("because");
-          job.dropped[because ? because->text : "Primus adds it"].push_back(path);
+          job.dropped[because ? because->text : "AMD Primus adds it"].push_back(path);
         }
       });
   return result;
@@ -80,9 +80,9 @@ Value text_value(const std::string& text) {
 void require_settings(const config::Experiment& experiment, const ExternalJob& job) {
   if (config::has_foreign_settings(experiment)) return;
   throw unsupported(
-      fmt::format("the experiment is written with Megatron-LM's keys, which are not rendered for {} yet",
+      fmt::format("the experiment uses Megatron-LM's keys, which Primus cannot translate for {} yet",
                   job.title),
-      fmt::format("write its overrides with {}'s own settings (docs/backends.md), or choose framework: "
+      fmt::format("write its overrides with the settings of {} (docs/backends.md), or choose framework: "
                   "native or megatron",
                   job.title))
       .at(experiment.provenance_of("framework").origin.location());

@@ -48,11 +48,10 @@ void find_assets(Value& settings, const Path& checkout, ExternalJob& job) {
   }
   const std::string script =
       ((checkout.empty() ? Path("<TorchTitan>") : checkout) / "scripts/download_hf_assets.py").string();
-  job.warnings.push_back(
-      fmt::format("{} is '{}', and there is no such folder here, nor {}: TorchTitan will need its tokenizer; "
-                  "for a model of "
-                  "Hugging Face: python3 {} --repo_id {} --assets tokenizer --local_dir {}",
-                  kKey, name, there.string(), script, name, folder.string()));
+  job.warnings.push_back(fmt::format(
+      "{} is '{}', but neither that folder nor {} exists here: TorchTitan will need the tokenizer in it. To "
+      "download one from Hugging Face: python3 {} --repo_id {} --assets tokenizer --local_dir {}",
+      kKey, name, there.string(), script, name, folder.string()));
 }
 
 ExternalJob render_torchtitan(const config::Experiment& experiment, const config::BackendFields& fields,
@@ -70,8 +69,8 @@ ExternalJob render_torchtitan(const config::Experiment& experiment, const config
   const Value* mock = config::find_path(experiment.settings, "training.mock_data");
   if (mock && mock->boolean) {
     job.warnings.emplace_back(
-        "TorchTitan has no generated data (training.mock_data): it reads the small text that comes with its "
-        "sources, c4_test");
+        "TorchTitan has no generated data (training.mock_data): it reads the small text in its sources, "
+        "c4_test");
     config::set_path(settings, "training.dataset", text_value("c4_test"));
     config::set_path(settings, "training.dataset_path", Value{});
     if (!checkout.empty())

@@ -147,7 +147,7 @@ TEST(TorchTitan, WhatTheNativeEngineLacksIsRefused) {
   EXPECT_THAT(error("optimizer: {name: Adam}"),
               AllOf(HasSubstr("exp.yaml:"), HasSubstr("adds weight decay to the gradient")));
   EXPECT_THAT(error("training: {enable_cpu_offload: true}"), HasSubstr("keeps weights on the device"));
-  EXPECT_THAT(error("model: {flavor: debugmodel_flex_attn}"), HasSubstr("no preset of this model"));
+  EXPECT_THAT(error("model: {flavor: debugmodel_flex_attn}"), HasSubstr("no preset for this model"));
 }
 
 TEST(TorchTitan, Float8OfLinearLayersIsFp8) {
@@ -160,11 +160,11 @@ TEST(TorchTitan, Float8OfLinearLayersIsFp8) {
   EXPECT_EQ(e.trainer.fp8, "hybrid");
   EXPECT_EQ(e.trainer.fp8_recipe, "tensorwise");
   EXPECT_THAT(error_of([&] { read("recipe_name: rowwise"); }),
-              AllOf(HasSubstr("exp.yaml:"), HasSubstr("one scale for each tensor")));
+              AllOf(HasSubstr("exp.yaml:"), HasSubstr("one scale per tensor")));
   EXPECT_THAT(error_of([&] { read("filter_fqns: [wq]"); }),
               AllOf(HasSubstr("exp.yaml:"), HasSubstr("in all linear layers of blocks")));
   EXPECT_THAT(error_of([&] { read("", "quantize.grouped_mm.float8"); }),
-              AllOf(HasSubstr("exp.yaml:"), HasSubstr("the native engine has not")));
+              AllOf(HasSubstr("exp.yaml:"), HasSubstr("the native engine does not support")));
 }
 
 TEST(MaxText, SettingsBecomeItsFile) {
@@ -265,7 +265,7 @@ TEST(Foreign, KeysOfOursUnderAnotherFrameworkAreNamed) {
   EXPECT_THAT(error_of([] {
                 render(load("framework: torchtitan\nmodel: llama3.1_8B.yaml", "train_iters: 5\nlr: 1e-4"));
               }),
-              HasSubstr("written with Megatron-LM's keys"));
+              HasSubstr("uses Megatron-LM's keys"));
 }
 
 }  // namespace

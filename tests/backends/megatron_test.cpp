@@ -229,15 +229,16 @@ TEST(Megatron, WhatItDoesNotHaveIsRefusedByName) {
   };
   EXPECT_THAT(error(kLlama, "data_path: corpus.txt"),
               AllOf(HasSubstr("reads tokens from .bin/.idx"), HasSubstr("primus data tokenize")));
-  EXPECT_THAT(error(kLlama, "train_minutes: 3\nmock_data: true"), HasSubstr("Megatron-LM counts steps"));
+  EXPECT_THAT(error(kLlama, "train_minutes: 3\nmock_data: true"),
+              HasSubstr("Megatron-LM needs a number of steps"));
   EXPECT_THAT(error(kLlama, ""), HasSubstr("there is no data to train on"));
   EXPECT_THAT(error(kLlama, "mock_data: true\nswiglu_limit: 7"),
               AllOf(HasSubstr("exp.yaml:"), HasSubstr("swiglu_limit: null")));
   const std::string llama4 = "framework: megatron\nmodel: llama4_17B128E.yaml";
   EXPECT_THAT(error(llama4, "mock_data: true\nseq_length: 8193"),
-              AllOf(HasSubstr("attention within chunks"), HasSubstr("temperature of attention")));
+              AllOf(HasSubstr("chunked attention"), HasSubstr("does not scale attention")));
   EXPECT_THAT(error(llama4, "mock_data: true\nseq_length: 8192"),
-              AllOf(HasSubstr("temperature of attention"), Not(HasSubstr("within chunks"))));
+              AllOf(HasSubstr("does not scale attention"), Not(HasSubstr("within chunks"))));
   EXPECT_THAT(error(kLlama, "mock_data: true\noptimizer: lion"), HasSubstr("must be one of"));
   EXPECT_THAT(error(kLlama, "mock_data: true\nlora: {dim: 8}\nattn_logit_softcapping: 30"),
               HasSubstr("3 problems"));
@@ -314,7 +315,7 @@ TEST(Megatron, LayersThatAreNoEqualPartsAreLaidOut) {
   const auto layout = [](const std::string& overrides) {
     const ExternalJob job =
         render(load("framework: megatron\nmodel: llama3.1_405B.yaml", "mock_data: true\n" + overrides));
-    EXPECT_THAT(job.warnings, Contains(HasSubstr("layers are no equal parts")));
+    EXPECT_THAT(job.warnings, Contains(HasSubstr("layers do not divide equally")));
     return after(job, "--pipeline-model-parallel-layout");
   };
   EXPECT_EQ(layout("pipeline_model_parallel_size: 8"), "Et*15|t*16|t*16|t*16|t*16|t*16|t*16|t*15,L");
@@ -382,10 +383,11 @@ TEST(Megatron, StateSpaceModels) {
   const auto error = [&](const std::string& module, const std::string& overrides) {
     return error_of([&] { render(load(module, "mock_data: true\n" + overrides)); });
   };
-  EXPECT_THAT(error(mamba, "spec: [" + own + "hybrid.hybrid_mamba_mla_layer_specs, hybrid_stack_spec]"),
-              AllOf(HasSubstr("exp.yaml:"), HasSubstr("hybrid_mamba_mla_layer_specs, which are Primus's")));
-  EXPECT_THAT(error(kLlama, "spec: [" + own + "mine, spec]"), HasSubstr("which are Primus's"));
-  EXPECT_THAT(error(mamba, "multi_latent_attention: true"), HasSubstr("no latent attention"));
+  EXPECT_THAT(
+      error(mamba, "spec: [" + own + "hybrid.hybrid_mamba_mla_layer_specs, hybrid_stack_spec]"),
+      AllOf(HasSubstr("exp.yaml:"), HasSubstr("hybrid_mamba_mla_layer_specs, which belong to AMD Primus")));
+  EXPECT_THAT(error(kLlama, "spec: [" + own + "mine, spec]"), HasSubstr("which belong to AMD Primus"));
+  EXPECT_THAT(error(mamba, "multi_latent_attention: true"), HasSubstr("does not combine latent attention"));
   EXPECT_THAT(error(mamba, "mamba_expand: 4"), HasSubstr("mamba_expand cannot be 4"));
   EXPECT_THAT(error(mamba, "pipeline_model_parallel_size: 2\nvirtual_pipeline_model_parallel_size: 2"),
               HasSubstr("no virtual_pipeline_model_parallel_size for state-space models"));
@@ -470,7 +472,7 @@ TEST(Megatron, KeysOfPrimusAloneAreRefusedOrLeftOut) {
     if (!key.has_meaning_for(config::Framework::kNative)) continue;
     EXPECT_EQ(fields.keys("refused").find(key.name), nullptr) << key.name;
     EXPECT_EQ(fields.find(key.name), nullptr) << key.name << " is an argument of Megatron-LM, too";
-    EXPECT_EQ(rules.reason_for(key), "the native engine alone has it") << key.name;
+    EXPECT_EQ(rules.reason_for(key), "only the native engine has it") << key.name;
     ++own;
   }
   EXPECT_GT(own, 10);
@@ -478,11 +480,11 @@ TEST(Megatron, KeysOfPrimusAloneAreRefusedOrLeftOut) {
   const ExternalJob left_out =
       render(load(kLlama, "mock_data: true\ndevice: cpu\nkeep_latest: 7\nlion_beta1: 0.5"));
   ASSERT_EQ(left_out.dropped.size(), 1u);
-  EXPECT_THAT(left_out.dropped.at("the native engine alone has it"),
+  EXPECT_THAT(left_out.dropped.at("only the native engine has it"),
               testing::UnorderedElementsAre("device", "keep_latest", "lion_beta1"));
   const std::string muon = "mock_data: true\noptimizer: muon\nmuon_scalar_optimizer: lion\n";
   EXPECT_THAT(error_of([&] { render(load(kLlama, muon + "lion_beta1: 0.5")); }),
-              HasSubstr("lion_beta1 cannot be 0.5 with Megatron-LM: the native engine alone has it"));
+              HasSubstr("lion_beta1 cannot be 0.5 with Megatron-LM: only the native engine has it"));
   EXPECT_THAT(error_of([&] { render(load(kLlama, muon + "lion_beta1: 0.95")); }),
               AllOf(HasSubstr("muon_scalar_optimizer"), Not(HasSubstr("lion_beta1"))));
 }

@@ -144,7 +144,7 @@ TEST(ExternalRun, BackendChoosesTheEngine) {
   const ProgramResult missing =
       fake.run({"train", "pretrain", "--config", "exp.yaml", "--backend_path", "nowhere"});
   EXPECT_EQ(missing.exit_code, 2);
-  EXPECT_THAT(missing.err, HasSubstr("is no checkout of Megatron-LM"));
+  EXPECT_THAT(missing.err, HasSubstr("is not a checkout of Megatron-LM"));
   std::filesystem::remove_all(fake.root / "Megatron-LM");
   const ProgramResult none = fake.run({"train", "pretrain", "--config", "exp.yaml"});
   EXPECT_EQ(none.exit_code, 1);
@@ -358,11 +358,11 @@ TEST(Dependencies, CheckSaysWhatIsMissingAndTheNextStep) {
   const ProgramResult result = fake.run({"deps", "check", "torchtitan"});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.out,
-              AllOf(HasSubstr("its sources are not in"), HasSubstr("next: primus deps sync torchtitan")));
+              AllOf(HasSubstr("the sources are not in"), HasSubstr("next: primus deps sync torchtitan")));
   EXPECT_EQ(fake.run({"deps", "list", "megatrn"}).exit_code, 2);
   EXPECT_THAT(fake.run({"deps", "sync", "--dry-run"}).out,
               AllOf(HasSubstr("github.com"),
-                    HasSubstr("mamba: for Megatron-LM's state-space layers, fetched by its name alone")));
+                    HasSubstr("mamba: for Megatron-LM's state-space layers, fetched only by name")));
   EXPECT_THAT(fake.run({"deps", "sync", "--dry-run", "mamba"}).out, HasSubstr("AndreasKaratzas/mamba.git"));
 }
 

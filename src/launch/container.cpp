@@ -25,8 +25,8 @@ bool starts_here(const ContainerRequest& request) {
 }
 
 Error several_tasks() {
-  return unsupported("Slurm starts several tasks on a node, and a container has all ranks of its node",
-                     "start one task on each node: --ntasks-per-node=1");
+  return unsupported("Slurm starts several tasks per node, but one container runs all ranks of its node",
+                     "start one task per node: --ntasks-per-node=1");
 }
 
 // Applies --env before the node is examined.
@@ -58,8 +58,8 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
   const std::string& wanted = request.settings.accelerator;
   if ((wanted == "amd" && gpus.vendor != Vendor::kAmd) ||
       (wanted == "nvidia" && gpus.vendor != Vendor::kNvidia)) {
-    throw invalid(fmt::format("there are no {} GPUs on this node", wanted == "amd" ? "AMD" : "NVIDIA"),
-                  "--accelerator auto takes what there is");
+    throw invalid(fmt::format("this node has no {} GPUs", wanted == "amd" ? "AMD" : "NVIDIA"),
+                  "--accelerator auto uses the GPUs that the node has");
   }
   if (wanted == "none") gpus = {};
   NodeDefaults defaults;
@@ -90,7 +90,7 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
   const auto job = surroundings.setting("SLURM_JOB_ID");
   if (is_apptainer(runtime)) {
     if (request.clean)
-      plan.step.notes.push_back(runtime + " leaves no containers behind: there is nothing to clean");
+      plan.step.notes.push_back(runtime + " leaves no containers, so there is nothing to clean");
   } else if (request.clean) {
     plan.step.notes.push_back("containers that earlier jobs of Primus left on this node are removed");
     plan.before.push_back(removal(runtime, kLabel));
@@ -104,7 +104,7 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
   if (key && !is_apptainer(runtime)) {
     const auto user = surroundings.setting("DOCKER_LOGIN_USER");
     if (!user) {
-      throw invalid("DOCKER_LOGIN_KEY is set, and DOCKER_LOGIN_USER is not", "set both, or none");
+      throw invalid("DOCKER_LOGIN_KEY is set, but DOCKER_LOGIN_USER is not", "set both, or none");
     }
     Step login{.name = "login", .where = "on this node", .argv = {runtime, "login"}};
     if (const auto registry = surroundings.setting("DOCKER_LOGIN_REGISTRY")) login.argv.push_back(*registry);
@@ -143,7 +143,8 @@ ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const El
                      {.variables = std::move(variables), .several_nodes = nodes.nodes != 1, .here = false});
   plan.step.where = nodes.nodes == 1 ? "on the node" : "on each node";
   if (request.settings.runtime == "auto") {
-    plan.step.notes.emplace_back("by docker, podman or apptainer, whichever the node has; as docker it is");
+    plan.step.notes.emplace_back(
+        "with docker, podman or apptainer, depending on the node; for docker the command is");
   }
   return plan;
 }

@@ -49,10 +49,11 @@ std::string find_runtime(const std::string& wanted, const Surroundings& surround
   if (wanted != "auto") {
     if (surroundings.find_program(wanted)) return wanted;
     if (surroundings.dry_run) {
-      notes.push_back(fmt::format("there is no {} here: {}", wanted, kElsewhere));
+      notes.push_back(fmt::format("{} is not installed here: {}", wanted, kElsewhere));
       return wanted;
     }
-    throw Error(ErrorKind::kDependency, fmt::format("there is no {} here", wanted), std::string(kInstall));
+    throw Error(ErrorKind::kDependency, fmt::format("{} is not installed here", wanted),
+                std::string(kInstall));
   }
   std::string docker_fails;
   for (const char* name : {"docker", "podman", "apptainer", "singularity"}) {
@@ -61,24 +62,26 @@ std::string find_runtime(const std::string& wanted, const Surroundings& surround
     if (name == std::string_view("docker")) docker_fails = why_docker_fails(surroundings);
     if (name == std::string_view("docker") && !docker_fails.empty()) continue;
     if (!docker_fails.empty())
-      notes.push_back(fmt::format("by {}, because docker fails: {}", name, docker_fails));
+      notes.push_back(fmt::format("with {}, because docker fails: {}", name, docker_fails));
     return name;
   }
   if (surroundings.dry_run) {
     notes.push_back(
         docker_fails.empty()
-            ? fmt::format("there is no docker, podman or apptainer here: by docker, and {}", kElsewhere)
-            : fmt::format("docker is here and fails: {}; {}", docker_fails,
+            ? fmt::format("docker, podman and apptainer are not installed here: the plan uses docker; {}",
+                          kElsewhere)
+            : fmt::format("docker is installed but fails: {}; {}", docker_fails,
                           "the plan is for a machine where it works"));
     return "docker";
   }
   if (docker_fails.empty())
-    throw Error(ErrorKind::kDependency, "there is no docker, podman or apptainer here",
+    throw Error(ErrorKind::kDependency, "docker, podman and apptainer are not installed here",
                 std::string(kInstall));
-  throw Error(ErrorKind::kDependency,
-              fmt::format("docker is here and fails: {}; there is no podman or apptainer", docker_fails),
-              "start docker's daemon, join its group, or install podman; without a container: primus direct "
-              "-- ...");
+  throw Error(
+      ErrorKind::kDependency,
+      fmt::format("docker is installed but fails: {}; podman and apptainer are not installed", docker_fails),
+      "start docker's daemon, join its group, or install podman; to run without a container: primus direct "
+      "-- ...");
 }
 
 }  // namespace primus::launch

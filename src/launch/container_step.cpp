@@ -79,8 +79,8 @@ class Builder {
         gpus_(std::move(place.gpus)) {
     if (given("detach")) {
       throw invalid(
-          "--detach leaves the container behind, and the launcher's exit code would say that all is done",
-          "leave it out: the command's exit code is the launcher's");
+          "--detach does not wait for the container, so the launcher's exit code would mean nothing",
+          "remove it: the launcher waits and returns the command's exit code");
     }
   }
 
@@ -133,14 +133,14 @@ class Builder {
   std::optional<std::string> chosen_image() {
     if (!settings_.program.empty()) {
       throw invalid(
-          fmt::format("'{}' is to be the image's own Primus, and no image is named", settings_.program),
-          "name one with --image, by DOCKER_IMAGE, or as container.options.image in .primus.yaml");
+          fmt::format("'{}' is a path of Primus in an image, but no image is named", settings_.program),
+          "name an image by --image, DOCKER_IMAGE, or container.options.image in .primus.yaml");
     }
     constexpr const char* kChoose =
-        "--image, DOCKER_IMAGE or container.options.image in .primus.yaml choose another";
+        "choose another one by --image, DOCKER_IMAGE or container.options.image in .primus.yaml";
     if (!here_ && settings_.accelerator == "auto") {
       step_.notes.push_back(fmt::format(
-          "no image is named: nodes with GPUs of AMD take {}, of NVIDIA {}, others {}; {}",
+          "no image is named: nodes with AMD GPUs use {}, with NVIDIA GPUs {}, and others {}; {}",
           usual_image(Vendor::kAmd), usual_image(Vendor::kNvidia), usual_image(Vendor::kNone), kChoose));
       return std::nullopt;
     }
@@ -148,10 +148,10 @@ class Builder {
                           : settings_.accelerator == "amd"    ? Vendor::kAmd
                           : settings_.accelerator == "nvidia" ? Vendor::kNvidia
                                                               : Vendor::kNone;
-    const std::string why = vendor == Vendor::kNone ? "for nodes without GPUs"
-                                                    : fmt::format("for GPUs of {}", vendor_name(vendor));
+    const std::string why =
+        vendor == Vendor::kNone ? "for nodes without GPUs" : fmt::format("for {} GPUs", vendor_name(vendor));
     step_.notes.push_back(
-        fmt::format("no image is named: it is {}, {}; {}", usual_image(vendor), why, kChoose));
+        fmt::format("no image is named: Primus uses {}, {}; {}", usual_image(vendor), why, kChoose));
     return usual_image(vendor);
   }
 
@@ -219,7 +219,7 @@ class Builder {
   void devices() {
     const Path& root = surroundings_.root;
     if (!here_) {
-      step_.notes.emplace_back(settings_.accelerator == "auto" ? "with the node's GPUs, whichever it has"
+      step_.notes.emplace_back(settings_.accelerator == "auto" ? "with the node's GPUs"
                                                                : "GPUs: " + settings_.accelerator);
     }
     if (gpus_.vendor == Vendor::kAmd && apptainer_) add("--rocm");
@@ -248,8 +248,7 @@ class Builder {
       const bool typed =
           std::find(request_.given.begin(), request_.given.end(), option) != request_.given.end();
       if (missing && typed) {
-        throw invalid(fmt::format("there is no device '{}' on this node", host),
-                      "leave it out, or load its driver");
+        throw invalid(fmt::format("this node has no device '{}'", host), "remove it, or load its driver");
       }
       const auto end = step_.argv.end();
       if (missing) {
@@ -289,8 +288,8 @@ class Builder {
       at = comma + 1;
     }
     if (!names.empty()) return names;
-    throw invalid(fmt::format("--gpus {}: podman has no counterpart of that", text),
-                  "give all, a number, or device=0,2; or the devices: --device nvidia.com/gpu=0");
+    throw invalid(fmt::format("--gpus {}: podman has no counterpart", text),
+                  "write all, a number, or device=0,2; or name devices: --device nvidia.com/gpu=0");
   }
 
   static Path render_node(const Path& root) {
@@ -316,8 +315,8 @@ class Builder {
       return path == here || path.starts_with(here + "/");
     };
     if (here == "/") {
-      throw invalid("a container has the current folder, and that cannot be '/'",
-                    "change to the folder of the experiment, and start it from there");
+      throw invalid("the container mounts the current folder, which must not be '/'",
+                    "change to the folder of the experiment, and run the command there");
     }
     volume({here, here, {}});
     add(apptainer_ ? "--pwd" : "--workdir", given("workdir") ? given("workdir")->value.value_or(here) : here);
@@ -360,9 +359,10 @@ class Builder {
     });
     if (there) return;
     if (here_ && !is_there(folder)) {
-      throw invalid(fmt::format("--log_file {}: there is no folder '{}' on this node, and no volume has it",
-                                *request_.writes, folder.string()),
-                    fmt::format("make the folder, or mount one there: --volume FOLDER:{}", folder.string()));
+      throw invalid(
+          fmt::format("--log_file {}: the folder '{}' exists neither on this node nor in a volume",
+                      *request_.writes, folder.string()),
+          fmt::format("create the folder, or mount one there: --volume FOLDER:{}", folder.string()));
     }
     volume({folder.string(), folder.string(), {}});
   }
@@ -395,16 +395,17 @@ class Builder {
       if (second != std::string::npos) volume.options = text.substr(second + 1);
     }
     if (!volume.inside.starts_with('/')) {
-      throw invalid(fmt::format("--volume {}: the place in the container is no absolute path", text),
+      throw invalid(fmt::format("--volume {}: the path in the container is not absolute", text),
                     "write HOST or HOST:/INSIDE or HOST:/INSIDE:ro");
     }
     if (volume.inside == "/") {
-      throw invalid(fmt::format("--volume {}: the whole of a container cannot be a volume", text),
-                    "mount folders below it: --volume HOST:/INSIDE");
+      throw invalid(
+          fmt::format("--volume {}: a volume cannot replace the root folder of the container", text),
+          "mount folders below it: --volume HOST:/INSIDE");
     }
     if (here_ && is_path && !is_there(volume.host)) {
-      throw invalid(fmt::format("--volume {}: there is no '{}' on this node", text, volume.host),
-                    "make the folder, or correct its name");
+      throw invalid(fmt::format("--volume {}: '{}' does not exist on this node", text, volume.host),
+                    "create the folder, or correct its name");
     }
     return volume;
   }
@@ -473,9 +474,8 @@ class Builder {
       const bool others = is_of_another(option);
       if (others && std::find(request_.given.begin(), request_.given.end(), option) != request_.given.end()) {
         const std::string_view its = find_option(container_options(), option.name)->only;
-        throw invalid(
-            fmt::format("{} has no option '--{}', which is one of {}'s", runtime_, option.name, its),
-            fmt::format("leave it out, or choose the other: --runtime {}", its));
+        throw invalid(fmt::format("{} has no option '--{}', which belongs to {}", runtime_, option.name, its),
+                      fmt::format("remove it, or choose the other runtime: --runtime {}", its));
       }
       if (others || (apptainer_ && option.name != "cpus" && option.name != "memory")) {
         left_out_.insert("--" + option.name);
@@ -488,21 +488,20 @@ class Builder {
     }
     if (apptainer_ && settings_.privileged_set) left_out_.insert("--privileged-set");
     if (!left_out_.empty()) {
-      step_.notes.push_back(
-          fmt::format("{} has no counterpart of, and goes without: {}", runtime_, fmt::join(left_out_, " ")));
+      step_.notes.push_back(fmt::format("{} has no counterpart of these options, and ignores them: {}",
+                                        runtime_, fmt::join(left_out_, " ")));
     }
   }
 
   // Runs the program by a shell, which prints an error if the program is not in the container.
   void inner() {
     const std::string program = settings_.program.empty() ? surroundings_.program : settings_.program;
-    step_.argv.insert(
-        step_.argv.end(),
-        {"/bin/sh", "-c",
-         fmt::format("command -v \"$0\" >/dev/null || {{ echo \"error: there is no Primus in this "
-                     "container: $0\" >&2; exit {}; }}; exec \"$0\" \"$@\"",
-                     kNoPrimusInside),
-         program});
+    step_.argv.insert(step_.argv.end(),
+                      {"/bin/sh", "-c",
+                       fmt::format("command -v \"$0\" >/dev/null || {{ echo \"error: this container has no "
+                                   "Primus: $0\" >&2; exit {}; }}; exec \"$0\" \"$@\"",
+                                   kNoPrimusInside),
+                       program});
     step_.argv.insert(step_.argv.end(), request_.inner.begin(), request_.inner.end());
   }
 

@@ -67,15 +67,15 @@ void require_program(const Surroundings& surroundings, const std::string& name, 
                      std::vector<std::string>& notes) {
   if (name.find('/') != std::string::npos || surroundings.find_program(name)) return;
   if (!surroundings.dry_run)
-    throw Error(ErrorKind::kDependency, fmt::format("there is no program '{}' here", name), hint);
-  notes.push_back(fmt::format("there is no program '{}' here, and the run needs it: {}", name, hint));
+    throw Error(ErrorKind::kDependency, fmt::format("the program '{}' is not installed here", name), hint);
+  notes.push_back(fmt::format("the run needs the program '{}', which is not installed here: {}", name, hint));
 }
 
 // Sets the variables that the script VENV_ACTIVATE of a Python environment would set.
 void use_virtual_environment(const Surroundings& surroundings, Variables& environment) {
   const auto activate = surroundings.setting("VENV_ACTIVATE");
   if (!activate) return;
-  require_file(*activate, "script", "VENV_ACTIVATE names it: correct or unset it");
+  require_file(*activate, "script", "correct or unset VENV_ACTIVATE, which names it");
   const Path bin = std::filesystem::absolute(*activate).parent_path();
   environment["VIRTUAL_ENV"] = bin.parent_path().string();
   environment["PATH"] = bin.string() + ":" + surroundings.variable("PATH").value_or("/usr/bin:/bin");
@@ -195,8 +195,8 @@ void note_absent_inputs(const DirectSettings& settings, const DirectCommand& com
   if (!command.absent_inputs || !settings.hooks.empty() || !settings.patches.empty()) return;
   for (const AbsentInput& input : command.absent_inputs(given)) {
     notes.push_back(is_looked_for_here(input.path, in_this_folder, false)
-                        ? fmt::format("{} is '{}' ({}), which is not there: training will need it", input.key,
-                                      input.path.string(), input.origin)
+                        ? fmt::format("{} is '{}' ({}), which does not exist: training will need it",
+                                      input.key, input.path.string(), input.origin)
                         : not_looked_for(input.key, input.path));
   }
 }
@@ -206,10 +206,9 @@ void require_token(const NodePlace& place, const Surroundings& surroundings) {
   if (surroundings.setting("PRIMUS_JOB_TOKEN") || surroundings.setting("PRIMUS_JOB_TOKEN_FILE")) return;
   const std::string& address = place.master_address;
   if (address == "localhost" || address == "::1" || address.starts_with("127.")) return;
-  throw invalid(
-      "a job on several nodes needs a secret that its ranks share, and PRIMUS_JOB_TOKEN is not set",
-      "export PRIMUS_JOB_TOKEN with the same random text on all nodes, or PRIMUS_JOB_TOKEN_FILE with the "
-      "name of a file that holds it; 'primus slurm' does so by itself");
+  throw invalid("a job on several nodes needs a secret that its ranks share, but PRIMUS_JOB_TOKEN is not set",
+                "export PRIMUS_JOB_TOKEN with the same random text on all nodes, or PRIMUS_JOB_TOKEN_FILE "
+                "with the name of a file that holds it; 'primus slurm' does this automatically");
 }
 
 }  // namespace
@@ -223,7 +222,7 @@ bool is_looked_for_here(const Path& file, bool in_this_folder, bool on_this_mach
 }
 
 std::string not_looked_for(const std::string& what, const Path& file) {
-  return fmt::format("{} '{}' is not on this machine; whether it is there was not checked", what,
+  return fmt::format("{} '{}' is not on this machine; its existence on the nodes was not checked", what,
                      file.string());
 }
 
@@ -235,7 +234,7 @@ bool asks_for_ranks(const std::vector<std::string>& words) {
 }
 
 std::vector<std::string> read_environment_file(const Path& file) {
-  require_file(file, "file of variables", "--env takes NAME=VALUE or a file of such lines");
+  require_file(file, "file of variables", "--env accepts NAME=VALUE or a file of such lines");
   const std::string text = read_file(file, kMaxEnvironmentFile);
   std::vector<std::string> variables;
   int number = 0;
@@ -257,9 +256,8 @@ std::vector<std::string> read_environment_file(const Path& file) {
     const std::size_t equals = line.find('=');
     const std::string_view name = line.substr(0, equals);
     const Error bad = invalid("this line is not NAME=VALUE",
-                              "write values as they are, or in quotes; a script that computes them can be a "
-                              "--patch that prints "
-                              "env.NAME=VALUE")
+                              "write values with or without quotes; to compute values, use a --patch script "
+                              "that prints env.NAME=VALUE")
                           .at(fmt::format("{}:{}", file.string(), number));
     if (equals == std::string_view::npos || !is_variable_name(name)) throw bad;
     std::string_view value = line.substr(equals + 1);
@@ -331,8 +329,9 @@ LocalLaunch local_launch(const NodePlace& place, const PlaceWords& words, std::v
 
 void note_gpus(const Accelerators& gpus, std::vector<std::string>& notes) {
   if (gpus.assumed) {
-    notes.push_back(fmt::format("planned for {} {} {} GPUs, as PRIMUS_GPU_MODEL says: none is here",
-                                gpus.count, vendor_name(gpus.vendor), gpus.model));
+    notes.push_back(
+        fmt::format("planned for {} {} {} GPUs, because PRIMUS_GPU_MODEL is set and this node has no GPUs",
+                    gpus.count, vendor_name(gpus.vendor), gpus.model));
   } else if (gpus.any()) {
     notes.push_back(fmt::format("{} {} {} GPU{} on this node", gpus.count, vendor_name(gpus.vendor),
                                 gpus.model, gpus.count == 1 ? "" : "s"));
@@ -341,12 +340,12 @@ void note_gpus(const Accelerators& gpus, std::vector<std::string>& notes) {
 
 // Checks for Python or torchrun, which starts it on each rank.
 void require_python(const Surroundings& surroundings, const Step& step, std::vector<std::string>& notes) {
-  require_program(with(surroundings, step.environment), step.argv[0],
-                  step.argv[0] == "torchrun"
-                      ? "install PyTorch, name its environment by VENV_ACTIVATE, or run one "
-                        "process with --single"
-                      : "install Python 3",
-                  notes);
+  require_program(
+      with(surroundings, step.environment), step.argv[0],
+      step.argv[0] == "torchrun"
+          ? "install PyTorch, set VENV_ACTIVATE to its environment, or run one process with --single"
+          : "install Python 3",
+      notes);
 }
 
 }  // namespace
@@ -367,8 +366,8 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   const bool reported = own_ranks && asks_for_ranks(command.words);
   const bool several = place.nodes > 1 || place.ranks > 1 || reported;
   if (settings.numa == Numa::kOn && !gpus.any()) {
-    throw invalid("--numa binds each rank to the memory beside its GPU, and there is no GPU here",
-                  "leave --numa out");
+    throw invalid("--numa binds each rank to the memory next to its GPU, but this node has no GPU",
+                  "remove --numa");
   }
   if (!shape.script && !shape.ranks) check_job(settings, command, place.nodes, 1, given);
   if (own_ranks && place.task) check_job(settings, command, 1, place.task->world, given);
@@ -441,7 +440,7 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
     if (Env::posix().status(file)) return;
     if (is_looked_for_here(file, nodes.same_folder, false)) {
       throw invalid(fmt::format("{}: there is no '{}'", what, file.string()),
-                    "correct its name, or leave it out");
+                    "correct its name, or remove it");
     }
     notes.push_back(not_looked_for(what, file));
     only_there.insert(file);

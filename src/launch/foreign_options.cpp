@@ -69,8 +69,8 @@ std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::s
   for (std::size_t at = 0; at < words.size(); ++at) {
     const std::string& word = words[at];
     if (word.size() < 2 || word[0] != '-') {
-      throw invalid(fmt::format("'{}' is no option of {}", word, tool),
-                    "the command stands behind '--': ... -- train pretrain --config exp.yaml");
+      throw invalid(fmt::format("'{}' is not an option of {}", word, tool),
+                    "write the command after '--': ... -- train pretrain --config exp.yaml");
     }
     const bool is_long = word.starts_with("--");
     const std::size_t equals = is_long ? word.find('=') : std::string::npos;
@@ -83,8 +83,8 @@ std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::s
       }
       if (rest == Unknown::kRefuse) {
         throw invalid(fmt::format("{} has no option '--{}'", tool, name),
-                      "options of the launcher within stand behind '--': container ... -- direct --numa -- "
-                      "train pretrain ...");
+                      "write options of the launcher in the container after '--': container ... -- direct "
+                      "--numa -- train pretrain ...");
       }
     }
     GivenOption found{option ? std::string(option->name) : name};
@@ -109,7 +109,8 @@ std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::s
     if (is_switch && found.value) {
       const bool truth = *found.value == "true" || *found.value == "false";
       if (!truth)
-        throw invalid(fmt::format("{} of {} takes no value, and has '{}'", shown, tool, *found.value));
+        throw invalid(
+            fmt::format("{} of {} does not accept a value, but has '{}'", shown, tool, *found.value));
       if (*found.value == "false") continue;
       found.value.reset();
     }

@@ -54,7 +54,7 @@ GroupGuard::GroupGuard() {
   const comm::Socket from_starter(ends[1]);
   static std::array<pid_t, kMaxGroups> groups;  // the guard uses its copy after the fork
   pid_ = fork();
-  if (pid_ < 0) throw io_error("cannot start a process", errno, "look at 'ulimit -u' and at free memory");
+  if (pid_ < 0) throw io_error("cannot start a process", errno, "check 'ulimit -u' and free memory");
   if (pid_ == 0) watch(from_starter.fd(), groups);
 }
 

@@ -193,7 +193,7 @@ constexpr Default kDeterministic[] = {
 constexpr Default kUnread[] = {
     {"PATCH_TE_FLASH_ATTN", "a --patch script can edit Transformer Engine in the image"},
     {"PRIMUS_HIPBLASLT_TUNING",
-     "set TE_HIPBLASLT_TUNING_RUN_COUNT and HIPBLASLT_TUNING_OVERRIDE_FILE themselves by --env"},
+     "set TE_HIPBLASLT_TUNING_RUN_COUNT and HIPBLASLT_TUNING_OVERRIDE_FILE directly by --env"},
     {"REBUILD_BNXT", "build libbnxt_re into the image, or in a --patch script"},
     {"REBUILD_PRIMUS_TURBO", "build Primus-Turbo into the image, or in a --patch script"},
     {"REBUILD_UEP", "build uccl into the image, or in a --patch script"},
@@ -396,23 +396,23 @@ std::vector<std::string> environment_notes(const std::map<std::string, std::stri
     if (const auto value = defaults.find(name); value != defaults.end())
       found += fmt::format("{}{}={}", found.empty() ? "" : " ", name, value->second);
   }
-  if (!found.empty()) notes.push_back(fmt::format("found on this node: {}; --env sets another", found));
+  if (!found.empty()) notes.push_back(fmt::format("found on this node: {}; --env overrides it", found));
   if (!defaults.empty() && surroundings.setting("USING_AINIC") == "1") {
     notes.emplace_back(
-        "USING_AINIC=1: variables for AMD's Pensando cards are set where they were not; nicctl is not asked "
-        "for NCCL_IB_TC and NCCL_IB_FIFO_TC: where the switches have others, set them");
+        "USING_AINIC=1: Primus sets the variables for AMD Pensando cards that are not set. It does not read "
+        "NCCL_IB_TC and NCCL_IB_FIFO_TC from nicctl: set them if the switches use other values");
   }
   for (const Default& entry : kDeterministic) {
     const auto before = surroundings.variable(entry.name);
     if (before && defaults.contains(entry.name)) {
       notes.push_back(
-          fmt::format("PRIMUS_DETERMINISTIC=1: {}={} in place of {}", entry.name, entry.value, *before));
+          fmt::format("PRIMUS_DETERMINISTIC=1: {}={} instead of {}", entry.name, entry.value, *before));
     }
   }
   for (const Default& entry : kUnread) {
     const std::string value = surroundings.setting(entry.name).value_or("0");
     if (value != "0")
-      notes.push_back(fmt::format("{}={}: nothing here reads it; {}", entry.name, value, entry.value));
+      notes.push_back(fmt::format("{}={} has no effect in Primus; {}", entry.name, value, entry.value));
   }
   return notes;
 }

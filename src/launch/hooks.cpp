@@ -100,12 +100,12 @@ std::vector<std::string> run_hook(HookKind kind, const Path& file, const std::ve
     throw Error(ErrorKind::kDependency,
                 code > 128 ? fmt::format("{} was killed by signal {}", what, code - 128)
                            : fmt::format("{} failed with exit code {}", what, code),
-                "what it wrote stands above; nothing was started");
+                "its output is above; nothing was started");
   }
   for (const Assignment& variable : variables) {
     const bool fixed = is_fixed(variable.name);
     if (!fixed) setenv(variable.name.c_str(), variable.value.c_str(), 1);
-    show(fmt::format("{}: {} {}={}", what, fixed ? "does not change, as --env says otherwise," : "sets",
+    show(fmt::format("{}: {} {}={}", what, fixed ? "does not change, because --env sets it," : "sets",
                      variable.name, shown_value(variable.name, variable.value)));
   }
   return arguments;

@@ -66,8 +66,8 @@ bool is_name(std::string_view text, std::size_t longest) {
 
 void require_name(const std::string& text, std::string_view what, std::size_t longest) {
   if (is_name(text, longest)) return;
-  throw invalid(fmt::format("{} '{}' is no name that Kubernetes takes", what, text),
-                fmt::format("up to {} lower-case letters, digits and '-', with a letter first", longest));
+  throw invalid(fmt::format("{} '{}' is not a valid Kubernetes name", what, text),
+                fmt::format("use up to {} lower-case letters, digits and '-', with a letter first", longest));
 }
 
 Json named(const std::string& name, const std::string& value) { return {{"name", name}, {"value", value}}; }
@@ -87,7 +87,7 @@ void add_secret(const std::string& text, Json& environment, Json& whole) {
   const std::size_t slash = text.find('/', equals);
   const std::string name = text.substr(0, equals);
   if (!is_variable_name(name) || slash == std::string::npos || slash + 1 == text.size()) {
-    throw invalid("a secret is named by NAME=SECRET/KEY, or by the Secret alone",
+    throw invalid("a secret must be NAME=SECRET/KEY, or the name of a Secret",
                   "for example HF_TOKEN=hugging-face/token");
   }
   const std::string secret = text.substr(equals + 1, slash - equals - 1);
@@ -105,8 +105,8 @@ void add_volume(const std::string& text, std::size_t number, Json& volumes, Json
   const bool is_claim = from.starts_with("pvc/");
   if ((!is_claim && !from.starts_with('/')) || !inside.starts_with('/') ||
       inside.find(':') != std::string::npos) {
-    throw invalid(fmt::format("'{}' is no volume", text),
-                  "write /HOST/PATH:/INSIDE or pvc/CLAIM:/INSIDE, and ':ro'");
+    throw invalid(fmt::format("'{}' is not a volume", text),
+                  "write /HOST/PATH:/INSIDE or pvc/CLAIM:/INSIDE, optionally with ':ro'");
   }
   const std::string name = fmt::format("volume-{}", number);
   if (is_claim) {
@@ -132,7 +132,7 @@ void require_resource(const std::string& name, std::string_view option, std::str
   if (slash != std::string::npos && slash > 0 && slash + 1 < name.size() &&
       name.find('/', slash + 1) == std::string::npos)
     return;
-  throw invalid(fmt::format("{} '{}' is no resource of Kubernetes: it needs a domain", option, name),
+  throw invalid(fmt::format("{} '{}' is not a Kubernetes resource: it needs a domain", option, name),
                 fmt::format("write DOMAIN/NAME; {}", example));
 }
 
@@ -145,16 +145,15 @@ class Manifest {
     if (!s_.name_space.empty()) require_name(s_.name_space, "the namespace", 63);
     if (s_.image.empty()) {
       throw invalid("no image is named",
-                    "name one with --image, or as k8s.image in .primus.yaml; it has to have "
-                    "Primus in it");
+                    "name an image that contains Primus, by --image or k8s.image in .primus.yaml");
     }
     const std::string resource = resource_of(s_);
     if (!resource.empty()) require_resource(resource, "--gpu-resource", "amd, nvidia, none, or amd.com/gpu");
     if (!s_.rdma_resource.empty())
       require_resource(s_.rdma_resource, "--rdma-resource", "for example rdma/hca_shared_devices_a");
     if (s_.ranks_per_node && *s_.ranks_per_node > 1 && s_.gpu_resource.empty()) {
-      throw invalid("GPUs are asked for, and not of which kind",
-                    "--gpu-resource amd, nvidia, or a resource's name; 'none' for ranks on processors");
+      throw invalid("the job requests GPUs, but their kind is not set",
+                    "set --gpu-resource to amd, nvidia or a resource name; 'none' means ranks on CPUs");
     }
   }
 
@@ -219,8 +218,8 @@ class Manifest {
       const Assignment variable = parse_assignment(text, "env");
       if (is_secret(variable.name, variable.value)) {
         throw invalid(
-            fmt::format("{} is a secret, and everybody who sees the manifest would see it", variable.name),
-            fmt::format("put it into a Secret, and name that: --secret {}=SECRET/KEY", variable.name));
+            fmt::format("{} is a secret, but the manifest would show it to all its readers", variable.name),
+            fmt::format("put it into a Secret, and name the Secret: --secret {}=SECRET/KEY", variable.name));
       }
       environment.push_back(named(variable.name, escaped(variable.value)));
     }

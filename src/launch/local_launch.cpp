@@ -95,7 +95,7 @@ class Launcher {
     }
     if (launch_.hosts > 1 && (launch_.master_address.empty() || launch_.master_port == 0)) {
       throw invalid("a job on several hosts needs the address and port of rank 0",
-                    "give the same ones on all hosts");
+                    "set the same ones on all hosts");
     }
   }
 

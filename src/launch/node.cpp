@@ -37,7 +37,7 @@ std::optional<std::int64_t> number(const Surroundings& surroundings, const std::
 }
 
 Error bad_list(std::string_view list) {
-  return invalid(fmt::format("'{}' is no list of nodes as Slurm writes them", list),
+  return invalid(fmt::format("'{}' is not a Slurm list of nodes", list),
                  "set MASTER_ADDR to the first node's address");
 }
 
@@ -205,8 +205,8 @@ int tasks_of_node(std::string_view text, int node) {
     if (node < passed) return static_cast<int>(std::min<std::uint64_t>(tasks, kMaxRanksPerNode));
     if (passed > kMaxNodes) break;
   }
-  throw invalid(fmt::format("SLURM_STEP_TASKS_PER_NODE='{}' says nothing of node {}", text, node),
-                "set GPUS_PER_NODE, and start one task on each node");
+  throw invalid(fmt::format("SLURM_STEP_TASKS_PER_NODE='{}' has no entry for node {}", text, node),
+                "set GPUS_PER_NODE, and start one task per node");
 }
 
 namespace {
@@ -225,8 +225,8 @@ void find_master(const Surroundings& surroundings, const NodeDefaults& defaults,
   if (!anywhere && list && !defaults.typed.contains("MASTER_ADDR") &&
       !may_be_node(place.master_address, *list)) {
     place.notes.push_back(
-        fmt::format("MASTER_ADDR={0} does not count: it is no node of this job of Slurm's ({1}); unset "
-                    "MASTER_ADDR, or give --env MASTER_ADDR={0}",
+        fmt::format("MASTER_ADDR={0} is ignored, because it is not a node of this Slurm job ({1}); unset "
+                    "MASTER_ADDR, or use --env MASTER_ADDR={0}",
                     place.master_address, *list));
     anywhere = true;
   }
@@ -236,8 +236,8 @@ void find_master(const Surroundings& surroundings, const NodeDefaults& defaults,
   }
   if (list && anywhere) place.master_address = address_of_node(first_node(*list), surroundings);
   if (place.master_address.empty()) {
-    throw invalid(fmt::format("MASTER_ADDR is not set, and there are {} nodes", place.nodes),
-                  "set MASTER_ADDR to the address of node 0, the same one on all nodes");
+    throw invalid(fmt::format("MASTER_ADDR is not set, but the job has {} nodes", place.nodes),
+                  "set MASTER_ADDR to the address of node 0, the same on all nodes");
   }
   if (place.master_port == 0) {
     place.master_port =
@@ -267,10 +267,10 @@ NodePlace find_node(const Surroundings& surroundings, const NodeDefaults& defaul
                               const std::optional<std::int64_t>& slurms) {
     if (!slurms || defaults.typed.contains(name)) return;
     if (value && *value != *slurms) {
-      place.notes.push_back(fmt::format(
-          "{0}={1} of the environment does not count: it is {2} in this job of Slurm's; unset {0}, or give "
-          "--env {0}={1}",
-          name, *value, *slurms));
+      place.notes.push_back(
+          fmt::format("{0}={1} of the environment is ignored, because it is {2} in this Slurm job; unset "
+                      "{0}, or use --env {0}={1}",
+                      name, *value, *slurms));
     }
     value = slurms;
   };
@@ -282,8 +282,8 @@ NodePlace find_node(const Surroundings& surroundings, const NodeDefaults& defaul
   if (slurm) slurm_wins("NODE_RANK", node, number(surroundings, "SLURM_NODEID", 0, kMaxNodes - 1));
   place.node = static_cast<int>(node.value_or(0));
   if (!node && place.nodes > 1) {
-    throw invalid(fmt::format("NODE_RANK is not set, and there are {} nodes", place.nodes),
-                  "set NODE_RANK to this node's number, from 0 on");
+    throw invalid(fmt::format("NODE_RANK is not set, but the job has {} nodes", place.nodes),
+                  "set NODE_RANK to the number of this node, counted from 0");
   }
   if (place.node >= place.nodes) {
     throw invalid(fmt::format("NODE_RANK={} is not below NNODES={}", place.node, place.nodes),

@@ -23,7 +23,7 @@ constexpr int kMaxNumaNodes = 1024;  // Linux's MAX_NUMNODES
 
 int numa_node_of_rank(const Surroundings& surroundings) {
   const auto text = surroundings.setting("LOCAL_RANK");
-  if (!text) throw invalid("LOCAL_RANK is not set", "only a launcher's ranks can be bound");
+  if (!text) throw invalid("LOCAL_RANK is not set", "Primus can only bind ranks that a launcher started");
   std::size_t local = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), local);
   if (error != std::errc() || end != text->data() + text->size()) {
@@ -47,7 +47,8 @@ std::vector<int> cores_of_numa_node(const Surroundings& surroundings, int node) 
     for (int core = first; core <= last && core < kMaxCores; ++core) cores.push_back(core);
     if (at < end && *at == ',') ++at;
   }
-  if (cores.empty()) throw invalid(fmt::format("'{}' names no cores", file.string()), "leave --numa out");
+  if (cores.empty())
+    throw invalid(fmt::format("'{}' does not list any cores", file.string()), "remove --numa");
   return cores;
 }
 
@@ -66,7 +67,7 @@ void bind_to_gpu(const Surroundings& surroundings) {
   unsigned long mask[kMaxNumaNodes / kBits] = {};
   mask[node / kBits] = 1UL << node % kBits;
   if (syscall(SYS_set_mempolicy, MPOL_BIND, mask, kMaxNumaNodes + 1) != 0) {
-    throw io_error(fmt::format("cannot use the memory of node {} alone", node), errno);
+    throw io_error(fmt::format("cannot restrict memory to node {}", node), errno);
   }
 }
 

@@ -40,7 +40,7 @@ Socket file_of(const std::string& text) {
     written += static_cast<std::size_t>(count);
   }
   if (written < text.size() || lseek(file.fd(), 0, SEEK_SET) != 0) {
-    throw io_error("cannot hand the input to a program", errno);
+    throw io_error("cannot pass the input to a program", errno);
   }
   return file;
 }
@@ -61,7 +61,7 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
 
 Error cannot_run(const std::string& program, int error) {
   if (error == ENOENT) {
-    return {ErrorKind::kDependency, fmt::format("there is no program '{}' here", program),
+    return {ErrorKind::kDependency, fmt::format("the program '{}' is not installed here", program),
             "install it, or add its folder to PATH"};
   }
   return io_error(fmt::format("cannot run '{}'", program), error);

@@ -373,9 +373,9 @@ std::optional<std::string> untrusted(const Path& file) {
   const uid_t me = ::geteuid();
   const auto is_trusted = [me](uid_t owner) { return owner == me || owner == 0; };
   if (!is_trusted(link.st_uid) || !is_trusted(status.st_uid)) return "belongs to another user";
-  if ((status.st_mode & S_IWOTH) != 0) return "can be written to by everybody";
+  if ((status.st_mode & S_IWOTH) != 0) return "is writable by all users";
   if ((status.st_mode & S_IWGRP) != 0 && has_other_members(status.st_gid, me))
-    return "can be written to by other members of its group";
+    return "is writable by other members of its group";
   return std::nullopt;
 }
 
@@ -400,7 +400,7 @@ LauncherSettings load_settings(const std::vector<std::string>& named, const Surr
   if (!home || !(Env::posix().status(project) && Env::posix().status(files.back()) &&
                  std::filesystem::equivalent(project, files.back()))) {
     if (const auto reason = untrusted(project)) {
-      notes.push_back(fmt::format("{} {} and is not read; '--config {}' reads it", project.string(), *reason,
+      notes.push_back(fmt::format("{} {} and is ignored; '--config {}' reads it", project.string(), *reason,
                                   project.string()));
     } else {
       files.push_back(project);
@@ -409,10 +409,9 @@ LauncherSettings load_settings(const std::vector<std::string>& named, const Surr
   const std::size_t usual = files.size();
   for (const std::string& file : named) {
     if (!Env::posix().status(file)) {
-      throw invalid(
-          fmt::format("there is no file '{}' of launcher settings", file),
-          "--config in front of '--' names one, like .primus.yaml; an experiment's stands behind the "
-          "command");
+      throw invalid(fmt::format("the file '{}' with launcher settings does not exist", file),
+                    "--config before '--' names a file like .primus.yaml; to name an experiment, write "
+                    "--config after the command");
     }
     files.emplace_back(file);
   }

@@ -30,7 +30,7 @@ std::optional<int> number_of(const std::vector<GivenOption>& options, std::strin
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   if (value < 1 || value > kMaxNodes) {
     throw invalid(fmt::format("--{}={} is not a number from 1 to {}", name, text, kMaxNodes),
-                  fmt::format("give --{}=1 or more, or leave it out", name));
+                  fmt::format("set --{}=1 or more, or remove it", name));
   }
   return value;
 }
@@ -57,10 +57,10 @@ std::vector<std::string> sort_by_tool(const SlurmRequest& request, const std::st
       return true;
     }
     if (std::find(request.given.begin(), request.given.end(), option) != request.given.end()) {
-      throw invalid(fmt::format("srun has no option '{}', which is one of sbatch's", written(option)),
-                    "leave it out, or submit a batch job: primus slurm sbatch ...");
+      throw invalid(fmt::format("srun has no option '{}', which belongs to sbatch", written(option)),
+                    "remove it, or submit a batch job: primus slurm sbatch ...");
     }
-    notes.push_back(fmt::format("without {} of the settings, which sbatch alone has", written(option)));
+    notes.push_back(fmt::format("without {} of the settings, which only sbatch has", written(option)));
     return true;
   });
   return notes;
@@ -107,7 +107,8 @@ std::string batch_script(const std::vector<std::string>& srun, bool has_ranks, b
         "if [ -n \"$warned\" ] && [ \"$code\" -eq 0 ]; then\n"
         "  exec scontrol requeue \"$SLURM_JOB_ID\"\n"
         "fi\n"
-        "# A node or a rank was lost (not: a mistake, codes 1 and 2). What fails soon is tried a few times.\n"
+        "# A node or a rank was lost (not: a mistake, codes 1 and 2). Early failures are retried a few "
+        "times.\n"
         "ran=$(($(date +%s) - began))\n"
         "if [ \"$code\" -ge 3 ] && [ -z \"$ended\" ] && { [ \"$ran\" -ge 600 ] || [ "
         "\"${SLURM_RESTART_COUNT:-0}\" -lt 3 ]; }; then\n"
@@ -124,8 +125,8 @@ namespace {
 void refuse_other_commands(const std::vector<GivenOption>& options) {
   for (const auto& [name, whose] : {std::pair("wrap", "sbatch"), std::pair("multi-prog", "srun")}) {
     if (find_given(options, name)) {
-      throw invalid(fmt::format("--{} gives {} a command of its own", name, whose),
-                    "leave it out: the command stands behind '--'");
+      throw invalid(fmt::format("--{} gives {} another command", name, whose),
+                    "remove it, and write the command after '--'");
     }
   }
 }
@@ -135,9 +136,9 @@ void require_export(const std::vector<GivenOption>& options) {
   const GivenOption* const exported = find_given(options, "export");
   if (exported && exported->value.value_or("") != "ALL" &&
       !exported->value.value_or("").starts_with("ALL,")) {
-    throw invalid(fmt::format("with --export={} Slurm does not hand on the job's secret and ranks",
+    throw invalid(fmt::format("with --export={} Slurm does not pass on the job's secret and ranks",
                               exported->value.value_or("")),
-                  "write --export=ALL,NAME=VALUE, or leave it out");
+                  "write --export=ALL,NAME=VALUE, or remove it");
   }
 }
 
@@ -148,8 +149,8 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   const std::string tool = request.batch ? "sbatch" : "srun";
   const bool is_here = surroundings.find_program(tool).has_value();
   if (!is_here && !surroundings.dry_run) {
-    throw Error(ErrorKind::kDependency, fmt::format("there is no '{}' here", tool),
-                "run this on a machine of the cluster, or without Slurm: primus direct -- ...");
+    throw Error(ErrorKind::kDependency, fmt::format("'{}' is not installed here", tool),
+                "run this on a machine of the cluster, or run without Slurm: primus direct -- ...");
   }
   std::vector<GivenOption> options = merged(slurm_options(), settings.options, request.given);
   refuse_other_commands(options);
@@ -200,7 +201,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   plan.step.notes = std::move(notes);
   if (!is_here) {
     plan.step.notes.push_back(
-        fmt::format("there is no '{}' here: the plan is for a machine of the cluster", tool));
+        fmt::format("'{}' is not installed here: the plan is for a machine of the cluster", tool));
   }
   if (request.batch) {
     std::vector<std::string> srun = words_of("srun", step_options);

@@ -121,8 +121,9 @@ TEST(ContainerPlan, AnImageThatNobodyNamesIsThatOfTheGpus) {
   const auto image_of = [](Host& host, const ContainerRequest& request) {
     const Step step = plan_container(request, host.surroundings()).step;
     const auto shell = std::find(step.argv.begin(), step.argv.end(), "/bin/sh");
-    EXPECT_THAT(step.notes, ::testing::Contains(AllOf(HasSubstr("no image is named: it is " + shell[-1]),
-                                                      HasSubstr("--image, DOCKER_IMAGE"))));
+    EXPECT_THAT(step.notes,
+                ::testing::Contains(AllOf(HasSubstr("no image is named: Primus uses " + shell[-1]),
+                                          HasSubstr("--image, DOCKER_IMAGE"))));
     return shell[-1];
   };
   ContainerRequest request = Host().request();
@@ -145,7 +146,7 @@ TEST(ContainerPlan, AnImageThatNobodyNamesIsThatOfTheGpus) {
     return plan_container_elsewhere(request, nodes, plain.surroundings()).step;
   };
   EXPECT_THAT(elsewhere().argv, ::testing::Contains("<image for the node's GPUs>"));
-  EXPECT_THAT(elsewhere().notes, ::testing::Contains(HasSubstr("GPUs of AMD take rocm/primus:v26.8")));
+  EXPECT_THAT(elsewhere().notes, ::testing::Contains(HasSubstr("AMD GPUs use rocm/primus:v26.8")));
   request.settings.accelerator = "amd";
   EXPECT_THAT(elsewhere().argv, ::testing::Contains("rocm/primus:v26.8"));
   // A Primus of the image's own is in no usual image.
@@ -190,7 +191,7 @@ TEST(ContainerPlan, DockerWithoutItsDaemonIsPassedOver) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kDependency);
     EXPECT_THAT(error.render(),
-                AllOf(HasSubstr("docker is here and fails: Cannot connect to the Docker daemon"),
+                AllOf(HasSubstr("docker is installed but fails: Cannot connect to the Docker daemon"),
                       HasSubstr("install podman")));
   }
 }

@@ -139,7 +139,7 @@ TEST(DirectPlan, ScriptsAreStartedByTorchrunOrAsTheyAre) {
   EXPECT_THAT(error_of([&] { plan({.script = python}); }), HasSubstr("VENV_ACTIVATE"));
   machine.variables.erase("VENV_ACTIVATE");
   machine.variables["PATH"] = "/nowhere";
-  EXPECT_THAT(error_of([&] { plan({.script = python}); }, 1), HasSubstr("there is no program 'torchrun'"));
+  EXPECT_THAT(error_of([&] { plan({.script = python}); }, 1), HasSubstr("the program 'torchrun'"));
 }
 
 TEST(DirectPlan, RefusesWhatWouldFail) {
@@ -150,7 +150,7 @@ TEST(DirectPlan, RefusesWhatWouldFail) {
   EXPECT_THAT(error({.patches = {"/nowhere/a.sh"}}), HasSubstr("there is no patch '/nowhere/a.sh'"));
   EXPECT_THAT(error({.hooks = {"/nowhere"}}), HasSubstr("there is no folder of hooks"));
   EXPECT_THAT(error({.environment_files = {"/nowhere.env"}}), HasSubstr("there is no file of variables"));
-  EXPECT_THAT(error({.numa = Numa::kOn}), HasSubstr("there is no GPU here"));
+  EXPECT_THAT(error({.numa = Numa::kOn}), HasSubstr("this node has no GPU"));
   EXPECT_THAT(error({}, {{"RUN_MODE", "twice"}}), HasSubstr("neither single nor torchrun"));
   auto without_token = kSecondOfTwo;
   without_token.erase("PRIMUS_JOB_TOKEN");

@@ -124,9 +124,10 @@ TEST(Node, SlurmKnowsItsNodesBetterThanTheShellThatSubmitted) {
   EXPECT_EQ(place.nodes, 2);
   EXPECT_EQ(place.node, 1);
   EXPECT_EQ(place.master_address, "localhost");
-  EXPECT_THAT(place.notes, ElementsAre(HasSubstr("NNODES=1 of the environment does not count: it is 2"),
-                                       HasSubstr("NODE_RANK=0 of the environment does not count: it is 1"),
-                                       HasSubstr("MASTER_ADDR=oldhost does not count")));
+  EXPECT_THAT(place.notes,
+              ElementsAre(HasSubstr("NNODES=1 of the environment is ignored, because it is 2"),
+                          HasSubstr("NODE_RANK=0 of the environment is ignored, because it is 1"),
+                          HasSubstr("MASTER_ADDR=oldhost does not count")));
   // A node of the job, by either of its names, and an address, which may be of another network.
   for (const char* address : {"n02", "n02.cluster.example", "10.0.0.7", "fd00::7"}) {
     auto variables = stale;
@@ -194,7 +195,7 @@ TEST(NodeList, Expands) {
 TEST(NodeList, RefusesWhatIsNone) {
   for (const char* list : {"", ",", "n[", "n]", "n[1", "n[[1]]", "n[]", "n[3-1]", "n[a-b]", "n[1-]", "n[-1]",
                            "a,,b", "n[99999999999999999999]"}) {
-    EXPECT_THAT(error_of([&] { expand_nodes(list); }), HasSubstr("is no list of nodes")) << list;
+    EXPECT_THAT(error_of([&] { expand_nodes(list); }), HasSubstr("is not a Slurm list of nodes")) << list;
   }
 }
 
@@ -202,7 +203,7 @@ TEST(NodeList, TasksOfANode) {
   EXPECT_EQ(tasks_of_node("2(x3),1", 0), 2);
   EXPECT_EQ(tasks_of_node("2(x3),1", 2), 2);
   EXPECT_EQ(tasks_of_node("2(x3),1", 3), 1);
-  EXPECT_THAT(error_of([] { tasks_of_node("2(x3),1", 4); }), HasSubstr("says nothing of node 4"));
+  EXPECT_THAT(error_of([] { tasks_of_node("2(x3),1", 4); }), HasSubstr("has no entry for node 4"));
   EXPECT_THAT(error_of([] { tasks_of_node("2(x", 0); }), HasSubstr("is no list"));
 }
 
@@ -369,7 +370,7 @@ TEST(Hardware, SwitchesOfPrimusAreObeyedOrNamed) {
     EXPECT_EQ(defaults.at(name), value) << name;
   }
   const auto notes = environment_notes(defaults, machine.surroundings());
-  EXPECT_THAT(notes, Contains(HasSubstr("REBUILD_BNXT=1: nothing here reads it")));
+  EXPECT_THAT(notes, Contains(HasSubstr("REBUILD_BNXT=1 has no effect in Primus")));
   EXPECT_THAT(notes, testing::Not(Contains(HasSubstr("USING_UEP"))));
   machine.variables["RCCL_AINIC_ROCE"] = "0";
   defaults = environment_defaults(find_accelerators(machine.surroundings()), machine.surroundings());

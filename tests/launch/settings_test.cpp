@@ -162,9 +162,9 @@ TEST(Options, MistakesAreNamed) {
     return "no error";
   };
   EXPECT_THAT(error({"--partion", "x"}), HasSubstr("did you mean '--partition'?"));
-  EXPECT_THAT(error({"train"}), HasSubstr("'train' is no option of srun"));
+  EXPECT_THAT(error({"train"}), HasSubstr("'train' is not an option of srun"));
   EXPECT_THAT(error({"-N"}), HasSubstr("-N of srun needs a value"));
-  EXPECT_THAT(error({"--requeue=7"}), HasSubstr("takes no value"));
+  EXPECT_THAT(error({"--requeue=7"}), HasSubstr("does not accept a value"));
 }
 
 }  // namespace
